@@ -254,6 +254,17 @@ where
         self.interrupts_config().map(|_| self as _)
     }
 
+    fn recoverable_faults(&self) -> RecoverableFaults {
+        match self.reads_requests() {
+            Some(()) => RecoverableFaults::Present,
+            None => RecoverableFaults::Absent,
+        }
+    }
+
+    fn use_device_tlb(&self, stream: StreamId, tlb: DeviceTlb) -> Result<(), IommuError> {
+        RiscvIommu::use_device_tlb(self, stream, tlb)
+    }
+
     counted!();
 }
 

@@ -4,6 +4,7 @@ use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
 use portolan::iopf::{RawPageRequest, ReplyTo, Response};
 use portolan_model::Transfer;
 use portolan_model::decode::AccessKind;
+use portolan_model::riscv::RiscvRegisters;
 use portolan_model::smmuv3::SmmuRegisters;
 use portolan_model::vtd::VtdRegisters;
 
@@ -77,18 +78,26 @@ impl Asks for SmmuRegisters {
     as_every_unit!();
 }
 
-impl Asks for VtdRegisters {
-    fn transfer(&self, device: StreamId, pasid: Option<Pasid>, iova: Iova) -> Transfer {
-        match self.dma(device, pasid, iova, AccessKind::Write, 4) {
-            Ok(pieces) => Transfer::Done(pieces),
-            Err(fault) => Transfer::Refused(fault),
+/// A unit that holds no access back.
+macro_rules! without_stalls {
+    ($unit:ty) => {
+        impl Asks for $unit {
+            fn transfer(&self, device: StreamId, pasid: Option<Pasid>, iova: Iova) -> Transfer {
+                match self.dma(device, pasid, iova, AccessKind::Write, 4) {
+                    Ok(pieces) => Transfer::Done(pieces),
+                    Err(fault) => Transfer::Refused(fault),
+                }
+            }
+
+            /// Nothing waits here.
+            fn finished(&self) -> Vec<Transfer> {
+                Vec::new()
+            }
+
+            as_every_unit!();
         }
-    }
-
-    /// Nothing waits here.
-    fn finished(&self) -> Vec<Transfer> {
-        Vec::new()
-    }
-
-    as_every_unit!();
+    };
 }
+
+without_stalls!(VtdRegisters);
+without_stalls!(RiscvRegisters);

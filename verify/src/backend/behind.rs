@@ -252,6 +252,10 @@ impl Behind for RiscvRegisters {
         })
     }
 
+    fn asks(&self) -> Option<&dyn Asks> {
+        Some(self)
+    }
+
     fn commands(&self) -> BTreeMap<String, u64> {
         by_kind(self.counts().commands)
     }

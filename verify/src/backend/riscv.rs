@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use portolan::addr::StreamId;
-use portolan::iommu::{Attach, Domain, Iommu as _};
+use portolan::iommu::{Attach, DeviceTlb, Domain, Iommu as _};
+use portolan::iopf::Responder as _;
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::RiscvLevels;
 use portolan_hw::riscv::{
-    CommandKind as K, Config, FirstDomain, InterruptFiles, Messages, RiscvIommu, SecondDomain,
+    CommandKind as K, Config, FirstDomain, InterruptFiles, Messages, PageRequestEvent, RiscvIommu,
+    SecondDomain,
 };
 use portolan_model::clock::PollingClock;
 use portolan_model::memory::{ModelMemory, Visibility};
@@ -25,7 +27,7 @@ use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};
 use super::qemu::QemuHost;
 use super::seam::{self, Interface, Seam};
 use super::{by_name, failed};
-use crate::conformance::{Abilities, Has, MakeDomain, Outcome, Pasids, Rig};
+use crate::conformance::{Abilities, Asked, Faulting, Has, MakeDomain, Outcome, Pasids, Rig, Way};
 
 type ModelClock = Arc<PollingClock<Arc<RiscvRegisters>>>;
 /// Registers and memory of the model behind a seam.
@@ -92,7 +94,7 @@ where
     D: Domain + Send + Sync + 'static,
     ModelUnit: Attach<D>,
 {
-    let plain = RiscvIdentification::default().pasids();
+    let plain = RiscvIdentification::default().pasids().ats();
     let identification = match kind {
         Kind::Plain => plain,
         Kind::Extended | Kind::Interrupts => plain.extended(),
@@ -103,6 +105,7 @@ where
     };
     let mut config = Config::default();
     config.limit = LIMIT;
+    config.requests_lg2 = Some(8);
     if kind == Kind::Interrupts {
         let files = InterruptFiles::new(INTERRUPT_FILES, 2);
         config.interrupts = Some(Messages::new(files));
@@ -126,7 +129,23 @@ where
         pasids: None,
         foreign: None,
         guest: None,
-        faulting: None,
+        faulting: Some(Faulting {
+            ways: &[Way::Requests],
+            enable: |unit, stream, _| {
+                let physical = stream.get() as u16;
+                let tlb = DeviceTlb { depth: 1, physical };
+                Ok(unit.use_device_tlb(stream, tlb)?)
+            },
+            disable: None,
+            gone: |unit, stream| unit.device_gone(stream),
+            next: |unit| {
+                Ok(unit.next_page_request()?.map(|event| match event {
+                    PageRequestEvent::Request(request) => Asked::Request(request),
+                    PageRequestEvent::Lost => Asked::Lost,
+                }))
+            },
+            respond: |unit, to, response| unit.respond(to, response),
+        }),
         interrupts: (kind == Kind::Interrupts).then_some(|unit| unit),
         queue_entries: Some(queue_entries),
         // One place stays empty.
@@ -222,6 +241,8 @@ where
         ),
         ("INVAL_DDT", of(K::Device) + of(K::Devices)),
         ("INVAL_PDT", of(K::Process)),
+        ("ATS_INVAL", of(K::DeviceTlb)),
+        ("ATS_PRGR", of(K::Response)),
         ("FENCE", of(K::Wait) + of(K::Fence) + of(K::Replaced)),
     ])
 }

@@ -92,7 +92,7 @@ impl<'m, M: Machine> Keeping<'m, M> {
     /// How often devices were asked to forget.
     fn asked(&self) -> u64 {
         let submitted = self.machine.submitted();
-        let asks = ["ATC_INV", "DEVICE_TLB"].into_iter();
+        let asks = ["ATC_INV", "DEVICE_TLB", "ATS_INVAL"].into_iter();
         asks.filter_map(|kind| submitted.get(kind)).sum()
     }
 

@@ -130,6 +130,54 @@ pub const RISCV_MUTANTS: &[Mutant] = &[
         &["stale-until-sync"],
     ),
     mutant(
+        PLAIN,
+        "ATS.INVAL",
+        commands(riscv::without_devices_tlb),
+        &["moved-devices-forget"],
+    ),
+    mutant(
+        PLAIN,
+        "the IOFENCE.C between IOTINVAL and ATS.INVAL",
+        commands(riscv::devices_first),
+        &["moved-devices-forget"],
+    ),
+    mutant(
+        PLAIN,
+        "ATS.INVAL of what was unmapped",
+        commands(riscv::without_remote_pages),
+        &["tables-shared-by-requests"],
+    ),
+    mutant(
+        PLAIN,
+        "the right device in ATS.INVAL",
+        commands(riscv::wrong_remote),
+        &["moved-devices-forget"],
+    ),
+    mutant(
+        PLAIN,
+        "all but a page in ATS.INVAL",
+        commands(riscv::short_remote),
+        &["moved-devices-forget"],
+    ),
+    mutant(
+        PLAIN,
+        "ATS.PRGR",
+        commands(riscv::without_responses),
+        &["requests-are-brought-in"],
+    ),
+    mutant(
+        PLAIN,
+        "the right group in ATS.PRGR",
+        commands(riscv::wrong_group),
+        &["requests-are-brought-in"],
+    ),
+    mutant(
+        PLAIN,
+        "the right code in ATS.PRGR",
+        commands(riscv::wrong_code),
+        &["requests-are-refused"],
+    ),
+    mutant(
         INTERRUPTS,
         "IOTINVAL.GVMA of an interrupt's page",
         commands(riscv::without_guest_pages),
@@ -150,6 +198,8 @@ mod riscv {
 
     /// IOTINVAL.VMA of a guest that there is not.
     const NOTHING: Words = [1 | 1 << 33 | 0xffff << 44, 0];
+    /// ATS.INVAL of all that the first device keeps.
+    const EVERYTHING: Words = [4 | 0x20 << 40, 0x7fff_ffff_ffff_f800];
     /// IOTINVAL: the address counts, the first stage's tag, the second stage's.
     const AV: u64 = 1 << 10;
     const PSCV: u64 = 1 << 32;
@@ -256,6 +306,69 @@ mod riscv {
     /// Without the last of several invalidations of pages.
     pub fn without_last(commands: &mut [Words]) {
         drop_first(addressed(commands).rev(), NOTHING);
+    }
+
+    /// ATS.INVAL.
+    fn remote(words: &Words) -> bool {
+        words[0] & 0x3ff == 4
+    }
+
+    /// ATS.PRGR.
+    fn response(words: &Words) -> bool {
+        words[0] & 0x3ff == 0x84
+    }
+
+    fn bend(commands: &mut [Words], which: impl Fn(&Words) -> bool, bend: impl Fn(&mut Words)) {
+        let them = commands.iter_mut().filter(|words| which(words));
+        them.for_each(bend);
+    }
+
+    /// Devices are not told.
+    pub fn without_devices_tlb(commands: &mut [Words]) {
+        drop_where(commands, remote);
+    }
+
+    /// Devices are told only when their stream moves.
+    pub fn without_remote_pages(commands: &mut [Words]) {
+        drop_where(commands, |words| remote(words) && *words != EVERYTHING);
+    }
+
+    /// When the first device moves, it is told together with the unit, and not once the unit has forgotten.
+    pub fn devices_first(commands: &mut [Words]) {
+        const CONTEXT: Words = [3 | 1 << 33 | 0x20 << 40, 0];
+        drop_where(commands, |words| *words == EVERYTHING);
+        if commands.contains(&CONTEXT) {
+            bend(
+                commands,
+                |words| *words == [2, 0],
+                |words| *words = EVERYTHING,
+            );
+        }
+    }
+
+    /// Another device is told.
+    pub fn wrong_remote(commands: &mut [Words]) {
+        bend(commands, remote, |words| words[0] ^= 1 << 40);
+    }
+
+    /// A page where all is meant.
+    pub fn short_remote(commands: &mut [Words]) {
+        bend(commands, remote, |words| words[1] &= !(1 << 11));
+    }
+
+    /// No response to page requests.
+    pub fn without_responses(commands: &mut [Words]) {
+        drop_where(commands, response);
+    }
+
+    /// A response to the group beside the one that is meant.
+    pub fn wrong_group(commands: &mut [Words]) {
+        bend(commands, response, |words| words[1] ^= 1 << 32);
+    }
+
+    /// Success for what was refused, and the other way around.
+    pub fn wrong_code(commands: &mut [Words]) {
+        bend(commands, response, |words| words[1] ^= 1 << 44);
     }
 
     /// Half of a range: one of the ones that tell its size is a zero.

@@ -4,7 +4,7 @@
 //! entry" (what to invalidate after which change) and "Caching invalid entries" (what need not be).
 
 use alloc::sync::Arc;
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use arrayvec::ArrayVec;
 use portolan::addr::{Pasid, StreamId};
@@ -18,8 +18,10 @@ use portolan::table::format::{Riscv, RiscvFirstStage, RiscvSecondStage};
 
 use super::command::{self, Counted};
 use super::directory::{CONTEXT, Directory};
+use super::faults;
 use super::messages;
 use super::shared::RiscvQueue;
+use super::spec::context::CONTROL;
 use super::state::{Key, Place, Streams, Tables};
 use super::streams::{Attachment, NOWHERE, PASSING, Tag, translated};
 use super::unit::RiscvIommu;
@@ -28,7 +30,7 @@ use crate::chassis::entry::{After, At, Words};
 
 /// What hardware has to forget when what has a context leaves what is tagged by `tag`: the context, and
 /// then, so that nothing is kept again by what is stale, the translations.
-fn forget(context: Counted, tag: Option<Tag>) -> ArrayVec<Counted, 3> {
+pub(super) fn forget(context: Counted, tag: Option<Tag>) -> ArrayVec<Counted, 3> {
     let mut commands = ArrayVec::new();
     commands.push(context);
     if let Some(tag) = tag {
@@ -133,20 +135,37 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
         new: Option<Attachment>,
     ) -> Result<Left<Option<Tag>>, AttachError> {
         let context = streams.state.forget(key);
-        let settle = |_: &mut Tables, unsettled: &[Attachment]| {
+        let settle = |tables: &mut Tables, unsettled: &[Attachment]| {
             let mut all = unsettled.iter();
-            all.try_for_each(|left| self.shared.run(forget(context, left.to).into_iter()))
+            all.try_for_each(|left| self.shared.run(forget(context, left.to).into_iter()))?;
+            self.settle_remote(tables, key, unsettled)
         };
         if new.is_none() && streams.attachment(key).is_none() {
             return Ok(streams.settle(key, settle)?.into_iter().collect());
         }
         // Without memory for it, the stream is where it was.
         let mem = &self.shared.control.mem;
-        let Place { at, words } = streams.state.place(mem, key, words)?;
-        let change = |_: &mut Tables, old: Option<&Attachment>, _: Option<&Attachment>| {
-            self.change(at, &words, &forget(context, old.and_then(|old| old.to)))
+        let Place { at, mut words } = streams.state.place(mem, key, words)?;
+        if !streams.state.processes.contains_key(&key.0) {
+            // A stream that passes through gives its device nothing.
+            let leads = new.as_ref().and_then(|new| new.to);
+            words[CONTROL] |= leads.map_or(0, |_| self.lets(&streams.state, key.0));
+        }
+        let change = |tables: &mut Tables, old: Option<&Attachment>, new: Option<&Attachment>| {
+            let old = old.and_then(|old| old.to);
+            let old = self.before_change(tables, (key, at), old, &words)?;
+            let new = new.map(|new| new.to);
+            self.enter(tables, key, new);
+            let changed = self.change(at, &words, &forget(context, old));
+            // Nothing led there yet.
+            changed.inspect_err(|_| self.leave(tables, key, new.flatten()))
         };
-        Ok(streams.go(key, new, settle, change)?)
+        let asks = self.lets_ask(&streams.state, key, at);
+        let gone = streams.go(key, new, settle, change);
+        if asks.is_some() {
+            self.shared.requests_cut.store(true, Ordering::Release);
+        }
+        Ok(gone?)
     }
 
     /// Changes a context step by step. On an error it does not count any more, and hardware may still use
@@ -214,7 +233,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for RiscvIommu<R, M, C> {
     /// and [`FaultReason::NotMapped`] where it does not, or where a stream is just being moved: the unit
     /// has one cause for both.
     fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
-        let mut event = self.shared.faults.next(&self.shared.control)?;
+        let mut event = faults::next(&self.shared.faults, &self.shared.control)?;
         if let Some(FaultEvent::Fault(record)) = &mut event {
             if record.reason == FaultReason::NotMapped && self.is_mapped(record).is_some() {
                 record.reason = FaultReason::Permission;

@@ -3,12 +3,15 @@
 //! RISC-V IOMMU Architecture Specification, version 1.0, section "Command-Queue", and the extensions
 //! for ranges and for entries above the leaves.
 
-use portolan::addr::PageSize;
+use portolan::addr::{IovaRange, PageSize, Pasid, StreamId};
 use portolan::inval::{Command, Depth};
+use portolan::iopf::Response;
 
 use super::counts::CommandKind as Kind;
 use super::features::{Features, Has, MAX_LG2_PAGES};
-use super::spec::command::{FUNCTION, OPCODE, directory, fence, opcode, translations as of};
+use super::spec::command::{
+    FUNCTION, OPCODE, device, directory, fence, opcode, translations as of,
+};
 use super::streams::Tag;
 use crate::chassis::Words;
 
@@ -37,7 +40,7 @@ pub(super) fn fence() -> Counted {
 }
 
 /// Forget the device context of `stream`.
-pub(super) fn device(stream: u32) -> Counted {
+pub(super) fn context_of(stream: u32) -> Counted {
     let named = directory::DV.at(1) | directory::DID.at(stream.into());
     (Kind::Device, [devices().1[0] | named, 0])
 }
@@ -113,6 +116,54 @@ pub(super) fn page(has: Has, tag: Tag, address: u64) -> Counted {
     some(has, tag, address, 0, Depth::LeafOnly)
 }
 
+/// A device and one of its address spaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) stream: StreamId,
+    pub(super) pasid: Option<Pasid>,
+    /// Width of the numbers of devices: with more than 16 bits there are segments.
+    pub(super) lg2: u32,
+}
+
+impl Target {
+    fn word(self, function: u64) -> u64 {
+        let stream = u64::from(self.stream.get());
+        let segment = device::DSV.at(1) | device::DSEG.at(stream >> 16);
+        let segment = if self.lg2 > 16 { segment } else { 0 };
+        let named = |pasid: Pasid| device::PV.at(1) | device::PID.at(pasid.get().into());
+        let named = self.pasid.map_or(0, named);
+        let word = OPCODE.at(opcode::DEVICE) | FUNCTION.at(function);
+        word | device::RID.at(stream & 0xffff) | segment | named
+    }
+}
+
+/// Has a device forget `range`, or all addresses. Sizes are powers of two: where the range is none, the
+/// smallest that holds it.
+pub(super) fn forget(to: Target, range: Option<IovaRange>) -> Counted {
+    let (start, last) = match range {
+        Some(range) => (range.start().get() >> 12, range.last().get() >> 12),
+        None => (0, u64::MAX >> 12),
+    };
+    let lg2 = 64 - (start ^ last).leading_zeros();
+    let page = match lg2 {
+        0 => device::PAGE.at(start),
+        // Ones below the top bit of the offset, which is zero.
+        lg2 => device::SIZE.at(1) | device::PAGE.at(start >> lg2 << lg2 | ((1 << (lg2 - 1)) - 1)),
+    };
+    (Kind::DeviceTlb, [to.word(device::INVALIDATE), page])
+}
+
+/// Tells a device what became of a group of its page requests.
+pub(super) fn respond(to: Target, group: u16, response: Response) -> Counted {
+    let code = match response {
+        Response::Success => device::SUCCESS,
+        Response::Invalid => device::INVALID,
+        Response::Failure => device::FAILURE,
+    };
+    let what = device::GROUP.at(group.into()) | device::CODE.at(code);
+    (Kind::Response, [to.word(device::RESPOND), what])
+}
+
 /// The command for an invalidation of translations; `None` for one of configuration.
 ///
 /// An address names leaves that hold it. A unit that keeps a large page in pieces may take that for one
@@ -165,12 +216,34 @@ mod tests {
         assert_eq!(store(0x12_3458, 7), [0x0000_0007_0000_3402, 0x4_8d16]);
         assert_eq!(nothing(), [0x3002, 0]);
         assert_eq!(fence().1, [0x0002, 0]);
-        assert_eq!(device(0x12_3456).1, [0x1234_5602_0000_0003, 0]);
+        assert_eq!(context_of(0x12_3456).1, [0x1234_5602_0000_0003, 0]);
         assert_eq!(process(0x12_3456, 0xa_bcde).1, [0x1234_5602_abcd_e083, 0]);
         assert_eq!(devices().1, [0x0003, 0]);
         assert_eq!(translations().map(|(_, words)| words), [[1, 0], [0x81, 0]]);
         assert_eq!(context(Tag::First(0xf_edcb)).1, [0x1_fedc_b001, 0]);
         assert_eq!(context(Tag::Second(0xfedc)).1, [0x0fed_c002_0000_0081, 0]);
+    }
+
+    #[test]
+    fn what_devices_are_told_by_hand() {
+        let (stream, pasid) = (StreamId::new(0x12_3456), Pasid::new(0xa_bcde));
+        let to = |pasid, lg2| Target { stream, pasid, lg2 };
+        let range = |start, last| IovaRange::new(Iova::new(start), Iova::new(last));
+        let words = |range| forget(to(Some(pasid), 24), range).1;
+        let who = 0x1234_5603_abcd_e004;
+        assert_eq!(words(range(0x4000_5000, 0x4000_5fff)), [who, 0x4000_5000]);
+        // Two pages; three pages, which are in four; all.
+        assert_eq!(words(range(0x4000_4000, 0x4000_5fff)), [who, 0x4000_4800]);
+        assert_eq!(words(range(0x4000_4000, 0x4000_6fff)), [who, 0x4000_5800]);
+        assert_eq!(words(None), [who, 0x7fff_ffff_ffff_f800]);
+        assert_eq!(words(range(0, u64::MAX)), words(None));
+        // Without an address space, and without segments.
+        assert_eq!(forget(to(None, 16), None).1[0], 0x0034_5600_0000_0004);
+        let told = |response| respond(to(None, 16), 0x155, response).1;
+        let who = 0x0034_5600_0000_0084;
+        assert_eq!(told(Response::Success), [who, 0x155 << 32]);
+        assert_eq!(told(Response::Invalid), [who, 0x1155 << 32]);
+        assert_eq!(told(Response::Failure), [who, 0xf155 << 32]);
     }
 
     #[test]

@@ -37,6 +37,10 @@ pub struct Config {
     pub queue_lg2: u32,
     /// Records in the fault queue as an exponent, from 7 to 15.
     pub faults_lg2: u32,
+    /// Records in the queue of page requests as an exponent, from 8 to 15; `None` for no queue. With one,
+    /// devices whose TLB is used
+    /// ([`use_device_tlb`](portolan::iommu::IommuDomains::use_device_tlb)) may send requests.
+    pub requests_lg2: Option<u32>,
     /// Width of the numbers of devices in bits, up to 24. Wider ones are not of this unit.
     pub streams_lg2: u32,
     /// What the invalidation plans are to know beyond the hardware's own word.
@@ -95,6 +99,7 @@ impl Default for Config {
             limit: Nanos::from_millis(1000),
             queue_lg2: 8,
             faults_lg2: 7,
+            requests_lg2: None,
             streams_lg2: 16,
             quirks: Quirks::default(),
             signal: Signal::None,

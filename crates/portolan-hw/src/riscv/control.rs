@@ -36,6 +36,16 @@ impl<R: Mmio, M, C: Cpus> Control<R, M, C> {
         self.regs.write32(offset, value as u32);
     }
 
+    /// Writes a register of 64 bits that keeps only what the unit can do.
+    pub(super) fn install(&self, offset: usize, value: u64) -> Result<(), IommuError> {
+        self.write(offset, value);
+        match self.regs.read64(offset) {
+            u64::MAX => Err(IommuError::Gone),
+            kept if kept == value => Ok(()),
+            _ => Err(IommuError::Unsupported),
+        }
+    }
+
     /// Waits until a queue's last change is done, and writes its control register.
     pub(super) fn set_queue(&self, control: usize, value: u32) -> Result<(), IommuError> {
         self.await_queue(control, queue::BUSY, 0)?;

@@ -29,6 +29,10 @@ crate::chassis::counters! {
         Guest = "IOTINVAL.GVMA (context)";
         /// IOTINVAL.GVMA of all tags.
         Guests = "IOTINVAL.GVMA (all)";
+        /// ATS.INVAL.
+        DeviceTlb = "ATS.INVAL";
+        /// ATS.PRGR.
+        Response = "ATS.PRGR";
         /// IOFENCE.C in place of a refused command.
         Replaced = "IOFENCE.C (replaced)";
     }

@@ -1,9 +1,7 @@
 //! The fault queue: what the unit says of accesses that it refused.
 //!
 //! RISC-V IOMMU Architecture Specification, version 1.0, sections "Fault/Event-Queue" and "Fault queue
-//! CSR". A record is in memory before the index moves past it, so that reading waits for nothing and
-//! interrupt handlers can do it; reading acknowledges the interrupt of what is read. A full queue, or
-//! one that could not be written, stops recording; once it is read empty, recording goes on.
+//! CSR".
 
 use core::sync::atomic::AtomicU64;
 
@@ -11,125 +9,26 @@ use portolan::addr::{Iova, Pasid, StreamId};
 use portolan::iommu::{
     FaultAccess, FaultEvent, FaultReason, FaultRecord, InterruptRefusal, IommuError,
 };
-use portolan::platform::{Cpus, Guarded, Mmio, TableMem, Word};
+use portolan::platform::{Cpus, Mmio, TableMem};
 
 use super::control::Control;
-use super::spec::fault::{self, ADDRESS, LG2_BYTES, WORDS, access, cause};
-use super::spec::page_of;
-use super::spec::reg::{self, LENGTH, pending, queue};
-use crate::chassis::Block;
+use super::records::{Next, Records};
+use super::spec::fault::{self, ADDRESS, WORDS, access, cause};
 
-/// Exponents of the number of records that a queue can have.
-const LG2_SLOTS: core::ops::RangeInclusive<u32> = 7..=15;
-
-/// The queue.
-#[derive(Debug)]
-pub(super) struct Faults<C: Cpus> {
-    block: Block,
-    lg2_slots: u32,
-    /// Bits of its control register beside that which turns it on.
-    more: u32,
-    /// Index of the next record to read. Held as well while the control register is written.
-    next: Guarded<C, u32>,
-}
-
-type Record = [u64; WORDS];
-
-impl<C: Cpus> Faults<C> {
-    /// A queue of `2^lg2_slots` records (7 to 15), not yet handed to the unit, that has `more` bits in
-    /// its control register.
-    pub(super) fn new<M: TableMem<AtomicU64>>(
-        mem: &M,
-        lg2_slots: u32,
-        more: u32,
-    ) -> Result<Self, IommuError> {
-        let lg2_slots = lg2_slots.clamp(*LG2_SLOTS.start(), *LG2_SLOTS.end());
-        Ok(Self {
-            block: Block::new(mem, lg2_slots + LG2_BYTES)?,
-            lg2_slots,
-            more,
-            next: Guarded::new(0),
-        })
-    }
-
-    /// What the base register has to hold.
-    pub(super) fn base(&self) -> u64 {
-        page_of(self.block.at.get()) | LENGTH.at(u64::from(self.lg2_slots) - 1)
-    }
-
-    /// Bits of its control register beside that which turns it on.
-    pub(super) fn more(&self) -> u32 {
-        self.more
-    }
-
-    /// Gives the memory back. The unit must have stopped using it.
-    pub(super) fn free<M: TableMem<AtomicU64>>(&self, mem: &M) {
-        self.block.free(mem);
-    }
-
-    /// What the unit has to say next.
-    pub(super) fn next<R: Mmio, M: TableMem<AtomicU64>>(
-        &self,
-        unit: &Control<R, M, C>,
-    ) -> Result<Option<FaultEvent>, IommuError> {
-        let mut next = self.next.lock();
-        if self.more & queue::INTERRUPT != 0 {
-            // Before the queue is looked at: what comes from now on interrupts again.
-            unit.regs.write32(reg::PENDING, pending::FAULTS);
-        }
-        let offset = reg::FAULT_TAIL;
-        let tail = unit.read(offset)?;
-        if tail >> self.lg2_slots != 0 {
-            let value = tail.into();
-            return Err(IommuError::Nonsense { offset, value });
-        }
-        if *next == tail {
-            return self.go_on(unit);
-        }
-        let record = self.read(&unit.mem, *next);
-        *next = (*next + 1) & ((1 << self.lg2_slots) - 1);
-        unit.regs.write32(reg::FAULT_HEAD, *next);
-        Ok(Some(FaultEvent::Fault(decode(record))))
-    }
-
-    fn read<M: TableMem<AtomicU64>>(&self, mem: &M, slot: u32) -> Record {
-        let first = slot as usize * WORDS;
-        let words = self.block.words(mem).get(first..first + WORDS);
-        let mut record = [0; WORDS];
-        for (value, word) in record.iter_mut().zip(words.unwrap_or(&[])) {
-            *value = Word::load(word);
-        }
-        record
-    }
-
-    /// The queue is empty: has the unit record again if it has stopped.
-    fn go_on<R: Mmio, M>(&self, unit: &Control<R, M, C>) -> Result<Option<FaultEvent>, IommuError> {
-        let offset = reg::FAULT_CONTROL;
-        let status = unit.read(offset)?;
-        if status & queue::ON == 0 {
-            return Err(IommuError::Stopped);
-        }
-        let errors = status & (queue::MEMORY_FAULT | queue::OVERFLOW);
-        if errors == 0 || status & queue::BUSY != 0 {
-            return Ok(None);
-        }
-        let value = queue::ENABLE | self.more | errors;
-        unit.regs.write32(offset, value);
-        let after = unit.read(offset)?;
-        // An empty queue does not overflow, and one that cannot be written is beyond repair: whoever
-        // reads until there is nothing left has to come to an end.
-        match after & queue::BUSY == 0 && after & errors != 0 {
-            true => Err(IommuError::Nonsense {
-                offset,
-                value: after.into(),
-            }),
-            false => Ok(Some(FaultEvent::Lost)),
-        }
-    }
+/// What the unit has to say next.
+pub(super) fn next<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
+    records: &Records<C>,
+    unit: &Control<R, M, C>,
+) -> Result<Option<FaultEvent>, IommuError> {
+    Ok(match records.next(unit)? {
+        Next::Record(words) => Some(FaultEvent::Fault(decode(words))),
+        Next::Lost => Some(FaultEvent::Lost),
+        Next::Nothing => None,
+    })
 }
 
 /// What a record says.
-fn decode(record: Record) -> FaultRecord {
+fn decode(record: [u64; WORDS]) -> FaultRecord {
     let [word, ..] = record;
     let (kind, known) = match fault::TTYP.of(word) {
         access::FETCH | access::READ => (Some(FaultAccess::Read), true),

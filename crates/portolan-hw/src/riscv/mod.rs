@@ -1,13 +1,14 @@
 //! The RISC-V IOMMU.
 //!
-//! RISC-V IOMMU Architecture Specification, version 1.0. Not here: page requests and ATS, memory-resident
-//! interrupt files, hardware counters, guests with first stages of their own.
+//! RISC-V IOMMU Architecture Specification, version 1.0. Not here: memory-resident interrupt files,
+//! hardware counters, guests with first stages of their own.
 
 mod attach;
 mod command;
 mod config;
 mod control;
 mod counts;
+mod device_tlb;
 mod directory;
 mod faults;
 mod features;
@@ -15,8 +16,11 @@ mod files;
 mod messages;
 mod processes;
 mod queue;
+mod records;
 pub mod refusal;
 mod remap;
+mod remotes;
+mod requests;
 mod shared;
 pub mod spec;
 mod state;
@@ -29,6 +33,7 @@ pub(crate) use directory::CONTEXT;
 #[cfg(test)]
 mod tests;
 
+pub use crate::chassis::PageRequestEvent;
 pub use config::{Config, Messages, Signal};
 pub use counts::{CommandKind, Counts};
 pub use features::{Features, Has};

@@ -66,7 +66,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
             let at = streams.state.directory.place(mem, stream)?;
             let root = Block::new(mem, 12)?;
             let mut words = NOWHERE;
-            words[CONTROL] = V | DIRECTORY | BY_DEFAULT;
+            words[CONTROL] = V | DIRECTORY | BY_DEFAULT | self.lets(&streams.state, stream);
             words[FIRST] = MODE.at(mode) | ROOT.at(root.at.get() >> 12);
             let directory = Directory::new(root, shape);
             streams.state.processes.insert(stream, directory);
@@ -102,7 +102,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
             at.write(mem, 0, 0);
             at.publish(mem, Walker::Coherent);
             // With all that leads to its process contexts.
-            self.shared.run([command::device(stream)].into_iter())?;
+            self.shared.run([command::context_of(stream)].into_iter())?;
             if let Some(mut directory) = streams.state.processes.remove(&stream) {
                 directory.free(mem);
             }

@@ -7,7 +7,7 @@
 //! whoever submitted it, and everybody whose commands were under way does them again. A device that does
 //! not answer stops the unit at the IOFENCE.C that found out; with the bit cleared it goes on.
 
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::addr::PhysAddr;
 use portolan::iommu::IommuError;
@@ -111,6 +111,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for Shared<R, M, C> {
         if self.control.read(reg::COMMAND_CONTROL)? & queue::BUSY == 0 {
             let regs = &self.control.regs;
             regs.write32(reg::COMMAND_CONTROL, queue::ENABLE | stop.seen);
+            if stop.seen & queue::TIME_OUT != 0 {
+                self.silences.fetch_add(1, Ordering::Release);
+            }
         }
         Ok(())
     }

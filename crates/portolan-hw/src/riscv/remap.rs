@@ -6,7 +6,7 @@
 
 use core::sync::atomic::AtomicU64;
 
-use portolan::addr::StreamId;
+use portolan::addr::{Iova, IovaRange, PageSize, StreamId};
 use portolan::iommu::{
     AttachError, Interrupt, InterruptError, InterruptSource, InterruptTarget, IommuError,
     MsiMessage, Polarity, RedirectionEntry, RemapInterrupts,
@@ -81,8 +81,16 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
     /// Has the unit forget entry `index` of `table`.
     fn forget_entry(&self, table: &Table, tag: Tag, index: u16) -> Result<(), IommuError> {
         let has = self.features().has;
-        let page = command::page(has, tag, table.address(index));
-        self.shared.run([page].into_iter())
+        let at = table.address(index);
+        self.shared.run([command::page(has, tag, at)].into_iter())?;
+        let range = IovaRange::page(Iova::new(at), PageSize::SIZE_4K);
+        self.shared.ask_all(tag, Some(range))
+    }
+
+    /// Has the unit and devices forget all that is tagged so.
+    fn forget_all(&self, tag: Tag) -> Result<(), IommuError> {
+        self.shared.run([command::context(tag)].into_iter())?;
+        self.shared.ask_all(tag, None)
     }
 
     /// A free entry of the stream, once all that are closed have been forgotten if need be.
@@ -99,7 +107,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
         let (index, serial) = match table.slots().take(source) {
             Some(taken) => taken,
             None => {
-                self.shared.run([command::context(tag)].into_iter())?;
+                self.forget_all(tag)?;
                 table.slots().settle_all();
                 table.slots().take(source).ok_or(InterruptError::Full)?
             }
@@ -183,7 +191,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RemapInterrupts for RiscvIommu<R,
                 return Ok(());
             };
             if table.close(&self.shared.control.mem).is_some() {
-                self.shared.run([command::context(tag)].into_iter())?;
+                self.forget_all(tag)?;
                 table.slots().settle_all();
             }
             Ok(())

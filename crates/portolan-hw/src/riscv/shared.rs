@@ -1,19 +1,22 @@
-//! What a unit and its domains share: registers, the command queue, the fault queue, identifiers.
+//! What a unit and its domains share: registers, the command queue, the queues that the unit fills,
+//! identifiers, and which devices keep translations of what.
 //!
-//! RISC-V IOMMU Architecture Specification, version 1.0, section "Guidelines for invalidations".
+//! RISC-V IOMMU Architecture Specification, version 1.0, section "Guidelines for invalidations". Devices are
+//! told once the unit has forgotten, as what they ask for again may otherwise be answered from its caches.
 
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use portolan::addr::InvalTag;
+use portolan::addr::{InvalTag, IovaRange};
 use portolan::inval::{Command, InvalidationQueue, Step};
 use portolan::iommu::{IommuError, TagPool};
 use portolan::platform::{Cpus, Mmio, TableMem};
 
 use super::command::{self, Counted};
 use super::control::Control;
-use super::faults::Faults;
+use super::records::Records;
 use super::refusal;
 use super::streams::Tag;
+use crate::chassis::sets::{Atc, Sets, Touched};
 use crate::chassis::{Outcome, Ring};
 use crate::ids::Ids;
 
@@ -25,7 +28,17 @@ const ATTEMPTS: u32 = 4;
 pub(super) struct Shared<R, M, C: Cpus> {
     pub(super) control: Control<R, M, C>,
     pub(super) queue: Ring<C>,
-    pub(super) faults: Faults<C>,
+    pub(super) faults: Records<C>,
+    pub(super) requests: Option<Records<C>>,
+    /// A context that let its device send requests was closed: the unit has answered since, and nobody has
+    /// heard of it.
+    pub(super) requests_cut: AtomicBool,
+    /// Width of the numbers of devices in bits.
+    pub(super) streams_lg2: u32,
+    /// Devices with translations of their own, by the tag of the tables that those are of.
+    pub(super) atcs: Sets<C, Tag, Atc>,
+    /// How often the unit was set going again after a device that did not answer.
+    pub(super) silences: AtomicU64,
     /// Tags of first stages (PSCID) and of second stages (GSCID). 0 stays in contexts without one.
     pub(super) firsts: Ids<C>,
     pub(super) seconds: Ids<C>,
@@ -59,6 +72,45 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
         self.run(everything())
     }
 
+    /// Has devices forget a range, or everything: those that `atcs` names, each time anew. A device is asked
+    /// for one thing at a time, whatever it could take. The unit does not say who was silent: this is an error
+    /// only if it happens once more, as the first time it may have been another's.
+    pub(super) fn ask<I: Iterator<Item = Atc>>(
+        &self,
+        atcs: impl Fn() -> I,
+        range: Option<IovaRange>,
+    ) -> Result<(), IommuError> {
+        let mut silent = None;
+        for _ in 0..ATTEMPTS {
+            let before = self.silences.load(Ordering::Acquire);
+            let (lg2, mut last) = (self.streams_lg2, None);
+            let asking = atcs().flat_map(move |Atc { stream, pasid }| {
+                let again = last.replace(stream) == Some(stream);
+                let fence = again.then(command::fence);
+                let to = command::Target { stream, pasid, lg2 };
+                fence.into_iter().chain([command::forget(to, range)])
+            });
+            let mut asking = asking.peekable();
+            if asking.peek().is_none() {
+                return Ok(());
+            }
+            if self.queue.run(self, asking, &|_| false)? == Outcome::Done {
+                return Ok(());
+            }
+            if self.silences.load(Ordering::Acquire) != before && silent.replace(()).is_some() {
+                let code = refusal::TIME_OUT;
+                return Err(IommuError::Refused { code });
+            }
+        }
+        let code = refusal::INTERRUPTED;
+        Err(IommuError::Refused { code })
+    }
+
+    /// Has the devices that keep translations of `tag` forget a range of them, or all.
+    pub(super) fn ask_all(&self, tag: Tag, range: Option<IovaRange>) -> Result<(), IommuError> {
+        self.ask(|| self.atcs.members(tag), range)
+    }
+
     /// A free identifier of `ids`.
     pub(super) fn take(&self, ids: &Ids<C>) -> Result<u32, IommuError> {
         ids.take().ok_or(IommuError::OutOfContexts)
@@ -80,6 +132,8 @@ enum Ended {
     NotYet,
     /// With a sync.
     Sync,
+    /// Because there was no room to note another context.
+    Full,
     /// There are no more steps.
     Exhausted,
     /// With a command for everything, which is a round of its own.
@@ -90,7 +144,31 @@ enum Ended {
 struct Round<'a, R, M, C: Cpus> {
     shared: &'a Shared<R, M, C>,
     steps: &'a mut dyn Iterator<Item = Step>,
+    /// A command for the next round.
+    held: Option<Command>,
+    touched: Touched<Tag>,
     ended: Ended,
+}
+
+/// Whose translations a command is about, and which; all of them if `None`.
+fn concerned(command: Command) -> Option<(Tag, Option<IovaRange>)> {
+    let (context, range) = match command {
+        Command::Page {
+            context,
+            iova,
+            size,
+            ..
+        } => (context, Some(IovaRange::page(iova, size))),
+        Command::Range {
+            context,
+            run,
+            granule,
+            ..
+        } => (context, Some(run.range(granule))),
+        Command::Context { context } => (context, None),
+        Command::Global | Command::Configuration { .. } => return None,
+    };
+    Some((Tag::of(context), range))
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iterator for Round<'_, R, M, C> {
@@ -99,16 +177,28 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iterator for Round<'_, R, M, C> {
     fn next(&mut self) -> Option<Counted> {
         let features = &self.shared.control.features;
         while self.ended == Ended::NotYet {
-            match self.steps.next() {
+            let held = self.held.take().map(Step::Invalidate);
+            match held.or_else(|| self.steps.next()) {
                 // There is no such buffer.
                 Some(Step::FlushWriteBuffer) => {}
                 Some(Step::Invalidate(Command::Global | Command::Configuration { .. })) => {
                     self.ended = Ended::Everything;
                 }
-                Some(Step::Invalidate(what)) => match command::invalidate(features, what) {
-                    Some(command) => return Some(command),
-                    None => self.ended = Ended::Everything,
-                },
+                Some(Step::Invalidate(what)) => {
+                    let concerned = concerned(what);
+                    if concerned.is_some_and(|(tag, _)| !self.touched.has_room(tag)) {
+                        self.held = Some(what);
+                        self.ended = Ended::Full;
+                        continue;
+                    }
+                    if let Some((tag, range)) = concerned {
+                        self.touched.touch(tag, range);
+                    }
+                    match command::invalidate(features, what) {
+                        Some(command) => return Some(command),
+                        None => self.ended = Ended::Everything,
+                    }
+                }
                 Some(Step::Sync) => self.ended = Ended::Sync,
                 None => self.ended = Ended::Exhausted,
             }
@@ -121,17 +211,28 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for RiscvQueue<
     type Error = IommuError;
 
     fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
+        let mut held = None;
         loop {
             let mut round = Round {
                 shared: &self.0,
                 steps: &mut *steps,
+                held,
+                touched: Touched::new(),
                 ended: Ended::NotYet,
             };
             self.0.run(&mut round)?;
-            match round.ended {
-                Ended::Everything => self.0.forget_everything()?,
+            let (touched, ended) = (round.touched, round.ended);
+            held = round.held;
+            for (tag, range) in touched.iter() {
+                self.0.ask_all(tag, range)?;
+            }
+            match ended {
+                Ended::Everything => {
+                    self.0.forget_everything()?;
+                    self.0.ask(|| self.0.atcs.all(), None)?;
+                }
                 Ended::Exhausted => return Ok(()),
-                Ended::Sync | Ended::NotYet => {}
+                Ended::Full | Ended::Sync | Ended::NotYet => {}
             }
         }
     }

@@ -9,6 +9,7 @@ use portolan::platform::TableMem;
 use super::command::{self, Counted};
 use super::directory::Directory;
 use super::messages::Messages;
+use super::remotes::Remotes;
 use super::streams::{Tag, process};
 use crate::chassis::book;
 use crate::chassis::entry::{At, Words};
@@ -21,6 +22,8 @@ pub(super) struct Tables {
     pub(super) messages: Option<Messages>,
     /// Process directories, of streams with PASIDs.
     pub(super) processes: BTreeMap<u32, Directory>,
+    /// Devices with translations of their own.
+    pub(super) remotes: Remotes,
 }
 
 /// A stream, and which of its address spaces: 0 is that of its requests without a PASID.
@@ -37,7 +40,7 @@ impl Tables {
     pub(super) fn forget(&self, (stream, pasid): Key) -> Counted {
         match self.processes.contains_key(&stream) {
             true => command::process(stream, pasid),
-            false => command::device(stream),
+            false => command::context_of(stream),
         }
     }
 
@@ -71,6 +74,7 @@ impl Tables {
     /// Gives the memory back. The unit must have stopped using it.
     pub(super) fn free<M: TableMem<AtomicU64>>(&mut self, mem: &M) {
         self.directory.free(mem);
+        self.remotes.free(mem);
         for (_, mut directory) in core::mem::take(&mut self.processes) {
             directory.free(mem);
         }

@@ -13,7 +13,7 @@ use crate::chassis::book;
 use crate::chassis::entry::{WORDS, Words};
 
 /// What the translations of a domain are tagged by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Tag {
     /// A first stage without a second: its PSCID.
     First(u32),

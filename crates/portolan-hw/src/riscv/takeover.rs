@@ -60,17 +60,21 @@ pub(super) fn start<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
         control: unit,
         queue,
         faults,
+        requests,
         ..
     } = shared;
     set_features(unit, signal)?;
     set_signal(unit, signal)?;
-    install(unit, reg::COMMAND_BASE, queue::base(queue))?;
+    unit.install(reg::COMMAND_BASE, queue::base(queue))?;
     unit.regs.write32(reg::COMMAND_TAIL, 0);
-    install(unit, reg::FAULT_BASE, faults.base())?;
-    unit.regs.write32(reg::FAULT_HEAD, 0);
+    let records = [Some(faults), requests.as_ref()];
+    for records in records.into_iter().flatten() {
+        records.install(unit)?;
+    }
     unit.turn_queue(reg::COMMAND_CONTROL, Turned::On { more: 0 })?;
-    let more = faults.more();
-    unit.turn_queue(reg::FAULT_CONTROL, Turned::On { more })?;
+    for records in records.into_iter().flatten() {
+        records.turn_on(unit)?;
+    }
     shared.forget_everything()?;
     for shape in Shape::all(unit.features.context_words(), lg2) {
         let mode = directory::ONE_LEVEL + u64::from(shape.levels) - 1;
@@ -118,7 +122,7 @@ fn set_signal<R: Mmio, M, C: Cpus>(
         regs.write32(reg::VECTORS, 0);
     }
     if let Signal::Message { address, data } = signal {
-        install(unit, reg::MESSAGES, address.get())?;
+        unit.install(reg::MESSAGES, address.get())?;
         regs.write32(reg::MESSAGES + 8, data);
         regs.write32(reg::MESSAGES + 12, 0);
     }
@@ -126,24 +130,9 @@ fn set_signal<R: Mmio, M, C: Cpus>(
     Ok(())
 }
 
-/// Writes a register of 64 bits that keeps only what the unit can do.
-fn install<R: Mmio, M, C: Cpus>(
-    unit: &Control<R, M, C>,
-    offset: usize,
-    value: u64,
-) -> Result<(), IommuError> {
-    unit.write(offset, value);
-    match unit.regs.read64(offset) {
-        u64::MAX => Err(IommuError::Gone),
-        kept if kept == value => Ok(()),
-        _ => Err(IommuError::Unsupported),
-    }
-}
-
-/// Lets all accesses through, and turns the queues off.
+/// Lets all accesses through, and turns the command queue off.
 pub(super) fn turn_off<R: Mmio, M, C: Cpus>(unit: &Control<R, M, C>) -> Result<(), IommuError> {
     set_mode(unit, directory::OFF)?;
     set_mode(unit, directory::BARE)?;
-    unit.turn_queue(reg::COMMAND_CONTROL, Turned::Off)?;
-    unit.turn_queue(reg::FAULT_CONTROL, Turned::Off)
+    unit.turn_queue(reg::COMMAND_CONTROL, Turned::Off)
 }

@@ -5,7 +5,7 @@
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicBool, AtomicU64};
 
 use portolan::inval::Capabilities;
 use portolan::iommu::{IommuError, PagedDomain};
@@ -19,16 +19,18 @@ use super::config::{self, Config, Signal};
 use super::control::Control;
 use super::counts::Counts;
 use super::directory::Directory;
-use super::faults::Faults;
 use super::features::{Features, Has};
 use super::messages::{self, Messages};
 use super::queue;
+use super::records::{FAULTS, REQUESTS, Records};
+use super::remotes::Remotes;
 use super::shared::{RiscvQueue, Shared};
 use super::spec::reg;
 use super::state::{Key, Streams, Tables};
 use super::streams::Tag;
 use super::takeover::{start, stop, turn_off};
 use crate::chassis::book::Book;
+use crate::chassis::sets::Sets;
 use crate::chassis::{Block, Ring};
 use crate::firmware::reservations::Reservations;
 use crate::ids::Ids;
@@ -60,7 +62,8 @@ pub struct RiscvIommu<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
 /// Memory that the hardware is going to be told of.
 struct Parts<C: Cpus> {
     queue: Ring<C>,
-    faults: Faults<C>,
+    faults: Records<C>,
+    requests: Option<Records<C>>,
     root: Block,
     messages: Option<Messages>,
 }
@@ -82,23 +85,33 @@ impl<C: Cpus> Parts<C> {
             Signal::Wired | Signal::Message { .. } => reg::queue::INTERRUPT,
         };
         let queue: Ring<C> = queue::ring(mem, config.queue_lg2)?;
-        let faults = Faults::new(mem, config.faults_lg2, more).inspect_err(|_| queue.free(mem))?;
-        let root = Block::new(mem, 12).inspect_err(|_| {
+        let faults = Records::new(mem, FAULTS, config.faults_lg2, more);
+        let faults = faults.inspect_err(|_| queue.free(mem))?;
+        let requests = config
+            .requests_lg2
+            .map(|lg2| Records::new(mem, REQUESTS, lg2, more));
+        let requests = requests.transpose().inspect_err(|_| {
             queue.free(mem);
             faults.free(mem);
         })?;
+        let free = || {
+            queue.free(mem);
+            faults.free(mem);
+            requests.iter().for_each(|requests| requests.free(mem));
+        };
+        let root = Block::new(mem, 12).inspect_err(|_| free())?;
         let messages = config.interrupts.map(|wanted| {
             let levels = levels.ok_or(IommuError::Unsupported)?.count();
             Messages::new(mem, wanted, levels, Tag::Second(NO_DOMAIN))
         });
         let messages = messages.transpose().inspect_err(|_| {
-            queue.free(mem);
-            faults.free(mem);
+            free();
             root.free(mem);
         })?;
         Ok(Self {
             queue,
             faults,
+            requests,
             root,
             messages,
         })
@@ -110,6 +123,7 @@ impl<C: Cpus> Parts<C> {
         }
         self.queue.free(mem);
         self.faults.free(mem);
+        self.requests.iter().for_each(|requests| requests.free(mem));
         self.root.free(mem);
     }
 }
@@ -132,7 +146,9 @@ where
     pub fn enable(regs: R, mem: M, clock: C, mut config: Config) -> Result<Self, IommuError> {
         config.streams_lg2 = config.streams_lg2.min(MOST_STREAMS_LG2);
         let features = Features::read(&regs)?;
-        if !features.can_signal(config.signal) {
+        let asks = config.requests_lg2.is_some();
+        let absent = asks && !features.has.contains(Has::ATS);
+        if absent || !features.can_signal(config.signal) {
             return Err(IommuError::Unsupported);
         }
         config.reserved.within(features.output_lg2);
@@ -155,6 +171,7 @@ where
         let Parts {
             queue,
             faults,
+            requests,
             root,
             messages,
         } = parts;
@@ -163,6 +180,11 @@ where
             control,
             queue,
             faults,
+            requests,
+            requests_cut: AtomicBool::new(false),
+            streams_lg2: config.streams_lg2,
+            atcs: Sets::default(),
+            silences: AtomicU64::new(0),
             firsts: Ids::new(1, LAST_FIRST),
             seconds: Ids::new(1, NO_DOMAIN - 1),
         });
@@ -171,6 +193,7 @@ where
             directory: Directory::new(root, shape),
             messages,
             processes: BTreeMap::new(),
+            remotes: Remotes::default(),
         });
         Ok(Self {
             shared,
@@ -217,6 +240,11 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
         self.config.interrupts.as_ref()
     }
 
+    /// Whether there is a queue of page requests.
+    pub(crate) fn reads_requests(&self) -> Option<()> {
+        self.shared.requests.as_ref().map(|_| ())
+    }
+
     /// A handle to its invalidations.
     ///
     /// *Context.* Interrupt.
@@ -261,6 +289,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
         drop(left?);
         self.shared.queue.drain(&*self.shared)?;
         turn_off(unit)?;
+        for records in [Some(&self.shared.faults), self.shared.requests.as_ref()] {
+            records.map_or(Ok(()), |records| records.turn_off(unit))?;
+        }
         self.book
             .with(self.turn(), |streams| streams.state.free(&unit.mem))?;
         let shared = Arc::clone(&self.shared);
@@ -268,7 +299,12 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
         // Domains that are still held keep the queue: they will find it off.
         if let Some(shared) = Arc::into_inner(shared) {
             shared.queue.free(&shared.control.mem);
-            shared.faults.free(&shared.control.mem);
+            let mem = &shared.control.mem;
+            shared.faults.free(mem);
+            shared
+                .requests
+                .iter()
+                .for_each(|requests| requests.free(mem));
         }
         Ok(())
     }

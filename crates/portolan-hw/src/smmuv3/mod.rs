@@ -31,7 +31,6 @@ mod moves;
 mod page_requests;
 mod queue;
 mod records;
-mod sets;
 mod shared;
 pub mod spec;
 mod stream;

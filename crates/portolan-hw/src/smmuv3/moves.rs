@@ -8,7 +8,6 @@
 use super::command;
 use super::context_table::{CONTEXT, ContextTable};
 use super::features::StallModel;
-use super::shared::Atc;
 use super::spec::command::Words;
 use super::spec::{cd, ste};
 use super::stream::{Attachment, Stream, To};
@@ -16,6 +15,7 @@ use super::stream_table::STREAM;
 use super::unit::Smmu;
 use crate::chassis::arm::Has;
 use crate::chassis::entry::{At, Kind, Words as Entry};
+use crate::chassis::sets::Atc;
 use arrayvec::ArrayVec;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Pasid, StreamId};

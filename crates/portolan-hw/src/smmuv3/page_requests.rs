@@ -19,14 +19,7 @@ use portolan::iopf::{
 };
 use portolan::platform::{Cpus, Mmio, TableMem};
 
-/// What comes out of the queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PageRequestEvent {
-    /// A request.
-    Request(RawPageRequest),
-    /// Requests were lost; the unit answered them.
-    Lost,
-}
+pub use crate::chassis::PageRequestEvent;
 
 fn decode(words: &[u64; 4]) -> RawPageRequest {
     let wants = [

@@ -11,25 +11,18 @@ use super::context::Tag;
 use super::features::Features;
 use super::machine::Machine;
 use super::queue::CommandQueue;
-use super::sets::Sets;
 use super::spec::command::Words;
 use crate::chassis::arm::Has;
+use crate::chassis::sets::{Atc, Sets, TOUCHED, Touched};
 use crate::ids::Ids;
 use alloc::sync::Arc;
 use arrayvec::ArrayVec;
 use core::iter::once;
 use core::sync::atomic::AtomicU64;
-use portolan::addr::{InvalTag, IovaRange, PageSize, Pasid, StreamId};
+use portolan::addr::{InvalTag, IovaRange, PageSize, StreamId};
 use portolan::inval::{Command, InvalidationQueue, Step};
 use portolan::iommu::{IommuError, TagPool};
 use portolan::platform::{Cpus, Mmio, TableMem};
-
-/// A device with translations of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Atc {
-    pub stream: StreamId,
-    pub pasid: Option<Pasid>,
-}
 
 /// What a unit and its domains share.
 ///
@@ -94,18 +87,6 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
     }
 }
 
-/// Contexts whose devices and first stages are told after one round of commands; with more of them
-/// the round ends earlier.
-const TOUCHED: usize = 8;
-
-/// A context that a round of commands touched.
-#[derive(Clone, Copy, Debug)]
-struct Touched {
-    tag: Tag,
-    /// Which addresses; all of them if `None`.
-    range: Option<IovaRange>,
-}
-
 /// How a round ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
@@ -124,23 +105,11 @@ struct Round<'a, R, M: TableMem<AtomicU64>, C: Cpus> {
     steps: &'a mut dyn Iterator<Item = Step>,
     /// A command for the next round.
     held: Option<Command>,
-    touched: ArrayVec<Touched, TOUCHED>,
+    touched: Touched<Tag>,
     ended: Ended,
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Round<'_, R, M, C> {
-    /// Notes that `tag` was touched; there is room for it.
-    fn touch(&mut self, tag: Tag, range: Option<IovaRange>) {
-        let known = self.touched.iter_mut().find(|touched| touched.tag == tag);
-        match known {
-            None => self.touched.push(Touched { tag, range }),
-            Some(touched) => {
-                let both = touched.range.zip(range);
-                touched.range = both.map(|(old, new)| old.hull(new));
-            }
-        }
-    }
-
     /// Whether the context of `command` can be noted.
     fn has_room(&self, command: Command) -> bool {
         let context = match command {
@@ -149,8 +118,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Round<'_, R, M, C> {
             | Command::Context { context } => context,
             Command::Global | Command::Configuration { .. } => return true,
         };
-        let known = |tag| self.touched.iter().any(|touched| touched.tag == tag);
-        !self.touched.is_full() || Tag::of(context).is_none_or(known)
+        Tag::of(context).is_none_or(|tag| self.touched.has_room(tag))
     }
 
     fn command(&mut self, command: Command) -> Option<Words> {
@@ -163,7 +131,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Round<'_, R, M, C> {
                 depth,
             } => {
                 let tag = Tag::of(context)?;
-                self.touch(tag, Some(IovaRange::page(iova, size)));
+                self.touched.touch(tag, Some(IovaRange::page(iova, size)));
                 command::invalidate_page(tag, iova, size, depth, ranged)
             }
             Command::Range {
@@ -175,12 +143,12 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Round<'_, R, M, C> {
                 // A granule that has no code, or a unit without ranges.
                 let known = [12, 14, 16].contains(&granule.lg2()) && ranged == Has::Yes;
                 let tag = Tag::of(context).filter(|_| known)?;
-                self.touch(tag, Some(run.range(granule)));
+                self.touched.touch(tag, Some(run.range(granule)));
                 command::invalidate_run(tag, run, granule, depth)
             }
             Command::Context { context } => {
                 let tag = Tag::of(context)?;
-                self.touch(tag, None);
+                self.touched.touch(tag, None);
                 command::invalidate_tag(tag)
             }
             Command::Global => command::invalidate_everything(),
@@ -192,11 +160,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Round<'_, R, M, C> {
     /// complete: before it, a walk may still fill a combined entry from the stale second stage,
     /// after the first stages' own invalidation has passed.
     fn combined(&self) -> ArrayVec<Words, TOUCHED> {
-        let both = self.touched.iter().filter_map(|touched| match *touched {
-            Touched {
-                tag: tag @ Tag::Vmid(vmid),
-                range: Some(_),
-            } if self.shared.nested.members(tag).next().is_some() => {
+        let both = self.touched.iter().filter_map(|touched| match touched {
+            (tag @ Tag::Vmid(vmid), Some(_))
+                if self.shared.nested.members(tag).next().is_some() =>
+            {
                 Some(command::invalidate_first_stages(vmid.get()))
             }
             _ => None,
@@ -240,7 +207,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for SmmuQueue<R
                 shared: &self.0,
                 steps: &mut *steps,
                 held,
-                touched: ArrayVec::new(),
+                touched: Touched::new(),
                 ended: Ended::NotYet,
             };
             let first = round.next();
@@ -256,7 +223,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for SmmuQueue<R
             }
             let (touched, ended) = (round.touched, round.ended);
             held = round.held;
-            for Touched { tag, range } in touched {
+            for (tag, range) in touched.iter() {
                 self.0.invalidate_atcs(tag, range)?;
             }
             match ended {

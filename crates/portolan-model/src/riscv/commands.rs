@@ -1,9 +1,10 @@
 //! Commands: words in, what they ask for out. Section "Command-Queue", and the extensions.
 
-use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
+use portolan::addr::{Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId};
+use portolan::iopf::{GroupId, ReplyName, ReplyTo, Response};
 
 use super::RiscvIdentification;
-use crate::asking::encoded;
+use crate::asking::{Forget, encoded};
 use crate::stage::Drops;
 
 /// Kinds of commands.
@@ -19,6 +20,10 @@ pub enum CommandKind {
     InvalDdt,
     /// IODIR.INVAL_PDT.
     InvalPdt,
+    /// ATS.INVAL.
+    AtsInval,
+    /// ATS.PRGR.
+    AtsPrgr,
 }
 
 /// What an invalidation drops.
@@ -32,6 +37,8 @@ pub enum Invalidate {
     First(Translations),
     /// Translations of a second stage.
     Second(Translations),
+    /// What a device keeps.
+    Device(Forget),
     /// Nothing that is cached: of first stages over a second, of which there are none.
     Nothing,
 }
@@ -54,6 +61,8 @@ pub(super) enum Effect {
         store: Option<(PhysAddr, u32)>,
         order: Order,
     },
+    /// A device is told.
+    Respond(ReplyTo, Response),
 }
 
 /// Whether what devices have read and written is ordered before a fence.
@@ -71,6 +80,9 @@ fn bit(word: u64, at: u32) -> bool {
     word >> at & 1 == 1
 }
 
+/// ATS: PID, PV, DSV, RID, DSEG.
+const DEVICE: u64 = 0xfffff << 12 | 3 << 32 | 0xff_ffff << 40;
+
 /// The bits of both words that a command may set.
 fn fields(opcode: u64, function: u64, id: &RiscvIdentification) -> Option<[u64; 2]> {
     let named = 0x3ff;
@@ -85,6 +97,9 @@ fn fields(opcode: u64, function: u64, id: &RiscvIdentification) -> Option<[u64; 
         // WSI is reserved: nothing here raises wires for commands.
         (2, 0) => [named | 0x3400 | 0xffff_ffff << 32, (1 << 62) - 1],
         (3, 0) => [named | 1 << 33 | 0xff_ffff << 40, 0],
+        // Global invalidations are not modelled.
+        (4, 0) if id.has_ats() => [named | DEVICE, u64::MAX << 11],
+        (4, 1) if id.has_ats() => [named | DEVICE, 0xf1ff << 32],
         (3, 1) => [named | 0xfffff << 12 | 1 << 33 | 0xff_ffff << 40, 0],
         _ => return None,
     })
@@ -107,6 +122,36 @@ pub(super) fn decode(
         (1, 0) => (CommandKind::InvalVma, Effect::Invalidate(vma(low, high))),
         (1, _) => (CommandKind::InvalGvma, Effect::Invalidate(gvma(low, high))),
         (2, _) => (CommandKind::Fence, fence(low, high)),
+        (4, 0) => {
+            let (stream, pasid) = device(low);
+            let range = match bit(high, 11) {
+                true => encoded(high, 12),
+                false => IovaRange::page(Iova::new(high & !0xfff), PageSize::SIZE_4K),
+            };
+            let (stream, pasid) = (stream.get(), pasid.map(Pasid::get));
+            let what = Invalidate::Device(Forget {
+                stream,
+                pasid,
+                range,
+            });
+            (CommandKind::AtsInval, Effect::Invalidate(what))
+        }
+        (4, _) => {
+            let (stream, pasid) = device(low);
+            let name = ReplyName::Group(GroupId::new(field(high, 32, 9) as u16));
+            let response = match field(high, 44, 4) {
+                0 => Response::Success,
+                1 => Response::Invalid,
+                15 => Response::Failure,
+                _ => return None,
+            };
+            let to = ReplyTo {
+                stream,
+                pasid,
+                name,
+            };
+            (CommandKind::AtsPrgr, Effect::Respond(to, response))
+        }
         _ => {
             let device = bit(low, 33).then(|| field(low, 40, 24) as u32);
             if device.is_some_and(|device| device > widest) {
@@ -126,6 +171,14 @@ pub(super) fn decode(
         }
     };
     Some((kind, effect))
+}
+
+/// Which device an ATS command is for, in which of its address spaces.
+fn device(low: u64) -> (StreamId, Option<Pasid>) {
+    let segment = if bit(low, 33) { field(low, 56, 8) } else { 0 };
+    let stream = StreamId::new((segment << 16 | field(low, 40, 16)) as u32);
+    let pasid = bit(low, 32).then(|| Pasid::new(field(low, 12, 20) as u32));
+    (stream, pasid)
 }
 
 fn vma(low: u64, high: u64) -> Invalidate {

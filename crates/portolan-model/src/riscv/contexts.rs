@@ -80,7 +80,7 @@ pub(super) struct Tables {
 
 /// Bits of each word that a context may set: those of what is modelled.
 const ALLOWED: Words = [
-    1 | 1 << 5 | 1 << 9,
+    0x7 | 3 << 5 | 1 << 9,
     u64::MAX,
     0xffff_f000,
     0xf000_0fff_ffff_ffff,
@@ -131,8 +131,44 @@ pub(super) fn decode_process(
     }
 }
 
+/// What a device may do by itself: bits of `tc`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Remote(u64);
+
+impl Remote {
+    /// Ask for translations and use them (`EN_ATS`).
+    pub fn translates(self) -> bool {
+        self.0 >> 1 & 1 == 1
+    }
+
+    /// Send page requests (`EN_PRI`).
+    pub fn asks(self) -> bool {
+        self.0 >> 2 & 1 == 1
+    }
+
+    /// The unit's own responses name the PASID (`PRPR`).
+    pub fn hears_pasid(self) -> bool {
+        self.0 >> 6 & 1 == 1
+    }
+}
+
 /// What the words of a context say that counts.
-pub(super) fn decode(words: Words, id: &RiscvIdentification) -> Result<Context, Refusal> {
+pub(super) fn decode(words: Words, id: &RiscvIdentification) -> Result<(Context, Remote), Refusal> {
+    let remote = Remote(words[0]);
+    let (translates, asks) = (remote.translates(), remote.asks());
+    // Each takes the one before.
+    let takes = [
+        (translates, id.has_ats()),
+        (asks, translates),
+        (remote.hears_pasid(), asks),
+    ];
+    if takes.into_iter().any(|(this, other)| this && !other) {
+        return Err(Refusal::Malformed);
+    }
+    Ok((stages(words, id)?, remote))
+}
+
+fn stages(words: Words, id: &RiscvIdentification) -> Result<Context, Refusal> {
     let malformed = Err(Refusal::Malformed);
     let allowed = |(word, allowed): (&u64, &u64)| word & !allowed == 0;
     if !words.iter().zip(&ALLOWED).all(allowed) {

@@ -2,7 +2,7 @@
 
 use portolan::addr::PhysAddr;
 
-use super::registers::{pending, queue};
+use super::registers::{Cause, pending, queue};
 use super::{RiscvRegisters, State};
 use crate::asking::Request;
 use crate::decode::AccessKind;
@@ -128,31 +128,45 @@ impl RiscvRegisters {
         if next == head {
             registers.fqcsr |= queue::OVERFLOW;
             state.counts.lost_faults += 1;
-        } else if self.write_record(registers.fqb, tail, words).is_none() {
+        } else if self.write_record(registers.fqb, tail, &words).is_none() {
             registers.fqcsr |= queue::MEMORY_FAULT;
             state.counts.lost_faults += 1;
         } else {
             registers.fqt = next;
         }
-        self.pend(state);
+        self.pend(state, Cause::Faults);
     }
 
-    fn write_record(&self, base: u64, slot: u32, words: [u64; 4]) -> Option<()> {
-        let at = (base >> 10 & 0xfff_ffff_ffff) << 12 | u64::from(slot) << 5;
+    /// Writes the record of number `slot` of the queue at `base`.
+    pub(super) fn write_record(&self, base: u64, slot: u32, words: &[u64]) -> Option<()> {
+        let bytes = 8 * words.len() as u64;
+        let at = ((base >> 10 & 0xfff_ffff_ffff) << 12) + u64::from(slot) * bytes;
         for (n, word) in (0..).zip(words) {
-            self.memory.write_u64(PhysAddr::new(at + 8 * n), word)?;
+            self.memory.write_u64(PhysAddr::new(at + 8 * n), *word)?;
         }
         Some(())
     }
 
-    /// Raises the fault queue's interrupt, unless it is pending.
-    pub(super) fn pend(&self, state: &mut State) {
+    /// Raises a queue's interrupt, unless it is pending.
+    pub(super) fn pend(&self, state: &mut State, cause: Cause) {
         let registers = &mut state.own.registers;
-        let quiet = registers.ipsr & pending::FAULTS == 0;
-        if registers.fqcsr & queue::INTERRUPT != 0 && quiet {
-            registers.ipsr |= pending::FAULTS;
-            state.counts.fault_interrupts += 1;
-            if let Some((at, data)) = registers.message() {
+        let (control, bit, counted) = match cause {
+            Cause::Faults => (
+                registers.fqcsr,
+                pending::FAULTS,
+                &mut state.counts.fault_interrupts,
+            ),
+            Cause::Requests => (
+                registers.pqcsr,
+                pending::REQUESTS,
+                &mut state.counts.request_interrupts,
+            ),
+        };
+        let quiet = registers.ipsr & bit == 0;
+        if control & queue::INTERRUPT != 0 && quiet {
+            registers.ipsr |= bit;
+            *counted += 1;
+            if let Some((at, data)) = registers.message(bit.trailing_zeros()) {
                 // A message to where nobody is, is lost.
                 let _ = self.memory.write_u32(PhysAddr::new(at), data);
             }

@@ -7,21 +7,25 @@
 //! Modelled: a device directory of one to three levels, contexts of both formats, and caches of contexts
 //! and of what leads to them; tables of either stage, with caches of translations by their tag and of
 //! pointers at tables; commands that take effect at the IOFENCE.C behind them, and, where one is refused,
-//! those before it that none has confirmed lost; process directories of one to three levels, with caches of
+//! those before it that none has confirmed lost; devices that keep translations, whose answers come only
+//! while their context lets them have some, and their page requests with overflow and with what the unit
+//! answers itself; process directories of one to three levels, with caches of
 //! process contexts and of what leads to them; MSI page tables, whose entries are kept by the second
 //! stage's tag; the fault queue with overflow and with memory that is not there; interrupts of that queue by
 //! wire or by message, counted; registers that keep only what the unit can do; changes that a unit takes
 //! its time for.
 //!
-//! Not modelled: a first stage over a second (such contexts count as malformed), page requests, ATS,
-//! memory-resident interrupt files, global translations, tables of 32-bit schemes, big-endian structures,
-//! silenced faults (`DTF`), performance counters, the translation-request interface.
+//! Not modelled: a first stage over a second (such contexts count as malformed), global invalidations
+//! of what devices keep, memory-resident interrupt files, global translations, tables of 32-bit
+//! schemes, big-endian structures, silenced faults (`DTF`), performance counters, the
+//! translation-request interface.
 
 mod commands;
 mod contexts;
 mod faults;
 mod queue;
 mod registers;
+mod requests;
 mod setup;
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,9 @@
 //! The command queue: sections "Command-Queue" and "Command-queue CSR".
 
-use portolan::addr::{InvalTag, Iova, PhysAddr};
+use portolan::addr::{InvalTag, Iova, PhysAddr, StreamId};
 
 use super::commands::{Effect, Invalidate, Order, Translations, decode};
+use super::contexts::Remote;
 use super::registers::queue;
 use super::{RiscvRegisters, State};
 use crate::adversary::Rank;
@@ -59,7 +60,19 @@ impl RiscvRegisters {
         };
         let (kind, effect) = decode(words, id, widest).ok_or(queue::ILLEGAL)?;
         match effect {
+            Effect::Invalidate(Invalidate::Device(of))
+                if !self
+                    .remote_of(state, StreamId::new(of.stream))
+                    .is_ok_and(Remote::translates) =>
+            {
+                // The answer of a device that may not have translations is none.
+                state.own.unanswered = Some(());
+            }
             Effect::Invalidate(what) => self.take(state, what),
+            Effect::Respond(to, response) => state.asking.tell(to, response),
+            Effect::Fence { .. } if state.own.unanswered.take().is_some() => {
+                return Err(queue::TIME_OUT);
+            }
             Effect::Fence { store, order } => {
                 let awaited = std::mem::take(&mut state.pending);
                 self.complete(state, awaited);
@@ -79,6 +92,7 @@ pub(super) fn rank(what: &Invalidate) -> Rank {
     let leaves = |of: &Translations| of.drops.pointers == Sizes::NONE;
     match what {
         Invalidate::Contexts(_) | Invalidate::Process(..) | Invalidate::Nothing => Rank::Streams,
+        Invalidate::Device(_) => Rank::Devices,
         Invalidate::Second(of) if leaves(of) => Rank::SecondStageLeaves,
         Invalidate::Second(_) => Rank::SecondStage,
         Invalidate::First(of) if leaves(of) => Rank::Leaves,
@@ -112,6 +126,7 @@ pub(super) fn invalidate(state: &mut State, what: Invalidate) {
             messages.retain(|(of, page), _| tag.is_some_and(|tag| tag != *of) || !covers(*page));
             drop_some(&mut state.own.second, of);
         }
+        Invalidate::Device(what) => state.remote.forget(what),
         Invalidate::Nothing => {}
     }
 }

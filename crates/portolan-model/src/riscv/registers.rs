@@ -22,7 +22,10 @@ pub(super) struct Registers {
     pub fqt: u32,
     pub cqcsr: u32,
     pub fqcsr: u32,
-    pqcsr: u32,
+    pub pqb: u64,
+    pub pqh: u32,
+    pub pqt: u32,
+    pub pqcsr: u32,
     pub ipsr: u32,
     icvec: u64,
     /// Of each message its address, its data and its mask.
@@ -35,6 +38,7 @@ pub(super) mod queue {
     pub const INTERRUPT: u32 = 1 << 1;
     pub const MEMORY_FAULT: u32 = 1 << 8;
     pub const OVERFLOW: u32 = 1 << 9;
+    pub const TIME_OUT: u32 = 1 << 9;
     pub const ILLEGAL: u32 = 1 << 10;
     pub const ON: u32 = 1 << 16;
     pub const BUSY: u32 = 1 << 17;
@@ -45,6 +49,14 @@ pub(super) mod queue {
 /// Bits of `ipsr`.
 pub(super) mod pending {
     pub const FAULTS: u32 = 1 << 1;
+    pub const REQUESTS: u32 = 1 << 3;
+}
+
+/// What an interrupt is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    Faults,
+    Requests,
 }
 
 /// Values of `ddtp.iommu_mode`.
@@ -81,12 +93,17 @@ impl Registers {
             .then(|| self.mode() as u32 - 1)
     }
 
-    /// The message for faults, if it is one and is not masked.
-    pub(super) fn message(&self) -> Option<(u64, u32)> {
-        let vector = (self.icvec >> 4 & 0xf) as usize;
+    /// The message for the cause of that bit of `ipsr`, if it is one and is not masked.
+    pub(super) fn message(&self, bit: u32) -> Option<(u64, u32)> {
+        let vector = (self.icvec >> (4 * bit) & 0xf) as usize;
         let [low, high, data, mask] = self.messages[vector];
         let address = u64::from(high) << 32 | u64::from(low);
         (self.fctl & WIRED == 0 && mask & 1 == 0).then_some((address, data))
+    }
+
+    /// `capabilities.ATS`.
+    fn has_requests(&self) -> bool {
+        self.capabilities >> 25 & 1 == 1
     }
 
     fn word(&self, offset: usize) -> Option<u32> {
@@ -101,6 +118,9 @@ impl Registers {
             40 | 44 => half(self.fqb, 40),
             48 => self.fqh,
             52 => self.fqt,
+            56 | 60 if self.has_requests() => half(self.pqb, 56),
+            64 if self.has_requests() => self.pqh,
+            68 if self.has_requests() => self.pqt,
             72 => self.cqcsr,
             76 => self.fqcsr,
             80 => self.pqcsr,
@@ -114,7 +134,7 @@ impl Registers {
 
 /// Registers of 64 bits, by the offset of either half.
 fn is_wide(offset: usize) -> bool {
-    matches!(offset & !7, 0 | 16 | 24 | 40 | 760)
+    matches!(offset & !7, 0 | 16 | 24 | 40 | 56 | 760)
         || (768..1024).contains(&offset) && offset & 8 == 0
 }
 
@@ -142,24 +162,13 @@ impl RiscvRegisters {
         let id = &self.setup.identification;
         let follows = state.faults.control;
         let registers = &mut state.own.registers;
-        let commands_on = registers.cqcsr & (queue::ON | queue::BUSY) != 0;
-        let faults_on = registers.fqcsr & (queue::ON | queue::BUSY) != 0;
-        let in_use = match offset {
-            8 => commands_on || faults_on || registers.mode() != mode::OFF,
-            16 | 20 => !changes(registers, offset, value),
-            24 | 28 => commands_on,
-            40 | 44 => faults_on,
-            72 => registers.cqcsr & queue::BUSY != 0,
-            76 => registers.fqcsr & queue::BUSY != 0,
-            _ => false,
-        };
-        if in_use {
+        if is_used(registers, offset, value) {
             state.violations.push(Violation::WrittenInUse { offset });
             return;
         }
         match offset {
             // What is the unit's own.
-            0 | 4 | 32 | 52 => {}
+            0 | 4 | 32 | 52 | 68 => {}
             8 if id.interrupts() == 2 => registers.fctl = value & WIRED,
             8 => {}
             16 | 20 => set_directory(registers, id, offset, value, follows),
@@ -181,17 +190,27 @@ impl RiscvRegisters {
                 registers.fqh = 1;
             }
             48 => registers.fqh = value & ((2 << (registers.fqb & 0x1f)) - 1),
+            56 | 60 if id.has_ats() => {
+                registers.pqb = base(with_half(registers.pqb, offset, value), id.queue_lg2);
+                registers.pqh = 1;
+            }
+            64 if id.has_ats() => {
+                registers.pqh = value & ((2 << (registers.pqb & 0x1f)) - 1);
+            }
             72 if turn(&mut registers.cqcsr, value, follows) => registers.cqh = 0,
             76 if turn(&mut registers.fqcsr, value, follows) => registers.fqt = 0,
             72 | 76 => {}
-            80 if id.has_ats() => {
-                turn(&mut registers.pqcsr, value, follows);
-            }
+            80 if id.has_ats() && turn(&mut registers.pqcsr, value, follows) => registers.pqt = 0,
             80 => {}
             84 => {
                 registers.ipsr &= !value;
-                if registers.fqcsr & (queue::MEMORY_FAULT | queue::OVERFLOW) != 0 {
-                    self.pend(state);
+                let errors = queue::MEMORY_FAULT | queue::OVERFLOW;
+                let causes = [
+                    (registers.fqcsr, Cause::Faults),
+                    (registers.pqcsr, Cause::Requests),
+                ];
+                for (_, cause) in causes.into_iter().filter(|(csr, _)| csr & errors != 0) {
+                    self.pend(state, cause);
                 }
             }
             760 => registers.icvec = u64::from(value & 0xffff),
@@ -204,6 +223,24 @@ impl RiscvRegisters {
             _ => state.violations.push(Violation::BadAccess { offset }),
         }
         self.go_on(state);
+    }
+}
+
+/// Whether a register must not be written now.
+fn is_used(registers: &Registers, offset: usize, value: u32) -> bool {
+    let commands_on = registers.cqcsr & (queue::ON | queue::BUSY) != 0;
+    let faults_on = registers.fqcsr & (queue::ON | queue::BUSY) != 0;
+    let requests_on = registers.pqcsr & (queue::ON | queue::BUSY) != 0;
+    match offset {
+        8 => commands_on || faults_on || requests_on || registers.mode() != mode::OFF,
+        16 | 20 => !changes(registers, offset, value),
+        24 | 28 => commands_on,
+        40 | 44 => faults_on,
+        72 => registers.cqcsr & queue::BUSY != 0,
+        76 => registers.fqcsr & queue::BUSY != 0,
+        56 | 60 => requests_on,
+        80 => registers.pqcsr & queue::BUSY != 0,
+        _ => false,
     }
 }
 

@@ -61,6 +61,13 @@ impl RiscvIdentification {
         self
     }
 
+    /// With devices that keep translations and send page requests.
+    #[must_use]
+    pub fn ats(mut self) -> Self {
+        self.capabilities |= 1 << 25;
+        self
+    }
+
     /// Without first stages, and so without process directories.
     #[must_use]
     pub fn second_stage_only(mut self) -> Self {
@@ -166,6 +173,10 @@ pub struct RiscvCounts {
     pub fault_interrupts: u64,
     /// Faults that found no room, or no queue.
     pub lost_faults: u64,
+    /// Interrupts for page requests, likewise.
+    pub request_interrupts: u64,
+    /// Page requests that found no room.
+    pub lost_requests: u64,
     /// Responses to what nobody had asked, or had got one already.
     pub stray_responses: u64,
 }

@@ -21,24 +21,24 @@ const STORE: u64 = 0x10_7000;
 /// Tables of three levels, whose root may be of 16 KiB.
 const L3: u64 = 0x10_8000;
 const L2: u64 = 0x10_c000;
-const L1: u64 = 0x10_d000;
+pub(super) const L1: u64 = 0x10_d000;
 /// In the second page of contexts of base format.
-const DEVICE: u64 = 0x1a8;
-const IOVA: u64 = 0x40_3000;
-const PA: u64 = 0x1_2345_6000;
+pub(super) const DEVICE: u64 = 0x1a8;
+pub(super) const IOVA: u64 = 0x40_3000;
+pub(super) const PA: u64 = 0x1_2345_6000;
 /// Valid, readable, writable, a user's, accessed, dirty.
 const BOTH: u64 = 0xd7;
 /// Sv39 from [`L3`], and what tags it: 7.
-const FIRST: [u64; 4] = [1, 0, 7 << 12, 8 << 60 | L3 >> 12];
+pub(super) const FIRST: [u64; 4] = [1, 0, 7 << 12, 8 << 60 | L3 >> 12];
 /// The same as Sv39x4.
 const SECOND: [u64; 4] = [1, 8 << 60 | 7 << 44 | L3 >> 12, 0, 0];
 
-const FENCE: [u64; 2] = [0x3002, 0];
-const CONTEXT: [u64; 2] = [3 | 1 << 33 | DEVICE << 40, 0];
+pub(super) const FENCE: [u64; 2] = [0x3002, 0];
+pub(super) const CONTEXT: [u64; 2] = [3 | 1 << 33 | DEVICE << 40, 0];
 const ALL_CONTEXTS: [u64; 2] = [3, 0];
 /// Of tag 7: all of it, and a page of it.
 const VMA: [u64; 2] = [1 | 1 << 32 | 7 << 12, 0];
-const VMA_PAGE: [u64; 2] = [1 | 1 << 10 | 1 << 32 | 7 << 12, IOVA >> 2];
+pub(super) const VMA_PAGE: [u64; 2] = [1 | 1 << 10 | 1 << 32 | 7 << 12, IOVA >> 2];
 const GVMA: [u64; 2] = [0x81 | 1 << 33 | 7 << 44, 0];
 const GVMA_PAGE: [u64; 2] = [0x81 | 1 << 10 | 1 << 33 | 7 << 44, IOVA >> 2];
 
@@ -47,13 +47,13 @@ fn number(at: u64) -> u64 {
     at >> 12 << 10
 }
 
-struct Bench {
-    unit: RiscvRegisters,
+pub(super) struct Bench {
+    pub(super) unit: RiscvRegisters,
     tail: Cell<u64>,
 }
 
 impl Bench {
-    fn new(identification: RiscvIdentification, context: [u64; 4]) -> Self {
+    pub(super) fn new(identification: RiscvIdentification, context: [u64; 4]) -> Self {
         let memory = ModelMemory::new(PhysAddr::new(ROOT), 64, Visibility::AtOnce);
         let setup = RiscvSetup {
             identification,
@@ -81,7 +81,7 @@ impl Bench {
         bench
     }
 
-    fn plain(context: [u64; 4]) -> Self {
+    pub(super) fn plain(context: [u64; 4]) -> Self {
         Self::new(RiscvIdentification::default(), context)
     }
 
@@ -90,21 +90,21 @@ impl Bench {
         &page[(at & 0xfff) as usize / 8]
     }
 
-    fn set(&self, at: u64, raw: u64) {
+    pub(super) fn set(&self, at: u64, raw: u64) {
         self.word(at).store(raw, Ordering::Release);
     }
 
-    fn get(&self, at: u64) -> u64 {
+    pub(super) fn get(&self, at: u64) -> u64 {
         self.word(at).load(Ordering::Acquire)
     }
 
-    fn context(&self, words: [u64; 4]) {
+    pub(super) fn context(&self, words: [u64; 4]) {
         for (n, word) in (0..).zip(words) {
             self.set(CONTEXTS + (DEVICE & 0x7f) * 32 + n * 8, word);
         }
     }
 
-    fn queue(&self, commands: &[[u64; 2]]) {
+    pub(super) fn queue(&self, commands: &[[u64; 2]]) {
         for [low, high] in commands {
             let tail = self.tail.get();
             self.set(QUEUE + tail * 16, *low);
@@ -114,7 +114,7 @@ impl Bench {
         self.unit.write32(36, self.tail.get() as u32);
     }
 
-    fn read(&self, iova: u64) -> Result<u64, u32> {
+    pub(super) fn read(&self, iova: u64) -> Result<u64, u32> {
         self.dma(DEVICE, iova, AccessKind::Read)
     }
 

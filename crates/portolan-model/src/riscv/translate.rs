@@ -2,7 +2,7 @@
 
 use portolan::addr::{InvalTag, PhysAddr, StreamId};
 
-use super::contexts::{Context, Processes, Tables, Without, Words, decode, decode_process};
+use super::contexts::{Context, Processes, Remote, Tables, Without, Words, decode, decode_process};
 use super::faults::Refusal;
 use super::queue::OWNER;
 use super::registers::mode;
@@ -27,7 +27,7 @@ impl RiscvRegisters {
             mode::BARE => return untranslated,
             _ => {}
         }
-        let context = self.context(state, of.stream)?;
+        let (context, _) = self.context(state, of.stream)?;
         let context = match (context, of.pasid) {
             (Context::Processes(all), Some(pasid)) => {
                 self.process(state, of.stream, all, pasid.get())?
@@ -55,7 +55,11 @@ impl RiscvRegisters {
     }
 
     /// The context of a device, kept or from memory. One that does not count is not kept.
-    fn context(&self, state: &mut State, stream: StreamId) -> Result<Context, Refusal> {
+    pub(super) fn context(
+        &self,
+        state: &mut State,
+        stream: StreamId,
+    ) -> Result<(Context, Remote), Refusal> {
         let device = stream.get();
         if let Some(kept) = state.own.contexts.get(&device) {
             return *kept;

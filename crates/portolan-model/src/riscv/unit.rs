@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use portolan::addr::PhysAddr;
+use portolan::addr::{PhysAddr, StreamId};
 
 use super::commands::Invalidate;
-use super::contexts::Context;
+use super::contexts::{Context, Remote};
 use super::faults::Refusal;
 use super::registers::Registers;
 use super::{RiscvCounts, RiscvFault, RiscvRegisters, RiscvSetup, State, queue};
@@ -26,7 +26,7 @@ pub enum Riscv {}
 pub struct Own {
     pub(super) registers: Registers,
     /// Contexts that count, or the refusals that reading them ended in.
-    pub(super) contexts: BTreeMap<u32, Result<Context, Refusal>>,
+    pub(super) contexts: BTreeMap<u32, Result<(Context, Remote), Refusal>>,
     /// Pages of the directory, by their level and by what is resolved above them.
     pub(super) pages: BTreeMap<(u32, u32), u64>,
     /// Process contexts that count, by device and address space.
@@ -38,6 +38,8 @@ pub struct Own {
     pub(super) first: Stage,
     pub(super) second: Stage,
     pub(super) faults: Vec<RiscvFault>,
+    /// A device was asked whose answer does not come.
+    pub(super) unanswered: Option<()>,
 }
 
 impl Design for Riscv {
@@ -64,6 +66,7 @@ impl Design for Riscv {
             first: Stage::new(&setup.temper),
             second: Stage::new(&setup.temper),
             faults: Vec::new(),
+            unanswered: None,
         }
     }
 
@@ -99,6 +102,11 @@ impl Design for Riscv {
 
     fn refuse(unit: &RiscvRegisters, state: &mut State, refusal: Refusal, of: Request) -> DmaFault {
         unit.refuse(state, refusal, of)
+    }
+
+    fn lets_translate(unit: &RiscvRegisters, state: &mut State, stream: StreamId) -> bool {
+        let remote = unit.remote_of(state, stream);
+        remote.is_ok_and(Remote::translates)
     }
 
     fn rank(what: &Invalidate) -> Rank {

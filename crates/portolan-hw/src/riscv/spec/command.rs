@@ -21,6 +21,46 @@ pub mod opcode {
     pub const FENCE: u64 = 2;
     /// IODIR.
     pub const DIRECTORY: u64 = 3;
+    /// ATS.
+    pub const DEVICE: u64 = 4;
+}
+
+/// ATS.
+pub mod device {
+    use super::{Bits, fields};
+
+    /// Value of FUNCTION: INVAL.
+    pub const INVALIDATE: u64 = 0;
+    /// Value of FUNCTION: PRGR, a response to a group of page requests.
+    pub const RESPOND: u64 = 1;
+
+    fields! { Bits;
+        /// Word 0: in which address space.
+        PID: 12, 20;
+        /// Word 0: the address space counts.
+        PV: 32, 1;
+        /// Word 0: the segment counts.
+        DSV: 33, 1;
+        /// Word 0: which device of a segment.
+        RID: 40, 16;
+        /// Word 0: which segment.
+        DSEG: 56, 8;
+        /// INVAL, word 1: more than a page; the lowest zero of its number tells how many.
+        SIZE: 11, 1;
+        /// INVAL, word 1: the page's number.
+        PAGE: 12, 52;
+        /// PRGR, word 1: which group.
+        GROUP: 32, 9;
+        /// PRGR, word 1: what the device is told.
+        CODE: 44, 4;
+    }
+
+    /// Value of [`CODE`]: what was asked for is there.
+    pub const SUCCESS: u64 = 0;
+    /// Value of [`CODE`]: it is not, and will not be.
+    pub const INVALID: u64 = 1;
+    /// Value of [`CODE`]: the device is to send no more requests.
+    pub const FAILURE: u64 = 15;
 }
 
 /// IOTINVAL.

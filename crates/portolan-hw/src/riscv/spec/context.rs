@@ -7,6 +7,10 @@ use crate::chassis::fields;
 /// An entry of the directory above its leaves, and word 0 of a device context: it counts.
 pub const V: u64 = 1;
 
+/// Word 0 of a device context: its device may ask for translations and use them (`EN_ATS`).
+pub const TRANSLATES: u64 = 1 << 1;
+/// Word 0 of a device context whose device may ask for translations: it may send page requests (`EN_PRI`).
+pub const REQUESTS: u64 = 1 << 2;
 /// Word 0 of a device context: the first stage is a process directory's (`PDTV`).
 pub const DIRECTORY: u64 = 1 << 5;
 /// Word 0 of a device context with a process directory: requests without a PASID are those of address

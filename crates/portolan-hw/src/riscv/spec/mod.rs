@@ -3,9 +3,9 @@
 //! RISC-V IOMMU Architecture Specification, version 1.0, with its extensions for ranges and for
 //! entries above the leaves. Registers in [`reg`] (chapter "Memory-mapped register interface"),
 //! device contexts and what leads to them in [`context`] (chapter "Data structures"), commands in
-//! [`command`] and fault records in [`fault`] (chapter "In-memory queue interface"), MSI page tables in
-//! [`message`].
-//! Not here: page tables, process contexts, page requests, performance counters, the translation-request
+//! [`command`], fault records in [`fault`] and page requests in [`request`] (chapter "In-memory
+//! queue interface"), MSI page tables in [`message`].
+//! Not here: page tables, process contexts, performance counters, the translation-request
 //! interface, QoS identifiers.
 //!
 //! *Context.* Interrupt: everything here is a value.
@@ -15,6 +15,7 @@ pub mod context;
 pub mod fault;
 pub mod message;
 pub mod reg;
+pub mod request;
 
 pub use crate::chassis::{Bits, Bits32};
 

@@ -21,6 +21,12 @@ pub const FAULT_BASE: usize = 40;
 pub const FAULT_HEAD: usize = 48;
 /// `fqt`, 32 bits: index of the next record that the unit writes.
 pub const FAULT_TAIL: usize = 52;
+/// `pqb`: the page-request queue.
+pub const REQUEST_BASE: usize = 56;
+/// `pqh`, 32 bits: index of the next record that software reads.
+pub const REQUEST_HEAD: usize = 64;
+/// `pqt`, 32 bits: index of the next record that the unit writes.
+pub const REQUEST_TAIL: usize = 68;
 /// `cqcsr`, 32 bits: control and status of the command queue.
 pub const COMMAND_CONTROL: usize = 72;
 /// `fqcsr`, 32 bits: control and status of the fault queue.
@@ -141,6 +147,8 @@ pub mod queue {
 pub mod pending {
     /// Of the fault queue.
     pub const FAULTS: u32 = 1 << 1;
+    /// Of the page-request queue.
+    pub const REQUESTS: u32 = 1 << 3;
     /// Of all there are.
     pub const ALL: u32 = 0xf;
 }

@@ -1,5 +1,6 @@
 //! The driver on the unit of `portolan-model`.
 
+mod devices;
 mod faults;
 mod machine;
 mod messages;

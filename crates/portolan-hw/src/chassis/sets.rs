@@ -1,9 +1,18 @@
-//! Who has to be told of a change, by the tag of what changes: sets that are empty most of the time.
+//! Who has to be told of a change, by the tag of what changes: sets that are empty most of the time. And what
+//! some commands have changed, until those are told.
 
-use crate::chassis::{Sorted, with_room};
+use super::{Sorted, with_room};
 use arrayvec::ArrayVec;
 use core::sync::atomic::{AtomicUsize, Ordering};
+use portolan::addr::{IovaRange, Pasid, StreamId};
 use portolan::platform::{Cpus, Guarded};
+
+/// A device with translations of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Atc {
+    pub(crate) stream: StreamId,
+    pub(crate) pasid: Option<Pasid>,
+}
 
 /// Members that are copied out under one turn of the lock.
 const CHUNK: usize = 16;
@@ -12,7 +21,7 @@ const CHUNK: usize = 16;
 ///
 /// *Context.* Interrupt, but for [`Sets::add`], which takes heap memory and is for tasks.
 #[derive(Debug)]
-pub(super) struct Sets<C: Cpus, K: Send, V: Send> {
+pub(crate) struct Sets<C: Cpus, K: Send, V: Send> {
     /// How many members there are, for those who do not hold the lock.
     count: AtomicUsize,
     /// How often each was added.
@@ -29,7 +38,7 @@ impl<C: Cpus, K: Send, V: Send> Default for Sets<C, K, V> {
 }
 
 impl<C: Cpus, K: Ord + Copy + Send, V: Ord + Copy + Send> Sets<C, K, V> {
-    pub fn add(&self, key: K, value: V) {
+    pub(crate) fn add(&self, key: K, value: V) {
         with_room(&self.members, Sorted::list, |members| {
             let before = members.get((key, value)).copied().unwrap_or_default();
             members.insert((key, value), before + 1);
@@ -37,7 +46,7 @@ impl<C: Cpus, K: Ord + Copy + Send, V: Ord + Copy + Send> Sets<C, K, V> {
         });
     }
 
-    pub fn remove(&self, key: K, value: V) {
+    pub(crate) fn remove(&self, key: K, value: V) {
         let mut members = self.members.lock();
         match members.get_mut((key, value)) {
             None => return,
@@ -48,57 +57,97 @@ impl<C: Cpus, K: Ord + Copy + Send, V: Ord + Copy + Send> Sets<C, K, V> {
     }
 
     /// Removes the members that `which` names from all sets.
-    pub fn remove_all(&self, which: impl Fn(V) -> bool) {
+    pub(crate) fn remove_all(&self, which: impl Fn(V) -> bool) {
         let mut members = self.members.lock();
         members.list().retain(|((_, value), _)| !which(*value));
         self.count.store(members.list().len(), Ordering::SeqCst);
     }
 
-    pub fn contains(&self, key: K, value: V) -> bool {
+    pub(crate) fn contains(&self, key: K, value: V) -> bool {
         self.count.load(Ordering::SeqCst) != 0 && self.members.lock().get((key, value)).is_some()
     }
 
     /// The members of the set of `key`, each once. What is added or removed meanwhile may be among
     /// them or not.
-    pub fn members(&self, key: K) -> Members<'_, C, K, V> {
+    pub(crate) fn members(&self, key: K) -> Members<'_, C, K, V> {
+        Members {
+            key: Some(key),
+            ..self.all()
+        }
+    }
+
+    /// The members of all sets, each once for each set that it is in; otherwise as [`Sets::members`].
+    pub(crate) fn all(&self) -> Members<'_, C, K, V> {
         Members {
             sets: self,
-            key,
+            key: None,
             chunk: ArrayVec::new().into_iter(),
             last: None,
         }
     }
 }
 
-/// Members of a set.
-pub(super) struct Members<'a, C: Cpus, K: Send, V: Send> {
+/// Members of a set, or of all sets.
+pub(crate) struct Members<'a, C: Cpus, K: Send, V: Send> {
     sets: &'a Sets<C, K, V>,
-    key: K,
-    chunk: arrayvec::IntoIter<V, CHUNK>,
+    key: Option<K>,
+    chunk: arrayvec::IntoIter<(K, V), CHUNK>,
     /// The last one copied.
-    last: Option<V>,
+    last: Option<(K, V)>,
 }
 
 impl<C: Cpus, K: Ord + Copy + Send, V: Ord + Copy + Send> Iterator for Members<'_, C, K, V> {
     type Item = V;
 
     fn next(&mut self) -> Option<V> {
-        if let Some(next) = self.chunk.next() {
+        if let Some((_, next)) = self.chunk.next() {
             return Some(next);
         }
         if self.sets.count.load(Ordering::SeqCst) == 0 {
             return None;
         }
+        let (key, last) = (self.key, self.last);
         let members = self.sets.members.lock();
-        let rest = members.behind(|(key, value)| match self.last {
-            Some(last) => (key, value) <= (self.key, last),
-            None => key < self.key,
+        let rest = members.behind(|known| match last {
+            Some(last) => known <= last,
+            None => key.is_some_and(|key| known.0 < key),
         });
-        let set = rest.map_while(|((key, value), _)| (*key == self.key).then_some(*value));
-        let chunk: ArrayVec<V, CHUNK> = set.take(CHUNK).collect();
-        self.last = chunk.last().copied().or(self.last);
+        let ours = |known: &(K, V)| key.is_none_or(|key| known.0 == key);
+        let set = rest.map_while(|(known, _)| ours(known).then_some(*known));
+        let chunk: ArrayVec<(K, V), CHUNK> = set.take(CHUNK).collect();
+        self.last = chunk.last().copied().or(last);
         self.chunk = chunk.into_iter();
-        self.chunk.next()
+        Some(self.chunk.next()?.1)
+    }
+}
+
+/// Contexts whose devices are told after one round of commands; with more of them the round ends earlier.
+pub(crate) const TOUCHED: usize = 8;
+
+/// The contexts that a round of commands touched, each with the addresses: all of them if `None`.
+#[derive(Clone, Debug)]
+pub(crate) struct Touched<T>(ArrayVec<(T, Option<IovaRange>), TOUCHED>);
+
+impl<T: Copy + PartialEq> Touched<T> {
+    pub(crate) fn new() -> Self {
+        Self(ArrayVec::new())
+    }
+
+    /// Notes that `tag` was touched; there is room for it.
+    pub(crate) fn touch(&mut self, tag: T, range: Option<IovaRange>) {
+        match self.0.iter_mut().find(|(known, _)| *known == tag) {
+            None => self.0.push((tag, range)),
+            Some((_, all)) => *all = all.zip(range).map(|(old, new)| old.hull(new)),
+        }
+    }
+
+    /// Whether `tag` can be noted.
+    pub(crate) fn has_room(&self, tag: T) -> bool {
+        !self.0.is_full() || self.0.iter().any(|(known, _)| *known == tag)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (T, Option<IovaRange>)> {
+        self.0.iter().copied()
     }
 }
 
@@ -119,6 +168,7 @@ mod tests {
             }
             assert!(sets.members(2).eq(0..count), "{count}");
             assert!(sets.members(4).next().is_none());
+            assert_eq!(sets.all().count() as u32, 3 * count);
             sets.remove(2, 0);
             assert!(sets.members(2).eq(0..count), "added twice");
             sets.remove(2, 0);

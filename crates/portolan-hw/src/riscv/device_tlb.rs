@@ -1,0 +1,298 @@
+//! Devices with translations of their own (ATS): who they are, and how they are made to forget.
+//!
+//! RISC-V IOMMU Architecture Specification, version 1.0, sections "Device-context fields" and "Guidelines for
+//! enabling and disabling ATS and/or PRI". The unit lets a device's answer through, as its accesses by
+//! translations of its own, only while the device context says that it may have some (`EN_ATS`). So a device
+//! forgets before its context stops saying so, and while nothing is there to be asked for again. A stream
+//! that passes through gives its device no translations.
+
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use arrayvec::ArrayVec;
+use portolan::addr::{Pasid, StreamId};
+use portolan::inval::Walker;
+use portolan::iommu::{AttachError, DeviceTlb, IommuError};
+use portolan::platform::{Cpus, Mmio, TableMem};
+
+use super::attach::forget;
+use super::directory::Directory;
+use super::features::Has;
+use super::spec::context::{CONTROL, FIRST, REQUESTS, ROOT, SECOND, TRANSLATES, V};
+use super::state::{Key, Place, Streams, Tables};
+use super::streams::{Attachment, NOWHERE, Tag, translated};
+use super::unit::RiscvIommu;
+use crate::chassis::Block;
+use crate::chassis::entry::{At, Words};
+use crate::chassis::sets::Atc;
+
+/// A root in which nothing is: of either stage, whose larger one has 16 KiB.
+const EMPTY_LG2: u32 = 14;
+/// Tags what is reached through it, which is nothing: no domain's.
+const NOBODY: u32 = 0;
+
+impl Tables {
+    /// How the device names the address space in what it keeps. With PASIDs, requests without one and those
+    /// of PASID 0 are of the same.
+    fn names(&self, (stream, pasid): Key) -> ArrayVec<Atc, 2> {
+        let named = Some(Pasid::new(pasid));
+        let names = match (self.processes.contains_key(&stream), pasid) {
+            (false, _) => [None, None],
+            (true, 0) => [Some(None), Some(named)],
+            (true, _) => [Some(named), None],
+        };
+        let stream = StreamId::new(stream);
+        match names {
+            [None, _] => [Atc {
+                stream,
+                pasid: None,
+            }]
+            .into_iter()
+            .collect(),
+            names => names
+                .into_iter()
+                .flatten()
+                .map(|pasid| Atc { stream, pasid })
+                .collect(),
+        }
+    }
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
+    /// What the context of a stream says beside what it leads to, once the stream leads somewhere.
+    pub(super) fn lets(&self, tables: &Tables, stream: u32) -> u64 {
+        let requests = self.shared.requests.as_ref().map_or(0, |_| REQUESTS);
+        match tables.remotes.has(stream) {
+            true => TRANSLATES | requests,
+            false => 0,
+        }
+    }
+
+    /// Whether the context at `at` lets a device send requests, and stops doing so when it is changed: with
+    /// PASIDs it is the stream's own.
+    pub(super) fn lets_ask(&self, tables: &Tables, (stream, _): Key, at: At) -> Option<()> {
+        let open = at.read(&self.shared.control.mem)[CONTROL] & REQUESTS != 0;
+        (open && !tables.processes.contains_key(&stream)).then_some(())
+    }
+
+    /// As [`IommuDomains::use_device_tlb`](portolan::iommu::IommuDomains::use_device_tlb), before the stream is
+    /// given PASIDs. The device may then send page requests as well, if there is a queue for them.
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// [`IommuError::Unsupported`] if the unit has no part for them, or none for the stream, or if the stream
+    /// has PASIDs; [`IommuError::Memory`].
+    pub fn use_device_tlb(&self, stream: StreamId, _: DeviceTlb) -> Result<(), IommuError> {
+        let stream = Directory::has(self.streams_lg2(), stream);
+        let stream = stream.filter(|_| self.features().has.contains(Has::ATS));
+        let stream = stream.ok_or(IommuError::Unsupported)?;
+        let mem = &self.shared.control.mem;
+        self.book.with(self.turn(), |streams| {
+            let tables = &mut streams.state;
+            if tables.remotes.has(stream) {
+                return Ok(());
+            }
+            if tables.processes.contains_key(&stream) {
+                return Err(IommuError::Unsupported);
+            }
+            if tables.remotes.empty.is_none() {
+                tables.remotes.empty = Some(Block::new(mem, EMPTY_LG2)?);
+            }
+            tables.remotes.streams.insert(stream);
+            Ok(())
+        })?
+    }
+
+    /// A context in which a device may answer, and which leads nowhere; with its tag.
+    fn asking(&self, tables: &Tables) -> Result<(Words, Tag), IommuError> {
+        let empty = tables.remotes.empty.ok_or(IommuError::Unsupported)?;
+        let first = self.best_first().map(|levels| (Tag::First(NOBODY), levels));
+        let second = self.best_second();
+        let second = second.map(|levels| (Tag::Second(NOBODY), levels));
+        let (tag, levels) = first.or(second).ok_or(IommuError::Unsupported)?;
+        let mut words = translated(tag, empty.at, levels.count());
+        words[CONTROL] |= TRANSLATES;
+        Ok((words, tag))
+    }
+
+    /// Has a device forget an address space, which leads nowhere; its context lets it answer.
+    fn ask(&self, tables: &mut Tables, key: Key) -> Result<(), IommuError> {
+        let names = tables.names(key);
+        self.shared.ask(|| names.clone().into_iter(), None)?;
+        tables.remotes.clean.insert(key);
+        Ok(())
+    }
+
+    /// What `old` leads to need not tell the device any more.
+    pub(super) fn leave(&self, tables: &Tables, key: Key, old: Option<Tag>) {
+        for atc in old.into_iter().flat_map(|_| tables.names(key)) {
+            old.into_iter()
+                .for_each(|tag| self.shared.atcs.remove(tag, atc));
+        }
+    }
+
+    /// Before the context at `at` changes from `old`: has the device forget what it has of it. Afterwards the
+    /// context leads nowhere, and what tags that is returned.
+    pub(super) fn before_change(
+        &self,
+        tables: &mut Tables,
+        (key, at): (Key, At),
+        old: Option<Tag>,
+        wanted: &Words,
+    ) -> Result<Option<Tag>, IommuError> {
+        let (stream, _) = key;
+        if !tables.remotes.has(stream) || tables.remotes.clean.contains(&key) {
+            return Ok(old);
+        }
+        let context = tables.forget(key);
+        if tables.processes.contains_key(&stream) {
+            self.change(at, &NOWHERE, &forget(context, old))?;
+            self.ask(tables, key)?;
+            self.leave(tables, key, old);
+            return Ok(None);
+        }
+        let mem = &self.shared.control.mem;
+        let now = at.read(mem);
+        let answers = now[CONTROL] & (V | TRANSLATES) == V | TRANSLATES;
+        if !answers && wanted[CONTROL] & TRANSLATES == 0 {
+            return Ok(old);
+        }
+        let (words, nobody) = self.asking(tables)?;
+        let tag = match (answers, old) {
+            // By one store, so that the device can answer others throughout.
+            (true, Some(tag)) => {
+                let word = match tag {
+                    Tag::First(_) => FIRST,
+                    Tag::Second(_) => SECOND,
+                };
+                let root = tables.remotes.empty.map_or(0, |empty| empty.at.get());
+                let root = ROOT.at(root >> 12);
+                at.write(mem, word, now[word] & !ROOT.mask() | root);
+                at.publish(mem, Walker::Coherent);
+                self.shared
+                    .run(forget(context, old).into_iter())
+                    .map(|()| tag)
+            }
+            _ => {
+                let changed = self.change(at, &words, &forget(context, old));
+                changed.map(|()| nobody)
+            }
+        };
+        let asked = tag.and_then(|tag| self.ask(tables, key).map(|()| tag));
+        self.leave(tables, key, old);
+        let closed = asked.inspect_err(|_| {
+            at.write(mem, CONTROL, 0);
+            at.publish(mem, Walker::Coherent);
+        });
+        closed.map(Some)
+    }
+
+    /// Before a context that lets the device translate leads to `new`.
+    pub(super) fn enter(&self, tables: &mut Tables, key: Key, new: Option<Option<Tag>>) {
+        let (stream, _) = key;
+        let Some(to) = new.filter(|_| tables.remotes.has(stream)) else {
+            return;
+        };
+        let passes = to.is_none() && !tables.processes.contains_key(&stream);
+        if passes {
+            return;
+        }
+        tables.remotes.clean.remove(&key);
+        for atc in tables.names(key) {
+            to.into_iter()
+                .for_each(|tag| self.shared.atcs.add(tag, atc));
+        }
+    }
+
+    /// What a failure has left: once the unit has forgotten it, the device does. In memory nothing leads to
+    /// it any more.
+    pub(super) fn settle_remote(
+        &self,
+        tables: &mut Tables,
+        key: Key,
+        left: &[Attachment],
+    ) -> Result<(), IommuError> {
+        let (stream, _) = key;
+        if !tables.remotes.has(stream) {
+            return Ok(());
+        }
+        if !tables.remotes.clean.contains(&key) {
+            let mem = &self.shared.control.mem;
+            let place = tables.place(mem, key, &NOWHERE);
+            let Place { at, words } = place.map_err(|_| IommuError::Unsupported)?;
+            let context = tables.forget(key);
+            if tables.processes.contains_key(&stream) {
+                self.ask(tables, key)?;
+            } else {
+                let (asking, nobody) = self.asking(tables)?;
+                self.change(at, &asking, &forget(context, None))?;
+                let asked = self.ask(tables, key);
+                self.change(at, &words, &forget(context, Some(nobody)))?;
+                asked?;
+            }
+        }
+        for tag in left.iter().filter_map(|left| left.to) {
+            self.leave(tables, key, Some(tag));
+        }
+        Ok(())
+    }
+
+    /// Blocks a stream, all its PASIDs and its interrupts, without asking the device for anything: for one
+    /// that was removed by surprise, or does not answer any more. Once this is done, nothing is under way
+    /// through what it was attached to, and nobody asks the device again. Whatever it still has, the unit
+    /// refuses it. If it comes back, it has to be declared again ([`RiscvIommu::use_device_tlb`]), and is told
+    /// to forget everything before its stream leads anywhere.
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// As [`Iommu::block`](portolan::iommu::Iommu::block); to be tried again.
+    pub fn device_gone(&self, stream: StreamId) -> Result<(), AttachError> {
+        let no_such = AttachError::NoSuchStream { stream };
+        let stream = Directory::has(self.streams_lg2(), stream).ok_or(no_such)?;
+        let left = self
+            .book
+            .with(self.turn(), |streams| self.cut(streams, stream))?;
+        // Domains wait for the hardware when they are dropped: without the turn.
+        left.map(drop)
+    }
+
+    /// Blocks a stream as [`RiscvIommu::device_gone`] does; returns what it was attached to.
+    fn cut(
+        &self,
+        streams: &mut Streams,
+        stream: u32,
+    ) -> Result<Vec<(Key, Attachment)>, AttachError> {
+        let mem = &self.shared.control.mem;
+        let all = (stream, 0)..=(stream, u32::MAX);
+        // From here on nobody waits for the device.
+        streams.state.remotes.forget_stream(stream);
+        self.shared
+            .atcs
+            .remove_all(|atc| atc.stream.get() == stream);
+        let has_processes = streams.state.processes.contains_key(&stream);
+        if !has_processes && streams.not_blocked(all.clone()).next().is_none() {
+            return Ok(Vec::new());
+        }
+        let at = streams.state.directory.place(mem, stream)?;
+        at.write(mem, CONTROL, 0);
+        at.publish(mem, Walker::Coherent);
+        streams.unsettle(all.clone());
+        let messages = streams.state.messages.as_mut();
+        let messages = messages.and_then(|messages| messages.known(stream));
+        messages.map(|table| table.close(mem));
+        // What the stream had may be tagged by any domain.
+        self.shared.forget_everything()?;
+        self.shared.requests_cut.store(true, Ordering::Release);
+        let tables = &mut streams.state;
+        if let Some(mut directory) = tables.processes.remove(&stream) {
+            directory.free(mem);
+        }
+        let messages = tables.messages.as_mut();
+        if let Some(table) = messages.and_then(|messages| messages.known(stream)) {
+            table.slots().settle_all();
+        }
+        Ok(streams.settled(all))
+    }
+}
