@@ -57,6 +57,11 @@ fn keep_translations(iommus: &Iommus<Machine>, function: &Function) -> Outcome<(
     let Some(tlb) = function.device_tlb() else {
         return Ok(());
     };
+    if cfg!(feature = "untold-device-tlb") {
+        function.start_device_tlb();
+        say!("the disk has a TLB that its unit is not told of");
+        return Ok(());
+    }
     match unit.use_device_tlb(stream, tlb) {
         Ok(()) => function.start_device_tlb(),
         Err(IommuError::Unsupported) => return Ok(()),

@@ -144,7 +144,11 @@ fn programs(root: &Path, extent: Extent) -> Vec<Step<'_>> {
 
 /// A kernel on each of the demo's machines, and Linux on each of the guests'.
 fn machines(root: &Path) -> impl Iterator<Item = Step<'_>> {
-    let demos = demo::all().map(move |guest| ended(guest.step, move || demo::one(root, guest)));
+    let demos = demo::all().map(|guest| (guest.step, guest, None));
+    let broken = demo::BROKEN.iter().map(|of| (of.step, of.of, Some(of)));
+    let demos = demos
+        .chain(broken)
+        .map(move |(step, guest, broken)| ended(step, move || demo::one(root, guest, broken)));
     let guests = guest::ALL.iter();
     demos.chain(guests.map(move |machine| ended(machine.step, move || guest::one(root, machine))))
 }

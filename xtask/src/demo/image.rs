@@ -1,5 +1,7 @@
 //! The disks: what is on them before, and what has to be there afterwards.
 
+use std::path::{Path, PathBuf};
+
 /// Bytes of a sector.
 const SECTOR: usize = 512;
 
@@ -40,6 +42,11 @@ pub fn sectors(count: usize) -> Vec<u8> {
 }
 
 impl Disk {
+    /// Its file, in a machine's place.
+    pub(super) fn image(&self, place: &Path) -> PathBuf {
+        place.join(self.name).with_extension("img")
+    }
+
     /// Whether it is the virtio disk, which a process of its own may serve.
     pub(super) fn is_virtio(&self) -> bool {
         self.name == "disk"

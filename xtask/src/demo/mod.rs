@@ -3,21 +3,26 @@
 //! The kernel (`demo`) says on its console how many commands of each kind it gave its IOMMUs; QEMU's
 //! trace has to say the same. It copies sectors of its disks; their images have to hold them.
 
+mod broken;
 mod counts;
 mod guests;
 mod image;
 mod vhost;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 use crate::{cross, packages, qemu};
+pub use broken::ALL as BROKEN;
+use broken::Broken;
 pub use counts::traced;
 pub use guests::{Event, Guest, Release, X86, all};
 pub use image::sectors;
 
 /// Seconds after which a kernel is stuck.
 const LIMIT: &str = "60";
+/// Where QEMU's trace is, in a machine's place.
+const TRACE: &str = "trace.txt";
 
 /// How a run ended.
 pub enum Ended {
@@ -31,19 +36,24 @@ pub enum Ended {
 
 /// Runs those named, or all; whether none failed.
 pub fn run(root: &Path, names: &[&str]) -> Result<bool, String> {
-    for name in names {
-        if !guests::all().any(|guest| guest.name == *name) {
-            let all: Vec<&str> = guests::all().map(|guest| guest.name).collect();
-            return Err(format!(
-                "no demo is called {name}; there are {}",
-                all.join(", ")
-            ));
-        }
+    let good = guests::all().map(|guest| (guest.name, guest, None));
+    let broken = BROKEN.iter().map(|of| (of.name, of.of, Some(of)));
+    let all: Vec<_> = good.chain(broken).collect();
+    if let Some(name) = names
+        .iter()
+        .find(|name| !all.iter().any(|known| known.0 == **name))
+    {
+        let all: Vec<&str> = all.iter().map(|known| known.0).collect();
+        return Err(format!(
+            "no demo is called {name}; there are {}",
+            all.join(", ")
+        ));
     }
-    let wanted = guests::all().filter(|guest| names.is_empty() || names.contains(&guest.name));
-    Ok(each(
-        wanted.map(|guest| (guest.name, move || one(root, guest))),
-    ))
+    let wanted = all.into_iter();
+    let wanted = wanted.filter(|(name, ..)| names.is_empty() || names.contains(name));
+    Ok(each(wanted.map(|(name, guest, broken)| {
+        (name, move || one(root, guest, broken))
+    })))
 }
 
 /// Runs each, and says how it ended; whether none failed.
@@ -63,22 +73,40 @@ pub fn each(all: impl Iterator<Item = (&'static str, impl FnOnce() -> Ended)>) -
     good
 }
 
-/// Builds and runs one, and looks at what it did.
-pub fn one(root: &Path, guest: &Guest) -> Ended {
+/// What a machine did.
+struct Ran {
+    place: PathBuf,
+    status: ExitStatus,
+    console: String,
+    /// What serves its disk.
+    served: Option<vhost::Daemon>,
+}
+
+/// Builds and runs one, whole or broken, and looks at what it did.
+pub fn one(root: &Path, guest: &Guest, broken: Option<&Broken>) -> Ended {
     let ready = emulator(root, (guest.program, guest.variable), guest.release, LIMIT);
     let ready = ready.and_then(|qemu| Ok((qemu, compiler(root, guest)?)));
-    let (qemu, cargo) = match ready {
+    let (qemu, mut cargo) = match ready {
         Ok(ready) => ready,
         Err(why) => return Ended::Skipped(why),
     };
+    let (name, features, more) = match broken {
+        None => (guest.name, &[][..], &[][..]),
+        Some(of) => (of.name, of.features, of.daemon),
+    };
+    cargo.args(features.iter().flat_map(|of| ["--features", of]));
     let done = build(root, guest, cargo).and_then(|kernel| {
-        let place = root.join("target/demo/runs").join(guest.name);
+        let place = root.join("target/demo/runs").join(name);
         std::fs::create_dir_all(&place).map_err(|error| error.to_string())?;
         let daemon = match vhost::serves(guest) {
-            true => Some(vhost::build(root)?),
+            true => Some((vhost::build(root)?, more)),
             false => None,
         };
-        boot(&place, guest, qemu, &kernel, daemon.as_deref())
+        let ran = boot(place, guest, qemu, &kernel, daemon)?;
+        match broken {
+            None => check(guest, ran),
+            Some(broken) => broken.check(&ran),
+        }
     });
     match done {
         Ok(()) => Ended::Well,
@@ -144,20 +172,18 @@ fn build(root: &Path, guest: &Guest, mut cargo: Command) -> Result<PathBuf, Stri
 }
 
 fn boot(
-    place: &Path,
+    place: PathBuf,
     guest: &Guest,
     mut command: Command,
     kernel: &Path,
-    daemon: Option<&Path>,
-) -> Result<(), String> {
+    daemon: Option<(PathBuf, &[&str])>,
+) -> Result<Ran, String> {
     let error = |error: std::io::Error| error.to_string();
-    let trace = place.join("trace.txt");
-    let image = |disk: &image::Disk| place.join(disk.name).with_extension("img");
     let complaints = std::fs::File::create(place.join("qemu.txt")).map_err(error)?;
 
     command.args(guest.arguments);
     for disk in &image::DISKS {
-        let (name, file) = (disk.name, image(disk));
+        let (name, file) = (disk.name, disk.image(&place));
         std::fs::write(&file, disk.before()).map_err(error)?;
         if daemon.is_some() && disk.is_virtio() {
             continue;
@@ -176,25 +202,38 @@ fn boot(
     }
     command.arg("-kernel").arg(kernel);
     command.args(guest.traced.iter().flat_map(|events| ["-trace", events]));
-    let served = daemon.map(|program| vhost::Daemon::start(program, place, &mut command));
+    let served =
+        daemon.map(|(program, more)| vhost::Daemon::start(&program, more, &place, &mut command));
     let served = served.transpose()?;
-    command.arg("-D").arg(&trace);
+    command.arg("-D").arg(place.join(TRACE));
     command.stdin(Stdio::null()).stderr(complaints);
     let output = command.output().map_err(error)?;
 
-    let console = String::from_utf8_lossy(&output.stdout);
+    let console = String::from_utf8_lossy(&output.stdout).into_owned();
     print!("{console}");
-    if output.status.code() != Some(guest.code) {
-        let complaints = place.join("qemu.txt");
-        let (status, complaints) = (output.status, complaints.display());
+    Ok(Ran {
+        place,
+        status: output.status,
+        console,
+        served,
+    })
+}
+
+/// Whether the machine did what it should, seen from outside.
+fn check(guest: &Guest, ran: Ran) -> Result<(), String> {
+    let error = |error: std::io::Error| error.to_string();
+    if ran.status.code() != Some(guest.code) {
+        let (status, complaints) = (ran.status, ran.place.join("qemu.txt"));
         return Err(format!(
-            "the machine ended with {status}; QEMU's complaints are in {complaints}"
+            "the machine ended with {status}; QEMU's complaints are in {}",
+            complaints.display()
         ));
     }
-    said(&console, &guest.said)?;
+    let console = &ran.console;
+    said(console, &guest.said)?;
     let without_dma = guest.kinds.is_empty();
     for disk in &image::DISKS {
-        let found = std::fs::read(image(disk)).map_err(error)?;
+        let found = std::fs::read(disk.image(&ran.place)).map_err(error)?;
         match without_dma {
             true if found != disk.before() => return Err(format!("{} has changed", disk.name)),
             true => {}
@@ -204,11 +243,11 @@ fn boot(
     if without_dma {
         return Ok(());
     }
-    let trace = std::fs::read_to_string(&trace).map_err(error)?;
-    if let Some(daemon) = served {
-        vhost::check(&daemon.end()?, &console, &trace, vhost::kind(guest))?;
+    let trace = std::fs::read_to_string(ran.place.join(TRACE)).map_err(error)?;
+    if let Some(daemon) = ran.served {
+        vhost::check(&daemon.end()?, console, &trace, vhost::kind(guest))?;
     }
-    counts::check(&console, &trace, guest.kinds)
+    counts::check(console, &trace, guest.kinds)
 }
 
 /// Whether the console has lines that begin so, in this order.

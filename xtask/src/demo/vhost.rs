@@ -50,8 +50,13 @@ pub(super) fn build(root: &Path) -> Result<PathBuf, String> {
 }
 
 impl Daemon {
-    /// Starts it in `place`, where it serves the image of the disk to `qemu`.
-    pub(super) fn start(program: &Path, place: &Path, qemu: &mut Command) -> Result<Self, String> {
+    /// Starts it in `place` with `more` words, where it serves the image of the disk to `qemu`.
+    pub(super) fn start(
+        program: &Path,
+        more: &[&str],
+        place: &Path,
+        qemu: &mut Command,
+    ) -> Result<Self, String> {
         // The socket is there.
         qemu.current_dir(place);
         qemu.args(TRACED.iter().flat_map(|events| ["-trace", events]));
@@ -59,7 +64,8 @@ impl Daemon {
         let complaints = File::create(place.join("daemon.txt")).map_err(error)?;
         let mut command = Command::new(program);
         command.args(["--socket", "disk.sock", "--disk", "disk.img"]);
-        command.args(["--once", "--adversarial"]).current_dir(place);
+        command.args(["--once", "--adversarial"]).args(more);
+        command.current_dir(place);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut process = command.stderr(complaints).spawn().map_err(error)?;
         let said = process.stdout.take().ok_or("the disk's daemon is mute")?;

@@ -217,6 +217,45 @@ const VTD: Guest = Guest {
     kinds: vtd_kinds!(),
 };
 
+/// Its disk is a process of its own.
+pub(super) const VHOST: Guest = Guest {
+    name: "x86-vhost",
+    step: "demo x86-vhost",
+    program: "qemu-system-x86_64",
+    variable: "PORTOLAN_QEMU_X86",
+    release: Release::Any,
+    target: X86,
+    arguments: served_pc!(
+        "vhost-user-blk-pci,chardev=disk,num-queues=1,disable-legacy=on,iommu_platform=on,romfile=";
+        "intel-iommu,intremap=on"
+    ),
+    code: GOOD,
+    said: [RECORDED, REMAPPED, INTERRUPTED, MOVED],
+    tables: &[],
+    traced: &["vtd_inv_desc*"],
+    kinds: vtd_kinds!(),
+};
+
+/// And that disk has a TLB of its own.
+pub(super) const VHOST_ATS: Guest = Guest {
+    name: "x86-vhost-ats",
+    step: "demo x86-vhost-ats",
+    program: "qemu-system-x86_64",
+    variable: "PORTOLAN_QEMU_X86",
+    release: Release::Any,
+    target: X86,
+    arguments: served_pc!(
+        "pcie-root-port,id=root,chassis=1,slot=1",
+        "vhost-user-blk-pci,bus=root,chardev=disk,num-queues=1,disable-legacy=on,iommu_platform=on,ats=on,romfile=";
+        "intel-iommu,intremap=on,device-iotlb=on"
+    ),
+    code: GOOD,
+    said: [RECORDED, REMAPPED, INTERRUPTED, MOVED_BY_TLB],
+    tables: &[],
+    traced: &["vtd_inv_desc*"],
+    kinds: vtd_kinds!(DEVICE_TLB),
+};
+
 const RISCV_SYSTEM: Guest = Guest {
     name: "riscv",
     step: "demo riscv",
@@ -258,41 +297,8 @@ const GUESTS: &[Guest] = &[
         said: [RECORDED, RECORDED_REMAPPED, INTERRUPTED, MOVED],
         ..VTD
     },
-    Guest {
-        name: "x86-vhost",
-        step: "demo x86-vhost",
-        program: "qemu-system-x86_64",
-        variable: "PORTOLAN_QEMU_X86",
-        release: Release::Any,
-        target: X86,
-        arguments: served_pc!(
-            "vhost-user-blk-pci,chardev=disk,disable-legacy=on,iommu_platform=on,romfile=";
-            "intel-iommu,intremap=on"
-        ),
-        code: GOOD,
-        said: [RECORDED, REMAPPED, INTERRUPTED, MOVED],
-        tables: &[],
-        traced: &["vtd_inv_desc*"],
-        kinds: vtd_kinds!(),
-    },
-    Guest {
-        name: "x86-vhost-ats",
-        step: "demo x86-vhost-ats",
-        program: "qemu-system-x86_64",
-        variable: "PORTOLAN_QEMU_X86",
-        release: Release::Any,
-        target: X86,
-        arguments: served_pc!(
-            "pcie-root-port,id=root,chassis=1,slot=1",
-            "vhost-user-blk-pci,bus=root,chardev=disk,disable-legacy=on,iommu_platform=on,ats=on,romfile=";
-            "intel-iommu,intremap=on,device-iotlb=on"
-        ),
-        code: GOOD,
-        said: [RECORDED, REMAPPED, INTERRUPTED, MOVED_BY_TLB],
-        tables: &[],
-        traced: &["vtd_inv_desc*"],
-        kinds: vtd_kinds!(DEVICE_TLB),
-    },
+    VHOST,
+    VHOST_ATS,
     Guest {
         name: "x86-amd",
         step: "demo x86-amd",

@@ -1,0 +1,83 @@
+//! Machines with something broken on purpose. The kernel has to notice: one that does not would notice nothing else.
+
+use super::guests::{Guest, VHOST, VHOST_ATS};
+use super::{Ran, said};
+
+/// A machine that has to fail.
+pub struct Broken {
+    /// Its name in commands.
+    pub name: &'static str,
+    /// Its name as a step of `cargo xtask test`.
+    pub step: &'static str,
+    /// What it is otherwise.
+    pub of: &'static Guest,
+    /// More words for the process that serves the disk.
+    pub daemon: &'static [&'static str],
+    /// Features with which the kernel is built.
+    pub features: &'static [&'static str],
+    /// How lines of the console have to begin, in this order.
+    said: &'static [&'static str],
+}
+
+/// The exit code of a kernel that says what has failed.
+const BAD: i32 = 35;
+
+/// What the driver says of a request whose answer the disk has written elsewhere.
+const LOST: &str = "failed: Device not ready";
+
+/// All of them.
+pub const ALL: &[Broken] = &[
+    Broken {
+        name: "x86-vhost-forgetful",
+        step: "demo x86-vhost-forgetful, which has to fail",
+        of: &VHOST,
+        daemon: &["--forget-invalidations"],
+        features: &[],
+        said: &["taken back: refused, NotMapped", LOST],
+    },
+    Broken {
+        name: "x86-vhost-ats-untold",
+        step: "demo x86-vhost-ats-untold, which has to fail",
+        of: &VHOST_ATS,
+        daemon: &[],
+        features: &["untold-device-tlb"],
+        said: &["the disk has a TLB that its unit is not told of", LOST],
+    },
+];
+
+impl Broken {
+    /// Whether it failed, and as it had to.
+    pub(super) fn check(&self, ran: &Ran) -> Result<(), String> {
+        match ran.status.code() {
+            Some(BAD) => said(&ran.console, &[self.said]),
+            Some(code) if code == self.of.code => Err("the kernel noticed nothing".to_owned()),
+            _ => Err(format!("the machine ended with {}", ran.status)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::path::PathBuf;
+    use std::process::ExitStatus;
+
+    use super::*;
+
+    #[test]
+    fn a_kernel_that_notices_nothing_or_something_else_is_not_right() {
+        let ran = |code: i32, console: &str| Ran {
+            place: PathBuf::new(),
+            status: ExitStatus::from_raw(code << 8),
+            console: console.to_owned(),
+            served: None,
+        };
+        for broken in ALL {
+            let console = broken.said.join("\n");
+            assert_eq!(broken.check(&ran(BAD, &console)), Ok(()));
+            assert!(broken.check(&ran(broken.of.code, &console)).is_err());
+            assert!(broken.check(&ran(124, &console)).is_err(), "stuck");
+            assert!(broken.check(&ran(BAD, "failed: no memory")).is_err());
+        }
+    }
+}
