@@ -2,9 +2,10 @@
 
 mod support;
 
+use std::ops::Deref;
 use std::sync::Arc;
 
-use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
+use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use portolan::inval::{Gather, Preference, Quirks};
 use portolan::iommu::{
     Attach, AttachError, Domain, FaultEvent, FaultReason, Iommu as _, IommuError,
@@ -13,21 +14,18 @@ use portolan::platform::Mmio as _;
 use portolan::platform::Nanos;
 use portolan::table::Access;
 use portolan::table::format::AmdLevels;
-use portolan_hw::amd::{AmdDomain, AmdVi, Capability, CommandKind as K, Config};
+use portolan_hw::amd::{AmdVi, Capability, CommandKind as K, Config};
 use portolan_qemu::config::{Architecture, Device, Iommu};
-use portolan_qemu::edu::Edu;
 use portolan_qemu::guest_tables::GuestTables;
 use portolan_qemu::machine::{Builder, Machine};
 use portolan_qemu::mmio::{HostClock, Registers};
 use portolan_qemu::pci::Pci;
 use portolan_qemu::trace::{AmdCommand as A, Counts};
 
-use support::start;
+use support::{Bench, PAGE, at, map, rw, start, unmap};
 
 type Driver = AmdVi<Registers, GuestTables, HostClock>;
-type Tables = AmdDomain<Registers, GuestTables, HostClock>;
 
-const PAGE: u64 = 4096;
 const BASE: Iova = Iova::new(0x4000_0000);
 /// Capability ID of a secure device.
 const SECURE_DEVICE: u8 = 0x0f;
@@ -36,9 +34,15 @@ const SECURE_DEVICE: u8 = 0x0f;
 struct Ground {
     capability: Capability,
     unit: Driver,
-    edu: Edu,
-    buffer: PhysAddr,
-    machine: Machine,
+    bench: Bench,
+}
+
+impl Deref for Ground {
+    type Target = Bench;
+
+    fn deref(&self) -> &Bench {
+        &self.bench
+    }
 }
 
 impl Ground {
@@ -48,46 +52,14 @@ impl Ground {
             .device(Device::edu());
         let machine = start(&builder)?;
         let pci = machine.pci().unwrap();
-        let edu = Edu::find(&pci).unwrap();
         let capability = capability(&pci);
         let unit = enable(&machine, capability, config).unwrap();
-        let buffer = machine.tables().alloc(PageSize::SIZE_64K).unwrap();
+        let bench = Bench::of(machine, &pci);
         Some(Self {
             capability,
             unit,
-            edu,
-            buffer,
-            machine,
+            bench,
         })
-    }
-
-    fn stream(&self) -> StreamId {
-        self.edu.function().stream()
-    }
-
-    fn page(&self, n: u64) -> PhysAddr {
-        PhysAddr::new(self.buffer.get() + n * PAGE)
-    }
-
-    /// Writes through the device; whether the write came to page `n` of the buffer.
-    fn reaches(&self, iova: Iova, n: u64) -> bool {
-        let ram = self.machine.ram();
-        ram.write32(self.page(n), 0xdead).unwrap();
-        self.edu.dma_write32(iova, 0x1234).unwrap();
-        ram.read32(self.page(n)) == Ok(0x1234)
-    }
-
-    fn map(&self, domain: &Tables, iova: Iova, pa: PhysAddr, bytes: u64, access: Access) {
-        let mut owed = Gather::new();
-        domain.map(iova, pa, bytes, access, &mut owed).unwrap();
-        domain.sync(&mut owed).unwrap();
-    }
-
-    fn unmap(&self, domain: &Tables, iova: Iova, bytes: u64) {
-        let mut owed = Gather::new();
-        let range = IovaRange::from_len(iova, bytes).unwrap();
-        domain.unmap_part(range, &mut owed).unwrap();
-        domain.sync(&mut owed).unwrap();
     }
 
     fn counts(&self) -> Counts {
@@ -132,14 +104,6 @@ fn enable(machine: &Machine, capability: Capability, config: Config) -> Result<D
     AmdVi::enable(registers, tables, HostClock::new(), capability, config)
 }
 
-fn rw() -> Access {
-    Access::READ | Access::WRITE
-}
-
-fn at(iova: Iova, bytes: u64) -> Iova {
-    Iova::new(iova.get() + bytes)
-}
-
 #[test]
 fn mapped_is_reached_and_unmapped_is_not() {
     let Some(ground) = Ground::new(Config::default()) else {
@@ -153,7 +117,7 @@ fn mapped_is_reached_and_unmapped_is_not() {
         let domain = Arc::new(domain.unwrap());
         ground.unit.attach(stream, &domain).unwrap();
         assert!(!ground.reaches(BASE, 0));
-        ground.map(&domain, BASE, ground.page(0), 2 * PAGE, rw());
+        map(&domain, BASE, ground.page(0), 2 * PAGE, rw());
         assert!(ground.reaches(BASE, 0) && ground.reaches(at(BASE, PAGE), 1));
         let mut owed = Gather::new();
         let range = IovaRange::from_len(BASE, PAGE).unwrap();
@@ -163,7 +127,7 @@ fn mapped_is_reached_and_unmapped_is_not() {
         domain.sync(&mut owed).unwrap();
         assert!(!ground.reaches(BASE, 0));
         assert!(ground.reaches(at(BASE, PAGE), 1));
-        ground.map(&domain, BASE, ground.page(2), PAGE, Access::READ);
+        map(&domain, BASE, ground.page(2), PAGE, Access::READ);
         assert!(!ground.reaches(BASE, 2));
         ground.unit.block(stream).unwrap();
         assert!(!ground.reaches(at(BASE, PAGE), 1));
@@ -181,7 +145,7 @@ fn a_malformed_entry_blocks() {
     };
     let domain = Arc::new(ground.unit.domain().unwrap());
     ground.unit.attach(ground.stream(), &domain).unwrap();
-    ground.map(&domain, BASE, ground.page(0), 2 * PAGE, rw());
+    map(&domain, BASE, ground.page(0), 2 * PAGE, rw());
     assert!(ground.reaches(BASE, 0));
     let ram = ground.machine.ram();
     let registers = ground.machine.iommu_registers().unwrap();
@@ -210,8 +174,8 @@ fn streams_move_between_domains_and_pass_through() {
     };
     let stream = ground.stream();
     let [a, b] = [(); 2].map(|()| Arc::new(ground.unit.domain().unwrap()));
-    ground.map(&a, BASE, ground.page(0), PAGE, rw());
-    ground.map(&b, BASE, ground.page(1), PAGE, rw());
+    map(&a, BASE, ground.page(0), PAGE, rw());
+    map(&b, BASE, ground.page(1), PAGE, rw());
     let straight = Iova::new(ground.page(2).get());
     for _ in 0..3 {
         ground.unit.attach(stream, &a).unwrap();
@@ -241,7 +205,7 @@ fn blocks_are_split_and_large_pages_go() {
     let domain = Arc::new(ground.unit.domain().unwrap());
     ground.unit.attach(ground.stream(), &domain).unwrap();
     let large = ground.machine.tables().alloc(PageSize::SIZE_2M).unwrap();
-    ground.map(&domain, BASE, large, 2 << 20, rw());
+    map(&domain, BASE, large, 2 << 20, rw());
     let ram = ground.machine.ram();
     let write = |page: u64| {
         ground.edu.dma_write32(at(BASE, page * PAGE), 7).unwrap();
@@ -251,7 +215,7 @@ fn blocks_are_split_and_large_pages_go() {
         there
     };
     assert!(write(0) && write(3) && write(511));
-    ground.unmap(&domain, at(BASE, 3 * PAGE), PAGE);
+    unmap(&domain, at(BASE, 3 * PAGE), PAGE);
     assert!(write(0) && write(2) && !write(3) && write(4) && write(511));
     ground.same_counts();
 }
@@ -271,9 +235,9 @@ fn the_buffer_wraps_and_every_command_is_counted() {
     let domain = Arc::new(domain.unwrap());
     ground.unit.attach(ground.stream(), &domain).unwrap();
     for _ in 0..3 {
-        ground.map(&domain, BASE, PhysAddr::new(0x10_0000), 300 * PAGE, rw());
+        map(&domain, BASE, PhysAddr::new(0x10_0000), 300 * PAGE, rw());
         let before = ground.unit.counts().of(K::Pages);
-        ground.unmap(&domain, BASE, 300 * PAGE);
+        unmap(&domain, BASE, 300 * PAGE);
         assert_eq!(ground.unit.counts().of(K::Pages) - before, 300);
         ground.same_counts();
     }
@@ -286,24 +250,20 @@ fn a_unit_left_on_is_taken_over() {
     };
     let domain = Arc::new(ground.unit.domain().unwrap());
     ground.unit.attach(ground.stream(), &domain).unwrap();
-    ground.map(&domain, BASE, ground.page(0), PAGE, rw());
+    map(&domain, BASE, ground.page(0), PAGE, rw());
     assert!(ground.reaches(BASE, 0));
     // As another kernel would, without a word from the first.
     let Ground {
         capability,
         unit,
-        edu,
-        buffer,
-        machine,
+        bench,
     } = ground;
-    let next = enable(&machine, capability, Config::default()).unwrap();
+    let next = enable(&bench.machine, capability, Config::default()).unwrap();
     std::mem::forget((unit, domain));
     let ground = Ground {
         capability,
         unit: next,
-        edu,
-        buffer,
-        machine,
+        bench,
     };
     assert!(!ground.reaches(BASE, 0));
 }
@@ -316,14 +276,17 @@ fn dropping_blocks_and_releasing_opens() {
     let live = ground.machine.tables().live();
     let domain = Arc::new(ground.unit.domain().unwrap());
     ground.unit.attach(ground.stream(), &domain).unwrap();
-    ground.map(&domain, BASE, ground.page(0), PAGE, rw());
+    map(&domain, BASE, ground.page(0), PAGE, rw());
     let Ground {
         capability,
         unit,
+        bench,
+    } = ground;
+    let Bench {
         edu,
         buffer,
         machine,
-    } = ground;
+    } = bench;
     drop(unit);
     machine.ram().write32(buffer, 1).unwrap();
     edu.dma_write32(BASE, 2).unwrap();
@@ -347,7 +310,7 @@ fn a_unit_that_is_gone_is_an_error_at_once() {
     };
     let domain = Arc::new(ground.unit.domain().unwrap());
     ground.unit.attach(ground.stream(), &domain).unwrap();
-    ground.map(&domain, BASE, ground.page(0), PAGE, rw());
+    map(&domain, BASE, ground.page(0), PAGE, rw());
     let capability = ground.capability;
     ground.machine.kill();
     let gone = IommuError::Gone;

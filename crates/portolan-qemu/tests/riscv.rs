@@ -3,9 +3,10 @@
 
 mod support;
 
+use std::ops::Deref;
 use std::sync::Arc;
 
-use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
+use portolan::addr::{Iova, IovaRange, PageSize};
 use portolan::inval::Gather;
 use portolan::iommu::{
     Attach, AttachError, Domain, FaultEvent, FaultReason, Iommu as _, IommuError,
@@ -15,17 +16,15 @@ use portolan::table::Access;
 use portolan::table::format::RiscvLevels;
 use portolan_hw::riscv::{CommandKind as K, Config, RiscvIommu};
 use portolan_qemu::config::{Architecture, Device, Iommu};
-use portolan_qemu::edu::Edu;
 use portolan_qemu::guest_tables::GuestTables;
 use portolan_qemu::machine::{Builder, Machine};
 use portolan_qemu::mmio::{HostClock, Registers};
 use portolan_qemu::trace::RiscvCommand as Q;
 
-use support::start;
+use support::{Bench, PAGE, at, map, rw, start, unmap};
 
 type Driver = RiscvIommu<Registers, GuestTables, HostClock>;
 
-const PAGE: u64 = 4096;
 const BASE: Iova = Iova::new(0x1000_0000);
 /// The vendor and device of QEMU's function.
 const FUNCTION: (u16, u16) = (0x1b36, 0x0014);
@@ -33,10 +32,16 @@ const FUNCTION: (u16, u16) = (0x1b36, 0x0014);
 /// A machine with an edu, the driver, and a buffer.
 struct Ground {
     unit: Driver,
-    edu: Edu,
-    buffer: PhysAddr,
     registers: Registers,
-    machine: Machine,
+    bench: Bench,
+}
+
+impl Deref for Ground {
+    type Target = Bench;
+
+    fn deref(&self) -> &Bench {
+        &self.bench
+    }
 }
 
 impl Ground {
@@ -46,20 +51,17 @@ impl Ground {
             .device(Device::edu());
         let machine = start(&builder)?;
         let pci = machine.pci().unwrap();
-        let edu = Edu::find(&pci).unwrap();
         let registers = machine.iommu_registers().unwrap_or_else(|| {
             let function = pci.first(FUNCTION.0, FUNCTION.1).unwrap();
             function.enable().unwrap();
             function.bar(0).unwrap()
         });
         let unit = enable(&machine, registers.clone(), config).unwrap();
-        let buffer = machine.tables().alloc(PageSize::SIZE_64K).unwrap();
+        let bench = Bench::of(machine, &pci);
         Some(Self {
             unit,
-            edu,
-            buffer,
             registers,
-            machine,
+            bench,
         })
     }
 
@@ -71,22 +73,6 @@ impl Ground {
                 ground.same_counts();
             }
         }
-    }
-
-    fn stream(&self) -> StreamId {
-        self.edu.function().stream()
-    }
-
-    fn page(&self, n: u64) -> PhysAddr {
-        PhysAddr::new(self.buffer.get() + n * PAGE)
-    }
-
-    /// Writes through the device; whether the write came to page `n` of the buffer.
-    fn reaches(&self, iova: Iova, n: u64) -> bool {
-        let ram = self.machine.ram();
-        ram.write32(self.page(n), 0xdead).unwrap();
-        self.edu.dma_write32(iova, 0x1234).unwrap();
-        ram.read32(self.page(n)) == Ok(0x1234)
     }
 
     /// Each kind of command was executed as often as it was submitted.
@@ -116,27 +102,6 @@ fn enable(machine: &Machine, registers: Registers, config: Config) -> Result<Dri
     )
 }
 
-fn map(domain: &impl Domain, iova: Iova, pa: PhysAddr, bytes: u64, access: Access) {
-    let mut owed = Gather::new();
-    domain.map(iova, pa, bytes, access, &mut owed).unwrap();
-    domain.sync(&mut owed).unwrap();
-}
-
-fn unmap(domain: &impl Domain, iova: Iova, bytes: u64) {
-    let mut owed = Gather::new();
-    let range = IovaRange::from_len(iova, bytes).unwrap();
-    domain.unmap_part(range, &mut owed).unwrap();
-    domain.sync(&mut owed).unwrap();
-}
-
-fn rw() -> Access {
-    Access::READ | Access::WRITE
-}
-
-fn at(iova: Iova, bytes: u64) -> Iova {
-    Iova::new(iova.get() + bytes)
-}
-
 /// The oldest record says that `stream` wrote at `iova`, for `reason`; there is no other.
 fn refused(ground: &Ground, iova: Iova, reason: FaultReason) {
     let Some(FaultEvent::Fault(record)) = ground.unit.next_fault().unwrap() else {
@@ -156,7 +121,7 @@ where
     ground.unit.attach(stream, domain).unwrap();
     assert!(!ground.reaches(BASE, 0));
     refused(ground, BASE, FaultReason::NotMapped);
-    map(&**domain, BASE, ground.page(0), 2 * PAGE, rw());
+    map(domain, BASE, ground.page(0), 2 * PAGE, rw());
     assert!(ground.reaches(BASE, 0) && ground.reaches(at(BASE, PAGE), 1));
     let mut owed = Gather::new();
     let range = IovaRange::from_len(BASE, PAGE).unwrap();
@@ -170,7 +135,7 @@ where
     ground.unit.block(stream).unwrap();
     assert!(!ground.reaches(at(BASE, PAGE), 1));
     while ground.unit.next_fault().unwrap().is_some() {}
-    unmap(&**domain, at(BASE, PAGE), PAGE);
+    unmap(domain, at(BASE, PAGE), PAGE);
 }
 
 #[test]
@@ -192,7 +157,7 @@ fn a_page_for_reading_is_not_written() {
     Ground::each(|ground| {
         let domain = Arc::new(ground.unit.first_stage(RiscvLevels::Three).unwrap());
         ground.unit.attach(ground.stream(), &domain).unwrap();
-        map(&*domain, BASE, ground.page(0), PAGE, Access::READ);
+        map(&domain, BASE, ground.page(0), PAGE, Access::READ);
         assert!(!ground.reaches(BASE, 0));
         assert!(ground.unit.next_fault().unwrap().is_some());
     });
@@ -207,9 +172,9 @@ fn streams_move_between_domains_and_pass_through() {
             Arc::new(domain)
         });
         let c = Arc::new(ground.unit.second_stage(RiscvLevels::Three).unwrap());
-        map(&*a, BASE, ground.page(0), PAGE, rw());
-        map(&*b, BASE, ground.page(1), PAGE, rw());
-        map(&*c, BASE, ground.page(3), PAGE, rw());
+        map(&a, BASE, ground.page(0), PAGE, rw());
+        map(&b, BASE, ground.page(1), PAGE, rw());
+        map(&c, BASE, ground.page(3), PAGE, rw());
         let straight = Iova::new(ground.page(2).get());
         for _ in 0..3 {
             ground.unit.attach(stream, &a).unwrap();
@@ -234,7 +199,7 @@ fn blocks_are_split_and_large_pages_go() {
         let domain = Arc::new(ground.unit.first_stage(RiscvLevels::Three).unwrap());
         ground.unit.attach(ground.stream(), &domain).unwrap();
         let large = ground.machine.tables().alloc(PageSize::SIZE_2M).unwrap();
-        map(&*domain, BASE, large, 2 << 20, rw());
+        map(&domain, BASE, large, 2 << 20, rw());
         let ram = ground.machine.ram();
         let write = |page: u64| {
             ground.edu.dma_write32(at(BASE, page * PAGE), 7).unwrap();
@@ -244,7 +209,7 @@ fn blocks_are_split_and_large_pages_go() {
             there
         };
         assert!(write(0) && write(3) && write(511));
-        unmap(&*domain, at(BASE, 3 * PAGE), PAGE);
+        unmap(&domain, at(BASE, 3 * PAGE), PAGE);
         assert!(write(0) && write(2) && !write(3) && write(4) && write(511));
     });
 }
@@ -255,8 +220,8 @@ fn the_queue_wraps_and_every_command_is_counted() {
         let domain = Arc::new(ground.unit.first_stage(RiscvLevels::Three).unwrap());
         ground.unit.attach(ground.stream(), &domain).unwrap();
         for _ in 0..300 {
-            map(&*domain, BASE, ground.page(0), PAGE, rw());
-            unmap(&*domain, BASE, PAGE);
+            map(&domain, BASE, ground.page(0), PAGE, rw());
+            unmap(&domain, BASE, PAGE);
         }
         assert!(ground.unit.counts().of(K::Pages) >= 300);
     });
@@ -270,7 +235,7 @@ fn a_unit_left_on_is_taken_over() {
         };
         let domain = Arc::new(ground.unit.first_stage(RiscvLevels::Three).unwrap());
         ground.unit.attach(ground.stream(), &domain).unwrap();
-        map(&*domain, BASE, ground.page(0), PAGE, rw());
+        map(&domain, BASE, ground.page(0), PAGE, rw());
         assert!(ground.reaches(BASE, 0));
         // As another kernel would, without a word from the first.
         let registers = ground.registers.clone();
@@ -278,9 +243,9 @@ fn a_unit_left_on_is_taken_over() {
         assert!(!ground.reaches(BASE, 0));
         next.release().unwrap();
         assert!(ground.reaches(Iova::new(ground.page(1).get()), 1));
-        let Ground { unit, machine, .. } = ground;
+        let Ground { unit, bench, .. } = ground;
         std::mem::forget((unit, domain));
-        drop(machine);
+        drop(bench);
     }
 }
 
@@ -293,7 +258,7 @@ fn a_unit_that_is_gone_is_an_error_at_once() {
     };
     let domain = Arc::new(ground.unit.first_stage(RiscvLevels::Three).unwrap());
     ground.unit.attach(ground.stream(), &domain).unwrap();
-    map(&*domain, BASE, ground.page(0), PAGE, rw());
+    map(&domain, BASE, ground.page(0), PAGE, rw());
     ground.machine.kill();
     let gone = IommuError::Gone;
     assert_eq!(ground.unit.next_fault(), Err(gone));

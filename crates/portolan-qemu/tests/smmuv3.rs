@@ -1,7 +1,6 @@
 //! The SMMUv3 driver on QEMU's model of the hardware: access, staleness, faults, and as many
 //! commands as QEMU counts.
 
-#[allow(dead_code)] // Shared with tests of other machines.
 mod support;
 
 use std::sync::Arc;

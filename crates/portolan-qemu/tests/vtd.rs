@@ -2,9 +2,10 @@
 
 mod support;
 
+use std::ops::Deref;
 use std::sync::Arc;
 
-use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
+use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use portolan::inval::{Gather, Preference, Quirks};
 use portolan::iommu::{
     Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, Iommu as _, IommuError,
@@ -14,7 +15,7 @@ use portolan::platform::Nanos;
 use portolan::table::Access;
 use portolan::table::format::VtdLevels;
 use portolan_hw::firmware::reservations::Reserved;
-use portolan_hw::vtd::{CommandKind as K, Config, Invalidation, Mode, SecondDomain, Vtd as Driver};
+use portolan_hw::vtd::{CommandKind as K, Config, Invalidation, Mode, Vtd as Driver};
 use portolan_qemu::config::{Architecture, Device, Iommu, Vtd, VtdFeature, VtdWidth};
 use portolan_qemu::edu::Edu;
 use portolan_qemu::guest_tables::GuestTables;
@@ -22,20 +23,24 @@ use portolan_qemu::machine::{Builder, Machine};
 use portolan_qemu::mmio::{HostClock, Registers};
 use portolan_qemu::trace::{Counts, VtdDescriptor as D, VtdInvalidation as I};
 
-use support::start;
+use support::{Bench, PAGE, at, map, rw, start};
 
 type Unit_ = Driver<Registers, GuestTables, HostClock>;
-type Second = SecondDomain<Registers, GuestTables, HostClock>;
 
-const PAGE: u64 = 4096;
 const BASE: Iova = Iova::new(0x4000_0000);
 
 /// A machine with an edu, the driver, and a buffer.
 struct Ground {
     unit: Unit_,
-    edu: Edu,
-    buffer: PhysAddr,
-    machine: Machine,
+    bench: Bench,
+}
+
+impl Deref for Ground {
+    type Target = Bench;
+
+    fn deref(&self) -> &Bench {
+        &self.bench
+    }
 }
 
 impl Ground {
@@ -44,31 +49,10 @@ impl Ground {
             .iommu(Iommu::Vtd(vtd))
             .device(Device::edu());
         let machine = start(&builder)?;
-        let edu = Edu::find(&machine.pci().unwrap()).unwrap();
+        let pci = machine.pci().unwrap();
         let unit = enable(&machine, config).unwrap();
-        let buffer = machine.tables().alloc(PageSize::SIZE_64K).unwrap();
-        Some(Self {
-            unit,
-            edu,
-            buffer,
-            machine,
-        })
-    }
-
-    fn stream(&self) -> StreamId {
-        self.edu.function().stream()
-    }
-
-    fn page(&self, n: u64) -> PhysAddr {
-        PhysAddr::new(self.buffer.get() + n * PAGE)
-    }
-
-    /// Writes through the device; whether the write came to page `n` of the buffer.
-    fn reaches(&self, iova: Iova, n: u64) -> bool {
-        let ram = self.machine.ram();
-        ram.write32(self.page(n), 0xdead).unwrap();
-        self.edu.dma_write32(iova, 0x1234).unwrap();
-        ram.read32(self.page(n)) == Ok(0x1234)
+        let bench = Bench::of(machine, &pci);
+        Some(Self { unit, bench })
     }
 
     /// The device's access is refused, and the record says who, where and why.
@@ -87,12 +71,6 @@ impl Ground {
         while self.unit.next_fault().unwrap().is_some() {}
     }
 
-    fn map(&self, domain: &Second, iova: Iova, pa: PhysAddr, bytes: u64, access: Access) {
-        let mut owed = Gather::new();
-        domain.map(iova, pa, bytes, access, &mut owed).unwrap();
-        domain.sync(&mut owed).unwrap();
-    }
-
     fn counts(&self) -> Counts {
         self.machine.trace().counts().unwrap()
     }
@@ -102,14 +80,6 @@ fn enable(machine: &Machine, config: Config) -> Result<Unit_, IommuError> {
     let registers = machine.iommu_registers().unwrap();
     let tables = machine.tables().clone();
     Driver::enable(registers, tables, HostClock::new(), config)
-}
-
-fn rw() -> Access {
-    Access::READ | Access::WRITE
-}
-
-fn at(iova: Iova, bytes: u64) -> Iova {
-    Iova::new(iova.get() + bytes)
 }
 
 fn scalable() -> Config {
@@ -185,7 +155,7 @@ fn mapped_is_reached_and_unmapped_is_not() {
         let domain = Arc::new(ground.unit.second_stage().unwrap());
         ground.unit.attach(stream, &domain).unwrap();
         ground.faults(BASE, 0, FaultReason::NotMapped);
-        ground.map(&domain, BASE, ground.page(0), 2 * PAGE, rw());
+        map(&domain, BASE, ground.page(0), 2 * PAGE, rw());
         assert!(ground.reaches(BASE, 0) && ground.reaches(at(BASE, PAGE), 1));
         let mut owed = Gather::new();
         let range = IovaRange::from_len(BASE, PAGE).unwrap();
@@ -195,7 +165,7 @@ fn mapped_is_reached_and_unmapped_is_not() {
         domain.sync(&mut owed).unwrap();
         ground.faults(BASE, 0, FaultReason::NotMapped);
         assert!(ground.reaches(at(BASE, PAGE), 1));
-        ground.map(&domain, BASE, ground.page(2), PAGE, Access::READ);
+        map(&domain, BASE, ground.page(2), PAGE, Access::READ);
         ground.faults(BASE, 2, FaultReason::Permission);
         same_counts_of_queue(&ground);
     }
@@ -213,8 +183,8 @@ fn streams_move_between_domains_and_pass_through() {
     for ground in grounds() {
         let stream = ground.stream();
         let [a, b] = [(); 2].map(|()| Arc::new(ground.unit.second_stage().unwrap()));
-        ground.map(&a, BASE, ground.page(0), PAGE, rw());
-        ground.map(&b, BASE, ground.page(1), PAGE, rw());
+        map(&a, BASE, ground.page(0), PAGE, rw());
+        map(&b, BASE, ground.page(1), PAGE, rw());
         for _ in 0..3 {
             ground.unit.attach(stream, &a).unwrap();
             assert!(ground.reaches(BASE, 0));
@@ -247,7 +217,7 @@ fn blocks_are_split_and_large_pages_go() {
         let domain = Arc::new(ground.unit.second_stage().unwrap());
         ground.unit.attach(ground.stream(), &domain).unwrap();
         let large = ground.machine.tables().alloc(PageSize::SIZE_2M).unwrap();
-        ground.map(&domain, BASE, large, 2 << 20, rw());
+        map(&domain, BASE, large, 2 << 20, rw());
         let ram = ground.machine.ram();
         let write = |page: u64| {
             ground.edu.dma_write32(at(BASE, page * PAGE), 7).unwrap();
@@ -281,7 +251,7 @@ fn the_queue_wraps_and_every_command_is_counted() {
     ground.unit.attach(ground.stream(), &domain).unwrap();
     let before = ground.unit.counts().of(K::IotlbPages);
     for _ in 0..3 {
-        ground.map(&domain, BASE, PhysAddr::new(0x10_0000), 256 * PAGE, rw());
+        map(&domain, BASE, PhysAddr::new(0x10_0000), 256 * PAGE, rw());
         let mut owed = Gather::new();
         let range = IovaRange::from_len(BASE, 256 * PAGE).unwrap();
         domain.unmap(range, &mut owed).unwrap();
@@ -331,23 +301,13 @@ fn a_unit_left_on_is_taken_over() {
     };
     let domain = Arc::new(ground.unit.second_stage().unwrap());
     ground.unit.attach(ground.stream(), &domain).unwrap();
-    ground.map(&domain, BASE, ground.page(0), PAGE, rw());
+    map(&domain, BASE, ground.page(0), PAGE, rw());
     assert!(ground.reaches(BASE, 0));
     // As another kernel would, without a word from the first.
-    let Ground {
-        unit,
-        edu,
-        buffer,
-        machine,
-    } = ground;
-    let next = enable(&machine, Config::default()).unwrap();
+    let Ground { unit, bench } = ground;
+    let next = enable(&bench.machine, Config::default()).unwrap();
     std::mem::forget((unit, domain));
-    let ground = Ground {
-        unit: next,
-        edu,
-        buffer,
-        machine,
-    };
+    let ground = Ground { unit: next, bench };
     ground.faults(BASE, 0, FaultReason::Blocked);
 }
 
@@ -359,13 +319,13 @@ fn dropping_blocks_and_releasing_opens() {
     let live = ground.machine.tables().live();
     let domain = Arc::new(ground.unit.second_stage().unwrap());
     ground.unit.attach(ground.stream(), &domain).unwrap();
-    ground.map(&domain, BASE, ground.page(0), PAGE, rw());
-    let Ground {
-        unit,
+    map(&domain, BASE, ground.page(0), PAGE, rw());
+    let Ground { unit, bench } = ground;
+    let Bench {
         edu,
         buffer,
         machine,
-    } = ground;
+    } = bench;
     drop(unit);
     machine.ram().write32(buffer, 1).unwrap();
     edu.dma_write32(BASE, 2).unwrap();
@@ -391,7 +351,7 @@ fn a_unit_that_is_gone_is_an_error_at_once() {
     };
     let domain = Arc::new(ground.unit.second_stage().unwrap());
     ground.unit.attach(ground.stream(), &domain).unwrap();
-    ground.map(&domain, BASE, ground.page(0), PAGE, rw());
+    map(&domain, BASE, ground.page(0), PAGE, rw());
     ground.machine.kill();
     let gone = IommuError::Gone;
     assert_eq!(ground.unit.next_fault(), Err(gone));
