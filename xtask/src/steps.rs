@@ -409,7 +409,8 @@ fn instructions(root: &Path, extent: Extent) -> Outcome {
     let arguments = [
         "run",
         "--quiet",
-        "--release",
+        "--profile",
+        "bench",
         "-p",
         "portolan-bench",
         "--bin",

@@ -49,7 +49,7 @@ const ELSEWHERE: &str = "\
 Elsewhere:
   cargo run --release -p portolan-verify -- check    the conformance scenarios, on a model or on QEMU
   cargo run --release -p portolan-verify -- torture  random operations against an oracle
-  cargo run --release -p portolan-bench              the library's operations, measured here";
+  cargo run --profile bench -p portolan-bench          the library's operations, measured here";
 
 /// Arguments of a command that is a program of its own.
 #[derive(Debug, Args)]
@@ -169,9 +169,11 @@ pub fn main() -> ExitCode {
         Command::Explain(args) => explain_policies(&args),
         Command::Machines(args) => list_machines(&args),
         Command::Scale(args) => run_scale(&args),
-        Command::Check(rest) => elsewhere("check", "portolan-verify -- check", &rest),
-        Command::Torture(rest) => elsewhere("torture", "portolan-verify -- torture", &rest),
-        Command::Bench(rest) => elsewhere("bench", "portolan-bench --", &rest),
+        Command::Check(rest) => elsewhere("check", "--release -p portolan-verify -- check", &rest),
+        Command::Torture(rest) => {
+            elsewhere("torture", "--release -p portolan-verify -- torture", &rest)
+        }
+        Command::Bench(rest) => elsewhere("bench", "--profile bench -p portolan-bench --", &rest),
     };
     portolan_cli::exit("portolan", ended)
 }
@@ -181,7 +183,7 @@ fn elsewhere(command: &str, program: &str, rest: &Rest) -> Result<Outcome> {
     let arguments: String = rest.arguments.iter().map(|one| format!(" {one}")).collect();
     bail!(
         "`{command}` is a program of its own, so that this one builds without it: \
-         run `cargo run --release -p {program}{arguments}`"
+         run `cargo run {program}{arguments}`"
     )
 }
 

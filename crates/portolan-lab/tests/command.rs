@@ -360,7 +360,7 @@ fn commands_that_are_programs_of_their_own_are_named() {
         ),
         (
             &["bench", "map_sg"],
-            "cargo run --release -p portolan-bench -- map_sg`",
+            "cargo run --profile bench -p portolan-bench -- map_sg`",
         ),
     ] {
         fails_with(args, &[words]);
