@@ -6,15 +6,16 @@ mod support;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use portolan::addr::{Iova, IovaRange, PageSize};
+use portolan::addr::{Iova, IovaRange, PageSize, StreamId};
 use portolan::inval::Gather;
 use portolan::iommu::{
-    Attach, AttachError, Domain, FaultEvent, FaultReason, Iommu as _, IommuError,
+    Attach, AttachError, DeviceTlb, Domain, FaultEvent, FaultReason, Iommu as _, IommuError,
 };
+use portolan::iopf::{GroupId, ReplyName, ReplyTo, Responder as _, Response};
 use portolan::platform::Nanos;
 use portolan::table::Access;
 use portolan::table::format::RiscvLevels;
-use portolan_hw::riscv::{CommandKind as K, Config, RiscvIommu};
+use portolan_hw::riscv::{CommandKind as K, Config, Event, PageRequestEvent, RiscvIommu};
 use portolan_qemu::config::{Architecture, Device, Iommu};
 use portolan_qemu::guest_tables::GuestTables;
 use portolan_qemu::machine::{Builder, Machine};
@@ -85,6 +86,9 @@ impl Ground {
             (of(&[K::Device, K::Devices]), Q::InvalDdt),
             (of(&[K::Pages, K::Context, K::All]), Q::InvalVma),
             (of(&[K::GuestPages, K::Guest, K::Guests]), Q::InvalGvma),
+            (of(&[K::Process]), Q::InvalPdt),
+            (of(&[K::DeviceTlb]), Q::AtsInval),
+            (of(&[K::Response]), Q::AtsPrgr),
         ];
         for (ours, kind) in pairs {
             let theirs = qemu.riscv(kind);
@@ -224,6 +228,78 @@ fn the_queue_wraps_and_every_command_is_counted() {
             unmap(&domain, BASE, PAGE);
         }
         assert!(ground.unit.counts().of(K::Pages) >= 300);
+    });
+}
+
+/// No device of QEMU's on these machines keeps translations: this is what the unit makes of the commands.
+#[test]
+fn devices_are_told_and_the_unit_takes_it() {
+    for iommu in [Iommu::Riscv, Iommu::RiscvPci] {
+        let mut config = Config::default();
+        config.requests_lg2 = Some(8);
+        let Some(ground) = Ground::new(iommu, config) else {
+            return;
+        };
+        let (unit, stream) = (&ground.unit, ground.stream());
+        let tlb = DeviceTlb {
+            depth: 1,
+            physical: stream.get() as u16,
+        };
+        unit.use_device_tlb(stream, tlb).unwrap();
+        let first = Arc::new(unit.first_stage(RiscvLevels::Four).unwrap());
+        let second = Arc::new(unit.second_stage(RiscvLevels::Three).unwrap());
+        maps_and_unmaps(&ground, &first);
+        maps_and_unmaps(&ground, &second);
+        // Each unmap told the device, and each move.
+        let told = unit.counts().of(K::DeviceTlb);
+        assert!(told >= 4, "{told}");
+        // What may have come while the stream was moved.
+        let lost = Ok(Some(PageRequestEvent::Lost));
+        assert_eq!(unit.next_page_request(), lost);
+        assert_eq!(unit.next_page_request(), Ok(None));
+        let name = ReplyName::Group(GroupId::new(5));
+        let to = ReplyTo {
+            stream,
+            pasid: None,
+            name,
+        };
+        unit.respond(to, Response::Invalid).unwrap();
+        assert_eq!(unit.counts().of(K::Response), 1);
+        ground.same_counts();
+    }
+}
+
+#[test]
+fn what_the_unit_counts_is_what_devices_did() {
+    Ground::each(|ground| {
+        let (unit, stream) = (&ground.unit, ground.stream());
+        let domain = Arc::new(unit.first_stage(RiscvLevels::Four).unwrap());
+        unit.attach(stream, &domain).unwrap();
+        map(&domain, BASE, ground.page(0), PAGE, rw());
+        let other = StreamId::new(stream.get() ^ 1);
+        let count = |event, of| unit.count_event(event, of).unwrap();
+        let ours = count(Event::Untranslated, Some(stream));
+        let theirs = count(Event::Untranslated, Some(other));
+        let misses = count(Event::Misses, Some(stream));
+        let devices = count(Event::DeviceWalks, None);
+        assert!(ground.reaches(BASE, 0));
+        let [first, none, missed, walked] =
+            [&ours, &theirs, &misses, &devices].map(|of| unit.read_counter(of).unwrap());
+        assert!(first >= 1, "{first}");
+        assert_eq!((none, missed), (0, 1));
+        // QEMU counts each level.
+        assert!(walked >= 1, "{walked}");
+        // What is kept is not missed; what was forgotten is.
+        assert!(ground.reaches(BASE, 0));
+        let second = unit.read_counter(&ours).unwrap();
+        assert!(second > first, "{first}, {second}");
+        assert_eq!(unit.read_counter(&misses), Ok(1));
+        unmap(&domain, BASE, PAGE);
+        assert!(!ground.reaches(BASE, 0));
+        assert_eq!(unit.read_counter(&misses), Ok(2));
+        assert_eq!(unit.stop_counter(theirs), Ok(0));
+        assert!(unit.cycles().is_ok());
+        while unit.next_fault().unwrap().is_some() {}
     });
 }
 

@@ -72,11 +72,13 @@ bitflags! {
         const PASIDS_17 = 1 << 15;
         /// PASIDs of 20 bits (`PD20`).
         const PASIDS_20 = 1 << 16;
+        /// Hardware counters (`HPM`).
+        const COUNTERS = 1 << 17;
     }
 }
 
 /// The fields of one bit.
-const FLAGS: [(Bits, Has); 15] = [
+const FLAGS: [(Bits, Has); 16] = [
     (capability::SV39, Has::FIRST_3),
     (capability::SV48, Has::FIRST_4),
     (capability::SV57, Has::FIRST_5),
@@ -92,6 +94,7 @@ const FLAGS: [(Bits, Has); 15] = [
     (capability::PD8, Has::PASIDS_8),
     (capability::PD17, Has::PASIDS_17),
     (capability::PD20, Has::PASIDS_20),
+    (capability::HPM, Has::COUNTERS),
 ];
 
 /// What a unit can do.

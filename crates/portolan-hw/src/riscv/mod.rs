@@ -1,7 +1,7 @@
 //! The RISC-V IOMMU.
 //!
 //! RISC-V IOMMU Architecture Specification, version 1.0. Not here: memory-resident interrupt files,
-//! hardware counters, guests with first stages of their own.
+//! guests with first stages of their own.
 
 mod attach;
 mod command;
@@ -10,10 +10,12 @@ mod control;
 mod counts;
 mod device_tlb;
 mod directory;
+mod events;
 mod faults;
 mod features;
 mod files;
 mod messages;
+mod monitor;
 mod processes;
 mod queue;
 mod records;
@@ -36,6 +38,7 @@ mod tests;
 pub use crate::chassis::PageRequestEvent;
 pub use config::{Config, Messages, Signal};
 pub use counts::{CommandKind, Counts};
+pub use events::{CounterError, Event, EventCounter};
 pub use features::{Features, Has};
 pub use files::InterruptFiles;
 pub use shared::RiscvQueue;

@@ -23,7 +23,8 @@ pub(super) struct Registers {
     head: usize,
     tail: usize,
     control: usize,
-    /// Its bit of the register of pending interrupts.
+    /// Its bit of the register of pending interrupts; with that of the faults, that of counters, so that none
+    /// of those goes on interrupting whom nobody asked about them.
     pending: u32,
     /// Bytes of a record, as an exponent.
     lg2_bytes: u32,
@@ -36,7 +37,7 @@ pub(super) const FAULTS: Registers = Registers {
     head: reg::FAULT_HEAD,
     tail: reg::FAULT_TAIL,
     control: reg::FAULT_CONTROL,
-    pending: pending::FAULTS,
+    pending: pending::FAULTS | pending::COUNTERS,
     lg2_bytes: fault::LG2_BYTES,
     lg2_slots: 7..=15,
 };

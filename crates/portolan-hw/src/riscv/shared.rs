@@ -13,6 +13,7 @@ use portolan::platform::{Cpus, Mmio, TableMem};
 
 use super::command::{self, Counted};
 use super::control::Control;
+use super::monitor::Monitor;
 use super::records::Records;
 use super::refusal;
 use super::streams::Tag;
@@ -30,6 +31,7 @@ pub(super) struct Shared<R, M, C: Cpus> {
     pub(super) queue: Ring<C>,
     pub(super) faults: Records<C>,
     pub(super) requests: Option<Records<C>>,
+    pub(super) monitor: Monitor<C>,
     /// A context that let its device send requests was closed: the unit has answered since, and nobody has
     /// heard of it.
     pub(super) requests_cut: AtomicBool,

@@ -15,6 +15,7 @@ use super::config::Signal;
 use super::control::{Control, Turned};
 use super::directory::Shape;
 use super::features::Has;
+use super::monitor;
 use super::queue;
 use super::shared::Shared;
 use super::spec::PPN;
@@ -67,6 +68,10 @@ pub(super) fn start<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
     set_signal(unit, signal)?;
     unit.install(reg::COMMAND_BASE, queue::base(queue))?;
     unit.regs.write32(reg::COMMAND_TAIL, 0);
+    if unit.features.has.contains(Has::COUNTERS) {
+        // Those of a previous owner.
+        unit.regs.write32(reg::COUNTER_INHIBIT, monitor::NONE);
+    }
     let records = [Some(faults), requests.as_ref()];
     for records in records.into_iter().flatten() {
         records.install(unit)?;

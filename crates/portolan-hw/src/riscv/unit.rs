@@ -21,6 +21,7 @@ use super::counts::Counts;
 use super::directory::Directory;
 use super::features::{Features, Has};
 use super::messages::{self, Messages};
+use super::monitor::Monitor;
 use super::queue;
 use super::records::{FAULTS, REQUESTS, Records};
 use super::remotes::Remotes;
@@ -181,6 +182,7 @@ where
             queue,
             faults,
             requests,
+            monitor: Monitor::new(),
             requests_cut: AtomicBool::new(false),
             streams_lg2: config.streams_lg2,
             atcs: Sets::default(),

@@ -17,12 +17,13 @@
 //!
 //! Not modelled: a first stage over a second (such contexts count as malformed), global invalidations
 //! of what devices keep, memory-resident interrupt files, global translations, tables of 32-bit
-//! schemes, big-endian structures, silenced faults (`DTF`), performance counters, the
-//! translation-request interface.
+//! schemes, big-endian structures, silenced faults (`DTF`), counters of what devices
+//! keep, the translation-request interface.
 
 mod commands;
 mod contexts;
 mod faults;
+mod monitor;
 mod queue;
 mod registers;
 mod requests;
@@ -80,6 +81,11 @@ impl RiscvRegisters {
         access: AccessKind,
         bytes: u64,
     ) -> Result<Vec<Piece>, DmaFault> {
+        let mut state = self.lock();
+        state
+            .counts
+            .happened(monitor::event::UNTRANSLATED, stream.get());
+        drop(state);
         let of = Request {
             stream,
             pasid,

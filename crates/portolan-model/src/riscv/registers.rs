@@ -2,6 +2,7 @@
 
 use portolan::platform::Mmio;
 
+use super::monitor::Monitor;
 use super::{RiscvIdentification, RiscvRegisters, State};
 use crate::inject::{Drain, Violation};
 
@@ -27,6 +28,7 @@ pub(super) struct Registers {
     pub pqt: u32,
     pub pqcsr: u32,
     pub ipsr: u32,
+    pub monitor: Monitor,
     icvec: u64,
     /// Of each message its address, its data and its mask.
     messages: [Message; 16],
@@ -132,9 +134,15 @@ impl Registers {
     }
 }
 
+/// The registers of the counters.
+fn is_monitor(offset: usize) -> bool {
+    (88..600).contains(&offset)
+}
+
 /// Registers of 64 bits, by the offset of either half.
 fn is_wide(offset: usize) -> bool {
     matches!(offset & !7, 0 | 16 | 24 | 40 | 56 | 760)
+        || (96..600).contains(&offset)
         || (768..1024).contains(&offset) && offset & 8 == 0
 }
 
@@ -151,6 +159,9 @@ fn base(value: u64, most_lg2: u32) -> u64 {
 
 impl RiscvRegisters {
     fn read(&self, state: &mut State, offset: usize) -> u32 {
+        if is_monitor(offset) && self.setup.identification.has_monitor() {
+            return self.read_monitor(state, offset);
+        }
         let word = state.own.registers.word(offset);
         word.unwrap_or_else(|| {
             state.violations.push(Violation::BadAccess { offset });
@@ -212,6 +223,9 @@ impl RiscvRegisters {
                 for (_, cause) in causes.into_iter().filter(|(csr, _)| csr & errors != 0) {
                     self.pend(state, cause);
                 }
+            }
+            _ if is_monitor(offset) && id.has_monitor() => {
+                self.write_monitor(state, offset, value);
             }
             760 => registers.icvec = u64::from(value & 0xffff),
             764 => {}

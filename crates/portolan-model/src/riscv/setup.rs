@@ -17,6 +17,8 @@ pub struct RiscvIdentification {
     pub levels: u8,
     /// Longest queue, as an exponent of entries.
     pub queue_lg2: u32,
+    /// Hardware counters, of 31 at most.
+    pub counters: u8,
 }
 
 /// Version 1.0, and physical addresses of 56 bits.
@@ -41,6 +43,7 @@ impl Default for RiscvIdentification {
             capabilities: PLAIN | TABLES | BOTH,
             levels: 0b1110,
             queue_lg2: 15,
+            counters: 0,
         }
     }
 }
@@ -65,6 +68,14 @@ impl RiscvIdentification {
     #[must_use]
     pub fn ats(mut self) -> Self {
         self.capabilities |= 1 << 25;
+        self
+    }
+
+    /// With hardware counters.
+    #[must_use]
+    pub fn counters(mut self, count: u8) -> Self {
+        self.capabilities |= 1 << 30;
+        self.counters = count.min(31);
         self
     }
 
@@ -101,6 +112,10 @@ impl RiscvIdentification {
 
     pub(super) fn has_ats(&self) -> bool {
         self.has(25)
+    }
+
+    pub(super) fn has_monitor(&self) -> bool {
+        self.has(30)
     }
 
     pub(super) fn has_non_leaf(&self) -> bool {
@@ -157,6 +172,8 @@ pub struct RiscvCounts {
     pub commands: BTreeMap<CommandKind, u64>,
     /// IOFENCE.C with data that does not order what devices have read and written before.
     pub unordered: u64,
+    /// What hardware counters count, by the event's number and the device.
+    pub events: BTreeMap<(u16, u32), u64>,
     /// Translations answered by a cache.
     pub hits: u64,
     /// Translations that needed a walk.

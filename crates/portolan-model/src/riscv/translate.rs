@@ -4,6 +4,7 @@ use portolan::addr::{InvalTag, PhysAddr, StreamId};
 
 use super::contexts::{Context, Processes, Remote, Tables, Without, Words, decode, decode_process};
 use super::faults::Refusal;
+use super::monitor::event;
 use super::queue::OWNER;
 use super::registers::mode;
 use super::{RiscvRegisters, State};
@@ -69,6 +70,7 @@ impl RiscvRegisters {
         if u64::from(device) >> (id.leaf_lg2() + 9 * (levels - 1)).min(24) != 0 {
             return Err(Refusal::Disallowed);
         }
+        state.counts.happened(event::DEVICE_WALK, device);
         let page = self.page_of_contexts(state, device, levels)?;
         let bytes = if id.has_message_tables() { 64 } else { 32 };
         let index = u64::from(device) & ((1 << id.leaf_lg2()) - 1);
@@ -98,6 +100,7 @@ impl RiscvRegisters {
         if let Some(kept) = state.own.processes.get(&key) {
             return *kept;
         }
+        state.counts.happened(event::PROCESS_WALK, stream.get());
         let mut page = all.root;
         for level in (0..all.levels - 1).rev() {
             let above = pasid >> (8 + 9 * level);
@@ -209,9 +212,13 @@ impl RiscvRegisters {
         tables: Tables,
         of: Request,
     ) -> Result<PhysAddr, Refusal> {
-        let (stage, refused) = match which {
-            Which::First => (&mut state.own.first, Refusal::Page),
-            Which::Second => (&mut state.own.second, Refusal::GuestPage),
+        let (stage, refused, walked) = match which {
+            Which::First => (&mut state.own.first, Refusal::Page, event::FIRST_WALK),
+            Which::Second => (
+                &mut state.own.second,
+                Refusal::GuestPage,
+                event::SECOND_WALK,
+            ),
         };
         let context = InvalTag::new(tables.tag);
         let tag = Tag {
@@ -225,6 +232,9 @@ impl RiscvRegisters {
             }
             _ => {
                 state.counts.misses += 1;
+                let device = of.stream.get();
+                state.counts.happened(event::MISS, device);
+                state.counts.happened(walked, device);
                 let format = tables.table.format;
                 if !format.holds(of.iova) {
                     return Err(refused);

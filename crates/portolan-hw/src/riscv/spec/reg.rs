@@ -35,6 +35,16 @@ pub const FAULT_CONTROL: usize = 76;
 pub const REQUEST_CONTROL: usize = 80;
 /// `ipsr`, 32 bits: which interrupts are pending; written 1 to clear.
 pub const PENDING: usize = 84;
+/// `iocountovf`, 32 bits: which counters have overflown; bit 0 is the cycles'.
+pub const COUNTER_OVERFLOW: usize = 88;
+/// `iocountinh`, 32 bits: which counters stand still; bit 0 is the cycles'.
+pub const COUNTER_INHIBIT: usize = 92;
+/// `iohpmcycles`.
+pub const CYCLES: usize = 96;
+/// `iohpmctr1`; 30 others follow.
+pub const COUNTERS: usize = 104;
+/// `iohpmevt1`; 30 others follow.
+pub const EVENTS: usize = 352;
 /// `icvec`: the vector of each cause of an interrupt.
 pub const VECTORS: usize = 760;
 /// `msi_cfg_tbl`: address, data (32 bits) and mask (32 bits) of the message of each vector.
@@ -69,6 +79,8 @@ pub mod capability {
         END: 27, 1;
         /// How the unit raises interrupts.
         IGS: 28, 2;
+        /// Hardware counters.
+        HPM: 30, 1;
         /// Width of physical addresses.
         PAS: 32, 6;
         /// Process directories for 8 bits.
@@ -147,10 +159,33 @@ pub mod queue {
 pub mod pending {
     /// Of the fault queue.
     pub const FAULTS: u32 = 1 << 1;
+    /// Of counters that have overflown.
+    pub const COUNTERS: u32 = 1 << 2;
     /// Of the page-request queue.
     pub const REQUESTS: u32 = 1 << 3;
     /// Of all there are.
     pub const ALL: u32 = 0xf;
+}
+
+/// Fields of [`EVENTS`].
+pub mod event {
+    use super::{Bits, fields};
+
+    fields! { Bits;
+        /// What is counted; 0 is nothing.
+        ID: 0, 15;
+        /// Of which device.
+        DID: 36, 24;
+        /// The device counts.
+        DV: 61, 1;
+        /// The counter has overflown.
+        OVERFLOW: 63, 1;
+    }
+}
+
+fields! { Bits;
+    /// [`CYCLES`]: without the bit that says that it has overflown.
+    CYCLE: 0, 63;
 }
 
 fields! { Bits;

@@ -4,6 +4,7 @@ mod devices;
 mod faults;
 mod machine;
 mod messages;
+mod monitor;
 mod processes;
 mod queue;
 mod takeover;
