@@ -1,7 +1,7 @@
 //! The first process of a Linux guest: it runs programs, says how they ended, and switches the machine off.
 //!
-//! The words behind `--` on the kernel's command line are programs with their arguments, `;` between two of
-//! them; each is looked for in `/bin`. They run one after the other until one fails. Before that the usual file
+//! `guest.run="..."` on the kernel's command line has programs with their arguments, ` ; ` between two of them; each is
+//! looked for in `/bin`. They run one after the other until one fails. Before that the usual file
 //! systems are mounted, the modules in `/modules` are loaded in the order of their names, and each named port
 //! of virtio's serial device gets a link below `/dev/virtio-ports`.
 //!
@@ -14,7 +14,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use rustix::mount::{MountFlags, mount};
 use rustix::system::{RebootCommand, finit_module, reboot};
 
@@ -56,12 +56,16 @@ fn run() -> Result<usize> {
     rustix::stdio::dup2_stderr(&console)?;
     load_modules(Path::new("/modules"))?;
     link_ports()?;
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let runs: Vec<&[String]> = words.split(|word| word == ";").collect();
+    // What stands behind `--` comes as arguments, but not another `--`.
+    let told = fs::read_to_string("/proc/cmdline")?;
+    let runs = told
+        .split_once("guest.run=\"")
+        .and_then(|(_, rest)| rest.split_once('"'));
+    let (runs, _) = runs.context("the kernel was not told guest.run")?;
+    let runs: Vec<&str> = runs.split(" ; ").collect();
     for run in &runs {
-        let [program, arguments @ ..] = run else {
-            bail!("a program without a name");
-        };
+        let mut arguments = run.split_whitespace();
+        let program = arguments.next().context("a program without a name")?;
         let mut command = Command::new(format!("/bin/{program}"));
         command.args(arguments).env("PATH", "/bin");
         let status = command

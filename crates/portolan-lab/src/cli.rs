@@ -8,13 +8,14 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use portolan_cli::display::width_of_output;
-use portolan_cli::{Outcome, Output};
+use portolan_cli::{Form, Outcome, Output};
 use portolan_model::profile::Profile;
 use serde_json::json;
 
 use crate::linux::LinuxArgs;
 use crate::replay::{self, Policy, Swiotlb};
-use crate::{explain, firmware, machines, reproduce, scale, synthetic};
+use crate::trace::Reader;
+use crate::{explain, firmware, machines, record, reproduce, scale, synthetic};
 
 /// Replays DMA traces under each invalidation policy, and recomputes published results.
 #[derive(Debug, Parser)]
@@ -26,6 +27,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Record this machine's DMA, while a command runs or until Ctrl-C; as root.
+    Record(record::RecordArgs),
     /// Drive the library against the model with the DMA activity of a trace, once per policy.
     Replay(ReplayArgs),
     /// Recompute a published table row by row.
@@ -61,13 +64,14 @@ struct Rest {
 #[derive(Debug, Default, Args)]
 #[command(after_help = replay::COLUMNS_IN_WORDS)]
 struct ReplayArgs {
-    /// Linux ftrace text, `trace-cmd report` or `perf script` output, plain, .gz, .xz or .zst; a
-    /// bundled trace if absent.
+    /// What `portolan record` wrote, Linux ftrace text, `trace-cmd report` or `perf script` output, plain, .gz, .xz or
+    /// .zst; - is standard input, a bundled trace if absent.
     trace: Option<PathBuf>,
     /// A load that nobody recorded, instead of a trace.
     #[arg(long, value_enum, value_name = "LOAD", conflicts_with_all = ["trace", "policies", "as_linux", "swiotlb"])]
     synthetic: Option<synthetic::Load>,
-    /// Machine profile (see `portolan machines`); xeon-vtd if absent, tegra210 for the camera.
+    /// Machine profile (see `portolan machines`). If absent, the one for the machine that `portolan record` ran on,
+    /// xeon-vtd for other traces, tegra210 for the camera.
     #[arg(long, value_name = "NAME")]
     machine: Option<String>,
     /// Policy to replay; may be repeated. All if absent.
@@ -164,6 +168,7 @@ struct MachinesArgs {
 pub fn main() -> ExitCode {
     let command = Cli::parse().command;
     let ended = match command.unwrap_or(Command::Replay(ReplayArgs::default())) {
+        Command::Record(args) => record_trace(&args),
         Command::Replay(args) => replay_trace(args),
         Command::Reproduce(args) => reproduce_result(&args),
         Command::Explain(args) => explain_policies(&args),
@@ -210,11 +215,44 @@ fn replay_synthetic(
     Ok(Outcome::of(holds))
 }
 
+/// Records, and says where: on standard error where the trace is on standard output.
+fn record_trace(args: &record::RecordArgs) -> Result<Outcome> {
+    let report = record::run(args)?;
+    match (args.is_to_output(), args.form.form()) {
+        (false, _) => args.form.show(&report, record::text)?,
+        (true, Form::Text) => eprint!("{}", record::text(&report)),
+        (true, Form::Json) => eprintln!("{}", serde_json::to_string_pretty(&report)?),
+    }
+    Ok(report.outcome())
+}
+
+/// The profile called `name`, or the one for the machine that recorded the trace.
+fn machine_of(name: Option<&str>, reader: &Reader) -> Result<(Profile, Option<replay::Choice>)> {
+    let facts = match (name, reader.facts()) {
+        (Some(name), _) => return Ok((profile(name)?, None)),
+        (None, None) => return Ok((profile(replay::DEFAULT_MACHINE)?, None)),
+        (None, Some(facts)) => facts,
+    };
+    match facts {
+        Ok(facts) => {
+            let (profile, choice) = replay::fit(&facts)?;
+            Ok((profile, Some(choice)))
+        }
+        Err(why) => {
+            eprintln!(
+                "portolan: warning: what the recording says of its machine cannot be read: {why}"
+            );
+            Ok((profile(replay::DEFAULT_MACHINE)?, None))
+        }
+    }
+}
+
 fn replay_trace(args: ReplayArgs) -> Result<Outcome> {
     if let Some(load) = args.synthetic {
         return replay_synthetic(load, args.machine.as_deref(), args.output);
     }
-    let profile = profile(args.machine.as_deref().unwrap_or(replay::DEFAULT_MACHINE))?;
+    let opened = replay::open(args.trace.as_deref())?;
+    let (profile, chosen) = machine_of(args.machine.as_deref(), &opened.0)?;
     let mut policies = args.policies;
     if policies.is_empty() {
         policies = Policy::ALL.to_vec();
@@ -225,7 +263,8 @@ fn replay_trace(args: ReplayArgs) -> Result<Outcome> {
         *policy.context("--swiotlb is for `--policy bounce`")? = Policy::Bounce(wanted);
     }
     let linux = args.linux.rules(&profile)?;
-    let report = replay::run_file(args.trace.as_deref(), &profile, &policies, linux)?;
+    let mut report = replay::run_opened(opened, &profile, &policies, linux)?;
+    report.chosen = chosen;
     let columns = match args.wide {
         true => usize::MAX,
         false => width_of_output(),

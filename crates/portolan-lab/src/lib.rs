@@ -1,6 +1,7 @@
 //! The `portolan` command as a library: traces, machine profiles, replay, reproduction, reports.
 //!
 //! * [`trace`]: reads DMA traces of Linux and pairs maps with unmaps.
+//! * [`record`]: records one, with the machine's [`facts`].
 //! * [`replay`]: drives the library against the model with a trace, once per policy.
 //! * [`linux`]: what Linux would have submitted for the same operations.
 //! * [`reproduce`]: recomputes published results.
@@ -11,8 +12,6 @@
 //! * [`machines`]: lists the machine profiles, and the library's table format for each.
 //! * [`counts`]: what reports count.
 //! * [`cli`]: the command line.
-//!
-//! Not here: recording traces.
 #![deny(unsafe_code)]
 
 pub mod advice;
@@ -21,11 +20,13 @@ pub mod cli;
 pub mod counts;
 mod csv;
 pub mod explain;
+pub mod facts;
 pub mod firmware;
 mod fixture;
 pub mod linux;
 pub mod machines;
 mod measure;
+pub mod record;
 pub mod replay;
 pub mod reproduce;
 pub mod scale;

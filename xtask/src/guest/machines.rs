@@ -1,7 +1,7 @@
 //! The machines on which Linux runs, what is run there, and what has to come of it.
 
 use super::kernel::Kernel;
-use super::{Ran, disk};
+use super::{Ran, disk, recording};
 use crate::demo::Release;
 
 /// One machine.
@@ -110,10 +110,37 @@ const VFIO: Machine = Machine {
     check: driven_from_user_space,
 };
 
+/// `portolan record` of an NVMe disk that is read whole; its trace is replayed on the host.
+const RECORD: Machine = Machine {
+    name: "record",
+    step: "Linux guest: portolan record",
+    disks: &[("flash", 4)],
+    devices: &[
+        "-device",
+        "intel-iommu,intremap=on",
+        "-device",
+        "nvme,serial=1,drive=flash",
+    ],
+    ports: &["trace.gz"],
+    modules: &[],
+    programs: &[
+        READ_BLOCKS,
+        Program {
+            package: "portolan-lab",
+            target: Target::Binary("portolan"),
+            opt_level: "0",
+        },
+    ],
+    runs: &["portolan record -o /dev/virtio-ports/trace.gz -- read-blocks /dev/nvme0n1 4096"],
+    check: recording::check,
+    ..DISKS
+};
+
 /// All machines.
 pub const ALL: &[Machine] = &[
     VFIO,
     DISKS,
+    RECORD,
     Machine {
         name: "disks-own",
         step: "Linux guest: the same, kernel with iommufd",

@@ -9,6 +9,7 @@ mod initramfs;
 pub mod kernel;
 mod machines;
 mod modules;
+mod recording;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -22,8 +23,8 @@ use machines::{Program, Target};
 const LIMIT: &str = "180";
 /// Of the target with which programs become static.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
-/// Words that the kernel hands to its first process, less two of its own.
-const MOST_WORDS: usize = 30;
+/// Bytes of a command line that the kernel takes, with their end.
+const COMMAND_LINE: usize = 2048;
 /// A PC without devices; its console is QEMU's standard output.
 const PC: [&str; 14] = [
     "-M",
@@ -49,6 +50,8 @@ pub struct Ran {
     /// What it said.
     pub console: String,
     trace: String,
+    /// Where the guest's programs are, which run on the host as well.
+    programs: PathBuf,
 }
 
 impl Ran {
@@ -161,16 +164,14 @@ fn program(root: &Path, program: &Program) -> Result<(&'static str, Vec<u8>), St
     Ok((name, body))
 }
 
-/// What the kernel is told, and behind `--` its first process.
+/// What the kernel is told, and its first process.
 fn command_line(machine: &Machine) -> Result<String, String> {
-    let runs = machine.runs.join(" ; ");
-    if runs.split(' ').count() > MOST_WORDS {
-        return Err(format!("the kernel hands over {MOST_WORDS} words at most"));
+    let (told, runs) = (machine.kernel_arguments, machine.runs.join(" ; "));
+    let line = format!("console=ttyS0 quiet panic=-1 mitigations=off {told} guest.run=\"{runs}\"");
+    match line.len() < COMMAND_LINE && !runs.contains('"') {
+        true => Ok(line),
+        false => Err(format!("the kernel cannot be told {line}")),
     }
-    let told = machine.kernel_arguments;
-    Ok(format!(
-        "console=ttyS0 quiet panic=-1 mitigations=off {told} -- {runs}"
-    ))
 }
 
 fn boot(
@@ -232,10 +233,12 @@ fn boot(
         [] => String::new(),
         _ => std::fs::read_to_string(file("trace.txt")).map_err(error)?,
     };
+    let programs = root.join("target/guest").join(TARGET).join("debug");
     let ran = Ran {
         place,
         console,
         trace,
+        programs,
     };
     (machine.check)(&ran).inspect_err(|_| print!("{}", ran.console))
 }
@@ -275,7 +278,8 @@ mod tests {
                 .filter(|other| other.name == machine.name || other.step == machine.step);
             assert_eq!(same.count(), 1, "{}", machine.name);
             let line = command_line(machine).unwrap();
-            assert!(line.ends_with(machine.runs[machine.runs.len() - 1]) && line.len() < 2048);
+            let last = machine.runs[machine.runs.len() - 1];
+            assert!(line.ends_with(&format!("{last}\"")), "{line}");
         }
     }
 }

@@ -5,6 +5,7 @@
 
 mod bounce;
 mod chunk;
+mod fit;
 mod lane;
 mod policy;
 mod report;
@@ -15,11 +16,12 @@ mod warnings;
 mod window;
 
 pub use bounce::{Force, Swiotlb};
+pub use fit::{Choice, Sureness, fit, sentences};
 pub use policy::Policy;
 pub use report::{
     BounceCounts, DeviceCounts, PolicyReport, ReplayReport, Saved, TimeByCause, TraceReport,
 };
-pub use run::{run, run_beside, run_file};
+pub use run::{open, run, run_beside, run_file, run_opened};
 pub use text::{COLUMNS_IN_WORDS, text};
 
 /// The machine that replays run on if none is named.

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::fit::Choice;
 use crate::advice::Advice;
 use crate::counts::{Exposed, Invalidations};
 use crate::linux::LinuxReport;
@@ -18,6 +19,9 @@ pub struct ReplayReport {
     pub trace: TraceReport,
     /// Name of the machine profile.
     pub machine: String,
+    /// Why that one, if the facts in the trace chose it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chosen: Option<Choice>,
     /// One entry for each policy, in the order asked for.
     pub policies: Vec<PolicyReport>,
     /// The machine's default policies, as `explain` and `scale` say them.

@@ -30,24 +30,47 @@ const BUNDLED_NAME: &str = "bundled trace vtd-strict.mixed-sg-4j";
 /// Line numbers kept of what was rejected.
 const KEPT_LINES: usize = 20;
 
-/// Replays the trace at `path`, or the bundled one; warnings go to standard error.
+/// Opens the trace at `path` (`-` is standard input), or the bundled one; its name for people.
 ///
 /// # Errors
-/// If the trace cannot be read, or the machine lacks something that the replay needs.
+/// If the trace cannot be read.
+pub fn open(path: Option<&Path>) -> Result<(Reader, String)> {
+    match path {
+        Some(path) => {
+            let name = match path == Path::new("-") {
+                true => "standard input".to_owned(),
+                false => path.display().to_string(),
+            };
+            let reader = trace::open(path).with_context(|| format!("trace {name}"))?;
+            Ok((reader, name))
+        }
+        None => Ok((trace::from_bytes(BUNDLED)?, BUNDLED_NAME.to_owned())),
+    }
+}
+
+/// Opens and replays the trace at `path`, or the bundled one.
+///
+/// # Errors
+/// As [`open`] and [`run_opened`].
 pub fn run_file(
     path: Option<&Path>,
     profile: &Profile,
     policies: &[Policy],
     linux: Option<Rules>,
 ) -> Result<ReplayReport> {
-    let (mut reader, name) = match path {
-        Some(path) => {
-            let name = path.display().to_string();
-            let reader = trace::open(path).with_context(|| format!("trace {name}"))?;
-            (reader, name)
-        }
-        None => (trace::from_bytes(BUNDLED)?, BUNDLED_NAME.to_owned()),
-    };
+    run_opened(open(path)?, profile, policies, linux)
+}
+
+/// Replays an opened trace that is called `name`; warnings go to standard error.
+///
+/// # Errors
+/// If the machine lacks something that the replay needs.
+pub fn run_opened(
+    (mut reader, name): (Reader, String),
+    profile: &Profile,
+    policies: &[Policy],
+    linux: Option<Rules>,
+) -> Result<ReplayReport> {
     let mut report = run_beside(&mut reader, profile, policies, linux)?;
     report.trace.source = name;
     for warning in warnings(reader.summary(), &report.trace) {
@@ -134,6 +157,7 @@ impl WithFormat for Task<'_> {
         Ok(ReplayReport {
             trace,
             machine: profile.name().to_owned(),
+            chosen: None,
             policies: reports,
             defaults,
             linux,

@@ -1,5 +1,6 @@
 //! A replay's report for people: what it comes to in sentences, then the table.
 
+use super::fit::sentences;
 use super::report::{PolicyReport, ReplayReport, TraceReport};
 use crate::advice::Advice;
 use crate::linux::LinuxReport;
@@ -58,7 +59,9 @@ pub fn text(report: &ReplayReport, columns: usize) -> String {
         grouped(trace.unmaps),
         grouped(trace.coherent_allocs),
     );
-    let mut out = wrapped(&head, columns);
+    let chosen = report.chosen.as_ref();
+    let chosen = chosen.map_or(String::new(), |choice| sentences(choice, &report.machine));
+    let mut out = wrapped(&(head + &chosen), columns);
     for finding in &report.findings {
         out.push_str(&wrapped(finding, columns));
         out.push('\n');

@@ -1,7 +1,7 @@
 //! What the reader of a replay should know about its trace.
 
 use super::report::TraceReport;
-use crate::trace::Summary;
+use crate::trace::{Recorder, Summary};
 
 /// The first lines of `total`.
 fn lines(first: &[u64], total: u64) -> String {
@@ -55,6 +55,11 @@ pub(super) fn warnings(summary: &Summary, trace: &TraceReport) -> Vec<String> {
         said.push(format!(
             "the trace breaks off after line {line}; what came before was replayed"
         ));
+    }
+    if summary.recorder == Recorder::Begun {
+        said.push(
+            "its recorder was killed before it was done; what came before was replayed".to_owned(),
+        );
     }
     if trace.rejected_maps > 0 {
         said.push(format!(

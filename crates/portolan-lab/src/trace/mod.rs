@@ -21,11 +21,12 @@ mod unpack;
 pub(crate) use op::Mix;
 pub use op::{At, Class, DeviceId, Direction, MapId, Op, OpKind, Piece, Running};
 pub use source::{OpenError, open_bytes};
-pub use summary::{BadLine, Recorded, Summary};
+pub use summary::{BadLine, Recorded, Recorder, Summary};
 
 use std::io::Read;
 use std::path::Path;
 
+use crate::facts::{END, Facts, HEAD};
 use line::Line;
 use pair::Pairing;
 use source::Lines;
@@ -44,7 +45,7 @@ enum Ended {
     Yes,
 }
 
-/// Opens a trace file, compressed or not, and looks at its beginning.
+/// Opens a trace file, or standard input for `-`, compressed or not, and looks at its beginning.
 ///
 /// # Errors
 /// If the file cannot be read or is not a trace; the message says what to do.
@@ -94,6 +95,14 @@ impl Reader {
         self.pairing.take_pending(&mut self.summary)
     }
 
+    /// What the recorder said of its machine, if it said so at the beginning.
+    ///
+    /// # Errors
+    /// Why what it said cannot be read.
+    pub fn facts(&self) -> Option<serde_json::Result<Facts>> {
+        Facts::parse(self.lines.first_with(HEAD)?)
+    }
+
     /// What was read so far.
     pub fn summary(&self) -> &Summary {
         &self.summary
@@ -110,6 +119,11 @@ impl Reader {
             return false;
         };
         self.summary.lines += 1;
+        if line.bytes.starts_with(HEAD.as_bytes()) {
+            self.summary.recorder = Recorder::Begun;
+        } else if line.bytes.starts_with(END.as_bytes()) {
+            self.summary.recorder = Recorder::Ended;
+        }
         match line::parse(line.bytes) {
             Line::Blank => self.summary.header_lines += 1,
             Line::Comment { overwritten } => {

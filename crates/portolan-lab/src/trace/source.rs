@@ -13,8 +13,8 @@ const MAX_LINE: usize = 1 << 20;
 /// Bytes read at once, and looked ahead to learn which events a trace has.
 const CHUNK: usize = 4 << 20;
 
-const HOW_TO: &str = "record one with `trace-cmd record -e dma -e iommu -e swiotlb` and pass the \
-     output of `trace-cmd report`, or a copy of /sys/kernel/tracing/trace";
+const HOW_TO: &str = "record one with `portolan record`, or pass the output of `trace-cmd report`, \
+     or a copy of /sys/kernel/tracing/trace";
 
 /// Why a trace cannot be read at all.
 #[derive(Debug, Error)]
@@ -41,12 +41,15 @@ pub enum OpenError {
     NotATrace,
 }
 
-/// Opens `path`, unpacking if need be.
+/// Opens `path`, or standard input for `-`, unpacking if need be.
 pub(super) fn open_file(path: &Path) -> Result<Box<dyn Read>, OpenError> {
     let failed = |error| OpenError::File {
         path: path.to_owned(),
         error,
     };
+    if path == Path::new("-") {
+        return open_bytes(Box::new(io::stdin()));
+    }
     let file = File::open(path).map_err(failed)?;
     if file.metadata().map_err(failed)?.is_dir() {
         return Err(failed(io::Error::other("it is a directory")));
@@ -124,6 +127,12 @@ impl Lines {
         ["dma_map_", "dma_unmap_", "dma_alloc", "dma_free"]
             .iter()
             .any(|name| memchr::memmem::find(head, name.as_bytes()).is_some())
+    }
+
+    /// The first line that begins with `start`, if it is in the beginning of the trace.
+    pub(super) fn first_with(&self, start: &str) -> Option<&[u8]> {
+        let mut lines = self.buffer[self.start..self.end].split(|&b| b == b'\n');
+        lines.find(|line| line.starts_with(start.as_bytes()))
     }
 
     /// Number of the last line.

@@ -35,11 +35,26 @@ pub struct Recorded {
     pub device: u64,
 }
 
+/// Whether `portolan record` wrote the trace, and came to its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Recorder {
+    /// Another tool wrote it.
+    #[default]
+    Other,
+    /// It began, and did not end it so far.
+    Begun,
+    /// It ended it.
+    Ended,
+}
+
 /// Counts of a whole trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
     /// Lines.
     pub lines: u64,
+    /// Who wrote it.
+    pub recorder: Recorder,
     /// Blank lines, comments and reports of lost events.
     pub header_lines: u64,
     /// Events.

@@ -227,7 +227,7 @@ fn what_is_no_trace_says_what_to_do() {
     assert!(
         read("x")
             .err()
-            .is_some_and(|e| e.to_string().contains("trace-cmd record"))
+            .is_some_and(|e| e.to_string().contains("portolan record"))
     );
 }
 

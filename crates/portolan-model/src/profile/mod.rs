@@ -170,6 +170,13 @@ impl Profile {
         Ok(profile)
     }
 
+    /// The same machine with so many CPUs, one at least.
+    #[must_use]
+    pub fn with_cpus(mut self, cpus: u32) -> Self {
+        self.cpus = cpus.max(1);
+        self
+    }
+
     /// What in the profile is unlikely though not impossible, a sentence each.
     pub fn warnings(&self) -> Vec<String> {
         sense::warnings(self)

@@ -1,0 +1,320 @@
+//! What a recorded machine says about itself: its kernel, CPUs, IOMMUs, groups and devices.
+//!
+//! Read from `/proc` and `/sys` (Documentation/ABI/testing/sysfs-class-iommu and sysfs-kernel-iommu_groups of Linux),
+//! without the kernel's log. What is not there is left out: no fact is needed to record. A recording carries them in
+//! one line at its head.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// How the line with the facts begins.
+pub const HEAD: &str = "# portolan-facts: ";
+/// How the line begins that ends a recording.
+pub const END: &str = "# portolan-end: ";
+/// Groups and devices beyond these are counted alone, as a machine with thousands has nothing else to say.
+const MOST_GROUPS: usize = 4096;
+
+/// What the machine is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Facts {
+    /// The kernel's release.
+    pub release: String,
+    /// The kernel's command line.
+    pub command_line: String,
+    /// The CPUs' architecture, as Rust calls it.
+    pub architecture: String,
+    /// CPUs that are online.
+    pub cpus: u32,
+    /// What the CPUs call themselves.
+    pub cpu_model: Option<String>,
+    /// Whether the CPUs say that a hypervisor runs below them.
+    pub under_hypervisor: bool,
+    /// IOMMUs, as `/sys/class/iommu` has them.
+    pub iommus: Vec<IommuFacts>,
+    /// Groups by the kind of their domain (`DMA` strict, `DMA-FQ` lazy, `identity`), and how many of each.
+    pub group_kinds: BTreeMap<String, u32>,
+    /// Devices behind the IOMMUs.
+    pub devices: Vec<DeviceFacts>,
+    /// Slots of 2 KiB in the kernel's bounce pool, where debugfs says so.
+    pub swiotlb_slots: Option<u64>,
+}
+
+/// One IOMMU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct IommuFacts {
+    /// The kernel's name for it.
+    pub name: String,
+    /// Its driver, where that can be told.
+    pub kind: IommuKind,
+    /// Registers that sysfs shows: `cap`, `ecap`, `features`, in hexadecimal.
+    pub registers: BTreeMap<String, String>,
+    /// Devices behind it.
+    pub devices: u32,
+}
+
+/// Which IOMMU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum IommuKind {
+    /// Intel's VT-d.
+    Vtd,
+    /// AMD-Vi.
+    AmdVi,
+    /// Arm's SMMUv3.
+    SmmuV3,
+    /// Arm's SMMUv2 and Qualcomm's.
+    SmmuV2,
+    /// Tegra's own.
+    TegraSmmu,
+    /// virtio-iommu.
+    VirtioIommu,
+    /// RISC-V's.
+    RiscV,
+    /// Another one.
+    #[default]
+    #[serde(other)]
+    Other,
+}
+
+/// One device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeviceFacts {
+    /// Its name, as events have it.
+    pub name: String,
+    /// Its group.
+    pub group: u32,
+    /// `vendor:device` of PCI, in hexadecimal.
+    pub id: Option<String>,
+    /// Its driver.
+    pub driver: Option<String>,
+}
+
+impl IommuFacts {
+    /// A register that sysfs shows.
+    pub fn register(&self, name: &str) -> Option<u64> {
+        let digits = self.registers.get(name)?;
+        u64::from_str_radix(digits.trim_start_matches("0x"), 16).ok()
+    }
+}
+
+impl Facts {
+    /// Reads those of the machine whose root folder is `root`.
+    pub fn read(root: &Path) -> Self {
+        let at = |path: &str| root.join(path);
+        let cpuinfo = fs::read_to_string(at("proc/cpuinfo")).unwrap_or_default();
+        let field = |name: &str| {
+            let mut lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
+            let found = lines.find(|(key, _)| key.trim() == name);
+            found.map(|(_, value)| value.trim().to_owned())
+        };
+        let arm = || {
+            Some(format!(
+                "{} {}",
+                field("CPU implementer")?,
+                field("CPU part")?
+            ))
+        };
+        let flags = field("flags").unwrap_or_default();
+        let (group_kinds, devices) = groups(root);
+        Self {
+            release: text(&at("proc/sys/kernel/osrelease")).unwrap_or_default(),
+            command_line: text(&at("proc/cmdline")).unwrap_or_default(),
+            architecture: std::env::consts::ARCH.to_owned(),
+            cpus: text(&at("sys/devices/system/cpu/online")).map_or(0, |list| count(&list)),
+            cpu_model: field("model name").or_else(arm),
+            under_hypervisor: flags.split(' ').any(|flag| flag == "hypervisor"),
+            iommus: entries(&at("sys/class/iommu"))
+                .iter()
+                .map(|path| iommu(path))
+                .collect(),
+            group_kinds,
+            devices,
+            swiotlb_slots: text(&at("sys/kernel/debug/swiotlb/io_tlb_nslabs"))
+                .and_then(|slots| slots.parse().ok()),
+        }
+    }
+
+    /// The line that a recording begins with.
+    ///
+    /// # Errors
+    /// None that a machine's facts bring about.
+    pub fn line(&self) -> serde_json::Result<String> {
+        Ok(format!("{HEAD}{}\n", serde_json::to_string(self)?))
+    }
+
+    /// What a line of a trace says, if it is the line with the facts.
+    ///
+    /// # Errors
+    /// Why such a line cannot be read.
+    pub fn parse(line: &[u8]) -> Option<serde_json::Result<Self>> {
+        Some(serde_json::from_slice(line.strip_prefix(HEAD.as_bytes())?))
+    }
+
+    /// Whether the kernel's streams are strict: `None` where no group says.
+    pub fn is_strict(&self) -> Option<bool> {
+        let of = |kind: &str| self.group_kinds.get(kind).copied().unwrap_or(0);
+        (of("DMA") + of("DMA-FQ") > 0).then(|| of("DMA") > of("DMA-FQ"))
+    }
+}
+
+fn text(path: &Path) -> Option<String> {
+    Some(fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+/// What is in a folder, in the order of names.
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let listed = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = listed.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
+fn name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+/// The name of what a link leads to.
+fn target(link: &Path) -> Option<String> {
+    Some(name(&fs::read_link(link).ok()?))
+}
+
+/// The numbers in a list like `0-3,8`.
+fn count(list: &str) -> u32 {
+    let ranges = list.split(',').filter_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        last.checked_sub(first)?.checked_add(1)
+    });
+    ranges.fold(0, u32::saturating_add)
+}
+
+fn iommu(path: &Path) -> IommuFacts {
+    let name = name(path);
+    let driver = target(&path.join("device/driver")).unwrap_or_default();
+    let of = |start: &str| name.starts_with(start) || driver.starts_with(start);
+    let kind = if path.join("intel-iommu").is_dir() || of("dmar") {
+        IommuKind::Vtd
+    } else if path.join("amd-iommu").is_dir() || of("ivhd") {
+        IommuKind::AmdVi
+    } else if of("smmu3") || of("arm-smmu-v3") {
+        IommuKind::SmmuV3
+    } else if of("smmu.") || of("arm-smmu") {
+        IommuKind::SmmuV2
+    } else if of("tegra-smmu") || of("tegra-mc") {
+        IommuKind::TegraSmmu
+    } else if of("virtio") {
+        IommuKind::VirtioIommu
+    } else if of("riscv-iommu") || of("riscv,iommu") {
+        IommuKind::RiscV
+    } else {
+        IommuKind::Other
+    };
+    let mut registers = BTreeMap::new();
+    for (folder, register) in [
+        ("intel-iommu", "cap"),
+        ("intel-iommu", "ecap"),
+        ("intel-iommu", "version"),
+        ("amd-iommu", "cap"),
+        ("amd-iommu", "features"),
+    ] {
+        if let Some(value) = text(&path.join(folder).join(register)) {
+            registers.insert(register.to_owned(), value);
+        }
+    }
+    IommuFacts {
+        name,
+        kind,
+        registers,
+        devices: entries(&path.join("devices")).len() as u32,
+    }
+}
+
+fn groups(root: &Path) -> (BTreeMap<String, u32>, Vec<DeviceFacts>) {
+    let (mut kinds, mut devices) = (BTreeMap::new(), Vec::new());
+    let groups = entries(&root.join("sys/kernel/iommu_groups"));
+    for group in groups.iter().take(MOST_GROUPS) {
+        if let Some(kind) = text(&group.join("type")) {
+            *kinds.entry(kind).or_insert(0) += 1;
+        }
+        let number = name(group).parse().unwrap_or(0);
+        let room = MOST_GROUPS.saturating_sub(devices.len());
+        let members = entries(&group.join("devices"));
+        devices.extend(members.iter().take(room).map(|device| {
+            let id = |what: &str| {
+                let digits = text(&device.join(what))?;
+                Some(digits.trim_start_matches("0x").to_owned())
+            };
+            DeviceFacts {
+                name: name(device),
+                group: number,
+                id: id("vendor")
+                    .zip(id("device"))
+                    .map(|(vendor, id)| format!("{vendor}:{id}")),
+                driver: target(&device.join("driver")),
+            }
+        }));
+    }
+    (kinds, devices)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machines_facts_come_from_its_files_and_back_from_a_line() {
+        let root = std::env::temp_dir().join(format!("portolan-facts-{}", std::process::id()));
+        let write = |path: &str, text: &str| {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write("proc/sys/kernel/osrelease", "6.12.1\n");
+        write("proc/cmdline", "quiet iommu.strict=1\n");
+        write(
+            "proc/cpuinfo",
+            "model name\t: A CPU\nflags\t\t: fpu hypervisor\n",
+        );
+        write("sys/devices/system/cpu/online", "0-3,8\n");
+        write("sys/class/iommu/dmar0/intel-iommu/cap", "d2008c22260206\n");
+        write("sys/class/iommu/dmar0/devices/0000:00:03.0/x", "");
+        write("sys/kernel/iommu_groups/1/type", "DMA\n");
+        write(
+            "sys/kernel/iommu_groups/1/devices/0000:00:03.0/vendor",
+            "0x1b36\n",
+        );
+        write(
+            "sys/kernel/iommu_groups/1/devices/0000:00:03.0/device",
+            "0x0010\n",
+        );
+        let facts = Facts::read(&root);
+        fs::remove_dir_all(&root).unwrap();
+        assert_eq!((facts.release.as_str(), facts.cpus), ("6.12.1", 5));
+        assert!(facts.under_hypervisor && facts.is_strict() == Some(true));
+        let [unit] = facts.iommus.as_slice() else {
+            panic!("one unit")
+        };
+        assert_eq!((unit.kind, unit.devices), (IommuKind::Vtd, 1));
+        assert_eq!(unit.register("cap"), Some(0xd2_008c_2226_0206));
+        assert_eq!(facts.devices[0].id.as_deref(), Some("1b36:0010"));
+        let line = facts.line().unwrap();
+        let back = Facts::parse(line.trim_end().as_bytes()).unwrap().unwrap();
+        assert_eq!(back, facts);
+        assert!(Facts::parse(b"# portolan-facts: {").unwrap().is_err());
+        assert!(Facts::parse(b"# tracer: nop").is_none());
+    }
+
+    #[test]
+    fn a_machine_without_files_has_no_facts_and_is_none_the_worse() {
+        let facts = Facts::read(Path::new("/nowhere-at-all"));
+        assert_eq!((facts.cpus, facts.is_strict()), (0, None));
+        assert_eq!(count("3-1,x,"), 0);
+    }
+}

@@ -1,0 +1,265 @@
+//! `portolan record`: a trace of a Linux machine's DMA, with the machine's facts at its head.
+//!
+//! An instance of the kernel's tracing records the events that a replay reads, while a command runs or until a
+//! signal; its lines go into a gzip file as they come. Everything is given back: when it ends, on SIGINT, SIGTERM
+//! and SIGHUP, on errors and on panics. After a `kill -9` the instance stays behind without a lock, and the next
+//! recording removes it. `docs/record.md` says what it costs and what it does not see.
+
+mod command;
+mod error;
+mod output;
+#[cfg(test)]
+mod tests;
+mod text;
+mod tracefs;
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use clap::Args;
+use portolan_cli::display::{bytes, grouped};
+use portolan_cli::progress::Progress;
+use portolan_cli::{Outcome, Output};
+use serde::{Deserialize, Serialize};
+
+use crate::facts::{END, Facts};
+use command::{CommandOutput, Signals, Work};
+pub use error::RecordError;
+use output::Destination;
+pub use output::Existing;
+pub use text::text;
+pub use tracefs::{CpuCounts, Events, WANTED};
+use tracefs::{Drained, Instance, Tracefs};
+
+/// KiB of a CPU's buffer if nothing is said, and of all buffers together.
+const BUFFER_KB: u32 = 8 << 10;
+const BUFFERS_KB: u32 = 512 << 10;
+
+/// What to record, and where to.
+#[derive(Debug, Args)]
+pub struct RecordArgs {
+    /// Record for so long; until the command ends, or Ctrl-C, if absent.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    seconds: Option<u64>,
+    /// Record one device alone, by its name below /sys/bus (0000:00:03.0); may be repeated.
+    #[arg(long = "device", value_name = "NAME")]
+    devices: Vec<String>,
+    /// Where to write, gzip; - is standard output.
+    #[arg(short, long, value_name = "FILE", default_value = "portolan-trace.gz")]
+    output: PathBuf,
+    /// Replace FILE if it is there.
+    #[arg(long)]
+    force: bool,
+    /// KiB of the kernel's buffer for each CPU; 8192, and less where CPUs are many, if absent.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(64..=4_194_304))]
+    buffer_kb: Option<u32>,
+    /// Where tracefs is mounted, if not where it usually is.
+    #[arg(long, value_name = "DIR")]
+    tracefs: Option<PathBuf>,
+    /// How the report is printed.
+    #[command(flatten)]
+    pub form: Output,
+    /// Run this, and record until it ends.
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+impl RecordArgs {
+    /// Whether the trace goes to standard output.
+    pub fn is_to_output(&self) -> bool {
+        self.output == Path::new("-")
+    }
+}
+
+/// What was recorded.
+#[derive(Clone, Debug, Serialize)]
+pub struct RecordReport {
+    /// The file, or `-`.
+    pub output: String,
+    /// Lines of events, as many as the kernel says were read.
+    pub events: u64,
+    /// Events that the kernel lost.
+    pub lost_events: u64,
+    /// Bytes of the trace before it was compressed.
+    pub bytes: u64,
+    /// Seconds from the first event's time at the earliest to the last one's at the latest.
+    pub seconds: f64,
+    /// The kernel's own counts, CPU by CPU, of those that had any.
+    pub per_cpu: Vec<CpuCounts>,
+    /// What was asked of the kernel.
+    pub kernel_events: Events,
+    /// How the command ended, if it was not this program that ended it.
+    pub command: Option<String>,
+    /// Instances of killed recorders that were removed.
+    pub removed_instances: usize,
+    /// The machine.
+    pub facts: Facts,
+    #[serde(skip)]
+    outcome: Outcome,
+}
+
+impl RecordReport {
+    /// Whether something was recorded and the command ended well.
+    pub fn outcome(&self) -> Outcome {
+        self.outcome
+    }
+}
+
+/// The last line of a recording, without which its recorder was killed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Ending {
+    /// Lines of events.
+    pub events: u64,
+    /// CPU by CPU.
+    pub per_cpu: Vec<CpuCounts>,
+}
+
+/// Records.
+///
+/// # Errors
+/// [`RecordError`], which says what is wrong and what to do.
+pub fn run(args: &RecordArgs) -> Result<RecordReport, RecordError> {
+    let tracefs = Tracefs::find(args.tracefs.as_deref())?;
+    record(args, &tracefs, Path::new("/"))
+}
+
+/// Whether a bus has a device of this name.
+fn is_device(root: &Path, name: &str) -> bool {
+    let buses = std::fs::read_dir(root.join("sys/bus"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let plain = !name.contains(['/', '"', '\n']);
+    plain
+        && buses
+            .into_iter()
+            .any(|bus| bus.path().join("devices").join(name).exists())
+}
+
+fn record(args: &RecordArgs, tracefs: &Tracefs, root: &Path) -> Result<RecordReport, RecordError> {
+    // Everything that can be wrong with what was asked for, before anything is changed.
+    let devices = &args.devices;
+    if let Some(device) = devices.iter().find(|device| !is_device(root, device)) {
+        return Err(RecordError::UnknownDevice(device.clone()));
+    }
+    let events = tracefs.events(devices)?;
+    let existing = match args.force {
+        true => Existing::Replace,
+        false => Existing::Keep,
+    };
+    let facts = Facts::read(root);
+    let mut output = Destination::open(&args.output, existing)?;
+    let head = facts.line().map_err(std::io::Error::from)?;
+    output.write(head.as_bytes())?;
+    let signals = Signals::take()?;
+
+    let (instance, removed_instances) = tracefs.instance()?;
+    let restore = Restore::on_panic(instance.path());
+    let most = BUFFERS_KB / facts.cpus.max(1);
+    let buffer_kb = args
+        .buffer_kb
+        .unwrap_or_else(|| BUFFER_KB.min(most).max(64));
+    instance.start(&events, buffer_kb)?;
+    let began = Instant::now();
+    let to = match args.is_to_output() {
+        true => CommandOutput::ToErrors,
+        false => CommandOutput::Ours,
+    };
+    let mut work = Work::start(&args.command, args.seconds, to)?;
+    let mut written = Written::default();
+    while !work.is_over(&signals)? {
+        written.take(&instance, &mut output)?;
+    }
+    instance.stop()?;
+    let seconds = began.elapsed().as_secs_f64();
+    while written.take(&instance, &mut output)? == Drained::Part {}
+    let per_cpu = instance.counts();
+    let status = work.end()?;
+    instance.finish()?;
+    drop(restore);
+
+    let lost = |counts: &CpuCounts| counts.overrun.saturating_add(counts.dropped);
+    let ending = Ending {
+        events: written.events,
+        per_cpu: per_cpu.clone(),
+    };
+    let line = serde_json::to_string(&ending).map_err(std::io::Error::from)?;
+    output.write(format!("{END}{line}\n").as_bytes())?;
+    output.finish()?;
+    let well = written.events > 0 && status.is_none_or(|status| status.success());
+    Ok(RecordReport {
+        output: args.output.display().to_string(),
+        events: written.events,
+        lost_events: per_cpu.iter().map(lost).fold(0, u64::saturating_add),
+        bytes: written.bytes,
+        seconds,
+        per_cpu: per_cpu
+            .into_iter()
+            .filter(|counts| counts.read + lost(counts) > 0)
+            .collect(),
+        kernel_events: events,
+        command: status.map(|status| status.to_string()),
+        removed_instances,
+        facts,
+        outcome: Outcome::of(well),
+    })
+}
+
+/// What went into the file so far.
+#[derive(Default)]
+struct Written {
+    batch: Vec<u8>,
+    events: u64,
+    bytes: u64,
+    progress: Option<Progress>,
+}
+
+impl Written {
+    /// Takes a batch out of the kernel's buffers.
+    fn take(
+        &mut self,
+        instance: &Instance,
+        output: &mut Destination,
+    ) -> Result<Drained, RecordError> {
+        let drained = instance.drain(&mut self.batch)?;
+        output.write(&self.batch)?;
+        self.bytes += self.batch.len() as u64;
+        // Beside events there are the kernel's own lines about those that it lost.
+        let lines = self.batch.split_inclusive(|byte| *byte == b'\n');
+        self.events += lines.filter(|line| !line.starts_with(b"CPU:")).count() as u64;
+        let progress = self.progress.get_or_insert_with(Progress::unbounded);
+        let (events, size) = (self.events, self.bytes);
+        progress.say(|| {
+            format!(
+                "{} events, {}; Ctrl-C ends it",
+                grouped(events),
+                bytes(size)
+            )
+        });
+        Ok(drained)
+    }
+}
+
+/// Has a panic remove the instance, also where a panic ends the program at once.
+struct Restore;
+
+impl Restore {
+    fn on_panic(instance: &Path) -> Self {
+        let (instance, told) = (instance.to_owned(), std::panic::take_hook());
+        std::panic::set_hook(Box::new(move |panic| {
+            let _ = tracefs::remove(&instance, |path| std::fs::remove_dir(path));
+            told(panic);
+        }));
+        Self
+    }
+}
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            // The one before it was the default's: this program sets no other.
+            drop(std::panic::take_hook());
+        }
+    }
+}

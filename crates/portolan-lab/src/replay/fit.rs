@@ -1,0 +1,278 @@
+//! The machine profile for a recorded machine, and how sure that choice is.
+//!
+//! A profile is a published machine with its prices. Of the recorded one the facts say which IOMMU it has, what it can
+//! do, and how many CPUs there are; its prices nobody measured. So a profile is chosen by the facts and has as many
+//! CPUs as they say; where the unit's registers differ from the profile's that is said, and so is what is guessed.
+
+use anyhow::Result;
+use portolan::dma::Stage;
+use portolan::inval::{Caching, Walker};
+use portolan_model::profile::Profile;
+use serde::Serialize;
+
+use super::DEFAULT_MACHINE;
+use crate::facts::{Facts, IommuFacts, IommuKind};
+use crate::linux::stage_of;
+
+/// VT-d, 11.4.2 (CAP_REG): caching mode, page-selective invalidation.
+const CAP_CM: u64 = 1 << 7;
+/// VT-d, 11.4.3 (ECAP_REG): scalable mode, first-stage translation, coherent walks.
+const ECAP_SMTS: u64 = 1 << 43;
+const ECAP_FSTS: u64 = 1 << 47;
+const ECAP_C: u64 = 1;
+/// What Arm and HiSilicon call themselves, and NVIDIA's Grace (Neoverse V2).
+const GRACE: &str = "0x41 0xd4f";
+const HISILICON: &str = "0x48 ";
+
+/// How far the profile is the recorded machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sureness {
+    /// It stands for this very kind of machine.
+    Sure,
+    /// The same kind of IOMMU; prices are another machine's.
+    Fitted,
+    /// No profile has this IOMMU, or there is none: what it would cost on that machine.
+    Guessed,
+}
+
+/// A profile that was chosen by the facts in a recording.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Choice {
+    /// How sure.
+    pub sureness: Sureness,
+    /// What the facts said, and is used.
+    pub matched: Vec<String>,
+    /// What is the profile's, and may be otherwise there.
+    pub guessed: Vec<String>,
+    /// The kernel's policy while it was recorded, if its groups say: `strict` or `lazy`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recorded_under: Option<&'static str>,
+}
+
+/// What is known of a machine before its numbers are looked at.
+struct Kind {
+    profile: &'static str,
+    sureness: Sureness,
+    matched: String,
+    guessed: Vec<String>,
+}
+
+/// The profile for the machine that `facts` are about, with what they say of its unit.
+///
+/// # Errors
+/// If a built-in profile cannot be read, which a test rules out.
+pub fn fit(facts: &Facts) -> Result<(Profile, Choice)> {
+    let unit = facts.iommus.iter().max_by_key(|unit| unit.devices);
+    let kind = kind(facts, unit);
+    let profile = Profile::by_name(kind.profile)?;
+    let mut choice = Choice {
+        sureness: kind.sureness,
+        matched: vec![kind.matched],
+        guessed: kind.guessed,
+        recorded_under: facts.is_strict().map(|strict| match strict {
+            true => "strict",
+            false => "lazy",
+        }),
+    };
+    choice
+        .guessed
+        .push(format!("prices are those of {}", profile.title()));
+    if let Some(unit) = unit {
+        registers(unit, &profile, &mut choice);
+    }
+    match facts.cpus {
+        0 => choice.guessed.push(format!("{} CPUs", profile.cpus())),
+        cpus => choice.matched.push(format!("{cpus} CPUs")),
+    }
+    let cpus = Some(facts.cpus).filter(|cpus| *cpus > 0);
+    let cpus = cpus.unwrap_or(profile.cpus());
+    Ok((profile.with_cpus(cpus), choice))
+}
+
+/// The profile by the kind of the IOMMU that most devices are behind.
+fn kind(facts: &Facts, unit: Option<&IommuFacts>) -> Kind {
+    let model = facts.cpu_model.as_deref().unwrap_or("");
+    let named = |what: &str, unit: &IommuFacts| format!("{what} ({})", unit.name);
+    let of = |profile, sureness, matched, guessed: &[&str]| Kind {
+        profile,
+        sureness,
+        matched,
+        guessed: guessed.iter().map(|guess| (*guess).to_owned()).collect(),
+    };
+    let Some(unit) = unit else {
+        let none = "no IOMMU is in use there: this is what one would cost".to_owned();
+        return of(DEFAULT_MACHINE, Sureness::Guessed, none, &["the IOMMU"]);
+    };
+    match unit.kind {
+        IommuKind::Vtd if facts.under_hypervisor => of(
+            "spr-vm",
+            Sureness::Fitted,
+            named("VT-d, played by a hypervisor", unit),
+            &["what an exit costs"],
+        ),
+        IommuKind::Vtd => of(DEFAULT_MACHINE, Sureness::Fitted, named("VT-d", unit), &[]),
+        IommuKind::SmmuV3 if model == GRACE => of(
+            "grace",
+            Sureness::Sure,
+            named("SMMUv3 of a Neoverse V2", unit),
+            &[],
+        ),
+        IommuKind::SmmuV3 if model.starts_with(HISILICON) => of(
+            "kunpeng920",
+            Sureness::Sure,
+            named("SMMUv3 of HiSilicon", unit),
+            &[],
+        ),
+        IommuKind::SmmuV3 => of(
+            "grace",
+            Sureness::Fitted,
+            named("SMMUv3", unit),
+            &["invalidation by range"],
+        ),
+        IommuKind::SmmuV2 => of("sm8150", Sureness::Fitted, named("SMMUv2", unit), &[]),
+        IommuKind::TegraSmmu => of("tegra210", Sureness::Sure, named("Tegra's SMMU", unit), &[]),
+        IommuKind::AmdVi | IommuKind::VirtioIommu | IommuKind::RiscV | IommuKind::Other => of(
+            DEFAULT_MACHINE,
+            Sureness::Guessed,
+            format!("{} is of a kind that no profile has", unit.name),
+            &["the IOMMU, its tables and its commands"],
+        ),
+    }
+}
+
+/// What the registers of a unit of VT-d say, and where the profile is otherwise.
+fn registers(unit: &IommuFacts, profile: &Profile, choice: &mut Choice) {
+    let registers = unit.register("cap").zip(unit.register("ecap"));
+    let (IommuKind::Vtd, Some((cap, ecap))) = (unit.kind, registers) else {
+        return;
+    };
+    let has = |register: u64, bits: u64| register & bits == bits;
+    let mut note = |fact: &str, same: bool| match same {
+        true => choice.matched.push(fact.to_owned()),
+        false => choice.guessed.push(format!(
+            "what is the profile's although that unit has {fact}"
+        )),
+    };
+    let first = stage_of(profile) == Some(Stage::First);
+    match has(ecap, ECAP_SMTS | ECAP_FSTS) {
+        true => note("first-stage tables", first),
+        false => note("second-stage tables alone", !first),
+    }
+    let caps = profile.capabilities();
+    match has(cap, CAP_CM) {
+        true => note("caching mode", caps.caching == Caching::NotPresentToo),
+        false => note("no caching mode", caps.caching == Caching::PresentOnly),
+    }
+    match has(ecap, ECAP_C) {
+        true => note("walks that snoop", caps.walker == Walker::Coherent),
+        false => note(
+            "walks that do not snoop",
+            caps.walker == Walker::NonCoherent,
+        ),
+    }
+}
+
+/// The choice in sentences.
+pub fn sentences(choice: &Choice, machine: &str) -> String {
+    let how = match choice.sureness {
+        Sureness::Sure => "stands for this kind of machine",
+        Sureness::Fitted => "is the nearest that is known, fitted",
+        Sureness::Guessed => "is a guess",
+    };
+    let under = choice.recorded_under.map_or(String::new(), |policy| {
+        format!(" Linux was {policy} while it was recorded.")
+    });
+    format!(
+        "Chosen by what the recording says of its machine: {machine} {how}. Known: {}. Guessed: {}.{under} --machine \
+         names another.\n\n",
+        choice.matched.join("; "),
+        choice.guessed.join("; "),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vtd(cap: u64, ecap: u64) -> IommuFacts {
+        let registers = [("cap", cap), ("ecap", ecap)];
+        IommuFacts {
+            name: "dmar0".to_owned(),
+            kind: IommuKind::Vtd,
+            registers: registers
+                .map(|(name, value)| (name.to_owned(), format!("{value:x}")))
+                .into(),
+            devices: 3,
+        }
+    }
+
+    #[test]
+    fn the_unit_with_most_devices_decides_and_its_registers_count() {
+        let idle = IommuFacts {
+            kind: IommuKind::AmdVi,
+            ..IommuFacts::default()
+        };
+        let facts = Facts {
+            cpus: 6,
+            iommus: vec![idle, vtd(CAP_CM, ECAP_C)],
+            ..Facts::default()
+        };
+        let (profile, choice) = fit(&facts).unwrap();
+        assert_eq!((profile.name(), profile.cpus()), (DEFAULT_MACHINE, 6));
+        assert!(
+            choice
+                .matched
+                .contains(&"second-stage tables alone".to_owned())
+        );
+        assert!(
+            choice
+                .guessed
+                .iter()
+                .any(|guess| guess.ends_with("caching mode"))
+        );
+        assert_eq!(choice.sureness, Sureness::Fitted);
+        let virtual_one = Facts {
+            under_hypervisor: true,
+            ..facts
+        };
+        assert_eq!(fit(&virtual_one).unwrap().0.name(), "spr-vm");
+    }
+
+    #[test]
+    fn what_no_profile_has_is_guessed_and_said() {
+        let (profile, choice) = fit(&Facts::default()).unwrap();
+        assert_eq!(choice.sureness, Sureness::Guessed);
+        assert_eq!(profile, Profile::by_name(DEFAULT_MACHINE).unwrap());
+        let text = sentences(&choice, profile.name());
+        assert!(
+            text.contains("is a guess") && text.contains("no IOMMU"),
+            "{text}"
+        );
+        let amd = IommuFacts {
+            kind: IommuKind::AmdVi,
+            ..vtd(0, 0)
+        };
+        let facts = Facts {
+            iommus: vec![amd],
+            ..Facts::default()
+        };
+        assert_eq!(fit(&facts).unwrap().1.sureness, Sureness::Guessed);
+    }
+
+    #[test]
+    fn a_machine_that_is_known_is_sure() {
+        let unit = IommuFacts {
+            kind: IommuKind::SmmuV3,
+            ..IommuFacts::default()
+        };
+        let facts = Facts {
+            cpu_model: Some(GRACE.to_owned()),
+            iommus: vec![unit],
+            cpus: 144,
+            ..Facts::default()
+        };
+        let (profile, choice) = fit(&facts).unwrap();
+        assert_eq!((profile.name(), choice.sureness), ("grace", Sureness::Sure));
+    }
+}
