@@ -237,7 +237,7 @@ fn examples(root: &Path) -> Outcome {
         Outcome::Pass => {}
         other => return other,
     }
-    all(["tables", "acpi", "card"].map(|name| built(root, &format!("examples/{name}"))))
+    all(["tables", "acpi", "card", "smallest"].map(|name| built(root, &format!("examples/{name}"))))
 }
 
 /// Runs them one after the other, as far as they end well.

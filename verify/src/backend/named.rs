@@ -197,20 +197,3 @@ impl FromStr for BackendGroup {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_read_back() {
-        for one in BackendName::ALL {
-            assert_eq!(one.as_str().parse(), Ok(*one));
-        }
-        let all: BackendGroup = "model".parse().expect("the model");
-        assert_eq!(all.members, BackendName::of_kind("model"));
-        let all: BackendGroup = "qemu".parse().expect("QEMU");
-        assert!(all.members.contains(&BackendName::QemuVirtio));
-        assert!("linux".parse::<BackendGroup>().is_err());
-    }
-}

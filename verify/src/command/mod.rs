@@ -155,14 +155,3 @@ fn run_torture(args: &TortureArgs) -> Result<Outcome> {
     };
     Ok(Outcome::of(holds))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_command_line_is_consistent() {
-        use clap::CommandFactory;
-        Cli::command().debug_assert();
-    }
-}

@@ -1,0 +1,40 @@
+//! The smallest program: a platform of one's own, firmware's table, and a buffer that a card fills.
+mod kernel;
+
+use core::{alloc::Layout, ptr::NonNull};
+use kernel::{CARD, Kernel, Packet};
+use portolan::addr::{PhysAddr, PhysRange};
+use portolan::{dma::Direction, platform::Nanos, platform::Platform};
+use portolan_hw::topology::{Options, Topology};
+
+// SAFETY: the kernel hands out each block once, and `mapped` is where its page tables map it.
+unsafe impl Platform for Kernel {
+    type Word = core::sync::atomic::AtomicU64;
+    type Lock<T: Send> = portolan::platform::SpinLock<T>;
+    type Registers = kernel::Registers;
+    fn now(&self) -> Nanos {
+        self.time()
+    }
+    fn alloc(&self, layout: Layout) -> Option<PhysAddr> {
+        self.frames(layout)
+    }
+    unsafe fn free(&self, at: PhysAddr, layout: Layout) {
+        self.take_back(at, layout);
+    }
+    unsafe fn virt(&self, at: PhysAddr) -> NonNull<u8> {
+        self.mapped(at)
+    }
+    fn registers(&self, window: PhysRange) -> Option<kernel::Registers> {
+        self.device(window)
+    }
+}
+
+fn main() -> Result<(), Box<dyn core::error::Error>> {
+    let (kernel, tables) = kernel::boot();
+    let iommus = Topology::from_acpi([&tables[..]])?.enable(kernel, Options::default())?;
+    let card = iommus.device(CARD)?;
+    let rx = card.map(Packet, Direction::FromDevice)?;
+    // ... the card writes to rx.iova(), and interrupts ...
+    let _packet = rx.unmap()?;
+    Ok(())
+}
