@@ -48,6 +48,12 @@ fn packet() -> Packet {
     Packet(PhysRange::from_len(PhysAddr::new(0x1234_5000), 0x1000).expect("a range"))
 }
 
+#[test]
+fn the_smallest_program_has_forty_lines() {
+    let program = include_str!("../../examples/smallest/main.rs");
+    assert!(program.lines().count() <= 40);
+}
+
 /// What a driver does. Its types name the platform and the buffer, and nothing else.
 fn driver<P: Platform>(device: &Device<P>, reaches: impl Fn(Iova) -> Option<u64>) {
     let rx: Mapping<P, Packet> = device
