@@ -25,13 +25,13 @@ pub enum AcpiError {
     /// Firmware points at something that is no memory.
     #[error("there is no memory at {at}")]
     NoMemory {
-        /// Where.
+        /// The address of the table.
         at: PhysAddr,
     },
     /// What should be the root pointer is none.
     #[error("there is no root pointer at {at}")]
     NoRoot {
-        /// Where.
+        /// The address of the table.
         at: PhysAddr,
     },
     /// The root table is damaged.

@@ -33,7 +33,7 @@ pub struct Advice {
 pub struct Default {
     /// `strict`, `deferred` or `lazy`.
     pub policy: &'static str,
-    /// Why.
+    /// The reason for the policy, as a sentence.
     pub reason: &'static str,
 }
 

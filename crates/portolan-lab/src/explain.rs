@@ -119,7 +119,7 @@ pub struct Row {
     pub exits: &'static str,
     /// `strict`, `deferred` or `lazy`.
     pub policy: &'static str,
-    /// Why.
+    /// The reason for the decision, as a sentence.
     pub reason: &'static str,
 }
 

@@ -37,7 +37,7 @@ pub enum ReclaimError {
     /// Part of it is pinned.
     #[error("{iova} is pinned")]
     Pinned {
-        /// Where.
+        /// The address at which the guest has no memory.
         iova: Iova,
     },
     /// Devices may still reach it; it stays.

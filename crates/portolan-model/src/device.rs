@@ -14,7 +14,7 @@ pub struct Reached {
     pub iova: Iova,
     /// Where in memory.
     pub pa: PhysAddr,
-    /// How.
+    /// The kind of access.
     pub access: AccessKind,
 }
 

@@ -92,7 +92,7 @@ pub enum Violation {
     },
     /// Accessed a register with a width or at an offset that it does not have.
     BadAccess {
-        /// Where.
+        /// The offset of the register, in bytes.
         offset: usize,
     },
 }
@@ -112,13 +112,13 @@ pub struct Piece {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 #[error("{access:?} of {iova} by stream {} was refused with {code:#x}", stream.get())]
 pub struct DmaFault {
-    /// Who.
+    /// The stream of the device that reads or writes.
     pub stream: StreamId,
     /// In which address space, if it said.
     pub pasid: Option<Pasid>,
-    /// Where.
+    /// The address of the access.
     pub iova: Iova,
-    /// How.
+    /// The kind of access.
     pub access: AccessKind,
     /// The architecture's number for why: an SMMUv3 event, a VT-d fault reason. Zero where the
     /// access is refused without a record.

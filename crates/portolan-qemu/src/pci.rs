@@ -62,7 +62,7 @@ pub enum PciError {
     Absent {
         /// What is missing.
         what: &'static str,
-        /// Where.
+        /// The function whose window it is.
         at: FunctionId,
     },
 }

@@ -22,7 +22,7 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("no {bytes} aligned bytes of guest RAM at {address}")]
 pub struct OutsideRam {
-    /// Where.
+    /// The first byte's address.
     pub address: PhysAddr,
     /// How much.
     pub bytes: u64,

@@ -80,7 +80,7 @@ pub enum Serves {
 /// Whether all root ports of a segment report translation services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ports {
-    /// All.
+    /// Every root port of the segment.
     All,
     /// Those in the scopes.
     Named,
@@ -115,7 +115,7 @@ pub struct Reserved<'a> {
 /// Root ports that pass translation requests on (8.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RootPorts<'a> {
-    /// Which.
+    /// Whether every root port of the segment passes them on, or those in the scopes.
     pub ports: Ports,
     /// The segment.
     pub segment: Segment,

@@ -82,13 +82,13 @@ pub enum CounterError {
     /// No free counter of the unit's counts that, or of one device.
     #[error("no free hardware counter counts {event:?}")]
     Event {
-        /// What.
+        /// The event that the unit does not count.
         event: Event,
     },
     /// The unit has no such stream.
     #[error("no stream {} behind this unit", stream.get())]
     NoSuchStream {
-        /// Which.
+        /// The stream that the counter cannot name.
         stream: StreamId,
     },
     /// It is another unit's.

@@ -94,7 +94,7 @@ pub enum StallOrFault {
     Stalled {
         /// For this, and its answer.
         request: RawPageRequest,
-        /// Why.
+        /// The fault of that transaction.
         fault: FaultRecord,
     },
 }

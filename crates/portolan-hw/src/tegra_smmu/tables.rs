@@ -16,7 +16,7 @@ const RUNS: usize = 16;
 #[derive(Debug, Default)]
 #[allow(clippy::large_enum_variant)] // There is one for each unit, and noting must not allocate.
 pub(super) enum Stale {
-    /// None.
+    /// No line.
     #[default]
     Nothing,
     /// These.

@@ -98,7 +98,7 @@ pub(super) enum Ending {
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InterruptEntries {
-    /// All.
+    /// Every translation.
     All,
     /// `2^lg2_count` entries, among them `index`; the first is a multiple of that number.
     Some {

@@ -112,7 +112,7 @@ pub struct GroupReport {
 pub struct RemarkReport {
     /// Whether something is wrong.
     pub wrong: bool,
-    /// What.
+    /// The remark, as a sentence.
     pub text: String,
 }
 

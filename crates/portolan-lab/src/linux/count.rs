@@ -22,7 +22,7 @@ pub struct LinuxReport {
     pub asked: String,
     /// What it does: `strict` or `lazy`.
     pub policy: String,
-    /// Why.
+    /// The reason, as a sentence.
     pub reason: String,
     /// Whether the unit reports caching mode: `on` or `off`.
     pub caching_mode: String,

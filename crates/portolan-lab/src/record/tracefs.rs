@@ -123,7 +123,7 @@ pub struct Events {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CpuCounts {
-    /// Which.
+    /// The CPU whose buffer it is.
     pub cpu: u32,
     /// Events that were read.
     pub read: u64,

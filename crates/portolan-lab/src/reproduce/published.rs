@@ -169,7 +169,7 @@ pub enum Direction4K {
 }
 
 impl Direction4K {
-    /// Both.
+    /// Reading and writing.
     pub const ALL: [Self; 2] = [Self::Read, Self::Write];
 
     /// The name in the published table and in reports.
@@ -191,7 +191,7 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    /// Both.
+    /// The kernel before the change and after it.
     pub const ALL: [Self; 2] = [Self::Vanilla, Self::Optimized];
 
     /// The name in the published table and in reports.

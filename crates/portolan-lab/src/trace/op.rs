@@ -20,7 +20,7 @@ pub enum Direction {
     ToDevice,
     /// The device writes.
     FromDevice,
-    /// Both.
+    /// The device reads and writes.
     Both,
     /// Neither.
     None,
@@ -93,7 +93,7 @@ pub enum OpKind<'r> {
     },
     /// The end of a map.
     Unmap {
-        /// Which.
+        /// The mapping that is unmapped.
         id: MapId,
         /// Streaming or coherent.
         class: Class,

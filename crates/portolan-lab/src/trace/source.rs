@@ -24,7 +24,7 @@ pub enum OpenError {
     File {
         /// Which file.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         error: io::Error,
     },
     /// Nothing in it.

@@ -40,7 +40,7 @@ pub use userfault::{MadeBy, Told, UserFaultError, UserFaults};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("no {bytes} aligned bytes of host memory at {address}")]
 pub struct OutsideMemory {
-    /// Where.
+    /// The first byte's address.
     pub address: PhysAddr,
     /// How much.
     pub bytes: u64,

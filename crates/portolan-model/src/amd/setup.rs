@@ -141,7 +141,7 @@ impl AmdEvent {
         (self.words[0] >> 60) as u32
     }
 
-    /// Whose.
+    /// The device of the record.
     pub fn device(&self) -> u16 {
         self.words[0] as u16
     }

@@ -50,7 +50,7 @@ pub enum Reach {
     Range(InvalTag, IovaRange),
     /// Those of a context.
     Context(InvalTag),
-    /// All.
+    /// Every entry.
     All,
 }
 

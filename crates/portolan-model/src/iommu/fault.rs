@@ -15,7 +15,7 @@ pub struct Fault {
     pub iova: Iova,
     /// Read or write.
     pub access: AccessKind,
-    /// Why.
+    /// The reason for the fault.
     pub kind: FaultKind,
 }
 

@@ -16,12 +16,12 @@ pub struct RiscvFault {
 }
 
 impl RiscvFault {
-    /// Why.
+    /// The cause of the record.
     pub fn cause(&self) -> u32 {
         (self.words[0] & 0xfff) as u32
     }
 
-    /// Whose.
+    /// The device of the record.
     pub fn device(&self) -> u32 {
         (self.words[0] >> 40) as u32
     }

@@ -188,7 +188,7 @@ impl EventRecord {
         (self.words[0] & 0xff) as u32
     }
 
-    /// Whose.
+    /// The stream of the record.
     pub fn stream(&self) -> u32 {
         (self.words[0] >> 32) as u32
     }

@@ -188,12 +188,12 @@ pub struct VtdFault {
 }
 
 impl VtdFault {
-    /// Why.
+    /// The fault reason of the record.
     pub fn reason(&self) -> u8 {
         (self.words[1] >> 32) as u8
     }
 
-    /// Whose.
+    /// The source of the record.
     pub fn source(&self) -> u16 {
         self.words[1] as u16
     }

@@ -19,13 +19,13 @@ pub enum FaultError {
     /// No region has that address.
     #[error("no memory is registered at {iova}")]
     NoRegion {
-        /// Where.
+        /// The address that faulted.
         iova: Iova,
     },
     /// The region does not allow it.
     #[error("{wanted:?} at {iova} where {allowed:?} is allowed")]
     Denied {
-        /// Where.
+        /// The address that faulted.
         iova: Iova,
         /// What was wanted.
         wanted: Access,
@@ -35,7 +35,7 @@ pub enum FaultError {
     /// No such address space.
     #[error("no address space is registered for {pasid:?}", pasid = pasid.map(crate::addr::Pasid::get))]
     NoSpace {
-        /// Which.
+        /// The PASID that no address space has.
         pasid: Option<crate::addr::Pasid>,
     },
     /// The owner could not.
@@ -44,9 +44,9 @@ pub enum FaultError {
     /// The owner handed over no memory, or less than a granule.
     #[error("the owner of {iova} handed over {bytes} bytes")]
     Short {
-        /// Where.
+        /// The address that faulted.
         iova: Iova,
-        /// How much.
+        /// The bytes that the pager handed over.
         bytes: u64,
     },
     /// More may not be mapped.
@@ -55,21 +55,21 @@ pub enum FaultError {
     /// Memory was taken back again and again before it could be mapped.
     #[error("{iova} was taken back {times} times before it could be mapped")]
     Contended {
-        /// Where.
+        /// The address that faulted.
         iova: Iova,
-        /// How often.
+        /// How often the memory was taken back meanwhile.
         times: u32,
     },
     /// Another CPU took memory back around it, or paid what the fault needs, for too long.
     #[error("another CPU was at work around {iova} for too long")]
     Busy {
-        /// Where.
+        /// The address that faulted.
         iova: Iova,
     },
     /// What was mapped there before may still be reached, since the hardware did not complete.
     #[error("{iova} is not quiet")]
     NotQuiet {
-        /// Where.
+        /// The address that faulted.
         iova: Iova,
     },
     /// The domain refused.
@@ -87,22 +87,22 @@ pub enum InvalidateError {
     /// Part of it is pinned. Nothing was done.
     #[error("{pinned} is pinned")]
     Pinned {
-        /// Which part.
+        /// The part of the range that is pinned.
         pinned: IovaRange,
     },
     /// The domain did not unmap.
     #[error("{range} was not unmapped: {error}")]
     Unmap {
-        /// Which part.
+        /// The part of the range that is still mapped.
         range: IovaRange,
-        /// Why.
+        /// The reason that the domain gave.
         error: UnmapFailed,
     },
     /// Another CPU takes memory back there, or maps, or pays what has to be paid before, and did not
     /// finish in time. Nothing is wrong with the hardware.
     #[error("another CPU was at work in {range} for {waited} ns", waited = waited.get())]
     Busy {
-        /// Where.
+        /// The range that is to be taken back.
         range: IovaRange,
         /// How long it was waited for.
         waited: Nanos,
@@ -144,31 +144,31 @@ pub enum RegionError {
     /// It does not begin and end at the granule, or a part to be pinned does not.
     #[error("{range} is not whole granules")]
     Unaligned {
-        /// Which.
+        /// The range that was asked for.
         range: IovaRange,
     },
     /// The domain cannot map these addresses.
     #[error("{range} is not an address range of the domain")]
     OutOfRange {
-        /// Which.
+        /// The range that was asked for.
         range: IovaRange,
     },
     /// A region lies there, or a part to be pinned overlaps another or lies outside.
     #[error("{range} overlaps, or is outside")]
     Overlaps {
-        /// Which.
+        /// The range that was asked for.
         range: IovaRange,
     },
     /// The domain cannot grant the access.
     #[error("the domain cannot grant {access:?}")]
     Access {
-        /// Which.
+        /// The access that was asked for.
         access: Access,
     },
     /// No memory for the region's own records.
     #[error("no memory for the records of a region of {slots} slots")]
     NoMemory {
-        /// How many.
+        /// The slots that the region would have.
         slots: u64,
     },
     /// The owner could not pin.
@@ -177,9 +177,9 @@ pub enum RegionError {
     /// The owner handed over no memory, or less than a granule.
     #[error("the owner of {iova} handed over {bytes} bytes")]
     Short {
-        /// Where.
+        /// The address that faulted.
         iova: Iova,
-        /// How much.
+        /// The bytes that the pager handed over.
         bytes: u64,
     },
     /// More may not be pinned or mapped.
@@ -206,7 +206,7 @@ pub enum RemoveError {
     /// There is none that begins there.
     #[error("no region begins at {start}")]
     NoRegion {
-        /// Where.
+        /// The first address that was asked for.
         start: Iova,
     },
     /// Devices may still reach it. It serves no fault any more, and can be removed again later.

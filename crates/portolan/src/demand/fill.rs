@@ -17,11 +17,11 @@ use crate::table::Access;
 /// What a device wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Who.
+    /// The stream, and PASID, of the device that asks.
     pub who: Requester,
-    /// Where.
+    /// The address that faulted.
     pub iova: Iova,
-    /// What for.
+    /// The access that the device wants.
     pub access: Access,
 }
 

@@ -16,25 +16,25 @@ pub enum PopulateError {
     /// The owner has nothing there.
     #[error("the owner has no memory at {iova}")]
     Absent {
-        /// Where.
+        /// The address that the pager was asked for.
         iova: Iova,
     },
     /// The owner does not let devices do that.
     #[error("the owner does not allow that at {iova}")]
     Denied {
-        /// Where.
+        /// The address that the pager was asked for.
         iova: Iova,
     },
     /// The owner has none left.
     #[error("the owner has no memory left for {iova}")]
     OutOfMemory {
-        /// Where.
+        /// The address that the pager was asked for.
         iova: Iova,
     },
     /// It was there and cannot be read any more.
     #[error("memory at {iova} is broken")]
     Broken {
-        /// Where.
+        /// The address that the pager was asked for.
         iova: Iova,
     },
 }

@@ -75,7 +75,7 @@ impl CopyWhen {
 pub struct Copying {
     /// Where copies lie.
     pub pool: Arc<dyn BouncePool>,
-    /// When.
+    /// The mappings that are copied.
     pub when: CopyWhen,
     /// What is in a copy that the device only writes.
     pub fill: Fill,
@@ -208,7 +208,7 @@ pub(super) struct Spares<P: Cpus> {
 const SPARES: usize = 32;
 
 impl<P: Cpus> Spares<P> {
-    /// None.
+    /// No spare yet.
     pub fn new() -> Self {
         let list = Guarded::new(None);
         Self { list }

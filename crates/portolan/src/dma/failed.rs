@@ -18,7 +18,7 @@ use core::fmt;
 /// ```
 #[must_use = "it holds what was handed in"]
 pub struct Failed<T, E> {
-    /// Why.
+    /// The reason for the failure.
     pub error: E,
     /// What was handed in, as it is now.
     pub value: T,

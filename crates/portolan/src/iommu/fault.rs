@@ -34,7 +34,7 @@ pub enum FaultReason {
     Interrupt {
         /// The index that it named, if it named one.
         index: Option<u16>,
-        /// Why.
+        /// The reason that the unit recorded.
         refusal: InterruptRefusal,
     },
     /// Another, by the unit's own code.
@@ -62,15 +62,15 @@ pub enum InterruptRefusal {
 /// One refused access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FaultRecord {
-    /// Who.
+    /// The stream of the device that made the access.
     pub stream: StreamId,
-    /// In which of its address spaces, if it said.
+    /// The PASID of the access, if the device sent one.
     pub pasid: Option<Pasid>,
-    /// Where, if the reason has an address; units may round it down to a page.
+    /// The address of the access, if the reason has one; units may round it down to a page.
     pub iova: Option<Iova>,
-    /// How, if known.
+    /// The kind of access, if the unit recorded it.
     pub access: Option<FaultAccess>,
-    /// Why.
+    /// The reason that the unit recorded.
     pub reason: FaultReason,
 }
 

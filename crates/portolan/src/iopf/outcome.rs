@@ -20,17 +20,17 @@ pub enum Taken {
     Ignored,
     /// Its group is refused, and is told so with its last request, or in time.
     RefusedPart {
-        /// Why.
+        /// The reason for the refusal.
         cause: Cause,
     },
     /// Its group was answered; from [`Dispatcher::queue`](super::Dispatcher::queue), it will be by
     /// the next [`Dispatcher::serve`](super::Dispatcher::serve).
     Refused {
-        /// Whom.
+        /// The group that the response is for.
         to: ReplyTo,
-        /// With what.
+        /// The response that the group gets.
         response: Response,
-        /// Why.
+        /// The reason for the refusal.
         cause: Cause,
     },
 }
@@ -40,14 +40,14 @@ pub enum Taken {
 pub enum Served {
     /// It got this response.
     Answered {
-        /// Whom.
+        /// The group that the response is for.
         to: ReplyTo,
-        /// With what.
+        /// The response that the group gets.
         response: Response,
     },
     /// It had got another response before its handler was done.
     Overtaken {
-        /// Whom.
+        /// The group that the response is for.
         to: ReplyTo,
     },
 }
@@ -59,15 +59,15 @@ pub enum RegisterError {
     /// Somebody has registered it, or its unregistering has not ended.
     #[error("{stream:?} has a handler for {pasid:?} already")]
     Taken {
-        /// Whose.
+        /// The stream whose address space it is.
         stream: StreamId,
-        /// Which.
+        /// The PASID of the address space; none for requests without one.
         pasid: Option<Pasid>,
     },
     /// There is no memory for its record; nothing was registered.
     #[error("no memory for a record of {stream:?}")]
     NoMemory {
-        /// Whose.
+        /// The stream whose address space it is.
         stream: StreamId,
     },
 }

@@ -84,7 +84,7 @@ pub enum RequestKind {
     },
     /// The unit holds the access back; it is a group of its own.
     Stall {
-        /// Which.
+        /// The tag by which the unit knows the stalled access.
         tag: StallTag,
     },
 }
@@ -92,15 +92,15 @@ pub enum RequestKind {
 /// A request as it came from a device or a unit: nothing is trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RawPageRequest {
-    /// Who.
+    /// The stream of the device that asks.
     pub stream: StreamId,
-    /// In which of its address spaces, if it said.
+    /// The PASID of the request, if the device sent one.
     pub pasid: Option<Pasid>,
-    /// Where; page requests have the page's first address.
+    /// The address that faulted; page requests have the page's first address.
     pub iova: Iova,
-    /// What for.
+    /// The permissions that the access needs.
     pub wants: Permissions,
-    /// By which way.
+    /// The interface that brought it: a page request or a stall.
     pub kind: RequestKind,
 }
 
@@ -122,13 +122,13 @@ pub enum BadRequest {
     /// An address space beyond 20 bits.
     #[error("{pasid:?} has more than 20 bits")]
     Pasid {
-        /// Which.
+        /// The PASID that is too large.
         pasid: Pasid,
     },
     /// A group beyond 9 bits.
     #[error("{group:?} has more than 9 bits")]
     Group {
-        /// Which.
+        /// The group index that is too large.
         group: GroupId,
     },
 }
@@ -194,17 +194,17 @@ impl RawPageRequest {
 pub struct PageRequest(RawPageRequest);
 
 impl PageRequest {
-    /// Who.
+    /// The stream of the device that asks.
     pub const fn stream(&self) -> StreamId {
         self.0.stream
     }
 
-    /// In which of its address spaces, if it said.
+    /// The PASID of the request, if the device sent one.
     pub const fn pasid(&self) -> Option<Pasid> {
         self.0.pasid
     }
 
-    /// Where.
+    /// The address that faulted.
     pub const fn iova(&self) -> Iova {
         self.0.iova
     }

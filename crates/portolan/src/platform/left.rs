@@ -43,7 +43,7 @@ pub struct Leavings {
 }
 
 impl Leavings {
-    /// None.
+    /// Nothing left behind yet.
     pub const fn new() -> Self {
         Self { first: None }
     }
