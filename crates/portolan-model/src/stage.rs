@@ -12,7 +12,7 @@ use crate::profile::CacheGeometry;
 
 const LEVELS: usize = 6;
 
-/// What a cache entry belongs to beside the tag that it is found by: what else drops it.
+/// Owners of a cache entry beside its tag: the invalidation of any of them drops the entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Held<T> {
     pub what: T,

@@ -277,7 +277,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Paying<'_, R, M, C> {
         if stage == Stage::First {
             self.pasids(domain, &tag, extent)?;
         }
-        // What hangs on a second stage is tagged by addresses of the first: all of it goes.
+        // Translations of a nested domain are tagged by first-stage addresses, so no range of the second
+        // stage names them: the whole domain is invalidated.
         for &domain in &tag.nested {
             self.send(Request::Iotlb(Iotlb::Domain { domain }))?;
             let context = context_id(domain, Stage::First);

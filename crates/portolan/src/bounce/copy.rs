@@ -18,8 +18,9 @@ pub enum Fill {
     /// The buffer's bytes: what the device does not overwrite stays as it was.
     #[default]
     Buffer,
-    /// Whatever is there: the device overwrites all of it, or nobody minds. Never for a device
-    /// that is not trusted: it would see what was copied before.
+    /// Nothing is copied: the copy keeps what an earlier user left there. For devices that overwrite all
+    /// of it, or whose driver reads only what they wrote. Never for a device that is not trusted: it
+    /// would see the earlier user's data.
     Nothing,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A class is a power of two of granules, and its blocks are aligned to their size. A range that
 //! was rounded up to a block begins where the block does; one that was not begins elsewhere, or is
-//! too large for a class. So a range says by itself what has to come back with it. Classes are kept
+//! too large for a class. So the range alone tells the class to which it returns. Classes are kept
 //! twice where the space reaches above 32 bits, so that a device that needs low addresses never has
 //! to look through high ones.
 //!
