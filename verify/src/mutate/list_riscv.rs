@@ -333,16 +333,14 @@ mod riscv {
         drop_where(commands, |words| remote(words) && *words != EVERYTHING);
     }
 
-    /// When the first device moves, it is told together with the unit, and not once the unit has forgotten.
+    /// When the first device leaves a domain, it is told before the unit has forgotten: nobody waits for that.
+    /// To tell it at the same time would not do: the context is changed twice, by the same commands, and the
+    /// second time there is nothing stale left that the device could ask for again.
     pub fn devices_first(commands: &mut [Words]) {
         const CONTEXT: Words = [3 | 1 << 33 | 0x20 << 40, 0];
-        drop_where(commands, |words| *words == EVERYTHING);
-        if commands.contains(&CONTEXT) {
-            bend(
-                commands,
-                |words| *words == [2, 0],
-                |words| *words = EVERYTHING,
-            );
+        const FENCE: Words = [2, 0];
+        if commands.contains(&CONTEXT) && commands.contains(&FENCE) {
+            drop_where(commands, |words| is_wait(*words));
         }
     }
 
