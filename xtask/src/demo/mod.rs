@@ -7,6 +7,7 @@ mod broken;
 mod counts;
 mod guests;
 mod image;
+mod tree;
 mod vhost;
 
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ use crate::{cross, packages, qemu};
 pub use broken::ALL as BROKEN;
 use broken::Broken;
 pub use counts::traced;
+use guests::Firmware;
 pub use guests::{Event, Guest, Release, X86, all};
 pub use image::sectors;
 
@@ -194,11 +196,21 @@ fn boot(
         );
         command.args(["-drive", &drive]);
     }
-    for (number, (signature, body)) in guest.tables.iter().enumerate() {
-        let file = place.join(format!("table{number}"));
-        std::fs::write(&file, body).map_err(error)?;
-        let table = format!("sig={signature},rev=1,data={}", file.display());
-        command.args(["-acpitable", &table]);
+    match guest.firmware {
+        Firmware::Own => {}
+        Firmware::Tables(tables) => {
+            for (number, (signature, body)) in tables.iter().enumerate() {
+                let file = place.join(format!("table{number}"));
+                std::fs::write(&file, body).map_err(error)?;
+                let table = format!("sig={signature},rev=1,data={}", file.display());
+                command.args(["-acpitable", &table]);
+            }
+        }
+        Firmware::Tree(says, instead) => {
+            let file = place.join("tree.dtb");
+            tree::write(&command, &file, (says, instead))?;
+            command.arg("-dtb").arg(file);
+        }
     }
     command.arg("-kernel").arg(kernel);
     command.args(guest.traced.iter().flat_map(|events| ["-trace", events]));

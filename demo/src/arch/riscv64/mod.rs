@@ -24,8 +24,9 @@ pub use sbi::put;
 
 global_asm!(include_str!("boot.s"));
 
-/// The highest physical address that there can be: all are seen where they are.
-pub const LAST_MAPPED: PhysAddr = PhysAddr::new((1 << 56) - 1);
+/// The highest physical address at which QEMU's `virt` has anything, the end of PCI's window for 64 bits: whatever
+/// lies below is seen where it is. A hart that looks further takes an exception.
+pub const LAST_MAPPED: PhysAddr = PhysAddr::new(0x7_ffff_ffff);
 
 unsafe extern "C" {
     /// Where the kernel ends (`kernel.ld`).

@@ -30,6 +30,16 @@ pub enum Release {
     Ten,
 }
 
+/// What a kernel is told of its machine.
+pub enum Firmware {
+    /// What QEMU says.
+    Own,
+    /// What QEMU says, and ACPI tables: signatures, and what comes after the header.
+    Tables(&'static [(&'static str, &'static [u8])]),
+    /// The device tree with something else in a place that is like no other: what it says, and what it is made to.
+    Tree(&'static [u8], &'static [u8]),
+}
+
 /// One machine.
 pub struct Guest {
     /// Its name in commands.
@@ -49,8 +59,8 @@ pub struct Guest {
     pub code: i32,
     /// How lines of the console have to begin, in this order: one list after the other.
     pub said: [&'static [&'static str]; 4],
-    /// ACPI tables that the machine has beside its own: signatures, and what comes after the header.
-    pub tables: &'static [(&'static str, &'static [u8])],
+    /// What the kernel is told of the machine.
+    pub firmware: Firmware,
     /// Events to be traced.
     pub traced: &'static [&'static str],
     /// What is counted; nothing is where no device does DMA, and then the disks stay as they are.
@@ -212,7 +222,7 @@ const VTD: Guest = Guest {
     arguments: pc!("intel-iommu,intremap=on"),
     code: GOOD,
     said: [RECORDED, REMAPPED, INTERRUPTED, MOVED],
-    tables: &[],
+    firmware: Firmware::Own,
     traced: &["vtd_inv_desc*"],
     kinds: vtd_kinds!(),
 };
@@ -231,7 +241,7 @@ pub(super) const VHOST: Guest = Guest {
     ),
     code: GOOD,
     said: [RECORDED, REMAPPED, INTERRUPTED, MOVED],
-    tables: &[],
+    firmware: Firmware::Own,
     traced: &["vtd_inv_desc*"],
     kinds: vtd_kinds!(),
 };
@@ -251,7 +261,7 @@ pub(super) const VHOST_ATS: Guest = Guest {
     ),
     code: GOOD,
     said: [RECORDED, REMAPPED, INTERRUPTED, MOVED_BY_TLB],
-    tables: &[],
+    firmware: Firmware::Own,
     traced: &["vtd_inv_desc*"],
     kinds: vtd_kinds!(DEVICE_TLB),
 };
@@ -266,7 +276,7 @@ const RISCV_SYSTEM: Guest = Guest {
     arguments: riscv!("virt,iommu-sys=on"),
     code: GOOD,
     said: [RECORDED, RECORDED_REMAPPED, INTERRUPTED_UNMAPPED, MOVED],
-    tables: &[],
+    firmware: Firmware::Own,
     traced: &["riscv_iommu_cmd"],
     kinds: &[
         words(&["IOFENCE.C"], 0x7ff, 0x402),
@@ -311,7 +321,7 @@ const GUESTS: &[Guest] = &[
         code: GOOD,
         // Its event log stays empty.
         said: [REFUSED, REMAPPED, MOVED_STRICTLY, &[]],
-        tables: &[],
+        firmware: Firmware::Own,
         traced: &["amdvi_*inval", "amdvi_completion_wait"],
         kinds: &[
             kinds(
@@ -341,7 +351,7 @@ const GUESTS: &[Guest] = &[
         arguments: pc!("virtio-iommu-pci,romfile="),
         code: GOOD,
         said: [RECORDED, MOVED_STRICTLY, &[], &[]],
-        tables: &[],
+        firmware: Firmware::Own,
         traced: &[
             "virtio_iommu_attach",
             "virtio_iommu_detach",
@@ -365,7 +375,7 @@ const GUESTS: &[Guest] = &[
         arguments: board!("virt,iommu=smmuv3"),
         code: GOOD,
         said: [RECORDED, INTERRUPTED, MOVED, &[]],
-        tables: &[],
+        firmware: Firmware::Own,
         traced: &["smmuv3_cmdq_opcode"],
         kinds: &[
             kinds(&["CFGI_STE"], "SMMU_CMD_CFGI_STE"),

@@ -1,6 +1,6 @@
 //! Machines without an IOMMU that the kernel can use: it goes on without DMA.
 
-use super::{ARM, Guest, RISCV, Release, WITHOUT_DMA, X86};
+use super::{ARM, Firmware, Guest, RISCV, Release, WITHOUT_DMA, X86};
 
 /// What the kernel says where it goes on without DMA.
 const GOES_ON: &str = "2 CPUs go on";
@@ -60,7 +60,45 @@ const fn without_dma(
         arguments,
         code: WITHOUT_DMA,
         said: [said, &[], &[], &[]],
-        tables,
+        firmware: Firmware::Tables(tables),
+        traced: &[],
+        kinds: &[],
+    }
+}
+
+/// The property `reg` of a node of a device tree: a base and a length of two cells each.
+const fn registers(base: u64, bytes: u64) -> [u8; 16] {
+    let (base, bytes) = (base.to_be_bytes(), bytes.to_be_bytes());
+    let mut cells = [0; 16];
+    let mut at = 0;
+    while at < base.len() {
+        (cells[at], cells[8 + at]) = (base[at], bytes[at]);
+        at += 1;
+    }
+    cells
+}
+
+/// That of QEMU's platform device.
+const UNIT: [u8; 16] = registers(0x0301_0000, 0x1000);
+
+/// A board of RISC-V's whose kernel goes on without DMA.
+const fn riscv(
+    [name, step]: [&'static str; 2],
+    arguments: &'static [&'static str],
+    firmware: Firmware,
+    said: &'static [&'static str],
+) -> Guest {
+    Guest {
+        name,
+        step,
+        program: "qemu-system-riscv64",
+        variable: "PORTOLAN_QEMU_RISCV",
+        release: Release::Ten,
+        target: RISCV,
+        arguments,
+        code: WITHOUT_DMA,
+        said: [said, &[], &[], &[]],
+        firmware,
         traced: &[],
         kinds: &[],
     }
@@ -129,27 +167,38 @@ pub(super) const GUESTS: &[Guest] = &[
             &[],
             &[],
         ],
-        tables: &[],
+        firmware: Firmware::Own,
         traced: &[],
         kinds: &[],
     },
-    Guest {
-        name: "riscv-none",
-        step: "demo riscv-none",
-        program: "qemu-system-riscv64",
-        variable: "PORTOLAN_QEMU_RISCV",
-        release: Release::Ten,
-        target: RISCV,
-        arguments: riscv!("virt"),
-        code: WITHOUT_DMA,
-        said: [
-            &["no DMA: firmware's table has no unit", GOES_ON],
-            &[],
-            &[],
-            &[],
-        ],
-        tables: &[],
-        traced: &[],
-        kinds: &[],
-    },
+    riscv(
+        ["riscv-none", "demo riscv-none"],
+        riscv!("virt"),
+        Firmware::Own,
+        &["no DMA: firmware's table has no unit", GOES_ON],
+    ),
+    riscv(
+        ["riscv-nowhere", "demo riscv-nowhere"],
+        riscv!("virt,iommu-sys=on"),
+        Firmware::Tree(&UNIT, &registers(0x000f_ffff_ffff_f000, 0x1000)),
+        &["no DMA: the registers at", GOES_ON],
+    ),
+    riscv(
+        ["riscv-kernel", "demo riscv-kernel"],
+        riscv!("virt,iommu-sys=on"),
+        Firmware::Tree(&UNIT, &registers(0x8020_0000, 0x1000)),
+        &["no DMA: the unit at 0x80200000: ", GOES_ON],
+    ),
+    riscv(
+        ["riscv-strange", "demo riscv-strange"],
+        riscv!("virt,iommu-sys=on"),
+        Firmware::Tree(&UNIT, &registers(0x1000_1000, 0x1000)),
+        &["no DMA: the unit at 0x10001000: ", GOES_ON],
+    ),
+    riscv(
+        ["riscv-endless", "demo riscv-endless"],
+        riscv!("virt,iommu-sys=on"),
+        Firmware::Tree(&UNIT, &registers(0x0301_0000, 0)),
+        &["no DMA: the registers at 0x3010000", GOES_ON],
+    ),
 ];
