@@ -168,6 +168,14 @@ impl<'t, F: Format, M: TableMem<F::Word>> Tree<'t, F, M> {
                     .push(format!("{raw:#x} past the input addresses at {iova:#x}"));
                 continue;
             }
+            if let Decoded::Part { size, .. } = self.model.decode(raw, level) {
+                let count = 1 << (size.lg2() - span.lg2());
+                let cluster = words.chunks(count).nth(i as usize / count).unwrap_or(&[]);
+                if cluster.iter().any(|word| word.load() != raw) {
+                    self.found
+                        .push(format!("a part of a page alone at {iova:#x}: {raw:#x}"));
+                }
+            }
             self.entry(raw, level, iova, span, above);
         }
         used
@@ -176,9 +184,20 @@ impl<'t, F: Format, M: TableMem<F::Word>> Tree<'t, F, M> {
     /// What the entry lets a device do, a first write included.
     fn decode(&self, raw: u64, level: u8) -> Decoded {
         match (self.model.decode(raw, level), self.managed) {
-            (Decoded::Leaf { .. }, Some(managed)) => self.model.decode(managed.written(raw), level),
+            (Decoded::Leaf { .. } | Decoded::Part { .. }, Some(managed)) => {
+                self.model.decode(managed.written(raw), level)
+            }
             (decoded, _) => decoded,
         }
+    }
+
+    /// Notes a leaf.
+    fn leaf(&mut self, (iova, pa): (u64, PhysAddr), span: PageSize, permissions: Permissions) {
+        let mut access = Access::empty();
+        access.set(Access::READ, permissions.allow(AccessKind::Read));
+        access.set(Access::WRITE, permissions.allow(AccessKind::Write));
+        let range = IovaRange::page(Iova::new(iova), span);
+        self.leaves.push(Piece { range, pa, access });
     }
 
     fn entry(&mut self, raw: u64, level: u8, iova: u64, span: PageSize, above: Permissions) {
@@ -194,12 +213,16 @@ impl<'t, F: Format, M: TableMem<F::Word>> Tree<'t, F, M> {
                 }
             }
             Decoded::Leaf { pa, permissions } => {
-                let permissions = above.and(permissions);
-                let mut access = Access::empty();
-                access.set(Access::READ, permissions.allow(AccessKind::Read));
-                access.set(Access::WRITE, permissions.allow(AccessKind::Write));
-                let range = IovaRange::page(Iova::new(iova), span);
-                self.leaves.push(Piece { range, pa, access });
+                self.leaf((iova, pa), span, above.and(permissions))
+            }
+            Decoded::Part {
+                pa,
+                size,
+                permissions,
+            } => {
+                // That all of them say the same, `walk` sees.
+                let pa = PhysAddr::new(pa.get() + (iova & (size.bytes() - 1)));
+                self.leaf((iova, pa), span, above.and(permissions));
             }
             Decoded::Nothing => match F::classify(raw, u32::from(level)) {
                 Entry::Unlinked(_) | Entry::Broken(_) if level > 0 => self.marked += 1,

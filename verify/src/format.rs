@@ -7,8 +7,8 @@ use portolan::addr::PageSize;
 use portolan::table::Access;
 use portolan::table::format::{
     AmdLevels, AmdV1, Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Format, Riscv,
-    RiscvLevels, RiscvMemoryTypes, SplitRule, Tegra, TegraMemory, VtdFirstLevels, VtdFirstStage,
-    VtdLevels, VtdSecondStage,
+    RiscvContiguity, RiscvLevels, RiscvMemoryTypes, SplitRule, Tegra, TegraMemory, VtdFirstLevels,
+    VtdFirstStage, VtdLevels, VtdSecondStage,
 };
 use portolan_model::decode::TableFormat;
 
@@ -55,6 +55,10 @@ pub enum FormatName {
     RiscvSv48x4,
     /// RISC-V second stage, Sv57x4.
     RiscvSv57x4,
+    /// RISC-V Sv39 with leaves of 64 KiB.
+    RiscvSv39Napot,
+    /// RISC-V second stage, Sv48x4, with leaves of 64 KiB.
+    RiscvSv48x4Napot,
 }
 
 /// What is done with a format whose type is known.
@@ -68,7 +72,7 @@ pub trait Visitor {
 
 impl FormatName {
     /// Every one.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
         Self::Armv8S1Granule4K,
         Self::Armv8S1Granule16K,
         Self::Armv8S1Granule64K,
@@ -89,6 +93,8 @@ impl FormatName {
         Self::RiscvSv39x4,
         Self::RiscvSv48x4,
         Self::RiscvSv57x4,
+        Self::RiscvSv39Napot,
+        Self::RiscvSv48x4Napot,
     ];
 
     /// The name, as it is written on a command line.
@@ -114,6 +120,8 @@ impl FormatName {
             Self::RiscvSv39x4 => "riscv-sv39x4",
             Self::RiscvSv48x4 => "riscv-sv48x4",
             Self::RiscvSv57x4 => "riscv-sv57x4",
+            Self::RiscvSv39Napot => "riscv-sv39-napot",
+            Self::RiscvSv48x4Napot => "riscv-sv48x4-napot",
         }
     }
 
@@ -142,6 +150,8 @@ impl FormatName {
                 | N::RiscvSv39x4
                 | N::RiscvSv48x4
                 | N::RiscvSv57x4
+                | N::RiscvSv39Napot
+                | N::RiscvSv48x4Napot
         )
     }
 
@@ -230,15 +240,16 @@ impl FormatName {
             };
         }
         macro_rules! riscv {
-            ($root:literal, $levels:ident, $model:ident, $count:literal) => {
+            ($root:literal, $levels:ident, $model:ident, $count:literal, $contiguity:ident) => {
                 visitor.visit(
-                    riscv::<$root>(RiscvLevels::$levels, dirty),
+                    riscv::<$root>(RiscvLevels::$levels, RiscvContiguity::$contiguity, dirty),
                     known(TableFormat::$model($count)),
                 )
             };
         }
         let vtd_ss = |levels| known(TableFormat::vtd_second_stage(levels));
         let vtd_fs = |levels| known(TableFormat::vtd_first_stage(levels));
+        let amd_v1 = |levels| known(TableFormat::amd_v1(levels));
         match self {
             Self::Armv8S1Granule4K => armv8!(Armv8Stage1, armv8_stage1, 12, 48, 48),
             Self::Armv8S1Granule16K => armv8!(Armv8Stage1, armv8_stage1, 14, 47, 48),
@@ -251,18 +262,16 @@ impl FormatName {
             Self::VtdSs5 => visitor.visit(second(VtdLevels::Five), vtd_ss(5)),
             Self::VtdFs4 => visitor.visit(first(VtdFirstLevels::Four), vtd_fs(4)),
             Self::VtdFs5 => visitor.visit(first(VtdFirstLevels::Five), vtd_fs(5)),
-            Self::AmdV1Levels3 => {
-                visitor.visit(amd(AmdLevels::Three), known(TableFormat::amd_v1(3)))
-            }
-            Self::AmdV1Levels4 => {
-                visitor.visit(amd(AmdLevels::Four), known(TableFormat::amd_v1(4)))
-            }
-            Self::RiscvSv39 => riscv!(12, Three, riscv_first_stage, 3),
-            Self::RiscvSv48 => riscv!(12, Four, riscv_first_stage, 4),
-            Self::RiscvSv57 => riscv!(12, Five, riscv_first_stage, 5),
-            Self::RiscvSv39x4 => riscv!(14, Three, riscv_second_stage, 3),
-            Self::RiscvSv48x4 => riscv!(14, Four, riscv_second_stage, 4),
-            Self::RiscvSv57x4 => riscv!(14, Five, riscv_second_stage, 5),
+            Self::AmdV1Levels3 => visitor.visit(amd(AmdLevels::Three), amd_v1(3)),
+            Self::AmdV1Levels4 => visitor.visit(amd(AmdLevels::Four), amd_v1(4)),
+            Self::RiscvSv39 => riscv!(12, Three, riscv_first_stage, 3, Absent),
+            Self::RiscvSv48 => riscv!(12, Four, riscv_first_stage, 4, Absent),
+            Self::RiscvSv57 => riscv!(12, Five, riscv_first_stage, 5, Absent),
+            Self::RiscvSv39x4 => riscv!(14, Three, riscv_second_stage, 3, Absent),
+            Self::RiscvSv48x4 => riscv!(14, Four, riscv_second_stage, 4, Absent),
+            Self::RiscvSv57x4 => riscv!(14, Five, riscv_second_stage, 5, Absent),
+            Self::RiscvSv39Napot => riscv!(12, Three, riscv_first_stage, 3, Svnapot),
+            Self::RiscvSv48x4Napot => riscv!(14, Four, riscv_second_stage, 4, Svnapot),
             Self::Tegra => {
                 let memory = TegraMemory::Bits34;
                 visitor.visit(Tegra { memory }, known(TableFormat::tegra(34)))
@@ -283,8 +292,13 @@ const fn amd(levels: AmdLevels) -> AmdV1 {
     }
 }
 
-const fn riscv<const ROOT: u32>(levels: RiscvLevels, dirty: DirtyTracking) -> Riscv<ROOT> {
+const fn riscv<const ROOT: u32>(
+    levels: RiscvLevels,
+    contiguity: RiscvContiguity,
+    dirty: DirtyTracking,
+) -> Riscv<ROOT> {
     Riscv {
+        contiguity,
         levels,
         output_lg2: 56,
         memory_types: RiscvMemoryTypes::Svpbmt,

@@ -8,7 +8,7 @@ use portolan::addr::StreamId;
 use portolan::iommu::{Attach, DeviceTlb, Domain, Iommu as _};
 use portolan::iopf::Responder as _;
 use portolan::platform::{Cpus, Mmio, TableMem};
-use portolan::table::format::RiscvLevels;
+use portolan::table::format::{RiscvContiguity, RiscvLevels};
 use portolan_hw::riscv::{
     CommandKind as K, Config, FirstDomain, InterruptFiles, Messages, PageRequestEvent, RiscvIommu,
     SecondDomain,
@@ -57,7 +57,7 @@ const FUNCTION: (u16, u16) = (0x1b36, 0x0014);
 pub enum Kind {
     /// Contexts in base format; leaves are invalidated by address, and all else by context.
     Plain,
-    /// Contexts in extended format; ranges, and entries above the leaves.
+    /// Contexts in extended format; ranges, and entries above the leaves; leaves of 64 KiB.
     Extended,
     /// The same with interrupts through MSI page tables.
     Interrupts,
@@ -106,6 +106,9 @@ where
     let mut config = Config::default();
     config.limit = LIMIT;
     config.requests_lg2 = Some(8);
+    if kind != Kind::Plain {
+        config.contiguity = RiscvContiguity::Svnapot;
+    }
     if kind == Kind::Interrupts {
         let files = InterruptFiles::new(INTERRUPT_FILES, 2);
         config.interrupts = Some(Messages::new(files));

@@ -138,7 +138,7 @@ impl<F: Format> Ground<'_, F> {
             let raw = word.load();
             match model.decode(raw, level) {
                 Decoded::Table { next, .. } => table = next,
-                Decoded::Leaf { .. } => {
+                Decoded::Leaf { .. } | Decoded::Part { .. } => {
                     word.store(raw & !bit | value);
                     return;
                 }

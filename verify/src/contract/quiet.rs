@@ -30,7 +30,7 @@ impl<F: Format> Ground<'_, F> {
     fn whole_tables(&mut self) {
         for leaf in self.leaves() {
             let size = leaf.size.bytes();
-            let table = size << F::INDEX_LG2;
+            let table = 1 << (F::GRANULE.lg2() + (leaf.level + 1) * F::INDEX_LG2);
             // The root never leaves, however much it spans.
             let root = leaf.level + 1 == self.format().levels();
             if root || table >= self.input() {

@@ -105,7 +105,8 @@ impl<'m, F: Format> Ground<'m, F> {
     }
 
     fn starve_cuts(&mut self) {
-        for leaf in self.blocks() {
+        // Leaves in a row are split without memory.
+        for leaf in self.blocks().into_iter().filter(|leaf| leaf.level > 0) {
             let size = leaf.size.bytes();
             self.map(size, 12 * size, size, BOTH);
             self.starve_split(Iova::new(size));

@@ -24,6 +24,8 @@ macro_rules! with_formats {
             riscv_sv39x4: "riscv-sv39x4",
             riscv_sv48x4: "riscv-sv48x4",
             riscv_sv57x4: "riscv-sv57x4",
+            riscv_sv39_napot: "riscv-sv39-napot",
+            riscv_sv48x4_napot: "riscv-sv48x4-napot",
         }
     };
 }

@@ -5,6 +5,7 @@
 use portolan::addr::{Iova, PhysAddr};
 use portolan::inval::Quirks;
 use portolan::platform::Nanos;
+use portolan::table::format::RiscvContiguity;
 
 use super::files::InterruptFiles;
 use crate::firmware::reservations::Reservations;
@@ -45,6 +46,9 @@ pub struct Config {
     pub streams_lg2: u32,
     /// What the invalidation plans are to know beyond the hardware's own word.
     pub quirks: Quirks,
+    /// Whether domains have leaves of 64 KiB (Svnapot). Every unit has to know them and none says so in a register;
+    /// QEMU 10's takes them for addresses that are not there. Off, unless whoever knows the unit says otherwise.
+    pub contiguity: RiscvContiguity,
     /// How the unit tells of faults.
     pub signal: Signal,
     /// What is reserved for streams: memory that firmware's devices go on using, doorbells.
@@ -102,6 +106,7 @@ impl Default for Config {
             requests_lg2: None,
             streams_lg2: 16,
             quirks: Quirks::default(),
+            contiguity: RiscvContiguity::Absent,
             signal: Signal::None,
             reserved: Reservations::default(),
             interrupts: None,

@@ -351,6 +351,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
                 true => RiscvMemoryTypes::Svpbmt,
                 false => RiscvMemoryTypes::Absent,
             },
+            contiguity: self.config.contiguity,
             dirty: DirtyTracking::Off,
         }
     }

@@ -117,6 +117,15 @@ pub enum Decoded {
         /// What the entry lets through.
         permissions: Permissions,
     },
+    /// One of several leaves in a row that are one larger page.
+    Part {
+        /// Where that page starts.
+        pa: PhysAddr,
+        /// Its size.
+        size: PageSize,
+        /// What the entry lets through.
+        permissions: Permissions,
+    },
     /// Nothing.
     Nothing,
     /// An encoding that the architecture reserves or forbids here.
@@ -231,6 +240,15 @@ pub fn step<M: WalkMemory + ?Sized>(
         Decoded::Leaf { pa, permissions } => Ok(Stepped::Found(Leaf {
             pa,
             size: format.span(level),
+            permissions: at.permissions.and(permissions),
+        })),
+        Decoded::Part {
+            pa,
+            size,
+            permissions,
+        } => Ok(Stepped::Found(Leaf {
+            pa,
+            size,
             permissions: at.permissions.and(permissions),
         })),
         Decoded::Nothing => Err(WalkFault::NoTranslation { level }),

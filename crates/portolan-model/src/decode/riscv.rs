@@ -6,9 +6,10 @@
 //! 3:1, and 7:4 and 63:54 of it are reserved. A leaf that may be written and not read is reserved too.
 //!
 //! Without accessed bits that hardware sets, a leaf that does not have its own faults; so does a write to one
-//! that is not dirty. Larger pages of several entries (63) count as bad: the library writes none.
+//! that is not dirty. A larger page (chapter on Svnapot) is of 64 KiB: sixteen entries of the lowest level, in
+//! whose numbers the low four bits are 1000.
 
-use portolan::addr::PhysAddr;
+use portolan::addr::{PageSize, PhysAddr};
 
 use super::{Decoded, Permissions};
 
@@ -32,10 +33,7 @@ pub(super) fn entry(raw: u64, level: u8) -> Decoded {
     }
     let span = 12 + 9 * u32::from(level);
     let reserved_type = raw >> 61 & 3 == 3;
-    if writable && !readable || raw >> 54 & 0x7f != 0 || raw >> 63 != 0 || reserved_type {
-        return Decoded::Bad;
-    }
-    if pa & ((1 << span) - 1) != 0 {
+    if writable && !readable || raw >> 54 & 0x7f != 0 || reserved_type {
         return Decoded::Bad;
     }
     let of_users = raw & 1 << 4 != 0;
@@ -45,6 +43,17 @@ pub(super) fn entry(raw: u64, level: u8) -> Decoded {
     let permissions = Permissions::READ
         .given(readable && used)
         .or(Permissions::WRITE.given(writable && dirty && used));
+    let is_part = raw >> 63 == 1;
+    if is_part && level == 0 && pa >> 12 & 0xf == 8 {
+        return Decoded::Part {
+            pa: PhysAddr::new(pa & !0xffff),
+            size: PageSize::SIZE_64K,
+            permissions,
+        };
+    }
+    if is_part || pa & ((1 << span) - 1) != 0 {
+        return Decoded::Bad;
+    }
     Decoded::Leaf {
         pa: PhysAddr::new(pa),
         permissions,

@@ -1,6 +1,6 @@
 //! From a device and an address to memory: section "Process to translate an IOVA".
 
-use portolan::addr::{InvalTag, PhysAddr, StreamId};
+use portolan::addr::{InvalTag, Iova, PageSize, PhysAddr, StreamId};
 
 use super::contexts::{Context, Processes, Remote, Tables, Without, Words, decode, decode_process};
 use super::faults::Refusal;
@@ -9,8 +9,27 @@ use super::queue::OWNER;
 use super::registers::mode;
 use super::{RiscvRegisters, State};
 use crate::asking::Request;
-use crate::decode::{Cursor, WalkFault, WalkMemory};
-use crate::stage::{Ended, Known, Tag};
+use crate::decode::{Cursor, Leaf, WalkFault, WalkMemory};
+use crate::iommu::Temper;
+use crate::stage::{Ended, Found, Known, Tag};
+
+/// What of a leaf is kept, and for which address. Of a page that is several entries (Svnapot), a unit may keep each
+/// part by itself, whatever the other entries say: at its worst, it does.
+fn pieces(found: &Found, iova: Iova, temper: &Temper) -> Vec<(Iova, Leaf)> {
+    let leaf = found.leaf;
+    let of_several = found.level == 0 && leaf.size != PageSize::SIZE_4K;
+    if !of_several || *temper != Temper::Adversarial {
+        return vec![(iova, leaf)];
+    }
+    let size = PageSize::SIZE_4K;
+    let (start, pages) = (iova.align_down(leaf.size), leaf.size.bytes() / size.bytes());
+    let offsets = (0..pages).map(|page| page * size.bytes());
+    let piece = |offset| {
+        let pa = PhysAddr::new(leaf.pa.get() + offset);
+        (Iova::new(start.get() + offset), Leaf { pa, size, ..leaf })
+    };
+    offsets.map(piece).collect()
+}
 
 /// Which of the stages has tables.
 #[derive(Clone, Copy)]
@@ -248,8 +267,10 @@ impl RiscvRegisters {
                     Ended::Here(_) | Ended::Locating(_) => refused,
                 })?;
                 let leaf = found.leaf;
-                let page = leaf.size;
-                stage.insert(tag, of.iova, page, Known::Present { leaf, page });
+                for (at, leaf) in pieces(&found, of.iova, &self.setup.temper) {
+                    let page = leaf.size;
+                    stage.insert(tag, at, page, Known::Present { leaf, page });
+                }
                 leaf
             }
         };

@@ -220,7 +220,7 @@ impl TegraRegisters {
                 };
                 (SECTION, [0, 1, 2, 3].map(quarter))
             }
-            Decoded::Nothing | Decoded::Bad => (GROUP, [Slot::Absent; 4]),
+            Decoded::Part { .. } | Decoded::Nothing | Decoded::Bad => (GROUP, [Slot::Absent; 4]),
         }
     }
 

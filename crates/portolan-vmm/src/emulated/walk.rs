@@ -99,7 +99,7 @@ pub(super) fn walk<F: Format<Word = AtomicU64>>(
                 (table, level) = (next, level.checked_sub(1).ok_or(reserved)?);
             }
             Entry::Leaf(pa) => {
-                let size = PageSize::of_lg2(span_lg2::<F>(level));
+                let size = PageSize::of_lg2(F::leaf_lg2(raw, level));
                 let is_size = format.page_sizes().bits() & size.bytes() != 0;
                 if !is_size || !pa.is_aligned(size) || pa.get() >> format.output_lg2() != 0 {
                     return Err(reserved);

@@ -13,8 +13,9 @@ use std::time::Duration;
 
 use portolan::addr::{Iova, IovaRange};
 use portolan::table::format::{
-    AmdLevels, AmdV1, Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Riscv, RiscvLevels,
-    RiscvMemoryTypes, SplitRule, VtdFirstLevels, VtdFirstStage, VtdLevels, VtdSecondStage,
+    AmdLevels, AmdV1, Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Riscv, RiscvContiguity,
+    RiscvLevels, RiscvMemoryTypes, SplitRule, VtdFirstLevels, VtdFirstStage, VtdLevels,
+    VtdSecondStage,
 };
 use portolan_vmm::emulated::{EmulatedUnit, UnitOptions};
 use portolan_vmm::{Endpoint, EndpointId};
@@ -48,6 +49,7 @@ const fn riscv<const ROOT: u32>() -> Riscv<ROOT> {
         levels: RiscvLevels::Three,
         output_lg2: 56,
         memory_types: RiscvMemoryTypes::Svpbmt,
+        contiguity: RiscvContiguity::Svnapot,
         dirty: DirtyTracking::Off,
     }
 }

@@ -439,6 +439,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         pieces.fill(words, F::GRANULE, |word, pa| {
             word.store(F::leaf(template, pa))
         });
+        self.join_clusters(words, index);
         self.owe_lines(gather, table, index, count as usize);
     }
 

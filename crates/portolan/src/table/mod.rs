@@ -22,6 +22,7 @@
 //! tasks.
 
 mod chain;
+mod clusters;
 mod dirty;
 mod enter;
 mod error;
@@ -286,8 +287,14 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// table and pay for their own entries long before the debt of this operation is paid.
     #[cold]
     fn publish(&self, table: PhysAddr, index: usize) {
+        self.publish_all(table, index, 1);
+    }
+
+    /// As [`PageTable::publish`], of `count` entries from `index` on.
+    fn publish_all(&self, table: PhysAddr, index: usize, count: usize) {
         let entry = table.get() + ((index as u64) << F::Word::LG2_BYTES);
-        if let Some(bytes) = PhysRange::from_len(PhysAddr::new(entry), 1 << F::Word::LG2_BYTES) {
+        let len = (count as u64) << F::Word::LG2_BYTES;
+        if let Some(bytes) = PhysRange::from_len(PhysAddr::new(entry), len) {
             self.mem.clean(bytes);
             self.mem.clean_barrier();
         }

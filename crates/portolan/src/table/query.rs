@@ -2,7 +2,7 @@
 //!
 //! *Context.* Interrupt; a walk over many leaves takes as long as there are.
 
-use super::format::{Entry, Format};
+use super::format::{Entry, Format, span_lg2};
 use super::{Access, MapError, PageTable};
 use crate::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use crate::platform::{TableMem, Word};
@@ -50,9 +50,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let Entry::Leaf(pa) = F::classify(raw, level) else {
             return None;
         };
-        let size = Self::span(level);
-        let offset = iova.get() & (size.bytes() - 1);
-        let pa = PhysAddr::new(pa.get() + offset);
+        let (pa, size) = Self::leads(raw, level, pa, iova);
         Some(Translation {
             pa,
             size,
@@ -113,11 +111,11 @@ impl<F: Format, M: TableMem<F::Word>> Iterator for Mappings<'_, F, M> {
                 let _walking = self.table.begin_walk();
                 self.table.entry_at(iova)
             };
-            let level = match found {
-                Ok((_, level)) | Err(level) => level,
+            let lg2 = match found {
+                Ok((raw, level)) => F::leaf_lg2(raw, level),
+                Err(level) => span_lg2::<F>(level),
             };
-            let size = PageTable::<F, M>::span(level);
-            let spanned = IovaRange::page(iova, size);
+            let spanned = IovaRange::page(iova, PageSize::of_lg2(lg2));
             self.at = spanned.last().checked_add(1);
             let Ok((raw, level)) = found else {
                 continue;
@@ -126,7 +124,7 @@ impl<F: Format, M: TableMem<F::Word>> Iterator for Mappings<'_, F, M> {
                 continue;
             };
             let range = IovaRange::new(iova, spanned.last().min(self.last))?;
-            let pa = PhysAddr::new(pa.get() + (iova.get() - spanned.start().get()));
+            let (pa, size) = PageTable::<F, M>::leads(raw, level, pa, iova);
             let access = self.table.format.access(raw, level);
             return Some(MappedRun {
                 range,

@@ -102,6 +102,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         Pieces::new(pieces, F::GRANULE).fill(words, F::GRANULE, |word, pa| {
             word.store(F::leaf(template, pa))
         });
+        self.join_clusters(words, index);
         self.owe_lines(gather, table, index, count as usize);
         gather.add_mapped(range, F::GRANULE);
         Ok(true)

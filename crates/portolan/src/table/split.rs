@@ -72,7 +72,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             return Err(SplitError::NoBlock { iova: at });
         }
         let Some((word, parent, level, raw)) = self.block_at(at) else {
-            return Err(SplitError::NoBlock { iova: at });
+            return self.split_cluster(at, gather);
         };
         let block = IovaRange::page(at, Self::span(level));
         let broken = match F::classify(raw, level) {
@@ -86,6 +86,20 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             block,
             level,
             broken,
+        })
+    }
+
+    /// As [`PageTable::split`], of a cluster.
+    fn split_cluster(&self, at: Iova, gather: &mut Gather) -> Result<PendingSplit, SplitError> {
+        let block = self
+            .part_cluster(at)
+            .ok_or(SplitError::NoBlock { iova: at })?;
+        gather.add_unmapped(block, F::GRANULE, Depth::LeafOnly);
+        Ok(PendingSplit {
+            of: self.id,
+            block,
+            level: 0,
+            broken: None,
         })
     }
 

@@ -92,6 +92,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let word = self.words(table).get(index);
         let word = word.filter(|word| word.load() != 0);
         let word = word.ok_or(UnmapError::NotMapped { iova })?;
+        Self::check_clusters(core::slice::from_ref(word), range)?;
         word.store(0);
         self.owe_lines(gather, table, index, 1);
         let depth = self.leave_table(found, iova, 1, gather);
@@ -229,7 +230,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             return Ok(());
         }
         match slot.words.iter().position(|word| word.load() == 0) {
-            None => Ok(()),
+            None => Self::check_clusters(slot.words, slot.range),
             Some(hole) => {
                 let offset = (hole as u64) << F::GRANULE.lg2();
                 let iova = Iova::new(slot.range.start().get() + offset);

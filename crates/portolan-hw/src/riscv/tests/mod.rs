@@ -1,5 +1,6 @@
 //! The driver on the unit of `portolan-model`.
 
+mod contiguity;
 mod devices;
 mod faults;
 mod machine;

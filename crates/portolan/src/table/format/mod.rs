@@ -64,7 +64,7 @@ mod vtd;
 
 pub use amd::AmdV1;
 pub use armv8::{Armv8Config, Armv8ConfigError, Armv8Stage1, Armv8Stage2};
-pub use riscv::{Riscv, RiscvFirstStage, RiscvMemoryTypes, RiscvSecondStage};
+pub use riscv::{Riscv, RiscvContiguity, RiscvFirstStage, RiscvMemoryTypes, RiscvSecondStage};
 pub use tegra::{Tegra, TegraMemory};
 pub use vtd::{VtdFirstLevels, VtdFirstStage, VtdSecondStage};
 
@@ -156,7 +156,7 @@ pub enum Entry {
     Broken(PhysAddr),
     /// The next table.
     Table(PhysAddr),
-    /// A translation.
+    /// A translation; of one in a cluster, where that leads.
     Leaf(PhysAddr),
 }
 
@@ -201,6 +201,9 @@ pub trait Format: Copy + Send + Sync + core::fmt::Debug + 'static {
     const ROOT: PageSize = Self::GRANULE;
     /// Where live entries are counted.
     const LIVE_COUNT: LiveCount;
+    /// Exponent of how many leaves of level 0, aligned and in a row, can together be one larger page (a
+    /// *cluster*), each saying so; 0 where none can.
+    const CLUSTER_LG2: u32 = 0;
 
     /// Number of levels, at least 2.
     fn levels(&self) -> u32;
@@ -253,6 +256,23 @@ pub trait Format: Copy + Send + Sync + core::fmt::Debug + 'static {
     }
     /// The leaf, as not written through.
     fn cleaned(&self, raw: u64) -> u64 {
+        raw
+    }
+
+    /// Exponent of the page that the leaf `raw` of `level` is, or is a part of.
+    #[inline]
+    fn leaf_lg2(_raw: u64, level: u32) -> u32 {
+        span_lg2::<Self>(level)
+    }
+    /// What each leaf of a cluster says whose first one is `first` as long as it stands by itself; `None` if
+    /// no cluster can begin with its address.
+    #[inline]
+    fn joined(_first: u64) -> Option<u64> {
+        None
+    }
+    /// What leaf `part` of a cluster says by itself, if `raw` is what each of them says.
+    #[inline]
+    fn parted(raw: u64, _part: u64) -> u64 {
         raw
     }
 

@@ -1,15 +1,16 @@
 //! RISC-V page tables: Sv39, Sv48 and Sv57, and the x4 second stages.
 //!
 //! The RISC-V Instruction Set Manual, Volume II (privileged architecture), version 20240411: the sections on Sv39,
-//! Sv48 and Sv57, on guest physical addresses (the x4 modes), and the chapters on Svpbmt and Svadu; the RISC-V
-//! IOMMU Architecture Specification, version 1.0: sections 2.1.3 (`iohgatp` and `fsc`) and 2.3 (translation).
+//! Sv48 and Sv57, on guest physical addresses (the x4 modes), and the chapters on Svnapot, Svpbmt and Svadu; the
+//! RISC-V IOMMU Architecture Specification, version 1.0: sections 2.1.3 (`iohgatp` and `fsc`), 2.3 (translation) and
+//! "IOMMU capabilities" (Svnapot is required of every unit, and has no bit).
 //!
-//! 4 KiB granule with leaves of 4 KiB, 2 MiB, 1 GiB and 512 GiB. A second stage has a root of four pages in a row,
-//! and takes two bits of address more. First-stage addresses are sign-extended: only the lower half of the space
-//! is served.
+//! 4 KiB granule with leaves of 4 KiB, 2 MiB, 1 GiB and 512 GiB; with Svnapot also of 64 KiB, as clusters of sixteen
+//! entries. A second stage has a root of four pages in a row, and takes two bits of address more. First-stage
+//! addresses are sign-extended: only the lower half of the space is served.
 //!
-//! Not supported: Sv32; leaves of 256 TiB, which no memory fills; leaves of 64 KiB (Svnapot), which are sixteen
-//! entries that would have to be changed at once; global and supervisor pages; memory types beside that of I/O.
+//! Not supported: Sv32; leaves of 256 TiB, which no memory fills; leaves of 64 KiB where the hardware keeps dirty
+//! bits, of which it may set any of sixteen; global and supervisor pages; memory types beside that of I/O.
 //!
 //! Entries that point at tables have two ignored bits (9:8): there is no live count.
 //!
@@ -30,10 +31,14 @@ const DIRTY: u64 = 1 << 7;
 /// The page's number, bits 53:10.
 const NUMBER_SHIFT: u32 = 10;
 const NUMBER: u64 = ((1 << 44) - 1) << NUMBER_SHIFT;
-/// Of a leaf, bits 60:54 and the mark of Svnapot; of what points at a table, U, G, A, D and all above the
-/// number.
-const LEAF_RESERVED: u64 = 0x7f << 54 | 1 << 63;
+/// Of a leaf, bits 60:54; of what points at a table, U, G, A, D and all above the number.
+const LEAF_RESERVED: u64 = 0x7f << 54;
 const TABLE_RESERVED: u64 = 0x3ff << 54 | 0xf << 4;
+/// The mark of Svnapot: one of sixteen leaves, in the low four bits of whose number is this pattern.
+const NAPOT: u64 = 1 << 63;
+const NAPOT_LG2: u32 = 4;
+const NAPOT_BITS: u64 = ((1 << NAPOT_LG2) - 1) << NUMBER_SHIFT;
+const NAPOT_PATTERN: u64 = 8 << NUMBER_SHIFT;
 /// The memory type of Svpbmt, bits 62:61: I/O.
 const IO: u64 = 2 << 61;
 
@@ -55,6 +60,16 @@ pub enum RiscvMemoryTypes {
     Svpbmt,
 }
 
+/// Whether sixteen leaves of 4 KiB in a row are marked as one of 64 KiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum RiscvContiguity {
+    /// Each leaf of 4 KiB stands by itself.
+    #[default]
+    Absent,
+    /// Svnapot: sixteen that can be are one of 64 KiB, unless the hardware keeps dirty bits.
+    Svnapot,
+}
+
 /// First-stage tables: Sv39, Sv48, Sv57. What can be written can be read.
 pub type RiscvFirstStage = Riscv<12>;
 /// Second-stage tables: Sv39x4, Sv48x4, Sv57x4, whose root has 2,048 entries.
@@ -69,12 +84,22 @@ pub struct Riscv<const ROOT: u32> {
     pub output_lg2: u32,
     /// Whether leaves have a memory type (the capability Svpbmt).
     pub memory_types: RiscvMemoryTypes,
+    /// Whether there are leaves of 64 KiB. Every unit has to know them, but not every one does (QEMU's).
+    pub contiguity: RiscvContiguity,
     /// Whether the hardware keeps accessed and dirty bits (SADE of a first stage, GADE of a second).
     pub dirty: DirtyTracking,
 }
 
 const fn pa_of(raw: u64) -> PhysAddr {
     PhysAddr::new((raw & NUMBER) >> NUMBER_SHIFT << 12)
+}
+
+/// Where a leaf leads; one of sixteen, where all of them do.
+const fn leads_to(raw: u64) -> PhysAddr {
+    match raw & NAPOT {
+        0 => pa_of(raw),
+        _ => pa_of(raw & !NAPOT_BITS),
+    }
 }
 
 const fn number_of(pa: PhysAddr) -> u64 {
@@ -87,6 +112,7 @@ impl<const ROOT: u32> Format for Riscv<ROOT> {
     const INDEX_LG2: u32 = 9;
     const ROOT: PageSize = PageSize::of_lg2(ROOT);
     const LIVE_COUNT: LiveCount = LiveCount::Absent;
+    const CLUSTER_LG2: u32 = NAPOT_LG2;
 
     #[inline]
     fn levels(&self) -> u32 {
@@ -106,9 +132,13 @@ impl<const ROOT: u32> Format for Riscv<ROOT> {
     }
 
     fn page_sizes(&self) -> PageSizes {
-        (0..self.levels.count()).fold(PageSizes::default(), |sizes, level| {
+        let sizes = (0..self.levels.count()).fold(PageSizes::default(), |sizes, level| {
             sizes.with(PageSize::of_lg2(12 + 9 * level.min(3)))
-        })
+        });
+        match (self.contiguity, self.dirty) {
+            (RiscvContiguity::Svnapot, DirtyTracking::Off) => sizes.with(PageSize::SIZE_64K),
+            _ => sizes,
+        }
     }
 
     fn split_rule(&self) -> SplitRule {
@@ -183,7 +213,7 @@ impl<const ROOT: u32> Format for Riscv<ROOT> {
         if raw & VALID != 0 {
             let leaf = level == 0 || raw & (READ | WRITE | EXECUTE) != 0;
             return if leaf {
-                Entry::Leaf(pa)
+                Entry::Leaf(leads_to(raw))
             } else {
                 Entry::Table(pa)
             };
@@ -223,7 +253,27 @@ impl<const ROOT: u32> Format for Riscv<ROOT> {
             RiscvMemoryTypes::Svpbmt if raw >> 61 & 3 == 3 => 3 << 61,
             RiscvMemoryTypes::Svpbmt => 0,
         };
-        raw & (READ | WRITE) == WRITE || raw & (LEAF_RESERVED | types) != 0
+        let contiguous = raw & NAPOT != 0;
+        let strange = contiguous && (level != 0 || raw & NAPOT_BITS != NAPOT_PATTERN);
+        raw & (READ | WRITE) == WRITE || raw & (LEAF_RESERVED | types) != 0 || strange
+    }
+
+    #[inline]
+    fn leaf_lg2(raw: u64, level: u32) -> u32 {
+        match raw & NAPOT {
+            0 => super::span_lg2::<Self>(level),
+            _ => 12 + NAPOT_LG2,
+        }
+    }
+
+    #[inline]
+    fn joined(first: u64) -> Option<u64> {
+        (first & NAPOT_BITS == 0).then_some(first | NAPOT | NAPOT_PATTERN)
+    }
+
+    #[inline]
+    fn parted(raw: u64, part: u64) -> u64 {
+        raw & !(NAPOT | NAPOT_BITS) | part << NUMBER_SHIFT
     }
 
     fn is_dirty(&self, raw: u64) -> bool {
@@ -243,6 +293,7 @@ mod tests {
         levels: RiscvLevels::Three,
         output_lg2: 56,
         memory_types: RiscvMemoryTypes::Svpbmt,
+        contiguity: RiscvContiguity::Absent,
         dirty: DirtyTracking::Off,
     };
 
@@ -263,6 +314,7 @@ mod tests {
         assert_eq!(word(Access::READ | Access::DEVICE), 0x4000_0000_0000_0053);
         let plain = Riscv {
             memory_types: RiscvMemoryTypes::Absent,
+            contiguity: RiscvContiguity::Svnapot,
             dirty: DirtyTracking::Hardware,
             ..FORMAT
         };
@@ -274,6 +326,26 @@ mod tests {
             RiscvFirstStage::classify(0x003f_ffff_ffff_fc53, 0),
             Entry::Leaf(top)
         );
+    }
+
+    /// By hand, from table "Page table entry encodings when pte.N=1": N 63, and 1000 in PPN 3:0.
+    #[test]
+    fn leaves_of_64_kib_by_hand() {
+        let first = RiscvFirstStage::leaf(0xd7, PhysAddr::new(0x12_3455_0000));
+        let joined = 0x8000_0004_8d15_60d7;
+        assert_eq!(RiscvFirstStage::joined(first), Some(joined));
+        assert_eq!(RiscvFirstStage::leaf_lg2(joined, 0), 16);
+        let leads = Entry::Leaf(PhysAddr::new(0x12_3455_0000));
+        assert_eq!(RiscvFirstStage::classify(joined, 0), leads);
+        assert_eq!(RiscvFirstStage::parted(joined, 0), first);
+        assert_eq!(RiscvFirstStage::parted(joined, 15), 0x4_8d15_7cd7);
+        let odd = RiscvFirstStage::leaf(0xd7, PhysAddr::new(0x12_3455_1000));
+        assert_eq!(RiscvFirstStage::joined(odd), None);
+        // Any other pattern, and any other level, is reserved.
+        assert!(!FORMAT.is_reserved(joined, 0));
+        assert!(FORMAT.is_reserved(joined | 1 << 10, 0));
+        assert!(FORMAT.is_reserved(joined & !(8 << 10), 0));
+        assert!(FORMAT.is_reserved(joined, 1));
     }
 
     #[test]
@@ -299,6 +371,7 @@ mod tests {
             levels,
             output_lg2: 60,
             memory_types: RiscvMemoryTypes::Absent,
+            contiguity: RiscvContiguity::Svnapot,
             dirty: DirtyTracking::Off,
         };
         let widths = [RiscvLevels::Three, RiscvLevels::Four, RiscvLevels::Five].map(|levels| {
@@ -309,6 +382,6 @@ mod tests {
         assert_eq!(first(RiscvLevels::Three).output_lg2(), 56);
         assert_eq!(RiscvSecondStage::ROOT.bytes(), 16384);
         let sizes = first(RiscvLevels::Five).page_sizes().bits();
-        assert_eq!(sizes, 1 << 12 | 1 << 21 | 1 << 30 | 1 << 39);
+        assert_eq!(sizes, 1 << 12 | 1 << 16 | 1 << 21 | 1 << 30 | 1 << 39);
     }
 }

@@ -30,12 +30,14 @@ const RISCV: RiscvFirstStage = Riscv {
     levels: RiscvLevels::Four,
     output_lg2: 56,
     memory_types: RiscvMemoryTypes::Svpbmt,
+    contiguity: RiscvContiguity::Absent,
     dirty: DirtyTracking::Hardware,
 };
 const RISCV_SECOND: RiscvSecondStage = Riscv {
     levels: RiscvLevels::Three,
     output_lg2: 56,
     memory_types: RiscvMemoryTypes::Absent,
+    contiguity: RiscvContiguity::Svnapot,
     dirty: DirtyTracking::Off,
 };
 const TEGRA: Tegra = Tegra {

@@ -10,7 +10,9 @@ use std::sync::Mutex;
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr};
 use crate::inval::{Gather, Quirks};
 use crate::platform::{OutOfTableMemory, SlabTables, TableMem};
-use crate::table::format::{DirtyTracking, Riscv, RiscvLevels, RiscvMemoryTypes, RiscvSecondStage};
+use crate::table::format::{
+    DirtyTracking, Riscv, RiscvContiguity, RiscvLevels, RiscvMemoryTypes, RiscvSecondStage,
+};
 use crate::table::tests::kept::{CAPS, Willing};
 use crate::table::{Access, PageTable};
 
@@ -19,6 +21,7 @@ const FORMAT: RiscvSecondStage = Riscv {
     levels: RiscvLevels::Three,
     output_lg2: 56,
     memory_types: RiscvMemoryTypes::Absent,
+    contiguity: RiscvContiguity::Absent,
     dirty: DirtyTracking::Off,
 };
 

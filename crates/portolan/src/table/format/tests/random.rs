@@ -8,8 +8,8 @@ use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange};
 use crate::inval::{Gather, Quirks};
 use crate::platform::SlabTables;
 use crate::table::format::{
-    AmdLevels, AmdV1, Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Riscv, RiscvLevels,
-    RiscvMemoryTypes, SplitRule, Tegra, VtdLevels, VtdSecondStage, span_lg2,
+    AmdLevels, AmdV1, Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Riscv, RiscvContiguity,
+    RiscvLevels, RiscvMemoryTypes, SplitRule, Tegra, VtdLevels, VtdSecondStage, span_lg2,
 };
 use crate::table::tests::kept::{CAPS, Willing};
 use crate::table::{
@@ -334,6 +334,7 @@ fn riscv_tables_agree_with_a_list_of_pages() {
         levels: RiscvLevels::Three,
         output_lg2: 56,
         memory_types: RiscvMemoryTypes::Absent,
+        contiguity: RiscvContiguity::Absent,
         dirty: DirtyTracking::Off,
     });
 }
