@@ -5,7 +5,7 @@
 use portolan::addr::{Iova, PhysAddr};
 use portolan::inval::Quirks;
 use portolan::platform::Nanos;
-use portolan::table::format::RiscvContiguity;
+use portolan::table::format::{DirtyTracking, RiscvContiguity};
 
 use super::files::InterruptFiles;
 use crate::firmware::reservations::Reservations;
@@ -46,6 +46,10 @@ pub struct Config {
     pub streams_lg2: u32,
     /// What the invalidation plans are to know beyond the hardware's own word.
     pub quirks: Quirks,
+    /// Whether domains' tables say which pages devices have written
+    /// ([`read_and_clear_dirty`](portolan::table::PageTable::read_and_clear_dirty)), where the unit sets accessed and
+    /// dirty bits.
+    pub dirty: DirtyTracking,
     /// Whether domains have leaves of 64 KiB (Svnapot). Every unit has to know them and none says so in a register;
     /// QEMU 10's takes them for addresses that are not there. Off, unless whoever knows the unit says otherwise.
     pub contiguity: RiscvContiguity,
@@ -106,6 +110,7 @@ impl Default for Config {
             requests_lg2: None,
             streams_lg2: 16,
             quirks: Quirks::default(),
+            dirty: DirtyTracking::Off,
             contiguity: RiscvContiguity::Absent,
             signal: Signal::None,
             reserved: Reservations::default(),

@@ -62,10 +62,11 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
     /// What the context of a stream says beside what it leads to, once the stream leads somewhere.
     pub(super) fn lets(&self, tables: &Tables, stream: u32) -> u64 {
         let requests = self.shared.requests.as_ref().map_or(0, |_| REQUESTS);
-        match tables.remotes.has(stream) {
+        let remote = match tables.remotes.has(stream) {
             true => TRANSLATES | requests,
             false => 0,
-        }
+        };
+        remote | self.marks()
     }
 
     /// Whether the context at `at` lets a device send requests, and stops doing so when it is changed: with

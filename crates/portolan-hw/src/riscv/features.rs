@@ -74,11 +74,13 @@ bitflags! {
         const PASIDS_20 = 1 << 16;
         /// Hardware counters (`HPM`).
         const COUNTERS = 1 << 17;
+        /// Accessed and dirty bits that the unit sets (`AMO_HWAD`).
+        const UPDATES = 1 << 18;
     }
 }
 
 /// The fields of one bit.
-const FLAGS: [(Bits, Has); 16] = [
+const FLAGS: [(Bits, Has); 17] = [
     (capability::SV39, Has::FIRST_3),
     (capability::SV48, Has::FIRST_4),
     (capability::SV57, Has::FIRST_5),
@@ -95,6 +97,7 @@ const FLAGS: [(Bits, Has); 16] = [
     (capability::PD17, Has::PASIDS_17),
     (capability::PD20, Has::PASIDS_20),
     (capability::HPM, Has::COUNTERS),
+    (capability::AMO_HWAD, Has::UPDATES),
 ];
 
 /// What a unit can do.

@@ -26,6 +26,7 @@ use super::queue;
 use super::records::{FAULTS, REQUESTS, Records};
 use super::remotes::Remotes;
 use super::shared::{RiscvQueue, Shared};
+use super::spec::context::MARKS;
 use super::spec::reg;
 use super::state::{Key, Streams, Tables};
 use super::streams::Tag;
@@ -148,7 +149,9 @@ where
         config.streams_lg2 = config.streams_lg2.min(MOST_STREAMS_LG2);
         let features = Features::read(&regs)?;
         let asks = config.requests_lg2.is_some();
-        let absent = asks && !features.has.contains(Has::ATS);
+        let tracks = config.dirty == DirtyTracking::Hardware;
+        let absent = asks && !features.has.contains(Has::ATS)
+            || tracks && !features.has.contains(Has::UPDATES);
         if absent || !features.can_signal(config.signal) {
             return Err(IommuError::Unsupported);
         }
@@ -240,6 +243,14 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
     /// Where messages of devices go.
     pub(crate) fn interrupts_config(&self) -> Option<&config::Messages> {
         self.config.interrupts.as_ref()
+    }
+
+    /// What the context of a stream that leads somewhere says of marks.
+    pub(super) fn marks(&self) -> u64 {
+        match self.config.dirty {
+            DirtyTracking::Off => 0,
+            DirtyTracking::Hardware => MARKS,
+        }
     }
 
     /// Whether there is a queue of page requests.
@@ -352,7 +363,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
                 false => RiscvMemoryTypes::Absent,
             },
             contiguity: self.config.contiguity,
-            dirty: DirtyTracking::Off,
+            dirty: self.config.dirty,
         }
     }
 

@@ -80,7 +80,7 @@ pub(super) struct Tables {
 
 /// Bits of each word that a context may set: those of what is modelled.
 const ALLOWED: Words = [
-    0x7 | 3 << 5 | 1 << 9,
+    0x7 | 0x1f << 5,
     u64::MAX,
     0xffff_f000,
     0xf000_0fff_ffff_ffff,
@@ -146,6 +146,16 @@ impl Remote {
         self.0 >> 2 & 1 == 1
     }
 
+    /// Its accesses mark the leaves of second stages (`GADE`).
+    pub fn marks_second(self) -> bool {
+        self.0 >> 7 & 1 == 1
+    }
+
+    /// Its accesses mark the leaves of first stages (`SADE`).
+    pub fn marks_first(self) -> bool {
+        self.0 >> 8 & 1 == 1
+    }
+
     /// The unit's own responses name the PASID (`PRPR`).
     pub fn hears_pasid(self) -> bool {
         self.0 >> 6 & 1 == 1
@@ -161,6 +171,8 @@ pub(super) fn decode(words: Words, id: &RiscvIdentification) -> Result<(Context,
         (translates, id.has_ats()),
         (asks, translates),
         (remote.hears_pasid(), asks),
+        (remote.marks_second(), id.has_updates()),
+        (remote.marks_first(), id.has_updates()),
     ];
     if takes.into_iter().any(|(this, other)| this && !other) {
         return Err(Refusal::Malformed);

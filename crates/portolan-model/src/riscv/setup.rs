@@ -71,6 +71,13 @@ impl RiscvIdentification {
         self
     }
 
+    /// With accessed and dirty bits that it sets itself (`AMO_HWAD`).
+    #[must_use]
+    pub fn updates(mut self) -> Self {
+        self.capabilities |= 1 << 24;
+        self
+    }
+
     /// With hardware counters.
     #[must_use]
     pub fn counters(mut self, count: u8) -> Self {
@@ -108,6 +115,10 @@ impl RiscvIdentification {
 
     pub(super) fn has_message_tables(&self) -> bool {
         self.has(22)
+    }
+
+    pub(super) fn has_updates(&self) -> bool {
+        self.has(24)
     }
 
     pub(super) fn has_ats(&self) -> bool {

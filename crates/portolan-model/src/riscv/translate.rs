@@ -1,6 +1,6 @@
 //! From a device and an address to memory: section "Process to translate an IOVA".
 
-use portolan::addr::{InvalTag, Iova, PageSize, PhysAddr, StreamId};
+use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, StreamId};
 
 use super::contexts::{Context, Processes, Remote, Tables, Without, Words, decode, decode_process};
 use super::faults::Refusal;
@@ -9,9 +9,10 @@ use super::queue::OWNER;
 use super::registers::mode;
 use super::{RiscvRegisters, State};
 use crate::asking::Request;
-use crate::decode::{Cursor, Leaf, WalkFault, WalkMemory};
+use crate::cache::Reach;
+use crate::decode::{AccessKind, Cursor, Decoded, Leaf, Stepped, WalkFault, WalkMemory, step};
 use crate::iommu::Temper;
-use crate::stage::{Ended, Found, Known, Tag};
+use crate::stage::{Drops, Ended, Found, Known, Tag};
 
 /// What of a leaf is kept, and for which address. Of a page that is several entries (Svnapot), a unit may keep each
 /// part by itself, whatever the other entries say: at its worst, it does.
@@ -47,7 +48,7 @@ impl RiscvRegisters {
             mode::BARE => return untranslated,
             _ => {}
         }
-        let (context, _) = self.context(state, of.stream)?;
+        let (context, remote) = self.context(state, of.stream)?;
         let context = match (context, of.pasid) {
             (Context::Processes(all), Some(pasid)) => {
                 self.process(state, of.stream, all, pasid.get())?
@@ -63,12 +64,12 @@ impl RiscvRegisters {
             // No process context has a process directory.
             Context::Processes(_) => Err(Refusal::BadProcess),
             Context::Passes => untranslated,
-            Context::First(tables) => self.page(state, Which::First, tables, of),
+            Context::First(tables) => self.page(state, (Which::First, remote), tables, of),
             Context::Second(tables, messages) => {
                 let page = of.iova.get() >> 12;
                 match messages.and_then(|messages| messages.entry(page)) {
                     Some(entry) => self.message(state, tables.tag, page, entry, of),
-                    None => self.page(state, Which::Second, tables, of),
+                    None => self.page(state, (Which::Second, remote), tables, of),
                 }
             }
         }
@@ -223,14 +224,77 @@ impl RiscvRegisters {
         Ok(PhysAddr::new(word >> 10 << 12 | of.iova.get() & 0xfff))
     }
 
-    /// Where a stage's tables say that an address goes.
+    /// Where a stage's tables say that an address goes. Where the unit keeps accessed and dirty bits, a leaf
+    /// that would let the access through once it is marked is marked, and read again.
     fn page(
+        &self,
+        state: &mut State,
+        (which, remote): (Which, Remote),
+        tables: Tables,
+        of: Request,
+    ) -> Result<PhysAddr, Refusal> {
+        let marks = match which {
+            Which::First => remote.marks_first(),
+            Which::Second => remote.marks_second(),
+        };
+        let (leaf, refused) = self.leaf(state, which, tables, of)?;
+        if leaf.permissions.allow(of.access) {
+            return Ok(leaf.address(of.iova));
+        }
+        if !marks || self.mark(&tables, of).is_none() {
+            return Err(refused);
+        }
+        let stage = match which {
+            Which::First => &mut state.own.first,
+            Which::Second => &mut state.own.second,
+        };
+        let page = IovaRange::page(of.iova, leaf.size);
+        let reach = Reach::Range(InvalTag::new(tables.tag), page);
+        stage.invalidate(reach, None, Drops::LEAVES);
+        let (leaf, refused) = self.leaf(state, which, tables, of)?;
+        match leaf.permissions.allow(of.access) {
+            true => Ok(leaf.address(of.iova)),
+            false => Err(refused),
+        }
+    }
+
+    /// Sets the accessed bit of the leaf for an address, and for a write the dirty bit, if it then lets the access
+    /// through: section "Memory access and page-table updates".
+    fn mark(&self, tables: &Tables, of: Request) -> Option<()> {
+        let memory = self.memory.snooped();
+        let format = tables.table.format;
+        let mut at = Cursor::top(&tables.table);
+        loop {
+            let entry = at.table.checked_add(8 * format.index(of.iova, at.level))?;
+            match step(&memory, format, at, of.iova).ok()? {
+                Stepped::Down(next) => at = next,
+                Stepped::Found(_) => {
+                    let written = match of.access {
+                        AccessKind::Read => 0,
+                        AccessKind::Write => 1 << 7,
+                    };
+                    let marked = memory.read_u64(entry)? | 1 << 6 | written;
+                    let lets = match format.decode(marked, at.level) {
+                        Decoded::Leaf { permissions, .. } | Decoded::Part { permissions, .. } => {
+                            permissions.allow(of.access)
+                        }
+                        _ => false,
+                    };
+                    lets.then_some(())?;
+                    return self.memory.write_u64(entry, marked);
+                }
+            }
+        }
+    }
+
+    /// The leaf for an address, kept or from a walk, and what is said if it does not let the access through.
+    fn leaf(
         &self,
         state: &mut State,
         which: Which,
         tables: Tables,
         of: Request,
-    ) -> Result<PhysAddr, Refusal> {
+    ) -> Result<(Leaf, Refusal), Refusal> {
         let (stage, refused, walked) = match which {
             Which::First => (&mut state.own.first, Refusal::Page, event::FIRST_WALK),
             Which::Second => (
@@ -274,9 +338,6 @@ impl RiscvRegisters {
                 leaf
             }
         };
-        match leaf.permissions.allow(of.access) {
-            true => Ok(leaf.address(of.iova)),
-            false => Err(refused),
-        }
+        Ok((leaf, refused))
     }
 }

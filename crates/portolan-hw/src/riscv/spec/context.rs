@@ -13,6 +13,9 @@ pub const TRANSLATES: u64 = 1 << 1;
 pub const REQUESTS: u64 = 1 << 2;
 /// Word 0 of a device context: the first stage is a process directory's (`PDTV`).
 pub const DIRECTORY: u64 = 1 << 5;
+/// Word 0 of a device context: the unit marks what it reads and writes through, in leaves of second stages (`GADE`)
+/// and of first stages (`SADE`).
+pub const MARKS: u64 = 3 << 7;
 /// Word 0 of a device context with a process directory: requests without a PASID are those of address
 /// space 0 (`DPE`).
 pub const BY_DEFAULT: u64 = 1 << 9;

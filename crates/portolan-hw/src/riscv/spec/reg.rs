@@ -73,6 +73,8 @@ pub mod capability {
         SV57X4: 19, 1;
         /// MSI page tables; device contexts are then of 64 bytes.
         MSI_FLAT: 22, 1;
+        /// Accessed and dirty bits that the unit sets.
+        AMO_HWAD: 24, 1;
         /// ATS and page requests.
         ATS: 25, 1;
         /// Either endianness.

@@ -2,6 +2,7 @@
 
 mod contiguity;
 mod devices;
+mod dirty;
 mod faults;
 mod machine;
 mod messages;
