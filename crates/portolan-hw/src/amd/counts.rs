@@ -7,21 +7,15 @@ crate::chassis::counters! {
     CommandKind,
     /// Commands submitted since the unit was taken over, refused ones included.
     Counts {
-        /// COMPLETION_WAIT that stores.
-        Wait = "COMPLETION_WAIT";
+        Wait = "COMPLETION_WAIT" => "COMPLETION_WAIT that stores.";
         /// COMPLETION_WAIT that only keeps what is behind it back.
         Fence = "COMPLETION_WAIT (fence)";
-        /// INVALIDATE_DEVTAB_ENTRY.
-        DeviceEntry = "INVALIDATE_DEVTAB_ENTRY";
-        /// INVALIDATE_INTERRUPT_TABLE.
-        Interrupts = "INVALIDATE_INTERRUPT_TABLE";
-        /// INVALIDATE_IOMMU_PAGES of some pages.
-        Pages = "INVALIDATE_IOMMU_PAGES";
+        DeviceEntry = "INVALIDATE_DEVTAB_ENTRY" => "INVALIDATE_DEVTAB_ENTRY.";
+        Interrupts = "INVALIDATE_INTERRUPT_TABLE" => "INVALIDATE_INTERRUPT_TABLE.";
+        Pages = "INVALIDATE_IOMMU_PAGES" => "INVALIDATE_IOMMU_PAGES of some pages.";
         /// INVALIDATE_IOMMU_PAGES of all pages of a domain.
         Domain = "INVALIDATE_IOMMU_PAGES (domain)";
-        /// INVALIDATE_IOMMU_ALL.
-        All = "INVALIDATE_IOMMU_ALL";
-        /// COMPLETION_WAIT in place of a refused command.
-        Replaced = "COMPLETION_WAIT (replaced)";
+        All = "INVALIDATE_IOMMU_ALL" => "INVALIDATE_IOMMU_ALL.";
+        Replaced = "COMPLETION_WAIT (replaced)" => "COMPLETION_WAIT in place of a refused command.";
     }
 }

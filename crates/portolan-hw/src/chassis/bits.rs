@@ -49,10 +49,20 @@ bits! {
 /// Bits 51:12 of a word: an address in place.
 pub const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
-/// Declares constant fields: `NAME: arguments of the type's new`.
+/// Declares constants, a line each: `NAME: type = value => "what it is";`. Descriptions that do not fit
+/// stand above, as comments.
+macro_rules! constants {
+    ($($(#[$doc:meta])* $name:ident: $of:ty = $value:expr $(=> $text:literal)?;)*) => {$(
+        $(#[$doc])* $(#[doc = $text])?
+        pub const $name: $of = $value;
+    )*};
+}
+pub(crate) use constants;
+
+/// Declares constant fields likewise: `NAME: arguments of the type's new => "what it is";`.
 macro_rules! fields {
-    ($of:ty; $($(#[$doc:meta])* $name:ident: $($value:literal),+;)*) => {$(
-        $(#[$doc])*
+    ($of:ty; $($(#[$doc:meta])* $name:ident: $($value:literal),+ $(=> $text:literal)?;)*) => {$(
+        $(#[$doc])* $(#[doc = $text])?
         pub const $name: $of = <$of>::new($($value),+);
     )*};
 }

@@ -1,16 +1,16 @@
 //! Counters of what a driver writes, by kind.
 
 /// Declares the kinds, the counters of a driver, and their values as its user sees them:
-/// `Kinds, Counts { Kind = "name"; }`.
+/// `Kinds, Counts { Kind = "name" => "what it is"; }`.
 macro_rules! counters {
     ($(#[$of_kinds:meta])* $kinds:ident, $(#[$of_counts:meta])* $counts:ident {
-        $($(#[$doc:meta])* $kind:ident = $name:expr;)*
+        $($(#[$doc:meta])* $kind:ident = $name:expr $(=> $text:literal)?;)*
     }) => {
         $(#[$of_kinds])*
         ///
         /// *Context.* Interrupt: a value.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum $kinds {$($(#[$doc])* $kind),*}
+        pub enum $kinds {$($(#[$doc])* $(#[doc = $text])? $kind),*}
 
         impl $kinds {
             /// All of them.

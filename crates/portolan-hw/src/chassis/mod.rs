@@ -26,8 +26,8 @@ pub(crate) mod turn;
 mod unit;
 mod wait;
 
-pub(crate) use bits::fields;
 pub use bits::{ADDRESS, Bits, Bits32};
+pub(crate) use bits::{constants, fields};
 pub(crate) use block::Block;
 pub(crate) use counts::counters;
 pub(crate) use handle::handle;

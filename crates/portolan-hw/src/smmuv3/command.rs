@@ -12,12 +12,12 @@ use portolan::addr::{Iova, IovaRange, PageSize, Pasid, StreamId};
 use portolan::inval::{Depth, Run};
 
 macro_rules! kinds {
-    ($($(#[$doc:meta])* $kind:ident = $op:ident,)*) => {
+    ($($kind:ident = $op:ident => $text:literal;)*) => {
         crate::chassis::counters! {
             /// Kinds of commands that the driver writes.
             CommandKind,
             /// How many commands of each kind were written to the queue.
-            CommandCounts {$($(#[$doc])* $kind = stringify!($op);)*}
+            CommandCounts {$($kind = stringify!($op) => $text;)*}
         }
 
         impl Counters {
@@ -33,36 +33,21 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// Forget a stream's entry.
-    ConfigStream = CFGI_STE,
-    /// Forget the entries of many streams.
-    ConfigStreams = CFGI_STE_RANGE,
-    /// Forget a context descriptor.
-    ConfigContext = CFGI_CD,
-    /// Forget all context descriptors of a stream.
-    ConfigContexts = CFGI_CD_ALL,
-    /// Forget all first-stage translations of a VMID.
-    FirstStageOfVmid = TLBI_NH_ALL,
-    /// Forget those of an ASID.
-    Asid = TLBI_NH_ASID,
-    /// Forget those of an address or range.
-    Address = TLBI_NH_VA,
-    /// Forget all of EL2.
-    Hyp = TLBI_EL2_ALL,
-    /// Forget all translations of a VMID.
-    Vmid = TLBI_S12_VMALL,
-    /// Forget second-stage translations of an address or range.
-    IntermediateAddress = TLBI_S2_IPA,
-    /// Forget everything of EL1.
-    Everything = TLBI_NSNH_ALL,
-    /// Have a device forget translations.
-    Device = ATC_INV,
-    /// Answer a page request.
-    PageResponse = PRI_RESP,
-    /// End a stall.
-    Resume = RESUME,
-    /// Wait.
-    Sync = SYNC,
+    ConfigStream = CFGI_STE => "Forget a stream's entry.";
+    ConfigStreams = CFGI_STE_RANGE => "Forget the entries of many streams.";
+    ConfigContext = CFGI_CD => "Forget a context descriptor.";
+    ConfigContexts = CFGI_CD_ALL => "Forget all context descriptors of a stream.";
+    FirstStageOfVmid = TLBI_NH_ALL => "Forget all first-stage translations of a VMID.";
+    Asid = TLBI_NH_ASID => "Forget those of an ASID.";
+    Address = TLBI_NH_VA => "Forget those of an address or range.";
+    Hyp = TLBI_EL2_ALL => "Forget all of EL2.";
+    Vmid = TLBI_S12_VMALL => "Forget all translations of a VMID.";
+    IntermediateAddress = TLBI_S2_IPA => "Forget second-stage translations of an address or range.";
+    Everything = TLBI_NSNH_ALL => "Forget everything of EL1.";
+    Device = ATC_INV => "Have a device forget translations.";
+    PageResponse = PRI_RESP => "Answer a page request.";
+    Resume = RESUME => "End a stall.";
+    Sync = SYNC => "Wait.";
 }
 
 fn start(code: u64) -> Words {

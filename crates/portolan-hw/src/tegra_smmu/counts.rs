@@ -7,34 +7,20 @@ crate::chassis::counters! {
     WriteKind,
     /// Accesses since the unit was taken over.
     Counts {
-        /// SMMU_CONFIG, TLB_CONFIG and PTC_CONFIG.
-        Config = "CONFIG";
-        /// PTB_ASID: which directory is written next.
-        SelectAsid = "PTB_ASID";
-        /// PTB_DATA: a directory.
-        Directory = "PTB_DATA";
-        /// The ASID register of a swgroup.
-        SwgroupAsid = "SWGROUP_ASID";
-        /// Enable bits of clients.
-        Enables = "TRANSLATION_ENABLE";
-        /// TLB_FLUSH of everything.
-        TlbAll = "TLB_FLUSH_ALL";
-        /// TLB_FLUSH of an address space.
-        TlbAsid = "TLB_FLUSH_ASID";
-        /// TLB_FLUSH of 4 MiB of an address space.
-        TlbSection = "TLB_FLUSH_SECTION";
-        /// TLB_FLUSH of 16 KiB of an address space.
-        TlbGroup = "TLB_FLUSH_GROUP";
-        /// PTC_FLUSH of everything.
-        PtcAll = "PTC_FLUSH_ALL";
-        /// PTC_FLUSH_HI: the upper address bits of a line.
-        PtcHigh = "PTC_FLUSH_HI";
-        /// PTC_FLUSH of a line.
-        PtcLine = "PTC_FLUSH_LINE";
-        /// INTSTATUS: a fault is acknowledged.
-        Acknowledge = "INTSTATUS";
-        /// PTB_ASID read, so that what was written before is complete.
-        ReadBack = "READ_BACK";
+        Config = "CONFIG" => "SMMU_CONFIG, TLB_CONFIG and PTC_CONFIG.";
+        SelectAsid = "PTB_ASID" => "PTB_ASID: which directory is written next.";
+        Directory = "PTB_DATA" => "PTB_DATA: a directory.";
+        SwgroupAsid = "SWGROUP_ASID" => "The ASID register of a swgroup.";
+        Enables = "TRANSLATION_ENABLE" => "Enable bits of clients.";
+        TlbAll = "TLB_FLUSH_ALL" => "TLB_FLUSH of everything.";
+        TlbAsid = "TLB_FLUSH_ASID" => "TLB_FLUSH of an address space.";
+        TlbSection = "TLB_FLUSH_SECTION" => "TLB_FLUSH of 4 MiB of an address space.";
+        TlbGroup = "TLB_FLUSH_GROUP" => "TLB_FLUSH of 16 KiB of an address space.";
+        PtcAll = "PTC_FLUSH_ALL" => "PTC_FLUSH of everything.";
+        PtcHigh = "PTC_FLUSH_HI" => "PTC_FLUSH_HI: the upper address bits of a line.";
+        PtcLine = "PTC_FLUSH_LINE" => "PTC_FLUSH of a line.";
+        Acknowledge = "INTSTATUS" => "INTSTATUS: a fault is acknowledged.";
+        ReadBack = "READ_BACK" => "PTB_ASID read, so that what was written before is complete.";
     }
 }
 

@@ -5,18 +5,14 @@
 //!
 //! *Context.* Interrupt: everything here is a value.
 
-/// The device translates only the addresses of `INPUT_RANGE_*`.
-pub const F_INPUT_RANGE: u64 = 1 << 0;
-/// The device has only the domains of `DOMAIN_RANGE_*`.
-pub const F_DOMAIN_RANGE: u64 = 1 << 1;
-/// Requests to map and to unmap.
-pub const F_MAP_UNMAP: u64 = 1 << 2;
-/// Requests to probe.
-pub const F_PROBE: u64 = 1 << 4;
-/// Mappings of device memory.
-pub const F_MMIO: u64 = 1 << 5;
-/// The `BYPASS` field, and domains that pass through.
-pub const F_BYPASS_CONFIG: u64 = 1 << 6;
+crate::chassis::constants! {
+    F_INPUT_RANGE: u64 = 1 << 0 => "The device translates only the addresses of `INPUT_RANGE_*`.";
+    F_DOMAIN_RANGE: u64 = 1 << 1 => "The device has only the domains of `DOMAIN_RANGE_*`.";
+    F_MAP_UNMAP: u64 = 1 << 2 => "Requests to map and to unmap.";
+    F_PROBE: u64 = 1 << 4 => "Requests to probe.";
+    F_MMIO: u64 = 1 << 5 => "Mappings of device memory.";
+    F_BYPASS_CONFIG: u64 = 1 << 6 => "The `BYPASS` field, and domains that pass through.";
+}
 
 /// All features that the driver uses, for a transport to accept as far as they are offered.
 pub const DRIVER_FEATURES: u64 =
@@ -24,66 +20,43 @@ pub const DRIVER_FEATURES: u64 =
 
 /// Offsets in the configuration.
 pub mod config {
-    /// Bitmap of page sizes, 8 bytes.
-    pub const PAGE_SIZE_MASK: usize = 0;
-    /// First address, 8 bytes.
-    pub const INPUT_RANGE_START: usize = 8;
-    /// Last address, 8 bytes.
-    pub const INPUT_RANGE_END: usize = 16;
-    /// First domain, 4 bytes.
-    pub const DOMAIN_RANGE_START: usize = 24;
-    /// Last domain, 4 bytes.
-    pub const DOMAIN_RANGE_END: usize = 28;
-    /// Bytes of the properties in the answer to a probe, 4 bytes.
-    pub const PROBE_SIZE: usize = 32;
-    /// Whether endpoints without a domain pass through, 1 byte.
-    pub const BYPASS: usize = 36;
+    crate::chassis::constants! {
+        PAGE_SIZE_MASK: usize = 0 => "Bitmap of page sizes, 8 bytes.";
+        INPUT_RANGE_START: usize = 8 => "First address, 8 bytes.";
+        INPUT_RANGE_END: usize = 16 => "Last address, 8 bytes.";
+        DOMAIN_RANGE_START: usize = 24 => "First domain, 4 bytes.";
+        DOMAIN_RANGE_END: usize = 28 => "Last domain, 4 bytes.";
+        PROBE_SIZE: usize = 32 => "Bytes of the properties in the answer to a probe, 4 bytes.";
+        BYPASS: usize = 36 => "Whether endpoints without a domain pass through, 1 byte.";
+    }
 }
 
-/// Bytes at the end of each answer.
-pub const TAIL_BYTES: usize = 4;
-/// Bytes of a fault.
-pub const FAULT_BYTES: usize = 24;
-/// Bytes of the largest request.
-pub const MAX_REQUEST_BYTES: usize = 72;
+crate::chassis::constants! {
+    TAIL_BYTES: usize = 4 => "Bytes at the end of each answer.";
+    FAULT_BYTES: usize = 24 => "Bytes of a fault.";
+    MAX_REQUEST_BYTES: usize = 72 => "Bytes of the largest request.";
 
-/// Status: done.
-pub const S_OK: u8 = 0;
-/// Status: no such endpoint or domain.
-pub const S_NOENT: u8 = 6;
+    S_OK: u8 = 0 => "Status: done.";
+    S_NOENT: u8 = 6 => "Status: no such endpoint or domain.";
 
-/// Flag of a mapping: the device may read.
-pub const MAP_READ: u32 = 1;
-/// Flag of a mapping: the device may write.
-pub const MAP_WRITE: u32 = 1 << 1;
-/// Flag of a mapping: not memory.
-pub const MAP_MMIO: u32 = 1 << 2;
-/// Flag of an attachment: pass through.
-pub const ATTACH_BYPASS: u32 = 1;
+    MAP_READ: u32 = 1 => "Flag of a mapping: the device may read.";
+    MAP_WRITE: u32 = 1 << 1 => "Flag of a mapping: the device may write.";
+    MAP_MMIO: u32 = 1 << 2 => "Flag of a mapping: not memory.";
+    ATTACH_BYPASS: u32 = 1 => "Flag of an attachment: pass through.";
 
-/// Mask of a property's type.
-pub const PROPERTY_TYPE: u16 = 0xfff;
-/// Property: none follow.
-pub const P_NONE: u16 = 0;
-/// Property: addresses that cannot be mapped.
-pub const P_RESV_MEM: u16 = 1;
-/// Bytes of that property behind its head.
-pub const RESV_MEM_BYTES: usize = 20;
-/// Kind of reserved addresses: writes are message-signalled interrupts.
-pub const RESV_MSI: u8 = 1;
+    PROPERTY_TYPE: u16 = 0xfff => "Mask of a property's type.";
+    P_NONE: u16 = 0 => "Property: none follow.";
+    P_RESV_MEM: u16 = 1 => "Property: addresses that cannot be mapped.";
+    RESV_MEM_BYTES: usize = 20 => "Bytes of that property behind its head.";
+    RESV_MSI: u8 = 1 => "Kind of reserved addresses: writes are message-signalled interrupts.";
 
-/// Fault: the device does not say why.
-pub const R_UNKNOWN: u8 = 0;
-/// Fault: the endpoint has no domain.
-pub const R_DOMAIN: u8 = 1;
-/// Fault: no mapping, or not for this kind of access.
-pub const R_MAPPING: u8 = 2;
-/// Flag of a fault: a read.
-pub const FAULT_READ: u32 = 1;
-/// Flag of a fault: a write.
-pub const FAULT_WRITE: u32 = 1 << 1;
-/// Flag of a fault: the address is valid.
-pub const FAULT_ADDRESS: u32 = 1 << 8;
+    R_UNKNOWN: u8 = 0 => "Fault: the device does not say why.";
+    R_DOMAIN: u8 = 1 => "Fault: the endpoint has no domain.";
+    R_MAPPING: u8 = 2 => "Fault: no mapping, or not for this kind of access.";
+    FAULT_READ: u32 = 1 => "Flag of a fault: a read.";
+    FAULT_WRITE: u32 = 1 << 1 => "Flag of a fault: a write.";
+    FAULT_ADDRESS: u32 = 1 << 8 => "Flag of a fault: the address is valid.";
+}
 
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

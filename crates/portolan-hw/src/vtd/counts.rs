@@ -7,31 +7,18 @@ crate::chassis::counters! {
     CommandKind,
     /// Commands submitted since the unit was taken over, refused ones included.
     Counts {
-        /// Context cache, global.
-        ContextGlobal = "cc_inv_dsc (global)";
-        /// Context cache, of a device.
-        ContextDevice = "cc_inv_dsc (device)";
-        /// IOTLB, global.
-        IotlbGlobal = "iotlb_inv_dsc (global)";
-        /// IOTLB, of a domain.
-        IotlbDomain = "iotlb_inv_dsc (domain)";
-        /// IOTLB, of pages.
-        IotlbPages = "iotlb_inv_dsc (pages)";
-        /// IOTLB of a PASID, all or pages.
-        PasidIotlb = "p_iotlb_inv_dsc";
-        /// PASID cache.
-        PasidCache = "pc_inv_dsc";
-        /// Device TLB, with or without PASID.
-        DeviceTlb = "dev_tlb_inv_dsc";
-        /// Wait.
-        Wait = "inv_wait_dsc";
-        /// Page-group response.
-        Response = "page_grp_resp_dsc";
-        /// Interrupt entry cache.
-        InterruptEntries = "iec_inv_dsc";
-        /// Write-buffer flush.
-        WriteBuffer = "GCMD.WBF";
-        /// Descriptors put in place of refused ones.
-        Replaced = "inv_wait_dsc (replaced)";
+        ContextGlobal = "cc_inv_dsc (global)" => "Context cache, global.";
+        ContextDevice = "cc_inv_dsc (device)" => "Context cache, of a device.";
+        IotlbGlobal = "iotlb_inv_dsc (global)" => "IOTLB, global.";
+        IotlbDomain = "iotlb_inv_dsc (domain)" => "IOTLB, of a domain.";
+        IotlbPages = "iotlb_inv_dsc (pages)" => "IOTLB, of pages.";
+        PasidIotlb = "p_iotlb_inv_dsc" => "IOTLB of a PASID, all or pages.";
+        PasidCache = "pc_inv_dsc" => "PASID cache.";
+        DeviceTlb = "dev_tlb_inv_dsc" => "Device TLB, with or without PASID.";
+        Wait = "inv_wait_dsc" => "Wait.";
+        Response = "page_grp_resp_dsc" => "Page-group response.";
+        InterruptEntries = "iec_inv_dsc" => "Interrupt entry cache.";
+        WriteBuffer = "GCMD.WBF" => "Write-buffer flush.";
+        Replaced = "inv_wait_dsc (replaced)" => "Descriptors put in place of refused ones.";
     }
 }

@@ -13,16 +13,13 @@ pub const OPCODE: Bits = Bits::new(60, 4);
 
 /// Values of [`OPCODE`].
 pub mod opcode {
-    /// COMPLETION_WAIT (2.4.1).
-    pub const COMPLETION_WAIT: u64 = 1;
-    /// INVALIDATE_DEVTAB_ENTRY (2.4.2).
-    pub const DEVICE_ENTRY: u64 = 2;
-    /// INVALIDATE_IOMMU_PAGES (2.4.3).
-    pub const PAGES: u64 = 3;
-    /// INVALIDATE_INTERRUPT_TABLE (2.4.5).
-    pub const INTERRUPT_TABLE: u64 = 5;
-    /// INVALIDATE_IOMMU_ALL (2.4.8).
-    pub const ALL: u64 = 8;
+    crate::chassis::constants! {
+        COMPLETION_WAIT: u64 = 1 => "COMPLETION_WAIT (2.4.1).";
+        DEVICE_ENTRY: u64 = 2 => "INVALIDATE_DEVTAB_ENTRY (2.4.2).";
+        PAGES: u64 = 3 => "INVALIDATE_IOMMU_PAGES (2.4.3).";
+        INTERRUPT_TABLE: u64 = 5 => "INVALIDATE_INTERRUPT_TABLE (2.4.5).";
+        ALL: u64 = 8 => "INVALIDATE_IOMMU_ALL (2.4.8).";
+    }
 }
 
 /// COMPLETION_WAIT. Word 1 is what is stored.
@@ -46,14 +43,13 @@ pub mod device_entry {
 /// INVALIDATE_IOMMU_PAGES.
 pub mod pages {
     use super::Bits;
-    /// Word 0: domain.
-    pub const DOMAIN: Bits = Bits::new(32, 16);
-    /// Word 1: more than 4 KiB; the lowest zero address bit from 12 tells how much.
-    pub const SIZE: u64 = 1;
-    /// Word 1: entries of upper levels, too.
-    pub const DIRECTORIES: u64 = 1 << 1;
-    /// Word 1: bits 63:12 of the address.
-    pub const ADDRESS: u64 = !0xfff;
-    /// Word 1: the address that stands for all there are.
-    pub const EVERYTHING: u64 = 0x7fff_ffff_ffff_f000;
+    crate::chassis::constants! {
+        DOMAIN: Bits = Bits::new(32, 16) => "Word 0: domain.";
+        /// Word 1: more than 4 KiB; the lowest zero address bit from 12 tells how much.
+        SIZE: u64 = 1;
+        DIRECTORIES: u64 = 1 << 1 => "Word 1: entries of upper levels, too.";
+        ADDRESS: u64 = !0xfff => "Word 1: bits 63:12 of the address.";
+        /// Word 1: the address that stands for all there are.
+        EVERYTHING: u64 = 0x7fff_ffff_ffff_f000;
+    }
 }

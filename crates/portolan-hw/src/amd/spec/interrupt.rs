@@ -2,13 +2,10 @@
 
 use super::Bits;
 
-/// RemapEn: the interrupt is remapped; without it, it is aborted.
-pub const REMAPPED: u64 = 1;
-/// IntType: 0 fixed, 1 arbitrated.
-pub const TYPE: Bits = Bits::new(2, 3);
-/// DM: logical destination.
-pub const LOGICAL: Bits = Bits::new(6, 1);
-/// Destination.
-pub const DESTINATION: Bits = Bits::new(8, 8);
-/// Vector.
-pub const VECTOR: Bits = Bits::new(16, 8);
+crate::chassis::constants! {
+    REMAPPED: u64 = 1 => "RemapEn: the interrupt is remapped; without it, it is aborted.";
+    TYPE: Bits = Bits::new(2, 3) => "IntType: 0 fixed, 1 arbitrated.";
+    LOGICAL: Bits = Bits::new(6, 1) => "DM: logical destination.";
+    DESTINATION: Bits = Bits::new(8, 8) => "Destination.";
+    VECTOR: Bits = Bits::new(16, 8) => "Vector.";
+}

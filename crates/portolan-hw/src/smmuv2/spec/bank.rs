@@ -3,79 +3,50 @@
 
 use super::fields;
 
-/// System control.
-pub const SCTLR: usize = 0x000;
-/// Auxiliary control: the implementation's.
-pub const ACTLR: usize = 0x004;
-/// Answers a stalled access: [`TERMINATE`] or 0, which tries it again.
-pub const RESUME: usize = 0x008;
-/// Translation control, second register; stage 1 only.
-pub const TCR2: usize = 0x010;
-/// Translation table base 0; 64 bits.
-pub const TTBR0: usize = 0x020;
-/// Translation table base 1; 64 bits.
-pub const TTBR1: usize = 0x028;
-/// Translation control.
-pub const TCR: usize = 0x030;
-/// An identifier for debuggers.
-pub const CONTEXTIDR: usize = 0x034;
-/// Memory attributes 0 to 3.
-pub const MAIR0: usize = 0x038;
-/// Memory attributes 4 to 7.
-pub const MAIR1: usize = 0x03c;
-/// Fault status; cleared by writing ones.
-pub const FSR: usize = 0x058;
-/// Address of the fault; 64 bits.
-pub const FAR: usize = 0x060;
-/// What kind of access it was.
-pub const FSYNR0: usize = 0x068;
-/// Invalidate by address, all levels; 64 bits.
-pub const TLBIVA: usize = 0x600;
-/// Invalidate by ASID.
-pub const TLBIASID: usize = 0x610;
-/// Invalidate by address, the last level only; 64 bits.
-pub const TLBIVAL: usize = 0x620;
-/// Invalidate by second-stage address, all levels; 64 bits.
-pub const TLBIIPAS2: usize = 0x630;
-/// Invalidate by second-stage address, the last level only; 64 bits.
-pub const TLBIIPAS2L: usize = 0x638;
-/// Begin a synchronisation.
-pub const TLBSYNC: usize = 0x7f0;
-/// Whether one is under way.
-pub const TLBSTATUS: usize = 0x7f4;
-/// Bit of [`TLBSTATUS`].
-pub const SACTIVE: u32 = 1;
+crate::chassis::constants! {
+    SCTLR: usize = 0x000 => "System control.";
+    ACTLR: usize = 0x004 => "Auxiliary control: the implementation's.";
+    RESUME: usize = 0x008 => "Answers a stalled access: [`TERMINATE`] or 0, which tries it again.";
+    TCR2: usize = 0x010 => "Translation control, second register; stage 1 only.";
+    TTBR0: usize = 0x020 => "Translation table base 0; 64 bits.";
+    TTBR1: usize = 0x028 => "Translation table base 1; 64 bits.";
+    TCR: usize = 0x030 => "Translation control.";
+    CONTEXTIDR: usize = 0x034 => "An identifier for debuggers.";
+    MAIR0: usize = 0x038 => "Memory attributes 0 to 3.";
+    MAIR1: usize = 0x03c => "Memory attributes 4 to 7.";
+    FSR: usize = 0x058 => "Fault status; cleared by writing ones.";
+    FAR: usize = 0x060 => "Address of the fault; 64 bits.";
+    FSYNR0: usize = 0x068 => "What kind of access it was.";
+    TLBIVA: usize = 0x600 => "Invalidate by address, all levels; 64 bits.";
+    TLBIASID: usize = 0x610 => "Invalidate by ASID.";
+    TLBIVAL: usize = 0x620 => "Invalidate by address, the last level only; 64 bits.";
+    TLBIIPAS2: usize = 0x630 => "Invalidate by second-stage address, all levels; 64 bits.";
+    /// Invalidate by second-stage address, the last level only; 64 bits.
+    TLBIIPAS2L: usize = 0x638;
+    TLBSYNC: usize = 0x7f0 => "Begin a synchronisation.";
+    TLBSTATUS: usize = 0x7f4 => "Whether one is under way.";
+    SACTIVE: u32 = 1 => "Bit of [`TLBSTATUS`].";
 
-/// Value of [`RESUME`]: the access ends.
-pub const TERMINATE: u32 = 1;
+    TERMINATE: u32 = 1 => "Value of [`RESUME`]: the access ends.";
 
-/// Place of the ASID in [`TTBR0`], [`TLBIVA`] and [`TLBIVAL`].
-pub const ASID_LSB: u32 = 48;
-/// Addresses of invalidations count in units of this exponent.
-pub const UNIT_LG2: u32 = 12;
-/// Bits of an address in [`TLBIVA`] and [`TLBIVAL`].
-pub const VA_BITS: u32 = 44;
-/// Bits of an address in [`TLBIIPAS2`] and [`TLBIIPAS2L`].
-pub const IPA_BITS: u32 = 36;
+    ASID_LSB: u32 = 48 => "Place of the ASID in [`TTBR0`], [`TLBIVA`] and [`TLBIVAL`].";
+    UNIT_LG2: u32 = 12 => "Addresses of invalidations count in units of this exponent.";
+    VA_BITS: u32 = 44 => "Bits of an address in [`TLBIVA`] and [`TLBIVAL`].";
+    IPA_BITS: u32 = 36 => "Bits of an address in [`TLBIIPAS2`] and [`TLBIIPAS2L`].";
+}
 
 /// Bits of [`SCTLR`].
 pub mod sctlr {
-    /// Translation is on.
-    pub const M: u32 = 1 << 0;
-    /// Attributes come from MAIR.
-    pub const TRE: u32 = 1 << 1;
-    /// The access flag is used.
-    pub const AFE: u32 = 1 << 2;
-    /// Faults are reported to the device.
-    pub const CFRE: u32 = 1 << 5;
-    /// Faults interrupt.
-    pub const CFIE: u32 = 1 << 6;
-    /// Faulting accesses stall.
-    pub const CFCFG: u32 = 1 << 7;
-    /// Other accesses go on while a fault is recorded.
-    pub const HUPCF: u32 = 1 << 8;
-    /// ASIDs are the unit's own.
-    pub const ASIDPNE: u32 = 1 << 12;
+    crate::chassis::constants! {
+        M: u32 = 1 << 0 => "Translation is on.";
+        TRE: u32 = 1 << 1 => "Attributes come from MAIR.";
+        AFE: u32 = 1 << 2 => "The access flag is used.";
+        CFRE: u32 = 1 << 5 => "Faults are reported to the device.";
+        CFIE: u32 = 1 << 6 => "Faults interrupt.";
+        CFCFG: u32 = 1 << 7 => "Faulting accesses stall.";
+        HUPCF: u32 = 1 << 8 => "Other accesses go on while a fault is recorded.";
+        ASIDPNE: u32 = 1 << 12 => "ASIDs are the unit's own.";
+    }
 }
 
 /// Bits of [`ACTLR`] in an MMU-500 (DDI 0517, SMMU_CBn_ACTLR).
@@ -88,43 +59,30 @@ pub mod actlr {
 pub mod tcr {
     use super::fields;
     fields! {
-        /// Reads as one for stage 2.
-        RES1: 31, 1;
-        /// No walks through [`super::TTBR1`]; stage 1.
-        EPD1: 23, 1;
-        /// Code of the output width; stage 2.
-        PS: 16, 3;
-        /// Granule.
-        TG0: 14, 2;
-        /// Shareability of walks.
-        SH0: 12, 2;
-        /// Outer cacheability of walks.
-        ORGN0: 10, 2;
-        /// Inner cacheability of walks.
-        IRGN0: 8, 2;
-        /// First level; stage 2.
-        SL0: 6, 2;
-        /// 64 less the width of input addresses.
-        T0SZ: 0, 6;
+        RES1: 31, 1 => "Reads as one for stage 2.";
+        EPD1: 23, 1 => "No walks through [`super::TTBR1`]; stage 1.";
+        PS: 16, 3 => "Code of the output width; stage 2.";
+        TG0: 14, 2 => "Granule.";
+        SH0: 12, 2 => "Shareability of walks.";
+        ORGN0: 10, 2 => "Outer cacheability of walks.";
+        IRGN0: 8, 2 => "Inner cacheability of walks.";
+        SL0: 6, 2 => "First level; stage 2.";
+        T0SZ: 0, 6 => "64 less the width of input addresses.";
     }
-    /// Walks through write-back caches.
-    pub const WRITE_BACK: u32 = 1;
-    /// Outer shareable.
-    pub const OUTER: u32 = 2;
-    /// Inner shareable.
-    pub const INNER: u32 = 3;
+    crate::chassis::constants! {
+        WRITE_BACK: u32 = 1 => "Walks through write-back caches.";
+        OUTER: u32 = 2 => "Outer shareable.";
+        INNER: u32 = 3 => "Inner shareable.";
+    }
 }
 
 /// Fields of [`TCR2`].
 pub mod tcr2 {
     use super::fields;
     fields! {
-        /// Where addresses are extended from.
-        SEP: 15, 3;
-        /// ASIDs of 16 bits.
-        AS: 4, 1;
-        /// Code of the output width.
-        PASIZE: 0, 3;
+        SEP: 15, 3 => "Where addresses are extended from.";
+        AS: 4, 1 => "ASIDs of 16 bits.";
+        PASIZE: 0, 3 => "Code of the output width.";
     }
     /// [`SEP`]: from the width of addresses that come in.
     pub const UPSTREAM: u32 = 7;
@@ -132,28 +90,19 @@ pub mod tcr2 {
 
 /// Bits of [`FSR`].
 pub mod fsr {
-    /// Nothing is there.
-    pub const TF: u32 = 1 << 1;
-    /// The access flag is clear.
-    pub const AFF: u32 = 1 << 2;
-    /// Not allowed.
-    pub const PF: u32 = 1 << 3;
-    /// An external abort.
-    pub const EF: u32 = 1 << 4;
-    /// Two entries for one address.
-    pub const TLBMCF: u32 = 1 << 5;
-    /// No room for an entry.
-    pub const TLBLKF: u32 = 1 << 6;
-    /// Address size.
-    pub const ASF: u32 = 1 << 7;
-    /// A format that is not supported.
-    pub const UUT: u32 = 1 << 8;
-    /// An access is stalled.
-    pub const SS: u32 = 1 << 30;
-    /// More than one.
-    pub const MULTI: u32 = 1 << 31;
-    /// All that tell a fault.
-    pub const FAULT: u32 = TF | AFF | PF | EF | TLBMCF | TLBLKF | ASF | UUT;
+    crate::chassis::constants! {
+        TF: u32 = 1 << 1 => "Nothing is there.";
+        AFF: u32 = 1 << 2 => "The access flag is clear.";
+        PF: u32 = 1 << 3 => "Not allowed.";
+        EF: u32 = 1 << 4 => "An external abort.";
+        TLBMCF: u32 = 1 << 5 => "Two entries for one address.";
+        TLBLKF: u32 = 1 << 6 => "No room for an entry.";
+        ASF: u32 = 1 << 7 => "Address size.";
+        UUT: u32 = 1 << 8 => "A format that is not supported.";
+        SS: u32 = 1 << 30 => "An access is stalled.";
+        MULTI: u32 = 1 << 31 => "More than one.";
+        FAULT: u32 = TF | AFF | PF | EF | TLBMCF | TLBLKF | ASF | UUT => "All that tell a fault.";
+    }
 }
 
 /// Bit of [`FSYNR0`]: a write.

@@ -4,38 +4,25 @@
 
 use super::fields;
 
-/// Configuration 0.
-pub const CR0: usize = 0x000;
-/// Auxiliary configuration: the implementation's.
-pub const ACR: usize = 0x010;
-/// Identification 0: stages, stream matching.
-pub const ID0: usize = 0x020;
-/// Identification 1: pages, context banks.
-pub const ID1: usize = 0x024;
-/// Identification 2: address sizes, table formats.
-pub const ID2: usize = 0x028;
-/// Identification 7: the revision.
-pub const ID7: usize = 0x03c;
-/// Address of a global fault; 64 bits.
-pub const GFAR: usize = 0x040;
-/// Global fault status; cleared by writing ones.
-pub const GFSR: usize = 0x048;
-/// What kind of access a global fault was.
-pub const GFSYNR0: usize = 0x050;
-/// Whose.
-pub const GFSYNR1: usize = 0x054;
-/// Invalidate by VMID.
-pub const TLBIVMID: usize = 0x064;
-/// Invalidate everything that is neither secure nor the hypervisor's.
-pub const TLBIALLNSNH: usize = 0x068;
-/// Invalidate everything of the hypervisor's.
-pub const TLBIALLH: usize = 0x06c;
-/// Begin a global synchronisation.
-pub const TLBGSYNC: usize = 0x070;
-/// Whether one is under way.
-pub const TLBGSTATUS: usize = 0x074;
-/// Bit of [`TLBGSTATUS`].
-pub const GSACTIVE: u32 = 1;
+crate::chassis::constants! {
+    CR0: usize = 0x000 => "Configuration 0.";
+    ACR: usize = 0x010 => "Auxiliary configuration: the implementation's.";
+    ID0: usize = 0x020 => "Identification 0: stages, stream matching.";
+    ID1: usize = 0x024 => "Identification 1: pages, context banks.";
+    ID2: usize = 0x028 => "Identification 2: address sizes, table formats.";
+    ID7: usize = 0x03c => "Identification 7: the revision.";
+    GFAR: usize = 0x040 => "Address of a global fault; 64 bits.";
+    GFSR: usize = 0x048 => "Global fault status; cleared by writing ones.";
+    GFSYNR0: usize = 0x050 => "What kind of access a global fault was.";
+    GFSYNR1: usize = 0x054 => "Whose.";
+    TLBIVMID: usize = 0x064 => "Invalidate by VMID.";
+    /// Invalidate everything that is neither secure nor the hypervisor's.
+    TLBIALLNSNH: usize = 0x068;
+    TLBIALLH: usize = 0x06c => "Invalidate everything of the hypervisor's.";
+    TLBGSYNC: usize = 0x070 => "Begin a global synchronisation.";
+    TLBGSTATUS: usize = 0x074 => "Whether one is under way.";
+    GSACTIVE: u32 = 1 => "Bit of [`TLBGSTATUS`].";
+}
 
 /// Stream match register `n`.
 pub const fn smr(n: usize) -> usize {
@@ -67,40 +54,28 @@ pub const fn cba2r(n: usize) -> usize {
 
 /// Fields of [`CR0`].
 pub mod cr0 {
-    /// Accesses bypass the unit.
-    pub const CLIENTPD: u32 = 1 << 0;
-    /// Global faults are reported to the device.
-    pub const GFRE: u32 = 1 << 1;
-    /// Global faults interrupt.
-    pub const GFIE: u32 = 1 << 2;
-    /// Global configuration faults are reported to the device.
-    pub const GCFGFRE: u32 = 1 << 4;
-    /// Global configuration faults interrupt.
-    pub const GCFGFIE: u32 = 1 << 5;
-    /// Streams that match nothing fault.
-    pub const USFCFG: u32 = 1 << 10;
-    /// VMIDs are the unit's own.
-    pub const VMIDPNE: u32 = 1 << 11;
-    /// The unit does not listen to processors' invalidations.
-    pub const PTM: u32 = 1 << 12;
+    crate::chassis::constants! {
+        CLIENTPD: u32 = 1 << 0 => "Accesses bypass the unit.";
+        GFRE: u32 = 1 << 1 => "Global faults are reported to the device.";
+        GFIE: u32 = 1 << 2 => "Global faults interrupt.";
+        GCFGFRE: u32 = 1 << 4 => "Global configuration faults are reported to the device.";
+        GCFGFIE: u32 = 1 << 5 => "Global configuration faults interrupt.";
+        USFCFG: u32 = 1 << 10 => "Streams that match nothing fault.";
+        VMIDPNE: u32 = 1 << 11 => "VMIDs are the unit's own.";
+        PTM: u32 = 1 << 12 => "The unit does not listen to processors' invalidations.";
+    }
 }
 
 /// Fields of [`ID0`].
 pub mod id0 {
     use super::fields;
     fields! {
-        /// Stage 1.
-        S1TS: 30, 1;
-        /// Stage 2.
-        S2TS: 29, 1;
-        /// Stream matching instead of indexing.
-        SMS: 27, 1;
-        /// Walks are coherent.
-        CTTW: 14, 1;
-        /// Bits of a stream index.
-        NUMSIDB: 9, 4;
-        /// Stream match registers.
-        NUMSMRG: 0, 8;
+        S1TS: 30, 1 => "Stage 1.";
+        S2TS: 29, 1 => "Stage 2.";
+        SMS: 27, 1 => "Stream matching instead of indexing.";
+        CTTW: 14, 1 => "Walks are coherent.";
+        NUMSIDB: 9, 4 => "Bits of a stream index.";
+        NUMSMRG: 0, 8 => "Stream match registers.";
     }
 }
 
@@ -108,14 +83,10 @@ pub mod id0 {
 pub mod id1 {
     use super::fields;
     fields! {
-        /// Pages are of 64 KiB instead of 4 KiB.
-        PAGESIZE: 31, 1;
-        /// One less than the exponent of the pages of each half.
-        NUMPAGENDXB: 28, 3;
-        /// Context banks that are of stage 2 only.
-        NUMS2CB: 16, 8;
-        /// Context banks.
-        NUMCB: 0, 8;
+        PAGESIZE: 31, 1 => "Pages are of 64 KiB instead of 4 KiB.";
+        NUMPAGENDXB: 28, 3 => "One less than the exponent of the pages of each half.";
+        NUMS2CB: 16, 8 => "Context banks that are of stage 2 only.";
+        NUMCB: 0, 8 => "Context banks.";
     }
 }
 
@@ -123,18 +94,12 @@ pub mod id1 {
 pub mod id2 {
     use super::fields;
     fields! {
-        /// AArch64 tables with a granule of 64 KiB.
-        PTFSV8_64K: 14, 1;
-        /// With a granule of 16 KiB.
-        PTFSV8_16K: 13, 1;
-        /// With a granule of 4 KiB.
-        PTFSV8_4K: 12, 1;
-        /// Code of the width of addresses that come in.
-        UBS: 8, 4;
-        /// Code of the width of addresses that go out.
-        OAS: 4, 4;
-        /// Code of the width of addresses between the stages.
-        IAS: 0, 4;
+        PTFSV8_64K: 14, 1 => "AArch64 tables with a granule of 64 KiB.";
+        PTFSV8_16K: 13, 1 => "With a granule of 16 KiB.";
+        PTFSV8_4K: 12, 1 => "With a granule of 4 KiB.";
+        UBS: 8, 4 => "Code of the width of addresses that come in.";
+        OAS: 4, 4 => "Code of the width of addresses that go out.";
+        IAS: 0, 4 => "Code of the width of addresses between the stages.";
     }
 }
 
@@ -142,10 +107,8 @@ pub mod id2 {
 pub mod id7 {
     use super::fields;
     fields! {
-        /// The major revision: the n of rnpm.
-        MAJOR: 4, 4;
-        /// The minor revision: the m of rnpm.
-        MINOR: 0, 4;
+        MAJOR: 4, 4 => "The major revision: the n of rnpm.";
+        MINOR: 0, 4 => "The minor revision: the m of rnpm.";
     }
 }
 
@@ -163,12 +126,9 @@ pub mod acr {
 pub mod smr {
     use super::fields;
     fields! {
-        /// It matches.
-        VALID: 31, 1;
-        /// Bits of the stream that do not count.
-        MASK: 16, 15;
-        /// The stream.
-        ID: 0, 15;
+        VALID: 31, 1 => "It matches.";
+        MASK: 16, 15 => "Bits of the stream that do not count.";
+        ID: 0, 15 => "The stream.";
     }
 }
 
@@ -176,44 +136,33 @@ pub mod smr {
 pub mod s2cr {
     use super::fields;
     fields! {
-        /// Privilege of accesses.
-        PRIVCFG: 24, 2;
-        /// What becomes of accesses.
-        TYPE: 16, 2;
-        /// By which context bank they are translated.
-        CBNDX: 0, 8;
+        PRIVCFG: 24, 2 => "Privilege of accesses.";
+        TYPE: 16, 2 => "What becomes of accesses.";
+        CBNDX: 0, 8 => "By which context bank they are translated.";
     }
-    /// [`TYPE`]: translated.
-    pub const TRANSLATE: u32 = 0;
-    /// [`TYPE`]: passed through.
-    pub const BYPASS: u32 = 1;
-    /// [`TYPE`]: refused.
-    pub const FAULT: u32 = 2;
-    /// [`PRIVCFG`]: all accesses are unprivileged.
-    pub const UNPRIVILEGED: u32 = 2;
+    crate::chassis::constants! {
+        TRANSLATE: u32 = 0 => "[`TYPE`]: translated.";
+        BYPASS: u32 = 1 => "[`TYPE`]: passed through.";
+        FAULT: u32 = 2 => "[`TYPE`]: refused.";
+        UNPRIVILEGED: u32 = 2 => "[`PRIVCFG`]: all accesses are unprivileged.";
+    }
 }
 
 /// Fields of [`cbar()`].
 pub mod cbar {
     use super::fields;
     fields! {
-        /// Which stages.
-        TYPE: 16, 2;
-        /// Memory attributes where stage 2 is bypassed.
-        MEMATTR: 12, 4;
-        /// Shareability where stage 2 is bypassed.
-        BPSHCFG: 8, 2;
-        /// VMID.
-        VMID: 0, 8;
+        TYPE: 16, 2 => "Which stages.";
+        MEMATTR: 12, 4 => "Memory attributes where stage 2 is bypassed.";
+        BPSHCFG: 8, 2 => "Shareability where stage 2 is bypassed.";
+        VMID: 0, 8 => "VMID.";
     }
-    /// [`TYPE`]: stage 2.
-    pub const STAGE2: u32 = 0;
-    /// [`TYPE`]: stage 1 with stage 2 bypassed.
-    pub const STAGE1: u32 = 1;
-    /// [`MEMATTR`]: write-back.
-    pub const WRITE_BACK: u32 = 0xf;
-    /// [`BPSHCFG`]: not shareable.
-    pub const NOT_SHAREABLE: u32 = 3;
+    crate::chassis::constants! {
+        STAGE2: u32 = 0 => "[`TYPE`]: stage 2.";
+        STAGE1: u32 = 1 => "[`TYPE`]: stage 1 with stage 2 bypassed.";
+        WRITE_BACK: u32 = 0xf => "[`MEMATTR`]: write-back.";
+        NOT_SHAREABLE: u32 = 3 => "[`BPSHCFG`]: not shareable.";
+    }
 }
 
 /// [`cba2r`]: tables are AArch64's.
@@ -221,22 +170,16 @@ pub const VA64: u32 = 1;
 
 /// Bits of [`GFSR`].
 pub mod gfsr {
-    /// A stream that may not access anything.
-    pub const ICF: u32 = 1 << 0;
-    /// A stream that matched nothing.
-    pub const USF: u32 = 1 << 1;
-    /// A stream that matched more than one register.
-    pub const SMCF: u32 = 1 << 2;
-    /// A context bank that does not exist.
-    pub const UCBF: u32 = 1 << 3;
-    /// An interrupt of a context that does not exist.
-    pub const UCIF: u32 = 1 << 4;
-    /// An external abort.
-    pub const EF: u32 = 1 << 6;
-    /// Privilege.
-    pub const PF: u32 = 1 << 7;
-    /// More than one.
-    pub const MULTI: u32 = 1 << 31;
+    crate::chassis::constants! {
+        ICF: u32 = 1 << 0 => "A stream that may not access anything.";
+        USF: u32 = 1 << 1 => "A stream that matched nothing.";
+        SMCF: u32 = 1 << 2 => "A stream that matched more than one register.";
+        UCBF: u32 = 1 << 3 => "A context bank that does not exist.";
+        UCIF: u32 = 1 << 4 => "An interrupt of a context that does not exist.";
+        EF: u32 = 1 << 6 => "An external abort.";
+        PF: u32 = 1 << 7 => "Privilege.";
+        MULTI: u32 = 1 << 31 => "More than one.";
+    }
 }
 
 /// Bit of [`GFSYNR0`]: a write.

@@ -2,32 +2,23 @@
 
 use core::ops::BitOr as _;
 
-/// What happened, a bit for each kind; written ones clear it.
-pub const INTSTATUS: usize = 0x000;
-/// Who was refused, and why.
-pub const ERR_STATUS: usize = 0x008;
-/// Where: the low 32 bits.
-pub const ERR_ADR: usize = 0x00c;
-/// Enables translation as a whole.
-pub const SMMU_CONFIG: usize = 0x010;
-/// The translation buffer.
-pub const TLB_CONFIG: usize = 0x014;
-/// The page-table cache.
-pub const PTC_CONFIG: usize = 0x018;
-/// The address space that [`PTB_DATA`] is of.
-pub const PTB_ASID: usize = 0x01c;
-/// The page directory of that address space.
-pub const PTB_DATA: usize = 0x020;
-/// Written: the translation buffer forgets.
-pub const TLB_FLUSH: usize = 0x030;
-/// Written: the page-table cache forgets.
-pub const PTC_FLUSH: usize = 0x034;
-/// Address bits 33 and 32 of a line that [`PTC_FLUSH`] is to forget, on chips with 34-bit memory
-/// addresses.
-pub const PTC_FLUSH_HI: usize = 0x9b8;
+crate::chassis::constants! {
+    INTSTATUS: usize = 0x000 => "What happened, a bit for each kind; written ones clear it.";
+    ERR_STATUS: usize = 0x008 => "Who was refused, and why.";
+    ERR_ADR: usize = 0x00c => "Where: the low 32 bits.";
+    SMMU_CONFIG: usize = 0x010 => "Enables translation as a whole.";
+    TLB_CONFIG: usize = 0x014 => "The translation buffer.";
+    PTC_CONFIG: usize = 0x018 => "The page-table cache.";
+    PTB_ASID: usize = 0x01c => "The address space that [`PTB_DATA`] is of.";
+    PTB_DATA: usize = 0x020 => "The page directory of that address space.";
+    TLB_FLUSH: usize = 0x030 => "Written: the translation buffer forgets.";
+    PTC_FLUSH: usize = 0x034 => "Written: the page-table cache forgets.";
+    /// Address bits 33 and 32 of a line that [`PTC_FLUSH`] is to forget, on chips with 34-bit memory
+    /// addresses.
+    PTC_FLUSH_HI: usize = 0x9b8;
 
-/// Bytes of the window.
-pub const WINDOW_BYTES: usize = 0x1000;
+    WINDOW_BYTES: usize = 0x1000 => "Bytes of the window.";
+}
 
 /// [`SMMU_CONFIG`].
 pub mod config {
@@ -37,66 +28,54 @@ pub mod config {
 
 /// [`TLB_CONFIG`].
 pub mod tlb_config {
-    /// Hits go on while a miss is under way.
-    pub const HIT_UNDER_MISS: u32 = 1 << 29;
-    /// Clients take turns.
-    pub const ROUND_ROBIN: u32 = 1 << 28;
-    /// Lines in use: the low bits.
-    pub const LINES: u32 = 0x3f;
+    crate::chassis::constants! {
+        HIT_UNDER_MISS: u32 = 1 << 29 => "Hits go on while a miss is under way.";
+        ROUND_ROBIN: u32 = 1 << 28 => "Clients take turns.";
+        LINES: u32 = 0x3f => "Lines in use: the low bits.";
+    }
 }
 
 /// [`PTC_CONFIG`].
 pub mod ptc_config {
-    /// The cache is in use.
-    pub const ENABLE: u32 = 1 << 29;
-    /// Lowest bit of the limit of requests under way (four bits).
-    pub const REQUEST_LIMIT_LSB: u32 = 24;
-    /// Which address bits choose a line: all of them.
-    pub const INDEX_MAP: u32 = 0x3f;
+    crate::chassis::constants! {
+        ENABLE: u32 = 1 << 29 => "The cache is in use.";
+        REQUEST_LIMIT_LSB: u32 = 24 => "Lowest bit of the limit of requests under way (four bits).";
+        INDEX_MAP: u32 = 0x3f => "Which address bits choose a line: all of them.";
+    }
 }
 
 /// [`PTB_ASID`] and the registers of swgroups.
 pub mod asid {
-    /// The address space, on every chip.
-    pub const VALUE: u32 = 0x7f;
-    /// In a swgroup's register: it is translated.
-    pub const ENABLE: u32 = 1 << 31;
-    /// Both.
-    pub const BOTH: u32 = VALUE | ENABLE;
+    crate::chassis::constants! {
+        VALUE: u32 = 0x7f => "The address space, on every chip.";
+        ENABLE: u32 = 1 << 31 => "In a swgroup's register: it is translated.";
+        BOTH: u32 = VALUE | ENABLE => "Both.";
+    }
 }
 
 /// [`PTB_DATA`].
 pub mod directory {
-    /// Reads pass.
-    pub const READABLE: u32 = 1 << 31;
-    /// Writes pass.
-    pub const WRITABLE: u32 = 1 << 30;
-    /// Accesses that are not secure pass.
-    pub const NON_SECURE: u32 = 1 << 29;
-    /// Bits of an address below its place in the register.
-    pub const ADDRESS_LG2: u32 = 12;
+    crate::chassis::constants! {
+        READABLE: u32 = 1 << 31 => "Reads pass.";
+        WRITABLE: u32 = 1 << 30 => "Writes pass.";
+        NON_SECURE: u32 = 1 << 29 => "Accesses that are not secure pass.";
+        ADDRESS_LG2: u32 = 12 => "Bits of an address below its place in the register.";
+    }
 }
 
 /// [`TLB_FLUSH`].
 pub mod tlb_flush {
-    /// Every address.
-    pub const ALL: u32 = 0;
-    /// The 4 MiB that one directory entry spans.
-    pub const SECTION: u32 = 2;
-    /// The 16 KiB that one line of the buffer spans.
-    pub const GROUP: u32 = 3;
-    /// Exponents of the two spans.
-    pub const SECTION_LG2: u32 = 22;
-    /// See [`SECTION_LG2`].
-    pub const GROUP_LG2: u32 = 14;
-    /// Of one address space only.
-    pub const ASID_MATCH: u32 = 1 << 31;
-    /// Bits of an address below its place in the register.
-    pub const ADDRESS_LG2: u32 = 12;
-    /// Lowest bit of the address space, on chips with 128 of them.
-    pub const ASID_LSB_OF_128: u32 = 24;
-    /// The same on chips with four.
-    pub const ASID_LSB_OF_4: u32 = 29;
+    crate::chassis::constants! {
+        ALL: u32 = 0 => "Every address.";
+        SECTION: u32 = 2 => "The 4 MiB that one directory entry spans.";
+        GROUP: u32 = 3 => "The 16 KiB that one line of the buffer spans.";
+        SECTION_LG2: u32 = 22 => "Exponents of the two spans.";
+        GROUP_LG2: u32 = 14 => "See [`SECTION_LG2`].";
+        ASID_MATCH: u32 = 1 << 31 => "Of one address space only.";
+        ADDRESS_LG2: u32 = 12 => "Bits of an address below its place in the register.";
+        ASID_LSB_OF_128: u32 = 24 => "Lowest bit of the address space, on chips with 128 of them.";
+        ASID_LSB_OF_4: u32 = 29 => "The same on chips with four.";
+    }
 }
 
 /// [`PTC_FLUSH`].
@@ -121,28 +100,19 @@ pub mod int {
 
 /// [`ERR_STATUS`].
 pub mod err {
-    /// Lowest bit of the kind (three bits).
-    pub const TYPE_LSB: u32 = 28;
-    /// Its mask, shifted down.
-    pub const TYPE: u32 = 7;
-    /// Kind: outside memory.
-    pub const TYPE_DECERR: u32 = 2;
-    /// Kind: refused by a page.
-    pub const TYPE_PAGE: u32 = 6;
-    /// The page can be read.
-    pub const READABLE: u32 = 1 << 27;
-    /// The page can be written.
-    pub const WRITABLE: u32 = 1 << 26;
-    /// The page can be accessed in some way.
-    pub const THERE: u32 = READABLE | WRITABLE;
-    /// Lowest of the two address bits above [`super::ERR_ADR`].
-    pub const HIGH_LSB: u32 = 20;
-    /// Their mask, shifted down.
-    pub const HIGH: u32 = 3;
-    /// A write.
-    pub const WRITE: u32 = 1 << 16;
-    /// The client.
-    pub const CLIENT: u32 = 0xff;
+    crate::chassis::constants! {
+        TYPE_LSB: u32 = 28 => "Lowest bit of the kind (three bits).";
+        TYPE: u32 = 7 => "Its mask, shifted down.";
+        TYPE_DECERR: u32 = 2 => "Kind: outside memory.";
+        TYPE_PAGE: u32 = 6 => "Kind: refused by a page.";
+        READABLE: u32 = 1 << 27 => "The page can be read.";
+        WRITABLE: u32 = 1 << 26 => "The page can be written.";
+        THERE: u32 = READABLE | WRITABLE => "The page can be accessed in some way.";
+        HIGH_LSB: u32 = 20 => "Lowest of the two address bits above [`super::ERR_ADR`].";
+        HIGH: u32 = 3 => "Their mask, shifted down.";
+        WRITE: u32 = 1 << 16 => "A write.";
+        CLIENT: u32 = 0xff => "The client.";
+    }
 }
 
 /// The register with the enable bit of `client`, which is bit `client % 32`.

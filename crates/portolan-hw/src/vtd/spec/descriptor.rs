@@ -10,39 +10,28 @@ use super::Bits;
 /// The first two words of a descriptor.
 pub type Words = [u64; 2];
 
-/// Word 0 of all: what it is.
-pub const TYPE: Bits = Bits::new(0, 4);
-/// Word 0 of invalidations: granularity.
-pub const GRANULARITY: Bits = Bits::new(4, 2);
-/// Word 0 of most: domain.
-pub const DID: Bits = Bits::new(16, 16);
-/// Word 0 of those that name one: PASID.
-pub const PASID: Bits = Bits::new(32, 20);
-/// Word 1 of IOTLB invalidations: address mask, an exponent of pages.
-pub const AM: Bits = Bits::new(0, 6);
-/// Word 1 of IOTLB invalidations: leaves only.
-pub const IH: Bits = Bits::new(6, 1);
+crate::chassis::fields! { Bits;
+    TYPE: 0, 4 => "Word 0 of all: what it is.";
+    GRANULARITY: 4, 2 => "Word 0 of invalidations: granularity.";
+    DID: 16, 16 => "Word 0 of most: domain.";
+    PASID: 32, 20 => "Word 0 of those that name one: PASID.";
+    AM: 0, 6 => "Word 1 of IOTLB invalidations: address mask, an exponent of pages.";
+    IH: 6, 1 => "Word 1 of IOTLB invalidations: leaves only.";
+}
 
 /// Values of [`TYPE`].
 pub mod kind {
-    /// Context cache.
-    pub const CONTEXT: u64 = 1;
-    /// IOTLB.
-    pub const IOTLB: u64 = 2;
-    /// Device TLB.
-    pub const DEVICE_TLB: u64 = 3;
-    /// Interrupt entry cache.
-    pub const INTERRUPT_ENTRIES: u64 = 4;
-    /// Wait.
-    pub const WAIT: u64 = 5;
-    /// PASID-based IOTLB.
-    pub const PASID_IOTLB: u64 = 6;
-    /// PASID cache.
-    pub const PASID_CACHE: u64 = 7;
-    /// PASID-based device TLB.
-    pub const PASID_DEVICE_TLB: u64 = 8;
-    /// Page-group response.
-    pub const RESPONSE: u64 = 9;
+    crate::chassis::constants! {
+        CONTEXT: u64 = 1 => "Context cache.";
+        IOTLB: u64 = 2 => "IOTLB.";
+        DEVICE_TLB: u64 = 3 => "Device TLB.";
+        INTERRUPT_ENTRIES: u64 = 4 => "Interrupt entry cache.";
+        WAIT: u64 = 5 => "Wait.";
+        PASID_IOTLB: u64 = 6 => "PASID-based IOTLB.";
+        PASID_CACHE: u64 = 7 => "PASID cache.";
+        PASID_DEVICE_TLB: u64 = 8 => "PASID-based device TLB.";
+        RESPONSE: u64 = 9 => "Page-group response.";
+    }
 }
 
 /// Context cache (6.5.2.1). Granularity 1: global, 2: domain, 3: device.
@@ -80,68 +69,59 @@ pub mod pasid_cache {
 /// Device TLB (6.5.2.5). Word 1 has the address in place.
 pub mod device_tlb {
     use super::Bits;
-    /// Word 0: physical function, low four bits.
-    pub const PFSID_LOW: Bits = Bits::new(12, 4);
-    /// Word 0: invalidations that the device takes at a time, 0 for 32.
-    pub const DEPTH: Bits = Bits::new(16, 5);
-    /// Word 0: source.
-    pub const SID: Bits = Bits::new(32, 16);
-    /// Word 0: physical function, high twelve bits.
-    pub const PFSID_HIGH: Bits = Bits::new(52, 12);
-    /// Word 1: more than a page; the lowest zero address bit from 12 tells how many.
-    pub const SIZE: u64 = 1;
+    crate::chassis::constants! {
+        PFSID_LOW: Bits = Bits::new(12, 4) => "Word 0: physical function, low four bits.";
+        /// Word 0: invalidations that the device takes at a time, 0 for 32.
+        DEPTH: Bits = Bits::new(16, 5);
+        SID: Bits = Bits::new(32, 16) => "Word 0: source.";
+        PFSID_HIGH: Bits = Bits::new(52, 12) => "Word 0: physical function, high twelve bits.";
+        /// Word 1: more than a page; the lowest zero address bit from 12 tells how many.
+        SIZE: u64 = 1;
+    }
 }
 
 /// PASID-based device TLB (6.5.2.6). Word 1 has the address in place.
 pub mod pasid_device_tlb {
     use super::Bits;
-    /// Word 0: invalidations that the device takes at a time, 0 for 32.
-    pub const DEPTH: Bits = Bits::new(4, 5);
-    /// Word 0: physical function, low four bits.
-    pub const PFSID_LOW: Bits = Bits::new(12, 4);
-    /// Word 0: source.
-    pub const SID: Bits = Bits::new(16, 16);
-    /// Word 0: physical function, high twelve bits.
-    pub const PFSID_HIGH: Bits = Bits::new(52, 12);
-    /// Word 1: more than a page.
-    pub const SIZE: u64 = 1 << 11;
+    crate::chassis::constants! {
+        /// Word 0: invalidations that the device takes at a time, 0 for 32.
+        DEPTH: Bits = Bits::new(4, 5);
+        PFSID_LOW: Bits = Bits::new(12, 4) => "Word 0: physical function, low four bits.";
+        SID: Bits = Bits::new(16, 16) => "Word 0: source.";
+        PFSID_HIGH: Bits = Bits::new(52, 12) => "Word 0: physical function, high twelve bits.";
+        SIZE: u64 = 1 << 11 => "Word 1: more than a page.";
+    }
 }
 
 /// Interrupt entry cache (6.5.2.7).
 pub mod interrupt {
     use super::Bits;
-    /// Word 0: entries by index; otherwise all.
-    pub const SELECTIVE: Bits = Bits::new(4, 1);
-    /// Word 0: index mask, an exponent of entries.
-    pub const IM: Bits = Bits::new(27, 5);
-    /// Word 0: index.
-    pub const IIDX: Bits = Bits::new(32, 16);
+    crate::chassis::fields! { Bits;
+        SELECTIVE: 4, 1 => "Word 0: entries by index; otherwise all.";
+        IM: 27, 5 => "Word 0: index mask, an exponent of entries.";
+        IIDX: 32, 16 => "Word 0: index.";
+    }
 }
 
 /// Wait (6.5.2.8). Word 1 is the address of the status.
 pub mod wait {
     use super::Bits;
-    /// Word 0: write the status.
-    pub const SW: Bits = Bits::new(5, 1);
-    /// Word 0: everything before completes before anything after begins.
-    pub const FN: Bits = Bits::new(6, 1);
-    /// Word 0: page requests and responses are drained before it completes (7.10).
-    pub const PD: Bits = Bits::new(7, 1);
-    /// Word 0: what to write.
-    pub const DATA: Bits = Bits::new(32, 32);
+    crate::chassis::fields! { Bits;
+        SW: 5, 1 => "Word 0: write the status.";
+        FN: 6, 1 => "Word 0: everything before completes before anything after begins.";
+        PD: 7, 1 => "Word 0: page requests and responses are drained before it completes (7.10).";
+        DATA: 32, 32 => "Word 0: what to write.";
+    }
 }
 
 /// Page-group response (7.6.1).
 pub mod response {
     use super::Bits;
-    /// Word 0: there is a PASID.
-    pub const PASID_PRESENT: Bits = Bits::new(4, 1);
-    /// Word 0: answer: 0 success, 1 invalid request, 15 failure.
-    pub const CODE: Bits = Bits::new(12, 4);
-    /// Word 0: source.
-    pub const RID: Bits = Bits::new(16, 16);
-    /// Word 1: the group's last request was seen.
-    pub const LAST: Bits = Bits::new(2, 1);
-    /// Word 1: group.
-    pub const GROUP: Bits = Bits::new(3, 9);
+    crate::chassis::fields! { Bits;
+        PASID_PRESENT: 4, 1 => "Word 0: there is a PASID.";
+        CODE: 12, 4 => "Word 0: answer: 0 success, 1 invalid request, 15 failure.";
+        RID: 16, 16 => "Word 0: source.";
+        LAST: 2, 1 => "Word 1: the group's last request was seen.";
+        GROUP: 3, 9 => "Word 1: group.";
+    }
 }

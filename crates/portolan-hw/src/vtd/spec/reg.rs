@@ -4,46 +4,28 @@
 
 use super::Bits;
 
-/// Architecture version.
-pub const VER: usize = 0x0;
-/// Capabilities (64 bits).
-pub const CAP: usize = 0x8;
-/// Extended capabilities (64 bits).
-pub const ECAP: usize = 0x10;
-/// Global command.
-pub const GCMD: usize = 0x18;
-/// Global status.
-pub const GSTS: usize = 0x1c;
-/// Root table address (64 bits).
-pub const RTADDR: usize = 0x20;
-/// Context command (64 bits).
-pub const CCMD: usize = 0x28;
-/// Fault status.
-pub const FSTS: usize = 0x34;
-/// Fault event control.
-pub const FECTL: usize = 0x38;
-/// Protected memory enable.
-pub const PMEN: usize = 0x64;
-/// Invalidation queue head (64 bits).
-pub const IQH: usize = 0x80;
-/// Invalidation queue tail (64 bits).
-pub const IQT: usize = 0x88;
-/// Invalidation queue address (64 bits).
-pub const IQA: usize = 0x90;
-/// Invalidation queue error record (64 bits).
-pub const IQERCD: usize = 0xb0;
-/// Interrupt remapping table address (64 bits).
-pub const IRTA: usize = 0xb8;
-/// Page request queue head (64 bits).
-pub const PQH: usize = 0xc0;
-/// Page request queue tail (64 bits).
-pub const PQT: usize = 0xc8;
-/// Page request queue address (64 bits).
-pub const PQA: usize = 0xd0;
-/// Page request status.
-pub const PRS: usize = 0xdc;
-/// Page request event control.
-pub const PECTL: usize = 0xe0;
+crate::chassis::constants! {
+    VER: usize = 0x0 => "Architecture version.";
+    CAP: usize = 0x8 => "Capabilities (64 bits).";
+    ECAP: usize = 0x10 => "Extended capabilities (64 bits).";
+    GCMD: usize = 0x18 => "Global command.";
+    GSTS: usize = 0x1c => "Global status.";
+    RTADDR: usize = 0x20 => "Root table address (64 bits).";
+    CCMD: usize = 0x28 => "Context command (64 bits).";
+    FSTS: usize = 0x34 => "Fault status.";
+    FECTL: usize = 0x38 => "Fault event control.";
+    PMEN: usize = 0x64 => "Protected memory enable.";
+    IQH: usize = 0x80 => "Invalidation queue head (64 bits).";
+    IQT: usize = 0x88 => "Invalidation queue tail (64 bits).";
+    IQA: usize = 0x90 => "Invalidation queue address (64 bits).";
+    IQERCD: usize = 0xb0 => "Invalidation queue error record (64 bits).";
+    IRTA: usize = 0xb8 => "Interrupt remapping table address (64 bits).";
+    PQH: usize = 0xc0 => "Page request queue head (64 bits).";
+    PQT: usize = 0xc8 => "Page request queue tail (64 bits).";
+    PQA: usize = 0xd0 => "Page request queue address (64 bits).";
+    PRS: usize = 0xdc => "Page request status.";
+    PECTL: usize = 0xe0 => "Page request event control.";
+}
 
 /// Fields of [`VER`].
 pub mod ver {
@@ -55,120 +37,79 @@ pub mod ver {
 /// Fields of [`CAP`].
 pub mod cap {
     use super::Bits;
-    /// Domain identifiers have `4 + 2 * ND` bits.
-    pub const ND: Bits = Bits::new(0, 3);
-    /// Writes to tables stay in a buffer until flushed.
-    pub const RWBF: Bits = Bits::new(4, 1);
-    /// Protected low memory.
-    pub const PLMR: Bits = Bits::new(5, 1);
-    /// Protected high memory.
-    pub const PHMR: Bits = Bits::new(6, 1);
-    /// Caching mode.
-    pub const CM: Bits = Bits::new(7, 1);
-    /// Second-stage levels: bit 1 three, bit 2 four, bit 3 five.
-    pub const SAGAW: Bits = Bits::new(8, 5);
-    /// Widest address of a device, less one.
-    pub const MGAW: Bits = Bits::new(16, 6);
-    /// Offset of the fault records, in 16 bytes.
-    pub const FRO: Bits = Bits::new(24, 10);
-    /// Second-stage pages of 2 MiB.
-    pub const SS2M: Bits = Bits::new(34, 1);
-    /// Second-stage pages of 1 GiB.
-    pub const SS1G: Bits = Bits::new(35, 1);
-    /// Page-selective invalidation.
-    pub const PSI: Bits = Bits::new(39, 1);
-    /// Number of fault records, less one.
-    pub const NFR: Bits = Bits::new(40, 8);
-    /// Largest address mask.
-    pub const MAMV: Bits = Bits::new(48, 6);
-    /// Writes can be drained.
-    pub const DWD: Bits = Bits::new(54, 1);
-    /// Reads can be drained.
-    pub const DRD: Bits = Bits::new(55, 1);
-    /// First-stage pages of 1 GiB.
-    pub const FS1GP: Bits = Bits::new(56, 1);
-    /// First-stage tables of five levels.
-    pub const FS5LP: Bits = Bits::new(60, 1);
-    /// Setting the interrupt table pointer invalidates.
-    pub const ESIRTPS: Bits = Bits::new(62, 1);
-    /// Setting the root table pointer invalidates.
-    pub const ESRTPS: Bits = Bits::new(63, 1);
+    crate::chassis::fields! { Bits;
+        ND: 0, 3 => "Domain identifiers have `4 + 2 * ND` bits.";
+        RWBF: 4, 1 => "Writes to tables stay in a buffer until flushed.";
+        PLMR: 5, 1 => "Protected low memory.";
+        PHMR: 6, 1 => "Protected high memory.";
+        CM: 7, 1 => "Caching mode.";
+        SAGAW: 8, 5 => "Second-stage levels: bit 1 three, bit 2 four, bit 3 five.";
+        MGAW: 16, 6 => "Widest address of a device, less one.";
+        FRO: 24, 10 => "Offset of the fault records, in 16 bytes.";
+        SS2M: 34, 1 => "Second-stage pages of 2 MiB.";
+        SS1G: 35, 1 => "Second-stage pages of 1 GiB.";
+        PSI: 39, 1 => "Page-selective invalidation.";
+        NFR: 40, 8 => "Number of fault records, less one.";
+        MAMV: 48, 6 => "Largest address mask.";
+        DWD: 54, 1 => "Writes can be drained.";
+        DRD: 55, 1 => "Reads can be drained.";
+        FS1GP: 56, 1 => "First-stage pages of 1 GiB.";
+        FS5LP: 60, 1 => "First-stage tables of five levels.";
+        ESIRTPS: 62, 1 => "Setting the interrupt table pointer invalidates.";
+        ESRTPS: 63, 1 => "Setting the root table pointer invalidates.";
+    }
 }
 
 /// Fields of [`ECAP`].
 pub mod ecap {
     use super::Bits;
-    /// Structure and page-table reads snoop.
-    pub const C: Bits = Bits::new(0, 1);
-    /// Queued invalidation.
-    pub const QI: Bits = Bits::new(1, 1);
-    /// Device TLBs.
-    pub const DT: Bits = Bits::new(2, 1);
-    /// Interrupt remapping.
-    pub const IR: Bits = Bits::new(3, 1);
-    /// Pass-through.
-    pub const PT: Bits = Bits::new(6, 1);
-    /// Interrupt remapping with identifiers of 32 bits.
-    pub const EIM: Bits = Bits::new(4, 1);
-    /// Offset of the IOTLB registers, in 16 bytes.
-    pub const IRO: Bits = Bits::new(8, 10);
-    /// Largest index mask of an invalidation of interrupt entries.
-    pub const MHMV: Bits = Bits::new(20, 4);
-    /// Nested translation.
-    pub const NEST: Bits = Bits::new(26, 1);
-    /// Page requests.
-    pub const PRS: Bits = Bits::new(29, 1);
-    /// Width of PASIDs, less one.
-    pub const PSS: Bits = Bits::new(35, 5);
-    /// PASIDs.
-    pub const PASID: Bits = Bits::new(40, 1);
-    /// Device-TLB invalidations are throttled by physical function.
-    pub const DIT: Bits = Bits::new(41, 1);
-    /// Page requests can be drained.
-    pub const PDS: Bits = Bits::new(42, 1);
-    /// Scalable mode.
-    pub const SMTS: Bits = Bits::new(43, 1);
-    /// Second stage in scalable mode.
-    pub const SSTS: Bits = Bits::new(46, 1);
-    /// First stage in scalable mode.
-    pub const FSTS: Bits = Bits::new(47, 1);
-    /// Walks in scalable mode can snoop.
-    pub const SMPWC: Bits = Bits::new(48, 1);
+    crate::chassis::fields! { Bits;
+        C: 0, 1 => "Structure and page-table reads snoop.";
+        QI: 1, 1 => "Queued invalidation.";
+        DT: 2, 1 => "Device TLBs.";
+        IR: 3, 1 => "Interrupt remapping.";
+        PT: 6, 1 => "Pass-through.";
+        EIM: 4, 1 => "Interrupt remapping with identifiers of 32 bits.";
+        IRO: 8, 10 => "Offset of the IOTLB registers, in 16 bytes.";
+        MHMV: 20, 4 => "Largest index mask of an invalidation of interrupt entries.";
+        NEST: 26, 1 => "Nested translation.";
+        PRS: 29, 1 => "Page requests.";
+        PSS: 35, 5 => "Width of PASIDs, less one.";
+        PASID: 40, 1 => "PASIDs.";
+        DIT: 41, 1 => "Device-TLB invalidations are throttled by physical function.";
+        PDS: 42, 1 => "Page requests can be drained.";
+        SMTS: 43, 1 => "Scalable mode.";
+        SSTS: 46, 1 => "Second stage in scalable mode.";
+        FSTS: 47, 1 => "First stage in scalable mode.";
+        SMPWC: 48, 1 => "Walks in scalable mode can snoop.";
+    }
 }
 
 /// Bits of [`GCMD`] and, at the same places, of [`GSTS`].
 pub mod command {
-    /// Translation enable.
-    pub const TE: u32 = 1 << 31;
-    /// Set root table pointer.
-    pub const SRTP: u32 = 1 << 30;
-    /// Set fault log.
-    pub const SFL: u32 = 1 << 29;
-    /// Write-buffer flush.
-    pub const WBF: u32 = 1 << 27;
-    /// Queued invalidation enable.
-    pub const QIE: u32 = 1 << 26;
-    /// Interrupt remapping enable.
-    pub const IRE: u32 = 1 << 25;
-    /// Set interrupt table pointer.
-    pub const SIRTP: u32 = 1 << 24;
-    /// Interrupts in compatibility format pass.
-    pub const CFI: u32 = 1 << 23;
-    /// The bits of the status that a command has to repeat: all but the one-shot ones.
-    pub const STICKY: u32 = !(SRTP | SFL | WBF | SIRTP);
+    crate::chassis::constants! {
+        TE: u32 = 1 << 31 => "Translation enable.";
+        SRTP: u32 = 1 << 30 => "Set root table pointer.";
+        SFL: u32 = 1 << 29 => "Set fault log.";
+        WBF: u32 = 1 << 27 => "Write-buffer flush.";
+        QIE: u32 = 1 << 26 => "Queued invalidation enable.";
+        IRE: u32 = 1 << 25 => "Interrupt remapping enable.";
+        SIRTP: u32 = 1 << 24 => "Set interrupt table pointer.";
+        CFI: u32 = 1 << 23 => "Interrupts in compatibility format pass.";
+        /// The bits of the status that a command has to repeat: all but the one-shot ones.
+        STICKY: u32 = !(SRTP | SFL | WBF | SIRTP);
+    }
 }
 
 /// The registers of a message of the unit's own: bits of the control register, [`FECTL`] or [`PECTL`], and
 /// what is how far behind it.
 pub mod event {
-    /// The message is masked.
-    pub const IM: u32 = 1 << 31;
-    /// Its data.
-    pub const DATA: usize = 4;
-    /// Its address.
-    pub const ADDRESS: usize = 8;
-    /// The upper half of its address.
-    pub const UPPER: usize = 12;
+    crate::chassis::constants! {
+        IM: u32 = 1 << 31 => "The message is masked.";
+        DATA: usize = 4 => "Its data.";
+        ADDRESS: usize = 8 => "Its address.";
+        UPPER: usize = 12 => "The upper half of its address.";
+    }
 }
 
 /// Fields of [`IRTA`] beside the address.
@@ -182,61 +123,49 @@ pub mod irta {
 
 /// Translation table mode in [`RTADDR`] (bits 11:10).
 pub mod root_mode {
-    /// Where the mode is.
-    pub const MASK: u64 = 3 << 10;
-    /// Legacy.
-    pub const LEGACY: u64 = 0;
-    /// Scalable.
-    pub const SCALABLE: u64 = 1 << 10;
+    crate::chassis::constants! {
+        MASK: u64 = 3 << 10 => "Where the mode is.";
+        LEGACY: u64 = 0 => "Legacy.";
+        SCALABLE: u64 = 1 << 10 => "Scalable.";
+    }
 }
 
 /// Fields of [`CCMD`].
 pub mod ccmd {
     use super::Bits;
-    /// Invalidate; falls when done.
-    pub const ICC: Bits = Bits::new(63, 1);
-    /// Granularity asked for: 1 global, 2 domain, 3 device.
-    pub const CIRG: Bits = Bits::new(61, 2);
-    /// Granularity of what was done; 0: refused.
-    pub const CAIG: Bits = Bits::new(59, 2);
-    /// Source.
-    pub const SID: Bits = Bits::new(16, 16);
-    /// Domain.
-    pub const DID: Bits = Bits::new(0, 16);
+    crate::chassis::fields! { Bits;
+        ICC: 63, 1 => "Invalidate; falls when done.";
+        CIRG: 61, 2 => "Granularity asked for: 1 global, 2 domain, 3 device.";
+        CAIG: 59, 2 => "Granularity of what was done; 0: refused.";
+        SID: 16, 16 => "Source.";
+        DID: 0, 16 => "Domain.";
+    }
 }
 
 /// Fields of the IOTLB register, 8 bytes behind the address register at `ECAP.IRO * 16`.
 pub mod iotlb {
     use super::Bits;
-    /// Invalidate; falls when done.
-    pub const IVT: Bits = Bits::new(63, 1);
-    /// Granularity asked for: 1 global, 2 domain, 3 page.
-    pub const IIRG: Bits = Bits::new(60, 2);
-    /// Granularity of what was done; 0: refused.
-    pub const IAIG: Bits = Bits::new(57, 2);
-    /// Drain reads.
-    pub const DR: Bits = Bits::new(49, 1);
-    /// Drain writes.
-    pub const DW: Bits = Bits::new(48, 1);
-    /// Domain.
-    pub const DID: Bits = Bits::new(32, 16);
+    crate::chassis::fields! { Bits;
+        IVT: 63, 1 => "Invalidate; falls when done.";
+        IIRG: 60, 2 => "Granularity asked for: 1 global, 2 domain, 3 page.";
+        IAIG: 57, 2 => "Granularity of what was done; 0: refused.";
+        DR: 49, 1 => "Drain reads.";
+        DW: 48, 1 => "Drain writes.";
+        DID: 32, 16 => "Domain.";
+    }
 }
 
 /// Bits of [`FSTS`], and its one field.
 pub mod fsts {
     use super::Bits;
-    /// Primary fault overflow; written 1 to clear.
-    pub const PFO: u32 = 1;
-    /// Primary fault pending; falls with the records.
-    pub const PPF: u32 = 1 << 1;
-    /// Invalidation queue error; written 1 to clear.
-    pub const IQE: u32 = 1 << 4;
-    /// Invalidation completion error; written 1 to clear.
-    pub const ICE: u32 = 1 << 5;
-    /// Device-TLB invalidation timed out; written 1 to clear.
-    pub const ITE: u32 = 1 << 6;
-    /// Index of the first pending record.
-    pub const FRI: Bits = Bits::new(8, 8);
+    crate::chassis::constants! {
+        PFO: u32 = 1 => "Primary fault overflow; written 1 to clear.";
+        PPF: u32 = 1 << 1 => "Primary fault pending; falls with the records.";
+        IQE: u32 = 1 << 4 => "Invalidation queue error; written 1 to clear.";
+        ICE: u32 = 1 << 5 => "Invalidation completion error; written 1 to clear.";
+        ITE: u32 = 1 << 6 => "Device-TLB invalidation timed out; written 1 to clear.";
+        FRI: Bits = Bits::new(8, 8) => "Index of the first pending record.";
+    }
 }
 
 /// Bits of [`PMEN`].
@@ -250,12 +179,11 @@ pub mod pmen {
 /// Fields of [`IQA`] and [`PQA`] beside the address.
 pub mod queue {
     use super::Bits;
-    /// Size as an exponent of pages.
-    pub const SIZE: Bits = Bits::new(0, 3);
-    /// Descriptors of 256 bits ([`IQA`](super::IQA) only).
-    pub const WIDE: Bits = Bits::new(11, 1);
-    /// Offset of the head or the tail in bytes.
-    pub const OFFSET: Bits = Bits::new(0, 19);
+    crate::chassis::fields! { Bits;
+        SIZE: 0, 3 => "Size as an exponent of pages.";
+        WIDE: 11, 1 => "Descriptors of 256 bits ([`IQA`](super::IQA) only).";
+        OFFSET: 0, 19 => "Offset of the head or the tail in bytes.";
+    }
 }
 
 /// Fields of [`IQERCD`].
