@@ -131,22 +131,23 @@ pub mod smmuv2 {
 pub mod smmuv3 {
     use super::{Words, drop_all, drop_first};
 
-    const CFGI_STE: u64 = 0x03;
-    const CFGI_CD: u64 = 0x05;
-    const TLBI_NH_ALL: u64 = 0x10;
-    const TLBI_NH_ASID: u64 = 0x11;
-    const TLBI_NH_VA: u64 = 0x12;
-    const TLBI_S12_VMALL: u64 = 0x28;
-    const TLBI_S2_IPA: u64 = 0x2a;
-    const ATC_INV: u64 = 0x40;
-    const PRI_RESP: u64 = 0x41;
-    const RESUME: u64 = 0x44;
-    const SYNC: u64 = 0x46;
+    pub const CFGI_STE: u64 = 0x03;
+    pub const CFGI_CD: u64 = 0x05;
+    pub const TLBI_NH_ALL: u64 = 0x10;
+    pub const TLBI_NH_ASID: u64 = 0x11;
+    pub const TLBI_NH_VA: u64 = 0x12;
+    pub const TLBI_S12_VMALL: u64 = 0x28;
+    pub const TLBI_S2_IPA: u64 = 0x2a;
+    pub const ATC_INV: u64 = 0x40;
+    pub const PRI_RESP: u64 = 0x41;
+    pub const RESUME: u64 = 0x44;
+    pub const SYNC: u64 = 0x46;
     /// PREFETCH_CONFIG of a stream that nobody has.
     const NOTHING: Words = [0x01 | 0xfffe << 32, 0];
 
-    fn drop_op(commands: &mut [Words], op: u64) {
-        drop_all(commands, |words| words[0] & 0xff == op, NOTHING);
+    /// No command `OP`.
+    pub fn without<const OP: u64>(commands: &mut [Words]) {
+        drop_all(commands, |words| words[0] & 0xff == OP, NOTHING);
     }
 
     fn by_address(words: &Words) -> bool {
@@ -157,49 +158,10 @@ pub mod smmuv3 {
         commands.iter_mut().filter(|words| by_address(words))
     }
 
-    /// No sync.
-    pub fn without_sync(commands: &mut [Words]) {
-        drop_op(commands, SYNC);
-    }
-
-    /// No invalidation by address of a first stage.
-    pub fn without_pages(commands: &mut [Words]) {
-        drop_op(commands, TLBI_NH_VA);
-    }
-
-    /// No invalidation by address of a second stage.
-    pub fn without_second_pages(commands: &mut [Words]) {
-        drop_op(commands, TLBI_S2_IPA);
-    }
-
-    /// No invalidation of an address space.
-    pub fn without_asid(commands: &mut [Words]) {
-        drop_op(commands, TLBI_NH_ASID);
-    }
-
-    /// No invalidation of a second stage as a whole.
-    pub fn without_vmid(commands: &mut [Words]) {
-        drop_op(commands, TLBI_S12_VMALL);
-    }
-
-    /// No invalidation of all first stages over a second.
-    pub fn without_combined(commands: &mut [Words]) {
-        drop_op(commands, TLBI_NH_ALL);
-    }
-
-    /// No sync after invalidations by address of a second stage.
-    pub fn without_sync_of_second(commands: &mut [Words]) {
-        without_sync_of(commands, TLBI_S2_IPA);
-    }
-
-    /// No sync after invalidations by address of a first stage.
-    pub fn without_sync_of_first(commands: &mut [Words]) {
-        without_sync_of(commands, TLBI_NH_VA);
-    }
-
-    fn without_sync_of(commands: &mut [Words], op: u64) {
-        if commands.iter().any(|words| words[0] & 0xff == op) {
-            drop_op(commands, SYNC);
+    /// No sync after commands `OP`.
+    pub fn without_sync_of<const OP: u64>(commands: &mut [Words]) {
+        if commands.iter().any(|words| words[0] & 0xff == OP) {
+            without::<SYNC>(commands);
         }
     }
 
@@ -219,21 +181,6 @@ pub mod smmuv3 {
         }
     }
 
-    /// No invalidation of stream table entries.
-    pub fn without_entries(commands: &mut [Words]) {
-        drop_op(commands, CFGI_STE);
-    }
-
-    /// No invalidation of context descriptors.
-    pub fn without_descriptors(commands: &mut [Words]) {
-        drop_op(commands, CFGI_CD);
-    }
-
-    /// No invalidation of what devices keep.
-    pub fn without_devices(commands: &mut [Words]) {
-        drop_op(commands, ATC_INV);
-    }
-
     /// No invalidation of all that a device keeps.
     pub fn without_moved_devices(commands: &mut [Words]) {
         // Of size 52: all pages.
@@ -241,26 +188,11 @@ pub mod smmuv3 {
         drop_all(commands, all, NOTHING);
     }
 
-    /// No sync after invalidations of stream table entries.
-    pub fn without_sync_of_entries(commands: &mut [Words]) {
-        without_sync_of(commands, CFGI_STE);
-    }
-
     /// No sync but the last of those that are submitted together.
     pub fn without_early_syncs(commands: &mut [Words]) {
         if let [early @ .., _] = commands {
-            drop_op(early, SYNC);
+            without::<SYNC>(early);
         }
-    }
-
-    /// No response to page requests.
-    pub fn without_responses(commands: &mut [Words]) {
-        drop_op(commands, PRI_RESP);
-    }
-
-    /// No end of stalls.
-    pub fn without_resumes(commands: &mut [Words]) {
-        drop_op(commands, RESUME);
     }
 
     /// Every stall is retried, those of refused accesses too.

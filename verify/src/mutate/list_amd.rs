@@ -2,101 +2,44 @@
 //!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.4.
 
-use super::list::{commands, mutant};
+use super::list::{commands, mutant, mutants};
 use super::{Ground, Mutant};
 use crate::backend::amd::Kind;
 
 const PLAIN: Ground = Ground::Amd(Kind::Plain);
 
-/// Each thing that is left out, and who has to notice.
-pub const AMD_MUTANTS: &[Mutant] = &[
-    mutant(
-        PLAIN,
-        "COMPLETION_WAIT",
-        commands(amd::without_wait),
-        &[
-            "unmapped-access-faults",
-            "stale-until-sync",
-            "attach-block-attach",
-        ],
-    ),
-    mutant(
-        PLAIN,
-        "INVALIDATE_IOMMU_PAGES of pages",
-        commands(amd::without_pages),
-        &[
-            "unmapped-access-faults",
-            "stale-until-sync",
-            "random-operations",
-        ],
-    ),
-    mutant(
-        PLAIN,
-        "INVALIDATE_IOMMU_PAGES of domains",
-        commands(amd::without_domain),
-        &["identifier-reuse-forgets"],
-    ),
-    mutant(
-        PLAIN,
-        "INVALIDATE_DEVTAB_ENTRY",
-        commands(amd::without_entries),
-        &["attach-block-attach", "pass-through-to-paging"],
-    ),
-    mutant(
-        PLAIN,
-        "INVALIDATE_INTERRUPT_TABLE",
-        commands(amd::without_interrupts),
-        &["remapped-interrupts-arrive", "freed-interrupts-are-refused"],
-    ),
-    mutant(
-        PLAIN,
-        "the right interrupt table",
-        commands(amd::wrong_interrupts),
-        &["remapped-interrupts-arrive", "freed-interrupts-are-refused"],
-    ),
-    mutant(
-        PLAIN,
-        "the first of several INVALIDATE_IOMMU_PAGES",
-        commands(amd::without_first),
-        &["one-sync-pays-for-all"],
-    ),
-    mutant(
-        PLAIN,
-        "the last of several INVALIDATE_IOMMU_PAGES",
-        commands(amd::without_last),
-        &["one-sync-pays-for-all"],
-    ),
-    mutant(
-        PLAIN,
-        "the second half of each range",
-        commands(amd::short_ranges),
-        &["ranges-are-whole"],
-    ),
-    mutant(
-        PLAIN,
-        "blocks: ranges of a page less",
-        commands(amd::ranges_below_blocks),
-        &["block-split-keeps-the-rest", "debts-of-one-block"],
-    ),
-    mutant(
-        PLAIN,
-        "the right domain",
-        commands(amd::wrong_domain),
-        &["stale-until-sync"],
-    ),
-    mutant(
-        PLAIN,
-        "walk caches, where tables were freed",
-        commands(amd::leaves_only),
-        &["freed-tables-are-forgotten"],
-    ),
-    mutant(
-        Ground::Amd(Kind::CachesAbsence),
-        "INVALIDATE_IOMMU_PAGES of pages",
-        commands(amd::without_pages),
-        &["pass-through-to-paging", "fault-room-overflows"],
-    ),
-];
+mutants! {
+    /// Each thing that is left out, and who has to notice.
+    AMD_MUTANTS:
+    PLAIN => {
+        "COMPLETION_WAIT", commands(amd::without_wait)
+            => "unmapped-access-faults" "stale-until-sync" "attach-block-attach";
+        "INVALIDATE_IOMMU_PAGES of pages", commands(amd::without_pages)
+            => "unmapped-access-faults" "stale-until-sync" "random-operations";
+        "INVALIDATE_IOMMU_PAGES of domains", commands(amd::without_domain)
+            => "identifier-reuse-forgets";
+        "INVALIDATE_DEVTAB_ENTRY", commands(amd::without_entries)
+            => "attach-block-attach" "pass-through-to-paging";
+        "INVALIDATE_INTERRUPT_TABLE", commands(amd::without_interrupts)
+            => "remapped-interrupts-arrive" "freed-interrupts-are-refused";
+        "the right interrupt table", commands(amd::wrong_interrupts)
+            => "remapped-interrupts-arrive" "freed-interrupts-are-refused";
+        "the first of several INVALIDATE_IOMMU_PAGES", commands(amd::without_first)
+            => "one-sync-pays-for-all";
+        "the last of several INVALIDATE_IOMMU_PAGES", commands(amd::without_last)
+            => "one-sync-pays-for-all";
+        "the second half of each range", commands(amd::short_ranges) => "ranges-are-whole";
+        "blocks: ranges of a page less", commands(amd::ranges_below_blocks)
+            => "block-split-keeps-the-rest" "debts-of-one-block";
+        "the right domain", commands(amd::wrong_domain) => "stale-until-sync";
+        "walk caches, where tables were freed", commands(amd::leaves_only)
+            => "freed-tables-are-forgotten";
+    }
+    Ground::Amd(Kind::CachesAbsence) => {
+        "INVALIDATE_IOMMU_PAGES of pages", commands(amd::without_pages)
+            => "pass-through-to-paging" "fault-room-overflows";
+    }
+}
 
 /// Edits.
 mod amd {

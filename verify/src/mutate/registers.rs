@@ -4,7 +4,7 @@
 
 use portolan_hw::tegra_smmu::Chip;
 
-use super::list::{UNCLEAN, mutant, write};
+use super::list::{UNCLEAN, mutant, mutants, write};
 use super::{Ground, Mutant};
 use crate::backend::seam::Sabotage;
 
@@ -13,86 +13,33 @@ const UNREAD: Sabotage = Sabotage {
     ..Sabotage::NONE
 };
 
-/// Each thing that Tegra's driver leaves out, and who has to notice.
-pub const TEGRA_MUTANTS: &[Mutant] = &[
-    mutant(
-        Ground::Tegra(Chip::Tegra210),
-        "the read that completes",
-        UNREAD,
+mutants! {
+    /// Each thing that Tegra's driver leaves out, and who has to notice.
+    TEGRA_MUTANTS:
+    Ground::Tegra(Chip::Tegra210) => {
         // Reading the fault record completes flushes as well.
-        &["remapped-goes-to-the-new-page", "random-operations"],
-    ),
-    mutant(
-        Ground::Tegra(Chip::Tegra210),
-        "TLB_FLUSH of groups",
-        write(tegra::without_groups),
-        &[
-            "unmapped-access-faults",
-            "stale-until-sync",
-            "random-operations",
-        ],
-    ),
-    mutant(
-        Ground::Tegra(Chip::Tegra210),
-        "TLB_FLUSH of sections",
-        write(tegra::without_sections),
-        &["ranges-are-whole", "block-split-keeps-the-rest"],
-    ),
-    mutant(
-        Ground::Tegra(Chip::Tegra210),
-        "all of a section but its first four pages",
-        write(tegra::first_group_alone),
-        &["block-split-keeps-the-rest", "debts-of-one-block"],
-    ),
-    mutant(
-        Ground::Tegra(Chip::Tegra210),
-        "TLB_FLUSH of address spaces",
-        write(tegra::without_spaces),
-        &["identifier-reuse-forgets"],
-    ),
-    mutant(
-        Ground::Tegra(Chip::Tegra210),
-        "the right address space",
-        write(tegra::wrong_space),
-        &["stale-until-sync"],
-    ),
-    mutant(
-        Ground::Tegra(Chip::Tegra210),
-        "the right group",
-        write(tegra::wrong_group),
-        &["stale-until-sync", "ranges-are-whole"],
-    ),
-    mutant(
-        Ground::Tegra(Chip::Tegra210),
-        "PTC_FLUSH of lines",
-        write(tegra::without_lines),
-        &["unmapped-access-faults", "stale-until-sync"],
-    ),
-    mutant(
-        Ground::Tegra(Chip::Tegra210),
-        "PTC_FLUSH_HI",
-        write(tegra::without_upper_bits),
-        &["unmapped-access-faults", "stale-until-sync"],
-    ),
-    mutant(
-        Ground::Tegra(Chip::Tegra210),
-        "PTC_FLUSH of everything",
-        write(tegra::without_tables),
-        &["identifier-reuse-forgets"],
-    ),
-    mutant(
-        Ground::Tegra(Chip::Tegra210),
-        "the cleaning of lines",
-        UNCLEAN,
-        &["mapped-access-succeeds"],
-    ),
-    mutant(
-        Ground::Tegra(Chip::Tegra30),
-        "the right one of four address spaces",
-        write(tegra::wrong_space_of_4),
-        &["stale-until-sync"],
-    ),
-];
+        "the read that completes", UNREAD => "remapped-goes-to-the-new-page" "random-operations";
+        "TLB_FLUSH of groups", write(tegra::without_groups)
+            => "unmapped-access-faults" "stale-until-sync" "random-operations";
+        "TLB_FLUSH of sections", write(tegra::without_sections)
+            => "ranges-are-whole" "block-split-keeps-the-rest";
+        "all of a section but its first four pages", write(tegra::first_group_alone)
+            => "block-split-keeps-the-rest" "debts-of-one-block";
+        "TLB_FLUSH of address spaces", write(tegra::without_spaces) => "identifier-reuse-forgets";
+        "the right address space", write(tegra::wrong_space) => "stale-until-sync";
+        "the right group", write(tegra::wrong_group) => "stale-until-sync" "ranges-are-whole";
+        "PTC_FLUSH of lines", write(tegra::without_lines)
+            => "unmapped-access-faults" "stale-until-sync";
+        "PTC_FLUSH_HI", write(tegra::without_upper_bits)
+            => "unmapped-access-faults" "stale-until-sync";
+        "PTC_FLUSH of everything", write(tegra::without_tables) => "identifier-reuse-forgets";
+        "the cleaning of lines", UNCLEAN => "mapped-access-succeeds";
+    }
+    Ground::Tegra(Chip::Tegra30) => {
+        "the right one of four address spaces", write(tegra::wrong_space_of_4)
+            => "stale-until-sync";
+    }
+}
 
 /// Edits.
 mod tegra {
