@@ -172,10 +172,6 @@ impl<T: Taker> Workload for Pairs<T> {
         PAIRS
     }
 
-    fn prepare(&mut self) -> Result<(), Failure> {
-        Ok(())
-    }
-
     fn run(&mut self) -> Result<(), Failure> {
         pairs(&mut self.0, PAIRS)
     }

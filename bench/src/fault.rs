@@ -16,10 +16,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use portolan::addr::{CpuId, InvalTag, Iova, IovaRange, PageSize, StreamId};
 use portolan::demand::{Frames, Ioas, IoasOptions, Pager, PopulateError, RegionOptions, Residency};
-use portolan::inval::{
-    Caching, Capabilities, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step, Walker,
-    WriteBuffer,
-};
+use portolan::inval::{Capabilities, InvalidationQueue, Quirks, Step};
 use portolan::iommu::{IommuError, PagedDomain, TagPool};
 use portolan::iopf::{
     Bounds, Dispatcher, Flow, Permissions, RawPageRequest, ReplyTo, RequestKind, Responder,
@@ -181,15 +178,7 @@ fn domain() -> Result<Domain> {
         dirty: DirtyTracking::Off,
     })?;
     let table = PageTable::new(format, HostTables::new(PageSize::SIZE_4K, 256))?;
-    let caps = Capabilities {
-        granule: PageSize::SIZE_4K,
-        page: PageForm::Granule,
-        range: RangeForm::Absent,
-        leaf_only: LeafOnly::Present,
-        walker: Walker::Coherent,
-        caching: Caching::PresentOnly,
-        write_buffer: WriteBuffer::Absent,
-    };
+    let caps = Capabilities::new(PageSize::SIZE_4K);
     let (context, quirks) = (InvalTag::new(1), Quirks::default());
     Ok(PagedDomain::new(table, context, caps, quirks, Free))
 }

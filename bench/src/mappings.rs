@@ -62,10 +62,6 @@ impl Workload for Buffers {
         PAIRS
     }
 
-    fn prepare(&mut self) -> Result<(), Failure> {
-        Ok(())
-    }
-
     fn run(&mut self) -> Result<(), Failure> {
         self.cycle(PAIRS)
     }

@@ -188,10 +188,6 @@ impl<B: Buffer> Workload for Owned<B> {
         self.passes
     }
 
-    fn prepare(&mut self) -> Result<(), Failure> {
-        Ok(())
-    }
-
     fn run(&mut self) -> Result<(), Failure> {
         (0..self.passes).try_for_each(|_| self.one())
     }

@@ -106,10 +106,6 @@ impl Workload for StoreRun {
         self.units
     }
 
-    fn prepare(&mut self) -> Result<(), Failure> {
-        Ok(())
-    }
-
     fn run(&mut self) -> Result<(), Failure> {
         let first: u64 = black_box(0x703);
         for (word, page) in self.words.iter().zip(0u64..) {
@@ -149,10 +145,6 @@ impl Workload for WalkStore {
         self.places as u64
     }
 
-    fn prepare(&mut self) -> Result<(), Failure> {
-        Ok(())
-    }
-
     fn run(&mut self) -> Result<(), Failure> {
         for place in 0..self.places {
             let index = black_box(place * self.stride) % ENTRIES;
@@ -182,10 +174,6 @@ impl Atomic {
 impl Workload for Atomic {
     fn units(&self) -> u64 {
         ADDITIONS
-    }
-
-    fn prepare(&mut self) -> Result<(), Failure> {
-        Ok(())
     }
 
     fn run(&mut self) -> Result<(), Failure> {

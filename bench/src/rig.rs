@@ -4,10 +4,7 @@
 use std::hint::black_box;
 
 use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange};
-use portolan::inval::{
-    Caching, Capabilities, Gather, LeafOnly, PageForm, Plan, Preference, Quirks, RangeForm,
-    WalkFlush, Walker, WriteBuffer, plan,
-};
+use portolan::inval::{Capabilities, Gather, Plan, Preference, Quirks, RangeForm, WalkFlush, plan};
 use portolan::iommu::{Domain, PagedDomain};
 use portolan::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule};
 use portolan::table::{Access, PageTable};
@@ -33,16 +30,11 @@ pub(crate) const SEED: u64 = 0x706f_7274_6f6c_616e;
 
 /// SMMUv3 with range invalidation and a coherent walker.
 pub(crate) const CAPS: Capabilities = Capabilities {
-    granule: PageSize::SIZE_4K,
-    page: PageForm::Granule,
     range: RangeForm::NumScale {
         max_num: 32,
         max_scale: 31,
     },
-    leaf_only: LeafOnly::Present,
-    walker: Walker::Coherent,
-    caching: Caching::PresentOnly,
-    write_buffer: WriteBuffer::Absent,
+    ..Capabilities::new(PageSize::SIZE_4K)
 };
 
 pub(crate) const QUIRKS: Quirks = Quirks {

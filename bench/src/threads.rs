@@ -126,10 +126,6 @@ impl Workload for Together {
         self.each
     }
 
-    fn prepare(&mut self) -> Result<(), Failure> {
-        Ok(())
-    }
-
     fn run(&mut self) -> Result<(), Failure> {
         let passes = self.asked.load(Ordering::Relaxed) + 1;
         self.asked.store(passes, Ordering::Release);

@@ -17,7 +17,9 @@ pub trait Workload {
     ///
     /// # Errors
     /// If the library refuses.
-    fn prepare(&mut self) -> Result<(), Failure>;
+    fn prepare(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
 
     /// The operation.
     ///

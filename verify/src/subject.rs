@@ -2,8 +2,7 @@
 
 use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr};
 use portolan::inval::{
-    Caching, Capabilities, Gather, InvalidationQueue, LeafOnly, PageForm, Quiesced, Quirks,
-    RangeForm, Step, Walker, WriteBuffer,
+    Capabilities, Gather, InvalidationQueue, LeafOnly, PageForm, Quiesced, Quirks, Step,
 };
 use portolan::platform::{SlabTables, TableMem};
 use portolan::table::format::{DirtyTracking, Format, SplitRule};
@@ -38,13 +37,9 @@ impl InvalidationQueue for Prompt {
 /// Capabilities for [`Prompt`], which does not care.
 pub const fn any_capabilities(granule: PageSize) -> Capabilities {
     Capabilities {
-        granule,
         page: PageForm::Absent,
-        range: RangeForm::Absent,
         leaf_only: LeafOnly::Absent,
-        walker: Walker::Coherent,
-        caching: Caching::PresentOnly,
-        write_buffer: WriteBuffer::Absent,
+        ..Capabilities::new(granule)
     }
 }
 

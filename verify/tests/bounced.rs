@@ -15,7 +15,7 @@ use portolan::inval::{InvalidationQueue, Quirks, Step};
 use portolan::iommu::{BoundDomain, IommuError, PagedDomain, TagPool};
 use portolan::platform::{Clock, Nanos, PhysMemory, SlabTables, SpinCpus};
 use portolan::table::PageTable;
-use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
+use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan_model::decode::{TableFormat, TableReader, TableRoot};
 use portolan_model::device::Device as Tester;
 use portolan_model::fixture::Attached;
@@ -100,11 +100,7 @@ impl Rig {
         let base = PhysAddr::new(1 << 32);
         let tables = SlabTables::new(base, PageSize::SIZE_4K, 64);
         let tables: Tables = Box::leak(Box::new(tables));
-        let format = VtdSecondStage {
-            levels: VtdLevels::Four,
-            output_lg2: 46,
-            dirty: DirtyTracking::Off,
-        };
+        let format = VtdSecondStage::new(VtdLevels::Four, 46);
         let table = PageTable::new(format, tables).unwrap();
         let caps = Setup::able(PageSize::SIZE_4K);
         let reader = TableReader::new(tables, PageSize::SIZE_4K);

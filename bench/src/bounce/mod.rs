@@ -240,10 +240,6 @@ impl Workload for Copies {
         PASS
     }
 
-    fn prepare(&mut self) -> Result<(), Failure> {
-        Ok(())
-    }
-
     fn run(&mut self) -> Result<(), Failure> {
         let mut turns = self.0.copying(1)?;
         turns.iter_mut().try_for_each(|turn| turn.turn(PASS))
@@ -253,10 +249,6 @@ impl Workload for Copies {
 impl Workload for Memcpy {
     fn units(&self) -> u64 {
         PASS
-    }
-
-    fn prepare(&mut self) -> Result<(), Failure> {
-        Ok(())
     }
 
     fn run(&mut self) -> Result<(), Failure> {

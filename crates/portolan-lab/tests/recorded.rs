@@ -18,7 +18,7 @@ use portolan::iommu::{
 };
 use portolan::platform::{Mmio, Nanos, Platform, RawMemory, SpinLock, TraceEvent, Tracer};
 use portolan::table::PageTable;
-use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
+use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan_lab::replay::{self, Policy as Replayed};
 use portolan_lab::trace::{OpKind, Reader};
 use portolan_model::profile::Profile;
@@ -144,11 +144,7 @@ unsafe impl Buffer for List {
 }
 
 fn space(machine: &Machine) -> Arc<DmaSpace<Machine>> {
-    let format = VtdSecondStage {
-        levels: VtdLevels::Four,
-        output_lg2: 52,
-        dirty: DirtyTracking::Off,
-    };
+    let format = VtdSecondStage::new(VtdLevels::Four, 52);
     // SAFETY: it is handed to a page table.
     let memory = unsafe { RawMemory::new(machine.clone()) };
     let table = PageTable::new(format, memory).unwrap();
@@ -159,15 +155,7 @@ fn space(machine: &Machine) -> Arc<DmaSpace<Machine>> {
     Arc::new(DmaSpace::new(bound, machine.clone(), &options).unwrap())
 }
 
-const CAPS: Capabilities = Capabilities {
-    granule: portolan::addr::PageSize::SIZE_4K,
-    page: portolan::inval::PageForm::Granule,
-    range: portolan::inval::RangeForm::Absent,
-    leaf_only: portolan::inval::LeafOnly::Present,
-    walker: portolan::inval::Walker::Coherent,
-    caching: portolan::inval::Caching::PresentOnly,
-    write_buffer: portolan::inval::WriteBuffer::Absent,
-};
+const CAPS: Capabilities = Capabilities::new(portolan::addr::PageSize::SIZE_4K);
 
 /// A buffer, a list and a ring of a device, and a refused access.
 fn record() -> String {

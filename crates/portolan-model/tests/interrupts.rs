@@ -16,7 +16,7 @@ use portolan::dma::{
 use portolan::inval::{CombineOptions, Combined, Gather, InvalidationQueue, Quirks, Step};
 use portolan::iommu::{Attach, BoundDomain, Domain, IommuError, PagedDomain, TagPool};
 use portolan::platform::{Clock, Cpus, Nanos, SlabTables};
-use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
+use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
 use portolan_hw::{smmuv2, smmuv3, vtd};
 use portolan_model::clock::Tick;
@@ -231,11 +231,7 @@ impl TagPool for Slow {
 }
 
 fn device(policy: Policy) -> Device<InterruptedCpu> {
-    let format = VtdSecondStage {
-        levels: VtdLevels::Four,
-        output_lg2: 46,
-        dirty: DirtyTracking::Off,
-    };
+    let format = VtdSecondStage::new(VtdLevels::Four, 46);
     let memory = SlabTables::new(MEMORY, PageSize::SIZE_4K, 64);
     let table = PageTable::new(format, memory).expect("memory for a root");
     let caps = Setup::able(PageSize::SIZE_4K);

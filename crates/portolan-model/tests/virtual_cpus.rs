@@ -13,7 +13,7 @@ use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use portolan::inval::{CombineOptions, Combined, Gather, InvalidationQueue, Step};
 use portolan::iommu::{Domain, IommuError, PagedDomain, TagPool};
 use portolan::platform::{Nanos, SlabTables};
-use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
+use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
 use portolan_model::cpus::{
     CommandServer, Hardware, LockKind, Report, Schedule, SharingPrices, Submission,
@@ -55,11 +55,7 @@ fn rig<Q: TagPool>(
     queue: impl FnOnce(VirtualCpus, Server) -> Q,
 ) -> Rig<Q> {
     let cpus = VirtualCpus::new(count, SHARING);
-    let format = VtdSecondStage {
-        levels: VtdLevels::Four,
-        output_lg2: 46,
-        dirty: DirtyTracking::Off,
-    };
+    let format = VtdSecondStage::new(VtdLevels::Four, 46);
     let table = PageTable::new(format, tables).unwrap();
     let caps = Setup::able(PageSize::SIZE_4K);
     let reader = TableReader::new(tables, PageSize::SIZE_4K);

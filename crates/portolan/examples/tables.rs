@@ -7,10 +7,7 @@
 use std::error::Error;
 
 use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr};
-use portolan::inval::{
-    Caching, Capabilities, Gather, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step,
-    Walker, WriteBuffer, plan,
-};
+use portolan::inval::{Capabilities, Gather, InvalidationQueue, Quirks, RangeForm, Step, plan};
 use portolan::platform::HostTables;
 use portolan::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule};
 use portolan::table::{Access, PageTable};
@@ -20,16 +17,11 @@ const ASID: InvalTag = InvalTag::new(7);
 
 /// An SMMUv3 that can invalidate ranges.
 const SMMU: Capabilities = Capabilities {
-    granule: PageSize::SIZE_4K,
-    page: PageForm::Granule,
     range: RangeForm::NumScale {
         max_num: 32,
         max_scale: 31,
     },
-    leaf_only: LeafOnly::Present,
-    walker: Walker::Coherent,
-    caching: Caching::PresentOnly,
-    write_buffer: WriteBuffer::Absent,
+    ..Capabilities::new(PageSize::SIZE_4K)
 };
 
 /// Says what it would write to the hardware, which is done at once.

@@ -80,7 +80,7 @@
 //! #     fn view(&self) -> Option<NonNull<[u8]>> { Some(NonNull::from(&self.0[..])) }
 //! # }
 //! # fn open() -> Device<Kernel> {
-//! #     let format = VtdSecondStage { levels: VtdLevels::Four, output_lg2: 52, dirty: DirtyTracking::Off };
+//! #     let format = VtdSecondStage::new(VtdLevels::Four, 52);
 //! #     let table = PageTable::new(format, unsafe { RawMemory::new(Kernel) }).unwrap();
 //! #     let caps = Capabilities { granule: PageSize::SIZE_4K, page: PageForm::Granule,
 //! #         range: RangeForm::Absent, leaf_only: LeafOnly::Present, walker: Walker::Coherent,

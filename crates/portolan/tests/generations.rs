@@ -15,14 +15,13 @@ use loom::sync::Arc;
 use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
 use portolan::dma::{Bounds, Constraints, DmaSpace, Policy, SpaceOptions, Unowned};
 use portolan::inval::{
-    Caching, Capabilities, Command, InvalidationQueue, LeafOnly, PageForm, Preference, Quirks,
-    RangeForm, Step, WalkFlush, Walker, WriteBuffer,
+    Capabilities, Command, InvalidationQueue, Preference, Quirks, Step, WalkFlush,
 };
 use portolan::iommu::{
     Attach, AttachError, BoundDomain, FaultEvent, Iommu, IommuError, PagedDomain, TagPool,
 };
 use portolan::platform::SlabTables;
-use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
+use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
 use support::loom_cpus::{LoomCpus, explore, on_cpu};
 
@@ -106,21 +105,9 @@ type Space = DmaSpace<LoomCpus>;
 /// One queue for all CPUs, as where they move between CPUs.
 fn space(hardware: &Hardware, bounds: Bounds) -> Arc<Space> {
     let memory = SlabTables::new(PhysAddr::new(0x8000_0000), PageSize::SIZE_4K, 16);
-    let format = VtdSecondStage {
-        levels: VtdLevels::Three,
-        output_lg2: 39,
-        dirty: DirtyTracking::Off,
-    };
+    let format = VtdSecondStage::new(VtdLevels::Three, 39);
     let table = PageTable::new(format, std::sync::Arc::new(memory)).unwrap();
-    let caps = Capabilities {
-        granule: PageSize::SIZE_4K,
-        page: PageForm::Granule,
-        range: RangeForm::Absent,
-        leaf_only: LeafOnly::Present,
-        walker: Walker::Coherent,
-        caching: Caching::PresentOnly,
-        write_buffer: WriteBuffer::Absent,
-    };
+    let caps = Capabilities::new(PageSize::SIZE_4K);
     let quirks = Quirks {
         walk_flush: WalkFlush::ByAddress,
         preference: Preference::ByPage,

@@ -14,10 +14,7 @@ use portolan::demand::premap::{Adaptive, Requester};
 use portolan::demand::{
     Frames, Ioas, IoasOptions, Pager, PopulateError, RegionOptions, Request, Residency, Window,
 };
-use portolan::inval::{
-    Caching, Capabilities, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step, Walker,
-    WriteBuffer,
-};
+use portolan::inval::{Caching, Capabilities, InvalidationQueue, Quirks, RangeForm, Step};
 use portolan::iommu::{IommuError, PagedDomain, TagPool};
 use portolan::iopf::{
     Bounds, Dispatcher, Flow, Group, GroupId, Handler, Permissions, Place, RawPageRequest,
@@ -209,13 +206,9 @@ fn container(window: Window, queue: Arc<Queue>) -> Container {
         dirty: DirtyTracking::Hardware,
     };
     let caps = Capabilities {
-        granule: PageSize::SIZE_4K,
-        page: PageForm::Granule,
         range: RangeForm::PowerOfTwo { max_lg2_pages: 18 },
-        leaf_only: LeafOnly::Present,
-        walker: Walker::Coherent,
         caching: Caching::NotPresentToo,
-        write_buffer: WriteBuffer::Absent,
+        ..Capabilities::new(PageSize::SIZE_4K)
     };
     let tables = Tables(SlabTables::new(
         PhysAddr::new(1 << 40),

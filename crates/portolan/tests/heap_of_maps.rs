@@ -14,17 +14,14 @@ use portolan::dma::{
     Bounds, Constraints, CopyWhen, Copying, Deferred, Device, DmaSpace, FromDevice, MapError,
     Policy, SpaceOptions, Unowned,
 };
-use portolan::inval::{
-    Caching, Capabilities, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step, Walker,
-    WriteBuffer,
-};
+use portolan::inval::{Capabilities, InvalidationQueue, Quirks, RangeForm, Step};
 use portolan::iommu::{
     Attach, AttachError, BoundDomain, Domain, FaultEvent, Iommu, IommuError, PagedDomain, TagPool,
 };
 use portolan::iova::{Checks, IovaOptions};
 use portolan::platform::{PhysMemory, SlabTables};
 use portolan::table::PageTable;
-use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
+use portolan::table::format::{VtdLevels, VtdSecondStage};
 use watched_heap::{Machine, drop_left, uses};
 
 const PAGE: u64 = 0x1000;
@@ -72,21 +69,12 @@ type Cpus = Arc<Machine>;
 
 /// A device in a space whose queues take 4096 mappings.
 fn device(policy: Policy, iova: IovaOptions) -> Device<Cpus> {
-    let format = VtdSecondStage {
-        levels: VtdLevels::Four,
-        output_lg2: 46,
-        dirty: DirtyTracking::Off,
-    };
+    let format = VtdSecondStage::new(VtdLevels::Four, 46);
     let memory = SlabTables::<AtomicU64>::new(PhysAddr::new(1 << 40), PageSize::SIZE_4K, 256);
     let table = PageTable::new(format, memory).unwrap();
     let caps = Capabilities {
-        granule: PageSize::SIZE_4K,
-        page: PageForm::Granule,
         range: RangeForm::PowerOfTwo { max_lg2_pages: 18 },
-        leaf_only: LeafOnly::Present,
-        walker: Walker::Coherent,
-        caching: Caching::PresentOnly,
-        write_buffer: WriteBuffer::Absent,
+        ..Capabilities::new(PageSize::SIZE_4K)
     };
     let domain = PagedDomain::new(table, InvalTag::new(1), caps, Quirks::default(), Quick);
     let mut options = SpaceOptions::default();

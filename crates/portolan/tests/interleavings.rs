@@ -10,10 +10,7 @@ use std::sync::Mutex;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use portolan::addr::{Iova, IovaRange, PageSize, PageSizes, PhysAddr};
-use portolan::inval::{
-    Caching, Capabilities, Gather, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step,
-    Walker, WriteBuffer,
-};
+use portolan::inval::{Capabilities, Gather, InvalidationQueue, LeafOnly, Quirks, Step};
 use portolan::platform::{OutOfTableMemory, TableMem, Word};
 use portolan::table::format::{DirtyTracking, Entry, Format, LiveCount, SplitRule};
 use portolan::table::{Access, AccessError, PageTable};
@@ -197,13 +194,8 @@ impl InvalidationQueue for Prompt {
 }
 
 const CAPS: Capabilities = Capabilities {
-    granule: Tiny::GRANULE,
-    page: PageForm::Granule,
-    range: RangeForm::Absent,
     leaf_only: LeafOnly::Absent,
-    walker: Walker::Coherent,
-    caching: Caching::PresentOnly,
-    write_buffer: WriteBuffer::Absent,
+    ..Capabilities::new(Tiny::GRANULE)
 };
 
 type Table = PageTable<Tiny, Watched>;

@@ -15,13 +15,10 @@ use portolan::demand::{
     FaultError, Frames, InvalidateError, Ioas, IoasOptions, Pager, PopulateError, RegionOptions,
     Request, Residency,
 };
-use portolan::inval::{
-    Caching, Capabilities, Command, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step,
-    Walker, WriteBuffer,
-};
+use portolan::inval::{Capabilities, Command, InvalidationQueue, Quirks, Step};
 use portolan::iommu::{Awaited, Domain as _, IommuError, PagedDomain, TagPool};
 use portolan::platform::{Nanos, SlabTables};
-use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
+use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
 use support::loom_cpus::{LoomCpus, TellingCpus, explore, on_cpu};
 
@@ -138,22 +135,10 @@ impl Machine {
 
     fn with_pages(pages: u64) -> Arc<Self> {
         let device = std::sync::Arc::new(Device::default());
-        let format = VtdSecondStage {
-            levels: VtdLevels::Three,
-            output_lg2: 39,
-            dirty: DirtyTracking::Off,
-        };
+        let format = VtdSecondStage::new(VtdLevels::Three, 39);
         let tables = SlabTables::new(PhysAddr::new(1 << 36), PageSize::SIZE_4K, 8);
         let table = PageTable::new(format, Tables::new(tables)).unwrap();
-        let caps = Capabilities {
-            granule: PageSize::SIZE_4K,
-            page: PageForm::Granule,
-            range: RangeForm::Absent,
-            leaf_only: LeafOnly::Present,
-            walker: Walker::Coherent,
-            caching: Caching::PresentOnly,
-            write_buffer: WriteBuffer::Absent,
-        };
+        let caps = Capabilities::new(PageSize::SIZE_4K);
         let (context, quirks) = (InvalTag::new(1), Quirks::default());
         let queue = Queue(device.clone());
         let domain = PagedDomain::new(table, context, caps, quirks, queue);

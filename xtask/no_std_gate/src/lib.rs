@@ -15,12 +15,9 @@ use core::panic::PanicInfo;
 use core::sync::atomic::AtomicU64;
 
 use portolan::addr::{InvalTag, Iova, PageSize, PhysAddr};
-use portolan::inval::{
-    Caching, Capabilities, Gather, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step,
-    Walker, WriteBuffer,
-};
+use portolan::inval::{Capabilities, Gather, InvalidationQueue, Quirks, RangeForm, Step};
 use portolan::platform::SlabTables;
-use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
+use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
 
 /// An allocator that has nothing to give.
@@ -57,15 +54,7 @@ impl InvalidationQueue for Counter {
     }
 }
 
-const CAPABILITIES: Capabilities = Capabilities {
-    granule: PageSize::SIZE_4K,
-    page: PageForm::Granule,
-    range: RangeForm::PowerOfTwo { max_lg2_pages: 18 },
-    leaf_only: LeafOnly::Present,
-    walker: Walker::Coherent,
-    caching: Caching::PresentOnly,
-    write_buffer: WriteBuffer::Absent,
-};
+const CAPABILITIES: Capabilities = Capabilities { range: RangeForm::PowerOfTwo { max_lg2_pages: 18 }, ..Capabilities::new(PageSize::SIZE_4K) };
 
 /// Maps, translates, unmaps, syncs and reclaims; returns the number of steps that took.
 #[unsafe(no_mangle)]
@@ -74,11 +63,7 @@ pub extern "C" fn portolan_gate(iova: u64, pa: u64, bytes: u64) -> u64 {
 }
 
 fn cycle(iova: Iova, pa: PhysAddr, bytes: u64) -> Option<u64> {
-    let format = VtdSecondStage {
-        levels: VtdLevels::Four,
-        output_lg2: 46,
-        dirty: DirtyTracking::Off,
-    };
+    let format = VtdSecondStage::new(VtdLevels::Four, 46);
     let memory = SlabTables::<AtomicU64>::new(PhysAddr::new(0x8000_0000), PageSize::SIZE_4K, 16);
     let table = PageTable::new(format, &memory).ok()?;
     let queue = Counter(core::cell::Cell::new(0));

@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use portolan::addr::{InvalTag, PageSize, StreamId};
 use portolan::dma::TrapCost;
-use portolan::inval::{
-    Caching, Capabilities, Command, LeafOnly, PageForm, RangeForm, Walker, WriteBuffer,
-};
+use portolan::inval::{Capabilities, Command, PageForm, RangeForm, Walker};
 use thiserror::Error;
 
 use crate::clock::VirtualClock;
@@ -188,13 +186,8 @@ impl Setup {
     /// a starting point for tests.
     pub fn able(granule: PageSize) -> Capabilities {
         Capabilities {
-            granule,
-            page: PageForm::Granule,
             range: RangeForm::PowerOfTwo { max_lg2_pages: 52 },
-            leaf_only: LeafOnly::Present,
-            walker: Walker::Coherent,
-            caching: Caching::PresentOnly,
-            write_buffer: WriteBuffer::Absent,
+            ..Capabilities::new(granule)
         }
     }
 }

@@ -92,6 +92,20 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
+    /// Of hardware with pages of `granule` that takes a command a page, with a form for leaves alone, that
+    /// walks coherently and keeps what is present only.
+    pub const fn new(granule: PageSize) -> Self {
+        Self {
+            granule,
+            page: PageForm::Granule,
+            range: RangeForm::Absent,
+            leaf_only: LeafOnly::Present,
+            walker: Walker::Coherent,
+            caching: Caching::PresentOnly,
+            write_buffer: WriteBuffer::Absent,
+        }
+    }
+
     /// How deep an invalidation of `span` reaches.
     #[inline]
     pub(super) fn depth(&self, span: Span) -> Depth {

@@ -9,15 +9,7 @@ use crate::addr::{InvalTag, Iova, IovaRange, PageSize};
 
 const CONTEXT: InvalTag = InvalTag::new(7);
 
-pub(super) const CAPS: Capabilities = Capabilities {
-    granule: PageSize::SIZE_4K,
-    page: PageForm::Granule,
-    range: RangeForm::Absent,
-    leaf_only: LeafOnly::Present,
-    walker: Walker::Coherent,
-    caching: Caching::PresentOnly,
-    write_buffer: WriteBuffer::Absent,
-};
+pub(super) const CAPS: Capabilities = Capabilities::new(PageSize::SIZE_4K);
 
 const POWERS: RangeForm = RangeForm::PowerOfTwo { max_lg2_pages: 18 };
 const SCALES: RangeForm = RangeForm::NumScale {

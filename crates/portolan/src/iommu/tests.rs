@@ -10,8 +10,7 @@ use crate::addr::{
     InvalTag, Iova, IovaRange, PageSize, Pasid, PhysAddr, PhysRange, StreamId, TableId,
 };
 use crate::inval::{
-    Caching, Capabilities, CombineOptions, Combined, Gather, InvalidationQueue, LeafOnly, PageForm,
-    Quirks, RangeForm, Step, SyncError, Walker, WriteBuffer,
+    Capabilities, CombineOptions, Combined, Gather, InvalidationQueue, Quirks, Step, SyncError,
 };
 use crate::platform::{Clock, Nanos, SlabTables};
 use crate::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule};
@@ -72,15 +71,7 @@ fn domain() -> Tables {
         dirty: DirtyTracking::Off,
     });
     let memory = SlabTables::new(PhysAddr::new(1 << 31), PAGE, 64);
-    let caps = Capabilities {
-        granule: PAGE,
-        page: PageForm::Granule,
-        range: RangeForm::Absent,
-        leaf_only: LeafOnly::Present,
-        walker: Walker::Coherent,
-        caching: Caching::PresentOnly,
-        write_buffer: WriteBuffer::Absent,
-    };
+    let caps = Capabilities::new(PAGE);
     let table = PageTable::new(format.unwrap(), memory).unwrap();
     let quirks = Quirks::default();
     PagedDomain::new(table, InvalTag::new(1), caps, quirks, Queue::default())

@@ -101,9 +101,9 @@ impl Segment {
 /// use portolan::addr::{Iova, PageSize, PhysAddr};
 /// use portolan::inval::Gather;
 /// use portolan::platform::HostTables;
-/// use portolan::table::{Access, PageTable, format::{DirtyTracking, VtdLevels, VtdSecondStage}};
+/// use portolan::table::{Access, PageTable, format::{VtdLevels, VtdSecondStage}};
 ///
-/// let format = VtdSecondStage { levels: VtdLevels::Four, output_lg2: 46, dirty: DirtyTracking::Off };
+/// let format = VtdSecondStage::new(VtdLevels::Four, 46);
 /// let table = PageTable::new(format, HostTables::new(PageSize::SIZE_4K, 8))?;
 /// let (at, memory) = (Iova::new(0x20_0000), PhysAddr::new(0x4000_0000));
 /// let mut owed = Gather::new();

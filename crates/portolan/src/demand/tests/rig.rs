@@ -11,10 +11,7 @@ use crate::demand::premap::Requester;
 use crate::demand::{
     Frames, Ioas, IoasOptions, Mapped, Pager, PopulateError, RegionOptions, Request, Residency,
 };
-use crate::inval::{
-    Caching, Capabilities, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step, Walker,
-    WriteBuffer,
-};
+use crate::inval::{Caching, Capabilities, InvalidationQueue, Quirks, RangeForm, Step};
 use crate::iommu::{Awaited, Domain as _, IommuError, PagedDomain, TagPool};
 use crate::platform::{Clock, Nanos, SlabTables, SpinCpus};
 use crate::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
@@ -258,13 +255,9 @@ impl Rig {
 
 pub(super) fn caps(caching: Caching) -> Capabilities {
     Capabilities {
-        granule: PageSize::SIZE_4K,
-        page: PageForm::Granule,
         range: RangeForm::PowerOfTwo { max_lg2_pages: 18 },
-        leaf_only: LeafOnly::Present,
-        walker: Walker::Coherent,
         caching,
-        write_buffer: WriteBuffer::Absent,
+        ..Capabilities::new(PageSize::SIZE_4K)
     }
 }
 

@@ -10,17 +10,14 @@ use spin::Mutex;
 use super::machine::Machine;
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, Pasid, PhysAddr, PhysRange, StreamId};
 use crate::dma::{Bounds, Constraints, Device, DmaSpace, Policy, SpaceOptions};
-use crate::inval::{
-    Caching, Capabilities, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step, Walker,
-    WriteBuffer,
-};
+use crate::inval::{Caching, Capabilities, InvalidationQueue, Quirks, RangeForm, Step};
 use crate::iommu::{
     Attach, AttachError, Awaited, BoundDomain, FaultEvent, Iommu, IommuError, PagedDomain,
     ReservedRegion, Shadowing, TagPool,
 };
 use crate::platform::{Nanos, SlabTables, TraceEvent, Tracer};
 use crate::table::PageTable;
-use crate::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
+use crate::table::format::{VtdLevels, VtdSecondStage};
 
 /// A queue that counts, and that fails while `broken` is not 0.
 #[derive(Debug, Default)]
@@ -254,20 +251,12 @@ impl Rig {
             setup.table_pages,
         );
         let memory = Arc::new(memory);
-        let format = VtdSecondStage {
-            levels: VtdLevels::Four,
-            output_lg2: 46,
-            dirty: DirtyTracking::Off,
-        };
+        let format = VtdSecondStage::new(VtdLevels::Four, 46);
         let table = PageTable::new(format, memory.clone()).unwrap();
         let caps = Capabilities {
-            granule: PageSize::SIZE_4K,
-            page: PageForm::Granule,
             range: RangeForm::PowerOfTwo { max_lg2_pages: 18 },
-            leaf_only: LeafOnly::Present,
-            walker: Walker::Coherent,
             caching: setup.caching,
-            write_buffer: WriteBuffer::Absent,
+            ..Capabilities::new(PageSize::SIZE_4K)
         };
         let queue = Queue(hardware.clone());
         let context = InvalTag::new(1);

@@ -9,10 +9,7 @@ use spin::Mutex;
 
 use super::{CombineOptions, Combined, Group, Place};
 use crate::addr::{CpuId, InvalTag, PageSize};
-use crate::inval::{
-    Caching, Capabilities, Command, InvalidationQueue, LeafOnly, Merging, PageForm, RangeForm,
-    Step, Walker, WriteBuffer,
-};
+use crate::inval::{Capabilities, Command, InvalidationQueue, Merging, RangeForm, Step};
 use crate::iommu::IommuError;
 use crate::platform::{Clock, Nanos, SpinCpus};
 
@@ -206,13 +203,8 @@ fn a_handler_on_the_cpu_that_is_submitting_submits_alone() {
 #[test]
 fn commands_are_merged_into_the_ranges_that_the_hardware_has() {
     let caps = Capabilities {
-        granule: PageSize::SIZE_16K,
-        page: PageForm::Granule,
         range: RangeForm::PowerOfTwo { max_lg2_pages: 9 },
-        leaf_only: LeafOnly::Present,
-        walker: Walker::Coherent,
-        caching: Caching::PresentOnly,
-        write_buffer: WriteBuffer::Absent,
+        ..Capabilities::new(PageSize::SIZE_16K)
     };
     let default = CombineOptions::default();
     let expected = CombineOptions {

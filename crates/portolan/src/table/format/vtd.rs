@@ -129,6 +129,20 @@ pub struct VtdSecondStage {
     pub dirty: DirtyTracking,
 }
 
+impl VtdSecondStage {
+    /// Without accessed and dirty bits.
+    ///
+    /// *Context.* Interrupt: a value.
+    pub const fn new(levels: VtdLevels, output_lg2: u32) -> Self {
+        let dirty = DirtyTracking::Off;
+        Self {
+            levels,
+            output_lg2,
+            dirty,
+        }
+    }
+}
+
 impl Format for VtdSecondStage {
     common!(S2_DIRTY, 0);
 

@@ -4,23 +4,15 @@ use core::sync::atomic::AtomicU64;
 
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr};
 use crate::inval::{
-    Caching, Capabilities, Depth, Gather, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm,
-    Step, Walker, WriteBuffer, owes_nothing,
+    Caching, Capabilities, Depth, Gather, InvalidationQueue, Quirks, Step, Walker, WriteBuffer,
+    owes_nothing,
 };
 use crate::platform::{SlabTables, TableMem};
 use crate::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule};
 use crate::table::{Access, Format, PageTable, UnmapError};
 
 const BLOCK: u64 = 0x20_0000;
-pub(in crate::table) const CAPS: Capabilities = Capabilities {
-    granule: PageSize::SIZE_4K,
-    page: PageForm::Granule,
-    range: RangeForm::Absent,
-    leaf_only: LeafOnly::Present,
-    walker: Walker::Coherent,
-    caching: Caching::PresentOnly,
-    write_buffer: WriteBuffer::Absent,
-};
+pub(in crate::table) const CAPS: Capabilities = Capabilities::new(PageSize::SIZE_4K);
 
 type Table = PageTable<Armv8Stage1<12>, SlabTables<AtomicU64>>;
 

@@ -7,7 +7,7 @@ use spin::Mutex;
 use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
 use crate::inval::Gather;
 use crate::platform::{OutOfTableMemory, SlabTables, TableMem, Word};
-use crate::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
+use crate::table::format::{VtdLevels, VtdSecondStage};
 use crate::table::{Access, PageTable};
 
 const PAGE: u64 = 0x1000;
@@ -52,11 +52,7 @@ impl Cleaned {
 }
 
 fn new(memory: &Cleaned) -> PageTable<VtdSecondStage, &Cleaned> {
-    let format = VtdSecondStage {
-        levels: VtdLevels::Three,
-        output_lg2: 46,
-        dirty: DirtyTracking::Off,
-    };
+    let format = VtdSecondStage::new(VtdLevels::Three, 46);
     PageTable::new(format, memory).unwrap()
 }
 

@@ -3,7 +3,7 @@
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr};
 use crate::inval::{Gather, Quirks, SyncError, WrongTable};
 use crate::platform::SlabTables;
-use crate::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
+use crate::table::format::{VtdLevels, VtdSecondStage};
 use crate::table::{Access, MapError, PageTable, SplitError, UnmapError};
 use core::sync::atomic::AtomicU64;
 
@@ -16,11 +16,7 @@ const PAGE: PageSize = PageSize::SIZE_4K;
 const TAG: InvalTag = InvalTag::new(1);
 
 fn table() -> Table {
-    let format = VtdSecondStage {
-        levels: VtdLevels::Four,
-        output_lg2: 46,
-        dirty: DirtyTracking::Off,
-    };
+    let format = VtdSecondStage::new(VtdLevels::Four, 46);
     let memory = SlabTables::new(PhysAddr::new(0x8000_0000), PAGE, 32);
     PageTable::new(format, memory).unwrap()
 }

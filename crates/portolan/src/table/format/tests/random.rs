@@ -313,11 +313,7 @@ fn config(split: SplitRule) -> Armv8Config {
 
 #[test]
 fn vtd_tables_agree_with_a_list_of_pages() {
-    play(VtdSecondStage {
-        levels: VtdLevels::Three,
-        output_lg2: 46,
-        dirty: DirtyTracking::Off,
-    });
+    play(VtdSecondStage::new(VtdLevels::Three, 46));
 }
 
 #[test]
@@ -352,11 +348,7 @@ fn arm_tables_agree_with_a_list_of_pages() {
 
 #[test]
 fn what_does_not_fit_the_format_is_refused_and_changes_nothing() {
-    let format = VtdSecondStage {
-        levels: VtdLevels::Three,
-        output_lg2: 40,
-        dirty: DirtyTracking::Off,
-    };
+    let format = VtdSecondStage::new(VtdLevels::Three, 40);
     let memory = SlabTables::new(PhysAddr::new(1 << 31), PageSize::SIZE_4K, 8);
     let table = PageTable::new(format, memory).unwrap();
     let mut owed = Gather::new();
