@@ -3,7 +3,7 @@
 
 use portolan_verify::backend::seam::Seam;
 use portolan_verify::backend::{smmuv3, vtd};
-use portolan_verify::conformance::{Machine, Outcome, scenarios};
+use portolan_verify::conformance::{Machine, Outcome, Rig, scenarios};
 
 const REQUESTS: &[&str] = &[
     "requests-are-brought-in",
@@ -31,12 +31,15 @@ const STALLS: &[&str] = &[
 const SHARED: &[&str] = &["tables-shared-by-requests"];
 const SHARED_STALLS: &[&str] = &["tables-shared-by-stalls"];
 
-fn must_pass<M: Machine>(names: &[&str], make: impl Fn() -> Result<M, Outcome>) {
+fn must_pass<U, D, H>(names: &[&str], make: impl Fn() -> Result<Rig<U, D, H>, Outcome>)
+where
+    Box<Rig<U, D, H>>: Machine,
+{
     let mut wrong = Vec::new();
     for name in names {
-        let all = scenarios::<M>();
+        let all = scenarios::<Box<Rig<U, D, H>>>();
         let scenario = all.iter().find(|one| one.name == *name);
-        let outcome = match (scenario, make()) {
+        let outcome = match (scenario, make().map(Box::new)) {
             (Some(scenario), Ok(machine)) => scenario.run(&machine),
             (None, _) => Outcome::Fail("there is no such scenario".to_owned()),
             (_, Err(outcome)) => outcome,

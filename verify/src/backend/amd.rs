@@ -79,24 +79,23 @@ pub fn on_model(kind: Kind, seam: Seam) -> Result<OnModel, Outcome> {
     let capability = Capability::parse(identification.capability).map_err(failed)?;
     let unit = AmdVi::enable(theirs, tables, Arc::new(clock), capability, config);
     let devices = [StreamId::new(0x20), StreamId::new(0x128)];
+    let host = ModelHost::new(registers, memory, devices);
     Ok(Rig {
-        unit: unit.map_err(failed)?,
-        host: ModelHost::new(registers, memory, devices),
         abilities: Abilities {
             refuses_plain: NAMES,
             ..Abilities::ALL
         },
-        domain: |unit| unit.domain().map(Arc::new),
-        pasids: None,
-        foreign: None,
-        guest: None,
-        faulting: None,
         interrupts: Some(|unit| unit),
         queue_entries: Some(queue_entries),
         // One place stays empty.
         fault_room: Some(log_entries - 1),
         bad_command: |unit, host| Some(host.refuse_one(&unit.queue())),
-        submitted,
+        ..Rig::new(
+            unit.map_err(failed)?,
+            host,
+            |unit| unit.domain().map(Arc::new),
+            submitted,
+        )
     })
 }
 
@@ -120,7 +119,6 @@ pub fn on_qemu() -> Result<OnQemu, Outcome> {
     let tables = machine.tables().clone();
     let unit = AmdVi::enable(registers, tables, HostClock::new(), capability, config);
     Ok(Rig {
-        unit: unit.map_err(failed)?,
         abilities: Abilities {
             page_exact: Has::No("QEMU drops the whole domain whatever the address"),
             records: Has::No("QEMU logs nothing of an entry that is zero or that forbids"),
@@ -130,17 +128,14 @@ pub fn on_qemu() -> Result<OnQemu, Outcome> {
             refuses_plain: NAMES,
             ..Abilities::ALL
         },
-        domain: |unit| unit.domain().map(Arc::new),
-        pasids: None,
-        foreign: None,
-        guest: None,
-        faulting: None,
         interrupts: Some(|unit| unit),
         queue_entries,
-        fault_room: None,
-        bad_command: |_, _| None,
-        submitted,
-        host,
+        ..Rig::new(
+            unit.map_err(failed)?,
+            host,
+            |unit| unit.domain().map(Arc::new),
+            submitted,
+        )
     })
 }
 

@@ -30,7 +30,7 @@ pub use named::{BackendGroup, BackendName, NoSuchBackend};
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::conformance::{Machine, Outcome, REFUSING, scenarios};
+use crate::conformance::{Host, Machine, Outcome, REFUSING, Rig, scenarios};
 
 /// One scenario's end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,18 +71,23 @@ fn failed(why: impl fmt::Display) -> Outcome {
 pub const COUNTS: &str = "submitted-commands-are-seen";
 
 /// Runs every scenario on a machine of `make`'s, and tells `progress` of each.
-pub fn run<M: Machine>(
-    make: impl Fn() -> Result<M, Outcome>,
+pub fn run<U, D, H>(
+    make: impl Fn() -> Result<Rig<U, D, H>, Outcome>,
     progress: &mut dyn FnMut(&Line),
-) -> Vec<Line> {
+) -> Vec<Line>
+where
+    Box<Rig<U, D, H>>: Machine,
+    H: Host,
+{
     let mut lines = Vec::new();
     let mut counts = Counting::Nobody;
-    for scenario in scenarios::<M>() {
-        let outcome = match make() {
+    for scenario in scenarios::<Box<Rig<U, D, H>>>() {
+        let outcome = match make().map(Box::new) {
             Ok(machine) => {
                 let outcome = scenario.run(&machine);
                 if !REFUSING.contains(&scenario.name) {
-                    counts.compare(scenario.name, machine.submitted(), machine.witnessed());
+                    let submitted = (machine.submitted)(&machine.unit);
+                    counts.compare(scenario.name, submitted, machine.host.witnessed());
                 }
                 outcome
             }

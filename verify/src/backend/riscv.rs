@@ -120,18 +120,13 @@ where
     let (theirs, tables) = seam.model(&registers, &memory, Interface::Riscv);
     let unit = RiscvIommu::enable(theirs, tables, Arc::new(clock), config);
     let devices = [StreamId::new(0x20), StreamId::new(0x128)];
+    let host = ModelHost::new(registers, memory, devices);
     Ok(Rig {
-        unit: unit.map_err(failed)?,
-        host: ModelHost::new(registers, memory, devices),
         abilities: Abilities {
             refuses_plain: Has::No("a message names an address, and there is no other kind"),
             renumbers: Has::No("the interrupt's number is the device's own word"),
             ..Abilities::ALL
         },
-        domain,
-        pasids: None,
-        foreign: None,
-        guest: None,
         faulting: Some(Faulting {
             ways: &[Way::Requests],
             enable: |unit, stream, _| {
@@ -154,7 +149,7 @@ where
         // One place stays empty.
         fault_room: Some(records - 1),
         bad_command: |unit, host| Some(host.refuse_one(&unit.queue())),
-        submitted,
+        ..Rig::new(unit.map_err(failed)?, host, domain, submitted)
     })
 }
 
@@ -198,23 +193,14 @@ where
     let tables = host.machine().tables().clone();
     let unit = RiscvIommu::enable(registers, tables, HostClock::new(), config);
     Ok(Rig {
-        unit: unit.map_err(failed)?,
         abilities: Abilities {
             reads: Has::No("edu writes only"),
             details_of_blocked: Has::No("QEMU records a read of address zero"),
             ..Abilities::ALL
         },
-        domain,
-        pasids: None,
-        foreign: None,
-        guest: None,
-        faulting: None,
-        interrupts: None,
         queue_entries: Some(queue_entries),
         fault_room: Some(records - 1),
-        bad_command: |_, _| None,
-        submitted,
-        host,
+        ..Rig::new(unit.map_err(failed)?, host, domain, submitted)
     })
 }
 

@@ -18,7 +18,7 @@ use super::bent::Bent;
 use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};
 use super::seam::{ModelTables, Seam};
 use super::{by_name, failed};
-use crate::conformance::{Abilities, MakeDomain, Outcome, Rig};
+use crate::conformance::{MakeDomain, Outcome, Rig};
 
 type ModelClock = Arc<PollingClock<Arc<SmmuV2Registers>>>;
 /// Registers and memory of the model behind a seam.
@@ -91,22 +91,11 @@ fn model<D>(kind: Kind, seam: Seam, domain: MakeDomain<Iommu, D>) -> Result<Mode
     let tables = seam.tables(&memory);
     let unit = SmmuV2::enable(theirs, tables, Arc::new(clock), config);
     let devices = [StreamId::new(0x20), StreamId::new(0x128)];
+    let host = ModelHost::new(registers, memory, devices);
     Ok(Rig {
-        unit: unit.map_err(failed)?,
-        host: ModelHost::new(registers, memory, devices),
-        abilities: Abilities::ALL,
-        domain,
-        pasids: None,
-        foreign: None,
-        guest: None,
-        faulting: None,
-        interrupts: None,
-        // Commands are register writes, and none can be refused.
-        queue_entries: None,
-        bad_command: |_, _| None,
         // One record for each context bank.
         fault_room: Some(1),
-        submitted,
+        ..Rig::new(unit.map_err(failed)?, host, domain, submitted)
     })
 }
 

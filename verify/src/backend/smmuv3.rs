@@ -115,15 +115,9 @@ fn model<D>(
     let fault_room = Some(1 << config.event_queue_lg2);
     let unit = Smmu::enable(theirs, tables, Arc::new(clock), config);
     let devices = [StreamId::new(0x20), StreamId::new(0x128)];
+    let host = ModelHost::new(registers, memory, devices);
     Ok(Rig {
-        unit: unit.map_err(failed)?,
-        host: ModelHost::new(registers, memory, devices),
-        abilities: Abilities::ALL,
-        domain,
         pasids,
-        foreign: None,
-        guest: None,
-        interrupts: None,
         faulting: (kind == Kind::Plain).then_some(Faulting {
             ways: &[Way::Requests, Way::Stalls],
             enable: |unit, stream, way| match way {
@@ -138,7 +132,7 @@ fn model<D>(
         queue_entries,
         fault_room,
         bad_command: |unit, host| Some(host.refuse_one(&unit.queue())),
-        submitted,
+        ..Rig::new(unit.map_err(failed)?, host, domain, submitted)
     })
 }
 
@@ -186,15 +180,7 @@ pub fn nested_on_model(seam: Seam) -> Result<NestedModelRig, Outcome> {
     let unit = Nested::new(rig.unit, memory).map_err(failed)?;
     Ok(Rig {
         guest: Some(unit.guest()),
-        unit,
-        host: rig.host,
         abilities: NESTED,
-        domain: |unit| {
-            let domain = unit.smmu.second_stage(&DomainOptions::default());
-            domain.map(Arc::new)
-        },
-        pasids: None,
-        foreign: None,
         faulting: Some(Faulting {
             ways: &[Way::Requests, Way::Stalls],
             enable: |unit, stream, way| match way {
@@ -209,11 +195,18 @@ pub fn nested_on_model(seam: Seam) -> Result<NestedModelRig, Outcome> {
             next: |unit| asked(&unit.smmu),
             respond: |unit, to, response| unit.smmu.respond(to, response),
         }),
-        interrupts: None,
         queue_entries: rig.queue_entries,
         fault_room: rig.fault_room,
         bad_command: |unit, host| Some(host.refuse_one(&unit.smmu.queue())),
-        submitted: |unit| submitted(&unit.smmu),
+        ..Rig::new(
+            unit,
+            rig.host,
+            |unit| {
+                let domain = unit.smmu.second_stage(&DomainOptions::default());
+                domain.map(Arc::new)
+            },
+            |unit| submitted(&unit.smmu),
+        )
     })
 }
 
@@ -251,22 +244,13 @@ fn qemu<D>(seam: Seam, domain: MakeDomain<QemuUnit, D>) -> Result<QemuRig<D>, Ou
     let fault_room = Some(1 << config.event_queue_lg2);
     let unit = Smmu::enable(registers, tables, HostClock::new(), config);
     Ok(Rig {
-        unit: unit.map_err(failed)?,
         abilities: Abilities {
             reads: Has::No("edu writes only"),
             ..Abilities::ALL
         },
-        domain,
-        pasids: None,
-        foreign: None,
-        guest: None,
-        faulting: None,
-        interrupts: None,
         queue_entries,
         fault_room,
-        bad_command: |_, _| None,
-        submitted,
-        host,
+        ..Rig::new(unit.map_err(failed)?, host, domain, submitted)
     })
 }
 
@@ -299,25 +283,21 @@ pub fn nested_on_qemu(seam: Seam) -> Result<NestedQemuRig, Outcome> {
     let tables = Arc::new(rig.host.machine().tables().clone());
     let unit = Nested::new(rig.unit, tables);
     Ok(Rig {
-        unit: unit.map_err(failed)?,
-        host: rig.host,
         abilities: Abilities {
             reads: rig.abilities.reads,
             ..NESTED
         },
-        domain: |unit| {
-            let domain = unit.smmu.second_stage(&DomainOptions::default());
-            domain.map(Arc::new)
-        },
-        pasids: None,
-        foreign: None,
-        guest: None,
-        faulting: None,
-        interrupts: None,
         queue_entries: rig.queue_entries,
         fault_room: rig.fault_room,
-        bad_command: |_, _| None,
-        submitted: |unit| submitted(&unit.smmu),
+        ..Rig::new(
+            unit.map_err(failed)?,
+            rig.host,
+            |unit| {
+                let domain = unit.smmu.second_stage(&DomainOptions::default());
+                domain.map(Arc::new)
+            },
+            |unit| submitted(&unit.smmu),
+        )
     })
 }
 

@@ -77,19 +77,14 @@ pub fn on_model(chip: Chip, seam: Seam) -> Result<ModelRig, Outcome> {
     let unit = TegraSmmu::enable(theirs, tables, Arc::new(clock), config);
     let [first, second, _] = model.clients();
     let devices = [first.stream, second.stream];
+    let host = ModelHost::new(registers, memory, devices);
     Ok(Rig {
-        unit: unit.map_err(failed)?,
-        host: ModelHost::new(registers, memory, devices),
         abilities: ABILITIES,
-        domain: |unit| unit.domain().map(Arc::new),
-        pasids: None,
-        foreign: None,
-        guest: None,
-        faulting: None,
-        interrupts: None,
-        queue_entries: None,
-        fault_room: None,
-        bad_command: |_, _| None,
-        submitted,
+        ..Rig::new(
+            unit.map_err(failed)?,
+            host,
+            |unit| unit.domain().map(Arc::new),
+            submitted,
+        )
     })
 }

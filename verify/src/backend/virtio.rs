@@ -33,7 +33,6 @@ pub fn on_qemu() -> Result<OnQemu, Outcome> {
     let transport = transport.map_err(|error| fail(&error.to_string()))?;
     let unit = Viommu::start(transport, HostClock::new(), Config::default());
     Ok(Rig {
-        unit: unit.map_err(|error| fail(&error.to_string()))?,
         abilities: Abilities {
             caches: NO_CACHE,
             page_exact: NO_CACHE,
@@ -42,20 +41,15 @@ pub fn on_qemu() -> Result<OnQemu, Outcome> {
             reads: Has::No("edu writes only"),
             ..Abilities::ALL
         },
-        domain: Opened::domain,
-        pasids: None,
-        foreign: None,
-        guest: None,
-        faulting: None,
-        interrupts: None,
-        queue_entries: None,
-        fault_room: None,
-        bad_command: |_, _| None,
-        submitted: |unit| {
-            let counts = unit.counts();
-            named([counts.attach, counts.detach, counts.map, counts.unmap])
-        },
-        host,
+        ..Rig::new(
+            unit.map_err(|error| fail(&error.to_string()))?,
+            host,
+            Opened::domain,
+            |unit| {
+                let counts = unit.counts();
+                named([counts.attach, counts.detach, counts.map, counts.unmap])
+            },
+        )
     })
 }
 

@@ -169,19 +169,15 @@ where
         unit.read_page_requests(0).map_err(failed)?;
     }
     let devices = [StreamId::new(0x20), StreamId::new(0x128)];
+    let host = ModelHost::new(registers, memory, devices);
     Ok(Rig {
         fault_room: Some(unit.features().fault_count as u64),
-        unit,
-        host: ModelHost::new(registers, memory, devices),
         abilities: ABILITIES,
-        domain,
         pasids: (kind == Kind::Scalable).then_some(Pasids {
             enable: |_, _| Ok(()),
             attach: |unit, stream, pasid, domain| unit.attach_pasid(stream, pasid, domain),
             block: |unit, stream, pasid| unit.block_pasid(stream, pasid),
         }),
-        foreign: None,
-        guest: None,
         faulting: (kind == Kind::Scalable).then(faulting),
         interrupts: match kind {
             Kind::Registers => None,
@@ -192,7 +188,7 @@ where
             Kind::Registers => |_, _| None,
             _ => |unit, host| Some(host.refuse_one(&unit.queue())),
         },
-        submitted: by_type,
+        ..Rig::new(unit, host, domain, by_type)
     })
 }
 
@@ -272,22 +268,15 @@ fn qemu<D>(
     let unit = unit.map_err(failed)?;
     Ok(Rig {
         fault_room: Some(unit.features().fault_count as u64),
-        unit,
         abilities: Abilities {
             reads: Has::No("edu writes only"),
             records_interrupts: Has::No("QEMU 7.2 does not record refused interrupts"),
             refuses_plain: Has::No("QEMU lets interrupts in compatibility format through"),
             ..ABILITIES
         },
-        domain,
-        pasids: None,
-        foreign: None,
-        guest: None,
-        faulting: None,
         interrupts: Some(|unit| unit),
         queue_entries,
-        bad_command: |_, _| None,
-        submitted: |unit| {
+        ..Rig::new(unit, host, domain, |unit| {
             let counts = unit.counts();
             let of = |kind| counts.of(kind);
             by_name([
@@ -299,8 +288,7 @@ fn qemu<D>(
                 ("interrupt entries", of(K::InterruptEntries)),
                 ("wait", of(K::Wait)),
             ])
-        },
-        host,
+        })
     })
 }
 

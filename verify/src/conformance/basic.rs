@@ -9,7 +9,7 @@ use portolan::iommu::{
 };
 use portolan::table::Access;
 
-use super::{Has, Machine, Outcome, Verdict, drain, expect, fail, must, needs};
+use super::{Has, Host, Machine, Outcome, Verdict, drain, expect, fail, must, needs};
 
 const EVENTS: u64 = 4096;
 
@@ -22,13 +22,13 @@ pub(super) struct Attached<M: Machine> {
 impl<M: Machine> Attached<M> {
     /// The first device on a new domain.
     pub(super) fn new(machine: &M) -> Result<Self, Outcome> {
-        Self::with(machine, machine.devices()[0])
+        Self::with(machine, machine.host.devices()[0])
     }
 
     pub(super) fn with(machine: &M, device: StreamId) -> Result<Self, Outcome> {
         let domain: Result<_, IommuError> = machine.domain();
         let domain = must("making a domain", domain)?;
-        must("attaching", machine.unit().attach(device, &domain))?;
+        must("attaching", machine.unit.attach(device, &domain))?;
         Ok(Self { domain, device })
     }
 
@@ -56,9 +56,9 @@ impl<M: Machine> Attached<M> {
 
     /// Whether a write of the device arrives at `pa`.
     pub(super) fn reaches(&self, machine: &M, iova: Iova, pa: PhysAddr) -> bool {
-        let value = machine.peek(pa).wrapping_add(0x5eed) & 0xffff;
-        machine.device_write(self.device, iova, value);
-        machine.peek(pa) == value
+        let value = machine.host.peek(pa).wrapping_add(0x5eed) & 0xffff;
+        machine.host.device_write(self.device, iova, value);
+        machine.host.peek(pa) == value
     }
 
     pub(super) fn must_reach(&self, machine: &M, iova: Iova, pa: PhysAddr) -> Verdict {
@@ -83,7 +83,7 @@ impl<M: Machine> Attached<M> {
         if self.reaches(machine, iova, pa) {
             return Err(fail(format!("a write to {iova} arrived at {pa}")));
         }
-        let abilities = machine.abilities();
+        let abilities = machine.abilities;
         if abilities.records != Has::Yes {
             return Ok(());
         }
@@ -121,7 +121,7 @@ pub(super) const PAGE: u64 = PageSize::SIZE_4K.bytes();
 
 pub(super) fn mapped_access_succeeds<M: Machine>(machine: &M) -> Verdict {
     let on = Attached::new(machine)?;
-    let pa = machine.memory(PAGE);
+    let pa = machine.host.memory(PAGE);
     on.map(M::BASE, pa, PAGE, RW)?;
     on.must_reach(machine, M::BASE, pa)?;
     expect("faults", drain(machine, EVENTS)?, Vec::new())
@@ -129,7 +129,7 @@ pub(super) fn mapped_access_succeeds<M: Machine>(machine: &M) -> Verdict {
 
 pub(super) fn unmapped_access_faults<M: Machine>(machine: &M) -> Verdict {
     let on = Attached::new(machine)?;
-    let pa = machine.memory(PAGE);
+    let pa = machine.host.memory(PAGE);
     on.map(M::BASE, pa, PAGE, RW)?;
     on.must_reach(machine, M::BASE, pa)?;
     let owed = on.unmap(M::BASE, PAGE)?;
@@ -139,19 +139,23 @@ pub(super) fn unmapped_access_faults<M: Machine>(machine: &M) -> Verdict {
 
 pub(super) fn read_only_refuses_writes<M: Machine>(machine: &M) -> Verdict {
     let on = Attached::new(machine)?;
-    let pa = machine.memory(PAGE);
+    let pa = machine.host.memory(PAGE);
     on.map(M::BASE, pa, PAGE, Access::READ)?;
-    machine.poke(pa, 77);
-    if machine.abilities().reads == Has::Yes {
-        expect("read", machine.device_read(on.device, M::BASE), Some(77))?;
+    machine.host.poke(pa, 77);
+    if machine.abilities.reads == Has::Yes {
+        expect(
+            "read",
+            machine.host.device_read(on.device, M::BASE),
+            Some(77),
+        )?;
     }
     on.must_fault(machine, M::BASE, pa, &[FaultReason::Permission])
 }
 
 pub(super) fn write_only_refuses_reads<M: Machine>(machine: &M) -> Verdict {
-    needs(machine.abilities().reads)?;
+    needs(machine.abilities.reads)?;
     let on = Attached::new(machine)?;
-    let pa = machine.memory(PAGE);
+    let pa = machine.host.memory(PAGE);
     let none = || Outcome::Skip("the table format has no write-only".to_owned());
     let mut owed = Gather::new();
     let mapped = on.domain.map(M::BASE, pa, PAGE, Access::WRITE, &mut owed);
@@ -164,12 +168,12 @@ pub(super) fn write_only_refuses_reads<M: Machine>(machine: &M) -> Verdict {
         return Err(none());
     }
     on.must_reach(machine, M::BASE, pa)?;
-    expect("read", machine.device_read(on.device, M::BASE), None)
+    expect("read", machine.host.device_read(on.device, M::BASE), None)
 }
 
 pub(super) fn page_ends_are_exact<M: Machine>(machine: &M) -> Verdict {
     let on = Attached::new(machine)?;
-    let pa = machine.memory(4 * PAGE);
+    let pa = machine.host.memory(4 * PAGE);
     let at = |pages: u64| PhysAddr::new(pa.get() + pages * PAGE);
     let iova = |bytes: u64| Iova::new(M::BASE.get() + bytes);
     on.map(iova(PAGE), at(1), 2 * PAGE, RW)?;
@@ -186,11 +190,11 @@ pub(super) fn page_ends_are_exact<M: Machine>(machine: &M) -> Verdict {
 }
 
 pub(super) fn block_split_keeps_the_rest<M: Machine>(machine: &M) -> Verdict {
-    needs(machine.abilities().blocks)?;
+    needs(machine.abilities.blocks)?;
     let on = Attached::new(machine)?;
-    let block = machine.abilities().block;
+    let block = machine.abilities.block;
     let bytes = block.bytes();
-    let pa = machine.memory(bytes);
+    let pa = machine.host.memory(bytes);
     on.map(M::BASE, pa, bytes, RW)?;
     let size = on
         .domain

@@ -8,7 +8,7 @@ use portolan::inval::Gather;
 use portolan::iommu::{Domain, FaultEvent, FaultReason};
 
 use super::basic::{Attached, PAGE, RW};
-use super::{Has, Machine, Outcome, Verdict, drain, expect, fail, must};
+use super::{Has, Host, Machine, Outcome, Verdict, drain, expect, fail, must};
 
 /// Operations of [`random_transfers`].
 const OPERATIONS: u32 = 1000;
@@ -103,7 +103,7 @@ fn page(at: Iova, n: u64) -> Iova {
 /// Maps, unmaps, reads and writes at random.
 pub(super) fn random_transfers<M: Machine>(machine: &M) -> Verdict {
     let mut verdict = Ok(());
-    machine.with_disk(&mut |disk| {
+    machine.host.with_disk(&mut |disk| {
         verdict = match disk {
             Some(disk) => transfers(machine, disk),
             None => Err(Outcome::Skip("no disk is behind the unit".to_owned())),
@@ -130,7 +130,7 @@ fn transfers<M: Machine>(machine: &M, disk: &dyn Disk) -> Verdict {
 impl<'a, M: Machine> Play<'a, M> {
     fn new(machine: &'a M, disk: &'a dyn Disk) -> Result<Self, Outcome> {
         let on = Attached::with(machine, disk.stream())?;
-        let queues = machine.memory(8 * PAGE);
+        let queues = machine.host.memory(8 * PAGE);
         let mut shared = [Shared {
             pa: queues,
             iova: M::BASE,
@@ -141,7 +141,7 @@ impl<'a, M: Machine> Play<'a, M> {
             on.map(one.iova, one.pa, PAGE, RW)?;
         }
         disk.start(shared).map_err(fail)?;
-        let pool = machine.memory(POOL * PAGE);
+        let pool = machine.host.memory(POOL * PAGE);
         let free = (0..POOL).map(|n| PhysAddr::new(pool.get() + n * PAGE));
         Ok(Self {
             machine,
@@ -232,12 +232,14 @@ impl<'a, M: Machine> Play<'a, M> {
     fn poke(&self, pa: PhysAddr, bytes: &[u8]) {
         for (n, word) in (0..).zip(bytes.chunks_exact(4)) {
             let value = word.iter().rev().fold(0, |all, &b| all << 8 | u32::from(b));
-            self.machine.poke(PhysAddr::new(pa.get() + 4 * n), value);
+            self.machine
+                .host
+                .poke(PhysAddr::new(pa.get() + 4 * n), value);
         }
     }
 
     fn peek(&self, pa: PhysAddr, bytes: u64) -> Vec<u8> {
-        let words = (0..bytes / 4).map(|n| self.machine.peek(PhysAddr::new(pa.get() + 4 * n)));
+        let words = (0..bytes / 4).map(|n| self.machine.host.peek(PhysAddr::new(pa.get() + 4 * n)));
         words.flat_map(u32::to_le_bytes).collect()
     }
 
@@ -323,7 +325,7 @@ impl<'a, M: Machine> Play<'a, M> {
     }
 
     fn must_be_told(&self, iova: Iova) -> Verdict {
-        if self.machine.abilities().records != Has::Yes {
+        if self.machine.abilities.records != Has::Yes {
             return Ok(());
         }
         let events = drain(self.machine, EVENTS)?;

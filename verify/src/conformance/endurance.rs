@@ -7,7 +7,7 @@ use portolan::addr::{Iova, PhysAddr};
 use portolan::iommu::{FaultEvent, FaultReason, IommuError};
 
 use super::basic::{Attached, PAGE, RW};
-use super::{Machine, Outcome, Verdict, drain, fail};
+use super::{Host, Machine, Outcome, Verdict, drain, fail};
 
 const EVENTS: u64 = 1 << 17;
 const OPERATIONS: u32 = 1000;
@@ -17,11 +17,11 @@ pub(super) const SEED: u64 = 0x1009_5eed;
 const PAGES: u64 = 64;
 
 pub(super) fn queue_wraps<M: Machine>(machine: &M) -> Verdict {
-    let Some(entries) = machine.queue_entries() else {
+    let Some(entries) = machine.queue_entries else {
         return Err(Outcome::Skip("the unit has no command queue".to_owned()));
     };
     let on = Attached::new(machine)?;
-    let pa = machine.memory(PAGE);
+    let pa = machine.host.memory(PAGE);
     // Each round submits an invalidation and a sync at least: three times round.
     for round in 0..2 * entries {
         on.map(M::BASE, pa, PAGE, RW)?;
@@ -43,7 +43,7 @@ const LONG: u64 = 200;
 /// One debt of many pages, which a unit without ranges needs a command for each of.
 pub(super) fn long_debts_are_paid<M: Machine>(machine: &M) -> Verdict {
     let on = Attached::new(machine)?;
-    let pa = machine.memory((LONG * PAGE).next_power_of_two());
+    let pa = machine.host.memory((LONG * PAGE).next_power_of_two());
     let place = |page: u64| {
         let iova = Iova::new(M::BASE.get() + page * PAGE);
         (iova, PhysAddr::new(pa.get() + page * PAGE))
@@ -63,14 +63,14 @@ pub(super) fn long_debts_are_paid<M: Machine>(machine: &M) -> Verdict {
 }
 
 pub(super) fn fault_room_overflows<M: Machine>(machine: &M) -> Verdict {
-    let Some(room) = machine.fault_room() else {
+    let Some(room) = machine.fault_room else {
         return Err(Outcome::Skip(
             "the unit does not say which faults it lost".to_owned(),
         ));
     };
     let on = Attached::new(machine)?;
-    let other = Attached::with(machine, machine.devices()[1])?;
-    let pa = machine.memory(PAGE);
+    let other = Attached::with(machine, machine.host.devices()[1])?;
+    let pa = machine.host.memory(PAGE);
     for n in 0..room + 8 {
         let iova = Iova::new(M::BASE.get() + n * PAGE);
         on.reaches(machine, iova, pa);
@@ -91,11 +91,11 @@ pub(super) fn fault_room_overflows<M: Machine>(machine: &M) -> Verdict {
 
 pub(super) fn refused_command_recovers<M: Machine>(machine: &M) -> Verdict {
     let on = Attached::new(machine)?;
-    let pa = machine.memory(PAGE);
+    let pa = machine.host.memory(PAGE);
     on.map(M::BASE, pa, PAGE, RW)?;
     on.must_reach(machine, M::BASE, pa)?;
     for _ in 0..3 {
-        match machine.bad_command() {
+        match (machine.bad_command)(&machine.unit, &machine.host) {
             None => return Err(Outcome::Skip("no way to send a bad command".to_owned())),
             Some(Err(IommuError::Refused { .. })) => {}
             Some(other) => return Err(fail(format!("a bad command gave {other:?}"))),
@@ -113,7 +113,7 @@ pub(super) fn refused_command_recovers<M: Machine>(machine: &M) -> Verdict {
 pub(super) fn random_operations<M: Machine>(machine: &M) -> Verdict {
     let on = Attached::new(machine)?;
     let mut rng = Rng::with_seed(SEED);
-    let memory = machine.memory(PAGES * PAGE);
+    let memory = machine.host.memory(PAGES * PAGE);
     let mut mapped: BTreeMap<u64, u64> = BTreeMap::new();
     for step in 0..OPERATIONS {
         let slot = rng.u64(0..PAGES);

@@ -9,7 +9,7 @@ use portolan::iopf::{Cause, Permissions, Place, RawPageRequest, Response, Taken}
 use super::asking::{Way, Wrote};
 use super::basic::PAGE;
 use super::scene::Scene;
-use super::{Machine, Verdict, expect, fail, must};
+use super::{Host, Machine, Verdict, expect, fail, must};
 
 fn brings_in<M: Machine>(machine: &M, way: Way) -> Verdict {
     let scene = Scene::new(machine, way)?;
@@ -26,11 +26,11 @@ fn brings_in<M: Machine>(machine: &M, way: Way) -> Verdict {
         return Err(fail("nothing was cached: the scenario proves nothing"));
     }
     scene.on.sync(owed)?;
-    machine.poke(old, 0);
+    machine.host.poke(old, 0);
     scene.must_ask(1, 7)?;
     scene.turn()?;
     scene.must_arrive(1)?;
-    expect("the old page", machine.peek(old), 0)?;
+    expect("the old page", machine.host.peek(old), 0)?;
     scene.settled()
 }
 
@@ -83,7 +83,7 @@ fn detaches<M: Machine>(machine: &M, way: Way) -> Verdict {
         scene.must_ask(page, page as u16)?;
     }
     scene.desk.unregister(device, None);
-    must("blocking", machine.unit().block(device))?;
+    must("blocking", machine.unit.block(device))?;
     if way == Way::Requests {
         scene.asker.ask(scene.raw(20, Place::Last, 20));
     }
@@ -196,7 +196,7 @@ fn misbehaves<M: Machine>(machine: &M) -> Verdict {
     ask(scene.raw(4, Place::More, 1));
     ask(strange(scene.raw(4, Place::Last, 1)));
     // A device that nobody knows.
-    let [_, stream] = machine.devices();
+    let [_, stream] = machine.host.devices();
     must("attaching", attach(machine, stream, &scene))?;
     let other = |raw| RawPageRequest { stream, ..raw };
     ask(other(scene.raw(5, Place::More, 1)));
@@ -218,7 +218,7 @@ fn attach<M: Machine>(
     scene: &Scene<'_, M>,
 ) -> Result<(), portolan::iommu::AttachError> {
     use portolan::iommu::Attach as _;
-    machine.unit().attach(stream, &scene.on.domain)
+    machine.unit.attach(stream, &scene.on.domain)
 }
 
 /// A response that comes after its device was reset does not end what the device asks then.

@@ -15,7 +15,7 @@ use super::asking::{MARK, Way, Wrote};
 use super::basic::PAGE;
 use super::scene::Scene;
 use super::stores::{Frames, KernelMemory, Layout, Tables};
-use super::{Machine, Outcome, Run, Verdict, expect, fail, must};
+use super::{Host, Machine, Outcome, Run, Verdict, expect, fail, must};
 use crate::mappings::tables_at;
 
 /// What a kernel calls when it has taken entries out; it keeps the domain.
@@ -78,16 +78,16 @@ fn at<M: Machine>(page: u64) -> Iova {
 impl<'m, M: Machine> Shared<'m, M> {
     fn new(machine: &'m M, way: Way) -> Result<Self, Outcome> {
         let none = || Outcome::Skip("a kernel's own tables are not attached here".to_owned());
-        let foreign = machine.foreign().ok_or_else(none)?;
+        let foreign = machine.foreign.as_ref().ok_or_else(none)?;
         let scene = Scene::of(machine, way, Some(PROCESS))?;
         let device = scene.on.device;
-        let stock: Vec<_> = (0..16).map(|_| machine.memory(PAGE)).collect();
+        let stock: Vec<_> = (0..16).map(|_| machine.host.memory(PAGE)).collect();
         let memory = KernelMemory::new(foreign.memory.clone(), stock);
         let root = memory.page().ok_or_else(|| fail("no page"))?;
         let tables = Tables::new(foreign.layout, memory, root);
         let kernel = Arc::new(Kernel { tables });
         let given = tables_at(PhysAddr::new(root));
-        let attached = (foreign.attach)(machine.unit(), device, PROCESS, given);
+        let attached = (foreign.attach)(&machine.unit, device, PROCESS, given);
         let notifier = must("attaching a kernel's tables", attached)?;
         scene.hand_over(kernel.clone())?;
         Ok(Self {
@@ -126,7 +126,11 @@ impl<'m, M: Machine> Shared<'m, M> {
         self.kernel.bring(at::<M>(5));
         expect("the page that is used again", self.pa(5)?.get(), old)?;
         self.must_be_brought(1)?;
-        expect("what is in that page", machine.peek(PhysAddr::new(old)), 0)
+        expect(
+            "what is in that page",
+            machine.host.peek(PhysAddr::new(old)),
+            0,
+        )
     }
 
     /// A table leaves with its page, and becomes memory in which anything may be written.
@@ -159,7 +163,7 @@ fn shares<M: Machine>(machine: &M, way: Way) -> Verdict {
     // The process touches a page first: the device reaches it, and nobody was told.
     kernel.bring(at::<M>(0));
     expect("a write of the device", scene.reach(0, 1), Wrote::There)?;
-    expect("memory", machine.peek(shared.pa(0)?), MARK)?;
+    expect("memory", machine.host.peek(shared.pa(0)?), MARK)?;
     shared.must_be_brought(1)?;
     shared.must_be_brought(FAR)?;
     shared.page_leaves(machine)?;
@@ -167,8 +171,8 @@ fn shares<M: Machine>(machine: &M, way: Way) -> Verdict {
     // The process ends.
     let device = scene.on.device;
     scene.desk.unregister(device, Some(PROCESS));
-    if let Some(pasids) = machine.pasids() {
-        must("blocking", (pasids.block)(machine.unit(), device, PROCESS))?;
+    if let Some(pasids) = machine.pasids.as_ref() {
+        must("blocking", (pasids.block)(&machine.unit, device, PROCESS))?;
     }
     let after = scene.asker.write(way, device, Some(PROCESS), M::BASE);
     if after == Wrote::There {

@@ -18,6 +18,7 @@ use portolan::iopf::{Group, PageRequest, Response};
 use portolan::platform::TableMem;
 use portolan::table::Access;
 
+use super::Host as _;
 use super::asking::{Way, Wrote};
 use super::basic::{PAGE, RW};
 use super::scene::{Cpus, Scene, Still};
@@ -168,9 +169,9 @@ fn at<M: Machine>(page: u64) -> Iova {
 impl<'m, M: Machine> Behind<'m, M> {
     fn new(machine: &'m M, way: Way) -> Result<Self, Outcome> {
         let none = || Outcome::Skip("no guest has a first stage here".to_owned());
-        let stage = machine.guest().ok_or_else(none)?;
+        let stage = machine.guest.as_ref().ok_or_else(none)?;
         let scene = Scene::new(machine, way)?;
-        let stock = (0..32).map(|_| machine.memory(PAGE)).collect();
+        let stock = (0..32).map(|_| machine.host.memory(PAGE)).collect();
         let (root, seen) = stage.root;
         let range = IovaRange::from_len(M::BASE, 1 << 22).ok_or_else(|| fail("no range"))?;
         let ram = Arc::new(Ram {

@@ -6,7 +6,7 @@ use portolan::iommu::{
     InterruptTarget, Iommu as _, MsiMessage, RemapInterrupts, Vector,
 };
 
-use super::{Has, Machine, Outcome, Run, Verdict, drain, expect, fail, must, needs};
+use super::{Has, Host, Machine, Outcome, Run, Verdict, drain, expect, fail, must, needs};
 
 /// What arrived at the CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,10 @@ fn source(device: StreamId) -> InterruptSource {
 
 fn remapper<M: Machine>(machine: &M) -> Result<&dyn RemapInterrupts, Outcome> {
     let none = || Outcome::Skip("interrupts are not remapped here".to_owned());
-    machine.interrupts().ok_or_else(none)
+    machine
+        .interrupts
+        .map(|of| of(&machine.unit))
+        .ok_or_else(none)
 }
 
 /// An interrupt of `device` that arrives as `of`, with the device's message.
@@ -50,7 +53,11 @@ fn set_up<M: Machine>(
     let unit = remapper(machine)?;
     let interrupt = must("setting up", unit.allocate(source(device), target(of)?))?;
     let message = must("asking for the message", unit.message(&interrupt))?;
-    expect("what arrives", machine.raise(device, message), Some(of))?;
+    expect(
+        "what arrives",
+        machine.host.raise(device, message),
+        Some(of),
+    )?;
     Ok((interrupt, message))
 }
 
@@ -62,8 +69,8 @@ fn must_be_refused<M: Machine>(
     wanted: InterruptRefusal,
 ) -> Verdict {
     drain(machine, 1000)?;
-    expect("what arrives", machine.raise(device, message), None)?;
-    if needs(machine.abilities().records_interrupts).is_err() {
+    expect("what arrives", machine.host.raise(device, message), None)?;
+    if needs(machine.abilities.records_interrupts).is_err() {
         return Ok(());
     }
     let [FaultEvent::Fault(record)] = drain(machine, 1000)?[..] else {
@@ -94,23 +101,31 @@ pub(super) fn all<M: Machine>() -> [(&'static str, Run<M>); 5] {
 
 fn remapped_interrupts_arrive<M: Machine>(machine: &M) -> Verdict {
     let unit = remapper(machine)?;
-    let device = machine.devices()[0];
+    let device = machine.host.devices()[0];
     let (mut interrupt, message) = set_up(machine, device, FIRST)?;
     let (_others, other) = set_up(machine, device, SECOND)?;
     let moved = Raised {
-        vector: match machine.abilities().renumbers {
+        vector: match machine.abilities.renumbers {
             Has::Yes => 0x77,
             Has::No(_) => FIRST.vector,
         },
         destination: 0,
     };
     must("moving", unit.retarget(&mut interrupt, target(moved)?))?;
-    expect("the moved one", machine.raise(device, message), Some(moved))?;
-    expect("the other one", machine.raise(device, other), Some(SECOND))
+    expect(
+        "the moved one",
+        machine.host.raise(device, message),
+        Some(moved),
+    )?;
+    expect(
+        "the other one",
+        machine.host.raise(device, other),
+        Some(SECOND),
+    )
 }
 
 fn forged_interrupts_are_refused<M: Machine>(machine: &M) -> Verdict {
-    let [first, second] = machine.devices();
+    let [first, second] = machine.host.devices();
     let (mine, message) = set_up(machine, first, FIRST)?;
     let (others, other) = set_up(machine, second, SECOND)?;
     let (_more, more) = set_up(machine, second, SECOND)?;
@@ -123,28 +138,28 @@ fn forged_interrupts_are_refused<M: Machine>(machine: &M) -> Verdict {
         // Where each has its own, another's second entry is one that this one has not.
         must_be_refused(machine, first, more, InterruptRefusal::Absent)?;
     }
-    expect("its own", machine.raise(first, message), Some(FIRST))?;
+    expect("its own", machine.host.raise(first, message), Some(FIRST))?;
     expect(
         "the other's own",
-        machine.raise(second, other),
+        machine.host.raise(second, other),
         Some(SECOND),
     )
 }
 
 fn plain_interrupts_are_refused<M: Machine>(machine: &M) -> Verdict {
     remapper(machine)?;
-    needs(machine.abilities().refuses_plain)?;
+    needs(machine.abilities.refuses_plain)?;
     let plain = MsiMessage {
         address: 0xfee0_1000,
         data: 0x52,
     };
-    let device = machine.devices()[0];
+    let device = machine.host.devices()[0];
     must_be_refused(machine, device, plain, InterruptRefusal::NotRemapped)
 }
 
 fn freed_interrupts_are_refused<M: Machine>(machine: &M) -> Verdict {
     let unit = remapper(machine)?;
-    let [first, second] = machine.devices();
+    let [first, second] = machine.host.devices();
     let (mine, message) = set_up(machine, first, FIRST)?;
     let (table, index, _) = mine.place();
     must("giving back", unit.free(mine))?;
@@ -155,22 +170,22 @@ fn freed_interrupts_are_refused<M: Machine>(machine: &M) -> Verdict {
     }
     expect(
         "the other's own",
-        machine.raise(second, other),
+        machine.host.raise(second, other),
         Some(SECOND),
     )
 }
 
 fn blocked_devices_interrupt_nobody<M: Machine>(machine: &M) -> Verdict {
     let unit = remapper(machine)?;
-    let [first, second] = machine.devices();
+    let [first, second] = machine.host.devices();
     let (mine, message) = set_up(machine, first, FIRST)?;
     let (_others, other) = set_up(machine, second, SECOND)?;
-    must("blocking", machine.unit().block(first))?;
+    must("blocking", machine.unit.block(first))?;
     must_be_refused(machine, first, message, InterruptRefusal::Absent)?;
     expect("a handle of before", unit.message(&mine).is_err(), true)?;
     expect(
         "the other's own",
-        machine.raise(second, other),
+        machine.host.raise(second, other),
         Some(SECOND),
     )
 }

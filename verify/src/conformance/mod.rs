@@ -1,5 +1,5 @@
 //! What every IOMMU has to do, whoever made it: scenarios written once against `portolan::iommu` and
-//! run on every machine that implements [`Machine`].
+//! run on every [`Rig`] of a driver and a [`Host`].
 //!
 //! A scenario that could pass without the unit doing anything first shows that the unit does
 //! something: a stale entry has to be there before an invalidation is said to have removed it.
@@ -26,16 +26,11 @@ pub use disk::{Disk, Shared, Transfer};
 pub use foreign::{Foreign, Notifier};
 pub use guest::GuestStage;
 pub use interrupts::Raised;
-pub use rig::{Host, MakeDomain, Pasids, Rig};
+pub use rig::{Host, Machine, MakeDomain, Pasids, Rig};
 pub use stores::Layout;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
-use portolan::addr::{Iova, PageSize, Pasid, PhysAddr, StreamId};
-use portolan::iommu::{
-    Attach, Domain, FaultEvent, Iommu as _, IommuError, MsiMessage, RemapInterrupts,
-};
+use portolan::addr::{Iova, PageSize};
+use portolan::iommu::{FaultEvent, Iommu as _};
 
 /// Whether a unit does something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,98 +96,6 @@ pub const HIGH_BASE: Iova = Iova::new(0x1_4000_0000);
 /// The same with addresses of 32 bits.
 pub const LOW_BASE: Iova = Iova::new(0x4000_0000);
 
-/// A machine with a unit, memory and two devices behind the unit.
-pub trait Machine {
-    /// An address space of the unit.
-    type Domain: Domain + Send + Sync + 'static;
-    /// The unit's driver.
-    type Iommu: Attach<Self::Domain>;
-
-    /// Where scenarios map: 2 GiB from here on are free of interrupts and windows.
-    const BASE: Iova = HIGH_BASE;
-
-    /// The driver.
-    fn unit(&self) -> &Self::Iommu;
-
-    /// An empty address space: of 39 bits, or as far as [`Machine::BASE`] has it.
-    ///
-    /// # Errors
-    /// The driver's.
-    fn domain(&self) -> Result<Arc<Self::Domain>, IommuError>;
-
-    /// What can be asked of it.
-    fn abilities(&self) -> Abilities;
-
-    /// The two devices.
-    fn devices(&self) -> [StreamId; 2];
-
-    /// Has a device write four bytes. Returns when it has, or was refused.
-    fn device_write(&self, device: StreamId, iova: Iova, value: u32);
-
-    /// How requests with a PASID are moved, if the machine has any.
-    fn pasids(&self) -> Option<&Pasids<Self::Iommu, Self::Domain>>;
-
-    /// How a device gets tables that a kernel built itself, if it can.
-    fn foreign(&self) -> Option<&Foreign<Self::Iommu>>;
-
-    /// The first stage of a guest's that all domains carry, if they do.
-    fn guest(&self) -> Option<&GuestStage>;
-
-    /// As [`Machine::device_write`], by a request with a PASID. Called only where there are PASIDs.
-    fn device_write_as(&self, device: StreamId, pasid: Pasid, iova: Iova, value: u32);
-
-    /// How devices may ask instead of failing, if they may.
-    fn faulting(&self) -> Option<&Faulting<Self::Iommu>>;
-
-    /// The devices that ask, if they can.
-    fn asker(&self) -> Option<&dyn Asker>;
-
-    /// The unit's remapping of interrupts, if the machine has it.
-    fn interrupts(&self) -> Option<&dyn RemapInterrupts>;
-
-    /// Has a device raise an interrupt by `message`: what arrives, if anything. Called only where there
-    /// is remapping.
-    fn raise(&self, device: StreamId, message: MsiMessage) -> Option<Raised>;
-
-    /// Has `work` use the disk behind the unit, if there is one.
-    fn with_disk(&self, work: &mut dyn FnMut(Option<&dyn Disk>));
-
-    /// What the hardware has against the driver, beside what scenarios see.
-    fn complaints(&self) -> Vec<String>;
-
-    /// Has a device read four bytes; `None` if it was refused. Called only where devices read.
-    fn device_read(&self, device: StreamId, iova: Iova) -> Option<u32>;
-
-    /// A zeroed, aligned block of `bytes` (a power of two) of memory that nothing else uses.
-    fn memory(&self, bytes: u64) -> PhysAddr;
-
-    /// Reads four bytes as the CPU does.
-    fn peek(&self, pa: PhysAddr) -> u32;
-
-    /// Writes four bytes as the CPU does.
-    fn poke(&self, pa: PhysAddr, value: u32);
-
-    /// Entries of the command queue, if it has one.
-    fn queue_entries(&self) -> Option<u64>;
-
-    /// Fault records kept before they are lost, if records are kept.
-    fn fault_room(&self) -> Option<u64>;
-
-    /// Submits something that the unit has to refuse, as a driver with a bug would. `None` if the
-    /// machine has no way to; the driver's answer otherwise.
-    fn bad_command(&self) -> Option<Result<(), IommuError>>;
-
-    /// Has the unit refuse the command with that number from now on, counted from 1, or none of
-    /// those to come. Whether the machine can; where there is a queue alone.
-    fn refuse(&self, nth: Option<u64>) -> Has;
-
-    /// Commands that the driver has submitted, by kind.
-    fn submitted(&self) -> BTreeMap<String, u64>;
-
-    /// Commands that somebody else saw, by the same names, if anybody looks.
-    fn witnessed(&self) -> Option<BTreeMap<String, u64>>;
-}
-
 /// How a scenario ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -227,7 +130,7 @@ impl<M: Machine> Scenario<M> {
     /// Runs it on a machine that no scenario has used before.
     pub fn run(&self, machine: &M) -> Outcome {
         match (self.run)(machine) {
-            Ok(()) => match machine.complaints() {
+            Ok(()) => match machine.host.complaints() {
                 none if none.is_empty() => Outcome::Pass,
                 some => Outcome::Fail(format!("the hardware complains: {}", some.join(", "))),
             },
@@ -353,7 +256,7 @@ fn expect<T: PartialEq + core::fmt::Debug>(what: &str, found: T, wanted: T) -> V
 fn drain<M: Machine>(machine: &M, limit: u64) -> Result<Vec<FaultEvent>, Outcome> {
     let mut events = Vec::new();
     for _ in 0..limit {
-        match must("reading faults", machine.unit().next_fault())? {
+        match must("reading faults", machine.unit.next_fault())? {
             Some(event) => events.push(event),
             None => return Ok(events),
         }

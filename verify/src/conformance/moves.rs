@@ -9,7 +9,7 @@ use portolan::iommu::{Attach as _, AttachError, FaultReason, Iommu as _, IommuEr
 use super::asking::{Asker, Faulting, MARK, Way, Wrote};
 use super::basic::{Attached, PAGE, RW};
 use super::configuration::BLOCKED;
-use super::{Has, Machine, Outcome, Verdict, expect, fail, must, needs};
+use super::{Has, Host, Machine, Outcome, Verdict, expect, fail, must, needs};
 
 /// More commands than any move takes.
 const MOST_COMMANDS: u64 = 64;
@@ -28,24 +28,24 @@ struct Keeping<'m, M: Machine> {
 fn place<M: Machine>(machine: &M, device: StreamId) -> Result<(Attached<M>, PhysAddr), Outcome> {
     let domain: Result<_, IommuError> = machine.domain();
     let domain = must("making a domain", domain)?;
-    let (on, pa) = (Attached { domain, device }, machine.memory(PAGE));
+    let (on, pa) = (Attached { domain, device }, machine.host.memory(PAGE));
     on.map(M::BASE, pa, PAGE, RW)?;
     Ok((on, pa))
 }
 
 fn attach<M: Machine>(machine: &M, to: &Attached<M>) -> Result<(), AttachError> {
-    machine.unit().attach(to.device, &to.domain)
+    machine.unit.attach(to.device, &to.domain)
 }
 
 impl<'m, M: Machine> Keeping<'m, M> {
     fn new(machine: &'m M) -> Result<Self, Outcome> {
         let none = || Outcome::Skip("no device keeps translations here".to_owned());
-        let faulting = machine.faulting().ok_or_else(none)?;
-        let asker = machine.asker().ok_or_else(none)?;
+        let faulting = machine.faulting.as_ref().ok_or_else(none)?;
+        let asker = machine.host.asker().ok_or_else(none)?;
         if !faulting.ways.contains(&Way::Requests) {
             return Err(none());
         }
-        let device = machine.devices()[0];
+        let device = machine.host.devices()[0];
         let keeping = Self {
             machine,
             faulting,
@@ -58,7 +58,7 @@ impl<'m, M: Machine> Keeping<'m, M> {
     }
 
     fn enable(&self) -> Verdict {
-        let enabled = (self.faulting.enable)(self.machine.unit(), self.device, Way::Requests);
+        let enabled = (self.faulting.enable)(&self.machine.unit, self.device, Way::Requests);
         must("letting a device translate", enabled)
     }
 
@@ -69,9 +69,9 @@ impl<'m, M: Machine> Keeping<'m, M> {
     /// What a write by a translation of the device's came to, and which of the two pages it reached.
     fn reached(&self) -> (Wrote, [bool; 2]) {
         let pages = self.places.each_ref().map(|(_, pa)| *pa);
-        pages.iter().for_each(|pa| self.machine.poke(*pa, 0));
+        pages.iter().for_each(|pa| self.machine.host.poke(*pa, 0));
         let wrote = self.write(M::BASE);
-        (wrote, pages.map(|pa| self.machine.peek(pa) == MARK))
+        (wrote, pages.map(|pa| self.machine.host.peek(pa) == MARK))
     }
 
     fn must_reach(&self, which: usize) -> Verdict {
@@ -91,7 +91,7 @@ impl<'m, M: Machine> Keeping<'m, M> {
 
     /// How often devices were asked to forget.
     fn asked(&self) -> u64 {
-        let submitted = self.machine.submitted();
+        let submitted = (self.machine.submitted)(&self.machine.unit);
         let asks = ["ATC_INV", "DEVICE_TLB", "ATS_INVAL"].into_iter();
         asks.filter_map(|kind| submitted.get(kind)).sum()
     }
@@ -114,12 +114,12 @@ pub(super) fn moved_devices_forget<M: Machine>(machine: &M) -> Verdict {
     for _ in 0..2 {
         keeping.attach(1)?;
         keeping.must_reach(1)?;
-        must("blocking", machine.unit().block(keeping.device))?;
+        must("blocking", machine.unit.block(keeping.device))?;
         keeping.must_be_refused()?;
         keeping.attach(0)?;
         keeping.must_reach(0)?;
         // Without a look while it is blocked.
-        must("blocking", machine.unit().block(keeping.device))?;
+        must("blocking", machine.unit.block(keeping.device))?;
         keeping.attach(1)?;
         keeping.must_reach(1)?;
         keeping.attach(0)?;
@@ -135,14 +135,14 @@ pub(super) fn kept_translations_end<M: Machine>(machine: &M) -> Verdict {
     let disable = keeping.faulting.disable.ok_or_else(none)?;
     keeping.attach(0)?;
     keeping.must_reach(0)?;
-    must("ending it", disable(machine.unit(), keeping.device))?;
+    must("ending it", disable(&machine.unit, keeping.device))?;
     keeping.must_be_refused()?;
     let (on, pa) = &keeping.places[0];
     on.must_reach(machine, M::BASE, *pa)?;
     keeping.unmap_alone(0)?;
     on.must_fault(machine, M::BASE, *pa, &[FaultReason::NotMapped])?;
     // Once more, after the device has forgotten what it had.
-    must("blocking", machine.unit().block(keeping.device))?;
+    must("blocking", machine.unit.block(keeping.device))?;
     keeping.asker.reset(keeping.device);
     keeping.enable()?;
     keeping.attach(1)?;
@@ -155,7 +155,7 @@ pub(super) fn gone_devices_are_refused<M: Machine>(machine: &M) -> Verdict {
     keeping.attach(0)?;
     keeping.must_reach(0)?;
     let asked = keeping.asked();
-    let gone = (keeping.faulting.gone)(machine.unit(), keeping.device);
+    let gone = (keeping.faulting.gone)(&machine.unit, keeping.device);
     must("leaving a device that is gone", gone)?;
     expect("times that the device was asked", keeping.asked(), asked)?;
     keeping.must_be_refused()?;
@@ -180,9 +180,9 @@ fn refused<M: Machine>(
     nth: u64,
     go: impl FnOnce() -> Result<(), AttachError>,
 ) -> Result<bool, Outcome> {
-    needs(machine.refuse(Some(nth)))?;
+    needs(machine.host.refuse(Some(nth)))?;
     let went = go();
-    needs(machine.refuse(None))?;
+    needs(machine.host.refuse(None))?;
     match went {
         Ok(()) => Ok(false),
         Err(AttachError::Iommu(IommuError::Refused { .. })) => Ok(true),
@@ -223,22 +223,22 @@ fn each_refused<M: Machine>(
 }
 
 fn can_refuse<M: Machine>(machine: &M) -> Verdict {
-    if machine.queue_entries().is_none() {
+    if machine.queue_entries.is_none() {
         return Err(Outcome::Skip("the unit has no command queue".to_owned()));
     }
-    needs(machine.refuse(None))
+    needs(machine.host.refuse(None))
 }
 
 /// A move whose commands the unit refuses has failed; when it is repeated, nothing of before is used.
 pub(super) fn refused_moves_are_repeated<M: Machine>(machine: &M) -> Verdict {
     can_refuse(machine)?;
-    let device = machine.devices()[0];
+    let device = machine.host.devices()[0];
     let [here, there] = [place(machine, device)?, place(machine, device)?];
     let ready = || {
         must("attaching", attach(machine, &here.0))?;
         here.0.must_reach(machine, M::BASE, here.1)
     };
-    let block = || machine.unit().block(device);
+    let block = || machine.unit.block(device);
     each_refused(machine, ready, block, || {
         here.0.must_fault(machine, M::BASE, here.1, BLOCKED)
     })?;
@@ -246,8 +246,8 @@ pub(super) fn refused_moves_are_repeated<M: Machine>(machine: &M) -> Verdict {
     each_refused(machine, ready, away, || {
         there.0.must_reach(machine, M::BASE, there.1)
     })?;
-    if machine.abilities().pass_through == Has::Yes {
-        let pass = || machine.unit().pass_through(device);
+    if machine.abilities.pass_through == Has::Yes {
+        let pass = || machine.unit.pass_through(device);
         each_refused(machine, ready, pass, || {
             let direct = Iova::new(there.1.get());
             there.0.must_reach(machine, direct, there.1)?;
@@ -268,7 +268,7 @@ pub(super) fn refused_moves_of_keepers<M: Machine>(machine: &M) -> Verdict {
         keeping.attach(0)?;
         keeping.must_reach(0)
     };
-    let block = || machine.unit().block(keeping.device);
+    let block = || machine.unit.block(keeping.device);
     each_refused(machine, ready, block, || {
         keeping.must_be_refused()?;
         keeping.attach(1)?;

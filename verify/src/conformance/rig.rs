@@ -1,6 +1,7 @@
 //! A machine put together from a driver and a host.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
@@ -10,64 +11,66 @@ use super::asking::{Asker, Faulting};
 use super::disk::Disk;
 use super::foreign::Foreign;
 use super::guest::GuestStage;
-use super::{Abilities, HIGH_BASE, Has, Machine, Raised};
+use super::{Abilities, HIGH_BASE, Has, Raised};
 
 /// What of a machine is no driver's affair: memory and devices.
 pub trait Host {
-    /// See [`Machine::BASE`].
+    /// Where scenarios map: 2 GiB from here on are free of interrupts and windows.
     const BASE: Iova = HIGH_BASE;
 
     /// The two devices.
     fn devices(&self) -> [StreamId; 2];
 
-    /// See [`Machine::device_write`].
+    /// Has a device write four bytes. Returns when it has, or was refused.
     fn device_write(&self, device: StreamId, iova: Iova, value: u32);
 
-    /// See [`Machine::device_write_as`]. Called only where the driver has PASIDs.
+    /// As [`Host::device_write`], by a request with a PASID. Called only where the driver has PASIDs.
     fn device_write_as(&self, device: StreamId, pasid: Pasid, iova: Iova, value: u32) {
         let _ = (device, pasid, iova, value);
     }
 
-    /// See [`Machine::asker`].
+    /// The devices that ask, if they can.
     fn asker(&self) -> Option<&dyn Asker> {
         None
     }
 
-    /// See [`Machine::raise`].
+    /// Has a device raise an interrupt by `message`: what arrives, if anything. Called only where there
+    /// is remapping.
     fn raise(&self, device: StreamId, message: MsiMessage) -> Option<Raised> {
         let _ = (device, message);
         None
     }
 
-    /// See [`Machine::with_disk`].
+    /// Has `work` use the disk behind the unit, if there is one.
     fn with_disk(&self, work: &mut dyn FnMut(Option<&dyn Disk>)) {
         work(None);
     }
 
-    /// See [`Machine::complaints`].
+    /// What the hardware has against the driver, beside what scenarios see.
     fn complaints(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// See [`Machine::device_read`].
+    /// Has a device read four bytes; `None` if it was refused. Called only where devices read.
     fn device_read(&self, device: StreamId, iova: Iova) -> Option<u32>;
 
-    /// See [`Machine::memory`].
+    /// A zeroed, aligned block of `bytes` (a power of two) of memory that nothing else uses.
     fn memory(&self, bytes: u64) -> PhysAddr;
 
-    /// See [`Machine::peek`].
+    /// Reads four bytes as the CPU does.
     fn peek(&self, pa: PhysAddr) -> u32;
 
-    /// See [`Machine::poke`].
+    /// Writes four bytes as the CPU does.
     fn poke(&self, pa: PhysAddr, value: u32);
 
-    /// See [`Machine::refuse`].
+    /// Has the unit refuse the command with that number from now on, counted from 1, or none of
+    /// those to come. Whether the machine can; where there is a queue alone.
     fn refuse(&self, nth: Option<u64>) -> Has {
         let _ = nth;
         Has::No("no command can be refused at will")
     }
 
-    /// See [`Machine::witnessed`].
+    /// Commands that somebody else saw, by the same names, if anybody looks.
     fn witnessed(&self) -> Option<BTreeMap<String, u64>>;
 }
 
@@ -76,6 +79,9 @@ type Refusal = Option<Result<(), IommuError>>;
 
 /// Makes an address space of a driver's.
 pub type MakeDomain<U, D> = fn(&U) -> Result<Arc<D>, IommuError>;
+
+/// Counts a driver's commands, by kind.
+pub type Submitted<U> = fn(&U) -> BTreeMap<String, u64>;
 
 /// How a driver moves the requests of a stream that name a PASID.
 #[derive(Clone, Copy, Debug)]
@@ -100,25 +106,68 @@ pub struct Rig<U, D, H> {
     pub domain: MakeDomain<U, D>,
     /// Moves requests with a PASID, where the machine has them.
     pub pasids: Option<Pasids<U, D>>,
-    /// See [`Machine::foreign`].
+    /// How a device gets tables that a kernel built itself, if it can.
     pub foreign: Option<Foreign<U>>,
-    /// See [`Machine::guest`].
+    /// The first stage of a guest's that all domains carry, if they do.
     pub guest: Option<GuestStage>,
-    /// See [`Machine::faulting`].
+    /// How devices may ask instead of failing, if they may.
     pub faulting: Option<Faulting<U>>,
-    /// See [`Machine::interrupts`].
+    /// The unit's remapping of interrupts, if the machine has it.
     pub interrupts: Option<fn(&U) -> &dyn RemapInterrupts>,
-    /// See [`Machine::queue_entries`].
+    /// Entries of the command queue, if it has one.
     pub queue_entries: Option<u64>,
-    /// See [`Machine::fault_room`].
+    /// Fault records kept before they are lost, if records are kept.
     pub fault_room: Option<u64>,
-    /// See [`Machine::bad_command`].
+    /// Submits something that the unit has to refuse, as a driver with a bug would. `None` if the
+    /// machine has no way to; the driver's answer otherwise.
     pub bad_command: fn(&U, &H) -> Refusal,
-    /// See [`Machine::submitted`].
-    pub submitted: fn(&U) -> BTreeMap<String, u64>,
+    /// Commands that the driver has submitted, by kind.
+    pub submitted: Submitted<U>,
 }
 
-impl<U, D, H> Machine for Rig<U, D, H>
+impl<U, D, H> Rig<U, D, H> {
+    /// One whose driver does what every driver does, and no more, on hardware with every ability.
+    pub fn new(unit: U, host: H, domain: MakeDomain<U, D>, submitted: Submitted<U>) -> Self {
+        Self {
+            unit,
+            host,
+            abilities: Abilities::ALL,
+            domain,
+            pasids: None,
+            foreign: None,
+            guest: None,
+            faulting: None,
+            interrupts: None,
+            queue_entries: None,
+            fault_room: None,
+            bad_command: |_, _| None,
+            submitted,
+        }
+    }
+
+    /// An empty address space: of 39 bits, or as far as [`Host::BASE`] has it.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn domain(&self) -> Result<Arc<D>, IommuError> {
+        (self.domain)(&self.unit)
+    }
+}
+
+/// A machine as scenarios take it: the three types of a [`Rig`].
+pub trait Machine: Deref<Target = Rig<Self::Iommu, Self::Domain, Self::Host>> {
+    /// An address space of the unit.
+    type Domain: Domain + Send + Sync + 'static;
+    /// The unit's driver.
+    type Iommu: Attach<Self::Domain>;
+    /// The machine around it.
+    type Host: Host;
+
+    /// See [`Host::BASE`].
+    const BASE: Iova = Self::Host::BASE;
+}
+
+impl<U, D, H> Machine for Box<Rig<U, D, H>>
 where
     U: Attach<D>,
     D: Domain + Send + Sync + 'static,
@@ -126,105 +175,5 @@ where
 {
     type Domain = D;
     type Iommu = U;
-    const BASE: Iova = H::BASE;
-
-    fn unit(&self) -> &U {
-        &self.unit
-    }
-
-    fn domain(&self) -> Result<Arc<D>, IommuError> {
-        (self.domain)(&self.unit)
-    }
-
-    fn abilities(&self) -> Abilities {
-        self.abilities
-    }
-
-    fn devices(&self) -> [StreamId; 2] {
-        self.host.devices()
-    }
-
-    fn device_write(&self, device: StreamId, iova: Iova, value: u32) {
-        self.host.device_write(device, iova, value);
-    }
-
-    fn device_read(&self, device: StreamId, iova: Iova) -> Option<u32> {
-        self.host.device_read(device, iova)
-    }
-
-    fn pasids(&self) -> Option<&Pasids<U, D>> {
-        self.pasids.as_ref()
-    }
-
-    fn foreign(&self) -> Option<&Foreign<U>> {
-        self.foreign.as_ref()
-    }
-
-    fn guest(&self) -> Option<&GuestStage> {
-        self.guest.as_ref()
-    }
-
-    fn device_write_as(&self, device: StreamId, pasid: Pasid, iova: Iova, value: u32) {
-        self.host.device_write_as(device, pasid, iova, value);
-    }
-
-    fn faulting(&self) -> Option<&Faulting<U>> {
-        self.faulting.as_ref()
-    }
-
-    fn asker(&self) -> Option<&dyn Asker> {
-        self.host.asker()
-    }
-
-    fn interrupts(&self) -> Option<&dyn RemapInterrupts> {
-        self.interrupts.map(|of| of(&self.unit))
-    }
-
-    fn raise(&self, device: StreamId, message: MsiMessage) -> Option<Raised> {
-        self.host.raise(device, message)
-    }
-
-    fn with_disk(&self, work: &mut dyn FnMut(Option<&dyn Disk>)) {
-        self.host.with_disk(work);
-    }
-
-    fn complaints(&self) -> Vec<String> {
-        self.host.complaints()
-    }
-
-    fn memory(&self, bytes: u64) -> PhysAddr {
-        self.host.memory(bytes)
-    }
-
-    fn peek(&self, pa: PhysAddr) -> u32 {
-        self.host.peek(pa)
-    }
-
-    fn poke(&self, pa: PhysAddr, value: u32) {
-        self.host.poke(pa, value);
-    }
-
-    fn queue_entries(&self) -> Option<u64> {
-        self.queue_entries
-    }
-
-    fn fault_room(&self) -> Option<u64> {
-        self.fault_room
-    }
-
-    fn bad_command(&self) -> Refusal {
-        (self.bad_command)(&self.unit, &self.host)
-    }
-
-    fn refuse(&self, nth: Option<u64>) -> Has {
-        self.host.refuse(nth)
-    }
-
-    fn submitted(&self) -> BTreeMap<String, u64> {
-        (self.submitted)(&self.unit)
-    }
-
-    fn witnessed(&self) -> Option<BTreeMap<String, u64>> {
-        self.host.witnessed()
-    }
+    type Host = H;
 }

@@ -14,7 +14,7 @@ use portolan::platform::{Clock, Nanos, SpinCpus};
 
 use super::asking::{Asked, Asker, Faulting, MARK, Way, Wrote};
 use super::basic::{Attached, PAGE, RW};
-use super::{Machine, Outcome, Verdict, expect, fail, must};
+use super::{Host, Machine, Outcome, Verdict, expect, fail, must};
 
 /// Time that the scenario moves.
 #[derive(Clone, Default)]
@@ -94,8 +94,8 @@ fn attached<M: Machine>(machine: &M, pasid: Option<Pasid>) -> Result<Attached<M>
         return Attached::new(machine);
     };
     let none = || Outcome::Skip("requests with a PASID are not here".to_owned());
-    let pasids = machine.pasids().ok_or_else(none)?;
-    let (unit, device) = (machine.unit(), machine.devices()[0]);
+    let pasids = machine.pasids.as_ref().ok_or_else(none)?;
+    let (unit, device) = (&machine.unit, machine.host.devices()[0]);
     must("making room for PASIDs", (pasids.enable)(unit, device))?;
     Attached::new(machine)?;
     let domain: Result<_, IommuError> = machine.domain();
@@ -130,13 +130,13 @@ impl<'m, M: Machine> Scene<'m, M> {
     /// The same with a device that names `pasid`.
     pub(super) fn of(machine: &'m M, way: Way, pasid: Option<Pasid>) -> Result<Self, Outcome> {
         let none = || Outcome::Skip("no device asks here".to_owned());
-        let faulting = machine.faulting().ok_or_else(none)?;
-        let asker = machine.asker().ok_or_else(none)?;
+        let faulting = machine.faulting.as_ref().ok_or_else(none)?;
+        let asker = machine.host.asker().ok_or_else(none)?;
         if !faulting.ways.contains(&way) {
             return Err(Outcome::Skip(format!("no device asks by {way:?}")));
         }
-        let unit = machine.unit();
-        for device in machine.devices() {
+        let unit = &machine.unit;
+        for device in machine.host.devices() {
             must("letting a device ask", (faulting.enable)(unit, device, way))?;
         }
         let time = Still::default();
@@ -169,7 +169,7 @@ impl<'m, M: Machine> Scene<'m, M> {
 
     /// A handler with so many pages.
     pub(super) fn register(&self, pages: u64) -> Result<Arc<OnDemand<M::Domain>>, Outcome> {
-        let stock = (0..pages).map(|_| self.machine.memory(PAGE)).collect();
+        let stock = (0..pages).map(|_| self.machine.host.memory(PAGE)).collect();
         let handler = Arc::new(OnDemand::new(self.on.domain.clone(), stock));
         self.serve_by(handler.clone())?;
         Ok(handler)
@@ -226,7 +226,7 @@ impl<'m, M: Machine> Scene<'m, M> {
     pub(super) fn read(&self) -> Result<Vec<Taken>, Outcome> {
         let mut taken = Vec::new();
         for _ in 0..100_000 {
-            match must("reading", (self.faulting.next)(self.machine.unit()))? {
+            match must("reading", (self.faulting.next)(&self.machine.unit))? {
                 Some(Asked::Request(raw)) => taken.push(must("taking in", self.desk.accept(raw))?),
                 Some(Asked::Lost) => self.desk.lost(),
                 Some(Asked::Other) => {}
@@ -282,6 +282,6 @@ impl<'m, M: Machine> Scene<'m, M> {
             Way::Requests => vec![self.reach(page, 0)],
         };
         expect("the write", wrote, vec![Wrote::There])?;
-        expect("memory", self.machine.peek(pa), MARK)
+        expect("memory", self.machine.host.peek(pa), MARK)
     }
 }

@@ -13,7 +13,7 @@ use portolan::iommu::Domain as _;
 use super::asking::{MARK, Way, Wrote};
 use super::basic::PAGE;
 use super::scene::{OnDemand, Scene};
-use super::{Machine, Verdict, expect, fail, must};
+use super::{Host, Machine, Verdict, expect, fail, must};
 
 /// The process, as the device names it.
 const PROCESS: Pasid = Pasid::new(3);
@@ -46,12 +46,12 @@ impl<M: Machine> Cpu<'_, '_, M> {
             self.walk(page)
         });
         let pa = there.ok_or_else(|| fail("the process has no page left"))?;
-        self.machine.poke(pa, value);
+        self.machine.host.poke(pa, value);
         Ok(())
     }
 
     fn read(&self, page: u64) -> Option<u32> {
-        Some(self.machine.peek(self.walk(page)?))
+        Some(self.machine.host.peek(self.walk(page)?))
     }
 
     /// The TLB maintenance of the process's own kernel.
@@ -101,8 +101,8 @@ fn shares<M: Machine>(machine: &M, way: Way) -> Verdict {
     expect("what the CPU reads of that page", cpu.read(5), Some(2))?;
     // The process ends.
     scene.desk.unregister(scene.on.device, Some(PROCESS));
-    if let Some(pasids) = machine.pasids() {
-        let (unit, device) = (machine.unit(), scene.on.device);
+    if let Some(pasids) = machine.pasids.as_ref() {
+        let (unit, device) = (&machine.unit, scene.on.device);
         must("blocking", (pasids.block)(unit, device, PROCESS))?;
     }
     let after = scene

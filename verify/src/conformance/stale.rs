@@ -5,14 +5,14 @@ use portolan::inval::Gather;
 use portolan::iommu::{Attach, Domain as _, FaultReason};
 
 use super::basic::{Attached, PAGE, RW};
-use super::{Machine, Verdict, fail, must, needs};
+use super::{Host, Machine, Verdict, fail, must, needs};
 
 const NOT_MAPPED: &[FaultReason] = &[FaultReason::NotMapped];
 
 pub(super) fn stale_until_sync<M: Machine>(machine: &M) -> Verdict {
-    needs(machine.abilities().caches)?;
+    needs(machine.abilities.caches)?;
     let on = Attached::new(machine)?;
-    let pa = machine.memory(PAGE);
+    let pa = machine.host.memory(PAGE);
     on.map(M::BASE, pa, PAGE, RW)?;
     on.must_reach(machine, M::BASE, pa)?;
     let owed = on.unmap(M::BASE, PAGE)?;
@@ -24,11 +24,11 @@ pub(super) fn stale_until_sync<M: Machine>(machine: &M) -> Verdict {
 }
 
 pub(super) fn other_page_stays_stale<M: Machine>(machine: &M) -> Verdict {
-    let abilities = machine.abilities();
+    let abilities = machine.abilities;
     needs(abilities.caches)?;
     needs(abilities.page_exact)?;
     let on = Attached::new(machine)?;
-    let pa = machine.memory(2 * PAGE);
+    let pa = machine.host.memory(2 * PAGE);
     let (next, second) = (
         Iova::new(M::BASE.get() + PAGE),
         PhysAddr::new(pa.get() + PAGE),
@@ -51,15 +51,15 @@ pub(super) fn other_page_stays_stale<M: Machine>(machine: &M) -> Verdict {
 }
 
 pub(super) fn other_domain_stays_stale<M: Machine>(machine: &M) -> Verdict {
-    let abilities = machine.abilities();
+    let abilities = machine.abilities;
     needs(abilities.caches)?;
     needs(abilities.domain_exact)?;
-    let [first, second] = machine.devices();
+    let [first, second] = machine.host.devices();
     let (here, there) = (
         Attached::with(machine, first)?,
         Attached::with(machine, second)?,
     );
-    let (pa, other) = (machine.memory(PAGE), machine.memory(PAGE));
+    let (pa, other) = (machine.host.memory(PAGE), machine.host.memory(PAGE));
     here.map(M::BASE, pa, PAGE, RW)?;
     there.map(M::BASE, other, PAGE, RW)?;
     here.must_reach(machine, M::BASE, pa)?;
@@ -79,7 +79,7 @@ pub(super) fn other_domain_stays_stale<M: Machine>(machine: &M) -> Verdict {
 
 pub(super) fn remapped_goes_to_the_new_page<M: Machine>(machine: &M) -> Verdict {
     let on = Attached::new(machine)?;
-    let (old, new) = (machine.memory(PAGE), machine.memory(PAGE));
+    let (old, new) = (machine.host.memory(PAGE), machine.host.memory(PAGE));
     for _ in 0..3 {
         on.map(M::BASE, old, PAGE, RW)?;
         on.must_reach(machine, M::BASE, old)?;
@@ -95,7 +95,7 @@ pub(super) fn remapped_goes_to_the_new_page<M: Machine>(machine: &M) -> Verdict 
 }
 
 pub(super) fn identifier_reuse_forgets<M: Machine>(machine: &M) -> Verdict {
-    let old = machine.memory(PAGE);
+    let old = machine.host.memory(PAGE);
     // As many domains as it takes for an identifier to come round, if the smallest free is used.
     for _ in 0..4 {
         let on = Attached::new(machine)?;
@@ -118,15 +118,15 @@ where
     M::Iommu: Attach<M::Domain>,
 {
     use portolan::iommu::Iommu as _;
-    machine.unit().block(on.device)
+    machine.unit.block(on.device)
 }
 
 /// Two pages of one block, taken out of it one after the other; the second debt is paid first.
 pub(super) fn debts_of_one_block<M: Machine>(machine: &M) -> Verdict {
-    needs(machine.abilities().blocks)?;
+    needs(machine.abilities.blocks)?;
     let on = Attached::new(machine)?;
-    let bytes = machine.abilities().block.bytes();
-    let pa = machine.memory(bytes);
+    let bytes = machine.abilities.block.bytes();
+    let pa = machine.host.memory(bytes);
     on.map(M::BASE, pa, bytes, RW)?;
     let page = |n: u64| {
         (
@@ -152,10 +152,10 @@ pub(super) fn debts_of_one_block<M: Machine>(machine: &M) -> Verdict {
 
 /// A block with pages on both sides, all of it unmapped as one range.
 pub(super) fn blocks_among_pages<M: Machine>(machine: &M) -> Verdict {
-    needs(machine.abilities().blocks)?;
+    needs(machine.abilities.blocks)?;
     let on = Attached::new(machine)?;
-    let block = machine.abilities().block.bytes();
-    let (inside, beside) = (machine.memory(block), machine.memory(8 * PAGE));
+    let block = machine.abilities.block.bytes();
+    let (inside, beside) = (machine.host.memory(block), machine.host.memory(8 * PAGE));
     let start = M::BASE.get() + block;
     let at = |bytes: u64| Iova::new(start + bytes);
     let before = Iova::new(start - 2 * PAGE);
@@ -194,7 +194,7 @@ const GUARD: u64 = 7;
 
 pub(super) fn one_sync_pays_for_all<M: Machine>(machine: &M) -> Verdict {
     let on = Attached::new(machine)?;
-    let pa = machine.memory(8 * PAGE);
+    let pa = machine.host.memory(8 * PAGE);
     let guard = Iova::new(M::BASE.get() + GUARD * PAGE);
     for (round, pages) in SCATTERED.iter().enumerate() {
         if round == 1 {
@@ -228,7 +228,7 @@ pub(super) fn ranges_are_whole<M: Machine>(machine: &M) -> Verdict {
     let on = Attached::new(machine)?;
     // Of odd and even lengths, beginning where no alignment helps.
     for (pages, first) in [(2u64, 1u64), (5, 3), (8, 8), (33, 7), (40, 500)] {
-        let pa = machine.memory((pages * PAGE).next_power_of_two());
+        let pa = machine.host.memory((pages * PAGE).next_power_of_two());
         let page = |n: u64| {
             (
                 Iova::new(M::BASE.get() + (first + n) * PAGE),
@@ -262,7 +262,7 @@ pub(super) fn ranges_are_whole<M: Machine>(machine: &M) -> Verdict {
 
 pub(super) fn freed_tables_are_forgotten<M: Machine>(machine: &M) -> Verdict {
     let on = Attached::new(machine)?;
-    let pages = [machine.memory(PAGE), machine.memory(PAGE)];
+    let pages = [machine.host.memory(PAGE), machine.host.memory(PAGE)];
     for round in 0..4 {
         let pa = pages[round % 2];
         on.map(M::BASE, pa, PAGE, RW)?;
@@ -270,12 +270,12 @@ pub(super) fn freed_tables_are_forgotten<M: Machine>(machine: &M) -> Verdict {
         // The only page of its tables: they leave the tree, and their memory is used again.
         let owed = on.unmap(M::BASE, PAGE)?;
         on.sync(owed)?;
-        let _reused = machine.memory(PAGE);
+        let _reused = machine.host.memory(PAGE);
         on.must_fault(machine, M::BASE, pa, NOT_MAPPED)?;
     }
     // All pages of a table at once: it leaves where nobody counts its entries as well.
-    let bytes = machine.abilities().block.bytes();
-    let (most, last) = (machine.memory(bytes), pages[0]);
+    let bytes = machine.abilities.block.bytes();
+    let (most, last) = (machine.host.memory(bytes), pages[0]);
     let end = Iova::new(M::BASE.get() + bytes - PAGE);
     for _ in 0..2 {
         on.map(M::BASE, most, bytes - PAGE, RW)?;
@@ -283,7 +283,7 @@ pub(super) fn freed_tables_are_forgotten<M: Machine>(machine: &M) -> Verdict {
         on.must_reach(machine, M::BASE, most)?;
         let owed = on.unmap(M::BASE, bytes)?;
         on.sync(owed)?;
-        let _reused = machine.memory(PAGE);
+        let _reused = machine.host.memory(PAGE);
         on.must_fault(machine, M::BASE, most, NOT_MAPPED)?;
     }
     Ok(())
