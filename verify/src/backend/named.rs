@@ -27,7 +27,12 @@ macro_rules! backends {
 
             /// Runs all scenarios, and tells `progress` of each.
             pub fn run(self, progress: &mut dyn FnMut(&Line)) -> Vec<Line> {
-                match self {$(Self::$name => run($run, progress),)*}
+                self.run_behind(Seam::Bare, progress)
+            }
+
+            /// The same with a driver behind `seam`, where there is one.
+            pub fn run_behind(self, seam: Seam, progress: &mut dyn FnMut(&Line)) -> Vec<Line> {
+                match self {$(Self::$name => run(|| $run(seam), progress),)*}
             }
         }
     };
@@ -35,87 +40,87 @@ macro_rules! backends {
 
 backends! {
     /// The model's SMMUv2.
-    ModelSmmuv2 = "model:smmuv2": || smmuv2::first_on_model(smmuv2::Kind::Plain, Seam::Bare);
+    ModelSmmuv2 = "model:smmuv2": |seam| smmuv2::first_on_model(smmuv2::Kind::Plain, seam);
     /// The same, not snooping.
     ModelSmmuv2NotCoherent = "model:smmuv2-not-coherent":
-        || smmuv2::first_on_model(smmuv2::Kind::NotCoherent, Seam::Bare);
+        |seam| smmuv2::first_on_model(smmuv2::Kind::NotCoherent, seam);
     /// The model's SMMUv2, second stage.
     ModelSmmuv2Stage2 = "model:smmuv2-stage2":
-        || smmuv2::second_on_model(smmuv2::Kind::Plain, Seam::Bare);
+        |seam| smmuv2::second_on_model(smmuv2::Kind::Plain, seam);
     /// The model's SMMUv2 as Qualcomm builds it.
     ModelSmmuv2Qcom = "model:smmuv2-qcom":
-        || smmuv2::first_on_model(smmuv2::Kind::Qualcomm, Seam::Bare);
+        |seam| smmuv2::first_on_model(smmuv2::Kind::Qualcomm, seam);
     /// The model's SMMUv3.
-    ModelSmmuv3 = "model:smmuv3": || smmuv3::first_on_model(smmuv3::Kind::Plain, Seam::Bare);
+    ModelSmmuv3 = "model:smmuv3": |seam| smmuv3::first_on_model(smmuv3::Kind::Plain, seam);
     /// The same, not snooping.
     ModelSmmuv3NotCoherent = "model:smmuv3-not-coherent":
-        || smmuv3::first_on_model(smmuv3::Kind::NotCoherent, Seam::Bare);
+        |seam| smmuv3::first_on_model(smmuv3::Kind::NotCoherent, seam);
     /// The same as an MMU-700 with its errata.
-    ModelSmmuv3Mmu700 = "model:smmuv3-mmu700": || smmuv3::first_on_model(smmuv3::Kind::Mmu700, Seam::Bare);
+    ModelSmmuv3Mmu700 = "model:smmuv3-mmu700": |seam| smmuv3::first_on_model(smmuv3::Kind::Mmu700, seam);
     /// The model's SMMUv3, second stage.
     ModelSmmuv3Stage2 = "model:smmuv3-stage2":
-        || smmuv3::second_on_model(smmuv3::Kind::Plain, Seam::Bare);
+        |seam| smmuv3::second_on_model(smmuv3::Kind::Plain, seam);
     /// The same, with a guest's first stage on top.
-    ModelSmmuv3Nested = "model:smmuv3-nested": || smmuv3::nested_on_model(Seam::Bare);
+    ModelSmmuv3Nested = "model:smmuv3-nested": |seam| smmuv3::nested_on_model(seam);
     /// The model's VT-d in legacy mode.
-    ModelVtd = "model:vtd": || vtd::second_on_model(Kind::Plain, Seam::Bare);
+    ModelVtd = "model:vtd": |seam| vtd::second_on_model(Kind::Plain, seam);
     /// The same, caching absence.
-    ModelVtdCachingMode = "model:vtd-caching-mode": || vtd::second_on_model(Kind::CachingMode, Seam::Bare);
+    ModelVtdCachingMode = "model:vtd-caching-mode": |seam| vtd::second_on_model(Kind::CachingMode, seam);
     /// The same, with a write buffer.
-    ModelVtdWriteBuffer = "model:vtd-write-buffer": || vtd::second_on_model(Kind::WriteBuffer, Seam::Bare);
+    ModelVtdWriteBuffer = "model:vtd-write-buffer": |seam| vtd::second_on_model(Kind::WriteBuffer, seam);
     /// The same, not snooping.
-    ModelVtdNotCoherent = "model:vtd-not-coherent": || vtd::second_on_model(Kind::NotCoherent, Seam::Bare);
+    ModelVtdNotCoherent = "model:vtd-not-coherent": |seam| vtd::second_on_model(Kind::NotCoherent, seam);
     /// The same, invalidated through registers.
-    ModelVtdRegisters = "model:vtd-registers": || vtd::second_on_model(Kind::Registers, Seam::Bare);
+    ModelVtdRegisters = "model:vtd-registers": |seam| vtd::second_on_model(Kind::Registers, seam);
     /// The model's VT-d in scalable mode, second stage.
-    ModelVtdScalable = "model:vtd-scalable": || vtd::second_on_model(Kind::Scalable, Seam::Bare);
+    ModelVtdScalable = "model:vtd-scalable": |seam| vtd::second_on_model(Kind::Scalable, seam);
     /// The model's VT-d in scalable mode, first stage.
-    ModelVtdFirstStage = "model:vtd-first-stage": || vtd::first_on_model(Seam::Bare);
+    ModelVtdFirstStage = "model:vtd-first-stage": |seam| vtd::first_on_model(seam);
     /// The model's AMD-Vi.
-    ModelAmd = "model:amd": || amd::on_model(amd::Kind::Plain, Seam::Bare);
+    ModelAmd = "model:amd": |seam| amd::on_model(amd::Kind::Plain, seam);
     /// The same, caching absence.
     ModelAmdCachesAbsence = "model:amd-caches-absence":
-        || amd::on_model(amd::Kind::CachesAbsence, Seam::Bare);
+        |seam| amd::on_model(amd::Kind::CachesAbsence, seam);
     /// The model's RISC-V IOMMU, first stage.
-    ModelRiscv = "model:riscv": || riscv::first_on_model(riscv::Kind::Plain, Seam::Bare);
+    ModelRiscv = "model:riscv": |seam| riscv::first_on_model(riscv::Kind::Plain, seam);
     /// The same with contexts in extended format, ranges, and entries above the leaves.
     ModelRiscvExtended = "model:riscv-extended":
-        || riscv::first_on_model(riscv::Kind::Extended, Seam::Bare);
+        |seam| riscv::first_on_model(riscv::Kind::Extended, seam);
     /// The model's RISC-V IOMMU, second stage.
-    ModelRiscvStage2 = "model:riscv-stage2": || riscv::second_on_model(riscv::Kind::Plain, Seam::Bare);
+    ModelRiscvStage2 = "model:riscv-stage2": |seam| riscv::second_on_model(riscv::Kind::Plain, seam);
     /// The same with contexts in extended format, and interrupts through MSI page tables.
     ModelRiscvInterrupts = "model:riscv-interrupts":
-        || riscv::second_on_model(riscv::Kind::Interrupts, Seam::Bare);
+        |seam| riscv::second_on_model(riscv::Kind::Interrupts, seam);
     /// The model's SMMU of a Tegra 3.
-    ModelTegra30 = "model:tegra30": || tegra::on_model(Chip::Tegra30, Seam::Bare);
+    ModelTegra30 = "model:tegra30": |seam| tegra::on_model(Chip::Tegra30, seam);
     /// The same of a Tegra 4.
-    ModelTegra114 = "model:tegra114": || tegra::on_model(Chip::Tegra114, Seam::Bare);
+    ModelTegra114 = "model:tegra114": |seam| tegra::on_model(Chip::Tegra114, seam);
     /// The same of a Tegra K1.
-    ModelTegra124 = "model:tegra124": || tegra::on_model(Chip::Tegra124, Seam::Bare);
+    ModelTegra124 = "model:tegra124": |seam| tegra::on_model(Chip::Tegra124, seam);
     /// The same of a Tegra X1.
-    ModelTegra210 = "model:tegra210": || tegra::on_model(Chip::Tegra210, Seam::Bare);
+    ModelTegra210 = "model:tegra210": |seam| tegra::on_model(Chip::Tegra210, seam);
     /// QEMU's SMMUv3.
-    QemuSmmuv3 = "qemu:smmuv3": || smmuv3::first_on_qemu(Seam::Bare);
+    QemuSmmuv3 = "qemu:smmuv3": |seam| smmuv3::first_on_qemu(seam);
     /// The same, second stage, which takes version 10.0.
-    QemuSmmuv3Stage2 = "qemu:smmuv3-stage2": || smmuv3::second_on_qemu(Seam::Bare);
+    QemuSmmuv3Stage2 = "qemu:smmuv3-stage2": |seam| smmuv3::second_on_qemu(seam);
     /// The same, with a guest's first stage on top.
-    QemuSmmuv3Nested = "qemu:smmuv3-nested": || smmuv3::nested_on_qemu(Seam::Bare);
+    QemuSmmuv3Nested = "qemu:smmuv3-nested": |seam| smmuv3::nested_on_qemu(seam);
     /// QEMU's VT-d in legacy mode, caching mode on.
-    QemuVtd = "qemu:vtd": || vtd::legacy_on_qemu(Seam::Bare);
+    QemuVtd = "qemu:vtd": |seam| vtd::legacy_on_qemu(seam);
     /// QEMU's VT-d in scalable mode, second stage.
-    QemuVtdScalable = "qemu:vtd-scalable": || vtd::scalable_on_qemu(Seam::Bare);
+    QemuVtdScalable = "qemu:vtd-scalable": |seam| vtd::scalable_on_qemu(seam);
     /// QEMU's VT-d in scalable mode, first stage.
-    QemuVtdFirstStage = "qemu:vtd-first-stage": || vtd::first_on_qemu(Seam::Bare);
+    QemuVtdFirstStage = "qemu:vtd-first-stage": |seam| vtd::first_on_qemu(seam);
     /// QEMU's AMD-Vi.
-    QemuAmd = "qemu:amd": amd::on_qemu;
+    QemuAmd = "qemu:amd": |_| amd::on_qemu();
     /// QEMU's RISC-V IOMMU as a platform device, first stage. This and the next two take version 10.0.
-    QemuRiscv = "qemu:riscv": || riscv::first_on_qemu(Iommu::Riscv);
+    QemuRiscv = "qemu:riscv": |_| riscv::first_on_qemu(Iommu::Riscv);
     /// The same as a PCI function.
-    QemuRiscvPci = "qemu:riscv-pci": || riscv::first_on_qemu(Iommu::RiscvPci);
+    QemuRiscvPci = "qemu:riscv-pci": |_| riscv::first_on_qemu(Iommu::RiscvPci);
     /// The same, second stage.
-    QemuRiscvStage2 = "qemu:riscv-stage2": riscv::second_on_qemu;
+    QemuRiscvStage2 = "qemu:riscv-stage2": |_| riscv::second_on_qemu();
     /// QEMU's virtio-iommu.
-    QemuVirtio = "qemu:virtio-iommu": virtio::on_qemu;
+    QemuVirtio = "qemu:virtio-iommu": |_| virtio::on_qemu();
 }
 
 impl BackendName {

@@ -1,14 +1,13 @@
 //! All mutants.
 
+use super::Mutant;
 use super::edits::intel;
 use super::edits::smmuv3::{
     self, ATC_INV, CFGI_CD, CFGI_STE, PRI_RESP, RESUME, SYNC, TLBI_NH_ALL, TLBI_NH_ASID,
     TLBI_NH_VA, TLBI_S2_IPA, TLBI_S12_VMALL,
 };
-use super::{Ground, Mutant};
+use crate::backend::BackendName;
 use crate::backend::seam::{Arrives, Cleans, Sabotage, Words};
-use crate::backend::smmuv3::Kind::{Mmu700, NotCoherent as SmmuNotCoherent, Plain as Smmu};
-use crate::backend::vtd::Kind;
 
 pub(super) const fn commands(edit: fn(&mut [Words])) -> Sabotage {
     Sabotage::of_commands(edit)
@@ -40,30 +39,19 @@ pub(super) const UNCLEAN: Sabotage = Sabotage {
     ..Sabotage::NONE
 };
 
-pub(super) const fn mutant(
-    ground: Ground,
-    without: &'static str,
-    sabotage: Sabotage,
-    noticed_by: &'static [&'static str],
-) -> Mutant {
-    Mutant {
-        without,
-        ground,
-        sabotage,
-        noticed_by,
-    }
-}
-
-/// Declares a list of mutants by the grounds that they run on: what is left out, how, and which scenarios
+/// Declares a list of mutants by the backends that they run on: what is left out, how, and which scenarios
 /// have to fail.
 macro_rules! mutants {
-    ($(#[$doc:meta])* $list:ident: $($ground:expr => {
+    ($(#[$doc:meta])* $list:ident: $($ground:ident => {
         $($without:literal, $sabotage:expr => $($noticed:literal)+;)+
     })+) => {
         $(#[$doc])*
-        pub const $list: &[Mutant] = &[
-            $($(mutant($ground, $without, $sabotage, &[$($noticed),+]),)+)+
-        ];
+        pub const $list: &[Mutant] = &[$($(Mutant {
+            without: $without,
+            ground: BackendName::$ground,
+            sabotage: $sabotage,
+            noticed_by: &[$($noticed),+],
+        },)+)+];
     };
 }
 pub(super) use mutants;
@@ -71,7 +59,7 @@ pub(super) use mutants;
 mutants! {
     /// Each thing that is left out, and who has to notice.
     MUTANTS:
-    Ground::Smmuv3(Smmu) => {
+    ModelSmmuv3 => {
         "the sync", commands(smmuv3::without::<SYNC>)
             => "unmapped-access-faults" "stale-until-sync" "attach-block-attach";
         "TLBI_NH_VA", commands(smmuv3::without::<TLBI_NH_VA>)
@@ -110,14 +98,14 @@ mutants! {
                "stall-room-overflows";
         "the end of refused stalls", commands(smmuv3::always_retried) => "stalls-are-refused";
     }
-    Ground::Smmuv3(Mmu700) => {
+    ModelSmmuv3Mmu700 => {
         "a sync after every 62 commands", commands(smmuv3::without_early_syncs)
             => "long-debts-are-paid";
     }
-    Ground::Smmuv3(SmmuNotCoherent) => {
+    ModelSmmuv3NotCoherent => {
         "the cleaning of lines", UNCLEAN => "mapped-access-succeeds";
     }
-    Ground::Smmuv3Stage2 => {
+    ModelSmmuv3Stage2 => {
         "the sync", commands(smmuv3::without::<SYNC>) => "stale-until-sync";
         "TLBI_S2_IPA", commands(smmuv3::without::<TLBI_S2_IPA>)
             => "unmapped-access-faults" "stale-until-sync";
@@ -132,13 +120,13 @@ mutants! {
         "blocks: leaves of the last level alone", commands(smmuv3::last_level)
             => "block-split-keeps-the-rest" "blocks-among-pages";
     }
-    Ground::Smmuv3Nested => {
+    ModelSmmuv3Nested => {
         "TLBI_NH_ALL after TLBI_S2_IPA", commands(smmuv3::without::<TLBI_NH_ALL>)
             => "unmapped-access-faults" "stale-until-sync";
         "the sync between TLBI_S2_IPA and TLBI_NH_ALL",
             commands(smmuv3::without_sync_of::<TLBI_S2_IPA>) => "unmapped-access-faults" "stale-until-sync";
     }
-    Ground::Vtd(Kind::Plain) => {
+    ModelVtd => {
         "the wait", commands(intel::without_wait)
             => "unmapped-access-faults" "stale-until-sync" "attach-block-attach";
         "IOTLB invalidations by page", commands(intel::without_pages)
@@ -162,7 +150,7 @@ mutants! {
         "masks as large as blocks", commands(intel::masks_below_blocks)
             => "block-split-keeps-the-rest" "debts-of-one-block" "blocks-among-pages";
     }
-    Ground::Vtd(Kind::Scalable) => {
+    ModelVtdScalable => {
         "masks as large as blocks", commands(intel::masks_below_blocks)
             => "block-split-keeps-the-rest" "blocks-among-pages";
         "the wait", commands(intel::without_wait) => "stale-until-sync";
@@ -176,21 +164,21 @@ mutants! {
             => "requests-are-brought-in" "requests-are-refused" "detach-answers-requests"
                "misbehaving-requests";
     }
-    Ground::Vtd(Kind::CachingMode) => {
+    ModelVtdCachingMode => {
         "invalidations after a map (caching mode)", read(intel::without_caching_mode)
             => "random-operations";
     }
-    Ground::Vtd(Kind::WriteBuffer) => {
+    ModelVtdWriteBuffer => {
         "write-buffer flushes", write(intel::without_flush) => "mapped-access-succeeds";
     }
-    Ground::Vtd(Kind::NotCoherent) => {
+    ModelVtdNotCoherent => {
         "the cleaning of lines", UNCLEAN => "mapped-access-succeeds";
     }
-    Ground::Vtd(Kind::Registers) => {
+    ModelVtdRegisters => {
         "IOTLB invalidations through registers", write(intel::without_register_pages)
             => "stale-until-sync";
     }
-    Ground::VtdFirst => {
+    ModelVtdFirstStage => {
         "PASID-based invalidations by page", commands(intel::without_pages) => "stale-until-sync";
         "walk caches, where tables were freed", commands(intel::leaves_only)
             => "freed-tables-are-forgotten";
@@ -201,18 +189,18 @@ mutants! {
         "PASID-cache invalidations", commands(intel::without_pasid_entries)
             => "attach-block-attach" "pasid-moves";
     }
-    Ground::QemuSmmuv3 => {
+    QemuSmmuv3 => {
         "TLBI_NH_VA", commands(smmuv3::without::<TLBI_NH_VA>)
             => "unmapped-access-faults" "stale-until-sync";
         "CFGI_STE", commands(smmuv3::without::<CFGI_STE>) => "pass-through-to-paging";
         "the right ASID", commands(smmuv3::wrong_asid) => "stale-until-sync";
     }
-    Ground::QemuVtd => {
+    QemuVtd => {
         "IOTLB invalidations by page", commands(intel::without_pages)
             => "unmapped-access-faults" "stale-until-sync";
         "context-cache invalidations", commands(intel::without_context) => "pass-through-to-paging";
     }
-    Ground::QemuVtdScalable => {
+    QemuVtdScalable => {
         "IOTLB invalidations by page", commands(intel::without_pages)
             => "unmapped-access-faults" "stale-until-sync";
     }

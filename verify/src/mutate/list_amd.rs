@@ -2,16 +2,14 @@
 //!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.4.
 
-use super::list::{commands, mutant, mutants};
-use super::{Ground, Mutant};
-use crate::backend::amd::Kind;
-
-const PLAIN: Ground = Ground::Amd(Kind::Plain);
+use super::Mutant;
+use super::list::{commands, mutants};
+use crate::backend::BackendName;
 
 mutants! {
     /// Each thing that is left out, and who has to notice.
     AMD_MUTANTS:
-    PLAIN => {
+    ModelAmd => {
         "COMPLETION_WAIT", commands(amd::without_wait)
             => "unmapped-access-faults" "stale-until-sync" "attach-block-attach";
         "INVALIDATE_IOMMU_PAGES of pages", commands(amd::without_pages)
@@ -35,7 +33,7 @@ mutants! {
         "walk caches, where tables were freed", commands(amd::leaves_only)
             => "freed-tables-are-forgotten";
     }
-    Ground::Amd(Kind::CachesAbsence) => {
+    ModelAmdCachesAbsence => {
         "INVALIDATE_IOMMU_PAGES of pages", commands(amd::without_pages)
             => "pass-through-to-paging" "fault-room-overflows";
     }

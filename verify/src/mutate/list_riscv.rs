@@ -3,193 +3,64 @@
 //! RISC-V IOMMU Architecture Specification, version 1.0, section "Command-Queue", and the extensions for
 //! ranges and for entries above the leaves.
 
-use super::list::{commands, mutant};
-use super::{Ground, Mutant};
-use crate::backend::riscv::Kind;
+use super::Mutant;
+use super::list::{commands, mutants};
+use crate::backend::BackendName;
 
-const PLAIN: Ground = Ground::Riscv(Kind::Plain);
-const INTERRUPTS: Ground = Ground::Riscv(Kind::Interrupts);
-const EXTENDED: Ground = Ground::Riscv(Kind::Extended);
-
-/// Each thing that is left out, and who has to notice.
-pub const RISCV_MUTANTS: &[Mutant] = &[
-    mutant(
-        PLAIN,
-        "IOFENCE.C",
-        commands(riscv::without_wait),
-        &[
-            "unmapped-access-faults",
-            "stale-until-sync",
-            "identifier-reuse-forgets",
-        ],
-    ),
-    mutant(
-        PLAIN,
-        "IOTINVAL.VMA of pages",
-        commands(riscv::without_pages),
-        &[
-            "unmapped-access-faults",
-            "stale-until-sync",
-            "random-operations",
-        ],
-    ),
-    mutant(
-        PLAIN,
-        "IOTINVAL.VMA of a tag",
-        commands(riscv::without_context),
-        &["identifier-reuse-forgets"],
-    ),
-    mutant(
-        PLAIN,
-        "IODIR.INVAL_DDT",
-        commands(riscv::without_devices),
-        &["attach-block-attach", "pass-through-to-paging"],
-    ),
-    mutant(
-        PLAIN,
-        "IODIR.INVAL_PDT",
-        commands(riscv::without_processes),
-        &["pasid-moves"],
-    ),
-    mutant(
-        PLAIN,
-        "the right PASID",
-        commands(riscv::wrong_process),
-        &["pasid-moves"],
-    ),
-    mutant(
-        PLAIN,
-        "the right device",
-        commands(riscv::wrong_device),
-        &["attach-block-attach", "pass-through-to-paging"],
-    ),
-    mutant(
-        PLAIN,
-        "the right PSCID",
-        commands(riscv::wrong_first),
-        &["stale-until-sync"],
-    ),
-    mutant(
-        PLAIN,
-        "the right page",
-        commands(riscv::wrong_page),
-        &["stale-until-sync"],
-    ),
-    mutant(
-        PLAIN,
-        "the first of several IOTINVAL.VMA",
-        commands(riscv::without_first),
-        &["one-sync-pays-for-all"],
-    ),
-    mutant(
-        PLAIN,
-        "the last of several IOTINVAL.VMA",
-        commands(riscv::without_last),
-        &["one-sync-pays-for-all"],
-    ),
-    mutant(
-        EXTENDED,
-        "the second half of each range",
-        commands(riscv::short_ranges),
-        &["ranges-are-whole"],
-    ),
-    mutant(
-        EXTENDED,
-        "blocks: ranges of a page less",
-        commands(riscv::ranges_below_blocks),
-        &["blocks-among-pages", "ranges-are-whole"],
-    ),
-    mutant(
-        EXTENDED,
-        "walk caches, where tables were freed",
-        commands(riscv::leaves_only),
-        &["freed-tables-are-forgotten"],
-    ),
-    mutant(
-        PLAIN,
-        "walk caches, where no address names them",
-        commands(riscv::a_page_of_the_context),
-        &["freed-tables-are-forgotten"],
-    ),
-    mutant(
-        Ground::RiscvStage2,
-        "IOTINVAL.GVMA of pages",
-        commands(riscv::without_guest_pages),
-        &["unmapped-access-faults", "stale-until-sync"],
-    ),
-    mutant(
-        Ground::RiscvStage2,
-        "IOTINVAL.GVMA of a tag",
-        commands(riscv::without_guest),
-        &["identifier-reuse-forgets"],
-    ),
-    mutant(
-        Ground::RiscvStage2,
-        "the right GSCID",
-        commands(riscv::wrong_second),
-        &["stale-until-sync"],
-    ),
-    mutant(
-        PLAIN,
-        "ATS.INVAL",
-        commands(riscv::without_devices_tlb),
-        &["moved-devices-forget"],
-    ),
-    mutant(
-        PLAIN,
-        "the IOFENCE.C between IOTINVAL and ATS.INVAL",
-        commands(riscv::devices_first),
-        &["moved-devices-forget"],
-    ),
-    mutant(
-        PLAIN,
-        "ATS.INVAL of what was unmapped",
-        commands(riscv::without_remote_pages),
-        &["tables-shared-by-requests"],
-    ),
-    mutant(
-        PLAIN,
-        "the right device in ATS.INVAL",
-        commands(riscv::wrong_remote),
-        &["moved-devices-forget"],
-    ),
-    mutant(
-        PLAIN,
-        "all but a page in ATS.INVAL",
-        commands(riscv::short_remote),
-        &["moved-devices-forget"],
-    ),
-    mutant(
-        PLAIN,
-        "ATS.PRGR",
-        commands(riscv::without_responses),
-        &["requests-are-brought-in"],
-    ),
-    mutant(
-        PLAIN,
-        "the right group in ATS.PRGR",
-        commands(riscv::wrong_group),
-        &["requests-are-brought-in"],
-    ),
-    mutant(
-        PLAIN,
-        "the right code in ATS.PRGR",
-        commands(riscv::wrong_code),
-        &["requests-are-refused"],
-    ),
-    mutant(
-        INTERRUPTS,
-        "IOTINVAL.GVMA of an interrupt's page",
-        commands(riscv::without_guest_pages),
-        &["remapped-interrupts-arrive", "freed-interrupts-are-refused"],
-    ),
-    mutant(
-        INTERRUPTS,
-        "the right GSCID of an interrupt's page",
-        commands(riscv::wrong_second),
-        &["freed-interrupts-are-refused"],
-    ),
-];
+mutants! {
+    /// Each thing that is left out, and who has to notice.
+    RISCV_MUTANTS:
+    ModelRiscv => {
+        "IOFENCE.C", commands(riscv::without_wait)
+            => "unmapped-access-faults" "stale-until-sync" "identifier-reuse-forgets";
+        "IOTINVAL.VMA of pages", commands(riscv::without_pages)
+            => "unmapped-access-faults" "stale-until-sync" "random-operations";
+        "IOTINVAL.VMA of a tag", commands(riscv::without_context) => "identifier-reuse-forgets";
+        "IODIR.INVAL_DDT", commands(riscv::without_devices)
+            => "attach-block-attach" "pass-through-to-paging";
+        "IODIR.INVAL_PDT", commands(riscv::without_processes) => "pasid-moves";
+        "the right PASID", commands(riscv::wrong_process) => "pasid-moves";
+        "the right device", commands(riscv::wrong_device)
+            => "attach-block-attach" "pass-through-to-paging";
+        "the right PSCID", commands(riscv::wrong_first) => "stale-until-sync";
+        "the right page", commands(riscv::wrong_page) => "stale-until-sync";
+        "the first of several IOTINVAL.VMA", commands(riscv::without_first)
+            => "one-sync-pays-for-all";
+        "the last of several IOTINVAL.VMA", commands(riscv::without_last)
+            => "one-sync-pays-for-all";
+        "walk caches, where no address names them", commands(riscv::a_page_of_the_context)
+            => "freed-tables-are-forgotten";
+        "ATS.INVAL", commands(riscv::without_devices_tlb) => "moved-devices-forget";
+        "the IOFENCE.C between IOTINVAL and ATS.INVAL", commands(riscv::devices_first)
+            => "moved-devices-forget";
+        "ATS.INVAL of what was unmapped", commands(riscv::without_remote_pages)
+            => "tables-shared-by-requests";
+        "the right device in ATS.INVAL", commands(riscv::wrong_remote) => "moved-devices-forget";
+        "all but a page in ATS.INVAL", commands(riscv::short_remote) => "moved-devices-forget";
+        "ATS.PRGR", commands(riscv::without_responses) => "requests-are-brought-in";
+        "the right group in ATS.PRGR", commands(riscv::wrong_group) => "requests-are-brought-in";
+        "the right code in ATS.PRGR", commands(riscv::wrong_code) => "requests-are-refused";
+    }
+    ModelRiscvExtended => {
+        "the second half of each range", commands(riscv::short_ranges) => "ranges-are-whole";
+        "blocks: ranges of a page less", commands(riscv::ranges_below_blocks)
+            => "blocks-among-pages" "ranges-are-whole";
+        "walk caches, where tables were freed", commands(riscv::leaves_only)
+            => "freed-tables-are-forgotten";
+    }
+    ModelRiscvStage2 => {
+        "IOTINVAL.GVMA of pages", commands(riscv::without_guest_pages)
+            => "unmapped-access-faults" "stale-until-sync";
+        "IOTINVAL.GVMA of a tag", commands(riscv::without_guest) => "identifier-reuse-forgets";
+        "the right GSCID", commands(riscv::wrong_second) => "stale-until-sync";
+    }
+    ModelRiscvInterrupts => {
+        "IOTINVAL.GVMA of an interrupt's page", commands(riscv::without_guest_pages)
+            => "remapped-interrupts-arrive" "freed-interrupts-are-refused";
+        "the right GSCID of an interrupt's page", commands(riscv::wrong_second)
+            => "freed-interrupts-are-refused";
+    }
+}
 
 /// Edits.
 mod riscv {

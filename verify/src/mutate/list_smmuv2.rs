@@ -1,10 +1,10 @@
 //! All mutants of SMMUv2's driver, whose commands are register writes.
 
+use super::Mutant;
 use super::edits::smmuv2;
-use super::list::{UNCLEAN, mutant, mutants, read, write};
-use super::{Ground, Mutant};
+use super::list::{UNCLEAN, mutants, read, write};
+use crate::backend::BackendName;
 use crate::backend::seam::Sabotage;
-use crate::backend::smmuv2::Kind;
 
 const fn bend(bend: fn(usize, u64) -> (usize, u64)) -> Sabotage {
     Sabotage {
@@ -16,7 +16,7 @@ const fn bend(bend: fn(usize, u64) -> (usize, u64)) -> Sabotage {
 mutants! {
     /// Each thing that is left out, and who has to notice.
     SMMUV2_MUTANTS:
-    Ground::Smmuv2(Kind::Plain) => {
+    ModelSmmuv2 => {
         "the sync", write(smmuv2::without_sync)
             => "unmapped-access-faults" "stale-until-sync" "attach-block-attach";
         "TLBIVAL", write(smmuv2::without_leaves) => "other-page-stays-stale" "ranges-are-whole";
@@ -29,12 +29,12 @@ mutants! {
         "walk caches, where tables were freed", bend(smmuv2::leaves_only)
             => "freed-tables-are-forgotten";
     }
-    Ground::Smmuv2(Kind::NotCoherent) => {
+    ModelSmmuv2NotCoherent => {
         "the cleaning of lines", UNCLEAN => "mapped-access-succeeds";
         "firmware's word against a register that claims coherent walks",
             read(smmuv2::claims_coherence) => "mapped-access-succeeds";
     }
-    Ground::Smmuv2(Kind::Qualcomm) => {
+    ModelSmmuv2Qcom => {
         "the wait for a bank's sync", read(smmuv2::without_wait)
             => "unmapped-access-faults" "stale-until-sync";
         "the wait for a global sync", read(smmuv2::without_global_wait) => "pass-through-to-paging";
@@ -44,7 +44,7 @@ mutants! {
         "the context bank that passes through", read(smmuv2::without_firmware)
             => "pass-through-to-paging";
     }
-    Ground::Smmuv2Stage2 => {
+    ModelSmmuv2Stage2 => {
         "TLBIIPAS2 and TLBIIPAS2L", write(smmuv2::without_second)
             => "unmapped-access-faults" "stale-until-sync";
         "TLBIVMID", write(smmuv2::without_vmid) => "identifier-reuse-forgets" "attach-block-attach";

@@ -2,10 +2,9 @@
 //!
 //! Tegra's SMMU: TLB_FLUSH and PTC_FLUSH (Tegra X1 Technical Reference Manual, chapter 17.5).
 
-use portolan_hw::tegra_smmu::Chip;
-
-use super::list::{UNCLEAN, mutant, mutants, write};
-use super::{Ground, Mutant};
+use super::Mutant;
+use super::list::{UNCLEAN, mutants, write};
+use crate::backend::BackendName;
 use crate::backend::seam::Sabotage;
 
 const UNREAD: Sabotage = Sabotage {
@@ -16,7 +15,7 @@ const UNREAD: Sabotage = Sabotage {
 mutants! {
     /// Each thing that Tegra's driver leaves out, and who has to notice.
     TEGRA_MUTANTS:
-    Ground::Tegra(Chip::Tegra210) => {
+    ModelTegra210 => {
         // Reading the fault record completes flushes as well.
         "the read that completes", UNREAD => "remapped-goes-to-the-new-page" "random-operations";
         "TLB_FLUSH of groups", write(tegra::without_groups)
@@ -35,7 +34,7 @@ mutants! {
         "PTC_FLUSH of everything", write(tegra::without_tables) => "identifier-reuse-forgets";
         "the cleaning of lines", UNCLEAN => "mapped-access-succeeds";
     }
-    Ground::Tegra(Chip::Tegra30) => {
+    ModelTegra30 => {
         "the right one of four address spaces", write(tegra::wrong_space_of_4)
             => "stale-until-sync";
     }
