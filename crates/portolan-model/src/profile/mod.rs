@@ -22,40 +22,16 @@ use thiserror::Error;
 use crate::cpus::{SharingTable, SubmissionTable};
 use crate::decode::TableFormat;
 
-const BUILTIN: [(&str, &str); 8] = [
-    (
-        "sm8150",
-        include_str!("../../../../data/machines/sm8150.toml"),
-    ),
-    (
-        "tegra210",
-        include_str!("../../../../data/machines/tegra210.toml"),
-    ),
-    (
-        "xeon-vtd",
-        include_str!("../../../../data/machines/xeon-vtd.toml"),
-    ),
-    (
-        "grace",
-        include_str!("../../../../data/machines/grace.toml"),
-    ),
-    (
-        "vtd-nested",
-        include_str!("../../../../data/machines/vtd-nested.toml"),
-    ),
-    (
-        "spr-vm",
-        include_str!("../../../../data/machines/spr-vm.toml"),
-    ),
-    (
-        "fio-vm",
-        include_str!("../../../../data/machines/fio-vm.toml"),
-    ),
-    (
-        "kunpeng920",
-        include_str!("../../../../data/machines/kunpeng920.toml"),
-    ),
-];
+/// Names of machines with the texts of their profiles.
+macro_rules! machines {
+    ($($name:literal)*) => {
+        [$(($name, include_str!(concat!("../../../../data/machines/", $name, ".toml")))),*]
+    };
+}
+
+const BUILTIN: [(&str, &str); 8] = machines!(
+    "sm8150" "tegra210" "xeon-vtd" "grace" "vtd-nested" "spr-vm" "fio-vm" "kunpeng920"
+);
 
 /// One machine.
 #[derive(Clone, Debug, PartialEq)]
