@@ -14,103 +14,68 @@ use super::Mode;
 use super::spec::{Bits, reg, reg::cap, reg::ecap};
 use crate::chassis::Present;
 
-bitflags::bitflags! {
-    /// What a unit has.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct Has: u32 {
-        /// Queued invalidation.
-        const QUEUE = 1;
-        /// Device TLBs.
-        const DEVICE_TLB = 1 << 1;
-        /// Interrupt remapping.
-        const INTERRUPT_REMAPPING = 1 << 2;
-        /// Pass-through.
-        const PASS_THROUGH = 1 << 3;
-        /// Nested translation.
-        const NESTED = 1 << 4;
-        /// Page requests.
-        const PAGE_REQUESTS = 1 << 5;
-        /// PASIDs.
-        const PASID = 1 << 6;
-        /// Scalable mode, which includes queued invalidation.
-        const SCALABLE = 1 << 7;
-        /// Second stage in scalable mode.
-        const SCALABLE_SECOND = 1 << 8;
-        /// First stage.
-        const FIRST = 1 << 9;
-        /// First stage with five levels.
-        const FIRST_FIVE = 1 << 10;
-        /// First-stage pages of 1 GiB.
-        const FIRST_1G = 1 << 11;
-        /// Second-stage pages of 2 MiB.
-        const SECOND_2M = 1 << 12;
-        /// Second-stage pages of 1 GiB.
-        const SECOND_1G = 1 << 13;
-        /// Structures are snooped, and legacy page walks.
-        const SNOOPS = 1 << 14;
-        /// Page walks in scalable mode can snoop.
-        const SCALABLE_SNOOPS = 1 << 15;
-        /// Entries that are not present are cached.
-        const CACHING_MODE = 1 << 16;
-        /// A write buffer that has to be flushed.
-        const WRITE_BUFFER = 1 << 17;
-        /// Protected memory regions.
-        const PROTECTED_MEMORY = 1 << 18;
-        /// Page-selective invalidation.
-        const PAGE_SELECTIVE = 1 << 19;
-        /// Drain of writes.
-        const DRAIN_WRITES = 1 << 20;
-        /// Drain of reads.
-        const DRAIN_READS = 1 << 21;
-        /// Setting the root table pointer invalidates all that hangs on it.
-        const ROOT_INVALIDATES = 1 << 22;
-        /// Setting the interrupt table pointer invalidates all that hangs on it.
-        const INTERRUPT_ROOT_INVALIDATES = 1 << 23;
-        /// Invalidation through registers.
-        const REGISTERS = 1 << 24;
-        /// Device-TLB invalidations name the physical function, by which they are throttled.
-        const DEVICE_TLB_THROTTLE = 1 << 25;
-        /// Page requests on their way can be drained.
-        const PAGE_REQUEST_DRAIN = 1 << 26;
-        /// Interrupt remapping for local interrupt controllers with identifiers of 32 bits.
-        const X2APIC = 1 << 27;
-    }
+/// Declares flags by their numbers, and the fields of the capability registers that say so.
+macro_rules! has {
+    (
+        cap {$($cap:ident = $cap_bit:literal: $($in_cap:ident)+ => $cap_text:literal;)*}
+        ecap {$($ecap:ident = $ecap_bit:literal: $in_ecap:ident => $ecap_text:literal;)*}
+        version {$($ver:ident = $ver_bit:literal => $ver_text:literal;)*}
+    ) => {
+        bitflags::bitflags! {
+            /// What a unit has.
+            #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+            pub struct Has: u32 {
+                $(#[doc = $cap_text] const $cap = 1 << $cap_bit;)*
+                $(#[doc = $ecap_text] const $ecap = 1 << $ecap_bit;)*
+                $(#[doc = $ver_text] const $ver = 1 << $ver_bit;)*
+            }
+        }
+
+        const CAP_FLAGS: &[(Has, Bits)] = &[$($((Has::$cap, cap::$in_cap)),+),*];
+        const ECAP_FLAGS: &[(Has, Bits)] = &[$((Has::$ecap, ecap::$in_ecap)),*];
+    };
 }
 
-/// Where the bits of the flags are.
-const CAP_FLAGS: [(Has, Bits); 13] = [
-    (Has::WRITE_BUFFER, cap::RWBF),
-    (Has::PROTECTED_MEMORY, cap::PLMR),
-    (Has::PROTECTED_MEMORY, cap::PHMR),
-    (Has::CACHING_MODE, cap::CM),
-    (Has::PAGE_SELECTIVE, cap::PSI),
-    (Has::DRAIN_WRITES, cap::DWD),
-    (Has::DRAIN_READS, cap::DRD),
-    (Has::FIRST_1G, cap::FS1GP),
-    (Has::FIRST_FIVE, cap::FS5LP),
-    (Has::INTERRUPT_ROOT_INVALIDATES, cap::ESIRTPS),
-    (Has::ROOT_INVALIDATES, cap::ESRTPS),
-    (Has::SECOND_2M, cap::SS2M),
-    (Has::SECOND_1G, cap::SS1G),
-];
-
-const ECAP_FLAGS: [(Has, Bits); 15] = [
-    (Has::SNOOPS, ecap::C),
-    (Has::QUEUE, ecap::QI),
-    (Has::DEVICE_TLB, ecap::DT),
-    (Has::INTERRUPT_REMAPPING, ecap::IR),
-    (Has::X2APIC, ecap::EIM),
-    (Has::PASS_THROUGH, ecap::PT),
-    (Has::NESTED, ecap::NEST),
-    (Has::PAGE_REQUESTS, ecap::PRS),
-    (Has::PASID, ecap::PASID),
-    (Has::SCALABLE, ecap::SMTS),
-    (Has::SCALABLE_SECOND, ecap::SSTS),
-    (Has::FIRST, ecap::FSTS),
-    (Has::SCALABLE_SNOOPS, ecap::SMPWC),
-    (Has::DEVICE_TLB_THROTTLE, ecap::DIT),
-    (Has::PAGE_REQUEST_DRAIN, ecap::PDS),
-];
+has! {
+    cap {
+        FIRST_FIVE = 10: FS5LP => "First stage with five levels.";
+        FIRST_1G = 11: FS1GP => "First-stage pages of 1 GiB.";
+        SECOND_2M = 12: SS2M => "Second-stage pages of 2 MiB.";
+        SECOND_1G = 13: SS1G => "Second-stage pages of 1 GiB.";
+        CACHING_MODE = 16: CM => "Entries that are not present are cached.";
+        WRITE_BUFFER = 17: RWBF => "A write buffer that has to be flushed.";
+        PROTECTED_MEMORY = 18: PLMR PHMR => "Protected memory regions.";
+        PAGE_SELECTIVE = 19: PSI => "Page-selective invalidation.";
+        DRAIN_WRITES = 20: DWD => "Drain of writes.";
+        DRAIN_READS = 21: DRD => "Drain of reads.";
+        ROOT_INVALIDATES = 22: ESRTPS
+            => "Setting the root table pointer invalidates all that hangs on it.";
+        INTERRUPT_ROOT_INVALIDATES = 23: ESIRTPS
+            => "Setting the interrupt table pointer invalidates all that hangs on it.";
+    }
+    ecap {
+        QUEUE = 0: QI => "Queued invalidation.";
+        DEVICE_TLB = 1: DT => "Device TLBs.";
+        INTERRUPT_REMAPPING = 2: IR => "Interrupt remapping.";
+        PASS_THROUGH = 3: PT => "Pass-through.";
+        NESTED = 4: NEST => "Nested translation.";
+        PAGE_REQUESTS = 5: PRS => "Page requests.";
+        PASID = 6: PASID => "PASIDs.";
+        SCALABLE = 7: SMTS => "Scalable mode, which includes queued invalidation.";
+        SCALABLE_SECOND = 8: SSTS => "Second stage in scalable mode.";
+        FIRST = 9: FSTS => "First stage.";
+        SNOOPS = 14: C => "Structures are snooped, and legacy page walks.";
+        SCALABLE_SNOOPS = 15: SMPWC => "Page walks in scalable mode can snoop.";
+        DEVICE_TLB_THROTTLE = 25: DIT
+            => "Device-TLB invalidations name the physical function, by which they are throttled.";
+        PAGE_REQUEST_DRAIN = 26: PDS => "Page requests on their way can be drained.";
+        X2APIC = 27: EIM
+            => "Interrupt remapping for local interrupt controllers with identifiers of 32 bits.";
+    }
+    version {
+        REGISTERS = 24 => "Invalidation through registers.";
+    }
+}
 
 /// End of the registers at fixed places, which those at discovered ones may not overlap.
 const FIXED_END: usize = 0xf0;
@@ -303,10 +268,10 @@ impl Features {
 
 fn flags(cap_word: u64, ecap_word: u64) -> Has {
     let mut has = Has::REGISTERS;
-    for (flag, bit) in CAP_FLAGS {
+    for &(flag, bit) in CAP_FLAGS {
         has.set(flag, has.contains(flag) || bit.of(cap_word) != 0);
     }
-    for (flag, bit) in ECAP_FLAGS {
+    for &(flag, bit) in ECAP_FLAGS {
         has.set(flag, bit.of(ecap_word) != 0);
     }
     // Scalable mode hangs on the queue (6.5), and the rest of it on scalable mode.
