@@ -12,53 +12,47 @@ use portolan::table::format::{
 };
 use portolan_model::decode::TableFormat;
 
-/// A format with a granule or a number of levels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum FormatName {
-    /// VMSAv8-64 stage 1, 4 KiB, 48-bit input.
-    Armv8S1Granule4K,
-    /// VMSAv8-64 stage 1, 16 KiB, 47-bit input.
-    Armv8S1Granule16K,
-    /// VMSAv8-64 stage 1, 64 KiB, 52-bit input and output.
-    Armv8S1Granule64K,
-    /// VMSAv8-64 stage 2, 4 KiB, 39-bit input.
-    Armv8S2Granule4K,
-    /// VMSAv8-64 stage 2, 16 KiB, 48-bit input.
-    Armv8S2Granule16K,
-    /// VMSAv8-64 stage 2, 64 KiB, 42-bit input, two levels.
-    Armv8S2Granule64K,
-    /// VT-d second stage, 3 levels.
-    VtdSs3,
-    /// VT-d second stage, 4 levels.
-    VtdSs4,
-    /// VT-d second stage, 5 levels.
-    VtdSs5,
-    /// VT-d first stage, 4 levels.
-    VtdFs4,
-    /// VT-d first stage, 5 levels.
-    VtdFs5,
-    /// AMD-Vi version 1, 3 levels.
-    AmdV1Levels3,
-    /// AMD-Vi version 1, 4 levels.
-    AmdV1Levels4,
-    /// Tegra SMMU with 34-bit memory addresses.
-    Tegra,
-    /// RISC-V Sv39.
-    RiscvSv39,
-    /// RISC-V Sv48.
-    RiscvSv48,
-    /// RISC-V Sv57.
-    RiscvSv57,
-    /// RISC-V second stage, Sv39x4.
-    RiscvSv39x4,
-    /// RISC-V second stage, Sv48x4.
-    RiscvSv48x4,
-    /// RISC-V second stage, Sv57x4.
-    RiscvSv57x4,
-    /// RISC-V Sv39 with leaves of 64 KiB.
-    RiscvSv39Napot,
-    /// RISC-V second stage, Sv48x4, with leaves of 64 KiB.
-    RiscvSv48x4Napot,
+macro_rules! formats {
+    ($($name:ident = $text:literal => $what:literal;)*) => {
+        /// A format with a granule or a number of levels.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum FormatName {$(#[doc = $what] $name),*}
+
+        impl FormatName {
+            /// Every one.
+            pub const ALL: [Self; [$($text),*].len()] = [$(Self::$name),*];
+
+            /// The name, as it is written on a command line.
+            pub const fn as_str(self) -> &'static str {
+                match self {$(Self::$name => $text),*}
+            }
+        }
+    };
+}
+
+formats! {
+    Armv8S1Granule4K = "armv8-s1-4k" => "VMSAv8-64 stage 1, 4 KiB, 48-bit input.";
+    Armv8S1Granule16K = "armv8-s1-16k" => "VMSAv8-64 stage 1, 16 KiB, 47-bit input.";
+    Armv8S1Granule64K = "armv8-s1-64k" => "VMSAv8-64 stage 1, 64 KiB, 52-bit input and output.";
+    Armv8S2Granule4K = "armv8-s2-4k" => "VMSAv8-64 stage 2, 4 KiB, 39-bit input.";
+    Armv8S2Granule16K = "armv8-s2-16k" => "VMSAv8-64 stage 2, 16 KiB, 48-bit input.";
+    Armv8S2Granule64K = "armv8-s2-64k" => "VMSAv8-64 stage 2, 64 KiB, 42-bit input, two levels.";
+    VtdSs3 = "vtd-ss-3" => "VT-d second stage, 3 levels.";
+    VtdSs4 = "vtd-ss-4" => "VT-d second stage, 4 levels.";
+    VtdSs5 = "vtd-ss-5" => "VT-d second stage, 5 levels.";
+    VtdFs4 = "vtd-fs-4" => "VT-d first stage, 4 levels.";
+    VtdFs5 = "vtd-fs-5" => "VT-d first stage, 5 levels.";
+    AmdV1Levels3 = "amd-v1-3" => "AMD-Vi version 1, 3 levels.";
+    AmdV1Levels4 = "amd-v1-4" => "AMD-Vi version 1, 4 levels.";
+    Tegra = "tegra" => "Tegra SMMU with 34-bit memory addresses.";
+    RiscvSv39 = "riscv-sv39" => "RISC-V Sv39.";
+    RiscvSv48 = "riscv-sv48" => "RISC-V Sv48.";
+    RiscvSv57 = "riscv-sv57" => "RISC-V Sv57.";
+    RiscvSv39x4 = "riscv-sv39x4" => "RISC-V second stage, Sv39x4.";
+    RiscvSv48x4 = "riscv-sv48x4" => "RISC-V second stage, Sv48x4.";
+    RiscvSv57x4 = "riscv-sv57x4" => "RISC-V second stage, Sv57x4.";
+    RiscvSv39Napot = "riscv-sv39-napot" => "RISC-V Sv39 with leaves of 64 KiB.";
+    RiscvSv48x4Napot = "riscv-sv48x4-napot" => "RISC-V second stage, Sv48x4, with leaves of 64 KiB.";
 }
 
 /// What is done with a format whose type is known.
@@ -71,60 +65,6 @@ pub trait Visitor {
 }
 
 impl FormatName {
-    /// Every one.
-    pub const ALL: [Self; 22] = [
-        Self::Armv8S1Granule4K,
-        Self::Armv8S1Granule16K,
-        Self::Armv8S1Granule64K,
-        Self::Armv8S2Granule4K,
-        Self::Armv8S2Granule16K,
-        Self::Armv8S2Granule64K,
-        Self::VtdSs3,
-        Self::VtdSs4,
-        Self::VtdSs5,
-        Self::VtdFs4,
-        Self::VtdFs5,
-        Self::AmdV1Levels3,
-        Self::AmdV1Levels4,
-        Self::Tegra,
-        Self::RiscvSv39,
-        Self::RiscvSv48,
-        Self::RiscvSv57,
-        Self::RiscvSv39x4,
-        Self::RiscvSv48x4,
-        Self::RiscvSv57x4,
-        Self::RiscvSv39Napot,
-        Self::RiscvSv48x4Napot,
-    ];
-
-    /// The name, as it is written on a command line.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Armv8S1Granule4K => "armv8-s1-4k",
-            Self::Armv8S1Granule16K => "armv8-s1-16k",
-            Self::Armv8S1Granule64K => "armv8-s1-64k",
-            Self::Armv8S2Granule4K => "armv8-s2-4k",
-            Self::Armv8S2Granule16K => "armv8-s2-16k",
-            Self::Armv8S2Granule64K => "armv8-s2-64k",
-            Self::VtdSs3 => "vtd-ss-3",
-            Self::VtdSs4 => "vtd-ss-4",
-            Self::VtdSs5 => "vtd-ss-5",
-            Self::VtdFs4 => "vtd-fs-4",
-            Self::VtdFs5 => "vtd-fs-5",
-            Self::AmdV1Levels3 => "amd-v1-3",
-            Self::AmdV1Levels4 => "amd-v1-4",
-            Self::Tegra => "tegra",
-            Self::RiscvSv39 => "riscv-sv39",
-            Self::RiscvSv48 => "riscv-sv48",
-            Self::RiscvSv57 => "riscv-sv57",
-            Self::RiscvSv39x4 => "riscv-sv39x4",
-            Self::RiscvSv48x4 => "riscv-sv48x4",
-            Self::RiscvSv57x4 => "riscv-sv57x4",
-            Self::RiscvSv39Napot => "riscv-sv39-napot",
-            Self::RiscvSv48x4Napot => "riscv-sv48x4-napot",
-        }
-    }
-
     /// Whether the architecture knows break-before-make.
     pub const fn may_need_break(self) -> bool {
         use FormatName as N;
