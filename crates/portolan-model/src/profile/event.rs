@@ -9,104 +9,53 @@ use thiserror::Error;
 use super::ProfileError;
 use super::sense::LONGEST_NS;
 
-/// What can happen and takes time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Event {
-    /// CPU: a call that maps, whatever it maps.
-    MapCall,
-    /// CPU: a call that unmaps less than a whole table.
-    UnmapCall,
-    /// CPU: a call that takes whole tables out of the tree, in place of [`Event::UnmapCall`].
-    UnmapCallTables,
-    /// CPU: one page of a mapper that goes page by page.
-    MapPage,
-    /// CPU: one entry written in a run.
-    PteWrite,
-    /// CPU: one leaf entry unmapped.
-    UnmapPage,
-    /// CPU: one table taken out of the tree and freed.
-    TableFree,
-    /// IOMMU: one by-page invalidation.
-    CmdPage,
-    /// IOMMU: one by-page invalidation that follows a map, where that costs another amount than
-    /// [`Event::CmdPage`].
-    CmdPageAfterMap,
-    /// IOMMU: one by-range invalidation.
-    CmdRange,
-    /// IOMMU: one invalidation of a context, or of the configuration that points at it.
-    CmdContext,
-    /// IOMMU: one invalidation of everything.
-    CmdGlobal,
-    /// IOMMU: waiting until queued invalidations have completed.
-    Sync,
-    /// CPU: one exit to a hypervisor, for a register that it plays: the way there and back, and what it
-    /// does meanwhile. What is submitted at a time rings one doorbell.
-    Exit,
-    /// CPU: one cache line written back to memory.
-    CleanLine,
-    /// Device: one step of a table walk that no cache answers.
-    IotlbMissStep,
-    /// Device and CPU: one I/O page fault, from the refused access to the access that goes through.
-    FaultCall,
-    /// CPU: one page that a fault populates and maps.
-    FaultPage,
-    /// CPU: bounce slots for one copy taken and given back.
-    CopyCall,
-    /// CPU: one byte copied to or from bounce slots.
-    CopyByte,
+macro_rules! events {
+    ($($(#[$doc:meta])* $event:ident = $name:literal $(=> $what:literal)?;)*) => {
+        /// What can happen and takes time.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Event {$($(#[$doc])* $(#[doc = $what])? $event),*}
+
+        impl Event {
+            /// All events, in the order of their declaration.
+            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$event),*];
+
+            /// The name in profiles and reports.
+            pub const fn name(self) -> &'static str {
+                match self {$(Self::$event => $name),*}
+            }
+        }
+    };
 }
 
-impl Event {
-    /// All events, in the order of their declaration.
-    pub const ALL: [Self; 20] = [
-        Self::MapCall,
-        Self::UnmapCall,
-        Self::UnmapCallTables,
-        Self::MapPage,
-        Self::PteWrite,
-        Self::UnmapPage,
-        Self::TableFree,
-        Self::CmdPage,
-        Self::CmdPageAfterMap,
-        Self::CmdRange,
-        Self::CmdContext,
-        Self::CmdGlobal,
-        Self::Sync,
-        Self::Exit,
-        Self::CleanLine,
-        Self::IotlbMissStep,
-        Self::FaultCall,
-        Self::FaultPage,
-        Self::CopyCall,
-        Self::CopyByte,
-    ];
-
-    /// The name in profiles and reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::MapCall => "map_call",
-            Self::UnmapCall => "unmap_call",
-            Self::UnmapCallTables => "unmap_call_tables",
-            Self::MapPage => "map_page",
-            Self::PteWrite => "pte_write",
-            Self::UnmapPage => "unmap_page",
-            Self::TableFree => "table_free",
-            Self::CmdPage => "cmd_page",
-            Self::CmdPageAfterMap => "cmd_page_after_map",
-            Self::CmdRange => "cmd_range",
-            Self::CmdContext => "cmd_context",
-            Self::CmdGlobal => "cmd_global",
-            Self::Sync => "sync",
-            Self::Exit => "exit",
-            Self::CleanLine => "clean_line",
-            Self::IotlbMissStep => "iotlb_miss_step",
-            Self::FaultCall => "fault_call",
-            Self::FaultPage => "fault_page",
-            Self::CopyCall => "copy_call",
-            Self::CopyByte => "copy_byte",
-        }
-    }
+events! {
+    MapCall = "map_call" => "CPU: a call that maps, whatever it maps.";
+    UnmapCall = "unmap_call" => "CPU: a call that unmaps less than a whole table.";
+    /// CPU: a call that takes whole tables out of the tree, in place of [`Event::UnmapCall`].
+    UnmapCallTables = "unmap_call_tables";
+    MapPage = "map_page" => "CPU: one page of a mapper that goes page by page.";
+    PteWrite = "pte_write" => "CPU: one entry written in a run.";
+    UnmapPage = "unmap_page" => "CPU: one leaf entry unmapped.";
+    TableFree = "table_free" => "CPU: one table taken out of the tree and freed.";
+    CmdPage = "cmd_page" => "IOMMU: one by-page invalidation.";
+    /// IOMMU: one by-page invalidation that follows a map, where that costs another amount than
+    /// [`Event::CmdPage`].
+    CmdPageAfterMap = "cmd_page_after_map";
+    CmdRange = "cmd_range" => "IOMMU: one by-range invalidation.";
+    /// IOMMU: one invalidation of a context, or of the configuration that points at it.
+    CmdContext = "cmd_context";
+    CmdGlobal = "cmd_global" => "IOMMU: one invalidation of everything.";
+    Sync = "sync" => "IOMMU: waiting until queued invalidations have completed.";
+    /// CPU: one exit to a hypervisor, for a register that it plays: the way there and back, and what it
+    /// does meanwhile. What is submitted at a time rings one doorbell.
+    Exit = "exit";
+    CleanLine = "clean_line" => "CPU: one cache line written back to memory.";
+    IotlbMissStep = "iotlb_miss_step" => "Device: one step of a table walk that no cache answers.";
+    /// Device and CPU: one I/O page fault, from the refused access to the access that goes through.
+    FaultCall = "fault_call";
+    FaultPage = "fault_page" => "CPU: one page that a fault populates and maps.";
+    CopyCall = "copy_call" => "CPU: bounce slots for one copy taken and given back.";
+    CopyByte = "copy_byte" => "CPU: one byte copied to or from bounce slots.";
 }
 
 impl fmt::Display for Event {
