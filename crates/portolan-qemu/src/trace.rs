@@ -191,14 +191,14 @@ fn key_of(line: &str) -> Option<String> {
     Some(kind.map_or_else(|| name.to_owned(), |kind| format!("{name} {kind}")))
 }
 
+/// Declares kinds of lines: their keys behind a common beginning, and what is counted by each.
 macro_rules! kinds {
-    ($(#[$doc:meta])* $name:ident { $($(#[$of:meta])* $kind:ident = $key:literal,)* }) => {
+    ($(#[$doc:meta])* $name:ident: $begin:literal {
+        $($kind:ident = $key:literal => $what:literal;)*
+    }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum $name {$(
-            $(#[$of])*
-            $kind,
-        )*}
+        pub enum $name {$(#[doc = $what] $kind),*}
 
         impl $name {
             /// All of them.
@@ -206,7 +206,7 @@ macro_rules! kinds {
 
             /// The key under which they are counted.
             pub const fn key(self) -> &'static str {
-                match self {$(Self::$kind => $key,)*}
+                match self {$(Self::$kind => concat!($begin, $key),)*}
             }
         }
     };
@@ -214,147 +214,92 @@ macro_rules! kinds {
 
 kinds! {
     /// VT-d's descriptor types, as far as QEMU traces them: it does not those for the PASID cache.
-    VtdDescriptor {
-        /// Context cache.
-        ContextCache = "vtd_inv_desc context-cache",
-        /// IOTLB.
-        Iotlb = "vtd_inv_desc iotlb",
-        /// Device TLB.
-        DeviceIotlb = "vtd_inv_desc device",
-        /// Interrupt entry cache.
-        InterruptEntry = "vtd_inv_desc iec",
-        /// PASID-based IOTLB; 10.0 traces it, 7.2 does not.
-        PasidIotlb = "vtd_inv_desc p-iotlb",
-        /// Wait.
-        Wait = "vtd_inv_desc wait",
+    VtdDescriptor: "vtd_inv_desc " {
+        ContextCache = "context-cache" => "Context cache.";
+        Iotlb = "iotlb" => "IOTLB.";
+        DeviceIotlb = "device" => "Device TLB.";
+        InterruptEntry = "iec" => "Interrupt entry cache.";
+        PasidIotlb = "p-iotlb" => "PASID-based IOTLB; 10.0 traces it, 7.2 does not.";
+        Wait = "wait" => "Wait.";
     }
 }
 
 kinds! {
     /// What VT-d's descriptors ask for, by granularity.
-    VtdInvalidation {
-        /// All of the context cache.
-        ContextGlobal = "vtd_inv_desc_cc_global",
-        /// The context entries of a domain.
-        ContextDomain = "vtd_inv_desc_cc_domain",
-        /// The context entries of some devices.
-        ContextDevices = "vtd_inv_desc_cc_devices",
-        /// All of the IOTLB.
-        IotlbGlobal = "vtd_inv_desc_iotlb_global",
-        /// A domain's IOTLB entries.
-        IotlbDomain = "vtd_inv_desc_iotlb_domain",
-        /// Pages of a domain.
-        IotlbPages = "vtd_inv_desc_iotlb_pages",
-        /// A wait that writes to memory.
-        WaitWrite = "vtd_inv_desc_wait_sw",
-        /// A wait that interrupts.
-        WaitInterrupt = "vtd_inv_desc_wait_irq",
+    VtdInvalidation: "vtd_inv_desc_" {
+        ContextGlobal = "cc_global" => "All of the context cache.";
+        ContextDomain = "cc_domain" => "The context entries of a domain.";
+        ContextDevices = "cc_devices" => "The context entries of some devices.";
+        IotlbGlobal = "iotlb_global" => "All of the IOTLB.";
+        IotlbDomain = "iotlb_domain" => "A domain's IOTLB entries.";
+        IotlbPages = "iotlb_pages" => "Pages of a domain.";
+        WaitWrite = "wait_sw" => "A wait that writes to memory.";
+        WaitInterrupt = "wait_irq" => "A wait that interrupts.";
     }
 }
 
 kinds! {
     /// SMMUv3's commands.
-    SmmuCommand {
-        /// CMD_PREFETCH_CONFIG.
-        PrefetchConfig = "smmuv3_cmdq_opcode SMMU_CMD_PREFETCH_CONFIG",
-        /// CMD_PREFETCH_ADDR.
-        PrefetchAddr = "smmuv3_cmdq_opcode SMMU_CMD_PREFETCH_ADDR",
-        /// CMD_CFGI_STE.
-        CfgiSte = "smmuv3_cmdq_opcode SMMU_CMD_CFGI_STE",
-        /// CMD_CFGI_STE_RANGE, which CMD_CFGI_ALL is a case of.
-        CfgiSteRange = "smmuv3_cmdq_opcode SMMU_CMD_CFGI_STE_RANGE",
-        /// CMD_CFGI_CD.
-        CfgiCd = "smmuv3_cmdq_opcode SMMU_CMD_CFGI_CD",
-        /// CMD_CFGI_CD_ALL.
-        CfgiCdAll = "smmuv3_cmdq_opcode SMMU_CMD_CFGI_CD_ALL",
-        /// CMD_TLBI_NH_ALL.
-        TlbiNhAll = "smmuv3_cmdq_opcode SMMU_CMD_TLBI_NH_ALL",
-        /// CMD_TLBI_NH_ASID.
-        TlbiNhAsid = "smmuv3_cmdq_opcode SMMU_CMD_TLBI_NH_ASID",
-        /// CMD_TLBI_NH_VA.
-        TlbiNhVa = "smmuv3_cmdq_opcode SMMU_CMD_TLBI_NH_VA",
-        /// CMD_TLBI_NH_VAA.
-        TlbiNhVaa = "smmuv3_cmdq_opcode SMMU_CMD_TLBI_NH_VAA",
-        /// CMD_TLBI_EL2_ALL.
-        TlbiEl2All = "smmuv3_cmdq_opcode SMMU_CMD_TLBI_EL2_ALL",
-        /// CMD_TLBI_EL2_ASID.
-        TlbiEl2Asid = "smmuv3_cmdq_opcode SMMU_CMD_TLBI_EL2_ASID",
-        /// CMD_TLBI_EL2_VA.
-        TlbiEl2Va = "smmuv3_cmdq_opcode SMMU_CMD_TLBI_EL2_VA",
-        /// CMD_TLBI_EL2_VAA.
-        TlbiEl2Vaa = "smmuv3_cmdq_opcode SMMU_CMD_TLBI_EL2_VAA",
-        /// CMD_TLBI_S12_VMALL.
-        TlbiS12Vmall = "smmuv3_cmdq_opcode SMMU_CMD_TLBI_S12_VMALL",
-        /// CMD_TLBI_S2_IPA.
-        TlbiS2Ipa = "smmuv3_cmdq_opcode SMMU_CMD_TLBI_S2_IPA",
-        /// CMD_TLBI_NSNH_ALL.
-        TlbiNsnhAll = "smmuv3_cmdq_opcode SMMU_CMD_TLBI_NSNH_ALL",
-        /// CMD_ATC_INV.
-        AtcInv = "smmuv3_cmdq_opcode SMMU_CMD_ATC_INV",
-        /// CMD_PRI_RESP.
-        PriResp = "smmuv3_cmdq_opcode SMMU_CMD_PRI_RESP",
-        /// CMD_RESUME.
-        Resume = "smmuv3_cmdq_opcode SMMU_CMD_RESUME",
-        /// CMD_STALL_TERM.
-        StallTerm = "smmuv3_cmdq_opcode SMMU_CMD_STALL_TERM",
-        /// CMD_SYNC.
-        Sync = "smmuv3_cmdq_opcode SMMU_CMD_SYNC",
+    SmmuCommand: "smmuv3_cmdq_opcode SMMU_CMD_" {
+        PrefetchConfig = "PREFETCH_CONFIG" => "CMD_PREFETCH_CONFIG.";
+        PrefetchAddr = "PREFETCH_ADDR" => "CMD_PREFETCH_ADDR.";
+        CfgiSte = "CFGI_STE" => "CMD_CFGI_STE.";
+        CfgiSteRange = "CFGI_STE_RANGE" => "CMD_CFGI_STE_RANGE, which CMD_CFGI_ALL is a case of.";
+        CfgiCd = "CFGI_CD" => "CMD_CFGI_CD.";
+        CfgiCdAll = "CFGI_CD_ALL" => "CMD_CFGI_CD_ALL.";
+        TlbiNhAll = "TLBI_NH_ALL" => "CMD_TLBI_NH_ALL.";
+        TlbiNhAsid = "TLBI_NH_ASID" => "CMD_TLBI_NH_ASID.";
+        TlbiNhVa = "TLBI_NH_VA" => "CMD_TLBI_NH_VA.";
+        TlbiNhVaa = "TLBI_NH_VAA" => "CMD_TLBI_NH_VAA.";
+        TlbiEl2All = "TLBI_EL2_ALL" => "CMD_TLBI_EL2_ALL.";
+        TlbiEl2Asid = "TLBI_EL2_ASID" => "CMD_TLBI_EL2_ASID.";
+        TlbiEl2Va = "TLBI_EL2_VA" => "CMD_TLBI_EL2_VA.";
+        TlbiEl2Vaa = "TLBI_EL2_VAA" => "CMD_TLBI_EL2_VAA.";
+        TlbiS12Vmall = "TLBI_S12_VMALL" => "CMD_TLBI_S12_VMALL.";
+        TlbiS2Ipa = "TLBI_S2_IPA" => "CMD_TLBI_S2_IPA.";
+        TlbiNsnhAll = "TLBI_NSNH_ALL" => "CMD_TLBI_NSNH_ALL.";
+        AtcInv = "ATC_INV" => "CMD_ATC_INV.";
+        PriResp = "PRI_RESP" => "CMD_PRI_RESP.";
+        Resume = "RESUME" => "CMD_RESUME.";
+        StallTerm = "STALL_TERM" => "CMD_STALL_TERM.";
+        Sync = "SYNC" => "CMD_SYNC.";
     }
 }
 
 kinds! {
     /// virtio-iommu's requests.
-    VirtioRequest {
-        /// ATTACH.
-        Attach = "virtio_iommu_attach",
-        /// DETACH.
-        Detach = "virtio_iommu_detach",
-        /// MAP.
-        Map = "virtio_iommu_map",
-        /// UNMAP.
-        Unmap = "virtio_iommu_unmap",
+    VirtioRequest: "virtio_iommu_" {
+        Attach = "attach" => "ATTACH.";
+        Detach = "detach" => "DETACH.";
+        Map = "map" => "MAP.";
+        Unmap = "unmap" => "UNMAP.";
     }
 }
 
 kinds! {
     /// AMD-Vi's commands.
-    AmdCommand {
-        /// COMPLETION_WAIT.
-        CompletionWait = "amdvi_completion_wait",
-        /// INVALIDATE_DEVTAB_ENTRY.
-        DeviceTableEntry = "amdvi_devtab_inval",
-        /// INVALIDATE_IOMMU_PAGES.
-        Pages = "amdvi_pages_inval",
-        /// INVALIDATE_IOTLB_PAGES.
-        Iotlb = "amdvi_iotlb_inval",
-        /// INVALIDATE_INTERRUPT_TABLE.
-        InterruptTable = "amdvi_intr_inval",
-        /// PREFETCH_IOMMU_PAGES.
-        Prefetch = "amdvi_prefetch_pages",
-        /// COMPLETE_PPR_REQUEST.
-        CompletePageRequest = "amdvi_ppr_exec",
-        /// INVALIDATE_IOMMU_ALL.
-        All = "amdvi_all_inval",
+    AmdCommand: "amdvi_" {
+        CompletionWait = "completion_wait" => "COMPLETION_WAIT.";
+        DeviceTableEntry = "devtab_inval" => "INVALIDATE_DEVTAB_ENTRY.";
+        Pages = "pages_inval" => "INVALIDATE_IOMMU_PAGES.";
+        Iotlb = "iotlb_inval" => "INVALIDATE_IOTLB_PAGES.";
+        InterruptTable = "intr_inval" => "INVALIDATE_INTERRUPT_TABLE.";
+        Prefetch = "prefetch_pages" => "PREFETCH_IOMMU_PAGES.";
+        CompletePageRequest = "ppr_exec" => "COMPLETE_PPR_REQUEST.";
+        All = "all_inval" => "INVALIDATE_IOMMU_ALL.";
     }
 }
 
 kinds! {
     /// The RISC-V IOMMU's commands.
-    RiscvCommand {
-        /// IOTINVAL.VMA.
-        InvalVma = "riscv_iommu_cmd 1.0",
-        /// IOTINVAL.GVMA.
-        InvalGvma = "riscv_iommu_cmd 1.1",
-        /// IOFENCE.C.
-        Fence = "riscv_iommu_cmd 2.0",
-        /// IODIR.INVAL_DDT.
-        InvalDdt = "riscv_iommu_cmd 3.0",
-        /// IODIR.INVAL_PDT.
-        InvalPdt = "riscv_iommu_cmd 3.1",
-        /// ATS.INVAL.
-        AtsInval = "riscv_iommu_cmd 4.0",
-        /// ATS.PRGR.
-        AtsPrgr = "riscv_iommu_cmd 4.1",
+    RiscvCommand: "riscv_iommu_cmd " {
+        InvalVma = "1.0" => "IOTINVAL.VMA.";
+        InvalGvma = "1.1" => "IOTINVAL.GVMA.";
+        Fence = "2.0" => "IOFENCE.C.";
+        InvalDdt = "3.0" => "IODIR.INVAL_DDT.";
+        InvalPdt = "3.1" => "IODIR.INVAL_PDT.";
+        AtsInval = "4.0" => "ATS.INVAL.";
+        AtsPrgr = "4.1" => "ATS.PRGR.";
     }
 }
 
