@@ -35,7 +35,7 @@ pub struct Access {
 
 /// A unit of the model that devices can be behind.
 pub trait Behind {
-    /// See [`crate::conformance::Machine::BASE`].
+    /// See [`crate::conformance::Host::BASE`].
     const BASE: Iova = HIGH_BASE;
     /// Width of table entries.
     type Word: Word;

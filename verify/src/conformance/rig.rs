@@ -157,7 +157,7 @@ impl<U, D, H> Rig<U, D, H> {
 /// A machine as scenarios take it: the three types of a [`Rig`].
 pub trait Machine: Deref<Target = Rig<Self::Iommu, Self::Domain, Self::Host>> {
     /// An address space of the unit.
-    type Domain: Domain + Send + Sync + 'static;
+    type Domain: Domain + 'static;
     /// The unit's driver.
     type Iommu: Attach<Self::Domain>;
     /// The machine around it.
@@ -167,12 +167,7 @@ pub trait Machine: Deref<Target = Rig<Self::Iommu, Self::Domain, Self::Host>> {
     const BASE: Iova = Self::Host::BASE;
 }
 
-impl<U, D, H> Machine for Box<Rig<U, D, H>>
-where
-    U: Attach<D>,
-    D: Domain + Send + Sync + 'static,
-    H: Host,
-{
+impl<U: Attach<D>, D: Domain + 'static, H: Host> Machine for Box<Rig<U, D, H>> {
     type Domain = D;
     type Iommu = U;
     type Host = H;

@@ -77,7 +77,7 @@ impl<D: Domain> OnDemand<D> {
     }
 }
 
-impl<D: Domain + Send + Sync> Handler for OnDemand<D> {
+impl<D: Domain> Handler for OnDemand<D> {
     fn handle(&self, group: &Group<'_>) -> Response {
         let pages = group.requests().iter();
         let brought = pages.map(|request| self.bring(request.page(PageSize::SIZE_4K)));

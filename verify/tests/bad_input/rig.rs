@@ -80,8 +80,8 @@ units! {
 }
 
 /// Registers that a driver takes.
-pub trait Regs: Mmio + Send + Sync + 'static {}
-impl<R: Mmio + Send + Sync + 'static> Regs for R {}
+pub trait Regs: Mmio + 'static {}
+impl<R: Mmio + 'static> Regs for R {}
 
 /// A clock that a driver takes.
 pub trait Time: Cpus {}

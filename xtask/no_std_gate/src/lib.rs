@@ -54,7 +54,10 @@ impl InvalidationQueue for Counter {
     }
 }
 
-const CAPABILITIES: Capabilities = Capabilities { range: RangeForm::PowerOfTwo { max_lg2_pages: 18 }, ..Capabilities::new(PageSize::SIZE_4K) };
+const CAPABILITIES: Capabilities = Capabilities {
+    range: RangeForm::PowerOfTwo { max_lg2_pages: 18 },
+    ..Capabilities::new(PageSize::SIZE_4K)
+};
 
 /// Maps, translates, unmaps, syncs and reclaims; returns the number of steps that took.
 #[unsafe(no_mangle)]

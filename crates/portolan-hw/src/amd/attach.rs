@@ -141,8 +141,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for AmdVi<R, M, C> {
 /// *Context.* Atomic, or task where the last handle of a domain is let go of.
 impl<R, M, C: Cpus> Attach<AmdDomain<R, M, C>> for AmdVi<R, M, C>
 where
-    R: Mmio + Send + Sync + 'static,
-    M: TableMem<AtomicU64> + Send + Sync + 'static,
+    R: Mmio + 'static,
+    M: TableMem<AtomicU64> + 'static,
     C: Cpus,
 {
     fn attach(

@@ -31,8 +31,8 @@ use crate::interrupt::Remapping;
 ///     registers: R, memory: M, cpus: C, capability: Capability,
 /// ) -> Result<AmdVi<R, M, C>, IommuError>
 /// where
-///     R: Mmio + Send + Sync + 'static,
-///     M: TableMem<AtomicU64> + Clone + Send + Sync + 'static,
+///     R: Mmio + 'static,
+///     M: TableMem<AtomicU64> + Clone + 'static,
 /// {
 ///     let mut config = Config::default();
 ///     config.streams_lg2 = 8;

@@ -81,12 +81,7 @@ impl<C: Cpus> Parts<C> {
     }
 }
 
-impl<R, M, C> AmdVi<R, M, C>
-where
-    R: Mmio + Send + Sync + 'static,
-    M: TableMem<AtomicU64> + Clone + Send + Sync + 'static,
-    C: Cpus,
-{
+impl<R: Mmio + 'static, M: TableMem<AtomicU64> + Clone + 'static, C: Cpus> AmdVi<R, M, C> {
     /// Takes the unit with `capability` over: streams reach the memory that [`Config::reserved`] names
     /// for them, and all others are blocked. A unit that was on is never off meanwhile: until the
     /// new table counts, devices reach what firmware or a previous kernel mapped for them.

@@ -20,7 +20,7 @@ use portolan::platform::{Cpus, Nanos};
 
 /// Keeps a domain alive.
 #[derive(Clone)]
-pub(crate) struct Hold(pub(crate) Arc<dyn Domain + Send + Sync>);
+pub(crate) struct Hold(pub(crate) Arc<dyn Domain>);
 
 impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -38,7 +38,7 @@ pub(crate) struct Attachment<T> {
 }
 
 impl<T> Attachment<T> {
-    pub(crate) fn new<D: Domain + Send + Sync + 'static>(to: T, domain: &Arc<D>) -> Self {
+    pub(crate) fn new<D: Domain + 'static>(to: T, domain: &Arc<D>) -> Self {
         let domain = Some(Hold(domain.clone()));
         Self { to, domain }
     }

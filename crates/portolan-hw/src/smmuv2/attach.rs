@@ -224,8 +224,8 @@ macro_rules! attach {
     ($($domain:ident)*) => {$(
         impl<const G: u32, R, M, C: Cpus> Attach<$domain<G, R, M, C>> for SmmuV2<R, M, C>
         where
-            R: Mmio + Send + Sync + 'static,
-            M: TableMem<AtomicU64> + Send + Sync + 'static,
+            R: Mmio + 'static,
+            M: TableMem<AtomicU64> + 'static,
             C: Cpus,
         {
             fn attach(

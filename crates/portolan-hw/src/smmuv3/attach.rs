@@ -101,8 +101,8 @@ type First<const G: u32, T, R, M, C> = PagedDomain<Armv8Stage1<G>, T, SmmuQueue<
 impl<const G: u32, T, R, M, C: Cpus> Attach<First<G, T, R, M, C>> for Smmu<R, M, C>
 where
     T: TableMem<AtomicU64> + 'static,
-    R: Mmio + Send + Sync + 'static,
-    M: TableMem<AtomicU64> + Send + Sync + 'static,
+    R: Mmio + 'static,
+    M: TableMem<AtomicU64> + 'static,
 {
     fn attach(
         &self,
@@ -130,8 +130,8 @@ where
 
 impl<const G: u32, R, M, C: Cpus> Attach<SecondStage<G, R, M, C>> for Smmu<R, M, C>
 where
-    R: Mmio + Send + Sync + 'static,
-    M: TableMem<AtomicU64> + Send + Sync + 'static,
+    R: Mmio + 'static,
+    M: TableMem<AtomicU64> + 'static,
 {
     fn attach(
         &self,
@@ -179,8 +179,8 @@ pub struct GuestContexts {
 
 impl<R, M, C: Cpus> Smmu<R, M, C>
 where
-    R: Mmio + Send + Sync + 'static,
-    M: TableMem<AtomicU64> + Send + Sync + 'static,
+    R: Mmio + 'static,
+    M: TableMem<AtomicU64> + 'static,
 {
     fn first<const G: u32, T: TableMem<AtomicU64> + 'static>(
         &self,

@@ -145,8 +145,8 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Iommu for TegraSmmu<R, M, C> {
 
 impl<R, M, C: Cpus> Attach<TegraDomain<R, M, C>> for TegraSmmu<R, M, C>
 where
-    R: Mmio + Send + Sync + 'static,
-    M: TableMem<AtomicU32> + Send + Sync + 'static,
+    R: Mmio + 'static,
+    M: TableMem<AtomicU32> + 'static,
 {
     fn attach(
         &self,

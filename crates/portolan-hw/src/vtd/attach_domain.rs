@@ -18,8 +18,8 @@ macro_rules! attach {
         impl<T, R, M, C: Cpus> Attach<PagedDomain<$format, T, VtdQueue<R, M, C>>> for Vtd<R, M, C>
         where
             T: TableMem<AtomicU64> + 'static,
-            R: Mmio + Send + Sync + 'static,
-            M: TableMem<AtomicU64> + Send + Sync + 'static,
+            R: Mmio + 'static,
+            M: TableMem<AtomicU64> + 'static,
             C: Cpus,
         {
             fn attach(
@@ -43,8 +43,8 @@ macro_rules! attach {
         impl<T, R, M, C: Cpus> AttachAs<PagedDomain<$format, T, VtdQueue<R, M, C>>> for Vtd<R, M, C>
         where
             T: TableMem<AtomicU64> + 'static,
-            R: Mmio + Send + Sync + 'static,
-            M: TableMem<AtomicU64> + Send + Sync + 'static,
+            R: Mmio + 'static,
+            M: TableMem<AtomicU64> + 'static,
             C: Cpus,
         {
             fn attach_as(

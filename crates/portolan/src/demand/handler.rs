@@ -50,12 +50,7 @@ impl FaultError {
     }
 }
 
-impl<D, O, P> Handler for Ioas<D, O, P>
-where
-    D: Domain + Send + Sync,
-    O: Pager,
-    P: Cpus,
-{
+impl<D: Domain, O: Pager, P: Cpus> Handler for Ioas<D, O, P> {
     /// Maps all that the group asks for; the first that cannot be mapped decides the response.
     ///
     /// *Context.* Task: the owner populates.

@@ -55,13 +55,7 @@ enum Served {
     Refused(Response),
 }
 
-impl<D, O, P, G> Nested<D, O, P, G>
-where
-    D: Domain + Send + Sync,
-    O: Pager,
-    P: Cpus,
-    G: Guest,
-{
+impl<D: Domain, O: Pager, P: Cpus, G: Guest> Nested<D, O, P, G> {
     /// `guest`'s first stage over `second`.
     pub fn new(second: Arc<Ioas<D, O, P>>, guest: G) -> Self {
         Self { second, guest }
@@ -100,13 +94,7 @@ where
     }
 }
 
-impl<D, O, P, G> Handler for Nested<D, O, P, G>
-where
-    D: Domain + Send + Sync,
-    O: Pager,
-    P: Cpus,
-    G: Guest,
-{
+impl<D: Domain, O: Pager, P: Cpus, G: Guest> Handler for Nested<D, O, P, G> {
     /// Serves what is the second stage's. If the first stage refuses anything, the whole group goes
     /// to the guest once; if it mends that, what the second stage then lacks is mapped as well.
     ///

@@ -45,11 +45,7 @@ impl<U: Attach<D>, D: Domain> AttachTo for Pair<U, D> {
 
 impl BoundDomain {
     /// `domain`, to which streams of `unit` are attached.
-    pub fn new<U, D>(unit: Arc<U>, domain: Arc<D>) -> Self
-    where
-        U: Attach<D> + 'static,
-        D: Domain + 'static,
-    {
+    pub fn new<U: Attach<D> + 'static, D: Domain + 'static>(unit: Arc<U>, domain: Arc<D>) -> Self {
         Self {
             unit: unit.clone(),
             domain: domain.clone(),

@@ -56,8 +56,8 @@ fn attached(machine: &Machine) -> (Iommu, Arc<Tables>) {
 
 fn map<R, M, C>(domain: &AmdDomain<R, M, C>, pages: u64) -> Gather
 where
-    R: Mmio + Send + Sync + 'static,
-    M: TableMem<AtomicU64> + Send + Sync + 'static,
+    R: Mmio + 'static,
+    M: TableMem<AtomicU64> + 'static,
     C: Cpus,
 {
     let mut owed = Gather::new();
@@ -70,8 +70,8 @@ where
 
 fn unmap<R, M, C>(domain: &AmdDomain<R, M, C>, pages: u64) -> Gather
 where
-    R: Mmio + Send + Sync + 'static,
-    M: TableMem<AtomicU64> + Send + Sync + 'static,
+    R: Mmio + 'static,
+    M: TableMem<AtomicU64> + 'static,
     C: Cpus,
 {
     let mut owed = Gather::new();

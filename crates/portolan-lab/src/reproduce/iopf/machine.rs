@@ -109,7 +109,7 @@ impl Pager for Contiguous {
 /// A container that serves faults, and how much it has done.
 type Served = (Arc<dyn Handler>, Box<dyn Fn() -> Usage>);
 
-fn container<D: Domain + Send + Sync + 'static>(
+fn container<D: Domain + 'static>(
     domain: Arc<D>,
     clock: Clock,
     window: Window,
