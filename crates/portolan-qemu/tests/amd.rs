@@ -5,11 +5,9 @@ mod support;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
-use portolan::inval::{Gather, Preference, Quirks};
-use portolan::iommu::{
-    Attach, AttachError, Domain, FaultEvent, FaultReason, Iommu as _, IommuError,
-};
+use portolan::addr::{Iova, PhysAddr};
+use portolan::inval::{Preference, Quirks};
+use portolan::iommu::{Attach, FaultEvent, FaultReason, Iommu as _, IommuError};
 use portolan::platform::Mmio as _;
 use portolan::platform::Nanos;
 use portolan::table::Access;
@@ -30,18 +28,17 @@ const BASE: Iova = Iova::new(0x4000_0000);
 /// Capability ID of a secure device.
 const SECURE_DEVICE: u8 = 0x0f;
 
-/// A machine with an edu, the driver, and a buffer.
+/// The driver on a machine with an edu and a buffer.
 struct Ground {
     capability: Capability,
-    unit: Driver,
-    bench: Bench,
+    ground: support::Ground<Driver>,
 }
 
 impl Deref for Ground {
-    type Target = Bench;
+    type Target = support::Ground<Driver>;
 
-    fn deref(&self) -> &Bench {
-        &self.bench
+    fn deref(&self) -> &Self::Target {
+        &self.ground
     }
 }
 
@@ -55,11 +52,8 @@ impl Ground {
         let capability = capability(&pci);
         let unit = enable(&machine, capability, config).unwrap();
         let bench = Bench::of(machine, &pci);
-        Some(Self {
-            capability,
-            unit,
-            bench,
-        })
+        let ground = support::Ground { unit, bench };
+        Some(Self { capability, ground })
     }
 
     fn counts(&self) -> Counts {
@@ -119,12 +113,7 @@ fn mapped_is_reached_and_unmapped_is_not() {
         assert!(!ground.reaches(BASE, 0));
         map(&domain, BASE, ground.page(0), 2 * PAGE, rw());
         assert!(ground.reaches(BASE, 0) && ground.reaches(at(BASE, PAGE), 1));
-        let mut owed = Gather::new();
-        let range = IovaRange::from_len(BASE, PAGE).unwrap();
-        domain.unmap(range, &mut owed).unwrap();
-        // Until it is paid for, the old translation is there.
-        assert!(ground.reaches(BASE, 0));
-        domain.sync(&mut owed).unwrap();
+        ground.stale_until_paid(&domain, BASE, 0);
         assert!(!ground.reaches(BASE, 0));
         assert!(ground.reaches(at(BASE, PAGE), 1));
         map(&domain, BASE, ground.page(2), PAGE, Access::READ);
@@ -203,20 +192,7 @@ fn blocks_are_split_and_large_pages_go() {
         return;
     };
     let domain = Arc::new(ground.unit.domain().unwrap());
-    ground.unit.attach(ground.stream(), &domain).unwrap();
-    let large = ground.machine.tables().alloc(PageSize::SIZE_2M).unwrap();
-    map(&domain, BASE, large, 2 << 20, rw());
-    let ram = ground.machine.ram();
-    let write = |page: u64| {
-        ground.edu.dma_write32(at(BASE, page * PAGE), 7).unwrap();
-        let at = large.checked_add(page * PAGE).unwrap();
-        let there = ram.read32(at) == Ok(7);
-        ram.write32(at, 0).unwrap();
-        there
-    };
-    assert!(write(0) && write(3) && write(511));
-    unmap(&domain, at(BASE, 3 * PAGE), PAGE);
-    assert!(write(0) && write(2) && !write(3) && write(4) && write(511));
+    ground.splits_a_block(&domain, BASE);
     ground.same_counts();
 }
 
@@ -253,18 +229,11 @@ fn a_unit_left_on_is_taken_over() {
     map(&domain, BASE, ground.page(0), PAGE, rw());
     assert!(ground.reaches(BASE, 0));
     // As another kernel would, without a word from the first.
-    let Ground {
-        capability,
-        unit,
-        bench,
-    } = ground;
-    let next = enable(&bench.machine, capability, Config::default()).unwrap();
-    std::mem::forget((unit, domain));
-    let ground = Ground {
-        capability,
-        unit: next,
-        bench,
-    };
+    let Ground { capability, ground } = ground;
+    let next = enable(&ground.machine, capability, Config::default()).unwrap();
+    std::mem::forget((ground.unit, domain));
+    let (unit, bench) = (next, ground.bench);
+    let ground = support::Ground { unit, bench };
     assert!(!ground.reaches(BASE, 0));
 }
 
@@ -277,17 +246,13 @@ fn dropping_blocks_and_releasing_opens() {
     let domain = Arc::new(ground.unit.domain().unwrap());
     ground.unit.attach(ground.stream(), &domain).unwrap();
     map(&domain, BASE, ground.page(0), PAGE, rw());
-    let Ground {
-        capability,
-        unit,
-        bench,
-    } = ground;
+    let Ground { capability, ground } = ground;
     let Bench {
         edu,
         buffer,
         machine,
-    } = bench;
-    drop(unit);
+    } = ground.bench;
+    drop(ground.unit);
     machine.ram().write32(buffer, 1).unwrap();
     edu.dma_write32(BASE, 2).unwrap();
     assert_eq!(machine.ram().read32(buffer), Ok(1));
@@ -309,22 +274,7 @@ fn a_unit_that_is_gone_is_an_error_at_once() {
         return;
     };
     let domain = Arc::new(ground.unit.domain().unwrap());
-    ground.unit.attach(ground.stream(), &domain).unwrap();
-    map(&domain, BASE, ground.page(0), PAGE, rw());
-    let capability = ground.capability;
-    ground.machine.kill();
-    let gone = IommuError::Gone;
-    assert_eq!(ground.unit.next_fault(), Err(gone));
-    let mut owed = Gather::new();
-    let range = IovaRange::from_len(BASE, PAGE).unwrap();
-    domain.unmap(range, &mut owed).unwrap();
-    let failed = IommuError::from(domain.sync(&mut owed).unwrap_err());
-    assert_eq!(failed, gone);
-    let blocked = ground.unit.block(ground.stream());
-    assert_eq!(blocked, Err(AttachError::Iommu(gone)));
-    let registers = ground.machine.iommu_registers().unwrap();
-    let tables = ground.machine.tables().clone();
-    let clock = HostClock::new();
-    let again = AmdVi::enable(registers, tables, clock, capability, Config::default());
-    assert_eq!(again.err(), Some(gone));
+    let Ground { capability, ground } = ground;
+    let again = |machine: &Machine| enable(machine, capability, Config::default());
+    ground.goes_away(domain, BASE, again);
 }

@@ -6,11 +6,8 @@ mod support;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use portolan::addr::{Iova, IovaRange, PageSize, StreamId};
-use portolan::inval::Gather;
-use portolan::iommu::{
-    Attach, AttachError, DeviceTlb, Domain, FaultEvent, FaultReason, Iommu as _, IommuError,
-};
+use portolan::addr::{Iova, StreamId};
+use portolan::iommu::{Attach, DeviceTlb, Domain, FaultEvent, FaultReason, Iommu as _, IommuError};
 use portolan::iopf::{GroupId, ReplyName, ReplyTo, Responder as _, Response};
 use portolan::platform::Nanos;
 use portolan::table::Access;
@@ -32,16 +29,15 @@ const FUNCTION: (u16, u16) = (0x1b36, 0x0014);
 
 /// A machine with an edu, the driver, and a buffer.
 struct Ground {
-    unit: Driver,
     registers: Registers,
-    bench: Bench,
+    ground: support::Ground<Driver>,
 }
 
 impl Deref for Ground {
-    type Target = Bench;
+    type Target = support::Ground<Driver>;
 
-    fn deref(&self) -> &Bench {
-        &self.bench
+    fn deref(&self) -> &Self::Target {
+        &self.ground
     }
 }
 
@@ -59,11 +55,8 @@ impl Ground {
         });
         let unit = enable(&machine, registers.clone(), config).unwrap();
         let bench = Bench::of(machine, &pci);
-        Some(Self {
-            unit,
-            registers,
-            bench,
-        })
+        let ground = support::Ground { unit, bench };
+        Some(Self { registers, ground })
     }
 
     /// Once with the platform device and once with the function.
@@ -127,12 +120,7 @@ where
     refused(ground, BASE, FaultReason::NotMapped);
     map(domain, BASE, ground.page(0), 2 * PAGE, rw());
     assert!(ground.reaches(BASE, 0) && ground.reaches(at(BASE, PAGE), 1));
-    let mut owed = Gather::new();
-    let range = IovaRange::from_len(BASE, PAGE).unwrap();
-    domain.unmap(range, &mut owed).unwrap();
-    // Until it is paid for, the old translation is there.
-    assert!(ground.reaches(BASE, 0));
-    domain.sync(&mut owed).unwrap();
+    ground.stale_until_paid(domain, BASE, 0);
     assert!(!ground.reaches(BASE, 0));
     refused(ground, BASE, FaultReason::NotMapped);
     assert!(ground.reaches(at(BASE, PAGE), 1));
@@ -201,20 +189,7 @@ fn streams_move_between_domains_and_pass_through() {
 fn blocks_are_split_and_large_pages_go() {
     Ground::each(|ground| {
         let domain = Arc::new(ground.unit.first_stage(RiscvLevels::Three).unwrap());
-        ground.unit.attach(ground.stream(), &domain).unwrap();
-        let large = ground.machine.tables().alloc(PageSize::SIZE_2M).unwrap();
-        map(&domain, BASE, large, 2 << 20, rw());
-        let ram = ground.machine.ram();
-        let write = |page: u64| {
-            ground.edu.dma_write32(at(BASE, page * PAGE), 7).unwrap();
-            let at = large.checked_add(page * PAGE).unwrap();
-            let there = ram.read32(at) == Ok(7);
-            ram.write32(at, 0).unwrap();
-            there
-        };
-        assert!(write(0) && write(3) && write(511));
-        unmap(&domain, at(BASE, 3 * PAGE), PAGE);
-        assert!(write(0) && write(2) && !write(3) && write(4) && write(511));
+        ground.splits_a_block(&domain, BASE);
     });
 }
 
@@ -319,7 +294,7 @@ fn a_unit_left_on_is_taken_over() {
         assert!(!ground.reaches(BASE, 0));
         next.release().unwrap();
         assert!(ground.reaches(Iova::new(ground.page(1).get()), 1));
-        let Ground { unit, bench, .. } = ground;
+        let support::Ground { unit, bench } = ground.ground;
         std::mem::forget((unit, domain));
         drop(bench);
     }
@@ -333,18 +308,7 @@ fn a_unit_that_is_gone_is_an_error_at_once() {
         return;
     };
     let domain = Arc::new(ground.unit.first_stage(RiscvLevels::Three).unwrap());
-    ground.unit.attach(ground.stream(), &domain).unwrap();
-    map(&domain, BASE, ground.page(0), PAGE, rw());
-    ground.machine.kill();
-    let gone = IommuError::Gone;
-    assert_eq!(ground.unit.next_fault(), Err(gone));
-    let mut owed = Gather::new();
-    let range = IovaRange::from_len(BASE, PAGE).unwrap();
-    domain.unmap(range, &mut owed).unwrap();
-    let failed = IommuError::from(domain.sync(&mut owed).unwrap_err());
-    assert_eq!(failed, gone);
-    let blocked = ground.unit.block(ground.stream());
-    assert_eq!(blocked, Err(AttachError::Iommu(gone)));
-    let again = enable(&ground.machine, ground.registers.clone(), Config::default());
-    assert_eq!(again.err(), Some(gone));
+    let Ground { registers, ground } = ground;
+    let again = |machine: &Machine| enable(machine, registers, Config::default());
+    ground.goes_away(domain, BASE, again);
 }

@@ -2,7 +2,6 @@
 
 mod support;
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
@@ -29,19 +28,8 @@ type Unit_ = Driver<Registers, GuestTables, HostClock>;
 
 const BASE: Iova = Iova::new(0x4000_0000);
 
-/// A machine with an edu, the driver, and a buffer.
-struct Ground {
-    unit: Unit_,
-    bench: Bench,
-}
-
-impl Deref for Ground {
-    type Target = Bench;
-
-    fn deref(&self) -> &Bench {
-        &self.bench
-    }
-}
+/// The driver on a machine with an edu and a buffer.
+type Ground = support::Ground<Unit_>;
 
 impl Ground {
     fn new(vtd: Vtd, config: Config) -> Option<Self> {
@@ -157,12 +145,7 @@ fn mapped_is_reached_and_unmapped_is_not() {
         ground.faults(BASE, 0, FaultReason::NotMapped);
         map(&domain, BASE, ground.page(0), 2 * PAGE, rw());
         assert!(ground.reaches(BASE, 0) && ground.reaches(at(BASE, PAGE), 1));
-        let mut owed = Gather::new();
-        let range = IovaRange::from_len(BASE, PAGE).unwrap();
-        domain.unmap(range, &mut owed).unwrap();
-        // Until it is paid for, the old translation is there.
-        assert!(ground.reaches(BASE, 0));
-        domain.sync(&mut owed).unwrap();
+        ground.stale_until_paid(&domain, BASE, 0);
         ground.faults(BASE, 0, FaultReason::NotMapped);
         assert!(ground.reaches(at(BASE, PAGE), 1));
         map(&domain, BASE, ground.page(2), PAGE, Access::READ);
@@ -215,23 +198,7 @@ fn streams_move_between_domains_and_pass_through() {
 fn blocks_are_split_and_large_pages_go() {
     for ground in grounds() {
         let domain = Arc::new(ground.unit.second_stage().unwrap());
-        ground.unit.attach(ground.stream(), &domain).unwrap();
-        let large = ground.machine.tables().alloc(PageSize::SIZE_2M).unwrap();
-        map(&domain, BASE, large, 2 << 20, rw());
-        let ram = ground.machine.ram();
-        let write = |page: u64| {
-            ground.edu.dma_write32(at(BASE, page * PAGE), 7).unwrap();
-            let at = large.checked_add(page * PAGE).unwrap();
-            let there = ram.read32(at) == Ok(7);
-            ram.write32(at, 0).unwrap();
-            there
-        };
-        assert!(write(0) && write(3) && write(511));
-        let mut owed = Gather::new();
-        let range = IovaRange::from_len(at(BASE, 3 * PAGE), PAGE).unwrap();
-        domain.unmap_part(range, &mut owed).unwrap();
-        domain.sync(&mut owed).unwrap();
-        assert!(write(0) && write(2) && !write(3) && write(4) && write(511));
+        ground.splits_a_block(&domain, BASE);
     }
 }
 
@@ -350,20 +317,5 @@ fn a_unit_that_is_gone_is_an_error_at_once() {
         return;
     };
     let domain = Arc::new(ground.unit.second_stage().unwrap());
-    ground.unit.attach(ground.stream(), &domain).unwrap();
-    map(&domain, BASE, ground.page(0), PAGE, rw());
-    ground.machine.kill();
-    let gone = IommuError::Gone;
-    assert_eq!(ground.unit.next_fault(), Err(gone));
-    let mut owed = Gather::new();
-    let range = IovaRange::from_len(BASE, PAGE).unwrap();
-    domain.unmap(range, &mut owed).unwrap();
-    let failed = IommuError::from(domain.sync(&mut owed).unwrap_err());
-    assert_eq!(failed, gone);
-    let blocked = ground.unit.block(ground.stream());
-    assert_eq!(blocked, Err(AttachError::Iommu(gone)));
-    let registers = ground.machine.iommu_registers().unwrap();
-    let tables = ground.machine.tables().clone();
-    let again = Driver::enable(registers, tables, HostClock::new(), Config::default());
-    assert_eq!(again.err(), Some(gone));
+    ground.goes_away(domain, BASE, |machine| enable(machine, Config::default()));
 }

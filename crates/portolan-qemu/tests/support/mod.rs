@@ -4,11 +4,12 @@
 #![allow(dead_code)]
 
 use std::io::Write;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use portolan::inval::Gather;
-use portolan::iommu::Domain;
+use portolan::iommu::{Attach, AttachError, Domain, IommuError};
 use portolan::table::Access;
 use portolan_qemu::edu::Edu;
 use portolan_qemu::machine::{Builder, Machine};
@@ -65,6 +66,76 @@ impl Bench {
         ram.write32(self.page(n), 0xdead).unwrap();
         self.edu.dma_write32(iova, 0x1234).unwrap();
         ram.read32(self.page(n)) == Ok(0x1234)
+    }
+}
+
+/// A driver, and what it is tried with.
+pub struct Ground<U> {
+    pub unit: U,
+    pub bench: Bench,
+}
+
+impl<U> Deref for Ground<U> {
+    type Target = Bench;
+
+    fn deref(&self) -> &Bench {
+        &self.bench
+    }
+}
+
+impl<U> Ground<U> {
+    /// A device reaches a page that was unmapped until that is paid for.
+    pub fn stale_until_paid(&self, domain: &Arc<impl Domain>, iova: Iova, n: u64) {
+        let mut owed = Gather::new();
+        let range = IovaRange::from_len(iova, PAGE).unwrap();
+        domain.unmap(range, &mut owed).unwrap();
+        assert!(self.reaches(iova, n));
+        domain.sync(&mut owed).unwrap();
+    }
+
+    /// A page in the middle of a block is unmapped; the rest of the block goes on.
+    pub fn splits_a_block<D: Domain>(&self, domain: &Arc<D>, iova: Iova)
+    where
+        U: Attach<D>,
+    {
+        self.unit.attach(self.stream(), domain).unwrap();
+        let large = self.machine.tables().alloc(PageSize::SIZE_2M).unwrap();
+        map(domain, iova, large, 2 << 20, rw());
+        let ram = self.machine.ram();
+        let write = |page: u64| {
+            self.edu.dma_write32(at(iova, page * PAGE), 7).unwrap();
+            let at = large.checked_add(page * PAGE).unwrap();
+            let there = ram.read32(at) == Ok(7);
+            ram.write32(at, 0).unwrap();
+            there
+        };
+        assert!(write(0) && write(3) && write(511));
+        unmap(domain, at(iova, 3 * PAGE), PAGE);
+        assert!(write(0) && write(2) && !write(3) && write(4) && write(511));
+    }
+
+    /// The machine goes away: each call says so at once, and so does who takes the unit over `again`.
+    pub fn goes_away<D: Domain, E>(
+        self,
+        domain: Arc<D>,
+        iova: Iova,
+        again: impl FnOnce(&Machine) -> Result<E, IommuError>,
+    ) where
+        U: Attach<D>,
+    {
+        self.unit.attach(self.stream(), &domain).unwrap();
+        map(&domain, iova, self.page(0), PAGE, rw());
+        self.machine.kill();
+        let gone = IommuError::Gone;
+        assert_eq!(self.unit.next_fault(), Err(gone));
+        let mut owed = Gather::new();
+        let range = IovaRange::from_len(iova, PAGE).unwrap();
+        domain.unmap(range, &mut owed).unwrap();
+        let failed = IommuError::from(domain.sync(&mut owed).unwrap_err());
+        assert_eq!(failed, gone);
+        let blocked = self.unit.block(self.stream());
+        assert_eq!(blocked, Err(AttachError::Iommu(gone)));
+        assert_eq!(again(&self.machine).err(), Some(gone));
     }
 }
 
