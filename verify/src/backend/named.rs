@@ -61,7 +61,7 @@ backends! {
     ModelSmmuv3Stage2 = "model:smmuv3-stage2":
         |seam| smmuv3::second_on_model(smmuv3::Kind::Plain, seam);
     /// The same, with a guest's first stage on top.
-    ModelSmmuv3Nested = "model:smmuv3-nested": |seam| smmuv3::nested_on_model(seam);
+    ModelSmmuv3Nested = "model:smmuv3-nested": smmuv3::nested_on_model;
     /// The model's VT-d in legacy mode.
     ModelVtd = "model:vtd": |seam| vtd::second_on_model(Kind::Plain, seam);
     /// The same, caching absence.
@@ -75,7 +75,7 @@ backends! {
     /// The model's VT-d in scalable mode, second stage.
     ModelVtdScalable = "model:vtd-scalable": |seam| vtd::second_on_model(Kind::Scalable, seam);
     /// The model's VT-d in scalable mode, first stage.
-    ModelVtdFirstStage = "model:vtd-first-stage": |seam| vtd::first_on_model(seam);
+    ModelVtdFirstStage = "model:vtd-first-stage": vtd::first_on_model;
     /// The model's AMD-Vi.
     ModelAmd = "model:amd": |seam| amd::on_model(amd::Kind::Plain, seam);
     /// The same, caching absence.
@@ -100,17 +100,17 @@ backends! {
     /// The same of a Tegra X1.
     ModelTegra210 = "model:tegra210": |seam| tegra::on_model(Chip::Tegra210, seam);
     /// QEMU's SMMUv3.
-    QemuSmmuv3 = "qemu:smmuv3": |seam| smmuv3::first_on_qemu(seam);
+    QemuSmmuv3 = "qemu:smmuv3": smmuv3::first_on_qemu;
     /// The same, second stage, which takes version 10.0.
-    QemuSmmuv3Stage2 = "qemu:smmuv3-stage2": |seam| smmuv3::second_on_qemu(seam);
+    QemuSmmuv3Stage2 = "qemu:smmuv3-stage2": smmuv3::second_on_qemu;
     /// The same, with a guest's first stage on top.
-    QemuSmmuv3Nested = "qemu:smmuv3-nested": |seam| smmuv3::nested_on_qemu(seam);
+    QemuSmmuv3Nested = "qemu:smmuv3-nested": smmuv3::nested_on_qemu;
     /// QEMU's VT-d in legacy mode, caching mode on.
-    QemuVtd = "qemu:vtd": |seam| vtd::legacy_on_qemu(seam);
+    QemuVtd = "qemu:vtd": vtd::legacy_on_qemu;
     /// QEMU's VT-d in scalable mode, second stage.
-    QemuVtdScalable = "qemu:vtd-scalable": |seam| vtd::scalable_on_qemu(seam);
+    QemuVtdScalable = "qemu:vtd-scalable": vtd::scalable_on_qemu;
     /// QEMU's VT-d in scalable mode, first stage.
-    QemuVtdFirstStage = "qemu:vtd-first-stage": |seam| vtd::first_on_qemu(seam);
+    QemuVtdFirstStage = "qemu:vtd-first-stage": vtd::first_on_qemu;
     /// QEMU's AMD-Vi.
     QemuAmd = "qemu:amd": |_| amd::on_qemu();
     /// QEMU's RISC-V IOMMU as a platform device, first stage. This and the next two take version 10.0.
