@@ -18,6 +18,11 @@ pub(crate) trait Calls: Send + Sync + fmt::Debug {
     /// Unmaps the mappings that lie in `range`, which cuts none, and of which there are some, of `bytes`
     /// bytes in all. No device reaches their memory when this returns.
     fn unmap(&self, range: IovaRange, bytes: u64) -> Result<(), IommuError>;
+
+    /// Its number, if it is one of iommufd's, which devices are put into.
+    fn ioas(&self) -> Option<u32> {
+        None
+    }
 }
 
 /// System calls that were made of each kind.

@@ -173,14 +173,42 @@ impl UserDomain {
     /// If it is elsewhere, or the kernel refuses a mapping: none is there then.
     pub(crate) fn enter(&self, calls: Arc<dyn Calls>) -> Result<(), AttachError> {
         let mut place = self.place.write().unwrap_or_else(PoisonError::into_inner);
-        if place.is_some() {
-            return Err(AttachError::Mismatch);
+        match *place {
+            Some(_) => Err(AttachError::Mismatch),
+            None => Ok(self.fill(&mut place, calls)?),
         }
+    }
+
+    fn fill(&self, place: &mut Place, calls: Arc<dyn Calls>) -> Result<(), IommuError> {
         let mut inner = self.inner();
         inner.remove(self.reach.window(), State::Unwanted);
         make(inner.records.values(), &*calls)?;
         *place = Some(calls);
         Ok(())
+    }
+
+    /// Who keeps it; if nobody does, `new` does from now on, as with [`UserDomain::enter`].
+    ///
+    /// # Errors
+    /// If there is nobody new, or the kernel refuses a mapping.
+    pub(crate) fn placed_or(
+        &self,
+        new: impl FnOnce() -> Result<Arc<dyn Calls>, IommuError>,
+    ) -> Result<Arc<dyn Calls>, AttachError> {
+        let mut place = self.place.write().unwrap_or_else(PoisonError::into_inner);
+        match &*place {
+            Some(calls) => Ok(calls.clone()),
+            None => {
+                let calls = new()?;
+                self.fill(&mut place, calls.clone())?;
+                Ok(calls)
+            }
+        }
+    }
+
+    /// The number of the address space of iommufd's that keeps it.
+    pub(crate) fn ioas(&self) -> Option<u32> {
+        self.place().as_ref().and_then(|calls| calls.ioas())
     }
 
     /// Unmaps everything where it is; the records stay.

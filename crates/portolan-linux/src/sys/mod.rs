@@ -1,10 +1,12 @@
 //! The system calls of VFIO: structures that the kernel reads and writes.
 //!
 //! linux/vfio.h. A call is named by a constant of this module, which says what its argument is, so
-//! that no other module can pair a number with the wrong structure.
+//! that no other module can pair a number with the wrong structure. Those of iommufd are functions, since
+//! more of them have memory behind their structures.
 
 #![allow(unsafe_code)]
 
+pub(crate) mod iommufd;
 mod window;
 
 use std::ffi::{CStr, c_int, c_void};
@@ -85,7 +87,7 @@ impl Unmap {
 
 /// A call with an argument that the kernel takes for a number or follows.
 struct Raw {
-    number: u8,
+    opcode: Opcode,
     argument: *mut c_void,
 }
 
@@ -96,7 +98,7 @@ unsafe impl Ioctl for Raw {
     const IS_MUTATING: bool = true;
 
     fn opcode(&self) -> Opcode {
-        opcode::none(sys::VFIO_TYPE, self.number)
+        self.opcode
     }
 
     fn as_ptr(&mut self) -> *mut c_void {
@@ -112,8 +114,9 @@ unsafe impl Ioctl for Raw {
 /// What the kernel reads and writes behind `argument` in the call with this number is memory that may
 /// be read and written.
 unsafe fn call(fd: BorrowedFd<'_>, number: u8, argument: *mut c_void) -> io::Result<c_int> {
+    let opcode = opcode::none(sys::VFIO_TYPE, number);
     // SAFETY: the caller's promise.
-    Ok(unsafe { ioctl(fd, Raw { number, argument }) }?)
+    Ok(unsafe { ioctl(fd, Raw { opcode, argument }) }?)
 }
 
 /// Makes a call with a number.

@@ -30,12 +30,13 @@ pub(super) struct Container {
     counters: Arc<Counters>,
 }
 
-fn node(path: &str) -> io::Result<OwnedFd> {
+/// Opens a node for reading and writing.
+pub(super) fn node(path: &str) -> io::Result<OwnedFd> {
     let file: io::Result<File> = OpenOptions::new().read(true).write(true).open(path);
     file.map(OwnedFd::from)
 }
 
-fn errno(error: &io::Error) -> Option<Errno> {
+pub(super) fn errno(error: &io::Error) -> Option<Errno> {
     error.raw_os_error().map(Errno::from_raw_os_error)
 }
 
@@ -47,7 +48,10 @@ fn open(path: &str, group: u32, step: Step) -> Result<Option<OwnedFd>, OpenError
     };
     match errno(&error) {
         Some(Errno::NOENT | Errno::NODEV | Errno::NXIO) => Ok(None),
-        Some(Errno::ACCESS | Errno::PERM) => Err(OpenError::NoPermission { group, step }),
+        Some(Errno::ACCESS | Errno::PERM) => Err(OpenError::NoPermission {
+            group: Some(group),
+            step,
+        }),
         Some(Errno::BUSY) => Err(OpenError::Busy { group }),
         _ => Err(VfioError::of(step)(error).into()),
     }
@@ -58,7 +62,7 @@ impl Container {
     pub(super) fn open(
         function: PciFunction,
         counters: Arc<Counters>,
-    ) -> Result<(Self, OwnedFd), OpenError> {
+    ) -> Result<(Self, Arc<OwnedFd>), OpenError> {
         let group = sysfs::group(function)?;
         let fd = open("/dev/vfio/vfio", group, Step::Container)?.ok_or(OpenError::NoVfio)?;
         let version = call::plain(fd.as_fd(), call::GET_API_VERSION, 0);
@@ -102,7 +106,7 @@ impl Container {
             _group: node,
             counters,
         };
-        Ok((opened, device))
+        Ok((opened, Arc::new(device)))
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
@@ -183,7 +187,7 @@ impl Calls for Container {
 }
 
 /// The bytes of a range; it is never all of 64 bits, where memory of a process is to lie in it.
-fn bytes(range: IovaRange) -> Result<u64, IommuError> {
+pub(super) fn bytes(range: IovaRange) -> Result<u64, IommuError> {
     range
         .len_minus_one()
         .checked_add(1)

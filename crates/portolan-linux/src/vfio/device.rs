@@ -77,10 +77,9 @@ fn region(info: &[u8], index: u32) -> Result<Region, VfioError> {
 
 impl VfioDevice {
     /// Takes `fd` over: memory space and bus mastering are on.
-    pub(super) fn new(fd: OwnedFd, function: PciFunction) -> Result<Self, VfioError> {
+    pub(super) fn new(fd: Arc<OwnedFd>, function: PciFunction) -> Result<Self, VfioError> {
         let info = call::ask(fd.as_fd(), call::DEVICE_GET_INFO, DEVICE_INFO, &[]);
         let info = info.map_err(VfioError::of(Step::Info))?;
-        let fd = Arc::new(fd);
         let config = Self::region(&fd, sys::VFIO_PCI_CONFIG_REGION_INDEX)?;
         let device = Self {
             flags: word(&info, 4)?,

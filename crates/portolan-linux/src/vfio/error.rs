@@ -16,6 +16,10 @@ pub enum Step {
     Sysfs,
     /// Opening /dev/vfio/vfio.
     Container,
+    /// Opening /dev/iommu.
+    Iommufd,
+    /// Binding the device to iommufd.
+    Bind,
     /// Opening the group's node below /dev/vfio.
     Group,
     /// Joining the group to the container.
@@ -70,19 +74,24 @@ pub enum OpenError {
         /// Its group.
         group: u32,
     },
-    /// The process may not open it.
+    /// iommufd was asked for, and the kernel has none.
     #[error(
-        "no permission for {step:?} of group {group}: run as root, or `chown $USER /dev/vfio/{group}`"
+        "the kernel has no iommufd (/dev/iommu is not there), or its VFIO does not know it (no node below \
+         /dev/vfio/devices): `modprobe iommufd`, a kernel with CONFIG_IOMMUFD and CONFIG_VFIO_DEVICE_CDEV, or type 1"
     )]
+    NoIommufd,
+    /// The process may not open it.
+    #[error("no permission for {step:?}: run as root, or `chown $USER {}`", owned(*step, *group))]
     NoPermission {
-        /// Its group.
-        group: u32,
+        /// Its group, where it is not about all of them.
+        group: Option<u32>,
         /// What was to be opened.
         step: Step,
     },
     /// Somebody else has it.
     #[error(
-        "group {group} is in use by another process, or twice by this one: `fuser /dev/vfio/{group}`"
+        "group {group} is in use by another process, or twice by this one: `fuser /dev/vfio/{group} \
+         /dev/vfio/devices/*`"
     )]
     Busy {
         /// Its group.
@@ -103,8 +112,8 @@ pub enum OpenError {
     /// Its interrupts are not remapped, so that it could raise any of the machine's.
     #[error(
         "interrupts of group {group} are not remapped, so the kernel does not hand it out: switch remapping \
-         on in the firmware, or, if the device is trusted, load vfio_iommu_type1 with \
-         allow_unsafe_interrupts=1"
+         on in the firmware, or, if the device is trusted, load vfio_iommu_type1, or \
+         iommufd, with allow_unsafe_interrupts=1"
     )]
     UnsafeInterrupts {
         /// Its group.
@@ -116,6 +125,18 @@ pub enum OpenError {
     /// Something else.
     #[error(transparent)]
     Device(#[from] VfioError),
+}
+
+/// The node that somebody has to be given.
+fn owned(step: Step, group: Option<u32>) -> String {
+    match (step, group) {
+        (Step::Iommufd, _) => "/dev/iommu".to_owned(),
+        (Step::Container, _) | (_, None) => "/dev/vfio/vfio".to_owned(),
+        (Step::Device, Some(group)) => {
+            format!("the node below /dev/vfio/devices of a function in group {group}")
+        }
+        (_, Some(group)) => format!("/dev/vfio/{group}"),
+    }
 }
 
 /// Why a device did not do something.

@@ -1,8 +1,9 @@
 //! Devices that the kernel hands to this process: VFIO.
 //!
-//! linux/vfio.h, Documentation/driver-api/vfio.rst. [`open`] finds a PCI function's group, joins it to a
-//! container of type 1 (version 2), and opens the device. What comes back is a [`UserUnit`], to which its
-//! domains are attached, and a [`VfioDevice`]: registers, configuration space, interrupts, reset.
+//! linux/vfio.h, linux/iommufd.h, Documentation/driver-api/vfio.rst. [`open`] opens a PCI function by its own
+//! node and binds it to iommufd; where the kernel has none, it finds the function's group and joins it to a
+//! container of type 1 (version 2). What comes back is a [`UserUnit`], to which its domains are attached, and a
+//! [`VfioDevice`]: registers, configuration space, interrupts, reset.
 //!
 //! Not supported: two functions of one group in one unit, devices that are not PCI functions, groups
 //! without an IOMMU (`noiommu`).
@@ -12,6 +13,8 @@ mod container;
 mod device;
 mod error;
 mod interrupts;
+mod iommufd;
+mod port;
 mod sysfs;
 mod unit;
 
@@ -20,4 +23,5 @@ pub use device::VfioDevice;
 pub use error::{OpenError, Step, VfioError};
 pub use interrupts::{InterruptKind, Interrupts, Removal};
 pub use sysfs::{bind, unbind};
-pub use unit::{Opened, UserUnit, open};
+pub use port::RawSpace;
+pub use unit::{Interface, Opened, UserUnit, open, open_by};

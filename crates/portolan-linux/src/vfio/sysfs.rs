@@ -1,8 +1,9 @@
 //! What /sys says of a PCI function, and which driver it has.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use portolan::addr::PciFunction;
 
@@ -27,6 +28,34 @@ pub(super) fn group(function: PciFunction) -> Result<u32, OpenError> {
     let name = link.file_name().and_then(|name| name.to_str());
     let number = name.and_then(|name| name.parse().ok());
     number.ok_or(OpenError::NoIommu { function })
+}
+
+/// The node below /dev by which VFIO offers a function to iommufd, if it does.
+pub(super) fn node(function: PciFunction) -> Option<String> {
+    let mut entries = fs::read_dir(directory(function).join("vfio-dev")).ok()?;
+    let name = entries.next()?.ok()?.file_name();
+    Some(format!("/dev/vfio/devices/{}", name.to_str()?))
+}
+
+fn driver(device: &Path) -> Option<OsString> {
+    let link = fs::read_link(device.join("driver")).ok()?;
+    link.file_name().map(OsString::from)
+}
+
+/// Whether `vfio-pci` has it.
+pub(super) fn is_vfio(function: PciFunction) -> bool {
+    driver(&directory(function)).is_some_and(|name| name == "vfio-pci")
+}
+
+/// Whether no driver of the kernel's that does DMA has a function of `group`.
+pub(super) fn is_viable(group: u32) -> bool {
+    let devices = fs::read_dir(format!("/sys/kernel/iommu_groups/{group}/devices"));
+    let mut drivers = devices.into_iter().flatten().flatten();
+    drivers.all(|device| {
+        let name = driver(&device.path());
+        let name = name.as_deref().unwrap_or_default().to_string_lossy();
+        name.is_empty() || name.starts_with("vfio") || ["pci-stub", "pcieport"].contains(&&*name)
+    })
 }
 
 /// Takes `function` from the driver that it has and binds it to `vfio-pci`, as [`OpenError::NotBound`] says to

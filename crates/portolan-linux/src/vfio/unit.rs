@@ -1,37 +1,50 @@
 //! The kernel's IOMMUs as one unit: functions that were opened together.
 
-use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use portolan::addr::{IovaRange, PciFunction, StreamId};
 use portolan::iommu::{
     Attach, AttachError, BoundDomain, FaultEvent, Iommu, IommuError, ReservedKind, ReservedRegion,
 };
 
-use super::container::Container;
-use super::device::{VfioDevice, stream};
+use super::device::VfioDevice;
 use super::error::{OpenError, VfioError};
-use crate::calls::{CallCounts, Counters, count};
+use super::iommufd::Iommufd;
+use super::port::{Port, RawSpace};
+use crate::calls::{CallCounts, Counters};
 use crate::domain::{Reach, UserDomain};
 
-/// A function and the container that its group is in.
-#[derive(Debug)]
-struct Port {
-    stream: StreamId,
-    container: Arc<Container>,
-    attached: Mutex<Option<Arc<UserDomain>>>,
+/// By which of its interfaces the kernel keeps address spaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Interface {
+    /// Containers of VFIO, type 1, version 2.
+    Type1,
+    /// /dev/iommu.
+    Iommufd,
 }
 
-/// The functions of a call of [`open`], each in an address space of its own: what a unit is to a kernel.
+impl std::fmt::Display for Interface {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Type1 => "type 1",
+            Self::Iommufd => "iommufd",
+        })
+    }
+}
+
+/// The functions of a call of [`open`]: what a unit is to a kernel.
 ///
-/// A domain is in the container of the one function that is attached to it; a second function is refused
-/// ([`AttachError::Mismatch`]). What is mapped moves along when a function is moved. The kernel reports no
-/// faults to processes, and passes no function through.
+/// With iommufd, a domain may have several functions. With type 1 each function is in an address space of its
+/// own: a domain is in the container of the one function that is attached to it, and a second function is
+/// refused ([`AttachError::Mismatch`]); what is mapped moves along when a function is moved. The kernel
+/// reports no faults to processes, and passes no function through.
 ///
 /// *Context.* Task, all methods: they make system calls.
 #[derive(Debug)]
 pub struct UserUnit {
     ports: Vec<Port>,
+    interface: Interface,
     reach: Arc<Reach>,
     counters: Arc<Counters>,
 }
@@ -45,7 +58,8 @@ pub struct Opened {
     pub devices: Vec<VfioDevice>,
 }
 
-/// Opens PCI functions that are bound to `vfio-pci`. They reach nothing until they are attached.
+/// Opens PCI functions that are bound to `vfio-pci`: by iommufd if the kernel has it and this process may use
+/// it, by type 1 otherwise. They reach nothing until they are attached.
 ///
 /// ```no_run
 /// use portolan::dma::{Constraints, Device, DmaSpace, FromDevice, SpaceOptions};
@@ -70,27 +84,41 @@ pub struct Opened {
 /// # Errors
 /// See [`OpenError`], which says what to do. Nothing is left open.
 pub fn open(functions: &[PciFunction]) -> Result<Opened, OpenError> {
+    match Iommufd::is_offered(functions) {
+        true => open_by(Interface::Iommufd, functions),
+        false => open_by(Interface::Type1, functions),
+    }
+}
+
+/// As [`open`], by one of the kernel's interfaces.
+///
+/// *Context.* Task.
+///
+/// # Errors
+/// See [`OpenError`], which says what to do. Nothing is left open.
+pub fn open_by(interface: Interface, functions: &[PciFunction]) -> Result<Opened, OpenError> {
     let counters = Arc::new(Counters::default());
+    let iommufd = match interface {
+        Interface::Iommufd => Some(Iommufd::open(counters.clone())?),
+        Interface::Type1 => None,
+    };
     let (mut ports, mut devices) = (Vec::new(), Vec::new());
     let mut common: Option<Reach> = None;
     for &function in functions {
-        let (container, fd) = Container::open(function, counters.clone())?;
+        let (port, fd) = Port::open(function, iommufd.as_ref(), &counters)?;
+        let reach = port.reach()?;
         devices.push(VfioDevice::new(fd, function)?);
-        let reach = container.reach()?;
         common = Some(match common.take() {
             None => reach,
             Some(before) => both(&before, &reach),
         });
-        ports.push(Port {
-            stream: stream(function),
-            container: Arc::new(container),
-            attached: Mutex::default(),
-        });
+        ports.push(port);
     }
     let some = common.filter(|reach| !reach.ranges.is_empty());
     let reach = Arc::new(some.ok_or(OpenError::NoCommonAddresses)?);
     let unit = UserUnit {
         ports,
+        interface,
         reach,
         counters,
     };
@@ -122,6 +150,11 @@ impl UserUnit {
         BoundDomain::new(self.clone(), self.domain())
     }
 
+    /// The interface that was chosen.
+    pub fn interface(&self) -> Interface {
+        self.interface
+    }
+
     /// System calls that were made for its domains.
     pub fn counts(&self) -> CallCounts {
         self.counters.get()
@@ -133,14 +166,14 @@ impl UserUnit {
     /// What the kernel says.
     pub fn mappings_left(&self, stream: StreamId) -> Result<Option<u32>, VfioError> {
         let port = self.ports.iter().find(|port| port.stream == stream);
-        port.map_or(Ok(None), |port| port.container.available())
+        port.map_or(Ok(None), Port::available)
     }
 
-    /// The container of `stream`, for calls that the library does not make. It does not learn of what is
-    /// mapped and unmapped there.
-    pub fn descriptor(&self, stream: StreamId) -> Option<BorrowedFd<'_>> {
+    /// The address space of `stream`, for calls that the library does not make. It does not learn of what is
+    /// mapped and unmapped there. With iommufd there is none until a domain is attached.
+    pub fn raw(&self, stream: StreamId) -> Option<RawSpace<'_>> {
         let port = self.ports.iter().find(|port| port.stream == stream);
-        port.map(|port| port.container.descriptor())
+        port.and_then(Port::raw)
     }
 
     fn port(&self, stream: StreamId) -> Result<&Port, AttachError> {
@@ -149,21 +182,9 @@ impl UserUnit {
     }
 }
 
-impl Port {
-    fn attached(&self) -> MutexGuard<'_, Option<Arc<UserDomain>>> {
-        self.attached.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl Iommu for UserUnit {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
-        let mut attached = self.port(stream)?.attached();
-        if let Some(domain) = &*attached {
-            count(&self.counters.attach);
-            domain.leave()?;
-            *attached = None;
-        }
-        Ok(())
+        Ok(self.port(stream)?.detach(&self.counters)?)
     }
 
     /// The kernel passes no function of a process through.
@@ -190,21 +211,7 @@ impl Attach<UserDomain> for UserUnit {
         if !domain.is_of(&self.reach) {
             return Err(AttachError::Mismatch);
         }
-        let mut attached = port.attached();
-        if attached
-            .as_ref()
-            .is_some_and(|old| Arc::ptr_eq(old, domain))
-        {
-            return Ok(());
-        }
-        count(&self.counters.attach);
-        if let Some(old) = &*attached {
-            old.leave()?;
-        }
-        *attached = None;
-        domain.enter(port.container.clone())?;
-        *attached = Some(domain.clone());
-        Ok(())
+        port.attach(domain, &self.counters)
     }
 }
 

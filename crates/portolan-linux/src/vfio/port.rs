@@ -1,0 +1,141 @@
+//! A function's way to an address space: its group's container, or what it is bound to.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use portolan::addr::{PciFunction, StreamId};
+use portolan::iommu::{AttachError, IommuError};
+
+use super::container::Container;
+use super::device::stream;
+use super::error::{OpenError, VfioError};
+use super::iommufd::{Bound, Iommufd};
+use crate::calls::{Counters, count};
+use crate::domain::{Reach, UserDomain};
+
+#[derive(Debug)]
+enum Way {
+    /// The one address space that a container is.
+    Container(Arc<Container>),
+    Bound(Bound),
+}
+
+/// A function and its way.
+#[derive(Debug)]
+pub(super) struct Port {
+    pub(super) stream: StreamId,
+    way: Way,
+    attached: Mutex<Option<Arc<UserDomain>>>,
+}
+
+/// What system calls of the caller's own are made on.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum RawSpace<'a> {
+    /// A container of type 1.
+    Container(BorrowedFd<'a>),
+    /// An address space of iommufd's.
+    Ioas {
+        /// The open file of /dev/iommu.
+        iommufd: BorrowedFd<'a>,
+        /// The address space's number there.
+        ioas: u32,
+    },
+}
+
+impl Port {
+    /// Opens `function`, by iommufd if there is one.
+    pub(super) fn open(
+        function: PciFunction,
+        iommufd: Option<&Arc<Iommufd>>,
+        counters: &Arc<Counters>,
+    ) -> Result<(Self, Arc<OwnedFd>), OpenError> {
+        let (way, device) = match iommufd {
+            Some(iommufd) => {
+                let (bound, device) = Bound::open(function, iommufd)?;
+                (Way::Bound(bound), device)
+            }
+            None => {
+                let (container, device) = Container::open(function, counters.clone())?;
+                (Way::Container(Arc::new(container)), device)
+            }
+        };
+        let port = Self {
+            stream: stream(function),
+            way,
+            attached: Mutex::default(),
+        };
+        Ok((port, device))
+    }
+
+    fn attached(&self) -> MutexGuard<'_, Option<Arc<UserDomain>>> {
+        self.attached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn reach(&self) -> Result<Reach, VfioError> {
+        match &self.way {
+            Way::Container(container) => container.reach(),
+            Way::Bound(bound) => bound.reach(),
+        }
+    }
+
+    /// How many more mappings there may be, if the kernel says so.
+    pub(super) fn available(&self) -> Result<Option<u32>, VfioError> {
+        match &self.way {
+            Way::Container(container) => container.available(),
+            Way::Bound(_) => Ok(None),
+        }
+    }
+
+    /// The address space; with iommufd there is none without a domain.
+    pub(super) fn raw(&self) -> Option<RawSpace<'_>> {
+        match &self.way {
+            Way::Container(container) => Some(RawSpace::Container(container.descriptor())),
+            Way::Bound(bound) => Some(RawSpace::Ioas {
+                iommufd: bound.descriptor(),
+                ioas: self.attached().as_ref()?.ioas()?,
+            }),
+        }
+    }
+
+    pub(super) fn attach(
+        &self,
+        domain: &Arc<UserDomain>,
+        counters: &Counters,
+    ) -> Result<(), AttachError> {
+        let mut attached = self.attached();
+        let same = |old: &Arc<UserDomain>| Arc::ptr_eq(old, domain);
+        if attached.as_ref().is_some_and(same) {
+            return Ok(());
+        }
+        match &self.way {
+            Way::Container(container) => {
+                count(&counters.attach);
+                if let Some(old) = &*attached {
+                    old.leave()?;
+                }
+                *attached = None;
+                domain.enter(container.clone())?;
+            }
+            Way::Bound(bound) => bound.attach(domain)?,
+        }
+        *attached = Some(domain.clone());
+        Ok(())
+    }
+
+    pub(super) fn detach(&self, counters: &Counters) -> Result<(), IommuError> {
+        let mut attached = self.attached();
+        let Some(domain) = &*attached else {
+            return Ok(());
+        };
+        match &self.way {
+            Way::Container(_) => {
+                count(&counters.attach);
+                domain.leave()?;
+            }
+            Way::Bound(bound) => bound.detach()?,
+        }
+        *attached = None;
+        Ok(())
+    }
+}
