@@ -102,12 +102,29 @@ const VFIO: Machine = Machine {
         opt_level: "1",
     }],
     runs: &[
-        "nvme 0000:00:05.0 --bind --write 7",
+        "nvme 0000:00:05.0 --bind --kill",
+        "nvme 0000:00:05.0 --write 7",
         "nvme 0000:00:05.0 --write 8 --interrupts",
         "nvme 0000:00:05.0 --compare 8",
     ],
     traced: &[STARTS, "vtd_inv_desc_iotlb_*"],
-    check: driven_from_user_space,
+    check: |ran| driven_from_user_space(ran, &["type 1"; 2]),
+};
+
+/// The same over both interfaces, of which iommufd is the one that is chosen.
+const VFIO_OWN: Machine = Machine {
+    name: "vfio-own",
+    step: "Linux guest: an NVMe disk driven over type 1 and iommufd",
+    kernel: Kernel::Own,
+    runs: &[
+        "nvme 0000:00:05.0 --bind --kill --interface type1",
+        "nvme 0000:00:05.0 --kill --interface iommufd",
+        "nvme 0000:00:05.0 --write 7 --interface type1 --interface iommufd",
+        "nvme 0000:00:05.0 --write 8 --interrupts",
+        "nvme 0000:00:05.0 --compare 8",
+    ],
+    check: |ran| driven_from_user_space(ran, &["type 1", "iommufd", "iommufd"]),
+    ..VFIO
 };
 
 /// `portolan record` of an NVMe disk that is read whole; its trace is replayed on the host.
@@ -139,6 +156,7 @@ const RECORD: Machine = Machine {
 /// All machines.
 pub const ALL: &[Machine] = &[
     VFIO,
+    VFIO_OWN,
     DISKS,
     RECORD,
     Machine {
@@ -178,57 +196,89 @@ fn strict_reads(ran: &Ran) -> Result<(), String> {
 
 /// What QEMU says when its NVMe controller is started: each manner of mapping does so.
 const STARTS: &str = "pci_nvme_mmio_start_success";
+/// What the driver says once another was killed and nothing is left of it.
+const KILLED: &str = "pinned pages: ";
 /// Of the driver's runs.
 const REQUESTS: u64 = 1024;
 
+/// A row of what the driver says: interface and manner, microseconds, maps, unmaps.
+struct Row {
+    name: String,
+    time: f64,
+    maps: u64,
+    unmaps: u64,
+}
+
+impl Row {
+    fn read(line: &str) -> Option<Self> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [_, time, maps, unmaps, _] = words.last_chunk()?;
+        Some(Self {
+            name: words.get(..words.len() - 5)?.join(" "),
+            time: time.parse().ok()?,
+            maps: maps.parse().ok()?,
+            unmaps: unmaps.parse().ok()?,
+        })
+    }
+}
+
 /// What each manner of mapping cost: by the driver's count of system calls, and by QEMU's trace of what the
-/// kernel invalidated.
-fn driven_from_user_space(ran: &Ran) -> Result<(), String> {
+/// kernel invalidated. `interfaces` are those by which all manners were tried, in that order.
+fn driven_from_user_space(ran: &Ran, interfaces: &[&str]) -> Result<(), String> {
     let read = format!("{REQUESTS} pages read by the kernel's driver from /dev/nvme0n1 are those");
-    if !ran.console.lines().any(|line| line.starts_with(&read)) {
+    let said = |wanted: &str| {
+        ran.console
+            .lines()
+            .filter(|line| line.starts_with(wanted))
+            .count()
+    };
+    if said(&read) != 1 {
         return Err(format!("the guest did not say {read:?}"));
     }
-    // Manner, way, microseconds, maps, unmaps, calls.
-    let row = |line: &str| -> Option<(String, f64, u64, u64)> {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let [manner, _, time, maps, unmaps, _] = words.last_chunk()?;
-        let name = format!("{manner} {}", words.first()?);
-        Some((
-            name,
-            time.parse().ok()?,
-            maps.parse().ok()?,
-            unmaps.parse().ok()?,
-        ))
-    };
-    let rows: Vec<_> = ran.console.lines().filter_map(row).collect();
+    let killed: Vec<&str> = ran
+        .console
+        .lines()
+        .filter(|line| line.starts_with(KILLED))
+        .collect();
+    println!("{}", killed.join("\n"));
+    let rows: Vec<Row> = ran.console.lines().filter_map(Row::read).collect();
     let pages = ran.traced_after(STARTS, "vtd_inv_desc_iotlb_pages");
     let domains = ran.traced_after(STARTS, "vtd_inv_desc_iotlb_domain");
-    // Firmware and the kernel start the controller before, and the kernel once afterwards.
-    let first = pages.len().checked_sub(2 * MANNERS.len() + 1);
-    let Some(first) = first.filter(|_| rows.len() == 4 * MANNERS.len()) else {
+    let tried: Vec<_> = interfaces
+        .iter()
+        .flat_map(|one| MANNERS.map(|(manner, most)| (one, manner, most)))
+        .collect();
+    // Firmware and the kernel start the controller before, so do drivers that are killed, and the kernel once
+    // afterwards.
+    let first = pages.len().checked_sub(tried.len() + 1);
+    let Some(first) = first.filter(|_| rows.len() == 2 * tried.len() && !killed.is_empty()) else {
         let found = (rows.len(), pages.len());
         return Err(format!("rows, and starts of the controller: {found:?}"));
     };
     let (pages, domains) = (&pages[first..], &domains[first..]);
-    for (run, both) in rows.chunks_exact(2).enumerate() {
-        let (manner, most) = MANNERS[run % MANNERS.len()];
-        let sum = |of: fn(&(String, f64, u64, u64)) -> u64| both.iter().map(of).sum::<u64>();
-        let (maps, unmaps) = (sum(|row| row.2), sum(|row| row.3));
+    for (run, (both, (interface, manner, most))) in rows.chunks_exact(2).zip(tried).enumerate() {
+        let name = format!("{interface} {manner}");
+        if let Some(other) = both.iter().find(|row| row.name != name) {
+            return Err(format!("{name}: the driver tried {}", other.name));
+        }
+        let (maps, unmaps) = both.iter().fold((0, 0), |(maps, unmaps), row| {
+            (maps + row.maps, unmaps + row.unmaps)
+        });
         let each = |count: u64| count as f64 / (2 * REQUESTS) as f64;
         println!(
-            "{manner:10} {:8.1} us, {:.3} maps, {:.3} unmaps; invalidated: {:.3} by page, {} whole domains",
-            both.iter().map(|row| row.1).sum::<f64>() / 2.0,
+            "{name:18} {:8.1} us, {:.3} maps, {:.3} unmaps; invalidated: {:.3} by page, {} whole domains",
+            both.iter().map(|row| row.time).sum::<f64>() / 2.0,
             each(maps),
             each(unmaps),
             each(pages[run]),
             domains[run],
         );
         if each(unmaps) > most || each(maps) > most.ceil() {
-            return Err(format!("{manner}: more calls than {most} a request"));
+            return Err(format!("{name}: more calls than {most} a request"));
         }
         // Nothing is reused before the kernel has invalidated it.
         if pages[run] + domains[run] < unmaps.min(1) {
-            return Err(format!("{manner}: unmaps, and no invalidation"));
+            return Err(format!("{name}: unmaps, and no invalidation"));
         }
     }
     Ok(())
@@ -236,7 +286,7 @@ fn driven_from_user_space(ran: &Ran) -> Result<(), String> {
 
 /// The manners of mapping, in the order in which the driver tries them, and the most unmaps of a request.
 const MANNERS: [(&str, f64); 5] = [
-    ("naive", 1.0),
+    ("naive loop", 1.0),
     ("strict", 1.0),
     ("deferred", 0.5),
     ("lazy", 0.5),

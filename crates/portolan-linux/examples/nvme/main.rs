@@ -1,13 +1,16 @@
-//! A user-space driver of an NVMe disk, over VFIO: reads and writes with many requests in flight, each manner of
-//! mapping beside the others.
+//! A user-space driver of an NVMe disk, over VFIO and iommufd: reads and writes with many requests in flight, each
+//! manner of mapping beside the others.
 //!
 //! ```text
 //! nvme 0000:03:00.0 --bind                  # take the disk from the kernel, and read
 //! nvme 0000:03:00.0 --bind --write SEED     # DESTROYS its data: writes, then reads and compares
+//! nvme 0000:03:00.0 --interface type1 --interface iommufd   # one after the other
+//! nvme 0000:03:00.0 --kill                  # kill such a driver while it reads, and see that nothing is left
 //! nvme 0000:03:00.0 --compare SEED          # give it back to the kernel, and compare by its driver
 //! ```
 
 mod controller;
+mod kill;
 mod mover;
 mod naive;
 mod work;
@@ -23,14 +26,32 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::Parser;
 use portolan::addr::PciFunction;
 use portolan_cli::Output;
-use portolan_linux::vfio;
+use portolan_linux::vfio::{self, Interface, OpenError, Opened};
 use serde::Serialize;
 
 use controller::{Identity, PAGE};
 use mover::Manner;
 use work::Row;
 
-/// Reads and writes an NVMe disk from user space, over VFIO.
+/// One of the kernel's interfaces.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Over {
+    /// VFIO's containers of type 1.
+    Type1,
+    /// /dev/iommu.
+    Iommufd,
+}
+
+impl From<Over> for Interface {
+    fn from(over: Over) -> Self {
+        match over {
+            Over::Type1 => Self::Type1,
+            Over::Iommufd => Self::Iommufd,
+        }
+    }
+}
+
+/// Reads and writes an NVMe disk from user space, over VFIO or iommufd.
 #[derive(Parser)]
 struct Arguments {
     /// The disk's PCI function, as `lspci -D` writes it.
@@ -44,6 +65,15 @@ struct Arguments {
     /// Give the disk back to the kernel, and compare what its driver reads with what was written.
     #[arg(long, value_name = "SEED", conflicts_with_all = ["bind", "write"])]
     compare: Option<u64>,
+    /// Read without end in a process of its own, kill that, and look for what is left of it.
+    #[arg(long, conflicts_with_all = ["write", "compare"])]
+    kill: bool,
+    /// Read without end.
+    #[arg(long, conflicts_with_all = ["write", "compare", "kill"])]
+    endless: bool,
+    /// By which of the kernel's interfaces; by what it has if none is named.
+    #[arg(long, value_enum)]
+    interface: Vec<Over>,
     /// How pages are mapped; all manners if none is named.
     #[arg(long, value_enum)]
     manner: Vec<Manner>,
@@ -73,7 +103,6 @@ impl Arguments {
 struct Report {
     function: String,
     disk: Identity,
-    interface: &'static str,
     requests: u64,
     depth: u16,
     rows: Vec<Row>,
@@ -81,32 +110,47 @@ struct Report {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let ended = match arguments.compare {
-        Some(seed) => compare(&arguments, seed),
-        None => drive(&arguments),
-    };
+    let ended = run(&arguments);
     portolan_cli::exit("nvme", ended.map(|()| portolan_cli::Outcome::Good))
 }
 
-fn drive(arguments: &Arguments) -> Result<()> {
+fn run(arguments: &Arguments) -> Result<()> {
     if arguments.bind {
         vfio::bind(arguments.function)?;
     }
-    let opened = vfio::open(&[arguments.function])?;
-    let manners = arguments.manners();
+    match arguments.compare {
+        Some(seed) => compare(arguments, seed),
+        None if arguments.kill => kill::run(arguments),
+        None => drive(arguments),
+    }
+}
+
+/// The function, opened by each interface in turn.
+fn interfaces(arguments: &Arguments) -> impl Iterator<Item = Result<Opened, OpenError>> {
+    let functions = [arguments.function];
+    let by = arguments.interface.iter().copied().map(Interface::from);
+    let named = by.map(move |by| vfio::open_by(by, &functions));
+    let chosen = arguments.interface.is_empty();
+    named.chain(chosen.then(|| vfio::open(&functions)))
+}
+
+fn drive(arguments: &Arguments) -> Result<()> {
     let mut report = Report {
         function: arguments.function.to_string(),
         disk: Identity::default(),
-        interface: "type 1",
         requests: arguments.requests,
         depth: arguments.depth,
         rows: Vec::new(),
     };
-    for &manner in manners {
-        let (identity, rows) = work::run(&opened, manner, arguments)
-            .with_context(|| format!("{manner}, over {}", report.interface))?;
-        report.disk = identity;
-        report.rows.extend(rows);
+    for opened in interfaces(arguments) {
+        let opened = opened?;
+        let over = opened.unit.interface();
+        for &manner in arguments.manners() {
+            let (identity, rows) = work::run(&opened, manner, arguments)
+                .with_context(|| format!("{manner}, over {over}"))?;
+            report.disk = identity;
+            report.rows.extend(rows);
+        }
     }
     arguments.output.show(&report, text)
 }
@@ -119,12 +163,21 @@ fn text(report: &Report) -> String {
         ..
     } = report;
     let mut out = format!(
-        "{}: {} ({}), {} blocks of {} bytes\n{requests} requests of 4 KiB, {depth} in flight, over {}\n",
-        report.function, disk.model, disk.serial, disk.blocks, disk.block, report.interface,
+        "{}: {} ({}), {} blocks of {} bytes\n{requests} requests of 4 KiB, {depth} in flight\n",
+        report.function, disk.model, disk.serial, disk.blocks, disk.block,
     );
-    let header = ["manner", "", "µs each", "maps", "unmaps", "ioctls each"];
+    let header = [
+        "over",
+        "manner",
+        "",
+        "µs each",
+        "maps",
+        "unmaps",
+        "ioctls each",
+    ];
     let row = |row: &Row| {
         vec![
+            row.over.clone(),
             row.manner.to_string(),
             row.way.to_owned(),
             format!("{:.1}", row.microseconds),
@@ -137,7 +190,7 @@ fn text(report: &Report) -> String {
     let _ = writeln!(
         out,
         "{}",
-        portolan_cli::display::table(&header, &[2, 3, 4, 5], rows)
+        portolan_cli::display::table(&header, &[3, 4, 5, 6], rows)
     );
     out
 }

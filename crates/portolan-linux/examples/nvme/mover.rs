@@ -1,7 +1,6 @@
 //! The ways in which a request's page gets to the device and back.
 
 use std::fmt;
-use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
@@ -101,11 +100,7 @@ impl Mover {
             device = with_device_pool(device, 2 * usize::from(depth) * PAGE)?;
         }
         let naive = match manner {
-            Manner::Naive => {
-                let container = opened.unit.descriptor(stream).context("no container")?;
-                let container = container.as_fd().try_clone_to_owned()?;
-                Some(Naive::new(container, &device, depth)?)
-            }
+            Manner::Naive => Some(Naive::new(&opened.unit, stream, &device, depth)?),
             _ => None,
         };
         let batch = usize::from(depth);

@@ -14,6 +14,8 @@ use crate::mover::{Back, Held, Manner, Mover};
 /// What the requests of one manner in one direction cost.
 #[derive(Serialize)]
 pub struct Row {
+    /// By which of the kernel's interfaces.
+    pub over: String,
     pub manner: Manner,
     pub way: &'static str,
     /// Of a request.
@@ -85,6 +87,11 @@ pub fn run(opened: &Opened, manner: Manner, arguments: &Arguments) -> Result<(Id
         None => &[Transfer::Read],
     };
     let mut rows = Vec::new();
+    if arguments.endless {
+        loop {
+            run.all(Transfer::Read, requests)?;
+        }
+    }
     for &way in ways {
         let before = (opened.unit.counts(), run.mover.by_hand());
         let took = run.all(way, requests)?;
@@ -92,6 +99,7 @@ pub fn run(opened: &Opened, manner: Manner, arguments: &Arguments) -> Result<(Id
         let maps = after.0.map - before.0.map + after.1.0 - before.1.0;
         let unmaps = after.0.unmap - before.0.unmap + after.1.1 - before.1.1;
         rows.push(Row {
+            over: opened.unit.interface().to_string(),
             manner,
             way: match way {
                 Transfer::Write => "write",

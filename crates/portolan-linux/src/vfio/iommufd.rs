@@ -165,7 +165,9 @@ impl Drop for Bound {
 fn reach(pairs: &[(u64, u64)], alignment: u64) -> Result<Reach, InfoError> {
     let ranges = ranges(pairs.iter().copied())?;
     let none = InfoError::NoPages { sizes: alignment };
-    let power = alignment.is_power_of_two().then(|| alignment.trailing_zeros());
+    let power = alignment
+        .is_power_of_two()
+        .then(|| alignment.trailing_zeros());
     let granule = PageSize::of_lg2(power.ok_or(none)?);
     // Pages of the process are no smaller.
     let granule = granule.max(PageSize::SIZE_4K);
@@ -218,7 +220,10 @@ mod tests {
         assert_eq!(reach(&x86, 1 << 16).unwrap().granule.bytes(), 1 << 16);
         assert_eq!(reach(&[], 4096).unwrap_err(), InfoError::NoRanges);
         for sizes in [0, 3, 4095] {
-            assert_eq!(reach(&x86, sizes).unwrap_err(), InfoError::NoPages { sizes });
+            assert_eq!(
+                reach(&x86, sizes).unwrap_err(),
+                InfoError::NoPages { sizes }
+            );
         }
         let back = reach(&[(8, 9), (0, 4)], 4096);
         assert!(matches!(back, Err(InfoError::Ranges { .. })));

@@ -22,6 +22,6 @@ pub use bar::Bar;
 pub use device::VfioDevice;
 pub use error::{OpenError, Step, VfioError};
 pub use interrupts::{InterruptKind, Interrupts, Removal};
-pub use sysfs::{bind, unbind};
 pub use port::RawSpace;
+pub use sysfs::{bind, unbind};
 pub use unit::{Interface, Opened, UserUnit, open, open_by};
