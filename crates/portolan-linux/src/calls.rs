@@ -4,8 +4,8 @@ use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use portolan::addr::{IovaRange, PhysAddr};
-use portolan::iommu::IommuError;
+use portolan::addr::{IovaRange, PageSize, PhysAddr};
+use portolan::iommu::{AttachError, IommuError};
 use portolan::table::Access;
 use rustix::io::Errno;
 use thiserror::Error;
@@ -19,9 +19,20 @@ pub(crate) trait Calls: Send + Sync + fmt::Debug {
     /// bytes in all. No device reaches their memory when this returns.
     fn unmap(&self, range: IovaRange, bytes: u64) -> Result<(), IommuError>;
 
-    /// Its number, if it is one of iommufd's, which devices are put into.
+    /// Sets a bit in `bitmap` for each page of `page` in `range` that devices may have written since the last
+    /// time. `range` is whole mappings.
+    fn dirty(&self, range: IovaRange, page: PageSize, bitmap: &mut [u64])
+    -> Result<(), IommuError>;
+
+    /// Its number, if it is one of iommufd's.
     fn ioas(&self) -> Option<u32> {
         None
+    }
+
+    /// What the device with this number is to be put into, of iommufd's.
+    fn tables(&self, device: u32) -> Result<u32, AttachError> {
+        let _ = device;
+        Err(AttachError::Mismatch)
     }
 }
 
@@ -65,6 +76,7 @@ pub struct CallCounts {
 pub(crate) fn refused(error: &io::Error) -> IommuError {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NODEV | Errno::IO) => IommuError::Gone,
+        Some(Errno::OPNOTSUPP | Errno::NOTTY) => IommuError::Unsupported,
         Some(errno) => IommuError::Refused {
             code: errno.raw_os_error().unsigned_abs(),
         },

@@ -14,12 +14,27 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockRead
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
 use portolan::inval::{Gather, SyncError, WrongTable};
 use portolan::iommu::{AttachError, Domain, DomainError, IommuError, UnmapFailed};
+use portolan::table::format::DirtyTracking;
 use portolan::table::{Access, AccessError, MapError, Segment, Translation, UnmapError};
 
 use crate::calls::Calls;
+use crate::vfio::FaultQueue;
 
+mod dirty;
 #[cfg(test)]
 mod tests;
+
+/// What a domain of a [`UserUnit`](crate::vfio::UserUnit) does beside mapping.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct DomainOptions {
+    /// Whether what devices write is kept, for [`DirtyDomain`](portolan::demand::DirtyDomain). Attaching a device whose unit cannot is an
+    /// error ([`IommuError::Unsupported`]). Type 1 always can: to it, whatever devices may write is dirty.
+    pub dirty: DirtyTracking,
+    /// Where requests for pages that are not mapped go; without it they are faults. iommufd only, and only
+    /// in kernels that take page requests for tables of the kernel's (not Linux 6.12).
+    pub faults: Option<Arc<FaultQueue>>,
+}
 
 /// What devices can be given: the kernel's own words.
 #[derive(Debug)]
@@ -135,6 +150,7 @@ type Place = Option<Arc<dyn Calls>>;
 pub struct UserDomain {
     table: TableId,
     reach: Arc<Reach>,
+    options: DomainOptions,
     /// Who keeps it; nobody, where the kernel has the address space with the device and no device is
     /// attached. Held for writing while it moves.
     place: RwLock<Place>,
@@ -143,14 +159,19 @@ pub struct UserDomain {
 }
 
 impl UserDomain {
-    pub(crate) fn new(reach: Arc<Reach>, place: Place) -> Self {
+    pub(crate) fn new(reach: Arc<Reach>, options: DomainOptions) -> Self {
         Self {
             table: TableId::fresh(),
             reach,
-            place: RwLock::new(place),
+            options,
+            place: RwLock::default(),
             inner: Mutex::default(),
             settled: Condvar::new(),
         }
+    }
+
+    pub(crate) fn options(&self) -> &DomainOptions {
+        &self.options
     }
 
     /// Whether it is of a unit with such a reach.

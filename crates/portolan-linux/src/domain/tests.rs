@@ -78,7 +78,7 @@ fn reach() -> Arc<Reach> {
 
 fn domain() -> (Arc<Kernel>, UserDomain) {
     let kernel = Arc::new(Kernel::default());
-    let domain = UserDomain::new(reach(), None);
+    let domain = UserDomain::new(reach(), DomainOptions::default());
     domain.enter(kernel.clone()).unwrap();
     (kernel, domain)
 }
@@ -253,7 +253,7 @@ fn what_was_unmapped_and_not_paid_for_makes_room() {
 #[test]
 fn it_moves_with_all_that_is_mapped_and_is_in_one_place() {
     let (first, second) = (Arc::new(Kernel::default()), Arc::new(Kernel::default()));
-    let domain = UserDomain::new(reach(), None);
+    let domain = UserDomain::new(reach(), DomainOptions::default());
     map(&domain, 1, 50, 2).unwrap();
     map(&domain, 9, 90, 1).unwrap();
     domain.enter(first.clone()).unwrap();

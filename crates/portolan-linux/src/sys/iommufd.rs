@@ -144,6 +144,15 @@ pub(crate) fn set_dirty_tracking(fd: BorrowedFd<'_>, hwpt: u32, flags: u32) -> i
     unsafe { command(fd, sys::IOMMUFD_CMD_HWPT_SET_DIRTY_TRACKING, &mut value) }
 }
 
+/// An error unless `bitmap` has a bit for each page of `length` bytes.
+pub(super) fn room(length: u64, page: u64, bitmap: &[u64]) -> io::Result<()> {
+    let bits = bitmap.len() as u64 * 64;
+    match page != 0 && length.div_ceil(page) <= bits {
+        true => Ok(()),
+        false => Err(io::ErrorKind::InvalidInput.into()),
+    }
+}
+
 /// IOMMU_HWPT_GET_DIRTY_BITMAP: sets a bit of `bitmap` for each page that was written, and begins anew.
 pub(crate) fn dirty(
     fd: BorrowedFd<'_>,
@@ -152,10 +161,7 @@ pub(crate) fn dirty(
     page: u64,
     bitmap: &mut [u64],
 ) -> io::Result<()> {
-    let fits = length.div_ceil(page.max(1)) <= bitmap.len() as u64 * 64;
-    if page == 0 || !fits {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
+    room(length, page, bitmap)?;
     let mut value = sys::iommu_hwpt_get_dirty_bitmap {
         size: size::<sys::iommu_hwpt_get_dirty_bitmap>(),
         hwpt_id: hwpt,

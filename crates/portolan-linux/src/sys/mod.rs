@@ -172,6 +172,66 @@ pub(crate) fn ask(
     }
 }
 
+/// `vfio_iommu_type1_dirty_bitmap` with its `vfio_iommu_type1_dirty_bitmap_get` behind it.
+#[repr(C)]
+struct Dirty {
+    argsz: u32,
+    flags: u32,
+    range: sys::vfio_iommu_type1_dirty_bitmap_get,
+}
+
+fn dirty_pages(container: BorrowedFd<'_>, dirty: &mut Dirty) -> io::Result<()> {
+    // SAFETY: the kernel writes a bit of the bitmap for each page of the range, for which its users in this
+    // module have room.
+    unsafe { call(container, 117, std::ptr::from_mut(dirty).cast()) }?;
+    Ok(())
+}
+
+/// VFIO_IOMMU_DIRTY_PAGES: starts or stops to track, as `flags` say.
+pub(crate) fn track_dirty(container: BorrowedFd<'_>, flags: u32) -> io::Result<()> {
+    let range = sys::vfio_iommu_type1_dirty_bitmap_get {
+        iova: 0,
+        size: 0,
+        bitmap: sys::vfio_bitmap {
+            pgsize: 0,
+            size: 0,
+            data: std::ptr::null_mut(),
+        },
+    };
+    let get = sys::VFIO_IOMMU_DIRTY_PAGES_FLAG_GET_BITMAP;
+    let argsz = size_of::<Dirty>() as u32;
+    let flags = flags & !get;
+    dirty_pages(
+        container,
+        &mut Dirty {
+            argsz,
+            flags,
+            range,
+        },
+    )
+}
+
+/// VFIO_IOMMU_DIRTY_PAGES: sets a bit of `bitmap` for each page that may have been written, and begins anew.
+pub(crate) fn dirty(
+    container: BorrowedFd<'_>,
+    (iova, size): (u64, u64),
+    pgsize: u64,
+    bitmap: &mut [u64],
+) -> io::Result<()> {
+    iommufd::room(size, pgsize, bitmap)?;
+    let bitmap = sys::vfio_bitmap {
+        pgsize,
+        size: std::mem::size_of_val(bitmap) as u64,
+        data: bitmap.as_mut_ptr(),
+    };
+    let mut dirty = Dirty {
+        argsz: size_of::<Dirty>() as u32,
+        flags: sys::VFIO_IOMMU_DIRTY_PAGES_FLAG_GET_BITMAP,
+        range: sys::vfio_iommu_type1_dirty_bitmap_get { iova, size, bitmap },
+    };
+    dirty_pages(container, &mut dirty)
+}
+
 /// VFIO_GROUP_SET_CONTAINER.
 pub(crate) fn set_container(group: BorrowedFd<'_>, container: BorrowedFd<'_>) -> io::Result<()> {
     let mut container: RawFd = container.as_raw_fd();

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use portolan::addr::{IovaRange, PageSize, PageSizes, PciFunction, PhysAddr};
 use portolan::iommu::IommuError;
 use portolan::table::Access;
+use portolan::table::format::DirtyTracking;
 use rustix::io::Errno;
 use vfio_bindings::bindings::vfio as sys;
 
@@ -129,6 +130,17 @@ impl Container {
     }
 }
 
+impl Container {
+    /// Tracks what devices write from now on, or no more.
+    pub(super) fn track(&self, dirty: DirtyTracking) -> Result<(), IommuError> {
+        let flags = match dirty {
+            DirtyTracking::Hardware => sys::VFIO_IOMMU_DIRTY_PAGES_FLAG_START,
+            DirtyTracking::Off => sys::VFIO_IOMMU_DIRTY_PAGES_FLAG_STOP,
+        };
+        call::track_dirty(self.fd.as_fd(), flags).map_err(|error| refused(&error))
+    }
+}
+
 /// The first capability of an answer; 0 if there are none.
 fn first(info: &[u8]) -> Result<u32, InfoError> {
     match word(info, 4)? & sys::VFIO_IOMMU_INFO_CAPS {
@@ -183,6 +195,17 @@ impl Calls for Container {
             all if all == bytes_there => Ok(()),
             value => Err(IommuError::Nonsense { offset: 0, value }),
         }
+    }
+
+    fn dirty(
+        &self,
+        range: IovaRange,
+        page: PageSize,
+        bitmap: &mut [u64],
+    ) -> Result<(), IommuError> {
+        let what = (range.start().get(), bytes(range)?);
+        let read = call::dirty(self.fd.as_fd(), what, page.bytes(), bitmap);
+        read.map_err(|error| refused(&error))
     }
 }
 

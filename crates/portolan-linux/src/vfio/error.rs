@@ -38,6 +38,8 @@ pub enum Step {
     Interrupts,
     /// Its reset.
     Reset,
+    /// Its page requests.
+    Faults,
 }
 
 /// Why a function was not opened.

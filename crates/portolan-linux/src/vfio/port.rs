@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use portolan::addr::{PciFunction, StreamId};
 use portolan::iommu::{AttachError, IommuError};
+use portolan::table::format::DirtyTracking;
 
 use super::container::Container;
 use super::device::stream;
@@ -87,6 +88,14 @@ impl Port {
         }
     }
 
+    /// What the device is bound to, if it is iommufd's.
+    pub(super) fn bound(&self) -> Option<&Bound> {
+        match &self.way {
+            Way::Container(_) => None,
+            Way::Bound(bound) => Some(bound),
+        }
+    }
+
     /// The address space; with iommufd there is none without a domain.
     pub(super) fn raw(&self) -> Option<RawSpace<'_>> {
         match &self.way {
@@ -112,9 +121,12 @@ impl Port {
             Way::Container(container) => {
                 count(&counters.attach);
                 if let Some(old) = &*attached {
-                    old.leave()?;
+                    Self::leave(container, old)?;
                 }
                 *attached = None;
+                if domain.options().dirty == DirtyTracking::Hardware {
+                    container.track(DirtyTracking::Hardware)?;
+                }
                 domain.enter(container.clone())?;
             }
             Way::Bound(bound) => bound.attach(domain)?,
@@ -123,15 +135,23 @@ impl Port {
         Ok(())
     }
 
+    fn leave(container: &Container, domain: &UserDomain) -> Result<(), IommuError> {
+        domain.leave()?;
+        match domain.options().dirty {
+            DirtyTracking::Hardware => container.track(DirtyTracking::Off),
+            DirtyTracking::Off => Ok(()),
+        }
+    }
+
     pub(super) fn detach(&self, counters: &Counters) -> Result<(), IommuError> {
         let mut attached = self.attached();
         let Some(domain) = &*attached else {
             return Ok(());
         };
         match &self.way {
-            Way::Container(_) => {
+            Way::Container(container) => {
                 count(&counters.attach);
-                domain.leave()?;
+                Self::leave(container, domain)?;
             }
             Way::Bound(bound) => bound.detach()?,
         }

@@ -9,10 +9,11 @@ use portolan::iommu::{
 
 use super::device::VfioDevice;
 use super::error::{OpenError, VfioError};
+use super::faults::FaultQueue;
 use super::iommufd::Iommufd;
 use super::port::{Port, RawSpace};
 use crate::calls::{CallCounts, Counters};
-use crate::domain::{Reach, UserDomain};
+use crate::domain::{DomainOptions, Reach, UserDomain};
 
 /// By which of its interfaces the kernel keeps address spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,7 +39,7 @@ impl std::fmt::Display for Interface {
 /// With iommufd, a domain may have several functions. With type 1 each function is in an address space of its
 /// own: a domain is in the container of the one function that is attached to it, and a second function is
 /// refused ([`AttachError::Mismatch`]); what is mapped moves along when a function is moved. The kernel
-/// reports no faults to processes, and passes no function through.
+/// reports no faults to processes but page requests ([`UserUnit::fault_queue`]), and passes no function through.
 ///
 /// *Context.* Task, all methods: they make system calls.
 #[derive(Debug)]
@@ -142,7 +143,31 @@ fn both(one: &Reach, other: &Reach) -> Reach {
 impl UserUnit {
     /// An empty domain.
     pub fn domain(&self) -> Arc<UserDomain> {
-        Arc::new(UserDomain::new(self.reach.clone(), None))
+        self.domain_with(DomainOptions::default())
+    }
+
+    /// An empty domain that does what `options` say.
+    pub fn domain_with(&self, options: DomainOptions) -> Arc<UserDomain> {
+        Arc::new(UserDomain::new(self.reach.clone(), options))
+    }
+
+    /// A queue for page requests of its functions.
+    ///
+    /// # Errors
+    /// [`IommuError::Unsupported`] without iommufd, or if it has none (before Linux 6.11); otherwise what the
+    /// kernel says.
+    pub fn fault_queue(&self) -> Result<Arc<FaultQueue>, IommuError> {
+        let bound = self
+            .ports
+            .iter()
+            .filter_map(|port| Some((port.bound()?, port.stream)));
+        let streams = bound
+            .clone()
+            .map(|(bound, stream)| (bound.id(), stream))
+            .collect();
+        let first = bound.map(|(bound, _)| bound.iommufd()).next();
+        let iommufd = first.ok_or(IommuError::Unsupported)?.clone();
+        Ok(Arc::new(FaultQueue::new(iommufd, streams)?))
     }
 
     /// An empty domain of the unit, for a space.

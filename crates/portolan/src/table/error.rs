@@ -146,6 +146,12 @@ pub enum DirtyError {
         /// The range.
         range: IovaRange,
     },
+    /// Somebody else keeps the tables, and refused.
+    #[error("who keeps the tables refused (its own code: {code:#x})")]
+    Refused {
+        /// Its own code.
+        code: u32,
+    },
     /// The debt to add to is of another table.
     #[error(transparent)]
     WrongTable(#[from] WrongTable),

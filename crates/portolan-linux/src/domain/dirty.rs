@@ -1,0 +1,115 @@
+//! What devices wrote, as the kernel says.
+//!
+//! `IOMMU_HWPT_GET_DIRTY_BITMAP` of iommufd, `VFIO_IOMMU_DIRTY_PAGES` of type 1: a bit for each page of whole
+//! mappings. Type 1 looks at no hardware: whatever a device may write is dirty each time.
+
+use std::ops::ControlFlow;
+
+use portolan::addr::{Iova, IovaRange, PageSize};
+use portolan::demand::DirtyDomain;
+use portolan::inval::Gather;
+use portolan::iommu::{Domain as _, IommuError};
+use portolan::table::format::DirtyTracking;
+use portolan::table::{Access, DirtyError};
+use rustix::io::Errno;
+
+use super::{Inner, Record, State, UserDomain};
+
+/// Pages of a bitmap that is read in one call, unless one mapping has more.
+const AT_ONCE: u64 = 1 << 20;
+
+/// The first mapping in `range` that devices may write, with its neighbours of that kind.
+fn writable(inner: &Inner, range: IovaRange, page: PageSize) -> Option<IovaRange> {
+    let mapped =
+        |record: &&Record| record.state == State::Mapped && record.access.contains(Access::WRITE);
+    let mut records = inner
+        .within(range)
+        .filter(mapped)
+        .map(|record| record.range);
+    let first = records.next()?;
+    let joined = records.try_fold(first, |run, next| {
+        let whole = run.hull(next);
+        let joins = run.last().checked_add(1) == Some(next.start());
+        match joins && whole.pages(page) <= AT_ONCE {
+            true => ControlFlow::Continue(whole),
+            false => ControlFlow::Break(run),
+        }
+    });
+    match joined {
+        ControlFlow::Continue(run) | ControlFlow::Break(run) => Some(run),
+    }
+}
+
+/// The runs of pages from `start` on whose bits are set.
+fn marked(start: Iova, page: PageSize, bitmap: &[u64]) -> impl Iterator<Item = IovaRange> {
+    let end = bitmap.len() as u64 * 64;
+    let is_set = |at: &u64| {
+        let word = bitmap.get((at / 64) as usize);
+        word.is_some_and(|word| word >> (at % 64) & 1 != 0)
+    };
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let first = (at..end).find(is_set)?;
+        at = (first..end).find(|at| !is_set(at)).unwrap_or(end);
+        let start = start.checked_add(first.checked_mul(page.bytes())?)?;
+        IovaRange::from_len(start, (at - first).checked_mul(page.bytes())?)
+    })
+}
+
+impl UserDomain {
+    /// Reads the marks of the first mappings in `range` that devices may write: where these are, and the bitmap.
+    fn read_marks(&self, range: IovaRange) -> Result<Option<(IovaRange, Vec<u64>)>, DirtyError> {
+        let (place, page) = (self.place(), self.granule());
+        // What is mapped stays as it is meanwhile: the kernel reads no part of a mapping.
+        let inner = self.inner();
+        let (Some(calls), Some(run)) = (&*place, writable(&inner, range, page)) else {
+            return Ok(None);
+        };
+        let words = usize::try_from(run.pages(page).div_ceil(64));
+        let mut bitmap = vec![0; words.map_err(|_| DirtyError::OutOfRange { range: run })?];
+        let read = calls.dirty(run, page, &mut bitmap);
+        read.map_err(|error| DirtyError::Refused { code: code(error) })?;
+        Ok(Some((run, bitmap)))
+    }
+}
+
+/// A read is a system call for each run of neighbouring mappings that devices may write, and owes nothing: writes
+/// are marked again when it returns. The marks of what is unmapped are lost: who needs them reads them before.
+impl DirtyDomain for UserDomain {
+    fn read_and_clear_dirty(
+        &self,
+        range: IovaRange,
+        owed: &mut Gather,
+        visit: &mut dyn FnMut(IovaRange),
+    ) -> Result<(), DirtyError> {
+        owed.check(self.table)?;
+        if self.options.dirty == DirtyTracking::Off {
+            return Err(DirtyError::NotTracked);
+        }
+        if !self.input_range().covers(range) {
+            return Err(DirtyError::OutOfRange { range });
+        }
+        let mut rest = Some(range);
+        while let Some(here) = rest {
+            let Some((run, bitmap)) = self.read_marks(here)? else {
+                break;
+            };
+            let dirty = marked(run.start(), self.granule(), &bitmap);
+            dirty
+                .filter_map(|dirty| dirty.intersection(here))
+                .for_each(&mut *visit);
+            rest = (run.last().checked_add(1)).and_then(|next| IovaRange::new(next, range.last()));
+        }
+        Ok(())
+    }
+}
+
+/// The system's number of an error.
+fn code(error: IommuError) -> u32 {
+    let errno = match error {
+        IommuError::Refused { code } => return code,
+        IommuError::Gone => Errno::NODEV,
+        _ => Errno::OPNOTSUPP,
+    };
+    errno.raw_os_error().unsigned_abs()
+}

@@ -1,0 +1,206 @@
+//! Page requests of devices, as the kernel hands them to this process.
+//!
+//! linux/iommufd.h (`IOMMU_FAULT_QUEUE_ALLOC`, `iommu_hwpt_pgfault`, `iommu_hwpt_page_response`), as of Linux 6.12.
+//! The kernel collects the requests of a group and hands over the whole of it; a response names the group by the
+//! kernel's own number (cookie), and is success or refusal: "stop asking" cannot be said.
+//!
+//! Not supported: the hint how much a device is going to ask for.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use iommufd_bindings::iommufd as sys;
+use portolan::addr::{Iova, Pasid, StreamId};
+use portolan::iommu::IommuError;
+use portolan::iopf::{
+    GroupId, Permissions, Place, RawPageRequest, ReplyName, ReplyTo, RequestKind, Responder,
+    Response,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, read, write};
+
+use super::error::{Step, VfioError};
+use super::iommufd::Iommufd;
+use crate::chain::{InfoError, long, word};
+
+/// Bytes of `iommu_hwpt_pgfault`.
+const RECORD: usize = size_of::<sys::iommu_hwpt_pgfault>();
+/// Records that there is room for: a group of as many pages as a device may ask for at once, and more.
+const RECORDS: usize = 512;
+
+/// Page requests of a unit's functions whose domains name this queue
+/// ([`DomainOptions::faults`](crate::DomainOptions)): what a driver's queue is to an
+/// [`iopf::Dispatcher`](portolan::iopf::Dispatcher), whose [`Responder`] it is.
+///
+/// *Context.* Task, all methods: they make system calls.
+#[derive(Debug)]
+pub struct FaultQueue {
+    /// Of the queue's; none in tests.
+    iommufd: Option<Arc<Iommufd>>,
+    id: u32,
+    file: OwnedFd,
+    streams: BTreeMap<u32, StreamId>,
+    /// The kernel's numbers of groups that wait. A device may use a number for two groups at once: then both get
+    /// the same response.
+    waiting: Mutex<BTreeMap<(StreamId, GroupId), Vec<u32>>>,
+}
+
+/// A record, as far as it makes sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Record {
+    request: Option<RawPageRequest>,
+    cookie: u32,
+}
+
+impl Record {
+    fn read(record: &[u8], streams: &BTreeMap<u32, StreamId>) -> Result<Self, InfoError> {
+        let (flags, device) = (word(record, 0)?, word(record, 4)?);
+        let (pasid, group) = (word(record, 8)?, word(record, 12)?);
+        let (permissions, iova) = (word(record, 16)?, long(record, 24)?);
+        let named = flags & sys::iommu_hwpt_pgfault_flags_IOMMU_PGFAULT_FLAGS_PASID_VALID != 0;
+        let last = flags & sys::iommu_hwpt_pgfault_flags_IOMMU_PGFAULT_FLAGS_LAST_PAGE != 0;
+        let place = if last { Place::Last } else { Place::More };
+        let request = || {
+            Some(RawPageRequest {
+                stream: *streams.get(&device)?,
+                pasid: named.then(|| Pasid::new(pasid)),
+                iova: Iova::new(iova),
+                // The kernel's bits are those of the requests.
+                wants: Permissions::from_bits_truncate(permissions as u8),
+                kind: RequestKind::Pri {
+                    group: GroupId::new(u16::try_from(group).ok()?),
+                    place,
+                },
+            })
+        };
+        Ok(Self {
+            request: request(),
+            cookie: word(record, 36)?,
+        })
+    }
+}
+
+impl FaultQueue {
+    pub(super) fn new(
+        iommufd: Arc<Iommufd>,
+        streams: BTreeMap<u32, StreamId>,
+    ) -> Result<Self, IommuError> {
+        let (id, file) = iommufd.fault_queue()?;
+        Ok(Self {
+            iommufd: Some(iommufd),
+            id,
+            file,
+            streams,
+            waiting: Mutex::default(),
+        })
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.id
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, BTreeMap<(StreamId, GroupId), Vec<u32>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands what devices have asked for since to `each`, in whole groups; how many requests. It does not wait.
+    /// What comes of no function of the unit's is refused, and not handed on.
+    ///
+    /// # Errors
+    /// What the kernel says, or that it makes no sense.
+    pub fn take(&self, mut each: impl FnMut(RawPageRequest)) -> Result<usize, VfioError> {
+        let mut bytes = vec![0; RECORDS * RECORD];
+        let read = match read(&self.file, &mut bytes) {
+            Err(Errno::AGAIN) => 0,
+            read => read.map_err(|error| VfioError::of(Step::Faults)(error.into()))?,
+        };
+        let (mut taken, mut refused) = (0, None);
+        for record in bytes.get(..read).unwrap_or_default().chunks(RECORD) {
+            let Record { request, cookie } = Record::read(record, &self.streams)?;
+            let Some(request) = request else {
+                // The records of a group are one behind the other.
+                if refused.replace(cookie) != Some(cookie) {
+                    self.answer(cookie, Response::Invalid)?;
+                }
+                continue;
+            };
+            if let RequestKind::Pri { group, .. } = request.kind {
+                let mut waiting = self.waiting();
+                let cookies = waiting.entry((request.stream, group)).or_default();
+                if !cookies.contains(&cookie) {
+                    cookies.push(cookie);
+                }
+            }
+            taken += 1;
+            each(request);
+        }
+        Ok(taken)
+    }
+
+    /// Waits until there are requests, and not longer than `limit`; whether there are.
+    ///
+    /// # Errors
+    /// [`VfioError::System`].
+    pub fn wait(&self, limit: Duration) -> Result<bool, VfioError> {
+        let limit = Timespec::try_from(limit).ok();
+        let mut polled = [PollFd::new(&self.file, PollFlags::IN)];
+        match poll(&mut polled, limit.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(polled[0].revents().contains(PollFlags::IN)),
+            Err(error) => Err(VfioError::of(Step::Faults)(error.into())),
+        }
+    }
+
+    fn answer(&self, cookie: u32, response: Response) -> Result<(), VfioError> {
+        let code = match response {
+            Response::Success => sys::iommufd_page_response_code_IOMMUFD_PAGE_RESP_SUCCESS,
+            Response::Invalid | Response::Failure => {
+                sys::iommufd_page_response_code_IOMMUFD_PAGE_RESP_INVALID
+            }
+        };
+        let mut bytes = [0; 8];
+        bytes[..4].copy_from_slice(&cookie.to_ne_bytes());
+        bytes[4..].copy_from_slice(&code.to_ne_bytes());
+        let written = write(&self.file, &bytes);
+        match written.map_err(|error| VfioError::of(Step::Faults)(error.into()))? {
+            8 => Ok(()),
+            _ => Err(VfioError::Gone),
+        }
+    }
+}
+
+/// For an event loop of the caller's.
+impl AsFd for FaultQueue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Responder for FaultQueue {
+    type Error = VfioError;
+
+    /// A group that the kernel has not handed over is nobody's: nothing is sent.
+    fn respond(&self, to: ReplyTo, response: Response) -> Result<(), VfioError> {
+        let ReplyName::Group(group) = to.name else {
+            return Ok(());
+        };
+        let cookies = self.waiting().remove(&(to.stream, group));
+        let answer = |cookie| self.answer(cookie, response);
+        let answers = cookies.into_iter().flatten().map(answer);
+        // All of them, whatever became of the first.
+        answers.fold(Ok(()), Result::and)
+    }
+}
+
+/// The kernel refuses what waits once its file is closed.
+impl Drop for FaultQueue {
+    fn drop(&mut self) {
+        if let Some(iommufd) = &self.iommufd {
+            iommufd.destroy(self.id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
