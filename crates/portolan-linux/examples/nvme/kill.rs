@@ -11,7 +11,7 @@ use crate::{Arguments, interfaces};
 /// Pages that are pinned for devices, on the whole machine.
 fn pinned() -> Result<u64> {
     // CPUs count by themselves; reading this has them add up (Documentation/admin-guide/sysctl/vm.rst).
-    fs::read("/proc/sys/vm/vmstat_refresh").context("the kernel's counters: run as root")?;
+    fs::read("/proc/sys/vm/stat_refresh").context("the kernel's counters: run as root")?;
     let counters = fs::read_to_string("/proc/vmstat")?;
     let of = |name: &str| -> Option<u64> {
         let mut lines = counters.lines();

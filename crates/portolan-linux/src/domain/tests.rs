@@ -1,7 +1,9 @@
 //! The domain over a kernel in miniature, which keeps type 1's rules, against a map of pages.
 
 use super::*;
-use std::collections::BTreeMap;
+use portolan::demand::DirtyDomain as _;
+use portolan::table::DirtyError;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
 const PAGE: u64 = 4096;
@@ -13,6 +15,8 @@ struct Kernel {
     calls: Mutex<(u64, u64)>,
     /// Mappings that there may be.
     room: Mutex<Option<usize>>,
+    /// Pages that devices have written.
+    written: Mutex<BTreeSet<u64>>,
 }
 
 impl Kernel {
@@ -65,6 +69,32 @@ impl Calls for Kernel {
         });
         assert_eq!(sum, bytes, "the kernel says how many bytes it unmapped");
         Ok(())
+    }
+
+    fn dirty(
+        &self,
+        range: IovaRange,
+        page: PageSize,
+        bitmap: &mut [u64],
+    ) -> Result<(), IommuError> {
+        let mappings = self.mappings.lock().unwrap();
+        let cut = |one: &IovaRange| one.overlaps(range) && !range.covers(*one);
+        assert!(!mappings.values().any(|(one, _)| cut(one)), "EINVAL");
+        let mut written = self.written.lock().unwrap();
+        let room = bitmap.len() as u64 * 64;
+        assert!(range.pages(page) <= room && page.bytes() == PAGE);
+        written.retain(|at| {
+            let inside = range.contains(Iova::new(*at));
+            let bit = at.wrapping_sub(range.start().get()) / PAGE;
+            if inside {
+                bitmap[bit as usize / 64] |= 1 << (bit % 64);
+            }
+            !inside
+        });
+        match self.room.lock().unwrap().is_some() {
+            true => Err(IommuError::Unsupported),
+            false => Ok(()),
+        }
     }
 }
 
@@ -347,4 +377,72 @@ fn threads_on_ranges_of_their_own_never_lose_a_mapping() {
         }
     });
     assert!(kernel.pages().is_empty());
+}
+
+fn tracked() -> (Arc<Kernel>, UserDomain) {
+    let kernel = Arc::new(Kernel::default());
+    let options = DomainOptions {
+        dirty: DirtyTracking::Hardware,
+        ..DomainOptions::default()
+    };
+    let domain = UserDomain::new(reach(), options);
+    domain.enter(kernel.clone()).unwrap();
+    (kernel, domain)
+}
+
+fn read_dirty(domain: &UserDomain, range: IovaRange) -> Result<Vec<IovaRange>, DirtyError> {
+    let (mut found, mut owed) = (Vec::new(), Gather::new());
+    domain.read_and_clear_dirty(range, &mut owed, &mut |dirty| found.push(dirty))?;
+    assert!(!domain.is_due(&owed));
+    Ok(found)
+}
+
+#[test]
+fn what_devices_wrote_is_read_by_whole_mappings_and_once() {
+    let (kernel, domain) = tracked();
+    // Neighbours, a hole, what devices only read, and a mapping of many words of a bitmap.
+    map(&domain, 1, 50, 2).unwrap();
+    map(&domain, 3, 90, 1).unwrap();
+    map(&domain, 6, 70, 1).unwrap();
+    let (iova, pa) = (Iova::new(7 * PAGE), PhysAddr::new(80 * PAGE));
+    let mut owed = Gather::new();
+    domain.map(iova, pa, PAGE, Access::READ, &mut owed).unwrap();
+    map(&domain, 100, 200, 200).unwrap();
+    let written = [1, 2, 3, 6, 7, 163, 164, 299];
+    let write = || {
+        kernel
+            .written
+            .lock()
+            .unwrap()
+            .extend(written.map(|page| page * PAGE))
+    };
+    write();
+    let all = pages(0, 1000);
+    let dirty = [pages(1, 3), pages(6, 1), pages(163, 2), pages(299, 1)];
+    assert_eq!(read_dirty(&domain, all).unwrap(), dirty);
+    assert_eq!(read_dirty(&domain, all).unwrap(), []);
+    write();
+    // A range that cuts mappings: the kernel is asked for whole ones.
+    let part = read_dirty(&domain, pages(2, 162)).unwrap();
+    assert_eq!(part, [pages(2, 2), pages(6, 1), pages(163, 1)]);
+    let mut owed = Gather::new();
+    domain.unmap(pages(6, 1), &mut owed).unwrap();
+    write();
+    assert_eq!(read_dirty(&domain, pages(5, 3)).unwrap(), []);
+}
+
+#[test]
+fn marks_that_nobody_keeps_are_an_error() {
+    let range = pages(0, 10);
+    assert_eq!(read_dirty(&domain().1, range), Err(DirtyError::NotTracked));
+    let (kernel, domain) = tracked();
+    let range = IovaRange::new(Iova::new(0), Iova::new(u64::MAX)).unwrap();
+    let outside = Err(DirtyError::OutOfRange { range });
+    assert_eq!(read_dirty(&domain, range), outside);
+    map(&domain, 1, 50, 2).unwrap();
+    *kernel.room.lock().unwrap() = Some(9);
+    let refused = read_dirty(&domain, pages(0, 10));
+    assert_eq!(refused, Err(DirtyError::Refused { code: 95 }));
+    domain.leave().unwrap();
+    assert_eq!(read_dirty(&domain, pages(0, 10)).unwrap(), []);
 }
