@@ -5,10 +5,12 @@
 //! nvme 0000:03:00.0 --bind                  # take the disk from the kernel, and read
 //! nvme 0000:03:00.0 --bind --write SEED     # DESTROYS its data: writes, then reads and compares
 //! nvme 0000:03:00.0 --interface type1 --interface iommufd   # one after the other
+//! nvme 0000:03:00.0 --can                   # dirty tracking? page requests?
 //! nvme 0000:03:00.0 --kill                  # kill such a driver while it reads, and see that nothing is left
 //! nvme 0000:03:00.0 --compare SEED          # give it back to the kernel, and compare by its driver
 //! ```
 
+mod can;
 mod controller;
 mod kill;
 mod mover;
@@ -68,6 +70,9 @@ struct Arguments {
     /// Read without end in a process of its own, kill that, and look for what is left of it.
     #[arg(long, conflicts_with_all = ["write", "compare"])]
     kill: bool,
+    /// Say what the kernel does beside mapping: dirty tracking and page requests.
+    #[arg(long, conflicts_with_all = ["write", "compare", "kill"])]
+    can: bool,
     /// Read without end.
     #[arg(long, conflicts_with_all = ["write", "compare", "kill"])]
     endless: bool,
@@ -121,6 +126,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     match arguments.compare {
         Some(seed) => compare(arguments, seed),
         None if arguments.kill => kill::run(arguments),
+        None if arguments.can => can::run(arguments),
         None => drive(arguments),
     }
 }

@@ -1,0 +1,121 @@
+//! What the kernel's interface does for this disk beside mapping: marks of what it wrote, and page requests.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, ensure};
+use portolan::addr::{Iova, IovaRange, PageSize};
+use portolan::demand::DirtyDomain as _;
+use portolan::dma::{Constraints, Device, DeviceError, Direction, DmaSpace, Mapping, SpaceOptions};
+use portolan::inval::Gather;
+use portolan::iommu::{AttachError, BoundDomain, Domain as _, IommuError};
+use portolan::table::format::DirtyTracking;
+use portolan_linux::memory::{Pages, Process};
+use portolan_linux::vfio::Opened;
+use portolan_linux::{DomainOptions, UserDomain};
+
+use crate::controller::{Controller, PAGE, Transfer};
+use crate::{Arguments, interfaces};
+
+/// Pages of each kind: written by the disk, writable and left alone.
+const EACH: usize = 4;
+
+pub fn run(arguments: &Arguments) -> Result<()> {
+    for opened in interfaces(arguments) {
+        let opened = opened?;
+        let over = opened.unit.interface();
+        let (dirty, asked) = (dirty(&opened)?, asked(&opened)?);
+        portolan_cli::print(&format!(
+            "{over}: dirty tracking: {dirty}\n{over}: page requests: {asked}\n"
+        ))?;
+    }
+    Ok(())
+}
+
+/// The function in a domain with these options; `None` if there is none such.
+fn attached(
+    opened: &Opened,
+    options: DomainOptions,
+) -> Result<Option<(Arc<UserDomain>, Device<Process>)>> {
+    let domain = opened.unit.domain_with(options);
+    let bound = BoundDomain::new(opened.unit.clone(), domain.clone());
+    let space = DmaSpace::new(bound, Process, &SpaceOptions::default())?;
+    let stream = opened.devices.first().context("no device")?.stream();
+    let mut constraints = Constraints::default();
+    constraints.min_align_mask = PageSize::SIZE_4K;
+    match Device::translated(Arc::new(space), stream, constraints) {
+        Ok(device) => Ok(Some((domain, device))),
+        Err(DeviceError::Attach(AttachError::Iommu(IommuError::Unsupported))) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn asked(opened: &Opened) -> Result<&'static str> {
+    let mut options = DomainOptions::default();
+    options.faults = match opened.unit.fault_queue() {
+        Ok(queue) => Some(queue),
+        Err(IommuError::Unsupported) => return Ok("none"),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(match attached(opened, options)? {
+        Some(_) => "by a queue",
+        None => "a queue, which the kernel takes for no tables of its own",
+    })
+}
+
+fn map(device: &Device<Process>, way: Direction) -> Result<Mapping<Process, Pages>> {
+    let page = Pages::new(PAGE).context("no memory")?;
+    Ok(device.map(page, way).map_err(|failed| failed.error)?)
+}
+
+fn dirty(opened: &Opened) -> Result<String> {
+    let mut options = DomainOptions::default();
+    options.dirty = DirtyTracking::Hardware;
+    let Some((domain, device)) = attached(opened, options)? else {
+        return Ok("none: the IOMMU keeps no marks".to_owned());
+    };
+    let bar = opened.devices.first().context("no device")?.bar(0)?;
+    let mut controller = Controller::start(bar, &device, EACH as u16, None)?;
+    let many = |way| {
+        (0..EACH)
+            .map(|_| map(&device, way))
+            .collect::<Result<Vec<_>>>()
+    };
+    let (written, alone) = (many(Direction::FromDevice)?, many(Direction::FromDevice)?);
+    let sent = many(Direction::ToDevice)?;
+    marks(&domain)?;
+    for (number, page) in written.iter().enumerate() {
+        controller.put(number as u16, Transfer::Read, number as u64, page.iova())?;
+    }
+    controller.ring();
+    let (begin, mut done) = (Instant::now(), 0);
+    while done < EACH {
+        match controller.take()? {
+            Some(_) => done += 1,
+            None => controller.check(begin)?,
+        }
+    }
+    controller.taken();
+    let marks = marks(&domain)?;
+    controller.stop()?;
+    let marked = |pages: &[Mapping<Process, Pages>]| -> usize {
+        let is_marked = |at: Iova| marks.iter().any(|range| range.contains(at));
+        pages.iter().filter(|page| is_marked(page.iova())).count()
+    };
+    let (written, alone, sent) = (marked(&written), marked(&alone), marked(&sent));
+    ensure!(
+        written == EACH && sent == 0,
+        "{written} of {EACH} pages are marked, {sent} that are sent"
+    );
+    Ok(format!(
+        "marks on {written} of {EACH} pages that the disk wrote, and on {alone} of {EACH} that it did not"
+    ))
+}
+
+fn marks(domain: &UserDomain) -> Result<Vec<IovaRange>> {
+    let (mut marks, mut owed) = (Vec::new(), Gather::new());
+    domain.read_and_clear_dirty(domain.input_range(), &mut owed, &mut |range| {
+        marks.push(range)
+    })?;
+    Ok(marks)
+}
