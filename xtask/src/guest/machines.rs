@@ -45,6 +45,8 @@ pub struct Program {
 pub enum Target {
     Binary(&'static str),
     Example(&'static str),
+    /// The tests of the package's library, as a program of this name.
+    Tests(&'static str),
 }
 
 const READ_BLOCKS: Program = Program {
@@ -129,6 +131,28 @@ const VFIO_OWN: Machine = Machine {
     ..VFIO
 };
 
+/// What of iommufd no IOMMU of QEMU's has, by the kernel's own device for tests.
+const IOMMUFD: Machine = Machine {
+    name: "iommufd",
+    step: "Linux guest: dirty marks and page requests of the kernel's own test device",
+    kernel: Kernel::Own,
+    devices: &[],
+    disks: &[],
+    modules: &[],
+    programs: &[Program {
+        package: "portolan-linux",
+        target: Target::Tests("tests"),
+        opt_level: "1",
+    }],
+    runs: &["tests vfio::iommufd --nocapture --test-threads 1"],
+    traced: &[],
+    check: |ran| match ran.console.contains("SKIP") || !ran.console.contains("ok. 3 passed") {
+        true => Err("not all of the kernel's tests ran".to_owned()),
+        false => Ok(()),
+    },
+    ..VFIO
+};
+
 /// `portolan record` of an NVMe disk that is read whole; its trace is replayed on the host.
 const RECORD: Machine = Machine {
     name: "record",
@@ -159,6 +183,7 @@ const RECORD: Machine = Machine {
 pub const ALL: &[Machine] = &[
     VFIO,
     VFIO_OWN,
+    IOMMUFD,
     DISKS,
     RECORD,
     Machine {

@@ -132,35 +132,43 @@ fn initramfs(root: &Path, machine: &Machine, kernel: &kernel::Found) -> Result<V
 
 /// Builds a static program; its name and what is in the file.
 fn program(root: &Path, program: &Program) -> Result<(&'static str, Vec<u8>), String> {
-    let folder = root.join("target/guest");
-    let (kind, name, below) = match program.target {
-        Target::Binary(name) => ("--bin", name, "debug"),
-        Target::Example(name) => ("--example", name, "debug/examples"),
+    let (name, goal) = match program.target {
+        Target::Binary(name) => (name, ["build", "--bin", name]),
+        Target::Example(name) => (name, ["build", "--example", name]),
+        Target::Tests(name) => (name, ["test", "--lib", "--no-run"]),
     };
     let mut cargo = Command::new("cargo");
+    cargo
+        .args(goal)
+        .args(["--quiet", "--locked", "--target", TARGET]);
     cargo.args([
-        "build",
-        "--quiet",
-        "--locked",
-        "--target",
-        TARGET,
         "-p",
         program.package,
-        kind,
-        name,
+        "--message-format",
+        "json-render-diagnostics",
     ]);
-    cargo.current_dir(root).env("CARGO_TARGET_DIR", &folder);
+    cargo
+        .current_dir(root)
+        .env("CARGO_TARGET_DIR", root.join("target/guest"));
     cargo
         .env("RUSTFLAGS", "-Ctarget-feature=+crt-static")
         .env_remove("CARGO_ENCODED_RUSTFLAGS");
     // The guest's memory is small.
     cargo.env("CARGO_PROFILE_DEV_OPT_LEVEL", program.opt_level);
     cargo.env("CARGO_PROFILE_DEV_DEBUG", "0");
-    if !cargo.status().is_ok_and(|status| status.success()) {
-        return Err(format!("{name} is not built"));
-    }
-    let file = folder.join(TARGET).join(below).join(name);
-    let body = std::fs::read(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    cargo.env("CARGO_PROFILE_TEST_DEBUG", "0");
+    let built = cargo.stderr(Stdio::inherit()).output();
+    let built = built.ok().filter(|built| built.status.success());
+    let built = built.ok_or_else(|| format!("{name} is not built"))?;
+    let messages = built.stdout.split(|byte| *byte == b'\n');
+    let files = messages.filter_map(|message| {
+        let message: serde_json::Value = serde_json::from_slice(message).ok()?;
+        Some(message.get("executable")?.as_str()?.to_owned())
+    });
+    let file = files
+        .last()
+        .ok_or_else(|| format!("{name} is no program"))?;
+    let body = std::fs::read(&file).map_err(|error| format!("{file}: {error}"))?;
     Ok((name, body))
 }
 

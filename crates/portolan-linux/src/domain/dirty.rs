@@ -94,9 +94,11 @@ impl DirtyDomain for UserDomain {
             let Some((run, bitmap)) = self.read_marks(here)? else {
                 break;
             };
+            // Type 1 leaves bits set past the end of the last mapping.
+            let inside = run.intersection(here);
             let dirty = marked(run.start(), self.granule(), &bitmap);
             dirty
-                .filter_map(|dirty| dirty.intersection(here))
+                .filter_map(|dirty| dirty.intersection(inside?))
                 .for_each(&mut *visit);
             rest = (run.last().checked_add(1)).and_then(|next| IovaRange::new(next, range.last()));
         }

@@ -83,6 +83,9 @@ impl Calls for Kernel {
         let mut written = self.written.lock().unwrap();
         let room = bitmap.len() as u64 * 64;
         assert!(range.pages(page) <= room && page.bytes() == PAGE);
+        for bit in range.pages(page)..room {
+            bitmap[bit as usize / 64] |= 1 << (bit % 64);
+        }
         written.retain(|at| {
             let inside = range.contains(Iova::new(*at));
             let bit = at.wrapping_sub(range.start().get()) / PAGE;

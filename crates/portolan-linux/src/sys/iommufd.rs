@@ -12,6 +12,9 @@ use vfio_bindings::bindings::vfio;
 
 use super::{Raw, call};
 
+#[cfg(test)]
+pub(crate) mod selftest;
+
 /// Ranges that are taken at most: more than any kernel has.
 const MOST_RANGES: usize = 4096;
 

@@ -304,26 +304,4 @@ impl Calls for Ioas {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_window_comes_from_the_kernel() {
-        let x86 = [(0, 0xfedf_ffff), (0xfef0_0000, 0x7f_ffff_ffff)];
-        let found = reach(&x86, 4096).unwrap();
-        let of = |range: &IovaRange| (range.start().get(), range.last().get());
-        assert_eq!(found.ranges.iter().map(of).collect::<Vec<_>>(), x86);
-        assert_eq!(found.granule, PageSize::SIZE_4K);
-        assert_eq!(reach(&x86, 1).unwrap().granule, PageSize::SIZE_4K);
-        assert_eq!(reach(&x86, 1 << 16).unwrap().granule.bytes(), 1 << 16);
-        assert_eq!(reach(&[], 4096).unwrap_err(), InfoError::NoRanges);
-        for sizes in [0, 3, 4095] {
-            assert_eq!(
-                reach(&x86, sizes).unwrap_err(),
-                InfoError::NoPages { sizes }
-            );
-        }
-        let back = reach(&[(8, 9), (0, 4)], 4096);
-        assert!(matches!(back, Err(InfoError::Ranges { .. })));
-    }
-}
+mod tests;

@@ -1,0 +1,159 @@
+//! What the kernel says, and the kernel's own device for tests, where there is one.
+
+use std::time::Duration;
+
+use portolan::addr::{Iova, StreamId};
+use portolan::demand::DirtyDomain as _;
+use portolan::inval::Gather;
+use portolan::iommu::Domain as _;
+use portolan::iopf::{ReplyName, Responder as _, Response};
+
+use super::*;
+use crate::memory::Pages;
+use crate::sys::iommufd::selftest;
+use crate::vfio::FaultQueue;
+
+#[test]
+fn the_window_comes_from_the_kernel() {
+    let x86 = [(0, 0xfedf_ffff), (0xfef0_0000, 0x7f_ffff_ffff)];
+    let found = reach(&x86, 4096).unwrap();
+    let of = |range: &IovaRange| (range.start().get(), range.last().get());
+    assert_eq!(found.ranges.iter().map(of).collect::<Vec<_>>(), x86);
+    assert_eq!(found.granule, PageSize::SIZE_4K);
+    assert_eq!(reach(&x86, 1).unwrap().granule, PageSize::SIZE_4K);
+    assert_eq!(reach(&x86, 1 << 16).unwrap().granule.bytes(), 1 << 16);
+    assert_eq!(reach(&[], 4096).unwrap_err(), InfoError::NoRanges);
+    for sizes in [0, 3, 4095] {
+        assert_eq!(
+            reach(&x86, sizes).unwrap_err(),
+            InfoError::NoPages { sizes }
+        );
+    }
+    let back = reach(&[(8, 9), (0, 4)], 4096);
+    assert!(matches!(back, Err(InfoError::Ranges { .. })));
+}
+
+/// A device of the kernel's for tests: its numbers as such, and as one of iommufd's.
+struct Mock {
+    iommufd: Arc<Iommufd>,
+    device: u32,
+    id: u32,
+    reach: Arc<Reach>,
+    /// Where it is when it is nowhere else.
+    _home: Ioas,
+}
+
+/// The device, unless the kernel has none: then that is said.
+fn mock(test: &str) -> Option<Mock> {
+    let Ok(iommufd) = Iommufd::open(Arc::default()) else {
+        println!("SKIP {test}: no /dev/iommu");
+        return None;
+    };
+    let home = iommufd.ioas(&DomainOptions::default()).unwrap();
+    match selftest::new_device(iommufd.fd.as_fd(), home.id) {
+        Ok((device, id)) => {
+            let (pairs, alignment) = call::ranges(iommufd.fd.as_fd(), home.id).unwrap();
+            let reach = Arc::new(reach(&pairs, alignment).unwrap());
+            Some(Mock {
+                iommufd,
+                device,
+                id,
+                reach,
+                _home: home,
+            })
+        }
+        Err(error) => {
+            println!("SKIP {test}: the kernel has no CONFIG_IOMMUFD_TEST ({error})");
+            None
+        }
+    }
+}
+
+#[test]
+fn kernel_marks_what_was_written() {
+    let Some(mock) = mock("kernel_marks_what_was_written") else {
+        return;
+    };
+    let options = DomainOptions {
+        dirty: DirtyTracking::Hardware,
+        ..DomainOptions::default()
+    };
+    let domain = UserDomain::new(mock.reach.clone(), options);
+    let new = || Ok(Arc::new(mock.iommufd.ioas(domain.options()).unwrap()) as Arc<dyn Calls>);
+    let tables = domain.placed_or(new).unwrap().tables(mock.id).unwrap();
+    let fd = mock.iommufd.fd.as_fd();
+    selftest::replace(fd, mock.device, tables).unwrap();
+
+    let memory = Pages::new(128 * 4096).unwrap();
+    let start = domain.input_range().start();
+    let pa = PhysAddr::new(memory.as_ptr() as u64);
+    let mut owed = Gather::new();
+    let all = domain
+        .map(start, pa, 128 * 4096, Access::READ_WRITE, &mut owed)
+        .unwrap();
+    let page =
+        |number: u64| IovaRange::page(Iova::new(start.get() + number * 4096), PageSize::SIZE_4K);
+    let read = || {
+        let (mut found, mut owed) = (Vec::new(), Gather::new());
+        let visit = &mut |dirty| found.push(dirty);
+        domain.read_and_clear_dirty(all, &mut owed, visit).unwrap();
+        found
+    };
+    assert_eq!(read(), []);
+    for number in [0, 5, 6, 64, 127] {
+        let at = page(number).start().get() + selftest::PAGE;
+        assert!(selftest::write(fd, tables, at).unwrap());
+    }
+    let wanted = [page(0), page(5).hull(page(6)), page(64), page(127)];
+    assert_eq!(read(), wanted);
+    assert_eq!(read(), []);
+    domain.unmap(all, &mut owed).unwrap();
+    domain.sync(&mut owed).unwrap();
+    assert!(!selftest::write(fd, tables, start.get()).unwrap());
+}
+
+#[test]
+fn kernel_hands_page_requests_over_and_takes_responses() {
+    let Some(mock) = mock("kernel_hands_page_requests_over_and_takes_responses") else {
+        return;
+    };
+    let (fd, stream) = (mock.iommufd.fd.as_fd(), StreamId::new(0x28));
+    let streams = BTreeMap::from([(mock.id, stream)]);
+    let queue = FaultQueue::new(mock.iommufd.clone(), streams).unwrap();
+    // Linux 6.12 takes it for nested page tables only.
+    let parent = 1;
+    let ioas = mock.iommufd.ioas(&DomainOptions::default()).unwrap();
+    let parent = call::new_hwpt(fd, (mock.id, ioas.id), parent, 0).unwrap();
+    let nested = selftest::new_nested(fd, (mock.id, parent), queue.id()).unwrap();
+    selftest::replace(fd, mock.device, nested).unwrap();
+
+    assert_eq!(queue.wait(Duration::ZERO), Ok(false));
+    for (group, iova) in [(3, 0x1000), (4, 0x2000)] {
+        selftest::ask(fd, mock.id, group, iova).unwrap();
+    }
+    assert_eq!(queue.wait(Duration::from_secs(10)), Ok(true));
+    let mut asked = Vec::new();
+    while asked.len() < 2 && queue.wait(Duration::from_secs(10)) == Ok(true) {
+        queue.take(|request| asked.push(request)).unwrap();
+    }
+    let of = |group, iova| {
+        let found = asked
+            .iter()
+            .find(|request| request.iova.get() == iova)
+            .unwrap();
+        let request = found.check().unwrap();
+        assert_eq!((request.stream(), request.pasid()), (stream, None));
+        let name = ReplyName::Group(portolan::iopf::GroupId::new(group));
+        assert_eq!(request.reply_to().name, name);
+        request.reply_to()
+    };
+    // A response to a group that waits no more would be an error of the kernel's.
+    for to in [of(3, 0x1000), of(4, 0x2000)] {
+        queue.respond(to, Response::Success).unwrap();
+    }
+    assert_eq!(queue.take(|_| ()), Ok(0));
+    selftest::replace(fd, mock.device, mock._home.id).unwrap();
+    for id in [nested, parent] {
+        call::destroy(fd, id).unwrap();
+    }
+}
