@@ -25,10 +25,69 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let opened = opened?;
         let over = opened.unit.interface();
         let (dirty, asked) = (dirty(&opened)?, asked(&opened)?);
-        portolan_cli::print(&format!(
-            "{over}: dirty tracking: {dirty}\n{over}: page requests: {asked}\n"
-        ))?;
+        let mut said = format!("{over}: dirty tracking: {dirty}\n{over}: page requests: {asked}\n");
+        if arguments.with.is_some() {
+            said += &format!("{over}: one domain for two: {}\n", together(&opened)?);
+        }
+        portolan_cli::print(&said)?;
     }
+    Ok(())
+}
+
+/// Has two disks in one domain: what the first reads, the second writes from the same address.
+fn together(opened: &Opened) -> Result<String> {
+    let [first, second] = &opened.devices[..] else {
+        anyhow::bail!("there are not two functions");
+    };
+    let Some((_, device)) = attached(opened, DomainOptions::default())? else {
+        anyhow::bail!("the function is not attached");
+    };
+    let space = device.space().context("not translated")?.clone();
+    let constraints = Constraints::default();
+    let other = match Device::translated(space, second.stream(), constraints) {
+        Err(DeviceError::Attach(AttachError::Mismatch)) => return Ok("no".to_owned()),
+        other => other?,
+    };
+    let mut from = Controller::start(first.bar(0)?, &device, 1, None)?;
+    let mut to = Controller::start(second.bar(0)?, &other, 1, None)?;
+    let (page, back) = (
+        map(&device, Direction::Bidirectional)?,
+        map(&other, Direction::FromDevice)?,
+    );
+    let at = page.iova();
+    for number in 0..EACH as u64 {
+        one(&mut from, Transfer::Read, number, at)?;
+        one(&mut to, Transfer::Write, number, at)?;
+    }
+    one(&mut to, Transfer::Read, EACH as u64 - 1, back.iova())?;
+    from.stop()?;
+    to.stop()?;
+    let took = |mapping: Mapping<Process, Pages>| mapping.unmap().map_err(|failed| failed.error);
+    let (page, back) = (took(page)?, took(back)?);
+    ensure!(*page == *back, "the second disk has not what the first had");
+    ensure!(
+        page.iter().any(|byte| *byte != 0),
+        "the first disk has nothing"
+    );
+    Ok(format!("{EACH} pages from disk to disk by one address"))
+}
+
+/// Makes one request, to its end.
+fn one(controller: &mut Controller, way: Transfer, page: u64, at: Iova) -> Result<()> {
+    controller.put(0, way, page, at)?;
+    finish(controller, 1)
+}
+
+fn finish(controller: &mut Controller, count: usize) -> Result<()> {
+    controller.ring();
+    let (begin, mut done) = (Instant::now(), 0);
+    while done < count {
+        match controller.take()? {
+            Some(_) => done += 1,
+            None => controller.check(begin)?,
+        }
+    }
+    controller.taken();
     Ok(())
 }
 
@@ -87,15 +146,7 @@ fn dirty(opened: &Opened) -> Result<String> {
     for (number, page) in written.iter().enumerate() {
         controller.put(number as u16, Transfer::Read, number as u64, page.iova())?;
     }
-    controller.ring();
-    let (begin, mut done) = (Instant::now(), 0);
-    while done < EACH {
-        match controller.take()? {
-            Some(_) => done += 1,
-            None => controller.check(begin)?,
-        }
-    }
-    controller.taken();
+    finish(&mut controller, EACH)?;
     let marks = marks(&domain)?;
     controller.stop()?;
     let marked = |pages: &[Mapping<Process, Pages>]| -> usize {

@@ -73,6 +73,9 @@ struct Arguments {
     /// Say what the kernel does beside mapping: dirty tracking and page requests.
     #[arg(long, conflicts_with_all = ["write", "compare", "kill"])]
     can: bool,
+    /// With `--can`: another disk, that is to be in one domain with the first.
+    #[arg(long, value_name = "FUNCTION", requires = "can")]
+    with: Option<PciFunction>,
     /// Read without end.
     #[arg(long, conflicts_with_all = ["write", "compare", "kill"])]
     endless: bool,
@@ -85,6 +88,9 @@ struct Arguments {
     /// Requests of 4 KiB, each way, in each manner.
     #[arg(long, default_value_t = 1024)]
     requests: u64,
+    /// How often all that is done; the least time counts.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
     /// Requests in flight.
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1023))]
     depth: u16,
@@ -109,6 +115,7 @@ struct Report {
     function: String,
     disk: Identity,
     requests: u64,
+    rounds: u32,
     depth: u16,
     rows: Vec<Row>,
 }
@@ -121,7 +128,9 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<()> {
     if arguments.bind {
-        vfio::bind(arguments.function)?;
+        for function in functions(arguments) {
+            vfio::bind(function)?;
+        }
     }
     match arguments.compare {
         Some(seed) => compare(arguments, seed),
@@ -131,13 +140,19 @@ fn run(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// The function, opened by each interface in turn.
+fn functions(arguments: &Arguments) -> Vec<PciFunction> {
+    std::iter::once(arguments.function)
+        .chain(arguments.with)
+        .collect()
+}
+
+/// The function, and the one beside it, opened by each interface in turn.
 fn interfaces(arguments: &Arguments) -> impl Iterator<Item = Result<Opened, OpenError>> {
-    let functions = [arguments.function];
+    let functions = functions(arguments);
+    let chosen = arguments.interface.is_empty().then(|| functions.clone());
     let by = arguments.interface.iter().copied().map(Interface::from);
     let named = by.map(move |by| vfio::open_by(by, &functions));
-    let chosen = arguments.interface.is_empty();
-    named.chain(chosen.then(|| vfio::open(&functions)))
+    named.chain(chosen.map(|functions| vfio::open(&functions)))
 }
 
 fn drive(arguments: &Arguments) -> Result<()> {
@@ -145,6 +160,7 @@ fn drive(arguments: &Arguments) -> Result<()> {
         function: arguments.function.to_string(),
         disk: Identity::default(),
         requests: arguments.requests,
+        rounds: arguments.rounds,
         depth: arguments.depth,
         rows: Vec::new(),
     };
@@ -165,11 +181,12 @@ fn text(report: &Report) -> String {
     let Report {
         disk,
         requests,
+        rounds,
         depth,
         ..
     } = report;
     let mut out = format!(
-        "{}: {} ({}), {} blocks of {} bytes\n{requests} requests of 4 KiB, {depth} in flight\n",
+        "{}: {} ({}), {} blocks of {} bytes\n{requests} requests of 4 KiB, {depth} in flight; {rounds} rounds, the least time\n",
         report.function, disk.model, disk.serial, disk.blocks, disk.block,
     );
     let header = [

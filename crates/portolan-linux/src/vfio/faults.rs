@@ -152,7 +152,7 @@ impl FaultQueue {
         }
     }
 
-    fn answer(&self, cookie: u32, response: Response) -> Result<(), VfioError> {
+    pub(super) fn answer(&self, cookie: u32, response: Response) -> Result<(), VfioError> {
         let code = match response {
             Response::Success => sys::iommufd_page_response_code_IOMMUFD_PAGE_RESP_SUCCESS,
             Response::Invalid | Response::Failure => {
