@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::addr::{IovaRange, PageSize, PhysAddr};
@@ -34,6 +35,11 @@ pub(crate) trait Calls: Send + Sync + fmt::Debug {
         let _ = device;
         Err(AttachError::Mismatch)
     }
+}
+
+/// Who makes address spaces, empty ones.
+pub(crate) trait Spaces: Send + Sync + fmt::Debug {
+    fn new_space(&self) -> Result<Arc<dyn Calls>, IommuError>;
 }
 
 /// System calls that were made of each kind.

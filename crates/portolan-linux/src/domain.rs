@@ -17,24 +17,11 @@ use portolan::iommu::{AttachError, Domain, DomainError, IommuError, UnmapFailed}
 use portolan::table::format::DirtyTracking;
 use portolan::table::{Access, AccessError, MapError, Segment, Translation, UnmapError};
 
-use crate::calls::Calls;
-use crate::vfio::FaultQueue;
+use crate::calls::{Calls, Spaces};
 
 mod dirty;
 #[cfg(test)]
 mod tests;
-
-/// What a domain of a [`UserUnit`](crate::vfio::UserUnit) does beside mapping.
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub struct DomainOptions {
-    /// Whether what devices write is kept, for [`DirtyDomain`](portolan::demand::DirtyDomain). Attaching a device whose unit cannot is an
-    /// error ([`IommuError::Unsupported`]). Type 1 always can: to it, whatever devices may write is dirty.
-    pub dirty: DirtyTracking,
-    /// Where requests for pages that are not mapped go; without it they are faults. iommufd only, and only
-    /// in kernels that take page requests for tables of the kernel's (not Linux 6.12).
-    pub faults: Option<Arc<FaultQueue>>,
-}
 
 /// What devices can be given: the kernel's own words.
 #[derive(Debug)]
@@ -150,7 +137,9 @@ type Place = Option<Arc<dyn Calls>>;
 pub struct UserDomain {
     table: TableId,
     reach: Arc<Reach>,
-    options: DomainOptions,
+    dirty: DirtyTracking,
+    /// Who makes an address space for it alone, if the kernel has such.
+    spaces: Option<Box<dyn Spaces>>,
     /// Who keeps it; nobody, where the kernel has the address space with the device and no device is
     /// attached. Held for writing while it moves.
     place: RwLock<Place>,
@@ -159,19 +148,25 @@ pub struct UserDomain {
 }
 
 impl UserDomain {
-    pub(crate) fn new(reach: Arc<Reach>, options: DomainOptions) -> Self {
+    pub(crate) fn new(
+        reach: Arc<Reach>,
+        dirty: DirtyTracking,
+        spaces: Option<Box<dyn Spaces>>,
+    ) -> Self {
         Self {
             table: TableId::fresh(),
             reach,
-            options,
+            dirty,
+            spaces,
             place: RwLock::default(),
             inner: Mutex::default(),
             settled: Condvar::new(),
         }
     }
 
-    pub(crate) fn options(&self) -> &DomainOptions {
-        &self.options
+    /// Whether what devices write is kept.
+    pub(crate) fn dirty(&self) -> DirtyTracking {
+        self.dirty
     }
 
     /// Whether it is of a unit with such a reach.
@@ -208,23 +203,19 @@ impl UserDomain {
         Ok(())
     }
 
-    /// Who keeps it; if nobody does, `new` does from now on, as with [`UserDomain::enter`].
+    /// Who keeps it: an address space of its own, from the first time on.
     ///
     /// # Errors
-    /// If there is nobody new, or the kernel refuses a mapping.
-    pub(crate) fn placed_or(
-        &self,
-        new: impl FnOnce() -> Result<Arc<dyn Calls>, IommuError>,
-    ) -> Result<Arc<dyn Calls>, AttachError> {
+    /// If the kernel has no such, or refuses it or a mapping.
+    pub(crate) fn placed(&self) -> Result<Arc<dyn Calls>, AttachError> {
         let mut place = self.place.write().unwrap_or_else(PoisonError::into_inner);
-        match &*place {
-            Some(calls) => Ok(calls.clone()),
-            None => {
-                let calls = new()?;
-                self.fill(&mut place, calls.clone())?;
-                Ok(calls)
-            }
+        if let Some(calls) = &*place {
+            return Ok(calls.clone());
         }
+        let spaces = self.spaces.as_ref().ok_or(AttachError::Mismatch)?;
+        let calls = spaces.new_space()?;
+        self.fill(&mut place, calls.clone())?;
+        Ok(calls)
     }
 
     /// The number of the address space of iommufd's that keeps it.

@@ -28,4 +28,4 @@ pub mod vfio;
 
 pub use calls::{CallCounts, Refusal};
 pub use chain::InfoError;
-pub use domain::{DomainOptions, UserDomain};
+pub use domain::UserDomain;

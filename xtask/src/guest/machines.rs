@@ -149,7 +149,7 @@ const IOMMUFD: Machine = Machine {
         target: Target::Tests("tests"),
         opt_level: "1",
     }],
-    runs: &["tests vfio::iommufd --nocapture --test-threads 1"],
+    runs: &["tests vfio::ioas --nocapture --test-threads 1"],
     traced: &[],
     check: |ran| match ran.console.contains("SKIP") || !ran.console.contains("ok. 3 passed") {
         true => Err("not all of the kernel's tests ran".to_owned()),

@@ -10,9 +10,9 @@ use portolan::dma::{Constraints, Device, DeviceError, Direction, DmaSpace, Mappi
 use portolan::inval::Gather;
 use portolan::iommu::{AttachError, BoundDomain, Domain as _, IommuError};
 use portolan::table::format::DirtyTracking;
+use portolan_linux::UserDomain;
 use portolan_linux::memory::{Pages, Process};
-use portolan_linux::vfio::Opened;
-use portolan_linux::{DomainOptions, UserDomain};
+use portolan_linux::vfio::{DomainOptions, Opened};
 
 use crate::controller::{Controller, PAGE, Transfer};
 use crate::{Arguments, interfaces};
@@ -96,7 +96,7 @@ fn attached(
     opened: &Opened,
     options: DomainOptions,
 ) -> Result<Option<(Arc<UserDomain>, Device<Process>)>> {
-    let domain = opened.unit.domain_with(options);
+    let domain = opened.unit.domain_with(options)?;
     let bound = BoundDomain::new(opened.unit.clone(), domain.clone());
     let space = DmaSpace::new(bound, Process, &SpaceOptions::default())?;
     let stream = opened.devices.first().context("no device")?.stream();

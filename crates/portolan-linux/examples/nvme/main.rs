@@ -186,7 +186,8 @@ fn text(report: &Report) -> String {
         ..
     } = report;
     let mut out = format!(
-        "{}: {} ({}), {} blocks of {} bytes\n{requests} requests of 4 KiB, {depth} in flight; {rounds} rounds, the least time\n",
+        "{}: {} ({}), {} blocks of {} bytes\n\
+         {requests} requests of 4 KiB, {depth} in flight; {rounds} rounds, the least time\n",
         report.function, disk.model, disk.serial, disk.blocks, disk.block,
     );
     let header = [

@@ -83,7 +83,7 @@ impl DirtyDomain for UserDomain {
         visit: &mut dyn FnMut(IovaRange),
     ) -> Result<(), DirtyError> {
         owed.check(self.table)?;
-        if self.options.dirty == DirtyTracking::Off {
+        if self.dirty == DirtyTracking::Off {
             return Err(DirtyError::NotTracked);
         }
         if !self.input_range().covers(range) {

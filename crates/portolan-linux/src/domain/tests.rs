@@ -111,7 +111,7 @@ fn reach() -> Arc<Reach> {
 
 fn domain() -> (Arc<Kernel>, UserDomain) {
     let kernel = Arc::new(Kernel::default());
-    let domain = UserDomain::new(reach(), DomainOptions::default());
+    let domain = UserDomain::new(reach(), DirtyTracking::Off, None);
     domain.enter(kernel.clone()).unwrap();
     (kernel, domain)
 }
@@ -286,7 +286,7 @@ fn what_was_unmapped_and_not_paid_for_makes_room() {
 #[test]
 fn it_moves_with_all_that_is_mapped_and_is_in_one_place() {
     let (first, second) = (Arc::new(Kernel::default()), Arc::new(Kernel::default()));
-    let domain = UserDomain::new(reach(), DomainOptions::default());
+    let domain = UserDomain::new(reach(), DirtyTracking::Off, None);
     map(&domain, 1, 50, 2).unwrap();
     map(&domain, 9, 90, 1).unwrap();
     domain.enter(first.clone()).unwrap();
@@ -384,11 +384,7 @@ fn threads_on_ranges_of_their_own_never_lose_a_mapping() {
 
 fn tracked() -> (Arc<Kernel>, UserDomain) {
     let kernel = Arc::new(Kernel::default());
-    let options = DomainOptions {
-        dirty: DirtyTracking::Hardware,
-        ..DomainOptions::default()
-    };
-    let domain = UserDomain::new(reach(), options);
+    let domain = UserDomain::new(reach(), DirtyTracking::Hardware, None);
     domain.enter(kernel.clone()).unwrap();
     (kernel, domain)
 }

@@ -31,7 +31,7 @@ const RECORD: usize = size_of::<sys::iommu_hwpt_pgfault>();
 const RECORDS: usize = 512;
 
 /// Page requests of a unit's functions whose domains name this queue
-/// ([`DomainOptions::faults`](crate::DomainOptions)): what a driver's queue is to an
+/// ([`DomainOptions::faults`](super::DomainOptions)): what a driver's queue is to an
 /// [`iopf::Dispatcher`](portolan::iopf::Dispatcher), whose [`Responder`] it is.
 ///
 /// *Context.* Task, all methods: they make system calls.
@@ -99,6 +99,11 @@ impl FaultQueue {
 
     pub(super) fn id(&self) -> u32 {
         self.id
+    }
+
+    /// Whether it is one of `iommufd`'s objects.
+    pub(super) fn is_of(&self, iommufd: &Arc<Iommufd>) -> bool {
+        (self.iommufd.as_ref()).is_some_and(|own| Arc::ptr_eq(own, iommufd))
     }
 
     fn waiting(&self) -> MutexGuard<'_, BTreeMap<(StreamId, GroupId), Vec<u32>>> {

@@ -9,11 +9,13 @@
 //! without an IOMMU (`noiommu`).
 
 mod bar;
+mod bound;
 mod container;
 mod device;
 mod error;
 mod faults;
 mod interrupts;
+mod ioas;
 mod iommufd;
 mod port;
 mod sysfs;
@@ -24,6 +26,7 @@ pub use device::VfioDevice;
 pub use error::{OpenError, Step, VfioError};
 pub use faults::FaultQueue;
 pub use interrupts::{InterruptKind, Interrupts, Removal};
+pub use ioas::DomainOptions;
 pub use port::RawSpace;
 pub use sysfs::{bind, unbind};
 pub use unit::{Interface, Opened, UserUnit, open, open_by};

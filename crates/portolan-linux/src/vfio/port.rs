@@ -7,10 +7,11 @@ use portolan::addr::{PciFunction, StreamId};
 use portolan::iommu::{AttachError, IommuError};
 use portolan::table::format::DirtyTracking;
 
+use super::bound::Bound;
 use super::container::Container;
 use super::device::stream;
 use super::error::{OpenError, VfioError};
-use super::iommufd::{Bound, Iommufd};
+use super::iommufd::Iommufd;
 use crate::calls::{Counters, count};
 use crate::domain::{Reach, UserDomain};
 
@@ -88,11 +89,11 @@ impl Port {
         }
     }
 
-    /// What the device is bound to, if it is iommufd's.
-    pub(super) fn bound(&self) -> Option<&Bound> {
+    /// The number by which page requests name the device.
+    pub(super) fn number(&self) -> Option<u32> {
         match &self.way {
             Way::Container(_) => None,
-            Way::Bound(bound) => Some(bound),
+            Way::Bound(bound) => Some(bound.id()),
         }
     }
 
@@ -124,7 +125,7 @@ impl Port {
                     Self::leave(container, old)?;
                 }
                 *attached = None;
-                if domain.options().dirty == DirtyTracking::Hardware {
+                if domain.dirty() == DirtyTracking::Hardware {
                     container.track(DirtyTracking::Hardware)?;
                 }
                 domain.enter(container.clone())?;
@@ -137,7 +138,7 @@ impl Port {
 
     fn leave(container: &Container, domain: &UserDomain) -> Result<(), IommuError> {
         domain.leave()?;
-        match domain.options().dirty {
+        match domain.dirty() {
             DirtyTracking::Hardware => container.track(DirtyTracking::Off),
             DirtyTracking::Off => Ok(()),
         }

@@ -10,10 +10,11 @@ use portolan::iommu::{
 use super::device::VfioDevice;
 use super::error::{OpenError, VfioError};
 use super::faults::FaultQueue;
+use super::ioas::{DomainOptions, NewIoas};
 use super::iommufd::Iommufd;
 use super::port::{Port, RawSpace};
-use crate::calls::{CallCounts, Counters};
-use crate::domain::{DomainOptions, Reach, UserDomain};
+use crate::calls::{CallCounts, Counters, Spaces};
+use crate::domain::{Reach, UserDomain};
 
 /// By which of its interfaces the kernel keeps address spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,7 +46,8 @@ impl std::fmt::Display for Interface {
 #[derive(Debug)]
 pub struct UserUnit {
     ports: Vec<Port>,
-    interface: Interface,
+    /// None over type 1.
+    iommufd: Option<Arc<Iommufd>>,
     reach: Arc<Reach>,
     counters: Arc<Counters>,
 }
@@ -119,7 +121,7 @@ pub fn open_by(interface: Interface, functions: &[PciFunction]) -> Result<Opened
     let reach = Arc::new(some.ok_or(OpenError::NoCommonAddresses)?);
     let unit = UserUnit {
         ports,
-        interface,
+        iommufd,
         reach,
         counters,
     };
@@ -143,31 +145,43 @@ fn both(one: &Reach, other: &Reach) -> Reach {
 impl UserUnit {
     /// An empty domain.
     pub fn domain(&self) -> Arc<UserDomain> {
-        self.domain_with(DomainOptions::default())
+        self.new_with(DomainOptions::default())
     }
 
     /// An empty domain that does what `options` say.
-    pub fn domain_with(&self, options: DomainOptions) -> Arc<UserDomain> {
-        Arc::new(UserDomain::new(self.reach.clone(), options))
+    ///
+    /// # Errors
+    /// [`IommuError::Unsupported`] if page requests are to go to a queue that is not of this unit.
+    pub fn domain_with(&self, options: DomainOptions) -> Result<Arc<UserDomain>, IommuError> {
+        let own =
+            |queue: &Arc<FaultQueue>| (self.iommufd.as_ref()).is_some_and(|own| queue.is_of(own));
+        match options.faults.as_ref().is_none_or(own) {
+            true => Ok(self.new_with(options)),
+            false => Err(IommuError::Unsupported),
+        }
+    }
+
+    fn new_with(&self, options: DomainOptions) -> Arc<UserDomain> {
+        let dirty = options.dirty;
+        let spaces = self.iommufd.as_ref().map(|iommufd| -> Box<dyn Spaces> {
+            let iommufd = iommufd.clone();
+            Box::new(NewIoas { iommufd, options })
+        });
+        Arc::new(UserDomain::new(self.reach.clone(), dirty, spaces))
     }
 
     /// A queue for page requests of its functions.
     ///
     /// # Errors
-    /// [`IommuError::Unsupported`] without iommufd, or if it has none (before Linux 6.11); otherwise what the
+    /// [`IommuError::Unsupported`] over type 1, or if iommufd has none (before Linux 6.11); otherwise what the
     /// kernel says.
     pub fn fault_queue(&self) -> Result<Arc<FaultQueue>, IommuError> {
-        let bound = self
+        let iommufd = self.iommufd.clone().ok_or(IommuError::Unsupported)?;
+        let numbers = self
             .ports
             .iter()
-            .filter_map(|port| Some((port.bound()?, port.stream)));
-        let streams = bound
-            .clone()
-            .map(|(bound, stream)| (bound.id(), stream))
-            .collect();
-        let first = bound.map(|(bound, _)| bound.iommufd()).next();
-        let iommufd = first.ok_or(IommuError::Unsupported)?.clone();
-        Ok(Arc::new(FaultQueue::new(iommufd, streams)?))
+            .filter_map(|port| Some((port.number()?, port.stream)));
+        Ok(Arc::new(FaultQueue::new(iommufd, numbers.collect())?))
     }
 
     /// An empty domain of the unit, for a space.
@@ -177,7 +191,10 @@ impl UserUnit {
 
     /// The interface that was chosen.
     pub fn interface(&self) -> Interface {
-        self.interface
+        match self.iommufd {
+            Some(_) => Interface::Iommufd,
+            None => Interface::Type1,
+        }
     }
 
     /// System calls that were made for its domains.

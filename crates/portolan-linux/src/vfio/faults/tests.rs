@@ -8,10 +8,11 @@ use portolan::demand::{Ioas, IoasOptions, RegionOptions, Residency, Window};
 use portolan::iommu::Domain as _;
 use portolan::iopf::{Bounds, Dispatcher, Served};
 use portolan::table::Access;
+use portolan::table::format::DirtyTracking;
 
 use super::*;
 use crate::calls::Calls;
-use crate::domain::{DomainOptions, Reach, UserDomain};
+use crate::domain::{Reach, UserDomain};
 use crate::guest::GuestMemory;
 use crate::memory::{Backing, Base, HostMemory, Process};
 
@@ -174,7 +175,7 @@ fn memory_of_the_process_is_mapped_when_a_device_asks_for_it() {
         ranges: vec![range],
         granule: PageSize::SIZE_4K,
     };
-    let domain = UserDomain::new(Arc::new(reach), DomainOptions::default());
+    let domain = UserDomain::new(Arc::new(reach), DirtyTracking::Off, None);
     let domain = Arc::new(domain);
     let maps = Arc::new(Maps::default());
     domain.enter(maps.clone()).unwrap();

@@ -9,6 +9,7 @@ use portolan::iommu::Domain as _;
 use portolan::iopf::{ReplyName, Responder as _, Response};
 
 use super::*;
+use crate::domain::UserDomain;
 use crate::memory::Pages;
 use crate::sys::iommufd::selftest;
 use crate::vfio::FaultQueue;
@@ -49,11 +50,10 @@ fn mock(test: &str) -> Option<Mock> {
         println!("SKIP {test}: no /dev/iommu");
         return None;
     };
-    let home = iommufd.ioas(&DomainOptions::default()).unwrap();
-    match selftest::new_device(iommufd.fd.as_fd(), home.id) {
+    let home = Ioas::new(&iommufd, &DomainOptions::default()).unwrap();
+    match selftest::new_device(iommufd.descriptor(), home.id) {
         Ok((device, id)) => {
-            let (pairs, alignment) = call::ranges(iommufd.fd.as_fd(), home.id).unwrap();
-            let reach = Arc::new(reach(&pairs, alignment).unwrap());
+            let reach = Arc::new(home.ranges().unwrap());
             Some(Mock {
                 iommufd,
                 device,
@@ -74,14 +74,17 @@ fn kernel_marks_what_was_written() {
     let Some(mock) = mock("kernel_marks_what_was_written") else {
         return;
     };
-    let options = DomainOptions {
-        dirty: DirtyTracking::Hardware,
-        ..DomainOptions::default()
+    let dirty = DirtyTracking::Hardware;
+    let spaces = NewIoas {
+        iommufd: mock.iommufd.clone(),
+        options: DomainOptions {
+            dirty,
+            ..DomainOptions::default()
+        },
     };
-    let domain = UserDomain::new(mock.reach.clone(), options);
-    let new = || Ok(Arc::new(mock.iommufd.ioas(domain.options()).unwrap()) as Arc<dyn Calls>);
-    let tables = domain.placed_or(new).unwrap().tables(mock.id).unwrap();
-    let fd = mock.iommufd.fd.as_fd();
+    let domain = UserDomain::new(mock.reach.clone(), dirty, Some(Box::new(spaces)));
+    let tables = domain.placed().unwrap().tables(mock.id).unwrap();
+    let fd = mock.iommufd.descriptor();
     selftest::replace(fd, mock.device, tables).unwrap();
 
     let memory = Pages::new(128 * 4096).unwrap();
@@ -117,12 +120,12 @@ fn kernel_hands_page_requests_over_and_takes_responses() {
     let Some(mock) = mock("kernel_hands_page_requests_over_and_takes_responses") else {
         return;
     };
-    let (fd, stream) = (mock.iommufd.fd.as_fd(), StreamId::new(0x28));
+    let (fd, stream) = (mock.iommufd.descriptor(), StreamId::new(0x28));
     let streams = BTreeMap::from([(mock.id, stream)]);
     let queue = FaultQueue::new(mock.iommufd.clone(), streams).unwrap();
     // Linux 6.12 takes it for nested page tables only.
     let parent = 1;
-    let ioas = mock.iommufd.ioas(&DomainOptions::default()).unwrap();
+    let ioas = Ioas::new(&mock.iommufd, &DomainOptions::default()).unwrap();
     let parent = call::new_hwpt(fd, (mock.id, ioas.id), parent, 0).unwrap();
     let nested = selftest::new_nested(fd, (mock.id, parent), queue.id()).unwrap();
     selftest::replace(fd, mock.device, nested).unwrap();

@@ -1,0 +1,122 @@
+//! A device that is bound to iommufd.
+//!
+//! linux/vfio.h (`VFIO_DEVICE_BIND_IOMMUFD`, `VFIO_DEVICE_ATTACH_IOMMUFD_PT`), as of Linux 6.12. The device is opened
+//! by its own node below /dev/vfio/devices, and put into an address space, or taken from one, by calls on its
+//! file.
+//!
+//! Not supported: PASIDs.
+
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Weak};
+
+use portolan::addr::PciFunction;
+use portolan::iommu::{AttachError, IommuError};
+use rustix::io::Errno;
+
+use super::container::{errno, node};
+use super::error::{OpenError, Step, VfioError};
+use super::ioas::{DomainOptions, Ioas};
+use super::iommufd::Iommufd;
+use super::sysfs;
+use crate::calls::{count, refused};
+use crate::domain::{Reach, UserDomain};
+use crate::sys::iommufd as call;
+
+/// A device that is bound.
+#[derive(Debug)]
+pub(super) struct Bound {
+    iommufd: Arc<Iommufd>,
+    /// Gone once its owner has closed it, and then it is attached to nothing.
+    device: Weak<OwnedFd>,
+    id: u32,
+}
+
+impl Bound {
+    /// Opens `function` and binds it.
+    pub(super) fn open(
+        function: PciFunction,
+        iommufd: &Arc<Iommufd>,
+    ) -> Result<(Self, Arc<OwnedFd>), OpenError> {
+        let number = sysfs::group(function)?;
+        let group = Some(number);
+        let not_bound = OpenError::NotBound {
+            function,
+            group: number,
+        };
+        let path = match sysfs::node(function) {
+            Some(path) => path,
+            None if sysfs::is_vfio(function) => return Err(OpenError::NoIommufd),
+            None => return Err(not_bound),
+        };
+        let step = Step::Device;
+        let device = node(&path).map_err(|error| match errno(&error) {
+            Some(Errno::NOENT | Errno::NODEV | Errno::NXIO) => not_bound,
+            Some(Errno::ACCESS | Errno::PERM) => OpenError::NoPermission { group, step },
+            Some(Errno::BUSY) => OpenError::Busy { group: number },
+            _ => VfioError::of(step)(error).into(),
+        })?;
+        let id = call::bind(device.as_fd(), iommufd.descriptor());
+        let id = id.map_err(|error| match errno(&error) {
+            Some(Errno::PERM) => OpenError::UnsafeInterrupts { group: number },
+            Some(Errno::BUSY | Errno::INVAL) if !sysfs::is_viable(number) => {
+                OpenError::NotViable { group: number }
+            }
+            Some(Errno::BUSY) => OpenError::Busy { group: number },
+            _ => VfioError::of(Step::Bind)(error).into(),
+        })?;
+        let device = Arc::new(device);
+        let bound = Self {
+            iommufd: iommufd.clone(),
+            device: Arc::downgrade(&device),
+            id,
+        };
+        Ok((bound, device))
+    }
+
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.iommufd.descriptor()
+    }
+
+    /// The addresses and pages that the kernel names, once the device is in an address space: an empty one.
+    pub(super) fn reach(&self) -> Result<Reach, VfioError> {
+        let asked = |error| VfioError::of(Step::Info)(error);
+        let device = self.device.upgrade().ok_or(VfioError::Gone)?;
+        let ioas = Ioas::new(&self.iommufd, &DomainOptions::default());
+        let ioas = ioas.map_err(asked)?;
+        call::attach(device.as_fd(), ioas.id()).map_err(asked)?;
+        let said = ioas.ranges();
+        call::detach(device.as_fd()).map_err(asked)?;
+        said
+    }
+
+    /// Moves the device into the address space of `domain`, which is made if there is none yet; what it was in
+    /// before it leaves in the same moment.
+    pub(super) fn attach(&self, domain: &UserDomain) -> Result<(), AttachError> {
+        let device = self.device.upgrade().ok_or(IommuError::Gone)?;
+        let tables = domain.placed()?.tables(self.id)?;
+        count(&self.iommufd.counters().attach);
+        call::attach(device.as_fd(), tables).map_err(|error| refused(&error).into())
+    }
+
+    /// The number by which page requests name it.
+    pub(super) fn id(&self) -> u32 {
+        self.id
+    }
+
+    pub(super) fn detach(&self) -> Result<(), IommuError> {
+        let Some(device) = self.device.upgrade() else {
+            return Ok(());
+        };
+        count(&self.iommufd.counters().attach);
+        call::detach(device.as_fd()).map_err(|error| refused(&error))
+    }
+}
+
+/// What its owner still has reaches nothing any more.
+impl Drop for Bound {
+    fn drop(&mut self) {
+        if let Some(device) = self.device.upgrade() {
+            let _ = call::detach(device.as_fd());
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Address spaces of iommufd.
+//!
+//! linux/iommufd.h, as of Linux 6.12. An address space (IOAS) is an object of its own: devices come and go while its
+//! mappings stay. Its page tables (HWPT) are the kernel's to make, as devices come, unless the domain wants
+//! something of them: dirty tracking, or page requests in a queue of this process's.
+//!
+//! Not supported: page tables of the process's own (nested HWPT), files as memory.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use portolan::addr::{IovaRange, PageSize, PhysAddr};
+use portolan::iommu::{AttachError, IommuError};
+use portolan::table::Access;
+use portolan::table::format::DirtyTracking;
+
+use super::container::bytes;
+use super::error::{Step, VfioError};
+use super::faults::FaultQueue;
+use super::iommufd::Iommufd;
+use crate::calls::{Calls, Spaces, count, refused};
+use crate::chain::{InfoError, ranges};
+use crate::domain::Reach;
+use crate::sys::iommufd as call;
+
+/// Of `IOMMU_IOAS_MAP`: what devices may do.
+const WRITEABLE: u32 = 1 << 1;
+const READABLE: u32 = 1 << 2;
+
+/// Of `IOMMU_HWPT_ALLOC` and `IOMMU_HWPT_SET_DIRTY_TRACKING`.
+const ALLOC_DIRTY_TRACKING: u32 = 1 << 1;
+const FAULT_ID_VALID: u32 = 1 << 2;
+const DIRTY_TRACKING_ENABLE: u32 = 1;
+
+/// What a domain does beside mapping.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct DomainOptions {
+    /// Whether what devices write is kept, for [`DirtyDomain`](portolan::demand::DirtyDomain). Attaching a device
+    /// whose IOMMU cannot is an error ([`IommuError::Unsupported`]). Type 1 always can: to it, whatever devices
+    /// may write is written.
+    pub dirty: DirtyTracking,
+    /// Where requests for pages that are not mapped go; without it they are faults. Attaching is an error where
+    /// the kernel takes no page requests for tables of its own (Linux 6.12).
+    pub faults: Option<Arc<FaultQueue>>,
+}
+
+/// An address space of the kernel's.
+#[derive(Debug)]
+pub(super) struct Ioas {
+    iommufd: Arc<Iommufd>,
+    id: u32,
+    options: DomainOptions,
+    /// Its page tables by device, where the kernel does not make them by itself. They stay when a device
+    /// leaves, for what it has written.
+    tables: Mutex<BTreeMap<u32, u32>>,
+}
+
+/// Makes address spaces that do what the options say.
+#[derive(Debug)]
+pub(super) struct NewIoas {
+    pub(super) iommufd: Arc<Iommufd>,
+    pub(super) options: DomainOptions,
+}
+
+impl Spaces for NewIoas {
+    fn new_space(&self) -> Result<Arc<dyn Calls>, IommuError> {
+        let ioas = Ioas::new(&self.iommufd, &self.options);
+        Ok(Arc::new(ioas.map_err(|error| refused(&error))?))
+    }
+}
+
+fn reach(pairs: &[(u64, u64)], alignment: u64) -> Result<Reach, InfoError> {
+    let ranges = ranges(pairs.iter().copied())?;
+    let none = InfoError::NoPages { sizes: alignment };
+    let power = alignment
+        .is_power_of_two()
+        .then(|| alignment.trailing_zeros());
+    let granule = PageSize::of_lg2(power.ok_or(none)?);
+    // Pages of the process are no smaller.
+    let granule = granule.max(PageSize::SIZE_4K);
+    Ok(Reach { ranges, granule })
+}
+
+impl Ioas {
+    pub(super) fn new(iommufd: &Arc<Iommufd>, options: &DomainOptions) -> io::Result<Self> {
+        Ok(Self {
+            id: call::new_ioas(iommufd.descriptor())?,
+            iommufd: iommufd.clone(),
+            options: options.clone(),
+            tables: Mutex::default(),
+        })
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// The addresses and pages that the kernel names for the devices that are in it.
+    pub(super) fn ranges(&self) -> Result<Reach, VfioError> {
+        let said = call::ranges(self.iommufd.descriptor(), self.id);
+        let (pairs, alignment) = said.map_err(VfioError::of(Step::Info))?;
+        Ok(reach(&pairs, alignment)?)
+    }
+
+    /// Page tables that do what the options say.
+    fn new_tables(&self, device: u32) -> Result<u32, IommuError> {
+        let fd = self.iommufd.descriptor();
+        let dirty = match self.options.dirty {
+            DirtyTracking::Hardware => ALLOC_DIRTY_TRACKING,
+            DirtyTracking::Off => 0,
+        };
+        let queue = self.options.faults.as_ref().map(|queue| queue.id());
+        let flags = dirty | queue.map_or(0, |_| FAULT_ID_VALID);
+        let id = call::new_hwpt(fd, (device, self.id), flags, queue.unwrap_or(0));
+        let id = id.map_err(|error| refused(&error))?;
+        if self.options.dirty == DirtyTracking::Hardware {
+            let enabled = call::set_dirty_tracking(fd, id, DIRTY_TRACKING_ENABLE);
+            enabled.map_err(|error| {
+                self.iommufd.destroy(id);
+                refused(&error)
+            })?;
+        }
+        Ok(id)
+    }
+
+    fn by_device(&self) -> MutexGuard<'_, BTreeMap<u32, u32>> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Ioas {
+    fn drop(&mut self) {
+        self.by_device()
+            .values()
+            .for_each(|id| self.iommufd.destroy(*id));
+        self.iommufd.destroy(self.id);
+    }
+}
+
+impl Calls for Ioas {
+    fn map(&self, range: IovaRange, memory: PhysAddr, access: Access) -> Result<(), IommuError> {
+        count(&self.iommufd.counters().map);
+        let flag = |of, flag| if access.contains(of) { flag } else { 0 };
+        let flags = flag(Access::READ, READABLE) | flag(Access::WRITE, WRITEABLE);
+        let what = (range.start().get(), memory.get(), bytes(range)?);
+        call::map(self.iommufd.descriptor(), self.id, what, flags).map_err(|error| refused(&error))
+    }
+
+    fn unmap(&self, range: IovaRange, bytes_there: u64) -> Result<(), IommuError> {
+        count(&self.iommufd.counters().unmap);
+        let fd = self.iommufd.descriptor();
+        let unmapped = call::unmap(fd, self.id, range.start().get(), bytes(range)?);
+        match unmapped.map_err(|error| refused(&error))? {
+            all if all == bytes_there => Ok(()),
+            value => Err(IommuError::Nonsense { offset: 0, value }),
+        }
+    }
+
+    fn dirty(
+        &self,
+        range: IovaRange,
+        page: PageSize,
+        bitmap: &mut [u64],
+    ) -> Result<(), IommuError> {
+        let (fd, what) = (
+            self.iommufd.descriptor(),
+            (range.start().get(), bytes(range)?),
+        );
+        // What any of the devices wrote.
+        for id in self.by_device().values() {
+            let read = call::dirty(fd, *id, what, page.bytes(), bitmap);
+            read.map_err(|error| refused(&error))?;
+        }
+        Ok(())
+    }
+
+    fn ioas(&self) -> Option<u32> {
+        Some(self.id)
+    }
+
+    fn tables(&self, device: u32) -> Result<u32, AttachError> {
+        if self.options.dirty == DirtyTracking::Off && self.options.faults.is_none() {
+            return Ok(self.id);
+        }
+        let mut tables = self.by_device();
+        if let Some(id) = tables.get(&device) {
+            return Ok(*id);
+        }
+        let id = self.new_tables(device)?;
+        tables.insert(device, id);
+        Ok(id)
+    }
+}
+
+#[cfg(test)]
+mod tests;
