@@ -106,14 +106,15 @@ const VFIO: Machine = Machine {
         opt_level: "1",
     }],
     runs: &[
-        "nvme 0000:00:05.0 --bind --kill",
+        "nvme 0000:00:05.0 --bind --remove",
+        "nvme 0000:00:05.0 --kill",
         "nvme 0000:00:05.0 --bind --can --with 0000:00:06.0",
         "nvme 0000:00:05.0 --write 7 --rounds 4",
         "nvme 0000:00:05.0 --write 8 --interrupts --rounds 4",
         "nvme 0000:00:05.0 --compare 8",
     ],
     traced: &[STARTS, "vtd_inv_desc_iotlb_*"],
-    check: |ran| driven_from_user_space(ran, &["type 1"; 2], &[MARKED]),
+    check: |ran| driven_from_user_space(ran, &["type 1"; 2], &[MARKED, RETURNED]),
 };
 
 /// The same over both interfaces, of which iommufd is the one that is chosen.
@@ -122,7 +123,8 @@ const VFIO_OWN: Machine = Machine {
     step: "Linux guest: an NVMe disk driven over type 1 and iommufd",
     kernel: Kernel::Own,
     runs: &[
-        "nvme 0000:00:05.0 --bind --kill --interface type1",
+        "nvme 0000:00:05.0 --bind --remove --interface type1 --interface iommufd",
+        "nvme 0000:00:05.0 --kill --interface type1",
         "nvme 0000:00:05.0 --kill --interface iommufd",
         "nvme 0000:00:05.0 --bind --can --with 0000:00:06.0 --interface type1 --interface iommufd",
         "nvme 0000:00:05.0 --write 7 --rounds 4 --interface type1 --interface iommufd",
@@ -131,7 +133,11 @@ const VFIO_OWN: Machine = Machine {
     ],
     check: |ran| {
         let interfaces = ["type 1", "iommufd", "iommufd"];
-        driven_from_user_space(ran, &interfaces, &[MARKED, UNMARKED, SHARED])
+        driven_from_user_space(
+            ran,
+            &interfaces,
+            &[MARKED, RETURNED, UNMARKED, SHARED, RETURNED_TOO],
+        )
     },
     ..VFIO
 };
@@ -229,7 +235,8 @@ fn strict_reads(ran: &Ran) -> Result<(), String> {
 /// What QEMU says when its NVMe controller is started: each manner of mapping does so.
 const STARTS: &str = "pci_nvme_mmio_start_success";
 /// In what the driver says beside its rows: once another was killed, and of what the kernel can.
-const BESIDE: [&str; 4] = [
+const BESIDE: [&str; 5] = [
+    ": given back when ",
     "pinned pages: ",
     ": dirty tracking: ",
     ": page requests: ",
@@ -238,6 +245,8 @@ const BESIDE: [&str; 4] = [
 /// What of that has to be.
 const MARKED: &str = "type 1: dirty tracking: marks on 4 of 4 pages that the disk wrote";
 const UNMARKED: &str = "iommufd: dirty tracking: none: the IOMMU keeps no marks";
+const RETURNED: &str = "type 1: given back when the kernel took it out, and found again";
+const RETURNED_TOO: &str = "iommufd: given back when the kernel took it out, and found again";
 const SHARED: &str = "iommufd: one domain for two: 4 pages from disk to disk by one address";
 /// Of the driver's runs, each way.
 const REQUESTS: u64 = 1024;

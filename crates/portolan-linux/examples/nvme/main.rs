@@ -7,6 +7,7 @@
 //! nvme 0000:03:00.0 --interface type1 --interface iommufd   # one after the other
 //! nvme 0000:03:00.0 --can                   # dirty tracking? page requests?
 //! nvme 0000:03:00.0 --kill                  # kill such a driver while it reads, and see that nothing is left
+//! nvme 0000:03:00.0 --remove                # give it back when the kernel takes it out
 //! nvme 0000:03:00.0 --compare SEED          # give it back to the kernel, and compare by its driver
 //! ```
 
@@ -15,6 +16,7 @@ mod controller;
 mod kill;
 mod mover;
 mod naive;
+mod remove;
 mod work;
 
 use std::fmt::Write as _;
@@ -73,6 +75,9 @@ struct Arguments {
     /// Say what the kernel does beside mapping: dirty tracking and page requests.
     #[arg(long, conflicts_with_all = ["write", "compare", "kill"])]
     can: bool,
+    /// Have the kernel take it out while it runs, give it back, and find it again.
+    #[arg(long, conflicts_with_all = ["write", "compare", "kill", "can"])]
+    remove: bool,
     /// With `--can`: another disk, that is to be in one domain with the first.
     #[arg(long, value_name = "FUNCTION", requires = "can")]
     with: Option<PciFunction>,
@@ -136,6 +141,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Some(seed) => compare(arguments, seed),
         None if arguments.kill => kill::run(arguments),
         None if arguments.can => can::run(arguments),
+        None if arguments.remove => remove::run(arguments),
         None => drive(arguments),
     }
 }
