@@ -1,10 +1,13 @@
-//! QEMU's educational device, as a source of four-byte DMA writes.
+//! QEMU's educational device, as a source of four-byte DMA writes. QEMU, docs/specs/edu.rst.
 //!
-//! Its own DMA engine needs a running clock, which a stopped machine does not have. Its MSI does
-//! not: raising the interrupt writes four bytes at the message's address through the IOMMU, at
-//! once. Of those bytes only the low 16 bits are free; the high ones are zero.
+//! [`Edu`], over qtest: the device's own DMA engine needs a running clock, which a stopped machine does not
+//! have. Its MSI does not: raising the interrupt writes four bytes at the message's address through the IOMMU,
+//! at once. Of those bytes only the low 16 bits are free; the high ones are zero.
+//!
+//! [`Engine`], by the registers alone, for whoever has them: a process in a machine that runs.
 
 use portolan::addr::Iova;
+use portolan::platform::Mmio;
 use thiserror::Error;
 
 use crate::mmio::Registers;
@@ -18,6 +21,19 @@ const MSI: u8 = 0x05;
 const INTERRUPT_RAISE: u64 = 0x60;
 const INTERRUPT_ACKNOWLEDGE: u64 = 0x64;
 const IDENTIFICATION: u64 = 0;
+/// Where the engine's own memory begins, and how much there is.
+const BUFFER: u64 = 0x4_0000;
+const BUFFER_BYTES: u64 = 4096;
+const DMA_FROM: usize = 0x80;
+const DMA_TO: usize = 0x88;
+const DMA_BYTES: usize = 0x90;
+const DMA_COMMAND: usize = 0x98;
+const DMA_RUN: u64 = 1;
+const DMA_TO_MEMORY: u64 = 1 << 1;
+/// How often the engine is waited for; QEMU takes 100 ms of the guest's time for a transfer.
+const WAITS: u32 = 1000;
+/// Bytes that [`Engine::load`] reads: for each value of a byte one word of four, in which it comes first.
+pub const TABLE_BYTES: u64 = 4 * 256;
 
 /// Why there was no write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -34,6 +50,9 @@ pub enum EduError {
         /// The address.
         iova: Iova,
     },
+    /// The DMA engine does not become idle.
+    #[error("the device's DMA engine is busy, and stays so")]
+    Busy,
     /// The address is in the window of interrupt messages, where nothing is memory.
     #[error("{iova} is an interrupt message, not memory")]
     Message {
@@ -137,3 +156,71 @@ impl Edu {
             .write32(base + INTERRUPT_ACKNOWLEDGE, 1);
     }
 }
+
+/// The device's DMA engine, by its registers alone: on a machine whose clock runs.
+///
+/// It writes memory out of 4 KiB of its own, which it has from memory. So that it can write any word, wherever it is,
+/// [`Engine::load`] has it read a table once.
+#[derive(Clone, Debug)]
+pub struct Engine<R> {
+    registers: R,
+    wait: fn(&R),
+}
+
+impl<R: Mmio> Engine<R> {
+    /// The engine behind `registers`, BAR 0. `wait` lets the machine's clock run on, a millisecond or more.
+    pub const fn new(registers: R, wait: fn(&R)) -> Self {
+        Self { registers, wait }
+    }
+
+    /// Has the device read the table at `iova`, [`TABLE_BYTES`] bytes that `fill` puts there word by word.
+    ///
+    /// # Errors
+    /// [`EduError::Busy`].
+    pub fn load(&self, iova: Iova, mut fill: impl FnMut(u64, u32)) -> Result<(), EduError> {
+        (0..256).for_each(|byte| fill(4 * u64::from(byte), byte));
+        self.run(iova.get(), BUFFER, TABLE_BYTES, DMA_RUN)
+    }
+
+    /// Has the device write the four bytes of `value` at `iova`, little-endian, by a transfer for each byte up to the
+    /// highest that is not zero. They are over, or blocked, when this returns; the device does not say which.
+    ///
+    /// # Errors
+    /// [`EduError::Busy`].
+    pub fn write32(&self, iova: Iova, value: u32) -> Result<(), EduError> {
+        let mut rest = value;
+        for (bytes, at) in [4, 3, 2, 1].into_iter().zip(iova.get()..) {
+            let word = BUFFER + 4 * u64::from(rest & 0xff);
+            self.run(word, at, bytes, DMA_RUN | DMA_TO_MEMORY)?;
+            rest >>= 8;
+            if rest == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&self, from: u64, to: u64, bytes: u64, command: u64) -> Result<(), EduError> {
+        debug_assert!(bytes < BUFFER_BYTES);
+        self.idle()?;
+        // Registers of eight bytes, each to be written at once.
+        let writes = [(DMA_FROM, from), (DMA_TO, to), (DMA_BYTES, bytes)];
+        for (register, value) in writes.into_iter().chain([(DMA_COMMAND, command)]) {
+            self.registers.write64(register, value);
+        }
+        self.idle()
+    }
+
+    fn idle(&self) -> Result<(), EduError> {
+        for _ in 0..WAITS {
+            if self.registers.read32(DMA_COMMAND) & DMA_RUN as u32 == 0 {
+                return Ok(());
+            }
+            (self.wait)(&self.registers);
+        }
+        Err(EduError::Busy)
+    }
+}
+
+#[cfg(test)]
+mod tests;
