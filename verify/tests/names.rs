@@ -4,20 +4,36 @@
 use std::process::Command;
 
 use portolan::addr::{Access, Iova, IovaRange, PhysAddr};
-use portolan_verify::backend::{BackendGroup, BackendName};
+use portolan_verify::backend::BackendName;
+use portolan_verify::command::group::{Backend, BackendGroup};
+use portolan_verify::devices::Devices;
 use portolan_verify::format::FormatName;
 use portolan_verify::oracle::{Oracle, Piece, merged};
 
 #[test]
 fn names_of_backends_read_back() {
     for one in BackendName::ALL {
-        assert_eq!(one.as_str().parse(), Ok(*one));
+        let group: BackendGroup = one.as_str().parse().expect("a backend");
+        assert_eq!(group.members, [Backend::Unit(*one)]);
     }
     let all: BackendGroup = "model".parse().expect("the model");
-    assert_eq!(all.members, BackendName::of_kind("model"));
+    assert_eq!(all.members.len(), BackendName::of_kind("model").len());
     let all: BackendGroup = "qemu".parse().expect("QEMU");
-    assert!(all.members.contains(&BackendName::QemuVirtio));
-    assert!("linux".parse::<BackendGroup>().is_err());
+    assert!(
+        all.members
+            .contains(&Backend::Unit(BackendName::QemuVirtio))
+    );
+}
+
+#[test]
+fn devices_are_named_by_their_place() {
+    let name = "vfio:0000:00:04.0,0000:00:05.0";
+    let devices: BackendGroup = name.parse().expect("functions");
+    assert_eq!(devices.members[0].to_string(), name);
+    for bad in ["vfio:", "vfio:4", "vfio:0000:00:04.0,", "linux", "vfio"] {
+        let said = bad.parse::<BackendGroup>().unwrap_err().to_string();
+        assert!(said.contains(Devices::FORM), "{bad}: {said}");
+    }
 }
 
 #[test]

@@ -9,9 +9,10 @@
 //! blocked write of a completion shows as [`NvmeError::TimedOut`]. After either
 //! [`Nvme::start`] resets the controller.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use portolan::addr::Iova;
+use portolan::addr::{Iova, PhysAddr};
 use portolan::platform::Mmio;
 use thiserror::Error;
 
@@ -155,54 +156,86 @@ impl Queue {
     }
 }
 
-/// A running controller.
+/// Memory that queues are in.
+pub trait QueueMemory {
+    /// `count` words at `at`.
+    ///
+    /// # Errors
+    /// [`OutsideRam`].
+    fn words(&self, at: PhysAddr, count: usize) -> Result<&[AtomicU64], OutsideRam>;
+}
+
+impl QueueMemory for GuestRam {
+    fn words(&self, at: PhysAddr, count: usize) -> Result<&[AtomicU64], OutsideRam> {
+        self.words64(at, count)
+    }
+}
+
+/// A running controller: of a machine that is driven over qtest, or of whoever has its registers and memory.
 #[derive(Debug)]
-pub struct Nvme {
-    registers: Registers,
-    ram: GuestRam,
+pub struct Nvme<R = Registers, M = GuestRam> {
+    registers: R,
+    memory: M,
     queues: [Queue; 2],
     limit: Duration,
     next: u16,
 }
 
 impl Nvme {
-    /// Resets the controller, gives it the queues, and creates the I/O queues.
+    /// As [`Nvme::on`], of a function that does not reach memory yet.
+    ///
+    /// # Errors
+    /// As [`Nvme::on`].
+    pub fn start(
+        function: &Function,
+        ram: &GuestRam,
+        queues: &NvmeQueues,
+        limit: Duration,
+    ) -> Result<Self, NvmeError> {
+        let registers = function.bar(0)?;
+        function.enable()?;
+        Self::on(registers, ram.clone(), queues, limit)
+    }
+}
+
+impl<R: Mmio, M: QueueMemory> Nvme<R, M> {
+    /// Resets the controller behind `registers`, BAR 0, gives it the queues, and creates the I/O queues.
     ///
     /// `limit` is the longest wait for a reset and for each command.
     ///
     /// # Errors
     /// [`NvmeError`]. The controller is left as it is; starting again resets it.
-    pub fn start(
-        function: &Function,
-        ram: &GuestRam,
-        memory: &NvmeQueues,
+    pub fn on(
+        registers: R,
+        memory: M,
+        places: &NvmeQueues,
         limit: Duration,
     ) -> Result<Self, NvmeError> {
-        let registers = function.bar(0)?;
-        function.enable()?;
         let areas = [
-            memory.admin_submission,
-            memory.admin_completion,
-            memory.io_submission,
-            memory.io_completion,
+            places.admin_submission,
+            places.admin_completion,
+            places.io_submission,
+            places.io_completion,
         ];
         for area in areas {
-            ram.fill(area.phys, PAGE, 0)?;
+            let words = memory.words(area.phys, PAGE as usize / 8)?;
+            words
+                .iter()
+                .for_each(|word| word.store(0, Ordering::Release));
         }
         let queues = [
-            Queue::new(0, memory.admin_submission, memory.admin_completion),
-            Queue::new(1, memory.io_submission, memory.io_completion),
+            Queue::new(0, places.admin_submission, places.admin_completion),
+            Queue::new(1, places.io_submission, places.io_completion),
         ];
-        let ram = ram.clone();
         let mut nvme = Self {
             registers,
-            ram,
+            memory,
             queues,
             limit,
             next: 0,
         };
-        nvme.reset(memory)?;
-        nvme.create_io(memory)?;
+        nvme.reset(places)?;
+        nvme.create_io(places)?;
         Ok(nvme)
     }
 
@@ -235,7 +268,7 @@ impl Nvme {
     fn wait_ready(&self, wanted: u32) -> Result<(), NvmeError> {
         let limit = self.limit;
         let ready = poll(limit, || {
-            let csts = self.status()?;
+            let csts = self.status();
             if wanted != 0 && csts & CSTS_FATAL != 0 {
                 return Err(NvmeError::Fatal { csts });
             }
@@ -244,14 +277,9 @@ impl Nvme {
         ready.ok_or(NvmeError::TimedOut { limit })
     }
 
-    /// The status register CSTS.
-    ///
-    /// # Errors
-    /// [`QtestError`].
-    pub fn status(&self) -> Result<u32, QtestError> {
-        self.registers
-            .qtest()
-            .read32(self.registers.base() + CSTS as u64)
+    /// The status register CSTS; all ones if the controller is gone.
+    pub fn status(&self) -> u32 {
+        self.registers.read32(CSTS)
     }
 
     /// Has the device write its 4096 bytes of identification at `data`, the start of a page.
@@ -299,8 +327,8 @@ impl Nvme {
         let at = queue
             .submission
             .phys_at(u64::from(queue.tail) * SUBMISSION_BYTES)?;
-        for (word, value) in self.ram.words64(at, 8)?.iter().zip(command.encode(id)) {
-            word.store(value, std::sync::atomic::Ordering::Release);
+        for (word, value) in self.memory.words(at, 8)?.iter().zip(command.encode(id)) {
+            word.store(value, Ordering::Release);
         }
         queue.tail = (queue.tail + 1) % ENTRIES;
         let queue = *queue;
@@ -309,15 +337,16 @@ impl Nvme {
 
         let at = queue
             .completion
-            .phys_at(u64::from(queue.head) * COMPLETION_BYTES + 12)?;
+            .phys_at(u64::from(queue.head) * COMPLETION_BYTES + 8)?;
         let limit = self.limit;
         let done = poll(limit, || {
-            let word = self.ram.read32(at)?;
+            let last = self.memory.words(at, 1)?.first();
+            let word = (last.map_or(0, |last| last.load(Ordering::Acquire)) >> 32) as u32;
             if word >> 16 & 1 == queue.phase.into() {
                 return Ok(Some(word));
             }
             // This also lets QEMU's main loop run on.
-            let csts = self.status()?;
+            let csts = self.status();
             if csts & CSTS_FATAL != 0 {
                 return Err(NvmeError::Fatal { csts });
             }

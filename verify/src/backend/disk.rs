@@ -1,31 +1,23 @@
 //! QEMU's NVMe controller as the disk of the scenarios.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
-use portolan::addr::{Iova, PhysAddr, StreamId};
-use portolan_qemu::dma::{Direction, DmaArea};
+use portolan::addr::{Iova, StreamId};
 use portolan_qemu::machine::Machine;
-use portolan_qemu::nvme::{BLOCK, ID, Nvme, NvmeQueues, Prp};
+use portolan_qemu::mmio::Registers;
+use portolan_qemu::nvme::{BLOCK, ID};
 use portolan_qemu::pci::{Function, Pci, PciError};
+use portolan_qemu::ram::GuestRam;
 
 use crate::conformance::{Disk, Shared, Transfer};
+use crate::nvme::Running;
 
 /// Bytes of the disk.
 pub const BYTES: u64 = 1 << 20;
-/// How long a command may take.
-const LIMIT: Duration = Duration::from_secs(5);
-
-struct Running {
-    nvme: Nvme,
-    /// Where lists of addresses go.
-    list: Shared,
-}
-
 /// An NVMe controller of a running machine.
 pub struct NvmeDisk {
     function: Function,
-    running: Mutex<Option<Running>>,
+    running: Mutex<Option<Running<Registers, GuestRam>>>,
 }
 
 impl NvmeDisk {
@@ -65,23 +57,12 @@ impl Disk for NvmeInMachine<'_> {
     }
 
     fn start(&self, pages: [Shared; 5]) -> Result<(), String> {
-        let [queues @ .., list] = pages;
-        let [
-            admin_submission,
-            admin_completion,
-            io_submission,
-            io_completion,
-        ] = queues.map(|page| DmaArea::new(page.pa, page.iova));
-        let queues = NvmeQueues {
-            admin_submission,
-            admin_completion,
-            io_submission,
-            io_completion,
-        };
-        let nvme = Nvme::start(&self.disk.function, self.machine.ram(), &queues, LIMIT);
-        let nvme = nvme.map_err(|error| format!("starting the disk: {error}"))?;
+        let function = &self.disk.function;
+        let registers = function.bar(0).map_err(|error| error.to_string())?;
+        function.enable().map_err(|error| error.to_string())?;
+        let started = Running::start(registers, self.machine.ram().clone(), pages)?;
         let running = &self.disk.running;
-        *running.lock().unwrap_or_else(PoisonError::into_inner) = Some(Running { nvme, list });
+        *running.lock().unwrap_or_else(PoisonError::into_inner) = Some(started);
         Ok(())
     }
 
@@ -95,27 +76,8 @@ impl Disk for NvmeInMachine<'_> {
     ) -> Result<(), String> {
         let running = &self.disk.running;
         let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
-        let Running { nvme, list } = running.as_mut().ok_or("the disk is not running")?;
-        let at = |page: Iova| Iova::new(page.get() + offset);
-        let data = match pages {
-            [] => return Err("no page".to_owned()),
-            [one] => Prp::One(at(*one)),
-            [one, two] => Prp::Two(at(*one), *two),
-            [one, rest @ ..] => {
-                for (n, page) in (0..).zip(rest) {
-                    let entry = PhysAddr::new(list.pa.get() + 8 * n);
-                    let written = self.machine.ram().write64(entry, page.get());
-                    written.map_err(|error| error.to_string())?;
-                }
-                Prp::List(at(*one), list.iova)
-            }
-        };
-        let direction = match way {
-            Transfer::Write => Direction::ToDevice,
-            Transfer::Read => Direction::FromDevice,
-        };
-        let done = nvme.transfer(direction, first, blocks, data);
-        done.map_err(|error| error.to_string())
+        let running = running.as_mut().ok_or("the disk is not running")?;
+        running.transfer(way, first, blocks, pages, offset)
     }
 
     fn read(&self, first: u64, into: &mut [u8]) {

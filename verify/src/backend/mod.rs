@@ -5,8 +5,6 @@
 //! [`nested`]: the SMMUv3 driver with guests. [`seam`]: what can be put between a driver and its
 //! hardware.
 //! [`qemu`]: QEMU's memory and devices; [`model`]: those of the model behind registers.
-//! [`run`] runs every scenario, each on a machine of its own, and compares what drivers submitted
-//! with what somebody else counted.
 
 pub mod amd;
 pub mod asks;
@@ -25,36 +23,12 @@ pub mod tegra;
 pub mod virtio;
 pub mod vtd;
 
-pub use named::{BackendGroup, BackendName, NoSuchBackend};
+pub use named::BackendName;
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::conformance::{Host, Machine, Outcome, REFUSING, Rig, scenarios};
-
-/// One scenario's end.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
-    /// The scenario.
-    pub name: &'static str,
-    /// Where its random numbers start, if it has any.
-    pub seed: Option<u64>,
-    /// How it ended.
-    pub outcome: Outcome,
-}
-
-impl fmt::Display for Line {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = self.name;
-        match &self.outcome {
-            Outcome::Pass => write!(f, "PASS  {name}")?,
-            Outcome::Fail(why) => write!(f, "FAIL  {name}: {why}")?,
-            Outcome::Skip(why) => return write!(f, "SKIP  {name}: {why}"),
-        }
-        self.seed
-            .map_or(Ok(()), |seed| write!(f, " (seed {seed:#x})"))
-    }
-}
+use crate::conformance::Outcome;
 
 /// Counts by name.
 fn by_name<N: Into<String>>(counts: impl IntoIterator<Item = (N, u64)>) -> BTreeMap<String, u64> {
@@ -65,95 +39,4 @@ fn by_name<N: Into<String>>(counts: impl IntoIterator<Item = (N, u64)>) -> BTree
 /// What a driver that does not take its unit over comes to.
 fn failed(why: impl fmt::Display) -> Outcome {
     Outcome::Fail(format!("enabling the unit: {why}"))
-}
-
-/// The name under which the counts of all scenarios are compared.
-pub const COUNTS: &str = "submitted-commands-are-seen";
-
-/// Runs every scenario on a machine of `make`'s, and tells `progress` of each.
-pub fn run<U, D, H>(
-    make: impl Fn() -> Result<Rig<U, D, H>, Outcome>,
-    progress: &mut dyn FnMut(&Line),
-) -> Vec<Line>
-where
-    Box<Rig<U, D, H>>: Machine,
-    H: Host,
-{
-    let mut lines = Vec::new();
-    let mut counts = Counting::Nobody;
-    for scenario in scenarios::<Box<Rig<U, D, H>>>() {
-        let outcome = match make().map(Box::new) {
-            Ok(machine) => {
-                let outcome = scenario.run(&machine);
-                if !REFUSING.contains(&scenario.name) {
-                    let submitted = (machine.submitted)(&machine.unit);
-                    counts.compare(scenario.name, submitted, machine.host.witnessed());
-                }
-                outcome
-            }
-            Err(outcome) => outcome,
-        };
-        let line = Line {
-            name: scenario.name,
-            seed: scenario.seed,
-            outcome,
-        };
-        progress(&line);
-        lines.push(line);
-    }
-    let line = Line {
-        name: COUNTS,
-        seed: None,
-        outcome: counts.outcome(),
-    };
-    progress(&line);
-    lines.push(line);
-    lines
-}
-
-/// What became of comparing counts.
-enum Counting {
-    /// Nobody else counted.
-    Nobody,
-    /// So many commands, seen by both.
-    Agreed(u64),
-    /// Not by both.
-    Differed(String),
-}
-
-impl Counting {
-    fn compare(
-        &mut self,
-        name: &str,
-        submitted: BTreeMap<String, u64>,
-        witnessed: Option<BTreeMap<String, u64>>,
-    ) {
-        let Some(witnessed) = witnessed else {
-            return;
-        };
-        let some = |counts: BTreeMap<String, u64>| -> BTreeMap<String, u64> {
-            counts.into_iter().filter(|(_, count)| *count > 0).collect()
-        };
-        let (submitted, witnessed) = (some(submitted), some(witnessed));
-        if submitted != witnessed {
-            let what = format!("{name}: submitted {submitted:?}, seen {witnessed:?}");
-            *self = Self::Differed(what);
-            return;
-        }
-        let total: u64 = submitted.values().sum();
-        match self {
-            Self::Nobody => *self = Self::Agreed(total),
-            Self::Agreed(sum) => *sum += total,
-            Self::Differed(_) => {}
-        }
-    }
-
-    fn outcome(self) -> Outcome {
-        match self {
-            Self::Nobody => Outcome::Skip("nobody else counts".to_owned()),
-            Self::Agreed(0) => Outcome::Fail("no command was seen".to_owned()),
-            Self::Agreed(_) => Outcome::Pass,
-            Self::Differed(what) => Outcome::Fail(what),
-        }
-    }
 }

@@ -1,14 +1,14 @@
 //! Backends by name, as they are written on a command line.
 
 use std::fmt;
-use std::str::FromStr;
 
 use portolan_hw::tegra_smmu::Chip;
 use portolan_qemu::config::Iommu;
 
 use super::seam::Seam;
 use super::vtd::Kind;
-use super::{Line, amd, riscv, run, smmuv2, smmuv3, tegra, virtio, vtd};
+use super::{amd, riscv, smmuv2, smmuv3, tegra, virtio, vtd};
+use crate::conformance::{Line, run};
 
 macro_rules! backends {
     ($($(#[$doc:meta])* $name:ident = $text:literal: $run:expr;)*) => {
@@ -124,9 +124,14 @@ backends! {
 }
 
 impl BackendName {
+    /// The one of that name.
+    pub fn called(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|one| one.as_str() == name)
+    }
+
     /// Those whose names begin with `kind` and a colon: `model`, which needs nothing installed, or
     /// `qemu`.
-    fn of_kind(kind: &str) -> Vec<Self> {
+    pub fn of_kind(kind: &str) -> Vec<Self> {
         let all = Self::ALL.iter().copied();
         let fits = |one: &Self| one.as_str().split_once(':').map(|(of, _)| of) == Some(kind);
         all.filter(fits).collect()
@@ -136,69 +141,5 @@ impl BackendName {
 impl fmt::Display for BackendName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
-    }
-}
-
-/// Not the name of a backend.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NoSuchBackend(String);
-
-impl fmt::Display for NoSuchBackend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<_> = BackendName::ALL.iter().map(|one| one.as_str()).collect();
-        write!(
-            f,
-            "no backend is called {:?}; there are model, qemu, {}",
-            self.0,
-            names.join(", ")
-        )
-    }
-}
-
-impl std::error::Error for NoSuchBackend {}
-
-impl FromStr for BackendName {
-    type Err = NoSuchBackend;
-
-    fn from_str(name: &str) -> Result<Self, NoSuchBackend> {
-        let found = Self::ALL.iter().copied().find(|one| one.as_str() == name);
-        found.ok_or_else(|| NoSuchBackend(name.to_owned()))
-    }
-}
-
-/// One backend, or `model` or `qemu` for all of the model's or of QEMU's.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BackendGroup {
-    /// As it was asked for.
-    pub name: String,
-    /// Which that is.
-    pub members: Vec<BackendName>,
-}
-
-impl BackendGroup {
-    /// All of the model's.
-    pub fn models() -> Self {
-        Self {
-            name: "model".to_owned(),
-            members: BackendName::of_kind("model"),
-        }
-    }
-}
-
-impl FromStr for BackendGroup {
-    type Err = NoSuchBackend;
-
-    fn from_str(name: &str) -> Result<Self, NoSuchBackend> {
-        match name {
-            "model" => Ok(Self::models()),
-            "qemu" => Ok(Self {
-                name: name.to_owned(),
-                members: BackendName::of_kind(name),
-            }),
-            one => Ok(Self {
-                name: name.to_owned(),
-                members: vec![one.parse()?],
-            }),
-        }
     }
 }

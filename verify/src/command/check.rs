@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use crate::backend::{BackendGroup, BackendName, Line};
-use crate::conformance::Outcome;
+use super::group::{Backend, BackendGroup};
+use crate::conformance::{Line, Outcome};
 use serde::Serialize;
 
 /// How the scenarios ended.
@@ -27,7 +27,7 @@ pub struct Scenario {
     /// Its name.
     pub name: &'static str,
     /// The backend that it ran on, where the report is of several.
-    pub on: &'static str,
+    pub on: String,
     /// `pass`, `fail` or `skip`.
     pub result: &'static str,
     /// Why, if it did not pass.
@@ -43,9 +43,9 @@ impl Report {
 }
 
 /// Runs all scenarios on each backend of `group`; `progress` is told of each.
-pub fn run(group: &BackendGroup, progress: &mut dyn FnMut(BackendName, &Line)) -> Report {
+pub fn run(group: &BackendGroup, progress: &mut dyn FnMut(&Backend, &Line)) -> Report {
     let mut scenarios = Vec::new();
-    for &backend in &group.members {
+    for backend in &group.members {
         let lines = backend.run(&mut |line| progress(backend, line));
         scenarios.extend(lines.into_iter().map(|line| scenario(backend, line)));
     }
@@ -59,7 +59,7 @@ pub fn run(group: &BackendGroup, progress: &mut dyn FnMut(BackendName, &Line)) -
     }
 }
 
-fn scenario(backend: BackendName, line: Line) -> Scenario {
+fn scenario(backend: &Backend, line: Line) -> Scenario {
     let (result, reason) = match line.outcome {
         Outcome::Pass => ("pass", None),
         Outcome::Fail(why) => ("fail", Some(why)),
@@ -67,7 +67,7 @@ fn scenario(backend: BackendName, line: Line) -> Scenario {
     };
     Scenario {
         name: line.name,
-        on: backend.as_str(),
+        on: backend.to_string(),
         result,
         reason,
     }

@@ -1,23 +1,27 @@
 //! The command line of `portolan-verify`: conformance scenarios and torture.
 //!
-//! * [`check`]: the conformance scenarios on one backend.
-//! * [`tables`], [`mappings`], [`faults`]: the layers of torture.
+//! * [`check`]: the conformance scenarios on one backend; [`group`] has those that there are.
+//! * [`torture`]: [`tables`], [`mappings`], [`faults`] are its layers.
 
 pub mod check;
+#[cfg(feature = "units")]
 pub mod faults;
+pub mod group;
+#[cfg(feature = "units")]
 pub mod mappings;
+#[cfg(feature = "units")]
 pub mod tables;
+#[cfg(feature = "units")]
+pub mod torture;
 
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use anyhow::{Result, ensure};
+use clap::{Args, Parser, Subcommand};
 use portolan_cli::{Form, Outcome, Output, print, print_json};
 use serde_json::json;
 
-use crate::backend::BackendGroup;
-use crate::format::FormatName;
-use crate::mappings::Health;
+use group::{Backend, BackendGroup};
 
 /// Referees of the library: the conformance scenarios of drivers, and random operations.
 #[derive(Debug, Parser)]
@@ -29,71 +33,47 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the conformance scenarios on a model or on QEMU.
+    /// Run the conformance scenarios: on a model, on QEMU, or on devices of this machine.
     Check(CheckArgs),
     /// Do random operations on every table format against an oracle and the adversarial model.
-    Torture(TortureArgs),
+    #[cfg(feature = "units")]
+    Torture(torture::TortureArgs),
 }
 
 #[derive(Debug, Args)]
 struct CheckArgs {
-    /// Whose IOMMU; may be repeated. Those of the model if absent.
+    /// Whose IOMMU; may be repeated. Those of the model if absent. vfio:FUNCTION[,FUNCTION...] and
+    /// iommufd:... have the kernel hand out devices of this machine: one or two of QEMU's edu, and a disk of
+    /// QEMU's NVMe, whose data is lost.
     #[arg(long = "backend", value_name = "BACKEND")]
+    #[cfg_attr(not(feature = "units"), arg(required = true))]
     backends: Vec<BackendGroup>,
+    /// Take the devices from the drivers that they have.
+    #[arg(long)]
+    bind: bool,
     #[command(flatten)]
     output: Output,
-}
-
-#[derive(Debug, Args)]
-struct TortureArgs {
-    /// Random operations, shared out evenly over the formats.
-    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
-    operations: u64,
-    /// Where the random operations come from; chosen and printed if absent.
-    #[arg(long)]
-    seed: Option<u64>,
-    /// What the operations go through.
-    #[arg(long, value_enum, default_value_t = Layer::Tables)]
-    layer: Layer,
-    /// Table format; may be repeated. All if absent.
-    #[arg(long = "format", value_name = "FORMAT")]
-    formats: Vec<FormatName>,
-    /// Half of the rounds are on hardware that fails, dies and comes back, and with memory that runs
-    /// out; for the layers of mappings and faults.
-    #[arg(long)]
-    failures: bool,
-    /// CPUs in virtual time, for the layers of mappings and faults.
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
-    cpus: u16,
-    #[command(flatten)]
-    output: Output,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Layer {
-    /// Page tables of every format.
-    Tables,
-    /// Buffers through the DMA layer, under every policy.
-    Mappings,
-    /// I/O page faults on memory that its owner takes back.
-    Faults,
 }
 
 /// Runs the command line of the process.
 pub fn main() -> ExitCode {
     let ended = match Cli::parse().command {
         Command::Check(args) => run_check(&args),
-        Command::Torture(args) => run_torture(&args),
+        #[cfg(feature = "units")]
+        Command::Torture(args) => torture::run(&args),
     };
     portolan_cli::exit("portolan-verify", ended)
 }
 
 fn run_check(args: &CheckArgs) -> Result<Outcome> {
-    let models = [BackendGroup::models()];
     let backends = match args.backends.as_slice() {
-        [] => &models[..],
+        #[cfg(feature = "units")]
+        [] => &[BackendGroup::models()],
         some => some,
     };
+    if args.bind {
+        bind(backends)?;
+    }
     let form = args.output.form();
     let mut reports = Vec::new();
     for backend in backends {
@@ -118,40 +98,19 @@ fn run_check(args: &CheckArgs) -> Result<Outcome> {
     Ok(Outcome::of(reports.iter().all(check::Report::holds)))
 }
 
-fn run_torture(args: &TortureArgs) -> Result<Outcome> {
-    let formats = match args.formats.as_slice() {
-        [] => &FormatName::ALL[..],
-        some => some,
-    };
-    let seed = args.seed.unwrap_or_else(|| fastrand::u64(..));
-    // Said before anything can go wrong.
-    eprintln!("seed {seed}");
-    let (cpus, operations, output) = (args.cpus.into(), args.operations, args.output);
-    let health = match args.failures {
-        true => Health::Failing,
-        false => Health::Sound,
-    };
-    if health == Health::Failing && args.layer == Layer::Tables {
-        bail!(
-            "tables have no hardware that could fail: --failures is for --layer mappings or faults"
-        );
+/// Binds all devices among `backends`.
+fn bind(backends: &[BackendGroup]) -> Result<()> {
+    let members = backends.iter().flat_map(|group| &group.members);
+    let devices = members.filter_map(|member| match member {
+        Backend::Devices(devices) => Some(devices),
+        #[cfg(feature = "units")]
+        Backend::Unit(_) => None,
+    });
+    let mut bound = 0;
+    for devices in devices {
+        devices.bind()?;
+        bound += 1;
     }
-    let holds = match args.layer {
-        Layer::Mappings => {
-            let report = mappings::run(seed, cpus, operations, health);
-            output.show(&report, mappings::text)?;
-            report.holds()
-        }
-        Layer::Faults => {
-            let report = faults::run(seed, cpus, operations, health);
-            output.show(&report, faults::text)?;
-            report.holds()
-        }
-        Layer::Tables => {
-            let report = tables::run(formats, seed, operations);
-            output.show(&report, tables::text)?;
-            report.holds()
-        }
-    };
-    Ok(Outcome::of(holds))
+    ensure!(bound > 0, "--bind is for devices: no backend names any");
+    Ok(())
 }

@@ -13,6 +13,7 @@ pub(super) const BLOCKED: &[FaultReason] = &[
 ];
 
 pub(super) fn never_attached_is_blocked<M: Machine>(machine: &M) -> Verdict {
+    needs(machine.abilities.second)?;
     let [first, second] = machine.host.devices();
     let on = Attached::with(machine, first)?;
     let pa = machine.host.memory(PAGE);

@@ -16,7 +16,7 @@ use super::basic::PAGE;
 use super::scene::Scene;
 use super::stores::{Frames, KernelMemory, Layout, Tables};
 use super::{Host, Machine, Outcome, Run, Verdict, expect, fail, must};
-use crate::mappings::tables_at;
+use crate::promise::tables_at;
 
 /// What a kernel calls when it has taken entries out; it keeps the domain.
 pub type Notifier = Box<dyn Fn(IovaRange) -> Result<(), IommuError>>;

@@ -16,6 +16,7 @@ mod guest;
 mod interrupts;
 mod moves;
 mod rig;
+mod run;
 mod scene;
 mod shared;
 mod stale;
@@ -27,6 +28,7 @@ pub use foreign::{Foreign, Notifier};
 pub use guest::GuestStage;
 pub use interrupts::Raised;
 pub use rig::{Host, Machine, MakeDomain, Pasids, Rig};
+pub use run::{COUNTS, Line, run};
 pub use stores::Layout;
 
 use portolan::addr::{Iova, PageSize};
@@ -64,6 +66,8 @@ pub struct Abilities {
     pub block: PageSize,
     /// Devices can read.
     pub reads: Has,
+    /// The second device is there.
+    pub second: Has,
     /// Refused interrupts are recorded.
     pub records_interrupts: Has,
     /// Interrupts that choose CPU and vector themselves are refused.
@@ -85,6 +89,7 @@ impl Abilities {
         blocks: Has::Yes,
         block: PageSize::SIZE_2M,
         reads: Has::Yes,
+        second: Has::Yes,
         records_interrupts: Has::Yes,
         refuses_plain: Has::Yes,
         renumbers: Has::Yes,

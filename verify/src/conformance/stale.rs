@@ -54,6 +54,7 @@ pub(super) fn other_domain_stays_stale<M: Machine>(machine: &M) -> Verdict {
     let abilities = machine.abilities;
     needs(abilities.caches)?;
     needs(abilities.domain_exact)?;
+    needs(abilities.second)?;
     let [first, second] = machine.host.devices();
     let (here, there) = (
         Attached::with(machine, first)?,

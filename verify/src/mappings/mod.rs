@@ -7,7 +7,6 @@
 //! but under the lazy policy, there within the bounds and never by way of an address that is
 //! somebody else's by now.
 
-mod block;
 mod cpu;
 mod failing;
 pub(crate) mod machine;
@@ -24,13 +23,13 @@ use portolan_model::cpus::Hardware;
 use portolan_model::iommu::Setup;
 use serde::Serialize;
 
-pub(crate) use block::tables_at;
 pub use cpu::Model;
 pub(crate) use cpu::Tables;
 use cpu::Tally;
 pub use failing::Health;
 use failing::{Ailment, Failing};
 use machine::Round;
+pub(crate) use world::Block;
 
 /// How CPUs submit together: ranges in place of pages, and for one way somebody beside the batches.
 fn combining(way: Way) -> CombineOptions {

@@ -55,10 +55,10 @@ pub(super) enum Reached {
 
 /// A buffer: it goes back to the world when it is dropped.
 #[derive(Debug)]
-pub(super) struct Block {
+pub(crate) struct Block {
     pub(super) world: Arc<World>,
     pub(super) number: u64,
-    pub(super) range: PhysRange,
+    pub(crate) range: PhysRange,
 }
 
 impl Drop for Block {

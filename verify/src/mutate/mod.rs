@@ -19,7 +19,7 @@ pub use registers::TEGRA_MUTANTS;
 
 use crate::backend::BackendName;
 use crate::backend::seam::{Sabotage, Seam};
-use crate::conformance::Outcome;
+use crate::conformance::{COUNTS, Outcome};
 
 /// One thing left out.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +54,7 @@ impl Mutant {
             .filter(|line| matches!(line.outcome, Outcome::Fail(_)))
             .map(|line| line.name)
             // Edited commands are not those that the driver counted.
-            .filter(|name| *name != crate::backend::COUNTS)
+            .filter(|name| *name != COUNTS)
             .collect();
         if !failed.is_empty() {
             return Fate::Noticed(failed);

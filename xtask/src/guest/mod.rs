@@ -115,6 +115,7 @@ fn initramfs(root: &Path, machine: &Machine, kernel: &kernel::Found) -> Result<V
         package: "portolan-guest",
         target: Target::Binary("init"),
         opt_level: "1",
+        options: &[],
     };
     archive.file("init", &program(root, &init)?.1)?;
     for wanted in machine.programs {
@@ -147,6 +148,7 @@ fn program(root: &Path, program: &Program) -> Result<(&'static str, Vec<u8>), St
         "--message-format",
         "json-render-diagnostics",
     ]);
+    cargo.args(program.options);
     cargo
         .current_dir(root)
         .env("CARGO_TARGET_DIR", root.join("target/guest"));

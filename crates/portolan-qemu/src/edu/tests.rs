@@ -66,13 +66,7 @@ fn any_word_is_written_and_nothing_beside_it() {
         fake.state().memory[at as usize..][..4].copy_from_slice(&word.to_le_bytes());
     };
     engine.load(Iova::new(0), fill).unwrap();
-    for (value, transfers) in [
-        (0, 1),
-        (0xff, 1),
-        (0x5eed, 2),
-        (0x1_0000, 3),
-        (u32::MAX, 4),
-    ] {
+    for (value, transfers) in [(0, 1), (0xff, 1), (0x5eed, 2), (0x1_0000, 3), (u32::MAX, 4)] {
         let before = fake.state().waits;
         fake.state().memory[0x1000..0x1010].fill(0xa5);
         engine.write32(Iova::new(0x1004), value).unwrap();

@@ -1,0 +1,197 @@
+//! The kernel's unit with one of its duties left out, as a library with a bug would.
+
+use std::fmt;
+use std::sync::Arc;
+
+use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId, TableId};
+use portolan::inval::{Gather, SyncError, WrongTable};
+use portolan::iommu::{
+    Attach, AttachError, Domain, DomainError, FaultEvent, Iommu, IommuError, ReservedRegion,
+    UnmapFailed,
+};
+use portolan::table::{Access, Translation, UnmapError};
+use portolan_linux::vfio::UserUnit;
+use portolan_linux::{CallCounts, UserDomain};
+
+/// What is not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeftOut {
+    /// All is done.
+    Nothing,
+    /// No call unmaps anything.
+    Unmap,
+    /// Calls that unmap are made, and nobody waits for them: they come with the next unmap.
+    Sync,
+    /// Devices stay where they are when they are blocked.
+    Block,
+    /// What may be read may be written.
+    Permission,
+}
+
+impl LeftOut {
+    /// Each that scenarios have to notice, and those that do at least.
+    pub const NOTICED: [(Self, &[&str]); 4] = [
+        (
+            Self::Unmap,
+            &[
+                "unmapped-access-faults",
+                "stale-until-sync",
+                "ranges-are-whole",
+            ],
+        ),
+        (
+            Self::Sync,
+            &[
+                "unmapped-access-faults",
+                "stale-until-sync",
+                "long-debts-are-paid",
+            ],
+        ),
+        (Self::Block, &["attach-block-attach"]),
+        (Self::Permission, &["read-only-refuses-writes"]),
+    ];
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nothing => "nothing",
+            Self::Unmap => "the unmap",
+            Self::Sync => "the sync of an unmap",
+            Self::Block => "the blocking of a device",
+            Self::Permission => "the refusal of writes",
+        })
+    }
+}
+
+/// The kernel's unit.
+pub struct Unit {
+    kernel: Arc<UserUnit>,
+    left_out: LeftOut,
+}
+
+impl Unit {
+    pub(super) fn new(kernel: Arc<UserUnit>, left_out: LeftOut) -> Self {
+        Self { kernel, left_out }
+    }
+
+    pub(super) fn domain(&self) -> Arc<Space> {
+        Arc::new(Space {
+            kernel: self.kernel.domain(),
+            left_out: self.left_out,
+        })
+    }
+
+    pub(super) fn counts(&self) -> CallCounts {
+        self.kernel.counts()
+    }
+}
+
+impl Iommu for Unit {
+    fn block(&self, stream: StreamId) -> Result<(), AttachError> {
+        match self.left_out {
+            LeftOut::Block => Ok(()),
+            _ => self.kernel.block(stream),
+        }
+    }
+
+    fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
+        self.kernel.pass_through(stream)
+    }
+
+    fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
+        self.kernel.reserved(stream, each);
+    }
+
+    fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
+        self.kernel.next_fault()
+    }
+}
+
+impl Attach<Space> for Unit {
+    fn attach(&self, stream: StreamId, space: &Arc<Space>) -> Result<(), AttachError> {
+        self.kernel.attach(stream, &space.kernel)
+    }
+}
+
+/// An address space of the kernel's.
+pub struct Space {
+    kernel: Arc<UserDomain>,
+    left_out: LeftOut,
+}
+
+impl Space {
+    fn access(&self, access: Access) -> Access {
+        match self.left_out {
+            LeftOut::Permission => access.union(Access::WRITE),
+            _ => access,
+        }
+    }
+}
+
+impl Domain for Space {
+    fn id(&self) -> TableId {
+        self.kernel.id()
+    }
+
+    fn input_range(&self) -> IovaRange {
+        self.kernel.input_range()
+    }
+
+    fn granule(&self) -> PageSize {
+        self.kernel.granule()
+    }
+
+    fn grants(&self, access: Access) -> Option<Access> {
+        self.kernel.grants(access)
+    }
+
+    fn map_sg(
+        &self,
+        iova: Iova,
+        pieces: &[PhysRange],
+        access: Access,
+        owed: &mut Gather,
+    ) -> Result<IovaRange, DomainError> {
+        self.kernel.map_sg(iova, pieces, self.access(access), owed)
+    }
+
+    fn absorb(&self, into: &mut Gather, from: &mut Gather) -> Result<(), WrongTable> {
+        self.kernel.absorb(into, from)
+    }
+
+    fn map(
+        &self,
+        iova: Iova,
+        pa: PhysAddr,
+        bytes: u64,
+        access: Access,
+        owed: &mut Gather,
+    ) -> Result<IovaRange, DomainError> {
+        self.kernel.map(iova, pa, bytes, self.access(access), owed)
+    }
+
+    fn unmap(&self, range: IovaRange, owed: &mut Gather) -> Result<(), UnmapFailed> {
+        if self.left_out != LeftOut::Unmap {
+            return self.kernel.unmap(range, owed);
+        }
+        let owes = owed.owe_unmap(self.id(), range, self.granule());
+        Ok(owes.map_err(UnmapError::from)?)
+    }
+
+    fn sync(&self, owed: &mut Gather) -> Result<(), SyncError<IommuError>> {
+        if self.left_out != LeftOut::Sync {
+            return self.kernel.sync(owed);
+        }
+        owed.paid(self.id())?;
+        Ok(())
+    }
+
+    fn is_due(&self, owed: &Gather) -> bool {
+        self.kernel.is_due(owed)
+    }
+
+    fn translate(&self, iova: Iova) -> Option<Translation> {
+        self.kernel.translate(iova)
+    }
+}
