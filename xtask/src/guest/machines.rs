@@ -184,13 +184,20 @@ const RECORD: Machine = Machine {
     programs: &[
         READ_BLOCKS,
         Program {
+            target: Target::Binary("record-troubles"),
+            ..READ_BLOCKS
+        },
+        Program {
             package: "portolan-lab",
             target: Target::Binary("portolan"),
             opt_level: "0",
             options: &[],
         },
     ],
-    runs: &["portolan record -o /dev/virtio-ports/trace.gz -- read-blocks /dev/nvme0n1 4096"],
+    runs: &[
+        "portolan record -o /dev/virtio-ports/trace.gz -- read-blocks /dev/nvme0n1 4096",
+        "record-troubles /dev/nvme0n1",
+    ],
     check: recording::check,
     ..DISKS
 };
@@ -208,6 +215,17 @@ const CHECK: Machine = Machine {
         "edu,dma_mask=0xffffffffffffffff,addr=5",
         "-device",
         "nvme,serial=1,drive=flash,addr=6",
+        // What is refused: a group of two functions, and a function behind no IOMMU.
+        "-device",
+        "pci-bridge,id=bridge,chassis_nr=1,addr=7",
+        "-device",
+        "edu,bus=bridge,addr=1",
+        "-device",
+        "nvme,serial=2,bus=bridge,addr=2",
+        "-device",
+        "pxb-pcie,id=aside,bus_nr=32,bypass_iommu=on,addr=8",
+        "-device",
+        "edu,bus=aside",
         // An edu takes 100 ms for each transfer: of the guest's time, which goes on at once where the guest waits.
         "-icount",
         "shift=auto,sleep=off",
@@ -218,10 +236,17 @@ const CHECK: Machine = Machine {
             ..LEFT_OUT
         },
         LEFT_OUT,
+        Program {
+            package: "portolan-linux",
+            target: Target::Example("refused"),
+            opt_level: "0",
+            options: &[],
+        },
     ],
     runs: &[
         "portolan-verify check --bind --backend vfio:0000:00:04.0,0000:00:05.0,0000:00:06.0",
         "left-out vfio:0000:00:04.0,0000:00:05.0",
+        "refused 0000:00:04.0 0000:01:01.0 0000:20:00.0",
     ],
     // Each access that is refused is a line of the kernel's otherwise.
     kernel_arguments: "intel_iommu=on loglevel=2",
