@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use portolan::addr::PciFunction;
-use portolan::dma::{Constraints, Device, DmaError, DmaSpace, FromDevice, SpaceOptions};
+use portolan::dma::{Constraints, Device, DmaSpace, FromDevice, MapError, SpaceOptions};
 use portolan::iommu::{DomainError, IommuError};
 use portolan_linux::Refusal;
 use portolan_linux::memory::{Pages, Process};
@@ -126,7 +126,13 @@ fn refused(function: PciFunction, beside: PciFunction, without: PciFunction) -> 
 fn no_permission(function: PciFunction) -> Result<()> {
     let (group, step) = (group(function)?, Step::Group);
     let error = not_opened(function)?;
-    ensure!(error == OpenError::NoPermission { group, step });
+    ensure!(
+        error
+            == OpenError::NoPermission {
+                group: Some(group),
+                step
+            }
+    );
     said(&error, &["chown"])
 }
 
@@ -147,7 +153,7 @@ fn not_mapped(device: &Device<Process>, bytes: usize) -> Result<Refusal> {
     match device.map(pages, FromDevice) {
         Ok(_) => bail!("{bytes} bytes were mapped"),
         Err(failed) => match failed.error {
-            DmaError::Map(DomainError::Iommu(error)) => refusal(error),
+            MapError::Domain(DomainError::Iommu(error)) | MapError::Iommu(error) => refusal(error),
             other => bail!("{bytes} bytes were refused: {other}"),
         },
     }

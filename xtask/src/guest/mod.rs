@@ -4,6 +4,7 @@
 //! `portolan-guest` is the first. The guest says on its console how its programs ended; one that does not say
 //! within [`LIMIT`] seconds has failed.
 
+mod checks;
 mod disk;
 mod initramfs;
 pub mod kernel;
