@@ -72,7 +72,7 @@ fn image(depends: &str) -> Option<&str> {
     (version >= (6, 12)).then_some(name)
 }
 
-fn apt(place: &Path) -> Result<Apt, String> {
+pub(super) fn apt(place: &Path) -> Result<Apt, String> {
     if std::env::consts::ARCH != "x86_64" {
         return Err("the guests are x86-64, and so are their programs".to_owned());
     }

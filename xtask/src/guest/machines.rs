@@ -25,6 +25,8 @@ pub struct Machine {
     pub modules: &'static [&'static str],
     /// What is in the guest's `/bin`.
     pub programs: &'static [Program],
+    /// Programs of busybox's that are there as well.
+    pub applets: &'static [&'static str],
     /// What is run, one after the other: words of a command line, without quotes.
     pub runs: &'static [&'static str],
     /// QEMU's events to be traced.
@@ -77,6 +79,7 @@ const DISKS: Machine = Machine {
     kernel_arguments: "intel_iommu=on iommu.strict=1",
     modules: &["virtio_blk"],
     programs: &[READ_BLOCKS],
+    applets: &[],
     runs: &[
         "read-blocks /dev/nvme0n1 4096",
         "read-blocks /dev/vda 65536",
@@ -109,6 +112,7 @@ pub(super) const VFIO: Machine = Machine {
         opt_level: "1",
         options: &[],
     }],
+    applets: &[],
     runs: &[
         "nvme 0000:00:05.0 --bind --remove",
         "nvme 0000:00:05.0 --kill",
@@ -194,7 +198,11 @@ const RECORD: Machine = Machine {
             options: &[],
         },
     ],
+    applets: &["dd"],
     runs: &[
+        // The first commands of README.md.
+        "portolan record -- dd if=/dev/nvme0n1 of=/dev/null bs=4k count=1024 iflag=direct",
+        "portolan replay portolan-trace.gz",
         "portolan record -o /dev/virtio-ports/trace.gz -- read-blocks /dev/nvme0n1 4096",
         "record-troubles /dev/nvme0n1",
     ],

@@ -4,6 +4,7 @@
 //! `portolan-guest` is the first. The guest says on its console how its programs ended; one that does not say
 //! within [`LIMIT`] seconds has failed.
 
+mod busybox;
 mod checks;
 mod disk;
 mod initramfs;
@@ -94,11 +95,15 @@ pub fn one(root: &Path, machine: &Machine) -> Ended {
     let program = ("qemu-system-x86_64", "PORTOLAN_QEMU_X86");
     let ready = demo::emulator(root, program, machine.release, LIMIT);
     let ready = ready.and_then(|qemu| Ok((qemu, kernel::provide(root, machine.kernel)?)));
-    let (qemu, kernel) = match ready {
+    let ready = ready.and_then(|(qemu, kernel)| match machine.applets {
+        [] => Ok((qemu, kernel, Vec::new())),
+        _ => Ok((qemu, kernel, busybox::provide(root)?)),
+    });
+    let (qemu, kernel, busybox) = match ready {
         Ok(ready) => ready,
         Err(why) => return Ended::Skipped(why),
     };
-    match initramfs(root, machine, &kernel)
+    match initramfs(root, machine, &kernel, &busybox)
         .and_then(|initramfs| boot(root, machine, qemu, &kernel, &initramfs))
     {
         Ok(()) => Ended::Well,
@@ -107,7 +112,12 @@ pub fn one(root: &Path, machine: &Machine) -> Ended {
 }
 
 /// Builds the guest's programs, and packs them with the modules.
-fn initramfs(root: &Path, machine: &Machine, kernel: &kernel::Found) -> Result<Vec<u8>, String> {
+fn initramfs(
+    root: &Path,
+    machine: &Machine,
+    kernel: &kernel::Found,
+    busybox: &[u8],
+) -> Result<Vec<u8>, String> {
     let mut archive = Archive::default();
     for folder in ["bin", "dev", "modules", "proc", "sys", "tmp"] {
         archive.folder(folder)?;
@@ -122,6 +132,10 @@ fn initramfs(root: &Path, machine: &Machine, kernel: &kernel::Found) -> Result<V
     for wanted in machine.programs {
         let (name, body) = program(root, wanted)?;
         archive.file(&format!("bin/{name}"), &body)?;
+    }
+    // Busybox is what it is called.
+    for name in machine.applets {
+        archive.file(&format!("bin/{name}"), busybox)?;
     }
     if let Some(folder) = &kernel.modules {
         let modules = modules::Modules::of(folder)?.with_needed(machine.modules)?;
