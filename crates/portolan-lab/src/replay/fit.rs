@@ -148,29 +148,29 @@ fn registers(unit: &IommuFacts, profile: &Profile, choice: &mut Choice) {
         return;
     };
     let has = |register: u64, bits: u64| register & bits == bits;
-    let mut note = |fact: &str, same: bool| match same {
+    // What the unit has, and what a profile that is otherwise plays instead.
+    let mut note = |[fact, other]: [&str; 2], same: bool| match same {
         true => choice.matched.push(fact.to_owned()),
-        false => choice.guessed.push(format!(
-            "what is the profile's although that unit has {fact}"
-        )),
+        false => {
+            let guess = format!("{other} (that unit: {fact})");
+            choice.guessed.push(guess);
+        }
     };
-    let first = stage_of(profile) == Some(Stage::First);
-    match has(ecap, ECAP_SMTS | ECAP_FSTS) {
-        true => note("first-stage tables", first),
-        false => note("second-stage tables alone", !first),
-    }
+    let either = |[yes, no]: [&'static str; 2], has: bool| match has {
+        true => [yes, no],
+        false => [no, yes],
+    };
     let caps = profile.capabilities();
-    match has(cap, CAP_CM) {
-        true => note("caching mode", caps.caching == Caching::NotPresentToo),
-        false => note("no caching mode", caps.caching == Caching::PresentOnly),
-    }
-    match has(ecap, ECAP_C) {
-        true => note("walks that snoop", caps.walker == Walker::Coherent),
-        false => note(
-            "walks that do not snoop",
-            caps.walker == Walker::NonCoherent,
-        ),
-    }
+    let first = stage_of(profile) == Some(Stage::First);
+    let has_first = has(ecap, ECAP_SMTS | ECAP_FSTS);
+    let stages = ["first-stage tables", "second-stage tables alone"];
+    note(either(stages, has_first), first == has_first);
+    let (shadowed, has_mode) = (caps.caching == Caching::NotPresentToo, has(cap, CAP_CM));
+    let modes = ["caching mode", "no caching mode"];
+    note(either(modes, has_mode), shadowed == has_mode);
+    let (snoop, has_snoop) = (caps.walker == Walker::Coherent, has(ecap, ECAP_C));
+    let walks = ["walks that snoop", "walks that do not snoop"];
+    note(either(walks, has_snoop), snoop == has_snoop);
 }
 
 /// The choice in sentences.
@@ -225,12 +225,8 @@ mod tests {
                 .matched
                 .contains(&"second-stage tables alone".to_owned())
         );
-        assert!(
-            choice
-                .guessed
-                .iter()
-                .any(|guess| guess.ends_with("caching mode"))
-        );
+        let other = "no caching mode (that unit: caching mode)".to_owned();
+        assert!(choice.guessed.contains(&other));
         assert_eq!(choice.sureness, Sureness::Fitted);
         let virtual_one = Facts {
             under_hypervisor: true,
