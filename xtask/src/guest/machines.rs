@@ -162,6 +162,7 @@ const IOMMUFD: Machine = Machine {
         package: "portolan-linux",
         target: Target::Tests("tests"),
         opt_level: "1",
+        options: &[],
     }],
     runs: &["tests vfio::ioas --nocapture --test-threads 1"],
     traced: &[],
