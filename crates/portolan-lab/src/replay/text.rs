@@ -229,10 +229,13 @@ pub(super) fn findings(
         )),
         None => {}
     }
+    let held = match first.mapped_peak {
+        1 => "one mapping".to_owned(),
+        peak => format!("{} mappings", grouped(peak)),
+    };
     said.push(format!(
-        "The trace maps {} at a time on average and holds at most {} mappings at once.",
+        "The trace maps {} at a time on average and holds at most {held} at once.",
         bytes(trace.bytes_mapped / trace.maps),
-        grouped(first.mapped_peak),
     ));
     let faults: u64 = policies.iter().map(|p| p.device.faults).sum();
     if faults > 0 {
