@@ -356,10 +356,11 @@ fn driven_from_user_space(ran: &Ran, interfaces: &[&str], words: &[&str]) -> Res
 }
 
 /// The manners of mapping, in the order in which the driver tries them, and the most unmaps of a request.
-const MANNERS: [(&str, f64); 5] = [
+const MANNERS: [(&str, f64); 6] = [
     ("naive loop", 1.0),
     ("strict", 1.0),
     ("deferred", 0.5),
     ("lazy", 0.5),
+    ("window", 0.1),
     ("pool", 0.0),
 ];

@@ -17,6 +17,7 @@ mod kill;
 mod mover;
 mod naive;
 mod remove;
+mod window;
 mod work;
 
 use std::fmt::Write as _;

@@ -14,6 +14,7 @@ use portolan_linux::vfio::Opened;
 
 use crate::controller::{PAGE, Transfer};
 use crate::naive::Naive;
+use crate::window::{WindowNumber, Windows};
 
 /// How pages are mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
@@ -27,6 +28,8 @@ pub enum Manner {
     Deferred,
     /// The same, and buffers come back before the unmap.
     Lazy,
+    /// A map for each request into addresses that were set aside for many, and one unmap for all of those.
+    Window,
     /// One map for a pool, through which data is copied.
     Pool,
 }
@@ -37,17 +40,18 @@ impl Manner {
         seed ^ self as u64
     }
 
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Naive,
         Self::Strict,
         Self::Deferred,
         Self::Lazy,
+        Self::Window,
         Self::Pool,
     ];
 
     const fn policy(self) -> Policy {
         match self {
-            Self::Naive | Self::Strict | Self::Pool => Policy::Strict,
+            Self::Naive | Self::Strict | Self::Window | Self::Pool => Policy::Strict,
             Self::Deferred => Policy::Deferred,
             Self::Lazy => Policy::Lazy,
         }
@@ -61,6 +65,7 @@ impl fmt::Display for Manner {
             Self::Strict => "strict",
             Self::Deferred => "deferred",
             Self::Lazy => "lazy",
+            Self::Window => "window",
             Self::Pool => "pool",
         })
     }
@@ -70,6 +75,7 @@ impl fmt::Display for Manner {
 pub enum Held {
     Mapped(Mapping<Process, Pages>),
     ByHand(Pages, Iova),
+    Linked(Pages, WindowNumber),
 }
 
 /// A buffer that came back, and the page of the disk that it was for.
@@ -80,6 +86,7 @@ pub struct Mover {
     pub device: Device<Process>,
     manner: Manner,
     naive: Option<Naive>,
+    windows: Option<Windows>,
     waiting: Vec<(Deferred<Process, Pages>, u64)>,
     /// Deferred buffers that are reclaimed together.
     batch: usize,
@@ -104,10 +111,15 @@ impl Mover {
             _ => None,
         };
         let batch = usize::from(depth);
+        let windows = match manner {
+            Manner::Window => Some(Windows::new(&device, batch)?),
+            _ => None,
+        };
         Ok(Self {
             device,
             manner,
             naive,
+            windows,
             waiting: Vec::with_capacity(batch),
             batch,
         })
@@ -134,6 +146,10 @@ impl Mover {
             Transfer::Write => Direction::ToDevice,
             Transfer::Read => Direction::FromDevice,
         };
+        if let Some(windows) = &mut self.windows {
+            let (window, iova) = windows.link(&page, direction)?;
+            return Ok((Held::Linked(page, window), iova));
+        }
         let mapping = self
             .device
             .map(page, direction)
@@ -157,6 +173,10 @@ impl Mover {
                 }
                 back.push((page, at));
             }
+            (Held::Linked(page, window), _) => {
+                let windows = self.windows.as_mut().context("no windows")?;
+                windows.end(window, (page, at), back)?;
+            }
             (Held::Mapped(mapping), Manner::Deferred) => {
                 let deferred = mapping.defer().map_err(|failed| failed.error)?;
                 self.waiting.push((deferred, at));
@@ -174,6 +194,9 @@ impl Mover {
 
     /// Takes all pages back that wait.
     pub fn settle(&mut self, back: &mut Vec<Back>) -> Result<()> {
+        if let Some(windows) = &mut self.windows {
+            return windows.close(back);
+        }
         let (deferred, pages): (Vec<_>, Vec<u64>) = self.waiting.drain(..).unzip();
         let mut pages = pages.into_iter();
         // They come back in the order in which they were deferred.
