@@ -297,6 +297,17 @@ mod tests {
         assert!(ended("Linux\n", 0).is_err_and(|why| why.contains("did not say")));
     }
 
+    /// A user's first commands are tried each time.
+    #[test]
+    fn a_guest_runs_the_first_commands_of_the_readme() {
+        let readme = include_str!("../../../README.md");
+        let record = ALL.iter().find(|machine| machine.name == "record").unwrap();
+        for run in &record.runs[..2] {
+            let command = format!("target/release/{run}\n");
+            assert!(readme.contains(&command), "{command}");
+        }
+    }
+
     #[test]
     fn machines_can_be_told_apart_and_started() {
         for machine in ALL {
