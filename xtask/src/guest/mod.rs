@@ -178,12 +178,12 @@ fn program(root: &Path, program: &Program) -> Result<(&'static str, Vec<u8>), St
     let built = built.ok().filter(|built| built.status.success());
     let built = built.ok_or_else(|| format!("{name} is not built"))?;
     let messages = built.stdout.split(|byte| *byte == b'\n');
-    let files = messages.filter_map(|message| {
+    let mut files = messages.filter_map(|message| {
         let message: serde_json::Value = serde_json::from_slice(message).ok()?;
         Some(message.get("executable")?.as_str()?.to_owned())
     });
     let file = files
-        .last()
+        .next_back()
         .ok_or_else(|| format!("{name} is no program"))?;
     let body = std::fs::read(&file).map_err(|error| format!("{file}: {error}"))?;
     Ok((name, body))
