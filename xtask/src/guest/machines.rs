@@ -1,7 +1,7 @@
 //! The machines on which Linux runs, what is run there, and what has to come of it.
 
 use super::kernel::Kernel;
-use super::{Ran, checks, disk, recording};
+use super::{Ran, disk, recording};
 use crate::demo::Release;
 
 /// One machine.
@@ -61,7 +61,7 @@ const READ_BLOCKS: Program = Program {
 };
 
 /// Two disks behind VT-d, read whole under the kernel's strict policy.
-const DISKS: Machine = Machine {
+pub const DISKS: Machine = Machine {
     name: "disks",
     step: "Linux guest: disks behind VT-d",
     kernel: Kernel::Stock,
@@ -89,7 +89,7 @@ const DISKS: Machine = Machine {
 };
 
 /// A disk driven from user space, over VFIO, and then by the kernel again.
-pub(super) const VFIO: Machine = Machine {
+pub const VFIO: Machine = Machine {
     name: "vfio",
     step: "Linux guest: an NVMe disk driven from user space",
     kernel: Kernel::Stock,
@@ -126,7 +126,7 @@ pub(super) const VFIO: Machine = Machine {
 };
 
 /// The same over both interfaces, of which iommufd is the one that is chosen.
-const VFIO_OWN: Machine = Machine {
+pub const VFIO_OWN: Machine = Machine {
     name: "vfio-own",
     step: "Linux guest: an NVMe disk driven over type 1 and iommufd",
     kernel: Kernel::Own,
@@ -151,7 +151,7 @@ const VFIO_OWN: Machine = Machine {
 };
 
 /// What of iommufd no IOMMU of QEMU's has, by the kernel's own device for tests.
-const IOMMUFD: Machine = Machine {
+pub const IOMMUFD: Machine = Machine {
     name: "iommufd",
     step: "Linux guest: dirty marks and page requests of the kernel's own test device",
     kernel: Kernel::Own,
@@ -174,7 +174,7 @@ const IOMMUFD: Machine = Machine {
 };
 
 /// `portolan record` of an NVMe disk that is read whole; its trace is replayed on the host.
-const RECORD: Machine = Machine {
+pub const RECORD: Machine = Machine {
     name: "record",
     step: "Linux guest: portolan record",
     disks: &[("flash", 4)],
@@ -211,22 +211,13 @@ const RECORD: Machine = Machine {
     ..DISKS
 };
 
-/// All machines.
-pub const ALL: &[Machine] = &[
-    VFIO,
-    VFIO_OWN,
-    IOMMUFD,
-    checks::CHECK,
-    checks::CHECK_OWN,
-    DISKS,
-    RECORD,
-    Machine {
-        name: "disks-own",
-        step: "Linux guest: the same, kernel with iommufd",
-        kernel: Kernel::Own,
-        ..DISKS
-    },
-];
+/// The same disks under a kernel with iommufd.
+pub const DISKS_OWN: Machine = Machine {
+    name: "disks-own",
+    step: "Linux guest: the same, kernel with iommufd",
+    kernel: Kernel::Own,
+    ..DISKS
+};
 
 /// Each request of either disk ends with an invalidation of its pages; what else the machine does adds some.
 fn strict_reads(ran: &Ran) -> Result<(), String> {

@@ -18,7 +18,7 @@ use std::process::{Command, Stdio};
 
 use crate::demo::{self, Ended};
 use initramfs::Archive;
-pub use machines::{ALL, Machine};
+pub use machines::Machine;
 use machines::{Program, Target};
 
 /// Seconds after which a guest is stuck.
@@ -43,6 +43,18 @@ const PC: [&str; 14] = [
     "none",
     "-no-reboot",
     "-serial",
+];
+
+/// All machines.
+pub const ALL: &[Machine] = &[
+    machines::VFIO,
+    machines::VFIO_OWN,
+    machines::IOMMUFD,
+    checks::CHECK,
+    checks::CHECK_OWN,
+    machines::DISKS,
+    machines::RECORD,
+    machines::DISKS_OWN,
 ];
 
 /// What a machine did.
