@@ -39,7 +39,8 @@ pub struct Machine {
 pub struct Program {
     pub package: &'static str,
     pub target: Target,
-    /// rustc's `opt-level`: 1, or 0 where that builds for too long and the guest's time does not count.
+    /// rustc's `opt-level`: 1, or 0 where that builds for too long and the guest's time does not count, or 3 where time
+    /// is measured, and then without checks of a debug build.
     pub opt_level: &'static str,
     /// What else cargo is told.
     pub options: &'static [&'static str],
@@ -109,7 +110,7 @@ pub const VFIO: Machine = Machine {
     programs: &[Program {
         package: "portolan-linux",
         target: Target::Example("nvme"),
-        opt_level: "1",
+        opt_level: "3",
         options: &[],
     }],
     applets: &[],
@@ -117,8 +118,8 @@ pub const VFIO: Machine = Machine {
         "nvme 0000:00:05.0 --bind --remove",
         "nvme 0000:00:05.0 --kill",
         "nvme 0000:00:05.0 --bind --can --with 0000:00:06.0",
-        "nvme 0000:00:05.0 --write 7 --rounds 4",
-        "nvme 0000:00:05.0 --write 8 --interrupts --rounds 4",
+        "nvme 0000:00:05.0 --write 7 --rounds 8",
+        "nvme 0000:00:05.0 --write 8 --interrupts --rounds 8",
         "nvme 0000:00:05.0 --compare 8",
     ],
     traced: &[STARTS, "vtd_inv_desc_iotlb_*"],
@@ -135,8 +136,8 @@ pub const VFIO_OWN: Machine = Machine {
         "nvme 0000:00:05.0 --kill --interface type1",
         "nvme 0000:00:05.0 --kill --interface iommufd",
         "nvme 0000:00:05.0 --bind --can --with 0000:00:06.0 --interface type1 --interface iommufd",
-        "nvme 0000:00:05.0 --write 7 --rounds 4 --interface type1 --interface iommufd",
-        "nvme 0000:00:05.0 --write 8 --interrupts --rounds 4",
+        "nvme 0000:00:05.0 --write 7 --rounds 8 --interface type1 --interface iommufd",
+        "nvme 0000:00:05.0 --write 8 --interrupts --rounds 8",
         "nvme 0000:00:05.0 --compare 8",
     ],
     check: |ran| {
@@ -264,7 +265,7 @@ const RETURNED_TOO: &str = "iommufd: given back when the kernel took it out, and
 const SHARED: &str = "iommufd: one domain for two: 4 pages from disk to disk by one address";
 /// Of the driver's runs, each way.
 const REQUESTS: u64 = 1024;
-const ROUNDS: u64 = 4;
+const ROUNDS: u64 = 8;
 
 /// A row of what the driver says: interface and manner, microseconds, maps, unmaps.
 struct Row {

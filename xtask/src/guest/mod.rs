@@ -184,6 +184,10 @@ fn program(root: &Path, program: &Program) -> Result<(&'static str, Vec<u8>), St
         .env_remove("CARGO_ENCODED_RUSTFLAGS");
     // The guest's memory is small.
     cargo.env("CARGO_PROFILE_DEV_OPT_LEVEL", program.opt_level);
+    if program.opt_level == "3" {
+        cargo.env("CARGO_PROFILE_DEV_DEBUG_ASSERTIONS", "false");
+        cargo.env("CARGO_PROFILE_DEV_OVERFLOW_CHECKS", "false");
+    }
     cargo.env("CARGO_PROFILE_DEV_DEBUG", "0");
     cargo.env("CARGO_PROFILE_TEST_DEBUG", "0");
     let built = cargo.stderr(Stdio::inherit()).output();
