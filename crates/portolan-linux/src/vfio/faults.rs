@@ -27,8 +27,10 @@ use crate::chain::{InfoError, long, word};
 
 /// Bytes of `iommu_hwpt_pgfault`.
 const RECORD: usize = size_of::<sys::iommu_hwpt_pgfault>();
-/// Records that there is room for: a group of as many pages as a device may ask for at once, and more.
+/// Records that there is room for at first: a group of as many pages as a device asks for at once, and more.
 const RECORDS: usize = 512;
+/// Records of the largest group that is taken: a device that keeps to no bounds must not stop the queue.
+const MOST_RECORDS: usize = 1 << 18;
 
 /// Page requests of a unit's functions whose domains name this queue
 /// ([`DomainOptions::faults`](super::DomainOptions)): what a driver's queue is to an
@@ -82,6 +84,25 @@ impl Record {
     }
 }
 
+/// What `read` yields, with room for the first group: the kernel hands over whole ones, and refuses (EINVAL) where
+/// the first does not fit.
+fn whole_groups(
+    mut read: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>,
+) -> rustix::io::Result<Vec<u8>> {
+    let mut records = RECORDS;
+    loop {
+        let mut bytes = vec![0; records * RECORD];
+        match read(&mut bytes) {
+            Err(Errno::INVAL) if records < MOST_RECORDS => records *= 8,
+            Err(Errno::AGAIN) => return Ok(Vec::new()),
+            count => {
+                bytes.truncate(count?);
+                return Ok(bytes);
+            }
+        }
+    }
+}
+
 impl FaultQueue {
     pub(super) fn new(
         iommufd: Arc<Iommufd>,
@@ -116,13 +137,10 @@ impl FaultQueue {
     /// # Errors
     /// What the kernel says, or that it makes no sense.
     pub fn take(&self, mut each: impl FnMut(RawPageRequest)) -> Result<usize, VfioError> {
-        let mut bytes = vec![0; RECORDS * RECORD];
-        let read = match read(&self.file, &mut bytes) {
-            Err(Errno::AGAIN) => 0,
-            read => read.map_err(|error| VfioError::of(Step::Faults)(error.into()))?,
-        };
+        let bytes = whole_groups(|bytes| read(&self.file, bytes));
+        let bytes = bytes.map_err(|error| VfioError::of(Step::Faults)(error.into()))?;
         let (mut taken, mut refused) = (0, None);
-        for record in bytes.get(..read).unwrap_or_default().chunks(RECORD) {
+        for record in bytes.chunks(RECORD) {
             let Record { request, cookie } = Record::read(record, &self.streams)?;
             let Some(request) = request else {
                 // The records of a group are one behind the other.

@@ -289,5 +289,12 @@ mod tests {
         assert_eq!(error, OpenError::NoSuchFunction { function });
         assert!(error.to_string().contains("lspci"));
         assert_eq!(open(&[]).unwrap_err(), OpenError::NoCommonAddresses);
+        if std::path::Path::new("/dev/iommu").exists() {
+            println!("SKIP: this kernel has iommufd, so nothing says that it has none");
+            return;
+        }
+        let error = open_by(Interface::Iommufd, &[function]).unwrap_err();
+        assert_eq!(error, OpenError::NoIommufd);
+        assert!(error.to_string().contains("CONFIG_IOMMUFD"));
     }
 }

@@ -113,6 +113,22 @@ fn records_are_requests_and_groups_are_answered_by_their_cookie() {
 }
 
 #[test]
+fn a_large_group_is_read_and_one_without_bounds_is_an_error() {
+    let kernel = |records: usize| {
+        move |bytes: &mut [u8]| match bytes.len() < records * RECORD {
+            true => Err(Errno::INVAL),
+            false => Ok(records * RECORD),
+        }
+    };
+    for records in [0, 1, RECORDS, RECORDS + 1, MOST_RECORDS] {
+        let read = whole_groups(kernel(records)).map(|bytes| bytes.len() / RECORD);
+        assert_eq!(read, Ok(records));
+    }
+    let read = whole_groups(kernel(MOST_RECORDS + 1));
+    assert_eq!(read, Err(Errno::INVAL));
+}
+
+#[test]
 fn two_groups_of_one_number_are_both_answered() {
     let (queue, mut kernel) = queue();
     let two = [1, 2].map(|cookie| record(LAST, DEVICE, 3, 0x1000, cookie));
