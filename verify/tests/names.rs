@@ -27,10 +27,11 @@ fn names_of_backends_read_back() {
 
 #[test]
 fn devices_are_named_by_their_place() {
-    let name = "vfio:0000:00:04.0,0000:00:05.0";
-    let devices: BackendGroup = name.parse().expect("functions");
-    assert_eq!(devices.members[0].to_string(), name);
-    for bad in ["vfio:", "vfio:4", "vfio:0000:00:04.0,", "linux", "vfio"] {
+    for name in ["vfio:0000:00:04.0,0000:00:05.0", "iommufd:0000:00:04.0"] {
+        let devices: BackendGroup = name.parse().expect("functions");
+        assert_eq!(devices.members[0].to_string(), name);
+    }
+    for bad in ["vfio:", "vfio:4", "iommufd:0000:00:04.0,", "linux", "vfio"] {
         let said = bad.parse::<BackendGroup>().unwrap_err().to_string();
         assert!(said.contains(Devices::FORM), "{bad}: {said}");
     }

@@ -19,6 +19,15 @@ pub enum Backend {
 }
 
 impl Backend {
+    /// The devices, if it is some.
+    pub fn devices(&self) -> Option<&Devices> {
+        match self {
+            #[cfg(feature = "units")]
+            Self::Unit(_) => None,
+            Self::Devices(devices) => Some(devices),
+        }
+    }
+
     /// Runs all scenarios, and tells `progress` of each.
     pub fn run(&self, progress: &mut dyn FnMut(&Line)) -> Vec<Line> {
         match self {

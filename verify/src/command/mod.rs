@@ -71,9 +71,16 @@ fn run_check(args: &CheckArgs) -> Result<Outcome> {
         [] => &[BackendGroup::models()],
         some => some,
     };
+    let members = backends.iter().flat_map(|group| &group.members);
+    let devices: Vec<_> = members.filter_map(Backend::devices).collect();
     if args.bind {
-        bind(backends)?;
+        ensure!(
+            !devices.is_empty(),
+            "--bind is for devices: no backend names any"
+        );
+        devices.iter().try_for_each(|devices| devices.bind())?;
     }
+    devices.iter().try_for_each(|devices| devices.ready())?;
     let form = args.output.form();
     let mut reports = Vec::new();
     for backend in backends {
@@ -96,21 +103,4 @@ fn run_check(args: &CheckArgs) -> Result<Outcome> {
         }
     }
     Ok(Outcome::of(reports.iter().all(check::Report::holds)))
-}
-
-/// Binds all devices among `backends`.
-fn bind(backends: &[BackendGroup]) -> Result<()> {
-    let members = backends.iter().flat_map(|group| &group.members);
-    let devices = members.filter_map(|member| match member {
-        Backend::Devices(devices) => Some(devices),
-        #[cfg(feature = "units")]
-        Backend::Unit(_) => None,
-    });
-    let mut bound = 0;
-    for devices in devices {
-        devices.bind()?;
-        bound += 1;
-    }
-    ensure!(bound > 0, "--bind is for devices: no backend names any");
-    Ok(())
 }

@@ -96,6 +96,14 @@ impl Devices {
         self.functions.iter().copied().try_for_each(vfio::bind)
     }
 
+    /// Whether scenarios can run on them.
+    ///
+    /// # Errors
+    /// What is wrong, and what to do.
+    pub fn ready(&self) -> Result<(), DevicesError> {
+        self.open(LeftOut::Nothing).map(drop)
+    }
+
     /// Runs all scenarios, and tells `progress` of each.
     pub fn run(&self, progress: &mut dyn FnMut(&Line)) -> Vec<Line> {
         run(|| self.machine(LeftOut::Nothing), progress)
