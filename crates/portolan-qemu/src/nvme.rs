@@ -71,6 +71,9 @@ pub enum NvmeError {
         /// The time it had.
         limit: Duration,
     },
+    /// Its registers read as ones.
+    #[error("the controller is gone")]
+    Gone,
     /// CSTS.CFS: the controller could not reach a queue.
     #[error("the controller reports a fatal error (CSTS {csts:#x})")]
     Fatal {
@@ -268,7 +271,7 @@ impl<R: Mmio, M: QueueMemory> Nvme<R, M> {
     fn wait_ready(&self, wanted: u32) -> Result<(), NvmeError> {
         let limit = self.limit;
         let ready = poll(limit, || {
-            let csts = self.status();
+            let csts = self.status()?;
             if wanted != 0 && csts & CSTS_FATAL != 0 {
                 return Err(NvmeError::Fatal { csts });
             }
@@ -277,9 +280,15 @@ impl<R: Mmio, M: QueueMemory> Nvme<R, M> {
         ready.ok_or(NvmeError::TimedOut { limit })
     }
 
-    /// The status register CSTS; all ones if the controller is gone.
-    pub fn status(&self) -> u32 {
-        self.registers.read32(CSTS)
+    /// The status register CSTS.
+    ///
+    /// # Errors
+    /// [`NvmeError::Gone`].
+    pub fn status(&self) -> Result<u32, NvmeError> {
+        match self.registers.read32(CSTS) {
+            u32::MAX => Err(NvmeError::Gone),
+            csts => Ok(csts),
+        }
     }
 
     /// Has the device write its 4096 bytes of identification at `data`, the start of a page.
@@ -346,7 +355,7 @@ impl<R: Mmio, M: QueueMemory> Nvme<R, M> {
                 return Ok(Some(word));
             }
             // This also lets QEMU's main loop run on.
-            let csts = self.status();
+            let csts = self.status()?;
             if csts & CSTS_FATAL != 0 {
                 return Err(NvmeError::Fatal { csts });
             }
