@@ -3,7 +3,8 @@
 
 use std::process::Command;
 
-use portolan::addr::{Access, Iova, IovaRange, PhysAddr};
+use portolan::addr::{Iova, IovaRange, PhysAddr};
+use portolan::table::Access;
 use portolan_verify::backend::BackendName;
 use portolan_verify::command::group::{Backend, BackendGroup};
 use portolan_verify::devices::Devices;
