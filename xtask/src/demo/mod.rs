@@ -8,7 +8,7 @@ mod counts;
 mod guests;
 mod image;
 mod tree;
-mod vhost;
+pub mod vhost;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -18,7 +18,7 @@ pub use broken::ALL as BROKEN;
 use broken::Broken;
 pub use counts::traced;
 use guests::Firmware;
-pub use guests::{Event, Guest, Release, X86, all};
+pub use guests::{Event, Guest, Release, SOCKET, X86, all};
 pub use image::sectors;
 
 /// Seconds after which a kernel is stuck.

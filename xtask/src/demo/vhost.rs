@@ -30,13 +30,13 @@ pub(super) fn kind(guest: &Guest) -> &'static str {
 const DEVICE_TLB: &str = "dev_tlb_inv_dsc";
 
 /// The daemon, which waits for QEMU or serves it.
-pub(super) struct Daemon {
+pub struct Daemon {
     process: Child,
     said: BufReader<ChildStdout>,
 }
 
 /// Builds the daemon.
-pub(super) fn build(root: &Path) -> Result<PathBuf, String> {
+pub fn build(root: &Path) -> Result<PathBuf, String> {
     let mut cargo = Command::new("cargo");
     cargo.args(["build", "--quiet", "--locked", "-p", "portolan-vmm"]);
     cargo.args(["--example", "vhost-user-blk"]);
@@ -51,7 +51,7 @@ pub(super) fn build(root: &Path) -> Result<PathBuf, String> {
 
 impl Daemon {
     /// Starts it in `place` with `more` words, where it serves the image of the disk to `qemu`.
-    pub(super) fn start(
+    pub fn start(
         program: &Path,
         more: &[&str],
         place: &Path,
@@ -83,7 +83,7 @@ impl Daemon {
     }
 
     /// What it counted, once QEMU has gone.
-    pub(super) fn end(mut self) -> Result<String, String> {
+    pub fn end(mut self) -> Result<String, String> {
         let mut counts = String::new();
         let read = self.said.read_to_string(&mut counts);
         let ended = self.process.wait();
@@ -102,13 +102,68 @@ impl Drop for Daemon {
     }
 }
 
-/// The daemon's number of `what`.
-fn counted(counts: &str, what: &str) -> Result<u64, String> {
-    let mut lines = counts.lines().filter_map(|line| line.split_once(' '));
-    let found = lines.find(|(_, kind)| *kind == what);
-    found
-        .and_then(|(number, _)| number.parse().ok())
-        .ok_or_else(|| format!("the daemon counted no {what}"))
+/// What the daemon counted.
+pub struct Counts {
+    pub hits: u64,
+    pub misses: u64,
+    pub updates: u64,
+    pub invalidations: u64,
+    pub failures: u64,
+}
+
+impl Counts {
+    /// As it said it.
+    pub fn of(said: &str) -> Result<Self, String> {
+        let of = |what: &str| {
+            let mut lines = said.lines().filter_map(|line| line.split_once(' '));
+            let found = lines.find(|(_, kind)| *kind == what);
+            let number = found.and_then(|(number, _)| number.parse().ok());
+            number.ok_or_else(|| format!("the daemon counted no {what}"))
+        };
+        Ok(Self {
+            hits: of("hits")?,
+            misses: of("misses")?,
+            updates: of("updates")?,
+            invalidations: of("invalidations")?,
+            failures: of("failures")?,
+        })
+    }
+
+    /// Compares them with QEMU's trace, and says both and what the kernel, `guest`, counted.
+    pub fn check(&self, trace: &str, guest: &str) -> Result<(), String> {
+        let lines = |event: &str, with: &str| {
+            let lines = trace.lines().filter(|line| line.contains(event));
+            lines.filter(|line| line.contains(with)).count() as u64
+        };
+        let messages = lines("vhost_user_write", "req:22 ");
+        let asked = lines("vhost_iotlb_miss", "step 1");
+        // Its own questions are for three parts of each ring, when it starts one.
+        let its_own = 3 * lines("vhost_user_write", "req:9 ");
+        let Self {
+            hits,
+            misses,
+            updates,
+            invalidations,
+            failures,
+        } = *self;
+        println!(
+            "the disk's daemon: {hits} hits, {misses} misses, {invalidations} invalidations; \
+             QEMU: {asked} misses, {messages} updates and invalidations; the kernel: {guest}"
+        );
+        if messages != updates + invalidations {
+            return Err(format!(
+                "the daemon got {} of QEMU's messages",
+                updates + invalidations
+            ));
+        }
+        if asked < misses || asked > misses + its_own {
+            return Err(format!("of {misses} misses QEMU saw {asked}"));
+        }
+        match failures == 0 && hits > misses {
+            true => Ok(()),
+            false => Err(format!("{hits} hits, {failures} failures")),
+        }
+    }
 }
 
 /// The kernel's number of `kind`, for the policies under which it used the virtio disk.
@@ -134,37 +189,12 @@ fn commands(console: &str, kind: &str) -> u64 {
 
 /// Compares the three.
 pub(super) fn check(counts: &str, console: &str, trace: &str, kind: &str) -> Result<(), String> {
-    let of = |what| counted(counts, what);
-    let (hits, misses, updates) = (of("hits")?, of("misses")?, of("updates")?);
-    let (invalidations, failures) = (of("invalidations")?, of("failures")?);
-    let lines = |event: &str, with: &str| {
-        let lines = trace.lines().filter(|line| line.contains(event));
-        lines.filter(|line| line.contains(with)).count() as u64
-    };
-    let messages = lines("vhost_user_write", "req:22 ");
-    let asked = lines("vhost_iotlb_miss", "step 1");
-    // Its own questions are for three parts of each ring, when it starts one.
-    let its_own = 3 * lines("vhost_user_write", "req:9 ");
+    let counts = Counts::of(counts)?;
     let guest = commands(console, kind);
-    println!(
-        "the disk's daemon: {hits} hits, {misses} misses, {invalidations} invalidations; \
-         QEMU: {asked} misses, {messages} updates and invalidations; the kernel: {guest} {kind}"
-    );
-    if messages != updates + invalidations {
-        return Err(format!(
-            "the daemon got {} of QEMU's messages",
-            updates + invalidations
-        ));
-    }
-    if asked < misses || asked > misses + its_own {
-        return Err(format!("of {misses} misses QEMU saw {asked}"));
-    }
-    if guest == 0 || guest != invalidations {
-        return Err("the daemon was told of other invalidations than the kernel gave".to_owned());
-    }
-    match failures == 0 && hits > misses {
+    counts.check(trace, &format!("{guest} {kind}"))?;
+    match guest > 0 && guest == counts.invalidations {
         true => Ok(()),
-        false => Err(format!("{hits} hits, {failures} failures")),
+        false => Err("the daemon was told of other invalidations than the kernel gave".to_owned()),
     }
 }
 

@@ -54,12 +54,17 @@ pub enum Target {
     Tests(&'static str),
 }
 
-const READ_BLOCKS: Program = Program {
-    package: "portolan-guest",
-    target: Target::Binary("read-blocks"),
-    opt_level: "1",
-    options: &[],
-};
+const READ_BLOCKS: Program = program("read-blocks");
+
+/// A program of `portolan-guest`.
+pub const fn program(name: &'static str) -> Program {
+    Program {
+        package: "portolan-guest",
+        target: Target::Binary(name),
+        opt_level: "1",
+        options: &[],
+    }
+}
 
 /// Two disks behind VT-d, read whole under the kernel's strict policy.
 pub const DISKS: Machine = Machine {

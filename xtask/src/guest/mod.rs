@@ -12,11 +12,12 @@ pub mod kernel;
 mod machines;
 mod modules;
 mod recording;
+mod served;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::demo::{self, Ended};
+use crate::demo::{self, Ended, vhost};
 use initramfs::Archive;
 pub use machines::Machine;
 use machines::{Program, Target};
@@ -55,6 +56,10 @@ pub const ALL: &[Machine] = &[
     machines::DISKS,
     machines::RECORD,
     machines::DISKS_OWN,
+    served::STRICT,
+    served::LAZY,
+    served::STRICT_ATS,
+    served::LAZY_ATS,
 ];
 
 /// What a machine did.
@@ -64,6 +69,8 @@ pub struct Ran {
     /// What it said.
     pub console: String,
     trace: String,
+    /// What the process that serves a disk counted, if there is one.
+    served: Option<vhost::Counts>,
     /// Where the guest's programs are, which run on the host as well.
     programs: PathBuf,
 }
@@ -121,6 +128,11 @@ pub fn one(root: &Path, machine: &Machine) -> Ended {
         Ok(()) => Ended::Well,
         Err(why) => Ended::Failed(why),
     }
+}
+
+/// Whether another process serves the machine's disk.
+fn is_served(machine: &Machine) -> bool {
+    machine.devices.contains(&demo::SOCKET)
 }
 
 /// Builds the guest's programs, and packs them with the modules.
@@ -236,9 +248,49 @@ fn boot(
         .arg("-initrd")
         .arg(file("initramfs"));
     qemu.args(["-append", &command_line(machine)?]);
+    attach_files(machine, &place, &mut qemu)?;
+    qemu.args(machine.traced.iter().flat_map(|events| ["-trace", events]));
+    qemu.arg("-D").arg(file("trace.txt")).current_dir(&place);
+    let served = is_served(machine).then(|| vhost::build(root));
+    let served = served.transpose()?;
+    let served = served.map(|daemon| vhost::Daemon::start(&daemon, &[], &place, &mut qemu));
+    let served = served.transpose()?;
+    let complaints = std::fs::File::create(file("qemu.txt")).map_err(error)?;
+    let output = qemu
+        .stdin(Stdio::null())
+        .stderr(complaints)
+        .output()
+        .map_err(error)?;
+    let console = String::from_utf8_lossy(&output.stdout).into_owned();
+    std::fs::write(file("console.txt"), &console).map_err(error)?;
+    ended(&console, machine.runs.len()).inspect_err(|_| print!("{console}"))?;
+    let trace = match machine.traced {
+        [] => String::new(),
+        _ => std::fs::read_to_string(file("trace.txt")).map_err(error)?,
+    };
+    let served = served.map(vhost::Daemon::end).transpose()?;
+    let served = served.as_deref().map(vhost::Counts::of).transpose()?;
+    let programs = root.join("target/guest").join(TARGET).join("debug");
+    let ran = Ran {
+        place,
+        console,
+        trace,
+        served,
+        programs,
+    };
+    (machine.check)(&ran).inspect_err(|_| print!("{}", ran.console))
+}
+
+/// Fills the disks, and gives QEMU those and the files of the ports; not a disk that another process serves.
+fn attach_files(machine: &Machine, place: &Path, qemu: &mut Command) -> Result<(), String> {
+    let error = |error: std::io::Error| error.to_string();
+    let file = |name: &str| place.join(name);
     for (name, mebibytes) in machine.disks {
         let image = file(name).with_extension("img");
         std::fs::write(&image, disk::before(*mebibytes)).map_err(error)?;
+        if is_served(machine) {
+            continue;
+        }
         let image = image.display();
         qemu.args([
             "-drive",
@@ -261,29 +313,7 @@ fn boot(
             &format!("virtserialport,chardev={name},name={name}"),
         ]);
     }
-    qemu.args(machine.traced.iter().flat_map(|events| ["-trace", events]));
-    qemu.arg("-D").arg(file("trace.txt")).current_dir(&place);
-    let complaints = std::fs::File::create(file("qemu.txt")).map_err(error)?;
-    let output = qemu
-        .stdin(Stdio::null())
-        .stderr(complaints)
-        .output()
-        .map_err(error)?;
-    let console = String::from_utf8_lossy(&output.stdout).into_owned();
-    std::fs::write(file("console.txt"), &console).map_err(error)?;
-    ended(&console, machine.runs.len()).inspect_err(|_| print!("{console}"))?;
-    let trace = match machine.traced {
-        [] => String::new(),
-        _ => std::fs::read_to_string(file("trace.txt")).map_err(error)?,
-    };
-    let programs = root.join("target/guest").join(TARGET).join("debug");
-    let ran = Ran {
-        place,
-        console,
-        trace,
-        programs,
-    };
-    (machine.check)(&ran).inspect_err(|_| print!("{}", ran.console))
+    Ok(())
 }
 
 /// Whether the guest said that all of its programs ended well.

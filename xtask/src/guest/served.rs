@@ -1,0 +1,164 @@
+//! A guest's disk in a process of its own, behind VT-d, with and without a TLB of its own (ATS).
+//!
+//! The process, the example `vhost-user-blk`, keeps every translation until it is invalidated. Linux copies half of
+//! the disk to the other half under its strict policy and under its lazy one. Its own trace, QEMU's and the process
+//! have to agree on the invalidations, and the lazy policy has to need fewer.
+
+use super::kernel::Kernel;
+use super::machines::{Machine, program};
+use super::{Ran, disk};
+use crate::demo::{Release, SOCKET};
+
+/// Of the disk: size in MiB, and the bytes of each request.
+pub(super) const MEBIBYTES: usize = 4;
+const BYTES: usize = 4096;
+/// What both policies have to do.
+const REQUESTS: u64 = (MEBIBYTES << 20) as u64 / BYTES as u64;
+
+/// Invalidations of the disk's translations: what the kernel calls them, and QEMU's event for each.
+pub(super) struct Kind {
+    ours: &'static str,
+    event: &'static str,
+}
+
+/// Without a TLB of its own the disk asks the unit, and what the unit forgets is passed on to it.
+pub(super) const PAGES: Kind = Kind {
+    ours: "iotlb_inv (pages)",
+    event: "vtd_inv_desc_iotlb_pages",
+};
+pub(super) const DOMAIN: Kind = Kind {
+    ours: "iotlb_inv (domain)",
+    event: "vtd_inv_desc_iotlb_domain",
+};
+pub(super) const DEVICE_TLB: Kind = Kind {
+    ours: "dev_tlb_inv",
+    event: "desc type device high",
+};
+
+/// The machine's memory is shared with the process that serves the disk, the device `$disk`.
+macro_rules! served_disk {
+    ($unit:literal $(, $more:literal)*; $disk:literal) => {
+        &[
+            "-object", "memory-backend-memfd,id=ram,size=512M,share=on",
+            "-machine", "memory-backend=ram",
+            "-device", $unit,
+            $("-device", $more,)*
+            "-chardev", SOCKET,
+            "-device",
+            concat!(
+                "vhost-user-blk-pci,chardev=disk,num-queues=1,disable-legacy=on,iommu_platform=on,romfile=",
+                $disk
+            ),
+        ]
+    };
+}
+
+/// A disk that another process serves, half of which is copied to the other half.
+pub const STRICT: Machine = Machine {
+    name: "vhost-strict",
+    step: "Linux guest: a vhost-user disk, strict",
+    kernel: Kernel::Stock,
+    release: Release::Any,
+    devices: served_disk!("intel-iommu,intremap=on"; ""),
+    disks: &[("disk", MEBIBYTES)],
+    ports: &[],
+    kernel_arguments: "intel_iommu=on iommu.strict=1 trace_event=intel_iommu:qi_submit trace_buf_size=8M",
+    modules: &["virtio_blk"],
+    programs: &[program("copy-blocks"), program("count-commands")],
+    applets: &[],
+    runs: &["copy-blocks /dev/vda 4096", "count-commands"],
+    traced: &["vtd_inv_desc*"],
+    check: |ran| strict(ran, &PAGES),
+};
+
+/// The same under the kernel's lazy policy.
+pub const LAZY: Machine = Machine {
+    name: "vhost-lazy",
+    step: "Linux guest: a vhost-user disk, lazy",
+    // 7.2 does not pass on that a whole domain is invalidated, and the guest crashes.
+    release: Release::Ten,
+    kernel_arguments: "intel_iommu=on iommu.strict=0 trace_event=intel_iommu:qi_submit trace_buf_size=8M",
+    check: |ran| lazy(ran, &DOMAIN),
+    ..STRICT
+};
+
+/// The same where the disk has a TLB of its own.
+pub const STRICT_ATS: Machine = Machine {
+    name: "vhost-strict-ats",
+    step: "Linux guest: a vhost-user disk with ATS, strict",
+    devices: served_disk!(
+        "intel-iommu,intremap=on,device-iotlb=on", "pcie-root-port,id=root,chassis=1,slot=1";
+        ",bus=root,ats=on"
+    ),
+    check: |ran| strict(ran, &DEVICE_TLB),
+    ..STRICT
+};
+
+pub const LAZY_ATS: Machine = Machine {
+    name: "vhost-lazy-ats",
+    step: "Linux guest: a vhost-user disk with ATS, lazy",
+    kernel_arguments: LAZY.kernel_arguments,
+    check: |ran| lazy(ran, &DEVICE_TLB),
+    ..STRICT_ATS
+};
+
+/// A strict kernel invalidates what each request used, piece by piece.
+pub(super) fn strict(ran: &Ran, kind: &Kind) -> Result<(), String> {
+    match copied(ran, kind, 1)? >= REQUESTS {
+        true => Ok(()),
+        false => Err("a strict kernel invalidates after each request".to_owned()),
+    }
+}
+
+/// A lazy one invalidates everything at once, when enough was unmapped or 10 ms are over: for many requests together.
+/// That reaches the disk as two messages: what is below the addresses of interrupts, and what is above.
+pub(super) fn lazy(ran: &Ran, kind: &Kind) -> Result<(), String> {
+    match copied(ran, kind, 2)? < REQUESTS {
+        true => Ok(()),
+        false => Err("a lazy kernel invalidates for many requests together".to_owned()),
+    }
+}
+
+/// Looks at the disk, and compares the counts; how often the kernel invalidated, of which the process that serves
+/// the disk got so many `messages` each.
+fn copied(ran: &Ran, kind: &Kind, messages: u64) -> Result<u64, String> {
+    let half = (MEBIBYTES << 20) / 2;
+    let line = format!("copied {half} bytes by {REQUESTS} requests");
+    if !ran.console.lines().any(|said| said.trim_end() == line) {
+        return Err(format!("the guest did not say {line:?}"));
+    }
+    let found = std::fs::read(ran.place.join("disk.img")).map_err(|error| error.to_string())?;
+    let before = disk::before(MEBIBYTES);
+    if found != [&before[..half]; 2].concat() {
+        return Err("the disk does not have its first half twice".to_owned());
+    }
+    let (kernel, traced) = (counted(&ran.console, kind.ours), ran.traced(kind.event));
+    let counts = ran.served.as_ref().ok_or("nobody served the disk")?;
+    counts.check(&ran.trace, &format!("{kernel} {}", kind.ours))?;
+    if (traced, counts.invalidations) != (kernel, kernel * messages) {
+        return Err(format!("QEMU traced {traced} {}", kind.event));
+    }
+    println!("{REQUESTS} requests, {kernel} invalidations");
+    Ok(kernel)
+}
+
+/// What the kernel counted of `kind`.
+fn counted(console: &str, kind: &str) -> u64 {
+    let lines = console.lines();
+    let told = lines.filter_map(|line| line.strip_prefix("commands: ")?.trim_end().split_once(' '));
+    let told = told.filter(|(_, of)| *of == kind);
+    told.filter_map(|(number, _)| number.parse::<u64>().ok())
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::counted;
+
+    #[test]
+    fn the_kernels_count_is_by_kind() {
+        let console = "commands: 22 iec_inv\r\ncommands: 7 iotlb_inv (pages)\r\n";
+        assert_eq!(counted(console, "iotlb_inv (pages)"), 7);
+        assert_eq!(counted(console, "iotlb_inv (domain)"), 0);
+    }
+}
