@@ -212,6 +212,9 @@ unsigned long find_next_bit(const unsigned long *at, unsigned long bits, unsigne
 #define upper_32_bits(x) ((u32)((u64)(x) >> 32))
 #define lower_32_bits(x) ((u32)(x))
 #define cpu_to_le64(x) (x)
+#define cpu_to_le32(x) (x)
+#define le16_to_cpu(x) (x)
+#define le32_to_cpu(x) (x)
 #define le64_to_cpu(x) (x)
 #define abs(x) ((x) < 0 ? -(x) : (x))
 #define get_order(size) ((size) <= PAGE_SIZE ? 0 : fls64(((size) - 1) >> PAGE_SHIFT))
@@ -238,7 +241,8 @@ __cold __attribute__((noreturn)) void shim_died(const char *file, int line);
 #define dev_warn dev_err
 #define dev_warn_once dev_err
 #define dev_warn_ratelimited dev_err
-#define dev_err_ratelimited dev_err
+/* What devices did. */
+#define dev_err_ratelimited dev_info
 #define dev_info(device, format, ...) shim_note(format, ##__VA_ARGS__)
 #define dev_notice dev_info
 #define dev_dbg(device, format, ...) ((void)0)

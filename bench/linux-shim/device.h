@@ -32,6 +32,12 @@ struct idr { int next; };
 struct xarray { void *first; };
 #define DEFINE_DEBUGFS_ATTRIBUTE(name, ...) static const int name __maybe_unused
 #define DEFINE_IDA(name) struct ida name
+/* Numbers, none of which is given twice. */
+#define ida_init(ida) ((void)((ida)->next = 0))
+#define ida_alloc(ida, gfp) ((ida)->next++)
+#define ida_alloc_range(ida, least, most, gfp) ((u64)(least) + (ida)->next > (most) ? -ENOSPC : (int)(least) + (ida)->next++)
+#define ida_free(ida, number) ((void)(number))
+#define xa_init(x) ((void)(x))
 #define XA_ERROR(x) ((void *)0)
 struct io_tlb_mem;
 struct iommu_group;
@@ -65,6 +71,32 @@ struct device {
 #define dev_to_node(device) ((device)->numa_node)
 #define set_dev_node(device, node) ((device)->numa_node = (node))
 #define dev_name(device) "device"
+#define dev_fwnode(device) ((device)->fwnode)
+#define device_match_fwnode(device, node) ((device)->fwnode == (node))
+#define put_device(device) ((void)(device))
+#define fwnode_handle_get(node) ((void)(node))
+#define fwnode_handle_put(node) ((void)(node))
+#define device_property_read_u32(device, name, value) (-EINVAL)
+#define try_module_get(module) true
+#define module_put(module) ((void)(module))
+#define is_module_address(at) false
+/* Devices come and go by name, not by bus. */
+#define bus_for_each_dev(bus, start, data, function) ((void)(function), 0)
+#define bus_register_notifier(bus, notifier) 0
+#define of_iommu_get_resv_regions(device, list) ((void)(list))
+#define iort_iommu_get_resv_regions(device, list) ((void)(list))
+/* Nobody looks into sysfs: its objects are neither counted nor given back. */
+#define kobject_init_and_add(object, type, parent, ...) ((void)(type), 0)
+#define kobject_create_and_add(name, parent) ((struct kobject *)shim_zeroed(sizeof(struct kobject)))
+#define kobject_get(object) (object)
+#define kobject_put(object) ((void)(object))
+#define kobject_name(object) "device"
+#define sysfs_create_file(object, file) 0
+#define sysfs_create_link(object, to, name) 0
+#define sysfs_create_link_nowarn(object, to, name) 0
+#define sysfs_remove_link(object, name) ((void)(name))
+#define sysfs_emit(to, ...) 0
+#define sysfs_emit_at(to, at, ...) 0
 #define dev_is_pci(device) false
 #define dev_is_removable(device) false
 #define dev_is_platform(device) false
@@ -88,7 +120,7 @@ struct pci_host_bridge { struct list_head windows, dma_ranges; };
 #define is_pci_p2pdma_page(page) false
 struct msi_desc { struct device *dev; dma_addr_t iommu_msi_iova; };
 struct msi_msg { u32 address_lo, address_hi, data; };
-struct of_phandle_args;
+struct of_phandle_args { u32 args[1]; };
 struct of_device_id;
 struct platform_device;
 

@@ -151,3 +151,9 @@ SHIM_ENTRY void linux_dma_unmap_sg(struct shim_domain *of, struct scatterlist *l
 {
 	iommu_dma_unmap_sg(&of->device, list, count, DMA_BIDIRECTIONAL, 0);
 }
+
+/* The last message. */
+SHIM_ENTRY const char *linux_said(void)
+{
+	return shim_host_last();
+}

@@ -18,3 +18,8 @@ int shim_join(struct shim_domain *of)
 	iommu_setup_dma_ops(&of->device);
 	return of->device.dma_iommu ? 0 : -ENODEV;
 }
+
+void shim_leave(struct device *device)
+{
+	iommu_release_device(device);
+}

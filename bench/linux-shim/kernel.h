@@ -25,5 +25,6 @@ struct hlist_head { struct hlist_node *first; };
 #include "sync.h"
 #include "memory.h"
 #include "device.h"
+#include "virtio.h"
 
 #endif

@@ -153,6 +153,17 @@ void shim_release(const void *at);
 #define memblock_alloc_low(bytes, align) shim_zeroed(bytes)
 #define memblock_free(at, bytes) shim_release(at)
 #define memblock_free_late(pa, bytes) ((void)(pa))
+#define devm_kzalloc(device, bytes, gfp) shim_zeroed(bytes)
+#define devm_kmalloc_array(device, count, bytes, gfp) kcalloc(count, bytes, gfp)
+#define kasprintf(gfp, ...) ((char *)shim_zeroed(1))
+#define krealloc(at, bytes, gfp) ((void *)0)
+static inline void *kmemdup(const void *from, size_t bytes, gfp_t gfp)
+{
+	void *at = shim_zeroed(bytes);
+
+	return at ? memcpy(at, from, bytes) : NULL;
+}
+#define mmdrop(mm) ((void)(mm))
 #define kmemleak_ignore(at) ((void)(at))
 #define kmemleak_transient_leak(at) ((void)(at))
 #define kmsan_unpoison_memory(at, bytes) ((void)(at))

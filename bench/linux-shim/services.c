@@ -183,6 +183,13 @@ void dma_unmap_page_attrs(struct device *device, dma_addr_t at, size_t bytes, en
 {
 }
 
+void sg_init_one(struct scatterlist *piece, const void *at, unsigned int bytes)
+{
+	memset(piece, 0, sizeof(*piece));
+	sg_set_buf(piece, at, bytes);
+	sg_mark_end(piece);
+}
+
 /* Lists here are one array, where the kernel also follows chains of arrays. */
 struct scatterlist *sg_next(struct scatterlist *piece)
 {

@@ -16,8 +16,9 @@ use portolan_cli::{Outcome, Output};
 #[command(name = "portolan-bench", version, about)]
 struct Cli {
     /// Measures only what has this in its name; `fault`, `iotlb`, and `bounce` (pools on real threads), only if
-    /// named. `linux` measures nothing: it downloads Linux's sources if they are not here, compiles
-    /// them and runs their self-test (exit code 3 if something is not installed).
+    /// named. `linux` measures nothing: it downloads Linux's sources if they are not here, compiles them, runs their
+    /// self-test and their driver of a virtio-iommu, this on portolan-vmm's device (exit code 3 if something is not
+    /// installed).
     #[arg(default_value = "")]
     name: String,
     /// A few samples only, which show that everything works and no more.
@@ -49,7 +50,18 @@ fn peer() -> ExitCode {
     match linux::prepare(Fetch::IfMissing) {
         Ok(said) => {
             println!("{said}");
-            ExitCode::SUCCESS
+            let seed = std::env::var("PORTOLAN_SEED").ok();
+            let seed = seed.and_then(|seed| seed.parse().ok());
+            match linux::try_viommu(seed.unwrap_or_else(|| fastrand::u64(..))) {
+                Ok(said) => {
+                    println!("its driver of a virtio-iommu on portolan-vmm's device: {said}");
+                    ExitCode::SUCCESS
+                }
+                Err(why) => {
+                    eprintln!("portolan-bench: Linux's driver of a virtio-iommu: {why}");
+                    ExitCode::FAILURE
+                }
+            }
         }
         Err(Absent::Missing(why)) => {
             println!("SKIP {}: {why}", linux::NAME);

@@ -17,7 +17,9 @@ const SOURCES: &[&str] = &[
     "drivers/iommu/io-pgtable-arm.c",
     "drivers/iommu/iova.c",
     "drivers/iommu/dma-iommu.c",
+    "drivers/iommu/virtio-iommu.c",
     "kernel/dma/swiotlb.c",
+    "lib/interval_tree.c",
     "lib/rbtree.c",
 ];
 
@@ -43,6 +45,11 @@ const HEADERS: &[(&str, &str)] = &[
     ("include/linux/err.h", "linux/err.h"),
     ("include/linux/errno.h", "linux/errno.h"),
     ("include/linux/io-pgtable.h", "linux/io-pgtable.h"),
+    ("include/linux/interval_tree.h", "linux/interval_tree.h"),
+    (
+        "include/linux/interval_tree_generic.h",
+        "linux/interval_tree_generic.h",
+    ),
     ("include/linux/iommu-dma.h", "linux/iommu-dma.h"),
     ("include/linux/iommu-helper.h", "linux/iommu-helper.h"),
     ("include/linux/iommu.h", "linux/iommu.h"),
@@ -72,6 +79,11 @@ const HEADERS: &[(&str, &str)] = &[
     ("include/uapi/asm-generic/errno.h", "asm/errno.h"),
     ("include/uapi/linux/const.h", "uapi/linux/const.h"),
     ("include/uapi/linux/errno.h", "uapi/linux/errno.h"),
+    ("include/uapi/linux/virtio_ids.h", "linux/virtio_ids.h"),
+    (
+        "include/uapi/linux/virtio_iommu.h",
+        "uapi/linux/virtio_iommu.h",
+    ),
     ("include/uapi/linux/limits.h", "uapi/linux/limits.h"),
     ("include/vdso/const.h", "vdso/const.h"),
     ("include/vdso/limits.h", "vdso/limits.h"),
@@ -89,13 +101,15 @@ const SHIM: &[(&str, &str)] = shim![
     "sync.h",
     "memory.h",
     "device.h",
+    "virtio.h",
     "kernel.h",
     "domain.h",
     "driver.c",
     "entries.c",
     "group.c",
     "host.c",
-    "services.c"
+    "services.c",
+    "virtio.c"
 ];
 
 /// The one file that sees the C library.

@@ -13,6 +13,7 @@ mod source;
 pub(crate) mod tables;
 #[cfg(test)]
 mod tests;
+mod viommu;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -118,6 +119,15 @@ pub fn prepare(fetch: Fetch) -> Result<String, &'static Absent> {
     let linux = loaded(fetch)?;
     let version = source::version(&place()).unwrap_or_default();
     Ok(format!("Linux {version}: {}", linux.said()))
+}
+
+/// Runs Linux's driver of a virtio-iommu on the device of `portolan-vmm`, and on such that ignore one kind of request,
+/// which has to be noticed; what Linux asked of the first.
+///
+/// # Errors
+/// What a device behind it reached or did not, or what was not noticed.
+pub fn try_viommu(seed: u64) -> Result<String, String> {
+    viommu::try_all(seed).map_err(|wrong| format!("PORTOLAN_SEED={seed}: {wrong}"))
 }
 
 /// Why the peer is skipped, if it is.

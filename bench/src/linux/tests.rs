@@ -107,3 +107,10 @@ fn buffers_and_addresses_come_and_go() {
     cpu.give(slots);
     assert_eq!(cpu.warnings(), 0);
 }
+
+#[test]
+fn linuxs_driver_gets_from_the_virtio_iommu_what_it_asks_for() {
+    let _linux = linux_or_skip!();
+    let said = super::try_viommu(fastrand::u64(..)).unwrap();
+    assert!(said.contains("MAP"), "{said}");
+}

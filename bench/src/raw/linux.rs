@@ -17,18 +17,20 @@ const CPUS: u32 = 2;
 /// No address: what is not to be copied.
 const NOWHERE: u64 = u64::MAX;
 
-type At = *mut c_void;
+pub(super) type At = *mut c_void;
+/// Of a virtio-iommu's driver: what the device reads and what it writes; how many bytes it has written.
+type Request = extern "C" fn(At, *const u8, u32, *mut u8, u32) -> u32;
 
 macro_rules! entries {
-    ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
-        /// The functions of `entries.c`, `driver.c` and `services.c`; two of them are for tests.
-        #[cfg_attr(not(test), allow(dead_code))]
-        struct Entries {
-            $($name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+    ($(#[$said:meta])* $table:ident
+     $($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
+        $(#[$said])*
+        pub(super) struct $table {
+            $(pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
         }
 
-        impl Entries {
-            fn of(library: &Library) -> Result<Self, libloading::Error> {
+        impl $table {
+            pub(super) fn of(library: &Library) -> Result<Self, libloading::Error> {
                 Ok(Self {
                     $($name: {
                         type Entry = unsafe extern "C" fn($($argument),*) $(-> $result)?;
@@ -44,6 +46,9 @@ macro_rules! entries {
 }
 
 entries! {
+    /// The functions of `entries.c`, `driver.c` and `services.c`; two of them are for tests.
+    #[cfg_attr(not(test), allow(dead_code))]
+    Entries
     on_cpu: fn(u32);
     warnings: fn() -> c_int;
     write_back_by: fn(extern "C" fn(*const c_void, usize));
@@ -72,9 +77,28 @@ entries! {
     dma_unmap_sg: fn(At, At, u32);
 }
 
+entries! {
+    /// Those of `virtio.c`, and the last message.
+    ViommuEntries
+    said: fn() -> *const c_char;
+    viommu: fn(u64, *const u8, u32, Request, At) -> At;
+    viommu_end: fn(At);
+    viommu_event: fn(At, *const u8, u32) -> c_int;
+    endpoint: fn(At, u32) -> At;
+    endpoint_end: fn(At);
+    endpoint_map: fn(At, u64, u64, u32) -> u64;
+    endpoint_unmap: fn(At, u64, u64, u32);
+    endpoint_doorbell: fn(At, *mut u64) -> u64;
+    endpoint_domain: fn(At) -> At;
+    endpoint_domain_end: fn(At, At);
+    domain_map: fn(At, u64, u64, u64, c_int) -> c_int;
+    domain_unmap: fn(At, u64, u64) -> u64;
+}
+
 /// Linux's code, loaded; its self-test has passed.
 pub(crate) struct Linux {
     entries: Entries,
+    pub(super) viommu: ViommuEntries,
     said: String,
     pool: OnceLock<bool>,
     _library: Library,
@@ -97,6 +121,7 @@ impl Linux {
         // SAFETY: the shim's code runs nothing when it is loaded.
         let library = unsafe { Library::new(path) }.map_err(failed)?;
         let entries = Entries::of(&library).map_err(failed)?;
+        let viommu = ViommuEntries::of(&library).map_err(failed)?;
         let _cpu = CPU_LOCKS[0].lock().unwrap_or_else(PoisonError::into_inner);
         let mut said: *const c_char = c"nothing".as_ptr();
         // SAFETY: this thread is the only one on CPU 0; `said` becomes a string that stays.
@@ -112,6 +137,7 @@ impl Linux {
         }
         Ok(Self {
             entries,
+            viommu,
             said,
             pool: OnceLock::new(),
             _library: library,
@@ -171,7 +197,7 @@ impl Kind {
 /// The right of a thread to call Linux as one CPU.
 #[derive(Clone)]
 pub(crate) struct OnCpu {
-    linux: &'static Linux,
+    pub(super) linux: &'static Linux,
     _held: Rc<MutexGuard<'static, ()>>,
 }
 

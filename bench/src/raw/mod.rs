@@ -8,8 +8,10 @@ mod buffers;
 mod lines;
 mod linux;
 mod process;
+mod viommu;
 
 pub(crate) use buffers::{Scattered, unowned};
 pub(crate) use lines::{WrittenBack, barrier, write_back_words as write_back};
 pub(crate) use linux::{Bounced, Domain, Kind, Linux, List, OnCpu, SharedDomain, Space};
 pub(crate) use process::{Tables, tables};
+pub(crate) use viommu::{Endpoint, May, Unit};
