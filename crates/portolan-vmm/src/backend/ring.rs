@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
@@ -68,6 +69,8 @@ pub(super) enum RingError {
 #[derive(Debug)]
 struct Worker {
     stop: File,
+    /// The thread has the other end.
+    ended: UnixStream,
     thread: JoinHandle<Queue>,
 }
 
@@ -149,26 +152,39 @@ impl Ring {
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let stop = File::from(stop.map_err(|_| RingError::Thread)?);
         let stopped = stop.try_clone().map_err(|_| RingError::Thread)?;
+        let (ended, running) = UnixStream::pair().map_err(|_| RingError::Thread)?;
         let (Some(mut queue), Some(kick)) = (self.queue.take(), self.kick.take()) else {
             return Err(RingError::Running);
         };
         queue.set_ready(true);
         let (shared, call) = (Arc::clone(shared), Arc::clone(&self.call));
         let serve = move || {
+            let _running = running;
             serve(&shared, &mut queue, &kick, &stopped, &call);
             queue
         };
         let thread = std::thread::Builder::new().name("ring".to_owned());
         let thread = thread.spawn(serve).map_err(|_| RingError::Thread)?;
-        self.worker = Some(Worker { stop, thread });
+        self.worker = Some(Worker {
+            stop,
+            ended,
+            thread,
+        });
         Ok(())
+    }
+
+    /// Has the thread stop after the request that it is at. What is returned ends when it has.
+    pub(super) fn ask_to_stop(&mut self) -> Option<UnixStream> {
+        let worker = self.worker.as_mut()?;
+        // An event counter that is full says the same.
+        let _ = worker.stop.write_all(&1u64.to_ne_bytes());
+        worker.ended.try_clone().ok()
     }
 
     /// Stops the thread after the request that it is at: the index of the next one.
     pub(super) fn stop(&mut self) -> u16 {
-        if let Some(Worker { mut stop, thread }) = self.worker.take() {
-            // An event counter that is full says the same.
-            let _ = stop.write_all(&1u64.to_ne_bytes());
+        self.ask_to_stop();
+        if let Some(Worker { thread, .. }) = self.worker.take() {
             // A thread that panicked takes its ring along.
             self.queue = thread.join().ok().or_else(|| Queue::new(MOST).ok());
         }

@@ -3,6 +3,7 @@
 //! The vhost-user protocol, section "Front-end message types", as far as a device behind an IOMMU needs it. Not
 //! supported: memory by slots, in-flight descriptors, migration, and devices without an IOMMU.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
@@ -11,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use portolan::addr::PhysAddr;
+use rustix::event::{PollFd, PollFlags, poll};
 use vm_memory::iommu::IommuMemory;
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap};
 
@@ -30,6 +32,10 @@ const BACKEND_REQ: u64 = 1 << 5;
 const CONFIG: u64 = 1 << 9;
 /// Bytes of configuration space at most.
 const CONFIG_BYTES: usize = 256;
+/// A message about translations.
+const IOTLB: u32 = 22;
+/// Messages that are read while a ring is being stopped, at most.
+const MOST_PENDING: usize = 16;
 /// In a message about a ring's files: there is none.
 const NO_FILE: u64 = 1 << 8;
 /// Bytes of a region in a table of memory, and of what comes before the regions.
@@ -131,6 +137,7 @@ impl<D: Device> Backend<D> {
             invalidations: self.options.invalidations,
             features: 0,
             protocol: 0,
+            pending: VecDeque::new(),
             shared,
         };
         let ended = session.run(stream);
@@ -163,32 +170,73 @@ struct Session<D> {
     /// What the front-end has taken of the features.
     features: u64,
     protocol: u64,
+    /// What was read while a ring was being stopped, in its order.
+    pending: VecDeque<Result<Option<Incoming>, WireError>>,
 }
 
 impl<D: Device> Session<D> {
     fn run(&mut self, stream: &UnixStream) -> Result<(), ServeError> {
-        while let Some(message) = wire::receive(stream)? {
-            let (request, asked) = (message.request, message.need_reply);
-            let told = asked && self.protocol & REPLY_ACK != 0;
-            match self.handle(message) {
-                Ok(Outcome::Reply(payload)) => wire::reply(stream, request, &payload)?,
-                Ok(Outcome::Done) if told => wire::reply(stream, request, &[0; 8])?,
-                Ok(Outcome::Done) => {}
-                Err(_) if told => wire::reply(stream, request, &1u64.to_le_bytes())?,
-                Err(why) => {
-                    let why = why.to_string();
-                    return Err(ServeError::Refused { request, why });
-                }
+        loop {
+            let next = self.pending.pop_front();
+            match next.unwrap_or_else(|| wire::receive(stream))? {
+                Some(message) => self.answer(message, stream)?,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    fn answer(&mut self, message: Incoming, stream: &UnixStream) -> Result<(), ServeError> {
+        let (request, asked) = (message.request, message.need_reply);
+        let told = asked && self.protocol & REPLY_ACK != 0;
+        match self.handle(message, stream) {
+            Ok(Outcome::Reply(payload)) => wire::reply(stream, request, &payload)?,
+            Ok(Outcome::Done) if told => wire::reply(stream, request, &[0; 8])?,
+            Ok(Outcome::Done) => {}
+            Err(_) if told => wire::reply(stream, request, &1u64.to_le_bytes())?,
+            Err(why) => {
+                let why = why.to_string();
+                return Err(ServeError::Refused { request, why });
             }
         }
         Ok(())
+    }
+
+    /// Stops a ring: the index of its next request. What the front-end says of translations meanwhile is
+    /// carried out, since the ring may wait for it; all else waits.
+    fn stop(&mut self, at: u32, stream: &UnixStream) -> Result<u16, Refusal> {
+        if let Some(ended) = self.ring(at)?.ask_to_stop() {
+            while self.pending.len() < MOST_PENDING {
+                let mut events = [
+                    PollFd::new(&ended, PollFlags::IN),
+                    PollFd::new(stream, PollFlags::IN),
+                ];
+                match poll(&mut events, None) {
+                    Err(rustix::io::Errno::INTR) => continue,
+                    Ok(_) if events[0].revents().is_empty() => {}
+                    _ => break,
+                }
+                match wire::receive(stream) {
+                    Ok(Some(message)) if message.request == IOTLB => {
+                        self.answer(message, stream)?;
+                    }
+                    Ok(Some(message)) => self.pending.push_back(Ok(Some(message))),
+                    gone => {
+                        // Nothing comes any more for which the ring could wait.
+                        self.iotlb().disconnect();
+                        self.pending.push_back(gone);
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(self.ring(at)?.stop())
     }
 
     fn iotlb(&self) -> Arc<VhostIotlb> {
         Arc::clone(self.shared.memory().iommu())
     }
 
-    fn handle(&mut self, message: Incoming) -> Result<Outcome, Refusal> {
+    fn handle(&mut self, message: Incoming, stream: &UnixStream) -> Result<Outcome, Refusal> {
         let Incoming {
             request,
             payload,
@@ -215,7 +263,7 @@ impl<D: Device> Session<D> {
             }
             11 => {
                 let at = word32(0)?;
-                let base = u32::from(self.ring(at)?.stop());
+                let base = u32::from(self.stop(at, stream)?);
                 let reply = [at.to_le_bytes(), base.to_le_bytes()].concat();
                 return Ok(Outcome::Reply(reply));
             }
@@ -244,7 +292,7 @@ impl<D: Device> Session<D> {
                     _ => self.iotlb().connect(channel)?,
                 }
             }
-            22 => self.translations(&payload)?,
+            IOTLB => self.translations(&payload)?,
             24 => return Ok(Outcome::Reply(self.config(&payload)?)),
             _ => return Err("it is not supported".into()),
         }

@@ -162,6 +162,24 @@ impl Frontend {
         (self.ask(11, &payload) >> 32) as u32
     }
 
+    /// As [`Frontend::stop`]; a question that is under way is answered only afterwards, by granting everything.
+    pub fn stop_then_grant(&self, ring: usize) -> u32 {
+        let payload = [ring as u32, 0].map(u32::to_le_bytes).concat();
+        let iova = IovaRange::from_len(Iova::new(IOVA), GRANTED).unwrap();
+        let grant = Message::Update {
+            iova,
+            target: FrontendAddr::new(FRONTEND),
+            access: Permissions::ReadWrite,
+        };
+        let stream = self.stream.lock().unwrap();
+        write(&stream, 11, &payload, &[], 0).unwrap();
+        write(&stream, 22, &grant.payload(), &[], 0).unwrap();
+        let good = [1u32, 1 | 1 << 2, 8, 0, 0].map(u32::to_le_bytes).concat();
+        self.channel.as_ref().unwrap().write_all(&good).unwrap();
+        let reply = read(&stream, 11).unwrap();
+        u32::from_le_bytes(reply[4..].try_into().unwrap())
+    }
+
     pub fn invalidate_all(&self) -> u64 {
         let iova = IovaRange::new(Iova::new(0), Iova::new(u64::MAX)).unwrap();
         let payload = Message::Invalidate { iova }.payload();

@@ -86,6 +86,14 @@ impl Guest {
         self.memory.write_all_at(&descriptor, offset).unwrap();
     }
 
+    /// Writes what fits into the pages of `ring`.
+    pub fn write(&self, ring: usize, offset: u16, bytes: &[u8]) {
+        let room = (PAGES * PAGE).saturating_sub(offset.into()) as usize;
+        let bytes = &bytes[..bytes.len().min(room)];
+        let at = place(ring, 0) + u64::from(offset);
+        self.memory.write_all_at(bytes, at).unwrap();
+    }
+
     /// Makes a request available: 512 bytes to be inverted.
     pub fn submit(&self, ring: usize) {
         let [from, to] = [3, 4].map(|page| (IOVA + place(ring, page), 512));

@@ -1,7 +1,10 @@
 //! A back-end as a front-end and a guest meet it: one that works, and ones that lie.
 
 mod bad_input;
+#[path = "../corpus/mod.rs"]
+mod corpus;
 mod frontend;
+mod fuzz;
 mod guest;
 mod vhost;
 
@@ -110,6 +113,24 @@ fn a_ring_in_memory_that_is_not_granted_is_not_served() {
     assert!(ended.is_ok(), "{ended:?}");
     assert_eq!(served.requests, 0);
     assert!(served.iotlb.failures > 0);
+}
+
+#[test]
+fn a_ring_that_is_being_stopped_gets_the_translation_that_it_waits_for() {
+    let guest = Guest::new();
+    let (mut frontend, served) = Frontend::start(Inverter::new(), &guest, Grant::Silence);
+    frontend.set_up(&guest);
+    guest.fill(0, 1);
+    guest.submit(0);
+    frontend.kick(0);
+    frontend.wait_for_questions(1);
+    // The limit of the miss is a minute.
+    assert_eq!(frontend.stop_then_grant(0), 1);
+    guest.check(0, 1);
+    drop(frontend);
+    let (served, ended) = served.join().unwrap();
+    assert!(ended.is_ok(), "{ended:?}");
+    assert_eq!((served.requests, served.iotlb.failures), (1, 0));
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! A virtio-iommu as a device: under this project's own driver, and under guests that send nonsense.
 
 mod bad_input;
+#[path = "../corpus/mod.rs"]
+mod corpus;
 mod driver;
+mod fuzz;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
