@@ -15,7 +15,7 @@ fn main() -> Result<()> {
         Devices::named(&name).with_context(|| format!("wanted are {}", Devices::FORM))??;
     let mut failed = 0;
     for (left_out, wanted) in LeftOut::NOTICED {
-        let all = scenarios::<OnKernel>();
+        let all = scenarios::<Box<OnKernel>>();
         let chosen: Vec<_> = all
             .iter()
             .filter(|one| wanted.contains(&one.name))
@@ -26,7 +26,7 @@ fn main() -> Result<()> {
         );
         for scenario in chosen {
             let outcome = match devices.machine(left_out) {
-                Ok(machine) => scenario.run(&machine),
+                Ok(machine) => scenario.run(&Box::new(machine)),
                 Err(outcome) => bail!("no machine: {outcome:?}"),
             };
             let name = scenario.name;
