@@ -7,33 +7,19 @@ crate::chassis::counters! {
     CommandKind,
     /// Commands submitted since the unit was taken over, refused ones included.
     Counts {
-        /// IOFENCE.C that stores.
-        Wait = "IOFENCE.C";
-        /// IOFENCE.C that only keeps what is behind it back.
-        Fence = "IOFENCE.C (fence)";
-        /// IODIR.INVAL_DDT of one device.
-        Device = "IODIR.INVAL_DDT";
-        /// IODIR.INVAL_DDT of all devices.
-        Devices = "IODIR.INVAL_DDT (all)";
-        /// IODIR.INVAL_PDT.
-        Process = "IODIR.INVAL_PDT";
-        /// IOTINVAL.VMA of addresses.
-        Pages = "IOTINVAL.VMA";
-        /// IOTINVAL.VMA of a tag.
-        Context = "IOTINVAL.VMA (context)";
-        /// IOTINVAL.VMA of all tags without a second stage.
-        All = "IOTINVAL.VMA (all)";
-        /// IOTINVAL.GVMA of addresses.
-        GuestPages = "IOTINVAL.GVMA";
-        /// IOTINVAL.GVMA of a tag.
-        Guest = "IOTINVAL.GVMA (context)";
-        /// IOTINVAL.GVMA of all tags.
-        Guests = "IOTINVAL.GVMA (all)";
-        /// ATS.INVAL.
-        DeviceTlb = "ATS.INVAL";
-        /// ATS.PRGR.
-        Response = "ATS.PRGR";
-        /// IOFENCE.C in place of a refused command.
-        Replaced = "IOFENCE.C (replaced)";
+        Wait = "IOFENCE.C" => "IOFENCE.C that stores.";
+        Fence = "IOFENCE.C (fence)" => "IOFENCE.C that only keeps what is behind it back.";
+        Device = "IODIR.INVAL_DDT" => "IODIR.INVAL_DDT of one device.";
+        Devices = "IODIR.INVAL_DDT (all)" => "IODIR.INVAL_DDT of all devices.";
+        Process = "IODIR.INVAL_PDT" => "IODIR.INVAL_PDT.";
+        Pages = "IOTINVAL.VMA" => "IOTINVAL.VMA of addresses.";
+        Context = "IOTINVAL.VMA (context)" => "IOTINVAL.VMA of a tag.";
+        All = "IOTINVAL.VMA (all)" => "IOTINVAL.VMA of all tags without a second stage.";
+        GuestPages = "IOTINVAL.GVMA" => "IOTINVAL.GVMA of addresses.";
+        Guest = "IOTINVAL.GVMA (context)" => "IOTINVAL.GVMA of a tag.";
+        Guests = "IOTINVAL.GVMA (all)" => "IOTINVAL.GVMA of all tags.";
+        DeviceTlb = "ATS.INVAL" => "ATS.INVAL.";
+        Response = "ATS.PRGR" => "ATS.PRGR.";
+        Replaced = "IOFENCE.C (replaced)" => "IOFENCE.C in place of a refused command.";
     }
 }

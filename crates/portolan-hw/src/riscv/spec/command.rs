@@ -15,14 +15,12 @@ fields! { Bits;
 
 /// Values of [`OPCODE`].
 pub mod opcode {
-    /// IOTINVAL.
-    pub const TRANSLATIONS: u64 = 1;
-    /// IOFENCE.
-    pub const FENCE: u64 = 2;
-    /// IODIR.
-    pub const DIRECTORY: u64 = 3;
-    /// ATS.
-    pub const DEVICE: u64 = 4;
+    crate::chassis::constants! {
+        TRANSLATIONS: u64 = 1 => "IOTINVAL.";
+        FENCE: u64 = 2 => "IOFENCE.";
+        DIRECTORY: u64 = 3 => "IODIR.";
+        DEVICE: u64 = 4 => "ATS.";
+    }
 }
 
 /// ATS.
@@ -55,12 +53,11 @@ pub mod device {
         CODE: 44, 4;
     }
 
-    /// Value of [`CODE`]: what was asked for is there.
-    pub const SUCCESS: u64 = 0;
-    /// Value of [`CODE`]: it is not, and will not be.
-    pub const INVALID: u64 = 1;
-    /// Value of [`CODE`]: the device is to send no more requests.
-    pub const FAILURE: u64 = 15;
+    crate::chassis::constants! {
+        SUCCESS: u64 = 0 => "Value of [`CODE`]: what was asked for is there.";
+        INVALID: u64 = 1 => "Value of [`CODE`]: it is not, and will not be.";
+        FAILURE: u64 = 15 => "Value of [`CODE`]: the device is to send no more requests.";
+    }
 }
 
 /// IOTINVAL.

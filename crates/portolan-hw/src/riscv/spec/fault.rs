@@ -25,49 +25,41 @@ fields! { Bits;
 
 /// Values of [`CAUSE`].
 pub mod cause {
-    /// No memory, or none that may be accessed so: instructions, reads and writes.
-    pub const ACCESS: [u64; 3] = [1, 5, 7];
-    /// The first stage does not let it through: instructions, reads and writes.
-    pub const PAGE: [u64; 3] = [12, 13, 15];
-    /// The second stage does not let it through: instructions, reads and writes.
-    pub const GUEST_PAGE: [u64; 3] = [20, 21, 23];
-    /// The unit lets nothing through.
-    pub const OFF: u64 = 256;
-    /// The device directory cannot be read.
-    pub const DIRECTORY_ACCESS: u64 = 257;
-    /// There is no valid device context.
-    pub const NO_CONTEXT: u64 = 258;
-    /// The device context, or an entry that leads to it, is malformed.
-    pub const BAD_CONTEXT: u64 = 259;
-    /// Accesses of this kind are not let through: the device's number is too wide, its context knows no
-    /// address spaces or no translated accesses.
-    pub const DISALLOWED: u64 = 260;
-    /// The entry of an MSI page table: it cannot be read, is not valid, is malformed.
-    pub const MESSAGE: [u64; 3] = [261, 262, 263];
-    /// The file that a message is stored in cannot be accessed.
-    pub const MESSAGE_FILE: u64 = 264;
-    /// The process directory cannot be read.
-    pub const PROCESS_ACCESS: u64 = 265;
-    /// There is no valid process context.
-    pub const NO_PROCESS: u64 = 266;
-    /// The process context, or an entry that leads to it, is malformed.
-    pub const BAD_PROCESS: u64 = 267;
-    /// From here to [`CORRUPT_LAST`]: what the unit read was corrupt, or its message could not be sent.
-    pub const CORRUPT_FIRST: u64 = 268;
-    /// The last of those.
-    pub const CORRUPT_LAST: u64 = 274;
+    crate::chassis::constants! {
+        /// No memory, or none that may be accessed so: instructions, reads and writes.
+        ACCESS: [u64; 3] = [1, 5, 7];
+        /// The first stage does not let it through: instructions, reads and writes.
+        PAGE: [u64; 3] = [12, 13, 15];
+        /// The second stage does not let it through: instructions, reads and writes.
+        GUEST_PAGE: [u64; 3] = [20, 21, 23];
+        OFF: u64 = 256 => "The unit lets nothing through.";
+        DIRECTORY_ACCESS: u64 = 257 => "The device directory cannot be read.";
+        NO_CONTEXT: u64 = 258 => "There is no valid device context.";
+        BAD_CONTEXT: u64 = 259 => "The device context, or an entry that leads to it, is malformed.";
+        /// Accesses of this kind are not let through: the device's number is too wide, its context knows no
+        /// address spaces or no translated accesses.
+        DISALLOWED: u64 = 260;
+        /// The entry of an MSI page table: it cannot be read, is not valid, is malformed.
+        MESSAGE: [u64; 3] = [261, 262, 263];
+        MESSAGE_FILE: u64 = 264 => "The file that a message is stored in cannot be accessed.";
+        PROCESS_ACCESS: u64 = 265 => "The process directory cannot be read.";
+        NO_PROCESS: u64 = 266 => "There is no valid process context.";
+        /// The process context, or an entry that leads to it, is malformed.
+        BAD_PROCESS: u64 = 267;
+        /// From here to [`CORRUPT_LAST`]: what the unit read was corrupt, or its message could not be sent.
+        CORRUPT_FIRST: u64 = 268;
+        CORRUPT_LAST: u64 = 274 => "The last of those.";
+    }
 }
 
 /// Values of [`TTYP`], of those with an address for the device.
 pub mod access {
-    /// An instruction is read.
-    pub const FETCH: u64 = 1;
-    /// A read.
-    pub const READ: u64 = 2;
-    /// A write.
-    pub const WRITE: u64 = 3;
-    /// The three again, of addresses that the device has had translated.
-    pub const TRANSLATED: [u64; 3] = [5, 6, 7];
-    /// A request for a translation.
-    pub const REQUEST: u64 = 8;
+    crate::chassis::constants! {
+        FETCH: u64 = 1 => "An instruction is read.";
+        READ: u64 = 2 => "A read.";
+        WRITE: u64 = 3 => "A write.";
+        /// The three again, of addresses that the device has had translated.
+        TRANSLATED: [u64; 3] = [5, 6, 7];
+        REQUEST: u64 = 8 => "A request for a translation.";
+    }
 }

@@ -4,13 +4,12 @@
 use super::Bits;
 use crate::chassis::fields;
 
-/// Bytes of an entry, as an exponent.
-pub const LG2_BYTES: u32 = 4;
-/// Words of an entry.
-pub const WORDS: usize = 2;
+crate::chassis::constants! {
+    LG2_BYTES: u32 = 4 => "Bytes of an entry, as an exponent.";
+    WORDS: usize = 2 => "Words of an entry.";
 
-/// Word 0: it counts.
-pub const V: u64 = 1;
+    V: u64 = 1 => "Word 0: it counts.";
+}
 
 fields! { Bits;
     /// Word 0: what becomes of a message. Its page number is in [`PPN`](super::PPN).

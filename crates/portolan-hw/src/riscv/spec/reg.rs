@@ -3,52 +3,35 @@
 use super::{Bits, Bits32};
 use crate::chassis::fields;
 
-/// `capabilities`: what the unit has.
-pub const CAPABILITIES: usize = 0;
-/// `fctl`, 32 bits: what of it is on.
-pub const FEATURES: usize = 8;
-/// `ddtp`: the device directory.
-pub const DIRECTORY: usize = 16;
-/// `cqb`: the command queue.
-pub const COMMAND_BASE: usize = 24;
-/// `cqh`, 32 bits: index of the next command that the unit fetches.
-pub const COMMAND_HEAD: usize = 32;
-/// `cqt`, 32 bits: index of the next command that software writes.
-pub const COMMAND_TAIL: usize = 36;
-/// `fqb`: the fault queue.
-pub const FAULT_BASE: usize = 40;
-/// `fqh`, 32 bits: index of the next record that software reads.
-pub const FAULT_HEAD: usize = 48;
-/// `fqt`, 32 bits: index of the next record that the unit writes.
-pub const FAULT_TAIL: usize = 52;
-/// `pqb`: the page-request queue.
-pub const REQUEST_BASE: usize = 56;
-/// `pqh`, 32 bits: index of the next record that software reads.
-pub const REQUEST_HEAD: usize = 64;
-/// `pqt`, 32 bits: index of the next record that the unit writes.
-pub const REQUEST_TAIL: usize = 68;
-/// `cqcsr`, 32 bits: control and status of the command queue.
-pub const COMMAND_CONTROL: usize = 72;
-/// `fqcsr`, 32 bits: control and status of the fault queue.
-pub const FAULT_CONTROL: usize = 76;
-/// `pqcsr`, 32 bits: control and status of the page-request queue.
-pub const REQUEST_CONTROL: usize = 80;
-/// `ipsr`, 32 bits: which interrupts are pending; written 1 to clear.
-pub const PENDING: usize = 84;
-/// `iocountovf`, 32 bits: which counters have overflown; bit 0 is the cycles'.
-pub const COUNTER_OVERFLOW: usize = 88;
-/// `iocountinh`, 32 bits: which counters stand still; bit 0 is the cycles'.
-pub const COUNTER_INHIBIT: usize = 92;
-/// `iohpmcycles`.
-pub const CYCLES: usize = 96;
-/// `iohpmctr1`; 30 others follow.
-pub const COUNTERS: usize = 104;
-/// `iohpmevt1`; 30 others follow.
-pub const EVENTS: usize = 352;
-/// `icvec`: the vector of each cause of an interrupt.
-pub const VECTORS: usize = 760;
-/// `msi_cfg_tbl`: address, data (32 bits) and mask (32 bits) of the message of each vector.
-pub const MESSAGES: usize = 768;
+crate::chassis::constants! {
+    CAPABILITIES: usize = 0 => "`capabilities`: what the unit has.";
+    FEATURES: usize = 8 => "`fctl`, 32 bits: what of it is on.";
+    DIRECTORY: usize = 16 => "`ddtp`: the device directory.";
+    COMMAND_BASE: usize = 24 => "`cqb`: the command queue.";
+    COMMAND_HEAD: usize = 32 => "`cqh`, 32 bits: index of the next command that the unit fetches.";
+    COMMAND_TAIL: usize = 36 => "`cqt`, 32 bits: index of the next command that software writes.";
+    FAULT_BASE: usize = 40 => "`fqb`: the fault queue.";
+    FAULT_HEAD: usize = 48 => "`fqh`, 32 bits: index of the next record that software reads.";
+    FAULT_TAIL: usize = 52 => "`fqt`, 32 bits: index of the next record that the unit writes.";
+    REQUEST_BASE: usize = 56 => "`pqb`: the page-request queue.";
+    REQUEST_HEAD: usize = 64 => "`pqh`, 32 bits: index of the next record that software reads.";
+    REQUEST_TAIL: usize = 68 => "`pqt`, 32 bits: index of the next record that the unit writes.";
+    COMMAND_CONTROL: usize = 72 => "`cqcsr`, 32 bits: control and status of the command queue.";
+    FAULT_CONTROL: usize = 76 => "`fqcsr`, 32 bits: control and status of the fault queue.";
+    /// `pqcsr`, 32 bits: control and status of the page-request queue.
+    REQUEST_CONTROL: usize = 80;
+    PENDING: usize = 84 => "`ipsr`, 32 bits: which interrupts are pending; written 1 to clear.";
+    /// `iocountovf`, 32 bits: which counters have overflown; bit 0 is the cycles'.
+    COUNTER_OVERFLOW: usize = 88;
+    /// `iocountinh`, 32 bits: which counters stand still; bit 0 is the cycles'.
+    COUNTER_INHIBIT: usize = 92;
+    CYCLES: usize = 96 => "`iohpmcycles`.";
+    COUNTERS: usize = 104 => "`iohpmctr1`; 30 others follow.";
+    EVENTS: usize = 352 => "`iohpmevt1`; 30 others follow.";
+    VECTORS: usize = 760 => "`icvec`: the vector of each cause of an interrupt.";
+    /// `msi_cfg_tbl`: address, data (32 bits) and mask (32 bits) of the message of each vector.
+    MESSAGES: usize = 768;
+}
 
 /// Fields of [`CAPABILITIES`].
 pub mod capability {
@@ -97,22 +80,20 @@ pub mod capability {
         S: 43, 1;
     }
 
-    /// Value of [`IGS`]: by messages.
-    pub const MESSAGES: u64 = 0;
-    /// Value of [`IGS`]: by wires.
-    pub const WIRES: u64 = 1;
-    /// Value of [`IGS`]: by either.
-    pub const BOTH: u64 = 2;
+    crate::chassis::constants! {
+        MESSAGES: u64 = 0 => "Value of [`IGS`]: by messages.";
+        WIRES: u64 = 1 => "Value of [`IGS`]: by wires.";
+        BOTH: u64 = 2 => "Value of [`IGS`]: by either.";
+    }
 }
 
 /// Bits of [`FEATURES`].
 pub mod feature {
-    /// Structures in memory are big-endian.
-    pub const BIG_ENDIAN: u32 = 1;
-    /// Interrupts are raised by wires.
-    pub const WIRED: u32 = 1 << 1;
-    /// Guest physical addresses have 32-bit schemes.
-    pub const GUEST_32: u32 = 1 << 2;
+    crate::chassis::constants! {
+        BIG_ENDIAN: u32 = 1 => "Structures in memory are big-endian.";
+        WIRED: u32 = 1 << 1 => "Interrupts are raised by wires.";
+        GUEST_32: u32 = 1 << 2 => "Guest physical addresses have 32-bit schemes.";
+    }
 }
 
 /// Fields of [`DIRECTORY`], whose page number is in [`PPN`](super::PPN).
@@ -139,34 +120,28 @@ pub const LENGTH: Bits = Bits::new(0, 5);
 
 /// Bits of the control and status registers of queues.
 pub mod queue {
-    /// The queue is to be on. Turning it on clears its errors, and the index that is the unit's.
-    pub const ENABLE: u32 = 1;
-    /// It raises interrupts.
-    pub const INTERRUPT: u32 = 1 << 1;
-    /// Its memory could not be accessed; written 1 to clear.
-    pub const MEMORY_FAULT: u32 = 1 << 8;
-    /// Faults and page requests: there was no room; written 1 to clear.
-    pub const OVERFLOW: u32 = 1 << 9;
-    /// Commands: a device did not answer; written 1 to clear.
-    pub const TIME_OUT: u32 = 1 << 9;
-    /// Commands: one is illegal; written 1 to clear.
-    pub const ILLEGAL: u32 = 1 << 10;
-    /// The queue is on.
-    pub const ON: u32 = 1 << 16;
-    /// A change is under way.
-    pub const BUSY: u32 = 1 << 17;
+    crate::chassis::constants! {
+        /// The queue is to be on. Turning it on clears its errors, and the index that is the unit's.
+        ENABLE: u32 = 1;
+        INTERRUPT: u32 = 1 << 1 => "It raises interrupts.";
+        MEMORY_FAULT: u32 = 1 << 8 => "Its memory could not be accessed; written 1 to clear.";
+        /// Faults and page requests: there was no room; written 1 to clear.
+        OVERFLOW: u32 = 1 << 9;
+        TIME_OUT: u32 = 1 << 9 => "Commands: a device did not answer; written 1 to clear.";
+        ILLEGAL: u32 = 1 << 10 => "Commands: one is illegal; written 1 to clear.";
+        ON: u32 = 1 << 16 => "The queue is on.";
+        BUSY: u32 = 1 << 17 => "A change is under way.";
+    }
 }
 
 /// Bits of [`PENDING`].
 pub mod pending {
-    /// Of the fault queue.
-    pub const FAULTS: u32 = 1 << 1;
-    /// Of counters that have overflown.
-    pub const COUNTERS: u32 = 1 << 2;
-    /// Of the page-request queue.
-    pub const REQUESTS: u32 = 1 << 3;
-    /// Of all there are.
-    pub const ALL: u32 = 0xf;
+    crate::chassis::constants! {
+        FAULTS: u32 = 1 << 1 => "Of the fault queue.";
+        COUNTERS: u32 = 1 << 2 => "Of counters that have overflown.";
+        REQUESTS: u32 = 1 << 3 => "Of the page-request queue.";
+        ALL: u32 = 0xf => "Of all there are.";
+    }
 }
 
 /// Fields of [`EVENTS`].
