@@ -46,7 +46,7 @@ macro_rules! served_disk {
             "-chardev", SOCKET,
             "-device",
             concat!(
-                "vhost-user-blk-pci,chardev=disk,num-queues=1,disable-legacy=on,iommu_platform=on,romfile=",
+                "vhost-user-blk-pci,chardev=disk,num-queues=2,disable-legacy=on,iommu_platform=on,romfile=",
                 $disk
             ),
         ]
