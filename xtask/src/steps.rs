@@ -227,12 +227,13 @@ fn built(root: &Path, path: &str) -> Command {
     command
 }
 
-/// Programs of which each has to end well. All of the workspace are built at once: that needs no library
-/// which the tests have not built, as one alone would.
+/// Programs of which each has to end well, and those of the steps that follow. They are built with the whole workspace
+/// in view: that needs no library which the tests have not built, as one alone would.
 fn examples(root: &Path) -> Outcome {
     let mut build = Command::new("cargo");
     build.args(["build", "--quiet", "--profile", "test", "--workspace"]);
-    build.args(["--bins", "--examples"]).current_dir(root);
+    build.args(["--bin", "portolan-verify", "--bin", "portolan-bench"]);
+    build.arg("--examples").current_dir(root);
     match outcome(&mut build) {
         Outcome::Pass => {}
         other => return other,

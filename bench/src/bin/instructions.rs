@@ -7,7 +7,9 @@
 //! Exit status: 0; 1 if `--check` found a budget exceeded; 2 for wrong usage; 3 without valgrind.
 #![forbid(unsafe_code)]
 
+use std::collections::HashMap;
 use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use portolan_bench::scenarios::Sample;
 use portolan_bench::{Cache, Scenario, Workload, all};
@@ -202,11 +204,28 @@ fn tabulate(rows: &[Row]) -> String {
     display::table(&header, &[2, 3, 4], rows.collect())
 }
 
+/// As many at a time as there are CPUs: what callgrind counts does not depend on what runs beside it.
 fn count_all(name: &str) -> Result<Vec<Row>, String> {
-    let wanted = all()
+    let wanted: Vec<Scenario> = all()
         .into_iter()
-        .filter(|s| countable(s) && s.name.contains(name));
-    wanted.map(|scenario| count(&scenario)).collect()
+        .filter(|s| countable(s) && s.name.contains(name))
+        .collect();
+    let (next, cpus) = (AtomicUsize::new(0), std::thread::available_parallelism());
+    let worker = || {
+        let taken = || wanted.get(next.fetch_add(1, Relaxed));
+        let counted = std::iter::from_fn(|| taken().map(|one| (one.name, count(one))));
+        counted.collect::<Vec<_>>()
+    };
+    let mut counts: HashMap<_, _> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..cpus.map_or(1, usize::from))
+            .map(|_| scope.spawn(worker))
+            .collect();
+        let each = workers.into_iter().filter_map(|worker| worker.join().ok());
+        each.flatten().collect()
+    });
+    let lost = |name| Err(format!("{name}: the thread that counted it is gone"));
+    let of = |one: &Scenario| counts.remove(one.name).unwrap_or_else(|| lost(one.name));
+    wanted.iter().map(of).collect()
 }
 
 /// Whether a count says something: of one thread, in passes of many calls.

@@ -168,21 +168,21 @@ impl Wire {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let kernel: Machine<VtdRegisters> = machine::vtd(VtdIdentification::default());
+    let machine: Machine<VtdRegisters> = machine::vtd(VtdIdentification::default());
     let dmar = machine::dmar(REGISTERS);
-    let iommus = Topology::from_acpi([&dmar[..]])?.enable(kernel.clone(), Options::default())?;
+    let iommus = Topology::from_acpi([&dmar[..]])?.enable(machine.kernel(), Options::default())?;
     let device = iommus.device(DEVICE)?;
     let space = device.space().ok_or("the card is not translated")?.clone();
     println!("{DEVICE}: {:?}", space.policy());
 
     let mut card = Card::new(device)?;
     let wire = Wire {
-        unit: kernel.unit.clone(),
-        memory: kernel.memory.clone(),
+        unit: machine.unit.clone(),
+        memory: machine.memory.clone(),
         ring: card.ring.iova(),
     };
     for _ in 0..RING {
-        card.post(Packet::new(&kernel.memory)?)?;
+        card.post(Packet::new(&machine.memory)?)?;
     }
     let mut last = None;
     for number in 0..PACKETS {
@@ -191,7 +191,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         if card.done.len() == BATCH {
             card.take_back()?;
         }
-        card.post(Packet::new(&kernel.memory)?)?;
+        card.post(Packet::new(&machine.memory)?)?;
     }
     let rest = card.take_back()?;
     println!("{PACKETS} packets received; the last {rest} came back together");
@@ -201,6 +201,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     let refused = stale.expect_err("no device reaches a buffer that its owner has back");
     println!("a write to a packet that is gone is {refused}");
     drop(card);
-    assert_eq!(kernel.unit.violations(), []);
+    assert_eq!(machine.unit.violations(), []);
     Ok(())
 }

@@ -7,22 +7,22 @@ use std::ptr::NonNull;
 use portolan::addr::{PageSize, PciFunction, PhysAddr, PhysRange};
 use portolan::dma::{Buffer, Pieces};
 use portolan::platform::{Nanos, Platform};
-use portolan_model::vtd::{VtdIdentification, VtdRegisters};
+use portolan_model::vtd::VtdIdentification;
 
 #[allow(dead_code)]
 #[path = "../../tests/topology/machine.rs"]
 mod machine;
 
 pub(crate) const CARD: PciFunction = machine::DEVICE;
-pub(crate) type Registers = machine::Window<VtdRegisters>;
+pub(crate) type Registers = machine::Window;
 
 #[derive(Clone)]
-pub(crate) struct Kernel(machine::Machine<VtdRegisters>);
+pub(crate) struct Kernel(machine::Kernel);
 
 /// The kernel, and firmware's DMAR table.
 pub(crate) fn boot() -> (Kernel, Vec<u8>) {
     let machine = machine::vtd(VtdIdentification::default());
-    (Kernel(machine), machine::dmar(machine::REGISTERS))
+    (Kernel(machine.kernel()), machine::dmar(machine::REGISTERS))
 }
 
 impl Kernel {

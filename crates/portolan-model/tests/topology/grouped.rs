@@ -40,7 +40,7 @@ fn cards_behind_a_bridge_share_a_space_and_are_known_by_the_bridge_s_identifier(
         config: TREE,
         ..vtd(VtdIdentification::default())
     };
-    let iommus = opened(machine.clone(), &dmar(REGISTERS));
+    let iommus = opened(machine.kernel(), &dmar(REGISTERS));
     let reach = |stream: StreamId, at: Iova| {
         let found = machine.unit.dma(stream, None, at, AccessKind::Write, 8);
         found.ok()?.first().map(|piece| piece.pa.get())
@@ -79,7 +79,7 @@ fn a_function_is_open_once_and_does_not_leave_its_group_alone() {
         config: TREE,
         ..vtd(VtdIdentification::default())
     };
-    let iommus = opened(machine, &dmar(REGISTERS));
+    let iommus = opened(machine.kernel(), &dmar(REGISTERS));
     let card = iommus.device(CARDS[0]).expect("a device");
     let twice = iommus.device(CARDS[0]).err();
     assert_eq!(twice, Some(OpenError::Device(DeviceError::InUse)));
@@ -121,7 +121,7 @@ fn functions_of_one_stream_share_it() {
         config: MORE,
         ..amd()
     };
-    let iommus = opened(machine.clone(), &ivrs(UNIT));
+    let iommus = opened(machine.kernel(), &ivrs(UNIT));
     let survey = iommus.survey();
     assert_eq!(survey.groups().first(survey.tree(), ALIAS), ALIASED);
     let reach = |at: Iova| {

@@ -41,7 +41,7 @@ fn two_units_in_one_place_are_not_enabled() {
     for other in [REGISTERS, REGISTERS + 0xfff] {
         let units = [drhd(REGISTERS, Some(&[])), drhd(other & !0xfff, None)];
         let topology = Topology::from_acpi([&dmar_of(48, &units)[..]]).expect("a table");
-        let failed = topology.enable(machine.clone(), Options::default()).err();
+        let failed = topology.enable(machine.kernel(), Options::default()).err();
         let (one, other) = (0, 1);
         assert_eq!(failed, Some(EnableError::SameRegisters { one, other }));
     }
@@ -55,7 +55,7 @@ fn units_at_absurd_addresses_are_not_looked_at() {
         let Ok(topology) = Topology::from_acpi([&dmar(at)[..]]) else {
             continue;
         };
-        let failed = topology.enable(machine.clone(), Options::default()).err();
+        let failed = topology.enable(machine.kernel(), Options::default()).err();
         let Some(EnableError::NoRegisters { window }) = failed else {
             panic!("{at:#x}: {failed:?}");
         };
@@ -68,7 +68,10 @@ fn units_at_absurd_addresses_are_not_looked_at() {
         .wrapping_add(iort[48 + 16 + 3]);
     iort[48 + 16..48 + 20].fill(0);
     let topology = Topology::from_acpi([&iort[..]]).expect("a table");
-    let failed = topology.enable(smmu(SmmuIdentification::default()), Options::default());
+    let failed = topology.enable(
+        smmu(SmmuIdentification::default()).kernel(),
+        Options::default(),
+    );
     assert!(matches!(
         failed.err(),
         Some(EnableError::NoRegisters { .. })

@@ -30,7 +30,8 @@ pub(crate) const SECOND: PciFunction = PciFunction::of(0, 1, 2);
 /// Words of configuration space: function, offset, word.
 pub(crate) type PciWords = &'static [(PciFunction, u16, u32)];
 
-/// A machine with two units of the model. The drivers see it through [`Platform`] alone.
+/// A machine with two units of the model.
+#[derive(Debug)]
 pub(crate) struct Machine<R> {
     /// At [`REGISTERS`].
     pub(crate) unit: Arc<R>,
@@ -41,11 +42,11 @@ pub(crate) struct Machine<R> {
     pub(crate) config: PciWords,
 }
 
-impl<R> Clone for Machine<R> {
-    fn clone(&self) -> Self {
-        Self {
-            unit: self.unit.clone(),
-            other: self.other.clone(),
+impl<R: Unit> Machine<R> {
+    /// What drivers see of it.
+    pub(crate) fn kernel(&self) -> Kernel {
+        Kernel {
+            units: [self.unit.clone(), self.other.clone()],
             clock: self.clock.clone(),
             memory: self.memory.clone(),
             config: self.config,
@@ -53,13 +54,27 @@ impl<R> Clone for Machine<R> {
     }
 }
 
+/// Registers of the model, and what they do meanwhile.
+pub(crate) trait Unit: Mmio + Tick + 'static {}
+
+impl<R: Mmio + Tick + 'static> Unit for R {}
+
+/// A machine as drivers see it, of whatever units: so they are compiled once.
+#[derive(Clone)]
+pub(crate) struct Kernel {
+    units: [Arc<dyn Unit>; 2],
+    clock: Arc<VirtualClock>,
+    memory: Arc<ModelMemory>,
+    config: PciWords,
+}
+
 /// The registers that a driver asked for, and no others.
-pub(crate) struct Window<R> {
-    unit: Arc<R>,
+pub(crate) struct Window {
+    unit: Arc<dyn Unit>,
     bytes: usize,
 }
 
-impl<R> Window<R> {
+impl Window {
     /// Where the unit has the register at `offset`: SMMUs of one page have those of the second (the
     /// indices of two queues) in the first.
     fn at(&self, offset: usize) -> usize {
@@ -71,7 +86,7 @@ impl<R> Window<R> {
     }
 }
 
-impl<R: Mmio> Mmio for Window<R> {
+impl Mmio for Window {
     fn read32(&self, offset: usize) -> u32 {
         self.unit.read32(self.at(offset))
     }
@@ -86,10 +101,10 @@ fn page_of(layout: Layout) -> PageSize {
 }
 
 // SAFETY: the model hands out each block of its memory once, and its words never move.
-unsafe impl<R: Mmio + Tick + 'static> Platform for Machine<R> {
+unsafe impl Platform for Kernel {
     type Word = AtomicU64;
     type Lock<T: Send> = SpinLock<T>;
-    type Registers = Window<R>;
+    type Registers = Window;
 
     fn now(&self) -> Nanos {
         Nanos::new(self.clock.now_ns())
@@ -97,8 +112,7 @@ unsafe impl<R: Mmio + Tick + 'static> Platform for Machine<R> {
 
     fn relax(&self) {
         self.clock.advance_ns(1000);
-        self.unit.tick();
-        self.other.tick();
+        self.units.iter().for_each(|unit| unit.tick());
     }
 
     fn alloc(&self, layout: Layout) -> Option<PhysAddr> {
@@ -129,11 +143,12 @@ unsafe impl<R: Mmio + Tick + 'static> Platform for Machine<R> {
         self.config.iter().find(at).map(|(_, _, word)| *word)
     }
 
-    fn registers(&self, window: PhysRange) -> Option<Window<R>> {
+    fn registers(&self, window: PhysRange) -> Option<Window> {
         let bytes = usize::try_from(window.len_minus_one() + 1).ok()?;
+        let [unit, other] = &self.units;
         let unit = match window.start().get() {
-            REGISTERS => self.unit.clone(),
-            OTHER_REGISTERS => self.other.clone(),
+            REGISTERS => unit.clone(),
+            OTHER_REGISTERS => other.clone(),
             _ => return None,
         };
         Some(Window { unit, bytes })

@@ -26,8 +26,8 @@ use portolan_model::smmuv3::SmmuIdentification;
 use portolan_model::vtd::{VtdIdentification, VtdRegisters};
 
 use machine::{
-    DEVICE, DISPLAY, FRAMES, IORT, Machine, OTHER, OTHER_REGISTERS, REGISTERS, SECOND, amd, dmar,
-    dmar_with_scopes, ivrs, smmu, table, vtd,
+    DEVICE, DISPLAY, FRAMES, IORT, Kernel, Machine, OTHER, OTHER_REGISTERS, REGISTERS, SECOND, amd,
+    dmar, dmar_with_scopes, ivrs, smmu, table, vtd,
 };
 
 /// A page of a network card.
@@ -72,18 +72,18 @@ fn driver<P: Platform>(device: &Device<P>, reaches: impl Fn(Iova) -> Option<u64>
     assert!(deferred.reclaim().is_ok());
 }
 
-fn opened<P: Platform>(platform: P, of_units: &[u8]) -> Iommus<P> {
+fn opened(kernel: Kernel, of_units: &[u8]) -> Iommus<Kernel> {
     let apic = table(*b"APIC", &[]);
     let topology = Topology::from_acpi([&apic[..], of_units]).expect("a table of units");
     topology
-        .enable(platform, Options::default())
+        .enable(kernel, Options::default())
         .expect("units that work")
 }
 
 #[test]
 fn a_disk_behind_vtd_does_dma() {
     let machine = vtd(VtdIdentification::default());
-    let iommus = opened(machine.clone(), &dmar(REGISTERS));
+    let iommus = opened(machine.kernel(), &dmar(REGISTERS));
     let reach = |function: PciFunction, at| {
         let stream = function.requester.stream();
         let unit = &machine.unit;
@@ -111,7 +111,10 @@ fn a_function_belongs_to_the_unit_that_names_it_or_a_bridge_before_it() {
         config: &[(BRIDGE, 0xc, 1 << 16), (BRIDGE, 0x18, 0x0004_0200)],
         ..vtd(VtdIdentification::default())
     };
-    let iommus = opened(machine, &dmar_with_scopes([REGISTERS, OTHER_REGISTERS]));
+    let iommus = opened(
+        machine.kernel(),
+        &dmar_with_scopes([REGISTERS, OTHER_REGISTERS]),
+    );
     let first = |bus, device, function| {
         let function = PciFunction::of(bus, device, function);
         let (unit, stream) = iommus.unit_of(function).expect("a unit");
@@ -130,7 +133,7 @@ fn a_function_belongs_to_the_unit_that_names_it_or_a_bridge_before_it() {
 #[test]
 fn a_disk_behind_an_smmu_does_dma() {
     let machine = smmu(SmmuIdentification::default());
-    let iommus = opened(machine.clone(), &IORT.bytes());
+    let iommus = opened(machine.kernel(), &IORT.bytes());
     assert_eq!(iommus.units().len(), 1);
     let device = iommus.device(DEVICE).expect("a device");
     let stream = StreamId::new(DEVICE.requester.get().into());
@@ -146,7 +149,7 @@ fn a_disk_behind_an_smmu_does_dma() {
 #[test]
 fn a_disk_behind_amd_s_unit_does_dma() {
     let machine = amd();
-    let iommus = opened(machine.clone(), &ivrs(SECOND));
+    let iommus = opened(machine.kernel(), &ivrs(SECOND));
     assert_eq!(iommus.units().len(), 2);
     let (unit, stream) = iommus.unit_of(DEVICE).expect("a unit");
     assert!(Arc::ptr_eq(unit, &iommus.units()[1]));
@@ -173,7 +176,7 @@ fn a_domain_has_the_smallest_granule_that_its_smmu_has() {
         // Both stages, and the second alone.
         for first in [1 << 1, 0] {
             identification.idr[0] = identification.idr[0] & !3 | first | 1;
-            let iommus = opened(smmu(identification), &IORT.bytes());
+            let iommus = opened(smmu(identification).kernel(), &IORT.bytes());
             let device = iommus.device(DEVICE).expect("a device");
             let granule = device.space().expect("it is translated").granule();
             assert_eq!(granule, PageSize::of_lg2(*lg2));
@@ -184,7 +187,7 @@ fn a_domain_has_the_smallest_granule_that_its_smmu_has() {
 #[test]
 fn a_display_goes_on_while_its_smmu_is_enabled_and_once_it_is_opened() {
     let machine = smmu(SmmuIdentification::default());
-    let iommus = opened(machine.clone(), &IORT.bytes());
+    let iommus = opened(machine.kernel(), &IORT.bytes());
     let reach = |at: u64| {
         let stream = DISPLAY.requester.stream();
         let found = machine
@@ -206,7 +209,7 @@ fn a_display_goes_on_while_its_smmu_is_enabled_and_once_it_is_opened() {
 fn a_virtual_unit_with_first_stage_tables_may_be_lazy_and_one_without_may_not() {
     let kept = DeviceOptions::default;
     let lazy = |machine: Machine<VtdRegisters>| {
-        let iommus = opened(machine, &dmar(REGISTERS));
+        let iommus = opened(machine.kernel(), &dmar(REGISTERS));
         let (unit, _) = iommus.unit_of(DEVICE).expect("a unit");
         let conditions = unit.conditions();
         let mut options = kept();
@@ -222,11 +225,11 @@ fn a_virtual_unit_with_first_stage_tables_may_be_lazy_and_one_without_may_not() 
     assert_eq!(found, (Stage::First, TrapCost::Expensive, Policy::Lazy));
     // Who makes a space without asking for a policy is not lazy there either.
     let space = |machine: Machine<VtdRegisters>| {
-        let iommus = opened(machine.clone(), &dmar(REGISTERS));
+        let iommus = opened(machine.kernel(), &dmar(REGISTERS));
         let domain = iommus.units()[0].clone().new_domain().expect("a domain");
         let mut options = SpaceOptions::default();
         options.policy = Policy::Lazy;
-        let space = DmaSpace::new(domain, machine, &options).expect("a space");
+        let space = DmaSpace::new(domain, machine.kernel(), &options).expect("a space");
         (space.policy(), space.lazy_refused().is_some())
     };
     let caching = VtdIdentification::default().caching_mode();
@@ -236,7 +239,7 @@ fn a_virtual_unit_with_first_stage_tables_may_be_lazy_and_one_without_may_not() 
         (Policy::Lazy, false)
     );
     // What no register says, the embedder does.
-    let iommus = opened(vtd(VtdIdentification::default()), &dmar(REGISTERS));
+    let iommus = opened(vtd(VtdIdentification::default()).kernel(), &dmar(REGISTERS));
     let mut options = kept();
     options.buffers = Buffers::Kept;
     options.preference = PolicyPreference::Lazy;
@@ -264,9 +267,9 @@ fn what_cannot_be_served_is_refused_with_its_reason() {
     let machine = vtd(VtdIdentification::default());
     let elsewhere = dmar(0xfed8_0000);
     let topology = Topology::from_acpi([&elsewhere[..]]).expect("a table");
-    let refused = topology.enable(machine.clone(), Options::default()).err();
+    let refused = topology.enable(machine.kernel(), Options::default()).err();
     assert!(matches!(refused, Some(EnableError::NoRegisters { .. })));
-    let iommus = opened(machine, &dmar(REGISTERS));
+    let iommus = opened(machine.kernel(), &dmar(REGISTERS));
     let far = PciFunction {
         segment: Segment::new(1),
         ..DEVICE

@@ -189,7 +189,7 @@ fn a_disk_behind_a_unit_of_acpi_does_dma() {
         };
         let bytes = rimt(place);
         let topology = Topology::from_acpi([&bytes[..]]).expect("a table with a unit");
-        let iommus = topology.enable(machine.clone(), Options::default());
+        let iommus = topology.enable(machine.kernel(), Options::default());
         let iommus = iommus.expect("enabled");
         let (_, stream) = iommus.unit_of(DEVICE).expect("a unit");
         assert_eq!(stream, StreamId::new(0x118));
@@ -205,7 +205,7 @@ fn a_disk_behind_a_unit_of_acpi_does_dma() {
     }
     let bytes = rimt(Place::Function);
     let topology = Topology::from_acpi([&bytes[..]]).expect("a table with a unit");
-    let refused = topology.enable(riscv(&RiscvSetup::default()), Options::default());
+    let refused = topology.enable(riscv(&RiscvSetup::default()).kernel(), Options::default());
     let wanted = EnableError::NoWindow { function: UNIT };
     assert_eq!(refused.err(), Some(wanted));
 }
@@ -216,7 +216,7 @@ fn does_dma(tree: &[u8], config: PciWords) {
         ..riscv(&RiscvSetup::default())
     };
     let topology = Topology::from_device_tree(tree).expect("a tree with a unit");
-    let iommus = topology.enable(machine.clone(), Options::default());
+    let iommus = topology.enable(machine.kernel(), Options::default());
     let iommus = iommus.expect("enabled");
     let (unit, stream) = iommus.unit_of(DEVICE).expect("a unit");
     assert!(Arc::ptr_eq(unit, &iommus.units()[0]));
@@ -276,7 +276,7 @@ fn a_function_without_a_window_that_processors_reach_is_refused() {
             ..riscv(&RiscvSetup::default())
         };
         let topology = Topology::from_device_tree(&function()).expect("a tree with a unit");
-        let refused = topology.enable(machine, Options::default()).err();
+        let refused = topology.enable(machine.kernel(), Options::default()).err();
         let wanted = EnableError::NoWindow { function: UNIT };
         assert_eq!(refused, Some(wanted), "{config:x?}");
     }
@@ -291,7 +291,7 @@ fn a_unit_tells_of_faults_by_wire_if_the_tree_names_one_and_the_unit_has_it() {
         setup.identification.capabilities |= interrupts << 28;
         let machine = riscv(&setup);
         let topology = Topology::from_device_tree(&platform_device()).expect("a tree");
-        let iommus = topology.enable(machine.clone(), Options::default());
+        let iommus = topology.enable(machine.kernel(), Options::default());
         let _iommus = iommus.expect("enabled");
         let stream = StreamId::new(0x118);
         let at = Iova::new(0);
@@ -316,7 +316,7 @@ fn messages_of_a_device_go_to_the_files_that_the_tree_names() {
     setup.identification = setup.identification.extended();
     let machine = riscv(&setup);
     let topology = Topology::from_device_tree(&platform_device()).expect("a tree");
-    let iommus = topology.enable(machine.clone(), remapping());
+    let iommus = topology.enable(machine.kernel(), remapping());
     let iommus = iommus.expect("enabled");
     let device = iommus.device(DEVICE).expect("a device");
     let (unit, stream) = iommus.unit_of(DEVICE).expect("a unit");
@@ -347,7 +347,7 @@ fn messages_of_a_device_go_to_the_files_that_the_tree_names() {
 fn messages_go_through_tables_only_where_unit_and_tree_have_what_it_takes() {
     let error = |tree: &[u8], setup: &RiscvSetup| {
         let topology = Topology::from_device_tree(tree).expect("a tree");
-        topology.enable(riscv(setup), remapping()).err()
+        topology.enable(riscv(setup).kernel(), remapping()).err()
     };
     // Contexts in base format have no such tables.
     let plain = error(&platform_device(), &RiscvSetup::default());

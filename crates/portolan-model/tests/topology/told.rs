@@ -14,8 +14,8 @@ use portolan_model::smmuv3::SmmuIdentification;
 use portolan_model::vtd::VtdIdentification;
 
 use super::machine::{
-    DEVICE, DISPLAY, FRAMES, IORT, Iort, Machine, OTHER, PciWords, REGISTERS, SECOND, amd, dmar,
-    dmar_of, dmar_with_memory, ivrs, smmu, vtd,
+    DEVICE, DISPLAY, FRAMES, IORT, Iort, Machine, OTHER, PciWords, REGISTERS, SECOND, Unit, amd,
+    dmar, dmar_of, dmar_with_memory, ivrs, smmu, vtd,
 };
 use super::{Packet, opened, packet};
 
@@ -40,12 +40,14 @@ fn direct<P: Platform>(iommus: &Iommus<P>) -> Vec<u64> {
 
 #[test]
 fn memory_that_firmware_reserves_is_reached_unless_it_is_to_be_refused() {
-    fn check<P: Platform>(machine: impl Fn() -> P, table: &[u8]) {
-        assert_eq!(direct(&opened(machine(), table)), [FRAMES]);
+    fn check<R: Unit>(machine: impl Fn() -> Machine<R>, table: &[u8]) {
+        assert_eq!(direct(&opened(machine().kernel(), table)), [FRAMES]);
         let topology = Topology::from_acpi([table]).expect("a table");
         let mut options = Options::default();
         options.reserved = FirmwareMemory::Refused;
-        let iommus = topology.enable(machine(), options).expect("enabled");
+        let iommus = topology
+            .enable(machine().kernel(), options)
+            .expect("enabled");
         assert_eq!(direct(&iommus), []);
     }
     check(|| vtd(VtdIdentification::default()), &dmar_with_memory());
@@ -63,7 +65,7 @@ fn vtd_is_in_scalable_mode_if_first_stage_tables_of_a_hypervisor_s_guest_are_all
             ..all
         };
         let machine = vtd(lacking);
-        let iommus = opened(machine.clone(), &dmar(REGISTERS));
+        let iommus = opened(machine.kernel(), &dmar(REGISTERS));
         assert!(iommus.device(DEVICE).is_ok());
         machine.unit.read32(RTADDR) & MODE
     };
@@ -95,7 +97,7 @@ fn a_unit_in_scalable_mode_without_pages_of_1_gib_in_the_first_stage_has_second_
 #[test]
 fn a_vtd_unit_without_page_requests_says_so() {
     let faults_of = |identification| {
-        let iommus = opened(vtd(identification), &dmar(REGISTERS));
+        let iommus = opened(vtd(identification).kernel(), &dmar(REGISTERS));
         iommus.units()[0].recoverable_faults()
     };
     // In scalable mode, as it is under a hypervisor.
@@ -116,7 +118,7 @@ fn an_smmu_with_neither_stalls_nor_page_requests_says_so() {
     let faults = |bits| {
         let mut identification = SmmuIdentification::default();
         identification.idr[0] = identification.idr[0] & !(1 << 16 | 3 << 24) | bits;
-        let iommus = opened(smmu(identification), &IORT.bytes());
+        let iommus = opened(smmu(identification).kernel(), &IORT.bytes());
         iommus.units()[0].recoverable_faults()
     };
     // Stalls where software wants them; none; none, but page requests.
@@ -132,7 +134,7 @@ fn nothing_beyond_the_machine_s_addresses_is_mapped_by_vtd() {
     let is_mapped = |address_lg2| {
         // The structures of the other table.
         let table = dmar_of(address_lg2, &[all[48..].to_vec()]);
-        let iommus = opened(vtd(VtdIdentification::default()), &table);
+        let iommus = opened(vtd(VtdIdentification::default()).kernel(), &table);
         let device = iommus.device(DEVICE).expect("a device");
         device.map(beyond(), Direction::FromDevice).is_ok()
     };
@@ -160,7 +162,7 @@ fn a_chipset_that_is_known_for_its_write_buffer_has_it_flushed() {
             config,
             ..vtd(VtdIdentification::default())
         };
-        let iommus = opened(machine.clone(), &dmar(REGISTERS));
+        let iommus = opened(machine.kernel(), &dmar(REGISTERS));
         let device = iommus.device(DEVICE).expect("a device");
         assert!(device.map(packet(), Direction::FromDevice).is_ok());
         machine.unit.counts().write_buffer_flushes
@@ -173,7 +175,7 @@ fn a_chipset_that_is_known_for_its_write_buffer_has_it_flushed() {
 fn devices_of_a_few_streams_pass_through_until_they_are_opened_and_claims_to_more_do_not() {
     let reached = |streams| {
         let machine = smmu(SmmuIdentification::default());
-        let _iommus = opened(machine.clone(), &Iort { streams, ..IORT }.bytes());
+        let _iommus = opened(machine.kernel(), &Iort { streams, ..IORT }.bytes());
         let last = DISPLAY.requester.get() + streams as u16 - 1;
         let passes = |requester: u16| {
             let stream = StreamId::new(requester.into());
@@ -192,7 +194,7 @@ fn devices_of_a_few_streams_pass_through_until_they_are_opened_and_claims_to_mor
 fn an_smmu_is_as_coherent_as_firmware_says() {
     let attributes = |flags| {
         let machine = smmu(SmmuIdentification::default());
-        let _iommus = opened(machine.clone(), &Iort { flags, ..IORT }.bytes());
+        let _iommus = opened(machine.kernel(), &Iort { flags, ..IORT }.bytes());
         (machine.unit.read32(CR1), machine.memory.cleaned_lines() > 0)
     };
     // Inner shareable and write-back for tables and queues, or outer shareable and not cached.
@@ -203,7 +205,7 @@ fn an_smmu_is_as_coherent_as_firmware_says() {
 #[test]
 fn thunderx2_has_one_page_of_registers() {
     let machine = smmu(SmmuIdentification::default());
-    let iommus = opened(machine.clone(), &Iort { model: 2, ..IORT }.bytes());
+    let iommus = opened(machine.kernel(), &Iort { model: 2, ..IORT }.bytes());
     let (unit, stream) = iommus.unit_of(DEVICE).expect("a unit");
     let refused = machine
         .unit
@@ -216,7 +218,7 @@ fn thunderx2_has_one_page_of_registers() {
 #[test]
 fn a_function_behind_amd_s_units_belongs_to_the_unit_of_its_entry_and_has_the_stream_of_its_alias()
 {
-    let iommus = opened(amd(), &ivrs(SECOND));
+    let iommus = opened(amd().kernel(), &ivrs(SECOND));
     let found = |function: PciFunction| {
         let (unit, stream) = iommus.unit_of(function).ok()?;
         let at = |one| Arc::ptr_eq(unit, one);
@@ -233,7 +235,7 @@ fn a_unit_of_amd_whose_function_has_no_capability_block_is_refused() {
     let absent = PciFunction::of(0, 9, 0);
     let table = ivrs(absent);
     let topology = Topology::from_acpi([&table[..]]).expect("a table");
-    let refused = topology.enable(amd(), Options::default()).err();
+    let refused = topology.enable(amd().kernel(), Options::default()).err();
     let Some(EnableError::NoCapability { function, error }) = refused else {
         panic!("{refused:?}");
     };

@@ -102,7 +102,7 @@ fn both<R>(machine: &Machine<R>) -> [&R; 2] {
 
 /// Each function does DMA through its own unit and reaches nothing by the other one.
 fn all_work<R: Model>(machine: &Machine<R>) {
-    let iommus = opened(machine.clone(), &R::table(BOTH));
+    let iommus = opened(machine.kernel(), &R::table(BOTH));
     assert_eq!(iommus.units().len(), 2);
     let [one, other] = both(machine);
     let mut open = Vec::new();
@@ -131,7 +131,7 @@ fn the_devices_of_two_units_are_each_served_by_their_own() {
 /// Another kernel leaves the first unit on, or both, with a buffer mapped.
 fn taken_over<R: Model>(left: [&[PciFunction]; 2]) {
     let machine = &R::machine();
-    let before = opened(machine.clone(), &R::table(BOTH));
+    let before = opened(machine.kernel(), &R::table(BOTH));
     let mapped = left.concat().into_iter().map(|function| {
         let device = before.device(function).expect("a device");
         let rx = device.map(packet(), Direction::FromDevice).expect("mapped");
@@ -141,7 +141,7 @@ fn taken_over<R: Model>(left: [&[PciFunction]; 2]) {
     });
     let mapped: Vec<_> = mapped.collect();
     core::mem::forget(before);
-    let iommus = opened(machine.clone(), &R::table(BOTH));
+    let iommus = opened(machine.kernel(), &R::table(BOTH));
     for (function, at) in mapped {
         for unit in both(machine) {
             assert_eq!(unit.reach(function, at), None, "{function}");
@@ -162,7 +162,7 @@ fn fails<R: Model>(machine: &Machine<R>, units: [u64; 2], registers: u64) -> Ena
     let table = R::table(units);
     let topology = Topology::from_acpi([&table[..]]).expect("a table");
     let begun = machine.clock.now_ns();
-    let failed = topology.enable(machine.clone(), Options::default()).err();
+    let failed = topology.enable(machine.kernel(), Options::default()).err();
     let failed = failed.expect("it is not enabled");
     let (EnableError::Iommu { window, .. } | EnableError::NoRegisters { window }) = failed else {
         panic!("{failed}");
