@@ -25,9 +25,7 @@ use portolan_model::decode::AccessKind;
 use portolan_model::vtd::{VtdIdentification, VtdRegisters};
 use portolan_virtio::Addresses;
 
-use machine::{DEVICE, Machine, REGISTERS, dmar, vtd};
-
-type Vtd = Machine<VtdRegisters>;
+use machine::{DEVICE, Kernel, REGISTERS, dmar, vtd};
 
 const PAGE: usize = 4096;
 /// What lies beside a buffer, and is nobody's business.
@@ -56,8 +54,9 @@ unsafe impl Addresses for Pages {
 
 /// A machine with one device, and memory of its driver's.
 struct Bench {
-    machine: Vtd,
-    iommus: Iommus<Vtd>,
+    unit: Arc<VtdRegisters>,
+    kernel: Kernel,
+    iommus: Iommus<Kernel>,
     pages: Arc<Pages>,
 }
 
@@ -66,33 +65,33 @@ impl Bench {
         let machine = vtd(VtdIdentification::default());
         let table = dmar(REGISTERS);
         let topology = Topology::from_acpi([&table[..]]).unwrap();
-        let iommus = topology
-            .enable(machine.clone(), Options::default())
-            .unwrap();
+        let kernel = machine.kernel();
+        let iommus = topology.enable(kernel.clone(), Options::default()).unwrap();
         let pages = Arc::default();
         Self {
-            machine,
+            unit: machine.unit,
+            kernel,
             iommus,
             pages,
         }
     }
 
     /// The device, without a pool for copies.
-    fn plain(&self, trust: Trust) -> Device<Vtd> {
+    fn plain(&self, trust: Trust) -> Device<Kernel> {
         let mut options = DeviceOptions::default();
         options.constraints.trust = trust;
         self.iommus.device_with(DEVICE, &options).unwrap()
     }
 
     /// The device, with one.
-    fn device(&self, trust: Trust) -> Arc<Device<Vtd>> {
+    fn device(&self, trust: Trust) -> Arc<Device<Kernel>> {
         let layout = Layout::from_size_align(POOL, PAGE).unwrap();
-        let at = self.machine.alloc(layout).unwrap();
+        let at = self.kernel.alloc(layout).unwrap();
         let memory = PhysRange::from_len(at, POOL as u64).unwrap();
-        let options = PoolOptions::for_cpus(&self.machine);
-        let pool = Pool::new(self.machine.clone(), memory, options).unwrap();
+        let options = PoolOptions::for_cpus(&self.kernel);
+        let pool = Pool::new(self.kernel.clone(), memory, options).unwrap();
         // SAFETY: the pool copies between its own memory and buffers that are mapped.
-        let pool = PoolMemory::new(pool, unsafe { RawMemory::new(self.machine.clone()) });
+        let pool = PoolMemory::new(pool, unsafe { RawMemory::new(self.kernel.clone()) });
         Arc::new(self.plain(trust).with_copies(Copying {
             pool: Arc::new(pool),
             when: CopyWhen::Needed,
@@ -103,9 +102,9 @@ impl Bench {
     /// A page of the driver's, full of secrets.
     fn page(&self) -> NonNull<[u8]> {
         let layout = Layout::from_size_align(PAGE, PAGE).unwrap();
-        let at = self.machine.alloc(layout).unwrap();
+        let at = self.kernel.alloc(layout).unwrap();
         // SAFETY: it has just been allocated, and is never freed.
-        let first = unsafe { self.machine.virt(at) };
+        let first = unsafe { self.kernel.virt(at) };
         self.pages.0.lock().unwrap().insert(first.addr().get(), at);
         // SAFETY: as above.
         unsafe { first.as_ptr().write_bytes(SECRET, PAGE) };
@@ -114,10 +113,12 @@ impl Bench {
 
     fn at(&self, iova: u64, access: AccessKind) -> Option<NonNull<u8>> {
         let (_, stream) = self.iommus.unit_of(DEVICE).unwrap();
-        let unit = &self.machine.unit;
-        let pieces = unit.dma(stream, None, Iova::new(iova), access, 1).ok()?;
+        let pieces = self
+            .unit
+            .dma(stream, None, Iova::new(iova), access, 1)
+            .ok()?;
         // SAFETY: the device was led to memory of the machine, which is never freed while it is.
-        Some(unsafe { self.machine.virt(pieces[0].pa) })
+        Some(unsafe { self.kernel.virt(pieces[0].pa) })
     }
 
     /// What the device reads; `None` if it is refused.

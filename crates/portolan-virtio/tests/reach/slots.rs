@@ -134,7 +134,7 @@ fn a_device_whose_addresses_are_memory_s_is_not_bound() {
     let bench = Bench::new();
     let (unit, stream) = bench.iommus.unit_of(DEVICE).unwrap();
     let limits = Constraints::default();
-    let device = Device::identity(bench.machine.clone(), unit.clone(), stream, limits);
+    let device = Device::identity(bench.kernel.clone(), unit.clone(), stream, limits);
     let bound = SlotHal::<5>::bind(Arc::new(device.unwrap()), bench.pages.clone());
     assert_eq!(bound, Err(BindError::NotTranslated));
 }
