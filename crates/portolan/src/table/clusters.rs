@@ -19,14 +19,21 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         PageSize::of_lg2(F::GRANULE.lg2() + F::CLUSTER_LG2)
     }
 
+    /// The smallest and the largest page that leaves of level 0 can be.
+    #[inline]
+    pub(super) fn small_leaves(&self) -> (PageSize, PageSize) {
+        let clusters = F::CLUSTER_LG2 != 0 && self.format.page_sizes().contains(Self::cluster());
+        match clusters {
+            true => (F::GRANULE, Self::cluster()),
+            false => (F::GRANULE, F::GRANULE),
+        }
+    }
+
     /// Joins leaves that were just written, entries of a leaf table from `index` on, to clusters where they can
     /// be. Whoever writes them owns what they translate.
     #[inline]
     pub(super) fn join_clusters(&self, words: &[F::Word], index: usize) {
-        if F::CLUSTER_LG2 == 0 || words.len() < Self::CLUSTER {
-            return;
-        }
-        if !self.format.page_sizes().contains(Self::cluster()) {
+        if words.len() < Self::CLUSTER || self.small_leaves().1 == F::GRANULE {
             return;
         }
         let before = index.wrapping_neg() % Self::CLUSTER;

@@ -66,7 +66,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                 if let Some(slot) = self.leaf_slot((entry, parent), raw, range) {
                     self.check_slot(&slot)?;
                     let depth = self.clear_slot(&slot, gather);
-                    gather.add_unmapped(range, F::GRANULE, depth);
+                    gather.add_unmapped_mixed(range, self.small_leaves(), depth);
                     return Ok(());
                 }
             }
@@ -134,7 +134,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         }
         self.owe_lines(gather, parent, at, count);
         self.detach_upper(range.last(), range, gather);
-        gather.add_unmapped(range, F::GRANULE, Depth::AllLevels);
+        gather.add_unmapped_mixed(range, self.small_leaves(), Depth::AllLevels);
         true
     }
 
@@ -147,7 +147,10 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         while let Some(iova) = at.filter(|&iova| iova <= range.last()) {
             let (cleared, size, reached) = self.clear_at(iova, range, gather);
             leaf = leaf.min(size);
-            largest = largest.max(size);
+            largest = largest.max(match size == F::GRANULE {
+                true => self.small_leaves().1,
+                false => size,
+            });
             if reached == Depth::AllLevels {
                 depth = Depth::AllLevels;
             }
