@@ -1,0 +1,147 @@
+//! The command line: its arguments, and what each command runs.
+//!
+//! Exit codes are those of [`portolan_cli::exit`].
+
+mod explain;
+mod replay;
+mod reproduce;
+mod scale;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Parser, Subcommand};
+use portolan_cli::{Form, Outcome, Output};
+use portolan_model::profile::Profile;
+use serde_json::json;
+
+use crate::{machines, record};
+
+/// Replays DMA traces under each invalidation policy, and recomputes published results.
+#[derive(Debug, Parser)]
+#[command(name = "portolan", version, about, after_help = ELSEWHERE)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Record this machine's DMA, while a command runs or until Ctrl-C; as root.
+    Record(record::RecordArgs),
+    /// Drive the library against the model with the DMA activity of a trace, once per policy.
+    Replay(replay::ReplayArgs),
+    /// Recompute a published table row by row.
+    Reproduce(reproduce::ReproduceArgs),
+    /// Say which policy is a machine's default, and why; or what firmware's tables come to.
+    Explain(explain::ExplainArgs),
+    /// List the machine profiles, their prices and sources.
+    Machines(MachinesArgs),
+    /// Compute throughput by number of CPUs under each policy, in virtual time.
+    Scale(scale::ScaleArgs),
+    #[command(hide = true, disable_help_flag = true)]
+    Check(Rest),
+    #[command(hide = true, disable_help_flag = true)]
+    Torture(Rest),
+    #[command(hide = true, disable_help_flag = true)]
+    Bench(Rest),
+}
+
+/// Commands that are programs of their own, so that this one builds without them.
+const ELSEWHERE: &str = "\
+Elsewhere:
+  cargo run --release -p portolan-verify -- check    the conformance scenarios, on a model or on QEMU
+  cargo run --release -p portolan-verify -- torture  random operations against an oracle
+  cargo run --profile bench -p portolan-bench          the library's operations, measured here";
+
+/// Arguments of a command that is a program of its own.
+#[derive(Debug, Args)]
+struct Rest {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+struct MachinesArgs {
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Runs the command line of the process.
+pub fn main() -> ExitCode {
+    let command = Cli::parse().command;
+    let ended = match command.unwrap_or(Command::Replay(replay::ReplayArgs::default())) {
+        Command::Record(args) => record_trace(&args),
+        Command::Replay(args) => replay::run(args),
+        Command::Reproduce(args) => reproduce::run(&args),
+        Command::Explain(args) => explain::run(&args),
+        Command::Machines(args) => list_machines(&args),
+        Command::Scale(args) => scale::run(&args),
+        Command::Check(rest) => elsewhere("check", "--release -p portolan-verify -- check", &rest),
+        Command::Torture(rest) => {
+            elsewhere("torture", "--release -p portolan-verify -- torture", &rest)
+        }
+        Command::Bench(rest) => elsewhere("bench", "--profile bench -p portolan-bench --", &rest),
+    };
+    portolan_cli::exit("portolan", ended)
+}
+
+/// Says where a command is.
+fn elsewhere(command: &str, program: &str, rest: &Rest) -> Result<Outcome> {
+    let arguments: String = rest.arguments.iter().map(|one| format!(" {one}")).collect();
+    bail!(
+        "`{command}` is a program of its own, so that this one builds without it: \
+         run `cargo run {program}{arguments}`"
+    )
+}
+
+fn profile(name: &str) -> Result<Profile> {
+    let profile = Profile::by_name(name)
+        .context("no such machine profile can be used; see `portolan machines`")?;
+    for warning in profile.warnings() {
+        eprintln!("portolan: warning: {warning}");
+    }
+    Ok(profile)
+}
+
+/// Records, and says where: on standard error where the trace is on standard output.
+fn record_trace(args: &record::RecordArgs) -> Result<Outcome> {
+    let report = record::run(args)?;
+    match (args.is_to_output(), args.form.form()) {
+        (false, _) => args.form.show(&report, record::text)?,
+        (true, Form::Text) => eprint!("{}", record::text(&report)),
+        (true, Form::Json) => eprintln!("{}", serde_json::to_string_pretty(&report)?),
+    }
+    Ok(report.outcome())
+}
+
+fn list_machines(args: &MachinesArgs) -> Result<Outcome> {
+    let profiles = Profile::builtin()?;
+    let reports: Vec<_> = profiles.iter().map(machines::MachineReport::new).collect();
+    let document = json!({ "machines": reports });
+    args.output.show(&document, |_| machines::text(&profiles))?;
+    Ok(Outcome::Good)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn no_subcommand_is_a_replay() {
+        let cli = Cli::try_parse_from(["portolan"]).unwrap();
+        assert!(cli.command.is_none());
+        let cli = Cli::try_parse_from(["portolan", "replay", "--policy", "lazy"]).unwrap();
+        let Some(Command::Replay(args)) = cli.command else {
+            panic!("not a replay")
+        };
+        assert_eq!(args.policies, [crate::replay::Policy::Lazy]);
+        assert_eq!(args.machine, None);
+    }
+}

@@ -1,0 +1,108 @@
+//! `portolan replay`.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use portolan_cli::display::width_of_output;
+use portolan_cli::{Outcome, Output};
+use portolan_model::profile::Profile;
+
+use super::profile;
+use crate::linux::LinuxArgs;
+use crate::replay::{self, Policy, Swiotlb};
+use crate::synthetic;
+use crate::trace::Reader;
+
+#[derive(Debug, Default, Args)]
+#[command(after_help = replay::COLUMNS_IN_WORDS)]
+pub(super) struct ReplayArgs {
+    /// What `portolan record` wrote, Linux ftrace text, `trace-cmd report` or `perf script` output, plain, .gz, .xz or
+    /// .zst; - is standard input, a bundled trace if absent.
+    trace: Option<PathBuf>,
+    /// A load that nobody recorded, instead of a trace.
+    #[arg(long, value_enum, value_name = "LOAD", conflicts_with_all = ["trace", "policies", "as_linux", "swiotlb"])]
+    synthetic: Option<synthetic::Load>,
+    /// Machine profile (see `portolan machines`). If absent, the one for the machine that `portolan record` ran on,
+    /// xeon-vtd for other traces, tegra210 for the camera.
+    #[arg(long, value_name = "NAME")]
+    pub(super) machine: Option<String>,
+    /// Policy to replay; may be repeated. All if absent.
+    #[arg(long = "policy", value_name = "POLICY")]
+    pub(super) policies: Vec<Policy>,
+    /// The pool of `--policy bounce`, as Linux's swiotlb= has it: slots of 2 KiB, areas (rounded up to a
+    /// power of two), and force to copy everything. Without force, what 32-bit devices do not reach.
+    /// 32768 slots, an area for each CPU and force if absent.
+    #[arg(long, value_name = "SLOTS[,AREAS][,force]")]
+    swiotlb: Option<Swiotlb>,
+    #[command(flatten)]
+    linux: LinuxArgs,
+    /// Print all columns of the table, however narrow the terminal is.
+    #[arg(long)]
+    wide: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+fn replay_synthetic(
+    load: synthetic::Load,
+    machine: Option<&str>,
+    output: Output,
+) -> Result<Outcome> {
+    let profile = profile(machine.unwrap_or(load.machine()))?;
+    let report = match load {
+        synthetic::Load::Camera => synthetic::camera::run(&profile)?,
+    };
+    output.show(&report, synthetic::text)?;
+    let holds = report.ways.iter().all(|way| way.faults == 0);
+    Ok(Outcome::of(holds))
+}
+
+/// The profile called `name`, or the one for the machine that recorded the trace.
+fn machine_of(name: Option<&str>, reader: &Reader) -> Result<(Profile, Option<replay::Choice>)> {
+    let facts = match (name, reader.facts()) {
+        (Some(name), _) => return Ok((profile(name)?, None)),
+        (None, None) => return Ok((profile(replay::DEFAULT_MACHINE)?, None)),
+        (None, Some(facts)) => facts,
+    };
+    match facts {
+        Ok(facts) => {
+            let (profile, choice) = replay::fit(&facts)?;
+            Ok((profile, Some(choice)))
+        }
+        Err(why) => {
+            eprintln!(
+                "portolan: warning: what the recording says of its machine cannot be read: {why}"
+            );
+            Ok((profile(replay::DEFAULT_MACHINE)?, None))
+        }
+    }
+}
+
+pub(super) fn run(args: ReplayArgs) -> Result<Outcome> {
+    if let Some(load) = args.synthetic {
+        return replay_synthetic(load, args.machine.as_deref(), args.output);
+    }
+    let opened = replay::open(args.trace.as_deref())?;
+    let (profile, chosen) = machine_of(args.machine.as_deref(), &opened.0)?;
+    let mut policies = args.policies;
+    if policies.is_empty() {
+        policies = Policy::ALL.to_vec();
+    }
+    if let Some(wanted) = args.swiotlb {
+        let bounce = |policy: &&mut Policy| matches!(policy, Policy::Bounce(_));
+        let policy = policies.iter_mut().find(bounce);
+        *policy.context("--swiotlb is for `--policy bounce`")? = Policy::Bounce(wanted);
+    }
+    let linux = args.linux.rules(&profile)?;
+    let mut report = replay::run_opened(opened, &profile, &policies, linux)?;
+    report.chosen = chosen;
+    let columns = match args.wide {
+        true => usize::MAX,
+        false => width_of_output(),
+    };
+    args.output
+        .show(&report, |report| replay::text(report, columns))?;
+    let faults = report.policies.iter().map(|policy| policy.device.faults);
+    Ok(Outcome::of(faults.sum::<u64>() == 0))
+}

@@ -1,0 +1,41 @@
+//! `portolan scale`.
+
+use anyhow::Result;
+use clap::Args;
+use portolan_cli::{Outcome, Output};
+
+use super::profile;
+use crate::scale;
+
+#[derive(Debug, Args)]
+pub(super) struct ScaleArgs {
+    /// Machine profile (see `portolan machines`).
+    #[arg(long, value_name = "NAME", default_value = scale::DEFAULT_MACHINE)]
+    machine: String,
+    /// Policy; may be repeated. All if absent.
+    #[arg(long = "policy", value_name = "POLICY")]
+    policies: Vec<scale::Policy>,
+    /// Number of CPUs; may be repeated. Powers of two and what was measured if absent.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    cpus: Vec<u16>,
+    /// Where the order of simultaneous events and the variation of work come from.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Virtual milliseconds that are computed for each row.
+    #[arg(long, value_name = "MS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    horizon: u64,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub(super) fn run(args: &ScaleArgs) -> Result<Outcome> {
+    let options = scale::Options {
+        policies: args.policies.clone(),
+        cpus: args.cpus.iter().copied().map(usize::from).collect(),
+        seed: args.seed,
+        horizon_ms: args.horizon,
+    };
+    let report = scale::run(&profile(&args.machine)?, &options)?;
+    args.output.show(&report, scale::text)?;
+    Ok(Outcome::Good)
+}

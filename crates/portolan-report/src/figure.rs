@@ -1,0 +1,152 @@
+//! Figures as data: a plot and the table of the same numbers.
+
+/// A plot with its name, its description for those who do not see it, and its table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Figure {
+    /// The name, which says what is shown.
+    pub title: String,
+    /// What the plot shows and how to read it, in a sentence or two.
+    pub says: String,
+    /// The plot.
+    pub plot: Plot,
+    /// The same numbers, or those that the plot summarises.
+    pub table: Table,
+}
+
+/// A table with units in its head.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    /// Headers, with units.
+    pub head: Vec<String>,
+    /// Rows of as many cells; the first cell names the row.
+    pub rows: Vec<Vec<String>>,
+}
+
+/// A plot. Values that are not finite are left out, and the figure says how many were.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Plot {
+    /// Bars by category.
+    Bars(Bars),
+    /// Lines over a numeric axis.
+    Lines(Lines),
+    /// Marks with error bars by category.
+    Marks(Marks),
+    /// Nothing can be plotted, for this reason.
+    Nothing(String),
+}
+
+/// An axis of numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Axis {
+    /// What is counted or measured, with its unit: `time (µs)`.
+    pub name: String,
+    /// How numbers become lengths.
+    pub scale: Scale,
+}
+
+/// How numbers become lengths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scale {
+    /// In proportion.
+    #[default]
+    Linear,
+    /// By their logarithm; zero and less stand at the lower end.
+    Log,
+}
+
+/// Bars: one category each, of one part or more.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bars {
+    /// Names of the categories.
+    pub categories: Vec<String>,
+    /// The axis of the values.
+    pub values: Axis,
+    /// Parts, each with a value for each category.
+    pub series: Vec<Series>,
+    /// How they lie.
+    pub arrangement: Arrangement,
+}
+
+/// How bars lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrangement {
+    /// A row for each category, the parts end to end.
+    StackedRows,
+    /// A column for each category, the parts on top of each other: a histogram where categories are intervals.
+    StackedColumns,
+}
+
+/// Numbers of one name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Series {
+    /// The name, as the legend has it.
+    pub name: String,
+    /// A number for each category.
+    pub values: Vec<f64>,
+}
+
+/// Lines over a numeric axis.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lines {
+    /// The axis from left to right.
+    pub x: Axis,
+    /// The axis from bottom to top.
+    pub y: Axis,
+    /// Lines.
+    pub lines: Vec<Line>,
+}
+
+/// One line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    /// The name, as the legend has it.
+    pub name: String,
+    /// Places on the two axes, from left to right.
+    pub points: Vec<(f64, f64)>,
+    /// How it is drawn.
+    pub shape: Shape,
+}
+
+/// How a line is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// From point to point, each point marked where there are few.
+    Straight,
+    /// Level from each point to the next: a value that holds until another comes.
+    Steps,
+    /// Marks alone: what was measured.
+    Dots,
+}
+
+/// Marks with error bars, a row for each category.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Marks {
+    /// The axis of the values.
+    pub values: Axis,
+    /// What marks are of, as the legend has it: published, before, after.
+    pub series: Vec<String>,
+    /// Rows.
+    pub rows: Vec<MarkRow>,
+}
+
+/// A row of marks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MarkRow {
+    /// The name of the row.
+    pub name: String,
+    /// Its marks.
+    pub marks: Vec<Mark>,
+}
+
+/// A mark.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mark {
+    /// Index of what it is of in [`Marks::series`].
+    pub series: usize,
+    /// Where it stands.
+    pub value: f64,
+    /// The least and the most that it may be.
+    pub range: Option<[f64; 2]>,
+    /// A word that stands beside it, like its evidence.
+    pub word: String,
+}

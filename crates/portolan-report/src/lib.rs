@@ -1,0 +1,17 @@
+//! Reports to look at: what a command found, as one HTML file that needs nothing else.
+//!
+//! A [`Page`] is data: sentences, plots and the tables of the same figures. [`Page::html`] writes it with inline SVG and styles,
+//! for light and dark, wide and narrow, print, keyboard and screen reader, and without any request to elsewhere.
+//! What the figures mean is the caller's: nothing here knows of traces or policies.
+#![forbid(unsafe_code)]
+
+mod figure;
+mod html;
+mod page;
+
+pub use figure::{
+    Arrangement, Axis, Bars, Figure, Line, Lines, Mark, MarkRow, Marks, Plot, Scale, Series, Shape,
+    Table,
+};
+pub use html::ReportError;
+pub use page::{Origin, Page, Section};
