@@ -22,6 +22,37 @@ impl Invalidations {
     pub fn total(&self) -> u64 {
         self.page + self.range + self.context + self.global
     }
+
+    /// What a model has counted.
+    pub(crate) fn of(counters: &Counters) -> Self {
+        let kinds = counters.invalidations;
+        Self {
+            page: kinds.page,
+            range: kinds.range,
+            context: kinds.context,
+            global: kinds.global,
+        }
+    }
+
+    /// Both, added up.
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            page: self.page + other.page,
+            range: self.range + other.range,
+            context: self.context + other.context,
+            global: self.global + other.global,
+        }
+    }
+
+    /// What came after `before`.
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self {
+            page: self.page - before.page,
+            range: self.range - before.range,
+            context: self.context - before.context,
+            global: self.global - before.global,
+        }
+    }
 }
 
 /// What stayed reachable after unmap.

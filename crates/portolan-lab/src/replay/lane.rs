@@ -5,16 +5,12 @@
 //! of what it unmaps if that is another CPU's and late. Bounds on age are kept by a timer of each
 //! CPU, which fires exactly when it is due.
 
-use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, anyhow};
 use portolan::addr::{Iova, IovaRange, StreamId};
-use portolan::dma::{
-    Bounds, Constraints, Device, Direction, MapError, Mapping, Policy as Unmaps, SpaceOptions,
-};
+use portolan::dma::{Constraints, Device, MapError, Policy as Unmaps, SpaceOptions};
 use portolan::iommu::DomainError;
 use portolan::iova::IovaError;
 use portolan::platform::Clock as _;
@@ -26,39 +22,19 @@ use super::bounce::{CountedPool, parts};
 use super::chunk::{Chunk, Kind, Map, Op, WINDOW_LG2};
 use super::policy::Policy;
 use super::report::PolicyReport;
-use super::tally::{Tally, WorkPrices};
-use super::window::{Window, Windows};
+use super::state::{LaneMapping, Live, State};
+use super::tally::WorkPrices;
+use super::timeline::{Ends, Seen};
+use super::window::Window;
 use crate::buffers::Memory;
 use crate::fixture::{Fixture, FixtureSetup, Submitting};
 use crate::machines::own_quirks;
-use crate::trace::{Class, Mix};
+use crate::trace::Class;
 
 /// Devices that have streams of their own; a trace with more shares them.
 const MOST_DEVICES: u32 = 256;
 /// Orders what happens at one time.
 const SEED: u64 = 1;
-
-type LaneMapping = Mapping<VirtualCpus, Memory, Direction>;
-
-struct Live {
-    mapping: LaneMapping,
-    /// Bytes of its pages.
-    padded: u64,
-    /// Entries that translate it.
-    entries: u64,
-}
-
-/// What CPUs share.
-struct State {
-    /// Mappings; none where the map was rejected.
-    live: HashMap<u64, Option<Live>, BuildHasherDefault<Mix>>,
-    windows: Windows,
-    /// By CPU, when its last operation ended, in virtual nanoseconds.
-    clocks: Vec<f64>,
-    table_pages: usize,
-    tally: Tally,
-    failure: Option<anyhow::Error>,
-}
 
 /// A policy's machine.
 pub(super) struct Lane {
@@ -115,16 +91,8 @@ impl Lane {
             }
             _ => None,
         };
-        let state = State {
-            live: HashMap::default(),
-            windows: Windows::new(cpus, Bounds::default().age.get() as f64),
-            clocks: vec![0.0; cpus],
-            table_pages: 0,
-            tally: Tally::default(),
-            failure: None,
-        };
         Ok(Self {
-            state: Mutex::new(state),
+            state: Mutex::new(State::new(cpus)),
             devices: Vec::new(),
             in_place: match pool {
                 Some(_) => Some(
@@ -163,9 +131,13 @@ impl Lane {
     pub(super) fn finish(&mut self) -> Result<PolicyReport> {
         let nothing = Chunk::new(self.state().clocks.len());
         self.run_until(&nothing, f64::INFINITY)?;
-        let state = self.state();
+        let so_far = self.fixture.model.with_counters(Seen::of);
+        let mut state = self.state();
         let (windows, pool) = (&state.windows, self.pool.as_deref());
-        Ok((state.tally).report(self.policy, &self.prices, windows, &self.fixture, pool))
+        let mut report =
+            (state.tally).report(self.policy, &self.prices, windows, &self.fixture, pool);
+        report.timeline = state.timeline.finish(so_far);
+        Ok(report)
     }
 
     /// Attaches the devices of `chunk` that were not seen before.
@@ -210,6 +182,7 @@ impl Lane {
                 Kind::Unmap => self.unmap(cpu, op),
             };
             done.with_context(|| format!("line {}", op.line))?;
+            self.note_commands();
             if self.state().failure.is_some() {
                 return Ok(());
             }
@@ -240,7 +213,15 @@ impl Lane {
         };
         self.fixture.space.tick()?;
         self.close(own)?;
-        self.close(due)
+        self.close(due)?;
+        self.note_commands();
+        Ok(())
+    }
+
+    /// Notes when the unit was given what commands.
+    fn note_commands(&self) {
+        let (now, so_far) = (self.now(), self.fixture.model.with_counters(Seen::of));
+        self.state().timeline.count(now, so_far);
     }
 
     /// Takes back the buffers of `window`, which has been flushed, and notes that.
@@ -251,7 +232,8 @@ impl Lane {
         }
         self.note_tables();
         let now = self.now();
-        self.state().windows.close(window.bytes, window.since, now);
+        let (bytes, since) = (window.bytes, window.since);
+        self.state().close((bytes, since), window.ends, now);
         Ok(())
     }
 
@@ -300,25 +282,21 @@ impl Lane {
         };
         map.taken.fetch_add(1, Ordering::Relaxed);
         self.fixture.use_once(device, &mapping, map.direction);
-        let live = self.live(mapping, map.padded);
-        let mut state = self.state();
-        state.tally.mapped(live.entries);
-        state.live.insert(op.id, Some(live));
+        let (live, now) = (self.live(mapping, map.padded), self.now());
+        self.state().mapped(op.id, live, now);
         Ok(())
     }
 
     fn live(&self, mapping: LaneMapping, padded: u64) -> Live {
         let granule = self.fixture.space.granule();
         let pages = IovaRange::from_len(mapping.iova().align_down(granule), padded);
-        let entries = match (&self.pool, pages) {
-            (None, Some(pages)) => self.fixture.entries(pages),
-            // Nothing is mapped.
-            _ => 0,
-        };
+        // Where there is a pool nothing is mapped.
+        let mapped = pages.filter(|_| self.pool.is_none());
         Live {
             mapping,
             padded,
-            entries,
+            entries: mapped.map_or(0, |pages| self.fixture.entries(pages)),
+            ends: mapped.map(Ends::of),
         }
     }
 
@@ -359,23 +337,24 @@ impl Lane {
         let Some(live) = self.take(op) else {
             return Ok(());
         };
+        let begin = self.now();
+        self.state().unmapped(&live, begin);
         let Live {
             mapping,
             padded,
-            entries,
+            ends,
+            ..
         } = live;
-        self.state().tally.unmapped(entries);
         // What is not mapped does not stay reachable.
         let bytes = if self.pool.is_some() { 0 } else { padded };
         if mapping.is_copied() {
             let pages = padded >> self.fixture.space.granule().lg2();
             self.state().tally.save(pages);
         }
-        let begin = self.now();
         let (queue, space) = (&self.fixture.queue, &self.fixture.space);
         match self.policy.unmaps() {
             Unmaps::Deferred => {
-                self.state().windows.queue(cpu, bytes, begin);
+                self.state().queue(cpu, bytes, ends, begin);
                 let deferred = mapping.defer().map_err(|not| anyhow!(not.error))?;
                 self.state().windows.keep(cpu, deferred);
                 // A worker, which is there at once.
@@ -385,7 +364,7 @@ impl Lane {
                 }
             }
             Unmaps::Lazy => {
-                self.state().windows.queue(cpu, bytes, begin);
+                self.state().queue(cpu, bytes, ends, begin);
                 let submitted = queue.submitted();
                 mapping.unmap().map_err(|not| anyhow!(not.error))?;
                 if queue.submitted() == submitted {
@@ -395,13 +374,13 @@ impl Lane {
                 self.close(window)
             }
             Unmaps::Strict => {
-                self.state().windows.open(bytes);
+                self.state().open(bytes, begin);
                 mapping.unmap().map_err(|not| anyhow!(not.error))?;
                 if self.note_tables() > 0 {
                     self.state().tally.table_unmaps += 1;
                 }
                 let now = self.now();
-                self.state().windows.close(bytes, Some(begin), now);
+                self.state().close((bytes, Some(begin)), ends, now);
                 Ok(())
             }
         }

@@ -10,8 +10,10 @@ mod lane;
 mod policy;
 mod report;
 mod run;
+mod state;
 mod tally;
 mod text;
+mod timeline;
 mod warnings;
 mod window;
 
@@ -23,6 +25,7 @@ pub use report::{
 };
 pub use run::{open, run, run_beside, run_file, run_opened};
 pub use text::{COLUMNS_IN_WORDS, text};
+pub use timeline::{Interval, Timeline};
 
 /// The machine that replays run on if none is named.
 pub const DEFAULT_MACHINE: &str = "xeon-vtd";

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::fit::Choice;
+use super::timeline::Timeline;
 use crate::advice::Advice;
 use crate::counts::{Exposed, Invalidations};
 use crate::linux::LinuxReport;
@@ -110,6 +111,9 @@ pub struct PolicyReport {
     /// Copies, for the policy that copies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bounce: Option<BounceCounts>,
+    /// What it did over virtual time, for a report to look at.
+    #[serde(skip)]
+    pub timeline: Timeline,
 }
 
 /// What bouncing came to.

@@ -7,6 +7,7 @@ use portolan_model::profile::{Event, Profile};
 use super::bounce::{CountedPool, Force};
 use super::policy::Policy;
 use super::report::{BounceCounts, DeviceCounts, PolicyReport, Saved, TimeByCause};
+use super::timeline::Timeline;
 use super::window::Windows;
 use crate::counts::{Exposed, Invalidations};
 use crate::fixture::Fixture;
@@ -150,12 +151,7 @@ impl Tally {
         PolicyReport {
             policy: policy.name().to_owned(),
             operations: self.maps + self.unmaps,
-            invalidations: Invalidations {
-                page: kinds.page,
-                range: kinds.range,
-                context: kinds.context,
-                global: kinds.global,
-            },
+            invalidations: Invalidations::of(&done),
             masks: done.range_masks,
             syncs: done.syncs,
             exits: if each.exit > 0.0 { done.doorbells } else { 0 },
@@ -179,6 +175,7 @@ impl Tally {
             rejected_maps: self.rejected,
             mapped_peak: self.mapped_peak,
             bounce: pool.map(|pool| self.bounced(pool)),
+            timeline: Timeline::default(),
         }
     }
 

@@ -3,6 +3,7 @@
 use portolan::dma::Deferred;
 use portolan_model::cpus::VirtualCpus;
 
+use super::timeline::Ends;
 use crate::buffers::Memory;
 
 /// What waits in one CPU's flush queue.
@@ -11,6 +12,8 @@ pub(super) struct Window {
     /// When the oldest was unmapped, in virtual nanoseconds; none if nothing waits.
     pub(super) since: Option<f64>,
     pub(super) bytes: u64,
+    /// Where they are.
+    pub(super) ends: Vec<Ends>,
     /// Buffers that come back.
     pub(super) deferred: Vec<Deferred<VirtualCpus, Memory>>,
 }
@@ -22,6 +25,7 @@ impl Window {
             (one, other) => one.or(other),
         };
         self.bytes += other.bytes;
+        self.ends.extend(other.ends);
         self.deferred.extend(other.deferred);
     }
 }
@@ -58,11 +62,17 @@ impl Windows {
         self.most_bytes = self.most_bytes.max(self.reachable);
     }
 
-    /// `bytes` that were unmapped at `since` wait in the queue of `cpu`.
-    pub(super) fn queue(&mut self, cpu: usize, bytes: u64, since: f64) {
+    /// Bytes that are reachable.
+    pub(super) fn reachable(&self) -> u64 {
+        self.reachable
+    }
+
+    /// `bytes` at `ends` that were unmapped at `since` wait in the queue of `cpu`.
+    pub(super) fn queue(&mut self, cpu: usize, bytes: u64, ends: Option<Ends>, since: f64) {
         let window = &mut self.by_cpu[cpu];
         window.since.get_or_insert(since);
         window.bytes += bytes;
+        window.ends.extend(ends);
         self.open(bytes);
     }
 
@@ -93,10 +103,12 @@ impl Windows {
         due
     }
 
-    /// `bytes` have been invalidated, the oldest of which were unmapped at `since`.
-    pub(super) fn close(&mut self, bytes: u64, since: Option<f64>, now: f64) {
+    /// `bytes` have been invalidated, the oldest of which were unmapped at `since`. For how long they were
+    /// reachable at most.
+    pub(super) fn close(&mut self, bytes: u64, since: Option<f64>, now: f64) -> f64 {
         self.reachable -= bytes;
         let reachable_ns = since.map_or(0.0, |since| now - since);
         self.longest_ns = self.longest_ns.max(reachable_ns);
+        reachable_ns
     }
 }

@@ -229,6 +229,11 @@ impl<M: WalkMemory> Iommu<M> {
         self.lock().counters.clone()
     }
 
+    /// Looks at what happened so far, without a copy of it.
+    pub fn with_counters<R>(&self, look: impl FnOnce(&Counters) -> R) -> R {
+        look(&self.lock().counters)
+    }
+
     /// What happened since the last call of this kind.
     pub fn take_counters(&self) -> Counters {
         std::mem::take(&mut self.lock().counters)

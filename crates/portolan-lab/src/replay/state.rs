@@ -1,0 +1,92 @@
+//! What the CPUs of a lane share: mappings, what waits for its invalidation, and what is noted of both.
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+
+use portolan::dma::{Bounds, Direction, Mapping};
+use portolan_model::cpus::VirtualCpus;
+
+use super::tally::Tally;
+use super::timeline::{Ends, Recorder};
+use super::window::Windows;
+use crate::buffers::Memory;
+use crate::trace::Mix;
+
+pub(super) type LaneMapping = Mapping<VirtualCpus, Memory, Direction>;
+
+/// A mapping.
+pub(super) struct Live {
+    pub(super) mapping: LaneMapping,
+    /// Bytes of its pages.
+    pub(super) padded: u64,
+    /// Entries that translate it.
+    pub(super) entries: u64,
+    /// Where it is; nowhere if it is copied.
+    pub(super) ends: Option<Ends>,
+}
+
+/// What CPUs share.
+pub(super) struct State {
+    /// Mappings; none where the map was rejected.
+    pub(super) live: HashMap<u64, Option<Live>, BuildHasherDefault<Mix>>,
+    pub(super) windows: Windows,
+    /// By CPU, when its last operation ended, in virtual nanoseconds.
+    pub(super) clocks: Vec<f64>,
+    pub(super) table_pages: usize,
+    pub(super) tally: Tally,
+    pub(super) timeline: Recorder,
+    pub(super) failure: Option<anyhow::Error>,
+}
+
+impl State {
+    /// Of `cpus` CPUs.
+    pub(super) fn new(cpus: usize) -> Self {
+        Self {
+            live: HashMap::default(),
+            windows: Windows::new(cpus, Bounds::default().age.get() as f64),
+            clocks: vec![0.0; cpus],
+            table_pages: 0,
+            tally: Tally::default(),
+            timeline: Recorder::new(),
+            failure: None,
+        }
+    }
+
+    /// A mapping was made at `now`.
+    pub(super) fn mapped(&mut self, id: u64, live: Live, now: f64) {
+        self.tally.mapped(live.entries);
+        self.timeline.map(now, live.padded, live.ends);
+        self.live.insert(id, Some(live));
+    }
+
+    /// `live` is about to end at `now`.
+    pub(super) fn unmapped(&mut self, live: &Live, now: f64) {
+        self.tally.unmapped(live.entries);
+        self.timeline.unmap(now, live.padded);
+    }
+
+    /// `bytes` are about to be unmapped.
+    pub(super) fn open(&mut self, bytes: u64, now: f64) {
+        self.windows.open(bytes);
+        self.timeline.reachable(now, self.windows.reachable());
+    }
+
+    /// `bytes` at `ends` that were unmapped at `now` wait in the queue of `cpu`.
+    pub(super) fn queue(&mut self, cpu: usize, bytes: u64, ends: Option<Ends>, now: f64) {
+        self.windows.queue(cpu, bytes, ends, now);
+        self.timeline.reachable(now, self.windows.reachable());
+    }
+
+    /// Bytes that were unmapped, the first of them at a time, were invalidated by `now`, and so were `ends`.
+    pub(super) fn close(
+        &mut self,
+        (bytes, since): (u64, Option<f64>),
+        ends: impl IntoIterator<Item = Ends>,
+        now: f64,
+    ) {
+        let reachable_ns = self.windows.close(bytes, since, now);
+        self.timeline.reachable(now, self.windows.reachable());
+        self.timeline.closed(now, reachable_ns);
+        self.timeline.give_back(now, ends);
+    }
+}
