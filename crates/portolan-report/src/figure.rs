@@ -1,5 +1,7 @@
 //! Figures as data: a plot and the table of the same numbers.
 
+use crate::unit::Unit;
+
 /// A plot with its name, its description for those who do not see it, and its table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figure {
@@ -38,10 +40,28 @@ pub enum Plot {
 /// An axis of numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Axis {
-    /// What is counted or measured, with its unit: `time (µs)`.
+    /// What is counted or measured: `time`, with the unit if [`Unit`] has it not: `throughput (Gbit/s)`.
     pub name: String,
     /// How numbers become lengths.
     pub scale: Scale,
+    /// How numbers are written.
+    pub unit: Unit,
+}
+
+impl Axis {
+    /// An axis in proportion.
+    #[must_use]
+    pub fn linear(name: &str, unit: Unit) -> Self {
+        let (name, scale) = (name.to_owned(), Scale::Linear);
+        Self { name, scale, unit }
+    }
+
+    /// An axis by logarithm.
+    #[must_use]
+    pub fn log(name: &str, unit: Unit) -> Self {
+        let (name, scale) = (name.to_owned(), Scale::Log);
+        Self { name, scale, unit }
+    }
 }
 
 /// How numbers become lengths.

@@ -8,6 +8,7 @@
 mod figure;
 mod html;
 mod page;
+mod unit;
 
 pub use figure::{
     Arrangement, Axis, Bars, Figure, Line, Lines, Mark, MarkRow, Marks, Plot, Scale, Series, Shape,
@@ -15,3 +16,4 @@ pub use figure::{
 };
 pub use html::ReportError;
 pub use page::{Origin, Page, Section};
+pub use unit::Unit;
