@@ -10,6 +10,7 @@ mod lane;
 mod policy;
 mod report;
 mod run;
+mod shape;
 mod state;
 mod tally;
 mod text;
@@ -24,6 +25,7 @@ pub use report::{
     BounceCounts, DeviceCounts, PolicyReport, ReplayReport, Saved, TimeByCause, TraceReport,
 };
 pub use run::{open, run, run_beside, run_file, run_opened};
+pub use shape::{ClassShape, Directions, Histogram, Seen, Shape, Share};
 pub use text::{COLUMNS_IN_WORDS, text};
 pub use timeline::{Interval, Timeline};
 

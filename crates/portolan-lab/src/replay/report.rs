@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::fit::Choice;
+use super::shape::Shape;
 use super::timeline::Timeline;
 use crate::advice::Advice;
 use crate::counts::{Exposed, Invalidations};
@@ -18,6 +19,8 @@ use crate::linux::LinuxReport;
 pub struct ReplayReport {
     /// What the trace holds.
     pub trace: TraceReport,
+    /// What it holds whatever the policy, with the lines that show it.
+    pub shape: Shape,
     /// Name of the machine profile.
     pub machine: String,
     /// Why that one, if the facts in the trace chose it.

@@ -17,6 +17,7 @@ use super::chunk::Chunk;
 use super::lane::Lane;
 use super::policy::Policy;
 use super::report::{PolicyReport, ReplayReport, TraceReport};
+use super::shape::{Observer, Shape};
 use super::text::{findings, linux_finding};
 use super::warnings::warnings;
 use crate::advice::Advice;
@@ -144,7 +145,8 @@ impl WithFormat for Task<'_> {
             .iter()
             .map(|policy| Lane::new(*policy, profile, format, cpus));
         let mut lanes = lanes.collect::<Result<Vec<_>>>()?;
-        let rejected = drive(reader, F::GRANULE, cpus, &mut lanes, linux.as_mut())?;
+        let driven = drive(reader, F::GRANULE, cpus, &mut lanes, linux.as_mut())?;
+        let (rejected, shape) = (driven.rejected, driven.shape);
         let reports = lanes
             .iter_mut()
             .map(|lane| lane.finish().map(|report| ranged(report, profile)))
@@ -156,6 +158,7 @@ impl WithFormat for Task<'_> {
         findings.extend(linux.as_ref().map(|linux| linux_finding(&trace, linux)));
         Ok(ReplayReport {
             trace,
+            shape,
             machine: profile.name().to_owned(),
             chosen: None,
             policies: reports,
@@ -205,17 +208,24 @@ impl Rejected {
     }
 }
 
-/// Feeds all operations to all lanes; the maps that no lane took.
+/// What a pass over a trace leaves beside the lanes.
+struct Driven {
+    rejected: Rejected,
+    shape: Shape,
+}
+
+/// Feeds all operations to all lanes; the maps that no lane took, and what the trace holds.
 fn drive(
     reader: &mut Reader,
     granule: PageSize,
     cpus: usize,
     lanes: &mut [Lane],
     mut linux: Option<&mut Counter>,
-) -> Result<Rejected> {
+) -> Result<Driven> {
     let progress = Progress::unbounded();
     let mut operations = 0u64;
     let mut rejected = Rejected::default();
+    let mut observer = Observer::default();
     let mut chunk = Chunk::new(cpus);
     // Time stamps of different CPUs may step back; policies see time that does not.
     let mut now_ns = 0;
@@ -231,6 +241,7 @@ fn drive(
                 cpu,
                 running,
             };
+            observer.note(&op, now_ns);
             let padded = chunk.push(&op, at, granule);
             match (&mut linux, op.kind) {
                 (None, _) => {}
@@ -252,7 +263,8 @@ fn drive(
         chunk.rejected().for_each(|line| rejected.note(line));
         chunk.clear();
         if ended {
-            return Ok(rejected);
+            let shape = observer.finish(&reader.summary().devices);
+            return Ok(Driven { rejected, shape });
         }
         progress.say(|| so_far(operations, reader));
     }

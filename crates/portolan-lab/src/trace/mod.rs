@@ -21,7 +21,7 @@ mod unpack;
 pub(crate) use op::Mix;
 pub use op::{At, Class, DeviceId, Direction, MapId, Op, OpKind, Piece, Running};
 pub use source::{OpenError, open_bytes};
-pub use summary::{BadLine, Recorded, Recorder, Summary};
+pub use summary::{BadLine, Excerpt, Recorded, Recorder, Summary};
 
 use std::io::Read;
 use std::path::Path;
@@ -92,7 +92,8 @@ impl Reader {
                 }
             }
         }
-        self.pairing.take_pending(&mut self.summary)
+        self.pairing
+            .take_pending(self.lines.text(), &mut self.summary)
     }
 
     /// What the recorder said of its machine, if it said so at the beginning.
@@ -137,7 +138,7 @@ impl Reader {
             Line::Bad(reason) => self.summary.note_bad(line.number, reason, line.bytes),
             Line::Event(stamped) => match event::parse(stamped.name, stamped.fields) {
                 Ok(event) => {
-                    self.summary.note_event(line.number, &stamped);
+                    self.summary.note_event(&line, &stamped, &event);
                     self.pairing
                         .feed(line.number, &stamped, event, &mut self.summary);
                 }

@@ -57,6 +57,8 @@ pub enum Running {
 pub struct Op<'r> {
     /// Line number.
     pub line: u64,
+    /// What the line says.
+    pub text: &'r [u8],
     /// Time stamp.
     pub time_ns: u64,
     /// CPU.

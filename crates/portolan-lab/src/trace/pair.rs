@@ -116,9 +116,14 @@ impl Pairing {
         !self.pending.is_empty()
     }
 
-    /// The oldest operation that was not yet handed out.
-    pub(super) fn take_pending(&mut self, summary: &mut Summary) -> Option<Op<'_>> {
-        let mut op: Op<'_> = self.pending.pop_front()?;
+    /// The oldest operation that was not yet handed out; it came from the line that says `text`.
+    pub(super) fn take_pending<'r>(
+        &'r mut self,
+        text: &'r [u8],
+        summary: &mut Summary,
+    ) -> Option<Op<'r>> {
+        let mut op: Op<'r> = self.pending.pop_front()?;
+        op.text = text;
         match &mut op.kind {
             OpKind::Unmap { class, .. } => match class {
                 Class::Streaming => {
@@ -198,9 +203,7 @@ impl Pairing {
                 let sum = self.bounced.entry(stamped.cpu).or_default();
                 *sum = sum.saturating_add(bytes);
             }
-            Event::Queued { first, second } => summary.note_queued(first, second),
-            Event::Failed => summary.failed_maps += 1,
-            Event::Other => {}
+            Event::Failed | Event::Queued { .. } | Event::Other => {}
             _ if self.source == Source::TableEvents => {}
             Event::Map {
                 device,
@@ -280,6 +283,7 @@ impl Pairing {
         };
         self.pending.push_back(Op {
             line,
+            text: b"",
             time_ns,
             cpu,
             running,
@@ -299,6 +303,7 @@ impl Pairing {
         match found {
             Some(id) => self.pending.push_back(Op {
                 line,
+                text: b"",
                 time_ns,
                 cpu,
                 running,

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
@@ -78,6 +79,8 @@ pub(super) struct Lines {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
+    /// Where the last line lies.
+    last: Range<usize>,
     number: u64,
     bytes_read: u64,
     at_end: bool,
@@ -92,6 +95,7 @@ impl Lines {
             buffer: vec![0; CHUNK + MAX_LINE],
             start: 0,
             end: 0,
+            last: 0..0,
             number: 0,
             bytes_read: 0,
             at_end: false,
@@ -135,6 +139,11 @@ impl Lines {
         lines.find(|line| line.starts_with(start.as_bytes()))
     }
 
+    /// What the last line says.
+    pub(super) fn text(&self) -> &[u8] {
+        self.buffer.get(self.last.clone()).unwrap_or(b"")
+    }
+
     /// Number of the last line.
     pub(super) fn number(&self) -> u64 {
         self.number
@@ -162,6 +171,7 @@ impl Lines {
             return None;
         }
         self.number += 1;
+        self.last = 0..0;
         let start = self.start;
         let (stop, too_long) = match found {
             Some(length) => {
@@ -181,6 +191,7 @@ impl Lines {
                 });
             }
         };
+        self.last = start..stop;
         let bytes = &self.buffer[start..stop];
         let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
         Some(RawLine {

@@ -4,12 +4,40 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::event::Event;
 use super::line::Stamped;
+use super::source::RawLine;
 
 /// Bad lines kept for the report; all are counted.
 const KEPT: usize = 20;
 /// Longest excerpt of a bad line.
 const EXCERPT: usize = 80;
+/// Longest excerpt of a line that is evidence: room for all of an event without lists.
+const EVIDENCE: usize = 240;
+/// Events with names of their own; the others are counted alone.
+const MOST_NAMES: usize = 1024;
+
+/// A line of the trace that shows something.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Excerpt {
+    /// Its number, from 1.
+    pub line: u64,
+    /// What it says, without the spaces at its ends; `...` for the rest of a long one.
+    pub text: String,
+}
+
+impl Excerpt {
+    /// Of line `line`, which says `bytes`.
+    pub fn of(line: u64, bytes: &[u8]) -> Self {
+        let trimmed = bytes.trim_ascii();
+        let kept = trimmed.get(..EVIDENCE).unwrap_or(trimmed);
+        let mut text = kept.escape_ascii().to_string();
+        if kept.len() < trimmed.len() {
+            text.push_str("...");
+        }
+        Self { line, text }
+    }
+}
 
 /// A line that could not be used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -33,6 +61,38 @@ pub struct Recorded {
     pub global: u64,
     /// For device TLBs.
     pub device: u64,
+    /// The first page-selective one.
+    pub first_page: Option<Excerpt>,
+    /// The first domain-selective one.
+    pub first_domain: Option<Excerpt>,
+    /// The first one for a device TLB.
+    pub first_device: Option<Excerpt>,
+}
+
+impl Recorded {
+    /// Counts a descriptor by its type and granularity (VT-d, 6.5.2).
+    fn note(&mut self, raw: &RawLine<'_>, first: u64, second: u64) {
+        let shown = match (first & 0xf, (first >> 4) & 0b11) {
+            (2, 1) => {
+                self.global += 1;
+                return;
+            }
+            (2 | 6, 2) => {
+                self.domain += 1;
+                &mut self.first_domain
+            }
+            (2 | 6, 3) => {
+                *self.page_masks.entry((second & 0x3f) as u8).or_default() += 1;
+                &mut self.first_page
+            }
+            (3 | 8, _) => {
+                self.device += 1;
+                &mut self.first_device
+            }
+            _ => return,
+        };
+        shown.get_or_insert_with(|| Excerpt::of(raw.number, raw.bytes));
+    }
 }
 
 /// Whether `portolan record` wrote the trace, and came to its end.
@@ -61,6 +121,8 @@ pub struct Summary {
     pub events: u64,
     /// Events by name.
     pub events_by_name: BTreeMap<String, u64>,
+    /// The first of each.
+    pub first_by_name: BTreeMap<String, Excerpt>,
     /// Streaming map operations.
     pub maps: u64,
     /// Streaming unmap operations that found their map.
@@ -99,6 +161,8 @@ pub struct Summary {
     pub inexact_lists: u64,
     /// Mappings that the kernel refused.
     pub failed_maps: u64,
+    /// The first of them.
+    pub first_failed: Option<Excerpt>,
     /// Pieces mapped in tables that no operation claimed.
     pub unclaimed_table_maps: u64,
     /// Bytes bounced.
@@ -116,7 +180,15 @@ pub struct Summary {
     /// What the traced kernel queued.
     pub recorded: Recorded,
     #[serde(skip)]
-    names: Vec<(Box<[u8]>, u64)>,
+    names: Vec<Named>,
+}
+
+/// Events of one name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Named {
+    name: Box<[u8]>,
+    count: u64,
+    first: Excerpt,
 }
 
 impl Summary {
@@ -152,16 +224,32 @@ impl Summary {
         }
     }
 
-    pub(super) fn note_event(&mut self, line: u64, stamped: &Stamped<'_>) {
+    pub(super) fn note_event(
+        &mut self,
+        raw: &RawLine<'_>,
+        stamped: &Stamped<'_>,
+        event: &Event<'_>,
+    ) {
+        let line = raw.number;
         self.events += 1;
-        let known = self
-            .names
-            .iter()
-            .position(|(name, _)| **name == *stamped.name);
-        if let Some(at) = known {
-            self.names[at].1 += 1;
-        } else if self.names.len() < 1024 {
-            self.names.push((stamped.name.into(), 1));
+        let mut names = self.names.iter_mut();
+        if let Some(known) = names.find(|known| *known.name == *stamped.name) {
+            known.count += 1;
+        } else if self.names.len() < MOST_NAMES {
+            self.names.push(Named {
+                name: stamped.name.into(),
+                count: 1,
+                first: Excerpt::of(line, raw.bytes),
+            });
+        }
+        match event {
+            Event::Failed => {
+                self.failed_maps += 1;
+                let failed = &mut self.first_failed;
+                failed.get_or_insert_with(|| Excerpt::of(line, raw.bytes));
+            }
+            Event::Queued { first, second } => self.recorded.note(raw, *first, *second),
+            _ => {}
         }
         self.cpus = self.cpus.max(stamped.cpu.saturating_add(1));
         if stamped.time_ns < self.last_ns {
@@ -174,29 +262,11 @@ impl Summary {
         self.last_ns = self.last_ns.max(stamped.time_ns);
     }
 
-    pub(super) fn note_queued(&mut self, first: u64, second: u64) {
-        match (first & 0xf, (first >> 4) & 0b11) {
-            (2, 1) => self.recorded.global += 1,
-            (2, 2) => self.recorded.domain += 1,
-            (2, 3) | (6, 3) => {
-                *self
-                    .recorded
-                    .page_masks
-                    .entry((second & 0x3f) as u8)
-                    .or_default() += 1;
-            }
-            (6, 2) => self.recorded.domain += 1,
-            (3 | 8, _) => self.recorded.device += 1,
-            _ => {}
-        }
-    }
-
     pub(super) fn finish(&mut self) {
-        for (name, count) in self.names.drain(..) {
-            *self
-                .events_by_name
-                .entry(name.escape_ascii().to_string())
-                .or_default() += count;
+        for Named { name, count, first } in self.names.drain(..) {
+            let name = name.escape_ascii().to_string();
+            *self.events_by_name.entry(name.clone()).or_default() += count;
+            self.first_by_name.entry(name).or_insert(first);
         }
     }
 }
