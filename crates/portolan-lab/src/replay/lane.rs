@@ -49,6 +49,13 @@ pub(super) struct Lane {
     prices: WorkPrices,
 }
 
+/// Whether a lane goes on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Goes {
+    On,
+    Failed,
+}
+
 /// Table pages that a lane can need at most: every table of the window, as many that wait for an
 /// invalidation, and the levels above.
 fn most_table_pages<F: Format>() -> u32 {
@@ -177,15 +184,14 @@ impl Lane {
         for op in chunk.of(cpu) {
             self.fire_timers(cpu, op.at_ns as f64)?;
             self.fixture.cpus.sleep_until(op.at_ns as f64);
+            if self.begin() == Goes::Failed {
+                return Ok(());
+            }
             let done = match &op.kind {
                 Kind::Map(map) => self.map(op, map, chunk),
                 Kind::Unmap => self.unmap(cpu, op),
             };
             done.with_context(|| format!("line {}", op.line))?;
-            self.note_commands();
-            if self.state().failure.is_some() {
-                return Ok(());
-            }
         }
         self.fire_timers(cpu, end_ns)?;
         self.state().clocks[cpu] = self.now();
@@ -200,6 +206,7 @@ impl Lane {
                 return Ok(());
             };
             self.fixture.cpus.sleep_until(due);
+            self.begin();
             self.tick(cpu)?;
         }
     }
@@ -213,15 +220,19 @@ impl Lane {
         };
         self.fixture.space.tick()?;
         self.close(own)?;
-        self.close(due)?;
-        self.note_commands();
-        Ok(())
+        self.close(due)
     }
 
-    /// Notes when the unit was given what commands.
-    fn note_commands(&self) {
-        let (now, so_far) = (self.now(), self.fixture.model.with_counters(Seen::of));
-        self.state().timeline.count(now, so_far);
+    /// Something begins on the calling CPU.
+    fn begin(&self) -> Goes {
+        let now = self.now();
+        let mut state = self.state();
+        let so_far = || self.fixture.model.with_counters(Seen::of);
+        state.timeline.begin(now, so_far);
+        match state.failure {
+            None => Goes::On,
+            Some(_) => Goes::Failed,
+        }
     }
 
     /// Takes back the buffers of `window`, which has been flushed, and notes that.
@@ -337,24 +348,19 @@ impl Lane {
         let Some(live) = self.take(op) else {
             return Ok(());
         };
-        let begin = self.now();
-        self.state().unmapped(&live, begin);
-        let Live {
-            mapping,
-            padded,
-            ends,
-            ..
-        } = live;
+        let (begin, unmaps) = (self.now(), self.policy.unmaps());
         // What is not mapped does not stay reachable.
-        let bytes = if self.pool.is_some() { 0 } else { padded };
+        let bytes = if self.pool.is_some() { 0 } else { live.padded };
+        let queued_by = (unmaps != Unmaps::Strict).then_some(cpu);
+        self.state().unmapped(&live, bytes, begin, queued_by);
+        let Live { mapping, ends, .. } = live;
         if mapping.is_copied() {
-            let pages = padded >> self.fixture.space.granule().lg2();
+            let pages = live.padded >> self.fixture.space.granule().lg2();
             self.state().tally.save(pages);
         }
         let (queue, space) = (&self.fixture.queue, &self.fixture.space);
-        match self.policy.unmaps() {
+        match unmaps {
             Unmaps::Deferred => {
-                self.state().queue(cpu, bytes, ends, begin);
                 let deferred = mapping.defer().map_err(|not| anyhow!(not.error))?;
                 self.state().windows.keep(cpu, deferred);
                 // A worker, which is there at once.
@@ -364,7 +370,6 @@ impl Lane {
                 }
             }
             Unmaps::Lazy => {
-                self.state().queue(cpu, bytes, ends, begin);
                 let submitted = queue.submitted();
                 mapping.unmap().map_err(|not| anyhow!(not.error))?;
                 if queue.submitted() == submitted {
@@ -374,7 +379,6 @@ impl Lane {
                 self.close(window)
             }
             Unmaps::Strict => {
-                self.state().open(bytes, begin);
                 mapping.unmap().map_err(|not| anyhow!(not.error))?;
                 if self.note_tables() > 0 {
                     self.state().tally.table_unmaps += 1;

@@ -59,22 +59,15 @@ impl State {
         self.live.insert(id, Some(live));
     }
 
-    /// `live` is about to end at `now`.
-    pub(super) fn unmapped(&mut self, live: &Live, now: f64) {
+    /// `live` is unmapped at `now`, so that `bytes` of it are reachable; for a queue, they wait in that of a CPU.
+    pub(super) fn unmapped(&mut self, live: &Live, bytes: u64, now: f64, queue: Option<usize>) {
         self.tally.unmapped(live.entries);
-        self.timeline.unmap(now, live.padded);
-    }
-
-    /// `bytes` are about to be unmapped.
-    pub(super) fn open(&mut self, bytes: u64, now: f64) {
-        self.windows.open(bytes);
-        self.timeline.reachable(now, self.windows.reachable());
-    }
-
-    /// `bytes` at `ends` that were unmapped at `now` wait in the queue of `cpu`.
-    pub(super) fn queue(&mut self, cpu: usize, bytes: u64, ends: Option<Ends>, now: f64) {
-        self.windows.queue(cpu, bytes, ends, now);
-        self.timeline.reachable(now, self.windows.reachable());
+        match queue {
+            Some(cpu) => self.windows.queue(cpu, bytes, live.ends, now),
+            None => self.windows.open(bytes),
+        }
+        let reachable = self.windows.reachable();
+        self.timeline.unmap(now, live.padded, reachable);
     }
 
     /// Bytes that were unmapped, the first of them at a time, were invalidated by `now`, and so were `ends`.
@@ -85,8 +78,7 @@ impl State {
         now: f64,
     ) {
         let reachable_ns = self.windows.close(bytes, since, now);
-        self.timeline.reachable(now, self.windows.reachable());
-        self.timeline.closed(now, reachable_ns);
-        self.timeline.give_back(now, ends);
+        let left = self.windows.reachable();
+        self.timeline.close(now, (left, reachable_ns), ends);
     }
 }

@@ -1,8 +1,9 @@
 //! What one policy did over virtual time, in bounded memory: some hundred intervals of one length, which doubles
 //! as time goes on.
 //!
-//! Sums of intervals are the totals of the policy's report, the largest of their maxima the report's maxima. An
-//! operation's invalidations and misses count where it ends.
+//! Sums of intervals are the totals of the policy's report, the largest of their maxima the report's maxima.
+//! Invalidations, syncs and misses count where the operation began that brought them about; where CPUs meet on the
+//! border of two intervals, in either.
 
 use portolan::addr::IovaRange;
 use portolan_model::counters::Counters;
@@ -191,7 +192,8 @@ impl InUse {
 pub(super) struct Recorder {
     bins: Vec<Bin>,
     width_lg2: u32,
-    /// What the model had counted when it was last looked at.
+    /// The interval in which the last operation began, and what the model had counted when it did.
+    current: usize,
     seen: Seen,
     mapped: u64,
     in_use: InUse,
@@ -218,52 +220,49 @@ impl Seen {
 impl Recorder {
     pub(super) fn new() -> Self {
         Self {
-            bins: Vec::with_capacity(BINS),
+            bins: vec![Bin::default(); BINS],
             width_lg2: SHORTEST_LG2,
+            current: 0,
             seen: Seen::default(),
             mapped: 0,
             in_use: InUse::new(),
         }
     }
 
-    fn bin(&mut self, at_ns: f64) -> Option<&mut Bin> {
+    fn index(&mut self, at_ns: f64) -> usize {
         // What is less than nothing becomes nothing, what is more than fits the most that fits.
         let at_ns = at_ns as u64;
-        while (at_ns >> self.width_lg2) as usize >= BINS {
-            let pairs = self.bins.chunks(2);
-            let merged = pairs.map(|pair| pair.iter().copied().reduce(Bin::then));
-            self.bins = merged.flatten().collect();
+        while at_ns >> self.width_lg2 >= BINS as u64 {
+            for index in 0..BINS / 2 {
+                self.bins[index] = self.bins[2 * index].then(self.bins[2 * index + 1]);
+            }
+            self.bins[BINS / 2..].fill(Bin::default());
             self.width_lg2 += 1;
+            self.current /= 2;
         }
-        let index = (at_ns >> self.width_lg2) as usize;
-        if self.bins.len() <= index {
-            self.bins.resize(index + 1, Bin::default());
-        }
-        self.bins.get_mut(index)
+        (at_ns >> self.width_lg2) as usize
     }
 
-    /// The model has counted `so_far`.
-    pub(super) fn count(&mut self, at_ns: f64, so_far: Seen) {
+    fn bin(&mut self, at_ns: f64) -> &mut Bin {
+        let index = self.index(at_ns);
+        &mut self.bins[index]
+    }
+
+    /// An operation begins. If that is another interval, what the model has counted is looked at.
+    pub(super) fn begin(&mut self, at_ns: f64, so_far: impl FnOnce() -> Seen) {
+        let index = self.index(at_ns);
+        if index != self.current {
+            self.count(so_far());
+            self.current = index;
+        }
+    }
+
+    fn count(&mut self, so_far: Seen) {
         let seen = std::mem::replace(&mut self.seen, so_far);
-        if let Some(bin) = self.bin(at_ns) {
-            bin.done = bin.done.plus(so_far.done.since(seen.done));
-            bin.syncs += so_far.syncs - seen.syncs;
-            bin.misses += so_far.misses - seen.misses;
-        }
-    }
-
-    /// So many bytes are reachable that are not mapped.
-    pub(super) fn reachable(&mut self, at_ns: f64, bytes: u64) {
-        if let Some(bin) = self.bin(at_ns) {
-            bin.reachable.set(bytes);
-        }
-    }
-
-    /// Something was reachable for so long.
-    pub(super) fn closed(&mut self, at_ns: f64, for_ns: f64) {
-        if let Some(bin) = self.bin(at_ns) {
-            bin.longest_ns = bin.longest_ns.max(for_ns);
-        }
+        let bin = &mut self.bins[self.current];
+        bin.done = bin.done.plus(so_far.done.since(seen.done));
+        bin.syncs += so_far.syncs - seen.syncs;
+        bin.misses += so_far.misses - seen.misses;
     }
 
     /// So many bytes were mapped, at `ends` unless they were copied.
@@ -272,37 +271,46 @@ impl Recorder {
         if let Some(ends) = ends {
             self.in_use.add(ends);
         }
-        self.occupy(at_ns);
+        let (mapped, span) = (self.mapped, self.in_use.span());
+        let bin = self.bin(at_ns);
+        bin.mapped.set(mapped);
+        bin.span.set(span);
     }
 
-    /// So many bytes are mapped no more. Their addresses are given back separately.
-    pub(super) fn unmap(&mut self, at_ns: f64, bytes: u64) {
+    /// So many bytes are mapped no more, so that so many are reachable that are not.
+    pub(super) fn unmap(&mut self, at_ns: f64, bytes: u64, reachable: u64) {
         self.mapped -= bytes;
-        self.occupy(at_ns);
+        let mapped = self.mapped;
+        let bin = self.bin(at_ns);
+        bin.mapped.set(mapped);
+        bin.reachable.set(reachable);
     }
 
-    /// Addresses may be used for something else.
-    pub(super) fn give_back(&mut self, at_ns: f64, ends: impl IntoIterator<Item = Ends>) {
+    /// So many bytes are still reachable; for so long, others were that no longer are. Addresses may be used for
+    /// something else.
+    pub(super) fn close(
+        &mut self,
+        at_ns: f64,
+        (reachable, for_ns): (u64, f64),
+        ends: impl IntoIterator<Item = Ends>,
+    ) {
         for ends in ends {
             self.in_use.remove(ends);
         }
-        self.occupy(at_ns);
-    }
-
-    fn occupy(&mut self, at_ns: f64) {
-        let (mapped, span) = (self.mapped, self.in_use.span());
-        if let Some(bin) = self.bin(at_ns) {
-            bin.mapped.set(mapped);
-            bin.span.set(span);
-        }
+        let span = self.in_use.span();
+        let bin = self.bin(at_ns);
+        bin.reachable.set(reachable);
+        bin.longest_ns = bin.longest_ns.max(for_ns);
+        bin.span.set(span);
     }
 
     /// The timeline so far. `so_far` is what the model has counted by then.
     pub(super) fn finish(&mut self, so_far: Seen) -> Timeline {
-        let end = self.bins.len().saturating_sub(1) as u64;
-        self.count((end << self.width_lg2) as f64, so_far);
+        self.count(so_far);
+        let last = self.bins.iter().rposition(|bin| *bin != Bin::default());
         let mut held = Bin::default();
-        let intervals = self.bins.iter().map(|bin| {
+        let used = self.bins.iter().take(last.map_or(0, |last| last + 1));
+        let intervals = used.map(|bin| {
             // What was so before is so at the beginning.
             let before = |level: Level| Level {
                 most: level.last.unwrap_or(0),
