@@ -1,8 +1,21 @@
-//! A page as HTML.
+//! A page as HTML: one file, which asks nothing of any other place.
+//!
+//! The page's policy (Content Security Policy Level 3) forbids every request and every script but the page's own, told by its
+//! hash. Names and numbers come from traces, so all text is escaped, and what turns the direction of writing is shown as a sign.
+
+use std::fmt::{self, Display, Formatter, Write as _};
 
 use thiserror::Error;
 
-use crate::page::Page;
+use crate::draw::{self, Drawn, Kind, Undrawn};
+use crate::figure::{Figure, Table};
+use crate::look;
+use crate::page::{Origin, Page, Section};
+
+const STYLE: &str = include_str!("style.css");
+const SCRIPT: &str = include_str!("script.js");
+/// SHA-256 of [`SCRIPT`]; a browser that finds another runs nothing and says which.
+const SCRIPT_HASH: &str = "sha256-KZZ6s2c4gciRJ69H3WnvkSsUY007L2Rpo5AtPi26rak=";
 
 /// A page that cannot be written.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -23,6 +36,259 @@ impl Page {
     /// # Errors
     /// [`ReportError::Plot`], which no data of a caller brings about.
     pub fn html(&self) -> Result<String, ReportError> {
-        Ok(format!("<!doctype html><title>{}</title>", self.title))
+        let mut out = String::new();
+        self.write(&mut out)?;
+        Ok(out)
+    }
+
+    fn write(&self, out: &mut String) -> Result<(), ReportError> {
+        let title = Escaped(&self.title);
+        let rules = look::rules();
+        let _ = write!(
+            out,
+            r##"<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src '{SCRIPT_HASH}'; base-uri 'none'; form-action 'none'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>{STYLE}{rules}</style>
+</head>
+<body>
+<a class="skip" href="#content">Skip to the report</a>
+{definitions}
+<div class="page">
+<header><h1>{title}</h1>
+"##,
+            definitions = look::definitions()
+        );
+        if !self.answer.is_empty() {
+            out.push_str(r#"<section class="answer" aria-label="The answer">"#);
+            paragraphs(out, &self.answer);
+            out.push_str("</section>");
+        }
+        out.push_str("</header>\n");
+        self.contents(out);
+        out.push_str("<main id=\"content\" tabindex=\"-1\">\n");
+        let mut number = 0;
+        for (nth, section) in self.sections.iter().enumerate() {
+            section.write(out, nth, &mut number)?;
+        }
+        self.origin.write(out);
+        let _ = write!(
+            out,
+            "</main>\n</div>\n<script>{SCRIPT}</script>\n</body>\n</html>\n"
+        );
+        Ok(())
+    }
+
+    /// The table of contents.
+    fn contents(&self, out: &mut String) {
+        out.push_str("<nav aria-labelledby=\"contents\"><h2 id=\"contents\">Contents</h2><ol>");
+        let mut number = 0;
+        for (nth, section) in self.sections.iter().enumerate() {
+            let heading = Escaped(&section.heading);
+            let _ = write!(out, r##"<li><a href="#s{nth}">{heading}</a>"##);
+            if !section.figures.is_empty() {
+                out.push_str("<ol>");
+            }
+            for figure in &section.figures {
+                let title = Escaped(&figure.title);
+                let _ = write!(out, r##"<li><a href="#f{number}">{title}</a></li>"##);
+                number += 1;
+            }
+            if !section.figures.is_empty() {
+                out.push_str("</ol>");
+            }
+            out.push_str("</li>");
+        }
+        out.push_str("<li><a href=\"#origin\">How this report came about</a></li></ol></nav>\n");
+    }
+}
+
+impl Section {
+    fn write(&self, out: &mut String, nth: usize, number: &mut usize) -> Result<(), ReportError> {
+        let heading = Escaped(&self.heading);
+        let _ = writeln!(
+            out,
+            "<section aria-labelledby=\"s{nth}\"><h2 id=\"s{nth}\">{heading}</h2>"
+        );
+        paragraphs(out, &self.says);
+        for figure in &self.figures {
+            figure.write(out, *number)?;
+            *number += 1;
+        }
+        out.push_str("</section>\n");
+        Ok(())
+    }
+}
+
+impl Figure {
+    fn write(&self, out: &mut String, number: usize) -> Result<(), ReportError> {
+        let (title, says) = (Escaped(&self.title), Escaped(&self.says));
+        let _ = writeln!(
+            out,
+            "<figure id=\"f{number}\" aria-labelledby=\"f{number}t\"><figcaption>\
+             <h3 id=\"f{number}t\">{title}</h3><p id=\"f{number}d\">{says}</p></figcaption>"
+        );
+        match draw::draw(&self.plot) {
+            Ok(drawn) => plot(out, &drawn, number),
+            Err(Undrawn::Nothing(why)) => {
+                let why = Escaped(&why);
+                let _ = writeln!(out, "<p class=\"nothing\">Nothing to plot: {why}.</p>");
+            }
+            Err(Undrawn::Library(why)) => {
+                let figure = self.title.clone();
+                return Err(ReportError::Plot { figure, why });
+            }
+        }
+        self.table.write(out, &self.title);
+        out.push_str("</figure>\n");
+        Ok(())
+    }
+}
+
+/// Writes the legend, the plot and what is to be said of it.
+fn plot(out: &mut String, drawn: &Drawn, number: usize) {
+    if drawn.key.names.len() > 1 {
+        let named = if drawn.key.kind == Kind::NamedLines {
+            " named"
+        } else {
+            ""
+        };
+        let _ = write!(out, "<ul class=\"key{named}\" aria-hidden=\"true\">");
+        for (series, name) in drawn.key.names.iter().enumerate() {
+            let (sample, name) = (sample(drawn.key.kind, series), Escaped(name));
+            let _ = write!(
+                out,
+                r#"<li><svg viewBox="0 0 28 14">{sample}</svg>{name}</li>"#
+            );
+        }
+        out.push_str("</ul>\n");
+    }
+    out.push_str("<div class=\"plot\">");
+    for element in &drawn.svg {
+        let class = match element.page {
+            draw::Page::Narrow => "narrow",
+            draw::Page::Wide => "wide",
+        };
+        let ((width, height), content) = (element.size, &element.content);
+        let _ = writeln!(
+            out,
+            "<svg class=\"{class}\" viewBox=\"0 0 {width} {height}\" role=\"img\" \
+             aria-labelledby=\"f{number}t\" aria-describedby=\"f{number}d\">{content}</svg>"
+        );
+    }
+    out.push_str("</div>\n");
+    for note in &drawn.notes {
+        let _ = writeln!(out, "<p class=\"note\">{}</p>", Escaped(note));
+    }
+}
+
+/// How the legend shows a series.
+fn sample(kind: Kind, series: usize) -> String {
+    let class = series % look::KINDS;
+    let shape = look::shape(class);
+    let mark = format!(r##"<use class="m{class}" href="#m{shape}" x="14" y="7"/>"##);
+    match kind {
+        Kind::Fills => format!(r#"<rect class="f{class}" width="28" height="14"/>"#),
+        Kind::Marks => mark,
+        Kind::Lines | Kind::NamedLines => {
+            format!(r#"<polyline class="l{class}" points="0,7 28,7"/>{mark}"#)
+        }
+    }
+}
+
+impl Table {
+    fn write(&self, out: &mut String, title: &str) {
+        if self.rows.is_empty() {
+            return;
+        }
+        let title = Escaped(title);
+        let _ = write!(
+            out,
+            "<details><summary>Table</summary><div class=\"scroll\" tabindex=\"0\" role=\"region\" \
+             aria-label=\"Table: {title}\"><table><caption class=\"sr\">{title}</caption><thead><tr>"
+        );
+        let numeric = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            let number = |cell: &String| {
+                let first = cell.chars().next();
+                first.is_none_or(|c| c.is_ascii_digit() || "-−+.–<>~".contains(c))
+            };
+            column > 0 && cells.into_iter().all(number)
+        };
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let classes: Vec<&str> = (0..columns.max(self.head.len()))
+            .map(|column| if numeric(column) { " class=\"n\"" } else { "" })
+            .collect();
+        for (cell, class) in self.head.iter().zip(&classes) {
+            let _ = write!(out, "<th scope=\"col\"{class}>{}</th>", Escaped(cell));
+        }
+        out.push_str("</tr></thead><tbody>\n");
+        for row in &self.rows {
+            out.push_str("<tr>");
+            for (nth, (cell, class)) in row.iter().zip(&classes).enumerate() {
+                let cell = Escaped(cell);
+                let _ = match nth {
+                    0 => write!(out, "<th scope=\"row\">{cell}</th>"),
+                    _ => write!(out, "<td{class}>{cell}</td>"),
+                };
+            }
+            out.push_str("</tr>\n");
+        }
+        out.push_str("</tbody></table></div></details>\n");
+    }
+}
+
+impl Origin {
+    fn write(&self, out: &mut String) {
+        let command = Escaped(&self.command);
+        let _ = write!(
+            out,
+            "<section aria-labelledby=\"origin\"><h2 id=\"origin\">How this report came about</h2>\n\
+             <p>This command writes it again:</p>\n<pre><code>{command}</code></pre>\n"
+        );
+        if !self.facts.is_empty() {
+            out.push_str("<dl>");
+            for (name, value) in &self.facts {
+                let (name, value) = (Escaped(name), Escaped(value));
+                let _ = writeln!(out, "<dt>{name}</dt><dd>{value}</dd>");
+            }
+            out.push_str("</dl>");
+        }
+        out.push_str("</section>\n");
+    }
+}
+
+fn paragraphs(out: &mut String, texts: &[String]) {
+    for text in texts {
+        let _ = writeln!(out, "<p>{}</p>", Escaped(text));
+    }
+}
+
+/// Text as it stands in an element or in quotes.
+pub(crate) struct Escaped<'t>(pub(crate) &'t str);
+
+impl Display for Escaped<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        for c in self.0.chars() {
+            match c {
+                '&' => f.write_str("&amp;")?,
+                '<' => f.write_str("&lt;")?,
+                '>' => f.write_str("&gt;")?,
+                '"' => f.write_str("&quot;")?,
+                '\'' => f.write_str("&#39;")?,
+                '\n' | '\t' => f.write_char(c)?,
+                // Controls, and signs that turn the direction of writing for what follows.
+                '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' => {
+                    f.write_char(char::REPLACEMENT_CHARACTER)?;
+                }
+                c if c.is_control() => f.write_char(char::REPLACEMENT_CHARACTER)?,
+                c => f.write_char(c)?,
+            }
+        }
+        Ok(())
     }
 }

@@ -5,9 +5,13 @@
 //! What the figures mean is the caller's: nothing here knows of traces or policies.
 #![forbid(unsafe_code)]
 
+mod draw;
 mod figure;
 mod html;
+mod look;
 mod page;
+mod ruler;
+mod svg;
 mod unit;
 
 pub use figure::{

@@ -97,7 +97,7 @@ fn plain(value: f64, digits: usize) -> String {
     let whole = said.find('.').unwrap_or(said.len());
     let mut grouped = sign.to_owned();
     for (at, digit) in said.char_indices() {
-        if at > 0 && at < whole && (whole - at) % 3 == 0 {
+        if at > 0 && at < whole && (whole - at).is_multiple_of(3) {
             grouped.push(',');
         }
         grouped.push(digit);

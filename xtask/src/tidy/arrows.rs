@@ -17,10 +17,17 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("portolan-linux", &["portolan", "portolan-hw"]),
     ("portolan-vmm", &["portolan", "portolan-hw"]),
     ("portolan-cli", &[]),
+    ("portolan-report", &[]),
     // Nothing that only the other programs run: it would be compiled before the first replay.
     (
         "portolan-lab",
-        &["portolan", "portolan-hw", "portolan-model", "portolan-cli"],
+        &[
+            "portolan",
+            "portolan-hw",
+            "portolan-model",
+            "portolan-cli",
+            "portolan-report",
+        ],
     ),
     ("portolan-verify", BACKENDS),
     ("portolan-bench", BACKENDS),

@@ -1,0 +1,291 @@
+//! Lines over a numeric axis.
+
+use super::sketch::{Grid, Piece, Place, Sketch, line_class};
+use super::{Drawn, Key, Kind, Page, Undrawn, not_finite, nothing, title};
+use crate::figure::{Lines, Scale, Shape};
+use crate::ruler::{Ruler, Show, Tick};
+use crate::unit::Unit;
+
+/// Lines that are named at their ends; more would stand too close.
+const NAMED: usize = 8;
+
+/// A line with the finite ones of its points, from left to right.
+struct Kept<'l> {
+    name: &'l str,
+    shape: Shape,
+    points: Vec<(f64, f64)>,
+}
+
+impl Kept<'_> {
+    /// What it is between `from` and `to`: the least and the most.
+    fn between(&self, from: f64, to: f64, last: f64) -> Option<(f64, f64)> {
+        let begin = self.points.partition_point(|(x, _)| *x < from);
+        let inside = self.points[begin..].iter();
+        let inside = inside.take_while(|(x, _)| *x < to || (*x == to && to == last));
+        let ends = inside.fold(None, |ends: Option<(f64, f64)>, (_, y)| {
+            Some(ends.map_or((*y, *y), |(low, high)| (low.min(*y), high.max(*y))))
+        });
+        match self.shape {
+            // The value that holds.
+            Shape::Steps => ends.or_else(|| {
+                let (_, y) = self.points.get(begin.checked_sub(1)?)?;
+                Some((*y, *y))
+            }),
+            Shape::Straight | Shape::Dots => ends,
+        }
+    }
+}
+
+/// Draws lines.
+pub(super) fn draw(lines: &Lines) -> Result<Drawn, Undrawn> {
+    let mut left_out = 0;
+    let mut kept: Vec<Kept<'_>> = Vec::with_capacity(lines.lines.len());
+    for line in &lines.lines {
+        let finite = |(x, y): &&(f64, f64)| x.is_finite() && y.is_finite();
+        let mut points: Vec<(f64, f64)> = line.points.iter().filter(finite).copied().collect();
+        left_out += line.points.len() - points.len();
+        points.sort_by(|one, other| one.0.total_cmp(&other.0));
+        kept.push(Kept {
+            name: &line.name,
+            shape: line.shape,
+            points,
+        });
+    }
+    if kept.iter().all(|line| line.points.is_empty()) {
+        return Err(nothing(left_out));
+    }
+    let x = Ruler::over(points(&kept).map(|point| point.0), &lines.x, Show::Data);
+    let y = Ruler::over(points(&kept).map(|point| point.1), &lines.y, Show::NearZero).rounded(5);
+    let to_the_end = |line: &Kept<'_>| match line.shape {
+        Shape::Steps => !line.points.is_empty(),
+        _ => line.points.last().is_some_and(|last| x.at(last.0) > 0.9),
+    };
+    let named = (2..=NAMED).contains(&kept.len()) && kept.iter().all(to_the_end);
+    let kind = if named { Kind::NamedLines } else { Kind::Lines };
+    let mut svg = Vec::new();
+    for page in [Page::Wide, Page::Narrow] {
+        svg.push(sketch(lines, &kept, [&x, &y], page, kind).draw()?);
+    }
+    let names = lines.lines.iter().map(|line| line.name.clone()).collect();
+    let notes = not_finite(left_out).into_iter().collect();
+    let key = Key { names, kind };
+    Ok(Drawn { svg, key, notes })
+}
+
+fn points<'k>(kept: &'k [Kept<'_>]) -> impl Iterator<Item = (f64, f64)> + 'k {
+    kept.iter().flat_map(|line| line.points.iter().copied())
+}
+
+fn sketch(lines: &Lines, kept: &[Kept<'_>], [x, y]: [&Ruler; 2], page: Page, kind: Kind) -> Sketch {
+    let height = match page {
+        Page::Wide => 300,
+        Page::Narrow => 210,
+    };
+    let (mut pieces, mut ends) = (Vec::new(), Vec::new());
+    for (series, line) in kept.iter().enumerate() {
+        let places = line
+            .points
+            .iter()
+            .map(|point| (x.at(point.0), y.at(point.1)));
+        let places: Vec<Place> = places.collect();
+        if let Some(last) = places.last() {
+            ends.push((series, (1.0 - last.1) * f64::from(height)));
+        }
+        trace(
+            &mut pieces,
+            thinned(&places, page, line.shape),
+            series,
+            line.shape,
+            page,
+        );
+    }
+    let mut right = 2;
+    if kind == Kind::NamedLines && page == Page::Wide {
+        right = label(&mut pieces, kept, ends, height);
+    }
+    pieces.extend(hits(kept, lines, x, page));
+    let room = page.width() - right - 50;
+    let at_points = ticks_at_points(kept, lines, x, page, room);
+    Sketch {
+        page,
+        height,
+        right,
+        x: at_points.unwrap_or_else(|| page.ticks_of(x, room)),
+        x_name: lines.x.name.clone(),
+        y: y.ticks(5),
+        y_name: lines.y.name.clone(),
+        grid: Grid::Across,
+        pieces,
+    }
+}
+
+/// The first, least, greatest and last of the places in each column of pixels.
+fn thinned(places: &[Place], page: Page, shape: Shape) -> Vec<Place> {
+    let column = |place: &Place| (place.0 * f64::from(page.width())) as i32;
+    let mut kept = Vec::new();
+    for group in places.chunk_by(|one, other| column(one) == column(other)) {
+        if group.len() <= 4 {
+            kept.extend_from_slice(group);
+            continue;
+        }
+        let by_height = |one: &usize, other: &usize| group[*one].1.total_cmp(&group[*other].1);
+        let least = (0..group.len()).min_by(by_height).unwrap_or(0);
+        let greatest = (0..group.len()).max_by(by_height).unwrap_or(0);
+        let mut of_group = [0, least, greatest, group.len() - 1];
+        of_group.sort_unstable();
+        match shape {
+            // Of a cloud of dots, one for each few pixels of height.
+            Shape::Dots => {
+                let mut cells: Vec<i32> = Vec::new();
+                for place in group {
+                    let cell = (place.1 * 80.0) as i32;
+                    if !cells.contains(&cell) {
+                        cells.push(cell);
+                        kept.push(*place);
+                    }
+                }
+            }
+            _ => kept.extend(of_group.map(|nth| group[nth])),
+        }
+    }
+    kept
+}
+
+/// Adds the line of a series and its marks.
+fn trace(pieces: &mut Vec<Piece>, places: Vec<Place>, series: usize, shape: Shape, page: Page) {
+    let few = match page {
+        Page::Wide => 40,
+        Page::Narrow => 16,
+    };
+    let marked = match shape {
+        Shape::Dots => true,
+        Shape::Straight => places.len() <= few,
+        Shape::Steps => places.len() == 1,
+    };
+    let marks: Vec<Piece> = match marked {
+        true => places
+            .iter()
+            .map(|place| Piece::Mark([*place], series))
+            .collect(),
+        false => Vec::new(),
+    };
+    match shape {
+        Shape::Dots => {}
+        Shape::Straight => pieces.push(Piece::Line(places, line_class(series))),
+        Shape::Steps => {
+            let mut level: Vec<Place> = Vec::with_capacity(2 * places.len() + 1);
+            for place in places {
+                if let Some(before) = level.last().copied() {
+                    level.push((place.0, before.1));
+                }
+                level.push(place);
+            }
+            if let Some(last) = level.last().copied() {
+                level.push((1.0, last.1));
+            }
+            pieces.push(Piece::Line(level, line_class(series)));
+        }
+    }
+    pieces.extend(marks);
+}
+
+/// Names lines at their ends, each so far from the next that it can be read; the room that takes.
+fn label(
+    pieces: &mut Vec<Piece>,
+    kept: &[Kept<'_>],
+    mut ends: Vec<(usize, f64)>,
+    height: i32,
+) -> i32 {
+    const APART: f64 = 17.0;
+    ends.sort_by(|one, other| one.1.total_cmp(&other.1));
+    let mut least = 0.0f64;
+    for (_, at) in &mut ends {
+        *at = at.max(least);
+        least = *at + APART;
+    }
+    let mut most = f64::from(height);
+    for (_, at) in ends.iter_mut().rev() {
+        *at = at.min(most);
+        most = *at - APART;
+    }
+    let mut right = 0;
+    for (series, at) in ends {
+        let name = Page::Wide.fitted(kept[series].name, 170);
+        right = right.max(Page::Wide.text(&name) + 26);
+        let down = at as i32;
+        pieces.push(Piece::KeyMark([(1.0, 1.0)], (12, down), series));
+        pieces.push(Piece::Words([(1.0, 1.0)], (22, down + 5), name));
+    }
+    right
+}
+
+/// Ticks at the points themselves, if they are few whole numbers and their texts stand side by side.
+fn ticks_at_points(
+    kept: &[Kept<'_>],
+    lines: &Lines,
+    x: &Ruler,
+    page: Page,
+    room: i32,
+) -> Option<Vec<Tick>> {
+    let mut values: Vec<f64> = points(kept).map(|point| point.0).collect();
+    values.sort_by(f64::total_cmp);
+    values.dedup();
+    let plain = |value: &f64| value.fract() == 0.0 && value.abs() < 1e5;
+    let shown = lines.x.unit == Unit::Count && values.len() <= 12 && values.iter().all(plain);
+    let shown = shown && (lines.x.scale == Scale::Linear || values[0] > 0.0);
+    let ticks = x.at_values(&values);
+    (shown && page.side_by_side(&ticks, room)).then_some(ticks)
+}
+
+/// Strips that say under the pointer what the lines are there: one for each point if those are few.
+fn hits(kept: &[Kept<'_>], lines: &Lines, x: &Ruler, page: Page) -> Vec<Piece> {
+    let most = match page {
+        Page::Wide => 120,
+        Page::Narrow => 48,
+    };
+    let mut values: Vec<f64> = points(kept).map(|point| point.0).collect();
+    values.sort_by(f64::total_cmp);
+    let last = values.last().copied().unwrap_or(0.0);
+    // Points that share a strip: neighbours in the same one of `most` parts of the axis.
+    let part = |value: &f64| (x.at(*value) * most as f64) as usize;
+    values.dedup();
+    let strips: Vec<&[f64]> = match values.len() > most {
+        true => values
+            .chunk_by(|one, other| part(one) == part(other))
+            .collect(),
+        false => values.chunks(1).collect(),
+    };
+    let bounds = |strip: &[f64]| (strip[0], strip[strip.len() - 1]);
+    let mut found = Vec::with_capacity(strips.len());
+    for (nth, strip) in strips.iter().enumerate() {
+        let (from, to) = bounds(strip);
+        let beside = |other: Option<&&[f64]>, own: f64, end: f64, side: fn((f64, f64)) -> f64| {
+            other.map_or(end, |other| (x.at(own) + x.at(side(bounds(other)))) / 2.0)
+        };
+        let left = beside(
+            nth.checked_sub(1).map(|before| &strips[before]),
+            from,
+            0.0,
+            |b| b.1,
+        );
+        let right = beside(strips.get(nth + 1), to, 1.0, |b| b.0);
+        let head = match from == to {
+            true => x.say(from),
+            false => format!("{} to {}", x.say(from), x.say(to)),
+        };
+        let after = strips.get(nth + 1).map_or(last, |next| next[0]);
+        let said = kept.iter().filter_map(|line| {
+            let (low, high) = line.between(from, after, last)?;
+            let say = |value| lines.y.unit.say(value);
+            let value = match low == high {
+                true => say(low),
+                false => format!("{} to {}", say(low), say(high)),
+            };
+            let name = if kept.len() == 1 { "" } else { line.name };
+            Some((name.to_owned(), value))
+        });
+        let said = title(&format!("{}: {head}", lines.x.name), said);
+        found.push(Piece::Hit([(left, 1.0), (right, 0.0)], said));
+    }
+    found
+}

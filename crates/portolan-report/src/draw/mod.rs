@@ -1,0 +1,179 @@
+//! Plots by `plotters`, each for a narrow and for a wide page.
+//!
+//! What is drawn is first a [`Sketch`]: places between 0 and 1, ticks with their texts, room for words. It is drawn at one place
+//! and with one type of axis, because what a plotting library makes for each further one costs more in compiling than the rest.
+
+mod bars;
+mod lines;
+mod marks;
+mod sketch;
+
+use crate::figure::Plot;
+use crate::look;
+use crate::ruler::{Ruler, Tick};
+
+/// For which page a plot is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Page {
+    /// A telephone's.
+    Narrow,
+    /// A screen's or a sheet of paper.
+    Wide,
+}
+
+impl Page {
+    /// The width of a plot in pixels.
+    fn width(self) -> i32 {
+        match self {
+            Self::Narrow => 328,
+            Self::Wide => 820,
+        }
+    }
+
+    /// The height of letters in pixels.
+    fn font(self) -> u32 {
+        match self {
+            Self::Narrow => 12,
+            Self::Wide => 13,
+        }
+    }
+
+    /// The ticks of an axis from left to right in `room` pixels: as many as stand side by side.
+    fn ticks_of(self, ruler: &Ruler, room: i32) -> Vec<Tick> {
+        let most = match self {
+            Self::Narrow => 4,
+            Self::Wide => 8,
+        };
+        let fewer = (2..most).rev().map(|count| ruler.ticks(count));
+        let fits = |ticks: &Vec<Tick>| self.side_by_side(ticks, room);
+        let mut ticks = std::iter::once(ruler.ticks(most)).chain(fewer);
+        ticks.find(fits).unwrap_or_else(|| ruler.ticks(1))
+    }
+
+    /// Whether the texts of `ticks` stand side by side in `room` pixels.
+    fn side_by_side(self, ticks: &[Tick], room: i32) -> bool {
+        ticks.windows(2).all(|pair| {
+            let apart = ((pair[1].at - pair[0].at) * f64::from(room)) as i32;
+            apart > (self.text(&pair[0].text) + self.text(&pair[1].text)) / 2 + 6
+        })
+    }
+
+    /// The width of `text`.
+    fn text(self, text: &str) -> i32 {
+        look::width(text, self.font()) as i32
+    }
+
+    /// As much of `text` as `room` pixels hold.
+    fn fitted(self, text: &str, room: i32) -> String {
+        look::fitted(text, self.font(), room.max(0) as u32)
+    }
+}
+
+/// A plot as it stands on the page.
+#[derive(Debug)]
+pub(crate) struct Drawn {
+    /// It, for either page.
+    pub(crate) svg: Vec<Element>,
+    /// What its series are called and how each is shown.
+    pub(crate) key: Key,
+    /// What has to be said of what is not drawn.
+    pub(crate) notes: Vec<String>,
+}
+
+/// The inside of an SVG element.
+#[derive(Debug)]
+pub(crate) struct Element {
+    /// For which page.
+    pub(crate) page: Page,
+    /// Width and height in pixels.
+    pub(crate) size: (i32, i32),
+    /// What is in it.
+    pub(crate) content: String,
+}
+
+/// The legend of a plot.
+#[derive(Debug)]
+pub(crate) struct Key {
+    /// Names in the order of the series.
+    pub(crate) names: Vec<String>,
+    /// How they are shown.
+    pub(crate) kind: Kind,
+}
+
+/// How a plot shows its series.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// By fillings.
+    Fills,
+    /// By lines with marks.
+    Lines,
+    /// By lines with marks, named at their ends where the page is wide.
+    NamedLines,
+    /// By marks.
+    Marks,
+}
+
+/// Draws `plot`.
+///
+/// # Errors
+/// Why it cannot be drawn: in the reader's words if there is nothing to draw.
+pub(crate) fn draw(plot: &Plot) -> Result<Drawn, Undrawn> {
+    match plot {
+        Plot::Bars(bars) => bars::draw(bars),
+        Plot::Lines(lines) => lines::draw(lines),
+        Plot::Marks(marks) => marks::draw(marks),
+        Plot::Nothing(why) => Err(Undrawn::Nothing(why.clone())),
+    }
+}
+
+/// Why nothing is drawn.
+#[derive(Debug)]
+pub(crate) enum Undrawn {
+    /// There is nothing to draw, for this reason.
+    Nothing(String),
+    /// The plotting library's reason.
+    Library(String),
+}
+
+/// What is said of `left_out` values that are not finite.
+fn not_finite(left_out: usize) -> Option<String> {
+    match left_out {
+        0 => None,
+        1 => Some("One value is not a finite number and is left out.".to_owned()),
+        many => Some(format!(
+            "{many} values are not finite numbers and are left out."
+        )),
+    }
+}
+
+/// Why there is no plot of nothing but `left_out` values.
+fn nothing(left_out: usize) -> Undrawn {
+    let why = match left_out {
+        0 => "there are no values".to_owned(),
+        many => format!("none of {many} values is a finite number"),
+    };
+    Undrawn::Nothing(why)
+}
+
+/// What is said under the pointer: a first line, then a line for each of `values`, the first of them where there are many.
+fn title(head: &str, values: impl Iterator<Item = (String, String)>) -> String {
+    const MOST: usize = 12;
+    let mut said = head.to_owned();
+    let mut more = 0;
+    for (nth, (name, value)) in values.enumerate() {
+        if nth >= MOST {
+            more += 1;
+            continue;
+        }
+        said.push('\n');
+        if !name.is_empty() {
+            said.push_str(&name);
+            said.push_str(": ");
+        }
+        said.push_str(&value);
+    }
+    if more > 0 {
+        said.push_str(&format!("\nand {more} more"));
+    }
+    said
+}

@@ -1,0 +1,206 @@
+//! A plot before it is drawn, and the drawing by `plotters`.
+
+use std::ops::Range;
+
+use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
+use plotters::drawing::{DrawingAreaErrorKind, IntoDrawingArea};
+use plotters::element::{BackendCoordOnly, Drawable, PointCollection};
+use plotters::prelude::ChartBuilder;
+use plotters_backend::{BackendCoord, DrawingErrorKind};
+
+use super::{Element, Page, Undrawn};
+use crate::look::KINDS;
+use crate::ruler::Tick;
+use crate::svg::{self, Never, Svg};
+
+/// A place in a plot, from 0 to 1 on either axis.
+pub(super) type Place = (f64, f64);
+
+/// Something in a plot.
+pub(super) enum Piece {
+    /// A bar of a series between two corners.
+    Bar([Place; 2], usize),
+    /// A line of this class.
+    Line(Vec<Place>, String),
+    /// The mark of a series.
+    Mark([Place; 1], usize),
+    /// Words, so many pixels from a place.
+    Words([Place; 1], (i32, i32), String),
+    /// A mark so many pixels from a place.
+    KeyMark([Place; 1], (i32, i32), usize),
+    /// An area between two corners that says this under the pointer.
+    Hit([Place; 2], String),
+}
+
+/// The class of the line of a series, as dense as it has points.
+pub(super) fn line_class(series: usize) -> String {
+    format!("l{}", series % KINDS)
+}
+
+impl<'p> PointCollection<'p, Place> for &'p Piece {
+    type Point = &'p Place;
+    type IntoIter = std::slice::Iter<'p, Place>;
+
+    fn point_iter(self) -> Self::IntoIter {
+        match self {
+            Piece::Bar(places, _) | Piece::Hit(places, _) => places.iter(),
+            Piece::Line(places, _) => places.iter(),
+            Piece::Mark(place, _) | Piece::Words(place, ..) | Piece::KeyMark(place, ..) => {
+                place.iter()
+            }
+        }
+    }
+}
+
+impl Drawable<Svg<'_>> for Piece {
+    fn draw<I: Iterator<Item = BackendCoord>>(
+        &self,
+        places: I,
+        svg: &mut Svg<'_>,
+        _: (u32, u32),
+    ) -> Result<(), DrawingErrorKind<Never>> {
+        let mut places: Vec<BackendCoord> = places.collect();
+        if let Self::Line(_, class) = self {
+            places.dedup();
+            return svg.line(&places, class);
+        }
+        let (Some(&first), Some(&last)) = (places.first(), places.last()) else {
+            return Ok(());
+        };
+        let moved = |by: &(i32, i32)| (first.0 + by.0, first.1 + by.1);
+        match self {
+            Self::Bar(_, series) => svg.bar(first, last, *series),
+            Self::Hit(_, title) => svg.hit(first, last, title),
+            Self::Mark(_, series) => svg.mark(first, *series),
+            Self::KeyMark(_, by, series) => svg.mark(moved(by), *series),
+            Self::Words(_, by, text) => svg.words(text, "t", moved(by)),
+            Self::Line(..) => Ok(()),
+        }
+    }
+}
+
+/// The axis from 0 to 1 with its ticks.
+struct Ticked(Vec<Tick>);
+
+impl Ranged for Ticked {
+    type FormatOption = NoDefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, at: &f64, (first, last): (i32, i32)) -> i32 {
+        first + (f64::from(last - first) * at).round() as i32
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
+        match hint.weight().allow_light_points() {
+            true => Vec::new(),
+            false => self.0.iter().map(|tick| tick.at).collect(),
+        }
+    }
+
+    fn range(&self) -> Range<f64> {
+        0.0..1.0
+    }
+}
+
+impl ValueFormatter<f64> for Ticked {
+    fn format_ext(&self, at: &f64) -> String {
+        let tick = self.0.iter().find(|tick| tick.at == *at);
+        tick.map_or_else(String::new, |tick| tick.text.clone())
+    }
+}
+
+/// Which ticks are continued as lines.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Grid {
+    /// Those of the axis below, upwards.
+    Upright,
+    /// Those of the axis on the left, across.
+    Across,
+}
+
+/// A plot before it is drawn.
+pub(super) struct Sketch {
+    pub(super) page: Page,
+    /// The height of the area in which values stand.
+    pub(super) height: i32,
+    /// The room on the right of that area.
+    pub(super) right: i32,
+    /// Ticks below and what they count.
+    pub(super) x: Vec<Tick>,
+    pub(super) x_name: String,
+    /// Ticks on the left and what they count.
+    pub(super) y: Vec<Tick>,
+    pub(super) y_name: String,
+    pub(super) grid: Grid,
+    pub(super) pieces: Vec<Piece>,
+}
+
+/// The room between an axis and its ticks' texts.
+const GAP: i32 = 6;
+
+impl Sketch {
+    /// The widths of the rooms on the left and on the right of the area.
+    fn sides(&self) -> (i32, i32) {
+        let texts = self.y.iter().map(|tick| self.page.text(&tick.text));
+        let left = texts.max().map_or(1, |widest| widest + 2 * GAP);
+        // The outermost texts below stand out by half of their widths at most.
+        let (mut left, mut right) = (left, self.right.max(2));
+        let area = f64::from(self.page.width() - left - right);
+        for tick in &self.x {
+            let half = (self.page.text(&tick.text) + 1) / 2;
+            left = left.max(half - (tick.at * area) as i32);
+            right = right.max(half - ((1.0 - tick.at) * area) as i32 + 1);
+        }
+        (left, right)
+    }
+
+    /// The element.
+    pub(super) fn draw(self) -> Result<Element, Undrawn> {
+        let font = self.page.font() as i32;
+        let top = if self.y_name.is_empty() {
+            6
+        } else {
+            font * 2 + 4
+        };
+        let bottom = font + 2 * GAP + if self.x_name.is_empty() { 0 } else { font + 6 };
+        let (width, height) = (self.page.width(), top + self.height + bottom);
+        let (page, mut content) = (self.page, String::new());
+        let svg = Svg::new(&mut content, (width as u32, height as u32), font as u32);
+        let drawn = self.on(svg, [top, bottom]);
+        drawn.map_err(|error| Undrawn::Library(error.to_string()))?;
+        let size = (width, height);
+        Ok(Element {
+            page,
+            size,
+            content,
+        })
+    }
+
+    fn on(self, svg: Svg<'_>, [top, bottom]: [i32; 2]) -> Result<(), DrawingAreaErrorKind<Never>> {
+        let (left, right) = self.sides();
+        let font = ("sans-serif", f64::from(self.page.font()));
+        let root = svg.into_drawing_area();
+        let mut chart = ChartBuilder::on(&root);
+        chart.margin_top(top).margin_right(right);
+        chart.x_label_area_size(bottom).y_label_area_size(left);
+        let mut chart = chart.build_cartesian_2d(Ticked(self.x), Ticked(self.y))?;
+        let mut mesh = chart.configure_mesh();
+        mesh.bold_line_style(svg::GRID).axis_style(svg::AXIS);
+        mesh.label_style(font).set_all_tick_mark_size(GAP / 2);
+        if !self.x_name.is_empty() {
+            mesh.x_desc(self.page.fitted(&self.x_name, self.page.width() - left));
+        }
+        match self.grid {
+            Grid::Upright => mesh.disable_y_mesh(),
+            Grid::Across => mesh.disable_x_mesh(),
+        };
+        mesh.draw()?;
+        if !self.y_name.is_empty() {
+            let name = self.page.fitted(&self.y_name, self.page.width());
+            let above = Piece::Words([(0.0, 1.0)], (-left + 1, -font.1 as i32 / 2 - 7), name);
+            chart.draw_series::<BackendCoordOnly, Piece, _, _>([&above])?;
+        }
+        chart.draw_series::<BackendCoordOnly, Piece, _, _>(&self.pieces)?;
+        root.present()
+    }
+}

@@ -1,0 +1,125 @@
+//! How series are told apart: by colour and, for whoever sees none, by dashes, shapes and hatchings. How wide letters are.
+
+use std::fmt::Write as _;
+
+/// Series that look different; more begin again.
+pub(crate) const KINDS: usize = 16;
+/// Colours, which the style has as `--c0` and so on, dashes, shapes and hatchings.
+const EACH: usize = 8;
+
+/// The colour of a series.
+pub(crate) fn colour(series: usize) -> usize {
+    series % EACH
+}
+
+/// The shape, dashes and hatching of a series.
+pub(crate) fn shape(series: usize) -> usize {
+    (series + series / EACH) % EACH
+}
+
+/// Outlines of marks around 0, 0.
+const SHAPES: [&str; EACH] = [
+    "M-4 0a4 4 0 1 1 8 0a4 4 0 1 1-8 0z",
+    "M-3.6-3.6h7.2v7.2h-7.2z",
+    "M0-5 4.8 3.8H-4.8z",
+    "M0-5 5 0 0 5-5 0z",
+    "M0 5 4.8-3.8H-4.8z",
+    "M-1.4-4.6h2.8v3.2h3.2v2.8h-3.2v3.2h-2.8v-3.2h-3.2v-2.8h3.2z",
+    "M-4.4-2.6-2.6-4.4 0-1.8 2.6-4.4 4.4-2.6 1.8 0 4.4 2.6 2.6 4.4 0 1.8-2.6 4.4-4.4 2.6-1.8 0z",
+    "M0-5.2 1.5-1.7 5-1.6 2.3.8 3.3 4.4 0 2.4-3.3 4.4-2.3.8-5-1.6-1.5-1.7z",
+];
+
+/// Lines on the colour of a hatching, in squares of eight.
+const HATCHINGS: [&str; EACH] = [
+    "",
+    "M-2 2 2-2M0 8 8 0M6 10 10 6",
+    "M-2 6 2 10M0 0 8 8M6-2 10 2",
+    "M0 4H8",
+    "M4 0V8",
+    "M0 4H8M4 0V8",
+    "M-2 2 2-2M0 8 8 0M6 10 10 6M-2 6 2 10M0 0 8 8M6-2 10 2",
+    "M2 2h1.6v1.6h-1.6zM6 6h1.6v1.6h-1.6z",
+];
+
+/// Lengths of lines and gaps.
+const DASHES: [&str; EACH] = [
+    "none",
+    "7 3",
+    "2 3",
+    "10 3 2 3",
+    "4 4",
+    "12 4",
+    "7 3 2 3 2 3",
+    "1 2",
+];
+
+/// What each page holds once: marks and hatchings.
+pub(crate) fn definitions() -> String {
+    let mut out = String::from(r#"<svg class="sr" width="0" height="0" aria-hidden="true"><defs>"#);
+    for (nth, outline) in SHAPES.iter().enumerate() {
+        let _ = write!(out, r#"<path id="m{nth}" d="{outline}"/>"#);
+    }
+    for series in 0..KINDS {
+        let (colour, lines) = (colour(series), HATCHINGS[shape(series)]);
+        let _ = write!(
+            out,
+            r#"<pattern id="p{series}" width="8" height="8" patternUnits="userSpaceOnUse"><path class="b{colour}" d="M0 0H8V8H0z"/><path class="hatch" d="{lines}"/></pattern>"#
+        );
+    }
+    out.push_str("</defs></svg>");
+    out
+}
+
+/// The rules for the classes of series.
+pub(crate) fn rules() -> String {
+    let mut out = String::new();
+    for colour in 0..EACH {
+        let _ = write!(out, ".b{colour}{{fill:var(--c{colour})}}");
+    }
+    for series in 0..KINDS {
+        let (colour, dashes) = (colour(series), DASHES[shape(series)]);
+        let _ = write!(
+            out,
+            ".f{series}{{fill:url(#p{series})}}.m{series}{{fill:var(--c{colour})}}\
+             .w{series}{{stroke:var(--c{colour})}}\
+             .l{series}{{stroke:var(--c{colour});stroke-dasharray:{dashes}}}"
+        );
+    }
+    out
+}
+
+/// How wide `text` is at most in letters of `size` pixels: by those of wide fonts, since the reader's is not known.
+pub(crate) fn width(text: &str, size: u32) -> u32 {
+    let wide = |c: char| match c {
+        'i' | 'j' | 'l' | '.' | ',' | ':' | ';' | '|' | '\'' | '!' | ' ' | '\u{a0}' => 36,
+        'f' | 't' | 'r' | 'I' | '(' | ')' | '[' | ']' | '/' | '-' => 44,
+        'm' | 'w' | 'M' | 'W' | '%' | '@' | '…' => 102,
+        'A'..='Z' | '&' | '+' | '=' | '<' | '>' | '~' | '#' | '−' => 84,
+        '\0'..='\u{24f}' => 66,
+        '\u{370}'..='\u{52f}' => 80,
+        _ => 110,
+    };
+    text.chars()
+        .map(wide)
+        .sum::<u32>()
+        .saturating_mul(size)
+        .div_ceil(100)
+}
+
+/// `text`, or its beginning and `…`, in at most `room` pixels.
+pub(crate) fn fitted(text: &str, size: u32, room: u32) -> String {
+    if width(text, size) <= room {
+        return text.to_owned();
+    }
+    let mut cut = String::new();
+    for c in text.chars() {
+        cut.push(c);
+        if width(&cut, size) + width("…", size) > room {
+            cut.pop();
+            break;
+        }
+    }
+    cut.truncate(cut.trim_end().len());
+    cut.push('…');
+    cut
+}

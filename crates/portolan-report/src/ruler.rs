@@ -1,0 +1,244 @@
+//! From numbers to places on an axis, and the ticks of it.
+//!
+//! The plotting library sees places between 0 and 1 alone: whatever numbers come, the ends of an axis are finite and apart.
+
+use crate::figure::{Axis, Scale};
+use crate::unit::Unit;
+
+/// Numbers beyond are drawn here: differences and sums of two stay finite.
+const MOST: f64 = 1e300;
+/// Ends that are closer than this, in proportion, are one.
+const APART: f64 = 1e-9;
+
+/// Which numbers an axis has to show beside those that it is made over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Show {
+    /// Zero: lengths are compared.
+    Zero,
+    /// Zero, if that takes at most half of the axis.
+    NearZero,
+    /// None.
+    Data,
+}
+
+/// A tick: its place and its text.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Tick {
+    /// The place, from 0 to 1.
+    pub(crate) at: f64,
+    /// What stands beside it.
+    pub(crate) text: String,
+}
+
+/// An axis with its ends.
+#[derive(Clone, Debug)]
+pub(crate) struct Ruler {
+    /// Ends; of a logarithmic axis both are above zero.
+    low: f64,
+    high: f64,
+    scale: Scale,
+    unit: Unit,
+    /// The least distance of ticks: whole numbers have none between them.
+    least: f64,
+}
+
+impl Ruler {
+    /// An axis over those of `values` that are finite.
+    pub(crate) fn over(values: impl Iterator<Item = f64>, axis: &Axis, show: Show) -> Self {
+        let (mut low, mut high, mut least) = (f64::INFINITY, f64::NEG_INFINITY, 1.0);
+        for value in values.filter(|value| value.is_finite()).map(within) {
+            if axis.scale == Scale::Log && value <= 0.0 {
+                continue;
+            }
+            low = low.min(value);
+            high = high.max(value);
+            if value.fract() != 0.0 {
+                least = 0.0;
+            }
+        }
+        if low > high {
+            (low, high) = match axis.scale {
+                Scale::Linear => (0.0, 1.0),
+                Scale::Log => (1.0, 10.0),
+            };
+        }
+        let (scale, unit) = (axis.scale, axis.unit);
+        let mut ruler = Self {
+            low,
+            high,
+            scale,
+            unit,
+            least,
+        };
+        match scale {
+            Scale::Linear => ruler.open(show),
+            Scale::Log => ruler.open_log(show),
+        }
+        ruler
+    }
+
+    /// Brings zero in and ends apart.
+    fn open(&mut self, show: Show) {
+        let near = match show {
+            Show::Zero => true,
+            Show::NearZero => self.low < self.high / 2.0,
+            Show::Data => false,
+        };
+        if near || (show == Show::NearZero && self.low == self.high) {
+            self.low = self.low.min(0.0);
+            self.high = self.high.max(0.0);
+        }
+        let size = self.low.abs().max(self.high.abs());
+        if size < 1e-290 {
+            (self.low, self.high) = (0.0, 1.0);
+        } else if self.high - self.low < size * APART {
+            (self.low, self.high) = (self.low - size / 2.0, self.high + size / 2.0);
+        }
+    }
+
+    /// Ends on 1, 2 or 5 times a power of ten, or on a power of two.
+    fn open_log(&mut self, show: Show) {
+        let below = match show {
+            // The least bar has a length too.
+            Show::Zero => 2.0,
+            _ => 1.0,
+        };
+        self.low = self.marks(self.low.max(1.0 / MOST) / below).0;
+        self.high = self.marks(self.high.max(1.0 / MOST)).1;
+        if self.low >= self.high {
+            self.high = self.low * 10.0;
+        }
+    }
+
+    /// The marks of a logarithmic axis on either side of `value`, which may be one.
+    fn marks(&self, value: f64) -> (f64, f64) {
+        if self.unit == Unit::Bytes {
+            let power = value.log2();
+            return (power.floor().exp2(), power.ceil().exp2());
+        }
+        let decade = value.log10().floor();
+        let marks = [0.5, 1.0, 2.0, 5.0, 10.0].map(|times| times * 10f64.powf(decade));
+        let (mut low, mut high) = (marks[0], marks[4]);
+        for mark in marks {
+            let slack = 1.0 + APART;
+            if mark <= value * slack {
+                low = mark;
+            }
+            if mark * slack >= value {
+                high = high.min(mark);
+            }
+        }
+        (low, high)
+    }
+
+    /// Moves the upper end of an axis in proportion to a tick, and the lower one where it is below zero.
+    pub(crate) fn rounded(mut self, most: usize) -> Self {
+        if self.scale == Scale::Linear {
+            let step = self.step(most);
+            self.high = (self.high / step - APART).ceil() * step;
+            if self.low != 0.0 {
+                self.low = (self.low / step + APART).floor() * step;
+            }
+        }
+        self
+    }
+
+    /// Where `value` stands, from 0 to 1.
+    pub(crate) fn at(&self, value: f64) -> f64 {
+        let value = within(value);
+        let at = match self.scale {
+            Scale::Linear => (value - self.low) / (self.high - self.low),
+            Scale::Log if value <= 0.0 => 0.0,
+            Scale::Log => (value / self.low).log10() / (self.high / self.low).log10(),
+        };
+        if at.is_finite() {
+            at.clamp(0.0, 1.0)
+        } else {
+            0.0
+        }
+    }
+
+    /// `value` with its unit.
+    pub(crate) fn say(&self, value: f64) -> String {
+        self.unit.say(value)
+    }
+
+    /// At most about `most` ticks, at numbers that people count by.
+    pub(crate) fn ticks(&self, most: usize) -> Vec<Tick> {
+        let values = match self.scale {
+            Scale::Linear => self.even(most),
+            Scale::Log => self.powers(most),
+        };
+        self.at_values(&values)
+    }
+
+    /// Ticks at `values`, told apart by as many digits as that takes.
+    pub(crate) fn at_values(&self, values: &[f64]) -> Vec<Tick> {
+        let said = |digits| -> Vec<String> {
+            let say = |value: &f64| self.unit.say_to(*value, digits);
+            values.iter().map(say).collect()
+        };
+        let told_apart = |texts: &Vec<String>| texts.windows(2).all(|pair| pair[0] != pair[1]);
+        let texts = (3..=15)
+            .map(said)
+            .find(told_apart)
+            .unwrap_or_else(|| said(15));
+        let places = values.iter().map(|value| self.at(*value));
+        places
+            .zip(texts)
+            .map(|(at, text)| Tick { at, text })
+            .collect()
+    }
+
+    /// The distance of ticks: 1, 2 or 5 times a power of ten, bytes by powers of two.
+    fn step(&self, most: usize) -> f64 {
+        let rough = (self.high - self.low) / most.max(1) as f64;
+        let step = match self.unit {
+            Unit::Bytes if rough >= 1.0 => rough.log2().ceil().exp2(),
+            _ => {
+                let decade = 10f64.powf(rough.log10().floor());
+                let times = [1.0, 2.0, 5.0]
+                    .into_iter()
+                    .find(|times| times * decade >= rough);
+                times.unwrap_or(10.0) * decade
+            }
+        };
+        step.max(self.least)
+    }
+
+    fn even(&self, most: usize) -> Vec<f64> {
+        let step = self.step(most);
+        let first = (self.low / step - APART).ceil();
+        let count = (self.high / step + APART).floor() - first;
+        let count = count.clamp(0.0, 2.0 * most as f64) as usize;
+        (0..=count).map(|nth| (first + nth as f64) * step).collect()
+    }
+
+    fn powers(&self, most: usize) -> Vec<f64> {
+        let base: f64 = if self.unit == Unit::Bytes { 2.0 } else { 10.0 };
+        let power = |value: f64| value.log10() / base.log10();
+        let first = (power(self.low) - APART).ceil() as i64;
+        let last = (power(self.high) + APART).floor() as i64;
+        let between = |value: &f64| (self.low..=self.high * (1.0 + APART)).contains(value);
+        if base == 10.0 && last - first < 3 {
+            let decades = (first - 1..=last).map(|decade| 10f64.powi(decade as i32));
+            let marks = decades.flat_map(|decade| [1.0, 2.0, 5.0].map(|times| times * decade));
+            let marks: Vec<f64> = marks.filter(between).collect();
+            if marks.len() <= most.max(2) {
+                return marks;
+            }
+        }
+        let steps = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000];
+        let fits = |step: &&i64| (last - first) / **step < most.max(2) as i64;
+        let step = *steps.iter().find(fits).unwrap_or(&2000);
+        let first =
+            first.div_euclid(step) * step + if first.rem_euclid(step) == 0 { 0 } else { step };
+        let powers = (first..=last).step_by(step as usize);
+        powers.map(|power| base.powi(power as i32)).collect()
+    }
+}
+
+/// `value`, no farther from zero than sums and differences bear.
+pub(crate) fn within(value: f64) -> f64 {
+    value.clamp(-MOST, MOST)
+}
