@@ -26,6 +26,7 @@ mod fixture;
 pub mod linux;
 pub mod machines;
 mod measure;
+mod parallel;
 pub mod record;
 pub mod replay;
 pub mod reproduce;

@@ -14,15 +14,13 @@ pub use fit::Fit;
 pub use point::{Load, Outcome, Way};
 pub use text::text;
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use portolan_model::profile::Profile;
 use serde::{Serialize, Serializer};
 
 use crate::advice::Advice;
+use crate::parallel::in_parallel;
 
 /// The machine that is used where none is named.
 pub const DEFAULT_MACHINE: &str = "vtd-nested";
@@ -211,38 +209,6 @@ fn row(task: &Task, outcome: &Outcome, load: &Load, published: &published::Publi
         exits_per_operation: outcome.exits_per_operation,
         commands_per_operation: outcome.commands_per_operation,
     }
-}
-
-/// Computes all rows, several at a time where the machine has the cores, in order.
-fn in_parallel<T: Sync, R: Send>(
-    tasks: &[T],
-    compute: impl Fn(&T) -> Result<R> + Sync,
-) -> Result<Vec<R>> {
-    let next = AtomicUsize::new(0);
-    let done: Vec<Mutex<Option<Result<R>>>> = tasks.iter().map(|_| Mutex::new(None)).collect();
-    let work = || {
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let (Some(task), Some(slot)) = (tasks.get(index), done.get(index)) else {
-                return;
-            };
-            let result = compute(task);
-            if let Ok(mut slot) = slot.lock() {
-                *slot = Some(result);
-            }
-        }
-    };
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..cores.min(tasks.len()) {
-            scope.spawn(work);
-        }
-    });
-    let result = |slot: Mutex<Option<Result<R>>>| {
-        let inner = slot.into_inner().ok().flatten();
-        inner.context("a row was not computed")?
-    };
-    done.into_iter().map(result).collect()
 }
 
 #[cfg(test)]
