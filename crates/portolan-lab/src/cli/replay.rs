@@ -60,23 +60,14 @@ fn replay_synthetic(
 
 /// The profile called `name`, or the one for the machine that recorded the trace.
 fn machine_of(name: Option<&str>, reader: &Reader) -> Result<(Profile, Option<replay::Choice>)> {
-    let facts = match (name, reader.facts()) {
-        (Some(name), _) => return Ok((profile(name)?, None)),
-        (None, None) => return Ok((profile(replay::DEFAULT_MACHINE)?, None)),
-        (None, Some(facts)) => facts,
-    };
-    match facts {
-        Ok(facts) => {
-            let (profile, choice) = replay::fit(&facts)?;
-            Ok((profile, Some(choice)))
-        }
-        Err(why) => {
-            eprintln!(
-                "portolan: warning: what the recording says of its machine cannot be read: {why}"
-            );
-            Ok((profile(replay::DEFAULT_MACHINE)?, None))
-        }
+    if let Some(name) = name {
+        return Ok((profile(name)?, None));
     }
+    let (profile, choice, warning) = replay::of_recording(reader)?;
+    if let Some(warning) = warning {
+        eprintln!("portolan: warning: {warning}");
+    }
+    Ok((profile, choice))
 }
 
 pub(super) fn run(args: ReplayArgs) -> Result<Outcome> {

@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::DEFAULT_MACHINE;
 use crate::facts::{Facts, IommuFacts, IommuKind};
 use crate::linux::stage_of;
+use crate::trace::Reader;
 
 /// VT-d, 11.4.2 (CAP_REG): caching mode, page-selective invalidation.
 const CAP_CM: u64 = 1 << 7;
@@ -88,6 +89,25 @@ pub fn fit(facts: &Facts) -> Result<(Profile, Choice)> {
     let cpus = Some(facts.cpus).filter(|cpus| *cpus > 0);
     let cpus = cpus.unwrap_or(profile.cpus());
     Ok((profile.with_cpus(cpus), choice))
+}
+
+/// The profile of the machine that a trace brings along, or else [`DEFAULT_MACHINE`]; and what its reader should
+/// know.
+///
+/// # Errors
+/// As [`fit`].
+pub(crate) fn of_recording(reader: &Reader) -> Result<(Profile, Option<Choice>, Option<String>)> {
+    let warning = match reader.facts() {
+        Some(Ok(facts)) => {
+            let (profile, choice) = fit(&facts)?;
+            return Ok((profile, Some(choice), None));
+        }
+        Some(Err(why)) => Some(format!(
+            "what the recording says of its machine cannot be read: {why}"
+        )),
+        None => None,
+    };
+    Ok((Profile::by_name(DEFAULT_MACHINE)?, None, warning))
 }
 
 /// The profile by the kind of the IOMMU that most devices are behind.

@@ -19,11 +19,13 @@ mod warnings;
 mod window;
 
 pub use bounce::{Force, Swiotlb};
+pub(crate) use fit::of_recording;
 pub use fit::{Choice, Sureness, fit, sentences};
 pub use policy::Policy;
 pub use report::{
     BounceCounts, DeviceCounts, PolicyReport, ReplayReport, Saved, TimeByCause, TraceReport,
 };
+pub(crate) use run::run_told;
 pub use run::{open, run, run_beside, run_file, run_opened};
 pub use shape::{ClassShape, Directions, Histogram, Seen, Shape, Share};
 pub use text::{COLUMNS_IN_WORDS, text};

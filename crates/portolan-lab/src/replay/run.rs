@@ -62,22 +62,41 @@ pub fn run_file(
     run_opened(open(path)?, profile, policies, linux)
 }
 
-/// Replays an opened trace that is called `name`; warnings go to standard error.
+/// Replays an opened trace that is called `name`; progress and warnings go to standard error.
 ///
 /// # Errors
 /// If the machine lacks something that the replay needs.
 pub fn run_opened(
-    (mut reader, name): (Reader, String),
+    opened: (Reader, String),
     profile: &Profile,
     policies: &[Policy],
     linux: Option<Rules>,
 ) -> Result<ReplayReport> {
-    let mut report = run_beside(&mut reader, profile, policies, linux)?;
-    report.trace.source = name;
-    for warning in warnings(reader.summary(), &report.trace) {
+    let progress = Progress::unbounded();
+    let (report, warnings) = run_told(opened, profile, policies, linux, Some(&progress))?;
+    drop(progress);
+    for warning in warnings {
         eprintln!("portolan: warning: {warning}");
     }
     Ok(report)
+}
+
+/// As [`run_opened`], but what a reader of the report should know of its trace is handed back, and how far the
+/// replay is goes to `progress`.
+///
+/// # Errors
+/// As [`run_opened`].
+pub(crate) fn run_told(
+    (mut reader, name): (Reader, String),
+    profile: &Profile,
+    policies: &[Policy],
+    linux: Option<Rules>,
+    progress: Option<&Progress>,
+) -> Result<(ReplayReport, Vec<String>)> {
+    let mut report = run_lanes(&mut reader, profile, policies, linux, progress)?;
+    report.trace.source = name;
+    let warnings = warnings(reader.summary(), &report.trace);
+    Ok((report, warnings))
 }
 
 /// Replays what `reader` reads, once for each policy, in one pass.
@@ -98,6 +117,22 @@ pub fn run_beside(
     policies: &[Policy],
     linux: Option<Rules>,
 ) -> Result<ReplayReport> {
+    run_lanes(
+        reader,
+        profile,
+        policies,
+        linux,
+        Some(&Progress::unbounded()),
+    )
+}
+
+fn run_lanes(
+    reader: &mut Reader,
+    profile: &Profile,
+    policies: &[Policy],
+    linux: Option<Rules>,
+    progress: Option<&Progress>,
+) -> Result<ReplayReport> {
     if policies.is_empty() {
         bail!("no policy to replay");
     }
@@ -116,6 +151,7 @@ pub fn run_beside(
             profile,
             policies: &policies,
             linux,
+            progress,
         },
     )
 }
@@ -125,6 +161,7 @@ struct Task<'a> {
     profile: &'a Profile,
     policies: &'a [Policy],
     linux: Option<Rules>,
+    progress: Option<&'a Progress>,
 }
 
 impl WithFormat for Task<'_> {
@@ -136,6 +173,7 @@ impl WithFormat for Task<'_> {
             profile,
             policies,
             linux,
+            progress,
         } = self;
         let mut linux = linux
             .map(|rules| Counter::new(rules, profile))
@@ -145,7 +183,14 @@ impl WithFormat for Task<'_> {
             .iter()
             .map(|policy| Lane::new(*policy, profile, format, cpus));
         let mut lanes = lanes.collect::<Result<Vec<_>>>()?;
-        let driven = drive(reader, F::GRANULE, cpus, &mut lanes, linux.as_mut())?;
+        let driven = drive(
+            reader,
+            F::GRANULE,
+            cpus,
+            &mut lanes,
+            linux.as_mut(),
+            progress,
+        )?;
         let (rejected, shape) = (driven.rejected, driven.shape);
         let reports = lanes
             .iter_mut()
@@ -221,8 +266,8 @@ fn drive(
     cpus: usize,
     lanes: &mut [Lane],
     mut linux: Option<&mut Counter>,
+    progress: Option<&Progress>,
 ) -> Result<Driven> {
-    let progress = Progress::unbounded();
     let mut operations = 0u64;
     let mut rejected = Rejected::default();
     let mut observer = Observer::default();
@@ -266,7 +311,9 @@ fn drive(
             let shape = observer.finish(&reader.summary().devices);
             return Ok(Driven { rejected, shape });
         }
-        progress.say(|| so_far(operations, reader));
+        if let Some(progress) = progress {
+            progress.say(|| so_far(operations, reader));
+        }
     }
 }
 
