@@ -29,10 +29,11 @@ pub use options::USAGE;
 /// The packages whose mutants are made.
 const PACKAGES: [&str; 2] = ["portolan", "portolan-hw"];
 /// The packages whose tests meet what the own unit tests let through.
-const WIDER: [&str; 4] = [
+const WIDER: [&str; 5] = [
     "portolan",
     "portolan-hw",
     "portolan-model",
+    "portolan-vmm",
     "portolan-verify",
 ];
 

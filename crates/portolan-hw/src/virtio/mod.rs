@@ -21,9 +21,6 @@ pub mod spec;
 pub mod transport;
 mod unit;
 
-#[cfg(test)]
-mod tests;
-
 pub use device::{Config, Counts};
 pub use domain::VirtioDomain;
 pub use transport::{Exchange, Transport};

@@ -4,27 +4,27 @@ use super::*;
 
 #[test]
 fn a_domain_whose_requests_all_returned_gives_its_number_back() {
-    let fake = Fake::new();
-    let unit = start(&fake);
+    let link = Link::new();
+    let unit = start(&link);
     let domain = unit.domain().unwrap();
     let id = domain.number();
     unit.attach(A, &domain).unwrap();
-    fake.state().failures.push_back(Some(Failure::Lost));
+    link.state().failures.push_back(Some(Failure::Lost));
     assert!(map(&domain, 0, 0, 4096).is_err());
     unit.block(A).unwrap();
-    fake.return_all();
+    link.return_all();
     drop(domain);
     assert_eq!(unit.domain().unwrap().number(), id);
 }
 
 #[test]
 fn a_number_comes_back_though_another_domain_s_request_is_out() {
-    let fake = Fake::new();
-    let unit = start(&fake);
+    let link = Link::new();
+    let unit = start(&link);
     let (quiet, other) = (unit.domain().unwrap(), unit.domain().unwrap());
     let id = quiet.number();
     unit.attach(A, &other).unwrap();
-    fake.state().failures.push_back(Some(Failure::Lost));
+    link.state().failures.push_back(Some(Failure::Lost));
     assert!(map(&other, 0, 0, 4096).is_err());
     drop(quiet);
     assert_eq!(unit.domain().unwrap().number(), id);

@@ -9,8 +9,8 @@ use super::*;
 
 #[test]
 fn what_the_device_never_heard_of_is_unmapped_at_once() {
-    let fake = Fake::new();
-    let unit = start(&fake);
+    let link = Link::new();
+    let unit = start(&link);
     let domain = unit.domain().unwrap();
     unit.attach(A, &domain).unwrap();
     let mut owed = Gather::new();
@@ -22,30 +22,30 @@ fn what_the_device_never_heard_of_is_unmapped_at_once() {
     at(0x6000).unwrap();
     domain.sync(&mut owed).unwrap();
     domain.sync(&mut other).unwrap();
-    assert_eq!(fake.state().reach(8, 0, 1), Some(0x6000));
+    assert_eq!(link.reach(8, 0, READ), Some(0x6000));
     assert_eq!((unit.counts().map, unit.counts().unmap), (1, 0));
 }
 
 #[test]
 fn a_mapping_of_a_domain_that_the_device_has_forgotten_is_cut_without_asking_it() {
-    let fake = Fake::new();
-    let unit = start(&fake);
+    let link = Link::new();
+    let unit = start(&link);
     let domain = unit.domain().unwrap();
     unit.attach(A, &domain).unwrap();
     map(&domain, 0, 0x8000, 0x2000).unwrap();
     unit.block(A).unwrap();
-    let seen = fake.state().seen.len();
+    let seen = link.state().seen.len();
     unmap(&domain, 0x1000, 0x1fff).unwrap();
-    assert_eq!(fake.state().seen.len(), seen);
+    assert_eq!(link.state().seen.len(), seen);
     unit.attach(A, &domain).unwrap();
-    let reach = |iova| fake.state().reach(8, iova, 1);
+    let reach = |iova| link.reach(8, iova, READ);
     assert_eq!((reach(0), reach(0x1000)), (Some(0x8000), None));
 }
 
 #[test]
 fn nothing_is_translated_while_nobody_knows_what_the_device_does() {
-    let fake = Fake::new();
-    let unit = start(&fake);
+    let link = Link::new();
+    let unit = start(&link);
     let domain = unit.domain().unwrap();
     unit.attach(A, &domain).unwrap();
     let at = |page: u64| Iova::new(page << 12);
@@ -55,7 +55,7 @@ fn nothing_is_translated_while_nobody_knows_what_the_device_does() {
     for (page, answer) in (0..).step_by(2).zip(answers) {
         let (pa, mut owed) = (PhysAddr::new(page << 12), Gather::new());
         domain.map(at(page), pa, 4096, RW, &mut owed).unwrap();
-        fake.state().failures.push_back(answer);
+        link.state().failures.push_back(answer);
         assert_eq!(domain.sync(&mut owed).is_ok(), answer.is_none());
     }
     assert_eq!((found(0), found(2), found(4)), (None, None, Some(0x4000)));
@@ -63,35 +63,35 @@ fn nothing_is_translated_while_nobody_knows_what_the_device_does() {
     domain
         .unmap(range(0x4000, 0x4fff), &mut Gather::new())
         .unwrap();
-    assert_eq!(fake.state().reach(8, 0x4000, 1), Some(0x4000));
+    assert_eq!(link.reach(8, 0x4000, READ), Some(0x4000));
     assert_eq!(found(4), None);
 }
 
 #[test]
 fn a_mapping_in_doubt_is_taken_away_and_made_anew_by_the_next_sync() {
-    let fake = Fake::new();
-    let unit = start(&fake);
+    let link = Link::new();
+    let unit = start(&link);
     let domain = unit.domain().unwrap();
     unit.attach(A, &domain).unwrap();
     let mut owed = Gather::new();
     let (iova, pa) = (Iova::new(0), PhysAddr::new(0x5000));
     domain.map(iova, pa, 4096, RW, &mut owed).unwrap();
-    fake.state().failures.push_back(Some(Failure::Unwritten));
+    link.state().failures.push_back(Some(Failure::Unwritten));
     let doubt = IommuError::from(domain.sync(&mut owed).unwrap_err());
     assert!(matches!(doubt, IommuError::Nonsense { .. }));
     domain.sync(&mut owed).unwrap();
-    assert_eq!(fake.state().reach(8, 0, 1), Some(0x5000));
+    assert_eq!(link.reach(8, 0, READ), Some(0x5000));
     assert_eq!((unit.counts().map, unit.counts().unmap), (2, 1));
     assert_eq!(domain.translate(iova).unwrap().pa, pa);
 }
 
 #[test]
 fn what_was_lost_is_forgotten_with_the_domain_once_it_is_returned() {
-    let fake = Fake::new();
-    let unit = start(&fake);
+    let link = Link::new();
+    let unit = start(&link);
     let domain = unit.domain().unwrap();
     unit.attach(A, &domain).unwrap();
-    fake.state().failures.push_back(Some(Failure::Lost));
+    link.state().failures.push_back(Some(Failure::Lost));
     assert!(map(&domain, 0, 0x5000, 4096).is_err());
     // While it is not returned, the domain can be used again, and the addresses cannot.
     unit.block(A).unwrap();
@@ -99,20 +99,20 @@ fn what_was_lost_is_forgotten_with_the_domain_once_it_is_returned() {
     let mapped = MapError::AlreadyMapped { iova: Iova::new(0) };
     assert_eq!(map(&domain, 0, 0, 4096), Err(mapped.into()));
     unit.block(A).unwrap();
-    fake.return_all();
-    let seen = fake.state().seen.len();
+    link.return_all();
+    let seen = link.state().seen.len();
     let mut owed = Gather::new();
     owed.owe_unmap(domain.id(), range(0, 4095), domain.granule())
         .unwrap();
     domain.sync(&mut owed).unwrap();
-    assert_eq!(fake.state().seen.len(), seen, "nobody is left to be asked");
+    assert_eq!(link.state().seen.len(), seen, "nobody is left to be asked");
     map(&domain, 0, 0x6000, 4096).unwrap();
 }
 
 #[test]
 fn all_of_memory_is_no_piece_that_another_is_joined_with() {
-    let fake = Fake::new();
-    let unit = start(&fake);
+    let link = Link::new();
+    let unit = start(&link);
     let domain = unit.domain().unwrap();
     let all = PhysRange::new(PhysAddr::new(0), PhysAddr::new(u64::MAX)).unwrap();
     let page = PhysRange::from_len(PhysAddr::new(0), 4096).unwrap();
@@ -128,12 +128,12 @@ fn all_of_memory_is_no_piece_that_another_is_joined_with() {
 
 #[test]
 fn what_is_unmapped_while_it_is_being_cut_stays_unmapped() {
-    let fake = Fake::new();
-    let unit = start(&fake);
+    let link = Link::new();
+    let unit = start(&link);
     let domain = unit.domain().unwrap();
     unit.attach(A, &domain).unwrap();
     map(&domain, 0, 0x8000, 0x2000).unwrap();
-    let (seen, go) = gate(&fake, 0);
+    let (seen, go) = gate(&link, 0);
     std::thread::scope(|scope| {
         let mut owed = Gather::new();
         let domain = &domain;
@@ -143,7 +143,7 @@ fn what_is_unmapped_while_it_is_being_cut_stays_unmapped() {
         go.send(()).unwrap();
         assert!(cut.join().unwrap());
     });
-    let reach = |iova| fake.state().reach(8, iova, 1);
+    let reach = |iova| link.reach(8, iova, READ);
     assert_eq!((reach(0), reach(0x1000)), (None, None));
     assert_eq!(domain.translate(Iova::new(0)), None);
     // Both halves are free.
@@ -155,8 +155,8 @@ fn what_is_unmapped_while_it_is_being_cut_stays_unmapped() {
 /// waits for it, and is done before that look is over.
 #[test]
 fn a_sync_waits_for_a_request_of_another_cpu_in_its_range() {
-    let (fake, clock) = (Fake::new(), Ticks::default());
-    let unit = start_by(&fake, &clock);
+    let (link, clock) = (Link::new(), Ticks::default());
+    let unit = start_by(&link, &clock);
     let domain = unit.domain().unwrap();
     unit.attach(A, &domain).unwrap();
     let (mut owed, mut other) = (Gather::new(), Gather::new());
@@ -165,7 +165,7 @@ fn a_sync_waits_for_a_request_of_another_cpu_in_its_range() {
     other
         .owe_map(domain.id(), range(0, 4095), domain.granule())
         .unwrap();
-    let (seen, go) = gate(&fake, 0);
+    let (seen, go) = gate(&link, 0);
     let (end, ended) = channel();
     let domain = &domain;
     std::thread::scope(|scope| {
@@ -192,14 +192,14 @@ fn a_sync_waits_for_a_request_of_another_cpu_in_its_range() {
 /// The device says that there is no such domain while another CPU detaches its last endpoint.
 #[test]
 fn a_domain_that_the_device_does_not_know_any_more_is_waited_for() {
-    let (fake, clock) = (Fake::new(), Ticks::default());
-    let unit = start_by(&fake, &clock);
+    let (link, clock) = (Link::new(), Ticks::default());
+    let unit = start_by(&link, &clock);
     let domain = unit.domain().unwrap();
     unit.attach(A, &domain).unwrap();
     map(&domain, 0, 0x5000, 4096).unwrap();
     let mut owed = Gather::new();
     domain.unmap(range(0, 4095), &mut owed).unwrap();
-    let (seen, go) = gate(&fake, 0);
+    let (seen, go) = gate(&link, 0);
     let (end, ended) = channel();
     let unit = &unit;
     std::thread::scope(|scope| {
@@ -211,12 +211,12 @@ fn a_domain_that_the_device_does_not_know_any_more_is_waited_for() {
         // The device has detached it, as it seems, and has not said so yet.
         let (came, arrived) = channel();
         let (answer, goes) = channel();
-        fake.state().gates.push_back(Some((came, goes)));
-        let fake = &fake;
+        link.state().gates.push_back(Some((came, goes)));
+        let link = &link;
         let waits = clock.clone();
         scope.spawn(move || {
             arrived.recv().unwrap();
-            fake.state().failures.push_back(Some(Failure::Status(6)));
+            link.state().failures.push_back(Some(Failure::Status(6)));
             let again = waits.clone();
             // The first look is when the wait begins.
             waits.strike(move || {
@@ -240,14 +240,14 @@ fn a_domain_that_the_device_does_not_know_any_more_is_waited_for() {
 /// domain that has it, or the new one.
 #[test]
 fn a_map_that_is_answered_after_the_domain_came_to_life_anew_is_made_again() {
-    let (fake, clock) = (Fake::new(), Ticks::default());
-    let unit = start_by(&fake, &clock);
+    let (link, clock) = (Link::new(), Ticks::default());
+    let unit = start_by(&link, &clock);
     let domain = unit.domain().unwrap();
     unit.attach(A, &domain).unwrap();
     let mut owed = Gather::new();
     let (iova, pa) = (Iova::new(0), PhysAddr::new(0x5000));
     domain.map(iova, pa, 4096, RW, &mut owed).unwrap();
-    let (seen, go) = gate(&fake, 0);
+    let (seen, go) = gate(&link, 0);
     let (end, ended) = channel();
     let domain = &domain;
     std::thread::scope(|scope| {
@@ -257,7 +257,7 @@ fn a_map_that_is_answered_after_the_domain_came_to_life_anew_is_made_again() {
         });
         seen.recv().unwrap();
         unit.block(A).unwrap();
-        let (attaches, goes) = gate(&fake, 0);
+        let (attaches, goes) = gate(&link, 0);
         let waits = clock.clone();
         scope.spawn(move || {
             attaches.recv().unwrap();
@@ -275,30 +275,30 @@ fn a_map_that_is_answered_after_the_domain_came_to_life_anew_is_made_again() {
         clock.strike(|| ());
         attached.unwrap();
     });
-    assert_eq!(fake.state().reach(8, 0, 1), Some(0x5000));
+    assert_eq!(link.reach(8, 0, READ), Some(0x5000));
     assert_eq!((unit.counts().map, unit.counts().unmap), (2, 1));
 }
 
 #[test]
 fn a_map_that_is_answered_after_the_last_endpoint_has_left_is_none() {
-    let fake = Fake::new();
-    let unit = start(&fake);
+    let link = Link::new();
+    let unit = start(&link);
     let domain = unit.domain().unwrap();
     unit.attach(A, &domain).unwrap();
     let mut owed = Gather::new();
     let (iova, pa) = (Iova::new(0), PhysAddr::new(0x5000));
     domain.map(iova, pa, 4096, RW, &mut owed).unwrap();
-    let (seen, go) = gate(&fake, 0);
+    let (seen, go) = gate(&link, 0);
     std::thread::scope(|scope| {
         let sync = scope.spawn(|| domain.sync(&mut owed).is_ok());
         seen.recv().unwrap();
         unit.block(A).unwrap();
-        fake.state().failures.push_back(Some(Failure::Unwritten));
+        link.state().failures.push_back(Some(Failure::Unwritten));
         go.send(()).unwrap();
         assert!(sync.join().unwrap());
     });
     assert_eq!((unit.counts().map, unit.counts().unmap), (1, 0));
     // It is made when there is somebody for it.
     unit.attach(B, &domain).unwrap();
-    assert_eq!(fake.state().reach(16, 0, 1), Some(0x5000));
+    assert_eq!(link.reach(16, 0, READ), Some(0x5000));
 }

@@ -6,27 +6,27 @@ use super::*;
 const PROBE: u64 = 1 << 4;
 const BYPASS_CONFIG: u64 = 1 << 6;
 
-fn without(feature: u64) -> Fake {
-    let fake = Fake::new();
-    assert_ne!(fake.state().features & feature, 0);
-    fake.state().features &= !feature;
-    fake
+fn without(feature: u64) -> Link {
+    let link = Link::new();
+    assert_ne!(link.state().features & feature, 0);
+    link.state().features &= !feature;
+    link
 }
 
 #[test]
 fn a_device_that_cannot_tell_what_it_reserves_is_not_asked() {
-    let fake = without(PROBE);
-    let unit = start(&fake);
+    let link = without(PROBE);
+    let unit = start(&link);
     let unsupported = AttachError::Iommu(IommuError::Unsupported);
     assert_eq!(unit.reserved(A), Err(unsupported));
     let mut found = 0;
     Iommu::reserved(&unit, A, &mut |_| found += 1);
     // It has no domain: nothing has to be said, and nothing can be found out.
     assert_eq!((unit.block(A), found), (Ok(()), 0));
-    assert!(fake.state().seen.is_empty());
+    assert!(link.state().seen.is_empty());
     // Where it can tell, an endpoint that there is not is found out.
-    let fake = Fake::new();
-    let unit = start(&fake);
+    let link = Link::new();
+    let unit = start(&link);
     let stream = StreamId::new(9);
     assert_eq!(
         unit.block(stream),
@@ -37,11 +37,8 @@ fn a_device_that_cannot_tell_what_it_reserves_is_not_asked() {
 
 #[test]
 fn what_a_device_reserves_is_told_region_by_region() {
-    let fake = Fake::new();
-    let mut list = vec![1, 0, 20, 0, 1, 0, 0, 0, 0, 0, 0xe0, 0xfe, 0, 0, 0, 0];
-    list.extend([0xff, 0xff, 0xef, 0xfe, 0, 0, 0, 0]);
-    fake.state().properties = list;
-    let unit = start(&fake);
+    let link = Link::new();
+    let unit = start(&link);
     let mut found = vec![];
     Iommu::reserved(&unit, A, &mut |region| found.push(region));
     assert_eq!(found, unit.reserved(A).unwrap());
@@ -50,19 +47,19 @@ fn what_a_device_reserves_is_told_region_by_region() {
 
 #[test]
 fn a_device_that_cannot_let_pass_has_all_its_numbers_for_domains() {
-    let fake = without(BYPASS_CONFIG);
-    let unit = start(&fake);
+    let link = without(BYPASS_CONFIG);
+    let unit = start(&link);
     let unsupported = AttachError::Iommu(IommuError::Unsupported);
     assert_eq!(unit.pass_through(A), Err(unsupported));
     assert_eq!(unit.domain().unwrap().number(), 0);
     // Not written, either.
-    assert_eq!(fake.state().config[36], 1);
+    assert_eq!(link.state().config[36], 1);
 }
 
 #[test]
 fn an_endpoint_that_passes_through_is_left_as_it_is() {
-    let fake = Fake::new();
-    let unit = start(&fake);
+    let link = Link::new();
+    let unit = start(&link);
     unit.pass_through(A).unwrap();
     unit.pass_through(A).unwrap();
     assert_eq!(unit.counts().attach, 1);
@@ -70,11 +67,11 @@ fn an_endpoint_that_passes_through_is_left_as_it_is() {
 
 #[test]
 fn a_device_may_have_one_domain_only() {
-    let fake = without(BYPASS_CONFIG);
+    let link = without(BYPASS_CONFIG);
     // From 5 to 5.
-    fake.state().config[24] = 5;
-    fake.state().config[28] = 5;
-    let unit = start(&fake);
+    link.state().config[24] = 5;
+    link.state().config[28] = 5;
+    let unit = start(&link);
     let domain = unit.domain().unwrap();
     assert_eq!(domain.number(), 5);
     assert!(matches!(unit.domain(), Err(IommuError::OutOfContexts)));
@@ -82,26 +79,26 @@ fn a_device_may_have_one_domain_only() {
 
 #[test]
 fn any_page_size_is_allowed_of_a_device_that_is_there() {
-    let fake = Fake::new();
-    fake.state().config[..8].fill(0xff);
-    let unit = start(&fake);
+    let link = Link::new();
+    link.state().config[..8].fill(0xff);
+    let unit = start(&link);
     assert_eq!(unit.page_sizes().bits(), u64::MAX);
-    let fake = Fake::new();
-    let unit = start(&fake);
+    let link = Link::new();
+    let unit = start(&link);
     assert_eq!(unit.page_sizes().bits(), !0xfff);
     let domain = unit.domain().unwrap();
     // Each of the flags of a mapping is there by itself.
     for access in [Access::READ, Access::WRITE, RW] {
         assert_eq!(domain.grants(access), Some(access));
     }
-    assert!(std::format!("{unit:?}").starts_with("Viommu {"));
-    assert!(std::format!("{domain:?}").starts_with("VirtioDomain {"));
+    assert!(format!("{unit:?}").starts_with("Viommu {"));
+    assert!(format!("{domain:?}").starts_with("VirtioDomain {"));
 }
 
 /// A transport that does not know what became of requests.
-struct Plain<'a>(&'a Fake);
+struct Plain<'a>(&'a Link);
 
-impl crate::virtio::Transport for Plain<'_> {
+impl portolan_hw::virtio::Transport for Plain<'_> {
     fn features(&self) -> u64 {
         self.0.features()
     }
@@ -129,19 +126,16 @@ impl crate::virtio::Transport for Plain<'_> {
 
 #[test]
 fn addresses_of_a_request_that_nobody_can_say_was_returned_are_never_used_again() {
-    let fake = Fake::new();
-    let config = Config {
-        turn_timeout: Nanos::from_millis(1),
-    };
-    let unit = Viommu::start(Plain(&fake), Ticks::default(), config).unwrap();
+    let link = Link::new();
+    let unit = Viommu::start(Plain(&link), Ticks::default(), limits()).unwrap();
     let domain = unit.domain().unwrap();
     unit.attach(A, &domain).unwrap();
     let mut owed = Gather::new();
     let mut map = || domain.map(Iova::new(0), PhysAddr::new(0), 4096, RW, &mut owed);
     map().unwrap();
-    fake.state().failures.push_back(Some(Failure::Lost));
+    link.state().failures.push_back(Some(Failure::Lost));
     assert!(domain.sync(&mut owed).is_err());
-    fake.return_all();
+    link.return_all();
     domain.unmap(range(0, 4095), &mut owed).unwrap();
     assert!(domain.sync(&mut owed).is_err());
     let id = domain.number();

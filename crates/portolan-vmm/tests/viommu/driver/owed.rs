@@ -1,86 +1,83 @@
 //! What is owed and what a sync sends: batches, debts that grew, other CPUs, answers that are late.
 
-extern crate std;
-
 use core::iter;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::vec;
 
 use portolan::addr::{Iova, PhysAddr, PhysRange};
 use portolan::inval::Gather;
 use portolan::iommu::{Attach, AttachError, Awaited, Domain, FaultEvent, Iommu, IommuError};
 use portolan::table::MapError;
 
-use super::fake::{Failure, Fake};
-use super::{A, B, RW, map, range, start, try_unmap, unmap};
+use super::{A, B, READ, RW, map, range, start, try_unmap, unmap};
+use crate::link::{Failure, Link};
 
 #[test]
 fn what_is_unanswered_keeps_its_addresses_until_the_device_returns_it() {
     for failure in [Failure::Lost, Failure::Late, Failure::Silent] {
-        let fake = Fake::new();
-        let unit = start(&fake);
+        let link = Link::new();
+        let unit = start(&link);
         let domain = unit.domain().unwrap();
         unit.attach(A, &domain).unwrap();
         let mapped = MapError::AlreadyMapped { iova: Iova::new(0) };
         let timed_out = |result| matches!(result, Err(IommuError::TimedOut { .. }));
         // A map: its owner takes it back at once, and the device is not asked again.
-        fake.state().failures.push_back(Some(failure));
+        link.state().failures.push_back(Some(failure));
         assert!(map(&domain, 0, 0x5000, 4096).is_err());
         assert_eq!(domain.translate(Iova::new(0)), None);
-        assert_eq!(fake.state().seen.len(), 2);
+        assert_eq!(link.state().seen.len(), 2);
         assert_eq!(map(&domain, 0, 0, 4096), Err(mapped.into()));
         let mut owed = Gather::new();
         owed.owe_unmap(domain.id(), range(0, 4095), domain.granule())
             .unwrap();
         assert!(timed_out(domain.sync(&mut owed).map_err(IommuError::from)));
-        fake.return_all();
+        link.return_all();
         domain.sync(&mut owed).unwrap();
-        assert_eq!(fake.state().reach(8, 0, 1), None);
+        assert_eq!(link.reach(8, 0, READ), None);
         // An unmap: it is not repeated while the first may still hit the next owner.
         map(&domain, 0, 0x5000, 4096).unwrap();
-        fake.state().failures.push_back(Some(failure));
+        link.state().failures.push_back(Some(failure));
         let (mut owed, failed) = try_unmap(&domain, range(0, 4095));
         assert!(timed_out(failed));
-        let seen = fake.state().seen.len();
+        let seen = link.state().seen.len();
         assert!(timed_out(domain.sync(&mut owed).map_err(IommuError::from)));
-        assert_eq!(fake.state().seen.len(), seen);
+        assert_eq!(link.state().seen.len(), seen);
         assert_eq!(map(&domain, 0, 0, 4096), Err(mapped.into()), "{failure:?}");
-        fake.return_all();
+        link.return_all();
         domain.sync(&mut owed).unwrap();
         map(&domain, 0, 0x6000, 4096).unwrap();
-        assert_eq!(fake.state().reach(8, 0, 1), Some(0x6000));
+        assert_eq!(link.reach(8, 0, READ), Some(0x6000));
     }
 }
 
 #[test]
 fn maps_and_unmaps_send_nothing_and_a_sync_sends_them_together() {
-    let fake = Fake::new();
-    let unit = start(&fake);
+    let link = Link::new();
+    let unit = start(&link);
     let domain = unit.domain().unwrap();
     unit.attach(A, &domain).unwrap();
     let mut owed = Gather::new();
     // Every second page of memory; two neighbours are one mapping.
     let piece = |(at, bytes)| PhysRange::from_len(PhysAddr::new(at), bytes).unwrap();
     let pieces = (0..20).map(|n| (n << 13, 4096)).chain([(39 << 12, 8192)]);
-    let pieces: alloc::vec::Vec<_> = pieces.map(piece).collect();
+    let pieces: Vec<_> = pieces.map(piece).collect();
     domain.map_sg(Iova::new(0), &pieces, RW, &mut owed).unwrap();
     assert!(domain.is_due(&owed));
-    assert_eq!(fake.state().seen.len(), 1);
+    assert_eq!(link.state().seen.len(), 1);
     domain.sync(&mut owed).unwrap();
     assert!(owed.is_empty());
     assert_eq!(
-        (unit.counts().map, fake.state().batches.clone()),
+        (unit.counts().map, link.state().batches.clone()),
         (20, vec![16, 4])
     );
     let all = range(0, 22 * 4096 - 1);
-    assert_eq!(fake.state().reach(8, all.last().get(), 1), Some(0x28fff));
+    assert_eq!(link.reach(8, all.last().get(), READ), Some(0x28fff));
     domain.unmap(all, &mut owed).unwrap();
     assert_eq!(unit.counts().unmap, 0);
-    assert_eq!(fake.state().reach(8, 0, 1), Some(0));
+    assert_eq!(link.reach(8, 0, READ), Some(0));
     domain.sync(&mut owed).unwrap();
     // What lies side by side is one request.
     assert_eq!(unit.counts().unmap, 1);
-    assert_eq!(fake.state().reach(8, 0, 1), None);
+    assert_eq!(link.reach(8, 0, READ), None);
     // What was taken back before it was sent is never sent.
     domain
         .map(Iova::new(0), PhysAddr::new(0), 4096, RW, &mut owed)
@@ -92,8 +89,8 @@ fn maps_and_unmaps_send_nothing_and_a_sync_sends_them_together() {
 
 #[test]
 fn a_debt_that_has_grown_takes_no_other_mapping_away() {
-    let fake = Fake::new();
-    let unit = start(&fake);
+    let link = Link::new();
+    let unit = start(&link);
     let domain = unit.domain().unwrap();
     unit.attach(A, &domain).unwrap();
     for page in 0..200 {
@@ -109,7 +106,7 @@ fn a_debt_that_has_grown_takes_no_other_mapping_away() {
     domain.sync(&mut owed).unwrap();
     for page in 0..200 {
         let wanted = (page % 7 != 0).then_some(page << 12);
-        assert_eq!(fake.state().reach(8, page << 12, 1), wanted, "{page}");
+        assert_eq!(link.reach(8, page << 12, READ), wanted, "{page}");
     }
     // A debt of another domain pays nothing.
     let stranger = unit.domain().unwrap();
@@ -117,20 +114,20 @@ fn a_debt_that_has_grown_takes_no_other_mapping_away() {
     assert!(stranger.sync(&mut owed).is_err());
     assert!(stranger.absorb(&mut other, &mut owed).is_err());
     domain.sync(&mut owed).unwrap();
-    assert_eq!(fake.state().reach(8, 0x1000, 1), None);
+    assert_eq!(link.reach(8, 0x1000, READ), None);
 }
 
 #[test]
 fn one_unmap_of_many_mappings_is_one_request() {
-    let fake = Fake::new();
-    let unit = start(&fake);
+    let link = Link::new();
+    let unit = start(&link);
     let domain = unit.domain().unwrap();
     unit.attach(A, &domain).unwrap();
     let page = |n: u64| range(n << 12, n << 12 | 0xfff);
     let reached = || {
         let pages = 0..210u64;
-        let reached = pages.filter(|n| fake.state().reach(8, n << 12, 1).is_some());
-        reached.collect::<vec::Vec<_>>()
+        let reached = pages.filter(|n| link.reach(8, n << 12, READ).is_some());
+        reached.collect::<Vec<_>>()
     };
     let every_mapping = || {
         for n in 0..210 {
@@ -144,20 +141,20 @@ fn one_unmap_of_many_mappings_is_one_request() {
     domain.unmap(all, &mut owed).unwrap();
     domain.sync(&mut owed).unwrap();
     assert_eq!((unit.counts().map, unit.counts().unmap), (210, 1));
-    assert_eq!(reached(), (200..210).collect::<vec::Vec<_>>());
+    assert_eq!(reached(), (200..210).collect::<Vec<_>>());
     // Nothing stays behind: all addresses can be used again, and go in one request again, though
     // the first is lost, and none of them is repeated before the device returns it.
     unmap(&domain, 200 << 12, (210 << 12) - 1).unwrap();
     every_mapping();
-    fake.state().failures.push_back(Some(Failure::Lost));
+    link.state().failures.push_back(Some(Failure::Lost));
     domain.unmap(all, &mut owed).unwrap();
     assert!(domain.sync(&mut owed).is_err());
     assert!(domain.sync(&mut owed).is_err());
     assert_eq!(unit.counts().unmap, 3);
-    fake.return_all();
+    link.return_all();
     domain.sync(&mut owed).unwrap();
     assert_eq!(unit.counts().unmap, 4);
-    assert_eq!(reached(), (200..210).collect::<vec::Vec<_>>());
+    assert_eq!(reached(), (200..210).collect::<Vec<_>>());
     // One that is free parts the others: somebody else may map there before the device answers.
     unmap(&domain, 200 << 12, (210 << 12) - 1).unwrap();
     every_mapping();
@@ -168,14 +165,14 @@ fn one_unmap_of_many_mappings_is_one_request() {
     }
     domain.sync(&mut owed).unwrap();
     assert_eq!(unit.counts().unmap, before + 2);
-    assert_eq!(reached(), (200..210).collect::<vec::Vec<_>>());
+    assert_eq!(reached(), (200..210).collect::<Vec<_>>());
 }
 
 /// A request is given up while another CPU is at work in the same range.
 #[test]
 fn what_is_given_up_meanwhile_is_not_taken_for_returned() {
-    let fake = Fake::new();
-    let unit = start(&fake);
+    let link = Link::new();
+    let unit = start(&link);
     let domain = unit.domain().unwrap();
     unit.attach(A, &domain).unwrap();
     let last = 40 << 12;
@@ -189,11 +186,11 @@ fn what_is_given_up_meanwhile_is_not_taken_for_returned() {
     let mut owed = Gather::new();
     let all = range(0, last | 0xfff);
     owed.owe_map(domain.id(), all, domain.granule()).unwrap();
-    let (seen, go) = gate(&fake, 0);
+    let (seen, go) = gate(&link, 0);
     std::thread::scope(|scope| {
         let sync = scope.spawn(|| domain.sync(&mut owed).map_err(IommuError::from));
         seen.recv().unwrap();
-        fake.state().failures.push_back(Some(Failure::Late));
+        link.state().failures.push_back(Some(Failure::Late));
         assert!(try_unmap(&domain, range(last, last | 0xfff)).1.is_err());
         go.send(()).unwrap();
         let waited = sync.join().unwrap().unwrap_err();
@@ -204,15 +201,15 @@ fn what_is_given_up_meanwhile_is_not_taken_for_returned() {
         iova: Iova::new(last),
     };
     assert_eq!(map(&domain, last, 0, 4096), Err(mapped.into()));
-    fake.return_all();
+    link.return_all();
     domain.sync(&mut owed).unwrap();
     map(&domain, last, 0x6000, 4096).unwrap();
 }
 
 /// A gate for the next request that is not passed over.
-pub(super) fn gate(fake: &Fake, passed_over: usize) -> (Receiver<()>, Sender<()>) {
+pub(super) fn gate(link: &Link, passed_over: usize) -> (Receiver<()>, Sender<()>) {
     let ((came, seen), (go, goes)) = (channel(), channel());
-    let mut state = fake.state();
+    let mut state = link.state();
     state.gates = iter::repeat_with(|| None).take(passed_over).collect();
     state.gates.push_back(Some((came, goes)));
     (seen, go)
@@ -220,11 +217,11 @@ pub(super) fn gate(fake: &Fake, passed_over: usize) -> (Receiver<()>, Sender<()>
 
 #[test]
 fn what_is_unmapped_while_it_is_being_mapped_is_unmapped_once_it_was() {
-    let fake = Fake::new();
-    let unit = start(&fake);
+    let link = Link::new();
+    let unit = start(&link);
     let domain = unit.domain().unwrap();
     unit.attach(A, &domain).unwrap();
-    let (seen, go) = gate(&fake, 0);
+    let (seen, go) = gate(&link, 0);
     let mut owed = Gather::new();
     for at in [0, 0x8000] {
         domain
@@ -245,8 +242,8 @@ fn what_is_unmapped_while_it_is_being_mapped_is_unmapped_once_it_was() {
         go.send(()).unwrap();
         sync.join().unwrap();
         // Whoever mapped it has unmapped it, and left the others of his debt.
-        assert_eq!(fake.state().reach(8, 0, 1), None);
-        assert_eq!(fake.state().reach(8, 0x8000, 1), Some(0x8000));
+        assert_eq!(link.reach(8, 0, READ), None);
+        assert_eq!(link.reach(8, 0x8000, READ), Some(0x8000));
         domain.sync(&mut other).unwrap();
     });
     map(&domain, 0, 0x7000, 4096).unwrap();
@@ -254,34 +251,34 @@ fn what_is_unmapped_while_it_is_being_mapped_is_unmapped_once_it_was() {
 
 #[test]
 fn an_unmap_that_is_refused_because_the_last_endpoint_leaves() {
-    let fake = Fake::new();
-    let unit = start(&fake);
+    let link = Link::new();
+    let unit = start(&link);
     let domain = unit.domain().unwrap();
     unit.attach(A, &domain).unwrap();
     map(&domain, 0, 0x8000, 0x3000).unwrap();
     map(&domain, 0x8000, 0x8000, 0x1000).unwrap();
     // Cut in the middle: the whole is to be unmapped first.
-    let (seen, go) = gate(&fake, 0);
+    let (seen, go) = gate(&link, 0);
     std::thread::scope(|scope| {
         let cut = scope.spawn(|| unmap(&domain, 0x1000, 0x1fff));
         seen.recv().unwrap();
         unit.block(A).unwrap();
-        fake.state().failures.push_back(Some(Failure::Status(4)));
+        link.state().failures.push_back(Some(Failure::Status(4)));
         go.send(()).unwrap();
         cut.join().unwrap().unwrap();
     });
     // The device has forgotten all; attaching again sends what is left.
     unit.attach(A, &domain).unwrap();
-    let reach = |iova| fake.state().reach(8, iova, 1);
+    let reach = |iova| link.reach(8, iova, READ);
     assert_eq!((reach(0), reach(0x1000)), (Some(0x8000), None));
     assert_eq!((reach(0x2000), reach(0x8000)), (Some(0xa000), Some(0x8000)));
     // A whole one: it is gone with the domain.
-    let (seen, go) = gate(&fake, 0);
+    let (seen, go) = gate(&link, 0);
     std::thread::scope(|scope| {
         let gone = scope.spawn(|| unmap(&domain, 0x8000, 0x8fff));
         seen.recv().unwrap();
         unit.block(A).unwrap();
-        fake.state().failures.push_back(Some(Failure::Status(4)));
+        link.state().failures.push_back(Some(Failure::Status(4)));
         go.send(()).unwrap();
         gone.join().unwrap().unwrap();
     });
@@ -291,13 +288,13 @@ fn an_unmap_that_is_refused_because_the_last_endpoint_leaves() {
 
 #[test]
 fn faults_are_read_while_a_stream_is_being_moved() {
-    let fake = Fake::new();
-    let unit = start(&fake);
+    let link = Link::new();
+    let unit = start(&link);
     let domain = unit.domain().unwrap();
     let mut record = [0; 24];
     record[4..8].copy_from_slice(&0x102u32.to_le_bytes());
-    fake.state().faults.push_back((record, 24));
-    let (seen, go) = gate(&fake, 0);
+    link.state().faults.push_back((record, 24));
+    let (seen, go) = gate(&link, 0);
     std::thread::scope(|scope| {
         let attach = scope.spawn(|| unit.attach(A, &domain));
         seen.recv().unwrap();
@@ -312,5 +309,5 @@ fn faults_are_read_while_a_stream_is_being_moved() {
         go.send(()).unwrap();
         attach.join().unwrap().unwrap();
     });
-    assert_eq!(fake.state().reach(8, 0, 1), Some(0x1000));
+    assert_eq!(link.reach(8, 0, READ), Some(0x1000));
 }

@@ -1,19 +1,14 @@
-//! The driver on a device in memory: layouts, states, failures of each request, random operations.
+//! Under `portolan_hw::virtio::Viommu`: layouts, states, failures of each request, random operations.
 
 mod bad_input;
-mod fake;
+mod device;
 mod features;
 mod meanwhile;
 mod mmio;
 mod numbers;
 mod owed;
 
-extern crate std;
-
-use std::println;
 use std::sync::Arc;
-use std::vec;
-use std::vec::Vec;
 
 use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
 use portolan::inval::Gather;
@@ -24,38 +19,54 @@ use portolan::iommu::{
 use portolan::platform::Nanos;
 use portolan::table::{Access, MapError, SplitError, UnmapError};
 
-use super::{Config, Viommu, VirtioDomain};
-use fake::{Failure, Fake, Ticks};
+use portolan_hw::virtio::{Config, Viommu, VirtioDomain};
+use vm_memory::Permissions;
 
-type Driver<'a> = Viommu<&'a Fake, Ticks>;
-type Space<'a> = VirtioDomain<&'a Fake, Ticks>;
+use crate::link::{self, Failure, Link, Ticks};
+use crate::{range, seed};
+
+type Driver<'a> = Viommu<&'a Link, Ticks>;
+type Space<'a> = VirtioDomain<&'a Link, Ticks>;
 
 const A: StreamId = StreamId::new(8);
 const B: StreamId = StreamId::new(16);
 const RW: Access = Access::READ.union(Access::WRITE);
+const READ: Permissions = Permissions::Read;
+const WRITE: Permissions = Permissions::Write;
 
-fn start(fake: &Fake) -> Driver<'_> {
-    start_by(fake, &Ticks::default())
+fn start(link: &Link) -> Driver<'_> {
+    start_by(link, &Ticks::default())
 }
 
-fn start_by<'a>(fake: &'a Fake, clock: &Ticks) -> Driver<'a> {
-    let turn_timeout = Nanos::from_millis(1);
-    Viommu::start(fake, clock.clone(), Config { turn_timeout }).unwrap()
+fn start_by<'a>(link: &'a Link, clock: &Ticks) -> Driver<'a> {
+    Viommu::start(link, clock.clone(), limits()).unwrap()
+}
+
+fn limits() -> Config {
+    let mut limits = Config::default();
+    limits.turn_timeout = Nanos::from_millis(1);
+    limits
+}
+
+fn map(domain: &Space, iova: u64, pa: u64, bytes: u64) -> Result<IovaRange, DomainError> {
+    map_for(domain, iova, pa, bytes, RW)
 }
 
 /// Maps and pays for it; what cannot be paid for is taken back.
-fn map(domain: &Space, iova: u64, pa: u64, bytes: u64) -> Result<IovaRange, DomainError> {
+fn map_for(
+    domain: &Space,
+    iova: u64,
+    pa: u64,
+    bytes: u64,
+    access: Access,
+) -> Result<IovaRange, DomainError> {
     let (iova, pa, mut owed) = (Iova::new(iova), PhysAddr::new(pa), Gather::new());
-    let range = domain.map(iova, pa, bytes, RW, &mut owed)?;
+    let range = domain.map(iova, pa, bytes, access, &mut owed)?;
     domain.sync(&mut owed).map(|()| range).map_err(|error| {
         domain.unmap(range, &mut owed).unwrap();
         let _ = domain.sync(&mut owed);
         IommuError::from(error).into()
     })
-}
-
-fn range(start: u64, last: u64) -> IovaRange {
-    IovaRange::new(Iova::new(start), Iova::new(last)).unwrap()
 }
 
 /// Unmaps and pays for it; the debt, and whether the device failed.
@@ -77,9 +88,9 @@ fn unmap(domain: &Space, start: u64, last: u64) -> Result<(), IommuError> {
 #[rustfmt::skip]
 #[test]
 fn requests_by_hand() {
-    let fake = Fake::new();
-    let unit = start(&fake);
-    assert_eq!(fake.state().config[36], 0);
+    let link = Link::new();
+    let unit = start(&link);
+    assert_eq!(link.state().config[36], 0);
     let domain = unit.domain().unwrap();
     unit.attach(A, &domain).unwrap();
     map(&domain, 0x1_0000_2000, 0x30_0000_4000, 0x3000).unwrap();
@@ -99,7 +110,7 @@ fn requests_by_hand() {
         &[1, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0],
         &probe,
     ];
-    assert_eq!(fake.state().seen, want);
+    assert_eq!(link.state().seen, want);
     let counts = unit.counts();
     assert_eq!((counts.attach, counts.detach, counts.probe), (2, 1, 1));
     assert_eq!((counts.map, counts.unmap), (1, 1));
@@ -107,24 +118,24 @@ fn requests_by_hand() {
 
 #[test]
 fn mappings_wait_for_an_endpoint_and_outlive_it() {
-    let fake = Fake::new();
-    let unit = start(&fake);
+    let link = Link::new();
+    let unit = start(&link);
     let domain = unit.domain().unwrap();
     map(&domain, 0x1000, 0x8000, 0x2000).unwrap();
-    assert!(fake.state().seen.is_empty());
+    assert!(link.state().seen.is_empty());
     unit.attach(A, &domain).unwrap();
-    assert_eq!(fake.state().reach(8, 0x2010, 2), Some(0x9010));
+    assert_eq!(link.reach(8, 0x2010, WRITE), Some(0x9010));
     unit.attach(B, &domain).unwrap();
     unit.block(A).unwrap();
-    assert_eq!(fake.state().reach(8, 0x2010, 2), None);
-    assert_eq!(fake.state().reach(16, 0x2010, 2), Some(0x9010));
+    assert_eq!(link.reach(8, 0x2010, WRITE), None);
+    assert_eq!(link.reach(16, 0x2010, WRITE), Some(0x9010));
     unit.block(B).unwrap();
     // Nobody is there: the device has forgotten the domain, the driver has not.
-    assert!(fake.state().domains.is_empty());
+    assert!(link.idle());
     unmap(&domain, 0x1000, 0x1fff).unwrap();
     map(&domain, 0x5000, 0x5000, 0x1000).unwrap();
     unit.attach(B, &domain).unwrap();
-    let reach = |iova| fake.state().reach(16, iova, 1);
+    let reach = |iova| link.reach(16, iova, READ);
     assert_eq!(
         (reach(0x1000), reach(0x2000), reach(0x5fff)),
         (None, Some(0x9000), Some(0x5fff))
@@ -137,8 +148,8 @@ fn mappings_wait_for_an_endpoint_and_outlive_it() {
 
 #[test]
 fn an_endpoint_moves_and_its_old_domain_goes() {
-    let fake = Fake::new();
-    let unit = start(&fake);
+    let link = Link::new();
+    let unit = start(&link);
     let (first, second) = (unit.domain().unwrap(), unit.domain().unwrap());
     map(&first, 0, 0x1000, 0x1000).unwrap();
     map(&second, 0, 0x2000, 0x1000).unwrap();
@@ -146,43 +157,43 @@ fn an_endpoint_moves_and_its_old_domain_goes() {
     unit.attach(A, &second).unwrap();
     unit.attach(A, &second).unwrap();
     assert_eq!(unit.counts().attach, 2);
-    assert_eq!(fake.state().reach(8, 0, 1), Some(0x2000));
+    assert_eq!(link.reach(8, 0, READ), Some(0x2000));
     assert_eq!(Arc::strong_count(&first), 1);
     let id = first.number();
     drop(first);
     assert_eq!(unit.domain().unwrap().number(), id);
     unit.pass_through(A).unwrap();
-    assert_eq!(fake.state().reach(8, 0x77, 1), Some(0x77));
+    assert_eq!(link.reach(8, 0x77, READ), Some(0x77));
     unit.attach(A, &second).unwrap();
-    assert_eq!(fake.state().reach(8, 0, 1), Some(0x2000));
+    assert_eq!(link.reach(8, 0, READ), Some(0x2000));
     drop(unit);
-    assert!(fake.state().used().is_empty());
+    assert!(link.idle());
     assert_eq!(Arc::strong_count(&second), 1);
 }
 
 #[test]
 fn unmapping_a_part_makes_the_rest_anew() {
-    let fake = Fake::new();
-    let unit = start(&fake);
+    let link = Link::new();
+    let unit = start(&link);
     let domain = unit.domain().unwrap();
     unit.attach(A, &domain).unwrap();
     map(&domain, 0, 0x10000, 0x4000).unwrap();
     map(&domain, 0x4000, 0x30000, 0x4000).unwrap();
     unmap(&domain, 0x3000, 0x4fff).unwrap();
-    let reach = |iova| fake.state().reach(8, iova, 1);
+    let reach = |iova| link.reach(8, iova, READ);
     assert_eq!((reach(0x2fff), reach(0x3000)), (Some(0x12fff), None));
     assert_eq!((reach(0x4fff), reach(0x5000)), (None, Some(0x31000)));
     unmap(&domain, 0x1000, 0x1fff).unwrap();
-    let reach = |iova| fake.state().reach(8, iova, 1);
+    let reach = |iova| link.reach(8, iova, READ);
     assert_eq!((reach(0xfff), reach(0x1000)), (Some(0x10fff), None));
     assert_eq!(reach(0x2000), Some(0x12000));
     // The device does not take the upper piece back at first: that is still owed.
-    fake.state().failures = [None, None, Some(Failure::Status(8))].into();
+    link.state().failures = [None, None, Some(Failure::Status(8))].into();
     let (mut owed, failed) = try_unmap(&domain, range(0x5000, 0x5fff));
     assert_eq!(failed, Err(IommuError::Refused { code: 8 }));
-    assert_eq!(fake.state().reach(8, 0x6000, 1), None);
+    assert_eq!(link.reach(8, 0x6000, READ), None);
     domain.sync(&mut owed).unwrap();
-    assert_eq!(fake.state().reach(8, 0x6000, 1), Some(0x32000));
+    assert_eq!(link.reach(8, 0x6000, READ), Some(0x32000));
     // Nothing is there to be cut at the edge of a mapping.
     let cut = domain.split(Iova::new(0x2000), &mut owed);
     let none = SplitError::NoBlock {
@@ -193,12 +204,12 @@ fn unmapping_a_part_makes_the_rest_anew() {
 
 #[test]
 fn the_driver_checks_what_devices_do_not() {
-    let fake = Fake::new();
-    let unit = start(&fake);
+    let link = Link::new();
+    let unit = start(&link);
     let domain = unit.domain().unwrap();
     unit.attach(A, &domain).unwrap();
     map(&domain, 0x4000, 0, 0x2000).unwrap();
-    let seen = fake.state().seen.len();
+    let seen = link.state().seen.len();
     let why = |iova, pa, bytes| match map(&domain, iova, pa, bytes) {
         Err(DomainError::Map(error)) => error,
         other => panic!("{other:?}"),
@@ -243,7 +254,7 @@ fn the_driver_checks_what_devices_do_not() {
         failed,
         Err(UnmapFailed::Unmap(UnmapError::Unaligned { .. }))
     ));
-    assert_eq!(fake.state().seen.len(), seen);
+    assert_eq!(link.state().seen.len(), seen);
     let stranger = StreamId::new(9);
     let none = Err(AttachError::NoSuchStream { stream: stranger });
     assert_eq!(unit.attach(stranger, &domain), none);
@@ -251,15 +262,15 @@ fn the_driver_checks_what_devices_do_not() {
         (unit.block(stranger), unit.pass_through(stranger)),
         (none, none)
     );
-    let other = Fake::new();
+    let other = Link::new();
     let other = start(&other);
     assert_eq!(other.attach(A, &domain), Err(AttachError::Mismatch));
 }
 
 #[test]
 fn domains_run_out() {
-    let fake = Fake::new();
-    let unit = start(&fake);
+    let link = Link::new();
+    let unit = start(&link);
     let all: Vec<_> = core::iter::from_fn(|| unit.domain().ok()).collect();
     assert_eq!(all.len(), 9);
     assert_eq!(unit.domain().map(|_| ()), Err(IommuError::OutOfContexts));
@@ -268,31 +279,31 @@ fn domains_run_out() {
 #[test]
 fn a_lost_attach_keeps_both_domains() {
     for failure in [Failure::Lost, Failure::Silent] {
-        let fake = Fake::new();
-        let unit = start(&fake);
+        let link = Link::new();
+        let unit = start(&link);
         let (old, new) = (unit.domain().unwrap(), unit.domain().unwrap());
         map(&old, 0, 0x1000, 0x1000).unwrap();
         unit.attach(A, &old).unwrap();
-        fake.state().failures.push_back(Some(failure));
+        link.state().failures.push_back(Some(failure));
         assert!(unit.attach(A, &new).is_err());
         let held = (Arc::strong_count(&old), Arc::strong_count(&new));
         assert_eq!(held, (2, 2), "{failure:?}");
         unit.block(A).unwrap();
-        assert!(fake.state().used().is_empty());
+        assert!(link.idle());
         assert_eq!((Arc::strong_count(&old), Arc::strong_count(&new)), (1, 1));
         unit.attach(A, &old).unwrap();
-        assert_eq!(fake.state().reach(8, 0, 1), Some(0x1000));
+        assert_eq!(link.reach(8, 0, READ), Some(0x1000));
     }
 }
 
 #[test]
 fn a_domain_in_doubt_keeps_its_number() {
-    let fake = Fake::new();
-    let unit = start(&fake);
+    let link = Link::new();
+    let unit = start(&link);
     let domain = unit.domain().unwrap();
     let id = domain.number();
     unit.attach(A, &domain).unwrap();
-    fake.state().failures.push_back(Some(Failure::Lost));
+    link.state().failures.push_back(Some(Failure::Lost));
     assert!(map(&domain, 0, 0, 4096).is_err());
     unit.block(A).unwrap();
     drop(domain);
@@ -301,28 +312,28 @@ fn a_domain_in_doubt_keeps_its_number() {
 
 #[test]
 fn refusals_leave_things_as_they_were() {
-    let fake = Fake::new();
-    let unit = start(&fake);
+    let link = Link::new();
+    let unit = start(&link);
     let domain = unit.domain().unwrap();
     map(&domain, 0, 0x1000, 0x1000).unwrap();
     unit.attach(A, &domain).unwrap();
     for (failure, code) in [(Failure::Status(3), 3), (Failure::Status(200), 200)] {
         let refused = IommuError::Refused { code };
-        fake.state().failures.push_back(Some(failure));
+        link.state().failures.push_back(Some(failure));
         assert_eq!(map(&domain, 0x4000, 0, 4096), Err(refused.into()));
         assert_eq!(domain.translate(Iova::new(0x4000)), None);
-        fake.state().failures.push_back(Some(failure));
+        link.state().failures.push_back(Some(failure));
         let (mut owed, failed) = try_unmap(&domain, range(0, 4095));
         assert_eq!(failed, Err(refused));
         // It is still owed, and nobody else gets the addresses.
-        assert_eq!(fake.state().reach(8, 0, 1), Some(0x1000));
+        assert_eq!(link.reach(8, 0, READ), Some(0x1000));
         assert!(map(&domain, 0, 0x1000, 0x1000).is_err());
         domain.sync(&mut owed).unwrap();
         map(&domain, 0, 0x1000, 0x1000).unwrap();
-        fake.state().failures.push_back(Some(failure));
+        link.state().failures.push_back(Some(failure));
         assert_eq!(unit.block(A), Err(refused.into()));
     }
-    fake.state().failures.push_back(Some(Failure::Unwritten));
+    link.state().failures.push_back(Some(Failure::Unwritten));
     let error = map(&domain, 0x4000, 0, 4096).unwrap_err();
     assert!(matches!(
         error,
@@ -330,19 +341,19 @@ fn refusals_leave_things_as_they_were() {
     ));
     // The first mapping is refused when the domain comes to life: the endpoint is blocked.
     unit.block(A).unwrap();
-    fake.state().failures = [None, Some(Failure::Status(3))].into();
+    link.state().failures = [None, Some(Failure::Status(3))].into();
     assert!(unit.attach(A, &domain).is_err());
-    assert!(fake.state().used().is_empty());
+    assert!(link.idle());
     unit.attach(A, &domain).unwrap();
-    assert_eq!(fake.state().reach(8, 0, 1), Some(0x1000));
+    assert_eq!(link.reach(8, 0, READ), Some(0x1000));
 }
 
 #[test]
 fn nonsense_in_the_configuration() {
-    let with = |change: &dyn Fn(&mut fake::State)| {
-        let fake = Fake::new();
-        change(&mut fake.state());
-        let started = Viommu::start(&fake, Ticks::default(), Config::default());
+    let with = |change: &dyn Fn(&mut link::State)| {
+        let link = Link::new();
+        change(&mut link.state());
+        let started = Viommu::start(&link, Ticks::default(), Config::default());
         started.map(|_| ()).unwrap_err()
     };
     let offset = |error| match error {
@@ -363,41 +374,40 @@ fn nonsense_in_the_configuration() {
 
 #[test]
 fn reserved_addresses() {
-    let fake = Fake::new();
-    let unit = start(&fake);
+    let link = Link::new();
+    let unit = start(&link);
     // An unknown property, the message window, one of unknown kind, the end.
     let mut list = vec![9, 0, 2, 0, 1, 2];
     list.extend([1, 0, 20, 0, 1, 0, 0, 0, 0, 0, 0xe0, 0xfe, 0, 0, 0, 0]);
     list.extend([0xff, 0xff, 0xef, 0xfe, 0, 0, 0, 0]);
-    fake.state().properties = list.clone();
+    link.state().properties = Some(list.clone());
     let found = unit.reserved(A).unwrap();
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].kind, ReservedKind::Interrupts);
     assert_eq!(found[0].range.start(), Iova::new(0xfee0_0000));
     assert_eq!(found[0].range.last(), Iova::new(0xfeef_ffff));
     // One that is longer than what is there, and one that is too short.
-    for (at, length) in [(8, 200), (8, 19)] {
-        fake.state().properties = list.clone();
-        fake.state().properties[at] = length;
+    for (at, length) in [(9, 2), (8, 19)] {
+        let mut list = list.clone();
+        list[at] = length;
+        link.state().properties = Some(list);
         let error = unit.reserved(A).unwrap_err();
         assert!(matches!(
             error,
             AttachError::Iommu(IommuError::Nonsense { .. })
         ));
     }
-    let seed = fastrand::u64(..);
-    println!("PORTOLAN_SEED={seed}");
-    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut rng = fastrand::Rng::with_seed(seed());
     for _ in 0..2000 {
-        fake.state().properties = (0..64).map(|_| rng.u8(..4)).collect();
+        link.state().properties = Some((0..64).map(|_| rng.u8(..4)).collect());
         let _ = unit.reserved(A);
     }
 }
 
 #[test]
 fn faults_say_who_where_and_why() {
-    let fake = Fake::new();
-    let unit = start(&fake);
+    let link = Link::new();
+    let unit = start(&link);
     let domain = unit.domain().unwrap();
     let at = Iova::new(0x1000);
     let mut owed = Gather::new();
@@ -411,7 +421,7 @@ fn faults_say_who_where_and_why() {
         bytes[4..8].copy_from_slice(&flags.to_le_bytes());
         bytes[8..12].copy_from_slice(&endpoint.to_le_bytes());
         bytes[16..].copy_from_slice(&address.to_le_bytes());
-        fake.state().faults.push_back((bytes, written));
+        link.state().faults.push_back((bytes, written));
         unit.next_fault()
     };
     let record = |event| match event {
@@ -437,22 +447,18 @@ fn faults_say_who_where_and_why() {
 #[test]
 fn random_operations() {
     const PAGES: u64 = 24;
-    let seed = std::env::var("PORTOLAN_SEED").ok();
-    let seed = seed.and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
-    println!("PORTOLAN_SEED={seed}");
-    let mut rng = fastrand::Rng::with_seed(seed);
-    let fake = Fake::new();
-    let unit = start(&fake);
+    let mut rng = fastrand::Rng::with_seed(seed());
+    let link = Link::new();
+    let unit = start(&link);
     let domains: Vec<_> = (0..3).map(|_| unit.domain().unwrap()).collect();
     // By endpoint: its domain.
     let mut places: [Option<usize>; 2] = [None; 2];
     for round in 0..20_000 {
         if rng.u8(..10) == 0 {
             let status = Failure::Status(rng.u8(1..=8).max(1));
-            fake.state().failures = [Some(status)].into();
+            link.state().failures = [Some(status)].into();
         } else {
-            fake.state().failures.clear();
+            link.state().failures.clear();
         }
         let (which, start) = (rng.usize(..3), rng.u64(..PAGES));
         let count = rng.u64(1..6).min(PAGES - start);
@@ -474,7 +480,7 @@ fn random_operations() {
             }
             6 => match unit.attach(stream, &domains[which]) {
                 Ok(()) => places[place] = Some(which),
-                Err(_) if fake.state().endpoints[&stream.get()].is_none() => places[place] = None,
+                Err(_) if !link.attached(stream) => places[place] = None,
                 Err(_) => {}
             },
             _ => {
@@ -486,7 +492,7 @@ fn random_operations() {
         for (stream, at) in [(A, places[0]), (B, places[1])] {
             for page in 0..PAGES {
                 let iova = page << 12 | 0x18;
-                let reached = fake.state().reach(stream.get(), iova, 1);
+                let reached = link.reach(stream.get(), iova, READ);
                 let said = at.and_then(|at| domains[at].translate(Iova::new(iova)));
                 let said = said.map(|found| found.pa.get());
                 assert_eq!(reached, said, "round {round}, {stream:?}, {iova:#x}");
