@@ -43,9 +43,14 @@ impl Asking {
     /// A device is told.
     pub fn tell(&mut self, to: ReplyTo, response: Response) {
         if !self.open.remove(&(to.stream.get(), to.name)) {
-            self.strays += 1;
+            self.note_stray();
         }
         self.told.push((to, response));
+    }
+
+    /// The unit got a response that is for nobody.
+    pub fn note_stray(&mut self) {
+        self.strays += 1;
     }
 
     /// A device is reset: what it asked before it has forgotten.

@@ -1,12 +1,10 @@
 //! How a unit is set up, and what it tells of itself.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use super::CommandKind;
-use crate::clock::VirtualClock;
 use crate::inject::Pace;
-use crate::iommu::Temper;
+use crate::unit::{counts, setup};
 
 /// The capability block and the extended features, as a driver reads them and as the model behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,53 +77,25 @@ impl AmdIdentification {
     }
 }
 
-/// All that a unit is made from.
-#[derive(Clone, Debug)]
-pub struct AmdSetup {
-    /// What it is.
-    pub identification: AmdIdentification,
-    /// How its caches behave.
-    pub temper: Temper,
-    /// How fast its queue is.
-    pub pace: Pace,
-    /// When the record of an event is written, after the log's tail has moved.
-    pub records: Pace,
-    /// The clock by which it is slow.
-    pub clock: Arc<VirtualClock>,
-}
-
-impl Default for AmdSetup {
-    /// Adversarial and fast.
-    fn default() -> Self {
-        Self {
-            identification: AmdIdentification::default(),
-            temper: Temper::Adversarial,
-            pace: Pace::AtOnce,
-            records: Pace::AtOnce,
-            clock: Arc::default(),
-        }
+setup! {
+    /// All that a unit is made from.
+    AmdSetup of AmdIdentification, default: "Adversarial and fast." {
+        /// How fast its queue is.
+        pace: Pace = Pace::AtOnce,
+        /// When the record of an event is written, after the log's tail has moved.
+        records: Pace = Pace::AtOnce,
     }
 }
 
-/// Numbers of what happened.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AmdCounts {
-    /// Commands carried out, by kind; a refused one is not.
-    pub commands: BTreeMap<CommandKind, u64>,
-    /// Translations that needed a walk.
-    pub misses: u64,
-    /// Table entries read.
-    pub walk_steps: u64,
-    /// Accesses that went through.
-    pub accesses: u64,
-    /// Accesses that did not.
-    pub faults: u64,
-    /// Interrupts of its own for events: one for all that come until the last is acknowledged.
-    pub event_interrupts: u64,
-    /// Events that found no room, or no log.
-    pub lost_events: u64,
-    /// Responses to what nobody had asked, or had got one already.
-    pub stray_responses: u64,
+counts! {
+    AmdCounts {
+        /// Commands carried out, by kind; a refused one is not.
+        commands: BTreeMap<CommandKind, u64>,
+        /// Interrupts of its own for events: one for all that come until the last is acknowledged.
+        event_interrupts: u64,
+        /// Events that found no room, or no log.
+        lost_events: u64,
+    }
 }
 
 /// An event, as its record's two words.

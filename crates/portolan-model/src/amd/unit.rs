@@ -1,7 +1,6 @@
 //! What an AMD-Vi unit has of its own.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 
 use portolan::addr::{PhysAddr, StreamId};
 
@@ -12,11 +11,9 @@ use super::registers::Registers;
 use super::{AmdCounts, AmdEvent, AmdRegisters, AmdSetup, State, queue};
 use crate::adversary::Rank;
 use crate::asking::Request;
-use crate::clock::VirtualClock;
 use crate::inject::DmaFault;
-use crate::iommu::Temper;
 use crate::stage::Stage;
-use crate::unit::{Design, Sums};
+use crate::unit::Design;
 
 /// AMD-Vi.
 #[derive(Debug)]
@@ -45,10 +42,6 @@ impl Design for AmdVi {
 
     const WINDOW: usize = 0x4000;
 
-    fn conditions(setup: &AmdSetup) -> (&Temper, &Arc<VirtualClock>) {
-        (&setup.temper, &setup.clock)
-    }
-
     fn reset(setup: &AmdSetup) -> Own {
         Own {
             registers: Registers::reset(&setup.identification),
@@ -67,15 +60,6 @@ impl Design for AmdVi {
 
     fn others(own: &Own) -> usize {
         own.entries.len() + own.interrupt_words.len() + own.interrupts.len()
-    }
-
-    fn told(counts: &AmdCounts, sums: Sums) -> AmdCounts {
-        AmdCounts {
-            accesses: sums.accesses,
-            walk_steps: sums.walk_steps,
-            stray_responses: sums.stray_responses,
-            ..counts.clone()
-        }
     }
 
     fn go_on(unit: &AmdRegisters, state: &mut State) {

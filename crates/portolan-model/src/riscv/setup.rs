@@ -1,12 +1,10 @@
 //! How a unit is set up, and what it tells of itself.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use super::CommandKind;
-use crate::clock::VirtualClock;
 use crate::inject::Pace;
-use crate::iommu::Temper;
+use crate::unit::{counts, setup};
 
 /// What a unit is, as a driver reads it and as the model behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,60 +149,33 @@ impl RiscvIdentification {
     }
 }
 
-/// All that a unit is made from.
-#[derive(Clone, Debug)]
-pub struct RiscvSetup {
-    /// What it is.
-    pub identification: RiscvIdentification,
-    /// How its caches behave.
-    pub temper: Temper,
-    /// How fast its queue is.
-    pub pace: Pace,
-    /// The clock by which it is slow.
-    pub clock: Arc<VirtualClock>,
-}
-
-impl Default for RiscvSetup {
-    /// Adversarial and fast.
-    fn default() -> Self {
-        Self {
-            identification: RiscvIdentification::default(),
-            temper: Temper::Adversarial,
-            pace: Pace::AtOnce,
-            clock: Arc::default(),
-        }
+setup! {
+    /// All that a unit is made from.
+    RiscvSetup of RiscvIdentification, default: "Adversarial and fast." {
+        /// How fast its queue is.
+        pace: Pace = Pace::AtOnce,
     }
 }
 
-/// Numbers of what happened.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RiscvCounts {
-    /// Commands carried out, by kind; a refused one is not.
-    pub commands: BTreeMap<CommandKind, u64>,
-    /// IOFENCE.C with data that does not order what devices have read and written before.
-    pub unordered: u64,
-    /// What hardware counters count, by the event's number and the device.
-    pub events: BTreeMap<(u16, u32), u64>,
-    /// Translations answered by a cache.
-    pub hits: u64,
-    /// Translations that needed a walk.
-    pub misses: u64,
-    /// Table entries read.
-    pub walk_steps: u64,
-    /// Contexts and entries above them read.
-    pub configuration_reads: u64,
-    /// Accesses that went through.
-    pub accesses: u64,
-    /// Accesses that did not.
-    pub faults: u64,
-    /// Interrupts for faults: one for all that come until the last is acknowledged.
-    pub fault_interrupts: u64,
-    /// Faults that found no room, or no queue.
-    pub lost_faults: u64,
-    /// Interrupts for page requests, likewise.
-    pub request_interrupts: u64,
-    /// Page requests that found no room.
-    pub lost_requests: u64,
-    /// Responses to what nobody had asked, or had got one already.
-    pub stray_responses: u64,
+counts! {
+    RiscvCounts {
+        /// Commands carried out, by kind; a refused one is not.
+        commands: BTreeMap<CommandKind, u64>,
+        /// IOFENCE.C with data that does not order what devices have read and written before.
+        unordered: u64,
+        /// What hardware counters count, by the event's number and the device.
+        events: BTreeMap<(u16, u32), u64>,
+        /// Translations answered by a cache.
+        hits: u64,
+        /// Contexts and entries above them read.
+        configuration_reads: u64,
+        /// Interrupts for faults: one for all that come until the last is acknowledged.
+        fault_interrupts: u64,
+        /// Faults that found no room, or no queue.
+        lost_faults: u64,
+        /// Interrupts for page requests, likewise.
+        request_interrupts: u64,
+        /// Page requests that found no room.
+        lost_requests: u64,
+    }
 }

@@ -1,7 +1,6 @@
 //! What a RISC-V IOMMU has of its own.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use portolan::addr::{PhysAddr, StreamId};
 
@@ -12,11 +11,9 @@ use super::registers::Registers;
 use super::{RiscvCounts, RiscvFault, RiscvRegisters, RiscvSetup, State, queue};
 use crate::adversary::Rank;
 use crate::asking::Request;
-use crate::clock::VirtualClock;
 use crate::inject::DmaFault;
-use crate::iommu::Temper;
 use crate::stage::Stage;
-use crate::unit::{Design, Sums};
+use crate::unit::Design;
 
 /// The RISC-V IOMMU.
 #[derive(Debug)]
@@ -51,10 +48,6 @@ impl Design for Riscv {
 
     const WINDOW: usize = 0x1000;
 
-    fn conditions(setup: &RiscvSetup) -> (&Temper, &Arc<VirtualClock>) {
-        (&setup.temper, &setup.clock)
-    }
-
     fn reset(setup: &RiscvSetup) -> Own {
         Own {
             registers: Registers::reset(&setup.identification),
@@ -77,15 +70,6 @@ impl Design for Riscv {
     fn others(own: &Own) -> usize {
         let processes = own.processes.len() + own.process_pages.len();
         own.contexts.len() + own.pages.len() + processes + own.messages.len()
-    }
-
-    fn told(counts: &RiscvCounts, sums: Sums) -> RiscvCounts {
-        RiscvCounts {
-            accesses: sums.accesses,
-            walk_steps: sums.walk_steps,
-            stray_responses: sums.stray_responses,
-            ..counts.clone()
-        }
     }
 
     fn go_on(unit: &RiscvRegisters, state: &mut State) {

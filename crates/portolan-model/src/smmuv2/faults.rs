@@ -92,6 +92,7 @@ impl SmmuV2Registers {
     pub(super) fn resume(&self, state: &mut State, bank: usize, answer: u32) {
         state.own.banks[bank].fault.status &= !STALLED;
         let Some(of) = state.own.banks[bank].stalled.take() else {
+            state.asking.note_stray();
             return;
         };
         let result = match answer & 1 {

@@ -1,10 +1,8 @@
 //! How an SMMUv2 is set up, and what it tells of itself.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use crate::clock::VirtualClock;
-use crate::iommu::Temper;
+use crate::unit::{counts, setup};
 
 /// The identification registers, as a driver reads them and as the model behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,37 +94,18 @@ pub enum Firmware {
     Qualcomm,
 }
 
-/// All that an SMMUv2 is made from.
-#[derive(Clone, Debug)]
-pub struct SmmuV2Setup {
-    /// What it is.
-    pub identification: SmmuV2Identification,
-    /// How its caches behave.
-    pub temper: Temper,
-    /// Virtual nanoseconds that a synchronisation takes.
-    pub sync_ns: u64,
-    /// Virtual nanoseconds more while wait-for-safe is on.
-    pub safe_ns: u64,
-    /// Who watches the registers.
-    pub firmware: Firmware,
-    /// Stream numbers and masks that a boot loader left passing through.
-    pub inherited: Vec<(u16, u16)>,
-    /// The clock by which it is slow.
-    pub clock: Arc<VirtualClock>,
-}
-
-impl Default for SmmuV2Setup {
-    /// Adversarial, and with synchronisations that end at once.
-    fn default() -> Self {
-        Self {
-            identification: SmmuV2Identification::default(),
-            temper: Temper::Adversarial,
-            sync_ns: 0,
-            safe_ns: 0,
-            firmware: Firmware::Absent,
-            inherited: Vec::new(),
-            clock: Arc::default(),
-        }
+setup! {
+    /// All that an SMMUv2 is made from.
+    SmmuV2Setup of SmmuV2Identification,
+    default: "Adversarial, and with synchronisations that end at once." {
+        /// Virtual nanoseconds that a synchronisation takes.
+        sync_ns: u64 = 0,
+        /// Virtual nanoseconds more while wait-for-safe is on.
+        safe_ns: u64 = 0,
+        /// Who watches the registers.
+        firmware: Firmware = Firmware::Absent,
+        /// Stream numbers and masks that a boot loader left passing through.
+        inherited: Vec<(u16, u16)> = Vec::new(),
     }
 }
 
@@ -143,21 +122,13 @@ impl SmmuV2Setup {
     }
 }
 
-/// Numbers of what happened.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SmmuV2Counts {
-    /// Registers written, by name; `configuration` for all that configure.
-    pub writes: BTreeMap<&'static str, u64>,
-    /// Translations that needed a walk.
-    pub misses: u64,
-    /// Table entries read.
-    pub walk_steps: u64,
-    /// Synchronisations that came to their end.
-    pub syncs: u64,
-    /// Accesses that went through.
-    pub accesses: u64,
-    /// Accesses that did not.
-    pub faults: u64,
+counts! {
+    SmmuV2Counts {
+        /// Registers written, by name; `configuration` for all that configure.
+        writes: BTreeMap<&'static str, u64>,
+        /// Synchronisations that came to their end.
+        syncs: u64,
+    }
 }
 
 impl SmmuV2Counts {

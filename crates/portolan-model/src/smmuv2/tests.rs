@@ -153,6 +153,9 @@ fn stalled_accesses_wait_for_an_answer() {
         [Ok(Piece { iova, pa, bytes: 4 })]
     );
     assert_eq!(bench.unit.read32(BANK + 0x58), 0);
+    assert_eq!(bench.unit.counts().stray_responses, 0);
+    bench.unit.write32(BANK + 0x08, 0);
+    assert_eq!(bench.unit.counts().stray_responses, 1);
 }
 
 #[test]

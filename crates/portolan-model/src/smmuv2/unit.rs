@@ -1,7 +1,6 @@
 //! What an SMMUv2 has of its own.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use portolan::addr::PhysAddr;
 
@@ -13,12 +12,10 @@ use super::{SmmuV2Counts, SmmuV2Registers, SmmuV2Setup, State};
 use crate::adversary::Rank;
 use crate::asking::Request;
 use crate::cache::Cache;
-use crate::clock::VirtualClock;
 use crate::decode::Leaf;
 use crate::inject::{DmaFault, Piece};
-use crate::iommu::Temper;
 use crate::stage::{Held, Stage};
-use crate::unit::{Design, Sums};
+use crate::unit::Design;
 
 /// SMMUv2.
 #[derive(Debug)]
@@ -65,10 +62,6 @@ impl Design for SmmuV2 {
     /// What is where is told by the identification.
     const WINDOW: usize = usize::MAX;
 
-    fn conditions(setup: &SmmuV2Setup) -> (&Temper, &Arc<VirtualClock>) {
-        (&setup.temper, &setup.clock)
-    }
-
     fn reset(setup: &SmmuV2Setup) -> Own {
         let mut global = GlobalRegisters {
             cr0: 1,
@@ -105,14 +98,6 @@ impl Design for SmmuV2 {
 
     fn others(own: &Own) -> usize {
         own.micro.values().map(Cache::len).sum::<usize>() + own.matched.len()
-    }
-
-    fn told(counts: &SmmuV2Counts, sums: Sums) -> SmmuV2Counts {
-        SmmuV2Counts {
-            accesses: sums.accesses,
-            walk_steps: sums.walk_steps,
-            ..counts.clone()
-        }
     }
 
     fn go_on(unit: &SmmuV2Registers, state: &mut State) {

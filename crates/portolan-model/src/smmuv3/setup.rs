@@ -1,12 +1,10 @@
 //! How an SMMU is set up, and what it tells of itself.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use super::CommandKind;
-use crate::clock::VirtualClock;
 use crate::inject::Pace;
-use crate::iommu::Temper;
+use crate::unit::{counts, setup};
 
 /// The identification registers, as a driver reads them and as the model behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,57 +120,28 @@ pub enum Pages {
     OnlyFirst,
 }
 
-/// All that an SMMU is made from.
-#[derive(Clone, Debug)]
-pub struct SmmuSetup {
-    /// What it is.
-    pub identification: SmmuIdentification,
-    /// How its caches behave.
-    pub temper: Temper,
-    /// Its pages of registers.
-    pub pages: Pages,
-    /// How fast its queue is.
-    pub pace: Pace,
-    /// With more commands than this behind the last sync the queue locks up for good, as erratum
-    /// 2812531 of Arm's MMU-700 has it; `None` where no number does.
-    pub most_unsynced: Option<u64>,
-    /// The clock by which it is slow.
-    pub clock: Arc<VirtualClock>,
-}
-
-impl Default for SmmuSetup {
-    /// Adversarial, able, and fast.
-    fn default() -> Self {
-        Self {
-            identification: SmmuIdentification::default(),
-            temper: Temper::Adversarial,
-            pages: Pages::Two,
-            pace: Pace::AtOnce,
-            most_unsynced: None,
-            clock: Arc::default(),
-        }
+setup! {
+    /// All that an SMMU is made from.
+    SmmuSetup of SmmuIdentification, default: "Adversarial, able, and fast." {
+        /// Its pages of registers.
+        pages: Pages = Pages::Two,
+        /// How fast its queue is.
+        pace: Pace = Pace::AtOnce,
+        /// With more commands than this behind the last sync the queue locks up for good, as erratum
+        /// 2812531 of Arm's MMU-700 has it; `None` where no number does.
+        most_unsynced: Option<u64> = None,
     }
 }
 
-/// Numbers of what happened.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SmmuCounts {
-    /// Commands carried out, by kind; a refused one is not.
-    pub commands: BTreeMap<CommandKind, u64>,
-    /// Translations that needed a walk.
-    pub misses: u64,
-    /// Table entries read.
-    pub walk_steps: u64,
-    /// Accesses that went through.
-    pub accesses: u64,
-    /// Accesses that did not.
-    pub faults: u64,
-    /// Events that found no room.
-    pub lost_events: u64,
-    /// Page requests that found no room.
-    pub lost_requests: u64,
-    /// Responses to what nobody had asked, or had got one already.
-    pub stray_responses: u64,
+counts! {
+    SmmuCounts {
+        /// Commands carried out, by kind; a refused one is not.
+        commands: BTreeMap<CommandKind, u64>,
+        /// Events that found no room.
+        lost_events: u64,
+        /// Page requests that found no room.
+        lost_requests: u64,
+    }
 }
 
 /// An event, as its record's four words.

@@ -1,7 +1,6 @@
 //! What an SMMUv3 has of its own.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use portolan::addr::{PhysAddr, StreamId};
 use portolan::iopf::StallTag;
@@ -14,11 +13,9 @@ use super::requests::Waiting;
 use super::{EventRecord, SmmuCounts, SmmuRegisters, SmmuSetup, State, queue};
 use crate::adversary::Rank;
 use crate::asking::{Request, Transfer};
-use crate::clock::VirtualClock;
 use crate::inject::DmaFault;
-use crate::iommu::Temper;
 use crate::stage::Stage;
-use crate::unit::{Design, Sums};
+use crate::unit::Design;
 
 /// SMMUv3.
 #[derive(Debug)]
@@ -54,10 +51,6 @@ impl Design for SmmuV3 {
     /// Two pages of 64 KiB.
     const WINDOW: usize = 0x2_0000;
 
-    fn conditions(setup: &SmmuSetup) -> (&Temper, &Arc<VirtualClock>) {
-        (&setup.temper, &setup.clock)
-    }
-
     fn reset(setup: &SmmuSetup) -> Own {
         Own {
             registers: Registers::reset(&setup.identification),
@@ -80,15 +73,6 @@ impl Design for SmmuV3 {
 
     fn others(own: &Own) -> usize {
         own.entries.len() + own.spans.len() + own.descriptors.len()
-    }
-
-    fn told(counts: &SmmuCounts, sums: Sums) -> SmmuCounts {
-        SmmuCounts {
-            accesses: sums.accesses,
-            walk_steps: sums.walk_steps,
-            stray_responses: sums.stray_responses,
-            ..counts.clone()
-        }
     }
 
     fn go_on(unit: &SmmuRegisters, state: &mut State) {

@@ -16,11 +16,11 @@ use crate::stage::Stage;
 /// What is a unit's own.
 pub trait Design: Debug + Sized {
     /// How it is set up.
-    type Setup: Debug + Send + Sync;
+    type Setup: Conditions + Debug + Send + Sync;
     /// Registers, caches, and what else only this kind of unit has.
     type Own: Debug + Send;
     /// Numbers of what happened.
-    type Counts: Clone + Debug + Default + Send;
+    type Counts: Told + Clone + Debug + Default + Send;
     /// An invalidation.
     type Invalidate: Debug + Send;
     /// Why an access is refused.
@@ -28,9 +28,6 @@ pub trait Design: Debug + Sized {
 
     /// Bytes of registers.
     const WINDOW: usize;
-
-    /// How caches behave, and the clock by which the unit is slow.
-    fn conditions(setup: &Self::Setup) -> (&Temper, &Arc<VirtualClock>);
 
     /// The unit after reset.
     fn reset(setup: &Self::Setup) -> Self::Own;
@@ -40,9 +37,6 @@ pub trait Design: Debug + Sized {
 
     /// Entries in its other caches.
     fn others(own: &Self::Own) -> usize;
-
-    /// What is told of what happened.
-    fn told(counts: &Self::Counts, sums: Sums) -> Self::Counts;
 
     /// Carries out what its time has come for.
     fn go_on(unit: &Unit<Self>, state: &mut State<Self>);
@@ -95,4 +89,17 @@ pub struct Sums {
     pub accesses: u64,
     pub walk_steps: u64,
     pub stray_responses: u64,
+}
+
+/// What every setup says.
+pub trait Conditions {
+    /// How caches behave, and the clock by which the unit is slow.
+    fn conditions(&self) -> (&Temper, &Arc<VirtualClock>);
+}
+
+/// Numbers of what happened, with those that are counted for every unit.
+pub trait Told {
+    /// These with `sums` filled in.
+    #[must_use]
+    fn told(&self, sums: Sums) -> Self;
 }

@@ -4,9 +4,11 @@
 //! effect at the synchronisation that awaits them, in the order that does most harm, while devices go
 //! on; devices that keep translations and ask. What is a unit's own is a [`Design`].
 
+mod declare;
 mod design;
 
-pub use design::{Design, Sums};
+pub(crate) use declare::{counts, setup};
+pub use design::{Conditions, Design, Sums, Told};
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -132,7 +134,7 @@ impl<D: Design> Unit<D> {
 
     /// The clock by which it is slow.
     pub fn clock(&self) -> &Arc<VirtualClock> {
-        D::conditions(&self.setup).1
+        self.setup.conditions().1
     }
 
     /// Sets what is to go wrong from now on.
@@ -154,7 +156,7 @@ impl<D: Design> Unit<D> {
             walk_steps: state.steps().iter().sum(),
             stray_responses: state.asking.strays(),
         };
-        D::told(&state.counts, sums)
+        state.counts.told(sums)
     }
 
     /// Commands taken from the queue so far, refused ones too: what [`RegisterFaults::refuse`] counts.
@@ -312,7 +314,7 @@ impl<D: Design> Unit<D> {
 
     /// Takes an invalidation from the queue.
     pub(crate) fn take(&self, state: &mut State<D>, what: D::Invalidate) {
-        match D::conditions(&self.setup).0 {
+        match self.setup.conditions().0 {
             _ if state.early > 0 => state.early -= 1,
             Temper::Adversarial => state.pending.push(what),
             Temper::Realistic(_) => D::invalidate(state, what),
@@ -322,7 +324,7 @@ impl<D: Design> Unit<D> {
     /// What is behind a wait without a fence may be carried out before the wait is complete: all of
     /// it is.
     pub(crate) fn overtake(&self, state: &mut State<D>, mut behind: Vec<D::Invalidate>) {
-        if *D::conditions(&self.setup).0 != Temper::Adversarial {
+        if *self.setup.conditions().0 != Temper::Adversarial {
             return;
         }
         // The first of them may have been by an earlier wait.

@@ -1,12 +1,10 @@
 //! How a unit is set up, and what it tells of itself.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use super::DescriptorKind;
-use crate::clock::VirtualClock;
 use crate::inject::Pace;
-use crate::iommu::Temper;
+use crate::unit::{counts, setup};
 
 /// The identification registers, as a driver reads them and as the model behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,54 +128,27 @@ impl VtdIdentification {
     }
 }
 
-/// All that a unit is made from.
-#[derive(Clone, Debug)]
-pub struct VtdSetup {
-    /// What it is.
-    pub identification: VtdIdentification,
-    /// How its caches behave.
-    pub temper: Temper,
-    /// How fast it carries requests out.
-    pub pace: Pace,
-    /// The clock by which it is slow.
-    pub clock: Arc<VirtualClock>,
-}
-
-impl Default for VtdSetup {
-    /// Adversarial, in legacy mode, and fast.
-    fn default() -> Self {
-        Self {
-            identification: VtdIdentification::default(),
-            temper: Temper::Adversarial,
-            pace: Pace::AtOnce,
-            clock: Arc::default(),
-        }
+setup! {
+    /// All that a unit is made from.
+    VtdSetup of VtdIdentification, default: "Adversarial, in legacy mode, and fast." {
+        /// How fast it carries requests out.
+        pace: Pace = Pace::AtOnce,
     }
 }
 
-/// Numbers of what happened.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct VtdCounts {
-    /// Descriptors carried out, by kind; a refused one is not.
-    pub descriptors: BTreeMap<DescriptorKind, u64>,
-    /// Invalidations through registers, of contexts and of translations.
-    pub through_registers: (u64, u64),
-    /// Flushes of the write buffer.
-    pub write_buffer_flushes: u64,
-    /// Translations that needed a walk.
-    pub misses: u64,
-    /// Table entries read.
-    pub walk_steps: u64,
-    /// Accesses that went through.
-    pub accesses: u64,
-    /// Accesses that did not.
-    pub faults: u64,
-    /// Faults that found no room.
-    pub lost_faults: u64,
-    /// Page requests that found no room.
-    pub lost_requests: u64,
-    /// Responses to what nobody had asked, or had got one already.
-    pub stray_responses: u64,
+counts! {
+    VtdCounts {
+        /// Descriptors carried out, by kind; a refused one is not.
+        descriptors: BTreeMap<DescriptorKind, u64>,
+        /// Invalidations through registers, of contexts and of translations.
+        through_registers: (u64, u64),
+        /// Flushes of the write buffer.
+        write_buffer_flushes: u64,
+        /// Faults that found no room.
+        lost_faults: u64,
+        /// Page requests that found no room.
+        lost_requests: u64,
+    }
 }
 
 /// A fault, as its record's two words.

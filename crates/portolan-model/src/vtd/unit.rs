@@ -1,7 +1,6 @@
 //! What a VT-d unit has of its own.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use portolan::addr::{InvalTag, PhysAddr, StreamId};
 
@@ -13,11 +12,9 @@ use super::registers::Registers;
 use super::{State, VtdCounts, VtdFault, VtdRegisters, VtdSetup, queue};
 use crate::adversary::Rank;
 use crate::asking::Request;
-use crate::clock::VirtualClock;
 use crate::inject::DmaFault;
-use crate::iommu::Temper;
 use crate::stage::Stage;
-use crate::unit::{Design, Invalidated, Sums};
+use crate::unit::{Design, Invalidated};
 
 /// VT-d.
 #[derive(Debug)]
@@ -70,10 +67,6 @@ impl Design for Vtd {
 
     const WINDOW: usize = 0x1000;
 
-    fn conditions(setup: &VtdSetup) -> (&Temper, &Arc<VirtualClock>) {
-        (&setup.temper, &setup.clock)
-    }
-
     fn reset(setup: &VtdSetup) -> Own {
         Own {
             registers: Registers::reset(&setup.identification),
@@ -95,15 +88,6 @@ impl Design for Vtd {
 
     fn others(own: &Own) -> usize {
         own.contexts.len() + own.pasids.len() + own.interrupts.len()
-    }
-
-    fn told(counts: &VtdCounts, sums: Sums) -> VtdCounts {
-        VtdCounts {
-            accesses: sums.accesses,
-            walk_steps: sums.walk_steps,
-            stray_responses: sums.stray_responses,
-            ..counts.clone()
-        }
     }
 
     fn go_on(unit: &VtdRegisters, state: &mut State) {
