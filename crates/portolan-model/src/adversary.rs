@@ -159,12 +159,12 @@ mod tests {
     fn the_last_places_are_known_once_each() {
         let mut visits = Visits::default();
         for page in (0..20).chain([10]) {
-            let of = Request {
-                stream: StreamId::new(1),
-                pasid: None,
-                iova: Iova::new(page << 12 | 0x123),
-                access: AccessKind::Read,
-            };
+            let of = Request::new(
+                StreamId::new(1),
+                None,
+                Iova::new(page << 12 | 0x123),
+                AccessKind::Read,
+            );
             let way = Way::Untranslated;
             visits.note(Visit { of, way });
         }

@@ -86,6 +86,20 @@ pub struct Request {
 }
 
 impl Request {
+    pub const fn new(
+        stream: StreamId,
+        pasid: Option<Pasid>,
+        iova: Iova,
+        access: AccessKind,
+    ) -> Self {
+        Self {
+            stream,
+            pasid,
+            iova,
+            access,
+        }
+    }
+
     /// What the device is told when it is refused.
     pub fn refused(self, code: u32) -> DmaFault {
         let Self {

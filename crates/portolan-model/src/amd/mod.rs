@@ -77,12 +77,7 @@ impl AmdRegisters {
         access: AccessKind,
         bytes: u64,
     ) -> Result<Vec<Piece>, DmaFault> {
-        let of = Request {
-            stream,
-            pasid: None,
-            iova,
-            access,
-        };
+        let of = Request::new(stream, None, iova, access);
         self.reach(of, bytes)
     }
 }

@@ -201,12 +201,7 @@ impl<M: WalkMemory> Iommu<M> {
                 state.counters.dma_accesses += 1;
                 state.counters.dma_bytes = state.counters.dma_bytes.saturating_add(bytes);
                 if self.setup.temper == Temper::Adversarial {
-                    let of = Request {
-                        stream,
-                        pasid: None,
-                        iova,
-                        access,
-                    };
+                    let of = Request::new(stream, None, iova, access);
                     let way = Way::Untranslated;
                     state.visits.note(Visit { of, way });
                 }

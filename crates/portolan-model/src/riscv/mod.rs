@@ -86,12 +86,7 @@ impl RiscvRegisters {
             .counts
             .happened(monitor::event::UNTRANSLATED, stream.get());
         drop(state);
-        let of = Request {
-            stream,
-            pasid,
-            iova,
-            access,
-        };
+        let of = Request::new(stream, pasid, iova, access);
         self.reach(of, bytes)
     }
 }

@@ -85,12 +85,7 @@ impl SmmuV2Registers {
         access: AccessKind,
         bytes: u64,
     ) -> Result<Vec<Piece>, DmaFault> {
-        let of = Request {
-            stream,
-            pasid: None,
-            iova,
-            access,
-        };
+        let of = Request::new(stream, None, iova, access);
         if self.lock().is_gone() {
             // What streams match is in registers: they are gone as well.
             return Err(of.refused(0));

@@ -88,12 +88,7 @@ impl SmmuRegisters {
             Transfer::Done(pieces) => Ok(pieces),
             Transfer::Refused(fault) => Err(fault),
             Transfer::Stalled(_) => {
-                let of = Request {
-                    stream,
-                    pasid,
-                    iova,
-                    access,
-                };
+                let of = Request::new(stream, pasid, iova, access);
                 Err(of.refused(0))
             }
         }

@@ -48,12 +48,7 @@ impl SmmuRegisters {
     ) -> Transfer {
         let mut state = self.lock();
         self.go_on(&mut state);
-        let of = Request {
-            stream,
-            pasid,
-            iova,
-            access,
-        };
+        let of = Request::new(stream, pasid, iova, access);
         let waiting = Waiting {
             of,
             bytes,

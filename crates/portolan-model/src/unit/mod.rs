@@ -188,12 +188,7 @@ impl<D: Design> Unit<D> {
         iova: Iova,
         access: AccessKind,
     ) -> Option<PhysAddr> {
-        let of = Request {
-            stream,
-            pasid,
-            iova,
-            access,
-        };
+        let of = Request::new(stream, pasid, iova, access);
         let mut state = self.lock();
         self.go_on(&mut state);
         let pa = self.by_remote(&mut state, of)?;

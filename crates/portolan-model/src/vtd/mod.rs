@@ -80,12 +80,7 @@ impl VtdRegisters {
         access: AccessKind,
         bytes: u64,
     ) -> Result<Vec<Piece>, DmaFault> {
-        let of = Request {
-            stream,
-            pasid,
-            iova,
-            access,
-        };
+        let of = Request::new(stream, pasid, iova, access);
         self.reach(of, bytes)
     }
 }
