@@ -149,7 +149,9 @@ impl Ruler {
         let at = match self.scale {
             Scale::Linear => (value - self.low) / (self.high - self.low),
             Scale::Log if value <= 0.0 => 0.0,
-            Scale::Log => (value / self.low).log10() / (self.high / self.low).log10(),
+            Scale::Log => {
+                (value.log10() - self.low.log10()) / (self.high.log10() - self.low.log10())
+            }
         };
         if at.is_finite() {
             at.clamp(0.0, 1.0)

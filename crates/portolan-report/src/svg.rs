@@ -177,7 +177,7 @@ impl DrawingBackend for Svg<'_> {
         let down = match anchor.v_pos {
             VPos::Top => height * 4 / 5,
             VPos::Center => height * 7 / 20,
-            VPos::Bottom => -height / 5,
+            VPos::Bottom => -height * 3 / 10,
         };
         self.words(text, class, (x, y + down))
     }

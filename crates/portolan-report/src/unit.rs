@@ -80,7 +80,7 @@ fn plain(value: f64, digits: usize) -> String {
     if !(1e-3..1e6).contains(&size) {
         let said = format!("{value:.*e}", digits.saturating_sub(1));
         return match said.split_once('e') {
-            Some((number, exponent)) => format!("{}e{exponent}", trimmed(number)),
+            Some((number, exponent)) => format!("{}e{exponent}", trimmed(number)).replace('-', "−"),
             None => said,
         };
     }

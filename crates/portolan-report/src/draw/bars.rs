@@ -72,8 +72,15 @@ pub(super) fn draw(bars: &Bars) -> Result<Drawn, Undrawn> {
         let name = name.clone();
         categories.push(Category { name, values });
     }
-    if categories.iter().all(|category| category.values.is_empty()) {
+    let mut values = categories
+        .iter()
+        .flat_map(|category| &category.values)
+        .peekable();
+    if values.peek().is_none() {
         return Err(nothing(left_out));
+    }
+    if values.all(|(_, value)| *value == 0.0) {
+        return Err(Undrawn::Nothing("every value is 0".to_owned()));
     }
     let mut notes: Vec<String> = not_finite(left_out).into_iter().collect();
     if bars.arrangement == Arrangement::StackedRows && categories.len() > MOST_ROWS {
@@ -140,10 +147,7 @@ fn rows(bars: &Bars, categories: &[Category], page: Page) -> Sketch {
         page,
         height,
         right,
-        x: page.ticks_of(
-            &ruler,
-            page.width() - right - 180 * i32::from(page == Page::Wide),
-        ),
+        x: page.ticks_of(&ruler, page.width() - page.left(&names) - right),
         x_name: bars.values.name.clone(),
         y: names,
         y_name: String::new(),

@@ -104,7 +104,8 @@ fn sketch(lines: &Lines, kept: &[Kept<'_>], [x, y]: [&Ruler; 2], page: Page, kin
         right = label(&mut pieces, kept, ends, height);
     }
     pieces.extend(hits(kept, lines, x, page));
-    let room = page.width() - right - 50;
+    let y_ticks = y.ticks(5);
+    let room = page.width() - page.left(&y_ticks) - right;
     let at_points = ticks_at_points(kept, lines, x, page, room);
     Sketch {
         page,
@@ -112,7 +113,7 @@ fn sketch(lines: &Lines, kept: &[Kept<'_>], [x, y]: [&Ruler; 2], page: Page, kin
         right,
         x: at_points.unwrap_or_else(|| page.ticks_of(x, room)),
         x_name: lines.x.name.clone(),
-        y: y.ticks(5),
+        y: y_ticks,
         y_name: lines.y.name.clone(),
         grid: Grid::Across,
         pieces,

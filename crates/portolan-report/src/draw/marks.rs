@@ -99,10 +99,7 @@ fn sketch(marks: &Marks, rows: &[MarkRow], page: Page) -> Sketch {
         page,
         height,
         right,
-        x: page.ticks_of(
-            &ruler,
-            page.width() - right - 180 * i32::from(page == Page::Wide),
-        ),
+        x: page.ticks_of(&ruler, page.width() - page.left(&names) - right),
         x_name: marks.values.name.clone(),
         y: names,
         y_name: String::new(),

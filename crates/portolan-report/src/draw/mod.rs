@@ -50,6 +50,12 @@ impl Page {
         ticks.find(fits).unwrap_or_else(|| ruler.ticks(1))
     }
 
+    /// The room on the left of a plot for the texts of `ticks`.
+    fn left(self, ticks: &[Tick]) -> i32 {
+        let widest = ticks.iter().map(|tick| self.text(&tick.text)).max();
+        widest.map_or(1, |widest| widest + 12)
+    }
+
     /// Whether the texts of `ticks` stand side by side in `room` pixels.
     fn side_by_side(self, ticks: &[Tick], room: i32) -> bool {
         ticks.windows(2).all(|pair| {

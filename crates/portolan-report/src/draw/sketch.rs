@@ -141,10 +141,8 @@ const GAP: i32 = 6;
 impl Sketch {
     /// The widths of the rooms on the left and on the right of the area.
     fn sides(&self) -> (i32, i32) {
-        let texts = self.y.iter().map(|tick| self.page.text(&tick.text));
-        let left = texts.max().map_or(1, |widest| widest + 2 * GAP);
+        let (mut left, mut right) = (self.page.left(&self.y), self.right.max(2));
         // The outermost texts below stand out by half of their widths at most.
-        let (mut left, mut right) = (left, self.right.max(2));
         let area = f64::from(self.page.width() - left - right);
         for tick in &self.x {
             let half = (self.page.text(&tick.text) + 1) / 2;
@@ -188,7 +186,10 @@ impl Sketch {
         mesh.bold_line_style(svg::GRID).axis_style(svg::AXIS);
         mesh.label_style(font).set_all_tick_mark_size(GAP / 2);
         if !self.x_name.is_empty() {
-            mesh.x_desc(self.page.fitted(&self.x_name, self.page.width() - left));
+            mesh.x_desc(
+                self.page
+                    .fitted(&self.x_name, self.page.width() - left - right),
+            );
         }
         match self.grid {
             Grid::Upright => mesh.disable_y_mesh(),
