@@ -287,9 +287,15 @@ pub fn measure() -> Result<Report> {
     })
 }
 
-/// The report for people.
-pub fn text(report: &Report) -> String {
-    let header = ["benchmark", "median ns", "p10", "p90", "p99"];
+/// The report for people, in lines of `columns`.
+pub fn text(report: &Report, columns: usize) -> String {
+    let header = [
+        ("benchmark", 0),
+        ("median ns", 0),
+        ("p10 ns", 1),
+        ("p90 ns", 2),
+        ("p99 ns", 3),
+    ];
     let ns = |ns: f64| format!("{ns:.0}");
     let spread = |name: &str, of: &Spread| {
         let numbers = [of.median, of.p10, of.p90, of.p99].map(ns);
@@ -301,10 +307,10 @@ pub fn text(report: &Report) -> String {
             spread("request to response, population excluded", &row.ours),
             spread("population", &row.population),
         ];
-        out.push_str(&display::table(&header, &[1, 2, 3, 4], rows));
+        out += &display::table(&header, &[1, 2, 3, 4], rows, columns);
         let _ = writeln!(
             out,
-            "\n\n{} faults a second on one CPU, population included; the median is to be at most {} ns.",
+            "\n{} faults a second on one CPU, population included; the median is to be at most {} ns.",
             display::grouped(row.faults_per_s as u64),
             row.target_ns
         );
@@ -312,5 +318,5 @@ pub fn text(report: &Report) -> String {
             let _ = writeln!(out, "published, mean: {mean:.0} ns, {name}");
         }
     }
-    out
+    display::wrapped(&out, columns)
 }

@@ -302,16 +302,16 @@ pub fn measure(extent: crate::measure::Extent) -> Result<Report> {
     Ok(Report { benchmarks })
 }
 
-/// The report for people.
-pub fn text(report: &Report) -> String {
+/// The report for people, in lines of `columns`.
+pub fn text(report: &Report, columns: usize) -> String {
     let header = [
-        "map",
-        "entries",
-        "readers",
-        "median ns",
-        "p10",
-        "p90",
-        "changes/s",
+        ("map", 0),
+        ("entries", 0),
+        ("readers", 0),
+        ("median ns", 0),
+        ("p10 ns", 1),
+        ("p90 ns", 2),
+        ("changes/s", 0),
     ];
     let ns = |ns: f64| format!("{ns:.1}");
     let rows = report.benchmarks.iter().map(|row| {
@@ -325,10 +325,10 @@ pub fn text(report: &Report) -> String {
         ];
         [first.to_vec(), numbers.to_vec(), vec![changes]].concat()
     });
-    let mut out = display::table(&header, &[1, 2, 3, 4, 5, 6], rows.collect());
+    let mut out = display::table(&header, &[1, 2, 3, 4, 5, 6], rows.collect(), columns);
     let _ = writeln!(
         out,
-        "\n\nwall time of one look-up; changes: invalidations by a third thread, each with an update."
+        "\nwall time of one look-up; changes: invalidations by a third thread, each with an update."
     );
-    out
+    display::wrapped(&out, columns)
 }

@@ -28,7 +28,7 @@ struct Cli {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
     /// The tables of docs/performance.md; not of `bounce`, `fault` and `iotlb`.
-    #[arg(long, conflicts_with = "json")]
+    #[arg(long, conflicts_with_all = ["json", "wide"])]
     markdown: bool,
     #[command(flatten)]
     output: Output,
@@ -91,9 +91,9 @@ fn run(args: &Cli) -> Result<Outcome> {
         fault::NAME => output.show(&fault::measure()?, fault::text)?,
         iotlb::NAME => output.show(&iotlb::measure(extent)?, iotlb::text)?,
         name => {
-            let text = match args.markdown {
-                true => markdown::tables,
-                false => text::of_scenarios,
+            let text = |report: &Report, columns| match args.markdown {
+                true => markdown::tables(report),
+                false => text::of_scenarios(report, columns),
             };
             output.show(&scenarios(name, extent)?, text)?;
         }

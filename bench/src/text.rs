@@ -8,20 +8,20 @@ use crate::bounce;
 use crate::measure::{BenchRow, Outcome, Report};
 use crate::spread::Spread;
 
-/// The report on bounce slots for people.
-pub fn of_bounce(report: &bounce::Report) -> String {
+/// The report on bounce slots for people, in lines of `columns`.
+pub fn of_bounce(report: &bounce::Report, columns: usize) -> String {
     let header = [
-        "benchmark",
-        "bytes",
-        "in use %",
-        "threads",
-        "median ns",
-        "p10",
-        "p90",
-        "limit",
-        "ratio",
-        "scaling",
-        "peers, median ns",
+        ("benchmark", 0),
+        ("bytes", 0),
+        ("in use %", 0),
+        ("threads", 0),
+        ("median ns", 0),
+        ("p10 ns", 3),
+        ("p90 ns", 4),
+        ("limit ns", 2),
+        ("ratio to limit", 1),
+        ("scaling", 0),
+        ("peers, median ns", 0),
     ];
     let ns = |ns: f64| format!("{ns:.1}");
     let rows = report.benchmarks.iter().map(|row| {
@@ -42,42 +42,42 @@ pub fn of_bounce(report: &bounce::Report) -> String {
         ]
     });
     let numbers = [1, 2, 3, 4, 5, 6, 7, 8, 9];
-    let mut out = display::table(&header, &numbers, rows.collect());
+    let mut out = display::table(&header, &numbers, rows.collect(), columns);
     let _ = writeln!(
         out,
-        "\n\nMeasured on this machine: nanoseconds of a thread's processor time for one buffer, taken and \
-         given back, and copied\nto where a device reads it in rows of bounce_copy. The limit is pop and push \
-         of a stack, or a hot memcpy of the same\nlength. Scaling is what all threads do by what one does. \
+        "\nMeasured on this machine: nanoseconds of a thread's processor time for one buffer, taken and \
+         given back, and copied to where a device reads it in rows of bounce_copy. The limit is pop and push \
+         of a stack, or a hot memcpy of the same length. Scaling is what all threads do by what one does. \
          Contention shows only where each thread has a core."
     );
-    out
+    display::wrapped(&out, columns)
 }
 
-/// The report for people: of each benchmark a line for ours and one for each other, with how many times
-/// its median is ours.
-pub fn of_scenarios(report: &Report) -> String {
+/// The report for people, in lines of `columns`: of each benchmark a line for ours and one for each other,
+/// with how many times its median is ours.
+pub fn of_scenarios(report: &Report, columns: usize) -> String {
     let header = [
-        "benchmark",
-        "who",
-        "median ns",
-        "p10",
-        "p90",
-        "p99",
-        "by ours",
-        "to be shown",
+        ("benchmark", 0),
+        ("who", 0),
+        ("median ns", 0),
+        ("p10 ns", 2),
+        ("p90 ns", 3),
+        ("p99 ns", 4),
+        ("by ours", 0),
+        ("to be shown", 1),
     ];
     let rows = report.benchmarks.iter().flat_map(lines).collect();
-    let mut out = display::table(&header, &[2, 3, 4, 5, 6], rows);
+    let mut out = display::table(&header, &[2, 3, 4, 5, 6], rows, columns);
     let _ = writeln!(
         out,
-        "\n\nMeasured on this machine, all of a benchmark in turn, one sample of each; judge by the ratios. Units \
-         are those of --json.\nTo be shown: how many times as fast as Linux's code ours is, at least, and how \
+        "\nMeasured on this machine, all of a benchmark in turn, one sample of each; judge by the ratios. Units \
+         are those of --json. To be shown: how many times as fast as Linux's code ours is, at least, and how \
          many times the limit it takes, at most."
     );
     for (peer, why) in &report.skipped {
         let _ = writeln!(out, "SKIP {peer}: {why}");
     }
-    out
+    display::wrapped(&out, columns)
 }
 
 fn lines(row: &BenchRow) -> Vec<Vec<String>> {

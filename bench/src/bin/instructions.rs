@@ -134,7 +134,7 @@ fn main() -> ExitCode {
         }
     };
     let text = match output {
-        Output::Table => Ok(tabulate(&rows)),
+        Output::Table => Ok(tabulate(&rows).trim_end().to_owned()),
         Output::Json => serde_json::to_string_pretty(&Document {
             instructions: &rows,
         }),
@@ -190,7 +190,8 @@ fn check(rows: &[Row]) -> ExitCode {
 }
 
 fn tabulate(rows: &[Row]) -> String {
-    let header = ["benchmark", "unit", "instructions", "plain loop", "budget"];
+    let header =
+        ["benchmark", "unit", "instructions", "plain loop", "budget"].map(|name| (name, 0));
     let maybe = |x: Option<f64>| x.map_or(String::new(), |x| x.to_string());
     let rows = rows.iter().map(|row| {
         vec![
@@ -201,7 +202,12 @@ fn tabulate(rows: &[Row]) -> String {
             maybe(row.budget),
         ]
     });
-    display::table(&header, &[2, 3, 4], rows.collect())
+    display::table(
+        &header,
+        &[2, 3, 4],
+        rows.collect(),
+        display::width_of_output(),
+    )
 }
 
 /// As many at a time as there are CPUs: what callgrind counts does not depend on what runs beside it.

@@ -1,4 +1,13 @@
-//! Tables and sentences for people: no colour, and no line wider than it may be.
+//! Sentences, tables and numbers for people: no line wider than it may be, nothing that a terminal obeys.
+
+mod table;
+
+pub use table::{Column, Fitted, fitted, fitting_table, table};
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Columns of lines that no terminal shows.
 const NO_TERMINAL: usize = 80;
@@ -12,19 +21,75 @@ pub fn width_of_output() -> usize {
     found.max(NARROWEST)
 }
 
-/// `text` with each line that is wider than `columns` broken at spaces. A word that is wider stays whole.
+/// Columns that `text` takes on a terminal.
+pub fn width(text: &str) -> usize {
+    text.width()
+}
+
+/// `text` with each character that a terminal obeys instead of showing it written as `\u{1b}` and the like:
+/// control characters but the line end, and those that turn the direction of writing.
+///
+/// Names of files and devices, and lines of traces, are whatever their writers chose.
+pub fn plain(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_obeyed) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for one in text.chars() {
+        match is_obeyed(one) {
+            true => out.extend(one.escape_unicode()),
+            false => out.push(one),
+        }
+    }
+    Cow::Owned(out)
+}
+
+fn is_obeyed(one: char) -> bool {
+    let turns = matches!(one, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}');
+    (one.is_control() && one != '\n') || turns
+}
+
+/// JSON with the control characters escaped that JSON itself allows in strings.
+pub(crate) fn plain_json(text: &str) -> Cow<'_, str> {
+    let is_raw = |one: char| is_obeyed(one) && !one.is_ascii_whitespace();
+    if !text.contains(is_raw) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for one in text.chars() {
+        match is_raw(one) {
+            true => {
+                let mut units = [0; 2];
+                for unit in one.encode_utf16(&mut units) {
+                    let _ = write!(out, "\\u{unit:04x}");
+                }
+            }
+            false => out.push(one),
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// `text` with each line that is wider than `columns` broken at spaces; what follows is indented as the
+/// line is. A word that is wider stays whole, so that it can be copied.
 pub fn wrapped(text: &str, columns: usize) -> String {
+    let text = plain(text);
     let mut out = String::with_capacity(text.len() + text.len() / 32);
     for line in text.split_inclusive('\n') {
         let (sentence, end) = match line.strip_suffix('\n') {
             Some(sentence) => (sentence, "\n"),
             None => (line, ""),
         };
+        let words = sentence.trim_start_matches(' ');
+        let indent = &sentence[..sentence.len() - words.len()];
+        out.push_str(indent);
         let mut at = 0;
-        for word in sentence.split(' ') {
+        for word in words.split(' ') {
             let takes = width(word);
-            if at > 0 && at + 1 + takes > columns {
+            if at > 0 && indent.len() + at + 1 + takes > columns {
                 out.push('\n');
+                out.push_str(indent);
                 at = 0;
             } else if at > 0 {
                 out.push(' ');
@@ -38,73 +103,25 @@ pub fn wrapped(text: &str, columns: usize) -> String {
     out
 }
 
-/// A column of a table that may be left out.
-#[derive(Clone, Copy, Debug)]
-pub struct Column {
-    /// What stands above it.
-    pub header: &'static str,
-    /// How soon it is left out: 0 never, then the largest first.
-    pub spare: u8,
-}
+/// What marks that something was cut.
+pub(crate) const CUT: char = '…';
 
-/// A table as [`table`] makes it, without the columns that `columns` have no room for, all but the first
-/// right-aligned; and the headers of those that were left out.
-pub fn fitting_table(
-    header: &[Column],
-    mut rows: Vec<Vec<String>>,
-    columns: usize,
-) -> (String, Vec<&'static str>) {
-    let mut kept = header.to_vec();
-    let mut left_out = Vec::new();
-    loop {
-        let headers: Vec<&str> = kept.iter().map(|column| column.header).collect();
-        let numbers: Vec<usize> = (1..kept.len()).collect();
-        let table = table(&headers, &numbers, rows.clone());
-        let widest = table.lines().map(width).max().unwrap_or(0);
-        let spare = kept.iter().map(|column| column.spare).max();
-        let Some(spare) = spare.filter(|&spare| spare > 0 && widest > columns) else {
-            let order = |name: &&str| header.iter().position(|column| column.header == *name);
-            left_out.sort_by_key(order);
-            return (table, left_out);
-        };
-        let Some(index) = kept.iter().rposition(|column| column.spare == spare) else {
-            return (table, left_out);
-        };
-        left_out.push(kept.remove(index).header);
-        for row in rows.iter_mut().filter(|row| index < row.len()) {
-            row.remove(index);
-        }
+/// `text`, or its beginning and `…` where it takes more than `columns`.
+pub fn cut(text: &str, columns: usize) -> Cow<'_, str> {
+    if width(text) <= columns {
+        return Cow::Borrowed(text);
     }
-}
-
-/// A table with `header`, the columns in `numbers` right-aligned; no line end after the last row.
-pub fn table(header: &[&str], numbers: &[usize], rows: Vec<Vec<String>>) -> String {
-    let header: Vec<String> = header.iter().map(|&name| name.to_owned()).collect();
-    let mut widths: Vec<usize> = header.iter().map(|name| width(name)).collect();
-    for row in &rows {
-        for (widest, cell) in widths.iter_mut().zip(row) {
-            *widest = width(cell).max(*widest);
+    let mut out = String::new();
+    let mut at = 1;
+    for one in text.chars() {
+        at += one.width().unwrap_or(0);
+        if at > columns {
+            break;
         }
+        out.push(one);
     }
-    let rule: Vec<String> = widths.iter().map(|&width| "-".repeat(width)).collect();
-    let lines = [&header, &rule].into_iter().chain(&rows);
-    let lines: Vec<String> = lines.map(|row| line(row, &widths, numbers)).collect();
-    lines.join("\n")
-}
-
-/// Columns that `text` takes: nothing that is printed here is wider than a column a character.
-fn width(text: &str) -> usize {
-    text.chars().count()
-}
-
-fn line(row: &[String], widths: &[usize], numbers: &[usize]) -> String {
-    let cells = row.iter().zip(widths).enumerate();
-    let cells = cells.map(|(index, (cell, &width))| match numbers.contains(&index) {
-        true => format!("{cell:>width$}"),
-        false => format!("{cell:<width$}"),
-    });
-    let cells: Vec<String> = cells.collect();
-    cells.join(" ").trim_end().to_owned()
+    out.push(CUT);
+    Cow::Owned(out)
 }
 
 /// A whole number with its thousands apart.
@@ -149,65 +166,5 @@ fn scaled(bytes: u64, lg2: u32, unit: &str) -> String {
         format!("{value:.0} {unit}")
     } else {
         format!("{value:.1} {unit}")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_readable() {
-        assert_eq!(grouped(0), "0");
-        assert_eq!(grouped(999), "999");
-        assert_eq!(grouped(1_234_567), "1,234,567");
-        assert_eq!(micros(1.846), "1.85");
-        assert_eq!(micros(123_456.7), "123,457");
-        assert_eq!(bytes(512), "512 B");
-        assert_eq!(bytes(128 << 10), "128 KiB");
-        assert_eq!(bytes(3 << 19), "1.5 MiB");
-    }
-
-    #[test]
-    fn sentences_break_at_spaces_only() {
-        let text = "one two three\n\nµµµµ 5.9 MiB unbreakable";
-        assert_eq!(wrapped(text, 80), text);
-        let narrow = wrapped(text, 8);
-        assert_eq!(narrow, "one two\nthree\n\nµµµµ 5.9\nMiB\nunbreakable");
-        assert_eq!(narrow.replace('\n', " "), text.replace('\n', " "));
-    }
-
-    #[test]
-    fn a_table_leaves_out_what_does_not_fit_and_says_so() {
-        let column = |header, spare| Column { header, spare };
-        let header = [
-            column("name", 0),
-            column("first", 2),
-            column("total", 0),
-            column("last", 1),
-        ];
-        let row = ["a", "1", "2", "3"].map(str::to_owned).to_vec();
-        let of = |columns| fitting_table(&header, vec![row.clone()], columns);
-        assert_eq!(of(21).1, Vec::<&str>::new());
-        let (text, left_out) = of(20);
-        assert_eq!(left_out, ["first"]);
-        assert_eq!(text.lines().next(), Some("name total last"));
-        assert_eq!(text.lines().nth(2), Some("a        2    3"));
-        assert_eq!(of(1).1, ["first", "last"]);
-    }
-
-    #[test]
-    fn columns_line_up() {
-        let rows = vec![
-            vec!["a".into(), "1".into()],
-            vec!["bcd".into(), "1,000".into()],
-        ];
-        let text = table(&["name", "count"], &[1], rows);
-        let ends: Vec<usize> = text.lines().map(|l| l.trim_end().chars().count()).collect();
-        assert_eq!(ends.len(), 4, "{text}");
-        assert!(
-            text.lines().nth(2).is_some_and(|l| l.starts_with('a')),
-            "{text}"
-        );
     }
 }

@@ -1,14 +1,17 @@
 //! What the commands of this workspace have in common: how they print, and what they exit with.
 //!
-//! * [`Output`]: the flag `--json`, and printing a report as text or as JSON.
+//! * [`Output`]: the flags `--json` and `--wide`, and printing a report as text or as JSON.
 //! * [`exit`]: exit codes: 0 all is well, 1 a check failed, 2 the input is wrong.
-//! * [`display`]: tables and numbers for people.
+//! * [`display`]: sentences, tables and numbers for people.
+//! * [`paint`]: colour, on a terminal.
 //! * [`progress`]: how far the work is, on a terminal.
 //!
-//! Results go to standard output, progress and errors to standard error.
+//! Results go to standard output, progress and errors to standard error. Text that others wrote (names,
+//! lines of traces) reaches a terminal with its control characters written out.
 #![forbid(unsafe_code)]
 
 pub mod display;
+pub mod paint;
 pub mod progress;
 
 use std::io::{self, Write};
@@ -17,12 +20,17 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
+use paint::Paint;
+
 /// The flags that say how a command prints its report.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct Output {
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
+    /// Print all columns of all tables and no cell in several lines, however narrow the terminal is.
+    #[arg(long)]
+    wide: bool,
 }
 
 /// The form of a report.
@@ -43,13 +51,25 @@ impl Output {
         }
     }
 
-    /// Prints `report` as one JSON object, or what `text` makes of it.
+    /// How many columns a line of text has: those of the terminal, or without end if all was asked for.
+    pub fn columns(self) -> usize {
+        match self.wide {
+            true => usize::MAX,
+            false => display::width_of_output(),
+        }
+    }
+
+    /// Prints `report` as one JSON object, or what `text` makes of it in lines of so many columns.
     ///
     /// # Errors
     /// If standard output cannot be written, or the report has no JSON form.
-    pub fn show<T: Serialize>(self, report: &T, text: impl FnOnce(&T) -> String) -> Result<()> {
+    pub fn show<T: Serialize>(
+        self,
+        report: &T,
+        text: impl FnOnce(&T, usize) -> String,
+    ) -> Result<()> {
         match self.form() {
-            Form::Text => print(&text(report)),
+            Form::Text => print(&text(report, self.columns())),
             Form::Json => print_json(report),
         }
     }
@@ -80,10 +100,16 @@ pub fn exit(command: &str, ended: Result<Outcome>) -> ExitCode {
         Ok(Outcome::Good) => ExitCode::SUCCESS,
         Ok(Outcome::CheckFailed) => ExitCode::from(1),
         Err(error) => {
-            eprintln!("{command}: {error:#}");
+            eprintln!("{}", display::plain(&format!("{command}: {error:#}")));
             ExitCode::from(2)
         }
     }
+}
+
+/// Prints a warning to standard error.
+pub fn warn(command: &str, warning: &str) {
+    let word = Paint::of(&io::stderr()).warning();
+    eprintln!("{command}: {word} {}", display::plain(warning));
 }
 
 /// Prints `value` as one JSON object.
@@ -93,14 +119,18 @@ pub fn exit(command: &str, ended: Result<Outcome>) -> ExitCode {
 pub fn print_json<T: Serialize>(value: &T) -> Result<()> {
     let mut text = serde_json::to_string_pretty(value)?;
     text.push('\n');
-    print(&text)
+    write(&display::plain_json(&text))
 }
 
-/// Writes to standard output; a reader that has gone away (`| head`) is no error.
+/// Prints text for people, in colour where that is wanted; a reader that has gone away (`| head`) is no error.
 ///
 /// # Errors
 /// If standard output cannot be written.
 pub fn print(text: &str) -> Result<()> {
+    write(&Paint::of(&io::stdout()).page(&display::plain(text)))
+}
+
+fn write(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

@@ -1,4 +1,5 @@
-//! How far the work is: one line on standard error, rewritten in place.
+//! How far the work is, how fast it goes and how long it will take still: one line on standard error,
+//! rewritten in place.
 //!
 //! Nothing is written where standard error is no terminal. Threads may share a [`Progress`].
 
@@ -19,6 +20,7 @@ const CLEAR: &str = "\r\x1b[K";
 /// The line; it goes away when this is dropped.
 #[derive(Debug)]
 pub struct Progress {
+    since: Instant,
     total: u64,
     done: AtomicU64,
     line: Mutex<Line>,
@@ -44,6 +46,7 @@ impl Progress {
             false => Line::Off,
         };
         Self {
+            since: Instant::now(),
             total,
             done: AtomicU64::new(0),
             line: Mutex::new(line),
@@ -58,25 +61,29 @@ impl Progress {
     /// Adds `steps` to what is done.
     pub fn add(&self, steps: u64) {
         let done = self.done.fetch_add(steps, Ordering::Relaxed) + steps;
-        self.say(|| self.text(done));
+        self.say(|pace| self.text(done, pace));
     }
 
     /// Sets what is done to `steps`.
     pub fn set(&self, steps: u64) {
         self.done.store(steps, Ordering::Relaxed);
-        self.say(|| self.text(steps));
+        self.say(|pace| self.text(steps, pace));
     }
 
-    fn text(&self, done: u64) -> String {
+    fn text(&self, done: u64, pace: Pace) -> String {
         let (of, total) = (display::grouped(done), display::grouped(self.total));
+        let rate = pace.rate(done);
         match done.saturating_mul(100).checked_div(self.total) {
-            Some(percent) => format!("{of} of {total}, {percent} %"),
-            None => of,
+            Some(percent) => {
+                let left = pace.left(done, self.total);
+                format!("{of} of {total}, {percent} %, {rate}{left}")
+            }
+            None => format!("{of}, {rate}"),
         }
     }
 
     /// Shows `text` in place of what was shown last, if that is due.
-    pub fn say(&self, text: impl FnOnce() -> String) {
+    pub fn say(&self, text: impl FnOnce(Pace) -> String) {
         let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
         let due = match *line {
             Line::Off => return,
@@ -85,7 +92,8 @@ impl Progress {
         };
         let now = Instant::now();
         if now >= due {
-            write(&format!("{CLEAR}{}", text()));
+            let text = text(Pace(now.duration_since(self.since)));
+            write(&format!("{CLEAR}{}", fitting(&text)));
             *line = Line::Shown { next: now + PACE };
         }
     }
@@ -101,6 +109,46 @@ impl Drop for Progress {
     }
 }
 
+/// The time that the work has taken so far.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace(Duration);
+
+impl Pace {
+    /// So many steps, by the second.
+    pub fn rate(self, done: u64) -> String {
+        let by_second = done as f64 / self.0.as_secs_f64().max(f64::MIN_POSITIVE);
+        match by_second {
+            10.0.. => format!("{}/s", display::grouped(by_second.round() as u64)),
+            _ => format!("{by_second:.1}/s"),
+        }
+    }
+
+    /// `, 4 s left` if the rest of `total` goes as `done` did; nothing if that cannot be told.
+    pub fn left(self, done: u64, total: u64) -> String {
+        let rest = total.saturating_sub(done) as f64 / done as f64;
+        match Duration::try_from_secs_f64(self.0.as_secs_f64() * rest) {
+            Ok(left) if done > 0 => format!(", {} left", seconds(left)),
+            _ => String::new(),
+        }
+    }
+}
+
+/// A length of time in its two largest units.
+fn seconds(time: Duration) -> String {
+    match time.as_secs() + u64::from(time.subsec_millis() >= 500) {
+        s @ 0..60 => format!("{s} s"),
+        s @ 60..3600 => format!("{} min {} s", s / 60, s % 60),
+        s => format!("{} h {} min", s / 3600, s / 60 % 60),
+    }
+}
+
+/// As much of `text` as can be rewritten in place: a line of the terminal.
+fn fitting(text: &str) -> String {
+    let columns = terminal_size::terminal_size_of(io::stderr());
+    let columns = columns.map_or(80, |(columns, _)| usize::from(columns.0));
+    display::cut(&display::plain(text), columns.saturating_sub(1)).into_owned()
+}
+
 /// A terminal that takes no more output does not stop the work.
 fn write(text: &str) {
     let mut terminal = io::stderr().lock();
@@ -110,16 +158,4 @@ fn write(text: &str) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn steps_are_told_with_their_share_where_the_end_is_known() {
-        let work = Progress::new(2000);
-        assert_eq!(work.text(1500), "1,500 of 2,000, 75 %");
-        assert_eq!(Progress::unbounded().text(1500), "1,500");
-        work.set(500);
-        work.add(5);
-        assert_eq!(work.done.load(Ordering::Relaxed), 505);
-    }
-}
+mod tests;

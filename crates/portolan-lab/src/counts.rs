@@ -134,16 +134,16 @@ pub struct RegisterWrites {
 }
 
 impl RegisterWrites {
-    /// Heads of [`columns`](Self::columns).
-    pub(crate) const HEADS: [&str; 8] = [
-        "writes",
-        "PTC all",
-        "PTC line",
-        "PTC upper bits",
-        "TLB space",
-        "TLB 4 MiB",
-        "TLB 16 KiB",
-        "reads",
+    /// Heads of [`columns`](Self::columns), and which are left out first where they do not all fit.
+    pub(crate) const HEADS: [(&str, u8); 8] = [
+        ("writes", 0),
+        ("PTC all", 2),
+        ("PTC line", 1),
+        ("PTC upper bits", 3),
+        ("TLB space", 4),
+        ("TLB 4 MiB", 5),
+        ("TLB 16 KiB", 6),
+        ("reads", 0),
     ];
 
     /// The numbers as text.

@@ -4,6 +4,10 @@
 //! buffers over and for drivers that keep them, and for each wish of an administrator; or with
 //! everything that can be said.
 
+mod text;
+
+pub use text::{COLUMNS_IN_WORDS, text};
+
 use portolan::dma::{
     Buffers, CopyPrices, CopyWhen, DeviceTlb, PolicyInputs, PolicyPreference, Shadowing, Stage,
     TrapCost, Trust, default_policy,
@@ -13,7 +17,6 @@ use portolan_model::profile::{Event, Profile};
 use serde::Serialize;
 
 use crate::advice::{Advice, facts_of, policy_name};
-use portolan_cli::display::table;
 
 /// What `portolan explain --json` prints.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -87,16 +90,6 @@ impl CrossOver {
             bytes_per_us: prices.bytes_per_us,
             source: byte.source.clone(),
         })
-    }
-
-    fn text(&self) -> String {
-        format!(
-            "Copying would cost less up to {} bytes where the pool is always mapped: in place costs {} ns \
-             with invalidation and sync,\na copy {} ns and {} bytes a microsecond, both ways ({}).\n\
-             It has to be asked for (`CopyWhen::cheapest`): by default only what a device may not reach in \
-             place is copied.\n",
-            self.up_to_bytes, self.in_place_ns, self.slots_ns, self.bytes_per_us, self.source,
-        )
     }
 }
 
@@ -233,66 +226,6 @@ pub fn everything() -> Vec<Row> {
     rows
 }
 
-/// The explanation as text.
-pub fn text(explanation: &Explanation) -> String {
-    let mut out = String::new();
-    for machine in &explanation.machines {
-        let Some(known) = machine.decisions.first() else {
-            continue;
-        };
-        out.push_str(&format!(
-            "{}: devices are {}, {}-stage tables, shadowing {}, device TLB {}, exits {}\n",
-            machine.machine,
-            known.trust,
-            known.stage,
-            known.shadowing,
-            known.device_tlb,
-            known.exits,
-        ));
-        let rows = machine.decisions.iter().map(|row| {
-            [row.buffers, row.wish, row.policy, row.reason]
-                .map(str::to_owned)
-                .to_vec()
-        });
-        let header = ["buffers", "asked for", "policy", "because"];
-        out.push_str(&table(&header, &[], rows.collect()));
-        out.push('\n');
-        out.push_str(&machine.defaults.text());
-        if let Some(copying) = &machine.copying {
-            out.push_str(&copying.text());
-        }
-        out.push('\n');
-    }
-    if !explanation.table.is_empty() {
-        let rows = explanation.table.iter().map(|row| {
-            let words = [
-                row.buffers,
-                row.wish,
-                row.trust,
-                row.stage,
-                row.shadowing,
-                row.device_tlb,
-                row.exits,
-                row.policy,
-            ];
-            words.map(str::to_owned).to_vec()
-        });
-        let header = [
-            "buffers",
-            "asked for",
-            "device",
-            "stage",
-            "shadowing",
-            "device TLB",
-            "exits",
-            "policy",
-        ];
-        out.push_str(&table(&header, &[], rows.collect()));
-        out.push('\n');
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -347,6 +280,8 @@ mod tests {
         assert_eq!(decided("vtd-nested", "kept", "none"), "lazy");
         assert_eq!(decided("xeon-vtd", "kept", "none"), "strict");
         assert_eq!(decided("xeon-vtd", "kept", "lazy"), "lazy");
-        assert!(text(&explanation).contains("spr-vm: devices are trusted, first-stage tables"));
+        assert!(
+            text(&explanation, 200).contains("spr-vm: devices are trusted, first-stage tables")
+        );
     }
 }

@@ -208,30 +208,64 @@ fn capabilities(profile: &Profile) -> Vec<String> {
     said
 }
 
-/// The profiles as text.
-pub fn text(profiles: &[Profile]) -> String {
+/// What the columns mean, for `--help`.
+pub const COLUMNS_IN_WORDS: &str = "\
+Columns of the tables:
+  name    what --machine takes
+  CPUs    how many the machine has
+  event   something that takes time: a call, a table entry written, a command
+  ns      what it takes, in nanoseconds
+  source  where that is known from: measured, literature, fitted (on published
+          figures), or assumed, and why";
+
+/// The profiles as text, in lines of `columns`: a line each.
+pub fn list(profiles: &[Profile], columns: usize) -> String {
+    let rows = profiles.iter().map(|profile| {
+        vec![
+            profile.name().to_owned(),
+            profile.cpus().to_string(),
+            profile.title().to_owned(),
+        ]
+    });
+    let header = [("name", 0), ("CPUs", 0), ("machine", 0)];
+    let table = display::table(&header, &[1], rows.collect(), columns);
+    let said = "\
+        Machines whose IOMMUs a replay can use: what each operation costs there is known, from measurements or \
+        from what others published.\n\n";
+    let next = "`portolan machines NAME` prints what each operation costs, and where that is known from.\n";
+    display::wrapped(&format!("{said}{table}{next}"), columns)
+}
+
+/// The profiles as text, in lines of `columns`, with their prices.
+pub fn text(profiles: &[Profile], columns: usize) -> String {
     let mut out = String::new();
     for profile in profiles {
         let report = MachineReport::new(profile);
-        out.push_str(&format!("{}: {}\n", report.name, report.title));
-        out.push_str(&format!("  {}\n", report.stands_for));
-        out.push_str(&format!(
-            "  {} CPUs; {}\n",
+        out += &format!("{}: {}\n", report.name, report.title);
+        out += &format!("{}\n", report.stands_for);
+        out += &format!(
+            "{} CPUs; {}\n\n",
             report.cpus,
             report.capabilities.join("; ")
-        ));
+        );
         let rows = report.prices.iter().map(|(event, price)| {
             vec![
                 (*event).to_owned(),
-                format!("{:.1}", price.ns),
+                price_ns(price.ns),
                 price.source.clone(),
             ]
         });
-        let table = display::table(&["event", "ns", "source"], &[1], rows.collect());
-        for line in table.lines() {
-            out.push_str(&format!("  {line}\n"));
-        }
+        let header = [("event", 0), ("ns", 0), ("source", 0)];
+        out += &display::table(&header, &[1], rows.collect(), columns);
         out.push('\n');
     }
-    out
+    display::wrapped(&out, columns)
+}
+
+/// A price with as many places as it needs: a byte takes little of a nanosecond.
+fn price_ns(ns: f64) -> String {
+    match ns {
+        0.05.. | 0.0 => format!("{ns:.1}"),
+        _ => format!("{ns:.3}"),
+    }
 }

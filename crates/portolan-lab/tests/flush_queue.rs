@@ -86,7 +86,7 @@ fn the_profile_has_the_price_that_the_rows_fix_for_each_cpu_that_receives() {
     assert_eq!(implied[0], result.prices[1].ns);
     assert!(implied[0] < implied[1] && implied[1] < implied[2]);
     assert!(result.literature_ns > implied[0]);
-    let text = reproduce::flush_queue_text(&result);
+    let text = reproduce::flush_queue_text(&result, usize::MAX);
     for word in ["fitted", "the rule does not allow it", "rIOMMU", "exits"] {
         assert!(text.contains(word), "{word}: {text}");
     }

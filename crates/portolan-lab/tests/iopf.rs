@@ -12,7 +12,7 @@ fn faults(of: &IopfReproduction, kind: &str, mib: u64, times: u64) -> f64 {
 #[test]
 fn faults_are_counted_and_speeds_predicted() {
     let result = reproduce::iopf().unwrap();
-    println!("{}", reproduce::iopf_text(&result));
+    println!("{}", reproduce::iopf_text(&result, usize::MAX));
     assert_eq!(result.rows.len(), 44);
     // Two buffers of 256 pages; two pairs of them from two messages on.
     assert_eq!(faults(&result, "sva", 1, 1), 512.0);

@@ -48,15 +48,16 @@ pub fn run(seed: u64, cpus: u64, operations: u64, health: Health) -> Report {
     }
 }
 
-/// The report for people.
-pub fn text(report: &Report) -> String {
+/// The report for people, in lines of `columns`.
+pub fn text(report: &Report, columns: usize) -> String {
     let rows = report.events.iter();
     let rows = rows.map(|(name, number)| vec![name.replace('_', " "), display::grouped(*number)]);
     let mut out = format!("seed {}\n\n", report.seed);
-    out.push_str(&display::table(&["event", "number"], &[1], rows.collect()));
+    let header = [("event", 0), ("number", 0)];
+    out += &display::table(&header, &[1], rows.collect(), columns);
     let _ = writeln!(
         out,
-        "\n\n{} page requests by the devices of {} CPUs in virtual time: {} violations",
+        "\n{} page requests by the devices of {} CPUs in virtual time: {} violations",
         display::grouped(report.operations),
         report.cpus,
         report.violations.len(),
@@ -67,5 +68,5 @@ pub fn text(report: &Report) -> String {
     if !report.holds() {
         let _ = writeln!(out, "run again with --seed {} to see the same", report.seed);
     }
-    out
+    display::wrapped(&out, columns)
 }

@@ -98,8 +98,8 @@ pub fn run(seed: u64, cpus: u64, operations: u64, health: Health) -> Report {
     }
 }
 
-/// The report for people.
-pub fn text(report: &Report) -> String {
+/// The report for people, in lines of `columns`.
+pub fn text(report: &Report, columns: usize) -> String {
     let rows = report.policies.iter().map(|one| {
         vec![
             one.way.name().to_owned(),
@@ -117,26 +117,26 @@ pub fn text(report: &Report) -> String {
         ]
     });
     let header = [
-        "policy",
-        "hardware",
-        "operations",
-        "syncs",
-        "failures",
-        "recovered",
-        "accesses",
-        "old addresses tried",
-        "reached, not given back",
-        "reached, given back",
-        "for µs",
-        "violations",
+        ("policy", 0),
+        ("hardware", 0),
+        ("operations", 0),
+        ("syncs", 4),
+        ("failures", 1),
+        ("recovered", 2),
+        ("accesses", 5),
+        ("old addresses tried", 3),
+        ("reached, not given back", 0),
+        ("reached, given back", 0),
+        ("for µs", 0),
+        ("violations", 0),
     ];
     let mut out = format!("seed {}\n\n", report.seed);
-    let columns: Vec<usize> = (2..header.len()).collect();
-    out.push_str(&display::table(&header, &columns, rows.collect()));
+    let numbers: Vec<usize> = (2..header.len()).collect();
+    out += &display::table(&header, &numbers, rows.collect(), columns);
     let cpus = report.policies.first().map_or(0, |one| one.cpus);
     let _ = writeln!(
         out,
-        "\n\n{} buffers mapped and unmapped by {cpus} CPUs in virtual time: {} violations",
+        "\n{} buffers mapped and unmapped by {cpus} CPUs in virtual time: {} violations",
         display::grouped(report.operations),
         report.violations.len(),
     );
@@ -146,5 +146,5 @@ pub fn text(report: &Report) -> String {
     if !report.holds() {
         let _ = writeln!(out, "run again with --seed {} to see the same", report.seed);
     }
-    out
+    display::wrapped(&out, columns)
 }

@@ -18,6 +18,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
 use clap::{Args, Parser, Subcommand};
+use portolan_cli::display::wrapped;
 use portolan_cli::{Form, Outcome, Output, print, print_json};
 use serde_json::json;
 
@@ -81,17 +82,17 @@ fn run_check(args: &CheckArgs) -> Result<Outcome> {
         devices.iter().try_for_each(|devices| devices.bind())?;
     }
     devices.iter().try_for_each(|devices| devices.ready())?;
-    let form = args.output.form();
+    let (form, columns) = (args.output.form(), args.output.columns());
     let mut reports = Vec::new();
     for backend in backends {
         let report = check::run(backend, &mut |on, line| {
             if form == Form::Text {
                 // A reader that has gone away ends the output and not the check.
-                let _ = print(&format!("{on}  {line}\n"));
+                let _ = print(&wrapped(&format!("{on}  {line}\n"), columns));
             }
         });
         if form == Form::Text {
-            print(&check::totals(&report))?;
+            print(&wrapped(&check::totals(&report), columns))?;
         }
         reports.push(report);
     }

@@ -152,8 +152,8 @@ fn named(events: &TortureEvents) -> [(&'static str, u64); 15] {
     ]
 }
 
-/// The report for people.
-pub fn text(report: &Report) -> String {
+/// The report for people, in lines of `columns`.
+pub fn text(report: &Report, columns: usize) -> String {
     let rows = report.formats.iter().map(|one| {
         vec![
             one.format.clone(),
@@ -165,18 +165,18 @@ pub fn text(report: &Report) -> String {
         ]
     });
     let header = [
-        "format",
-        "operations",
-        "syncs",
-        "device retries",
-        "audits",
-        "violations",
+        ("format", 0),
+        ("operations", 0),
+        ("syncs", 2),
+        ("device retries", 3),
+        ("audits", 1),
+        ("violations", 0),
     ];
     let mut out = format!("seed {}\n\n", report.seed);
-    out.push_str(&display::table(&header, &[1, 2, 3, 4, 5], rows.collect()));
+    out += &display::table(&header, &[1, 2, 3, 4, 5], rows.collect(), columns);
     let _ = writeln!(
         out,
-        "\n\n{} operations on one CPU and {} by {CPUS} CPUs on shared tables: {} violations",
+        "\n{} operations on one CPU and {} by {CPUS} CPUs on shared tables: {} violations",
         display::grouped(report.operations),
         display::grouped(report.shared_operations),
         report.violations.len(),
@@ -187,5 +187,5 @@ pub fn text(report: &Report) -> String {
     if !report.holds() {
         let _ = writeln!(out, "run again with --seed {} to see the same", report.seed);
     }
-    out
+    display::wrapped(&out, columns)
 }

@@ -11,6 +11,7 @@ use super::profile;
 use crate::{explain, firmware};
 
 #[derive(Debug, Args)]
+#[command(after_help = explain::COLUMNS_IN_WORDS)]
 pub(super) struct ExplainArgs {
     /// Machine profile; may be repeated. All if absent.
     #[arg(long = "machine", value_name = "NAME")]

@@ -35,7 +35,7 @@ enum Command {
     Reproduce(reproduce::ReproduceArgs),
     /// Say which policy is a machine's default, and why; or what firmware's tables come to.
     Explain(explain::ExplainArgs),
-    /// List the machine profiles, their prices and sources.
+    /// List the machine profiles; with a NAME its prices and their sources.
     Machines(MachinesArgs),
     /// Compute throughput by number of CPUs under each policy, in virtual time.
     Scale(scale::ScaleArgs),
@@ -49,6 +49,9 @@ enum Command {
 
 /// Commands that are programs of their own, so that this one builds without them.
 const ELSEWHERE: &str = "\
+Text fits the terminal (`--wide` prints all of it), and is coloured on one. NO_COLOR
+and TERM=dumb switch colour off, CLICOLOR_FORCE=1 switches it on for a pipe.
+
 Elsewhere:
   cargo run --release -p portolan-verify -- check    the conformance scenarios, on a model or on QEMU
   cargo run --release -p portolan-verify -- torture  random operations against an oracle
@@ -62,7 +65,11 @@ struct Rest {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = machines::COLUMNS_IN_WORDS)]
 struct MachinesArgs {
+    /// Machine profile whose prices and their sources are printed; all are listed if absent.
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
     #[command(flatten)]
     output: Output,
 }
@@ -99,7 +106,7 @@ fn profile(name: &str) -> Result<Profile> {
     let profile = Profile::by_name(name)
         .context("no such machine profile can be used; see `portolan machines`")?;
     for warning in profile.warnings() {
-        eprintln!("portolan: warning: {warning}");
+        portolan_cli::warn("portolan", &warning.to_string());
     }
     Ok(profile)
 }
@@ -109,17 +116,27 @@ fn record_trace(args: &record::RecordArgs) -> Result<Outcome> {
     let report = record::run(args)?;
     match (args.is_to_output(), args.form.form()) {
         (false, _) => args.form.show(&report, record::text)?,
-        (true, Form::Text) => eprint!("{}", record::text(&report)),
+        (true, Form::Text) => eprint!("{}", record::text(&report, args.form.columns())),
         (true, Form::Json) => eprintln!("{}", serde_json::to_string_pretty(&report)?),
     }
     Ok(report.outcome())
 }
 
 fn list_machines(args: &MachinesArgs) -> Result<Outcome> {
-    let profiles = Profile::builtin()?;
+    let profiles = match args.names.as_slice() {
+        [] => Profile::builtin()?,
+        names => names
+            .iter()
+            .map(|name| profile(name))
+            .collect::<Result<_>>()?,
+    };
     let reports: Vec<_> = profiles.iter().map(machines::MachineReport::new).collect();
     let document = json!({ "machines": reports });
-    args.output.show(&document, |_| machines::text(&profiles))?;
+    args.output
+        .show(&document, |_, columns| match args.names.as_slice() {
+            [] => machines::list(&profiles, columns),
+            _ => machines::text(&profiles, columns),
+        })?;
     Ok(Outcome::Good)
 }
 

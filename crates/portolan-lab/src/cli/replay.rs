@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use portolan_cli::display::width_of_output;
 use portolan_cli::{Outcome, Output};
 use portolan_model::profile::Profile;
 
@@ -37,9 +36,6 @@ pub(super) struct ReplayArgs {
     swiotlb: Option<Swiotlb>,
     #[command(flatten)]
     linux: LinuxArgs,
-    /// Print all columns of the table, however narrow the terminal is.
-    #[arg(long)]
-    wide: bool,
     #[command(flatten)]
     output: Output,
 }
@@ -65,7 +61,7 @@ fn machine_of(name: Option<&str>, reader: &Reader) -> Result<(Profile, Option<re
     }
     let (profile, choice, warning) = replay::of_recording(reader)?;
     if let Some(warning) = warning {
-        eprintln!("portolan: warning: {warning}");
+        portolan_cli::warn("portolan", &warning);
     }
     Ok((profile, choice))
 }
@@ -88,12 +84,7 @@ pub(super) fn run(args: ReplayArgs) -> Result<Outcome> {
     let linux = args.linux.rules(&profile)?;
     let mut report = replay::run_opened(opened, &profile, &policies, linux)?;
     report.chosen = chosen;
-    let columns = match args.wide {
-        true => usize::MAX,
-        false => width_of_output(),
-    };
-    args.output
-        .show(&report, |report| replay::text(report, columns))?;
+    args.output.show(&report, replay::text)?;
     let faults = report.policies.iter().map(|policy| policy.device.faults);
     Ok(Outcome::of(faults.sum::<u64>() == 0))
 }

@@ -2,11 +2,14 @@
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
+use portolan_cli::display::wrapped;
+use portolan_cli::progress::Progress;
 use portolan_cli::{Outcome, Output};
 
 use crate::reproduce;
 
 #[derive(Debug, Args)]
+#[command(after_help = reproduce::COLUMNS_IN_WORDS)]
 pub(super) struct ReproduceArgs {
     /// The published result.
     result: Published,
@@ -32,10 +35,10 @@ enum Published {
     All,
 }
 
-/// A reproduction: its JSON, its text, and whether it holds.
+/// A reproduction: its name, its JSON, its text, and whether it holds.
 type Reproduced = (&'static str, serde_json::Value, String, bool);
 
-fn reproduce_one(result: Published) -> Result<Reproduced> {
+fn reproduce_one(result: Published, columns: usize) -> Result<Reproduced> {
     macro_rules! reproduced {
         ($name:literal, $run:ident, $text:ident) => {{
             let result = reproduce::$run()?;
@@ -43,7 +46,7 @@ fn reproduce_one(result: Published) -> Result<Reproduced> {
             (
                 $name,
                 serde_json::to_value(&result)?,
-                reproduce::$text(&result),
+                reproduce::$text(&result, columns),
                 holds,
             )
         }};
@@ -60,22 +63,43 @@ fn reproduce_one(result: Published) -> Result<Reproduced> {
 }
 
 pub(super) fn run(args: &ReproduceArgs) -> Result<Outcome> {
+    let columns = args.output.columns();
     let Published::All = args.result else {
-        let (_, value, text, holds) = reproduce_one(args.result)?;
-        args.output.show(&value, |_| text.clone())?;
+        let (_, value, text, holds) = reproduce_one(args.result, columns)?;
+        args.output.show(&value, |_, _| text.clone())?;
         return Ok(Outcome::of(holds));
     };
-    let (mut document, mut texts, mut all) = (serde_json::Map::new(), String::new(), true);
-    for result in Published::value_variants() {
-        if let Published::All = result {
-            continue;
-        }
-        let (name, value, text, holds) = reproduce_one(*result)?;
+    let results = Published::value_variants();
+    let results = results
+        .iter()
+        .filter(|result| !matches!(result, Published::All));
+    let progress = Progress::new(results.clone().count() as u64);
+    let (mut document, mut texts) = (serde_json::Map::new(), Vec::new());
+    let mut failed = Vec::new();
+    for result in results {
+        let (name, value, text, holds) = reproduce_one(*result, columns)?;
         document.insert(name.to_owned(), value);
-        texts.push_str(&text);
-        texts.push('\n');
-        all &= holds;
+        texts.push(text);
+        if !holds {
+            failed.push(name);
+        }
+        progress.add(1);
     }
-    args.output.show(&document, |_| texts.clone())?;
-    Ok(Outcome::of(all))
+    drop(progress);
+    let holds = failed.is_empty();
+    args.output.show(&document, |document, columns| {
+        let names: Vec<&str> = document.keys().map(String::as_str).collect();
+        let said = match holds {
+            true => "each is as near as it promises to be".to_owned(),
+            false => format!("{} FAIL", failed.join(", ")),
+        };
+        let answer = format!(
+            "{} published results, computed again from the library's code and the prices of each machine's \
+             profile: {}; {said}.\n\n",
+            names.len(),
+            names.join(", ")
+        );
+        wrapped(&answer, columns) + &texts.join("\n")
+    })?;
+    Ok(Outcome::of(holds))
 }

@@ -8,6 +8,7 @@ use super::profile;
 use crate::scale;
 
 #[derive(Debug, Args)]
+#[command(after_help = scale::COLUMNS_IN_WORDS)]
 pub(super) struct ScaleArgs {
     /// Machine profile (see `portolan machines`).
     #[arg(long, value_name = "NAME", default_value = scale::DEFAULT_MACHINE)]

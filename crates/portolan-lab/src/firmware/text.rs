@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use portolan::iommu::ReservedKind;
 use portolan::table::Access;
-use portolan_cli::display::table;
+use portolan_cli::display::{table, wrapped};
 
 use super::{FunctionReport, Report, ReservedReport, UnitReport};
 
@@ -38,8 +38,8 @@ fn streams(one: &ReservedReport) -> String {
     }
 }
 
-/// The report as text.
-pub fn text(report: &Report) -> String {
+/// The report as text, in lines of `columns`.
+pub fn text(report: &Report, columns: usize) -> String {
     let mut out = String::new();
     let from = &report.table;
     let _ = writeln!(
@@ -51,8 +51,12 @@ pub fn text(report: &Report) -> String {
         report.units.len(),
         from.source,
     );
-    report.units.iter().for_each(|one| unit(one, &mut out));
-    functions(&report.functions, &mut out);
+    out += &answer(report);
+    report
+        .units
+        .iter()
+        .for_each(|one| unit(one, columns, &mut out));
+    functions(&report.functions, columns, &mut out);
     groups(report, &mut out);
     for remark in &report.remarks {
         let word = match remark.wrong {
@@ -61,10 +65,31 @@ pub fn text(report: &Report) -> String {
         };
         let _ = writeln!(out, "{word}: {}", remark.text);
     }
-    out
+    wrapped(&out, columns)
 }
 
-fn unit(unit: &UnitReport, out: &mut String) {
+/// Whom the IOMMUs serve, and whom they do not.
+fn answer(report: &Report) -> String {
+    let free = report
+        .functions
+        .iter()
+        .filter(|one| one.unit.is_none())
+        .count();
+    let wrong = report.remarks.iter().filter(|remark| remark.wrong).count();
+    let mut said = match (report.functions.len(), free) {
+        (0, _) => "Which devices there are is not known: --pci names them.".to_owned(),
+        (all, 0) => format!("An IOMMU serves each of the {all} PCI functions."),
+        (all, free) => {
+            format!("No IOMMU serves {free} of the {all} PCI functions: they reach all memory.")
+        }
+    };
+    if wrong > 0 {
+        said += &format!(" What is wrong with the tables: {wrong}, below.");
+    }
+    said + "\n\n"
+}
+
+fn unit(unit: &UnitReport, columns: usize, out: &mut String) {
     let _ = writeln!(out, "Unit {}: {}, {}", unit.unit, unit.kind, unit.place);
     for claim in unit.serves.iter().take(MOST_SHOWN) {
         let _ = writeln!(out, "  serves {claim}");
@@ -76,20 +101,26 @@ fn unit(unit: &UnitReport, out: &mut String) {
     if !unit.reserved.is_empty() {
         let row = |one: &ReservedReport| {
             vec![
-                format!("  {}", streams(one)),
+                streams(one),
                 format!("{:#x}", one.start),
                 format!("{:#x}", one.last),
                 one.kind.clone(),
             ]
         };
         let rows = unit.reserved.iter().map(row).collect();
-        let header = ["  streams", "from", "to", "reserved addresses"];
-        let _ = writeln!(out, "{}", table(&header, &[1, 2], rows));
+        let header = [
+            ("streams", 0),
+            ("from", 0),
+            ("to", 0),
+            ("reserved addresses", 0),
+        ];
+        out.push('\n');
+        *out += &table(&header, &[1, 2], rows, columns);
     }
     out.push('\n');
 }
 
-fn functions(functions: &[FunctionReport], out: &mut String) {
+fn functions(functions: &[FunctionReport], columns: usize, out: &mut String) {
     if functions.is_empty() {
         return;
     }
@@ -114,15 +145,16 @@ fn functions(functions: &[FunctionReport], out: &mut String) {
     };
     let rows = functions.iter().map(row).collect();
     let header = [
-        "function",
-        "id",
-        "class",
-        "unit",
-        "streams",
-        "in the group of",
-        "what it is",
+        ("function", 0),
+        ("id", 1),
+        ("class", 2),
+        ("unit", 0),
+        ("streams", 3),
+        ("in the group of", 0),
+        ("what it is", 0),
     ];
-    let _ = writeln!(out, "{}\n", table(&header, &[3], rows));
+    *out += &table(&header, &[3], rows, columns);
+    out.push('\n');
     if functions.iter().any(|one| one.unit.is_none()) {
         out.push_str("No unit serves functions with `none`: they reach all memory.\n\n");
     }

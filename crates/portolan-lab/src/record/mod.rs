@@ -230,11 +230,12 @@ impl Written {
         self.events += lines.filter(|line| !line.starts_with(b"CPU:")).count() as u64;
         let progress = self.progress.get_or_insert_with(Progress::unbounded);
         let (events, size) = (self.events, self.bytes);
-        progress.say(|| {
+        progress.say(|pace| {
             format!(
-                "{} events, {}; Ctrl-C ends it",
+                "{} events, {}, {}; Ctrl-C ends it",
                 grouped(events),
-                bytes(size)
+                bytes(size),
+                pace.rate(events)
             )
         });
         Ok(drained)

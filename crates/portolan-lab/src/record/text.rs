@@ -1,12 +1,12 @@
 //! A recording's report for people.
 
-use portolan_cli::display::{bytes, grouped};
+use portolan_cli::display::{bytes, grouped, wrapped};
 
 use super::RecordReport;
 use crate::facts::Facts;
 
-/// The report as text: what was recorded, what was not, and what to do next.
-pub fn text(report: &RecordReport) -> String {
+/// The report as text, in lines of `columns`: what was recorded, what was not, and what to do next.
+pub fn text(report: &RecordReport, columns: usize) -> String {
     let events = grouped(report.events);
     let mut out = format!(
         "{events} events in {:.1} s, {} of text, in {}\n",
@@ -46,7 +46,7 @@ pub fn text(report: &RecordReport) -> String {
         _ if report.output == "-" => String::new(),
         _ => format!("Next: portolan replay {}\n", report.output),
     };
-    out
+    wrapped(&out, columns)
 }
 
 /// Sentences about what is not in the trace.

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use portolan::addr::PageSize;
 use portolan::table::Format;
 use portolan_cli::display;
-use portolan_cli::progress::Progress;
+use portolan_cli::progress::{Pace, Progress};
 use portolan_model::cpus::MAX_CPUS;
 use portolan_model::profile::{Event, Price, Profile};
 
@@ -76,7 +76,7 @@ pub fn run_opened(
     let (report, warnings) = run_told(opened, profile, policies, linux, Some(&progress))?;
     drop(progress);
     for warning in warnings {
-        eprintln!("portolan: warning: {warning}");
+        portolan_cli::warn("portolan", &warning);
     }
     Ok(report)
 }
@@ -312,17 +312,25 @@ fn drive(
             return Ok(Driven { rejected, shape });
         }
         if let Some(progress) = progress {
-            progress.say(|| so_far(operations, reader));
+            progress.say(|pace| so_far(operations, reader, pace));
         }
     }
 }
 
-fn so_far(operations: u64, reader: &Reader) -> String {
-    let (done, read) = (
-        display::grouped(operations),
-        display::bytes(reader.bytes_read()),
-    );
-    format!("{done} operations, {read} read")
+fn so_far(operations: u64, reader: &Reader, pace: Pace) -> String {
+    let (done, rate) = (display::grouped(operations), pace.rate(operations));
+    match reader.bytes_done() {
+        Some((read, size)) => format!(
+            "{done} operations, {} of {}, {rate}{}",
+            display::bytes(read),
+            display::bytes(size),
+            pace.left(read, size)
+        ),
+        None => format!(
+            "{done} operations, {} read, {rate}",
+            display::bytes(reader.bytes_read())
+        ),
+    }
 }
 
 fn trace_report(summary: &Summary, rejected: Rejected) -> TraceReport {

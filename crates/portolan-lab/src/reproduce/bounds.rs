@@ -7,6 +7,7 @@
 
 use serde::Serialize;
 
+use super::rows::Check;
 use portolan_cli::display::table;
 
 /// What speaks for a figure.
@@ -35,6 +36,22 @@ impl Evidence {
             Self::Predicted => "predicted",
             Self::Computed => "computed",
         }
+    }
+}
+
+/// What the words of [`Evidence`] mean.
+pub(super) const EVIDENCE_IN_WORDS: &str = "\
+    Evidence, what speaks for a computed figure: fitted (prices were chosen so that it comes near), implied (it \
+    follows from what was fitted), counted (by the model), predicted (nothing was fitted on it, and it could have \
+    come out wrong), computed (nobody published anything to hold it against).\n";
+
+/// Whether all of `bounds` and `checks` hold, as a sentence.
+pub(super) fn verdict(bounds: &[Bound], checks: &[Check]) -> String {
+    let held = bounds.iter().map(|bound| bound.holds);
+    let held: Vec<bool> = held.chain(checks.iter().map(|check| check.holds)).collect();
+    match held.iter().filter(|holds| !**holds).count() {
+        0 => format!("All {} bounds and checks below hold.\n", held.len()),
+        failed => format!("{failed} of {} bounds and checks below FAIL.\n", held.len()),
     }
 }
 
@@ -97,8 +114,8 @@ impl Bound {
         }
     }
 
-    /// All of `bounds` as a table.
-    pub(super) fn table(bounds: &[Self]) -> String {
+    /// All of `bounds` as a table in lines of `columns`.
+    pub(super) fn table(bounds: &[Self], columns: usize) -> String {
         if bounds.is_empty() {
             return String::new();
         }
@@ -119,17 +136,17 @@ impl Bound {
             ]
         });
         let header = [
-            "bound",
-            "on",
-            "within %",
-            "worst %",
-            "with its mechanism off",
-            "trivial predictor",
-            "so it is",
+            ("bound", 0),
+            ("on", 0),
+            ("within %", 0),
+            ("worst %", 0),
+            ("with its mechanism off", 1),
+            ("trivial predictor", 2),
+            ("so it is", 3),
         ];
         format!(
-            "Bounds, in per cent off what was published\n\n{}\n\n",
-            table(&header, &[2, 3], rows.collect())
+            "Bounds, in per cent off what was published\n\n{}\n",
+            table(&header, &[2, 3], rows.collect(), columns)
         )
     }
 }

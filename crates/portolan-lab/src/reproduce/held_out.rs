@@ -9,7 +9,7 @@ use portolan::inval::{Preference, Quirks};
 use portolan_model::profile::{Event, Profile};
 use serde::Serialize;
 
-use super::bounds::Evidence;
+use super::bounds::{Evidence, worst};
 use super::registers;
 use super::rows::error_pct;
 use crate::csv;
@@ -18,7 +18,7 @@ use crate::measure::{Direction, Events, Grouping, Variant, Way};
 use crate::replay::{self, Policy};
 use crate::smmu_v2_board;
 use crate::trace;
-use portolan_cli::display::table;
+use portolan_cli::display::{table, wrapped};
 
 const TABLE: &str = include_str!("../../../../data/published/held-out.csv");
 const RECEIVED: &[u8] = include_bytes!("../../../../data/traces/vtd-strict.net-rx.trace.xz");
@@ -155,8 +155,8 @@ fn misses_a_page() -> Result<f64> {
     Ok(device.iotlb_misses as f64 / device.accesses.max(1) as f64)
 }
 
-/// The figures for people.
-pub fn held_out_text(result: &HeldOut) -> String {
+/// The figures for people, in lines of `columns`.
+pub fn held_out_text(result: &HeldOut, columns: usize) -> String {
     let rows = result.rows.iter().map(|row| {
         let [low, high] = row.published;
         vec![
@@ -174,24 +174,26 @@ pub fn held_out_text(result: &HeldOut) -> String {
         ]
     });
     let header = [
-        "publication",
-        "quantity",
-        "prices of",
-        "published",
-        "computed",
-        "error %",
-        "of no effect %",
-        "",
+        ("publication", 0),
+        ("quantity", 0),
+        ("prices of", 2),
+        ("published", 0),
+        ("computed", 0),
+        ("error %", 0),
+        ("error % of no effect", 1),
+        ("evidence", 3),
     ];
-    format!(
-        "{}\n\n{}\n\nNo price was fitted on these, and no bound is put on them: the prices are those of other machines \
-         than the\npublished ones. Where the error is large, the profile does not carry over: an entry written in a \
-         run has the price of an\ni7-12700, a device of the model touches each page once, and MediaTek's flush \
-         costs more than \
-         Tegra's.\n",
+    let errors = result.rows.iter().map(|row| row.error_pct);
+    let said = format!(
+        "{}: {} figures published of machines on which no price was fitted, computed with the prices of the \
+         machine that comes nearest. The worst is {:.0} % off, and no bound is put on them. Where the error is \
+         large, the profile does not carry over: an entry written in a run has the price of an i7-12700, a \
+         device of the model touches each page once, and MediaTek's flush costs more than Tegra's.\n\n",
         result.name,
-        table(&header, &[3, 4, 5, 6], rows.collect()),
-    )
+        result.rows.len(),
+        worst(errors),
+    );
+    wrapped(&said, columns) + &table(&header, &[3, 4, 5, 6], rows.collect(), columns)
 }
 
 #[cfg(test)]
@@ -205,7 +207,7 @@ mod tests {
         let cases: std::collections::BTreeSet<_> =
             result.rows.iter().map(|row| &row.case).collect();
         assert_eq!(cases.len(), 3);
-        let text = held_out_text(&result);
+        let text = held_out_text(&result, 80);
         println!("{text}");
         for row in &result.rows {
             assert!(text.contains(&format!("{:+.1}", row.error_pct)), "{row:?}");

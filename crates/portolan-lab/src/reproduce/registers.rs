@@ -47,7 +47,7 @@ pub(super) fn tear_down(machine: &Profile, bytes: u64, way: Way) -> Result<Event
 }
 
 /// What was written to which register, for rows that know; nothing if none does.
-pub(super) fn text(rows: &[Row]) -> String {
+pub(super) fn text(rows: &[Row], columns: usize) -> String {
     let lines: Vec<_> = rows
         .iter()
         .filter_map(|row| Some((row, row.registers?)))
@@ -66,11 +66,16 @@ pub(super) fn text(rows: &[Row]) -> String {
         return String::new();
     }
     let header = [
-        &["case", "size", "variant", "lines cleaned"][..],
+        &[
+            ("case", 0),
+            ("size", 0),
+            ("variant", 0),
+            ("lines cleaned", 7),
+        ][..],
         &RegisterWrites::HEADS,
     ]
     .concat();
     let numbers: Vec<usize> = (3..header.len()).collect();
-    let table = display::table(&header, &numbers, lines);
-    format!("\n\nRegisters that the driver wrote, as the model counted them\n\n{table}")
+    let table = display::table(&header, &numbers, lines, columns);
+    format!("\nRegisters that the driver wrote, as the model counted them\n\n{table}")
 }

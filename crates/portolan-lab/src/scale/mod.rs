@@ -12,10 +12,11 @@ mod walks;
 
 pub use fit::Fit;
 pub use point::{Load, Outcome, Way};
-pub use text::text;
+pub use text::{COLUMNS_IN_WORDS, text};
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
+use portolan_cli::progress::Progress;
 use portolan_model::profile::Profile;
 use serde::{Serialize, Serializer};
 
@@ -144,10 +145,12 @@ pub fn run(profile: &Profile, options: &Options) -> Result<Report> {
         load.bytes = fit.bytes;
     }
     let tasks = tasks(profile, options, &published);
+    let progress = Progress::new(tasks.len() as u64);
     let compute = |task: &Task| {
         let mut way = Way::of(task.policy, task.cpus, options);
         way.exit_ns = task.exit_ns;
         let outcome = point::simulate(profile, &load, &way)?;
+        progress.add(1);
         Ok(row(task, &outcome, &load, &published))
     };
     Ok(Report {

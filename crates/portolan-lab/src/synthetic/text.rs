@@ -3,28 +3,22 @@
 use super::Waits;
 use super::camera::{Report, WayReport};
 use crate::counts::RegisterWrites;
-use portolan_cli::display::{bytes, grouped, micros, table};
+use portolan_cli::display::{bytes, grouped, micros, table, wrapped};
 
-/// The report for people.
-pub fn text(report: &Report) -> String {
+/// The report for people, in lines of `columns`: what it comes to, then the tables.
+pub fn text(report: &Report, columns: usize) -> String {
     let mut out = format!(
-        "camera on {}: {} buffers of {} at {} MB/s, frames of {:.0} ms\n\n",
+        "A camera writes {} MB/s into buffers of {} on machine {}: {} buffers are mapped, filled and \
+         unmapped, each in a frame of {:.0} ms.\n\n",
+        report.bytes_per_s / 1_000_000,
+        bytes(report.buffer_bytes),
         report.machine,
         report.buffers,
-        bytes(report.buffer_bytes),
-        report.bytes_per_s / 1_000_000,
         report.frame_us / 1000.0,
     );
-    out.push_str(&sides(report));
-    out.push_str("\n\n");
-    out.push_str(&match report.waits {
-        None => registers(report),
-        Some(_) => met(report),
-    });
-    out.push_str("\n\n");
     let of = |variant| report.ways.iter().find(|way| way.variant == variant);
     if let (Some(before), Some(after), Some(ours)) = (of("before"), of("after"), of("portolan")) {
-        out.push_str(&match &report.waits {
+        out += &match &report.waits {
             None => flushes(before, after, ours),
             Some(waits) => {
                 let at_longest = match report.ways.as_slice() {
@@ -33,13 +27,21 @@ pub fn text(report: &Report) -> String {
                 };
                 walk_flushes([before, after, ours], at_longest, waits)
             }
-        });
+        };
     }
-    out
+    out += "\nWhat a buffer costs. Before and after: page by page, without and with the published change; portolan: \
+            the library's own way.\n\n";
+    out += &sides(report, columns);
+    out.push('\n');
+    out += &match report.waits {
+        None => registers(report, columns),
+        Some(_) => met(report, columns),
+    };
+    wrapped(&out, columns)
 }
 
 /// What each way and side takes of a frame.
-fn sides(report: &Report) -> String {
+fn sides(report: &Report, columns: usize) -> String {
     let mut rows = Vec::new();
     for way in &report.ways {
         for (case, side) in [("map", &way.map), ("unmap", &way.unmap)] {
@@ -59,23 +61,23 @@ fn sides(report: &Report) -> String {
         }
     }
     let header = [
-        "way",
-        "",
-        "wait-for-safe µs",
-        "µs a buffer",
-        "% of all time",
-        "% of its frame",
-        "by page",
-        "by range",
-        "by context",
-        "syncs",
+        ("way", 0),
+        ("side", 0),
+        ("wait-for-safe µs", 0),
+        ("µs a buffer", 0),
+        ("% of all time", 2),
+        ("% of its frame", 0),
+        ("commands by page", 1),
+        ("by range", 4),
+        ("by context", 5),
+        ("syncs", 3),
     ];
     let numbers: Vec<usize> = (2..header.len()).collect();
-    table(&header, &numbers, rows)
+    table(&header, &numbers, rows, columns)
 }
 
 /// What Tegra's driver wrote.
-fn registers(report: &Report) -> String {
+fn registers(report: &Report, columns: usize) -> String {
     let ways = report.ways.iter();
     let sides = ways.flat_map(|way| [(way, "map", &way.map), (way, "unmap", &way.unmap)]);
     let rows = sides.filter_map(|(way, case, side)| {
@@ -83,14 +85,14 @@ fn registers(report: &Report) -> String {
         row.extend(side.registers?.columns());
         Some(row)
     });
-    let header = [&["way", ""][..], &RegisterWrites::HEADS].concat();
+    let header = [&[("way", 0), ("side", 0)][..], &RegisterWrites::HEADS].concat();
     let numbers: Vec<usize> = (2..header.len()).collect();
-    let written = table(&header, &numbers, rows.collect());
+    let written = table(&header, &numbers, rows.collect(), columns);
     format!("Registers written for a buffer, as the model counted them\n\n{written}")
 }
 
 /// What the camera met.
-fn met(report: &Report) -> String {
+fn met(report: &Report, columns: usize) -> String {
     let rows = report.ways.iter().map(|way| {
         vec![
             way.variant.to_owned(),
@@ -103,18 +105,18 @@ fn met(report: &Report) -> String {
         ]
     });
     let header = [
-        "way",
-        "wait-for-safe µs",
-        "misses",
-        "entries read",
-        "stall µs a buffer",
-        "look-ups meanwhile",
-        "else kept out µs",
+        ("way", 0),
+        ("wait-for-safe µs", 0),
+        ("misses", 1),
+        ("entries read", 2),
+        ("stall µs a buffer", 0),
+        ("look-ups meanwhile", 3),
+        ("else kept out µs", 0),
     ];
-    let table = table(&header, &[1, 2, 3, 4, 5, 6], rows.collect());
+    let table = table(&header, &[1, 2, 3, 4, 5, 6], rows.collect(), columns);
     format!(
         "What the camera met: 64 of its pages stay mapped. Look-ups go on while an invalidation runs; a unit that \
-         lets none through\nmeanwhile would keep it out for the last column's time a buffer.\n\n{table}"
+         lets none through meanwhile would keep it out for the last column's time a buffer.\n\n{table}"
     )
 }
 
@@ -136,14 +138,14 @@ fn walk_flushes(
     let ([few, many], [one, each], [short, long]) = (waits.waits, waits.computed_us, waits.wait_us);
     format!(
         "By context a buffer's unmap saves {:.0} µs of commands and costs the camera {:.1} µs of walks for what \
-         was dropped beside it (a read of memory is assumed to\ntake 100 ns); the library's own way {:.0} µs and \
-         {:.1} µs.\n\
+         was dropped beside it (a read of memory is assumed to take 100 ns); the library's own way saves {:.0} µs \
+         and costs {:.1} µs.\n\
          It was said that unmapping 100 MB took over 100 ms. No number of calls takes that by the fitted prices: \
-         one call, a table at a time, takes {:.1} ms,\nand {} calls of a page {:.1} ms. So each of the {} to {} \
+         one call, a table at a time, takes {:.1} ms, and {} calls of a page {:.1} ms. So each of the {} to {} \
          waits was longer than in the published table, by {} to {short:.1} µs.\n\
-         If that is wait-for-safe, the number of waits decides and not that of commands: at its longest the \
-         library's one wait takes {:.1} % of the frame,\nand two take {:.1} %. Times are computed; the wait for \
-         real-time devices was not published.\n",
+         If that is wait-for-safe (hardware that waits for real-time devices before it invalidates), the number of \
+         waits decides and not that of commands: at its longest the library's one wait takes {:.1} % of the frame, \
+         and two take {:.1} %. Times are computed; the wait for real-time devices was not published.\n",
         before.unmap.buffer_us - after.unmap.buffer_us,
         after.stall_us - before.stall_us,
         before.unmap.buffer_us - ours.unmap.buffer_us,

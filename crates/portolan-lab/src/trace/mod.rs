@@ -29,11 +29,12 @@ use std::path::Path;
 use crate::facts::{END, Facts, HEAD};
 use line::Line;
 use pair::Pairing;
-use source::Lines;
+use source::{Lines, Meter};
 
 /// A trace being read.
 pub struct Reader {
     lines: Lines,
+    meter: Meter,
     pairing: Pairing,
     summary: Summary,
     ended: Ended,
@@ -50,7 +51,10 @@ enum Ended {
 /// # Errors
 /// If the file cannot be read or is not a trace; the message says what to do.
 pub fn open(path: &Path) -> Result<Reader, OpenError> {
-    Reader::new(source::open_file(path)?)
+    let (input, meter) = source::open_file(path)?;
+    let mut reader = Reader::new(input)?;
+    reader.meter = meter;
+    Ok(reader)
 }
 
 /// Reads a trace from bytes already in memory, compressed or not.
@@ -71,6 +75,7 @@ impl Reader {
         let pairing = Pairing::new(lines.begins_with_dma_events());
         Ok(Self {
             lines,
+            meter: Meter::default(),
             pairing,
             summary: Summary::default(),
             ended: Ended::No,
@@ -112,6 +117,11 @@ impl Reader {
     /// Uncompressed bytes read so far.
     pub fn bytes_read(&self) -> u64 {
         self.lines.bytes_read()
+    }
+
+    /// Bytes of the file, packed as it may be, that were replayed so far, and its size; nothing for pipes.
+    pub fn bytes_done(&self) -> Option<(u64, u64)> {
+        self.lines.bytes_done(&self.meter)
     }
 
     /// Reads one line into the pairing; false at the end.

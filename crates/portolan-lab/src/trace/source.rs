@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use thiserror::Error;
 
@@ -42,20 +44,51 @@ pub enum OpenError {
     NotATrace,
 }
 
-/// Opens `path`, or standard input for `-`, unpacking if need be.
-pub(super) fn open_file(path: &Path) -> Result<Box<dyn Read>, OpenError> {
+/// How much of a file was read, packed as it may be.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Meter {
+    read: Arc<AtomicU64>,
+    /// The size of the file, if it is one.
+    size: Option<u64>,
+}
+
+/// A file with its meter.
+struct Metered {
+    file: File,
+    meter: Meter,
+}
+
+impl Read for Metered {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read(out)?;
+        self.meter.read.fetch_add(count as u64, Ordering::Relaxed);
+        Ok(count)
+    }
+}
+
+/// Opens `path`, or standard input for `-`, unpacking if need be; and how much of it was read.
+pub(super) fn open_file(path: &Path) -> Result<(Box<dyn Read>, Meter), OpenError> {
     let failed = |error| OpenError::File {
         path: path.to_owned(),
         error,
     };
     if path == Path::new("-") {
-        return open_bytes(Box::new(io::stdin()));
+        return Ok((open_bytes(Box::new(io::stdin()))?, Meter::default()));
     }
     let file = File::open(path).map_err(failed)?;
-    if file.metadata().map_err(failed)?.is_dir() {
+    let found = file.metadata().map_err(failed)?;
+    if found.is_dir() {
         return Err(failed(io::Error::other("it is a directory")));
     }
-    open_bytes(Box::new(file))
+    let meter = Meter {
+        size: found.is_file().then_some(found.len()),
+        ..Meter::default()
+    };
+    let input = open_bytes(Box::new(Metered {
+        file,
+        meter: meter.clone(),
+    }))?;
+    Ok((input, meter))
 }
 
 /// Unpacks `input` if its first bytes say that it is xz, zstd or gzip.
@@ -151,6 +184,16 @@ impl Lines {
 
     pub(super) fn bytes_read(&self) -> u64 {
         self.bytes_read
+    }
+
+    /// Bytes of the file that `meter` is of which the lines so far take, and the file's size, if it is known.
+    ///
+    /// What waits in the buffer was read and is not yet lines; the rest is in proportion.
+    pub(super) fn bytes_done(&self, meter: &Meter) -> Option<(u64, u64)> {
+        let waits = (self.end - self.start) as f64;
+        let part = 1.0 - waits / (self.bytes_read as f64).max(1.0);
+        let read = meter.read.load(Ordering::Relaxed) as f64;
+        Some(((read * part) as u64, meter.size?))
     }
 
     /// What ended the stream early.

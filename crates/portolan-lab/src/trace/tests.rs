@@ -246,7 +246,7 @@ fn mutated_lines_never_panic_and_always_count() {
     println!("seed {seed:#x}");
     let mut random = fastrand::Rng::with_seed(seed);
     let mut text = Vec::new();
-    let mut unpacked = source::open_file(&data("vtd-strict.boot.trace.xz")).unwrap();
+    let (mut unpacked, _) = source::open_file(&data("vtd-strict.boot.trace.xz")).unwrap();
     std::io::Read::read_to_end(&mut unpacked, &mut text).unwrap();
     for _ in 0..400 {
         let mut mutant = text.clone();

@@ -20,7 +20,6 @@ mod remove;
 mod window;
 mod work;
 
-use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _};
 use std::path::PathBuf;
@@ -184,7 +183,7 @@ fn drive(arguments: &Arguments) -> Result<()> {
     arguments.output.show(&report, text)
 }
 
-fn text(report: &Report) -> String {
+fn text(report: &Report, columns: usize) -> String {
     let Report {
         disk,
         requests,
@@ -198,13 +197,13 @@ fn text(report: &Report) -> String {
         report.function, disk.model, disk.serial, disk.blocks, disk.block,
     );
     let header = [
-        "over",
-        "manner",
-        "",
-        "µs each",
-        "maps",
-        "unmaps",
-        "ioctls each",
+        ("over", 0),
+        ("manner", 0),
+        ("", 0),
+        ("µs each", 0),
+        ("maps", 0),
+        ("unmaps", 0),
+        ("ioctls each", 0),
     ];
     let row = |row: &Row| {
         vec![
@@ -218,11 +217,8 @@ fn text(report: &Report) -> String {
         ]
     };
     let rows = report.rows.iter().map(row).collect();
-    let _ = writeln!(
-        out,
-        "{}",
-        portolan_cli::display::table(&header, &[3, 4, 5, 6], rows)
-    );
+    let numbers = [3, 4, 5, 6];
+    out += &portolan_cli::display::table(&header, &numbers, rows, columns);
     out
 }
 
