@@ -16,7 +16,8 @@ use crate::clock::Tick;
 use crate::inject::{Drain, RegisterFaults};
 use crate::interrupts::{InterruptedCpu, InterruptedLock, InterruptedWord, Stepping, locks_held};
 use crate::memory::ModelMemory;
-use crate::unit::{Design, Unit, Words};
+pub use crate::unit::Design;
+use crate::unit::{Unit, Words};
 
 /// Virtual nanoseconds between two looks at the clock.
 pub const LOOK_NS: u64 = 10_000;

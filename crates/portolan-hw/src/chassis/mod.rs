@@ -21,6 +21,8 @@ mod regs;
 pub(crate) mod ring;
 pub(crate) mod sets;
 #[cfg(test)]
+pub(crate) mod suite;
+#[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod turn;
 mod unit;

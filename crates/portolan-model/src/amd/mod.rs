@@ -33,6 +33,7 @@ mod unit;
 pub use commands::CommandKind;
 pub use interrupts::AmdInterrupt;
 pub use setup::{AmdCounts, AmdEvent, AmdIdentification, AmdSetup};
+pub use unit::AmdVi;
 
 use portolan::addr::{Iova, StreamId};
 
@@ -41,7 +42,6 @@ use crate::decode::AccessKind;
 use crate::inject::{DmaFault, Piece};
 use crate::machine::Machine;
 use crate::unit::Unit;
-use unit::AmdVi;
 
 /// An AMD-Vi unit over the memory of a machine.
 ///

@@ -36,6 +36,7 @@ mod unit;
 pub use commands::CommandKind;
 pub use faults::RiscvFault;
 pub use setup::{RiscvCounts, RiscvIdentification, RiscvSetup};
+pub use unit::Riscv;
 
 use portolan::addr::{Iova, Pasid, StreamId};
 
@@ -44,7 +45,6 @@ use crate::decode::AccessKind;
 use crate::inject::{DmaFault, Piece};
 use crate::machine::Machine;
 use crate::unit::Unit;
-use unit::Riscv;
 
 /// A RISC-V IOMMU over the memory of a machine.
 ///

@@ -40,6 +40,7 @@ mod unit;
 pub use descriptors::DescriptorKind;
 pub use interrupts::{Addressing, Arrived};
 pub use setup::{VtdCounts, VtdFault, VtdIdentification, VtdSetup};
+pub use unit::Vtd;
 
 use portolan::addr::{Iova, Pasid, StreamId};
 
@@ -48,7 +49,6 @@ use crate::decode::AccessKind;
 use crate::inject::{DmaFault, Piece};
 use crate::machine::Machine;
 use crate::unit::Unit;
-use unit::Vtd;
 
 /// A VT-d unit over the memory of a machine.
 ///

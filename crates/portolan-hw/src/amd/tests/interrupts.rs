@@ -6,12 +6,12 @@ use portolan::addr::{PhysAddr, StreamId};
 use portolan::iommu::{Attach, AttachError, Domain, FaultEvent, Iommu as _};
 use portolan_model::interrupts::{Masking, Scenario, sweep};
 
-use super::machine::{Amd, new_machine};
-use super::{STREAM, attached, config, map, unmap};
+use super::machine::{Amd, ILLEGAL, new_machine};
+use super::{STREAM, config};
 use crate::amd::counts::CommandKind as Kind;
 use crate::amd::spec::command::opcode;
-use crate::amd::spec::event::code;
 use crate::amd::{Config, InterruptTable, StreamSettings};
+use crate::chassis::suite::{Driven, map, unmap};
 use crate::firmware::ivrs::{Devices, Passes, Settings, SystemManagement};
 use portolan::addr::RequesterId;
 
@@ -19,18 +19,18 @@ use portolan::addr::RequesterId;
 /// streams, pays debts and has a command refused.
 fn busy() -> Scenario {
     let machine = new_machine();
-    let (unit, domain) = attached(&machine);
+    let (unit, domain) = machine.attached();
     let unit = Arc::new(unit);
     let other = Arc::new(unit.domain().unwrap());
-    domain.sync(&mut map(&domain, 20)).unwrap();
-    other.sync(&mut map(&other, 3)).unwrap();
+    domain.sync(&mut map(&*domain, 20)).unwrap();
+    other.sync(&mut map(&*other, 3)).unwrap();
     let in_handler = Arc::clone(&unit);
     assert_eq!(machine.read(STREAM, 0x5000), None);
-    machine.refuse_kind(opcode::PAGES, 1, code::ILLEGAL_COMMAND);
+    machine.refuse_kind(opcode::PAGES, 1, ILLEGAL);
     let last = (Arc::clone(&unit), Arc::clone(&other), Arc::clone(&domain));
     Scenario {
         body: Box::new(move || {
-            let mut owed = unmap(&domain, 20);
+            let mut owed = unmap(&*domain, 20);
             let _ = domain.sync(&mut owed);
             domain.sync(&mut owed).unwrap();
             unit.block(STREAM).unwrap();
@@ -38,7 +38,7 @@ fn busy() -> Scenario {
         handler: Box::new(move || {
             let event = in_handler.next_fault().unwrap();
             assert!(matches!(event, Some(FaultEvent::Fault(_))));
-            let mut owed = unmap(&other, 3);
+            let mut owed = unmap(&*other, 3);
             // It may be its command that the unit refuses.
             let _ = other.sync(&mut owed);
             other.sync(&mut owed).unwrap();

@@ -2,17 +2,21 @@
 
 use alloc::vec::Vec;
 
-use portolan::addr::{Iova, PhysAddr, StreamId};
+use portolan::addr::{Iova, StreamId};
 use portolan::iommu::IommuError;
-use portolan_model::amd::{AmdIdentification, AmdMachine as Machine, AmdSetup};
+use portolan_model::amd::{AmdIdentification, AmdMachine as Machine, AmdSetup, AmdVi as Kind};
 use portolan_model::decode::AccessKind;
-use portolan_model::inject::RegisterFaults;
+use portolan_model::inject::{DmaFault, Piece};
 use portolan_model::machine::Event;
-use portolan_model::memory::{ModelMemory, Visibility};
 
-use crate::amd::spec::command::{OPCODE, Words, opcode};
+use crate::amd::spec::command::{OPCODE, opcode};
+use crate::amd::spec::event::code;
 use crate::amd::spec::reg::{self, control};
-use crate::amd::{AmdVi, Capability, Config};
+use crate::amd::{AmdDomain, AmdVi, Capability, Config};
+use crate::chassis::suite::{Driven, machine_at};
+
+/// The code of a refusal.
+pub const ILLEGAL: u32 = code::ILLEGAL_COMMAND as u32;
 
 pub type Iommu = AmdVi<Machine, Machine, Machine>;
 
@@ -34,53 +38,71 @@ pub fn with(identification: AmdIdentification) -> Machine {
 }
 
 pub fn of(setup: AmdSetup) -> Machine {
-    let base = PhysAddr::new(0x10_0000);
-    Machine::new(setup, ModelMemory::new(base, 64, Visibility::AtOnce))
+    machine_at(0x10_0000, setup)
 }
 
-/// What these tests do with a machine.
-pub trait Amd {
-    fn enable(&self, config: Config) -> Result<Iommu, IommuError>;
-    /// Has the unit refuse commands with an opcode, so many times, with an event of this code.
-    fn refuse_kind(&self, opcode: u64, times: u32, code: u64);
-    /// Commands carried out since the last time, without those that only wait.
-    fn commands(&self) -> Vec<Words>;
-    /// How often a unit that was on was turned off since the last look at commands.
-    fn turned_off(&self) -> usize;
-    /// The device table entry of `stream`.
-    fn entry(&self, stream: u64) -> [u64; 4];
-    /// Has `stream` read four bytes at `iova`: where they are, if anywhere.
-    fn read(&self, stream: StreamId, iova: u64) -> Option<u64>;
-    /// The same with a write.
-    fn write(&self, stream: StreamId, iova: u64) -> Option<u64>;
-}
+impl Driven for Machine {
+    type Kind = Kind;
+    type Config = Config;
+    type Unit = Iommu;
+    type Tables = AmdDomain<Machine, Machine, Machine>;
 
-fn access(machine: &Machine, stream: StreamId, iova: u64, kind: AccessKind) -> Option<u64> {
-    let pieces = machine.unit().dma(stream, Iova::new(iova), kind, 4).ok()?;
-    pieces.first().map(|piece| piece.pa.get())
-}
+    const STREAMS: [StreamId; 2] = [StreamId::new(0x28), StreamId::new(0x29)];
+    const WAIT: u64 = opcode::COMPLETION_WAIT;
+    const REFUSALS: &'static [(u64, u32)] = &[(opcode::COMPLETION_WAIT, ILLEGAL)];
 
-impl Amd for Machine {
+    fn ordinary() -> Self {
+        new_machine()
+    }
+
+    fn config() -> Config {
+        super::config()
+    }
+
     fn enable(&self, config: Config) -> Result<Iommu, IommuError> {
         let capability = capability(&self.unit().identification());
         AmdVi::enable(self.clone(), self.clone(), self.clone(), capability, config)
     }
 
-    fn refuse_kind(&self, opcode: u64, mut times: u32, code: u64) {
-        self.wrong(RegisterFaults::NONE);
-        self.refuse(move |words| {
-            let refused = OPCODE.of(words[0]) == opcode && times > 0;
-            times -= u32::from(refused);
-            refused.then_some(code as u32)
-        });
+    fn release(unit: Iommu) -> Result<(), IommuError> {
+        unit.release()
     }
 
-    fn commands(&self) -> Vec<Words> {
-        let waits = |words: &Words| OPCODE.of(words[0]) == opcode::COMPLETION_WAIT;
-        let all = self.take_commands().map(|words| [words[0], words[1]]);
-        all.filter(|words| !waits(words)).collect()
+    fn tables(unit: &Iommu) -> Result<Self::Tables, IommuError> {
+        unit.domain()
     }
 
+    fn machine(&self) -> &Machine {
+        self
+    }
+
+    fn operation(word: u64) -> u64 {
+        OPCODE.of(word)
+    }
+
+    fn access(
+        &self,
+        stream: StreamId,
+        iova: Iova,
+        kind: AccessKind,
+    ) -> Result<Vec<Piece>, DmaFault> {
+        self.unit().dma(stream, iova, kind, 4)
+    }
+
+    fn is_blocked(&self, stream: StreamId) -> bool {
+        self.entry(stream.get().into())[0] == 3
+    }
+}
+
+/// What tests of this driver alone do with a machine.
+pub trait Amd {
+    /// How often a unit that was on was turned off since the last look at commands.
+    fn turned_off(&self) -> usize;
+    /// The device table entry of `stream`.
+    fn entry(&self, stream: u64) -> [u64; 4];
+}
+
+impl Amd for Machine {
     fn turned_off(&self) -> usize {
         let on = |event| match event {
             Event::Write(reg::CONTROL, value) => Some(value & control::ENABLE),
@@ -93,13 +115,5 @@ impl Amd for Machine {
     fn entry(&self, stream: u64) -> [u64; 4] {
         let base = self.reg(reg::DEVICE_TABLE) & !0xfff;
         [0, 8, 16, 24].map(|at| self.word(base + stream * 32 + at))
-    }
-
-    fn read(&self, stream: StreamId, iova: u64) -> Option<u64> {
-        access(self, stream, iova, AccessKind::Read)
-    }
-
-    fn write(&self, stream: StreamId, iova: u64) -> Option<u64> {
-        access(self, stream, iova, AccessKind::Write)
     }
 }

@@ -9,15 +9,13 @@ mod reserved;
 
 use alloc::sync::Arc;
 use alloc::vec;
-use core::sync::atomic::AtomicU64;
 
-use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
-use portolan::inval::{Caching, Command, Gather, InvalidationQueue as _, Step};
+use portolan::addr::{Iova, StreamId};
+use portolan::inval::{Caching, Command, InvalidationQueue as _, Step};
 use portolan::iommu::{
     Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, Iommu as _, IommuError,
 };
-use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
-use portolan::table::Access;
+use portolan::platform::{Mmio, Nanos};
 use portolan::table::format::AmdLevels;
 use portolan_model::amd::{AmdIdentification, AmdSetup};
 use portolan_model::inject::Pace;
@@ -25,14 +23,27 @@ use portolan_model::inject::Pace;
 use super::spec::command::opcode;
 use super::spec::reg::{self, control, status};
 use super::{AmdDomain, Config, refusal};
-use machine::{Amd, Iommu, new_machine};
+use crate::chassis::suite::*;
+use machine::{Amd, new_machine};
+
 use portolan_model::amd::AmdMachine as Machine;
 use portolan_model::inject::RegisterFaults;
 use portolan_model::machine::LOOK_NS;
 
-const PAGE: u64 = 4096;
-const BASE: Iova = Iova::new(0x4000_0000);
 const STREAM: StreamId = StreamId::new(0x28);
+
+suite! {
+    portolan_model::amd::AmdMachine:
+        devices_reach_what_is_mapped_for_them_and_nothing_else
+        a_domain_of_another_unit_does_not_fit
+        a_unit_that_refuses_everything_ends_in_time
+        a_unit_that_was_turned_off_has_stopped
+        a_release_that_fails_keeps_what_may_still_be_reached
+        a_queue_that_never_drains_is_an_error_and_the_stream_stays_blocked
+        a_unit_that_goes_away_is_an_error_at_each_call
+        a_unit_that_is_slow_is_waited_for
+        what_a_failure_left_of_one_stream_is_not_settled_with_another
+}
 
 type Tables = AmdDomain<Machine, Machine, Machine>;
 
@@ -43,41 +54,6 @@ fn config() -> Config {
         streams_lg2: 7,
         ..Config::default()
     }
-}
-
-/// A unit with one stream attached to one domain, and no commands.
-fn attached(machine: &Machine) -> (Iommu, Arc<Tables>) {
-    let unit = machine.enable(config()).unwrap();
-    let domain = Arc::new(unit.domain().unwrap());
-    unit.attach(STREAM, &domain).unwrap();
-    machine.commands();
-    (unit, domain)
-}
-
-fn map<R, M, C>(domain: &AmdDomain<R, M, C>, pages: u64) -> Gather
-where
-    R: Mmio + 'static,
-    M: TableMem<AtomicU64> + 'static,
-    C: Cpus,
-{
-    let mut owed = Gather::new();
-    let (pa, access) = (PhysAddr::new(0x1000), Access::READ | Access::WRITE);
-    domain
-        .map(BASE, pa, pages * PAGE, access, &mut owed)
-        .unwrap();
-    owed
-}
-
-fn unmap<R, M, C>(domain: &AmdDomain<R, M, C>, pages: u64) -> Gather
-where
-    R: Mmio + 'static,
-    M: TableMem<AtomicU64> + 'static,
-    C: Cpus,
-{
-    let mut owed = Gather::new();
-    let range = IovaRange::from_len(BASE, pages * PAGE).unwrap();
-    domain.unmap(range, &mut owed).unwrap();
-    owed
 }
 
 #[test]
@@ -160,45 +136,14 @@ fn entries_by_hand_and_what_is_forgotten() {
 }
 
 #[test]
-fn devices_reach_what_is_mapped_for_them_and_nothing_else() {
-    let machine = new_machine();
-    let (unit, domain) = attached(&machine);
-    let (here, other) = (BASE.get() + 0x123, StreamId::new(0x29));
-    assert_eq!(machine.read(STREAM, here), None);
-    domain.sync(&mut map(&domain, 2)).unwrap();
-    assert_eq!(machine.read(STREAM, here), Some(0x1123));
-    assert_eq!(machine.write(STREAM, here + PAGE), Some(0x2123));
-    assert_eq!(machine.read(other, here), None);
-    domain.sync(&mut unmap(&domain, 1)).unwrap();
-    assert_eq!(machine.read(STREAM, here), None);
-    assert_eq!(machine.write(STREAM, here + PAGE), Some(0x2123));
-    unit.pass_through(STREAM).unwrap();
-    assert_eq!(machine.read(STREAM, here), Some(here));
-    unit.attach(other, &domain).unwrap();
-    unit.block(STREAM).unwrap();
-    assert_eq!(machine.read(STREAM, here + PAGE), None);
-    assert_eq!(machine.read(other, here + PAGE), Some(0x2123));
-    machine.expect_obedience();
-}
-
-#[test]
-fn a_domain_of_another_unit_does_not_fit() {
-    let (one, other) = (new_machine(), new_machine());
-    let one = one.enable(config()).unwrap();
-    let other = other.enable(config()).unwrap();
-    let domain = Arc::new(other.domain().unwrap());
-    assert_eq!(one.attach(STREAM, &domain), Err(AttachError::Mismatch));
-}
-
-#[test]
 fn invalidations_by_hand() {
     let machine = new_machine();
-    let (_unit, domain) = attached(&machine);
+    let (_unit, domain) = machine.attached();
     let head = 0x3000_0002_0000_0000;
     // Absence may be cached, directories included: the first map adds tables.
-    domain.sync(&mut map(&domain, 1)).unwrap();
+    domain.sync(&mut map(&*domain, 1)).unwrap();
     assert_eq!(machine.commands().len(), 1);
-    domain.sync(&mut unmap(&domain, 1)).unwrap();
+    domain.sync(&mut unmap(&*domain, 1)).unwrap();
     let commands = machine.commands();
     assert_eq!(commands.len(), 1);
     assert_eq!(commands[0][0], head);
@@ -221,74 +166,23 @@ fn domains_give_their_identifiers_back_and_their_tables() {
     assert_eq!(machine.reg(reg::CONTROL), 0);
 }
 
-fn map_a_page(unit: &Iommu) -> Result<(), IommuError> {
-    let domain = Arc::new(unit.domain()?);
-    unit.attach(STREAM, &domain).unwrap();
-    let mut owed = Gather::new();
-    let pa = PhysAddr::new(0x1000);
-    let mapped = domain.map(BASE, pa, PAGE, Access::READ, &mut owed);
-    domain.sync(&mut owed).unwrap();
-    mapped.map(drop).map_err(|_| IommuError::Unsupported)
-}
-
 #[test]
 fn each_allocation_may_fail() {
-    let mut failures = 0;
-    for n in 1..100 {
-        let machine = new_machine();
-        machine.fail_in(n);
-        let outcome = machine.enable(config()).and_then(|unit| {
-            let mapped = map_a_page(&unit);
-            unit.release().unwrap();
-            mapped
-        });
-        match outcome {
-            Ok(()) => break,
-            Err(_) => failures += 1,
-        }
-        assert_eq!(machine.live(), 0, "allocation {n}");
-    }
     // Queue, what it stores, log, device table, root, and three tables below.
-    assert_eq!(failures, 8);
+    assert_eq!(allocations_that_may_fail::<Machine>(config), 8);
 }
 
 #[test]
 fn faults_are_read_in_order_and_overflow_is_told() {
     let machine = new_machine();
-    let (unit, _domain) = attached(&machine);
-    let fault = |n: u64| assert_eq!(machine.write(STREAM, n << 12), None);
-    let address = |event| match event {
-        Some(FaultEvent::Fault(record)) => record.iova.map(Iova::get),
-        _ => None,
-    };
-    for round in 0..3 {
-        for n in 0..200 {
-            fault(n);
-        }
-        for n in 0..200 {
-            let event = unit.next_fault().unwrap();
-            assert_eq!(address(event), Some(n << 12), "round {round}");
-        }
-        assert_eq!(unit.next_fault(), Ok(None));
-    }
-    for n in 0..300 {
-        fault(n);
-    }
-    assert_eq!(machine.reg(reg::STATUS) & status::EVENT_RUNS, 0);
-    for n in 0..255 {
-        assert_eq!(address(unit.next_fault().unwrap()), Some(n << 12));
-    }
-    assert_eq!(unit.next_fault(), Ok(Some(FaultEvent::Lost)));
-    assert_eq!(unit.next_fault(), Ok(None));
-    fault(7);
-    assert_eq!(address(unit.next_fault().unwrap()), Some(0x7000));
-    machine.expect_obedience();
+    let is_full = || machine.reg(reg::STATUS) & status::EVENT_RUNS == 0;
+    faults_are_read_in_order(&machine, 255, is_full);
 }
 
 #[test]
 fn faults_of_blocked_streams_say_so() {
     let machine = new_machine();
-    let (unit, _domain) = attached(&machine);
+    let (unit, _domain) = machine.attached();
     let reason = |stream: u32| {
         assert_eq!(machine.read(StreamId::new(stream), 0x5000), None);
         let Ok(Some(FaultEvent::Fault(record))) = unit.next_fault() else {
@@ -304,7 +198,7 @@ fn faults_of_blocked_streams_say_so() {
 #[test]
 fn a_record_that_never_comes_is_lost() {
     let machine = new_machine();
-    let (unit, _domain) = attached(&machine);
+    let (unit, _domain) = machine.attached();
     // Of a refused command the unit announces a record, and writes none.
     machine.refuse_kind(opcode::ALL, 1, 0);
     let everything = [Step::Invalidate(Command::Global), Step::Sync];
@@ -330,7 +224,7 @@ fn a_record_that_is_written_after_the_tail_moved_is_read_whole() {
             records: Pace::After(looks * LOOK_NS + 1),
             ..AmdSetup::default()
         });
-        let (unit, _domain) = attached(&machine);
+        let (unit, _domain) = machine.attached();
         assert_eq!(machine.write(STREAM, 0x5000), None);
         let event = core::iter::repeat_with(|| unit.next_fault().unwrap())
             .take(100)
@@ -346,7 +240,7 @@ fn a_record_that_is_written_after_the_tail_moved_is_read_whole() {
 #[test]
 fn pointers_beyond_the_end_are_nonsense() {
     let machine = new_machine();
-    let (unit, domain) = attached(&machine);
+    let (unit, domain) = machine.attached();
     let (offset, value) = (reg::EVENT_TAIL, 0x7_fff0);
     machine.lie(offset, u64::MAX, value);
     let nonsense = IommuError::Nonsense { offset, value };
@@ -355,7 +249,7 @@ fn pointers_beyond_the_end_are_nonsense() {
     let offset = reg::COMMAND_HEAD;
     machine.lie(offset, u64::MAX, value);
     let nonsense = IommuError::Nonsense { offset, value };
-    let mut owed = map(&domain, 1);
+    let mut owed = map(&*domain, 1);
     let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
     assert_eq!(error, nonsense);
 }

@@ -7,9 +7,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
+use portolan::addr::{Iova, IovaRange, PhysAddr};
 use portolan::inval::{Command, Gather, InvalidationQueue, Preference, Quirks, Step};
-use portolan::iommu::{Attach, AttachError, Awaited, Domain, Iommu as _, IommuError};
+use portolan::iommu::{Domain, Iommu as _, IommuError};
 use portolan::table::Access;
 use portolan::table::format::AmdLevels;
 use portolan_model::amd::{AmdIdentification, AmdRegisters, AmdSetup, CommandKind};
@@ -17,16 +17,16 @@ use portolan_model::clock::PollingClock;
 use portolan_model::interrupts::{Masking, Scenario, Struck, strike, sweep};
 use portolan_model::memory::{ModelMemory, Visibility};
 
-use super::machine::{Amd, capability, new_machine};
-use super::{BASE, PAGE, STREAM, Tables, attached, config, map, unmap};
+use super::machine::{ILLEGAL, capability, new_machine};
+use super::{STREAM, Tables, config};
 use crate::amd::AmdVi;
 use crate::amd::counts::CommandKind as Kind;
 use crate::amd::refusal;
 use crate::amd::spec::command::opcode;
 use crate::amd::spec::event::code;
 use crate::amd::spec::reg::{self, control, status};
-use portolan_model::inject::{Drain, RegisterFaults};
-use portolan_model::machine::LOOK_NS;
+use crate::chassis::suite::{BASE, Driven, PAGE, failure, map, unmap};
+use portolan_model::inject::RegisterFaults;
 
 #[test]
 fn the_buffer_wraps_and_nothing_is_lost() {
@@ -68,11 +68,11 @@ fn a_refused_command_is_told_to_its_submitter_and_the_others_go_on() {
     for (event, code) in codes {
         for which in [opcode::PAGES, opcode::COMPLETION_WAIT] {
             let machine = new_machine();
-            let (unit, domain) = attached(&machine);
-            domain.sync(&mut map(&domain, 4)).unwrap();
-            let mut owed = unmap(&domain, 4);
-            machine.refuse_kind(which, 1, event);
-            let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
+            let (unit, domain) = machine.attached();
+            domain.sync(&mut map(&*domain, 4)).unwrap();
+            let mut owed = unmap(&*domain, 4);
+            machine.refuse_kind(which, 1, event as u32);
+            let error = failure(&*domain, &mut owed);
             assert_eq!(error, IommuError::Refused { code });
             assert_ne!(machine.reg(reg::STATUS) & status::COMMANDS_RUN, 0);
             assert_ne!(machine.reg(reg::CONTROL) & control::COMMANDS, 0);
@@ -93,16 +93,16 @@ fn a_refused_command_is_told_to_its_submitter_and_the_others_go_on() {
 fn an_event_that_was_read_first_still_tells_why() {
     let steps = sweep(Masking::Present, || {
         let machine = new_machine();
-        let (unit, domain) = attached(&machine);
-        domain.sync(&mut map(&domain, 1)).unwrap();
-        let mut owed = unmap(&domain, 1);
-        machine.refuse_kind(opcode::PAGES, 1, code::ILLEGAL_COMMAND);
+        let (unit, domain) = machine.attached();
+        domain.sync(&mut map(&*domain, 1)).unwrap();
+        let mut owed = unmap(&*domain, 1);
+        machine.refuse_kind(opcode::PAGES, 1, ILLEGAL);
         let unit = Arc::new(unit);
         let in_handler = Arc::clone(&unit);
         Scenario {
             body: Box::new(move || {
                 let code = refusal::ILLEGAL;
-                let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
+                let error = failure(&*domain, &mut owed);
                 assert_eq!(error, IommuError::Refused { code });
                 domain.sync(&mut owed).unwrap();
             }),
@@ -114,46 +114,6 @@ fn an_event_that_was_read_first_still_tells_why() {
         }
     });
     assert!(steps > 10, "{steps}");
-}
-
-#[test]
-fn a_unit_that_refuses_everything_ends_in_time() {
-    let machine = new_machine();
-    let (_unit, domain) = attached(&machine);
-    domain.sync(&mut map(&domain, 1)).unwrap();
-    let mut owed = unmap(&domain, 1);
-    let event = code::ILLEGAL_COMMAND;
-    machine.refuse_kind(opcode::COMPLETION_WAIT, u32::MAX, event);
-    let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
-    assert!(matches!(error, IommuError::Refused { .. }));
-    machine.wrong(RegisterFaults::NONE);
-    domain.sync(&mut owed).unwrap();
-}
-
-#[test]
-fn a_unit_that_was_turned_off_has_stopped() {
-    let machine = new_machine();
-    let (unit, domain) = attached(&machine);
-    domain.sync(&mut map(&domain, 1)).unwrap();
-    unit.release().unwrap();
-    let mut owed = unmap(&domain, 1);
-    let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
-    assert_eq!(error, IommuError::Stopped);
-}
-
-#[test]
-fn a_release_that_fails_keeps_what_may_still_be_reached() {
-    let machine = new_machine();
-    let (unit, domain) = attached(&machine);
-    let live = machine.live();
-    machine.wrong(RegisterFaults::STUCK);
-    let failed = unit.release().unwrap_err();
-    assert!(matches!(failed, IommuError::TimedOut { .. }));
-    assert_eq!(machine.entry(0x28), [3, 0, 0, 0]);
-    // The unit is gone, and nobody can make sure any more.
-    assert_eq!(Arc::strong_count(&domain), 2);
-    drop(domain);
-    assert_eq!(machine.live(), live);
 }
 
 #[test]
@@ -195,54 +155,18 @@ fn many_producers_share_the_buffer() {
 }
 
 #[test]
-fn a_queue_that_never_drains_is_an_error_and_the_stream_stays_blocked() {
-    let machine = new_machine();
-    let (unit, domain) = attached(&machine);
-    machine.wrong(RegisterFaults::STUCK);
-    let AttachError::Iommu(IommuError::TimedOut { awaited, .. }) = unit.block(STREAM).unwrap_err()
-    else {
-        panic!("not in time");
-    };
-    assert_eq!(awaited, Awaited::Completion);
-    // The entry blocks, and the domain is kept.
-    assert_eq!(machine.entry(0x28)[0], 3);
-    assert_eq!(Arc::strong_count(&domain), 2);
-    // Once it drains again, what was left over is settled first.
-    machine.wrong(RegisterFaults::NONE);
-    unit.attach(STREAM, &domain).unwrap();
-    assert_eq!(Arc::strong_count(&domain), 2);
-    unit.block(STREAM).unwrap();
-    assert_eq!(Arc::strong_count(&domain), 1);
-    // A full queue is an error too.
-    machine.wrong(RegisterFaults::STUCK);
-    let mut waits = Vec::new();
-    for _ in 0..300 {
-        for moved in [unit.block(STREAM), unit.attach(STREAM, &domain)] {
-            match moved {
-                Err(AttachError::Iommu(IommuError::TimedOut { awaited, .. })) => {
-                    waits.push(awaited)
-                }
-                Err(other) => panic!("{other}"),
-                Ok(()) => {}
-            }
-        }
-    }
-    assert!(waits.contains(&Awaited::QueueRoom));
-}
-
-#[test]
 fn a_store_that_no_wait_asked_for_is_not_believed() {
     let machine = new_machine();
-    let (_unit, domain) = attached(&machine);
-    domain.sync(&mut map(&domain, 1)).unwrap();
-    let mut owed = unmap(&domain, 1);
+    let (_unit, domain) = machine.attached();
+    domain.sync(&mut map(&*domain, 1)).unwrap();
+    let mut owed = unmap(&*domain, 1);
     machine.wrong(RegisterFaults::STUCK);
     // The page behind the command buffer.
     let stores = (machine.reg(reg::COMMAND_BASE) & 0xf_ffff_f000) + PAGE;
     for slot in 0..256 {
         machine.store(stores + slot * 8, u64::MAX - slot);
     }
-    let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
+    let error = failure(&*domain, &mut owed);
     assert!(matches!(error, IommuError::TimedOut { .. }));
     machine.wrong(RegisterFaults::NONE);
     for slot in 0..256 {
@@ -252,90 +176,32 @@ fn a_store_that_no_wait_asked_for_is_not_believed() {
 }
 
 #[test]
-fn a_unit_that_goes_away_is_an_error_at_each_call() {
-    let machine = new_machine();
-    let (unit, domain) = attached(&machine);
-    domain.sync(&mut map(&domain, 1)).unwrap();
-    let mut owed = unmap(&domain, 1);
-    machine.wrong(RegisterFaults::GONE);
-    assert_eq!(unit.next_fault(), Err(IommuError::Gone));
-    let again = machine.enable(config());
-    assert_eq!(again.err(), Some(IommuError::Gone));
-    machine.wrong(RegisterFaults::STUCK);
-    let block = || unit.block(STREAM);
-    assert!(block().is_err());
-    machine.wrong(RegisterFaults::NONE);
-    domain.sync(&mut owed).unwrap();
-}
-
-#[test]
-fn a_unit_that_is_slow_is_waited_for() {
-    let machine = new_machine();
-    let (unit, domain) = attached(&machine);
-    domain.sync(&mut map(&domain, 1)).unwrap();
-    let mut owed = unmap(&domain, 1);
-    // One command in six of the ten milliseconds that a unit may stand still.
-    machine.wrong(slow(600));
-    domain.sync(&mut owed).unwrap();
-    unit.block(STREAM).unwrap();
-    assert_eq!(Arc::strong_count(&domain), 1);
-    // Also where the buffer is full of what others submitted.
-    machine.wrong(RegisterFaults::STUCK);
-    for _ in 0..300 {
-        let _ = unit.block(STREAM).and(unit.attach(STREAM, &domain));
-    }
-    machine.wrong(slow(600));
-    unit.attach(STREAM, &domain).unwrap();
-}
-
-#[test]
 fn why_a_command_was_refused_is_found_behind_older_events() {
     let machine = new_machine();
-    let (unit, domain) = attached(&machine);
+    let (unit, domain) = machine.attached();
     // The head of the log is not at its start, and an older event is unread.
     assert_eq!(machine.read(STREAM, 0x5000), None);
     assert!(unit.next_fault().unwrap().is_some());
-    domain.sync(&mut map(&domain, 1)).unwrap();
+    domain.sync(&mut map(&*domain, 1)).unwrap();
     for unread in 1..4 {
         assert_eq!(machine.read(STREAM, 0x6000), None);
         domain.sync(&mut map_more(&domain, unread)).unwrap();
         let mut owed = unmap_more(&domain, unread);
-        machine.refuse_kind(opcode::PAGES, 1, code::COMMAND_HARDWARE);
-        let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
+        machine.refuse_kind(opcode::PAGES, 1, code::COMMAND_HARDWARE as u32);
+        let error = failure(&*domain, &mut owed);
         let code = refusal::HARDWARE;
         assert_eq!(error, IommuError::Refused { code }, "{unread} unread");
         domain.sync(&mut owed).unwrap();
     }
 }
 
-/// Two streams of one domain, whose moves both failed, are each invalidated for themselves.
-#[test]
-fn what_a_failure_left_of_one_stream_is_not_settled_with_another() {
-    let machine = new_machine();
-    let (unit, domain) = attached(&machine);
-    let other = StreamId::new(0x29);
-    unit.attach(other, &domain).unwrap();
-    machine.wrong(RegisterFaults::STUCK);
-    assert!(unit.block(STREAM).is_err());
-    assert!(unit.block(other).is_err());
-    machine.wrong(RegisterFaults::NONE);
-    unit.block(other).unwrap();
-    assert_eq!(Arc::strong_count(&domain), 2);
-    machine.commands();
-    unit.block(STREAM).unwrap();
-    let entry = [0x2000_0000_0000_0028, 0];
-    let of_domain = [3 << 60 | 2 << 32, 0x7fff_ffff_ffff_f003];
-    assert_eq!(machine.commands(), [entry, of_domain, entry]);
-    assert_eq!(Arc::strong_count(&domain), 1);
-}
-
 /// While one waits, a handler submits what the unit refuses, more often than is remembered.
 #[test]
 fn more_refusals_than_are_remembered_count_for_all_who_wait() {
     let machine = new_machine();
-    let (_unit, domain) = attached(&machine);
-    domain.sync(&mut map(&domain, 1)).unwrap();
-    let mut owed = unmap(&domain, 1);
+    let (_unit, domain) = machine.attached();
+    domain.sync(&mut map(&*domain, 1)).unwrap();
+    let mut owed = unmap(&*domain, 1);
     let refused = Arc::new(AtomicU64::new(0));
     machine.wrong(RegisterFaults::STUCK);
     let (in_handler, heard) = (machine.clone(), Arc::clone(&refused));
@@ -346,7 +212,7 @@ fn more_refusals_than_are_remembered_count_for_all_who_wait() {
         300,
         Scenario {
             body: Box::new(move || {
-                let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
+                let error = failure(&*domain, &mut owed);
                 let code = refusal::UNKNOWN;
                 assert_eq!(error, IommuError::Refused { code });
                 machine.wrong(RegisterFaults::NONE);
@@ -354,7 +220,7 @@ fn more_refusals_than_are_remembered_count_for_all_who_wait() {
             }),
             handler: Box::new(move || {
                 for _ in 0..70 {
-                    in_handler.refuse_kind(opcode::ALL, 1, code::ILLEGAL_COMMAND);
+                    in_handler.refuse_kind(opcode::ALL, 1, ILLEGAL);
                     let everything = Step::Invalidate(Command::Global);
                     let steps = &mut [everything, Step::Sync].into_iter();
                     let failed = commands.execute(steps).is_err();
@@ -381,12 +247,4 @@ fn unmap_more(domain: &Tables, n: u64) -> Gather {
     let range = IovaRange::from_len(Iova::new(n << 20), PAGE).unwrap();
     domain.unmap(range, &mut owed).unwrap();
     owed
-}
-
-/// One command is fetched at every so many looks at the clock.
-fn slow(looks: u64) -> RegisterFaults {
-    RegisterFaults {
-        drain: Drain::OneEach(looks * LOOK_NS),
-        ..RegisterFaults::NONE
-    }
 }

@@ -11,11 +11,11 @@ use portolan::iommu::{
 use portolan_model::amd::AmdMachine;
 use portolan_model::decode::AccessKind;
 
-use super::machine::{Amd, Iommu, new_machine};
+use super::machine::{Amd, ILLEGAL, Iommu, new_machine};
 use super::{STREAM, config};
 use crate::amd::Config;
 use crate::amd::spec::command::opcode;
-use crate::amd::spec::event::code;
+use crate::chassis::suite::Driven;
 use crate::interrupt::{ApicMode, Remapping};
 
 const OTHER: StreamId = StreamId::new(0x30);
@@ -136,7 +136,7 @@ fn an_entry_that_the_unit_did_not_forget_stays_out_of_use_until_it_has() {
     let first = unit.allocate(source(STREAM), target(0x52, 5)).unwrap();
     let message = unit.message(&first).unwrap();
     assert!(send(&machine, STREAM, message).is_some());
-    machine.refuse_kind(opcode::INTERRUPT_TABLE, 1, code::ILLEGAL_COMMAND);
+    machine.refuse_kind(opcode::INTERRUPT_TABLE, 1, ILLEGAL);
     assert!(matches!(unit.free(first), Err(InterruptError::Iommu(_))));
     // The unit still lets it through.
     assert_eq!(send(&machine, STREAM, message), Some((5, 0x52)));

@@ -11,8 +11,9 @@ use portolan::iommu::{
 };
 use portolan::table::Access;
 
-use super::machine::{Amd, Iommu, new_machine};
-use super::{PAGE, STREAM, Tables, config};
+use super::machine::{Iommu, new_machine};
+use super::{STREAM, Tables, config};
+use crate::chassis::suite::{Driven, PAGE};
 use crate::firmware::ivrs::{self, Ivrs};
 use crate::firmware::reservations::Ignored;
 use crate::firmware::tests::golden::table;

@@ -10,8 +10,9 @@ use portolan::table::format::{Format, RiscvContiguity, RiscvLevels};
 use portolan::table::{Access, UnmapError};
 use portolan_model::riscv::{RiscvIdentification, RiscvMachine as Machine};
 
-use super::machine::{self, Riscv};
-use super::{BASE, Config, PAGE, Queue, STREAM, config};
+use super::machine::{self};
+use super::{Config, Queue, STREAM, config};
+use crate::chassis::suite::{BASE, Driven, PAGE};
 
 /// Pages of a leaf.
 const PAGES: u64 = 16;

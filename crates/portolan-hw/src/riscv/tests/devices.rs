@@ -16,8 +16,9 @@ use portolan_model::inject::RegisterFaults;
 use portolan_model::riscv::{RiscvIdentification, RiscvMachine as Machine};
 
 use super::machine::{Iommu, Riscv as _, new_machine, with};
-use super::{BASE, PAGE, STREAM, Tables, config, map, unmap};
+use super::{STREAM, Tables, config};
 use crate::chassis::Words;
+use crate::chassis::suite::{BASE, Driven, PAGE, map, unmap};
 use crate::riscv::spec::command::{OPCODE, opcode};
 use crate::riscv::spec::reg::{self, queue};
 use crate::riscv::{Config, PageRequestEvent, Signal, refusal};
@@ -108,18 +109,18 @@ fn devices_forget_after_the_unit_and_before_the_unmap_is_complete() {
     let machine = machine();
     let (unit, domain) = attached(&machine);
     assert_eq!(machine.context(0x28)[0], 0b111);
-    domain.sync(&mut map(&domain, 3)).unwrap();
+    domain.sync(&mut map(&*domain, 3)).unwrap();
     let here = BASE.get();
     assert_eq!(kept(&machine, here), Some(0x1000));
     assert_eq!(kept(&machine, here + PAGE), Some(0x2000));
     assert_eq!(machine.commands(), Vec::<Words>::new());
-    domain.sync(&mut unmap(&domain, 1)).unwrap();
+    domain.sync(&mut unmap(&*domain, 1)).unwrap();
     let page = [0x0000_2800_0000_0004, here];
     assert_eq!(machine.commands(), [[0x1_0000_1401, here >> 2], page]);
     assert_eq!(kept(&machine, here), None);
     assert_eq!(kept(&machine, here + PAGE), Some(0x2000));
-    domain.sync(&mut map(&domain, 1)).unwrap();
-    domain.sync(&mut unmap(&domain, 3)).unwrap();
+    domain.sync(&mut map(&*domain, 1)).unwrap();
+    domain.sync(&mut unmap(&*domain, 3)).unwrap();
     // Three pages are in four.
     let four = [0x0000_2800_0000_0004, here | 0x1800];
     assert_eq!(asked(&machine), [four]);
@@ -127,8 +128,8 @@ fn devices_forget_after_the_unit_and_before_the_unmap_is_complete() {
     // Nobody is asked for a domain that it has left.
     unit.block(STREAM).unwrap();
     machine.commands();
-    domain.sync(&mut map(&domain, 1)).unwrap();
-    domain.sync(&mut unmap(&domain, 1)).unwrap();
+    domain.sync(&mut map(&*domain, 1)).unwrap();
+    domain.sync(&mut unmap(&*domain, 1)).unwrap();
     assert_eq!(asked(&machine), Vec::<Words>::new());
     machine.expect_obedience();
 }
@@ -141,7 +142,7 @@ fn what_a_device_got_ends_with_each_move() {
     unit.use_device_tlb(STREAM, TLB).unwrap();
     let first = Arc::new(unit.first_stage(RiscvLevels::Four).unwrap());
     let second = Arc::new(unit.second_stage(RiscvLevels::Three).unwrap());
-    first.sync(&mut map(&first, 1)).unwrap();
+    first.sync(&mut map(&*first, 1)).unwrap();
     let here = BASE.get();
     for _ in 0..2 {
         unit.attach(STREAM, &first).unwrap();
@@ -183,14 +184,14 @@ fn each_address_space_is_forgotten_by_itself() {
     unit.attach_pasid(STREAM, Pasid::new(1), &one).unwrap();
     let here = BASE.get();
     for domain in [&zero, &one] {
-        domain.sync(&mut map(domain, 1)).unwrap();
+        domain.sync(&mut map(&**domain, 1)).unwrap();
     }
     // What names PASID 0 is of the same as what names none.
     let all = [None, Some(0), Some(1)];
     let reach = || all.map(|pasid| kept_as(&machine, pasid, here).is_some());
     assert_eq!(reach(), [true; 3]);
     machine.commands();
-    zero.sync(&mut unmap(&zero, 1)).unwrap();
+    zero.sync(&mut unmap(&*zero, 1)).unwrap();
     let none = [0x0000_2800_0000_0004, here];
     let named = |pasid: u64| [0x0000_2801_0000_0004 | pasid << 12, here];
     assert_eq!(asked(&machine), [none, named(0)]);
@@ -213,9 +214,9 @@ fn a_device_that_never_answers_can_be_left_behind_and_come_back() {
         }
         unit.attach(STREAM, &domain).unwrap();
         unit.attach(OTHER, &domain).unwrap();
-        domain.sync(&mut map(&domain, 1)).unwrap();
+        domain.sync(&mut map(&*domain, 1)).unwrap();
         assert_eq!(kept(&machine, BASE.get()), Some(0x1000));
-        let mut owed = unmap(&domain, 1);
+        let mut owed = unmap(&*domain, 1);
         silence(&machine, u32::MAX);
         let code = refusal::TIME_OUT;
         let silent = IommuError::Refused { code };
@@ -247,14 +248,14 @@ fn a_device_that_never_answers_can_be_left_behind_and_come_back() {
 fn a_device_that_was_silent_once_is_asked_again() {
     let machine = machine();
     let (unit, domain) = attached(&machine);
-    domain.sync(&mut map(&domain, 1)).unwrap();
+    domain.sync(&mut map(&*domain, 1)).unwrap();
     assert_eq!(kept(&machine, BASE.get()), Some(0x1000));
-    let mut owed = unmap(&domain, 1);
+    let mut owed = unmap(&*domain, 1);
     silence(&machine, 1);
     domain.sync(&mut owed).unwrap();
     assert_eq!(asked(&machine).len(), 2);
     assert_eq!(kept(&machine, BASE.get()), None);
-    domain.sync(&mut map(&domain, 1)).unwrap();
+    domain.sync(&mut map(&*domain, 1)).unwrap();
     assert_eq!(kept(&machine, BASE.get()), Some(0x1000));
     silence(&machine, 2);
     unit.block(STREAM).unwrap_err();

@@ -14,7 +14,8 @@ use portolan_model::profile::{CacheGeometry, CacheSizes};
 use portolan_model::riscv::{RiscvIdentification, RiscvMachine as Machine, RiscvSetup};
 
 use super::machine::{self, Riscv};
-use super::{BASE, Config, PAGE, Queue, STREAM, config, map};
+use super::{Config, Queue, STREAM, config};
+use crate::chassis::suite::{BASE, Driven, PAGE, map};
 
 /// A unit whose devices do nothing on their own: an adversarial one's go on writing while they can.
 fn with(identification: RiscvIdentification) -> Machine {
@@ -101,7 +102,7 @@ fn pages_written_with_a_pasid_are_told() {
     let (pasid, domain) = (Pasid::new(5), unit.first_stage(RiscvLevels::Four).unwrap());
     let domain = Arc::new(domain);
     unit.attach_pasid(STREAM, pasid, &domain).unwrap();
-    domain.sync(&mut map(&domain, 4)).unwrap();
+    domain.sync(&mut map(&*domain, 4)).unwrap();
     let unit = machine.unit();
     let wrote = unit.dma(STREAM, Some(pasid), BASE, AccessKind::Write, 4);
     assert!(wrote.is_ok());

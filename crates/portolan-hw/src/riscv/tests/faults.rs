@@ -8,51 +8,23 @@ use portolan::iommu::{
 use portolan::table::Access;
 use portolan_model::riscv::RiscvMachine as Machine;
 
-use super::machine::{Iommu, Riscv, new_machine};
-use super::{BASE, PAGE, STREAM, attached, config};
+use super::machine::{Iommu, new_machine};
+use super::{STREAM, config};
+use crate::chassis::suite::{BASE, Driven, PAGE, faults_are_read_in_order};
 use crate::riscv::spec::reg::{self, queue};
 use crate::riscv::{Config, Signal};
-
-fn address(event: Option<FaultEvent>) -> Option<u64> {
-    match event {
-        Some(FaultEvent::Fault(record)) => record.iova.map(Iova::get),
-        _ => None,
-    }
-}
 
 #[test]
 fn faults_are_read_in_order_and_overflow_is_told() {
     let machine = new_machine();
-    let (unit, _domain) = attached(&machine);
-    let fault = |n: u64| assert_eq!(machine.write(STREAM, n << 12), None);
-    for round in 0..3 {
-        for n in 0..100 {
-            fault(n);
-        }
-        for n in 0..100 {
-            let event = unit.next_fault().unwrap();
-            assert_eq!(address(event), Some(n << 12), "round {round}");
-        }
-        assert_eq!(unit.next_fault(), Ok(None));
-    }
-    for n in 0..200 {
-        fault(n);
-    }
-    assert_ne!(machine.reg32(reg::FAULT_CONTROL) & queue::OVERFLOW, 0);
-    for n in 0..127 {
-        assert_eq!(address(unit.next_fault().unwrap()), Some(n << 12));
-    }
-    assert_eq!(unit.next_fault(), Ok(Some(FaultEvent::Lost)));
-    assert_eq!(unit.next_fault(), Ok(None));
-    fault(7);
-    assert_eq!(address(unit.next_fault().unwrap()), Some(0x7000));
-    machine.expect_obedience();
+    let is_full = || machine.reg32(reg::FAULT_CONTROL) & queue::OVERFLOW != 0;
+    faults_are_read_in_order(&machine, 127, is_full);
 }
 
 #[test]
 fn faults_tell_why_as_far_as_it_is_known() {
     let machine = new_machine();
-    let (unit, domain) = attached(&machine);
+    let (unit, domain) = machine.attached();
     let mut owed = Gather::new();
     let pa = PhysAddr::new(0x1000);
     domain.map(BASE, pa, PAGE, Access::READ, &mut owed).unwrap();
@@ -87,7 +59,7 @@ fn faults_tell_why_as_far_as_it_is_known() {
 #[test]
 fn indices_and_states_that_cannot_be_are_errors() {
     let machine = new_machine();
-    let (unit, _domain) = attached(&machine);
+    let (unit, _domain) = machine.attached();
     let (offset, value) = (reg::FAULT_TAIL, 128);
     machine.lie(offset, u64::MAX, value);
     let nonsense = |offset, value| Err(IommuError::Nonsense { offset, value });

@@ -2,18 +2,20 @@
 
 use alloc::vec::Vec;
 
-use portolan::addr::{Iova, PhysAddr, StreamId};
+use portolan::addr::{Iova, StreamId};
 use portolan::iommu::IommuError;
+use portolan::table::format::RiscvLevels;
 use portolan_model::decode::AccessKind;
-use portolan_model::inject::RegisterFaults;
-use portolan_model::memory::{ModelMemory, Visibility};
-use portolan_model::riscv::{RiscvIdentification, RiscvMachine as Machine, RiscvSetup};
+use portolan_model::inject::{DmaFault, Piece};
+use portolan_model::riscv::{
+    Riscv as Kind, RiscvIdentification, RiscvMachine as Machine, RiscvSetup,
+};
 
-use crate::chassis::Words;
+use crate::chassis::suite::{Driven, machine_at};
 use crate::riscv::spec::PPN;
 use crate::riscv::spec::command::{OPCODE, opcode};
-use crate::riscv::spec::reg;
-use crate::riscv::{Config, RiscvIommu};
+use crate::riscv::spec::reg::{self, queue};
+use crate::riscv::{Config, FirstDomain, RiscvIommu};
 
 pub type Iommu = RiscvIommu<Machine, Machine, Machine>;
 
@@ -30,61 +32,77 @@ pub fn with(identification: RiscvIdentification) -> Machine {
 }
 
 pub fn of(setup: RiscvSetup) -> Machine {
-    let base = PhysAddr::new(0x10_0000);
-    Machine::new(setup, ModelMemory::new(base, 64, Visibility::AtOnce))
+    machine_at(0x10_0000, setup)
 }
 
-/// What these tests do with a machine.
-pub trait Riscv {
-    fn enable(&self, config: Config) -> Result<Iommu, IommuError>;
-    /// Has the unit refuse commands with an opcode, so many times, and set these bits of `cqcsr`.
-    fn refuse_kind(&self, opcode: u64, times: u32, bits: u32);
-    /// Commands carried out since the last time, without those that only wait.
-    fn commands(&self) -> Vec<Words>;
-    /// The first four words of the context of `stream`, which the directory's root holds.
-    fn context(&self, stream: u64) -> [u64; 4];
-    /// Has `stream` read four bytes at `iova`: where they are, if anywhere.
-    fn read(&self, stream: StreamId, iova: u64) -> Option<u64>;
-    /// The same with a write.
-    fn write(&self, stream: StreamId, iova: u64) -> Option<u64>;
-}
+impl Driven for Machine {
+    type Kind = Kind;
+    type Config = Config;
+    type Unit = Iommu;
+    type Tables = FirstDomain<Machine, Machine, Machine>;
 
-fn access(machine: &Machine, stream: StreamId, iova: u64, kind: AccessKind) -> Option<u64> {
-    let iova = Iova::new(iova);
-    let pieces = machine.unit().dma(stream, None, iova, kind, 4).ok()?;
-    pieces.first().map(|piece| piece.pa.get())
-}
+    const STREAMS: [StreamId; 2] = [StreamId::new(0x28), StreamId::new(0x29)];
+    const WAIT: u64 = opcode::FENCE;
+    const REFUSALS: &'static [(u64, u32)] = &[
+        (opcode::TRANSLATIONS, queue::ILLEGAL),
+        (opcode::TRANSLATIONS, queue::MEMORY_FAULT),
+        (opcode::TRANSLATIONS, queue::TIME_OUT),
+        (opcode::FENCE, queue::ILLEGAL),
+        (opcode::FENCE, queue::MEMORY_FAULT),
+        (opcode::FENCE, queue::TIME_OUT),
+    ];
 
-impl Riscv for Machine {
+    fn ordinary() -> Self {
+        new_machine()
+    }
+
+    fn config() -> Config {
+        super::config()
+    }
+
     fn enable(&self, config: Config) -> Result<Iommu, IommuError> {
         RiscvIommu::enable(self.clone(), self.clone(), self.clone(), config)
     }
 
-    fn refuse_kind(&self, opcode: u64, mut times: u32, bits: u32) {
-        self.wrong(RegisterFaults::NONE);
-        self.refuse(move |words| {
-            let refused = OPCODE.of(words[0]) == opcode && times > 0;
-            times -= u32::from(refused);
-            refused.then_some(bits)
-        });
+    fn release(unit: Iommu) -> Result<(), IommuError> {
+        unit.release()
     }
 
-    fn commands(&self) -> Vec<Words> {
-        let waits = |words: &Words| OPCODE.of(words[0]) == opcode::FENCE;
-        let all = self.take_commands().map(|words| [words[0], words[1]]);
-        all.filter(|words| !waits(words)).collect()
+    fn tables(unit: &Iommu) -> Result<Self::Tables, IommuError> {
+        unit.first_stage(RiscvLevels::Four)
     }
 
+    fn machine(&self) -> &Machine {
+        self
+    }
+
+    fn operation(word: u64) -> u64 {
+        OPCODE.of(word)
+    }
+
+    fn access(
+        &self,
+        stream: StreamId,
+        iova: Iova,
+        kind: AccessKind,
+    ) -> Result<Vec<Piece>, DmaFault> {
+        self.unit().dma(stream, None, iova, kind, 4)
+    }
+
+    fn is_blocked(&self, stream: StreamId) -> bool {
+        self.context(stream.get().into())[0] == 0
+    }
+}
+
+/// What tests of this driver alone do with a machine.
+pub trait Riscv {
+    /// The first four words of the context of `stream`, which the directory's root holds.
+    fn context(&self, stream: u64) -> [u64; 4];
+}
+
+impl Riscv for Machine {
     fn context(&self, stream: u64) -> [u64; 4] {
         let root = PPN.of(self.reg(reg::DIRECTORY)) << 12;
         [0, 8, 16, 24].map(|at| self.word(root + stream * 32 + at))
-    }
-
-    fn read(&self, stream: StreamId, iova: u64) -> Option<u64> {
-        access(self, stream, iova, AccessKind::Read)
-    }
-
-    fn write(&self, stream: StreamId, iova: u64) -> Option<u64> {
-        access(self, stream, iova, AccessKind::Write)
     }
 }

@@ -13,8 +13,9 @@ use portolan::iommu::{
 use portolan::table::format::RiscvLevels;
 use portolan_model::riscv::{RiscvIdentification, RiscvMachine as Machine};
 
-use super::machine::{Iommu, Riscv as _, new_machine, with};
-use super::{BASE, STREAM, config, map, unmap};
+use super::machine::{Iommu, new_machine, with};
+use super::{STREAM, config};
+use crate::chassis::suite::{BASE, Driven, map, unmap};
 use crate::riscv::spec::PPN;
 use crate::riscv::spec::command::opcode;
 use crate::riscv::spec::reg::{self, queue};
@@ -222,7 +223,7 @@ fn interrupts_go_on_from_domain_to_domain_and_end_with_the_block() {
     let [one, two] = [(); 2].map(|()| domain());
     let (_first, message) = allocate(&unit, STREAM, 0x52, 3);
     unit.attach(STREAM, &one).unwrap();
-    one.sync(&mut map(&one, 1)).unwrap();
+    one.sync(&mut map(&*one, 1)).unwrap();
     assert_eq!(send(&machine, STREAM, message), Some((3, 0x52)));
     assert_eq!(machine.read(STREAM, BASE.get()), Some(0x1000));
     unit.attach(STREAM, &two).unwrap();
@@ -249,7 +250,7 @@ fn interrupts_go_on_from_domain_to_domain_and_end_with_the_block() {
     assert_eq!(send(&machine, STREAM, message), None);
     assert_eq!(context(&machine, STREAM)[4..], [0; 4]);
     // An unmap of the window's neighbour takes no message away.
-    one.sync(&mut unmap(&one, 1)).unwrap();
+    one.sync(&mut unmap(&*one, 1)).unwrap();
     assert_eq!(send(&machine, OTHER, other), Some((0, 0x60)));
     machine.expect_obedience();
 }
@@ -309,7 +310,7 @@ fn a_window_has_room_for_so_many_streams() {
     let domain = Arc::new(unit.second_stage(RiscvLevels::Four).unwrap());
     unit.block(OTHER).unwrap();
     unit.attach(OTHER, &domain).unwrap();
-    domain.sync(&mut map(&domain, 1)).unwrap();
+    domain.sync(&mut map(&*domain, 1)).unwrap();
     assert_eq!(machine.read(OTHER, BASE.get()), Some(0x1000));
 }
 

@@ -13,22 +13,31 @@ mod takeover;
 
 use alloc::sync::Arc;
 use alloc::vec;
-use core::sync::atomic::AtomicU64;
 
-use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
-use portolan::inval::Gather;
-use portolan::iommu::{Attach, AttachError, Domain, Iommu as _, IommuError, PagedDomain};
-use portolan::platform::{Nanos, TableMem};
-use portolan::table::Access;
-use portolan::table::format::{Format, RiscvLevels};
+use portolan::addr::{PhysAddr, StreamId};
+use portolan::iommu::{Attach, AttachError, Domain, Iommu as _, IommuError};
+use portolan::platform::Nanos;
+use portolan::table::format::RiscvLevels;
 use portolan_model::riscv::{RiscvIdentification, RiscvMachine as Machine};
 
 use super::{Config, FirstDomain, RiscvQueue};
-use machine::{Iommu, Riscv, new_machine};
+use crate::chassis::suite::*;
+use machine::{Riscv, new_machine};
 
-const PAGE: u64 = 4096;
-const BASE: Iova = Iova::new(0x4000_0000);
 const STREAM: StreamId = StreamId::new(0x28);
+
+suite! {
+    portolan_model::riscv::RiscvMachine:
+        devices_reach_what_is_mapped_for_them_and_nothing_else
+        a_domain_of_another_unit_does_not_fit
+        a_unit_that_refuses_everything_ends_in_time
+        a_unit_that_was_turned_off_has_stopped
+        a_release_that_fails_keeps_what_may_still_be_reached
+        a_queue_that_never_drains_is_an_error_and_the_stream_stays_blocked
+        a_unit_that_goes_away_is_an_error_at_each_call
+        a_unit_that_is_slow_is_waited_for
+        what_a_failure_left_of_one_stream_is_not_settled_with_another
+}
 
 type Tables = FirstDomain<Machine, Machine, Machine>;
 type Queue = RiscvQueue<Machine, Machine, Machine>;
@@ -40,37 +49,6 @@ fn config() -> Config {
         streams_lg2: 6,
         ..Config::default()
     }
-}
-
-/// A unit with one stream attached to one domain, and no commands.
-fn attached(machine: &Machine) -> (Iommu, Arc<Tables>) {
-    let unit = machine.enable(config()).unwrap();
-    let domain = Arc::new(unit.first_stage(RiscvLevels::Four).unwrap());
-    unit.attach(STREAM, &domain).unwrap();
-    machine.commands();
-    (unit, domain)
-}
-
-fn map<F: Format<Word = AtomicU64>>(domain: &PagedDomain<F, Machine, Queue>, pages: u64) -> Gather
-where
-    Machine: TableMem<AtomicU64>,
-{
-    let mut owed = Gather::new();
-    let (pa, access) = (PhysAddr::new(0x1000), Access::READ | Access::WRITE);
-    domain
-        .map(BASE, pa, pages * PAGE, access, &mut owed)
-        .unwrap();
-    owed
-}
-
-fn unmap<F: Format<Word = AtomicU64>>(
-    domain: &PagedDomain<F, Machine, Queue>,
-    pages: u64,
-) -> Gather {
-    let mut owed = Gather::new();
-    let range = IovaRange::from_len(BASE, pages * PAGE).unwrap();
-    domain.unmap(range, &mut owed).unwrap();
-    owed
 }
 
 #[test]
@@ -110,28 +88,9 @@ fn contexts_by_hand_and_what_is_forgotten() {
 }
 
 #[test]
-fn devices_reach_what_is_mapped_for_them_and_nothing_else() {
+fn devices_reach_what_is_mapped_for_them_by_contexts_in_extended_format() {
     let extended = RiscvIdentification::default().extended();
-    for identification in [RiscvIdentification::default(), extended] {
-        let machine = machine::with(identification);
-        let (unit, domain) = attached(&machine);
-        let (here, other) = (BASE.get() + 0x123, StreamId::new(0x29));
-        assert_eq!(machine.read(STREAM, here), None);
-        domain.sync(&mut map(&domain, 2)).unwrap();
-        assert_eq!(machine.read(STREAM, here), Some(0x1123));
-        assert_eq!(machine.write(STREAM, here + PAGE), Some(0x2123));
-        assert_eq!(machine.read(other, here), None);
-        domain.sync(&mut unmap(&domain, 1)).unwrap();
-        assert_eq!(machine.read(STREAM, here), None);
-        assert_eq!(machine.write(STREAM, here + PAGE), Some(0x2123));
-        unit.pass_through(STREAM).unwrap();
-        assert_eq!(machine.read(STREAM, here), Some(here));
-        unit.attach(other, &domain).unwrap();
-        unit.block(STREAM).unwrap();
-        assert_eq!(machine.read(STREAM, here + PAGE), None);
-        assert_eq!(machine.read(other, here + PAGE), Some(0x2123));
-        machine.expect_obedience();
-    }
+    reaches_what_is_mapped(&machine::with(extended));
 }
 
 #[test]
@@ -143,9 +102,9 @@ fn second_stages_translate_as_well() {
     for levels in [RiscvLevels::Three, RiscvLevels::Four, RiscvLevels::Five] {
         let domain = Arc::new(unit.second_stage(levels).unwrap());
         unit.attach(STREAM, &domain).unwrap();
-        domain.sync(&mut map(&domain, 2)).unwrap();
+        domain.sync(&mut map(&*domain, 2)).unwrap();
         assert_eq!(machine.read(STREAM, BASE.get()), Some(0x1000));
-        domain.sync(&mut unmap(&domain, 2)).unwrap();
+        domain.sync(&mut unmap(&*domain, 2)).unwrap();
         assert_eq!(machine.read(STREAM, BASE.get()), None);
     }
     machine.expect_obedience();
@@ -165,7 +124,7 @@ fn numbers_of_devices_are_as_wide_as_asked_for() {
             };
             let unit = machine.enable(wide).unwrap();
             let domain = Arc::new(unit.first_stage(RiscvLevels::Three).unwrap());
-            domain.sync(&mut map(&domain, 1)).unwrap();
+            domain.sync(&mut map(&*domain, 1)).unwrap();
             let streams = [0, 0x2f & last, last].map(StreamId::new);
             for stream in streams {
                 unit.attach(stream, &domain).unwrap();
@@ -183,22 +142,13 @@ fn numbers_of_devices_are_as_wide_as_asked_for() {
 }
 
 #[test]
-fn a_domain_of_another_unit_does_not_fit() {
-    let (one, other) = (new_machine(), new_machine());
-    let one = one.enable(config()).unwrap();
-    let other = other.enable(config()).unwrap();
-    let domain = Arc::new(other.first_stage(RiscvLevels::Four).unwrap());
-    assert_eq!(one.attach(STREAM, &domain), Err(AttachError::Mismatch));
-}
-
-#[test]
 fn invalidations_by_hand() {
     let machine = new_machine();
-    let (_unit, domain) = attached(&machine);
+    let (_unit, domain) = machine.attached();
     // What translates nothing is not kept.
-    domain.sync(&mut map(&domain, 2)).unwrap();
+    domain.sync(&mut map(&*domain, 2)).unwrap();
     assert_eq!(machine.commands(), vec![[0; 2]; 0]);
-    domain.sync(&mut unmap(&domain, 1)).unwrap();
+    domain.sync(&mut unmap(&*domain, 1)).unwrap();
     let first = [0x1_0000_1401, BASE.get() >> 2];
     assert_eq!(machine.commands(), [first]);
 }
@@ -222,41 +172,13 @@ fn domains_give_their_identifiers_back_and_their_tables() {
     assert_eq!(machine.reg(16) & 0xf, 1);
 }
 
-fn map_a_page(unit: &Iommu) -> Result<(), IommuError> {
-    let domain = Arc::new(unit.first_stage(RiscvLevels::Three)?);
-    match unit.attach(STREAM, &domain) {
-        Err(AttachError::Iommu(error)) => return Err(error),
-        attached => attached.unwrap(),
-    }
-    let mut owed = Gather::new();
-    let pa = PhysAddr::new(0x1000);
-    let mapped = domain.map(BASE, pa, PAGE, Access::READ, &mut owed);
-    domain.sync(&mut owed).unwrap();
-    mapped.map(drop).map_err(|_| IommuError::Unsupported)
-}
-
 #[test]
 fn each_allocation_may_fail() {
-    let mut failures = 0;
-    for n in 1..100 {
-        let machine = new_machine();
-        machine.fail_in(n);
-        let wide = Config {
-            streams_lg2: 24,
-            ..config()
-        };
-        let outcome = machine.enable(wide).and_then(|unit| {
-            let mapped = map_a_page(&unit);
-            unit.release().unwrap();
-            mapped
-        });
-        match outcome {
-            Ok(()) => break,
-            Err(_) => failures += 1,
-        }
-        assert_eq!(machine.live(), 0, "allocation {n}");
-    }
+    let wide = || Config {
+        streams_lg2: 24,
+        ..config()
+    };
     // Queue, what it stores, faults, the directory's root, the tables' root, two pages that lead to the
-    // context, and two tables below.
-    assert_eq!(failures, 9);
+    // context, and three tables below.
+    assert_eq!(allocations_that_may_fail::<Machine>(wide), 10);
 }

@@ -9,8 +9,9 @@ use portolan::table::format::RiscvLevels;
 use portolan_model::inject::RegisterFaults;
 use portolan_model::riscv::{RiscvIdentification, RiscvMachine as Machine};
 
-use super::machine::{Riscv as _, new_machine, with};
-use super::{BASE, PAGE, STREAM, config, map};
+use super::machine::{new_machine, with};
+use super::{STREAM, config};
+use crate::chassis::suite::{BASE, Driven, PAGE, map};
 use crate::riscv::spec::reg;
 use crate::riscv::{Config, CounterError, Event, Signal};
 
@@ -23,7 +24,7 @@ fn what_the_unit_does_is_counted() {
     let machine = machine(4);
     let unit = machine.enable(config()).unwrap();
     let domain = Arc::new(unit.first_stage(RiscvLevels::Four).unwrap());
-    domain.sync(&mut map(&domain, 2)).unwrap();
+    domain.sync(&mut map(&*domain, 2)).unwrap();
     let other = StreamId::new(0x29);
     for stream in [STREAM, other] {
         unit.attach(stream, &domain).unwrap();

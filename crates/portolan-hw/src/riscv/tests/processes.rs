@@ -13,7 +13,8 @@ use portolan_model::inject::DmaFault;
 use portolan_model::riscv::{RiscvIdentification, RiscvMachine as Machine};
 
 use super::machine::{Iommu, Riscv as _, new_machine, with};
-use super::{BASE, PAGE, STREAM, Tables, config, map, unmap};
+use super::{STREAM, Tables, config};
+use crate::chassis::suite::{BASE, Driven, PAGE, map, unmap};
 use crate::riscv::spec::command::opcode;
 use crate::riscv::spec::reg::queue;
 
@@ -114,13 +115,13 @@ fn each_address_space_reaches_its_own_domain_and_requests_without_one_another() 
     assert_eq!(reason(&unit), Some((None, FaultReason::Blocked)));
     unit.attach(STREAM, &main).unwrap();
     unit.attach_pasid(STREAM, ONE, &one).unwrap();
-    one.sync(&mut map(&one, 2)).unwrap();
+    one.sync(&mut map(&*one, 2)).unwrap();
     assert_eq!(read(&machine, Some(ONE)), Some(0x1000));
     assert_eq!(read(&machine, None), None);
     assert_eq!(reason(&unit), Some((None, FaultReason::NotMapped)));
     assert_eq!(read(&machine, Some(TWO)), None);
     assert_eq!(reason(&unit), Some((Some(TWO), FaultReason::Blocked)));
-    main.sync(&mut map(&main, 1)).unwrap();
+    main.sync(&mut map(&*main, 1)).unwrap();
     assert_eq!(read(&machine, None), Some(0x1000));
     // A read-only page would say so; what is missing in one is not looked for in the other.
     let next = Iova::new(BASE.get() + PAGE);
@@ -131,7 +132,7 @@ fn each_address_space_reaches_its_own_domain_and_requests_without_one_another() 
     assert_eq!(read(&machine, Some(ONE)), Some(0x1000));
     unit.pass_through(STREAM).unwrap();
     assert_eq!(read(&machine, None), Some(BASE.get()));
-    one.sync(&mut unmap(&one, 2)).unwrap();
+    one.sync(&mut unmap(&*one, 2)).unwrap();
     assert_eq!(read(&machine, Some(ONE)), None);
     unit.block_pasid(STREAM, ONE).unwrap();
     unit.block_all().unwrap();
@@ -145,7 +146,7 @@ fn an_address_space_moves_and_what_it_left_is_not_reached() {
     let machine = machine();
     let unit = unit(&machine, 17);
     let [one, two] = [(); 2].map(|()| domain(&unit));
-    one.sync(&mut map(&one, 1)).unwrap();
+    one.sync(&mut map(&*one, 1)).unwrap();
     unit.attach_pasid(STREAM, ONE, &one).unwrap();
     unit.attach_pasid(STREAM, TWO, &one).unwrap();
     assert_eq!(read(&machine, Some(ONE)), Some(0x1000));
@@ -163,7 +164,7 @@ fn a_context_that_the_unit_did_not_forget_keeps_its_domain_alive() {
     let machine = machine();
     let unit = unit(&machine, 8);
     let one = domain(&unit);
-    one.sync(&mut map(&one, 1)).unwrap();
+    one.sync(&mut map(&*one, 1)).unwrap();
     unit.attach_pasid(STREAM, ONE, &one).unwrap();
     assert_eq!(read(&machine, Some(ONE)), Some(0x1000));
     machine.refuse_kind(opcode::DIRECTORY, 1, queue::ILLEGAL);

@@ -6,21 +6,21 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use portolan::addr::{PhysAddr, StreamId};
+use portolan::addr::PhysAddr;
 use portolan::inval::{Command, InvalidationQueue, Preference, Quirks, Step};
-use portolan::iommu::{Attach, AttachError, Awaited, Domain, Iommu as _, IommuError};
+use portolan::iommu::{Attach, Domain, IommuError};
 use portolan::table::format::RiscvLevels;
 use portolan_model::clock::PollingClock;
-use portolan_model::inject::{Drain, RegisterFaults};
+use portolan_model::inject::RegisterFaults;
 use portolan_model::interrupts::{Masking, Scenario, sweep};
-use portolan_model::machine::LOOK_NS;
 use portolan_model::memory::{ModelMemory, Visibility};
 use portolan_model::riscv::{
     CommandKind, RiscvIdentification, RiscvMachine, RiscvRegisters, RiscvSetup,
 };
 
-use super::machine::{self, Riscv, new_machine};
-use super::{BASE, PAGE, STREAM, attached, config, map, unmap};
+use super::machine::{self, new_machine};
+use super::{STREAM, config};
+use crate::chassis::suite::{BASE, Driven, PAGE, failure, map, unmap};
 use crate::riscv::counts::CommandKind as Kind;
 use crate::riscv::features::MOST_PAGES;
 use crate::riscv::spec::command::translations::PSCID;
@@ -50,15 +50,15 @@ fn the_queue_wraps_and_nothing_is_lost() {
     let domain = Arc::new(unit.first_stage(RiscvLevels::Four).unwrap());
     unit.attach(STREAM, &domain).unwrap();
     // A page that stays keeps the tables, so that leaves alone are owed.
-    domain.sync(&mut map(&domain, 257)).unwrap();
+    domain.sync(&mut map(&*domain, 257)).unwrap();
     for pages in [3, 253, 256, 255, 15, 16, 14] {
         machine.commands();
-        domain.sync(&mut unmap(&domain, pages)).unwrap();
+        domain.sync(&mut unmap(&*domain, pages)).unwrap();
         let commands = machine.commands();
         let named: Vec<u64> = commands.iter().map(|words| words[1] << 2).collect();
         let wanted: Vec<u64> = (0..pages).map(|n| BASE.get() + n * PAGE).collect();
         assert_eq!(named, wanted);
-        domain.sync(&mut map(&domain, pages)).unwrap();
+        domain.sync(&mut map(&*domain, pages)).unwrap();
     }
     let [head, tail] = [reg::COMMAND_HEAD, reg::COMMAND_TAIL].map(|at| machine.reg32(at));
     assert_eq!(head, tail);
@@ -69,22 +69,22 @@ fn the_queue_wraps_and_nothing_is_lost() {
 #[test]
 fn many_pages_go_with_their_context() {
     let machine = new_machine();
-    let (_unit, domain) = attached(&machine);
+    let (_unit, domain) = machine.attached();
     let most = MOST_PAGES;
     for (pages, named) in [(most, most), (most + 1, 0), (300, 0)] {
         // A page that stays keeps the tables, so that leaves alone are owed.
-        domain.sync(&mut map(&domain, pages + 1)).unwrap();
+        domain.sync(&mut map(&*domain, pages + 1)).unwrap();
         assert!(machine.read(STREAM, BASE.get()).is_some());
         machine.commands();
-        domain.sync(&mut unmap(&domain, pages)).unwrap();
+        domain.sync(&mut unmap(&*domain, pages)).unwrap();
         let commands = machine.commands();
         match named {
             0 => assert_eq!(commands, [[0x1_0000_1001, 0]], "{pages}"),
             _ => assert_eq!(commands.len() as u64, named),
         }
         assert_eq!(machine.read(STREAM, BASE.get()), None);
-        domain.sync(&mut map(&domain, pages)).unwrap();
-        domain.sync(&mut unmap(&domain, pages + 1)).unwrap();
+        domain.sync(&mut map(&*domain, pages)).unwrap();
+        domain.sync(&mut unmap(&*domain, pages + 1)).unwrap();
     }
     machine.expect_obedience();
 }
@@ -98,12 +98,12 @@ fn a_refused_command_is_told_to_its_submitter_and_the_others_go_on() {
     for (bits, code) in bits {
         for which in [opcode::TRANSLATIONS, opcode::FENCE] {
             let machine = new_machine();
-            let (unit, domain) = attached(&machine);
-            domain.sync(&mut map(&domain, 4)).unwrap();
+            let (unit, domain) = machine.attached();
+            domain.sync(&mut map(&*domain, 4)).unwrap();
             assert_eq!(machine.read(STREAM, BASE.get()), Some(0x1000));
-            let mut owed = unmap(&domain, 4);
+            let mut owed = unmap(&*domain, 4);
             machine.refuse_kind(which, 1, bits);
-            let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
+            let error = failure(&*domain, &mut owed);
             assert_eq!(error, IommuError::Refused { code });
             let errors = machine.reg32(reg::COMMAND_CONTROL) & 0xf00;
             assert_eq!(errors, 0);
@@ -126,12 +126,12 @@ fn commands_that_a_refused_one_took_with_it_are_done_again() {
         let unit = machine.enable(by_page()).unwrap();
         let domain = Arc::new(unit.first_stage(RiscvLevels::Four).unwrap());
         unit.attach(STREAM, &domain).unwrap();
-        domain.sync(&mut map(&domain, PAGES + 1)).unwrap();
+        domain.sync(&mut map(&*domain, PAGES + 1)).unwrap();
         let here = |n: u64| BASE.get() + n * PAGE;
         for n in 0..PAGES {
             assert!(machine.read(STREAM, here(n)).is_some());
         }
-        let mut owed = unmap(&domain, PAGES);
+        let mut owed = unmap(&*domain, PAGES);
         // The handler's command is of a tag that nobody else names, and drops nothing of the body's.
         let (another, mut times) = (unit.first_stage(RiscvLevels::Four).unwrap(), 1u32);
         let context = another.context();
@@ -166,55 +166,13 @@ fn commands_that_a_refused_one_took_with_it_are_done_again() {
 #[test]
 fn a_device_that_does_not_answer_is_nobodys_fault_here() {
     let machine = new_machine();
-    let (_unit, domain) = attached(&machine);
-    domain.sync(&mut map(&domain, 1)).unwrap();
+    let (_unit, domain) = machine.attached();
+    domain.sync(&mut map(&*domain, 1)).unwrap();
     assert_eq!(machine.read(STREAM, BASE.get()), Some(0x1000));
-    let mut owed = unmap(&domain, 1);
+    let mut owed = unmap(&*domain, 1);
     machine.refuse_kind(opcode::FENCE, 1, queue::TIME_OUT);
     domain.sync(&mut owed).unwrap();
     assert_eq!(machine.read(STREAM, BASE.get()), None);
-}
-
-#[test]
-fn a_unit_that_refuses_everything_ends_in_time() {
-    for bits in [queue::ILLEGAL, queue::MEMORY_FAULT, queue::TIME_OUT] {
-        for which in [opcode::TRANSLATIONS, opcode::FENCE] {
-            let machine = new_machine();
-            let (_unit, domain) = attached(&machine);
-            domain.sync(&mut map(&domain, 1)).unwrap();
-            let mut owed = unmap(&domain, 1);
-            machine.refuse_kind(which, u32::MAX, bits);
-            assert!(domain.sync(&mut owed).is_err());
-            machine.wrong(RegisterFaults::NONE);
-            domain.sync(&mut owed).unwrap();
-        }
-    }
-}
-
-#[test]
-fn a_unit_that_was_turned_off_has_stopped() {
-    let machine = new_machine();
-    let (unit, domain) = attached(&machine);
-    domain.sync(&mut map(&domain, 1)).unwrap();
-    unit.release().unwrap();
-    let mut owed = unmap(&domain, 1);
-    let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
-    assert_eq!(error, IommuError::Stopped);
-}
-
-#[test]
-fn a_release_that_fails_keeps_what_may_still_be_reached() {
-    let machine = new_machine();
-    let (unit, domain) = attached(&machine);
-    let live = machine.live();
-    machine.wrong(RegisterFaults::STUCK);
-    let failed = unit.release().unwrap_err();
-    assert!(matches!(failed, IommuError::TimedOut { .. }));
-    assert_eq!(machine.context(0x28)[0], 0);
-    // The unit is gone, and nobody can make sure any more.
-    assert_eq!(Arc::strong_count(&domain), 2);
-    drop(domain);
-    assert_eq!(machine.live(), live);
 }
 
 #[test]
@@ -232,13 +190,8 @@ fn many_producers_share_the_queue() {
             scope.spawn(|| {
                 let domain = unit.first_stage(RiscvLevels::Four).unwrap();
                 for _ in 0..ROUNDS {
-                    let mut owed = portolan::inval::Gather::new();
-                    let range = portolan::addr::IovaRange::from_len(BASE, PAGE).unwrap();
-                    let access = portolan::table::Access::READ;
-                    let pa = PhysAddr::new(0x1000);
-                    domain.map(BASE, pa, PAGE, access, &mut owed).unwrap();
-                    domain.unmap(range, &mut owed).unwrap();
-                    domain.sync(&mut owed).unwrap();
+                    domain.sync(&mut map(&domain, 1)).unwrap();
+                    domain.sync(&mut unmap(&domain, 1)).unwrap();
                 }
             });
         }
@@ -253,102 +206,17 @@ fn many_producers_share_the_queue() {
 }
 
 #[test]
-fn a_queue_that_never_drains_is_an_error_and_the_stream_stays_blocked() {
-    let machine = new_machine();
-    let (unit, domain) = attached(&machine);
-    machine.wrong(RegisterFaults::STUCK);
-    let AttachError::Iommu(IommuError::TimedOut { awaited, .. }) = unit.block(STREAM).unwrap_err()
-    else {
-        panic!("not in time");
-    };
-    assert_eq!(awaited, Awaited::Completion);
-    // The context does not count, and the domain is kept.
-    assert_eq!(machine.context(0x28)[0], 0);
-    assert_eq!(Arc::strong_count(&domain), 2);
-    // Once it drains again, what was left over is settled first.
-    machine.wrong(RegisterFaults::NONE);
-    unit.attach(STREAM, &domain).unwrap();
-    assert_eq!(Arc::strong_count(&domain), 2);
-    unit.block(STREAM).unwrap();
-    assert_eq!(Arc::strong_count(&domain), 1);
-    // A full queue is an error too.
-    machine.wrong(RegisterFaults::STUCK);
-    let everything = || {
-        let steps = [Step::Invalidate(Command::Global), Step::Sync];
-        unit.queue().execute(&mut steps.into_iter())
-    };
-    let waits: Vec<Awaited> = (0..100)
-        .filter_map(|_| match everything() {
-            Err(IommuError::TimedOut { awaited, .. }) => Some(awaited),
-            _ => None,
-        })
-        .collect();
-    assert_eq!(waits.len(), 100);
-    assert!(waits.contains(&Awaited::QueueRoom));
-}
-
-#[test]
-fn a_unit_that_goes_away_is_an_error_at_each_call() {
-    let machine = new_machine();
-    let (unit, domain) = attached(&machine);
-    domain.sync(&mut map(&domain, 1)).unwrap();
-    let mut owed = unmap(&domain, 1);
-    machine.wrong(RegisterFaults::GONE);
-    assert_eq!(unit.next_fault(), Err(IommuError::Gone));
-    assert!(domain.sync(&mut owed).is_err());
-    assert!(unit.block(STREAM).is_err());
-    machine.wrong(RegisterFaults::NONE);
-    domain.sync(&mut owed).unwrap();
-}
-
-#[test]
 fn heads_that_cannot_be_are_nonsense() {
     let machine = new_machine();
-    let (unit, domain) = attached(&machine);
-    domain.sync(&mut map(&domain, 1)).unwrap();
-    let mut owed = unmap(&domain, 1);
+    let (unit, domain) = machine.attached();
+    domain.sync(&mut map(&*domain, 1)).unwrap();
+    let mut owed = unmap(&*domain, 1);
     machine.wrong(RegisterFaults::STUCK);
     let (offset, value) = (reg::COMMAND_HEAD, 0x100);
     machine.lie(offset, u64::MAX, value);
-    let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
+    let error = failure(&*domain, &mut owed);
     assert_eq!(error, IommuError::Nonsense { offset, value });
     machine.wrong(RegisterFaults::NONE);
     domain.sync(&mut owed).unwrap();
     drop(unit);
-}
-
-#[test]
-fn a_unit_that_is_slow_is_waited_for() {
-    let machine = new_machine();
-    let (unit, domain) = attached(&machine);
-    domain.sync(&mut map(&domain, 1)).unwrap();
-    let mut owed = unmap(&domain, 1);
-    // One command in six of the ten milliseconds that a unit may stand still.
-    machine.wrong(RegisterFaults {
-        drain: Drain::OneEach(600 * LOOK_NS),
-        ..RegisterFaults::NONE
-    });
-    domain.sync(&mut owed).unwrap();
-    unit.block(STREAM).unwrap();
-    assert_eq!(Arc::strong_count(&domain), 1);
-}
-
-/// Two streams of one domain, whose moves both failed, are each invalidated for themselves.
-#[test]
-fn what_a_failure_left_of_one_stream_is_not_settled_with_another() {
-    let machine = new_machine();
-    let (unit, domain) = attached(&machine);
-    let other = StreamId::new(0x29);
-    unit.attach(other, &domain).unwrap();
-    machine.wrong(RegisterFaults::STUCK);
-    assert!(unit.block(STREAM).is_err());
-    assert!(unit.block(other).is_err());
-    machine.wrong(RegisterFaults::NONE);
-    unit.block(other).unwrap();
-    assert_eq!(Arc::strong_count(&domain), 2);
-    machine.commands();
-    unit.block(STREAM).unwrap();
-    let context = [0x0000_2802_0000_0003, 0];
-    assert_eq!(machine.commands(), [context, [0x1_0000_1001, 0]]);
-    assert_eq!(Arc::strong_count(&domain), 1);
 }

@@ -9,8 +9,9 @@ use portolan_model::inject::{Drain, RegisterFaults};
 use portolan_model::machine::Event;
 use portolan_model::riscv::{RiscvIdentification, RiscvMachine as Machine};
 
-use super::machine::{self, Riscv, new_machine};
-use super::{STREAM, attached, config};
+use super::machine::{self, new_machine};
+use super::{STREAM, config};
+use crate::chassis::suite::Driven;
 use crate::riscv::spec::reg::{self, queue};
 use crate::riscv::{Config, Signal};
 
@@ -62,7 +63,7 @@ fn a_unit_that_is_on_already_is_taken_over() {
             machine.write32(control, queue::ENABLE);
         }
         machine.take();
-        let (unit, _domain) = attached(&machine);
+        let (unit, _domain) = machine.attached();
         assert_eq!(machine.reg(reg::DIRECTORY) & 0xf, 2);
         machine.expect_obedience();
         unit.release().unwrap();
@@ -79,7 +80,7 @@ fn a_directory_as_deep_as_the_unit_has_one() {
             ..RiscvIdentification::default()
         };
         let machine = machine::with(identification);
-        let (unit, _domain) = attached(&machine);
+        let (unit, _domain) = machine.attached();
         assert_eq!(machine.reg(reg::DIRECTORY) & 0xf, mode);
         unit.block(STREAM).unwrap();
         machine.expect_obedience();

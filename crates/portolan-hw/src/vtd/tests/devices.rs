@@ -12,6 +12,7 @@ use portolan::table::format::{VtdFirstLevels, VtdLevels};
 use super::kit::{CAP, ECAP, Iommu, Kit, SCALABLE, new_machine};
 use super::{BASE, PAGE, STREAM, config, legacy, map, unmap};
 use crate::chassis::Ending;
+use crate::chassis::suite::Driven;
 use crate::vtd::core::Way;
 use crate::vtd::counts::CommandKind as Kind;
 use crate::vtd::spec::descriptor::{TYPE, Words, kind, wait};
@@ -56,7 +57,7 @@ fn few_pages_are_forgotten_by_devices_one_by_one_and_many_at_once() {
         domain.sync(&mut map(&*domain, pages)).unwrap();
         machine.take();
         domain.sync(&mut unmap(&*domain, pages)).unwrap();
-        let sent = machine.descriptors();
+        let sent = machine.commands();
         let told = sent.iter().filter(|words| is(words, kind::DEVICE_TLB));
         let told: Vec<_> = told.map(|words| words[1]).collect();
         if exact {
@@ -102,7 +103,7 @@ fn a_device_that_never_answers_can_be_left_behind_and_come_back() {
         unit.use_device_tlb(STREAM, device(STREAM)).unwrap();
         unit.attach(STREAM, &domain).unwrap();
         let asked = |words: &Words| is(words, kind::DEVICE_TLB);
-        assert!(machine.descriptors().first().is_some_and(asked));
+        assert!(machine.commands().first().is_some_and(asked));
     }
 }
 
@@ -185,7 +186,7 @@ fn cached_interrupt_entries_are_forgotten_through_the_units_queue() {
         lg2_count: 2,
     };
     unit.queue().invalidate_interrupt_entries(which).unwrap();
-    assert_eq!(machine.descriptors(), [[0x40_1000_0014, 0]]);
+    assert_eq!(machine.commands(), [[0x40_1000_0014, 0]]);
     assert_eq!(unit.counts().of(Kind::InterruptEntries), 1);
     machine.wrong(RegisterFaults::STUCK);
     let all = InterruptEntries::All;
@@ -243,7 +244,7 @@ fn an_answer_is_sent_once_though_another_device_times_out_before_it() {
         name: ReplyName::Group(GroupId::new(5)),
     };
     unit.respond(to, Response::Success).unwrap();
-    let sent = machine.descriptors();
+    let sent = machine.commands();
     let answers = sent.iter().filter(|words| is(words, kind::RESPONSE));
     assert_eq!(answers.count(), 1);
 }

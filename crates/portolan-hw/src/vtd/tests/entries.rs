@@ -7,8 +7,9 @@ use portolan::addr::{Pasid, StreamId};
 use portolan::iommu::{Attach, AttachError, Domain as _, Iommu as _, IommuError};
 use portolan::table::format::VtdFirstLevels;
 
-use super::kit::{CAP, ECAP, Iommu, Kit, SCALABLE, new_machine, of_version};
+use super::kit::{CAP, ECAP, Iommu, SCALABLE, new_machine, of_version};
 use super::{STREAM, attached, config, legacy, map, unmap};
+use crate::chassis::suite::Driven;
 use crate::vtd::spec::descriptor::{TYPE, kind};
 use crate::vtd::spec::reg;
 use crate::vtd::{DeviceTlb, Mode};
@@ -231,7 +232,7 @@ fn a_device_tlb_is_not_used_while_a_domain_does_not_know_of_it() {
     machine.take();
     domain.sync(&mut unmap(&*domain, 1)).unwrap();
     let told = |words: &[u64; 2]| TYPE.of(words[0]) == kind::DEVICE_TLB;
-    assert!(machine.descriptors().iter().any(told));
+    assert!(machine.commands().iter().any(told));
 }
 
 #[test]
@@ -241,7 +242,7 @@ fn with_caching_mode_absence_is_forgotten_under_domain_zero_too() {
     let domain = Arc::new(unit.second_stage().unwrap());
     machine.take();
     unit.attach(STREAM, &domain).unwrap();
-    let sent = machine.descriptors();
+    let sent = machine.commands();
     let wanted = [
         [0x0108_0000_0031, 0],
         [0x0108_0002_0031, 0],
@@ -260,7 +261,7 @@ fn a_second_stage_under_another_is_forgotten_whole() {
     parent.sync(&mut map(&*parent, 1)).unwrap();
     machine.take();
     parent.sync(&mut unmap(&*parent, 1)).unwrap();
-    let sent = machine.descriptors();
+    let sent = machine.commands();
     assert_eq!(sent.len(), 3, "{sent:x?}");
     assert_eq!(sent[0][0] & 0xffff_0000, 2 << 16);
     assert_eq!(sent[1], [0x0003_00e2, 0]);

@@ -12,6 +12,7 @@ use portolan::platform::Mmio as _;
 
 use super::kit::{CAP, ECAP, Kit, SCALABLE, new_machine};
 use super::{BASE, STREAM, attached, config, legacy, map};
+use crate::chassis::suite::Driven;
 use crate::vtd::spec::reg::{self, fsts, prs};
 use crate::vtd::{Mode, PageEvent};
 
@@ -183,7 +184,7 @@ fn page_requests_are_read_around_the_end_and_overflow_comes_last() {
     ] {
         unit.respond(to, response).unwrap();
         let word = 0x5_0108_0019 | code << 12;
-        assert_eq!(machine.descriptors(), [[word, 0x4c]]);
+        assert_eq!(machine.commands(), [[word, 0x4c]]);
         machine.take();
     }
     to.name = ReplyName::Stall(StallTag::new(1));

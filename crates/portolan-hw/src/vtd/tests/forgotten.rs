@@ -12,6 +12,7 @@ use portolan::table::format::VtdLevels;
 
 use super::kit::{CAP, ECAP, Kit, SCALABLE, new_machine};
 use super::{STREAM, attached, config, legacy, map, unmap};
+use crate::chassis::suite::Driven;
 use crate::vtd::spec::descriptor::{TYPE, kind};
 use crate::vtd::spec::entry::context;
 use crate::vtd::spec::reg::{self, command, fsts};
@@ -99,7 +100,7 @@ fn a_mapping_costs_an_invalidation_with_caching_mode_and_nothing_without() {
         let machine = new_machine(cap, ECAP);
         let (_unit, domain) = attached(&machine, legacy());
         domain.sync(&mut map(&*domain, 1)).unwrap();
-        let sent = machine.descriptors();
+        let sent = machine.commands();
         assert_eq!(sent.len(), wanted, "{sent:x?}");
         assert!(sent.iter().all(|words| TYPE.of(words[0]) == kind::IOTLB));
     }
@@ -297,7 +298,7 @@ fn nothing_unmapped_is_reused_before_the_unit_has_forgotten_it() {
     let mut owed = unmap(&*domain, 512);
     // The table that is out of the tree is still allocated, and nothing was sent.
     assert_eq!(machine.live(), live);
-    assert!(machine.descriptors().is_empty());
+    assert!(machine.commands().is_empty());
     machine.wrong(RegisterFaults::STUCK);
     domain.sync(&mut owed).unwrap_err();
     assert_eq!(machine.live(), live);
@@ -327,9 +328,9 @@ fn a_changed_context_entry_is_forgotten_before_what_was_reached_through_it() {
     assert_eq!(sent.len(), 4);
     // Away from it the same; back from nothing, nothing.
     unit.block(STREAM).unwrap();
-    assert_eq!(machine.descriptors().len(), 2);
+    assert_eq!(machine.commands().len(), 2);
     unit.attach(STREAM, &domain).unwrap();
-    assert!(machine.descriptors().is_empty());
+    assert!(machine.commands().is_empty());
 }
 
 #[test]

@@ -8,8 +8,9 @@ use portolan::iommu::{Attach, Domain as _, FaultEvent, Iommu as _, IommuError};
 use portolan_model::interrupts::{Masking, Scenario, sweep};
 use portolan_model::vtd::VtdMachine;
 
-use super::kit::{CAP, ECAP, Iommu, Kit as _, new_machine};
+use super::kit::{CAP, ECAP, Iommu, Kit as _, REFUSED, new_machine};
 use super::{STREAM, Second, config, map, unmap};
+use crate::chassis::suite::Driven;
 use crate::vtd::{DeviceTlb, InterruptEntries, Mode};
 
 const OTHER: StreamId = StreamId::new(0x0210);
@@ -101,7 +102,7 @@ fn a_handler_is_not_failed_by_the_refusal_or_the_device_of_whom_it_interrupts() 
     let wrongs: [fn(&VtdMachine); 3] = [
         |machine| machine.silent(STREAM.get() as u16),
         |machine| machine.device_times_out(),
-        |machine| machine.refuse_kind(3, 1),
+        |machine| machine.refuse_kind(3, 1, REFUSED),
     ];
     for wrong in wrongs {
         let steps = sweep(Masking::Present, || {

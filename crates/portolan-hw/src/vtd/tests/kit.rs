@@ -2,14 +2,16 @@
 
 use alloc::vec::Vec;
 
-use portolan::addr::PhysAddr;
+use portolan::addr::{Iova, StreamId};
 use portolan::iommu::IommuError;
 use portolan::platform::Mmio as _;
-use portolan_model::inject::RegisterFaults;
-use portolan_model::memory::{ModelMemory, Visibility};
-use portolan_model::vtd::{VtdFault, VtdIdentification, VtdMachine, VtdSetup};
+use portolan_model::decode::AccessKind;
+use portolan_model::inject::{DmaFault, Piece, RegisterFaults};
+use portolan_model::vtd::{Vtd as Kind, VtdFault, VtdIdentification, VtdMachine, VtdSetup};
 
-use crate::vtd::spec::descriptor::{TYPE, Words, kind};
+use super::{STREAM, Second, legacy};
+use crate::chassis::suite::{Driven, machine_at};
+use crate::vtd::spec::descriptor::{TYPE, kind};
 use crate::vtd::spec::reg::{self, fsts};
 use crate::vtd::{Config, Vtd};
 
@@ -30,17 +32,68 @@ pub fn of_version(version: u32, cap: u64, ecap: u64) -> VtdMachine {
         identification: VtdIdentification { version, cap, ecap },
         ..VtdSetup::default()
     };
-    let base = PhysAddr::new(0x10_0000_0000);
-    VtdMachine::new(setup, ModelMemory::new(base, 64, Visibility::AtOnce))
+    machine_at(0x10_0000_0000, setup)
 }
 
-/// What these tests do with a machine.
+/// Why the queue stops at a descriptor: one that is malformed.
+pub const REFUSED: u32 = fsts::IQE | 3 << 8;
+
+impl Driven for VtdMachine {
+    type Kind = Kind;
+    type Config = Config;
+    type Unit = Iommu;
+    type Tables = Second;
+
+    const STREAMS: [StreamId; 2] = [STREAM, StreamId::new(0x0109)];
+    const WAIT: u64 = kind::WAIT;
+    const REFUSALS: &'static [(u64, u32)] = &[(kind::IOTLB, REFUSED), (kind::WAIT, REFUSED)];
+
+    fn ordinary() -> Self {
+        new_machine(CAP, ECAP)
+    }
+
+    fn config() -> Config {
+        legacy()
+    }
+
+    fn enable(&self, config: Config) -> Result<Iommu, IommuError> {
+        Vtd::enable(self.clone(), self.clone(), self.clone(), config)
+    }
+
+    fn release(unit: Iommu) -> Result<(), IommuError> {
+        unit.release()
+    }
+
+    fn tables(unit: &Iommu) -> Result<Second, IommuError> {
+        unit.second_stage()
+    }
+
+    fn machine(&self) -> &VtdMachine {
+        self
+    }
+
+    fn operation(word: u64) -> u64 {
+        TYPE.of(word)
+    }
+
+    fn access(
+        &self,
+        stream: StreamId,
+        iova: Iova,
+        kind: AccessKind,
+    ) -> Result<Vec<Piece>, DmaFault> {
+        self.unit().dma(stream, None, iova, kind, 4)
+    }
+
+    fn is_blocked(&self, stream: StreamId) -> bool {
+        let [bus, function] = [stream.get() >> 8, stream.get() & 0xff].map(u64::from);
+        let context = self.word(self.reg(reg::RTADDR) + 16 * bus) & !0xfff;
+        self.word(context + 16 * function) == 0
+    }
+}
+
+/// What tests of this driver alone do with a machine.
 pub trait Kit {
-    fn enable(&self, config: Config) -> Result<Iommu, IommuError>;
-    /// Descriptors carried out since the last time, without waits.
-    fn descriptors(&self) -> Vec<Words>;
-    /// Has the unit refuse descriptors of a type, so many times.
-    fn refuse_kind(&self, kind: u64, times: u32);
     /// One device never completes an invalidation, and the unit says which it is.
     fn silent(&self, stream: u16);
     /// One device-TLB invalidation times out.
@@ -61,25 +114,6 @@ fn asks(words: &[u64; 4]) -> Option<u16> {
 }
 
 impl Kit for VtdMachine {
-    fn enable(&self, config: Config) -> Result<Iommu, IommuError> {
-        Vtd::enable(self.clone(), self.clone(), self.clone(), config)
-    }
-
-    fn descriptors(&self) -> Vec<Words> {
-        let all = self.take_commands().map(|words| [words[0], words[1]]);
-        all.filter(|words| TYPE.of(words[0]) != kind::WAIT)
-            .collect()
-    }
-
-    fn refuse_kind(&self, kind: u64, mut times: u32) {
-        self.wrong(RegisterFaults::NONE);
-        self.refuse(move |words| {
-            let refused = TYPE.of(words[0]) == kind && times > 0;
-            times -= u32::from(refused);
-            refused.then_some(fsts::IQE | 3 << 8)
-        });
-    }
-
     fn silent(&self, stream: u16) {
         self.wrong(RegisterFaults::NONE);
         let refused = fsts::ITE | u32::from(stream) << 16;

@@ -17,19 +17,28 @@ mod teardown;
 
 use alloc::sync::Arc;
 
-use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
-use portolan::inval::Gather;
-use portolan::iommu::{Attach, Domain};
+use portolan::addr::StreamId;
+use portolan::iommu::Attach;
 use portolan::platform::Nanos;
-use portolan::table::Access;
 
 use super::{Config, Mode, SecondDomain};
-use kit::{Iommu, Kit as _};
+use crate::chassis::suite::*;
+use kit::Iommu;
 use portolan_model::vtd::VtdMachine;
 
-const PAGE: u64 = 4096;
-const BASE: Iova = Iova::new(0x4000_0000);
 const STREAM: StreamId = StreamId::new(0x0108);
+
+suite! {
+    portolan_model::vtd::VtdMachine:
+        devices_reach_what_is_mapped_for_them_and_nothing_else
+        a_domain_of_another_unit_does_not_fit
+        a_unit_that_refuses_everything_ends_in_time
+        a_release_that_fails_keeps_what_may_still_be_reached
+        a_queue_that_never_drains_is_an_error_and_the_stream_stays_blocked
+        a_unit_that_goes_away_is_an_error_at_each_call
+        a_unit_that_is_slow_is_waited_for
+        what_a_failure_left_of_one_stream_is_not_settled_with_another
+}
 
 type Second = SecondDomain<VtdMachine, VtdMachine, VtdMachine>;
 
@@ -52,21 +61,4 @@ fn attached(machine: &VtdMachine, config: Config) -> (Iommu, Arc<Second>) {
     unit.attach(STREAM, &domain).unwrap();
     machine.take();
     (unit, domain)
-}
-
-fn map(domain: &impl Domain, pages: u64) -> Gather {
-    let mut owed = Gather::new();
-    let access = Access::READ | Access::WRITE;
-    let pa = PhysAddr::new(0x1000);
-    domain
-        .map(BASE, pa, pages * PAGE, access, &mut owed)
-        .unwrap();
-    owed
-}
-
-fn unmap(domain: &impl Domain, pages: u64) -> Gather {
-    let mut owed = Gather::new();
-    let range = IovaRange::from_len(BASE, pages * PAGE).unwrap();
-    domain.unmap(range, &mut owed).unwrap();
-    owed
 }

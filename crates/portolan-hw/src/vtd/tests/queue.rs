@@ -5,11 +5,12 @@ use alloc::vec;
 
 use portolan::addr::StreamId;
 use portolan::inval::{Preference, Quirks};
-use portolan::iommu::{Attach, AttachError, Awaited, Domain, Iommu as _, IommuError};
+use portolan::iommu::{Attach, AttachError, Domain, Iommu as _, IommuError};
 use portolan::table::format::VtdLevels;
 
-use super::kit::{CAP, ECAP, Kit, new_machine};
+use super::kit::{CAP, ECAP, Kit, REFUSED, new_machine};
 use super::{STREAM, attached, legacy, map, unmap};
+use crate::chassis::suite::{Driven, failure};
 use crate::chassis::{Ending, Outcome};
 use crate::vtd::core::Way;
 use crate::vtd::counts::CommandKind as Kind;
@@ -50,8 +51,8 @@ fn a_refused_descriptor_is_told_to_its_submitter_and_the_queue_goes_on() {
         let (unit, domain) = attached(&machine, legacy());
         domain.sync(&mut map(&*domain, 4)).unwrap();
         let mut owed = unmap(&*domain, 4);
-        machine.refuse_kind(which, 1);
-        let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
+        machine.refuse_kind(which, 1, REFUSED);
+        let error = failure(&*domain, &mut owed);
         let code = refusal::DESCRIPTOR | 3;
         assert_eq!(error, IommuError::Refused { code });
         assert_eq!(machine.reg32(reg::FSTS) & fsts::IQE, 0);
@@ -60,55 +61,6 @@ fn a_refused_descriptor_is_told_to_its_submitter_and_the_queue_goes_on() {
         domain.sync(&mut owed).unwrap();
         assert_eq!(unit.counts().of(Kind::Replaced), 1);
     }
-}
-
-#[test]
-fn a_unit_that_refuses_everything_ends_in_time() {
-    let machine = new_machine(CAP, ECAP);
-    let (_unit, domain) = attached(&machine, legacy());
-    domain.sync(&mut map(&*domain, 1)).unwrap();
-    let mut owed = unmap(&*domain, 1);
-    machine.refuse_kind(kind::WAIT, u32::MAX);
-    let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
-    assert!(matches!(error, IommuError::Refused { .. }));
-    machine.wrong(RegisterFaults::NONE);
-    domain.sync(&mut owed).unwrap();
-}
-
-#[test]
-fn a_queue_that_never_drains_is_an_error_and_the_stream_stays_blocked() {
-    let machine = new_machine(CAP, ECAP);
-    let (unit, domain) = attached(&machine, legacy());
-    machine.wrong(RegisterFaults::STUCK);
-    let timed_out = |error, of| match error {
-        IommuError::TimedOut { awaited, .. } => awaited == of,
-        _ => false,
-    };
-    let AttachError::Iommu(error) = unit.block(STREAM).unwrap_err() else {
-        panic!("not the unit's fault");
-    };
-    assert!(timed_out(error, Awaited::Completion));
-    // The entry is absent, and the domain is kept.
-    let context = machine.word(machine.reg(reg::RTADDR) + 16) & !0xfff;
-    assert_eq!(machine.word(context + 8 * 16), 0);
-    assert_eq!(Arc::strong_count(&domain), 2);
-    // Once it drains again, what was left over is settled first.
-    machine.wrong(RegisterFaults::NONE);
-    unit.attach(STREAM, &domain).unwrap();
-    assert_eq!(Arc::strong_count(&domain), 2);
-    unit.block(STREAM).unwrap();
-    assert_eq!(Arc::strong_count(&domain), 1);
-    // A full queue is an error too.
-    machine.wrong(RegisterFaults::STUCK);
-    let mut last = None;
-    for _ in 0..300 {
-        last = unit.block(STREAM).err().or(last);
-        last = unit.attach(STREAM, &domain).err().or(last);
-    }
-    assert!(matches!(
-        last,
-        Some(AttachError::Iommu(IommuError::TimedOut { .. }))
-    ));
 }
 
 #[test]
@@ -125,7 +77,7 @@ fn a_device_that_times_out_is_told_and_others_go_on() {
     domain.sync(&mut map(&*domain, 1)).unwrap();
     let mut owed = unmap(&*domain, 1);
     machine.device_times_out();
-    let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
+    let error = failure(&*domain, &mut owed);
     let code = refusal::DEVICE_TLB;
     assert_eq!(error, IommuError::Refused { code });
     assert_eq!(machine.reg32(reg::FSTS), 0);
@@ -137,28 +89,13 @@ fn a_completion_error_is_cleared_and_harms_nobody() {
     let machine = new_machine(CAP, ECAP);
     let (_unit, domain) = attached(&machine, legacy());
     domain.sync(&mut map(&*domain, 1)).unwrap();
-    machine.refuse_kind(kind::IOTLB, 1);
+    machine.refuse_kind(kind::IOTLB, 1, REFUSED);
     machine.unit().raise(fsts::ICE | fsts::PFO, 0);
     let mut owed = unmap(&*domain, 1);
-    let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
+    let error = failure(&*domain, &mut owed);
     assert!(matches!(error, IommuError::Refused { .. }));
     // Overflow of faults is nobody's business here.
     assert_eq!(machine.reg32(reg::FSTS), fsts::PFO);
-}
-
-#[test]
-fn a_unit_that_goes_away_is_an_error_at_each_call() {
-    let machine = new_machine(CAP, ECAP);
-    let (unit, domain) = attached(&machine, legacy());
-    domain.sync(&mut map(&*domain, 1)).unwrap();
-    let mut owed = unmap(&*domain, 1);
-    machine.wrong(RegisterFaults::GONE);
-    assert_eq!(unit.next_fault(), Err(IommuError::Gone));
-    assert_eq!(machine.enable(legacy()).err(), Some(IommuError::Gone));
-    let gone = AttachError::Iommu(IommuError::Gone);
-    assert_eq!(unit.block(STREAM), Err(gone));
-    machine.wrong(RegisterFaults::NONE);
-    domain.sync(&mut owed).unwrap();
 }
 
 #[test]
@@ -181,7 +118,7 @@ fn registers_serve_without_a_queue_and_not_beside_one() {
     machine.command(&[1 << 26]);
     domain.sync(&mut map(&*domain, 1)).unwrap();
     let mut owed = unmap(&*domain, 1);
-    let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
+    let error = failure(&*domain, &mut owed);
     assert_eq!(error, IommuError::Unsupported);
 }
 
@@ -194,7 +131,7 @@ fn a_command_that_registers_refuse_is_told_to_who_gave_it() {
     let code = refusal::REGISTERS;
     // What was done is told in two bits; nothing was.
     machine.lie(0xf8, 3 << 57, 0);
-    let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
+    let error = failure(&*domain, &mut owed);
     assert_eq!(error, IommuError::Refused { code });
     machine.lie(reg::CCMD, 3 << 59, 0);
     domain.sync(&mut owed).unwrap();

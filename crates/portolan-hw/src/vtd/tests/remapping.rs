@@ -13,8 +13,9 @@ use portolan_model::inject::RegisterFaults;
 use portolan_model::machine::Event;
 use portolan_model::vtd::VtdMachine;
 
-use super::kit::{CAP, ECAP, Iommu, Kit as _, new_machine};
+use super::kit::{CAP, ECAP, Iommu, Kit as _, REFUSED, new_machine};
 use super::{STREAM, attached, legacy};
+use crate::chassis::suite::Driven;
 use crate::interrupt::{ApicMode, Remapping};
 use crate::vtd::spec::reg::{self, command};
 use crate::vtd::{Config, Invalidation};
@@ -212,7 +213,7 @@ fn an_entry_that_the_unit_did_not_forget_stays_out_of_use_until_it_has() {
     let first = unit.allocate(SOURCE, target(0x52, 5)).unwrap();
     let message = unit.message(&first).unwrap();
     assert!(send(&machine, STREAM, message).is_ok());
-    machine.refuse_kind(4, 1);
+    machine.refuse_kind(4, 1, REFUSED);
     assert!(matches!(unit.free(first), Err(InterruptError::Iommu(_))));
     assert_eq!(unit.unsettled_interrupts(), Ok(1));
     // The unit still lets it through, which is why nobody else gets it.
@@ -232,7 +233,7 @@ fn an_entry_that_the_unit_did_not_forget_stays_out_of_use_until_it_has() {
 fn a_new_entry_that_fails_is_closed() {
     // In caching mode a new entry, too, has to be told of.
     let (machine, unit) = unit(CAP | CACHING);
-    machine.refuse_kind(4, 1);
+    machine.refuse_kind(4, 1, REFUSED);
     assert!(unit.allocate(SOURCE, target(0x52, 5)).is_err());
     assert_eq!(machine.word(machine.reg(reg::IRTA) & TABLE), 0);
     assert_eq!(unit.unsettled_interrupts(), Ok(1));

@@ -8,7 +8,8 @@ use portolan::iommu::{Attach, AttachError, Domain as _, Iommu as _, ReservedKind
 use portolan::table::Access;
 
 use super::STREAM;
-use super::kit::{CAP, ECAP, Kit, new_machine};
+use super::kit::{CAP, ECAP, new_machine};
+use crate::chassis::suite::Driven;
 use crate::firmware::reservations::{Ignored, Limits, Reservations, Reserved};
 use crate::vtd::Config;
 use crate::vtd::INTERRUPTS;

@@ -10,6 +10,7 @@ use portolan::platform::Mmio as _;
 
 use super::kit::{CAP, ECAP, Kit, SCALABLE, new_machine};
 use super::{STREAM, config, legacy};
+use crate::chassis::suite::Driven;
 use crate::vtd::counts::CommandKind as Kind;
 use crate::vtd::spec::reg::{self, command};
 use crate::vtd::{Config, DeviceTlb, Mode, PciIdentity, Quirks, Takeover, Vtd};
@@ -163,7 +164,7 @@ fn named_streams_go_on_through_the_tables_of_the_system_before() {
     assert_eq!(ids, [2, 4, 5]);
     machine.take();
     unit.attach(STREAM, &domains[0]).unwrap();
-    let sent = machine.descriptors();
+    let sent = machine.commands();
     assert_eq!(sent, [[0x0108_0003_0031, 0], [0x0003_00e2, 0]]);
     unit.block(OTHER).unwrap();
     assert_eq!(entry(16), [0; 2]);
@@ -196,7 +197,7 @@ fn a_kept_stream_in_scalable_mode_keeps_requests_without_a_pasid() {
     let domain = Arc::new(unit.second_stage().unwrap());
     machine.take();
     unit.attach(STREAM, &domain).unwrap();
-    let sent = machine.descriptors();
+    let sent = machine.commands();
     assert_eq!(sent[0][0] & 0xf, 3, "{sent:x?}");
     // And everything that hung on the old entry goes with it.
     for words in [[0x0108_0000_0031, 0], [0x37, 0], [0xd2, 0]] {

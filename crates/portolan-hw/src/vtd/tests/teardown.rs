@@ -6,8 +6,9 @@ use portolan::addr::{Pasid, StreamId};
 use portolan::iommu::{Attach, AttachError, Domain as _, IommuError};
 use portolan::table::format::VtdFirstLevels;
 
-use super::kit::{CAP, ECAP, Iommu, Kit, SCALABLE, new_machine};
+use super::kit::{CAP, ECAP, Iommu, SCALABLE, new_machine};
 use super::{STREAM, attached, config, legacy, map, unmap};
+use crate::chassis::suite::Driven;
 use crate::vtd::spec::reg::{self, command};
 use crate::vtd::{DeviceTlb, Mode};
 use portolan_model::inject::RegisterFaults;
@@ -165,6 +166,6 @@ fn a_context_entry_that_may_be_stale_is_forgotten_before_it_is_used_again() {
     machine.wrong(RegisterFaults::NONE);
     machine.take();
     unit.attach(STREAM, &domain).unwrap();
-    let kinds = machine.descriptors();
+    let kinds = machine.commands();
     assert_eq!(kinds.first(), Some(&[0x0108_0000_0031, 0]));
 }
