@@ -195,7 +195,7 @@ fn sample(kind: Kind, series: usize) -> String {
         Kind::Fills => format!(r#"<rect class="f{class}" width="28" height="14"/>"#),
         Kind::Marks => mark,
         Kind::Lines | Kind::NamedLines => {
-            format!(r#"<polyline class="l{class}" points="0,7 28,7"/>{mark}"#)
+            format!(r#"<polyline class="l l{class}" points="0,7 28,7"/>{mark}"#)
         }
     }
 }

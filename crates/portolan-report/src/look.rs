@@ -1,10 +1,10 @@
-//! How series are told apart: by colour and, for whoever sees none, by dashes, shapes and hatchings. How wide letters are.
+//! How series are told apart: by colour and, for whoever sees none, by shapes and hatchings. How wide letters are.
 
 use std::fmt::Write as _;
 
 /// Series that look different; more begin again.
 pub(crate) const KINDS: usize = 16;
-/// Colours, which the style has as `--c0` and so on, dashes, shapes and hatchings.
+/// Colours, which the style has as `--c0` and so on, shapes and hatchings.
 const EACH: usize = 8;
 
 /// The colour of a series.
@@ -12,7 +12,7 @@ pub(crate) fn colour(series: usize) -> usize {
     series % EACH
 }
 
-/// The shape, dashes and hatching of a series.
+/// The shape and hatching of a series.
 pub(crate) fn shape(series: usize) -> usize {
     (series + series / EACH) % EACH
 }
@@ -41,18 +41,6 @@ const HATCHINGS: [&str; EACH] = [
     "M2 2h1.6v1.6h-1.6zM6 6h1.6v1.6h-1.6z",
 ];
 
-/// Lengths of lines and gaps.
-const DASHES: [&str; EACH] = [
-    "none",
-    "7 3",
-    "2 3",
-    "10 3 2 3",
-    "4 4",
-    "12 4",
-    "7 3 2 3 2 3",
-    "1 2",
-];
-
 /// What each page holds once: marks and hatchings.
 pub(crate) fn definitions() -> String {
     let mut out = String::from(r#"<svg class="sr" width="0" height="0" aria-hidden="true"><defs>"#);
@@ -77,12 +65,11 @@ pub(crate) fn rules() -> String {
         let _ = write!(out, ".b{colour}{{fill:var(--c{colour})}}");
     }
     for series in 0..KINDS {
-        let (colour, dashes) = (colour(series), DASHES[shape(series)]);
+        let colour = colour(series);
         let _ = write!(
             out,
             ".f{series}{{fill:url(#p{series})}}.m{series}{{fill:var(--c{colour})}}\
-             .w{series}{{stroke:var(--c{colour})}}\
-             .l{series}{{stroke:var(--c{colour});stroke-dasharray:{dashes}}}"
+             .l{series}{{stroke:var(--c{colour})}}"
         );
     }
     out

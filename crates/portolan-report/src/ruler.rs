@@ -98,6 +98,10 @@ impl Ruler {
 
     /// Ends on 1, 2 or 5 times a power of ten, or on a power of two.
     fn open_log(&mut self, show: Show) {
+        if show == Show::Data && self.low < self.high {
+            self.low = self.low.max(1.0 / MOST);
+            return;
+        }
         let below = match show {
             // The least bar has a length too.
             Show::Zero => 2.0,

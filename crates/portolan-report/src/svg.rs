@@ -19,6 +19,9 @@ pub(crate) const GRID: RGBColor = RGBColor(0, 0, 1);
 /// The colour that stands for the class of an axis.
 pub(crate) const AXIS: RGBColor = RGBColor(0, 0, 2);
 
+/// The length of ticks.
+pub(crate) const TICK: i32 = 3;
+
 /// What never fails.
 #[derive(Debug, thiserror::Error)]
 #[error("drawing into a text failed")]
@@ -55,7 +58,7 @@ impl<'o> Svg<'o> {
         } else {
             (y, height.max(1))
         };
-        let width = if width > 3 { width - 1 } else { width.max(1) };
+        let width = if width > 6 { width - 1 } else { width.max(1) };
         let class = series % look::KINDS;
         self.write(format_args!(
             r#"<rect class="f{class}" x="{x}" y="{y}" width="{width}" height="{height}"/>"#
@@ -158,6 +161,10 @@ impl DrawingBackend for Svg<'_> {
         style: &S,
     ) -> Drawn {
         let points: Vec<BackendCoord> = path.into_iter().collect();
+        // A tick before a number reads as its sign.
+        if matches!(points[..], [from, to] if from.1 == to.1 && (to.0 - from.0).abs() <= TICK) {
+            return Ok(());
+        }
         self.line(&points, class_of(style.color()))
     }
 

@@ -18,6 +18,7 @@ pub enum Unit {
 type Steps = &'static [(f64, f64, &'static str)];
 
 const COUNT: Steps = &[
+    (1e15, 1.0, ""),
     (1e12, 1e12, "T"),
     (1e9, 1e9, "G"),
     (1e6, 1e6, "M"),

@@ -1,6 +1,6 @@
 //! Bars by category.
 
-use super::sketch::{Grid, Piece, Place, Sketch};
+use super::sketch::{Anchor, Grid, Piece, Place, Sketch, Stroke};
 use super::{Drawn, Key, Kind, Page, Undrawn, not_finite, nothing, title};
 use crate::figure::{Arrangement, Bars};
 use crate::ruler::{Ruler, Show, Tick, within};
@@ -128,10 +128,15 @@ fn rows(bars: &Bars, categories: &[Category], page: Page) -> Sketch {
         let total = page.fitted(&bars.values.unit.say(category.total()), 120);
         right = right.max(page.text(&total) + 8);
         let end: Place = (ruler.at(category.ends()[1]), at + pixels((up - down) / 2.0));
-        pieces.push(Piece::Words([end], (6, page.font() as i32 * 7 / 20), total));
+        pieces.push(Piece::Words(
+            [end],
+            (6, page.font() as i32 * 7 / 20),
+            Anchor::Start,
+            total,
+        ));
         if page == Page::Narrow {
             let name = page.fitted(&category.name, page.width() - 4);
-            pieces.push(Piece::Words([(0.0, at)], (2, -5), name));
+            pieces.push(Piece::Words([(0.0, at)], (2, -5), Anchor::Start, name));
         } else {
             let text = page.fitted(&category.name, 220);
             names.push(Tick { at, text });
@@ -141,6 +146,10 @@ fn rows(bars: &Bars, categories: &[Category], page: Page) -> Sketch {
             [(0.0, at + half), (1.0, at - half)],
             category.title(bars),
         ));
+    }
+    if ruler.at(0.0) > 0.0 {
+        let zero = ruler.at(0.0);
+        pieces.push(Piece::Line(vec![(zero, 0.0), (zero, 1.0)], Stroke::Zero));
     }
     pieces.extend(hits);
     Sketch {
@@ -183,6 +192,10 @@ fn columns(bars: &Bars, categories: &[Category], page: Page) -> Sketch {
             pieces.push(Piece::Bar(corners, series));
         }
         hits.push(Piece::Hit([(from, 0.0), (to, 1.0)], category.title(bars)));
+    }
+    if ruler.at(0.0) > 0.0 {
+        let zero = ruler.at(0.0);
+        pieces.push(Piece::Line(vec![(0.0, zero), (1.0, zero)], Stroke::Zero));
     }
     pieces.extend(hits);
     let names = groups.iter().filter_map(|group| group.first());

@@ -1,6 +1,8 @@
 //! Lines over a numeric axis.
 
-use super::sketch::{Grid, Piece, Place, Sketch, line_class};
+use std::collections::BTreeSet;
+
+use super::sketch::{Anchor, Grid, Piece, Place, Sketch, Stroke};
 use super::{Drawn, Key, Kind, Page, Undrawn, not_finite, nothing, title};
 use crate::figure::{Lines, Scale, Shape};
 use crate::ruler::{Ruler, Show, Tick};
@@ -8,6 +10,8 @@ use crate::unit::Unit;
 
 /// Lines that are named at their ends; more would stand too close.
 const NAMED: usize = 8;
+/// Points that are all marked on a wide page.
+const FEW: usize = 40;
 
 /// A line with the finite ones of its points, from left to right.
 struct Kept<'l> {
@@ -91,17 +95,15 @@ fn sketch(lines: &Lines, kept: &[Kept<'_>], [x, y]: [&Ruler; 2], page: Page, kin
         if let Some(last) = places.last() {
             ends.push((series, (1.0 - last.1) * f64::from(height)));
         }
-        trace(
-            &mut pieces,
-            thinned(&places, page, line.shape),
-            series,
-            line.shape,
-            page,
-        );
+        let places = match line.shape {
+            Shape::Dots => apart(&places, page, height),
+            Shape::Straight | Shape::Steps => thinned(&places, page),
+        };
+        trace(&mut pieces, places, series, line.shape, page);
     }
     let mut right = 2;
     if kind == Kind::NamedLines && page == Page::Wide {
-        right = label(&mut pieces, kept, ends, height);
+        right = label(&mut pieces, kept, &ends, height);
     }
     pieces.extend(hits(kept, lines, x, page));
     let y_ticks = y.ticks(5);
@@ -121,58 +123,51 @@ fn sketch(lines: &Lines, kept: &[Kept<'_>], [x, y]: [&Ruler; 2], page: Page, kin
 }
 
 /// The first, least, greatest and last of the places in each column of pixels.
-fn thinned(places: &[Place], page: Page, shape: Shape) -> Vec<Place> {
+fn thinned(places: &[Place], page: Page) -> Vec<Place> {
     let column = |place: &Place| (place.0 * f64::from(page.width())) as i32;
     let mut kept = Vec::new();
     for group in places.chunk_by(|one, other| column(one) == column(other)) {
-        if group.len() <= 4 {
-            kept.extend_from_slice(group);
-            continue;
-        }
         let by_height = |one: &usize, other: &usize| group[*one].1.total_cmp(&group[*other].1);
         let least = (0..group.len()).min_by(by_height).unwrap_or(0);
         let greatest = (0..group.len()).max_by(by_height).unwrap_or(0);
         let mut of_group = [0, least, greatest, group.len() - 1];
         of_group.sort_unstable();
-        match shape {
-            // Of a cloud of dots, one for each few pixels of height.
-            Shape::Dots => {
-                let mut cells: Vec<i32> = Vec::new();
-                for place in group {
-                    let cell = (place.1 * 80.0) as i32;
-                    if !cells.contains(&cell) {
-                        cells.push(cell);
-                        kept.push(*place);
-                    }
-                }
-            }
-            _ => kept.extend(of_group.map(|nth| group[nth])),
-        }
+        kept.extend(of_group.map(|nth| group[nth]));
     }
+    kept.dedup();
+    kept
+}
+
+/// Of dots that cover each other, one.
+fn apart(places: &[Place], page: Page, height: i32) -> Vec<Place> {
+    const DOT: i32 = 7;
+    let cell = |part: f64, pixels: i32| (part * f64::from(pixels / DOT)) as i32;
+    let mut taken = BTreeSet::new();
+    let mut kept = places.to_vec();
+    kept.retain(|place| taken.insert((cell(place.0, page.width()), cell(place.1, height))));
     kept
 }
 
 /// Adds the line of a series and its marks.
 fn trace(pieces: &mut Vec<Piece>, places: Vec<Place>, series: usize, shape: Shape, page: Page) {
-    let few = match page {
-        Page::Wide => 40,
-        Page::Narrow => 16,
+    // A long line has a few marks, each series elsewhere, so that one hides no other.
+    let (few, along) = match page {
+        Page::Wide => (FEW, 7),
+        Page::Narrow => (16, 3),
     };
-    let marked = match shape {
-        Shape::Dots => true,
-        Shape::Straight => places.len() <= few,
-        Shape::Steps => places.len() == 1,
-    };
-    let marks: Vec<Piece> = match marked {
-        true => places
-            .iter()
-            .map(|place| Piece::Mark([*place], series))
+    let marks: Vec<Place> = match shape {
+        Shape::Dots => places.clone(),
+        Shape::Straight if places.len() <= few => places.clone(),
+        _ => (0..along)
+            .filter_map(|nth| {
+                let at = f64::from(nth) + ((series % 4) as f64 + 0.5) / 4.0;
+                along_the_line(&places, at / f64::from(along), shape)
+            })
             .collect(),
-        false => Vec::new(),
     };
     match shape {
         Shape::Dots => {}
-        Shape::Straight => pieces.push(Piece::Line(places, line_class(series))),
+        Shape::Straight => pieces.push(Piece::Line(places, Stroke::Series(series))),
         Shape::Steps => {
             let mut level: Vec<Place> = Vec::with_capacity(2 * places.len() + 1);
             for place in places {
@@ -184,38 +179,59 @@ fn trace(pieces: &mut Vec<Piece>, places: Vec<Place>, series: usize, shape: Shap
             if let Some(last) = level.last().copied() {
                 level.push((1.0, last.1));
             }
-            pieces.push(Piece::Line(level, line_class(series)));
+            pieces.push(Piece::Line(level, Stroke::Series(series)));
         }
     }
-    pieces.extend(marks);
+    pieces.extend(marks.into_iter().map(|place| Piece::Mark([place], series)));
+}
+
+/// The place of a line at `at`, or its next point before that.
+fn along_the_line(places: &[Place], at: f64, shape: Shape) -> Option<Place> {
+    let before = places
+        .partition_point(|place| place.0 <= at)
+        .checked_sub(1)?;
+    let point = *places.get(before)?;
+    Some(match shape {
+        Shape::Steps => (at, point.1),
+        Shape::Straight | Shape::Dots => point,
+    })
 }
 
 /// Names lines at their ends, each so far from the next that it can be read; the room that takes.
-fn label(
-    pieces: &mut Vec<Piece>,
-    kept: &[Kept<'_>],
-    mut ends: Vec<(usize, f64)>,
-    height: i32,
-) -> i32 {
+fn label(pieces: &mut Vec<Piece>, kept: &[Kept<'_>], ends: &[(usize, f64)], height: i32) -> i32 {
     const APART: f64 = 17.0;
-    ends.sort_by(|one, other| one.1.total_cmp(&other.1));
+    let mut places = ends.to_vec();
+    places.sort_by(|one, other| one.1.total_cmp(&other.1));
     let mut least = 0.0f64;
-    for (_, at) in &mut ends {
+    for (_, at) in &mut places {
         *at = at.max(least);
         least = *at + APART;
     }
     let mut most = f64::from(height);
-    for (_, at) in ends.iter_mut().rev() {
+    for (_, at) in places.iter_mut().rev() {
         *at = at.min(most);
         most = *at - APART;
     }
     let mut right = 0;
-    for (series, at) in ends {
+    for (series, at) in places {
         let name = Page::Wide.fitted(kept[series].name, 170);
         right = right.max(Page::Wide.text(&name) + 26);
         let down = at as i32;
-        pieces.push(Piece::KeyMark([(1.0, 1.0)], (12, down), series));
-        pieces.push(Piece::Words([(1.0, 1.0)], (22, down + 5), name));
+        // A mark tells whose the name is, unless that of the last point is beside it.
+        let own = ends.iter().find(|(of, _)| *of == series);
+        let beside = own.is_some_and(|(_, end)| (end - at).abs() < 2.0);
+        let marked = kept[series].shape == Shape::Straight && kept[series].points.len() <= FEW;
+        let mut across = 12;
+        if !(beside && marked) {
+            pieces.push(Piece::KeyMark([(1.0, 1.0)], (across, down), series));
+            across += 10;
+        }
+        pieces.push(Piece::Words(
+            [(1.0, 1.0)],
+            (across, down + 5),
+            Anchor::Start,
+            name,
+        ));
     }
     right
 }

@@ -1,9 +1,8 @@
 //! Marks with error bars, a row for each category.
 
-use super::sketch::{Grid, Piece, Sketch};
+use super::sketch::{Anchor, Grid, Piece, Sketch, Stroke};
 use super::{Drawn, Key, Kind, Page, Undrawn, not_finite, nothing, title};
 use crate::figure::{Mark, MarkRow, Marks};
-use crate::look::KINDS;
 use crate::ruler::{Ruler, Show, Tick};
 
 /// Rows that are drawn; what is beyond is in the table.
@@ -62,36 +61,48 @@ fn sketch(marks: &Marks, rows: &[MarkRow], page: Page) -> Sketch {
     let height: i32 = rows.iter().map(of_row).sum();
     let at = |pixels: i32| 1.0 - f64::from(pixels) / f64::from(height);
     let (mut pieces, mut hits, mut names) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut top, mut right) = (0, 0);
+    let tick = |row: &MarkRow, top: i32| Tick {
+        at: at(top + of_row(row) / 2),
+        text: page.fitted(&row.name, 230),
+    };
+    let mut top = 0;
+    for row in rows.iter().filter(|_| page == Page::Wide) {
+        names.push(tick(row, top));
+        top += of_row(row);
+    }
+    let left = page.left(&names);
+    let of_marks = || rows.iter().flat_map(|row| &row.marks);
+    let sides = of_marks().map(|mark| Side::of(mark, &ruler, page, page.width() - left));
+    let mut sides: Vec<Side> = sides.collect();
+    let mut right = 0;
+    if sides.contains(&Side::Neither) {
+        sides.fill(Side::Right);
+        right = of_marks()
+            .map(|mark| page.text(&words(mark, &ruler, page)) + 14)
+            .max()
+            .unwrap_or(0);
+    }
+    let mut sides = sides.into_iter();
+    top = 0;
     for row in rows {
         let bottom = top + of_row(row);
         if top > 0 {
-            pieces.push(Piece::Line(
-                vec![(0.0, at(top)), (1.0, at(top))],
-                "g".to_owned(),
-            ));
+            let across = vec![(0.0, at(top)), (1.0, at(top))];
+            pieces.push(Piece::Line(across, Stroke::Grid));
         }
         if page == Page::Narrow {
             let name = page.fitted(&row.name, page.width() - 4);
-            pieces.push(Piece::Words([(0.0, at(top + name_height))], (2, 0), name));
-        } else {
-            let (at, text) = (at((top + bottom) / 2), page.fitted(&row.name, 230));
-            names.push(Tick { at, text });
+            let place = [(0.0, at(top + name_height))];
+            pieces.push(Piece::Words(place, (2, 0), Anchor::Start, name));
         }
         for (nth, mark) in (0..).zip(&row.marks) {
             let down = top + name_height + BETWEEN / 2 + PITCH * nth + PITCH / 2;
-            right = right.max(draw_mark(
-                &mut pieces,
-                mark,
-                &ruler,
-                page,
-                [-3, 0, 3].map(|by| at(down + by)),
-            ));
+            let heights = [-3, 0, 3].map(|by| at(down + by));
+            let side = sides.next().unwrap_or(Side::Right);
+            draw_mark(&mut pieces, mark, &ruler, page, heights, side);
         }
-        hits.push(Piece::Hit(
-            [(0.0, at(top)), (1.0, at(bottom))],
-            said(marks, row),
-        ));
+        let corners = [(0.0, at(top)), (1.0, at(bottom))];
+        hits.push(Piece::Hit(corners, said(marks, row)));
         top = bottom;
     }
     pieces.extend(hits);
@@ -108,45 +119,69 @@ fn sketch(marks: &Marks, rows: &[MarkRow], page: Page) -> Sketch {
     }
 }
 
-/// Adds a mark with its error bar and its words, at these heights; the room of the words.
+/// On which side of a mark its words stand.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Left,
+    Right,
+    /// On neither is room.
+    Neither,
+}
+
+impl Side {
+    /// The side that has room in an area of `room` pixels.
+    fn of(mark: &Mark, ruler: &Ruler, page: Page, room: i32) -> Self {
+        let ends = ends(mark, ruler).map(|end| (end * f64::from(room)) as i32);
+        let needed = page.text(&words(mark, ruler, page)) + 18;
+        match ends {
+            [_, high] if room - high >= needed => Self::Right,
+            [low, _] if low >= needed => Self::Left,
+            _ => Self::Neither,
+        }
+    }
+}
+
+/// The leftmost and the rightmost place of a mark and its error bar.
+fn ends(mark: &Mark, ruler: &Ruler) -> [f64; 2] {
+    let at = ruler.at(mark.value);
+    let range = mark.range.into_iter().flatten().map(|end| ruler.at(end));
+    range.fold([at, at], |[low, high], end| [low.min(end), high.max(end)])
+}
+
+/// What stands beside a mark.
+fn words(mark: &Mark, ruler: &Ruler, page: Page) -> String {
+    let room = match page {
+        Page::Wide => 220,
+        Page::Narrow => 130,
+    };
+    let value = ruler.say(mark.value);
+    page.fitted(format!("{value} {}", mark.word).trim_end(), room)
+}
+
+/// Adds a mark with its error bar and its words, at these heights.
 fn draw_mark(
     pieces: &mut Vec<Piece>,
     mark: &Mark,
     ruler: &Ruler,
     page: Page,
     [above, middle, below]: [f64; 3],
-) -> i32 {
-    let at = ruler.at(mark.value);
-    let mut end = at;
+    side: Side,
+) {
+    let mut line = |from, to| pieces.push(Piece::Line(vec![from, to], Stroke::Error(mark.series)));
     if let Some(range) = mark.range {
         let [low, high] = range.map(|end| ruler.at(end));
-        let class = format!("w{}", mark.series % KINDS);
-        for line in [
-            [(low, middle), (high, middle)],
-            [(low, above), (low, below)],
-            [(high, above), (high, below)],
-        ] {
-            pieces.push(Piece::Line(line.to_vec(), class.clone()));
-        }
-        end = at.max(low).max(high);
+        line((low, middle), (high, middle));
+        line((low, above), (low, below));
+        line((high, above), (high, below));
     }
-    pieces.push(Piece::Mark([(at, middle)], mark.series));
-    let room = match page {
-        Page::Wide => 220,
-        Page::Narrow => 130,
+    pieces.push(Piece::Mark([(ruler.at(mark.value), middle)], mark.series));
+    let ([low, high], down) = (ends(mark, ruler), page.font() as i32 * 7 / 20);
+    let (place, by, anchor) = match side {
+        Side::Left => (low, -10, Anchor::End),
+        Side::Right | Side::Neither => (high, 10, Anchor::Start),
     };
-    let words = match &*mark.word {
-        "" => ruler.say(mark.value),
-        word => format!("{} {word}", ruler.say(mark.value)),
-    };
-    let words = page.fitted(&words, room);
-    let wide = page.text(&words) + 14;
-    pieces.push(Piece::Words(
-        [(end, middle)],
-        (10, page.font() as i32 * 7 / 20),
-        words,
-    ));
-    wide
+    let words = words(mark, ruler, page);
+    pieces.push(Piece::Words([(place, middle)], (by, down), anchor, words));
 }
 
 /// What a row says under the pointer.

@@ -20,21 +20,36 @@ pub(super) type Place = (f64, f64);
 pub(super) enum Piece {
     /// A bar of a series between two corners.
     Bar([Place; 2], usize),
-    /// A line of this class.
-    Line(Vec<Place>, String),
+    /// A line of this kind.
+    Line(Vec<Place>, Stroke),
     /// The mark of a series.
     Mark([Place; 1], usize),
     /// Words, so many pixels from a place.
-    Words([Place; 1], (i32, i32), String),
+    Words([Place; 1], (i32, i32), Anchor, String),
     /// A mark so many pixels from a place.
     KeyMark([Place; 1], (i32, i32), usize),
     /// An area between two corners that says this under the pointer.
     Hit([Place; 2], String),
 }
 
-/// The class of the line of a series, as dense as it has points.
-pub(super) fn line_class(series: usize) -> String {
-    format!("l{}", series % KINDS)
+/// What of words is at their place.
+#[derive(Clone, Copy)]
+pub(super) enum Anchor {
+    Start,
+    End,
+}
+
+/// What a line is of.
+#[derive(Clone, Copy)]
+pub(super) enum Stroke {
+    /// Of a series.
+    Series(usize),
+    /// Of an error bar of a series.
+    Error(usize),
+    /// Of what parts rows.
+    Grid,
+    /// Of zero, where there is something below it.
+    Zero,
 }
 
 impl<'p> PointCollection<'p, Place> for &'p Piece {
@@ -60,9 +75,14 @@ impl Drawable<Svg<'_>> for Piece {
         _: (u32, u32),
     ) -> Result<(), DrawingErrorKind<Never>> {
         let mut places: Vec<BackendCoord> = places.collect();
-        if let Self::Line(_, class) = self {
+        if let Self::Line(_, stroke) = self {
             places.dedup();
-            return svg.line(&places, class);
+            return match stroke {
+                Stroke::Series(series) => svg.line(&places, &format!("l l{}", series % KINDS)),
+                Stroke::Error(series) => svg.line(&places, &format!("w l{}", series % KINDS)),
+                Stroke::Grid => svg.line(&places, "g"),
+                Stroke::Zero => svg.line(&places, "a"),
+            };
         }
         let (Some(&first), Some(&last)) = (places.first(), places.last()) else {
             return Ok(());
@@ -73,7 +93,13 @@ impl Drawable<Svg<'_>> for Piece {
             Self::Hit(_, title) => svg.hit(first, last, title),
             Self::Mark(_, series) => svg.mark(first, *series),
             Self::KeyMark(_, by, series) => svg.mark(moved(by), *series),
-            Self::Words(_, by, text) => svg.words(text, "t", moved(by)),
+            Self::Words(_, by, anchor, text) => {
+                let class = match anchor {
+                    Anchor::Start => "t",
+                    Anchor::End => "t e",
+                };
+                svg.words(text, class, moved(by))
+            }
             Self::Line(..) => Ok(()),
         }
     }
@@ -141,7 +167,7 @@ const GAP: i32 = 6;
 impl Sketch {
     /// The widths of the rooms on the left and on the right of the area.
     fn sides(&self) -> (i32, i32) {
-        let (mut left, mut right) = (self.page.left(&self.y), self.right.max(2));
+        let (mut left, mut right) = (self.page.left(&self.y), self.right.max(7));
         // The outermost texts below stand out by half of their widths at most.
         let area = f64::from(self.page.width() - left - right);
         for tick in &self.x {
@@ -184,7 +210,7 @@ impl Sketch {
         let mut chart = chart.build_cartesian_2d(Ticked(self.x), Ticked(self.y))?;
         let mut mesh = chart.configure_mesh();
         mesh.bold_line_style(svg::GRID).axis_style(svg::AXIS);
-        mesh.label_style(font).set_all_tick_mark_size(GAP / 2);
+        mesh.label_style(font).set_all_tick_mark_size(svg::TICK);
         if !self.x_name.is_empty() {
             mesh.x_desc(
                 self.page
@@ -198,7 +224,12 @@ impl Sketch {
         mesh.draw()?;
         if !self.y_name.is_empty() {
             let name = self.page.fitted(&self.y_name, self.page.width());
-            let above = Piece::Words([(0.0, 1.0)], (-left + 1, -font.1 as i32 / 2 - 7), name);
+            let above = Piece::Words(
+                [(0.0, 1.0)],
+                (-left + 1, -font.1 as i32 / 2 - 7),
+                Anchor::Start,
+                name,
+            );
             chart.draw_series::<BackendCoordOnly, Piece, _, _>([&above])?;
         }
         chart.draw_series::<BackendCoordOnly, Piece, _, _>(&self.pieces)?;
