@@ -41,6 +41,8 @@ pub struct Facts {
     pub devices: Vec<DeviceFacts>,
     /// Slots of 2 KiB in the kernel's bounce pool, where debugfs says so.
     pub swiotlb_slots: Option<u64>,
+    /// When the kernel gives programs huge pages by itself: `always`, `madvise` or `never`.
+    pub huge_pages: Option<String>,
 }
 
 /// One IOMMU.
@@ -89,6 +91,8 @@ pub struct DeviceFacts {
     pub name: String,
     /// Its group.
     pub group: u32,
+    /// The kind of the group's domain: `DMA` strict, `DMA-FQ` lazy, `identity`.
+    pub group_kind: Option<String>,
     /// `vendor:device` of PCI, in hexadecimal.
     pub id: Option<String>,
     /// Its driver.
@@ -137,6 +141,8 @@ impl Facts {
             devices,
             swiotlb_slots: text(&at("sys/kernel/debug/swiotlb/io_tlb_nslabs"))
                 .and_then(|slots| slots.parse().ok()),
+            huge_pages: text(&at("sys/kernel/mm/transparent_hugepage/enabled"))
+                .and_then(|words| chosen(&words)),
         }
     }
 
@@ -154,6 +160,22 @@ impl Facts {
     /// Why such a line cannot be read.
     pub fn parse(line: &[u8]) -> Option<serde_json::Result<Self>> {
         Some(serde_json::from_slice(line.strip_prefix(HEAD.as_bytes())?))
+    }
+
+    /// The kernel's release as two numbers: `6.12.117+deb12-amd64` is 6, 12.
+    pub fn version(&self) -> Option<(u32, u32)> {
+        let mut numbers = self.release.split(|c: char| !c.is_ascii_digit());
+        let mut next = || numbers.next()?.parse().ok();
+        Some((next()?, next()?))
+    }
+
+    /// The value of `name=` on the kernel's command line, the last one if there are several.
+    pub fn parameter(&self, name: &str) -> Option<&str> {
+        let values = self
+            .command_line
+            .split_whitespace()
+            .filter_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+        values.last()
     }
 
     /// Whether the kernel's streams are strict: `None` where no group says.
@@ -183,6 +205,12 @@ fn name(path: &Path) -> String {
 /// The name of what a link leads to.
 fn target(link: &Path) -> Option<String> {
     Some(name(&fs::read_link(link).ok()?))
+}
+
+/// The word in brackets, which is the one that holds: `always [madvise] never`.
+fn chosen(words: &str) -> Option<String> {
+    let (_, after) = words.split_once('[')?;
+    Some(after.split_once(']')?.0.to_owned())
 }
 
 /// The numbers in a list like `0-3,8`.
@@ -240,8 +268,9 @@ fn groups(root: &Path) -> (BTreeMap<String, u32>, Vec<DeviceFacts>) {
     let (mut kinds, mut devices) = (BTreeMap::new(), Vec::new());
     let groups = entries(&root.join("sys/kernel/iommu_groups"));
     for group in groups.iter().take(MOST_GROUPS) {
-        if let Some(kind) = text(&group.join("type")) {
-            *kinds.entry(kind).or_insert(0) += 1;
+        let kind = text(&group.join("type"));
+        if let Some(kind) = &kind {
+            *kinds.entry(kind.clone()).or_insert(0) += 1;
         }
         let number = name(group).parse().unwrap_or(0);
         let room = MOST_GROUPS.saturating_sub(devices.len());
@@ -254,6 +283,7 @@ fn groups(root: &Path) -> (BTreeMap<String, u32>, Vec<DeviceFacts>) {
             DeviceFacts {
                 name: name(device),
                 group: number,
+                group_kind: kind.clone(),
                 id: id("vendor")
                     .zip(id("device"))
                     .map(|(vendor, id)| format!("{vendor}:{id}")),
@@ -287,6 +317,10 @@ mod tests {
         write("sys/class/iommu/dmar0/devices/0000:00:03.0/x", "");
         write("sys/kernel/iommu_groups/1/type", "DMA\n");
         write(
+            "sys/kernel/mm/transparent_hugepage/enabled",
+            "always [madvise] never\n",
+        );
+        write(
             "sys/kernel/iommu_groups/1/devices/0000:00:03.0/vendor",
             "0x1b36\n",
         );
@@ -297,6 +331,9 @@ mod tests {
         let facts = Facts::read(&root);
         fs::remove_dir_all(&root).unwrap();
         assert_eq!((facts.release.as_str(), facts.cpus), ("6.12.1", 5));
+        assert_eq!(facts.version(), Some((6, 12)));
+        assert_eq!(facts.parameter("iommu.strict"), Some("1"));
+        assert_eq!(facts.parameter("iommu"), None);
         assert!(facts.under_hypervisor && facts.is_strict() == Some(true));
         let [unit] = facts.iommus.as_slice() else {
             panic!("one unit")
@@ -304,6 +341,8 @@ mod tests {
         assert_eq!((unit.kind, unit.devices), (IommuKind::Vtd, 1));
         assert_eq!(unit.register("cap"), Some(0xd2_008c_2226_0206));
         assert_eq!(facts.devices[0].id.as_deref(), Some("1b36:0010"));
+        assert_eq!(facts.devices[0].group_kind.as_deref(), Some("DMA"));
+        assert_eq!(facts.huge_pages.as_deref(), Some("madvise"));
         let line = facts.line().unwrap();
         let back = Facts::parse(line.trim_end().as_bytes()).unwrap().unwrap();
         assert_eq!(back, facts);

@@ -32,6 +32,8 @@ pub type Histogram = BTreeMap<u8, Seen>;
 pub struct ClassShape {
     /// All of them.
     pub maps: Seen,
+    /// Those that ended, with the line of the unmap.
+    pub unmaps: Seen,
     /// By size in bytes.
     pub sizes: Histogram,
     /// Those that ended, by nanoseconds from map to unmap, with the line of the unmap.
@@ -83,6 +85,8 @@ pub struct Shape {
     pub piece_sizes: Histogram,
     /// Maps of several pieces, none longer than a page.
     pub scattered: Seen,
+    /// The pieces of these.
+    pub scattered_pieces: u64,
     /// Maps that begin inside a page.
     pub off_page: Seen,
     /// Maps shorter than a page.
@@ -93,6 +97,8 @@ pub struct Shape {
     pub reused: Seen,
     /// Of these, as in [`ClassShape::lifetimes_ns`].
     pub reused_lifetimes_ns: Histogram,
+    /// Of these, those that a device writes and that are shorter than a page, as packets are.
+    pub packets_again: Seen,
     /// Different buffers.
     pub buffers: u64,
     /// Maps of which is not known whether their buffer was mapped before, since there were too many buffers.
@@ -107,6 +113,8 @@ pub struct Shape {
     pub untranslated: Seen,
     /// Maps that the traced system bounced, and the bytes bounced.
     pub bounced: Seen,
+    /// Bytes that these had copied: once for what a device reads, twice for what it writes.
+    pub bounce_copied_bytes: u64,
     /// Most slots of 2 KiB that these took at once.
     pub bounced_slots_peak: u64,
     /// The line with which they were so many.

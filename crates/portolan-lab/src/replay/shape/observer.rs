@@ -119,6 +119,7 @@ impl Observer {
             class,
             bytes,
             bounced,
+            direction,
             ..
         } = op.kind
         else {
@@ -137,6 +138,12 @@ impl Observer {
         book.add(&mut of_class.maps, bytes);
         book.add(bucket(&mut of_class.sizes, bytes), bytes);
         book.add_if(&mut self.shape.bounced, bounced, || bounced > 0);
+        let copied = match direction {
+            Direction::ToDevice => bounced,
+            _ => bounced.saturating_mul(2),
+        };
+        let sum = &mut self.shape.bounce_copied_bytes;
+        *sum = sum.saturating_add(copied);
         let slots = bounced.div_ceil(SLOT);
         self.slots = self.slots.saturating_add(slots);
         if self.slots > self.shape.bounced_slots_peak {
@@ -177,6 +184,7 @@ impl Observer {
             kept: &mut self.kept,
         };
         let of_class = class_of(&mut self.shape, life.class);
+        book.add(&mut of_class.unmaps, life.bytes);
         let sum = &mut of_class.lifetimes_sum_ns;
         *sum = sum.saturating_add(lived_ns);
         book.add(bucket(&mut of_class.lifetimes_ns, lived_ns), life.bytes);
@@ -248,15 +256,19 @@ fn streaming(shape: &mut Shape, book: &mut Book<'_>, op: &Op<'_>, known: Known) 
     let last = |start: u64, bytes: u64| start.saturating_add(bytes.saturating_sub(1));
     let high = |piece: &Piece| last(piece.pa.get(), piece.bytes) >= FOUR_GIB;
     let small = |piece: &Piece| piece.bytes <= PAGE;
-    book.add_if(&mut shape.scattered, bytes, || {
-        pieces.len() > 1 && pieces.iter().all(small)
-    });
+    if pieces.len() > 1 && pieces.iter().all(small) {
+        book.add(&mut shape.scattered, bytes);
+        shape.scattered_pieces += pieces.len() as u64;
+    }
     book.add_if(&mut shape.off_page, bytes, || {
         begin(op).is_some_and(|pa| pa % PAGE > 0)
     });
     book.add_if(&mut shape.short, bytes, || bytes < PAGE);
     book.add_if(&mut shape.above_caches, bytes, || pages > CACHED_PAGES);
     book.add_if(&mut shape.reused, bytes, || known == Known::Yes);
+    book.add_if(&mut shape.packets_again, bytes, || {
+        (known, direction) == (Known::Yes, Direction::FromDevice) && bytes < PAGE
+    });
     shape.reuse_unknown += u64::from(known == Known::Unknown);
     book.add_if(&mut shape.dma_above_4g, bytes, || {
         last(dma, bytes) >= FOUR_GIB

@@ -42,6 +42,7 @@ fn sizes_lifetimes_devices_and_cpus_are_counted_with_their_lines() {
     assert_eq!(lived, [(&11, &seen(1, 8192, 8)), (&19, &seen(1, 1522, 5))]);
     assert_eq!(shape.streaming.lifetimes_sum_ns, 1_004_000);
     assert_eq!(shape.streaming.left_mapped, 1);
+    assert_eq!(shape.streaming.unmaps, seen(2, 9714, 5));
     assert_eq!(shape.coherent.maps, seen(1, 8192, 4));
     assert_eq!(shape.coherent.left_mapped, 1);
     let names: Vec<_> = shape.devices.iter().map(|share| &*share.name).collect();
@@ -102,6 +103,7 @@ fn lists_of_single_pages_large_maps_and_high_addresses_are_seen() {
         (shape.scattered.count, shape.scattered.first_line),
         (1, Some(1))
     );
+    assert_eq!(shape.scattered_pieces, 33);
     // 33 pages are more than the caches serve, 32 are not.
     assert_eq!(
         (shape.above_caches.count, shape.above_caches.bytes),
@@ -125,6 +127,7 @@ fn bounced_bytes_and_the_slots_they_take_at_once() {
 ";
     let shape = shape(trace);
     assert_eq!((shape.bounced.count, shape.bounced.bytes), (2, 4196));
+    assert_eq!(shape.bounce_copied_bytes, 2 * 4196);
     assert_eq!(shape.bounced_slots_peak, 3);
     assert_eq!(
         shape.bounced_slots_peak_at.as_ref().map(|at| at.line),
