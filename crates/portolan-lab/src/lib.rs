@@ -10,6 +10,7 @@
 //! * [`explain`]: why a machine's default policy is what it is.
 //! * [`firmware`]: what firmware's tables of a machine come to.
 //! * [`machines`]: lists the machine profiles, and the library's table format for each.
+//! * [`report`]: what replays, reproductions and curves come to, as pages to look at.
 //! * [`counts`]: what reports count.
 //! * [`cli`]: the command line.
 #![deny(unsafe_code)]
@@ -29,6 +30,7 @@ mod measure;
 mod parallel;
 pub mod record;
 pub mod replay;
+pub mod report;
 pub mod reproduce;
 pub mod scale;
 mod smmu_v2_board;

@@ -4,6 +4,7 @@
 
 mod explain;
 mod replay;
+mod report;
 mod reproduce;
 mod scale;
 

@@ -8,8 +8,10 @@ use portolan_cli::{Outcome, Output};
 use portolan_model::profile::Profile;
 
 use super::profile;
+use super::report::{ReportArgs, origin};
 use crate::linux::LinuxArgs;
 use crate::replay::{self, Policy, Swiotlb};
+use crate::report;
 use crate::synthetic;
 use crate::trace::Reader;
 
@@ -20,7 +22,7 @@ pub(super) struct ReplayArgs {
     /// .zst; - is standard input, a bundled trace if absent.
     trace: Option<PathBuf>,
     /// A load that nobody recorded, instead of a trace.
-    #[arg(long, value_enum, value_name = "LOAD", conflicts_with_all = ["trace", "policies", "as_linux", "swiotlb"])]
+    #[arg(long, value_enum, value_name = "LOAD", conflicts_with_all = ["trace", "policies", "as_linux", "swiotlb", "report"])]
     synthetic: Option<synthetic::Load>,
     /// Machine profile (see `portolan machines`). If absent, the one for the machine that `portolan record` ran on,
     /// xeon-vtd for other traces, tegra210 for the camera.
@@ -36,6 +38,8 @@ pub(super) struct ReplayArgs {
     swiotlb: Option<Swiotlb>,
     #[command(flatten)]
     linux: LinuxArgs,
+    #[command(flatten)]
+    report: ReportArgs,
     #[command(flatten)]
     output: Output,
 }
@@ -66,10 +70,27 @@ fn machine_of(name: Option<&str>, reader: &Reader) -> Result<(Profile, Option<re
     Ok((profile, choice))
 }
 
+/// What a report of a replay says of how it came about.
+fn facts(profile: &Profile) -> Vec<(String, String)> {
+    let fact = |name: &str, what: String| (name.to_owned(), what);
+    vec![
+        fact(
+            "machine profile",
+            format!("{}: {}", profile.name(), profile.title()),
+        ),
+        fact(
+            "seed",
+            format!("{}, which orders what happens at one time", replay::SEED),
+        ),
+    ]
+}
+
 pub(super) fn run(args: ReplayArgs) -> Result<Outcome> {
     if let Some(load) = args.synthetic {
         return replay_synthetic(load, args.machine.as_deref(), args.output);
     }
+    let trace: Vec<_> = args.trace.iter().map(PathBuf::as_path).collect();
+    let destination = args.report.destination(&trace)?;
     let opened = replay::open(args.trace.as_deref())?;
     let (profile, chosen) = machine_of(args.machine.as_deref(), &opened.0)?;
     let mut policies = args.policies;
@@ -85,6 +106,9 @@ pub(super) fn run(args: ReplayArgs) -> Result<Outcome> {
     let mut report = replay::run_opened(opened, &profile, &policies, linux)?;
     report.chosen = chosen;
     args.output.show(&report, replay::text)?;
+    if let Some(destination) = destination {
+        destination.write(&report::replay(&report, origin(facts(&profile))))?;
+    }
     let faults = report.policies.iter().map(|policy| policy.device.faults);
     Ok(Outcome::of(faults.sum::<u64>() == 0))
 }

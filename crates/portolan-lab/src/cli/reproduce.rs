@@ -6,6 +6,8 @@ use portolan_cli::display::wrapped;
 use portolan_cli::progress::Progress;
 use portolan_cli::{Outcome, Output};
 
+use super::report::{ReportArgs, origin};
+use crate::report::{self, Results};
 use crate::reproduce;
 
 #[derive(Debug, Args)]
@@ -13,6 +15,8 @@ use crate::reproduce;
 pub(super) struct ReproduceArgs {
     /// The published result.
     result: Published,
+    #[command(flatten)]
+    report: ReportArgs,
     #[command(flatten)]
     output: Output,
 }
@@ -38,10 +42,11 @@ enum Published {
 /// A reproduction: its name, its JSON, its text, and whether it holds.
 type Reproduced = (&'static str, serde_json::Value, String, bool);
 
-fn reproduce_one(result: Published, columns: usize) -> Result<Reproduced> {
+fn reproduce_one(result: Published, columns: usize, page: &mut Results) -> Result<Reproduced> {
     macro_rules! reproduced {
-        ($name:literal, $run:ident, $text:ident) => {{
+        ($name:literal, $run:ident, $text:ident, $add:ident) => {{
             let result = reproduce::$run()?;
+            page.$add(&result);
             let holds = result.holds();
             (
                 $name,
@@ -52,23 +57,38 @@ fn reproduce_one(result: Published, columns: usize) -> Result<Reproduced> {
         }};
     }
     Ok(match result {
-        Published::WalkFlush => reproduced!("walk-flush", walk_flush, text),
-        Published::RangeFlush => reproduced!("range-flush", range_flush, text),
-        Published::FlushQueue => reproduced!("flush-queue", flush_queue, flush_queue_text),
-        Published::Swiotlb => reproduced!("swiotlb", swiotlb, swiotlb_text),
-        Published::Iopf => reproduced!("iopf", iopf, iopf_text),
-        Published::HeldOut => reproduced!("held-out", held_out, held_out_text),
+        Published::WalkFlush => reproduced!("walk-flush", walk_flush, text, latencies),
+        Published::RangeFlush => reproduced!("range-flush", range_flush, text, latencies),
+        Published::FlushQueue => {
+            reproduced!("flush-queue", flush_queue, flush_queue_text, flush_queue)
+        }
+        Published::Swiotlb => reproduced!("swiotlb", swiotlb, swiotlb_text, swiotlb),
+        Published::Iopf => reproduced!("iopf", iopf, iopf_text, iopf),
+        Published::HeldOut => reproduced!("held-out", held_out, held_out_text, held_out),
         Published::All => bail!("`all` is not one result"),
     })
 }
 
 pub(super) fn run(args: &ReproduceArgs) -> Result<Outcome> {
-    let columns = args.output.columns();
-    let Published::All = args.result else {
-        let (_, value, text, holds) = reproduce_one(args.result, columns)?;
-        args.output.show(&value, |_, _| text.clone())?;
-        return Ok(Outcome::of(holds));
+    let destination = args.report.destination(&[])?;
+    let mut page = Results::default();
+    let all = match args.result {
+        Published::All => reproduce_all(args.output, &mut page)?,
+        one => {
+            let (_, value, text, holds) = reproduce_one(one, args.output.columns(), &mut page)?;
+            args.output.show(&value, |_, _| text.clone())?;
+            holds
+        }
     };
+    if let Some(destination) = destination {
+        // The machine of each result stands in its section.
+        destination.write(&report::reproductions(page, origin(Vec::new())))?;
+    }
+    Ok(Outcome::of(all))
+}
+
+/// Reproduces each result; whether all of them hold.
+fn reproduce_all(output: Output, page: &mut Results) -> Result<bool> {
     let results = Published::value_variants();
     let results = results
         .iter()
@@ -77,7 +97,7 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<Outcome> {
     let (mut document, mut texts) = (serde_json::Map::new(), Vec::new());
     let mut failed = Vec::new();
     for result in results {
-        let (name, value, text, holds) = reproduce_one(*result, columns)?;
+        let (name, value, text, holds) = reproduce_one(*result, output.columns(), page)?;
         document.insert(name.to_owned(), value);
         texts.push(text);
         if !holds {
@@ -87,7 +107,7 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<Outcome> {
     }
     drop(progress);
     let holds = failed.is_empty();
-    args.output.show(&document, |document, columns| {
+    output.show(&document, |document, columns| {
         let names: Vec<&str> = document.keys().map(String::as_str).collect();
         let said = match holds {
             true => "each is as near as it promises to be".to_owned(),
@@ -101,5 +121,5 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<Outcome> {
         );
         wrapped(&answer, columns) + &texts.join("\n")
     })?;
-    Ok(Outcome::of(holds))
+    Ok(holds)
 }

@@ -5,6 +5,8 @@ use clap::Args;
 use portolan_cli::{Outcome, Output};
 
 use super::profile;
+use super::report::{ReportArgs, origin};
+use crate::report;
 use crate::scale;
 
 #[derive(Debug, Args)]
@@ -26,6 +28,8 @@ pub(super) struct ScaleArgs {
     #[arg(long, value_name = "MS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     horizon: u64,
     #[command(flatten)]
+    report: ReportArgs,
+    #[command(flatten)]
     output: Output,
 }
 
@@ -36,7 +40,21 @@ pub(super) fn run(args: &ScaleArgs) -> Result<Outcome> {
         seed: args.seed,
         horizon_ms: args.horizon,
     };
-    let report = scale::run(&profile(&args.machine)?, &options)?;
-    args.output.show(&report, scale::text)?;
+    let destination = args.report.destination(&[])?;
+    let profile = profile(&args.machine)?;
+    let found = scale::run(&profile, &options)?;
+    args.output.show(&found, scale::text)?;
+    if let Some(destination) = destination {
+        let fact = |name: &str, what: String| (name.to_owned(), what);
+        let facts = vec![
+            fact(
+                "machine profile",
+                format!("{}: {}", profile.name(), profile.title()),
+            ),
+            fact("seed", args.seed.to_string()),
+            fact("horizon", format!("{} virtual ms", args.horizon)),
+        ];
+        destination.write(&report::scale(&found, origin(facts)))?;
+    }
     Ok(Outcome::Good)
 }

@@ -18,6 +18,7 @@ use portolan::table::{Format, MapError as TableError};
 use portolan_model::cpus::{Schedule, VirtualCpus};
 use portolan_model::profile::Profile;
 
+use super::SEED;
 use super::bounce::{CountedPool, parts};
 use super::chunk::{Chunk, Kind, Map, Op, WINDOW_LG2};
 use super::policy::Policy;
@@ -33,8 +34,6 @@ use crate::trace::Class;
 
 /// Devices that have streams of their own; a trace with more shares them.
 const MOST_DEVICES: u32 = 256;
-/// Orders what happens at one time.
-const SEED: u64 = 1;
 
 /// A policy's machine.
 pub(super) struct Lane {

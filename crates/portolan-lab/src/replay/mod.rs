@@ -33,3 +33,5 @@ pub use timeline::{Interval, Timeline};
 
 /// The machine that replays run on if none is named.
 pub const DEFAULT_MACHINE: &str = "xeon-vtd";
+/// Orders what happens at one time.
+pub const SEED: u64 = 1;

@@ -35,6 +35,9 @@ pub struct ReplayReport {
     pub linux: Option<LinuxReport>,
     /// What the numbers say, in sentences.
     pub findings: Vec<String>,
+    /// What a reader should know about the trace, as it is said on standard error.
+    #[serde(skip)]
+    pub warnings: Vec<String>,
 }
 
 /// What the trace holds.

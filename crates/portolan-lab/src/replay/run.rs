@@ -73,10 +73,11 @@ pub fn run_opened(
     linux: Option<Rules>,
 ) -> Result<ReplayReport> {
     let progress = Progress::unbounded();
-    let (report, warnings) = run_told(opened, profile, policies, linux, Some(&progress))?;
+    let (mut report, warnings) = run_told(opened, profile, policies, linux, Some(&progress))?;
     drop(progress);
-    for warning in warnings {
-        portolan_cli::warn("portolan", &warning);
+    report.warnings = warnings;
+    for warning in &report.warnings {
+        portolan_cli::warn("portolan", warning);
     }
     Ok(report)
 }
@@ -210,6 +211,7 @@ impl WithFormat for Task<'_> {
             defaults,
             linux,
             findings,
+            warnings: Vec::new(),
         })
     }
 }

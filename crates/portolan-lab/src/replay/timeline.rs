@@ -113,15 +113,15 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// The same in `most` intervals or fewer, each as long as the others.
+    /// The same in intervals of at least `least_ns`, each of this one's length times a power of two.
     #[must_use]
-    pub fn in_at_most(&self, most: usize) -> Self {
+    pub fn in_intervals_of(&self, least_ns: u64) -> Self {
         let mut coarse = self.clone();
-        while coarse.intervals.len() > most.max(1) {
+        while coarse.interval_ns < least_ns {
             let pairs = coarse.intervals.chunks(2);
             let merged = pairs.map(|pair| pair.iter().copied().reduce(Interval::then));
             coarse.intervals = merged.flatten().collect();
-            coarse.interval_ns = coarse.interval_ns.saturating_mul(2);
+            coarse.interval_ns = coarse.interval_ns.saturating_mul(2).max(1);
         }
         coarse
     }

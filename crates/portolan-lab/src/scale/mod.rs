@@ -45,7 +45,8 @@ pub enum Policy {
 }
 
 impl Policy {
-    const fn name(self) -> &'static str {
+    /// The name on the command line and in reports.
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Identity => "passthrough",
             Self::Strict => "strict",

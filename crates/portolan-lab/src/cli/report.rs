@@ -1,0 +1,142 @@
+//! The flag `--report FILE`: what a command found, as one HTML file.
+//!
+//! Whether the file can be written is found out before the work. It appears whole: it is written beside its place and
+//! renamed.
+
+use std::borrow::Cow;
+use std::env;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use portolan_report::{Origin, Page};
+
+#[derive(Clone, Debug, Default, Args)]
+pub(super) struct ReportArgs {
+    /// Write a report to look at too: one HTML file with plots and tables, which needs no network.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+}
+
+/// Where a report goes.
+#[derive(Debug)]
+pub(super) struct Destination {
+    /// As it was asked for.
+    path: PathBuf,
+    /// The file that is to be there: links followed.
+    target: PathBuf,
+}
+
+impl ReportArgs {
+    /// Where the report goes, if there is to be one. The file may be none of `inputs`.
+    ///
+    /// # Errors
+    /// If no file can be written there.
+    pub(super) fn destination(&self, inputs: &[&Path]) -> Result<Option<Destination>> {
+        let Some(path) = &self.report else {
+            return Ok(None);
+        };
+        let name = path.display();
+        if path == Path::new("-") {
+            bail!("a report goes to a file, not to standard output: `--report out.html`");
+        }
+        let target = match fs::metadata(path) {
+            Ok(found) if found.is_dir() => {
+                let inside = path.join("report.html");
+                bail!("`{name}` is a directory: `--report {}`", inside.display())
+            }
+            Ok(found) if !found.is_file() => bail!("`{name}` is no regular file"),
+            Ok(_) => fs::canonicalize(path)?,
+            Err(_) => path.clone(),
+        };
+        let same = |input: &&Path| fs::canonicalize(input).is_ok_and(|input| input == target);
+        if inputs.iter().any(same) {
+            bail!("`{name}` is what is to be read; the report needs a file of its own");
+        }
+        let to = Destination {
+            path: path.clone(),
+            target,
+        };
+        let partial = to.partial();
+        File::create_new(&partial).with_context(|| to.cannot())?;
+        fs::remove_file(&partial)?;
+        Ok(Some(to))
+    }
+}
+
+impl Destination {
+    /// What the report is written to first. The process' number keeps those of two commands apart.
+    fn partial(&self) -> PathBuf {
+        let mut name = self.target.as_os_str().to_owned();
+        name.push(format!(".{}.partial", std::process::id()));
+        PathBuf::from(name)
+    }
+
+    fn cannot(&self) -> String {
+        format!("no report can be written to `{}`", self.path.display())
+    }
+
+    /// Writes `page`, and says on standard error where it is.
+    ///
+    /// # Errors
+    /// If that fails.
+    pub(super) fn write(&self, page: &Page) -> Result<()> {
+        let html = page.html()?;
+        let partial = self.partial();
+        let written = fs::write(&partial, html).and_then(|()| fs::rename(&partial, &self.target));
+        if written.is_err() {
+            let _ = fs::remove_file(&partial);
+        }
+        written.with_context(|| self.cannot())?;
+        eprintln!("portolan: the report is in {}", self.path.display());
+        Ok(())
+    }
+}
+
+/// How this process came to what it reports: its command line, `facts`, and what it was built from.
+pub(super) fn origin(facts: Vec<(String, String)>) -> Origin {
+    let words = env::args_os().map(|word| quoted(&word.to_string_lossy()).into_owned());
+    let words: Vec<_> = words.collect();
+    let mut facts = facts;
+    let version = format!(
+        "{}, for {} on {}, built by Rust {} or later",
+        env!("CARGO_PKG_VERSION"),
+        env::consts::ARCH,
+        env::consts::OS,
+        env!("CARGO_PKG_RUST_VERSION"),
+    );
+    facts.push(("portolan".to_owned(), version));
+    Origin {
+        command: words.join(" "),
+        facts,
+    }
+}
+
+/// `word` as a shell takes it for one word.
+fn quoted(word: &str) -> Cow<'_, str> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_@%+=:,./-".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => Cow::Borrowed(word),
+        false => Cow::Owned(format!("'{}'", word.replace('\'', r"'\''"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_where_a_shell_needs_it() {
+        for (word, wanted) in [
+            ("replay", "replay"),
+            ("--swiotlb=1,2,force", "--swiotlb=1,2,force"),
+            ("", "''"),
+            ("a trace", "'a trace'"),
+            ("it's $HOME", r"'it'\''s $HOME'"),
+            ("ä", "'ä'"),
+        ] {
+            assert_eq!(quoted(word), wanted);
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! What policies did over virtual time.
+//!
+//! All lines of a plot have intervals of one length. Tables have fewer of them, so that people can read them.
+
+use portolan_report::{Axis, Figure, Line, Lines, Plot, Section, Shape, Table, Unit};
+
+use super::figure;
+use crate::replay::{Interval, PolicyReport, Timeline};
+
+/// Rows of a table at most.
+const ROWS: usize = 32;
+
+/// A number of an interval.
+type Of = fn(&Interval) -> f64;
+
+/// A line: its name, a policy's timeline, and what of it.
+type Wanted<'a> = (&'a str, &'a Timeline, Of);
+
+/// What the numbers of a plot are.
+#[derive(Clone, Copy)]
+enum Numbers {
+    /// How many of these in an interval.
+    Count(&'static str),
+    /// The most of this in an interval.
+    Most(&'static str, Unit),
+}
+
+const KINDS: [(&str, Of); 4] = [
+    ("by page", |interval| interval.invalidations.page as f64),
+    ("by range", |interval| interval.invalidations.range as f64),
+    ("by context", |interval| {
+        (interval.invalidations.context + interval.invalidations.global) as f64
+    }),
+    ("syncs", |interval| interval.syncs as f64),
+];
+
+pub(super) fn sections(policies: &[PolicyReport]) -> Vec<Section> {
+    let section = |heading: &str, figures| Section {
+        heading: heading.to_owned(),
+        says: Vec::new(),
+        figures,
+    };
+    vec![
+        section(
+            "Invalidations over time",
+            policies.iter().map(invalidations).collect(),
+        ),
+        section(
+            "What stays reachable over time",
+            vec![reachable_bytes(policies), reachable_us(policies)],
+        ),
+        section(
+            "Device addresses over time",
+            vec![occupancy(policies), span(policies)],
+        ),
+        section("IOTLB misses over time", vec![misses(policies)]),
+    ]
+}
+
+fn invalidations(policy: &PolicyReport) -> Figure {
+    let lines = KINDS.map(|(name, of)| (name, &policy.timeline, of));
+    over_time(
+        &format!("Invalidations under {}", policy.policy),
+        "Commands by kind, and the waits for them (syncs), in each interval.",
+        &format!("no command was submitted under {}", policy.policy),
+        Numbers::Count("commands"),
+        &lines,
+    )
+}
+
+/// `of` each policy.
+fn each(policies: &[PolicyReport], of: Of) -> Vec<Wanted<'_>> {
+    let lines = policies.iter();
+    lines
+        .map(|policy| (&*policy.policy, &policy.timeline, of))
+        .collect()
+}
+
+fn reachable_bytes(policies: &[PolicyReport]) -> Figure {
+    over_time(
+        "Bytes reachable after unmap",
+        "The most memory at once, in each interval, that was unmapped and that a device could still reach.",
+        "nothing stayed reachable",
+        Numbers::Most("reachable", Unit::Bytes),
+        &each(policies, |interval| interval.reachable_bytes as f64),
+    )
+}
+
+fn reachable_us(policies: &[PolicyReport]) -> Figure {
+    over_time(
+        "Time from unmap until no device reaches it",
+        "The longest, of what was invalidated in each interval.",
+        "nothing stayed reachable",
+        Numbers::Most("longest time", Unit::Micros),
+        &each(policies, |interval| interval.reachable_us),
+    )
+}
+
+fn occupancy(policies: &[PolicyReport]) -> Figure {
+    let mut lines: Vec<Wanted<'_>> = Vec::new();
+    if let Some(first) = policies.first() {
+        lines.push(("mapped", &first.timeline, |interval| {
+            interval.mapped_bytes as f64
+        }));
+    }
+    lines.extend(each(policies, |interval| interval.reachable_bytes as f64));
+    lines.retain(|(name, ..)| ["mapped", "lazy", "deferred"].contains(name));
+    over_time(
+        "Bytes of device addresses taken",
+        "What is mapped, in whole pages, and what waits for its invalidation in the flush queues of those policies that \
+         have some: addresses that nothing else can have meanwhile. The most in each interval.",
+        "nothing was mapped",
+        Numbers::Most("device addresses", Unit::Bytes),
+        &lines,
+    )
+}
+
+fn span(policies: &[PolicyReport]) -> Figure {
+    over_time(
+        "Span of device addresses",
+        "From the lowest to the highest address in use, mapped or waiting for its invalidation, to 64 KiB: with much \
+         more span than bytes, page tables are spread. The most in each interval.",
+        "nothing was mapped",
+        Numbers::Most("span", Unit::Bytes),
+        &each(policies, |interval| interval.span_bytes as f64),
+    )
+}
+
+fn misses(policies: &[PolicyReport]) -> Figure {
+    over_time(
+        "IOTLB misses",
+        "Accesses whose translation the IOMMU's cache did not hold, in each interval; each is a walk of the page \
+         tables that the device waits for.",
+        "no access missed: nothing was translated",
+        Numbers::Count("misses"),
+        &each(policies, |interval| interval.iotlb_misses as f64),
+    )
+}
+
+/// Lines that have something to show, over time; `none` says why there may be nothing.
+fn over_time(
+    title: &str,
+    says: &str,
+    none: &str,
+    numbers: Numbers,
+    wanted: &[Wanted<'_>],
+) -> Figure {
+    let shown =
+        |(_, timeline, of): &&Wanted<'_>| timeline.intervals.iter().any(|one| of(one) > 0.0);
+    let wanted: Vec<_> = wanted.iter().filter(shown).copied().collect();
+    let longest = wanted
+        .iter()
+        .map(|(_, timeline, _)| timeline.interval_ns)
+        .max();
+    let interval_ns = longest.unwrap_or(1);
+    let interval = Unit::Micros.say(interval_ns as f64 / 1000.0);
+    let y = match numbers {
+        Numbers::Count(what) => Axis::linear(&format!("{what} in {interval}"), Unit::Count),
+        Numbers::Most(what, unit) => Axis::log(what, unit),
+    };
+    let lines = wanted.iter().map(|(name, timeline, of)| {
+        let timeline = timeline.in_intervals_of(interval_ns);
+        Line {
+            name: (*name).to_owned(),
+            points: points(&timeline, *of),
+            shape: Shape::Steps,
+        }
+    });
+    let plot = Plot::Lines(Lines {
+        x: Axis::linear("time since the first operation", Unit::Micros),
+        y,
+        lines: lines.collect(),
+    });
+    let says = format!("{says} An interval is {interval} long.");
+    let (says, none) = match wanted.is_empty() {
+        true => ("", Some(none)),
+        false => (&*says, None),
+    };
+    figure(title, says, none, plot, rows(numbers, &wanted, interval_ns))
+}
+
+/// The beginning of each interval with its number, and the end of the last one.
+fn points(timeline: &Timeline, of: Of) -> Vec<(f64, f64)> {
+    let us = |index: usize| index as f64 * timeline.interval_ns as f64 / 1000.0;
+    let intervals = &timeline.intervals;
+    let numbers = intervals.iter().map(of);
+    let mut points: Vec<_> = numbers.enumerate().map(|(i, y)| (us(i), y)).collect();
+    points.extend(intervals.last().map(|last| (us(intervals.len()), of(last))));
+    points
+}
+
+/// The same as a table, in intervals that are so long that there are few.
+fn rows(numbers: Numbers, wanted: &[Wanted<'_>], mut interval_ns: u64) -> Table {
+    let all = loop {
+        let all = wanted
+            .iter()
+            .map(|(_, timeline, _)| timeline.in_intervals_of(interval_ns));
+        let all: Vec<_> = all.collect();
+        if all.iter().all(|timeline| timeline.intervals.len() <= ROWS) {
+            break all;
+        }
+        interval_ns = interval_ns.saturating_mul(2);
+    };
+    let unit = match numbers {
+        Numbers::Count(_) => Unit::Count,
+        Numbers::Most(_, unit) => unit,
+    };
+    let count = all.iter().map(|timeline| timeline.intervals.len()).max();
+    let row = |index: usize| {
+        let from = Unit::Micros.say(index as f64 * interval_ns as f64 / 1000.0);
+        let cells = all.iter().zip(wanted).map(|(timeline, (_, _, of))| {
+            let interval = timeline.intervals.get(index);
+            interval.map_or("-".to_owned(), |interval| unit.say(of(interval)))
+        });
+        [from].into_iter().chain(cells).collect()
+    };
+    let interval = Unit::Micros.say(interval_ns as f64 / 1000.0);
+    let first = format!("from, for {interval}");
+    let names = wanted.iter().map(|(name, ..)| (*name).to_owned());
+    Table {
+        head: [first].into_iter().chain(names).collect(),
+        rows: (0..count.unwrap_or(0)).map(row).collect(),
+    }
+}

@@ -1,0 +1,40 @@
+//! The page of a replay: what it comes to, then what it comes from.
+
+use portolan_report::{Origin, Page, Section};
+
+use super::{over_time, policies, trace};
+use crate::replay::ReplayReport;
+
+/// The page of `report`, which came about as `origin` says.
+pub fn replay(report: &ReplayReport, origin: Origin) -> Page {
+    let mut answer = report.findings.clone();
+    answer.extend(report.defaults.text().lines().map(str::to_owned));
+    let over_time = over_time::sections(&report.policies);
+    let mut sections = vec![policies::section(report)];
+    sections.extend(over_time);
+    sections.push(trace::mappings(&report.shape));
+    sections.push(trace::devices_and_cpus(&report.shape));
+    sections.push(warnings(report));
+    Page {
+        title: format!("{} on machine {}", report.trace.source, report.machine),
+        answer,
+        sections,
+        origin,
+    }
+}
+
+/// What a reader should know about the trace.
+fn warnings(report: &ReplayReport) -> Section {
+    let mut says = vec![trace::counted(&report.trace)];
+    match report.warnings.as_slice() {
+        [] => {
+            says.push("Every line could be used; the recorder reports no lost events.".to_owned())
+        }
+        some => says.extend(some.iter().map(|warning| format!("Warning: {warning}."))),
+    }
+    Section {
+        heading: "How good the trace is".to_owned(),
+        says,
+        figures: Vec::new(),
+    }
+}
