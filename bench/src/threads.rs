@@ -24,16 +24,6 @@ pub(crate) fn cpu() -> u32 {
     CPU.get()
 }
 
-/// Time is not asked for.
-#[derive(Debug)]
-pub struct Still;
-
-impl Clock for Still {
-    fn now(&self) -> Nanos {
-        Nanos::new(0)
-    }
-}
-
 /// Two CPUs, each a thread, whose number is one load away, as it is in a kernel.
 #[derive(Debug)]
 pub struct Threads;

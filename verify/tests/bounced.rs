@@ -13,12 +13,12 @@ use portolan::dma::{
 };
 use portolan::inval::{InvalidationQueue, Quirks, Step};
 use portolan::iommu::{BoundDomain, IommuError, PagedDomain, TagPool};
-use portolan::platform::{Clock, Nanos, PhysMemory, SlabTables, SpinCpus};
+use portolan::platform::{PhysMemory, SlabTables, SpinCpus};
 use portolan::table::PageTable;
 use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan_model::decode::{TableFormat, TableReader, TableRoot};
 use portolan_model::device::Device as Tester;
-use portolan_model::fixture::Attached;
+use portolan_model::fixture::{Attached, Still};
 use portolan_model::iommu::{Iommu, Setup, StreamConfig};
 
 const STREAM: StreamId = StreamId::new(1);
@@ -38,14 +38,6 @@ type Tables = &'static SlabTables<AtomicU64>;
 type Reader = TableReader<AtomicU64, Tables>;
 type Model = Iommu<Reader>;
 type Cpus = Arc<SpinCpus<Still, fn() -> CpuId>>;
-
-struct Still;
-
-impl Clock for Still {
-    fn now(&self) -> Nanos {
-        Nanos::new(0)
-    }
-}
 
 struct Queue(Arc<Model>);
 

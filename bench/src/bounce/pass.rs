@@ -13,7 +13,9 @@ use portolan::addr::CpuId;
 use portolan::platform::SpinCpus;
 
 use crate::Failure;
-use crate::threads::{Still, used_ns};
+use portolan_model::fixture::Still;
+
+use crate::threads::used_ns;
 
 /// Operations between two looks at whether the others are done.
 const MORE: u64 = 16;

@@ -75,7 +75,7 @@ impl<C: Cpus> Ids<C> {
 #[cfg(test)]
 mod tests {
     use super::Ids;
-    use crate::chassis::tests::Still;
+    use portolan_model::fixture::Still;
 
     #[test]
     fn all_of_them_once_and_again() {

@@ -1,9 +1,44 @@
-//! Pieces that scenarios and benchmarks are put together from.
+//! Pieces that tests, scenarios and benchmarks are put together from.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::addr::StreamId;
 use portolan::iommu::{Attach, AttachError, Domain, FaultEvent, Iommu, IommuError};
+use portolan::platform::{Clock, Nanos};
+
+/// The seed of a random test, which says it: that of `PORTOLAN_SEED`, or one that nobody has seen.
+pub fn seed() -> u64 {
+    let wanted = std::env::var("PORTOLAN_SEED").ok();
+    let wanted = wanted.and_then(|seed| seed.parse().ok());
+    let seed = wanted.unwrap_or_else(|| fastrand::u64(..));
+    println!("PORTOLAN_SEED={seed}");
+    seed
+}
+
+/// A CPU whose time stands still.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Still;
+
+portolan::one_cpu!(Still);
+
+impl Clock for Still {
+    fn now(&self) -> Nanos {
+        Nanos::new(0)
+    }
+}
+
+/// A CPU whose time goes on by a microsecond a look.
+#[derive(Debug, Default)]
+pub struct Ticks(AtomicU64);
+
+portolan::one_cpu!(Ticks);
+
+impl Clock for Ticks {
+    fn now(&self) -> Nanos {
+        Nanos::new(self.0.fetch_add(1_000, Ordering::Relaxed))
+    }
+}
 
 /// A unit whose streams are where the scenario has put them: it moves none and refuses nothing.
 #[derive(Clone, Copy, Debug, Default)]

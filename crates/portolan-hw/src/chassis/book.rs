@@ -293,17 +293,7 @@ impl<K, T, S> Drop for Streams<K, T, S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use portolan::platform::Clock;
-
-    struct Still;
-
-    portolan::one_cpu!(Still);
-
-    impl Clock for Still {
-        fn now(&self) -> Nanos {
-            Nanos::new(0)
-        }
-    }
+    use portolan_model::fixture::Still;
 
     const TURN: (&Still, Nanos) = (&Still, Nanos::new(1));
 

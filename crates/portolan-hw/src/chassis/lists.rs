@@ -86,7 +86,7 @@ pub(crate) fn with_room<C: Cpus, S: Send, T, X>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chassis::tests::Still;
+    use portolan_model::fixture::Still;
 
     #[test]
     fn a_key_has_one_value_and_keys_are_in_order() {

@@ -22,8 +22,6 @@ pub(crate) mod ring;
 pub(crate) mod sets;
 #[cfg(test)]
 pub(crate) mod suite;
-#[cfg(test)]
-pub(crate) mod tests;
 pub(crate) mod turn;
 mod unit;
 mod wait;

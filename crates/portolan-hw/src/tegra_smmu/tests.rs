@@ -5,7 +5,7 @@ mod failing;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use portolan::inval::{Gather, Preference, Quirks};
@@ -13,8 +13,9 @@ use portolan::iommu::{
     Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, FaultRecord, Iommu,
     IommuError,
 };
-use portolan::platform::{Clock, Mmio, Nanos, SlabTables};
+use portolan::platform::{Mmio, SlabTables};
 use portolan::table::Access;
+use portolan_model::fixture::Ticks;
 use spin::Mutex;
 
 use super::spec::reg;
@@ -74,17 +75,6 @@ impl Mmio for Regs {
         if lost.is_err() {
             self.set(offset, value);
         }
-    }
-}
-
-#[derive(Default)]
-struct Ticks(AtomicU64);
-
-portolan::one_cpu!(Ticks);
-
-impl Clock for Ticks {
-    fn now(&self) -> Nanos {
-        Nanos::new(self.0.fetch_add(1_000, Ordering::Relaxed))
     }
 }
 

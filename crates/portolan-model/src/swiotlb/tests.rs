@@ -5,18 +5,10 @@ use std::sync::Arc;
 
 use portolan::addr::{CpuId, PageSize, PhysAddr, PhysRange};
 use portolan::bounce::{GiveError, Need, PoolOptions, Slots};
-use portolan::platform::{Clock, Nanos, SpinCpus};
+use portolan::platform::SpinCpus;
 
 use super::{AnyPool, Strategy};
-
-#[derive(Debug)]
-struct Still;
-
-impl Clock for Still {
-    fn now(&self) -> Nanos {
-        Nanos::new(0)
-    }
-}
+use crate::fixture::Still;
 
 type TestCpus = Arc<SpinCpus<Still, fn() -> CpuId>>;
 

@@ -5,19 +5,12 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use fastrand::Rng;
+use portolan_model::fixture::seed;
 use portolan_vmm::backend::{Backend, BackendOptions, ServeError};
 
 use crate::Inverter;
 use crate::frontend::{Frontend, Grant, raw, table};
 use crate::guest::{BYTES, GRANTED, Guest, IOVA, RINGS, SIZE};
-
-fn seed() -> u64 {
-    let seed = std::env::var("PORTOLAN_SEED").ok();
-    let seed = seed.and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
-    println!("PORTOLAN_SEED={seed}");
-    seed
-}
 
 /// What becomes of a connection on which `bytes` come, then nothing more.
 fn serve(bytes: &[u8], files: usize) -> Result<(), ServeError> {

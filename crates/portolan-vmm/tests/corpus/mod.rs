@@ -7,6 +7,7 @@
 use std::path::Path;
 
 use fastrand::Rng;
+use portolan_model::fixture::seed;
 
 pub type Input = Vec<Vec<u8>>;
 
@@ -30,10 +31,8 @@ const WORDS: [u64; 12] = [
 /// first, and for the others.
 pub fn each(folder: &str, changed: u32, mut run: impl FnMut(&Input, &mut Rng) -> bool) -> [u32; 2] {
     let number = |name| std::env::var(name).ok().and_then(|n| n.parse::<u64>().ok());
-    let seed = number("PORTOLAN_SEED").unwrap_or_else(|| fastrand::u64(..));
-    println!("PORTOLAN_SEED={seed}");
     let times = number("PORTOLAN_FUZZ").unwrap_or(1);
-    let mut rng = Rng::with_seed(seed);
+    let mut rng = Rng::with_seed(seed());
     let corpus = read(folder);
     let mut one = |input: Input, rng: &mut Rng| {
         let shown = Shown(&input);

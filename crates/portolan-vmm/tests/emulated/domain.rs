@@ -12,6 +12,7 @@ use portolan::inval::{
 };
 use portolan::iommu::{Domain as _, IommuError, PagedDomain, TagPool};
 use portolan::table::{Access, Format, PageTable};
+use portolan_model::fixture::seed;
 use portolan_vmm::Endpoint;
 use portolan_vmm::emulated::{Context, Scope};
 use vm_memory::iommu::IommuMemory;
@@ -19,8 +20,8 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap, Permissions};
 
 use crate::pages::GuestPages;
 use crate::{
-    AMD, ENDPOINT, Guest, LONG, Unit, VTD, VTD_FIRST, guest, range, reach, riscv, seed, stage1,
-    stage2, unit,
+    AMD, ENDPOINT, Guest, LONG, Unit, VTD, VTD_FIRST, guest, range, reach, riscv, stage1, stage2,
+    unit,
 };
 
 const BYTES: usize = 32 << 20;

@@ -111,11 +111,3 @@ fn reach(
     }
     Some(joined)
 }
-
-fn seed() -> u64 {
-    let seed = std::env::var("PORTOLAN_SEED").ok();
-    let seed = seed.and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
-    println!("PORTOLAN_SEED={seed}");
-    seed
-}

@@ -9,13 +9,13 @@ use portolan::addr::{InvalTag, Iova, PageSize, PhysAddr};
 use portolan::table::format::span_lg2;
 use portolan::table::{Access, Format};
 use portolan_model::decode::{AccessKind, TableFormat, TableRoot, WalkFault, WalkMemory, walk};
+use portolan_model::fixture::seed;
 use portolan_vmm::Endpoint;
 use portolan_vmm::emulated::{Context, FaultKind, Scope};
 use vm_memory::{Bytes, GuestAddress, Permissions};
 
 use crate::{
-    AMD, ENDPOINT, Guest, LONG, Unit, VTD, VTD_FIRST, guest, reach, riscv, seed, stage1, stage2,
-    unit,
+    AMD, ENDPOINT, Guest, LONG, Unit, VTD, VTD_FIRST, guest, reach, riscv, stage1, stage2, unit,
 };
 
 /// Tables in the guest's memory, which is a little longer.

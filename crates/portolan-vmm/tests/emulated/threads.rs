@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use portolan::addr::{InvalTag, PhysAddr};
+use portolan_model::fixture::seed;
 use portolan_vmm::Endpoint;
 use portolan_vmm::emulated::{Context, EmulatedUnit, Scope, UnitOptions};
 use vm_memory::iommu::Iommu;
 use vm_memory::{Bytes, GuestAddress, GuestAddressSpace, GuestMemoryMmap, Permissions};
 
-use crate::{ENDPOINT, Guest, LONG, VTD, guest, range, reach, seed, unit};
+use crate::{ENDPOINT, Guest, LONG, VTD, guest, range, reach, unit};
 
 const PAGE: u64 = 4096;
 const PAGES: u64 = 24;

@@ -2,10 +2,11 @@
 
 use fastrand::Rng;
 use portolan::addr::PhysAddr;
+use portolan_model::fixture::seed;
 use portolan_vmm::{ApplyError, FrontendAddr, MemoryRegion, Replacement, VhostIotlb};
 use vm_memory::Permissions;
 
-use crate::{FRONTEND, PAGE, iotlb, options, pieces, range, seed};
+use crate::{FRONTEND, PAGE, iotlb, options, pieces, range};
 
 /// Messages that once were thought of: IOVA, size, target, permissions, type.
 const CORPUS: &[(u64, u64, u64, u8, u8)] = &[

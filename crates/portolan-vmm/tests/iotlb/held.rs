@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use fastrand::Rng;
+use portolan_model::fixture::seed;
 use portolan_vmm::{Replacement, VhostIotlb};
 use vm_memory::iommu::Iommu;
 use vm_memory::{GuestAddress, Permissions};
 
-use crate::{PAGE, iotlb, map, options, page, range, seed};
+use crate::{PAGE, iotlb, map, options, page, range};
 
 /// An invalidation that does not wait.
 fn impatient(capacity: usize) -> VhostIotlb {

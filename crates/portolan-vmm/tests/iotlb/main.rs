@@ -67,11 +67,3 @@ fn pieces(
     let found = iotlb.translate(GuestAddress(iova), length, access).ok()?;
     Some(found.map(|piece| (piece.base.0, piece.length)).collect())
 }
-
-fn seed() -> u64 {
-    let seed = std::env::var("PORTOLAN_SEED").ok();
-    let seed = seed.and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
-    println!("PORTOLAN_SEED={seed}");
-    seed
-}

@@ -2,10 +2,11 @@
 
 use fastrand::Rng;
 use portolan::addr::{Iova, IovaRange};
+use portolan_model::fixture::seed;
 use portolan_vmm::{FrontendAddr, Replacement, VhostIotlb};
 use vm_memory::Permissions;
 
-use crate::{FRONTEND, MEMORY, iotlb, options, page, pieces, range, seed};
+use crate::{FRONTEND, MEMORY, iotlb, options, page, pieces, range};
 
 /// Where translations begin: few places, so that they meet.
 const BASES: [u64; 4] = [0, 0x1_ffff_0000, 0xff_ffff_0000, 0x7fff_fff0_0000];

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use portolan_hw::virtio::spec::Request;
+use portolan_model::fixture::seed;
 use portolan_vmm::viommu::VirtioIommu;
 use vm_memory::Permissions;
 
-use crate::{machine, reach, seed};
+use crate::{machine, reach};
 
 const PAGE: u64 = 4096;
 const OK: u8 = 0;

@@ -8,16 +8,8 @@ use spin::Mutex;
 
 use super::*;
 use crate::addr::{CpuId, PageSize, PhysAddr, PhysRange};
-use crate::platform::{Clock, Nanos, PhysMemory, SpinCpus};
-
-#[derive(Debug)]
-struct Still;
-
-impl Clock for Still {
-    fn now(&self) -> Nanos {
-        Nanos::new(0)
-    }
-}
+use crate::platform::tests::Still;
+use crate::platform::{PhysMemory, SpinCpus};
 
 type TestCpus = Arc<SpinCpus<Still, fn() -> CpuId>>;
 

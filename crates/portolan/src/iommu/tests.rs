@@ -12,7 +12,8 @@ use crate::addr::{
 use crate::inval::{
     Capabilities, CombineOptions, Combined, Gather, InvalidationQueue, Quirks, Step, SyncError,
 };
-use crate::platform::{Clock, Nanos, SlabTables};
+use crate::platform::tests::Still;
+use crate::platform::{Nanos, SlabTables};
 use crate::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule};
 use crate::table::{Access, PageTable, SplitError, Translation};
 
@@ -50,16 +51,6 @@ impl TagPool for Queue {
         }
     }
 }
-
-struct Still;
-
-impl Clock for Still {
-    fn now(&self) -> Nanos {
-        Nanos::new(0)
-    }
-}
-
-crate::one_cpu!(Still);
 
 type Tables = PagedDomain<Armv8Stage1<12>, SlabTables<AtomicU64>, Queue>;
 

@@ -257,15 +257,7 @@ pub(crate) struct CachePadded<T>(pub T);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::platform::Nanos;
-
-    struct Still;
-
-    impl Clock for Still {
-        fn now(&self) -> Nanos {
-            Nanos::new(0)
-        }
-    }
+    use crate::platform::tests::Still;
 
     #[test]
     fn a_cpu_with_too_high_a_number_is_one_of_those_that_there_are() {

@@ -133,4 +133,4 @@ macro_rules! forward {
 forward!(&M, alloc::sync::Arc<M>);
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -157,6 +157,18 @@ fn a_pointer_to_cpus_passes_every_call_on() {
     assert_eq!(counts.map(|count| count.load(Relaxed)), [1, 1, 1]);
 }
 
+/// A CPU whose time stands still.
+#[derive(Debug)]
+pub(crate) struct Still;
+
+crate::one_cpu!(Still);
+
+impl Clock for Still {
+    fn now(&self) -> Nanos {
+        Nanos::new(0)
+    }
+}
+
 /// Says no more than it has to.
 struct Terse;
 

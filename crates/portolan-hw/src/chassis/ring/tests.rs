@@ -3,20 +3,9 @@
 use super::*;
 use portolan::addr::PageSize;
 use portolan::iommu::Awaited;
-use portolan::platform::{Clock, Nanos, SlabTables};
+use portolan::platform::{Nanos, SlabTables};
+use portolan_model::fixture::Ticks;
 use spin::Mutex;
-
-/// A clock that goes on by a microsecond a look.
-#[derive(Debug, Default)]
-struct Ticks(AtomicU64);
-
-portolan::one_cpu!(Ticks);
-
-impl Clock for Ticks {
-    fn now(&self) -> Nanos {
-        Nanos::new(self.0.fetch_add(1_000, Ordering::Relaxed))
-    }
-}
 
 const SYNC_CODE: u64 = 0x51;
 const HARMLESS: u64 = 0x40;

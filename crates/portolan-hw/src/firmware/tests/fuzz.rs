@@ -4,7 +4,6 @@
 
 extern crate std;
 
-use std::println;
 use std::vec::Vec;
 
 use fastrand::Rng;
@@ -24,11 +23,7 @@ use portolan::addr::{RequesterId, Segment};
 const ROUNDS: u32 = 20_000;
 
 fn rng() -> Rng {
-    let seed = std::env::var("PORTOLAN_SEED").ok();
-    let seed = seed.and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
-    println!("PORTOLAN_SEED={seed}");
-    Rng::with_seed(seed)
+    Rng::with_seed(portolan_model::fixture::seed())
 }
 
 /// Whether what is said to be wrong is in a table of `bytes`.

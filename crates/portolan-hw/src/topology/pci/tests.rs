@@ -307,11 +307,7 @@ fn bridges_that_lead_up_round_or_where_others_lead_are_not_believed_and_in_one_g
 
 #[test]
 fn the_way_up_ends_whatever_bridges_say() {
-    let seed = std::env::var("PORTOLAN_SEED").ok();
-    let seed = seed.and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
-    std::println!("PORTOLAN_SEED={seed}");
-    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut rng = fastrand::Rng::with_seed(portolan_model::fixture::seed());
     for _ in 0..300 {
         let mut nodes = Vec::new();
         for bus in 0..12 {

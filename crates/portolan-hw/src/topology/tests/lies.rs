@@ -2,7 +2,6 @@
 
 extern crate std;
 
-use std::println;
 use std::string::{String, ToString};
 use std::vec::Vec;
 
@@ -118,11 +117,7 @@ fn bridges_in_circles_are_remarked_on() {
 
 #[test]
 fn surveys_of_mutated_tables_end() {
-    let seed = std::env::var("PORTOLAN_SEED").ok();
-    let seed = seed.and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
-    println!("PORTOLAN_SEED={seed}");
-    let mut rng = Rng::with_seed(seed);
+    let mut rng = Rng::with_seed(portolan_model::fixture::seed());
     let tables = [
         dmar_bytes(),
         iort_bytes(),

@@ -1,10 +1,6 @@
 //! Device trees with RISC-V IOMMUs: a board like QEMU's `virt`, a unit that is a PCI function, reserved
 //! memory, and damaged ones.
 
-extern crate std;
-
-use std::println;
-
 use portolan::addr::PciFunction;
 
 use super::build::{at, is};
@@ -227,11 +223,7 @@ fn wires_are_of_the_nearest_controller() {
 
 #[test]
 fn damaged_trees_end() {
-    let seed = std::env::var("PORTOLAN_SEED").ok();
-    let seed = seed.and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
-    println!("PORTOLAN_SEED={seed}");
-    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut rng = fastrand::Rng::with_seed(portolan_model::fixture::seed());
     let read = |of: PciFunction, offset: u16| {
         let there = of.requester.get() < 32 && of.segment.get() < 4;
         (there && offset == 0).then_some(0x1234_8086)

@@ -2,7 +2,6 @@
 
 extern crate std;
 
-use std::println;
 use std::vec::Vec;
 
 use portolan::addr::{PciFunction, RequesterId, Segment};
@@ -115,11 +114,7 @@ fn what_is_no_tree_and_trees_without_units_are_refused() {
 
 #[test]
 fn damaged_trees_end() {
-    let seed = std::env::var("PORTOLAN_SEED").ok();
-    let seed = seed.and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
-    println!("PORTOLAN_SEED={seed}");
-    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut rng = fastrand::Rng::with_seed(portolan_model::fixture::seed());
     let whole = board();
     let read = |of: PciFunction, offset: u16| {
         let there = of.requester.get() < 16 && of.segment.get() < 4;

@@ -20,10 +20,11 @@ use portolan::platform::Nanos;
 use portolan::table::{Access, MapError, SplitError, UnmapError};
 
 use portolan_hw::virtio::{Config, Viommu, VirtioDomain};
+use portolan_model::fixture::seed;
 use vm_memory::Permissions;
 
 use crate::link::{self, Failure, Link, Ticks};
-use crate::{range, seed};
+use crate::range;
 
 type Driver<'a> = Viommu<&'a Link, Ticks>;
 type Space<'a> = VirtioDomain<&'a Link, Ticks>;

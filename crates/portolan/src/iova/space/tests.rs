@@ -11,16 +11,8 @@ mod places;
 mod short;
 mod steps;
 use crate::addr::CpuId;
+use crate::platform::tests::Still;
 use crate::platform::{Clock, Nanos, SpinCpus};
-
-#[derive(Debug)]
-struct Still;
-
-impl Clock for Still {
-    fn now(&self) -> Nanos {
-        Nanos::new(0)
-    }
-}
 
 /// CPUs of which the test says which one calls.
 struct Chosen(Arc<AtomicU64>);
