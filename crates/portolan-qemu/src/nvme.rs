@@ -14,6 +14,12 @@ use std::time::Duration;
 
 use portolan::addr::{Iova, PhysAddr};
 use portolan::platform::Mmio;
+pub use portolan_bare::nvme::spec::PAGE;
+use portolan_bare::nvme::spec::{
+    CC_ENABLED, COMMAND, COMPLETION, CSTS_FATAL, CSTS_READY, Command, Completion, Described,
+    Operation, doorbells,
+    reg::{ACQ, AQA, ASQ, CC, CSTS},
+};
 use thiserror::Error;
 
 use crate::dma::{Direction, DmaArea, poll};
@@ -28,28 +34,6 @@ pub const ID: (u16, u16) = (0x1b36, 0x0010);
 pub const ENTRIES: u16 = 64;
 /// Bytes of a block of QEMU's namespace.
 pub const BLOCK: u64 = 512;
-/// Bytes of a page, which is what one PRP entry stands for.
-pub const PAGE: u64 = 4096;
-
-const CC: usize = 0x14;
-const CSTS: usize = 0x1c;
-const AQA: usize = 0x24;
-const ASQ: usize = 0x28;
-const ACQ: usize = 0x30;
-const DOORBELLS: usize = 0x1000;
-const CC_ENABLE: u32 = 1;
-/// Entries of 64 and 16 bytes.
-const CC_ENTRY_SIZES: u32 = 6 << 16 | 4 << 20;
-const CSTS_READY: u32 = 1;
-const CSTS_FATAL: u32 = 2;
-const SUBMISSION_BYTES: u64 = 64;
-const COMPLETION_BYTES: u64 = 16;
-
-const CREATE_SUBMISSION: u8 = 0x01;
-const CREATE_COMPLETION: u8 = 0x05;
-const IDENTIFY: u8 = 0x06;
-const WRITE: u8 = 0x01;
-const READ: u8 = 0x02;
 const ADMIN: usize = 0;
 const IO: usize = 1;
 
@@ -127,10 +111,10 @@ pub enum Prp {
 }
 
 impl Prp {
-    fn entries(self) -> (u64, u64) {
+    fn entries(self) -> [u64; 2] {
         match self {
-            Self::One(first) => (first.get(), 0),
-            Self::Two(first, second) | Self::List(first, second) => (first.get(), second.get()),
+            Self::One(first) => [first.get(), 0],
+            Self::Two(first, second) | Self::List(first, second) => [first.get(), second.get()],
         }
     }
 }
@@ -251,21 +235,18 @@ impl<R: Mmio, M: QueueMemory> Nvme<R, M> {
             .write64(ASQ, memory.admin_submission.iova.get());
         self.registers
             .write64(ACQ, memory.admin_completion.iova.get());
-        self.registers.write32(CC, CC_ENTRY_SIZES | CC_ENABLE);
+        self.registers.write32(CC, CC_ENABLED);
         self.wait_ready(CSTS_READY)
     }
 
     fn create_io(&mut self, memory: &NvmeQueues) -> Result<(), NvmeError> {
-        let last = u32::from(ENTRIES - 1);
-        let (number, contiguous) = (1, 1);
-        let mut completion = Submission::new(CREATE_COMPLETION);
-        completion.prp1 = memory.io_completion.iova.get();
-        completion.words = [last << 16 | number, contiguous, 0];
-        self.execute(ADMIN, completion)?;
-        let mut submission = Submission::new(CREATE_SUBMISSION);
-        submission.prp1 = memory.io_submission.iova.get();
-        submission.words = [last << 16 | number, number << 16 | contiguous, 0];
-        self.execute(ADMIN, submission)
+        let completions = memory.io_completion.iova;
+        self.execute(
+            ADMIN,
+            Command::create_completions(1, ENTRIES, completions, 0),
+        )?;
+        let commands = memory.io_submission.iova;
+        self.execute(ADMIN, Command::create_commands(1, ENTRIES, commands))
     }
 
     fn wait_ready(&self, wanted: u32) -> Result<(), NvmeError> {
@@ -296,10 +277,7 @@ impl<R: Mmio, M: QueueMemory> Nvme<R, M> {
     /// # Errors
     /// [`NvmeError`].
     pub fn identify(&mut self, data: Iova) -> Result<(), NvmeError> {
-        let mut command = Submission::new(IDENTIFY);
-        command.prp1 = data.get();
-        command.words = [1, 0, 0];
-        self.execute(ADMIN, command)
+        self.execute(ADMIN, Command::identify(Described::Controller, data))
     }
 
     /// Reads or writes `blocks` blocks of 512 bytes from block `first` of namespace 1.
@@ -316,18 +294,15 @@ impl<R: Mmio, M: QueueMemory> Nvme<R, M> {
         if !(1..=0x1_0000).contains(&blocks) {
             return Err(NvmeError::Length { blocks });
         }
-        let mut command = Submission::new(match direction {
-            Direction::ToDevice => WRITE,
-            Direction::FromDevice => READ,
-        });
-        command.namespace = 1;
-        (command.prp1, command.prp2) = data.entries();
-        command.words = [first as u32, (first >> 32) as u32, blocks - 1];
-        self.execute(IO, command)
+        let what = match direction {
+            Direction::ToDevice => Operation::Write,
+            Direction::FromDevice => Operation::Read,
+        };
+        self.execute(IO, Command::transfer(what, first, blocks, data.entries()))
     }
 
     /// Submits one command and waits for its completion.
-    fn execute(&mut self, index: usize, command: Submission) -> Result<(), NvmeError> {
+    fn execute(&mut self, index: usize, command: Command) -> Result<(), NvmeError> {
         self.next = self.next.wrapping_add(1);
         let id = self.next;
         let Some(queue) = self.queues.get_mut(index) else {
@@ -335,24 +310,32 @@ impl<R: Mmio, M: QueueMemory> Nvme<R, M> {
         };
         let at = queue
             .submission
-            .phys_at(u64::from(queue.tail) * SUBMISSION_BYTES)?;
-        for (word, value) in self.memory.words(at, 8)?.iter().zip(command.encode(id)) {
+            .phys_at(u64::from(queue.tail) * 8 * COMMAND as u64)?;
+        for (word, value) in self
+            .memory
+            .words(at, COMMAND)?
+            .iter()
+            .zip(command.encode(id))
+        {
             word.store(value, Ordering::Release);
         }
         queue.tail = (queue.tail + 1) % ENTRIES;
         let queue = *queue;
-        let doorbell = DOORBELLS + 8 * usize::from(queue.number);
+        // QEMU's doorbells have a stride of four bytes.
+        let [doorbell, taken] = doorbells(0, queue.number);
         self.registers.write32(doorbell, queue.tail.into());
 
         let at = queue
             .completion
-            .phys_at(u64::from(queue.head) * COMPLETION_BYTES + 8)?;
+            .phys_at(u64::from(queue.head) * 8 * COMPLETION as u64)?;
         let limit = self.limit;
         let done = poll(limit, || {
-            let last = self.memory.words(at, 1)?.first();
-            let word = (last.map_or(0, |last| last.load(Ordering::Acquire)) >> 32) as u32;
-            if word >> 16 & 1 == queue.phase.into() {
-                return Ok(Some(word));
+            if let [first, second] = self.memory.words(at, COMPLETION)? {
+                let second = second.load(Ordering::Acquire);
+                if Completion::phase(second) == queue.phase.into() {
+                    let first = first.load(Ordering::Relaxed);
+                    return Ok(Some(Completion::decode([first, second])));
+                }
             }
             // This also lets QEMU's main loop run on.
             let csts = self.status()?;
@@ -361,17 +344,15 @@ impl<R: Mmio, M: QueueMemory> Nvme<R, M> {
             }
             Ok(None)
         })?;
-        let word = done.ok_or(NvmeError::TimedOut { limit })?;
-        self.consume(index, doorbell);
-        let (command, status) = (word as u16, (word >> 17) as u16);
-        if command != id {
+        let completion = done.ok_or(NvmeError::TimedOut { limit })?;
+        self.consume(index, taken);
+        if completion.id != id {
             return Err(NvmeError::Stray {
-                command,
+                command: completion.id,
                 wanted: id,
             });
         }
-        // Without the bits More and Do Not Retry.
-        match status & 0x7ff {
+        match completion.status {
             0 => Ok(()),
             status => Err(NvmeError::Status { status }),
         }
@@ -385,35 +366,6 @@ impl<R: Mmio, M: QueueMemory> Nvme<R, M> {
         if queue.head == 0 {
             queue.phase ^= 1;
         }
-        self.registers.write32(doorbell + 4, queue.head.into());
-    }
-}
-
-/// A submission queue entry, as far as it is used.
-struct Submission {
-    opcode: u8,
-    namespace: u32,
-    prp1: u64,
-    prp2: u64,
-    /// Command words 10 to 12.
-    words: [u32; 3],
-}
-
-impl Submission {
-    const fn new(opcode: u8) -> Self {
-        Self {
-            opcode,
-            namespace: 0,
-            prp1: 0,
-            prp2: 0,
-            words: [0; 3],
-        }
-    }
-
-    fn encode(&self, id: u16) -> [u64; 8] {
-        let [w10, w11, w12] = self.words.map(u64::from);
-        let head = u64::from(self.opcode) | u64::from(id) << 16;
-        let head = head | u64::from(self.namespace) << 32;
-        [head, 0, 0, self.prp1, self.prp2, w10 | w11 << 32, w12, 0]
+        self.registers.write32(doorbell, queue.head.into());
     }
 }

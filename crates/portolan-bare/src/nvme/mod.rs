@@ -13,6 +13,7 @@
 
 mod queue;
 mod ring;
+pub mod spec;
 
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
@@ -23,46 +24,19 @@ use thiserror::Error;
 
 use crate::pci::Function;
 use crate::{Machine, Registers};
-pub use queue::{Data, Operation, Queue};
-use ring::{Command, ENTRIES, Ring};
+pub use queue::{Data, Queue};
+use ring::{ENTRIES, Ring};
+pub use spec::Operation;
+use spec::{
+    CAP_NVM, CC_ENABLED, CSTS_FATAL, CSTS_READY, Command, Described, NUMBER_OF_QUEUES, PAGE,
+    SET_FEATURES, doorbells,
+    reg::{ACQ, AQA, ASQ, CAP, CC, CSTS},
+};
 
-/// Bytes of a page: what one entry of a command stands for.
-const PAGE: u64 = 4096;
-
-/// Registers.
-const CAP: usize = 0x00;
-const CC: usize = 0x14;
-const CSTS: usize = 0x1c;
-const AQA: usize = 0x24;
-const ASQ: usize = 0x28;
-const ACQ: usize = 0x30;
-const DOORBELLS: usize = 0x1000;
 /// Registers that are mapped.
 const WINDOW: usize = 0x2000;
-
-/// CAP: the NVM command set is there.
-const CAP_NVM: u64 = 1 << 37;
-/// CC: enabled, with entries of 64 and 16 bytes, the NVM command set and pages of 4 KiB.
-const CC_ENABLED: u32 = 1 | 6 << 16 | 4 << 20;
-const CSTS_READY: u32 = 1;
-const CSTS_FATAL: u32 = 2;
 /// The timeout in CAP counts half seconds.
 const TIMEOUT_UNIT_MILLIS: u64 = 500;
-
-/// Opcodes of admin commands.
-const CREATE_SUBMISSION_QUEUE: u8 = 0x01;
-const CREATE_COMPLETION_QUEUE: u8 = 0x05;
-const IDENTIFY: u8 = 0x06;
-const SET_FEATURES: u8 = 0x09;
-/// What Identify is asked for.
-const OF_NAMESPACE: u32 = 0;
-const OF_CONTROLLER: u32 = 1;
-/// The feature that says how many queues there are.
-const NUMBER_OF_QUEUES: u32 = 0x07;
-/// A queue in one piece of memory.
-const CONTIGUOUS: u32 = 1;
-/// The namespace that is used.
-const NAMESPACE: u32 = 1;
 
 /// Why a controller does not do what it is asked.
 #[derive(Clone, Copy, Debug, Error)]
@@ -146,8 +120,8 @@ pub struct Nvme {
     admin: Ring,
     blocks: Blocks,
     /// I/O queues that there are, and that may be.
-    queues: u32,
-    most_queues: u32,
+    queues: u16,
+    most_queues: u16,
 }
 
 impl Nvme {
@@ -169,11 +143,11 @@ impl Nvme {
         if capabilities == u64::MAX
             || capabilities & CAP_NVM == 0
             || least_page != 0
-            || entries + 1 < ENTRIES as u64
+            || entries + 1 < ENTRIES.into()
         {
             return Err(NvmeError::Unsupported { capabilities });
         }
-        let admin = Ring::new(machine, &device, registers, bells(capabilities, 0))?;
+        let admin = Ring::new(machine, &device, registers, doorbells(capabilities, 0))?;
         let mut nvme = Self {
             machine,
             registers,
@@ -191,11 +165,11 @@ impl Nvme {
 
     fn enable(&self) -> Result<(), NvmeError> {
         self.stop()?;
-        let last = ENTRIES as u32 - 1;
+        let last = u32::from(ENTRIES) - 1;
         let [commands, completions] = self.admin.places();
         self.registers.write32(AQA, last << 16 | last);
-        self.registers.write64(ASQ, commands);
-        self.registers.write64(ACQ, completions);
+        self.registers.write64(ASQ, commands.get());
+        self.registers.write64(ACQ, completions.get());
         self.registers.write32(CC, CC_ENABLED);
         self.wait_until(CSTS_READY)
     }
@@ -227,12 +201,12 @@ impl Nvme {
 
     /// What the controller says of itself, and of its namespace.
     fn namespace(&mut self) -> Result<Blocks, NvmeError> {
-        let controller = self.identify(OF_CONTROLLER)?;
+        let controller = self.identify(Described::Controller)?;
         let most_bytes = match byte(&controller, 77) {
             0 => u64::MAX,
             pages_lg2 => PAGE.checked_shl(pages_lg2.into()).unwrap_or(u64::MAX),
         };
-        let namespace = self.identify(OF_NAMESPACE)?;
+        let namespace = self.identify(Described::Namespace)?;
         let count = (0..8).map(|at| u64::from(byte(&namespace, at)) << (8 * at));
         let format = byte(&namespace, 26);
         let format = 128 + 4 * usize::from(format & 0xf | (format >> 5 & 3) << 4);
@@ -251,26 +225,23 @@ impl Nvme {
     }
 
     /// The 4,096 bytes that describe something.
-    fn identify(&mut self, what: u32) -> Result<Coherent<Machine>, NvmeError> {
+    fn identify(&mut self, what: Described) -> Result<Coherent<Machine>, NvmeError> {
         let memory = self.device.coherent(PAGE)?;
-        self.admin.execute(&Command {
-            opcode: IDENTIFY,
-            namespace: if what == OF_NAMESPACE { NAMESPACE } else { 0 },
-            data: [memory.iova().get(), 0],
-            words: [what, 0, 0],
-        })?;
+        let identify = Command::identify(what, memory.iova());
+        self.admin.execute(&identify)?;
         Ok(memory)
     }
 
     /// Asks for so many I/O queues; how many of them there may be.
-    fn grant(&mut self, queues: u32) -> Result<u32, NvmeError> {
+    fn grant(&mut self, queues: u32) -> Result<u16, NvmeError> {
         let wanted = (queues - 1).min(0xfffe);
         let granted = self.admin.execute(&Command {
             opcode: SET_FEATURES,
             words: [NUMBER_OF_QUEUES, wanted << 16 | wanted, 0],
             ..Command::default()
         })?;
-        Ok(queues.min((granted & 0xffff) + 1).min((granted >> 16) + 1))
+        let granted = wanted.min(granted & 0xffff).min(granted >> 16);
+        Ok(granted as u16 + 1)
     }
 
     /// An I/O queue more.
@@ -282,24 +253,13 @@ impl Nvme {
             return Err(NvmeError::NoQueue);
         }
         let number = self.queues + 1;
-        let bells = bells(self.registers.read64(CAP), number as usize);
+        let bells = doorbells(self.registers.read64(CAP), number);
         let ring = Ring::new(self.machine, &self.device, self.registers, bells)?;
         let [commands, completions] = ring.places();
-        let shape = (ENTRIES as u32 - 1) << 16 | number;
-
-        let queue = number << 16 | CONTIGUOUS;
-        for (opcode, at, word) in [
-            (CREATE_COMPLETION_QUEUE, completions, CONTIGUOUS),
-            (CREATE_SUBMISSION_QUEUE, commands, queue),
-        ] {
-            self.admin.execute(&Command {
-                opcode,
-                data: [at, 0],
-                words: [shape, word, 0],
-                ..Command::default()
-            })?;
-        }
-
+        let completions = Command::create_completions(number, ENTRIES, completions, 0);
+        self.admin.execute(&completions)?;
+        let commands = Command::create_commands(number, ENTRIES, commands);
+        self.admin.execute(&commands)?;
         self.queues = number;
         Queue::new(&self.device, ring, self.blocks)
     }
@@ -315,11 +275,4 @@ fn byte(of: &Coherent<Machine>, at: usize) -> u8 {
     let word = of.words().get(at / 8);
     let word = word.map_or(0, |word| word.load(Ordering::Relaxed));
     word.to_ne_bytes()[at % 8]
-}
-
-/// Where the doorbells of a queue are.
-fn bells(capabilities: u64, queue: usize) -> [usize; 2] {
-    let stride = 4 << (capabilities >> 32 & 0xf);
-    let commands = DOORBELLS + 2 * queue * stride;
-    [commands, commands + stride]
 }

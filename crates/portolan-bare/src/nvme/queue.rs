@@ -8,8 +8,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::dma::{Coherent, Device, DmaSegment, Failed, Mapping};
 
-use super::ring::{Command, Completion, ROOM, Ring};
-use super::{Blocks, NAMESPACE, NvmeError, PAGE};
+use super::ring::{Completed, ROOM, Ring};
+use super::spec::{Command, Operation, PAGE};
+use super::{Blocks, NvmeError};
 use crate::{Machine, Pages};
 
 /// A buffer that the controller reaches.
@@ -20,15 +21,6 @@ const LIST: usize = 64;
 const LIST_BYTES: usize = LIST * 8;
 // The list of a command lies in one page.
 const _: () = assert!(PAGE as usize % LIST_BYTES == 0);
-
-/// What is done; the value is the opcode.
-#[derive(Clone, Copy)]
-pub enum Operation {
-    /// Memory is written to the disk.
-    Write = 0x01,
-    /// The disk is read to memory.
-    Read = 0x02,
-}
 
 /// A queue for the use of one CPU.
 pub struct Queue {
@@ -97,12 +89,8 @@ impl Queue {
         }
         let list = self.lists.words().iter().skip(slot * LIST).take(LIST);
         let list_at = self.lists.iova().get() + (slot * LIST_BYTES) as u64;
-        Ok(Command {
-            opcode: operation as u8,
-            namespace: NAMESPACE,
-            data: pages(data.segments(), list, list_at)?,
-            words: [first as u32, (first >> 32) as u32, (blocks - 1) as u32],
-        })
+        let data = pages(data.segments(), list, list_at)?;
+        Ok(Command::transfer(operation, first, blocks as u32, data))
     }
 
     /// Waits for one of the commands that are under way: its first block and its data.
@@ -110,7 +98,7 @@ impl Queue {
     /// # Errors
     /// If it failed, none is done in time, or the controller makes no sense: it should be stopped then.
     pub fn wait(&mut self) -> Result<(u64, Data), NvmeError> {
-        let Completion { id, result } = self.ring.wait()?;
+        let Completed { id, result } = self.ring.wait()?;
         let slot = self.under_way.get_mut(usize::from(id));
         let done = slot.and_then(Option::take).ok_or(NvmeError::Stray { id })?;
         result.map(|_| done)

@@ -11,6 +11,12 @@ use anyhow::{Context as _, Result, bail, ensure};
 use portolan::addr::Iova;
 use portolan::dma::{Coherent, Device};
 use portolan::platform::Mmio;
+pub use portolan_bare::nvme::spec::Operation as Transfer;
+use portolan_bare::nvme::spec::{
+    CC_ENABLED, COMMAND, COMPLETION, CSTS_FATAL, CSTS_READY, Command, Completion, Described,
+    doorbells,
+    reg::{ACQ, AQA, ASQ, CAP, CC, CSTS},
+};
 use portolan_linux::memory::Process;
 use portolan_linux::vfio::{Bar, Interrupts};
 use std::sync::atomic::Ordering;
@@ -18,39 +24,18 @@ use std::sync::atomic::Ordering;
 /// Bytes of a request: one page, and so one PRP.
 pub const PAGE: usize = 4096;
 
-const CAP: usize = 0x00;
-const CC: usize = 0x14;
-const CSTS: usize = 0x1c;
-const AQA: usize = 0x24;
-const ASQ: usize = 0x28;
-const ACQ: usize = 0x30;
-const DOORBELLS: usize = 0x1000;
-/// Entries of 64 and 16 bytes.
-const CC_ENTRY_SIZES: u32 = 6 << 16 | 4 << 20;
-const CC_ENABLE: u32 = 1;
-const CSTS_READY: u32 = 1;
-const CSTS_FATAL: u32 = 2;
-
-const CREATE_SUBMISSION: u8 = 0x01;
-const CREATE_COMPLETION: u8 = 0x05;
-const IDENTIFY: u8 = 0x06;
 const ADMIN_ENTRIES: u16 = 16;
 /// The vector that I/O completions raise; the admin queue's is 0.
 pub const VECTOR: usize = 1;
 /// No request takes longer.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Which way a request's data goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transfer {
-    Write,
-    Read,
-}
-
 /// A pair of queues in memory that the controller and the driver share.
 struct Queue {
     number: u16,
     entries: u16,
+    /// For commands, and for completions.
+    doorbells: [usize; 2],
     submissions: Coherent<Process>,
     completions: Coherent<Process>,
     tail: u16,
@@ -72,7 +57,6 @@ pub struct Identity {
 /// A running controller.
 pub struct Controller {
     bar: Bar,
-    doorbell: usize,
     admin: Queue,
     io: Queue,
     next: u16,
@@ -80,11 +64,12 @@ pub struct Controller {
 }
 
 impl Queue {
-    fn new(device: &Device<Process>, number: u16, entries: u16) -> Result<Self> {
+    fn new(device: &Device<Process>, cap: u64, number: u16, entries: u16) -> Result<Self> {
         let memory = |bytes: u64| device.coherent(u64::from(entries) * bytes);
         Ok(Self {
             number,
             entries,
+            doorbells: doorbells(cap, number),
             submissions: memory(64).context("memory of a submission queue")?,
             completions: memory(16).context("memory of a completion queue")?,
             tail: 0,
@@ -94,36 +79,32 @@ impl Queue {
     }
 
     /// Puts a command into the queue; the doorbell is not yet rung.
-    fn put(&mut self, command: [u64; 8]) -> Result<()> {
-        let at = usize::from(self.tail) * 8;
-        let entry = self.submissions.words().get(at..at + 8);
-        for (word, value) in entry.context("a queue is cut")?.iter().zip(command) {
+    fn put(&mut self, number: u16, command: &Command) -> Result<()> {
+        let at = usize::from(self.tail) * COMMAND;
+        let entry = self.submissions.words().get(at..at + COMMAND);
+        for (word, value) in entry
+            .context("a queue is cut")?
+            .iter()
+            .zip(command.encode(number))
+        {
             word.store(value, Ordering::Relaxed);
         }
         self.tail = (self.tail + 1) % self.entries;
         Ok(())
     }
 
-    /// The next completion, if there is one: the command's number, and its status.
-    fn take(&mut self) -> Option<(u16, u16)> {
-        let words = self.completions.words();
-        let word = words
-            .get(usize::from(self.head) * 2 + 1)?
-            .load(Ordering::Acquire);
-        if word >> 48 & 1 != self.phase {
+    /// The next completion, if there is one.
+    fn take(&mut self) -> Option<Completion> {
+        let mut entry = self.completions.words().iter();
+        entry.by_ref().nth(usize::from(self.head) * COMPLETION)?;
+        let second = entry.next()?.load(Ordering::Acquire);
+        if Completion::phase(second) != self.phase {
             return None;
         }
         self.head = (self.head + 1) % self.entries;
         self.phase ^= u64::from(self.head == 0);
-        Some(((word >> 32) as u16, (word >> 49) as u16))
+        Some(Completion::decode([0, second]))
     }
-}
-
-/// The words of a command, but for its number.
-fn command(opcode: u8, namespace: u32, data: Iova, words: [u32; 3]) -> [u64; 8] {
-    let [w10, w11, w12] = words.map(u64::from);
-    let head = u64::from(opcode) | u64::from(namespace) << 32;
-    [head, 0, 0, data.get(), 0, w10 | w11 << 32, w12, 0]
 }
 
 impl Controller {
@@ -147,9 +128,8 @@ impl Controller {
             "the controller has queues of {most} entries at most"
         );
         let mut controller = Self {
-            doorbell: 4 << (cap >> 32 & 0xf),
-            admin: Queue::new(device, 0, ADMIN_ENTRIES)?,
-            io: Queue::new(device, 1, entries)?,
+            admin: Queue::new(device, cap, 0, ADMIN_ENTRIES)?,
+            io: Queue::new(device, cap, 1, entries)?,
             next: 0,
             identity: Identity::default(),
             bar,
@@ -167,7 +147,7 @@ impl Controller {
         bar.write32(AQA, last << 16 | last);
         bar.write64(ASQ, self.admin.submissions.iova().get());
         bar.write64(ACQ, self.admin.completions.iova().get());
-        bar.write32(CC, CC_ENTRY_SIZES | CC_ENABLE);
+        bar.write32(CC, CC_ENABLED);
         self.wait_ready(CSTS_READY)
     }
 
@@ -208,10 +188,10 @@ impl Controller {
                 .trim()
                 .to_owned()
         };
-        self.execute(command(IDENTIFY, 0, page.iova(), [1, 0, 0]))
+        self.execute(&Command::identify(Described::Controller, page.iova()))
             .context("Identify Controller")?;
         let (serial, model) = (text(4, 20), text(24, 40));
-        self.execute(command(IDENTIFY, 1, page.iova(), [0, 0, 0]))
+        self.execute(&Command::identify(Described::Namespace, page.iova()))
             .context("Identify Namespace")?;
         let blocks = page.words()[0].load(Ordering::Relaxed);
         // FLBAS (byte 26) names one of 16 formats from byte 128 on, of which byte 2 is the block's size.
@@ -234,36 +214,32 @@ impl Controller {
     }
 
     fn create_io(&mut self, interrupts: bool) -> Result<()> {
-        let size = u32::from(self.io.entries - 1) << 16 | u32::from(self.io.number);
-        let contiguous = 1;
         let raises = match interrupts {
             true => (VECTOR as u32) << 16 | 1 << 1,
             false => 0,
         };
-        let data = self.io.completions.iova();
-        let words = [size, raises | contiguous, 0];
-        self.execute(command(CREATE_COMPLETION, 0, data, words))
+        let (number, entries) = (self.io.number, self.io.entries);
+        let at = self.io.completions.iova();
+        self.execute(&Command::create_completions(number, entries, at, raises))
             .context("Create I/O CQ")?;
-        let data = self.io.submissions.iova();
-        let words = [size, u32::from(self.io.number) << 16 | contiguous, 0];
-        self.execute(command(CREATE_SUBMISSION, 0, data, words))
+        let at = self.io.submissions.iova();
+        self.execute(&Command::create_commands(number, entries, at))
             .context("Create I/O SQ")
     }
 
     /// Has the admin queue carry out one command.
-    fn execute(&mut self, mut command: [u64; 8]) -> Result<()> {
+    fn execute(&mut self, command: &Command) -> Result<()> {
         self.next = self.next.wrapping_add(1);
-        command[0] |= u64::from(self.next) << 16;
-        self.admin.put(command)?;
-        self.bar.write32(DOORBELLS, self.admin.tail.into());
+        self.admin.put(self.next, command)?;
+        let [rung, taken] = self.admin.doorbells;
+        self.bar.write32(rung, self.admin.tail.into());
         let begin = Instant::now();
         loop {
-            if let Some((number, status)) = self.admin.take() {
-                self.bar
-                    .write32(DOORBELLS + self.doorbell, self.admin.head.into());
+            if let Some(Completion { id, status, .. }) = self.admin.take() {
+                self.bar.write32(taken, self.admin.head.into());
                 ensure!(
-                    number == self.next,
-                    "completion of command {number}, not {}",
+                    id == self.next,
+                    "completion of command {id}, not {}",
                     self.next
                 );
                 return good(status);
@@ -293,42 +269,34 @@ impl Controller {
 
     /// Puts a request of one page into the queue, with `number`, which comes back with its completion.
     pub fn put(&mut self, number: u16, way: Transfer, page: u64, data: Iova) -> Result<()> {
-        let opcode = match way {
-            Transfer::Write => 1,
-            Transfer::Read => 2,
-        };
         let blocks = PAGE as u64 / self.identity.block;
         let first = page * blocks;
-        let words = [first as u32, (first >> 32) as u32, blocks as u32 - 1];
-        let mut command = command(opcode, 1, data, words);
-        command[0] |= u64::from(number) << 16;
-        self.io.put(command)
+        let command = Command::transfer(way, first, blocks as u32, [data.get(), 0]);
+        self.io.put(number, &command)
     }
 
     /// Tells the controller of what was put.
     pub fn ring(&self) {
-        self.bar
-            .write32(DOORBELLS + 2 * self.doorbell, self.io.tail.into());
+        self.bar.write32(self.io.doorbells[0], self.io.tail.into());
     }
 
     /// The number of a request that is complete, if there is one.
     pub fn take(&mut self) -> Result<Option<u16>> {
         match self.io.take() {
             None => Ok(None),
-            Some((number, status)) => good(status).map(|()| Some(number)),
+            Some(Completion { id, status, .. }) => good(status).map(|()| Some(id)),
         }
     }
 
     /// Tells the controller that completions were taken.
     pub fn taken(&self) {
-        self.bar
-            .write32(DOORBELLS + 3 * self.doorbell, self.io.head.into());
+        self.bar.write32(self.io.doorbells[1], self.io.head.into());
     }
 }
 
-/// A status field without the phase bit: code type in bits 10:8, code in bits 7:0.
+/// The kind of status in bits 10:8, the code below.
 fn good(status: u16) -> Result<()> {
-    match status & 0x7ff {
+    match status {
         0 => Ok(()),
         status => bail!("the controller says {status:#x}"),
     }
