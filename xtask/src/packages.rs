@@ -29,6 +29,12 @@ pub const PACKAGES: &[Package] = &[
         program: "qemu-system-aarch64",
         needed_for: "SMMUv3 on QEMU",
     },
+    // Fonts come with it: fontconfig-config depends on some.
+    Package {
+        name: "chromium",
+        program: "chromium",
+        needed_for: "reports in a browser",
+    },
 ];
 
 /// Whether `program` can be started.

@@ -1,13 +1,14 @@
 //! A page as HTML: one file, which asks nothing of any other place.
 //!
-//! The page's policy (Content Security Policy Level 3) forbids every request and every script but the page's own, told by its
-//! hash. Names and numbers come from traces, so all text is escaped, and what turns the direction of writing is shown as a sign.
+//! The page's policy (Content Security Policy Level 3) forbids every request, and every script but the page's own,
+//! which its hash tells.
 
-use std::fmt::{self, Display, Formatter, Write as _};
+use std::fmt::Write as _;
 
 use thiserror::Error;
 
 use crate::draw::{self, Drawn, Kind, Undrawn};
+use crate::escape::Escaped;
 use crate::figure::{Figure, Table};
 use crate::look;
 use crate::page::{Origin, Page, Section};
@@ -50,7 +51,8 @@ impl Page {
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src '{SCRIPT_HASH}'; base-uri 'none'; form-action 'none'">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline';
+ script-src '{SCRIPT_HASH}'; base-uri 'none'; form-action 'none'">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
 <style>{STYLE}{rules}</style>
@@ -265,30 +267,5 @@ impl Origin {
 fn paragraphs(out: &mut String, texts: &[String]) {
     for text in texts {
         let _ = writeln!(out, "<p>{}</p>", Escaped(text));
-    }
-}
-
-/// Text as it stands in an element or in quotes.
-pub(crate) struct Escaped<'t>(pub(crate) &'t str);
-
-impl Display for Escaped<'_> {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        for c in self.0.chars() {
-            match c {
-                '&' => f.write_str("&amp;")?,
-                '<' => f.write_str("&lt;")?,
-                '>' => f.write_str("&gt;")?,
-                '"' => f.write_str("&quot;")?,
-                '\'' => f.write_str("&#39;")?,
-                '\n' | '\t' => f.write_char(c)?,
-                // Controls, and signs that turn the direction of writing for what follows.
-                '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' => {
-                    f.write_char(char::REPLACEMENT_CHARACTER)?;
-                }
-                c if c.is_control() => f.write_char(char::REPLACEMENT_CHARACTER)?,
-                c => f.write_char(c)?,
-            }
-        }
-        Ok(())
     }
 }

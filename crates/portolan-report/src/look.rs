@@ -51,7 +51,8 @@ pub(crate) fn definitions() -> String {
         let (colour, lines) = (colour(series), HATCHINGS[shape(series)]);
         let _ = write!(
             out,
-            r#"<pattern id="p{series}" width="8" height="8" patternUnits="userSpaceOnUse"><path class="b{colour}" d="M0 0H8V8H0z"/><path class="hatch" d="{lines}"/></pattern>"#
+            r#"<pattern id="p{series}" width="8" height="8" patternUnits="userSpaceOnUse">
+<path class="b{colour}" d="M0 0H8V8H0z"/><path class="hatch" d="{lines}"/></pattern>"#
         );
     }
     out.push_str("</defs></svg>");

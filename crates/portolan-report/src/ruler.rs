@@ -1,9 +1,13 @@
 //! From numbers to places on an axis, and the ticks of it.
 //!
-//! The plotting library sees places between 0 and 1 alone: whatever numbers come, the ends of an axis are finite and apart.
+//! The plotting library sees places between 0 and 1 alone: whatever numbers come, the ends of an axis are finite
+//! and apart.
 
 use crate::figure::{Axis, Scale};
 use crate::unit::Unit;
+
+#[cfg(test)]
+mod tests;
 
 /// Numbers beyond are drawn here: differences and sums of two stay finite.
 const MOST: f64 = 1e300;
@@ -98,18 +102,15 @@ impl Ruler {
 
     /// Ends on 1, 2 or 5 times a power of ten, or on a power of two.
     fn open_log(&mut self, show: Show) {
-        if show == Show::Data && self.low < self.high {
-            self.low = self.low.max(1.0 / MOST);
-            return;
-        }
-        let below = match show {
+        self.low = self.low.max(1.0 / MOST);
+        self.high = self.high.max(1.0 / MOST);
+        if show != Show::Data || self.high <= self.low * (1.0 + APART) {
             // The least bar has a length too.
-            Show::Zero => 2.0,
-            _ => 1.0,
-        };
-        self.low = self.marks(self.low.max(1.0 / MOST) / below).0;
-        self.high = self.marks(self.high.max(1.0 / MOST)).1;
-        if self.low >= self.high {
+            let below = if show == Show::Zero { 2.0 } else { 1.0 };
+            self.low = self.marks(self.low / below).0;
+            self.high = self.marks(self.high).1;
+        }
+        if self.high <= self.low * (1.0 + APART) {
             self.high = self.low * 10.0;
         }
     }
@@ -237,8 +238,11 @@ impl Ruler {
         let steps = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000];
         let fits = |step: &&i64| (last - first) / **step < most.max(2) as i64;
         let step = *steps.iter().find(fits).unwrap_or(&2000);
-        let first =
-            first.div_euclid(step) * step + if first.rem_euclid(step) == 0 { 0 } else { step };
+        // Decades at multiples, powers of two from the lowest on.
+        let first = match self.unit {
+            Unit::Bytes => first,
+            _ => (first + step - 1).div_euclid(step) * step,
+        };
         let powers = (first..=last).step_by(step as usize);
         powers.map(|power| base.powi(power as i32)).collect()
     }

@@ -11,7 +11,7 @@ use plotters_backend::{
     BackendColor, BackendCoord, BackendStyle, BackendTextStyle, DrawingBackend, DrawingErrorKind,
 };
 
-use crate::html::Escaped;
+use crate::escape::Escaped;
 use crate::look;
 
 /// The colour that stands for the class of the grid.

@@ -21,11 +21,11 @@ struct Kept<'l> {
 }
 
 impl Kept<'_> {
-    /// What it is between `from` and `to`: the least and the most.
-    fn between(&self, from: f64, to: f64, last: f64) -> Option<(f64, f64)> {
+    /// What it is from `from` on and before `next`: the least and the most.
+    fn between(&self, from: f64, next: Option<f64>) -> Option<(f64, f64)> {
         let begin = self.points.partition_point(|(x, _)| *x < from);
         let inside = self.points[begin..].iter();
-        let inside = inside.take_while(|(x, _)| *x < to || (*x == to && to == last));
+        let inside = inside.take_while(|(x, _)| next.is_none_or(|next| *x < next));
         let ends = inside.fold(None, |ends: Option<(f64, f64)>, (_, y)| {
             Some(ends.map_or((*y, *y), |(low, high)| (low.min(*y), high.max(*y))))
         });
@@ -166,8 +166,11 @@ fn trace(pieces: &mut Vec<Piece>, places: Vec<Place>, series: usize, shape: Shap
             .collect(),
     };
     match shape {
-        Shape::Dots => {}
-        Shape::Straight => pieces.push(Piece::Line(places, Stroke::Series(series))),
+        Shape::Straight if places.len() > 1 => {
+            pieces.push(Piece::Line(places, Stroke::Series(series)));
+        }
+        Shape::Straight | Shape::Dots => {}
+        Shape::Steps if places.is_empty() => {}
         Shape::Steps => {
             let mut level: Vec<Place> = Vec::with_capacity(2 * places.len() + 1);
             for place in places {
@@ -262,7 +265,6 @@ fn hits(kept: &[Kept<'_>], lines: &Lines, x: &Ruler, page: Page) -> Vec<Piece> {
     };
     let mut values: Vec<f64> = points(kept).map(|point| point.0).collect();
     values.sort_by(f64::total_cmp);
-    let last = values.last().copied().unwrap_or(0.0);
     // Points that share a strip: neighbours in the same one of `most` parts of the axis.
     let part = |value: &f64| (x.at(*value) * most as f64) as usize;
     values.dedup();
@@ -290,9 +292,9 @@ fn hits(kept: &[Kept<'_>], lines: &Lines, x: &Ruler, page: Page) -> Vec<Piece> {
             true => x.say(from),
             false => format!("{} to {}", x.say(from), x.say(to)),
         };
-        let after = strips.get(nth + 1).map_or(last, |next| next[0]);
+        let next = strips.get(nth + 1).map(|next| next[0]);
         let said = kept.iter().filter_map(|line| {
-            let (low, high) = line.between(from, after, last)?;
+            let (low, high) = line.between(from, next)?;
             let say = |value| lines.y.unit.say(value);
             let value = match low == high {
                 true => say(low),

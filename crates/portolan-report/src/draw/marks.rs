@@ -7,18 +7,22 @@ use crate::ruler::{Ruler, Show, Tick};
 
 /// Rows that are drawn; what is beyond is in the table.
 const MOST_ROWS: usize = 100;
+/// Marks of a row that are drawn.
+const MOST_MARKS: usize = 20;
 /// The height of a mark and of what is between two rows.
 const PITCH: i32 = 18;
 const BETWEEN: i32 = 12;
 
 /// Draws marks.
 pub(super) fn draw(marks: &Marks) -> Result<Drawn, Undrawn> {
-    let mut left_out = 0;
+    let (mut left_out, mut more) = (0, 0);
     let mut rows: Vec<MarkRow> = Vec::with_capacity(marks.rows.len());
     for row in &marks.rows {
         let (mut kept, all) = (row.clone(), row.marks.len());
         kept.marks.retain(|mark| mark.value.is_finite());
         left_out += all - kept.marks.len();
+        more += kept.marks.len().saturating_sub(MOST_MARKS);
+        kept.marks.truncate(MOST_MARKS);
         for mark in &mut kept.marks {
             let finite = |range: &[f64; 2]| range.iter().all(|end| end.is_finite());
             left_out += usize::from(mark.range.is_some_and(|range| !finite(&range)));
@@ -37,6 +41,11 @@ pub(super) fn draw(marks: &Marks) -> Result<Drawn, Undrawn> {
         ));
         rows.truncate(MOST_ROWS);
     }
+    if more > 0 {
+        notes.push(format!(
+            "The first {MOST_MARKS} marks of each row are drawn, {more} are not."
+        ));
+    }
     let mut svg = Vec::new();
     for page in [Page::Wide, Page::Narrow] {
         svg.push(sketch(marks, &rows, page).draw()?);
@@ -52,63 +61,46 @@ fn sketch(marks: &Marks, rows: &[MarkRow], page: Page) -> Sketch {
         std::iter::once(mark.value).chain(range)
     });
     let ruler = Ruler::over(values, &marks.values, Show::NearZero);
-    // Names stand on the left where there is room, else above their marks.
-    let name_height = match page {
-        Page::Wide => 0,
-        Page::Narrow => 18,
-    };
-    let of_row = |row: &MarkRow| name_height + PITCH * row.marks.len().max(1) as i32 + BETWEEN;
-    let height: i32 = rows.iter().map(of_row).sum();
-    let at = |pixels: i32| 1.0 - f64::from(pixels) / f64::from(height);
-    let (mut pieces, mut hits, mut names) = (Vec::new(), Vec::new(), Vec::new());
-    let tick = |row: &MarkRow, top: i32| Tick {
-        at: at(top + of_row(row) / 2),
-        text: page.fitted(&row.name, 230),
-    };
     let mut top = 0;
-    for row in rows.iter().filter(|_| page == Page::Wide) {
-        names.push(tick(row, top));
-        top += of_row(row);
-    }
-    let left = page.left(&names);
-    let of_marks = || rows.iter().flat_map(|row| &row.marks);
-    let sides = of_marks().map(|mark| Side::of(mark, &ruler, page, page.width() - left));
-    let mut sides: Vec<Side> = sides.collect();
-    let mut right = 0;
-    if sides.contains(&Side::Neither) {
-        sides.fill(Side::Right);
-        right = of_marks()
-            .map(|mark| page.text(&words(mark, &ruler, page)) + 14)
-            .max()
-            .unwrap_or(0);
-    }
+    let places = rows.iter().map(|row| {
+        let begin = top;
+        top += height_of(row, page);
+        (row, begin, top)
+    });
+    let places: Vec<(&MarkRow, i32, i32)> = places.collect();
+    let at = |pixels: i32| 1.0 - f64::from(pixels) / f64::from(top);
+    let names = places.iter().filter(|_| page == Page::Wide);
+    let names = names.map(|(row, begin, end)| Tick {
+        at: at((begin + end) / 2),
+        text: page.fitted(&row.name, 230),
+    });
+    let names: Vec<Tick> = names.collect();
+    let (sides, right) = sides(rows, &ruler, page, page.width() - page.left(&names));
     let mut sides = sides.into_iter();
-    top = 0;
-    for row in rows {
-        let bottom = top + of_row(row);
-        if top > 0 {
-            let across = vec![(0.0, at(top)), (1.0, at(top))];
+    let (mut pieces, mut hits) = (Vec::new(), Vec::new());
+    for (row, begin, end) in places {
+        if begin > 0 {
+            let across = vec![(0.0, at(begin)), (1.0, at(begin))];
             pieces.push(Piece::Line(across, Stroke::Grid));
         }
         if page == Page::Narrow {
             let name = page.fitted(&row.name, page.width() - 4);
-            let place = [(0.0, at(top + name_height))];
+            let place = [(0.0, at(begin + name_height(page)))];
             pieces.push(Piece::Words(place, (2, 0), Anchor::Start, name));
         }
         for (nth, mark) in (0..).zip(&row.marks) {
-            let down = top + name_height + BETWEEN / 2 + PITCH * nth + PITCH / 2;
+            let down = begin + name_height(page) + BETWEEN / 2 + PITCH * nth + PITCH / 2;
             let heights = [-3, 0, 3].map(|by| at(down + by));
             let side = sides.next().unwrap_or(Side::Right);
             draw_mark(&mut pieces, mark, &ruler, page, heights, side);
         }
-        let corners = [(0.0, at(top)), (1.0, at(bottom))];
+        let corners = [(0.0, at(begin)), (1.0, at(end))];
         hits.push(Piece::Hit(corners, said(marks, row)));
-        top = bottom;
     }
     pieces.extend(hits);
     Sketch {
         page,
-        height,
+        height: top,
         right,
         x: page.ticks_of(&ruler, page.width() - page.left(&names) - right),
         x_name: marks.values.name.clone(),
@@ -117,6 +109,32 @@ fn sketch(marks: &Marks, rows: &[MarkRow], page: Page) -> Sketch {
         grid: Grid::Upright,
         pieces,
     }
+}
+
+/// The room for a row's name above its marks; where there is room on the left, it stands there.
+fn name_height(page: Page) -> i32 {
+    match page {
+        Page::Wide => 0,
+        Page::Narrow => 18,
+    }
+}
+
+fn height_of(row: &MarkRow, page: Page) -> i32 {
+    name_height(page) + PITCH * row.marks.len().max(1) as i32 + BETWEEN
+}
+
+/// Where the words of each mark stand in an area of `room` pixels, and what has to be left free on its right for them.
+fn sides(rows: &[MarkRow], ruler: &Ruler, page: Page, room: i32) -> (Vec<Side>, i32) {
+    let marks = || rows.iter().flat_map(|row| &row.marks);
+    let mut sides: Vec<Side> = marks()
+        .map(|mark| Side::of(mark, ruler, page, room))
+        .collect();
+    if !sides.contains(&Side::Neither) {
+        return (sides, 0);
+    }
+    sides.fill(Side::Right);
+    let widths = marks().map(|mark| page.text(&words(mark, ruler, page)) + 14);
+    (sides, widths.max().unwrap_or(0))
 }
 
 /// On which side of a mark its words stand.

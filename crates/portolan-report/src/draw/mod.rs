@@ -1,7 +1,7 @@
 //! Plots by `plotters`, each for a narrow and for a wide page.
 //!
-//! What is drawn is first a [`Sketch`]: places between 0 and 1, ticks with their texts, room for words. It is drawn at one place
-//! and with one type of axis, because what a plotting library makes for each further one costs more in compiling than the rest.
+//! What is drawn is first a sketch: places between 0 and 1, ticks with their texts, room for words. It is drawn at
+//! one place and with one type of axis: each further one would cost more in compiling than all the rest.
 
 mod bars;
 mod lines;
@@ -161,7 +161,7 @@ fn nothing(left_out: usize) -> Undrawn {
     Undrawn::Nothing(why)
 }
 
-/// What is said under the pointer: a first line, then a line for each of `values`, the first of them where there are many.
+/// What is said under the pointer: a first line, then a line for each of `values`, as far as they are not many.
 fn title(head: &str, values: impl Iterator<Item = (String, String)>) -> String {
     const MOST: usize = 12;
     let mut said = head.to_owned();

@@ -1,7 +1,8 @@
-//! Opens pages in headless Chromium, on narrow and wide screens, light and dark, with scripts and without, and says what is wrong.
+//! Opens pages in headless Chromium, on narrow and wide screens, on paper, light and dark, with scripts and without,
+//! and says what is wrong. Tests of other crates take it by `#[path]`.
 //!
-//! One process for all pages of a test, driven by the Chrome DevTools Protocol over two pipes (`--remote-debugging-pipe`:
-//! messages of JSON that end with a zero byte). Not supported: other browsers.
+//! One process for all pages of a test, driven by the Chrome DevTools Protocol over two pipes
+//! (`--remote-debugging-pipe`: messages of JSON that end with a zero byte). Not supported: other browsers.
 
 mod pipe;
 

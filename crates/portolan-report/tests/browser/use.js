@@ -13,6 +13,7 @@
     plot.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape" }));
     if (!tip.hidden) complaints.push(`Escape hides nothing: ${name}`);
     const svg = [...plot.querySelectorAll("svg")].find((svg) => svg.getClientRects().length);
+    if (!svg) continue;
     const box = svg.getBoundingClientRect();
     plot.dispatchEvent(new PointerEvent("pointermove", { clientX: box.left + box.width / 2, clientY: box.top + box.height / 2 }));
     if (tip.hidden || !tip.textContent) complaints.push(`the pointer shows nothing: ${name}`);

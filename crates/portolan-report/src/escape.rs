@@ -1,0 +1,30 @@
+//! Text of a caller's in a page.
+//!
+//! Names come from traces, which anybody may have written: whatever they hold stays text.
+
+use std::fmt::{self, Display, Formatter, Write as _};
+
+/// Text as it stands in an element or in quotes.
+pub(crate) struct Escaped<'t>(pub(crate) &'t str);
+
+impl Display for Escaped<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        for c in self.0.chars() {
+            match c {
+                '&' => f.write_str("&amp;")?,
+                '<' => f.write_str("&lt;")?,
+                '>' => f.write_str("&gt;")?,
+                '"' => f.write_str("&quot;")?,
+                '\'' => f.write_str("&#39;")?,
+                '\n' | '\t' => f.write_char(c)?,
+                // Controls, and signs that turn the direction of writing for what follows.
+                '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' => {
+                    f.write_char(char::REPLACEMENT_CHARACTER)?;
+                }
+                c if c.is_control() => f.write_char(char::REPLACEMENT_CHARACTER)?,
+                c => f.write_char(c)?,
+            }
+        }
+        Ok(())
+    }
+}
