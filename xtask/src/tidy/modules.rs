@@ -16,6 +16,7 @@ const CRATES: &[(&str, &str)] = &[
     ("portolan-model", "crates/portolan-model/src/"),
     ("portolan-qemu", "crates/portolan-qemu/src/"),
     ("portolan-vmm", "crates/portolan-vmm/src/"),
+    ("portolan-report", "crates/portolan-report/src/"),
     ("portolan-lab", "crates/portolan-lab/src/"),
     ("portolan-verify", "verify/src/"),
     ("portolan-bench", "bench/src/"),

@@ -17,6 +17,7 @@ const MAX_COLUMN: usize = 120;
 const FORBID: &[&str] = &[
     "crates/portolan/src/lib.rs",
     "crates/portolan-model/src/lib.rs",
+    "crates/portolan-report/src/lib.rs",
     "crates/portolan-lab/src/lib.rs",
     "verify/src/lib.rs",
 ];

@@ -1,3 +1,5 @@
+//! Ends and ticks of axes, for ordinary and for odd numbers.
+
 use super::{Ruler, Show};
 use crate::figure::Axis;
 use crate::unit::Unit;

@@ -1,7 +1,8 @@
 //! Colours can be told from the page and from each other, in light and in dark, by people who see few of them too.
 //!
-//! Contrast is that of WCAG 2.2 (success criteria 1.4.3 and 1.4.11). Colour vision is simulated after Machado, Oliveira and
-//! Fernandes, "A Physiologically-based Model for Simulation of Color Vision Deficiency" (2009), severity 1; distances are in OKLab.
+//! Contrast is that of WCAG 2.2 (success criteria 1.4.3 and 1.4.11). Colour vision is simulated after Machado,
+//! Oliveira and Fernandes, "A Physiologically-based Model for Simulation of Color Vision Deficiency" (2009),
+//! severity 1; distances are in OKLab.
 
 use super::html;
 
