@@ -98,8 +98,11 @@ fn explain_replay_and_scale_never_contradict_each_other() {
 
         let report = replayed(&profile);
         assert_eq!(&report.defaults, said, "{name}");
-        let text = replay::text(&report, usize::MAX);
+        let text = replay::text(&report, usize::MAX, Detail::All);
         assert!(text.contains(&said.text()), "{name}: {text}");
+        let settings = report.advice.iter();
+        let lazily = settings.filter(|setting| setting.rule.target() == Target::Policy);
+        assert_eq!(lazily.count() > 0, lazy, "{name}: {:?}", report.advice);
         let mut findings = report.findings.iter();
         let advice = findings
             .find(|line| line.starts_with("Lazy would save"))

@@ -3,8 +3,10 @@
 //! Each policy drives the library's DMA layer against the model of one machine, in virtual time.
 //! `docs/replay.md` says what is counted and how.
 
+mod answer;
 mod bounce;
 mod chunk;
+mod findings;
 mod fit;
 mod lane;
 mod policy;
@@ -28,7 +30,7 @@ pub use report::{
 pub(crate) use run::run_told;
 pub use run::{open, run, run_beside, run_file, run_opened};
 pub use shape::{ClassShape, Directions, Histogram, Seen, Shape, Share};
-pub use text::{COLUMNS_IN_WORDS, text};
+pub use text::{COLUMNS_IN_WORDS, Detail, text};
 pub use timeline::{Interval, Timeline};
 
 /// The machine that replays run on if none is named.

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::fit::Choice;
 use super::shape::Shape;
 use super::timeline::Timeline;
-use crate::advice::Advice;
+use crate::advice::{Advice, Setting, Situation};
 use crate::counts::{Exposed, Invalidations};
 use crate::linux::LinuxReport;
 
@@ -33,6 +33,10 @@ pub struct ReplayReport {
     /// What Linux would have submitted, if that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub linux: Option<LinuxReport>,
+    /// What the traced system did, and what says so.
+    pub situation: Situation,
+    /// Settings of Linux that would improve it, the surest gain first.
+    pub advice: Vec<Setting>,
     /// What the numbers say, in sentences.
     pub findings: Vec<String>,
     /// What a reader should know about the trace, as it is said on standard error.

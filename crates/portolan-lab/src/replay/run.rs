@@ -14,16 +14,16 @@ use portolan_model::cpus::MAX_CPUS;
 use portolan_model::profile::{Event, Price, Profile};
 
 use super::chunk::Chunk;
+use super::findings::{findings, linux_finding};
 use super::lane::Lane;
 use super::policy::Policy;
 use super::report::{PolicyReport, ReplayReport, TraceReport};
 use super::shape::{Observer, Shape};
-use super::text::{findings, linux_finding};
 use super::warnings::warnings;
-use crate::advice::Advice;
+use crate::advice::{Advice, Input, LinuxCounters, advise, spread_us};
 use crate::linux::{Counter, Rules};
 use crate::machines::{WithFormat, with_format};
-use crate::trace::{self, At, OpKind, Reader, Summary};
+use crate::trace::{self, At, Reader, Summary};
 
 /// The trace that comes with the program, and its name.
 const BUNDLED: &[u8] = include_bytes!("../../../../data/traces/vtd-strict.mixed-sg-4j.trace.xz");
@@ -176,30 +176,41 @@ impl WithFormat for Task<'_> {
             linux,
             progress,
         } = self;
-        let mut linux = linux
-            .map(|rules| Counter::new(rules, profile))
-            .transpose()?;
+        let facts = reader.facts().and_then(Result::ok);
+        let asked = linux.map(|rules| Counter::new(rules, profile));
+        let linux = Beside {
+            asked: asked.transpose()?,
+            all: LinuxCounters::new(profile),
+        };
         let cpus = profile.cpus().clamp(1, MAX_CPUS as u32) as usize;
         let lanes = policies
             .iter()
             .map(|policy| Lane::new(*policy, profile, format, cpus));
         let mut lanes = lanes.collect::<Result<Vec<_>>>()?;
-        let driven = drive(
-            reader,
-            F::GRANULE,
-            cpus,
-            &mut lanes,
-            linux.as_mut(),
-            progress,
-        )?;
-        let (rejected, shape) = (driven.rejected, driven.shape);
+        let driven = drive(reader, F::GRANULE, cpus, &mut lanes, linux, progress)?;
+        let Driven {
+            rejected,
+            shape,
+            linux: Beside { asked, all },
+        } = driven;
         let reports = lanes
             .iter_mut()
             .map(|lane| lane.finish().map(|report| ranged(report, profile)))
             .collect::<Result<Vec<_>>>()?;
         let trace = trace_report(reader.summary(), rejected);
-        let linux = linux.map(|counter| counter.finish(&trace.devices));
+        let linux = asked.map(|counter| counter.finish(&trace.devices));
+        let counts = all.map(|counters| counters.finish(&trace.devices));
         let defaults = Advice::of(profile);
+        let (situation, settings) = advise(&Input {
+            profile,
+            facts: facts.as_ref(),
+            summary: reader.summary(),
+            trace: &trace,
+            shape: &shape,
+            policies: &reports,
+            linux: counts.as_ref(),
+            defaults: &defaults,
+        });
         let mut findings = findings(&trace, &reports, &defaults);
         findings.extend(linux.as_ref().map(|linux| linux_finding(&trace, linux)));
         Ok(ReplayReport {
@@ -210,6 +221,8 @@ impl WithFormat for Task<'_> {
             policies: reports,
             defaults,
             linux,
+            situation,
+            advice: settings,
             findings,
             warnings: Vec::new(),
         })
@@ -227,13 +240,7 @@ fn ranged(mut report: PolicyReport, profile: &Profile) -> PolicyReport {
         (Event::Sync, report.syncs),
         (Event::Exit, report.exits),
     ];
-    let total = |end: fn(&Price) -> f64| {
-        let more = paid.iter().filter_map(|(event, count)| {
-            let price = profile.quote(*event).ok()?;
-            Some(*count as f64 * (end(price) - price.ns) / 1000.0)
-        });
-        report.time_us.total + more.sum::<f64>()
-    };
+    let total = |end: fn(&Price) -> f64| report.time_us.total + spread_us(profile, &paid, end);
     let range = [total(Price::low), total(Price::high)];
     report.total_range_us = Some(range).filter(|[low, high]| low < high);
     report
@@ -259,6 +266,13 @@ impl Rejected {
 struct Driven {
     rejected: Rejected,
     shape: Shape,
+    linux: Beside,
+}
+
+/// Linux's rules beside the policies: those that were asked for, and those that advice is taken from.
+struct Beside {
+    asked: Option<Counter>,
+    all: Option<LinuxCounters>,
 }
 
 /// Feeds all operations to all lanes; the maps that no lane took, and what the trace holds.
@@ -267,7 +281,7 @@ fn drive(
     granule: PageSize,
     cpus: usize,
     lanes: &mut [Lane],
-    mut linux: Option<&mut Counter>,
+    mut linux: Beside,
     progress: Option<&Progress>,
 ) -> Result<Driven> {
     let mut operations = 0u64;
@@ -290,14 +304,11 @@ fn drive(
             };
             observer.note(&op, now_ns);
             let padded = chunk.push(&op, at, granule);
-            match (&mut linux, op.kind) {
-                (None, _) => {}
-                (Some(linux), OpKind::Unmap { id, .. }) => linux.unmap(at, op.device, id.0),
-                (Some(linux), OpKind::Map { id, .. }) => {
-                    if let Some(padded) = padded {
-                        linux.map(at, op.device, id.0, padded);
-                    }
-                }
+            if let Some(linux) = &mut linux.asked {
+                linux.note(&op, at, padded);
+            }
+            if let Some(linux) = &mut linux.all {
+                linux.note(&op, at, padded);
             }
             operations += 1;
         }
@@ -311,7 +322,11 @@ fn drive(
         chunk.clear();
         if ended {
             let shape = observer.finish(&reader.summary().devices);
-            return Ok(Driven { rejected, shape });
+            return Ok(Driven {
+                rejected,
+                shape,
+                linux,
+            });
         }
         if let Some(progress) = progress {
             progress.say(|pace| so_far(operations, reader, pace));

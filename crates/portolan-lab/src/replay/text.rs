@@ -1,10 +1,12 @@
-//! A replay's report for people: what it comes to in sentences, then the table.
+//! A replay's report for people: the answer, then the table, then what else there is to say.
 
-use super::fit::sentences;
-use super::report::{PolicyReport, ReplayReport, TraceReport};
-use crate::advice::Advice;
-use crate::linux::LinuxReport;
 use portolan_cli::display::{Column, bytes, fitting_table, grouped, micros, wrapped};
+
+use super::answer::{answer, more};
+use super::findings::{bounce_findings, fault_finding, linux_finding};
+use super::fit::sentences;
+use super::report::{PolicyReport, ReplayReport};
+use crate::linux::LinuxReport;
 
 /// The columns of the table, and which are left out first where they do not all fit.
 const COLUMNS: [(&str, u8); 17] = [
@@ -29,7 +31,7 @@ const COLUMNS: [(&str, u8); 17] = [
 
 /// What the columns mean, for `--help`.
 pub const COLUMNS_IN_WORDS: &str = "\
-Columns of the table, those that do not fit the terminal left out (`--wide` prints all):
+Columns of the table, those that do not fit the terminal left out (`--wide` prints all, and every sentence):
   policy         when unmapped memory is invalidated, and by which commands
   total µs       all that mapping costs: CPU work, commands, waits, and stalls of the device
   commands       invalidation commands; of them by page, by range, by context
@@ -46,49 +48,84 @@ Columns of the table, those that do not fit the terminal left out (`--wide` prin
   tables         most pages of page tables at once
 * marks the policy that costs least of those that let nobody reach what was unmapped and is in use again.";
 
-/// The report as text, in lines of `columns`: what it comes to, then the table.
-pub fn text(report: &ReplayReport, columns: usize) -> String {
-    let trace = &report.trace;
-    let head = format!(
-        "{} on machine {}: {} events, {} maps of {}, {} unmaps, {} coherent allocations\n\n",
-        trace.source,
-        report.machine,
-        grouped(trace.events),
-        grouped(trace.maps),
-        bytes(trace.bytes_mapped),
-        grouped(trace.unmaps),
-        grouped(trace.coherent_allocs),
-    );
-    let chosen = report.chosen.as_ref();
-    let chosen = chosen.map_or(String::new(), |choice| sentences(choice, &report.machine));
-    let mut out = wrapped(&(head + &chosen), columns);
-    for finding in &report.findings {
-        out.push_str(&wrapped(finding, columns));
-        out.push('\n');
-    }
-    out.push_str(&wrapped(&report.defaults.text(), columns));
+/// How much is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// The answer, and the table as far as it has room.
+    Answer,
+    /// Every sentence, and every column.
+    All,
+}
+
+/// The report as text, in lines of `columns`: the answer, the table, and what else there is to say.
+pub fn text(report: &ReplayReport, columns: usize, detail: Detail) -> String {
+    let mut out = wrapped(&answer(report), columns);
     out.push('\n');
+    out.push_str(&wrapped(&head(report), columns));
+    let room = match detail {
+        Detail::Answer => columns,
+        Detail::All => usize::MAX,
+    };
     let least = least_closed(&report.policies);
     let rows = report.policies.iter().map(|policy| row(policy, least));
     let rows = rows.chain(report.linux.iter().map(linux_row)).collect();
     let header = COLUMNS.map(|(header, spare)| Column { header, spare });
-    let (table, left_out) = fitting_table(&header, rows, columns);
+    let (table, left_out) = fitting_table(&header, rows, room);
     out.push_str(&table);
     out.push('\n');
-    if least.is_some() {
-        let star = "* costs least of those that leave no window.";
-        out.push_str(&wrapped(star, columns));
-        out.push('\n');
-    }
-    if !left_out.is_empty() {
-        let more = format!(
-            "Left out for want of room: {}. `--wide` prints them.",
-            left_out.join(", ")
-        );
-        out.push_str(&wrapped(&more, columns));
-        out.push('\n');
+    out.push_str(&wrapped(&below(least, left_out.len()), columns));
+    let chosen = report.chosen.as_ref();
+    let chosen = chosen.map(|choice| sentences(choice, &report.machine));
+    out.extend(chosen.map(|chosen| format!("\n{}\n", wrapped(chosen.trim_end(), columns))));
+    let said = match detail {
+        Detail::Answer => asked_for(report),
+        Detail::All => format!(
+            "{}{}\n{}",
+            more(report),
+            report.findings.join("\n"),
+            report.defaults.text()
+        ),
+    };
+    if !said.trim().is_empty() {
+        out.push_str(&format!("\n{}\n", wrapped(said.trim_end(), columns)));
     }
     out
+}
+
+/// What stands above the table: which trace, on which machine.
+fn head(report: &ReplayReport) -> String {
+    let trace = &report.trace;
+    format!(
+        "Each policy for {} on machine {}: {} maps of {}, {} unmaps, {} coherent allocations\n\n",
+        trace.source,
+        report.machine,
+        grouped(trace.maps),
+        bytes(trace.bytes_mapped),
+        grouped(trace.unmaps),
+        grouped(trace.coherent_allocs),
+    )
+}
+
+/// What stands below the table.
+fn below(least: Option<&str>, left_out: usize) -> String {
+    let mut said: Vec<String> = Vec::new();
+    if least.is_some() {
+        said.push("* costs least of those that leave no window.".to_owned());
+    }
+    if left_out > 0 {
+        said.push(format!("{left_out} columns left out (`--wide`)."));
+    }
+    said.join(" ") + "\n"
+}
+
+/// Sentences on what was asked for beside the policies, and on defects.
+fn asked_for(report: &ReplayReport) -> String {
+    let mut said: Vec<String> = Vec::new();
+    said.extend(bounce_findings(&report.trace, &report.policies));
+    said.extend(fault_finding(&report.policies));
+    let linux = report.linux.as_ref();
+    said.extend(linux.map(|linux| linux_finding(&report.trace, linux)));
+    said.join("\n")
 }
 
 /// The name of the policy that costs least of those that let nobody reach what is in use again, if there
@@ -158,226 +195,4 @@ fn linux_row(linux: &LinuxReport) -> Vec<String> {
         grouped(operations.sum()),
         untold(),
     ]
-}
-
-/// What Linux does, and why.
-pub(super) fn linux_finding(trace: &TraceReport, linux: &LinuxReport) -> String {
-    let mut said = format!(
-        "Linux told to be {} would be {} with {}-stage tables and caching mode {}: {} invalidations, {} \
-         of them for maps",
-        linux.asked,
-        linux.policy,
-        linux.stage,
-        linux.caching_mode,
-        grouped(linux.invalidations.total()),
-        grouped(linux.after_map),
-    );
-    if linux.policy == "lazy" {
-        said.push_str(&format!(
-            "; {} flushes by the timer and {} of full queues",
-            grouped(linux.flushes_timer),
-            grouped(linux.flushes_full),
-        ));
-    }
-    said.push_str(&format!(". {}", linux.reason));
-    if trace.orphan_unmaps > 0 {
-        said.push_str(&format!(
-            " Linux invalidated the {} unmaps without a map too; they are not counted.",
-            grouped(trace.orphan_unmaps)
-        ));
-    }
-    said
-}
-
-/// What the numbers say: the trace, what invalidation costs, and what to change.
-pub(super) fn findings(
-    trace: &TraceReport,
-    policies: &[PolicyReport],
-    defaults: &Advice,
-) -> Vec<String> {
-    let mut said = Vec::new();
-    let Some(first) = policies.first() else {
-        return said;
-    };
-    if trace.maps == 0 {
-        said.push("The trace maps nothing; record it while the device is at work.".to_owned());
-        return said;
-    }
-    let mut strict: Vec<_> = policies
-        .iter()
-        .filter(|p| p.policy.starts_with("strict"))
-        .collect();
-    // Of equals the one by range is named: it costs less as soon as mappings grow.
-    strict.sort_by_key(|p| p.policy != "strict-range");
-    strict.sort_by(|a, b| a.time_us.total.total_cmp(&b.time_us.total));
-    if let [best, rest @ ..] = strict.as_slice() {
-        said.push(strict_finding(trace, best, rest.last().copied()));
-        if let Some(lazy) = policies.iter().find(|p| p.policy == "lazy") {
-            said.push(lazy_finding(best, lazy, defaults));
-        }
-    }
-    let of = |name: &str| policies.iter().find(|p| p.policy == name);
-    said.extend(exits_finding(trace, policies));
-    if let (Some(best), Some(deferred)) = (strict.first(), of("deferred")) {
-        said.push(deferred_finding(best, deferred));
-    }
-    match of("bounce") {
-        Some(bounce) => said.extend(bounce_finding(bounce, strict.first().copied())),
-        None if trace.bounced_bytes > 0 => said.push(format!(
-            "The traced system bounced {}; `--policy bounce` replays that beside the others.",
-            bytes(trace.bounced_bytes)
-        )),
-        None => {}
-    }
-    let held = match first.mapped_peak {
-        1 => "one mapping".to_owned(),
-        peak => format!("{} mappings", grouped(peak)),
-    };
-    said.push(format!(
-        "The trace maps {} at a time on average and holds at most {held} at once.",
-        bytes(trace.bytes_mapped / trace.maps),
-    ));
-    let faults: u64 = policies.iter().map(|p| p.device.faults).sum();
-    if faults > 0 {
-        said.push(format!(
-            "{faults} accesses to mapped memory were refused: this is a defect."
-        ));
-    }
-    said
-}
-
-fn strict_finding(
-    trace: &TraceReport,
-    best: &PolicyReport,
-    worst: Option<&PolicyReport>,
-) -> String {
-    let wait = best.time_us.waits();
-    let share = 100.0 * wait / best.time_us.cpu().max(f64::MIN_POSITIVE);
-    let unmaps = (trace.unmaps + trace.coherent_frees).max(1);
-    let mut said = format!(
-        "Of the strict policies {} costs least, {} µs in all; invalidating and waiting take {:.2} µs \
-         an unmap, {share:.0} % of the CPU time spent on mapping",
-        best.policy,
-        micros(best.time_us.total),
-        wait / unmaps as f64,
-    );
-    match worst {
-        Some(worst) => {
-            let times = worst.time_us.total / best.time_us.total.max(f64::MIN_POSITIVE);
-            said.push_str(&format!(
-                "; {} takes {times:.2} times as long.",
-                worst.policy
-            ));
-        }
-        None => said.push('.'),
-    }
-    said
-}
-
-/// How often each policy leaves for the hypervisor, if it does.
-fn exits_finding(trace: &TraceReport, policies: &[PolicyReport]) -> Option<String> {
-    let unmaps = (trace.unmaps + trace.coherent_frees).max(1) as f64;
-    let of = |policy: &PolicyReport| {
-        let exits = grouped(policy.exits);
-        format!(
-            "{} {exits} ({:.2} an unmap)",
-            policy.policy,
-            policy.exits as f64 / unmaps
-        )
-    };
-    let each: Vec<_> = policies.iter().filter(|p| p.exits > 0).map(of).collect();
-    (!each.is_empty()).then(|| format!("Exits to the hypervisor, counted: {}.", each.join(", ")))
-}
-
-/// Of each hundred parts of what `best` takes, those that `other` saves; the ends of the range of both
-/// where there is one, the price of an invalidation at its least first.
-fn saved(best: &PolicyReport, other: &PolicyReport) -> (f64, Option<[f64; 2]>) {
-    let pct = |best: f64, other: f64| 100.0 * (1.0 - other / best.max(f64::MIN_POSITIVE));
-    let ends = best.total_range_us.zip(other.total_range_us);
-    let ends = ends.map(|(best, other)| [pct(best[0], other[0]), pct(best[1], other[1])]);
-    (pct(best.time_us.total, other.time_us.total), ends)
-}
-
-/// A saving in words.
-fn in_words((pct, ends): (f64, Option<[f64; 2]>)) -> String {
-    match ends {
-        Some([low, high]) => format!(
-            "{pct:.0} % ({low:.0} to {high:.0} %, as far as the price of an invalidation is known)"
-        ),
-        None => format!("{pct:.0} %"),
-    }
-}
-
-fn lazy_finding(best: &PolicyReport, lazy: &PolicyReport, defaults: &Advice) -> String {
-    let saved = saved(best, lazy);
-    let said = format!(
-        "Lazy would save {} of that, with {} syncs instead of {}, but leaves up to {} reachable for up to \
-         {} µs after unmap",
-        in_words(saved),
-        grouped(lazy.syncs),
-        grouped(best.syncs),
-        bytes(lazy.exposed.max_bytes),
-        micros(lazy.exposed.max_us),
-    );
-    let and = match (defaults.kept.policy, defaults.lazy_if_asked) {
-        ("lazy", _) => {
-            "it is this machine's default for trusted devices whose drivers keep their buffers, and others \
-             stay strict"
-                .to_owned()
-        }
-        (_, "no") => format!("it is refused here. {}", defaults.kept.reason),
-        _ if saved.0 >= 10.0 => format!(
-            "ask for it where the device is trusted, and stay with {} where it is not",
-            best.policy
-        ),
-        _ => format!("that is little for a window; choose {}", best.policy),
-    };
-    format!("{said}: {}.", and.trim_end_matches('.'))
-}
-
-fn bounce_finding(bounce: &PolicyReport, best: Option<&PolicyReport>) -> Option<String> {
-    let counts = bounce.bounce?;
-    let what = match counts.forced {
-        true => "everything",
-        false => "what devices of 32 bits do not reach",
-    };
-    let mut said = format!(
-        "Bouncing {what} makes {} copies, {} in all, and holds at most {} of {} slots; it saves {} waits \
-         for invalidations of {} pages and takes {} µs of CPU time",
-        grouped(counts.copies),
-        bytes(counts.bytes_copied),
-        grouped(counts.slots_peak),
-        grouped(counts.slots),
-        grouped(counts.saved.syncs),
-        grouped(counts.saved.pages),
-        micros(bounce.time_us.cpu()),
-    );
-    match best {
-        Some(best) => said.push_str(&format!(
-            ", where {} takes {} µs.",
-            best.policy,
-            micros(best.time_us.cpu())
-        )),
-        None => said.push('.'),
-    }
-    if bounce.rejected_maps > 0 {
-        said.push_str(&format!(
-            " {} maps found no room: give it more than {} slots, or fewer than {} areas.",
-            grouped(bounce.rejected_maps),
-            grouped(counts.slots),
-            grouped(counts.areas)
-        ));
-    }
-    Some(said)
-}
-
-fn deferred_finding(best: &PolicyReport, deferred: &PolicyReport) -> String {
-    format!(
-        "A driver that hands its buffers over (deferred) would save {} with {} syncs and leave \
-         no window: up to {} wait for up to {} µs until they are quiet, and belong to nobody meanwhile.",
-        in_words(saved(best, deferred)),
-        grouped(deferred.syncs),
-        bytes(deferred.exposed.max_bytes),
-        micros(deferred.exposed.max_us),
-    )
 }

@@ -1,0 +1,106 @@
+//! Which addresses a device is given, and its own TLB.
+//!
+//! Linux 6.12: drivers/iommu/dma-iommu.c (`iommu.forcedac`), kernel-parameters.txt (`pci=noats`).
+
+use portolan_cli::display::grouped;
+use portolan_model::profile::Event;
+
+use super::cost::Cost;
+use super::policy::{Advise, COMMAND_LINE, is_older};
+use super::setting::{Besides, Effect, Evidence, Rule, Saving, Setting, pct};
+use super::situation::Situation;
+use super::{FEWEST, Input, WORTH_PCT};
+
+/// The rules of this file.
+pub(super) const RULES: &[Advise] = &[force_dac, no_ats];
+
+/// Since 6.5 a device that was once refused an address below 4 GiB is not tried there again.
+const GIVES_UP: (u32, u32) = (6, 5);
+
+/// Addresses above 4 GiB at once, where below there are none left.
+fn force_dac(input: &Input<'_>, now: &Situation) -> Option<Setting> {
+    let (above, all) = (&input.shape.dma_above_4g, &input.shape.streaming.maps);
+    let some_below = above.count < all.count;
+    let version = input.facts.and_then(|facts| facts.version());
+    let known = version.is_some_and(|version| version >= GIVES_UP)
+        || input
+            .facts
+            .is_some_and(|facts| facts.parameter("iommu.forcedac") == Some("1"));
+    if !now.is_translated() || known || above.count < FEWEST || !some_below {
+        return None;
+    }
+    let old = is_older(input, GIVES_UP);
+    let shows = format!(
+        "a DMA address above 4 GiB, the first of {}: below none was left",
+        grouped(above.count)
+    );
+    Some(Setting {
+        rule: Rule::ForceDac,
+        where_to_set: COMMAND_LINE.to_owned(),
+        value: match old {
+            true => "iommu.forcedac=1, or Linux 6.5 or later".to_owned(),
+            false => "iommu.forcedac=1".to_owned(),
+        },
+        effect: Effect {
+            says: format!(
+                "{} searches below 4 GiB fewer that find nothing; no price says what they take",
+                grouped(above.count)
+            ),
+            saving: None,
+        },
+        reason: "Before 6.5, Linux looks for an address below 4 GiB at each map of a PCI device, also when all are taken."
+            .to_owned(),
+        evidence: Evidence::of(input.shape.excerpt(above)?, shows, above.count),
+        besides: input.facts.filter(|_| old).map_or(Vec::new(), |facts| {
+            vec![Besides::fact("release", facts.release.clone())]
+        }),
+        danger: Some(
+            "A device or driver that cannot use 64 bits of address, and says that it can, fails at once.".to_owned(),
+        ),
+        note: None,
+        assumes: match old {
+            true => Vec::new(),
+            false => vec!["Linux before 6.5; later ones give up searching by themselves".to_owned()],
+        },
+    })
+}
+
+/// No device TLB, where invalidating it costs more than the walks that it saves.
+fn no_ats(input: &Input<'_>, now: &Situation) -> Option<Setting> {
+    let recorded = &input.summary.recorded;
+    if !now.is_strict() || recorded.device < FEWEST {
+        return None;
+    }
+    let page = input.profile.quote(Event::CmdPage).ok()?;
+    let sync = input.profile.quote(Event::Sync).ok()?;
+    let cost = Cost::of(input, now.now)?;
+    // With ATS no walk is waited for, at best; each flush of it is a command, and at worst a wait as well.
+    let with = |more_ns: f64| cost.us - cost.stall_us + recorded.device as f64 * more_ns / 1000.0;
+    let before_us = with(page.ns);
+    let ends = [page.low(), page.high() + sync.high()].map(|ns| pct(with(ns), cost.us));
+    let saving = Saving::of(before_us, cost.us, [ends[0]?, ends[1]?])?;
+    (saving.pct >= WORTH_PCT).then_some(())?;
+    let shows = format!(
+        "a flush of a device's TLB, the first of {}",
+        grouped(recorded.device)
+    );
+    Some(Setting {
+        rule: Rule::NoAts,
+        where_to_set: COMMAND_LINE.to_owned(),
+        value: "pci=noats".to_owned(),
+        effect: Effect {
+            says: format!("none of {} flushes of device TLBs", grouped(recorded.device)),
+            saving: Some(saving),
+        },
+        reason: "Each strict unmap flushes the device's TLB as well, though the mapping was used but once.".to_owned(),
+        evidence: Evidence::of(recorded.first_device.as_ref()?, shows, recorded.device),
+        besides: vec![Besides {
+            kind: "price",
+            name: Event::CmdPage.name().to_owned(),
+            says: format!("{:.3} ns, {}", page.ns, page.source),
+        }],
+        danger: None,
+        note: None,
+        assumes: vec!["that a device's TLB saves each walk that the replay counts, and no more".to_owned()],
+    })
+}

@@ -1,0 +1,215 @@
+//! A setting of Linux that is advised: where and what, what it brings, why, and what shows that.
+//!
+//! It cannot be made without the line of the trace that speaks for it.
+
+use serde::Serialize;
+
+use crate::trace::Excerpt;
+
+/// Which rule gave the advice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rule {
+    /// A group's type `DMA-FQ`.
+    LazyGroup,
+    /// `iommu.strict=0`.
+    LazyKernel,
+    /// `iommu.strict=1`.
+    StrictKernel,
+    /// `intel_iommu=sm_on`, or a kernel that is lazy then.
+    FirstStage,
+    /// `iommu.passthrough=1` or a group's type `identity`.
+    Identity,
+    /// No `swiotlb=force`.
+    NoForcedBounce,
+    /// An IOMMU instead of bouncing.
+    IommuForBounce,
+    /// `swiotlb=SLOTS,AREAS`.
+    BouncePool,
+    /// A kernel whose bounce pool has areas.
+    BounceAreas,
+    /// Huge pages.
+    HugePages,
+    /// Buffers that stay mapped.
+    KeepMapped,
+    /// `iommu.forcedac=1`, or a kernel that needs none.
+    ForceDac,
+    /// `pci=noats`.
+    NoAts,
+}
+
+/// What a setting changes: of those that change the same thing one is advised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// When unmapped addresses are invalidated, or whether DMA is translated at all.
+    Policy,
+    /// Whether and how is bounced.
+    Pool,
+    /// The shape of buffers.
+    Pieces,
+    /// How long mappings live.
+    Lifetimes,
+    /// Which addresses are given out.
+    Addresses,
+    /// Device TLBs.
+    DeviceTlb,
+}
+
+impl Rule {
+    /// What it changes.
+    pub fn target(self) -> Target {
+        match self {
+            Self::LazyGroup
+            | Self::LazyKernel
+            | Self::StrictKernel
+            | Self::FirstStage
+            | Self::Identity => Target::Policy,
+            Self::NoForcedBounce | Self::IommuForBounce | Self::BouncePool | Self::BounceAreas => {
+                Target::Pool
+            }
+            Self::HugePages => Target::Pieces,
+            Self::KeepMapped => Target::Lifetimes,
+            Self::ForceDac => Target::Addresses,
+            Self::NoAts => Target::DeviceTlb,
+        }
+    }
+
+    /// Whether the kernel is lazy with it.
+    pub(super) fn is_lazy(self) -> bool {
+        matches!(self, Self::LazyGroup | Self::LazyKernel | Self::FirstStage)
+    }
+}
+
+/// A setting that is advised.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Setting {
+    /// Which rule gave it.
+    pub rule: Rule,
+    /// A file below `/sys`, or in words.
+    pub where_to_set: String,
+    /// What to set there.
+    pub value: String,
+    /// What it brings.
+    pub effect: Effect,
+    /// Why, as a sentence.
+    pub reason: String,
+    /// The line of the trace that speaks for it.
+    pub evidence: Evidence,
+    /// Facts and prices beside it.
+    pub besides: Vec<Besides>,
+    /// What it takes away, as a sentence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub danger: Option<String>,
+    /// What else there is to know of it, as a sentence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<&'static str>,
+    /// What is taken for granted, since neither trace nor facts say it; sentences.
+    pub assumes: Vec<String>,
+}
+
+/// What a setting brings.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Effect {
+    /// In words, without the time.
+    pub says: String,
+    /// In time, where prices tell it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub saving: Option<Saving>,
+}
+
+/// A saving of time.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Saving {
+    /// What all of it costs now, in microseconds of the trace.
+    pub before_us: f64,
+    /// What it costs then.
+    pub after_us: f64,
+    /// Of each hundred parts, those that are saved.
+    pub pct: f64,
+    /// The least and the most that may be, as far as prices and the trace tell.
+    pub range_pct: [f64; 2],
+}
+
+/// A line of the trace that shows why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Evidence {
+    /// Its number, from 1.
+    pub line: u64,
+    /// What it says.
+    pub text: String,
+    /// What that shows.
+    pub shows: String,
+    /// How many there are of the kind in the trace; this is the first, or the one that is most.
+    pub count: u64,
+}
+
+/// A fact of the machine, or a price of its profile.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Besides {
+    /// `fact`, `price` or `rule`.
+    pub kind: &'static str,
+    /// Which.
+    pub name: String,
+    /// What it says, and from where.
+    pub says: String,
+}
+
+impl Evidence {
+    /// The line that `excerpt` has, the first of `count`.
+    pub(super) fn of(excerpt: &Excerpt, shows: String, count: u64) -> Self {
+        Self {
+            line: excerpt.line,
+            text: excerpt.text.clone(),
+            shows,
+            count,
+        }
+    }
+}
+
+impl Besides {
+    /// A fact.
+    pub(super) fn fact(name: impl Into<String>, says: impl Into<String>) -> Self {
+        Self {
+            kind: "fact",
+            name: name.into(),
+            says: says.into(),
+        }
+    }
+}
+
+impl Effect {
+    /// What is saved in any case, in hundredths; nothing if no price tells.
+    pub(super) fn sure_pct(&self) -> f64 {
+        self.saving.map_or(0.0, |saving| saving.range_pct[0])
+    }
+}
+
+impl Saving {
+    /// From `before_us` to `after_us`, with what ranges leave; `None` if nothing costs anything.
+    pub(super) fn of(before_us: f64, after_us: f64, range_pct: [f64; 2]) -> Option<Self> {
+        let pct = pct(before_us, after_us)?;
+        let [low, high] = range_pct;
+        Some(Self {
+            before_us,
+            after_us,
+            pct,
+            range_pct: [low.min(high).min(pct), low.max(high).max(pct)],
+        })
+    }
+}
+
+/// Of each hundred parts of `before`, those that are not in `after`.
+pub(super) fn pct(before: f64, after: f64) -> Option<f64> {
+    let pct = 100.0 * (1.0 - after / before);
+    (before > 0.0 && pct.is_finite()).then_some(pct)
+}
+
+impl Setting {
+    /// What to type or where to write it: a shell's line for a file below `/sys`.
+    pub fn command(&self) -> String {
+        match self.where_to_set.starts_with('/') {
+            true => format!("echo {} > {}", self.value, self.where_to_set),
+            false => format!("{}: {}", self.where_to_set, self.value),
+        }
+    }
+}

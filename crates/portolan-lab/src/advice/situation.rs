@@ -1,0 +1,153 @@
+//! What the traced system did with its DMA: translated or not, strict or lazy, and what says so.
+//!
+//! The trace's own invalidations say it best; then the facts of the recording; else strict is assumed, and said.
+
+use serde::Serialize;
+
+use super::Input;
+use crate::facts::{Facts, IommuKind};
+use crate::trace::Excerpt;
+
+/// VT-d, 11.4.2 (CAP_REG): caching mode. 11.4.3 (ECAP_REG): scalable mode, first-stage translation.
+const CAP_CM: u64 = 1 << 7;
+const ECAP_FIRST_STAGE: u64 = 1 << 43 | 1 << 47;
+/// Linux traces this after a map, where the unit caches what is not present.
+pub(super) const FLUSH_AFTER_MAP: &str = "cache_tag_flush_range_np";
+
+/// What the traced kernel did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Now {
+    /// Nothing is mapped in the trace.
+    Nothing,
+    /// Device addresses are memory's: no IOMMU translates.
+    Untranslated,
+    /// DMA goes through bounce buffers.
+    Bounced,
+    /// An invalidation for each unmap.
+    Strict,
+    /// One for each map as well, since a hypervisor shadows the tables (caching mode).
+    Shadowed,
+    /// One for many unmaps.
+    Lazy,
+}
+
+/// What says so.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KnownBy {
+    /// A line of the trace.
+    Line(Excerpt),
+    /// The facts in the recording.
+    Fact(String),
+    /// Nothing: it is assumed.
+    Nobody,
+}
+
+/// What the traced kernel did, and what says so.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Situation {
+    /// What it did.
+    pub now: Now,
+    /// What says so.
+    pub known_by: KnownBy,
+}
+
+impl Situation {
+    pub(super) fn of(input: &Input<'_>) -> Self {
+        let maps = input.shape.streaming.maps.count;
+        let seen = |now, seen| {
+            let line = input.shape.excerpt(seen).cloned();
+            Self {
+                now,
+                known_by: line.map_or(KnownBy::Nobody, KnownBy::Line),
+            }
+        };
+        if maps + input.shape.coherent.maps.count == 0 {
+            return Self {
+                now: Now::Nothing,
+                known_by: KnownBy::Nobody,
+            };
+        }
+        if maps > 0 && input.shape.bounced.count >= maps.div_ceil(2) {
+            return seen(Now::Bounced, &input.shape.bounced);
+        }
+        if maps > 0 && input.shape.untranslated.count >= maps.div_ceil(2) {
+            return seen(Now::Untranslated, &input.shape.untranslated);
+        }
+        by_invalidations(input)
+            .or_else(|| by_facts(input.facts?))
+            .unwrap_or(Self {
+                now: Now::Strict,
+                known_by: KnownBy::Nobody,
+            })
+    }
+
+    /// Whether unmaps wait for an invalidation of their own.
+    pub(super) fn is_strict(&self) -> bool {
+        matches!(self.now, Now::Strict | Now::Shadowed)
+    }
+
+    /// Whether an IOMMU translates.
+    pub(super) fn is_translated(&self) -> bool {
+        self.is_strict() || self.now == Now::Lazy
+    }
+}
+
+/// By what the traced kernel queued.
+fn by_invalidations(input: &Input<'_>) -> Option<Situation> {
+    let (summary, recorded) = (input.summary, &input.summary.recorded);
+    let pages: u64 = recorded.page_masks.values().sum();
+    let unmaps = summary.unmaps + summary.coherent_frees + summary.orphan_unmaps;
+    let of = |now, line: &Excerpt| Situation {
+        now,
+        known_by: KnownBy::Line(line.clone()),
+    };
+    if let Some(line) = summary.first_by_name.get(FLUSH_AFTER_MAP) {
+        return Some(of(Now::Shadowed, line));
+    }
+    let operations = unmaps + summary.maps + summary.coherent_allocs;
+    if let Some(line) = &recorded.first_page {
+        // Nearly one for each operation, or for each unmap.
+        if pages >= operations - operations / 10 && summary.maps > 0 {
+            return Some(of(Now::Shadowed, line));
+        }
+        if pages >= unmaps - unmaps / 2 {
+            return Some(of(Now::Strict, line));
+        }
+    }
+    let line = recorded.first_domain.as_ref()?;
+    (recorded.domain < unmaps.div_ceil(2)).then(|| of(Now::Lazy, line))
+}
+
+fn by_facts(facts: &Facts) -> Option<Situation> {
+    let strict = facts.is_strict()?;
+    let kinds = facts.group_kinds.iter();
+    let kinds: Vec<_> = kinds.map(|(kind, n)| format!("{n} {kind}")).collect();
+    let now = match (strict, has_caching_mode(facts), has_first_stage(facts)) {
+        (false, ..) => Now::Lazy,
+        (true, Some(true), Some(false)) => Now::Shadowed,
+        (true, ..) => Now::Strict,
+    };
+    Some(Situation {
+        now,
+        known_by: KnownBy::Fact(format!("groups: {}", kinds.join(", "))),
+    })
+}
+
+/// Whether the unit that most devices are behind has all of `bits` in a register.
+fn register_has(facts: &Facts, register: &str, bits: u64) -> Option<bool> {
+    let unit = facts.iommus.iter().max_by_key(|unit| unit.devices)?;
+    let value = unit.register(register)?;
+    (unit.kind == IommuKind::Vtd).then_some(value & bits == bits)
+}
+
+/// Whether the unit reports caching mode.
+pub(super) fn has_caching_mode(facts: &Facts) -> Option<bool> {
+    register_has(facts, "cap", CAP_CM)
+}
+
+/// Whether the unit has scalable mode with first-stage tables.
+pub(super) fn has_first_stage(facts: &Facts) -> Option<bool> {
+    register_has(facts, "ecap", ECAP_FIRST_STAGE)
+}

@@ -1,0 +1,239 @@
+//! What the numbers of a replay say, in sentences.
+
+use portolan_cli::display::{bytes, grouped, micros};
+
+use super::report::{PolicyReport, TraceReport};
+use crate::advice::Advice;
+use crate::linux::LinuxReport;
+
+/// What Linux does, and why.
+pub(super) fn linux_finding(trace: &TraceReport, linux: &LinuxReport) -> String {
+    let mut said = format!(
+        "Linux told to be {} would be {} with {}-stage tables and caching mode {}: {} invalidations, {} \
+         of them for maps",
+        linux.asked,
+        linux.policy,
+        linux.stage,
+        linux.caching_mode,
+        grouped(linux.invalidations.total()),
+        grouped(linux.after_map),
+    );
+    if linux.policy == "lazy" {
+        said.push_str(&format!(
+            "; {} flushes by the timer and {} of full queues",
+            grouped(linux.flushes_timer),
+            grouped(linux.flushes_full),
+        ));
+    }
+    said.push_str(&format!(". {}", linux.reason));
+    if trace.orphan_unmaps > 0 {
+        said.push_str(&format!(
+            " Linux invalidated the {} unmaps without a map too; they are not counted.",
+            grouped(trace.orphan_unmaps)
+        ));
+    }
+    said
+}
+
+/// What the numbers say: the trace, what invalidation costs, and what to change.
+pub(super) fn findings(
+    trace: &TraceReport,
+    policies: &[PolicyReport],
+    defaults: &Advice,
+) -> Vec<String> {
+    let mut said = Vec::new();
+    let Some(first) = policies.first() else {
+        return said;
+    };
+    if trace.maps == 0 {
+        said.push("The trace maps nothing; record it while the device is at work.".to_owned());
+        return said;
+    }
+    let mut strict: Vec<_> = policies
+        .iter()
+        .filter(|p| p.policy.starts_with("strict"))
+        .collect();
+    // Of equals the one by range is named: it costs less as soon as mappings grow.
+    strict.sort_by_key(|p| p.policy != "strict-range");
+    strict.sort_by(|a, b| a.time_us.total.total_cmp(&b.time_us.total));
+    if let [best, rest @ ..] = strict.as_slice() {
+        said.push(strict_finding(trace, best, rest.last().copied()));
+        if let Some(lazy) = policies.iter().find(|p| p.policy == "lazy") {
+            said.push(lazy_finding(best, lazy, defaults));
+        }
+    }
+    let of = |name: &str| policies.iter().find(|p| p.policy == name);
+    said.extend(exits_finding(trace, policies));
+    if let (Some(best), Some(deferred)) = (strict.first(), of("deferred")) {
+        said.push(deferred_finding(best, deferred));
+    }
+    said.extend(bounce_findings(trace, policies));
+    let held = match first.mapped_peak {
+        1 => "one mapping".to_owned(),
+        peak => format!("{} mappings", grouped(peak)),
+    };
+    said.push(format!(
+        "The trace maps {} at a time on average and holds at most {held} at once.",
+        bytes(trace.bytes_mapped / trace.maps),
+    ));
+    said.extend(fault_finding(policies));
+    said
+}
+
+fn strict_finding(
+    trace: &TraceReport,
+    best: &PolicyReport,
+    worst: Option<&PolicyReport>,
+) -> String {
+    let wait = best.time_us.waits();
+    let share = 100.0 * wait / best.time_us.cpu().max(f64::MIN_POSITIVE);
+    let unmaps = (trace.unmaps + trace.coherent_frees).max(1);
+    let mut said = format!(
+        "Of the strict policies {} costs least, {} µs in all; invalidating and waiting take {:.2} µs \
+         an unmap, {share:.0} % of the CPU time spent on mapping",
+        best.policy,
+        micros(best.time_us.total),
+        wait / unmaps as f64,
+    );
+    match worst {
+        Some(worst) => {
+            let times = worst.time_us.total / best.time_us.total.max(f64::MIN_POSITIVE);
+            said.push_str(&format!(
+                "; {} takes {times:.2} times as long.",
+                worst.policy
+            ));
+        }
+        None => said.push('.'),
+    }
+    said
+}
+
+/// What bouncing comes to, or that it can be replayed.
+pub(super) fn bounce_findings(trace: &TraceReport, policies: &[PolicyReport]) -> Option<String> {
+    let of = |start: &'static str| policies.iter().filter(move |p| p.policy.starts_with(start));
+    let least = of("strict").min_by(|a, b| a.time_us.total.total_cmp(&b.time_us.total));
+    match of("bounce").next() {
+        Some(bounce) => bounce_finding(bounce, least),
+        None => (trace.bounced_bytes > 0).then(|| {
+            format!(
+                "The traced system bounced {}; `--policy bounce` replays that beside the others.",
+                bytes(trace.bounced_bytes)
+            )
+        }),
+    }
+}
+
+/// A defect, if there is one.
+pub(super) fn fault_finding(policies: &[PolicyReport]) -> Option<String> {
+    let faults: u64 = policies.iter().map(|p| p.device.faults).sum();
+    (faults > 0)
+        .then(|| format!("{faults} accesses to mapped memory were refused: this is a defect."))
+}
+
+/// How often each policy leaves for the hypervisor, if it does.
+fn exits_finding(trace: &TraceReport, policies: &[PolicyReport]) -> Option<String> {
+    let unmaps = (trace.unmaps + trace.coherent_frees).max(1) as f64;
+    let of = |policy: &PolicyReport| {
+        let exits = grouped(policy.exits);
+        format!(
+            "{} {exits} ({:.2} an unmap)",
+            policy.policy,
+            policy.exits as f64 / unmaps
+        )
+    };
+    let each: Vec<_> = policies.iter().filter(|p| p.exits > 0).map(of).collect();
+    (!each.is_empty()).then(|| format!("Exits to the hypervisor, counted: {}.", each.join(", ")))
+}
+
+/// Of each hundred parts of what `best` takes, those that `other` saves; the ends of the range of both
+/// where there is one, the price of an invalidation at its least first.
+fn saved(best: &PolicyReport, other: &PolicyReport) -> (f64, Option<[f64; 2]>) {
+    let pct = |best: f64, other: f64| 100.0 * (1.0 - other / best.max(f64::MIN_POSITIVE));
+    let ends = best.total_range_us.zip(other.total_range_us);
+    let ends = ends.map(|(best, other)| [pct(best[0], other[0]), pct(best[1], other[1])]);
+    (pct(best.time_us.total, other.time_us.total), ends)
+}
+
+/// A saving in words.
+fn in_words((pct, ends): (f64, Option<[f64; 2]>)) -> String {
+    match ends {
+        Some([low, high]) => format!(
+            "{pct:.0} % ({low:.0} to {high:.0} %, as far as the price of an invalidation is known)"
+        ),
+        None => format!("{pct:.0} %"),
+    }
+}
+
+fn lazy_finding(best: &PolicyReport, lazy: &PolicyReport, defaults: &Advice) -> String {
+    let saved = saved(best, lazy);
+    let said = format!(
+        "Lazy would save {} of that, with {} syncs instead of {}, but leaves up to {} reachable for up to \
+         {} µs after unmap",
+        in_words(saved),
+        grouped(lazy.syncs),
+        grouped(best.syncs),
+        bytes(lazy.exposed.max_bytes),
+        micros(lazy.exposed.max_us),
+    );
+    let and = match (defaults.kept.policy, defaults.lazy_if_asked) {
+        ("lazy", _) => {
+            "it is this machine's default for trusted devices whose drivers keep their buffers, and others \
+             stay strict"
+                .to_owned()
+        }
+        (_, "no") => format!("it is refused here. {}", defaults.kept.reason),
+        _ if saved.0 >= 10.0 => format!(
+            "ask for it where the device is trusted, and stay with {} where it is not",
+            best.policy
+        ),
+        _ => format!("that is little for a window; choose {}", best.policy),
+    };
+    format!("{said}: {}.", and.trim_end_matches('.'))
+}
+
+fn bounce_finding(bounce: &PolicyReport, best: Option<&PolicyReport>) -> Option<String> {
+    let counts = bounce.bounce?;
+    let what = match counts.forced {
+        true => "everything",
+        false => "what devices of 32 bits do not reach",
+    };
+    let mut said = format!(
+        "Bouncing {what} makes {} copies, {} in all, and holds at most {} of {} slots; it saves {} waits \
+         for invalidations of {} pages and takes {} µs of CPU time",
+        grouped(counts.copies),
+        bytes(counts.bytes_copied),
+        grouped(counts.slots_peak),
+        grouped(counts.slots),
+        grouped(counts.saved.syncs),
+        grouped(counts.saved.pages),
+        micros(bounce.time_us.cpu()),
+    );
+    match best {
+        Some(best) => said.push_str(&format!(
+            ", where {} takes {} µs.",
+            best.policy,
+            micros(best.time_us.cpu())
+        )),
+        None => said.push('.'),
+    }
+    if bounce.rejected_maps > 0 {
+        said.push_str(&format!(
+            " {} maps found no room: give it more than {} slots, or fewer than {} areas.",
+            grouped(bounce.rejected_maps),
+            grouped(counts.slots),
+            grouped(counts.areas)
+        ));
+    }
+    Some(said)
+}
+
+fn deferred_finding(best: &PolicyReport, deferred: &PolicyReport) -> String {
+    format!(
+        "A driver that hands its buffers over (deferred) would save {} with {} syncs and leave \
+         no window: up to {} wait for up to {} µs until they are quiet, and belong to nobody meanwhile.",
+        in_words(saved(best, deferred)),
+        grouped(deferred.syncs),
+        bytes(deferred.exposed.max_bytes),
+        micros(deferred.exposed.max_us),
+    )
+}
