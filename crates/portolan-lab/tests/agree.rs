@@ -1,8 +1,8 @@
 //! `explain`, `replay` and `scale` say the same of each machine: one default, one price of an unmap,
 //! and no advice that speaks against the default.
 
-use portolan_lab::advice::Advice;
-use portolan_lab::replay::{self, Policy};
+use portolan_lab::advice::{Advice, Target};
+use portolan_lab::replay::{self, Detail, Policy};
 use portolan_lab::trace::Reader;
 use portolan_lab::{explain, scale};
 use portolan_model::profile::Profile;

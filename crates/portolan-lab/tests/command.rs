@@ -67,7 +67,7 @@ fn the_readme_shows_what_the_first_command_prints() {
     let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
     let readme = std::fs::read_to_string(readme).unwrap();
     let mut blocks = readme.split("```text\n");
-    let shown = blocks.find(|block| block.starts_with("bundled trace"));
+    let shown = blocks.find(|block| block.starts_with("What to change"));
     let shown = shown.unwrap().split("```").next().unwrap();
     let printed = String::from_utf8(portolan(&[]).stdout).unwrap();
     assert!(shown == printed, "README.md:\n{shown}\nprinted:\n{printed}");
@@ -86,22 +86,39 @@ fn on_a_terminal(columns: usize) -> Option<String> {
     Some(String::from_utf8(output.stdout).unwrap().replace('\r', ""))
 }
 
+/// The words above the table of the policies.
+fn words_above(text: &str) -> Vec<&str> {
+    let sentences = text.lines().take_while(|line| !line.starts_with("policy "));
+    sentences.flat_map(str::split_whitespace).collect()
+}
+
+/// Names of the columns that a table has room for, and the cells of the row of `policy` by them.
+fn row(text: &str, policy: &str) -> Vec<(String, String)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let rule = lines.iter().position(|line| line.starts_with("---"));
+    let rule = rule.unwrap();
+    let mut rows = lines[rule + 1..].iter();
+    let row = rows.find(|line| line.starts_with(policy)).unwrap();
+    // Columns are as wide as their dashes.
+    let mut at = 0;
+    let mut cells = Vec::new();
+    for width in lines[rule].split(' ').map(str::len) {
+        let cell = |line: &str| {
+            let cell: String = line.chars().skip(at).take(width).collect();
+            cell.trim().to_owned()
+        };
+        cells.push((cell(lines[rule - 1]), cell(row)));
+        at += width + 1;
+    }
+    assert!(row.chars().count() < at, "more than the columns: {row}");
+    cells
+}
+
 #[test]
 fn the_first_command_fits_terminals_and_says_the_same_on_each() {
     let wide = String::from_utf8(portolan(&["replay", "--wide"]).stdout).unwrap();
-    let words = |text: &str| -> Vec<String> {
-        let sentences = text.split("policy ").next().unwrap();
-        sentences.split_whitespace().map(str::to_owned).collect()
-    };
-    let row = |text: &str, policy: &str| -> Vec<String> {
-        let table = text.lines().skip_while(|line| !line.starts_with("---"));
-        let mut rows = table.filter(|line| line.starts_with(policy));
-        rows.next()
-            .unwrap()
-            .split_whitespace()
-            .map(str::to_owned)
-            .collect()
-    };
+    let all = wide.lines().find(|line| line.starts_with("---")).unwrap();
+    let all = all.split(' ').count();
     for columns in [60, 80, 200] {
         let Some(text) = on_a_terminal(columns) else {
             println!("SKIP: no `script` (Debian: bsdutils), so no terminal of {columns} columns");
@@ -110,21 +127,29 @@ fn the_first_command_fits_terminals_and_says_the_same_on_each() {
         for line in text.lines() {
             assert!(line.chars().count() <= columns, "{columns}: `{line}`");
         }
-        assert_eq!(words(&text), words(&wide), "{columns}");
+        assert_eq!(words_above(&text), words_above(&wide), "{columns}");
+        let mut left_out = 0;
         for policy in ["strict-page", "strict-range", "lazy", "deferred"] {
-            let (here, all) = (row(&text, policy), row(&wide, policy));
+            let (here, there) = (row(&text, policy), row(&wide, policy));
             assert!(
-                here.iter().all(|cell| all.contains(cell)),
-                "{here:?} {all:?}"
+                here.iter().all(|cell| there.contains(cell)),
+                "{here:?} {there:?}"
             );
-            assert_eq!(
-                here.len() == all.len(),
-                columns == 200,
-                "{columns}: {here:?}"
-            );
+            left_out = all - here.len();
         }
-        assert_eq!(text.contains("Left out"), columns != 200, "{columns}");
+        // What is left out is counted and said.
+        let said = format!(" {left_out} columns left out (`--wide`).");
+        let flat = text.replace('\n', " ");
+        assert_eq!(flat.contains(&said), columns != 200, "{columns}: {text}");
+        assert_eq!(left_out > 0, columns != 200, "{columns}");
+        // One screen, with a line for what is typed next.
+        assert!(columns != 80 || text.lines().count() < 24, "{text}");
     }
+    // Nothing that the narrow ones have said is missing there.
+    assert!(
+        wide.contains("The line says: ") && wide.contains("Lazy would save"),
+        "{wide}"
+    );
     let piped = String::from_utf8(portolan(&[]).stdout).unwrap();
     assert!(
         piped.lines().all(|line| line.chars().count() <= 80),
@@ -160,6 +185,14 @@ fn replay_json_has_the_agreed_keys() {
         "strict-range",
     ]);
     let trace = &report["trace"];
+    let setting = &report["advice"][0];
+    for key in ["rule", "where_to_set", "value", "reason"] {
+        assert!(setting[key].is_string(), "{key}: {setting}");
+    }
+    assert!(setting["evidence"]["line"].is_u64() && setting["evidence"]["text"].is_string());
+    assert!(setting["effect"]["saving"]["pct"].as_f64().unwrap() > 0.0);
+    assert_eq!(report["situation"]["now"], "strict");
+    assert!(report["shape"]["streaming"]["sizes"].is_object());
     for key in [
         "events",
         "maps",

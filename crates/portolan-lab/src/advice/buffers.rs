@@ -132,7 +132,7 @@ fn areas(input: &Input<'_>, now: &Situation) -> Option<Setting> {
     let release = input.facts?.release.clone();
     Some(Setting {
         rule: Rule::BounceAreas,
-        where_to_set: "kernel".to_owned(),
+        where_to_set: "the kernel".to_owned(),
         value: "Linux 6.0 or later".to_owned(),
         effect: Effect {
             says: format!(
@@ -304,7 +304,7 @@ fn keep_mapped(input: &Input<'_>, now: &Situation) -> Option<Setting> {
     });
     Some(Setting {
         rule: Rule::KeepMapped,
-        where_to_set: "network driver".to_owned(),
+        where_to_set: "the network driver".to_owned(),
         value: "one that keeps receive buffers mapped (page_pool with PP_FLAG_DMA_MAP)".to_owned(),
         effect: Effect {
             says: format!("{} maps and unmaps fewer of {}", grouped(again.count), grouped(all.count)),

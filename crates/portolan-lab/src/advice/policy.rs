@@ -23,7 +23,7 @@ pub(super) const RULES: &[Advise] = &[first_stage, lazy, strict, identity];
 const LAZY_GROUPS: (u32, u32) = (5, 15);
 /// Since 6.3 caching mode with first-stage tables may be lazy (257ec2907419).
 const LAZY_FIRST_STAGE: (u32, u32) = (6, 3);
-pub(super) const COMMAND_LINE: &str = "kernel's command line";
+pub(super) const COMMAND_LINE: &str = "the kernel's command line";
 
 /// Whether the recorded kernel is older than `release`; not if nobody says.
 pub(super) fn is_older(input: &Input<'_>, release: (u32, u32)) -> bool {
@@ -233,7 +233,7 @@ fn first_stage(input: &Input<'_>, now: &Situation) -> Option<Setting> {
     };
     Some(Setting {
         rule: Rule::FirstStage,
-        where_to_set: format!("guest {COMMAND_LINE}"),
+        where_to_set: "the guest kernel's command line".to_owned(),
         value,
         effect,
         reason: "The hypervisor shadows second-stage tables (caching mode), so Linux invalidates at each map and unmap \
