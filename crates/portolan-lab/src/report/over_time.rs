@@ -14,15 +14,17 @@ const ROWS: usize = 32;
 type Of = fn(&Interval) -> f64;
 
 /// A line: its name, a policy's timeline, and what of it.
-type Wanted<'a> = (&'a str, &'a Timeline, Of);
+type Wanted<'a> = (String, &'a Timeline, Of);
 
 /// What the numbers of a plot are.
 #[derive(Clone, Copy)]
 enum Numbers {
     /// How many of these in an interval.
     Count(&'static str),
-    /// The most of this in an interval.
+    /// The most of this in an interval, by its logarithm.
     Most(&'static str, Unit),
+    /// The most bytes of this in an interval, in proportion.
+    Bytes(&'static str),
 }
 
 const KINDS: [(&str, Of); 4] = [
@@ -41,10 +43,7 @@ pub(super) fn sections(policies: &[PolicyReport]) -> Vec<Section> {
         figures,
     };
     vec![
-        section(
-            "Invalidations over time",
-            policies.iter().map(invalidations).collect(),
-        ),
+        section("Invalidations over time", invalidations(policies)),
         section(
             "What stays reachable over time",
             vec![reachable_bytes(policies), reachable_us(policies)],
@@ -57,22 +56,43 @@ pub(super) fn sections(policies: &[PolicyReport]) -> Vec<Section> {
     ]
 }
 
-fn invalidations(policy: &PolicyReport) -> Figure {
-    let lines = KINDS.map(|(name, of)| (name, &policy.timeline, of));
-    over_time(
-        &format!("Invalidations under {}", policy.policy),
-        "Commands by kind, and the waits for them (syncs), in each interval.",
-        &format!("no command was submitted under {}", policy.policy),
-        Numbers::Count("commands"),
-        &lines,
-    )
+/// A figure for each policy, one for those that do the same.
+fn invalidations(policies: &[PolicyReport]) -> Vec<Figure> {
+    let same = |a: &Timeline, b: &Timeline| {
+        let all = a.intervals.iter().zip(&b.intervals);
+        let equal = |(a, b): (&Interval, &Interval)| KINDS.iter().all(|(_, of)| of(a) == of(b));
+        (a.interval_ns, a.intervals.len()) == (b.interval_ns, b.intervals.len())
+            && all.into_iter().all(equal)
+    };
+    let mut groups: Vec<(&Timeline, Vec<&str>)> = Vec::new();
+    for policy in policies {
+        let known = groups
+            .iter_mut()
+            .find(|(timeline, _)| same(timeline, &policy.timeline));
+        match known {
+            Some((_, names)) => names.push(&policy.policy),
+            None => groups.push((&policy.timeline, vec![&policy.policy])),
+        }
+    }
+    let figure = |(timeline, names): &(&Timeline, Vec<&str>)| {
+        let names = names.join(" and ");
+        let lines = KINDS.map(|(name, of)| (name.to_owned(), *timeline, of));
+        over_time(
+            &format!("Invalidations under {names}"),
+            "Commands by kind, and the waits for them (syncs), in each interval.",
+            &format!("no command was submitted under {names}"),
+            Numbers::Count("commands"),
+            &lines,
+        )
+    };
+    groups.iter().map(figure).collect()
 }
 
 /// `of` each policy.
 fn each(policies: &[PolicyReport], of: Of) -> Vec<Wanted<'_>> {
     let lines = policies.iter();
     lines
-        .map(|policy| (&*policy.policy, &policy.timeline, of))
+        .map(|policy| (policy.policy.clone(), &policy.timeline, of))
         .collect()
 }
 
@@ -99,18 +119,18 @@ fn reachable_us(policies: &[PolicyReport]) -> Figure {
 fn occupancy(policies: &[PolicyReport]) -> Figure {
     let mut lines: Vec<Wanted<'_>> = Vec::new();
     if let Some(first) = policies.first() {
-        lines.push(("mapped", &first.timeline, |interval| {
+        lines.push(("mapped".to_owned(), &first.timeline, |interval| {
             interval.mapped_bytes as f64
         }));
     }
     lines.extend(each(policies, |interval| interval.reachable_bytes as f64));
-    lines.retain(|(name, ..)| ["mapped", "lazy", "deferred"].contains(name));
+    lines.retain(|(name, ..)| ["mapped", "lazy", "deferred"].contains(&&**name));
     over_time(
         "Bytes of device addresses taken",
         "What is mapped, in whole pages, and what waits for its invalidation in the flush queues of those policies that \
          have some: addresses that nothing else can have meanwhile. The most in each interval.",
         "nothing was mapped",
-        Numbers::Most("device addresses", Unit::Bytes),
+        Numbers::Bytes("device addresses"),
         &lines,
     )
 }
@@ -121,7 +141,7 @@ fn span(policies: &[PolicyReport]) -> Figure {
         "From the lowest to the highest address in use, mapped or waiting for its invalidation, to 64 KiB: with much \
          more span than bytes, page tables are spread. The most in each interval.",
         "nothing was mapped",
-        Numbers::Most("span", Unit::Bytes),
+        Numbers::Bytes("span"),
         &each(policies, |interval| interval.span_bytes as f64),
     )
 }
@@ -147,7 +167,7 @@ fn over_time(
 ) -> Figure {
     let shown =
         |(_, timeline, of): &&Wanted<'_>| timeline.intervals.iter().any(|one| of(one) > 0.0);
-    let wanted: Vec<_> = wanted.iter().filter(shown).copied().collect();
+    let wanted: Vec<_> = wanted.iter().filter(shown).cloned().collect();
     let longest = wanted
         .iter()
         .map(|(_, timeline, _)| timeline.interval_ns)
@@ -157,19 +177,12 @@ fn over_time(
     let y = match numbers {
         Numbers::Count(what) => Axis::linear(&format!("{what} in {interval}"), Unit::Count),
         Numbers::Most(what, unit) => Axis::log(what, unit),
+        Numbers::Bytes(what) => Axis::linear(what, Unit::Bytes),
     };
-    let lines = wanted.iter().map(|(name, timeline, of)| {
-        let timeline = timeline.in_intervals_of(interval_ns);
-        Line {
-            name: (*name).to_owned(),
-            points: points(&timeline, *of),
-            shape: Shape::Steps,
-        }
-    });
     let plot = Plot::Lines(Lines {
         x: Axis::linear("time since the first operation", Unit::Micros),
         y,
-        lines: lines.collect(),
+        lines: lines(&wanted, interval_ns),
     });
     let says = format!("{says} An interval is {interval} long.");
     let (says, none) = match wanted.is_empty() {
@@ -177,6 +190,34 @@ fn over_time(
         false => (&*says, None),
     };
     figure(title, says, none, plot, rows(numbers, &wanted, interval_ns))
+}
+
+/// The lines of a plot: one for those that lie on each other.
+fn lines(wanted: &[Wanted<'_>], interval_ns: u64) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    for (name, timeline, of) in wanted {
+        let points = points(&timeline.in_intervals_of(interval_ns), *of);
+        match lines.iter_mut().find(|line| covers(&line.points, &points)) {
+            Some(line) => line.name.push_str(&format!(", {name}")),
+            None => lines.push(Line {
+                name: name.clone(),
+                points,
+                shape: Shape::Steps,
+            }),
+        }
+    }
+    if let ([only], [_, _, _, ..]) = (lines.as_mut_slice(), wanted) {
+        "every policy".clone_into(&mut only.name);
+    }
+    lines
+}
+
+/// Whether nobody could tell two lines apart.
+fn covers(line: &[(f64, f64)], other: &[(f64, f64)]) -> bool {
+    let near = |(a, b): (&(f64, f64), &(f64, f64))| {
+        a.0 == b.0 && (a.1 - b.1).abs() <= a.1.abs().max(b.1.abs()) / 1000.0
+    };
+    line.len() == other.len() && line.iter().zip(other).all(near)
 }
 
 /// The beginning of each interval with its number, and the end of the last one.
@@ -204,6 +245,7 @@ fn rows(numbers: Numbers, wanted: &[Wanted<'_>], mut interval_ns: u64) -> Table 
     let unit = match numbers {
         Numbers::Count(_) => Unit::Count,
         Numbers::Most(_, unit) => unit,
+        Numbers::Bytes(_) => Unit::Bytes,
     };
     let count = all.iter().map(|timeline| timeline.intervals.len()).max();
     let row = |index: usize| {

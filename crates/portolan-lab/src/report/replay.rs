@@ -3,7 +3,7 @@
 use portolan_report::{Origin, Page, Section};
 
 use super::{over_time, policies, trace};
-use crate::replay::ReplayReport;
+use crate::replay::{ReplayReport, sentences};
 
 /// The page of `report`, which came about as `origin` says.
 pub fn replay(report: &ReplayReport, origin: Origin) -> Page {
@@ -26,6 +26,8 @@ pub fn replay(report: &ReplayReport, origin: Origin) -> Page {
 /// What a reader should know about the trace.
 fn warnings(report: &ReplayReport) -> Section {
     let mut says = vec![trace::counted(&report.trace)];
+    let chosen = report.chosen.iter();
+    says.extend(chosen.map(|choice| sentences(choice, &report.machine).trim().to_owned()));
     match report.warnings.as_slice() {
         [] => {
             says.push("Every line could be used; the recorder reports no lost events.".to_owned())
@@ -33,7 +35,7 @@ fn warnings(report: &ReplayReport) -> Section {
         some => says.extend(some.iter().map(|warning| format!("Warning: {warning}."))),
     }
     Section {
-        heading: "How good the trace is".to_owned(),
+        heading: "The trace".to_owned(),
         says,
         figures: Vec::new(),
     }

@@ -115,12 +115,20 @@ fn histogram(
 
 /// Who does it.
 pub(super) fn devices_and_cpus(shape: &Shape) -> Section {
+    let cpus: Vec<Share> = shape
+        .cpus
+        .iter()
+        .map(|share| Share {
+            name: format!("CPU {}", share.name),
+            ..share.clone()
+        })
+        .collect();
     Section {
         heading: "Devices and CPUs".to_owned(),
         says: Vec::new(),
         figures: vec![
             shares("Devices", "device", &shape.devices, &shape.other_devices),
-            shares("CPUs", "CPU", &shape.cpus, &shape.other_cpus),
+            shares("CPUs", "CPU", &cpus, &shape.other_cpus),
         ],
     }
 }
