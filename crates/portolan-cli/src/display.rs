@@ -50,8 +50,8 @@ fn is_obeyed(one: char) -> bool {
     (one.is_control() && one != '\n') || turns
 }
 
-/// JSON with the control characters escaped that JSON itself allows in strings.
-pub(crate) fn plain_json(text: &str) -> Cow<'_, str> {
+/// JSON with those characters escaped that JSON allows in strings and a terminal obeys.
+pub fn plain_json(text: &str) -> Cow<'_, str> {
     let is_raw = |one: char| is_obeyed(one) && !one.is_ascii_whitespace();
     if !text.contains(is_raw) {
         return Cow::Borrowed(text);

@@ -117,9 +117,16 @@ pub fn warn(command: &str, warning: &str) {
 /// # Errors
 /// If standard output cannot be written, or the value has no JSON form.
 pub fn print_json<T: Serialize>(value: &T) -> Result<()> {
-    let mut text = serde_json::to_string_pretty(value)?;
-    text.push('\n');
-    write(&display::plain_json(&text))
+    write(&(json(value)? + "\n"))
+}
+
+/// `value` as one JSON object with nothing in it that a terminal obeys.
+///
+/// # Errors
+/// If the value has no JSON form.
+pub fn json<T: Serialize>(value: &T) -> Result<String> {
+    let text = serde_json::to_string_pretty(value)?;
+    Ok(display::plain_json(&text).into_owned())
 }
 
 /// Prints text for people, in colour where that is wanted; a reader that has gone away (`| head`) is no error.

@@ -342,7 +342,14 @@ fn machines_are_listed_with_sources() {
         }
     }
     let text = String::from_utf8(portolan(&["machines"]).stdout).unwrap();
-    assert!(text.contains("sm8150") && text.contains("source"));
+    assert!(text.contains("sm8150") && text.contains("`portolan machines NAME`"));
+    let text = String::from_utf8(portolan(&["machines", "sm8150"]).stdout).unwrap();
+    assert!(
+        text.contains("unmap_call_tables") && text.contains("source") && text.contains("fitted:")
+    );
+    let report = json(&["machines", "sm8150", "--json"]);
+    assert_eq!(report["machines"].as_array().unwrap().len(), 1);
+    fails_with(&["machines", "pdp11"], &["pdp11", "xeon-vtd"]);
 }
 
 #[test]
@@ -466,7 +473,7 @@ fn explain_says_the_policy_and_why() {
     assert_eq!(all["table"].as_array().unwrap().len(), 384);
     let text = String::from_utf8(portolan(&["explain"]).stdout).unwrap();
     assert!(
-        text.contains("xeon-vtd") && text.contains("shadowing caching-mode"),
+        text.contains("xeon-vtd: strict by default") && text.contains("caching-mode"),
         "{text}"
     );
     fails_with(&["explain", "--machine", "nosuch"], &["nosuch", "spr-vm"]);

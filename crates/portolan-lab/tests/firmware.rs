@@ -82,13 +82,14 @@ fn a_machine_is_explained() {
     let table = scratch("good/DMAR", dmar(0xfed9_0000));
     let lspci = scratch("lspci.txt", LSPCI);
     let [table, lspci] = [&table, &lspci].map(|path| path.to_str().unwrap());
-    let (out, err) = ends_with(&[table, "--pci", lspci], 0);
+    let (out, err) = ends_with(&[table, "--pci", lspci, "--wide"], 0);
     assert_eq!(err, "");
     for line in [
         "Unit 0: VT-d, registers at 0xfed90000..=0xfed90fff",
         "  serves 0000:00:02.0",
         "  serves all functions of segment 0000 that no other unit names",
         "firmware's memory: mapped one to one",
+        "An IOMMU serves each of the 4 PCI functions.",
         "0000:01:05.0 8086:1236 0200     1 0x128 0xf0 0000:00:1e.0    conventional PCI device",
         "  0000:00:1e.0 0000:01:04.0 0000:01:05.0",
         "  since 0000:01:04.0 is behind 0000:00:1e.0: conventional PCI has no ACS",
@@ -102,7 +103,7 @@ fn a_machine_is_explained() {
     let text = scratch("dump.txt", dump(&dmar(0xfed9_0000)));
     let units = |out: &str| out.split_once('\n').unwrap().1.to_owned();
     for other in [folder, text.to_str().unwrap()] {
-        let (again, _) = ends_with(&[other, "--pci", lspci], 0);
+        let (again, _) = ends_with(&[other, "--pci", lspci, "--wide"], 0);
         assert_eq!(units(&again), units(&out));
     }
 }

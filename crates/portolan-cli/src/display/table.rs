@@ -167,6 +167,8 @@ impl Source<'_> {
                 let words = self.cells(at).map(longest_word).max().unwrap_or(0);
                 let words = match least < COMFORTABLE {
                     true => least,
+                    // A row's name stays in one piece.
+                    false if at == 0 => LONG_WORD,
                     false => words.min(LONG_WORD).max(least),
                 };
                 width.min(words.max(longest_word(header(at)).min(LONG_WORD)))

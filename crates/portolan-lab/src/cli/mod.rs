@@ -118,7 +118,7 @@ fn record_trace(args: &record::RecordArgs) -> Result<Outcome> {
     match (args.is_to_output(), args.form.form()) {
         (false, _) => args.form.show(&report, record::text)?,
         (true, Form::Text) => eprint!("{}", record::text(&report, args.form.columns())),
-        (true, Form::Json) => eprintln!("{}", serde_json::to_string_pretty(&report)?),
+        (true, Form::Json) => eprintln!("{}", portolan_cli::json(&report)?),
     }
     Ok(report.outcome())
 }

@@ -16,7 +16,7 @@ use crate::synthetic;
 use crate::trace::Reader;
 
 #[derive(Debug, Default, Args)]
-#[command(after_help = replay::COLUMNS_IN_WORDS)]
+#[command(after_help = columns_in_words())]
 pub(super) struct ReplayArgs {
     /// What `portolan record` wrote, Linux ftrace text, `trace-cmd report` or `perf script` output, plain, .gz, .xz or
     /// .zst; - is standard input, a bundled trace if absent.
@@ -42,6 +42,10 @@ pub(super) struct ReplayArgs {
     report: ReportArgs,
     #[command(flatten)]
     output: Output,
+}
+
+fn columns_in_words() -> String {
+    [replay::COLUMNS_IN_WORDS, synthetic::COLUMNS_IN_WORDS].join("\n\n")
 }
 
 fn replay_synthetic(

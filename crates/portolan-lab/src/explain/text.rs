@@ -23,7 +23,9 @@ Columns of the tables:
   exits       whether an invalidation leaves the guest for its hypervisor
 With --firmware: function is a PCI function, id its vendor and device, class its
 PCI class, unit the IOMMU that it is behind, streams the numbers that the IOMMU
-knows it by; in the group of: the function it cannot be kept apart from.";
+knows it by; in the group of: the function it cannot be kept apart from; what it
+is: its kind by PCI Express. Reserved addresses, from and to, are not for
+mappings, or are mapped before all others.";
 
 const POLICIES: &str = "\
     An IOMMU remembers where devices may write, and has to be told to forget when memory is unmapped. When it is \

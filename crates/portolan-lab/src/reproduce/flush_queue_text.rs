@@ -107,7 +107,7 @@ fn implied(result: &FlushQueue) -> String {
 fn prices(result: &FlushQueue, columns: usize) -> String {
     let prices = result.prices.iter();
     let rows = prices.map(|price| vec![price.event.to_owned(), format!("{:.1}", price.ns)]);
-    let header = [("fitted price", 0), ("ns of the whole machine", 0)];
+    let header = [("fitted price", 0), ("ns of all CPUs", 0)];
     table(&header, &[1], rows.collect(), columns) + "\n"
 }
 

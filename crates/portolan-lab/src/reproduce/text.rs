@@ -53,6 +53,32 @@ prints all):
   by page, range, context; syncs
                  invalidation commands by what they name, and waits for them
   lines cleaned  cache lines of tables written back to memory
+  writes, reads  of the driver's registers; PTC and TLB are the two caches of
+                 Tegra's SMMU: all of the PTC, a line of it, the upper bits of
+                 that line's address; a space (address space), 4 MiB or 16 KiB
+                 of the TLB
+  jobs, direction, guest CPU %
+                 of fio in a guest, and what its CPUs do; MB/s is throughput,
+                 lock waits are by request, pool pages used those of the bounce
+                 pool; thousand requests/s and host CPU % are published only
+  stage, followed by, policy
+                 of throughput in Gbit/s: of the guest's tables, how the hypervisor follows them
+                 (shadowing), and whether each unmap is invalidated at once;
+                 exits are to the hypervisor
+  device, asked for
+                 whether the device is trusted, and what somebody asked for
+  kind, message, messages, window, figure
+                 a guest's device (vfio) or a process's (sva), the size and
+                 number of its messages, how many pages a fault maps, and what
+                 is counted or measured
+  workload, faults, pages mapped, pages used, wasted %
+                 what maps on faults, how often it faults, and what of it is
+                 never used
+  publication, quantity, prices of, error % of no effect
+                 of figures that nothing was fitted on: which, the machine that
+                 comes nearest, and the error of saying that nothing changes
+  price, ns, of, fitted on
+                 what an operation takes by the fit, and the rows it was fitted on
   bound, on      whether a promise is kept, and on which figures; within %: what
                  is promised; worst %: what was found; with its mechanism off:
                  what would be without what the figure speaks for; trivial

@@ -6,7 +6,7 @@ pub mod camera;
 mod text;
 mod waits;
 
-pub use text::text;
+pub use text::{COLUMNS_IN_WORDS, text};
 pub use waits::Waits;
 
 use clap::ValueEnum;

@@ -5,6 +5,24 @@ use super::camera::{Report, WayReport};
 use crate::counts::RegisterWrites;
 use portolan_cli::display::{bytes, grouped, micros, table, wrapped};
 
+/// What the columns mean, for `--help`.
+pub const COLUMNS_IN_WORDS: &str = "\
+Columns of the tables of --synthetic camera:
+  way, side      before and after a published change, or the library's own way
+                 (portolan); mapping or unmapping
+  wait-for-safe  what each invalidation waits for real-time devices
+  a buffer       what one buffer takes; of that a part of all time, and of the
+                 frame that it falls into
+  commands       invalidation commands by page, by range, by context, and syncs,
+                 for one buffer
+  writes, reads  of registers, for one buffer; PTC and TLB are the two caches of
+                 Tegra's SMMU: all of the PTC, a line of it, the upper bits of
+                 that line's address; a space (address space), 4 MiB or 16 KiB
+                 of the TLB
+  misses         of the camera in the TLB, entries read for them, and the stall
+  meanwhile      look-ups that went on during an invalidation; else kept out:
+                 what a unit that lets none through would keep the camera out";
+
 /// The report for people, in lines of `columns`: what it comes to, then the tables.
 pub fn text(report: &Report, columns: usize) -> String {
     let mut out = format!(

@@ -73,6 +73,24 @@ fn everywhere(name: &str, text: impl Fn(usize) -> String) {
     }
 }
 
+/// Each word above a table of `wide` is in what `--help` says, units and numbers aside.
+fn has_words(name: &str, wide: &str, help: &str) {
+    let units = ["µs", "ns", "%", "MiB", "KiB", "4", "16", "a", "its"];
+    let lines: Vec<&str> = wide.lines().collect();
+    for pair in lines.windows(2) {
+        let [head, rule] = pair else { continue };
+        if !rule.starts_with("--") {
+            continue;
+        }
+        let words = head.split_whitespace();
+        let words = words.map(|word| word.trim_matches(','));
+        for word in words.filter(|word| !units.contains(word)) {
+            let found = help.to_lowercase().contains(&word.to_lowercase());
+            assert!(found, "{name}: {word} is not in\n{help}");
+        }
+    }
+}
+
 fn profile(name: &str) -> Profile {
     Profile::by_name(name).unwrap()
 }
@@ -89,6 +107,11 @@ fn replays_fit() {
     let rules = asked.rules(&xeon).unwrap();
     let report = replay::run_file(None, &xeon, &policies, rules).unwrap();
     everywhere("replay", |columns| replay::text(&report, columns));
+    has_words(
+        "replay",
+        &replay::text(&report, usize::MAX),
+        replay::COLUMNS_IN_WORDS,
+    );
 }
 
 #[test]
@@ -96,6 +119,8 @@ fn loads_that_nobody_recorded_fit() {
     for machine in ["tegra210", "sm8150"] {
         let report = synthetic::camera::run(&profile(machine)).unwrap();
         everywhere(machine, |columns| synthetic::text(&report, columns));
+        let wide = synthetic::text(&report, usize::MAX);
+        has_words(machine, &wide, synthetic::COLUMNS_IN_WORDS);
     }
 }
 
@@ -110,31 +135,39 @@ fn throughput_by_cpus_fits() {
     for machine in ["vtd-nested", "grace"] {
         let report = scale::run(&profile(machine), &few).unwrap();
         everywhere(machine, |columns| scale::text(&report, columns));
+        has_words(
+            machine,
+            &scale::text(&report, usize::MAX),
+            scale::COLUMNS_IN_WORDS,
+        );
     }
 }
 
 #[test]
 fn published_results_fit() {
-    let (walk, range) = (
-        reproduce::walk_flush().unwrap(),
-        reproduce::range_flush().unwrap(),
-    );
-    everywhere("walk-flush", |columns| reproduce::text(&walk, columns));
-    everywhere("range-flush", |columns| reproduce::text(&range, columns));
+    let walk = reproduce::walk_flush().unwrap();
+    published("walk-flush", |columns| reproduce::text(&walk, columns));
+    let range = reproduce::range_flush().unwrap();
+    published("range-flush", |columns| reproduce::text(&range, columns));
     let queue = reproduce::flush_queue().unwrap();
-    everywhere("flush-queue", |columns| {
+    published("flush-queue", |columns| {
         reproduce::flush_queue_text(&queue, columns)
     });
     let pools = reproduce::swiotlb().unwrap();
-    everywhere("swiotlb", |columns| {
+    published("swiotlb", |columns| {
         reproduce::swiotlb_text(&pools, columns)
     });
     let faults = reproduce::iopf().unwrap();
-    everywhere("iopf", |columns| reproduce::iopf_text(&faults, columns));
+    published("iopf", |columns| reproduce::iopf_text(&faults, columns));
     let others = reproduce::held_out().unwrap();
-    everywhere("held-out", |columns| {
+    published("held-out", |columns| {
         reproduce::held_out_text(&others, columns)
     });
+}
+
+fn published(name: &str, text: impl Fn(usize) -> String) {
+    everywhere(name, &text);
+    has_words(name, &text(usize::MAX), reproduce::COLUMNS_IN_WORDS);
 }
 
 #[test]
@@ -144,18 +177,34 @@ fn machines_and_their_policies_fit() {
     everywhere("machines NAME", |columns| {
         machines::text(&profiles, columns)
     });
+    for wide in [
+        machines::list(&profiles, usize::MAX),
+        machines::text(&profiles, usize::MAX),
+    ] {
+        has_words("machines", &wide, machines::COLUMNS_IN_WORDS);
+    }
     let mut explanation = explain::explain(&profiles);
     everywhere("explain", |columns| explain::text(&explanation, columns));
     explanation.table = explain::everything();
     everywhere("explain --all", |columns| {
         explain::text(&explanation, columns)
     });
+    has_words(
+        "explain",
+        &explain::text(&explanation, usize::MAX),
+        explain::COLUMNS_IN_WORDS,
+    );
 }
 
 #[test]
 fn firmware_s_tables_fit() {
     let report = firmware_report("0000:00:1e.0");
     everywhere("firmware", |columns| firmware::text(&report, columns));
+    has_words(
+        "firmware",
+        &firmware::text(&report, usize::MAX),
+        explain::COLUMNS_IN_WORDS,
+    );
 }
 
 /// A machine whose maker and functions are called as nobody should be.

@@ -8,9 +8,11 @@ use portolan_lab::firmware;
 
 use super::{firmware_report, fits};
 
-/// A device, a task and a line that would clear the screen, colour it and write backwards; `\u{9b}` is one
-/// character for the two that begin an escape sequence.
+/// A recording whose machine, device, task and lines would clear the screen, colour it and write backwards;
+/// `\u{9b}` is one character for the two that begin an escape sequence.
 const HOSTILE: &str = "\
+# portolan-facts: {\"release\":\"6.12\\u001b[2J\\u009b31m\",\"cpus\":2,\"iommus\":[{\"name\":\"dmar\\u001b[5m\\u202e\",\
+\"kind\":\"vtd\",\"devices\":1}]}
 # tracer: nop
 #
  a\u{1b}[2J-1 [000] ..... 1.000000: dma_map_page: 0000:00:01.0\u{1b}[31m dir=FROM_DEVICE dma_addr=ffe00840 \
@@ -95,6 +97,18 @@ fn the_built_command_fits_terminals_and_colours_them() {
             let text = bare(&coloured);
             assert!(text != coloured, "{arguments}: no colour");
             fits(arguments, &text, &wide, columns);
+            // The sentences before the first table are the same.
+            let words = |text: &str| -> Vec<String> {
+                let paragraphs = text.split("\n\n");
+                let sentences = paragraphs.take_while(|paragraph| !paragraph.contains("\n--"));
+                sentences
+                    .flat_map(str::split_whitespace)
+                    .map(str::to_owned)
+                    .collect()
+            };
+            if arguments.starts_with("2>") {
+                assert_eq!(words(&text), words(&wide), "{columns}");
+            }
             if columns == 80 {
                 assert_eq!(text, narrow, "{arguments}: a pipe has 80 columns too");
                 let plain = terminal(columns, arguments, "1").unwrap();
@@ -167,6 +181,11 @@ fn a_hostile_trace_reaches_no_terminal() {
             assert!(is_harmless(&bare(&shown)), "{arguments}: {shown:?}");
         }
     }
+    let (text, _) = piped(&format!("replay '{path}'"));
+    assert!(
+        text.contains("dmar\\u{1b}[5m\\u{202e}"),
+        "the machine is named: {text}"
+    );
     let (json, _) = piped(&format!("replay --json '{path}'"));
     let report: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(report["trace"]["source"], path);
