@@ -7,8 +7,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use portolan_cli::display::grouped;
-use portolan_lab::advice::{KnownBy, Now, Rule, Setting};
-use portolan_lab::replay::{self, Policy, ReplayReport};
+use portolan_lab::replay::{self, KnownBy, Now, Policy, ReplayReport, Rule, Setting};
 use portolan_lab::trace::{Reader, open_bytes};
 use portolan_model::profile::Profile;
 
@@ -650,7 +649,7 @@ fn traces_that_say_nothing_get_no_advice_and_are_told_so() {
             (now, 0),
             "{trace}"
         );
-        let text = replay::text(&report, 200, replay::Detail::Answer);
+        let text = replay::text(&report, 200);
         assert!(
             text.starts_with(if now == Now::Nothing {
                 "The trace"

@@ -1,8 +1,8 @@
 //! `explain`, `replay` and `scale` say the same of each machine: one default, one price of an unmap,
 //! and no advice that speaks against the default.
 
-use portolan_lab::advice::{Advice, Target};
-use portolan_lab::replay::{self, Detail, Policy};
+use portolan_lab::advice::Advice;
+use portolan_lab::replay::{self, Policy, Target};
 use portolan_lab::trace::Reader;
 use portolan_lab::{explain, scale};
 use portolan_model::profile::Profile;
@@ -98,7 +98,7 @@ fn explain_replay_and_scale_never_contradict_each_other() {
 
         let report = replayed(&profile);
         assert_eq!(&report.defaults, said, "{name}");
-        let text = replay::text(&report, usize::MAX, Detail::All);
+        let text = replay::text(&report, usize::MAX);
         assert!(text.contains(&said.text()), "{name}: {text}");
         let settings = report.advice.iter();
         let lazily = settings.filter(|setting| setting.rule.target() == Target::Policy);

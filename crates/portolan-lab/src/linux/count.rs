@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::Rules;
 use super::queues::{Added, Queues};
 use crate::counts::{Exposed, Invalidations};
-use crate::trace::{At, DeviceId, Mix};
+use crate::trace::{At, DeviceId, Mix, Op, OpKind};
 
 /// What Linux would have submitted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -130,6 +130,18 @@ impl Counter {
             self.report.invalidations.context += 1;
         }
         self.domain(device).report.invalidations += 1;
+    }
+
+    /// Counts an operation; `padded` are the bytes of a map's pages, if it can be carried out.
+    pub(crate) fn note(&mut self, op: &Op<'_>, at: At, padded: Option<u64>) {
+        match op.kind {
+            OpKind::Unmap { id, .. } => self.unmap(at, op.device, id.0),
+            OpKind::Map { id, .. } => {
+                if let Some(padded) = padded {
+                    self.map(at, op.device, id.0, padded);
+                }
+            }
+        }
     }
 
     /// Counts a map of whole pages, `bytes` bytes in all, named `id`.

@@ -3,7 +3,7 @@
 use portolan_cli::display::{grouped, micros};
 
 use super::report::{PolicyReport, ReplayReport};
-use crate::advice::{FEWEST, KnownBy, Now, Saving, Setting, WORTH_PCT};
+use super::settings::{FEWEST, KnownBy, Now, Saving, Setting, WORTH_PCT};
 
 /// The answer, a paragraph a line.
 pub(super) fn answer(report: &ReplayReport) -> String {
@@ -93,7 +93,7 @@ fn share(saving: &Saving) -> String {
 fn why(setting: &Setting) -> String {
     let evidence = &setting.evidence;
     let mut said = format!(
-        "line {} of the trace is {}. {}",
+        "line {} is {}. {}",
         grouped(evidence.line),
         evidence.shows,
         setting.reason

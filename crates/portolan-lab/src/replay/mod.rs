@@ -12,6 +12,7 @@ mod lane;
 mod policy;
 mod report;
 mod run;
+mod settings;
 mod shape;
 mod state;
 mod tally;
@@ -29,8 +30,11 @@ pub use report::{
 };
 pub(crate) use run::run_told;
 pub use run::{open, run, run_beside, run_file, run_opened};
+pub use settings::{
+    Besides, Effect, Evidence, KnownBy, Now, Rule, Saving, Setting, Situation, Target,
+};
 pub use shape::{ClassShape, Directions, Histogram, Seen, Shape, Share};
-pub use text::{COLUMNS_IN_WORDS, Detail, text};
+pub use text::{COLUMNS_IN_WORDS, text};
 pub use timeline::{Interval, Timeline};
 
 /// The machine that replays run on if none is named.

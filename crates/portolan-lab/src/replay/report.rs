@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::fit::Choice;
+use super::settings::{Setting, Situation};
 use super::shape::Shape;
 use super::timeline::Timeline;
-use crate::advice::{Advice, Setting, Situation};
+use crate::advice::Advice;
 use crate::counts::{Exposed, Invalidations};
 use crate::linux::LinuxReport;
 

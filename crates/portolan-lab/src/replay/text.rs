@@ -48,46 +48,34 @@ Columns of the table, those that do not fit the terminal left out (`--wide` prin
   tables         most pages of page tables at once
 * marks the policy that costs least of those that let nobody reach what was unmapped and is in use again.";
 
-/// How much is printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Detail {
-    /// The answer, and the table as far as it has room.
-    Answer,
-    /// Every sentence, and every column.
-    All,
-}
-
-/// The report as text, in lines of `columns`: the answer, the table, and what else there is to say.
-pub fn text(report: &ReplayReport, columns: usize, detail: Detail) -> String {
-    let mut out = wrapped(&answer(report), columns);
-    out.push('\n');
-    out.push_str(&wrapped(&head(report), columns));
-    let room = match detail {
-        Detail::Answer => columns,
-        Detail::All => usize::MAX,
-    };
+/// The report as text, in lines of `columns`: the answer, then the table as far as it has room. Without end of columns
+/// everything is printed.
+pub fn text(report: &ReplayReport, columns: usize) -> String {
+    let mut out = format!("{}\n{}\n\n", answer(report), head(report));
+    out = wrapped(&out, columns);
     let least = least_closed(&report.policies);
     let rows = report.policies.iter().map(|policy| row(policy, least));
     let rows = rows.chain(report.linux.iter().map(linux_row)).collect();
     let header = COLUMNS.map(|(header, spare)| Column { header, spare });
-    let (table, left_out) = fitting_table(&header, rows, room);
+    let (table, left_out) = fitting_table(&header, rows, columns);
     out.push_str(&table);
     out.push('\n');
-    out.push_str(&wrapped(&below(least, left_out.len()), columns));
+    out.push_str(&wrapped(&below(least, &left_out), columns));
     let chosen = report.chosen.as_ref();
     let chosen = chosen.map(|choice| sentences(choice, &report.machine));
-    out.extend(chosen.map(|chosen| format!("\n{}\n", wrapped(chosen.trim_end(), columns))));
-    let said = match detail {
-        Detail::Answer => asked_for(report),
-        Detail::All => format!(
+    let said = match columns {
+        usize::MAX => format!(
             "{}{}\n{}",
             more(report),
             report.findings.join("\n"),
             report.defaults.text()
         ),
+        _ => asked_for(report),
     };
-    if !said.trim().is_empty() {
-        out.push_str(&format!("\n{}\n", wrapped(said.trim_end(), columns)));
+    for said in [chosen.as_deref(), Some(&said)].into_iter().flatten() {
+        if !said.trim().is_empty() {
+            out.push_str(&format!("\n{}\n", wrapped(said.trim_end(), columns)));
+        }
     }
     out
 }
@@ -96,26 +84,30 @@ pub fn text(report: &ReplayReport, columns: usize, detail: Detail) -> String {
 fn head(report: &ReplayReport) -> String {
     let trace = &report.trace;
     format!(
-        "Each policy for {} on machine {}: {} maps of {}, {} unmaps, {} coherent allocations\n\n",
+        "{} on {}: {} maps of {}",
         trace.source,
         report.machine,
         grouped(trace.maps),
         bytes(trace.bytes_mapped),
-        grouped(trace.unmaps),
-        grouped(trace.coherent_allocs),
     )
 }
 
 /// What stands below the table.
-fn below(least: Option<&str>, left_out: usize) -> String {
-    let mut said: Vec<String> = Vec::new();
+fn below(least: Option<&str>, left_out: &[&str]) -> String {
+    let mut said = Vec::new();
     if least.is_some() {
         said.push("* costs least of those that leave no window.".to_owned());
     }
-    if left_out > 0 {
-        said.push(format!("{left_out} columns left out (`--wide`)."));
+    if !left_out.is_empty() {
+        said.push(format!(
+            "Left out for want of room: {}. `--wide` prints them.",
+            left_out.join(", ")
+        ));
     }
-    said.join(" ") + "\n"
+    match said.is_empty() {
+        true => String::new(),
+        false => said.join(" ") + "\n",
+    }
 }
 
 /// Sentences on what was asked for beside the policies, and on defects.

@@ -30,7 +30,9 @@ pub fn fits(name: &str, text: &str, wide: &str, columns: usize) {
     let what = format!("{name} on {columns} columns");
     assert!(!text.is_empty() && text.ends_with('\n'), "{what}");
     for line in text.lines() {
-        assert!(width(line) <= columns, "{what}: `{line}`\n{text}");
+        // A file's name stays whole on the narrowest, to be copied.
+        let name = columns < 60 && line.starts_with("/sys/") && !line.contains(' ');
+        assert!(width(line) <= columns || name, "{what}: `{line}`\n{text}");
         assert_eq!(line.trim_end(), line, "{what}");
     }
     assert!(!text.contains('\u{1b}'), "{what}: {text:?}");

@@ -12,7 +12,7 @@ use super::situation::{FLUSH_AFTER_MAP, KnownBy, Now, Situation, has_first_stage
 use super::{FEWEST, Input, WINDOW_WORTH_PCT};
 use crate::facts::DeviceFacts;
 use crate::linux::stage_of;
-use crate::replay::Share;
+use crate::replay::shape::Share;
 
 /// A rule: what it advises, if it does.
 pub(super) type Advise = fn(&Input<'_>, &Situation) -> Option<Setting>;

@@ -1,58 +1,54 @@
-//! What to do on a machine: its default policies, and settings for the Linux it runs today.
+//! Settings of the Linux that was traced, for what the trace shows.
 //!
-//! * [`Advice`]: the policies of a machine where nobody asks, and what a strict unmap costs there. `explain`,
-//!   `replay` and `scale` all print it, so that none of them recommends what another one advises against.
-//! * [`advise`]: settings of Linux for what a trace shows. Each has the line of the trace that speaks for it; what it
-//!   brings comes from the replayed policies, the rules of Linux and the profile's prices. `docs/advice.md` has the
-//!   rules with their sources.
+//! Each has the line of the trace that speaks for it; what it brings comes from the replayed policies, the rules of Linux
+//! and the profile's prices. `docs/advice.md` has the rules with their sources.
 //!
 //! Not covered: settings of firmware, of hypervisors, and of drivers' own module parameters.
 
 mod buffers;
 mod cost;
-mod defaults;
 mod device;
 mod policy;
 mod setting;
 mod situation;
 
-pub(crate) use cost::{LinuxCounters, LinuxCounts, spread_us};
-pub(crate) use defaults::policy_name;
-pub use defaults::{Advice, Default, UnmapCost, facts_of};
+pub(super) use cost::{LinuxCounters, LinuxCounts, spread_us};
 pub use setting::{Besides, Effect, Evidence, Rule, Saving, Setting, Target};
 pub use situation::{KnownBy, Now, Situation};
 
 use portolan_model::profile::Profile;
 
+use super::report::{PolicyReport, TraceReport};
+use super::shape::Shape;
+use crate::advice::Advice;
 use crate::facts::Facts;
-use crate::replay::{PolicyReport, Shape, TraceReport};
 use crate::trace::Summary;
 
 /// What is not worth a change: less than this of all that mapping costs. Prices are known to about that: the library's
 /// plan is held to within 5 % of the best (`tests/threshold.rs`).
-pub(crate) const WORTH_PCT: f64 = 5.0;
+pub(super) const WORTH_PCT: f64 = 5.0;
 /// As [`WORTH_PCT`], for what opens a window or takes protection away: it has to bring more.
-pub(crate) const WINDOW_WORTH_PCT: f64 = 10.0;
+pub(super) const WINDOW_WORTH_PCT: f64 = 10.0;
 /// Fewer operations say nothing of a load: they do not fill one flush queue of Linux (256 places).
-pub(crate) const FEWEST: u64 = 256;
+pub(super) const FEWEST: u64 = 256;
 
 /// All that advice is taken from.
-pub(crate) struct Input<'a> {
-    pub(crate) profile: &'a Profile,
+pub(super) struct Input<'a> {
+    pub(super) profile: &'a Profile,
     /// What the recording says of its machine, if it says so.
-    pub(crate) facts: Option<&'a Facts>,
-    pub(crate) summary: &'a Summary,
-    pub(crate) trace: &'a TraceReport,
-    pub(crate) shape: &'a Shape,
-    pub(crate) policies: &'a [PolicyReport],
+    pub(super) facts: Option<&'a Facts>,
+    pub(super) summary: &'a Summary,
+    pub(super) trace: &'a TraceReport,
+    pub(super) shape: &'a Shape,
+    pub(super) policies: &'a [PolicyReport],
     /// What Linux's rules come to, where they are known.
-    pub(crate) linux: Option<&'a LinuxCounts>,
-    pub(crate) defaults: &'a Advice,
+    pub(super) linux: Option<&'a LinuxCounts>,
+    pub(super) defaults: &'a Advice,
 }
 
 /// The situation of the traced system, and settings that would improve it, the surest gain first; no two of them
 /// change the same thing.
-pub(crate) fn advise(input: &Input<'_>) -> (Situation, Vec<Setting>) {
+pub(super) fn advise(input: &Input<'_>) -> (Situation, Vec<Setting>) {
     let now = Situation::of(input);
     let mut settings: Vec<Setting> = Vec::new();
     let rules = [policy::RULES, buffers::RULES, device::RULES];

@@ -7,18 +7,18 @@ use super::setting::{Saving, pct};
 use super::{Input, Now};
 use crate::counts::Exposed;
 use crate::linux::{Asked, CachingMode, Counter, LinuxReport, Options, Rules, StageName, Timer};
-use crate::replay::PolicyReport;
-use crate::trace::{At, Op, OpKind};
+use crate::replay::report::PolicyReport;
+use crate::trace::{At, Op};
 
 /// Linux's rules told to be strict, strict under caching mode, and lazy, beside each other.
-pub(crate) struct LinuxCounters {
+pub(in crate::replay) struct LinuxCounters {
     strict: Counter,
     shadowed: Counter,
     lazy: Counter,
 }
 
 /// What these came to.
-pub(crate) struct LinuxCounts {
+pub(in crate::replay) struct LinuxCounts {
     pub(super) strict: LinuxReport,
     pub(super) shadowed: LinuxReport,
     pub(super) lazy: LinuxReport,
@@ -26,7 +26,7 @@ pub(crate) struct LinuxCounts {
 
 impl LinuxCounters {
     /// For `profile`; `None` if it is no VT-d, whose rules alone are known.
-    pub(crate) fn new(profile: &Profile) -> Option<Self> {
+    pub(in crate::replay) fn new(profile: &Profile) -> Option<Self> {
         let counter = |asked, caching, stage| {
             let options = Options {
                 asked,
@@ -45,31 +45,17 @@ impl LinuxCounters {
     }
 
     /// Adds an operation; `padded` are the bytes of a map's pages, if it can be carried out.
-    pub(crate) fn note(&mut self, op: &Op<'_>, at: At, padded: Option<u64>) {
+    pub(in crate::replay) fn note(&mut self, op: &Op<'_>, at: At, padded: Option<u64>) {
         for counter in [&mut self.strict, &mut self.shadowed, &mut self.lazy] {
             counter.note(op, at, padded);
         }
     }
 
-    pub(crate) fn finish(self, devices: &[String]) -> LinuxCounts {
+    pub(in crate::replay) fn finish(self, devices: &[String]) -> LinuxCounts {
         LinuxCounts {
             strict: self.strict.finish(devices),
             shadowed: self.shadowed.finish(devices),
             lazy: self.lazy.finish(devices),
-        }
-    }
-}
-
-impl Counter {
-    /// Adds an operation, as [`Counter::map`] and [`Counter::unmap`].
-    pub(crate) fn note(&mut self, op: &Op<'_>, at: At, padded: Option<u64>) {
-        match op.kind {
-            OpKind::Unmap { id, .. } => self.unmap(at, op.device, id.0),
-            OpKind::Map { id, .. } => {
-                if let Some(padded) = padded {
-                    self.map(at, op.device, id.0, padded);
-                }
-            }
         }
     }
 }
@@ -138,7 +124,11 @@ impl Cost {
 }
 
 /// By how much more `paid` may come to at one end of the prices' ranges.
-pub(crate) fn spread_us(profile: &Profile, paid: &[(Event, u64)], end: fn(&Price) -> f64) -> f64 {
+pub(in crate::replay) fn spread_us(
+    profile: &Profile,
+    paid: &[(Event, u64)],
+    end: fn(&Price) -> f64,
+) -> f64 {
     let more = paid.iter().filter_map(|(event, count)| {
         let price = profile.quote(*event).ok()?;
         Some(*count as f64 * (end(price) - price.ns) / 1000.0)
