@@ -23,13 +23,13 @@ use crate::conformance::{HIGH_BASE, Has, LOW_BASE, Raised};
 /// An access of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
-    /// Who.
+    /// The device that reads or writes.
     pub device: StreamId,
     /// In which of its address spaces, if it names one.
     pub pasid: Option<Pasid>,
-    /// To where.
+    /// The address of the access.
     pub iova: Iova,
-    /// Reading or writing.
+    /// Whether it reads or writes.
     pub kind: AccessKind,
 }
 

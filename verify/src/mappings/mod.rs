@@ -59,7 +59,7 @@ pub enum Way {
 }
 
 impl Way {
-    /// All.
+    /// Every way that there is.
     pub const ALL: [Self; 4] = [Self::Strict, Self::Combined, Self::Deferred, Self::Lazy];
 
     /// The name in reports.
@@ -84,13 +84,13 @@ impl Way {
 /// What a run of one way came to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MappingReport {
-    /// Which way.
+    /// How the buffers were mapped and unmapped.
     pub way: Way,
-    /// On which hardware.
+    /// The hardware that it ran on.
     pub health: Health,
     /// What it can be replayed from.
     pub seed: u64,
-    /// CPUs.
+    /// CPUs that mapped and unmapped at once.
     pub cpus: u64,
     /// Buffers mapped and unmapped.
     pub operations: u64,

@@ -24,11 +24,11 @@ use crate::conformance::{COUNTS, Outcome};
 /// One thing left out.
 #[derive(Clone, Copy, Debug)]
 pub struct Mutant {
-    /// What.
+    /// Its name: what the driver leaves out.
     pub without: &'static str,
-    /// Where.
+    /// The back-end that the scenarios run on.
     pub ground: BackendName,
-    /// How.
+    /// What takes it away between driver and unit.
     pub sabotage: Sabotage,
     /// Scenarios that have to fail.
     pub noticed_by: &'static [&'static str],

@@ -13,7 +13,7 @@ mutants [--sample N] [--seed S] [--least PERCENT] [--json] [--list]
 pub struct Options {
     /// How many mutants.
     pub sample: usize,
-    /// Which.
+    /// The seed that says which of them.
     pub seed: u64,
     /// Percentage of those that could be caught that has to be.
     pub least: f64,

@@ -30,7 +30,7 @@ use crate::chassis::Present;
 pub enum PageEvent {
     /// A request.
     Request {
-        /// It.
+        /// What the device asks for.
         request: RawPageRequest,
         /// Private data of the device.
         private: [u64; 2],

@@ -157,9 +157,9 @@ pub enum VfioError {
     /// Past the end of a region.
     #[error("{bytes} bytes at {offset:#x} are not inside of the {length} bytes of the region")]
     OutOfBounds {
-        /// Where.
+        /// Where in the region the access begins.
         offset: u64,
-        /// How much.
+        /// Bytes of the access.
         bytes: u64,
         /// Length of the region.
         length: u64,

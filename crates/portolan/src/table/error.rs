@@ -21,7 +21,7 @@ pub enum MapError {
     /// No bytes.
     #[error("nothing to map at {iova}")]
     Empty {
-        /// Where.
+        /// The address that was to be mapped.
         iova: Iova,
     },
     /// The first address is not a multiple of the granule.
@@ -49,7 +49,7 @@ pub enum MapError {
     MemoryOutOfRange {
         /// First address.
         pa: PhysAddr,
-        /// Length.
+        /// Its length.
         bytes: u64,
     },
     /// Something is mapped already.

@@ -34,8 +34,8 @@ fields! {
     S2IR0: 2, 40, 2 => "Inner cacheability of walks.";
     S2OR0: 2, 42, 2 => "Outer cacheability of walks.";
     S2SH0: 2, 44, 2 => "Shareability of walks.";
-    S2TG: 2, 46, 2 => "Granule.";
-    S2PS: 2, 48, 3 => "Output size.";
+    S2TG: 2, 46, 2 => "Granule of the second-stage table.";
+    S2PS: 2, 48, 3 => "Size of second-stage output addresses.";
     S2AA64: 2, 51, 1 => "AArch64 tables.";
     S2AFFD: 2, 53, 1 => "Access flag faults are disabled.";
     S2PTW: 2, 54, 1 => "First-stage walks may not touch device memory.";
@@ -50,11 +50,11 @@ fields! {
 /// Values of [`CONFIG`].
 pub mod config {
     crate::chassis::constants! {
-        ABORT: u64 = 0b000 => "Aborted, without an event.";
-        BYPASS: u64 = 0b100 => "Passed through.";
-        STAGE1: u64 = 0b101 => "Stage 1.";
-        STAGE2: u64 = 0b110 => "Stage 2.";
-        NESTED: u64 = 0b111 => "Both.";
+        ABORT: u64 = 0b000 => "Accesses are aborted, without an event.";
+        BYPASS: u64 = 0b100 => "Accesses pass through.";
+        STAGE1: u64 = 0b101 => "Stage 1 translates.";
+        STAGE2: u64 = 0b110 => "Stage 2 translates.";
+        NESTED: u64 = 0b111 => "Stage 1, and stage 2 behind it.";
     }
 }
 

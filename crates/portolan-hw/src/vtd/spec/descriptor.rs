@@ -22,15 +22,15 @@ crate::chassis::fields! { Bits;
 /// Values of [`TYPE`].
 pub mod kind {
     crate::chassis::constants! {
-        CONTEXT: u64 = 1 => "Context cache.";
-        IOTLB: u64 = 2 => "IOTLB.";
-        DEVICE_TLB: u64 = 3 => "Device TLB.";
-        INTERRUPT_ENTRIES: u64 = 4 => "Interrupt entry cache.";
-        WAIT: u64 = 5 => "Wait.";
-        PASID_IOTLB: u64 = 6 => "PASID-based IOTLB.";
-        PASID_CACHE: u64 = 7 => "PASID cache.";
-        PASID_DEVICE_TLB: u64 = 8 => "PASID-based device TLB.";
-        RESPONSE: u64 = 9 => "Page-group response.";
+        CONTEXT: u64 = 1 => "The context cache is invalidated.";
+        IOTLB: u64 = 2 => "The IOTLB is invalidated.";
+        DEVICE_TLB: u64 = 3 => "A device's TLB is invalidated.";
+        INTERRUPT_ENTRIES: u64 = 4 => "The interrupt entry cache is invalidated.";
+        WAIT: u64 = 5 => "The unit says when all in front is complete.";
+        PASID_IOTLB: u64 = 6 => "The IOTLB is invalidated by PASID.";
+        PASID_CACHE: u64 = 7 => "The PASID cache is invalidated.";
+        PASID_DEVICE_TLB: u64 = 8 => "A device's TLB is invalidated by PASID.";
+        RESPONSE: u64 = 9 => "A group of page requests is answered.";
     }
 }
 
@@ -52,17 +52,17 @@ pub mod iotlb {
 
 /// PASID-based IOTLB (6.5.2.4). Granularity 2: all of the PASID, 3: pages.
 pub mod pasid_iotlb {
-    /// All of the PASID.
+    /// Granularity: all of a PASID.
     pub const ALL: u64 = 2;
-    /// Pages.
+    /// Granularity: pages of a PASID.
     pub const PAGES: u64 = 3;
 }
 
 /// PASID cache (6.5.2.2). Granularity 0: domain, 1: PASID, 3: global.
 pub mod pasid_cache {
-    /// A PASID of a domain.
+    /// Granularity: a PASID of a domain.
     pub const PASID: u64 = 1;
-    /// All.
+    /// Granularity: the whole cache.
     pub const GLOBAL: u64 = 3;
 }
 
