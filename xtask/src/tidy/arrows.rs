@@ -13,7 +13,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("portolan-bare", &["portolan", "portolan-hw"]),
     ("portolan-virtio", &["portolan", "portolan-hw"]),
     ("portolan-model", &["portolan", "portolan-hw"]),
-    ("portolan-qemu", &["portolan", "portolan-hw", "portolan-bare"]),
+    (
+        "portolan-qemu",
+        &["portolan", "portolan-hw", "portolan-bare"],
+    ),
     ("portolan-linux", &["portolan", "portolan-hw"]),
     ("portolan-vmm", &["portolan", "portolan-hw"]),
     ("portolan-cli", &[]),
