@@ -44,14 +44,22 @@ pub(crate) struct Ruler {
     unit: Unit,
     /// The least distance of ticks: whole numbers have none between them.
     least: f64,
+    /// What stands at the lower end of a logarithmic axis, below its least number: zero and less.
+    foot: Option<&'static str>,
 }
+
+/// The part of such an axis that is below its least number.
+const FOOT: f64 = 0.1;
 
 impl Ruler {
     /// An axis over those of `values` that are finite.
     pub(crate) fn over(values: impl Iterator<Item = f64>, axis: &Axis, show: Show) -> Self {
         let (mut low, mut high, mut least) = (f64::INFINITY, f64::NEG_INFINITY, 1.0);
+        let mut foot = None;
         for value in values.filter(|value| value.is_finite()).map(within) {
             if axis.scale == Scale::Log && value <= 0.0 {
+                let said = if value < 0.0 { "≤ 0" } else { "0" };
+                foot = foot.max(Some(said)).filter(|_| show != Show::Zero);
                 continue;
             }
             low = low.min(value);
@@ -73,6 +81,7 @@ impl Ruler {
             scale,
             unit,
             least,
+            foot,
         };
         match scale {
             Scale::Linear => ruler.open(show),
@@ -155,7 +164,9 @@ impl Ruler {
             Scale::Linear => (value - self.low) / (self.high - self.low),
             Scale::Log if value <= 0.0 => 0.0,
             Scale::Log => {
-                (value.log10() - self.low.log10()) / (self.high.log10() - self.low.log10())
+                let [value, low, high] = [value, self.low, self.high].map(f64::log10);
+                let foot = if self.foot.is_some() { FOOT } else { 0.0 };
+                foot + (1.0 - foot) * (value - low) / (high - low)
             }
         };
         if at.is_finite() {
@@ -176,7 +187,11 @@ impl Ruler {
             Scale::Linear => self.even(most),
             Scale::Log => self.powers(most),
         };
-        self.at_values(&values)
+        let foot = self.foot.map(|said| Tick {
+            at: 0.0,
+            text: said.to_owned(),
+        });
+        foot.into_iter().chain(self.at_values(&values)).collect()
     }
 
     /// Ticks at `values`, told apart by as many digits as that takes.

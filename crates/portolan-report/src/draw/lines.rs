@@ -12,6 +12,8 @@ use crate::unit::Unit;
 const NAMED: usize = 8;
 /// Points that are all marked on a wide page.
 const FEW: usize = 40;
+/// Series whose marks stand at places of their own.
+const PHASES: usize = 8;
 
 /// A line with the finite ones of its points, from left to right.
 struct Kept<'l> {
@@ -85,7 +87,7 @@ fn sketch(lines: &Lines, kept: &[Kept<'_>], [x, y]: [&Ruler; 2], page: Page, kin
         Page::Wide => 300,
         Page::Narrow => 210,
     };
-    let (mut pieces, mut ends) = (Vec::new(), Vec::new());
+    let (mut pieces, mut marks, mut ends) = (Vec::new(), Vec::new(), Vec::new());
     for (series, line) in kept.iter().enumerate() {
         let places = line
             .points
@@ -99,8 +101,14 @@ fn sketch(lines: &Lines, kept: &[Kept<'_>], [x, y]: [&Ruler; 2], page: Page, kin
             Shape::Dots => apart(&places, page, height),
             Shape::Straight | Shape::Steps => thinned(&places, page),
         };
-        trace(&mut pieces, places, series, line.shape, page);
+        let phase = series % PHASES.min(kept.len());
+        let phase = (phase as f64 + 0.5) / PHASES.min(kept.len()) as f64;
+        let marked = marked(&places, line.shape, page, phase).into_iter();
+        marks.extend(marked.map(|place| Piece::Mark([place], series)));
+        pieces.extend(trace(places, series, line.shape));
     }
+    // Above all lines, so that the marks of one that is covered show it.
+    pieces.extend(marks);
     let mut right = 2;
     if kind == Kind::NamedLines && page == Page::Wide {
         right = label(&mut pieces, kept, &ends, height);
@@ -148,29 +156,28 @@ fn apart(places: &[Place], page: Page, height: i32) -> Vec<Place> {
     kept
 }
 
-/// Adds the line of a series and its marks.
-fn trace(pieces: &mut Vec<Piece>, places: Vec<Place>, series: usize, shape: Shape, page: Page) {
-    // A long line has a few marks, each series elsewhere, so that one hides no other.
+/// The places of a line that have marks: a long one has a few, each series elsewhere.
+fn marked(places: &[Place], shape: Shape, page: Page, phase: f64) -> Vec<Place> {
     let (few, along) = match page {
         Page::Wide => (FEW, 7),
         Page::Narrow => (16, 3),
     };
-    let marks: Vec<Place> = match shape {
-        Shape::Dots => places.clone(),
-        Shape::Straight if places.len() <= few => places.clone(),
-        _ => (0..along)
-            .filter_map(|nth| {
-                let at = f64::from(nth) + ((series % 4) as f64 + 0.5) / 4.0;
-                along_the_line(&places, at / f64::from(along), shape)
-            })
-            .collect(),
-    };
     match shape {
-        Shape::Straight if places.len() > 1 => {
-            pieces.push(Piece::Line(places, Stroke::Series(series)));
+        Shape::Dots => places.to_vec(),
+        Shape::Straight if places.len() <= few => places.to_vec(),
+        _ => {
+            let at = |nth: i32| (f64::from(nth) + phase) / f64::from(along);
+            let mark = |nth| along_the_line(places, at(nth), shape);
+            (0..along).filter_map(mark).collect()
         }
-        Shape::Straight | Shape::Dots => {}
-        Shape::Steps if places.is_empty() => {}
+    }
+}
+
+/// The line of a series.
+fn trace(places: Vec<Place>, series: usize, shape: Shape) -> Option<Piece> {
+    let places = match shape {
+        Shape::Dots => return None,
+        Shape::Straight => places,
         Shape::Steps => {
             let mut level: Vec<Place> = Vec::with_capacity(2 * places.len() + 1);
             for place in places {
@@ -182,10 +189,10 @@ fn trace(pieces: &mut Vec<Piece>, places: Vec<Place>, series: usize, shape: Shap
             if let Some(last) = level.last().copied() {
                 level.push((1.0, last.1));
             }
-            pieces.push(Piece::Line(level, Stroke::Series(series)));
+            level
         }
-    }
-    pieces.extend(marks.into_iter().map(|place| Piece::Mark([place], series)));
+    };
+    (places.len() > 1).then_some(Piece::Line(places, Stroke::Series(series)))
 }
 
 /// The place of a line at `at`, or its next point before that.

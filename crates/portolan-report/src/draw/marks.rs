@@ -173,7 +173,10 @@ fn words(mark: &Mark, ruler: &Ruler, page: Page) -> String {
         Page::Narrow => 130,
     };
     let value = ruler.say(mark.value);
-    page.fitted(format!("{value} {}", mark.word).trim_end(), room)
+    match &*mark.word {
+        "" => value,
+        word => page.fitted(&format!("{value}, {word}"), room),
+    }
 }
 
 /// Adds a mark with its error bar and its words, at these heights.

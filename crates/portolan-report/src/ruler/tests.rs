@@ -56,7 +56,7 @@ fn ticks_that_are_close_together_differ_in_their_texts() {
 fn logarithms_have_decades_and_powers_of_two() {
     let times = Axis::log("", Unit::Micros);
     let ruler = over(&[0.0, 30.0, 4e5], &times, Show::NearZero);
-    assert_eq!(texts(&ruler, 6), ["100 µs", "1 ms", "10 ms", "100 ms"]);
+    assert_eq!(texts(&ruler, 6), ["0", "100 µs", "1 ms", "10 ms", "100 ms"]);
     let ruler = over(&[30.0, 40.0], &times, Show::NearZero);
     assert_eq!(texts(&ruler, 6), ["20 µs", "50 µs"]);
     let bytes = Axis::log("", Unit::Bytes);
@@ -73,7 +73,7 @@ fn zero_and_less_stand_at_the_lower_end_of_a_logarithm() {
     );
     assert_eq!(
         [-5.0, 0.0, 10.0, 1000.0].map(|value| ruler.at(value)),
-        [0.0, 0.0, 0.0, 1.0]
+        [0.0, 0.0, 0.1, 1.0]
     );
     let bars = over(&[10.0], &Axis::log("", Unit::Count), Show::Zero);
     assert!(bars.at(10.0) > 0.1, "the least bar has a length");
