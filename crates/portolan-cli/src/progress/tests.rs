@@ -1,3 +1,5 @@
+//! What a line of progress says.
+
 use super::*;
 
 #[test]

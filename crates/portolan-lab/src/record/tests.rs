@@ -266,6 +266,11 @@ fn a_command_that_fails_is_told_and_its_trace_kept() {
     let report = machine.record(&tracefs, &["--", "false"]).unwrap();
     assert_eq!(report.outcome(), Outcome::CheckFailed);
     assert!(machine.root.join("out.gz").exists() && machine.instances() == 0);
+    for columns in [40, 60, 80] {
+        let text = text(&report, columns);
+        let fits = |line: &str| line.len() <= columns || !line.contains(' ');
+        assert!(text.lines().all(fits), "{text}");
+    }
     assert!(
         text(&report, usize::MAX).contains("exit status: 1"),
         "{}",

@@ -7,7 +7,6 @@
 
 use serde::Serialize;
 
-use super::rows::Check;
 use portolan_cli::display::table;
 
 /// What speaks for a figure.
@@ -44,16 +43,6 @@ pub(super) const EVIDENCE_IN_WORDS: &str = "\
     Evidence, what speaks for a computed figure: fitted (prices were chosen so that it comes near), implied (it \
     follows from what was fitted), counted (by the model), predicted (nothing was fitted on it, and it could have \
     come out wrong), computed (nobody published anything to hold it against).\n";
-
-/// Whether all of `bounds` and `checks` hold, as a sentence.
-pub(super) fn verdict(bounds: &[Bound], checks: &[Check]) -> String {
-    let held = bounds.iter().map(|bound| bound.holds);
-    let held: Vec<bool> = held.chain(checks.iter().map(|check| check.holds)).collect();
-    match held.iter().filter(|holds| !**holds).count() {
-        0 => format!("All {} bounds and checks below hold.\n", held.len()),
-        failed => format!("{failed} of {} bounds and checks below FAIL.\n", held.len()),
-    }
-}
 
 /// Per cent by which a trivial predictor has to be worse than the model: what rounding alone can do.
 const MARGIN_PCT: f64 = 0.25;

@@ -1,7 +1,7 @@
 //! The flush-queue reproduction for people.
 
-use super::bounds::{EVIDENCE_IN_WORDS, verdict};
-use super::rows::{Check, FlushQueue};
+use super::bounds::EVIDENCE_IN_WORDS;
+use super::rows::{Check, FlushQueue, verdict};
 use portolan_cli::display::{grouped, table, wrapped};
 
 /// The reproduction as text, in lines of `columns`.

@@ -131,6 +131,16 @@ impl Check {
     }
 }
 
+/// Whether all of `bounds` and `checks` hold, as a sentence.
+pub(super) fn verdict(bounds: &[Bound], checks: &[Check]) -> String {
+    let held = bounds.iter().map(|bound| bound.holds);
+    let held: Vec<bool> = held.chain(checks.iter().map(|check| check.holds)).collect();
+    match held.iter().filter(|holds| !**holds).count() {
+        0 => format!("All {} bounds and checks below hold.\n", held.len()),
+        failed => format!("{failed} of {} bounds and checks below FAIL.\n", held.len()),
+    }
+}
+
 /// A reproduction of the flush-queue table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FlushQueue {

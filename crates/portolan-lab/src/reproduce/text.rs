@@ -1,8 +1,8 @@
 //! A reproduction for people: what it comes to, then the tables.
 
-use super::bounds::{Bound, EVIDENCE_IN_WORDS, verdict};
+use super::bounds::{Bound, EVIDENCE_IN_WORDS};
 use super::registers;
-use super::rows::{Check, FittedPrice, Reproduction, Row};
+use super::rows::{Check, FittedPrice, Reproduction, Row, verdict};
 use portolan_cli::display;
 
 /// The cells of one row.

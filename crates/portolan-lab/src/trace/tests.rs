@@ -241,6 +241,28 @@ fn a_compressed_trace_that_breaks_off_counts_what_was_there() {
 }
 
 #[test]
+fn how_much_of_a_file_is_done_is_known_and_of_a_pipe_it_is_not() {
+    let path = data("vtd-strict.net-tx.trace.xz");
+    let size = std::fs::metadata(&path).unwrap().len();
+    let mut reader = open(&path).unwrap();
+    let mut done = vec![reader.bytes_done().unwrap()];
+    while reader.next_op().is_some() {
+        done.push(reader.bytes_done().unwrap());
+    }
+    // The beginning was read and is not done.
+    assert!(done[0].0 < size / 10, "{:?}", done[0]);
+    assert!(done.is_sorted() && done.iter().all(|(_, of)| *of == size));
+    assert!(
+        done[done.len() / 2].0 > size / 10,
+        "{:?}",
+        done[done.len() / 2]
+    );
+    assert_eq!(reader.bytes_done(), Some((size, size)));
+    let piped = Reader::new(open_bytes(Box::new(std::fs::File::open(&path).unwrap())).unwrap());
+    assert_eq!(piped.unwrap().bytes_done(), None);
+}
+
+#[test]
 fn mutated_lines_never_panic_and_always_count() {
     let seed = 0x5eed_0001;
     println!("seed {seed:#x}");

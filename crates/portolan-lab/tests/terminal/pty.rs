@@ -71,9 +71,8 @@ fn bare(text: &str) -> String {
 }
 
 /// Commands that are quick enough to be run on three terminals.
-const QUICK: [&str; 6] = [
+const QUICK: [&str; 5] = [
     "2>/dev/null",
-    "replay --policy lazy --policy strict-range --as-linux 2>/dev/null",
     "replay --synthetic camera 2>/dev/null",
     "scale --cpus 1 --cpus 4 --horizon 1 2>/dev/null",
     "machines sm8150 2>/dev/null",

@@ -2,8 +2,8 @@
 
 use super::pattern::{CONTROL_PAGES, DEPTH};
 use super::rows::{IopfReproduction, IopfRow};
-use crate::reproduce::bounds::{Bound, EVIDENCE_IN_WORDS, verdict};
-use crate::reproduce::rows::Check;
+use crate::reproduce::bounds::{Bound, EVIDENCE_IN_WORDS};
+use crate::reproduce::rows::{Check, verdict};
 use crate::reproduce::text::prices_text;
 use portolan_cli::display::{bytes, grouped, table, wrapped};
 

@@ -1,7 +1,7 @@
 //! The bounce-pool reproduction for people.
 
-use super::super::bounds::{Bound, EVIDENCE_IN_WORDS, verdict};
-use super::super::rows::Check;
+use super::super::bounds::{Bound, EVIDENCE_IN_WORDS};
+use super::super::rows::{Check, verdict};
 use super::super::text::prices_text;
 use super::Swiotlb;
 use portolan_cli::display::{table, wrapped};
