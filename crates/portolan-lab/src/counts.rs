@@ -2,10 +2,11 @@
 
 use portolan_cli::display;
 use portolan_model::counters::Counters;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Invalidation commands by kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Invalidations {
     /// Single pages.
     pub page: u64,
@@ -37,10 +38,10 @@ impl Invalidations {
     /// Both, added up.
     pub(crate) fn plus(self, other: Self) -> Self {
         Self {
-            page: self.page + other.page,
-            range: self.range + other.range,
-            context: self.context + other.context,
-            global: self.global + other.global,
+            page: self.page.saturating_add(other.page),
+            range: self.range.saturating_add(other.range),
+            context: self.context.saturating_add(other.context),
+            global: self.global.saturating_add(other.global),
         }
     }
 
@@ -56,7 +57,8 @@ impl Invalidations {
 }
 
 /// What stayed reachable after unmap.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Exposed {
     /// Most bytes at once.
     pub max_bytes: u64,

@@ -3,6 +3,7 @@
 //! * [`trace`]: reads DMA traces of Linux and pairs maps with unmaps.
 //! * [`record`]: records one, with the machine's [`facts`].
 //! * [`replay`]: drives the library against the model with a trace, once per policy.
+//! * [`fleet`]: replays many traces, and adds them up.
 //! * [`linux`]: what Linux would have submitted for the same operations.
 //! * [`reproduce`]: recomputes published results.
 //! * [`scale`]: computes throughput by number of CPUs.
@@ -24,6 +25,7 @@ pub mod explain;
 pub mod facts;
 pub mod firmware;
 mod fixture;
+pub mod fleet;
 pub mod linux;
 pub mod machines;
 mod measure;

@@ -80,7 +80,7 @@ pub fn main() -> ExitCode {
     let command = Cli::parse().command;
     let ended = match command.unwrap_or(Command::Replay(replay::ReplayArgs::default())) {
         Command::Record(args) => record_trace(&args),
-        Command::Replay(args) => replay::run(args),
+        Command::Replay(args) => replay::run(&args),
         Command::Reproduce(args) => reproduce::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Machines(args) => list_machines(&args),

@@ -1,6 +1,8 @@
 //! `portolan replay`.
 
-use std::path::PathBuf;
+mod many;
+
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -9,6 +11,7 @@ use portolan_model::profile::Profile;
 
 use super::profile;
 use super::report::{ReportArgs, origin};
+use crate::fleet;
 use crate::linux::LinuxArgs;
 use crate::replay::{self, Policy, Swiotlb};
 use crate::report;
@@ -19,10 +22,19 @@ use crate::trace::Reader;
 #[command(after_help = columns_in_words())]
 pub(super) struct ReplayArgs {
     /// What `portolan record` wrote, Linux ftrace text, `trace-cmd report` or `perf script` output, plain, .gz, .xz or
-    /// .zst; - is standard input, a bundled trace if absent.
-    trace: Option<PathBuf>,
+    /// .zst; - is standard input, a bundled trace if absent. Several, or folders with such files, are replayed on all
+    /// CPUs and added up.
+    #[arg(value_name = "TRACE")]
+    traces: Vec<PathBuf>,
+    /// Print one JSON object a line for each trace, as soon as it has ended, and go on past those that cannot be
+    /// replayed.
+    #[arg(long, conflicts_with = "json")]
+    ndjson: bool,
+    /// What --ndjson printed elsewhere, to be added up with what is replayed here; may be repeated.
+    #[arg(long, value_name = "FILE", conflicts_with = "ndjson")]
+    results: Vec<PathBuf>,
     /// A load that nobody recorded, instead of a trace.
-    #[arg(long, value_enum, value_name = "LOAD", conflicts_with_all = ["trace", "policies", "as_linux", "swiotlb", "report"])]
+    #[arg(long, value_enum, value_name = "LOAD", conflicts_with_all = ["traces", "ndjson", "results", "policies", "as_linux", "swiotlb", "report"])]
     synthetic: Option<synthetic::Load>,
     /// Machine profile (see `portolan machines`). If absent, the one for the machine that `portolan record` ran on,
     /// xeon-vtd for other traces, tegra210 for the camera.
@@ -45,7 +57,12 @@ pub(super) struct ReplayArgs {
 }
 
 fn columns_in_words() -> String {
-    [replay::COLUMNS_IN_WORDS, synthetic::COLUMNS_IN_WORDS].join("\n\n")
+    let all = [
+        replay::COLUMNS_IN_WORDS,
+        fleet::COLUMNS_IN_WORDS,
+        synthetic::COLUMNS_IN_WORDS,
+    ];
+    all.join("\n\n")
 }
 
 fn replay_synthetic(
@@ -89,15 +106,9 @@ fn facts(profile: &Profile) -> Vec<(String, String)> {
     ]
 }
 
-pub(super) fn run(args: ReplayArgs) -> Result<Outcome> {
-    if let Some(load) = args.synthetic {
-        return replay_synthetic(load, args.machine.as_deref(), args.output);
-    }
-    let trace: Vec<_> = args.trace.iter().map(PathBuf::as_path).collect();
-    let destination = args.report.destination(&trace)?;
-    let opened = replay::open(args.trace.as_deref())?;
-    let (profile, chosen) = machine_of(args.machine.as_deref(), &opened.0)?;
-    let mut policies = args.policies;
+/// The policies that are asked for, with the pool that is.
+fn policies(args: &ReplayArgs) -> Result<Vec<Policy>> {
+    let mut policies = args.policies.clone();
     if policies.is_empty() {
         policies = Policy::ALL.to_vec();
     }
@@ -106,6 +117,15 @@ pub(super) fn run(args: ReplayArgs) -> Result<Outcome> {
         let policy = policies.iter_mut().find(bounce);
         *policy.context("--swiotlb is for `--policy bounce`")? = Policy::Bounce(wanted);
     }
+    Ok(policies)
+}
+
+/// Replays one trace.
+fn replay_one(args: &ReplayArgs, path: Option<&Path>) -> Result<Outcome> {
+    let destination = args.report.destination(path.as_slice())?;
+    let opened = replay::open(path)?;
+    let (profile, chosen) = machine_of(args.machine.as_deref(), &opened.0)?;
+    let policies = policies(args)?;
     let linux = args.linux.rules(&profile)?;
     let mut report = replay::run_opened(opened, &profile, &policies, linux)?;
     report.chosen = chosen;
@@ -115,4 +135,18 @@ pub(super) fn run(args: ReplayArgs) -> Result<Outcome> {
     }
     let faults = report.policies.iter().map(|policy| policy.device.faults);
     Ok(Outcome::of(faults.sum::<u64>() == 0))
+}
+
+/// Replays the traces that are asked for, or the load.
+pub(super) fn run(args: &ReplayArgs) -> Result<Outcome> {
+    if let Some(load) = args.synthetic {
+        return replay_synthetic(load, args.machine.as_deref(), args.output);
+    }
+    let one = match args.traces.as_slice() {
+        _ if args.ndjson || !args.results.is_empty() => return many::run(args),
+        [] => None,
+        [one] if !one.is_dir() => Some(one.as_path()),
+        _ => return many::run(args),
+    };
+    replay_one(args, one)
 }

@@ -28,7 +28,7 @@ pub use policy::Policy;
 pub use report::{
     BounceCounts, DeviceCounts, PolicyReport, ReplayReport, Saved, TimeByCause, TraceReport,
 };
-pub(crate) use run::run_told;
+pub(crate) use run::{name_of, reader, run_told};
 pub use run::{open, run, run_beside, run_file, run_opened};
 pub use settings::{
     Besides, Effect, Evidence, KnownBy, Now, Rule, Saving, Setting, Situation, Target,

@@ -62,6 +62,12 @@ impl Policy {
         }
     }
 
+    /// Where reports list the policy called `name`: last what is none.
+    pub(crate) fn place_of(name: &str) -> usize {
+        let place = Self::every().position(|policy| policy.name() == name);
+        place.unwrap_or(usize::MAX)
+    }
+
     /// What the library's DMA layer is told.
     pub(super) fn unmaps(self) -> Unmaps {
         match self {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::fit::Choice;
 use super::settings::{Setting, Situation};
@@ -46,7 +46,8 @@ pub struct ReplayReport {
 }
 
 /// What the trace holds.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct TraceReport {
     /// Where it came from.
     pub source: String,
@@ -90,7 +91,8 @@ pub struct TraceReport {
 }
 
 /// What one policy cost.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct PolicyReport {
     /// Name of the policy.
     pub policy: String,
@@ -128,7 +130,8 @@ pub struct PolicyReport {
 }
 
 /// What bouncing came to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct BounceCounts {
     /// Slots of the pool.
     pub slots: u64,
@@ -147,7 +150,8 @@ pub struct BounceCounts {
 }
 
 /// Invalidations that there was no need for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Saved {
     /// Pages, each a command by page.
     pub pages: u64,
@@ -156,7 +160,8 @@ pub struct Saved {
 }
 
 /// Virtual time by cause, in microseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct TimeByCause {
     /// All causes.
     pub total: f64,
@@ -175,6 +180,19 @@ pub struct TimeByCause {
 }
 
 impl TimeByCause {
+    /// Both, added up.
+    pub(crate) fn plus(&self, other: &Self) -> Self {
+        Self {
+            total: self.total + other.total,
+            map: self.map + other.map,
+            unmap: self.unmap + other.unmap,
+            invalidation: self.invalidation + other.invalidation,
+            sync_wait: self.sync_wait + other.sync_wait,
+            exits: self.exits + other.exits,
+            device_stall: self.device_stall + other.device_stall,
+        }
+    }
+
     /// What invalidations take a CPU.
     pub fn waits(&self) -> f64 {
         self.invalidation + self.sync_wait + self.exits
@@ -187,7 +205,8 @@ impl TimeByCause {
 }
 
 /// What the device's accesses met.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct DeviceCounts {
     /// Pages touched, once each for each mapping.
     pub accesses: u64,

@@ -32,22 +32,34 @@ const BUNDLED_NAME: &str = "bundled trace vtd-strict.mixed-sg-4j";
 /// Line numbers kept of what was rejected.
 const KEPT_LINES: usize = 20;
 
+/// The name for people of the trace at `path`, as [`open`] takes it.
+pub(crate) fn name_of(path: Option<&Path>) -> String {
+    match path {
+        Some(path) if path == Path::new("-") => "standard input".to_owned(),
+        Some(path) => path.display().to_string(),
+        None => BUNDLED_NAME.to_owned(),
+    }
+}
+
+/// Opens what [`open`] opens; its errors do not name the trace.
+///
+/// # Errors
+/// If the trace cannot be read.
+pub(crate) fn reader(path: Option<&Path>) -> Result<Reader> {
+    Ok(match path {
+        Some(path) => trace::open(path)?,
+        None => trace::from_bytes(BUNDLED)?,
+    })
+}
+
 /// Opens the trace at `path` (`-` is standard input), or the bundled one; its name for people.
 ///
 /// # Errors
 /// If the trace cannot be read.
 pub fn open(path: Option<&Path>) -> Result<(Reader, String)> {
-    match path {
-        Some(path) => {
-            let name = match path == Path::new("-") {
-                true => "standard input".to_owned(),
-                false => path.display().to_string(),
-            };
-            let reader = trace::open(path).with_context(|| format!("trace {name}"))?;
-            Ok((reader, name))
-        }
-        None => Ok((trace::from_bytes(BUNDLED)?, BUNDLED_NAME.to_owned())),
-    }
+    let name = name_of(path);
+    let reader = reader(path).with_context(|| format!("trace {name}"))?;
+    Ok((reader, name))
 }
 
 /// Opens and replays the trace at `path`, or the bundled one.

@@ -1,0 +1,252 @@
+//! What many traces add up to: all of them, and by machine, by device and by load.
+//!
+//! The order of the traces changes nothing: they are added up in the order of their names. Costs belong to a whole
+//! trace, whose devices share caches and commands, so those of a device are added up over the traces that hold no
+//! other one; its maps and bytes are its own in every trace.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use super::entry::{Entry, Failed};
+use crate::counts::{Exposed, Invalidations};
+use crate::replay::{PolicyReport, TimeByCause};
+
+const MIB: f64 = 1_048_576.0;
+
+/// What many traces add up to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Aggregate {
+    /// What the numbers say, in sentences.
+    pub findings: Vec<String>,
+    /// Traces that could not be replayed.
+    pub failed: Vec<Failed>,
+    /// All that could.
+    pub all: Group,
+    /// By machine profile.
+    pub by_machine: Vec<Group>,
+    /// By device.
+    pub by_device: Vec<Group>,
+    /// By kind of load.
+    pub by_load: Vec<Group>,
+}
+
+/// Traces that have something in common.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Group {
+    /// What that is.
+    pub name: String,
+    /// How many.
+    pub traces: u64,
+    /// Maps; of a device its own, coherent ones included.
+    pub maps: u64,
+    /// Bytes of these.
+    pub bytes_mapped: u64,
+    /// The traces whose costs are in `policies`.
+    pub costed_traces: u64,
+    /// Of the strict policies that each of those has, the one that costs least.
+    pub least_strict: Option<String>,
+    /// What each policy costs.
+    pub policies: Vec<PolicySum>,
+}
+
+/// One policy in the traces of a group.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct PolicySum {
+    /// Its name.
+    pub policy: String,
+    /// Traces that were replayed under it.
+    pub traces: u64,
+    /// Traces in which no other strict policy costs less.
+    pub least_strict_in: u64,
+    /// Maps and unmaps, coherent ones included.
+    pub operations: u64,
+    /// Bytes mapped.
+    pub bytes_mapped: u64,
+    /// Commands by kind.
+    pub invalidations: Invalidations,
+    /// Waits.
+    pub syncs: u64,
+    /// Exits to hypervisors.
+    pub exits: u64,
+    /// Virtual time.
+    pub time_us: TimeByCause,
+    /// All of it for an operation, if there are any.
+    pub us_per_operation: Option<f64>,
+    /// All of it for a MiB mapped, if any is.
+    pub us_per_mib: Option<f64>,
+    /// Of a hundred parts of what the least strict policy takes here, those that this one saves.
+    pub saves_pct: Option<f64>,
+    /// The same of each trace and its own least strict policy: the smallest and the largest.
+    pub saves_pct_by_trace: Option<[f64; 2]>,
+    /// The most of any trace.
+    pub exposed: Exposed,
+    /// Accesses to mapped memory that were refused, a defect.
+    pub faults: u64,
+}
+
+impl Aggregate {
+    /// What `entries` add up to.
+    pub fn new(entries: &[Entry], mut failed: Vec<Failed>) -> Self {
+        let mut sorted: Vec<&Entry> = entries.iter().collect();
+        // Reports of one name may differ; their costs tell them apart, and equal ones need not be.
+        let costs = |entry: &Entry| -> f64 { entry.policies.iter().map(total).sum() };
+        sorted.sort_by(|a, b| {
+            let names = (&a.trace.source, &a.machine).cmp(&(&b.trace.source, &b.machine));
+            names.then(costs(a).total_cmp(&costs(b)))
+        });
+        failed.sort_by(|a, b| (&a.trace.source, &a.error).cmp(&(&b.trace.source, &b.error)));
+        let all = Group::of("all", &sorted);
+        let by_machine = grouped_by(&sorted, |entry| &entry.machine);
+        let by_load = grouped_by(&sorted, |entry| &entry.load);
+        let by_device = by_device(&sorted);
+        let mut new = Self {
+            findings: Vec::new(),
+            failed,
+            all,
+            by_machine,
+            by_device,
+            by_load,
+        };
+        new.findings = super::text::findings(&new);
+        new
+    }
+}
+
+fn grouped_by<'e>(entries: &[&'e Entry], key: impl Fn(&'e Entry) -> &'e str) -> Vec<Group> {
+    let mut groups: BTreeMap<&str, Vec<&Entry>> = BTreeMap::new();
+    for &entry in entries {
+        groups.entry(key(entry)).or_default().push(entry);
+    }
+    let groups = groups.iter();
+    groups.map(|(name, of)| Group::of(name, of)).collect()
+}
+
+fn by_device(entries: &[&Entry]) -> Vec<Group> {
+    let works = entries.iter().flat_map(|entry| &entry.by_device);
+    let names: BTreeSet<&str> = works.map(|work| work.device.as_str()).collect();
+    let group = |name: &str| {
+        let is_it = |entry: &&&Entry| entry.by_device.iter().any(|work| work.device == name);
+        let has_others = |entry: &&&Entry| entry.by_device.iter().any(|work| work.device != name);
+        let alone = entries.iter().filter(is_it).filter(|e| !has_others(e));
+        let alone: Vec<&Entry> = alone.copied().collect();
+        let mut group = Group::of(name, &alone);
+        let its = entries.iter().flat_map(|entry| &entry.by_device);
+        let its = || its.clone().filter(|work| work.device == name);
+        group.traces = entries.iter().filter(is_it).count() as u64;
+        group.maps = sum(its().map(|work| work.maps));
+        group.bytes_mapped = sum(its().map(|work| work.bytes_mapped));
+        group
+    };
+    names.into_iter().map(group).collect()
+}
+
+/// A sum that a trace that lies does not make small.
+fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
+    numbers.fold(0, u64::saturating_add)
+}
+
+fn total(policy: &PolicyReport) -> f64 {
+    policy.time_us.total
+}
+
+/// The strict policy of `policies` that costs least; of equals the one by range, which costs less as soon as
+/// mappings grow.
+fn least_strict<'p, T>(policies: &'p [T], of: impl Fn(&'p T) -> (&'p str, f64)) -> Option<&'p T> {
+    let strict = policies.iter().filter(|p| of(p).0.starts_with("strict"));
+    strict.min_by(|a, b| {
+        let (a, b) = (of(a), of(b));
+        a.1.total_cmp(&b.1)
+            .then((a.0 != "strict-range", a.0).cmp(&(b.0 != "strict-range", b.0)))
+    })
+}
+
+/// Of a hundred parts of `best`, those that `other` saves.
+fn saves(best: f64, other: f64) -> Option<f64> {
+    (best > 0.0).then(|| 100.0 * (1.0 - other / best))
+}
+
+impl Group {
+    /// `entries`, in the order in which they are added up.
+    pub(super) fn of(name: &str, entries: &[&Entry]) -> Self {
+        let mut policies: Vec<PolicySum> = Vec::new();
+        for entry in entries {
+            let best = least_strict(&entry.policies, |p| (p.policy.as_str(), total(p)));
+            for report in &entry.policies {
+                let known = policies.iter().position(|p| p.policy == report.policy);
+                let at = known.unwrap_or(policies.len());
+                if known.is_none() {
+                    policies.push(PolicySum::default());
+                }
+                policies[at].add(report, entry.trace.bytes_mapped, best);
+            }
+        }
+        // Traces of several runs may have been replayed under other policies, in another order.
+        policies.sort_by_key(|sum| {
+            (
+                crate::replay::Policy::place_of(&sum.policy),
+                sum.policy.clone(),
+            )
+        });
+        let traces = entries.len() as u64;
+        let by_all = |sum: &&PolicySum| sum.traces == traces;
+        let in_all: Vec<PolicySum> = policies.iter().filter(by_all).cloned().collect();
+        let least = least_strict(&in_all, |p| (p.policy.as_str(), p.time_us.total));
+        for sum in &mut policies {
+            let same = least.filter(|_| sum.traces == traces);
+            sum.saves_pct = same.and_then(|best| saves(best.time_us.total, sum.time_us.total));
+        }
+        Self {
+            name: name.to_owned(),
+            traces,
+            maps: sum(entries.iter().map(|entry| entry.trace.maps)),
+            bytes_mapped: sum(entries.iter().map(|entry| entry.trace.bytes_mapped)),
+            costed_traces: traces,
+            least_strict: least.map(|best| best.policy.clone()),
+            policies,
+        }
+    }
+
+    /// The policy of that name.
+    pub fn policy(&self, name: &str) -> Option<&PolicySum> {
+        self.policies.iter().find(|sum| sum.policy == name)
+    }
+
+    /// The strict policy that costs least.
+    pub fn least(&self) -> Option<&PolicySum> {
+        self.policy(self.least_strict.as_deref()?)
+    }
+}
+
+impl PolicySum {
+    /// Adds a trace in which `best` is the strict policy that costs least.
+    fn add(&mut self, report: &PolicyReport, bytes_mapped: u64, best: Option<&PolicyReport>) {
+        self.policy.clone_from(&report.policy);
+        self.traces += 1;
+        self.operations = self.operations.saturating_add(report.operations);
+        self.bytes_mapped = self.bytes_mapped.saturating_add(bytes_mapped);
+        self.invalidations = self.invalidations.plus(report.invalidations);
+        self.syncs = self.syncs.saturating_add(report.syncs);
+        self.exits = self.exits.saturating_add(report.exits);
+        self.time_us = self.time_us.plus(&report.time_us);
+        self.faults = self.faults.saturating_add(report.device.faults);
+        let (most, one) = (&mut self.exposed, &report.exposed);
+        most.max_bytes = most.max_bytes.max(one.max_bytes);
+        most.reusable_bytes = most.reusable_bytes.max(one.reusable_bytes);
+        most.max_us = most.max_us.max(one.max_us);
+        let all = self.time_us.total;
+        self.us_per_operation = (self.operations > 0).then(|| all / self.operations as f64);
+        self.us_per_mib = (self.bytes_mapped > 0).then(|| all * MIB / self.bytes_mapped as f64);
+        let Some(best) = best else { return };
+        if best.policy == report.policy {
+            self.least_strict_in += 1;
+        }
+        if let Some(saved) = saves(total(best), total(report)) {
+            let [low, high] = self.saves_pct_by_trace.unwrap_or([saved; 2]);
+            self.saves_pct_by_trace = Some([low.min(saved), high.max(saved)]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,178 @@
+//! What becomes of one trace of many: a line of `--ndjson`, and what is kept of it.
+
+use serde::{Deserialize, Serialize};
+
+use super::load::Load;
+use crate::facts::Facts;
+use crate::replay::{PolicyReport, ReplayReport, TraceReport};
+
+/// How one trace ended.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub enum Ended {
+    /// It was replayed.
+    Replayed(Box<Line>),
+    /// It could not be.
+    Failed(Failed),
+}
+
+/// A trace that was replayed: what `portolan replay --json` prints of it alone, and what it is added up by.
+#[derive(Clone, Debug, Serialize)]
+pub struct Line {
+    /// What a replay of it alone reports.
+    #[serde(flatten)]
+    pub report: ReplayReport,
+    /// The kind of load.
+    pub load: Load,
+    /// What each device did.
+    pub by_device: Vec<DeviceWork>,
+}
+
+/// A trace that could not be replayed; its name is where that of others is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failed {
+    /// What was named.
+    pub trace: Source,
+    /// Why not.
+    pub error: String,
+}
+
+/// The name of a trace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Source {
+    /// Where it came from.
+    pub source: String,
+}
+
+/// What a device did in a trace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceWork {
+    /// Its driver and its identifier where the recording tells them; its name in the trace where not.
+    pub device: String,
+    /// Maps, coherent ones included.
+    pub maps: u64,
+    /// Bytes of these.
+    pub bytes_mapped: u64,
+}
+
+/// What is kept of a trace, from its line.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Entry {
+    /// What it holds.
+    pub trace: TraceReport,
+    /// The machine profile.
+    pub machine: String,
+    /// What each policy cost.
+    pub policies: Vec<PolicyReport>,
+    /// The kind of load.
+    pub load: String,
+    /// What each device did.
+    pub by_device: Vec<DeviceWork>,
+}
+
+impl Failed {
+    /// `source` could not be replayed because of `error`.
+    pub fn new(source: &str, error: String) -> Self {
+        Self {
+            trace: Source {
+                source: source.to_owned(),
+            },
+            error,
+        }
+    }
+}
+
+impl Entry {
+    /// How many accesses to mapped memory were refused, which is a defect.
+    pub fn faults(&self) -> u64 {
+        faults(&self.policies)
+    }
+}
+
+fn faults(policies: &[PolicyReport]) -> u64 {
+    let faults = policies.iter().map(|policy| policy.device.faults);
+    faults.fold(0, u64::saturating_add)
+}
+
+impl Line {
+    /// The line of `report`, recorded on the machine that `facts` are about.
+    pub fn new(report: ReplayReport, facts: Option<&Facts>) -> Self {
+        let shape = &report.shape;
+        let ways = &shape.directions;
+        let load = Load::of(
+            report.trace.maps,
+            report.trace.bytes_mapped,
+            ways.to_device.bytes,
+            ways.from_device.bytes,
+        );
+        let others = Some(&shape.other_devices).filter(|share| share.maps.count > 0);
+        let devices = shape.devices.iter().chain(others);
+        let by_device = devices.map(|share| DeviceWork {
+            device: kind(&share.name, facts),
+            maps: share.maps.count,
+            bytes_mapped: share.maps.bytes,
+        });
+        Self {
+            load,
+            by_device: by_device.collect(),
+            report,
+        }
+    }
+
+    /// How many accesses to mapped memory were refused, which is a defect.
+    pub fn faults(&self) -> u64 {
+        faults(&self.report.policies)
+    }
+
+    /// What is kept of it.
+    pub fn entry(&self) -> Entry {
+        Entry {
+            trace: self.report.trace.clone(),
+            machine: self.report.machine.clone(),
+            policies: self.report.policies.clone(),
+            load: self.load.to_string(),
+            by_device: self.by_device.clone(),
+        }
+    }
+}
+
+/// What the device called `name` in a trace is.
+fn kind(name: &str, facts: Option<&Facts>) -> String {
+    let known = facts.and_then(|facts| facts.devices.iter().find(|device| device.name == name));
+    let driver = known.and_then(|device| device.driver.as_deref());
+    let id = known.and_then(|device| device.id.as_deref());
+    match (driver, id) {
+        (Some(driver), Some(id)) => format!("{driver} {id}"),
+        (Some(one), None) | (None, Some(one)) => one.to_owned(),
+        (None, None) => name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::DeviceFacts;
+
+    #[test]
+    fn a_device_is_its_driver_and_identifier_where_the_recording_tells_them() {
+        let device = |name: &str, driver: Option<&str>, id: Option<&str>| DeviceFacts {
+            name: name.to_owned(),
+            driver: driver.map(str::to_owned),
+            id: id.map(str::to_owned),
+            ..DeviceFacts::default()
+        };
+        let facts = Facts {
+            devices: vec![
+                device("0000:00:01.0", Some("nvme"), Some("1b36:0010")),
+                device("0000:00:02.0", None, Some("1af4:1041")),
+                device("0000:00:03.0", None, None),
+            ],
+            ..Facts::default()
+        };
+        let of = |name| kind(name, Some(&facts));
+        assert_eq!(of("0000:00:01.0"), "nvme 1b36:0010");
+        assert_eq!(of("0000:00:02.0"), "1af4:1041");
+        assert_eq!(of("0000:00:03.0"), "0000:00:03.0");
+        assert_eq!(kind("0000:00:01.0", None), "0000:00:01.0");
+    }
+}

@@ -1,0 +1,22 @@
+//! Many traces: each replayed as one alone is, on all CPUs, and what they add up to by machine, device and load.
+//!
+//! A trace that cannot be replayed is told and costs the others nothing. Of a trace that has ended no more is kept
+//! than its report, or less: [`Entry`]. `docs/fleet.md` says what is added up and how.
+//!
+//! Not here: how work is spread over several machines. Engines for that exist, and run this command.
+
+mod aggregate;
+mod entry;
+mod files;
+mod load;
+mod results;
+mod run;
+mod text;
+
+pub use aggregate::{Aggregate, Group, PolicySum};
+pub use entry::{DeviceWork, Ended, Entry, Failed, Line};
+pub use files::{Job, jobs};
+pub use load::Load;
+pub use results::read as read_results;
+pub use run::{How, run, write_line};
+pub use text::{COLUMNS_IN_WORDS, text};

@@ -1,0 +1,104 @@
+//! Replays many traces, as many at a time as the process has CPUs.
+
+use std::io::{self, Write};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result};
+use portolan_cli::progress::Progress;
+use portolan_model::profile::Profile;
+
+use super::entry::{Ended, Failed, Line};
+use super::files::Job;
+use crate::linux::LinuxArgs;
+use crate::parallel::in_parallel;
+use crate::replay::{self, Policy};
+
+/// What every trace is replayed with.
+pub struct How<'a> {
+    /// The machine; if absent, that which the trace brings along.
+    pub machine: Option<&'a Profile>,
+    /// Policies.
+    pub policies: &'a [Policy],
+    /// Linux's rules, if they are asked for.
+    pub linux: &'a LinuxArgs,
+}
+
+/// Replays the traces of `jobs`; `keep` makes of each what is kept of it, as soon as it has ended and on the thread
+/// that replayed it, or breaks off: traces that were not begun are left alone then. In the order of `jobs`.
+///
+/// # Errors
+/// What `keep` refuses. A trace that cannot be replayed is no error.
+pub fn run<K: Send>(
+    jobs: &[Job],
+    how: &How<'_>,
+    keep: impl Fn(Ended) -> Result<ControlFlow<(), K>> + Sync,
+) -> Result<Vec<K>> {
+    let progress = Progress::new(jobs.len() as u64);
+    let broken_off = AtomicBool::new(false);
+    let kept = in_parallel(jobs, |job| {
+        if broken_off.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let ended = match job {
+            Job::Trace(path) => one(path.as_deref(), how),
+            Job::Failed(failed) => Ended::Failed(failed.clone()),
+        };
+        if let Ended::Failed(Failed { trace, error }) = &ended {
+            portolan_cli::complain("portolan", &format!("{}: {error}", trace.source));
+        }
+        let kept = keep(ended);
+        progress.add(1);
+        let stop = !matches!(kept, Ok(ControlFlow::Continue(_)));
+        broken_off.fetch_or(stop, Ordering::Relaxed);
+        Ok(kept?.continue_value())
+    })?;
+    Ok(kept.into_iter().flatten().collect())
+}
+
+fn one(path: Option<&Path>, how: &How<'_>) -> Ended {
+    let name = replay::name_of(path);
+    match replayed(path, &name, how) {
+        Ok(line) => Ended::Replayed(Box::new(line)),
+        Err(error) => Ended::Failed(Failed::new(&name, format!("{error:#}"))),
+    }
+}
+
+fn replayed(path: Option<&Path>, name: &str, how: &How<'_>) -> Result<Line> {
+    let reader = replay::reader(path)?;
+    let facts = reader.facts().and_then(Result::ok);
+    let (own, choice, warning) = match how.machine {
+        Some(_) => (None, None, None),
+        None => {
+            let (profile, choice, warning) = replay::of_recording(&reader)?;
+            (Some(profile), choice, warning)
+        }
+    };
+    let profile = own.as_ref().or(how.machine);
+    let profile = profile.context("no machine profile")?;
+    let linux = how.linux.rules(profile)?;
+    let opened = (reader, name.to_owned());
+    let (mut report, warnings) = replay::run_told(opened, profile, how.policies, linux, None)?;
+    report.chosen = choice;
+    for warning in warning.iter().chain(&warnings) {
+        portolan_cli::warn("portolan", &format!("{name}: {warning}"));
+    }
+    Ok(Line::new(report, facts.as_ref()))
+}
+
+/// Writes the line of a trace to standard output, whole whichever threads write; breaks off where the reader has
+/// gone away (`| head`), which is no error.
+///
+/// # Errors
+/// If standard output cannot be written.
+pub fn write_line(ended: &Ended) -> Result<ControlFlow<()>> {
+    let mut line = serde_json::to_string(ended)?;
+    line.push('\n');
+    let mut out = io::stdout().lock();
+    match out.write_all(line.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(ControlFlow::Continue(())),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ControlFlow::Break(())),
+        Err(error) => Err(error).context("standard output cannot be written"),
+    }
+}
