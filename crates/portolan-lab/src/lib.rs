@@ -4,6 +4,7 @@
 //! * [`record`]: records one, with the machine's [`facts`].
 //! * [`replay`]: drives the library against the model with a trace, once per policy.
 //! * [`fleet`]: replays many traces, and adds them up.
+//! * [`compare`]: puts two replays side by side.
 //! * [`linux`]: what Linux would have submitted for the same operations.
 //! * [`reproduce`]: recomputes published results.
 //! * [`scale`]: computes throughput by number of CPUs.
@@ -19,6 +20,7 @@
 pub mod advice;
 mod buffers;
 pub mod cli;
+pub mod compare;
 pub mod counts;
 mod csv;
 pub mod explain;

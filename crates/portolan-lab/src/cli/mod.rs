@@ -2,6 +2,7 @@
 //!
 //! Exit codes are those of [`portolan_cli::exit`].
 
+mod compare;
 mod explain;
 mod replay;
 mod report;
@@ -32,6 +33,8 @@ enum Command {
     Record(record::RecordArgs),
     /// Drive the library against the model with the DMA activity of a trace, once per policy.
     Replay(replay::ReplayArgs),
+    /// Put two traces, or two machines for one trace, side by side.
+    Compare(compare::CompareArgs),
     /// Recompute a published table row by row.
     Reproduce(reproduce::ReproduceArgs),
     /// Say which policy is a machine's default, and why; or what firmware's tables come to.
@@ -81,6 +84,7 @@ pub fn main() -> ExitCode {
     let ended = match command.unwrap_or(Command::Replay(replay::ReplayArgs::default())) {
         Command::Record(args) => record_trace(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::Compare(args) => compare::run(&args),
         Command::Reproduce(args) => reproduce::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Machines(args) => list_machines(&args),

@@ -152,7 +152,10 @@ fn total(policy: &PolicyReport) -> f64 {
 
 /// The strict policy of `policies` that costs least; of equals the one by range, which costs less as soon as
 /// mappings grow.
-fn least_strict<'p, T>(policies: &'p [T], of: impl Fn(&'p T) -> (&'p str, f64)) -> Option<&'p T> {
+pub(crate) fn least_strict<'p, T>(
+    policies: &'p [T],
+    of: impl Fn(&'p T) -> (&'p str, f64),
+) -> Option<&'p T> {
     let strict = policies.iter().filter(|p| of(p).0.starts_with("strict"));
     strict.min_by(|a, b| {
         let (a, b) = (of(a), of(b));

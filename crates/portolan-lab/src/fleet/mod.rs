@@ -13,6 +13,7 @@ mod results;
 mod run;
 mod text;
 
+pub(crate) use aggregate::least_strict;
 pub use aggregate::{Aggregate, Group, PolicySum};
 pub use entry::{DeviceWork, Ended, Entry, Failed, Line};
 pub use files::{Job, jobs};

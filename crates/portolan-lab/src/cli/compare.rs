@@ -1,0 +1,113 @@
+//! `portolan compare`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use portolan_cli::display::width_of_output;
+use portolan_cli::{Outcome, Output};
+use portolan_model::profile::Profile;
+
+use super::profile;
+use crate::compare::{self, Comparison};
+use crate::parallel::in_parallel;
+use crate::replay::{self, Policy, ReplayReport};
+
+#[derive(Debug, Args)]
+pub(super) struct CompareArgs {
+    /// Two traces, or one (the bundled one if absent) that is replayed on two machines; - is standard input.
+    #[arg(value_name = "TRACE", num_args = 0..=2)]
+    traces: Vec<PathBuf>,
+    /// Machine profile (see `portolan machines`): one for both traces, or given twice one for each. If absent, traces
+    /// of `portolan record` bring theirs along, and others are replayed on xeon-vtd.
+    #[arg(long = "machine", value_name = "NAME")]
+    machines: Vec<String>,
+    /// Policy to compare; may be repeated. All if absent.
+    #[arg(long = "policy", value_name = "POLICY")]
+    policies: Vec<Policy>,
+    /// Print all columns of the tables, however narrow the terminal is.
+    #[arg(long)]
+    wide: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// One of the two.
+struct Half<'a> {
+    path: Option<&'a Path>,
+    machine: Option<&'a Profile>,
+}
+
+/// What is compared with what.
+fn halves<'a>(args: &'a CompareArgs, machines: &'a [Profile]) -> Result<[Half<'a>; 2]> {
+    let paths: [Option<&Path>; 2] = match args.traces.as_slice() {
+        [] => [None; 2],
+        [one] => [Some(one); 2],
+        [a, b] => [Some(a), Some(b)],
+        _ => bail!("two traces are compared, not {}", args.traces.len()),
+    };
+    let machines = match machines {
+        [] => [None; 2],
+        [one] => [Some(one); 2],
+        [a, b] => [Some(a), Some(b)],
+        _ => bail!("two machines are compared, not {}", machines.len()),
+    };
+    if args.traces.len() < 2 && args.machines.len() < 2 {
+        bail!(
+            "one trace on one machine is nothing to compare: name a second trace, or two machines \
+             (`--machine X --machine Y`)"
+        );
+    }
+    if paths == [Some(Path::new("-")); 2] {
+        bail!("standard input can be read once alone; write it to a file first");
+    }
+    let [a, b] = [0, 1].map(|index: usize| Half {
+        path: paths[index],
+        machine: machines[index],
+    });
+    Ok([a, b])
+}
+
+/// Replays one of the two; and what its reader should know.
+fn half(half: &Half<'_>, policies: &[Policy]) -> Result<(ReplayReport, Vec<String>)> {
+    let opened = replay::open(half.path)?;
+    let name = opened.1.clone();
+    let named = || format!("trace {name}");
+    let Some(profile) = half.machine else {
+        let (profile, choice, warning) = replay::of_recording(&opened.0)?;
+        let replayed = replay::run_told(opened, &profile, policies, None, None);
+        let (mut report, warnings) = replayed.with_context(named)?;
+        report.chosen = choice;
+        return Ok((report, warning.into_iter().chain(warnings).collect()));
+    };
+    replay::run_told(opened, profile, policies, None, None).with_context(named)
+}
+
+pub(super) fn run(args: &CompareArgs) -> Result<Outcome> {
+    let machines = args.machines.iter().map(|name| profile(name));
+    let machines = machines.collect::<Result<Vec<_>>>()?;
+    let halves = halves(args, &machines)?;
+    let policies = match args.policies.as_slice() {
+        [] => &Policy::ALL[..],
+        some => some,
+    };
+    let replayed = in_parallel(&halves, |one| half(one, policies))?;
+    let Ok([(a, of_a), (b, of_b)]) = <[_; 2]>::try_from(replayed) else {
+        bail!("one of two replays is missing");
+    };
+    for (name, warning) in [("A", of_a), ("B", of_b)]
+        .iter()
+        .flat_map(|(name, warnings)| warnings.iter().map(move |warning| (name, warning)))
+    {
+        eprintln!("portolan: warning: {name}: {warning}");
+    }
+    let two = Comparison::new(a, b);
+    let columns = match args.wide {
+        true => usize::MAX,
+        false => width_of_output(),
+    };
+    args.output.show(&two, |two| compare::text(two, columns))?;
+    let replays = [&two.a, &two.b].into_iter();
+    let faults = replays.flat_map(|of| &of.policies).map(|p| p.device.faults);
+    Ok(Outcome::of(faults.fold(0, u64::saturating_add) == 0))
+}

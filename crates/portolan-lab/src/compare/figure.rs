@@ -1,0 +1,211 @@
+//! Figures of two replays: what is compared, by what measure, and what is different.
+
+use serde::Serialize;
+
+use crate::replay::{PolicyReport, ReplayReport};
+
+const MIB: f64 = 1_048_576.0;
+
+/// What costs are compared by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Measure {
+    /// All of it.
+    Total,
+    /// A map or unmap.
+    Operation,
+    /// A MiB mapped.
+    Mib,
+}
+
+impl Measure {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Total, Self::Operation, Self::Mib];
+
+    /// How many parts the costs of `policy` have, if any.
+    pub(super) fn part(self, report: &ReplayReport, policy: &PolicyReport) -> Option<f64> {
+        let parts = match self {
+            Self::Total => 1.0,
+            Self::Operation => policy.operations as f64,
+            Self::Mib => report.trace.bytes_mapped as f64 / MIB,
+        };
+        (parts > 0.0).then_some(parts)
+    }
+}
+
+/// One of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Side {
+    /// The first.
+    A,
+    /// The second.
+    B,
+}
+
+/// A figure of both.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Difference {
+    /// Its name, as `replay --json` has it.
+    pub figure: &'static str,
+    /// Of what.
+    pub by: Measure,
+    /// The first's, if it has it.
+    pub a: Option<f64>,
+    /// The second's.
+    pub b: Option<f64>,
+    /// What the second has more.
+    pub difference: Option<f64>,
+    /// How many times the first's the second's is; nothing where the first's is zero.
+    pub ratio: Option<f64>,
+    /// Which is better, if one is.
+    pub better: Option<Side>,
+}
+
+/// What less of a figure is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Less {
+    /// Better.
+    Better,
+    /// Neither better nor worse.
+    Neither,
+}
+
+/// What is different in a figure.
+pub(super) fn difference(
+    figure: &'static str,
+    by: Measure,
+    a: Option<f64>,
+    b: Option<f64>,
+    less_is: Less,
+) -> Difference {
+    let both = a.zip(b);
+    let ratio = both.and_then(|(a, b)| match (a == b, a == 0.0) {
+        (true, _) => Some(1.0),
+        (false, true) => None,
+        (false, false) => Some(b / a),
+    });
+    let better = both.and_then(|(a, b)| match a.partial_cmp(&b)? {
+        std::cmp::Ordering::Less => Some(Side::A),
+        std::cmp::Ordering::Equal => None,
+        std::cmp::Ordering::Greater => Some(Side::B),
+    });
+    Difference {
+        figure,
+        by,
+        a,
+        b,
+        difference: both.map(|(a, b)| b - a),
+        ratio,
+        better: better.filter(|_| less_is == Less::Better),
+    }
+}
+
+/// How a figure is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unit {
+    Count,
+    Micros,
+    Bytes,
+}
+
+/// What is compared of a policy.
+pub(super) struct Kind {
+    /// Its name, as `replay --json` has it.
+    pub(super) name: &'static str,
+    /// The same above a column.
+    pub(super) head: &'static str,
+    /// How soon its column is left out.
+    pub(super) spare: u8,
+    pub(super) unit: Unit,
+    /// Whether it grows with the work; peaks do not.
+    pub(super) is_summed: bool,
+    pub(super) less_is: Less,
+    pub(super) of: fn(&PolicyReport) -> f64,
+}
+
+const fn summed(
+    name: &'static str,
+    head: &'static str,
+    spare: u8,
+    unit: Unit,
+    of: fn(&PolicyReport) -> f64,
+) -> Kind {
+    Kind {
+        name,
+        head,
+        spare,
+        unit,
+        is_summed: true,
+        less_is: Less::Better,
+        of,
+    }
+}
+
+const fn peak(
+    name: &'static str,
+    head: &'static str,
+    spare: u8,
+    unit: Unit,
+    of: fn(&PolicyReport) -> f64,
+) -> Kind {
+    Kind {
+        is_summed: false,
+        ..summed(name, head, spare, unit, of)
+    }
+}
+
+use Unit::{Bytes, Count, Micros};
+
+/// What is compared, in the order of the columns, which are those of a replay.
+pub(super) const KINDS: [Kind; 16] = [
+    summed(TOTAL, "total µs", 0, Micros, |p| p.time_us.total),
+    summed("invalidations", "commands", 1, Count, |p| {
+        p.invalidations.total() as f64
+    }),
+    summed("syncs", "syncs", 1, Count, |p| p.syncs as f64),
+    summed("exits", "exits", 9, Count, |p| p.exits as f64),
+    peak("exposed.max_bytes", "exposed", 2, Bytes, |p| {
+        p.exposed.max_bytes as f64
+    }),
+    peak("exposed.max_us", "for µs", 2, Micros, |p| p.exposed.max_us),
+    peak("exposed.reusable_bytes", "reusable", 10, Bytes, |p| {
+        p.exposed.reusable_bytes as f64
+    }),
+    summed("device.iotlb_misses", "misses", 4, Count, |p| {
+        p.device.iotlb_misses as f64
+    }),
+    summed("time_us.device_stall", "stall µs", 3, Micros, |p| {
+        p.time_us.device_stall
+    }),
+    summed("time_us.sync_wait", "sync µs", 5, Micros, |p| {
+        p.time_us.sync_wait
+    }),
+    summed("time_us.exits", "exits µs", 8, Micros, |p| p.time_us.exits),
+    summed("time_us.invalidation", "invalidate µs", 6, Micros, |p| {
+        p.time_us.invalidation
+    }),
+    summed("time_us.map", "map µs", 7, Micros, |p| p.time_us.map),
+    summed("time_us.unmap", "unmap µs", 7, Micros, |p| p.time_us.unmap),
+    Kind {
+        less_is: Less::Neither,
+        ..summed("operations", "operations", 12, Count, |p| {
+            p.operations as f64
+        })
+    },
+    peak("table_pages_peak", "tables", 11, Count, |p| {
+        p.table_pages_peak as f64
+    }),
+];
+
+/// The figure that the others are parts of.
+pub(super) const TOTAL: &str = "time_us.total";
+/// Its parts, and what each is in words.
+pub(super) const CAUSES: [(&str, &str); 6] = [
+    ("time_us.map", "CPU work of maps"),
+    ("time_us.unmap", "CPU work of unmaps"),
+    ("time_us.invalidation", "commands"),
+    ("time_us.sync_wait", "waits for them"),
+    ("time_us.exits", "exits to a hypervisor"),
+    ("time_us.device_stall", "stalls of devices"),
+];

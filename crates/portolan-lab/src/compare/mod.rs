@@ -1,0 +1,152 @@
+//! Two replays side by side: two traces, or one trace on two machines.
+//!
+//! Where both did the same amount of work their totals are compared; where not, what an operation costs; and where
+//! the operations are of different kinds, what a MiB costs. Swapping the two swaps all that is said.
+
+mod figure;
+mod findings;
+mod text;
+
+use serde::Serialize;
+
+pub use figure::{Difference, Measure, Side};
+pub use text::text;
+
+use crate::fleet::Load;
+use crate::replay::{PolicyReport, ReplayReport};
+use figure::{KINDS, difference};
+
+/// Two replays and what is different.
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparison {
+    /// What the numbers say, in sentences.
+    pub findings: Vec<String>,
+    /// What their costs can be compared by; nothing where they cannot be.
+    pub measure: Option<Measure>,
+    /// What the two traces hold.
+    pub work: Vec<Difference>,
+    /// Policies that both were replayed under.
+    pub policies: Vec<PolicyPair>,
+    /// One replay.
+    pub a: ReplayReport,
+    /// The other.
+    pub b: ReplayReport,
+}
+
+/// A policy in both replays.
+#[derive(Clone, Debug, Serialize)]
+pub struct PolicyPair {
+    /// Its name.
+    pub policy: String,
+    /// What it costs, by each measure.
+    pub figures: Vec<Difference>,
+}
+
+impl Comparison {
+    /// `a` and `b` side by side.
+    pub fn new(a: ReplayReport, b: ReplayReport) -> Self {
+        let mut new = Self {
+            findings: Vec::new(),
+            measure: measure(&a, &b),
+            work: work(&a, &b),
+            policies: Vec::new(),
+            a,
+            b,
+        };
+        new.policies = new.pairs().map(|(a, b)| new.pair(a, b)).collect();
+        new.findings = findings::of(&new);
+        new
+    }
+
+    /// The policies that both were replayed under, in the order of the first.
+    fn pairs(&self) -> impl Iterator<Item = (&PolicyReport, &PolicyReport)> {
+        let other = |a: &PolicyReport| self.b.policies.iter().find(|b| b.policy == a.policy);
+        let pairs = self.a.policies.iter();
+        pairs.filter_map(move |a| Some((a, other(a)?)))
+    }
+
+    fn pair(&self, a: &PolicyReport, b: &PolicyReport) -> PolicyPair {
+        let of = |kind: &figure::Kind, by: Measure| {
+            let (of_a, of_b) = (by.part(&self.a, a), by.part(&self.b, b));
+            let value = |of: Option<f64>, policy| of.map(|part| (kind.of)(policy) / part);
+            difference(kind.name, by, value(of_a, a), value(of_b, b), kind.less_is)
+        };
+        let figures = KINDS.iter().flat_map(|kind| {
+            let measures = Measure::ALL
+                .iter()
+                .filter(|by| kind.is_summed || **by == Measure::Total);
+            measures.map(move |by| of(kind, *by))
+        });
+        PolicyPair {
+            policy: a.policy.clone(),
+            figures: figures.collect(),
+        }
+    }
+}
+
+impl PolicyPair {
+    /// The figure called `name`, by `measure`.
+    pub fn figure(&self, name: &str, measure: Measure) -> Option<&Difference> {
+        let mut figures = self.figures.iter();
+        figures.find(|one| one.figure == name && one.by == measure)
+    }
+}
+
+/// The kind of load of a replay.
+fn load(report: &ReplayReport) -> Load {
+    let ways = &report.shape.directions;
+    Load::of(
+        report.trace.maps,
+        report.trace.bytes_mapped,
+        ways.to_device.bytes,
+        ways.from_device.bytes,
+    )
+}
+
+fn measure(a: &ReplayReport, b: &ReplayReport) -> Option<Measure> {
+    let amount = |of: &ReplayReport| {
+        let trace = &of.trace;
+        let coherent = (trace.coherent_allocs, trace.coherent_frees);
+        (trace.maps, trace.unmaps, trace.bytes_mapped, coherent)
+    };
+    let both = [a, b];
+    if both.iter().any(|of| load(of) == Load::Nothing) {
+        return None;
+    }
+    if amount(a) == amount(b) {
+        return Some(Measure::Total);
+    }
+    if load(a) == load(b) {
+        return Some(Measure::Operation);
+    }
+    let any_bytes = both.iter().all(|of| of.trace.bytes_mapped > 0);
+    any_bytes.then_some(Measure::Mib)
+}
+
+/// What the traces hold: no more and no less of it is better.
+fn work(a: &ReplayReport, b: &ReplayReport) -> Vec<Difference> {
+    let row = |name, of: &dyn Fn(&ReplayReport) -> Option<f64>| {
+        difference(name, Measure::Total, of(a), of(b), figure::Less::Neither)
+    };
+    let count = |name, of: fn(&ReplayReport) -> u64| row(name, &|report| Some(of(report) as f64));
+    vec![
+        count("events", |r| r.trace.events),
+        count("maps", |r| r.trace.maps),
+        count("unmaps", |r| r.trace.unmaps),
+        count("coherent_allocs", |r| r.trace.coherent_allocs),
+        count("bytes_mapped", |r| r.trace.bytes_mapped),
+        row("bytes_a_map", &|r| {
+            let maps = Some(r.trace.maps).filter(|maps| *maps > 0)?;
+            Some(r.trace.bytes_mapped as f64 / maps as f64)
+        }),
+        count("mapped_peak", |r| {
+            let peaks = r.policies.iter().map(|policy| policy.mapped_peak);
+            peaks.max().unwrap_or(0)
+        }),
+        count("devices", |r| r.trace.devices.len() as u64),
+        row("span_ms", &|r| Some(r.shape.span_ns as f64 / 1e6)),
+    ]
+}
+
+#[cfg(test)]
+mod tests;

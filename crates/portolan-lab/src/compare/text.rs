@@ -1,0 +1,168 @@
+//! A comparison for people: sentences, what the traces hold, then the table of a replay with four rows a policy.
+
+use portolan_cli::display::{Column, bytes, fitting_table, grouped, micros, wrapped};
+
+use super::figure::{Difference, KINDS, Kind, Measure, Side, TOTAL, Unit};
+use super::{Comparison, PolicyPair};
+
+/// What the rows of the tables are.
+const LEGEND: &str =
+    "B - A: what B has more. B / A: how many times A's it is; * marks the total that is less.";
+
+/// The comparison, in lines of `columns`.
+pub fn text(two: &Comparison, columns: usize) -> String {
+    let head = |side: &str, of: &crate::replay::ReplayReport| {
+        format!("{side}: {} on machine {}\n", of.trace.source, of.machine)
+    };
+    let mut out = wrapped(&(head("A", &two.a) + &head("B", &two.b) + "\n"), columns);
+    for finding in &two.findings {
+        out.push_str(&wrapped(finding, columns));
+        out.push('\n');
+    }
+    out.push('\n');
+    out.push_str(&work(two, columns));
+    let measure = two.measure.unwrap_or(Measure::Total);
+    if two.policies.is_empty() {
+        return out;
+    }
+    out.push('\n');
+    out.push_str(&wrapped(of_what(measure), columns));
+    out.push('\n');
+    let (table, left_out) = policies(two, measure, columns);
+    out.push_str(&table);
+    out.push('\n');
+    out.push_str(&wrapped(LEGEND, columns));
+    out.push('\n');
+    if !left_out.is_empty() {
+        let more = format!(
+            "Left out for want of room: {}. `--wide` prints them.\n",
+            left_out.join(", ")
+        );
+        out.push_str(&wrapped(&more, columns));
+    }
+    out
+}
+
+const fn of_what(measure: Measure) -> &'static str {
+    match measure {
+        Measure::Total => "Policies, in total:",
+        Measure::Operation => {
+            "Policies, for a map or unmap; exposed, for µs, reusable and tables are the most at once:"
+        }
+        Measure::Mib => {
+            "Policies, for a MiB mapped; exposed, for µs, reusable and tables are the most at once:"
+        }
+    }
+}
+
+/// The table of what the traces hold.
+fn work(two: &Comparison, columns: usize) -> String {
+    let header = [
+        ("the trace", 0),
+        ("A", 0),
+        ("B", 0),
+        ("B - A", 2),
+        ("B / A", 1),
+    ];
+    let header = header.map(|(header, spare)| Column { header, spare });
+    let rows = two.work.iter().map(|one| {
+        let (name, unit) = match one.figure {
+            "bytes_mapped" => ("bytes mapped", Unit::Bytes),
+            "bytes_a_map" => ("bytes a map", Unit::Bytes),
+            "span_ms" => ("time ms", Unit::Micros),
+            "coherent_allocs" => ("coherent allocations", Unit::Count),
+            "mapped_peak" => ("mapped at once", Unit::Count),
+            other => (other, Unit::Count),
+        };
+        let cells = cells(one, unit, Measure::Total);
+        let name = std::iter::once(name.to_owned());
+        name.chain(cells).collect()
+    });
+    let (table, _) = fitting_table(&header, rows.collect(), columns);
+    table + "\n"
+}
+
+/// The table of a replay, with four rows a policy; and what has no room.
+fn policies(two: &Comparison, measure: Measure, columns: usize) -> (String, Vec<&'static str>) {
+    // Columns of which nobody has anything say nothing.
+    let has_any = |kind: &&Kind| {
+        let mut figures = two
+            .policies
+            .iter()
+            .filter_map(|pair| pair.of(kind, measure));
+        figures.any(|one| [one.a, one.b].iter().flatten().any(|value| *value != 0.0))
+    };
+    let kinds: Vec<&Kind> = KINDS.iter().filter(has_any).collect();
+    let header = kinds.iter().map(|kind| (kind.head, kind.spare));
+    let header = std::iter::once(("policy", 0)).chain(header);
+    let header: Vec<_> = header
+        .map(|(header, spare)| Column { header, spare })
+        .collect();
+    let mut rows = Vec::new();
+    for pair in &two.policies {
+        let of_total = pair.figure(TOTAL, measure);
+        let better = of_total.and_then(|one| one.better);
+        let mark = |side| match better == Some(side) {
+            true => " *",
+            false => "",
+        };
+        let names = [
+            format!("{} A{}", pair.policy, mark(Side::A)),
+            format!("{} B{}", pair.policy, mark(Side::B)),
+            "  B - A".to_owned(),
+            "  B / A".to_owned(),
+        ];
+        let cells = kinds.iter().map(|kind| match pair.of(kind, measure) {
+            Some(one) => cells_of(one, kind, measure),
+            None => std::array::from_fn(|_| "-".to_owned()),
+        });
+        let cells: Vec<[String; 4]> = cells.collect();
+        rows.extend(names.into_iter().enumerate().map(|(row, name)| {
+            let cells = cells.iter().map(|column| column[row].clone());
+            std::iter::once(name).chain(cells).collect()
+        }));
+    }
+    fitting_table(&header, rows, columns)
+}
+
+impl PolicyPair {
+    fn of(&self, kind: &Kind, measure: Measure) -> Option<&Difference> {
+        let by = match kind.is_summed {
+            true => measure,
+            false => Measure::Total,
+        };
+        self.figure(kind.name, by)
+    }
+}
+
+fn cells_of(one: &Difference, kind: &Kind, measure: Measure) -> [String; 4] {
+    let by = match kind.is_summed {
+        true => measure,
+        false => Measure::Total,
+    };
+    cells(one, kind.unit, by)
+}
+
+/// The first's, the second's, what that has more, and how many times it is.
+fn cells(one: &Difference, unit: Unit, by: Measure) -> [String; 4] {
+    let show = |value: f64| match (unit, by) {
+        (Unit::Bytes, _) => bytes(value.round() as u64),
+        (Unit::Count, Measure::Total) => grouped(value.round() as u64),
+        _ => micros(value),
+    };
+    let none = || "-".to_owned();
+    let signed = |value: f64| match value.partial_cmp(&0.0) {
+        Some(std::cmp::Ordering::Less) => format!("-{}", show(-value)),
+        Some(std::cmp::Ordering::Greater) => format!("+{}", show(value)),
+        _ => "0".to_owned(),
+    };
+    [
+        one.a.map_or_else(none, show),
+        one.b.map_or_else(none, show),
+        one.difference.map_or_else(none, signed),
+        one.ratio.map_or_else(none, |ratio| match ratio < 1000.0 {
+            true => format!("{ratio:.2}"),
+            false => grouped(ratio.round() as u64),
+        }),
+    ]
+}
