@@ -35,6 +35,16 @@ pub const PACKAGES: &[Package] = &[
         program: "chromium",
         needed_for: "reports in a browser",
     },
+    Package {
+        name: "python3-distributed",
+        program: "dask-scheduler",
+        needed_for: "the recipe for a fleet under Dask",
+    },
+    Package {
+        name: "parallel",
+        program: "parallel",
+        needed_for: "the recipe for a fleet under GNU parallel",
+    },
 ];
 
 /// Whether `program` can be started.
