@@ -100,10 +100,15 @@ pub fn exit(command: &str, ended: Result<Outcome>) -> ExitCode {
         Ok(Outcome::Good) => ExitCode::SUCCESS,
         Ok(Outcome::CheckFailed) => ExitCode::from(1),
         Err(error) => {
-            eprintln!("{}", display::plain(&format!("{command}: {error:#}")));
+            complain(command, &format!("{error:#}"));
             ExitCode::from(2)
         }
     }
+}
+
+/// Prints an error to standard error.
+pub fn complain(command: &str, error: &str) {
+    eprintln!("{command}: {}", display::plain(error));
 }
 
 /// Prints a warning to standard error.

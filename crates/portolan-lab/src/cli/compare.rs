@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use portolan_cli::display::width_of_output;
 use portolan_cli::{Outcome, Output};
 use portolan_model::profile::Profile;
 
@@ -25,9 +24,6 @@ pub(super) struct CompareArgs {
     /// Policy to compare; may be repeated. All if absent.
     #[arg(long = "policy", value_name = "POLICY")]
     policies: Vec<Policy>,
-    /// Print all columns of the tables, however narrow the terminal is.
-    #[arg(long)]
-    wide: bool,
     #[command(flatten)]
     output: Output,
 }
@@ -99,14 +95,10 @@ pub(super) fn run(args: &CompareArgs) -> Result<Outcome> {
         .iter()
         .flat_map(|(name, warnings)| warnings.iter().map(move |warning| (name, warning)))
     {
-        eprintln!("portolan: warning: {name}: {warning}");
+        portolan_cli::warn("portolan", &format!("{name}: {warning}"));
     }
     let two = Comparison::new(a, b);
-    let columns = match args.wide {
-        true => usize::MAX,
-        false => width_of_output(),
-    };
-    args.output.show(&two, |two| compare::text(two, columns))?;
+    args.output.show(&two, compare::text)?;
     let replays = [&two.a, &two.b].into_iter();
     let faults = replays.flat_map(|of| &of.policies).map(|p| p.device.faults);
     Ok(Outcome::of(faults.fold(0, u64::saturating_add) == 0))

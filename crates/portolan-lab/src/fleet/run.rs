@@ -93,7 +93,8 @@ fn replayed(path: Option<&Path>, name: &str, how: &How<'_>) -> Result<Line> {
 /// # Errors
 /// If standard output cannot be written.
 pub fn write_line(ended: &Ended) -> Result<ControlFlow<()>> {
-    let mut line = serde_json::to_string(ended)?;
+    let line = serde_json::to_string(ended)?;
+    let mut line = portolan_cli::display::plain_json(&line).into_owned();
     line.push('\n');
     let mut out = io::stdout().lock();
     match out.write_all(line.as_bytes()).and_then(|()| out.flush()) {
