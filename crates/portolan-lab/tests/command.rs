@@ -80,6 +80,7 @@ fn on_a_terminal(columns: usize) -> Option<String> {
     let run = format!("stty cols {columns} rows 24 && '{program}' 2>/dev/null");
     let output = Command::new("script")
         .args(["--quiet", "--return", "--command", &run, "/dev/null"])
+        .env("NO_COLOR", "1")
         .output()
         .ok()?;
     assert!(output.status.success(), "{output:?}");
@@ -88,7 +89,8 @@ fn on_a_terminal(columns: usize) -> Option<String> {
 
 /// The words above the table of the policies.
 fn words_above(text: &str) -> Vec<&str> {
-    let sentences = text.lines().take_while(|line| !line.starts_with("policy "));
+    let paragraphs = text.split("\n\n");
+    let sentences = paragraphs.take_while(|paragraph| !paragraph.contains("\n--"));
     sentences.flat_map(str::split_whitespace).collect()
 }
 

@@ -2,10 +2,10 @@
 //!
 //! `...` stands for any number of lines, and within a line for anything.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The workspace, in which the guide's commands are run.
+/// The workspace.
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// The guide's blocks that begin with `fence`.
@@ -47,11 +47,21 @@ fn is_line(wanted: &str, printed: &str) -> bool {
     true
 }
 
+/// A folder with the recordings of the project, in which the guide's files are written.
+fn folder() -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guide");
+    std::fs::create_dir_all(&folder).unwrap();
+    let data = Path::new(ROOT).canonicalize().unwrap().join("data");
+    // It may be there already; what is missing fails the commands.
+    let _ = std::os::unix::fs::symlink(data, folder.join("data"));
+    folder
+}
+
 fn run(command: &str) -> String {
     let rest = command.strip_prefix("portolan").unwrap();
     let output = Command::new("sh")
         .args(["-c", &format!("'{}'{rest}", env!("CARGO_BIN_EXE_portolan"))])
-        .current_dir(ROOT)
+        .current_dir(folder())
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -79,6 +89,8 @@ fn each_command_prints_what_the_guide_shows() {
         }
     }
     assert!(commands > 5, "{commands}");
+    let report = std::fs::read_to_string(folder().join("before.html")).unwrap();
+    assert!(report.contains("<svg"), "no plot in the guide's report");
 }
 
 /// Commands that need root are not run here (`cargo xtask guest record` runs `record`), but they are there.

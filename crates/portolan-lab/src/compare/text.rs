@@ -1,6 +1,6 @@
 //! A comparison for people: sentences, what the traces hold, then the table of a replay with four rows a policy.
 
-use portolan_cli::display::{Column, bytes, fitting_table, grouped, micros, wrapped};
+use portolan_cli::display::{Column, bytes, fitting_table, grouped, micros, table, wrapped};
 
 use super::figure::{Difference, KINDS, Kind, Measure, Side, TOTAL, Unit};
 use super::{Comparison, PolicyPair};
@@ -64,7 +64,6 @@ fn work(two: &Comparison, columns: usize) -> String {
         ("B - A", 2),
         ("B / A", 1),
     ];
-    let header = header.map(|(header, spare)| Column { header, spare });
     let rows = two.work.iter().map(|one| {
         let (name, unit) = match one.figure {
             "bytes_mapped" => ("bytes mapped", Unit::Bytes),
@@ -78,8 +77,7 @@ fn work(two: &Comparison, columns: usize) -> String {
         let name = std::iter::once(name.to_owned());
         name.chain(cells).collect()
     });
-    let (table, _) = fitting_table(&header, rows.collect(), columns);
-    table + "\n"
+    table(&header, &[1, 2, 3, 4], rows.collect(), columns)
 }
 
 /// The table of a replay, with four rows a policy; and what has no room.

@@ -62,7 +62,10 @@ pub fn fits(name: &str, text: &str, wide: &str, columns: usize) {
     assert_eq!(rules.len(), whole.len(), "{what}: tables\n{text}");
     let lacking = rules.iter().zip(&whole).filter(|(here, all)| here < all);
     let told = said.matches("Left out for want of room: ").count();
-    assert_eq!(lacking.count(), told, "{what}: columns left out\n{text}");
+    // Several tables may say it together.
+    let lacking = lacking.count();
+    assert!(told <= lacking, "{what}: columns left out\n{text}");
+    assert_eq!(lacking > 0, told > 0, "{what}: columns left out\n{text}");
     for lacks in ["Left out", "… ends"] {
         assert!(!wide.contains(lacks), "{name}: {wide}");
     }

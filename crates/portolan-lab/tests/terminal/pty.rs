@@ -23,6 +23,9 @@ const HOSTILE: &str = "\
  a-1 [000] ..... 1.002000: dma_unmap_page: 0000:00:01.0\u{1b}[31m dir=FROM_DEVICE dma_addr=ffe00840 size=1522 attrs=
 ";
 
+/// Where commands are run.
+const TRACES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/traces");
+
 const PROGRAM: &str = env!("CARGO_BIN_EXE_portolan");
 
 /// What `script` has a terminal of `columns` show; progress and warnings too.
@@ -30,6 +33,7 @@ fn terminal(columns: usize, arguments: &str, no_color: &str) -> Option<String> {
     let run = format!("stty cols {columns} rows 24 && '{PROGRAM}' {arguments}");
     let output = Command::new("script")
         .args(["--quiet", "--return", "--command", &run, "/dev/null"])
+        .current_dir(TRACES)
         .env("TERM", "xterm")
         .env("NO_COLOR", no_color)
         .env_remove("CLICOLOR_FORCE")
@@ -47,6 +51,7 @@ fn piped(arguments: &str) -> (String, String) {
     let run = format!("'{PROGRAM}' {arguments}");
     let command = Command::new("sh")
         .args(["-c", &run])
+        .current_dir(TRACES)
         .env("TERM", "xterm")
         .env_remove("CLICOLOR_FORCE")
         .output()
@@ -71,12 +76,13 @@ fn bare(text: &str) -> String {
 }
 
 /// Commands that are quick enough to be run on three terminals.
-const QUICK: [&str; 5] = [
+const QUICK: [&str; 6] = [
     "2>/dev/null",
     "replay --synthetic camera 2>/dev/null",
     "scale --cpus 1 --cpus 4 --horizon 1 2>/dev/null",
     "machines sm8150 2>/dev/null",
     "explain 2>/dev/null",
+    "compare vtd-strict.net-tx.trace.xz vtd-strict.boot.trace.xz 2>/dev/null",
 ];
 
 #[test]
