@@ -93,22 +93,49 @@ fn refusal(consumed: u64, nth: Option<u64>, code: u32) -> RegisterFaults {
     }
 }
 
+/// What the model's units do alike, by methods of the same names.
+macro_rules! as_every_unit {
+    (pasids) => {
+        fn pieces(&self, of: Access) -> Option<Vec<Piece>> {
+            self.dma(of.device, of.pasid, of.iova, of.kind, 4).ok()
+        }
+
+        as_every_unit!();
+    };
+    (no pasids) => {
+        fn pieces(&self, of: Access) -> Option<Vec<Piece>> {
+            match of.pasid {
+                None => self.dma(of.device, of.iova, of.kind, 4).ok(),
+                Some(_) => None,
+            }
+        }
+
+        as_every_unit!();
+    };
+    () => {
+        fn violations(&self) -> Vec<Violation> {
+            self.violations()
+        }
+    };
+}
+
+/// A unit that refuses a command with this code.
+macro_rules! refuses {
+    ($name:ident: $code:expr) => {
+        fn refuse(&self, nth: Option<u64>) -> Has {
+            const $name: u32 = $code;
+            self.inject(refusal(self.consumed(), nth, $name));
+            Has::Yes
+        }
+    };
+}
+
 impl Behind for SmmuRegisters {
     type Word = AtomicU64;
 
-    fn pieces(&self, of: Access) -> Option<Vec<Piece>> {
-        self.dma(of.device, of.pasid, of.iova, of.kind, 4).ok()
-    }
+    as_every_unit!(pasids);
 
-    fn violations(&self) -> Vec<Violation> {
-        self.violations()
-    }
-
-    fn refuse(&self, nth: Option<u64>) -> Has {
-        const ILLEGAL: u32 = 1;
-        self.inject(refusal(self.consumed(), nth, ILLEGAL));
-        Has::Yes
-    }
+    refuses!(ILLEGAL: 1);
 
     fn asks(&self) -> Option<&dyn Asks> {
         Some(self)
@@ -122,16 +149,7 @@ impl Behind for SmmuRegisters {
 impl Behind for SmmuV2Registers {
     type Word = AtomicU64;
 
-    fn pieces(&self, of: Access) -> Option<Vec<Piece>> {
-        match of.pasid {
-            None => self.dma(of.device, of.iova, of.kind, 4).ok(),
-            Some(_) => None,
-        }
-    }
-
-    fn violations(&self) -> Vec<Violation> {
-        self.violations()
-    }
+    as_every_unit!(no pasids);
 
     fn commands(&self) -> BTreeMap<String, u64> {
         by_name(self.counts().writes)
@@ -141,19 +159,9 @@ impl Behind for SmmuV2Registers {
 impl Behind for VtdRegisters {
     type Word = AtomicU64;
 
-    fn pieces(&self, of: Access) -> Option<Vec<Piece>> {
-        self.dma(of.device, of.pasid, of.iova, of.kind, 4).ok()
-    }
+    as_every_unit!(pasids);
 
-    fn violations(&self) -> Vec<Violation> {
-        self.violations()
-    }
-
-    fn refuse(&self, nth: Option<u64>) -> Has {
-        const QUEUE_ERROR: u32 = 1 << 4;
-        self.inject(refusal(self.consumed(), nth, QUEUE_ERROR));
-        Has::Yes
-    }
+    refuses!(QUEUE_ERROR: 1 << 4);
 
     fn raise(&self, device: StreamId, message: MsiMessage) -> Option<Raised> {
         let arrived = self.message(device, message.address, message.data).ok()?;
@@ -187,22 +195,9 @@ impl Behind for VtdRegisters {
 impl Behind for AmdRegisters {
     type Word = AtomicU64;
 
-    fn pieces(&self, of: Access) -> Option<Vec<Piece>> {
-        match of.pasid {
-            None => self.dma(of.device, of.iova, of.kind, 4).ok(),
-            Some(_) => None,
-        }
-    }
+    as_every_unit!(no pasids);
 
-    fn violations(&self) -> Vec<Violation> {
-        self.violations()
-    }
-
-    fn refuse(&self, nth: Option<u64>) -> Has {
-        const ILLEGAL_COMMAND: u32 = 5;
-        self.inject(refusal(self.consumed(), nth, ILLEGAL_COMMAND));
-        Has::Yes
-    }
+    refuses!(ILLEGAL_COMMAND: 5);
 
     fn raise(&self, device: StreamId, message: MsiMessage) -> Option<Raised> {
         let arrived = self.message(device, message.address, message.data)?;
@@ -223,19 +218,9 @@ pub(super) const INTERRUPT_FILES: PhysAddr = PhysAddr::new(0x2800_0000);
 impl Behind for RiscvRegisters {
     type Word = AtomicU64;
 
-    fn pieces(&self, of: Access) -> Option<Vec<Piece>> {
-        self.dma(of.device, of.pasid, of.iova, of.kind, 4).ok()
-    }
+    as_every_unit!(pasids);
 
-    fn violations(&self) -> Vec<Violation> {
-        self.violations()
-    }
-
-    fn refuse(&self, nth: Option<u64>) -> Has {
-        const ILLEGAL: u32 = 1 << 10;
-        self.inject(refusal(self.consumed(), nth, ILLEGAL));
-        Has::Yes
-    }
+    refuses!(ILLEGAL: 1 << 10);
 
     /// By the interrupt file that it is written to.
     fn raise(&self, device: StreamId, message: MsiMessage) -> Option<Raised> {
@@ -265,16 +250,7 @@ impl Behind for TegraRegisters {
     const BASE: Iova = LOW_BASE;
     type Word = AtomicU32;
 
-    fn pieces(&self, of: Access) -> Option<Vec<Piece>> {
-        match of.pasid {
-            None => self.dma(of.device, of.iova, of.kind, 4).ok(),
-            Some(_) => None,
-        }
-    }
-
-    fn violations(&self) -> Vec<Violation> {
-        self.violations()
-    }
+    as_every_unit!(no pasids);
 
     fn commands(&self) -> BTreeMap<String, u64> {
         by_kind(self.counts().registers)

@@ -6,6 +6,7 @@ mod rig;
 mod smmuv2;
 mod tegra;
 
+use noise::nonsense;
 use portolan::iommu::{Awaited, IommuError};
 use portolan_model::inject::{Drain, RegisterFaults};
 use rig::{Amd, Bench, Driver, Iommu as _, Legacy, Registers, Riscv, Scalable, SmmuV3};
@@ -182,45 +183,41 @@ fn never_acknowledges<D: Driver>() {
     assert!(bench.unit.now_ns() - before < 3 * D::LIMIT.get());
 }
 
+/// Tests of a driver, by the functions that they are.
 macro_rules! of {
-    ($($driver:ident: $module:ident, $errors:expr;)*) => {$(
+    ($($driver:ident: $module:ident { $($test:ident($($argument:expr)?))* })*) => {$(
         mod $module {
             use super::*;
 
-            #[test]
-            fn gone_from_any_access() {
-                super::gone_from_any_access::<$driver>();
-            }
-
-            #[test]
-            fn never_drains() {
-                super::never_drains::<$driver>();
-            }
-
-            #[test]
-            fn never_drains_again() {
-                super::never_drains_again::<$driver>();
-            }
-
-            #[test]
-            fn never_acknowledges() {
-                super::never_acknowledges::<$driver>();
-            }
-
-            #[test]
-            fn refused_at_any_command() {
-                super::refused_at_any_command::<$driver>($errors);
-            }
-
-            #[test]
-            fn nonsense_in_registers() {
-                noise::nonsense::<$driver>();
-            }
+            $(
+                #[test]
+                fn $test() {
+                    $crate::$test::<$driver>($($argument)?);
+                }
+            )*
         }
     )*};
 }
 
-of! {
+pub(crate) use of;
+
+/// What drivers with a queue of commands meet.
+macro_rules! of_queues {
+    ($($driver:ident: $module:ident, $errors:expr;)*) => {
+        of! {
+            $($driver: $module {
+                gone_from_any_access()
+                never_drains()
+                never_drains_again()
+                never_acknowledges()
+                refused_at_any_command($errors)
+                nonsense()
+            })*
+        }
+    };
+}
+
+of_queues! {
     Legacy: vtd_legacy, VTD_ERRORS;
     Scalable: vtd_scalable, VTD_ERRORS;
     Registers: vtd_registers, VTD_ERRORS;

@@ -42,9 +42,12 @@ pub trait Iommu: Mmio + Tick + 'static {
     fn reaches(&self, stream: StreamId, iova: Iova) -> bool;
 }
 
+/// Has a device access a unit.
+pub type Dma<U> = fn(&U, StreamId, Iova) -> Result<Vec<Piece>, DmaFault>;
+
 macro_rules! units {
     ($($unit:ty: $consumed:expr, $dma:expr;)*) => {$(
-        impl Iommu for $unit {
+        impl $crate::rig::Iommu for $unit {
             fn inject(&self, faults: RegisterFaults) {
                 self.inject(faults);
             }
@@ -62,12 +65,14 @@ macro_rules! units {
                 self.violations()
             }
             fn reaches(&self, stream: StreamId, iova: Iova) -> bool {
-                let dma: fn(&Self, StreamId, Iova) -> Result<Vec<Piece>, DmaFault> = $dma;
+                let dma: $crate::rig::Dma<Self> = $dma;
                 dma(self, stream, iova).is_ok()
             }
         }
     )*};
 }
+
+pub(crate) use units;
 
 units! {
     VtdRegisters: Self::consumed, |unit, stream, iova| unit.dma(stream, None, iova, READ, 4);

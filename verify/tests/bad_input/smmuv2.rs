@@ -21,33 +21,17 @@ use portolan_model::inject::{Drain, RegisterFaults, Violation};
 use portolan_model::memory::{ModelMemory, Visibility};
 use portolan_model::smmuv2::{Firmware, SmmuV2Identification, SmmuV2Registers, SmmuV2Setup};
 
-use crate::noise;
-use crate::rig::{Bench, Driver, Iommu, ModelClock, Regs, Time};
+use crate::rig::{Bench, Driver, Iommu as _, ModelClock, Regs, Time, units};
 
 const LIMIT: Nanos = Nanos::from_millis(1);
 const BASE: Iova = Iova::new(0x4000_0000);
 const PAGE: u64 = 4096;
 const RW: Access = Access::READ.union(Access::WRITE);
 
-impl Iommu for SmmuV2Registers {
-    fn inject(&self, faults: RegisterFaults) {
-        self.inject(faults);
-    }
-    fn accesses(&self) -> u64 {
-        self.accesses()
-    }
-    fn consumed(&self) -> u64 {
-        self.counts().writes.values().sum()
-    }
-    fn clock(&self) -> &Arc<VirtualClock> {
-        self.clock()
-    }
-    fn violations(&self) -> Vec<Violation> {
-        self.violations()
-    }
-    fn reaches(&self, stream: StreamId, iova: Iova) -> bool {
-        self.dma(stream, iova, AccessKind::Read, 4).is_ok()
-    }
+units! {
+    SmmuV2Registers: |unit| unit.counts().writes.values().sum(), |unit, stream, iova| {
+        unit.dma(stream, iova, AccessKind::Read, 4)
+    };
 }
 
 macro_rules! drivers {
@@ -105,37 +89,19 @@ fn few(setup: SmmuV2Setup) -> SmmuV2Setup {
     }
 }
 
-macro_rules! common {
-    ($($module:ident: $driver:ident;)*) => {$(
-        mod $module {
-            use super::*;
-
-            #[test]
-            fn gone_from_any_access() {
-                crate::gone_from_any_access::<$driver>();
-            }
-
-            #[test]
-            fn syncs_never_end() {
-                crate::never_drains::<$driver>();
-            }
-
-            #[test]
-            fn syncs_never_end_again() {
-                crate::never_drains_again::<$driver>();
-            }
-
-            #[test]
-            fn nonsense_in_registers() {
-                noise::nonsense::<$driver>();
-            }
-        }
-    )*};
-}
-
-common! {
-    arm: Arm;
-    qualcomm: Qualcomm;
+crate::of! {
+    Arm: arm {
+        gone_from_any_access()
+        never_drains()
+        never_drains_again()
+        nonsense()
+    }
+    Qualcomm: qualcomm {
+        gone_from_any_access()
+        never_drains()
+        never_drains_again()
+        nonsense()
+    }
 }
 
 type Made = SmmuV2<Arc<SmmuV2Registers>, Arc<ModelMemory>, ModelClock<SmmuV2Registers>>;
