@@ -6,7 +6,7 @@ mod rig;
 mod smmuv2;
 mod tegra;
 
-use noise::nonsense;
+use noise::nonsense_in_registers;
 use portolan::iommu::{Awaited, IommuError};
 use portolan_model::inject::{Drain, RegisterFaults};
 use rig::{Amd, Bench, Driver, Iommu as _, Legacy, Registers, Riscv, Scalable, SmmuV3};
@@ -211,7 +211,7 @@ macro_rules! of_queues {
                 never_drains_again()
                 never_acknowledges()
                 refused_at_any_command($errors)
-                nonsense()
+                nonsense_in_registers()
             })*
         }
     };

@@ -100,7 +100,7 @@ impl Clock for Looks {
 
 /// Nothing but an error that says what was wrong, or a unit that can be asked for anything and
 /// answers in time.
-pub fn nonsense<D: Driver>() {
+pub fn nonsense_in_registers<D: Driver>() {
     let (mut enabled, mut refused) = (0, 0);
     let mut count = |result: Result<(), IommuError>| match result {
         Ok(()) => enabled += 1,

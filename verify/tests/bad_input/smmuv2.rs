@@ -94,13 +94,13 @@ crate::of! {
         gone_from_any_access()
         never_drains()
         never_drains_again()
-        nonsense()
+        nonsense_in_registers()
     }
     Qualcomm: qualcomm {
         gone_from_any_access()
         never_drains()
         never_drains_again()
-        nonsense()
+        nonsense_in_registers()
     }
 }
 
