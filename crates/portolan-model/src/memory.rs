@@ -71,7 +71,8 @@ const fn words_of_page<W: Word>() -> usize {
 }
 
 impl<W: Word> ModelMemory<W> {
-    fn of_words(base: PhysAddr, pages: u32, visibility: Visibility) -> Self {
+    /// As [`ModelMemory::new`], for tables of entries of any width.
+    pub fn of_words(base: PhysAddr, pages: u32, visibility: Visibility) -> Self {
         let zeroed = |words: usize| (0..words).map(|_| W::new(0)).collect();
         let words = pages as usize * words_of_page::<W>();
         let late = match visibility {

@@ -41,7 +41,7 @@ const ABILITIES: Abilities = Abilities {
 
 /// The model's name of a chip, and where its memory is: beyond 4 GiB on one of those that have
 /// addresses for it.
-pub fn model_of(chip: Chip) -> (TegraChip, PhysAddr) {
+pub const fn model_of(chip: Chip) -> (TegraChip, PhysAddr) {
     let low = PhysAddr::new(0x8000_0000);
     match chip {
         Chip::Tegra30 => (TegraChip::Tegra30, low),

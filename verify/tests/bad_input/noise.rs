@@ -4,15 +4,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use fastrand::Rng;
-use portolan::addr::PhysAddr;
 use portolan::iommu::IommuError;
 use portolan::platform::{Clock, Mmio, Nanos};
-use portolan_model::memory::{ModelMemory, Visibility};
 
-use crate::rig::{Bench, Driver, Iommu, Run};
+use crate::rig::{Bench, Driver, Iommu, Run, memory};
 
 const SEEDS: u64 = 1_500;
-const MEMORY: (PhysAddr, u32) = (PhysAddr::new(0x8000_0000), 512);
+const PAGES: u32 = 512;
 const TICK_NS: u64 = 10_000;
 
 /// Reads as anything; writes change nothing.
@@ -128,7 +126,7 @@ fn noise<D: Driver>(seed: u64) -> Result<(), IommuError> {
         seed,
         changing: changing.then(|| Mutex::new(Rng::with_seed(seed))),
     };
-    let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, Visibility::AtOnce));
+    let memory = memory::<D>(PAGES);
     let time = Arc::new(AtomicU64::new(0));
     let result = D::enable(regs, memory.clone(), Looks(time.clone()));
     let waited = time.load(Ordering::Relaxed);
@@ -169,7 +167,10 @@ fn twisted<D: Driver>(seed: u64) -> Result<(), IommuError> {
     assert!(waited < 40 * D::LIMIT.get(), "{waited} ns");
     let driver = result?;
     let now = || bench.unit.now_ns();
-    let _ = Run::over(D::NAME, &now, &|_| false).all::<D, _, _>(&driver);
+    let run = Run::over(D::NAME, &now, &|_| false);
+    let _ = run.all::<D, _, _>(&driver);
+    // Blocked in the end, or kept where it was if the unit said that it did not follow.
+    assert!(!bench.is_reached() || run.failures() > 0);
     drop(driver);
     assert_eq!(bench.memory.reads_of_freed_pages(), 0);
     Ok(())

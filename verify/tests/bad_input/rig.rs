@@ -2,11 +2,12 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
 use portolan::inval::Gather;
 use portolan::iommu::{Attach, AttachError, Domain, IommuError};
-use portolan::platform::{Cpus, Mmio, Nanos};
+use portolan::platform::{Cpus, Mmio, Nanos, Word};
 use portolan::table::Access;
 use portolan::table::format::RiscvLevels;
 use portolan_hw::{amd, riscv, smmuv3, vtd};
@@ -20,10 +21,8 @@ use portolan_model::smmuv3::{SmmuRegisters, SmmuSetup};
 use portolan_model::tegra_smmu::TegraRegisters;
 use portolan_model::vtd::{VtdIdentification, VtdRegisters, VtdSetup};
 
-const MEMORY: (PhysAddr, u32) = (PhysAddr::new(0x8000_0000), 1 << 12);
 const LIMIT: Nanos = Nanos::from_millis(1);
 const LOOK_NS: u64 = 1_000;
-const STREAMS: [StreamId; 2] = [StreamId::new(0x20), StreamId::new(0x128)];
 const BASE: Iova = Iova::new(0x4000_0000);
 const PAGE: u64 = 4096;
 const READ: AccessKind = AccessKind::Read;
@@ -100,14 +99,23 @@ pub trait Driver {
     const LIMIT: Nanos = LIMIT;
     /// Bytes of registers that identify the unit.
     const IDENTIFICATION: usize;
+    /// Where memory begins, and how late stores to it are seen.
+    const MEMORY: (PhysAddr, Visibility) = (PhysAddr::new(0x8000_0000), Visibility::AtOnce);
+    /// Pages of it.
+    const PAGES: u32 = 1 << 12;
+    /// Two streams that there are.
+    const STREAMS: [StreamId; 2] = [StreamId::new(0x20), StreamId::new(0x128)];
+    /// Bytes that are mapped.
+    const MAPPED: u64 = 5 * PAGE;
+    type Word: Word;
     type Iommu: Iommu;
     type Driver<R: Regs, C: Time>: portolan::iommu::Iommu + Attach<Self::Domain<R, C>>;
     type Domain<R: Regs, C: Time>: Domain;
 
-    fn unit(memory: Arc<ModelMemory>) -> Self::Iommu;
+    fn unit(memory: Arc<ModelMemory<Self::Word>>) -> Self::Iommu;
     fn enable<R: Regs, C: Time>(
         regs: R,
-        memory: Arc<ModelMemory>,
+        memory: Arc<ModelMemory<Self::Word>>,
         clock: C,
     ) -> Result<Self::Driver<R, C>, IommuError>;
     fn domain<R: Regs, C: Time>(
@@ -123,6 +131,7 @@ macro_rules! vtd {
         impl Driver for $name {
             const NAME: &'static str = $text;
             const IDENTIFICATION: usize = 0x18;
+            type Word = AtomicU64;
             type Iommu = VtdRegisters;
             type Driver<R: Regs, C: Time> =
                 vtd::Vtd<R, Arc<ModelMemory>, C>;
@@ -172,6 +181,7 @@ pub struct SmmuV3;
 impl Driver for SmmuV3 {
     const NAME: &'static str = "SMMUv3";
     const IDENTIFICATION: usize = 0x20;
+    type Word = AtomicU64;
     type Iommu = SmmuRegisters;
     type Driver<R: Regs, C: Time> = smmuv3::Smmu<R, Arc<ModelMemory>, C>;
     type Domain<R: Regs, C: Time> = smmuv3::FirstStage<12, R, Arc<ModelMemory>, C>;
@@ -212,6 +222,7 @@ impl Amd {
 impl Driver for Amd {
     const NAME: &'static str = "AMD-Vi";
     const IDENTIFICATION: usize = 0x38;
+    type Word = AtomicU64;
     type Iommu = AmdRegisters;
     type Driver<R: Regs, C: Time> = amd::AmdVi<R, Arc<ModelMemory>, C>;
     type Domain<R: Regs, C: Time> = amd::AmdDomain<R, Arc<ModelMemory>, C>;
@@ -251,7 +262,13 @@ impl Driver for Amd {
 /// A machine with one unit.
 pub struct Bench<D: Driver> {
     pub unit: Arc<D::Iommu>,
-    pub memory: Arc<ModelMemory>,
+    pub memory: Arc<ModelMemory<D::Word>>,
+}
+
+/// So many pages of a driver's memory.
+pub fn memory<D: Driver>(pages: u32) -> Arc<ModelMemory<D::Word>> {
+    let (base, visibility) = D::MEMORY;
+    Arc::new(ModelMemory::of_words(base, pages, visibility))
 }
 
 type Made<D> = <D as Driver>::Driver<Arc<<D as Driver>::Iommu>, ModelClock<<D as Driver>::Iommu>>;
@@ -310,6 +327,11 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// How many operations failed.
+    pub fn failures(&self) -> usize {
+        self.errors.borrow().len()
+    }
+
     fn step<T>(&self, mut operation: impl FnMut() -> Result<T, IommuError>) -> Option<T> {
         let before = (self.now_ns)();
         let number = *self.done.borrow();
@@ -339,16 +361,16 @@ impl<'a> Run<'a> {
         self.step(|| domain.sync(&mut owed).map_err(IommuError::from));
     }
 
-    fn map(&self, domain: &impl Domain) {
+    fn map<D: Driver>(&self, domain: &impl Domain) {
         let mut owed = Gather::new();
         let (pa, access) = (PhysAddr::new(0x8010_0000), Access::READ | Access::WRITE);
-        domain.map(BASE, pa, 5 * PAGE, access, &mut owed).unwrap();
+        domain.map(BASE, pa, D::MAPPED, access, &mut owed).unwrap();
         self.sync(domain, owed);
     }
 
-    fn unmap(&self, domain: &impl Domain) {
+    fn unmap<D: Driver>(&self, domain: &impl Domain) {
         let mut owed = Gather::new();
-        let range = IovaRange::from_len(BASE, 5 * PAGE).unwrap();
+        let range = IovaRange::from_len(BASE, D::MAPPED).unwrap();
         domain.unmap(range, &mut owed).unwrap();
         self.sync(domain, owed);
     }
@@ -368,16 +390,16 @@ impl<'a> Run<'a> {
     pub fn all<D: Driver, R: Regs, C: Time>(&self, unit: &D::Driver<R, C>) -> Option<()> {
         use portolan::iommu::Iommu as _;
         let first = Arc::new(self.step(|| D::domain(unit))?);
-        self.map(&*first);
-        self.attach(unit, STREAMS[0], &first);
+        self.map::<D>(&*first);
+        self.attach(unit, D::STREAMS[0], &first);
         let second = Arc::new(self.step(|| D::domain(unit))?);
-        self.attach(unit, STREAMS[1], &second);
-        self.attach(unit, STREAMS[0], &second);
-        self.unmap(&*first);
-        self.attach(unit, STREAMS[1], &first);
-        self.step(|| unit.block(STREAMS[0]).map_err(unit_error));
-        self.step(|| unit.pass_through(STREAMS[1]).map_err(unit_error));
-        self.step(|| unit.block(STREAMS[1]).map_err(unit_error));
+        self.attach(unit, D::STREAMS[1], &second);
+        self.attach(unit, D::STREAMS[0], &second);
+        self.unmap::<D>(&*first);
+        self.attach(unit, D::STREAMS[1], &first);
+        self.step(|| unit.block(D::STREAMS[0]).map_err(unit_error));
+        self.step(|| unit.pass_through(D::STREAMS[1]).map_err(unit_error));
+        self.step(|| unit.block(D::STREAMS[1]).map_err(unit_error));
         self.step(|| unit.next_fault().map(|_| ()));
         if self.help == Help::Comes && self.then.is_some() {
             // Domains go while the unit is well.
@@ -389,16 +411,16 @@ impl<'a> Run<'a> {
 
 impl<D: Driver> Bench<D> {
     pub fn new() -> Self {
-        Self::with_pages(MEMORY.1)
+        Self::with_pages(D::PAGES)
     }
 
     /// With little memory, quickly made.
     pub fn small() -> Self {
-        Self::with_pages(MEMORY.1 / 8)
+        Self::with_pages(D::PAGES.min(512))
     }
 
     fn with_pages(pages: u32) -> Self {
-        let memory = Arc::new(ModelMemory::new(MEMORY.0, pages, Visibility::AtOnce));
+        let memory = memory::<D>(pages);
         let unit = Arc::new(D::unit(memory.clone()));
         Self { unit, memory }
     }
@@ -410,6 +432,12 @@ impl<D: Driver> Bench<D> {
     pub fn clock(&self) -> ModelClock<D::Iommu> {
         let clock = Iommu::clock(&*self.unit).clone();
         Arc::new(PollingClock::new(clock, LOOK_NS, self.unit.clone()))
+    }
+
+    /// Whether a stream of the runs reaches what they map.
+    pub fn is_reached(&self) -> bool {
+        let mut streams = D::STREAMS.into_iter();
+        streams.any(|stream| self.unit.reaches(stream, BASE))
     }
 
     fn run(
@@ -448,14 +476,14 @@ impl<D: Driver> Bench<D> {
         self.run(driver, Help::Comes, Some((n, faults)))
     }
 
-    /// Does everything, and goes on whatever fails; how much failed.
-    pub fn everything_without_help(&self, driver: &Made<D>) -> usize {
-        self.run(driver, Help::Never, None).len()
+    /// Does everything, and goes on whatever fails; what failed.
+    pub fn everything_without_help(&self, driver: &Made<D>) -> Vec<IommuError> {
+        self.run(driver, Help::Never, None)
     }
 
     /// Lets devices look everywhere.
     pub fn reach_everything(&self) {
-        for stream in STREAMS {
+        for stream in D::STREAMS {
             for page in 0..8 {
                 let iova = Iova::new(BASE.get() + page * PAGE);
                 self.unit.reaches(stream, iova);
@@ -475,6 +503,7 @@ pub struct Riscv;
 impl Driver for Riscv {
     const NAME: &'static str = "RISC-V IOMMU";
     const IDENTIFICATION: usize = 0x8;
+    type Word = AtomicU64;
     type Iommu = RiscvRegisters;
     type Driver<R: Regs, C: Time> = riscv::RiscvIommu<R, Arc<ModelMemory>, C>;
     type Domain<R: Regs, C: Time> = riscv::FirstDomain<R, Arc<ModelMemory>, C>;

@@ -3,6 +3,7 @@
 //! It has no command that could be refused and no control register that is acknowledged.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use portolan::addr::{Iova, PhysAddr, StreamId};
 use portolan::inval::Gather;
@@ -41,6 +42,7 @@ macro_rules! drivers {
         impl Driver for $name {
             const NAME: &'static str = $text;
             const IDENTIFICATION: usize = 0x2c;
+            type Word = AtomicU64;
             type Iommu = SmmuV2Registers;
             type Driver<R: Regs, C: Time> = SmmuV2<R, Arc<ModelMemory>, C>;
             type Domain<R: Regs, C: Time> = FirstStage<12, R, Arc<ModelMemory>, C>;

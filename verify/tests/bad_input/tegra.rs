@@ -1,38 +1,82 @@
 //! Tegra's SMMU, which has no queue that could stand still or refuse anything: gone at any access,
 //! registers that tell nonsense, streams that it does not have.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
-use fastrand::Rng;
 use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
 use portolan::inval::Gather;
-use portolan::iommu::{Attach, AttachError, Awaited, Domain, Iommu as _, IommuError};
+use portolan::iommu::{Attach, AttachError, Domain, Iommu as _, IommuError};
 use portolan::platform::Nanos;
 use portolan::table::Access;
 use portolan_hw::tegra_smmu::{Chip, Config, TegraDomain, TegraSmmu};
 use portolan_model::clock::PollingClock;
 use portolan_model::decode::AccessKind;
-use portolan_model::inject::{Drain, RegisterFaults};
+use portolan_model::inject::RegisterFaults;
 use portolan_model::memory::{ModelMemory, Visibility};
 use portolan_model::tables::Lag;
 use portolan_model::tegra_smmu::{TegraRegisters, TegraSetup};
 use portolan_verify::backend::tegra::{Memory, model_of};
 
-use crate::noise::{Looks, Noise, Twisted};
-use crate::rig::{Iommu as _, ModelClock, Regs, Time};
+use crate::rig::{self, Driver, Iommu as _, ModelClock, Regs, Time};
 
 const LIMIT: Nanos = Nanos::from_millis(1);
 const LOOK_NS: u64 = 1_000;
 const BASE: Iova = Iova::new(0x4000_0000);
-const RANGE: u64 = 5 << 20;
-const SEEDS: u64 = 600;
 const CHIP: Chip = Chip::Tegra210;
+const LATE: Visibility = Visibility::Late(Lag::CacheLines);
 
 /// Two devices of the model that read and write.
-fn streams(chip: Chip) -> [StreamId; 2] {
+const fn streams(chip: Chip) -> [StreamId; 2] {
     let [first, second, _] = model_of(chip).0.clients();
     [first.stream, second.stream]
+}
+
+pub struct Tegra;
+
+impl Driver for Tegra {
+    const NAME: &'static str = "Tegra's SMMU";
+    /// Up to the end of what is read of the SMMU: faults, configuration, address spaces.
+    const IDENTIFICATION: usize = 0x2a0;
+    const MEMORY: (PhysAddr, Visibility) = (model_of(CHIP).1, LATE);
+    const PAGES: u32 = 64;
+    const STREAMS: [StreamId; 2] = streams(CHIP);
+    const MAPPED: u64 = 5 << 20;
+    type Word = AtomicU32;
+    type Iommu = TegraRegisters;
+    type Driver<R: Regs, C: Time> = TegraSmmu<R, Memory, C>;
+    type Domain<R: Regs, C: Time> = TegraDomain<R, Memory, C>;
+
+    fn unit(memory: Memory) -> TegraRegisters {
+        TegraRegisters::new(TegraSetup::of(model_of(CHIP).0), memory)
+    }
+
+    fn enable<R: Regs, C: Time>(
+        regs: R,
+        memory: Memory,
+        clock: C,
+    ) -> Result<Self::Driver<R, C>, IommuError> {
+        enable(CHIP, regs, memory, clock)
+    }
+
+    fn domain<R: Regs, C: Time>(
+        driver: &Self::Driver<R, C>,
+    ) -> Result<Self::Domain<R, C>, IommuError> {
+        driver.domain()
+    }
+
+    /// It goes on translating: there is nothing to be waited for.
+    fn close<R: Regs, C: Time>(driver: Self::Driver<R, C>) -> Result<(), IommuError> {
+        drop(driver);
+        Ok(())
+    }
+}
+
+crate::of! {
+    Tegra: every_driver {
+        never_acknowledges()
+        nonsense_in_registers()
+    }
 }
 
 /// The driver on the model.
@@ -47,8 +91,7 @@ struct Bench {
 impl Bench {
     fn new(chip: Chip) -> Self {
         let (model, base) = model_of(chip);
-        let late = Visibility::Late(Lag::CacheLines);
-        let memory = Arc::new(ModelMemory::narrow(base, 64, late));
+        let memory = Arc::new(ModelMemory::narrow(base, 64, LATE));
         let unit = TegraRegisters::new(TegraSetup::of(model), memory.clone());
         let unit = Arc::new(unit);
         Self { chip, unit, memory }
@@ -86,111 +129,33 @@ fn enable<R: Regs, C: Time>(
     TegraSmmu::enable(regs, memory, clock, config)
 }
 
-/// What failed so far.
-#[derive(Default)]
-struct Errors(Vec<IommuError>);
-
-impl Errors {
-    fn note<T>(&mut self, result: Result<T, IommuError>) -> Option<T> {
-        result.map_err(|error| self.0.push(error)).ok()
-    }
-
-    fn moved(&mut self, result: Result<(), AttachError>) {
-        match result {
-            Ok(()) => {}
-            Err(AttachError::Iommu(error)) => self.0.push(error),
-            Err(other) => panic!("{other}"),
-        }
-    }
-
-    fn sync<R: Regs, C: Time>(&mut self, domain: &TegraDomain<R, Memory, C>, mut owed: Gather) {
-        let done = domain.sync(&mut owed);
-        // What is still owed is dropped with its tables, which are never freed.
-        self.note(done.map_err(IommuError::from));
-    }
-}
-
-/// Everything that the driver can be asked for, whatever fails.
-fn everything<R: Regs, C: Time>(
-    chip: Chip,
-    smmu: &TegraSmmu<R, Memory, C>,
-    errors: &mut Errors,
-) -> Option<()> {
-    let [one, other] = streams(chip);
-    let first = Arc::new(errors.note(smmu.domain())?);
-    let mut owed = Gather::new();
-    let (pa, access) = (PhysAddr::new(0x8010_0000), Access::READ | Access::WRITE);
-    let mapped = first.map(BASE, pa, RANGE, access, &mut owed);
-    if mapped.is_ok() {
-        errors.sync(&first, owed);
-    }
-    errors.moved(smmu.attach(one, &first));
-    let second = Arc::new(errors.note(smmu.domain())?);
-    errors.moved(smmu.attach(other, &second));
-    errors.moved(smmu.attach(one, &second));
-    if mapped.is_ok() {
-        let mut owed = Gather::new();
-        let range = IovaRange::from_len(BASE, RANGE)?;
-        first.unmap(range, &mut owed).expect("it is mapped");
-        errors.sync(&first, owed);
-    }
-    errors.moved(smmu.attach(other, &first));
-    errors.moved(smmu.block(one));
-    errors.moved(smmu.pass_through(other));
-    errors.moved(smmu.block(other));
-    errors.note(smmu.next_fault());
-    Some(())
-}
-
+/// Gone, it translates nothing, and the driver finds out from what it reads, without any wait.
 #[test]
 fn gone_from_any_access() {
     let mut told = 0;
     for n in 1.. {
-        let bench = Bench::new(CHIP);
-        let faults = RegisterFaults {
+        let bench = rig::Bench::<Tegra>::new();
+        bench.unit.inject(RegisterFaults {
             gone_from: Some(n),
             ..RegisterFaults::default()
+        });
+        let errors = match bench.enable() {
+            Ok(smmu) => bench.everything_without_help(&smmu),
+            Err(error) => vec![error],
         };
-        bench.unit.inject(faults);
-        let mut errors = Errors::default();
-        if let Some(smmu) = errors.note(bench.enable()) {
-            let _ = everything(CHIP, &smmu, &mut errors);
-            for stream in streams(CHIP) {
-                let gone = bench.unit.accesses() >= n;
-                let reaches = |access| bench.unit.dma(stream, BASE, access, 4).is_ok();
-                let any = reaches(AccessKind::Read) || reaches(AccessKind::Write);
-                assert!(!gone || !any, "access {n}");
-            }
-            let used_up = bench.unit.accesses() < n;
-            drop(smmu);
-            if used_up {
-                assert_eq!(errors.0, []);
-                break;
-            }
+        if bench.unit.accesses() < n {
+            assert_eq!(errors, []);
+            break;
         }
+        assert!(!bench.is_reached(), "access {n}");
         let gone = |error: &IommuError| *error == IommuError::Gone;
-        assert!(errors.0.iter().all(gone), "access {n}: {:?}", errors.0);
-        told += u64::from(!errors.0.is_empty());
+        assert!(errors.iter().all(gone), "access {n}: {errors:?}");
+        told += u64::from(!errors.is_empty());
         bench.is_sound();
-        // Found out from what is read, without any wait.
         assert!(bench.unit.now_ns() < LIMIT.get(), "access {n}");
     }
     println!("told of {told} departures");
     assert!(told > 100);
-}
-
-#[test]
-fn never_acknowledges() {
-    let bench = Bench::new(CHIP);
-    bench.unit.inject(RegisterFaults {
-        control: Drain::Never,
-        ..RegisterFaults::default()
-    });
-    let awaited = Awaited::Control;
-    let error = bench.enable().err();
-    let typed = matches!(error, Some(IommuError::TimedOut { awaited: of, .. }) if of == awaited);
-    assert!(typed, "{error:?}");
-    assert!(bench.unit.now_ns() < 3 * LIMIT.get());
 }
 
 #[test]
@@ -219,86 +184,6 @@ fn swgroups_that_it_does_not_have() {
         let moved = other.attach(streams(chip)[0], &domain);
         assert_eq!(moved, Err(AttachError::Mismatch));
     }
-}
-
-#[test]
-fn nonsense_in_registers() {
-    let (mut enabled, mut refused) = (0, 0);
-    for seed in 0..SEEDS {
-        let named = std::panic::catch_unwind(|| (noise(seed), twisted(seed)));
-        let Ok((noise, twisted)) = named else {
-            panic!("seed {seed}");
-        };
-        for result in [noise, twisted] {
-            match result {
-                Ok(()) => enabled += 1,
-                Err(_) => refused += 1,
-            }
-        }
-    }
-    println!("{enabled} enabled, {refused} refused");
-    assert!(enabled > 50 && refused > 500);
-}
-
-/// Registers without a unit behind them.
-fn noise(seed: u64) -> Result<(), IommuError> {
-    let changing = seed % 2 == 1;
-    let regs = Noise {
-        seed,
-        changing: changing.then(|| Mutex::new(Rng::with_seed(seed))),
-    };
-    let memory = Bench::new(CHIP).memory;
-    let time = Arc::new(AtomicU64::new(0));
-    let result = enable(CHIP, regs, memory.clone(), Looks(time.clone()));
-    let waited = time.load(Ordering::Relaxed);
-    assert!(waited < 10 * LIMIT.get(), "{waited} ns");
-    let smmu = match result {
-        Ok(smmu) => smmu,
-        Err(error) => {
-            let early = matches!(error, IommuError::Nonsense { .. } | IommuError::Gone);
-            // Refused by the probe: nothing was set up for it. Later nonsense keeps it.
-            assert!(!early || changing || live(&memory) == 0, "{error}");
-            return Err(error);
-        }
-    };
-    let _ = everything(CHIP, &smmu, &mut Errors::default());
-    Ok(())
-}
-
-fn live(memory: &ModelMemory<AtomicU32>) -> usize {
-    memory.live()
-}
-
-/// A unit that works, seen through registers that lie.
-fn twisted(seed: u64) -> Result<(), IommuError> {
-    let mut random = Rng::with_seed(!seed);
-    let bench = Bench::new(CHIP);
-    let lies = random.u32(1..6);
-    // Up to the end of what is read of the SMMU: faults, configuration, address spaces.
-    let flips = (0..lies).map(|_| (random.usize(..0x2a0), random.u32(..8)));
-    let regs = Twisted {
-        unit: bench.unit.clone(),
-        below: 0x2a0,
-        flips: flips.collect(),
-        one_in: match seed % 4 {
-            0 => 50,
-            _ => 0,
-        },
-        random: Mutex::new(Rng::with_seed(seed)),
-    };
-    let result = enable(CHIP, regs, bench.memory.clone(), bench.clock());
-    assert!(bench.unit.now_ns() < 10 * LIMIT.get());
-    let smmu = result?;
-    let mut errors = Errors::default();
-    let _ = everything(CHIP, &smmu, &mut errors);
-    for stream in streams(CHIP) {
-        // Blocked in the end, or kept where it was if the unit said that it did not follow.
-        let reaches = bench.unit.dma(stream, BASE, AccessKind::Write, 4).is_ok();
-        assert!(!reaches || !errors.0.is_empty());
-    }
-    drop(smmu);
-    bench.is_sound();
-    Ok(())
 }
 
 /// A table that leaves the tree is forgotten before its page is used again: all of its lines.
