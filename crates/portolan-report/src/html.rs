@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use thiserror::Error;
 
-use crate::draw::{self, Drawn, Kind, Undrawn};
+use crate::draw::{self, Drawn, Names, Sample, Undrawn};
 use crate::escape::Escaped;
 use crate::figure::{Figure, Table};
 use crate::look;
@@ -153,15 +153,14 @@ impl Figure {
 
 /// Writes the legend, the plot and what is to be said of it.
 fn plot(out: &mut String, drawn: &Drawn, number: usize) {
-    if drawn.key.names.len() > 1 {
-        let named = if drawn.key.kind == Kind::NamedLines {
-            " named"
-        } else {
-            ""
+    if drawn.key.series.len() > 1 {
+        let named = match drawn.key.names {
+            Names::AtLines => " named",
+            Names::Above => "",
         };
         let _ = write!(out, "<ul class=\"key{named}\" aria-hidden=\"true\">");
-        for (series, name) in drawn.key.names.iter().enumerate() {
-            let (sample, name) = (sample(drawn.key.kind, series), Escaped(name));
+        for (nth, (name, sample)) in drawn.key.series.iter().enumerate() {
+            let (sample, name) = (shown(*sample, nth), Escaped(name));
             let _ = write!(
                 out,
                 r#"<li><svg viewBox="0 0 28 14">{sample}</svg>{name}</li>"#
@@ -189,16 +188,14 @@ fn plot(out: &mut String, drawn: &Drawn, number: usize) {
 }
 
 /// How the legend shows a series.
-fn sample(kind: Kind, series: usize) -> String {
+fn shown(sample: Sample, series: usize) -> String {
     let class = series % look::KINDS;
     let shape = look::shape(class);
     let mark = format!(r##"<use class="m{class}" href="#m{shape}" x="14" y="7"/>"##);
-    match kind {
-        Kind::Fills => format!(r#"<rect class="f{class}" width="28" height="14"/>"#),
-        Kind::Marks => mark,
-        Kind::Lines | Kind::NamedLines => {
-            format!(r#"<polyline class="l l{class}" points="0,7 28,7"/>{mark}"#)
-        }
+    match sample {
+        Sample::Filling => format!(r#"<rect class="f{class}" width="28" height="14"/>"#),
+        Sample::Mark => mark,
+        Sample::Line => format!(r#"<polyline class="l l{class}" points="0,7 28,7"/>{mark}"#),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Bars by category.
 
 use super::sketch::{Anchor, Grid, Piece, Place, Sketch, Stroke};
-use super::{Drawn, Key, Kind, Page, Undrawn, not_finite, nothing, title};
+use super::{Drawn, Key, Names, Page, Sample, Undrawn, not_finite, nothing, title};
 use crate::figure::{Arrangement, Bars};
 use crate::ruler::{Ruler, Show, Tick, within};
 
@@ -96,9 +96,13 @@ pub(super) fn draw(bars: &Bars) -> Result<Drawn, Undrawn> {
         };
         svg.push(sketch.draw()?);
     }
-    let names = bars.series.iter().map(|series| series.name.clone());
-    let (names, kind) = (names.collect(), Kind::Fills);
-    let key = Key { names, kind };
+    let series = bars.series.iter();
+    let key = Key {
+        series: series
+            .map(|of| (of.name.clone(), Sample::Filling))
+            .collect(),
+        names: Names::Above,
+    };
     Ok(Drawn { svg, key, notes })
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::sketch::{Anchor, Grid, Piece, Place, Sketch, Stroke};
-use super::{Drawn, Key, Kind, Page, Undrawn, not_finite, nothing, title};
+use super::{Drawn, Key, Names, Page, Sample, Undrawn, not_finite, nothing, title};
 use crate::figure::{Lines, Scale, Shape};
 use crate::ruler::{Ruler, Show, Tick};
 use crate::unit::Unit;
@@ -67,14 +67,19 @@ pub(super) fn draw(lines: &Lines) -> Result<Drawn, Undrawn> {
         _ => line.points.last().is_some_and(|last| x.at(last.0) > 0.9),
     };
     let named = (2..=NAMED).contains(&kept.len()) && kept.iter().all(to_the_end);
-    let kind = if named { Kind::NamedLines } else { Kind::Lines };
+    let names = if named { Names::AtLines } else { Names::Above };
     let mut svg = Vec::new();
     for page in [Page::Wide, Page::Narrow] {
-        svg.push(sketch(lines, &kept, [&x, &y], page, kind).draw()?);
+        svg.push(sketch(lines, &kept, [&x, &y], page, names).draw()?);
     }
-    let names = lines.lines.iter().map(|line| line.name.clone()).collect();
+    let sample = |line: &Kept<'_>| match line.shape {
+        Shape::Dots => Sample::Mark,
+        Shape::Straight | Shape::Steps => Sample::Line,
+    };
+    let series = kept.iter().map(|line| (line.name.to_owned(), sample(line)));
+    let series = series.collect();
     let notes = not_finite(left_out).into_iter().collect();
-    let key = Key { names, kind };
+    let key = Key { series, names };
     Ok(Drawn { svg, key, notes })
 }
 
@@ -82,7 +87,13 @@ fn points<'k>(kept: &'k [Kept<'_>]) -> impl Iterator<Item = (f64, f64)> + 'k {
     kept.iter().flat_map(|line| line.points.iter().copied())
 }
 
-fn sketch(lines: &Lines, kept: &[Kept<'_>], [x, y]: [&Ruler; 2], page: Page, kind: Kind) -> Sketch {
+fn sketch(
+    lines: &Lines,
+    kept: &[Kept<'_>],
+    [x, y]: [&Ruler; 2],
+    page: Page,
+    names: Names,
+) -> Sketch {
     let height = match page {
         Page::Wide => 300,
         Page::Narrow => 210,
@@ -110,7 +121,7 @@ fn sketch(lines: &Lines, kept: &[Kept<'_>], [x, y]: [&Ruler; 2], page: Page, kin
     // Above all lines, so that the marks of one that is covered show it.
     pieces.extend(marks);
     let mut right = 2;
-    if kind == Kind::NamedLines && page == Page::Wide {
+    if names == Names::AtLines && page == Page::Wide {
         right = label(&mut pieces, kept, &ends, height);
     }
     pieces.extend(hits(kept, lines, x, page));
@@ -246,7 +257,7 @@ fn label(pieces: &mut Vec<Piece>, kept: &[Kept<'_>], ends: &[(usize, f64)], heig
     right
 }
 
-/// Ticks at the points themselves, if they are few whole numbers and their texts stand side by side.
+/// Ticks at the points themselves, if those are few whole numbers: as many as stand side by side.
 fn ticks_at_points(
     kept: &[Kept<'_>],
     lines: &Lines,
@@ -259,9 +270,17 @@ fn ticks_at_points(
     values.dedup();
     let plain = |value: &f64| value.fract() == 0.0 && value.abs() < 1e5;
     let shown = lines.x.unit == Unit::Count && values.len() <= 12 && values.iter().all(plain);
-    let shown = shown && (lines.x.scale == Scale::Linear || values[0] > 0.0);
-    let ticks = x.at_values(&values);
-    (shown && page.side_by_side(&ticks, room)).then_some(ticks)
+    if !shown || (lines.x.scale == Scale::Log && values[0] <= 0.0) {
+        return None;
+    }
+    let mut ticks: Vec<Tick> = Vec::new();
+    for tick in x.at_values(&values) {
+        ticks.push(tick);
+        if !page.side_by_side(&ticks, room) {
+            ticks.pop();
+        }
+    }
+    Some(ticks)
 }
 
 /// Strips that say under the pointer what the lines are there: one for each point if those are few.

@@ -1,7 +1,7 @@
 //! Marks with error bars, a row for each category.
 
 use super::sketch::{Anchor, Grid, Piece, Sketch, Stroke};
-use super::{Drawn, Key, Kind, Page, Undrawn, not_finite, nothing, title};
+use super::{Drawn, Key, Names, Page, Sample, Undrawn, not_finite, nothing, title};
 use crate::figure::{Mark, MarkRow, Marks};
 use crate::ruler::{Ruler, Show, Tick};
 
@@ -50,8 +50,11 @@ pub(super) fn draw(marks: &Marks) -> Result<Drawn, Undrawn> {
     for page in [Page::Wide, Page::Narrow] {
         svg.push(sketch(marks, &rows, page).draw()?);
     }
-    let (names, kind) = (marks.series.clone(), Kind::Marks);
-    let key = Key { names, kind };
+    let series = marks.series.iter();
+    let key = Key {
+        series: series.map(|name| (name.clone(), Sample::Mark)).collect(),
+        names: Names::Above,
+    };
     Ok(Drawn { svg, key, notes })
 }
 

@@ -100,23 +100,30 @@ pub(crate) struct Element {
 /// The legend of a plot.
 #[derive(Debug)]
 pub(crate) struct Key {
-    /// Names in the order of the series.
-    pub(crate) names: Vec<String>,
-    /// How they are shown.
-    pub(crate) kind: Kind,
+    /// Names in the order of the series, and how each is shown.
+    pub(crate) series: Vec<(String, Sample)>,
+    /// Where the names stand.
+    pub(crate) names: Names,
 }
 
-/// How a plot shows its series.
+/// How a series is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// By fillings.
-    Fills,
-    /// By lines with marks.
-    Lines,
-    /// By lines with marks, named at their ends where the page is wide.
-    NamedLines,
+pub(crate) enum Sample {
+    /// By a filling.
+    Filling,
+    /// By a line with marks.
+    Line,
     /// By marks.
-    Marks,
+    Mark,
+}
+
+/// Where the names of series stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Names {
+    /// Above the plot.
+    Above,
+    /// At the ends of the lines where the page is wide, else above the plot.
+    AtLines,
 }
 
 /// Draws `plot`.
