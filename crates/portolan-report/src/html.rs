@@ -16,7 +16,7 @@ use crate::page::{Origin, Page, Section};
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
 /// SHA-256 of [`SCRIPT`]; a browser that finds another runs nothing and says which.
-const SCRIPT_HASH: &str = "sha256-KZZ6s2c4gciRJ69H3WnvkSsUY007L2Rpo5AtPi26rak=";
+const SCRIPT_HASH: &str = "sha256-iJTvuVNbV03RjA7vxvSc4gH1mRbUoiy/zWZeYB9XXhE=";
 
 /// A page that cannot be written.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -38,7 +38,7 @@ for(const plot of document.querySelectorAll(".plot")){
   });
   plot.tabIndex=0;
   plot.setAttribute("role","group");
-  plot.setAttribute("aria-label","Plot: arrow keys read its values");
+  plot.setAttribute("aria-label",plot.closest("figure").querySelector("h3").textContent+": arrow keys read the values");
 }
 for(const code of document.querySelectorAll("pre code")){
   const button=document.createElement("button");

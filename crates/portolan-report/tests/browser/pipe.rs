@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
@@ -31,7 +32,9 @@ impl Pipe {
         if !there.is_ok_and(|output| output.status.success()) {
             return Err("chromium is not installed".to_owned());
         }
-        let name = format!("browser-{}", std::process::id());
+        static BROWSERS: AtomicUsize = AtomicUsize::new(0);
+        let nth = BROWSERS.fetch_add(1, Ordering::Relaxed);
+        let name = format!("browser-{}-{nth}", std::process::id());
         let profile = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
         // The shell puts the pipes where the protocol wants them. Pages are files that the tests wrote:
         // they need no sandbox, which containers do not allow.
@@ -43,7 +46,11 @@ impl Pipe {
             "--hide-scrollbars",
             "--no-first-run",
         ]);
-        command.args(["--disable-background-networking", "--disable-extensions"]);
+        command.args([
+            "--disable-background-networking",
+            "--disable-extensions",
+            "--disable-dev-shm-usage",
+        ]);
         command.arg(format!("--user-data-dir={}", profile.display()));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command
