@@ -9,7 +9,8 @@ mod markup;
 mod random;
 
 use portolan_report::{
-    Arrangement, Axis, Figure, Line, Lines, Origin, Page, Plot, Section, Shape, Table, Unit,
+    Arrangement, Axis, Figure, Line, Lines, MarkRow, Marks, Origin, Page, Plot, Section, Shape,
+    Table, Unit,
 };
 
 /// A page with one figure.
@@ -144,6 +145,40 @@ fn what_is_left_out_is_said() {
         html.contains("<td class=\"n\">1,033</td>"),
         "the table stays"
     );
+    let points = vec![
+        (1.0, 5.0),
+        (2.0, f64::NAN),
+        (f64::INFINITY, 5.0),
+        (3.0, 5.0),
+    ];
+    let axis = || Axis::linear("time", Unit::Micros);
+    let html = self::html(gallery::lines(
+        axis(),
+        axis(),
+        Shape::Straight,
+        &[("a", points)],
+    ));
+    assert!(html.contains("2 values are not finite numbers and are left out."));
+    let mark = |value, range| gallery::mark(0, value, range, "");
+    let marks = vec![
+        mark(1.0, Some([0.0, f64::NAN])),
+        mark(f64::NAN, None),
+        mark(2.0, None),
+    ];
+    let (name, series) = ("row".to_owned(), vec!["a".to_owned()]);
+    let (values, rows) = (axis(), vec![MarkRow { name, marks }]);
+    let html = self::html(Plot::Marks(Marks {
+        values,
+        series,
+        rows,
+    }));
+    assert!(html.contains("2 values are not finite numbers and are left out."));
+    assert_eq!(
+        html.matches("<use class=\"m0\"").count(),
+        2 * 2,
+        "two marks, two widths"
+    );
+    assert!(!html.contains("class=\"w l"), "no error bar without an end");
     let html = self::html(Plot::Nothing("one policy alone was asked for".to_owned()));
     assert!(html.contains("Nothing to plot: one policy alone was asked for."));
 }

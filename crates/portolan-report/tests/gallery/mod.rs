@@ -117,7 +117,8 @@ pub fn lines(x: Axis, y: Axis, shape: Shape, lines: &[(&str, Vec<(f64, f64)>)]) 
     })
 }
 
-fn mark(series: usize, value: f64, range: Option<[f64; 2]>, word: &str) -> Mark {
+/// A mark of a row.
+pub fn mark(series: usize, value: f64, range: Option<[f64; 2]>, word: &str) -> Mark {
     Mark {
         series,
         value,
