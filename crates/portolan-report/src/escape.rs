@@ -4,6 +4,25 @@
 
 use std::fmt::{self, Display, Formatter, Write as _};
 
+/// Text in an element, with what stands between backticks as code.
+pub(crate) struct Prose<'t>(pub(crate) &'t str);
+
+impl Display for Prose<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if !self.0.matches('`').count().is_multiple_of(2) {
+            return Escaped(self.0).fmt(f);
+        }
+        for (nth, part) in self.0.split('`').enumerate() {
+            let part = Escaped(part);
+            match nth % 2 {
+                0 => write!(f, "{part}")?,
+                _ => write!(f, "<code>{part}</code>")?,
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Text as it stands in an element or in quotes.
 pub(crate) struct Escaped<'t>(pub(crate) &'t str);
 

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use thiserror::Error;
 
 use crate::draw::{self, Drawn, Names, Sample, Undrawn};
-use crate::escape::Escaped;
+use crate::escape::{Escaped, Prose};
 use crate::figure::{Figure, Table};
 use crate::look;
 use crate::page::{Origin, Page, Section};
@@ -128,7 +128,7 @@ impl Section {
 
 impl Figure {
     fn write(&self, out: &mut String, number: usize) -> Result<(), ReportError> {
-        let (title, says) = (Escaped(&self.title), Escaped(&self.says));
+        let (title, says) = (Escaped(&self.title), Prose(&self.says));
         let _ = writeln!(
             out,
             "<figure id=\"f{number}\" aria-labelledby=\"f{number}t\"><figcaption>\
@@ -137,7 +137,7 @@ impl Figure {
         match draw::draw(&self.plot) {
             Ok(drawn) => plot(out, &drawn, number),
             Err(Undrawn::Nothing(why)) => {
-                let why = Escaped(&why);
+                let why = Prose(&why);
                 let _ = writeln!(out, "<p class=\"nothing\">Nothing to plot: {why}.</p>");
             }
             Err(Undrawn::Library(why)) => {
@@ -263,6 +263,6 @@ impl Origin {
 
 fn paragraphs(out: &mut String, texts: &[String]) {
     for text in texts {
-        let _ = writeln!(out, "<p>{}</p>", Escaped(text));
+        let _ = writeln!(out, "<p>{}</p>", Prose(text));
     }
 }

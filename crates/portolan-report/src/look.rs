@@ -111,3 +111,18 @@ pub(crate) fn fitted(text: &str, size: u32, room: u32) -> String {
     cut.push('…');
     cut
 }
+
+/// `text` in two lines of at most `room` pixels if one does not hold it, broken at a space.
+pub(crate) fn in_two(text: &str, size: u32, room: u32) -> String {
+    // A name's own lines are one.
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if width(&text, size) <= room {
+        return text;
+    }
+    let spaces = text.match_indices(' ').map(|(at, _)| at);
+    let fits = |at: &usize| width(&text[..*at], size) <= room;
+    match spaces.take_while(fits).last() {
+        Some(at) => format!("{}\n{}", &text[..at], fitted(&text[at + 1..], size, room)),
+        None => fitted(&text, size, room),
+    }
+}

@@ -184,9 +184,18 @@ impl DrawingBackend for Svg<'_> {
         let down = match anchor.v_pos {
             VPos::Top => height * 4 / 5,
             VPos::Center => height * 7 / 20,
-            VPos::Bottom => -height * 3 / 10,
+            VPos::Bottom => -height * 2 / 5,
         };
-        self.words(text, class, (x, y + down))
+        let line = height + 1;
+        // A second line, which names of rows may have: the two stand around the place of the one.
+        let up = match text.contains('\n') {
+            true => line / 2,
+            false => 0,
+        };
+        for (nth, text) in (0..).zip(text.split('\n')) {
+            self.words(text, class, (x, y + down - up + nth * line))?;
+        }
+        Ok(())
     }
 
     fn estimate_text_size<T: BackendTextStyle>(

@@ -136,6 +136,24 @@ fn numbers_are_under_the_pointer_with_names_and_units() {
 }
 
 #[test]
+fn code_in_a_sentence_is_code() {
+    let html = html(Plot::Nothing("`a<b>` is not `c`".to_owned()));
+    assert!(html.contains("<code>a&lt;b&gt;</code> is not <code>c</code>."));
+    let html = self::html(Plot::Nothing("one ` alone".to_owned()));
+    assert!(html.contains("one ` alone."));
+}
+
+#[test]
+fn long_names_of_rows_stand_in_two_lines() {
+    let axis = || Axis::linear("time", Unit::Micros);
+    let names = ["map times of 16 to 32 MiB, before the change, without its mechanism"];
+    let rows = gallery::bars(axis(), Arrangement::StackedRows, &names, &[("x", &[1.0])]);
+    let html = html(rows);
+    assert!(html.contains(">map times of 16 to 32 MiB,</text>"));
+    assert!(html.contains(">before the change, without…</text>"));
+}
+
+#[test]
 fn what_is_left_out_is_said() {
     let html = html(bars(&[f64::NAN, 52.0]));
     assert!(html.contains("One value is not a finite number and is left out."));

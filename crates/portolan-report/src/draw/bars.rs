@@ -1,7 +1,7 @@
 //! Bars by category.
 
 use super::sketch::{Anchor, Grid, Piece, Place, Sketch, Stroke};
-use super::{Drawn, Key, Names, Page, Sample, Undrawn, not_finite, nothing, title};
+use super::{Drawn, Key, NAME, Names, Page, Sample, Undrawn, not_finite, nothing, title};
 use crate::figure::{Arrangement, Bars};
 use crate::ruler::{Ruler, Show, Tick, within};
 
@@ -142,7 +142,7 @@ fn rows(bars: &Bars, categories: &[Category], page: Page) -> Sketch {
             let name = page.fitted(&category.name, page.width() - 4);
             pieces.push(Piece::Words([(0.0, at)], (2, -5), Anchor::Start, name));
         } else {
-            let text = page.fitted(&category.name, 220);
+            let text = page.in_two(&category.name, NAME);
             names.push(Tick { at, text });
         }
         let half = 0.5 / count;

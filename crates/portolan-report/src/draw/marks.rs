@@ -1,7 +1,7 @@
 //! Marks with error bars, a row for each category.
 
 use super::sketch::{Anchor, Grid, Piece, Sketch, Stroke};
-use super::{Drawn, Key, Names, Page, Sample, Undrawn, not_finite, nothing, title};
+use super::{Drawn, Key, NAME, Names, Page, Sample, Undrawn, not_finite, nothing, title};
 use crate::figure::{Mark, MarkRow, Marks};
 use crate::ruler::{Ruler, Show, Tick};
 
@@ -75,7 +75,7 @@ fn sketch(marks: &Marks, rows: &[MarkRow], page: Page) -> Sketch {
     let names = places.iter().filter(|_| page == Page::Wide);
     let names = names.map(|(row, begin, end)| Tick {
         at: at((begin + end) / 2),
-        text: page.fitted(&row.name, 230),
+        text: page.in_two(&row.name, NAME),
     });
     let names: Vec<Tick> = names.collect();
     let (sides, right) = sides(rows, &ruler, page, page.width() - page.left(&names));

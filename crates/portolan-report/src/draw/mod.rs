@@ -50,9 +50,15 @@ impl Page {
         ticks.find(fits).unwrap_or_else(|| ruler.ticks(1))
     }
 
+    /// As much of `text` as two lines of `room` pixels hold.
+    fn in_two(self, text: &str, room: i32) -> String {
+        look::in_two(text, self.font(), room.max(0) as u32)
+    }
+
     /// The room on the left of a plot for the texts of `ticks`.
     fn left(self, ticks: &[Tick]) -> i32 {
-        let widest = ticks.iter().map(|tick| self.text(&tick.text)).max();
+        let lines = ticks.iter().flat_map(|tick| tick.text.split('\n'));
+        let widest = lines.map(|line| self.text(line)).max();
         widest.map_or(1, |widest| widest + 12)
     }
 
@@ -74,6 +80,9 @@ impl Page {
         look::fitted(text, self.font(), room.max(0) as u32)
     }
 }
+
+/// The width of a row's name on its left, in pixels.
+const NAME: i32 = 210;
 
 /// A plot as it stands on the page.
 #[derive(Debug)]

@@ -186,7 +186,7 @@ impl Sketch {
         } else {
             font * 2 + 4
         };
-        let bottom = font + 2 * GAP + if self.x_name.is_empty() { 0 } else { font + 6 };
+        let bottom = font + 2 * GAP + 1 + if self.x_name.is_empty() { 0 } else { font + 6 };
         let (width, height) = (self.page.width(), top + self.height + bottom);
         let (page, mut content) = (self.page, String::new());
         let svg = Svg::new(&mut content, (width as u32, height as u32), font as u32);
