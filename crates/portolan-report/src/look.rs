@@ -119,9 +119,12 @@ pub(crate) fn in_two(text: &str, size: u32, room: u32) -> String {
     if width(&text, size) <= room {
         return text;
     }
-    let spaces = text.match_indices(' ').map(|(at, _)| at);
+    let spaces = || text.match_indices(' ').map(|(at, _)| at);
+    let wider = |at: &usize| width(&text[..*at], size).max(width(&text[*at..], size));
     let fits = |at: &usize| width(&text[..*at], size) <= room;
-    match spaces.take_while(fits).last() {
+    // The two as long as each other, if both hold it all.
+    let even = spaces().min_by_key(wider).filter(|at| wider(at) <= room);
+    match even.or_else(|| spaces().take_while(fits).last()) {
         Some(at) => format!("{}\n{}", &text[..at], fitted(&text[at + 1..], size, room)),
         None => fitted(&text, size, room),
     }

@@ -20,7 +20,7 @@ pub(crate) const GRID: RGBColor = RGBColor(0, 0, 1);
 pub(crate) const AXIS: RGBColor = RGBColor(0, 0, 2);
 
 /// The length of ticks.
-pub(crate) const TICK: i32 = 3;
+pub(crate) const TICK: i32 = 4;
 
 /// What never fails.
 #[derive(Debug, thiserror::Error)]

@@ -146,11 +146,20 @@ fn code_in_a_sentence_is_code() {
 #[test]
 fn long_names_of_rows_stand_in_two_lines() {
     let axis = || Axis::linear("time", Unit::Micros);
-    let names = ["map times of 16 to 32 MiB, before the change, without its mechanism"];
-    let rows = gallery::bars(axis(), Arrangement::StackedRows, &names, &[("x", &[1.0])]);
+    let names = [
+        "map times of 16 to 32 MiB, before the change, without its mechanism",
+        "Walk flush by context, 32 MiB",
+    ];
+    let rows = gallery::bars(
+        axis(),
+        Arrangement::StackedRows,
+        &names,
+        &[("x", &[1.0, 2.0])],
+    );
     let html = html(rows);
     assert!(html.contains(">map times of 16 to 32 MiB,</text>"));
     assert!(html.contains(">before the change, without…</text>"));
+    assert!(html.contains(">Walk flush by</text>") && html.contains(">context, 32 MiB</text>"));
 }
 
 #[test]

@@ -115,7 +115,10 @@ fn rows(bars: &Bars, categories: &[Category], page: Page) -> Sketch {
         Page::Wide => (30, 10.0, 10.0),
         Page::Narrow => (42, 0.0, 16.0),
     };
-    let height = pitch * categories.len() as i32;
+    let names = categories
+        .iter()
+        .map(|category| page.name_height(&category.name));
+    let height = names.fold(pitch, i32::max) * categories.len() as i32;
     let middle = |nth: usize| 1.0 - (nth as f64 + 0.5) / count;
     let pixels = |pixels: f64| pixels / f64::from(height);
     let (mut pieces, mut hits, mut names) = (Vec::new(), Vec::new(), Vec::new());

@@ -91,8 +91,11 @@ fn sketch(marks: &Marks, rows: &[MarkRow], page: Page) -> Sketch {
             let place = [(0.0, at(begin + name_height(page)))];
             pieces.push(Piece::Words(place, (2, 0), Anchor::Start, name));
         }
+        // In the middle of what the name leaves.
+        let taken = PITCH * row.marks.len() as i32;
+        let first = (begin + name_height(page) + end - taken + PITCH) / 2;
         for (nth, mark) in (0..).zip(&row.marks) {
-            let down = begin + name_height(page) + BETWEEN / 2 + PITCH * nth + PITCH / 2;
+            let down = first + PITCH * nth;
             let heights = [-3, 0, 3].map(|by| at(down + by));
             let side = sides.next().unwrap_or(Side::Right);
             draw_mark(&mut pieces, mark, &ruler, page, heights, side);
@@ -123,7 +126,8 @@ fn name_height(page: Page) -> i32 {
 }
 
 fn height_of(row: &MarkRow, page: Page) -> i32 {
-    name_height(page) + PITCH * row.marks.len().max(1) as i32 + BETWEEN
+    let marks = name_height(page) + PITCH * row.marks.len().max(1) as i32 + BETWEEN;
+    marks.max(page.name_height(&row.name))
 }
 
 /// Where the words of each mark stand in an area of `room` pixels, and what has to be left free on its right for them.

@@ -55,11 +55,19 @@ impl Page {
         look::in_two(text, self.font(), room.max(0) as u32)
     }
 
+    /// The height that the name of a row needs on its left.
+    fn name_height(self, name: &str) -> i32 {
+        match self {
+            Self::Wide if self.in_two(name, NAME).contains('\n') => 38,
+            Self::Wide | Self::Narrow => 0,
+        }
+    }
+
     /// The room on the left of a plot for the texts of `ticks`.
     fn left(self, ticks: &[Tick]) -> i32 {
         let lines = ticks.iter().flat_map(|tick| tick.text.split('\n'));
         let widest = lines.map(|line| self.text(line)).max();
-        widest.map_or(1, |widest| widest + 12)
+        widest.map_or(1, |widest| widest + 14)
     }
 
     /// Whether the texts of `ticks` stand side by side in `room` pixels.
