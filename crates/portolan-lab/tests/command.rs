@@ -87,7 +87,7 @@ fn on_a_terminal(columns: usize) -> Option<String> {
     Some(String::from_utf8(output.stdout).unwrap().replace('\r', ""))
 }
 
-/// The words above the table of the policies.
+/// The words above the table of the policies: the answer, and what was replayed.
 fn words_above(text: &str) -> Vec<&str> {
     let paragraphs = text.split("\n\n");
     let sentences = paragraphs.take_while(|paragraph| !paragraph.contains("\n--"));

@@ -118,8 +118,8 @@ fn nothing(report: &ReplayReport) -> String {
                 .to_owned()
         }
         Now::Untranslated => format!(
-            "Nothing to change: no IOMMU translates this DMA ({by}: the DMA address is where the memory lies). That costs \
-             nothing, and devices reach all of memory.{}",
+            "Nothing to change: no IOMMU translates this DMA ({by}: the DMA address is where the memory lies). \
+             That costs nothing, and devices reach all of memory.{}",
             would_cost(&report.policies)
         ),
         Now::Bounced => format!(
@@ -130,7 +130,8 @@ fn nothing(report: &ReplayReport) -> String {
             grouped(unmaps)
         ),
         Now::Lazy => format!(
-            "Nothing to change: Linux is lazy already ({by}), and no other setting that is known here saves {WORTH_PCT:.0} %."
+            "Nothing to change: Linux is lazy already ({by}), and no other setting that is known here saves \
+             {WORTH_PCT:.0} %."
         ),
         Now::Strict | Now::Shadowed => format!(
             "Nothing to change: Linux is strict ({by}), and no setting saves enough{}.",

@@ -110,7 +110,8 @@ fn pool(input: &Input<'_>, now: &Situation) -> Option<Setting> {
             ),
             saving: None,
         },
-        reason: "A map that finds no room in the pool fails, and one that finds its area full searches the others.".to_owned(),
+        reason: "A map that finds no room in the pool fails; one that finds its area full searches the others."
+            .to_owned(),
         evidence,
         besides: told.map_or(Vec::new(), |told| {
             vec![Besides::fact("io_tlb_nslabs", grouped(told))]
@@ -168,7 +169,8 @@ fn forced_bounce(input: &Input<'_>, now: &Situation) -> Option<Setting> {
     let assumes = match told {
         Some(_) => Vec::new(),
         None => vec![
-            "that `swiotlb=force` is there; a guest with encrypted memory has to bounce, and says FORCE as well".to_owned(),
+            "that `swiotlb=force` is there; a guest with encrypted memory has to bounce, and says FORCE too"
+                .to_owned(),
         ],
     };
     Some(Setting {
@@ -261,7 +263,8 @@ fn huge_pages(input: &Input<'_>, now: &Situation) -> Option<Setting> {
             ),
             saving: Some(saving),
         },
-        reason: "Linux maps each piece of a list with a call of its own; a buffer in huge pages is one piece.".to_owned(),
+        reason: "Linux maps each piece of a list with a call of its own; a buffer in huge pages is one."
+            .to_owned(),
         evidence: Evidence::of(input.shape.excerpt(scattered)?, shows, scattered.count),
         besides: vec![Besides {
             kind: "price",
@@ -271,7 +274,8 @@ fn huge_pages(input: &Input<'_>, now: &Situation) -> Option<Setting> {
         danger: None,
         note: None,
         assumes: vec![
-            "that a program allocates these buffers (direct I/O) in blocks of 2 MiB; the page cache is not changed".to_owned(),
+            "that a program allocates these buffers (direct I/O) in blocks of 2 MiB; the page cache is not changed"
+                .to_owned(),
         ],
     })
 }
@@ -310,8 +314,8 @@ fn keep_mapped(input: &Input<'_>, now: &Situation) -> Option<Setting> {
             says: format!("{} maps and unmaps fewer of {}", grouped(again.count), grouped(all.count)),
             saving: Some(saving),
         },
-        reason: "The same buffers are mapped and unmapped for each packet; a longer ring (`ethtool -G`) changes nothing of \
-                 that, since each packet is mapped once whatever its length."
+        reason: "The same buffers are mapped and unmapped for each packet; a longer ring (`ethtool -G`) changes \
+                 nothing of that, since each packet is mapped once whatever its length."
             .to_owned(),
         evidence: Evidence::of(input.shape.excerpt(again)?, shows, again.count),
         besides: driver.into_iter().collect(),

@@ -48,7 +48,8 @@ fn force_dac(input: &Input<'_>, now: &Situation) -> Option<Setting> {
             ),
             saving: None,
         },
-        reason: "Before 6.5, Linux looks for an address below 4 GiB at each map of a PCI device, also when all are taken."
+        reason: "Before 6.5, Linux looks for an address below 4 GiB at each map for a PCI device, also when all are \
+                 taken."
             .to_owned(),
         evidence: Evidence::of(input.shape.excerpt(above)?, shows, above.count),
         besides: input.facts.filter(|_| old).map_or(Vec::new(), |facts| {

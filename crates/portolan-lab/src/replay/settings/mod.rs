@@ -1,7 +1,7 @@
 //! Settings of the Linux that was traced, for what the trace shows.
 //!
-//! Each has the line of the trace that speaks for it; what it brings comes from the replayed policies, the rules of Linux
-//! and the profile's prices. `docs/advice.md` has the rules with their sources.
+//! Each has the line of the trace that speaks for it; what it brings comes from the replayed policies, the rules of
+//! Linux and the profile's prices. `docs/advice.md` has the rules with their sources.
 //!
 //! Not covered: settings of firmware, of hypervisors, and of drivers' own module parameters.
 

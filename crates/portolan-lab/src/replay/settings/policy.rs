@@ -1,7 +1,7 @@
 //! Strict, lazy or not translated: settings of Linux that change when unmapped addresses are invalidated.
 //!
-//! Linux 6.12 (drivers/iommu/iommu.c, intel/iommu.c), its kernel-parameters.txt and ABI/testing/sysfs-kernel-iommu_groups;
-//! releases are in `docs/advice.md`.
+//! Linux 6.12 (drivers/iommu/iommu.c, intel/iommu.c), its kernel-parameters.txt and
+//! ABI/testing/sysfs-kernel-iommu_groups; releases are in `docs/advice.md`.
 
 use portolan::dma::Trust;
 use portolan_cli::display::{bytes, grouped, micros};
@@ -160,7 +160,8 @@ fn lazy(input: &Input<'_>, now: &Situation) -> Option<Setting> {
     };
     let note = match rule {
         Rule::LazyGroup => Some(
-            "It holds until the next boot; iommu.strict=0 on the kernel's command line makes it so for all trusted devices.",
+            "It holds until the next boot; iommu.strict=0 on the kernel's command line makes it so for all trusted \
+             devices.",
         ),
         _ => None,
     };
@@ -275,8 +276,8 @@ fn identity(input: &Input<'_>, now: &Situation) -> Option<Setting> {
         evidence: shown(input, now)?,
         besides,
         danger: Some(
-            "Devices then read and write all of memory: a fault in one, or its firmware, reaches the kernel. Only where \
-             every device and its driver are trusted, and never with ports that strangers can plug into."
+            "Devices then read and write all of memory: a fault in one, or its firmware, reaches the kernel. Only \
+             where every device and its driver are trusted, and never with ports that strangers can plug into."
                 .to_owned(),
         ),
         note: Some(

@@ -1,14 +1,13 @@
-//! Advice on settings: each rule fires where it should and not where it should not, and what it points at in the
-//! bundled traces is there, by a count that knows nothing of the program's.
+//! Advice on settings: each rule fires where it should and not where it should not.
+
+mod bundled;
+mod load;
 
 use std::collections::HashSet;
-use std::fmt::Write as _;
-use std::io::Read as _;
-use std::path::{Path, PathBuf};
 
-use portolan_cli::display::grouped;
-use portolan_lab::replay::{self, KnownBy, Now, Policy, ReplayReport, Rule, Setting};
-use portolan_lab::trace::{Reader, open_bytes};
+use load::{DISK, Load, Queues};
+use portolan_lab::replay::{self, Now, Policy, ReplayReport, Rule, Setting};
+use portolan_lab::trace::Reader;
 use portolan_model::profile::Profile;
 
 const POLICIES: [Policy; 2] = [Policy::StrictRange, Policy::Lazy];
@@ -31,191 +30,6 @@ fn untrusting() -> Profile {
     );
     let text = std::fs::read_to_string(file).unwrap();
     Profile::from_toml(&(text + "\n[surroundings]\ntrust = \"untrusted\"\n")).unwrap()
-}
-
-const DISK: &str = "0000:00:01.0";
-
-/// What the kernel queues at each operation.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Queues {
-    Nothing,
-    /// At each unmap, by page.
-    Strict,
-    /// And for a device TLB.
-    StrictAts,
-    /// At each map as well.
-    Shadowed,
-    /// Once for a hundred unmaps.
-    Lazy,
-}
-
-/// A trace of `count` maps and unmaps.
-#[derive(Clone)]
-struct Load {
-    facts: String,
-    devices: &'static [&'static str],
-    count: u64,
-    bytes: u64,
-    direction: &'static str,
-    /// Buffers in turn, and pieces of each list; 0 for no list.
-    buffers: u64,
-    pieces: u64,
-    queues: Queues,
-    /// From which operation on DMA addresses are above 4 GiB.
-    high_from: u64,
-    /// What ends the event of a bounce, if there is one.
-    bounce: Option<&'static str>,
-    /// A map that the kernel refuses.
-    fails: bool,
-}
-
-impl Load {
-    fn new() -> Self {
-        Self {
-            facts: String::new(),
-            devices: &[DISK],
-            count: 300,
-            bytes: 4096,
-            direction: "FROM_DEVICE",
-            buffers: 300,
-            pieces: 0,
-            queues: Queues::Strict,
-            high_from: u64::MAX,
-            bounce: None,
-            fails: false,
-        }
-    }
-
-    /// With facts, as JSON without its braces.
-    fn facts(mut self, facts: &str) -> Self {
-        self.facts = format!("# portolan-facts: {{{facts}}}\n");
-        self
-    }
-
-    fn trace(&self) -> String {
-        let mut out = format!("{}# tracer: nop\n", self.facts);
-        if self.fails {
-            out.push_str(" x-1 [000] d. 0.5: dma_map_page: nic dir=TO_DEVICE dma_addr=ffffffffffffffff size=4096 phys_addr=1000 attrs=\n");
-        }
-        for n in 0..self.count {
-            self.operation(&mut out, n);
-        }
-        out
-    }
-
-    fn operation(&self, out: &mut String, n: u64) {
-        let device = self.devices[n as usize % self.devices.len()];
-        let (bytes, direction, cpu) = (self.bytes, self.direction, n % 2);
-        let at = |out: &mut String, more: u64, what: &str| {
-            let us = 1_000_000 + n * 10 + more;
-            let (s, us) = (us / 1_000_000, us % 1_000_000);
-            writeln!(out, " x-1 [{cpu:03}] d. {s}.{us:06}: {what}").unwrap();
-        };
-        let pa = 0x1000_0000 + (n % self.buffers) * bytes.next_multiple_of(4096) * 2;
-        let dma = match n >= self.high_from {
-            true => 0x1_0000_0000 + n * 0x10_0000,
-            false => 0x8000_0000 + n * 0x10_0000 % 0x1000_0000,
-        };
-        if let Some(end) = self.bounce {
-            at(
-                out,
-                0,
-                &format!(
-                    "swiotlb_bounced: dev_name: {device} dma_mask=ffffffff dev_addr={pa:x} size={bytes}{end}"
-                ),
-            );
-        }
-        let page = "iotlb_inv dmar0: 0x300f2 0xbcd00040 0x0 0x0";
-        if self.queues == Queues::Shadowed {
-            at(
-                out,
-                1,
-                "cache_tag_flush_range_np: dmar0 dmar0[0] type iotlb did 3 [0x0-0xfff] addr 0x0 pages 0x1 mask 0x0",
-            );
-            at(out, 1, &format!("qi_submit: {page}"));
-        }
-        if self.pieces == 0 {
-            at(
-                out,
-                2,
-                &format!(
-                    "dma_map_page: {device} dir={direction} dma_addr={dma:x} size={bytes} phys_addr={pa:x} attrs="
-                ),
-            );
-        } else {
-            let pas: Vec<_> = (0..self.pieces)
-                .map(|piece| format!("0x{:x}", pa + piece * 8192))
-                .collect();
-            let (pas, size) = (pas.join(","), self.pieces * 4096);
-            at(
-                out,
-                2,
-                &format!(
-                    "dma_map_sg: {device} dir={direction} dma_addrs={{0x{dma:x}}} sizes={{0x{size:x}}} phys_addrs={{{pas}}} attrs="
-                ),
-            );
-            at(
-                out,
-                4,
-                &format!("dma_unmap_sg: {device} dir={direction} phys_addrs={{{pas}}} attrs="),
-            );
-        }
-        match self.queues {
-            Queues::Nothing => {}
-            Queues::Lazy if n % 100 == 99 => {
-                at(out, 3, "qi_submit: iotlb_inv dmar0: 0x300e2 0x0 0x0 0x0")
-            }
-            Queues::Lazy => {}
-            _ => at(out, 3, &format!("qi_submit: {page}")),
-        }
-        if self.queues == Queues::StrictAts {
-            at(
-                out,
-                3,
-                "qi_submit: dev_tlb_inv dmar0: 0x10000000003 0xfff48000 0x0 0x0",
-            );
-        }
-        if self.pieces == 0 {
-            at(
-                out,
-                4,
-                &format!(
-                    "dma_unmap_page: {device} dir={direction} dma_addr={dma:x} size={bytes} attrs="
-                ),
-            );
-        }
-    }
-
-    fn packets(self) -> Self {
-        Self {
-            bytes: 1522,
-            buffers: 10,
-            ..self
-        }
-    }
-
-    fn lists(self) -> Self {
-        Self { pieces: 16, ..self }
-    }
-
-    /// So long that walks take most of the time.
-    fn long_lists(self) -> Self {
-        Self {
-            pieces: 256,
-            bytes: 1 << 20,
-            buffers: 2,
-            ..self
-        }
-    }
-
-    fn queues(self, queues: Queues) -> Self {
-        Self { queues, ..self }
-    }
-
-    fn bounced(self, end: &'static str) -> Self {
-        let bounce = Some(end);
-        Self { bounce, ..self }.queues(Queues::Nothing)
-    }
 }
 
 fn advised(load: &Load, profile: &Profile) -> Vec<Setting> {
@@ -262,7 +76,10 @@ fn fires(rule: Rule, profile: &Profile, load: Load, words: &[&str], others: &[(&
     }
 }
 
-const GROUP: &str = r#""release":"6.12.1","group_kinds":{"DMA":1},"devices":[{"name":"0000:00:01.0","group":7,"group_kind":"DMA"}]"#;
+const GROUP: &str = concat!(
+    r#""release":"6.12.1","group_kinds":{"DMA":1},"#,
+    r#""devices":[{"name":"0000:00:01.0","group":7,"group_kind":"DMA"}]"#
+);
 
 #[test]
 fn lazy_is_advised_for_a_group_or_for_the_kernel() {
@@ -374,7 +191,10 @@ fn strict_is_advised_where_lazy_saves_little() {
     );
 }
 
-const NO_FIRST_STAGE: &str = r#""release":"6.12.1","group_kinds":{"DMA":1},"iommus":[{"name":"dmar0","kind":"vtd","devices":1,"registers":{"cap":"80","ecap":"f00f1a"}}]"#;
+const NO_FIRST_STAGE: &str = concat!(
+    r#""release":"6.12.1","group_kinds":{"DMA":1},"iommus":[{"name":"dmar0","#,
+    r#""kind":"vtd","devices":1,"registers":{"cap":"80","ecap":"f00f1a"}}]"#
+);
 
 #[test]
 fn first_stage_tables_are_advised_under_caching_mode_and_identity_without_them() {
@@ -638,7 +458,8 @@ fn device_tlbs_are_switched_off_where_unmaps_stay_strict() {
 fn traces_that_say_nothing_get_no_advice_and_are_told_so() {
     let xeon = machine("xeon-vtd");
     let nothing = " x-1 [000] d. 1.0: dma_unmap_page: d dir=NONE dma_addr=1000 size=1 attrs=\n";
-    let one = " x-1 [000] d. 18446744073.0: dma_map_page: d dir=NONE dma_addr=fffffffffffff000 size=4096 phys_addr=0 attrs=\n";
+    let one = " x-1 [000] d. 18446744073.0: dma_map_page: d dir=NONE \
+        dma_addr=fffffffffffff000 size=4096 phys_addr=0 attrs=\n";
     for (trace, now, word) in [
         (nothing, Now::Nothing, "maps nothing, so there is no advice"),
         (one, Now::Strict, "0 unmaps say nothing of a load"),
@@ -665,125 +486,4 @@ fn traces_that_say_nothing_get_no_advice_and_are_told_so() {
     let mut reader = Reader::new(Box::new(std::io::Cursor::new(bytes))).unwrap();
     let report = replay::run(&mut reader, &xeon, &[Policy::Combined]).unwrap();
     assert!(report.advice.is_empty() && report.situation.now == Now::Strict);
-}
-
-// --- The bundled traces -------------------------------------------------------------------------------------------
-
-fn file(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../..")
-        .join(path)
-}
-
-/// The value of `name=` in an event.
-fn field<'l>(line: &'l str, name: &str) -> &'l str {
-    let found = line.split_once(&format!(" {name}="));
-    found.map_or("", |(_, rest)| rest.split(' ').next().unwrap())
-}
-
-fn list(value: &str) -> Vec<u64> {
-    let inside = value.trim_matches(['{', '}']);
-    let numbers = inside.split(',').map(|n| n.trim_start_matches("0x"));
-    numbers
-        .map(|n| u64::from_str_radix(n, 16).unwrap())
-        .collect()
-}
-
-/// A list of single pages, no two of which lie in a row.
-fn is_scattered(line: &str) -> bool {
-    if !line.contains(" dma_map_sg: ") {
-        return false;
-    }
-    let (pas, sizes) = (list(field(line, "phys_addrs")), list(field(line, "sizes")));
-    pas.len() > 1
-        && sizes.iter().sum::<u64>() == 4096 * pas.len() as u64
-        && pas.windows(2).all(|two| two[0] + 4096 != two[1])
-}
-
-/// Numbers of the lines that show what `setting` is advised for.
-fn lines_that_show(setting: &Setting, known_by: &KnownBy, lines: &[&str]) -> Vec<u64> {
-    let mut seen = HashSet::new();
-    let mut shows = |line: &str| match setting.rule {
-        // Page-selective ones end in f2, or are of a PASID and end in 36.
-        Rule::LazyGroup if matches!(known_by, KnownBy::Line(_)) => {
-            line.contains("iotlb_inv dmar0: ") && (line.contains("f2 0x") || line.contains("36 0x"))
-        }
-        Rule::LazyGroup => line.contains(" dma_unmap_page: "),
-        Rule::FirstStage => line.contains(" cache_tag_flush_range_np: "),
-        Rule::NoForcedBounce => line.contains(" swiotlb_bounced: ") && line.ends_with(" FORCE"),
-        Rule::HugePages => is_scattered(line),
-        Rule::KeepMapped => {
-            let packet = line.contains(" dma_map_page: ") && line.contains("dir=FROM_DEVICE");
-            let bytes: u64 = field(line, "size").parse().unwrap_or(u64::MAX);
-            let at = field(line, "phys_addr");
-            packet && !seen.insert(at.to_owned()) && bytes < 4096
-        }
-        rule => panic!("{rule:?} is not expected of a bundled trace"),
-    };
-    let numbered = lines.iter().zip(1u64..);
-    numbered
-        .filter(|(line, _)| shows(line))
-        .map(|(_, number)| number)
-        .collect()
-}
-
-/// Rows of the table in `docs/advice.md` about `trace`.
-fn documented(docs: &str, trace: &str) -> Vec<String> {
-    let start = format!("| `{trace}` | ");
-    let rows = docs.lines().filter_map(|line| line.strip_prefix(&start));
-    rows.map(str::to_owned).collect()
-}
-
-fn row(setting: &Setting) -> String {
-    let saving = setting.effect.saving.unwrap();
-    let rule = serde_json::to_value(setting.rule).unwrap();
-    format!(
-        "{} | {} | {} | {} | {} |",
-        rule.as_str().unwrap(),
-        grouped(setting.evidence.line),
-        grouped(setting.evidence.count),
-        grouped(saving.before_us.round() as u64),
-        grouped(saving.after_us.round() as u64),
-    )
-}
-
-#[test]
-fn what_advice_points_at_in_the_bundled_traces_is_there() {
-    let xeon = machine("xeon-vtd");
-    let docs = std::fs::read_to_string(file("docs/advice.md")).unwrap();
-    let mut traces = 0;
-    let folder = std::fs::read_dir(file("data/traces")).unwrap();
-    for path in folder.map(|entry| entry.unwrap().path()) {
-        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-        let Some(name) = name.strip_suffix(".trace.xz") else {
-            continue;
-        };
-        traces += 1;
-        let mut text = String::new();
-        let packed = Box::new(std::fs::File::open(&path).unwrap());
-        open_bytes(packed)
-            .unwrap()
-            .read_to_string(&mut text)
-            .unwrap();
-        let report = replayed(&text, &xeon);
-        let lines: Vec<&str> = text.lines().collect();
-        for setting in &report.advice {
-            check_sense(setting);
-            let evidence = &setting.evidence;
-            let there = lines[evidence.line as usize - 1].trim();
-            let whole = evidence.text.strip_suffix("...");
-            let same = whole.map_or(there == evidence.text, |start| there.starts_with(start));
-            assert!(same, "{name}: {evidence:?}, {there}");
-            let found = lines_that_show(setting, &report.situation.known_by, &lines);
-            assert_eq!(found.first(), Some(&evidence.line), "{name}: {evidence:?}");
-            assert_eq!(found.len() as u64, evidence.count, "{name}: {evidence:?}");
-        }
-        let mut rows: Vec<_> = report.advice.iter().map(row).collect();
-        if rows.is_empty() {
-            let now = serde_json::to_value(report.situation.now).unwrap();
-            rows.push(format!("none: {} |  |  |  |  |", now.as_str().unwrap()));
-        }
-        assert_eq!(rows, documented(&docs, name), "{name}");
-    }
-    assert_eq!(traces, 28);
 }
