@@ -171,11 +171,8 @@ impl Facts {
 
     /// The value of `name=` on the kernel's command line, the last one if there are several.
     pub fn parameter(&self, name: &str) -> Option<&str> {
-        let values = self
-            .command_line
-            .split_whitespace()
-            .filter_map(|word| word.strip_prefix(name)?.strip_prefix('='));
-        values.last()
+        let mut words = self.command_line.split_whitespace().rev();
+        words.find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
     }
 
     /// Whether the kernel's streams are strict: `None` where no group says.

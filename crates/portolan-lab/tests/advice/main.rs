@@ -376,6 +376,14 @@ fn buffers_of_packets_that_come_again_should_stay_mapped() {
             },
         ),
         (
+            "for buffers that come again but rarely",
+            Load {
+                count: 600,
+                buffers: 200,
+                ..packets.clone()
+            },
+        ),
+        (
             "for buffers that are new",
             Load {
                 buffers: 300,
