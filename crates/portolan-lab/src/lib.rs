@@ -11,6 +11,7 @@
 //! * [`synthetic`]: loads that nobody recorded.
 //! * [`explain`]: why a machine's default policy is what it is.
 //! * [`firmware`]: what firmware's tables of a machine come to.
+//! * [`calibrate`]: prices of a machine, from a latency trace of its kernel.
 //! * [`machines`]: lists the machine profiles, and the library's table format for each.
 //! * [`report`]: what replays, reproductions and curves come to, as pages to look at.
 //! * [`counts`]: what reports count.
@@ -19,6 +20,7 @@
 
 pub mod advice;
 mod buffers;
+pub mod calibrate;
 pub mod cli;
 pub mod compare;
 pub mod counts;
@@ -28,6 +30,7 @@ pub mod facts;
 pub mod firmware;
 mod fixture;
 pub mod fleet;
+mod least_squares;
 pub mod linux;
 pub mod machines;
 mod measure;

@@ -13,7 +13,7 @@ use crate::{explain, firmware};
 #[derive(Debug, Args)]
 #[command(after_help = explain::COLUMNS_IN_WORDS)]
 pub(super) struct ExplainArgs {
-    /// Machine profile; may be repeated. All if absent.
+    /// Machine profile, or a file with one; may be repeated. All if absent.
     #[arg(long = "machine", value_name = "NAME")]
     machines: Vec<String>,
     /// The whole table of decisions as well.

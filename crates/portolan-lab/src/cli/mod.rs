@@ -2,8 +2,10 @@
 //!
 //! Exit codes are those of [`portolan_cli::exit`].
 
+mod calibrate;
 mod compare;
 mod explain;
+mod machine;
 mod replay;
 mod report;
 mod reproduce;
@@ -11,13 +13,14 @@ mod scale;
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::{Args, Parser, Subcommand};
 use portolan_cli::{Form, Outcome, Output};
 use portolan_model::profile::Profile;
 use serde_json::json;
 
 use crate::{machines, record};
+use machine::profile;
 
 /// Replays DMA traces under each invalidation policy, and recomputes published results.
 #[derive(Debug, Parser)]
@@ -35,6 +38,8 @@ enum Command {
     Replay(replay::ReplayArgs),
     /// Put two traces, or two machines for one trace, side by side.
     Compare(compare::CompareArgs),
+    /// Fit a machine profile's prices on latencies of this machine's kernel functions.
+    Calibrate(calibrate::CalibrateArgs),
     /// Recompute a published table row by row.
     Reproduce(reproduce::ReproduceArgs),
     /// Say which policy is a machine's default, and why; or what firmware's tables come to.
@@ -71,7 +76,7 @@ struct Rest {
 #[derive(Debug, Args)]
 #[command(after_help = machines::COLUMNS_IN_WORDS)]
 struct MachinesArgs {
-    /// Machine profile whose prices and their sources are printed; all are listed if absent.
+    /// Machine profile, or a file with one, whose prices and their sources are printed; all are listed if absent.
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     #[command(flatten)]
@@ -85,6 +90,7 @@ pub fn main() -> ExitCode {
         Command::Record(args) => record_trace(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Compare(args) => compare::run(&args),
+        Command::Calibrate(args) => calibrate::run(&args),
         Command::Reproduce(args) => reproduce::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Machines(args) => list_machines(&args),
@@ -105,15 +111,6 @@ fn elsewhere(command: &str, program: &str, rest: &Rest) -> Result<Outcome> {
         "`{command}` is a program of its own, so that this one builds without it: \
          run `cargo run {program}{arguments}`"
     )
-}
-
-fn profile(name: &str) -> Result<Profile> {
-    let profile = Profile::by_name(name)
-        .context("no such machine profile can be used; see `portolan machines`")?;
-    for warning in profile.warnings() {
-        portolan_cli::warn("portolan", &warning.to_string());
-    }
-    Ok(profile)
 }
 
 /// Records, and says where: on standard error where the trace is on standard output.

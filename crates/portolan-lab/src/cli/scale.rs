@@ -12,7 +12,7 @@ use crate::scale;
 #[derive(Debug, Args)]
 #[command(after_help = scale::COLUMNS_IN_WORDS)]
 pub(super) struct ScaleArgs {
-    /// Machine profile (see `portolan machines`).
+    /// Machine profile (see `portolan machines`), or a file with one.
     #[arg(long, value_name = "NAME", default_value = scale::DEFAULT_MACHINE)]
     machine: String,
     /// Policy; may be repeated. All if absent.

@@ -2,7 +2,6 @@
 //! that are fitted on a named part of the rows and have to predict the rest.
 
 mod bounds;
-mod fit;
 mod flush_queue;
 mod flush_queue_text;
 mod held_out;

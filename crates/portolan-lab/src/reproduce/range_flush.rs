@@ -24,9 +24,9 @@ use anyhow::{Result, anyhow};
 use portolan_model::profile::{Event, Profile};
 
 use super::bounds::{Bound, Evidence, Parts, by_size, worst};
-use super::fit;
 use super::published::{self, RangeFlushSample};
 use super::rows::{FittedPrice, Ranged, Reproduction, Row, error_pct, judge};
+use crate::least_squares::non_negative;
 use crate::machines::own_quirks;
 use crate::measure::{Direction, Events, Grouping, Variant, Way};
 use halves::Halves;
@@ -131,7 +131,7 @@ pub fn reproduce(
         let (counts, medians): (Vec<_>, Vec<_>) = fitted
             .filter_map(|run| Some((paid(&run.events), median(&run.samples)?)))
             .unzip();
-        let us = fit::non_negative(&counts, &medians, 3);
+        let us = non_negative(&counts, &medians, 3);
         prices.extend(prices_of(direction, &us));
         for run in &runs {
             rows.push(row(direction, run, &us, profile)?);

@@ -13,9 +13,9 @@ use anyhow::Result;
 use portolan_model::profile::{Event, Profile};
 
 use super::bounds::{Bound, Evidence, Parts, by_size, worst};
-use super::fit;
 use super::published::{self, WalkFlushRow};
 use super::rows::{FittedPrice, Ranged, Reproduction, Row, error_pct, judge};
+use crate::least_squares::non_negative;
 use crate::machines::own_quirks;
 use crate::measure::{Direction, Events, Variant, Way};
 
@@ -171,7 +171,7 @@ pub fn reproduce(
         let (counts, values): (Vec<_>, Vec<_>) = fitted
             .filter_map(|(_, _, published, events)| Some((paid(direction, events), (*published)?)))
             .unzip();
-        let us = fit::non_negative(&counts, &values, names.len());
+        let us = non_negative(&counts, &values, names.len());
         prices.extend(names.iter().zip(&us).map(|(event, us)| FittedPrice {
             case: direction.name(),
             event: price_name(*event),

@@ -8,11 +8,11 @@ use super::op::{Class, Direction};
 
 /// An array as printed: `{0x1,0x2}`.
 #[derive(Clone, Copy)]
-pub(super) struct List<'l>(&'l [u8]);
+pub(crate) struct List<'l>(&'l [u8]);
 
 impl<'l> List<'l> {
     /// The numbers, checked when the event was parsed.
-    pub(super) fn iter(self) -> impl Iterator<Item = u64> + use<'l> {
+    pub(crate) fn iter(self) -> impl Iterator<Item = u64> + use<'l> {
         let inside = self.0.strip_prefix(b"{").and_then(|l| l.strip_suffix(b"}"));
         let inside = inside.unwrap_or(b"");
         let count = if inside.is_empty() { 0 } else { usize::MAX };
@@ -39,7 +39,7 @@ impl<'l> List<'l> {
 }
 
 /// One event.
-pub(super) enum Event<'l> {
+pub(crate) enum Event<'l> {
     /// One range, mapped or allocated.
     Map {
         device: &'l [u8],
@@ -135,7 +135,7 @@ impl<'l> Fields<'l> {
 }
 
 /// Parses the fields of the event called `name`.
-pub(super) fn parse<'l>(name: &[u8], fields: &'l [u8]) -> Result<Event<'l>, &'static str> {
+pub(crate) fn parse<'l>(name: &[u8], fields: &'l [u8]) -> Result<Event<'l>, &'static str> {
     let fields = Fields(fields);
     match name {
         b"map" => table_map(fields),

@@ -7,7 +7,7 @@
 use super::op::Running;
 
 /// What a line is.
-pub(super) enum Line<'l> {
+pub(crate) enum Line<'l> {
     Blank,
     /// A header line; events that the ring buffer overwrote, if it says so.
     Comment {
@@ -20,16 +20,16 @@ pub(super) enum Line<'l> {
 }
 
 /// An event with its time and place.
-pub(super) struct Stamped<'l> {
-    pub(super) cpu: u16,
-    pub(super) running: Running,
-    pub(super) time_ns: u64,
-    pub(super) name: &'l [u8],
-    pub(super) fields: &'l [u8],
+pub(crate) struct Stamped<'l> {
+    pub(crate) cpu: u16,
+    pub(crate) running: Running,
+    pub(crate) time_ns: u64,
+    pub(crate) name: &'l [u8],
+    pub(crate) fields: &'l [u8],
 }
 
 /// Parses one line.
-pub(super) fn parse(line: &[u8]) -> Line<'_> {
+pub(crate) fn parse(line: &[u8]) -> Line<'_> {
     let trimmed = line.trim_ascii();
     match trimmed.first() {
         None => return Line::Blank,
@@ -121,7 +121,7 @@ fn time(token: &[u8]) -> Option<u64> {
 }
 
 /// A decimal number, checked.
-pub(super) fn decimal(digits: &[u8]) -> Option<u64> {
+pub(crate) fn decimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
     }
@@ -136,7 +136,7 @@ pub(super) fn decimal(digits: &[u8]) -> Option<u64> {
 }
 
 /// A hexadecimal number with or without `0x`, checked.
-pub(super) fn hexadecimal(digits: &[u8]) -> Option<u64> {
+pub(crate) fn hexadecimal(digits: &[u8]) -> Option<u64> {
     let digits = digits.strip_prefix(b"0x").unwrap_or(digits);
     if digits.is_empty() || digits.len() > 16 {
         return None;

@@ -18,8 +18,11 @@ mod summary;
 mod tests;
 mod unpack;
 
+pub(crate) use event::{Event, parse as parse_event};
+pub(crate) use line::{Line, decimal, hexadecimal, parse as parse_line};
 pub(crate) use op::Mix;
 pub use op::{At, Class, DeviceId, Direction, MapId, Op, OpKind, Piece, Running};
+pub(crate) use source::{Lines, open_file};
 pub use source::{OpenError, open_bytes};
 pub use summary::{BadLine, Excerpt, Recorded, Recorder, Summary};
 
@@ -27,9 +30,8 @@ use std::io::Read;
 use std::path::Path;
 
 use crate::facts::{END, Facts, HEAD};
-use line::Line;
 use pair::Pairing;
-use source::{Lines, Meter};
+use source::Meter;
 
 /// A trace being read.
 pub struct Reader {
@@ -71,7 +73,8 @@ impl Reader {
     /// # Errors
     /// If it is not a trace.
     pub fn new(input: Box<dyn Read>) -> Result<Self, OpenError> {
-        let lines = Lines::new(input)?;
+        let is_event = |text: &[u8]| matches!(line::parse(text), Line::Event(_));
+        let lines = Lines::new(input, is_event)?;
         let pairing = Pairing::new(lines.begins_with_dma_events());
         Ok(Self {
             lines,

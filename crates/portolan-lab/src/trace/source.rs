@@ -46,7 +46,7 @@ pub enum OpenError {
 
 /// How much of a file was read, packed as it may be.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Meter {
+pub(crate) struct Meter {
     read: Arc<AtomicU64>,
     /// The size of the file, if it is one.
     size: Option<u64>,
@@ -67,7 +67,7 @@ impl Read for Metered {
 }
 
 /// Opens `path`, or standard input for `-`, unpacking if need be; and how much of it was read.
-pub(super) fn open_file(path: &Path) -> Result<(Box<dyn Read>, Meter), OpenError> {
+pub(crate) fn open_file(path: &Path) -> Result<(Box<dyn Read>, Meter), OpenError> {
     let failed = |error| OpenError::File {
         path: path.to_owned(),
         error,
@@ -100,14 +100,14 @@ pub fn open_bytes(input: Box<dyn Read>) -> Result<Box<dyn Read>, OpenError> {
 }
 
 /// One line, without its end.
-pub(super) struct RawLine<'l> {
-    pub(super) number: u64,
-    pub(super) bytes: &'l [u8],
-    pub(super) too_long: bool,
+pub(crate) struct RawLine<'l> {
+    pub(crate) number: u64,
+    pub(crate) bytes: &'l [u8],
+    pub(crate) too_long: bool,
 }
 
 /// Lines of a stream; a buffer of fixed size, whatever the stream holds.
-pub(super) struct Lines {
+pub(crate) struct Lines {
     input: Box<dyn Read>,
     buffer: Vec<u8>,
     start: usize,
@@ -121,8 +121,11 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Reads the beginning and checks that it is text with an event in it.
-    pub(super) fn new(input: Box<dyn Read>) -> Result<Self, OpenError> {
+    /// Reads the beginning and checks that it is text in which some line `is_one`.
+    pub(crate) fn new(
+        input: Box<dyn Read>,
+        is_one: impl Fn(&[u8]) -> bool,
+    ) -> Result<Self, OpenError> {
         let mut lines = Self {
             input,
             buffer: vec![0; CHUNK + MAX_LINE],
@@ -151,8 +154,7 @@ impl Lines {
         if odd * 20 > head.len() {
             return Err(OpenError::Binary);
         }
-        let is_event = |line: &[u8]| matches!(super::line::parse(line), super::Line::Event(_));
-        if !head.split(|&b| b == b'\n').any(is_event) {
+        if !head.split(|&b| b == b'\n').any(is_one) {
             return Err(OpenError::NotATrace);
         }
         Ok(lines)
@@ -167,7 +169,7 @@ impl Lines {
     }
 
     /// The first line that begins with `start`, if it is in the beginning of the trace.
-    pub(super) fn first_with(&self, start: &str) -> Option<&[u8]> {
+    pub(crate) fn first_with(&self, start: &str) -> Option<&[u8]> {
         let mut lines = self.buffer[self.start..self.end].split(|&b| b == b'\n');
         lines.find(|line| line.starts_with(start.as_bytes()))
     }
@@ -178,7 +180,7 @@ impl Lines {
     }
 
     /// Number of the last line.
-    pub(super) fn number(&self) -> u64 {
+    pub(crate) fn number(&self) -> u64 {
         self.number
     }
 
@@ -197,14 +199,14 @@ impl Lines {
     }
 
     /// What ended the stream early.
-    pub(super) fn error(&mut self) -> Option<String> {
+    pub(crate) fn error(&mut self) -> Option<String> {
         self.error
             .take()
             .map(|error| format!("the stream breaks off: {error}"))
     }
 
     /// The next line; longer ones than the limit come cut.
-    pub(super) fn next_line(&mut self) -> Option<RawLine<'_>> {
+    pub(crate) fn next_line(&mut self) -> Option<RawLine<'_>> {
         let mut found = memchr::memchr(b'\n', &self.buffer[self.start..self.end]);
         if found.is_none() && !self.at_end {
             self.fill();

@@ -116,7 +116,7 @@ impl Price {
 /// The prices of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Prices(BTreeMap<Event, Price>);
+pub struct Prices(pub(super) BTreeMap<Event, Price>);
 
 impl Prices {
     /// The price of one event.

@@ -9,10 +9,12 @@ mod sense;
 #[cfg(test)]
 mod tests;
 mod workload;
+mod write;
 
 pub use event::{Event, MissingPrice, Price, Prices};
 pub use hardware::{CacheGeometry, CacheSizes, ContextKind, QueueLimits, Surroundings};
 pub use workload::Workload;
+pub use write::Rewrite;
 
 use portolan::addr::PageSize;
 use portolan::inval::{Capabilities, Quirks};
@@ -101,6 +103,14 @@ struct File {
     workload: Option<Workload>,
 }
 
+fn unread(error: toml::de::Error) -> ProfileError {
+    ProfileError::Toml(error.to_string())
+}
+
+fn table_of(text: &str) -> Result<toml::Table, ProfileError> {
+    text.parse().map_err(unread)
+}
+
 impl Profile {
     /// Reads a profile.
     ///
@@ -108,9 +118,8 @@ impl Profile {
     /// [`ProfileError`] with what is wrong and, for syntax, where.
     pub fn from_toml(text: &str) -> Result<Self, ProfileError> {
         // Through a table: one deserializer to compile for each type, where the parser's own are four.
-        let unread = |error: toml::de::Error| ProfileError::Toml(error.to_string());
-        let table: toml::Table = text.parse().map_err(unread)?;
-        let file: File = table.try_into().map_err(unread)?;
+        let file = table_of(text)?.try_into();
+        let file: File = file.map_err(unread)?;
         let value = |key, why: &str| ProfileError::Value {
             key,
             why: why.to_owned(),
@@ -179,7 +188,7 @@ impl Profile {
     /// # Errors
     /// [`LookupError::Unknown`], which lists the names that there are.
     pub fn by_name(name: &str) -> Result<Self, LookupError> {
-        let Some((_, text)) = BUILTIN.iter().find(|(known, _)| *known == name) else {
+        let Some(text) = Self::text_of(name) else {
             let known = Self::names().collect::<Vec<_>>().join(", ");
             return Err(UnknownMachine {
                 name: name.to_owned(),
@@ -188,6 +197,12 @@ impl Profile {
             .into());
         };
         Ok(Self::from_toml(text)?)
+    }
+
+    /// The text of the profile called `name`, if it comes with the program.
+    pub fn text_of(name: &str) -> Option<&'static str> {
+        let found = BUILTIN.iter().find(|(known, _)| *known == name);
+        found.map(|(_, text)| *text)
     }
 
     /// Its name, as `--machine` takes it.

@@ -371,3 +371,32 @@ fn events_have_the_names_of_the_files() {
         assert_eq!(prices.get(event).map(|price| price.ns), Some(1.5));
     }
 }
+
+#[test]
+fn a_profile_is_written_with_other_prices_and_all_else_as_it_was() {
+    for (name, text) in BUILTIN {
+        let before = Profile::from_toml(text).unwrap();
+        let price = Price {
+            ns: 12.5,
+            low_ns: Some(12.0),
+            high_ns: None,
+            source: "measured: \"here\",\na test".to_owned(),
+        };
+        let rewrite = Rewrite {
+            name: "mine",
+            title: "a title",
+            stands_for: "one machine",
+            cpus: 3,
+            prices: &[(Event::PteWrite, price.clone())],
+        };
+        let (text, after) = rewrite.apply(text).unwrap();
+        assert_eq!(Profile::from_toml(&text).as_ref(), Ok(&after), "{name}");
+        assert_eq!(after.quote(Event::PteWrite), Ok(&price));
+        let mut expected = before.with_cpus(3);
+        expected.name = "mine".to_owned();
+        expected.title = "a title".to_owned();
+        expected.stands_for = "one machine".to_owned();
+        expected.prices.0.insert(Event::PteWrite, price);
+        assert_eq!(after, expected, "{name}");
+    }
+}

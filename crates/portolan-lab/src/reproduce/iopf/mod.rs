@@ -25,9 +25,9 @@ use portolan_model::profile::{Event, Profile};
 use self::machine::{Counted, Machine, Whose};
 use self::pattern::Queues;
 use super::bounds::Evidence;
-use super::fit::non_negative;
 use super::published::{self, IopfKind, IopfPublished};
 use super::rows::{Check, FittedPrice, error_pct};
+use crate::least_squares::non_negative;
 
 /// The machine that the published figures come from.
 pub const MACHINE: &str = "kunpeng920";

@@ -1,8 +1,8 @@
 //! Least squares with prices that cannot be negative.
 //!
 //! Solves `min ‖W(Ax − b)‖, x ≥ 0` by active sets (Lawson and Hanson, *Solving Least Squares
-//! Problems*, chapter 23), each row weighted by the inverse of its published value, so that the error
-//! that counts is the relative one. A handful of unknowns; dense.
+//! Problems*, chapter 23). Where each row is weighted by the inverse of its figure, the error that counts
+//! is the relative one. A handful of unknowns; dense.
 
 /// Columns of unit length that are nearer to the span of the others than this count as in it.
 const DEPENDENT: f64 = 1e-9;
@@ -15,10 +15,20 @@ pub fn non_negative(events: &[Vec<f64>], published: &[f64], unknowns: usize) -> 
     let weights = published.iter();
     let weights = weights.map(|figure| 1.0 / figure.abs().max(f64::MIN_POSITIVE));
     let weights: Vec<f64> = weights.collect();
-    let b: Vec<f64> = product(published, &weights).collect();
+    weighted(events, published, &weights, unknowns)
+}
+
+/// The same with a weight for each row: `min ‖W(Ax − b)‖`.
+pub fn weighted(
+    events: &[Vec<f64>],
+    figures: &[f64],
+    weights: &[f64],
+    unknowns: usize,
+) -> Vec<f64> {
+    let b: Vec<f64> = product(figures, weights).collect();
     let column = |c: usize| -> Vec<f64> {
         let events = events.iter().map(|row| row.get(c).copied().unwrap_or(0.0));
-        product(&events.collect::<Vec<_>>(), &weights).collect()
+        product(&events.collect::<Vec<_>>(), weights).collect()
     };
     let mut columns: Vec<Vec<f64>> = (0..unknowns).map(column).collect();
     let b = &b[..b.len().min(events.len())];

@@ -1,0 +1,236 @@
+//! Latencies without nesting: maps that bpftrace prints, and rows `function,units,ns`.
+//!
+//! A map is called `@ns`, `@us` or `@ms`, its key is the function, or the function and units:
+//! `@us[iommu_map, 4096]:`, then a row a bucket (`[4, 8)  12 |@@ |`). A row's units are bytes for maps, unmaps and
+//! copies, commands for submissions; nothing where they are not known.
+
+use super::function::{Family, Inside, known};
+use super::samples::{Kind, Resolution, Sample, Samples};
+use super::stack::Pages;
+use crate::trace::decimal;
+
+/// Calls that stand for all of a histogram: the shares of its buckets are what counts.
+const MOST_OF_A_HISTOGRAM: f64 = 16_384.0;
+/// Buckets of the longest histogram: bpftrace's linear ones have up to 1,000.
+const MOST_BUCKETS: usize = 1024;
+
+/// A function and what a call of it is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    function: String,
+    units: Option<u64>,
+}
+
+/// What a line is.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Row {
+    /// A call.
+    Call { key: Key, ns: u64 },
+    /// A histogram begins, its times in so many nanoseconds.
+    Histogram { key: Key, scale: u64 },
+    /// Calls of the histogram, in its unit.
+    Bucket { low: u64, high: u64, count: u64 },
+    /// Another map, a header: nothing to read.
+    Nothing,
+}
+
+/// Parses a line; nothing if it is none of these.
+pub(super) fn parse(line: &[u8]) -> Option<Result<Row, &'static str>> {
+    let text = std::str::from_utf8(line).ok()?.trim();
+    match text.as_bytes().first()? {
+        b'@' => Some(histogram(text)),
+        b'[' | b'(' => bucket(text),
+        _ if text.starts_with("Attach") || text.starts_with("function,") => Some(Ok(Row::Nothing)),
+        _ => call(text),
+    }
+}
+
+/// `@us[kprobe:iommu_map, 4096]:`.
+fn histogram(text: &str) -> Result<Row, &'static str> {
+    let Some(head) = text.strip_suffix(':') else {
+        return Ok(Row::Nothing);
+    };
+    let (name, key) = match head.split_once('[') {
+        Some((name, key)) => (name, key.strip_suffix(']').ok_or("a key that is cut")?),
+        None => (head, ""),
+    };
+    let scale = match name {
+        "@ns" => 1,
+        "@us" => 1_000,
+        "@ms" => 1_000_000,
+        _ => return Err("a map that says no unit: call it @ns, @us or @ms"),
+    };
+    let mut parts = key.split(',').map(str::trim);
+    let function = parts.next().unwrap_or("");
+    let function = function.rsplit(':').next().unwrap_or(function);
+    if function.is_empty() {
+        return Err("a map without functions: use @us[func] or @us[func, bytes]");
+    }
+    let units = match parts.next() {
+        None => None,
+        Some(digits) => Some(decimal(digits.as_bytes()).ok_or("units that are no number")?),
+    };
+    let key = Key {
+        function: function.to_owned(),
+        units,
+    };
+    Ok(Row::Histogram { key, scale })
+}
+
+/// `[4K, 8K)   12 |@@@ |`, `[1]  3 |@ |`.
+fn bucket(text: &str) -> Option<Result<Row, &'static str>> {
+    let (range, rest) = text.split_once([')', ']'])?;
+    let (count, _) = rest.trim().split_once('|')?;
+    let count = decimal(count.trim().as_bytes());
+    let count = count.ok_or("a number of calls that is none");
+    let (low, high) = match range.split_once(',') {
+        None => (range, range),
+        Some((low, high)) => (low, high),
+    };
+    let low = low.trim_start_matches(['[', '(']).trim();
+    let bounds = match (number(low), number(high.trim_start_matches('[').trim())) {
+        (Some(low), Some(high)) => Ok((low, high)),
+        (Some(low), None) if high.trim() == "..." => Ok((low, low.saturating_mul(2))),
+        _ => Err("a bucket without bounds"),
+    };
+    Some(count.and_then(|count| {
+        let (low, high) = bounds?;
+        Ok(Row::Bucket { low, high, count })
+    }))
+}
+
+/// A number with bpftrace's suffixes of binary thousands.
+fn number(text: &str) -> Option<u64> {
+    let shift = match text.as_bytes().last()? {
+        b'K' => 10,
+        b'M' => 20,
+        b'G' => 30,
+        b'T' => 40,
+        _ => 0,
+    };
+    let digits = text.trim_end_matches(['K', 'M', 'G', 'T']);
+    decimal(digits.as_bytes())?.checked_mul(1 << shift)
+}
+
+/// `iommu_map,4096,1830`.
+fn call(text: &str) -> Option<Result<Row, &'static str>> {
+    let mut fields = text.split(',').map(str::trim);
+    let (function, units, ns) = (fields.next()?, fields.next()?, fields.next()?);
+    let is_name = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'.';
+    if function.is_empty() || !function.bytes().all(is_name) || fields.next().is_some() {
+        return None;
+    }
+    let units = match units {
+        "" => Ok(None),
+        digits => decimal(digits.as_bytes())
+            .map(Some)
+            .ok_or("units that are no number"),
+    };
+    let ns = decimal(ns.as_bytes()).ok_or("nanoseconds that are no number");
+    Some(units.and_then(|units| {
+        let function = function.to_owned();
+        let key = Key { function, units };
+        Ok(Row::Call { key, ns: ns? })
+    }))
+}
+
+/// Puts rows in their places.
+#[derive(Debug)]
+pub(super) struct Rows {
+    pages: Pages,
+    histogram: Option<Histogram>,
+}
+
+/// A histogram that is being read.
+#[derive(Debug)]
+struct Histogram {
+    key: Key,
+    scale: u64,
+    /// Nanoseconds of a bucket's middle, and its calls.
+    buckets: Vec<(f64, u64)>,
+}
+
+impl Rows {
+    pub(super) fn new(pages: Pages) -> Self {
+        Self {
+            pages,
+            histogram: None,
+        }
+    }
+
+    /// Takes a row.
+    pub(super) fn feed(&mut self, row: Row, samples: &mut Samples) -> Result<(), &'static str> {
+        if let Row::Bucket { low, high, count } = row {
+            let histogram = self.histogram.as_mut();
+            let histogram = histogram.ok_or("a bucket without its map")?;
+            if histogram.buckets.len() >= MOST_BUCKETS {
+                return Err("a histogram of too many buckets");
+            }
+            // The middle of a power of two; of a single number, that number.
+            let (low, high) = (low as f64, high as f64);
+            let middle = if low > 0.0 {
+                (low * high).sqrt()
+            } else {
+                high / 2.0
+            };
+            let ns = middle * histogram.scale as f64;
+            histogram.buckets.push((ns, count));
+            return Ok(());
+        }
+        self.finish(samples);
+        match row {
+            Row::Call { key, ns } => self.add(&key, ns as f64, Resolution::Exact, samples),
+            Row::Histogram { key, scale } => {
+                let buckets = Vec::new();
+                self.histogram = Some(Histogram {
+                    key,
+                    scale,
+                    buckets,
+                });
+            }
+            Row::Bucket { .. } | Row::Nothing => {}
+        }
+        Ok(())
+    }
+
+    /// The histogram that was read last is whole.
+    pub(super) fn finish(&mut self, samples: &mut Samples) {
+        let Some(histogram) = self.histogram.take() else {
+            return;
+        };
+        let counts = histogram.buckets.iter().map(|bucket| bucket.1 as f64);
+        let all: f64 = counts.sum();
+        let share = (MOST_OF_A_HISTOGRAM / all).min(1.0);
+        for (ns, count) in &histogram.buckets {
+            let calls = (*count as f64 * share).round() as u64;
+            for _ in 0..calls {
+                self.add(&histogram.key, *ns, Resolution::Bucket, samples);
+            }
+        }
+    }
+
+    fn add(&self, key: &Key, ns: f64, resolution: Resolution, samples: &mut Samples) {
+        let name = key.function.as_bytes();
+        samples.note(name, ns as u64, true);
+        let Some(known) = known(name) else {
+            return;
+        };
+        let units = match (known.family, key.units) {
+            (Family::Map | Family::Unmap, Some(bytes)) => self.pages.of(bytes),
+            (_, units) => units,
+        };
+        if known.inside == Inside::Others {
+            samples.left_out.mixed += 1;
+        } else if key.units.is_some_and(|units| units > 0) && units.is_none() {
+            samples.left_out.other += 1;
+        } else {
+            let sample = Sample {
+                ns,
+                hooks: 1.0,
+                units: units.filter(|units| *units > 0).map(|units| units as f64),
+                resolution,
+            };
+            samples.add((known.family, Kind::Pages), sample);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! A fit, and how well it predicts calls that it was not fitted on, beside the prices from before.
+
+use portolan_cli::display::grouped;
+use portolan_model::profile::{Event, Profile};
+use serde::Serialize;
+
+use super::function::Family;
+use super::robust::{Line, Slope, median, own_ns, rounded};
+use super::samples::{Care, Kind, Sample, Store};
+
+/// The calls of one family and kind, fitted.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Judged {
+    /// What the calls do.
+    pub what: String,
+    /// What a call has a number of.
+    pub units: &'static str,
+    /// Calls of that kind, whole and of a time.
+    pub seen: u64,
+    /// What was fitted, if there were enough.
+    pub line: Option<Line>,
+    /// Calls that were held out.
+    pub held_out: u64,
+    /// Their median distance from what is predicted, in percent.
+    pub predicted_off_pct: Option<f64>,
+    /// The same for the prices from before.
+    pub before_off_pct: Option<f64>,
+}
+
+impl Judged {
+    /// Fits what is to be fitted on, and predicts what is held out.
+    pub(super) fn of(
+        (family, kind): (Family, Kind),
+        store: &Store,
+        hook_ns: f64,
+        (care, seed): (Care, u64),
+        base: &Profile,
+    ) -> Self {
+        let line = Line::fit(store.fitted.kept(), hook_ns, care, seed);
+        let off = |says: &dyn Fn(f64) -> f64| {
+            let held_out = store.held_out.kept();
+            let mut off: Vec<f64> = held_out
+                .iter()
+                .map(|sample: &Sample| {
+                    let own = own_ns(sample, hook_ns).max(1.0);
+                    100.0 * (says(sample.units.unwrap_or(1.0)) - own).abs() / own
+                })
+                .collect();
+            (!off.is_empty()).then(|| rounded(median(&mut off)))
+        };
+        let predicted = line.as_ref().map(|line| off(&|units| line.predicts(units)));
+        let before = prices_before(family, kind, base);
+        let what = match kind {
+            Kind::Context => "submit, whole contexts".to_owned(),
+            Kind::Global => "submit, everything".to_owned(),
+            Kind::Pages | Kind::Other => family.name().to_owned(),
+        };
+        Self {
+            what,
+            units: family.units(),
+            seen: store.fitted.seen() + store.held_out.seen(),
+            predicted_off_pct: predicted.flatten(),
+            before_off_pct: line
+                .as_ref()
+                .and(before)
+                .and_then(|(call, each)| off(&|units| call + each * units)),
+            held_out: store.held_out.kept().len() as u64,
+            line,
+        }
+    }
+
+    /// How many units calls have, for people: `pages: 1 to 16`.
+    pub(super) fn range(&self, line: &Line) -> String {
+        let [least, most] = line.range;
+        match (line.each, least == most) {
+            (Slope::Unsaid, _) => format!("{} not told", self.units),
+            (_, true) => format!("{}: {least}", self.units),
+            (_, false) => format!("{}: {least} to {most}", self.units),
+        }
+    }
+
+    /// Where a price comes from, for its profile.
+    pub(super) fn source(&self) -> String {
+        let Some(line) = &self.line else {
+            return String::new();
+        };
+        let units = self.range(line);
+        let explained = match line.each {
+            Slope::Told(_) => format!(", R2 {}", line.r_squared),
+            _ => String::new(),
+        };
+        let predicted = self.predicted_off_pct.map_or(String::new(), |off| {
+            format!(
+                "; {} held out are predicted within {off} % (median)",
+                grouped(self.held_out)
+            )
+        });
+        format!(
+            "measured: {} calls that {} ({units}), {} left out as outliers, median residual {} ns\
+             {explained}{predicted}",
+            grouped(line.calls),
+            self.what,
+            line.outliers,
+            line.residual_ns,
+        )
+    }
+}
+
+/// A call and a unit, by the prices from before.
+fn prices_before(family: Family, kind: Kind, base: &Profile) -> Option<(f64, f64)> {
+    let ns = |event| base.price(event).ok();
+    match (family, kind) {
+        (Family::Map, _) => ns(Event::MapCall).zip(ns(Event::PteWrite)),
+        (Family::Unmap, _) => ns(Event::UnmapCall).zip(ns(Event::UnmapPage)),
+        (Family::Submit, Kind::Pages) => {
+            let wait = ns(Event::Sync)? + ns(Event::Exit).unwrap_or(0.0);
+            Some((wait, ns(Event::CmdRange).or_else(|| ns(Event::CmdPage))?))
+        }
+        (Family::Copy, _) => Some((0.0, ns(Event::CopyByte)?)),
+        _ => None,
+    }
+}

@@ -1,0 +1,227 @@
+//! One line of a `function_graph` trace: a function entered, left or both, an event, or a mark.
+//!
+//! Two forms, told apart by line: what `/sys/kernel/tracing/trace` prints (Documentation/trace/ftrace.rst of Linux,
+//! "function graph tracer"), with or without `funcgraph-abstime`, `-proc`, `-tail`, `-args`, `-retval` and
+//! `latency-format`; and what `trace-cmd report` prints (`funcgraph_entry:`, `funcgraph_exit:`). CPU and duration have
+//! to be there: `nofuncgraph-cpu` and `nofuncgraph-duration` leave nothing to read.
+
+use crate::trace::{Line as Stamped, decimal, parse_line};
+
+/// What a line says of a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Token<'l> {
+    /// A function begins; so many columns in.
+    Enter { depth: usize, call: Call<'l> },
+    /// One begins and ends.
+    Leaf {
+        depth: usize,
+        ns: u64,
+        call: Call<'l>,
+    },
+    /// One ends.
+    Exit { depth: usize, ns: u64 },
+    /// An event within.
+    Event { name: &'l [u8], fields: &'l [u8] },
+    /// An interrupt begins or ends.
+    Interrupt,
+    /// The CPU runs another task from here on.
+    Switch,
+    /// Lines are missing here.
+    Lost(u64),
+    /// Nothing: a header, a rule.
+    Nothing,
+}
+
+/// A function, and its arguments where they are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Call<'l> {
+    pub(super) name: &'l [u8],
+    pub(super) arguments: &'l [u8],
+}
+
+/// A line, and its CPU if it has one.
+pub(super) type Parsed<'l> = Result<(Option<u16>, Token<'l>), &'static str>;
+
+/// What is said of a row that cannot be put beside others of its CPU.
+const NO_CPU: &str = "no CPU (set the option funcgraph-cpu)";
+
+/// Parses one line.
+pub(super) fn parse(line: &[u8]) -> Parsed<'_> {
+    let trimmed = line.trim_ascii();
+    if trimmed.is_empty() || trimmed[0] == b'#' || trimmed.iter().all(|b| *b == b'-') {
+        return Ok((None, Token::Nothing));
+    }
+    if let Some(parsed) = of_tracefs(line) {
+        return parsed;
+    }
+    match parse_line(line) {
+        Stamped::Event(stamped) => {
+            let token = match stamped.name {
+                b"funcgraph_entry" | b"funcgraph_exit" => columns(field_of(line))?,
+                name => Token::Event {
+                    name,
+                    fields: stamped.fields,
+                },
+            };
+            Ok((Some(stamped.cpu), token))
+        }
+        Stamped::Lost(lost) => Ok((cpu_of_lost(trimmed), Token::Lost(lost))),
+        Stamped::Blank | Stamped::Comment { .. } => Ok((None, Token::Nothing)),
+        Stamped::Bad(why) => Err(why),
+    }
+}
+
+/// What follows the name of trace-cmd's events: trimmed where the trace's reader has it.
+fn field_of(line: &[u8]) -> &[u8] {
+    let at = memchr::memmem::find(line, b"funcgraph_e").unwrap_or(0);
+    let after = memchr::memchr(b':', &line[at..]).map_or(line.len(), |colon| at + colon + 1);
+    &line[after..]
+}
+
+/// `CPU:1 [LOST 12 EVENTS]`.
+fn cpu_of_lost(line: &[u8]) -> Option<u16> {
+    let digits = line.strip_prefix(b"CPU:")?;
+    let end = digits.iter().position(|b| !b.is_ascii_digit());
+    u16::try_from(decimal(&digits[..end?])?).ok()
+}
+
+/// ` [time |] cpu) [task |] [flags |] duration | function`.
+fn of_tracefs(line: &[u8]) -> Option<Parsed<'_>> {
+    let mut rest = line;
+    if let Some(bar) = memchr::memchr(b'|', rest)
+        && is_time(rest[..bar].trim_ascii())
+    {
+        rest = &rest[bar + 1..];
+    }
+    let start = rest.trim_ascii_start();
+    let digits = start.iter().take_while(|b| b.is_ascii_digit()).count();
+    if digits == 0 {
+        let is_row = start.starts_with(b"|") || duration(rest).is_some();
+        return is_row.then_some(Err(NO_CPU));
+    }
+    let after = start[digits..].strip_prefix(b")")?;
+    let cpu = match decimal(&start[..digits]).map(u16::try_from) {
+        Some(Ok(cpu)) => cpu,
+        _ => return Some(Err("a CPU of that number")),
+    };
+    if memchr::memmem::find(after, b" => ").is_some() && !after.contains(&b'|') {
+        return Some(Ok((Some(cpu), Token::Switch)));
+    }
+    Some(columns(after).map(|token| (Some(cpu), token)))
+}
+
+/// Seconds with a fraction.
+fn is_time(text: &[u8]) -> bool {
+    let dot = text.iter().position(|b| *b == b'.');
+    let both = dot.map(|dot| (decimal(&text[..dot]), decimal(&text[dot + 1..])));
+    matches!(both, Some((Some(_), Some(_))))
+}
+
+/// `[task |] [flags |] duration | function`.
+fn columns(text: &[u8]) -> Result<Token<'_>, &'static str> {
+    let mut rest = text;
+    for _ in 0..3 {
+        let bar = memchr::memchr(b'|', rest).ok_or("no column of a duration")?;
+        let (cell, body) = (rest[..bar].trim_ascii(), &rest[bar + 1..]);
+        if cell == b"==========>" || cell == b"<==========" {
+            return Ok(Token::Interrupt);
+        }
+        if cell.is_empty() {
+            return function(body, None);
+        }
+        match duration(cell) {
+            Some(Ok(ns)) => return function(body, Some(ns)),
+            Some(Err(why)) => return Err(why),
+            None => rest = body,
+        }
+    }
+    Err("no duration")
+}
+
+/// `+ 75.913 us`, in nanoseconds; nothing if it is none.
+fn duration(cell: &[u8]) -> Option<Result<u64, &'static str>> {
+    let cell = cell.trim_ascii();
+    let cell = cell
+        .strip_prefix(b"+")
+        .or_else(|| cell.strip_prefix(b"!"))
+        .or_else(|| cell.strip_prefix(b"#"))
+        .or_else(|| cell.strip_prefix(b"*"))
+        .or_else(|| cell.strip_prefix(b"@"))
+        .or_else(|| cell.strip_prefix(b"$"))
+        .unwrap_or(cell);
+    let number = cell.trim_ascii().strip_suffix(b"us")?.trim_ascii();
+    Some(micros(number).ok_or("a duration that is no time"))
+}
+
+/// Microseconds with up to three digits behind the point, in nanoseconds.
+fn micros(number: &[u8]) -> Option<u64> {
+    let dot = number.iter().position(|b| *b == b'.');
+    let (whole, fraction) = match dot {
+        Some(dot) => (&number[..dot], &number[dot + 1..]),
+        None => (number, &b"0"[..]),
+    };
+    if fraction.len() > 3 {
+        return None;
+    }
+    let scale = 10u64.pow(3 - fraction.len() as u32);
+    let ns = decimal(whole)?.checked_mul(1000)?;
+    ns.checked_add(decimal(fraction)?.checked_mul(scale)?)
+}
+
+/// `  iommu_map() {`, `  f();`, `  } /* f */`, `  /* map: IOMMU: … */`.
+fn function(body: &[u8], ns: Option<u64>) -> Result<Token<'_>, &'static str> {
+    let depth = body.iter().take_while(|b| **b == b' ').count();
+    let text = body.trim_ascii();
+    if let Some(comment) = text.strip_prefix(b"/*") {
+        let comment = comment.strip_suffix(b"*/").unwrap_or(comment).trim_ascii();
+        let Some(colon) = memchr::memchr(b':', comment) else {
+            return Ok(Token::Nothing);
+        };
+        return Ok(Token::Event {
+            name: &comment[..colon],
+            fields: comment[colon + 1..].trim_ascii(),
+        });
+    }
+    if text.starts_with(b"}") {
+        let ns = ns.ok_or("an end without a duration (set the option funcgraph-duration)")?;
+        return Ok(Token::Exit { depth, ns });
+    }
+    let open = memchr::memchr(b'(', text).ok_or("neither a function nor an event")?;
+    let name = text[..open].split(|b| *b == b' ').next().unwrap_or(b"");
+    if name.is_empty() {
+        return Err("a function without a name");
+    }
+    let close = memchr::memrchr(b')', text).filter(|close| *close > open);
+    let call = Call {
+        name,
+        arguments: close.map_or(b"", |close| &text[open + 1..close]),
+    };
+    let code = match memchr::memmem::rfind(text, b"/*") {
+        Some(comment) if comment > open => text[..comment].trim_ascii_end(),
+        _ => text,
+    };
+    match (code.last(), ns) {
+        (Some(b'{'), _) => Ok(Token::Enter { depth, call }),
+        (Some(b';'), Some(ns)) => Ok(Token::Leaf { depth, ns, call }),
+        (Some(b';'), None) => {
+            Err("a function without a duration (set the option funcgraph-duration)")
+        }
+        _ => Err("a line that is cut"),
+    }
+}
+
+impl<'l> Call<'l> {
+    /// An argument by its name: `size=0x1000`, `n=2`.
+    pub(super) fn argument(self, name: &str) -> Option<u64> {
+        let mut all = self.arguments.split(|b| *b == b',');
+        let value = all.find_map(|one| {
+            let equals = memchr::memchr(b'=', one)?;
+            (one[..equals].trim_ascii() == name.as_bytes()).then(|| one[equals + 1..].trim_ascii())
+        })?;
+        let value = value.split(|b| *b == b' ').next()?;
+        match value.strip_prefix(b"0x") {
+            Some(digits) => crate::trace::hexadecimal(digits),
+            None => decimal(value),
+        }
+    }
+}

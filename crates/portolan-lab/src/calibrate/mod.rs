@@ -1,0 +1,359 @@
+//! Prices of the user's own machine, from a latency trace of the kernel's functions.
+//!
+//! Read are ftrace's `function_graph`, `trace-cmd report` of it, and latencies by function as bpftrace prints them
+//! (`docs/calibrate.md` has the commands). What comes of it is a profile: another one's, with the prices that the
+//! trace tells, each with how well it fits; and a list of those that it does not tell. Memory is bounded whatever the
+//! trace holds.
+
+mod flat;
+mod function;
+mod hooks;
+mod judge;
+mod line;
+mod prices;
+mod robust;
+mod samples;
+mod stack;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use portolan_model::profile::{Profile, Rewrite};
+use serde::Serialize;
+
+use crate::facts::{Facts, HEAD};
+use crate::trace::{Lines, OpenError, open_file};
+use flat::{Row, Rows};
+use function::Family;
+pub use hooks::Tracing;
+pub use judge::Judged;
+use line::Token;
+use prices::Told;
+pub use prices::{NewPrice, Untold};
+use robust::median;
+pub use robust::{Estimate, Line, Slope};
+pub use samples::LeftOut;
+use samples::{Care, Part, Samples};
+use stack::{Pages, Stacks};
+pub use text::text;
+
+const HOW_TO: &str = "docs/calibrate.md says how to record one";
+/// Bad lines that are kept.
+const KEPT: usize = 5;
+
+/// A trace that was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Source {
+    /// Its file.
+    pub name: String,
+    /// Lines.
+    pub lines: u64,
+    /// Of these, with the latency of a call.
+    pub latencies: u64,
+    /// Lines that the kernel says are missing.
+    pub lost: u64,
+    /// Lines that cannot be read.
+    pub bad: u64,
+    /// The first of them, with the reason.
+    pub bad_lines: Vec<String>,
+    /// What ended it early, if something did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cut: Option<String>,
+}
+
+/// A function of the traces.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FunctionReport {
+    /// Its name.
+    pub name: String,
+    /// Calls.
+    pub calls: u64,
+    /// Nanoseconds of the median call, with all that is in it.
+    pub median_ns: f64,
+    /// Nanoseconds of all calls.
+    pub total_ns: u64,
+    /// What its calls are fitted as; nothing if no price follows from it.
+    pub priced_as: Option<&'static str>,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Calibration {
+    /// The profile's name.
+    pub machine: String,
+    /// The profile that it began as.
+    pub from: String,
+    /// What was read.
+    pub sources: Vec<Source>,
+    /// Of the random numbers: calls held out, resamples.
+    pub seed: u64,
+    /// What tracing takes in each call, where that is known.
+    pub tracing: Option<Tracing>,
+    /// Functions, those that take most first.
+    pub functions: Vec<FunctionReport>,
+    /// Calls that were not fitted on, and why.
+    pub left_out: LeftOut,
+    /// Fits.
+    pub fits: Vec<Judged>,
+    /// Prices that are other ones now.
+    pub prices: Vec<NewPrice>,
+    /// Prices that stay.
+    pub untold: Vec<Untold>,
+    /// What to be careful with.
+    pub warnings: Vec<String>,
+    /// The file with the profile, if one was asked for.
+    pub written: Option<String>,
+    /// The profile.
+    #[serde(skip)]
+    pub profile: String,
+}
+
+/// All traces of a machine, read.
+#[derive(Debug)]
+pub struct Gathered {
+    samples: Samples,
+    seed: u64,
+    granule_lg2: u32,
+    care: Care,
+    sources: Vec<Source>,
+    facts: Option<Facts>,
+}
+
+impl Gathered {
+    /// Nothing yet; pages are of `granule_lg2`, and calls are held out by `seed`.
+    pub fn new(granule_lg2: u32, seed: u64) -> Self {
+        Self {
+            samples: Samples::new(seed),
+            seed,
+            granule_lg2,
+            care: Care::default(),
+            sources: Vec::new(),
+            facts: None,
+        }
+    }
+
+    /// Reads a file, or standard input for `-`.
+    ///
+    /// # Errors
+    /// If it cannot be read, or has neither latencies nor a machine's facts.
+    pub fn read_file(&mut self, path: &Path) -> Result<()> {
+        let name = match path == Path::new("-") {
+            true => "standard input".to_owned(),
+            false => path.display().to_string(),
+        };
+        let (input, _) = open_file(path).with_context(|| format!("trace {name}"))?;
+        self.read(&name, input)
+    }
+
+    /// Reads a trace, unpacked.
+    ///
+    /// # Errors
+    /// As [`Self::read_file`].
+    pub fn read(&mut self, name: &str, input: Box<dyn Read>) -> Result<()> {
+        let is_one = |line: &[u8]| {
+            let is_row = matches!(flat::parse(line), Some(Ok(_)));
+            line.starts_with(HEAD.as_bytes()) || is_row || is_latency(line)
+        };
+        let lines = Lines::new(input, is_one);
+        let mut lines = match lines {
+            Ok(lines) => lines,
+            Err(OpenError::Binary) => bail!("trace {name} is binary data, not text; {HOW_TO}"),
+            Err(OpenError::Empty) => bail!("trace {name} is empty; {HOW_TO}"),
+            Err(OpenError::NotATrace) => {
+                bail!("trace {name}: no line of it has the latency of a function; {HOW_TO}")
+            }
+            Err(other) => return Err(other).with_context(|| format!("trace {name}")),
+        };
+        if let Some(facts) = lines.first_with(HEAD).and_then(Facts::parse) {
+            let facts = facts.with_context(|| format!("trace {name}: the machine's facts"))?;
+            self.facts = Some(facts);
+        }
+        let source = self.gather(name, &mut lines);
+        self.sources.push(source);
+        Ok(())
+    }
+
+    fn gather(&mut self, name: &str, lines: &mut Lines) -> Source {
+        let mut source = Source {
+            name: name.to_owned(),
+            ..Source::default()
+        };
+        let pages = Pages {
+            lg2: self.granule_lg2,
+        };
+        let (mut stacks, mut rows) = (Stacks::new(pages, self.care), Rows::new(pages));
+        while let Some(line) = lines.next_line() {
+            source.lines += 1;
+            let found = if line.too_long {
+                Err("longer than 1 MiB")
+            } else {
+                take(line.bytes, &mut stacks, &mut rows, &mut self.samples)
+            };
+            match found {
+                Ok(Taken::Latency) => source.latencies += 1,
+                Ok(Taken::Lost(lost)) => source.lost = source.lost.saturating_add(lost),
+                Ok(Taken::Other) => {}
+                Err(why) => {
+                    source.bad += 1;
+                    if source.bad_lines.len() < KEPT {
+                        let text = String::from_utf8_lossy(line.bytes);
+                        let text: String = text.chars().take(60).collect();
+                        let text = text.escape_debug();
+                        let number = line.number;
+                        source
+                            .bad_lines
+                            .push(format!("line {number}: {why}: {text}"));
+                    }
+                }
+            }
+        }
+        stacks.finish(&mut self.samples);
+        rows.finish(&mut self.samples);
+        source.cut = lines.error();
+        source
+    }
+
+    /// The facts of the machine, if one of the traces has them.
+    pub fn facts(&self) -> Option<&Facts> {
+        self.facts.as_ref()
+    }
+
+    /// Fits what was read: the prices of `base`, of which `text` is the profile, become those of the machine `name`.
+    ///
+    /// # Errors
+    /// If nothing that was read has a price, or what comes of it is no profile.
+    pub fn calibrate(self, base: &Profile, text: &str, name: &str) -> Result<Calibration> {
+        self.check()?;
+        let care = self.care;
+        let tracing = Tracing::of(&self.samples).filter(|_| care.takes(Part::Tracing));
+        let hook_ns = tracing.as_ref().map_or(0.0, |tracing| tracing.ns);
+        let stores = self.samples.stores.iter();
+        let fits = stores.map(|(key, store)| {
+            let judged = Judged::of(*key, store, hook_ns, (care, self.seed), base);
+            (*key, judged)
+        });
+        let fits = fits.collect();
+        let told = Told::of(base, &fits);
+        let mut report = Calibration {
+            machine: name.to_owned(),
+            from: base.name().to_owned(),
+            seed: self.seed,
+            functions: functions(&self.samples),
+            left_out: self.samples.left_out,
+            fits: fits.into_values().collect(),
+            prices: told.prices,
+            untold: told.untold.into_values().collect(),
+            warnings: Vec::new(),
+            written: None,
+            profile: String::new(),
+            tracing,
+            sources: self.sources,
+        };
+        report.profile = write(&report, base, text)?;
+        report.warnings = text::warnings(&report);
+        Ok(report)
+    }
+
+    /// Whether there is anything to fit.
+    fn check(&self) -> Result<()> {
+        if !self.samples.stores.is_empty() {
+            return Ok(());
+        }
+        let seen: Vec<&str> = self.samples.functions.keys().map(String::as_str).collect();
+        let wanted = Family::ALL.map(Family::functions).join(", ");
+        let left = self.samples.left_out;
+        match seen.as_slice() {
+            [] => bail!("the traces have no call from its beginning to its end; {HOW_TO}"),
+            _ if left != LeftOut::default() => bail!(
+                "none of the calls can be fitted on ({}); {HOW_TO}",
+                text::left_out(&left)
+            ),
+            seen => bail!(
+                "none of the functions in the traces has a price; there are {}; wanted is one of {wanted}; {HOW_TO}",
+                seen[..seen.len().min(8)].join(", ")
+            ),
+        }
+    }
+}
+
+/// What came of a line.
+enum Taken {
+    Latency,
+    Lost(u64),
+    Other,
+}
+
+fn is_latency(line: &[u8]) -> bool {
+    use Token::{Enter, Exit, Leaf};
+    let token = line::parse(line);
+    matches!(token, Ok((_, Enter { .. } | Leaf { .. } | Exit { .. })))
+}
+
+fn take(
+    line: &[u8],
+    stacks: &mut Stacks,
+    rows: &mut Rows,
+    samples: &mut Samples,
+) -> Result<Taken, &'static str> {
+    if let Some(row) = flat::parse(line) {
+        let row = row?;
+        let taken = match row {
+            Row::Call { .. } | Row::Bucket { .. } => Taken::Latency,
+            Row::Histogram { .. } | Row::Nothing => Taken::Other,
+        };
+        return rows.feed(row, samples).map(|()| taken);
+    }
+    let (cpu, token) = line::parse(line)?;
+    let taken = match token {
+        Token::Leaf { .. } | Token::Exit { .. } => Taken::Latency,
+        Token::Lost(lost) => Taken::Lost(lost),
+        _ => Taken::Other,
+    };
+    stacks.feed(cpu, token, samples);
+    Ok(taken)
+}
+
+fn functions(samples: &Samples) -> Vec<FunctionReport> {
+    let all = samples.functions.iter().map(|(name, function)| {
+        let ns = function.ns.kept().iter().map(|ns| *ns as f64);
+        FunctionReport {
+            name: name.clone(),
+            calls: function.ns.seen(),
+            median_ns: median(&mut ns.collect::<Vec<_>>()),
+            total_ns: function.total_ns,
+            priced_as: function::known(name.as_bytes()).map(|known| known.family.name()),
+        }
+    });
+    let mut all: Vec<_> = all.collect();
+    all.sort_by_key(|one| std::cmp::Reverse(one.total_ns));
+    all
+}
+
+/// The profile's text, which is read again before anybody gets it.
+fn write(report: &Calibration, base: &Profile, text: &str) -> Result<String> {
+    let names: Vec<&str> = report.sources.iter().map(|one| one.name.as_str()).collect();
+    let stands_for = format!(
+        "The machine of {}: {} prices by `portolan calibrate` (seed {}); all else is {}'s, which stands for: {}",
+        names.join(", "),
+        report.prices.len(),
+        report.seed,
+        base.name(),
+        base.stands_for()
+    );
+    let prices = report.prices.iter();
+    let prices: Vec<_> = prices.map(|new| (new.event, new.price.clone())).collect();
+    let rewrite = Rewrite {
+        name: &report.machine,
+        title: &format!("{}, with prices of its own", base.title()),
+        stands_for: &stands_for,
+        cpus: base.cpus(),
+        prices: &prices,
+    };
+    let written = rewrite.apply(text);
+    let (text, _) = written.context("what was fitted is no machine's profile")?;
+    Ok(text)
+}

@@ -1,0 +1,411 @@
+//! From what was fitted to a profile's prices, and why some cannot be told.
+//!
+//! Where calls tell the sum of two prices and not each, one stays as it was and the other gets the rest; that is
+//! how the profiles that come with the program were put together as well. A price that the profile took over from
+//! another one which is measured now (a command for a context from one for a page) is kept in proportion, as assumed.
+
+use std::collections::BTreeMap;
+
+use portolan_cli::display::grouped;
+use portolan_model::profile::{Event, Price, Profile};
+use serde::Serialize;
+
+use super::function::Family;
+use super::judge::Judged;
+use super::robust::{Estimate, Line, Slope, rounded};
+use super::samples::Kind;
+
+/// Prices that follow another: a profile that has both took the first over, or has to keep them in order.
+const FOLLOWERS: [(Event, Event); 5] = [
+    (Event::UnmapCallTables, Event::UnmapCall),
+    (Event::MapPage, Event::PteWrite),
+    (Event::CmdContext, Event::CmdPage),
+    (Event::CmdGlobal, Event::CmdPage),
+    (Event::CmdContext, Event::CmdRange),
+];
+/// Commands that name addresses: one instruction of the hardware, so one price.
+const BY_ADDRESS: [Event; 3] = [Event::CmdPage, Event::CmdPageAfterMap, Event::CmdRange];
+
+/// A price that is another one now.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct NewPrice {
+    /// Of what.
+    pub event: Event,
+    /// What the profile had.
+    pub before_ns: Option<f64>,
+    /// What it has.
+    #[serde(flatten)]
+    pub price: Price,
+}
+
+/// A price that stays as it was.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Untold {
+    /// Of what.
+    pub event: Event,
+    /// What the profile has.
+    pub ns: Option<f64>,
+    /// Why the traces do not tell it.
+    pub why: String,
+}
+
+/// Both.
+pub(super) struct Told<'b> {
+    base: &'b Profile,
+    pub(super) prices: Vec<NewPrice>,
+    pub(super) untold: BTreeMap<Event, Untold>,
+}
+
+impl<'b> Told<'b> {
+    /// The prices of `base` that `fits` tell.
+    pub(super) fn of(base: &'b Profile, fits: &BTreeMap<(Family, Kind), Judged>) -> Self {
+        let mut told = Self {
+            base,
+            prices: Vec::new(),
+            untold: BTreeMap::new(),
+        };
+        let fit = |family, kind| fits.get(&(family, kind));
+        told.table(fit(Family::Map, Kind::Pages), Family::Map);
+        told.table(fit(Family::Unmap, Kind::Pages), Family::Unmap);
+        told.submissions(&[
+            (&BY_ADDRESS, fit(Family::Submit, Kind::Pages)),
+            (&[Event::CmdContext], fit(Family::Submit, Kind::Context)),
+            (&[Event::CmdGlobal], fit(Family::Submit, Kind::Global)),
+        ]);
+        let bounce = [Family::Take, Family::Give, Family::Copy];
+        told.bounce(bounce.map(|family| fit(family, Kind::Pages)));
+        for (follower, of) in FOLLOWERS {
+            told.follow(follower, of);
+        }
+        for (event, _) in base.prices().iter() {
+            if told.found(event).is_none() {
+                told.leave(event, || "no function of Linux stands for it".to_owned());
+            }
+        }
+        told.untold.retain(|event, _| {
+            let has = |price: &NewPrice| price.event == *event;
+            base.prices().get(*event).is_some() && !told.prices.iter().any(has)
+        });
+        told.prices.sort_by_key(|price| price.event);
+        told
+    }
+
+    fn found(&self, event: Event) -> Option<&NewPrice> {
+        self.prices.iter().find(|price| price.event == event)
+    }
+
+    fn before(&self, event: Event) -> Option<f64> {
+        self.base.prices().get(event).map(|price| price.ns)
+    }
+
+    /// The price as it is now.
+    fn now(&self, event: Event) -> f64 {
+        let new = self.found(event).map(|price| price.price.ns);
+        new.or(self.before(event)).unwrap_or(0.0)
+    }
+
+    fn leave(&mut self, event: Event, why: impl FnOnce() -> String) {
+        let ns = self.before(event);
+        let untold = || Untold {
+            event,
+            ns,
+            why: why(),
+        };
+        self.untold.entry(event).or_insert_with(untold);
+    }
+
+    /// Sets a price that the profile has.
+    fn set(&mut self, event: Event, found: Estimate, source: String) {
+        let before_ns = self.before(event);
+        if before_ns.is_none() || self.found(event).is_some() {
+            return;
+        }
+        let price = Price {
+            ns: rounded(found.ns),
+            low_ns: Some(rounded(found.low_ns.min(found.ns))),
+            high_ns: Some(rounded(found.high_ns.max(found.ns))),
+            source,
+        };
+        self.prices.push(NewPrice {
+            event,
+            before_ns,
+            price,
+        });
+    }
+
+    /// Of calls whose parts are `known` to be so much, and all else `rest`.
+    fn remainder(&mut self, judged: &Judged, sum: Estimate, known: &[(Event, f64)], rest: Event) {
+        let parts = known.iter().map(|(event, count)| self.now(*event) * count);
+        let taken: f64 = parts.sum();
+        let names = known.iter().map(|(event, count)| match *count {
+            1.0 => event.to_string(),
+            count => format!("{} times {event}", rounded(count)),
+        });
+        let names: Vec<String> = names.collect();
+        let names = names.join(" and ");
+        if sum.ns > taken {
+            let less = |ns: f64| (ns - taken).max(0.0);
+            let left = Estimate {
+                ns: less(sum.ns),
+                low_ns: less(sum.low_ns),
+                high_ns: less(sum.high_ns),
+            };
+            let of = self.base.name();
+            let source = format!("{}, less {names} as in {of}", judged.source());
+            self.set(rest, left, source);
+            return;
+        }
+        // Cheaper than what is known of its parts: all of them are cheaper here, nobody knows which.
+        let all = taken + self.now(rest);
+        let factor = if all > 0.0 { sum.ns / all } else { 0.0 };
+        let of = self.base.name();
+        let source = format!(
+            "assumed: the same part of the sum as in {of}; the sum is {}",
+            judged.source()
+        );
+        let events = known.iter().map(|(event, _)| *event).chain([rest]);
+        for event in events.collect::<Vec<_>>() {
+            let ns = self.now(event) * factor;
+            let found = Estimate {
+                ns,
+                low_ns: 0.0,
+                high_ns: sum.high_ns.max(ns),
+            };
+            self.set(event, found, source.clone());
+        }
+    }
+
+    /// Mapping and unmapping in a table.
+    fn table(&mut self, judged: Option<&Judged>, family: Family) {
+        let (call, page) = match family {
+            Family::Unmap => (Event::UnmapCall, Event::UnmapPage),
+            _ => (Event::MapCall, Event::PteWrite),
+        };
+        let Some((judged, line)) = with_line(judged) else {
+            let why = absent(judged, family);
+            self.leave(call, || why.clone());
+            return self.leave(page, || why);
+        };
+        if line.each == Slope::Unsaid {
+            let why = "the trace does not say how many pages a call is for: enable the events iommu:map and unmap";
+            self.leave(call, || why.to_owned());
+            return self.leave(page, || why.to_owned());
+        }
+        if let Slope::Told(each) = line.each {
+            self.set(call, line.call, judged.source());
+            return self.set(page, each, judged.source());
+        }
+        self.leave(page, || inseparable(line, family));
+        self.remainder(judged, line.call, &[(page, line.units)], call);
+    }
+
+    /// Commands of each width. Waiting for them is told by the first width of which there are calls, and taken off
+    /// those of the others.
+    fn submissions(&mut self, widths: &[(&[Event], Option<&Judged>)]) {
+        let mut wait_is_told = false;
+        for (forms, judged) in widths {
+            let forms = forms.iter().copied();
+            let forms: Vec<Event> = forms.filter(|form| self.before(*form).is_some()).collect();
+            let Some((judged, line)) = with_line(*judged) else {
+                let why = match judged.map_or(0, |judged| judged.seen) {
+                    0 => "no submission in the trace has commands of that width alone".to_owned(),
+                    seen => format!("{seen} submissions of that width are too few"),
+                };
+                for form in forms {
+                    self.leave(form, || why.clone());
+                }
+                continue;
+            };
+            match (wait_is_told, forms.as_slice()) {
+                (_, []) => {}
+                (false, _) => self.submission(judged, line, &forms),
+                (true, [event, ..]) => self.wide(*event, judged, line),
+            }
+            wait_is_told = true;
+        }
+        if !wait_is_told {
+            for event in [Event::Sync, Event::Exit] {
+                self.leave(event, || absent(None, Family::Submit));
+            }
+        }
+    }
+
+    /// Commands, and waiting for them.
+    fn submission(&mut self, judged: &Judged, line: &Line, forms: &[Event]) {
+        let wait = match self.before(Event::Exit) {
+            Some(_) => Event::Exit,
+            None => Event::Sync,
+        };
+        // What each submission has once beside its commands.
+        let once: &[(Event, f64)] = match wait {
+            Event::Exit => &[(Event::Sync, 1.0)],
+            _ => &[],
+        };
+        if let Slope::Told(each) = line.each {
+            for form in forms {
+                self.set(*form, each, judged.source());
+            }
+            self.leave(Event::Sync, || {
+                "each submission has one wait and one exit: only their sum is told".to_owned()
+            });
+            return match once {
+                [] => self.set(wait, line.call, judged.source()),
+                _ => self.remainder(judged, line.call, once, wait),
+            };
+        }
+        for event in forms.iter().chain([&Event::Sync, &Event::Exit]) {
+            self.leave(*event, || inseparable(line, Family::Submit));
+        }
+        let command = forms.last().copied();
+        let known = command.map(|event| (event, line.units));
+        let known: Vec<(Event, f64)> = known.into_iter().chain(once.iter().copied()).collect();
+        self.remainder(judged, line.call, &known, wait);
+        // Where the parts were scaled, the other form is the same instruction.
+        let scaled = command.and_then(|event| self.found(event)).cloned();
+        for form in forms {
+            if let Some(new) = &scaled {
+                let price = &new.price;
+                let found = Estimate {
+                    ns: price.ns,
+                    low_ns: price.low(),
+                    high_ns: price.high(),
+                };
+                self.set(*form, found, price.source.clone());
+            }
+        }
+    }
+
+    /// Commands whose wait is that of the others.
+    fn wide(&mut self, event: Event, judged: &Judged, line: &Line) {
+        let waits = self.now(Event::Sync) + self.now(Event::Exit);
+        let whole = line.predicts(line.units);
+        if whole <= waits {
+            let why = "its submissions take no longer than the wait in them";
+            return self.leave(event, || why.to_owned());
+        }
+        let part = |ns: f64| ((ns - waits) / line.units.max(1.0)).max(0.0);
+        let found = Estimate {
+            ns: part(whole),
+            low_ns: part(line.call.low_ns),
+            high_ns: part(line.call.high_ns.max(whole)),
+        };
+        let source = format!("{}, less the wait of the others", judged.source());
+        self.set(event, found, source);
+    }
+
+    /// Slots taken and given back, and bytes copied.
+    fn bounce(&mut self, [take, give, copy]: [Option<&Judged>; 3]) {
+        let mut call = Estimate {
+            ns: 0.0,
+            low_ns: 0.0,
+            high_ns: 0.0,
+        };
+        let mut add = |found: Estimate| {
+            call.ns += found.ns;
+            call.low_ns += found.low_ns;
+            call.high_ns += found.high_ns;
+        };
+        match with_line(copy) {
+            None => self.leave(Event::CopyByte, || absent(copy, Family::Copy)),
+            Some((judged, line)) => match line.each {
+                Slope::Told(each) => {
+                    add(line.call);
+                    self.set(Event::CopyByte, each, judged.source());
+                }
+                _ => self.leave(Event::CopyByte, || inseparable(line, Family::Copy)),
+            },
+        }
+        match (with_line(take), with_line(give)) {
+            (Some((take, taken)), Some((_, given))) => {
+                add(whole(taken));
+                add(whole(given));
+                let source = format!(
+                    "{}, and {} that give them back",
+                    take.source(),
+                    grouped(given.calls)
+                );
+                self.set(Event::CopyCall, call, source);
+            }
+            (None, _) => self.leave(Event::CopyCall, || absent(take, Family::Take)),
+            (_, None) => self.leave(Event::CopyCall, || absent(give, Family::Give)),
+        }
+    }
+
+    /// Keeps a price in proportion to one that is measured.
+    fn follow(&mut self, follower: Event, of: Event) {
+        let (Some(new), Some(before)) = (self.found(of).cloned(), self.before(follower)) else {
+            return;
+        };
+        let factor = match new.before_ns {
+            Some(was) if was > 0.0 => before / was,
+            _ => 1.0,
+        };
+        let from = self.base.name();
+        let source = match factor {
+            1.0 => format!("assumed: as {of}, which is measured; so it is in {from}"),
+            _ => format!(
+                "assumed: {} times {of}, which is measured; so it is in {from}",
+                rounded(factor)
+            ),
+        };
+        let found = Estimate {
+            ns: new.price.ns * factor,
+            low_ns: new.price.low() * factor,
+            high_ns: new.price.high() * factor,
+        };
+        self.set(follower, found, source);
+    }
+}
+
+fn with_line(judged: Option<&Judged>) -> Option<(&Judged, &Line)> {
+    let judged = judged?;
+    Some((judged, judged.line.as_ref()?))
+}
+
+/// What a call of mean size takes, whatever its units.
+fn whole(line: &Line) -> Estimate {
+    let more = match line.each {
+        Slope::Told(each) => each.ns * line.units,
+        _ => 0.0,
+    };
+    Estimate {
+        ns: line.call.ns + more,
+        low_ns: line.call.low_ns + more,
+        high_ns: line.call.high_ns + more,
+    }
+}
+
+/// Why there is no line.
+fn absent(judged: Option<&Judged>, family: Family) -> String {
+    match judged.map_or(0, |judged| judged.seen) {
+        0 => format!("no call of {} in the trace", family.functions()),
+        seen => format!(
+            "{seen} calls that {} are too few: {} are needed",
+            family.name(),
+            super::robust::FEWEST * 5 / 4
+        ),
+    }
+}
+
+/// Why a unit's price is not told from a call's.
+fn inseparable(line: &Line, family: Family) -> String {
+    let units = family.units();
+    let [least, most] = line.range;
+    match line.each {
+        Slope::Unsaid => format!("the trace does not say how many {units} a call is for"),
+        Slope::OneSize if least == most => {
+            format!(
+                "all calls have one size ({units}: {least}): call and unit cannot be told apart"
+            )
+        }
+        Slope::OneSize => format!(
+            "too few calls of different sizes ({units}: {least} to {most}): call and unit cannot be told apart"
+        ),
+        Slope::Buckets => {
+            "the histogram's buckets are wider than what a unit makes of a call".to_owned()
+        }
+        Slope::Noise | Slope::Told(_) => {
+            format!("calls for more {units} do not take longer by more than calls vary")
+        }
+    }
+}

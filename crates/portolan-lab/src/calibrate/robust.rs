@@ -1,0 +1,308 @@
+//! A straight line through the times of calls: so much for the call, and so much for each unit of it.
+//!
+//! Calls of equal size are a group. The line is fitted to the groups' medians first; then calls that lie further
+//! from it than [`FAR`] times the usual distance (the median, relative to the line) are left out, interrupts and waits
+//! among them, and the line is fitted to the means of what remains, three times. Neither part is negative. How far
+//! the evidence reaches is said by resampling the calls (Efron's bootstrap, percentiles).
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::samples::{Care, Part, Resolution, Sample};
+use crate::least_squares::weighted;
+
+/// Calls that a price needs.
+pub(super) const FEWEST: usize = 20;
+/// Calls of a size that it takes to tell that size from another.
+const FEWEST_OF_A_SIZE: usize = 8;
+/// Times the usual distance from the line, scaled to a standard deviation, at which a call is left out.
+const FAR: f64 = 4.0;
+/// The median's distance in standard deviations, for normal deviates, as a divisor.
+const MAD: f64 = 1.4826;
+/// Relative distance that is never far.
+const NEAR: f64 = 0.05;
+const ROUNDS: usize = 3;
+/// Times that the longest calls have to be as long as the shortest where times are powers of two: several buckets.
+const SPAN: f64 = 8.0;
+const RESAMPLES: usize = 200;
+/// Calls of a resample; more would say no more.
+const RESAMPLED: usize = 2048;
+/// Resamples on either side of the interval, which so holds 95 of 100.
+const TAIL: usize = 5;
+
+/// A time and how far the evidence lets it be.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Estimate {
+    /// Nanoseconds.
+    pub ns: f64,
+    /// At least.
+    pub low_ns: f64,
+    /// At most.
+    pub high_ns: f64,
+}
+
+/// Whether what one unit takes could be told from what a call takes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Slope {
+    /// It could.
+    Told(Estimate),
+    /// The calls' units are in no trace.
+    Unsaid,
+    /// All calls are about as large.
+    OneSize,
+    /// Calls of more units do not take longer by more than they vary.
+    Noise,
+    /// The longest calls are not so much longer than the shortest that buckets of powers of two tell.
+    Buckets,
+}
+
+/// What was fitted.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Line {
+    /// What a call takes beside its units; all of it where those are not told apart.
+    pub call: Estimate,
+    /// What a unit takes.
+    pub each: Slope,
+    /// Mean units of a call.
+    pub units: f64,
+    /// Fewest and most units of a call.
+    pub range: [f64; 2],
+    /// Calls that were fitted on.
+    pub calls: u64,
+    /// Calls that lie too far from the line.
+    pub outliers: u64,
+    /// Median distance from the line, in nanoseconds.
+    pub residual_ns: f64,
+    /// Part of the variation that the line explains.
+    pub r_squared: f64,
+}
+
+/// What a line is fitted on.
+struct Seen<'s> {
+    points: &'s [(f64, f64)],
+    /// Those that are not left out.
+    near: &'s [(f64, f64)],
+    /// Whether the units of calls are known.
+    is_told: bool,
+    /// Whether some times are known to a power of two alone.
+    coarse: bool,
+}
+
+/// Calls of equal size: that size, their number and mean or median time.
+type Groups = Vec<(f64, f64, f64)>;
+
+impl Line {
+    /// The line through `samples`, of which each loses `hook_ns` for each time that tracing is in it. `None` where
+    /// there are too few.
+    pub(super) fn fit(samples: &[Sample], hook_ns: f64, care: Care, seed: u64) -> Option<Self> {
+        // A call whose units are not told says nothing beside enough of which they are.
+        let told = samples.iter().filter(|sample| sample.units.is_some());
+        let told = told.count();
+        let is_told = told >= FEWEST || told * 2 > samples.len();
+        let points = samples
+            .iter()
+            .filter(|sample| !is_told || sample.units.is_some());
+        let points: Vec<(f64, f64)> = points
+            .map(|sample| (sample.units.unwrap_or(1.0), own_ns(sample, hook_ns)))
+            .collect();
+        if points.len() < FEWEST {
+            return None;
+        }
+        let slope = can_be_told(&points);
+        let mut line = through(&medians(&points), slope);
+        let mut near = points.clone();
+        for _ in 0..ROUNDS {
+            if care.takes(Part::Outliers) {
+                near = near_to(line, &points);
+            }
+            line = through(&means(&near), slope);
+        }
+        let spread = resampled(&near, slope, seed);
+        let coarse = samples
+            .iter()
+            .any(|sample| sample.resolution == Resolution::Bucket);
+        let seen = Seen {
+            points: &points,
+            near: &near,
+            is_told,
+            coarse,
+        };
+        Some(Self::of(&seen, line, spread, seed))
+    }
+
+    fn of(seen: &Seen<'_>, line: (f64, f64), spread: [[f64; 2]; 2], seed: u64) -> Self {
+        let (points, near) = (seen.points, seen.near);
+        let estimate = |ns: f64, [low, high]: [f64; 2]| {
+            // A bucket's calls are anywhere in it.
+            let wide = if seen.coarse { 2f64.sqrt() } else { 1.0 };
+            Estimate {
+                ns: rounded(ns),
+                low_ns: rounded((low / wide).min(ns)),
+                high_ns: rounded((high * wide).max(ns)),
+            }
+        };
+        let sizes: Vec<f64> = near.iter().map(|point| point.0).collect();
+        let units = mean(&sizes);
+        let least = sizes.iter().copied().fold(f64::MAX, f64::min).min(units);
+        let most = sizes.iter().copied().fold(0.0, f64::max);
+        let mut distances: Vec<f64> = near
+            .iter()
+            .map(|(x, y)| (y - line.0 - line.1 * x).abs())
+            .collect();
+        let ys: Vec<f64> = near.iter().map(|point| point.1).collect();
+        let average = mean(&ys);
+        let squares = |of: &dyn Fn(&(f64, f64)) -> f64| near.iter().map(|p| of(p).powi(2)).sum();
+        let left: f64 = squares(&|(x, y)| y - line.0 - line.1 * x);
+        let all: f64 = squares(&|(_, y)| y - average);
+        let each = match can_be_told(points) {
+            _ if !seen.is_told => Slope::Unsaid,
+            Apart::No => Slope::OneSize,
+            Apart::Yes if spread[1][0] <= 0.0 => Slope::Noise,
+            Apart::Yes
+                if seen.coarse && line.0 + line.1 * most < SPAN * (line.0 + line.1 * least) =>
+            {
+                Slope::Buckets
+            }
+            Apart::Yes => Slope::Told(estimate(line.1, spread[1])),
+        };
+        let call = match each {
+            Slope::Told(_) => estimate(line.0, spread[0]),
+            _ => estimate(average, resampled(near, Apart::No, seed)[0]),
+        };
+        Self {
+            call,
+            each,
+            units: rounded(units),
+            range: [least, most],
+            calls: near.len() as u64,
+            outliers: (points.len() - near.len()) as u64,
+            residual_ns: rounded(median(&mut distances)),
+            r_squared: match all > 0.0 {
+                true => rounded((1.0 - left / all).clamp(0.0, 1.0)),
+                false => 0.0,
+            },
+        }
+    }
+
+    /// What the line says of a call of so many units.
+    pub(super) fn predicts(&self, units: f64) -> f64 {
+        match self.each {
+            Slope::Told(each) => self.call.ns + each.ns * units,
+            _ => self.call.ns,
+        }
+    }
+}
+
+/// Time of a call without what tracing takes; what is less than nothing is nothing.
+pub(super) fn own_ns(sample: &Sample, hook_ns: f64) -> f64 {
+    (sample.ns - sample.hooks * hook_ns).max(0.0)
+}
+
+/// Whether two sizes can be told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Apart {
+    No,
+    Yes,
+}
+
+fn can_be_told(points: &[(f64, f64)]) -> Apart {
+    let groups = means(points);
+    let enough = groups
+        .iter()
+        .filter(|group| group.1 >= FEWEST_OF_A_SIZE as f64);
+    let (least, most) = enough.fold((f64::MAX, 0.0f64), |(least, most), (size, ..)| {
+        (least.min(*size), most.max(*size))
+    });
+    match most >= 2.0 * least {
+        true => Apart::Yes,
+        false => Apart::No,
+    }
+}
+
+fn grouped(points: &[(f64, f64)]) -> BTreeMap<u64, Vec<f64>> {
+    let mut groups: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
+    for (size, ns) in points {
+        groups.entry(*size as u64).or_default().push(*ns);
+    }
+    groups
+}
+
+fn medians(points: &[(f64, f64)]) -> Groups {
+    let groups = grouped(points).into_iter();
+    let groups = groups.map(|(size, mut ns)| (size as f64, ns.len() as f64, median(&mut ns)));
+    groups.collect()
+}
+
+fn means(points: &[(f64, f64)]) -> Groups {
+    let groups = grouped(points).into_iter();
+    let groups = groups.map(|(size, ns)| (size as f64, ns.len() as f64, mean(&ns)));
+    groups.collect()
+}
+
+/// Call and unit by weighted least squares over groups; the error that counts is the relative one. Where sizes
+/// cannot be told apart, the mean of all calls.
+fn through(groups: &Groups, apart: Apart) -> (f64, f64) {
+    if apart == Apart::No {
+        let calls: f64 = groups.iter().map(|group| group.1).sum();
+        let sum: f64 = groups.iter().map(|(_, calls, ns)| calls * ns).sum();
+        return (sum / calls.max(1.0), 0.0);
+    }
+    let times: Vec<f64> = groups.iter().map(|group| group.2).collect();
+    let weights = groups
+        .iter()
+        .map(|(_, calls, ns)| calls.sqrt() / ns.max(1.0));
+    let weights: Vec<f64> = weights.collect();
+    let rows: Vec<Vec<f64>> = groups.iter().map(|group| vec![1.0, group.0]).collect();
+    let found = weighted(&rows, &times, &weights, 2);
+    (found[0], found[1])
+}
+
+/// The points that lie no further from the line than is usual.
+fn near_to((call, each): (f64, f64), points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let distance = |(x, y): &(f64, f64)| {
+        let said = call + each * x;
+        (y - said).abs() / said.max(1.0)
+    };
+    let mut distances: Vec<f64> = points.iter().map(distance).collect();
+    let limit = (FAR * MAD * median(&mut distances)).max(NEAR);
+    let near = points.iter().filter(|point| distance(point) <= limit);
+    near.copied().collect()
+}
+
+/// The intervals of call and unit, by resampling.
+fn resampled(points: &[(f64, f64)], apart: Apart, seed: u64) -> [[f64; 2]; 2] {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let count = points.len().min(RESAMPLED);
+    // Fewer calls than there are vary more, by the root of their ratio.
+    let shrink = (count as f64 / points.len().max(1) as f64).sqrt();
+    let whole = through(&means(points), apart);
+    let (mut calls, mut units) = (Vec::new(), Vec::new());
+    for _ in 0..RESAMPLES {
+        let draw = (0..count).filter_map(|_| random.choice(points).copied());
+        let draw: Vec<(f64, f64)> = draw.collect();
+        let (call, each) = through(&means(&draw), apart);
+        calls.push(whole.0 + (call - whole.0) * shrink);
+        units.push(whole.1 + (each - whole.1) * shrink);
+    }
+    [calls, units].map(|mut found| {
+        found.sort_by(f64::total_cmp);
+        [found[TAIL], found[RESAMPLES - 1 - TAIL]].map(|ns| ns.max(0.0))
+    })
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+/// The middle one; zero of none.
+pub(super) fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// To the thousandth.
+pub(super) fn rounded(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}

@@ -1,0 +1,193 @@
+//! Calls of which prices are sought, in bounded memory: what is fitted on, and what is held out.
+//!
+//! One call in five is held out, by the seed. Beyond 32,768 of a kind each further call takes the place of a random
+//! one (Vitter's algorithm R), so what is kept stands for all of them.
+
+use std::collections::BTreeMap;
+
+use super::function::Family;
+
+/// Calls of a kind that are kept.
+const MOST: usize = 1 << 15;
+/// Of so many calls one is held out.
+const HELD_OUT: u64 = 5;
+/// Nanoseconds beyond which a call is no latency but a stopped machine: a second.
+const LONGEST_NS: u64 = 1_000_000_000;
+/// Functions of which something is kept; what is called by other names is counted alone.
+const MOST_NAMES: usize = 256;
+
+/// What is done to calls so that the rest is a price.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// What lies far from the others is left out.
+    Outliers,
+    /// What tracing takes is taken off.
+    Tracing,
+    /// Calls in them that are other prices' are taken off.
+    Children,
+}
+
+/// Which of it is done: all of it, but in tests that show what each is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Care {
+    pub(super) without: Option<Part>,
+}
+
+impl Care {
+    pub(super) fn takes(self, part: Part) -> bool {
+        self.without != Some(part)
+    }
+}
+
+/// What the commands of a submission drop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    /// Pages; also what is no submission.
+    Pages,
+    /// A context, or its configuration.
+    Context,
+    /// Everything.
+    Global,
+    /// Something else, or several of these.
+    Other,
+}
+
+/// How far a time is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Resolution {
+    /// To the nanosecond.
+    Exact,
+    /// To a power of two.
+    Bucket,
+}
+
+/// A call.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Sample {
+    /// Nanoseconds, without the calls in it that are other prices'.
+    pub(super) ns: f64,
+    /// How often entering or leaving a traced function is in that.
+    pub(super) hooks: f64,
+    /// Pages, commands or bytes, where that is told.
+    pub(super) units: Option<f64>,
+    pub(super) resolution: Resolution,
+}
+
+/// A random part of what was put in, once that is more than fits.
+#[derive(Clone, Debug)]
+pub(super) struct Reservoir<T> {
+    kept: Vec<T>,
+    seen: u64,
+}
+
+impl<T> Default for Reservoir<T> {
+    fn default() -> Self {
+        Self {
+            kept: Vec::new(),
+            seen: 0,
+        }
+    }
+}
+
+impl<T> Reservoir<T> {
+    fn add(&mut self, one: T, random: &mut fastrand::Rng) {
+        self.seen += 1;
+        if self.kept.len() < MOST {
+            self.kept.push(one);
+        } else if let Some(place) = self.kept.get_mut(random.u64(..self.seen) as usize) {
+            *place = one;
+        }
+    }
+
+    pub(super) fn kept(&self) -> &[T] {
+        &self.kept
+    }
+
+    pub(super) fn seen(&self) -> u64 {
+        self.seen
+    }
+}
+
+/// Calls of one family and kind.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Store {
+    pub(super) fitted: Reservoir<Sample>,
+    pub(super) held_out: Reservoir<Sample>,
+}
+
+/// What is kept of one function.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Function {
+    pub(super) ns: Reservoir<u64>,
+    /// Of those, how many had no traced call in them.
+    pub(super) leaves: u64,
+    pub(super) total_ns: u64,
+}
+
+/// Why calls are not fitted on, and how many.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct LeftOut {
+    /// An interrupt came in them.
+    pub interrupted: u64,
+    /// Lines of them are missing.
+    pub incomplete: u64,
+    /// They took no time, or more than a second.
+    pub absurd: u64,
+    /// They map or unmap lists of several pieces.
+    pub lists: u64,
+    /// They unmap whole tables, or submit something else than invalidations of one kind.
+    pub other: u64,
+    /// What they have in them cannot be taken out without nesting.
+    pub mixed: u64,
+}
+
+/// All that was read.
+#[derive(Debug)]
+pub(super) struct Samples {
+    pub(super) stores: BTreeMap<(Family, Kind), Store>,
+    pub(super) functions: BTreeMap<String, Function>,
+    /// Calls of functions beyond the names that are kept.
+    pub(super) nameless: u64,
+    pub(super) left_out: LeftOut,
+    random: fastrand::Rng,
+}
+
+impl Samples {
+    pub(super) fn new(seed: u64) -> Self {
+        Self {
+            stores: BTreeMap::new(),
+            functions: BTreeMap::new(),
+            nameless: 0,
+            left_out: LeftOut::default(),
+            random: fastrand::Rng::with_seed(seed),
+        }
+    }
+
+    /// A call of `function`, of so many nanoseconds with all that is in it.
+    pub(super) fn note(&mut self, function: &[u8], ns: u64, is_leaf: bool) {
+        let name = String::from_utf8_lossy(function);
+        if !self.functions.contains_key(name.as_ref()) && self.functions.len() >= MOST_NAMES {
+            self.nameless += 1;
+            return;
+        }
+        let function = self.functions.entry(name.into_owned()).or_default();
+        function.ns.add(ns, &mut self.random);
+        function.leaves += u64::from(is_leaf);
+        function.total_ns = function.total_ns.saturating_add(ns);
+    }
+
+    /// A call to fit on, or to judge a fit by. False if its time is none.
+    pub(super) fn add(&mut self, key: (Family, Kind), sample: Sample) -> bool {
+        if !(sample.ns > 0.0 && sample.ns <= LONGEST_NS as f64) {
+            self.left_out.absurd += 1;
+            return false;
+        }
+        let store = self.stores.entry(key).or_default();
+        let part = match self.random.u64(..HELD_OUT) {
+            0 => &mut store.held_out,
+            _ => &mut store.fitted,
+        };
+        part.add(sample, &mut self.random);
+        true
+    }
+}

@@ -1,0 +1,359 @@
+//! Latency traces of a machine whose prices are known.
+//!
+//! Two CPUs map and unmap buffers of 1 to 64 pages. Times vary by a few percent; some calls take much longer, as if an
+//! interrupt had come that nothing marks; in others one is marked; lines get lost, with and without a word of it.
+
+use std::fmt::Write;
+
+use portolan_model::profile::Event;
+
+/// What entering and leaving a traced function takes, each time.
+pub(super) const HOOK_NS: f64 = 120.0;
+
+/// How lines are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// `/sys/kernel/tracing/trace`.
+    Tracefs,
+    /// The same with times and tasks, and names behind what ends.
+    TimesAndTasks,
+    /// `trace-cmd report`.
+    TraceCmd,
+    /// Arguments in place of events.
+    Arguments,
+}
+
+/// A line: when, where, and what it says.
+struct Line {
+    time: f64,
+    cpu: u16,
+    depth: usize,
+    what: What,
+}
+
+enum What {
+    Enter(&'static str, String),
+    Leaf(&'static str, f64),
+    Exit(&'static str, f64),
+    Event(String),
+    Interrupt(&'static str),
+    Lost(u32),
+    Gone,
+}
+
+pub(super) struct Made {
+    pub(super) prices: Vec<(Event, f64)>,
+    lines: Vec<Line>,
+    /// Calls as they would be measured from outside: function, units, nanoseconds.
+    calls: Vec<(&'static str, u64, f64)>,
+}
+
+impl Made {
+    pub(super) fn new(seed: u64) -> Self {
+        Self::of(seed, 6000)
+    }
+
+    pub(super) fn small(seed: u64) -> Self {
+        Self::of(seed, 150)
+    }
+
+    fn of(seed: u64, operations: u64) -> Self {
+        let mut machine = Machine {
+            random: fastrand::Rng::with_seed(seed),
+            lines: Vec::new(),
+            calls: Vec::new(),
+            cpu: 0,
+            depth: 0,
+            clocks: [1e9; 2],
+        };
+        for _ in 0..operations {
+            machine.cpu = machine.random.u16(..2);
+            let pages = 1 << machine.random.u32(..7);
+            machine.map(pages);
+            machine.unmap(pages);
+        }
+        machine.lose();
+        let mut lines = machine.lines;
+        lines.sort_by(|one, other| one.time.total_cmp(&other.time));
+        Self {
+            prices: PRICES.to_vec(),
+            lines,
+            calls: machine.calls,
+        }
+    }
+
+    pub(super) fn text(&self, form: Form) -> String {
+        let mut out = String::from("# tracer: function_graph\n#\n");
+        for line in &self.lines {
+            line.write(form, &mut out);
+        }
+        out
+    }
+
+    pub(super) fn rows(&self) -> String {
+        let mut out = String::from("Attaching 5 probes...\nfunction,units,ns\n");
+        for (function, units, ns) in &self.calls {
+            writeln!(out, "{function},{units},{ns:.0}").unwrap();
+        }
+        out
+    }
+
+    pub(super) fn histograms(&self) -> String {
+        let mut counts = std::collections::BTreeMap::<_, [u64; 40]>::new();
+        for (function, units, ns) in &self.calls {
+            let buckets = counts.entry((*function, *units)).or_insert([0; 40]);
+            buckets[(*ns as u64).max(1).ilog2() as usize] += 1;
+        }
+        let mut out = String::from("Attaching 5 probes...\n\n@start: 12\n");
+        for ((function, units), buckets) in counts {
+            writeln!(out, "\n@ns[{function}, {units}]:").unwrap();
+            for (lg2, count) in buckets.iter().enumerate().filter(|bucket| *bucket.1 > 0) {
+                let bound = |lg2: usize| match lg2 {
+                    0..10 => format!("{}", 1u64 << lg2),
+                    10..20 => format!("{}K", 1u64 << (lg2 - 10)),
+                    _ => format!("{}M", 1u64 << (lg2 - 20)),
+                };
+                let (low, high) = (bound(lg2), bound(lg2 + 1));
+                writeln!(out, "[{low}, {high})       {count} |@@@@     |").unwrap();
+            }
+        }
+        out
+    }
+}
+
+const PRICES: [(Event, f64); 6] = [
+    (Event::MapCall, 900.0),
+    (Event::PteWrite, 14.0),
+    (Event::UnmapCall, 700.0),
+    (Event::UnmapPage, 9.0),
+    (Event::Sync, 1500.0),
+    (Event::CmdPage, 240.0),
+];
+
+struct Machine {
+    random: fastrand::Rng,
+    lines: Vec<Line>,
+    calls: Vec<(&'static str, u64, f64)>,
+    cpu: u16,
+    depth: usize,
+    clocks: [f64; 2],
+}
+
+impl Machine {
+    /// A price, as it turns out this time.
+    fn varied(&mut self, ns: f64) -> f64 {
+        let noise: f64 = (0..4).map(|_| self.random.f64() - 0.5).sum();
+        let waits = match self.random.u8(..50) {
+            0 => 5_000.0 + 100_000.0 * self.random.f64(),
+            _ => 0.0,
+        };
+        ns * (1.0 + 0.1 * noise) + waits
+    }
+
+    fn push(&mut self, what: What) {
+        let clock = &mut self.clocks[usize::from(self.cpu)];
+        *clock += 1.0;
+        let (time, cpu, depth) = (*clock, self.cpu, self.depth);
+        self.lines.push(Line {
+            time,
+            cpu,
+            depth,
+            what,
+        });
+    }
+
+    fn leaf(&mut self, name: &'static str) -> f64 {
+        let ns = self.varied(1.0).min(2.0) + HOOK_NS * (0.95 + 0.1 * self.random.f64());
+        self.push(What::Leaf(name, ns));
+        ns + HOOK_NS
+    }
+
+    /// A function that takes `own`, and what `inside` does; what its caller sees of it.
+    fn call(
+        &mut self,
+        name: &'static str,
+        arguments: String,
+        own: f64,
+        inside: impl FnOnce(&mut Self) -> f64,
+    ) -> f64 {
+        let mut own = self.varied(own);
+        self.push(What::Enter(name, arguments));
+        self.depth += 1;
+        if self.random.u8(..100) == 0 {
+            let ns = 20_000.0;
+            self.push(What::Interrupt("==========>"));
+            self.push(What::Interrupt("<=========="));
+            own += ns;
+        }
+        let ns = own + HOOK_NS + inside(self);
+        self.depth -= 1;
+        self.clocks[usize::from(self.cpu)] += ns;
+        self.push(What::Exit(name, ns));
+        ns + HOOK_NS
+    }
+
+    fn price(event: Event) -> f64 {
+        let found = PRICES.iter().find(|(of, _)| *of == event);
+        found.unwrap().1
+    }
+
+    fn map(&mut self, pages: u64) {
+        let own = Self::price(Event::MapCall) + pages as f64 * Self::price(Event::PteWrite);
+        let bytes = pages << 12;
+        let seen = self.varied(own);
+        self.calls.push(("iommu_map", bytes, seen));
+        let text = format!(
+            "map: IOMMU: iova=0x00000000ffff1000 - 0x00000000ffff2000 paddr=0x0000000000001000 size={bytes}"
+        );
+        let arguments = format!(
+            "domain=0xffff888100, iova=0xffff1000, paddr=0x1000, size={bytes}, prot=3, gfp=0xcc0"
+        );
+        self.call("iommu_dma_map_page", String::new(), 4000.0, |machine| {
+            let getter = machine.leaf("iommu_get_dma_domain");
+            getter
+                + machine.call("iommu_map", arguments, own, |machine| {
+                    machine.push(What::Event(text));
+                    0.0
+                })
+        });
+    }
+
+    fn unmap(&mut self, pages: u64) {
+        let own = Self::price(Event::UnmapCall) + pages as f64 * Self::price(Event::UnmapPage);
+        let commands = 1 + self.random.u64(..4);
+        let submit = Self::price(Event::Sync) + commands as f64 * Self::price(Event::CmdPage);
+        let bytes = pages << 12;
+        let (first, second) = (self.varied(own), self.varied(submit));
+        self.calls.push(("iommu_unmap_fast", bytes, first));
+        self.calls.push(("qi_submit_sync", commands, second));
+        let text = format!(
+            "unmap: IOMMU: iova=0x00000000ffff1000 - 0x00000000ffff2000 size={bytes} unmapped_size={bytes}"
+        );
+        let arguments = format!("domain=0xffff888100, iova=0xffff1000, size=0x{bytes:x}");
+        self.call("iommu_dma_unmap_page", String::new(), 3000.0, |machine| {
+            let getter = machine.leaf("iommu_get_dma_domain");
+            getter
+                + machine.call("iommu_unmap", arguments, own, |machine| {
+                    machine.push(What::Event(text));
+                    let arguments =
+                        format!("iommu=0xffff888, desc=0xffff, count={commands}, options=0");
+                    machine.call("qi_submit_sync", arguments, submit, |machine| {
+                        for _ in 0..commands {
+                            let text = "qi_submit: iotlb_inv dmar0: 0x300f2 0xffffd000 0x0 0x0";
+                            machine.push(What::Event(text.to_owned()));
+                        }
+                        0.0
+                    })
+                })
+        });
+    }
+
+    /// Loses runs of lines of a CPU, half of them without a word.
+    fn lose(&mut self) {
+        let mut at = 0;
+        while at < self.lines.len() {
+            let skip = self.random.usize(200..900);
+            at += skip;
+            let count = self.random.usize(3..25);
+            let is_said = self.random.u8(..2) == 0;
+            let Some(cpu) = self.lines.get(at).map(|line| line.cpu) else {
+                return;
+            };
+            let rest = self.lines[at..].iter_mut().filter(|line| line.cpu == cpu);
+            let mut first = true;
+            for line in rest.take(count) {
+                line.what = match first && is_said {
+                    true => What::Lost(count as u32),
+                    false => What::Gone,
+                };
+                first = false;
+            }
+        }
+    }
+}
+
+impl Line {
+    fn write(&self, form: Form, out: &mut String) {
+        if let What::Lost(lost) = self.what {
+            return writeln!(out, "CPU:{} [LOST {lost} EVENTS]", self.cpu).unwrap();
+        }
+        if let What::Interrupt(mark) = self.what {
+            return match form {
+                Form::TraceCmd => {}
+                Form::TimesAndTasks => {
+                    writeln!(out, " 1.000000 |  {})    dd-12   |   {mark} |", self.cpu).unwrap();
+                }
+                _ => writeln!(out, " {})   {mark} |", self.cpu).unwrap(),
+            };
+        }
+        let (ns, body) = self.body(form);
+        let Some(body) = body else {
+            return;
+        };
+        let cell = ns.map_or(String::new(), |ns| {
+            let ns = ns as u64;
+            let mark = match ns {
+                0..10_000 => ' ',
+                10_000..100_000 => '+',
+                100_000..1_000_000 => '!',
+                _ => '#',
+            };
+            format!("{mark} {}.{:03} us", ns / 1000, ns % 1000)
+        });
+        let indent = "  ".repeat(self.depth);
+        let cpu = self.cpu;
+        let time = format!(
+            "{}.{:06}",
+            self.time as u64 / 1_000_000_000,
+            self.time as u64 / 1000 % 1_000_000
+        );
+        match (form, &self.what) {
+            (Form::TraceCmd, What::Event(text)) => {
+                writeln!(out, "   dd-12   [00{cpu}] {time}: {text}").unwrap();
+            }
+            (Form::TraceCmd, _) => {
+                let name = match self.what {
+                    What::Exit(..) => "funcgraph_exit",
+                    _ => "funcgraph_entry",
+                };
+                writeln!(
+                    out,
+                    "   dd-12   [00{cpu}] {time}: {name}: {cell:>15} |  {indent}{body}"
+                )
+                .unwrap();
+            }
+            (Form::TimesAndTasks, _) => {
+                writeln!(
+                    out,
+                    " {time} |  {cpu})    dd-12   | {cell:<14}|  {indent}{body}"
+                )
+                .unwrap();
+            }
+            (Form::Tracefs | Form::Arguments, _) => {
+                writeln!(out, " {cpu}) {cell:<14}|  {indent}{body}").unwrap();
+            }
+        }
+    }
+
+    fn body(&self, form: Form) -> (Option<f64>, Option<String>) {
+        let arguments = |all: &String| match form {
+            Form::Arguments => all.clone(),
+            _ => String::new(),
+        };
+        match &self.what {
+            What::Enter(name, all) => (None, Some(format!("{name}({}) {{", arguments(all)))),
+            What::Leaf(name, ns) => (Some(*ns), Some(format!("{name}();"))),
+            What::Exit(name, ns) => {
+                let tail = match form {
+                    Form::TimesAndTasks => format!("}} /* {name} */"),
+                    _ => "}".to_owned(),
+                };
+                (Some(*ns), Some(tail))
+            }
+            What::Event(_) if form == Form::Arguments => (None, None),
+            What::Event(text) if form == Form::TraceCmd => (None, Some(text.clone())),
+            What::Event(text) => (None, Some(format!("/* {text} */"))),
+            What::Interrupt(_) | What::Lost(_) | What::Gone => (None, None),
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! `portolan calibrate`.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use portolan_cli::display::{width_of_output, wrapped};
+use portolan_cli::{Outcome, Output};
+use portolan_model::profile::Profile;
+
+use super::machine;
+use crate::calibrate::{self, Gathered};
+use crate::replay;
+
+/// Exponent of the pages that every profile here has.
+const PAGE_LG2: u32 = 12;
+
+#[derive(Debug, Args)]
+pub(super) struct CalibrateArgs {
+    /// Latencies of the kernel's functions: ftrace's function_graph, `trace-cmd report` of it, bpftrace's histograms or
+    /// rows function,units,ns (docs/calibrate.md has the commands), plain, .gz, .xz or .zst; - is standard input. What
+    /// `portolan record` wrote may be among them: its facts choose the profile.
+    #[arg(required = true, value_name = "TRACE")]
+    traces: Vec<PathBuf>,
+    /// Profile, or a file with one, whose prices stay where the traces do not tell them. If absent, the one for the
+    /// machine whose facts are in a trace, or xeon-vtd.
+    #[arg(long, value_name = "MACHINE")]
+    from: Option<String>,
+    /// Write the profile to this file, for --machine.
+    #[arg(short = 'o', long = "output", value_name = "FILE.toml")]
+    to: Option<PathBuf>,
+    /// Write it even if the file is there.
+    #[arg(long, requires = "to")]
+    force: bool,
+    /// Where the choice of calls that are held out comes from, and the resamples.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// The profile whose prices are the first ones, and its text.
+fn base(from: Option<&str>, gathered: &Gathered) -> Result<(Profile, String)> {
+    if let Some(name) = from {
+        return Ok((machine::profile(name)?, machine::text_of(name)?));
+    }
+    let Some(facts) = gathered.facts() else {
+        let name = replay::DEFAULT_MACHINE;
+        return Ok((machine::profile(name)?, machine::text_of(name)?));
+    };
+    let (profile, choice) = replay::fit(facts)?;
+    let text = machine::text_of(profile.name())?;
+    let sentences = replay::sentences(&choice, profile.name());
+    let sentences = sentences.replace("--machine names", "--from names");
+    eprint!("{}", wrapped(&sentences, width_of_output()));
+    Ok((profile, text))
+}
+
+pub(super) fn run(args: &CalibrateArgs) -> Result<Outcome> {
+    let target = args.to.as_deref();
+    if let Some(path) = target
+        && path.exists()
+        && !args.force
+    {
+        bail!(
+            "{} is there; choose another, or say --force",
+            path.display()
+        );
+    }
+    let mut gathered = Gathered::new(PAGE_LG2, args.seed);
+    for trace in &args.traces {
+        gathered.read_file(trace)?;
+    }
+    let (base, text) = base(args.from.as_deref(), &gathered)?;
+    let stem = target.and_then(Path::file_stem);
+    let name = stem.map_or("calibrated".into(), |stem| stem.to_string_lossy());
+    let mut report = gathered.calibrate(&base, &text, &name)?;
+    if let Some(path) = target {
+        write(path, &report.profile)?;
+        report.written = Some(path.display().to_string());
+    }
+    args.output.show(&report, calibrate::text)?;
+    Ok(Outcome::Good)
+}
+
+/// The file appears whole, or not at all.
+fn write(path: &Path, text: &str) -> Result<()> {
+    let failed = || format!("the profile cannot be written to {}", path.display());
+    let is_special = fs::metadata(path).is_ok_and(|found| !found.is_file());
+    if is_special {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .open(path)
+            .with_context(failed)?;
+        return file.write_all(text.as_bytes()).with_context(failed);
+    }
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = PathBuf::from(partial);
+    let file = File::create(&partial);
+    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+    let written = written.and_then(|()| fs::rename(&partial, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&partial);
+    }
+    written.with_context(failed)
+}

@@ -1,0 +1,59 @@
+//! Writing a profile: another one's text, with other prices and another name.
+//!
+//! What is not replaced stays as it is; comments, which are about the other machine, go.
+
+use super::{Event, Price, Profile, ProfileError, table_of};
+
+/// What is put in the place of another profile's.
+#[derive(Clone, Debug)]
+pub struct Rewrite<'r> {
+    /// Its name.
+    pub name: &'r str,
+    /// What it is, in a few words.
+    pub title: &'r str,
+    /// Which machine it stands for, and how far.
+    pub stands_for: &'r str,
+    /// Number of CPUs.
+    pub cpus: u32,
+    /// Prices that are other ones; the rest stay.
+    pub prices: &'r [(Event, Price)],
+}
+
+impl Rewrite<'_> {
+    /// The text that comes of `text`, and the profile that it says.
+    ///
+    /// # Errors
+    /// [`ProfileError`] if `text` is no profile, or what comes of it is none.
+    pub fn apply(&self, text: &str) -> Result<(String, Profile), ProfileError> {
+        let mut table = table_of(text)?;
+        let words = [
+            ("name", self.name),
+            ("title", self.title),
+            ("stands_for", self.stands_for),
+        ];
+        for (key, value) in words {
+            table.insert(key.to_owned(), value.into());
+        }
+        table.insert("cpus".to_owned(), i64::from(self.cpus).into());
+        let prices = table.get_mut("prices").and_then(toml::Value::as_table_mut);
+        let prices = prices.ok_or_else(|| ProfileError::Toml("no prices".to_owned()))?;
+        for (event, price) in self.prices {
+            prices.insert(event.name().to_owned(), of_price(price).into());
+        }
+        let text = table.to_string();
+        let profile = Profile::from_toml(&text)?;
+        Ok((text, profile))
+    }
+}
+
+fn of_price(price: &Price) -> toml::Table {
+    let ns = [
+        ("ns", Some(price.ns)),
+        ("low_ns", price.low_ns),
+        ("high_ns", price.high_ns),
+    ];
+    let ns = ns.into_iter().filter_map(|(key, ns)| Some((key, ns?)));
+    let mut table: toml::Table = ns.map(|(key, ns)| (key.to_owned(), ns.into())).collect();
+    table.insert("source".to_owned(), price.source.as_str().into());
+    table
+}
