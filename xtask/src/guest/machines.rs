@@ -1,7 +1,7 @@
 //! The machines on which Linux runs, what is run there, and what has to come of it.
 
 use super::kernel::Kernel;
-use super::{Ran, disk, recording};
+use super::{Ran, disk, latencies, recording};
 use crate::demo::Release;
 
 /// One machine.
@@ -55,6 +55,12 @@ pub enum Target {
 }
 
 const READ_BLOCKS: Program = program("read-blocks");
+const PORTOLAN: Program = Program {
+    package: "portolan-lab",
+    target: Target::Binary("portolan"),
+    opt_level: "0",
+    options: &[],
+};
 
 /// A program of `portolan-guest`.
 pub const fn program(name: &'static str) -> Program {
@@ -198,12 +204,7 @@ pub const RECORD: Machine = Machine {
             target: Target::Binary("record-troubles"),
             ..READ_BLOCKS
         },
-        Program {
-            package: "portolan-lab",
-            target: Target::Binary("portolan"),
-            opt_level: "0",
-            options: &[],
-        },
+        PORTOLAN,
     ],
     applets: &["dd"],
     runs: &[
@@ -215,6 +216,26 @@ pub const RECORD: Machine = Machine {
     ],
     check: recording::check,
     ..DISKS
+};
+
+/// Latencies of the kernel's functions while an NVMe disk is read by several sizes, by the recipe of
+/// `docs/record-latencies.sh`, and prices of them.
+pub const CALIBRATE: Machine = Machine {
+    name: "calibrate",
+    step: "Linux guest: portolan calibrate",
+    disks: &[("flash", 16)],
+    ports: &["record.gz", "small", "middle", "large", "other"],
+    programs: &[READ_BLOCKS, program("record-latencies"), PORTOLAN],
+    applets: &["cat", "sh"],
+    runs: &[
+        "portolan record -o /dev/virtio-ports/record.gz -- read-blocks /dev/nvme0n1 4096",
+        "record-latencies /dev/virtio-ports/small read-blocks /dev/nvme0n1 4096",
+        "record-latencies /dev/virtio-ports/middle read-blocks /dev/nvme0n1 32768",
+        "record-latencies /dev/virtio-ports/large read-blocks /dev/nvme0n1 262144",
+        "record-latencies /dev/virtio-ports/other read-blocks /dev/nvme0n1 4096",
+    ],
+    check: latencies::check,
+    ..RECORD
 };
 
 /// The same disks under a kernel with iommufd.

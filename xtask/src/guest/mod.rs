@@ -9,6 +9,7 @@ mod checks;
 mod disk;
 mod initramfs;
 pub mod kernel;
+mod latencies;
 mod machines;
 mod modules;
 mod recording;
@@ -55,6 +56,7 @@ pub const ALL: &[Machine] = &[
     checks::CHECK_OWN,
     machines::DISKS,
     machines::RECORD,
+    machines::CALIBRATE,
     machines::DISKS_OWN,
     served::STRICT,
     served::LAZY,

@@ -1,0 +1,72 @@
+//! `portolan calibrate` on latencies that a guest's kernel recorded.
+//!
+//! How long anything takes on an emulated machine says nothing of another, so times are printed and not judged:
+//! whether the prices of some runs predict the calls of another run. What is judged: that each request's calls are in
+//! the traces, and that what is written is a profile, with which the same load is replayed.
+
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use super::Ran;
+
+/// Requests of the run whose calls are predicted: 16 MiB by 4 KiB.
+const REQUESTS: u64 = 4096;
+
+/// Calibrates, predicts and replays.
+pub(super) fn check(ran: &Ran) -> Result<(), String> {
+    let profile = "calibrated.toml";
+    let fitted = ["calibrate", "small", "middle", "large", "record.gz"];
+    let fitted = portolan(ran, &[&fitted[..], &["--force", "-o", profile]].concat())?;
+    let events: Vec<&str> = list(&fitted["prices"])
+        .filter_map(|price| price["event"].as_str())
+        .collect();
+    for wanted in ["map_call", "unmap_call", "exit"] {
+        if !events.contains(&wanted) {
+            return Err(format!("{wanted} is not among the prices: {events:?}"));
+        }
+    }
+    let from = |base| portolan(ran, &["calibrate", "other", "--from", base]);
+    let (after, before) = (from(profile)?, from("spr-vm")?);
+    for function in ["iommu_map", "iommu_unmap_fast", "qi_submit_sync"] {
+        let mut all = list(&after["functions"]);
+        let found = all.find(|one| one["name"] == function);
+        let calls = found.and_then(|one| one["calls"].as_u64()).unwrap_or(0);
+        if calls < REQUESTS {
+            return Err(format!("{REQUESTS} requests, {calls} calls of {function}"));
+        }
+    }
+    for (after, before) in list(&after["fits"]).zip(list(&before["fits"])) {
+        println!(
+            "calls that {}: another run is predicted within {} %, by spr-vm within {} % (median)",
+            after["what"], after["before_off_pct"], before["before_off_pct"],
+        );
+    }
+    let replayed = portolan(ran, &["replay", "record.gz", "--machine", profile])?;
+    match (
+        replayed["machine"].as_str(),
+        replayed["policies"].as_array(),
+    ) {
+        (Some("calibrated"), Some(policies)) if !policies.is_empty() => Ok(()),
+        (machine, _) => Err(format!("the replay took the machine for {machine:?}")),
+    }
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+/// What the guest's program says on the host.
+fn portolan(ran: &Ran, arguments: &[&str]) -> Result<Value, String> {
+    let mut command = Command::new(ran.programs.join("portolan"));
+    command
+        .args(arguments)
+        .arg("--json")
+        .current_dir(&ran.place);
+    let output = command.stderr(Stdio::inherit()).output();
+    let output = output.map_err(|error| error.to_string())?;
+    match output.status.success() {
+        true => serde_json::from_slice(&output.stdout).map_err(|error| error.to_string()),
+        false => Err(format!("{arguments:?} ended with {}", output.status)),
+    }
+}
