@@ -5,8 +5,16 @@ mod browser;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use browser::Browser;
+
+/// Browsers of one process share a profile: one at a time.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Bytes of a report at most.
 const MOST: usize = 3_000_000;
@@ -107,7 +115,7 @@ fn traces_with_next_to_nothing_are_reported_in_words() {
         (
             "coherent-alone",
             vec![alloc.to_owned()],
-            "the trace maps nothing",
+            "The trace maps nothing",
         ),
         (
             "absurd-times",
@@ -123,7 +131,7 @@ fn traces_with_next_to_nothing_are_reported_in_words() {
             "bad-lines",
             vec![
                 map("1.000000", 0xffff_e000),
-                "<b>nan</b>\n".to_owned(),
+                "<b>no event</b>\n".to_owned(),
                 "CPU:0 [LOST 7 EVENTS]\n".to_owned(),
                 unmap("1.000002", 0xffff_e000),
             ],
@@ -135,6 +143,7 @@ fn traces_with_next_to_nothing_are_reported_in_words() {
             "The trace maps nothing",
         ),
     ];
+    let _turn = turn();
     let mut browser = Browser::start();
     for (name, events, words) in &cases {
         let path = trace(&format!("{name}.trace"), events);
@@ -149,7 +158,7 @@ fn traces_with_next_to_nothing_are_reported_in_words() {
             let (file, html) = report(&format!("{name}-{kind}.html"), &args);
             if kind == "all" {
                 assert!(html.contains(words), "{name}: no `{words}`");
-                assert!(!html.contains("<b>nan"), "{name}");
+                assert!(!html.contains("<b>no event"), "{name}");
                 is_fine(browser.as_mut(), &file);
             } else {
                 assert!(
@@ -176,6 +185,7 @@ fn is_fine(browser: Option<&mut Browser>, file: &Path) {
 
 #[test]
 fn the_real_reports_are_whole_in_a_browser() {
+    let _turn = turn();
     let mut browser = Browser::start();
     let commands: [(&str, &[&str], &[&str]); 3] = [
         (
@@ -263,6 +273,7 @@ fn a_report_of_many_devices_and_a_long_time_is_small() {
     let path = trace("many-devices.trace", &events);
     let (file, html) = report("many-devices.html", &["replay", path.to_str().unwrap()]);
     assert!(html.contains("others"));
+    let _turn = turn();
     is_fine(Browser::start().as_mut(), &file);
 }
 
