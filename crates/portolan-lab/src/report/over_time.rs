@@ -179,12 +179,17 @@ fn over_time(
         Numbers::Most(what, unit) => Axis::log(what, unit),
         Numbers::Bytes(what) => Axis::linear(what, Unit::Bytes),
     };
+    let lines = lines(&wanted, interval_ns);
+    let mut says = format!("{says} An interval is {interval} long.");
+    if let [only] = lines.as_slice() {
+        // A plot of one line has no legend.
+        says.push_str(&format!(" The line: {}.", only.name));
+    }
     let plot = Plot::Lines(Lines {
         x: Axis::linear("time since the first operation", Unit::Micros),
         y,
-        lines: lines(&wanted, interval_ns),
+        lines,
     });
-    let says = format!("{says} An interval is {interval} long.");
     let (says, none) = match wanted.is_empty() {
         true => ("", Some(none)),
         false => (&*says, None),

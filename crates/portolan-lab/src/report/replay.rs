@@ -16,7 +16,10 @@ pub fn replay(report: &ReplayReport, origin: Origin) -> Page {
     sections.push(trace::devices_and_cpus(&report.shape));
     sections.push(warnings(report));
     Page {
-        title: format!("{} on machine {}", report.trace.source, report.machine),
+        title: format!(
+            "Replay of {} on machine {}",
+            report.trace.source, report.machine
+        ),
         answer,
         sections,
         origin,

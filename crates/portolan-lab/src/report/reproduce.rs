@@ -43,6 +43,10 @@ impl Results {
             true => "every bound and check holds",
             false => "a bound or a check FAILS",
         };
+        self.push(heading, verdict, says, figures);
+    }
+
+    fn push(&mut self, heading: &str, verdict: &str, says: Vec<String>, figures: Vec<Figure>) {
         self.answer.push(format!("{heading}: {verdict}."));
         self.sections.push(Section {
             heading: heading.to_owned(),
@@ -130,13 +134,13 @@ impl Results {
              comes nearest. No bound is put on them: the errors say how far a profile's prices carry."
                 .to_owned(),
         ];
-        let heading = "Figures of other machines";
-        self.add(
-            heading,
-            result.holds(),
-            says,
-            vec![entries::held_out(result)],
+        let worst = result.rows.iter().map(|row| row.error_pct.abs());
+        let verdict = format!(
+            "nothing was fitted on them and no bound is put on them; the worst is {} off",
+            Unit::Percent.say(worst.fold(0.0, f64::max))
         );
+        let figures = vec![entries::held_out(result)];
+        self.push("Figures of other machines", &verdict, says, figures);
     }
 }
 
@@ -181,17 +185,21 @@ fn prices(prices: &[FittedPrice]) -> Figure {
     )
 }
 
-/// A plot for each group of entries, in their order.
+/// A plot for each title, in the order in which the entries have them.
 fn plots(entries: &[Entry]) -> Vec<Figure> {
-    let mut figures = Vec::new();
-    let mut rest = entries;
-    while let Some(first) = rest.first() {
-        let same = |entry: &&Entry| entry.plot.title == first.plot.title;
-        let (group, after) = rest.split_at(rest.iter().take_while(same).count());
-        figures.push(plot(group, first));
-        rest = after;
+    let mut groups: Vec<Vec<&Entry>> = Vec::new();
+    for entry in entries {
+        let same = |group: &&mut Vec<&Entry>| {
+            group
+                .first()
+                .is_some_and(|first| first.plot.title == entry.plot.title)
+        };
+        match groups.iter_mut().find(same) {
+            Some(group) => group.push(entry),
+            None => groups.push(vec![entry]),
+        }
     }
-    figures
+    groups.iter().filter_map(|group| plot(group)).collect()
 }
 
 /// The index of `name` in `series`, where it is put if it is not there.
@@ -203,19 +211,20 @@ fn index_of(series: &mut Vec<String>, name: String) -> usize {
     })
 }
 
-fn plot(group: &[Entry], first: &Entry) -> Figure {
+fn plot(group: &[&Entry]) -> Option<Figure> {
+    let first = group.first()?;
     let mut series = Vec::new();
     let mut rows: Vec<MarkRow> = Vec::new();
     for entry in group {
-        if rows.last().is_none_or(|row| row.name != entry.row) {
+        let known = rows.iter().position(|row| row.name == entry.row);
+        let at = known.unwrap_or_else(|| {
             rows.push(MarkRow {
                 name: entry.row.clone(),
                 marks: Vec::new(),
             });
-        }
-        let Some(row) = rows.last_mut() else {
-            continue;
-        };
+            rows.len() - 1
+        });
+        let row = &mut rows[at];
         if let Some(value) = entry.published {
             row.marks.push(Mark {
                 series: index_of(&mut series, format!("{}, published", entry.variant)),
@@ -237,15 +246,15 @@ fn plot(group: &[Entry], first: &Entry) -> Figure {
         series,
         rows,
     });
-    Figure {
+    Some(Figure {
         title: first.plot.title.clone(),
         says: first.plot.says.to_owned(),
         plot,
         table: entry_table(group, unit, first.plot.error),
-    }
+    })
 }
 
-fn entry_table(group: &[Entry], unit: Unit, error: &str) -> Table {
+fn entry_table(group: &[&Entry], unit: Unit, error: &str) -> Table {
     let ranged = |range: Option<[f64; 2]>| {
         range.map_or(String::new(), |[low, high]| {
             format!(" ({} to {})", unit.say(low), unit.say(high))

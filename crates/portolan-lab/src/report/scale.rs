@@ -14,9 +14,10 @@ pub fn scale(report: &Report, origin: Origin) -> Page {
     answer.extend(report.defaults.text().lines().map(str::to_owned));
     let mut says = vec![format!("One operation: {}.", report.operation)];
     says.extend(report.fit.as_ref().map(|fit| {
+        let cores: Vec<_> = fit.cores.iter().map(ToString::to_string).collect();
         format!(
-            "Fitted on what was measured with {:?} cores: {:.2} µs of work and {:.0} bytes an operation; error {:.1} %.",
-            fit.cores,
+            "Fitted on what was measured with {} cores: {:.2} µs of work and {:.0} bytes an operation; error {:.1} %.",
+            cores.join(", "),
             fit.work_ns / 1000.0,
             fit.bytes,
             100.0 * fit.error
@@ -34,7 +35,7 @@ pub fn scale(report: &Report, origin: Origin) -> Page {
         per_operation(
             report,
             "Invalidation commands",
-            "Commands by operation.",
+            "Commands that tell the IOMMU to forget translations, by operation.",
             |row| row.commands_per_operation,
         ),
         per_operation(
@@ -180,7 +181,7 @@ fn throughput(report: &Report) -> Figure {
             .to_owned(),
         plot: Plot::Lines(Lines {
             x: cpus(),
-            y: Axis::linear(axis, Unit::Count),
+            y: Axis::log(axis, Unit::Count),
             lines: all,
         }),
         table: Table {
