@@ -6,7 +6,7 @@ use super::report::{PolicyReport, ReplayReport};
 use super::settings::{FEWEST, KnownBy, Now, Saving, Setting, WORTH_PCT};
 
 /// The answer, a paragraph a line.
-pub(super) fn answer(report: &ReplayReport) -> String {
+pub(crate) fn answer(report: &ReplayReport) -> String {
     let Some((first, others)) = report.advice.split_first() else {
         return nothing(report) + "\n";
     };
@@ -31,7 +31,7 @@ pub(super) fn answer(report: &ReplayReport) -> String {
 }
 
 /// What is beside the answer: reasons and dangers of the other settings, facts and prices that speak for them.
-pub(super) fn more(report: &ReplayReport) -> String {
+pub(crate) fn more(report: &ReplayReport) -> String {
     let mut out = String::new();
     for (index, setting) in report.advice.iter().enumerate() {
         out.push_str(&format!("{}. {}\n", index + 1, setting.command()));

@@ -21,6 +21,7 @@ mod timeline;
 mod warnings;
 mod window;
 
+pub(crate) use answer::{answer, more};
 pub use bounce::{Force, Swiotlb};
 pub(crate) use fit::of_recording;
 pub use fit::{Choice, Sureness, fit, sentences};

@@ -9,6 +9,7 @@ mod policies;
 mod replay;
 mod reproduce;
 mod scale;
+mod settings;
 mod trace;
 
 pub use replay::replay;

@@ -20,7 +20,8 @@ const CAUSES: [(&str, fn(&TimeByCause) -> f64); 6] = [
 
 pub(super) fn section(report: &ReplayReport) -> Section {
     let policies = &report.policies;
-    let mut says = Vec::new();
+    let mut says = report.findings.clone();
+    says.extend(report.defaults.text().lines().map(str::to_owned));
     if let [only] = policies.as_slice() {
         says.push(format!(
             "Only {} was replayed, so there is nothing to compare it with; without `--policy` all are.",

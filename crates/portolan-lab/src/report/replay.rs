@@ -2,16 +2,15 @@
 
 use portolan_report::{Origin, Page, Section};
 
-use super::{over_time, policies, trace};
-use crate::replay::{ReplayReport, sentences};
+use super::{over_time, policies, settings, trace};
+use crate::replay::{ReplayReport, answer, sentences};
 
 /// The page of `report`, which came about as `origin` says.
 pub fn replay(report: &ReplayReport, origin: Origin) -> Page {
-    let mut answer = report.findings.clone();
-    answer.extend(report.defaults.text().lines().map(str::to_owned));
-    let over_time = over_time::sections(&report.policies);
-    let mut sections = vec![policies::section(report)];
-    sections.extend(over_time);
+    let answer = answer(report);
+    let mut sections: Vec<_> = settings::section(report).into_iter().collect();
+    sections.push(policies::section(report));
+    sections.extend(over_time::sections(&report.policies));
     sections.push(trace::mappings(&report.shape));
     sections.push(trace::devices_and_cpus(&report.shape));
     sections.push(warnings(report));
@@ -20,7 +19,7 @@ pub fn replay(report: &ReplayReport, origin: Origin) -> Page {
             "Replay of {} on machine {}",
             report.trace.source, report.machine
         ),
-        answer,
+        answer: answer.lines().map(str::to_owned).collect(),
         sections,
         origin,
     }

@@ -1,0 +1,83 @@
+//! What to change on the Linux that was traced, as `replay` prints it, with the lines that speak for it.
+
+use portolan_report::{Axis, Figure, Mark, MarkRow, Marks, Plot, Section, Unit};
+
+use super::{figure, table};
+use crate::replay::{ReplayReport, Setting, more};
+use portolan_cli::display::{grouped, micros};
+
+/// Each setting with what it brings; nothing where none is advised.
+pub(super) fn section(report: &ReplayReport) -> Option<Section> {
+    if report.advice.is_empty() {
+        return None;
+    }
+    let says = more(report);
+    let says = says.lines().filter(|line| !line.is_empty());
+    Some(Section {
+        heading: "What to change, and why".to_owned(),
+        says: says.map(str::to_owned).collect(),
+        figures: vec![gains(&report.advice)],
+    })
+}
+
+fn gains(advice: &[Setting]) -> Figure {
+    let mark = |setting: &Setting| {
+        let saving = setting.effect.saving.iter();
+        let marks = saving.map(|saving| Mark {
+            series: 0,
+            value: saving.pct,
+            range: Some(saving.range_pct),
+            word: String::new(),
+        });
+        MarkRow {
+            name: format!("{}={}", setting.where_to_set, setting.value),
+            marks: marks.collect(),
+        }
+    };
+    let told: Vec<_> = advice
+        .iter()
+        .map(mark)
+        .filter(|row| !row.marks.is_empty())
+        .collect();
+    let reason = told
+        .is_empty()
+        .then_some("no price tells what a setting saves");
+    let plot = Plot::Marks(Marks {
+        values: Axis::linear("of the time that mapping takes", Unit::Percent),
+        series: vec!["saved".to_owned()],
+        rows: told,
+    });
+    let rows = advice.iter().map(|setting| {
+        let saving = setting.effect.saving;
+        let percent = |value: f64| Unit::Percent.say(value);
+        [
+            setting.command(),
+            saving.map_or("-".to_owned(), |saving| percent(saving.pct)),
+            saving.map_or("-".to_owned(), |saving| {
+                let [low, high] = saving.range_pct;
+                format!("{} to {}", percent(low), percent(high))
+            }),
+            saving.map_or("-".to_owned(), |saving| micros(saving.before_us)),
+            saving.map_or("-".to_owned(), |saving| micros(saving.after_us)),
+            grouped(setting.evidence.line),
+            setting.evidence.text.clone(),
+        ]
+    });
+    let head = [
+        "setting",
+        "saved",
+        "at least and at most",
+        "µs now",
+        "µs then",
+        "line of the trace",
+        "which says",
+    ];
+    figure(
+        "What each setting saves",
+        "Of the time that mapping memory for devices takes; bars are the least and the most that prices and the trace \
+         leave open. Each alone: together they save less than the sum.",
+        reason,
+        plot,
+        table(head, rows),
+    )
+}
