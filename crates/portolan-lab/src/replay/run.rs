@@ -4,6 +4,7 @@
 //! one IOMMU.
 
 use std::path::Path;
+use std::thread;
 
 use anyhow::{Context, Result, bail};
 use portolan::addr::PageSize;
@@ -328,9 +329,7 @@ fn drive(
         if !ended && !chunk.is_full() {
             continue;
         }
-        for lane in lanes.iter_mut() {
-            lane.run(&chunk)?;
-        }
+        run_all(lanes, &chunk)?;
         chunk.rejected().for_each(|line| rejected.note(line));
         chunk.clear();
         if ended {
@@ -345,6 +344,24 @@ fn drive(
             progress.say(|pace| so_far(operations, reader, pace));
         }
     }
+}
+
+/// Has all lanes carry out `chunk`, several at a time where the process has the cores.
+fn run_all(lanes: &mut [Lane], chunk: &Chunk) -> Result<()> {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let each = lanes.len().div_ceil(cores).max(1);
+    let run = |part: &mut [Lane]| part.iter_mut().try_for_each(|lane| lane.run(chunk));
+    if each >= lanes.len() {
+        return run(lanes);
+    }
+    thread::scope(|scope| {
+        let parts = lanes.chunks_mut(each);
+        let parts: Vec<_> = parts.map(|part| scope.spawn(move || run(part))).collect();
+        let ended = parts.into_iter().map(|part| part.join());
+        ended
+            .map(|ended| ended.unwrap_or_else(|_| bail!("a policy's thread ended early")))
+            .collect()
+    })
 }
 
 fn so_far(operations: u64, reader: &Reader, pace: Pace) -> String {
