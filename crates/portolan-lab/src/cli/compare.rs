@@ -8,9 +8,11 @@ use portolan_cli::{Outcome, Output};
 use portolan_model::profile::Profile;
 
 use super::profile;
+use super::report::{ReportArgs, origin};
 use crate::compare::{self, Comparison};
 use crate::parallel::in_parallel;
 use crate::replay::{self, Policy, ReplayReport};
+use crate::report;
 
 #[derive(Debug, Args)]
 pub(super) struct CompareArgs {
@@ -24,6 +26,8 @@ pub(super) struct CompareArgs {
     /// Policy to compare; may be repeated. All if absent.
     #[arg(long = "policy", value_name = "POLICY")]
     policies: Vec<Policy>,
+    #[command(flatten)]
+    report: ReportArgs,
     #[command(flatten)]
     output: Output,
 }
@@ -83,6 +87,8 @@ pub(super) fn run(args: &CompareArgs) -> Result<Outcome> {
     let machines = args.machines.iter().map(|name| profile(name));
     let machines = machines.collect::<Result<Vec<_>>>()?;
     let halves = halves(args, &machines)?;
+    let inputs: Vec<_> = args.traces.iter().map(PathBuf::as_path).collect();
+    let destination = args.report.destination(&inputs)?;
     let policies = match args.policies.as_slice() {
         [] => &Policy::ALL[..],
         some => some,
@@ -99,6 +105,16 @@ pub(super) fn run(args: &CompareArgs) -> Result<Outcome> {
     }
     let two = Comparison::new(a, b);
     args.output.show(&two, compare::text)?;
+    if let Some(destination) = destination {
+        let facts = [
+            ("machine profile of A", &two.a),
+            ("machine profile of B", &two.b),
+        ];
+        let facts = facts.map(|(name, half)| (name.to_owned(), half.machine.clone()));
+        let seed = ("seed".to_owned(), replay::SEED.to_string());
+        let facts = facts.into_iter().chain([seed]);
+        destination.write(&report::compare(&two, origin(facts.collect())))?;
+    }
     let replays = [&two.a, &two.b].into_iter();
     let faults = replays.flat_map(|of| &of.policies).map(|p| p.device.faults);
     Ok(Outcome::of(faults.fold(0, u64::saturating_add) == 0))

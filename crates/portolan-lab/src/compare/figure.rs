@@ -33,6 +33,15 @@ impl Measure {
     }
 }
 
+/// What a cost by `measure` is in.
+pub(crate) const fn unit_of(measure: Measure) -> &'static str {
+    match measure {
+        Measure::Total => "µs",
+        Measure::Operation => "µs an operation",
+        Measure::Mib => "µs a MiB",
+    }
+}
+
 /// One of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]

@@ -2,7 +2,7 @@
 
 use portolan_cli::display::{bytes, grouped, micros};
 
-use super::figure::{CAUSES, Difference, Measure, Side, TOTAL};
+use super::figure::{CAUSES, Difference, Measure, Side, TOTAL, unit_of};
 use super::{Comparison, PolicyPair, load};
 use crate::fleet::least_strict;
 use crate::replay::{PolicyReport, ReplayReport, Sureness};
@@ -80,16 +80,9 @@ fn comparable(two: &Comparison) -> String {
     }
 }
 
-fn least(of: &ReplayReport) -> Option<&PolicyReport> {
+/// The strict policy that costs least in a replay.
+pub(crate) fn least(of: &ReplayReport) -> Option<&PolicyReport> {
     least_strict(&of.policies, |p| (p.policy.as_str(), p.time_us.total))
-}
-
-const fn unit(measure: Measure) -> &'static str {
-    match measure {
-        Measure::Total => "µs",
-        Measure::Operation => "µs an operation",
-        Measure::Mib => "µs a MiB",
-    }
 }
 
 /// The strict policies that cost least in each, and where the difference is.
@@ -120,7 +113,7 @@ fn strict(two: &Comparison, measure: Measure) -> Option<String> {
         name(worse),
         micros(less),
         micros(more),
-        unit(measure),
+        unit_of(measure),
     );
     if in_a.policy == in_b.policy {
         let pair = two
@@ -152,7 +145,7 @@ fn cause(pair: &PolicyPair, measure: Measure, better: Side) -> Option<String> {
         " The largest part of the difference comes from {words}: {} instead of {} {}, {:.0} % of it.",
         micros(less),
         micros(more),
-        unit(measure),
+        unit_of(measure),
         100.0 * share,
     ))
 }
@@ -179,7 +172,7 @@ fn range(two: &Comparison, measure: Measure) -> Option<String> {
             micros(a[1]),
             micros(b[0]),
             micros(b[1]),
-            unit(measure),
+            unit_of(measure),
         )
     })
 }

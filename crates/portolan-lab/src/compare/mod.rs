@@ -9,7 +9,9 @@ mod text;
 
 use serde::Serialize;
 
+pub(crate) use figure::unit_of;
 pub use figure::{Difference, Measure, Side};
+pub(crate) use findings::least;
 pub use text::text;
 
 use crate::fleet::Load;

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::entry::{Entry, Failed};
+use super::entry::{Advised, Entry, Failed};
 use crate::counts::{Exposed, Invalidations};
 use crate::replay::{PolicyReport, TimeByCause};
 
@@ -21,6 +21,8 @@ pub struct Aggregate {
     pub findings: Vec<String>,
     /// Traces that could not be replayed.
     pub failed: Vec<Failed>,
+    /// Settings that are advised, those for most traces first.
+    pub settings: Vec<SettingCount>,
     /// All that could.
     pub all: Group,
     /// By machine profile.
@@ -29,6 +31,31 @@ pub struct Aggregate {
     pub by_device: Vec<Group>,
     /// By kind of load.
     pub by_load: Vec<Group>,
+}
+
+/// A setting, and for how many traces it is advised.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SettingCount {
+    /// The setting.
+    pub setting: Advised,
+    /// How many.
+    pub traces: u64,
+}
+
+fn settings(entries: &[&Entry]) -> Vec<SettingCount> {
+    let mut counts: BTreeMap<&Advised, u64> = BTreeMap::new();
+    for entry in entries {
+        let once: BTreeSet<&Advised> = entry.advice.iter().collect();
+        once.into_iter()
+            .for_each(|one| *counts.entry(one).or_default() += 1);
+    }
+    let counts = counts.into_iter().map(|(setting, traces)| SettingCount {
+        setting: setting.clone(),
+        traces,
+    });
+    let mut counts: Vec<_> = counts.collect();
+    counts.sort_by_key(|one| std::cmp::Reverse(one.traces));
+    counts
 }
 
 /// Traces that have something in common.
@@ -103,6 +130,7 @@ impl Aggregate {
         let mut new = Self {
             findings: Vec::new(),
             failed,
+            settings: settings(&sorted),
             all,
             by_machine,
             by_device,
@@ -171,7 +199,7 @@ fn saves(best: f64, other: f64) -> Option<f64> {
 
 impl Group {
     /// `entries`, in the order in which they are added up.
-    pub(super) fn of(name: &str, entries: &[&Entry]) -> Self {
+    pub(crate) fn of(name: &str, entries: &[&Entry]) -> Self {
         let mut policies: Vec<PolicySum> = Vec::new();
         for entry in entries {
             let best = least_strict(&entry.policies, |p| (p.policy.as_str(), total(p)));

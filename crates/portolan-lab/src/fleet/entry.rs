@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::load::Load;
 use crate::facts::Facts;
-use crate::replay::{PolicyReport, ReplayReport, TraceReport};
+use crate::replay::{PolicyReport, ReplayReport, Setting, Timeline, TraceReport};
 
 /// How one trace ended.
 #[derive(Clone, Debug, Serialize)]
@@ -68,6 +68,18 @@ pub struct Entry {
     pub load: String,
     /// What each device did.
     pub by_device: Vec<DeviceWork>,
+    /// Settings that are advised.
+    #[serde(default)]
+    pub advice: Vec<Advised>,
+}
+
+/// A setting that is advised, without the reasons that its trace's own report has.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Advised {
+    /// A file below `/sys`, or in words.
+    pub where_to_set: String,
+    /// What to set there.
+    pub value: String,
 }
 
 impl Failed {
@@ -96,7 +108,11 @@ fn faults(policies: &[PolicyReport]) -> u64 {
 
 impl Line {
     /// The line of `report`, recorded on the machine that `facts` are about.
-    pub fn new(report: ReplayReport, facts: Option<&Facts>) -> Self {
+    pub fn new(mut report: ReplayReport, facts: Option<&Facts>) -> Self {
+        for policy in &mut report.policies {
+            // It is for plots of one trace, and large.
+            policy.timeline = Timeline::default();
+        }
         let shape = &report.shape;
         let ways = &shape.directions;
         let load = Load::of(
@@ -132,6 +148,16 @@ impl Line {
             policies: self.report.policies.clone(),
             load: self.load.to_string(),
             by_device: self.by_device.clone(),
+            advice: self.report.advice.iter().map(Advised::of).collect(),
+        }
+    }
+}
+
+impl Advised {
+    fn of(setting: &Setting) -> Self {
+        Self {
+            where_to_set: setting.where_to_set.clone(),
+            value: setting.value.clone(),
         }
     }
 }

@@ -14,10 +14,11 @@ mod run;
 mod text;
 
 pub(crate) use aggregate::least_strict;
-pub use aggregate::{Aggregate, Group, PolicySum};
-pub use entry::{DeviceWork, Ended, Entry, Failed, Line};
+pub use aggregate::{Aggregate, Group, PolicySum, SettingCount};
+pub use entry::{Advised, DeviceWork, Ended, Entry, Failed, Line};
 pub use files::{Job, jobs};
 pub use load::Load;
 pub use results::read as read_results;
 pub use run::{How, run, write_line};
+pub(crate) use text::short_names;
 pub use text::{COLUMNS_IN_WORDS, text};

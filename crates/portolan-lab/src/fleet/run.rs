@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
+use portolan_cli::display;
 use portolan_cli::progress::Progress;
 use portolan_model::profile::Profile;
 
@@ -46,7 +47,8 @@ pub fn run<K: Send>(
             Job::Failed(failed) => Ended::Failed(failed.clone()),
         };
         if let Ended::Failed(Failed { trace, error }) = &ended {
-            portolan_cli::complain("portolan", &format!("{}: {error}", trace.source));
+            let said = format!("portolan: {}: {error}", trace.source);
+            eprintln!("{}", display::plain(&said));
         }
         let kept = keep(ended);
         progress.add(1);
@@ -94,8 +96,7 @@ fn replayed(path: Option<&Path>, name: &str, how: &How<'_>) -> Result<Line> {
 /// If standard output cannot be written.
 pub fn write_line(ended: &Ended) -> Result<ControlFlow<()>> {
     let line = serde_json::to_string(ended)?;
-    let mut line = portolan_cli::display::plain_json(&line).into_owned();
-    line.push('\n');
+    let line = display::plain_json(&line).into_owned() + "\n";
     let mut out = io::stdout().lock();
     match out.write_all(line.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(ControlFlow::Continue(())),

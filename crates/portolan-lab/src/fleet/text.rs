@@ -140,7 +140,7 @@ fn cut(text: &str, widest: usize) -> String {
 }
 
 /// The names of traces without the folders that they all are in, and without the end that they all have.
-fn short_names(entries: &[Entry]) -> Vec<String> {
+pub(crate) fn short_names(entries: &[Entry]) -> Vec<String> {
     let names = || entries.iter().map(|entry| entry.trace.source.as_str());
     let first = names().next().unwrap_or_default();
     let (mut folders, file) = first.split_at(after_folder(first));
@@ -171,6 +171,7 @@ pub(super) fn findings(sum: &Aggregate) -> Vec<String> {
     if all.maps == 0 {
         return said;
     }
+    said.extend(advised(sum));
     let Some(least) = all.least() else {
         return said;
     };
@@ -219,6 +220,26 @@ pub(super) fn findings(sum: &Aggregate) -> Vec<String> {
         ));
     }
     said
+}
+
+/// What to change.
+fn advised(sum: &Aggregate) -> Option<String> {
+    let each = sum.settings.iter().map(|one| {
+        let setting = &one.setting;
+        format!(
+            "{} in {} ({})",
+            setting.value,
+            setting.where_to_set,
+            traces(one.traces)
+        )
+    });
+    let each: Vec<_> = each.collect();
+    (!each.is_empty()).then(|| {
+        format!(
+            "Settings that are advised, with the reasons in each trace's own replay: {}.",
+            each.join("; ")
+        )
+    })
 }
 
 fn head(sum: &Aggregate) -> String {

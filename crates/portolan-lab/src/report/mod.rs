@@ -4,6 +4,8 @@
 //! data has not: figures arrange it.
 
 mod bounds;
+mod compare;
+mod fleet;
 mod over_time;
 mod policies;
 mod replay;
@@ -12,6 +14,8 @@ mod scale;
 mod settings;
 mod trace;
 
+pub use compare::compare;
+pub use fleet::fleet;
 pub use replay::replay;
 pub use reproduce::{Results, reproductions};
 pub use scale::scale;

@@ -57,7 +57,7 @@ pub(super) fn sections(policies: &[PolicyReport]) -> Vec<Section> {
 }
 
 /// A figure for each policy, one for those that do the same.
-fn invalidations(policies: &[PolicyReport]) -> Vec<Figure> {
+pub(super) fn invalidations(policies: &[PolicyReport]) -> Vec<Figure> {
     let same = |a: &Timeline, b: &Timeline| {
         let all = a.intervals.iter().zip(&b.intervals);
         let equal = |(a, b): (&Interval, &Interval)| KINDS.iter().all(|(_, of)| of(a) == of(b));
@@ -96,7 +96,7 @@ fn each(policies: &[PolicyReport], of: Of) -> Vec<Wanted<'_>> {
         .collect()
 }
 
-fn reachable_bytes(policies: &[PolicyReport]) -> Figure {
+pub(super) fn reachable_bytes(policies: &[PolicyReport]) -> Figure {
     over_time(
         "Bytes reachable after unmap",
         "The most memory at once, in each interval, that was unmapped and that a device could still reach.",
@@ -106,7 +106,7 @@ fn reachable_bytes(policies: &[PolicyReport]) -> Figure {
     )
 }
 
-fn reachable_us(policies: &[PolicyReport]) -> Figure {
+pub(super) fn reachable_us(policies: &[PolicyReport]) -> Figure {
     over_time(
         "Time from unmap until no device reaches it",
         "The longest, of what was invalidated in each interval.",
@@ -135,7 +135,7 @@ fn occupancy(policies: &[PolicyReport]) -> Figure {
     )
 }
 
-fn span(policies: &[PolicyReport]) -> Figure {
+pub(super) fn span(policies: &[PolicyReport]) -> Figure {
     over_time(
         "Span of device addresses",
         "From the lowest to the highest address in use, mapped or waiting for its invalidation, to 64 KiB: with much \
@@ -146,7 +146,7 @@ fn span(policies: &[PolicyReport]) -> Figure {
     )
 }
 
-fn misses(policies: &[PolicyReport]) -> Figure {
+pub(super) fn misses(policies: &[PolicyReport]) -> Figure {
     over_time(
         "IOTLB misses",
         "Accesses whose translation the IOMMU's cache did not hold, in each interval; each is a walk of the page \

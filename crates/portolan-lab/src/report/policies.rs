@@ -43,7 +43,7 @@ fn micros(us: f64) -> String {
     Unit::Micros.say(us)
 }
 
-fn time_by_cause(policies: &[PolicyReport]) -> Figure {
+pub(super) fn time_by_cause(policies: &[PolicyReport]) -> Figure {
     let happens = |(_, of): &&(&str, fn(&TimeByCause) -> f64)| {
         policies.iter().any(|policy| of(&policy.time_us) > 0.0)
     };
@@ -89,7 +89,7 @@ fn time_by_cause(policies: &[PolicyReport]) -> Figure {
     )
 }
 
-fn reachable(policies: &[PolicyReport]) -> Figure {
+pub(super) fn reachable(policies: &[PolicyReport]) -> Figure {
     let row = |policy: &PolicyReport| MarkRow {
         name: policy.policy.clone(),
         marks: vec![Mark {

@@ -1,14 +1,18 @@
 //! `portolan replay` of many traces.
 
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use portolan_cli::{Form, Outcome};
+use portolan_model::profile::Profile;
 use serde::Serialize;
 
 use super::{ReplayArgs, policies};
 use crate::cli::profile;
+use crate::cli::report::origin;
 use crate::fleet::{self, Aggregate, Ended, Entry, Failed, How, Job};
+use crate::{replay, report};
 
 /// Replays many traces, and adds them up or prints a line for each.
 pub(super) fn run(args: &ReplayArgs) -> Result<Outcome> {
@@ -23,12 +27,28 @@ pub(super) fn run(args: &ReplayArgs) -> Result<Outcome> {
     if args.traces.is_empty() && args.results.is_empty() {
         jobs.push(Job::Trace(None));
     }
-    let ends = match (args.ndjson, args.output.form()) {
-        (true, _) => stream(&jobs, &how)?,
+    let inputs = args.traces.iter().chain(&args.results);
+    let inputs: Vec<_> = inputs.map(PathBuf::as_path).collect();
+    let destination = args.report.destination(&inputs)?;
+    if args.ndjson && destination.is_none() {
+        return stream(&jobs, &how)?.outcome();
+    }
+    let all = match (args.ndjson, args.output.form()) {
+        (true, _) => lines(args, &jobs, &how)?,
         (false, Form::Text) => tables(args, &jobs, &how)?,
         (false, Form::Json) => one_object(args, &jobs, &how)?,
     };
-    ends.outcome()
+    if let Some(destination) = destination {
+        let machine = how.machine.map_or("each trace's own", Profile::name);
+        let facts = [
+            ("machine profile", machine.to_owned()),
+            ("seed", replay::SEED.to_string()),
+        ];
+        let facts = facts.map(|(name, what)| (name.to_owned(), what));
+        let page = report::fleet(&all.entries, &all.sum, origin(facts.to_vec()));
+        destination.write(&page)?;
+    }
+    all.ends.outcome()
 }
 
 /// How the traces ended.
@@ -85,71 +105,77 @@ fn stream(jobs: &[Job], how: &How<'_>) -> Result<Ends> {
 }
 
 /// What is added up.
-#[derive(Default)]
 struct Gathered {
     entries: Vec<Entry>,
-    failed: Vec<Failed>,
+    sum: Aggregate,
     ends: Ends,
 }
 
 impl Gathered {
-    /// What was replayed elsewhere.
-    fn elsewhere(args: &ReplayArgs) -> Result<Self> {
-        let mut all = Self::default();
+    /// What was replayed elsewhere, and what ended here.
+    fn new(args: &ReplayArgs, here: impl IntoIterator<Item = Kept>) -> Result<Self> {
+        let (mut entries, mut failed, mut ends) = (Vec::new(), Vec::new(), Ends::default());
         for path in &args.results {
-            let (entries, failed) = fleet::read_results(path)?;
-            all.ends.failed += failed.len();
-            let faults = entries.iter().map(Entry::faults);
-            all.ends.faults = all.ends.faults.saturating_add(faults.sum());
-            all.entries.extend(entries);
-            all.failed.extend(failed);
+            let (found, bad) = fleet::read_results(path)?;
+            let faults = found.iter().map(Entry::faults);
+            ends = ends.plus(Ends {
+                faults: faults.fold(0, u64::saturating_add),
+                failed: bad.len(),
+            });
+            entries.extend(found);
+            failed.extend(bad);
         }
-        Ok(all)
-    }
-
-    fn add(&mut self, ended: Result<Entry, Failed>, ends: Ends) {
-        self.ends = self.ends.plus(ends);
-        match ended {
-            Ok(entry) => self.entries.push(entry),
-            Err(failed) => self.failed.push(failed),
+        for (ended, its) in here {
+            ends = ends.plus(its);
+            match ended {
+                Ok(entry) => entries.push(entry),
+                Err(bad) => failed.push(bad),
+            }
         }
+        Ok(Self {
+            sum: Aggregate::new(&entries, failed),
+            entries,
+            ends,
+        })
     }
 }
 
 /// What is kept of a trace that ended.
-fn kept(ended: &Ended) -> Result<Entry, Failed> {
-    match ended {
+type Kept = (Result<Entry, Failed>, Ends);
+
+fn kept(ended: &Ended) -> Kept {
+    let entry = match ended {
         Ended::Replayed(line) => Ok(line.entry()),
         Ended::Failed(failed) => Err(failed.clone()),
-    }
+    };
+    (entry, Ends::of(ended))
 }
 
-fn tables(args: &ReplayArgs, jobs: &[Job], how: &How<'_>) -> Result<Ends> {
-    let mut all = Gathered::elsewhere(args)?;
+/// As [`stream`], and adds up.
+fn lines(args: &ReplayArgs, jobs: &[Job], how: &How<'_>) -> Result<Gathered> {
     let ended = fleet::run(jobs, how, |ended| {
-        Ok(ControlFlow::Continue((kept(&ended), Ends::of(&ended))))
+        // A reader that has gone away does not take the report away.
+        let _ = fleet::write_line(&ended)?;
+        Ok(ControlFlow::Continue(kept(&ended)))
     })?;
-    for (ended, ends) in ended {
-        all.add(ended, ends);
-    }
-    let sum = Aggregate::new(&all.entries, all.failed);
-    portolan_cli::print(&fleet::text(&all.entries, &sum, args.output.columns()))?;
-    Ok(all.ends)
+    Gathered::new(args, ended)
 }
 
-fn one_object(args: &ReplayArgs, jobs: &[Job], how: &How<'_>) -> Result<Ends> {
-    let mut all = Gathered::elsewhere(args)?;
+fn tables(args: &ReplayArgs, jobs: &[Job], how: &How<'_>) -> Result<Gathered> {
+    let ended = fleet::run(jobs, how, |ended| Ok(ControlFlow::Continue(kept(&ended))))?;
+    let all = Gathered::new(args, ended)?;
+    portolan_cli::print(&fleet::text(&all.entries, &all.sum, args.output.columns()))?;
+    Ok(all)
+}
+
+fn one_object(args: &ReplayArgs, jobs: &[Job], how: &How<'_>) -> Result<Gathered> {
     let traces = fleet::run(jobs, how, |ended| Ok(ControlFlow::Continue(ended)))?;
-    for ended in &traces {
-        all.add(kept(ended), Ends::of(ended));
-    }
-    let sum = Aggregate::new(&all.entries, all.failed);
-    let traces = &traces;
+    let all = Gathered::new(args, traces.iter().map(kept))?;
     portolan_cli::print_json(&Whole {
-        traces,
-        aggregate: &sum,
+        traces: &traces,
+        aggregate: &all.sum,
     })?;
-    Ok(all.ends)
+    Ok(all)
 }
 
 /// The one object of `--json`.

@@ -37,6 +37,7 @@ fn entry(source: &str, machine: &str, devices: &[(&str, u64)], costs: &[(&str, f
             .collect(),
         load: "up to 4 KiB, from device".to_owned(),
         by_device: devices.iter().map(work).collect(),
+        advice: Vec::new(),
     }
 }
 

@@ -1,0 +1,141 @@
+//! The page of a comparison: the figures of a replay, with what A did and what B did beside each other.
+
+use portolan_report::{Origin, Page, Section};
+
+use super::policies::{reachable, time_by_cause};
+use super::{over_time, table, trace};
+use crate::compare::{Comparison, Measure, Side, least, unit_of};
+use crate::replay::{PolicyReport, ReplayReport};
+use portolan_report::{Axis, Figure, Mark, MarkRow, Marks, Plot, Unit};
+
+/// The page of `two`, which came about as `origin` says.
+pub fn compare(two: &Comparison, origin: Origin) -> Page {
+    let name =
+        |report: &ReplayReport| format!("{} on machine {}", report.trace.source, report.machine);
+    let mut answer = vec![format!("A: {}. B: {}.", name(&two.a), name(&two.b))];
+    answer.extend(two.findings.iter().cloned());
+    let both: Vec<PolicyReport> = pairs(two, |_| true);
+    let policies = Section {
+        heading: "Policies side by side".to_owned(),
+        says: Vec::new(),
+        figures: vec![costs(two), time_by_cause(&both), reachable(&both)],
+    };
+    let mut sections = vec![policies, over(two)];
+    for (side, report) in [("A", &two.a), ("B", &two.b)] {
+        let mut holds = trace::mappings(&report.shape);
+        holds.heading = format!("{side}: {}", holds.heading);
+        holds.says.insert(0, trace::counted(&report.trace));
+        let mut who = trace::devices_and_cpus(&report.shape);
+        who.heading = format!("{side}: {}", who.heading);
+        for figure in holds.figures.iter_mut().chain(&mut who.figures) {
+            figure.title = format!("{} of {side}", figure.title);
+        }
+        sections.extend([holds, who]);
+    }
+    Page {
+        title: "Two replays side by side".to_owned(),
+        answer,
+        sections,
+        origin,
+    }
+}
+
+/// The policies of both that `wanted` takes, each of A and then of B, named so.
+fn pairs(two: &Comparison, wanted: impl Fn(&str) -> bool) -> Vec<PolicyReport> {
+    let names = two.policies.iter().map(|pair| pair.policy.as_str());
+    let names = names.filter(|name| wanted(name));
+    let of = |report: &ReplayReport, name: &str, side: &str| {
+        let found = report
+            .policies
+            .iter()
+            .find(|policy| policy.policy == name)?;
+        Some(PolicyReport {
+            policy: format!("{name}, {side}"),
+            ..found.clone()
+        })
+    };
+    let both = names.flat_map(|name| [of(&two.a, name, "A"), of(&two.b, name, "B")]);
+    both.flatten().collect()
+}
+
+/// What each policy costs by the measure that both can be compared by.
+fn costs(two: &Comparison) -> Figure {
+    let measure = two.measure.unwrap_or(Measure::Total);
+    let unit = unit_of(measure);
+    let pairs = two.policies.iter();
+    let pairs = pairs.filter_map(|pair| Some((pair, pair.figure("time_us.total", measure)?)));
+    let rows = pairs.clone().map(|(pair, cost)| {
+        let mark = |series, value: Option<f64>, word: &str| {
+            value.map(|value| Mark {
+                series,
+                value,
+                range: None,
+                word: word.to_owned(),
+            })
+        };
+        let word = |side| match cost.better == Some(side) {
+            true => "less",
+            false => "",
+        };
+        let marks = [
+            mark(0, cost.a, word(Side::A)),
+            mark(1, cost.b, word(Side::B)),
+        ];
+        MarkRow {
+            name: pair.policy.clone(),
+            marks: marks.into_iter().flatten().collect(),
+        }
+    });
+    let plot = Plot::Marks(Marks {
+        values: Axis::log(&format!("cost ({unit})"), Unit::Count),
+        series: vec!["A".to_owned(), "B".to_owned()],
+        rows: rows.collect(),
+    });
+    let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| Unit::Count.say(value));
+    let cells = pairs.map(|(pair, cost)| {
+        let ratio = cost.ratio.map(|ratio| format!("{ratio:.2}"));
+        [
+            pair.policy.clone(),
+            number(cost.a),
+            number(cost.b),
+            number(cost.difference),
+            ratio.unwrap_or_else(|| "-".to_owned()),
+        ]
+    });
+    let a = format!("A ({unit})");
+    let b = format!("B ({unit})");
+    let head = ["policy", &a, &b, "B - A", "B / A"];
+    let table = table(head, cells);
+    let reason = match (two.measure, table.rows.is_empty()) {
+        (None, _) => Some("the two cannot be compared"),
+        (_, true) => Some("no policy was replayed in both"),
+        _ => None,
+    };
+    super::figure(
+        "What each policy costs",
+        "All that maps and unmaps cost, by what the two can be compared by.",
+        reason,
+        plot,
+        table,
+    )
+}
+
+/// What the strict policies that cost least, and lazy, did over time.
+fn over(two: &Comparison) -> Section {
+    let strict =
+        [&two.a, &two.b].map(|report| least(report).map_or("", |best| best.policy.as_str()));
+    let shown = pairs(two, |name| name == "lazy" || strict.contains(&name));
+    Section {
+        heading: "Over time".to_owned(),
+        says: vec![
+            "The strict policies that cost least, and lazy. Each replay's time begins with its first operation."
+                .to_owned(),
+        ],
+        figures: vec![
+            over_time::reachable_bytes(&shown),
+            over_time::reachable_us(&shown),
+            over_time::span(&shown),
+            over_time::misses(&shown),
+        ],
+    }
+}
