@@ -5,17 +5,10 @@ mod browser;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use browser::Browser;
 
-/// Browsers of one process share a profile: one at a time.
-static TURN: Mutex<()> = Mutex::new(());
-
-fn turn() -> MutexGuard<'static, ()> {
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
+const TRACES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/traces");
 /// Bytes of a report at most.
 const MOST: usize = 3_000_000;
 
@@ -143,10 +136,11 @@ fn traces_with_next_to_nothing_are_reported_in_words() {
             "The trace maps nothing",
         ),
     ];
-    let _turn = turn();
     let mut browser = Browser::start();
+    let mut all = Vec::new();
     for (name, events, words) in &cases {
         let path = trace(&format!("{name}.trace"), events);
+        all.push(path.to_str().unwrap().to_owned());
         let path = path.to_str().unwrap();
         for (kind, more) in [
             ("all", &[][..]),
@@ -168,6 +162,13 @@ fn traces_with_next_to_nothing_are_reported_in_words() {
             }
         }
     }
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    let (file, _) = report("next-to-nothing.html", &[&["replay"], &all[..]].concat());
+    is_fine(browser.as_mut(), &file);
+    for (number, two) in all.windows(2).enumerate() {
+        let (file, _) = report(&format!("two-{number}.html"), &["compare", two[0], two[1]]);
+        is_fine(browser.as_mut(), &file);
+    }
 }
 
 fn is_fine(browser: Option<&mut Browser>, file: &Path) {
@@ -185,9 +186,11 @@ fn is_fine(browser: Option<&mut Browser>, file: &Path) {
 
 #[test]
 fn the_real_reports_are_whole_in_a_browser() {
-    let _turn = turn();
     let mut browser = Browser::start();
-    let commands: [(&str, &[&str], &[&str]); 3] = [
+    let boot = format!("{TRACES}/vtd-strict.boot.trace.xz");
+    let read = format!("{TRACES}/viommu-strict.read4k-1j.trace.xz");
+    let lists = format!("{TRACES}/vtd-strict.read1m-sg.trace.xz");
+    let commands: [(&str, &[&str], &[&str]); 6] = [
         (
             "replay.html",
             &["replay"],
@@ -232,6 +235,44 @@ fn the_real_reports_are_whole_in_a_browser() {
                 "--horizon 5",
             ],
         ),
+        (
+            "many.html",
+            &["replay", &boot, &read, &lists],
+            &[
+                "3 traces",
+                "By machine",
+                "By device",
+                "By load",
+                "0000:00:02.0",
+                "up to 4 KiB, from device",
+                "read1m-sg",
+                "Settings that are advised",
+            ],
+        ),
+        (
+            "two-traces.html",
+            &["compare", &read, &lists],
+            &[
+                "What each policy costs",
+                "so what a MiB costs is compared",
+                "Where the time goes, for a MiB mapped",
+                "Sizes of A",
+                "Lifetimes of B",
+                "machine profile of B",
+            ],
+        ),
+        (
+            "two-machines.html",
+            &[
+                "compare",
+                &read,
+                "--machine",
+                "grace",
+                "--machine",
+                "spr-vm",
+            ],
+            &["their totals are compared", "exits", "grace", "spr-vm"],
+        ),
     ];
     for (name, args, words) in commands {
         let (file, html) = report(name, args);
@@ -273,7 +314,6 @@ fn a_report_of_many_devices_and_a_long_time_is_small() {
     let path = trace("many-devices.trace", &events);
     let (file, html) = report("many-devices.html", &["replay", path.to_str().unwrap()]);
     assert!(html.contains("others"));
-    let _turn = turn();
     is_fine(Browser::start().as_mut(), &file);
 }
 

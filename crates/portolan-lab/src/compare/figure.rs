@@ -23,7 +23,7 @@ impl Measure {
     pub const ALL: [Self; 3] = [Self::Total, Self::Operation, Self::Mib];
 
     /// How many parts the costs of `policy` have, if any.
-    pub(super) fn part(self, report: &ReplayReport, policy: &PolicyReport) -> Option<f64> {
+    pub(crate) fn part(self, report: &ReplayReport, policy: &PolicyReport) -> Option<f64> {
         let parts = match self {
             Self::Total => 1.0,
             Self::Operation => policy.operations as f64,

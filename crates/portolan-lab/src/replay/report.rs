@@ -180,6 +180,19 @@ pub struct TimeByCause {
 }
 
 impl TimeByCause {
+    /// Each in so many parts.
+    pub(crate) fn over(&self, parts: f64) -> Self {
+        Self {
+            total: self.total / parts,
+            map: self.map / parts,
+            unmap: self.unmap / parts,
+            invalidation: self.invalidation / parts,
+            sync_wait: self.sync_wait / parts,
+            exits: self.exits / parts,
+            device_stall: self.device_stall / parts,
+        }
+    }
+
     /// Both, added up.
     pub(crate) fn plus(&self, other: &Self) -> Self {
         Self {

@@ -18,7 +18,7 @@ pub fn compare(two: &Comparison, origin: Origin) -> Page {
     let policies = Section {
         heading: "Policies side by side".to_owned(),
         says: Vec::new(),
-        figures: vec![costs(two), time_by_cause(&both), reachable(&both)],
+        figures: vec![costs(two), causes(two, both.clone()), reachable(&both)],
     };
     let mut sections = vec![policies, over(two)];
     for (side, report) in [("A", &two.a), ("B", &two.b)] {
@@ -118,6 +118,30 @@ fn costs(two: &Comparison) -> Figure {
         plot,
         table,
     )
+}
+
+/// Where the time goes, by the same measure.
+fn causes(two: &Comparison, mut both: Vec<PolicyReport>) -> Figure {
+    let measure = two.measure.unwrap_or(Measure::Total);
+    for (index, policy) in both.iter_mut().enumerate() {
+        // Each of A is followed by that of B.
+        let report = [&two.a, &two.b][index % 2];
+        let Some(parts) = measure.part(report, policy) else {
+            continue;
+        };
+        policy.time_us = policy.time_us.over(parts);
+        let range = policy.total_range_us;
+        policy.total_range_us = range.map(|ends| ends.map(|end| end / parts));
+    }
+    let mut figure = time_by_cause(&both);
+    let of = match measure {
+        Measure::Total => return figure,
+        Measure::Operation => "for a map or unmap",
+        Measure::Mib => "for a MiB mapped",
+    };
+    figure.title = format!("{}, {of}", figure.title);
+    figure.says = format!("{} All of it {of}, on average.", figure.says);
+    figure
 }
 
 /// What the strict policies that cost least, and lazy, did over time.

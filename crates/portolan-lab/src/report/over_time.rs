@@ -200,8 +200,18 @@ fn over_time(
 /// The lines of a plot: one for those that lie on each other.
 fn lines(wanted: &[Wanted<'_>], interval_ns: u64) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
-    for (name, timeline, of) in wanted {
+    let points = wanted.iter().map(|(name, timeline, of)| {
         let points = points(&timeline.in_intervals_of(interval_ns), *of);
+        (name, points)
+    });
+    let points: Vec<_> = points.collect();
+    let ends = points.iter().filter_map(|(_, points)| points.last());
+    let longest = ends.map(|end| end.0).fold(0.0, f64::max);
+    for (name, mut points) in points {
+        // After its end one that is shorter than others, of another trace, does nothing.
+        if let Some((end, _)) = points.last().copied().filter(|last| last.0 < longest) {
+            points.push((end, 0.0));
+        }
         match lines.iter_mut().find(|line| covers(&line.points, &points)) {
             Some(line) => line.name.push_str(&format!(", {name}")),
             None => lines.push(Line {
