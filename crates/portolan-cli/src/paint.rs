@@ -47,9 +47,7 @@ impl Paint {
         let dumb = set("TERM").is_none_or(|value| value == "dumb");
         if set("NO_COLOR").is_some() {
             Self::Off
-        } else if set("CLICOLOR_FORCE").is_some_and(|value| value != "0") {
-            Self::On
-        } else if is_terminal && !dumb {
+        } else if set("CLICOLOR_FORCE").is_some_and(|value| value != "0") || is_terminal && !dumb {
             Self::On
         } else {
             Self::Off

@@ -332,7 +332,10 @@ fn warnings_name_their_trace() {
 #[test]
 fn each_trace_chooses_its_machine_unless_one_is_named() {
     let path = folder("facts");
-    let facts = r##"# portolan-facts: {"release":"6.12","cpus":2,"iommus":[{"name":"smmu3.0","kind":"smmu-v3","devices":1}],"devices":[{"name":"0000:00:01.0","group":1,"id":"1b36:0010","driver":"nvme"}]}"##;
+    let facts = concat!(
+        r##"# portolan-facts: {"release":"6.12","cpus":2,"iommus":[{"name":"smmu3.0","kind":"smmu-v3","devices":1}],"##,
+        r##""devices":[{"name":"0000:00:01.0","group":1,"id":"1b36:0010","driver":"nvme"}]}"##
+    );
     let event = |name, more: &str| {
         format!(
             " a-1 [000] d.... 1.000000: {name}: 0000:00:01.0 dir=TO_DEVICE dma_addr=1000 size=4096 {more}attrs="

@@ -34,7 +34,8 @@ pub(super) struct ReplayArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "ndjson")]
     results: Vec<PathBuf>,
     /// A load that nobody recorded, instead of a trace.
-    #[arg(long, value_enum, value_name = "LOAD", conflicts_with_all = ["traces", "ndjson", "results", "policies", "as_linux", "swiotlb", "report"])]
+    #[arg(long, value_enum, value_name = "LOAD")]
+    #[arg(conflicts_with_all = ["traces", "ndjson", "results", "policies", "as_linux", "swiotlb", "report"])]
     synthetic: Option<synthetic::Load>,
     /// Machine profile (see `portolan machines`), or a file with one. If absent, the one for the machine that
     /// `portolan record` ran on, xeon-vtd for other traces, tegra210 for the camera.

@@ -113,8 +113,8 @@ pub struct PolicySum {
 }
 
 impl Aggregate {
-    /// What `entries` add up to.
-    pub fn new(entries: &[Entry], mut failed: Vec<Failed>) -> Self {
+    /// What `entries` add up to, as numbers alone.
+    pub(super) fn new(entries: &[Entry], mut failed: Vec<Failed>) -> Self {
         let mut sorted: Vec<&Entry> = entries.iter().collect();
         // Reports of one name may differ; their costs tell them apart, and equal ones need not be.
         let costs = |entry: &Entry| -> f64 { entry.policies.iter().map(total).sum() };
@@ -127,7 +127,7 @@ impl Aggregate {
         let by_machine = grouped_by(&sorted, |entry| &entry.machine);
         let by_load = grouped_by(&sorted, |entry| &entry.load);
         let by_device = by_device(&sorted);
-        let mut new = Self {
+        Self {
             findings: Vec::new(),
             failed,
             settings: settings(&sorted),
@@ -135,9 +135,7 @@ impl Aggregate {
             by_machine,
             by_device,
             by_load,
-        };
-        new.findings = super::text::findings(&new);
-        new
+        }
     }
 }
 

@@ -22,3 +22,10 @@ pub use results::read as read_results;
 pub use run::{How, run, write_line};
 pub(crate) use text::short_names;
 pub use text::{COLUMNS_IN_WORDS, text};
+
+/// What `entries` and the traces that failed add up to, with what the numbers say.
+pub fn add_up(entries: &[Entry], failed: Vec<Failed>) -> Aggregate {
+    let mut sum = Aggregate::new(entries, failed);
+    sum.findings = text::findings(&sum);
+    sum
+}

@@ -59,7 +59,10 @@ mod tests {
 
     #[test]
     fn lines_are_traces_or_what_failed_or_are_told() {
-        let line = r#"{"trace":{"source":"a","events":1},"machine":"m","policies":[],"load":"no maps","by_device":[],"more":1}"#;
+        let line = concat!(
+            r#"{"trace":{"source":"a","events":1},"machine":"m","policies":[],"#,
+            r#""load":"no maps","by_device":[],"more":1}"#
+        );
         let bad = r#"{"trace":{"source":"b"},"error":"the trace is empty"}"#;
         let text = format!("{line}\n\n{bad}\nfoo\n{{\"trace\":{{}}}}\n{line}");
         let (entries, failed) = from(text.as_bytes(), "x.ndjson").unwrap();

@@ -3,7 +3,9 @@
 use portolan_cli::display::{grouped, micros};
 
 use super::report::{PolicyReport, ReplayReport};
-use super::settings::{FEWEST, KnownBy, Now, Saving, Setting, WORTH_PCT};
+use super::setting::{Saving, Setting};
+use super::settings::{FEWEST, WORTH_PCT};
+use super::situation::{KnownBy, Now};
 
 /// The answer, a paragraph a line.
 pub(crate) fn answer(report: &ReplayReport) -> String {

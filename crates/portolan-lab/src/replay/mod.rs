@@ -12,8 +12,10 @@ mod lane;
 mod policy;
 mod report;
 mod run;
+mod setting;
 mod settings;
 mod shape;
+mod situation;
 mod state;
 mod tally;
 mod text;
@@ -31,10 +33,9 @@ pub use report::{
 };
 pub(crate) use run::{name_of, reader, run_told};
 pub use run::{open, run, run_beside, run_file, run_opened};
-pub use settings::{
-    Besides, Effect, Evidence, KnownBy, Now, Rule, Saving, Setting, Situation, Target,
-};
+pub use setting::{Besides, Effect, Evidence, Rule, Saving, Setting, Target};
 pub use shape::{ClassShape, Directions, Histogram, Seen, Shape, Share};
+pub use situation::{KnownBy, Now, Situation};
 pub use text::{COLUMNS_IN_WORDS, text};
 pub use timeline::{Interval, Timeline};
 

@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::fit::Choice;
-use super::settings::{Setting, Situation};
+use super::setting::Setting;
 use super::shape::Shape;
+use super::situation::Situation;
 use super::timeline::Timeline;
 use crate::advice::Advice;
 use crate::counts::{Exposed, Invalidations};

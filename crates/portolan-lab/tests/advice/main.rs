@@ -82,7 +82,7 @@ const GROUP: &str = concat!(
 );
 
 #[test]
-fn lazy_is_advised_for_a_group_or_for_the_kernel() {
+fn lazy_is_advised_for_a_group() {
     let xeon = machine("xeon-vtd");
     let load = Load::new();
     let large = load.clone().long_lists();
@@ -137,6 +137,12 @@ fn lazy_is_advised_for_a_group_or_for_the_kernel() {
     );
     let setting = &advised(&facts, &xeon)[0];
     assert!(setting.assumes.is_empty(), "{setting:?}");
+}
+
+#[test]
+fn lazy_is_advised_for_the_kernel_where_no_group_will_do() {
+    let xeon = machine("xeon-vtd");
+    let load = Load::new();
     let old = load.clone().facts(r#""release":"5.10.3""#);
     fires(
         Rule::LazyKernel,
@@ -239,7 +245,7 @@ fn first_stage_tables_are_advised_under_caching_mode_and_identity_without_them()
 }
 
 #[test]
-fn bouncing_is_avoided_where_it_can_be_and_has_room_elsewhere() {
+fn bouncing_is_avoided_where_it_can_be() {
     let xeon = machine("xeon-vtd");
     let forced = Load::new().bounced(" FORCE");
     let needed = Load::new().bounced("");
@@ -248,7 +254,7 @@ fn bouncing_is_avoided_where_it_can_be_and_has_room_elsewhere() {
         .facts(r#""release":"5.19.0","command_line":"quiet swiotlb=65536""#);
     let others = [
         ("where memory lies out of reach", needed.clone()),
-        ("where something else forces it", secret.clone()),
+        ("where something else forces it", secret),
     ];
     fires(
         Rule::NoForcedBounce,
@@ -279,6 +285,15 @@ fn bouncing_is_avoided_where_it_can_be_and_has_room_elsewhere() {
         &others,
     );
     assert!(advised(&many, &machine("grace")).is_empty());
+}
+
+#[test]
+fn bounce_pools_get_areas_and_room() {
+    let xeon = machine("xeon-vtd");
+    let forced = Load::new().bounced(" FORCE");
+    let secret = forced
+        .clone()
+        .facts(r#""release":"5.19.0","command_line":"quiet swiotlb=65536""#);
     let new = secret
         .clone()
         .facts(r#""release":"6.12.0","command_line":"swiotlb=65536""#);

@@ -133,7 +133,7 @@ impl Gathered {
             }
         }
         Ok(Self {
-            sum: Aggregate::new(&entries, failed),
+            sum: fleet::add_up(&entries, failed),
             entries,
             ends,
         })

@@ -121,7 +121,7 @@ fn a_device_has_its_own_maps_and_the_costs_of_traces_that_hold_it_alone() {
 
 #[test]
 fn nothing_and_absurd_numbers_add_up_too() {
-    let none = Aggregate::new(&[], vec![Failed::new("x", "bad".into())]);
+    let none = crate::fleet::add_up(&[], vec![Failed::new("x", "bad".into())]);
     assert_eq!(
         (none.all.traces, none.all.least_strict.as_deref()),
         (0, None)

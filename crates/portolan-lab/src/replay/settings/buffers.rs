@@ -7,10 +7,10 @@ use portolan_model::profile::Event;
 
 use super::cost::Cost;
 use super::policy::{Advise, COMMAND_LINE, is_older};
-use super::setting::{Besides, Effect, Evidence, Rule, Saving, Setting, pct};
-use super::situation::{Now, Situation};
 use super::{FEWEST, Input, WORTH_PCT};
 use crate::linux::stage_of;
+use crate::replay::setting::{Besides, Effect, Evidence, Rule, Saving, Setting, pct};
+use crate::replay::situation::{Now, Situation};
 
 /// The rules of this file.
 pub(super) const RULES: &[Advise] = &[

@@ -3,11 +3,12 @@
 
 use portolan_model::profile::{Event, Price, Profile};
 
-use super::setting::{Saving, pct};
-use super::{Input, Now};
+use super::Input;
 use crate::counts::Exposed;
 use crate::linux::{Asked, CachingMode, Counter, LinuxReport, Options, Rules, StageName, Timer};
 use crate::replay::report::PolicyReport;
+use crate::replay::setting::{Saving, pct};
+use crate::replay::situation::Now;
 use crate::trace::{At, Op};
 
 /// Linux's rules told to be strict, strict under caching mode, and lazy, beside each other.

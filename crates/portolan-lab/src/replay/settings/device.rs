@@ -7,9 +7,9 @@ use portolan_model::profile::Event;
 
 use super::cost::Cost;
 use super::policy::{Advise, COMMAND_LINE, is_older};
-use super::setting::{Besides, Effect, Evidence, Rule, Saving, Setting, pct};
-use super::situation::Situation;
 use super::{FEWEST, Input, WORTH_PCT};
+use crate::replay::setting::{Besides, Effect, Evidence, Rule, Saving, Setting, pct};
+use crate::replay::situation::Situation;
 
 /// The rules of this file.
 pub(super) const RULES: &[Advise] = &[force_dac, no_ats];

@@ -9,17 +9,16 @@ mod buffers;
 mod cost;
 mod device;
 mod policy;
-mod setting;
 mod situation;
 
 pub(super) use cost::{LinuxCounters, LinuxCounts, spread_us};
-pub use setting::{Besides, Effect, Evidence, Rule, Saving, Setting, Target};
-pub use situation::{KnownBy, Now, Situation};
 
 use portolan_model::profile::Profile;
 
 use super::report::{PolicyReport, TraceReport};
+use super::setting::{Rule, Setting};
 use super::shape::Shape;
+use super::situation::Situation;
 use crate::advice::Advice;
 use crate::facts::Facts;
 use crate::trace::Summary;

@@ -7,12 +7,13 @@ use portolan::dma::Trust;
 use portolan_cli::display::{bytes, grouped, micros};
 
 use super::cost::{Cost, saving};
-use super::setting::{Besides, Effect, Evidence, Rule, Saving, Setting};
-use super::situation::{FLUSH_AFTER_MAP, KnownBy, Now, Situation, has_first_stage};
+use super::situation::{FLUSH_AFTER_MAP, has_first_stage};
 use super::{FEWEST, Input, WINDOW_WORTH_PCT};
 use crate::facts::DeviceFacts;
 use crate::linux::stage_of;
+use crate::replay::setting::{Besides, Effect, Evidence, Rule, Saving, Setting};
 use crate::replay::shape::Share;
+use crate::replay::situation::{KnownBy, Now, Situation};
 
 /// A rule: what it advises, if it does.
 pub(super) type Advise = fn(&Input<'_>, &Situation) -> Option<Setting>;

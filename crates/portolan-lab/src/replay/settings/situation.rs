@@ -2,10 +2,9 @@
 //!
 //! The trace's own invalidations say it best; then the facts of the recording; else strict is assumed, and said.
 
-use serde::Serialize;
-
 use super::Input;
 use crate::facts::{Facts, IommuKind};
+use crate::replay::situation::{KnownBy, Now, Situation};
 use crate::trace::Excerpt;
 
 /// VT-d, 11.4.2 (CAP_REG): caching mode. 11.4.3 (ECAP_REG): scalable mode, first-stage translation.
@@ -13,45 +12,6 @@ const CAP_CM: u64 = 1 << 7;
 const ECAP_FIRST_STAGE: u64 = 1 << 43 | 1 << 47;
 /// Linux traces this after a map, where the unit caches what is not present.
 pub(super) const FLUSH_AFTER_MAP: &str = "cache_tag_flush_range_np";
-
-/// What the traced kernel did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Now {
-    /// Nothing is mapped in the trace.
-    Nothing,
-    /// Device addresses are memory's: no IOMMU translates.
-    Untranslated,
-    /// DMA goes through bounce buffers.
-    Bounced,
-    /// An invalidation for each unmap.
-    Strict,
-    /// One for each map as well, since a hypervisor shadows the tables (caching mode).
-    Shadowed,
-    /// One for many unmaps.
-    Lazy,
-}
-
-/// What says so.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum KnownBy {
-    /// A line of the trace.
-    Line(Excerpt),
-    /// The facts in the recording.
-    Fact(String),
-    /// Nothing: it is assumed.
-    Nobody,
-}
-
-/// What the traced kernel did, and what says so.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Situation {
-    /// What it did.
-    pub now: Now,
-    /// What says so.
-    pub known_by: KnownBy,
-}
 
 impl Situation {
     pub(super) fn of(input: &Input<'_>) -> Self {
@@ -81,16 +41,6 @@ impl Situation {
                 now: Now::Strict,
                 known_by: KnownBy::Nobody,
             })
-    }
-
-    /// Whether unmaps wait for an invalidation of their own.
-    pub(super) fn is_strict(&self) -> bool {
-        matches!(self.now, Now::Strict | Now::Shadowed)
-    }
-
-    /// Whether an IOMMU translates.
-    pub(super) fn is_translated(&self) -> bool {
-        self.is_strict() || self.now == Now::Lazy
     }
 }
 

@@ -1,0 +1,56 @@
+//! What the traced system did with its DMA: translated or not, strict or lazy, and what says so.
+
+use serde::Serialize;
+
+use crate::trace::Excerpt;
+
+/// What the traced kernel did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Now {
+    /// Nothing is mapped in the trace.
+    Nothing,
+    /// Device addresses are memory's: no IOMMU translates.
+    Untranslated,
+    /// DMA goes through bounce buffers.
+    Bounced,
+    /// An invalidation for each unmap.
+    Strict,
+    /// One for each map as well, since a hypervisor shadows the tables (caching mode).
+    Shadowed,
+    /// One for many unmaps.
+    Lazy,
+}
+
+/// What says so.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KnownBy {
+    /// A line of the trace.
+    Line(Excerpt),
+    /// The facts in the recording.
+    Fact(String),
+    /// Nothing: it is assumed.
+    Nobody,
+}
+
+/// What the traced kernel did, and what says so.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Situation {
+    /// What it did.
+    pub now: Now,
+    /// What says so.
+    pub known_by: KnownBy,
+}
+
+impl Situation {
+    /// Whether unmaps wait for an invalidation of their own.
+    pub(super) fn is_strict(&self) -> bool {
+        matches!(self.now, Now::Strict | Now::Shadowed)
+    }
+
+    /// Whether an IOMMU translates.
+    pub(super) fn is_translated(&self) -> bool {
+        self.is_strict() || self.now == Now::Lazy
+    }
+}
