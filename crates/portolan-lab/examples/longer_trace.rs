@@ -1,7 +1,7 @@
 //! A longer trace from a short one, for measuring: its lines again and again, each time later.
 //!
-//! `cargo run --release -p portolan-lab --example longer_trace -- TRACE EVENTS > LONGER`. Understood is ftrace's text, compressed
-//! or not; lines without a time are left out after the first round.
+//! `cargo run --release -p portolan-lab --example longer_trace -- TRACE EVENTS > LONGER`. Understood is ftrace's
+//! text, compressed or not; lines without a time are left out after the first round.
 
 use std::fs::File;
 use std::io::{BufWriter, Read, Write, stdout};

@@ -89,12 +89,12 @@ fn unmap(at: &str, dma: u64) -> String {
     event(at, "dma_unmap_page", dma, "")
 }
 
-#[test]
-fn traces_with_next_to_nothing_are_reported_in_words() {
+/// Traces that hold next to nothing: their names, their events, and what their reports say.
+fn next_to_nothing() -> [(&'static str, Vec<String>, &'static str); 6] {
     let absurd = "18446744073.709551";
     let alloc = " a-1 [000] ..... 1.000000: dma_alloc: 0000:00:01.0 dir=BIDIRECTIONAL dma_addr=fff00000 size=4096 \
                  flags=GFP_KERNEL attrs=\n";
-    let cases: [(&str, Vec<String>, &str); 6] = [
+    [
         (
             "one-event",
             vec![map("1.000000", 0xffff_e000)],
@@ -135,10 +135,14 @@ fn traces_with_next_to_nothing_are_reported_in_words() {
             vec![" a-1 [000] ..... 1.000000: sched_switch: nothing=0\n".to_owned()],
             "The trace maps nothing",
         ),
-    ];
+    ]
+}
+
+#[test]
+fn traces_with_next_to_nothing_are_reported_in_words() {
     let mut browser = Browser::start();
     let mut all = Vec::new();
-    for (name, events, words) in &cases {
+    for (name, events, words) in &next_to_nothing() {
         let path = trace(&format!("{name}.trace"), events);
         all.push(path.to_str().unwrap().to_owned());
         let path = path.to_str().unwrap();

@@ -357,10 +357,8 @@ fn run_all(lanes: &mut [Lane], chunk: &Chunk) -> Result<()> {
     thread::scope(|scope| {
         let parts = lanes.chunks_mut(each);
         let parts: Vec<_> = parts.map(|part| scope.spawn(move || run(part))).collect();
-        let ended = parts.into_iter().map(|part| part.join());
-        ended
-            .map(|ended| ended.unwrap_or_else(|_| bail!("a policy's thread ended early")))
-            .collect()
+        let mut ended = parts.into_iter().map(|part| part.join());
+        ended.try_for_each(|ended| ended.unwrap_or_else(|_| bail!("a policy's thread ended early")))
     })
 }
 

@@ -127,8 +127,8 @@ fn occupancy(policies: &[PolicyReport]) -> Figure {
     lines.retain(|(name, ..)| ["mapped", "lazy", "deferred"].contains(&&**name));
     over_time(
         "Bytes of device addresses taken",
-        "What is mapped, in whole pages, and what waits for its invalidation in the flush queues of those policies that \
-         have some: addresses that nothing else can have meanwhile. The most in each interval.",
+        "What is mapped, in whole pages, and what waits for its invalidation in the flush queues of those \
+         policies that have some: addresses that nothing else can have meanwhile. The most in each interval.",
         "nothing was mapped",
         Numbers::Bytes("device addresses"),
         &lines,

@@ -8,8 +8,11 @@ use super::{figure, table};
 use crate::replay::{PolicyReport, ReplayReport, TimeByCause};
 use portolan_cli::display::grouped;
 
-/// Causes of time, and what they are.
-const CAUSES: [(&str, fn(&TimeByCause) -> f64); 6] = [
+/// A name, and what it is the name of.
+type Named<T, N> = (&'static str, fn(&T) -> N);
+
+/// Causes of time.
+const CAUSES: [Named<TimeByCause, f64>; 6] = [
     ("map", |time| time.map),
     ("unmap", |time| time.unmap),
     ("invalidate", |time| time.invalidation),
@@ -44,7 +47,7 @@ fn micros(us: f64) -> String {
 }
 
 pub(super) fn time_by_cause(policies: &[PolicyReport]) -> Figure {
-    let happens = |(_, of): &&(&str, fn(&TimeByCause) -> f64)| {
+    let happens = |(_, of): &&Named<TimeByCause, f64>| {
         policies.iter().any(|policy| of(&policy.time_us) > 0.0)
     };
     let causes: Vec<_> = CAUSES.iter().filter(happens).collect();
@@ -175,7 +178,7 @@ fn counted(report: &ReplayReport) -> Figure {
         "IOTLB misses",
         "table pages at most",
     ];
-    let kinds: [(&str, fn(&PolicyReport) -> u64); 3] = [
+    let kinds: [Named<PolicyReport, u64>; 3] = [
         ("by page", |policy| policy.invalidations.page),
         ("by range", |policy| policy.invalidations.range),
         ("by context", |policy| {

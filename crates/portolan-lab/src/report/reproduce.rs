@@ -19,11 +19,11 @@ pub struct Results {
 }
 
 /// What the words beside marks mean.
-const WORDS: &str = "The word beside a computed figure says what speaks for it. Fitted: a price was fitted on it. Implied: it \
-    follows from what was fitted, as it would without the model. Counted: commands or faults that the library caused \
-    and a model counted. Predicted: nothing was fitted on it, and it could have come out wrong. Computed: nothing was \
-    published to hold it against. Bars around a mark are the published samples' range, or what a figure may be where \
-    a price is not known.";
+const WORDS: &str = "The word beside a computed figure says what speaks for it. Fitted: a price was fitted \
+    on it. Implied: it follows from what was fitted, as it would without the model. Counted: commands or \
+    faults that the library caused and a model counted. Predicted: nothing was fitted on it, and it could \
+    have come out wrong. Computed: nothing was published to hold it against. Bars around a mark are the \
+    published samples' range, or what a figure may be where a price is not known.";
 
 /// The page of `results`, which came about as `origin` says.
 pub fn reproductions(results: Results, origin: Origin) -> Page {
@@ -63,7 +63,8 @@ impl Results {
             other => other,
         };
         let mut says = vec![format!(
-            "Latency of map and unmap, on machine {}, before the published change, after it, and as this library does it.",
+            "Latency of map and unmap, on machine {}, before the published change, after it, and as this \
+             library does it.",
             result.machine
         )];
         says.extend(entries::ranged_over(&result.rows));
@@ -84,8 +85,9 @@ impl Results {
         )];
         let ([low, own, high], cpus) = (result.receivers.waits_ns, result.receivers.cpus);
         says.push(format!(
-            "The CPU that waits takes {low:.0} ns for an invalidation if {:.0} CPUs receive at the same time, {own:.0} ns \
-             if {:.0} do, which the profile takes, {high:.0} ns if {:.0} did; on bare metal it is {:.0} ns.",
+            "The CPU that waits takes {low:.0} ns for an invalidation if {:.0} CPUs receive at the same \
+             time, {own:.0} ns if {:.0} do, which the profile takes, {high:.0} ns if {:.0} did; on bare \
+              metal it is {:.0} ns.",
             cpus[0], cpus[1], cpus[2], result.literature_ns
         ));
         says.extend(checks(&result.checks));
@@ -130,8 +132,8 @@ impl Results {
     /// Adds figures of other machines.
     pub fn held_out(&mut self, result: &HeldOut) {
         let says = vec![
-            "Published figures of machines on which no price was fitted, computed with the prices of the profile that \
-             comes nearest. No bound is put on them: the errors say how far a profile's prices carry."
+            "Published figures of machines on which no price was fitted, computed with the prices of the \
+             profile that comes nearest. No bound is put on them: the errors say how far a profile's prices carry."
                 .to_owned(),
         ];
         let worst = result.rows.iter().map(|row| row.error_pct.abs());

@@ -28,8 +28,8 @@ pub(super) fn mappings(shape: &Shape) -> Section {
     Section {
         heading: "Sizes and lifetimes of mappings".to_owned(),
         says: vec![
-            "Streaming maps are made for one transfer (dma_map_*), coherent memory is allocated for as long as a driver \
-             runs (dma_alloc*)."
+            "Streaming maps are made for one transfer (dma_map_*), coherent memory is allocated for as long \
+             as a driver runs (dma_alloc*)."
                 .to_owned(),
         ],
         figures: vec![

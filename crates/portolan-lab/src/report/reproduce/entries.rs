@@ -82,8 +82,8 @@ pub(super) fn flush_queue(result: &FlushQueue) -> Vec<Entry> {
     let rows = result.rows.iter().map(|row| Entry {
         plot: Of {
             title: "Throughput of a guest that receives".to_owned(),
-            says: "By stage, and how the hypervisor follows the guest's tables. Two published figures fix two prices, so \
-                   they predict nothing; the others are at most what could be reached.",
+            says: "By stage, and how the hypervisor follows the guest's tables. Two published figures fix \
+                   two prices, so they predict nothing; the others are at most what could be reached.",
             axis: Axis::linear("throughput (Gbit/s)", Unit::Count),
             error: "error %",
         },
@@ -139,7 +139,8 @@ fn pool_plot(quantity: &str, case: &str) -> Of {
         ),
         _ => (
             format!("{what} with a device that takes no time"),
-            "The same with a device that takes no time, so that the pool alone limits it. Nothing was published of that.",
+            "The same with a device that takes no time, so that the pool alone limits it. Nothing was \
+             published of that.",
         ),
     };
     Of {
@@ -180,8 +181,8 @@ pub(super) fn iopf(result: &IopfReproduction) -> Vec<Entry> {
             Entry {
                 plot: Of {
                     title: title.to_owned(),
-                    says: "By whose memory it is (a guest's, vfio; a process's, sva), the size of a message, and how many \
-                           there are.",
+                    says: "By whose memory it is (a guest's, vfio; a process's, sva), the size of a \
+                           message, and how many there are.",
                     axis: axis.clone(),
                     error,
                 },
@@ -240,8 +241,8 @@ pub(super) fn windows(windows: &[WindowRow]) -> Figure {
     ];
     super::super::figure(
         "Windows side by side",
-        "How many pages a fault should map: more at once are fewer faults, and more pages that nobody accesses. Windows \
-         are of as many pages, or adapt to the load.",
+        "How many pages a fault should map: more at once are fewer faults, and more pages that nobody \
+         accesses. Windows are of as many pages, or adapt to the load.",
         windows.is_empty().then_some("no windows were compared"),
         plot,
         super::super::table(head, rows),
