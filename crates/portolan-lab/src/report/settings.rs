@@ -20,6 +20,15 @@ pub(super) fn section(report: &ReplayReport) -> Option<Section> {
     })
 }
 
+/// A short name: of a file, the end of its path.
+fn name(setting: &Setting) -> String {
+    let place = &setting.where_to_set;
+    let parent = place.strip_prefix('/').and_then(|_| place.rfind('/'));
+    let from = parent.and_then(|last| place[..last].rfind('/'));
+    let place = from.map_or(&**place, |from| &place[from + 1..]);
+    format!("{place}={}", setting.value)
+}
+
 fn gains(advice: &[Setting]) -> Figure {
     let mark = |setting: &Setting| {
         let saving = setting.effect.saving.iter();
@@ -30,7 +39,7 @@ fn gains(advice: &[Setting]) -> Figure {
             word: String::new(),
         });
         MarkRow {
-            name: format!("{}={}", setting.where_to_set, setting.value),
+            name: name(setting),
             marks: marks.collect(),
         }
     };
