@@ -188,6 +188,58 @@ fn is_fine(browser: Option<&mut Browser>, file: &Path) {
     );
 }
 
+// Words that reports have to have.
+const REPLAY: &[&str] = &[
+    "Where the time goes",
+    "strict-context",
+    "Invalidations under lazy",
+    "Bytes reachable after unmap",
+    "Span of device addresses",
+    "IOTLB misses",
+    "Lifetimes",
+    "0000:00:01.0",
+    "CPU 3",
+    "xeon-vtd",
+];
+const REPRODUCE: &[&str] = &[
+    "Walk flush by context",
+    "Range flush",
+    "Lazy invalidation under a virtual IOMMU",
+    "Bounce-buffer pools",
+    "I/O page faults",
+    "Figures of other machines",
+    "fitted",
+    "implied",
+    "counted",
+    "predicted",
+    "Bounds, and what they are worth",
+];
+const SCALE: &[&str] = &[
+    "Throughput",
+    "strict, measured",
+    "Syncs by operation",
+    "seed",
+    "--horizon 5",
+];
+const MANY: &[&str] = &[
+    "3 traces",
+    "By machine",
+    "By device",
+    "By load",
+    "0000:00:02.0",
+    "up to 4 KiB, from device",
+    "read1m-sg",
+    "Settings that are advised",
+];
+const TWO_TRACES: &[&str] = &[
+    "What each policy costs",
+    "so what a MiB costs is compared",
+    "Where the time goes, for a MiB mapped",
+    "Sizes of A",
+    "Lifetimes of B",
+    "machine profile of B",
+];
+
 #[test]
 fn the_real_reports_are_whole_in_a_browser() {
     let mut browser = Browser::start();
@@ -195,76 +247,11 @@ fn the_real_reports_are_whole_in_a_browser() {
     let read = format!("{TRACES}/viommu-strict.read4k-1j.trace.xz");
     let lists = format!("{TRACES}/vtd-strict.read1m-sg.trace.xz");
     let commands: [(&str, &[&str], &[&str]); 6] = [
-        (
-            "replay.html",
-            &["replay"],
-            &[
-                "Where the time goes",
-                "strict-context",
-                "Invalidations under lazy",
-                "Bytes reachable after unmap",
-                "Span of device addresses",
-                "IOTLB misses",
-                "Lifetimes",
-                "0000:00:01.0",
-                "CPU 3",
-                "xeon-vtd",
-            ],
-        ),
-        (
-            "reproduce.html",
-            &["reproduce", "all"],
-            &[
-                "Walk flush by context",
-                "Range flush",
-                "Lazy invalidation under a virtual IOMMU",
-                "Bounce-buffer pools",
-                "I/O page faults",
-                "Figures of other machines",
-                "fitted",
-                "implied",
-                "counted",
-                "predicted",
-                "Bounds, and what they are worth",
-            ],
-        ),
-        (
-            "scale.html",
-            &["scale", "--horizon", "5"],
-            &[
-                "Throughput",
-                "strict, measured",
-                "Syncs by operation",
-                "seed",
-                "--horizon 5",
-            ],
-        ),
-        (
-            "many.html",
-            &["replay", &boot, &read, &lists],
-            &[
-                "3 traces",
-                "By machine",
-                "By device",
-                "By load",
-                "0000:00:02.0",
-                "up to 4 KiB, from device",
-                "read1m-sg",
-                "Settings that are advised",
-            ],
-        ),
-        (
-            "two-traces.html",
-            &["compare", &read, &lists],
-            &[
-                "What each policy costs",
-                "so what a MiB costs is compared",
-                "Where the time goes, for a MiB mapped",
-                "Sizes of A",
-                "Lifetimes of B",
-                "machine profile of B",
-            ],
-        ),
+        ("replay.html", &["replay"], REPLAY),
+        ("reproduce.html", &["reproduce", "all"], REPRODUCE),
+        ("scale.html", &["scale", "--horizon", "5"], SCALE),
+        ("many.html", &["replay", &boot, &read, &lists], MANY),
+        ("two-traces.html", &["compare", &read, &lists], TWO_TRACES),
         (
             "two-machines.html",
             &[
