@@ -83,7 +83,7 @@ fn a_line_is_what_a_replay_of_the_trace_alone_prints() {
         assert!(load.as_str().unwrap().contains("KiB"), "{load}");
         assert_eq!(devices[0]["device"], alone["trace"]["devices"][0]);
         let one = portolan(&[name, "--ndjson"]);
-        assert_eq!(lines(&one), [line.clone()]);
+        assert_eq!(lines(&one), std::slice::from_ref(line));
     }
     let bundled = lines(&portolan(&["--ndjson"]));
     assert!(source(&bundled[0]).starts_with("bundled trace"));

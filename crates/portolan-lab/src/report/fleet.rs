@@ -108,8 +108,8 @@ fn costs(title: &str, what: &str, groups: &[Group]) -> Figure {
     let reason = rows
         .is_empty()
         .then_some("no trace has an operation with a cost");
-    let mut says = "What a map or unmap costs in all: CPU work, commands, waits and stalls of the device, under the strict \
-         policy that costs least there (its name stands beside the mark), under deferred, and under lazy."
+    let mut says = "What a map or unmap costs in all: CPU work, commands, waits and stalls of the device, under the \
+         strict policy that costs least there (its name stands beside the mark), under deferred, and under lazy."
         .to_owned();
     if groups.len() > rows.len() {
         says += &format!(
