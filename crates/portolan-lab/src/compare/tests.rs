@@ -66,7 +66,7 @@ fn swapping_the_two_swaps_all_that_is_said() {
     assert!(said(&there, "A costs ") != said(&there, "B costs "));
     assert_eq!(said(&there, "A costs "), said(&back, "B costs "));
     let pct = |two: &Comparison| {
-        let costs = two.findings[1].split(" costs ").nth(1).unwrap().to_owned();
+        let costs = two.findings[1].rsplit(" costs ").next().unwrap().to_owned();
         costs.split(" than").next().unwrap().to_owned()
     };
     assert_eq!(pct(&there), pct(&back));
