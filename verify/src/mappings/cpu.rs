@@ -42,14 +42,10 @@ const PATIENCE: usize = 1000;
 const OTHER: StreamId = StreamId::new(2);
 /// Violations that are told.
 const TOLD: usize = 5;
-/// What a flush may take, beyond the age at which it begins: waiting for others, and hardware.
-const FLUSH_NS: u64 = 60_000;
-
-/// An address that was unmapped.
-struct Old {
-    iova: Iova,
-    since_ns: u64,
-}
+/// How often a CPU's timer looks whether its queue is due.
+const TIMER_NS: u64 = BOUNDS.age.get() / 4;
+/// What a CPU computes between two operations, at most.
+const BETWEEN_NS: f64 = 400.0;
 
 #[derive(Default)]
 pub(super) struct Tally {
@@ -58,6 +54,8 @@ pub(super) struct Tally {
     retries: AtomicU64,
     waiting: AtomicU64,
     exposed: AtomicU64,
+    /// What an operation took, at most.
+    operation_ns: AtomicU64,
     longest: AtomicU64,
     failures: AtomicU64,
     refused: AtomicU64,
@@ -134,7 +132,7 @@ type Live = (Mapping<VirtualCpus, Block, ToDevice>, PhysRange);
 struct Hands {
     live: Vec<Live>,
     deferred: Vec<Deferred<VirtualCpus, Block>>,
-    old: VecDeque<Old>,
+    old: VecDeque<Iova>,
     rng: Rng,
     cpu: u64,
 }
@@ -202,7 +200,7 @@ impl Rig<'_> {
             return;
         }
         let at = hands.rng.usize(..hands.old.len());
-        let Old { iova, since_ns } = hands.old[at];
+        let iova = hands.old[at];
         Tally::add(&self.tally.retries);
         let Ok(found) = self.model.translate(STREAM, iova, AccessKind::Read) else {
             return;
@@ -211,11 +209,14 @@ impl Rig<'_> {
         match self.world.judge(iova, pa) {
             Reached::Another => {}
             Reached::Waiting => Tally::add(&self.tally.waiting),
-            Reached::Exposed if self.way == Way::Lazy => {
+            Reached::Exposed(since_ns) if self.way == Way::Lazy => {
                 Tally::add(&self.tally.exposed);
                 let window = self.cpus.now().get().saturating_sub(since_ns);
                 self.tally.longest.fetch_max(window, Ordering::Relaxed);
-                let bound = BOUNDS.age.get() + FLUSH_NS;
+                // Three operations: the unmap, what its CPU was at when the queue was due, and the flush.
+                let operation = self.tally.operation_ns.load(Ordering::Relaxed);
+                let three = 3 * (operation + BETWEEN_NS as u64);
+                let bound = BOUNDS.age.get() + TIMER_NS + three;
                 let (entries, bytes) = self.space.waiting();
                 let cpus = self.cpus.count();
                 let most = 2 * BOUNDS.entries * cpus;
@@ -228,7 +229,7 @@ impl Rig<'_> {
                     ));
                 }
             }
-            wrong @ (Reached::Exposed | Reached::Strange) => {
+            wrong @ (Reached::Exposed(_) | Reached::Strange) => {
                 let context = self.context(hands);
                 self.tally
                     .violation(format!("{context}: {iova} still leads to {pa}: {wrong:?}"));
@@ -244,15 +245,25 @@ impl Rig<'_> {
         let (mapping, memory) = hands.live.swap_remove(at);
         let iova = mapping.iova();
         Tally::add(&self.tally.operations);
-        let since_ns = self.cpus.now().get();
-        self.world.unmap(iova, memory);
+        self.world.unmap(iova, memory, self.cpus.now().get());
+        self.end(hands, mapping, memory);
         for page in 0..memory.last().get() / PAGE - memory.start().get() / PAGE + 1 {
             if hands.old.len() == OLD {
                 hands.old.pop_front();
             }
-            let iova = Iova::new((iova.get() / PAGE + page) * PAGE);
-            hands.old.push_back(Old { iova, since_ns });
+            hands
+                .old
+                .push_back(Iova::new((iova.get() / PAGE + page) * PAGE));
         }
+    }
+
+    /// Ends a mapping, in one of the ways.
+    fn end(
+        &self,
+        hands: &mut Hands,
+        mapping: Mapping<VirtualCpus, Block, ToDevice>,
+        memory: PhysRange,
+    ) {
         let defer = match self.way {
             Way::Deferred => true,
             _ => hands.rng.u32(..8) == 0,
@@ -326,6 +337,13 @@ impl Rig<'_> {
         }
     }
 
+    /// A CPU's timer, or somebody who flushes earlier than it would.
+    fn tick(&self, hands: &Hands) {
+        if let Err(error) = self.space.tick() {
+            self.failed(hands, &error);
+        }
+    }
+
     /// A second device of the same driver comes and goes.
     fn attach(&self, hands: &Hands) {
         let limits = Constraints::default();
@@ -349,8 +367,14 @@ impl Rig<'_> {
             cpu,
         };
         let mut done = 0;
+        let mut timer_ns = 0;
         while done < operations {
-            self.cpus.work(hands.rng.f64() * 400.0);
+            self.cpus.work(hands.rng.f64() * BETWEEN_NS);
+            let begin = self.cpus.now().get();
+            if self.way == Way::Lazy && begin >= timer_ns {
+                self.tick(&hands);
+                timer_ns = begin + TIMER_NS;
+            }
             match hands.rng.u32(..10) {
                 0..=3 if hands.live.len() < LIVE => self.map(&mut hands),
                 0..=5 if !hands.live.is_empty() => {
@@ -359,16 +383,13 @@ impl Rig<'_> {
                 }
                 6 => self.read(&mut hands),
                 7 if hands.deferred.len() > 8 => self.reclaim(&mut hands),
-                // A timer.
-                8 if self.way == Way::Lazy => {
-                    if let Err(error) = self.space.tick() {
-                        self.failed(&hands, &error);
-                    }
-                }
+                8 if self.way == Way::Lazy => self.tick(&hands),
                 9 if hands.rng.u32(..64) == 0 => self.attach(&hands),
                 9 => self.recover(),
                 _ => self.retry(&mut hands),
             }
+            let took = self.cpus.now().get() - begin;
+            self.tally.operation_ns.fetch_max(took, Ordering::Relaxed);
         }
         for _ in 0..PATIENCE {
             if hands.live.is_empty() && hands.deferred.is_empty() {

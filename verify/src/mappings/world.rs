@@ -31,7 +31,8 @@ struct Ledger {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mapped {
     Now,
-    Before,
+    /// Until its unmap began, at this time in nanoseconds.
+    Before(u64),
 }
 
 /// All blocks of memory.
@@ -47,8 +48,8 @@ pub(super) enum Reached {
     Another,
     /// The memory that it was mapped to last, which a mapping or a deferred buffer still has.
     Waiting,
-    /// The memory that it was mapped to last, which its driver has back.
-    Exposed,
+    /// The memory that it was mapped to last, which its driver has back; its unmap began at this time in nanoseconds.
+    Exposed(u64),
     /// Memory that was never mapped there last.
     Strange,
 }
@@ -106,11 +107,11 @@ impl World {
         }
     }
 
-    /// Notes that it is about to be unmapped.
-    pub(super) fn unmap(&self, iova: Iova, memory: PhysRange) {
+    /// Notes that it is about to be unmapped, at `now_ns`.
+    pub(super) fn unmap(&self, iova: Iova, memory: PhysRange, now_ns: u64) {
         let mut ledger = self.ledger();
         for (device, page) in pages(iova, memory) {
-            ledger.mapped.insert(device, (page, Mapped::Before));
+            ledger.mapped.insert(device, (page, Mapped::Before(now_ns)));
         }
     }
 
@@ -129,9 +130,9 @@ impl World {
         });
         match (ledger.mapped.get(&(iova.get() / PAGE)), owner.flatten()) {
             (Some(&(last, Mapped::Now)), _) if last == page => Reached::Another,
-            (Some(&(last, Mapped::Before)), Some(owner)) if last == page => match owner {
+            (Some(&(last, Mapped::Before(since_ns))), Some(owner)) if last == page => match owner {
                 Owner::Device => Reached::Waiting,
-                Owner::Driver => Reached::Exposed,
+                Owner::Driver => Reached::Exposed(since_ns),
             },
             _ => Reached::Strange,
         }
