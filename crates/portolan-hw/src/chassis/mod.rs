@@ -21,7 +21,7 @@ mod regs;
 pub(crate) mod ring;
 pub(crate) mod sets;
 #[cfg(test)]
-pub(crate) mod suite;
+pub(crate) mod tests;
 pub(crate) mod turn;
 mod unit;
 mod wait;

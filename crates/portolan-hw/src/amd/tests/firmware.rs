@@ -11,7 +11,7 @@ use super::machine::{Amd, new_machine};
 use super::{STREAM, config};
 use crate::amd::spec::reg::{self, control, status};
 use crate::amd::{Config, StreamSettings};
-use crate::chassis::suite::Driven;
+use crate::chassis::tests::suite::Driven;
 use crate::firmware::ivrs::{Devices, Ivrs, Passes, Settings, SystemManagement, UnitFlags};
 use crate::firmware::reservations::{Ignored, Reserved};
 use portolan::addr::RequesterId;

@@ -11,7 +11,7 @@ use super::{STREAM, config};
 use crate::amd::counts::CommandKind as Kind;
 use crate::amd::spec::command::opcode;
 use crate::amd::{Config, InterruptTable, StreamSettings};
-use crate::chassis::suite::{Driven, map, unmap};
+use crate::chassis::tests::suite::{Driven, map, unmap};
 use crate::firmware::ivrs::{Devices, Passes, Settings, SystemManagement};
 use portolan::addr::RequesterId;
 

@@ -13,7 +13,7 @@ use crate::amd::spec::command::{OPCODE, opcode};
 use crate::amd::spec::event::code;
 use crate::amd::spec::reg::{self, control};
 use crate::amd::{AmdDomain, AmdVi, Capability, Config};
-use crate::chassis::suite::{Driven, machine_at};
+use crate::chassis::tests::suite::{Driven, machine_at};
 
 /// The code of a refusal.
 pub const ILLEGAL: u32 = code::ILLEGAL_COMMAND as u32;

@@ -23,7 +23,7 @@ use portolan_model::inject::Pace;
 use super::spec::command::opcode;
 use super::spec::reg::{self, control, status};
 use super::{AmdDomain, Config, refusal};
-use crate::chassis::suite::*;
+use crate::chassis::tests::suite::*;
 use machine::{Amd, new_machine};
 
 use portolan_model::amd::AmdMachine as Machine;

@@ -25,7 +25,7 @@ use crate::amd::refusal;
 use crate::amd::spec::command::opcode;
 use crate::amd::spec::event::code;
 use crate::amd::spec::reg::{self, control, status};
-use crate::chassis::suite::{BASE, Driven, PAGE, failure, map, unmap};
+use crate::chassis::tests::suite::{BASE, Driven, PAGE, failure, map, unmap};
 use portolan_model::inject::RegisterFaults;
 
 #[test]

@@ -15,7 +15,7 @@ use super::machine::{Amd, ILLEGAL, Iommu, new_machine};
 use super::{STREAM, config};
 use crate::amd::Config;
 use crate::amd::spec::command::opcode;
-use crate::chassis::suite::Driven;
+use crate::chassis::tests::suite::Driven;
 use crate::interrupt::{ApicMode, Remapping};
 
 const OTHER: StreamId = StreamId::new(0x30);

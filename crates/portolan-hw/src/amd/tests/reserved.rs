@@ -13,7 +13,7 @@ use portolan::table::Access;
 
 use super::machine::{Iommu, new_machine};
 use super::{STREAM, Tables, config};
-use crate::chassis::suite::{Driven, PAGE};
+use crate::chassis::tests::suite::{Driven, PAGE};
 use crate::firmware::ivrs::{self, Ivrs};
 use crate::firmware::reservations::Ignored;
 use crate::firmware::tests::golden::table;

@@ -12,7 +12,7 @@ use portolan_model::riscv::{RiscvIdentification, RiscvMachine as Machine};
 
 use super::machine::{self};
 use super::{Config, Queue, STREAM, config};
-use crate::chassis::suite::{BASE, Driven, PAGE};
+use crate::chassis::tests::suite::{BASE, Driven, PAGE};
 
 /// Pages of a leaf.
 const PAGES: u64 = 16;

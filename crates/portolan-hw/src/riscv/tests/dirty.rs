@@ -15,7 +15,7 @@ use portolan_model::riscv::{RiscvIdentification, RiscvMachine as Machine, RiscvS
 
 use super::machine::{self, Riscv};
 use super::{Config, Queue, STREAM, config};
-use crate::chassis::suite::{BASE, Driven, PAGE, map};
+use crate::chassis::tests::suite::{BASE, Driven, PAGE, map};
 
 /// A unit whose devices do nothing on their own: an adversarial one's go on writing while they can.
 fn with(identification: RiscvIdentification) -> Machine {

@@ -11,7 +11,7 @@ use portolan_model::riscv::{
     Riscv as Kind, RiscvIdentification, RiscvMachine as Machine, RiscvSetup,
 };
 
-use crate::chassis::suite::{Driven, machine_at};
+use crate::chassis::tests::suite::{Driven, machine_at};
 use crate::riscv::spec::PPN;
 use crate::riscv::spec::command::{OPCODE, opcode};
 use crate::riscv::spec::reg::{self, queue};

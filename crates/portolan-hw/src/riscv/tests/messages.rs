@@ -15,7 +15,7 @@ use portolan_model::riscv::{RiscvIdentification, RiscvMachine as Machine};
 
 use super::machine::{Iommu, new_machine, with};
 use super::{STREAM, config};
-use crate::chassis::suite::{BASE, Driven, map, unmap};
+use crate::chassis::tests::suite::{BASE, Driven, map, unmap};
 use crate::riscv::spec::PPN;
 use crate::riscv::spec::command::opcode;
 use crate::riscv::spec::reg::{self, queue};

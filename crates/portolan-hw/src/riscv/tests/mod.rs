@@ -21,7 +21,7 @@ use portolan::table::format::RiscvLevels;
 use portolan_model::riscv::{RiscvIdentification, RiscvMachine as Machine};
 
 use super::{Config, FirstDomain, RiscvQueue};
-use crate::chassis::suite::*;
+use crate::chassis::tests::suite::*;
 use machine::{Riscv, new_machine};
 
 const STREAM: StreamId = StreamId::new(0x28);

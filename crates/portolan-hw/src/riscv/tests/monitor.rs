@@ -11,7 +11,7 @@ use portolan_model::riscv::{RiscvIdentification, RiscvMachine as Machine};
 
 use super::machine::{new_machine, with};
 use super::{STREAM, config};
-use crate::chassis::suite::{BASE, Driven, PAGE, map};
+use crate::chassis::tests::suite::{BASE, Driven, PAGE, map};
 use crate::riscv::spec::reg;
 use crate::riscv::{Config, CounterError, Event, Signal};
 

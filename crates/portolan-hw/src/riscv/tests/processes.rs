@@ -14,7 +14,7 @@ use portolan_model::riscv::{RiscvIdentification, RiscvMachine as Machine};
 
 use super::machine::{Iommu, Riscv as _, new_machine, with};
 use super::{STREAM, Tables, config};
-use crate::chassis::suite::{BASE, Driven, PAGE, map, unmap};
+use crate::chassis::tests::suite::{BASE, Driven, PAGE, map, unmap};
 use crate::riscv::spec::command::opcode;
 use crate::riscv::spec::reg::queue;
 

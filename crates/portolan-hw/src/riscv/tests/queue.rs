@@ -20,7 +20,7 @@ use portolan_model::riscv::{
 
 use super::machine::{self, new_machine};
 use super::{STREAM, config};
-use crate::chassis::suite::{BASE, Driven, PAGE, failure, map, unmap};
+use crate::chassis::tests::suite::{BASE, Driven, PAGE, failure, map, unmap};
 use crate::riscv::counts::CommandKind as Kind;
 use crate::riscv::features::MOST_PAGES;
 use crate::riscv::spec::command::translations::PSCID;

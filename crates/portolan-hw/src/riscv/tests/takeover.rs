@@ -11,7 +11,7 @@ use portolan_model::riscv::{RiscvIdentification, RiscvMachine as Machine};
 
 use super::machine::{self, new_machine};
 use super::{STREAM, config};
-use crate::chassis::suite::Driven;
+use crate::chassis::tests::suite::Driven;
 use crate::riscv::spec::reg::{self, queue};
 use crate::riscv::{Config, Signal};
 

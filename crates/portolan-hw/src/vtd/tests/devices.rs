@@ -12,7 +12,7 @@ use portolan::table::format::{VtdFirstLevels, VtdLevels};
 use super::kit::{CAP, ECAP, Iommu, Kit, SCALABLE, new_machine};
 use super::{BASE, PAGE, STREAM, config, legacy, map, unmap};
 use crate::chassis::Ending;
-use crate::chassis::suite::Driven;
+use crate::chassis::tests::suite::Driven;
 use crate::vtd::core::Way;
 use crate::vtd::counts::CommandKind as Kind;
 use crate::vtd::spec::descriptor::{TYPE, Words, kind, wait};

@@ -9,7 +9,7 @@ use portolan::table::format::VtdFirstLevels;
 
 use super::kit::{CAP, ECAP, Iommu, SCALABLE, new_machine, of_version};
 use super::{STREAM, attached, config, legacy, map, unmap};
-use crate::chassis::suite::Driven;
+use crate::chassis::tests::suite::Driven;
 use crate::vtd::spec::descriptor::{TYPE, kind};
 use crate::vtd::spec::reg;
 use crate::vtd::{DeviceTlb, Mode};

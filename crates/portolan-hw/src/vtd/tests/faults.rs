@@ -12,7 +12,7 @@ use portolan::platform::Mmio as _;
 
 use super::kit::{CAP, ECAP, Kit, SCALABLE, new_machine};
 use super::{BASE, STREAM, attached, config, legacy, map};
-use crate::chassis::suite::Driven;
+use crate::chassis::tests::suite::Driven;
 use crate::vtd::spec::reg::{self, fsts, prs};
 use crate::vtd::{Mode, PageEvent};
 

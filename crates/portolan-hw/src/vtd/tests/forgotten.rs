@@ -12,7 +12,7 @@ use portolan::table::format::VtdLevels;
 
 use super::kit::{CAP, ECAP, Kit, SCALABLE, new_machine};
 use super::{STREAM, attached, config, legacy, map, unmap};
-use crate::chassis::suite::Driven;
+use crate::chassis::tests::suite::Driven;
 use crate::vtd::spec::descriptor::{TYPE, kind};
 use crate::vtd::spec::entry::context;
 use crate::vtd::spec::reg::{self, command, fsts};

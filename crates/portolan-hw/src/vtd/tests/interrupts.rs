@@ -10,7 +10,7 @@ use portolan_model::vtd::VtdMachine;
 
 use super::kit::{CAP, ECAP, Iommu, Kit as _, REFUSED, new_machine};
 use super::{STREAM, Second, config, map, unmap};
-use crate::chassis::suite::Driven;
+use crate::chassis::tests::suite::Driven;
 use crate::vtd::{DeviceTlb, InterruptEntries, Mode};
 
 const OTHER: StreamId = StreamId::new(0x0210);

@@ -10,7 +10,7 @@ use portolan_model::inject::{DmaFault, Piece, RegisterFaults};
 use portolan_model::vtd::{Vtd as Kind, VtdFault, VtdIdentification, VtdMachine, VtdSetup};
 
 use super::{STREAM, Second, legacy};
-use crate::chassis::suite::{Driven, machine_at};
+use crate::chassis::tests::suite::{Driven, machine_at};
 use crate::vtd::spec::descriptor::{TYPE, kind};
 use crate::vtd::spec::reg::{self, fsts};
 use crate::vtd::{Config, Vtd};

@@ -22,7 +22,7 @@ use portolan::iommu::Attach;
 use portolan::platform::Nanos;
 
 use super::{Config, Mode, SecondDomain};
-use crate::chassis::suite::*;
+use crate::chassis::tests::suite::*;
 use kit::Iommu;
 use portolan_model::vtd::VtdMachine;
 

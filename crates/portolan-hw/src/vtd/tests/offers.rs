@@ -9,7 +9,7 @@ use portolan::table::format::{VtdFirstLevels, VtdLevels};
 
 use super::kit::{CAP, ECAP, Iommu, SCALABLE, new_machine};
 use super::{attached, config, legacy};
-use crate::chassis::suite::Driven;
+use crate::chassis::tests::suite::Driven;
 use crate::vtd::spec::reg;
 use crate::vtd::{Features, Has, Mode};
 use portolan_model::machine::Event;

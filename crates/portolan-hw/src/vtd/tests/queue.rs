@@ -10,7 +10,7 @@ use portolan::table::format::VtdLevels;
 
 use super::kit::{CAP, ECAP, Kit, REFUSED, new_machine};
 use super::{STREAM, attached, legacy, map, unmap};
-use crate::chassis::suite::{Driven, failure};
+use crate::chassis::tests::suite::{Driven, failure};
 use crate::chassis::{Ending, Outcome};
 use crate::vtd::core::Way;
 use crate::vtd::counts::CommandKind as Kind;

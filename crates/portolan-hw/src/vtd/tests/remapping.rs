@@ -15,7 +15,7 @@ use portolan_model::vtd::VtdMachine;
 
 use super::kit::{CAP, ECAP, Iommu, Kit as _, REFUSED, new_machine};
 use super::{STREAM, attached, legacy};
-use crate::chassis::suite::Driven;
+use crate::chassis::tests::suite::Driven;
 use crate::interrupt::{ApicMode, Remapping};
 use crate::vtd::spec::reg::{self, command};
 use crate::vtd::{Config, Invalidation};

@@ -10,7 +10,7 @@ use portolan::platform::Mmio as _;
 
 use super::kit::{CAP, ECAP, Kit, SCALABLE, new_machine};
 use super::{STREAM, config, legacy};
-use crate::chassis::suite::Driven;
+use crate::chassis::tests::suite::Driven;
 use crate::vtd::counts::CommandKind as Kind;
 use crate::vtd::spec::reg::{self, command};
 use crate::vtd::{Config, DeviceTlb, Mode, PciIdentity, Quirks, Takeover, Vtd};

@@ -8,7 +8,7 @@ use portolan::table::format::VtdFirstLevels;
 
 use super::kit::{CAP, ECAP, Iommu, SCALABLE, new_machine};
 use super::{STREAM, attached, config, legacy, map, unmap};
-use crate::chassis::suite::Driven;
+use crate::chassis::tests::suite::Driven;
 use crate::vtd::spec::reg::{self, command};
 use crate::vtd::{DeviceTlb, Mode};
 use portolan_model::inject::RegisterFaults;

@@ -12,7 +12,7 @@ use portolan_model::inject::{DmaFault, Drain, Piece, RegisterFaults};
 use portolan_model::machine::{Design, LOOK_NS, Machine};
 use portolan_model::memory::{ModelMemory, Visibility};
 
-use super::Words;
+use crate::chassis::Words;
 
 pub(crate) const PAGE: u64 = 4096;
 pub(crate) const BASE: Iova = Iova::new(0x4000_0000);
@@ -142,7 +142,7 @@ macro_rules! suite {
             $(
                 #[test]
                 fn $test() {
-                    $crate::chassis::suite::$test::<$driven>();
+                    $crate::chassis::tests::suite::$test::<$driven>();
                 }
             )*
         }

@@ -1,0 +1,3 @@
+//! What tests of drivers have in common.
+
+pub(crate) mod suite;
