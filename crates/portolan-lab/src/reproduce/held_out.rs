@@ -155,23 +155,29 @@ fn misses_a_page() -> Result<f64> {
     Ok(device.iotlb_misses as f64 / device.accesses.max(1) as f64)
 }
 
-/// The figures for people, in lines of `columns`.
-pub fn held_out_text(result: &HeldOut, columns: usize) -> String {
-    let rows = result.rows.iter().map(|row| {
-        let [low, high] = row.published;
-        vec![
-            row.case.clone(),
-            row.quantity.clone(),
-            row.machine.to_owned(),
+impl HeldOutRow {
+    /// What stands in a table behind its name: the profile, published, computed, error, error of no effect, evidence.
+    pub(crate) fn cells(&self) -> [String; 6] {
+        let [low, high] = self.published;
+        [
+            self.machine.to_owned(),
             match low < high {
                 true => format!("{low} to {high}"),
                 false => low.to_string(),
             },
-            format!("{:.2}", row.computed),
-            format!("{:+.1}", row.error_pct),
-            format!("{:+.1}", row.trivial_pct),
-            row.evidence.word().to_owned(),
+            format!("{:.2}", self.computed),
+            format!("{:+.1}", self.error_pct),
+            format!("{:+.1}", self.trivial_pct),
+            self.evidence.word().to_owned(),
         ]
+    }
+}
+
+/// The figures for people, in lines of `columns`.
+pub fn held_out_text(result: &HeldOut, columns: usize) -> String {
+    let rows = result.rows.iter().map(|row| {
+        let names = [row.case.clone(), row.quantity.clone()];
+        names.into_iter().chain(row.cells()).collect()
     });
     let header = [
         ("publication", 0),

@@ -277,21 +277,10 @@ pub(super) fn held_out(result: &HeldOut) -> Figure {
             .to_vec(),
         rows: result.rows.iter().map(row).collect(),
     });
-    let rows = result.rows.iter().map(|row| {
-        let [low, high] = row.published;
-        vec![
-            name(row),
-            row.machine.to_owned(),
-            match low < high {
-                true => format!("{low} to {high}"),
-                false => low.to_string(),
-            },
-            format!("{:.2}", row.computed),
-            format!("{:+.1}", row.error_pct),
-            format!("{:+.1}", row.trivial_pct),
-            row.evidence.word().to_owned(),
-        ]
-    });
+    let rows = result
+        .rows
+        .iter()
+        .map(|row| [name(row)].into_iter().chain(row.cells()).collect());
     let head = [
         "figure",
         "prices of",
