@@ -175,10 +175,31 @@ impl Facts {
         words.find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
     }
 
-    /// Whether the kernel's streams are strict: `None` where no group says.
-    pub fn is_strict(&self) -> Option<bool> {
-        let of = |kind: &str| self.group_kinds.get(kind).copied().unwrap_or(0);
-        (of("DMA") + of("DMA-FQ") > 0).then(|| of("DMA") > of("DMA-FQ"))
+    /// Kinds of domains, and how many of `devices` have a group of each; how many groups, where none of them is known.
+    pub fn kinds_of(&self, devices: &[String]) -> BTreeMap<&str, u32> {
+        let mut kinds = BTreeMap::new();
+        let named = self.devices.iter();
+        for device in named.filter(|device| devices.contains(&device.name)) {
+            if let Some(kind) = &device.group_kind {
+                *kinds.entry(kind.as_str()).or_default() += 1;
+            }
+        }
+        if kinds.is_empty() {
+            let all = self.group_kinds.iter();
+            kinds = all.map(|(kind, count)| (kind.as_str(), *count)).collect();
+        }
+        kinds
+    }
+
+    /// Whether the kernel's streams are strict, by [`kinds_of`](Self::kinds_of): `None` where no group says, or where
+    /// groups differ.
+    pub fn is_strict(&self, devices: &[String]) -> Option<bool> {
+        let kinds = self.kinds_of(devices);
+        match (kinds.contains_key("DMA"), kinds.contains_key("DMA-FQ")) {
+            (true, false) => Some(true),
+            (false, true) => Some(false),
+            _ => None,
+        }
     }
 }
 
@@ -331,7 +352,7 @@ mod tests {
         assert_eq!(facts.version(), Some((6, 12)));
         assert_eq!(facts.parameter("iommu.strict"), Some("1"));
         assert_eq!(facts.parameter("iommu"), None);
-        assert!(facts.under_hypervisor && facts.is_strict() == Some(true));
+        assert!(facts.under_hypervisor && facts.is_strict(&[]) == Some(true));
         let [unit] = facts.iommus.as_slice() else {
             panic!("one unit")
         };
@@ -348,9 +369,29 @@ mod tests {
     }
 
     #[test]
+    fn one_group_made_lazy_says_nothing_of_the_others() {
+        let device = |name: &str, kind: &str| DeviceFacts {
+            name: name.to_owned(),
+            group_kind: Some(kind.to_owned()),
+            ..DeviceFacts::default()
+        };
+        let facts = Facts {
+            group_kinds: BTreeMap::from([("DMA".to_owned(), 3), ("DMA-FQ".to_owned(), 1)]),
+            devices: vec![device("disk", "DMA-FQ"), device("card", "DMA")],
+            ..Facts::default()
+        };
+        let of = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            facts.is_strict(&names)
+        };
+        assert_eq!((of(&["disk"]), of(&["card"])), (Some(false), Some(true)));
+        assert_eq!((of(&["disk", "card"]), of(&["other"])), (None, None));
+    }
+
+    #[test]
     fn a_machine_without_files_has_no_facts_and_is_none_the_worse() {
         let facts = Facts::read(Path::new("/nowhere-at-all"));
-        assert_eq!((facts.cpus, facts.is_strict()), (0, None));
+        assert_eq!((facts.cpus, facts.is_strict(&[])), (0, None));
         assert_eq!(count("3-1,x,"), 0);
     }
 }

@@ -1,7 +1,7 @@
 //! The machines on which Linux runs, what is run there, and what has to come of it.
 
 use super::kernel::Kernel;
-use super::{Ran, disk, latencies, recording};
+use super::{Ran, disk, guided, latencies, recording};
 use crate::demo::Release;
 
 /// One machine.
@@ -189,6 +189,9 @@ pub const IOMMUFD: Machine = Machine {
 pub const RECORD: Machine = Machine {
     name: "record",
     step: "Linux guest: portolan record",
+    // An older one may run what the kernel has just replaced, when it switches its tracing on or off, and the guest
+    // ends with a breakpoint in its scheduler.
+    release: Release::Ten,
     disks: &[("flash", 4)],
     devices: &[
         "-device",
@@ -214,8 +217,21 @@ pub const RECORD: Machine = Machine {
         "portolan record -o /dev/virtio-ports/trace.gz -- read-blocks /dev/nvme0n1 4096",
         "record-troubles /dev/nvme0n1",
     ],
+    traced: &["vtd_inv_desc_iotlb_*"],
     check: recording::check,
     ..DISKS
+};
+
+/// What docs/guide.md has a user do: a recording, the change that it leads to, and another recording.
+pub const GUIDE: Machine = Machine {
+    name: "guide",
+    step: "Linux guest: what is advised, done and measured",
+    ports: &["before.gz", "after.gz"],
+    programs: &[READ_BLOCKS, program("follow-guide"), PORTOLAN],
+    applets: &[],
+    runs: &["follow-guide /dev/nvme0n1"],
+    check: guided::check,
+    ..RECORD
 };
 
 /// Latencies of the kernel's functions while an NVMe disk is read by several sizes, by the recipe of

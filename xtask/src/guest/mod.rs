@@ -7,6 +7,7 @@
 mod busybox;
 mod checks;
 mod disk;
+mod guided;
 mod initramfs;
 pub mod kernel;
 mod latencies;
@@ -56,6 +57,7 @@ pub const ALL: &[Machine] = &[
     checks::CHECK_OWN,
     machines::DISKS,
     machines::RECORD,
+    machines::GUIDE,
     machines::CALIBRATE,
     machines::DISKS_OWN,
     served::STRICT,

@@ -11,26 +11,33 @@ use serde_json::Value;
 
 use super::Ran;
 
-/// A page-selective invalidation: domain, address, mask.
-type Invalidation = (u64, u64, u64);
+/// An invalidation of the IOTLB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Invalidation {
+    /// Of all that the unit keeps.
+    Global,
+    /// Of this domain.
+    Domain(u64),
+    /// Of `2^mask` pages of `domain`, from `address` on.
+    Pages {
+        domain: u64,
+        address: u64,
+        mask: u64,
+    },
+}
+
+impl Invalidation {
+    /// Whether it is page-selective.
+    pub(super) fn is_of_pages(&self) -> bool {
+        matches!(self, Self::Pages { .. })
+    }
+}
 
 /// Compares all of them.
 pub(super) fn check(ran: &Ran) -> Result<(), String> {
-    let packed = std::fs::File::open(ran.place.join("trace.gz")).map_err(|e| e.to_string())?;
-    let mut text = String::new();
-    let mut lines = flate2::read::GzDecoder::new(packed);
-    lines
-        .read_to_string(&mut text)
-        .map_err(|e| format!("the recording: {e}"))?;
-    let recorded: Vec<Invalidation> = text.lines().filter_map(submitted).collect();
-    let traced: Vec<Invalidation> = ran.trace.lines().filter_map(invalidated).collect();
-    if recorded.is_empty() || !are_in_a_row(&recorded, &traced) {
-        let (recorded, traced) = (recorded.len(), traced.len());
-        return Err(format!(
-            "the {recorded} invalidations that were recorded are not among QEMU's {traced}, one after the other"
-        ));
-    }
-    let (ending, replayed) = (ending(&text)?, replay(ran)?);
+    let recorded = invalidations(ran, "trace.gz")?;
+    let recorded = recorded.iter().filter(|one| one.is_of_pages()).count();
+    let (ending, replayed) = (ending(&text(ran, "trace.gz")?)?, replay(ran, "trace.gz")?);
     let cpus = ending["per_cpu"].as_array().map_or(&[][..], Vec::as_slice);
     let sum = |what: &str| {
         cpus.iter()
@@ -47,8 +54,7 @@ pub(super) fn check(ran: &Ran) -> Result<(), String> {
     let (maps, unmaps) = (of("maps")?, of("unmaps")?);
     println!(
         "{events} events recorded, {kernel} by the kernel's count, {seen} replayed, {lost} lost; \
-         {maps} maps, {unmaps} unmaps; {} invalidations, each of them in QEMU's trace",
-        recorded.len()
+         {maps} maps, {unmaps} unmaps; {recorded} invalidations, each of them in QEMU's trace"
     );
     if (events, events, 0, 0) != (kernel, seen, lost, bad) {
         return Err(format!(
@@ -57,7 +63,7 @@ pub(super) fn check(ran: &Ran) -> Result<(), String> {
     }
     // A page for each request: 4 MiB by 4 KiB. What was mapped before the recording began counts as well.
     let ends = unmaps + of("orphan_unmaps")? + of("coherent_frees")?;
-    if unmaps < 1024 || ends != recorded.len() as u64 {
+    if unmaps < 1024 || ends != recorded as u64 {
         return Err(format!(
             "a strict kernel invalidates once for each of {ends} unmaps"
         ));
@@ -72,6 +78,29 @@ pub(super) fn check(ran: &Ran) -> Result<(), String> {
     }
 }
 
+/// What a file of the recorder's says.
+fn text(ran: &Ran, file: &str) -> Result<String, String> {
+    let packed = std::fs::File::open(ran.place.join(file)).map_err(|e| e.to_string())?;
+    let mut text = String::new();
+    let mut lines = flate2::read::GzDecoder::new(packed);
+    let read = lines.read_to_string(&mut text);
+    read.map_err(|e| format!("{file}: {e}")).map(|_| text)
+}
+
+/// Those that were recorded in `file`; all of them have to be in QEMU's trace, one after the other.
+pub(super) fn invalidations(ran: &Ran, file: &str) -> Result<Vec<Invalidation>, String> {
+    let recorded: Vec<_> = text(ran, file)?.lines().filter_map(submitted).collect();
+    let traced: Vec<_> = ran.trace.lines().filter_map(invalidated).collect();
+    match !recorded.is_empty() && are_in_a_row(&recorded, &traced) {
+        true => Ok(recorded),
+        false => Err(format!(
+            "{file}: the {} invalidations that were recorded are not among QEMU's {}, one after the other",
+            recorded.len(),
+            traced.len()
+        )),
+    }
+}
+
 /// What the recorder's last line says: its count of events, and the kernel's, CPU by CPU.
 fn ending(text: &str) -> Result<Value, String> {
     let line = text.lines().next_back().unwrap_or_default();
@@ -81,10 +110,10 @@ fn ending(text: &str) -> Result<Value, String> {
 }
 
 /// Replays the recording with the program that made it, without further options.
-fn replay(ran: &Ran) -> Result<Value, String> {
+pub(super) fn replay(ran: &Ran, file: &str) -> Result<Value, String> {
     let mut command = Command::new(ran.programs.join("portolan"));
     command
-        .args(["replay", "trace.gz", "--json"])
+        .args(["replay", file, "--json"])
         .current_dir(&ran.place);
     let output = command
         .stderr(Stdio::inherit())
@@ -96,19 +125,40 @@ fn replay(ran: &Ran) -> Result<Value, String> {
     }
 }
 
-/// `... qi_submit: iotlb_inv dmar0: 0x300f2 0xffffd000 0x0 0x0`, if it is page-selective: VT-d, 6.5.2.3.
+/// `... qi_submit: iotlb_inv dmar0: 0x300f2 0xffffd000 0x0 0x0`: VT-d, 6.5.2.3.
 fn submitted(line: &str) -> Option<Invalidation> {
     let (_, rest) = line.split_once(" qi_submit: iotlb_inv ")?;
     let mut words = rest.split(' ').skip(1).filter_map(number);
     let (first, second) = (words.next()?, words.next()?);
-    (first >> 4 & 3 == 3).then_some((first >> 16 & 0xffff, second & !0xfff, second & 0x3f))
+    let domain = first >> 16 & 0xffff;
+    match first >> 4 & 3 {
+        1 => Some(Invalidation::Global),
+        2 => Some(Invalidation::Domain(domain)),
+        3 => Some(Invalidation::Pages {
+            domain,
+            address: second & !0xfff,
+            mask: second & 0x3f,
+        }),
+        _ => None,
+    }
 }
 
-/// `vtd_inv_desc_iotlb_pages iotlb invalidate domain 0x3 addr 0xffffd000 mask 0x0`.
+/// `vtd_inv_desc_iotlb_pages iotlb invalidate domain 0x3 addr 0xffffd000 mask 0x0`, and those of more.
 fn invalidated(line: &str) -> Option<Invalidation> {
-    let (_, rest) = line.split_once("vtd_inv_desc_iotlb_pages ")?;
-    let mut words = rest.split(' ').filter_map(number);
-    Some((words.next()?, words.next()? & !0xfff, words.next()?))
+    let (_, rest) = line.split_once("vtd_inv_desc_iotlb_")?;
+    let mut words = rest.split(' ');
+    let kind = words.next()?;
+    let mut numbers = words.filter_map(number);
+    match kind {
+        "global" => Some(Invalidation::Global),
+        "domain" => Some(Invalidation::Domain(numbers.next()?)),
+        "pages" => Some(Invalidation::Pages {
+            domain: numbers.next()?,
+            address: numbers.next()? & !0xfff,
+            mask: numbers.next()?,
+        }),
+        _ => None,
+    }
 }
 
 fn number(word: &str) -> Option<u64> {
@@ -146,17 +196,26 @@ mod tests {
     fn invalidations_are_read_and_found_in_a_row() {
         let recorded =
             "  a-1 [000] d.... 1.5: qi_submit: iotlb_inv dmar0: 0x300f2 0xffffd041 0x0 0x0";
-        let one = (3, 0xffff_d000, 1);
-        assert_eq!(submitted(recorded), Some(one));
-        assert_eq!(
-            submitted(&recorded.replace("0x300f2", "0x300e2")),
-            None,
-            "a domain's"
-        );
-        let traced =
-            "7@1.2:vtd_inv_desc_iotlb_pages iotlb invalidate domain 0x3 addr 0xffffd000 mask 0x1";
-        assert_eq!(invalidated(traced), Some(one));
-        let of = |list: &[u64]| list.iter().map(|n| (1, *n, 0)).collect::<Vec<_>>();
+        let pages = Invalidation::Pages {
+            domain: 3,
+            address: 0xffff_d000,
+            mask: 1,
+        };
+        let granularity = |word| submitted(&recorded.replace("0x300f2", word));
+        assert_eq!(granularity("0x300f2"), Some(pages));
+        assert_eq!(granularity("0x300e2"), Some(Invalidation::Domain(3)));
+        assert_eq!(granularity("0xd2"), Some(Invalidation::Global));
+        let traced = |rest| invalidated(&format!("7@1.2:vtd_inv_desc_iotlb_{rest}"));
+        let said = "pages iotlb invalidate domain 0x3 addr 0xffffd000 mask 0x1";
+        assert_eq!(traced(said), Some(pages));
+        let said = "domain iotlb invalidate whole domain 0x3";
+        assert_eq!(traced(said), Some(Invalidation::Domain(3)));
+        let said = "global iotlb invalidate global";
+        assert_eq!(traced(said), Some(Invalidation::Global));
+        let of = |list: &[u64]| {
+            let list = list.iter().map(|domain| Invalidation::Domain(*domain));
+            list.collect::<Vec<_>>()
+        };
         let all = of(&[1, 2, 2, 3, 4]);
         assert!(are_in_a_row(&of(&[2, 3, 2]), &all));
         assert!(are_in_a_row(&all, &all));

@@ -46,7 +46,7 @@ pub struct Choice {
     pub matched: Vec<String>,
     /// What is the profile's, and may be otherwise there.
     pub guessed: Vec<String>,
-    /// The kernel's policy while it was recorded, if its groups say: `strict` or `lazy`.
+    /// The kernel's policy while it was recorded, if all groups say the same: `strict` or `lazy`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recorded_under: Option<&'static str>,
 }
@@ -71,7 +71,7 @@ pub fn fit(facts: &Facts) -> Result<(Profile, Choice)> {
         sureness: kind.sureness,
         matched: vec![kind.matched],
         guessed: kind.guessed,
-        recorded_under: facts.is_strict().map(|strict| match strict {
+        recorded_under: facts.is_strict(&[]).map(|strict| match strict {
             true => "strict",
             false => "lazy",
         }),

@@ -36,7 +36,7 @@ impl Situation {
             return seen(Now::Untranslated, &input.shape.untranslated);
         }
         by_invalidations(input)
-            .or_else(|| by_facts(input.facts?))
+            .or_else(|| by_facts(input.facts?, &input.summary.devices))
             .unwrap_or(Self {
                 now: Now::Strict,
                 known_by: KnownBy::Nobody,
@@ -70,9 +70,10 @@ fn by_invalidations(input: &Input<'_>) -> Option<Situation> {
     (recorded.domain < unmaps.div_ceil(2)).then(|| of(Now::Lazy, line))
 }
 
-fn by_facts(facts: &Facts) -> Option<Situation> {
-    let strict = facts.is_strict()?;
-    let kinds = facts.group_kinds.iter();
+/// By the groups of the devices that the trace names.
+fn by_facts(facts: &Facts, devices: &[String]) -> Option<Situation> {
+    let strict = facts.is_strict(devices)?;
+    let kinds = facts.kinds_of(devices).into_iter();
     let kinds: Vec<_> = kinds.map(|(kind, n)| format!("{n} {kind}")).collect();
     let now = match (strict, has_caching_mode(facts), has_first_stage(facts)) {
         (false, ..) => Now::Lazy,

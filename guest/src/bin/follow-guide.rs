@@ -1,0 +1,83 @@
+//! `follow-guide DISK`: does what `docs/guide.md` has a user do. It records while DISK is read, makes the change that
+//! `portolan replay` puts first, records the same again, and undoes the change.
+//!
+//! The recordings are left as `/dev/virtio-ports/before.gz` and `after.gz`. It runs as root in a guest, and expects to
+//! be told to make one group of devices lazy.
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+/// What is advised, up to the group's file.
+const ADVICE: &str = "What to change: echo DMA-FQ > ";
+/// What is said then.
+const DONE: &str = "Nothing to change: Linux is lazy already ";
+
+/// What `command`, words without quotes, prints.
+fn output(command: &str) -> Result<String> {
+    println!("# {command}");
+    let mut words = command.split(' ');
+    let mut run = Command::new(words.next().unwrap_or_default());
+    let output = run.args(words).current_dir("/tmp").output();
+    let output = output.with_context(|| format!("{command} cannot be started"))?;
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    ensure!(output.status.success(), "{command}: {said}");
+    Ok(said)
+}
+
+/// Records while the disk is read by 4 KiB; what a replay of that says first.
+fn measure(disk: &str, name: &str) -> Result<String> {
+    output(&format!(
+        "portolan record -o {name} -- read-blocks {disk} 4096"
+    ))?;
+    fs::copy(format!("/tmp/{name}"), format!("/dev/virtio-ports/{name}"))?;
+    let replayed = output(&format!("portolan replay {name}"))?;
+    let first = replayed.lines().next().context("a replay says nothing")?;
+    println!("{first}");
+    Ok(first.to_owned())
+}
+
+/// Writes as the shell's `echo` does.
+fn echo(word: &str, file: &Path) -> Result<()> {
+    println!("# echo {word} > {}", file.display());
+    fs::write(file, format!("{word}\n")).with_context(|| format!("echo {word} failed"))
+}
+
+/// Sets the group back; its devices have to be free meanwhile.
+fn undo(group: &Path) -> Result<()> {
+    let devices = fs::read_dir(group.join("devices"))?;
+    let names: Vec<_> = devices
+        .map(|device| Ok(device?.file_name().into_string().unwrap_or_default()))
+        .collect::<Result<_>>()?;
+    for name in &names {
+        let driver = format!("/sys/bus/pci/devices/{name}/driver/unbind");
+        echo(name, Path::new(&driver))?;
+    }
+    echo("auto", &group.join("type"))?;
+    names
+        .iter()
+        .try_for_each(|name| echo(name, Path::new("/sys/bus/pci/drivers_probe")))
+}
+
+fn main() -> Result<()> {
+    let disk = std::env::args()
+        .nth(1)
+        .context("usage: follow-guide DISK")?;
+    let advised = measure(&disk, "before.gz")?;
+    let file = advised
+        .strip_prefix(ADVICE)
+        .context("something else is advised")?;
+    let kind = fs::canonicalize(file).with_context(|| file.to_owned())?;
+    let found = || fs::read_to_string(&kind).map(|text| text.trim().to_owned());
+    ensure!(found()? == "DMA", "the group is {} at first", found()?);
+    echo("DMA-FQ", &kind)?;
+    ensure!(found()? == "DMA-FQ", "the group is still {}", found()?);
+    let then = measure(&disk, "after.gz")?;
+    ensure!(then.starts_with(DONE), "something is still advised");
+    undo(kind.parent().context("no group")?)?;
+    ensure!(found()? == "DMA", "the group is {} at last", found()?);
+    Ok(())
+}
