@@ -5,8 +5,8 @@
 //! copies, commands for submissions; nothing where they are not known.
 
 use super::function::{Family, Inside, known};
+use super::leaves::Pages;
 use super::samples::{Kind, Resolution, Sample, Samples};
-use super::stack::Pages;
 use crate::trace::decimal;
 
 /// Calls that stand for all of a histogram: the shares of its buckets are what counts.
@@ -19,6 +19,17 @@ const MOST_BUCKETS: usize = 1024;
 pub(super) struct Key {
     function: String,
     units: Option<u64>,
+}
+
+impl Key {
+    fn of(function: &str, units: &str) -> Result<Self, &'static str> {
+        let function = function.to_owned();
+        let units = match units {
+            "" => None,
+            digits => Some(decimal(digits.as_bytes()).ok_or("units that are no number")?),
+        };
+        Ok(Self { function, units })
+    }
 }
 
 /// What a line is.
@@ -61,19 +72,10 @@ fn histogram(text: &str) -> Result<Row, &'static str> {
         _ => return Err("a map that says no unit: call it @ns, @us or @ms"),
     };
     let mut parts = key.split(',').map(str::trim);
-    let function = parts.next().unwrap_or("");
-    let function = function.rsplit(':').next().unwrap_or(function);
-    if function.is_empty() {
-        return Err("a map without functions: use @us[func] or @us[func, bytes]");
-    }
-    let units = match parts.next() {
-        None => None,
-        Some(digits) => Some(decimal(digits.as_bytes()).ok_or("units that are no number")?),
-    };
-    let key = Key {
-        function: function.to_owned(),
-        units,
-    };
+    let function = parts.next().and_then(|name| name.rsplit(':').next());
+    let function = function.filter(|name| !name.is_empty());
+    let function = function.ok_or("a map without functions: use @us[func] or @us[func, bytes]")?;
+    let key = Key::of(function, parts.next().unwrap_or(""))?;
     Ok(Row::Histogram { key, scale })
 }
 
@@ -120,18 +122,9 @@ fn call(text: &str) -> Option<Result<Row, &'static str>> {
     if function.is_empty() || !function.bytes().all(is_name) || fields.next().is_some() {
         return None;
     }
-    let units = match units {
-        "" => Ok(None),
-        digits => decimal(digits.as_bytes())
-            .map(Some)
-            .ok_or("units that are no number"),
-    };
     let ns = decimal(ns.as_bytes()).ok_or("nanoseconds that are no number");
-    Some(units.and_then(|units| {
-        let function = function.to_owned();
-        let key = Key { function, units };
-        Ok(Row::Call { key, ns: ns? })
-    }))
+    let key = Key::of(function, units);
+    Some(key.and_then(|key| Ok(Row::Call { key, ns: ns? })))
 }
 
 /// Puts rows in their places.
@@ -215,19 +208,21 @@ impl Rows {
         let Some(known) = known(name) else {
             return;
         };
-        let units = match (known.family, key.units) {
-            (Family::Map | Family::Unmap, Some(bytes)) => self.pages.of(bytes),
-            (_, units) => units,
-        };
+        let told = key.units.filter(|units| *units > 0);
+        let units = told.and_then(|told| match known.family {
+            Family::Map => self.pages.of_map(told),
+            Family::Unmap => self.pages.of_unmap(told),
+            _ => Some(told),
+        });
         if known.inside == Inside::Others {
             samples.left_out.mixed += 1;
-        } else if key.units.is_some_and(|units| units > 0) && units.is_none() {
+        } else if told.is_some() && units.is_none() {
             samples.left_out.other += 1;
         } else {
             let sample = Sample {
                 ns,
                 hooks: 1.0,
-                units: units.filter(|units| *units > 0).map(|units| units as f64),
+                units: units.map(|units| units as f64),
                 resolution,
             };
             samples.add((known.family, Kind::Pages), sample);

@@ -54,9 +54,9 @@ impl Family {
 
     /// The functions that are recorded for it first of all, for people.
     pub(super) fn functions(self) -> String {
-        let named = FUNCTIONS.iter().filter(|function| function.1 == self);
-        let names: Vec<&str> = named.map(|function| function.0).take(NAMED).collect();
-        names.join(", ")
+        let named = FUNCTIONS.iter().filter(|row| row.0 == self);
+        let names = named.flat_map(|row| row.3.split(' ')).take(NAMED);
+        names.collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -69,66 +69,56 @@ pub(super) enum Inside {
     Others,
 }
 
-/// A name, its family, what is in a call, and the number of its argument that counts the units, as Linux calls it.
-type Function = (&'static str, Family, Inside, &'static str);
+/// A family, what is in a call, the argument that counts the units, and names, all as Linux calls them.
+type Functions = (Family, Inside, &'static str, &'static str);
 
 /// Functions of a family that are named to people.
 const NAMED: usize = 2;
 
-const FUNCTIONS: [Function; 27] = [
-    ("iommu_map", Family::Map, Inside::Alone, "size"),
-    ("iommu_map_nosync", Family::Map, Inside::Alone, "size"),
-    ("__iommu_map", Family::Map, Inside::Alone, "size"),
-    ("iommu_map_sg", Family::Map, Inside::Alone, ""),
-    ("iommu_map_atomic", Family::Map, Inside::Alone, "size"),
-    ("iommu_map_sg_atomic", Family::Map, Inside::Alone, ""),
-    ("intel_iommu_map_pages", Family::Map, Inside::Alone, ""),
-    ("amd_iommu_map_pages", Family::Map, Inside::Alone, ""),
-    ("arm_smmu_map_pages", Family::Map, Inside::Alone, ""),
-    ("arm_lpae_map_pages", Family::Map, Inside::Alone, ""),
-    ("iommu_unmap", Family::Unmap, Inside::Others, "size"),
-    ("iommu_unmap_fast", Family::Unmap, Inside::Alone, "size"),
-    ("__iommu_unmap", Family::Unmap, Inside::Alone, "size"),
-    ("intel_iommu_unmap_pages", Family::Unmap, Inside::Alone, ""),
-    ("amd_iommu_unmap_pages", Family::Unmap, Inside::Alone, ""),
-    ("arm_smmu_unmap_pages", Family::Unmap, Inside::Alone, ""),
-    ("arm_lpae_unmap_pages", Family::Unmap, Inside::Alone, ""),
-    ("qi_submit_sync", Family::Submit, Inside::Alone, "count"),
-    (
-        "arm_smmu_cmdq_issue_cmdlist",
-        Family::Submit,
-        Inside::Alone,
-        "n",
-    ),
-    (
-        "amd_iommu_domain_flush_pages",
-        Family::Submit,
-        Inside::Alone,
-        "",
-    ),
-    ("domain_flush_complete", Family::Submit, Inside::Alone, ""),
-    ("viommu_sync_req", Family::Submit, Inside::Alone, ""),
-    (
-        "swiotlb_tbl_map_single",
-        Family::Take,
-        Inside::Others,
-        "mapping_size",
-    ),
-    (
-        "swiotlb_tbl_unmap_single",
-        Family::Give,
-        Inside::Others,
-        "mapping_size",
-    ),
-    (
-        "__swiotlb_tbl_unmap_single",
-        Family::Give,
-        Inside::Others,
-        "mapping_size",
-    ),
-    ("swiotlb_release_slots", Family::Give, Inside::Alone, ""),
-    ("swiotlb_bounce", Family::Copy, Inside::Alone, "size"),
-];
+const FUNCTIONS: [Functions; 13] = {
+    use Family::{Copy, Give, Map, Submit, Take, Unmap};
+    use Inside::{Alone, Others};
+    [
+        (
+            Map,
+            Alone,
+            "size",
+            "iommu_map iommu_map_nosync __iommu_map iommu_map_atomic",
+        ),
+        (Map, Alone, "", "iommu_map_sg iommu_map_sg_atomic"),
+        (
+            Map,
+            Alone,
+            "",
+            "intel_iommu_map_pages amd_iommu_map_pages arm_smmu_map_pages arm_lpae_map_pages",
+        ),
+        (Unmap, Others, "size", "iommu_unmap"),
+        (Unmap, Alone, "size", "iommu_unmap_fast __iommu_unmap"),
+        (
+            Unmap,
+            Alone,
+            "",
+            "intel_iommu_unmap_pages amd_iommu_unmap_pages arm_smmu_unmap_pages arm_lpae_unmap_pages",
+        ),
+        (Submit, Alone, "count", "qi_submit_sync"),
+        (Submit, Alone, "n", "arm_smmu_cmdq_issue_cmdlist"),
+        (
+            Submit,
+            Alone,
+            "",
+            "amd_iommu_domain_flush_pages domain_flush_complete viommu_sync_req",
+        ),
+        (Take, Others, "mapping_size", "swiotlb_tbl_map_single"),
+        (
+            Give,
+            Others,
+            "mapping_size",
+            "swiotlb_tbl_unmap_single __swiotlb_tbl_unmap_single",
+        ),
+        (Give, Alone, "", "swiotlb_release_slots"),
+        (Copy, Alone, "size", "swiotlb_bounce"),
+    ]
+};
 
 /// A function that has a price.
 #[derive(Clone, Copy, Debug)]
@@ -141,8 +131,9 @@ pub(super) struct Known {
 
 /// The function called `name`, if it has a price.
 pub(super) fn known(name: &[u8]) -> Option<Known> {
-    let found = FUNCTIONS.iter().find(|(of, ..)| of.as_bytes() == name);
-    found.map(|&(_, family, inside, argument)| Known {
+    let has = |names: &str| names.split(' ').any(|of| of.as_bytes() == name);
+    let found = FUNCTIONS.iter().find(|row| has(row.3));
+    found.map(|&(family, inside, argument, _)| Known {
         family,
         inside,
         argument,

@@ -7,8 +7,8 @@
 
 use serde::Serialize;
 
-use super::function::known;
-use super::robust::{FEWEST, median};
+use super::FunctionReport;
+use super::robust::FEWEST;
 use super::samples::Samples;
 
 /// Functions that do more than nothing, by the beginnings of their names.
@@ -33,31 +33,26 @@ pub struct Tracing {
 }
 
 impl Tracing {
-    /// By the cheapest function in `samples`; none where that may do something.
-    pub(super) fn of(samples: &Samples) -> Option<Self> {
-        let medians = samples.functions.iter().map(|(name, function)| {
-            let ns = function.ns.kept().iter().map(|ns| *ns as f64);
-            (name, function, median(&mut ns.collect::<Vec<_>>()))
+    /// By the cheapest of `functions`; none where that may do something.
+    pub(super) fn of(functions: &[FunctionReport], samples: &Samples) -> Option<Self> {
+        let priced = functions.iter().filter(|one| one.priced_as.is_some());
+        let shortest = priced.map(|one| one.median_ns).min_by(f64::total_cmp)?;
+        let empty = functions.iter().filter(|one| {
+            let kept = samples.functions.get(&one.name);
+            kept.is_some_and(|kept| kept.leaves == one.calls)
+                && one.calls >= FEWEST as u64
+                && !WRAPPERS.iter().any(|start| one.name.starts_with(start))
+                && one.priced_as.is_none()
+                && one.median_ns < shortest
         });
-        let all: Vec<_> = medians.collect();
-        let priced = all
-            .iter()
-            .filter(|(name, ..)| known(name.as_bytes()).is_some());
-        let shortest = priced.map(|(_, _, ns)| *ns).min_by(f64::total_cmp)?;
-        let empty = all.iter().filter(|(name, function, ns)| {
-            let calls = function.ns.seen();
-            let is_wrapper = WRAPPERS.iter().any(|start| name.starts_with(start));
-            function.leaves == calls
-                && calls >= FEWEST as u64
-                && !is_wrapper
-                && known(name.as_bytes()).is_none()
-                && *ns < shortest
-        });
-        let (name, function, ns) = empty.min_by(|one, other| one.2.total_cmp(&other.2))?;
+        let least = empty.min_by(|one, other| {
+            let by_time = one.median_ns.total_cmp(&other.median_ns);
+            by_time.then_with(|| one.name.cmp(&other.name))
+        })?;
         Some(Self {
-            function: (*name).clone(),
-            ns: *ns,
-            calls: function.ns.seen(),
+            function: least.name.clone(),
+            ns: least.median_ns,
+            calls: least.calls,
         })
     }
 }

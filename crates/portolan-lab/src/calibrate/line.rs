@@ -5,7 +5,7 @@
 //! `latency-format`; and what `trace-cmd report` prints (`funcgraph_entry:`, `funcgraph_exit:`). CPU and duration have
 //! to be there: `nofuncgraph-cpu` and `nofuncgraph-duration` leave nothing to read.
 
-use crate::trace::{Line as Stamped, decimal, parse_line};
+use crate::trace::{Line as Stamped, decimal, fixed, parse_line};
 
 /// What a line says of a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub(super) fn parse(line: &[u8]) -> Parsed<'_> {
     match parse_line(line) {
         Stamped::Event(stamped) => {
             let token = match stamped.name {
-                b"funcgraph_entry" | b"funcgraph_exit" => columns(field_of(line))?,
+                b"funcgraph_entry" | b"funcgraph_exit" => columns(stamped.fields)?,
                 name => Token::Event {
                     name,
                     fields: stamped.fields,
@@ -71,13 +71,6 @@ pub(super) fn parse(line: &[u8]) -> Parsed<'_> {
     }
 }
 
-/// What follows the name of trace-cmd's events: trimmed where the trace's reader has it.
-fn field_of(line: &[u8]) -> &[u8] {
-    let at = memchr::memmem::find(line, b"funcgraph_e").unwrap_or(0);
-    let after = memchr::memchr(b':', &line[at..]).map_or(line.len(), |colon| at + colon + 1);
-    &line[after..]
-}
-
 /// `CPU:1 [LOST 12 EVENTS]`.
 fn cpu_of_lost(line: &[u8]) -> Option<u16> {
     let digits = line.strip_prefix(b"CPU:")?;
@@ -89,7 +82,7 @@ fn cpu_of_lost(line: &[u8]) -> Option<u16> {
 fn of_tracefs(line: &[u8]) -> Option<Parsed<'_>> {
     let mut rest = line;
     if let Some(bar) = memchr::memchr(b'|', rest)
-        && is_time(rest[..bar].trim_ascii())
+        && fixed(rest[..bar].trim_ascii(), 9).is_some()
     {
         rest = &rest[bar + 1..];
     }
@@ -108,13 +101,6 @@ fn of_tracefs(line: &[u8]) -> Option<Parsed<'_>> {
         return Some(Ok((Some(cpu), Token::Switch)));
     }
     Some(columns(after).map(|token| (Some(cpu), token)))
-}
-
-/// Seconds with a fraction.
-fn is_time(text: &[u8]) -> bool {
-    let dot = text.iter().position(|b| *b == b'.');
-    let both = dot.map(|dot| (decimal(&text[..dot]), decimal(&text[dot + 1..])));
-    matches!(both, Some((Some(_), Some(_))))
 }
 
 /// `[task |] [flags |] duration | function`.
@@ -141,31 +127,14 @@ fn columns(text: &[u8]) -> Result<Token<'_>, &'static str> {
 /// `+ 75.913 us`, in nanoseconds; nothing if it is none.
 fn duration(cell: &[u8]) -> Option<Result<u64, &'static str>> {
     let cell = cell.trim_ascii();
-    let cell = cell
-        .strip_prefix(b"+")
-        .or_else(|| cell.strip_prefix(b"!"))
-        .or_else(|| cell.strip_prefix(b"#"))
-        .or_else(|| cell.strip_prefix(b"*"))
-        .or_else(|| cell.strip_prefix(b"@"))
-        .or_else(|| cell.strip_prefix(b"$"))
-        .unwrap_or(cell);
-    let number = cell.trim_ascii().strip_suffix(b"us")?.trim_ascii();
-    Some(micros(number).ok_or("a duration that is no time"))
-}
-
-/// Microseconds with up to three digits behind the point, in nanoseconds.
-fn micros(number: &[u8]) -> Option<u64> {
-    let dot = number.iter().position(|b| *b == b'.');
-    let (whole, fraction) = match dot {
-        Some(dot) => (&number[..dot], &number[dot + 1..]),
-        None => (number, &b"0"[..]),
+    let cell = match cell {
+        [b'+' | b'!' | b'#' | b'*' | b'@' | b'$', rest @ ..] => rest,
+        _ => cell,
     };
-    if fraction.len() > 3 {
-        return None;
-    }
-    let scale = 10u64.pow(3 - fraction.len() as u32);
-    let ns = decimal(whole)?.checked_mul(1000)?;
-    ns.checked_add(decimal(fraction)?.checked_mul(scale)?)
+    let number = cell.trim_ascii().strip_suffix(b"us")?.trim_ascii();
+    // Long ones come without a fraction.
+    let ns = fixed(number, 3).or_else(|| decimal(number)?.checked_mul(1000));
+    Some(ns.ok_or("a duration that is no time"))
 }
 
 /// `  iommu_map() {`, `  f();`, `  } /* f */`, `  /* map: IOMMU: … */`.

@@ -9,6 +9,7 @@ mod flat;
 mod function;
 mod hooks;
 mod judge;
+mod leaves;
 mod line;
 mod prices;
 mod robust;
@@ -22,6 +23,7 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use portolan_model::decode::TableFormat;
 use portolan_model::profile::{Profile, Rewrite};
 use serde::Serialize;
 
@@ -31,6 +33,7 @@ use flat::{Row, Rows};
 use function::Family;
 pub use hooks::Tracing;
 pub use judge::Judged;
+use leaves::Pages;
 use line::Token;
 use prices::Told;
 pub use prices::{NewPrice, Untold};
@@ -38,7 +41,7 @@ use robust::median;
 pub use robust::{Estimate, Line, Slope};
 pub use samples::LeftOut;
 use samples::{Care, Part, Samples};
-use stack::{Pages, Stacks};
+use stack::Stacks;
 pub use text::text;
 
 const HOW_TO: &str = "docs/calibrate.md says how to record one";
@@ -117,23 +120,26 @@ pub struct Calibration {
 pub struct Gathered {
     samples: Samples,
     seed: u64,
-    granule_lg2: u32,
+    pages: Pages,
     care: Care,
     sources: Vec<Source>,
     facts: Option<Facts>,
 }
 
 impl Gathered {
-    /// Nothing yet; pages are of `granule_lg2`, and calls are held out by `seed`.
-    pub fn new(granule_lg2: u32, seed: u64) -> Self {
-        Self {
+    /// Nothing yet; pages are those of tables of `format`, and calls are held out by `seed`.
+    ///
+    /// # Errors
+    /// If no machine has such tables.
+    pub fn new(format: TableFormat, seed: u64) -> Result<Self> {
+        Ok(Self {
             samples: Samples::new(seed),
             seed,
-            granule_lg2,
+            pages: Pages::of(format)?,
             care: Care::default(),
             sources: Vec::new(),
             facts: None,
-        }
+        })
     }
 
     /// Reads a file, or standard input for `-`.
@@ -155,8 +161,14 @@ impl Gathered {
     /// As [`Self::read_file`].
     pub fn read(&mut self, name: &str, input: Box<dyn Read>) -> Result<()> {
         let is_one = |line: &[u8]| {
-            let is_row = matches!(flat::parse(line), Some(Ok(_)));
-            line.starts_with(HEAD.as_bytes()) || is_row || is_latency(line)
+            use Token::{Enter, Exit, Leaf};
+            let of_a_call = match parse(line) {
+                Ok(Said::Token(_, token)) => {
+                    matches!(token, Enter { .. } | Leaf { .. } | Exit { .. })
+                }
+                said => said.is_ok(),
+            };
+            of_a_call || line.starts_with(HEAD.as_bytes())
         };
         let lines = Lines::new(input, is_one);
         let mut lines = match lines {
@@ -169,7 +181,11 @@ impl Gathered {
             Err(other) => return Err(other).with_context(|| format!("trace {name}")),
         };
         if let Some(facts) = lines.first_with(HEAD).and_then(Facts::parse) {
-            let facts = facts.with_context(|| format!("trace {name}: the machine's facts"))?;
+            let facts = facts.with_context(|| {
+                format!(
+                    "trace {name}: the line with the machine's facts is cut; take it out; {HOW_TO}"
+                )
+            })?;
             self.facts = Some(facts);
         }
         let source = self.gather(name, &mut lines);
@@ -182,32 +198,26 @@ impl Gathered {
             name: name.to_owned(),
             ..Source::default()
         };
-        let pages = Pages {
-            lg2: self.granule_lg2,
-        };
-        let (mut stacks, mut rows) = (Stacks::new(pages, self.care), Rows::new(pages));
+        let (mut stacks, mut rows) = (Stacks::new(self.pages, self.care), Rows::new(self.pages));
         while let Some(line) = lines.next_line() {
             source.lines += 1;
-            let found = if line.too_long {
-                Err("longer than 1 MiB")
-            } else {
-                take(line.bytes, &mut stacks, &mut rows, &mut self.samples)
+            let found = match line.too_long {
+                true => Err("longer than 1 MiB"),
+                false => take(
+                    line.bytes,
+                    &mut stacks,
+                    &mut rows,
+                    &mut self.samples,
+                    &mut source,
+                ),
             };
-            match found {
-                Ok(Taken::Latency) => source.latencies += 1,
-                Ok(Taken::Lost(lost)) => source.lost = source.lost.saturating_add(lost),
-                Ok(Taken::Other) => {}
-                Err(why) => {
-                    source.bad += 1;
-                    if source.bad_lines.len() < KEPT {
-                        let text = String::from_utf8_lossy(line.bytes);
-                        let text: String = text.chars().take(60).collect();
-                        let text = text.escape_debug();
-                        let number = line.number;
-                        source
-                            .bad_lines
-                            .push(format!("line {number}: {why}: {text}"));
-                    }
+            if let Err(why) = found {
+                source.bad += 1;
+                if source.bad_lines.len() < KEPT {
+                    let text = String::from_utf8_lossy(line.bytes);
+                    let text: String = text.chars().take(60).collect();
+                    let said = format!("line {}: {why}: {}", line.number, text.escape_debug());
+                    source.bad_lines.push(said);
                 }
             }
         }
@@ -228,8 +238,15 @@ impl Gathered {
     /// If nothing that was read has a price, or what comes of it is no profile.
     pub fn calibrate(self, base: &Profile, text: &str, name: &str) -> Result<Calibration> {
         self.check()?;
+        if Pages::of(base.format())? != self.pages {
+            let base = base.name();
+            bail!(
+                "the tables of {base} have other page sizes than calls were counted by: say --from {base}"
+            );
+        }
         let care = self.care;
-        let tracing = Tracing::of(&self.samples).filter(|_| care.takes(Part::Tracing));
+        let functions = functions(&self.samples);
+        let tracing = Tracing::of(&functions, &self.samples).filter(|_| care.takes(Part::Tracing));
         let hook_ns = tracing.as_ref().map_or(0.0, |tracing| tracing.ns);
         let stores = self.samples.stores.iter();
         let fits = stores.map(|(key, store)| {
@@ -242,7 +259,7 @@ impl Gathered {
             machine: name.to_owned(),
             from: base.name().to_owned(),
             seed: self.seed,
-            functions: functions(&self.samples),
+            functions,
             left_out: self.samples.left_out,
             fits: fits.into_values().collect(),
             prices: told.prices,
@@ -280,17 +297,17 @@ impl Gathered {
     }
 }
 
-/// What came of a line.
-enum Taken {
-    Latency,
-    Lost(u64),
-    Other,
+/// What a line says.
+enum Said<'l> {
+    Row(Row),
+    Token(Option<u16>, Token<'l>),
 }
 
-fn is_latency(line: &[u8]) -> bool {
-    use Token::{Enter, Exit, Leaf};
-    let token = line::parse(line);
-    matches!(token, Ok((_, Enter { .. } | Leaf { .. } | Exit { .. })))
+fn parse(line: &[u8]) -> Result<Said<'_>, &'static str> {
+    match flat::parse(line) {
+        Some(row) => row.map(Said::Row),
+        None => line::parse(line).map(|(cpu, token)| Said::Token(cpu, token)),
+    }
 }
 
 fn take(
@@ -298,23 +315,24 @@ fn take(
     stacks: &mut Stacks,
     rows: &mut Rows,
     samples: &mut Samples,
-) -> Result<Taken, &'static str> {
-    if let Some(row) = flat::parse(line) {
-        let row = row?;
-        let taken = match row {
-            Row::Call { .. } | Row::Bucket { .. } => Taken::Latency,
-            Row::Histogram { .. } | Row::Nothing => Taken::Other,
-        };
-        return rows.feed(row, samples).map(|()| taken);
+    source: &mut Source,
+) -> Result<(), &'static str> {
+    match parse(line)? {
+        Said::Row(row) => {
+            let is_latency = matches!(row, Row::Call { .. } | Row::Bucket { .. });
+            rows.feed(row, samples)?;
+            source.latencies += u64::from(is_latency);
+        }
+        Said::Token(cpu, token) => {
+            match token {
+                Token::Leaf { .. } | Token::Exit { .. } => source.latencies += 1,
+                Token::Lost(lost) => source.lost = source.lost.saturating_add(lost),
+                _ => {}
+            }
+            stacks.feed(cpu, token, samples);
+        }
     }
-    let (cpu, token) = line::parse(line)?;
-    let taken = match token {
-        Token::Leaf { .. } | Token::Exit { .. } => Taken::Latency,
-        Token::Lost(lost) => Taken::Lost(lost),
-        _ => Taken::Other,
-    };
-    stacks.feed(cpu, token, samples);
-    Ok(taken)
+    Ok(())
 }
 
 fn functions(samples: &Samples) -> Vec<FunctionReport> {

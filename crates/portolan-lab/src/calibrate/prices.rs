@@ -79,7 +79,7 @@ impl<'b> Told<'b> {
         }
         for (event, _) in base.prices().iter() {
             if told.found(event).is_none() {
-                told.leave(event, || "no function of Linux stands for it".to_owned());
+                told.leave(event, "no function of Linux stands for it");
             }
         }
         told.untold.retain(|event, _| {
@@ -104,14 +104,10 @@ impl<'b> Told<'b> {
         new.or(self.before(event)).unwrap_or(0.0)
     }
 
-    fn leave(&mut self, event: Event, why: impl FnOnce() -> String) {
-        let ns = self.before(event);
-        let untold = || Untold {
-            event,
-            ns,
-            why: why(),
-        };
-        self.untold.entry(event).or_insert_with(untold);
+    fn leave(&mut self, event: Event, why: impl Into<String>) {
+        let (ns, why) = (self.before(event), why.into());
+        let untold = Untold { event, ns, why };
+        self.untold.entry(event).or_insert(untold);
     }
 
     /// Sets a price that the profile has.
@@ -137,39 +133,29 @@ impl<'b> Told<'b> {
     fn remainder(&mut self, judged: &Judged, sum: Estimate, known: &[(Event, f64)], rest: Event) {
         let parts = known.iter().map(|(event, count)| self.now(*event) * count);
         let taken: f64 = parts.sum();
-        let names = known.iter().map(|(event, count)| match *count {
-            1.0 => event.to_string(),
-            count => format!("{} times {event}", rounded(count)),
-        });
-        let names: Vec<String> = names.collect();
-        let names = names.join(" and ");
+        let from = self.base.name();
         if sum.ns > taken {
-            let less = |ns: f64| (ns - taken).max(0.0);
-            let left = Estimate {
-                ns: less(sum.ns),
-                low_ns: less(sum.low_ns),
-                high_ns: less(sum.high_ns),
-            };
-            let of = self.base.name();
-            let source = format!("{}, less {names} as in {of}", judged.source());
-            self.set(rest, left, source);
-            return;
+            let names = known.iter().map(|(event, count)| match *count {
+                1.0 => event.to_string(),
+                count => format!("{} times {event}", rounded(count)),
+            });
+            let names = names.collect::<Vec<_>>().join(" and ");
+            let source = format!("{}, less {names} as in {from}", judged.source());
+            return self.set(rest, sum.map(|ns| (ns - taken).max(0.0)), source);
         }
         // Cheaper than what is known of its parts: all of them are cheaper here, nobody knows which.
         let all = taken + self.now(rest);
         let factor = if all > 0.0 { sum.ns / all } else { 0.0 };
-        let of = self.base.name();
-        let source = format!(
-            "assumed: the same part of the sum as in {of}; the sum is {}",
-            judged.source()
-        );
+        let source = judged.source();
+        let source = format!("assumed: the same part of the sum as in {from}; the sum is {source}");
         let events = known.iter().map(|(event, _)| *event).chain([rest]);
-        for event in events.collect::<Vec<_>>() {
-            let ns = self.now(event) * factor;
+        let scaled = events.map(|event| (event, self.now(event) * factor));
+        for (event, ns) in scaled.collect::<Vec<_>>() {
+            let (low_ns, high_ns) = (0.0, sum.high_ns.max(ns));
             let found = Estimate {
                 ns,
-                low_ns: 0.0,
-                high_ns: sum.high_ns.max(ns),
+                low_ns,
+                high_ns,
             };
             self.set(event, found, source.clone());
         }
@@ -183,19 +169,19 @@ impl<'b> Told<'b> {
         };
         let Some((judged, line)) = with_line(judged) else {
             let why = absent(judged, family);
-            self.leave(call, || why.clone());
-            return self.leave(page, || why);
+            self.leave(call, why.as_str());
+            return self.leave(page, why);
         };
         if line.each == Slope::Unsaid {
             let why = "the trace does not say how many pages a call is for: enable the events iommu:map and unmap";
-            self.leave(call, || why.to_owned());
-            return self.leave(page, || why.to_owned());
+            self.leave(call, why);
+            return self.leave(page, why);
         }
         if let Slope::Told(each) = line.each {
             self.set(call, line.call, judged.source());
             return self.set(page, each, judged.source());
         }
-        self.leave(page, || inseparable(line, family));
+        self.leave(page, inseparable(line, family));
         self.remainder(judged, line.call, &[(page, line.units)], call);
     }
 
@@ -212,7 +198,7 @@ impl<'b> Told<'b> {
                     seen => format!("{seen} submissions of that width are too few"),
                 };
                 for form in forms {
-                    self.leave(form, || why.clone());
+                    self.leave(form, why.as_str());
                 }
                 continue;
             };
@@ -225,7 +211,7 @@ impl<'b> Told<'b> {
         }
         if !wait_is_told {
             for event in [Event::Sync, Event::Exit] {
-                self.leave(event, || absent(None, Family::Submit));
+                self.leave(event, absent(None, Family::Submit));
             }
         }
     }
@@ -245,32 +231,25 @@ impl<'b> Told<'b> {
             for form in forms {
                 self.set(*form, each, judged.source());
             }
-            self.leave(Event::Sync, || {
-                "each submission has one wait and one exit: only their sum is told".to_owned()
-            });
+            let why = "each submission has one wait and one exit: only their sum is told";
+            self.leave(Event::Sync, why);
             return match once {
                 [] => self.set(wait, line.call, judged.source()),
                 _ => self.remainder(judged, line.call, once, wait),
             };
         }
         for event in forms.iter().chain([&Event::Sync, &Event::Exit]) {
-            self.leave(*event, || inseparable(line, Family::Submit));
+            self.leave(*event, inseparable(line, Family::Submit));
         }
         let command = forms.last().copied();
         let known = command.map(|event| (event, line.units));
         let known: Vec<(Event, f64)> = known.into_iter().chain(once.iter().copied()).collect();
         self.remainder(judged, line.call, &known, wait);
         // Where the parts were scaled, the other form is the same instruction.
-        let scaled = command.and_then(|event| self.found(event)).cloned();
-        for form in forms {
-            if let Some(new) = &scaled {
-                let price = &new.price;
-                let found = Estimate {
-                    ns: price.ns,
-                    low_ns: price.low(),
-                    high_ns: price.high(),
-                };
-                self.set(*form, found, price.source.clone());
+        let scaled = command.and_then(|event| self.found(event));
+        if let Some(price) = scaled.map(|new| new.price.clone()) {
+            for form in forms {
+                self.set(*form, Estimate::of(&price), price.source.clone());
             }
         }
     }
@@ -281,53 +260,46 @@ impl<'b> Told<'b> {
         let whole = line.predicts(line.units);
         if whole <= waits {
             let why = "its submissions take no longer than the wait in them";
-            return self.leave(event, || why.to_owned());
+            return self.leave(event, why);
         }
-        let part = |ns: f64| ((ns - waits) / line.units.max(1.0)).max(0.0);
         let found = Estimate {
-            ns: part(whole),
-            low_ns: part(line.call.low_ns),
-            high_ns: part(line.call.high_ns.max(whole)),
+            ns: whole,
+            high_ns: line.call.high_ns.max(whole),
+            ..line.call
         };
+        let part = |ns: f64| ((ns - waits) / line.units.max(1.0)).max(0.0);
         let source = format!("{}, less the wait of the others", judged.source());
-        self.set(event, found, source);
+        self.set(event, found.map(part), source);
     }
 
     /// Slots taken and given back, and bytes copied.
     fn bounce(&mut self, [take, give, copy]: [Option<&Judged>; 3]) {
-        let mut call = Estimate {
-            ns: 0.0,
-            low_ns: 0.0,
-            high_ns: 0.0,
-        };
-        let mut add = |found: Estimate| {
-            call.ns += found.ns;
-            call.low_ns += found.low_ns;
-            call.high_ns += found.high_ns;
-        };
+        let mut call = Vec::new();
         match with_line(copy) {
-            None => self.leave(Event::CopyByte, || absent(copy, Family::Copy)),
+            None => self.leave(Event::CopyByte, absent(copy, Family::Copy)),
             Some((judged, line)) => match line.each {
                 Slope::Told(each) => {
-                    add(line.call);
+                    call.push(line.call);
                     self.set(Event::CopyByte, each, judged.source());
                 }
-                _ => self.leave(Event::CopyByte, || inseparable(line, Family::Copy)),
+                _ => self.leave(Event::CopyByte, inseparable(line, Family::Copy)),
             },
         }
         match (with_line(take), with_line(give)) {
             (Some((take, taken)), Some((_, given))) => {
-                add(whole(taken));
-                add(whole(given));
-                let source = format!(
-                    "{}, and {} that give them back",
-                    take.source(),
-                    grouped(given.calls)
-                );
+                call.extend([whole(taken), whole(given)]);
+                let sum = |part: fn(&Estimate) -> f64| call.iter().map(part).sum();
+                let call = Estimate {
+                    ns: sum(|part| part.ns),
+                    low_ns: sum(|part| part.low_ns),
+                    high_ns: sum(|part| part.high_ns),
+                };
+                let (take, gave) = (take.source(), grouped(given.calls));
+                let source = format!("{take}, and {gave} that give them back");
                 self.set(Event::CopyCall, call, source);
             }
-            (None, _) => self.leave(Event::CopyCall, || absent(take, Family::Take)),
-            (_, None) => self.leave(Event::CopyCall, || absent(give, Family::Give)),
+            (None, _) => self.leave(Event::CopyCall, absent(take, Family::Take)),
+            (_, None) => self.leave(Event::CopyCall, absent(give, Family::Give)),
         }
     }
 
@@ -348,12 +320,8 @@ impl<'b> Told<'b> {
                 rounded(factor)
             ),
         };
-        let found = Estimate {
-            ns: new.price.ns * factor,
-            low_ns: new.price.low() * factor,
-            high_ns: new.price.high() * factor,
-        };
-        self.set(follower, found, source);
+        let found = Estimate::of(&new.price);
+        self.set(follower, found.map(|ns| ns * factor), source);
     }
 }
 
@@ -368,11 +336,7 @@ fn whole(line: &Line) -> Estimate {
         Slope::Told(each) => each.ns * line.units,
         _ => 0.0,
     };
-    Estimate {
-        ns: line.call.ns + more,
-        low_ns: line.call.low_ns + more,
-        high_ns: line.call.high_ns + more,
-    }
+    line.call.map(|ns| ns + more)
 }
 
 /// Why there is no line.

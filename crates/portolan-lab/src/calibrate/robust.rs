@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use portolan_model::profile::Price;
 use serde::Serialize;
 
 use super::samples::{Care, Part, Resolution, Sample};
@@ -40,6 +41,26 @@ pub struct Estimate {
     pub low_ns: f64,
     /// At most.
     pub high_ns: f64,
+}
+
+impl Estimate {
+    /// A price as it was told.
+    pub(super) fn of(price: &Price) -> Self {
+        Self {
+            ns: price.ns,
+            low_ns: price.low(),
+            high_ns: price.high(),
+        }
+    }
+
+    /// The same change of all three.
+    pub(super) fn map(self, change: impl Fn(f64) -> f64) -> Self {
+        Self {
+            ns: change(self.ns),
+            low_ns: change(self.low_ns),
+            high_ns: change(self.high_ns),
+        }
+    }
 }
 
 /// Whether what one unit takes could be told from what a call takes.
@@ -79,16 +100,8 @@ pub struct Line {
     pub r_squared: f64,
 }
 
-/// What a line is fitted on.
-struct Seen<'s> {
-    points: &'s [(f64, f64)],
-    /// Those that are not left out.
-    near: &'s [(f64, f64)],
-    /// Whether the units of calls are known.
-    is_told: bool,
-    /// Whether some times are known to a power of two alone.
-    coarse: bool,
-}
+/// What a line is fitted on: units and nanoseconds of calls.
+type Points = [(f64, f64)];
 
 /// Calls of equal size: that size, their number and mean or median time.
 type Groups = Vec<(f64, f64, f64)>;
@@ -101,83 +114,75 @@ impl Line {
         let told = samples.iter().filter(|sample| sample.units.is_some());
         let told = told.count();
         let is_told = told >= FEWEST || told * 2 > samples.len();
-        let points = samples
-            .iter()
-            .filter(|sample| !is_told || sample.units.is_some());
-        let points: Vec<(f64, f64)> = points
+        let points = samples.iter();
+        let points = points.filter(|sample| !is_told || sample.units.is_some());
+        let points: Vec<_> = points
             .map(|sample| (sample.units.unwrap_or(1.0), own_ns(sample, hook_ns)))
             .collect();
         if points.len() < FEWEST {
             return None;
         }
-        let slope = can_be_told(&points);
-        let mut line = through(&medians(&points), slope);
+        let apart = can_be_told(&points);
+        let mut line = through(&groups(&points, median), apart);
         let mut near = points.clone();
         for _ in 0..ROUNDS {
             if care.takes(Part::Outliers) {
                 near = near_to(line, &points);
             }
-            line = through(&means(&near), slope);
+            line = through(&groups(&near, mean), apart);
         }
-        let spread = resampled(&near, slope, seed);
+        let mut found = Self::of(&near, line);
+        found.outliers = (points.len() - near.len()) as u64;
+        let [call, each] = resampled(&near, apart, seed);
         let coarse = samples
             .iter()
             .any(|sample| sample.resolution == Resolution::Bucket);
-        let seen = Seen {
-            points: &points,
-            near: &near,
-            is_told,
-            coarse,
-        };
-        Some(Self::of(&seen, line, spread, seed))
-    }
-
-    fn of(seen: &Seen<'_>, line: (f64, f64), spread: [[f64; 2]; 2], seed: u64) -> Self {
-        let (points, near) = (seen.points, seen.near);
         let estimate = |ns: f64, [low, high]: [f64; 2]| {
             // A bucket's calls are anywhere in it.
-            let wide = if seen.coarse { 2f64.sqrt() } else { 1.0 };
+            let wide = if coarse { 2f64.sqrt() } else { 1.0 };
             Estimate {
                 ns: rounded(ns),
                 low_ns: rounded((low / wide).min(ns)),
                 high_ns: rounded((high * wide).max(ns)),
             }
         };
-        let sizes: Vec<f64> = near.iter().map(|point| point.0).collect();
-        let units = mean(&sizes);
-        let least = sizes.iter().copied().fold(f64::MAX, f64::min).min(units);
-        let most = sizes.iter().copied().fold(0.0, f64::max);
-        let mut distances: Vec<f64> = near
-            .iter()
-            .map(|(x, y)| (y - line.0 - line.1 * x).abs())
-            .collect();
-        let ys: Vec<f64> = near.iter().map(|point| point.1).collect();
-        let average = mean(&ys);
-        let squares = |of: &dyn Fn(&(f64, f64)) -> f64| near.iter().map(|p| of(p).powi(2)).sum();
-        let left: f64 = squares(&|(x, y)| y - line.0 - line.1 * x);
-        let all: f64 = squares(&|(_, y)| y - average);
-        let each = match can_be_told(points) {
-            _ if !seen.is_told => Slope::Unsaid,
+        let [shortest, longest] = found.range.map(|units| line.0 + line.1 * units);
+        found.each = match apart {
+            _ if !is_told => Slope::Unsaid,
             Apart::No => Slope::OneSize,
-            Apart::Yes if spread[1][0] <= 0.0 => Slope::Noise,
-            Apart::Yes
-                if seen.coarse && line.0 + line.1 * most < SPAN * (line.0 + line.1 * least) =>
-            {
-                Slope::Buckets
-            }
-            Apart::Yes => Slope::Told(estimate(line.1, spread[1])),
+            Apart::Yes if each[0] <= 0.0 => Slope::Noise,
+            Apart::Yes if coarse && longest < SPAN * shortest => Slope::Buckets,
+            Apart::Yes => Slope::Told(estimate(line.1, each)),
         };
-        let call = match each {
-            Slope::Told(_) => estimate(line.0, spread[0]),
-            _ => estimate(average, resampled(near, Apart::No, seed)[0]),
+        found.call = match found.each {
+            Slope::Told(_) => estimate(line.0, call),
+            _ => estimate(found.call.ns, resampled(&near, Apart::No, seed)[0]),
         };
+        Some(found)
+    }
+
+    /// How `near` lie beside a line; calls are all of their mean time until something tells more.
+    fn of(near: &Points, (call, each): (f64, f64)) -> Self {
+        let (mut sizes, mut ys): (Vec<f64>, Vec<f64>) = near.iter().copied().unzip();
+        let (units, average) = (mean(&mut sizes), mean(&mut ys));
+        let left = near.iter().map(|(x, y)| y - call - each * x);
+        let mut distances: Vec<f64> = left.clone().map(f64::abs).collect();
+        let left: f64 = left.map(|left| left.powi(2)).sum();
+        let all: f64 = ys.iter().map(|y| (y - average).powi(2)).sum();
         Self {
-            call,
-            each,
+            call: Estimate {
+                ns: average,
+                low_ns: average,
+                high_ns: average,
+            },
+            each: Slope::Unsaid,
             units: rounded(units),
-            range: [least, most],
+            range: [
+                sizes.iter().copied().fold(f64::MAX, f64::min).min(units),
+                sizes.iter().copied().fold(0.0, f64::max),
+            ],
             calls: near.len() as u64,
-            outliers: (points.len() - near.len()) as u64,
+            outliers: 0,
             residual_ns: rounded(median(&mut distances)),
             r_squared: match all > 0.0 {
                 true => rounded((1.0 - left / all).clamp(0.0, 1.0)),
@@ -207,13 +212,11 @@ enum Apart {
     Yes,
 }
 
-fn can_be_told(points: &[(f64, f64)]) -> Apart {
-    let groups = means(points);
-    let enough = groups
-        .iter()
-        .filter(|group| group.1 >= FEWEST_OF_A_SIZE as f64);
+fn can_be_told(points: &Points) -> Apart {
+    let groups = groups(points, mean).into_iter();
+    let enough = groups.filter(|group| group.1 >= FEWEST_OF_A_SIZE as f64);
     let (least, most) = enough.fold((f64::MAX, 0.0f64), |(least, most), (size, ..)| {
-        (least.min(*size), most.max(*size))
+        (least.min(size), most.max(size))
     });
     match most >= 2.0 * least {
         true => Apart::Yes,
@@ -221,23 +224,13 @@ fn can_be_told(points: &[(f64, f64)]) -> Apart {
     }
 }
 
-fn grouped(points: &[(f64, f64)]) -> BTreeMap<u64, Vec<f64>> {
-    let mut groups: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
+fn groups(points: &Points, middle: fn(&mut [f64]) -> f64) -> Groups {
+    let mut sizes: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
     for (size, ns) in points {
-        groups.entry(*size as u64).or_default().push(*ns);
+        sizes.entry(*size as u64).or_default().push(*ns);
     }
-    groups
-}
-
-fn medians(points: &[(f64, f64)]) -> Groups {
-    let groups = grouped(points).into_iter();
-    let groups = groups.map(|(size, mut ns)| (size as f64, ns.len() as f64, median(&mut ns)));
-    groups.collect()
-}
-
-fn means(points: &[(f64, f64)]) -> Groups {
-    let groups = grouped(points).into_iter();
-    let groups = groups.map(|(size, ns)| (size as f64, ns.len() as f64, mean(&ns)));
+    let groups = sizes.into_iter();
+    let groups = groups.map(|(size, mut ns)| (size as f64, ns.len() as f64, middle(&mut ns)));
     groups.collect()
 }
 
@@ -250,17 +243,15 @@ fn through(groups: &Groups, apart: Apart) -> (f64, f64) {
         return (sum / calls.max(1.0), 0.0);
     }
     let times: Vec<f64> = groups.iter().map(|group| group.2).collect();
-    let weights = groups
-        .iter()
-        .map(|(_, calls, ns)| calls.sqrt() / ns.max(1.0));
-    let weights: Vec<f64> = weights.collect();
+    let weight = |(_, calls, ns): &(f64, f64, f64)| calls.sqrt() / ns.max(1.0);
+    let weights: Vec<f64> = groups.iter().map(weight).collect();
     let rows: Vec<Vec<f64>> = groups.iter().map(|group| vec![1.0, group.0]).collect();
     let found = weighted(&rows, &times, &weights, 2);
     (found[0], found[1])
 }
 
 /// The points that lie no further from the line than is usual.
-fn near_to((call, each): (f64, f64), points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+fn near_to((call, each): (f64, f64), points: &Points) -> Vec<(f64, f64)> {
     let distance = |(x, y): &(f64, f64)| {
         let said = call + each * x;
         (y - said).abs() / said.max(1.0)
@@ -272,17 +263,17 @@ fn near_to((call, each): (f64, f64), points: &[(f64, f64)]) -> Vec<(f64, f64)> {
 }
 
 /// The intervals of call and unit, by resampling.
-fn resampled(points: &[(f64, f64)], apart: Apart, seed: u64) -> [[f64; 2]; 2] {
+fn resampled(points: &Points, apart: Apart, seed: u64) -> [[f64; 2]; 2] {
     let mut random = fastrand::Rng::with_seed(seed);
     let count = points.len().min(RESAMPLED);
     // Fewer calls than there are vary more, by the root of their ratio.
     let shrink = (count as f64 / points.len().max(1) as f64).sqrt();
-    let whole = through(&means(points), apart);
+    let whole = through(&groups(points, mean), apart);
     let (mut calls, mut units) = (Vec::new(), Vec::new());
     for _ in 0..RESAMPLES {
         let draw = (0..count).filter_map(|_| random.choice(points).copied());
         let draw: Vec<(f64, f64)> = draw.collect();
-        let (call, each) = through(&means(&draw), apart);
+        let (call, each) = through(&groups(&draw, mean), apart);
         calls.push(whole.0 + (call - whole.0) * shrink);
         units.push(whole.1 + (each - whole.1) * shrink);
     }
@@ -292,7 +283,7 @@ fn resampled(points: &[(f64, f64)], apart: Apart, seed: u64) -> [[f64; 2]; 2] {
     })
 }
 
-fn mean(values: &[f64]) -> f64 {
+fn mean(values: &mut [f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 

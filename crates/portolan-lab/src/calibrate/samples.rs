@@ -13,7 +13,9 @@ const MOST: usize = 1 << 15;
 const HELD_OUT: u64 = 5;
 /// Nanoseconds beyond which a call is no latency but a stopped machine: a second.
 const LONGEST_NS: u64 = 1_000_000_000;
-/// Functions of which something is kept; what is called by other names is counted alone.
+/// Pages, commands or bytes beyond which a call is none.
+const MOST_UNITS: f64 = 4_294_967_296.0;
+/// Functions of which something is kept; what is called by other names is not listed.
 const MOST_NAMES: usize = 256;
 
 /// What is done to calls so that the rest is a price.
@@ -131,7 +133,7 @@ pub struct LeftOut {
     pub interrupted: u64,
     /// Lines of them are missing.
     pub incomplete: u64,
-    /// They took no time, or more than a second.
+    /// They took no time, or more than a second, or are for more than any call is.
     pub absurd: u64,
     /// They map or unmap lists of several pieces.
     pub lists: u64,
@@ -146,8 +148,6 @@ pub struct LeftOut {
 pub(super) struct Samples {
     pub(super) stores: BTreeMap<(Family, Kind), Store>,
     pub(super) functions: BTreeMap<String, Function>,
-    /// Calls of functions beyond the names that are kept.
-    pub(super) nameless: u64,
     pub(super) left_out: LeftOut,
     random: fastrand::Rng,
 }
@@ -157,7 +157,6 @@ impl Samples {
         Self {
             stores: BTreeMap::new(),
             functions: BTreeMap::new(),
-            nameless: 0,
             left_out: LeftOut::default(),
             random: fastrand::Rng::with_seed(seed),
         }
@@ -167,7 +166,6 @@ impl Samples {
     pub(super) fn note(&mut self, function: &[u8], ns: u64, is_leaf: bool) {
         let name = String::from_utf8_lossy(function);
         if !self.functions.contains_key(name.as_ref()) && self.functions.len() >= MOST_NAMES {
-            self.nameless += 1;
             return;
         }
         let function = self.functions.entry(name.into_owned()).or_default();
@@ -176,11 +174,12 @@ impl Samples {
         function.total_ns = function.total_ns.saturating_add(ns);
     }
 
-    /// A call to fit on, or to judge a fit by. False if its time is none.
-    pub(super) fn add(&mut self, key: (Family, Kind), sample: Sample) -> bool {
-        if !(sample.ns > 0.0 && sample.ns <= LONGEST_NS as f64) {
+    /// A call to fit on, or to judge a fit by, if its time and its size are those of one.
+    pub(super) fn add(&mut self, key: (Family, Kind), sample: Sample) {
+        let is_time = sample.ns > 0.0 && sample.ns <= LONGEST_NS as f64;
+        if !is_time || sample.units.is_some_and(|units| units > MOST_UNITS) {
             self.left_out.absurd += 1;
-            return false;
+            return;
         }
         let store = self.stores.entry(key).or_default();
         let part = match self.random.u64(..HELD_OUT) {
@@ -188,6 +187,5 @@ impl Samples {
             _ => &mut store.fitted,
         };
         part.add(sample, &mut self.random);
-        true
     }
 }

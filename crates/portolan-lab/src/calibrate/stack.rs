@@ -7,55 +7,13 @@
 use std::collections::HashMap;
 
 use super::function::{Family, Known, known};
+use super::leaves::{Mapped, Pages};
 use super::line::{Call, Token};
 use super::samples::{Care, Kind, Part, Resolution, Sample, Samples};
 use crate::trace::{Event, parse_event};
 
 /// Functions within each other beyond which a trace is none.
 const DEEPEST: usize = 256;
-
-/// Pages of a machine's tables.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Pages {
-    /// Exponent of the smallest.
-    pub(super) lg2: u32,
-}
-
-impl Pages {
-    /// Exponent by which an entry's size grows with each level: entries of 8 bytes fill a page.
-    fn step(self) -> u32 {
-        self.lg2 - 3
-    }
-
-    /// Entries for `bytes` from addresses of which `either` is the union of bits, the largest first that fit: as Linux
-    /// chooses sizes (`iommu_pgsize`). `None` where that is no whole number of pages.
-    fn entries(self, either: u64, bytes: u64) -> Option<u64> {
-        let page = 1u64.checked_shl(self.lg2)?;
-        if bytes == 0 || !(either | bytes).is_multiple_of(page) {
-            return None;
-        }
-        // A large entry where both begin on its boundary: taken as if the rest did as well.
-        let (mut left, mut count) = (bytes, 0u64);
-        for level in [2, 1] {
-            let large = 1u64.checked_shl(self.lg2 + level * self.step())?;
-            if either.is_multiple_of(large) {
-                count += left / large;
-                left %= large;
-            }
-        }
-        count.checked_add(left / page)
-    }
-
-    /// Bytes of a table's worth of pages.
-    fn table(self) -> u64 {
-        1 << (self.lg2 + self.step())
-    }
-
-    /// Pages of `bytes` where addresses are not told: fewer than a table's worth.
-    pub(super) fn of(self, bytes: u64) -> Option<u64> {
-        (bytes > 0 && bytes < self.table()).then(|| bytes.div_ceil(1 << self.lg2))
-    }
-}
 
 /// What keeps a call from being fitted on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +38,8 @@ struct Frame {
     has_calls: bool,
     spoiled: Spoiled,
     kind: Option<Kind>,
+    /// What it unmaps by its arguments: address and bytes.
+    range: Option<(u64, u64)>,
     by_events: Option<u64>,
     by_argument: Option<u64>,
     by_inner: Option<u64>,
@@ -96,34 +56,37 @@ struct Cpu {
 #[derive(Debug)]
 pub(super) struct Stacks {
     cpus: HashMap<u16, Cpu>,
-    pages: Pages,
+    mapped: Mapped,
     care: Care,
 }
 
 impl Stacks {
     pub(super) fn new(pages: Pages, care: Care) -> Self {
-        let cpus = HashMap::new();
-        Self { cpus, pages, care }
+        let (cpus, mapped) = (HashMap::new(), Mapped::new(pages));
+        Self { cpus, mapped, care }
     }
 
     /// Takes what a line says.
     pub(super) fn feed(&mut self, cpu: Option<u16>, token: Token<'_>, samples: &mut Samples) {
+        if matches!(token, Token::Lost(_)) {
+            self.mapped.forget();
+        }
         let Some(number) = cpu else {
             if matches!(token, Token::Lost(_)) {
-                self.cpus.values_mut().for_each(|cpu| cpu.drop_all(samples));
+                self.finish(samples);
             }
             return;
         };
-        let (pages, care) = (self.pages, self.care);
+        let (mapped, care) = (&mut self.mapped, self.care);
         let cpu = self.cpus.entry(number).or_default();
         match token {
             Token::Enter { depth, call } => {
                 cpu.cut_to(depth, samples);
-                cpu.enter(depth, call, pages);
+                cpu.enter(depth, call, mapped);
             }
             Token::Leaf { depth, ns, call } => {
                 cpu.cut_to(depth, samples);
-                cpu.enter(depth, call, pages);
+                cpu.enter(depth, call, mapped);
                 cpu.leave(ns, care, samples);
             }
             Token::Exit { depth, ns } => {
@@ -134,7 +97,7 @@ impl Stacks {
                     _ => samples.left_out.incomplete += 1,
                 }
             }
-            Token::Event { name, fields } => cpu.event(name, fields, pages),
+            Token::Event { name, fields } => cpu.event(name, fields, mapped),
             Token::Interrupt => cpu.spoil(Spoiled::Interrupted),
             Token::Switch | Token::Lost(_) => cpu.drop_all(samples),
             Token::Nothing => {}
@@ -168,31 +131,40 @@ impl Cpu {
         }
     }
 
-    fn enter(&mut self, depth: usize, call: Call<'_>, pages: Pages) {
+    fn enter(&mut self, depth: usize, call: Call<'_>, mapped: &mut Mapped) {
         if self.frames.len() >= DEEPEST {
             self.spoil(Spoiled::Incomplete);
             return;
         }
+        let known = known(call.name);
+        let family = known.map(|known| known.family);
+        let argument = known.and_then(|known| call.argument(known.argument));
+        let iova = call.argument("iova");
+        // A call within one of its family is for what that one is for.
+        let is_inner = self.frames.iter().any(|frame| frame.family() == family);
+        let range = iova.zip(argument).filter(|_| family == Some(Family::Unmap));
+        let (by_argument, spoiled) = match (family, argument) {
+            (Some(Family::Map), Some(bytes)) => match iova.zip(call.argument("paddr")) {
+                Some((iova, pa)) => (mapped.map(iova, pa, bytes), Spoiled::No),
+                None => (mapped.pages.of_map(bytes), Spoiled::No),
+            },
+            (Some(Family::Unmap), Some(_)) if is_inner => (None, Spoiled::No),
+            (Some(Family::Unmap), Some(bytes)) => {
+                let leaves = match range {
+                    Some((iova, bytes)) => mapped.unmap(iova, bytes),
+                    None => mapped.pages.of_unmap(bytes),
+                };
+                (leaves, leaves.map_or(Spoiled::Other, |_| Spoiled::No))
+            }
+            // Linux queues without waiting, too.
+            (Some(Family::Submit), _) if call.argument("sync") == Some(0) => {
+                (argument, Spoiled::Other)
+            }
+            _ => (argument, Spoiled::No),
+        };
         if let Some(frame) = self.frames.last_mut() {
             frame.has_calls = true;
         }
-        let known = known(call.name);
-        let argument = known.and_then(|known| call.argument(known.argument));
-        let (by_argument, other) = match known.map(|known| known.family) {
-            Some(Family::Map) => {
-                let addresses = call.argument("iova").zip(call.argument("paddr"));
-                let bytes = argument.unwrap_or(0);
-                let entries = addresses.and_then(|(iova, pa)| pages.entries(iova | pa, bytes));
-                (entries.or_else(|| pages.of(bytes)), false)
-            }
-            Some(Family::Unmap) => {
-                let bytes = argument.unwrap_or(0);
-                (pages.of(bytes), bytes >= pages.table())
-            }
-            // Linux queues without waiting, too.
-            Some(Family::Submit) => (argument, call.argument("sync") == Some(0)),
-            _ => (argument, false),
-        };
         self.frames.push(Frame {
             depth,
             name: call.name.to_owned(),
@@ -200,11 +172,9 @@ impl Cpu {
             others_ns: 0,
             hooks: 1,
             has_calls: false,
-            spoiled: match other {
-                true => Spoiled::Other,
-                false => Spoiled::No,
-            },
+            spoiled,
             kind: None,
+            range,
             by_events: None,
             by_argument,
             by_inner: None,
@@ -213,20 +183,26 @@ impl Cpu {
 
     /// The innermost frame of a family.
     fn within(&mut self, family: Family) -> Option<&mut Frame> {
-        let is = |frame: &&mut Frame| frame.known.is_some_and(|known| known.family == family);
-        self.frames.iter_mut().rev().find(is)
+        let mut frames = self.frames.iter_mut().rev();
+        frames.find(|frame| frame.family() == Some(family))
     }
 
-    fn event(&mut self, name: &[u8], fields: &[u8], pages: Pages) {
+    fn event(&mut self, name: &[u8], fields: &[u8], mapped: &mut Mapped) {
         match parse_event(name, fields) {
             Ok(Event::TableMap { iova, pa, bytes }) => {
+                let leaves = mapped.map(iova, pa, bytes);
                 if let Some(frame) = self.within(Family::Map) {
-                    frame.tell(pages.entries(iova | pa, bytes));
+                    frame.tell(leaves);
                 }
             }
-            Ok(Event::TableUnmap { bytes, .. }) => {
+            Ok(Event::TableUnmap { iova, bytes }) => {
+                let same = |frame: &&Frame| frame.range == Some((iova, bytes));
+                let leaves = match self.frames.iter().find(same) {
+                    Some(frame) => frame.by_argument,
+                    None => mapped.unmap(iova, bytes),
+                };
                 if let Some(frame) = self.within(Family::Unmap) {
-                    frame.tell(pages.of(bytes));
+                    frame.tell(leaves);
                 }
             }
             Ok(Event::Queued { first, .. }) => {
@@ -248,19 +224,16 @@ impl Cpu {
             return;
         };
         samples.note(&frame.name, ns, !frame.has_calls);
-        let outer = self.frames.iter_mut().rev();
-        let outer = outer.into_iter().find(|outer| outer.known.is_some());
-        let families = |outer: &Frame| outer.known.map(|known| known.family);
-        let own = families(&frame);
-        if own == Some(Family::Copy) && frame.by_argument.is_none() {
-            let taken = outer.as_deref().and_then(families) == Some(Family::Take);
-            frame.by_argument = self.bounced.take().filter(|_| taken);
+        let mut outer = self.frames.iter_mut().rev();
+        let outer = outer.find(|outer| outer.known.is_some());
+        let within = outer.as_deref().and_then(Frame::family);
+        if frame.family() == Some(Family::Copy) && frame.by_argument.is_none() {
+            let bounced = self.bounced.take();
+            frame.by_argument = bounced.filter(|_| within == Some(Family::Take));
         }
-        match (own, outer) {
+        match (frame.family(), outer) {
             (None, Some(outer)) => outer.hooks += 2,
-            (Some(family), Some(outer)) if families(outer) == Some(family) => {
-                outer.take_in(&frame);
-            }
+            (Some(_), Some(outer)) if within == frame.family() => outer.take_in(&frame),
             (Some(family), outer) => {
                 if let Some(outer) = outer
                     && care.takes(Part::Children)
@@ -276,13 +249,14 @@ impl Cpu {
 }
 
 impl Frame {
+    fn family(&self) -> Option<Family> {
+        self.known.map(|known| known.family)
+    }
+
     /// An event says that it is for so many units more.
     fn tell(&mut self, units: Option<u64>) {
         // Each piece of a list is a call and an event of its own within this one.
-        let is_table = self
-            .known
-            .is_some_and(|known| known.family != Family::Submit);
-        if is_table && self.by_events.is_some() {
+        if self.family() != Some(Family::Submit) && self.by_events.is_some() {
             self.spoiled = Spoiled::List;
         }
         match units {

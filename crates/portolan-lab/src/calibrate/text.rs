@@ -73,7 +73,10 @@ pub(super) fn left_out(left: &LeftOut) -> String {
     let reasons = [
         (left.interrupted, "with an interrupt in them"),
         (left.incomplete, "of which lines are missing"),
-        (left.absurd, "of no time, or of more than a second"),
+        (
+            left.absurd,
+            "of no time, of more than a second, or for more than 2^32 units",
+        ),
         (left.lists, "of lists of several pieces"),
         (
             left.other,

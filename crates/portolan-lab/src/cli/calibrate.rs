@@ -14,9 +14,6 @@ use super::machine;
 use crate::calibrate::{self, Gathered};
 use crate::replay;
 
-/// Exponent of the pages that every profile here has.
-const PAGE_LG2: u32 = 12;
-
 #[derive(Debug, Args)]
 pub(super) struct CalibrateArgs {
     /// Latencies of the kernel's functions: ftrace's function_graph, `trace-cmd report` of it, bpftrace's histograms or
@@ -41,20 +38,19 @@ pub(super) struct CalibrateArgs {
     output: Output,
 }
 
-/// The profile whose prices are the first ones, and its text.
-fn base(from: Option<&str>, gathered: &Gathered) -> Result<(Profile, String)> {
-    if let Some(name) = from {
-        return Ok((machine::profile(name)?, machine::text_of(name)?));
-    }
-    let Some(facts) = gathered.facts() else {
-        let name = replay::DEFAULT_MACHINE;
-        return Ok((machine::profile(name)?, machine::text_of(name)?));
+/// The profile whose prices are the first ones: `named`, unless nobody named it and the traces have a machine's facts.
+fn base(named: Profile, from: Option<&str>, gathered: &Gathered) -> Result<(Profile, String)> {
+    let profile = match (from, gathered.facts()) {
+        (None, Some(facts)) => {
+            let (profile, choice) = replay::fit(facts)?;
+            let sentences = replay::sentences(&choice, profile.name());
+            let sentences = sentences.replace("--machine names", "--from names");
+            eprint!("{}", wrapped(&sentences, width_of_output()));
+            profile
+        }
+        _ => named,
     };
-    let (profile, choice) = replay::fit(facts)?;
-    let text = machine::text_of(profile.name())?;
-    let sentences = replay::sentences(&choice, profile.name());
-    let sentences = sentences.replace("--machine names", "--from names");
-    eprint!("{}", wrapped(&sentences, width_of_output()));
+    let text = machine::text_of(from.unwrap_or(profile.name()))?;
     Ok((profile, text))
 }
 
@@ -69,11 +65,13 @@ pub(super) fn run(args: &CalibrateArgs) -> Result<Outcome> {
             path.display()
         );
     }
-    let mut gathered = Gathered::new(PAGE_LG2, args.seed);
+    let from = args.from.as_deref();
+    let named = machine::profile(from.unwrap_or(replay::DEFAULT_MACHINE))?;
+    let mut gathered = Gathered::new(named.format(), args.seed)?;
     for trace in &args.traces {
         gathered.read_file(trace)?;
     }
-    let (base, text) = base(args.from.as_deref(), &gathered)?;
+    let (base, text) = base(named, from, &gathered)?;
     let stem = target.and_then(Path::file_stem);
     let name = stem.map_or("calibrated".into(), |stem| stem.to_string_lossy());
     let mut report = gathered.calibrate(&base, &text, &name)?;

@@ -79,7 +79,7 @@ fn stamped(after: &[u8]) -> Option<Stamped<'_>> {
         let end = memchr::memchr(b' ', rest)?;
         let token = &rest[..end];
         let tail = rest[end..].trim_ascii_start();
-        if let Some(time_ns) = token.strip_suffix(b":").and_then(time) {
+        if let Some(time_ns) = token.strip_suffix(b":").and_then(|text| fixed(text, 9)) {
             let end = name_end(tail)?;
             let full = &tail[..end];
             let name = full
@@ -107,17 +107,14 @@ fn name_end(tail: &[u8]) -> Option<usize> {
     (end > 0 && end + 1 == word).then_some(end)
 }
 
-/// Seconds with a fraction, as nanoseconds.
-fn time(token: &[u8]) -> Option<u64> {
-    let dot = token.iter().position(|&b| b == b'.')?;
-    let (whole, fraction) = (&token[..dot], &token[dot + 1..]);
-    if fraction.is_empty() || fraction.len() > 9 {
-        return None;
-    }
-    let scale = 10u64.pow(9 - fraction.len() as u32);
-    decimal(whole)?
-        .checked_mul(1_000_000_000)?
-        .checked_add(decimal(fraction)? * scale)
+/// A number with up to `places` digits behind its point, times ten to the power of `places`, checked.
+pub(crate) fn fixed(text: &[u8], places: u32) -> Option<u64> {
+    let dot = text.iter().position(|&b| b == b'.')?;
+    let (whole, fraction) = (&text[..dot], &text[dot + 1..]);
+    let missing = places.checked_sub(u32::try_from(fraction.len()).ok()?)?;
+    let fraction = decimal(fraction)?.checked_mul(10u64.checked_pow(missing)?)?;
+    let whole = decimal(whole)?.checked_mul(10u64.checked_pow(places)?)?;
+    whole.checked_add(fraction)
 }
 
 /// A decimal number, checked.

@@ -19,7 +19,7 @@ mod tests;
 mod unpack;
 
 pub(crate) use event::{Event, parse as parse_event};
-pub(crate) use line::{Line, decimal, hexadecimal, parse as parse_line};
+pub(crate) use line::{Line, decimal, fixed, hexadecimal, parse as parse_line};
 pub(crate) use op::Mix;
 pub use op::{At, Class, DeviceId, Direction, MapId, Op, OpKind, Piece, Running};
 pub(crate) use source::{Lines, open_file};

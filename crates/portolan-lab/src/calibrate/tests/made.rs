@@ -1,6 +1,6 @@
 //! Latency traces of a machine whose prices are known.
 //!
-//! Two CPUs map and unmap buffers of 1 to 64 pages. Times vary by a few percent; some calls take much longer, as if an
+//! Two CPUs map and unmap buffers of 1 to 64 pages, or of pages of all sizes. Times vary by a few percent; some calls take much longer, as if an
 //! interrupt had come that nothing marks; in others one is marked; lines get lost, with and without a word of it.
 
 use std::fmt::Write;
@@ -43,6 +43,8 @@ enum What {
 
 pub(super) struct Made {
     pub(super) prices: Vec<(Event, f64)>,
+    /// Unmaps of whole tables.
+    pub(super) tables: u64,
     lines: Vec<Line>,
     /// Calls as they would be measured from outside: function, units, nanoseconds.
     calls: Vec<(&'static str, u64, f64)>,
@@ -50,14 +52,14 @@ pub(super) struct Made {
 
 impl Made {
     pub(super) fn new(seed: u64) -> Self {
-        Self::of(seed, 6000)
+        Self::of(seed, 6000, Buffer::small)
     }
 
-    pub(super) fn small(seed: u64) -> Self {
-        Self::of(seed, 150)
+    pub(super) fn mixed(seed: u64) -> Self {
+        Self::of(seed, 6000, Buffer::mixed)
     }
 
-    fn of(seed: u64, operations: u64) -> Self {
+    fn of(seed: u64, operations: u64, next: fn(&mut fastrand::Rng) -> Buffer) -> Self {
         let mut machine = Machine {
             random: fastrand::Rng::with_seed(seed),
             lines: Vec::new(),
@@ -66,17 +68,20 @@ impl Made {
             depth: 0,
             clocks: [1e9; 2],
         };
+        let mut tables = 0;
         for _ in 0..operations {
             machine.cpu = machine.random.u16(..2);
-            let pages = 1 << machine.random.u32(..7);
-            machine.map(pages);
-            machine.unmap(pages);
+            let buffer = next(&mut machine.random);
+            machine.map(buffer);
+            machine.unmap(buffer);
+            tables += u64::from(buffer.tables > 0);
         }
         machine.lose();
         let mut lines = machine.lines;
         lines.sort_by(|one, other| one.time.total_cmp(&other.time));
         Self {
             prices: PRICES.to_vec(),
+            tables,
             lines,
             calls: machine.calls,
         }
@@ -129,6 +134,58 @@ const PRICES: [(Event, f64); 6] = [
     (Event::Sync, 1500.0),
     (Event::CmdPage, 240.0),
 ];
+
+/// What is mapped, and the entries that it takes.
+#[derive(Clone, Copy)]
+struct Buffer {
+    iova: u64,
+    pa: u64,
+    bytes: u64,
+    leaves: u64,
+    /// Whole tables of pages.
+    tables: u64,
+}
+
+impl Buffer {
+    fn small(random: &mut fastrand::Rng) -> Self {
+        let leaves = 1 << random.u32(..7);
+        Self {
+            iova: 0xffff_1000,
+            pa: 0x1000,
+            bytes: leaves << 12,
+            leaves,
+            tables: 0,
+        }
+    }
+
+    /// Pages, pages of 2 MiB with some before and behind them, pages of 1 GiB, and memory that lies askew.
+    fn mixed(random: &mut fastrand::Rng) -> Self {
+        let (iova, pa) = (random.u64(1..64) << 36, random.u64(1..64) << 34);
+        let [before, large, giant, behind] = match random.u8(..10) {
+            0..4 => return Self::small(random),
+            4 | 5 => [0, random.u64(1..=16), 0, 0],
+            6 => [0, 0, random.u64(1..=4), random.u64(..16)],
+            7 | 8 => [random.u64(..16), random.u64(1..=16), 0, random.u64(..16)],
+            _ => {
+                let tables = random.u64(1..4);
+                return Self {
+                    iova,
+                    pa: pa + 0x1000,
+                    bytes: tables << 21,
+                    leaves: tables << 9,
+                    tables,
+                };
+            }
+        };
+        Self {
+            iova: iova - (before << 12),
+            pa: pa - (before << 12),
+            bytes: ((before + behind) << 12) + (large << 21) + (giant << 30),
+            leaves: before + large + giant + behind,
+            tables: 0,
+        }
+    }
+}
 
 struct Machine {
     random: fastrand::Rng,
@@ -197,16 +254,20 @@ impl Machine {
         found.unwrap().1
     }
 
-    fn map(&mut self, pages: u64) {
-        let own = Self::price(Event::MapCall) + pages as f64 * Self::price(Event::PteWrite);
-        let bytes = pages << 12;
+    fn map(&mut self, buffer: Buffer) {
+        let Buffer {
+            iova, pa, bytes, ..
+        } = buffer;
+        let own = Self::price(Event::MapCall) + buffer.leaves as f64 * Self::price(Event::PteWrite);
         let seen = self.varied(own);
-        self.calls.push(("iommu_map", bytes, seen));
-        let text = format!(
-            "map: IOMMU: iova=0x00000000ffff1000 - 0x00000000ffff2000 paddr=0x0000000000001000 size={bytes}"
-        );
+        if buffer.tables == 0 {
+            self.calls.push(("iommu_map", bytes, seen));
+        }
+        let end = iova + bytes;
+        let text =
+            format!("map: IOMMU: iova={iova:#018x} - {end:#018x} paddr={pa:#018x} size={bytes}");
         let arguments = format!(
-            "domain=0xffff888100, iova=0xffff1000, paddr=0x1000, size={bytes}, prot=3, gfp=0xcc0"
+            "domain=0xffff888100, iova={iova:#x}, paddr={pa:#x}, size={bytes}, prot=3, gfp=0xcc0"
         );
         self.call("iommu_dma_map_page", String::new(), 4000.0, |machine| {
             let getter = machine.leaf("iommu_get_dma_domain");
@@ -218,18 +279,25 @@ impl Machine {
         });
     }
 
-    fn unmap(&mut self, pages: u64) {
-        let own = Self::price(Event::UnmapCall) + pages as f64 * Self::price(Event::UnmapPage);
+    fn unmap(&mut self, buffer: Buffer) {
+        let Buffer { iova, bytes, .. } = buffer;
+        // Tables are taken out with all that is in them.
+        let own = match buffer.tables {
+            0 => {
+                Self::price(Event::UnmapCall) + buffer.leaves as f64 * Self::price(Event::UnmapPage)
+            }
+            tables => 2000.0 + tables as f64 * 300.0,
+        };
         let commands = 1 + self.random.u64(..4);
         let submit = Self::price(Event::Sync) + commands as f64 * Self::price(Event::CmdPage);
-        let bytes = pages << 12;
         let (first, second) = (self.varied(own), self.varied(submit));
         self.calls.push(("iommu_unmap_fast", bytes, first));
         self.calls.push(("qi_submit_sync", commands, second));
+        let end = iova + bytes;
         let text = format!(
-            "unmap: IOMMU: iova=0x00000000ffff1000 - 0x00000000ffff2000 size={bytes} unmapped_size={bytes}"
+            "unmap: IOMMU: iova={iova:#018x} - {end:#018x} size={bytes} unmapped_size={bytes}"
         );
-        let arguments = format!("domain=0xffff888100, iova=0xffff1000, size=0x{bytes:x}");
+        let arguments = format!("domain=0xffff888100, iova={iova:#x}, size={bytes:#x}");
         self.call("iommu_dma_unmap_page", String::new(), 3000.0, |machine| {
             let getter = machine.leaf("iommu_get_dma_domain");
             getter
@@ -274,24 +342,28 @@ impl Machine {
 
 impl Line {
     fn write(&self, form: Form, out: &mut String) {
-        if let What::Lost(lost) = self.what {
-            return writeln!(out, "CPU:{} [LOST {lost} EVENTS]", self.cpu).unwrap();
-        }
-        if let What::Interrupt(mark) = self.what {
-            return match form {
-                Form::TraceCmd => {}
-                Form::TimesAndTasks => {
-                    writeln!(out, " 1.000000 |  {})    dd-12   |   {mark} |", self.cpu).unwrap();
-                }
-                _ => writeln!(out, " {})   {mark} |", self.cpu).unwrap(),
-            };
-        }
-        let (ns, body) = self.body(form);
-        let Some(body) = body else {
-            return;
+        let (cpu, depth) = (self.cpu, self.depth);
+        let (ns, body) = match (&self.what, form) {
+            (What::Gone, _)
+            | (What::Interrupt(_), Form::TraceCmd)
+            | (What::Event(_), Form::Arguments) => return,
+            (What::Lost(lost), _) => {
+                return writeln!(out, "CPU:{cpu} [LOST {lost} EVENTS]").unwrap();
+            }
+            (What::Interrupt(mark), Form::TimesAndTasks) => {
+                return writeln!(out, " 1.000000 |  {cpu})    dd-12   |   {mark} |").unwrap();
+            }
+            (What::Interrupt(mark), _) => return writeln!(out, " {cpu})   {mark} |").unwrap(),
+            (What::Enter(name, all), Form::Arguments) => (None, format!("{name}({all}) {{")),
+            (What::Enter(name, _), _) => (None, format!("{name}() {{")),
+            (What::Leaf(name, ns), _) => (Some(ns), format!("{name}();")),
+            (What::Exit(name, ns), Form::TimesAndTasks) => (Some(ns), format!("}} /* {name} */")),
+            (What::Exit(_, ns), _) => (Some(ns), "}".to_owned()),
+            (What::Event(text), Form::TraceCmd) => (None, text.clone()),
+            (What::Event(text), _) => (None, format!("/* {text} */")),
         };
         let cell = ns.map_or(String::new(), |ns| {
-            let ns = ns as u64;
+            let ns = *ns as u64;
             let mark = match ns {
                 0..10_000 => ' ',
                 10_000..100_000 => '+',
@@ -300,60 +372,21 @@ impl Line {
             };
             format!("{mark} {}.{:03} us", ns / 1000, ns % 1000)
         });
-        let indent = "  ".repeat(self.depth);
-        let cpu = self.cpu;
-        let time = format!(
-            "{}.{:06}",
-            self.time as u64 / 1_000_000_000,
-            self.time as u64 / 1000 % 1_000_000
-        );
+        let body = format!("{}{body}", "  ".repeat(depth));
+        let micros = self.time as u64 / 1000;
+        let time = format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000);
+        let at = format!("   dd-12   [00{cpu}] {time}:");
         match (form, &self.what) {
-            (Form::TraceCmd, What::Event(text)) => {
-                writeln!(out, "   dd-12   [00{cpu}] {time}: {text}").unwrap();
+            (Form::TraceCmd, What::Event(text)) => writeln!(out, "{at} {text}"),
+            (Form::TraceCmd, What::Exit(..)) => {
+                writeln!(out, "{at} funcgraph_exit: {cell:>15} |  {body}")
             }
-            (Form::TraceCmd, _) => {
-                let name = match self.what {
-                    What::Exit(..) => "funcgraph_exit",
-                    _ => "funcgraph_entry",
-                };
-                writeln!(
-                    out,
-                    "   dd-12   [00{cpu}] {time}: {name}: {cell:>15} |  {indent}{body}"
-                )
-                .unwrap();
-            }
+            (Form::TraceCmd, _) => writeln!(out, "{at} funcgraph_entry: {cell:>15} |  {body}"),
             (Form::TimesAndTasks, _) => {
-                writeln!(
-                    out,
-                    " {time} |  {cpu})    dd-12   | {cell:<14}|  {indent}{body}"
-                )
-                .unwrap();
+                writeln!(out, " {time} |  {cpu})    dd-12   | {cell:<14}|  {body}")
             }
-            (Form::Tracefs | Form::Arguments, _) => {
-                writeln!(out, " {cpu}) {cell:<14}|  {indent}{body}").unwrap();
-            }
+            (Form::Tracefs | Form::Arguments, _) => writeln!(out, " {cpu}) {cell:<14}|  {body}"),
         }
-    }
-
-    fn body(&self, form: Form) -> (Option<f64>, Option<String>) {
-        let arguments = |all: &String| match form {
-            Form::Arguments => all.clone(),
-            _ => String::new(),
-        };
-        match &self.what {
-            What::Enter(name, all) => (None, Some(format!("{name}({}) {{", arguments(all)))),
-            What::Leaf(name, ns) => (Some(*ns), Some(format!("{name}();"))),
-            What::Exit(name, ns) => {
-                let tail = match form {
-                    Form::TimesAndTasks => format!("}} /* {name} */"),
-                    _ => "}".to_owned(),
-                };
-                (Some(*ns), Some(tail))
-            }
-            What::Event(_) if form == Form::Arguments => (None, None),
-            What::Event(text) if form == Form::TraceCmd => (None, Some(text.clone())),
-            What::Event(text) => (None, Some(format!("/* {text} */"))),
-            What::Interrupt(_) | What::Lost(_) | What::Gone => (None, None),
-        }
+        .unwrap();
     }
 }
