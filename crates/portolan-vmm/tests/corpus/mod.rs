@@ -1,8 +1,9 @@
 //! Inputs that are kept, and changes of them at random.
 //!
 //! An input is a file of `tests/corpus`: records, one a line, as bytes in hexadecimal; blanks and what is behind a
-//! `#` do not count. What a record is, the test of the folder says. An input that once failed belongs there.
-//! `PORTOLAN_SEED` repeats a run, `PORTOLAN_FUZZ=N` makes it N times as long.
+//! `#` do not count. In a file `.lines` each line is a record as it is. What a record is, the test of the folder says.
+//! An input that once failed belongs there. `PORTOLAN_SEED` repeats a run, `PORTOLAN_FUZZ=N` makes it N times as long.
+//! Tests of other crates take it by `#[path]`.
 
 use std::path::Path;
 
@@ -25,6 +26,24 @@ const WORDS: [u64; 12] = [
     u64::MAX - 0xfff,
     u64::MAX - 1,
     u64::MAX,
+];
+
+/// Texts that take the place of numbers.
+const NUMBERS: [&str; 14] = [
+    "",
+    "0",
+    "1",
+    "-1",
+    "4096",
+    "2097152",
+    "0.000",
+    "999999.999",
+    "NaN",
+    "inf",
+    "1e999",
+    "18446744073709551615",
+    "18446744073709551616",
+    "0xffffffffffffffff",
 ];
 
 /// Has `run` meet each input of `folder`, then so many changed ones; how many times what it returns was so for the
@@ -69,8 +88,17 @@ fn read(folder: &str) -> Vec<Input> {
     let files = std::fs::read_dir(place.join(folder)).unwrap();
     let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
     files.sort();
-    let text = |file| std::fs::read_to_string(file).unwrap();
-    files.into_iter().map(|file| records(&text(file))).collect()
+    let input = |file: std::path::PathBuf| {
+        let bytes = std::fs::read(&file).unwrap();
+        match file.extension().is_some_and(|end| end == "lines") {
+            true => bytes
+                .split(|byte| *byte == b'\n')
+                .map(<[u8]>::to_vec)
+                .collect(),
+            false => records(&String::from_utf8(bytes).unwrap()),
+        }
+    };
+    files.into_iter().map(input).collect()
 }
 
 fn records(text: &str) -> Input {
@@ -111,6 +139,7 @@ fn change(corpus: &[Input], rng: &mut Rng) -> Input {
                 let more = rng.usize(1..64);
                 input[at].extend((0..more).map(|_| rng.u8(..)));
             }
+            6 | 7 if input[at].is_ascii() => change_number(&mut input[at], rng),
             6 | 7 => change_word(&mut input[at], rng),
             _ => {
                 if let Some(byte) = rng.choice(&mut input[at]) {
@@ -120,6 +149,20 @@ fn change(corpus: &[Input], rng: &mut Rng) -> Input {
         }
     }
     input
+}
+
+/// Puts another number where one is in a text.
+fn change_number(text: &mut Vec<u8>, rng: &mut Rng) {
+    let starts: Vec<usize> = (0..text.len())
+        .filter(|at| text[*at].is_ascii_digit() && (*at == 0 || !text[at - 1].is_ascii_digit()))
+        .collect();
+    let Some(start) = rng.choice(starts) else {
+        return;
+    };
+    let digits = text[start..].iter().take_while(|b| b.is_ascii_digit());
+    let end = start + digits.count();
+    let number = rng.choice(NUMBERS).unwrap();
+    text.splice(start..end, number.bytes());
 }
 
 /// Puts a value, or one near what is there, where a field of 4 or 8 bytes may be.

@@ -1,0 +1,87 @@
+//! `portolan calibrate` on latencies that nobody recorded: whatever a trace holds, there is a profile or an error that
+//! helps, and no price that is none.
+
+#[path = "../../portolan-vmm/tests/corpus/mod.rs"]
+mod corpus;
+
+use std::io::Cursor;
+use std::time::{Duration, Instant};
+
+use portolan_lab::calibrate::{self, Calibration, Gathered};
+use portolan_model::profile::Profile;
+
+/// What reading and fitting a few hundred lines takes at most, on a busy machine without optimisation.
+const SOON: Duration = Duration::from_secs(20);
+
+/// What the lines come to, or what is said of them.
+fn calibrated(text: &[u8], machine: &str) -> Result<Calibration, String> {
+    let base = Profile::by_name(machine).unwrap();
+    let mut gathered = Gathered::new(base.format(), 1).unwrap();
+    let read = gathered.read("odd", Box::new(Cursor::new(text.to_vec())));
+    let base_text = Profile::text_of(machine).unwrap();
+    let found = read.and_then(|()| gathered.calibrate(&base, base_text, "odd"));
+    found.map_err(|error| format!("{error:#}"))
+}
+
+/// Whether a profile comes of the lines.
+fn holds(text: &[u8], machine: &str) -> bool {
+    let begun = Instant::now();
+    let found = calibrated(text, machine);
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    let mut found = match found {
+        Ok(found) => found,
+        Err(said) => {
+            assert!(said.contains("docs/calibrate.md"), "{said}");
+            return false;
+        }
+    };
+    for new in &found.prices {
+        let all = [0.0, new.price.low(), new.price.ns, new.price.high(), 1e9];
+        assert!(all.is_sorted(), "{new:?}");
+    }
+    for fit in &found.fits {
+        let off = [fit.predicted_off_pct, fit.before_off_pct];
+        assert!(off.into_iter().flatten().all(f64::is_finite), "{fit:?}");
+        let Some(line) = &fit.line else { continue };
+        let [least, most] = line.range;
+        let all = [least, most, line.units, line.residual_ns, line.call.high_ns];
+        assert!(all.into_iter().all(f64::is_finite), "{line:?}");
+        assert!((0.0..=1.0).contains(&line.r_squared), "{line:?}");
+    }
+    let [source] = found.sources.as_mut_slice() else {
+        panic!("{:?}", found.sources);
+    };
+    assert!(source.latencies + source.bad <= source.lines, "{source:?}");
+    // These are as they were.
+    source.bad_lines.clear();
+    let profile = Profile::from_toml(&found.profile).unwrap();
+    assert_eq!(profile.name(), "odd");
+    let said = calibrate::text(&found, 80);
+    assert!(!said.contains("NaN") && !said.contains("inf "), "{said}");
+    true
+}
+
+#[test]
+fn a_submission_of_more_commands_than_there_are_is_left_out() {
+    let lines = "qi_submit_sync,18446744073709551615,3\n".repeat(50);
+    let said = calibrated(lines.as_bytes(), "xeon-vtd").unwrap_err();
+    assert!(
+        said.contains("50 of no time") && said.contains("2^32 units"),
+        "{said}"
+    );
+}
+
+#[test]
+fn facts_that_are_cut_are_refused_with_what_to_do() {
+    let said = calibrated(b"# portolan-facts: {\"cpus\":\n", "xeon-vtd").unwrap_err();
+    assert!(said.contains("take it out"), "{said}");
+}
+
+#[test]
+fn any_lines_lead_to_a_profile_or_to_an_error_that_helps() {
+    let [kept, changed] = corpus::each("latencies", 300, |lines, rng| {
+        let machine = rng.choice(["xeon-vtd", "spr-vm", "grace", "tegra210"]);
+        holds(&lines.join(&b'\n'), machine.unwrap())
+    });
+    assert!(kept >= 3 && changed > 50, "{kept} {changed}");
+}
