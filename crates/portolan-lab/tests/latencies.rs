@@ -32,6 +32,7 @@ fn holds(text: &[u8], machine: &str) -> bool {
         Ok(found) => found,
         Err(said) => {
             assert!(said.contains("docs/calibrate.md"), "{said}");
+            assert!(said.len() < 6000, "{} bytes are said", said.len());
             return false;
         }
     };
@@ -75,6 +76,29 @@ fn a_submission_of_more_commands_than_there_are_is_left_out() {
 fn facts_that_are_cut_are_refused_with_what_to_do() {
     let said = calibrated(b"# portolan-facts: {\"cpus\":\n", "xeon-vtd").unwrap_err();
     assert!(said.contains("take it out"), "{said}");
+}
+
+#[test]
+fn a_name_of_half_a_megabyte_is_not_repeated() {
+    let name = "f".repeat(1 << 19);
+    let lines = format!(" 0)   1.000 us  |  {name}();\n{name},1,1\ng,1,1\n");
+    let said = calibrated(lines.as_bytes(), "xeon-vtd").unwrap_err();
+    assert!(
+        said.contains("there are g;") && said.len() < 1000,
+        "{} bytes",
+        said.len()
+    );
+}
+
+#[test]
+fn thousands_of_histograms_are_read_in_a_moment() {
+    let lines = "@ns[iommu_map, 4096]:\n[512, 1K) 99999999 |@|\n".repeat(2000);
+    let found = calibrated(lines.as_bytes(), "xeon-vtd").unwrap();
+    assert!(
+        found.functions[0].calls < 5_000_000,
+        "{:?}",
+        found.functions
+    );
 }
 
 #[test]

@@ -6,11 +6,14 @@
 
 use super::function::{Family, Inside, known};
 use super::leaves::Pages;
+use super::line::{LONGEST_NAME, TOO_LONG};
 use super::samples::{Kind, Resolution, Sample, Samples};
 use crate::trace::decimal;
 
 /// Calls that stand for all of a histogram: the shares of its buckets are what counts.
 const MOST_OF_A_HISTOGRAM: f64 = 16_384.0;
+/// Histograms that have so many; more would take long to read, so that of further ones fewer calls stand for all.
+const WHOLE_HISTOGRAMS: usize = 64;
 /// Buckets of the longest histogram: bpftrace's linear ones have up to 1,000.
 const MOST_BUCKETS: usize = 1024;
 
@@ -23,6 +26,9 @@ pub(super) struct Key {
 
 impl Key {
     fn of(function: &str, units: &str) -> Result<Self, &'static str> {
+        if function.len() > LONGEST_NAME {
+            return Err(TOO_LONG);
+        }
         let function = function.to_owned();
         let units = match units {
             "" => None,
@@ -132,6 +138,8 @@ fn call(text: &str) -> Option<Result<Row, &'static str>> {
 pub(super) struct Rows {
     pages: Pages,
     histogram: Option<Histogram>,
+    /// Histograms that were read.
+    read: usize,
 }
 
 /// A histogram that is being read.
@@ -148,6 +156,7 @@ impl Rows {
         Self {
             pages,
             histogram: None,
+            read: 0,
         }
     }
 
@@ -193,7 +202,9 @@ impl Rows {
         };
         let counts = histogram.buckets.iter().map(|bucket| bucket.1 as f64);
         let all: f64 = counts.sum();
-        let share = (MOST_OF_A_HISTOGRAM / all).min(1.0);
+        let most = MOST_OF_A_HISTOGRAM / (1 + self.read / WHOLE_HISTOGRAMS) as f64;
+        self.read += 1;
+        let share = (most / all).min(1.0);
         for (ns, count) in &histogram.buckets {
             let calls = (*count as f64 * share).round() as u64;
             for _ in 0..calls {

@@ -42,6 +42,10 @@ pub(super) struct Call<'l> {
 /// A line, and its CPU if it has one.
 pub(super) type Parsed<'l> = Result<(Option<u16>, Token<'l>), &'static str>;
 
+/// Bytes of the longest name that the kernel has (`KSYM_NAME_LEN`), and what is said of longer ones.
+pub(super) const LONGEST_NAME: usize = 512;
+pub(super) const TOO_LONG: &str = "a name that is longer than the kernel's";
+
 /// What is said of a row that cannot be put beside others of its CPU.
 const NO_CPU: &str = "no CPU (set the option funcgraph-cpu)";
 
@@ -159,6 +163,9 @@ fn function(body: &[u8], ns: Option<u64>) -> Result<Token<'_>, &'static str> {
     let name = text[..open].split(|b| *b == b' ').next().unwrap_or(b"");
     if name.is_empty() {
         return Err("a function without a name");
+    }
+    if name.len() > LONGEST_NAME {
+        return Err(TOO_LONG);
     }
     let close = memchr::memrchr(b')', text).filter(|close| *close > open);
     let call = Call {
