@@ -102,6 +102,18 @@ fn thousands_of_histograms_are_read_in_a_moment() {
 }
 
 #[test]
+fn a_profile_of_other_page_sizes_than_calls_were_counted_by_is_refused() {
+    let counted_by = Profile::by_name("xeon-vtd").unwrap().format();
+    let mut gathered = Gathered::new(counted_by, 1).unwrap();
+    let lines = "iommu_map,2097152,900\n".repeat(50);
+    gathered.read("odd", Box::new(Cursor::new(lines))).unwrap();
+    let (name, text) = ("tegra210", Profile::text_of("tegra210").unwrap());
+    let base = Profile::by_name(name).unwrap();
+    let said = gathered.calibrate(&base, text, "odd").unwrap_err();
+    assert!(format!("{said:#}").contains("--from tegra210"), "{said:#}");
+}
+
+#[test]
 fn any_lines_lead_to_a_profile_or_to_an_error_that_helps() {
     let [kept, changed] = corpus::each("latencies", 300, |lines, rng| {
         let machine = rng.choice(["xeon-vtd", "spr-vm", "grace", "tegra210"]);

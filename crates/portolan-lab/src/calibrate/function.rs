@@ -31,32 +31,34 @@ impl Family {
         Self::Copy,
     ];
 
-    /// In reports.
+    /// In reports: what a call does, what it has a number of, and the functions that are recorded for it first of all.
+    const fn words(self) -> [&'static str; 3] {
+        match self {
+            Self::Map => ["map", "pages", "iommu_map, iommu_map_nosync"],
+            Self::Unmap => ["unmap", "pages", "iommu_unmap, iommu_unmap_fast"],
+            Self::Submit => {
+                let functions = "qi_submit_sync, arm_smmu_cmdq_issue_cmdlist";
+                ["submit", "commands", functions]
+            }
+            Self::Take => ["take slots", "bytes", "swiotlb_tbl_map_single"],
+            Self::Give => {
+                let functions = "swiotlb_tbl_unmap_single, __swiotlb_tbl_unmap_single";
+                ["give slots back", "bytes", functions]
+            }
+            Self::Copy => ["copy", "bytes", "swiotlb_bounce"],
+        }
+    }
+
     pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Map => "map",
-            Self::Unmap => "unmap",
-            Self::Submit => "submit",
-            Self::Take => "take slots",
-            Self::Give => "give slots back",
-            Self::Copy => "copy",
-        }
+        self.words()[0]
     }
 
-    /// What a call has a number of.
     pub(super) const fn units(self) -> &'static str {
-        match self {
-            Self::Map | Self::Unmap => "pages",
-            Self::Submit => "commands",
-            Self::Take | Self::Give | Self::Copy => "bytes",
-        }
+        self.words()[1]
     }
 
-    /// The functions that are recorded for it first of all, for people.
-    pub(super) fn functions(self) -> String {
-        let named = FUNCTIONS.iter().filter(|row| row.0 == self);
-        let names = named.flat_map(|row| row.3.split(' ')).take(NAMED);
-        names.collect::<Vec<_>>().join(", ")
+    pub(super) const fn functions(self) -> &'static str {
+        self.words()[2]
     }
 }
 
@@ -69,71 +71,41 @@ pub(super) enum Inside {
     Others,
 }
 
-/// A family, what is in a call, the argument that counts the units, and names, all as Linux calls them.
-type Functions = (Family, Inside, &'static str, &'static str);
-
-/// Functions of a family that are named to people.
-const NAMED: usize = 2;
-
-const FUNCTIONS: [Functions; 13] = {
-    use Family::{Copy, Give, Map, Submit, Take, Unmap};
-    use Inside::{Alone, Others};
-    [
-        (
-            Map,
-            Alone,
-            "size",
-            "iommu_map iommu_map_nosync __iommu_map iommu_map_atomic",
-        ),
-        (Map, Alone, "", "iommu_map_sg iommu_map_sg_atomic"),
-        (
-            Map,
-            Alone,
-            "",
-            "intel_iommu_map_pages amd_iommu_map_pages arm_smmu_map_pages arm_lpae_map_pages",
-        ),
-        (Unmap, Others, "size", "iommu_unmap"),
-        (Unmap, Alone, "size", "iommu_unmap_fast __iommu_unmap"),
-        (
-            Unmap,
-            Alone,
-            "",
-            "intel_iommu_unmap_pages amd_iommu_unmap_pages arm_smmu_unmap_pages arm_lpae_unmap_pages",
-        ),
-        (Submit, Alone, "count", "qi_submit_sync"),
-        (Submit, Alone, "n", "arm_smmu_cmdq_issue_cmdlist"),
-        (
-            Submit,
-            Alone,
-            "",
-            "amd_iommu_domain_flush_pages domain_flush_complete viommu_sync_req",
-        ),
-        (Take, Others, "mapping_size", "swiotlb_tbl_map_single"),
-        (
-            Give,
-            Others,
-            "mapping_size",
-            "swiotlb_tbl_unmap_single __swiotlb_tbl_unmap_single",
-        ),
-        (Give, Alone, "", "swiotlb_release_slots"),
-        (Copy, Alone, "size", "swiotlb_bounce"),
-    ]
-};
-
 /// A function that has a price.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
     pub(super) family: Family,
     pub(super) inside: Inside,
-    /// The argument that counts units.
+    /// The argument that counts units, as Linux calls it.
     pub(super) argument: &'static str,
 }
 
 /// The function called `name`, if it has a price.
 pub(super) fn known(name: &[u8]) -> Option<Known> {
-    let has = |names: &str| names.split(' ').any(|of| of.as_bytes() == name);
-    let found = FUNCTIONS.iter().find(|row| has(row.3));
-    found.map(|&(family, inside, argument, _)| Known {
+    use Family::{Copy, Give, Map, Submit, Take, Unmap};
+    use Inside::{Alone, Others};
+    let (family, inside, argument) = match str::from_utf8(name).ok()? {
+        "iommu_map" | "iommu_map_nosync" | "__iommu_map" | "iommu_map_atomic" => {
+            (Map, Alone, "size")
+        }
+        "iommu_map_sg" | "iommu_map_sg_atomic" => (Map, Alone, ""),
+        "intel_iommu_map_pages" | "amd_iommu_map_pages" => (Map, Alone, ""),
+        "arm_smmu_map_pages" | "arm_lpae_map_pages" => (Map, Alone, ""),
+        "iommu_unmap" => (Unmap, Others, "size"),
+        "iommu_unmap_fast" | "__iommu_unmap" => (Unmap, Alone, "size"),
+        "intel_iommu_unmap_pages" | "amd_iommu_unmap_pages" => (Unmap, Alone, ""),
+        "arm_smmu_unmap_pages" | "arm_lpae_unmap_pages" => (Unmap, Alone, ""),
+        "qi_submit_sync" => (Submit, Alone, "count"),
+        "arm_smmu_cmdq_issue_cmdlist" => (Submit, Alone, "n"),
+        "amd_iommu_domain_flush_pages" | "domain_flush_complete" => (Submit, Alone, ""),
+        "viommu_sync_req" => (Submit, Alone, ""),
+        "swiotlb_tbl_map_single" => (Take, Others, "mapping_size"),
+        "swiotlb_tbl_unmap_single" | "__swiotlb_tbl_unmap_single" => (Give, Others, "mapping_size"),
+        "swiotlb_release_slots" => (Give, Alone, ""),
+        "swiotlb_bounce" => (Copy, Alone, "size"),
+        _ => return None,
+    };
+    Some(Known {
         family,
         inside,
         argument,
