@@ -1,7 +1,8 @@
 //! Latency traces of a machine whose prices are known.
 //!
-//! Two CPUs map and unmap buffers of 1 to 64 pages, or of pages of all sizes. Times vary by a few percent; some calls take much longer, as if an
-//! interrupt had come that nothing marks; in others one is marked; lines get lost, with and without a word of it.
+//! Two CPUs map and unmap buffers of 1 to 64 pages, or of pages of all sizes. Times vary by a few percent; some calls
+//! take much longer, as if an interrupt had come that nothing marks; in others one is marked; lines get lost, with and
+//! without a word of it.
 
 use std::fmt::Write;
 
