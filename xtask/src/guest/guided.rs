@@ -23,7 +23,8 @@ pub(super) fn check(ran: &Ran) -> Result<(), String> {
     let replayed = recording::replay(ran, "before.gz")?;
     let (predicted, instead) = predicted(&replayed)?;
     println!(
-        "{instead} invalidations recorded, {predicted} predicted for DMA-FQ, {} recorded then, each of them in QEMU's trace",
+        "{instead} invalidations recorded, {predicted} predicted for DMA-FQ, {} recorded then, \
+         each of them in QEMU's trace",
         after.len()
     );
     if pages(&before) as u64 != instead || pages(&after) > 0 {
