@@ -3,7 +3,7 @@
 use portolan_cli::display::{bytes, grouped, micros};
 
 use super::figure::{CAUSES, Difference, Measure, Side, TOTAL, unit_of};
-use super::{Comparison, PolicyPair, load};
+use super::{Comparison, PolicyPair, load, prediction};
 use crate::fleet::least_strict;
 use crate::replay::{PolicyReport, ReplayReport, Sureness};
 
@@ -27,6 +27,8 @@ pub(super) fn of(two: &Comparison) -> Vec<String> {
         said.extend(saving(two, "deferred"));
         said.extend(exposed(two));
     }
+    let predictions = two.predictions.iter();
+    said.extend(predictions.map(|one| prediction::finding(one, two)));
     said.extend(cautions(two));
     said
 }

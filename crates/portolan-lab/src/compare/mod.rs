@@ -5,6 +5,7 @@
 
 mod figure;
 mod findings;
+mod prediction;
 mod text;
 
 use serde::Serialize;
@@ -12,6 +13,7 @@ use serde::Serialize;
 pub(crate) use figure::unit_of;
 pub use figure::{Difference, Measure, Side};
 pub(crate) use findings::least;
+pub use prediction::Prediction;
 pub use text::text;
 
 use crate::fleet::Load;
@@ -29,6 +31,8 @@ pub struct Comparison {
     pub work: Vec<Difference>,
     /// Policies that both were replayed under.
     pub policies: Vec<PolicyPair>,
+    /// What each recording predicted of the other, where they are of one load under different policies.
+    pub predictions: Vec<Prediction>,
     /// One replay.
     pub a: ReplayReport,
     /// The other.
@@ -47,11 +51,16 @@ pub struct PolicyPair {
 impl Comparison {
     /// `a` and `b` side by side.
     pub fn new(a: ReplayReport, b: ReplayReport) -> Self {
+        let predicted = [
+            Prediction::new(Side::B, &b, &a),
+            Prediction::new(Side::A, &a, &b),
+        ];
         let mut new = Self {
             findings: Vec::new(),
             measure: measure(&a, &b),
             work: work(&a, &b),
             policies: Vec::new(),
+            predictions: predicted.into_iter().flatten().collect(),
             a,
             b,
         };

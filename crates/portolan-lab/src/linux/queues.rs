@@ -71,6 +71,8 @@ pub(super) struct Queues {
     /// What is unmapped and not yet invalidated.
     bytes: u64,
     oldest_ns: Option<u64>,
+    last_ns: Option<u64>,
+    busy_ns: u64,
     max_bytes: u64,
     max_ns: u64,
 }
@@ -85,6 +87,8 @@ impl Queues {
             started: None,
             bytes: 0,
             oldest_ns: None,
+            last_ns: None,
+            busy_ns: 0,
             max_bytes: 0,
             max_ns: 0,
         }
@@ -157,6 +161,8 @@ impl Queues {
         self.bytes = self.bytes.saturating_add(bytes);
         self.max_bytes = self.max_bytes.max(self.bytes);
         self.oldest_ns.get_or_insert(now_ns);
+        let before = self.last_ns.replace(now_ns).unwrap_or(now_ns);
+        self.busy_ns += now_ns.saturating_sub(before).min(TIMEOUT_NS);
         if self.started.is_none() {
             self.started = Some(self.start(now_ns, cpu));
         }
@@ -166,6 +172,11 @@ impl Queues {
     /// Most bytes exposed at once, and the longest time of any, in nanoseconds.
     pub(super) fn exposed(&self) -> (u64, u64) {
         (self.max_bytes, self.max_ns)
+    }
+
+    /// Time from each unmap to the next, as far as the timer covers it, in nanoseconds.
+    pub(super) fn busy_ns(&self) -> u64 {
+        self.busy_ns
     }
 
     fn start(&self, now_ns: u64, cpu: u16) -> Started {
@@ -215,6 +226,15 @@ mod tests {
         assert_eq!(see(&mut queues, 24, 0), Some(24 * MS));
         assert_eq!(see(&mut queues, 30, 0), None);
         assert_eq!(queues.exposed(), (4096, 20 * MS - 1));
+    }
+
+    #[test]
+    fn a_pause_is_busy_for_no_longer_than_the_timer() {
+        let mut queues = Queues::new(Timer::default());
+        for ms in [5, 8, 8, 1000, 999] {
+            queues.add(ms * MS, 0, 4096);
+        }
+        assert_eq!(queues.busy_ns(), 13 * MS);
     }
 
     #[test]

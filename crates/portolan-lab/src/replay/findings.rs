@@ -2,7 +2,7 @@
 
 use portolan_cli::display::{bytes, grouped, micros};
 
-use super::report::{PolicyReport, TraceReport};
+use super::report::{PolicyReport, ReplayReport, TraceReport};
 use crate::advice::Advice;
 use crate::linux::LinuxReport;
 
@@ -33,6 +33,42 @@ pub(super) fn linux_finding(trace: &TraceReport, linux: &LinuxReport) -> String 
         ));
     }
     said
+}
+
+/// What the recorded kernel sent, beside what the rules say, if the trace has events of that.
+pub(crate) fn sent_finding(report: &ReplayReport) -> Option<String> {
+    let sent = report.sent?;
+    let done = sent.invalidations;
+    let kinds = [
+        (done.range, "by page"),
+        (done.context, "by domain"),
+        (done.global, "of everything"),
+        (sent.device, "of device TLBs"),
+    ];
+    let kinds = kinds.iter().filter(|(count, _)| *count > 0);
+    let kinds = kinds.map(|(count, kind)| (grouped(*count), *kind));
+    let said = match kinds.collect::<Vec<_>>().as_slice() {
+        [] => "no invalidations".to_owned(),
+        [(count, kind), others @ ..] => {
+            let others = others
+                .iter()
+                .map(|(count, kind)| format!(", {count} {kind}"));
+            format!("{count} invalidations {kind}{}", others.collect::<String>())
+        }
+    };
+    let said = format!("The recorded kernel sent {said}");
+    let rules = report.predicted.as_ref();
+    let Some(predicted) = rules.and_then(|rules| rules.under(report.situation.now)) else {
+        return Some(said + ".");
+    };
+    let without = match report.trace.orphan_unmaps {
+        0 => String::new(),
+        some => format!(", without {} unmaps that have no map", grouped(some)),
+    };
+    Some(format!(
+        "{said}; predicted: {}{without}.",
+        grouped(predicted)
+    ))
 }
 
 /// What the numbers say: the trace, what invalidation costs, and what to change.

@@ -12,6 +12,7 @@ mod lane;
 mod policy;
 mod report;
 mod run;
+mod sent;
 mod setting;
 mod settings;
 mod shape;
@@ -25,6 +26,7 @@ mod window;
 
 pub(crate) use answer::{answer, more};
 pub use bounce::{Force, Swiotlb};
+pub(crate) use findings::sent_finding;
 pub(crate) use fit::of_recording;
 pub use fit::{Choice, Sureness, fit, sentences};
 pub use policy::Policy;
@@ -33,6 +35,7 @@ pub use report::{
 };
 pub(crate) use run::{name_of, reader, run_told};
 pub use run::{open, run, run_beside, run_file, run_opened};
+pub use sent::{Predicted, Sent};
 pub use setting::{Besides, Effect, Evidence, Rule, Saving, Setting, Target};
 pub use shape::{ClassShape, Directions, Histogram, Seen, Shape, Share};
 pub use situation::{KnownBy, Now, Situation};

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::fit::Choice;
+use super::sent::{Predicted, Sent};
 use super::setting::Setting;
 use super::shape::Shape;
 use super::situation::Situation;
@@ -37,6 +38,12 @@ pub struct ReplayReport {
     pub linux: Option<LinuxReport>,
     /// What the traced system did, and what says so.
     pub situation: Situation,
+    /// What its kernel sent, where the trace has events of that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sent: Option<Sent>,
+    /// What Linux's rules say that it would send under each policy, on machines whose rules are known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub predicted: Option<Predicted>,
     /// Settings of Linux that would improve it, the surest gain first.
     pub advice: Vec<Setting>,
     /// What the numbers say, in sentences.

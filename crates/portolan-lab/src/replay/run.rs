@@ -19,7 +19,8 @@ use super::findings::{findings, linux_finding};
 use super::lane::Lane;
 use super::policy::Policy;
 use super::report::{PolicyReport, ReplayReport, TraceReport};
-use super::settings::{Input, LinuxCounters, advise, spread_us};
+use super::sent::Sent;
+use super::settings::{Input, LinuxCounters, LinuxCounts, advise, spread_us};
 use super::shape::{Observer, Shape};
 use super::warnings::warnings;
 use crate::advice::Advice;
@@ -236,6 +237,8 @@ impl WithFormat for Task<'_> {
             defaults,
             linux,
             situation,
+            sent: Sent::of(reader.summary()),
+            predicted: counts.as_ref().map(LinuxCounts::predicted),
             advice: settings,
             findings,
             warnings: Vec::new(),

@@ -75,7 +75,7 @@ impl Rule {
     }
 
     /// Whether the kernel is lazy with it.
-    pub(super) fn is_lazy(self) -> bool {
+    pub(crate) fn is_lazy(self) -> bool {
         matches!(self, Self::LazyGroup | Self::LazyKernel | Self::FirstStage)
     }
 }

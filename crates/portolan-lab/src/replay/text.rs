@@ -3,7 +3,7 @@
 use portolan_cli::display::{Column, bytes, fitting_table, grouped, micros, wrapped};
 
 use super::answer::{answer, more};
-use super::findings::{bounce_findings, fault_finding, linux_finding};
+use super::findings::{bounce_findings, fault_finding, linux_finding, sent_finding};
 use super::fit::sentences;
 use super::report::{PolicyReport, ReplayReport};
 use crate::linux::LinuxReport;
@@ -51,7 +51,9 @@ Columns of the table, those that do not fit the terminal left out (`--wide` prin
 /// The report as text, in lines of `columns`: the answer, then the table as far as it has room. Without end of columns
 /// everything is printed.
 pub fn text(report: &ReplayReport, columns: usize) -> String {
-    let mut out = format!("{}\n{}\n\n", answer(report), head(report));
+    // In the place of a blank line, so that the whole still fits a screen.
+    let sent = sent_finding(report).unwrap_or_default();
+    let mut out = format!("{}\n{}\n{sent}\n", answer(report), head(report));
     out = wrapped(&out, columns);
     let least = least_closed(&report.policies);
     let rows = report.policies.iter().map(|policy| row(policy, least));

@@ -3,7 +3,7 @@
 use portolan_report::{Origin, Page, Section};
 
 use super::{over_time, policies, settings, trace};
-use crate::replay::{ReplayReport, answer, sentences};
+use crate::replay::{ReplayReport, answer, sent_finding, sentences};
 
 /// The page of `report`, which came about as `origin` says.
 pub fn replay(report: &ReplayReport, origin: Origin) -> Page {
@@ -28,6 +28,7 @@ pub fn replay(report: &ReplayReport, origin: Origin) -> Page {
 /// What a reader should know about the trace.
 fn warnings(report: &ReplayReport) -> Section {
     let mut says = vec![trace::counted(&report.trace)];
+    says.extend(sent_finding(report));
     let chosen = report.chosen.iter();
     says.extend(chosen.map(|choice| sentences(choice, &report.machine).trim().to_owned()));
     match report.warnings.as_slice() {

@@ -7,6 +7,7 @@ use super::Input;
 use crate::counts::Exposed;
 use crate::linux::{Asked, CachingMode, Counter, LinuxReport, Options, Rules, StageName, Timer};
 use crate::replay::report::PolicyReport;
+use crate::replay::sent::Predicted;
 use crate::replay::setting::{Saving, pct};
 use crate::replay::situation::Now;
 use crate::trace::{At, Op};
@@ -57,6 +58,20 @@ impl LinuxCounters {
             strict: self.strict.finish(devices),
             shadowed: self.shadowed.finish(devices),
             lazy: self.lazy.finish(devices),
+        }
+    }
+}
+
+impl LinuxCounts {
+    /// The numbers of invalidations alone.
+    pub(in crate::replay) fn predicted(&self) -> Predicted {
+        let total = |of: &LinuxReport| of.invalidations.total();
+        Predicted {
+            strict: total(&self.strict),
+            shadowed: total(&self.shadowed),
+            lazy: total(&self.lazy),
+            lazy_full: self.lazy.flushes_full,
+            busy_us: self.lazy.busy_us,
         }
     }
 }

@@ -1,0 +1,60 @@
+//! What the recorded kernel sent itself, and what Linux's rules say that it would send.
+
+use serde::Serialize;
+
+use super::situation::Now;
+use crate::counts::Invalidations;
+use crate::trace::Summary;
+
+/// What the recorded kernel queued to its units, counted from `intel_iommu:qi_submit`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Sent {
+    /// Commands by kind; a page-selective one is a range whatever its mask, a domain-selective one a context.
+    pub invalidations: Invalidations,
+    /// Flushes of device TLBs.
+    pub device: u64,
+}
+
+impl Sent {
+    /// Nothing, where the trace has no such events.
+    pub(super) fn of(summary: &Summary) -> Option<Self> {
+        summary.events_by_name.get("qi_submit")?;
+        let recorded = &summary.recorded;
+        Some(Self {
+            invalidations: Invalidations {
+                page: 0,
+                range: recorded.page_masks.values().sum(),
+                context: recorded.domain,
+                global: recorded.global,
+            },
+            device: recorded.device,
+        })
+    }
+}
+
+/// Invalidations that Linux's rules come to for the operations of the trace, at the times of the trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Predicted {
+    /// Where the kernel is strict.
+    pub strict: u64,
+    /// Where it is strict under caching mode, with second-stage tables.
+    pub shadowed: u64,
+    /// Where it is lazy.
+    pub lazy: u64,
+    /// Of those of lazy, flushes because a CPU's queue was full; the others are the timer's.
+    pub lazy_full: u64,
+    /// Time in which unmaps follow each other, so that a lazy kernel's timer runs: see `LinuxReport::busy_us`.
+    pub busy_us: f64,
+}
+
+impl Predicted {
+    /// Those of a kernel that does as in `now`; `None` where nothing is translated.
+    pub(crate) fn under(&self, now: Now) -> Option<u64> {
+        match now {
+            Now::Strict => Some(self.strict),
+            Now::Shadowed => Some(self.shadowed),
+            Now::Lazy => Some(self.lazy),
+            Now::Nothing | Now::Untranslated | Now::Bounced => None,
+        }
+    }
+}
