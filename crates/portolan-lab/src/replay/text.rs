@@ -51,9 +51,7 @@ Columns of the table, those that do not fit the terminal left out (`--wide` prin
 /// The report as text, in lines of `columns`: the answer, then the table as far as it has room. Without end of columns
 /// everything is printed.
 pub fn text(report: &ReplayReport, columns: usize) -> String {
-    // In the place of a blank line, so that the whole still fits a screen.
-    let sent = sent_finding(report).unwrap_or_default();
-    let mut out = format!("{}\n{}\n{sent}\n", answer(report), head(report));
+    let mut out = format!("{}\n{}\n\n", answer(report), head(report));
     out = wrapped(&out, columns);
     let least = least_closed(&report.policies);
     let rows = report.policies.iter().map(|policy| row(policy, least));
@@ -66,12 +64,16 @@ pub fn text(report: &ReplayReport, columns: usize) -> String {
     let chosen = report.chosen.as_ref();
     let chosen = chosen.map(|choice| sentences(choice, &report.machine));
     let said = match columns {
-        usize::MAX => format!(
-            "{}{}\n{}",
-            more(report),
-            report.findings.join("\n"),
-            report.defaults.text()
-        ),
+        usize::MAX => {
+            let found = report.findings.iter().cloned();
+            let found: Vec<_> = found.chain(sent_finding(report)).collect();
+            format!(
+                "{}{}\n{}",
+                more(report),
+                found.join("\n"),
+                report.defaults.text()
+            )
+        }
         _ => asked_for(report),
     };
     for said in [chosen.as_deref(), Some(&said)].into_iter().flatten() {
