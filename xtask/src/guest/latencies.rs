@@ -4,11 +4,9 @@
 //! whether the prices of some runs predict the calls of another run. What is judged: that each request's calls are in
 //! the traces, and that what is written is a profile, with which the same load is replayed.
 
-use std::process::{Command, Stdio};
-
 use serde_json::Value;
 
-use super::Ran;
+use super::{Ran, recording::portolan};
 
 /// Requests of the run whose calls are predicted: 16 MiB by 4 KiB.
 const REQUESTS: u64 = 4096;
@@ -54,19 +52,4 @@ pub(super) fn check(ran: &Ran) -> Result<(), String> {
 
 fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
-}
-
-/// What the guest's program says on the host.
-fn portolan(ran: &Ran, arguments: &[&str]) -> Result<Value, String> {
-    let mut command = Command::new(ran.programs.join("portolan"));
-    command
-        .args(arguments)
-        .arg("--json")
-        .current_dir(&ran.place);
-    let output = command.stderr(Stdio::inherit()).output();
-    let output = output.map_err(|error| error.to_string())?;
-    match output.status.success() {
-        true => serde_json::from_slice(&output.stdout).map_err(|error| error.to_string()),
-        false => Err(format!("{arguments:?} ended with {}", output.status)),
-    }
 }

@@ -37,7 +37,10 @@ impl Invalidation {
 pub(super) fn check(ran: &Ran) -> Result<(), String> {
     let recorded = invalidations(ran, "trace.gz")?;
     let recorded = recorded.iter().filter(|one| one.is_of_pages()).count();
-    let (ending, replayed) = (ending(&text(ran, "trace.gz")?)?, replay(ran, "trace.gz")?);
+    let (ending, replayed) = (
+        ending(&text(ran, "trace.gz")?)?,
+        portolan(ran, &["replay", "trace.gz"])?,
+    );
     let cpus = ending["per_cpu"].as_array().map_or(&[][..], Vec::as_slice);
     let sum = |what: &str| {
         cpus.iter()
@@ -109,19 +112,18 @@ fn ending(text: &str) -> Result<Value, String> {
     serde_json::from_str(json).map_err(|error| format!("the recording's end: {error}"))
 }
 
-/// Replays the recording with the program that made it, without further options.
-pub(super) fn replay(ran: &Ran, file: &str) -> Result<Value, String> {
+/// What the guest's program says on the host, with `--json`.
+pub(super) fn portolan(ran: &Ran, arguments: &[&str]) -> Result<Value, String> {
     let mut command = Command::new(ran.programs.join("portolan"));
     command
-        .args(["replay", file, "--json"])
+        .args(arguments)
+        .arg("--json")
         .current_dir(&ran.place);
-    let output = command
-        .stderr(Stdio::inherit())
-        .output()
-        .map_err(|error| error.to_string())?;
+    let output = command.stderr(Stdio::inherit()).output();
+    let output = output.map_err(|error| error.to_string())?;
     match output.status.success() {
         true => serde_json::from_slice(&output.stdout).map_err(|error| error.to_string()),
-        false => Err(format!("the replay ended with {}", output.status)),
+        false => Err(format!("{arguments:?} ended with {}", output.status)),
     }
 }
 
