@@ -20,6 +20,8 @@ const CLEAR: &str = "\r\x1b[K";
 /// The line; it goes away when this is dropped.
 #[derive(Debug)]
 pub struct Progress {
+    /// What tells the time.
+    now: fn() -> Instant,
     since: Instant,
     total: u64,
     done: AtomicU64,
@@ -39,14 +41,21 @@ enum Line {
 impl Progress {
     /// The progress of work that has `total` steps.
     pub fn new(total: u64) -> Self {
+        Self::by(Instant::now, total)
+    }
+
+    /// The same, by the clock `now`.
+    fn by(now: fn() -> Instant, total: u64) -> Self {
+        let since = now();
         let line = match io::stderr().is_terminal() {
             true => Line::Waiting {
-                until: Instant::now() + QUIET,
+                until: since + QUIET,
             },
             false => Line::Off,
         };
         Self {
-            since: Instant::now(),
+            now,
+            since,
             total,
             done: AtomicU64::new(0),
             line: Mutex::new(line),
@@ -90,7 +99,7 @@ impl Progress {
             Line::Waiting { until } => until,
             Line::Shown { next } => next,
         };
-        let now = Instant::now();
+        let now = (self.now)();
         if now >= due {
             let text = text(Pace(now.duration_since(self.since)));
             write(&format!("{CLEAR}{}", fitting(&text)));

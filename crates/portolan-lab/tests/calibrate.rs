@@ -182,6 +182,45 @@ fn a_machine_that_bounces_gets_the_price_of_its_slots() {
 }
 
 #[test]
+fn calls_of_each_size_are_told_beside_what_is_fitted() {
+    let rows = |pages: u64| {
+        let row = |more: u64| format!("iommu_map,{},{}\n", pages * 4096, 1000 + 50 * pages + more);
+        (0..11).map(|n| row(n * 2)).collect::<String>()
+    };
+    let text: String = [1, 2, 8, 64].map(rows).concat();
+    let found = json(&[
+        "calibrate",
+        &scratch_with("sizes.csv", text.as_bytes()),
+        "--json",
+    ]);
+    let sizes = found["fits"][0]["sizes"].as_array().unwrap();
+    let number = |size: &Value, key: &str| size[key].as_f64().unwrap();
+    for (size, pages) in sizes.iter().zip([1.0, 2.0, 8.0, 64.0]) {
+        assert_eq!(size["units"], serde_json::json!([pages, pages]));
+        assert_eq!(size["calls"], 11);
+        let least = 1000.0 + 50.0 * pages;
+        let tenths = ["p10_ns", "median_ns", "p90_ns"].map(|key| number(size, key));
+        assert_eq!(tenths, [2.0, 10.0, 18.0].map(|more| least + more));
+        let off = number(size, "fitted_ns") / (least + 10.0) - 1.0;
+        assert!(off.abs() < 0.01, "{size}");
+        // xeon-vtd's prices, with which it began.
+        let before = 53.7 + 1.32 * pages;
+        assert!(
+            (number(size, "before_ns") / before - 1.0).abs() < 0.01,
+            "{size}"
+        );
+    }
+    assert_eq!(sizes.len(), 4);
+    for found in [json(&["calibrate", BOUNCED, "--json"]), found] {
+        for fit in found["fits"].as_array().unwrap() {
+            let calls = fit["sizes"].as_array().unwrap().iter();
+            let calls: u64 = calls.map(|size| size["calls"].as_u64().unwrap()).sum();
+            assert_eq!(calls, fit["seen"].as_u64().unwrap());
+        }
+    }
+}
+
+#[test]
 fn the_same_traces_and_seed_give_the_same_profile() {
     let of = |name: &str, seed: &str| {
         let file = scratch(name);

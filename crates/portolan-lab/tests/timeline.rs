@@ -51,6 +51,39 @@ fn without(report: &PolicyReport, left_out: impl Fn(&replay::Interval) -> bool) 
     less
 }
 
+/// `report` with the timeline that its JSON has.
+fn from_json(report: &PolicyReport) -> PolicyReport {
+    let json = serde_json::to_value(report).unwrap();
+    let told = &json["timeline"];
+    let column = |key: &str| told[key].as_array().unwrap();
+    let interval = |index: usize| {
+        let count = |key: &str| column(key)[index].as_u64().unwrap();
+        replay::Interval {
+            invalidations: Invalidations {
+                page: count("page"),
+                range: count("range"),
+                context: count("context"),
+                global: count("global"),
+            },
+            syncs: count("syncs"),
+            iotlb_misses: count("iotlb_misses"),
+            reachable_bytes: count("reachable_bytes"),
+            reachable_us: column("reachable_us")[index].as_f64().unwrap(),
+            mapped_bytes: count("mapped_bytes"),
+            span_bytes: count("span_bytes"),
+        }
+    };
+    let lists: Vec<_> = told.as_object().unwrap().values().collect();
+    let long = column("page").len();
+    for list in lists.iter().filter_map(|one| one.as_array()) {
+        assert_eq!(list.len(), long);
+    }
+    let mut read = report.clone();
+    read.timeline.interval_ns = told["interval_ns"].as_u64().unwrap();
+    read.timeline.intervals = (0..long).map(interval).collect();
+    read
+}
+
 fn policies() -> Vec<Policy> {
     let mut policies = Policy::ALL.to_vec();
     policies.push(Policy::Bounce(Swiotlb::default()));
@@ -63,6 +96,7 @@ fn agree(reader: &mut Reader) -> Vec<PolicyReport> {
     for policy in &report.policies {
         assert_eq!(disagrees(policy), None);
         assert!(policy.timeline.intervals.len() <= 256, "{}", policy.policy);
+        assert_eq!(from_json(policy), *policy);
         let coarse = policy
             .timeline
             .in_intervals_of(policy.timeline.interval_ns * 8);

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::function::Family;
 use super::robust::{Line, Slope, median, own_ns, rounded};
 use super::samples::{Care, Kind, Sample, Store};
+use super::sizes::{Size, sizes};
 
 /// The calls of one family and kind, fitted.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -25,6 +26,8 @@ pub struct Judged {
     pub predicted_off_pct: Option<f64>,
     /// The same for the prices from before.
     pub before_off_pct: Option<f64>,
+    /// What calls of each size took.
+    pub sizes: Vec<Size>,
 }
 
 impl Judged {
@@ -56,6 +59,7 @@ impl Judged {
             Kind::Pages | Kind::Other => family.name().to_owned(),
         };
         Self {
+            sizes: sizes(store, hook_ns, line.as_ref(), before),
             what,
             units: family.units(),
             seen: store.fitted.seen() + store.held_out.seen(),
@@ -70,7 +74,7 @@ impl Judged {
     }
 
     /// How many units calls have, for people: `pages: 1 to 16`.
-    pub(super) fn range(&self, line: &Line) -> String {
+    pub(crate) fn range(&self, line: &Line) -> String {
         let [least, most] = line.range;
         match (line.each, least == most) {
             (Slope::Unsaid, _) => format!("{} not told", self.units),

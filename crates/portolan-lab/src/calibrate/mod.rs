@@ -14,6 +14,7 @@ mod line;
 mod prices;
 mod robust;
 mod samples;
+mod sizes;
 mod stack;
 #[cfg(test)]
 mod tests;
@@ -41,8 +42,10 @@ use robust::median;
 pub use robust::{Estimate, Line, Slope};
 pub use samples::LeftOut;
 use samples::{Care, Part, Samples};
+pub use sizes::Size;
 use stack::Stacks;
 pub use text::text;
+pub(crate) use text::{answer, sources};
 
 const HOW_TO: &str = "docs/calibrate.md says how to record one";
 /// Bad lines that are kept.

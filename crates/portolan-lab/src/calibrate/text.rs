@@ -13,12 +13,7 @@ const FAR_OFF_PCT: f64 = 50.0;
 
 /// The report as text.
 pub fn text(report: &Calibration, columns: usize) -> String {
-    let told = report.prices.len();
-    let all = told + report.untold.len();
-    let mut out = format!(
-        "{told} of {all} prices are this machine's now; the others are those of {}. Seed {}.\n\n",
-        report.from, report.seed
-    );
+    let mut out = format!("{} Seed {}.\n\n", answer(report), report.seed);
     out.push_str(&sources(report));
     out.push_str(&prices(report, columns));
     out.push_str(&fits(report, columns));
@@ -36,7 +31,18 @@ pub fn text(report: &Calibration, columns: usize) -> String {
     wrapped(&out, columns)
 }
 
-fn sources(report: &Calibration) -> String {
+/// How many prices are told.
+pub(crate) fn answer(report: &Calibration) -> String {
+    let told = report.prices.len();
+    let all = told + report.untold.len();
+    format!(
+        "{told} of {all} prices are this machine's now; the others are those of {}.",
+        report.from
+    )
+}
+
+/// What was read, and what was not fitted on.
+pub(crate) fn sources(report: &Calibration) -> String {
     let mut out = String::new();
     for source in &report.sources {
         out.push_str(&format!(

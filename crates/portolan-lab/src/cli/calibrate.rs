@@ -10,9 +10,10 @@ use portolan_cli::display::{width_of_output, wrapped};
 use portolan_cli::{Outcome, Output};
 use portolan_model::profile::Profile;
 
-use super::machine;
+use super::machine::{self, file_of};
+use super::report::{ReportArgs, fact, of_profile, origin};
 use crate::calibrate::{self, Gathered};
-use crate::replay;
+use crate::{replay, report};
 
 #[derive(Debug, Args)]
 pub(super) struct CalibrateArgs {
@@ -34,6 +35,8 @@ pub(super) struct CalibrateArgs {
     /// Where the choice of calls that are held out comes from, and the resamples.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    #[command(flatten)]
+    report: ReportArgs,
     #[command(flatten)]
     output: Output,
 }
@@ -66,6 +69,10 @@ pub(super) fn run(args: &CalibrateArgs) -> Result<Outcome> {
         );
     }
     let from = args.from.as_deref();
+    let traces = args.traces.iter().map(PathBuf::as_path);
+    let others = traces.chain(from.and_then(file_of)).chain(target);
+    let others: Vec<_> = others.collect();
+    let destination = args.report.destination(&others)?;
     let named = machine::profile(from.unwrap_or(replay::DEFAULT_MACHINE))?;
     let mut gathered = Gathered::new(named.format(), args.seed)?;
     for trace in &args.traces {
@@ -80,6 +87,14 @@ pub(super) fn run(args: &CalibrateArgs) -> Result<Outcome> {
         report.written = Some(path.display().to_string());
     }
     args.output.show(&report, calibrate::text)?;
+    if let Some(destination) = destination {
+        let seed = format!(
+            "{}, which chooses the calls that are held out, and the resamples",
+            args.seed
+        );
+        let facts = vec![fact("begun with", of_profile(&base).1), fact("seed", seed)];
+        destination.write(&report::calibrate(&report, origin(facts)))?;
+    }
     Ok(Outcome::Good)
 }
 

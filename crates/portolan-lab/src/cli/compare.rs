@@ -7,8 +7,8 @@ use clap::Args;
 use portolan_cli::{Outcome, Output};
 use portolan_model::profile::Profile;
 
-use super::profile;
-use super::report::{ReportArgs, origin};
+use super::machine::{file_of, profile};
+use super::report::{ReportArgs, fact, origin};
 use crate::compare::{self, Comparison};
 use crate::parallel::in_parallel;
 use crate::replay::{self, Policy, ReplayReport};
@@ -87,7 +87,9 @@ pub(super) fn run(args: &CompareArgs) -> Result<Outcome> {
     let machines = args.machines.iter().map(|name| profile(name));
     let machines = machines.collect::<Result<Vec<_>>>()?;
     let halves = halves(args, &machines)?;
-    let inputs: Vec<_> = args.traces.iter().map(PathBuf::as_path).collect();
+    let traces = args.traces.iter().map(PathBuf::as_path);
+    let machines = args.machines.iter().filter_map(|name| file_of(name));
+    let inputs: Vec<_> = traces.chain(machines).collect();
     let destination = args.report.destination(&inputs)?;
     let policies = match args.policies.as_slice() {
         [] => &Policy::ALL[..],
@@ -106,14 +108,12 @@ pub(super) fn run(args: &CompareArgs) -> Result<Outcome> {
     let two = Comparison::new(a, b);
     args.output.show(&two, compare::text)?;
     if let Some(destination) = destination {
-        let facts = [
-            ("machine profile of A", &two.a),
-            ("machine profile of B", &two.b),
+        let facts = vec![
+            fact("machine profile of A", two.a.machine.as_str()),
+            fact("machine profile of B", two.b.machine.as_str()),
+            fact("seed", replay::SEED.to_string()),
         ];
-        let facts = facts.map(|(name, half)| (name.to_owned(), half.machine.clone()));
-        let seed = ("seed".to_owned(), replay::SEED.to_string());
-        let facts = facts.into_iter().chain([seed]);
-        destination.write(&report::compare(&two, origin(facts.collect())))?;
+        destination.write(&report::compare(&two, origin(facts)))?;
     }
     let replays = [&two.a, &two.b].into_iter();
     let faults = replays.flat_map(|of| &of.policies).map(|p| p.device.faults);

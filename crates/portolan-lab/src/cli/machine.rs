@@ -22,6 +22,11 @@ pub(super) fn profile(name: &str) -> Result<Profile> {
     Ok(profile)
 }
 
+/// The file that is read for the profile called `name`; none for those that come with the program.
+pub(super) fn file_of(name: &str) -> Option<&Path> {
+    Profile::text_of(name).is_none().then(|| Path::new(name))
+}
+
 /// The text of that profile.
 pub(super) fn text_of(name: &str) -> Result<String> {
     if let Some(text) = Profile::text_of(name) {

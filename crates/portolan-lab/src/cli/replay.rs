@@ -9,8 +9,8 @@ use clap::Args;
 use portolan_cli::{Outcome, Output};
 use portolan_model::profile::Profile;
 
-use super::profile;
-use super::report::{ReportArgs, origin};
+use super::machine::{file_of, profile};
+use super::report::{ReportArgs, fact, of_profile, origin};
 use crate::fleet;
 use crate::linux::LinuxArgs;
 use crate::replay::{self, Policy, Swiotlb};
@@ -35,7 +35,7 @@ pub(super) struct ReplayArgs {
     results: Vec<PathBuf>,
     /// A load that nobody recorded, instead of a trace.
     #[arg(long, value_enum, value_name = "LOAD")]
-    #[arg(conflicts_with_all = ["traces", "ndjson", "results", "policies", "as_linux", "swiotlb", "report"])]
+    #[arg(conflicts_with_all = ["traces", "ndjson", "results", "policies", "as_linux", "swiotlb"])]
     synthetic: Option<synthetic::Load>,
     /// Machine profile (see `portolan machines`), or a file with one. If absent, the one for the machine that
     /// `portolan record` ran on, xeon-vtd for other traces, tegra210 for the camera.
@@ -66,16 +66,19 @@ fn columns_in_words() -> String {
     all.join("\n\n")
 }
 
-fn replay_synthetic(
-    load: synthetic::Load,
-    machine: Option<&str>,
-    output: Output,
-) -> Result<Outcome> {
-    let profile = profile(machine.unwrap_or(load.machine()))?;
+fn replay_synthetic(load: synthetic::Load, args: &ReplayArgs) -> Result<Outcome> {
+    let machine = args.machine.as_deref().unwrap_or(load.machine());
+    let destination = args.report.destination(file_of(machine).as_slice())?;
+    let profile = profile(machine)?;
     let report = match load {
         synthetic::Load::Camera => synthetic::camera::run(&profile)?,
     };
-    output.show(&report, synthetic::text)?;
+    args.output.show(&report, synthetic::text)?;
+    if let Some(destination) = destination {
+        let seed = fact("seed", "none: nothing in it is left to chance");
+        let facts = vec![of_profile(&profile), seed];
+        destination.write(&report::camera(&report, origin(facts)))?;
+    }
     let holds = report.ways.iter().all(|way| way.faults == 0);
     Ok(Outcome::of(holds))
 }
@@ -94,17 +97,8 @@ fn machine_of(name: Option<&str>, reader: &Reader) -> Result<(Profile, Option<re
 
 /// What a report of a replay says of how it came about.
 fn facts(profile: &Profile) -> Vec<(String, String)> {
-    let fact = |name: &str, what: String| (name.to_owned(), what);
-    vec![
-        fact(
-            "machine profile",
-            format!("{}: {}", profile.name(), profile.title()),
-        ),
-        fact(
-            "seed",
-            format!("{}, which orders what happens at one time", replay::SEED),
-        ),
-    ]
+    let seed = format!("{}, which orders what happens at one time", replay::SEED);
+    vec![of_profile(profile), fact("seed", seed)]
 }
 
 /// The policies that are asked for, with the pool that is.
@@ -123,7 +117,9 @@ fn policies(args: &ReplayArgs) -> Result<Vec<Policy>> {
 
 /// Replays one trace.
 fn replay_one(args: &ReplayArgs, path: Option<&Path>) -> Result<Outcome> {
-    let destination = args.report.destination(path.as_slice())?;
+    let machine = args.machine.as_deref().and_then(file_of);
+    let inputs: Vec<_> = path.into_iter().chain(machine).collect();
+    let destination = args.report.destination(&inputs)?;
     let opened = replay::open(path)?;
     let (profile, chosen) = machine_of(args.machine.as_deref(), &opened.0)?;
     let policies = policies(args)?;
@@ -141,7 +137,7 @@ fn replay_one(args: &ReplayArgs, path: Option<&Path>) -> Result<Outcome> {
 /// Replays the traces that are asked for, or the load.
 pub(super) fn run(args: &ReplayArgs) -> Result<Outcome> {
     if let Some(load) = args.synthetic {
-        return replay_synthetic(load, args.machine.as_deref(), args.output);
+        return replay_synthetic(load, args);
     }
     let one = match args.traces.as_slice() {
         _ if args.ndjson || !args.results.is_empty() => return many::run(args),

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use portolan_model::profile::Profile;
 use portolan_report::{Origin, Page};
 
 #[derive(Clone, Debug, Default, Args)]
@@ -29,11 +30,11 @@ pub(super) struct Destination {
 }
 
 impl ReportArgs {
-    /// Where the report goes, if there is to be one. The file may be none of `inputs`.
+    /// Where the report goes, if there is to be one. The file may be none of `others`, which the command reads or writes.
     ///
     /// # Errors
     /// If no file can be written there.
-    pub(super) fn destination(&self, inputs: &[&Path]) -> Result<Option<Destination>> {
+    pub(super) fn destination(&self, others: &[&Path]) -> Result<Option<Destination>> {
         let Some(path) = &self.report else {
             return Ok(None);
         };
@@ -50,9 +51,9 @@ impl ReportArgs {
             Ok(_) => fs::canonicalize(path)?,
             Err(_) => path.clone(),
         };
-        let same = |input: &&Path| fs::canonicalize(input).is_ok_and(|input| input == target);
-        if inputs.iter().any(same) {
-            bail!("`{name}` is what is to be read; the report needs a file of its own");
+        let own = place(&target);
+        if own.is_some() && others.iter().any(|other| place(other) == own) {
+            bail!("`{name}` is another file of this command; the report needs one of its own");
         }
         let to = Destination {
             path: path.clone(),
@@ -63,6 +64,18 @@ impl ReportArgs {
         fs::remove_file(&partial)?;
         Ok(Some(to))
     }
+}
+
+/// `path` by the one name that it has, whether a file is there or not.
+fn place(path: &Path) -> Option<PathBuf> {
+    if let Ok(found) = fs::canonicalize(path) {
+        return Some(found);
+    }
+    let folder = match path.parent()? {
+        here if here.as_os_str().is_empty() => Path::new("."),
+        folder => folder,
+    };
+    Some(fs::canonicalize(folder).ok()?.join(path.file_name()?))
 }
 
 impl Destination {
@@ -92,6 +105,17 @@ impl Destination {
         eprintln!("portolan: the report is in {}", self.path.display());
         Ok(())
     }
+}
+
+/// A fact for [`origin`].
+pub(super) fn fact(name: &str, what: impl Into<String>) -> (String, String) {
+    (name.to_owned(), what.into())
+}
+
+/// The machine profile, as a fact.
+pub(super) fn of_profile(profile: &Profile) -> (String, String) {
+    let what = format!("{}: {}", profile.name(), profile.title());
+    fact("machine profile", what)
 }
 
 /// How this process came to what it reports: its command line, `facts`, and what it was built from.

@@ -4,8 +4,8 @@ use anyhow::Result;
 use clap::Args;
 use portolan_cli::{Outcome, Output};
 
-use super::profile;
-use super::report::{ReportArgs, origin};
+use super::machine::{file_of, profile};
+use super::report::{ReportArgs, fact, of_profile, origin};
 use crate::report;
 use crate::scale;
 
@@ -40,17 +40,13 @@ pub(super) fn run(args: &ScaleArgs) -> Result<Outcome> {
         seed: args.seed,
         horizon_ms: args.horizon,
     };
-    let destination = args.report.destination(&[])?;
+    let destination = args.report.destination(file_of(&args.machine).as_slice())?;
     let profile = profile(&args.machine)?;
     let found = scale::run(&profile, &options)?;
     args.output.show(&found, scale::text)?;
     if let Some(destination) = destination {
-        let fact = |name: &str, what: String| (name.to_owned(), what);
         let facts = vec![
-            fact(
-                "machine profile",
-                format!("{}: {}", profile.name(), profile.title()),
-            ),
+            of_profile(&profile),
             fact("seed", args.seed.to_string()),
             fact("horizon", format!("{} virtual ms", args.horizon)),
         ];

@@ -132,8 +132,8 @@ pub struct PolicyReport {
     /// Copies, for the policy that copies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bounce: Option<BounceCounts>,
-    /// What it did over virtual time, for a report to look at.
-    #[serde(skip)]
+    /// What it did over virtual time; left out where many traces are added up.
+    #[serde(skip_deserializing, skip_serializing_if = "Timeline::is_left_out")]
     pub timeline: Timeline,
 }
 

@@ -7,6 +7,7 @@
 
 use portolan::addr::IovaRange;
 use portolan_model::counters::Counters;
+use serde::ser::{Serialize, SerializeStruct, Serializer};
 
 use super::chunk::WINDOW_LG2;
 use crate::counts::Invalidations;
@@ -124,6 +125,42 @@ impl Timeline {
             coarse.interval_ns = coarse.interval_ns.saturating_mul(2).max(1);
         }
         coarse
+    }
+}
+
+impl Timeline {
+    /// Whether it was left out: that of a replay has intervals of some length, even where there is none of them.
+    pub(super) fn is_left_out(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A number of each interval.
+struct Column<'t, T>(&'t [Interval], fn(&Interval) -> T);
+
+impl<T: Serialize> Serialize for Column<'_, T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(self.1))
+    }
+}
+
+/// A list for each kind of number, since names in each interval would be most of the text.
+impl Serialize for Timeline {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let all = self.intervals.as_slice();
+        let mut out = serializer.serialize_struct("Timeline", 11)?;
+        out.serialize_field("interval_ns", &self.interval_ns)?;
+        out.serialize_field("page", &Column(all, |one| one.invalidations.page))?;
+        out.serialize_field("range", &Column(all, |one| one.invalidations.range))?;
+        out.serialize_field("context", &Column(all, |one| one.invalidations.context))?;
+        out.serialize_field("global", &Column(all, |one| one.invalidations.global))?;
+        out.serialize_field("syncs", &Column(all, |one| one.syncs))?;
+        out.serialize_field("iotlb_misses", &Column(all, |one| one.iotlb_misses))?;
+        out.serialize_field("reachable_bytes", &Column(all, |one| one.reachable_bytes))?;
+        out.serialize_field("reachable_us", &Column(all, |one| one.reachable_us))?;
+        out.serialize_field("mapped_bytes", &Column(all, |one| one.mapped_bytes))?;
+        out.serialize_field("span_bytes", &Column(all, |one| one.span_bytes))?;
+        out.end()
     }
 }
 

@@ -4,6 +4,8 @@
 //! data has not: figures arrange it.
 
 mod bounds;
+mod calibrate;
+mod camera;
 mod compare;
 mod fleet;
 mod over_time;
@@ -14,6 +16,8 @@ mod scale;
 mod settings;
 mod trace;
 
+pub use calibrate::calibrate;
+pub use camera::camera;
 pub use compare::compare;
 pub use fleet::fleet;
 pub use replay::replay;

@@ -6,6 +6,7 @@ pub mod camera;
 mod text;
 mod waits;
 
+pub(crate) use text::answer;
 pub use text::{COLUMNS_IN_WORDS, text};
 pub use waits::Waits;
 

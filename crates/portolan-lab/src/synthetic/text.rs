@@ -25,6 +25,20 @@ Columns of the tables of --synthetic camera:
 
 /// The report for people, in lines of `columns`: what it comes to, then the tables.
 pub fn text(report: &Report, columns: usize) -> String {
+    let mut out = answer(report);
+    out += "\nWhat a buffer costs. Before and after: page by page, without and with the published change; portolan: \
+            the library's own way.\n\n";
+    out += &sides(report, columns);
+    out.push('\n');
+    out += &match report.waits {
+        None => registers(report, columns),
+        Some(_) => met(report, columns),
+    };
+    wrapped(&out, columns)
+}
+
+/// What it comes to, in sentences.
+pub(crate) fn answer(report: &Report) -> String {
     let mut out = format!(
         "A camera writes {} MB/s into buffers of {} on machine {}: {} buffers are mapped, filled and \
          unmapped, each in a frame of {:.0} ms.\n\n",
@@ -47,15 +61,7 @@ pub fn text(report: &Report, columns: usize) -> String {
             }
         };
     }
-    out += "\nWhat a buffer costs. Before and after: page by page, without and with the published change; portolan: \
-            the library's own way.\n\n";
-    out += &sides(report, columns);
-    out.push('\n');
-    out += &match report.waits {
-        None => registers(report, columns),
-        Some(_) => met(report, columns),
-    };
-    wrapped(&out, columns)
+    out
 }
 
 /// What each way and side takes of a frame.

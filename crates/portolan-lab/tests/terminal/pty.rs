@@ -127,11 +127,30 @@ fn the_built_command_fits_terminals_and_colours_them() {
     }
 }
 
+/// Goes to the start of a terminal's line and clears it.
+const CLEAR: &str = "\r\u{1b}[K";
+
 #[test]
-fn all_published_results_fit_a_terminal() {
-    let Some(text) = terminal(60, "reproduce all 2>/dev/null", "1") else {
+fn all_published_results_fit_a_terminal_and_progress_is_told_before() {
+    let Some(shown) = terminal(60, "reproduce all", "1") else {
         return;
     };
+    // Progress is cleared before the results come. They take longer than the second in which it is silent.
+    let (progress, text) = shown.rsplit_once(CLEAR).expect("progress");
+    let lines: Vec<&str> = progress
+        .split(CLEAR)
+        .filter(|line| !line.is_empty())
+        .collect();
+    for line in &lines {
+        let words: Vec<&str> = line.split(", ").collect();
+        let [steps, percent, rate, left] = words.as_slice() else {
+            panic!("{line:?}");
+        };
+        let done: u64 = steps.strip_suffix(" of 6").unwrap().parse().unwrap();
+        assert_eq!(*percent, format!("{} %", done * 100 / 6));
+        assert!(rate.ends_with("/s") && left.ends_with(" left"), "{line:?}");
+    }
+    assert!(!lines.is_empty(), "{shown}");
     assert!(text.lines().all(|line| width(line) <= 60), "{text}");
     let (first, rest) = text.split_once("\n\n").unwrap();
     assert!(

@@ -10,11 +10,11 @@ use super::ProfileError;
 use super::sense::LONGEST_NS;
 
 macro_rules! events {
-    ($($(#[$doc:meta])* $event:ident = $name:literal $(=> $what:literal)?;)*) => {
+    ($($event:ident = $name:literal => $what:literal;)*) => {
         /// What can happen and takes time.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
-        pub enum Event {$($(#[$doc])* $(#[doc = $what])? $event),*}
+        pub enum Event {$(#[doc = $what] $event),*}
 
         impl Event {
             /// All events, in the order of their declaration.
@@ -24,6 +24,11 @@ macro_rules! events {
             pub const fn name(self) -> &'static str {
                 match self {$(Self::$event => $name),*}
             }
+
+            /// What it is, in words: who takes the time, and for what.
+            pub const fn what(self) -> &'static str {
+                match self {$(Self::$event => $what),*}
+            }
         }
     };
 }
@@ -31,28 +36,22 @@ macro_rules! events {
 events! {
     MapCall = "map_call" => "CPU: a call that maps, whatever it maps.";
     UnmapCall = "unmap_call" => "CPU: a call that unmaps less than a whole table.";
-    /// CPU: a call that takes whole tables out of the tree, in place of [`Event::UnmapCall`].
-    UnmapCallTables = "unmap_call_tables";
+    UnmapCallTables = "unmap_call_tables" => "CPU: a call that takes whole tables out of the tree, in place of `unmap_call`.";
     MapPage = "map_page" => "CPU: one page of a mapper that goes page by page.";
     PteWrite = "pte_write" => "CPU: one entry written in a run.";
     UnmapPage = "unmap_page" => "CPU: one leaf entry unmapped.";
     TableFree = "table_free" => "CPU: one table taken out of the tree and freed.";
     CmdPage = "cmd_page" => "IOMMU: one by-page invalidation.";
-    /// IOMMU: one by-page invalidation that follows a map, where that costs another amount than
-    /// [`Event::CmdPage`].
-    CmdPageAfterMap = "cmd_page_after_map";
+    CmdPageAfterMap = "cmd_page_after_map" => "IOMMU: one by-page invalidation that follows a map, where that costs another amount than `cmd_page`.";
     CmdRange = "cmd_range" => "IOMMU: one by-range invalidation.";
-    /// IOMMU: one invalidation of a context, or of the configuration that points at it.
-    CmdContext = "cmd_context";
+    CmdContext = "cmd_context" => "IOMMU: one invalidation of a context, or of the configuration that points at it.";
     CmdGlobal = "cmd_global" => "IOMMU: one invalidation of everything.";
     Sync = "sync" => "IOMMU: waiting until queued invalidations have completed.";
-    /// CPU: one exit to a hypervisor, for a register that it plays: the way there and back, and what it
-    /// does meanwhile. What is submitted at a time rings one doorbell.
-    Exit = "exit";
+    Exit = "exit" => "CPU: one exit to a hypervisor, for a register that it plays: the way there and back, and what it does \
+                      meanwhile. What is submitted at a time rings one doorbell.";
     CleanLine = "clean_line" => "CPU: one cache line written back to memory.";
     IotlbMissStep = "iotlb_miss_step" => "Device: one step of a table walk that no cache answers.";
-    /// Device and CPU: one I/O page fault, from the refused access to the access that goes through.
-    FaultCall = "fault_call";
+    FaultCall = "fault_call" => "Device and CPU: one I/O page fault, from the refused access to the access that goes through.";
     FaultPage = "fault_page" => "CPU: one page that a fault populates and maps.";
     CopyCall = "copy_call" => "CPU: bounce slots for one copy taken and given back.";
     CopyByte = "copy_byte" => "CPU: one byte copied to or from bounce slots.";

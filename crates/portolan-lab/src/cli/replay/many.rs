@@ -9,8 +9,8 @@ use portolan_model::profile::Profile;
 use serde::Serialize;
 
 use super::{ReplayArgs, policies};
-use crate::cli::profile;
-use crate::cli::report::origin;
+use crate::cli::machine::{file_of, profile};
+use crate::cli::report::{fact, origin};
 use crate::fleet::{self, Aggregate, Ended, Entry, Failed, How, Job};
 use crate::{replay, report};
 
@@ -27,8 +27,13 @@ pub(super) fn run(args: &ReplayArgs) -> Result<Outcome> {
     if args.traces.is_empty() && args.results.is_empty() {
         jobs.push(Job::Trace(None));
     }
-    let inputs = args.traces.iter().chain(&args.results);
-    let inputs: Vec<_> = inputs.map(PathBuf::as_path).collect();
+    let traces = jobs.iter().filter_map(|job| match job {
+        Job::Trace(path) => path.as_deref(),
+        Job::Failed(_) => None,
+    });
+    let others = args.results.iter().map(PathBuf::as_path);
+    let others = others.chain(args.machine.as_deref().and_then(file_of));
+    let inputs: Vec<_> = traces.chain(others).collect();
     let destination = args.report.destination(&inputs)?;
     if args.ndjson && destination.is_none() {
         return stream(&jobs, &how)?.outcome();
@@ -40,12 +45,11 @@ pub(super) fn run(args: &ReplayArgs) -> Result<Outcome> {
     };
     if let Some(destination) = destination {
         let machine = how.machine.map_or("each trace's own", Profile::name);
-        let facts = [
-            ("machine profile", machine.to_owned()),
-            ("seed", replay::SEED.to_string()),
+        let facts = vec![
+            fact("machine profile", machine),
+            fact("seed", replay::SEED.to_string()),
         ];
-        let facts = facts.map(|(name, what)| (name.to_owned(), what));
-        let page = report::fleet(&all.entries, &all.sum, origin(facts.to_vec()));
+        let page = report::fleet(&all.entries, &all.sum, origin(facts));
         destination.write(&page)?;
     }
     all.ends.outcome()

@@ -1,0 +1,85 @@
+//! What calls of each size took, beside what is fitted: for people to look at.
+//!
+//! All calls of a kind are in it, those that were held out and outliers too; so it is medians and tenths that are told.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::robust::{Line, Slope, own_ns, rounded};
+use super::samples::{Sample, Store};
+
+/// Sizes that are told one by one; of more, those up to twice the least are one.
+const MOST: usize = 12;
+
+/// Calls of one size, or of sizes that lie near each other.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Size {
+    /// Fewest and most units of a call; nothing where calls do not say.
+    pub units: Option<[f64; 2]>,
+    /// Calls.
+    pub calls: u64,
+    /// Nanoseconds that one call in ten does not reach, without tracing and without the calls in it that have prices of
+    /// their own.
+    pub p10_ns: f64,
+    /// The same of the median call.
+    pub median_ns: f64,
+    /// The same that nine calls in ten do not go beyond.
+    pub p90_ns: f64,
+    /// What the fit says of a call of the mean size.
+    pub fitted_ns: Option<f64>,
+    /// What the prices from before say of it.
+    pub before_ns: Option<f64>,
+}
+
+/// Calls by size in `store`, of which each loses `hook_ns` for each time that tracing is in it; with what `line` and the
+/// prices from before, of a call and of a unit, say of them.
+pub(super) fn sizes(
+    store: &Store,
+    hook_ns: f64,
+    line: Option<&Line>,
+    before: Option<(f64, f64)>,
+) -> Vec<Size> {
+    let samples = || store.fitted.kept().iter().chain(store.held_out.kept());
+    let whole = |sample: &Sample| sample.units.map(|units| units as u64);
+    let power = |sample: &Sample| whole(sample).map(u64::checked_ilog2);
+    let mut groups: BTreeMap<_, Vec<&Sample>> = BTreeMap::new();
+    for sample in samples() {
+        groups.entry(whole(sample)).or_default().push(sample);
+    }
+    let groups: Vec<Vec<&Sample>> = match groups.len() > MOST {
+        false => groups.into_values().collect(),
+        true => {
+            let mut wide: BTreeMap<_, Vec<&Sample>> = BTreeMap::new();
+            for sample in samples() {
+                wide.entry(power(sample)).or_default().push(sample);
+            }
+            wide.into_values().collect()
+        }
+    };
+    let size = |group: &Vec<&Sample>| {
+        let mut ns: Vec<f64> = group.iter().map(|sample| own_ns(sample, hook_ns)).collect();
+        ns.sort_by(f64::total_cmp);
+        let tenths = |tenths: usize| {
+            let at = ns.len().saturating_sub(1) * tenths / 10;
+            rounded(ns.get(at).copied().unwrap_or(0.0))
+        };
+        let units = || group.iter().filter_map(|sample| sample.units);
+        let mean = units().sum::<f64>() / group.len().max(1) as f64;
+        let [least, most] = [f64::min, f64::max].map(|one| units().reduce(one));
+        let units = least.zip(most).map(|(least, most)| [least, most]);
+        // Calls that do not say how large they are are fitted on only where none does.
+        let line = line.filter(|line| units.is_some() || line.each == Slope::Unsaid);
+        let before = before.filter(|_| units.is_some());
+        Size {
+            units,
+            calls: group.len() as u64,
+            p10_ns: tenths(1),
+            median_ns: tenths(5),
+            p90_ns: tenths(9),
+            fitted_ns: line.map(|line| rounded(line.predicts(mean))),
+            before_ns: before.map(|(call, each)| rounded(call + each * mean)),
+        }
+    };
+    groups.iter().map(size).collect()
+}

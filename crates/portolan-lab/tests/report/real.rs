@@ -1,0 +1,140 @@
+//! Reports of what is bundled.
+
+use super::browser::Browser;
+use super::*;
+
+// Words that reports have to have.
+const REPLAY: &[&str] = &[
+    "Where the time goes",
+    "strict-context",
+    "Invalidations under lazy",
+    "Bytes reachable after unmap",
+    "Span of device addresses",
+    "IOTLB misses",
+    "Lifetimes",
+    "0000:00:01.0",
+    "CPU 3",
+    "xeon-vtd",
+];
+const REPRODUCE: &[&str] = &[
+    "Walk flush by context",
+    "Range flush",
+    "Lazy invalidation under a virtual IOMMU",
+    "Bounce-buffer pools",
+    "I/O page faults",
+    "Figures of other machines",
+    "fitted",
+    "implied",
+    "counted",
+    "predicted",
+    "Bounds, and what they are worth",
+];
+const SCALE: &[&str] = &[
+    "Throughput",
+    "strict, measured",
+    "Syncs by operation",
+    "seed",
+    "--horizon 5",
+];
+const MANY: &[&str] = &[
+    "3 traces",
+    "By machine",
+    "By device",
+    "By load",
+    "0000:00:02.0",
+    "up to 4 KiB, from device",
+    "read1m-sg",
+    "Settings that are advised",
+];
+const TWO_TRACES: &[&str] = &[
+    "What each policy costs",
+    "so what a MiB costs is compared",
+    "Where the time goes, for a MiB mapped",
+    "Sizes of A",
+    "Lifetimes of B",
+    "machine profile of B",
+];
+
+const TEGRA: &[&str] = &[
+    "Time for a buffer",
+    "Part of a frame that it takes",
+    "before: unmap",
+    "PTC upper bits",
+    "NVIDIA Tegra210 SMMU",
+    "nothing in it is left to chance",
+    "--synthetic camera",
+];
+const QUALCOMM: &[&str] = &[
+    "portolan, wait-for-safe",
+    "What keeps the camera waiting",
+    "Unmapping 100 MB, computed and told",
+];
+
+const GUEST: &[&str] = &[
+    "4 of 16 prices",
+    "Prices that the traces tell",
+    "all calls have one size (pages: 1)",
+    "How well the fits predict",
+    "Calls that submit",
+    "8 pages",
+    "Traced functions",
+    "Sapphire Rapids guest",
+    "which chooses the calls",
+];
+const BOUNCED: &[&str] = &[
+    "Calls that take slots",
+    "bytes not told",
+    "no call of iommu_map",
+];
+
+#[test]
+fn the_real_reports_are_whole_in_a_browser() {
+    let mut browser = Browser::start();
+    let boot = format!("{TRACES}/vtd-strict.boot.trace.xz");
+    let read = format!("{TRACES}/viommu-strict.read4k-1j.trace.xz");
+    let lists = format!("{TRACES}/vtd-strict.read1m-sg.trace.xz");
+    let graphs = ["vtd-strict.read4k", "vtd-strict.read32k", "swiotlb.read4k"];
+    let graphs = graphs.map(|name| format!("{TRACES}/../latencies/{name}.graph.xz"));
+    let camera = ["replay", "--synthetic", "camera", "--machine"];
+    let commands: [(&str, &[&str], &[&str]); 10] = [
+        (
+            "guest.html",
+            &["calibrate", &graphs[0], &graphs[1], "--from", "spr-vm"],
+            GUEST,
+        ),
+        ("bounced.html", &["calibrate", &graphs[2]], BOUNCED),
+        ("tegra.html", &[&camera[..], &["tegra210"]].concat(), TEGRA),
+        ("phone.html", &[&camera[..], &["sm8150"]].concat(), QUALCOMM),
+        ("replay.html", &["replay"], REPLAY),
+        ("reproduce.html", &["reproduce", "all"], REPRODUCE),
+        ("scale.html", &["scale", "--horizon", "5"], SCALE),
+        ("many.html", &["replay", &boot, &read, &lists], MANY),
+        ("two-traces.html", &["compare", &read, &lists], TWO_TRACES),
+        (
+            "two-machines.html",
+            &[
+                "compare",
+                &read,
+                "--machine",
+                "grace",
+                "--machine",
+                "spr-vm",
+            ],
+            &["their totals are compared", "exits", "grace", "spr-vm"],
+        ),
+    ];
+    for (name, args, words) in commands {
+        let (file, html) = report(name, args);
+        for word in words {
+            assert!(html.contains(word), "{name}: no `{word}`");
+        }
+        is_fine(browser.as_mut(), &file);
+    }
+    // But for the name of the file, which is part of the command.
+    let again = report("replay-a.html", &["replay"]).1;
+    let first = std::fs::read_to_string(scratch("replay.html")).unwrap();
+    assert!(
+        first == again.replace("replay-a.html", "replay.html"),
+        "not the same each time"
+    );
+}
