@@ -112,20 +112,35 @@ pub(crate) fn fitted(text: &str, size: u32, room: u32) -> String {
     cut
 }
 
-/// `text` in two lines of at most `room` pixels if one does not hold it, broken at a space.
+/// `text` in two lines of at most `room` pixels if one does not hold it, broken at a space; where that does not do, at what
+/// parts names of files.
 pub(crate) fn in_two(text: &str, size: u32, room: u32) -> String {
     // A name's own lines are one.
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if width(&text, size) <= room {
         return text;
     }
-    let spaces = || text.match_indices(' ').map(|(at, _)| at);
-    let wider = |at: &usize| width(&text[..*at], size).max(width(&text[*at..], size));
-    let fits = |at: &usize| width(&text[..*at], size) <= room;
+    // Where the first line may end, and the second begins.
+    let spaces = || text.match_indices(' ').map(|(at, _)| (at, at + 1));
+    let parts = || {
+        let marks = text.match_indices(['/', '=', '_']);
+        marks.map(|(at, _)| (at + 1, at + 1)).chain(spaces())
+    };
+    let wider =
+        |&(end, next): &(usize, usize)| width(&text[..end], size).max(width(&text[next..], size));
+    let fits =
+        |&(end, next): &(usize, usize)| width(&text[..end], size) <= room && next < text.len();
     // The two as long as each other, if both hold it all.
     let even = spaces().min_by_key(wider).filter(|at| wider(at) <= room);
-    match even.or_else(|| spaces().take_while(fits).last()) {
-        Some(at) => format!("{}\n{}", &text[..at], fitted(&text[at + 1..], size, room)),
+    let even = even.or_else(|| parts().min_by_key(wider).filter(|at| wider(at) <= room));
+    let most = || parts().filter(fits).max();
+    match even
+        .or_else(|| spaces().take_while(fits).last())
+        .or_else(most)
+    {
+        Some((end, next)) => {
+            format!("{}\n{}", &text[..end], fitted(&text[next..], size, room))
+        }
         None => fitted(&text, size, room),
     }
 }

@@ -149,14 +149,17 @@ fn long_names_of_rows_stand_in_two_lines() {
     let names = [
         "map times of 16 to 32 MiB, before the change, without its mechanism",
         "Walk flush by context, 32 MiB",
+        "transparent_hugepage/enabled=always",
     ];
     let rows = gallery::bars(
         axis(),
         Arrangement::StackedRows,
         &names,
-        &[("x", &[1.0, 2.0])],
+        &[("x", &[1.0, 2.0, 3.0])],
     );
     let html = html(rows);
+    let parts = [">transparent_hugepage/</text>", ">enabled=always</text>"];
+    assert!(parts.iter().all(|part| html.contains(part)));
     assert!(html.contains(">map times of 16 to 32 MiB,</text>"));
     assert!(html.contains(">before the change, without…</text>"));
     assert!(html.contains(">Walk flush by</text>") && html.contains(">context, 32 MiB</text>"));

@@ -62,6 +62,31 @@ impl Policy {
         }
     }
 
+    /// What it does at an unmap, in words.
+    pub(crate) const fn what(self) -> &'static str {
+        match self {
+            Self::StrictPage => "each unmap waits for its invalidation, one command a page",
+            Self::StrictRange => {
+                "each unmap waits for its invalidation, by range; by page on machines without ranges"
+            }
+            Self::StrictContext => {
+                "each unmap waits for its invalidation, of the whole address space (context)"
+            }
+            Self::Lazy => {
+                "one invalidation for many unmaps; until then a device reaches memory that may be in use again"
+            }
+            Self::Combined => {
+                "each unmap waits, in whichever way costs least; CPUs that unmap at once wait together"
+            }
+            Self::Deferred => {
+                "one invalidation for many unmaps; until then their memory is used for nothing else"
+            }
+            Self::Bounce(_) => {
+                "nothing is invalidated: data are copied through a pool that devices always reach"
+            }
+        }
+    }
+
     /// Where reports list the policy called `name`: last what is none.
     pub(crate) fn place_of(name: &str) -> usize {
         let place = Self::every().position(|policy| policy.name() == name);

@@ -275,11 +275,15 @@ fn fits(report: &Calibration) -> Figure {
 
 /// What calls of each size took.
 fn latencies(report: &Calibration, fit: &Judged) -> Figure {
+    let count = |units: f64| match (fit.units, units) {
+        ("bytes", _) => Unit::Bytes.say(units),
+        (of, 1.0) => format!("1 {}", of.trim_end_matches('s')),
+        (of, _) => format!("{} {of}", Unit::Count.say(units)),
+    };
     let name = |size: &Size| match size.units {
         None => format!("{} not told", fit.units),
-        Some([1.0, 1.0]) => format!("1 {}", fit.units.trim_end_matches('s')),
-        Some([least, most]) if least == most => format!("{} {}", count(least), fit.units),
-        Some([least, most]) => format!("{} to {} {}", count(least), count(most), fit.units),
+        Some([least, most]) if least == most => count(least),
+        Some([least, most]) => format!("{} to {}", count(least), count(most)),
     };
     let row = |size: &Size| {
         let measured = Mark {
@@ -335,10 +339,6 @@ fn latencies(report: &Calibration, fit: &Judged) -> Figure {
         plot,
         table(head, rows),
     )
-}
-
-fn count(units: f64) -> String {
-    Unit::Count.say(units)
 }
 
 /// Where the traced time went.

@@ -2,7 +2,7 @@
 
 use portolan_report::{Origin, Page, Section};
 
-use super::policies::{reachable, time_by_cause};
+use super::policies::{in_words, reachable, time_by_cause};
 use super::{over_time, table, trace};
 use crate::compare::{Comparison, Measure, Side, least, unit_of};
 use crate::replay::{PolicyReport, ReplayReport};
@@ -17,7 +17,7 @@ pub fn compare(two: &Comparison, origin: Origin) -> Page {
     let both: Vec<PolicyReport> = pairs(two, |_| true);
     let policies = Section {
         heading: "Policies side by side".to_owned(),
-        says: Vec::new(),
+        says: in_words(&two.a.policies),
         figures: vec![costs(two), causes(two, both.clone()), reachable(&both)],
     };
     let mut sections = vec![policies, over(two)];

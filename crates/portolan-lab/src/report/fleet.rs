@@ -5,7 +5,7 @@ use portolan_report::{
     Axis, Figure, Mark, MarkRow, Marks, Origin, Page, Plot, Section, Table, Unit,
 };
 
-use super::policies::{reachable, time_by_cause};
+use super::policies::{in_words, reachable, time_by_cause};
 use super::{figure, table};
 use crate::fleet::{Aggregate, Entry, Failed, Group, short_names};
 use crate::replay::PolicyReport;
@@ -27,7 +27,7 @@ pub fn fleet(entries: &[Entry], sum: &Aggregate, origin: Origin) -> Page {
     let mut sections = vec![
         section(
             "All traces together",
-            Vec::new(),
+            in_words(&all),
             vec![time_by_cause(&all), reachable(&all)],
         ),
         section(
@@ -51,7 +51,7 @@ pub fn fleet(entries: &[Entry], sum: &Aggregate, origin: Origin) -> Page {
         sections.push(section("Not replayed", says.collect(), Vec::new()));
     }
     Page {
-        title: format!("{} traces", grouped(sum.all.traces)),
+        title: format!("Replay of {} traces", grouped(sum.all.traces)),
         answer: sum.findings.clone(),
         sections,
         origin,

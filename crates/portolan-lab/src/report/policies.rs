@@ -5,7 +5,7 @@ use portolan_report::{
 };
 
 use super::{figure, table};
-use crate::replay::{PolicyReport, ReplayReport, TimeByCause};
+use crate::replay::{Policy, PolicyReport, ReplayReport, TimeByCause};
 use portolan_cli::display::grouped;
 
 /// A name, and what it is the name of.
@@ -23,7 +23,8 @@ const CAUSES: [Named<TimeByCause, f64>; 6] = [
 
 pub(super) fn section(report: &ReplayReport) -> Section {
     let policies = &report.policies;
-    let mut says = report.findings.clone();
+    let mut says = in_words(policies);
+    says.extend(report.findings.iter().cloned());
     says.extend(report.defaults.text().lines().map(str::to_owned));
     if let [only] = policies.as_slice() {
         says.push(format!(
@@ -40,6 +41,16 @@ pub(super) fn section(report: &ReplayReport) -> Section {
             counted(report),
         ],
     }
+}
+
+/// What each of `policies` is: a list in sentences, since names alone say little.
+pub(super) fn in_words(policies: &[PolicyReport]) -> Vec<String> {
+    let known = Policy::every().filter(|known| {
+        let mut names = policies.iter().map(|policy| policy.policy.as_str());
+        names.any(|name| name == known.name())
+    });
+    let said = known.map(|policy| format!("`{}`: {}.", policy.name(), policy.what()));
+    said.collect()
 }
 
 fn micros(us: f64) -> String {

@@ -7,7 +7,7 @@ use crate::replay::{ReplayReport, answer, sent_finding, sentences};
 
 /// The page of `report`, which came about as `origin` says.
 pub fn replay(report: &ReplayReport, origin: Origin) -> Page {
-    let answer = answer(report);
+    let answer = settings::in_code(&answer(report), &report.advice);
     let mut sections: Vec<_> = settings::section(report).into_iter().collect();
     sections.push(policies::section(report));
     sections.extend(over_time::sections(&report.policies));
@@ -19,7 +19,7 @@ pub fn replay(report: &ReplayReport, origin: Origin) -> Page {
             "Replay of {} on machine {}",
             report.trace.source, report.machine
         ),
-        answer: answer.lines().map(str::to_owned).collect(),
+        answer,
         sections,
         origin,
     }

@@ -23,6 +23,12 @@ pub fn scale(report: &Report, origin: Origin) -> Page {
             100.0 * fit.error
         )
     }));
+    says.push(
+        "`strict`: each unmap waits for its invalidation. `combined`: CPUs that unmap at once wait together. `deferred`: one \
+         invalidation for many unmaps, whose memory is used for nothing else until then. `lazy`: the same, but memory may be \
+         in use again while devices still reach it. `passthrough`: no translation at all."
+            .to_owned(),
+    );
     says.push("Measured: by others, published. All else is computed in virtual time.".to_owned());
     let figures = vec![
         throughput(report),
@@ -199,9 +205,8 @@ fn per_operation(report: &Report, title: &str, says: &str, of: fn(&Row) -> f64) 
         .iter()
         .map(|row| [name(row), row.cpus.to_string(), format!("{:.3}", of(row))]);
     let table = super::table(["policy", "CPUs", "by operation"], rows);
-    let reason = all
-        .is_empty()
-        .then_some("no policy has any on this machine");
+    let none = format!("no policy has {} on this machine", title.to_lowercase());
+    let reason = all.is_empty().then_some(none.as_str());
     let plot = Plot::Lines(Lines {
         x: cpus(),
         y: Axis::linear("by operation", Unit::Count),

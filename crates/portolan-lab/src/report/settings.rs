@@ -11,13 +11,31 @@ pub(super) fn section(report: &ReplayReport) -> Option<Section> {
     if report.advice.is_empty() {
         return None;
     }
-    let says = more(report);
-    let says = says.lines().filter(|line| !line.is_empty());
     Some(Section {
         heading: "What to change, and why".to_owned(),
-        says: says.map(str::to_owned).collect(),
+        says: in_code(&more(report), &report.advice),
         figures: vec![gains(&report.advice)],
     })
+}
+
+/// The lines of `text`, in which what is typed for `advice`, or stands in the trace, is code.
+pub(super) fn in_code(text: &str, advice: &[Setting]) -> Vec<String> {
+    let typed = advice.iter().map(Setting::command);
+    let typed = typed.filter(|command| command.starts_with("echo "));
+    let read = advice.iter().map(|setting| setting.evidence.text.clone());
+    let all: Vec<String> = typed
+        .chain(read)
+        .filter(|code| !code.is_empty() && !code.contains('`'))
+        .collect();
+    let line = |line: &str| {
+        let found = all.iter().filter(|code| line.contains(*code));
+        match found.max_by_key(|code| code.len()) {
+            Some(code) => line.replacen(code, &format!("`{code}`"), 1),
+            None => line.to_owned(),
+        }
+    };
+    let lines = text.lines().filter(|line| !line.is_empty());
+    lines.map(line).collect()
 }
 
 /// A short name: of a file, the end of its path.

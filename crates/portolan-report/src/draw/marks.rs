@@ -12,6 +12,9 @@ const MOST_MARKS: usize = 20;
 /// The height of a mark and of what is between two rows.
 const PITCH: i32 = 18;
 const BETWEEN: i32 = 12;
+/// From a row's upper end to the foot of its name's first line above the marks, and from there to the next.
+const FIRST_LINE: i32 = 18;
+const LINE: i32 = 14;
 
 /// Draws marks.
 pub(super) fn draw(marks: &Marks) -> Result<Drawn, Undrawn> {
@@ -87,13 +90,15 @@ fn sketch(marks: &Marks, rows: &[MarkRow], page: Page) -> Sketch {
             pieces.push(Piece::Line(across, Stroke::Grid));
         }
         if page == Page::Narrow {
-            let name = page.fitted(&row.name, page.width() - 4);
-            let place = [(0.0, at(begin + name_height(page)))];
-            pieces.push(Piece::Words(place, (2, 0), Anchor::Start, name));
+            let name = name_above(&row.name, page);
+            for (line, down) in name.split('\n').zip([FIRST_LINE, FIRST_LINE + LINE]) {
+                let place = [(0.0, at(begin + down))];
+                pieces.push(Piece::Words(place, (2, 0), Anchor::Start, line.to_owned()));
+            }
         }
         // In the middle of what the name leaves.
         let taken = PITCH * row.marks.len() as i32;
-        let first = (begin + name_height(page) + end - taken + PITCH) / 2;
+        let first = (begin + name_height(row, page) + end - taken + PITCH) / 2;
         for (nth, mark) in (0..).zip(&row.marks) {
             let down = first + PITCH * nth;
             let heights = [-3, 0, 3].map(|by| at(down + by));
@@ -117,16 +122,22 @@ fn sketch(marks: &Marks, rows: &[MarkRow], page: Page) -> Sketch {
     }
 }
 
+/// A row's name where it stands above the marks: in two lines if one does not hold it.
+fn name_above(name: &str, page: Page) -> String {
+    page.in_two(name, page.width() - 4)
+}
+
 /// The room for a row's name above its marks; where there is room on the left, it stands there.
-fn name_height(page: Page) -> i32 {
-    match page {
-        Page::Wide => 0,
-        Page::Narrow => 18,
-    }
+fn name_height(row: &MarkRow, page: Page) -> i32 {
+    let lines = match page {
+        Page::Wide => return 0,
+        Page::Narrow => name_above(&row.name, page).split('\n').count(),
+    };
+    FIRST_LINE + LINE * (lines as i32 - 1)
 }
 
 fn height_of(row: &MarkRow, page: Page) -> i32 {
-    let marks = name_height(page) + PITCH * row.marks.len().max(1) as i32 + BETWEEN;
+    let marks = name_height(row, page) + PITCH * row.marks.len().max(1) as i32 + BETWEEN;
     marks.max(page.name_height(&row.name))
 }
 
@@ -177,7 +188,7 @@ fn ends(mark: &Mark, ruler: &Ruler) -> [f64; 2] {
 fn words(mark: &Mark, ruler: &Ruler, page: Page) -> String {
     let room = match page {
         Page::Wide => 220,
-        Page::Narrow => 130,
+        Page::Narrow => 160,
     };
     let value = ruler.say(mark.value);
     match &*mark.word {

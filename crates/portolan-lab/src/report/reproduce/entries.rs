@@ -44,6 +44,14 @@ fn variant(name: &str) -> String {
     }
 }
 
+/// So many of what has this name.
+fn of_each(count: u64, name: &str) -> String {
+    match count {
+        1 => format!("1 {name}"),
+        _ => format!("{} {name}s", grouped(count)),
+    }
+}
+
 /// What the ranges of computed latencies are over.
 pub(super) fn ranged_over(rows: &[Row]) -> Option<String> {
     let mut overs: Vec<_> = rows
@@ -110,7 +118,7 @@ pub(super) fn swiotlb(result: &Swiotlb) -> Vec<Entry> {
             let rows = rows.filter(|row| row.quantity == quantity && row.case == case);
             entries.extend(rows.map(|row| Entry {
                 plot: pool_plot(quantity, case),
-                row: format!("{} jobs, {}", row.jobs, row.direction),
+                row: format!("{}, {}", of_each(row.jobs as u64, "job"), row.direction),
                 variant: variant(row.variant),
                 published: row.published,
                 published_range: None,
@@ -177,7 +185,9 @@ pub(super) fn iopf(result: &IopfReproduction) -> Vec<Entry> {
         let rows = result.rows.iter().filter(|row| row.quantity == quantity);
         entries.extend(rows.map(|row| {
             let window = row.premap_pages;
-            let window = window.map_or(String::new(), |pages| format!(", window of {pages} pages"));
+            let window = window.map_or(String::new(), |pages| {
+                format!(", window of {}", of_each(u64::from(pages), "page"))
+            });
             Entry {
                 plot: Of {
                     title: title.to_owned(),
@@ -187,10 +197,10 @@ pub(super) fn iopf(result: &IopfReproduction) -> Vec<Entry> {
                     error,
                 },
                 row: format!(
-                    "{} {}, {} times{window}",
+                    "{} {}, {}{window}",
                     row.kind,
                     bytes(row.msg_len_bytes),
-                    grouped(row.times)
+                    of_each(row.times, "time")
                 ),
                 variant: format!("{} faults", row.variant),
                 published: row.published,
