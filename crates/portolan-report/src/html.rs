@@ -243,7 +243,14 @@ impl Table {
 
 impl Origin {
     fn write(&self, out: &mut String) {
-        let command = Escaped(&self.command);
+        // A line that ends after the dash of an option would be read wrong.
+        let words = self.command.split(' ').map(|word| match word {
+            option if option.starts_with('-') => {
+                format!("<span class=\"w\">{}</span>", Escaped(option))
+            }
+            other => Escaped(other).to_string(),
+        });
+        let command = words.collect::<Vec<_>>().join(" ");
         let _ = write!(
             out,
             "<section aria-labelledby=\"origin\"><h2 id=\"origin\">How this report came about</h2>\n\

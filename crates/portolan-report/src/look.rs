@@ -112,8 +112,8 @@ pub(crate) fn fitted(text: &str, size: u32, room: u32) -> String {
     cut
 }
 
-/// `text` in two lines of at most `room` pixels if one does not hold it, broken at a space; where that does not do, at what
-/// parts names of files.
+/// `text` in two lines of at most `room` pixels if one does not hold it, broken at a space; where that does not do,
+/// at what parts names of files.
 pub(crate) fn in_two(text: &str, size: u32, room: u32) -> String {
     // A name's own lines are one.
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -68,7 +68,7 @@ fn the_answer_comes_first_and_the_command_last() {
         "<svg class=\"wide\"",
         "<table>",
         "<h2 id=\"origin\"",
-        "<code>portolan replay &#39;a b.txt&#39; --report out.html</code>",
+        "<code>portolan replay &#39;a b.txt&#39; <span class=\"w\">--report</span> out.html</code>",
         "<dt>seed</dt><dd>7</dd>",
     ];
     let places = order.map(|what| html.find(what).unwrap_or_else(|| panic!("no {what}")));

@@ -55,7 +55,8 @@ fn steps_of_a_clock_s_own() {
 fn on_a_terminal(columns: usize) -> Option<String> {
     let program = std::env::current_exe().unwrap();
     let run = format!(
-        "stty cols {columns} rows 24 && '{}' --exact progress::tests::steps_of_a_clock_s_own --ignored --nocapture >/dev/null",
+        "stty cols {columns} rows 24 && '{}' --exact progress::tests::steps_of_a_clock_s_own --ignored --nocapture \
+         >/dev/null",
         program.display()
     );
     let output = Command::new("script")

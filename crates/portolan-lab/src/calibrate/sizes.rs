@@ -32,8 +32,8 @@ pub struct Size {
     pub before_ns: Option<f64>,
 }
 
-/// Calls by size in `store`, of which each loses `hook_ns` for each time that tracing is in it; with what `line` and the
-/// prices from before, of a call and of a unit, say of them.
+/// Calls by size in `store`, of which each loses `hook_ns` for each time that tracing is in it; with what `line` and
+/// the prices from before, of a call and of a unit, say of them.
 pub(super) fn sizes(
     store: &Store,
     hook_ns: f64,

@@ -30,7 +30,8 @@ pub(super) struct Destination {
 }
 
 impl ReportArgs {
-    /// Where the report goes, if there is to be one. The file may be none of `others`, which the command reads or writes.
+    /// Where the report goes, if there is to be one. The file may be none of `others`, which the command reads or
+    /// writes.
     ///
     /// # Errors
     /// If no file can be written there.

@@ -1,4 +1,5 @@
-//! The page of `calibrate`: prices before and now, how well they fit, what calls of each size took, and what is not told.
+//! The page of `calibrate`: prices before and now, how well they fit, what calls of each size took, and what is not
+//! told.
 
 use portolan_report::{
     Arrangement, Axis, Bars, Figure, Mark, MarkRow, Marks, Origin, Page, Plot, Section, Series,
@@ -156,8 +157,9 @@ fn told(report: &Calibration) -> Figure {
     ];
     figure(
         "Prices that the traces tell",
-        "What each event takes; bars hold 95 of 100 resamples of the calls. Measured prices are fitted on calls, assumed \
-         ones follow a measured one. The table says what each is of, and how it was fitted. The scale is logarithmic.",
+        "What each event takes; bars hold 95 of 100 resamples of the calls. Measured prices are fitted on calls, \
+         assumed ones follow a measured one. The table says what each is of, and how it was fitted. The scale is \
+         logarithmic.",
         report
             .prices
             .is_empty()
@@ -265,8 +267,8 @@ fn fits(report: &Calibration) -> Figure {
     ];
     figure(
         "How well the fits predict",
-        "One call in five is not fitted on: how far the median one of these is from what the fit says, and from what the \
-         prices from before say. A call's price is all of it where the trace does not tell it from a unit's.",
+        "One call in five is not fitted on: how far the median one of these is from what the fit says, and from what \
+         the prices from before say. A call's price is all of it where the trace does not tell it from a unit's.",
         none.then_some("there were too few calls to fit on"),
         plot,
         table(head, cells),
@@ -332,8 +334,8 @@ fn latencies(report: &Calibration, fit: &Judged) -> Figure {
     figure(
         &format!("Calls that {}", fit.what),
         &format!(
-            "The median of what calls took, by size; bars leave out the fastest and the slowest tenth.{too_few} The scale \
-             is logarithmic."
+            "The median of what calls took, by size; bars leave out the fastest and the slowest tenth.{too_few} The \
+             scale is logarithmic."
         ),
         fit.sizes.is_empty().then_some("no call was kept"),
         plot,

@@ -24,9 +24,9 @@ pub fn scale(report: &Report, origin: Origin) -> Page {
         )
     }));
     says.push(
-        "`strict`: each unmap waits for its invalidation. `combined`: CPUs that unmap at once wait together. `deferred`: one \
-         invalidation for many unmaps, whose memory is used for nothing else until then. `lazy`: the same, but memory may be \
-         in use again while devices still reach it. `passthrough`: no translation at all."
+        "`strict`: each unmap waits for its invalidation. `combined`: CPUs that unmap at once wait together. \
+         `deferred`: one invalidation for many unmaps, whose memory is used for nothing else until then. `lazy`: the \
+         same, but memory may be in use again while devices still reach it. `passthrough`: no translation at all."
             .to_owned(),
     );
     says.push("Measured: by others, published. All else is computed in virtual time.".to_owned());

@@ -34,7 +34,7 @@ const SCALE: &[&str] = &[
     "strict, measured",
     "Syncs by operation",
     "seed",
-    "--horizon 5",
+    "--horizon</span> 5",
 ];
 const MANY: &[&str] = &[
     "3 traces",
@@ -62,7 +62,7 @@ const TEGRA: &[&str] = &[
     "PTC upper bits",
     "NVIDIA Tegra210 SMMU",
     "nothing in it is left to chance",
-    "--synthetic camera",
+    "--synthetic</span> camera",
 ];
 const QUALCOMM: &[&str] = &[
     "portolan, wait-for-safe",

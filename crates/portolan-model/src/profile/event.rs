@@ -36,22 +36,26 @@ macro_rules! events {
 events! {
     MapCall = "map_call" => "CPU: a call that maps, whatever it maps.";
     UnmapCall = "unmap_call" => "CPU: a call that unmaps less than a whole table.";
-    UnmapCallTables = "unmap_call_tables" => "CPU: a call that takes whole tables out of the tree, in place of `unmap_call`.";
+    UnmapCallTables = "unmap_call_tables" =>
+        "CPU: a call that takes whole tables out of the tree, in place of `unmap_call`.";
     MapPage = "map_page" => "CPU: one page of a mapper that goes page by page.";
     PteWrite = "pte_write" => "CPU: one entry written in a run.";
     UnmapPage = "unmap_page" => "CPU: one leaf entry unmapped.";
     TableFree = "table_free" => "CPU: one table taken out of the tree and freed.";
     CmdPage = "cmd_page" => "IOMMU: one by-page invalidation.";
-    CmdPageAfterMap = "cmd_page_after_map" => "IOMMU: one by-page invalidation that follows a map, where that costs another amount than `cmd_page`.";
+    CmdPageAfterMap = "cmd_page_after_map" =>
+        "IOMMU: one by-page invalidation that follows a map, where that costs another amount than `cmd_page`.";
     CmdRange = "cmd_range" => "IOMMU: one by-range invalidation.";
     CmdContext = "cmd_context" => "IOMMU: one invalidation of a context, or of the configuration that points at it.";
     CmdGlobal = "cmd_global" => "IOMMU: one invalidation of everything.";
     Sync = "sync" => "IOMMU: waiting until queued invalidations have completed.";
-    Exit = "exit" => "CPU: one exit to a hypervisor, for a register that it plays: the way there and back, and what it does \
-                      meanwhile. What is submitted at a time rings one doorbell.";
+    Exit = "exit" =>
+        "CPU: one exit to a hypervisor, for a register that it plays: the way there and back, and what it does \
+         meanwhile. What is submitted at a time rings one doorbell.";
     CleanLine = "clean_line" => "CPU: one cache line written back to memory.";
     IotlbMissStep = "iotlb_miss_step" => "Device: one step of a table walk that no cache answers.";
-    FaultCall = "fault_call" => "Device and CPU: one I/O page fault, from the refused access to the access that goes through.";
+    FaultCall = "fault_call" =>
+        "Device and CPU: one I/O page fault, from the refused access to the access that goes through.";
     FaultPage = "fault_page" => "CPU: one page that a fault populates and maps.";
     CopyCall = "copy_call" => "CPU: bounce slots for one copy taken and given back.";
     CopyByte = "copy_byte" => "CPU: one byte copied to or from bounce slots.";
