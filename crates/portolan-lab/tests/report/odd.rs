@@ -194,7 +194,7 @@ fn latencies_of_next_to_nothing_are_reported_in_words() {
                     (u64::MAX, u64::MAX),
                 ],
             ),
-            "of no time, or of more than a second",
+            "of no time, of more than a second",
         ),
         (
             "odd-names",
