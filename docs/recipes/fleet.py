@@ -17,7 +17,7 @@ import subprocess
 import sys
 
 import dask
-from distributed import Client, LocalCluster, SSHCluster, as_completed
+from distributed import Client, KilledWorker, LocalCluster, SSHCluster, as_completed
 
 
 def replay(command, trace):
@@ -42,6 +42,27 @@ def started(args):
         yield client
 
 
+def tell(trace, task):
+    """Prints what a worker says of a trace; its exit code."""
+    try:
+        line, said, code = task.result()
+    except KilledWorker:
+        raise
+    except Exception as error:
+        return give_up(trace, error)
+    print(line, end="", flush=True)
+    print(said, end="", file=sys.stderr)
+    return code
+
+
+def give_up(trace, error):
+    """Prints why there is nothing of a trace; the exit code."""
+    line = {"trace": {"source": trace}, "error": f"{type(error).__name__}: {error}"}
+    print(json.dumps(line), flush=True)
+    print(f"fleet.py: {trace}: {error}", file=sys.stderr)
+    return 2
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--portolan", default="portolan", metavar="PROGRAM")
@@ -55,22 +76,28 @@ def main():
         ours, theirs = ours[:at], ours[at + 1:]
     args = parser.parse_args(ours)
 
-    # A trace with which two workers died is given up; a worker that dies otherwise loses nothing.
+    # A trace with which two workers died is not tried again at once; a worker that dies otherwise loses nothing.
     dask.config.set({"distributed.scheduler.allowed-failures": 1})
     command = [args.portolan, "replay", "--ndjson", *theirs]
     codes = set()
     with started(args) as client:
-        tasks = {client.submit(replay, command, trace, pure=False): trace for trace in args.traces}
+
+        def submit(trace):
+            return client.submit(replay, command, trace, pure=False)
+
+        tasks = {submit(trace): trace for trace in args.traces}
+        suspects = []
         for task in as_completed(tasks):
             try:
-                line, said, code = task.result()
-            except Exception as error:
-                trace = tasks[task]
-                line = json.dumps({"trace": {"source": trace}, "error": f"{type(error).__name__}: {error}"}) + "\n"
-                said, code = f"fleet.py: {trace}: {error}\n", 2
-            print(line, end="", flush=True)
-            print(said, end="", file=sys.stderr)
-            codes.add(code)
+                codes.add(tell(tasks[task], task))
+            except KilledWorker:
+                suspects.append(tasks[task])
+        # What only waits on a worker is suspected with what kills it. Alone on the cluster, the culprit is.
+        for trace in suspects:
+            try:
+                codes.add(tell(trace, submit(trace)))
+            except KilledWorker as error:
+                codes.add(give_up(trace, error))
     return 1 if 1 in codes else max(codes)
 
 
