@@ -126,6 +126,14 @@ impl Chunk {
         padded
     }
 
+    /// For the operations after those of this one.
+    pub(super) fn successor(&self) -> Self {
+        Self {
+            begin_ns: self.begin_ns,
+            ..Self::new(self.by_cpu.len())
+        }
+    }
+
     pub(super) fn is_full(&self) -> bool {
         self.ops.len() >= OPERATIONS || self.pieces.len() >= PIECES
     }

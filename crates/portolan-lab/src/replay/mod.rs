@@ -6,6 +6,7 @@
 mod answer;
 mod bounce;
 mod chunk;
+mod drive;
 mod findings;
 mod fit;
 mod lane;

@@ -4,35 +4,29 @@
 //! one IOMMU.
 
 use std::path::Path;
-use std::thread;
 
 use anyhow::{Context, Result, bail};
-use portolan::addr::PageSize;
 use portolan::table::Format;
-use portolan_cli::display;
-use portolan_cli::progress::{Pace, Progress};
+use portolan_cli::progress::Progress;
 use portolan_model::cpus::MAX_CPUS;
 use portolan_model::profile::{Event, Price, Profile};
 
-use super::chunk::Chunk;
+use super::drive::{Beside, Driven, Rejected, drive};
 use super::findings::{findings, linux_finding};
 use super::lane::Lane;
 use super::policy::Policy;
 use super::report::{PolicyReport, ReplayReport, TraceReport};
 use super::sent::Sent;
 use super::settings::{Input, LinuxCounters, LinuxCounts, advise, spread_us};
-use super::shape::{Observer, Shape};
 use super::warnings::warnings;
 use crate::advice::Advice;
 use crate::linux::{Counter, Rules};
 use crate::machines::{WithFormat, with_format};
-use crate::trace::{self, At, Reader, Summary};
+use crate::trace::{self, Reader, Summary};
 
 /// The trace that comes with the program, and its name.
 const BUNDLED: &[u8] = include_bytes!("../../../../data/traces/vtd-strict.mixed-sg-4j.trace.xz");
 const BUNDLED_NAME: &str = "bundled trace vtd-strict.mixed-sg-4j";
-/// Line numbers kept of what was rejected.
-const KEPT_LINES: usize = 20;
 
 /// The name for people of the trace at `path`, as [`open`] takes it.
 pub(crate) fn name_of(path: Option<&Path>) -> String {
@@ -261,124 +255,6 @@ fn ranged(mut report: PolicyReport, profile: &Profile) -> PolicyReport {
     let range = [total(Price::low), total(Price::high)];
     report.total_range_us = Some(range).filter(|[low, high]| low < high);
     report
-}
-
-/// Maps that no lane took.
-#[derive(Default)]
-struct Rejected {
-    maps: u64,
-    first_lines: Vec<u64>,
-}
-
-impl Rejected {
-    fn note(&mut self, line: u64) {
-        self.maps += 1;
-        if self.first_lines.len() < KEPT_LINES {
-            self.first_lines.push(line);
-        }
-    }
-}
-
-/// What a pass over a trace leaves beside the lanes.
-struct Driven {
-    rejected: Rejected,
-    shape: Shape,
-    linux: Beside,
-}
-
-/// Linux's rules beside the policies: those that were asked for, and those that advice is taken from.
-struct Beside {
-    asked: Option<Counter>,
-    all: Option<LinuxCounters>,
-}
-
-/// Feeds all operations to all lanes; the maps that no lane took, and what the trace holds.
-fn drive(
-    reader: &mut Reader,
-    granule: PageSize,
-    cpus: usize,
-    lanes: &mut [Lane],
-    mut linux: Beside,
-    progress: Option<&Progress>,
-) -> Result<Driven> {
-    let mut operations = 0u64;
-    let mut rejected = Rejected::default();
-    let mut observer = Observer::default();
-    let mut chunk = Chunk::new(cpus);
-    // Time stamps of different CPUs may step back; policies see time that does not.
-    let mut now_ns = 0;
-    loop {
-        let op = reader.next_op();
-        let ended = op.is_none();
-        if let Some(op) = op {
-            now_ns = now_ns.max(op.time_ns);
-            let cpu = op.cpu;
-            let running = op.running;
-            let at = At {
-                now_ns,
-                cpu,
-                running,
-            };
-            observer.note(&op, now_ns);
-            let padded = chunk.push(&op, at, granule);
-            if let Some(linux) = &mut linux.asked {
-                linux.note(&op, at, padded);
-            }
-            if let Some(linux) = &mut linux.all {
-                linux.note(&op, at, padded);
-            }
-            operations += 1;
-        }
-        if !ended && !chunk.is_full() {
-            continue;
-        }
-        run_all(lanes, &chunk)?;
-        chunk.rejected().for_each(|line| rejected.note(line));
-        chunk.clear();
-        if ended {
-            let shape = observer.finish(&reader.summary().devices);
-            return Ok(Driven {
-                rejected,
-                shape,
-                linux,
-            });
-        }
-        if let Some(progress) = progress {
-            progress.say(|pace| so_far(operations, reader, pace));
-        }
-    }
-}
-
-/// Has all lanes carry out `chunk`, several at a time where the process has the cores.
-fn run_all(lanes: &mut [Lane], chunk: &Chunk) -> Result<()> {
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    let each = lanes.len().div_ceil(cores).max(1);
-    let run = |part: &mut [Lane]| part.iter_mut().try_for_each(|lane| lane.run(chunk));
-    if each >= lanes.len() {
-        return run(lanes);
-    }
-    thread::scope(|scope| {
-        let parts = lanes.chunks_mut(each);
-        let parts: Vec<_> = parts.map(|part| scope.spawn(move || run(part))).collect();
-        let mut ended = parts.into_iter().map(|part| part.join());
-        ended.try_for_each(|ended| ended.unwrap_or_else(|_| bail!("a policy's thread ended early")))
-    })
-}
-
-fn so_far(operations: u64, reader: &Reader, pace: Pace) -> String {
-    let (done, rate) = (display::grouped(operations), pace.rate(operations));
-    match reader.bytes_done() {
-        Some((read, size)) => format!(
-            "{done} operations, {} of {}, {rate}{}",
-            display::bytes(read),
-            display::bytes(size),
-            pace.left(read, size)
-        ),
-        None => format!(
-            "{done} operations, {} read, {rate}",
-            display::bytes(reader.bytes_read())
-        ),
-    }
 }
 
 fn trace_report(summary: &Summary, rejected: Rejected) -> TraceReport {
