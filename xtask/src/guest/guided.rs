@@ -18,7 +18,7 @@ pub(super) fn check(ran: &Ran) -> Result<(), String> {
         let pages = all.iter().filter(|one| one.is_of_pages());
         pages.count()
     };
-    let compared = recording::portolan(ran, &["compare", "before.gz", "after.gz"])?;
+    let compared = ran.portolan(&["compare", "before.gz", "after.gz"])?;
     let predictions = compared["predictions"].as_array();
     let mut lazy = predictions.into_iter().flatten();
     let lazy = lazy

@@ -6,7 +6,7 @@
 
 use serde_json::Value;
 
-use super::{Ran, recording::portolan};
+use super::Ran;
 
 /// Requests of the run whose calls are predicted: 16 MiB by 4 KiB.
 const REQUESTS: u64 = 4096;
@@ -15,7 +15,7 @@ const REQUESTS: u64 = 4096;
 pub(super) fn check(ran: &Ran) -> Result<(), String> {
     let profile = "calibrated.toml";
     let fitted = ["calibrate", "small", "middle", "large", "record.gz"];
-    let fitted = portolan(ran, &[&fitted[..], &["--force", "-o", profile]].concat())?;
+    let fitted = ran.portolan(&[&fitted[..], &["--force", "-o", profile]].concat())?;
     let events: Vec<&str> = list(&fitted["prices"])
         .filter_map(|price| price["event"].as_str())
         .collect();
@@ -24,7 +24,7 @@ pub(super) fn check(ran: &Ran) -> Result<(), String> {
             return Err(format!("{wanted} is not among the prices: {events:?}"));
         }
     }
-    let from = |base| portolan(ran, &["calibrate", "other", "--from", base]);
+    let from = |base| ran.portolan(&["calibrate", "other", "--from", base]);
     let (after, before) = (from(profile)?, from("spr-vm")?);
     for function in ["iommu_map", "iommu_unmap_fast", "qi_submit_sync"] {
         let mut all = list(&after["functions"]);
@@ -40,7 +40,7 @@ pub(super) fn check(ran: &Ran) -> Result<(), String> {
             after["what"], after["before_off_pct"], before["before_off_pct"],
         );
     }
-    let replayed = portolan(ran, &["replay", "record.gz", "--machine", profile])?;
+    let replayed = ran.portolan(&["replay", "record.gz", "--machine", profile])?;
     match (
         replayed["machine"].as_str(),
         replayed["policies"].as_array(),

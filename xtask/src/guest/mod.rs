@@ -91,6 +91,18 @@ impl Ran {
         let event = demo::Event { name, word: None };
         parts.map(|part| demo::traced(part, &event)).collect()
     }
+
+    /// What the guest's `portolan` says on the host, with `--json`.
+    fn portolan(&self, arguments: &[&str]) -> Result<serde_json::Value, String> {
+        let mut command = Command::new(self.programs.join("portolan"));
+        command.args(arguments).arg("--json");
+        command.current_dir(&self.place).stderr(Stdio::inherit());
+        let output = command.output().map_err(|error| error.to_string())?;
+        match output.status.success() {
+            true => serde_json::from_slice(&output.stdout).map_err(|error| error.to_string()),
+            false => Err(format!("{arguments:?} ended with {}", output.status)),
+        }
+    }
 }
 
 /// Runs those named, or all; whether none failed.

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
-use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -39,7 +38,7 @@ pub(super) fn check(ran: &Ran) -> Result<(), String> {
     let recorded = recorded.iter().filter(|one| one.is_of_pages()).count();
     let (ending, replayed) = (
         ending(&text(ran, "trace.gz")?)?,
-        portolan(ran, &["replay", "trace.gz"])?,
+        ran.portolan(&["replay", "trace.gz"])?,
     );
     let cpus = ending["per_cpu"].as_array().map_or(&[][..], Vec::as_slice);
     let sum = |what: &str| {
@@ -110,21 +109,6 @@ fn ending(text: &str) -> Result<Value, String> {
     let json = line.strip_prefix("# portolan-end: ");
     let json = json.ok_or("the recording has no end")?;
     serde_json::from_str(json).map_err(|error| format!("the recording's end: {error}"))
-}
-
-/// What the guest's program says on the host, with `--json`.
-pub(super) fn portolan(ran: &Ran, arguments: &[&str]) -> Result<Value, String> {
-    let mut command = Command::new(ran.programs.join("portolan"));
-    command
-        .args(arguments)
-        .arg("--json")
-        .current_dir(&ran.place);
-    let output = command.stderr(Stdio::inherit()).output();
-    let output = output.map_err(|error| error.to_string())?;
-    match output.status.success() {
-        true => serde_json::from_slice(&output.stdout).map_err(|error| error.to_string()),
-        false => Err(format!("{arguments:?} ended with {}", output.status)),
-    }
 }
 
 /// `... qi_submit: iotlb_inv dmar0: 0x300f2 0xffffd000 0x0 0x0`: VT-d, 6.5.2.3.

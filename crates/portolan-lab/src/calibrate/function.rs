@@ -111,3 +111,18 @@ pub(super) fn known(name: &[u8]) -> Option<Known> {
         argument,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_that_people_are_told_of_is_known_for_what_it_is_told_for() {
+        for family in Family::ALL {
+            for name in family.functions().split(", ") {
+                let found = known(name.as_bytes()).map(|known| known.family);
+                assert_eq!(found, Some(family), "{name}");
+            }
+        }
+    }
+}
