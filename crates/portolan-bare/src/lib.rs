@@ -62,3 +62,8 @@ pub use hardware::OwnFile;
 pub use hardware::{
     CpuInterrupts, DirectMap, Heap, HeapError, Machine, Pages, Pvh, Registers, StartError,
 };
+
+/// The crate's page, whose example is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -43,6 +43,9 @@ mod documents {
     #[doc = include_str!("../../../README.md")]
     struct Readme;
 
+    #[doc = include_str!("../README.md")]
+    struct OfTheCrate;
+
     #[doc = include_str!("../../../docs/tutorial.md")]
     struct Tutorial;
 }

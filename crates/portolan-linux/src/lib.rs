@@ -29,3 +29,8 @@ pub mod vfio;
 pub use calls::{CallCounts, Refusal};
 pub use chain::InfoError;
 pub use domain::UserDomain;
+
+/// The crate's page, whose example is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

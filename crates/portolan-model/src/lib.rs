@@ -49,3 +49,8 @@ mod unit;
 pub mod vtd;
 
 pub use asking::Transfer;
+
+/// The crate's page, whose example is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -22,3 +22,8 @@ pub use figure::{
 pub use html::ReportError;
 pub use page::{Origin, Page, Section};
 pub use unit::Unit;
+
+/// The crate's page, whose example is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -32,3 +32,8 @@ pub use dma_api::DmaApi;
 pub use hal::{Addresses, BindError, ReleaseError, SLOTS, SlotHal};
 pub use transport::{NotTranslated, Translated};
 pub use viommu::ViommuQueues;
+
+/// The crate's page, whose example is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -41,3 +41,8 @@ pub use iotlb::{
 };
 pub use message::{Message, MessageError};
 pub use regions::{FrontendAddr, MemoryRegion, RegionsError};
+
+/// The crate's page, whose example is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

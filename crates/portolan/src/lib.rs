@@ -134,3 +134,8 @@ pub mod iopf;
 pub mod iova;
 pub mod platform;
 pub mod table;
+
+/// The crate's page, whose example is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

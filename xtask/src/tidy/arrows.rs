@@ -49,15 +49,32 @@ const BACKENDS: &[&str] = &[
     "portolan-cli",
 ];
 
-pub(super) fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
+/// What cargo says of the workspace's packages.
+pub(super) fn metadata(root: &Path) -> anyhow::Result<serde_json::Value> {
     let mut command = Command::new("cargo");
     command
         .args(["metadata", "--no-deps", "--format-version", "1"])
         .current_dir(root);
     let output = command.output()?;
     anyhow::ensure!(output.status.success(), "cargo metadata failed");
-    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-    let mut found = findings(&metadata);
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+/// The crates of others that packages depend on, for use and for tests.
+pub(super) fn external(metadata: &serde_json::Value) -> BTreeSet<String> {
+    let list = |of: &serde_json::Value, key: &str| of[key].as_array().cloned().unwrap_or_default();
+    let packages = list(metadata, "packages");
+    let dependencies = packages
+        .iter()
+        .flat_map(|package| list(package, "dependencies"));
+    let others = dependencies.filter(|dependency| dependency["path"].is_null());
+    others
+        .filter_map(|dependency| Some(dependency["name"].as_str()?.to_owned()))
+        .collect()
+}
+
+pub(super) fn check(root: &Path, metadata: &serde_json::Value) -> anyhow::Result<Vec<Finding>> {
+    let mut found = findings(metadata);
     let mut command = Command::new("cargo");
     command
         .args(["tree", "--package", FIRST, "--edges", "normal,build"])

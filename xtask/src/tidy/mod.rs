@@ -4,6 +4,7 @@
 
 mod arrows;
 mod context;
+mod documents;
 mod modules;
 mod rules;
 #[cfg(test)]
@@ -61,9 +62,11 @@ fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
         .output()?;
     anyhow::ensure!(listed.status.success(), "git does not list the files");
     let listed = String::from_utf8(listed.stdout)?;
-    let mut found = arrows::check(root)?;
-    let mut sources = Vec::new();
-    for path in listed.split('\0').filter(|path| !path.is_empty()) {
+    let metadata = arrows::metadata(root)?;
+    let mut found = arrows::check(root, &metadata)?;
+    let (mut sources, mut documents) = (Vec::new(), Vec::new());
+    let paths: Vec<String> = listed.split('\0').map(str::to_owned).collect();
+    for path in paths.iter().filter(|path| !path.is_empty()) {
         let Ok(text) = std::fs::read_to_string(root.join(path)) else {
             continue;
         };
@@ -71,7 +74,7 @@ fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
             found.extend(rules::rust(path, &text));
         }
         if path.ends_with(".md") {
-            found.extend(rules::links(root, path, &text));
+            found.extend(documents::links(root, path, &text));
         }
         if [".rs", ".md", ".toml"]
             .iter()
@@ -81,9 +84,17 @@ fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
         }
         if path.ends_with(".rs") {
             sources.push((path.to_owned(), text));
+        } else if path.ends_with(".md") {
+            documents.push((path.to_owned(), text));
         }
     }
     found.extend(context::check(&sources));
+    found.extend(documents::check(&documents::Repository {
+        paths: &paths,
+        sources: &sources,
+        documents: &documents,
+        dependencies: &arrows::external(&metadata),
+    }));
     let architecture = std::fs::read_to_string(root.join("docs/architecture.md"))?;
     found.extend(modules::check(&sources, &architecture));
     let exceptions: Exceptions = match std::fs::read_to_string(root.join("tidy.toml")) {

@@ -63,11 +63,38 @@ fn what_is_said_in_comments_and_strings_is_not_code() {
 #[test]
 fn links_and_paths() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    assert!(rules::links(here, "x.md", "[a](Cargo.toml#b) [c](https://d.e) [f](#g)").is_empty());
-    assert_eq!(rules::links(here, "x.md", "[a](nothing.md)").len(), 1);
+    assert!(documents::links(here, "x.md", "[a](Cargo.toml) [c](https://d.e)").is_empty());
+    assert_eq!(documents::links(here, "x.md", "[a](nothing.md)").len(), 1);
     assert_eq!(
         rules::workplace("x.md", concat!("see /wo", "rk/x")).len(),
         1
+    );
+}
+
+#[test]
+fn contributing_says_what_the_rules_are() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let text = std::fs::read_to_string(root.join("CONTRIBUTING.md")).unwrap();
+    let layout = std::fs::read_to_string(root.join("rustfmt.toml")).unwrap();
+    let [file, function, tests, column] = rules::LIMITS;
+    for said in [
+        format!("to {file} lines and no longer"),
+        format!("functions of at most {function}"),
+        format!("more than {tests} lines of tests"),
+        format!("strings within {column}"),
+    ] {
+        assert!(text.contains(&said), "{said}");
+    }
+    let code = layout
+        .split("max_width = ")
+        .nth(1)
+        .unwrap()
+        .lines()
+        .next()
+        .unwrap();
+    assert!(
+        text.contains(&format!("code within {code} columns")),
+        "{code}"
     );
 }
 
