@@ -102,10 +102,10 @@ impl<'a> Known<'a> {
         let path = path.split('<').next()?.trim_end_matches('!');
         let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
         let names: Vec<&str> = path.split("::").collect();
-        let fits = |name: &&str| {
-            !name.is_empty() && name.chars().all(is_word) && !name.starts_with(char::is_numeric)
-        };
-        if !names.iter().all(|name| fits(&name)) || self.is_foreign(path) {
+        let mut odd = names.iter().filter(|name| {
+            !name.starts_with(|c: char| c.is_alphabetic() || c == '_') || !name.chars().all(is_word)
+        });
+        if odd.next().is_some() || self.is_foreign(path) {
             return None;
         }
         match names[..] {
