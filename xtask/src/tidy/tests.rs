@@ -98,6 +98,37 @@ fn contributing_says_what_the_rules_are() {
     );
 }
 
+/// `docs/status.md` shortens the commands: `demo NAME`, `guest NAME`, backends of `check`.
+#[test]
+fn the_status_names_machines_and_backends_that_there_are() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let text = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
+    let (status, backends) = (text("docs/status.md"), text("verify/src/backend/named.rs"));
+    let mut seen = 0;
+    for span in status.split('`').skip(1).step_by(2) {
+        let mut words = span.split_whitespace();
+        let first = words.next().unwrap_or("");
+        let known = |name: &&str| match first {
+            "demo" => crate::demo::all().any(|guest| guest.name == *name),
+            _ => crate::guest::ALL
+                .iter()
+                .any(|machine| machine.name == *name),
+        };
+        if first == "demo" || first == "guest" {
+            assert_eq!(words.find(|name| !known(name)), None, "{span}");
+            seen += 1;
+        }
+        for backend in span
+            .split_whitespace()
+            .filter(|word| word.contains("model:") || word.contains("qemu:"))
+        {
+            assert!(backends.contains(&format!("\"{backend}\"")), "{backend}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 20, "{seen}");
+}
+
 #[test]
 fn arrows_run_one_way() {
     let metadata = |name: &str, on: &str, kind: &str| {
