@@ -17,9 +17,9 @@ use definitions::Definitions;
 pub(super) use links::check as links;
 
 /// Lines and words that a newcomer reads to the end.
-const MAX_README: (usize, usize) = (130, 1_000);
+pub(super) const MAX_README: (usize, usize) = (130, 1_000);
 /// Lines of a package's README.
-const MAX_PACKAGE_README: usize = 40;
+pub(super) const MAX_PACKAGE_README: usize = 40;
 /// The page that says why each dependency is there.
 const DEPENDENCIES: &str = "docs/dependencies.md";
 /// The page that figures of the README are from.
