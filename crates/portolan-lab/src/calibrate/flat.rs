@@ -1,8 +1,9 @@
-//! Latencies without nesting: maps that bpftrace prints, and rows `function,units,ns`.
+//! Latencies without nesting: maps that bpftrace prints, histograms of bcc's `funclatency`, and rows `function,units,ns`.
 //!
 //! A map is called `@ns`, `@us` or `@ms`, its key is the function, or the function and units:
 //! `@us[iommu_map, 4096]:`, then a row a bucket (`[4, 8)  12 |@@ |`). A row's units are bytes for maps, unmaps and
-//! copies, commands for submissions; nothing where they are not known.
+//! copies, commands for submissions; nothing where they are not known. bcc says the function before the histogram, in a line
+//! (`Function = iommu_map`, option `-F`) or as what it traces, and the unit above its buckets (`4096 -> 8191 : 12 |@@ |`).
 
 use super::function::{Family, Inside, known};
 use super::leaves::Pages;
@@ -45,10 +46,25 @@ pub(super) enum Row {
     Call { key: Key, ns: u64 },
     /// A histogram begins, its times in so many nanoseconds.
     Histogram { key: Key, scale: u64 },
+    /// bcc says the function of the histograms that follow.
+    Function(Traced),
+    /// bcc's histogram of that function begins.
+    Buckets { scale: u64 },
     /// Calls of the histogram, in its unit.
     Bucket { low: u64, high: u64, count: u64 },
     /// Another map, a header: nothing to read.
     Nothing,
+}
+
+/// What bcc's histograms are of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Traced {
+    /// It was not said.
+    #[default]
+    Unsaid,
+    One(String),
+    /// Several functions in one histogram, without a price.
+    Several,
 }
 
 /// Parses a line; nothing if it is none of these.
@@ -57,9 +73,66 @@ pub(super) fn parse(line: &[u8]) -> Option<Result<Row, &'static str>> {
     match text.as_bytes().first()? {
         b'@' => Some(histogram(text)),
         b'[' | b'(' => bucket(text),
+        b'0'..=b'9' if text.contains(" -> ") => bcc_bucket(text),
         _ if text.starts_with("Attach") || text.starts_with("function,") => Some(Ok(Row::Nothing)),
-        _ => call(text),
+        _ => bcc(text).or_else(|| call(text)),
     }
+}
+
+/// Parses the lines of `funclatency` beside its buckets.
+fn bcc(text: &str) -> Option<Result<Row, &'static str>> {
+    let name = |text: &str| {
+        let plain = text
+            .trim()
+            .trim_start_matches("b'")
+            .trim_matches(['\'', '"']);
+        match plain.is_empty() || plain.len() > LONGEST_NAME {
+            true => Err(TOO_LONG),
+            false => Ok(Row::Function(Traced::One(plain.to_owned()))),
+        }
+    };
+    if let Some(function) = text.strip_prefix("Function = ") {
+        // A number of a process may follow.
+        return Some(name(function.split(" [").next().unwrap_or(function)));
+    }
+    if let Some(traced) = text.strip_prefix("Tracing ") {
+        let (traced, _) = traced.split_once("...")?;
+        return Some(match traced.split_once(" functions for ") {
+            Some(("1", function)) => name(function),
+            Some(_) => Ok(Row::Function(Traced::Several)),
+            None => name(traced),
+        });
+    }
+    if let Some((unit, _)) = text.split_once(':')
+        && text.ends_with("distribution")
+    {
+        let scale = match unit.trim() {
+            "nsecs" => 1,
+            "usecs" => 1_000,
+            "msecs" => 1_000_000,
+            _ => return Some(Err("a histogram of something else than times")),
+        };
+        return Some(Ok(Row::Buckets { scale }));
+    }
+    let rest = text == "^C" || text.starts_with("avg = ") || text.starts_with("Detaching");
+    rest.then_some(Ok(Row::Nothing))
+}
+
+/// `4096 -> 8191 : 12 |@@ |`: both ends are in it.
+fn bcc_bucket(text: &str) -> Option<Result<Row, &'static str>> {
+    let (range, rest) = text.split_once(':')?;
+    let (low, high) = range.split_once("->")?;
+    let (count, _) = rest.split_once('|')?;
+    let number = |text: &str| decimal(text.trim().as_bytes());
+    let row = match (number(low), number(high), number(count)) {
+        (Some(low), Some(high), Some(count)) if high < u64::MAX => Ok(Row::Bucket {
+            low,
+            high: high + 1,
+            count,
+        }),
+        _ => Err("a bucket without bounds or calls"),
+    };
+    Some(row)
 }
 
 /// `@us[kprobe:iommu_map, 4096]:`.
@@ -138,6 +211,8 @@ fn call(text: &str) -> Option<Result<Row, &'static str>> {
 pub(super) struct Rows {
     pages: Pages,
     histogram: Option<Histogram>,
+    /// What bcc's next histogram is of.
+    traced: Traced,
     /// Histograms that were read.
     read: usize,
 }
@@ -156,6 +231,7 @@ impl Rows {
         Self {
             pages,
             histogram: None,
+            traced: Traced::Unsaid,
             read: 0,
         }
     }
@@ -188,6 +264,21 @@ impl Rows {
                     key,
                     scale,
                     buckets,
+                });
+            }
+            Row::Function(traced) => self.traced = traced,
+            Row::Buckets { scale } => {
+                let function = match &self.traced {
+                    Traced::One(function) => function,
+                    Traced::Several => {
+                        return Err("a histogram of several functions: say -F to funclatency");
+                    }
+                    Traced::Unsaid => return Err("a histogram without its function"),
+                };
+                self.histogram = Some(Histogram {
+                    key: Key::of(function, "")?,
+                    scale,
+                    buckets: Vec::new(),
                 });
             }
             Row::Bucket { .. } | Row::Nothing => {}

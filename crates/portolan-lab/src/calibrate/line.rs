@@ -47,7 +47,7 @@ pub(super) const LONGEST_NAME: usize = 512;
 pub(super) const TOO_LONG: &str = "a name that is longer than the kernel's";
 
 /// What is said of a row that cannot be put beside others of its CPU.
-const NO_CPU: &str = "no CPU (set the option funcgraph-cpu)";
+pub(super) const NO_CPU: &str = "no CPU (set the option funcgraph-cpu)";
 
 /// Parses one line.
 pub(super) fn parse(line: &[u8]) -> Parsed<'_> {
@@ -71,8 +71,18 @@ pub(super) fn parse(line: &[u8]) -> Parsed<'_> {
         }
         Stamped::Lost(lost) => Ok((cpu_of_lost(trimmed), Token::Lost(lost))),
         Stamped::Blank | Stamped::Comment { .. } => Ok((None, Token::Nothing)),
+        Stamped::Bad(_) if is_without_cpu(trimmed) => Err(NO_CPU),
         Stamped::Bad(why) => Err(why),
     }
+}
+
+/// Whether it is a row of `trace-cmd report` of which task and CPU were taken off.
+fn is_without_cpu(line: &[u8]) -> bool {
+    let (time, rest) = match memchr::memchr(b':', line) {
+        Some(colon) => (&line[..colon], line[colon + 1..].trim_ascii_start()),
+        None => return false,
+    };
+    fixed(time.trim_ascii(), 9).is_some() && rest.starts_with(b"funcgraph_")
 }
 
 /// `CPU:1 [LOST 12 EVENTS]`.

@@ -1,7 +1,7 @@
 //! Prices of the user's own machine, from a latency trace of the kernel's functions.
 //!
-//! Read are ftrace's `function_graph`, `trace-cmd report` of it, and latencies by function as bpftrace prints them
-//! (`docs/calibrate.md` has the commands). What comes of it is a profile: another one's, with the prices that the
+//! Read are ftrace's `function_graph`, `trace-cmd report` of it, and latencies by function as bpftrace and bcc
+//! print them (`docs/calibrate.md` has the commands). What comes of it is a profile: another one's, with the prices that the
 //! trace tells, each with how well it fits; and a list of those that it does not tell. Memory is bounded whatever the
 //! trace holds.
 
@@ -20,6 +20,7 @@ mod stack;
 mod tests;
 mod text;
 
+use std::cell::Cell;
 use std::io::Read;
 use std::path::Path;
 
@@ -163,9 +164,14 @@ impl Gathered {
     /// # Errors
     /// As [`Self::read_file`].
     pub fn read(&mut self, name: &str, input: Box<dyn Read>) -> Result<()> {
+        let without_cpu = Cell::new(false);
         let is_one = |line: &[u8]| {
             use Token::{Enter, Exit, Leaf};
             let of_a_call = match parse(line) {
+                Err(line::NO_CPU) => {
+                    without_cpu.set(true);
+                    false
+                }
                 Ok(Said::Token(_, token)) => {
                     matches!(token, Enter { .. } | Leaf { .. } | Exit { .. })
                 }
@@ -178,6 +184,9 @@ impl Gathered {
             Ok(lines) => lines,
             Err(OpenError::Binary) => bail!("trace {name} is binary data, not text; {HOW_TO}"),
             Err(OpenError::Empty) => bail!("trace {name} is empty; {HOW_TO}"),
+            Err(OpenError::NotATrace) if without_cpu.get() => {
+                bail!("trace {name}: its rows have {}; {HOW_TO}", line::NO_CPU)
+            }
             Err(OpenError::NotATrace) => {
                 bail!("trace {name}: no line of it has the latency of a function; {HOW_TO}")
             }
@@ -287,7 +296,14 @@ impl Gathered {
         let wanted = Family::ALL.map(Family::functions).join(", ");
         let left = self.samples.left_out;
         match seen.as_slice() {
-            [] => bail!("the traces have no call from its beginning to its end; {HOW_TO}"),
+            [] => {
+                let bad = self.sources.iter().flat_map(|source| &source.bad_lines);
+                let first = bad
+                    .map(|line| format!(" ({line})"))
+                    .next()
+                    .unwrap_or_default();
+                bail!("the traces have no call from its beginning to its end{first}; {HOW_TO}")
+            }
             _ if left != LeftOut::default() => bail!(
                 "none of the calls can be fitted on ({}); {HOW_TO}",
                 text::left_out(&left)

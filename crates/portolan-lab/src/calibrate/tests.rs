@@ -252,6 +252,46 @@ fn rows_and_histograms_tell_prices_too() {
     }
 }
 
+/// What `funclatency iommu_dma_unmap_sg` of bcc printed, posted to linux-arm-kernel; the function is another here.
+const BCC: &str = "Tracing 1 functions for \"iommu_unmap_fast\"... Hit Ctrl-C to end.
+^C
+     nsecs               : count     distribution
+      1024 -> 2047       : 0        |                                        |
+      2048 -> 4095       : 56083    |                                        |
+      4096 -> 8191       : 5232036  |****************************************|
+      8192 -> 16383      : 7723     |                                        |
+
+avg = 5192 nsecs, total: 27499632 nsecs, count: 5295842
+Detaching...
+";
+
+#[test]
+fn histograms_of_bcc_are_read() {
+    let found = calibrated(BCC, None);
+    let [function] = found.functions.as_slice() else {
+        panic!("{:?}", found.functions)
+    };
+    assert_eq!(function.name, "iommu_unmap_fast");
+    // The middle of the bucket that has nearly all.
+    assert!(
+        (5700.0..5900.0).contains(&function.median_ns),
+        "{function:?}"
+    );
+    assert_eq!((found.sources[0].bad, found.sources[0].latencies), (0, 4));
+    let several = BCC.replace("1 functions for", "7 functions for");
+    let two = BCC.replace("     nsecs", "\nFunction = b'iommu_map' [12]\n     usecs");
+    assert_eq!(calibrated(&two, None).functions[0].name, "iommu_map");
+    let said = refused(several.as_bytes());
+    assert!(said.contains("say -F to funclatency"), "{said}");
+}
+
+#[test]
+fn rows_without_their_cpu_are_said_to_be() {
+    let rows = "57.602990: funcgraph_entry:        0.285 us   |      iommu_get_dma_domain();\n";
+    let said = refused(rows.as_bytes());
+    assert!(said.contains("no CPU"), "{said}");
+}
+
 #[test]
 fn what_a_trace_does_not_tell_stays_and_says_why() {
     let made = Made::new(SEED);

@@ -8,6 +8,7 @@
 //! Memory is bounded by the mappings that are live, not by the length of the trace. Whatever a file
 //! holds is counted or reported, never trusted.
 
+mod binary;
 mod event;
 mod line;
 mod op;
@@ -18,6 +19,7 @@ mod summary;
 mod tests;
 mod unpack;
 
+pub use binary::RecordingError;
 pub(crate) use event::{Event, parse as parse_event};
 pub(crate) use line::{Line, decimal, fixed, hexadecimal, parse as parse_line};
 pub(crate) use op::Mix;

@@ -1,7 +1,7 @@
 //! Where lines come from: files and bytes, compressed or not.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Cursor, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use thiserror::Error;
 
+use super::binary::{self, RecordingError, Tool};
 use super::unpack;
 
 /// Longest line that is looked at.
@@ -16,8 +17,8 @@ const MAX_LINE: usize = 1 << 20;
 /// Bytes read at once, and looked ahead to learn which events a trace has.
 const CHUNK: usize = 4 << 20;
 
-const HOW_TO: &str = "record one with `portolan record`, or pass the output of `trace-cmd report`, \
-     or a copy of /sys/kernel/tracing/trace";
+const HOW_TO: &str = "record one with `portolan record`, or pass a trace.dat of trace-cmd, a perf.data of perf, what \
+     `trace-cmd report` or `perf script` print, or a copy of /sys/kernel/tracing/trace";
 
 /// Why a trace cannot be read at all.
 #[derive(Debug, Error)]
@@ -36,6 +37,9 @@ pub enum OpenError {
     /// Binary data.
     #[error("the trace is binary data, not text; {HOW_TO}")]
     Binary,
+    /// A recording of trace-cmd or perf that is not read.
+    #[error("the trace is a recording that cannot be read: {0}; {HOW_TO}")]
+    Recording(#[from] RecordingError),
     /// Compressed data that cannot be unpacked.
     #[error("the trace cannot be unpacked: {0}; copy it again, or unpack it first")]
     Packed(io::Error),
@@ -58,6 +62,12 @@ struct Metered {
     meter: Meter,
 }
 
+impl Seek for Metered {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.file.seek(to)
+    }
+}
+
 impl Read for Metered {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let count = self.file.read(out)?;
@@ -78,25 +88,69 @@ pub(crate) fn open_file(path: &Path) -> Result<(Box<dyn Read>, Meter), OpenError
     let file = File::open(path).map_err(failed)?;
     let found = file.metadata().map_err(failed)?;
     if found.is_dir() {
-        return Err(failed(io::Error::other("it is a directory")));
+        return Err(match Tool::of(&head_of(&path.join("data"))) {
+            Some(_) => RecordingError::Folder.into(),
+            None => failed(io::Error::other("it is a directory")),
+        });
     }
     let meter = Meter {
         size: found.is_file().then_some(found.len()),
         ..Meter::default()
     };
-    let input = open_bytes(Box::new(Metered {
+    let mut file = Metered {
         file,
         meter: meter.clone(),
-    }))?;
+    };
+    let mut head = Vec::new();
+    let looked = file
+        .by_ref()
+        .take(binary::HEAD as u64)
+        .read_to_end(&mut head);
+    looked.map_err(failed)?;
+    let input = match Tool::of(&head) {
+        Some(tool) if found.is_file() => tool.open(Box::new(file))?,
+        _ => open_bytes(Box::new(Cursor::new(head).chain(file)))?,
+    };
     Ok((input, meter))
 }
 
-/// Unpacks `input` if its first bytes say that it is xz, zstd or gzip.
+/// The first bytes of a file, as far as it can be read.
+fn head_of(path: &Path) -> Vec<u8> {
+    let mut head = Vec::new();
+    if let Ok(file) = File::open(path) {
+        let _ = file.take(binary::HEAD as u64).read_to_end(&mut head);
+    }
+    head
+}
+
+/// Unpacks `input` if its first bytes say that it is xz, zstd or gzip, and reads recordings of trace-cmd and perf as text.
 ///
 /// # Errors
-/// If its first bytes cannot be read.
+/// If its first bytes cannot be read, or a recording cannot.
 pub fn open_bytes(input: Box<dyn Read>) -> Result<Box<dyn Read>, OpenError> {
-    unpack::unpacked(input).map_err(OpenError::Packed)
+    let mut input = unpack::unpacked(input).map_err(OpenError::Packed)?;
+    let mut head = Vec::new();
+    let looked = input
+        .by_ref()
+        .take(binary::HEAD as u64)
+        .read_to_end(&mut head);
+    // What breaks off at once is for the reader of lines to say.
+    let error = looked.err();
+    let head_is_of = Tool::of(&head);
+    let whole = Cursor::new(head).chain(Broken(error)).chain(input);
+    match head_is_of {
+        Some(tool) => Ok(tool.open_stream(whole)?),
+        None => Ok(Box::new(whole)),
+    }
+}
+
+/// The end of a stream, or what broke it off.
+struct Broken(Option<io::Error>);
+
+impl Read for Broken {
+    fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+        self.0.take().map_or(Ok(0), Err)
+    }
 }
 
 /// One line, without its end.
@@ -195,7 +249,9 @@ impl Lines {
         let waits = (self.end - self.start) as f64;
         let part = 1.0 - waits / (self.bytes_read as f64).max(1.0);
         let read = meter.read.load(Ordering::Relaxed) as f64;
-        Some(((read * part) as u64, meter.size?))
+        let size = meter.size?;
+        // Parts of a recording may be read twice.
+        Some((((read * part) as u64).min(size), size))
     }
 
     /// What ended the stream early.

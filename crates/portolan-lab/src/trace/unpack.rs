@@ -28,6 +28,11 @@ pub(super) fn unpacked(mut input: Box<dyn Read>) -> io::Result<Box<dyn Read>> {
     })
 }
 
+/// Unpacks the zstd frames of `input`.
+pub(super) fn zstd(input: impl Read) -> impl Read {
+    ZstdFrames::new(input)
+}
+
 fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }

@@ -1,0 +1,213 @@
+//! The events of a recording: from the bytes of one to the line that the kernel would print.
+//!
+//! A line has the form of `perf script`: what ran, the CPU, the time to the nanosecond, the name, and the text by the event's own
+//! `print fmt`. Where that is beyond [`super::recipe`], the fields stand there by name, and the line says so.
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+
+use super::error::RecordingError;
+use super::format::{Format, Shape};
+use super::input::Fields;
+use super::recipe::Recipe;
+use super::value::{Record, push_text, write_hexadecimal};
+
+/// The longest description of an event that is read.
+const LONGEST: u64 = 1 << 20;
+/// Descriptions of a whole kernel; today's have some 6 MB.
+const MOST_TEXT: usize = 64 << 20;
+/// Names of tasks that are kept.
+const MOST_TASKS: usize = 1 << 16;
+
+/// An event that was described.
+enum Known {
+    /// Not met so far.
+    Described(Box<str>),
+    /// Met; the description made no sense.
+    Odd,
+    Read(Box<Printed>),
+}
+
+/// An event that can be printed.
+struct Printed {
+    format: Format,
+    /// Index of the field with the task's number.
+    pid: Option<usize>,
+    recipe: Option<Recipe>,
+}
+
+/// Where and when an event was.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    pub(super) cpu: u32,
+    pub(super) time_ns: u64,
+}
+
+/// All events that a recording describes, and the tasks that it names.
+#[derive(Default)]
+pub(super) struct Events {
+    by_id: HashMap<u16, Known>,
+    bytes: usize,
+    tasks: HashMap<i32, Box<[u8]>>,
+}
+
+impl Events {
+    /// Reads the descriptions of the tracers' own events: a count, then each with its length.
+    pub(super) fn read_own(&mut self, from: &mut Fields<impl Read>) -> Result<(), RecordingError> {
+        let count = from.u32()?;
+        for _ in 0..count {
+            let length = from.u64()?;
+            let text = from.block(length, LONGEST)?;
+            self.add(text)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the descriptions of the kernel's events: by system, in each as the tracers' own.
+    pub(super) fn read_systems(
+        &mut self,
+        from: &mut Fields<impl Read>,
+    ) -> Result<(), RecordingError> {
+        let systems = from.u32()?;
+        for _ in 0..systems {
+            from.string()?;
+            self.read_own(from)?;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, text: Vec<u8>) -> Result<(), RecordingError> {
+        self.bytes = self.bytes.saturating_add(text.len());
+        if self.bytes > MOST_TEXT {
+            return Err(RecordingError::TooLarge("the events' descriptions"));
+        }
+        if let Ok(text) = String::from_utf8(text)
+            && let Some(id) = Format::id_of(&text)
+        {
+            self.by_id.insert(id, Known::Described(text.into()));
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+
+    /// Reads lines like `1234 name`.
+    pub(super) fn name_tasks(&mut self, lines: &[u8]) {
+        for line in lines.split(|byte| *byte == b'\n') {
+            let Ok(line) = std::str::from_utf8(line) else {
+                continue;
+            };
+            if let Some((pid, name)) = line.split_once(' ')
+                && let Ok(pid) = pid.parse()
+            {
+                self.name_task(pid, name.as_bytes());
+            }
+        }
+    }
+
+    pub(super) fn name_task(&mut self, pid: i32, name: &[u8]) {
+        if self.tasks.len() < MOST_TASKS || self.tasks.contains_key(&pid) {
+            let mut plain = Vec::new();
+            push_text(&mut plain, name);
+            // A bracket begins the CPU.
+            plain
+                .iter_mut()
+                .filter(|byte| **byte == b'[')
+                .for_each(|byte| *byte = b'(');
+            self.tasks.insert(pid, plain.into());
+        }
+    }
+
+    /// Writes the line of a sample that is no event of the kernel's.
+    pub(super) fn write_other(&self, at: Moment, pid: i32, out: &mut Vec<u8>) {
+        write_place(&self.tasks, pid, at, out);
+        out.extend_from_slice(b"sample:\n");
+    }
+
+    /// Writes the line of the event whose bytes are `record`.
+    pub(super) fn write_line(&mut self, at: Moment, record: &[u8], out: &mut Vec<u8>) {
+        let id = record.first_chunk().map(|id| u16::from_le_bytes(*id));
+        let known = id.and_then(|id| self.by_id.get_mut(&id));
+        let Some(printed) = known.and_then(Known::printed) else {
+            // Memory takes whatever is written.
+            let _ = match id {
+                Some(id) => writeln!(
+                    out,
+                    "CPU {}: event {id}, which the file does not describe",
+                    at.cpu
+                ),
+                None => writeln!(out, "CPU {}: an event without a number", at.cpu),
+            };
+            return;
+        };
+        let values = Record::new(&printed.format.fields, record);
+        let pid = printed
+            .pid
+            .and_then(|pid| printed.format.fields[pid].number(record));
+        let pid = pid.map(|pid| pid as i32);
+        write_place(&self.tasks, pid.unwrap_or(-1), at, out);
+        out.extend_from_slice(printed.format.name.as_bytes());
+        out.extend_from_slice(b": ");
+        match &printed.recipe {
+            Some(recipe) => recipe.print(values, out),
+            None => printed.write_fields(record, out),
+        }
+        out.push(b'\n');
+    }
+}
+
+/// Writes what a line begins with: what ran, the CPU, and the time.
+fn write_place(tasks: &HashMap<i32, Box<[u8]>>, pid: i32, at: Moment, out: &mut Vec<u8>) {
+    let name = match pid {
+        0 => b"<idle>",
+        _ => tasks.get(&pid).map_or(&b"<...>"[..], |name| name),
+    };
+    out.extend_from_slice(name);
+    let (seconds, rest) = (at.time_ns / 1_000_000_000, at.time_ns % 1_000_000_000);
+    // Memory takes whatever is written.
+    let _ = write!(out, "-{pid} [{:03}] {seconds}.{rest:09}: ", at.cpu);
+}
+
+impl Known {
+    fn printed(&mut self) -> Option<&Printed> {
+        if let Self::Described(text) = self {
+            *self = match Format::parse(text) {
+                Some(format) => Self::Read(Box::new(Printed {
+                    pid: format
+                        .fields
+                        .iter()
+                        .position(|field| &*field.name == "common_pid"),
+                    recipe: Recipe::parse(&format),
+                    format,
+                })),
+                None => Self::Odd,
+            };
+        }
+        match self {
+            Self::Read(printed) => Some(printed),
+            Self::Described(_) | Self::Odd => None,
+        }
+    }
+}
+
+impl Printed {
+    /// Writes the fields by name, as libtraceevent does where it cannot read the text's recipe.
+    fn write_fields(&self, record: &[u8], out: &mut Vec<u8>) {
+        out.extend_from_slice(b"[FAILED TO PARSE]");
+        let own = |name: &str| !name.starts_with("common_");
+        for field in self.format.fields.iter().filter(|field| own(&field.name)) {
+            out.push(b' ');
+            out.extend_from_slice(field.name.as_bytes());
+            out.push(b'=');
+            match (field.bytes(record), field.number(record)) {
+                (_, Some(number)) => write_hexadecimal(out, number as u64),
+                (Some(bytes), None) if field.element == 1 || field.shape == Shape::Text => {
+                    push_text(out, bytes);
+                }
+                _ => out.push(b'?'),
+            }
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! What an expression is worth in one record: a number, or text.
+
+use std::io::Write;
+
+use super::expression::{Expression, Names, Operator};
+use super::format::{EventField, Shape, number};
+
+/// Elements of one list that are printed; the kernel's own lists have at most 128.
+const MOST_ELEMENTS: usize = 4096;
+
+/// The bytes of one event, and what its fields are.
+#[derive(Clone, Copy)]
+pub(super) struct Record<'r> {
+    pub(super) fields: &'r [EventField],
+    pub(super) bytes: &'r [u8],
+    locals: &'r [Option<i128>],
+}
+
+impl<'r> Record<'r> {
+    /// No event: what is a number in it is a number in each.
+    pub(super) const EMPTY: Self = Self::new(&[], &[]);
+
+    pub(super) const fn new(fields: &'r [EventField], bytes: &'r [u8]) -> Self {
+        Self {
+            fields,
+            bytes,
+            locals: &[],
+        }
+    }
+
+    fn field(self, index: usize) -> Option<(&'r EventField, &'r [u8])> {
+        let field = self.fields.get(index)?;
+        Some((field, field.bytes(self.bytes)?))
+    }
+
+    /// The number that an expression is worth.
+    pub(super) fn number(self, of: &Expression) -> Option<i128> {
+        match of {
+            Expression::Number(number) => Some(*number),
+            Expression::Field(index) => self.fields.get(*index)?.number(self.bytes),
+            Expression::Local(index) => *self.locals.get(*index)?,
+            Expression::Element(array, index) => {
+                let Expression::Field(field) = **array else {
+                    return None;
+                };
+                let (field, bytes) = self.field(field)?;
+                let at = usize::try_from(self.number(index)?).ok()?;
+                number(bytes.chunks_exact(field.element).nth(at)?, false)
+            }
+            Expression::Not(of) => Some((self.number(of)? == 0).into()),
+            Expression::Negated(of) => self.number(of)?.checked_neg(),
+            Expression::Complement(of) => Some(!self.number(of)?),
+            Expression::Binary(operator, sides) => {
+                let [left, right] = &**sides;
+                operator.apply(self.number(left)?, self.number(right)?)
+            }
+            Expression::Choice(parts) => {
+                let [condition, yes, no] = &**parts;
+                self.number(if self.number(condition)? != 0 {
+                    yes
+                } else {
+                    no
+                })
+            }
+            Expression::Cast { bits, signed, of } => Some(cut(self.number(of)?, *bits, *signed)),
+            Expression::Length(index) => Some(self.field(*index)?.1.len() as i128),
+            Expression::Block(values, last) => self.block(values, last),
+            Expression::Text(_)
+            | Expression::Symbol(..)
+            | Expression::Flags { .. }
+            | Expression::List { .. }
+            | Expression::Unknown => None,
+        }
+    }
+
+    fn block(self, values: &[Expression], last: &Expression) -> Option<i128> {
+        let mut locals = Vec::with_capacity(values.len());
+        for value in values {
+            let inside = Record {
+                locals: &locals,
+                ..self
+            };
+            let found = inside.number(value);
+            locals.push(found);
+        }
+        let inside = Record {
+            locals: &locals,
+            ..self
+        };
+        inside.number(last)
+    }
+
+    /// Writes the text that an expression is worth; `?` if it has none.
+    pub(super) fn print(self, of: &Expression, out: &mut Vec<u8>) {
+        if self.try_print(of, out).is_none() {
+            out.push(b'?');
+        }
+    }
+
+    fn try_print(self, of: &Expression, out: &mut Vec<u8>) -> Option<()> {
+        match of {
+            Expression::Text(text) => out.extend_from_slice(text.as_bytes()),
+            Expression::Field(index) => match self.field(*index)? {
+                (field, bytes) if matches!(field.shape, Shape::Number { .. }) => {
+                    write_number(out, field.number(self.bytes)?, bytes.len() as u32 * 8);
+                }
+                (_, bytes) => push_text(out, bytes),
+            },
+            Expression::Cast { of, .. } => self.try_print(of, out)?,
+            Expression::Choice(parts) => {
+                let [condition, yes, no] = &**parts;
+                let chosen = if self.number(condition)? != 0 {
+                    yes
+                } else {
+                    no
+                };
+                self.try_print(chosen, out)?;
+            }
+            Expression::Symbol(value, names) => {
+                let value = self.number(value)? as u64;
+                match names.0.iter().find(|(number, _)| *number == value) {
+                    Some((_, name)) => out.extend_from_slice(name.as_bytes()),
+                    None => write_hexadecimal(out, value),
+                }
+            }
+            Expression::Flags {
+                value,
+                between,
+                names,
+            } => print_flags(self.number(value)? as u64, between, names, out),
+            Expression::List { array, count, each } => {
+                self.print_list(array, count.as_deref(), each, out)?;
+            }
+            other => write_number(out, self.number(other)?, 64),
+        }
+        Some(())
+    }
+
+    fn print_list(
+        self,
+        array: &Expression,
+        count: Option<&Expression>,
+        each: &Expression,
+        out: &mut Vec<u8>,
+    ) -> Option<()> {
+        let Expression::Field(index) = array else {
+            return None;
+        };
+        let (_, bytes) = self.field(*index)?;
+        let each = usize::try_from(self.number(each)?).ok()?;
+        if ![1, 2, 4, 8].contains(&each) {
+            return None;
+        }
+        let count = match count {
+            Some(count) => usize::try_from(self.number(count)?).ok()?,
+            None => MOST_ELEMENTS,
+        };
+        out.push(b'{');
+        let elements = bytes.chunks_exact(each).take(count.min(MOST_ELEMENTS));
+        for (index, element) in elements.enumerate() {
+            if index > 0 {
+                out.push(b',');
+            }
+            write_hexadecimal(out, number(element, false)? as u64);
+        }
+        out.push(b'}');
+        Some(())
+    }
+}
+
+impl Operator {
+    fn apply(self, left: i128, right: i128) -> Option<i128> {
+        let shift = || u32::try_from(right).ok().filter(|bits| *bits < 64);
+        Some(match self {
+            Self::Or => (left != 0 || right != 0).into(),
+            Self::And => (left != 0 && right != 0).into(),
+            Self::BitOr => left | right,
+            Self::BitXor => left ^ right,
+            Self::BitAnd => left & right,
+            Self::Equal => (left == right).into(),
+            Self::Unequal => (left != right).into(),
+            Self::Less => (left < right).into(),
+            Self::More => (left > right).into(),
+            Self::LessOrEqual => (left <= right).into(),
+            Self::MoreOrEqual => (left >= right).into(),
+            Self::ShiftLeft => i128::from((left as u64) << shift()?),
+            Self::ShiftRight => left >> shift()?,
+            Self::Plus => left.checked_add(right)?,
+            Self::Minus => left.checked_sub(right)?,
+            Self::Times => left.checked_mul(right)?,
+            Self::Over => left.checked_div(right)?,
+            Self::Rest => left.checked_rem(right)?,
+        })
+    }
+}
+
+/// What is left of `value` in a type of `bits`.
+pub(super) fn cut(value: i128, bits: u32, signed: bool) -> i128 {
+    let unused = 64 - bits.clamp(1, 64);
+    let value = (value as u64) << unused;
+    match signed {
+        true => i128::from(value as i64 >> unused),
+        false => i128::from(value >> unused),
+    }
+}
+
+/// Writes text up to its end, without what would end a line or a word of it.
+pub(super) fn push_text(out: &mut Vec<u8>, bytes: &[u8]) {
+    let end = memchr::memchr(0, bytes).unwrap_or(bytes.len());
+    out.extend(bytes[..end].iter().map(|byte| match byte {
+        b' '..=b'~' => *byte,
+        _ => b'?',
+    }));
+}
+
+fn print_flags(value: u64, between: &str, names: &Names, out: &mut Vec<u8>) {
+    let mut left = value;
+    let start = out.len();
+    for (flag, name) in &names.0 {
+        if left & flag == *flag && *flag != 0 {
+            left &= !flag;
+            if out.len() > start {
+                out.extend_from_slice(between.as_bytes());
+            }
+            out.extend_from_slice(name.as_bytes());
+        }
+    }
+    if left != 0 {
+        if out.len() > start {
+            out.extend_from_slice(between.as_bytes());
+        }
+        write_hexadecimal(out, left);
+    }
+}
+
+/// Writes a number with `0x`, as the kernel's lists and flags have it.
+pub(super) fn write_hexadecimal(out: &mut Vec<u8>, value: u64) {
+    out.extend_from_slice(b"0x");
+    push_hexadecimal(out, value, 1);
+}
+
+/// Writes at least `width` hexadecimal digits.
+pub(super) fn push_hexadecimal(out: &mut Vec<u8>, value: u64, width: usize) {
+    let digits = (64 - value.leading_zeros()).div_ceil(4) as usize;
+    for place in (0..digits.max(width)).rev() {
+        let digit = if place < 16 {
+            value >> (4 * place) & 0xf
+        } else {
+            0
+        };
+        out.push(b"0123456789abcdef"[digit as usize]);
+    }
+}
+
+fn write_number(out: &mut Vec<u8>, value: i128, bits: u32) {
+    let value = cut(value, bits, value < 0);
+    // Memory takes whatever is written.
+    let _ = write!(out, "{value}");
+}
