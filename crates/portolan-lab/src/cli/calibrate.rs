@@ -17,9 +17,9 @@ use crate::{replay, report};
 
 #[derive(Debug, Args)]
 pub(super) struct CalibrateArgs {
-    /// Latencies of the kernel's functions: ftrace's function_graph, `trace-cmd report` of it, bpftrace's histograms or
-    /// rows function,units,ns (docs/calibrate.md has the commands), plain, .gz, .xz or .zst; - is standard input. What
-    /// `portolan record` wrote may be among them: its facts choose the profile.
+    /// Latencies of the kernel's functions: ftrace's function_graph, `trace-cmd report` of it, bpftrace's or bcc's
+    /// histograms, or rows function,units,ns (docs/calibrate.md has the commands), plain, .gz, .xz or .zst; - is
+    /// standard input. What `portolan record` wrote may be among them: its facts choose the profile.
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
     /// Profile, or a file with one, whose prices stay where the traces do not tell them. If absent, the one for the

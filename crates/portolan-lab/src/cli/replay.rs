@@ -21,9 +21,9 @@ use crate::trace::Reader;
 #[derive(Debug, Default, Args)]
 #[command(after_help = columns_in_words())]
 pub(super) struct ReplayArgs {
-    /// What `portolan record` wrote, Linux ftrace text, `trace-cmd report` or `perf script` output, plain, .gz, .xz or
-    /// .zst; - is standard input, a bundled trace if absent. Several, or folders with such files, are replayed on all
-    /// CPUs and added up.
+    /// What `portolan record` wrote, Linux ftrace text, a trace.dat of trace-cmd, a perf.data of perf, or what
+    /// `trace-cmd report` and `perf script` print, plain, .gz, .xz or .zst; - is standard input, a bundled trace if
+    /// absent. Several, or folders with such files, are replayed on all CPUs and added up.
     #[arg(value_name = "TRACE")]
     traces: Vec<PathBuf>,
     /// Print one JSON object a line for each trace, as soon as it has ended, and go on past those that cannot be

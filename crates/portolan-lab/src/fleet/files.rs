@@ -5,11 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::entry::Failed;
+use crate::trace::is_folder_of_perf;
 
 /// Ends of the names of packed files.
 const PACKED: [&str; 3] = [".gz", ".xz", ".zst"];
 /// Ends of the names that traces have in a folder, those of [`PACKED`] aside.
-const TRACES: [&str; 2] = ["trace", ".txt"];
+const TRACES: [&str; 4] = ["trace", ".txt", "trace.dat", "perf.data"];
 
 /// A trace to be replayed, or an argument that names none.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +26,7 @@ pub enum Job {
 pub fn jobs(paths: &[PathBuf]) -> Vec<Job> {
     let mut found = Vec::new();
     for path in paths {
-        match path.is_dir() {
+        match path.is_dir() && !is_folder_of_perf(path) {
             true => found.extend(in_folder(path)),
             false => found.push(Job::Trace(Some(path.clone()))),
         }
@@ -56,7 +57,8 @@ fn in_folder(folder: &Path) -> Vec<Job> {
         for entry in entries {
             let path = entry.path();
             match entry.file_type() {
-                Ok(kind) if kind.is_dir() => folders.push(path),
+                Ok(kind) if kind.is_dir() && !is_folder_of_perf(&path) => folders.push(path),
+                Ok(kind) if kind.is_dir() => found.push(path),
                 _ if path.is_file() && is_named_like_a_trace(&path) => found.push(path),
                 _ => {}
             }
@@ -95,6 +97,8 @@ mod tests {
             "trace",
             "report.txt.zst",
             "x.trace.xz",
+            "trace.dat",
+            "big.perf.data.gz",
         ] {
             assert!(is_named_like_a_trace(Path::new(name)), "{name}");
         }
@@ -102,7 +106,7 @@ mod tests {
             "README.md",
             "events.csv",
             ".hidden.trace",
-            "trace.dat",
+            "game.dat",
             "gz",
             "a.txt.bz2",
         ] {

@@ -1,9 +1,10 @@
 //! Reading Linux DMA traces: lines, events, and the operations they add up to.
 //!
 //! Understood are the text forms of ftrace (`trace`, `trace_pipe`), `trace-cmd report` and
-//! `perf script`, plain or compressed with xz, zstd or gzip. Events: `dma:*`, `iommu:*`,
-//! `swiotlb:*`, `intel_iommu:*` as of Linux 6.12; others are counted. Not supported: binary
-//! `trace.dat` and `perf.data`.
+//! `perf script`, and the recordings of `trace-cmd` and `perf` themselves, which [`binary`] turns
+//! into such text, plain or compressed with xz, zstd or gzip. Events: `dma:*`, `iommu:*`,
+//! `swiotlb:*`, `intel_iommu:*` as of Linux 6.12; others are counted. `docs/traces.md`
+//! says what is not read.
 //!
 //! Memory is bounded by the mappings that are live, not by the length of the trace. Whatever a file
 //! holds is counted or reported, never trusted.
@@ -24,7 +25,7 @@ pub(crate) use event::{Event, parse as parse_event};
 pub(crate) use line::{Line, decimal, fixed, hexadecimal, parse as parse_line};
 pub(crate) use op::Mix;
 pub use op::{At, Class, DeviceId, Direction, MapId, Op, OpKind, Piece, Running};
-pub(crate) use source::{Lines, open_file};
+pub(crate) use source::{Lines, is_folder_of_perf, open_file};
 pub use source::{OpenError, open_bytes};
 pub use summary::{BadLine, Excerpt, Recorded, Recorder, Summary};
 

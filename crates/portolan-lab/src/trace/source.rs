@@ -88,9 +88,9 @@ pub(crate) fn open_file(path: &Path) -> Result<(Box<dyn Read>, Meter), OpenError
     let file = File::open(path).map_err(failed)?;
     let found = file.metadata().map_err(failed)?;
     if found.is_dir() {
-        return Err(match Tool::of(&head_of(&path.join("data"))) {
-            Some(_) => RecordingError::Folder.into(),
-            None => failed(io::Error::other("it is a directory")),
+        return Err(match is_folder_of_perf(path) {
+            true => RecordingError::Folder.into(),
+            false => failed(io::Error::other("it is a directory")),
         });
     }
     let meter = Meter {
@@ -114,13 +114,12 @@ pub(crate) fn open_file(path: &Path) -> Result<(Box<dyn Read>, Meter), OpenError
     Ok((input, meter))
 }
 
-/// The first bytes of a file, as far as it can be read.
-fn head_of(path: &Path) -> Vec<u8> {
+/// Whether `perf record --threads` made the folder at `path`.
+pub(crate) fn is_folder_of_perf(path: &Path) -> bool {
     let mut head = Vec::new();
-    if let Ok(file) = File::open(path) {
-        let _ = file.take(binary::HEAD as u64).read_to_end(&mut head);
-    }
-    head
+    let file = File::open(path.join("data"));
+    let read = file.and_then(|file| file.take(binary::HEAD as u64).read_to_end(&mut head));
+    read.is_ok() && Tool::of(&head) == Some(Tool::Perf)
 }
 
 /// Unpacks `input` if its first bytes say that it is xz, zstd or gzip, and reads recordings of trace-cmd and perf as text.

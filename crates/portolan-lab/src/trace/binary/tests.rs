@@ -121,6 +121,21 @@ fn a_recording_replays_as_its_own_text_does() {
     }
 }
 
+/// The kernel itself counted these with `hist` triggers beside the recording.
+#[test]
+fn scatter_lists_of_linux_6_12_are_whole() {
+    let reader = read(from_bytes(include_bytes!("fixtures/lists.dat.xz")).unwrap());
+    let summary = reader.summary();
+    assert_eq!(
+        (summary.maps, summary.unmaps, summary.orphan_unmaps),
+        (60, 60, 0)
+    );
+    assert_eq!(summary.bytes_mapped, 40 * 4096 + 20 * 131_072);
+    assert_eq!((summary.inexact_lists, summary.truncated_lists), (0, 0));
+    assert_eq!(summary.recorded.page_masks.values().sum::<u64>(), 60);
+    assert_eq!(summary.bad_lines, 0, "{:?}", summary.first_bad);
+}
+
 #[test]
 fn lost_events_are_as_many_as_the_tool_says() {
     let printed = String::from_utf8(unpacked(include_bytes!("fixtures/lost.txt.xz"))).unwrap();

@@ -38,6 +38,17 @@ fn what_is_not_read_is_said_by_name() {
 }
 
 #[test]
+fn a_folder_of_perf_is_said_to_be_one() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("data"), unpacked(CHAINS)).unwrap();
+    let said = crate::trace::open(folder.path()).err().unwrap().to_string();
+    assert!(said.contains("perf record --threads"), "{said}");
+    std::fs::write(folder.path().join("data"), "PERF").unwrap();
+    let said = crate::trace::open(folder.path()).err().unwrap().to_string();
+    assert!(said.contains("directory"), "{said}");
+}
+
+#[test]
 fn a_cut_recording_is_refused_or_said_to_break_off() {
     for (name, file) in [
         ("six", SIX),
