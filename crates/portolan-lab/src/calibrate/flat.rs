@@ -1,9 +1,11 @@
-//! Latencies without nesting: maps that bpftrace prints, histograms of bcc's `funclatency`, and rows `function,units,ns`.
+//! Latencies without nesting: maps that bpftrace prints, histograms of bcc's `funclatency`, and rows
+//! `function,units,ns`.
 //!
 //! A map is called `@ns`, `@us` or `@ms`, its key is the function, or the function and units:
-//! `@us[iommu_map, 4096]:`, then a row a bucket (`[4, 8)  12 |@@ |`). A row's units are bytes for maps, unmaps and
-//! copies, commands for submissions; nothing where they are not known. bcc says the function before the histogram, in a line
-//! (`Function = iommu_map`, option `-F`) or as what it traces, and the unit above its buckets (`4096 -> 8191 : 12 |@@ |`).
+//! `@us[iommu_map, 4096]:`, then a row a bucket (`[4, 8)  12 |@@ |`). A row's units are bytes for maps,
+//! unmaps and copies, commands for submissions; nothing where they are not known. bcc says the function
+//! before the histogram, in a line (`Function = iommu_map`, option `-F`) or as what it traces, and the
+//! unit above its buckets (`4096 -> 8191 : 12 |@@ |`).
 
 use super::function::{Family, Inside, known};
 use super::leaves::Pages;

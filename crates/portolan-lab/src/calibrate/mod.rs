@@ -1,9 +1,9 @@
 //! Prices of the user's own machine, from a latency trace of the kernel's functions.
 //!
-//! Read are ftrace's `function_graph`, `trace-cmd report` of it, and latencies by function as bpftrace and bcc
-//! print them (`docs/calibrate.md` has the commands). What comes of it is a profile: another one's, with the prices that the
-//! trace tells, each with how well it fits; and a list of those that it does not tell. Memory is bounded whatever the
-//! trace holds.
+//! Read are ftrace's `function_graph`, `trace-cmd report` of it, and latencies by function as bpftrace
+//! and bcc print them (`docs/calibrate.md` has the commands). What comes of it is a profile: another
+//! one's, with the prices that the trace tells, each with how well it fits; and a list of those that it
+//! does not tell. Memory is bounded whatever the trace holds.
 
 mod flat;
 mod function;

@@ -122,7 +122,8 @@ pub(crate) fn is_folder_of_perf(path: &Path) -> bool {
     read.is_ok() && Tool::of(&head) == Some(Tool::Perf)
 }
 
-/// Unpacks `input` if its first bytes say that it is xz, zstd or gzip, and reads recordings of trace-cmd and perf as text.
+/// Unpacks `input` if its first bytes say that it is xz, zstd or gzip, and reads recordings of trace-cmd and
+/// perf as text.
 ///
 /// # Errors
 /// If its first bytes cannot be read, or a recording cannot.

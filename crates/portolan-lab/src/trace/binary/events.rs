@@ -1,7 +1,8 @@
 //! The events of a recording: from the bytes of one to the line that the kernel would print.
 //!
-//! A line has the form of `perf script`: what ran, the CPU, the time to the nanosecond, the name, and the text by the event's own
-//! `print fmt`. Where that is beyond [`super::recipe`], the fields stand there by name, and the line says so.
+//! A line has the form of `perf script`: what ran, the CPU, the time to the nanosecond, the name, and
+//! the text by the event's own `print fmt`. Where that is beyond [`super::recipe`], the fields stand
+//! there by name, and the line says so.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};

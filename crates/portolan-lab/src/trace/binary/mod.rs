@@ -1,9 +1,11 @@
-//! Binary recordings, read as the text that the kernel would have printed: `trace.dat` of trace-cmd and `perf.data` of perf.
+//! Binary recordings, read as the text that the kernel would have printed: `trace.dat` of trace-cmd and
+//! `perf.data` of perf.
 //!
-//! The text goes to the reader of text: one reader knows what an event means. Events are put in the order of time over all
-//! CPUs; memory is bounded by the pages of the CPUs (trace-cmd) and by what waits for its turn (perf). Lost events and parts that
-//! cannot be read stand in the text as lines of their own. A file that is packed, or comes through a pipe, is copied to a
-//! temporary file first, as its parts are not in the order in which they are needed.
+//! The text goes to the reader of text: one reader knows what an event means. Events are put in the
+//! order of time over all CPUs; memory is bounded by the pages of the CPUs (trace-cmd) and by what
+//! waits for its turn (perf). Lost events and parts that cannot be read stand in the text as lines of
+//! their own. A file that is packed, or comes through a pipe, is copied to a temporary file first, as
+//! its parts are not in the order in which they are needed.
 
 mod error;
 mod events;
@@ -11,6 +13,7 @@ mod expression;
 mod format;
 mod input;
 mod packed;
+mod parser;
 mod perf;
 mod recipe;
 mod ring;

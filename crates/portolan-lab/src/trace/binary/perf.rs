@@ -1,9 +1,10 @@
 //! `perf.data` of perf, as a file or through a pipe.
 //!
-//! Implements tools/perf/Documentation/perf.data-file-format.txt of Linux: the events' descriptions (`HEADER_TRACING_DATA`),
-//! samples of tracepoints, names of tasks, lost events. Records are put in order by perf's rounds: what a round holds comes
-//! after what the round before the last one held. Named and not read: compressed records, folders, perf's first form,
-//! big-endian files. The crate `linux-perf-data` is not used; `docs/dependencies.md` says why.
+//! Implements tools/perf/Documentation/perf.data-file-format.txt of Linux: the events' descriptions
+//! (`HEADER_TRACING_DATA`), samples of tracepoints, names of tasks, lost events. Records are put in
+//! order by perf's rounds: what a round holds comes after what the round before the last one held.
+//! Named and not read: compressed records, folders, perf's first form, big-endian files. The crate
+//! `linux-perf-data` is not used; `docs/dependencies.md` says why.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};

@@ -1,10 +1,12 @@
 //! The text of an event: `print fmt`, as the kernel itself would print it.
 //!
-//! Implements `vsnprintf` of Linux (Documentation/core-api/printk-formats.rst) for numbers and strings. Pointers print as plain
-//! numbers. Not supported: the forms of `%p` for addresses of networks, functions and identifiers.
+//! Implements `vsnprintf` of Linux (Documentation/core-api/printk-formats.rst) for numbers and strings.
+//! Pointers print as plain numbers. Not supported: the forms of `%p` for addresses of networks,
+//! functions and identifiers.
 
-use super::expression::{Expression, Parser};
+use super::expression::Expression;
 use super::format::Format;
+use super::parser::Parser;
 use super::value::{Record, cut, push_hexadecimal, push_text, write_hexadecimal};
 
 /// Width or precision beyond which a conversion is not believed.

@@ -1,7 +1,8 @@
 //! Pages of the kernel's ring buffer: events with their times, and how many were lost.
 //!
-//! Implements the layout that `header_page` and `header_event` of tracefs describe (include/linux/ring_buffer.h and
-//! kernel/trace/ring_buffer.c of Linux), little-endian, with words of eight bytes.
+//! Implements the layout that `header_page` and `header_event` of tracefs describe
+//! (include/linux/ring_buffer.h and kernel/trace/ring_buffer.c of Linux), little-endian, with words of
+//! eight bytes.
 
 use std::ops::Range;
 

@@ -1,7 +1,7 @@
 //! Where a sample of perf has its parts.
 //!
-//! Implements `PERF_RECORD_SAMPLE` and `struct sample_id` of perf_event_open(2), up to the raw bytes of a tracepoint, behind which
-//! nothing is of use here.
+//! Implements `PERF_RECORD_SAMPLE` and `struct sample_id` of perf_event_open(2), up to the raw bytes of
+//! a tracepoint, behind which nothing is of use here.
 
 use super::error::RecordingError;
 

@@ -1,8 +1,9 @@
 //! `trace.dat` of trace-cmd, versions 6 and 7.
 //!
-//! Implements trace-cmd.dat.v6(5) and trace-cmd.dat.v7(5): descriptions of events, tasks, and the pages of each CPU's ring
-//! buffer, merged by time. Read is the main buffer. Named and not read: other buffers, latency text, big-endian files, words of
-//! four bytes, clocks that do not count nanoseconds. Shifts between a guest's clock and its host's are not applied.
+//! Implements trace-cmd.dat.v6(5) and trace-cmd.dat.v7(5): descriptions of events, tasks, and the pages
+//! of each CPU's ring buffer, merged by time. Read is the main buffer. Named and not read: other
+//! buffers, latency text, big-endian files, words of four bytes, clocks that do not count nanoseconds.
+//! Shifts between a guest's clock and its host's are not applied.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -147,7 +147,8 @@ fn a_scatter_list_prints_as_the_kernel_prints_it() {
         ((__UNIQUE_ID_x_1) < (__UNIQUE_ID_y_2) ? (__UNIQUE_ID_x_1) : (__UNIQUE_ID_y_2)); }), \
         REC->full_nents, REC->truncated ? \" [TRUNCATED]\" : \"\", \
         __print_array(__get_dynamic_array(dma_addrs), __get_dynamic_array_len(dma_addrs) / sizeof(u64), sizeof(u64)), \
-        __print_array(__get_dynamic_array(lengths), __get_dynamic_array_len(lengths) / sizeof(unsigned int), sizeof(unsigned int)), \
+        __print_array(__get_dynamic_array(lengths), \
+        __get_dynamic_array_len(lengths) / sizeof(unsigned int), sizeof(unsigned int)), \
         __print_flags(REC->attrs, \"|\", { (1UL << 1), \"WEAK_ORDERING\" }, { (1UL << 5), \"SKIP_CPU_SYNC\" })";
     let mut record = vec![0; 40];
     record[0] = 7;
