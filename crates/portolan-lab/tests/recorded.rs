@@ -203,7 +203,7 @@ fn the_reader_of_traces_finds_what_the_library_did() {
     assert_eq!((read.bad_lines, read.orphan_unmaps), (0, 0), "{text}");
     assert_eq!((read.maps, read.unmaps, read.left_mapped), (2, 2, 0));
     assert_eq!((read.coherent_allocs, read.coherent_frees), (1, 1));
-    assert_eq!((read.inexact_lists, read.unclaimed_table_maps), (0, 0));
+    assert_eq!((read.inexact_lists, read.maps_beyond), (0, 0));
     assert_eq!(read.out_of_order, 0);
     assert_eq!(read.devices, ["stream-10"]);
     let counts = [

@@ -16,6 +16,7 @@ use super::timeline::Timeline;
 use crate::advice::Advice;
 use crate::counts::{Exposed, Invalidations};
 use crate::linux::LinuxReport;
+use crate::trace::UnderstoodPct;
 
 /// The whole result of a replay.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -61,6 +62,8 @@ pub struct TraceReport {
     pub source: String,
     /// Events of any kind that were read.
     pub events: u64,
+    /// How much of what the trace says of DMA was read, claimed and paired.
+    pub understood: UnderstoodPct,
     /// Streaming map operations, one for a whole scatter list.
     pub maps: u64,
     /// Streaming unmap operations that found their map.
@@ -87,6 +90,12 @@ pub struct TraceReport {
     pub truncated_lists: u64,
     /// Scatter lists whose pieces had to be guessed.
     pub inexact_lists: u64,
+    /// Unmaps of parts of a mapping; it is replayed as one that ends with the last of them.
+    pub partial_unmaps: u64,
+    /// Unmaps of an address that several domains had mapped.
+    pub ambiguous_unmaps: u64,
+    /// Operations whose events name no device, taken for the only one's whose mappings a table has.
+    pub inferred_devices: u64,
     /// Maps that the traced kernel refused.
     pub failed_maps: u64,
     /// Names of the devices.

@@ -261,6 +261,7 @@ fn trace_report(summary: &Summary, rejected: Rejected) -> TraceReport {
     TraceReport {
         source: String::new(),
         events: summary.events,
+        understood: summary.understood.pct(),
         maps: summary.maps,
         unmaps: summary.unmaps,
         bytes_mapped: summary.bytes_mapped,
@@ -274,6 +275,9 @@ fn trace_report(summary: &Summary, rejected: Rejected) -> TraceReport {
         out_of_order: summary.out_of_order,
         truncated_lists: summary.truncated_lists,
         inexact_lists: summary.inexact_lists,
+        partial_unmaps: summary.partial_unmaps,
+        ambiguous_unmaps: summary.ambiguous_unmaps,
+        inferred_devices: summary.inferred_devices,
         failed_maps: summary.failed_maps,
         devices: summary.devices.clone(),
         rejected_maps: rejected.maps,

@@ -36,6 +36,7 @@ pub(super) fn warnings(summary: &Summary, trace: &TraceReport) -> Vec<String> {
             lines(&summary.orphan_lines, summary.orphan_unmaps),
         ));
     }
+    said.extend(unsure(summary));
     if summary.out_of_order > 0 {
         said.push(format!(
             "events that are earlier than one before them, taken in the order of the lines: {} ({})",
@@ -70,4 +71,33 @@ pub(super) fn warnings(summary: &Summary, trace: &TraceReport) -> Vec<String> {
         ));
     }
     said
+}
+
+/// What the trace leaves open.
+fn unsure(summary: &Summary) -> impl Iterator<Item = String> {
+    let grouped = portolan_cli::display::grouped;
+    let says = [
+        (
+            summary.inferred_devices,
+            "operations name no device and are taken for those of the only one whose mappings are seen",
+        ),
+        (
+            summary.partial_unmaps,
+            "unmaps took a part of a mapping out; it is replayed as one that ends with the last of them",
+        ),
+        (
+            summary.ambiguous_unmaps,
+            "unmaps are of an address that several domains had mapped; the oldest mapping is taken for theirs",
+        ),
+        (
+            summary.truncated_lists,
+            "scatter lists are longer than the kernel prints (128 pieces)",
+        ),
+        (
+            summary.maps_beyond,
+            "maps are more than a million at once, and were not replayed",
+        ),
+    ];
+    let says = says.into_iter().filter(|(count, _)| *count > 0);
+    says.map(move |(count, what)| format!("{} {what}", grouped(count)))
 }

@@ -1,42 +1,16 @@
-//! What one event says, borrowed from its line.
+//! What one event says, borrowed from its line or from a file's record.
 //!
 //! Formats: the kernel's own `print fmt` of each event (include/trace/events/dma.h, iommu.h,
-//! swiotlb.h; drivers/iommu/intel/trace.h), Linux 6.12.
+//! swiotlb.h; drivers/iommu/intel/trace.h), Linux 4.1 to 7.3; and the fields by name and value, as
+//! libtraceevent prints them for a format that it does not understand (`[FAILED TO PARSE]`,
+//! `trace-cmd report -R`) and ftrace with the option `fields`.
 
 use super::line::{decimal, hexadecimal};
+use super::list::List;
 use super::op::{Class, Direction};
 
-/// An array as printed: `{0x1,0x2}`.
-#[derive(Clone, Copy)]
-pub(crate) struct List<'l>(&'l [u8]);
-
-impl<'l> List<'l> {
-    /// The numbers, checked when the event was parsed.
-    pub(crate) fn iter(self) -> impl Iterator<Item = u64> + use<'l> {
-        let inside = self.0.strip_prefix(b"{").and_then(|l| l.strip_suffix(b"}"));
-        let inside = inside.unwrap_or(b"");
-        let count = if inside.is_empty() { 0 } else { usize::MAX };
-        inside
-            .split(|&b| b == b',')
-            .take(count)
-            .map(|n| hexadecimal(n).unwrap_or(0))
-    }
-
-    fn parse(raw: &'l [u8]) -> Result<Self, &'static str> {
-        let inside = raw
-            .strip_prefix(b"{")
-            .and_then(|l| l.strip_suffix(b"}"))
-            .ok_or("a list without braces")?;
-        if !inside.is_empty()
-            && inside
-                .split(|&b| b == b',')
-                .any(|n| hexadecimal(n).is_none())
-        {
-            return Err("a list with something that is no number");
-        }
-        Ok(Self(raw))
-    }
-}
+/// The kernel prints so many entries of a scatter list at most (`DMA_TRACE_MAX_ENTRIES`).
+pub(super) const MOST_PRINTED: usize = 128;
 
 /// One event.
 pub(crate) enum Event<'l> {
@@ -56,87 +30,159 @@ pub(crate) enum Event<'l> {
         dma: List<'l>,
         sizes: List<'l>,
         pas: List<'l>,
-        cut: bool,
+        unseen: Unseen,
     },
     /// One range, unmapped or freed.
     Unmap {
         device: &'l [u8],
         class: Class,
         dma: u64,
+        bytes: u64,
     },
     /// A scatter list, unmapped: it is known by its memory.
     UnmapSg { device: &'l [u8], pas: List<'l> },
     /// A mapping that failed.
     Failed,
-    /// A piece mapped in a table.
-    TableMap { iova: u64, pa: u64, bytes: u64 },
+    /// A piece mapped in a table; kernels of some vendors say for which device.
+    TableMap {
+        device: Option<&'l [u8]>,
+        iova: u64,
+        pa: u64,
+        bytes: u64,
+    },
     /// A range taken out of a table.
     TableUnmap { iova: u64, bytes: u64 },
     /// Bytes that went through a bounce buffer.
-    Bounced { bytes: u64 },
+    Bounced { device: &'l [u8], bytes: u64 },
     /// A descriptor queued to a VT-d unit.
     Queued { first: u64, second: u64 },
     /// Something else.
     Other,
 }
 
+/// Entries of a scatter list that the event has and does not print.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Unseen {
+    /// Of physical addresses.
+    pub(crate) pieces: u64,
+    /// Of DMA addresses and sizes.
+    pub(crate) ranges: u64,
+}
+
+/// The way in which the fields of an event are written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// By the kernel's format.
+    Printed,
+    /// As names and values: numbers are decimal unless they begin with `0x`.
+    Values,
+}
+
 /// The fields of one event, by name.
 #[derive(Clone, Copy)]
-struct Fields<'l>(&'l [u8]);
+struct Fields<'l> {
+    text: &'l [u8],
+    form: Form,
+}
 
 impl<'l> Fields<'l> {
-    fn get(self, name: &str) -> Option<&'l [u8]> {
-        let mut rest = self.0;
+    fn of(text: &'l [u8]) -> Self {
+        let (text, failed) = match text.strip_prefix(b"[FAILED TO PARSE]") {
+            Some(rest) => (rest.trim_ascii_start(), true),
+            None => (text, false),
+        };
+        let word = memchr::memchr(b' ', text).map_or(text, |end| &text[..end]);
+        let form = match failed || memchr::memchr(b'=', word).is_some() {
+            true => Form::Values,
+            false => Form::Printed,
+        };
+        Self { text, form }
+    }
+
+    /// All that follows `name=`.
+    fn from(self, name: &str) -> Option<&'l [u8]> {
+        let mut rest = self.text;
         while let Some(at) = memchr::memmem::find(rest, name.as_bytes()) {
             let starts = at == 0 || rest[at - 1] == b' ';
             let after = &rest[at + name.len()..];
             if starts && after.first() == Some(&b'=') {
-                let value = &after[1..];
-                let end = memchr::memchr(b' ', value).unwrap_or(value.len());
-                return Some(&value[..end]);
+                return Some(&after[1..]);
             }
             rest = after;
         }
         None
     }
 
-    fn hex(self, name: &str) -> Result<u64, &'static str> {
-        self.get(name)
-            .and_then(hexadecimal)
-            .ok_or("an address is missing or is no number")
+    fn get(self, name: &str) -> Option<&'l [u8]> {
+        let value = self.from(name)?;
+        let end = memchr::memchr(b' ', value).unwrap_or(value.len());
+        Some(&value[..end])
     }
 
-    fn dec(self, name: &str) -> Result<u64, &'static str> {
-        self.get(name)
-            .and_then(decimal)
-            .ok_or("a size is missing or is no number")
+    /// An address: hexadecimal with or without `0x` where the kernel prints it.
+    fn address(self, name: &str) -> Result<u64, &'static str> {
+        let value = self.get(name);
+        let number = value.and_then(|value| match self.form {
+            Form::Printed => hexadecimal(value),
+            Form::Values => number(value),
+        });
+        number.ok_or("an address is missing or is no number")
     }
 
-    fn list(self, name: &str) -> Result<List<'l>, &'static str> {
-        List::parse(self.get(name).ok_or("a list is missing")?)
+    fn size(self) -> Result<u64, &'static str> {
+        let size = self.get("size").and_then(number);
+        size.ok_or("a size is missing or is no number")
+    }
+
+    /// A list of numbers of `width` bytes.
+    fn list(self, name: &str, width: usize) -> Result<List<'l>, &'static str> {
+        List::parse(self.from(name).ok_or("a list is missing")?, width)
     }
 
     fn device(self) -> Result<&'l [u8], &'static str> {
-        let end = memchr::memchr(b' ', self.0).ok_or("no device")?;
-        let device = &self.0[..end];
-        let plain = !device.is_empty() && device.iter().all(|b| b.is_ascii_graphic() && *b != b'=');
-        if plain { Ok(device) } else { Err("no device") }
+        let device = match self.form {
+            Form::Printed => memchr::memchr(b' ', self.text).map(|end| &self.text[..end]),
+            Form::Values => self.get("device"),
+        };
+        device.filter(|name| is_name(name)).ok_or("no device")
     }
 
     fn direction(self) -> Result<Direction, &'static str> {
-        match self.get("dir") {
-            Some(b"TO_DEVICE") => Ok(Direction::ToDevice),
-            Some(b"FROM_DEVICE") => Ok(Direction::FromDevice),
-            Some(b"BIDIRECTIONAL") => Ok(Direction::Both),
-            Some(b"NONE") => Ok(Direction::None),
+        match self.get("dir").ok_or("no direction")? {
+            b"TO_DEVICE" | b"1" | b"0x1" => Ok(Direction::ToDevice),
+            b"FROM_DEVICE" | b"2" | b"0x2" => Ok(Direction::FromDevice),
+            b"BIDIRECTIONAL" | b"0" | b"0x0" => Ok(Direction::Both),
+            b"NONE" | b"3" | b"0x3" => Ok(Direction::None),
             _ => Err("no direction"),
         }
     }
+
+    /// `shown/full`, for fields of that form.
+    fn unseen(self, name: &str) -> u64 {
+        let mut parts = self.get(name).unwrap_or(b"").split(|&b| b == b'/');
+        let mut part = || parts.next().and_then(decimal);
+        let (shown, full) = (part(), part());
+        shown
+            .zip(full)
+            .map_or(0, |(shown, full)| full.saturating_sub(shown))
+    }
+}
+
+/// A number that says by itself whether it is hexadecimal.
+fn number(text: &[u8]) -> Option<u64> {
+    match text.starts_with(b"0x") {
+        true => hexadecimal(text),
+        false => decimal(text),
+    }
+}
+
+fn is_name(name: &[u8]) -> bool {
+    !name.is_empty() && name.iter().all(|b| b.is_ascii_graphic() && *b != b'=')
 }
 
 /// Parses the fields of the event called `name`.
 pub(crate) fn parse<'l>(name: &[u8], fields: &'l [u8]) -> Result<Event<'l>, &'static str> {
-    let fields = Fields(fields);
+    let fields = Fields::of(fields);
     match name {
         b"map" => table_map(fields),
         b"unmap" => table_unmap(fields),
@@ -150,16 +196,13 @@ pub(crate) fn parse<'l>(name: &[u8], fields: &'l [u8]) -> Result<Event<'l>, &'st
         b"dma_map_sg" => map_sg(fields),
         b"dma_unmap_sg" => Ok(Event::UnmapSg {
             device: fields.device()?,
-            pas: fields.list("phys_addrs")?,
+            pas: fields
+                .list("phys_addrs", 8)
+                .or_else(|_| fields.list("addrs", 8))?,
         }),
         b"dma_map_sg_err" | b"dma_alloc_sgt_err" => Ok(Event::Failed),
-        b"swiotlb_bounced" => {
-            fields.hex("dev_addr")?;
-            Ok(Event::Bounced {
-                bytes: fields.dec("size")?,
-            })
-        }
-        b"qi_submit" => queued(fields.0),
+        b"swiotlb_bounced" => bounced(fields),
+        b"qi_submit" => queued(fields),
         _ => Ok(Event::Other),
     }
 }
@@ -175,21 +218,25 @@ fn ends_in_space(start: u64, bytes: u64) -> Result<(), &'static str> {
 }
 
 fn one(fields: Fields<'_>, class: Class) -> Result<Event<'_>, &'static str> {
-    let (dma, bytes) = (fields.hex("dma_addr")?, fields.dec("size")?);
+    let (dma, bytes) = (fields.address("dma_addr")?, fields.size()?);
     if dma == u64::MAX {
         return Ok(Event::Failed);
     }
     ends_in_space(dma, bytes)?;
     let pa = match fields.get("phys_addr") {
         None => None,
-        Some(raw) => Some(hexadecimal(raw).ok_or("an address is no number")?),
+        Some(_) => Some(fields.address("phys_addr")?),
     };
     if let Some(pa) = pa {
         ends_in_space(pa, bytes)?;
     }
-    let (device, direction) = (fields.device()?, fields.direction()?);
+    let direction = match (class, fields.get("dir")) {
+        // Before 6.12.36 and 6.15 the event of `dma_alloc` has none: it is for both.
+        (Class::Coherent, None) => Direction::Both,
+        _ => fields.direction()?,
+    };
     Ok(Event::Map {
-        device,
+        device: fields.device()?,
         class,
         direction,
         dma,
@@ -199,18 +246,20 @@ fn one(fields: Fields<'_>, class: Class) -> Result<Event<'_>, &'static str> {
 }
 
 fn unmap(fields: Fields<'_>, class: Class) -> Result<Event<'_>, &'static str> {
-    let dma = fields.hex("dma_addr")?;
-    ends_in_space(dma, fields.dec("size")?)?;
+    let (dma, bytes) = (fields.address("dma_addr")?, fields.size()?);
+    ends_in_space(dma, bytes)?;
     Ok(Event::Unmap {
         device: fields.device()?,
         class,
         dma,
+        bytes,
     })
 }
 
 fn map_sg(fields: Fields<'_>) -> Result<Event<'_>, &'static str> {
-    let (dma, sizes) = (fields.list("dma_addrs")?, fields.list("sizes")?);
-    let pas = fields.list("phys_addrs")?;
+    let (dma, pas) = (fields.list("dma_addrs", 8)?, fields.list("phys_addrs", 8)?);
+    let sizes = fields.list("sizes", 4);
+    let sizes = sizes.or_else(|_| fields.list("lengths", 4))?;
     let mut sum = 0u64;
     for bytes in sizes.iter() {
         sum = sum
@@ -222,41 +271,75 @@ fn map_sg(fields: Fields<'_>) -> Result<Event<'_>, &'static str> {
     if sizes.iter().count() > dma.iter().count() {
         return Err("more sizes than addresses");
     }
-    let cut = ["nents", "ents"].iter().any(|name| {
-        let counts = fields.get(name).unwrap_or(b"");
-        let mut parts = counts.split(|&b| b == b'/').map(decimal);
-        let (shown, full) = (parts.next().flatten(), parts.next().flatten());
-        matches!((shown, full), (Some(shown), Some(full)) if shown < full)
-    });
-    let (device, direction) = (fields.device()?, fields.direction()?);
+    let beyond = |name, list: List<'_>| {
+        let full = fields.get(name).and_then(number).unwrap_or(0);
+        full.saturating_sub(list.iter().count() as u64)
+    };
+    let unseen = match fields.form {
+        Form::Printed => Unseen {
+            pieces: fields.unseen("nents"),
+            ranges: fields.unseen("ents"),
+        },
+        Form::Values => Unseen {
+            pieces: beyond("full_nents", pas),
+            ranges: beyond("full_ents", dma),
+        },
+    };
     Ok(Event::MapSg {
-        device,
-        direction,
+        device: fields.device()?,
+        direction: fields.direction()?,
         dma,
         sizes,
         pas,
-        cut,
+        unseen,
     })
 }
 
 fn table_map(fields: Fields<'_>) -> Result<Event<'_>, &'static str> {
-    let (iova, pa) = (fields.hex("iova")?, fields.hex("paddr")?);
-    let bytes = fields.dec("size")?;
+    let (iova, pa) = (fields.address("iova")?, fields.address("paddr")?);
+    let bytes = fields.size()?;
     ends_in_space(iova, bytes)?;
     ends_in_space(pa, bytes)?;
-    Ok(Event::TableMap { iova, pa, bytes })
+    Ok(Event::TableMap {
+        device: fields.get("dev").filter(|name| is_name(name)),
+        iova,
+        pa,
+        bytes,
+    })
 }
 
 fn table_unmap(fields: Fields<'_>) -> Result<Event<'_>, &'static str> {
-    let (iova, bytes) = (fields.hex("iova")?, fields.dec("size")?);
+    let (iova, bytes) = (fields.address("iova")?, fields.size()?);
     ends_in_space(iova, bytes)?;
     Ok(Event::TableUnmap { iova, bytes })
 }
 
+/// `dev_name: 0000:00:0a.0 dma_mask=ffffffff dev_addr=17c407000 size=256 NORMAL`.
+fn bounced(fields: Fields<'_>) -> Result<Event<'_>, &'static str> {
+    fields.address("dev_addr")?;
+    let device = match fields.form {
+        Form::Values => fields.get("dev_name"),
+        Form::Printed => {
+            let name = fields.text.strip_prefix(b"dev_name: ");
+            name.and_then(|name| name.split(|b| *b == b' ').next())
+        }
+    };
+    Ok(Event::Bounced {
+        device: device.filter(|name| is_name(name)).ok_or("no device")?,
+        bytes: fields.size()?,
+    })
+}
+
 /// `iotlb_inv dmar0: 0x300f2 0xffffd040 0x0 0x0`.
-fn queued(fields: &[u8]) -> Result<Event<'_>, &'static str> {
-    let colon = memchr::memchr(b':', fields).ok_or("no unit")?;
-    let mut words = fields[colon + 1..]
+fn queued(fields: Fields<'_>) -> Result<Event<'_>, &'static str> {
+    if fields.form == Form::Values {
+        return Ok(Event::Queued {
+            first: fields.address("qw0")?,
+            second: fields.address("qw1")?,
+        });
+    }
+    let colon = memchr::memchr(b':', fields.text).ok_or("no unit")?;
+    let mut words = fields.text[colon + 1..]
         .split(|&b| b == b' ')
         .filter(|w| !w.is_empty());
     let mut word = || {
@@ -269,4 +352,11 @@ fn queued(fields: &[u8]) -> Result<Event<'_>, &'static str> {
         first: word()?,
         second: word()?,
     })
+}
+
+/// Tells whether the event called `name` maps, unmaps or bounces memory.
+pub(super) fn is_of_dma(name: &[u8]) -> bool {
+    const BEGIN: [&[u8]; 4] = [b"dma_map_", b"dma_unmap_", b"dma_alloc", b"dma_free"];
+    const WHOLE: [&[u8]; 3] = [b"map", b"unmap", b"swiotlb_bounced"];
+    WHOLE.contains(&name) || BEGIN.iter().any(|begin| name.starts_with(begin))
 }

@@ -10,17 +10,26 @@
 //! holds is counted or reported, never trusted.
 
 mod binary;
+mod beside;
+mod devices;
 mod event;
 mod line;
+mod list;
+mod mappings;
 mod op;
+mod outbox;
 mod pair;
+mod pieces;
 mod source;
 mod summary;
 #[cfg(test)]
 mod tests;
+mod unclaimed;
+mod understood;
 mod unpack;
 
 pub use binary::RecordingError;
+use event::is_of_dma;
 pub(crate) use event::{Event, parse as parse_event};
 pub(crate) use line::{Line, decimal, fixed, hexadecimal, parse as parse_line};
 pub(crate) use op::Mix;
@@ -28,12 +37,14 @@ pub use op::{At, Class, DeviceId, Direction, MapId, Op, OpKind, Piece, Running};
 pub(crate) use source::{Lines, is_folder_of_perf, open_file};
 pub use source::{OpenError, open_bytes};
 pub use summary::{BadLine, Excerpt, Recorded, Recorder, Summary};
+pub use understood::{Understood, UnderstoodPct};
 
 use std::io::Read;
 use std::path::Path;
 
 use crate::facts::{END, Facts, HEAD};
-use pair::Pairing;
+use outbox::Outgoing;
+use pair::{Fed, Pairing};
 use source::Meter;
 
 /// A trace being read.
@@ -42,13 +53,18 @@ pub struct Reader {
     meter: Meter,
     pairing: Pairing,
     summary: Summary,
-    ended: Ended,
+    /// The operation that was handed out last.
+    out: Option<Box<Outgoing>>,
+    place: ReadTo,
 }
 
+/// Where a reader is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Ended {
-    No,
-    Yes,
+enum ReadTo {
+    Middle,
+    /// All lines are read, and operations are left.
+    LastLine,
+    End,
 }
 
 /// Opens a trace file, or standard input for `-`, compressed or not, and looks at its beginning.
@@ -78,33 +94,50 @@ impl Reader {
     pub fn new(input: Box<dyn Read>) -> Result<Self, OpenError> {
         let is_event = |text: &[u8]| matches!(line::parse(text), Line::Event(_));
         let lines = Lines::new(input, is_event)?;
-        let pairing = Pairing::new(lines.begins_with_dma_events());
         Ok(Self {
             lines,
             meter: Meter::default(),
-            pairing,
+            pairing: Pairing::default(),
             summary: Summary::default(),
-            ended: Ended::No,
+            out: None,
+            place: ReadTo::Middle,
         })
     }
 
     /// The next operation; `None` at the end.
     pub fn next_op(&mut self) -> Option<Op<'_>> {
-        while !self.pairing.has_pending() {
-            if self.ended == Ended::Yes {
-                return None;
+        if let Some(used) = self.out.take() {
+            self.pairing.give_back(used);
+        }
+        self.out = loop {
+            let next = self.pairing.next(&mut self.summary);
+            if next.is_some() {
+                break next;
             }
-            if !self.read_line() {
-                self.ended = Ended::Yes;
-                self.pairing.finish(&mut self.summary);
-                if let Some(error) = self.lines.error() {
-                    self.summary.cut_after_line = Some(self.lines.number());
-                    self.summary.note_bad(self.lines.number() + 1, &error, b"");
+            match self.place {
+                ReadTo::End => return None,
+                ReadTo::LastLine => {
+                    self.pairing.close(&mut self.summary);
+                    self.place = ReadTo::End;
+                }
+                ReadTo::Middle => {
+                    if !self.read_line() {
+                        self.end();
+                    }
                 }
             }
+        };
+        self.out.as_deref()?.op()
+    }
+
+    /// Notes that there are no more lines.
+    fn end(&mut self) {
+        self.place = ReadTo::LastLine;
+        self.pairing.finish(&mut self.summary);
+        if let Some(error) = self.lines.error() {
+            self.summary.cut_after_line = Some(self.lines.number());
+            self.summary.note_bad(self.lines.number() + 1, &error, b"");
         }
-        self.pairing
-            .take_pending(self.lines.text(), &mut self.summary)
     }
 
     /// What the recorder said of its machine, if it said so at the beginning.
@@ -155,10 +188,19 @@ impl Reader {
             Line::Event(stamped) => match event::parse(stamped.name, stamped.fields) {
                 Ok(event) => {
                     self.summary.note_event(&line, &stamped, &event);
-                    self.pairing
-                        .feed(line.number, &stamped, event, &mut self.summary);
+                    let fed = Fed {
+                        line: line.number,
+                        text: line.bytes,
+                        stamped: &stamped,
+                    };
+                    self.pairing.feed(&fed, event, &mut self.summary);
                 }
-                Err(reason) => self.summary.note_bad(line.number, reason, line.bytes),
+                Err(reason) => {
+                    if is_of_dma(stamped.name) {
+                        self.summary.understood.note_unread(1);
+                    }
+                    self.summary.note_bad(line.number, reason, line.bytes);
+                }
             },
         }
         if line.too_long {

@@ -3,208 +3,183 @@
 //! * A page's unmap is found by device and DMA address, a scatter list's by device and list of
 //!   physical addresses, since its event has no DMA address. Where several are alike the oldest
 //!   goes first: an unmap may be printed after its address was given out again.
-//! * The `iommu:map` events before a `dma:*` event on the same CPU give the true pieces.
-//! * In a trace without `dma:*` events the `iommu:*` events themselves are the operations.
+//! * The `iommu:map` events before a `dma:*` event on the same CPU give the true pieces: it claims them.
+//! * An `iommu:unmap` that no `dma:*` event claims is an operation, and so are the pieces mapped in a row
+//!   that it ends: Linux before 6.12 has no `dma:*` events, and since 6.17 requests of several pieces
+//!   have none (`dma_iova_link`).
+//! * `dma_unmap_page`, `_phys` and `_resource` are printed after the `iommu:unmap` that is theirs, `dma_unmap_sg`
+//!   and `dma_free` before it.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+mod table;
+
+use std::collections::{BTreeMap, HashMap};
 
 use portolan::addr::PhysAddr;
 
-use super::event::{Event, List};
+use super::beside::Beside;
+use super::devices::Devices;
+use super::event::{Event, Unseen};
 use super::line::Stamped;
-use super::op::{Class, DeviceId, Direction, MapId, Mix, Op, OpKind, Piece, Running};
+use super::list::List;
+use super::mappings::{InTable, LiveMapping, LiveMappings, MappingKey, Named, Tables};
+use super::op::{Class, DeviceId, Direction, MapId, Op, OpKind, Piece, Running};
+use super::outbox::{Outbox, Outgoing};
+use super::pieces::guess_pieces;
 use super::summary::Summary;
+use super::unclaimed::{TablePiece, TakenPiece, Unclaimed};
 
-/// Table pieces that wait for an operation to claim them.
-const MAX_PIECES: usize = 1 << 16;
-const PAGE: u64 = 4096;
+/// Mappings that live at once at most; further ones are counted and not handed out.
+const MOST_LIVE: u64 = 1 << 20;
+pub(super) const PAGE: u64 = 4096;
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Key {
-    device: u32,
-    what: u64,
+/// Where and when an event is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Origin {
+    pub(super) line: u64,
+    pub(super) time_ns: u64,
+    pub(super) cpu: u16,
+    pub(super) running: Running,
 }
 
-/// Mappings that are alike, oldest first.
-struct Alike {
-    first: u64,
-    more: VecDeque<u64>,
+/// What a map says beside its memory.
+#[derive(Clone, Copy)]
+struct Wanted {
+    device: DeviceId,
+    class: Class,
+    direction: Direction,
+    dma: u64,
+    bytes: u64,
 }
 
-#[derive(Default)]
-struct Live(HashMap<Key, Alike, BuildHasherDefault<Mix>>);
-
-impl Live {
-    fn add(&mut self, key: Key, id: u64) {
-        let alike = || Alike {
-            first: id,
-            more: VecDeque::new(),
-        };
-        self.0
-            .entry(key)
-            .and_modify(|alike| alike.more.push_back(id))
-            .or_insert_with(alike);
-    }
-
-    fn take(&mut self, key: Key) -> Option<MapId> {
-        let alike = self.0.get_mut(&key)?;
-        let id = alike.first;
-        match alike.more.pop_front() {
-            Some(next) => alike.first = next,
-            None => {
-                self.0.remove(&key);
-            }
-        }
-        Some(MapId(id))
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Source {
-    DmaEvents,
-    TableEvents,
-}
-
-fn key_of(device: DeviceId, dma: u64) -> Key {
-    Key {
-        device: device.0,
-        what: dma,
-    }
+/// A mapping that is out of its table and whose `dma:*` event has not come.
+struct OutOfTable {
+    place: u64,
+    mapping: InTable,
+    origin: Origin,
 }
 
 /// The state of pairing.
+#[derive(Default)]
 pub(super) struct Pairing {
-    source: Source,
     next_id: u64,
+    /// Mappings that live where the reader is.
+    open: u64,
+    /// Those that live where the operations that were handed out are.
     live: u64,
-    pages: Live,
-    coherent: Live,
-    lists: Live,
-    /// Table pieces by first address, with their length and memory; where the pieces are the
-    /// operations, with the operation's number instead of the memory.
-    table: BTreeMap<u64, (u64, u64)>,
+    pages: LiveMappings,
+    coherent: LiveMappings,
+    lists: LiveMappings,
+    unclaimed: Unclaimed,
+    tables: Tables,
+    /// By first address and name.
+    out_of_table: BTreeMap<(u64, u64), OutOfTable>,
+    beside: Beside,
     bounced: HashMap<u16, u64>,
-    devices: Vec<Box<[u8]>>,
+    devices: Devices,
+    outbox: Outbox,
+    taken: Vec<TakenPiece>,
     pieces: Vec<Piece>,
-    /// Operations not yet handed out; a map is given `pieces` then.
-    pending: VecDeque<Op<'static>>,
+    ended: bool,
+}
+
+/// An event on its way to the operations.
+pub(super) struct Fed<'a, 'l> {
+    pub(super) line: u64,
+    pub(super) text: &'a [u8],
+    pub(super) stamped: &'a Stamped<'l>,
 }
 
 impl Pairing {
-    pub(super) fn new(has_dma_events: bool) -> Self {
-        Self {
-            source: if has_dma_events {
-                Source::DmaEvents
-            } else {
-                Source::TableEvents
-            },
-            next_id: 0,
-            live: 0,
-            pages: Live::default(),
-            coherent: Live::default(),
-            lists: Live::default(),
-            table: BTreeMap::new(),
-            bounced: HashMap::new(),
-            devices: Vec::new(),
-            pieces: Vec::new(),
-            pending: VecDeque::new(),
+    /// The next operation, if it is known; where too many wait, the first is decided by what is known.
+    pub(super) fn next(&mut self, summary: &mut Summary) -> Option<Box<Outgoing>> {
+        let mut next = self.outbox.pop();
+        while next.is_none() && (self.outbox.is_full() || self.ended && self.outbox.waits()) {
+            self.decide_first(summary);
+            next = self.outbox.pop();
         }
+        let outgoing = next?;
+        self.count(outgoing.op()?, summary);
+        Some(outgoing)
     }
 
-    pub(super) fn has_pending(&self) -> bool {
-        !self.pending.is_empty()
+    /// Takes back what [`Self::next`] handed out.
+    pub(super) fn give_back(&mut self, used: Box<Outgoing>) {
+        self.outbox.give_back(used);
     }
 
-    /// The oldest operation that was not yet handed out; it came from the line that says `text`.
-    pub(super) fn take_pending<'r>(
-        &'r mut self,
-        text: &'r [u8],
-        summary: &mut Summary,
-    ) -> Option<Op<'r>> {
-        let mut op: Op<'r> = self.pending.pop_front()?;
-        op.text = text;
-        match &mut op.kind {
-            OpKind::Unmap { class, .. } => match class {
-                Class::Streaming => {
-                    summary.unmaps += 1;
-                    self.live = self.live.saturating_sub(1);
-                }
-                Class::Coherent => summary.coherent_frees += 1,
-            },
-            OpKind::Map {
-                class,
-                bytes,
-                pieces,
+    fn count(&mut self, op: Op<'_>, summary: &mut Summary) {
+        match op.kind {
+            OpKind::Unmap {
+                class: Class::Streaming,
                 ..
             } => {
-                *pieces = &self.pieces;
-                match class {
-                    Class::Streaming => {
-                        summary.maps += 1;
-                        summary.bytes_mapped = summary.bytes_mapped.saturating_add(*bytes);
-                        self.live += 1;
-                        summary.max_live = summary.max_live.max(self.live);
-                    }
-                    Class::Coherent => {
-                        summary.coherent_allocs += 1;
-                        summary.coherent_bytes = summary.coherent_bytes.saturating_add(*bytes);
-                    }
-                }
+                summary.unmaps += 1;
+                self.live = self.live.saturating_sub(1);
+            }
+            OpKind::Unmap { .. } => summary.coherent_frees += 1,
+            OpKind::Map {
+                class: Class::Streaming,
+                bytes,
+                ..
+            } => {
+                summary.maps += 1;
+                summary.bytes_mapped = summary.bytes_mapped.saturating_add(bytes);
+                self.live += 1;
+                summary.max_live = summary.max_live.max(self.live);
+            }
+            OpKind::Map { bytes, .. } => {
+                summary.coherent_allocs += 1;
+                summary.coherent_bytes = summary.coherent_bytes.saturating_add(bytes);
             }
         }
-        Some(op)
     }
 
-    fn live_of(&mut self, class: Class) -> &mut Live {
-        match class {
-            Class::Streaming => &mut self.pages,
-            Class::Coherent => &mut self.coherent,
-        }
-    }
-
-    fn map_one(
-        &mut self,
-        at: (u64, u64, u16, Running),
-        device: DeviceId,
-        (class, direction): (Class, Direction),
-        (dma, bytes): (u64, u64),
-        pa: Option<u64>,
-    ) {
-        self.claim(dma, bytes);
-        if self.pieces.is_empty() {
-            let pa = PhysAddr::new(pa.unwrap_or(dma));
-            self.pieces.push(Piece { pa, bytes });
-        }
-        let id = self.next_id;
-        self.live_of(class).add(key_of(device, dma), id);
-        self.push_map(at, device, class, direction, bytes, dma);
-    }
-
-    pub(super) fn feed(
-        &mut self,
-        line: u64,
-        stamped: &Stamped<'_>,
-        event: Event<'_>,
-        summary: &mut Summary,
-    ) {
-        let at = (line, stamped.time_ns, stamped.cpu, stamped.running);
+    /// Takes an event.
+    pub(super) fn feed(&mut self, fed: &Fed<'_, '_>, event: Event<'_>, summary: &mut Summary) {
+        let stamped = fed.stamped;
+        let origin = Origin {
+            line: fed.line,
+            time_ns: stamped.time_ns,
+            cpu: stamped.cpu,
+            running: stamped.running,
+        };
         match event {
-            Event::TableMap { iova, pa, bytes } => match self.source {
-                Source::DmaEvents => self.note_piece(iova, bytes, pa, summary),
-                Source::TableEvents => self.table_map(at, iova, pa, bytes, summary),
-            },
-            Event::TableUnmap { iova, bytes } => match self.source {
-                Source::DmaEvents => self.forget_pieces(iova, bytes, summary),
-                Source::TableEvents => self.table_unmap(at, iova, bytes, summary),
-            },
-            Event::Bounced { bytes } => {
-                summary.bounced_bytes = summary.bounced_bytes.saturating_add(bytes);
-                let sum = self.bounced.entry(stamped.cpu).or_default();
+            Event::TableMap {
+                device,
+                iova,
+                pa,
+                bytes,
+            } => {
+                let piece = TablePiece {
+                    bytes,
+                    pa,
+                    origin,
+                    device: device.map(|name| self.devices.id(name, summary)),
+                };
+                self.table_map(iova, piece, fed.text);
+            }
+            Event::TableUnmap { iova, bytes } => {
+                self.table_unmap(origin, (iova, bytes), fed.text, summary);
+            }
+            Event::Bounced { device, bytes } => {
+                summary.note_bounced(device, bytes);
+                let sum = self.bounced.entry(origin.cpu).or_default();
                 *sum = sum.saturating_add(bytes);
             }
-            Event::Failed | Event::Queued { .. } | Event::Other => {}
-            _ if self.source == Source::TableEvents => {}
+            Event::Queued { first, .. } => {
+                let table = self.beside.take_table(origin.cpu);
+                summary.recorded.note_after(table, first);
+            }
+            Event::Failed | Event::Other => {}
+            event => {
+                self.beside.settle(origin.cpu, summary);
+                self.dma_event(origin, event, fed.text, summary);
+            }
+        }
+    }
+
+    fn dma_event(&mut self, origin: Origin, event: Event<'_>, text: &[u8], summary: &mut Summary) {
+        match event {
             Event::Map {
                 device,
                 class,
@@ -213,8 +188,20 @@ impl Pairing {
                 bytes,
                 pa,
             } => {
-                let device = self.device(device, summary);
-                self.map_one(at, device, (class, direction), (dma, bytes), pa);
+                let wanted = Wanted {
+                    device: self.devices.id(device, summary),
+                    class,
+                    direction,
+                    dma,
+                    bytes,
+                };
+                self.claim(&wanted, origin.cpu);
+                if self.pieces.is_empty() {
+                    let pa = PhysAddr::new(pa.unwrap_or(dma));
+                    self.pieces.push(Piece { pa, bytes });
+                }
+                let key = MappingKey::of_address(wanted.device, dma);
+                self.map(origin, &wanted, (Named::of(class), key), text, summary);
             }
             Event::MapSg {
                 device,
@@ -222,248 +209,246 @@ impl Pairing {
                 dma,
                 sizes,
                 pas,
-                cut,
+                unseen,
             } => {
-                let device = self.device(device, summary);
-                self.map_sg(at, device, direction, (dma, sizes, pas), cut, summary);
+                let wanted = Wanted {
+                    device: self.devices.id(device, summary),
+                    class: Class::Streaming,
+                    direction,
+                    dma: dma.iter().next().unwrap_or(0),
+                    bytes: sizes.iter().fold(0u64, u64::saturating_add),
+                };
+                self.claim(&wanted, origin.cpu);
+                let told = !self.pieces.is_empty();
+                if !told && guess_pieces(&mut self.pieces, wanted.bytes, sizes, pas) {
+                    summary.inexact_lists += 1;
+                }
+                let key = MappingKey::of_list(wanted.device, pas);
+                self.map(origin, &wanted, (Named::List, key), text, summary);
+                if unseen != Unseen::default() {
+                    summary.truncated_lists += 1;
+                }
+                if !told {
+                    let lists = (sizes, pas);
+                    let understood = &mut summary.understood;
+                    understood.note_unseen(unseen, lists, wanted.bytes);
+                }
             }
-            Event::Unmap { device, class, dma } => {
-                let device = self.device(device, summary);
-                let found = self.live_of(class).take(key_of(device, dma));
-                self.push_unmap(at, device, class, found, summary);
+            Event::Unmap {
+                device,
+                class,
+                dma,
+                bytes,
+            } => {
+                let device = self.devices.id(device, summary);
+                self.unmap(origin, device, class, (dma, bytes), text, summary);
             }
             Event::UnmapSg { device, pas } => {
-                let device = self.device(device, summary);
-                let found = self.lists.take(list_key(device, pas));
-                self.push_unmap(at, device, Class::Streaming, found, summary);
+                let device = self.devices.id(device, summary);
+                self.unmap_sg(origin, device, pas, text);
             }
+            _ => {}
         }
     }
 
-    /// Closes the books at the end of the trace.
+    /// Ends the trace: what is not known by now is decided by what is.
     pub(super) fn finish(&mut self, summary: &mut Summary) {
+        self.beside.finish(summary);
+        self.ended = true;
+    }
+
+    /// Closes the books, when all operations are out.
+    pub(super) fn close(&mut self, summary: &mut Summary) {
         summary.left_mapped = self.live;
-        if self.source == Source::DmaEvents {
-            summary.unclaimed_table_maps += self.table.len() as u64;
-        }
         summary.finish();
     }
 
-    fn device(&mut self, name: &[u8], summary: &mut Summary) -> DeviceId {
-        let known = self.devices.iter().position(|known| **known == *name);
-        let index = known.unwrap_or_else(|| {
-            self.devices.push(name.into());
-            summary.devices.push(name.escape_ascii().to_string());
-            self.devices.len() - 1
-        });
-        DeviceId(index as u32)
+    /// Takes the table pieces that `wanted` is made of, if all are there.
+    fn claim(&mut self, wanted: &Wanted, cpu: u16) {
+        self.pieces.clear();
+        let last = wanted.dma.saturating_add(wanted.bytes.saturating_sub(1));
+        self.unclaimed.claim(wanted.dma, last, cpu, &mut self.taken);
+        for one in &self.taken {
+            self.outbox.decide(one.place);
+            self.pieces.push(one.as_memory());
+        }
+        if !self.taken.is_empty() {
+            self.devices.note_translated(wanted.device);
+        }
     }
 
-    fn push_map(
+    /// Hands out a map of `self.pieces` that `named` will find.
+    fn map(
         &mut self,
-        (line, time_ns, cpu, running): (u64, u64, u16, Running),
+        origin: Origin,
+        wanted: &Wanted,
+        named: (Named, MappingKey),
+        text: &[u8],
+        summary: &mut Summary,
+    ) {
+        let start = self.taken.first().map(|first| first.iova);
+        let Some(id) = self.new_id(wanted.bytes, 1, summary) else {
+            self.taken.clear();
+            return;
+        };
+        if let (Some(start), Some(end)) = (start, self.taken.last()) {
+            let last = end.iova.saturating_add(end.piece.bytes - 1);
+            let mapping = InTable {
+                last,
+                left: last - start + 1,
+                device: wanted.device,
+                claimed: Some(named),
+            };
+            self.tables.add(start, id, mapping);
+        }
+        self.taken.clear();
+        let (kind, key) = named;
+        self.named(kind).add(key, LiveMapping { id, start });
+        let bounced = self.bounced.remove(&origin.cpu).unwrap_or(0);
+        let op = map_op(origin, wanted, id, bounced);
+        self.outbox.push(op, &self.pieces, text);
+    }
+
+    /// The name of a new mapping, made by `events` of the trace, unless there are too many that live.
+    fn new_id(&mut self, bytes: u64, events: u64, summary: &mut Summary) -> Option<u64> {
+        if self.open >= MOST_LIVE {
+            summary.maps_beyond += 1;
+            summary.understood.miss(events, bytes);
+            return None;
+        }
+        summary.understood.note_bytes(bytes);
+        self.open += 1;
+        self.next_id += 1;
+        Some(self.next_id - 1)
+    }
+
+    fn named(&mut self, kind: Named) -> &mut LiveMappings {
+        match kind {
+            Named::Page => &mut self.pages,
+            Named::List => &mut self.lists,
+            Named::Coherent => &mut self.coherent,
+        }
+    }
+
+    fn unmap(
+        &mut self,
+        origin: Origin,
         device: DeviceId,
         class: Class,
-        direction: Direction,
-        bytes: u64,
-        dma: u64,
+        (dma, bytes): (u64, u64),
+        text: &[u8],
+        summary: &mut Summary,
     ) {
-        let id = MapId(self.next_id);
-        self.next_id += 1;
-        let bounced = self.bounced.remove(&cpu).unwrap_or(0);
-        let kind = OpKind::Map {
-            id,
-            class,
-            direction,
-            bytes,
-            offset: (dma % PAGE) as u16,
-            pieces: &[],
-            dma,
-            bounced,
+        let named = Named::of(class);
+        let key = MappingKey::of_address(device, dma);
+        if let Some(mapping) = self.named(named).take(key) {
+            self.leave_table(origin, &mapping, named);
+            self.push_unmap(origin, (device, class), mapping.id, text);
+            return;
+        }
+        let names = named == Named::Page && self.beside.names(origin.cpu, dma, summary);
+        if !names {
+            summary.note_orphan(origin.line, 1, bytes);
+        }
+        if named == Named::Coherent {
+            let last = dma.saturating_add(bytes - 1);
+            self.beside
+                .expect_range(origin.cpu, (dma - dma % PAGE, last | (PAGE - 1)));
+        }
+    }
+
+    fn unmap_sg(&mut self, origin: Origin, device: DeviceId, pas: List<'_>, text: &[u8]) {
+        match self.lists.take(MappingKey::of_list(device, pas)) {
+            Some(mapping) => {
+                self.leave_table(origin, &mapping, Named::List);
+                self.push_unmap(origin, (device, Class::Streaming), mapping.id, text);
+            }
+            None => self.beside.expect_of_list(origin, device),
+        }
+    }
+
+    /// A `dma:*` event ends `mapping`: takes it out of its table, or knows that it is.
+    fn leave_table(&mut self, origin: Origin, mapping: &LiveMapping, named: Named) {
+        let Some(start) = mapping.start else {
+            if named == Named::Page {
+                // Its unmap found nothing, since its pieces are not in the trace.
+                self.beside.forget_stray(origin.cpu);
+            } else {
+                self.beside.expect_any(origin.cpu);
+            }
+            return;
         };
-        self.pending.push_back(Op {
-            line,
-            text: b"",
-            time_ns,
-            cpu,
-            running,
-            device,
-            kind,
-        });
+        if let Some(out) = self.out_of_table.remove(&(start, mapping.id)) {
+            self.outbox.decide(out.place);
+            return;
+        }
+        let Some(in_table) = self.tables.remove(start, mapping.id) else {
+            return;
+        };
+        let range = (start, in_table.last);
+        match (named, in_table.claimed) {
+            (Named::Page, _) => {}
+            (Named::List, Some((_, key))) => {
+                self.beside.expect_list(origin.cpu, key, range);
+                return;
+            }
+            _ => {
+                self.beside.expect_range(origin.cpu, range);
+                return;
+            }
+        }
+        // Another domain's mapping of this address was thought to be unmapped.
+        let others = (start, 0)..=(start, u64::MAX);
+        let mut others = self.out_of_table.range(others);
+        let other = others.find(|(_, out)| out.origin.cpu == origin.cpu);
+        if let Some(key) = other.map(|(key, _)| *key)
+            && let Some(out) = self.out_of_table.remove(&key)
+        {
+            self.outbox.decide(out.place);
+            self.tables.add(key.0, key.1, out.mapping);
+        }
     }
 
     fn push_unmap(
         &mut self,
-        (line, time_ns, cpu, running): (u64, u64, u16, Running),
-        device: DeviceId,
-        class: Class,
-        found: Option<MapId>,
-        summary: &mut Summary,
+        origin: Origin,
+        (device, class): (DeviceId, Class),
+        id: u64,
+        text: &[u8],
     ) {
-        match found {
-            Some(id) => self.pending.push_back(Op {
-                line,
-                text: b"",
-                time_ns,
-                cpu,
-                running,
-                device,
-                kind: OpKind::Unmap { id, class },
-            }),
-            None => summary.note_orphan(line),
-        }
-    }
-
-    fn map_sg(
-        &mut self,
-        at: (u64, u64, u16, Running),
-        device: DeviceId,
-        direction: Direction,
-        (dma, sizes, pas): (List<'_>, List<'_>, List<'_>),
-        cut: bool,
-        summary: &mut Summary,
-    ) {
-        let bytes = sizes.iter().fold(0u64, u64::saturating_add);
-        let first = dma.iter().next().unwrap_or(0);
-        self.claim(first, bytes);
-        if cut {
-            summary.truncated_lists += 1;
-        }
-        if self.pieces.is_empty() && guess_pieces(&mut self.pieces, bytes, sizes, pas) {
-            summary.inexact_lists += 1;
-        }
-        self.lists.add(list_key(device, pas), self.next_id);
-        self.push_map(at, device, Class::Streaming, direction, bytes, first);
-    }
-
-    fn note_piece(&mut self, iova: u64, bytes: u64, pa: u64, summary: &mut Summary) {
-        if self.table.len() >= MAX_PIECES {
-            summary.unclaimed_table_maps += self.table.len() as u64;
-            self.table.clear();
-        }
-        if self.table.insert(iova, (bytes, pa)).is_some() {
-            summary.unclaimed_table_maps += 1;
-        }
-    }
-
-    fn forget_pieces(&mut self, iova: u64, bytes: u64, summary: &mut Summary) {
-        let last = iova.saturating_add(bytes - 1);
-        while let Some((&at, _)) = self.table.range(iova..=last).next() {
-            self.table.remove(&at);
-            summary.unclaimed_table_maps += 1;
-        }
-    }
-
-    /// Takes the table pieces that make up `bytes` bytes from `dma`, if all are there.
-    fn claim(&mut self, dma: u64, bytes: u64) {
-        self.pieces.clear();
-        let start = dma - dma % PAGE;
-        let last = dma.saturating_add(bytes - 1);
-        let mut at = start;
-        while at <= last {
-            let Some(&(length, pa)) = self.table.get(&at) else {
-                self.pieces.clear();
-                return;
-            };
-            self.pieces.push(Piece {
-                pa: PhysAddr::new(pa),
-                bytes: length,
-            });
-            let Some(next) = at.checked_add(length) else {
-                break;
-            };
-            at = next;
-        }
-        let mut at = start;
-        for piece in &self.pieces {
-            self.table.remove(&at);
-            at = at.saturating_add(piece.bytes);
-        }
-    }
-
-    fn table_map(
-        &mut self,
-        at: (u64, u64, u16, Running),
-        iova: u64,
-        pa: u64,
-        bytes: u64,
-        summary: &mut Summary,
-    ) {
-        let device = self.device(b"iommu", summary);
-        self.pieces.clear();
-        self.pieces.push(Piece {
-            pa: PhysAddr::new(pa),
-            bytes,
-        });
-        self.table.insert(iova, (bytes, self.next_id));
-        self.push_map(at, device, Class::Streaming, Direction::Both, bytes, iova);
-    }
-
-    /// Ends every piece that begins in the range.
-    fn table_unmap(
-        &mut self,
-        at: (u64, u64, u16, Running),
-        iova: u64,
-        bytes: u64,
-        summary: &mut Summary,
-    ) {
-        let device = self.device(b"iommu", summary);
-        let last = iova.saturating_add(bytes - 1);
-        let mut found = false;
-        while let Some((&start, &(_, id))) = self.table.range(iova..=last).next() {
-            self.table.remove(&start);
-            self.push_unmap(at, device, Class::Streaming, Some(MapId(id)), summary);
-            found = true;
-        }
-        if !found {
-            summary.note_orphan(at.0);
-        }
+        self.open = self.open.saturating_sub(1);
+        let op = unmap_op(origin, device, class, id);
+        self.outbox.push(op, &[], text);
     }
 }
 
-fn list_key(device: DeviceId, pas: List<'_>) -> Key {
-    let mut mix = Mix::default();
-    for pa in pas.iter() {
-        mix.write_u64(pa);
-    }
-    Key {
-        device: device.0,
-        what: mix.finish(),
-    }
+fn map_op(origin: Origin, wanted: &Wanted, id: u64, bounced: u64) -> Op<'static> {
+    let kind = OpKind::Map {
+        id: MapId(id),
+        class: wanted.class,
+        direction: wanted.direction,
+        bytes: wanted.bytes,
+        offset: (wanted.dma % PAGE) as u16,
+        pieces: &[],
+        dma: wanted.dma,
+        bounced,
+    };
+    op_of(origin, wanted.device, kind)
 }
 
-/// Pieces from the lists of the event alone; whether lengths had to be guessed.
-fn guess_pieces(pieces: &mut Vec<Piece>, bytes: u64, sizes: List<'_>, pas: List<'_>) -> bool {
-    let count = pas.iter().count() as u64;
-    if count == 0 {
-        pieces.push(Piece {
-            pa: PhysAddr::new(0),
-            bytes,
-        });
-        return true;
+fn unmap_op(origin: Origin, device: DeviceId, class: Class, id: u64) -> Op<'static> {
+    let id = MapId(id);
+    op_of(origin, device, OpKind::Unmap { id, class })
+}
+
+fn op_of(origin: Origin, device: DeviceId, kind: OpKind<'static>) -> Op<'static> {
+    Op {
+        line: origin.line,
+        text: b"",
+        time_ns: origin.time_ns,
+        cpu: origin.cpu,
+        running: origin.running,
+        device,
+        kind,
     }
-    if sizes.iter().count() as u64 == count {
-        let both = pas.iter().zip(sizes.iter()).filter(|&(_, bytes)| bytes > 0);
-        pieces.extend(both.map(|(pa, bytes)| Piece {
-            pa: PhysAddr::new(pa),
-            bytes,
-        }));
-        return false;
-    }
-    let mut left = bytes;
-    for (pa, i) in pas.iter().zip(1u64..) {
-        let step = if i == count {
-            left
-        } else {
-            left.min(PAGE - pa % PAGE)
-        };
-        if step > 0 {
-            pieces.push(Piece {
-                pa: PhysAddr::new(pa),
-                bytes: step,
-            });
-        }
-        left -= step;
-    }
-    count.checked_mul(PAGE) != Some(bytes)
 }

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{self, Cursor, Read, Seek, SeekFrom};
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -166,8 +165,6 @@ pub(crate) struct Lines {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// Where the last line lies.
-    last: Range<usize>,
     number: u64,
     bytes_read: u64,
     at_end: bool,
@@ -185,7 +182,6 @@ impl Lines {
             buffer: vec![0; CHUNK + MAX_LINE],
             start: 0,
             end: 0,
-            last: 0..0,
             number: 0,
             bytes_read: 0,
             at_end: false,
@@ -214,23 +210,10 @@ impl Lines {
         Ok(lines)
     }
 
-    /// Whether an event of the `dma` system is in the beginning of the trace.
-    pub(super) fn begins_with_dma_events(&self) -> bool {
-        let head = &self.buffer[..self.end];
-        ["dma_map_", "dma_unmap_", "dma_alloc", "dma_free"]
-            .iter()
-            .any(|name| memchr::memmem::find(head, name.as_bytes()).is_some())
-    }
-
     /// The first line that begins with `start`, if it is in the beginning of the trace.
     pub(crate) fn first_with(&self, start: &str) -> Option<&[u8]> {
         let mut lines = self.buffer[self.start..self.end].split(|&b| b == b'\n');
         lines.find(|line| line.starts_with(start.as_bytes()))
-    }
-
-    /// What the last line says.
-    pub(super) fn text(&self) -> &[u8] {
-        self.buffer.get(self.last.clone()).unwrap_or(b"")
     }
 
     /// Number of the last line.
@@ -272,7 +255,6 @@ impl Lines {
             return None;
         }
         self.number += 1;
-        self.last = 0..0;
         let start = self.start;
         let (stop, too_long) = match found {
             Some(length) => {
@@ -292,7 +274,6 @@ impl Lines {
                 });
             }
         };
-        self.last = start..stop;
         let bytes = &self.buffer[start..stop];
         let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
         Some(RawLine {

@@ -4,16 +4,20 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::event::Event;
+use super::beside::TableEvent;
+use super::event::{Event, is_of_dma};
 use super::line::Stamped;
 use super::source::RawLine;
+use super::understood::Understood;
 
 /// Bad lines kept for the report; all are counted.
 const KEPT: usize = 20;
 /// Longest excerpt of a bad line.
 const EXCERPT: usize = 80;
 /// Longest excerpt of a line that is evidence: room for all of an event without lists.
-const EVIDENCE: usize = 240;
+pub(super) const EVIDENCE: usize = 240;
+/// Devices that bounce with bytes of their own.
+const MOST_BOUNCING: usize = 64;
 /// Events with names of their own; the others are counted alone.
 const MOST_NAMES: usize = 1024;
 
@@ -61,6 +65,10 @@ pub struct Recorded {
     pub global: u64,
     /// For device TLBs.
     pub device: u64,
+    /// Page-selective ones that directly follow an `iommu:unmap` on their CPU, one for each.
+    pub pages_after_unmap: u64,
+    /// Page-selective ones that directly follow an `iommu:map` on their CPU, one for each.
+    pub pages_after_map: u64,
     /// The first page-selective one.
     pub first_page: Option<Excerpt>,
     /// The first domain-selective one.
@@ -70,6 +78,16 @@ pub struct Recorded {
 }
 
 impl Recorded {
+    /// Notes which event of a table was the last on the CPU of a descriptor that begins with `first`.
+    pub(super) fn note_after(&mut self, table: Option<TableEvent>, first: u64) {
+        let pages = matches!((first & 0xf, (first >> 4) & 0b11), (2 | 6, 3));
+        match table.filter(|_| pages) {
+            Some(TableEvent::Map) => self.pages_after_map += 1,
+            Some(TableEvent::Unmap) => self.pages_after_unmap += 1,
+            None => {}
+        }
+    }
+
     /// Counts a descriptor by its type and granularity (VT-d, 6.5.2).
     fn note(&mut self, raw: &RawLine<'_>, first: u64, second: u64) {
         let shown = match (first & 0xf, (first >> 4) & 0b11) {
@@ -163,8 +181,20 @@ pub struct Summary {
     pub failed_maps: u64,
     /// The first of them.
     pub first_failed: Option<Excerpt>,
-    /// Pieces mapped in tables that no operation claimed.
-    pub unclaimed_table_maps: u64,
+    /// Maps beyond those that may live at once, which are not replayed.
+    pub maps_beyond: u64,
+    /// Runs of pieces that are mapped where their memory is and stay there: what firmware reserves, no operations.
+    pub direct_maps: u64,
+    /// Unmaps that took a part of a mapping out, which lives until the rest is.
+    pub partial_unmaps: u64,
+    /// Unmaps of an address that several domains had mapped: the mapping that came first is taken for theirs.
+    pub ambiguous_unmaps: u64,
+    /// Operations that name no device, taken for those of the only one whose mappings are in a table.
+    pub inferred_devices: u64,
+    /// How much of what the trace says of DMA was understood.
+    pub understood: Understood,
+    /// Bytes bounced by device.
+    pub bounced_by_device: BTreeMap<String, u64>,
     /// Bytes bounced.
     pub bounced_bytes: u64,
     /// Names of the devices, in order of appearance.
@@ -210,11 +240,25 @@ impl Summary {
         }
     }
 
-    pub(super) fn note_orphan(&mut self, line: u64) {
+    /// Counts an unmap without a map that `events` of the trace say, of `bytes` if they say how many.
+    pub(super) fn note_orphan(&mut self, line: u64, events: u64, bytes: u64) {
+        self.understood.miss(events, bytes);
         self.orphan_unmaps += 1;
         if self.orphan_lines.len() < KEPT {
             self.orphan_lines.push(line);
         }
+    }
+
+    pub(super) fn note_bounced(&mut self, device: &[u8], bytes: u64) {
+        self.bounced_bytes = self.bounced_bytes.saturating_add(bytes);
+        let name = device.escape_ascii().to_string();
+        let name = match self.bounced_by_device.len() < MOST_BOUNCING {
+            true => name,
+            false if self.bounced_by_device.contains_key(&name) => name,
+            false => "(others)".to_owned(),
+        };
+        let sum = self.bounced_by_device.entry(name).or_default();
+        *sum = sum.saturating_add(bytes);
     }
 
     pub(super) fn note_lost(&mut self, line: u64, events: u64) {
@@ -232,6 +276,9 @@ impl Summary {
     ) {
         let line = raw.number;
         self.events += 1;
+        if is_of_dma(stamped.name) {
+            self.understood.note_read();
+        }
         let mut names = self.names.iter_mut();
         if let Some(known) = names.find(|known| *known.name == *stamped.name) {
             known.count += 1;

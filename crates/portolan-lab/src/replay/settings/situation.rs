@@ -56,10 +56,15 @@ fn by_invalidations(input: &Input<'_>) -> Option<Situation> {
     if let Some(line) = summary.first_by_name.get(FLUSH_AFTER_MAP) {
         return Some(of(Now::Shadowed, line));
     }
-    let operations = unmaps + summary.maps + summary.coherent_allocs;
+    let maps = summary.maps + summary.coherent_allocs;
     if let Some(line) = &recorded.first_page {
-        // Nearly one for each operation, or for each unmap.
-        if pages >= operations - operations / 10 && summary.maps > 0 {
+        // Most of them follow a map, or, where the trace has no events of tables, nearly one came for each operation.
+        let (after_map, after_unmap) = (recorded.pages_after_map, recorded.pages_after_unmap);
+        let shadowed = match after_map + after_unmap {
+            0 => maps > 0 && pages >= (maps + unmaps) - (maps + unmaps) / 10,
+            _ => after_map > maps / 2,
+        };
+        if shadowed {
             return Some(of(Now::Shadowed, line));
         }
         if pages >= unmaps - unmaps / 2 {

@@ -1,0 +1,208 @@
+//! What stands beside an event on its CPU: `dma:*` events name an `iommu:*` event before or after them.
+
+use super::mappings::MappingKey;
+use super::op::DeviceId;
+use super::pair::Origin;
+use super::summary::Summary;
+
+/// Unmaps without a map that wait for a `dma:*` event to say that it found none either.
+const MOST_STRAYS: usize = 64;
+
+/// An `iommu:*` event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TableEvent {
+    Map,
+    Unmap,
+}
+
+/// The `iommu:unmap` that a `dma:*` event says will follow.
+#[derive(Clone, Copy)]
+enum Expected {
+    Nothing,
+    /// Of these addresses, first and last.
+    Range((u64, u64)),
+    /// Of a list, whose mapping here is the oldest of those that are alike.
+    List(MappingKey, (u64, u64)),
+    /// Of addresses that the trace does not tell.
+    Any,
+    /// Of a list of this device whose map was not found, by the event in this line.
+    OfList {
+        line: u64,
+        device: DeviceId,
+    },
+}
+
+#[derive(Clone, Copy)]
+struct LastOfCpu {
+    table: Option<TableEvent>,
+    expected: Expected,
+    /// What was unmapped last, as an operation that no `dma:*` event had named.
+    ended: Option<(u64, u64)>,
+}
+
+const NOTHING: LastOfCpu = LastOfCpu {
+    table: None,
+    expected: Expected::Nothing,
+    ended: None,
+};
+
+struct StrayUnmap {
+    line: u64,
+    cpu: u16,
+    range: (u64, u64),
+}
+
+/// The last events of each CPU.
+#[derive(Default)]
+pub(super) struct Beside {
+    cpus: Vec<LastOfCpu>,
+    strays: Vec<StrayUnmap>,
+}
+
+impl Beside {
+    fn of(&mut self, cpu: u16) -> &mut LastOfCpu {
+        let index = usize::from(cpu);
+        if self.cpus.len() <= index {
+            self.cpus.resize(index + 1, NOTHING);
+        }
+        &mut self.cpus[index]
+    }
+
+    pub(super) fn note_map(&mut self, cpu: u16) {
+        self.of(cpu).table = Some(TableEvent::Map);
+    }
+
+    pub(super) fn note_unmap(&mut self, cpu: u16) {
+        self.of(cpu).table = Some(TableEvent::Unmap);
+    }
+
+    /// The last `iommu:*` event of `cpu`, once.
+    pub(super) fn take_table(&mut self, cpu: u16) -> Option<TableEvent> {
+        self.of(cpu).table.take()
+    }
+
+    pub(super) fn note_ended(&mut self, cpu: u16, range: (u64, u64)) {
+        self.of(cpu).ended = Some(range);
+    }
+
+    pub(super) fn expect_range(&mut self, cpu: u16, range: (u64, u64)) {
+        self.of(cpu).expected = Expected::Range(range);
+    }
+
+    pub(super) fn expect_list(&mut self, cpu: u16, key: MappingKey, range: (u64, u64)) {
+        self.of(cpu).expected = Expected::List(key, range);
+    }
+
+    pub(super) fn expect_any(&mut self, cpu: u16) {
+        self.of(cpu).expected = Expected::Any;
+    }
+
+    pub(super) fn expect_of_list(&mut self, origin: Origin, device: DeviceId) {
+        let line = origin.line;
+        self.of(origin.cpu).expected = Expected::OfList { line, device };
+    }
+
+    /// Another `dma:*` event of `cpu`: nothing is expected any more.
+    pub(super) fn settle(&mut self, cpu: u16, summary: &mut Summary) {
+        let of = self.of(cpu);
+        if let Expected::OfList { line, .. } = of.expected {
+            summary.note_orphan(line, 1, 0);
+        }
+        of.expected = Expected::Nothing;
+    }
+
+    /// Tells whether an unmap of `range` was announced on `cpu`.
+    pub(super) fn takes(&mut self, cpu: u16, range: (u64, u64)) -> bool {
+        let of = self.of(cpu);
+        let announced = match of.expected {
+            Expected::Range(expected) | Expected::List(_, expected) => expected == range,
+            _ => false,
+        };
+        if announced {
+            of.expected = Expected::Nothing;
+        }
+        announced
+    }
+
+    /// The addresses that a list called `key` was expected to be unmapped from on `cpu`: another one like it was.
+    pub(super) fn other_list(&mut self, cpu: u16, key: MappingKey) -> Option<(u64, u64)> {
+        let of = self.of(cpu);
+        match of.expected {
+            Expected::List(expected, range) if expected == key => {
+                of.expected = Expected::Nothing;
+                Some(range)
+            }
+            _ => None,
+        }
+    }
+
+    /// Tells whether an unmap on `cpu` is that of a list of `device` whose map was not found.
+    pub(super) fn is_list_of(&mut self, cpu: u16, device: DeviceId) -> bool {
+        let of = self.of(cpu);
+        let is = matches!(of.expected, Expected::OfList { device: of, .. } if of == device);
+        if is {
+            of.expected = Expected::Nothing;
+        }
+        is
+    }
+
+    /// An `iommu:unmap` whose map is not in the trace.
+    pub(super) fn stray(&mut self, origin: Origin, range: (u64, u64), summary: &mut Summary) {
+        let of = self.of(origin.cpu);
+        match std::mem::replace(&mut of.expected, Expected::Nothing) {
+            Expected::Any => return,
+            Expected::OfList { line, .. } => {
+                summary.note_orphan(line, 2, range.1 - range.0 + 1);
+                return;
+            }
+            _ => {}
+        }
+        if self.strays.len() >= MOST_STRAYS {
+            let first = self.strays.remove(0);
+            first.count(summary);
+        }
+        self.strays.push(StrayUnmap {
+            line: origin.line,
+            cpu: origin.cpu,
+            range,
+        });
+    }
+
+    /// A `dma:*` event for `dma` on `cpu` found no map: tells whether it only names an operation that has ended. If the
+    /// unmap before it found none either, that is not counted for itself.
+    pub(super) fn names(&mut self, cpu: u16, dma: u64, summary: &mut Summary) -> bool {
+        let within = |range: &(u64, u64)| (range.0..=range.1).contains(&dma);
+        if self.of(cpu).ended.take_if(|ended| within(ended)).is_some() {
+            return true;
+        }
+        let of_it = |stray: &StrayUnmap| stray.cpu == cpu && within(&stray.range);
+        if let Some(index) = self.strays.iter().rposition(of_it) {
+            self.strays.remove(index);
+            summary.understood.miss(1, 0);
+        }
+        false
+    }
+
+    /// A `dma:*` event on `cpu` found its map, whose pieces are not in the trace: nor was that of its unmap.
+    pub(super) fn forget_stray(&mut self, cpu: u16) {
+        if let Some(index) = self.strays.iter().rposition(|stray| stray.cpu == cpu) {
+            self.strays.remove(index);
+        }
+    }
+
+    /// The end of the trace: what waits has found nothing.
+    pub(super) fn finish(&mut self, summary: &mut Summary) {
+        for stray in self.strays.drain(..) {
+            stray.count(summary);
+        }
+        for cpu in 0..self.cpus.len() {
+            self.settle(cpu as u16, summary);
+        }
+    }
+}
+
+impl StrayUnmap {
+    fn count(&self, summary: &mut Summary) {
+        summary.note_orphan(self.line, 1, self.range.1 - self.range.0 + 1);
+    }
+}
