@@ -59,6 +59,7 @@ pub(super) struct Outbox {
     first: u64,
     /// Pieces of the operations that wait.
     pieces: usize,
+    #[expect(clippy::vec_box, reason = "they are handed out as they are")]
     spare: Vec<Box<Outgoing>>,
 }
 
