@@ -1,19 +1,12 @@
 //! What stands beside an event on its CPU: `dma:*` events name an `iommu:*` event before or after them.
 
+use super::event::TableEvent;
 use super::mappings::MappingKey;
-use super::op::DeviceId;
-use super::pair::Origin;
+use super::op::{DeviceId, Origin};
 use super::summary::Summary;
 
 /// Unmaps without a map that wait for a `dma:*` event to say that it found none either.
 const MOST_STRAYS: usize = 64;
-
-/// An `iommu:*` event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TableEvent {
-    Map,
-    Unmap,
-}
 
 /// The `iommu:unmap` that a `dma:*` event says will follow.
 #[derive(Clone, Copy)]

@@ -60,6 +60,13 @@ pub(crate) enum Event<'l> {
     Other,
 }
 
+/// An `iommu:*` event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TableEvent {
+    Map,
+    Unmap,
+}
+
 /// Entries of a scatter list that the event has and does not print.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unseen {

@@ -183,6 +183,7 @@ impl Reader {
             Line::Lost(events) => {
                 self.summary.header_lines += 1;
                 self.summary.note_lost(line.number, events);
+                self.summary.understood.note_unread(events);
             }
             Line::Bad(reason) => self.summary.note_bad(line.number, reason, line.bytes),
             Line::Event(stamped) => match event::parse(stamped.name, stamped.fields) {

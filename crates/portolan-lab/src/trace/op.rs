@@ -4,6 +4,9 @@ use std::hash::Hasher;
 
 use portolan::addr::PhysAddr;
 
+/// What the lists of events count in.
+pub(super) const PAGE: u64 = 4096;
+
 /// Whether a mapping is for one transfer or for the driver's lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
@@ -100,6 +103,15 @@ pub enum OpKind<'r> {
         /// Streaming or coherent.
         class: Class,
     },
+}
+
+/// Where and when an event is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Origin {
+    pub(super) line: u64,
+    pub(super) time_ns: u64,
+    pub(super) cpu: u16,
+    pub(super) running: Running,
 }
 
 /// Where the trace is.

@@ -22,7 +22,7 @@ use super::event::{Event, Unseen};
 use super::line::Stamped;
 use super::list::List;
 use super::mappings::{InTable, LiveMapping, LiveMappings, MappingKey, Named, Tables};
-use super::op::{Class, DeviceId, Direction, MapId, Op, OpKind, Piece, Running};
+use super::op::{Class, DeviceId, Direction, MapId, Op, OpKind, Origin, PAGE, Piece};
 use super::outbox::{Outbox, Outgoing};
 use super::pieces::guess_pieces;
 use super::summary::Summary;
@@ -30,16 +30,6 @@ use super::unclaimed::{TablePiece, TakenPiece, Unclaimed};
 
 /// Mappings that live at once at most; further ones are counted and not handed out.
 const MOST_LIVE: u64 = 1 << 20;
-pub(super) const PAGE: u64 = 4096;
-
-/// Where and when an event is.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Origin {
-    pub(super) line: u64,
-    pub(super) time_ns: u64,
-    pub(super) cpu: u16,
-    pub(super) running: Running,
-}
 
 /// What a map says beside its memory.
 #[derive(Clone, Copy)]
@@ -178,6 +168,42 @@ impl Pairing {
         }
     }
 
+    fn map_sg(&mut self, origin: Origin, event: Event<'_>, text: &[u8], summary: &mut Summary) {
+        let Event::MapSg {
+            device,
+            direction,
+            dma,
+            sizes,
+            pas,
+            unseen,
+        } = event
+        else {
+            return;
+        };
+        let wanted = Wanted {
+            device: self.devices.id(device, summary),
+            class: Class::Streaming,
+            direction,
+            dma: dma.iter().next().unwrap_or(0),
+            bytes: sizes.iter().fold(0u64, u64::saturating_add),
+        };
+        self.claim(&wanted, origin.cpu);
+        let told = !self.pieces.is_empty();
+        if !told && guess_pieces(&mut self.pieces, wanted.bytes, sizes, pas) {
+            summary.inexact_lists += 1;
+        }
+        let key = MappingKey::of_list(wanted.device, pas);
+        self.map(origin, &wanted, (Named::List, key), text, summary);
+        if unseen != Unseen::default() {
+            summary.truncated_lists += 1;
+        }
+        if !told {
+            let lists = (sizes, pas);
+            let understood = &mut summary.understood;
+            understood.note_unseen(unseen, lists, wanted.bytes);
+        }
+    }
+
     fn dma_event(&mut self, origin: Origin, event: Event<'_>, text: &[u8], summary: &mut Summary) {
         match event {
             Event::Map {
@@ -203,37 +229,7 @@ impl Pairing {
                 let key = MappingKey::of_address(wanted.device, dma);
                 self.map(origin, &wanted, (Named::of(class), key), text, summary);
             }
-            Event::MapSg {
-                device,
-                direction,
-                dma,
-                sizes,
-                pas,
-                unseen,
-            } => {
-                let wanted = Wanted {
-                    device: self.devices.id(device, summary),
-                    class: Class::Streaming,
-                    direction,
-                    dma: dma.iter().next().unwrap_or(0),
-                    bytes: sizes.iter().fold(0u64, u64::saturating_add),
-                };
-                self.claim(&wanted, origin.cpu);
-                let told = !self.pieces.is_empty();
-                if !told && guess_pieces(&mut self.pieces, wanted.bytes, sizes, pas) {
-                    summary.inexact_lists += 1;
-                }
-                let key = MappingKey::of_list(wanted.device, pas);
-                self.map(origin, &wanted, (Named::List, key), text, summary);
-                if unseen != Unseen::default() {
-                    summary.truncated_lists += 1;
-                }
-                if !told {
-                    let lists = (sizes, pas);
-                    let understood = &mut summary.understood;
-                    understood.note_unseen(unseen, lists, wanted.bytes);
-                }
-            }
+            Event::MapSg { .. } => self.map_sg(origin, event, text, summary),
             Event::Unmap {
                 device,
                 class,

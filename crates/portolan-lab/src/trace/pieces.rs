@@ -3,8 +3,7 @@
 use portolan::addr::PhysAddr;
 
 use super::list::List;
-use super::op::Piece;
-use super::pair::PAGE;
+use super::op::{PAGE, Piece};
 
 /// Adds the pieces of a list of `bytes` bytes; true if lengths had to be guessed.
 pub(super) fn guess_pieces(

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::beside::TableEvent;
-use super::event::{Event, is_of_dma};
+use super::event::{Event, TableEvent, is_of_dma};
 use super::line::Stamped;
 use super::source::RawLine;
 use super::understood::Understood;

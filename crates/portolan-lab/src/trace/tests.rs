@@ -6,6 +6,9 @@ use std::path::PathBuf;
 
 use super::*;
 
+mod forms;
+mod operations;
+
 fn data(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("../../data/traces")
@@ -20,6 +23,33 @@ fn drain(mut reader: Reader) -> Summary {
 fn read(text: &str) -> Result<Summary, OpenError> {
     let owned = text.as_bytes().to_vec();
     Ok(drain(Reader::new(Box::new(std::io::Cursor::new(owned)))?))
+}
+
+/// Text that is made while it is read.
+struct Generated<I> {
+    lines: I,
+    line: Vec<u8>,
+}
+
+impl<I: Iterator<Item = String>> Generated<I> {
+    fn new(lines: I) -> Self {
+        Self {
+            lines,
+            line: Vec::new(),
+        }
+    }
+}
+
+impl<I: Iterator<Item = String>> Read for Generated<I> {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        if self.line.is_empty() {
+            self.line = self.lines.next().unwrap_or_default().into_bytes();
+        }
+        let count = self.line.len().min(out.len());
+        out[..count].copy_from_slice(&self.line[..count]);
+        self.line.drain(..count);
+        Ok(count)
+    }
 }
 
 fn rows(name: &str) -> Vec<csv::StringRecord> {
@@ -285,117 +315,4 @@ fn mutated_lines_never_panic_and_always_count() {
             assert!(sum.events + sum.header_lines + sum.bad_lines >= sum.lines);
         }
     }
-}
-
-/// Eight pieces, one unmap and one invalidation: a request of Linux before 6.12, and of NVMe since 6.17.
-fn list_of_eight(at: u64, iova: u64) -> String {
-    let mut text = String::new();
-    for piece in 0..8 {
-        let (from, memory) = (iova + piece * 4096, 0x1000_0000 + piece * 8192);
-        text += &format!(
-            "  fio-1  [000] ..... 1.{:06}: map: IOMMU: iova={from:#018x} - {:#018x} paddr={memory:#018x} size=4096\n",
-            at + piece,
-            from + 4096
-        );
-    }
-    text + &format!(
-        "  fio-1  [000] d.h1. 1.{:06}: unmap: IOMMU: iova={iova:#018x} - {:#018x} size=32768 unmapped_size=32768\n",
-        at + 9,
-        iova + 32768
-    )
-}
-
-#[test]
-fn what_one_unmap_takes_out_is_one_operation() {
-    let sum = read(&list_of_eight(100, 0xfff0_0000)).unwrap();
-    assert_eq!((sum.maps, sum.unmaps, sum.bytes_mapped), (1, 1, 32768));
-    assert_eq!(
-        (sum.understood.events_pct(), sum.understood.bytes_pct()),
-        (100.0, 100.0)
-    );
-}
-
-#[test]
-fn mappings_that_have_no_dma_event_are_not_dropped() {
-    let page = "\
-  fio-1  [000] ..... 0.000001: map: IOMMU: iova=0x00000000ffe00000 - 0x00000000ffe01000 paddr=0x0000000020000000 size=4096
-  fio-1  [000] ..... 0.000002: dma_map_phys: 0000:00:01.0 dir=FROM_DEVICE dma_addr=ffe00000 size=4096 phys_addr=20000000 attrs=
-  fio-1  [000] d.h1. 0.000003: unmap: IOMMU: iova=0x00000000ffe00000 - 0x00000000ffe01000 size=4096 unmapped_size=4096
-  fio-1  [000] d.h1. 0.000004: dma_unmap_phys: 0000:00:01.0 dir=FROM_DEVICE dma_addr=ffe00000 size=4096 attrs=
-";
-    let sum = read(&(page.to_owned() + &list_of_eight(100, 0xfff0_0000))).unwrap();
-    assert_eq!(
-        (sum.maps, sum.unmaps, sum.bytes_mapped),
-        (2, 2, 4096 + 32768)
-    );
-    // The only device whose mappings are in a table is taken for the one.
-    assert_eq!((sum.devices.len(), sum.inferred_devices), (1, 1));
-}
-
-#[test]
-fn requests_that_are_linked_to_addresses_are_operations_beside_dma_events() {
-    let linked = " t-1 [000] ..... 2.0: map: IOMMU: iova=0x0000000000100000 - 0x0000000000101000 \
-                  paddr=0x0000000000200000 size=4096\n \
-                  t-1 [000] ..... 2.1: map: IOMMU: iova=0x0000000000101000 - 0x0000000000102000 \
-                  paddr=0x0000000000900000 size=4096\n \
-                  t-1 [000] ..... 2.2: unmap: IOMMU: iova=0x0000000000100000 - 0x0000000000102000 \
-                  size=8192 unmapped_size=8192\n";
-    let text = page("1.0", "dma_map_phys", "5000", "4096")
-        + linked
-        + &page("3.0", "dma_unmap_phys", "5000", "4096");
-    let sum = read(&text).unwrap();
-    assert_eq!(
-        (sum.bytes_mapped, sum.unmaps, sum.bad_lines, sum.left_mapped),
-        (4096 + 8192, 2, 0, 0)
-    );
-}
-
-#[test]
-fn lists_as_libtraceevent_prints_them_are_read() {
-    let text = "\
-  fio-1  [000]     1.000000: dma_map_sg:           [FAILED TO PARSE] device=0000:00:01.0 full_nents=2 full_ents=1 truncated=0 phys_addrs=ARRAY[00, 10, 1c, 18, 00, 00, 00, 00, 00, a0, cf, 19, 00, 00, 00, 00] dma_addrs=ARRAY[00, 00, d0, bc, 00, 00, 00, 00] lengths=ARRAY[00, 20, 00, 00] dir=1 attrs=0x0
-  fio-1  [000]     1.000500: dma_unmap_sg:         [FAILED TO PARSE] device=0000:00:01.0 addrs=ARRAY[00, 10, 1c, 18, 00, 00, 00, 00, 00, a0, cf, 19, 00, 00, 00, 00] dir=1 attrs=0x0
-";
-    let sum = read(text).unwrap();
-    assert_eq!(
-        (sum.maps, sum.unmaps, sum.bad_lines, sum.bytes_mapped),
-        (1, 1, 0, 8192)
-    );
-}
-
-#[test]
-fn a_list_whose_map_was_cut_finds_its_unmap() {
-    let pieces = |count: u64| {
-        let all = (0..count).map(|n| format!("{:#x}", 0x100_0000 + n * 8192));
-        all.collect::<Vec<_>>().join(",")
-    };
-    let text = format!(
-        "\
-  fio-1  [000] ..... 1.000000: dma_map_sg: 0000:00:01.0 dir=FROM_DEVICE nents=128/130 ents=1/1 [TRUNCATED] dma_addrs={{0xff000000}} sizes={{0x82000}} phys_addrs={{{}}} attrs=
-  fio-1  [000] ..... 1.000500: dma_unmap_sg: 0000:00:01.0 dir=FROM_DEVICE phys_addrs={{{}}} attrs=
-",
-        pieces(128),
-        pieces(130)
-    );
-    let sum = read(&text).unwrap();
-    assert_eq!((sum.unmaps, sum.orphan_unmaps, sum.left_mapped), (1, 0, 0));
-    // Two of its pages are not told.
-    let understood = sum.understood;
-    assert_eq!(
-        (
-            understood.events_pct(),
-            understood.bytes - understood.bytes_understood
-        ),
-        (100.0, 8192)
-    );
-}
-
-#[test]
-fn allocations_without_a_direction_are_read() {
-    let text = "\
-  a-1 [010] ..... 4.878079: dma_alloc: 0000:c2:00.0 dma_addr=fe980000 size=524288 virt_addr=000000006cadbcb1 flags=GFP_KERNEL attrs=
-  a-1 [011] ..... 327.747763: dma_free: 0000:c2:00.0 dma_addr=fe980000 size=524288 virt_addr=000000006cadbcb1 attrs=
-";
-    let sum = read(text).unwrap();
-    assert_eq!((sum.coherent_allocs, sum.coherent_frees), (1, 1));
 }

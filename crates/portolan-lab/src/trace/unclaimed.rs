@@ -8,8 +8,7 @@ use std::collections::BTreeMap;
 
 use portolan::addr::PhysAddr;
 
-use super::op::{DeviceId, Piece};
-use super::pair::Origin;
+use super::op::{DeviceId, Origin, Piece};
 
 /// A piece.
 #[derive(Clone, Copy)]

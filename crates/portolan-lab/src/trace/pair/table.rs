@@ -1,8 +1,8 @@
 //! Events of tables: pieces that `dma:*` events claim, and operations of their own.
 
-use super::{Origin, OutOfTable, Pairing, Wanted, map_op, unmap_op};
+use super::{OutOfTable, Pairing, Wanted, map_op, unmap_op};
 use crate::trace::mappings::{FoundInTable, InTable, Named};
-use crate::trace::op::{Class, Direction};
+use crate::trace::op::{Class, Direction, Origin};
 use crate::trace::outbox::Waits;
 use crate::trace::summary::Summary;
 use crate::trace::unclaimed::{TablePiece, TakenPiece};
