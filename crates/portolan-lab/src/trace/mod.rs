@@ -9,8 +9,8 @@
 //! Memory is bounded by the mappings that are live, not by the length of the trace. Whatever a file
 //! holds is counted or reported, never trusted.
 
-mod binary;
 mod beside;
+mod binary;
 mod devices;
 mod event;
 mod line;

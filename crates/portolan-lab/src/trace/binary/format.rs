@@ -89,7 +89,7 @@ fn is_word(name: &str) -> bool {
 }
 
 impl EventField {
-    /// Reads `field:__data_loc char[] device;	offset:8;	size:4;	signed:0;`.
+    /// Reads `field:__data_loc char[] device; offset:8; size:4; signed:0;`.
     pub(super) fn parse(line: &str) -> Option<Self> {
         let mut parts = line.split(';').map(str::trim);
         let (_, declared) = parts.next()?.split_once(':')?;

@@ -405,11 +405,14 @@ fn read_events(fields: &mut Fields<impl Read>, events: &mut Events) -> Result<()
     events.read_systems(fields)
 }
 
+/// The settings of an event, and its numbers.
+type AttrAndNumbers = (Vec<u8>, Vec<u64>);
+
 /// The settings of each event, and its numbers.
 fn read_attrs(
     file: &mut dyn Seekable,
     head: &FileHead,
-) -> Result<Vec<(Vec<u8>, Vec<u64>)>, RecordingError> {
+) -> Result<Vec<AttrAndNumbers>, RecordingError> {
     const PART: &str = "the events' settings";
     // Each is followed by where its numbers are.
     let count = head.attrs.length.checked_div(head.attr_size).unwrap_or(0);
