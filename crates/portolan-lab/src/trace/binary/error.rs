@@ -37,9 +37,6 @@ pub enum RecordingError {
     /// Times that are no times.
     #[error("its clock {0} does not count nanoseconds; record with another one")]
     Clock(String),
-    /// Records of `perf record -z`.
-    #[error("its records are compressed (`perf record -z`); `perf script` prints them")]
-    CompressedPerf,
     /// Text of a latency tracer.
     #[error("it holds the text of a latency tracer and no events")]
     Latency,

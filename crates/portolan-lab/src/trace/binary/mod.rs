@@ -21,6 +21,7 @@ mod sample;
 #[cfg(test)]
 mod tests;
 mod trace_dat;
+mod unpacking;
 mod value;
 
 use std::io::{self, Cursor, Read, Seek};

@@ -3,11 +3,11 @@
 //! Implements tools/perf/Documentation/perf.data-file-format.txt of Linux: the events' descriptions
 //! (`HEADER_TRACING_DATA`), samples of tracepoints, names of tasks, lost events. Records are put in
 //! order by perf's rounds: what a round holds comes after what the round before the last one held.
-//! Named and not read: compressed records, folders, perf's first form, big-endian files. The crate
+//! Named and not read: folders, perf's first form, big-endian files. The crate
 //! `linux-perf-data` is not used; `docs/dependencies.md` says why.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::io::{BufReader, Read};
 
 use super::Recording;
@@ -16,6 +16,7 @@ use super::events::{Events, Moment};
 use super::input::{Fields, Seekable};
 use super::sample::SampleLayout;
 use super::trace_dat::{read_layouts, read_start};
+use super::unpacking::Unpacking;
 
 /// Lines that wait for their turn; beyond, the oldest goes first.
 const MOST_WAITING: usize = 256 << 20;
@@ -23,6 +24,8 @@ const MOST_WAITING: usize = 256 << 20;
 const MOST_PART: u64 = 128 << 20;
 /// Events of one recording: settings, and numbers.
 const MOST_EVENTS: usize = 1 << 20;
+/// Rounds that ended while the compressed stream is read.
+const MOST_ROUNDS: usize = 1 << 16;
 /// Length of a pipe's head.
 const PIPE: u64 = 16;
 
@@ -43,7 +46,6 @@ mod record {
 /// Parts of a file's head, by bit.
 mod feature {
     pub(super) const TRACING_DATA: u32 = 1;
-    pub(super) const COMPRESSED: u32 = 27;
 }
 
 /// A line that waits for its turn.
@@ -75,6 +77,12 @@ pub(super) struct PerfData {
     latest_ns: u64,
     lost: u64,
     lost_samples: u64,
+    unpacking: Unpacking,
+    unpacked: Unpacked,
+    /// Where the compressed stream stood when rounds ended.
+    rounds: VecDeque<u64>,
+    /// Why there are no more records in the file.
+    broken: Option<RecordingError>,
     ended: Ended,
 }
 
@@ -82,6 +90,19 @@ enum Ended {
     No,
     Yes,
     Broken(RecordingError),
+}
+
+/// The number of eight bytes at `at`; 0 if it is not there.
+fn number(body: &[u8], at: usize) -> u64 {
+    let found = body.get(at..).and_then(|rest| rest.first_chunk());
+    found.map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
+/// Whether the end of the compressed stream was said.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unpacked {
+    Open,
+    Whole,
 }
 
 /// The head of a file.
@@ -162,15 +183,16 @@ impl PerfData {
             latest_ns: 0,
             lost: 0,
             lost_samples: 0,
+            unpacking: Unpacking::new(),
+            unpacked: Unpacked::Open,
+            rounds: VecDeque::new(),
+            broken: None,
             ended: Ended::No,
         })
     }
 
     fn of_file(mut file: Box<dyn Seekable>, head: &FileHead) -> Result<Self, RecordingError> {
         let has = |feature: u32| head.features & 1 << feature != 0;
-        if has(feature::COMPRESSED) {
-            return Err(RecordingError::CompressedPerf);
-        }
         let mut events = Events::default();
         // perf writes the descriptions when it ends, and the length of the data with them.
         if has(feature::TRACING_DATA) {
@@ -234,23 +256,65 @@ impl PerfData {
 
     /// Reads one record; what ends the recording is kept.
     fn read_record(&mut self) {
-        if self.left == Some(0) {
-            self.finish(Ended::Yes);
-            return;
+        match (self.try_read(), self.unpacked) {
+            (Ok(()), _) => {}
+            // What came before is still to be unpacked.
+            (Err(error), Unpacked::Open) => {
+                self.broken = Some(error);
+                self.left = Some(0);
+                self.unpacked = Unpacked::Whole;
+                self.unpacking.finish();
+            }
+            (Err(error), Unpacked::Whole) => {
+                let first = self.broken.take().unwrap_or(error);
+                self.finish(Ended::Broken(first));
+            }
         }
-        let start = self.input.array::<8>();
-        let head = match (start, self.left) {
-            (Ok(head), _) => head,
+    }
+
+    fn try_read(&mut self) -> Result<(), RecordingError> {
+        while self
+            .rounds
+            .front()
+            .is_some_and(|at| *at <= self.unpacking.read())
+        {
+            self.rounds.pop_front();
+            self.end_round();
+        }
+        if let Some(record) = self.unpacking.next()? {
+            if let Some((head, body)) = record.split_first_chunk::<8>() {
+                self.kernel_record(u64::from_le_bytes(*head) as u32, body);
+            }
+            return Ok(());
+        }
+        let head = match self.left {
+            Some(0) => None,
+            Some(_) => Some(self.input.array::<8>()?),
             // A pipe ends where it ends.
-            (Err(RecordingError::Cut(_)), None) => return self.finish(Ended::Yes),
-            (Err(error), _) => return self.finish(Ended::Broken(error)),
+            None => match self.input.array::<8>() {
+                Err(RecordingError::Cut(_)) => None,
+                head => Some(head?),
+            },
         };
-        let head = u64::from_le_bytes(head);
-        // Type, bits of no use here, and length.
-        let (kind, length) = (head as u32, head >> 48);
-        if let Err(error) = self.read_body(kind, length) {
-            self.finish(Ended::Broken(error));
+        match (head.map(u64::from_le_bytes), self.unpacked) {
+            // Type, bits of no use here, and length.
+            (Some(head), _) => self.read_body(head as u32, head >> 48),
+            (None, Unpacked::Open) => {
+                self.unpacked = Unpacked::Whole;
+                self.unpacking.finish();
+                Ok(())
+            }
+            (None, Unpacked::Whole) => {
+                let broken = self.broken.take();
+                self.finish(broken.map_or(Ended::Yes, Ended::Broken));
+                Ok(())
+            }
         }
+    }
+
+    /// What a round held before the last one is complete.
+    fn end_round(&mut self) {
+        self.complete_ns = std::mem::replace(&mut self.round_ns, self.latest_ns);
     }
 
     fn read_body(&mut self, kind: u32, length: u64) -> Result<(), RecordingError> {
@@ -258,48 +322,55 @@ impl PerfData {
             .checked_sub(8)
             .ok_or(RecordingError::Odd("a record"))?;
         let body = self.input.block(rest, rest)?;
-        let number = |at: usize| {
-            let found = body.get(at..).and_then(|rest| rest.first_chunk());
-            found.map(|bytes| u64::from_le_bytes(*bytes)).unwrap_or(0)
-        };
         let mut behind = 0;
         match kind {
-            record::SAMPLE => self.sample(&body),
-            record::COMM => {
-                let pid = (number(0) >> 32) as i32;
-                self.events.name_task(pid, body.get(8..).unwrap_or(b""));
-            }
-            record::LOST => self.lost(number(8), &body),
-            // These are counted again at the end of the recording.
-            record::LOST_SAMPLES => {
-                self.lost_samples = self.lost_samples.saturating_add(number(0));
-            }
             record::FINISHED_ROUND => {
-                let latest = self.latest_ns;
-                self.complete_ns = std::mem::replace(&mut self.round_ns, latest);
+                let position = self.unpacking.position();
+                self.rounds
+                    .extend(position.filter(|_| self.rounds.len() < MOST_ROUNDS));
             }
             record::ATTR => self.attr(&body)?,
             record::TRACING_DATA => {
-                behind = u64::from(number(0) as u32).next_multiple_of(8);
+                behind = u64::from(number(&body, 0) as u32).next_multiple_of(8);
                 let data = self.input.block(behind, MOST_PART)?;
-                read_events(
-                    &mut Fields::new(&*data, "the events' descriptions"),
-                    &mut self.events,
-                )?;
+                let mut fields = Fields::new(&*data, "the events' descriptions");
+                read_events(&mut fields, &mut self.events)?;
             }
             record::AUXTRACE => {
-                behind = number(0);
+                behind = number(&body, 0);
                 self.input.skip(behind)?;
             }
-            record::COMPRESSED | record::COMPRESSED2 => {
-                return Err(RecordingError::CompressedPerf);
+            record::COMPRESSED => self.unpacking.feed(&body),
+            record::COMPRESSED2 => {
+                let length = usize::try_from(number(&body, 0)).ok();
+                let data = body.get(8..).zip(length);
+                let data = data.and_then(|(data, length)| data.get(..length));
+                let data = data.ok_or(RecordingError::Odd("the compressed records"))?;
+                self.unpacking.feed(data);
             }
-            _ => {}
+            _ => self.kernel_record(kind, &body),
         }
         if let Some(left) = &mut self.left {
             *left = left.saturating_sub(length.saturating_add(behind));
         }
         Ok(())
+    }
+
+    /// Takes a record that the kernel wrote.
+    fn kernel_record(&mut self, kind: u32, body: &[u8]) {
+        match kind {
+            record::SAMPLE => self.sample(body),
+            record::COMM => {
+                let pid = (number(body, 0) >> 32) as i32;
+                self.events.name_task(pid, body.get(8..).unwrap_or(b""));
+            }
+            record::LOST => self.lost(number(body, 8), body),
+            // These are counted again at the end of the recording.
+            record::LOST_SAMPLES => {
+                self.lost_samples = self.lost_samples.saturating_add(number(body, 0));
+            }
+            _ => {}
+        }
     }
 
     /// Takes the settings of an event from a pipe.
