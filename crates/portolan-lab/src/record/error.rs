@@ -5,24 +5,52 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use super::environment::Refusal;
+
 /// Why a recording failed. Nothing of the machine is left changed but where it says so.
 #[derive(Debug, Error)]
 pub enum RecordError {
     /// The kernel's tracing is not mounted anywhere.
-    #[error(
-        "the kernel's tracing is mounted nowhere: as root, `mount -t tracefs tracefs /sys/kernel/tracing` \
-         (a kernel without CONFIG_FTRACE has none)"
-    )]
-    NoTracefs,
+    #[error("the kernel's tracing is mounted nowhere: {}", mount(.0))]
+    NoTracefs(Refusal),
+    /// It is mounted, and has no instances.
+    #[error("{} is mounted, but has no instances: {}", path.display(), empty(why))]
+    Empty {
+        /// Where it is.
+        path: PathBuf,
+        /// What keeps it empty.
+        why: Refusal,
+    },
     /// Not the user's to use.
-    #[error("{} may not be used: run this as root (`sudo portolan record ...`)", .0.display())]
-    Denied(PathBuf),
-    /// The kernel lacks all events that a replay reads.
+    #[error("{} may not be used: {why}", path.display())]
+    Denied {
+        /// What was refused.
+        path: PathBuf,
+        /// Why.
+        why: Refusal,
+    },
+    /// Mounted so that nothing can be written.
+    #[error("{} is mounted read-only: {}", path.display(), read_only(container.as_deref()))]
+    ReadOnly {
+        /// What cannot be written.
+        path: PathBuf,
+        /// The kind of container, if this is one.
+        container: Option<String>,
+    },
+    /// The kernel lacks all events of maps.
     #[error(
-        "{} has no events of DMA: the `iommu` events need CONFIG_IOMMU_API, the `dma` events Linux 6.12",
-        .0.display()
+        "this kernel, Linux {release}, has no events of what is mapped for devices in {}{}: the `dma` events need \
+         Linux 6.12, the `iommu` events CONFIG_IOMMU_API; a distribution's newest kernel has both",
+        root.display(), beside(others)
     )]
-    NoEvents(PathBuf),
+    NoEvents {
+        /// Its tracefs.
+        root: PathBuf,
+        /// Its release.
+        release: String,
+        /// Events that it has.
+        others: String,
+    },
     /// No event can be chosen by device.
     #[error("this kernel's events cannot be chosen by device (Linux 6.12 can): leave out --device")]
     NoDeviceEvents,
@@ -52,6 +80,30 @@ pub enum RecordError {
         /// Why not.
         error: io::Error,
     },
+    /// The instance is gone.
+    #[error(
+        "{} was removed while it recorded (`trace-cmd reset -a` removes all instances): nothing was kept; record again",
+        .0.display()
+    )]
+    Removed(PathBuf),
+    /// The kernel does not say what its pages are like.
+    #[error("{} does not say what the kernel's pages are like", .0.display())]
+    NoLayout(PathBuf),
+    /// A page is not as the kernel says that pages are.
+    #[error("a page of CPU {0} is not as events/header_page says: nothing was kept")]
+    Page(u32),
+    /// Pages cannot be put aside.
+    #[error(
+        "what was recorded cannot be put aside beside the file: {error}{}",
+        advice(error)
+    )]
+    Spool {
+        /// Why not.
+        error: io::Error,
+    },
+    /// The writer ended early.
+    #[error("the thread that writes the file ended early: nothing was kept")]
+    Writer,
     /// The command cannot be run.
     #[error("{program} cannot be started: {error}{}", started(error))]
     Command {
@@ -83,7 +135,7 @@ fn advice(error: &io::Error) -> &'static str {
             "; nothing was kept: make room, choose another disk with -o, or record for less time"
         }
         io::ErrorKind::OutOfMemory => "; ask for smaller buffers with --buffer-kb",
-        io::ErrorKind::PermissionDenied => "; run this as root (`sudo portolan record ...`)",
+        io::ErrorKind::PermissionDenied => "; choose another folder with -o",
         io::ErrorKind::ResourceBusy => "; somebody else uses it",
         io::ErrorKind::NotFound => "; is the folder there?",
         _ => "",
@@ -94,5 +146,40 @@ fn started(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound => "; check its name, and PATH (sudo has one of its own)",
         _ => "",
+    }
+}
+
+/// How tracefs is mounted, for those who can.
+fn mount(why: &Refusal) -> String {
+    match why {
+        Refusal::LockedDown | Refusal::Container(_) => why.to_string(),
+        Refusal::NotRoot | Refusal::SeLinux | Refusal::Unknown => {
+            "as root, `mount -t tracefs tracefs \
+            /sys/kernel/tracing` (a kernel without CONFIG_FTRACE has none)"
+                .to_owned()
+        }
+    }
+}
+
+fn empty(why: &Refusal) -> String {
+    match why {
+        Refusal::LockedDown | Refusal::Container(_) => why.to_string(),
+        Refusal::NotRoot | Refusal::SeLinux | Refusal::Unknown => {
+            "the kernel was locked down when it booted, or has no CONFIG_TRACING".to_owned()
+        }
+    }
+}
+
+fn read_only(container: Option<&str>) -> String {
+    match container {
+        Some(kind) => Refusal::Container(kind.to_owned()).to_string(),
+        None => "as root, `mount -o remount,rw /sys/kernel/tracing`".to_owned(),
+    }
+}
+
+fn beside(others: &str) -> String {
+    match others {
+        "" => String::new(),
+        others => format!(" (it has {others})"),
     }
 }

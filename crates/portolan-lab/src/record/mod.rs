@@ -6,15 +6,26 @@
 //! recording removes it. `docs/record.md` says what it costs and what it does not see.
 
 mod command;
+mod environment;
 mod error;
+mod events;
+mod instance;
+mod merge;
 mod output;
+mod pages;
+mod print;
+mod spool;
+mod sweep;
 #[cfg(test)]
 mod tests;
 mod text;
 mod tracefs;
 
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::process::ExitStatus;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use portolan_cli::display::{bytes, grouped};
@@ -24,16 +35,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::facts::{END, Facts};
 use command::{CommandOutput, Signals, Work};
+pub use environment::Refusal;
 pub use error::RecordError;
+pub use events::{Events, WANTED};
+pub use instance::CpuCounts;
+use instance::{Instance, remove};
+use merge::{Merge, Written};
 use output::Destination;
 pub use output::Existing;
+use pages::Layout;
+use spool::Spool;
+use sweep::Sweeper;
 pub use text::text;
-pub use tracefs::{CpuCounts, Events, WANTED};
-use tracefs::{Drained, Instance, Tracefs};
+use tracefs::Tracefs;
 
 /// KiB of a CPU's buffer if nothing is said, and of all buffers together.
 const BUFFER_KB: u32 = 8 << 10;
 const BUFFERS_KB: u32 = 512 << 10;
+/// How often it is said how much of what was recorded waits to be written.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// What to record, and where to.
 #[derive(Debug, Args)]
@@ -76,8 +96,12 @@ impl RecordArgs {
 pub struct RecordReport {
     /// The file, or `-`.
     pub output: String,
-    /// Lines of events, as many as the kernel says were read.
+    /// Whether the file is there: it is not where nothing of it could be used.
+    pub kept: bool,
+    /// Events, as many as the kernel says were read.
     pub events: u64,
+    /// Of these, those that map something.
+    pub maps: u64,
     /// Events that the kernel lost.
     pub lost_events: u64,
     /// Bytes of the trace before it was compressed.
@@ -120,8 +144,9 @@ pub struct Ending {
 /// # Errors
 /// [`RecordError`], which says what is wrong and what to do.
 pub fn run(args: &RecordArgs) -> Result<RecordReport, RecordError> {
-    let tracefs = Tracefs::find(args.tracefs.as_deref())?;
-    record(args, &tracefs, Path::new("/"))
+    let root = Path::new("/");
+    let tracefs = Tracefs::find(root, args.tracefs.as_deref())?;
+    record(args, &tracefs, root)
 }
 
 /// Whether a bus has a device of this name.
@@ -143,7 +168,8 @@ fn record(args: &RecordArgs, tracefs: &Tracefs, root: &Path) -> Result<RecordRep
     if let Some(device) = devices.iter().find(|device| !is_device(root, device)) {
         return Err(RecordError::UnknownDevice(device.clone()));
     }
-    let events = tracefs.events(devices)?;
+    let events = Events::choose(tracefs, devices)?;
+    let layout = tracefs.layout()?;
     let existing = match args.force {
         true => Existing::Replace,
         false => Existing::Keep,
@@ -161,36 +187,39 @@ fn record(args: &RecordArgs, tracefs: &Tracefs, root: &Path) -> Result<RecordRep
         .buffer_kb
         .unwrap_or_else(|| BUFFER_KB.min(most).max(64));
     instance.start(&events, buffer_kb)?;
-    let began = Instant::now();
-    let to = match args.is_to_output() {
-        true => CommandOutput::ToErrors,
-        false => CommandOutput::Ours,
+    let names = tracefs.root.join("saved_cmdlines");
+    let task = Task {
+        args,
+        layout,
+        merge: Merge::new(layout, &events, names),
+        signals: &signals,
     };
-    let mut work = Work::start(&args.command, args.seconds, to)?;
-    let mut written = Written::default();
-    while !work.is_over(&signals)? {
-        written.take(&instance, &mut output)?;
-    }
-    instance.stop()?;
-    let seconds = began.elapsed().as_secs_f64();
-    while written.take(&instance, &mut output)? == Drained::Part {}
-    let per_cpu = instance.counts();
-    let status = work.end()?;
-    instance.finish()?;
+    let recorded = task.run(instance, &mut output)?;
     drop(restore);
 
+    let Recorded {
+        written,
+        per_cpu,
+        status,
+        seconds,
+    } = recorded;
     let lost = |counts: &CpuCounts| counts.overrun.saturating_add(counts.dropped);
-    let ending = Ending {
-        events: written.events,
-        per_cpu: per_cpu.clone(),
-    };
-    let line = serde_json::to_string(&ending).map_err(std::io::Error::from)?;
-    output.write(format!("{END}{line}\n").as_bytes())?;
-    output.finish()?;
-    let well = written.events > 0 && status.is_none_or(|status| status.success());
+    let kept = written.maps > 0;
+    if kept {
+        let ending = Ending {
+            events: written.events,
+            per_cpu: per_cpu.clone(),
+        };
+        let line = serde_json::to_string(&ending).map_err(std::io::Error::from)?;
+        output.write(format!("{END}{line}\n").as_bytes())?;
+        output.finish()?;
+    }
+    let well = kept && status.is_none_or(|status| status.success());
     Ok(RecordReport {
         output: args.output.display().to_string(),
+        kept,
         events: written.events,
+        maps: written.maps,
         lost_events: per_cpu.iter().map(lost).fold(0, u64::saturating_add),
         bytes: written.bytes,
         seconds,
@@ -206,40 +235,96 @@ fn record(args: &RecordArgs, tracefs: &Tracefs, root: &Path) -> Result<RecordRep
     })
 }
 
-/// What went into the file so far.
-#[derive(Default)]
-struct Written {
-    batch: Vec<u8>,
-    events: u64,
-    bytes: u64,
-    progress: Option<Progress>,
+/// A recording under way.
+struct Task<'a> {
+    args: &'a RecordArgs,
+    layout: Layout,
+    merge: Merge,
+    signals: &'a Signals,
 }
 
-impl Written {
-    /// Takes a batch out of the kernel's buffers.
-    fn take(
-        &mut self,
-        instance: &Instance,
+/// What came of it.
+struct Recorded {
+    written: Written,
+    per_cpu: Vec<CpuCounts>,
+    status: Option<ExitStatus>,
+    seconds: f64,
+}
+
+impl Task<'_> {
+    /// Records until the work is over, while another thread writes to `output`; the instance is given back.
+    fn run(
+        self,
+        instance: Instance<'_>,
         output: &mut Destination,
-    ) -> Result<Drained, RecordError> {
-        let drained = instance.drain(&mut self.batch)?;
-        output.write(&self.batch)?;
-        self.bytes += self.batch.len() as u64;
-        // Beside events there are the kernel's own lines about those that it lost.
-        let lines = self.batch.split_inclusive(|byte| *byte == b'\n');
-        self.events += lines.filter(|line| !line.starts_with(b"CPU:")).count() as u64;
-        let progress = self.progress.get_or_insert_with(Progress::unbounded);
-        let (events, size) = (self.events, self.bytes);
-        progress.say(|pace| {
-            format!(
-                "{} events, {}, {}; Ctrl-C ends it",
-                grouped(events),
-                bytes(size),
-                pace.rate(events)
-            )
-        });
-        Ok(drained)
+    ) -> Result<Recorded, RecordError> {
+        let Self {
+            args,
+            layout,
+            merge,
+            signals,
+        } = self;
+        let spool = Spool::beside(&args.output).map_err(|error| RecordError::Spool { error })?;
+        let seen = AtomicU64::new(0);
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            let writer =
+                scope.spawn(|| merge.run(BufReader::with_capacity(1 << 20, &spool), output, &seen));
+            // However this ends, the writer is not waited for in vain.
+            let ends = Ends(&spool);
+            let to = match args.is_to_output() {
+                true => CommandOutput::ToErrors,
+                false => CommandOutput::Ours,
+            };
+            let mut work = Work::start(&args.command, args.seconds, to)?;
+            let mut sweeper = Sweeper::new(&instance, &spool, layout)?;
+            let progress = Progress::unbounded();
+            while !work.is_over(signals)? && !writer.is_finished() {
+                sweeper.round()?;
+                say(&progress, &seen, &spool);
+            }
+            instance.stop()?;
+            let seconds = began.elapsed().as_secs_f64();
+            while sweeper.round()? {}
+            let per_cpu = instance.counts();
+            let status = work.end()?;
+            instance.finish()?;
+            drop(ends);
+            while !writer.is_finished() && spool.waiting() > 0 {
+                say(&progress, &seen, &spool);
+                std::thread::sleep(PAUSE);
+            }
+            let written = writer.join().map_err(|_| RecordError::Writer)??;
+            Ok(Recorded {
+                written,
+                per_cpu,
+                status,
+                seconds,
+            })
+        })
     }
+}
+
+/// Has the queue end when this is dropped.
+struct Ends<'s>(&'s Spool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+/// Says how far the recording is.
+fn say(progress: &Progress, seen: &AtomicU64, spool: &Spool) {
+    let events = seen.load(Ordering::Relaxed);
+    progress.say(|pace| {
+        format!(
+            "{} events, {}; {} wait to be written; Ctrl-C ends it",
+            grouped(events),
+            pace.rate(events),
+            bytes(spool.waiting()),
+        )
+    });
 }
 
 /// Has a panic remove the instance, also where a panic ends the program at once.
@@ -249,7 +334,7 @@ impl Restore {
     fn on_panic(instance: &Path) -> Self {
         let (instance, told) = (instance.to_owned(), std::panic::take_hook());
         std::panic::set_hook(Box::new(move |panic| {
-            let _ = tracefs::remove(&instance, |path| std::fs::remove_dir(path));
+            let _ = remove(&instance, |path| std::fs::remove_dir(path));
             told(panic);
         }));
         Self

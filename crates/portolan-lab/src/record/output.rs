@@ -24,7 +24,7 @@ pub(super) struct Destination {
     /// As it was asked for; `-` is standard output.
     path: PathBuf,
     partial: Option<PathBuf>,
-    packer: Option<GzEncoder<Box<dyn Write>>>,
+    packer: Option<GzEncoder<Box<dyn Write + Send>>>,
 }
 
 impl Destination {
@@ -35,7 +35,7 @@ impl Destination {
             error,
         };
         let mut partial = None;
-        let sink: Box<dyn Write> = match fs::metadata(path) {
+        let sink: Box<dyn Write + Send> = match fs::metadata(path) {
             _ if path == Path::new("-") => Box::new(io::stdout()),
             // A device, a pipe: there is nothing to put in its place.
             Ok(found) if !found.is_file() => {

@@ -1,152 +1,19 @@
 //! Recording from a folder that looks like tracefs: what is set, what comes back, and what is left after each failure.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+mod machine;
+mod pages;
+mod refusals;
 
-use clap::Parser;
-use rustix::fs::{CWD, FileType, Mode, mknodat};
+use std::fs;
 
-use super::tracefs::{Folders, Tracefs};
+use super::tracefs::Tracefs;
 use super::*;
-
-const LINES: &str = "  dd-7 [000] ..... 1.000001: dma_map_page: 0000:00:03.0 dir=FROM_DEVICE \
-    dma_addr=fffff000 size=4096 phys_addr=1000 attrs=\n  dd-7 [000] ..... 1.000002: dma_unmap_page: 0000:00:03.0 \
-    dir=FROM_DEVICE dma_addr=fffff000 size=4096 attrs=\n";
-
-/// A machine in a folder: tracefs, `/sys`, `/proc`, and somewhere to write.
-struct Machine {
-    root: PathBuf,
-    /// The instance as it was when it went, and the ends of its pipe that the "kernel" holds.
-    seen: Arc<Mutex<Seen>>,
-}
-
-#[derive(Default)]
-struct Seen {
-    pipes: Vec<File>,
-    made: Vec<PathBuf>,
-}
-
-#[derive(Parser)]
-struct Words {
-    #[command(flatten)]
-    args: RecordArgs,
-}
-
-impl Machine {
-    fn new(name: &str) -> Self {
-        let root =
-            std::env::temp_dir().join(format!("portolan-record-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&root);
-        let machine = Self {
-            root,
-            seen: Arc::default(),
-        };
-        for event in ["dma/dma_map_page", "dma/dma_unmap_page", "iommu/map"] {
-            let field = match event.starts_with("dma") {
-                true => "\tfield:__data_loc char[] device;\toffset:8;\n",
-                false => "\tfield:u64 iova;\toffset:8;\n",
-            };
-            machine.write(&format!("tracing/events/{event}/format"), field);
-        }
-        machine.write("sys/bus/pci/devices/0000:00:03.0/vendor", "0x1b36");
-        machine.write("proc/sys/kernel/osrelease", "6.12.0\n");
-        machine.write("sys/devices/system/cpu/online", "0-1\n");
-        fs::create_dir_all(machine.root.join("tracing/instances")).unwrap();
-        machine
-    }
-
-    fn write(&self, path: &str, text: &str) {
-        let path = self.root.join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    }
-
-    fn instances(&self) -> usize {
-        fs::read_dir(self.root.join("tracing/instances"))
-            .unwrap()
-            .count()
-    }
-
-    /// A tracefs whose instances have all files but `without`, and say `lines`.
-    fn tracefs(&self, without: &'static str, lines: &'static str) -> Tracefs {
-        let seen = Arc::clone(&self.seen);
-        let make = move |path: &Path| {
-            fs::create_dir(path)?;
-            let mut files = vec![
-                "tracing_on",
-                "buffer_size_kb",
-                "trace_clock",
-                "events/enable",
-            ];
-            files.extend([
-                "events/dma/dma_map_page/enable",
-                "events/dma/dma_map_page/filter",
-            ]);
-            files.extend([
-                "events/dma/dma_unmap_page/enable",
-                "events/dma/dma_unmap_page/filter",
-            ]);
-            files.extend(["events/iommu/map/enable", "per_cpu/cpu0/stats"]);
-            for file in files.iter().filter(|file| **file != without) {
-                fs::create_dir_all(path.join(file).parent().unwrap())?;
-                fs::write(
-                    path.join(file),
-                    "read events: 2\noverrun: 3\ndropped events: 1\n",
-                )?;
-            }
-            let pipe = path.join("trace_pipe");
-            mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
-            let mut end = OpenOptions::new().read(true).write(true).open(&pipe)?;
-            end.write_all(lines.as_bytes())?;
-            let mut seen = seen.lock().unwrap();
-            seen.pipes.push(end);
-            seen.made.push(path.to_owned());
-            Ok(())
-        };
-        // What was set is looked at afterwards.
-        let remove = |path: &Path| fs::rename(path, path.parent().unwrap().join("../gone"));
-        Tracefs {
-            root: self.root.join("tracing"),
-            folders: Folders {
-                make: Box::new(make),
-                remove,
-            },
-        }
-    }
-
-    fn record(&self, tracefs: &Tracefs, words: &[&str]) -> Result<RecordReport, RecordError> {
-        let out = self.root.join("out.gz").display().to_string();
-        let mut line = vec!["record"];
-        if !words.contains(&"-o") {
-            line.extend(["-o", &out]);
-        }
-        line.extend(words);
-        super::record(&Words::parse_from(line).args, tracefs, &self.root)
-    }
-
-    fn set(&self, file: &str) -> String {
-        fs::read_to_string(self.root.join("tracing/gone").join(file)).unwrap()
-    }
-
-    /// Neither an instance nor a file is left.
-    fn is_as_before(&self) -> bool {
-        let out = ["out.gz", "out.gz.partial"];
-        self.instances() == 0 && out.iter().all(|name| !self.root.join(name).exists())
-    }
-}
-
-impl Drop for Machine {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.root);
-    }
-}
+use machine::{DEVICE, MAP, Machine, PIECE, UNMAP, event, page, two};
 
 #[test]
 fn a_recording_has_facts_lines_and_an_end_and_the_instance_is_given_back() {
     let machine = Machine::new("whole");
-    let tracefs = machine.tracefs("", LINES);
+    let tracefs = machine.tracefs("", vec![two()]);
     let words = [
         "--device",
         "0000:00:03.0",
@@ -173,16 +40,16 @@ fn a_recording_has_facts_lines_and_an_end_and_the_instance_is_given_back() {
         "not touched"
     );
 
-    let file = machine.root.join("out.gz");
-    let mut text = String::new();
-    let packed = File::open(&file).unwrap();
-    flate2::read::GzDecoder::new(packed)
-        .read_to_string(&mut text)
-        .unwrap();
+    let text = machine.recorded();
+    let lines = "              dd-7       [000] d... 1.000001000: dma_map_page: 0000:00:03.0 dir=FROM_DEVICE \
+        dma_addr=ffff000 size=4096 phys_addr=1000 attrs=SKIP_CPU_SYNC\n              \
+        dd-7       [000] d... 1.000002000: dma_unmap_page: 0000:00:03.0 dir=FROM_DEVICE dma_addr=ffff000 size=4096 \
+        attrs=SKIP_CPU_SYNC\n";
     assert!(
-        text.starts_with(crate::facts::HEAD) && text.contains(LINES),
+        text.starts_with(crate::facts::HEAD) && text.contains(lines),
         "{text}"
     );
+    let file = machine.root.join("out.gz");
     let mut reader = crate::trace::open(&file).unwrap();
     assert_eq!(reader.facts().unwrap().unwrap(), report.facts);
     while reader.next_op().is_some() {}
@@ -202,7 +69,7 @@ fn a_recording_has_facts_lines_and_an_end_and_the_instance_is_given_back() {
 #[test]
 fn what_is_wrong_with_the_request_is_said_before_anything_is_made() {
     let machine = Machine::new("request");
-    let tracefs = machine.tracefs("", LINES);
+    let tracefs = machine.tracefs("", vec![two()]);
     let unknown = machine.record(&tracefs, &["--device", "0000:00:04.0"]);
     assert!(matches!(unknown, Err(RecordError::UnknownDevice(_))));
     let nowhere = machine.record(&tracefs, &["-o", "/nowhere-at-all/x"]);
@@ -222,14 +89,14 @@ fn what_is_wrong_with_the_request_is_said_before_anything_is_made() {
     assert!(matches!(filtered, Err(RecordError::NoDeviceEvents)));
     fs::remove_dir_all(machine.root.join("tracing/events/iommu")).unwrap();
     let none = machine.record(&tracefs, &["--force"]);
-    assert!(matches!(none, Err(RecordError::NoEvents(_))));
+    assert!(matches!(none, Err(RecordError::NoEvents { .. })));
     assert_eq!(
         machine.seen.lock().unwrap().made.len(),
         1,
         "only where all was right"
     );
-    let lost = Tracefs::find(Some(&machine.root));
-    assert!(matches!(lost, Err(RecordError::NoTracefs)));
+    let lost = Tracefs::find(&machine.root, Some(&machine.root));
+    assert!(matches!(lost, Err(RecordError::NoTracefs(_))));
 }
 
 #[test]
@@ -246,7 +113,7 @@ fn nothing_is_left_of_a_recording_that_fails() {
     ];
     for (name, without, words) in cases {
         let machine = Machine::new(name);
-        let tracefs = machine.tracefs(without, LINES);
+        let tracefs = machine.tracefs(without, vec![two()]);
         let error = machine.record(&tracefs, words).unwrap_err();
         let said = error.to_string();
         let wanted = match name {
@@ -262,7 +129,7 @@ fn nothing_is_left_of_a_recording_that_fails() {
 #[test]
 fn a_command_that_fails_is_told_and_its_trace_kept() {
     let machine = Machine::new("fails");
-    let tracefs = machine.tracefs("", LINES);
+    let tracefs = machine.tracefs("", vec![two()]);
     let report = machine.record(&tracefs, &["--", "false"]).unwrap();
     assert_eq!(report.outcome(), Outcome::CheckFailed);
     assert!(machine.root.join("out.gz").exists() && machine.instances() == 0);
@@ -281,16 +148,57 @@ fn a_command_that_fails_is_told_and_its_trace_kept() {
 #[test]
 fn a_recording_in_which_nothing_happened_fails_the_check() {
     let machine = Machine::new("idle");
-    let tracefs = machine.tracefs("", "");
+    let tracefs = machine.tracefs("", vec![Vec::new()]);
     let report = machine.record(&tracefs, &["--seconds", "1"]).unwrap();
     assert_eq!((report.events, report.outcome()), (0, Outcome::CheckFailed));
     assert!(text(&report, usize::MAX).contains("Nothing did DMA"));
+    assert!(!report.kept && machine.is_as_before());
+}
+
+#[test]
+fn a_recording_without_maps_is_refused_and_says_what_to_do() {
+    let machine = Machine::new("no-maps");
+    let unmap = page(5, &[(1, event(UNMAP, 0x1000))], 0);
+    let tracefs = machine.tracefs("", vec![unmap]);
+    let report = machine.record(&tracefs, &["--", "true"]).unwrap();
+    assert_eq!((report.events, report.maps, report.kept), (1, 0, false));
+    assert_eq!(report.outcome(), Outcome::CheckFailed);
+    let text = text(&report, usize::MAX);
+    assert!(
+        text.contains("is not written") && text.contains("before the load begins"),
+        "{text}"
+    );
+    assert!(machine.is_as_before());
+}
+
+#[test]
+fn a_page_that_is_none_ends_the_recording() {
+    let machine = Machine::new("no-page");
+    let tracefs = machine.tracefs("", vec![vec![0xff; machine::PAGE]]);
+    let error = machine.record(&tracefs, &["--", "true"]).unwrap_err();
+    assert!(matches!(error, RecordError::Page(0)), "{error}");
+    assert!(machine.is_as_before());
+}
+
+#[test]
+fn an_instance_that_goes_while_it_records_is_told() {
+    let machine = Machine::new("removed");
+    let tracefs = machine.tracefs("", vec![two()]);
+    let instance = machine.root.join("tracing/instances/portolan-1");
+    let gone = machine.root.join("tracing/gone");
+    let script = format!("mv {} {}; exec sleep 3600", instance.display(), gone.display());
+    let error = machine
+        .record(&tracefs, &["--", "sh", "-c", &script])
+        .unwrap_err();
+    assert!(matches!(error, RecordError::Removed(_)), "{error}");
+    assert!(error.to_string().contains("removed while it recorded"));
+    assert!(machine.is_as_before());
 }
 
 #[test]
 fn what_a_killed_recorder_left_goes_and_what_a_live_one_uses_stays() {
     let machine = Machine::new("killed");
-    let tracefs = machine.tracefs("", LINES);
+    let tracefs = machine.tracefs("", vec![two()]);
     let (live, removed) = tracefs.instance().unwrap();
     assert_eq!(removed, 0);
     let dead = machine.root.join("tracing/instances/portolan-7");
@@ -305,7 +213,7 @@ fn what_a_killed_recorder_left_goes_and_what_a_live_one_uses_stays() {
 #[test]
 fn a_signal_ends_a_recording_and_the_command_with_it() {
     let machine = Machine::new("signal");
-    let tracefs = machine.tracefs("", LINES);
+    let tracefs = machine.tracefs("", vec![two()]);
     // The command sends it; it would run on for an hour.
     let script = "kill -TERM $PPID; exec sleep 3600";
     let report = machine

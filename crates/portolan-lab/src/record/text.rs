@@ -2,18 +2,24 @@
 
 use portolan_cli::display::{bytes, grouped, wrapped};
 
-use super::RecordReport;
+use super::{Events, RecordReport};
 use crate::facts::Facts;
 
 /// The report as text, in lines of `columns`: what was recorded, what was not, and what to do next.
 pub fn text(report: &RecordReport, columns: usize) -> String {
     let events = grouped(report.events);
-    let mut out = format!(
-        "{events} events in {:.1} s, {} of text, in {}\n",
-        report.seconds,
-        bytes(report.bytes),
-        report.output
-    );
+    let mut out = match report.kept {
+        true => format!(
+            "{events} events in {:.1} s, {} of text, in {}\n",
+            report.seconds,
+            bytes(report.bytes),
+            report.output
+        ),
+        false => format!(
+            "{events} events in {:.1} s, none of which maps anything: {} is not written.\n",
+            report.seconds, report.output
+        ),
+    };
     out += &match report.lost_events {
         0 => "No event was lost.\n".to_owned(),
         lost => format!(
@@ -22,12 +28,7 @@ pub fn text(report: &RecordReport, columns: usize) -> String {
         ),
     };
     out += &machine(&report.facts);
-    let Events {
-        absent,
-        without_device,
-    } = Events::of(report);
-    out += &absent;
-    out += &without_device;
+    out += &unsaid(&report.kernel_events);
     if report.removed_instances > 0 {
         out += &format!(
             "Removed what {} killed recorders had left behind.\n",
@@ -37,38 +38,56 @@ pub fn text(report: &RecordReport, columns: usize) -> String {
     if let Some(status) = &report.command {
         out += &format!("The command ended with {status}.\n");
     }
-    out += &match report.events {
-        0 => {
-            "Nothing did DMA through the kernel's API meanwhile: give the devices work while this \
-              records.\n"
-                .to_owned()
-        }
-        _ if report.output == "-" => String::new(),
-        _ => format!("Next: portolan replay {}\n", report.output),
+    out += &match report.kept {
+        false => format!("{}\n", nothing(report)),
+        true if report.output == "-" => String::new(),
+        true => format!("Next: portolan replay {}\n", report.output),
     };
     wrapped(&out, columns)
 }
 
 /// Sentences about what is not in the trace.
-struct Events {
-    absent: String,
-    without_device: String,
+fn unsaid(events: &Events) -> String {
+    let said = |list: String, before: &str| match list.is_empty() {
+        true => String::new(),
+        false => format!("{before}{list}.\n"),
+    };
+    let mut out = String::new();
+    // With devices chosen, whole systems are left out on purpose.
+    if events.without_device.is_empty() {
+        if !events.has("dma") {
+            out += "This kernel has no `dma` events (Linux 6.12 and later have): recorded is what its IOMMU maps, piece \
+                by piece, without the devices.\n";
+        }
+        if !events.has("iommu") {
+            out += "This kernel has no `iommu` events: what is mapped in the IOMMU's tables alone is not recorded.\n";
+        }
+    }
+    out += &said(events.absent.join(", "), "Not said by this kernel: ");
+    out += &said(
+        events.without_device.join(", "),
+        "Not recorded, since they name no device: ",
+    );
+    out
 }
 
-impl Events {
-    fn of(report: &RecordReport) -> Self {
-        let events = &report.kernel_events;
-        let said = |list: String, before: &str, after: &str| match list.is_empty() {
-            true => String::new(),
-            false => format!("{before}{list}{after}\n"),
-        };
-        Self {
-            absent: said(events.absent.join(", "), "Not said by this kernel: ", "."),
-            without_device: said(
-                events.without_device.join(", "),
-                "Not recorded, since they name no device: ",
-                ".",
-            ),
+/// What to do where nothing can be replayed.
+fn nothing(report: &RecordReport) -> &'static str {
+    let (events, facts) = (&report.kernel_events, &report.facts);
+    let kinds = &facts.group_kinds;
+    let translates = kinds.keys().any(|kind| kind.starts_with("DMA"));
+    match (report.events, events.has("dma")) {
+        (_, false) if !translates => {
+            "No IOMMU translates here, so without `dma` events nothing of this machine's DMA can be seen: boot a kernel \
+             of 6.12 or later, or switch the IOMMU on (intel_iommu=on, amd_iommu=on)."
+        }
+        (0, _) => {
+            "Nothing did DMA through the kernel's API meanwhile: give the devices work while this records. (Devices of \
+             virtio without VIRTIO_F_ACCESS_PLATFORM, and what VFIO hands to guests, do not go through it.)"
+        }
+        _ => {
+            "What was mapped had been mapped before: begin to record before the load begins, or give other devices work \
+             while this records."
         }
     }
 }

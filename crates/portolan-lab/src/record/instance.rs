@@ -1,0 +1,200 @@
+//! An instance of our own: its settings, its pages, its counts.
+//!
+//! Linux, Documentation/trace/ftrace.rst (`per_cpu/cpuN/trace_pipe_raw`, `per_cpu/cpuN/stats`). An instance cannot be
+//! removed while one of its files is open: `trace_pipe_raw` is open for the length of one [`Instance::sweep`] only, so that
+//! the instance can go at any other moment, a panic's included.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+use serde::{Deserialize, Serialize};
+
+use super::error::RecordError;
+use super::events::{Chosen, Events};
+use super::tracefs::Tracefs;
+
+/// What the kernel counted on one CPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CpuCounts {
+    /// The CPU whose buffer it is.
+    pub cpu: u32,
+    /// Events that were read.
+    pub read: u64,
+    /// Events that were overwritten before they were read.
+    pub overrun: u64,
+    /// Events that found no room.
+    pub dropped: u64,
+}
+
+/// Switches an instance off and removes it.
+pub(super) fn remove(path: &Path, remove: fn(&Path) -> io::Result<()>) -> io::Result<()> {
+    // Where it stays, it costs nothing.
+    for file in ["tracing_on", "events/enable"] {
+        let _ = OpenOptions::new()
+            .write(true)
+            .open(path.join(file))
+            .and_then(|mut f| f.write_all(b"0"));
+    }
+    remove(path)
+}
+
+/// An instance of our own; it goes when this is dropped.
+pub(super) struct Instance<'t> {
+    tracefs: &'t Tracefs,
+    path: PathBuf,
+    /// The folder, locked: whoever finds it unlocked may remove it.
+    owner: Option<File>,
+}
+
+/// Sets a file of the kernel's.
+pub(super) fn write(path: &Path, value: &str) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    let mut opened = options.write(true).truncate(true).open(path)?;
+    opened.write_all(value.as_bytes())
+}
+
+impl<'t> Instance<'t> {
+    /// The one whose folder is at `path`, with its `owner`'s lock.
+    pub(super) fn new(tracefs: &'t Tracefs, path: PathBuf) -> Self {
+        Self {
+            tracefs,
+            path,
+            owner: None,
+        }
+    }
+
+    /// Locks the folder, so that nothing takes it for a killed recorder's.
+    pub(super) fn own(&mut self) -> io::Result<()> {
+        let owner = File::open(&self.path)?;
+        flock(&owner, FlockOperation::NonBlockingLockExclusive)?;
+        self.owner = Some(owner);
+        Ok(())
+    }
+
+    /// Its folder.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What to say where one of its files cannot be used.
+    fn failed(&self, file: &str, doing: &'static str) -> impl Fn(io::Error) -> RecordError + '_ {
+        let path = self.path.join(file);
+        move |error| match error.kind() {
+            io::ErrorKind::NotFound if !self.path.exists() => {
+                RecordError::Removed(self.path.clone())
+            }
+            _ => self.tracefs.failed(&path, doing, error),
+        }
+    }
+
+    fn set(&self, file: &str, value: &str) -> Result<(), RecordError> {
+        write(&self.path.join(file), value).map_err(self.failed(file, "set"))
+    }
+
+    /// Gives each CPU a buffer of so many KiB, and starts the events.
+    pub(super) fn start(&self, events: &Events, buffer_kb: u32) -> Result<(), RecordError> {
+        self.set("tracing_on", "0")?;
+        self.set("buffer_size_kb", &buffer_kb.to_string())?;
+        // One clock for all CPUs; a kernel without it keeps its own.
+        let _ = self.set("trace_clock", "mono");
+        for Chosen { path, filter, .. } in &events.chosen {
+            if let Some(filter) = filter {
+                self.set(&format!("events/{path}/filter"), filter)?;
+            }
+            self.set(&format!("events/{path}/enable"), "1")?;
+        }
+        self.set("tracing_on", "1")
+    }
+
+    /// Stops all events.
+    pub(super) fn stop(&self) -> Result<(), RecordError> {
+        self.set("tracing_on", "0")
+    }
+
+    /// The CPUs that have buffers.
+    pub(super) fn cpus(&self) -> Result<Vec<u32>, RecordError> {
+        let listed = fs::read_dir(self.path.join("per_cpu"));
+        let listed = listed.map_err(self.failed("per_cpu", "read"))?;
+        let numbers = listed.flatten().filter_map(|entry| {
+            let name = entry.file_name();
+            name.to_str()?.strip_prefix("cpu")?.parse().ok()
+        });
+        let mut cpus: Vec<u32> = numbers.collect();
+        cpus.sort_unstable();
+        Ok(cpus)
+    }
+
+    /// Hands on the pages that a CPU's buffer has, `most` of them at the most; says whether there may be more.
+    pub(super) fn sweep(
+        &self,
+        cpu: u32,
+        (page, most): (&mut [u8], usize),
+        mut hand_on: impl FnMut(&[u8]) -> Result<(), RecordError>,
+    ) -> Result<bool, RecordError> {
+        let file = format!("per_cpu/cpu{cpu}/trace_pipe_raw");
+        let failed = self.failed(&file, "read");
+        let mut options = OpenOptions::new();
+        options
+            .read(true)
+            .custom_flags(OFlags::NONBLOCK.bits() as i32);
+        let mut pipe = match options.open(self.path.join(&file)) {
+            // A CPU that went away.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.path.exists() => {
+                return Ok(false);
+            }
+            opened => opened.map_err(&failed)?,
+        };
+        for _ in 0..most {
+            match pipe.read(page) {
+                Ok(0) => return Ok(false),
+                Ok(count) => hand_on(&page[..count])?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        Ok(true)
+    }
+
+    /// What the kernel counted, CPU by CPU.
+    pub(super) fn counts(&self) -> Vec<CpuCounts> {
+        let cpus = self.cpus().unwrap_or_default();
+        let counts = cpus.into_iter().filter_map(|cpu| {
+            let file = self.path.join(format!("per_cpu/cpu{cpu}/stats"));
+            let stats = fs::read_to_string(file).ok()?;
+            let of = |key: &str| {
+                let mut lines = stats.lines().filter_map(|line| line.split_once(':'));
+                let value = lines.find(|(name, _)| *name == key);
+                value.and_then(|(_, value)| value.trim().parse().ok())
+            };
+            Some(CpuCounts {
+                cpu,
+                read: of("read events").unwrap_or(0),
+                overrun: of("overrun").unwrap_or(0),
+                dropped: of("dropped events").unwrap_or(0),
+            })
+        });
+        counts.collect()
+    }
+
+    /// Gives it back.
+    pub(super) fn finish(mut self) -> Result<(), RecordError> {
+        let path = self.path.clone();
+        let owner = self.owner.take();
+        let removed = remove(&path, self.tracefs.folders.remove);
+        drop(owner);
+        // It was tried.
+        std::mem::forget(self);
+        removed.map_err(|error| RecordError::LeftBehind { path, error })
+    }
+}
+
+impl Drop for Instance<'_> {
+    fn drop(&mut self) {
+        let _ = remove(&self.path, self.tracefs.folders.remove);
+    }
+}

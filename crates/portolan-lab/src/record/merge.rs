@@ -1,0 +1,269 @@
+//! From the pages of all CPUs to lines of text in the order of time.
+//!
+//! Pages come in rounds: in each, every CPU's buffer is read until it is empty, or up to a limit. After a round, all that
+//! happened before the newest event of the round before was read, on whichever CPU; what is later waits for the next
+//! round. So memory is bounded by two rounds, and no clock but the trace's is asked.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::fs;
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::error::RecordError;
+use super::events::Events;
+use super::output::Destination;
+use super::pages::{Layout, Page};
+use super::print::Printer;
+
+/// Bytes of text that are handed on at once.
+const BATCH: usize = 256 << 10;
+/// Bytes of the head of a parcel: the CPU, and the length of what follows.
+const HEAD: usize = 8;
+/// In place of a CPU: a round ends, and the CPUs whose buffers were not read to their end follow.
+const ROUND: u32 = u32::MAX;
+/// Names of tasks that are remembered.
+const MOST_NAMES: usize = 1 << 16;
+
+/// Appends a page of a CPU to a queue of parcels.
+pub(super) fn put_page(into: &mut Vec<u8>, cpu: u32, page: &[u8]) {
+    put(into, cpu, page);
+}
+
+/// Appends the end of a round.
+pub(super) fn put_round(into: &mut Vec<u8>, cut: &[u32]) {
+    let cpus: Vec<u8> = cut.iter().flat_map(|cpu| cpu.to_ne_bytes()).collect();
+    put(into, ROUND, &cpus);
+}
+
+fn put(into: &mut Vec<u8>, kind: u32, bytes: &[u8]) {
+    into.extend_from_slice(&kind.to_ne_bytes());
+    into.extend_from_slice(&(bytes.len() as u32).to_ne_bytes());
+    into.extend_from_slice(bytes);
+}
+
+/// What went into the file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Written {
+    /// Events, those without a line of their own included.
+    pub(super) events: u64,
+    /// Of these, those that map something.
+    pub(super) maps: u64,
+    /// Bytes of text.
+    pub(super) bytes: u64,
+}
+
+/// What an event's records become.
+struct Kind {
+    printer: Printer,
+    maps: bool,
+}
+
+/// Turns pages into text.
+pub(super) struct Merge {
+    layout: Layout,
+    kinds: HashMap<u16, Kind>,
+    cpus: HashMap<u32, VecDeque<Page>>,
+    /// The newest time of the rounds before, and of all.
+    before: u64,
+    newest: u64,
+    names: Names,
+    text: Vec<u8>,
+    written: Written,
+}
+
+impl Merge {
+    /// Of the events that were chosen; names of tasks are in the file at `names`.
+    pub(super) fn new(layout: Layout, events: &Events, names: PathBuf) -> Self {
+        let kinds = events.chosen.iter().filter_map(|event| {
+            let printer = Printer::parse(&event.format)?;
+            let maps = event.maps;
+            Some((printer.id, Kind { printer, maps }))
+        });
+        Self {
+            layout,
+            kinds: kinds.collect(),
+            cpus: HashMap::new(),
+            before: 0,
+            newest: 0,
+            names: Names::of(names),
+            text: Vec::new(),
+            written: Written::default(),
+        }
+    }
+
+    /// Takes parcels until they end, and writes what they say to `output`; `seen` is told how many events that were.
+    pub(super) fn run(
+        mut self,
+        mut parcels: impl Read,
+        output: &mut Destination,
+        seen: &AtomicU64,
+    ) -> Result<Written, RecordError> {
+        while let Some((kind, bytes)) = parcel(&mut parcels)? {
+            match kind {
+                ROUND => {
+                    let until = self.end_round(&bytes);
+                    self.write(until, output)?;
+                    seen.store(self.written.events, Ordering::Relaxed);
+                }
+                cpu => self.page(cpu, bytes)?,
+            }
+        }
+        self.write(u64::MAX, output)?;
+        Ok(self.written)
+    }
+
+    fn page(&mut self, cpu: u32, bytes: Vec<u8>) -> Result<(), RecordError> {
+        let page = Page::parse(bytes, self.layout).ok_or(RecordError::Page(cpu))?;
+        self.newest = self.newest.max(page.last_time().unwrap_or(0));
+        self.cpus.entry(cpu).or_default().push_back(page);
+        Ok(())
+    }
+
+    /// The time up to which everything was read.
+    fn end_round(&mut self, cut: &[u8]) -> u64 {
+        let cut = cut.as_chunks().0.iter().map(|cpu| u32::from_ne_bytes(*cpu));
+        let last = cut.filter_map(|cpu| self.cpus.get(&cpu)?.back()?.last_time());
+        let until = last.fold(self.before, u64::min);
+        self.before = self.newest;
+        until
+    }
+
+    /// Writes what happened until `until`, in the order of time.
+    fn write(&mut self, until: u64, output: &mut Destination) -> Result<(), RecordError> {
+        let heads = self.cpus.iter_mut().filter_map(|(cpu, pages)| {
+            note_lost(*cpu, pages, &mut self.text);
+            Some(Reverse((pages.front()?.next_time()?, *cpu)))
+        });
+        let mut heads: BinaryHeap<_> = heads.collect();
+        while let Some(Reverse((time, cpu))) = heads.pop() {
+            if time > until {
+                break;
+            }
+            let Some(pages) = self.cpus.get_mut(&cpu) else {
+                break;
+            };
+            if let Some((time, record)) = pages.front_mut().and_then(Page::take) {
+                self.written.events += 1;
+                if let Some(kind) = id(record).and_then(|id| self.kinds.get(&id)) {
+                    self.written.maps += u64::from(kind.maps);
+                    line(&mut self.text, (time, cpu), record, &mut self.names);
+                    self.text.extend_from_slice(kind.printer.name.as_bytes());
+                    self.text.extend_from_slice(b": ");
+                    kind.printer.print(record, &mut self.text);
+                    self.text.push(b'\n');
+                }
+            }
+            note_lost(cpu, pages, &mut self.text);
+            if let Some(time) = pages.front().and_then(Page::next_time) {
+                heads.push(Reverse((time, cpu)));
+            }
+            if self.text.len() >= BATCH {
+                self.hand_on(output)?;
+            }
+        }
+        self.hand_on(output)
+    }
+
+    fn hand_on(&mut self, output: &mut Destination) -> Result<(), RecordError> {
+        output.write(&self.text)?;
+        self.written.bytes += self.text.len() as u64;
+        self.text.clear();
+        Ok(())
+    }
+}
+
+/// The next parcel; none at the end.
+fn parcel(parcels: &mut impl Read) -> io::Result<Option<(u32, Vec<u8>)>> {
+    let mut head = [0; HEAD];
+    match parcels.read_exact(&mut head) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        read => read?,
+    }
+    let [a, b, c, d, length @ ..] = head;
+    let mut bytes = vec![0; u32::from_ne_bytes(length) as usize];
+    parcels.read_exact(&mut bytes)?;
+    Ok(Some((u32::from_ne_bytes([a, b, c, d]), bytes)))
+}
+
+/// Drops pages that are done, and says what is missing before the next one, as the kernel would.
+fn note_lost(cpu: u32, pages: &mut VecDeque<Page>, text: &mut Vec<u8>) {
+    while let Some(page) = pages.front_mut() {
+        // Writing to memory does not fail.
+        let _ = match std::mem::take(&mut page.lost) {
+            0 => Ok(()),
+            u64::MAX => writeln!(text, "CPU:{cpu} [LOST EVENTS]"),
+            lost => writeln!(text, "CPU:{cpu} [LOST {lost} EVENTS]"),
+        };
+        if page.next_time().is_some() {
+            return;
+        }
+        pages.pop_front();
+    }
+}
+
+/// The number of a record's event (`common_type`).
+fn id(record: &[u8]) -> Option<u16> {
+    let two = record.get(..2)?;
+    Some(u16::from_ne_bytes(two.try_into().ok()?))
+}
+
+/// `  task-pid [cpu] flags seconds: `: the beginning of a line, by the fields that all events have.
+fn line(text: &mut Vec<u8>, (time, cpu): (u64, u32), record: &[u8], names: &mut Names) {
+    let flags = record.get(2).copied().unwrap_or(0);
+    let depth = record.get(3).copied().unwrap_or(0) & 0xf;
+    let pid = record.get(4..8).and_then(|four| four.try_into().ok());
+    let pid = pid.map_or(0, u32::from_ne_bytes);
+    let is = |bit: u8, yes: char| if flags & bit != 0 { yes } else { '.' };
+    let context = match (flags & 0x08 != 0, flags & 0x10 != 0) {
+        (true, true) => 'H',
+        (true, false) => 'h',
+        (false, true) => 's',
+        (false, false) => '.',
+    };
+    let depth = match depth {
+        0 => '.',
+        depth => char::from_digit(depth.into(), 16).unwrap_or('.'),
+    };
+    let (seconds, nanos) = (time / 1_000_000_000, time % 1_000_000_000);
+    let name = names.of_task(pid);
+    // Writing to memory does not fail.
+    let _ = write!(
+        text,
+        "{name:>16}-{pid:<7} [{cpu:03}] {}{}{context}{depth} {seconds}.{nanos:09}: ",
+        is(0x01, 'd'),
+        is(0x04, 'N'),
+    );
+}
+
+/// Names of tasks, as the kernel remembers them (`saved_cmdlines`).
+struct Names {
+    file: PathBuf,
+    known: HashMap<u32, String>,
+}
+
+impl Names {
+    fn of(file: PathBuf) -> Self {
+        let known = HashMap::from([(0, "<idle>".to_owned())]);
+        Self { file, known }
+    }
+
+    fn of_task(&mut self, pid: u32) -> &str {
+        if !self.known.contains_key(&pid) {
+            if self.known.len() >= MOST_NAMES {
+                self.known.retain(|pid, _| *pid == 0);
+            }
+            let saved = fs::read_to_string(&self.file).unwrap_or_default();
+            let rows = saved.lines().filter_map(|line| line.split_once(' '));
+            for (number, name) in rows {
+                if let Ok(number) = number.parse() {
+                    self.known.entry(number).or_insert_with(|| name.to_owned());
+                }
+            }
+            // One that the kernel forgot.
+            self.known.entry(pid).or_insert_with(|| "<...>".to_owned());
+        }
+        self.known.get(&pid).map_or("<...>", String::as_str)
+    }
+}

@@ -1,0 +1,106 @@
+//! A queue on disk between the kernel's buffers and the file: pages go in as fast as they are read, whatever takes them out.
+//!
+//! The file has no name, so nothing is left of it even if the recorder is killed; it is emptied whenever all that is in it
+//! was taken.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Bytes that an emptied file may keep.
+const KEPT: u64 = 64 << 20;
+
+/// The queue.
+pub(super) struct Spool {
+    state: Mutex<State>,
+    more: Condvar,
+}
+
+struct State {
+    file: File,
+    written: u64,
+    taken: u64,
+    ended: bool,
+}
+
+impl Spool {
+    /// Makes one beside `output`, or where temporary files are if that is no file.
+    pub(super) fn beside(output: &Path) -> io::Result<Self> {
+        let is_file =
+            output != Path::new("-") && fs::metadata(output).map_or(true, |m| m.is_file());
+        let path = match is_file {
+            true => {
+                let mut name = output.as_os_str().to_owned();
+                name.push(".pages");
+                name.into()
+            }
+            false => std::env::temp_dir().join(format!("portolan-{}.pages", std::process::id())),
+        };
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true).truncate(true);
+        let file = options.open(&path)?;
+        fs::remove_file(&path)?;
+        Ok(Self {
+            state: Mutex::new(State {
+                file,
+                written: 0,
+                taken: 0,
+                ended: false,
+            }),
+            more: Condvar::new(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts `bytes` in.
+    pub(super) fn put(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut state = self.lock();
+        state.file.write_all_at(bytes, state.written)?;
+        state.written += bytes.len() as u64;
+        self.more.notify_one();
+        Ok(())
+    }
+
+    /// Says that nothing more comes.
+    pub(super) fn end(&self) {
+        self.lock().ended = true;
+        self.more.notify_one();
+    }
+
+    /// Bytes that wait.
+    pub(super) fn waiting(&self) -> u64 {
+        let state = self.lock();
+        state.written - state.taken
+    }
+
+    /// Fills `into` with the next bytes, of which it waits for one at least; none at the end.
+    fn next(&self, into: &mut [u8]) -> io::Result<usize> {
+        let mut state = self.lock();
+        while state.taken == state.written && !state.ended {
+            let woken = self.more.wait(state);
+            state = woken.unwrap_or_else(PoisonError::into_inner);
+        }
+        let there = usize::try_from(state.written - state.taken).unwrap_or(usize::MAX);
+        let count = there.min(into.len());
+        state.file.read_exact_at(&mut into[..count], state.taken)?;
+        state.taken += count as u64;
+        if state.taken == state.written {
+            if state.written > KEPT {
+                state.file.set_len(0)?;
+            }
+            (state.taken, state.written) = (0, 0);
+        }
+        Ok(count)
+    }
+}
+
+impl io::Read for &Spool {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.next(into)
+    }
+}
