@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 
 /// How the line with the facts begins.
 pub const HEAD: &str = "# portolan-facts: ";
+/// How each line begins that says how long a function of the kernel took.
+pub const LATENCY: &str = "# portolan-latency: ";
 /// How the line begins that ends a recording.
 pub const END: &str = "# portolan-end: ";
 /// Groups and devices beyond these are counted alone, as a machine with thousands has nothing else to say.

@@ -21,7 +21,7 @@ mod tests;
 mod text;
 
 use std::cell::Cell;
-use std::io::Read;
+use std::io::{Cursor, Read};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -29,7 +29,7 @@ use portolan_model::decode::TableFormat;
 use portolan_model::profile::{Profile, Rewrite};
 use serde::Serialize;
 
-use crate::facts::{Facts, HEAD};
+use crate::facts::{Facts, HEAD, LATENCY};
 use crate::trace::{Lines, OpenError, open_file};
 use flat::{Row, Rows};
 use function::Family;
@@ -49,6 +49,8 @@ pub use text::text;
 pub(crate) use text::{answer, sources};
 
 const HOW_TO: &str = "docs/calibrate.md says how to record one";
+/// Of the random numbers where nothing names another.
+pub(crate) const SEED: u64 = 1;
 /// Bad lines that are kept.
 const KEPT: usize = 5;
 
@@ -200,23 +202,31 @@ impl Gathered {
             })?;
             self.facts = Some(facts);
         }
-        let source = self.gather(name, &mut lines);
+        let kept = match lines.first_with(HEAD) {
+            Some(_) => Kept::Marked,
+            None => Kept::All,
+        };
+        let source = self.gather(name, &mut lines, kept);
         self.sources.push(source);
         Ok(())
     }
 
-    fn gather(&mut self, name: &str, lines: &mut Lines) -> Source {
+    fn gather(&mut self, name: &str, lines: &mut Lines, kept: Kept) -> Source {
         let mut source = Source {
             name: name.to_owned(),
             ..Source::default()
         };
         let (mut stacks, mut rows) = (Stacks::new(self.pages, self.care), Rows::new(self.pages));
         while let Some(line) = lines.next_line() {
+            let marked = line.bytes.strip_prefix(LATENCY.as_bytes());
+            let Some(bytes) = marked.or((kept == Kept::All).then_some(line.bytes)) else {
+                continue;
+            };
             source.lines += 1;
             let found = match line.too_long {
                 true => Err("longer than 1 MiB"),
                 false => take(
-                    line.bytes,
+                    bytes,
                     &mut stacks,
                     &mut rows,
                     &mut self.samples,
@@ -226,7 +236,7 @@ impl Gathered {
             if let Err(why) = found {
                 source.bad += 1;
                 if source.bad_lines.len() < KEPT {
-                    let text = String::from_utf8_lossy(line.bytes);
+                    let text = String::from_utf8_lossy(bytes);
                     let text: String = text.chars().take(60).collect();
                     let said = format!("line {}: {why}: {}", line.number, text.escape_debug());
                     source.bad_lines.push(said);
@@ -314,6 +324,37 @@ impl Gathered {
             ),
         }
     }
+}
+
+/// The functions that are recorded for prices first of all.
+#[cfg(test)]
+pub(crate) fn wanted_functions() -> impl Iterator<Item = &'static str> {
+    Family::ALL
+        .into_iter()
+        .flat_map(|family| family.functions().split(", "))
+}
+
+/// Which lines of a trace are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    /// All.
+    All,
+    /// Those that the recorder marked as latencies; the others are events.
+    Marked,
+}
+
+/// The profile that `base` becomes by `lines` of `function_graph`, which is called `name`; and how it came about.
+///
+/// # Errors
+/// As [`Gathered::calibrate`], or if `base` did not come with the program.
+pub(crate) fn measured(base: &Profile, lines: &[u8], name: &str) -> Result<(Profile, Calibration)> {
+    let text = Profile::text_of(base.name());
+    let text = text.with_context(|| format!("{} is no profile of the program's", base.name()))?;
+    let mut gathered = Gathered::new(base.format(), SEED)?;
+    gathered.read("the recording", Box::new(Cursor::new(lines.to_vec())))?;
+    let report = gathered.calibrate(base, text, name)?;
+    let profile = Profile::from_toml(&report.profile)?;
+    Ok((profile, report))
 }
 
 /// What a line says.

@@ -19,7 +19,8 @@ use crate::{replay, report};
 pub(super) struct CalibrateArgs {
     /// Latencies of the kernel's functions: ftrace's function_graph, `trace-cmd report` of it, bpftrace's or bcc's
     /// histograms, or rows function,units,ns (docs/calibrate.md has the commands), plain, .gz, .xz or .zst; - is
-    /// standard input. What `portolan record` wrote may be among them: its facts choose the profile.
+    /// standard input. What `portolan record` wrote may be among them: its facts choose the profile, and with --latency
+    /// it has latencies.
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
     /// Profile, or a file with one, whose prices stay where the traces do not tell them. If absent, the one for the
@@ -33,7 +34,7 @@ pub(super) struct CalibrateArgs {
     #[arg(long, requires = "to")]
     force: bool,
     /// Where the choice of calls that are held out comes from, and the resamples.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = calibrate::SEED)]
     seed: u64,
     #[command(flatten)]
     report: ReportArgs,

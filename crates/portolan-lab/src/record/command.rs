@@ -54,11 +54,7 @@ pub(super) struct Work {
 
 impl Work {
     /// Starts `command`, if there is one.
-    pub(super) fn start(
-        command: &[String],
-        seconds: Option<u64>,
-        output: CommandOutput,
-    ) -> Result<Self, RecordError> {
+    pub(super) fn start(command: &[String], output: CommandOutput) -> Result<Self, RecordError> {
         let child = match command {
             [] => None,
             [program, arguments @ ..] => {
@@ -74,18 +70,22 @@ impl Work {
                 })?)
             }
         };
-        let now = Instant::now();
-        let until = seconds.and_then(|seconds| now.checked_add(Duration::from_secs(seconds)));
         Ok(Self {
             child,
-            until,
+            until: None,
             status: None,
         })
     }
 
+    /// Has it be over `seconds` from now at the latest, if that is said.
+    pub(super) fn end_after(&mut self, seconds: Option<u64>) {
+        let now = Instant::now();
+        self.until = seconds.and_then(|seconds| now.checked_add(Duration::from_secs(seconds)));
+    }
+
     /// Whether the recording is over; waits a moment where it is not.
     pub(super) fn is_over(&mut self, signals: &Signals) -> Result<bool, RecordError> {
-        if let Some(child) = &mut self.child {
+        if let (Some(child), None) = (&mut self.child, self.status) {
             self.status = child.try_wait()?;
         }
         let late = self.until.is_some_and(|until| Instant::now() >= until);

@@ -80,6 +80,39 @@ pub enum RecordError {
         /// Why not.
         error: io::Error,
     },
+    /// The kernel cannot measure functions.
+    #[error(
+        "this kernel has no function_graph tracer (CONFIG_FUNCTION_GRAPH_TRACER), so it cannot say how long its functions \
+         take: leave out --latency"
+    )]
+    NoTracer,
+    /// None of the functions with prices can be traced.
+    #[error(
+        "this kernel has none of the functions that have prices (docs/calibrate.md lists them), or lets none of them be \
+         traced: leave out --latency"
+    )]
+    NoFunctions,
+    /// The main tracing is another's.
+    #[error(
+        "this kernel measures functions in its main tracing alone, which is in use: {what}; end that, or leave out \
+         --latency. If a killed recorder left it, as root: {restore}"
+    )]
+    TracingInUse {
+        /// What shows it.
+        what: String,
+        /// The commands that end it.
+        restore: &'static str,
+    },
+    /// Settings of the kernel's tracing stay changed.
+    #[error(
+        "settings of the kernel's tracing could not be put back ({failed}): as root, {restore}"
+    )]
+    NotRestored {
+        /// The files, and why.
+        failed: String,
+        /// The commands that do it.
+        restore: &'static str,
+    },
     /// The instance is gone.
     #[error(
         "{} was removed while it recorded (`trace-cmd reset -a` removes all instances): nothing was kept; record again",

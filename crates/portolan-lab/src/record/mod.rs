@@ -10,10 +10,12 @@ mod environment;
 mod error;
 mod events;
 mod instance;
+mod latency;
 mod merge;
 mod output;
 mod pages;
 mod print;
+mod settings;
 mod spool;
 mod sweep;
 #[cfg(test)]
@@ -40,10 +42,13 @@ pub use error::RecordError;
 pub use events::{Events, WANTED};
 pub use instance::CpuCounts;
 use instance::{Instance, remove};
+pub use latency::FUNCTIONS;
+use latency::Measuring;
 use merge::{Merge, Written};
 use output::Destination;
 pub use output::Existing;
 use pages::Layout;
+use settings::Changed;
 use spool::Spool;
 use sweep::Sweeper;
 pub use text::text;
@@ -61,6 +66,10 @@ pub struct RecordArgs {
     /// Record for so long; until the command ends, or Ctrl-C, if absent.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     seconds: Option<u64>,
+    /// First measure for so long what the kernel's functions of DMA mapping take here, so that a replay has this
+    /// machine's own prices.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    latency: Option<u64>,
     /// Record one device alone, by its name below /sys/bus (0000:00:03.0); may be repeated.
     #[arg(long = "device", value_name = "NAME")]
     devices: Vec<String>,
@@ -110,6 +119,8 @@ pub struct RecordReport {
     pub seconds: f64,
     /// The kernel's own counts, CPU by CPU, of those that had any.
     pub per_cpu: Vec<CpuCounts>,
+    /// Calls of the kernel's functions that were measured, if that was asked for.
+    pub latencies: Option<u64>,
     /// What was asked of the kernel.
     pub kernel_events: Events,
     /// How the command ended, if it was not this program that ended it.
@@ -181,20 +192,26 @@ fn record(args: &RecordArgs, tracefs: &Tracefs, root: &Path) -> Result<RecordRep
     let signals = Signals::take()?;
 
     let (instance, removed_instances) = tracefs.instance()?;
-    let restore = Restore::on_panic(instance.path());
+    let changed = Changed::default();
+    let restore = Restore::on_panic(instance.path(), &changed);
+    let measuring = match args.latency {
+        Some(_) => Some(Measuring::begin(tracefs, &instance, facts.cpus, &changed)?),
+        None => None,
+    };
     let most = BUFFERS_KB / facts.cpus.max(1);
     let buffer_kb = args
         .buffer_kb
         .unwrap_or_else(|| BUFFER_KB.min(most).max(64));
-    instance.start(&events, buffer_kb)?;
     let names = tracefs.root.join("saved_cmdlines");
     let task = Task {
         args,
+        events: &events,
+        buffer_kb,
         layout,
         merge: Merge::new(layout, &events, names),
         signals: &signals,
     };
-    let recorded = task.run(instance, &mut output)?;
+    let recorded = task.run(instance, measuring, &mut output)?;
     drop(restore);
 
     let Recorded {
@@ -202,9 +219,10 @@ fn record(args: &RecordArgs, tracefs: &Tracefs, root: &Path) -> Result<RecordRep
         per_cpu,
         status,
         seconds,
+        latencies,
     } = recorded;
     let lost = |counts: &CpuCounts| counts.overrun.saturating_add(counts.dropped);
-    let kept = written.maps > 0;
+    let kept = written.maps > 0 || latencies.is_some_and(|calls| calls > 0);
     if kept {
         let ending = Ending {
             events: written.events,
@@ -223,6 +241,7 @@ fn record(args: &RecordArgs, tracefs: &Tracefs, root: &Path) -> Result<RecordRep
         lost_events: per_cpu.iter().map(lost).fold(0, u64::saturating_add),
         bytes: written.bytes,
         seconds,
+        latencies,
         per_cpu: per_cpu
             .into_iter()
             .filter(|counts| counts.read + lost(counts) > 0)
@@ -238,6 +257,8 @@ fn record(args: &RecordArgs, tracefs: &Tracefs, root: &Path) -> Result<RecordRep
 /// A recording under way.
 struct Task<'a> {
     args: &'a RecordArgs,
+    events: &'a Events,
+    buffer_kb: u32,
     layout: Layout,
     merge: Merge,
     signals: &'a Signals,
@@ -249,39 +270,66 @@ struct Recorded {
     per_cpu: Vec<CpuCounts>,
     status: Option<ExitStatus>,
     seconds: f64,
+    latencies: Option<u64>,
 }
 
 impl Task<'_> {
-    /// Records until the work is over, while another thread writes to `output`; the instance is given back.
+    /// Measures, if that is asked for, and records until the work is over; the instance is given back.
     fn run(
         self,
         instance: Instance<'_>,
+        measuring: Option<Measuring<'_>>,
         output: &mut Destination,
     ) -> Result<Recorded, RecordError> {
-        let Self {
-            args,
-            layout,
-            merge,
-            signals,
-        } = self;
+        let args = self.args;
         let spool = Spool::beside(&args.output).map_err(|error| RecordError::Spool { error })?;
+        let to = match args.is_to_output() {
+            true => CommandOutput::ToErrors,
+            false => CommandOutput::Ours,
+        };
+        // Events come from the first moment on; where latencies are measured, after them.
+        if measuring.is_none() {
+            instance.start(self.events, self.buffer_kb)?;
+        }
+        let mut work = Work::start(&args.command, to)?;
+        let mut latencies = None;
+        if let Some(measuring) = measuring {
+            work.end_after(args.latency);
+            while !work.is_over(self.signals)? {}
+            let section = measuring.end()?;
+            output.write(&section.text)?;
+            latencies = Some(section.calls);
+            instance.start(self.events, self.buffer_kb)?;
+        }
+        work.end_after(args.seconds);
+        let recorded = self.record(instance, work, &spool, output)?;
+        Ok(Recorded {
+            latencies,
+            ..recorded
+        })
+    }
+
+    /// Records until `work` is over, while another thread writes to `output`.
+    fn record(
+        self,
+        instance: Instance<'_>,
+        mut work: Work,
+        spool: &Spool,
+        output: &mut Destination,
+    ) -> Result<Recorded, RecordError> {
+        let (merge, layout, signals) = (self.merge, self.layout, self.signals);
         let seen = AtomicU64::new(0);
         let began = Instant::now();
         std::thread::scope(|scope| {
-            let writer =
-                scope.spawn(|| merge.run(BufReader::with_capacity(1 << 20, &spool), output, &seen));
+            let parcels = BufReader::with_capacity(1 << 20, spool);
+            let writer = scope.spawn(|| merge.run(parcels, output, &seen));
             // However this ends, the writer is not waited for in vain.
-            let ends = Ends(&spool);
-            let to = match args.is_to_output() {
-                true => CommandOutput::ToErrors,
-                false => CommandOutput::Ours,
-            };
-            let mut work = Work::start(&args.command, args.seconds, to)?;
-            let mut sweeper = Sweeper::new(&instance, &spool, layout)?;
+            let ends = Ends(spool);
+            let mut sweeper = Sweeper::new(&instance, spool, layout)?;
             let progress = Progress::unbounded();
             while !work.is_over(signals)? && !writer.is_finished() {
                 sweeper.round()?;
-                say(&progress, &seen, &spool);
+                say(&progress, &seen, spool);
             }
             instance.stop()?;
             let seconds = began.elapsed().as_secs_f64();
@@ -290,8 +338,8 @@ impl Task<'_> {
             let status = work.end()?;
             instance.finish()?;
             drop(ends);
-            while !writer.is_finished() && spool.waiting() > 0 {
-                say(&progress, &seen, &spool);
+            while !writer.is_finished() {
+                say(&progress, &seen, spool);
                 std::thread::sleep(PAUSE);
             }
             let written = writer.join().map_err(|_| RecordError::Writer)??;
@@ -300,6 +348,7 @@ impl Task<'_> {
                 per_cpu,
                 status,
                 seconds,
+                latencies: None,
             })
         })
     }
@@ -327,14 +376,22 @@ fn say(progress: &Progress, seen: &AtomicU64, spool: &Spool) {
     });
 }
 
-/// Has a panic remove the instance, also where a panic ends the program at once.
+/// Puts back what was changed, and removes the instance.
+fn give_back(instance: &Path, changed: &Changed) {
+    // It was tried; the panic itself is told.
+    let _ = changed.restore();
+    let _ = remove(instance, |path| std::fs::remove_dir(path));
+}
+
+/// Has a panic put back what was changed and remove the instance, also where a panic ends the program at once.
 struct Restore;
 
 impl Restore {
-    fn on_panic(instance: &Path) -> Self {
-        let (instance, told) = (instance.to_owned(), std::panic::take_hook());
+    fn on_panic(instance: &Path, changed: &Changed) -> Self {
+        let (instance, changed) = (instance.to_owned(), changed.clone());
+        let told = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            let _ = remove(&instance, |path| std::fs::remove_dir(path));
+            give_back(&instance, &changed);
             told(panic);
         }));
         Self

@@ -1,5 +1,6 @@
 //! Recording from a folder that looks like tracefs: what is set, what comes back, and what is left after each failure.
 
+mod latency;
 mod machine;
 mod pages;
 mod refusals;
@@ -186,7 +187,11 @@ fn an_instance_that_goes_while_it_records_is_told() {
     let tracefs = machine.tracefs("", vec![two()]);
     let instance = machine.root.join("tracing/instances/portolan-1");
     let gone = machine.root.join("tracing/gone");
-    let script = format!("mv {} {}; exec sleep 3600", instance.display(), gone.display());
+    let script = format!(
+        "mv {} {}; exec sleep 3600",
+        instance.display(),
+        gone.display()
+    );
     let error = machine
         .record(&tracefs, &["--", "sh", "-c", &script])
         .unwrap_err();

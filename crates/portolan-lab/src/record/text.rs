@@ -27,6 +27,17 @@ pub fn text(report: &RecordReport, columns: usize) -> String {
             grouped(lost)
         ),
     };
+    out += &match report.latencies {
+        None => String::new(),
+        Some(0) => "None of the kernel's functions of DMA mapping was called while they were measured: give the devices \
+            work from the beginning, or measure for longer.\n"
+            .to_owned(),
+        Some(calls) => format!(
+            "{} calls of the kernel's functions of DMA mapping were measured before: a replay has this machine's own \
+             prices.\n",
+            grouped(calls)
+        ),
+    };
     out += &machine(&report.facts);
     out += &unsaid(&report.kernel_events);
     if report.removed_instances > 0 {
@@ -40,6 +51,10 @@ pub fn text(report: &RecordReport, columns: usize) -> String {
     }
     out += &match report.kept {
         false => format!("{}\n", nothing(report)),
+        true if report.maps == 0 => format!(
+            "Nothing was mapped after that, so there is nothing to replay; next: portolan calibrate {}\n",
+            report.output
+        ),
         true if report.output == "-" => String::new(),
         true => format!("Next: portolan replay {}\n", report.output),
     };

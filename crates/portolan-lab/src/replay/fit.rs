@@ -7,10 +7,12 @@
 use anyhow::Result;
 use portolan::dma::Stage;
 use portolan::inval::{Caching, Walker};
+use portolan_cli::display::grouped;
 use portolan_model::profile::Profile;
 use serde::Serialize;
 
 use super::DEFAULT_MACHINE;
+use crate::calibrate::{self, NewPrice};
 use crate::facts::{Facts, IommuFacts, IommuKind};
 use crate::linux::stage_of;
 use crate::trace::Reader;
@@ -24,6 +26,9 @@ const ECAP_C: u64 = 1;
 /// What Arm and HiSilicon call themselves, and NVIDIA's Grace (Neoverse V2).
 const GRACE: &str = "0x41 0xd4f";
 const HISILICON: &str = "0x48 ";
+
+/// How it is said that prices are a profile's.
+const PRICES: &str = "prices are those of";
 
 /// How far the profile is the recorded machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -49,6 +54,18 @@ pub struct Choice {
     /// The kernel's policy while it was recorded, if all groups say the same: `strict` or `lazy`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recorded_under: Option<&'static str>,
+    /// The prices that the recording's own latencies say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measured: Option<Measured>,
+}
+
+/// Prices that were measured on the recorded machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Measured {
+    /// Calls that they were measured by.
+    pub calls: u64,
+    /// Their names.
+    pub prices: Vec<&'static str>,
 }
 
 /// What is known of a machine before its numbers are looked at.
@@ -75,10 +92,9 @@ pub fn fit(facts: &Facts) -> Result<(Profile, Choice)> {
             true => "strict",
             false => "lazy",
         }),
+        measured: None,
     };
-    choice
-        .guessed
-        .push(format!("prices are those of {}", profile.title()));
+    choice.guessed.push(format!("{PRICES} {}", profile.title()));
     if let Some(unit) = unit {
         registers(unit, &profile, &mut choice);
     }
@@ -100,7 +116,8 @@ pub(crate) fn of_recording(reader: &Reader) -> Result<(Profile, Option<Choice>, 
     let warning = match reader.facts() {
         Some(Ok(facts)) => {
             let (profile, choice) = fit(&facts)?;
-            return Ok((profile, Some(choice), None));
+            let (profile, choice, warning) = with_own_prices(profile, choice, reader.latencies());
+            return Ok((profile, Some(choice), warning));
         }
         Some(Err(why)) => Some(format!(
             "what the recording says of its machine cannot be read: {why}"
@@ -108,6 +125,50 @@ pub(crate) fn of_recording(reader: &Reader) -> Result<(Profile, Option<Choice>, 
         None => None,
     };
     Ok((Profile::by_name(DEFAULT_MACHINE)?, None, warning))
+}
+
+/// `profile` with the prices that `latencies` of the same machine say; why not, where they say none.
+fn with_own_prices(
+    profile: Profile,
+    mut choice: Choice,
+    latencies: &[u8],
+) -> (Profile, Choice, Option<String>) {
+    if latencies.is_empty() {
+        return (profile, choice, None);
+    }
+    let name = format!("{}-measured", profile.name());
+    let (measured, report) = match calibrate::measured(&profile, latencies, &name) {
+        Ok(measured) => measured,
+        Err(why) => {
+            let warning = format!("the recording's latencies say no price: {why:#}");
+            return (profile, choice, Some(warning));
+        }
+    };
+    let by_calls = |new: &&NewPrice| new.price.source.starts_with("measured:");
+    let prices: Vec<_> = report
+        .prices
+        .iter()
+        .filter(by_calls)
+        .map(|new| new.event)
+        .collect();
+    let fits = report.fits.iter().filter(|fit| fit.line.is_some());
+    let calls = fits.map(|fit| fit.seen).sum();
+    choice.guessed.retain(|guess| !guess.starts_with(PRICES));
+    choice
+        .guessed
+        .push(format!("other {PRICES} {}", profile.title()));
+    let names: Vec<_> = prices.iter().map(|event| event.name()).collect();
+    choice.matched.push(format!(
+        "prices measured on this machine, {} calls: {}",
+        grouped(calls),
+        names.join(", ")
+    ));
+    choice.measured = Some(Measured {
+        calls,
+        prices: names,
+    });
+    let cpus = profile.cpus();
+    (measured.with_cpus(cpus), choice, None)
 }
 
 /// The profile by the kind of the IOMMU that most devices are behind.

@@ -29,7 +29,7 @@ pub(crate) use answer::{answer, more};
 pub use bounce::{Force, Swiotlb};
 pub(crate) use findings::sent_finding;
 pub(crate) use fit::of_recording;
-pub use fit::{Choice, Sureness, fit, sentences};
+pub use fit::{Choice, Measured, Sureness, fit, sentences};
 pub use policy::Policy;
 pub use report::{
     BounceCounts, DeviceCounts, PolicyReport, ReplayReport, Saved, TimeByCause, TraceReport,

@@ -13,6 +13,7 @@ mod beside;
 mod binary;
 mod devices;
 mod event;
+mod latencies;
 mod line;
 mod list;
 mod mappings;
@@ -56,6 +57,8 @@ pub struct Reader {
     /// The operation that was handed out last.
     out: Option<Box<Outgoing>>,
     place: ReadTo,
+    /// Lines of the kernel's latencies that the recorder put before the events.
+    latencies: Vec<u8>,
 }
 
 /// Where a reader is.
@@ -92,8 +95,12 @@ impl Reader {
     /// # Errors
     /// If it is not a trace.
     pub fn new(input: Box<dyn Read>) -> Result<Self, OpenError> {
+        let (input, latencies) = latencies::split(input).map_err(OpenError::Packed)?;
         let is_event = |text: &[u8]| matches!(line::parse(text), Line::Event(_));
-        let lines = Lines::new(input, is_event)?;
+        let lines = Lines::new(input, is_event).map_err(|error| match error {
+            OpenError::NotATrace if !latencies.is_empty() => OpenError::LatenciesAlone,
+            other => other,
+        })?;
         Ok(Self {
             lines,
             meter: Meter::default(),
@@ -101,6 +108,7 @@ impl Reader {
             summary: Summary::default(),
             out: None,
             place: ReadTo::Middle,
+            latencies,
         })
     }
 
@@ -146,6 +154,11 @@ impl Reader {
     /// Why what it said cannot be read.
     pub fn facts(&self) -> Option<serde_json::Result<Facts>> {
         Facts::parse(self.lines.first_with(HEAD)?)
+    }
+
+    /// What the recorder measured of the kernel's functions, as `function_graph` prints it; nothing where it did not.
+    pub(crate) fn latencies(&self) -> &[u8] {
+        &self.latencies
     }
 
     /// What was read so far.

@@ -42,6 +42,12 @@ pub enum OpenError {
     /// Compressed data that cannot be unpacked.
     #[error("the trace cannot be unpacked: {0}; copy it again, or unpack it first")]
     Packed(io::Error),
+    /// A recording of latencies.
+    #[error(
+        "the recording has latencies of the kernel's functions and no events: `portolan calibrate` reads it; \
+         to replay, record again while the devices work"
+    )]
+    LatenciesAlone,
     /// Text without a single line of a trace.
     #[error("no line of it looks like a trace event; {HOW_TO}")]
     NotATrace,

@@ -118,11 +118,27 @@ pub(super) fn two() -> Vec<u8> {
     page(1_000_000_000, &records, 0)
 }
 
+/// Files of a tracefs that can measure functions, as they are while nothing is traced.
+pub(super) const TRACER: &[(&str, &str)] = &[
+    ("available_tracers", "function_graph function nop\n"),
+    ("current_tracer", "nop\n"),
+    ("tracing_on", "1\n"),
+    ("set_event", ""),
+    ("set_ftrace_filter", ""),
+    ("set_ftrace_pid", "no pid\n"),
+    ("options/funcgraph-irqs", "0\n"),
+    ("options/funcgraph-args", "0\n"),
+    ("events/iommu/map/enable", "0*\n"),
+    ("trace", "# tracer: nop\n#\n"),
+];
+
 /// The machine.
 pub(super) struct Machine {
     pub(super) root: PathBuf,
     /// The instances as they were made, and the ends of their pipes that the "kernel" holds.
     pub(super) seen: Arc<Mutex<Seen>>,
+    /// The tracers that instances have; none of their files where this is empty.
+    pub(super) tracers: &'static str,
 }
 
 #[derive(Default)]
@@ -146,6 +162,7 @@ impl Machine {
         let machine = Self {
             root,
             seen: Arc::default(),
+            tracers: "",
         };
         for (event, id) in [
             ("dma/dma_map_page", MAP),
@@ -174,6 +191,13 @@ impl Machine {
         fs::write(path, text).unwrap();
     }
 
+    /// Gives tracefs a tracer of functions: files, and what they have while nothing is traced.
+    pub(super) fn with_tracer(&self) {
+        for (file, value) in TRACER {
+            self.write(&format!("tracing/{file}"), value);
+        }
+    }
+
     pub(super) fn remove(&self, path: &str) {
         fs::remove_dir_all(self.root.join(path)).unwrap();
     }
@@ -188,6 +212,7 @@ impl Machine {
     pub(super) fn tracefs(&self, without: &'static str, pages: Vec<Vec<u8>>) -> Tracefs {
         let seen = Arc::clone(&self.seen);
         let events = self.root.join("tracing/events");
+        let tracers = self.tracers;
         let make = move |path: &Path| {
             fs::create_dir(path)?;
             let settings = [
@@ -211,6 +236,13 @@ impl Machine {
                     path.join(file),
                     "read events: 2\noverrun: 3\ndropped events: 1\n",
                 )?;
+            }
+            if !tracers.is_empty() {
+                for (file, value) in TRACER.iter().filter(|(file, _)| *file != "tracing_on") {
+                    fs::create_dir_all(path.join(file).parent().unwrap())?;
+                    fs::write(path.join(file), value)?;
+                }
+                fs::write(path.join("available_tracers"), tracers)?;
             }
             let mut seen = seen.lock().unwrap();
             for (cpu, pages) in pages.iter().enumerate() {

@@ -1,0 +1,232 @@
+//! `portolan record --latency N`: how long the kernel's functions of DMA mapping take here, by its `function_graph` tracer.
+//!
+//! Linux, Documentation/trace/ftrace.rst ("function graph tracer", instances). The tracer runs in an instance of ours where
+//! the kernel lets it (`available_tracers` of the instance has it), else in the main one: not if that is in use, and every
+//! setting is put back. What it prints goes into the recording behind [`LATENCY`], which `portolan calibrate` and a replay
+//! read. Not supported: machines without CONFIG_FUNCTION_GRAPH_TRACER.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+
+use super::error::RecordError;
+use super::instance::{Instance, write};
+use super::settings::{Changed, HOW_TO_RESTORE};
+use super::tracefs::Tracefs;
+use crate::facts::LATENCY;
+
+const TRACER: &str = "function_graph";
+/// KiB of a CPU's buffer, and of all together, in an instance of ours. The main one's stay as they are.
+const BUFFER_KB: u32 = 4 << 10;
+const BUFFERS_KB: u32 = 64 << 10;
+/// Bytes of text that are kept; calls beyond say nothing new.
+const MOST: u64 = 32 << 20;
+
+/// Functions that are traced, those that a kernel has: what has prices (`calibrate`), what calls it, and one that does
+/// nothing, which tells what tracing takes.
+pub const FUNCTIONS: &[&str] = &[
+    "iommu_map",
+    "iommu_map_sg",
+    "iommu_map_nosync",
+    "iommu_unmap",
+    "iommu_unmap_fast",
+    "qi_submit_sync",
+    "arm_smmu_cmdq_issue_cmdlist",
+    "amd_iommu_domain_flush_pages",
+    "swiotlb_tbl_map_single",
+    "swiotlb_tbl_unmap_single",
+    "__swiotlb_tbl_unmap_single",
+    "swiotlb_bounce",
+    "iommu_dma_map_page",
+    "iommu_dma_unmap_page",
+    "iommu_dma_map_phys",
+    "iommu_dma_unmap_phys",
+    "iommu_dma_map_sg",
+    "iommu_dma_unmap_sg",
+    "iommu_get_dma_domain",
+];
+/// Events that say how many pages and commands a call is for.
+const SIZES: [&str; 4] = [
+    "iommu/map",
+    "iommu/unmap",
+    "intel_iommu/qi_submit",
+    "swiotlb/swiotlb_bounced",
+];
+/// What the main instance has while it is not in use: a file, and what a line of it begins with then.
+const UNUSED: [(&str, &str); 9] = [
+    ("current_tracer", "nop"),
+    ("set_event", "#"),
+    ("set_event_pid", "#"),
+    ("set_ftrace_filter", "#"),
+    ("set_ftrace_notrace", "#"),
+    ("set_ftrace_pid", "no pid"),
+    ("set_graph_function", "#"),
+    ("set_graph_notrace", "#"),
+    ("trace", "#"),
+];
+
+/// Latencies being measured; the settings are put back when this is dropped.
+pub(super) struct Measuring<'t> {
+    tracefs: &'t Tracefs,
+    /// The folder of the tracing that measures.
+    place: PathBuf,
+    changed: Changed,
+}
+
+/// What was measured, as it goes into the recording.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Section {
+    /// Lines, each behind [`LATENCY`].
+    pub(super) text: Vec<u8>,
+    /// Ends of calls among them.
+    pub(super) calls: u64,
+}
+
+impl<'t> Measuring<'t> {
+    /// Has the tracer begin in `instance`, which traces nothing yet, or else in the main one; `changed` has what a panic
+    /// puts back.
+    pub(super) fn begin(
+        tracefs: &'t Tracefs,
+        instance: &Instance<'t>,
+        cpus: u32,
+        changed: &Changed,
+    ) -> Result<Self, RecordError> {
+        if !has_tracer(&tracefs.root) {
+            return Err(RecordError::NoTracer);
+        }
+        let at = |place: &Path| Self {
+            tracefs,
+            place: place.to_owned(),
+            changed: changed.clone(),
+        };
+        let own = at(instance.path());
+        if has_tracer(&own.place) {
+            let buffer_kb = BUFFER_KB.min(BUFFERS_KB / cpus.max(1)).max(64);
+            write(&own.place.join("buffer_size_kb"), &buffer_kb.to_string())
+                .map_err(|error| own.failed("buffer_size_kb", error))?;
+            // A kernel that lists it may refuse it still.
+            if own.switch_on().is_ok() {
+                return Ok(own);
+            }
+        }
+        drop(own);
+        if let Some(what) = in_use(&tracefs.root) {
+            return Err(RecordError::TracingInUse {
+                what,
+                restore: HOW_TO_RESTORE,
+            });
+        }
+        let main = at(&tracefs.root);
+        main.switch_on()?;
+        Ok(main)
+    }
+
+    fn failed(&self, file: &str, error: std::io::Error) -> RecordError {
+        self.tracefs.failed(&self.place.join(file), "set", error)
+    }
+
+    fn set(&self, file: &str, value: &str) -> Result<(), RecordError> {
+        let set = self.changed.set(&self.place.join(file), value);
+        set.map_err(|error| self.failed(file, error))
+    }
+
+    fn switch_on(&self) -> Result<(), RecordError> {
+        self.set("tracing_on", "0")?;
+        let filter = self.place.join("set_ftrace_filter");
+        self.changed.remember(&filter, "");
+        for name in FUNCTIONS {
+            // One that this kernel has not.
+            let _ = append(&filter, name);
+        }
+        // Without a filter all of the kernel's functions would be traced.
+        if !names_functions(&filter) {
+            return Err(RecordError::NoFunctions);
+        }
+        // Marked interrupts; arguments, where the kernel has them (6.15); sizes from events.
+        for option in ["options/funcgraph-irqs", "options/funcgraph-args"] {
+            let _ = self.changed.set(&self.place.join(option), "1");
+        }
+        for event in SIZES {
+            let file = self.place.join("events").join(event).join("enable");
+            let _ = self.changed.set(&file, "1");
+        }
+        self.set("current_tracer", TRACER)?;
+        write(&self.place.join("tracing_on"), "1").map_err(|error| self.failed("tracing_on", error))
+    }
+
+    /// Has the tracer end, puts back what was changed, and says what it printed.
+    pub(super) fn end(self) -> Result<Section, RecordError> {
+        write(&self.place.join("tracing_on"), "0")
+            .map_err(|error| self.failed("tracing_on", error))?;
+        let file = self.place.join("trace");
+        let section = Section::read(&file);
+        let section = section.map_err(|error| self.tracefs.failed(&file, "read", error))?;
+        // What follows begins with empty buffers.
+        write(&file, "").map_err(|error| self.failed("trace", error))?;
+        match self.changed.restore() {
+            failed if failed.is_empty() => Ok(section),
+            failed => Err(RecordError::NotRestored {
+                failed: failed.join("; "),
+                restore: HOW_TO_RESTORE,
+            }),
+        }
+    }
+}
+
+impl Drop for Measuring<'_> {
+    fn drop(&mut self) {
+        let _ = self.changed.restore();
+    }
+}
+
+fn has_tracer(place: &Path) -> bool {
+    let tracers = fs::read_to_string(place.join("available_tracers")).unwrap_or_default();
+    tracers.split_whitespace().any(|one| one == TRACER)
+}
+
+/// What shows that the tracing at `root` is in use.
+fn in_use(root: &Path) -> Option<String> {
+    UNUSED.iter().find_map(|(file, unused)| {
+        let opened = File::open(root.join(file)).ok()?;
+        let lines = BufReader::new(opened.take(1 << 16)).lines();
+        let mut lines = lines.map_while(Result::ok);
+        let line = lines.find(|line| !line.trim().is_empty() && !line.starts_with(unused))?;
+        let line: String = line.chars().take(60).collect();
+        Some(format!("{file} has \"{}\"", line.escape_debug()))
+    })
+}
+
+fn append(filter: &Path, name: &str) -> std::io::Result<()> {
+    let mut file = OpenOptions::new().append(true).open(filter)?;
+    file.write_all(format!("{name}\n").as_bytes())
+}
+
+fn names_functions(filter: &Path) -> bool {
+    let text = fs::read_to_string(filter).unwrap_or_default();
+    let mut lines = text.lines();
+    lines.any(|line| !line.is_empty() && !line.starts_with('#'))
+}
+
+impl Section {
+    /// Reads what the tracer printed, without the lines about lines.
+    fn read(file: &Path) -> std::io::Result<Self> {
+        let mut input = BufReader::new(File::open(file)?.take(MOST));
+        let (mut section, mut line) = (Self::default(), Vec::new());
+        loop {
+            line.clear();
+            input.read_until(b'\n', &mut line)?;
+            // The last line may be cut.
+            if line.pop() != Some(b'\n') {
+                return Ok(section);
+            }
+            if line.is_empty() || line.starts_with(b"#") {
+                continue;
+            }
+            // A call that ends has its time in this line.
+            section.calls += u64::from(memchr::memmem::find(&line, b" us ").is_some());
+            section.text.extend_from_slice(LATENCY.as_bytes());
+            section.text.append(&mut line);
+            section.text.push(b'\n');
+        }
+    }
+}
