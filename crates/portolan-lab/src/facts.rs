@@ -4,7 +4,7 @@
 //! without the kernel's log. What is not there is left out: no fact is needed to record. A recording carries them in
 //! one line at its head.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -16,8 +16,8 @@ pub const HEAD: &str = "# portolan-facts: ";
 pub const LATENCY: &str = "# portolan-latency: ";
 /// How the line begins that ends a recording.
 pub const END: &str = "# portolan-end: ";
-/// Groups and devices beyond these are counted alone, as a machine with thousands has nothing else to say.
-const MOST_GROUPS: usize = 4096;
+/// Devices that are described; of those beyond, the groups are counted.
+const MOST_DEVICES: usize = 4096;
 
 /// What the machine is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -180,8 +180,9 @@ impl Facts {
     /// Kinds of domains, and how many of `devices` have a group of each; how many groups, where none of them is known.
     pub fn kinds_of(&self, devices: &[String]) -> BTreeMap<&str, u32> {
         let mut kinds = BTreeMap::new();
+        let wanted: BTreeSet<&str> = devices.iter().map(String::as_str).collect();
         let named = self.devices.iter();
-        for device in named.filter(|device| devices.contains(&device.name)) {
+        for device in named.filter(|device| wanted.contains(device.name.as_str())) {
             if let Some(kind) = &device.group_kind {
                 *kinds.entry(kind.as_str()).or_default() += 1;
             }
@@ -287,13 +288,16 @@ fn iommu(path: &Path) -> IommuFacts {
 fn groups(root: &Path) -> (BTreeMap<String, u32>, Vec<DeviceFacts>) {
     let (mut kinds, mut devices) = (BTreeMap::new(), Vec::new());
     let groups = entries(&root.join("sys/kernel/iommu_groups"));
-    for group in groups.iter().take(MOST_GROUPS) {
+    for group in &groups {
         let kind = text(&group.join("type"));
         if let Some(kind) = &kind {
             *kinds.entry(kind.clone()).or_insert(0) += 1;
         }
         let number = name(group).parse().unwrap_or(0);
-        let room = MOST_GROUPS.saturating_sub(devices.len());
+        let room = MOST_DEVICES.saturating_sub(devices.len());
+        if room == 0 {
+            continue;
+        }
         let members = entries(&group.join("devices"));
         devices.extend(members.iter().take(room).map(|device| {
             let id = |what: &str| {
@@ -388,6 +392,26 @@ mod tests {
         };
         assert_eq!((of(&["disk"]), of(&["card"])), (Some(false), Some(true)));
         assert_eq!((of(&["disk", "card"]), of(&["other"])), (None, None));
+    }
+
+    #[test]
+    fn of_a_machine_with_many_devices_all_groups_are_counted_and_the_facts_stay_a_line() {
+        let root = std::env::temp_dir().join(format!("portolan-many-{}", std::process::id()));
+        let count = MOST_DEVICES + 100;
+        for group in 0..count {
+            let name = format!("0000:{:02x}:{:02x}.0", group >> 5 & 0xff, group & 31);
+            let group = root.join(format!("sys/kernel/iommu_groups/{group}"));
+            fs::create_dir_all(group.join("devices").join(name)).unwrap();
+            fs::write(group.join("type"), "DMA\n").unwrap();
+        }
+        let facts = Facts::read(&root);
+        fs::remove_dir_all(&root).unwrap();
+        assert_eq!(facts.group_kinds["DMA"] as usize, count);
+        assert_eq!(facts.devices.len(), MOST_DEVICES);
+        // The longest line that a reader of traces looks at.
+        assert!(facts.line().unwrap().len() < 1 << 20);
+        let names: Vec<String> = facts.devices.iter().map(|one| one.name.clone()).collect();
+        assert_eq!(facts.kinds_of(&names), BTreeMap::from([("DMA", 4096)]));
     }
 
     #[test]

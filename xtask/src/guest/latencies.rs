@@ -2,7 +2,8 @@
 //!
 //! How long anything takes on an emulated machine says nothing of another, so times are printed and not judged:
 //! whether the prices of some runs predict the calls of another run. What is judged: that each request's calls are in
-//! the traces, and that what is written is a profile, with which the same load is replayed.
+//! the traces, that what is written is a profile, with which the same load is replayed, and that a recording of both
+//! events and latencies is replayed by its own prices.
 
 use serde_json::Value;
 
@@ -39,6 +40,15 @@ pub(super) fn check(ran: &Ran) -> Result<(), String> {
             "calls that {}: another run is predicted within {} %, by spr-vm within {} % (median)",
             after["what"], after["before_off_pct"], before["before_off_pct"],
         );
+    }
+    let own = ran.portolan(&["replay", "record.gz"])?;
+    let measured = &own["chosen"]["measured"];
+    println!("a replay by its recording's own prices: {measured}");
+    if measured["calls"].as_u64().unwrap_or(0) == 0 {
+        return Err(format!(
+            "no price of the recording's own: {}",
+            own["chosen"]
+        ));
     }
     let replayed = ran.portolan(&["replay", "record.gz", "--machine", profile])?;
     match (

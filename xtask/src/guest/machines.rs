@@ -234,21 +234,21 @@ pub const GUIDE: Machine = Machine {
     ..RECORD
 };
 
-/// Latencies of the kernel's functions while an NVMe disk is read by several sizes, by the recipe of
-/// `docs/record-latencies.sh`, and prices of them.
+/// Latencies of the kernel's functions while an NVMe disk is read by several sizes, by `portolan record --latency`, and
+/// prices of them; one recording has events as well.
 pub const CALIBRATE: Machine = Machine {
     name: "calibrate",
     step: "Linux guest: portolan calibrate",
     disks: &[("flash", 16)],
     ports: &["record.gz", "small", "middle", "large", "other"],
-    programs: &[READ_BLOCKS, program("record-latencies"), PORTOLAN],
-    applets: &["cat", "sh"],
+    programs: &[READ_BLOCKS, PORTOLAN, program("read-on")],
+    applets: &[],
     runs: &[
-        "portolan record -o /dev/virtio-ports/record.gz -- read-blocks /dev/nvme0n1 4096",
-        "record-latencies /dev/virtio-ports/small read-blocks /dev/nvme0n1 4096",
-        "record-latencies /dev/virtio-ports/middle read-blocks /dev/nvme0n1 32768",
-        "record-latencies /dev/virtio-ports/large read-blocks /dev/nvme0n1 262144",
-        "record-latencies /dev/virtio-ports/other read-blocks /dev/nvme0n1 4096",
+        "portolan record --latency 1 --seconds 1 -o /dev/virtio-ports/record.gz -- read-on /dev/nvme0n1 4096",
+        "portolan record --latency 3600 -o /dev/virtio-ports/small -- read-blocks /dev/nvme0n1 4096",
+        "portolan record --latency 3600 -o /dev/virtio-ports/middle -- read-blocks /dev/nvme0n1 32768",
+        "portolan record --latency 3600 -o /dev/virtio-ports/large -- read-blocks /dev/nvme0n1 262144",
+        "portolan record --latency 3600 -o /dev/virtio-ports/other -- read-blocks /dev/nvme0n1 4096",
     ],
     check: latencies::check,
     ..RECORD

@@ -127,10 +127,11 @@ pub enum RecordError {
     Page(u32),
     /// Pages cannot be put aside.
     #[error(
-        "what was recorded cannot be put aside beside the file: {error}{}",
-        advice(error)
+        "what waits to be written to {} cannot be put aside: {error}{}", path.display(), advice(error)
     )]
     Spool {
+        /// The file that it is for.
+        path: PathBuf,
         /// Why not.
         error: io::Error,
     },

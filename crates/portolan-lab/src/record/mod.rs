@@ -282,7 +282,7 @@ impl Task<'_> {
         output: &mut Destination,
     ) -> Result<Recorded, RecordError> {
         let args = self.args;
-        let spool = Spool::beside(&args.output).map_err(|error| RecordError::Spool { error })?;
+        let spool = Spool::beside(&args.output)?;
         let to = match args.is_to_output() {
             true => CommandOutput::ToErrors,
             false => CommandOutput::Ours,

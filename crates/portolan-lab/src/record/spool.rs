@@ -6,14 +6,18 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::error::RecordError;
 
 /// Bytes that an emptied file may keep.
 const KEPT: u64 = 64 << 20;
 
 /// The queue.
 pub(super) struct Spool {
+    /// The file that what is in it is for.
+    output: PathBuf,
     state: Mutex<State>,
     more: Condvar,
 }
@@ -27,7 +31,7 @@ struct State {
 
 impl Spool {
     /// Makes one beside `output`, or where temporary files are if that is no file.
-    pub(super) fn beside(output: &Path) -> io::Result<Self> {
+    pub(super) fn beside(output: &Path) -> Result<Self, RecordError> {
         let is_file =
             output != Path::new("-") && fs::metadata(output).map_or(true, |m| m.is_file());
         let path = match is_file {
@@ -40,9 +44,14 @@ impl Spool {
         };
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create(true).truncate(true);
-        let file = options.open(&path)?;
-        fs::remove_file(&path)?;
+        let opened = options.open(&path);
+        let nameless = opened.and_then(|file| fs::remove_file(&path).map(|()| file));
+        let file = nameless.map_err(|error| RecordError::Spool {
+            path: output.to_owned(),
+            error,
+        })?;
         Ok(Self {
+            output: output.to_owned(),
             state: Mutex::new(State {
                 file,
                 written: 0,
@@ -58,9 +67,13 @@ impl Spool {
     }
 
     /// Puts `bytes` in.
-    pub(super) fn put(&self, bytes: &[u8]) -> io::Result<()> {
+    pub(super) fn put(&self, bytes: &[u8]) -> Result<(), RecordError> {
         let mut state = self.lock();
-        state.file.write_all_at(bytes, state.written)?;
+        let put = state.file.write_all_at(bytes, state.written);
+        put.map_err(|error| RecordError::Spool {
+            path: self.output.clone(),
+            error,
+        })?;
         state.written += bytes.len() as u64;
         self.more.notify_one();
         Ok(())

@@ -69,9 +69,7 @@ impl<'a> Sweeper<'a> {
 }
 
 fn flush(spool: &Spool, parcels: &mut Vec<u8>) -> Result<(), RecordError> {
-    spool
-        .put(parcels)
-        .map_err(|error| RecordError::Spool { error })?;
+    spool.put(parcels)?;
     parcels.clear();
     Ok(())
 }

@@ -9,7 +9,7 @@ use std::fs;
 
 use super::tracefs::Tracefs;
 use super::*;
-use machine::{DEVICE, MAP, Machine, PIECE, UNMAP, event, page, two};
+use machine::{Machine, UNMAP, event, page, two};
 
 #[test]
 fn a_recording_has_facts_lines_and_an_end_and_the_instance_is_given_back() {

@@ -4,7 +4,7 @@
 //! others trace changes. Not supported: events of the main instance.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -110,8 +110,11 @@ impl Tracefs {
     /// What the kernel's pages are like.
     pub(super) fn layout(&self) -> Result<Layout, RecordError> {
         let file = self.root.join("events/header_page");
-        let text = fs::read_to_string(&file).map_err(|error| self.failed(&file, "read", error))?;
-        Layout::parse(&text).ok_or(RecordError::NoLayout(file))
+        // The kernel answers the first read of this file, and no other.
+        let mut bytes = [0; 4096];
+        let read = File::open(&file).and_then(|mut opened| opened.read(&mut bytes));
+        let count = read.map_err(|error| self.failed(&file, "read", error))?;
+        Layout::parse(&String::from_utf8_lossy(&bytes[..count])).ok_or(RecordError::NoLayout(file))
     }
 
     /// What to say where `path` cannot be used.
