@@ -82,14 +82,14 @@ pub enum RecordError {
     },
     /// The kernel cannot measure functions.
     #[error(
-        "this kernel has no function_graph tracer (CONFIG_FUNCTION_GRAPH_TRACER), so it cannot say how long its functions \
-         take: leave out --latency"
+        "this kernel has no function_graph tracer (CONFIG_FUNCTION_GRAPH_TRACER), so it cannot say how long \
+         its functions take: leave out --latency"
     )]
     NoTracer,
     /// None of the functions with prices can be traced.
     #[error(
-        "this kernel has none of the functions that have prices (docs/calibrate.md lists them), or lets none of them be \
-         traced: leave out --latency"
+        "this kernel has none of the functions that have prices (docs/calibrate.md lists them), or lets none \
+         of them be traced: leave out --latency"
     )]
     NoFunctions,
     /// The main tracing is another's.
@@ -115,7 +115,8 @@ pub enum RecordError {
     },
     /// The instance is gone.
     #[error(
-        "{} was removed while it recorded (`trace-cmd reset -a` removes all instances): nothing was kept; record again",
+        "{} was removed while it recorded (`trace-cmd reset -a` removes all instances): nothing was kept; record \
+         again",
         .0.display()
     )]
     Removed(PathBuf),

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use super::environment::Environment;
 use super::error::RecordError;
-use super::tracefs::Tracefs;
 
 /// An event that says something, under the names that releases of Linux gave it.
 pub struct Wanted {
@@ -102,11 +102,15 @@ pub(super) struct Chosen {
 }
 
 impl Events {
-    /// Chooses those of `tracefs`: all, or those that name one of `devices`.
-    pub(super) fn choose(tracefs: &Tracefs, devices: &[String]) -> Result<Self, RecordError> {
+    /// Chooses those of the tracefs at `root`: all, or those that name one of `devices`.
+    pub(super) fn choose(
+        root: &Path,
+        devices: &[String],
+        machine: &Environment,
+    ) -> Result<Self, RecordError> {
         let mut events = Self::default();
         for wanted in WANTED {
-            let folder = tracefs.root.join("events").join(wanted.system);
+            let folder = root.join("events").join(wanted.system);
             events.add(wanted, &folder, devices);
         }
         let is_left_out = !events.without_device.is_empty();
@@ -114,8 +118,8 @@ impl Events {
             true => Ok(events),
             false if is_left_out => Err(RecordError::NoDeviceEvents),
             false => Err(RecordError::NoEvents {
-                root: tracefs.root.clone(),
-                release: tracefs.environment.release(),
+                root: root.to_owned(),
+                release: machine.release(),
                 others: events.recorded.join(", "),
             }),
         }

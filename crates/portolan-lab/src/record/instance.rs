@@ -1,8 +1,8 @@
 //! An instance of our own: its settings, its pages, its counts.
 //!
-//! Linux, Documentation/trace/ftrace.rst (`per_cpu/cpuN/trace_pipe_raw`, `per_cpu/cpuN/stats`). An instance cannot be
-//! removed while one of its files is open: `trace_pipe_raw` is open for the length of one [`Instance::sweep`] only, so that
-//! the instance can go at any other moment, a panic's included.
+//! Linux, Documentation/trace/ftrace.rst (`per_cpu/cpuN/trace_pipe_raw`, `per_cpu/cpuN/stats`). An instance
+//! cannot be removed while one of its files is open: `trace_pipe_raw` is open for the length of one
+//! [`Instance::sweep`] only, so that the instance can go at any other moment, a panic's included.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -15,6 +15,9 @@ use serde::{Deserialize, Serialize};
 use super::error::RecordError;
 use super::events::{Chosen, Events};
 use super::tracefs::Tracefs;
+
+/// How instances of ours are called; a number follows.
+const NAME: &str = "portolan-";
 
 /// What the kernel counted on one CPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +33,18 @@ pub struct CpuCounts {
     pub dropped: u64,
 }
 
+/// Removes instances that no recorder has locked any more.
+fn remove_dead(tracefs: &Tracefs, instances: &Path) -> usize {
+    let listed = fs::read_dir(instances).into_iter().flatten().flatten();
+    let ours = listed.filter(|entry| entry.file_name().to_string_lossy().starts_with(NAME));
+    let dead = ours.filter(|entry| {
+        let opened = File::open(entry.path());
+        opened.is_ok_and(|folder| flock(&folder, FlockOperation::NonBlockingLockExclusive).is_ok())
+    });
+    dead.filter(|entry| remove(&entry.path(), tracefs.folders.remove).is_ok())
+        .count()
+}
+
 /// Switches an instance off and removes it.
 pub(super) fn remove(path: &Path, remove: fn(&Path) -> io::Result<()>) -> io::Result<()> {
     // Where it stays, it costs nothing.
@@ -40,6 +55,13 @@ pub(super) fn remove(path: &Path, remove: fn(&Path) -> io::Result<()>) -> io::Re
             .and_then(|mut f| f.write_all(b"0"));
     }
     remove(path)
+}
+
+impl CpuCounts {
+    /// Events that are missing.
+    pub(super) fn lost(&self) -> u64 {
+        self.overrun.saturating_add(self.dropped)
+    }
 }
 
 /// An instance of our own; it goes when this is dropped.
@@ -58,8 +80,27 @@ pub(super) fn write(path: &Path, value: &str) -> io::Result<()> {
 }
 
 impl<'t> Instance<'t> {
+    /// Makes an instance, after removing those whose recorder has died; how many these were.
+    pub(super) fn make(tracefs: &'t Tracefs) -> Result<(Self, usize), RecordError> {
+        let instances = tracefs.root.join("instances");
+        let failed = |path: &Path, doing, error| tracefs.failed(path, doing, error);
+        // Nobody else makes or removes one meanwhile.
+        let turn = File::open(&instances).map_err(|e| failed(&instances, "opened", e))?;
+        flock(&turn, FlockOperation::LockExclusive)
+            .map_err(|e| failed(&instances, "locked", e.into()))?;
+        let removed = remove_dead(tracefs, &instances);
+        let names =
+            (1..=u32::from(u16::MAX)).map(|number| instances.join(format!("{NAME}{number}")));
+        let path = names.into_iter().find(|path| !path.exists());
+        let path = path.unwrap_or_else(|| instances.join(NAME));
+        (tracefs.folders.make)(&path).map_err(|e| failed(&path, "made", e))?;
+        let mut instance = Self::new(tracefs, path.clone());
+        instance.own().map_err(|e| failed(&path, "locked", e))?;
+        Ok((instance, removed))
+    }
+
     /// The one whose folder is at `path`, with its `owner`'s lock.
-    pub(super) fn new(tracefs: &'t Tracefs, path: PathBuf) -> Self {
+    fn new(tracefs: &'t Tracefs, path: PathBuf) -> Self {
         Self {
             tracefs,
             path,
@@ -68,7 +109,7 @@ impl<'t> Instance<'t> {
     }
 
     /// Locks the folder, so that nothing takes it for a killed recorder's.
-    pub(super) fn own(&mut self) -> io::Result<()> {
+    fn own(&mut self) -> io::Result<()> {
         let owner = File::open(&self.path)?;
         flock(&owner, FlockOperation::NonBlockingLockExclusive)?;
         self.owner = Some(owner);

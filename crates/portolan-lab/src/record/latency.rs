@@ -1,9 +1,10 @@
-//! `portolan record --latency N`: how long the kernel's functions of DMA mapping take here, by its `function_graph` tracer.
+//! `portolan record --latency N`: how long the kernel's functions of DMA mapping take here, by its
+//! `function_graph` tracer.
 //!
-//! Linux, Documentation/trace/ftrace.rst ("function graph tracer", instances). The tracer runs in an instance of ours where
-//! the kernel lets it (`available_tracers` of the instance has it), else in the main one: not if that is in use, and every
-//! setting is put back. What it prints goes into the recording behind [`LATENCY`], which `portolan calibrate` and a replay
-//! read. Not supported: machines without CONFIG_FUNCTION_GRAPH_TRACER.
+//! Linux, Documentation/trace/ftrace.rst ("function graph tracer", instances). The tracer runs in an instance
+//! of ours where the kernel lets it (`available_tracers` of the instance has it), else in the main one: not if
+//! that is in use, and every setting is put back. What it prints goes into the recording behind [`LATENCY`],
+//! which `portolan calibrate` and a replay read. Not supported: machines without CONFIG_FUNCTION_GRAPH_TRACER.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -22,8 +23,8 @@ const BUFFERS_KB: u32 = 64 << 10;
 /// Bytes of text that are kept; calls beyond say nothing new.
 const MOST: u64 = 32 << 20;
 
-/// Functions that are traced, those that a kernel has: what has prices (`calibrate`), what calls it, and one that does
-/// nothing, which tells what tracing takes.
+/// Functions that are traced, those that a kernel has: what has prices (`calibrate`), what calls it, and one
+/// that does nothing, which tells what tracing takes.
 pub const FUNCTIONS: &[&str] = &[
     "iommu_map",
     "iommu_map_sg",
@@ -83,8 +84,8 @@ pub(super) struct Section {
 }
 
 impl<'t> Measuring<'t> {
-    /// Has the tracer begin in `instance`, which traces nothing yet, or else in the main one; `changed` has what a panic
-    /// puts back.
+    /// Has the tracer begin in `instance`, which traces nothing yet, or else in the main one; `changed` has
+    /// what a panic puts back.
     pub(super) fn begin(
         tracefs: &'t Tracefs,
         instance: &Instance<'t>,

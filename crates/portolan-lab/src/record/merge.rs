@@ -1,8 +1,8 @@
 //! From the pages of all CPUs to lines of text in the order of time.
 //!
-//! Pages come in rounds: in each, every CPU's buffer is read until it is empty, or up to a limit. After a round, all that
-//! happened before the newest event of the round before was read, on whichever CPU; what is later waits for the next
-//! round. So memory is bounded by two rounds, and no clock but the trace's is asked.
+//! Pages come in rounds: in each, every CPU's buffer is read until it is empty, or up to a limit. After a
+//! round, all that happened before the newest event of the round before was read, on whichever CPU; what is
+//! later waits for the next round. So memory is bounded by two rounds, and no clock but the trace's is asked.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -93,7 +93,8 @@ impl Merge {
         }
     }
 
-    /// Takes parcels until they end, and writes what they say to `output`; `seen` is told how many events that were.
+    /// Takes parcels until they end, and writes what they say to `output`; `seen` is told how many events that
+    /// were.
     pub(super) fn run(
         mut self,
         mut parcels: impl Read,

@@ -94,6 +94,13 @@ pub struct RecordArgs {
 }
 
 impl RecordArgs {
+    /// KiB of a CPU's buffer on a machine with `cpus`.
+    fn buffer_kb(&self, cpus: u32) -> u32 {
+        let most = BUFFERS_KB / cpus.max(1);
+        self.buffer_kb
+            .unwrap_or_else(|| BUFFER_KB.min(most).max(64))
+    }
+
     /// Whether the trace goes to standard output.
     pub fn is_to_output(&self) -> bool {
         self.output == Path::new("-")
@@ -179,7 +186,7 @@ fn record(args: &RecordArgs, tracefs: &Tracefs, root: &Path) -> Result<RecordRep
     if let Some(device) = devices.iter().find(|device| !is_device(root, device)) {
         return Err(RecordError::UnknownDevice(device.clone()));
     }
-    let events = Events::choose(tracefs, devices)?;
+    let events = Events::choose(&tracefs.root, devices, &tracefs.environment)?;
     let layout = tracefs.layout()?;
     let existing = match args.force {
         true => Existing::Replace,
@@ -191,22 +198,18 @@ fn record(args: &RecordArgs, tracefs: &Tracefs, root: &Path) -> Result<RecordRep
     output.write(head.as_bytes())?;
     let signals = Signals::take()?;
 
-    let (instance, removed_instances) = tracefs.instance()?;
+    let (instance, removed_instances) = Instance::make(tracefs)?;
     let changed = Changed::default();
     let restore = Restore::on_panic(instance.path(), &changed);
     let measuring = match args.latency {
         Some(_) => Some(Measuring::begin(tracefs, &instance, facts.cpus, &changed)?),
         None => None,
     };
-    let most = BUFFERS_KB / facts.cpus.max(1);
-    let buffer_kb = args
-        .buffer_kb
-        .unwrap_or_else(|| BUFFER_KB.min(most).max(64));
     let names = tracefs.root.join("saved_cmdlines");
     let task = Task {
         args,
         events: &events,
-        buffer_kb,
+        buffer_kb: args.buffer_kb(facts.cpus),
         layout,
         merge: Merge::new(layout, &events, names),
         signals: &signals,
@@ -214,6 +217,7 @@ fn record(args: &RecordArgs, tracefs: &Tracefs, root: &Path) -> Result<RecordRep
     let recorded = task.run(instance, measuring, &mut output)?;
     drop(restore);
 
+    let kept = recorded.finish(output)?;
     let Recorded {
         written,
         per_cpu,
@@ -221,30 +225,22 @@ fn record(args: &RecordArgs, tracefs: &Tracefs, root: &Path) -> Result<RecordRep
         seconds,
         latencies,
     } = recorded;
-    let lost = |counts: &CpuCounts| counts.overrun.saturating_add(counts.dropped);
-    let kept = written.maps > 0 || latencies.is_some_and(|calls| calls > 0);
-    if kept {
-        let ending = Ending {
-            events: written.events,
-            per_cpu: per_cpu.clone(),
-        };
-        let line = serde_json::to_string(&ending).map_err(std::io::Error::from)?;
-        output.write(format!("{END}{line}\n").as_bytes())?;
-        output.finish()?;
-    }
     let well = kept && status.is_none_or(|status| status.success());
     Ok(RecordReport {
         output: args.output.display().to_string(),
         kept,
         events: written.events,
         maps: written.maps,
-        lost_events: per_cpu.iter().map(lost).fold(0, u64::saturating_add),
+        lost_events: per_cpu
+            .iter()
+            .map(CpuCounts::lost)
+            .fold(0, u64::saturating_add),
         bytes: written.bytes,
         seconds,
         latencies,
         per_cpu: per_cpu
             .into_iter()
-            .filter(|counts| counts.read + lost(counts) > 0)
+            .filter(|counts| counts.read + counts.lost() > 0)
             .collect(),
         kernel_events: events,
         command: status.map(|status| status.to_string()),
@@ -271,6 +267,28 @@ struct Recorded {
     status: Option<ExitStatus>,
     seconds: f64,
     latencies: Option<u64>,
+}
+
+impl Recorded {
+    /// Whether something of it can be used.
+    fn is_kept(&self) -> bool {
+        self.written.maps > 0 || self.latencies.is_some_and(|calls| calls > 0)
+    }
+
+    /// Ends the file, if something of it can be used; whether that is so.
+    fn finish(&self, mut output: Destination) -> Result<bool, RecordError> {
+        if !self.is_kept() {
+            return Ok(false);
+        }
+        let ending = Ending {
+            events: self.written.events,
+            per_cpu: self.per_cpu.clone(),
+        };
+        let line = serde_json::to_string(&ending).map_err(std::io::Error::from)?;
+        output.write(format!("{END}{line}\n").as_bytes())?;
+        output.finish()?;
+        Ok(true)
+    }
 }
 
 impl Task<'_> {

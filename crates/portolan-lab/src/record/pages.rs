@@ -1,8 +1,9 @@
 //! Pages of the kernel's ring buffer: what a read of `trace_pipe_raw` brings.
 //!
-//! Linux, Documentation/trace/ring-buffer-design.rst, and what `events/header_page` and `events/header_event` of a tracefs
-//! say: a page begins with a time and the length of what was committed to it, records follow, each with the time since the
-//! one before. The machine's own byte order alone: a page is read where it was written.
+//! Linux, Documentation/trace/ring-buffer-design.rst, and what `events/header_page` and `events/header_event`
+//! of a tracefs say: a page begins with a time and the length of what was committed to it, records follow,
+//! each with the time since the one before. The machine's own byte order alone: a page is read where it was
+//! written.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,8 @@
-//! A queue on disk between the kernel's buffers and the file: pages go in as fast as they are read, whatever takes them out.
+//! A queue on disk between the kernel's buffers and the file: pages go in as fast as they are read, whatever
+//! takes them out.
 //!
-//! The file has no name, so nothing is left of it even if the recorder is killed; it is emptied whenever all that is in it
-//! was taken.
+//! The file has no name, so nothing is left of it even if the recorder is killed; it is emptied whenever all
+//! that is in it was taken.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

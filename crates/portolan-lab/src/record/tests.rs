@@ -204,7 +204,7 @@ fn an_instance_that_goes_while_it_records_is_told() {
 fn what_a_killed_recorder_left_goes_and_what_a_live_one_uses_stays() {
     let machine = Machine::new("killed");
     let tracefs = machine.tracefs("", vec![two()]);
-    let (live, removed) = tracefs.instance().unwrap();
+    let (live, removed) = Instance::make(&tracefs).unwrap();
     assert_eq!(removed, 0);
     let dead = machine.root.join("tracing/instances/portolan-7");
     fs::create_dir(&dead).unwrap();

@@ -29,12 +29,12 @@ pub fn text(report: &RecordReport, columns: usize) -> String {
     };
     out += &match report.latencies {
         None => String::new(),
-        Some(0) => "None of the kernel's functions of DMA mapping was called while they were measured: give the devices \
-            work from the beginning, or measure for longer.\n"
+        Some(0) => "None of the kernel's functions of DMA mapping was called while they were measured: give \
+            the devices work from the beginning, or measure for longer.\n"
             .to_owned(),
         Some(calls) => format!(
-            "{} calls of the kernel's functions of DMA mapping were measured before: a replay has this machine's own \
-             prices.\n",
+            "{} calls of the kernel's functions of DMA mapping were measured before: a replay has this \
+             machine's own prices.\n",
             grouped(calls)
         ),
     };
@@ -71,8 +71,8 @@ fn unsaid(events: &Events) -> String {
     // With devices chosen, whole systems are left out on purpose.
     if events.without_device.is_empty() {
         if !events.has("dma") {
-            out += "This kernel has no `dma` events (Linux 6.12 and later have): recorded is what its IOMMU maps, piece \
-                by piece, without the devices.\n";
+            out += "This kernel has no `dma` events (Linux 6.12 and later have): recorded is what its IOMMU \
+                maps, piece by piece, without the devices.\n";
         }
         if !events.has("iommu") {
             out += "This kernel has no `iommu` events: what is mapped in the IOMMU's tables alone is not recorded.\n";
@@ -93,16 +93,16 @@ fn nothing(report: &RecordReport) -> &'static str {
     let translates = kinds.keys().any(|kind| kind.starts_with("DMA"));
     match (report.events, events.has("dma")) {
         (_, false) if !translates => {
-            "No IOMMU translates here, so without `dma` events nothing of this machine's DMA can be seen: boot a kernel \
-             of 6.12 or later, or switch the IOMMU on (intel_iommu=on, amd_iommu=on)."
+            "No IOMMU translates here, so without `dma` events nothing of this machine's DMA can be seen: \
+             boot a kernel of 6.12 or later, or switch the IOMMU on (intel_iommu=on, amd_iommu=on)."
         }
         (0, _) => {
-            "Nothing did DMA through the kernel's API meanwhile: give the devices work while this records. (Devices of \
-             virtio without VIRTIO_F_ACCESS_PLATFORM, and what VFIO hands to guests, do not go through it.)"
+            "Nothing did DMA through the kernel's API meanwhile: give the devices work while this records. \
+             (Devices of virtio without VIRTIO_F_ACCESS_PLATFORM, and what VFIO hands to guests, do not go through it.)"
         }
         _ => {
-            "What was mapped had been mapped before: begin to record before the load begins, or give other devices work \
-             while this records."
+            "What was mapped had been mapped before: begin to record before the load begins, or give other \
+             devices work while this records."
         }
     }
 }

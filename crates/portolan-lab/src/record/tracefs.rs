@@ -7,17 +7,12 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
-
 use super::environment::Environment;
 use super::error::RecordError;
-use super::instance::{Instance, remove};
 use super::pages::Layout;
 
 /// Where tracefs usually is.
 const PLACES: [&str; 2] = ["sys/kernel/tracing", "sys/kernel/debug/tracing"];
-/// How instances of ours are called; a number follows.
-const NAME: &str = "portolan-";
 
 /// Makes an instance's folder.
 pub(super) type Make = Box<dyn Fn(&Path) -> io::Result<()>>;
@@ -88,25 +83,6 @@ impl Tracefs {
         })
     }
 
-    /// Makes an instance, after removing those whose recorder has died; how many these were.
-    pub(super) fn instance(&self) -> Result<(Instance<'_>, usize), RecordError> {
-        let instances = self.root.join("instances");
-        let failed = |path: &Path, doing, error| self.failed(path, doing, error);
-        // Nobody else makes or removes one meanwhile.
-        let turn = File::open(&instances).map_err(|e| failed(&instances, "opened", e))?;
-        flock(&turn, FlockOperation::LockExclusive)
-            .map_err(|e| failed(&instances, "locked", e.into()))?;
-        let removed = self.remove_dead(&instances);
-        let names =
-            (1..=u32::from(u16::MAX)).map(|number| instances.join(format!("{NAME}{number}")));
-        let path = names.into_iter().find(|path| !path.exists());
-        let path = path.unwrap_or_else(|| instances.join(NAME));
-        (self.folders.make)(&path).map_err(|e| failed(&path, "made", e))?;
-        let mut instance = Instance::new(self, path.clone());
-        instance.own().map_err(|e| failed(&path, "locked", e))?;
-        Ok((instance, removed))
-    }
-
     /// What the kernel's pages are like.
     pub(super) fn layout(&self) -> Result<Layout, RecordError> {
         let file = self.root.join("events/header_page");
@@ -131,19 +107,5 @@ impl Tracefs {
             },
             _ => RecordError::Tracing { path, doing, error },
         }
-    }
-
-    /// Removes instances that no recorder has locked any more.
-    fn remove_dead(&self, instances: &Path) -> usize {
-        let listed = fs::read_dir(instances).into_iter().flatten().flatten();
-        let ours = listed.filter(|entry| entry.file_name().to_string_lossy().starts_with(NAME));
-        let dead = ours.filter(|entry| {
-            let opened = File::open(entry.path());
-            opened.is_ok_and(|folder| {
-                flock(&folder, FlockOperation::NonBlockingLockExclusive).is_ok()
-            })
-        });
-        dead.filter(|entry| remove(&entry.path(), self.folders.remove).is_ok())
-            .count()
     }
 }

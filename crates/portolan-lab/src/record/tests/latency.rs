@@ -86,7 +86,28 @@ fn latencies_are_measured_in_the_instance_and_a_replay_has_their_prices() {
     assert!(said.contains("prices measured on this machine, "), "{said}");
     assert!(said.contains("other prices are those of "), "{said}");
 
-    // What a replay reads of the events is what it reads without the latencies.
+    is_read_as_without_latencies(&machine);
+
+    // `calibrate` takes the file, and finds what it finds in the kernel's own text.
+    let calls = |path: &Path| {
+        let mut gathered = Gathered::new(built_in.format(), 1).unwrap();
+        gathered.read_file(path).unwrap();
+        let text = Profile::text_of("xeon-vtd").unwrap();
+        let report = gathered.calibrate(&built_in, text, "x").unwrap();
+        (
+            report.functions,
+            report.prices,
+            report.sources[0].latencies,
+            report.sources[0].bad,
+        )
+    };
+    let own = calls(&file);
+    assert_eq!(own, calls(Path::new(LATENCIES)));
+    assert_eq!(Some(own.2), report.latencies);
+}
+
+/// What a replay reads of the events is what it reads without the latencies.
+fn is_read_as_without_latencies(machine: &Machine) {
     let lines = machine.recorded();
     let plain: String = lines
         .lines()
@@ -110,23 +131,6 @@ fn latencies_are_measured_in_the_instance_and_a_replay_has_their_prices() {
         count(Box::new(std::io::Cursor::new(plain.into_bytes())))
     );
     assert_eq!(with, (2, 1, 1, 0, 0));
-
-    // `calibrate` takes the file, and finds what it finds in the kernel's own text.
-    let calls = |path: &Path| {
-        let mut gathered = Gathered::new(built_in.format(), 1).unwrap();
-        gathered.read_file(path).unwrap();
-        let text = Profile::text_of("xeon-vtd").unwrap();
-        let report = gathered.calibrate(&built_in, text, "x").unwrap();
-        (
-            report.functions,
-            report.prices,
-            report.sources[0].latencies,
-            report.sources[0].bad,
-        )
-    };
-    let own = calls(&file);
-    assert_eq!(own, calls(Path::new(LATENCIES)));
-    assert_eq!(Some(own.2), report.latencies);
 }
 
 #[test]

@@ -24,8 +24,10 @@ const COMMON: &str = "format:\n\tfield:unsigned short common_type;\toffset:0;\ts
     \tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;\n\
     \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
     \tfield:__data_loc char[] device;\toffset:8;\tsize:4;\tsigned:0;\n";
-const WORDS: &str = "__print_symbolic(REC->dir, { 0, \"BIDIRECTIONAL\" }, { 1, \"TO_DEVICE\" }, { 2, \"FROM_DEVICE\" })";
-const FLAGS: &str = "__print_flags(REC->attrs, \"|\", { (1UL << 1), \"WEAK_ORDERING\" }, { (1UL << 5), \"SKIP_CPU_SYNC\" })";
+const WORDS: &str = "__print_symbolic(REC->dir, { 0, \"BIDIRECTIONAL\" }, { 1, \"TO_DEVICE\" }, \
+    { 2, \"FROM_DEVICE\" })";
+const FLAGS: &str = "__print_flags(REC->attrs, \"|\", { (1UL << 1), \"WEAK_ORDERING\" }, \
+    { (1UL << 5), \"SKIP_CPU_SYNC\" })";
 pub(super) const MAP: u16 = 440;
 pub(super) const UNMAP: u16 = 439;
 pub(super) const PIECE: u16 = 430;
@@ -34,7 +36,8 @@ pub(super) const PIECE: u16 = 430;
 pub(super) fn format(id: u16) -> String {
     let fields = |name: &str| {
         format!(
-            "\tfield:u64 {name};\toffset:16;\tsize:8;\tsigned:0;\n\tfield:u64 dma_addr;\toffset:24;\tsize:8;\tsigned:0;\n\
+            "\tfield:u64 {name};\toffset:16;\tsize:8;\tsigned:0;\n\
+             \tfield:u64 dma_addr;\toffset:24;\tsize:8;\tsigned:0;\n\
              \tfield:size_t size;\toffset:32;\tsize:8;\tsigned:0;\n\
              \tfield:enum dma_data_direction dir;\toffset:40;\tsize:4;\tsigned:0;\n\
              \tfield:unsigned long attrs;\toffset:48;\tsize:8;\tsigned:0;\n\n"
@@ -42,7 +45,8 @@ pub(super) fn format(id: u16) -> String {
     };
     match id {
         MAP => format!(
-            "name: dma_map_page\nID: {MAP}\n{COMMON}{}print fmt: \"%s dir=%s dma_addr=%llx size=%zu phys_addr=%llx attrs=%s\", \
+            "name: dma_map_page\nID: {MAP}\n{COMMON}{}print fmt: \"%s dir=%s dma_addr=%llx \
+             size=%zu phys_addr=%llx attrs=%s\", \
              __get_str(device), {WORDS}, REC->dma_addr, REC->size, REC->phys_addr, {FLAGS}\n",
             fields("phys_addr")
         ),
@@ -53,9 +57,10 @@ pub(super) fn format(id: u16) -> String {
         ),
         _ => format!(
             "name: map\nID: {PIECE}\nformat:\n\tfield:u64 iova;\toffset:8;\tsize:8;\tsigned:0;\n\
-             \tfield:u64 paddr;\toffset:16;\tsize:8;\tsigned:0;\n\tfield:size_t size;\toffset:24;\tsize:8;\tsigned:0;\n\n\
-             print fmt: \"IOMMU: iova=0x%016llx - 0x%016llx paddr=0x%016llx size=%zu\", REC->iova, REC->iova + REC->size, \
-             REC->paddr, REC->size\n"
+             \tfield:u64 paddr;\toffset:16;\tsize:8;\tsigned:0;\n\
+             \tfield:size_t size;\toffset:24;\tsize:8;\tsigned:0;\n\n\
+             print fmt: \"IOMMU: iova=0x%016llx - 0x%016llx paddr=0x%016llx size=%zu\", \
+             REC->iova, REC->iova + REC->size, REC->paddr, REC->size\n"
         ),
     }
 }
@@ -85,7 +90,8 @@ pub(super) fn event(id: u16, dma: u64) -> Vec<u8> {
     record
 }
 
-/// A page that begins at `time`, with records so many nanoseconds after one another; `lost` events are missing before it.
+/// A page that begins at `time`, with records so many nanoseconds after one another; `lost` events are missing
+/// before it.
 pub(super) fn page(time: u64, records: &[(u32, Vec<u8>)], lost: u64) -> Vec<u8> {
     let mut data = Vec::new();
     for (delta, record) in records {
