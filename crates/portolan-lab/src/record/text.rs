@@ -72,7 +72,7 @@ fn unsaid(events: &Events) -> String {
     if events.without_device.is_empty() {
         if !events.has("dma") {
             out += "This kernel has no `dma` events (Linux 6.12 and later have): recorded is what its IOMMU \
-                maps, piece by piece, without the devices.\n";
+                maps, without the devices.\n";
         }
         if !events.has("iommu") {
             out += "This kernel has no `iommu` events: what is mapped in the IOMMU's tables alone is not recorded.\n";
