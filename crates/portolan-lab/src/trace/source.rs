@@ -37,8 +37,10 @@ pub enum OpenError {
     #[error("the trace is binary data, not text; {HOW_TO}")]
     Binary,
     /// A recording of trace-cmd or perf that is not read.
-    #[error("the trace is a recording that cannot be read: {0}; {HOW_TO}")]
-    Recording(#[from] RecordingError),
+    #[error(
+        "the trace is a recording that cannot be read: {0}; or pass what `trace-cmd report` or `perf script` print of it"
+    )]
+    Recording(RecordingError),
     /// Compressed data that cannot be unpacked.
     #[error("the trace cannot be unpacked: {0}; copy it again, or unpack it first")]
     Packed(io::Error),
@@ -51,6 +53,13 @@ pub enum OpenError {
     /// Text without a single line of a trace.
     #[error("no line of it looks like a trace event; {HOW_TO}")]
     NotATrace,
+}
+
+/// Its text is part of the message, and is not said once more as the reason for it.
+impl From<RecordingError> for OpenError {
+    fn from(error: RecordingError) -> Self {
+        Self::Recording(error)
+    }
 }
 
 /// How much of a file was read, packed as it may be.

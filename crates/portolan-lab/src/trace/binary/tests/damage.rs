@@ -8,7 +8,7 @@ const LARGEST: usize = 64 << 20;
 fn refusal(file: Vec<u8>) -> String {
     match text_of(file) {
         Ok((text, _)) => panic!("read as {} bytes", text.len()),
-        Err(error) => error.to_string(),
+        Err(error) => format!("{:#}", anyhow::Error::from(error)),
     }
 }
 
@@ -33,6 +33,7 @@ fn what_is_not_read_is_said_by_name() {
         let said = refusal(file);
         assert!(said.contains(says), "{says}: {said}");
         assert!(said.contains("trace-cmd report"), "{said}");
+        assert_eq!(said.matches(says).count(), 1, "{said}");
     }
 }
 
