@@ -38,7 +38,8 @@ pub enum OpenError {
     Binary,
     /// A recording of trace-cmd or perf that is not read.
     #[error(
-        "the trace is a recording that cannot be read: {0}; or pass what `trace-cmd report` or `perf script` print of it"
+        "the trace is a recording that cannot be read: {0}; or pass what `trace-cmd report` or \
+         `perf script` print of it"
     )]
     Recording(RecordingError),
     /// Compressed data that cannot be unpacked.
