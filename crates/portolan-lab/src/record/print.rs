@@ -33,7 +33,8 @@ enum Value {
     /// The smaller one of a field and a number.
     AtMost(usize, u64),
     Text(usize),
-    Words(usize, Vec<(u64, String)>),
+    /// A word for the bits of a field.
+    Words(usize, u64, Vec<(u64, String)>),
     Flags(usize, Vec<(u64, String)>),
     /// Numbers of so many bytes.
     Array(usize, usize),
@@ -165,7 +166,15 @@ impl Printer {
         let first = arguments.first()?.trim();
         match function.trim() {
             "__get_str" => Some(Value::Text(self.index(first)?)),
-            "__print_symbolic" => Some(Value::Words(self.first_field(first)?, table(&arguments))),
+            "__print_symbolic" => {
+                let mask = cut(bare(first), b'&').and_then(|(_, mask)| constant(bare(mask)));
+                let bits = mask.unwrap_or(u64::MAX);
+                Some(Value::Words(
+                    self.first_field(first)?,
+                    bits,
+                    table(&arguments),
+                ))
+            }
             "__print_flags" => Some(Value::Flags(self.first_field(first)?, table(&arguments))),
             "__print_array" => {
                 let named = first.split_once('(')?.1.strip_suffix(')')?;
@@ -216,8 +225,8 @@ impl Printer {
                 let plain = bytes[..end].iter();
                 out.extend(plain.map(|b| if b.is_ascii_graphic() { *b } else { b'_' }));
             }
-            Value::Words(field, words) => {
-                let found = self.number(*field, record);
+            Value::Words(field, bits, words) => {
+                let found = self.number(*field, record) & bits;
                 match words.iter().find(|(value, _)| *value == found) {
                     Some((_, word)) => out.extend_from_slice(word.as_bytes()),
                     None => number(Form::Hexadecimal(0), found, out),

@@ -132,6 +132,23 @@ fn an_event_has_the_kernels_own_text() {
 }
 
 #[test]
+fn a_command_of_a_unit_is_named_by_some_bits_of_its_first_word() {
+    let format = "name: qi_submit\nID: 9\nformat:\n\tfield:u64 qw0;\toffset:8;\tsize:8;\tsigned:0;\n\
+        \tfield:u64 qw1;\toffset:16;\tsize:8;\tsigned:0;\n\
+        \tfield:__data_loc char[] iommu;\toffset:24;\tsize:4;\tsigned:0;\n\n\
+        print fmt: \"%s %s: 0x%llx 0x%llx\", __print_symbolic(REC->qw0 & 0xf, { 0x1, \"cc_inv\" }, \
+        { 0x2, \"iotlb_inv\" }), __get_str(iommu), REC->qw0, REC->qw1\n";
+    let mut record = vec![0u8; 28];
+    record[8..16].copy_from_slice(&0x300f2u64.to_ne_bytes());
+    record[16..24].copy_from_slice(&0xfffb_b040u64.to_ne_bytes());
+    record[24..28].copy_from_slice(&(6u32 << 16 | 28).to_ne_bytes());
+    record.extend(b"dmar0\0");
+    let mut text = Vec::new();
+    Printer::parse(format).unwrap().print(&record, &mut text);
+    assert_eq!(text, b"iotlb_inv dmar0: 0x300f2 0xfffbb040");
+}
+
+#[test]
 fn events_of_several_cpus_come_in_the_order_of_time_and_losses_where_they_were() {
     let machine = Machine::new("merge");
     let path = machine.root.join("out.gz");
