@@ -18,9 +18,11 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
-  test [--fast]   format, lints, docs, no_std gate, bare metal, oldest compilers, all tests, benchmarks beside
+  test [--fast | --long]
+                  format, lints, docs, no_std gate, bare metal, oldest compilers, all tests, benchmarks beside
                   Linux's code (its sources are downloaded once, 153 MB), instruction counts, tidy,
-                  demos; --fast leaves out the compilers and the counts
+                  demos; --fast leaves out the compilers and the counts; --long adds guests in which each load
+                  is recorded by each recorder (10 minutes of CPU time)
   {mutants}  tidy            structure and style only
   demo [NAME...]  kernels of our own on QEMU: x86-vtd x86-amd x86-virtio aarch64 riscv ...
   guest [NAME...] Linux on QEMU, with Debian's kernel (downloaded once, 34 MB) and programs of this workspace
@@ -39,11 +41,15 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let good = match words.as_slice() {
         ["mutants", options @ ..] => return mutants::run(&root, options),
-        ["test"] => runner::run(&root, steps::Extent::Whole),
-        ["test", "--fast"] => runner::run(&root, steps::Extent::Fast),
         // For the command itself, which runs it beside its other steps.
-        ["test", "--beside"] => runner::run_beside(&root, steps::Extent::Whole),
-        ["test", "--beside", "--fast"] => runner::run_beside(&root, steps::Extent::Fast),
+        ["test", "--beside", options @ ..] => match steps::Extent::of(options) {
+            Some(extent) => runner::run_beside(&root, extent),
+            None => return unknown(&words),
+        },
+        ["test", options @ ..] => match steps::Extent::of(options) {
+            Some(extent) => runner::run(&root, extent),
+            None => return unknown(&words),
+        },
         ["tidy"] => tidy::run(&root),
         ["demo", names @ ..] => match demo::run(&root, names) {
             Ok(good) => good,
@@ -65,16 +71,19 @@ fn main() -> ExitCode {
             print!("{}", usage());
             return ExitCode::SUCCESS;
         }
-        other => {
-            eprint!("unknown command: {}\n\n{}", other.join(" "), usage());
-            return ExitCode::from(2);
-        }
+        other => return unknown(other),
     };
     if good {
         ExitCode::SUCCESS
     } else {
         ExitCode::from(1)
     }
+}
+
+/// Says that no command is called so.
+fn unknown(words: &[&str]) -> ExitCode {
+    eprint!("unknown command: {}\n\n{}", words.join(" "), usage());
+    ExitCode::from(2)
 }
 
 /// Says `why` nothing was run.

@@ -165,6 +165,28 @@ pub struct Apt {
 impl Apt {
     /// Below `place`, with the sources that are configured.
     pub fn at(place: &Path) -> std::io::Result<Self> {
+        let apt = Self::without_sources(place)?;
+        let list = Path::new("/etc/apt/sources.list");
+        if list.is_file() {
+            std::fs::copy(list, apt.place.join("sources.list"))?;
+        }
+        for entry in std::fs::read_dir("/etc/apt/sources.list.d")?.flatten() {
+            std::fs::copy(
+                entry.path(),
+                apt.place.join("parts").join(entry.file_name()),
+            )?;
+        }
+        Ok(apt)
+    }
+
+    /// Below `place`, with one source alone, a deb822 stanza.
+    pub fn of_one(place: &Path, stanza: &str) -> std::io::Result<Self> {
+        let apt = Self::without_sources(place)?;
+        std::fs::write(apt.place.join("parts/portolan.sources"), stanza)?;
+        Ok(apt)
+    }
+
+    fn without_sources(place: &Path) -> std::io::Result<Self> {
         // What an earlier attempt left behind would be unpacked as well.
         let _ = std::fs::remove_dir_all(place);
         for part in [
@@ -177,10 +199,23 @@ impl Apt {
             std::fs::create_dir_all(place.join(part))?;
         }
         let place = place.canonicalize()?;
-        for entry in std::fs::read_dir("/etc/apt/sources.list.d")?.flatten() {
-            std::fs::copy(entry.path(), place.join("parts").join(entry.file_name()))?;
-        }
         Ok(Self { place })
+    }
+
+    /// The `packages` and all that they depend on, as far as the sources have it.
+    pub fn closure(&self, packages: &[&str]) -> Result<Vec<String>, String> {
+        let only_needed = [
+            "depends",
+            "--recurse",
+            "--no-recommends",
+            "--no-suggests",
+            "--no-conflicts",
+            "--no-breaks",
+            "--no-replaces",
+            "--no-enhances",
+        ];
+        let listed = self.run("apt-cache", &[&only_needed[..], packages].concat())?;
+        Ok(backports::listed(&listed))
     }
 
     /// Adds a source.
@@ -194,6 +229,7 @@ impl Apt {
         let mut command = Command::new(program);
         let place = |part: &str| self.place.join(part).display().to_string();
         let options = [
+            format!("Dir::Etc::sourcelist={}", place("sources.list")),
             format!("Dir::Etc::sourceparts={}", place("parts")),
             format!("Dir::State::lists={}", place("lists")),
             format!("Dir::Cache={}", place("cache")),

@@ -94,7 +94,7 @@ impl Beside {
         let file = std::fs::File::create(&said)?;
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["test", "--beside"]);
-        command.args((extent == Extent::Fast).then_some("--fast"));
+        command.args(extent.options());
         command.stdin(Stdio::null());
         command.stdout(file.try_clone()?).stderr(file);
         let process = command.spawn()?;

@@ -12,6 +12,25 @@ pub enum Extent {
     Whole,
     /// Without other compilers and without instruction counts.
     Fast,
+    /// Everything, and the guests that record each load by each recorder.
+    Long,
+}
+
+impl Extent {
+    /// What the options of `cargo xtask test` ask for.
+    pub fn of(options: &[&str]) -> Option<Self> {
+        let all = [Self::Whole, Self::Fast, Self::Long];
+        all.into_iter().find(|extent| extent.options() == options)
+    }
+
+    /// The options that ask for it.
+    pub fn options(self) -> &'static [&'static str] {
+        match self {
+            Self::Whole => &[],
+            Self::Fast => &["--fast"],
+            Self::Long => &["--long"],
+        }
+    }
 }
 
 /// How a step ended.
@@ -112,7 +131,7 @@ pub fn beside(root: &Path, extent: Extent) -> Vec<Step<'_>> {
             run: Box::new(move || oldest(root, extent, "Cargo.toml", &["--workspace"])),
         },
     ];
-    steps.extend(machines(root));
+    steps.extend(machines(root, extent));
     steps
 }
 
@@ -143,13 +162,14 @@ fn programs(root: &Path, extent: Extent) -> Vec<Step<'_>> {
 }
 
 /// A kernel on each of the demo's machines, and Linux on each of the guests'.
-fn machines(root: &Path) -> impl Iterator<Item = Step<'_>> {
+fn machines(root: &Path, extent: Extent) -> impl Iterator<Item = Step<'_>> {
     let demos = demo::all().map(|guest| (guest.step, guest, None));
     let broken = demo::BROKEN.iter().map(|of| (of.step, of.of, Some(of)));
     let demos = demos
         .chain(broken)
         .map(move |(step, guest, broken)| ended(step, move || demo::one(root, guest, broken)));
-    let guests = guest::ALL.iter();
+    let long = guest::LONG.iter().filter(move |_| extent == Extent::Long);
+    let guests = guest::ALL.iter().chain(long);
     demos.chain(guests.map(move |machine| ended(machine.step, move || guest::one(root, machine))))
 }
 

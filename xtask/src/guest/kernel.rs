@@ -1,19 +1,23 @@
-//! The kernels of the guests: Debian's own package, and one built from Debian's sources that has iommufd.
+//! The kernels of the guests: Debian's own packages, and one built from Debian's sources that has iommufd.
 //!
 //! Both are unpacked or built below `target`; nothing of the machine is changed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::packages;
 use crate::qemu::Apt;
+use crate::{backports, packages};
 
 /// Which kernel a machine boots.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kernel {
-    /// Debian's, of the flavour for virtual machines: VFIO with type 1, VT-d, NVMe, virtio and tracing, but neither
-    /// iommufd nor AMD-Vi.
+    /// Debian's for its stable release, of the flavour for virtual machines: VFIO with type 1, VT-d, NVMe, virtio and
+    /// tracing, but neither iommufd nor AMD-Vi.
     Stock,
+    /// The newest of Debian's backports, of the same flavour.
+    Newest,
+    /// The newest of Debian's backports with the drivers of all PCs, AMD-Vi among them.
+    NewestFull,
     /// One of our own, from Debian's sources by `xtask/guest-kernel.config`: iommufd and AMD-Vi as well; no modules.
     Own,
 }
@@ -29,6 +33,8 @@ pub struct Found {
 /// The packages that stand for the newest kernel that has the `dma` events (6.12), the first that there is.
 const STOCK: [&str; 2] = ["linux-image-6.12-cloud-amd64", "linux-image-cloud-amd64"];
 const SOURCE: &str = "linux-source-6.12";
+/// The release of Debian whose backports have the newest kernel.
+const NEWEST: &str = "trixie";
 /// The variable that names another kernel of our own, for example a cached one.
 const VARIABLE: &str = "PORTOLAN_GUEST_KERNEL";
 
@@ -39,6 +45,8 @@ const VARIABLE: &str = "PORTOLAN_GUEST_KERNEL";
 pub fn provide(root: &Path, kernel: Kernel) -> Result<Found, String> {
     match kernel {
         Kernel::Stock => stock(&root.join("target/guest-stock")),
+        Kernel::Newest => newest(&root.join("target/guest-newest"), "linux-image-cloud-amd64"),
+        Kernel::NewestFull => newest(&root.join("target/guest-newest-full"), "linux-image-amd64"),
         Kernel::Own => own(root),
     }
 }
@@ -58,6 +66,39 @@ fn stock(place: &Path) -> Result<Found, String> {
     unpacked(place).ok_or_else(|| format!("{package} has no kernel, or no modules"))
 }
 
+/// The kernel that `package` stands for in the backports; of its dependencies the parts of the kernel alone.
+fn newest(place: &Path, package: &str) -> Result<Found, String> {
+    if let Some(found) = unpacked(place) {
+        return Ok(found);
+    }
+    let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let codename = backports::release(&release, "VERSION_CODENAME").unwrap_or_default();
+    let source = backports::find(Path::new("/etc/apt"), &codename);
+    let source = source.ok_or("no configured mirror carries this release of Debian")?;
+    let apt = tools().and_then(|()| {
+        Apt::of_one(place, &source.backports(NEWEST)).map_err(|error| error.to_string())
+    })?;
+    apt.run("apt-get", &["update", "-qq"])?;
+    let parts = apt.closure(&[package])?;
+    let parts: Vec<&str> = parts
+        .iter()
+        .map(String::as_str)
+        .filter(|name| is_part(name))
+        .collect();
+    apt.run("apt-get", &[&["download", "-qq"], &parts[..]].concat())?;
+    apt.unpack()?;
+    unpacked(place).ok_or_else(|| format!("{package} has no kernel, or no modules"))
+}
+
+/// Whether a package is part of a kernel: its image, its modules, lists of both, and the names that stand for them.
+fn is_part(name: &str) -> bool {
+    let kinds = ["image", "binary", "modules", "base"];
+    let kind = name
+        .strip_prefix("linux-")
+        .and_then(|rest| rest.split_once('-'));
+    kind.is_some_and(|(kind, _)| kinds.contains(&kind))
+}
+
 /// The image that a package which stands for the newest one depends on, unless it is too old.
 fn image(depends: &str) -> Option<&str> {
     let mut names = depends
@@ -72,13 +113,19 @@ fn image(depends: &str) -> Option<&str> {
     (version >= (6, 12)).then_some(name)
 }
 
-pub(super) fn apt(place: &Path) -> Result<Apt, String> {
+/// Whether packages for the guests can be had here; or why not.
+fn tools() -> Result<(), String> {
     if std::env::consts::ARCH != "x86_64" {
         return Err("the guests are x86-64, and so are their programs".to_owned());
     }
-    if !packages::present("apt-get") || !packages::present("dpkg-deb") {
-        return Err("apt-get and dpkg-deb are not here".to_owned());
+    match packages::present("apt-get") && packages::present("dpkg-deb") {
+        true => Ok(()),
+        false => Err("apt-get and dpkg-deb are not here".to_owned()),
     }
+}
+
+pub(super) fn apt(place: &Path) -> Result<Apt, String> {
+    tools()?;
     let apt = Apt::at(place).map_err(|error| error.to_string())?;
     apt.run("apt-get", &["update", "-qq"])?;
     Ok(apt)
@@ -93,9 +140,12 @@ fn unpacked(place: &Path) -> Option<Found> {
                 .is_some_and(|name| name.to_string_lossy().starts_with(start))
         })
     };
+    let modules = first("lib/modules", "").or_else(|| first("usr/lib/modules", ""))?;
+    // From Linux 7.3 on Debian has the image beside the modules.
+    let beside = Some(modules.join("vmlinuz")).filter(|image| image.is_file());
     Some(Found {
-        image: first("boot", "vmlinuz-")?,
-        modules: Some(first("lib/modules", "").or_else(|| first("usr/lib/modules", ""))?),
+        image: first("boot", "vmlinuz-").or(beside)?,
+        modules: Some(modules),
     })
 }
 
@@ -189,7 +239,7 @@ fn run(command: &mut Command) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{image, missing};
+    use super::{image, is_part, missing};
 
     #[test]
     fn the_newest_image_is_named_by_what_stands_for_it() {
@@ -198,6 +248,19 @@ mod tests {
         assert_eq!(image(&of(newest)), Some(newest));
         assert_eq!(image(&of("linux-image-6.1.0-50-cloud-amd64")), None);
         assert_eq!(image(&of("libc6")), None);
+    }
+
+    #[test]
+    fn parts_of_a_kernel_are_told_from_what_installs_it() {
+        for part in [
+            "linux-image-cloud-amd64",
+            "linux-binary-7.3.4+deb13-cloud-amd64",
+        ] {
+            assert!(is_part(part), "{part}");
+        }
+        for other in ["linux-base", "linux-perf", "initramfs-tools", "kmod"] {
+            assert!(!is_part(other), "{other}");
+        }
     }
 
     #[test]

@@ -11,6 +11,8 @@ pub struct Machine {
     /// Its name as a step of `cargo xtask test`.
     pub step: &'static str,
     pub kernel: Kernel,
+    /// Seconds after which it is stuck.
+    pub limit: &'static str,
     /// Which releases of QEMU have the machine.
     pub release: Release,
     /// What it consists of beside CPUs, memory and console.
@@ -27,6 +29,8 @@ pub struct Machine {
     pub programs: &'static [Program],
     /// Programs of busybox's that are there as well.
     pub applets: &'static [&'static str],
+    /// Whether Debian's `trace-cmd` and `perf` are there, with their libraries.
+    pub tools: bool,
     /// What is run, one after the other: words of a command line, without quotes.
     pub runs: &'static [&'static str],
     /// QEMU's events to be traced.
@@ -55,7 +59,7 @@ pub enum Target {
 }
 
 const READ_BLOCKS: Program = program("read-blocks");
-const PORTOLAN: Program = Program {
+pub(super) const PORTOLAN: Program = Program {
     package: "portolan-lab",
     target: Target::Binary("portolan"),
     opt_level: "0",
@@ -77,6 +81,7 @@ pub const DISKS: Machine = Machine {
     name: "disks",
     step: "Linux guest: disks behind VT-d",
     kernel: Kernel::Stock,
+    limit: "180",
     release: Release::Any,
     devices: &[
         "-device",
@@ -92,6 +97,7 @@ pub const DISKS: Machine = Machine {
     modules: &["virtio_blk"],
     programs: &[READ_BLOCKS],
     applets: &[],
+    tools: false,
     runs: &[
         "read-blocks /dev/nvme0n1 4096",
         "read-blocks /dev/vda 65536",
@@ -105,6 +111,7 @@ pub const VFIO: Machine = Machine {
     name: "vfio",
     step: "Linux guest: an NVMe disk driven from user space",
     kernel: Kernel::Stock,
+    limit: "180",
     release: Release::Any,
     devices: &[
         "-device",
@@ -125,6 +132,7 @@ pub const VFIO: Machine = Machine {
         options: &[],
     }],
     applets: &[],
+    tools: false,
     runs: &[
         "nvme 0000:00:05.0 --bind --remove",
         "nvme 0000:00:05.0 --kill",

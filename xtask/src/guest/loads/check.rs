@@ -1,0 +1,243 @@
+//! Compares what was recorded, what the kernel counted and what QEMU got, load by load.
+//!
+//! Of the kernel's counts a mapping by the two-step API (Linux 6.17 and later) shows in `iommu:unmap` alone; `dma`
+//! events are one a mapping and one an unmapping.
+
+use super::run::{Count, Invalidations, Replayed, Run, Unit, received};
+use crate::guest::Ran;
+
+/// How the kernel maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    Strict,
+    Lazy,
+    Passthrough,
+    /// No IOMMU.
+    None,
+}
+
+impl Policy {
+    fn translates(self) -> bool {
+        matches!(self, Self::Strict | Self::Lazy)
+    }
+}
+
+/// From how many invalidations on a prediction for a lazy kernel has to be right, and how near that is.
+const ENOUGH: u64 = 50;
+const WITHIN: f64 = 0.15;
+
+const MAPS: [&str; 3] = ["dma/dma_map_page", "dma/dma_map_phys", "dma/dma_map_sg"];
+const UNMAPS: [&str; 3] = [
+    "dma/dma_unmap_page",
+    "dma/dma_unmap_phys",
+    "dma/dma_unmap_sg",
+];
+const ALLOCATIONS: [&str; 2] = ["dma/dma_alloc", "dma/dma_alloc_sgt"];
+const FREES: [&str; 2] = ["dma/dma_free", "dma/dma_free_sgt"];
+/// The files that a recorder leaves, of which each is replayed.
+const FILES: [(&str, &[&str]); 3] = [
+    ("portolan", &["gz"]),
+    ("trace-cmd", &["report"]),
+    ("perf", &["script"]),
+];
+
+/// What the kernel says of the mappings of a load.
+#[derive(Debug, PartialEq, Eq)]
+struct Mappings {
+    maps: Count,
+    allocations: u64,
+    ends: u64,
+}
+
+impl Mappings {
+    fn counted(run: &Run, policy: Policy) -> Self {
+        let (maps, unmaps) = (run.counted(&MAPS), run.counted(&UNMAPS).events);
+        let frees = run.counted(&FREES).events;
+        let ended = match policy.translates() {
+            true => run.counted(&["iommu/unmap"]).events,
+            false => unmaps + frees,
+        };
+        // They began in the load, since each request ends in it.
+        let two_step = ended.saturating_sub(unmaps + frees);
+        Self {
+            maps: Count {
+                events: maps.events + two_step,
+                bytes: match run.disks.bytes {
+                    0 => maps.bytes,
+                    bytes => bytes,
+                },
+            },
+            allocations: run.counted(&ALLOCATIONS).events,
+            ends: ended,
+        }
+    }
+}
+
+/// Each run of the guest's; all are told of before the first that is wrong fails.
+pub fn check(ran: &Ran, unit: Unit, policy: Policy) -> Result<(), String> {
+    let archive = ran.place.join("recordings.tar");
+    let mut tar = std::process::Command::new("tar");
+    tar.arg("-xf").arg(&archive).arg("-C").arg(&ran.place);
+    if !tar.status().is_ok_and(|status| status.success()) {
+        return Err(format!("{} cannot be unpacked", archive.display()));
+    }
+    let runs = Run::all(&ran.console)?;
+    let received = received(ran, unit);
+    if runs.is_empty() || runs.len() != received.len() {
+        let (told, traced) = (runs.len(), received.len());
+        return Err(format!("{told} loads, {traced} in QEMU's trace"));
+    }
+    let mut wrong = Vec::new();
+    for (run, received) in runs.iter().zip(received) {
+        let files = FILES.iter().find(|(recorder, _)| *recorder == run.recorder);
+        for end in files.into_iter().flat_map(|(_, ends)| *ends) {
+            let file = format!("{}-{}.{end}", run.load, run.recorder);
+            let load = Load {
+                run,
+                unit,
+                policy,
+                counted: Mappings::counted(run, policy),
+                received,
+                replayed: Replayed::of(ran, &file)?,
+            };
+            println!("{}", load.row());
+            wrong.extend(load.compare().err().map(|why| format!("{file}: {why}")));
+        }
+    }
+    match wrong.is_empty() {
+        true => Ok(()),
+        false => Err(wrong.join("\n")),
+    }
+}
+
+/// A load, by all who counted it.
+struct Load<'a> {
+    run: &'a Run,
+    unit: Unit,
+    policy: Policy,
+    /// By the kernel.
+    counted: Mappings,
+    /// By QEMU.
+    received: Invalidations,
+    replayed: Replayed,
+}
+
+impl Load<'_> {
+    fn row(&self) -> String {
+        let Self {
+            counted,
+            received,
+            replayed,
+            ..
+        } = self;
+        let submitted = self.run.submitted();
+        format!(
+            "{:8} {:9} recorded {:5} maps of {:>8} bytes, {:5} ends, {:4} invalidations by page, {:3} by domain; \
+             kernel {:5}, {:>8}, {:5}, {:4}, {:3}; QEMU {:4}, {:3}; predicted strict {:4}, lazy {}",
+            self.run.load,
+            self.run.recorder,
+            replayed.maps.events,
+            replayed.maps.bytes,
+            replayed.ends,
+            replayed.sent.pages,
+            replayed.sent.domains,
+            counted.maps.events,
+            counted.maps.bytes,
+            counted.ends,
+            submitted.pages,
+            submitted.domains,
+            received.pages,
+            received.domains,
+            replayed.strict,
+            replayed.lazy,
+        )
+    }
+
+    /// What is wrong with it.
+    fn compare(&self) -> Result<(), String> {
+        let replayed = &self.replayed;
+        if (replayed.bad_lines, replayed.lost) != (0, 0) {
+            let (bad, lost) = (replayed.bad_lines, replayed.lost);
+            return Err(format!(
+                "{bad} lines cannot be read, {lost} events are lost"
+            ));
+        }
+        let found = Mappings {
+            maps: replayed.maps,
+            allocations: replayed.allocations,
+            ends: replayed.ends,
+        };
+        if found != self.counted {
+            let counted = &self.counted;
+            return Err(format!(
+                "recorded {found:?}, counted by the kernel {counted:?}"
+            ));
+        }
+        self.compare_pieces()?;
+        self.compare_invalidations()?;
+        self.compare_prediction()
+    }
+
+    /// What is huge is one piece, or two where it begins within a page.
+    fn compare_pieces(&self) -> Result<(), String> {
+        let pieces = self.run.counted(&["iommu/map"]).events;
+        let requests = self.run.disks.events;
+        match self.run.load == "huge" && pieces > 2 * requests {
+            true => Err(format!(
+                "{requests} requests of huge pages are {pieces} pieces"
+            )),
+            false => Ok(()),
+        }
+    }
+
+    fn compare_invalidations(&self) -> Result<(), String> {
+        let (sent, submitted) = (self.replayed.sent, self.run.submitted());
+        let received = self.received;
+        let (expected, counted) = match self.unit {
+            Unit::VtD => (received, submitted),
+            // One for each mapping and one for each that ends; the kernel has no event for them.
+            Unit::AmdVi => {
+                let maps = self.counted.maps.events + self.counted.allocations;
+                let pages = maps + self.counted.ends;
+                let all = Invalidations {
+                    pages,
+                    ..Invalidations::default()
+                };
+                (received, all)
+            }
+        };
+        let recorded = match self.unit {
+            Unit::VtD => sent == submitted,
+            Unit::AmdVi => sent == Invalidations::default(),
+        };
+        match recorded && expected == counted {
+            true => Ok(()),
+            false => Err(format!(
+                "recorded {sent:?}, by the kernel {counted:?}, received {received:?}"
+            )),
+        }
+    }
+
+    fn compare_prediction(&self) -> Result<(), String> {
+        let Replayed { strict, lazy, .. } = self.replayed;
+        let submitted = self.run.submitted();
+        let sent = submitted.pages + submitted.domains;
+        let (predicted, sent, right) = match self.policy {
+            // What was mapped before the recording is not replayed.
+            Policy::Strict => {
+                let known = self.replayed.ends - self.replayed.orphans;
+                (strict, known, strict == known)
+            }
+            Policy::Lazy => (lazy, sent, sent < ENOUGH || off(lazy, sent) <= WITHIN),
+            Policy::Passthrough | Policy::None => (0, sent, sent == 0),
+        };
+        match right {
+            true => Ok(()),
+            false => Err(format!("{predicted} invalidations predicted, {sent} sent")),
+        }
+    }
+}
+
+fn off(predicted: u64, counted: u64) -> f64 {
+    predicted.abs_diff(counted) as f64 / counted as f64
+}
