@@ -69,7 +69,7 @@ pub(super) fn parse(line: &[u8]) -> Parsed<'_> {
             };
             Ok((Some(stamped.cpu), token))
         }
-        Stamped::Lost(lost) => Ok((cpu_of_lost(trimmed), Token::Lost(lost))),
+        Stamped::Lost(lost) => Ok((cpu_of_lost(trimmed), Token::Lost(lost.unwrap_or(1)))),
         Stamped::Blank | Stamped::Comment { .. } => Ok((None, Token::Nothing)),
         Stamped::Bad(_) if is_without_cpu(trimmed) => Err(NO_CPU),
         Stamped::Bad(why) => Err(why),

@@ -181,7 +181,7 @@ impl Gathered {
             };
             of_a_call || line.starts_with(HEAD.as_bytes())
         };
-        let lines = Lines::new(input, is_one);
+        let lines = Lines::new(input, is_one, |_| OpenError::NotATrace);
         let mut lines = match lines {
             Ok(lines) => lines,
             Err(OpenError::Binary) => bail!("trace {name} is binary data, not text; {HOW_TO}"),

@@ -16,7 +16,7 @@ use super::timeline::Timeline;
 use crate::advice::Advice;
 use crate::counts::{Exposed, Invalidations};
 use crate::linux::LinuxReport;
-use crate::trace::UnderstoodPct;
+use crate::trace::{Clock, UnderstoodPct};
 
 /// The whole result of a replay.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -86,6 +86,10 @@ pub struct TraceReport {
     pub left_mapped: u64,
     /// Events with an earlier time than the one before.
     pub out_of_order: u64,
+    /// The unit of its times; `ticks` have none that is known.
+    pub clock: Clock,
+    /// Times a day and more after the one before, or a second and more before it.
+    pub clock_jumps: u64,
     /// Scatter lists of which the trace does not print all.
     pub truncated_lists: u64,
     /// Scatter lists whose pieces had to be guessed.

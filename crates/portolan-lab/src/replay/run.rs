@@ -273,6 +273,8 @@ fn trace_report(summary: &Summary, rejected: Rejected) -> TraceReport {
         bounced_bytes: summary.bounced_bytes,
         left_mapped: summary.left_mapped,
         out_of_order: summary.out_of_order,
+        clock: summary.clock,
+        clock_jumps: summary.clock_jumps,
         truncated_lists: summary.truncated_lists,
         inexact_lists: summary.inexact_lists,
         partial_unmaps: summary.partial_unmaps,

@@ -1,7 +1,10 @@
 //! What the reader of a replay should know about its trace.
 
 use super::report::TraceReport;
-use crate::trace::{Recorder, Summary};
+use crate::trace::{Clock, Recorder, Summary};
+
+/// So many mappings that stay are no ring of buffers at the beginning of a load.
+const MANY: u64 = 1000;
 
 /// The first lines of `total`.
 fn lines(first: &[u64], total: u64) -> String {
@@ -37,6 +40,7 @@ pub(super) fn warnings(summary: &Summary, trace: &TraceReport) -> Vec<String> {
         ));
     }
     said.extend(unsure(summary));
+    said.extend(odd_times(summary));
     if summary.out_of_order > 0 {
         said.push(format!(
             "events that are earlier than one before them, taken in the order of the lines: {} ({})",
@@ -47,7 +51,12 @@ pub(super) fn warnings(summary: &Summary, trace: &TraceReport) -> Vec<String> {
     if summary.lost_events > 0 {
         let kept = summary.lost_lines.len() as u64;
         said.push(format!(
-            "the recorder lost {} events ({}); record again with a larger buffer_size_kb",
+            "the recorder lost {}{} events ({}); record again with a larger buffer_size_kb",
+            if summary.lost_unknown > 0 {
+                "at least "
+            } else {
+                ""
+            },
             summary.lost_events,
             lines(&summary.lost_lines, kept),
         ));
@@ -100,4 +109,37 @@ fn unsure(summary: &Summary) -> impl Iterator<Item = String> {
     ];
     let says = says.into_iter().filter(|(count, _)| *count > 0);
     says.map(move |(count, what)| format!("{} {what}", grouped(count)))
+}
+
+/// What is odd about the times and the machines of the trace.
+fn odd_times(summary: &Summary) -> Vec<String> {
+    let mut said = Vec::new();
+    if summary.clock == Clock::Ticks {
+        said.push(
+            "its times are numbers without a unit (clock x86-tsc, counter or uptime): counts hold, but what depends on \
+             time does not: lazy's and deferred's flushes, windows and rates; record with another trace_clock"
+                .to_owned(),
+        );
+    }
+    if summary.clock_jumps > 0 {
+        said.push(format!(
+            "times jump by a day ahead or by a second back: {} ({}); what depends on time does not hold",
+            summary.clock_jumps,
+            lines(&summary.clock_jump_lines, summary.clock_jumps),
+        ));
+    }
+    let several = summary.recordings.max(summary.machines.len() as u64);
+    if several > 1 {
+        said.push(format!(
+            "it holds {several} recordings or machines, whose devices and addresses are not told apart; replay each alone"
+        ));
+    }
+    let kept = summary.left_mapped > summary.maps.div_ceil(2) && summary.maps >= MANY;
+    if kept {
+        said.push(format!(
+            "{} of {} maps are not unmapped in it: what an unmap costs is not in the numbers for these",
+            summary.left_mapped, summary.maps
+        ));
+    }
+    said
 }

@@ -5,8 +5,8 @@
 //! libtraceevent prints them for a format that it does not understand (`[FAILED TO PARSE]`,
 //! `trace-cmd report -R`) and ftrace with the option `fields`.
 
-use super::line::{decimal, hexadecimal};
 use super::list::List;
+use super::numbers::{decimal, hexadecimal};
 use super::op::{Class, Direction};
 
 /// The kernel prints so many entries of a scatter list at most (`DMA_TRACE_MAX_ENTRIES`).

@@ -1,29 +1,53 @@
 //! One line: who, where, when, which event; the same for all text forms.
 //!
-//! ftrace: `task-pid [cpu] flags time: event: fields`; `trace-cmd report` the same with or without
-//! the flags; `perf script`: `task pid [cpu] time: system:event: fields`. Of what stands before the
-//! CPU only the number is looked at, so tasks may be called anything: 0 is the idle task.
+//! * ftrace: `task-pid [cpu] flags time: event: fields`, with or without flags and thread group;
+//!   with the option `latency-format` `task-pid cpu`, the flags without a space after it, and microseconds: `0d.h1. 12us!: event:`.
+//! * `trace-cmd report`: as ftrace; with `-l` `0d.h1. 1.000000: event:`.
+//! * `perf script`: `task pid [cpu] time: system:event: fields`.
+//!
+//! Of what stands before the CPU only the number is looked at, so tasks may be called anything: 0 is the idle task.
+//! Not supported: ftrace's options `verbose`, `raw`, `hex` and `bin`, and `nocontext-info`, which leaves out CPU and
+//! time.
 
+use serde::{Deserialize, Serialize};
+
+use super::event::is_of_dma;
+use super::numbers::{decimal, fixed};
 use super::op::Running;
 
 /// What a line is.
 pub(crate) enum Line<'l> {
     Blank,
-    /// A header line; events that the ring buffer overwrote, if it says so.
+    /// A header or a line of a stack; events that the ring buffer overwrote, if it says so.
     Comment {
         overwritten: u64,
     },
-    /// A report of lost events.
-    Lost(u64),
+    /// A report of lost events, and how many if it says so.
+    Lost(Option<u64>),
     Event(Stamped<'l>),
     Bad(&'static str),
+}
+
+/// The unit of time stamps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Clock {
+    /// Seconds with a fraction, of any of the kernel's clocks that count nanoseconds.
+    #[default]
+    Seconds,
+    /// Whole microseconds since the trace's beginning.
+    Microseconds,
+    /// Numbers of an unknown unit: the clocks `x86-tsc`, `counter` and `uptime`.
+    Ticks,
 }
 
 /// An event with its time and place.
 pub(crate) struct Stamped<'l> {
     pub(crate) cpu: u16,
     pub(crate) running: Running,
+    /// Nanoseconds, or what the clock counts.
     pub(crate) time_ns: u64,
+    pub(crate) clock: Clock,
     pub(crate) name: &'l [u8],
     pub(crate) fields: &'l [u8],
 }
@@ -43,19 +67,37 @@ pub(crate) fn parse(line: &[u8]) -> Line<'_> {
     let mut from = 0;
     while let Some(open) = memchr::memchr(b'[', &trimmed[from..]) {
         let after = &trimmed[from + open + 1..];
-        if let Some(stamped) = stamped(after) {
+        if let Some(stamped) = bracketed(after) {
             let running = running(&trimmed[..from + open]);
             return Line::Event(Stamped { running, ..stamped });
         }
         from += open + 1;
     }
-    if let Some(events) = lost(trimmed) {
-        return Line::Lost(events);
+    if let Some(lost) = lost(trimmed) {
+        return Line::Lost(lost);
     }
-    if trimmed.starts_with(b"cpus=") || trimmed.starts_with(b"version = ") {
+    if is_known(trimmed) {
         return Line::Comment { overwritten: 0 };
     }
-    Line::Bad("not a trace line")
+    match latency_format(trimmed) {
+        Some(stamped) => Line::Event(stamped),
+        None => Line::Bad("not a trace line"),
+    }
+}
+
+/// Tells whether a line is a header of trace-cmd's, or of a stack.
+fn is_known(line: &[u8]) -> bool {
+    let headers: [&[u8]; 3] = [b"cpus=", b"version = ", b"=> "];
+    let empty = line.starts_with(b"CPU ") && line.ends_with(b" is empty");
+    empty || headers.iter().any(|begin| line.starts_with(begin)) || is_frame(line)
+}
+
+/// `ffffffff9e1b2c3d dma_map_page_attrs+0x123 ([kernel.kallsyms])`.
+fn is_frame(line: &[u8]) -> bool {
+    let end = memchr::memchr(b' ', line).unwrap_or(0);
+    let address = &line[..end];
+    let is_address = (4..=16).contains(&end) && address.iter().all(u8::is_ascii_hexdigit);
+    is_address && line.ends_with(b")") && memchr::memmem::find(line, b" (").is_some()
 }
 
 /// What ran, by what stands before the CPU: `<idle>-0`, `swapper 0`, `swapper 0/0`.
@@ -71,7 +113,7 @@ fn running(before: &[u8]) -> Running {
 }
 
 /// What follows the bracket of the CPU: `000] flags 1.000001: name: fields`.
-fn stamped(after: &[u8]) -> Option<Stamped<'_>> {
+fn bracketed(after: &[u8]) -> Option<Stamped<'_>> {
     let close = after.iter().take(6).position(|&b| b == b']')?;
     let cpu = u16::try_from(decimal(&after[..close])?).ok()?;
     let mut rest = after[close + 1..].trim_ascii_start();
@@ -79,25 +121,104 @@ fn stamped(after: &[u8]) -> Option<Stamped<'_>> {
         let end = memchr::memchr(b' ', rest)?;
         let token = &rest[..end];
         let tail = rest[end..].trim_ascii_start();
-        if let Some(time_ns) = token.strip_suffix(b":").and_then(|text| fixed(text, 9)) {
-            let end = name_end(tail)?;
-            let full = &tail[..end];
-            let name = full
-                .iter()
-                .rposition(|&b| b == b':')
-                .map_or(full, |at| &full[at + 1..]);
-            let fields = tail[end + 1..].trim_ascii_start();
-            return Some(Stamped {
-                cpu,
-                running: Running::Task,
-                time_ns,
-                name,
-                fields,
-            });
+        if let Some((time_ns, clock)) = token.strip_suffix(b":").and_then(time) {
+            return named(tail, cpu, (time_ns, clock));
         }
         rest = tail;
     }
     None
+}
+
+/// `1.000001`, or `430150656786`.
+fn time(text: &[u8]) -> Option<(u64, Clock)> {
+    match fixed(text, 9) {
+        Some(ns) => Some((ns, Clock::Seconds)),
+        None => Some((decimal(text)?, Clock::Ticks)),
+    }
+}
+
+/// What follows the time: `name: fields`.
+fn named(tail: &[u8], cpu: u16, (time_ns, clock): (u64, Clock)) -> Option<Stamped<'_>> {
+    let stacks: [&[u8]; 2] = [b"<stack trace", b"<user stack trace"];
+    let (name, fields) = match stacks.iter().any(|stack| tail.starts_with(stack)) {
+        true => (&b"kernel_stack"[..], &b""[..]),
+        false => {
+            let end = name_end(tail)?;
+            let full = &tail[..end];
+            let system = full.iter().rposition(|&b| b == b':');
+            let name = system.map_or(full, |at| &full[at + 1..]);
+            (name, tail[end + 1..].trim_ascii_start())
+        }
+    };
+    Some(Stamped {
+        cpu,
+        running: Running::Task,
+        time_ns,
+        clock,
+        name,
+        fields,
+    })
+}
+
+/// `fio-77 0d.h1. 12us!: name: fields`, or with `1.000001:` as time.
+fn latency_format(line: &[u8]) -> Option<Stamped<'_>> {
+    let mut from = 0;
+    let mut before: (usize, &[u8]) = (0, b"");
+    loop {
+        let start = from + line[from..].iter().position(|&b| b != b' ')?;
+        let length = memchr::memchr(b' ', &line[start..])?;
+        let word = &line[start..start + length];
+        from = start + length;
+        let tail = line[from..].trim_ascii_start();
+        if let (Some(cpu), Some(at)) = (cpu_with_flags(before.1), short_time(word, tail)) {
+            let tail = tail.strip_prefix(b": ").unwrap_or(tail);
+            let stamped = named(tail.trim_ascii_start(), cpu, at)?;
+            let running = running(&line[..before.0]);
+            return Some(Stamped { running, ..stamped });
+        }
+        before = (start, word);
+    }
+}
+
+/// `0d.h1.`: the number of the CPU, and flags.
+fn cpu_with_flags(word: &[u8]) -> Option<u16> {
+    let digits = word.iter().position(|b| !b.is_ascii_digit())?;
+    let flags = &word[digits..];
+    let is_flag = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'#');
+    let plain = (3..=8).contains(&flags.len()) && flags.iter().all(is_flag);
+    plain
+        .then(|| decimal(&word[..digits]))?
+        .and_then(|cpu| u16::try_from(cpu).ok())
+}
+
+/// `12us:`, `12us!:`, `12us` where a colon follows, and what [`time`] reads.
+fn short_time(word: &[u8], tail: &[u8]) -> Option<(u64, Clock)> {
+    let text = match word.strip_suffix(b":") {
+        Some(text) => text,
+        None if tail.starts_with(b": ") => word,
+        None => return None,
+    };
+    let digits = text.iter().position(|b| !b.is_ascii_digit());
+    match digits.map(|at| text.split_at(at)) {
+        Some((number, [b'u', b's', mark @ ..])) if mark.len() <= 1 => {
+            Some((decimal(number)?.checked_mul(1000)?, Clock::Microseconds))
+        }
+        _ => time(text),
+    }
+}
+
+/// Tells whether a line is an event without CPU and time: `dma_map_page: ...`, as `nocontext-info` prints it.
+pub(super) fn is_without_context(line: &[u8]) -> bool {
+    let line = line.trim_ascii();
+    let line = line.strip_prefix(b"| ").unwrap_or(line);
+    let name = name_end(line).map(|end| &line[..end]);
+    name.is_some_and(|name| is_of_dma(name) || name == b"qi_submit")
+}
+
+/// Tells whether a line is one of ftrace's `function_graph`.
+pub(super) fn is_of_function_graph(line: &[u8]) -> bool {
+    let has = |what: &[u8]| memchr::memmem::find(line, what).is_some();
+    has(b"|") && (has(b"() {") || has(b"();")) || has(b"funcgraph_entry:")
 }
 
 /// Where the name ends: at the last colon before the first space.
@@ -105,48 +226,6 @@ fn name_end(tail: &[u8]) -> Option<usize> {
     let word = memchr::memchr2(b' ', b'\t', tail).unwrap_or(tail.len());
     let end = tail[..word].iter().rposition(|&b| b == b':')?;
     (end > 0 && end + 1 == word).then_some(end)
-}
-
-/// A number with up to `places` digits behind its point, times ten to the power of `places`, checked.
-pub(crate) fn fixed(text: &[u8], places: u32) -> Option<u64> {
-    let dot = text.iter().position(|&b| b == b'.')?;
-    let (whole, fraction) = (&text[..dot], &text[dot + 1..]);
-    let missing = places.checked_sub(u32::try_from(fraction.len()).ok()?)?;
-    let fraction = decimal(fraction)?.checked_mul(10u64.checked_pow(missing)?)?;
-    let whole = decimal(whole)?.checked_mul(10u64.checked_pow(places)?)?;
-    whole.checked_add(fraction)
-}
-
-/// A decimal number, checked.
-pub(crate) fn decimal(digits: &[u8]) -> Option<u64> {
-    if digits.is_empty() {
-        return None;
-    }
-    digits.iter().try_fold(0u64, |sum, &b| {
-        let digit = b.wrapping_sub(b'0');
-        if digit > 9 {
-            None
-        } else {
-            sum.checked_mul(10)?.checked_add(u64::from(digit))
-        }
-    })
-}
-
-/// A hexadecimal number with or without `0x`, checked.
-pub(crate) fn hexadecimal(digits: &[u8]) -> Option<u64> {
-    let digits = digits.strip_prefix(b"0x").unwrap_or(digits);
-    if digits.is_empty() || digits.len() > 16 {
-        return None;
-    }
-    digits.iter().try_fold(0u64, |sum, &b| {
-        let digit = match b {
-            b'0'..=b'9' => b - b'0',
-            b'a'..=b'f' => b - b'a' + 10,
-            b'A'..=b'F' => b - b'A' + 10,
-            _ => return None,
-        };
-        Some(sum << 4 | u64::from(digit))
-    })
 }
 
 /// `entries-in-buffer/entries-written: kept/written`.
@@ -162,14 +241,33 @@ fn overwritten(comment: &[u8]) -> u64 {
     counts().unwrap_or(0)
 }
 
-/// The number in a report of lost events, whichever tool wrote it.
-fn lost(line: &[u8]) -> Option<u64> {
-    let upper = line.to_ascii_uppercase();
-    let says = |word: &[u8]| memchr::memmem::find(&upper, word).is_some();
-    if !says(b"EVENTS") || !(says(b"LOST") || says(b"DROPPED")) {
-        return None;
+/// A report of lost events, whichever tool wrote it, and the number if it has one: `CPU:2 [LOST 9 EVENTS]`,
+/// `CPU:7 [204600 EVENTS DROPPED]`, `CPU:0 [EVENTS DROPPED]`, `PERF_RECORD_LOST lost 123`.
+fn lost(line: &[u8]) -> Option<Option<u64>> {
+    if let Some(at) = memchr::memmem::find(line, b"PERF_RECORD_LOST") {
+        let said = memchr::memmem::find(&line[at..], b" lost ");
+        let number = said.and_then(|said| first_number(&line[at + said + 6..]));
+        return Some(number);
     }
-    let mut numbers = upper.split(|b| !b.is_ascii_digit()).filter_map(decimal);
-    // The CPU, where it is named, comes first.
-    Some(numbers.next_back().unwrap_or(1))
+    let upper = line.to_ascii_uppercase();
+    let find = |word: &[u8]| memchr::memmem::find(&upper, word);
+    let events = find(b"EVENTS")?;
+    let at = find(b"LOST").or_else(|| find(b"DROPPED"))?;
+    // The number stands between the words or before both.
+    let before = upper[..events].trim_ascii_end();
+    let digits = before
+        .iter()
+        .rev()
+        .take_while(|b| b.is_ascii_digit())
+        .count();
+    let number = decimal(&before[before.len() - digits..]);
+    Some(number.or_else(|| first_number(&upper[events.max(at)..])))
+}
+
+/// The first number in `text`.
+fn first_number(text: &[u8]) -> Option<u64> {
+    let numbers = text.split(|b| !b.is_ascii_digit());
+    numbers
+        .filter(|digits| !digits.is_empty())
+        .find_map(decimal)
 }

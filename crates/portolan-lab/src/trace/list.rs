@@ -5,7 +5,7 @@
 //! `fields`: `00,10,00,...`. Bytes are taken as little-endian: text does not say in which order
 //! the recorded machine stores them.
 
-use super::line::{decimal, hexadecimal};
+use super::numbers::{decimal, hexadecimal};
 
 /// A list, borrowed from its event.
 #[derive(Clone, Copy)]

@@ -17,6 +17,7 @@ mod latencies;
 mod line;
 mod list;
 mod mappings;
+mod numbers;
 mod op;
 mod outbox;
 mod pair;
@@ -32,7 +33,9 @@ mod unpack;
 pub use binary::RecordingError;
 use event::is_of_dma;
 pub(crate) use event::{Event, parse as parse_event};
-pub(crate) use line::{Line, decimal, fixed, hexadecimal, parse as parse_line};
+pub use line::Clock;
+pub(crate) use line::{Line, parse as parse_line};
+pub(crate) use numbers::{decimal, fixed, hexadecimal};
 pub(crate) use op::Mix;
 pub use op::{At, Class, DeviceId, Direction, MapId, Op, OpKind, Piece, Running};
 pub(crate) use source::{Lines, is_folder_of_perf, open_file};
@@ -96,11 +99,16 @@ impl Reader {
     /// If it is not a trace.
     pub fn new(input: Box<dyn Read>) -> Result<Self, OpenError> {
         let (input, latencies) = latencies::split(input).map_err(OpenError::Packed)?;
-        let is_event = |text: &[u8]| matches!(line::parse(text), Line::Event(_));
-        let lines = Lines::new(input, is_event).map_err(|error| match error {
-            OpenError::NotATrace if !latencies.is_empty() => OpenError::LatenciesAlone,
-            other => other,
-        })?;
+        // A recording in which nothing was mapped is one.
+        let is_one = |text: &[u8]| {
+            let begins = latencies.is_empty() && text.starts_with(HEAD.as_bytes());
+            begins || matches!(line::parse(text), Line::Event(_))
+        };
+        let otherwise = |head: &[u8]| match latencies.is_empty() {
+            true => none_is_an_event(head),
+            false => OpenError::LatenciesAlone,
+        };
+        let lines = Lines::new(input, is_one, otherwise)?;
         Ok(Self {
             lines,
             meter: Meter::default(),
@@ -184,6 +192,7 @@ impl Reader {
         self.summary.lines += 1;
         if line.bytes.starts_with(HEAD.as_bytes()) {
             self.summary.recorder = Recorder::Begun;
+            self.summary.recordings += 1;
         } else if line.bytes.starts_with(END.as_bytes()) {
             self.summary.recorder = Recorder::Ended;
         }
@@ -195,10 +204,16 @@ impl Reader {
             }
             Line::Lost(events) => {
                 self.summary.header_lines += 1;
+                self.summary.lost_unknown += u64::from(events.is_none());
+                let events = events.unwrap_or(1);
                 self.summary.note_lost(line.number, events);
                 self.summary.understood.note_unread(events);
             }
-            Line::Bad(reason) => self.summary.note_bad(line.number, reason, line.bytes),
+            Line::Bad(reason) => {
+                let is_of_dma = line::is_without_context(line.bytes);
+                self.summary.understood.note_unread(u64::from(is_of_dma));
+                self.summary.note_bad(line.number, reason, line.bytes);
+            }
             Line::Event(stamped) => match event::parse(stamped.name, stamped.fields) {
                 Ok(event) => {
                     self.summary.note_event(&line, &stamped, &event);
@@ -222,5 +237,17 @@ impl Reader {
                 .note_bad(line.number, "the line is longer than 1 MiB", line.bytes);
         }
         true
+    }
+}
+
+/// What text is in which no line is an event.
+fn none_is_an_event(head: &[u8]) -> OpenError {
+    let any = |is: fn(&[u8]) -> bool| head.split(|b| *b == b'\n').any(is);
+    if any(line::is_without_context) {
+        OpenError::WithoutContext
+    } else if any(line::is_of_function_graph) {
+        OpenError::Functions
+    } else {
+        OpenError::NotATrace
     }
 }

@@ -51,6 +51,19 @@ pub enum OpenError {
          to replay, record again while the devices work"
     )]
     LatenciesAlone,
+    /// Lines that end with a carriage return alone.
+    #[error(
+        "its lines end with a carriage return and no line feed: `tr '\\r' '\\n'` makes lines of them"
+    )]
+    CarriageReturns,
+    /// Events without CPU and time.
+    #[error(
+        "its events have neither a CPU nor a time (ftrace's option nocontext-info, or text copied without them); {HOW_TO}"
+    )]
+    WithoutContext,
+    /// A trace of functions.
+    #[error("it is a trace of functions, which `portolan calibrate` reads; for a replay, {HOW_TO}")]
+    Functions,
     /// Text without a single line of a trace.
     #[error("no line of it looks like a trace event; {HOW_TO}")]
     NotATrace,
@@ -188,10 +201,11 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// Reads the beginning and checks that it is text in which some line `is_one`.
+    /// Reads the beginning and checks that it is text in which some line `is_one`, and otherwise what it is.
     pub(crate) fn new(
         input: Box<dyn Read>,
         is_one: impl Fn(&[u8]) -> bool,
+        otherwise: impl Fn(&[u8]) -> OpenError,
     ) -> Result<Self, OpenError> {
         let mut lines = Self {
             input,
@@ -220,8 +234,12 @@ impl Lines {
         if odd * 20 > head.len() {
             return Err(OpenError::Binary);
         }
+        let returns = head.trim_ascii().iter().filter(|b| **b == b'\r').count();
+        if returns > 0 && !head.contains(&b'\n') {
+            return Err(OpenError::CarriageReturns);
+        }
         if !head.split(|&b| b == b'\n').any(is_one) {
-            return Err(OpenError::NotATrace);
+            return Err(otherwise(head));
         }
         Ok(lines)
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::event::{Event, TableEvent, is_of_dma};
-use super::line::Stamped;
+use super::line::{Clock, Stamped};
 use super::source::RawLine;
 use super::understood::Understood;
 
@@ -15,6 +15,10 @@ const KEPT: usize = 20;
 const EXCERPT: usize = 80;
 /// Longest excerpt of a line that is evidence: room for all of an event without lists.
 pub(super) const EVIDENCE: usize = 240;
+/// Machines that are told apart.
+const MOST_MACHINES: usize = 8;
+const SECOND_NS: u64 = 1_000_000_000;
+const DAY_NS: u64 = 86_400 * SECOND_NS;
 /// Devices that bounce with bytes of their own.
 const MOST_BOUNCING: usize = 64;
 /// Events with names of their own; the others are counted alone.
@@ -162,6 +166,8 @@ pub struct Summary {
     pub max_live: u64,
     /// Events that the recorder lost.
     pub lost_events: u64,
+    /// Reports of losses that do not say how many events were lost; each is counted as one.
+    pub lost_unknown: u64,
     /// Lines that say so, the first of them.
     pub lost_lines: Vec<u64>,
     /// Lines that could not be used.
@@ -172,6 +178,16 @@ pub struct Summary {
     pub out_of_order: u64,
     /// Lines of the first of them.
     pub out_of_order_lines: Vec<u64>,
+    /// The coarsest unit of its time stamps.
+    pub clock: Clock,
+    /// Time stamps a day and more after the one before, or a second and more before it.
+    pub clock_jumps: u64,
+    /// Lines of the first of them.
+    pub clock_jump_lines: Vec<u64>,
+    /// Recordings with facts of their machine.
+    pub recordings: u64,
+    /// Machines that the lines name before the task, as `trace-cmd report` does where it reads several files.
+    pub machines: Vec<String>,
     /// Scatter lists of which not all was printed.
     pub truncated_lists: u64,
     /// Scatter lists whose pieces had to be guessed from the total.
@@ -209,15 +225,23 @@ pub struct Summary {
     /// What the traced kernel queued.
     pub recorded: Recorded,
     #[serde(skip)]
-    names: Vec<Named>,
+    names: Vec<NamedEvents>,
+    #[serde(skip)]
+    previous_ns: Option<u64>,
 }
 
 /// Events of one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Named {
+struct NamedEvents {
     name: Box<[u8]>,
     count: u64,
     first: Excerpt,
+}
+
+fn keep(lines: &mut Vec<u64>, line: u64) {
+    if lines.len() < KEPT {
+        lines.push(line);
+    }
 }
 
 impl Summary {
@@ -282,7 +306,7 @@ impl Summary {
         if let Some(known) = names.find(|known| *known.name == *stamped.name) {
             known.count += 1;
         } else if self.names.len() < MOST_NAMES {
-            self.names.push(Named {
+            self.names.push(NamedEvents {
                 name: stamped.name.into(),
                 count: 1,
                 first: Excerpt::of(line, raw.bytes),
@@ -297,19 +321,45 @@ impl Summary {
             Event::Queued { first, second } => self.recorded.note(raw, *first, *second),
             _ => {}
         }
+        self.note_time(line, stamped);
+        self.note_machine(raw.bytes);
         self.cpus = self.cpus.max(stamped.cpu.saturating_add(1));
-        if stamped.time_ns < self.last_ns {
+    }
+
+    fn note_time(&mut self, line: u64, stamped: &Stamped<'_>) {
+        let now = stamped.time_ns;
+        if now < self.last_ns {
             self.out_of_order += 1;
-            if self.out_of_order_lines.len() < KEPT {
-                self.out_of_order_lines.push(line);
-            }
+            keep(&mut self.out_of_order_lines, line);
         }
-        self.first_ns.get_or_insert(stamped.time_ns);
-        self.last_ns = self.last_ns.max(stamped.time_ns);
+        self.clock = self.clock.max(stamped.clock);
+        let before = self.previous_ns.replace(now).unwrap_or(now);
+        let jumps = now > before.saturating_add(DAY_NS) || now.saturating_add(SECOND_NS) < before;
+        if jumps && self.clock != Clock::Ticks {
+            self.clock_jumps += 1;
+            keep(&mut self.clock_jump_lines, line);
+        }
+        self.first_ns.get_or_insert(now);
+        self.last_ns = self.last_ns.max(now);
+    }
+
+    /// Notes the machine that a line begins with: `guest: fio-77 [000] ...`.
+    fn note_machine(&mut self, line: &[u8]) {
+        let line = line.trim_ascii_start();
+        let word = memchr::memchr(b' ', line).map_or(line, |end| &line[..end]);
+        let Some(name) = word.strip_suffix(b":").filter(|name| !name.is_empty()) else {
+            return;
+        };
+        // A time ends like that, too, where a tool prints no task.
+        let is_name = !name[0].is_ascii_digit() && line.contains(&b'[');
+        let known = |known: &String| known.as_bytes() == name;
+        if is_name && self.machines.len() < MOST_MACHINES && !self.machines.iter().any(known) {
+            self.machines.push(name.escape_ascii().to_string());
+        }
     }
 
     pub(super) fn finish(&mut self) {
-        for Named { name, count, first } in self.names.drain(..) {
+        for NamedEvents { name, count, first } in self.names.drain(..) {
             let name = name.escape_ascii().to_string();
             *self.events_by_name.entry(name.clone()).or_default() += count;
             self.first_by_name.entry(name).or_insert(first);

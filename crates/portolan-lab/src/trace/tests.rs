@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use super::*;
 
+mod corpus;
 mod forms;
 mod operations;
 

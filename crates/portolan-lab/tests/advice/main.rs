@@ -2,6 +2,7 @@
 
 mod bundled;
 mod load;
+mod requests;
 
 use std::collections::HashSet;
 
