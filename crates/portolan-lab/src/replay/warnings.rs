@@ -131,7 +131,8 @@ fn odd_times(summary: &Summary) -> Vec<String> {
     let several = summary.recordings.max(summary.machines.len() as u64);
     if several > 1 {
         said.push(format!(
-            "it holds {several} recordings or machines, whose devices and addresses are not told apart; replay each alone"
+            "it holds {several} recordings or machines, whose devices and addresses are not told apart; \
+             replay each alone"
         ));
     }
     let kept = summary.left_mapped > summary.maps.div_ceil(2) && summary.maps >= MANY;

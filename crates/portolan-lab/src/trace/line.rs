@@ -1,7 +1,7 @@
 //! One line: who, where, when, which event; the same for all text forms.
 //!
 //! * ftrace: `task-pid [cpu] flags time: event: fields`, with or without flags and thread group;
-//!   with the option `latency-format` `task-pid cpu`, the flags without a space after it, and microseconds: `0d.h1. 12us!: event:`.
+//!   with the option `latency-format` CPU and flags are one word, and times microseconds: `0d.h1. 12us!: event:`.
 //! * `trace-cmd report`: as ftrace; with `-l` `0d.h1. 1.000000: event:`.
 //! * `perf script`: `task pid [cpu] time: system:event: fields`.
 //!

@@ -58,7 +58,8 @@ pub enum OpenError {
     CarriageReturns,
     /// Events without CPU and time.
     #[error(
-        "its events have neither a CPU nor a time (ftrace's option nocontext-info, or text copied without them); {HOW_TO}"
+        "its events have neither a CPU nor a time (ftrace's option nocontext-info, or text copied without them); \
+         {HOW_TO}"
     )]
     WithoutContext,
     /// A trace of functions.

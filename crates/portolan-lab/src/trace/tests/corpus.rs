@@ -48,99 +48,102 @@ impl Expected {
     }
 }
 
+const NONE: Expected = Expected::NONE;
+
+/// What has to be read of each.
+const PUBLIC: [(&str, Expected); 15] = [
+    // An allocation without a direction, and its end.
+    (
+        "01-ath12k-6.12.35-amdvi.trace",
+        Expected {
+            coherent: (1, 1),
+            ..NONE
+        },
+    ),
+    ("02-i915-highiova-2025.trace", Expected { maps: 1, ..NONE }),
+    // One map is taken out in two, the first line is cut, and three runs stay.
+    (
+        "03-qemu-vfio.trace",
+        Expected {
+            maps: 5,
+            unmaps: 2,
+            bad: 1,
+            ..NONE
+        },
+    ),
+    ("04-mtk-venc-unmaps.trace", Expected { orphans: 4, ..NONE }),
+    (
+        "05-swiotlb-insmod.trace",
+        Expected {
+            bounced: 512,
+            ..NONE
+        },
+    ),
+    (
+        "06-spacemit-swiotlb.trace",
+        Expected {
+            bounced: 8196,
+            ..NONE
+        },
+    ),
+    (
+        "07-cca-realm-swiotlb.trace",
+        Expected {
+            bad: 1,
+            bounced: 132,
+            ..NONE
+        },
+    ),
+    // The fields are another program's.
+    (
+        "08-blog-swiotlb-other-fields.trace",
+        Expected { bad: 2, ..NONE },
+    ),
+    (
+        "09-perf-script-failed-to-parse.trace",
+        Expected { orphans: 1, ..NONE },
+    ),
+    (
+        "10-dev-in-event-downstream.trace",
+        Expected {
+            maps: 1,
+            unmaps: 1,
+            ..NONE
+        },
+    ),
+    ("12-iommu-tracing-talk-2015.trace", NONE),
+    (
+        "13-trace-cmd-dropped.trace",
+        Expected {
+            maps: 1,
+            unmaps: 1,
+            lost: 204_601,
+            ..NONE
+        },
+    ),
+    // Not the kernel's event, but a trace_printk that is called like a function.
+    ("14-nicolin-trace_printk.trace", NONE),
+    (
+        "E-lost-without-number.trace",
+        Expected {
+            maps: 1,
+            unmaps: 1,
+            lost: 2,
+            ..NONE
+        },
+    ),
+    (
+        "F-dma_alloc-without-dir.trace",
+        Expected {
+            coherent: (1, 1),
+            ..NONE
+        },
+    ),
+];
+
 #[test]
 fn public_traces_are_read_for_what_they_are() {
-    const NONE: Expected = Expected::NONE;
-    let rows = [
-        // An allocation without a direction, and its end.
-        (
-            "01-ath12k-6.12.35-amdvi.trace",
-            Expected {
-                coherent: (1, 1),
-                ..NONE
-            },
-        ),
-        ("02-i915-highiova-2025.trace", Expected { maps: 1, ..NONE }),
-        // One map is taken out in two, the first line is cut, and three runs stay.
-        (
-            "03-qemu-vfio.trace",
-            Expected {
-                maps: 5,
-                unmaps: 2,
-                bad: 1,
-                ..NONE
-            },
-        ),
-        ("04-mtk-venc-unmaps.trace", Expected { orphans: 4, ..NONE }),
-        (
-            "05-swiotlb-insmod.trace",
-            Expected {
-                bounced: 512,
-                ..NONE
-            },
-        ),
-        (
-            "06-spacemit-swiotlb.trace",
-            Expected {
-                bounced: 8196,
-                ..NONE
-            },
-        ),
-        (
-            "07-cca-realm-swiotlb.trace",
-            Expected {
-                bad: 1,
-                bounced: 132,
-                ..NONE
-            },
-        ),
-        // The fields are another program's.
-        (
-            "08-blog-swiotlb-other-fields.trace",
-            Expected { bad: 2, ..NONE },
-        ),
-        (
-            "09-perf-script-failed-to-parse.trace",
-            Expected { orphans: 1, ..NONE },
-        ),
-        (
-            "10-dev-in-event-downstream.trace",
-            Expected {
-                maps: 1,
-                unmaps: 1,
-                ..NONE
-            },
-        ),
-        ("12-iommu-tracing-talk-2015.trace", NONE),
-        (
-            "13-trace-cmd-dropped.trace",
-            Expected {
-                maps: 1,
-                unmaps: 1,
-                lost: 204_601,
-                ..NONE
-            },
-        ),
-        // Not the kernel's event, but a trace_printk that is called like a function.
-        ("14-nicolin-trace_printk.trace", NONE),
-        (
-            "E-lost-without-number.trace",
-            Expected {
-                maps: 1,
-                unmaps: 1,
-                lost: 2,
-                ..NONE
-            },
-        ),
-        (
-            "F-dma_alloc-without-dir.trace",
-            Expected {
-                coherent: (1, 1),
-                ..NONE
-            },
-        ),
-    ];
-    for (name, expected) in rows {
+    for (name, expected) in PUBLIC {
         assert_eq!(
             Expected::of(&read_corpus(name).unwrap()),
             expected,

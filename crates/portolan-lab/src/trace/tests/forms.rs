@@ -82,79 +82,82 @@ fn in_form(before: &str) -> String {
     )
 }
 
+const SECONDS: (u64, Clock) = (1_000_010_000, Clock::Seconds);
+
+/// What stands before an event, with the CPU, the time and the clock that it says.
+const FORMS: [(&str, &str, u16, (u64, Clock)); 17] = [
+    ("ftrace", "  fio-1 [003] ..... {at}: ", 3, SECONDS),
+    (
+        "ftrace, trace_pipe, colon in a task",
+        " a:b [7] c-1 [003] d.h1. {at}: ",
+        3,
+        SECONDS,
+    ),
+    (
+        "option record-tgid",
+        "  fio-1  (      1) [003] ..... {at}: ",
+        3,
+        SECONDS,
+    ),
+    ("option noirq-info", "  fio-1 [003] {at}: ", 3, SECONDS),
+    ("flags of 2015", "  fio-1 [003] .... {at}: ", 3, SECONDS),
+    (
+        "flags with migrate-disable",
+        "  fio-1 [003] ....... {at}: ",
+        3,
+        SECONDS,
+    ),
+    (
+        "option latency-format",
+        "  fio-1  3d.h1. {us}us!: ",
+        3,
+        (10_000, Clock::Microseconds),
+    ),
+    (
+        "latency-format without a mark",
+        "  fio-1  3..... {us}us : ",
+        3,
+        (10_000, Clock::Microseconds),
+    ),
+    (
+        "latency-format with a clock of ticks",
+        "  fio-1  3..... {us}: ",
+        3,
+        (10, Clock::Ticks),
+    ),
+    ("trace-cmd report", "  fio-1  [003]  {at}: ", 3, SECONDS),
+    (
+        "trace-cmd report -t",
+        "  fio-1  [003]  {at}000: ",
+        3,
+        SECONDS,
+    ),
+    ("trace-cmd report -l", "  fio-1  3d.h1.  {at}: ", 3, SECONDS),
+    (
+        "trace-cmd report of several files",
+        "guest:  fio-1  [003]  {at}: ",
+        3,
+        SECONDS,
+    ),
+    ("perf script", "fio  1 [003]  {at}: dma:", 3, SECONDS),
+    (
+        "perf script with threads",
+        "fio  1/1 [003]  {at}: dma:",
+        3,
+        SECONDS,
+    ),
+    (
+        "clocks x86-tsc, counter, uptime",
+        "  fio-1 [003] ..... {us}: ",
+        3,
+        (10, Clock::Ticks),
+    ),
+    ("1,024 CPUs", "  fio-1 [1023] ..... {at}: ", 1023, SECONDS),
+];
+
 #[test]
 fn each_form_of_a_line_is_read_with_its_cpu_task_and_time() {
-    let seconds = (1_000_010_000, Clock::Seconds);
-    let rows = [
-        ("ftrace", "  fio-1 [003] ..... {at}: ", 3, seconds),
-        (
-            "ftrace, trace_pipe, colon in a task",
-            " a:b [7] c-1 [003] d.h1. {at}: ",
-            3,
-            seconds,
-        ),
-        (
-            "option record-tgid",
-            "  fio-1  (      1) [003] ..... {at}: ",
-            3,
-            seconds,
-        ),
-        ("option noirq-info", "  fio-1 [003] {at}: ", 3, seconds),
-        ("flags of 2015", "  fio-1 [003] .... {at}: ", 3, seconds),
-        (
-            "flags with migrate-disable",
-            "  fio-1 [003] ....... {at}: ",
-            3,
-            seconds,
-        ),
-        (
-            "option latency-format",
-            "  fio-1  3d.h1. {us}us!: ",
-            3,
-            (10_000, Clock::Microseconds),
-        ),
-        (
-            "latency-format without a mark",
-            "  fio-1  3..... {us}us : ",
-            3,
-            (10_000, Clock::Microseconds),
-        ),
-        (
-            "latency-format with a clock of ticks",
-            "  fio-1  3..... {us}: ",
-            3,
-            (10, Clock::Ticks),
-        ),
-        ("trace-cmd report", "  fio-1  [003]  {at}: ", 3, seconds),
-        (
-            "trace-cmd report -t",
-            "  fio-1  [003]  {at}000: ",
-            3,
-            seconds,
-        ),
-        ("trace-cmd report -l", "  fio-1  3d.h1.  {at}: ", 3, seconds),
-        (
-            "trace-cmd report of several files",
-            "guest:  fio-1  [003]  {at}: ",
-            3,
-            seconds,
-        ),
-        ("perf script", "fio  1 [003]  {at}: dma:", 3, seconds),
-        (
-            "perf script with threads",
-            "fio  1/1 [003]  {at}: dma:",
-            3,
-            seconds,
-        ),
-        (
-            "clocks x86-tsc, counter, uptime",
-            "  fio-1 [003] ..... {us}: ",
-            3,
-            (10, Clock::Ticks),
-        ),
-        ("1,024 CPUs", "  fio-1 [1023] ..... {at}: ", 1023, seconds),
-    ];
-    for (form, before, cpu, (time, clock)) in rows {
+    for (form, before, cpu, (time, clock)) in FORMS {
         let text = in_form(before);
         let mut reader = Reader::new(Box::new(std::io::Cursor::new(text.into_bytes()))).unwrap();
         let op = reader.next_op().map(|op| (op.cpu, op.time_ns, op.running));
