@@ -77,15 +77,7 @@ fn contributing_says_what_the_rules_are() {
     let text = std::fs::read_to_string(root.join("CONTRIBUTING.md")).unwrap();
     let layout = std::fs::read_to_string(root.join("rustfmt.toml")).unwrap();
     let [file, function, tests, column] = rules::LIMITS;
-    let package = documents::MAX_PACKAGE_README;
-    let (lines, words) = documents::MAX_README;
     for said in [
-        format!(
-            "has at most {lines} lines and {},{:03} words",
-            words / 1000,
-            words % 1000
-        ),
-        format!("README has at most {package} lines"),
         format!("to {file} lines and no longer"),
         format!("functions of at most {function}"),
         format!("more than {tests} lines of tests"),

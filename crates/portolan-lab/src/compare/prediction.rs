@@ -34,7 +34,7 @@ impl Prediction {
         if policy == by.situation.now || !are_alike(of, by) {
             return None;
         }
-        let predicted = by.predicted?.under(policy)?;
+        let predicted = by.predicted.as_ref()?.under(policy)?;
         let counted = of.sent?.invalidations.total();
         Some(Self {
             of: side,
@@ -57,12 +57,15 @@ fn are_alike(a: &ReplayReport, b: &ReplayReport) -> bool {
 
 /// What `by` predicts, for the time or the unmaps of `of`.
 fn at_its_pace(of: &ReplayReport, by: &ReplayReport) -> Option<f64> {
-    let rules = by.predicted?;
+    let rules = by.predicted.as_ref()?;
     let times = |whole: f64, own: f64, other: f64| (own > 0.0).then(|| whole * other / own);
     if of.situation.now == Now::Lazy {
-        let timer = rules.lazy.saturating_sub(rules.lazy_full) as f64;
-        let by_timer = times(timer, rules.busy_us, of.predicted?.busy_us)?;
-        return Some(by_timer + rules.lazy_full as f64);
+        let by_timer = times(
+            rules.lazy_timer() as f64,
+            rules.busy_us,
+            of.predicted.as_ref()?.busy_us,
+        )?;
+        return Some(by_timer + (rules.lazy - rules.lazy_timer()) as f64);
     }
     let predicted = rules.under(of.situation.now)? as f64;
     times(predicted, known_unmaps(by) as f64, all_unmaps(of) as f64)
@@ -118,12 +121,15 @@ pub(super) fn finding(one: &Prediction, two: &Comparison) -> String {
 
 /// How many flushes of a lazy kernel go with time, and how much of it each recording has.
 fn because_of_time(by: (&ReplayReport, &str), of: (&ReplayReport, &str)) -> String {
-    let rules = by.0.predicted.unwrap_or_default();
-    let ms = |report: &ReplayReport| micros(report.predicted.unwrap_or_default().busy_us / 1000.0);
+    let rules = by.0.predicted.clone().unwrap_or_default();
+    let ms = |report: &ReplayReport| {
+        let busy = report.predicted.as_ref().map(|rules| rules.busy_us);
+        micros(busy.unwrap_or_default() / 1000.0)
+    };
     format!(
         "{} of the {} are the timer's, which go with the time in which memory is unmapped: {} ms in {}, {} ms in {}. \
          For {}'s time",
-        grouped(rules.lazy.saturating_sub(rules.lazy_full)),
+        grouped(rules.lazy_timer()),
         grouped(rules.lazy),
         ms(by.0),
         by.1,

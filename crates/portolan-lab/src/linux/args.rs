@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use portolan_model::profile::Profile;
 
-use super::{Options, Rules, Timer};
+use super::{Options, Rules};
 
 /// What the kernel was told by `iommu.strict`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -63,7 +63,7 @@ impl LinuxArgs {
             asked,
             caching: self.caching_mode,
             stage: self.stage,
-            timer: Timer::default(),
+            kernel: None,
         };
         Rules::new(profile, &options).map(Some)
     }

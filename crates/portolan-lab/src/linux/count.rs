@@ -4,16 +4,18 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasherDefault;
 
 use anyhow::Result;
-use portolan::dma::{Policy, Stage};
+use portolan::dma::Policy;
 use portolan::inval::Caching;
 use portolan_model::iommu::CommandPrices;
 use portolan_model::profile::Profile;
 use serde::Serialize;
 
 use super::Rules;
+use super::kernel::Kernel;
 use super::queues::{Added, Queues};
+use super::timer::Timers;
 use crate::counts::{Exposed, Invalidations};
-use crate::trace::{At, DeviceId, Mix, Op, OpKind};
+use crate::trace::{Api, At, DeviceId, Mix, Op, OpKind};
 
 /// What Linux would have submitted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -24,10 +26,12 @@ pub struct LinuxReport {
     pub policy: String,
     /// The reason, as a sentence.
     pub reason: String,
-    /// Whether the unit reports caching mode: `on` or `off`.
+    /// Whether the unit reports caching mode, or `NpCache`: `on` or `off`.
     pub caching_mode: String,
-    /// Which tables: `first` or `second`.
+    /// Which tables: `first` or `second`; AMD's of version 1 are second.
     pub stage: String,
+    /// Which unit: `VT-d` or `AMD-Vi`.
+    pub unit: String,
     /// Commands by kind; a page-selective one is a range whatever its mask.
     pub invalidations: Invalidations,
     /// Page-selective commands by address mask (exponent of the number of pages).
@@ -40,6 +44,10 @@ pub struct LinuxReport {
     pub flushes_full: u64,
     /// Flushes by the timer.
     pub flushes_timer: u64,
+    /// Unmaps that a lazy kernel waits for all the same: of the two-step API, since 7.3.
+    pub unqueued: u64,
+    /// The least and the most waits of a lazy kernel, however long the load takes up to what it was recorded to take.
+    pub syncs_range: [u64; 2],
     /// Microseconds of the machine for the commands.
     pub invalidation_us: f64,
     /// Microseconds of the machine for the waits, exits included.
@@ -71,14 +79,23 @@ struct Domain {
     report: DomainReport,
 }
 
+/// What is mapped.
+#[derive(Clone, Copy)]
+struct Live {
+    bytes: u64,
+    api: Api,
+}
+
 /// The count, as it goes.
 pub struct Counter {
     rules: Rules,
+    kernel: Kernel,
     lazy: bool,
     prices: CommandPrices,
     page: u64,
     domains: BTreeMap<DeviceId, Domain>,
-    live: HashMap<u64, u64, BuildHasherDefault<Mix>>,
+    timers: Timers,
+    live: HashMap<u64, Live, BuildHasherDefault<Mix>>,
     report: LinuxReport,
 }
 
@@ -88,12 +105,15 @@ impl Counter {
     /// # Errors
     /// If one is missing.
     pub fn new(rules: Rules, profile: &Profile) -> Result<Self> {
+        let kernel = rules.kernel.unwrap_or_default();
         Ok(Self {
             lazy: rules.is_lazy(),
             rules,
+            kernel,
             prices: CommandPrices::of(profile)?,
             page: profile.granule().bytes(),
             domains: BTreeMap::new(),
+            timers: Timers::new(kernel),
             live: HashMap::default(),
             report: LinuxReport::default(),
         })
@@ -104,64 +124,68 @@ impl Counter {
         if !self.lazy {
             return;
         }
-        let domains = self.domains.values_mut();
-        let fired = domains.filter_map(|domain| {
-            domain.queues.see(at)?;
-            domain.report.invalidations += 1;
-            Some(())
+        let (domains, report) = (&mut self.domains, &mut self.report);
+        self.timers.see(at, |device| {
+            if let Some(domain) = domains.get_mut(&device) {
+                domain.queues.run(at.now_ns);
+                domain.report.invalidations += 1;
+                report.flushes_timer += 1;
+            }
         });
-        self.report.flushes_timer += fired.count() as u64;
     }
 
     fn domain(&mut self, device: DeviceId) -> &mut Domain {
-        let timer = self.rules.timer;
+        let kernel = self.kernel;
         self.domains.entry(device).or_insert_with(|| Domain {
-            queues: Queues::new(timer),
+            queues: Queues::new(kernel),
             report: DomainReport::default(),
         })
     }
 
-    /// One invalidation for an operation of `bytes` bytes. Its addresses are aligned to its size
-    /// rounded up to a power of two, so that one mask covers it.
+    /// What an operation of `bytes` bytes takes at once, and one wait.
     fn submit(&mut self, device: DeviceId, bytes: u64) {
-        let pages = bytes.div_ceil(self.page).max(1);
-        let mask = pages.next_power_of_two().trailing_zeros() as u8;
-        if mask <= self.rules.max_mask {
-            self.report.invalidations.range += 1;
-            *self.report.masks.entry(mask).or_default() += 1;
-        } else {
-            self.report.invalidations.context += 1;
-        }
-        self.domain(device).report.invalidations += 1;
+        let unit = self.rules.unit;
+        let report = &mut self.report;
+        let before = report.invalidations.total();
+        unit.commands(bytes.div_ceil(self.page), |mask| match mask {
+            Some(mask) => {
+                report.invalidations.range += 1;
+                *report.masks.entry(mask).or_default() += 1;
+            }
+            None => report.invalidations.context += 1,
+        });
+        report.syncs += 1;
+        let commands = report.invalidations.total() - before;
+        self.domain(device).report.invalidations += commands;
     }
 
     /// Counts an operation; `padded` are the bytes of a map's pages, if it can be carried out.
     pub(crate) fn note(&mut self, op: &Op<'_>, at: At, padded: Option<u64>) {
+        self.see(at);
         match op.kind {
             OpKind::Unmap { id, .. } => self.unmap(at, op.device, id.0),
-            OpKind::Map { id, .. } => {
-                if let Some(padded) = padded {
-                    self.map(at, op.device, id.0, padded);
+            OpKind::Map { id, api, .. } => {
+                if let Some(bytes) = padded {
+                    self.map(op.device, id.0, Live { bytes, api });
                 }
             }
         }
     }
 
-    /// Counts a map of whole pages, `bytes` bytes in all, named `id`.
-    pub fn map(&mut self, at: At, device: DeviceId, id: u64, bytes: u64) {
-        self.see(at);
-        self.live.insert(id, bytes);
+    /// Counts a map of whole pages, named `id`.
+    fn map(&mut self, device: DeviceId, id: u64, live: Live) {
+        self.live.insert(id, live);
         self.domain(device).report.maps += 1;
-        if self.rules.shadowed() {
-            self.report.after_map += 1;
-            self.submit(device, bytes);
+        if self.rules.unit.is_shadowed() {
+            let before = self.report.invalidations.total();
+            self.submit(device, live.bytes);
+            self.report.after_map += self.report.invalidations.total() - before;
         }
     }
 
     /// Counts the unmap of `id`.
-    pub fn unmap(&mut self, at: At, device: DeviceId, id: u64) {
-        self.see(at);
-        let Some(bytes) = self.live.remove(&id) else {
+    fn unmap(&mut self, at: At, device: DeviceId, id: u64) {
+        let Some(Live { bytes, api }) = self.live.remove(&id) else {
             return;
         };
         self.domain(device).report.unmaps += 1;
@@ -169,24 +193,38 @@ impl Counter {
             self.submit(device, bytes);
             return;
         }
+        if !self.kernel.queues(api) {
+            self.report.unqueued += 1;
+            self.submit(device, bytes);
+            return;
+        }
         let domain = self.domain(device);
-        if domain.queues.add(at.now_ns, at.cpu, bytes) == Added::Flush {
+        let added = domain.queues.add(at.now_ns, at.cpu, bytes);
+        let starts = domain.queues.start();
+        if added == Added::Flush {
             domain.report.invalidations += 1;
             self.report.flushes_full += 1;
+        }
+        if starts {
+            self.timers.start(at, device);
         }
     }
 
     /// Lets all timers run and reports; `devices` are the trace's names.
     pub fn finish(mut self, devices: &[String]) -> LinuxReport {
-        for domain in self.domains.values_mut() {
-            if domain.queues.end().is_some() {
+        let (domains, report) = (&mut self.domains, &mut self.report);
+        self.timers.end(|device, now_ns| {
+            if let Some(domain) = domains.get_mut(&device) {
+                domain.queues.run(now_ns);
                 domain.report.invalidations += 1;
-                self.report.flushes_timer += 1;
+                report.flushes_timer += 1;
             }
-        }
+        });
         let mut report = self.report;
-        report.invalidations.context += report.flushes_full + report.flushes_timer;
-        report.syncs = report.invalidations.total();
+        report.syncs_range = [report.syncs; 2];
+        let flushes = report.flushes_full + report.flushes_timer;
+        report.invalidations.context += flushes;
+        report.syncs += flushes;
         let decision = self.rules.decision();
         report.asked = self.rules.asked.to_string();
         report.policy = match decision.policy {
@@ -195,16 +233,12 @@ impl Counter {
         }
         .to_owned();
         decision.reason.clone_into(&mut report.reason);
-        report.caching_mode = match self.rules.caching {
+        report.caching_mode = match self.rules.unit.caching() {
             Caching::NotPresentToo => "on",
             Caching::PresentOnly => "off",
         }
         .to_owned();
-        report.stage = match self.rules.stage {
-            Stage::First => "first",
-            Stage::Second => "second",
-        }
-        .to_owned();
+        [report.unit, report.stage] = self.rules.unit.names().map(str::to_owned);
         let us = |count: u64, ns: f64| count as f64 * ns / 1000.0;
         let done = report.invalidations;
         report.invalidation_us =
@@ -213,6 +247,9 @@ impl Counter {
         // Domains are exposed at the same time, at worst.
         for (device, domain) in self.domains {
             let (bytes, ns) = domain.queues.exposed();
+            let bounds = domain.queues.bounds();
+            report.syncs_range[0] += bounds.least;
+            report.syncs_range[1] += bounds.most;
             report.busy_us += us(1, domain.queues.busy_ns() as f64);
             report.exposed.max_bytes += bytes;
             report.exposed.max_us = report.exposed.max_us.max(us(1, ns as f64));

@@ -9,12 +9,16 @@ use crate::linux::LinuxReport;
 /// What Linux does, and why.
 pub(super) fn linux_finding(trace: &TraceReport, linux: &LinuxReport) -> String {
     let mut said = format!(
-        "Linux told to be {} would be {} with {}-stage tables and caching mode {}: {} invalidations, {} \
-         of them for maps",
+        "Linux told to be {} would be {} {}: {} invalidations, {} of them for maps",
         linux.asked,
         linux.policy,
-        linux.stage,
-        linux.caching_mode,
+        match linux.unit.as_str() {
+            "AMD-Vi" => format!("on AMD-Vi with NpCache {}", linux.caching_mode),
+            _ => format!(
+                "with {}-stage tables and caching mode {}",
+                linux.stage, linux.caching_mode
+            ),
+        },
         grouped(linux.invalidations.total()),
         grouped(linux.after_map),
     );

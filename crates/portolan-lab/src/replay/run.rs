@@ -20,7 +20,7 @@ use super::sent::Sent;
 use super::settings::{Input, LinuxCounters, LinuxCounts, advise, spread_us};
 use super::warnings::warnings;
 use crate::advice::Advice;
-use crate::linux::{Counter, Rules};
+use crate::linux::{Counter, Kernel, Rules};
 use crate::machines::{WithFormat, with_format};
 use crate::trace::{self, Reader, Summary};
 
@@ -186,10 +186,11 @@ impl WithFormat for Task<'_> {
             progress,
         } = self;
         let facts = reader.facts().and_then(Result::ok);
-        let asked = linux.map(|rules| Counter::new(rules, profile));
+        let kernel = Kernel::of(reader, facts.as_ref());
+        let asked = linux.map(|rules| Counter::new(rules.of_trace(kernel), profile));
         let linux = Beside {
             asked: asked.transpose()?,
-            all: LinuxCounters::new(profile),
+            all: LinuxCounters::new(profile, kernel),
         };
         let cpus = profile.cpus().clamp(1, MAX_CPUS as u32) as usize;
         let lanes = policies

@@ -32,8 +32,19 @@ impl Sent {
     }
 }
 
+/// How many there may be.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SentRange {
+    /// At least so many.
+    pub least: u64,
+    /// At most so many.
+    pub most: u64,
+    /// Why, as a sentence.
+    pub reason: String,
+}
+
 /// Invalidations that Linux's rules come to for the operations of the trace, at the times of the trace.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Predicted {
     /// Where the kernel is strict.
     pub strict: u64,
@@ -41,13 +52,24 @@ pub struct Predicted {
     pub shadowed: u64,
     /// Where it is lazy.
     pub lazy: u64,
-    /// Of those of lazy, flushes because a CPU's queue was full; the others are the timer's.
+    /// Between how many those of lazy are, however much faster the load becomes.
+    pub lazy_range: SentRange,
+    /// Of those of lazy, unmaps that the kernel waits for at once: of the two-step API, since Linux 7.3.
+    pub lazy_unqueued: u64,
+    /// Of those of lazy, flushes because a CPU's queue was full; others are the timer's.
     pub lazy_full: u64,
     /// Time in which unmaps follow each other, so that a lazy kernel's timer runs: see `LinuxReport::busy_us`.
     pub busy_us: f64,
 }
 
 impl Predicted {
+    /// Of those of lazy, flushes by the timer: they go with time, the others with unmaps.
+    pub(crate) fn lazy_timer(&self) -> u64 {
+        self.lazy
+            .saturating_sub(self.lazy_full)
+            .saturating_sub(self.lazy_unqueued)
+    }
+
     /// Those of a kernel that does as in `now`; `None` where nothing is translated.
     pub(crate) fn under(&self, now: Now) -> Option<u64> {
         match now {

@@ -100,15 +100,20 @@ fn is_frame(line: &[u8]) -> bool {
     is_address && line.ends_with(b")") && memchr::memmem::find(line, b" (").is_some()
 }
 
-/// What ran, by what stands before the CPU: `<idle>-0`, `swapper 0`, `swapper 0/0`.
+/// What ran, by the number before the CPU: `fio-536`, `fio 536`, `<idle>-0`, `swapper 0/0`, `fio-536 (  530)`.
 fn running(before: &[u8]) -> Running {
-    let before = before.trim_ascii_end();
-    match [&b"-0"[..], b" 0", b" 0/0"]
-        .iter()
-        .any(|end| before.ends_with(end))
-    {
-        true => Running::Idle,
-        false => Running::Task,
+    let mut before = before.trim_ascii_end();
+    if before.ends_with(b")") {
+        // The number of the task's group.
+        let open = memchr::memrchr(b'(', before).unwrap_or(before.len());
+        before = before[..open].trim_ascii_end();
+    }
+    let digits = before.iter().rev().take_while(|b| b.is_ascii_digit());
+    let digits = &before[before.len() - digits.count()..];
+    match decimal(digits).map(u32::try_from) {
+        Some(Ok(0)) => Running::Idle,
+        Some(Ok(task)) => Running::Task(task),
+        Some(Err(_)) | None => Running::Task(0),
     }
 }
 
@@ -152,7 +157,7 @@ fn named(tail: &[u8], cpu: u16, (time_ns, clock): (u64, Clock)) -> Option<Stampe
     };
     Some(Stamped {
         cpu,
-        running: Running::Task,
+        running: Running::Task(0),
         time_ns,
         clock,
         name,

@@ -37,7 +37,7 @@ pub use line::Clock;
 pub(crate) use line::{Line, parse as parse_line};
 pub(crate) use numbers::{decimal, fixed, hexadecimal};
 pub(crate) use op::Mix;
-pub use op::{At, Class, DeviceId, Direction, MapId, Op, OpKind, Piece, Running};
+pub use op::{Api, At, Class, DeviceId, Direction, MapId, Op, OpKind, Piece, Running};
 pub(crate) use source::{Lines, is_folder_of_perf, open_file};
 pub use source::{OpenError, open_bytes};
 pub use summary::{BadLine, Excerpt, Recorded, Recorder, Summary};
@@ -167,6 +167,15 @@ impl Reader {
     /// What the recorder measured of the kernel's functions, as `function_graph` prints it; nothing where it did not.
     pub(crate) fn latencies(&self) -> &[u8] {
         &self.latencies
+    }
+
+    /// How many CPUs the machine has, where the trace begins with it: `#P:4` of ftrace, `cpus=4` of `trace-cmd report`.
+    pub fn cpus(&self) -> Option<u32> {
+        let head = self.lines.first_with("# entries-in-buffer/");
+        let head = head.and_then(|line| Some(&line[memchr::memmem::find(line, b"#P:")? + 3..]));
+        let cpus = head.or_else(|| self.lines.first_with("cpus=")?.strip_prefix(b"cpus="))?;
+        let cpus = line::decimal(cpus.trim_ascii())?;
+        u32::try_from(cpus).ok().filter(|cpus| *cpus > 0)
     }
 
     /// What was read so far.

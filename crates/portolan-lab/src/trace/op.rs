@@ -29,6 +29,19 @@ pub enum Direction {
     None,
 }
 
+/// Which of the kernel's interfaces a map went through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Api {
+    /// `dma_map_*` or `dma_alloc_*`, which have an event of their own.
+    DmaMap,
+    /// `dma_iova_try_alloc` and `dma_iova_link`, since 6.16: only what they do to the table has events, beside the events
+    /// of others.
+    TwoStep,
+    /// Any: the trace has no `dma:*` events so far.
+    #[default]
+    Untold,
+}
+
 /// A mapping of the trace; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MapId(pub u64);
@@ -51,8 +64,8 @@ pub struct Piece {
 pub enum Running {
     /// The idle task: an interrupt came, and the CPU is idle again after it.
     Idle,
-    /// Some other task.
-    Task,
+    /// Some other task, by its number; 0 where the line has none.
+    Task(u32),
 }
 
 /// One operation.
@@ -95,6 +108,8 @@ pub enum OpKind<'r> {
         dma: u64,
         /// Bytes that were bounced for it.
         bounced: u64,
+        /// What it went through.
+        api: Api,
     },
     /// The end of a map.
     Unmap {

@@ -22,7 +22,7 @@ use super::event::{Event, Unseen};
 use super::line::Stamped;
 use super::list::List;
 use super::mappings::{InTable, LiveMapping, LiveMappings, MappingKey, Named, Tables};
-use super::op::{Class, DeviceId, Direction, MapId, Op, OpKind, Origin, PAGE, Piece};
+use super::op::{Api, Class, DeviceId, Direction, MapId, Op, OpKind, Origin, PAGE, Piece};
 use super::outbox::{Outbox, Outgoing};
 use super::pieces::guess_pieces;
 use super::summary::Summary;
@@ -39,6 +39,7 @@ struct Wanted {
     direction: Direction,
     dma: u64,
     bytes: u64,
+    api: Api,
 }
 
 /// A mapping that is out of its table and whose `dma:*` event has not come.
@@ -60,6 +61,8 @@ pub(super) struct Pairing {
     coherent: LiveMappings,
     lists: LiveMappings,
     unclaimed: Unclaimed,
+    /// What pieces went through that nothing claims.
+    unclaimed_api: Api,
     tables: Tables,
     /// By first address and name.
     out_of_table: BTreeMap<(u64, u64), OutOfTable>,
@@ -186,6 +189,7 @@ impl Pairing {
             direction,
             dma: dma.iter().next().unwrap_or(0),
             bytes: sizes.iter().fold(0u64, u64::saturating_add),
+            api: Api::DmaMap,
         };
         self.claim(&wanted, origin.cpu);
         let told = !self.pieces.is_empty();
@@ -205,6 +209,7 @@ impl Pairing {
     }
 
     fn dma_event(&mut self, origin: Origin, event: Event<'_>, text: &[u8], summary: &mut Summary) {
+        self.unclaimed_api = Api::TwoStep;
         match event {
             Event::Map {
                 device,
@@ -220,6 +225,7 @@ impl Pairing {
                     direction,
                     dma,
                     bytes,
+                    api: Api::DmaMap,
                 };
                 self.claim(&wanted, origin.cpu);
                 if self.pieces.is_empty() {
@@ -428,6 +434,7 @@ fn map_op(origin: Origin, wanted: &Wanted, id: u64, bounced: u64) -> Op<'static>
         pieces: &[],
         dma: wanted.dma,
         bounced,
+        api: wanted.api,
     };
     op_of(origin, wanted.device, kind)
 }

@@ -1,13 +1,16 @@
 //! What mapping costs: the table work and stalls of a replayed policy, with the invalidations of Linux's rules where
 //! those are known, and with the library's elsewhere.
 
+use portolan_cli::display::{grouped, micros};
 use portolan_model::profile::{Event, Price, Profile};
 
-use super::Input;
+use super::{FEWEST, Input};
 use crate::counts::Exposed;
-use crate::linux::{Asked, CachingMode, Counter, LinuxReport, Options, Rules, StageName, Timer};
+use crate::linux::{
+    Asked, CachingMode, Counter, Kernel, LinuxReport, Options, Rules, StageName, stage_of,
+};
 use crate::replay::report::PolicyReport;
-use crate::replay::sent::Predicted;
+use crate::replay::sent::{Predicted, SentRange};
 use crate::replay::setting::{Saving, pct};
 use crate::replay::situation::Now;
 use crate::trace::{At, Op};
@@ -27,21 +30,25 @@ pub(in crate::replay) struct LinuxCounts {
 }
 
 impl LinuxCounters {
-    /// For `profile`; `None` if it is no VT-d, whose rules alone are known.
-    pub(in crate::replay) fn new(profile: &Profile) -> Option<Self> {
+    /// For `profile` and the traced `kernel`; `None` if Linux's rules for that machine are not known.
+    pub(in crate::replay) fn new(profile: &Profile, kernel: Kernel) -> Option<Self> {
         let counter = |asked, caching, stage| {
             let options = Options {
                 asked,
                 caching: Some(caching),
                 stage,
-                timer: Timer::default(),
+                kernel: Some(kernel),
             };
             let rules = Rules::new(profile, &options).ok()?;
             Counter::new(rules, profile).ok()
         };
         Some(Self {
             strict: counter(Asked::Strict, CachingMode::Off, None)?,
-            shadowed: counter(Asked::Strict, CachingMode::On, Some(StageName::Second))?,
+            shadowed: counter(
+                Asked::Strict,
+                CachingMode::On,
+                stage_of(profile).map(|_| StageName::Second),
+            )?,
             lazy: counter(Asked::Lazy, CachingMode::Off, None)?,
         })
     }
@@ -70,9 +77,32 @@ impl LinuxCounts {
             strict: total(&self.strict),
             shadowed: total(&self.shadowed),
             lazy: total(&self.lazy),
+            lazy_range: lazy_range(&self.lazy),
+            lazy_unqueued: self.lazy.unqueued,
             lazy_full: self.lazy.flushes_full,
             busy_us: self.lazy.busy_us,
         }
+    }
+}
+
+/// Between how many invalidations a lazy kernel sends, and why.
+fn lazy_range(lazy: &LinuxReport) -> SentRange {
+    let [least, most] = lazy.syncs_range;
+    let at_once = match lazy.unqueued {
+        0 => String::new(),
+        unmaps => format!(
+            ", and {} unmaps by the two-step API, which Linux waits for at once since 7.3",
+            grouped(unmaps)
+        ),
+    };
+    SentRange {
+        least,
+        most,
+        reason: format!(
+            "at least one for each full queue ({FEWEST} unmaps of a CPU), at most one more for each 10 ms in which memory \
+             is unmapped ({} ms here){at_once}",
+            micros(lazy.busy_us / 1000.0),
+        ),
     }
 }
 

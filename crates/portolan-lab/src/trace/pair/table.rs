@@ -190,6 +190,7 @@ impl Pairing {
                 direction: Direction::Both,
                 dma: first.iova,
                 bytes,
+                api: self.unclaimed_api,
             };
             let op = map_op(end.piece.origin, &wanted, id, 0);
             self.outbox.fill(end.place, op, &self.pieces);

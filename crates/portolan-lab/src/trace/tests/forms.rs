@@ -161,7 +161,7 @@ fn each_form_of_a_line_is_read_with_its_cpu_task_and_time() {
         let text = in_form(before);
         let mut reader = Reader::new(Box::new(std::io::Cursor::new(text.into_bytes()))).unwrap();
         let op = reader.next_op().map(|op| (op.cpu, op.time_ns, op.running));
-        assert_eq!(op, Some((cpu, time, Running::Task)), "{form}");
+        assert_eq!(op, Some((cpu, time, Running::Task(1))), "{form}");
         let sum = drain(reader);
         assert_eq!(
             (sum.maps, sum.unmaps, sum.bad_lines, sum.clock),

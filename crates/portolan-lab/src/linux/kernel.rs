@@ -1,0 +1,94 @@
+//! The kernel whose rules are followed: its release, its flush queues and the CPUs that it runs on.
+//!
+//! Read from Linux 6.12, 7.2 and 7.3: `drivers/iommu/dma-iommu.c`, `include/linux/iommu-dma.h`. Not modelled: the one
+//! queue for all CPUs (`IOMMU_DMA_OPTS_SINGLE_QUEUE`, since 6.7), which only s390 asks for.
+
+use crate::facts::Facts;
+use crate::trace::{Api, Reader};
+
+/// A release, as two numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Release(pub u32, pub u32);
+
+impl Release {
+    /// The newest one that was read.
+    pub const NEWEST: Self = Self(7, 3);
+    /// The first whose `dma_iova_unlink` waits for each invalidation, with a flush queue or without.
+    const UNLINK_WAITS: Self = Self(7, 3);
+}
+
+/// When the traced CPUs run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CpuTime {
+    /// Always: they are real ones.
+    Always,
+    /// They are virtual, or may be: one that the trace does not show at work may have been held up.
+    AsTraced,
+}
+
+/// The kernel, as far as its rules depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kernel {
+    /// Its release; `None` if nothing says.
+    pub release: Option<Release>,
+    /// Nanoseconds between ticks, at which timers run: 4 ms (`CONFIG_HZ=250`, as Debian has it) unless somebody knows
+    /// better.
+    pub tick_ns: u64,
+    /// Nanoseconds until a flush queue's timer is due: `IOVA_DEFAULT_FQ_TIMEOUT`.
+    pub timeout_ns: u64,
+    /// Entries that a CPU's flush queue holds: one fewer than `IOVA_DEFAULT_FQ_SIZE`, as one place stays empty.
+    pub queue_holds: u64,
+    /// CPUs of the machine; `None` if nothing says.
+    pub cpus: Option<u32>,
+    /// When those run.
+    pub cpu_time: CpuTime,
+}
+
+impl Default for Kernel {
+    fn default() -> Self {
+        Self {
+            release: None,
+            tick_ns: 4_000_000,
+            timeout_ns: 10_000_000,
+            queue_holds: 255,
+            cpus: None,
+            cpu_time: CpuTime::AsTraced,
+        }
+    }
+}
+
+impl Kernel {
+    /// The one that was traced, as far as its trace says.
+    pub fn of(reader: &Reader, facts: Option<&Facts>) -> Self {
+        Self {
+            release: facts
+                .and_then(Facts::version)
+                .map(|(major, minor)| Release(major, minor)),
+            cpus: facts
+                .map(|facts| facts.cpus)
+                .filter(|cpus| *cpus > 0)
+                .or_else(|| reader.cpus()),
+            cpu_time: match facts {
+                Some(facts) if !facts.under_hypervisor => CpuTime::Always,
+                _ => CpuTime::AsTraced,
+            },
+            ..Self::default()
+        }
+    }
+
+    /// Whether an unmap by `api` joins a flush queue where the kernel is lazy.
+    ///
+    /// `__iommu_dma_unmap` sets `queued` in its `iommu_iotlb_gather` wherever the domain has a queue, so that it neither
+    /// waits nor gives the addresses back. From 6.16 to 7.2 `dma_iova_destroy` does the same
+    /// (`__iommu_dma_iova_unlink` with `free_iova`). In 7.3 it calls `dma_iova_unlink`, which leaves `queued` unset and
+    /// waits in `iommu_iotlb_sync`, and `dma_iova_free`, which gives the addresses back at once.
+    pub(super) fn queues(&self, api: Api) -> bool {
+        match api {
+            Api::DmaMap => true,
+            Api::TwoStep => self.release.unwrap_or(Release::NEWEST) < Release::UNLINK_WAITS,
+            Api::Untold => self
+                .release
+                .is_none_or(|release| release < Release::UNLINK_WAITS),
+        }
+    }
+}

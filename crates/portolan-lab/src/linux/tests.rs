@@ -1,0 +1,212 @@
+//! Timers and queues, tick by tick; what units are sent; what a release changes.
+
+use portolan::dma::Stage;
+use portolan::inval::Caching;
+
+use super::kernel::{CpuTime, Kernel, Release};
+use super::queues::{Added, Bounds, Queues};
+use super::timer::Timers;
+use super::{Asked, Unit};
+use crate::trace::{Api, At, DeviceId, Running};
+
+const MS: u64 = 1_000_000;
+const DISK: DeviceId = DeviceId(0);
+
+fn at(ms: u64, cpu: u16, task: u32) -> At {
+    At {
+        now_ns: ms * MS,
+        cpu,
+        running: match task {
+            0 => Running::Idle,
+            task => Running::Task(task),
+        },
+    }
+}
+
+/// Timers of a machine with so many CPUs, and how many have run.
+struct Machine {
+    timers: Timers,
+    ran: u64,
+}
+
+impl Machine {
+    fn new(cpus: u32, cpu_time: CpuTime) -> Self {
+        let kernel = Kernel {
+            cpus: Some(cpus),
+            cpu_time,
+            ..Kernel::default()
+        };
+        Self {
+            timers: Timers::new(kernel),
+            ran: 0,
+        }
+    }
+
+    fn see(&mut self, at: At) -> u64 {
+        let ran = &mut self.ran;
+        self.timers.see(at, |_| *ran += 1);
+        self.ran
+    }
+
+    fn start(&mut self, at: At) {
+        self.see(at);
+        self.timers.start(at, DISK);
+    }
+}
+
+#[test]
+fn the_timer_of_the_only_cpu_runs_four_ticks_later() {
+    let mut machine = Machine::new(1, CpuTime::AsTraced);
+    machine.start(at(7, 0, 12));
+    assert_eq!(machine.see(at(19, 0, 12)), 0);
+    assert_eq!(machine.see(at(20, 0, 12)), 1);
+    assert_eq!(machine.see(at(99, 0, 12)), 1);
+}
+
+#[test]
+fn of_busy_cpus_one_counts_ticks_and_the_others_are_late() {
+    let mut machine = Machine::new(3, CpuTime::Always);
+    let late = [1, 2, 3, 4, 5, 6].map(|turn: u64| {
+        let begin = turn * 100;
+        machine.start(at(begin, 0, 12));
+        let before = machine.ran;
+        [16, 20].map(|after| machine.see(at(begin + after, 1, 13)) - before)
+    });
+    let (on_time, one_late) = ([1, 1], [0, 1]);
+    let wanted = [one_late, one_late, on_time, one_late, one_late, on_time];
+    assert_eq!(late, wanted);
+}
+
+#[test]
+fn a_virtual_cpu_that_is_not_seen_at_work_is_waited_for() {
+    let mut machine = Machine::new(1, CpuTime::AsTraced);
+    machine.start(at(0, 0, 12));
+    assert_eq!(machine.see(at(40, 1, 13)), 0);
+    assert_eq!(machine.see(at(41, 0, 12)), 1);
+}
+
+#[test]
+fn an_idle_cpus_timers_run_on_any() {
+    // By the idle task, or by a task that went elsewhere, before they are due or after.
+    for (idle, when) in [(at(8, 0, 0), 16), (at(8, 1, 12), 16), (at(30, 1, 12), 30)] {
+        let mut machine = Machine::new(2, CpuTime::AsTraced);
+        machine.see(at(0, 1, 13));
+        machine.start(at(0, 0, 12));
+        machine.see(at(7, 1, 13));
+        if when == 30 {
+            assert_eq!(machine.see(at(29, 1, 13)), 0);
+        }
+        machine.see(idle);
+        assert_eq!(machine.see(at(when - 1, 1, 13)), u64::from(when == 30));
+        assert_eq!(machine.see(at(when, 1, 13)), 1);
+    }
+}
+
+#[test]
+fn any_tick_does_no_harm() {
+    let kernel = Kernel {
+        tick_ns: 0,
+        timeout_ns: u64::MAX,
+        ..Kernel::default()
+    };
+    let mut timers = Timers::new(kernel);
+    let last = At {
+        now_ns: u64::MAX,
+        cpu: u16::MAX,
+        running: Running::Task(u32::MAX),
+    };
+    timers.see(last, |_| panic!("no timer was started"));
+    timers.start(last, DISK);
+    let mut ran = 0;
+    timers.end(|_, _| ran += 1);
+    assert_eq!(ran, 1);
+}
+
+#[test]
+fn the_256th_entry_of_a_cpu_flushes_and_frees_those_of_others() {
+    let mut queues = Queues::new(Kernel::default());
+    for _ in 0..200 {
+        assert_eq!(queues.add(0, 1, 4096), Added::Room);
+    }
+    for _ in 0..255 {
+        assert_eq!(queues.add(1, 0, 4096), Added::Room);
+    }
+    assert_eq!(queues.add(2, 0, 4096), Added::Flush);
+    assert_eq!(queues.exposed(), (455 * 4096, 2));
+    // CPU 1 has room for 255 again, CPU 0 for 254.
+    for _ in 0..255 {
+        assert_eq!(queues.add(3, 1, 4096), Added::Room);
+    }
+    for _ in 0..254 {
+        assert_eq!(queues.add(3, 0, 4096), Added::Room);
+    }
+    assert_eq!(queues.add(3, 0, 4096), Added::Flush);
+    // The timer is still the first one's.
+    assert!(queues.start() && !queues.start());
+    queues.run(4);
+    assert!(queues.start());
+}
+
+#[test]
+fn bounds_are_full_queues_and_periods_of_the_timer() {
+    let mut queues = Queues::new(Kernel::default());
+    assert_eq!(queues.bounds(), Bounds::default());
+    // A pause is busy for no longer than the timer.
+    for ms in [5, 8, 8, 1000, 999] {
+        queues.add(ms * MS, 0, 4096);
+    }
+    assert_eq!(queues.busy_ns(), 13 * MS);
+    assert_eq!(queues.bounds(), Bounds { least: 1, most: 2 });
+    for _ in 0..510 {
+        queues.add(1000 * MS, 0, 4096);
+        queues.run(1000 * MS);
+    }
+    // Without the timer 515 entries fill a queue twice.
+    assert_eq!(queues.bounds(), Bounds { least: 3, most: 4 });
+}
+
+#[test]
+fn two_step_unmaps_are_queued_until_7_3() {
+    let queued = |release| {
+        let kernel = Kernel {
+            release,
+            ..Kernel::default()
+        };
+        [Api::DmaMap, Api::TwoStep, Api::Untold].map(|api| kernel.queues(api))
+    };
+    assert_eq!(queued(Some(Release(6, 16))), [true, true, true]);
+    assert_eq!(queued(Some(Release(7, 2))), [true, true, true]);
+    assert_eq!(queued(Some(Release(7, 3))), [true, false, false]);
+    assert_eq!(queued(Some(Release(7, 10))), [true, false, false]);
+    assert_eq!(queued(None), [true, false, true]);
+}
+
+fn commands(unit: Unit, pages: u64) -> Vec<Option<u8>> {
+    let mut submitted = Vec::new();
+    unit.commands(pages, |mask| submitted.push(mask));
+    submitted
+}
+
+#[test]
+fn each_unit_has_its_commands() {
+    let vtd = Unit::Vtd {
+        caching: Caching::PresentOnly,
+        stage: Stage::Second,
+        max_mask: 6,
+    };
+    assert_eq!(commands(vtd, 0), [Some(0)]);
+    assert_eq!(commands(vtd, 64), [Some(6)]);
+    assert_eq!(commands(vtd, 65), [None]);
+    let [real, played] = [Caching::PresentOnly, Caching::NotPresentToo];
+    let amd = |caching| Unit::Amd { caching };
+    assert_eq!(commands(amd(real), 1), [Some(0)]);
+    assert_eq!(commands(amd(real), 0b1011), [Some(4)]);
+    assert_eq!(commands(amd(real), 1 << 41), [None]);
+    assert_eq!(commands(amd(played), 0b1011), [Some(0), Some(1), Some(3)]);
+    let policies = [real, played].map(|caching| amd(caching).decision(Asked::Lazy).policy);
+    assert_eq!(
+        policies,
+        [portolan::dma::Policy::Lazy, portolan::dma::Policy::Strict]
+    );
+    assert!(amd(played).is_shadowed() && !amd(real).is_shadowed());
+}

@@ -1,0 +1,186 @@
+//! The timers of flush queues: which CPU runs one, and at which tick.
+//!
+//! Read from Linux 6.12 and 7.3, `kernel/time/timer.c`, `tick-sched.c`, `timer_migration.c`:
+//!
+//! * `queue_iova` starts the timer on its own CPU (`mod_timer`), `msecs_to_jiffies(10)` after the tick counted last:
+//!   10 ms rounded up to ticks. `calc_index` rounds up once more, since no timer may run early. At 250 ticks a second
+//!   it runs 12 to 16 ms after the first unmap.
+//! * Where that CPU is idle when the timer is due, one that is up runs it in its own tick (`tmigr_handle_remote`, since
+//!   6.9), or the last to go idle wakes for it: on time.
+//! * A busy CPU runs it in its own tick (`run_local_timers`), if the tick has been counted. One CPU counts ticks
+//!   (`tick_do_timer_cpu`); one that goes idle gives that up, and the next whose tick comes takes it. The CPU that counts is
+//!   on time. Any other busy CPU may look first, and then runs the timer one tick later.
+//!
+//! Which CPU counts no trace tells. Each that is not known to be idle is as likely, so that of as many timers as there
+//! are such CPUs one is on time here, and the others are a tick late.
+//!
+//! A CPU is known to be idle if the task that its last operation interrupted was the idle one, or has been seen on another
+//! CPU since. A virtual CPU that is not being run has no ticks: a busy one is waited for until the trace shows it at work.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+use super::kernel::{CpuTime, Kernel};
+use crate::trace::{At, DeviceId, Running};
+
+/// A timer that has been started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Started {
+    /// The first tick at which it may run.
+    due: u64,
+    domain: DeviceId,
+    /// The CPU that started it.
+    cpu: u16,
+    /// Ticks by which that CPU is late if it is busy.
+    late: u64,
+}
+
+impl Started {
+    /// As a busy CPU runs it.
+    fn later(self) -> Self {
+        Self {
+            due: self.due.saturating_add(self.late),
+            late: 0,
+            ..self
+        }
+    }
+}
+
+#[derive(Default)]
+struct Cpu {
+    /// What it runs, as far as is known; `None` if it is idle.
+    task: Option<u32>,
+    /// Timers that are due and wait for this CPU.
+    waiting: Vec<Started>,
+}
+
+/// The timers of all domains.
+pub(super) struct Timers {
+    kernel: Kernel,
+    cpus: HashMap<u16, Cpu>,
+    /// CPUs of `cpus` that are idle.
+    idle: u64,
+    /// Where each task is, of those that run somewhere.
+    tasks: HashMap<u32, u16>,
+    started: BinaryHeap<Reverse<Started>>,
+    /// Timers that busy CPUs started since one was on time.
+    turns: u64,
+}
+
+impl Timers {
+    pub(super) fn new(kernel: Kernel) -> Self {
+        Self {
+            kernel,
+            cpus: HashMap::new(),
+            idle: 0,
+            tasks: HashMap::new(),
+            started: BinaryHeap::new(),
+            turns: 0,
+        }
+    }
+
+    fn tick(&self, now_ns: u64) -> u64 {
+        now_ns / self.kernel.tick_ns.max(1)
+    }
+
+    /// Sees that a CPU does something, and hands those domains to `run` whose timers have run by then.
+    pub(super) fn see(&mut self, at: At, mut run: impl FnMut(DeviceId)) {
+        self.place(at);
+        let tick = self.tick(at.now_ns);
+        while let Some(Reverse(first)) = self.started.peek().copied() {
+            if first.due > tick {
+                break;
+            }
+            self.started.pop();
+            let cpu = self.cpus.get_mut(&first.cpu);
+            match cpu.filter(|cpu| cpu.task.is_some()) {
+                None => run(first.domain),
+                Some(cpu) if self.kernel.cpu_time == CpuTime::AsTraced => cpu.waiting.push(first),
+                Some(_) if first.late == 0 => run(first.domain),
+                Some(_) => self.started.push(Reverse(first.later())),
+            }
+        }
+        if let Some(cpu) = self.cpus.get_mut(&at.cpu) {
+            cpu.waiting.retain(|one| {
+                let ran = one.later().due <= tick;
+                if ran {
+                    run(one.domain);
+                }
+                !ran
+            });
+        }
+    }
+
+    /// Notes what runs where.
+    fn place(&mut self, at: At) {
+        let now = match at.running {
+            Running::Idle => None,
+            Running::Task(task) => Some(task),
+        };
+        let known = self.cpus.contains_key(&at.cpu);
+        let cpu = self.cpus.entry(at.cpu).or_default();
+        if known && cpu.task == now {
+            return;
+        }
+        let before = std::mem::replace(&mut cpu.task, now);
+        self.idle -= u64::from(known && before.is_none());
+        if let Some(task) = before
+            && self.tasks.get(&task) == Some(&at.cpu)
+        {
+            self.tasks.remove(&task);
+        }
+        match now {
+            None => self.rest(at.cpu),
+            // Without a number nothing tells one task from another.
+            Some(0) => {}
+            Some(task) => {
+                if let Some(left) = self.tasks.insert(task, at.cpu)
+                    && let Some(cpu) = self.cpus.get_mut(&left)
+                {
+                    cpu.task = None;
+                    self.rest(left);
+                }
+            }
+        }
+    }
+
+    /// An idle CPU's timers wait for it no longer.
+    fn rest(&mut self, cpu: u16) {
+        self.idle += 1;
+        let waiting = self.cpus.get_mut(&cpu).map(|cpu| &mut cpu.waiting);
+        let waiting = waiting.into_iter().flat_map(|waiting| waiting.drain(..));
+        self.started.extend(waiting.map(Reverse));
+    }
+
+    /// Starts the timer of `domain`, which is not running.
+    pub(super) fn start(&mut self, at: At, domain: DeviceId) {
+        let ticks = self.kernel.timeout_ns.div_ceil(self.kernel.tick_ns.max(1));
+        let late = match at.running {
+            Running::Idle => 0,
+            Running::Task(_) => {
+                let seen = self.cpus.len() as u64;
+                let cpus = self.kernel.cpus.map_or(seen, u64::from).max(seen);
+                self.turns += 1;
+                let late = self.turns < cpus - self.idle.min(cpus - 1);
+                self.turns *= u64::from(late);
+                u64::from(late)
+            }
+        };
+        self.started.push(Reverse(Started {
+            due: self.tick(at.now_ns).saturating_add(ticks).saturating_add(1),
+            domain,
+            cpu: at.cpu,
+            late,
+        }));
+    }
+
+    /// Lets all of them run, the first first: those that would have run after the trace.
+    pub(super) fn end(&mut self, mut run: impl FnMut(DeviceId, u64)) {
+        let waiting = self.cpus.values_mut().flat_map(|cpu| cpu.waiting.drain(..));
+        self.started.extend(waiting.map(Reverse));
+        while let Some(Reverse(one)) = self.started.pop() {
+            let tick = one.later().due;
+            run(one.domain, tick.saturating_mul(self.kernel.tick_ns.max(1)));
+        }
+    }
+}
