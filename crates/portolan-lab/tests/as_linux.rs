@@ -125,8 +125,8 @@ fn off_by(row: &Row, kernel: Option<Kernel>) -> f64 {
     100.0 * (linux.syncs as f64 / row.invalidations as f64 - 1.0)
 }
 
-/// Bound of what the rules may miss, in per cent, and fewest invalidations of which that is asked: a flush more or less is
-/// two per cent of 50.
+/// Bound of what the rules may miss, in per cent, and fewest invalidations of which that is asked: a flush more or
+/// less is two per cent of 50.
 const BOUND_PCT: f64 = 15.0;
 const FEWEST: u64 = 50;
 
@@ -139,8 +139,8 @@ fn lazy_rows() -> Vec<Row> {
     rows
 }
 
-/// Driven by the traces' own time stamps, those of guests whose emulated CPUs share fewer real ones too. A kernel of which
-/// one mechanism is other than Linux's is told from these recordings.
+/// Driven by the traces' own time stamps, those of guests whose emulated CPUs share fewer real ones too. A kernel of
+/// which one mechanism is other than Linux's is told from these recordings.
 #[test]
 fn lazy_submits_what_was_recorded_by_each_of_its_mechanisms() {
     let rows = lazy_rows();

@@ -78,10 +78,10 @@ impl Kernel {
 
     /// Whether an unmap by `api` joins a flush queue where the kernel is lazy.
     ///
-    /// `__iommu_dma_unmap` sets `queued` in its `iommu_iotlb_gather` wherever the domain has a queue, so that it neither
-    /// waits nor gives the addresses back. From 6.16 to 7.2 `dma_iova_destroy` does the same
-    /// (`__iommu_dma_iova_unlink` with `free_iova`). In 7.3 it calls `dma_iova_unlink`, which leaves `queued` unset and
-    /// waits in `iommu_iotlb_sync`, and `dma_iova_free`, which gives the addresses back at once.
+    /// `__iommu_dma_unmap` sets `queued` in its `iommu_iotlb_gather` wherever the domain has a queue, so that it
+    /// neither waits nor gives the addresses back. From 6.16 to 7.2 `dma_iova_destroy` does the same
+    /// (`__iommu_dma_iova_unlink` with `free_iova`). In 7.3 it calls `dma_iova_unlink`, which leaves `queued` unset
+    /// and waits in `iommu_iotlb_sync`, and `dma_iova_free`, which gives the addresses back at once.
     pub(super) fn queues(&self, api: Api) -> bool {
         match api {
             Api::DmaMap => true,

@@ -7,12 +7,12 @@
 //! * Strict: each unmap waits for its invalidation (`units.rs` has the commands).
 //! * Lazy: a queue for each CPU and a timer for each domain (`queues.rs`, `timer.rs`); a flush invalidates the whole
 //!   domain once. Since 7.3 what is mapped by the two-step API is invalidated at once (`kernel.rs`).
-//! * Where the unit caches that nothing is mapped: strict, whatever was asked for, and each map submits what its unmap
-//!   does. With first-stage tables of VT-d nothing at map, and lazy is allowed.
+//! * Where the unit caches that nothing is mapped: strict, whatever was asked for, and each map submits what its
+//!   unmap does. With first-stage tables of VT-d nothing at map, and lazy is allowed.
 //!
-//! On VT-d strict or lazy is the library's own [`default_policy`](portolan::dma::default_policy) for a driver that keeps
-//! its buffers. Not modelled: devices that share a domain, device TLBs, and the copies made for devices that are not
-//! trusted.
+//! On VT-d strict or lazy is the library's own [`default_policy`](portolan::dma::default_policy) for a driver that
+//! keeps its buffers. Not modelled: devices that share a domain, device TLBs, and the copies made for devices that
+//! are not trusted.
 
 mod args;
 mod count;

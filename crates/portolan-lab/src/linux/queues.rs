@@ -3,9 +3,10 @@
 //! Read from Linux 6.12 and 7.3, `drivers/iommu/dma-iommu.c`: `queue_iova`, `fq_full`, `fq_ring_free`,
 //! `fq_flush_timeout`.
 //!
-//! * A CPU's queue is a ring of 256 places, of which one stays empty. An unmap that finds it full flushes the domain first.
-//! * A flush makes all entries of all CPUs quiet: each counts the flushes that had begun when it was added. A CPU frees
-//!   its own when it next adds one; the timer frees those of all.
+//! * A CPU's queue is a ring of 256 places, of which one stays empty. An unmap that finds it full flushes the domain
+//!   first.
+//! * A flush makes all entries of all CPUs quiet: each counts the flushes that had begun when it was added. A CPU
+//!   frees its own when it next adds one; the timer frees those of all.
 //! * The first entry after the timer has run starts it again; a flush of a full queue does not stop it.
 
 use std::collections::HashMap;
@@ -133,8 +134,8 @@ impl Queues {
         self.busy_ns
     }
 
-    /// How often the queues are flushed at least, were the load to take no time, and at most, were the timer to run as often
-    /// as it can: whenever its time has passed.
+    /// How often the queues are flushed at least, were the load to take no time, and at most, were the timer to run
+    /// as often as it can: whenever its time has passed.
     pub(super) fn bounds(&self) -> Bounds {
         if self.last_ns.is_none() {
             return Bounds::default();

@@ -5,17 +5,18 @@
 //! * `queue_iova` starts the timer on its own CPU (`mod_timer`), `msecs_to_jiffies(10)` after the tick counted last:
 //!   10 ms rounded up to ticks. `calc_index` rounds up once more, since no timer may run early. At 250 ticks a second
 //!   it runs 12 to 16 ms after the first unmap.
-//! * Where that CPU is idle when the timer is due, one that is up runs it in its own tick (`tmigr_handle_remote`, since
-//!   6.9), or the last to go idle wakes for it: on time.
+//! * Where that CPU is idle when the timer is due, one that is up runs it in its own tick (`tmigr_handle_remote`,
+//!   since 6.9), or the last to go idle wakes for it: on time.
 //! * A busy CPU runs it in its own tick (`run_local_timers`), if the tick has been counted. One CPU counts ticks
-//!   (`tick_do_timer_cpu`); one that goes idle gives that up, and the next whose tick comes takes it. The CPU that counts is
-//!   on time. Any other busy CPU may look first, and then runs the timer one tick later.
+//!   (`tick_do_timer_cpu`); one that goes idle gives that up, and the next whose tick comes takes it. The CPU that
+//!   counts is on time. Any other busy CPU may look first, and then runs the timer one tick later.
 //!
-//! Which CPU counts no trace tells. Each that is not known to be idle is as likely, so that of as many timers as there
-//! are such CPUs one is on time here, and the others are a tick late.
+//! Which CPU counts no trace tells. Each that is not known to be idle is as likely, so that of as many timers as
+//! there are such CPUs one is on time here, and the others are a tick late.
 //!
-//! A CPU is known to be idle if the task that its last operation interrupted was the idle one, or has been seen on another
-//! CPU since. A virtual CPU that is not being run has no ticks: a busy one is waited for until the trace shows it at work.
+//! A CPU is known to be idle if the task that its last operation interrupted was the idle one, or has been seen on
+//! another CPU since. A virtual CPU that is not being run has no ticks: a busy one is waited for until the trace
+//! shows it at work.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};

@@ -2,11 +2,11 @@
 //!
 //! Read from Linux 6.12 and 7.3:
 //!
-//! * `drivers/iommu/intel/cache.c`, `cache_tag_flush_range`: one page-selective invalidation of the smallest aligned power
-//!   of two that covers the operation, or the whole domain where the unit cannot express that.
-//! * `drivers/iommu/amd/iommu.c`, `amd_iommu_domain_flush_pages`: one INVALIDATE_IOMMU_PAGES of the smallest aligned power
-//!   of two (`build_inv_address`; everything if bit 51 differs). With `NpCache`, which units that a hypervisor plays
-//!   report, one for each aligned power of two that the operation is made of. One COMPLETION_WAIT either way.
+//! * `drivers/iommu/intel/cache.c`, `cache_tag_flush_range`: one page-selective invalidation of the smallest aligned
+//!   power of two that covers the operation, or the whole domain where the unit cannot express that.
+//! * `drivers/iommu/amd/iommu.c`, `amd_iommu_domain_flush_pages`: one INVALIDATE_IOMMU_PAGES of the smallest aligned
+//!   power of two (`build_inv_address`; everything if bit 51 differs). With `NpCache`, which units that a hypervisor
+//!   plays report, one for each aligned power of two that the operation is made of. One COMPLETION_WAIT either way.
 //!
 //! Not modelled: several units behind one domain, device TLBs.
 
@@ -70,8 +70,8 @@ impl Unit {
         }
     }
 
-    /// Strict or lazy, and why. AMD's driver calls `iommu_set_dma_strict` where the unit reports `NpCache`, as Intel's
-    /// does where it reports caching mode.
+    /// Strict or lazy, and why. AMD's driver calls `iommu_set_dma_strict` where the unit reports `NpCache`, as
+    /// Intel's does where it reports caching mode.
     pub(super) fn decision(&self, asked: Asked) -> Decision {
         default_policy(&PolicyInputs {
             trust: Trust::Trusted,

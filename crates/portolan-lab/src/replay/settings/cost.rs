@@ -99,8 +99,8 @@ fn lazy_range(lazy: &LinuxReport) -> SentRange {
         least,
         most,
         reason: format!(
-            "at least one for each full queue ({FEWEST} unmaps of a CPU), at most one more for each 10 ms in which memory \
-             is unmapped ({} ms here){at_once}",
+            "at least one for each full queue ({FEWEST} unmaps of a CPU), at most one more for each 10 ms in which \
+             memory is unmapped ({} ms here){at_once}",
             micros(lazy.busy_us / 1000.0),
         ),
     }
