@@ -6,8 +6,8 @@ use anyhow::{Result, bail};
 use portolan::addr::PageSize;
 use portolan::inval::{Caching, PageForm, Quirks, RangeForm, WalkFlush, Walker};
 use portolan::table::format::{
-    Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Format, SplitRule, Tegra, TegraMemory,
-    VtdFirstLevels, VtdFirstStage, VtdLevels, VtdSecondStage,
+    AmdLevels, AmdV1, Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Format, SplitRule,
+    Tegra, TegraMemory, VtdFirstLevels, VtdFirstStage, VtdLevels, VtdSecondStage,
 };
 use portolan_model::decode::TableFormat;
 use portolan_model::profile::{Event, Price, Profile};
@@ -42,6 +42,8 @@ pub enum MachineFormat {
     VtdSecondStage(VtdSecondStage),
     /// VT-d first stage.
     VtdFirstStage(VtdFirstStage),
+    /// AMD's host tables of version 1.
+    AmdV1(AmdV1),
 }
 
 impl MachineFormat {
@@ -94,6 +96,19 @@ impl MachineFormat {
                 }));
             }
         }
+        let amd = [
+            (3, AmdLevels::Three),
+            (4, AmdLevels::Four),
+            (5, AmdLevels::Five),
+        ];
+        for (count, levels) in amd {
+            if TableFormat::amd_v1(count) == Ok(format) {
+                return Ok(Self::AmdV1(AmdV1 {
+                    levels,
+                    output_lg2: output.into(),
+                }));
+            }
+        }
         bail!("no machine here has tables with the layout of {format:?}")
     }
 }
@@ -109,6 +124,7 @@ pub fn with_format<T: WithFormat>(format: TableFormat, task: T) -> Result<T::Out
         MachineFormat::Tegra(format) => task.run(format),
         MachineFormat::VtdSecondStage(format) => task.run(format),
         MachineFormat::VtdFirstStage(format) => task.run(format),
+        MachineFormat::AmdV1(format) => task.run(format),
     }
 }
 
@@ -215,6 +231,8 @@ Columns of the tables:
   CPUs    how many the machine has
   event   something that takes time: a call, a table entry written, a command
   ns      what it takes, in nanoseconds
+  range   between what it may be, where the evidence leaves that open
+  assumed how many of its prices nobody measured or published
   source  where that is known from: measured, literature, fitted (on published
           figures), or assumed, and why";
 
@@ -224,14 +242,15 @@ pub fn list(profiles: &[Profile], columns: usize) -> String {
         vec![
             profile.name().to_owned(),
             profile.cpus().to_string(),
+            assumed(profile),
             profile.title().to_owned(),
         ]
     });
-    let header = [("name", 0), ("CPUs", 0), ("machine", 0)];
-    let table = display::table(&header, &[1], rows.collect(), columns);
+    let header = [("name", 0), ("CPUs", 0), ("assumed", 0), ("machine", 0)];
+    let table = display::table(&header, &[1, 2], rows.collect(), columns);
     let said = "\
-        Machines whose IOMMUs a replay can use: what each operation costs there is known, from measurements or \
-        from what others published.\n\n";
+        Machines whose IOMMUs a replay can use, and how many of their prices are assumed: nobody measured or \
+        published those.\n\n";
     let next = "`portolan machines NAME` prints what each operation costs, and where that is known from.\n";
     display::wrapped(&format!("{said}{table}{next}"), columns)
 }
@@ -252,14 +271,30 @@ pub fn text(profiles: &[Profile], columns: usize) -> String {
             vec![
                 (*event).to_owned(),
                 price_ns(price.ns),
+                price_range(price),
                 price.source.clone(),
             ]
         });
-        let header = [("event", 0), ("ns", 0), ("source", 0)];
-        out += &display::table(&header, &[1], rows.collect(), columns);
+        let header = [("event", 0), ("ns", 0), ("range", 0), ("source", 0)];
+        out += &display::table(&header, &[1, 2], rows.collect(), columns);
         out.push('\n');
     }
     display::wrapped(&out, columns)
+}
+
+/// Between what a price is; nothing if it is not known as a range.
+fn price_range(price: &Price) -> String {
+    match price.low() < price.high() {
+        true => format!("{} to {}", price_ns(price.low()), price_ns(price.high())),
+        false => String::new(),
+    }
+}
+
+/// How many prices are assumed, of all: `6 of 24`.
+fn assumed(profile: &Profile) -> String {
+    let prices = || profile.prices().iter();
+    let assumed = prices().filter(|(_, price)| price.source.starts_with("assumed"));
+    format!("{} of {}", assumed.count(), prices().count())
 }
 
 /// A price with as many places as it needs: a byte takes little of a nanosecond.

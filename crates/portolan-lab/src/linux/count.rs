@@ -14,6 +14,7 @@ use super::Rules;
 use super::kernel::Kernel;
 use super::queues::{Added, Queues};
 use super::timer::Timers;
+use super::times::{LinuxPrices, LinuxTimes, Work};
 use crate::counts::{Exposed, Invalidations};
 use crate::trace::{Api, At, DeviceId, Mix, Op, OpKind};
 
@@ -52,6 +53,9 @@ pub struct LinuxReport {
     pub invalidation_us: f64,
     /// Microseconds of the machine for the waits, exits included.
     pub sync_wait_us: f64,
+    /// All that it takes, where the machine has prices for Linux's own path.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_us: Option<LinuxTimes>,
     /// Time in which lazy's unmaps follow each other: from each to its domain's next at most the 10 ms of the timer,
     /// summed over domains.
     pub busy_us: f64,
@@ -92,6 +96,9 @@ pub struct Counter {
     kernel: Kernel,
     lazy: bool,
     prices: CommandPrices,
+    /// Prices of all of Linux's path, if the machine has them.
+    linux_prices: Option<LinuxPrices>,
+    work: Work,
     page: u64,
     domains: BTreeMap<DeviceId, Domain>,
     timers: Timers,
@@ -111,6 +118,8 @@ impl Counter {
             rules,
             kernel,
             prices: CommandPrices::of(profile)?,
+            linux_prices: LinuxPrices::of(profile).ok(),
+            work: Work::default(),
             page: profile.granule().bytes(),
             domains: BTreeMap::new(),
             timers: Timers::new(kernel),
@@ -164,8 +173,12 @@ impl Counter {
         self.see(at);
         match op.kind {
             OpKind::Unmap { id, .. } => self.unmap(at, op.device, id.0),
-            OpKind::Map { id, api, .. } => {
+            OpKind::Map {
+                id, api, pieces, ..
+            } => {
                 if let Some(bytes) = padded {
+                    let pages = bytes.div_ceil(self.page);
+                    self.work.map(pages, pieces.len() as u64);
                     self.map(op.device, id.0, Live { bytes, api });
                 }
             }
@@ -189,6 +202,7 @@ impl Counter {
             return;
         };
         self.domain(device).report.unmaps += 1;
+        self.work.unmaps += 1;
         if !self.lazy {
             self.submit(device, bytes);
             return;
@@ -198,6 +212,7 @@ impl Counter {
             self.submit(device, bytes);
             return;
         }
+        self.work.queued += 1;
         let domain = self.domain(device);
         let added = domain.queues.add(at.now_ns, at.cpu, bytes);
         let starts = domain.queues.start();
@@ -244,6 +259,13 @@ impl Counter {
         report.invalidation_us =
             us(done.range, self.prices.range) + us(done.context, self.prices.context);
         report.sync_wait_us = us(report.syncs, self.prices.sync + self.prices.exit);
+        let work = Work {
+            ranges: done.range,
+            contexts: done.context,
+            syncs: report.syncs,
+            ..self.work
+        };
+        report.time_us = self.linux_prices.map(|prices| prices.times(&work));
         // Domains are exposed at the same time, at worst.
         for (device, domain) in self.domains {
             let (bytes, ns) = domain.queues.exposed();

@@ -21,11 +21,13 @@ mod queues;
 #[cfg(test)]
 mod tests;
 mod timer;
+mod times;
 mod units;
 
 pub use args::{Asked, CachingMode, LinuxArgs, StageName};
 pub use count::{Counter, DomainReport, LinuxReport};
 pub use kernel::{CpuTime, Kernel, Release};
+pub use times::LinuxTimes;
 pub use units::Unit;
 
 use anyhow::{Result, bail};

@@ -2,10 +2,12 @@
 
 use portolan::dma::Stage;
 use portolan::inval::Caching;
+use portolan_model::profile::{Event, Profile};
 
 use super::kernel::{CpuTime, Kernel, Release};
 use super::queues::{Added, Bounds, Queues};
 use super::timer::Timers;
+use super::times::{LinuxPrices, Work};
 use super::{Asked, Unit};
 use crate::trace::{Api, At, DeviceId, Running};
 
@@ -209,4 +211,39 @@ fn each_unit_has_its_commands() {
         [portolan::dma::Policy::Lazy, portolan::dma::Policy::Strict]
     );
     assert!(amd(played).is_shadowed() && !amd(real).is_shadowed());
+}
+
+#[test]
+fn what_linux_takes_is_its_work_at_the_prices_of_its_own_code() {
+    let profile = Profile::by_name("xeon-vtd").unwrap();
+    let prices = LinuxPrices::of(&profile).unwrap();
+    let ns = |event| profile.price(event).unwrap();
+    let mut work = Work {
+        unmaps: 2,
+        queued: 2,
+        contexts: 1,
+        syncs: 1,
+        ..Work::default()
+    };
+    work.map(1, 1);
+    work.map(33, 3);
+    let times = prices.times(&work);
+    let us = |sum: f64| sum / 1000.0;
+    let map = us(2.0 * ns(Event::LinuxMap) + 2.0 * ns(Event::LinuxPiece));
+    let addresses = us(ns(Event::IovaCached) + ns(Event::IovaTree));
+    let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
+    assert!(
+        near(times.map, map) && near(times.addresses, addresses),
+        "{times:?}"
+    );
+    let others = times.unmap + times.queues + times.commands + times.waits;
+    assert!(near(times.total, map + addresses + others), "{times:?}");
+    assert!(near(times.unmap, us(2.0 * ns(Event::LinuxUnmap))));
+    assert!(near(times.queues, us(2.0 * ns(Event::FlushQueueEntry))));
+    assert!(near(times.commands, us(ns(Event::CmdContext))));
+    assert!(near(times.waits, us(ns(Event::Sync))));
+    let [low, high] = times.range;
+    assert!(low < times.total && times.total < high, "{times:?}");
+    // Machines without such prices have no such times.
+    assert!(LinuxPrices::of(&Profile::by_name("sm8150").unwrap()).is_err());
 }

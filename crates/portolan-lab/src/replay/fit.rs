@@ -213,7 +213,13 @@ fn kind(facts: &Facts, unit: Option<&IommuFacts>) -> Kind {
         ),
         IommuKind::SmmuV2 => of("sm8150", Sureness::Fitted, named("SMMUv2", unit), &[]),
         IommuKind::TegraSmmu => of("tegra210", Sureness::Sure, named("Tegra's SMMU", unit), &[]),
-        IommuKind::AmdVi | IommuKind::VirtioIommu | IommuKind::RiscV | IommuKind::Other => of(
+        IommuKind::AmdVi => of(
+            "epyc-amdvi",
+            Sureness::Fitted,
+            named("AMD-Vi", unit),
+            &["what an invalidation costs"],
+        ),
+        IommuKind::VirtioIommu | IommuKind::RiscV | IommuKind::Other => of(
             DEFAULT_MACHINE,
             Sureness::Guessed,
             format!("{} is of a kind that no profile has", unit.name),
@@ -326,15 +332,19 @@ mod tests {
             text.contains("is a guess") && text.contains("no IOMMU"),
             "{text}"
         );
-        let amd = IommuFacts {
-            kind: IommuKind::AmdVi,
-            ..vtd(0, 0)
+        let of = |kind| {
+            let unit = IommuFacts { kind, ..vtd(0, 0) };
+            let facts = Facts {
+                iommus: vec![unit],
+                ..Facts::default()
+            };
+            fit(&facts).unwrap()
         };
-        let facts = Facts {
-            iommus: vec![amd],
-            ..Facts::default()
-        };
-        assert_eq!(fit(&facts).unwrap().1.sureness, Sureness::Guessed);
+        let virtio = of(IommuKind::VirtioIommu).1;
+        assert_eq!(virtio.sureness, Sureness::Guessed);
+        let (amd, choice) = of(IommuKind::AmdVi);
+        let chosen = (amd.name(), choice.sureness);
+        assert_eq!(chosen, ("epyc-amdvi", Sureness::Fitted));
     }
 
     #[test]

@@ -174,7 +174,7 @@ impl Reader {
         let head = self.lines.first_with("# entries-in-buffer/");
         let head = head.and_then(|line| Some(&line[memchr::memmem::find(line, b"#P:")? + 3..]));
         let cpus = head.or_else(|| self.lines.first_with("cpus=")?.strip_prefix(b"cpus="))?;
-        let cpus = line::decimal(cpus.trim_ascii())?;
+        let cpus = decimal(cpus.trim_ascii())?;
         u32::try_from(cpus).ok().filter(|cpus| *cpus > 0)
     }
 

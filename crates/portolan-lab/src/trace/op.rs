@@ -34,8 +34,8 @@ pub enum Direction {
 pub enum Api {
     /// `dma_map_*` or `dma_alloc_*`, which have an event of their own.
     DmaMap,
-    /// `dma_iova_try_alloc` and `dma_iova_link`, since 6.16: only what they do to the table has events, beside the events
-    /// of others.
+    /// `dma_iova_try_alloc` and `dma_iova_link`, since 6.16: only what they do to the table has events, beside the
+    /// events of others.
     TwoStep,
     /// Any: the trace has no `dma:*` events so far.
     #[default]

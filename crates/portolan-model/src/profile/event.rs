@@ -57,6 +57,12 @@ events! {
     FaultCall = "fault_call" =>
         "Device and CPU: one I/O page fault, from the refused access to the access that goes through.";
     FaultPage = "fault_page" => "CPU: one page that a fault populates and maps.";
+    LinuxMap = "linux_map" => "CPU: one piece of an operation mapped by Linux (`iommu_map`).";
+    LinuxUnmap = "linux_unmap" => "CPU: one operation unmapped by Linux (`iommu_unmap`).";
+    LinuxPiece = "linux_piece" => "CPU: each further piece of an operation, mapped and unmapped by Linux.";
+    IovaCached = "iova_cached" => "CPU: addresses that Linux takes from a CPU's cache of them and gives back to it.";
+    IovaTree = "iova_tree" => "CPU: addresses that are too many for the caches, from Linux's tree and back.";
+    FlushQueueEntry = "flush_queue_entry" => "CPU: one unmap put into a flush queue of Linux, with its lock.";
     CopyCall = "copy_call" => "CPU: bounce slots for one copy taken and given back.";
     CopyByte = "copy_byte" => "CPU: one byte copied to or from bounce slots.";
 }

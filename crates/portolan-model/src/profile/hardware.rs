@@ -113,6 +113,10 @@ pub(super) enum FormatFile {
     Tegra {
         output_lg2: u8,
     },
+    /// Host tables of version 1.
+    AmdV1 {
+        levels: u8,
+    },
 }
 
 impl FormatFile {
@@ -131,6 +135,7 @@ impl FormatFile {
             Self::VtdSecondStage { levels } => TableFormat::vtd_second_stage(levels),
             Self::VtdFirstStage { levels } => TableFormat::vtd_first_stage(levels),
             Self::Tegra { output_lg2 } => TableFormat::tegra(output_lg2),
+            Self::AmdV1 { levels } => TableFormat::amd_v1(levels),
         };
         format.map_err(|error| ProfileError::Value {
             key: "format",

@@ -31,8 +31,8 @@ macro_rules! machines {
     };
 }
 
-const BUILTIN: [(&str, &str); 8] = machines!(
-    "sm8150" "tegra210" "xeon-vtd" "grace" "vtd-nested" "spr-vm" "fio-vm" "kunpeng920"
+const BUILTIN: [(&str, &str); 9] = machines!(
+    "sm8150" "tegra210" "xeon-vtd" "epyc-amdvi" "grace" "vtd-nested" "spr-vm" "fio-vm" "kunpeng920"
 );
 
 /// One machine.
