@@ -199,7 +199,7 @@ fn lazy_submits_what_was_recorded_by_each_of_its_mechanisms() {
     }
 }
 
-/// The recorded guest's unit was played by QEMU, which reports `NpCache`; QEMU counted 10,000 INVALIDATE_IOMMU_PAGES and
+/// The recorded guest's unit was played by QEMU, which reports `NpCache` and counted 10,000 INVALIDATE_IOMMU_PAGES and
 /// as many COMPLETION_WAITs, beside four for interrupts (`data/traces/invalidations.csv`).
 #[test]
 fn on_amd_each_unmap_is_one_command_and_with_np_cache_each_map_too() {
@@ -241,7 +241,7 @@ fn on_amd_each_unmap_is_one_command_and_with_np_cache_each_map_too() {
     assert!(refused.to_string().contains("epyc-amdvi"), "{refused}");
 }
 
-/// By how many per cent the rules miss a recording of a lazy 7.3, whose facts say its release, or those of another release.
+/// By how many per cent the rules miss a recording of a lazy 7.3, whose facts say its release, or those of another.
 fn off_by_release(name: &str, release: Option<Release>) -> (u64, f64) {
     let profile = Profile::by_name(replay::DEFAULT_MACHINE).unwrap();
     let kernel = release.map(|release| Kernel {
