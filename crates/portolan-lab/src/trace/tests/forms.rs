@@ -2,16 +2,29 @@
 
 use super::*;
 
-#[test]
-fn lists_as_libtraceevent_prints_them_are_read() {
+/// A list's map and unmap, as libtraceevent prints what it cannot parse.
+pub(super) fn lists_of_libtraceevent() -> String {
     let pas = "ARRAY[00, 10, 1c, 18, 00, 00, 00, 00, 00, a0, cf, 19, 00, 00, 00, 00]";
-    let text = format!(
+    format!(
         "  fio-1  [000]     1.000000: dma_map_sg:           [FAILED TO PARSE] device=0000:00:01.0 full_nents=2 \
          full_ents=1 truncated=0 phys_addrs={pas} dma_addrs=ARRAY[00, 00, d0, bc, 00, 00, 00, 00] \
          lengths=ARRAY[00, 20, 00, 00] dir=1 attrs=0x0\n  \
          fio-1  [000]     1.000500: dma_unmap_sg:         [FAILED TO PARSE] device=0000:00:01.0 addrs={pas} dir=1 \
          attrs=0x0\n"
-    );
+    )
+}
+
+/// An event in each form that is read.
+pub(super) fn of_each_kind() -> String {
+    FORMS
+        .iter()
+        .map(|(_, before, ..)| in_form(before))
+        .collect()
+}
+
+#[test]
+fn lists_as_libtraceevent_prints_them_are_read() {
+    let text = lists_of_libtraceevent();
     let mut reader = Reader::new(Box::new(std::io::Cursor::new(text.into_bytes()))).unwrap();
     let op = reader.next_op().unwrap();
     let OpKind::Map {
