@@ -9,6 +9,7 @@
 //! `guest: failed: ...`. There is no shell, and what a program leaves behind is nobody's.
 #![forbid(unsafe_code)]
 
+use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -54,10 +55,10 @@ fn run() -> Result<usize> {
     rustix::stdio::dup2_stdin(&console)?;
     rustix::stdio::dup2_stdout(&console)?;
     rustix::stdio::dup2_stderr(&console)?;
-    load_modules(Path::new("/modules"))?;
-    link_ports()?;
     // What stands behind `--` comes as arguments, but not another `--`.
     let told = fs::read_to_string("/proc/cmdline")?;
+    load_modules(Path::new("/modules"), &told)?;
+    link_ports()?;
     let runs = told
         .split_once("guest.run=\"")
         .and_then(|(_, rest)| rest.split_once('"'));
@@ -76,12 +77,20 @@ fn run() -> Result<usize> {
     Ok(runs.len())
 }
 
-fn load_modules(folder: &Path) -> Result<()> {
+/// Each with its parameters, the words `MODULE.PARAMETER` that the kernel was told, as modprobe(8) loads it.
+fn load_modules(folder: &Path, told: &str) -> Result<()> {
     let mut files: Vec<_> = fs::read_dir(folder)?.collect::<Result<_, _>>()?;
     files.sort_by_key(|file| file.file_name());
     for file in files {
         let path = file.path();
-        let loaded = finit_module(File::open(&path)?, c"", 0);
+        let file = path.file_stem().and_then(|stem| stem.to_str());
+        let name = file.and_then(|file| file.split_once('-'));
+        let (_, name) = name.context("a module without its number")?;
+        let name = format!("{name}.");
+        let parameters = told.split_whitespace();
+        let parameters = parameters.filter_map(|word| word.strip_prefix(&name));
+        let parameters = CString::new(parameters.collect::<Vec<_>>().join(" "))?;
+        let loaded = finit_module(File::open(&path)?, &parameters, 0);
         loaded.with_context(|| format!("{} cannot be loaded", path.display()))?;
     }
     Ok(())

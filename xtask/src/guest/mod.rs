@@ -7,6 +7,7 @@
 mod busybox;
 mod checks;
 mod disk;
+mod gained;
 mod guided;
 mod initramfs;
 pub mod kernel;
@@ -73,6 +74,7 @@ pub const ALL: &[Machine] = &[
     loads::STABLE_PASSTHROUGH,
     loads::STABLE_NONE,
     loads::AMD,
+    gained::GAINED,
 ];
 
 /// Those that `cargo xtask test --long` runs as well.

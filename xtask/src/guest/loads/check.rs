@@ -226,8 +226,6 @@ impl Load<'_> {
                 let known = self.replayed.ends - self.replayed.orphans;
                 (strict, known, strict == known)
             }
-            // From Linux 6.17 on what the two-step API mapped is invalidated at once, by page.
-            Policy::Lazy if submitted.pages > 0 => (lazy, sent, true),
             Policy::Lazy => (lazy, sent, sent < ENOUGH || off(lazy, sent) <= WITHIN),
             Policy::Passthrough | Policy::None => (0, sent, sent == 0),
         };
