@@ -1,7 +1,7 @@
 //! What a lazy kernel gains, by the guest's own clock, beside what a replay predicts.
 //!
-//! QEMU counts instructions (`-icount`) and the guest's clock goes by them, so that it hardly moves from run to run. What
-//! is gained are the instructions that Linux does not execute: an emulated invalidation is done when the write
+//! QEMU counts instructions (`-icount`) and the guest's clock goes by them, so that it hardly moves from run to run.
+//! What is gained are the instructions that Linux does not execute: an emulated invalidation is done when the write
 //! that asks for it is, and costs the guest no time. The prediction is a replay's of a strict recording, with prices
 //! calibrated there. It is printed and not judged: the kernel's own trace event in a submission is part of its latency
 //! as `portolan record --latency` measures it, and takes longer than an emulated submission itself.
