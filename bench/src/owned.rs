@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use portolan::addr::{PageSize, PhysAddr, PhysRange, StreamId};
-use portolan::bounce::{Fill, Pool, PoolMemory, PoolOptions};
+use portolan::bounce::{Pool, PoolMemory, PoolOptions};
 use portolan::dma::{
     Buffer, Constraints, CopyWhen, Copying, Deferred, Device, Policy, ToDevice, reclaim_all,
 };
@@ -114,7 +114,6 @@ impl Owned<portolan::dma::Unowned> {
         let copying = Copying {
             pool: Arc::new(PoolMemory::new(pool, memory)),
             when: CopyWhen::UpTo(PAGE),
-            fill: Fill::Buffer,
         };
         let device = device(&cpus, How::STRICT)?.with_copies(copying);
         let device = device.with_premapped_pool(unowned(range));

@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec;
 use core::mem;
 
-use portolan::bounce::{Fill, Pool, PoolMemory, PoolOptions};
+use portolan::bounce::{Pool, PoolMemory, PoolOptions};
 use portolan::dma::{Buffers, CopyWhen, Copying, PolicyPreference, Trust};
 use portolan::iommu::IommuError;
 use portolan::platform::RawMemory;
@@ -82,7 +82,6 @@ fn copying(machine: Machine) -> Outcome<Copying> {
     Ok(Copying {
         pool: Arc::new(pool),
         when: CopyWhen::Needed,
-        fill: Fill::Buffer,
     })
 }
 

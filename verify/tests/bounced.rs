@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use portolan::addr::{CpuId, InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
-use portolan::bounce::{BouncePool, Fill, Pool, PoolMemory, PoolOptions};
+use portolan::bounce::{BouncePool, Pool, PoolMemory, PoolOptions};
 use portolan::dma::{
     Bidirectional, Constraints, CopyWhen, Copying, Device, DmaSpace, Policy, SpaceOptions, Trust,
     Unowned, reclaim_all,
@@ -128,7 +128,6 @@ impl Rig {
         let copying = Copying {
             pool: pool.clone(),
             when: CopyWhen::Needed,
-            fill: Fill::Buffer,
         };
         let device = device.unwrap().with_copies(copying);
         Self {

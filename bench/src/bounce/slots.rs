@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
-use portolan::bounce::{BouncePool, Copied, Fill, Need, Padding, PoolMemory, PoolOptions, Slots};
+use portolan::bounce::{BouncePool, Copied, Need, Padding, PoolMemory, PoolOptions, Slots};
 use portolan_linux::memory::{Backing, Base, HostMemory};
 use portolan_model::swiotlb::{self, AnyArea, Strategy};
 
@@ -138,7 +138,7 @@ impl Turn for Copying<'_> {
         let pool = &self.stage.pool;
         for _ in 0..times {
             let need = need_of(black_box(self.stage.bytes));
-            let copied = Copied::new(pool, self.buffer, &need, Fill::Buffer, Padding::Leave);
+            let copied = Copied::new(pool, self.buffer, &need, Padding::Leave);
             let copied = black_box(copied.map_err(|_| Failure::Addresses)?);
             let given = pool.give(copied.into_slots());
             given.map_err(|_| Failure::NotPrepared)?;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use portolan::addr::{InvalTag, PageSize, PhysAddr, PhysRange, StreamId};
-use portolan::bounce::{Fill, Pool, PoolMemory, PoolOptions};
+use portolan::bounce::{Pool, PoolMemory, PoolOptions};
 use portolan::dma::{
     Bounds, Constraints, CopyWhen, Copying, Deferred, Device, DmaSpace, FromDevice, MapError,
     Policy, SpaceOptions, Unowned,
@@ -207,7 +207,6 @@ fn copied_buffers_of_handlers_touch_no_heap() {
     let device = device.with_copies(Copying {
         pool: Arc::new(PoolMemory::new(pool, Nothing)),
         when: CopyWhen::Always,
-        fill: Fill::Buffer,
     });
     let space = device.space().unwrap().clone();
     let mut deferred = Vec::with_capacity(64);
@@ -238,7 +237,6 @@ fn a_handler_that_is_the_last_to_have_a_buffer_frees_no_heap() {
     let device = device.with_copies(Copying {
         pool: Arc::new(PoolMemory::new(pool, Nothing)),
         when: CopyWhen::Always,
-        fill: Fill::Buffer,
     });
     let second = take(&device, 2, 1).unwrap();
     let third = device.map(buffer(3, 1), FromDevice).ok().unwrap();

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Context, Result};
 use portolan::addr::{PhysAddr, PhysRange};
 use portolan::bounce::{
-    BouncePool, Fill, GiveError, Need, Pool, PoolOptions, PoolUse, Slots, TakeError,
+    BouncePool, GiveError, Need, Pool, PoolOptions, PoolUse, Slots, TakeError,
 };
 use portolan::dma::{Constraints, CopyWhen, Copying};
 use portolan_model::cpus::VirtualCpus;
@@ -157,7 +157,6 @@ impl CountedPool {
             },
             pool: self,
             // What a device leaves alone comes back as it was.
-            fill: Fill::Buffer,
         }
     }
 

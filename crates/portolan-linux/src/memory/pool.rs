@@ -6,7 +6,7 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use portolan::addr::PageSize;
-use portolan::bounce::{Fill, Pool, PoolError, PoolMemory, PoolOptions};
+use portolan::bounce::{Pool, PoolError, PoolMemory, PoolOptions};
 use portolan::dma::{Buffer as _, CopyWhen, Copying, Device, PremapError, Unowned};
 use portolan::platform::RawMemory;
 use thiserror::Error;
@@ -65,7 +65,6 @@ pub fn with_device_pool(
     let copying = Copying {
         pool: Arc::new(PoolMemory::new(pool, raw)),
         when: CopyWhen::Always,
-        fill: Fill::Buffer,
     };
     // SAFETY: the memory is never freed, and nobody but the pool and the device reaches it.
     let memory = unsafe { Unowned::new(memory) };

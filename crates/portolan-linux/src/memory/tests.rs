@@ -2,7 +2,7 @@
 
 use super::*;
 use portolan::bounce::{
-    BouncePool, Copied, Fill, Need, Padding, Pool, PoolMemory, PoolOptions, Way,
+    BouncePool, Copied, Need, Padding, Pool, PoolMemory, PoolOptions, Way,
 };
 use portolan::platform::{Clock, Nanos, SpinCpus};
 
@@ -118,7 +118,7 @@ fn a_pool_lies_in_it_and_copies_through_it() {
     memory.write(at(0x123), b"a buffer").unwrap();
     let buffer = PhysRange::from_len(at(0x123), 8).unwrap();
     let need = Need::bytes(8);
-    let copied = Copied::new(&pool, buffer, &need, Fill::Buffer, Padding::Leave).unwrap();
+    let copied = Copied::new(&pool, buffer, &need, Padding::Leave).unwrap();
     let mut read = [0; 8];
     memory.read(copied.copy_range().start(), &mut read).unwrap();
     assert_eq!(&read, b"a buffer");

@@ -17,7 +17,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use portolan::addr::{Iova, PhysAddr, PhysRange};
-use portolan::bounce::{Fill, Pool, PoolMemory, PoolOptions};
+use portolan::bounce::{Pool, PoolMemory, PoolOptions};
 use portolan::dma::{CopyWhen, Copying, Device, Trust};
 use portolan::platform::{Platform, RawMemory};
 use portolan_hw::topology::{DeviceOptions, Iommus, Options, Topology};
@@ -95,7 +95,6 @@ impl Bench {
         Arc::new(self.plain(trust).with_copies(Copying {
             pool: Arc::new(pool),
             when: CopyWhen::Needed,
-            fill: Fill::Buffer,
         }))
     }
 

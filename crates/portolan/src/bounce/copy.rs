@@ -12,18 +12,6 @@ use super::{Area, GiveError, Need, Pool, PoolUse, Slots, TakeError};
 use crate::addr::{PhysAddr, PhysRange};
 use crate::platform::{Cpus, PhysMemory};
 
-/// What the device finds in the copy before it has written anything.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum Fill {
-    /// The buffer's bytes: what the device does not overwrite stays as it was.
-    #[default]
-    Buffer,
-    /// Nothing is copied: the copy keeps what an earlier user left there. For devices that overwrite all
-    /// of it, or whose driver reads only what they wrote. Never for a device that is not trusted: it
-    /// would see the earlier user's data.
-    Nothing,
-}
-
 /// What becomes of the bytes of the slots that are not the buffer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Padding {
@@ -133,7 +121,8 @@ pub enum Way {
 }
 
 impl Copied {
-    /// Takes slots for `original` and fills them.
+    /// Takes slots for `original` and fills them with its bytes: what a device does not overwrite is as
+    /// it would be in place, and nothing that an earlier user left there is seen.
     ///
     /// # Errors
     /// See [`TakeError`].
@@ -141,7 +130,6 @@ impl Copied {
         pool: &(impl BouncePool + ?Sized),
         original: PhysRange,
         need: &Need,
-        fill: Fill,
         padding: Padding,
     ) -> Result<Self, TakeError> {
         let slots = pool.take(need)?;
@@ -149,9 +137,7 @@ impl Copied {
         if padding == Padding::Clear {
             copied.clear_padding(pool, need);
         }
-        if fill == Fill::Buffer {
-            copied.copy(pool, Way::In, original);
-        }
+        copied.copy(pool, Way::In, original);
         Ok(copied)
     }
 

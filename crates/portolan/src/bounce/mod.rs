@@ -15,7 +15,7 @@ mod pool;
 
 pub use crate::platform::contract::HostVisibility;
 pub use area::{Area, Want};
-pub use copy::{BouncePool, Copied, Fill, Padding, PoolMemory, Way};
+pub use copy::{BouncePool, Copied, Padding, PoolMemory, Way};
 pub use error::{GiveError, PoolError, TakeError};
 pub use lockfree::LockFree;
 pub use pool::{Need, Pool, PoolOptions, PoolUse, Slots};

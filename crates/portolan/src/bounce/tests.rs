@@ -281,12 +281,13 @@ fn the_rest_of_a_copy_s_pages_is_cleared_and_nothing_beyond() {
             keep: PageSize::SIZE_4K,
             ..Need::bytes(bytes)
         };
-        let copied = Copied::new(&pool, original, &need, Fill::Nothing, Padding::Clear).unwrap();
+        let copied = Copied::new(&pool, original, &need, Padding::Clear).unwrap();
         let page = copied.copy_range().start().get() - offset;
         let in_page = |&(start, last): &(u64, u64)| (start - page, last - page);
         let found: Vec<_> = notes.cleared.lock().iter().map(in_page).collect();
         assert_eq!(found, cleared, "{offset:#x} {bytes:#x}");
-        assert!(notes.copied.lock().is_empty());
+        let start = original.start().get();
+        assert_eq!(notes.copied.lock()[..], [(start, page + offset, bytes)]);
     }
 }
 
@@ -297,13 +298,14 @@ fn a_part_is_copied_from_and_to_its_place() {
     let range = |start, last| PhysRange::new(PhysAddr::new(start), PhysAddr::new(last)).unwrap();
     let original = range(0x7100, 0x71ff);
     let need = Need::bytes(0x100);
-    let copied = Copied::new(&pool, original, &need, Fill::Nothing, Padding::Leave).unwrap();
+    let copied = Copied::new(&pool, original, &need, Padding::Leave).unwrap();
     let copy = copied.copy_range().start().get();
     copied.copy(&pool, Way::In, range(0x7140, 0x714f));
     copied.copy(&pool, Way::Out, range(0x71f0, 0x72ff));
     copied.copy(&pool, Way::Out, range(0x7000, 0x7100));
     copied.copy(&pool, Way::In, range(0x7200, 0x7200));
     let expected = [
+        (0x7100, copy, 0x100),
         (0x7140, copy + 0x40, 0x10),
         (copy + 0xf0, 0x71f0, 0x10),
         (copy, 0x7100, 1),

@@ -89,7 +89,7 @@ impl<P: Platform> Device<P> {
             Err(failed) => {
                 if let Some(wait) = failed.held {
                     // A device may have reached it.
-                    space.abandon(&wait);
+                    space.keep(&wait);
                     space.count_dropped(piece.len_minus_one().saturating_add(1));
                     memory.keep();
                 }
@@ -150,7 +150,7 @@ impl<P: Platform> Drop for Coherent<P> {
         if let (Some(range), Some(space)) = (self.range.take(), &self.settings.space) {
             if let Err((_, left)) = space.take_down(range) {
                 if let Left::Held(wait) = left {
-                    space.abandon(&wait);
+                    space.keep(&wait);
                 }
                 space.count_dropped(self.bytes());
                 self.memory.keep();

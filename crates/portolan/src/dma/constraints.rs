@@ -21,7 +21,9 @@ pub enum Trust {
 pub enum Coherency {
     /// It does.
     Coherent,
-    /// Lines have to be written back before it reads, and dropped before the CPU reads.
+    /// Lines have to be written back before it reads, and dropped before the CPU reads. So a line in
+    /// which it writes must hold nothing else: a buffer that does not begin and end with one is
+    /// copied there ([`DataCache::line`](crate::platform::DataCache::line)).
     NotCoherent,
 }
 

@@ -14,7 +14,7 @@ use super::error::MapError;
 use super::waiting::Waiting;
 use super::{Constraints, Trust};
 use crate::addr::{PageSize, PhysAddr, PhysRange};
-use crate::bounce::{BouncePool, Copied, Fill, Need, Padding};
+use crate::bounce::{BouncePool, Copied, Need, Padding};
 use crate::platform::contract::{Pieces, PiecesIter};
 use crate::platform::{Cpus, Guarded, Nanos};
 
@@ -43,7 +43,7 @@ pub struct CopyPrices {
 
 impl CopyWhen {
     /// Copies while that costs less than mapping in place, if what a device writes is copied both
-    /// ways ([`Fill::Buffer`]); never, where it does not pay for a single byte.
+    /// ways; never, where it does not pay for a single byte.
     ///
     /// This is the price of a pool that the device reaches at all times
     /// ([`Device::with_premapped_pool`](super::Device::with_premapped_pool)). Copies that are mapped
@@ -61,14 +61,14 @@ impl CopyWhen {
 /// Copying for one device.
 ///
 /// ```no_run
-/// # use portolan::bounce::{BouncePool, Fill};
+/// # use portolan::bounce::BouncePool;
 /// # use portolan::dma::{CopyWhen, Copying, Device};
 /// # use portolan::platform::Platform;
 /// # use std::sync::Arc;
 /// /// Buffers of up to 1 KiB are copied, since that costs less than to map them.
 /// fn copied<P: Platform>(card: Device<P>, pool: Arc<dyn BouncePool>) -> Device<P> {
-///     let (when, fill) = (CopyWhen::UpTo(1024), Fill::Buffer);
-///     card.with_copies(Copying { pool, when, fill })
+///     let when = CopyWhen::UpTo(1024);
+///     card.with_copies(Copying { pool, when })
 /// }
 /// ```
 #[derive(Clone)]
@@ -77,8 +77,6 @@ pub struct Copying {
     pub pool: Arc<dyn BouncePool>,
     /// The mappings that are copied.
     pub when: CopyWhen,
-    /// What is in a copy that the device only writes.
-    pub fill: Fill,
 }
 
 /// How a device gets to copies.
@@ -97,10 +95,11 @@ pub(super) enum Through {
 pub(super) enum Cut {
     /// Not at all.
     InPlace,
-    /// Parts that do not fill their pages are copied.
-    Edges(PageSize),
-    /// Pieces that end above the address are copied whole.
-    Above(u64),
+    /// From where a piece does not begin, or end, with a unit that it must not share, the part of it in
+    /// that page is copied: what stays in place follows at the next address.
+    Edges { unit: PageSize, page: PageSize },
+    /// Pieces that end above the limit, or share a unit, are copied whole.
+    Above { limit: u64, unit: PageSize },
     /// All are copied whole.
     Whole,
 }
@@ -118,6 +117,12 @@ enum How {
     Copied,
 }
 
+/// Whether `piece` shares a unit of this size with what is beside it.
+pub(super) fn shares(piece: PhysRange, unit: PageSize) -> bool {
+    let inside = unit.bytes() - 1;
+    (piece.start().get() | piece.last().get().wrapping_add(1)) & inside != 0
+}
+
 impl Cut {
     /// The parts of `piece`, in order.
     fn parts(self, piece: PhysRange) -> ArrayVec<Part, 3> {
@@ -131,14 +136,16 @@ impl Cut {
         match self {
             Self::InPlace => push(start, last, How::InPlace),
             Self::Whole => push(start, last, How::Copied),
-            Self::Above(limit) if last > limit => push(start, last, How::Copied),
-            Self::Above(_) => push(start, last, How::InPlace),
-            Self::Edges(granule) => {
-                let mask = granule.bytes() - 1;
+            Self::Above { limit, unit } if last > limit || shares(piece, unit) => {
+                push(start, last, How::Copied);
+            }
+            Self::Above { .. } => push(start, last, How::InPlace),
+            Self::Edges { unit, page } => {
+                let (mask, unit) = (page.bytes() - 1, unit.bytes() - 1);
                 let head_last = start | mask;
                 let tail_start = last & !mask;
-                let head = start & mask != 0;
-                let tail = last & mask != mask;
+                let head = start & unit != 0;
+                let tail = last & unit != unit;
                 if last <= head_last {
                     let how = if head || tail {
                         How::Copied
@@ -316,7 +323,7 @@ impl Copies {
             Through::Pages(_) => Padding::Clear,
             Through::Nothing | Through::Premapped => Padding::Leave,
         };
-        let copied = Copied::new(&*copying.pool, part, &need, wanted.fill, padding)?;
+        let copied = Copied::new(&*copying.pool, part, &need, padding)?;
         self.push(copied);
         Ok(())
     }
@@ -384,7 +391,6 @@ fn need(part: PhysRange, constraints: &Constraints, through: Through) -> Result<
 pub(super) struct Wanted<'c> {
     pub constraints: &'c Constraints,
     pub through: Through,
-    pub fill: Fill,
 }
 
 /// Pieces as the device reaches them: in place, or their copies.
@@ -405,6 +411,16 @@ pub(super) struct Stretch {
 }
 
 impl Stretch {
+    /// Whether the device reaches a copy.
+    pub fn is_copied(&self) -> bool {
+        self.reached != self.buffer
+    }
+
+    /// How long it is.
+    pub fn bytes(&self) -> u64 {
+        self.buffer.len_minus_one().saturating_add(1)
+    }
+
     /// From offset `first` to offset `last`, which is inside, if that is not before it.
     fn part(self, first: u64, last: u64) -> Option<Self> {
         let bytes = last.checked_sub(first)?.saturating_add(1);
@@ -484,24 +500,29 @@ impl Iterator for Reached<'_> {
     }
 }
 
-/// How a buffer of `bytes` is cut for a device.
+/// How a buffer of `bytes` is cut for a device, which shares no unit of the size `line` with CPUs.
 pub(super) fn cut(
-    copying: Option<&Copying>,
+    when: CopyWhen,
     constraints: &Constraints,
     bytes: u64,
     translated: Option<PageSize>,
+    line: PageSize,
 ) -> Cut {
-    let Some(copying) = copying else {
-        return Cut::InPlace;
-    };
-    match (copying.when, translated, constraints.trust) {
+    match (when, translated, constraints.trust) {
         (CopyWhen::Always, _, _) => Cut::Whole,
         (CopyWhen::UpTo(most), _, _) if bytes <= most => Cut::Whole,
-        (_, Some(granule), Trust::Untrusted) => Cut::Edges(granule),
-        (_, Some(_), Trust::Trusted) => Cut::InPlace,
-        (_, None, _) => Cut::Above(constraints.dma_mask.get()),
+        (_, Some(page), Trust::Untrusted) => Cut::Edges { unit: page, page },
+        (_, Some(_), Trust::Trusted) if line == ONE_BYTE => Cut::InPlace,
+        (_, Some(page), Trust::Trusted) => Cut::Edges { unit: line, page },
+        (_, None, _) => Cut::Above {
+            limit: constraints.dma_mask.get(),
+            unit: line,
+        },
     }
 }
+
+/// What is shared with nobody.
+pub(super) const ONE_BYTE: PageSize = PageSize::of_lg2(0);
 
 #[cfg(test)]
 mod tests {
@@ -509,7 +530,8 @@ mod tests {
 
     fn parts(start: u64, last: u64) -> Vec<(u64, u64, bool)> {
         let piece = PhysRange::new(PhysAddr::new(start), PhysAddr::new(last)).unwrap();
-        Cut::Edges(PageSize::SIZE_4K)
+        let page = PageSize::SIZE_4K;
+        Cut::Edges { unit: page, page }
             .parts(piece)
             .into_iter()
             .map(|part| {

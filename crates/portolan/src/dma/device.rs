@@ -14,7 +14,7 @@ use super::settings::Settings;
 use super::space::DmaSpace;
 use super::streams::{Member, Requester};
 use crate::addr::{Pasid, StreamId};
-use crate::iommu::{AttachError, Iommu};
+use crate::iommu::Iommu;
 use crate::platform::contract::Unowned;
 use crate::platform::{Cpus, DataCache};
 
@@ -402,17 +402,24 @@ impl<P: Cpus + Clone> Device<P> {
         self.settings.space.as_ref()
     }
 
-    /// Blocks the stream, and says whether that worked.
+    /// Blocks the stream, and says whether that worked: when it returns `Ok`, no access of the device
+    /// arrives any more.
     ///
     /// *Context.* Task.
     ///
     /// # Errors
-    /// If the hardware did not complete.
-    pub fn detach(self) -> Result<(), AttachError> {
-        match &self.unit {
-            Some(unit) => self.settings.requester.block(&**unit),
+    /// [`DeviceError::Attach`] if the hardware did not complete; [`DeviceError::Shared`] if its accesses
+    /// carry a stream that another device has as well, which is not blocked then.
+    pub fn detach(mut self) -> Result<(), DeviceError> {
+        let mut detached = match &self.unit {
+            Some(unit) => self.settings.requester.block(&**unit).map_err(Into::into),
             None => Ok(()),
+        };
+        for beside in core::mem::take(&mut self.beside) {
+            let alone = Arc::into_inner(beside).ok_or(DeviceError::Shared);
+            detached = detached.and(alone.and_then(Self::detach));
         }
+        detached
     }
 }
 

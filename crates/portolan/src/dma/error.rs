@@ -39,6 +39,18 @@ pub enum MapError {
         /// The device's highest address.
         limit: Iova,
     },
+    /// A piece shares a cache line with other memory, the device writes there and does not snoop, and it
+    /// has no pool for copies.
+    #[error(
+        "{piece} shares a cache line of {} bytes, the device does not snoop, and it has no pool \
+         for copies", line.bytes()
+    )]
+    SharedLine {
+        /// The piece.
+        piece: PhysRange,
+        /// How long lines are.
+        line: PageSize,
+    },
     /// The memory is private to a confidential guest, the device reaches shared memory alone, and it has
     /// no pool for copies, or is to reach the memory in place.
     #[error("{piece} is private to the guest, and the device reaches shared memory alone")]

@@ -50,7 +50,8 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         if let Some(found) = self.domain.translate(iova) {
             return IovaUse::Mapped(found);
         }
-        if let Some(range) = self.pending.find(iova) {
+        let held = || self.regions.with(|known| known.held_with(iova));
+        if let Some(range) = self.pending.find(iova).or_else(held) {
             return IovaUse::Deferred { range };
         }
         if let Some(range) = self.regions.with(|known| known.set_aside(iova)) {

@@ -24,11 +24,11 @@ use crate::platform::{CachePadded, Cpus, Lock, Nanos, SharedWord};
 ///
 /// A [`Mapping::defer`](super::Mapping::defer) that reaches one of them says so by
 /// [`DmaSpace::is_flush_due`](super::DmaSpace::is_flush_due). Under
-/// [`Policy::Lazy`](super::Policy::Lazy) an unmap that reaches one flushes, unless a flush of the
-/// queue is under way.
+/// [`Policy::Lazy`](super::Policy::Lazy) an unmap that reaches one flushes. While a flush is under way
+/// there is room for as much again; an unmap that finds none pays for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Mappings; at least 1. Twice as many find room while a flush is under way.
+    /// Mappings; at least 1.
     pub entries: usize,
     /// Bytes.
     pub bytes: u64,
@@ -110,11 +110,19 @@ struct Open {
     spare: Vec<IovaRange>,
     /// Ranges that a flush has taken and not yet given back.
     in_flight: usize,
+    flush: Flush,
     /// Mappings, those that keep their addresses themselves included.
     entries: usize,
     bytes: u64,
     oldest: Nanos,
     generation: u64,
+}
+
+/// Whether a flush of a queue is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flush {
+    None,
+    UnderWay,
 }
 
 struct Queue<P: Cpus> {
@@ -148,6 +156,14 @@ impl Open {
     #[inline]
     fn has_room(&self, bounds: &Bounds) -> bool {
         self.ranges.len() + self.in_flight < bounds.entries.saturating_mul(2)
+    }
+
+    /// Whether there is room for one that is its owner's again at once: for its addresses, and for its
+    /// bytes, where no flush can be begun because one is under way.
+    #[inline]
+    fn takes(&self, range: IovaRange, bounds: &Bounds) -> bool {
+        let bytes = range.len_minus_one().saturating_add(self.bytes);
+        self.has_room(bounds) && (self.flush == Flush::None || bytes < bounds.bytes)
     }
 
     /// Counts a mapping of `range`, and keeps its addresses if there is room.
@@ -198,8 +214,9 @@ impl<P: Cpus> FlushQueue<P> {
             ..bounds
         };
         let mut queues = Vec::new();
-        queues.try_reserve_exact(cpus.count())?;
-        for _ in 0..cpus.count() {
+        let count = cpus.count().max(1);
+        queues.try_reserve_exact(count)?;
+        for _ in 0..count {
             let mut vectors = [Vec::new(), Vec::new()];
             for vector in &mut vectors {
                 vector.try_reserve_exact(bounds.entries.saturating_mul(2))?;
@@ -210,6 +227,7 @@ impl<P: Cpus> FlushQueue<P> {
                 ranges,
                 spare,
                 in_flight: 0,
+                flush: Flush::None,
                 entries: 0,
                 bytes: 0,
                 oldest: Nanos::new(0),
@@ -262,7 +280,7 @@ impl<P: Cpus> FlushQueue<P> {
             return self.join_long(cpus, domain, mapped, range, keeper, unpaid);
         }
         self.queues[queue].0.open.with(|open| {
-            if keeper == Keeper::Queue && !open.has_room(&self.bounds) {
+            if keeper == Keeper::Queue && !open.takes(range, &self.bounds) {
                 return Ok(Joined::NoRoom);
             }
             domain.unmap(mapped, &mut open.debt)?;
@@ -296,7 +314,7 @@ impl<P: Cpus> FlushQueue<P> {
         domain.unmap(mapped, &mut owed)?;
         let queue = self.own(cpus);
         let joined = self.queues[queue].0.open.with(|open| {
-            if keeper == Keeper::Queue && !open.has_room(&self.bounds) {
+            if keeper == Keeper::Queue && !open.takes(range, &self.bounds) {
                 return None;
             }
             // Both are of this domain.
@@ -328,12 +346,15 @@ impl<P: Cpus> FlushQueue<P> {
         })
     }
 
-    /// Keeps a debt of which no addresses wait.
-    pub(super) fn owe(&self, cpus: &P, domain: &dyn Domain, mut debt: Gather) {
+    /// Keeps a debt of which no addresses wait here.
+    pub(super) fn owe(&self, cpus: &P, domain: &dyn Domain, mut debt: Gather) -> Ticket {
         let queue = self.own(cpus);
-        let open = &self.queues[queue].0.open;
-        // Both are of this domain.
-        let _ = open.with(|open| domain.absorb(&mut open.debt, &mut debt));
+        self.queues[queue].0.open.with(|open| {
+            // Both are of this domain.
+            let _ = domain.absorb(&mut open.debt, &mut debt);
+            let generation = open.generation;
+            Ticket { queue, generation }
+        })
     }
 
     /// Whether the ticket's generation is quiet.
@@ -477,6 +498,7 @@ impl<P: Cpus> Queue<P> {
                 generation: open.generation,
             };
             open.in_flight = taken.ranges.len();
+            open.flush = Flush::UnderWay;
             open.generation += 1;
             taken
         });
@@ -490,6 +512,7 @@ impl<P: Cpus> Queue<P> {
                 self.open.with(|open| {
                     open.spare = ranges;
                     open.in_flight = 0;
+                    open.flush = Flush::None;
                 });
                 Ok(())
             }
@@ -504,6 +527,7 @@ impl<P: Cpus> Queue<P> {
                     open.bytes = open.bytes.saturating_add(taken.bytes);
                     open.oldest = taken.oldest;
                     open.in_flight = 0;
+                    open.flush = Flush::None;
                 });
                 Err(error.into())
             }

@@ -3,7 +3,9 @@
 use core::mem::ManuallyDrop;
 
 use super::constraints::{Constraints, Trust};
-use super::copies::{Copies, CopyWhen, Copying, Cut, Reached, Record, Through, Wanted, cut};
+use super::copies::{
+    Copies, CopyWhen, Copying, Cut, ONE_BYTE, Reached, Record, Through, Wanted, cut, shares,
+};
 use super::deferred::Deferred;
 use super::device::{Device, Translation};
 use super::direction::{DataDirection, Direction};
@@ -15,10 +17,8 @@ use super::premapped::Premapped;
 use super::space::DmaSpace;
 use super::waiting::{Wait, Waiting};
 use crate::addr::{Iova, IovaRange, PageSize};
-use crate::bounce::Fill;
 use crate::platform::Cpus;
 use crate::platform::contract::{Buffer, MemoryKind, bytes_of, hidden_from};
-use crate::table::Access;
 
 /// A buffer that was not mapped.
 pub enum NotMapped<P: Cpus + Clone, B: Buffer> {
@@ -196,7 +196,7 @@ impl<P: Cpus + Clone> Device<P> {
         }
         let access = direction.access_to(buffer.memory_kind());
         if let (Some(pool), None) = (&self.settings.premapped, page) {
-            if let Some(copies) = self.premapped_copies(buffer, pool, direction, waiting) {
+            if let Some(copies) = self.premapped_copies(buffer, pool, waiting) {
                 return Ok((Place::Premapped, Some(copies)));
             }
         }
@@ -274,7 +274,6 @@ impl<P: Cpus + Clone> Device<P> {
         &self,
         buffer: &B,
         premapped: &Premapped<P>,
-        direction: Direction,
         waiting: Waiting,
     ) -> Option<Record> {
         let settings = &*self.settings;
@@ -292,7 +291,6 @@ impl<P: Cpus + Clone> Device<P> {
         let wanted = Wanted {
             constraints: &settings.constraints,
             through: Through::Premapped,
-            fill: self.fill(copying, direction),
         };
         let pieces = buffer.pieces();
         let made = Copies::make(
@@ -311,14 +309,6 @@ impl<P: Cpus + Clone> Device<P> {
         None
     }
 
-    fn fill(&self, copying: &Copying, direction: Direction) -> Fill {
-        let reads = direction.access().contains(Access::READ);
-        match (reads, self.settings.constraints.trust) {
-            (false, Trust::Trusted) => copying.fill,
-            _ => Fill::Buffer,
-        }
-    }
-
     #[inline]
     fn copies<B: Buffer>(
         &self,
@@ -327,14 +317,29 @@ impl<P: Cpus + Clone> Device<P> {
         direction: Direction,
         waiting: Waiting,
     ) -> Result<Option<Record>, MapError> {
+        let line = self.line(buffer, direction);
         match &self.settings.copying {
             Some(copying) if buffer.memory_kind() != MemoryKind::Registers => {
-                self.copies_by(copying, buffer, through, direction, waiting)
+                self.copies_by(copying, buffer, through, line, waiting)
             }
             _ => match hidden_from(self.settings.constraints.reach, buffer) {
                 Some(piece) => Err(MapError::Private { piece }),
-                None => Ok(None),
+                None if line == ONE_BYTE => Ok(None),
+                None => refuse_shared(buffer, line),
             },
+        }
+    }
+
+    /// What `buffer` must not share with others, since the device does not snoop and writes there.
+    #[inline]
+    fn line<B: Buffer>(&self, buffer: &B, direction: Direction) -> PageSize {
+        match &self.settings.cache {
+            Some(cache)
+                if direction.device_writes() && buffer.memory_kind() == MemoryKind::Cached =>
+            {
+                cache.line()
+            }
+            _ => ONE_BYTE,
         }
     }
 
@@ -343,7 +348,7 @@ impl<P: Cpus + Clone> Device<P> {
         copying: &Copying,
         buffer: &B,
         through: Through,
-        direction: Direction,
+        line: PageSize,
         waiting: Waiting,
     ) -> Result<Option<Record>, MapError> {
         let settings = &*self.settings;
@@ -352,22 +357,35 @@ impl<P: Cpus + Clone> Device<P> {
             Through::Pages(page) => Some(page),
             Through::Nothing | Through::Premapped => None,
         };
-        let cut = match (copying.when, &settings.premapped) {
-            _ if hidden_from(constraints.reach, buffer).is_some() => Cut::Whole,
+        let when = match (copying.when, &settings.premapped) {
+            _ if hidden_from(constraints.reach, buffer).is_some() => CopyWhen::Always,
             // It was tried, or is not worth it.
-            (CopyWhen::UpTo(_), Some(_)) => Cut::InPlace,
-            (CopyWhen::UpTo(_), None) => cut(Some(copying), constraints, bytes_of(buffer), page),
-            _ => cut(Some(copying), constraints, 0, page),
+            (CopyWhen::UpTo(_), Some(_)) => CopyWhen::Needed,
+            (when, _) => when,
         };
+        let bytes = match when {
+            CopyWhen::UpTo(_) => bytes_of(buffer),
+            CopyWhen::Needed | CopyWhen::Always => 0,
+        };
+        let cut = cut(when, constraints, bytes, page, line);
         if cut == Cut::InPlace {
             return Ok(None);
         }
         let wanted = Wanted {
             constraints,
             through,
-            fill: self.fill(copying, direction),
         };
         let pieces = buffer.pieces();
         Copies::make(&settings.spares, copying, pieces, cut, &wanted, waiting)
+    }
+}
+
+/// Refuses a buffer that would have to be copied.
+#[cold]
+fn refuse_shared<B: Buffer>(buffer: &B, line: PageSize) -> Result<Option<Record>, MapError> {
+    let mut pieces = buffer.pieces().into_iter();
+    match pieces.find(|piece| shares(*piece, line)) {
+        Some(piece) => Err(MapError::SharedLine { piece, line }),
+        None => Ok(None),
     }
 }

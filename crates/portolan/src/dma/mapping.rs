@@ -15,7 +15,6 @@ use super::space::DmaSpace;
 use super::trace::Traced;
 use super::waiting::{Left, Until};
 use crate::addr::{Iova, IovaRange, PageSize};
-use crate::bounce::Way;
 use crate::platform::Cpus;
 use crate::platform::contract::{Buffer, bytes_of, read, write};
 
@@ -105,7 +104,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
         buffer: ManuallyDrop<B>,
         direction: D,
     ) -> Self {
-        settings.clean(&*buffer, copies.as_deref());
+        settings.clean(&*buffer, copies.as_deref(), 0, u64::MAX);
         let nowhere = IovaRange::page(Iova::new(0), PageSize::of_lg2(0));
         let (kind, range) = match place {
             Place::Space(range) => (Kind::Space, range),
@@ -209,11 +208,15 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
     /// See [`AccessError`]; nothing is copied.
     pub fn write(&mut self, at: u64, from: &[u8]) -> Result<(), AccessError> {
         let offset = self.offset(at, from.len())?;
-        let buffer = &mut *self.parts.as_mut().expect(PRESENT).buffer;
-        if !buffer.device_may_write() {
+        let parts = self.parts.as_mut().expect(PRESENT);
+        if !parts.buffer.device_may_write() {
             return Err(AccessError::ReadOnly);
         }
-        write(buffer, offset, from).ok_or(AccessError::NoView)
+        write(&mut *parts.buffer, offset, from).ok_or(AccessError::NoView)?;
+        if let Some(last) = (from.len() as u64).checked_sub(1) {
+            parts.write_through(at, at + last);
+        }
+        Ok(())
     }
 
     /// Makes all that the device wrote visible to the CPU. The device must not be writing; it may
@@ -237,11 +240,16 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
         Ok(())
     }
 
-    /// Makes all that the CPU wrote visible to the device.
+    /// Makes all that the CPU wrote visible to the device. What the device wrote itself stays, whether
+    /// the CPU has taken it in or not.
+    ///
+    /// A driver that keeps its memory ([`Unowned`](super::Unowned)), and writes to it in another way than
+    /// by [`Mapping::write`], takes the bytes in first where the device writes as well: all of the range
+    /// then is what the CPU has.
     ///
     /// *Context.* Interrupt.
     pub fn sync_for_device(&self) {
-        self.parts().sync(Way::In, 0, u64::MAX);
+        self.parts().hand_on(0, u64::MAX);
     }
 
     /// As [`Mapping::sync_for_device`], of `bytes` bytes from offset `at`.
@@ -252,7 +260,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
     /// See [`AccessError`]; nothing is synced.
     pub fn sync_part_for_device(&self, at: u64, bytes: u64) -> Result<(), AccessError> {
         if let Some(last) = self.last_of(at, bytes)? {
-            self.parts().sync(Way::In, at, last);
+            self.parts().hand_on(at, last);
         }
         Ok(())
     }
@@ -421,16 +429,40 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Parts<P, B, D> {
     }
 
     #[inline]
-    fn sync(&self, way: Way, at: u64, last: u64) {
-        let copies: Option<&Copies> = self.copies.as_deref();
-        self.settings.sync(&*self.buffer, copies, way, at, last);
+    fn copies(&self) -> Option<&Copies> {
+        self.copies.as_deref()
     }
 
     /// Brings what the device wrote to the buffer.
     #[inline]
     fn take_in(&self, at: u64, last: u64) {
         if self.direction.direction().device_writes() {
-            self.sync(Way::Out, at, last);
+            self.settings
+                .take_in(&*self.buffer, self.copies(), at, last);
+        }
+    }
+
+    /// Brings what the CPU wrote to the device. Bytes of a copy that the device wrote must not be lost:
+    /// where it writes, only what is known to be the CPU's is copied.
+    fn hand_on(&self, at: u64, last: u64) {
+        let ours = match self.direction.direction() {
+            Direction::ToDevice => true,
+            Direction::FromDevice => false,
+            // With a view they came by `Mapping::write`, and are there.
+            Direction::Bidirectional => self.buffer.view().is_none(),
+        };
+        if ours {
+            self.settings
+                .copy_in(&*self.buffer, self.copies(), at, last);
+        }
+        self.settings.clean(&*self.buffer, self.copies(), at, last);
+    }
+
+    /// Brings bytes that the CPU has just written to the copy that the device writes as well.
+    fn write_through(&self, at: u64, last: u64) {
+        if self.direction.direction().device_writes() {
+            self.settings
+                .copy_in(&*self.buffer, self.copies(), at, last);
         }
     }
 }

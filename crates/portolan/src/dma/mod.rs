@@ -41,6 +41,7 @@ mod regions;
 mod reservation;
 mod segments;
 mod settings;
+mod shortage;
 mod space;
 mod streams;
 mod trace;

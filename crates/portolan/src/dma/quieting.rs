@@ -5,11 +5,12 @@ use super::error::UnmapError;
 use super::flush_queue::{Fill, Joined, Keeper, Ticket, Tried, Which};
 use super::range::DmaRange;
 use super::space::DmaSpace;
-use super::waiting::{Left, Until, Wait};
+use super::streams::Streams;
+use super::waiting::{Chosen, Held, Left, Until, Wait};
 use crate::addr::IovaRange;
 use crate::inval::Gather;
 use crate::iommu::IommuError;
-use crate::platform::{Cpus, SharedWord};
+use crate::platform::{Cpus, Lock, SharedWord};
 use core::sync::atomic::Ordering;
 
 impl<P: Cpus + Clone> DmaSpace<P> {
@@ -31,22 +32,26 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             .map_err(|(error, left)| match left {
                 Left::Mapped => (error, Some(range)),
                 Left::Held(wait) => {
-                    self.abandon(&wait);
+                    self.keep(&wait);
                     (error, None)
                 }
             })
     }
 
     /// Pays for what has reached a bound in any CPU's queue, and fills the reserve from which
-    /// handlers map. A timer calls this at least as often as the bound on age wants it, and a worker
-    /// when [`DmaSpace::is_flush_due`] says so.
+    /// handlers map. A worker calls this at least as often as the bound on age wants it, and
+    /// when [`DmaSpace::is_flush_due`] says so. Of a space that is broken, it blocks the streams; where
+    /// the unit does not answer in time, one of them for each call.
     ///
-    /// *Context.* Atomic; memory is taken for the reserve.
+    /// *Context.* Task. What must not be put off, where no task runs, [`DmaSpace::flush`] pays.
     ///
     /// # Errors
     /// Of the first queue that was not made quiet; the others have been tried.
     pub fn tick(&self) -> Result<(), UnmapError> {
         self.replenish();
+        if self.failure().is_some() {
+            self.block_streams();
+        }
         self.flush_queues(Which::Due)
     }
 
@@ -62,16 +67,18 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         self.flush_queues(Which::All)
     }
 
-    /// Whether the calling CPU's queue has reached one of its bounds, so that
-    /// [`DmaSpace::tick`] should be called, from where that may wait.
+    /// Whether [`DmaSpace::tick`] should be called: the calling CPU's queue has reached one of its
+    /// bounds, or the space has broken and its streams are not blocked yet.
     ///
     /// *Context.* Interrupt.
     pub fn is_flush_due(&self) -> bool {
-        self.pending.is_due(&self.cpus)
+        let broken = self.broken.load(Ordering::Acquire) != 0;
+        (broken && self.streams.with(|streams| streams.is_blocking()))
+            || self.pending.is_due(&self.cpus)
     }
 
     /// Tries again to make everything quiet after the hardware has failed; if that succeeds, the
-    /// space can be used as before. Streams stay blocked until they are attached again.
+    /// space can be used as before. Streams that were blocked stay so until they are attached again.
     ///
     /// *Context.* Atomic.
     ///
@@ -83,7 +90,9 @@ impl<P: Cpus + Clone> DmaSpace<P> {
                 self.pay_for(ticket)?;
             }
         }
+        self.streams.with(Streams::end_blocking);
         self.broken.store(0, Ordering::Release);
+        self.release_held();
         Ok(())
     }
 
@@ -94,6 +103,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
                 first = first.and(self.settle_ticket(ticket));
             }
         }
+        self.release_held();
         first
     }
 
@@ -118,11 +128,11 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         }
         match joined {
             Ok(Joined::Queued(_, Fill::Room)) if lazy => Ok(()),
-            Ok(Joined::Queued(ticket, _)) if lazy => {
-                // If this fails, whoever wants the addresses back hears of it.
-                let _ = self.try_settle_ticket(ticket);
-                Ok(())
-            }
+            // While another flush is under way there is room for as much again.
+            Ok(Joined::Queued(ticket, _)) if lazy => match self.try_settle_ticket(ticket) {
+                Ok(Tried::Quiet | Tried::Busy) => Ok(()),
+                Err(error) => Err((error, Left::Held(Wait::on(ticket)))),
+            },
             Ok(Joined::Queued(ticket, _) | Joined::Kept(ticket)) => self
                 .settle_ticket(ticket)
                 .map_err(|error| (error, Left::Held(Wait::on(ticket)))),
@@ -192,8 +202,8 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     }
 
     /// Adds `owed` to what the next flush of the calling CPU's queue pays for.
-    pub(super) fn owe(&self, owed: Gather) {
-        self.pending.owe(&self.cpus, &*self.domain, owed);
+    pub(super) fn owe(&self, owed: Gather) -> Ticket {
+        self.pending.owe(&self.cpus, &*self.domain, owed)
     }
 
     /// Unmaps, and adds the range to the CPU's queue. Waits for nothing.
@@ -248,7 +258,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         let settled = self.settle(wait);
         match settled {
             Ok(()) => self.release(wait),
-            Err(_) => self.abandon(wait),
+            Err(_) => self.keep(wait),
         }
         settled
     }
@@ -277,7 +287,58 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         }
     }
 
+    /// Keeps the addresses that `wait` kept until they are quiet: nobody else gives them back.
+    ///
+    /// *Context.* Atomic: takes memory for a record. Without, they are given up.
+    pub(super) fn keep(&self, wait: &Wait) {
+        if let (Some(ticket), Some(range)) = (wait.ticket, wait.range) {
+            let chosen = Chosen::Allocator;
+            self.hold_until_quiet(Held {
+                ticket,
+                range,
+                chosen,
+            });
+        }
+    }
+
+    /// The same of addresses that a caller chose, with what they owe.
+    pub(super) fn keep_chosen(&self, range: IovaRange, owed: Gather) {
+        let ticket = self.owe(owed);
+        let chosen = Chosen::Caller;
+        self.hold_until_quiet(Held {
+            ticket,
+            range,
+            chosen,
+        });
+    }
+
+    #[cold]
+    fn hold_until_quiet(&self, held: Held) {
+        if self.note(held, |known| &mut known.held).is_err() {
+            self.lost.count_addresses(1);
+        }
+    }
+
+    /// Gives back what was held and is quiet by now.
+    fn release_held(&self) {
+        let next = || {
+            self.regions.with(|known| {
+                let mut held = known.held.iter();
+                let at = held.position(|held| self.pending.is_quiet(held.ticket))?;
+                Some(known.held.swap_remove(at))
+            })
+        };
+        while let Some(held) = next() {
+            match held.chosen {
+                Chosen::Allocator => self.give_back(held.range),
+                Chosen::Caller => self.give_back_chosen(held.range),
+            }
+        }
+    }
+
     /// Gives up the addresses that `wait` kept: nobody asks for them again.
+    ///
+    /// *Context.* Interrupt.
     pub(super) fn abandon(&self, wait: &Wait) {
         self.lost.count_addresses(u64::from(wait.range.is_some()));
     }

@@ -6,10 +6,10 @@ use core::sync::atomic::Ordering;
 
 use super::error::{DeviceError, MapError};
 use super::space::DmaSpace;
-use super::streams::{Member, NotJoined, Regions, Requester};
+use super::streams::{Member, NotJoined, Regions, Requester, Streams};
 use crate::addr::{Iova, IovaRange, PhysAddr, PhysRange, StreamId};
 use crate::inval::Gather;
-use crate::iommu::{IommuError, ReservedKind, ReservedRegion, disjoint};
+use crate::iommu::{AttachError, IommuError, ReservedKind, ReservedRegion, disjoint};
 use crate::iova::FreeError;
 use crate::platform::{Cpus, Lock, SharedWord};
 use crate::table::Access;
@@ -51,24 +51,30 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             .with(|streams| streams.members.retain(|(its, _)| *its != member));
     }
 
-    /// Marks the space as broken and blocks its streams. Only the first failure waits for that.
+    /// Marks the space as broken. Its streams are blocked by who may wait for that
+    /// ([`DmaSpace::tick`]): what fails here may be a handler's.
     #[cold]
     pub(super) fn fail(&self, error: IommuError) {
         self.why.with(|why| *why = Some(error));
         if self.broken.swap(1, Ordering::AcqRel) != 0 {
             return;
         }
+        self.streams.with(Streams::begin_blocking);
+        self.cpus.flush_wanted();
+    }
+
+    /// Blocks the streams of a space that is broken, one after the other: all of them, or until the
+    /// unit does not answer in time for one. Then the next call goes on with the next.
+    pub(super) fn block_streams(&self) {
         // Blocking waits for hardware: not under the lock, and without taking memory. Streams may
         // leave meanwhile; one that joins looks for itself.
-        let mut from = Member(0);
-        loop {
-            let next = self.streams.with(|streams| streams.first_from(from));
-            let Some((member, one)) = next else {
+        while let Some(one) = self.streams.with(Streams::next_to_block) {
+            // A unit that cannot block for another reason says so at once, and of itself.
+            if let Err(AttachError::Iommu(IommuError::TimedOut { .. })) =
+                one.block(&**self.bound.unit())
+            {
                 return;
-            };
-            // A unit that cannot even block has stopped, or says so itself.
-            let _ = one.block(&**self.bound.unit());
-            from = Member(member.0 + 1);
+            }
         }
     }
 
@@ -88,7 +94,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
                 .with(|known| missing(range, known.aside.iter().copied()))
         };
         while let Some(part) = next() {
-            if let Err(error) = self.iova.reserve_free(part) {
+            if let Err(error) = self.or_flushed(|| self.iova.reserve_free(part)) {
                 // Unless somebody else has set it aside meanwhile.
                 if next() == Some(part) {
                     return Err(error);
@@ -208,7 +214,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         let bytes = bytes.ok_or(MapError::TooLong)?;
         let (at, pa) = (range.start(), PhysAddr::new(range.start().get()));
         let mut owed = Gather::new();
-        self.domain.map(at, pa, bytes, access, &mut owed)?;
+        self.or_flushed(|| self.domain.map(at, pa, bytes, access, &mut owed))?;
         let memory = PhysRange::from_len(pa, bytes);
         self.trace_map(at, memory.as_slice());
         if !self.domain.is_due(&owed) {

@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use super::error::{MapError, UnmapError};
 use super::space::DmaSpace;
-use super::waiting::Waiting;
+use super::waiting::{Chosen, Waiting};
 use super::{Constraints, DataDirection, HostVisibility, Trust};
 use crate::addr::{Iova, IovaRange, PhysRange};
 use crate::inval::Gather;
@@ -63,7 +63,7 @@ pub enum LinkError {
 ///
 /// Pieces can be reached once [`Reservation::sync`] has returned.
 ///
-/// *Drop.* Atomic. Without [`Reservation::unlink`] linked pieces stay mapped, its addresses stay
+/// *Drop.* Task, as it may be the last to have its space. Without [`Reservation::unlink`] linked pieces stay mapped, its addresses stay
 /// out of use, and [`DmaSpace::quarantine`](super::DmaSpace::quarantine) counts it; one without
 /// linked pieces gives its addresses back.
 #[must_use = "pieces stay linked"]
@@ -76,13 +76,6 @@ pub struct Reservation<P: Cpus + Clone> {
     owed: Gather,
     trust: Trust,
     reach: HostVisibility,
-}
-
-/// Who chose the addresses, and so how they go back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Chosen {
-    Allocator,
-    Caller,
 }
 
 /// What the compiler knows to be there until the value is consumed or dropped.
@@ -248,7 +241,8 @@ impl<P: Cpus + Clone> Reservation<P> {
             self.linked = 0;
             if let Err(error) = self.space.pay_now(&mut self.owed) {
                 self.range = None;
-                self.space.hold_mapped(core::mem::take(&mut self.owed));
+                let owed = core::mem::take(&mut self.owed);
+                self.space.keep_chosen(range, owed);
                 self.space.fail_by(error);
                 return Err((error, None));
             }

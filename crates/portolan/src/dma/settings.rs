@@ -8,12 +8,12 @@ use alloc::sync::{Arc, Weak};
 use spin::Once;
 
 use super::Constraints;
-use super::copies::{Copies, Copying, Reached, Record, Spares};
+use super::copies::{Copies, Copying, Reached, Record, Spares, Stretch};
 use super::premapped::Premapped;
 use super::quarantine::Lost;
 use super::space::DmaSpace;
 use super::streams::Requester;
-use crate::bounce::{BouncePool, Way};
+use crate::bounce::BouncePool;
 use crate::platform::contract::{Buffer, MemoryKind};
 use crate::platform::{Cpus, DataCache, Item, LeftBehind};
 
@@ -127,49 +127,48 @@ impl<P: Cpus + Clone> Settings<P> {
         copies.map(|_| &*copying.pool)
     }
 
-    /// Brings the bytes from offset `at` to offset `last` to where the device or the CPU sees them.
-    pub fn sync<B: Buffer>(
-        &self,
-        buffer: &B,
-        copies: Option<&Copies>,
-        way: Way,
-        at: u64,
-        last: u64,
-    ) {
+    /// Brings what the device wrote, from offset `at` to offset `last`, to where the CPU sees it.
+    #[inline]
+    pub fn take_in<B: Buffer>(&self, buffer: &B, copies: Option<&Copies>, at: u64, last: u64) {
         let (cache, pool) = (self.cache.as_deref(), self.pool(copies));
         if cache.is_none() && pool.is_none() {
             return;
         }
         let in_caches = buffer.memory_kind() == MemoryKind::Cached;
         for stretch in Reached::new(buffer.pieces(), copies).stretches(at, last) {
-            let copied = stretch.reached != stretch.buffer;
-            let cache = cache.filter(|_| in_caches || copied);
-            if let (Some(cache), Way::Out) = (cache, way) {
+            let copied = stretch.is_copied();
+            if let Some(cache) = cache.filter(|_| in_caches || copied) {
                 cache.invalidate(stretch.reached);
             }
             if let Some(pool) = pool.filter(|_| copied) {
-                let bytes = stretch.buffer.len_minus_one().saturating_add(1);
                 let (buffer, copy) = (stretch.buffer.start(), stretch.reached.start());
-                match way {
-                    Way::In => pool.copy(buffer, copy, bytes),
-                    Way::Out => pool.copy(copy, buffer, bytes),
-                }
-            }
-            if let (Some(cache), Way::In) = (cache, way) {
-                cache.clean(stretch.reached);
+                pool.copy(copy, buffer, stretch.bytes());
             }
         }
     }
 
-    /// Writes lines back that the device is to see; also before it writes, since a line written
-    /// back later would overwrite that.
+    /// Brings what the CPU wrote, from offset `at` to offset `last`, to its copy. Lines of that stay in
+    /// caches until [`Settings::clean`].
+    pub fn copy_in<B: Buffer>(&self, buffer: &B, copies: Option<&Copies>, at: u64, last: u64) {
+        let Some(pool) = self.pool(copies) else {
+            return;
+        };
+        let stretches = Reached::new(buffer.pieces(), copies).stretches(at, last);
+        for stretch in stretches.filter(Stretch::is_copied) {
+            let (buffer, copy) = (stretch.buffer.start(), stretch.reached.start());
+            pool.copy(buffer, copy, stretch.bytes());
+        }
+    }
+
+    /// Writes lines back that the device is to see, from offset `at` to offset `last`; also before it
+    /// writes, since a line written back later would overwrite that.
     #[inline]
-    pub fn clean<B: Buffer>(&self, buffer: &B, copies: Option<&Copies>) {
+    pub fn clean<B: Buffer>(&self, buffer: &B, copies: Option<&Copies>, at: u64, last: u64) {
         if let Some(cache) = &self.cache {
             let in_caches = buffer.memory_kind() == MemoryKind::Cached;
-            let reached = Reached::new(buffer.pieces(), copies).stretches(0, u64::MAX);
+            let reached = Reached::new(buffer.pieces(), copies).stretches(at, last);
             reached
-                .filter(|stretch| in_caches || stretch.reached != stretch.buffer)
+                .filter(|stretch| in_caches || stretch.is_copied())
                 .for_each(|stretch| cache.clean(stretch.reached));
         }
     }

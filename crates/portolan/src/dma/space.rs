@@ -114,10 +114,10 @@ enum MapsOwe {
 /// lock is held while hardware is waited for.
 ///
 /// *Failure.* When the hardware does not complete an invalidation in time, the space is *broken*:
-/// its streams are blocked, nothing more is mapped, and what is not known to be quiet stays out of
-/// use until [`DmaSpace::recover`] succeeds.
+/// nothing more is mapped, what is not known to be quiet stays out of use until
+/// [`DmaSpace::recover`] succeeds, and the next [`DmaSpace::tick`] blocks its streams.
 ///
-/// *Drop.* Atomic. It pays for what waits, so that table pages come back; if the hardware fails,
+/// *Drop.* Task. It pays for what waits, so that table pages come back; if the hardware fails,
 /// they stay allocated.
 pub struct DmaSpace<P: Cpus + Clone> {
     pub(super) domain: Arc<dyn Domain>,
@@ -278,7 +278,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         self.place_one(memory, access, constraints)
             .map_err(|failed| {
                 if let Some(wait) = failed.held {
-                    self.abandon(&wait);
+                    self.keep(&wait);
                 }
                 failed.error
             })
@@ -382,11 +382,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         if !self.iova.window().covers(range) || range.last() > constraints.dma_mask {
             return Err(MapError::Outside { range });
         }
-        let mut taken = take();
-        if let Err(FreeError::InUse { .. }) = taken {
-            let _ = self.flush();
-            taken = take();
-        }
+        let taken = self.or_flushed(take);
         taken.map_err(|error| match error {
             FreeError::Memory => MapError::Iova(IovaError::Memory),
             _ => MapError::Taken { range },
@@ -435,7 +431,11 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         let range = addresses(bytes, constraints)?;
         let mut owed = Gather::new();
         let access = self.granted(access);
-        let mapped = self.domain.map_sg(range.start(), pieces, access, &mut owed);
+        let mut map = || self.domain.map_sg(range.start(), pieces, access, &mut owed);
+        let mapped = match waiting {
+            Waiting::Allowed => self.or_flushed(map),
+            Waiting::Refused => map(),
+        };
         if let Err(error) = mapped {
             if !owed.is_empty() {
                 self.owe(owed);
@@ -503,7 +503,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         }
     }
 
-    /// Addresses for `bytes`; if there are none, what waits is made quiet first.
+    /// Addresses for `bytes`.
     #[inline]
     pub(super) fn allocate(
         &self,
@@ -521,16 +521,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             return self.allocate_sparing(&request);
         }
         self.replenish();
-        match self.iova.alloc(&request) {
-            Ok(range) => Ok(range),
-            Err(IovaError::Full { .. }) => {
-                // What cannot be made quiet cannot be given out: the error is that of the search.
-                // Somebody else may have made it quiet meanwhile, so it is repeated in any case.
-                let _ = self.flush();
-                Ok(self.iova.alloc(&request)?)
-            }
-            Err(error) => Err(error.into()),
-        }
+        Ok(self.or_flushed(|| self.iova.alloc(&request))?)
     }
 
     /// Fills the reserve for handlers.

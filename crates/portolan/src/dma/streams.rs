@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use super::waiting::Held;
 use crate::addr::{Iova, IovaRange, Pasid, PhysRange, StreamId};
 use crate::iommu::{AttachError, BoundDomain, Iommu};
 use crate::table::Access;
@@ -53,6 +54,8 @@ pub(super) enum NotJoined {
 pub(super) struct Streams {
     pub members: Vec<(Member, Requester)>,
     next: Member,
+    /// From which on streams are to be blocked, since their space has broken.
+    to_block: Option<Member>,
 }
 
 impl Streams {
@@ -60,7 +63,32 @@ impl Streams {
         Self {
             members: Vec::new(),
             next: Member(0),
+            to_block: None,
         }
+    }
+
+    /// Has all of them blocked.
+    pub fn begin_blocking(&mut self) {
+        self.to_block = Some(Member(0));
+    }
+
+    /// Has no more of them blocked.
+    pub fn end_blocking(&mut self) {
+        self.to_block = None;
+    }
+
+    /// Whether there are some to block.
+    pub fn is_blocking(&self) -> bool {
+        self.to_block.is_some()
+    }
+
+    /// The next one to block; each is named once.
+    pub fn next_to_block(&mut self) -> Option<Requester> {
+        let from = self.to_block?;
+        let at = self.members.partition_point(|(member, ..)| *member < from);
+        let next = self.members.get(at).copied();
+        self.to_block = next.map(|(member, _)| Member(member.0 + 1));
+        next.map(|(_, one)| one)
     }
 
     fn holds(&self, one: Requester) -> bool {
@@ -89,15 +117,10 @@ impl Streams {
         self.members.push((member, one));
         Ok(member)
     }
-
-    /// The first one whose number is at least `from`.
-    pub fn first_from(&self, from: Member) -> Option<(Member, Requester)> {
-        let at = self.members.partition_point(|(member, ..)| *member < from);
-        self.members.get(at).copied()
-    }
 }
 
-/// What was set aside in a space, what of that is mapped one to one, and where doorbells are.
+/// What was set aside in a space, what of that is mapped one to one, where doorbells are, and what is
+/// held until it is quiet.
 ///
 /// *Context.* Interrupt: made with no heap memory.
 pub(super) struct Regions {
@@ -105,6 +128,8 @@ pub(super) struct Regions {
     pub direct: Vec<(IovaRange, Access)>,
     /// Pages of registers, and where they are mapped.
     pub doorbells: Vec<(PhysRange, IovaRange)>,
+    /// Unmapped, and given back once they are quiet.
+    pub held: Vec<Held>,
 }
 
 impl Regions {
@@ -113,7 +138,14 @@ impl Regions {
             aside: Vec::new(),
             direct: Vec::new(),
             doorbells: Vec::new(),
+            held: Vec::new(),
         }
+    }
+
+    /// The range with `iova` that is held.
+    pub fn held_with(&self, iova: Iova) -> Option<IovaRange> {
+        let mut ranges = self.held.iter().map(|held| held.range);
+        ranges.find(|range| range.contains(iova))
     }
 
     /// What was set aside with `iova`.

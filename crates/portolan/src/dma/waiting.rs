@@ -21,6 +21,21 @@ pub(super) struct Wait {
     pub range: Option<IovaRange>,
 }
 
+/// Who chose addresses, and so how they go back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Chosen {
+    Allocator,
+    Caller,
+}
+
+/// Addresses for which a queue had no place, or that are none of its kind, until they are quiet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held {
+    pub ticket: Ticket,
+    pub range: IovaRange,
+    pub chosen: Chosen,
+}
+
 /// What is left of a range after an unmap that failed.
 #[derive(Debug)]
 pub(super) enum Left {

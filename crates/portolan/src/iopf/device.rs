@@ -60,6 +60,16 @@ pub(super) struct Device {
     pub open: usize,
     /// Groups without their last request that are refused; room for every number that there is.
     pub refused: FlatMap<GroupId, Refused>,
+    pub stay: Stay,
+}
+
+/// Whether a device is being forgotten.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Stay {
+    #[default]
+    Known,
+    /// What it sends from now on is answered without a record, so that its groups become fewer.
+    Leaving,
 }
 
 impl Device {
@@ -73,6 +83,7 @@ impl Device {
             bucket: Bucket::default(),
             open: 0,
             refused: FlatMap::new(room(GroupId::COUNT)?),
+            stay: Stay::default(),
         })
     }
 

@@ -174,12 +174,13 @@ impl<P: Cpus, R: Responder> Dispatcher<P, R> {
     }
 
     /// Forgets a device, and answers all of its groups with [`Response::Invalid`], also those
-    /// without their last request. To be called once it sends no more: a group of which a request
-    /// comes later is another group.
+    /// without their last request. It may go on asking: what comes meanwhile is answered and not
+    /// remembered, and what comes later is of a device that nobody knows.
     ///
     /// *Context.* Task.
     pub fn remove_device(&self, stream: StreamId) -> Ended {
         let mut ended = Ended::default();
+        self.state.with(|state| state.begin_leaving(stream));
         loop {
             let space = self.state.with(|state| {
                 let device = state.devices.get(&stream)?;
@@ -195,10 +196,10 @@ impl<P: Cpus, R: Responder> Dispatcher<P, R> {
             });
             drop(removed);
         }
+        ended.add(self.answer_unsent(Some(stream)));
         loop {
-            ended.add(self.answer_all(|state, _| state.next_unsent(Some(stream))));
             ended.add(self.answer_all(|state, bounds| state.next_of_device(stream, bounds)));
-            // Requests may have come meanwhile.
+            // Requests of it that were being taken in may have come meanwhile.
             if let Ok(device) = self.state.with(|state| state.remove_idle(stream)) {
                 drop(device);
                 return ended;
@@ -216,8 +217,18 @@ impl<P: Cpus, R: Responder> Dispatcher<P, R> {
             ended.add(self.remove_device(stream));
         }
         // Those of devices that nobody knows.
-        ended.add(self.answer_all(|state, _| state.next_unsent(None)));
+        ended.add(self.answer_unsent(None));
         ended
+    }
+
+    /// Sends the responses that are left to be sent by now, of `stream` if that is said. Each may
+    /// bring the next: those are left to [`Dispatcher::serve`].
+    fn answer_unsent(&self, stream: Option<StreamId>) -> Ended {
+        let mut left = self.state.with(|state| state.unsent());
+        self.answer_all(|state, _| {
+            left = left.checked_sub(1)?;
+            state.next_unsent(stream)
+        })
     }
 
     fn answer_all(&self, mut next: impl FnMut(&mut State, &Bounds) -> Option<Owed>) -> Ended {
@@ -328,12 +339,14 @@ impl<P: Cpus, R: Responder> Dispatcher<P, R> {
     /// If a response could not be sent; others may still be late then.
     pub fn expire(&self) -> Result<Option<Nanos>, R::Error> {
         let now = self.cpus.now();
-        loop {
+        // Each response may bring the next request, which may be late at once.
+        for _ in 0..=self.outstanding() {
             match self.state.with(|state| state.next_late(now, &self.bounds)) {
                 Ok(owed) => self.send(owed.to, owed.response)?,
                 Err(next) => return Ok(next),
             }
         }
+        Ok(Some(now))
     }
 
     /// How often each thing happened.

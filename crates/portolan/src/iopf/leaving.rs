@@ -2,7 +2,7 @@
 
 use super::bounds::Bounds;
 use super::counts::Cause;
-use super::device::{Device, Refused};
+use super::device::{Device, Refused, Stay};
 use super::group::{Key, Open, Owed, Phase};
 use super::state::State;
 use super::{GroupId, ReplyName};
@@ -14,6 +14,13 @@ use crate::platform::Nanos;
 pub(super) struct Busy;
 
 impl State {
+    /// Has what `stream` sends from now on answered without a record.
+    pub fn begin_leaving(&mut self, stream: StreamId) {
+        if let Some(device) = self.devices.get_mut(&stream) {
+            device.stay = Stay::Leaving;
+        }
+    }
+
     /// Takes out a group that has waited for its last request too long; else when the next will
     /// have.
     pub fn next_late(&mut self, now: Nanos, bounds: &Bounds) -> Result<Owed, Option<Nanos>> {

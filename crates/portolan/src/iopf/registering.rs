@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::Handler;
-use super::device::{Device, ReplyPasid, Space};
+use super::device::{Device, ReplyPasid, Space, Stay};
 use super::flat::room;
 use super::outcome::RegisterError;
 use super::state::State;
@@ -84,7 +84,7 @@ impl State {
         offer: &mut Offer,
     ) -> Result<Result<(), RegisterError>, Missing> {
         let device = self.device(stream, offer)?;
-        if device.spaces.contains(&pasid) {
+        if device.spaces.contains(&pasid) || device.stay == Stay::Leaving {
             return Ok(Err(RegisterError::Taken { stream, pasid }));
         }
         if !device.spaces.has_room() {

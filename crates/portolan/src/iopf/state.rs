@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 use super::bounds::{Admitted, Bounds};
 use super::counts::{Cause, FaultCounts};
-use super::device::{Device, Refused};
+use super::device::{Device, Refused, Stay};
 use super::flat::{FlatMap, room};
 use super::group::{Claim, Gone, Key, Open, Outcome, Owed, Phase, QueueIsFull, Ticket, Work};
 use super::{GroupId, PageRequest, Place, RawPageRequest, ReplyName, ReplyTo, RequestKind};
@@ -88,6 +88,11 @@ impl State {
     /// Takes a request in.
     pub fn take_in(&mut self, raw: RawPageRequest, now: Nanos, bounds: &Bounds) -> Outcome {
         self.counts.requests += 1;
+        // All that a device sends counts, so that a flood of whatever kind is one.
+        let admitted = match self.devices.get_mut(&raw.stream) {
+            Some(device) => device.bucket.take(now, bounds.flow),
+            None => Admitted::Yes,
+        };
         if raw.is_stop_marker() {
             self.counts.stop_markers += 1;
             return Outcome::StopMarker;
@@ -98,7 +103,7 @@ impl State {
             self.counts.duplicates += 1;
             return Outcome::Duplicate;
         }
-        let judged = self.judge(raw, now, bounds);
+        let judged = self.judge(raw, admitted);
         let place = match raw.kind {
             RequestKind::Pri { place, .. } => place,
             RequestKind::Stall { .. } => Place::Last,
@@ -117,15 +122,12 @@ impl State {
     }
 
     /// Whether a request is one to be handled at all.
-    fn judge(
-        &mut self,
-        raw: RawPageRequest,
-        now: Nanos,
-        bounds: &Bounds,
-    ) -> Result<PageRequest, Cause> {
-        let device = self.devices.get_mut(&raw.stream);
+    fn judge(&self, raw: RawPageRequest, admitted: Admitted) -> Result<PageRequest, Cause> {
+        let device = self.devices.get(&raw.stream);
         let device = device.ok_or(Cause::UnknownDevice)?;
-        let admitted = device.bucket.take(now, bounds.flow);
+        if device.stay == Stay::Leaving {
+            return Err(Cause::Detached);
+        }
         let refused = match raw.kind {
             RequestKind::Pri { group, .. } => device.refused.get(&group),
             RequestKind::Stall { .. } => None,
@@ -211,7 +213,8 @@ impl State {
         let to = device.reply_to(key.0, raw.pasid, key.1);
         match (place, key.1) {
             (Place::More, ReplyName::Group(group)) => {
-                if usize::from(group.get()) >= GroupId::COUNT {
+                let no_record = usize::from(group.get()) >= GroupId::COUNT;
+                if no_record || device.stay == Stay::Leaving {
                     self.counts.ignored += 1;
                     return Outcome::Ignored;
                 }

@@ -192,8 +192,9 @@ impl Classes {
             return self.of_no_class(range);
         }
         let last = start | block;
+        // No block reaches past an end of the space, but a range that is no block may lie there.
         if start < self.space.start().get() || last > self.space.last().get() {
-            return Err(FreeError::Foreign { range });
+            return self.of_no_class(range);
         }
         Ok(Some(self.kind(order, last)))
     }

@@ -2,7 +2,7 @@
 //!
 //! *Context.* Interrupt, all methods.
 
-use crate::addr::PhysRange;
+use crate::addr::{PageSize, PhysRange};
 
 /// Maintenance of data caches by physical address.
 ///
@@ -14,4 +14,8 @@ pub trait DataCache: Send + Sync {
 
     /// Drops lines, so that the next read comes from memory.
     fn invalidate(&self, memory: PhysRange);
+
+    /// The longest line of any cache between a CPU and memory. A device that does not snoop and what
+    /// CPUs write must not share one: whichever is written back last would overwrite the other.
+    fn line(&self) -> PageSize;
 }

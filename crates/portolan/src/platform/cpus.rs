@@ -67,7 +67,8 @@ pub trait Cpus: Clock + Send + Sync + 'static {
         self.now()
     }
 
-    /// Called when a queue of deferred unmaps has reached one of its limits where nobody may wait.
+    /// Called when a queue of deferred unmaps has reached one of its limits where nobody may wait, and
+    /// when a space has broken.
     fn flush_wanted(&self) {}
 
     /// Called when the last user of something was an interrupt handler, or may have been: a task has
@@ -251,6 +252,7 @@ where
 }
 
 /// A value on cache lines of its own: two, since some processors fetch pairs of them.
+#[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct CachePadded<T>(pub T);
 

@@ -16,6 +16,7 @@
 //! * [`Tracer`]: who takes reports of what the library does.
 //! * [`Clock`]: time; [`poll`] waits on hardware, and not for ever.
 
+pub(crate) mod atomic;
 mod cache;
 mod clock;
 pub(crate) mod contract;

@@ -8,8 +8,8 @@
 //! lock.
 
 use alloc::boxed::Box;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::{OutOfTableMemory, TableMem, Word};
 use crate::addr::{PageSize, PhysAddr};
 

@@ -13,7 +13,7 @@
 //!
 //! *Looking.* Whoever merely looks ([`PageTable::translate`], [`PageTable::mappings`],
 //! [`PageTable::read_and_clear_dirty`]) need own nothing: pages that are reclaimed while a walk is under way
-//! are given back when it has ended.
+//! are given back when that has ended, however many begin meanwhile.
 //!
 //! *Failure.* Everything that can fail is done before the first visible write: pages are reserved,
 //! counts are taken, and entries are checked, then entries are written.
@@ -336,7 +336,7 @@ impl<F: Format, M: TableMem<F::Word>> Drop for PageTable<F, M> {
     /// Frees all tables, unless [`PageTable::keep`] was called; the hardware must no longer use them.
     fn drop(&mut self) {
         if self.when_dropped == WhenDropped::Free {
-            self.free_parked();
+            self.give_back_parked();
             self.free_below(self.root, self.levels - 1);
             self.mem.free(self.root, F::ROOT);
         }

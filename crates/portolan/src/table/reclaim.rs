@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering;
 use thiserror::Error;
 
 use super::format::{Entry, Format, TAG_BITS};
+use super::walking::Looked;
 use super::{PageTable, Walk};
 use crate::addr::{Iova, IovaRange, PhysAddr};
 use crate::inval::{Depth, Gather, Quiesced, TableChain, Vacancy, WrongTable};
@@ -21,8 +22,9 @@ pub struct NotReclaimed {
 }
 
 impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
-    /// Frees the table pages of a debt that has been paid, or leaves that to a walk of somebody who
-    /// merely looks, if one is under way. An emptied leaf table that a map took back meanwhile stays.
+    /// Frees the table pages of a debt that has been paid, or leaves that to walks of others who
+    /// merely look, if some are under way. An emptied leaf table that a map took back meanwhile stays, and
+    /// one stays, empty, where many pages wait for walks already.
     ///
     /// *Context.* Interrupt, if the table memory's `free` may be called there.
     ///
@@ -49,10 +51,13 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// Frees tables that are quiet: a chain of them, and emptied leaf tables.
     fn take_in(&self, tables: TableChain, unlinked: &[Vacancy]) {
         for &vacancy in unlinked {
-            if let Some((entry, _, raw, table)) = self.still_vacated(vacancy) {
-                if entry.compare_exchange(raw, 0).is_ok() {
-                    self.give_back(table);
-                }
+            let Some((entry, parent, raw, table)) = self.still_vacated(vacancy) else {
+                continue;
+            };
+            if self.has_parked_enough() && self.looked() == Looked::AtNow {
+                self.link_again(entry, parent, vacancy.slot, raw, table);
+            } else if entry.compare_exchange(raw, 0).is_ok() {
+                self.give_back(table);
             }
         }
         self.free_chain(tables);
@@ -63,7 +68,9 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     ///
     /// A table may have been taken back and emptied again, and its later debt may be open: the tag
     /// tells the events apart. Where so many events have passed that it no longer can, the table
-    /// is linked again, empty as it is, and left to a later unmap or prune.
+    /// is linked again, empty as it is, and left to a later unmap or prune. A CPU that is held up between
+    /// this and its exchange, while others empty 2^17 tables or a multiple of that, the last of them this
+    /// one, would still give it back before its time.
     fn still_vacated(&self, vacancy: Vacancy) -> Option<(&F::Word, PhysAddr, u64, PhysAddr)> {
         let Walk::At(entry, parent) = self.walk(vacancy.slot, 1) else {
             return None;

@@ -17,6 +17,10 @@ use crate::inval::{Depth, Gather, Quiesced, WrongTable};
 use crate::platform::{TableMem, Word};
 use thiserror::Error;
 
+/// How often the hardware may mark a leaf while it is split: as accessed and as written, and that twice,
+/// where the marks are read meanwhile and begun anew.
+const MARKS: u32 = 4;
+
 /// A block that was split and whose invalidation is owed.
 ///
 /// Where break-before-make is the rule, nothing in the block is translated until the split is
@@ -108,25 +112,35 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     fn replace_block(
         &self,
         word: &F::Word,
-        (parent, level, raw): (PhysAddr, u32, u64),
+        (parent, level, mut raw): (PhysAddr, u32, u64),
         at: Iova,
         gather: &mut Gather,
     ) -> Result<Option<PhysAddr>, SplitError> {
         let mut reserve = Reserve::of(self, 1)?;
         let contended = SplitError::Contended { iova: at };
         let table = reserve.pop().ok_or(contended)?;
-        self.fill_split(table, raw, level);
         let direct = self.format.split_rule() == SplitRule::Direct;
-        let entry = if direct {
-            // A walker that does not snoop must find the table filled as soon as it finds it.
-            self.clean_table(table);
-            Self::full_table(table, level)
-        } else {
-            F::broken(table)
-        };
-        if word.compare_exchange(raw, entry).is_err() {
-            reserve.put_back(self.wiped(table));
-            return Err(contended);
+        let mut marked = 0;
+        loop {
+            self.fill_split(table, raw, level);
+            let entry = if direct {
+                // A walker that does not snoop must find the table filled as soon as it finds it.
+                self.clean_table(table);
+                Self::full_table(table, level)
+            } else {
+                F::broken(table)
+            };
+            let Err(now) = word.compare_exchange(raw, entry) else {
+                break;
+            };
+            // The hardware marks a leaf that a device uses: that is the same block.
+            let same = F::classify(now, level) == F::classify(raw, level);
+            if !same || marked == MARKS {
+                reserve.put_back(self.wiped(table));
+                return Err(contended);
+            }
+            marked += 1;
+            raw = now;
         }
         let index = self.index(at, level);
         if direct {

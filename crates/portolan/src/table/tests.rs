@@ -5,5 +5,6 @@ pub(super) mod kept;
 mod late;
 mod memory;
 mod roots;
+mod starved;
 mod tokens;
 mod written_back;

@@ -1,29 +1,73 @@
 //! Walks through tables that other CPUs may take out of the tree meanwhile.
 //!
-//! Who maps or unmaps owns the range, and with it the tables on the way. Who merely looks does not: a
-//! leaf table that it has just found may be unlinked, invalidated and reclaimed while it reads
-//! there. So lookers are counted, and a page that would be given back while there is one is *parked*
-//! until none is left. A walk that begins later cannot find the page, since it was unlinked before;
-//! two fences, one on each side, see to that.
-
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+//! A CPU that maps or unmaps owns the range, and with it the tables on the way. One that merely looks does
+//! not: a leaf table that it has just found may be unlinked, invalidated and reclaimed while it reads
+//! there. So walks are counted, and a page that would be given back while there is one is *parked*.
+//!
+//! There are two counters, and each walk is counted in one of them, the *open* one as it finds it. A
+//! parked page is given back once each of the two was seen to be zero, at whatever times: all walks
+//! that could find it have ended by then. When the one that is not open is zero, the two change roles:
+//! so it is no matter whether there always is a walk, as long as each of them ends (sleepable RCU's
+//! grace periods, without a thread that waits). A walk that begins after a page was parked cannot find
+//! it, since it was unlinked before; two fences, one on each side, see to that.
+//!
+//! Pages that have nowhere to wait but here are parked without a bound. Emptied leaf tables are not
+//! parked once there are many: they are left where they are ([`PageTable::has_parked_enough`]).
 
 use super::PageTable;
 use super::format::Format;
 use crate::addr::PhysAddr;
 use crate::inval::TableChain;
-use crate::platform::{TableMem, Word};
+use crate::platform::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use crate::platform::{CachePadded, TableMem, Word};
 
-/// Walks under way, and the pages that wait for their end.
-#[derive(Debug, Default)]
-pub(super) struct Walks {
-    walking: AtomicUsize,
-    /// The first parked page, as a link; the others are linked through their first words.
+/// Parked pages beyond which an emptied leaf table is left in the tree.
+const ENOUGH: usize = 64;
+
+/// Walks under way, and the pages that wait for their end. On lines of its own: walks write here, and
+/// what is beside it every map reads.
+#[derive(Default)]
+pub(super) struct Walks(CachePadded<Counted>);
+
+#[derive(Default)]
+struct Counted {
+    walking: [AtomicUsize; 2],
+    /// The lowest bit says which counter is open.
+    phase: AtomicUsize,
+    /// Pages in all three lists.
+    waiting: AtomicUsize,
+    /// The first page that was parked since `first` was taken, as a link; the others are linked through
+    /// their first words.
     parked: AtomicU64,
+    /// Pages that have seen neither counter at zero. Like `second`, its that advances.
+    first: AtomicU64,
+    /// Pages that have yet to see the counter at zero that is not open.
+    second: AtomicU64,
+    /// How often somebody wanted the lists looked at since it was last zero: who finds it so advances
+    /// for all.
+    wanted: AtomicUsize,
+}
+
+impl core::fmt::Debug for Walks {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let waiting = self.0.0.waiting.load(Ordering::Relaxed);
+        f.debug_struct("Walks").field("waiting", &waiting).finish()
+    }
+}
+
+impl Counted {
+    /// Whether no walk is counted there. What is unlinked before the fence that the caller has passed is
+    /// found by none that is counted later.
+    fn is_over(&self, counter: usize) -> bool {
+        self.walking[counter & 1].load(Ordering::Acquire) == 0
+    }
 }
 
 /// A walk under way: no table that it finds is given back.
-pub(crate) struct Walking<'t, F: Format, M: TableMem<F::Word>>(&'t PageTable<F, M>);
+pub(crate) struct Walking<'t, F: Format, M: TableMem<F::Word>> {
+    table: &'t PageTable<F, M>,
+    counter: usize,
+}
 
 /// Whether a walk is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,70 +80,107 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// Begins a walk by somebody who may own nothing. It is to be short: no callback runs during it.
     #[inline]
     pub(crate) fn begin_walk(&self) -> Walking<'_, F, M> {
-        self.walks.walking.fetch_add(1, Ordering::Relaxed);
-        // Before anything is read: whoever does not see this walk has unlinked its pages before.
+        let walks = &self.walks.0.0;
+        let counter = walks.phase.load(Ordering::Relaxed) & 1;
+        walks.walking[counter].fetch_add(1, Ordering::Relaxed);
+        // Before anything is read: who does not see this walk has unlinked its pages before.
         fence(Ordering::SeqCst);
-        Walking(self)
+        let table = self;
+        Walking { table, counter }
     }
 
     /// Whether a page that is unlinked by now may be read by a walk.
     #[inline]
     pub(super) fn looked(&self) -> Looked {
         fence(Ordering::SeqCst);
-        match self.walks.walking.load(Ordering::Acquire) {
-            0 => Looked::ByNobody,
-            _ => Looked::AtNow,
+        let walks = &self.walks.0.0;
+        match walks.is_over(0) && walks.is_over(1) {
+            true => Looked::ByNobody,
+            false => Looked::AtNow,
         }
     }
 
-    /// Parks the pages of a chain until no walk is under way.
+    /// Whether so many pages are parked that one that can be left in the tree had better be.
+    pub(super) fn has_parked_enough(&self) -> bool {
+        self.walks.0.0.waiting.load(Ordering::Relaxed) >= ENOUGH
+    }
+
+    /// Parks the pages of a chain until the walks that may read them have ended.
     #[cold]
     pub(super) fn park(&self, chain: TableChain) {
         let Some((first, last)) = chain.ends else {
             return;
         };
-        self.push(first, last);
-        // The last walk may have ended before it could see them.
-        if self.looked() == Looked::ByNobody {
-            self.free_parked();
-        }
-    }
-
-    /// Adds pages that are linked from `first` to `last`.
-    fn push(&self, first: PhysAddr, last: PhysAddr) {
-        let parked = &self.walks.parked;
-        let mut head = parked.load(Ordering::Relaxed);
+        let walks = &self.walks.0.0;
+        // Before the list: what ends a walk looks here whether there is one.
+        walks.waiting.fetch_add(chain.pages, Ordering::Relaxed);
+        let mut head = walks.parked.load(Ordering::Relaxed);
         loop {
             if let Some(word) = self.words(last).first() {
                 word.store(head);
             }
             let link = F::link(first);
             let pushed =
-                parked.compare_exchange_weak(head, link, Ordering::AcqRel, Ordering::Relaxed);
+                walks
+                    .parked
+                    .compare_exchange_weak(head, link, Ordering::AcqRel, Ordering::Relaxed);
             match pushed {
-                Ok(_) => return,
+                Ok(_) => break,
                 Err(now) => head = now,
+            }
+        }
+        // The last walk may have ended before it could see them.
+        self.give_back_parked();
+    }
+
+    /// Gives back what is parked and no walk can read any more. One CPU at a time does, for all that
+    /// want it meanwhile: the code that a handler has interrupted may be at it.
+    #[cold]
+    pub(super) fn give_back_parked(&self) {
+        let walks = &self.walks.0.0;
+        if walks.wanted.fetch_add(1, Ordering::AcqRel) != 0 {
+            return;
+        }
+        let mut seen = 1;
+        loop {
+            self.advance();
+            let done = walks
+                .wanted
+                .compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Acquire);
+            match done {
+                Ok(_) => return,
+                Err(now) => seen = now,
             }
         }
     }
 
-    /// Frees what is parked, unless a walk is under way whose end does that.
-    #[cold]
-    pub(super) fn free_parked(&self) {
+    /// Moves pages from list to list, as far as the counters let them. The caller alone does.
+    fn advance(&self) {
+        let walks = &self.walks.0.0;
         loop {
-            let head = self.walks.parked.swap(0, Ordering::AcqRel);
-            if head == 0 {
+            // After all that was parked before, and before the counters are read.
+            fence(Ordering::SeqCst);
+            let closed = walks.phase.load(Ordering::Relaxed) + 1;
+            if !walks.is_over(closed) {
                 return;
             }
-            let first = F::unlink(head);
-            if self.looked() == Looked::ByNobody {
-                self.free_linked(first);
+            let seen_both = walks.second.swap(0, Ordering::Relaxed);
+            if seen_both != 0 {
+                let freed = self.free_linked(F::unlink(seen_both));
+                walks.waiting.fetch_sub(freed, Ordering::Relaxed);
+            }
+            let seen_one = walks.first.swap(0, Ordering::Relaxed);
+            if seen_one != 0 {
+                // Walks are counted in the other one from now on, and this one's come to an end.
+                walks.second.store(seen_one, Ordering::Relaxed);
+                walks.phase.store(closed & 1, Ordering::Relaxed);
+                continue;
+            }
+            let parked = walks.parked.swap(0, Ordering::AcqRel);
+            if parked == 0 {
                 return;
             }
-            self.push(first, self.last_linked(first));
-            if self.looked() == Looked::AtNow {
-                return;
-            }
+            walks.first.store(parked, Ordering::Relaxed);
         }
     }
 
@@ -109,34 +190,30 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         (raw != 0).then(|| F::unlink(raw))
     }
 
-    fn last_linked(&self, first: PhysAddr) -> PhysAddr {
-        let mut last = first;
-        while let Some(next) = self.linked(last) {
-            last = next;
-        }
-        last
-    }
-
-    fn free_linked(&self, first: PhysAddr) {
+    /// Frees the pages from `first` on; their number.
+    fn free_linked(&self, first: PhysAddr) -> usize {
+        let mut freed = 0;
         let mut at = Some(first);
         while let Some(page) = at {
             at = self.linked(page);
             self.free_page(page);
+            freed += 1;
         }
+        freed
     }
 }
 
 impl<F: Format, M: TableMem<F::Word>> Drop for Walking<'_, F, M> {
     #[inline]
     fn drop(&mut self) {
-        let walks = &self.0.walks;
-        if walks.walking.fetch_sub(1, Ordering::Release) != 1 {
+        let walks = &self.table.walks.0.0;
+        if walks.walking[self.counter].fetch_sub(1, Ordering::Release) != 1 {
             return;
         }
-        // Whoever parks afterwards sees that nobody walks.
+        // Who parks afterwards sees that this walk is over.
         fence(Ordering::SeqCst);
-        if walks.parked.load(Ordering::Relaxed) != 0 {
-            self.0.free_parked();
+        if walks.waiting.load(Ordering::Relaxed) != 0 {
+            self.table.give_back_parked();
         }
     }
 }

@@ -6,7 +6,7 @@ use super::buffers::unowned;
 use super::copies::{Copier, POOL, POOL_BYTES, span};
 use super::rig::Cpus;
 use crate::addr::{IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
-use crate::bounce::{Fill, Pool, PoolMemory, PoolOptions, TakeError};
+use crate::bounce::{Pool, PoolMemory, PoolOptions, TakeError};
 use crate::dma::{
     Constraints, CopyWhen, Copying, Device, FromDevice, HostVisibility, LinkError, MapError,
     PremapError, Reservation, ToDevice,
@@ -32,7 +32,6 @@ fn copying(copier: &Copier, visibility: HostVisibility) -> Copying {
     Copying {
         pool: Arc::new(PoolMemory::new(pool, copier.bytes.clone())),
         when: CopyWhen::Needed,
-        fill: Fill::Buffer,
     }
 }
 

@@ -11,7 +11,7 @@ use super::buffers::Pages;
 use super::rig::{Cpus, Rig, Setup, TIMED_OUT};
 use crate::addr::{Iova, PageSize, PhysAddr, PhysRange, StreamId};
 use crate::bounce::{
-    BouncePool, Fill, GiveError, Need, Pool, PoolMemory, PoolOptions, PoolUse, Slots, TakeError,
+    BouncePool, GiveError, Need, Pool, PoolMemory, PoolOptions, PoolUse, Slots, TakeError,
 };
 use crate::dma::{
     Bidirectional, Coherency, Constraints, CopyWhen, Copying, Device, FromDevice, MapError,
@@ -82,7 +82,6 @@ impl Copier {
         Copying {
             pool: self.pool.clone(),
             when,
-            fill: Fill::Buffer,
         }
     }
 
@@ -172,7 +171,7 @@ fn a_part_is_synced_without_the_rest() {
     let copier = Copier::new();
     let device = copier.device(Trust::Trusted, CopyWhen::Always);
     let buffer = copier.buffer(&[(0x3000, 0x100)]);
-    let mut mapping = device.map(buffer, FromDevice).ok().unwrap();
+    let mut mapping = device.map(buffer, Bidirectional).ok().unwrap();
     let (pa, _) = copier.reach(mapping.iova().get()).unwrap();
     copier.bytes.fill(pa, 0x100, 5);
     mapping.sync_part_for_cpu(0x10, 0x10).unwrap();
@@ -462,6 +461,10 @@ impl DataCache for Lines {
 
     fn invalidate(&self, memory: PhysRange) {
         self.0.lock().push(('i', memory));
+    }
+
+    fn line(&self) -> PageSize {
+        PageSize::of_lg2(6)
     }
 }
 

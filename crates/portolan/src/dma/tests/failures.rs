@@ -30,6 +30,7 @@ fn a_buffer_whose_invalidation_never_completes_stays_deferred() {
     let failed = deferred.reclaim().err().unwrap();
     assert_eq!(failed.error, UnmapError::Iommu(TIMED_OUT));
     assert_eq!(rig.space.failure(), Some(TIMED_OUT));
+    assert_eq!(rig.space.tick(), Ok(()));
     assert_eq!(*rig.hardware.blocked.lock(), [stream]);
     let refused = map(0x2000).err().unwrap();
     assert_eq!(refused.error, MapError::Broken(TIMED_OUT));

@@ -1,5 +1,6 @@
 //! Spaces over a real table and a queue that completes or fails as it is told.
 
+mod bounded;
 mod buffers;
 mod bytes;
 mod confidential;
@@ -7,6 +8,7 @@ mod copies;
 mod doorbells;
 mod failures;
 mod handlers;
+mod like_in_place;
 mod machine;
 mod ownership;
 mod placing;
@@ -16,5 +18,6 @@ mod records;
 mod registers;
 mod rig;
 mod sequences;
+mod shortages;
 mod streams;
 mod traced;

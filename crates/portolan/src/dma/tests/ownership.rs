@@ -181,6 +181,10 @@ impl DataCache for Noted {
     fn invalidate(&self, memory: PhysRange) {
         self.0.lock().push(('i', memory));
     }
+
+    fn line(&self) -> PageSize {
+        PageSize::of_lg2(6)
+    }
 }
 
 #[test]
@@ -392,5 +396,5 @@ fn a_device_that_cannot_be_blocked_is_told_of() {
     assert_eq!(device(&rig, limits).detach(), Ok(()));
     rig.hardware.holds_on.store(true, Ordering::Relaxed);
     let error = AttachError::Iommu(TIMED_OUT);
-    assert_eq!(device(&rig, limits).detach(), Err(error));
+    assert_eq!(device(&rig, limits).detach(), Err(error.into()));
 }

@@ -8,7 +8,7 @@ use spin::Mutex;
 use super::buffers::{Pages, registers, unowned};
 use super::copies::Copier;
 use super::rig::{Rig, Setup, TIMED_OUT, device_of, range};
-use crate::addr::{Iova, PhysAddr, PhysRange, StreamId};
+use crate::addr::{Iova, PageSize, PhysAddr, PhysRange, StreamId};
 use crate::dma::{
     Bidirectional, Coherency, Constraints, CopyWhen, Device, FromDevice, IovaUse, LinkError,
     MapError, Policy, Reservation, ToDevice, Trust, UnmapError,
@@ -31,6 +31,10 @@ impl DataCache for Lines {
 
     fn invalidate(&self, memory: PhysRange) {
         self.0.lock().push(memory);
+    }
+
+    fn line(&self) -> PageSize {
+        PageSize::of_lg2(6)
     }
 }
 
@@ -148,21 +152,26 @@ fn addresses_that_a_caller_chose_are_refused_or_wait_for_what_is_deferred() {
 }
 
 #[test]
-fn addresses_that_a_caller_chose_stay_out_of_use_where_hardware_fails() {
+fn addresses_that_a_caller_chose_stay_out_of_use_until_the_hardware_has_recovered() {
     let rig = Rig::policy(Policy::Lazy);
     let (space, plain) = (|| rig.space.clone(), Constraints::default());
-    let mut fixed = Reservation::at(space(), range(0x20_0000, 0x20_0fff), &plain).unwrap();
+    let chosen = range(0x20_0000, 0x20_0fff);
+    let mut fixed = Reservation::at(space(), chosen, &plain).unwrap();
     fixed.link(unowned(at(0x5000, 0x1000)), ToDevice).unwrap();
     fixed.sync().unwrap();
     rig.set_broken(1);
     let (error, left) = fixed.unlink().err().unwrap();
     assert_eq!(error, UnmapError::Iommu(TIMED_OUT));
     assert!(left.is_none());
-    assert_eq!(rig.space.quarantine().addresses, 1);
+    let found = rig.space.find(chosen.start());
+    assert_eq!(found, IovaUse::Deferred { range: chosen });
+    let _ = rig.space.flush();
+    assert_eq!(rig.space.find(chosen.start()), found);
     rig.set_broken(0);
     rig.space.recover().unwrap();
-    let again = Reservation::at(space(), range(0x20_0000, 0x20_0fff), &plain).err();
-    assert!(matches!(again, Some(MapError::Taken { .. })));
+    assert_eq!(rig.space.find(chosen.start()), IovaUse::Unused);
+    assert_eq!(rig.space.quarantine().addresses, 0);
+    assert!(Reservation::at(space(), chosen, &plain).is_ok());
 }
 
 #[test]

@@ -51,6 +51,8 @@ pub(super) struct Hardware {
     pub faults: Mutex<Vec<FaultEvent>>,
     /// Whether streams cannot be blocked.
     pub holds_on: AtomicBool,
+    /// How long the hardware takes to say so.
+    pub block_takes: AtomicU64,
 }
 
 /// Takes the library's events, once it was told to.
@@ -157,6 +159,8 @@ pub(super) type Space = DmaSpace<Cpus>;
 impl Iommu for Hardware {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
         self.blocked.lock().push(stream);
+        let takes = self.block_takes.load(Ordering::Relaxed);
+        self.now.fetch_add(takes, Ordering::Relaxed);
         self.during_block.run();
         match self.holds_on.load(Ordering::Relaxed) {
             true => Err(AttachError::Iommu(TIMED_OUT)),

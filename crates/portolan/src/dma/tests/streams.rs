@@ -28,6 +28,7 @@ fn a_stream_is_blocked_although_another_one_leaves_while_the_space_breaks() {
     let _others = [2, 3].map(|stream| device_of(&rig, stream, plain));
     rig.hardware.during_block.set(move || drop(first));
     rig.space.fail(TIMED_OUT);
+    rig.space.tick().unwrap();
     let blocked = rig.hardware.blocked.lock();
     for stream in [1, 2, 3] {
         assert!(blocked.contains(&StreamId::new(stream)), "{stream}");
@@ -56,8 +57,10 @@ fn a_device_that_moves_is_not_blocked_by_the_one_that_it_was() {
     assert_eq!(*rig.hardware.blocked.lock(), []);
     // The space that it has left has room for it again, and does not block it any more.
     rig.space.fail(TIMED_OUT);
+    rig.space.tick().unwrap();
     assert_eq!(*rig.hardware.blocked.lock(), []);
     other.space.fail(TIMED_OUT);
+    other.space.tick().unwrap();
     assert_eq!(*rig.hardware.blocked.lock(), [StreamId::new(1)]);
     // Not to another unit: it stays where it was.
     let elsewhere = Rig::policy(Policy::Strict);
@@ -231,10 +234,27 @@ fn one_pasid_of_a_stream_is_a_device_of_its_own() {
     assert_eq!(*rig.hardware.blocked_pasids.lock(), [Pasid::new(2)]);
     assert_eq!(*rig.hardware.blocked.lock(), []);
     rig.space.fail(TIMED_OUT);
+    rig.space.tick().unwrap();
     assert_eq!(*rig.hardware.blocked_pasids.lock(), [2, 1].map(Pasid::new));
     assert_eq!(*rig.hardware.blocked.lock(), [StreamId::new(1)]);
     rig.space.recover().unwrap();
     // 0 is that of requests without one.
     let refused = DeviceError::Attach(AttachError::Mismatch);
     assert_eq!(of(0).err(), Some(refused));
+}
+
+/// A device that shares its stream is not blocked as long as the other one is there.
+#[test]
+fn a_device_that_says_that_it_is_detached_is_blocked() {
+    let rig = Rig::policy(Policy::Strict);
+    let limits = Constraints::default();
+    let bridge = StreamId::new(0x200);
+    let owner = Arc::new(device_of(&rig, 0x200, limits));
+    let one = Device::beside(owner.clone(), limits).unwrap();
+    let other = Device::beside(owner, limits).unwrap();
+    let blocked = || rig.hardware.blocked.lock().contains(&bridge);
+    assert_eq!(one.detach(), Err(DeviceError::Shared));
+    assert!(!blocked());
+    assert_eq!(other.detach(), Ok(()));
+    assert!(blocked());
 }

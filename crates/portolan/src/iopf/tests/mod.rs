@@ -5,6 +5,7 @@ extern crate std;
 mod bad;
 mod bounded;
 mod ended;
+mod insists;
 mod queued;
 mod random;
 mod rig;

@@ -123,6 +123,10 @@ impl<P: Platform> DataCache for P {
     fn invalidate(&self, memory: PhysRange) {
         Platform::invalidate(self, memory);
     }
+
+    fn line(&self) -> PageSize {
+        Platform::cache_line(self)
+    }
 }
 
 /// What memory is asked for.

@@ -3,7 +3,7 @@
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-use crate::addr::{CpuId, PciFunction, PhysAddr, PhysRange};
+use crate::addr::{CpuId, PageSize, PciFunction, PhysAddr, PhysRange};
 use crate::platform::{Clock, Cpus, LeftBehind, Lock, Mmio, Nanos, SharedWord, Tracer};
 
 /// The machine that the library runs on: memory, time, CPUs, locks and registers.
@@ -141,6 +141,13 @@ pub unsafe trait Platform: Clone + Send + Sync + 'static {
     /// data as well are written back before.
     fn invalidate(&self, _lines: PhysRange) {}
 
+    /// The longest line of any cache between a CPU and memory: what CPUs write and what a device that
+    /// does not snoop writes must not share one. The default, 128 bytes, is that of the processors on
+    /// which devices do not snoop; one with longer lines has to say so.
+    fn cache_line(&self) -> PageSize {
+        PageSize::of_lg2(7)
+    }
+
     /// The registers at `window`; none if they cannot be mapped.
     fn registers(&self, window: PhysRange) -> Option<Self::Registers>;
 
@@ -151,8 +158,9 @@ pub unsafe trait Platform: Clone + Send + Sync + 'static {
         None
     }
 
-    /// Called when a queue of deferred unmaps has reached one of its limits where nobody may wait: a
-    /// worker or a soft interrupt should call [`DmaSpace::tick`](crate::dma::DmaSpace::tick) soon.
+    /// Called when a queue of deferred unmaps has reached one of its limits where nobody may wait, and
+    /// when a space has broken: a worker should call
+    /// [`DmaSpace::tick`](crate::dma::DmaSpace::tick) soon.
     fn flush_wanted(&self) {}
 
     /// Called when the last user of a device that is gone was an interrupt handler, or may have been:

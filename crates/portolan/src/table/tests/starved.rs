@@ -1,0 +1,97 @@
+//! Review: lookers that overlap, and a device that writes while its block is split.
+
+use core::sync::atomic::AtomicU64;
+
+use spin::Mutex;
+
+use super::kept::pay_for;
+use crate::addr::{Iova, IovaRange, PageSize, PhysAddr};
+use crate::inval::Gather;
+use crate::platform::{OutOfTableMemory, SlabTables, TableMem, Word};
+use crate::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
+use crate::table::{Access, PageTable};
+
+#[test]
+fn lookers_that_overlap_do_not_keep_pages_for_ever() {
+    let memory = SlabTables::<AtomicU64>::new(PhysAddr::new(1 << 31), PageSize::SIZE_4K, 4096);
+    let table = PageTable::new(VtdSecondStage::new(VtdLevels::Four, 46), memory).unwrap();
+    // Each look is short, and ends before the next but one begins.
+    let mut looking = table.begin_walk();
+    for slot in 0..2000u64 {
+        let next = table.begin_walk();
+        drop(looking);
+        looking = next;
+        let page = IovaRange::page(Iova::new(slot << 21), PageSize::SIZE_4K);
+        let mut owed = Gather::new();
+        table
+            .map(
+                page.start(),
+                PhysAddr::new(0x1000),
+                0x1000,
+                Access::READ,
+                &mut owed,
+            )
+            .unwrap();
+        table.unmap(page, &mut owed).unwrap();
+        pay_for(&table, &mut owed);
+    }
+    let pages = table.pages();
+    drop(looking);
+    assert!(
+        pages < 64,
+        "{pages} table pages are kept, and nothing is mapped"
+    );
+}
+
+/// Tables whose device writes through a leaf, and so has it marked, while a page is allocated.
+struct Written {
+    slab: SlabTables<AtomicU64>,
+    leaf: Mutex<Option<(PhysAddr, usize)>>,
+}
+
+impl TableMem<AtomicU64> for Written {
+    fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
+        if let Some((table, index)) = self.leaf.lock().take() {
+            let word = &self.slab.table(table, size)[index];
+            Word::store(word, Word::load(word) | 1 << 9);
+        }
+        self.slab.alloc(size)
+    }
+
+    fn free(&self, table: PhysAddr, size: PageSize) {
+        self.slab.free(table, size);
+    }
+
+    fn table(&self, table: PhysAddr, size: PageSize) -> &[AtomicU64] {
+        self.slab.table(table, size)
+    }
+}
+
+#[test]
+fn a_write_of_the_device_does_not_prevent_a_split() {
+    let base = 1u64 << 31;
+    let memory = Written {
+        slab: SlabTables::new(PhysAddr::new(base), PageSize::SIZE_4K, 16),
+        leaf: Mutex::new(None),
+    };
+    let format = VtdSecondStage {
+        dirty: DirtyTracking::Hardware,
+        ..VtdSecondStage::new(VtdLevels::Four, 46)
+    };
+    let table = PageTable::new(format, memory).unwrap();
+    let mut owed = Gather::new();
+    let pa = PhysAddr::new(0x4000_0000);
+    table
+        .map(Iova::new(0), pa, 0x20_0000, Access::READ_WRITE, &mut owed)
+        .unwrap();
+    let found = (0..16).find_map(|page| {
+        let at = PhysAddr::new(base + (page << 12));
+        let words = table.memory().table(at, PageSize::SIZE_4K);
+        let large = words.iter().position(|word| Word::load(word) & 1 << 7 != 0);
+        large.map(|index| (at, index))
+    });
+    *table.memory().leaf.lock() = Some(found.expect("the block"));
+    let mut whole = Gather::new();
+    let split = table.split(Iova::new(0x1000), &mut whole);
+    assert!(split.is_ok(), "{split:?}: because a device wrote, once");
+}
