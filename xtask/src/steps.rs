@@ -108,6 +108,10 @@ pub fn beside(root: &Path, extent: Extent) -> Vec<Step<'_>> {
             run: Box::new(|| no_std_gate(root)),
         },
         Step {
+            name: "orders of the library's own atomics",
+            run: Box::new(|| orders(root)),
+        },
+        Step {
             name: "libraries for AArch64",
             run: Box::new(|| bare(root, "aarch64-unknown-none")),
         },
@@ -307,6 +311,15 @@ fn no_std_gate(root: &Path) -> Outcome {
             Outcome::Fail
         }
     }
+}
+
+/// Explores what is not made of a platform's words: it is built with the model checker's for that.
+fn orders(root: &Path) -> Outcome {
+    let mut command = Command::new("cargo");
+    command.args(["test", "--quiet", "-p", "portolan", "--test", "walks"]);
+    command.env("RUSTFLAGS", "--cfg portolan_loom");
+    command.env("CARGO_TARGET_DIR", root.join("target/orders"));
+    outcome(command.current_dir(root))
 }
 
 /// Has the compiler check the libraries for a machine without an operating system.

@@ -25,7 +25,19 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
 
 /// The text at the start of `bytes`, up to a zero.
 fn text(bytes: &[u8]) -> &[u8] {
-    bytes.split(|byte| *byte == 0).next().unwrap_or_default()
+    let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    #[cfg(test)]
+    tests::count(text.len());
+    text
+}
+
+/// Whether the text at the start of `bytes` is `wanted`. It looks at no more bytes than that has: many
+/// properties may share one long name.
+fn is_text(bytes: &[u8], wanted: &[u8]) -> bool {
+    #[cfg(test)]
+    tests::count(wanted.len());
+    let rest = bytes.strip_prefix(wanted);
+    rest.is_some_and(|rest| rest.first().is_none_or(|byte| *byte == 0))
 }
 
 /// The bytes of a tree, by its header; `None` if it is no tree.
@@ -69,6 +81,8 @@ impl<'t> DeviceTree<'t> {
     /// The token at `at`, and where the next one is; `None` at the end, or where the tree is damaged.
     fn token(self, mut at: usize) -> Option<(Token<'t>, usize)> {
         loop {
+            #[cfg(test)]
+            tests::count(4);
             let kind = word(self.structure, at)?;
             at = at.checked_add(4)?;
             match kind {
@@ -135,7 +149,7 @@ impl<'t> DeviceTree<'t> {
     pub fn memory(self) -> Option<PhysRange> {
         let memory = self.nodes().filter(|node| {
             let kind = node.property("device_type").unwrap_or_default();
-            text(kind) == b"memory"
+            is_text(kind, b"memory")
         });
         memory
             .filter_map(|node| node.reg())
@@ -169,7 +183,7 @@ impl<'t> Node<'t> {
             };
             at = next;
             let name = self.tree.strings.get(name as usize..)?;
-            if text(name) == wanted.as_bytes() {
+            if is_text(name, wanted.as_bytes()) {
                 return Some(value);
             }
         }

@@ -14,6 +14,7 @@ mod wires;
 
 pub use wires::Wire;
 
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use portolan::addr::{PciFunction, PhysAddr, PhysRange, RequesterId, Segment, StreamId};
@@ -29,7 +30,7 @@ use super::{
 use crate::firmware::fdt::{DeviceTree, Node};
 use crate::overrides::CoherencyOverride;
 use crate::smmuv3::{Config, RegisterPages, Smmu};
-use bus::{Window, okay, registers, widths};
+use bus::{Bus, Window, okay, registers};
 use carveouts::Carveout;
 use imsic::Imsic;
 
@@ -69,7 +70,13 @@ struct Unit<'t> {
 struct Host<'t> {
     node: Node<'t>,
     segment: Segment,
+    mask: u32,
+    /// Of its `iommu-map`.
+    entries: Vec<Entry>,
 }
+
+/// An entry of `iommu-map`: the first requester, the unit, its stream, and how many there are.
+type Entry = [u32; ENTRY];
 
 /// A device that is no PCI function.
 struct Device {
@@ -85,6 +92,8 @@ struct Device {
 #[derive(Default)]
 struct Described<'t> {
     units: Vec<Unit<'t>>,
+    /// Their numbers, by that by which nodes refer to them.
+    by_phandle: BTreeMap<u32, usize>,
     hosts: Vec<Host<'t>>,
     devices: Vec<Device>,
     /// PCI functions that other nodes may refer to, by the number by which they do.
@@ -97,7 +106,7 @@ struct Described<'t> {
 fn read(tree: &[u8]) -> Result<Described<'_>, TopologyError> {
     let tree = DeviceTree::parse(tree).ok_or(TopologyError::NoTree)?;
     let mut found = Described::default();
-    let mut buses: Vec<Node<'_>> = Vec::new();
+    let mut buses: Vec<Bus<'_>> = Vec::new();
     for (depth, node) in tree.walk() {
         // The root has depth 1.
         let above = usize::try_from(depth).map_or(0, |depth| depth.saturating_sub(1));
@@ -106,7 +115,7 @@ fn read(tree: &[u8]) -> Result<Described<'_>, TopologyError> {
             if okay(&node) {
                 found.add(node, &buses);
             }
-            buses.push(node);
+            buses.push(Bus::of(node));
         }
     }
     Ok(found)
@@ -130,7 +139,7 @@ fn smmu(node: &Node<'_>) -> Driver {
 }
 
 impl<'t> Described<'t> {
-    fn add(&mut self, node: Node<'t>, buses: &[Node<'t>]) {
+    fn add(&mut self, node: Node<'t>, buses: &[Bus<'t>]) {
         let at = registers(&node, 0, buses);
         let registers = at.map(|(base, bytes)| At::Registers(base, bytes));
         if node.is("arm,smmu-v3") {
@@ -150,7 +159,12 @@ impl<'t> Described<'t> {
             let next = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
             if let Ok(segment) = u16::try_from(segment.unwrap_or(next)) {
                 let segment = Segment::new(segment);
-                self.hosts.push(Host { node, segment });
+                self.hosts.push(Host {
+                    node,
+                    segment,
+                    mask: node.cell("iommu-map-mask", 0).unwrap_or(u32::MAX),
+                    entries: entries(&node),
+                });
             }
         } else if node.property("iommu-addresses").is_some() {
             self.carveouts.extend(Carveout::of(node, buses));
@@ -163,22 +177,24 @@ impl<'t> Described<'t> {
         }
     }
 
-    fn add_unit(&mut self, node: Node<'t>, buses: &[Node<'t>], at: Option<At>, driver: Driver) {
+    fn add_unit(&mut self, node: Node<'t>, buses: &[Bus<'t>], at: Option<At>, driver: Driver) {
         let Some(at) = at else { return };
+        let phandle = node.cell("phandle", 0).unwrap_or(0);
+        self.by_phandle.entry(phandle).or_insert(self.units.len());
         self.units.push(Unit {
             node,
-            phandle: node.cell("phandle", 0).unwrap_or(0),
+            phandle,
             at,
             driver,
             parent: wires::parent(&node, buses),
         });
     }
 
-    fn add_device(&mut self, node: &Node<'_>, buses: &[Node<'_>], base: PhysAddr) {
+    fn add_device(&mut self, node: &Node<'_>, buses: &[Bus<'_>], base: PhysAddr) {
         let cells: Vec<u32> = node.cells("iommus").collect();
         let pairs = cells.chunks_exact(2);
         let streams: Vec<(u32, u32)> = pairs.map(|pair| (pair[0], pair[1])).collect();
-        let Some(widths) = buses.last().and_then(widths) else {
+        let Some(widths) = buses.last().and_then(|bus| bus.widths) else {
             return;
         };
         if !streams.is_empty() {
@@ -192,9 +208,9 @@ impl<'t> Described<'t> {
     }
 
     /// The PCI function that `node` is, on the first bus of the host that it is below.
-    fn function(&self, node: &Node<'_>, buses: &[Node<'_>]) -> Option<PciFunction> {
+    fn function(&self, node: &Node<'_>, buses: &[Bus<'_>]) -> Option<PciFunction> {
         let host = self.hosts.last()?;
-        (buses.last()?.offset() == host.node.offset()).then_some(())?;
+        (buses.last()?.node.offset() == host.node.offset()).then_some(())?;
         let requester = u16::try_from(node.cell("reg", 0)? >> 8 & 0xffff).ok()?;
         Some(PciFunction {
             segment: host.segment,
@@ -203,17 +219,16 @@ impl<'t> Described<'t> {
     }
 
     fn unit(&self, phandle: u32) -> Option<usize> {
-        self.units.iter().position(|unit| unit.phandle == phandle)
+        self.by_phandle.get(&phandle).copied()
     }
 
     /// The number of the unit of `function`, and its stream there.
     fn find(&self, function: PciFunction) -> Option<(usize, StreamId)> {
         let mut hosts = self.hosts.iter();
         let host = hosts.find(|host| host.segment == function.segment)?;
-        let mask = host.node.cell("iommu-map-mask", 0).unwrap_or(u32::MAX);
-        let requester = u32::from(function.requester.get()) & mask;
-        let mut entries = entries(host).into_iter();
-        entries.find_map(|[first, unit, stream, count]| {
+        let requester = u32::from(function.requester.get()) & host.mask;
+        let mut entries = host.entries.iter();
+        entries.find_map(|&[first, unit, stream, count]| {
             let above = requester
                 .checked_sub(first)
                 .filter(|above| *above < count)?;
@@ -224,7 +239,7 @@ impl<'t> Described<'t> {
 
     /// The last stream that anything has at the unit that nodes refer to by `phandle`.
     fn last_stream(&self, phandle: u32) -> Option<u32> {
-        let hosts = self.hosts.iter().flat_map(entries);
+        let hosts = self.hosts.iter().flat_map(|host| &host.entries);
         let ranges = hosts.filter(|[_, unit, _, count]| *unit == phandle && *count > 0);
         let mapped = ranges.map(|[_, _, stream, count]| stream.saturating_add(count - 1));
         let devices = self.devices.iter().flat_map(|device| &device.streams);
@@ -256,9 +271,9 @@ impl Unit<'_> {
     }
 }
 
-/// An entry of `iommu-map`: the first requester, the unit, its stream, and how many there are.
-fn entries(host: &Host<'_>) -> Vec<[u32; ENTRY]> {
-    let cells: Vec<u32> = host.node.cells("iommu-map").collect();
+/// The entries of the `iommu-map` of `host`.
+fn entries(host: &Node<'_>) -> Vec<Entry> {
+    let cells: Vec<u32> = host.cells("iommu-map").collect();
     let entries = cells.chunks_exact(ENTRY);
     entries.filter_map(|entry| entry.try_into().ok()).collect()
 }
@@ -334,7 +349,7 @@ pub(super) fn survey(tree: &[u8], into: &mut Survey) -> Result<(), TopologyError
         into.unit(unit.kind(), unit.place(), None);
     }
     for host in &described.hosts {
-        for [first, unit, stream, count] in entries(host) {
+        for &[first, unit, stream, count] in &host.entries {
             let last = count
                 .checked_sub(1)
                 .and_then(|more| first.checked_add(more));

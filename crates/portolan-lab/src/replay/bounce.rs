@@ -9,9 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
 use portolan::addr::{PhysAddr, PhysRange};
-use portolan::bounce::{
-    BouncePool, GiveError, Need, Pool, PoolOptions, PoolUse, Slots, TakeError,
-};
+use portolan::bounce::{BouncePool, GiveError, Need, Pool, PoolOptions, PoolUse, Slots, TakeError};
 use portolan::dma::{Constraints, CopyWhen, Copying};
 use portolan_model::cpus::VirtualCpus;
 

@@ -1,9 +1,7 @@
 //! Bounds, widths, sharing, and what the library needs of it.
 
 use super::*;
-use portolan::bounce::{
-    BouncePool, Copied, Need, Padding, Pool, PoolMemory, PoolOptions, Way,
-};
+use portolan::bounce::{BouncePool, Copied, Need, Padding, Pool, PoolMemory, PoolOptions, Way};
 use portolan::platform::{Clock, Nanos, SpinCpus};
 
 const BASE: PhysAddr = PhysAddr::new(0x4000_0000);

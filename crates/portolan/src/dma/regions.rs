@@ -213,7 +213,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         let bytes = range.len_minus_one().checked_add(1);
         let bytes = bytes.ok_or(MapError::TooLong)?;
         let (at, pa) = (range.start(), PhysAddr::new(range.start().get()));
-        let mut owed = Gather::new();
+        let mut owed = Gather::paid_before_use();
         self.or_flushed(|| self.domain.map(at, pa, bytes, access, &mut owed))?;
         let memory = PhysRange::from_len(pa, bytes);
         self.trace_map(at, memory.as_slice());

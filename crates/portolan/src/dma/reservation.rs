@@ -153,7 +153,7 @@ impl<P: Cpus + Clone> Reservation<P> {
             range: Some(range),
             chosen,
             linked: 0,
-            owed: Gather::new(),
+            owed: Gather::paid_before_use(),
             trust: constraints.trust,
             reach: constraints.reach,
         }

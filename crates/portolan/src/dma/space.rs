@@ -429,7 +429,10 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             return Err(MapError::WouldWait.into());
         }
         let range = addresses(bytes, constraints)?;
-        let mut owed = Gather::new();
+        let mut owed = match waiting {
+            Waiting::Allowed => Gather::paid_before_use(),
+            Waiting::Refused => Gather::new(),
+        };
         let access = self.granted(access);
         let mut map = || self.domain.map_sg(range.start(), pieces, access, &mut owed);
         let mapped = match waiting {
@@ -444,7 +447,8 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             return Err(error.into());
         }
         self.trace_map(range.start(), pieces);
-        if self.maps_owe == MapsOwe::Sync && self.domain.is_due(&owed) {
+        let owes = self.maps_owe == MapsOwe::Sync || owed.holds_tables();
+        if owes && self.domain.is_due(&owed) {
             self.after_map(range, &mut owed, waiting)?;
         }
         Ok(range)

@@ -175,12 +175,23 @@ pub struct WrongTable {
 #[must_use = "what is owed has to be synced"]
 pub struct Gather {
     of: Option<TableId>,
+    paid: Paid,
     mapped: Spans,
     unmapped: Spans,
     lines: ArrayVec<PhysRange, LINES>,
     cleaned_early: Cleaned,
     pub(crate) tables: TableChain,
     pub(crate) unlinked: ArrayVec<Vacancy, VACATED>,
+}
+
+/// When what a map owes is paid.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Paid {
+    /// Where it owes something, perhaps.
+    #[default]
+    Sometime,
+    /// Before a device is told of what was mapped.
+    BeforeUse,
 }
 
 /// Whether some lines were cleaned before the plan, so that a barrier is owed for them.
@@ -196,6 +207,23 @@ impl Gather {
     #[inline]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Nothing owed, by a caller who pays before a device uses what is mapped, whatever that comes to. A
+    /// map may then put a block where an empty table was left, which walk caches have to forget first;
+    /// with another debt it puts small pages there.
+    #[inline]
+    pub fn paid_before_use() -> Self {
+        Self {
+            paid: Paid::BeforeUse,
+            ..Self::default()
+        }
+    }
+
+    /// Whether it is paid before a device uses what is mapped.
+    #[inline]
+    pub(crate) fn is_paid_before_use(&self) -> bool {
+        self.paid == Paid::BeforeUse
     }
 
     /// The table that it is of, once something was added.

@@ -197,7 +197,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let look = pieces.clone();
         let mut reached = request.range.start();
         let reserved = self
-            .reserve(request, look, &mut entered, &mut reached)
+            .reserve(request, look, &mut entered, &mut reached, gather)
             .and_then(|pages| Ok(Reserve::of(self, pages)?));
         let mut reserve = match reserved {
             Ok(reserve) => reserve,
@@ -210,17 +210,21 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         Ok(())
     }
 
+    /// Whether a leaf of `level` fits at `iova`.
+    fn fits(request: &Request, level: u32, iova: Iova, pa: PhysAddr, left: u64) -> bool {
+        let size = Self::span(level);
+        request.templates[level as usize] != 0
+            && left >= size.bytes()
+            && iova.is_aligned(size)
+            && pa.is_aligned(size)
+    }
+
     /// The highest level of leaf that fits at `iova`, and the level of the first entry on the way
     /// that is in its place.
     fn leaf_level(&self, request: &Request, iova: Iova, pa: PhysAddr, left: u64) -> u32 {
         let mut level = request.top_leaf;
         while level > 0 {
-            let size = Self::span(level);
-            let fits = request.templates[level as usize] != 0
-                && left >= size.bytes()
-                && iova.is_aligned(size)
-                && pa.is_aligned(size);
-            if fits {
+            if Self::fits(request, level, iova, pa, left) {
                 let free = match self.walk(iova, level) {
                     Walk::At(word, _) => F::classify(word.load(), level) == Entry::Empty,
                     Walk::Stopped { .. } => true,
@@ -242,6 +246,20 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         IovaRange::new(iova, last).unwrap_or(request.range)
     }
 
+    /// Takes the empty tables out that are in the place of the largest leaf which fits at `iova`.
+    fn make_room(
+        &self,
+        request: &Request,
+        iova: Iova,
+        (pa, left): (PhysAddr, u64),
+        gather: &mut Gather,
+    ) {
+        let mut levels = (1..=request.top_leaf).rev();
+        if let Some(level) = levels.find(|&level| Self::fits(request, level, iova, pa, left)) {
+            self.prune_below(iova, level, gather);
+        }
+    }
+
     /// First pass: enters the leaf tables that exist, checks that all is free, and counts the
     /// tables that are missing. `reached` is where the pass stopped.
     fn reserve<I: Iterator<Item: Piece>>(
@@ -250,6 +268,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         mut pieces: Pieces<I>,
         entered: &mut Entered,
         reached: &mut Iova,
+        gather: &mut Gather,
     ) -> Result<u64, MapError> {
         let mut missing = Missing::default();
         let mut at = Some(request.range.start());
@@ -258,6 +277,9 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             let mut level = 0;
             if request.top_leaf > 0 {
                 let (pa, left) = pieces.here();
+                if gather.is_paid_before_use() {
+                    self.make_room(request, iova, (pa, left), gather);
+                }
                 level = self.leaf_level(request, iova, pa, left);
             }
             let covers = if level > 0 {

@@ -120,6 +120,38 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         Ok(gather.tables.pages - before)
     }
 
+    /// Detaches the table behind the entry of `level` for `iova`, and those below it, if they are empty.
+    /// The caller owns all that it spans.
+    pub(super) fn prune_below(&self, iova: Iova, level: u32, gather: &mut Gather) {
+        let Walk::At(entry, parent) = self.walk(iova, level) else {
+            return;
+        };
+        let raw = entry.load();
+        let detached = match F::classify(raw, level) {
+            Entry::Table(below) => {
+                if level > 1 {
+                    let spanned = IovaRange::page(iova, Self::span(level));
+                    self.prune_level(below, level - 1, spanned.start(), spanned, gather);
+                }
+                self.detach_if_empty(iova, level - 1, gather)
+            }
+            // Its debt, which is somebody else's, finds it gone.
+            Entry::Unlinked(below) => {
+                let taken = entry.compare_exchange(raw, 0).is_ok();
+                if taken {
+                    self.owe_lines(gather, parent, self.index(iova, level), 1);
+                    self.detach(&mut gather.tables, below);
+                }
+                taken
+            }
+            Entry::Empty | Entry::Broken(_) | Entry::Leaf(_) => false,
+        };
+        if detached {
+            let probe = IovaRange::page(iova, F::GRANULE);
+            gather.add_unmapped(probe, F::GRANULE, Depth::AllLevels);
+        }
+    }
+
     /// Prunes below `table` of `level`, whose first address is `base`.
     fn prune_level(
         &self,

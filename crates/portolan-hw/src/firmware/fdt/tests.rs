@@ -3,6 +3,24 @@
 use super::*;
 use alloc::vec::Vec;
 
+extern crate std;
+
+std::thread_local! {
+    /// Bytes of trees that were looked at.
+    static LOOKED: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
+}
+
+pub(super) fn count(bytes: usize) {
+    LOOKED.set(LOOKED.get() + bytes);
+}
+
+/// How many bytes of trees `work` looks at.
+pub(crate) fn looked(work: impl FnOnce()) -> usize {
+    let before = LOOKED.get();
+    work();
+    LOOKED.get() - before
+}
+
 const NAMES: &[u8] = b"compatible\0reg\0device_type\0";
 
 /// A tree put together: nodes begin and end, and properties come before the nodes below.
@@ -41,6 +59,15 @@ impl Builder {
         self.names.push(0);
         let value: Vec<u8> = cells.iter().flat_map(|cell| cell.to_be_bytes()).collect();
         property(&mut self.body, at, &value);
+        self
+    }
+
+    /// So many empty properties that share one name.
+    pub(crate) fn shared(mut self, name: &str, count: usize) -> Self {
+        let at = self.names.len() as u32;
+        self.names.extend(name.as_bytes());
+        self.names.push(0);
+        (0..count).for_each(|_| property(&mut self.body, at, &[]));
         self
     }
 

@@ -4,6 +4,7 @@ mod build;
 mod lies;
 mod machines;
 mod riscv_trees;
+mod tree_work;
 mod trees;
 mod virtual_functions;
 

@@ -13,6 +13,10 @@ use crate::firmware::fdt::Node;
 const PCI_CELLS: usize = 3;
 /// Cells of a length on a PCI bus.
 const PCI_SIZE: usize = 2;
+/// Ranges of a bus that are looked at for each node below it.
+const MOST_RANGES: usize = 256;
+/// Cells of one, at most: two addresses, of which one may be PCI's, and a length.
+const MOST_RANGE_CELLS: usize = PCI_CELLS + 2 + PCI_SIZE;
 /// Bit of the first of them: memory, and not registers of configuration or ports.
 const PCI_MEMORY: u32 = 1 << 25;
 
@@ -33,11 +37,37 @@ pub(super) fn number(cells: &[u32]) -> Option<u64> {
     }
 }
 
-/// Cells of addresses and of lengths on a bus.
-pub(super) fn widths(bus: &Node<'_>) -> Option<(usize, usize)> {
-    let width = |name, usual: u32| usize::try_from(bus.cell(name, 0).unwrap_or(usual)).ok();
-    let (address, size) = (width("#address-cells", 2)?, width("#size-cells", 1)?);
-    (address <= 2 && size <= 2).then_some((address, size))
+/// A node that others lie below, with what each of those asks of it: looked up once, since it may have
+/// many properties and many children.
+#[derive(Clone, Copy)]
+pub(super) struct Bus<'t> {
+    pub node: Node<'t>,
+    /// Cells of addresses and of lengths, where they have as many as a number has.
+    pub widths: Option<(usize, usize)>,
+    ranges: Option<&'t [u8]>,
+    pub interrupt_parent: Option<u32>,
+}
+
+impl<'t> Bus<'t> {
+    pub(super) fn of(node: Node<'t>) -> Self {
+        let width = |name, usual: u32| usize::try_from(node.cell(name, 0).unwrap_or(usual)).ok();
+        let widths = width("#address-cells", 2).zip(width("#size-cells", 1));
+        Self {
+            widths: widths.filter(|(address, size)| *address <= 2 && *size <= 2),
+            ranges: node.property("ranges"),
+            interrupt_parent: node.cell("interrupt-parent", 0),
+            node,
+        }
+    }
+
+    /// The cells of its ranges, as far as they are looked at.
+    fn ranges(&self) -> Vec<u32> {
+        let words = self.ranges.unwrap_or_default().chunks_exact(4);
+        let words = words.take(MOST_RANGES * MOST_RANGE_CELLS);
+        words
+            .filter_map(|word| Some(u32::from_be_bytes(word.try_into().ok()?)))
+            .collect()
+    }
 }
 
 /// Where the registers number `number` of `node` are, and how many bytes, by the buses above it, the root
@@ -45,9 +75,9 @@ pub(super) fn widths(bus: &Node<'_>) -> Option<(usize, usize)> {
 pub(super) fn registers(
     node: &Node<'_>,
     number_of: usize,
-    buses: &[Node<'_>],
+    buses: &[Bus<'_>],
 ) -> Option<(PhysAddr, u64)> {
-    let (address, size) = widths(buses.last()?)?;
+    let (address, size) = buses.last()?.widths?;
     let skipped = number_of.checked_mul(address + size)?;
     let reg: Vec<u32> = node
         .cells("reg")
@@ -60,7 +90,7 @@ pub(super) fn registers(
 }
 
 /// Where processors reach the address `at` of the last of `buses`, of which the root is the first.
-fn reached(mut at: u64, buses: &[Node<'_>]) -> Option<u64> {
+fn reached(mut at: u64, buses: &[Bus<'_>]) -> Option<u64> {
     let (mut bus, above) = buses.split_last()?;
     for next in above.iter().rev() {
         at = translated(at, bus, next)?;
@@ -70,10 +100,10 @@ fn reached(mut at: u64, buses: &[Node<'_>]) -> Option<u64> {
 }
 
 /// Where `at` of `bus` is on the bus `above`.
-fn translated(at: u64, bus: &Node<'_>, above: &Node<'_>) -> Option<u64> {
-    bus.property("ranges")?;
-    let ((address, size), (outer, _)) = (widths(bus)?, widths(above)?);
-    let cells: Vec<u32> = bus.cells("ranges").collect();
+fn translated(at: u64, bus: &Bus<'_>, above: &Bus<'_>) -> Option<u64> {
+    bus.ranges?;
+    let ((address, size), (outer, _)) = (bus.widths?, above.widths?);
+    let cells = bus.ranges();
     if cells.is_empty() {
         return Some(at);
     }
@@ -105,15 +135,15 @@ impl Window {
 }
 
 /// The windows of the PCI host that is the last of `buses`.
-pub(super) fn windows(buses: &[Node<'_>]) -> Vec<Window> {
+pub(super) fn windows(buses: &[Bus<'_>]) -> Vec<Window> {
     let Some((host, above)) = buses.split_last() else {
         return Vec::new();
     };
-    let outer = above.last().and_then(widths);
+    let outer = above.last().and_then(|bus| bus.widths);
     let Some((outer, _)) = outer else {
         return Vec::new();
     };
-    let cells: Vec<u32> = host.cells("ranges").collect();
+    let cells = host.ranges();
     let entries = cells.chunks_exact(PCI_CELLS + outer + PCI_SIZE);
     let windows = entries.filter_map(|entry| {
         let (from, rest) = entry.split_at_checked(PCI_CELLS)?;

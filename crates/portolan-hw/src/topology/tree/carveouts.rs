@@ -13,7 +13,7 @@ use portolan::iommu::ReservedKind;
 use portolan::table::Access;
 
 use super::Described;
-use super::bus::{number, registers};
+use super::bus::{Bus, number, registers};
 use crate::firmware::TableError;
 use crate::firmware::fdt::Node;
 use crate::firmware::reservations::Reserved;
@@ -35,9 +35,9 @@ pub(super) type OfUnit = (usize, Result<Reserved, TableError>);
 
 impl<'t> Carveout<'t> {
     /// `node`, if it is one.
-    pub(super) fn of(node: Node<'t>, buses: &[Node<'t>]) -> Option<Self> {
+    pub(super) fn of(node: Node<'t>, buses: &[Bus<'t>]) -> Option<Self> {
         match buses {
-            [_, parent] if parent.name() == b"reserved-memory" => {
+            [_, parent] if parent.node.name() == b"reserved-memory" => {
                 let memory = registers(&node, 0, buses);
                 let memory = memory.and_then(|(base, bytes)| PhysRange::from_len(base, bytes));
                 Some(Self { node, memory })

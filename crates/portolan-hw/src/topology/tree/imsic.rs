@@ -3,7 +3,7 @@
 //! Devicetree binding `riscv,imsics`. Not supported: files of groups in several ranges of registers that
 //! are not where the widths of the numbers say.
 
-use super::bus::registers;
+use super::bus::{Bus, registers};
 use super::{Described, Unit};
 use crate::firmware::fdt::Node;
 use crate::riscv::InterruptFiles;
@@ -20,7 +20,7 @@ pub(super) struct Imsic {
 }
 
 impl Imsic {
-    pub(super) fn of(node: &Node<'_>, buses: &[Node<'_>]) -> Option<Self> {
+    pub(super) fn of(node: &Node<'_>, buses: &[Bus<'_>]) -> Option<Self> {
         let (base, _) = registers(node, 0, buses)?;
         let harts = node.cells("interrupts-extended").count() / ENTRY;
         let harts = u32::try_from(harts).ok().filter(|harts| *harts > 0)?;

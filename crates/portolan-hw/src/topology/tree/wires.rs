@@ -5,6 +5,7 @@
 
 use alloc::vec::Vec;
 
+use super::bus::Bus;
 use crate::firmware::fdt::Node;
 
 /// Cells that name an interrupt, at most.
@@ -23,9 +24,9 @@ pub struct Wire {
 }
 
 /// The interrupt controller of `node`, by its own word or by that of the nearest bus that has one.
-pub(super) fn parent(node: &Node<'_>, buses: &[Node<'_>]) -> Option<u32> {
-    let parent = |of: &Node<'_>| of.cell("interrupt-parent", 0);
-    parent(node).or_else(|| buses.iter().rev().find_map(parent))
+pub(super) fn parent(node: &Node<'_>, buses: &[Bus<'_>]) -> Option<u32> {
+    let above = || buses.iter().rev().find_map(|bus| bus.interrupt_parent);
+    node.cell("interrupt-parent", 0).or_else(above)
 }
 
 /// Whether `node` names wires.

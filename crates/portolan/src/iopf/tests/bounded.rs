@@ -2,7 +2,7 @@
 
 use super::rig::{Rig, STREAM, last, more, small, stalls, to};
 use crate::addr::StreamId;
-use crate::iopf::{Bounds, Cause, Flow, RawPageRequest, Response, Taken};
+use crate::iopf::{Bounds, Cause, Flow, Permissions, RawPageRequest, Response, Taken};
 use crate::platform::Nanos;
 
 #[test]
@@ -140,7 +140,7 @@ fn what_the_unit_lost_it_has_answered() {
     rig.accept(last(1));
     rig.accept(more(2));
     rig.accept(more(3));
-    let wants = crate::iopf::Permissions::EXECUTE;
+    let wants = Permissions::EXECUTE;
     rig.accept(RawPageRequest { wants, ..more(3) });
     rig.desk.lost();
     assert!(rig.sent.take().is_empty());
@@ -151,4 +151,32 @@ fn what_the_unit_lost_it_has_answered() {
     let counts = rig.desk.counts();
     assert_eq!((counts.overflows, counts.discarded), (1, 2));
     rig.desk.remove_device(STREAM);
+}
+
+/// Each of them takes the dispatcher's time, as others do.
+#[test]
+fn repetitions_and_stop_markers_are_part_of_the_flow() {
+    for marker in [false, true] {
+        let mut bounds = small();
+        bounds.flow = Flow {
+            burst: 4,
+            each: Nanos::new(10),
+        };
+        let rig = Rig::new(bounds);
+        rig.grant();
+        rig.accept(last(1));
+        for _ in 0..4 {
+            let wants = match marker {
+                true => Permissions::empty(),
+                false => Permissions::READ,
+            };
+            rig.accept(RawPageRequest { wants, ..last(1) });
+        }
+        let refused = rig.accept(last(2));
+        let cause = Cause::Flooded;
+        assert!(
+            matches!(refused, Taken::Refused { cause: its, .. } if its == cause),
+            "{marker}"
+        );
+    }
 }

@@ -1,4 +1,4 @@
-//! Review: lookers that overlap, and a device that writes while its block is split.
+//! Walks that overlap or are held up, and a device that writes while its block is split.
 
 use core::sync::atomic::AtomicU64;
 
@@ -12,7 +12,7 @@ use crate::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
 use crate::table::{Access, PageTable};
 
 #[test]
-fn lookers_that_overlap_do_not_keep_pages_for_ever() {
+fn walks_that_overlap_do_not_keep_pages_for_ever() {
     let memory = SlabTables::<AtomicU64>::new(PhysAddr::new(1 << 31), PageSize::SIZE_4K, 4096);
     let table = PageTable::new(VtdSecondStage::new(VtdLevels::Four, 46), memory).unwrap();
     // Each look is short, and ends before the next but one begins.
@@ -41,6 +41,56 @@ fn lookers_that_overlap_do_not_keep_pages_for_ever() {
         pages < 64,
         "{pages} table pages are kept, and nothing is mapped"
     );
+}
+
+/// Whichever of the two counters a walk is counted in.
+#[test]
+fn a_walk_that_began_after_others_keeps_pages_as_they_do() {
+    let memory = SlabTables::<AtomicU64>::new(PhysAddr::new(1 << 31), PageSize::SIZE_4K, 16);
+    let table = PageTable::new(VtdSecondStage::new(VtdLevels::Four, 46), memory).unwrap();
+    let unmap = |slot: u64| {
+        let page = IovaRange::page(Iova::new(slot << 21), PageSize::SIZE_4K);
+        let mut owed = Gather::new();
+        let pa = PhysAddr::new(0x1000);
+        table
+            .map(page.start(), pa, 0x1000, Access::READ, &mut owed)
+            .unwrap();
+        table.unmap(page, &mut owed).unwrap();
+        pay_for(&table, &mut owed);
+    };
+    // The root and two more are upper tables.
+    let first = table.begin_walk();
+    unmap(0);
+    let second = table.begin_walk();
+    drop(first);
+    unmap(1);
+    assert_eq!(
+        table.pages(),
+        4,
+        "the second walk may read the second leaf table"
+    );
+    drop(second);
+    assert_eq!(table.pages(), 3);
+}
+
+/// A walk that never ends keeps few pages: the rest stays where it is, and is used again.
+#[test]
+fn a_walk_that_is_held_up_keeps_few_pages() {
+    let memory = SlabTables::<AtomicU64>::new(PhysAddr::new(1 << 31), PageSize::SIZE_4K, 256);
+    let table = PageTable::new(VtdSecondStage::new(VtdLevels::Four, 46), memory).unwrap();
+    let walk = table.begin_walk();
+    for round in 0..10_000u64 {
+        let page = IovaRange::page(Iova::new((round % 64) << 21), PageSize::SIZE_4K);
+        let mut owed = Gather::new();
+        let pa = PhysAddr::new(0x1000);
+        table
+            .map(page.start(), pa, 0x1000, Access::READ, &mut owed)
+            .unwrap();
+        table.unmap(page, &mut owed).unwrap();
+        pay_for(&table, &mut owed);
+    }
+    drop(walk);
+    assert!(table.pages() <= 3 + 64, "{} pages", table.pages());
 }
 
 /// Tables whose device writes through a leaf, and so has it marked, while a page is allocated.
