@@ -12,6 +12,7 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
 use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64 as Noted, Ordering};
 use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
 use portolan::dma::{Bounds, Constraints, DmaSpace, Policy, SpaceOptions, Unowned};
 use portolan::inval::{
@@ -32,8 +33,10 @@ struct State {
     fail: u32,
 }
 
+/// Beside the state a word for each page, which says as the state does how often it was forgotten, and
+/// which nothing orders: a CPU that does not come after that invalidation may read an older number.
 #[derive(Clone)]
-struct Hardware(std::sync::Arc<Mutex<State>>);
+struct Hardware(std::sync::Arc<Mutex<State>>, std::sync::Arc<[Noted; 16]>);
 
 impl InvalidationQueue for Hardware {
     type Error = IommuError;
@@ -56,12 +59,24 @@ impl InvalidationQueue for Hardware {
         }
         for iova in mine {
             *state.forgotten.entry(iova).or_default() += 1;
+            self.noted(Iova::new(iova)).fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
 }
 
 impl Hardware {
+    fn new() -> Self {
+        Self(
+            std::sync::Arc::default(),
+            std::sync::Arc::new([(); 16].map(|()| Noted::new(0))),
+        )
+    }
+
+    fn noted(&self, iova: Iova) -> &Noted {
+        &self.1[(iova.get() >> 12 & 0xf) as usize]
+    }
+
     fn forgotten(&self, iova: Iova) -> u64 {
         let state = self.0.lock().unwrap();
         state.forgotten.get(&iova.get()).copied().unwrap_or(0)
@@ -139,12 +154,17 @@ fn map_and_unmap(space: &Space, hardware: &Hardware, page: u64) {
     let before = hardware.forgotten(iova);
     space.unmap_range(range).expect("the hardware completes");
     assert!(hardware.forgotten(iova) > before, "{iova} is not quiet");
+    let noted = hardware.noted(iova).load(Ordering::Relaxed);
+    assert!(
+        noted > before,
+        "{iova} is quiet, and its CPU need not see it"
+    );
 }
 
 #[test]
 fn nobody_returns_before_its_own_generation_is_quiet() {
     explore(2, || {
-        let hardware = Hardware(std::sync::Arc::default());
+        let hardware = Hardware::new();
         let space = space(&hardware, Bounds::default());
         let other = {
             let (space, hardware) = (space.clone(), hardware.clone());
@@ -163,7 +183,7 @@ fn a_queue_that_is_full_is_flushed_by_one_and_used_by_the_other() {
         ..Bounds::default()
     };
     explore(2, move || {
-        let hardware = Hardware(std::sync::Arc::default());
+        let hardware = Hardware::new();
         let space = space(&hardware, bounds);
         let other = {
             let (space, hardware) = (space.clone(), hardware.clone());
@@ -178,7 +198,7 @@ fn a_queue_that_is_full_is_flushed_by_one_and_used_by_the_other() {
 #[test]
 fn what_fails_for_one_is_kept_for_all() {
     explore(2, || {
-        let hardware = Hardware(std::sync::Arc::default());
+        let hardware = Hardware::new();
         let space = space(&hardware, Bounds::default());
         let constraints = Constraints::default();
         let map = |page: u64| {

@@ -64,8 +64,9 @@ pub enum LinkError {
 /// Pieces can be reached once [`Reservation::sync`] has returned.
 ///
 /// *Drop.* Task, as it may be the last to have its space. Without [`Reservation::unlink`] linked
-/// pieces stay mapped, its addresses stay out of use, and [`DmaSpace::quarantine`](super::DmaSpace::quarantine) counts it; one without
-/// linked pieces gives its addresses back.
+/// pieces stay mapped, its addresses stay out of use, and
+/// [`DmaSpace::quarantine`](super::DmaSpace::quarantine) counts it; one without linked pieces gives its
+/// addresses back.
 #[must_use = "pieces stay linked"]
 pub struct Reservation<P: Cpus + Clone> {
     space: Arc<DmaSpace<P>>,
