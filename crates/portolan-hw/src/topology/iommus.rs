@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use portolan::addr::{PciFunction, StreamId};
 use portolan::dma::{
     Buffers, Constraints, Decision, Device, DeviceError, DeviceTlb, DmaSpace, PolicyInputs,
-    PolicyPreference, Shadowing, SpaceOptions, default_policy,
+    PolicyPreference, Shadowing, SpaceOptions, Trust, default_policy,
 };
 use portolan::iommu::IommuDomains;
 use portolan::platform::{Nanos, Platform};
@@ -51,6 +51,14 @@ impl Default for DeviceOptions {
             preference: PolicyPreference::None,
             space: SpaceOptions::default(),
         }
+    }
+}
+
+impl DeviceOptions {
+    /// How far the devices of the space are trusted that the device would make.
+    fn trust(&self) -> Trust {
+        let own = self.constraints.trust;
+        self.space.trust.map_or(own, |said| said.least(own))
     }
 }
 
@@ -129,7 +137,7 @@ impl<P: Platform> Iommus<P> {
     pub fn decide(&self, unit: &dyn IommuDomains, options: &DeviceOptions) -> Decision {
         let conditions = unit.conditions();
         default_policy(&PolicyInputs {
-            trust: options.constraints.trust,
+            trust: options.trust(),
             stage: conditions.stage,
             shadowing: match conditions.shadowing {
                 Shadowing::None => options.space.shadowing,
@@ -144,8 +152,11 @@ impl<P: Platform> Iommus<P> {
 
     /// Opens a device for a driver that hands its buffers over. Devices of one group
     /// ([`Survey::groups`]) are in one address space, which the first one of them makes: its options
-    /// hold for the others' space as well. Devices of other groups have others. The unit knows the
-    /// device by each requester identifier that its accesses may carry.
+    /// hold for the others' space as well. Of these, one that is trusted less than the first is
+    /// refused, and one that is trusted more is trusted no further than it: they reach each other's
+    /// buffers. So the least trusted is opened first, or the first with `space.trust` in its options.
+    /// Devices of other groups have other spaces. The unit knows the device by each requester
+    /// identifier that its accesses may carry.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -195,6 +206,7 @@ impl<P: Platform> Iommus<P> {
         let unit = self.units.get(unit).ok_or(none)?;
         let bound = unit.clone().new_domain().map_err(OpenError::Domain)?;
         let mut how = options.space;
+        how.trust = Some(options.trust());
         how.policy = self.decide(&**unit, options).policy;
         let space = Arc::new(DmaSpace::new(bound, self.platform.clone(), &how)?);
         groups.push(OpenGroup {

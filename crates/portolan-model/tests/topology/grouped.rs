@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use portolan::addr::{Iova, PciFunction, StreamId};
-use portolan::dma::{Device, DeviceError, Direction, OldMappings};
+use portolan::dma::{Device, DeviceError, Direction, OldMappings, Trust};
 use portolan::platform::Platform;
-use portolan_hw::topology::OpenError;
+use portolan_hw::topology::{DeviceOptions, OpenError};
 use portolan_model::decode::AccessKind;
 use portolan_model::vtd::VtdIdentification;
 
@@ -88,6 +88,32 @@ fn a_function_is_open_once_and_does_not_leave_its_group_alone() {
     let failed = card.move_to(elsewhere, OldMappings::Refuse).err();
     let error = failed.map(|failed| failed.error);
     assert_eq!(error, Some(DeviceError::Shared));
+}
+
+/// The unit cannot tell them apart.
+#[test]
+fn a_card_is_trusted_no_further_than_others_of_its_group() {
+    let machine = Machine {
+        config: TREE,
+        ..vtd(VtdIdentification::default())
+    };
+    let iommus = opened(machine.kernel(), &dmar(REGISTERS));
+    let mut untrusted = DeviceOptions::default();
+    untrusted.constraints.trust = Trust::Untrusted;
+    let first = iommus.device(CARDS[0]).expect("a device");
+    let refused = iommus.device_with(CARDS[1], &untrusted).err();
+    let less = OpenError::Device(DeviceError::LessTrusted);
+    assert_eq!(refused, Some(less));
+    drop(first);
+    let first = iommus.device_with(CARDS[0], &untrusted);
+    let _first = first.expect("a device");
+    let other = iommus.device(CARDS[1]).expect("a device");
+    assert_eq!(other.constraints().trust, Trust::Untrusted);
+    // Whoever may be opened later.
+    let mut prepared = DeviceOptions::default();
+    prepared.space.trust = Some(Trust::Untrusted);
+    let alone = iommus.device_with(DEVICE, &prepared).expect("a device");
+    assert_eq!(alone.constraints().trust, Trust::Untrusted);
 }
 
 /// IVRS says that 0:5.0 accesses memory as 0:5.1, which is a function of its own here.

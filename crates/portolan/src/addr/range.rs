@@ -64,10 +64,12 @@ macro_rules! range {
                 self.last.get() - self.start.get()
             }
 
-            /// Number of pages of `size` that the range touches.
+            /// Number of pages of `size` that the range touches; one less where 64 bits do not hold it,
+            /// which are all of them in bytes.
             #[inline]
             pub const fn pages(self, size: PageSize) -> u64 {
-                (self.last.get() >> size.lg2()) - (self.start.get() >> size.lg2()) + 1
+                let more = (self.last.get() >> size.lg2()) - (self.start.get() >> size.lg2());
+                more.saturating_add(1)
             }
 
             /// Whether `addr` lies in the range.
@@ -139,6 +141,7 @@ mod tests {
         let all = IovaRange::new(Iova::new(0), Iova::new(u64::MAX)).unwrap();
         assert_eq!(all.pages(PageSize::SIZE_4K), 1 << 52);
         assert_eq!(all.len_minus_one(), u64::MAX);
+        assert_eq!(all.pages(PageSize::of_lg2(0)), u64::MAX);
     }
 
     #[test]

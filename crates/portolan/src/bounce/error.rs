@@ -13,7 +13,7 @@ pub enum PoolError {
     /// The memory does not hold 64 slots for each area, or is not aligned to that.
     #[error("{bytes} bytes at {start} do not make {areas} areas of 64 slots of {slot} bytes: \
              set fewer areas, or a size that is a multiple of {wanted}",
-        start = memory.start(), bytes = memory.len_minus_one() + 1, slot = slot.bytes())]
+        start = memory.start(), bytes = memory.len_minus_one().saturating_add(1), slot = slot.bytes())]
     Shape {
         /// The memory.
         memory: PhysRange,

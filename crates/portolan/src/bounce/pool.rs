@@ -329,8 +329,9 @@ impl<P: Cpus, A: Area> Pool<P, A> {
     /// See [`GiveError`]; nothing is given back.
     #[inline]
     pub fn give(&self, slots: Slots) -> Result<(), GiveError> {
-        if slots.pool != self.memory.start() {
-            let at = slots.data.start();
+        // Another pool may begin where this one does, and be longer.
+        let at = slots.data.start();
+        if slots.pool != self.memory.start() || !self.memory.covers(slots.data) {
             return Err(GiveError::Foreign { at });
         }
         self.give_run(slots.first, slots.count)

@@ -314,3 +314,27 @@ fn a_part_is_copied_from_and_to_its_place() {
     let printed = alloc::format!("{copied:?}");
     assert!(printed.contains("original") && printed.contains("copy"));
 }
+
+/// They begin at the same address.
+#[test]
+fn slots_of_a_longer_pool_are_not_given_to_a_shorter_one() {
+    let (short, long) = (pool(64, 1), pool(256, 1));
+    let last = (0..256)
+        .map(|_| long.take(&Need::bytes(1)).unwrap())
+        .max_by_key(|slots| slots.data().start());
+    let last = last.unwrap();
+    let at = last.data().start();
+    assert_eq!(short.give(last), Err(GiveError::Foreign { at }));
+}
+
+#[test]
+fn an_error_about_all_of_memory_can_be_printed() {
+    let all = PhysRange::new(PhysAddr::new(0), PhysAddr::new(u64::MAX)).unwrap();
+    let error = PoolError::Shape {
+        memory: all,
+        areas: 1,
+        slot: PageSize::of_lg2(11),
+        wanted: 1,
+    };
+    assert!(alloc::format!("{error}").contains("areas"));
+}

@@ -9,10 +9,9 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::constraints::{Constraints, Trust};
+use super::constraints::Constraints;
 use super::device::{Device, Translation};
 use super::error::DeviceError;
-use super::policy::Policy;
 use super::settings::Settings;
 use crate::platform::Cpus;
 
@@ -38,9 +37,8 @@ impl<P: Cpus + Clone> Device<P> {
     /// [`DeviceError::InUse`] if `owner` is in no space; the others as of [`Device::translated`].
     pub fn beside(owner: Arc<Self>, constraints: Constraints) -> Result<Self, DeviceError> {
         let space = owner.space().ok_or(DeviceError::InUse)?.clone();
-        if constraints.trust == Trust::Untrusted && space.policy() == Policy::Lazy {
-            return Err(DeviceError::Untrusted);
-        }
+        let trust = constraints.trust;
+        let constraints = space.admit(constraints)?;
         if let Some(error) = space.failure() {
             return Err(DeviceError::Broken(error));
         }
@@ -49,6 +47,7 @@ impl<P: Cpus + Clone> Device<P> {
         Ok(Self {
             unit: None,
             translation: Translation::Space(None),
+            trust,
             settings: Arc::new(settings),
             beside: alloc::vec![owner],
         })

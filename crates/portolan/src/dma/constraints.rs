@@ -8,12 +8,26 @@ use super::HostVisibility;
 use crate::addr::{Iova, PageSize};
 
 /// Whether a device may be allowed more than its buffers.
+///
+/// What isolates is the address space: all of its devices reach what is mapped there. So a space has the
+/// trust of the least trusted of them, from the start ([`SpaceOptions::trust`](super::SpaceOptions::trust)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Trust {
     /// What lies in the same pages as a buffer may be reachable.
     Trusted,
     /// Nothing but the bytes of its buffers.
     Untrusted,
+}
+
+impl Trust {
+    /// The lesser of the two.
+    #[must_use]
+    pub const fn least(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Trusted, Self::Trusted) => Self::Trusted,
+            _ => Self::Untrusted,
+        }
+    }
 }
 
 /// Whether a device sees what CPUs have in their caches.

@@ -7,7 +7,7 @@ use super::constraints::{Coherency, Constraints, Trust};
 use super::copies::Copying;
 use super::error::{DeviceError, PremapError};
 use super::failed::Failed;
-use super::policy::Policy;
+
 use super::premapped::Premapped;
 use super::quarantine::Quarantine;
 use super::settings::Settings;
@@ -63,6 +63,8 @@ pub struct Device<P: Cpus + Clone> {
     /// None once the stream is another device's.
     pub(super) unit: Option<Arc<dyn Iommu>>,
     pub(super) translation: Translation,
+    /// Its own; its space's is among its limits.
+    pub(super) trust: Trust,
     pub(super) settings: Arc<Settings<P>>,
     /// Devices whose streams accesses of this one carry as well. They stay attached as long as it.
     pub(super) beside: Vec<Arc<Device<P>>>,
@@ -119,9 +121,8 @@ impl<P: Cpus + Clone> Device<P> {
         requester: Requester,
         constraints: Constraints,
     ) -> Result<Self, DeviceError> {
-        if constraints.trust == Trust::Untrusted && space.policy() == Policy::Lazy {
-            return Err(DeviceError::Untrusted);
-        }
+        let trust = constraints.trust;
+        let constraints = space.admit(constraints)?;
         if let Some(error) = space.failure() {
             return Err(DeviceError::Broken(error));
         }
@@ -139,6 +140,7 @@ impl<P: Cpus + Clone> Device<P> {
         let device = Self {
             unit,
             translation,
+            trust,
             settings: Arc::new(settings),
             beside: Vec::new(),
         };
@@ -222,7 +224,13 @@ impl<P: Cpus + Clone> Device<P> {
             None
         };
         let moved = match error {
-            None => Self::open(space, self.settings.requester, self.settings.constraints),
+            None => {
+                let constraints = Constraints {
+                    trust: self.trust,
+                    ..self.settings.constraints
+                };
+                Self::open(space, self.settings.requester, constraints)
+            }
             Some(error) => Err(error),
         };
         let mut moved = match moved {
@@ -296,10 +304,12 @@ impl<P: Cpus + Clone> Device<P> {
     ) -> Self {
         let pasid = None;
         let requester = Requester { stream, pasid };
+        let trust = constraints.trust;
         let settings = Settings::new(platform, None, requester, constraints);
         Self {
             unit: Some(unit),
             translation,
+            trust,
             settings: Arc::new(settings),
             beside: Vec::new(),
         }
@@ -378,7 +388,7 @@ impl<P: Cpus + Clone> Device<P> {
         self.settings.requester.pasid
     }
 
-    /// The limits.
+    /// The limits; the trust is that of the space.
     ///
     /// *Context.* Interrupt.
     pub fn constraints(&self) -> &Constraints {

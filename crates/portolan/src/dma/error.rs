@@ -275,6 +275,12 @@ pub enum DeviceError {
     /// The device is not trusted: it would reach memory that is its driver's again, or all of it.
     #[error("the device is not trusted: it must not be passed through, nor be in a lazy space")]
     Untrusted,
+    /// The device is trusted less than those of the address space, or less than what firmware's devices
+    /// use there: it would reach what was mapped for others.
+    #[error(
+        "the device is trusted less than those of the address space, and would reach what is theirs"
+    )]
+    LessTrusted,
     /// Addresses that are reserved for the device are mapped already.
     #[error("{range}, reserved for the device, is in use")]
     Reserved {

@@ -32,6 +32,7 @@ mod layout;
 mod list;
 mod map;
 mod mapping;
+mod members;
 mod policy;
 mod premapped;
 mod quarantine;

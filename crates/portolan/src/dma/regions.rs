@@ -4,6 +4,7 @@
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
+use super::constraints::Trust;
 use super::error::{DeviceError, MapError};
 use super::space::DmaSpace;
 use super::streams::{Member, NotJoined, Regions, Requester, Streams};
@@ -154,10 +155,33 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             }
         });
         memory.map_err(|()| DeviceError::Memory)?;
-        for region in disjoint(&regions, self.granule())? {
+        let regions = disjoint(&regions, self.granule())?;
+        if self.trust() == Some(Trust::Untrusted) {
+            self.check_direct(&regions)?;
+        }
+        for region in regions {
             self.keep_off(region)?;
         }
         Ok(())
+    }
+
+    /// What firmware's devices use one to one all of a space reach. So where not all are trusted, a
+    /// stream beside others has the same regions as they, to the byte, or is refused.
+    fn check_direct(&self, own: &[ReservedRegion]) -> Result<(), DeviceError> {
+        if self.streams.with(|streams| streams.members.len()) <= 1 {
+            return Ok(());
+        }
+        let direct = own.iter().filter(|region| region.kind.direct().is_some());
+        let own = || direct.clone().map(|region| region.range);
+        let same = self.regions.with(|known| {
+            let there = || known.direct.iter().map(|(range, _)| *range);
+            own().all(|range| missing(range, there()).is_none())
+                && there().all(|range| missing(range, own()).is_none())
+        });
+        match same {
+            true => Ok(()),
+            false => Err(DeviceError::LessTrusted),
+        }
     }
 
     fn keep_off(&self, region: ReservedRegion) -> Result<(), DeviceError> {

@@ -149,13 +149,14 @@ impl<P: Cpus + Clone> Reservation<P> {
         chosen: Chosen,
         constraints: &Constraints,
     ) -> Self {
+        let trust = space.judged(constraints).trust;
         Self {
             space,
             range: Some(range),
             chosen,
             linked: 0,
             owed: Gather::paid_before_use(),
-            trust: constraints.trust,
+            trust,
             reach: constraints.reach,
         }
     }

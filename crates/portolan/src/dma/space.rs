@@ -8,6 +8,7 @@ use super::error::{MapError, SpaceError, UnmapError};
 use super::flush_queue::{Bounds, FlushQueue};
 use super::layout::Layout;
 use super::list::List;
+use super::members::MembersTrust;
 use super::quarantine::{Lost, Quarantine};
 use super::range::DmaRange;
 use super::streams::{Regions, Streams};
@@ -35,12 +36,17 @@ use crate::table::Access;
 pub struct SpaceOptions {
     /// The addresses to give out; those that the domain cannot translate are left out.
     pub window: IovaRange,
-    /// When unmaps are invalidated. Lazy is not accepted where a hypervisor follows what is mapped:
-    /// the space is strict then, and says why ([`DmaSpace::lazy_refused`]).
+    /// When unmaps are invalidated. Lazy is not accepted where a hypervisor follows what is mapped, nor
+    /// where a device is said not to be trusted: the space is strict then, and says why ([`DmaSpace::lazy_refused`]).
     pub policy: Policy,
     /// What is known of the hypervisor beside what the domain says of itself
     /// ([`Domain::shadowing`]): no register tells that tables are write-protected.
     pub shadowing: Shadowing,
+    /// How far the least trusted device is trusted that will be in the space; all that is mapped is
+    /// judged by that, and the others are trusted no further. With nothing said, it is the trust of the
+    /// first device, or of the limits by which memory is mapped before there is one. A device
+    /// that is trusted less is refused.
+    pub trust: Option<Trust>,
     /// How much may wait for its invalidation, in each CPU's queue.
     pub bounds: Bounds,
     /// How long one CPU waits for another's flush before it says that it is busy. At least the
@@ -62,6 +68,7 @@ impl Default for SpaceOptions {
             window: window.unwrap_or(IovaRange::page(Iova::new(0), PageSize::of_lg2(63))),
             policy: Policy::default(),
             shadowing: Shadowing::None,
+            trust: None,
             bounds: Bounds::default(),
             turn_timeout: Nanos::from_millis(2000),
             keep_tables: 256,
@@ -84,6 +91,10 @@ impl<E: Into<MapError>> From<E> for NotPlaced {
         Self { error, held }
     }
 }
+
+/// Why a space is not lazy whose devices are not all trusted.
+const NOT_TRUSTED: &str =
+    "A device that is not trusted would reach memory that is its driver's again.";
 
 /// The most ranges that fill the room between pieces: of 2 MiB for each of many pages.
 const MOST_FILLS: usize = 1 << 16;
@@ -126,6 +137,7 @@ pub struct DmaSpace<P: Cpus + Clone> {
     pub(super) iova: IovaSpace<P>,
     pub(super) pending: FlushQueue<P>,
     pub(super) policy: Policy,
+    pub(super) members: MembersTrust<P>,
     lazy_refused: Option<&'static str>,
     granule: PageSize,
     write_only: Access,
@@ -156,8 +168,10 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         let grants = |access| domain.grants(access).ok_or(SpaceError::NoAccess);
         let pending = FlushQueue::new(&cpus, options.bounds, options.turn_timeout, granule);
         domain.keep_empty_tables(options.keep_tables);
-        let (policy, lazy_refused) =
-            accepted(options.policy, options.shadowing, domain.shadowing());
+        let (policy, lazy_refused) = match (options.policy, options.trust) {
+            (Policy::Lazy, Some(Trust::Untrusted)) => (Policy::Strict, Some(NOT_TRUSTED)),
+            _ => accepted(options.policy, options.shadowing, domain.shadowing()),
+        };
         Ok(Self {
             write_only: grants(Access::WRITE)?,
             read_only: grants(Access::READ)?,
@@ -165,6 +179,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             iova: IovaSpace::new(cpus.clone(), window, granule, options.iova)?,
             pending: pending.map_err(|_| SpaceError::Memory)?,
             policy,
+            members: MembersTrust::new(options.trust),
             lazy_refused,
             granule,
             id: domain.id(),
@@ -258,6 +273,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         if let Some(piece) = hidden_from(constraints.reach, &memory) {
             return Err(MapError::Private { piece });
         }
+        let constraints = &self.judged(constraints);
         let access = match memory.memory_kind() {
             MemoryKind::Registers => access.union(Access::DEVICE),
             MemoryKind::Cached | MemoryKind::Uncached => access,
@@ -429,10 +445,10 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             return Err(MapError::WouldWait.into());
         }
         let range = addresses(bytes, constraints)?;
-        let mut owed = match waiting {
-            Waiting::Allowed => Gather::paid_before_use(),
-            Waiting::Refused => Gather::new(),
-        };
+        let mut owed = Gather::new();
+        if waiting == Waiting::Allowed {
+            owed.pay_before_use();
+        }
         let access = self.granted(access);
         let mut map = || self.domain.map_sg(range.start(), pieces, access, &mut owed);
         let mapped = match waiting {

@@ -214,10 +214,15 @@ impl Gather {
     /// with another debt it puts small pages there.
     #[inline]
     pub fn paid_before_use() -> Self {
-        Self {
-            paid: Paid::BeforeUse,
-            ..Self::default()
-        }
+        let mut owed = Self::new();
+        owed.pay_before_use();
+        owed
+    }
+
+    /// Has it paid before a device uses what is mapped. In its place: a debt is long to move.
+    #[inline]
+    pub(crate) fn pay_before_use(&mut self) {
+        self.paid = Paid::BeforeUse;
     }
 
     /// Whether it is paid before a device uses what is mapped.

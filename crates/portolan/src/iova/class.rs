@@ -187,13 +187,11 @@ impl Classes {
             return self.of_no_class(range);
         };
         let (block, odd) = (self.block(order), self.bytes - 1);
-        // Aligned to its block, and so of whole granules if its end is one's.
-        if start & block != 0 || less_one & odd != odd {
-            return self.of_no_class(range);
-        }
         let last = start | block;
         // No block reaches past an end of the space, but a range that is no block may lie there.
-        if start < self.space.start().get() || last > self.space.last().get() {
+        let outside = start < self.space.start().get() || last > self.space.last().get();
+        // Aligned to its block, and so of whole granules if its end is one's.
+        if start & block != 0 || less_one & odd != odd || outside {
             return self.of_no_class(range);
         }
         Ok(Some(self.kind(order, last)))

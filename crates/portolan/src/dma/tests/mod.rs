@@ -21,3 +21,4 @@ mod sequences;
 mod shortages;
 mod streams;
 mod traced;
+mod trusted;

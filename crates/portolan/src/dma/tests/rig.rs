@@ -9,7 +9,7 @@ use spin::Mutex;
 
 use super::machine::Machine;
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, Pasid, PhysAddr, PhysRange, StreamId};
-use crate::dma::{Bounds, Constraints, Device, DmaSpace, Policy, SpaceOptions};
+use crate::dma::{Bounds, Constraints, Device, DmaSpace, Policy, SpaceOptions, Trust};
 use crate::inval::{Caching, Capabilities, InvalidationQueue, Quirks, RangeForm, Step};
 use crate::iommu::{
     Attach, AttachError, Awaited, BoundDomain, FaultEvent, Iommu, IommuError, PagedDomain,
@@ -219,6 +219,7 @@ pub(super) struct Setup {
     pub window: IovaRange,
     pub caching: Caching,
     pub shadowing: Shadowing,
+    pub trust: Option<Trust>,
 }
 
 impl Default for Setup {
@@ -230,6 +231,7 @@ impl Default for Setup {
             window: range(0x10_0000, 0xffff_ffff),
             caching: Caching::PresentOnly,
             shadowing: Shadowing::None,
+            trust: None,
         }
     }
 }
@@ -270,6 +272,7 @@ impl Rig {
         let options = SpaceOptions {
             window: setup.window,
             policy: setup.policy,
+            trust: setup.trust,
             bounds: setup.bounds,
             ..SpaceOptions::default()
         };

@@ -160,6 +160,7 @@ impl Driver {
             window: range(FIRST, FIRST + (PAGES << 12) - 1),
             caching: random.of(&[Caching::PresentOnly, Caching::NotPresentToo]),
             shadowing: Shadowing::None,
+            trust: random.of(&[None, Some(Trust::Trusted), Some(Trust::Untrusted)]),
         };
         let rig = Rig::new(&setup);
         Self {

@@ -137,8 +137,8 @@ impl Iterator for PiecesIter<'_> {
 /// * Nobody reaches that memory in another way: no reference to it is alive, and no method of a
 ///   copy or of a part of the value leads to it. Only where
 ///   [`device_may_write`](Self::device_may_write) says no, others may read it.
-/// * The memory that [`view`](Self::view) returns is that of the pieces, byte by byte, and valid
-///   for reads; for writes as well where the device may write.
+/// * The memory that [`view`](Self::view) returns is that of the pieces, byte by byte, initialised, and
+///   valid for reads; for writes as well where the device may write.
 ///
 /// When the value is dropped, the memory is its owner's again. The library drops or returns a value
 /// only once no device can reach its memory.
