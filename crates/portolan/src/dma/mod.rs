@@ -46,6 +46,7 @@ mod shortage;
 mod space;
 mod streams;
 mod trace;
+mod trust;
 mod waiting;
 
 pub use crate::iommu::{Shadowing, Stage, TrapCost};
