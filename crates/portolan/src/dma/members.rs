@@ -14,12 +14,12 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     /// [`SpaceOptions::trust`](super::SpaceOptions::trust).
     ///
     /// *Context.* Interrupt.
+    #[inline]
     pub fn trust(&self) -> Option<Trust> {
         self.members.get()
     }
 
     /// The limits by which memory is judged that a caller with `constraints` maps here.
-    #[inline]
     pub(super) fn judged(&self, constraints: &Constraints) -> Constraints {
         let trust = match self.members.get() {
             Some(trust) => trust,

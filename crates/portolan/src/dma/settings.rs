@@ -130,10 +130,14 @@ impl<P: Cpus + Clone> Settings<P> {
     /// Brings what the device wrote, from offset `at` to offset `last`, to where the CPU sees it.
     #[inline]
     pub fn take_in<B: Buffer>(&self, buffer: &B, copies: Option<&Copies>, at: u64, last: u64) {
-        let (cache, pool) = (self.cache.as_deref(), self.pool(copies));
-        if cache.is_none() && pool.is_none() {
-            return;
+        if self.cache.is_some() || copies.is_some() {
+            self.take_in_apart(buffer, copies, at, last);
         }
+    }
+
+    /// The same of a buffer that is not just where the device wrote it.
+    fn take_in_apart<B: Buffer>(&self, buffer: &B, copies: Option<&Copies>, at: u64, last: u64) {
+        let (cache, pool) = (self.cache.as_deref(), self.pool(copies));
         let in_caches = buffer.memory_kind() == MemoryKind::Cached;
         for stretch in Reached::new(buffer.pieces(), copies).stretches(at, last) {
             let copied = stretch.is_copied();

@@ -34,21 +34,29 @@ impl Shortage for DomainError {
 }
 
 impl<P: Cpus + Clone> DmaSpace<P> {
-    /// Does `act`, and once more after a flush if it lacks what that may bring back. What cannot be
-    /// made quiet does not come back: the error is the second one's, whatever became of the flush.
-    /// Another CPU may have made it quiet meanwhile, so that `act` is repeated in any case.
+    /// Flushes if that may end `shortage`; whether what failed is to be done again then. What cannot be
+    /// made quiet does not come back, and another CPU may have made it quiet meanwhile: so it is, whatever
+    /// became of the flush.
     ///
     /// *Context.* Atomic.
-    #[inline]
+    #[cold]
+    pub(super) fn ends_by_flush(&self, shortage: &impl Shortage) -> bool {
+        let may_end = shortage.may_end();
+        if may_end {
+            let _ = self.flush();
+        }
+        may_end
+    }
+
+    /// Does `act`, and once more after a flush if it lacks what that may bring back.
+    ///
+    /// *Context.* Atomic.
     pub(super) fn or_flushed<T, E: Shortage>(
         &self,
         mut act: impl FnMut() -> Result<T, E>,
     ) -> Result<T, E> {
         match act() {
-            Err(error) if error.may_end() => {
-                let _ = self.flush();
-                act()
-            }
+            Err(error) if self.ends_by_flush(&error) => act(),
             done => done,
         }
     }

@@ -182,19 +182,28 @@ impl Classes {
     /// [`FreeError::Foreign`].
     #[inline]
     pub fn of_range(&self, range: IovaRange) -> Result<Option<Kind>, FreeError> {
+        match self.of_block(range) {
+            None => self.of_no_class(range),
+            kind => Ok(kind),
+        }
+    }
+
+    /// The class of a range that is a block of the space, or the beginning of one.
+    #[inline]
+    pub fn of_block(&self, range: IovaRange) -> Option<Kind> {
         let (start, less_one) = (range.start().get(), range.len_minus_one());
-        let Some(order) = self.order(less_one) else {
-            return self.of_no_class(range);
-        };
+        let order = self.order(less_one)?;
         let (block, odd) = (self.block(order), self.bytes - 1);
+        // Aligned to its block, and so of whole granules if its end is one's.
+        if start & block != 0 || less_one & odd != odd {
+            return None;
+        }
         let last = start | block;
         // No block reaches past an end of the space, but a range that is no block may lie there.
-        let outside = start < self.space.start().get() || last > self.space.last().get();
-        // Aligned to its block, and so of whole granules if its end is one's.
-        if start & block != 0 || less_one & odd != odd || outside {
-            return self.of_no_class(range);
+        if start < self.space.start().get() || last > self.space.last().get() {
+            return None;
         }
-        Ok(Some(self.kind(order, last)))
+        Some(self.kind(order, last))
     }
 
     /// The same of a range that is no block, nor the beginning of one.

@@ -301,7 +301,7 @@ impl<P: Cpus> IovaSpace<P> {
     pub fn free(&self, range: IovaRange) -> Result<(), FreeError> {
         self.step(1);
         let cpu = self.home();
-        if let Ok(Some(kind)) = self.classes.of_range(range) {
+        if let Some(kind) = self.classes.of_block(range) {
             match cpu.fronts.put(kind, range.start().get(), self.front) {
                 Put::Done => return Ok(()),
                 Put::Twice => return Err(FreeError::Free { range }),

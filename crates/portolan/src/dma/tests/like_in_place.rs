@@ -181,10 +181,12 @@ fn iova_of(segments: &[DmaSegment], mut offset: u64) -> u64 {
 /// piece's address are what the device wants them to be.
 #[test]
 fn segments_lead_where_they_say() {
-    let copier = Copier::new();
+    // A device is in a space of devices that are trusted as it is.
+    let copiers = [Copier::new(), Copier::new()];
     for seed in 0..ROUNDS {
         let mut random = Random::new(seed);
         let (limits, pieces) = (limits(&mut random), pieces(&mut random));
+        let copier = &copiers[usize::from(limits.trust == Trust::Trusted)];
         if pieces.iter().any(|(at, bytes)| at + bytes >= POOL) {
             continue;
         }
@@ -234,5 +236,5 @@ fn segments_lead_where_they_say() {
         drop(reached);
         mapping.unmap().ok().unwrap();
     }
-    assert_eq!(copier.used(), 0);
+    assert_eq!(copiers.map(|copier| copier.used()), [0, 0]);
 }

@@ -65,7 +65,8 @@ fn registers_are_neither_copied_nor_kept_coherent() {
         trust: Trust::Untrusted,
         ..limits
     };
-    let device = device_of(rig, 2, untrusted);
+    let others = rig.beside();
+    let device = device_of(&others, 2, untrusted);
     let part = at(0xe000_0010, 8);
     let refused = device.map(registers(part), FromDevice).err().unwrap();
     assert_eq!(refused.error, MapError::SubPage { piece: part });
@@ -219,7 +220,6 @@ fn registers_are_as_writable_as_was_asked_for() {
 
 #[test]
 fn what_does_not_fill_its_pages_is_not_linked_for_a_device_that_is_not_trusted() {
-    let rig = Rig::policy(Policy::Strict);
     for (start, bytes, whole) in [
         (0x8000, 0x2000, true),
         (0x8000, 0x1800, false),
@@ -233,6 +233,7 @@ fn what_does_not_fill_its_pages_is_not_linked_for_a_device_that_is_not_trusted()
                 trust,
                 ..Constraints::default()
             };
+            let rig = Rig::policy(Policy::Strict);
             let range = range(0x40_0000, 0x40_3fff);
             let mut held = Reservation::at(rig.space.clone(), range, &limits).unwrap();
             let linked = held.link(unowned(memory), Bidirectional);
