@@ -3,11 +3,13 @@
 //! One rule for all who may wait: what lacks such a thing flushes, and is done again. Who may not wait
 //! says what is missing.
 
+use super::error::MapError;
 use super::space::DmaSpace;
+use crate::addr::IovaRange;
 use crate::iommu::DomainError;
-use crate::iova::{FreeError, IovaError};
+use crate::iova::{FreeError, IovaError, Request};
 use crate::platform::Cpus;
-use crate::table::MapError;
+use crate::table;
 
 /// An error that may be one of what waits in the queues.
 pub(super) trait Shortage {
@@ -29,7 +31,7 @@ impl Shortage for FreeError {
 
 impl Shortage for DomainError {
     fn may_end(&self) -> bool {
-        matches!(self, Self::Map(MapError::Memory(_)))
+        matches!(self, Self::Map(table::MapError::Memory(_)))
     }
 }
 
@@ -59,5 +61,29 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             Err(error) if self.ends_by_flush(&error) => act(),
             done => done,
         }
+    }
+
+    /// Fills the reserve for handlers.
+    #[inline]
+    pub(super) fn replenish(&self) {
+        if self.iova.is_short() {
+            // Without memory, they are told that there is none in reserve.
+            let _ = self.iova.replenish();
+        }
+    }
+
+    /// Addresses for handlers, which touch no heap.
+    #[inline]
+    pub(super) fn allocate_sparing(&self, request: &Request) -> Result<IovaRange, MapError> {
+        let found = self.iova.try_alloc(request);
+        if self.iova.is_short() {
+            // Who calls `tick` fills the reserve as well.
+            self.cpus.flush_wanted();
+        }
+        found.map_err(|error| match error {
+            IovaError::Full { .. } => MapError::WouldWait,
+            IovaError::Memory => MapError::NoReserve,
+            other => other.into(),
+        })
     }
 }

@@ -556,30 +556,6 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         }
     }
 
-    /// Fills the reserve for handlers.
-    #[inline]
-    pub(super) fn replenish(&self) {
-        if self.iova.is_short() {
-            // Without memory, they are told that there is none in reserve.
-            let _ = self.iova.replenish();
-        }
-    }
-
-    /// Addresses for handlers, which touch no heap.
-    #[inline]
-    fn allocate_sparing(&self, request: &Request) -> Result<IovaRange, MapError> {
-        let found = self.iova.try_alloc(request);
-        if self.iova.is_short() {
-            // Who calls `tick` fills the reserve as well.
-            self.cpus.flush_wanted();
-        }
-        found.map_err(|error| match error {
-            IovaError::Full { .. } => MapError::WouldWait,
-            IovaError::Memory => MapError::NoReserve,
-            other => other.into(),
-        })
-    }
-
     /// Whether `range` is of this space.
     #[inline]
     pub(super) fn check(&self, range: &DmaRange) -> Result<(), UnmapError> {
