@@ -22,10 +22,10 @@ impl Policy {
     }
 }
 
-/// From how many invalidations on a prediction for a lazy kernel has to be right, and how near that is: an emulated
-/// timer of a busy host is late at times (`gained` has one that is not).
+/// From how many invalidations on a prediction for a lazy kernel has to be right, and by what factor it may be off: an
+/// emulated timer of a busy host is late at times (`gained` has one that is not).
 const ENOUGH: u64 = 50;
-const WITHIN: f64 = 0.5;
+const WITHIN: f64 = 2.0;
 
 const MAPS: [&str; 3] = ["dma/dma_map_page", "dma/dma_map_phys", "dma/dma_map_sg"];
 const UNMAPS: [&str; 3] = [
@@ -241,6 +241,7 @@ impl Load<'_> {
     }
 }
 
+/// By what factor the larger is larger.
 fn off(predicted: u64, counted: u64) -> f64 {
-    predicted.abs_diff(counted) as f64 / counted as f64
+    predicted.max(counted) as f64 / predicted.min(counted) as f64
 }
