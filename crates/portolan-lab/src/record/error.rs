@@ -123,6 +123,9 @@ pub enum RecordError {
     /// The kernel does not say what its pages are like.
     #[error("{} does not say what the kernel's pages are like", .0.display())]
     NoLayout(PathBuf),
+    /// Pages in another byte order than the reader's.
+    #[error("this machine is big-endian; little-endian ones are recorded")]
+    BigEndian,
     /// A page is not as the kernel says that pages are.
     #[error("a page of CPU {0} is not as events/header_page says: nothing was kept")]
     Page(u32),

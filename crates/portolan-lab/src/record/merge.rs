@@ -1,5 +1,6 @@
 //! From the pages of all CPUs to lines of text in the order of time.
 //!
+//! The pages and the events' own text are read by [`crate::trace::binary`], as those of `trace.dat` are.
 //! Pages come in rounds: in each, every CPU's buffer is read until it is empty, or up to a limit. After a
 //! round, all that happened before the newest event of the round before was read, on whichever CPU; what is
 //! later waits for the next round. So memory is bounded by two rounds, and no clock but the trace's is asked.
@@ -8,14 +9,16 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::fs;
 use std::io::{self, Read, Write};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::error::RecordError;
 use super::events::Events;
 use super::output::Destination;
-use super::pages::{Layout, Page};
-use super::print::Printer;
+use crate::trace::binary::events::EventPrinter;
+use crate::trace::binary::ring::{Damaged, LostBefore, Page, PageLayout};
+use crate::trace::binary::value::Disclosure;
 
 /// Bytes of text that are handed on at once.
 const BATCH: usize = 256 << 10;
@@ -56,15 +59,51 @@ pub(super) struct Written {
 
 /// What an event's records become.
 struct Kind {
-    printer: Printer,
+    printer: EventPrinter,
     maps: bool,
+}
+
+/// A page whose events wait for their turn.
+struct WaitingPage {
+    page: Page,
+    lost: LostBefore,
+    /// Time and place of its next event.
+    next: Option<(u64, Range<usize>)>,
+    /// The time of its last event.
+    last_ns: Option<u64>,
+}
+
+impl WaitingPage {
+    /// The page that `bytes` are, all of whose events are as they should be.
+    fn of(bytes: Vec<u8>, layout: PageLayout) -> Result<Self, Damaged> {
+        let (mut page, lost) = Page::of(bytes, layout)?;
+        Ok(Self {
+            last_ns: page.last_time_ns()?,
+            next: page.next()?,
+            page,
+            lost,
+        })
+    }
+
+    /// The time of its next event.
+    fn next_ns(&self) -> Option<u64> {
+        self.next.as_ref().map(|(time_ns, _)| *time_ns)
+    }
+
+    /// Takes its next event: the time and the bytes.
+    fn take(&mut self) -> Option<(u64, &[u8])> {
+        let (time_ns, event) = self.next.take()?;
+        // All of the page was gone through when it came.
+        self.next = self.page.next().unwrap_or(None);
+        Some((time_ns, self.page.bytes(event)))
+    }
 }
 
 /// Turns pages into text.
 pub(super) struct Merge {
-    layout: Layout,
+    layout: PageLayout,
     kinds: HashMap<u16, Kind>,
-    cpus: HashMap<u32, VecDeque<Page>>,
+    cpus: HashMap<u32, VecDeque<WaitingPage>>,
     /// The newest time of the rounds before, and of all.
     before: u64,
     newest: u64,
@@ -75,11 +114,11 @@ pub(super) struct Merge {
 
 impl Merge {
     /// Of the events that were chosen; names of tasks are in the file at `names`.
-    pub(super) fn new(layout: Layout, events: &Events, names: PathBuf) -> Self {
+    pub(super) fn new(layout: PageLayout, events: &Events, names: PathBuf) -> Self {
         let kinds = events.chosen.iter().filter_map(|event| {
-            let printer = Printer::parse(&event.format)?;
+            let printer = EventPrinter::parse(&event.format, Disclosure::Masked)?;
             let maps = event.maps;
-            Some((printer.id, Kind { printer, maps }))
+            Some((printer.id(), Kind { printer, maps }))
         });
         Self {
             layout,
@@ -116,8 +155,8 @@ impl Merge {
     }
 
     fn page(&mut self, cpu: u32, bytes: Vec<u8>) -> Result<(), RecordError> {
-        let page = Page::parse(bytes, self.layout).ok_or(RecordError::Page(cpu))?;
-        self.newest = self.newest.max(page.last_time().unwrap_or(0));
+        let page = WaitingPage::of(bytes, self.layout).map_err(|Damaged| RecordError::Page(cpu))?;
+        self.newest = self.newest.max(page.last_ns.unwrap_or(0));
         self.cpus.entry(cpu).or_default().push_back(page);
         Ok(())
     }
@@ -125,7 +164,7 @@ impl Merge {
     /// The time up to which everything was read.
     fn end_round(&mut self, cut: &[u8]) -> u64 {
         let cut = cut.as_chunks().0.iter().map(|cpu| u32::from_ne_bytes(*cpu));
-        let last = cut.filter_map(|cpu| self.cpus.get(&cpu)?.back()?.last_time());
+        let last = cut.filter_map(|cpu| self.cpus.get(&cpu)?.back()?.last_ns);
         let until = last.fold(self.before, u64::min);
         self.before = self.newest;
         until
@@ -135,7 +174,7 @@ impl Merge {
     fn write(&mut self, until: u64, output: &mut Destination) -> Result<(), RecordError> {
         let heads = self.cpus.iter_mut().filter_map(|(cpu, pages)| {
             note_lost(*cpu, pages, &mut self.text);
-            Some(Reverse((pages.front()?.next_time()?, *cpu)))
+            Some(Reverse((pages.front()?.next_ns()?, *cpu)))
         });
         let mut heads: BinaryHeap<_> = heads.collect();
         while let Some(Reverse((time, cpu))) = heads.pop() {
@@ -145,19 +184,16 @@ impl Merge {
             let Some(pages) = self.cpus.get_mut(&cpu) else {
                 break;
             };
-            if let Some((time, record)) = pages.front_mut().and_then(Page::take) {
+            if let Some((time, record)) = pages.front_mut().and_then(WaitingPage::take) {
                 self.written.events += 1;
                 if let Some(kind) = id(record).and_then(|id| self.kinds.get(&id)) {
                     self.written.maps += u64::from(kind.maps);
                     line(&mut self.text, (time, cpu), record, &mut self.names);
-                    self.text.extend_from_slice(kind.printer.name.as_bytes());
-                    self.text.extend_from_slice(b": ");
-                    kind.printer.print(record, &mut self.text);
-                    self.text.push(b'\n');
+                    kind.printer.write_event(record, &mut self.text);
                 }
             }
             note_lost(cpu, pages, &mut self.text);
-            if let Some(time) = pages.front().and_then(Page::next_time) {
+            if let Some(time) = pages.front().and_then(WaitingPage::next_ns) {
                 heads.push(Reverse((time, cpu)));
             }
             if self.text.len() >= BATCH {
@@ -189,15 +225,10 @@ fn parcel(parcels: &mut impl Read) -> io::Result<Option<(u32, Vec<u8>)>> {
 }
 
 /// Drops pages that are done, and says what is missing before the next one, as the kernel would.
-fn note_lost(cpu: u32, pages: &mut VecDeque<Page>, text: &mut Vec<u8>) {
+fn note_lost(cpu: u32, pages: &mut VecDeque<WaitingPage>, text: &mut Vec<u8>) {
     while let Some(page) = pages.front_mut() {
-        // Writing to memory does not fail.
-        let _ = match std::mem::take(&mut page.lost) {
-            0 => Ok(()),
-            u64::MAX => writeln!(text, "CPU:{cpu} [LOST EVENTS]"),
-            lost => writeln!(text, "CPU:{cpu} [LOST {lost} EVENTS]"),
-        };
-        if page.next_time().is_some() {
+        std::mem::replace(&mut page.lost, LostBefore::None).write_line(cpu, text);
+        if page.next_ns().is_some() {
             return;
         }
         pages.pop_front();

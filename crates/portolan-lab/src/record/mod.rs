@@ -13,8 +13,6 @@ mod instance;
 mod latency;
 mod merge;
 mod output;
-mod pages;
-mod print;
 mod settings;
 mod spool;
 mod sweep;
@@ -36,6 +34,7 @@ use portolan_cli::{Outcome, Output};
 use serde::{Deserialize, Serialize};
 
 use crate::facts::{END, Facts};
+use crate::trace::binary::ring::PageLayout;
 use command::{CommandOutput, Signals, Work};
 pub use environment::Refusal;
 pub use error::RecordError;
@@ -47,7 +46,6 @@ use latency::Measuring;
 use merge::{Merge, Written};
 use output::Destination;
 pub use output::Existing;
-use pages::Layout;
 use settings::Changed;
 use spool::Spool;
 use sweep::Sweeper;
@@ -255,7 +253,7 @@ struct Task<'a> {
     args: &'a RecordArgs,
     events: &'a Events,
     buffer_kb: u32,
-    layout: Layout,
+    layout: PageLayout,
     merge: Merge,
     signals: &'a Signals,
 }

@@ -6,8 +6,8 @@
 use super::error::RecordError;
 use super::instance::Instance;
 use super::merge::{put_page, put_round};
-use super::pages::Layout;
 use super::spool::Spool;
+use crate::trace::binary::ring::PageLayout;
 
 /// Bytes of a round, of all CPUs together.
 const ROUND: usize = 64 << 20;
@@ -30,15 +30,15 @@ impl<'a> Sweeper<'a> {
     pub(super) fn new(
         instance: &'a Instance<'a>,
         spool: &'a Spool,
-        layout: Layout,
+        layout: PageLayout,
     ) -> Result<Self, RecordError> {
         let cpus = instance.cpus()?;
-        let most = ROUND / cpus.len().max(1) / layout.page;
+        let most = ROUND / cpus.len().max(1) / layout.size;
         Ok(Self {
             instance,
             spool,
             cpus,
-            page: vec![0; layout.page],
+            page: vec![0; layout.size],
             most: most.max(1),
             parcels: Vec::new(),
         })

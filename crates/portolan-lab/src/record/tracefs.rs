@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::environment::Environment;
 use super::error::RecordError;
-use super::pages::Layout;
+use crate::trace::binary::ring::PageLayout;
 
 /// Where tracefs usually is.
 const PLACES: [&str; 2] = ["sys/kernel/tracing", "sys/kernel/debug/tracing"];
@@ -84,13 +84,16 @@ impl Tracefs {
     }
 
     /// What the kernel's pages are like.
-    pub(super) fn layout(&self) -> Result<Layout, RecordError> {
+    pub(super) fn layout(&self) -> Result<PageLayout, RecordError> {
+        if cfg!(target_endian = "big") {
+            return Err(RecordError::BigEndian);
+        }
         let file = self.root.join("events/header_page");
         // The kernel answers the first read of this file, and no other.
         let mut bytes = [0; 4096];
         let read = File::open(&file).and_then(|mut opened| opened.read(&mut bytes));
         let count = read.map_err(|error| self.failed(&file, "read", error))?;
-        Layout::parse(&String::from_utf8_lossy(&bytes[..count])).ok_or(RecordError::NoLayout(file))
+        PageLayout::parse(&bytes[..count]).map_err(|_| RecordError::NoLayout(file))
     }
 
     /// What to say where `path` cannot be used.

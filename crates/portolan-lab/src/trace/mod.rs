@@ -10,7 +10,7 @@
 //! holds is counted or reported, never trusted.
 
 mod beside;
-mod binary;
+pub(crate) mod binary;
 mod devices;
 mod event;
 mod latencies;

@@ -5,62 +5,24 @@ use std::sync::atomic::AtomicU64;
 use super::super::events::{Chosen, Events};
 use super::super::merge::{Merge, put_page, put_round};
 use super::super::output::{Destination, Existing};
-use super::super::pages::{Layout, Page};
-use super::super::print::Printer;
-use super::machine::{HEADER_PAGE, MAP, Machine, PAGE, PIECE, UNMAP, event, format, page};
+use super::machine::{HEADER_PAGE, MAP, Machine, PIECE, UNMAP, event, format, page};
+use crate::trace::binary::events::EventPrinter;
+use crate::trace::binary::ring::{Page, PageLayout};
+use crate::trace::binary::value::Disclosure;
 
-fn layout() -> Layout {
-    Layout::parse(HEADER_PAGE).unwrap()
+fn layout() -> PageLayout {
+    PageLayout::parse(HEADER_PAGE.as_bytes()).unwrap()
 }
 
-fn times(bytes: Vec<u8>) -> Option<Vec<u64>> {
-    let mut page = Page::parse(bytes, layout())?;
-    let taken = std::iter::from_fn(|| page.take().map(|(time, _)| time));
-    Some(taken.collect())
+fn printer(format: &str) -> EventPrinter {
+    EventPrinter::parse(format, Disclosure::Masked).unwrap()
 }
 
-/// A page with `words` for data.
-fn raw(words: &[u32]) -> Vec<u8> {
-    let data: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-    let head = [100u64, data.len() as u64];
-    let head: Vec<u8> = head.iter().flat_map(|long| long.to_ne_bytes()).collect();
-    let mut page = [head, data].concat();
-    page.resize(PAGE, 0);
-    page
-}
-
-#[test]
-fn times_add_up_over_records_that_carry_time_alone() {
-    let extend = [30 | 5 << 5, 1];
-    let stamp = [31 | 7 << 5, 2];
-    let one = [1 | 3 << 5, 0xabcd];
-    let padding = [29 | 2 << 5, 8, 0];
-    let words = [&one[..], &extend, &one, &padding, &one, &stamp, &one, &[29]].concat();
-    let base = 100 + 3 + (1 << 27) + 5 + 3;
-    assert_eq!(
-        times(raw(&words)).unwrap(),
-        [103, base, base + 2 + 3, (2 << 27) + 7 + 3]
-    );
-}
-
-#[test]
-fn a_record_that_reaches_past_its_page_is_none() {
-    for words in [
-        &[28][..],
-        &[0, 3],
-        &[0, 1 << 20],
-        &[0, u32::MAX],
-        &[0],
-        &[29 | 1 << 5, u32::MAX],
-        &[29 | 1 << 5, 1 << 30],
-    ] {
-        let times = times(raw(words));
-        assert!(times.is_none_or(|times| times.is_empty()), "{words:?}");
-    }
-    let mut long = raw(&[]);
-    long[8..16].copy_from_slice(&(PAGE as u64).to_ne_bytes());
-    assert_eq!(times(long), None);
-    assert_eq!(times(vec![1, 2, 3]), None);
+/// The name and text of an event.
+fn line(format: &str, record: &[u8]) -> String {
+    let mut text = Vec::new();
+    printer(format).write_event(record, &mut text);
+    String::from_utf8(text).unwrap()
 }
 
 #[test]
@@ -68,7 +30,7 @@ fn random_pages_are_read_or_refused() {
     let seed = fastrand::u64(..);
     println!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
-    let printer = Printer::parse(&format(MAP)).unwrap();
+    let printer = printer(&format(MAP));
     let mut text = Vec::new();
     for _ in 0..2000 {
         let mut bytes = page(1, &[(1, event(MAP, 1)), (1, event(PIECE, 2))], 0);
@@ -76,11 +38,17 @@ fn random_pages_are_read_or_refused() {
             let at = random.usize(8..200);
             bytes[at] = random.u8(..);
         }
-        let Some(mut page) = Page::parse(bytes, layout()) else {
+        let Ok((mut page, _)) = Page::of(bytes, layout()) else {
             continue;
         };
-        while let Some((_, record)) = page.take() {
-            printer.print(record, &mut text);
+        let whole = page.last_time_ns().is_ok();
+        loop {
+            let event = page.next();
+            assert!(event.is_ok() || !whole, "the same events as at first");
+            let Ok(Some((_, event))) = event else {
+                break;
+            };
+            printer.write_event(page.bytes(event), &mut text);
             text.clear();
         }
     }
@@ -88,14 +56,9 @@ fn random_pages_are_read_or_refused() {
 
 #[test]
 fn an_event_has_the_kernels_own_text() {
-    let line = |format: &str, record: &[u8]| {
-        let mut text = Vec::new();
-        Printer::parse(format).unwrap().print(record, &mut text);
-        String::from_utf8(text).unwrap()
-    };
     assert_eq!(
         line(&format(PIECE), &event(PIECE, 0xfff_f000)),
-        "IOMMU: iova=0x000000000ffff000 - 0x0000000010000000 paddr=0x0000000000001000 size=4096"
+        "map: IOMMU: iova=0x000000000ffff000 - 0x0000000010000000 paddr=0x0000000000001000 size=4096\n"
     );
     let fields = "name: dma_map_sg\nID: 3\nformat:\n\tfield:int full_nents;\toffset:8;\tsize:4;\tsigned:1;\n\
         \tfield:bool truncated;\toffset:12;\tsize:1;\tsigned:0;\n\
@@ -106,7 +69,7 @@ fn an_event_has_the_kernels_own_text() {
         ((__x) < (__y) ? (__x) : (__y)); }), REC->full_nents, REC->truncated ? \" [TRUNCATED]\" : \"\", \
         __print_array(__get_dynamic_array(dma_addrs), __get_dynamic_array_len(dma_addrs) / sizeof(u64), sizeof(u64)), \
         (REC->flags) ? __print_flags(REC->flags, \"|\", {( unsigned long)(((1UL)) << (3)), \"A\"}, {( unsigned \
-        long)((( gfp_t)1|( gfp_t)2)), \"B\"}) : \"none\", REC->full_nents, REC->virt_addr, odd(REC->flags)\n";
+        long)((( gfp_t)1|( gfp_t)2)), \"B\"}, { 0, ((void *)0) } ) : \"none\", REC->full_nents, REC->virt_addr, REC->flags\n";
     let mut record = [0u8; 48];
     record[8..12].copy_from_slice(&300i32.to_ne_bytes());
     record[12] = 1;
@@ -118,7 +81,9 @@ fn an_event_has_the_kernels_own_text() {
     let flags = "A|0x10000";
     assert_eq!(
         line(&format, &record),
-        format!("n=128/300 [TRUNCATED] a={{0xabc,0xdef}} f={flags} e=300 p=hidden t=0x10008")
+        format!(
+            "dma_map_sg: n=128/300 [TRUNCATED] a={{0xabc,0xdef}} f={flags} e=300 p=hidden t=0x10008\n"
+        )
     );
     record[8..12].copy_from_slice(&(-12i32).to_ne_bytes());
     record[20..24].fill(0);
@@ -128,24 +93,36 @@ fn an_event_has_the_kernels_own_text() {
         "{text}"
     );
     // What is cut says nothing, and does no harm.
-    assert!(line(&format, &record[..10]).starts_with("n=0/0 a={} f=none"));
+    let cut = line(&format, &record[..10]);
+    assert!(cut.starts_with("dma_map_sg: n=?/?? a=? f="), "{cut}");
 }
 
 #[test]
-fn a_command_of_a_unit_is_named_by_some_bits_of_its_first_word() {
-    let format = "name: qi_submit\nID: 9\nformat:\n\tfield:u64 qw0;\toffset:8;\tsize:8;\tsigned:0;\n\
-        \tfield:u64 qw1;\toffset:16;\tsize:8;\tsigned:0;\n\
-        \tfield:__data_loc char[] iommu;\toffset:24;\tsize:4;\tsigned:0;\n\n\
-        print fmt: \"%s %s: 0x%llx 0x%llx\", __print_symbolic(REC->qw0 & 0xf, { 0x1, \"cc_inv\" }, \
-        { 0x2, \"iotlb_inv\" }), __get_str(iommu), REC->qw0, REC->qw1\n";
-    let mut record = vec![0u8; 28];
-    record[8..16].copy_from_slice(&0x300f2u64.to_ne_bytes());
-    record[16..24].copy_from_slice(&0xfffb_b040u64.to_ne_bytes());
-    record[24..28].copy_from_slice(&(6u32 << 16 | 28).to_ne_bytes());
-    record.extend(b"dmar0\0");
-    let mut text = Vec::new();
-    Printer::parse(format).unwrap().print(&record, &mut text);
-    assert_eq!(text, b"iotlb_inv dmar0: 0x300f2 0xfffbb040");
+fn pointers_and_words_of_a_name_stay_out_of_the_file() {
+    let format = |print: &str| {
+        format!(
+            "name: x\nID: 3\nformat:\n\tfield:char name[8];\toffset:8;\tsize:8;\tsigned:0;\n\
+             \tfield:void * at;\toffset:16;\tsize:8;\tsigned:0;\n\
+             \tfield:int n;\toffset:24;\tsize:4;\tsigned:1;\n\nprint fmt: {print}\n"
+        )
+    };
+    let mut record = [0u8; 28];
+    record[8..16].copy_from_slice(b"a b\n\xc3\xa4]\0");
+    record[16..24].copy_from_slice(&0xffff_8881_0000_1000u64.to_ne_bytes());
+    record[24] = 5;
+    for (print, says) in [
+        (
+            "\"%s %p %pS %d\", REC->name, REC->at, (void *)REC->at, REC->n",
+            "x: a_b___] hidden hidden 5\n",
+        ),
+        // Beyond the printer: the fields by name.
+        (
+            "\"%d\", REC->n =",
+            "x: [FAILED TO PARSE] name=a_b___] at=hidden n=0x5\n",
+        ),
+    ] {
+        assert_eq!(line(&format(print), &record), says);
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::error::RecordingError;
 use super::format::{Format, Shape};
 use super::input::Fields;
 use super::recipe::Recipe;
-use super::value::{Record, push_text, write_hexadecimal};
+use super::value::{Disclosure, HIDDEN, Record, push_text, write_hexadecimal};
 
 /// The longest description of an event that is read.
 const LONGEST: u64 = 1 << 20;
@@ -26,15 +26,16 @@ enum Known {
     Described(Box<str>),
     /// Met; the description made no sense.
     Odd,
-    Read(Box<Printed>),
+    Read(Box<EventPrinter>),
 }
 
 /// An event that can be printed.
-struct Printed {
+pub(crate) struct EventPrinter {
     format: Format,
     /// Index of the field with the task's number.
     pid: Option<usize>,
     recipe: Option<Recipe>,
+    disclosure: Disclosure,
 }
 
 /// Where and when an event was.
@@ -131,7 +132,7 @@ impl Events {
     pub(super) fn write_line(&mut self, at: Moment, record: &[u8], out: &mut Vec<u8>) {
         let id = record.first_chunk().map(|id| u16::from_le_bytes(*id));
         let known = id.and_then(|id| self.by_id.get_mut(&id));
-        let Some(printed) = known.and_then(Known::printed) else {
+        let Some(printer) = known.and_then(Known::printer) else {
             // Memory takes whatever is written.
             let _ = match id {
                 Some(id) => writeln!(
@@ -143,19 +144,8 @@ impl Events {
             };
             return;
         };
-        let values = Record::new(&printed.format.fields, record);
-        let pid = printed
-            .pid
-            .and_then(|pid| printed.format.fields[pid].number(record));
-        let pid = pid.map(|pid| pid as i32);
-        write_place(&self.tasks, pid.unwrap_or(-1), at, out);
-        out.extend_from_slice(printed.format.name.as_bytes());
-        out.extend_from_slice(b": ");
-        match &printed.recipe {
-            Some(recipe) => recipe.print(values, out),
-            None => printed.write_fields(record, out),
-        }
-        out.push(b'\n');
+        write_place(&self.tasks, printer.pid(record).unwrap_or(-1), at, out);
+        printer.write_event(record, out);
     }
 }
 
@@ -172,28 +162,58 @@ fn write_place(tasks: &HashMap<i32, Box<[u8]>>, pid: i32, at: Moment, out: &mut 
 }
 
 impl Known {
-    fn printed(&mut self) -> Option<&Printed> {
+    fn printer(&mut self) -> Option<&EventPrinter> {
         if let Self::Described(text) = self {
-            *self = match Format::parse(text) {
-                Some(format) => Self::Read(Box::new(Printed {
-                    pid: format
-                        .fields
-                        .iter()
-                        .position(|field| &*field.name == "common_pid"),
-                    recipe: Recipe::parse(&format),
-                    format,
-                })),
+            *self = match EventPrinter::parse(text, Disclosure::Whole) {
+                Some(printer) => Self::Read(Box::new(printer)),
                 None => Self::Odd,
             };
         }
         match self {
-            Self::Read(printed) => Some(printed),
+            Self::Read(printer) => Some(printer),
             Self::Described(_) | Self::Odd => None,
         }
     }
 }
 
-impl Printed {
+impl EventPrinter {
+    /// Reads the kernel's description of an event; `None` if it is not one.
+    pub(crate) fn parse(description: &str, disclosure: Disclosure) -> Option<Self> {
+        let format = Format::parse(description)?;
+        let mut fields = format.fields.iter();
+        Some(Self {
+            pid: fields.position(|field| &*field.name == "common_pid"),
+            recipe: Recipe::parse(&format),
+            format,
+            disclosure,
+        })
+    }
+
+    /// The number that the event's records begin with.
+    pub(crate) fn id(&self) -> u16 {
+        self.format.id
+    }
+
+    /// The number of the task that `record` names.
+    fn pid(&self, record: &[u8]) -> Option<i32> {
+        let pid = self.format.fields[self.pid?].number(record)?;
+        Some(pid as i32)
+    }
+
+    /// Writes the end of a line: the event's name, and what `record` says.
+    pub(crate) fn write_event(&self, record: &[u8], out: &mut Vec<u8>) {
+        out.extend_from_slice(self.format.name.as_bytes());
+        out.extend_from_slice(b": ");
+        match &self.recipe {
+            Some(recipe) => {
+                let values = Record::new(&self.format.fields, record, self.disclosure);
+                recipe.print(values, out);
+            }
+            None => self.write_fields(record, out),
+        }
+        out.push(b'\n');
+    }
+
     /// Writes the fields by name, as libtraceevent does where it cannot read the text's recipe.
     fn write_fields(&self, record: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(b"[FAILED TO PARSE]");
@@ -203,9 +223,12 @@ impl Printed {
             out.extend_from_slice(field.name.as_bytes());
             out.push(b'=');
             match (field.bytes(record), field.number(record)) {
+                (..) if field.is_pointer && self.disclosure == Disclosure::Masked => {
+                    out.extend_from_slice(HIDDEN);
+                }
                 (_, Some(number)) => write_hexadecimal(out, number as u64),
                 (Some(bytes), None) if field.element == 1 || field.shape == Shape::Text => {
-                    push_text(out, bytes);
+                    self.disclosure.push_string(out, bytes);
                 }
                 _ => out.push(b'?'),
             }

@@ -34,6 +34,8 @@ pub(super) struct EventField {
     /// Bytes of an element, where there are several.
     pub(super) element: usize,
     pub(super) shape: Shape,
+    /// It holds an address of the kernel's.
+    pub(super) is_pointer: bool,
 }
 
 /// An event's description.
@@ -127,6 +129,7 @@ impl EventField {
             size,
             element: element.max(1),
             shape,
+            is_pointer: kind.contains('*'),
         })
     }
 

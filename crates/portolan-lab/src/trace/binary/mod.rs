@@ -1,14 +1,15 @@
 //! Binary recordings, read as the text that the kernel would have printed: `trace.dat` of trace-cmd and
 //! `perf.data` of perf.
 //!
-//! The text goes to the reader of text: one reader knows what an event means. Events are put in the
+//! The text goes to the reader of text: one reader knows what an event means. [`ring`] and [`events`]
+//! serve [`crate::record`] too, whose pages come from the running kernel. Events are put in the
 //! order of time over all CPUs; memory is bounded by the pages of the CPUs (trace-cmd) and by what
 //! waits for its turn (perf). Lost events and parts that cannot be read stand in the text as lines of
 //! their own. A file that is packed, or comes through a pipe, is copied to a temporary file first, as
 //! its parts are not in the order in which they are needed.
 
 mod error;
-mod events;
+pub(crate) mod events;
 mod expression;
 mod format;
 mod input;
@@ -16,13 +17,13 @@ mod packed;
 mod parser;
 mod perf;
 mod recipe;
-mod ring;
+pub(crate) mod ring;
 mod sample;
 #[cfg(test)]
 mod tests;
 mod trace_dat;
 mod unpacking;
-mod value;
+pub(crate) mod value;
 
 use std::io::{self, Cursor, Read, Seek};
 

@@ -396,7 +396,12 @@ impl<'t> Parser<'t> {
             self.need("{")?;
             let value = self.expression()?;
             self.need(",")?;
-            let name = self.string()?;
+            let Some(name) = self.string() else {
+                // `{ 0, NULL }` ends the tables of newer kernels.
+                self.expression()?;
+                self.need("}")?;
+                continue;
+            };
             self.need("}")?;
             if name.len() > LONGEST_NAME {
                 return None;

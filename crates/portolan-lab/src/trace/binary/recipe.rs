@@ -1,13 +1,15 @@
 //! The text of an event: `print fmt`, as the kernel itself would print it.
 //!
 //! Implements `vsnprintf` of Linux (Documentation/core-api/printk-formats.rst) for numbers and strings.
-//! Pointers print as plain numbers. Not supported: the forms of `%p` for addresses of networks,
+//! Pointers print as plain numbers, or not at all. Not supported: the forms of `%p` for addresses of networks,
 //! functions and identifiers.
 
 use super::expression::Expression;
 use super::format::Format;
 use super::parser::Parser;
-use super::value::{Record, cut, push_hexadecimal, push_text, write_hexadecimal};
+use super::value::{
+    Disclosure, HIDDEN, Record, cut, push_hexadecimal, push_text, write_hexadecimal,
+};
 
 /// Width or precision beyond which a conversion is not believed.
 const WIDEST: usize = 64;
@@ -210,6 +212,9 @@ impl Conversion {
                 if let Some(most) = most {
                     out.truncate(start.saturating_add(most));
                 }
+            }
+            Kind::Pointer if record.disclosure == Disclosure::Masked => {
+                out.extend_from_slice(HIDDEN);
             }
             _ => match record.number(what) {
                 Some(value) => self.number(value, out),

@@ -1,9 +1,10 @@
 //! Pages of the kernel's ring buffer: events with their times, and how many were lost.
 //!
 //! Implements the layout that `header_page` and `header_event` of tracefs describe
-//! (include/linux/ring_buffer.h and kernel/trace/ring_buffer.c of Linux), little-endian, with words of
-//! eight bytes.
+//! (include/linux/ring_buffer.h and kernel/trace/ring_buffer.c of Linux), little-endian. The pages are
+//! those of a recording, or what a read of `trace_pipe_raw` brings.
 
+use std::io::Write;
 use std::ops::Range;
 
 use super::error::RecordingError;
@@ -23,16 +24,18 @@ const TIME_TOP: u64 = 0xf8 << 56;
 
 /// Where things lie in a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PageLayout {
+pub(crate) struct PageLayout {
     length_at: usize,
+    /// Bytes of the length: a word of the kernel's.
+    length_size: usize,
     data_at: usize,
     /// Bytes of a page.
-    pub(super) size: usize,
+    pub(crate) size: usize,
 }
 
 impl PageLayout {
     /// Reads the file `header_page`.
-    pub(super) fn parse(text: &[u8]) -> Result<Self, RecordingError> {
+    pub(crate) fn parse(text: &[u8]) -> Result<Self, RecordingError> {
         let odd = RecordingError::Odd("the layout of a page");
         let Ok(text) = str::from_utf8(text) else {
             return Err(odd);
@@ -45,7 +48,7 @@ impl PageLayout {
         let (Some(length), Some(data)) = (field("commit"), field("data")) else {
             return Err(odd);
         };
-        if length.size != 8 {
+        if !matches!(length.size, 4 | 8) {
             return Err(RecordingError::WordSize(length.size as u64));
         }
         let size = data.offset.saturating_add(data.size);
@@ -53,17 +56,26 @@ impl PageLayout {
         match SIZES.contains(&size) && fits(length.offset) && fits(data.offset) {
             true => Ok(Self {
                 length_at: length.offset,
+                length_size: length.size,
                 data_at: data.offset,
                 size,
             }),
             false => Err(odd),
         }
     }
+
+    /// The kernel's word at `at` of a page.
+    fn long(self, bytes: &[u8], at: usize) -> Result<u64, Damaged> {
+        match self.length_size {
+            4 => word(bytes, at).map(|four| u32::from_le_bytes(four).into()),
+            _ => word(bytes, at).map(u64::from_le_bytes),
+        }
+    }
 }
 
 /// Events that were lost before a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LostBefore {
+pub(crate) enum LostBefore {
     None,
     /// Some; the kernel does not know how many.
     Some,
@@ -72,8 +84,14 @@ pub(super) enum LostBefore {
 
 /// A page that is read event by event.
 #[derive(Debug, Default)]
-pub(super) struct Page {
+pub(crate) struct Page {
     bytes: Vec<u8>,
+    cursor: Cursor,
+}
+
+/// How far a page was read.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cursor {
     at: usize,
     end: usize,
     time_ns: u64,
@@ -81,14 +99,36 @@ pub(super) struct Page {
 
 /// A page whose contents make no sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Damaged;
+pub(crate) struct Damaged;
 
 fn word<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], Damaged> {
     let found = bytes.get(at..).and_then(|rest| rest.first_chunk());
     found.copied().ok_or(Damaged)
 }
 
+impl LostBefore {
+    /// Writes the line that the kernel prints where events of `cpu` are missing.
+    pub(crate) fn write_line(self, cpu: u32, out: &mut Vec<u8>) {
+        // Memory takes whatever is written.
+        let _ = match self {
+            Self::None => Ok(()),
+            Self::Some => writeln!(out, "CPU:{cpu} [LOST EVENTS]"),
+            Self::Counted(count) => writeln!(out, "CPU:{cpu} [LOST {count} EVENTS]"),
+        };
+    }
+}
+
 impl Page {
+    /// The page that `bytes` are, and what was lost before it.
+    pub(crate) fn of(bytes: Vec<u8>, layout: PageLayout) -> Result<(Self, LostBefore), Damaged> {
+        let mut page = Self {
+            bytes,
+            ..Self::default()
+        };
+        let lost = page.begin(layout)?;
+        Ok((page, lost))
+    }
+
     /// Begins with another page; `fill` writes its bytes.
     pub(super) fn refill<E>(
         &mut self,
@@ -96,35 +136,55 @@ impl Page {
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<Result<LostBefore, Damaged>, E> {
         self.bytes.resize(layout.size, 0);
-        (self.at, self.end) = (0, 0);
+        self.cursor = Cursor::default();
         fill(&mut self.bytes)?;
         Ok(self.begin(layout))
     }
 
     fn begin(&mut self, layout: PageLayout) -> Result<LostBefore, Damaged> {
-        self.time_ns = u64::from_le_bytes(word(&self.bytes, 0)?);
-        let said = u64::from_le_bytes(word(&self.bytes, layout.length_at)?);
+        let time_ns = u64::from_le_bytes(word(&self.bytes, 0)?);
+        let said = layout.long(&self.bytes, layout.length_at)?;
         let end = layout.data_at + (said & LENGTH) as usize;
         if end > self.bytes.len() {
             return Err(Damaged);
         }
-        (self.at, self.end) = (layout.data_at, end);
+        self.cursor = Cursor {
+            at: layout.data_at,
+            end,
+            time_ns,
+        };
         match (said & LOST != 0, said & LOST_COUNTED != 0) {
             (false, _) => Ok(LostBefore::None),
             (true, false) => Ok(LostBefore::Some),
-            (true, true) => {
-                let count = u64::from_le_bytes(word(&self.bytes, end)?);
-                Ok(LostBefore::Counted(count))
-            }
+            (true, true) => Ok(LostBefore::Counted(layout.long(&self.bytes, end)?)),
         }
     }
 
     /// The next event: its time and where its bytes are; `None` at the end of the page.
-    pub(super) fn next(&mut self) -> Result<Option<(u64, Range<usize>)>, Damaged> {
+    pub(crate) fn next(&mut self) -> Result<Option<(u64, Range<usize>)>, Damaged> {
+        self.cursor.next(&self.bytes)
+    }
+
+    /// The time of the last event, if there is one; all up to it are as they should be.
+    pub(crate) fn last_time_ns(&self) -> Result<Option<u64>, Damaged> {
+        let (mut cursor, mut last) = (self.cursor, None);
+        while let Some((time_ns, _)) = cursor.next(&self.bytes)? {
+            last = Some(time_ns);
+        }
+        Ok(last)
+    }
+
+    pub(crate) fn bytes(&self, range: Range<usize>) -> &[u8] {
+        self.bytes.get(range).unwrap_or(b"")
+    }
+}
+
+impl Cursor {
+    fn next(&mut self, bytes: &[u8]) -> Result<Option<(u64, Range<usize>)>, Damaged> {
         while self.at < self.end {
-            let head = u32::from_le_bytes(word(&self.bytes, self.at)?);
+            let head = u32::from_le_bytes(word(bytes, self.at)?);
             let (kind, delta) = (head & 0x1f, u64::from(head >> 5));
-            let second = || word(&self.bytes, self.at + 4).map(u32::from_le_bytes);
+            let second = || word(bytes, self.at + 4).map(u32::from_le_bytes);
             let (data, length) = match kind {
                 // Nothing more on this page.
                 29 if delta == 0 => {
@@ -164,9 +224,5 @@ impl Page {
             true => whole.wrapping_add(1 << 59),
             false => whole,
         }
-    }
-
-    pub(super) fn bytes(&self, range: Range<usize>) -> &[u8] {
-        self.bytes.get(range).unwrap_or(b"")
     }
 }

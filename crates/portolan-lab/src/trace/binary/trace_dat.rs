@@ -181,11 +181,7 @@ impl Recording for TraceDat {
             return self.broken.take().map_or(Ok(false), Err);
         };
         let cpu = &mut self.cpus[index];
-        let _ = match std::mem::replace(&mut cpu.lost, LostBefore::None) {
-            LostBefore::None => Ok(()),
-            LostBefore::Some => writeln!(out, "CPU:{} [LOST EVENTS]", cpu.id),
-            LostBefore::Counted(count) => writeln!(out, "CPU:{} [LOST {count} EVENTS]", cpu.id),
-        };
+        std::mem::replace(&mut cpu.lost, LostBefore::None).write_line(cpu.id, out);
         let at = Moment {
             cpu: cpu.id,
             time_ns,

@@ -8,22 +8,55 @@ use super::format::{EventField, Shape, number};
 /// Elements of one list that are printed; the kernel's own lists have at most 128.
 const MOST_ELEMENTS: usize = 4096;
 
+/// In place of a pointer that is not shown.
+pub(super) const HIDDEN: &[u8] = b"hidden";
+
+/// What of a record its text may show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Disclosure {
+    /// All that is in it.
+    Whole,
+    /// No pointers of the kernel's, and each string as one word: the text is for others to read.
+    Masked,
+}
+
+impl Disclosure {
+    /// Writes the string that `bytes` hold, up to its end.
+    pub(super) fn push_string(self, out: &mut Vec<u8>, bytes: &[u8]) {
+        match self {
+            Self::Whole => push_text(out, bytes),
+            Self::Masked => {
+                let end = memchr::memchr(0, bytes).unwrap_or(bytes.len());
+                // A name stays one word, whatever a driver calls its device.
+                let plain = bytes[..end].iter();
+                out.extend(plain.map(|b| if b.is_ascii_graphic() { *b } else { b'_' }));
+            }
+        }
+    }
+}
+
 /// The bytes of one event, and what its fields are.
 #[derive(Clone, Copy)]
 pub(super) struct Record<'r> {
     pub(super) fields: &'r [EventField],
     pub(super) bytes: &'r [u8],
+    pub(super) disclosure: Disclosure,
     locals: &'r [Option<i128>],
 }
 
 impl<'r> Record<'r> {
     /// No event: what is a number in it is a number in each.
-    pub(super) const EMPTY: Self = Self::new(&[], &[]);
+    pub(super) const EMPTY: Self = Self::new(&[], &[], Disclosure::Whole);
 
-    pub(super) const fn new(fields: &'r [EventField], bytes: &'r [u8]) -> Self {
+    pub(super) const fn new(
+        fields: &'r [EventField],
+        bytes: &'r [u8],
+        disclosure: Disclosure,
+    ) -> Self {
         Self {
             fields,
             bytes,
+            disclosure,
             locals: &[],
         }
     }
@@ -104,7 +137,7 @@ impl<'r> Record<'r> {
                 (field, bytes) if matches!(field.shape, Shape::Number { .. }) => {
                     write_number(out, field.number(self.bytes)?, bytes.len() as u32 * 8);
                 }
-                (_, bytes) => push_text(out, bytes),
+                (_, bytes) => self.disclosure.push_string(out, bytes),
             },
             Expression::Cast { of, .. } => self.try_print(of, out)?,
             Expression::Choice(parts) => {

@@ -77,8 +77,53 @@ fn a_page_says_what_was_lost_before_it() {
     assert_eq!(page(0, 1 << 31, b"").1, Ok(LostBefore::Some));
     assert_eq!(page(0, 3 << 30, b"").1, Ok(LostBefore::Counted(77)));
     assert_eq!(page(0, 5000, b"").1, Err(Damaged));
-    let (mut page, _) = page(0, 0, &[&word(0, 1)[..], &900u32.to_le_bytes()].concat());
-    assert_eq!(page.next(), Err(Damaged));
+}
+
+#[test]
+fn an_event_that_reaches_past_its_page_is_none() {
+    for words in [
+        &[28][..],
+        &[0, 3],
+        &[0, 900],
+        &[0, 1 << 20],
+        &[0, u32::MAX],
+        &[0],
+        &[29 | 1 << 5, u32::MAX],
+        &[29 | 1 << 5, 1 << 30],
+        &[30],
+    ] {
+        let data: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let (mut page, _) = page(0, 0, &data);
+        assert_eq!(page.last_time_ns(), Err(Damaged), "{words:?}");
+        assert_eq!(page.next(), Err(Damaged), "{words:?}");
+    }
+    let layout = PageLayout::parse(LAYOUT).unwrap();
+    assert_eq!(Page::of(vec![1, 2, 3], layout).unwrap_err(), Damaged);
+    let whole = [0; 4096];
+    for length in 0..=whole.len() {
+        let page = Page::of(whole[..length].to_vec(), layout);
+        assert_eq!(page.is_ok(), length >= 16, "{length}");
+    }
+}
+
+/// Kernels with words of four bytes count a page's bytes with one.
+#[test]
+fn a_page_may_have_a_length_of_four_bytes() {
+    let text = std::str::from_utf8(LAYOUT).unwrap();
+    let text = text.replace("commit;\toffset:8;\tsize:8;", "commit;\toffset:8;\tsize:4;");
+    let text = text.replace("offset:16;\tsize:4080;", "offset:12;\tsize:4084;");
+    let layout = PageLayout::parse(text.as_bytes()).unwrap();
+    let length = 8 | 3 << 30;
+    let entry = [word(1, 10), *b"abcd"].concat();
+    let bytes = [
+        &1000u64.to_le_bytes()[..],
+        &u32::to_le_bytes(length),
+        &entry,
+        &[5, 0, 0, 0],
+    ];
+    let (mut page, lost) = Page::of(bytes.concat(), layout).unwrap();
+    assert_eq!(lost, LostBefore::Counted(5));
+    assert_eq!(page.next(), Ok(Some((1010, 16..20))));
 }
 
 #[test]
@@ -212,6 +257,12 @@ fn numbers_print_in_every_width_and_base() {
         (
             "\"%s %p\", some_function(REC->a, \"x\"), REC->b",
             "? 123456789abcdef0",
+        ),
+        // Tables of newer kernels end with a name that is none.
+        (
+            "\"%s %s\", __print_flags(REC->b >> 4 & 0xf, \"|\", { 1, \"A\" }, { 0, ((void *)0) } ), \
+             __print_symbolic(REC->a & 0xf, { 0xb, \"B\" }, { -1, NULL })",
+            "A|0xe B",
         ),
     ] {
         let found = line(&described("x", fields, recipe), &record);
