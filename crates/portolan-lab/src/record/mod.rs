@@ -186,6 +186,7 @@ fn record(args: &RecordArgs, tracefs: &Tracefs, root: &Path) -> Result<RecordRep
     }
     let events = Events::choose(&tracefs.root, devices, &tracefs.environment)?;
     let layout = tracefs.layout()?;
+    let merge = Merge::new(layout, &events, tracefs.root.join("saved_cmdlines"));
     let existing = match args.force {
         true => Existing::Replace,
         false => Existing::Keep,
@@ -203,13 +204,12 @@ fn record(args: &RecordArgs, tracefs: &Tracefs, root: &Path) -> Result<RecordRep
         Some(_) => Some(Measuring::begin(tracefs, &instance, facts.cpus, &changed)?),
         None => None,
     };
-    let names = tracefs.root.join("saved_cmdlines");
     let task = Task {
         args,
         events: &events,
         buffer_kb: args.buffer_kb(facts.cpus),
         layout,
-        merge: Merge::new(layout, &events, names),
+        merge,
         signals: &signals,
     };
     let recorded = task.run(instance, measuring, &mut output)?;
