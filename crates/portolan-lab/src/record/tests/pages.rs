@@ -69,7 +69,8 @@ fn an_event_has_the_kernels_own_text() {
         ((__x) < (__y) ? (__x) : (__y)); }), REC->full_nents, REC->truncated ? \" [TRUNCATED]\" : \"\", \
         __print_array(__get_dynamic_array(dma_addrs), __get_dynamic_array_len(dma_addrs) / sizeof(u64), sizeof(u64)), \
         (REC->flags) ? __print_flags(REC->flags, \"|\", {( unsigned long)(((1UL)) << (3)), \"A\"}, {( unsigned \
-        long)((( gfp_t)1|( gfp_t)2)), \"B\"}, { 0, ((void *)0) } ) : \"none\", REC->full_nents, REC->virt_addr, REC->flags\n";
+        long)((( gfp_t)1|( gfp_t)2)), \"B\"}, { 0, ((void *)0) } ) : \"none\", REC->full_nents, \
+        REC->virt_addr, REC->flags\n";
     let mut record = [0u8; 48];
     record[8..12].copy_from_slice(&300i32.to_ne_bytes());
     record[12] = 1;
