@@ -101,6 +101,13 @@ pub struct DeviceFacts {
     pub driver: Option<String>,
 }
 
+/// A release as two numbers: `6.12.117+deb12-amd64` is 6, 12.
+pub(crate) fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut next = || numbers.next()?.parse().ok();
+    Some((next()?, next()?))
+}
+
 impl IommuFacts {
     /// A register that sysfs shows.
     pub fn register(&self, name: &str) -> Option<u64> {
@@ -166,9 +173,7 @@ impl Facts {
 
     /// The kernel's release as two numbers: `6.12.117+deb12-amd64` is 6, 12.
     pub fn version(&self) -> Option<(u32, u32)> {
-        let mut numbers = self.release.split(|c: char| !c.is_ascii_digit());
-        let mut next = || numbers.next()?.parse().ok();
-        Some((next()?, next()?))
+        version(&self.release)
     }
 
     /// The value of `name=` on the kernel's command line, the last one if there are several.

@@ -63,6 +63,7 @@ impl Kernel {
         Self {
             release: facts
                 .and_then(Facts::version)
+                .or_else(|| reader.release())
                 .map(|(major, minor)| Release(major, minor)),
             cpus: facts
                 .map(|facts| facts.cpus)

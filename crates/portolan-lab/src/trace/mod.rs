@@ -46,10 +46,13 @@ pub use understood::{Understood, UnderstoodPct};
 use std::io::Read;
 use std::path::Path;
 
-use crate::facts::{END, Facts, HEAD};
+use crate::facts::{self, END, Facts, HEAD};
 use outbox::Outgoing;
 use pair::{Fed, Pairing};
 use source::Meter;
+
+/// How the line begins that says the kernel's release.
+const RELEASE: &str = "# os release : ";
 
 /// A trace being read.
 pub struct Reader {
@@ -167,6 +170,12 @@ impl Reader {
     /// What the recorder measured of the kernel's functions, as `function_graph` prints it; nothing where it did not.
     pub(crate) fn latencies(&self) -> &[u8] {
         &self.latencies
+    }
+
+    /// The kernel's release as two numbers, where the trace begins with it, as `perf script --header` says it.
+    pub fn release(&self) -> Option<(u32, u32)> {
+        let line = self.lines.first_with(RELEASE)?;
+        facts::version(std::str::from_utf8(line.strip_prefix(RELEASE.as_bytes())?).ok()?)
     }
 
     /// How many CPUs the machine has, where the trace begins with it: `#P:4` of ftrace, `cpus=4` of `trace-cmd report`.

@@ -30,6 +30,7 @@ use std::io::{self, Cursor, Read, Seek};
 pub use error::RecordingError;
 pub(super) use input::Seekable;
 
+use super::RELEASE;
 use perf::PerfData;
 use trace_dat::TraceDat;
 
@@ -87,6 +88,15 @@ impl Tool {
 trait Recording {
     /// Appends the next lines; false if there are none.
     fn write_lines(&mut self, out: &mut Vec<u8>) -> Result<bool, RecordingError>;
+}
+
+/// The line that says the kernel's release; empty where that is no plain word.
+fn release_line(release: &str) -> String {
+    let plain = !release.is_empty() && release.bytes().all(|byte| byte.is_ascii_graphic());
+    match plain {
+        true => format!("{RELEASE}{release}\n"),
+        false => String::new(),
+    }
 }
 
 /// A recording as text.

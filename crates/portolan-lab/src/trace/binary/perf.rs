@@ -10,13 +10,13 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::io::{BufReader, Read};
 
-use super::Recording;
 use super::error::RecordingError;
 use super::events::{Events, Moment};
 use super::input::{Fields, Seekable};
 use super::sample::SampleLayout;
 use super::trace_dat::{read_layouts, read_start};
 use super::unpacking::Unpacking;
+use super::{Recording, release_line};
 
 /// Lines that wait for their turn; beyond, the oldest goes first.
 const MOST_WAITING: usize = 256 << 20;
@@ -46,6 +46,7 @@ mod record {
 /// Parts of a file's head, by bit.
 mod feature {
     pub(super) const TRACING_DATA: u32 = 1;
+    pub(super) const RELEASE: u32 = 4;
 }
 
 /// A line that waits for its turn.
@@ -66,6 +67,8 @@ pub(super) struct PerfData {
     layouts: Vec<SampleLayout>,
     /// Index of the layout by the event's number.
     by_id: HashMap<u64, usize>,
+    /// What is said before the events.
+    head: String,
     waiting: BinaryHeap<Reverse<Waiting>>,
     waiting_bytes: usize,
     number: u64,
@@ -105,12 +108,28 @@ enum Unpacked {
     Whole,
 }
 
+/// The longest release, with its padding.
+const LONGEST_RELEASE: u64 = 256;
+const DESCRIPTIONS: &str = "the events' descriptions";
+
 /// The head of a file.
 struct FileHead {
     attr_size: u64,
     attrs: Span,
     data: Span,
     features: u64,
+}
+
+impl FileHead {
+    /// Where the table of features, behind the events, says the place of `feature`, if the file has it.
+    fn place_of(&self, feature: u32) -> Option<Result<u64, RecordingError>> {
+        let before = self.features & ((1 << feature) - 1);
+        let row = u64::from(before.count_ones()) * Span::BYTES;
+        let table = self.data.offset.checked_add(self.data.length);
+        let place = table.and_then(|table| table.checked_add(row));
+        let has = self.features & 1 << feature != 0;
+        has.then(|| place.ok_or(RecordingError::TooLarge("the events")))
+    }
 }
 
 /// A part of a file.
@@ -121,12 +140,29 @@ struct Span {
 }
 
 impl Span {
+    /// Its length in a file.
+    const BYTES: u64 = 16;
+
     fn read(fields: &mut Fields<impl Read>) -> Result<Self, RecordingError> {
         Ok(Self {
             offset: fields.u64()?,
             length: fields.u64()?,
         })
     }
+}
+
+/// The line with the kernel's release, empty if the file does not say it.
+fn read_release(file: &mut dyn Seekable, head: &FileHead) -> Result<String, RecordingError> {
+    const PART: &str = "the kernel's release";
+    let Some(at) = head.place_of(feature::RELEASE) else {
+        return Ok(String::new());
+    };
+    let span = Span::read(&mut Fields::at(file, at?, PART)?)?;
+    let mut fields = Fields::at(file, span.offset, PART)?;
+    let length = fields.u32()?;
+    let release = fields.block(length.into(), LONGEST_RELEASE)?;
+    let release = release.split(|byte| *byte == 0).next().unwrap_or_default();
+    Ok(release_line(&String::from_utf8_lossy(release)))
 }
 
 impl PerfData {
@@ -175,6 +211,7 @@ impl PerfData {
             events: Events::default(),
             layouts: Vec::new(),
             by_id: HashMap::new(),
+            head: String::new(),
             waiting: BinaryHeap::new(),
             waiting_bytes: 0,
             number: 0,
@@ -192,19 +229,11 @@ impl PerfData {
     }
 
     fn of_file(mut file: Box<dyn Seekable>, head: &FileHead) -> Result<Self, RecordingError> {
-        let has = |feature: u32| head.features & 1 << feature != 0;
         let mut events = Events::default();
         // perf writes the descriptions when it ends, and the length of the data with them.
-        if has(feature::TRACING_DATA) {
-            let end = head.data.offset.checked_add(head.data.length);
-            let table = end.ok_or(RecordingError::TooLarge("the events"))?;
-            // It is the first of the features.
-            let span = Span::read(&mut Fields::at(
-                &mut *file,
-                table,
-                "the events' descriptions",
-            )?)?;
-            let mut fields = Fields::at(&mut *file, span.offset, "the events' descriptions")?;
+        if let Some(at) = head.place_of(feature::TRACING_DATA) {
+            let span = Span::read(&mut Fields::at(&mut *file, at?, DESCRIPTIONS)?)?;
+            let mut fields = Fields::at(&mut *file, span.offset, DESCRIPTIONS)?;
             read_events(&mut fields, &mut events)?;
         }
         if events.is_empty() {
@@ -215,8 +244,10 @@ impl PerfData {
             return Err(RecordingError::NoEvents(why));
         }
         let attrs = read_attrs(&mut *file, head)?;
+        let release = read_release(&mut *file, head)?;
         let mut perf = Self::new(file, head.data.offset, Some(head.data.length))?;
         perf.events = events;
+        perf.head = release;
         for (attr, ids) in attrs {
             perf.add_attr(&attr, ids)?;
         }
@@ -441,6 +472,10 @@ impl PerfData {
 
 impl Recording for PerfData {
     fn write_lines(&mut self, out: &mut Vec<u8>) -> Result<bool, RecordingError> {
+        if !self.head.is_empty() {
+            out.extend_from_slice(std::mem::take(&mut self.head).as_bytes());
+            return Ok(true);
+        }
         loop {
             let reading = matches!(self.ended, Ended::No);
             let first = self.waiting.peek();

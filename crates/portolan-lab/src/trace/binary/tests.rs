@@ -167,3 +167,13 @@ fn lost_events_are_as_many_as_the_tool_says() {
     let reader = read(from_bytes(SEVEN).unwrap());
     assert_eq!(reader.summary().lost_events, 216);
 }
+
+#[test]
+fn the_kernels_release_is_read_from_the_head() {
+    let release = |packed: &'static [u8]| from_bytes(packed).unwrap().release();
+    for packed in [SIX, SEVEN, PACKED, CHAINS, LOST, COMPRESSED] {
+        assert!(release(packed).is_some());
+    }
+    // A pipe says it behind the events.
+    assert_eq!(release(PIPE), None);
+}

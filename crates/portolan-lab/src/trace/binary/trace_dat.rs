@@ -10,12 +10,12 @@ use std::collections::BinaryHeap;
 use std::io::{BufReader, Cursor, Read, SeekFrom, Write};
 use std::ops::Range;
 
-use super::Recording;
 use super::error::RecordingError;
 use super::events::{Events, Moment};
 use super::input::{Fields, Seekable};
 use super::packed::{CpuData, Packing};
 use super::ring::{LostBefore, Page, PageLayout};
+use super::{Recording, release_line};
 
 /// CPUs of one recording.
 const MOST_CPUS: u32 = 1 << 14;
@@ -26,6 +26,8 @@ const MOST_UNPACKED: u64 = 256 << 20;
 const MOST_OF_ONE: u64 = 16 << 20;
 /// Sections of options that follow each other.
 const MOST_OPTIONS: u32 = 64;
+/// The option that says the kernel's release.
+const UNAME: u16 = 5;
 /// Clocks that count nanoseconds.
 const CLOCKS: [&str; 8] = [
     "local", "global", "uptime", "perf", "mono", "mono_raw", "boot", "tai",
@@ -40,6 +42,8 @@ pub(super) struct TraceDat {
     /// Times of the next events, and whose they are.
     next: BinaryHeap<Reverse<(u64, usize)>>,
     begun: Begun,
+    /// The kernel's release.
+    release: String,
     /// Buffers that are not read.
     others: Vec<String>,
     /// Why the events of a CPU ended before their end.
@@ -68,6 +72,7 @@ struct Head {
     layout: Option<PageLayout>,
     cpus: Vec<(u32, CpuData)>,
     clock: Option<String>,
+    release: String,
     others: Vec<String>,
     /// Sections of version 7 that were read; each is there once.
     sections: Vec<u16>,
@@ -119,6 +124,7 @@ impl TraceDat {
             cpus: cpus.collect(),
             next: BinaryHeap::new(),
             begun: Begun::No,
+            release: head.release,
             others: head.others,
             broken: None,
         })
@@ -168,6 +174,7 @@ impl Recording for TraceDat {
     fn write_lines(&mut self, out: &mut Vec<u8>) -> Result<bool, RecordingError> {
         if self.begun == Begun::No {
             self.begun = Begun::Yes;
+            out.extend_from_slice(release_line(&self.release).as_bytes());
             let _ = writeln!(out, "cpus={}", self.cpus.len());
             for name in self.others.drain(..) {
                 let _ = writeln!(out, "the buffer {name} was not read");
@@ -278,6 +285,7 @@ impl Head {
                     .push(option.string()?.escape_debug().to_string());
             }
             4 => self.clock = chosen(&option.string()?),
+            UNAME => self.release = release_of(&option.string()?),
             _ => {}
         }
         Ok(id)
@@ -306,6 +314,11 @@ impl Head {
         }
         Ok(())
     }
+}
+
+/// The release in what `uname -a` says: `Linux host 7.3.4 ...`.
+fn release_of(uname: &str) -> String {
+    uname.split(' ').nth(2).unwrap_or_default().to_owned()
 }
 
 /// The word in brackets.
@@ -383,6 +396,10 @@ impl Head {
     ) -> Result<(), RecordingError> {
         let name = match id {
             3 => return self.read_buffer(option, packing),
+            UNAME => {
+                self.release = release_of(&Fields::new(option, "an option").string()?);
+                return Ok(());
+            }
             22 => return Err(RecordingError::Latency),
             16 => "the layout of a page",
             17 | 18 => "the events' descriptions",

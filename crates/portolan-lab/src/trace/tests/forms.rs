@@ -380,3 +380,14 @@ fn forms_that_are_not_read_are_refused() {
         );
     }
 }
+
+#[test]
+fn a_release_that_perf_script_prints_is_read() {
+    let text = "# ========\n# os release : 7.3.4+deb13-cloud-amd64\n".to_owned()
+        + &in_form("  fio-1 [003] ..... {at}: ");
+    let reader =
+        |text: String| Reader::new(Box::new(std::io::Cursor::new(text.into_bytes()))).unwrap();
+    assert_eq!(reader(text).release(), Some((7, 3)));
+    let odd = "# os release : seven\n".to_owned() + &in_form("  fio-1 [003] ..... {at}: ");
+    assert_eq!(reader(odd).release(), None);
+}
