@@ -150,6 +150,46 @@ pub fn micros(us: f64) -> String {
     }
 }
 
+/// A time of so many microseconds, in the unit that people would say it in, with three digits that count: `11.3 ms`.
+pub fn duration(us: f64) -> String {
+    let (value, unit) = match us.abs() {
+        0.0 => return "0".to_owned(),
+        ..0.9995 => (us * 1e3, "ns"),
+        ..999.5 => (us, "µs"),
+        ..999_500.0 => (us / 1e3, "ms"),
+        _ => (us / 1e6, "s"),
+    };
+    let said = match value.abs() {
+        ..9.995 => format!("{value:.2}"),
+        ..99.95 => format!("{value:.1}"),
+        ..999.5 => format!("{value:.0}"),
+        many => grouped(many.round() as u64),
+    };
+    let said = match said.contains('.') {
+        true => said.trim_end_matches('0').trim_end_matches('.'),
+        false => &said,
+    };
+    format!("{said} {unit}")
+}
+
+/// A share in per cent, with as many digits as tell it from nothing: `0.17 %`, `41 %`.
+pub fn percent(pct: f64) -> String {
+    match pct.abs() {
+        ..0.005 => "0 %".to_owned(),
+        ..0.995 => format!("{pct:.2} %"),
+        ..9.95 => format!("{pct:.1} %"),
+        _ => format!("{pct:.0} %"),
+    }
+}
+
+/// So many of what one is called `one`: `1 map`, `2 maps`.
+pub fn counted(number: u64, one: &str) -> String {
+    match number {
+        1 => format!("1 {one}"),
+        _ => format!("{} {one}s", grouped(number)),
+    }
+}
+
 /// Bytes in the largest binary unit that leaves at least 1.
 pub fn bytes(bytes: u64) -> String {
     match bytes {

@@ -105,7 +105,7 @@ fn explain_replay_and_scale_never_contradict_each_other() {
         assert_eq!(lazily.count() > 0, lazy, "{name}: {:?}", report.advice);
         let mut findings = report.findings.iter();
         let advice = findings
-            .find(|line| line.starts_with("Lazy would save"))
+            .find(|line| line.starts_with("This library's lazy saves"))
             .unwrap();
         let is_default = said.kept.policy == "lazy";
         assert_eq!(advice.contains("default"), is_default, "{name}: {advice}");
@@ -171,7 +171,7 @@ fn what_is_not_known_of_an_invalidation_is_a_range_in_every_command() {
     let lazy = report
         .findings
         .iter()
-        .find(|line| line.starts_with("Lazy would save"))
+        .find(|line| line.starts_with("This library's lazy saves"))
         .unwrap();
     assert!(
         lazy.contains(" to ") && lazy.contains("as far as the price"),

@@ -79,6 +79,7 @@ fn a_line_is_what_a_replay_of_the_trace_alone_prints() {
         for policy in alone["policies"].as_array_mut().unwrap() {
             assert!(policy.as_object_mut().unwrap().remove("timeline").is_some());
         }
+        assert!(alone.as_object_mut().unwrap().remove("recorded").is_some());
         let line = many.iter().find(|line| source(line) == name).unwrap();
         let mut same = line.as_object().unwrap().clone();
         let load = same.remove("load").unwrap();

@@ -155,8 +155,8 @@ fn each_recording_predicts_what_the_other_of_its_pair_counts() {
     let table = rows.join("\n");
     assert!(docs.contains(&table), "docs/advice.md should have\n{table}");
     let words = "A's advice predicted 101 invalidations of a lazy kernel; B's recording counts 47, 0.47 times as many. \
-                 101 of the 101 are the timer's, which go with the time in which memory is unmapped: 2,035 ms in A, \
-                 1,053 ms in B. For B's time 52 are predicted.\n\
+                 101 of the 101 are the timer's, which go with the time in which memory is unmapped: 2.03 s in A, \
+                 1.05 s in B. For B's time 52 are predicted.\n\
                  B's replay predicted 3,755 invalidations of a strict kernel; A's recording counts 3,755.";
     let mixed = &said["vtd-strict.mixed-sg-4j"];
     assert!(mixed.contains(words), "{mixed}");

@@ -96,6 +96,12 @@ fn agree(reader: &mut Reader) -> Vec<PolicyReport> {
     for policy in &report.policies {
         assert_eq!(disagrees(policy), None);
         assert!(policy.timeline.intervals.len() <= 256, "{}", policy.policy);
+        let width = policy.timeline.interval_ns.to_string();
+        let digits = width.trim_end_matches('0');
+        assert!(
+            ["1", "2"].contains(&digits),
+            "people do not count in {width} ns"
+        );
         assert_eq!(from_json(policy), *policy);
         let coarse = policy
             .timeline
@@ -107,6 +113,12 @@ fn agree(reader: &mut Reader) -> Vec<PolicyReport> {
         };
         assert_eq!(disagrees(&coarse), None);
     }
+    // What the recorded system did adds up too.
+    let sent = report.sent.map_or(0, |sent| sent.invalidations.total());
+    assert_eq!(report.recorded.invalidations.iter().sum::<u64>(), sent);
+    let requests = report.recorded.devices.iter();
+    let requests: u64 = requests.flat_map(|device| &device.requests).sum();
+    assert_eq!(requests, report.trace.maps + report.trace.coherent_allocs);
     report.policies
 }
 

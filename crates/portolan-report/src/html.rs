@@ -11,12 +11,12 @@ use crate::draw::{self, Drawn, Names, Sample, Undrawn};
 use crate::escape::{Escaped, Prose};
 use crate::figure::{Figure, Table};
 use crate::look;
-use crate::page::{Origin, Page, Section};
+use crate::page::{Origin, Page, Section, Tile};
 
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
 /// SHA-256 of [`SCRIPT`]; a browser that finds another runs nothing and says which.
-const SCRIPT_HASH: &str = "sha256-iJTvuVNbV03RjA7vxvSc4gH1mRbUoiy/zWZeYB9XXhE=";
+const SCRIPT_HASH: &str = "sha256-CTx4UfciLrtWw0Q54TsRIpFqlOpk7XMJNkBTgy9CZCU=";
 
 /// A page that cannot be written.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -65,6 +65,10 @@ impl Page {
 "##,
             definitions = look::definitions()
         );
+        if !self.subject.is_empty() {
+            let _ = writeln!(out, "<p class=\"subject\">{}</p>", Escaped(&self.subject));
+        }
+        tiles(out, &self.tiles);
         if !self.answer.is_empty() {
             out.push_str(r#"<section class="answer" aria-label="The answer">"#);
             paragraphs(out, &self.answer);
@@ -121,6 +125,11 @@ impl Section {
             figure.write(out, *number)?;
             *number += 1;
         }
+        if !self.notes.is_empty() {
+            out.push_str("<details><summary>Notes</summary>");
+            paragraphs(out, &self.notes);
+            out.push_str("</details>\n");
+        }
         out.push_str("</section>\n");
         Ok(())
     }
@@ -149,6 +158,22 @@ impl Figure {
         out.push_str("</figure>\n");
         Ok(())
     }
+}
+
+/// Writes the numbers that decide.
+fn tiles(out: &mut String, tiles: &[Tile]) {
+    if tiles.is_empty() {
+        return;
+    }
+    out.push_str("<ul class=\"tiles\" aria-label=\"In short\">");
+    for tile in tiles {
+        let [name, value, says] = [&tile.name, &tile.value, &tile.says].map(|text| Prose(text));
+        let _ = write!(
+            out,
+            "<li><p>{name}</p><strong>{value}</strong><p>{says}</p></li>"
+        );
+    }
+    out.push_str("</ul>\n");
 }
 
 /// Writes the legend, the plot and what is to be said of it.

@@ -20,7 +20,7 @@ pub use figure::{
     Table,
 };
 pub use html::ReportError;
-pub use page::{Origin, Page, Section};
+pub use page::{Origin, Page, Section, Tile};
 pub use unit::Unit;
 
 /// The crate's page, whose example is compiled.

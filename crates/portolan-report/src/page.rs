@@ -2,11 +2,16 @@
 
 use crate::figure::Figure;
 
-/// A report: the answer first, then sections with figures, at the end what brings the same report about again.
-#[derive(Clone, Debug, PartialEq)]
+/// A report: its numbers and the answer first, then sections with figures, at the end what brings the same report
+/// about again.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Page {
-    /// The heading.
+    /// The heading, short.
     pub title: String,
+    /// Of what it is, like the path of a file; none is left out.
+    pub subject: String,
+    /// The numbers that decide, the first things to be seen.
+    pub tiles: Vec<Tile>,
     /// What to do and what it gains, a paragraph each.
     pub answer: Vec<String>,
     /// Sections in the order of reading.
@@ -15,8 +20,19 @@ pub struct Page {
     pub origin: Origin,
 }
 
+/// A number that decides, with what it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tile {
+    /// Its name.
+    pub name: String,
+    /// The number, or a word.
+    pub value: String,
+    /// Meaning of the number, in a sentence or less.
+    pub says: String,
+}
+
 /// A part of a report under a heading of its own.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Section {
     /// The heading.
     pub heading: String,
@@ -24,6 +40,8 @@ pub struct Section {
     pub says: Vec<String>,
     /// Figures below those.
     pub figures: Vec<Figure>,
+    /// Paragraphs that are opened below the figures by those who want them.
+    pub notes: Vec<String>,
 }
 
 /// What brings the same report about again.

@@ -40,6 +40,30 @@ for(const plot of document.querySelectorAll(".plot")){
   plot.setAttribute("role","group");
   plot.setAttribute("aria-label",plot.closest("figure").querySelector("h3").textContent+": arrow keys read the values");
 }
+for(const plot of document.querySelectorAll(".plot")){
+  if(!plot.querySelector("polyline.l"))continue;
+  let times=1;
+  const bar=Object.assign(document.createElement("div"),{className:"zoom"});
+  const to=(next,word)=>{
+    const middle=(plot.scrollLeft+plot.clientWidth/2)/plot.scrollWidth;
+    times=next;
+    plot.classList.toggle("big",times>1);
+    for(const svg of plot.querySelectorAll("svg"))svg.style.width=times>1?times*100+"%":"";
+    plot.scrollLeft=middle*plot.scrollWidth-plot.clientWidth/2;
+    less.disabled=times===1;more.disabled=times===4;
+    said.textContent=word;
+  };
+  const button=(label,name,next)=>{
+    const made=Object.assign(document.createElement("button"),{type:"button",textContent:label,title:name});
+    made.setAttribute("aria-label",name);
+    made.addEventListener("click",()=>to(next(),name));
+    bar.append(made);
+    return made;
+  };
+  const more=button("+","Enlarge the plot",()=>Math.min(4,times*2)),less=button("\u2212","Make the plot smaller",()=>Math.max(1,times/2));
+  less.disabled=true;
+  plot.after(bar);
+}
 for(const code of document.querySelectorAll("pre code")){
   const button=document.createElement("button");
   button.type="button";button.textContent="Copy";

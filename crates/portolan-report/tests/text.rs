@@ -32,13 +32,14 @@ fn page(plot: Plot) -> Page {
         answer: vec!["Boot with iommu.strict=0.".to_owned()],
         sections: vec![Section {
             heading,
-            says: Vec::new(),
             figures: vec![figure],
+            ..Section::default()
         }],
         origin: Origin {
             command: "portolan replay 'a b.txt' --report out.html".to_owned(),
             facts: vec![("seed".to_owned(), "7".to_owned())],
         },
+        ..Page::default()
     }
 }
 

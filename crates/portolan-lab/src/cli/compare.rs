@@ -117,5 +117,7 @@ pub(super) fn run(args: &CompareArgs) -> Result<Outcome> {
     }
     let replays = [&two.a, &two.b].into_iter();
     let faults = replays.flat_map(|of| &of.policies).map(|p| p.device.faults);
-    Ok(Outcome::of(faults.fold(0, u64::saturating_add) == 0))
+    let understood = [&two.a, &two.b].map(|of| of.trace.understood.is_enough());
+    let holds = faults.fold(0, u64::saturating_add) == 0;
+    Ok(Outcome::of(holds && understood == [true, true]))
 }

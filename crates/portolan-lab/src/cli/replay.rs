@@ -131,7 +131,8 @@ fn replay_one(args: &ReplayArgs, path: Option<&Path>) -> Result<Outcome> {
         destination.write(&report::replay(&report, origin(facts(&profile))))?;
     }
     let faults = report.policies.iter().map(|policy| policy.device.faults);
-    Ok(Outcome::of(faults.sum::<u64>() == 0))
+    let is_answer = report.trace.understood.is_enough();
+    Ok(Outcome::of(is_answer && faults.sum::<u64>() == 0))
 }
 
 /// Replays the traces that are asked for, or the load.

@@ -33,6 +33,23 @@ impl Measure {
     }
 }
 
+impl Difference {
+    /// The better one, where the two differ by a hundredth and more.
+    pub(super) fn clearly_better(&self) -> Option<Side> {
+        let near = self.ratio.is_some_and(|ratio| (ratio - 1.0).abs() < 0.01);
+        self.better.filter(|_| !near)
+    }
+}
+
+/// The part that a cost by `measure` is of, in words; nothing where it is all of it.
+pub(super) const fn of_what(measure: Measure) -> &'static str {
+    match measure {
+        Measure::Total => "",
+        Measure::Operation => " an operation",
+        Measure::Mib => " a MiB",
+    }
+}
+
 /// What a cost by `measure` is in.
 pub(crate) const fn unit_of(measure: Measure) -> &'static str {
     match measure {
@@ -115,6 +132,7 @@ pub(super) fn difference(
 pub(super) enum Unit {
     Count,
     Micros,
+    Millis,
     Bytes,
 }
 
@@ -168,7 +186,7 @@ use Unit::{Bytes, Count, Micros};
 
 /// What is compared, in the order of the columns, which are those of a replay.
 pub(super) const KINDS: [Kind; 16] = [
-    summed(TOTAL, "total µs", 0, Micros, |p| p.time_us.total),
+    summed(TOTAL, "CPU time", 0, Micros, |p| p.time_us.cpu),
     summed("invalidations", "commands", 1, Count, |p| {
         p.invalidations.total() as f64
     }),
@@ -177,25 +195,25 @@ pub(super) const KINDS: [Kind; 16] = [
     peak("exposed.max_bytes", "exposed", 2, Bytes, |p| {
         p.exposed.max_bytes as f64
     }),
-    peak("exposed.max_us", "for µs", 2, Micros, |p| p.exposed.max_us),
+    peak("exposed.max_us", "for", 2, Micros, |p| p.exposed.max_us),
     peak("exposed.reusable_bytes", "reusable", 10, Bytes, |p| {
         p.exposed.reusable_bytes as f64
     }),
     summed("device.iotlb_misses", "misses", 4, Count, |p| {
         p.device.iotlb_misses as f64
     }),
-    summed("time_us.device_stall", "stall µs", 3, Micros, |p| {
+    summed("time_us.device_stall", "stall", 3, Micros, |p| {
         p.time_us.device_stall
     }),
-    summed("time_us.sync_wait", "sync µs", 5, Micros, |p| {
+    summed("time_us.sync_wait", "sync", 5, Micros, |p| {
         p.time_us.sync_wait
     }),
-    summed("time_us.exits", "exits µs", 8, Micros, |p| p.time_us.exits),
-    summed("time_us.invalidation", "invalidate µs", 6, Micros, |p| {
+    summed("time_us.exits", "exit", 8, Micros, |p| p.time_us.exits),
+    summed("time_us.invalidation", "invalidate", 6, Micros, |p| {
         p.time_us.invalidation
     }),
-    summed("time_us.map", "map µs", 7, Micros, |p| p.time_us.map),
-    summed("time_us.unmap", "unmap µs", 7, Micros, |p| p.time_us.unmap),
+    summed("time_us.map", "map", 7, Micros, |p| p.time_us.map),
+    summed("time_us.unmap", "unmap", 7, Micros, |p| p.time_us.unmap),
     Kind {
         less_is: Less::Neither,
         ..summed("operations", "operations", 12, Count, |p| {
@@ -208,13 +226,12 @@ pub(super) const KINDS: [Kind; 16] = [
 ];
 
 /// The figure that the others are parts of.
-pub(super) const TOTAL: &str = "time_us.total";
+pub(super) const TOTAL: &str = "time_us.cpu";
 /// Its parts, and what each is in words.
-pub(super) const CAUSES: [(&str, &str); 6] = [
+pub(super) const CAUSES: [(&str, &str); 5] = [
     ("time_us.map", "CPU work of maps"),
     ("time_us.unmap", "CPU work of unmaps"),
     ("time_us.invalidation", "commands"),
     ("time_us.sync_wait", "waits for them"),
     ("time_us.exits", "exits to a hypervisor"),
-    ("time_us.device_stall", "stalls of devices"),
 ];

@@ -1,15 +1,16 @@
 //! What two replays side by side come to, in sentences that swap with the two.
 
-use portolan_cli::display::{bytes, grouped, micros};
+use portolan_cli::display::{bytes, counted, duration, grouped, micros};
 
-use super::figure::{CAUSES, Difference, Measure, Side, TOTAL, unit_of};
+use super::figure::{CAUSES, Difference, Measure, Side, TOTAL, of_what};
 use super::{Comparison, PolicyPair, load, prediction};
 use crate::fleet::least_strict;
-use crate::replay::{PolicyReport, ReplayReport, Sureness};
+use crate::replay::{PolicyReport, ReplayReport, Sureness, understood};
 
 /// The sentences of `two`.
 pub(super) fn of(two: &Comparison) -> Vec<String> {
     let mut said = vec![comparable(two)];
+    said.extend(recorded(two));
     let Some(measure) = two.measure else {
         said.extend(cautions(two));
         return said;
@@ -49,14 +50,14 @@ impl Comparison {
 /// Whether they can be compared, and by what.
 fn comparable(two: &Comparison) -> String {
     let work = |(side, of): (Side, &ReplayReport)| {
-        let (maps, size) = (grouped(of.trace.maps), bytes(of.trace.bytes_mapped));
-        format!("{} maps {maps} times, {size}", name(side))
+        let (maps, size) = (counted(of.trace.maps, "map"), bytes(of.trace.bytes_mapped));
+        format!("{} has {maps}, {size}", name(side))
     };
     let each = two.sides().map(work).join("; ");
     match two.measure {
         Some(Measure::Total) => format!(
-            "Both did the same amount of work, {} maps of {}: their totals are compared.",
-            grouped(two.a.trace.maps),
+            "Both did the same amount of work, {} of {}: their totals are compared.",
+            counted(two.a.trace.maps, "map"),
             bytes(two.a.trace.bytes_mapped),
         ),
         Some(Measure::Operation) => {
@@ -82,16 +83,35 @@ fn comparable(two: &Comparison) -> String {
     }
 }
 
+/// Costs of mapping for the recorded kernels themselves.
+fn recorded(two: &Comparison) -> Option<String> {
+    let of = |(side, report): (Side, &ReplayReport)| {
+        let cost = report.cost.as_ref().filter(|cost| cost.now.cpu_us > 0.0)?;
+        let policy = report.situation.now.name();
+        Some(format!(
+            "{} ({policy}) {} ns a request, {} µs of each CPU-second",
+            name(side),
+            micros(cost.now.ns_per_request),
+            micros(cost.now.cpu_us_per_s)
+        ))
+    };
+    let [a, b] = two.sides().map(of);
+    Some(format!(
+        "Mapping costs the recorded kernels: {}; {}.",
+        a?, b?
+    ))
+}
+
 /// The strict policy that costs least in a replay.
 pub(crate) fn least(of: &ReplayReport) -> Option<&PolicyReport> {
-    least_strict(&of.policies, |p| (p.policy.as_str(), p.time_us.total))
+    least_strict(&of.policies, |p| (p.policy.as_str(), p.time_us.cpu))
 }
 
 /// The strict policies that cost least in each, and where the difference is.
 fn strict(two: &Comparison, measure: Measure) -> Option<String> {
     let (in_a, in_b) = (least(&two.a)?, least(&two.b)?);
     let costs =
-        |report, policy: &PolicyReport| Some(policy.time_us.total / measure.part(report, policy)?);
+        |report, policy: &PolicyReport| Some(policy.time_us.cpu / measure.part(report, policy)?);
     let (a, b) = (costs(&two.a, in_a)?, costs(&two.b, in_b)?);
     let under = match in_a.policy == in_b.policy {
         true => format!(
@@ -103,19 +123,25 @@ fn strict(two: &Comparison, measure: Measure) -> Option<String> {
             in_a.policy, in_b.policy
         ),
     };
+    let of = of_what(measure);
+    if a != b && (a / b - 1.0).abs() < 0.01 {
+        let (a, b) = (duration(a), duration(b));
+        return Some(format!(
+            "{under} they cost the same to within 1 %: A {a}, B {b}{of}."
+        ));
+    }
     let (better, worse, less, more) = match a.partial_cmp(&b)? {
         std::cmp::Ordering::Equal => return Some(format!("{under} they cost the same.")),
         std::cmp::Ordering::Less => (Side::A, Side::B, a, b),
         std::cmp::Ordering::Greater => (Side::B, Side::A, b, a),
     };
     let mut said = format!(
-        "{under} {} costs {:.0} % less than {}: {} instead of {} {}.",
+        "{under} {} costs CPUs {:.0} % less than {}: {} instead of {}{of}.",
         name(better),
         100.0 * (1.0 - less / more),
         name(worse),
-        micros(less),
-        micros(more),
-        unit_of(measure),
+        duration(less),
+        duration(more),
     );
     if in_a.policy == in_b.policy {
         let pair = two
@@ -144,10 +170,10 @@ fn cause(pair: &PolicyPair, measure: Measure, better: Side) -> Option<String> {
     };
     let share = gain(largest) / gain(pair.figure(TOTAL, measure)?);
     Some(format!(
-        " The largest part of the difference comes from {words}: {} instead of {} {}, {:.0} % of it.",
-        micros(less),
-        micros(more),
-        unit_of(measure),
+        " The largest part of the difference comes from {words}: {} instead of {}{}, {:.0} % of it.",
+        duration(less),
+        duration(more),
+        of_what(measure),
         100.0 * share,
     ))
 }
@@ -157,7 +183,7 @@ fn range(two: &Comparison, measure: Measure) -> Option<String> {
     let (in_a, in_b) = (least(&two.a)?, least(&two.b)?);
     let ends = |report, policy: &PolicyReport| {
         let part = measure.part(report, policy)?;
-        let range = policy.total_range_us.unwrap_or([policy.time_us.total; 2]);
+        let range = policy.cpu_range_us().unwrap_or([policy.time_us.cpu; 2]);
         Some(range.map(|end| end / part))
     };
     let (a, b) = (ends(&two.a, in_a)?, ends(&two.b, in_b)?);
@@ -169,12 +195,12 @@ fn range(two: &Comparison, measure: Measure) -> Option<String> {
     in_a.total_range_us.or(in_b.total_range_us)?;
     open.then(|| {
         format!(
-            "Which of them costs less is open, as far as prices of invalidations are known: A {} to {}, B {} to {} {}.",
-            micros(a[0]),
-            micros(a[1]),
-            micros(b[0]),
-            micros(b[1]),
-            unit_of(measure),
+            "Which of them costs less is open, as far as prices of invalidations are known: A {} to {}, B {} to {}{}.",
+            duration(a[0]),
+            duration(a[1]),
+            duration(b[0]),
+            duration(b[1]),
+            of_what(measure),
         )
     })
 }
@@ -182,13 +208,13 @@ fn range(two: &Comparison, measure: Measure) -> Option<String> {
 /// What `policy` saves in each.
 fn saving(two: &Comparison, policy: &str) -> Option<String> {
     let saved = |of: &ReplayReport| {
-        let best = least(of)?.time_us.total;
+        let best = least(of)?.time_us.cpu;
         let other = of.policies.iter().find(|one| one.policy == policy)?;
-        (best > 0.0).then(|| 100.0 * (1.0 - other.time_us.total / best))
+        (best > 0.0).then(|| 100.0 * (1.0 - other.time_us.cpu / best))
     };
     let (a, b) = (saved(&two.a)?, saved(&two.b)?);
     Some(format!(
-        "Of that, {policy} saves {a:.0} % in A and {b:.0} % in B."
+        "Of what the strict policy costs, {policy} saves {a:.0} % in A and {b:.0} % in B."
     ))
 }
 
@@ -198,15 +224,15 @@ fn exposed(two: &Comparison) -> Option<String> {
         let lazy = report.policies.iter().find(|one| one.policy == "lazy")?;
         let (most, longest) = (lazy.exposed.max_bytes, lazy.exposed.max_us);
         Some(format!(
-            "{} {} for {} µs",
+            "{} {} for {}",
             name(side),
             bytes(most),
-            micros(longest)
+            duration(longest)
         ))
     };
     let [a, b] = two.sides().map(of);
     Some(format!(
-        "Under lazy, memory that was unmapped stays reachable, at most: {}; {}.",
+        "Under this library's lazy, memory that was unmapped stays reachable, at most: {}; {}.",
         a?, b?
     ))
 }
@@ -223,8 +249,24 @@ fn cautions(two: &Comparison) -> Vec<String> {
     }
     for (side, of) in two.sides() {
         let chosen = of.chosen.as_ref().map(|choice| choice.sureness);
-        if chosen == Some(Sureness::Guessed) {
-            said.push(format!("The machine of {} is a guess.", name(side)));
+        match chosen {
+            Some(Sureness::Guessed) => {
+                said.push(format!("The machine of {} is a guess.", name(side)))
+            }
+            Some(Sureness::Assumed) => said.push(format!(
+                "The machine of {} is assumed: its trace says nothing of it.",
+                name(side)
+            )),
+            _ => {}
+        }
+        let told = of.trace.understood;
+        if !told.is_enough() {
+            said.push(format!(
+                "{} was not understood: {} of its events and {} of its bytes were.",
+                name(side),
+                understood(told.events_pct),
+                understood(told.bytes_pct)
+            ));
         }
         let trace = &of.trace;
         let missing = [

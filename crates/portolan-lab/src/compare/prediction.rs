@@ -3,7 +3,7 @@
 //! Strict sends an invalidation for each unmap, lazy mostly one for each period of its timer. So the one goes with the
 //! unmaps of a recording, the other with the time that it unmaps for, which is the recorded machine's.
 
-use portolan_cli::display::{grouped, micros};
+use portolan_cli::display::{duration, grouped};
 use serde::Serialize;
 
 use super::figure::Side;
@@ -122,18 +122,18 @@ pub(super) fn finding(one: &Prediction, two: &Comparison) -> String {
 /// How many flushes of a lazy kernel go with time, and how much of it each recording has.
 fn because_of_time(by: (&ReplayReport, &str), of: (&ReplayReport, &str)) -> String {
     let rules = by.0.predicted.clone().unwrap_or_default();
-    let ms = |report: &ReplayReport| {
+    let busy = |report: &ReplayReport| {
         let busy = report.predicted.as_ref().map(|rules| rules.busy_us);
-        micros(busy.unwrap_or_default() / 1000.0)
+        duration(busy.unwrap_or_default())
     };
     format!(
-        "{} of the {} are the timer's, which go with the time in which memory is unmapped: {} ms in {}, {} ms in {}. \
+        "{} of the {} are the timer's, which go with the time in which memory is unmapped: {} in {}, {} in {}. \
          For {}'s time",
         grouped(rules.lazy_timer()),
         grouped(rules.lazy),
-        ms(by.0),
+        busy(by.0),
         by.1,
-        ms(of.0),
+        busy(of.0),
         of.1,
         of.1,
     )

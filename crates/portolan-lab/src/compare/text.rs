@@ -1,18 +1,20 @@
 //! A comparison for people: sentences, what the traces hold, then the table of a replay with four rows a policy.
 
-use portolan_cli::display::{Column, bytes, fitting_table, grouped, micros, table, wrapped};
+use portolan_cli::display::{
+    Column, bytes, duration, fitting_table, grouped, micros, table, wrapped,
+};
 
 use super::figure::{Difference, KINDS, Kind, Measure, Side, TOTAL, Unit};
 use super::{Comparison, PolicyPair};
 
 /// What the rows of the tables are.
 const LEGEND: &str =
-    "B - A: what B has more. B / A: how many times A's it is; * marks the total that is less.";
+    "B - A: what B has more. B / A: how many times A's it is; * marks the CPU time that is less.";
 
 /// The comparison, in lines of `columns`.
 pub fn text(two: &Comparison, columns: usize) -> String {
     let head = |side: &str, of: &crate::replay::ReplayReport| {
-        format!("{side}: {} on machine {}\n", of.trace.source, of.machine)
+        format!("{side}: {}, priced as {}\n", of.trace.source, of.machine)
     };
     let mut out = wrapped(&(head("A", &two.a) + &head("B", &two.b) + "\n"), columns);
     for finding in &two.findings {
@@ -45,12 +47,12 @@ pub fn text(two: &Comparison, columns: usize) -> String {
 
 const fn of_what(measure: Measure) -> &'static str {
     match measure {
-        Measure::Total => "Policies, in total:",
+        Measure::Total => "This library's policies, in total:",
         Measure::Operation => {
-            "Policies, for a map or unmap; exposed, for µs, reusable and tables are the most at once:"
+            "This library's policies, for a map or unmap; exposed, for, reusable and tables are the most at once:"
         }
         Measure::Mib => {
-            "Policies, for a MiB mapped; exposed, for µs, reusable and tables are the most at once:"
+            "This library's policies, for a MiB mapped; exposed, for, reusable and tables are the most at once:"
         }
     }
 }
@@ -68,7 +70,7 @@ fn work(two: &Comparison, columns: usize) -> String {
         let (name, unit) = match one.figure {
             "bytes_mapped" => ("bytes mapped", Unit::Bytes),
             "bytes_a_map" => ("bytes a map", Unit::Bytes),
-            "span_ms" => ("time ms", Unit::Micros),
+            "span_ms" => ("time", Unit::Millis),
             "coherent_allocs" => ("coherent allocations", Unit::Count),
             "mapped_peak" => ("mapped at once", Unit::Count),
             other => (other, Unit::Count),
@@ -99,7 +101,7 @@ fn policies(two: &Comparison, measure: Measure, columns: usize) -> (String, Vec<
     let mut rows = Vec::new();
     for pair in &two.policies {
         let of_total = pair.figure(TOTAL, measure);
-        let better = of_total.and_then(|one| one.better);
+        let better = of_total.and_then(Difference::clearly_better);
         let mark = |side| match better == Some(side) {
             true => " *",
             false => "",
@@ -146,10 +148,14 @@ fn cells(one: &Difference, unit: Unit, by: Measure) -> [String; 4] {
     let show = |value: f64| match (unit, by) {
         (Unit::Bytes, _) => bytes(value.round() as u64),
         (Unit::Count, Measure::Total) => grouped(value.round() as u64),
-        _ => micros(value),
+        (Unit::Micros, _) => duration(value),
+        (Unit::Millis, _) => duration(value * 1e3),
+        (Unit::Count, _) => micros(value),
     };
     let none = || "-".to_owned();
     let signed = |value: f64| match value.partial_cmp(&0.0) {
+        // What rounds to nothing has no sign.
+        _ if show(value.abs()) == show(0.0) => "0".to_owned(),
         Some(std::cmp::Ordering::Less) => format!("-{}", show(-value)),
         Some(std::cmp::Ordering::Greater) => format!("+{}", show(value)),
         _ => "0".to_owned(),
@@ -157,7 +163,10 @@ fn cells(one: &Difference, unit: Unit, by: Measure) -> [String; 4] {
     [
         one.a.map_or_else(none, show),
         one.b.map_or_else(none, show),
-        one.difference.map_or_else(none, signed),
+        match one.a.zip(one.b) {
+            Some((a, b)) if show(a) == show(b) => "0".to_owned(),
+            _ => one.difference.map_or_else(none, signed),
+        },
         one.ratio.map_or_else(none, |ratio| match ratio < 1000.0 {
             true => format!("{ratio:.2}"),
             false => grouped(ratio.round() as u64),

@@ -31,6 +31,56 @@ pub struct Aggregate {
     pub by_device: Vec<Group>,
     /// By kind of load.
     pub by_load: Vec<Group>,
+    /// By the policy that the recorded kernel had.
+    pub by_recorded_policy: Vec<Group>,
+    /// Costs of mapping for their kernels; nothing where no trace tells.
+    pub costs: Option<Spread>,
+}
+
+/// Costs of mapping over many traces, each of its own load's time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    /// Traces that tell.
+    pub traces: u64,
+    /// Half of them cost so many per cent of the load's time and less.
+    pub median_pct: f64,
+    /// Nine in ten do.
+    pub p90_pct: f64,
+    /// The most.
+    pub most_pct: f64,
+    /// The trace that it is of.
+    pub most_in: String,
+    /// Traces in which a change is worth it.
+    pub worth_a_change: u64,
+}
+
+impl Spread {
+    fn of(entries: &[&Entry]) -> Option<Self> {
+        let told = entries.iter().filter_map(|entry| {
+            let cost = entry.cost.as_ref()?;
+            Some((
+                cost.now.pct_of_load,
+                cost.worth_a_change,
+                &entry.trace.source,
+            ))
+        });
+        let mut told: Vec<_> = told.filter(|(pct, ..)| pct.is_finite()).collect();
+        told.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.2.cmp(b.2)));
+        // The smallest that so large a part of them does not exceed.
+        let part = |tenths: usize| {
+            let rank = (told.len() * tenths).div_ceil(10);
+            told.get(rank.max(1) - 1).map(|(pct, ..)| *pct)
+        };
+        let (most_pct, _, most_in) = *told.last()?;
+        Some(Self {
+            traces: told.len() as u64,
+            median_pct: part(5)?,
+            p90_pct: part(9)?,
+            most_pct,
+            most_in: most_in.clone(),
+            worth_a_change: told.iter().filter(|(_, worth, _)| *worth).count() as u64,
+        })
+    }
 }
 
 /// A setting, and for how many traces it is advised.
@@ -127,6 +177,11 @@ impl Aggregate {
         let by_machine = grouped_by(&sorted, |entry| &entry.machine);
         let by_load = grouped_by(&sorted, |entry| &entry.load);
         let by_device = by_device(&sorted);
+        let by_recorded_policy = grouped_by(&sorted, |entry| {
+            let cost = entry.cost.as_ref();
+            cost.map_or("not told", |cost| cost.policy.name())
+        });
+        let costs = Spread::of(&sorted);
         Self {
             findings: Vec::new(),
             failed,
@@ -135,6 +190,8 @@ impl Aggregate {
             by_machine,
             by_device,
             by_load,
+            by_recorded_policy,
+            costs,
         }
     }
 }
@@ -173,7 +230,7 @@ fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
 }
 
 fn total(policy: &PolicyReport) -> f64 {
-    policy.time_us.total
+    policy.time_us.cpu
 }
 
 /// The strict policy of `policies` that costs least; of equals the one by range, which costs less as soon as
@@ -220,10 +277,10 @@ impl Group {
         let traces = entries.len() as u64;
         let by_all = |sum: &&PolicySum| sum.traces == traces;
         let in_all: Vec<PolicySum> = policies.iter().filter(by_all).cloned().collect();
-        let least = least_strict(&in_all, |p| (p.policy.as_str(), p.time_us.total));
+        let least = least_strict(&in_all, |p| (p.policy.as_str(), p.time_us.cpu));
         for sum in &mut policies {
             let same = least.filter(|_| sum.traces == traces);
-            sum.saves_pct = same.and_then(|best| saves(best.time_us.total, sum.time_us.total));
+            sum.saves_pct = same.and_then(|best| saves(best.time_us.cpu, sum.time_us.cpu));
         }
         Self {
             name: name.to_owned(),
@@ -263,7 +320,7 @@ impl PolicySum {
         most.max_bytes = most.max_bytes.max(one.max_bytes);
         most.reusable_bytes = most.reusable_bytes.max(one.reusable_bytes);
         most.max_us = most.max_us.max(one.max_us);
-        let all = self.time_us.total;
+        let all = self.time_us.cpu;
         self.us_per_operation = (self.operations > 0).then(|| all / self.operations as f64);
         self.us_per_mib = (self.bytes_mapped > 0).then(|| all * MIB / self.bytes_mapped as f64);
         let Some(best) = best else { return };

@@ -4,7 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use super::load::Load;
 use crate::facts::Facts;
-use crate::replay::{PolicyReport, ReplayReport, Setting, Timeline, TraceReport};
+use crate::replay::{
+    MappingCost, PolicyReport, RecordedTimeline, ReplayReport, Setting, Timeline, TraceReport,
+    understood,
+};
 
 /// How one trace ended.
 #[derive(Clone, Debug, Serialize)]
@@ -68,6 +71,9 @@ pub struct Entry {
     pub load: String,
     /// What each device did.
     pub by_device: Vec<DeviceWork>,
+    /// Cost of mapping for its kernel, now and with a change.
+    #[serde(default)]
+    pub cost: Option<MappingCost>,
     /// Settings that are advised.
     #[serde(default)]
     pub advice: Vec<Advised>,
@@ -99,6 +105,23 @@ impl Entry {
     pub fn faults(&self) -> u64 {
         faults(&self.policies)
     }
+
+    /// Why nothing may be concluded from it, if so little of it was understood.
+    pub fn not_understood(&self) -> Option<Failed> {
+        let told = self.trace.understood;
+        let why = format!(
+            "not understood: {} of its events and {} of its bytes were",
+            understood(told.events_pct),
+            understood(told.bytes_pct)
+        );
+        (!told.is_enough()).then(|| Failed::new(&self.trace.source, why))
+    }
+
+    /// Share of the load's time that the advised change saves, in per cent.
+    pub fn saves_pct_of_load(&self) -> Option<f64> {
+        let cost = self.cost.as_ref()?;
+        Some(cost.now.pct_of_load - cost.then?.pct_of_load)
+    }
 }
 
 fn faults(policies: &[PolicyReport]) -> u64 {
@@ -113,6 +136,7 @@ impl Line {
             // It is for plots of one trace, and large.
             policy.timeline = Timeline::default();
         }
+        report.recorded = RecordedTimeline::default();
         let shape = &report.shape;
         let ways = &shape.directions;
         let load = Load::of(
@@ -148,6 +172,7 @@ impl Line {
             policies: self.report.policies.clone(),
             load: self.load.to_string(),
             by_device: self.by_device.clone(),
+            cost: self.report.cost.clone(),
             advice: self.report.advice.iter().map(Advised::of).collect(),
         }
     }

@@ -14,7 +14,7 @@ mod run;
 mod text;
 
 pub(crate) use aggregate::least_strict;
-pub use aggregate::{Aggregate, Group, PolicySum, SettingCount};
+pub use aggregate::{Aggregate, Group, PolicySum, SettingCount, Spread};
 pub use entry::{Advised, DeviceWork, Ended, Entry, Failed, Line};
 pub use files::{Job, jobs};
 pub use load::Load;
@@ -23,7 +23,7 @@ pub use run::{How, run, write_line};
 pub(crate) use text::short_names;
 pub use text::{COLUMNS_IN_WORDS, text};
 
-/// What `entries` and the traces that failed add up to, with what the numbers say.
+/// Sums of `entries`, with the traces that failed or were not understood, and sentences on them.
 pub fn add_up(entries: &[Entry], failed: Vec<Failed>) -> Aggregate {
     let mut sum = Aggregate::new(entries, failed);
     sum.findings = text::findings(&sum);

@@ -1,9 +1,12 @@
 //! Many traces for people: what they come to in sentences, then a table a trace, then what they add up to.
 
-use portolan_cli::display::{Column, bytes, fitting_table, grouped, micros, wrapped};
+use portolan_cli::display::{
+    Column, bytes, counted, duration, fitting_table, grouped, micros, percent as share, wrapped,
+};
 
 use super::aggregate::{Aggregate, Group, PolicySum};
 use super::entry::Entry;
+use crate::replay::WORTH_PCT_OF_LOAD;
 
 /// The columns of the tables, and which are left out first where they do not all fit.
 const COLUMNS: [(&str, u8); 10] = [
@@ -11,23 +14,41 @@ const COLUMNS: [(&str, u8); 10] = [
     ("maps", 4),
     ("mapped", 6),
     ("strict", 0),
-    ("total µs", 0),
-    ("µs an op", 3),
-    ("µs a MiB", 5),
+    ("CPU time", 0),
+    ("an op", 3),
+    ("a MiB", 5),
     ("deferred", 0),
     ("lazy", 0),
     ("exposed", 2),
 ];
-/// The columns of a table whose rows are traces, beside these.
-const OF_TRACES: [(&str, u8); 2] = [("machine", 7), ("load", 8)];
+/// The columns of the table whose rows are traces.
+const OF_TRACES: [(&str, u8); 10] = [
+    ("trace", 0),
+    ("of the load", 0),
+    ("saves", 0),
+    ("µs/CPU-s", 2),
+    ("ns/request", 1),
+    ("Linux", 3),
+    ("maps", 4),
+    ("mapped", 6),
+    ("machine", 7),
+    ("load", 8),
+];
+/// Traces in it, unless all are asked for.
+const WORST: usize = 10;
 /// The first column is cut to such a part of the line.
 const FIRST_PART: usize = 3;
 
 /// What the columns mean, for `--help`.
 pub const COLUMNS_IN_WORDS: &str = "\
-Columns for many traces:
-  strict         of the strict policies the one that costs least there, total µs its cost
-  µs an op       that cost for a map or unmap; µs a MiB for a MiB mapped
+Columns for many traces, each of which is a row, those first in which a change saves most:
+  of the load    what mapping costs its kernel, of the load's time, if no two CPUs did it at once
+  saves          of the load's time, what the change that is advised saves
+  µs/CPU-s       the same of each second of each CPU; ns/request for a map with its unmap
+  Linux          the policy that the kernel had
+Columns of sums, which are of this library's policies:
+  strict         of the strict policies the one that costs CPUs least there, CPU time its cost
+  an op          that cost for a map or unmap; a MiB for a MiB mapped
   deferred, lazy of a hundred parts of that cost, what these policies save
   exposed        under lazy, most memory at once that was unmapped and that a device could still reach
 By device, maps and bytes are the device's own, costs those of the traces that hold no other device.";
@@ -40,28 +61,35 @@ pub fn text(entries: &[Entry], sum: &Aggregate, columns: usize) -> String {
         out.push('\n');
     }
     let mut left_out = Vec::new();
-    let mut table = |head: &'static str, groups: &[Group], beside: &[[String; 2]]| {
+    if !entries.is_empty() {
+        let (table, left) = traces_table(entries, columns);
+        out.push_str(&format!("\n{table}"));
+        left_out.extend(left);
+    }
+    let mut table = |head: &'static str, groups: &[Group]| {
         if groups.is_empty() {
             return;
         }
         out.push('\n');
-        let (table, left) = table(head, groups, beside, columns);
+        let (table, left) = table(head, groups, columns);
         out.push_str(&table);
         out.push('\n');
         left_out.extend(left);
     };
-    let names = short_names(entries);
-    let alone = entries.iter().zip(&names);
-    let alone: Vec<_> = alone.map(|(e, name)| Group::of(name, &[e])).collect();
-    let beside = entries.iter().map(|e| [e.machine.clone(), e.load.clone()]);
-    let beside: Vec<_> = beside.collect();
-    table("trace", &alone, &beside);
-    table("machine", &sum.by_machine, &[]);
-    table("device", &sum.by_device, &[]);
-    table("load", &sum.by_load, &[]);
+    table("Linux was", &sum.by_recorded_policy);
+    table("machine", &sum.by_machine);
+    table("device", &sum.by_device);
+    table("load", &sum.by_load);
     if !left_out.is_empty() {
-        let order = COLUMNS.iter().chain(&OF_TRACES).map(|(name, _)| *name);
-        let names: Vec<_> = order.filter(|name| left_out.contains(name)).collect();
+        let order = OF_TRACES.iter().chain(&COLUMNS).map(|(name, _)| *name);
+        let mut names: Vec<_> = order.filter(|name| left_out.contains(name)).collect();
+        let mut seen = Vec::new();
+        names.retain(|name| {
+            !seen.contains(name) && {
+                seen.push(*name);
+                true
+            }
+        });
         let more = format!(
             "\nLeft out for want of room: {}. `--wide` prints them.\n",
             names.join(", ")
@@ -71,30 +99,66 @@ pub fn text(entries: &[Entry], sum: &Aggregate, columns: usize) -> String {
     out
 }
 
-/// A table of `groups`; if they are traces, with what stands `beside` each.
-fn table(
-    head: &'static str,
-    groups: &[Group],
-    beside: &[[String; 2]],
-    columns: usize,
-) -> (String, Vec<&'static str>) {
-    let traces = !beside.is_empty();
-    let extra = OF_TRACES.iter().filter(|_| traces);
-    let common = COLUMNS
-        .iter()
-        .filter(|(name, _)| !(traces && *name == "traces"));
-    let header = [(head, 0)].into_iter().chain(common.chain(extra).copied());
+/// The traces, those first in which a change saves most of the load's time; the first few where lines have an end.
+fn traces_table(entries: &[Entry], columns: usize) -> (String, Vec<&'static str>) {
+    let names = short_names(entries);
+    let mut order: Vec<_> = entries.iter().zip(&names).collect();
+    let pct = |entry: &Entry| {
+        let cost = entry.cost.as_ref().map(|cost| cost.now.pct_of_load);
+        (
+            entry.saves_pct_of_load().unwrap_or(f64::NEG_INFINITY),
+            cost.unwrap_or(f64::NEG_INFINITY),
+        )
+    };
+    order.sort_by(|(a, _), (b, _)| {
+        let ((saves_a, costs_a), (saves_b, costs_b)) = (pct(a), pct(b));
+        saves_b
+            .total_cmp(&saves_a)
+            .then(costs_b.total_cmp(&costs_a))
+    });
+    let shown = match columns {
+        usize::MAX => order.len(),
+        _ => order.len().min(WORST),
+    };
+    let rows = order.iter().take(shown);
+    let rows = rows.map(|(entry, name)| trace_row(entry, cut(name, columns / FIRST_PART)));
+    let header = OF_TRACES.map(|(header, spare)| Column { header, spare });
+    let (table, left_out) = fitting_table(&header, rows.collect(), columns);
+    let more = match order.len() - shown {
+        0 => String::new(),
+        more => format!(
+            "{} more: `--wide` prints all traces.\n",
+            grouped(more as u64)
+        ),
+    };
+    (format!("{table}\n{more}"), left_out)
+}
+
+fn trace_row(entry: &Entry, name: String) -> Vec<String> {
+    let none = || "-".to_owned();
+    let cost = entry.cost.as_ref();
+    let of = |value: Option<String>| value.unwrap_or_else(none);
+    vec![
+        name,
+        of(cost.map(|cost| share(cost.now.pct_of_load))),
+        of(entry.saves_pct_of_load().map(share)),
+        of(cost.map(|cost| micros(cost.now.cpu_us_per_s))),
+        of(cost.map(|cost| micros(cost.now.ns_per_request))),
+        of(cost.map(|cost| cost.policy.name().to_owned())),
+        grouped(entry.trace.maps),
+        bytes(entry.trace.bytes_mapped),
+        entry.machine.clone(),
+        entry.load.clone(),
+    ]
+}
+
+/// A table of `groups`.
+fn table(head: &'static str, groups: &[Group], columns: usize) -> (String, Vec<&'static str>) {
+    let header = [(head, 0)].into_iter().chain(COLUMNS);
     let header: Vec<_> = header
         .map(|(header, spare)| Column { header, spare })
         .collect();
-    let rows = groups.iter().enumerate().map(|(index, group)| {
-        let mut row = row(group, columns / FIRST_PART);
-        if let Some(beside) = beside.get(index) {
-            row.remove(1);
-            row.extend(beside.iter().cloned());
-        }
-        row
-    });
+    let rows = groups.iter().map(|group| row(group, columns / FIRST_PART));
     fitting_table(&header, rows.collect(), columns)
 }
 
@@ -110,9 +174,9 @@ fn row(group: &Group, widest: usize) -> Vec<String> {
         grouped(group.maps),
         bytes(group.bytes_mapped),
         of(least.map(name)),
-        of(least.map(|p| micros(p.time_us.total))),
-        of(least.and_then(|p| p.us_per_operation).map(micros)),
-        of(least.and_then(|p| p.us_per_mib).map(micros)),
+        of(least.map(|p| duration(p.time_us.cpu))),
+        of(least.and_then(|p| p.us_per_operation).map(duration)),
+        of(least.and_then(|p| p.us_per_mib).map(duration)),
         of(saved("deferred")),
         of(saved("lazy")),
         of(group.policy("lazy").map(|p| bytes(p.exposed.max_bytes))),
@@ -171,44 +235,48 @@ pub(super) fn findings(sum: &Aggregate) -> Vec<String> {
     if all.maps == 0 {
         return said;
     }
+    said.extend(worth(sum));
     said.extend(advised(sum));
     let Some(least) = all.least() else {
         return said;
     };
     said.push(format!(
-        "Of the strict policies {} costs least over all, {} µs, and in {} of {}.",
+        "Of this library's strict policies {} costs CPUs least over all, {}, and in {} of {}.",
         least.policy,
-        micros(least.time_us.total),
+        duration(least.time_us.cpu),
         grouped(least.least_strict_in),
         traces(all.traces),
     ));
     if let Some(lazy) = all.policy("lazy") {
-        said.extend(saving(lazy, "Lazy").map(|saving| {
+        said.extend(saving(lazy, "Its lazy").map(|saving| {
             format!(
-                "{saving}, but leaves up to {} reachable for up to {} µs after unmap.",
+                "{saving}, but leaves up to {} reachable for up to {} after unmap.",
                 bytes(lazy.exposed.max_bytes),
-                micros(lazy.exposed.max_us),
+                duration(lazy.exposed.max_us),
             )
         }));
     }
     if let Some(deferred) = all.policy("deferred") {
-        let saving = saving(deferred, "A driver that hands its buffers over (deferred)");
-        said.extend(saving.map(|saving| format!("{saving}, and leaves no window.")));
+        let saving = saving(
+            deferred,
+            "A driver written for it that gives its buffers away until they are invalidated (deferred)",
+        );
+        said.extend(saving.map(|saving| format!("{saving}.")));
     }
     if let [_, _, ..] = sum.by_machine.as_slice() {
         let each = sum.by_machine.iter().filter_map(|group| {
             let least = group.least()?;
             let cost = least.us_per_operation?;
             Some(format!(
-                "{} {} µs ({})",
+                "{} {} ({})",
                 group.name,
-                micros(cost),
+                duration(cost),
                 least.policy
             ))
         });
         let each: Vec<_> = each.collect();
         said.push(format!(
-            "A map or unmap under the strict policy that costs least: {}.",
+            "CPU time of a map or unmap under the strict policy that costs least: {}.",
             each.join(", ")
         ));
     }
@@ -220,6 +288,23 @@ pub(super) fn findings(sum: &Aggregate) -> Vec<String> {
         ));
     }
     said
+}
+
+/// Costs of mapping for the kernels, and for how many a change is worth it.
+fn worth(sum: &Aggregate) -> Option<String> {
+    let costs = sum.costs.as_ref()?;
+    let worth = match costs.worth_a_change {
+        0 => "A change is worth it in none of them".to_owned(),
+        some => format!("A change is worth it in {}", grouped(some)),
+    };
+    Some(format!(
+        "Mapping costs their kernels at most {} of the load's time in half of {}, {} in nine of ten, {} in the worst. \
+         {worth}: less than {WORTH_PCT_OF_LOAD:.0} % of the load's time is not.",
+        share(costs.median_pct),
+        traces(costs.traces),
+        share(costs.p90_pct),
+        share(costs.most_pct),
+    ))
 }
 
 /// What to change.
@@ -255,17 +340,21 @@ fn head(sum: &Aggregate) -> String {
         some => format!(" on {} machines", some.len()),
     };
     let mut said = format!(
-        "{} replayed{on}: {} maps of {}.",
+        "{} replayed{on}: {} of {}.",
         traces(all.traces),
-        grouped(all.maps),
+        counted(all.maps, "map"),
         bytes(all.bytes_mapped),
     );
     if !sum.failed.is_empty() {
         let names: Vec<_> = sum.failed.iter().map(|f| f.trace.source.as_str()).collect();
+        let more = match names.len() > WORST {
+            true => ", ...",
+            false => "",
+        };
         said.push_str(&format!(
-            " {} could not be: {}.",
+            " {} could not be: {}{more}.",
             grouped(names.len() as u64),
-            names.join(", ")
+            names[..names.len().min(WORST)].join(", ")
         ));
     }
     if all.traces > 0 && all.maps == 0 {
@@ -289,5 +378,5 @@ fn saving(policy: &PolicySum, name: &str) -> Option<String> {
         true => String::new(),
         false => format!(" ({low} to {high} by trace)"),
     };
-    Some(format!("{name} would save {all} of that{by_trace}"))
+    Some(format!("{name} saves {all} of that{by_trace}"))
 }

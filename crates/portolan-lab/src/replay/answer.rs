@@ -1,33 +1,100 @@
-//! The answer of a replay: what to change, what that gains, what it takes and why; or why there is nothing to change.
+//! The answer of a replay: what mapping costs, whether that is worth a change, what to change, what is given up for
+//! it, and why; or why there is no answer.
 
-use portolan_cli::display::{grouped, micros};
+use portolan_cli::display::{bytes, counted, duration, grouped, micros, percent};
 
-use super::report::{PolicyReport, ReplayReport};
+use super::cost::{MappingCost, WORTH_PCT_OF_LOAD};
+use super::fit::priced_as;
+use super::report::{ENOUGH_PCT, PolicyReport, ReplayReport, TraceReport};
 use super::setting::{Saving, Setting};
 use super::settings::{FEWEST, WORTH_PCT};
 use super::situation::{KnownBy, Now};
 
 /// The answer, a paragraph a line.
 pub(crate) fn answer(report: &ReplayReport) -> String {
-    let Some((first, others)) = report.advice.split_first() else {
-        return nothing(report) + "\n";
-    };
-    let mut out = format!("What to change: {}\n", first.command());
-    out.push_str(&format!("What it gains: {}.\n", gains(first)));
-    if let Some(danger) = &first.danger {
-        out.push_str(&format!("What it takes: {danger}\n"));
+    if !report.trace.understood.is_enough() {
+        return not_understood(&report.trace);
     }
-    out.push_str(&format!("Why: {}\n", why(first)));
-    for setting in others {
-        let line = grouped(setting.evidence.line);
+    let mut out = String::new();
+    if let Some(cost) = report.cost.as_ref().filter(|cost| cost.now.cpu_us > 0.0) {
+        out.push_str(&costs(cost));
+    }
+    out.push_str(&match report.advice.as_slice() {
+        [] => nothing(report) + "\n",
+        [first, others @ ..] => change(report, first, others),
+    });
+    if report.situation.now != Now::Nothing {
+        out.push_str(&priced_as(report.chosen.as_ref(), &report.machine));
+        out.push('\n');
+    }
+    out
+}
+
+/// Cost of mapping now.
+fn costs(cost: &MappingCost) -> String {
+    let now = &cost.now;
+    let ends = match now.low < now.high {
+        true => format!(
+            "; as prices vary {} to {} µs",
+            micros(now.low),
+            micros(now.high)
+        ),
+        false => String::new(),
+    };
+    let mut said = match cost.assumes.as_slice() {
+        [] => "What it costs:".to_owned(),
+        some => format!("What it costs, if {}:", some.join(", and ")),
+    };
+    said.push_str(&format!(
+        " {} µs of each CPU-second ({}{ends}), {} ns a request; at most {} of the load's time.",
+        micros(now.cpu_us_per_s),
+        percent(now.cpu_us_per_s / 1e4),
+        micros(now.ns_per_request),
+        percent(now.pct_of_load),
+    ));
+    if cost.device_wait_us > 0.0 {
+        said.push_str(&format!(
+            " Devices wait {} beside it, for walks of page tables.",
+            duration(cost.device_wait_us)
+        ));
+    }
+    said + "\n"
+}
+
+/// Settings to change, in the order of `first` and `others`.
+fn change(report: &ReplayReport, first: &Setting, others: &[Setting]) -> String {
+    let mut out = String::new();
+    let cost = report.cost.as_ref();
+    let little = cost.filter(|cost| !cost.worth_a_change);
+    if let Some(most) = little.and_then(|cost| cost.most_saved_pct(&report.advice)) {
+        out.push_str(&format!(
+            "Not worth a change: the best setting saves at most {} of the load's time. Below {WORTH_PCT_OF_LOAD:.0} % \
+             two runs of one load differ by more.\n",
+            percent(most)
+        ));
+    }
+    let label = match little {
+        Some(_) => "Helps a little:",
+        None => "What to change:",
+    };
+    out.push_str(&format!("{label} {}\n", first.command()));
+    out.push_str(&format!("What it gains: {}.\n", gains(first, cost)));
+    if let Some(danger) = &first.danger {
+        out.push_str(&format!("What you give up: {danger}\n"));
+    }
+    // What is hardly worth it has its reasons in the long form.
+    if little.is_none() {
+        out.push_str(&format!("Why: {}\n", why(first)));
+    }
+    let told = |setting: &&Setting| little.is_none() || setting.effect.saving.is_none();
+    for setting in others.iter().filter(told) {
         let gain = match &setting.effect.saving {
-            Some(saving) => share(saving),
+            Some(saving) => from_to(saving),
             None => setting.effect.says.clone(),
         };
-        out.push_str(&format!(
-            "Also: {} ({gain}; line {line})\n",
-            setting.command()
-        ));
+        let line = grouped(setting.evidence.line);
+        let command = setting.command();
+        out.push_str(&format!("Also: {command} ({gain}; line {line})\n"));
     }
     out
 }
@@ -35,16 +102,19 @@ pub(crate) fn answer(report: &ReplayReport) -> String {
 /// What is beside the answer: reasons and dangers of the other settings, facts and prices that speak for them.
 pub(crate) fn more(report: &ReplayReport) -> String {
     let mut out = String::new();
+    let cost = report.cost.as_ref();
+    let said_why = cost.is_none_or(|cost| cost.worth_a_change);
     for (index, setting) in report.advice.iter().enumerate() {
         out.push_str(&format!("{}. {}\n", index + 1, setting.command()));
         if index > 0 {
-            out.push_str(&format!(
-                "It gains {}.\nWhy: {}\n",
-                gains(setting),
-                why(setting)
-            ));
+            out.push_str(&format!("It gains {}.\n", gains(setting, cost)));
+        }
+        if index > 0 || !said_why {
+            out.push_str(&format!("Why: {}\n", why(setting)));
+        }
+        if index > 0 {
             let danger = setting.danger.iter();
-            out.extend(danger.map(|danger| format!("It takes: {danger}\n")));
+            out.extend(danger.map(|danger| format!("You give up: {danger}\n")));
         }
         out.extend(setting.note.map(|note| format!("{note}\n")));
         out.push_str(&format!("The line says: {}\n", setting.evidence.text));
@@ -60,21 +130,38 @@ pub(crate) fn more(report: &ReplayReport) -> String {
     out
 }
 
-fn gains(setting: &Setting) -> String {
+/// Gain of a setting: CPU time of the whole trace and of a request, and what it says of itself.
+fn gains(setting: &Setting, cost: Option<&MappingCost>) -> String {
     let effect = &setting.effect;
-    match &effect.saving {
-        Some(saving) => format!("{}: {}", in_time(saving), effect.says),
-        None => effect.says.clone(),
-    }
+    let Some(saving) = &effect.saving else {
+        return effect.says.clone();
+    };
+    let request = cost.filter(|cost| cost.now.cpu_us > 0.0).map(|cost| {
+        let ns = |us: f64| match us > 0.0 {
+            true => micros(cost.now.ns_per_request * us / cost.now.cpu_us),
+            false => "0".to_owned(),
+        };
+        format!(
+            ", {} -> {} ns a request",
+            ns(saving.before_us),
+            ns(saving.after_us)
+        )
+    });
+    format!(
+        "{}{}; {}",
+        from_to(saving),
+        request.unwrap_or_default(),
+        effect.says
+    )
 }
 
-/// A saving, or what it costs.
-fn in_time(saving: &Saving) -> String {
+/// CPU time before and after, and the share that is saved.
+fn from_to(saving: &Saving) -> String {
     format!(
-        "{} of the time that mapping memory for devices takes ({} µs, {} then)",
-        share(saving),
-        micros(saving.before_us),
-        micros(saving.after_us)
+        "{} -> {} ({})",
+        duration(saving.before_us),
+        duration(saving.after_us),
+        share(saving)
     )
 }
 
@@ -88,7 +175,7 @@ fn share(saving: &Saving) -> String {
     };
     match saving.pct < 0.0 {
         true => format!("{range} more"),
-        false => range,
+        false => format!("{range} less"),
     }
 }
 
@@ -106,6 +193,84 @@ fn why(setting: &Setting) -> String {
     said
 }
 
+/// Sentences on a trace that gets no answer: what is missing, and what to record instead.
+fn not_understood(trace: &TraceReport) -> String {
+    let told = trace.understood;
+    let missing = missing(trace);
+    let listed: Vec<_> = missing.iter().map(|one| one.says.clone()).collect();
+    let most = missing.iter().max_by_key(|one| one.count);
+    let instead = most.map_or(RECORD, |one| one.instead);
+    let mut out = format!(
+        "No answer: of what the trace tells of DMA {} of the events and {} of the bytes were understood; an answer \
+         needs {ENOUGH_PCT:.0} % of both.\n",
+        understood(told.events_pct),
+        understood(told.bytes_pct),
+    );
+    if !listed.is_empty() {
+        out.push_str(&format!("What is missing: {}.\n", listed.join("; ")));
+    }
+    out + &format!("Record instead: {instead}\n")
+}
+
+/// A share that was understood, never rounded up.
+pub(crate) fn understood(pct: f64) -> String {
+    match pct {
+        100.0.. => "100 %".to_owned(),
+        _ => format!("{:.1} %", (pct * 10.0).floor() / 10.0),
+    }
+}
+
+/// Something that a trace lacks.
+struct Missing {
+    count: u64,
+    says: String,
+    instead: &'static str,
+}
+
+const RECORD: &str = "`portolan record -- COMMAND`, as root, while the load runs.";
+
+fn missing(trace: &TraceReport) -> Vec<Missing> {
+    let of = |count: u64, says: &dyn Fn() -> String, instead| {
+        (count > 0).then(|| Missing {
+            count,
+            says: says(),
+            instead,
+        })
+    };
+    let all = [
+        of(
+            trace.bad_lines,
+            &|| {
+                format!(
+                    "{} that could not be used",
+                    counted(trace.bad_lines, "line")
+                )
+            },
+            "`portolan record -- COMMAND`, as root, or a copy of /sys/kernel/tracing/trace: some tools do not print \
+             all of an event.",
+        ),
+        of(
+            trace.truncated_lists,
+            &|| format!("{} printed in part", counted(trace.truncated_lists, "list")),
+            "`portolan record -- COMMAND`, which has the events of page tables beside those of DMA.",
+        ),
+        of(
+            trace.orphan_unmaps,
+            &|| format!("{} without a map", counted(trace.orphan_unmaps, "unmap")),
+            "from before the load begins, as `portolan record -- COMMAND` does, so that the maps are in the trace.",
+        ),
+        of(
+            trace.lost_events,
+            &|| {
+                let events = counted(trace.lost_events, "event");
+                format!("{events} that the recorder lost")
+            },
+            "with a larger buffer, `portolan record --buffer-kb 65536`, or one device alone, `--device`.",
+        ),
+    ];
+    all.into_iter().flatten().collect()
+}
+
 /// Why there is nothing to change.
 fn nothing(report: &ReplayReport) -> String {
     let by = match &report.situation.known_by {
@@ -115,21 +280,20 @@ fn nothing(report: &ReplayReport) -> String {
     };
     let unmaps = report.shape.streaming.unmaps.count;
     match report.situation.now {
-        Now::Nothing => {
-            "The trace maps nothing, so there is no advice; record it while the device is at work."
-                .to_owned()
-        }
+        Now::Nothing => maps_nothing(&report.trace),
         Now::Untranslated => format!(
             "Nothing to change: no IOMMU translates this DMA ({by}: the DMA address is where the memory lies). \
-             That costs nothing, and devices reach all of memory.{}",
-            would_cost(&report.policies)
+             That costs nothing, and devices reach all of memory.{}{}",
+            would_cost(&report.policies),
+            stays_mapped(&report.trace),
         ),
         Now::Bounced => format!(
-            "Nothing to change that is known here: DMA is copied through the bounce pool ({by}), whose room does."
+            "Nothing to change that is known here: DMA is copied through the bounce pool ({by}), which has room \
+             enough."
         ),
         Now::Strict | Now::Shadowed | Now::Lazy if unmaps < FEWEST => format!(
-            "Nothing to change: {} unmaps say nothing of a load, which takes {FEWEST} and more.",
-            grouped(unmaps)
+            "Nothing to change: {}, too few to tell of a load; {FEWEST} are enough.",
+            counted(unmaps, "unmap")
         ),
         Now::Lazy => format!(
             "Nothing to change: Linux is lazy already ({by}), and no other setting that is known here saves \
@@ -148,15 +312,43 @@ fn nothing(report: &ReplayReport) -> String {
     }
 }
 
+/// Contents of a trace without maps.
+fn maps_nothing(trace: &TraceReport) -> String {
+    let again = "Record it while the device is at work.";
+    if trace.bounced_by_device.is_empty() {
+        return format!("The trace maps nothing, so there is no advice. {again}");
+    }
+    let each = trace.bounced_by_device.iter();
+    let each = each.map(|(device, sum)| format!("{device} {}", bytes(*sum)));
+    let each: Vec<_> = each.collect();
+    format!(
+        "The trace maps nothing, so there is no advice. It has what was copied through the bounce pool: {}. {again}",
+        each.join(", ")
+    )
+}
+
 /// What an IOMMU would cost.
 fn would_cost(policies: &[PolicyReport]) -> String {
     let of = |name: &str| policies.iter().find(|policy| policy.policy == name);
     match (of("strict-range"), of("lazy")) {
         (Some(strict), Some(lazy)) => format!(
-            " An IOMMU would take {} µs strict, or {} µs lazy.",
-            micros(strict.time_us.total),
-            micros(lazy.time_us.total)
+            " An IOMMU would cost {} of CPU time strict, or {} lazy.",
+            duration(strict.time_us.cpu),
+            duration(lazy.time_us.cpu)
         ),
         _ => String::new(),
+    }
+}
+
+/// Maps that are never unmapped, where these are most.
+fn stays_mapped(trace: &TraceReport) -> String {
+    match trace.left_mapped > trace.maps / 2 {
+        true => format!(
+            " {} of {} have no unmap in the trace, as without an IOMMU a driver may leave it out: with one there would \
+             be more to do.",
+            grouped(trace.left_mapped),
+            counted(trace.maps, "map")
+        ),
+        false => String::new(),
     }
 }

@@ -10,6 +10,7 @@ use portolan_cli::progress::{Pace, Progress};
 
 use super::chunk::Chunk;
 use super::lane::Lane;
+use super::recorded::{RecordedOverTime, RecordedTimeline};
 use super::settings::LinuxCounters;
 use super::shape::{Observer, Shape};
 use crate::linux::Counter;
@@ -38,6 +39,7 @@ impl Rejected {
 pub(super) struct Driven {
     pub(super) rejected: Rejected,
     pub(super) shape: Shape,
+    pub(super) recorded: RecordedTimeline,
     pub(super) linux: Beside,
 }
 
@@ -59,6 +61,7 @@ struct Feed<'r> {
     reader: &'r mut Reader,
     granule: PageSize,
     observer: Observer,
+    recorded: RecordedOverTime,
     linux: Beside,
     operations: u64,
     /// Time stamps of different CPUs may step back; policies see time that does not.
@@ -69,6 +72,7 @@ impl Feed<'_> {
     /// Reads operations until `chunk` is full or there are no more.
     fn fill(&mut self, chunk: &mut Chunk) -> Rest {
         while !chunk.is_full() {
+            self.recorded.queued(&self.reader.summary().recorded);
             let Some(op) = self.reader.next_op() else {
                 return Rest::None;
             };
@@ -79,6 +83,7 @@ impl Feed<'_> {
                 running: op.running,
             };
             self.observer.note(&op, self.now_ns);
+            self.recorded.note(&op, self.now_ns);
             let padded = chunk.push(&op, at, self.granule);
             if let Some(linux) = &mut self.linux.asked {
                 linux.note(&op, at, padded);
@@ -105,6 +110,7 @@ pub(super) fn drive(
         reader,
         granule,
         observer: Observer::default(),
+        recorded: RecordedOverTime::new(),
         linux,
         operations: 0,
         now_ns: 0,
@@ -129,9 +135,12 @@ pub(super) fn drive(
             progress.say(|pace| so_far(feed.operations, feed.reader, pace));
         }
     }
+    let summary = feed.reader.summary();
+    feed.recorded.queued(&summary.recorded);
     Ok(Driven {
         rejected,
-        shape: feed.observer.finish(&feed.reader.summary().devices),
+        shape: feed.observer.finish(&summary.devices),
+        recorded: feed.recorded.finish(&summary.devices),
         linux: feed.linux,
     })
 }

@@ -1,6 +1,6 @@
 //! What the numbers of a replay say, in sentences.
 
-use portolan_cli::display::{bytes, grouped, micros};
+use portolan_cli::display::{bytes, counted, duration, grouped};
 
 use super::report::{PolicyReport, ReplayReport, TraceReport};
 use crate::advice::Advice;
@@ -32,8 +32,8 @@ pub(super) fn linux_finding(trace: &TraceReport, linux: &LinuxReport) -> String 
     said.push_str(&format!(". {}", linux.reason));
     if trace.orphan_unmaps > 0 {
         said.push_str(&format!(
-            " Linux invalidated the {} unmaps without a map too; they are not counted.",
-            grouped(trace.orphan_unmaps)
+            " Linux invalidated {} without a map too; they are not counted.",
+            counted(trace.orphan_unmaps, "unmap")
         ));
     }
     said
@@ -95,7 +95,7 @@ pub(super) fn findings(
         .collect();
     // Of equals the one by range is named: it costs less as soon as mappings grow.
     strict.sort_by_key(|p| p.policy != "strict-range");
-    strict.sort_by(|a, b| a.time_us.total.total_cmp(&b.time_us.total));
+    strict.sort_by(|a, b| a.time_us.cpu.total_cmp(&b.time_us.cpu));
     if let [best, rest @ ..] = strict.as_slice() {
         said.push(strict_finding(trace, best, rest.last().copied()));
         if let Some(lazy) = policies.iter().find(|p| p.policy == "lazy") {
@@ -126,20 +126,20 @@ fn strict_finding(
     worst: Option<&PolicyReport>,
 ) -> String {
     let wait = best.time_us.waits();
-    let share = 100.0 * wait / best.time_us.cpu().max(f64::MIN_POSITIVE);
+    let share = 100.0 * wait / best.time_us.cpu.max(f64::MIN_POSITIVE);
     let unmaps = (trace.unmaps + trace.coherent_frees).max(1);
     let mut said = format!(
-        "Of the strict policies {} costs least, {} µs in all; invalidating and waiting take {:.2} µs \
-         an unmap, {share:.0} % of the CPU time spent on mapping",
+        "Of this library's strict policies {} costs least, {} of CPU time; invalidating and waiting are {} an unmap, \
+         {share:.0} % of it",
         best.policy,
-        micros(best.time_us.total),
-        wait / unmaps as f64,
+        duration(best.time_us.cpu),
+        duration(wait / unmaps as f64),
     );
     match worst {
         Some(worst) => {
-            let times = worst.time_us.total / best.time_us.total.max(f64::MIN_POSITIVE);
+            let times = worst.time_us.cpu / best.time_us.cpu.max(f64::MIN_POSITIVE);
             said.push_str(&format!(
-                "; {} takes {times:.2} times as long.",
+                "; {} costs {times:.2} times as much.",
                 worst.policy
             ));
         }
@@ -151,7 +151,7 @@ fn strict_finding(
 /// What bouncing comes to, or that it can be replayed.
 pub(super) fn bounce_findings(trace: &TraceReport, policies: &[PolicyReport]) -> Option<String> {
     let of = |start: &'static str| policies.iter().filter(move |p| p.policy.starts_with(start));
-    let least = of("strict").min_by(|a, b| a.time_us.total.total_cmp(&b.time_us.total));
+    let least = of("strict").min_by(|a, b| a.time_us.cpu.total_cmp(&b.time_us.cpu));
     match of("bounce").next() {
         Some(bounce) => bounce_finding(bounce, least),
         None => (trace.bounced_bytes > 0).then(|| {
@@ -185,13 +185,13 @@ fn exits_finding(trace: &TraceReport, policies: &[PolicyReport]) -> Option<Strin
     (!each.is_empty()).then(|| format!("Exits to the hypervisor, counted: {}.", each.join(", ")))
 }
 
-/// Of each hundred parts of what `best` takes, those that `other` saves; the ends of the range of both
+/// Of each hundred parts of what `best` costs CPUs, those that `other` saves; the ends of the range of both
 /// where there is one, the price of an invalidation at its least first.
 fn saved(best: &PolicyReport, other: &PolicyReport) -> (f64, Option<[f64; 2]>) {
     let pct = |best: f64, other: f64| 100.0 * (1.0 - other / best.max(f64::MIN_POSITIVE));
-    let ends = best.total_range_us.zip(other.total_range_us);
+    let ends = best.cpu_range_us().zip(other.cpu_range_us());
     let ends = ends.map(|(best, other)| [pct(best[0], other[0]), pct(best[1], other[1])]);
-    (pct(best.time_us.total, other.time_us.total), ends)
+    (pct(best.time_us.cpu, other.time_us.cpu), ends)
 }
 
 /// A saving in words.
@@ -207,13 +207,13 @@ fn in_words((pct, ends): (f64, Option<[f64; 2]>)) -> String {
 fn lazy_finding(best: &PolicyReport, lazy: &PolicyReport, defaults: &Advice) -> String {
     let saved = saved(best, lazy);
     let said = format!(
-        "Lazy would save {} of that, with {} syncs instead of {}, but leaves up to {} reachable for up to \
-         {} µs after unmap",
+        "This library's lazy saves {} of that, with {} syncs instead of {}, and leaves up to {} reachable for up to \
+         {} after unmap",
         in_words(saved),
         grouped(lazy.syncs),
         grouped(best.syncs),
         bytes(lazy.exposed.max_bytes),
-        micros(lazy.exposed.max_us),
+        duration(lazy.exposed.max_us),
     );
     let and = match (defaults.kept.policy, defaults.lazy_if_asked) {
         ("lazy", _) => {
@@ -226,7 +226,7 @@ fn lazy_finding(best: &PolicyReport, lazy: &PolicyReport, defaults: &Advice) -> 
             "ask for it where the device is trusted, and stay with {} where it is not",
             best.policy
         ),
-        _ => format!("that is little for a window; choose {}", best.policy),
+        _ => format!("that is little for memory that stays reachable; choose {}", best.policy),
     };
     format!("{said}: {}.", and.trim_end_matches('.'))
 }
@@ -239,27 +239,27 @@ fn bounce_finding(bounce: &PolicyReport, best: Option<&PolicyReport>) -> Option<
     };
     let mut said = format!(
         "Bouncing {what} makes {} copies, {} in all, and holds at most {} of {} slots; it saves {} waits \
-         for invalidations of {} pages and takes {} µs of CPU time",
+         for invalidations of {} pages and costs {} of CPU time",
         grouped(counts.copies),
         bytes(counts.bytes_copied),
         grouped(counts.slots_peak),
         grouped(counts.slots),
         grouped(counts.saved.syncs),
         grouped(counts.saved.pages),
-        micros(bounce.time_us.cpu()),
+        duration(bounce.time_us.cpu),
     );
     match best {
         Some(best) => said.push_str(&format!(
-            ", where {} takes {} µs.",
+            ", where {} costs {}.",
             best.policy,
-            micros(best.time_us.cpu())
+            duration(best.time_us.cpu)
         )),
         None => said.push('.'),
     }
     if bounce.rejected_maps > 0 {
         said.push_str(&format!(
-            " {} maps found no room: give it more than {} slots, or fewer than {} areas.",
-            grouped(bounce.rejected_maps),
+            " {} found no room: give it more than {} slots, or fewer than {} areas.",
+            counted(bounce.rejected_maps, "map"),
             grouped(counts.slots),
             grouped(counts.areas)
         ));
@@ -269,11 +269,11 @@ fn bounce_finding(bounce: &PolicyReport, best: Option<&PolicyReport>) -> Option<
 
 fn deferred_finding(best: &PolicyReport, deferred: &PolicyReport) -> String {
     format!(
-        "A driver that hands its buffers over (deferred) would save {} with {} syncs and leave \
-         no window: up to {} wait for up to {} µs until they are quiet, and belong to nobody meanwhile.",
+        "A driver written for this library that gives its buffers away until they are invalidated (deferred) saves {} \
+         with {} syncs: up to {} wait for up to {}, and nothing else uses them meanwhile.",
         in_words(saved(best, deferred)),
         grouped(deferred.syncs),
         bytes(deferred.exposed.max_bytes),
-        micros(deferred.exposed.max_us),
+        duration(deferred.exposed.max_us),
     )
 }

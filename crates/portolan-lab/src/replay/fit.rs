@@ -7,7 +7,7 @@
 use anyhow::Result;
 use portolan::dma::Stage;
 use portolan::inval::{Caching, Walker};
-use portolan_cli::display::grouped;
+use portolan_cli::display::{counted, grouped};
 use portolan_model::profile::Profile;
 use serde::Serialize;
 
@@ -40,9 +40,11 @@ pub enum Sureness {
     Fitted,
     /// No profile has this IOMMU, or there is none: what it would cost on that machine.
     Guessed,
+    /// The trace says nothing of its machine.
+    Assumed,
 }
 
-/// A profile that was chosen by the facts in a recording.
+/// A profile that was chosen by the facts in a recording, or for want of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Choice {
     /// How sure.
@@ -124,7 +126,15 @@ pub(crate) fn of_recording(reader: &Reader) -> Result<(Profile, Option<Choice>, 
         )),
         None => None,
     };
-    Ok((Profile::by_name(DEFAULT_MACHINE)?, None, warning))
+    let choice = Choice {
+        sureness: Sureness::Assumed,
+        measured: None,
+        matched: Vec::new(),
+        guessed: Vec::new(),
+        recorded_under: None,
+    };
+    let profile = Profile::by_name(DEFAULT_MACHINE)?;
+    Ok((profile, Some(choice), warning))
 }
 
 /// `profile` with the prices that `latencies` of the same machine say; why not, where they say none.
@@ -260,9 +270,28 @@ fn registers(unit: &IommuFacts, profile: &Profile, choice: &mut Choice) {
     note(either(walks, has_snoop), snoop == has_snoop);
 }
 
-/// The choice in sentences.
+/// On which machine's prices the numbers rest, in a sentence.
+pub(crate) fn priced_as(choice: Option<&Choice>, machine: &str) -> String {
+    if let Some(measured) = choice.and_then(|choice| choice.measured.as_ref()) {
+        return format!(
+            "Priced as {machine}, measured: {} of this very machine.",
+            counted(measured.prices.len() as u64, "price")
+        );
+    }
+    let how = match choice.map(|choice| choice.sureness) {
+        None => "as asked for",
+        Some(Sureness::Sure) => "this kind of machine",
+        Some(Sureness::Fitted) => "fitted: the nearest machine that is known",
+        Some(Sureness::Guessed) => "guessed: no machine like it is known",
+        Some(Sureness::Assumed) => "assumed: the trace says nothing of its machine",
+    };
+    format!("Priced as {machine}, {how}.")
+}
+
+/// The choice in sentences; nothing more of one that is assumed.
 pub fn sentences(choice: &Choice, machine: &str) -> String {
     let how = match choice.sureness {
+        Sureness::Assumed => return String::new(),
         Sureness::Sure => "stands for this kind of machine",
         Sureness::Fitted => "is the nearest that is known, fitted",
         Sureness::Guessed => "is a guess",

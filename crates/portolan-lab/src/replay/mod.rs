@@ -4,13 +4,16 @@
 //! `docs/replay.md` says what is counted and how.
 
 mod answer;
+mod bins;
 mod bounce;
 mod chunk;
+mod cost;
 mod drive;
 mod findings;
 mod fit;
 mod lane;
 mod policy;
+mod recorded;
 mod report;
 mod run;
 mod sent;
@@ -24,20 +27,25 @@ mod text;
 mod timeline;
 mod warnings;
 mod window;
+mod worth;
 
-pub(crate) use answer::{answer, more};
+pub(crate) use answer::{answer, more, understood};
 pub use bounce::{Force, Swiotlb};
+pub use cost::{Causes, CpuCost, MappingCost, WORTH_PCT_OF_LOAD};
 pub(crate) use findings::sent_finding;
 pub(crate) use fit::of_recording;
+pub(crate) use fit::priced_as;
 pub use fit::{Choice, Measured, Sureness, fit, sentences};
 pub use policy::Policy;
+pub use recorded::{DeviceTimeline, RecordedTimeline};
 pub use report::{
-    BounceCounts, DeviceCounts, PolicyReport, ReplayReport, Saved, TimeByCause, TraceReport,
+    BounceCounts, DeviceCounts, ENOUGH_PCT, PolicyReport, ReplayReport, Saved, TimeByCause,
+    TraceReport,
 };
 pub(crate) use run::{name_of, reader, run_told};
 pub use run::{open, run, run_beside, run_file, run_opened};
 pub use sent::{Predicted, Sent};
-pub use setting::{Besides, Effect, Evidence, Rule, Saving, Setting, Target};
+pub use setting::{Besides, Effect, Evidence, Rule, Saving, Setting, Target, Then};
 pub use shape::{ClassShape, Directions, Histogram, Seen, Shape, Share};
 pub use situation::{KnownBy, Now, Situation};
 pub use text::{COLUMNS_IN_WORDS, text};

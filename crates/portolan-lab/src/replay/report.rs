@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::cost::MappingCost;
 use super::fit::Choice;
+use super::recorded::RecordedTimeline;
 use super::sent::{Predicted, Sent};
 use super::setting::Setting;
 use super::shape::Shape;
@@ -39,13 +41,19 @@ pub struct ReplayReport {
     pub linux: Option<LinuxReport>,
     /// What the traced system did, and what says so.
     pub situation: Situation,
+    /// The recorded system over time; left out where many traces are added up.
+    #[serde(skip_serializing_if = "RecordedTimeline::is_left_out")]
+    pub recorded: RecordedTimeline,
     /// What its kernel sent, where the trace has events of that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sent: Option<Sent>,
     /// What Linux's rules say that it would send under each policy, on machines whose rules are known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub predicted: Option<Predicted>,
-    /// Settings of Linux that would improve it, the surest gain first.
+    /// Cost of mapping for the traced Linux, now and then; nothing where nothing is mapped, or the trace was not
+    /// understood.
+    pub cost: Option<MappingCost>,
+    /// Settings of Linux that would improve it, the surest gain first; none for a trace that was not understood.
     pub advice: Vec<Setting>,
     /// What the numbers say, in sentences.
     pub findings: Vec<String>,
@@ -82,6 +90,8 @@ pub struct TraceReport {
     pub coherent_frees: u64,
     /// Bytes that the traced kernel bounced.
     pub bounced_bytes: u64,
+    /// The same by device.
+    pub bounced_by_device: BTreeMap<String, u64>,
     /// Operations still mapped where the trace ends.
     pub left_mapped: u64,
     /// Events with an earlier time than the one before.
@@ -109,6 +119,16 @@ pub struct TraceReport {
     pub rejected_maps: u64,
     /// Lines of the first of them.
     pub rejected_lines: Vec<u64>,
+}
+
+/// An answer takes so much of a trace, in per cent of events and of bytes.
+pub const ENOUGH_PCT: f64 = 95.0;
+
+impl UnderstoodPct {
+    /// True if there may be an answer.
+    pub fn is_enough(&self) -> bool {
+        self.events_pct >= ENOUGH_PCT && self.bytes_pct >= ENOUGH_PCT
+    }
 }
 
 /// What one policy cost.
@@ -150,6 +170,14 @@ pub struct PolicyReport {
     pub timeline: Timeline,
 }
 
+impl PolicyReport {
+    /// The least and the most of its CPU time, where a price of the machine is a range.
+    pub fn cpu_range_us(&self) -> Option<[f64; 2]> {
+        let stall = self.time_us.device_stall;
+        self.total_range_us.map(|ends| ends.map(|end| end - stall))
+    }
+}
+
 /// What bouncing came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -184,8 +212,10 @@ pub struct Saved {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TimeByCause {
-    /// All causes.
+    /// All causes, those of CPUs and of devices.
     pub total: f64,
+    /// All that CPUs do.
+    pub cpu: f64,
     /// CPU: entries and tables, mapping.
     pub map: f64,
     /// CPU: entries and tables, unmapping.
@@ -205,6 +235,7 @@ impl TimeByCause {
     pub(crate) fn over(&self, parts: f64) -> Self {
         Self {
             total: self.total / parts,
+            cpu: self.cpu / parts,
             map: self.map / parts,
             unmap: self.unmap / parts,
             invalidation: self.invalidation / parts,
@@ -218,6 +249,7 @@ impl TimeByCause {
     pub(crate) fn plus(&self, other: &Self) -> Self {
         Self {
             total: self.total + other.total,
+            cpu: self.cpu + other.cpu,
             map: self.map + other.map,
             unmap: self.unmap + other.unmap,
             invalidation: self.invalidation + other.invalidation,
@@ -232,9 +264,14 @@ impl TimeByCause {
         self.invalidation + self.sync_wait + self.exits
     }
 
-    /// CPU time.
-    pub fn cpu(&self) -> f64 {
-        self.map + self.unmap + self.waits()
+    /// The same with its sums made.
+    pub(crate) fn summed(self) -> Self {
+        let cpu = self.map + self.unmap + self.waits();
+        Self {
+            cpu,
+            total: cpu + self.device_stall,
+            ..self
+        }
     }
 }
 

@@ -201,6 +201,7 @@ impl WithFormat for Task<'_> {
         let Driven {
             rejected,
             shape,
+            recorded,
             linux: Beside { asked, all },
         } = driven;
         let reports = lanes
@@ -211,7 +212,7 @@ impl WithFormat for Task<'_> {
         let linux = asked.map(|counter| counter.finish(&trace.devices));
         let counts = all.map(|counters| counters.finish(&trace.devices));
         let defaults = Advice::of(profile);
-        let (situation, settings) = advise(&Input {
+        let advised = advise(&Input {
             profile,
             facts: facts.as_ref(),
             summary: reader.summary(),
@@ -231,10 +232,12 @@ impl WithFormat for Task<'_> {
             policies: reports,
             defaults,
             linux,
-            situation,
+            situation: advised.situation,
+            recorded,
             sent: Sent::of(reader.summary()),
             predicted: counts.as_ref().map(LinuxCounts::predicted),
-            advice: settings,
+            cost: advised.cost,
+            advice: advised.settings,
             findings,
             warnings: Vec::new(),
         })
@@ -272,6 +275,7 @@ fn trace_report(summary: &Summary, rejected: Rejected) -> TraceReport {
         coherent_allocs: summary.coherent_allocs,
         coherent_frees: summary.coherent_frees,
         bounced_bytes: summary.bounced_bytes,
+        bounced_by_device: summary.bounced_by_device.clone(),
         left_mapped: summary.left_mapped,
         out_of_order: summary.out_of_order,
         clock: summary.clock,

@@ -4,6 +4,9 @@
 
 use serde::Serialize;
 
+use super::cost::Causes;
+use super::situation::Now;
+use crate::counts::Exposed;
 use crate::trace::Excerpt;
 
 /// Which rule gave the advice.
@@ -97,7 +100,7 @@ pub struct Setting {
     pub evidence: Evidence,
     /// Facts and prices beside it.
     pub besides: Vec<Besides>,
-    /// What it takes away, as a sentence.
+    /// The price of it that is no time: a protection that is given up, as a sentence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub danger: Option<String>,
     /// What else there is to know of it, as a sentence.
@@ -115,15 +118,35 @@ pub struct Effect {
     /// In time, where prices tell it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub saving: Option<Saving>,
+    /// Linux under it, where it is another policy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub then: Option<Then>,
 }
 
-/// A saving of time.
+/// Linux under a policy that it did not have.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Then {
+    /// The policy.
+    pub policy: Now,
+    /// Invalidations at most.
+    pub invalidations: u64,
+    /// The CPU time by what it is for.
+    pub causes: Causes,
+    /// Time that devices wait for walks, in microseconds.
+    pub device_wait_us: f64,
+    /// Memory that stays reachable after unmap.
+    pub exposed: Exposed,
+}
+
+/// A saving of CPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Saving {
-    /// What all of it costs now, in microseconds of the trace.
+    /// CPU time that mapping costs now, in microseconds of the trace; the same for all settings.
     pub before_us: f64,
     /// What it costs then.
     pub after_us: f64,
+    /// The least and the most that this may be.
+    pub after_range_us: [f64; 2],
     /// Of each hundred parts, those that are saved.
     pub pct: f64,
     /// The least and the most that may be, as far as prices and the trace tell.
@@ -189,12 +212,23 @@ impl Saving {
     pub(super) fn of(before_us: f64, after_us: f64, range_pct: [f64; 2]) -> Option<Self> {
         let pct = pct(before_us, after_us)?;
         let [low, high] = range_pct;
+        let range_pct = [low.min(high).min(pct), low.max(high).max(pct)];
+        let [least, most] = range_pct.map(|pct| before_us * (1.0 - pct / 100.0));
         Some(Self {
             before_us,
             after_us,
+            after_range_us: [most, least],
             pct,
-            range_pct: [low.min(high).min(pct), low.max(high).max(pct)],
+            range_pct,
         })
+    }
+
+    /// The same, which ends between those of `after_range_us`.
+    pub(super) fn to(self, after_range_us: [f64; 2]) -> Self {
+        Self {
+            after_range_us,
+            ..self
+        }
     }
 }
 

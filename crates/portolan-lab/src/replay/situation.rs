@@ -1,11 +1,11 @@
 //! What the traced system did with its DMA: translated or not, strict or lazy, and what says so.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::trace::Excerpt;
 
 /// What the traced kernel did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Now {
     /// Nothing is mapped in the trace.
@@ -20,6 +20,20 @@ pub enum Now {
     Shadowed,
     /// One for many unmaps.
     Lazy,
+}
+
+impl Now {
+    /// Its name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Untranslated => "no IOMMU",
+            Self::Bounced => "bounced",
+            Self::Strict => "strict",
+            Self::Shadowed => "strict, shadowed",
+            Self::Lazy => "lazy",
+        }
+    }
 }
 
 /// What says so.

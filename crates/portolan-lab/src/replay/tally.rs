@@ -137,16 +137,16 @@ impl Tally {
             (fixture.lines(), each.clean_line),
         ]);
         let us = |ns: f64| ns / 1000.0;
-        let mut time_us = TimeByCause {
-            total: 0.0,
+        let time_us = TimeByCause {
             map: us(map),
             unmap: us(unmap),
             invalidation: us(invalidation),
             sync_wait: us(done.syncs as f64 * each.sync),
             exits: us(done.doorbells as f64 * each.exit),
             device_stall: us(fixture.model.stall_ns()),
+            ..TimeByCause::default()
         };
-        time_us.total = time_us.cpu() + time_us.device_stall;
+        let time_us = time_us.summed();
         let (max_bytes, longest_ns) = windows.worst();
         PolicyReport {
             policy: policy.name().to_owned(),

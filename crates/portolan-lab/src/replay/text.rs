@@ -1,27 +1,30 @@
 //! A replay's report for people: the answer, then the table, then what else there is to say.
 
-use portolan_cli::display::{Column, bytes, fitting_table, grouped, micros, wrapped};
+use portolan_cli::display::{Column, bytes, counted, duration, fitting_table, grouped, wrapped};
 
-use super::answer::{answer, more};
+use super::answer::{answer, more, understood};
 use super::findings::{bounce_findings, fault_finding, linux_finding, sent_finding};
 use super::fit::sentences;
 use super::report::{PolicyReport, ReplayReport};
+use super::settings::about;
+use super::situation::Now;
+use crate::counts::Exposed;
 use crate::linux::LinuxReport;
 
 /// The columns of the table, and which are left out first where they do not all fit.
 const COLUMNS: [(&str, u8); 17] = [
     ("policy", 0),
-    ("total µs", 0),
+    ("CPU time", 0),
     ("commands", 1),
     ("syncs", 2),
     ("exposed", 0),
-    ("for µs", 0),
+    ("for", 0),
+    ("stall", 3),
     ("misses", 4),
-    ("stall µs", 3),
-    ("sync µs", 6),
-    ("invalidate µs", 7),
-    ("map µs", 8),
-    ("unmap µs", 9),
+    ("sync", 6),
+    ("invalidate", 7),
+    ("map", 8),
+    ("unmap", 9),
     ("page", 10),
     ("range", 11),
     ("context", 12),
@@ -32,35 +35,37 @@ const COLUMNS: [(&str, u8); 17] = [
 /// What the columns mean, for `--help`.
 pub const COLUMNS_IN_WORDS: &str = "\
 Columns of the table, those that do not fit the terminal left out (`--wide` prints all, and every sentence):
-  policy         when unmapped memory is invalidated, and by which commands
-  total µs       all that mapping costs: CPU work, commands, waits, and stalls of the device
+  policy         when unmapped memory is invalidated, and by which commands; Linux's own stand first
+  CPU time       all that mapping costs CPUs: work on page tables, commands, waits
   commands       invalidation commands; of them by page, by range, by context
   syncs          waits for the unit to have carried commands out
   exposed        most memory at once that was unmapped and that a device could still reach
-  for µs         for how long at most
-  misses         accesses that the unit's TLB had no translation for
-  stall µs       what the device waits for the walks after them
-  sync µs        what CPUs wait for syncs (and exits to a hypervisor)
-  invalidate µs  what commands take
-  map µs         CPU work of maps
-  unmap µs       CPU work of unmaps
+  for            how long at most
+  stall          what devices wait for walks of page tables, beside the CPUs' time
+  misses         accesses that the unit's TLB had no translation for, which such walks follow
+  sync           what CPUs wait for syncs (and exits to a hypervisor)
+  invalidate     what commands cost
+  map            CPU work of maps
+  unmap          CPU work of unmaps
   operations     maps and unmaps, coherent memory included
-  tables         most pages of page tables at once
-* marks the policy that costs least of those that let nobody reach what was unmapped and is in use again.";
+  tables         most pages of page tables at once";
+
+/// Line above a table with rows of Linux.
+const BESIDE_LINUX: &str = "\
+    Linux, now and with that change; then this library's policies for the same maps and unmaps, which are no settings \
+    of Linux:";
+const WITHOUT_LINUX: &str =
+    "This library's policies for the same maps and unmaps, which are no settings of Linux:";
 
 /// The report as text, in lines of `columns`: the answer, then the table as far as it has room. Without end of columns
 /// everything is printed.
 pub fn text(report: &ReplayReport, columns: usize) -> String {
-    let mut out = format!("{}\n{}\n\n", answer(report), head(report));
+    let mut out = format!("{}\n{}\n", answer(report), head(report));
     out = wrapped(&out, columns);
-    let least = least_closed(&report.policies);
-    let rows = report.policies.iter().map(|policy| row(policy, least));
-    let rows = rows.chain(report.linux.iter().map(linux_row)).collect();
-    let header = COLUMNS.map(|(header, spare)| Column { header, spare });
-    let (table, left_out) = fitting_table(&header, rows, columns);
-    out.push_str(&table);
-    out.push('\n');
-    out.push_str(&wrapped(&below(least, &left_out), columns));
+    let is_some = report.trace.maps + report.trace.coherent_allocs > 0;
+    if is_some && report.trace.understood.is_enough() {
+        out.push_str(&table(report, columns));
+    }
     let chosen = report.chosen.as_ref();
     let chosen = chosen.map(|choice| sentences(choice, &report.machine));
     let said = match columns {
@@ -84,34 +89,56 @@ pub fn text(report: &ReplayReport, columns: usize) -> String {
     out
 }
 
-/// What stands above the table: which trace, on which machine.
-fn head(report: &ReplayReport) -> String {
-    let trace = &report.trace;
+/// Linux's rows and those of the policies, with what stands above and below.
+fn table(report: &ReplayReport, columns: usize) -> String {
+    let recorded = recorded_rows(report);
+    let above = match recorded.is_empty() {
+        true => WITHOUT_LINUX,
+        false => BESIDE_LINUX,
+    };
+    let rows = recorded.into_iter().chain(report.policies.iter().map(row));
+    let rows = rows.chain(report.linux.iter().map(linux_row)).collect();
+    let header = COLUMNS.map(|(header, spare)| Column { header, spare });
+    let (table, left_out) = fitting_table(&header, rows, columns);
+    let below = match left_out.as_slice() {
+        [] => String::new(),
+        some => format!(
+            "Left out for want of room: {}. `--wide` prints them.\n",
+            some.join(", ")
+        ),
+    };
     format!(
-        "{} on {}: {} maps of {}",
-        trace.source,
-        report.machine,
-        grouped(trace.maps),
-        bytes(trace.bytes_mapped),
+        "{}\n{table}\n{}",
+        wrapped(&format!("{above}\n"), columns),
+        wrapped(&below, columns)
     )
 }
 
-/// What stands below the table.
-fn below(least: Option<&str>, left_out: &[&str]) -> String {
-    let mut said = Vec::new();
-    if least.is_some() {
-        said.push("* costs least of those that leave no window.".to_owned());
-    }
-    if !left_out.is_empty() {
-        said.push(format!(
-            "Left out for want of room: {}. `--wide` prints them.",
-            left_out.join(", ")
-        ));
-    }
-    match said.is_empty() {
-        true => String::new(),
-        false => said.join(" ") + "\n",
-    }
+/// Line above the table: the trace, how much there is of it, and how much was understood.
+fn head(report: &ReplayReport) -> String {
+    let trace = &report.trace;
+    let over = report.cost.as_ref().map_or(String::new(), |cost| {
+        format!(
+            " in {} on {}",
+            duration(cost.span_us),
+            counted(cost.cpus.into(), "CPU")
+        )
+    });
+    let told = trace.understood;
+    let share = match told.events_pct >= 100.0 && told.bytes_pct >= 100.0 {
+        true => "all of it understood".to_owned(),
+        false => format!(
+            "{} of its events and {} of its bytes understood",
+            understood(told.events_pct),
+            understood(told.bytes_pct)
+        ),
+    };
+    format!(
+        "{}: {} of {}{over}; {share}",
+        trace.source,
+        counted(trace.maps, "map"),
+        bytes(trace.bytes_mapped),
+    )
 }
 
 /// Sentences on what was asked for beside the policies, and on defects.
@@ -124,33 +151,75 @@ fn asked_for(report: &ReplayReport) -> String {
     said.join("\n")
 }
 
-/// The name of the policy that costs least of those that let nobody reach what is in use again, if there
-/// is another to compare it with.
-fn least_closed(policies: &[PolicyReport]) -> Option<&str> {
-    let closed = || policies.iter().filter(|p| p.exposed.reusable_bytes == 0);
-    let least = closed().min_by(|a, b| a.time_us.total.total_cmp(&b.time_us.total))?;
-    (closed().count() > 1 && least.time_us.total > 0.0).then_some(least.policy.as_str())
+/// Linux's own: what it does now, and what it would with the change that is advised, if that is another policy.
+fn recorded_rows(report: &ReplayReport) -> Vec<Vec<String>> {
+    let Some(cost) = report.cost.as_ref().filter(|cost| cost.now.cpu_us > 0.0) else {
+        return Vec::new();
+    };
+    let now = linux_cells(
+        format!("Linux now: {}", cost.policy.name()),
+        cost.now.cpu_us,
+        grouped(cost.invalidations),
+        cost.exposed.as_ref(),
+        cost.device_wait_us,
+    );
+    let then = report.advice.first().and_then(|setting| {
+        let (saving, then) = (setting.effect.saving?, setting.effect.then?);
+        let invalidations = match then.policy {
+            Now::Lazy => about(then.invalidations),
+            _ => grouped(then.invalidations),
+        };
+        let exposed = Some(&then.exposed).filter(|_| then.policy == Now::Lazy);
+        let label = format!("Linux then: {}", then.policy.name());
+        let (us, wait_us) = (saving.after_us, then.device_wait_us);
+        Some(linux_cells(label, us, invalidations, exposed, wait_us))
+    });
+    [now].into_iter().chain(then).collect()
 }
 
-fn row(p: &PolicyReport, least: Option<&str>) -> Vec<String> {
+fn linux_cells(
+    label: String,
+    cpu_us: f64,
+    invalidations: String,
+    exposed: Option<&Exposed>,
+    wait_us: f64,
+) -> Vec<String> {
+    let [most, longest] = reachable(exposed);
+    let mut row = vec!["-".to_owned(); COLUMNS.len()];
+    row[0] = label;
+    row[1] = duration(cpu_us);
+    row[2].clone_from(&invalidations);
+    row[3] = invalidations;
+    row[4] = most;
+    row[5] = longest;
+    row[6] = duration(wait_us);
+    row
+}
+
+/// Memory that a device still reaches after unmap, and for how long; of nothing a dash.
+fn reachable(exposed: Option<&Exposed>) -> [String; 2] {
+    match exposed {
+        Some(exposed) => [bytes(exposed.max_bytes), duration(exposed.max_us)],
+        None => ["-".to_owned(), "-".to_owned()],
+    }
+}
+
+fn row(p: &PolicyReport) -> Vec<String> {
     let invalidations = &p.invalidations;
-    let mark = match least == Some(p.policy.as_str()) {
-        true => " *",
-        false => "",
-    };
+    let [most, longest] = reachable(Some(&p.exposed));
     vec![
-        format!("{}{mark}", p.policy),
-        micros(p.time_us.total),
+        p.policy.clone(),
+        duration(p.time_us.cpu),
         grouped(invalidations.total()),
         grouped(p.syncs),
-        bytes(p.exposed.max_bytes),
-        micros(p.exposed.max_us),
+        most,
+        longest,
+        duration(p.time_us.device_stall),
         grouped(p.device.iotlb_misses),
-        micros(p.time_us.device_stall),
-        micros(p.time_us.sync_wait + p.time_us.exits),
-        micros(p.time_us.invalidation),
-        micros(p.time_us.map),
-        micros(p.time_us.unmap),
+        duration(p.time_us.sync_wait + p.time_us.exits),
+        duration(p.time_us.invalidation),
+        duration(p.time_us.map),
+        duration(p.time_us.unmap),
         grouped(invalidations.page),
         grouped(invalidations.range),
         grouped(invalidations.context + invalidations.global),
@@ -159,21 +228,17 @@ fn row(p: &PolicyReport, least: Option<&str>) -> Vec<String> {
     ]
 }
 
-/// Linux's row: what its rules tell, under the columns of the policies.
+/// Row of a kernel that was asked for, by Linux's rules, under the columns of the policies.
 fn linux_row(linux: &LinuxReport) -> Vec<String> {
     let operations = linux
         .domains
         .iter()
         .map(|domain| domain.maps + domain.unmaps);
     let untold = || "-".to_owned();
-    let exposed = match linux.policy.as_str() {
-        "lazy" => [bytes(linux.exposed.max_bytes), micros(linux.exposed.max_us)],
-        _ => [untold(), untold()],
-    };
-    let [most, longest] = exposed;
+    let [most, longest] = reachable(Some(&linux.exposed).filter(|_| linux.policy == "lazy"));
     let invalidations = &linux.invalidations;
     vec![
-        format!("Linux, {}", linux.policy),
+        format!("Linux if {}", linux.policy),
         untold(),
         grouped(invalidations.total()),
         grouped(linux.syncs),
@@ -181,8 +246,8 @@ fn linux_row(linux: &LinuxReport) -> Vec<String> {
         longest,
         untold(),
         untold(),
-        micros(linux.sync_wait_us),
-        micros(linux.invalidation_us),
+        duration(linux.sync_wait_us),
+        duration(linux.invalidation_us),
         untold(),
         untold(),
         grouped(invalidations.page),

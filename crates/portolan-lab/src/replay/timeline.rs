@@ -1,5 +1,5 @@
-//! What one policy did over virtual time, in bounded memory: some hundred intervals of one length, which doubles
-//! as time goes on.
+//! One policy over virtual time, in bounded memory: some hundred intervals of one length, which grows as time
+//! goes on.
 //!
 //! Sums of intervals are the totals of the policy's report, the largest of their maxima the report's maxima.
 //! Invalidations, syncs and misses count where the operation began that brought them about; where CPUs meet on the
@@ -9,13 +9,10 @@ use portolan::addr::IovaRange;
 use portolan_model::counters::Counters;
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
+use super::bins::{Bins, parts};
 use super::chunk::WINDOW_LG2;
 use crate::counts::Invalidations;
 
-/// Intervals at most; at least half of them are in use once time has gone on for so many of the shortest.
-const BINS: usize = 256;
-/// The shortest interval: 2^10 ns.
-const SHORTEST_LG2: u32 = 10;
 /// Addresses are told apart by 64 KiB.
 const REGION_LG2: u32 = 16;
 const REGIONS: usize = 1 << (WINDOW_LG2 - REGION_LG2);
@@ -114,15 +111,16 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// The same in intervals of at least `least_ns`, each of this one's length times a power of two.
+    /// The same in intervals of at least `least_ns`, of a length that people count in.
     #[must_use]
     pub fn in_intervals_of(&self, least_ns: u64) -> Self {
         let mut coarse = self.clone();
         while coarse.interval_ns < least_ns {
-            let pairs = coarse.intervals.chunks(2);
-            let merged = pairs.map(|pair| pair.iter().copied().reduce(Interval::then));
+            let parts = parts(coarse.interval_ns);
+            let chunks = coarse.intervals.chunks(parts as usize);
+            let merged = chunks.map(|some| some.iter().copied().reduce(Interval::then));
             coarse.intervals = merged.flatten().collect();
-            coarse.interval_ns = coarse.interval_ns.saturating_mul(2).max(1);
+            coarse.interval_ns = coarse.interval_ns.saturating_mul(parts).max(1);
         }
         coarse
     }
@@ -227,10 +225,9 @@ impl InUse {
 
 /// A timeline that goes on.
 pub(super) struct Recorder {
-    bins: Vec<Bin>,
-    width_lg2: u32,
-    /// The interval in which the last operation began, and what the model had counted when it did.
-    current: usize,
+    bins: Bins<Bin>,
+    /// When the last operation began, and what the model had counted when it did.
+    current_ns: u64,
     seen: Seen,
     mapped: u64,
     in_use: InUse,
@@ -257,46 +254,31 @@ impl Seen {
 impl Recorder {
     pub(super) fn new() -> Self {
         Self {
-            bins: vec![Bin::default(); BINS],
-            width_lg2: SHORTEST_LG2,
-            current: 0,
+            bins: Bins::new(Bin::then),
+            current_ns: 0,
             seen: Seen::default(),
             mapped: 0,
             in_use: InUse::new(),
         }
     }
 
-    fn index(&mut self, at_ns: f64) -> usize {
-        // What is less than nothing becomes nothing, what is more than fits the most that fits.
-        let at_ns = at_ns as u64;
-        while at_ns >> self.width_lg2 >= BINS as u64 {
-            for index in 0..BINS / 2 {
-                self.bins[index] = self.bins[2 * index].then(self.bins[2 * index + 1]);
-            }
-            self.bins[BINS / 2..].fill(Bin::default());
-            self.width_lg2 += 1;
-            self.current /= 2;
-        }
-        (at_ns >> self.width_lg2) as usize
-    }
-
     fn bin(&mut self, at_ns: f64) -> &mut Bin {
-        let index = self.index(at_ns);
-        &mut self.bins[index]
+        // What is less than nothing becomes nothing, what is more than fits the most that fits.
+        self.bins.at(at_ns as u64)
     }
 
     /// An operation begins. If that is another interval, what the model has counted is looked at.
     pub(super) fn begin(&mut self, at_ns: f64, so_far: impl FnOnce() -> Seen) {
-        let index = self.index(at_ns);
-        if index != self.current {
+        let at_ns = at_ns as u64;
+        if self.bins.index(at_ns) != self.bins.index(self.current_ns) {
             self.count(so_far());
-            self.current = index;
+            self.current_ns = at_ns;
         }
     }
 
     fn count(&mut self, so_far: Seen) {
         let seen = std::mem::replace(&mut self.seen, so_far);
-        let bin = &mut self.bins[self.current];
+        let bin = self.bins.at(self.current_ns);
         bin.done = bin.done.plus(so_far.done.since(seen.done));
         bin.syncs += so_far.syncs - seen.syncs;
         bin.misses += so_far.misses - seen.misses;
@@ -344,10 +326,8 @@ impl Recorder {
     /// The timeline so far. `so_far` is what the model has counted by then.
     pub(super) fn finish(&mut self, so_far: Seen) -> Timeline {
         self.count(so_far);
-        let last = self.bins.iter().rposition(|bin| *bin != Bin::default());
         let mut held = Bin::default();
-        let used = self.bins.iter().take(last.map_or(0, |last| last + 1));
-        let intervals = used.map(|bin| {
+        let intervals = self.bins.used().iter().map(|bin| {
             // What was so before is so at the beginning.
             let before = |level: Level| Level {
                 most: level.last.unwrap_or(0),
@@ -371,7 +351,7 @@ impl Recorder {
         });
         Timeline {
             intervals: intervals.collect(),
-            interval_ns: 1 << self.width_lg2,
+            interval_ns: self.bins.width_ns(),
         }
     }
 }

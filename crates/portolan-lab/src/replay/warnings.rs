@@ -1,5 +1,7 @@
 //! What the reader of a replay should know about its trace.
 
+use portolan_cli::display::{counted, grouped};
+
 use super::report::TraceReport;
 use crate::trace::{Clock, Recorder, Summary};
 
@@ -51,13 +53,12 @@ pub(super) fn warnings(summary: &Summary, trace: &TraceReport) -> Vec<String> {
     if summary.lost_events > 0 {
         let kept = summary.lost_lines.len() as u64;
         said.push(format!(
-            "the recorder lost {}{} events ({}); record again with a larger buffer_size_kb",
-            if summary.lost_unknown > 0 {
-                "at least "
-            } else {
-                ""
+            "the recorder lost {}{} ({}); record again with a larger buffer_size_kb",
+            match summary.lost_unknown {
+                0 => "",
+                _ => "at least ",
             },
-            summary.lost_events,
+            counted(summary.lost_events, "event"),
             lines(&summary.lost_lines, kept),
         ));
     }
@@ -73,9 +74,8 @@ pub(super) fn warnings(summary: &Summary, trace: &TraceReport) -> Vec<String> {
     }
     if trace.rejected_maps > 0 {
         said.push(format!(
-            "{} maps are empty, larger than 4 GiB or beyond the machine's addresses, and were not \
-             replayed ({})",
-            trace.rejected_maps,
+            "not replayed, since they are empty, larger than 4 GiB or beyond the machine's addresses: {} ({})",
+            counted(trace.rejected_maps, "map"),
             lines(&trace.rejected_lines, trace.rejected_maps),
         ));
     }
@@ -84,31 +84,30 @@ pub(super) fn warnings(summary: &Summary, trace: &TraceReport) -> Vec<String> {
 
 /// What the trace leaves open.
 fn unsure(summary: &Summary) -> impl Iterator<Item = String> {
-    let grouped = portolan_cli::display::grouped;
     let says = [
         (
             summary.inferred_devices,
-            "operations name no device and are taken for those of the only one whose mappings are seen",
+            "operations that name no device, taken for those of the only one whose mappings are seen",
         ),
         (
             summary.partial_unmaps,
-            "unmaps took a part of a mapping out; it is replayed as one that ends with the last of them",
+            "unmaps of a part of a mapping, which is replayed as one that ends with the last of them",
         ),
         (
             summary.ambiguous_unmaps,
-            "unmaps are of an address that several domains had mapped; the oldest mapping is taken for theirs",
+            "unmaps of an address that several domains had mapped, taken for those of the oldest mapping",
         ),
         (
             summary.truncated_lists,
-            "scatter lists are longer than the kernel prints (128 pieces)",
+            "scatter lists that are longer than the kernel prints (128 pieces)",
         ),
         (
             summary.maps_beyond,
-            "maps are more than a million at once, and were not replayed",
+            "maps beyond a million at once, not replayed",
         ),
     ];
     let says = says.into_iter().filter(|(count, _)| *count > 0);
-    says.map(move |(count, what)| format!("{} {what}", grouped(count)))
+    says.map(|(count, what)| format!("{what}: {}", grouped(count)))
 }
 
 /// What is odd about the times and the machines of the trace.

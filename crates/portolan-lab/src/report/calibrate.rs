@@ -21,6 +21,7 @@ pub fn calibrate(report: &Calibration, origin: Origin) -> Page {
         heading: "Prices".to_owned(),
         says: Vec::new(),
         figures: vec![told(report), untold(report), fits(report)],
+        ..Section::default()
     };
     let latencies = Section {
         heading: "What calls took, and what the fit says".to_owned(),
@@ -30,17 +31,20 @@ pub fn calibrate(report: &Calibration, origin: Origin) -> Page {
                 .to_owned(),
         ],
         figures: report.fits.iter().map(|fit| latencies(report, fit)).collect(),
+        ..Section::default()
     };
     let traces = Section {
         heading: "The traces".to_owned(),
         says: read(report),
         figures: vec![functions(&report.functions)],
+        ..Section::default()
     };
     Page {
         title: format!("Prices of the machine {}", report.machine),
         answer: comes_to(report),
         sections: vec![prices, latencies, traces],
         origin,
+        ..Page::default()
     }
 }
 

@@ -25,6 +25,7 @@ pub fn camera(report: &Report, origin: Origin) -> Page {
         answer: answer.map(str::to_owned).collect(),
         sections,
         origin,
+        ..Page::default()
     }
 }
 
@@ -80,6 +81,7 @@ fn costs(report: &Report) -> Section {
                 .to_owned(),
         ],
         figures: vec![times(report), frames(report), commands(report)],
+        ..Section::default()
     }
 }
 
@@ -218,6 +220,7 @@ fn written(report: &Report) -> Section {
             plot,
             written,
         )],
+        ..Section::default()
     }
 }
 
@@ -265,6 +268,7 @@ fn met(report: &Report) -> Section {
             plot,
             table(head, cells),
         )],
+        ..Section::default()
     }
 }
 
@@ -309,5 +313,6 @@ fn told(waits: &Waits) -> Section {
             plot,
             table(head, cells),
         )],
+        ..Section::default()
     }
 }

@@ -4,20 +4,21 @@ use portolan_report::{Origin, Page, Section};
 
 use super::policies::{in_words, reachable, time_by_cause};
 use super::{over_time, table, trace};
-use crate::compare::{Comparison, Measure, Side, least, unit_of};
+use crate::compare::{Comparison, Measure, least, unit_of};
 use crate::replay::{PolicyReport, ReplayReport};
 use portolan_report::{Axis, Figure, Mark, MarkRow, Marks, Plot, Unit};
 
 /// The page of `two`, which came about as `origin` says.
 pub fn compare(two: &Comparison, origin: Origin) -> Page {
     let name =
-        |report: &ReplayReport| format!("{} on machine {}", report.trace.source, report.machine);
+        |report: &ReplayReport| format!("{}, priced as {}", report.trace.source, report.machine);
     let mut answer = vec![format!("A: {}. B: {}.", name(&two.a), name(&two.b))];
     answer.extend(two.findings.iter().cloned());
     let both: Vec<PolicyReport> = pairs(two, |_| true);
     let policies = Section {
         heading: "Policies side by side".to_owned(),
-        says: in_words(&two.a.policies),
+        says: vec!["These are policies of this library, for those who build on it.".to_owned()],
+        notes: in_words(&two.a.policies),
         figures: vec![costs(two), causes(two, both.clone()), reachable(&both)],
     };
     let mut sections = vec![policies, over(two)];
@@ -37,6 +38,7 @@ pub fn compare(two: &Comparison, origin: Origin) -> Page {
         answer,
         sections,
         origin,
+        ..Page::default()
     }
 }
 
@@ -63,24 +65,17 @@ fn costs(two: &Comparison) -> Figure {
     let measure = two.measure.unwrap_or(Measure::Total);
     let unit = unit_of(measure);
     let pairs = two.policies.iter();
-    let pairs = pairs.filter_map(|pair| Some((pair, pair.figure("time_us.total", measure)?)));
+    let pairs = pairs.filter_map(|pair| Some((pair, pair.figure("time_us.cpu", measure)?)));
     let rows = pairs.clone().map(|(pair, cost)| {
-        let mark = |series, value: Option<f64>, word: &str| {
+        let mark = |series, value: Option<f64>| {
             value.map(|value| Mark {
                 series,
                 value,
                 range: None,
-                word: word.to_owned(),
+                word: String::new(),
             })
         };
-        let word = |side| match cost.better == Some(side) {
-            true => "less",
-            false => "",
-        };
-        let marks = [
-            mark(0, cost.a, word(Side::A)),
-            mark(1, cost.b, word(Side::B)),
-        ];
+        let marks = [mark(0, cost.a), mark(1, cost.b)];
         MarkRow {
             name: pair.policy.clone(),
             marks: marks.into_iter().flatten().collect(),
@@ -113,7 +108,7 @@ fn costs(two: &Comparison) -> Figure {
     };
     super::figure(
         "What each policy costs",
-        "All that maps and unmaps cost, by what the two can be compared by.",
+        "CPU time of maps and unmaps, by what the two can be compared by.",
         reason,
         plot,
         table,
@@ -156,10 +151,12 @@ fn over(two: &Comparison) -> Section {
                 .to_owned(),
         ],
         figures: vec![
+            over_time::invalidations(None, &shown),
             over_time::reachable_bytes(&shown),
             over_time::reachable_us(&shown),
             over_time::span(&shown),
             over_time::misses(&shown),
         ],
+        ..Section::default()
     }
 }

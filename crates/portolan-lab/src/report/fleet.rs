@@ -23,11 +23,12 @@ pub fn fleet(entries: &[Entry], sum: &Aggregate, origin: Origin) -> Page {
         heading: heading.to_owned(),
         says,
         figures,
+        ..Section::default()
     };
     let mut sections = vec![
         section(
             "All traces together",
-            in_words(&all),
+            vec!["These are policies of this library, for those who build on it.".to_owned()],
             vec![time_by_cause(&all), reachable(&all)],
         ),
         section(
@@ -45,6 +46,7 @@ pub fn fleet(entries: &[Entry], sum: &Aggregate, origin: Origin) -> Page {
         ),
         each(entries),
     ];
+    sections[0].notes = in_words(&all);
     if !sum.failed.is_empty() {
         let failed = |failed: &Failed| format!("{}: {}", failed.trace.source, failed.error);
         let says = sum.failed.iter().take(MOST_LISTED).map(failed);
@@ -55,6 +57,7 @@ pub fn fleet(entries: &[Entry], sum: &Aggregate, origin: Origin) -> Page {
         answer: sum.findings.clone(),
         sections,
         origin,
+        ..Page::default()
     }
 }
 
@@ -139,7 +142,7 @@ fn numbers(what: &str, groups: &[Group]) -> Table {
             grouped(group.maps),
             Unit::Bytes.say(group.bytes_mapped as f64),
             group.least_strict.clone().unwrap_or_else(|| "-".to_owned()),
-            say(Unit::Micros, least.map(|sum| sum.time_us.total)),
+            say(Unit::Micros, least.map(|sum| sum.time_us.cpu)),
             say(Unit::Micros, least.and_then(|sum| sum.us_per_operation)),
             say(Unit::Micros, least.and_then(|sum| sum.us_per_mib)),
             say(Unit::Percent, saves("deferred")),
@@ -190,5 +193,6 @@ fn each(entries: &[Entry]) -> Section {
         heading: "Each trace".to_owned(),
         says,
         figures: vec![figure],
+        ..Section::default()
     }
 }

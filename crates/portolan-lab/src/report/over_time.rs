@@ -1,98 +1,168 @@
-//! What policies did over virtual time.
+//! The recorded system and the policies over time, each number in one figure with one scale.
 //!
-//! All lines of a plot have intervals of one length. Tables have fewer of them, so that people can read them.
+//! All lines of a plot have intervals of one length, which people count in. Tables have fewer of them, so that people
+//! can read them.
 
 use portolan_report::{Axis, Figure, Line, Lines, Plot, Section, Shape, Table, Unit};
 
 use super::figure;
-use crate::replay::{Interval, PolicyReport, Timeline};
+use crate::replay::{Interval, PolicyReport, RecordedTimeline, ReplayReport, Timeline};
 
 /// Rows of a table at most.
 const ROWS: usize = 32;
+/// Steps of a line among others at most.
+const STEPS: usize = 128;
+/// Name of the recorded kernel's line.
+const RECORDED: &str = "Linux, recorded";
 
 /// A number of an interval.
 type Of = fn(&Interval) -> f64;
 
-/// A line: its name, a policy's timeline, and what of it.
-type Wanted<'a> = (String, &'a Timeline, Of);
+/// Origin of a line's numbers.
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    /// A policy's timeline, and what of it.
+    Policy(&'a Timeline, Of),
+    /// Invalidations of the recorded kernel.
+    Sent(&'a RecordedTimeline),
+    /// Requests of a device, by its number.
+    Requests(&'a RecordedTimeline, usize),
+}
+
+impl Source<'_> {
+    fn interval_ns(self) -> u64 {
+        match self {
+            Self::Policy(timeline, _) => timeline.interval_ns,
+            Self::Sent(timeline) | Self::Requests(timeline, _) => timeline.interval_ns,
+        }
+    }
+
+    /// The numbers in intervals of at least `least_ns`, and how long these are.
+    fn numbers(self, least_ns: u64) -> (u64, Vec<f64>) {
+        let counts = |counts: &[u64]| counts.iter().map(|count| *count as f64).collect();
+        match self {
+            Self::Policy(timeline, of) => {
+                let coarse = timeline.in_intervals_of(least_ns);
+                (
+                    coarse.interval_ns,
+                    coarse.intervals.iter().map(of).collect(),
+                )
+            }
+            Self::Sent(timeline) => {
+                let coarse = timeline.in_intervals_of(least_ns);
+                (coarse.interval_ns, counts(&coarse.invalidations))
+            }
+            Self::Requests(timeline, device) => {
+                let coarse = timeline.in_intervals_of(least_ns);
+                (coarse.interval_ns, counts(&coarse.devices[device].requests))
+            }
+        }
+    }
+}
+
+/// A line: its name, and where its numbers come from.
+type Wanted<'a> = (String, Source<'a>);
 
 /// What the numbers of a plot are.
 #[derive(Clone, Copy)]
 enum Numbers {
-    /// How many of these in an interval.
-    Count(&'static str),
+    /// Number of these in a second, in proportion or by their logarithm.
+    Rate(&'static str, portolan_report::Scale),
     /// The most of this in an interval, by its logarithm.
     Most(&'static str, Unit),
     /// The most bytes of this in an interval, in proportion.
     Bytes(&'static str),
 }
 
-const KINDS: [(&str, Of); 4] = [
-    ("by page", |interval| interval.invalidations.page as f64),
-    ("by range", |interval| interval.invalidations.range as f64),
-    ("by context", |interval| {
-        (interval.invalidations.context + interval.invalidations.global) as f64
-    }),
-    ("syncs", |interval| interval.syncs as f64),
-];
+impl Numbers {
+    fn unit(self) -> Unit {
+        match self {
+            Self::Rate(..) => Unit::Count,
+            Self::Most(_, unit) => unit,
+            Self::Bytes(_) => Unit::Bytes,
+        }
+    }
 
-pub(super) fn sections(policies: &[PolicyReport]) -> Vec<Section> {
+    fn axis(self) -> Axis {
+        match self {
+            Self::Rate(what, scale) => Axis {
+                name: format!("{what} in a second"),
+                scale,
+                unit: Unit::Count,
+            },
+            Self::Most(what, unit) => Axis::log(what, unit),
+            Self::Bytes(what) => Axis::linear(what, Unit::Bytes),
+        }
+    }
+
+    /// Value on the axis of a number of an interval of `interval_ns`.
+    fn shown(self, number: f64, interval_ns: u64) -> f64 {
+        match self {
+            Self::Rate(..) => number * 1e9 / interval_ns as f64,
+            Self::Most(..) | Self::Bytes(_) => number,
+        }
+    }
+}
+
+pub(super) fn sections(report: &ReplayReport) -> Vec<Section> {
+    let policies = &report.policies;
     let section = |heading: &str, figures| Section {
         heading: heading.to_owned(),
-        says: Vec::new(),
         figures,
+        ..Section::default()
     };
     vec![
-        section("Invalidations over time", invalidations(policies)),
         section(
-            "What stays reachable over time",
-            vec![reachable_bytes(policies), reachable_us(policies)],
+            "Over time",
+            vec![
+                requests(&report.recorded),
+                invalidations(Some(&report.recorded), policies),
+                reachable_bytes(policies),
+                reachable_us(policies),
+            ],
         ),
         section(
-            "Device addresses over time",
-            vec![occupancy(policies), span(policies)],
+            "Device addresses and walks over time",
+            vec![occupancy(policies), span(policies), misses(policies)],
         ),
-        section("IOTLB misses over time", vec![misses(policies)]),
     ]
 }
 
-/// A figure for each policy, one for those that do the same.
-pub(super) fn invalidations(policies: &[PolicyReport]) -> Vec<Figure> {
-    let same = |a: &Timeline, b: &Timeline| {
-        let all = a.intervals.iter().zip(&b.intervals);
-        let equal = |(a, b): (&Interval, &Interval)| KINDS.iter().all(|(_, of)| of(a) == of(b));
-        (a.interval_ns, a.intervals.len()) == (b.interval_ns, b.intervals.len())
-            && all.into_iter().all(equal)
-    };
-    let mut groups: Vec<(&Timeline, Vec<&str>)> = Vec::new();
-    for policy in policies {
-        let known = groups
-            .iter_mut()
-            .find(|(timeline, _)| same(timeline, &policy.timeline));
-        match known {
-            Some((_, names)) => names.push(&policy.policy),
-            None => groups.push((&policy.timeline, vec![&policy.policy])),
-        }
-    }
-    let figure = |(timeline, names): &(&Timeline, Vec<&str>)| {
-        let names = names.join(" and ");
-        let lines = KINDS.map(|(name, of)| (name.to_owned(), *timeline, of));
-        over_time(
-            &format!("Invalidations under {names}"),
-            "Commands by kind, and the waits for them (syncs), in each interval.",
-            &format!("no command was submitted under {names}"),
-            Numbers::Count("commands"),
-            &lines,
-        )
-    };
-    groups.iter().map(figure).collect()
+/// Requests of the recorded devices.
+fn requests(recorded: &RecordedTimeline) -> Figure {
+    let devices = recorded.devices.iter().enumerate();
+    let lines = devices.map(|(at, one)| (one.device.clone(), Source::Requests(recorded, at)));
+    over_time(
+        "Requests",
+        "Maps of the recorded system, by device.",
+        "the trace maps nothing",
+        Numbers::Rate("requests", portolan_report::Scale::Linear),
+        &lines.collect::<Vec<_>>(),
+    )
+}
+
+/// Invalidations of the recorded kernel, beside those of each policy of this library.
+pub(super) fn invalidations(
+    recorded: Option<&RecordedTimeline>,
+    policies: &[PolicyReport],
+) -> Figure {
+    let sent = recorded.map(|recorded| (RECORDED.to_owned(), Source::Sent(recorded)));
+    let policies = each(policies, |interval| interval.invalidations.total() as f64);
+    over_time(
+        "Invalidations",
+        "What the recorded kernel sent itself, where the trace has that, and what each policy of this library sends \
+         for the same operations. Lines that lie on each other are one.",
+        "no command was submitted",
+        Numbers::Rate("invalidations", portolan_report::Scale::Log),
+        &sent.into_iter().chain(policies).collect::<Vec<_>>(),
+    )
 }
 
 /// `of` each policy.
 fn each(policies: &[PolicyReport], of: Of) -> Vec<Wanted<'_>> {
     let lines = policies.iter();
     lines
-        .map(|policy| (policy.policy.clone(), &policy.timeline, of))
+        .map(|policy| (policy.policy.clone(), Source::Policy(&policy.timeline, of)))
         .collect()
 }
 
@@ -119,9 +189,8 @@ pub(super) fn reachable_us(policies: &[PolicyReport]) -> Figure {
 fn occupancy(policies: &[PolicyReport]) -> Figure {
     let mut lines: Vec<Wanted<'_>> = Vec::new();
     if let Some(first) = policies.first() {
-        lines.push(("mapped".to_owned(), &first.timeline, |interval| {
-            interval.mapped_bytes as f64
-        }));
+        let mapped: Of = |interval| interval.mapped_bytes as f64;
+        lines.push(("mapped".to_owned(), Source::Policy(&first.timeline, mapped)));
     }
     lines.extend(each(policies, |interval| interval.reachable_bytes as f64));
     lines.retain(|(name, ..)| ["mapped", "lazy", "deferred"].contains(&&**name));
@@ -149,10 +218,10 @@ pub(super) fn span(policies: &[PolicyReport]) -> Figure {
 pub(super) fn misses(policies: &[PolicyReport]) -> Figure {
     over_time(
         "IOTLB misses",
-        "Accesses whose translation the IOMMU's cache did not hold, in each interval; each is a walk of the page \
+        "Accesses whose translation the IOMMU's cache did not hold; each is a walk of the page \
          tables that the device waits for.",
         "no access missed: nothing was translated",
-        Numbers::Count("misses"),
+        Numbers::Rate("misses", portolan_report::Scale::Linear),
         &each(policies, |interval| interval.iotlb_misses as f64),
     )
 }
@@ -165,21 +234,24 @@ fn over_time(
     numbers: Numbers,
     wanted: &[Wanted<'_>],
 ) -> Figure {
-    let shown =
-        |(_, timeline, of): &&Wanted<'_>| timeline.intervals.iter().any(|one| of(one) > 0.0);
+    let shown = |(_, source): &&Wanted<'_>| source.numbers(0).1.iter().any(|one| *one > 0.0);
     let wanted: Vec<_> = wanted.iter().filter(shown).cloned().collect();
-    let longest = wanted
+    let longest = wanted.iter().map(|(_, source)| source.interval_ns()).max();
+    let mut interval_ns = longest.unwrap_or(1);
+    // More than so many steps of several lines are no picture.
+    while wanted.len() > 1
+        && wanted
+            .iter()
+            .any(|(_, one)| one.numbers(interval_ns).1.len() > STEPS)
+    {
+        interval_ns = interval_ns.saturating_mul(2);
+    }
+    let widths = wanted
         .iter()
-        .map(|(_, timeline, _)| timeline.interval_ns)
-        .max();
-    let interval_ns = longest.unwrap_or(1);
+        .map(|(_, source)| source.numbers(interval_ns).0);
+    let interval_ns = widths.max().unwrap_or(interval_ns);
     let interval = Unit::Micros.say(interval_ns as f64 / 1000.0);
-    let y = match numbers {
-        Numbers::Count(what) => Axis::linear(&format!("{what} in {interval}"), Unit::Count),
-        Numbers::Most(what, unit) => Axis::log(what, unit),
-        Numbers::Bytes(what) => Axis::linear(what, Unit::Bytes),
-    };
-    let lines = lines(&wanted, interval_ns);
+    let lines = lines(&wanted, numbers, interval_ns);
     let mut says = format!("{says} An interval is {interval} long.");
     if let [only] = lines.as_slice() {
         // A plot of one line has no legend.
@@ -187,7 +259,7 @@ fn over_time(
     }
     let plot = Plot::Lines(Lines {
         x: Axis::linear("time since the first operation", Unit::Micros),
-        y,
+        y: numbers.axis(),
         lines,
     });
     let (says, none) = match wanted.is_empty() {
@@ -198,17 +270,18 @@ fn over_time(
 }
 
 /// The lines of a plot: one for those that lie on each other.
-fn lines(wanted: &[Wanted<'_>], interval_ns: u64) -> Vec<Line> {
+fn lines(wanted: &[Wanted<'_>], numbers: Numbers, interval_ns: u64) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
-    let points = wanted.iter().map(|(name, timeline, of)| {
-        let points = points(&timeline.in_intervals_of(interval_ns), *of);
-        (name, points)
+    let points = wanted.iter().map(|(name, source)| {
+        let (width, values) = source.numbers(interval_ns);
+        let values = values.iter().map(|value| numbers.shown(*value, width));
+        (name, points(width, &values.collect::<Vec<_>>()))
     });
     let points: Vec<_> = points.collect();
     let ends = points.iter().filter_map(|(_, points)| points.last());
     let longest = ends.map(|end| end.0).fold(0.0, f64::max);
     for (name, mut points) in points {
-        // After its end one that is shorter than others, of another trace, does nothing.
+        // After its end one that is shorter than others does nothing.
         if let Some((end, _)) = points.last().copied().filter(|last| last.0 < longest) {
             points.push((end, 0.0));
         }
@@ -227,7 +300,7 @@ fn lines(wanted: &[Wanted<'_>], interval_ns: u64) -> Vec<Line> {
     lines
 }
 
-/// Whether nobody could tell two lines apart.
+/// True if two lines cannot be told apart.
 fn covers(line: &[(f64, f64)], other: &[(f64, f64)]) -> bool {
     let near = |(a, b): (&(f64, f64), &(f64, f64))| {
         a.0 == b.0 && (a.1 - b.1).abs() <= a.1.abs().max(b.1.abs()) / 1000.0
@@ -236,44 +309,38 @@ fn covers(line: &[(f64, f64)], other: &[(f64, f64)]) -> bool {
 }
 
 /// The beginning of each interval with its number, and the end of the last one.
-fn points(timeline: &Timeline, of: Of) -> Vec<(f64, f64)> {
-    let us = |index: usize| index as f64 * timeline.interval_ns as f64 / 1000.0;
-    let intervals = &timeline.intervals;
-    let numbers = intervals.iter().map(of);
-    let mut points: Vec<_> = numbers.enumerate().map(|(i, y)| (us(i), y)).collect();
-    points.extend(intervals.last().map(|last| (us(intervals.len()), of(last))));
-    points
+fn points(interval_ns: u64, values: &[f64]) -> Vec<(f64, f64)> {
+    let us = |index: usize| index as f64 * interval_ns as f64 / 1000.0;
+    let points = values.iter().enumerate().map(|(at, y)| (us(at), *y));
+    let end = values.last().map(|last| (us(values.len()), *last));
+    points.chain(end).collect()
 }
 
 /// The same as a table, in intervals that are so long that there are few.
 fn rows(numbers: Numbers, wanted: &[Wanted<'_>], mut interval_ns: u64) -> Table {
     let all = loop {
-        let all = wanted
-            .iter()
-            .map(|(_, timeline, _)| timeline.in_intervals_of(interval_ns));
+        let all = wanted.iter().map(|(_, source)| source.numbers(interval_ns));
         let all: Vec<_> = all.collect();
-        if all.iter().all(|timeline| timeline.intervals.len() <= ROWS) {
+        if all.iter().all(|(_, values)| values.len() <= ROWS) {
             break all;
         }
         interval_ns = interval_ns.saturating_mul(2);
     };
-    let unit = match numbers {
-        Numbers::Count(_) => Unit::Count,
-        Numbers::Most(_, unit) => unit,
-        Numbers::Bytes(_) => Unit::Bytes,
-    };
-    let count = all.iter().map(|timeline| timeline.intervals.len()).max();
+    let interval_ns = all.first().map_or(interval_ns, |(width, _)| *width);
+    let count = all.iter().map(|(_, values)| values.len()).max();
     let row = |index: usize| {
         let from = Unit::Micros.say(index as f64 * interval_ns as f64 / 1000.0);
-        let cells = all.iter().zip(wanted).map(|(timeline, (_, _, of))| {
-            let interval = timeline.intervals.get(index);
-            interval.map_or("-".to_owned(), |interval| unit.say(of(interval)))
+        let cells = all.iter().map(|(width, values)| {
+            let value = values.get(index);
+            value.map_or("-".to_owned(), |value| {
+                numbers.unit().say(numbers.shown(*value, *width))
+            })
         });
         [from].into_iter().chain(cells).collect()
     };
     let interval = Unit::Micros.say(interval_ns as f64 / 1000.0);
     let first = format!("from, for {interval}");
-    let names = wanted.iter().map(|(name, ..)| (*name).to_owned());
+    let names = wanted.iter().map(|(name, _)| (*name).to_owned());
     Table {
         head: [first].into_iter().chain(names).collect(),
         rows: (0..count.unwrap_or(0)).map(row).collect(),

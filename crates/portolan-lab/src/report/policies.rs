@@ -5,27 +5,36 @@ use portolan_report::{
 };
 
 use super::{figure, table};
-use crate::replay::{Policy, PolicyReport, ReplayReport, TimeByCause};
+use crate::counts::Invalidations;
+use crate::replay::{Causes, Now, Policy, PolicyReport, ReplayReport, TimeByCause};
 use portolan_cli::display::grouped;
 
 /// A name, and what it is the name of.
 type Named<T, N> = (&'static str, fn(&T) -> N);
 
-/// Causes of time.
-const CAUSES: [Named<TimeByCause, f64>; 6] = [
+/// Causes of CPU time.
+const CAUSES: [Named<TimeByCause, f64>; 5] = [
     ("map", |time| time.map),
     ("unmap", |time| time.unmap),
     ("invalidate", |time| time.invalidation),
-    ("wait for syncs", |time| time.sync_wait),
+    ("wait", |time| time.sync_wait),
     ("exits", |time| time.exits),
-    ("device stalls", |time| time.device_stall),
 ];
+/// The policy that is not plotted beside others: a command for each page, which hides all else.
+const BY_PAGE: &str = "strict-page";
 
 pub(super) fn section(report: &ReplayReport) -> Section {
     let policies = &report.policies;
-    let mut says = in_words(policies);
-    says.extend(report.findings.iter().cloned());
-    says.extend(report.defaults.text().lines().map(str::to_owned));
+    let rows: Vec<PolicyReport> = linux(report).into_iter().chain(policies.clone()).collect();
+    let mut notes = in_words(policies);
+    notes.extend(report.findings.iter().cloned());
+    notes.extend(report.defaults.text().lines().map(str::to_owned));
+    let mut says = vec![match rows.len() > policies.len() {
+        true => "Linux's own rows stand first; the others are policies of this library, for those who build on it, and \
+                 no settings of Linux."
+            .to_owned(),
+        false => "These are policies of this library, for those who build on it, and no settings of Linux.".to_owned(),
+    }];
     if let [only] = policies.as_slice() {
         says.push(format!(
             "Only {} was replayed, so there is nothing to compare it with; without `--policy` all are.",
@@ -33,13 +42,75 @@ pub(super) fn section(report: &ReplayReport) -> Section {
         ));
     }
     Section {
-        heading: "Policies side by side".to_owned(),
+        heading: "Side by side".to_owned(),
         says,
         figures: vec![
-            time_by_cause(policies),
-            reachable(policies),
-            counted(report),
+            time_by_cause(&rows),
+            reachable(&rows),
+            counted(report, &rows),
         ],
+        notes,
+    }
+}
+
+/// Linux as it is, and as it would be with the change that is advised, if that is another policy: as rows of figures.
+fn linux(report: &ReplayReport) -> Vec<PolicyReport> {
+    let Some(cost) = report.cost.as_ref().filter(|cost| cost.now.cpu_us > 0.0) else {
+        return Vec::new();
+    };
+    let row = |when: &str, policy: Now, causes: &Causes, wait_us: f64| PolicyReport {
+        policy: format!("Linux {when}: {}", policy.name()),
+        time_us: TimeByCause {
+            map: causes.map + causes.addresses + causes.copies,
+            unmap: causes.unmap,
+            invalidation: causes.invalidation,
+            sync_wait: causes.wait,
+            device_stall: wait_us,
+            ..TimeByCause::default()
+        }
+        .summed(),
+        ..PolicyReport::default()
+    };
+    let sent = |policy: Now, count: u64| match policy {
+        Now::Lazy => Invalidations {
+            context: count,
+            ..Invalidations::default()
+        },
+        _ => Invalidations {
+            range: count,
+            ..Invalidations::default()
+        },
+    };
+    let now = PolicyReport {
+        invalidations: report.sent.map_or_else(
+            || sent(cost.policy, cost.invalidations),
+            |sent| sent.invalidations,
+        ),
+        syncs: cost.invalidations,
+        exposed: cost.exposed.unwrap_or_default(),
+        ..row("now", cost.policy, &cost.causes, cost.device_wait_us)
+    };
+    let then = report.advice.first().and_then(|setting| {
+        let then = setting.effect.then?;
+        Some(PolicyReport {
+            invalidations: sent(then.policy, then.invalidations),
+            syncs: then.invalidations,
+            exposed: then.exposed,
+            ..row("then", then.policy, &then.causes, then.device_wait_us)
+        })
+    });
+    [now].into_iter().chain(then).collect()
+}
+
+/// Those that are plotted.
+fn plotted(policies: &[PolicyReport]) -> Vec<&PolicyReport> {
+    let others = policies
+        .iter()
+        .filter(|one| !one.policy.starts_with(BY_PAGE));
+    let others: Vec<_> = others.collect();
+    match others.is_empty() {
+        true => policies.iter().collect(),
+        false => others,
     }
 }
 
@@ -62,31 +133,31 @@ pub(super) fn time_by_cause(policies: &[PolicyReport]) -> Figure {
         policies.iter().any(|policy| of(&policy.time_us) > 0.0)
     };
     let causes: Vec<_> = CAUSES.iter().filter(happens).collect();
+    let shown = plotted(policies);
     let series = causes.iter().map(|(name, of)| Series {
         name: (*name).to_owned(),
-        values: policies.iter().map(|policy| of(&policy.time_us)).collect(),
+        values: shown.iter().map(|policy| of(&policy.time_us)).collect(),
     });
     let plot = Plot::Bars(Bars {
-        categories: policies
-            .iter()
-            .map(|policy| policy.policy.clone())
-            .collect(),
-        values: Axis::linear("virtual time", Unit::Micros),
+        categories: shown.iter().map(|policy| policy.policy.clone()).collect(),
+        values: Axis::linear("CPU time", Unit::Micros),
         series: series.collect(),
         arrangement: Arrangement::StackedRows,
     });
     let rows = policies.iter().map(|policy| {
         let time = &policy.time_us;
-        let range = policy.total_range_us;
+        let range = policy.cpu_range_us();
         let range = range.map_or("-".to_owned(), |[low, high]| {
             format!("{} to {}", micros(low), micros(high))
         });
-        let mut row = vec![policy.policy.clone(), micros(time.total), range];
+        let mut row = vec![policy.policy.clone(), micros(time.cpu), range];
         row.extend(CAUSES.iter().map(|(_, of)| micros(of(time))));
+        row.push(micros(time.device_stall));
         row
     });
-    let mut head = vec!["policy", "total", "total, as prices vary"];
+    let mut head = vec!["policy", "CPU time", "as prices vary"];
     head.extend(CAUSES.iter().map(|(name, _)| *name));
+    head.push("devices wait");
     let table = Table {
         head: head.into_iter().map(str::to_owned).collect(),
         rows: rows.collect(),
@@ -94,9 +165,9 @@ pub(super) fn time_by_cause(policies: &[PolicyReport]) -> Figure {
     let reason = causes.is_empty().then_some("no policy took any time");
     figure(
         "Where the time goes",
-        "What all maps and unmaps of the trace cost under each policy, by cause. Map and unmap are CPU work on page \
-         tables, or copies; invalidating is writing commands, and a sync is the wait until the IOMMU has carried \
-         them out; device stalls are walks of the page tables that a device waits for.",
+        "CPU time of all maps and unmaps, by what it is for: work on page tables (with Linux its addresses \
+         and queues too, or copies), writing invalidations, and waiting for them. The table has what devices wait for walks of page tables beside it, and `strict-page`, \
+         a command for each page, which is out of scale.",
         reason,
         plot,
         table,
@@ -139,9 +210,9 @@ pub(super) fn reachable(policies: &[PolicyReport]) -> Figure {
     let nothing = policies.iter().all(|policy| policy.exposed.max_us <= 0.0);
     figure(
         "What stays reachable after unmap",
-        "For how long at most a device could still reach memory that was unmapped, and beside the mark how much \
-         memory at once. Under lazy the owner may use that memory for something else meanwhile; under the others \
-         it comes back only when no device reaches it.",
+        "For how long at most a device could still reach memory that was unmapped, and how much at once. Under lazy \
+         that memory may serve something else meanwhile; under the others it comes back only when no device reaches \
+         it.",
         nothing.then_some("nothing was unmapped, or nothing stayed reachable"),
         plot,
         table(head, rows),
@@ -149,7 +220,7 @@ pub(super) fn reachable(policies: &[PolicyReport]) -> Figure {
 }
 
 /// Commands, waits and misses, and those of Linux if they were asked for.
-fn counted(report: &ReplayReport) -> Figure {
+fn counted(report: &ReplayReport, rows: &[PolicyReport]) -> Figure {
     let row = |policy: &PolicyReport| {
         let done = &policy.invalidations;
         [
@@ -167,7 +238,7 @@ fn counted(report: &ReplayReport) -> Figure {
     let linux = report.linux.iter().map(|linux| {
         let done = &linux.invalidations;
         [
-            format!("Linux, {}", linux.policy),
+            format!("Linux if {}", linux.policy),
             "-".to_owned(),
             grouped(done.page),
             grouped(done.range),
@@ -196,24 +267,24 @@ fn counted(report: &ReplayReport) -> Figure {
             policy.invalidations.context + policy.invalidations.global
         }),
     ];
+    let shown = plotted(rows);
     let series = kinds.iter().map(|(name, of)| Series {
         name: (*name).to_owned(),
-        values: report.policies.iter().map(|p| of(p) as f64).collect(),
+        values: shown.iter().map(|p| of(p) as f64).collect(),
     });
     let plot = Plot::Bars(Bars {
-        categories: report.policies.iter().map(|p| p.policy.clone()).collect(),
+        categories: shown.iter().map(|p| p.policy.clone()).collect(),
         values: Axis::linear("invalidation commands", Unit::Count),
         series: series.collect(),
         arrangement: Arrangement::StackedRows,
     });
-    let none = report.policies.iter().all(|p| p.invalidations.total() == 0);
+    let none = rows.iter().all(|p| p.invalidations.total() == 0);
     figure(
         "Invalidation commands",
-        "What tells the IOMMU to forget translations: one page, a range of pages, or all of an address space \
-         (a context). The table has the waits, the exits to a hypervisor where one plays the IOMMU, accesses whose \
-         translation the IOMMU's cache (IOTLB) did not hold, and the pages of page tables.",
+        "What tells the IOMMU to forget translations: of one page, of a range of pages, or of a whole address space (a \
+         context).",
         none.then_some("no command was submitted under any policy"),
         plot,
-        table(head, report.policies.iter().map(row).chain(linux)),
+        table(head, rows.iter().map(row).chain(linux)),
     )
 }

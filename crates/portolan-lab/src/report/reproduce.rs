@@ -34,6 +34,7 @@ pub fn reproductions(results: Results, origin: Origin) -> Page {
         answer,
         sections: results.sections,
         origin,
+        ..Page::default()
     }
 }
 
@@ -52,6 +53,7 @@ impl Results {
             heading: heading.to_owned(),
             says,
             figures,
+            ..Section::default()
         });
     }
 

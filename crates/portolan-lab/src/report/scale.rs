@@ -58,8 +58,10 @@ pub fn scale(report: &Report, origin: Origin) -> Page {
             heading: "By number of CPUs".to_owned(),
             says,
             figures,
+            ..Section::default()
         }],
         origin,
+        ..Page::default()
     }
 }
 

@@ -4,7 +4,7 @@ use portolan_report::{Axis, Figure, Mark, MarkRow, Marks, Plot, Section, Unit};
 
 use super::{figure, table};
 use crate::replay::{ReplayReport, Setting, more};
-use portolan_cli::display::{grouped, micros};
+use portolan_cli::display::{duration, grouped};
 
 /// Each setting with what it brings; nothing where none is advised.
 pub(super) fn section(report: &ReplayReport) -> Option<Section> {
@@ -13,8 +13,9 @@ pub(super) fn section(report: &ReplayReport) -> Option<Section> {
     }
     Some(Section {
         heading: "What to change, and why".to_owned(),
-        says: in_code(&more(report), &report.advice),
         figures: vec![gains(&report.advice)],
+        notes: in_code(&more(report), &report.advice),
+        ..Section::default()
     })
 }
 
@@ -70,7 +71,7 @@ fn gains(advice: &[Setting]) -> Figure {
         .is_empty()
         .then_some("no price tells what a setting saves");
     let plot = Plot::Marks(Marks {
-        values: Axis::linear("of the time that mapping takes", Unit::Percent),
+        values: Axis::linear("of the CPU time that mapping costs", Unit::Percent),
         series: vec!["saved".to_owned()],
         rows: told,
     });
@@ -84,8 +85,8 @@ fn gains(advice: &[Setting]) -> Figure {
                 let [low, high] = saving.range_pct;
                 format!("{} to {}", percent(low), percent(high))
             }),
-            saving.map_or("-".to_owned(), |saving| micros(saving.before_us)),
-            saving.map_or("-".to_owned(), |saving| micros(saving.after_us)),
+            saving.map_or("-".to_owned(), |saving| duration(saving.before_us)),
+            saving.map_or("-".to_owned(), |saving| duration(saving.after_us)),
             grouped(setting.evidence.line),
             setting.evidence.text.clone(),
         ]
@@ -94,15 +95,15 @@ fn gains(advice: &[Setting]) -> Figure {
         "setting",
         "saved",
         "at least and at most",
-        "µs now",
-        "µs then",
+        "now",
+        "then",
         "line of the trace",
         "which says",
     ];
     figure(
         "What each setting saves",
-        "Of the time that mapping memory for devices takes; bars are the least and the most that prices and the trace \
-         leave open. Each alone: together they save less than the sum.",
+        "Of the CPU time that mapping costs; bars are the least and the most that prices and the trace leave open. \
+         Each alone: together they save less than the sum.",
         reason,
         plot,
         table(head, rows),

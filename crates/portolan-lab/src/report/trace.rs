@@ -4,7 +4,7 @@ use portolan_report::{Arrangement, Axis, Bars, Figure, Plot, Section, Series, Ta
 
 use super::{figure, table};
 use crate::replay::{ClassShape, Histogram, Shape, Share, TraceReport};
-use portolan_cli::display::grouped;
+use portolan_cli::display::{counted as counted_as, grouped};
 
 /// Devices or CPUs with a bar of their own.
 const MOST_BARS: usize = 24;
@@ -12,13 +12,12 @@ const MOST_BARS: usize = 24;
 /// How much there is of what, in a sentence.
 pub(super) fn counted(trace: &TraceReport) -> String {
     format!(
-        "{} events: {} streaming maps of {}, {} unmaps, {} coherent allocations; {} maps were still there where the \
-         trace ends.",
-        grouped(trace.events),
-        grouped(trace.maps),
+        "{}: {} of {}, {}, {}; {} still mapped where the trace ends.",
+        counted_as(trace.events, "event"),
+        counted_as(trace.maps, "streaming map"),
         Unit::Bytes.say(trace.bytes_mapped as f64),
-        grouped(trace.unmaps),
-        grouped(trace.coherent_allocs),
+        counted_as(trace.unmaps, "unmap"),
+        counted_as(trace.coherent_allocs, "coherent allocation"),
         grouped(trace.left_mapped),
     )
 }
@@ -50,6 +49,7 @@ pub(super) fn mappings(shape: &Shape) -> Section {
                 |lg2| Unit::Micros.say(power(lg2) / 1000.0),
             ),
         ],
+        ..Section::default()
     }
 }
 
@@ -130,6 +130,7 @@ pub(super) fn devices_and_cpus(shape: &Shape) -> Section {
             shares("Devices", "device", &shape.devices, &shape.other_devices),
             shares("CPUs", "CPU", &cpus, &shape.other_cpus),
         ],
+        ..Section::default()
     }
 }
 

@@ -364,7 +364,9 @@ fn huge_pages_are_advised_for_lists_of_single_pages() {
         .unwrap();
     let saving = found.effect.saving.unwrap();
     // 15 calls fewer for each of 300 lists, at the price of the profile.
-    let price = xeon.price(portolan_model::profile::Event::MapCall).unwrap();
+    let price = xeon
+        .price(portolan_model::profile::Event::LinuxPiece)
+        .unwrap();
     let calls = (saving.before_us - saving.after_us) * 1000.0 / price;
     assert!(
         (calls - 15.0 * 300.0).abs() < 1e-6 && saving.range_pct[0] == 0.0,
@@ -485,8 +487,8 @@ fn traces_that_say_nothing_get_no_advice_and_are_told_so() {
     let one = " x-1 [000] d. 18446744073.0: dma_map_page: d dir=NONE \
         dma_addr=fffffffffffff000 size=4096 phys_addr=0 attrs=\n";
     for (trace, now, word) in [
-        (nothing, Now::Nothing, "maps nothing, so there is no advice"),
-        (one, Now::Strict, "0 unmaps say nothing of a load"),
+        (nothing, Now::Nothing, "1 unmap without a map"),
+        (one, Now::Strict, "0 unmaps, too few to tell of a load"),
     ] {
         let report = replayed(trace, &xeon);
         assert_eq!(
@@ -497,7 +499,7 @@ fn traces_that_say_nothing_get_no_advice_and_are_told_so() {
         let text = replay::text(&report, 200);
         assert!(
             text.starts_with(if now == Now::Nothing {
-                "The trace"
+                "No answer"
             } else {
                 "Nothing"
             }),

@@ -22,5 +22,15 @@
     plot.blur();
     if (!tip.hidden) complaints.push(`stays: ${tip.textContent}`);
   }
+  for (const bar of document.querySelectorAll(".zoom")) {
+    const plot = bar.previousElementSibling, [more, less] = bar.querySelectorAll("button");
+    const wide = () => [...plot.querySelectorAll("svg")].find((svg) => svg.getClientRects().length)?.getBoundingClientRect().width;
+    const before = wide();
+    more.click();
+    if (!(wide() > before * 1.5)) complaints.push("a plot cannot be enlarged");
+    if (document.documentElement.scrollWidth > document.documentElement.clientWidth) complaints.push("an enlarged plot makes the page wide");
+    less.click();
+    if (wide() !== before) complaints.push("an enlarged plot stays so");
+  }
   return complaints;
 })()

@@ -6,7 +6,7 @@ mod ordinary;
 
 use portolan_report::{
     Arrangement, Axis, Bars, Figure, Line, Lines, Mark, Origin, Page, Plot, Section, Series, Shape,
-    Table,
+    Table, Tile,
 };
 
 /// A name as a hostile trace has it.
@@ -24,6 +24,20 @@ pub fn page() -> Page {
     ];
     Page {
         title: "Gallery: every kind of plot".to_owned(),
+        subject: format!("data/traces/{HOSTILE}"),
+        tiles: vec![
+            tile(
+                "It costs",
+                "757 µs",
+                "of each CPU-second, 0.30 % of the load's time at most",
+            ),
+            tile(
+                "Now and then",
+                "1,949 → 1,278 ns",
+                "a request, with `iommu.strict=0`",
+            ),
+            tile(HOSTILE, HOSTILE, HOSTILE),
+        ],
         answer: texts(&[
             "Boot with iommu.strict=0: it takes 38 % of the time that DMA mapping costs now.",
             "Memory stays reachable for at most 10 ms after its unmap, which this machine's devices, \
@@ -49,7 +63,13 @@ fn section(heading: &str, figures: Vec<Figure>) -> Section {
         heading: heading.to_owned(),
         says,
         figures,
+        notes: vec![format!("What is to be said besides: {HOSTILE}")],
     }
+}
+
+fn tile(name: &str, value: &str, says: &str) -> Tile {
+    let [name, value, says] = [name, value, says].map(str::to_owned);
+    Tile { name, value, says }
 }
 
 fn figure(title: &str, plot: Plot) -> Figure {

@@ -62,6 +62,8 @@ struct Ends {
     faults: u64,
     /// Traces that could not be replayed.
     failed: usize,
+    /// Traces of which too little was understood.
+    not_understood: usize,
 }
 
 impl Ends {
@@ -70,10 +72,11 @@ impl Ends {
             Ended::Replayed(line) => Self {
                 faults: line.faults(),
                 failed: 0,
+                not_understood: usize::from(!line.report.trace.understood.is_enough()),
             },
             Ended::Failed(_) => Self {
-                faults: 0,
                 failed: 1,
+                ..Self::default()
             },
         }
     }
@@ -82,13 +85,14 @@ impl Ends {
         Self {
             faults: self.faults.saturating_add(other.faults),
             failed: self.failed + other.failed,
+            not_understood: self.not_understood + other.not_understood,
         }
     }
 
     /// A defect outdoes a trace that could not be replayed.
     fn outcome(self) -> Result<Outcome> {
         match (self.faults, self.failed) {
-            (0, 0) => Ok(Outcome::Good),
+            (0, 0) => Ok(Outcome::of(self.not_understood == 0)),
             (0, 1) => bail!("one trace could not be replayed; all else is printed"),
             (0, failed) => bail!("{failed} traces could not be replayed; all else is printed"),
             _ => Ok(Outcome::CheckFailed),
@@ -125,6 +129,7 @@ impl Gathered {
             ends = ends.plus(Ends {
                 faults: faults.fold(0, u64::saturating_add),
                 failed: bad.len(),
+                not_understood: found.iter().filter_map(Entry::not_understood).count(),
             });
             entries.extend(found);
             failed.extend(bad);
@@ -136,6 +141,9 @@ impl Gathered {
                 Err(bad) => failed.push(bad),
             }
         }
+        // What was not understood tells nothing.
+        failed.extend(entries.iter().filter_map(Entry::not_understood));
+        entries.retain(|entry| entry.not_understood().is_none());
         Ok(Self {
             sum: fleet::add_up(&entries, failed),
             entries,

@@ -3,9 +3,9 @@
 //! Linux 6.12: kernel/dma/swiotlb.c, Documentation/networking/page_pool.rst, admin-guide/mm/transhuge.rst.
 
 use portolan_cli::display::{bytes, grouped};
-use portolan_model::profile::Event;
 
-use super::cost::Cost;
+use super::copies::{BOUNCED, copies};
+use super::cost::{Cost, further_pieces, of_piece};
 use super::policy::{Advise, COMMAND_LINE, is_older};
 use super::{FEWEST, Input, WORTH_PCT};
 use crate::linux::stage_of;
@@ -28,7 +28,6 @@ const POOL: u64 = 1 << 15;
 const AREA: u64 = 128;
 /// Since 6.0 the pool has areas, one for each CPU (20347fca71a3).
 const AREAS: (u32, u32) = (6, 0);
-const BOUNCED: &str = "swiotlb_bounced";
 /// Buffers that are mapped so often are worth keeping mapped.
 const AGAIN: u64 = 4;
 
@@ -38,22 +37,6 @@ fn bounce_shown(input: &Input<'_>, shows: &str) -> Option<Evidence> {
     let count = input.summary.events_by_name.get(BOUNCED).copied()?;
     let shows = format!("{shows}, the first of {}", grouped(count));
     Some(Evidence::of(first, shows, count))
-}
-
-/// What the copies of the trace take a CPU, in microseconds, and their prices.
-fn copies(input: &Input<'_>) -> Option<(f64, Vec<Besides>)> {
-    let of = |event: Event| input.profile.quote(event).ok();
-    let (call, byte) = (of(Event::CopyCall)?, of(Event::CopyByte)?);
-    let bounces = input.summary.events_by_name.get(BOUNCED).copied()?;
-    let copied = input.shape.bounce_copied_bytes;
-    let us = (bounces as f64 * call.ns + copied as f64 * byte.ns) / 1000.0;
-    let besides =
-        [(Event::CopyCall, call), (Event::CopyByte, byte)].map(|(event, price)| Besides {
-            kind: "price",
-            name: event.name().to_owned(),
-            says: format!("{:.3} ns, {}", price.ns, price.source),
-        });
-    Some((us, besides.into()))
 }
 
 /// A pool with more room: it was full, or more than half of it.
@@ -109,6 +92,7 @@ fn pool(input: &Input<'_>, now: &Situation) -> Option<Setting> {
                 grouped(input.trace.failed_maps)
             ),
             saving: None,
+            then: None,
         },
         reason: "A map that finds no room in the pool fails; one that finds its area full searches the others."
             .to_owned(),
@@ -140,6 +124,7 @@ fn areas(input: &Input<'_>, now: &Situation) -> Option<Setting> {
                 "an area of the pool, and a lock, for each of the {at_work} CPUs that bounce"
             ),
             saving: None,
+            then: None,
         },
         reason: "Before 6.0 the bounce pool has one lock, for which all CPUs wait.".to_owned(),
         evidence: bounce_shown(input, "a bounce")?,
@@ -180,12 +165,13 @@ fn forced_bounce(input: &Input<'_>, now: &Situation) -> Option<Setting> {
         effect: Effect {
             says: format!("none of {} copied", bytes(input.shape.bounce_copied_bytes)),
             saving: Some(saving),
+            then: None,
         },
         reason: "All DMA is copied through the bounce pool, whatever the device reaches.".to_owned(),
         evidence,
         besides,
         danger: Some(
-            "Devices then reach the buffers themselves, and without an IOMMU all of memory, as they do now.".to_owned(),
+            "devices then reach the buffers themselves, and without an IOMMU all of memory, as they do now.".to_owned(),
         ),
         note: None,
         assumes,
@@ -219,6 +205,7 @@ fn iommu_for_bounce(input: &Input<'_>, now: &Situation) -> Option<Setting> {
                 bytes(input.shape.bounce_copied_bytes)
             ),
             saving: Some(saving),
+            then: None,
         },
         reason: "Behind an IOMMU a device with few address bits reaches any memory that is mapped for it, and no other."
             .to_owned(),
@@ -237,14 +224,15 @@ fn huge_pages(input: &Input<'_>, now: &Situation) -> Option<Setting> {
     if !now.is_translated() || scattered.count < FEWEST || told == Some("always") {
         return None;
     }
-    let price = input.profile.quote(Event::MapCall).ok()?;
+    let piece = of_piece(input.profile);
+    let price = input.profile.quote(piece).ok()?;
     let pieces = input.shape.scattered_pieces;
-    let more_us = pieces.saturating_sub(scattered.count) as f64 * price.ns / 1000.0;
+    let calls_us = further_pieces(input) as f64 * price.ns / 1000.0;
     let cost = Cost::of(input, now.now)?;
-    let before_us = cost.us + more_us;
+    let after_us = cost.us - calls_us;
     // Nothing, if what is mapped stays scattered.
-    let most = pct(before_us, cost.us)?;
-    let saving = Saving::of(before_us, cost.us, [0.0, most])?;
+    let most = pct(cost.us, after_us)?;
+    let saving = Saving::of(cost.us, after_us, [0.0, most])?;
     (saving.pct >= WORTH_PCT).then_some(())?;
     let each = pieces / scattered.count;
     let shows = format!(
@@ -262,13 +250,14 @@ fn huge_pages(input: &Input<'_>, now: &Situation) -> Option<Setting> {
                 grouped(pieces)
             ),
             saving: Some(saving),
+            then: None,
         },
         reason: "Linux maps each piece of a list with a call of its own; a buffer in huge pages is one."
             .to_owned(),
         evidence: Evidence::of(input.shape.excerpt(scattered)?, shows, scattered.count),
         besides: vec![Besides {
             kind: "price",
-            name: Event::MapCall.name().to_owned(),
+            name: piece.name().to_owned(),
             says: format!("{:.3} ns, {}", price.ns, price.source),
         }],
         danger: None,
@@ -290,8 +279,7 @@ fn keep_mapped(input: &Input<'_>, now: &Situation) -> Option<Setting> {
     }
     let cost = Cost::of(input, now.now)?;
     let share = again.count as f64 / all.count as f64;
-    // What devices wait for walks stays as it is.
-    let after_us = cost.us - share * (cost.us - cost.stall_us).max(0.0);
+    let after_us = cost.us * (1.0 - share);
     // Nothing, if no buffer comes back in time to be used again.
     let most = pct(cost.us, after_us)?;
     let saving = Saving::of(cost.us, after_us, [0.0, most])?;
@@ -311,15 +299,20 @@ fn keep_mapped(input: &Input<'_>, now: &Situation) -> Option<Setting> {
         where_to_set: "the network driver".to_owned(),
         value: "one that keeps receive buffers mapped (page_pool with PP_FLAG_DMA_MAP)".to_owned(),
         effect: Effect {
-            says: format!("{} maps and unmaps fewer of {}", grouped(again.count), grouped(all.count)),
+            says: format!(
+                "{} of {} maps and unmaps are left out",
+                grouped(again.count),
+                grouped(all.count)
+            ),
             saving: Some(saving),
+            then: None,
         },
         reason: "The same buffers are mapped and unmapped for each packet; a longer ring (`ethtool -G`) changes \
                  nothing of that, since each packet is mapped once whatever its length."
             .to_owned(),
         evidence: Evidence::of(input.shape.excerpt(again)?, shows, again.count),
         besides: driver.into_iter().collect(),
-        danger: Some("The device reaches these buffers all the time, packets in use included.".to_owned()),
+        danger: Some("the device reaches these buffers all the time, packets in use included.".to_owned()),
         note: None,
         assumes: Vec::new(),
     })

@@ -2,7 +2,7 @@
 //!
 //! Linux 6.12: drivers/iommu/dma-iommu.c (`iommu.forcedac`), kernel-parameters.txt (`pci=noats`).
 
-use portolan_cli::display::grouped;
+use portolan_cli::display::{duration, grouped};
 use portolan_model::profile::Event;
 
 use super::cost::Cost;
@@ -43,10 +43,11 @@ fn force_dac(input: &Input<'_>, now: &Situation) -> Option<Setting> {
         },
         effect: Effect {
             says: format!(
-                "{} searches below 4 GiB fewer that find nothing; no price says what they take",
+                "{} searches below 4 GiB fewer that find nothing; no price says what they cost",
                 grouped(above.count)
             ),
             saving: None,
+            then: None,
         },
         reason: "Before 6.5, Linux looks for an address below 4 GiB at each map for a PCI device, also when all are \
                  taken."
@@ -56,7 +57,7 @@ fn force_dac(input: &Input<'_>, now: &Situation) -> Option<Setting> {
             vec![Besides::fact("release", facts.release.clone())]
         }),
         danger: Some(
-            "A device or driver that cannot use 64 bits of address, and says that it can, fails at once.".to_owned(),
+            "a device or driver that cannot use 64 bits of address, and says that it can, fails at once.".to_owned(),
         ),
         note: None,
         assumes: match old {
@@ -75,11 +76,17 @@ fn no_ats(input: &Input<'_>, now: &Situation) -> Option<Setting> {
     let page = input.profile.quote(Event::CmdPage).ok()?;
     let sync = input.profile.quote(Event::Sync).ok()?;
     let cost = Cost::of(input, now.now)?;
-    // With ATS no walk is waited for, at best; each flush of it is a command, and at worst a wait as well.
-    let with = |more_ns: f64| cost.us - cost.stall_us + recorded.device as f64 * more_ns / 1000.0;
-    let before_us = with(page.ns);
-    let ends = [page.low(), page.high() + sync.high()].map(|ns| pct(with(ns), cost.us));
-    let saving = Saving::of(before_us, cost.us, [ends[0]?, ends[1]?])?;
+    // Each flush is a command, and at worst a wait as well.
+    let of = |ns: f64| recorded.device as f64 * ns / 1000.0;
+    let flushes_us = of(page.ns);
+    // At best a device with a TLB of its own waits for none of the walks that the replay counts.
+    let walks_us = cost.stall_us;
+    if flushes_us <= walks_us {
+        return None;
+    }
+    let after_us = cost.us - flushes_us;
+    let most = pct(cost.us, after_us - of(sync.high()))?;
+    let saving = Saving::of(cost.us, after_us, [pct(cost.us, after_us)?, most])?;
     (saving.pct >= WORTH_PCT).then_some(())?;
     let shows = format!(
         "a flush of a device's TLB, the first of {}",
@@ -90,8 +97,13 @@ fn no_ats(input: &Input<'_>, now: &Situation) -> Option<Setting> {
         where_to_set: COMMAND_LINE.to_owned(),
         value: "pci=noats".to_owned(),
         effect: Effect {
-            says: format!("none of {} flushes of device TLBs", grouped(recorded.device)),
+            says: format!(
+                "none of {} flushes of device TLBs; devices then wait up to {} for walks",
+                grouped(recorded.device),
+                duration(walks_us)
+            ),
             saving: Some(saving),
+            then: None,
         },
         reason: "Each strict unmap flushes the device's TLB as well, though the mapping was used but once.".to_owned(),
         evidence: Evidence::of(recorded.first_device.as_ref()?, shows, recorded.device),

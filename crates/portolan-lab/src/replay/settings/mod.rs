@@ -6,24 +6,29 @@
 //! Not covered: settings of firmware, of hypervisors, and of drivers' own module parameters.
 
 mod buffers;
+mod copies;
 mod cost;
 mod device;
 mod policy;
 mod situation;
 
 pub(super) use cost::{LinuxCounters, LinuxCounts, spread_us};
+pub(super) use policy::about;
 
 use portolan_model::profile::Profile;
 
+use cost::Cost;
+
+use super::cost::{CpuCost, Load, MappingCost};
 use super::report::{PolicyReport, TraceReport};
 use super::setting::{Rule, Setting};
 use super::shape::Shape;
-use super::situation::Situation;
+use super::situation::{KnownBy, Now, Situation};
 use crate::advice::Advice;
 use crate::facts::Facts;
 use crate::trace::Summary;
 
-/// What is not worth a change: less than this of all that mapping costs. Prices are known to about that: the library's
+/// Least share of all that mapping costs for which a setting is advised. Prices are known to about that: the library's
 /// plan is held to within 5 % of the best (`tests/threshold.rs`).
 pub(super) const WORTH_PCT: f64 = 5.0;
 /// As [`WORTH_PCT`], for what opens a window or takes protection away: it has to bring more.
@@ -45,14 +50,31 @@ pub(super) struct Input<'a> {
     pub(super) defaults: &'a Advice,
 }
 
-/// The situation of the traced system, and settings that would improve it, the surest gain first; no two of them
-/// change the same thing.
-pub(super) fn advise(input: &Input<'_>) -> (Situation, Vec<Setting>) {
-    let now = Situation::of(input);
+/// Result of the rules for a traced system.
+pub(super) struct Advised {
+    /// Its policy.
+    pub(super) situation: Situation,
+    /// Cost of that, where prices tell.
+    pub(super) cost: Option<MappingCost>,
+    /// Settings that would improve it, the surest gain first; no two of them change the same thing.
+    pub(super) settings: Vec<Setting>,
+}
+
+/// Policy of the traced system, its cost, and settings to change; nothing of the latter two for a trace that was
+/// not understood.
+pub(super) fn advise(input: &Input<'_>) -> Advised {
+    let situation = Situation::of(input);
+    if !input.trace.understood.is_enough() {
+        return Advised {
+            situation,
+            cost: None,
+            settings: Vec::new(),
+        };
+    }
     let mut settings: Vec<Setting> = Vec::new();
     let rules = [policy::RULES, buffers::RULES, device::RULES];
     for rule in rules.into_iter().flatten() {
-        let Some(setting) = rule(input, &now) else {
+        let Some(setting) = rule(input, &situation) else {
             continue;
         };
         let target = setting.rule.target();
@@ -65,5 +87,67 @@ pub(super) fn advise(input: &Input<'_>) -> (Situation, Vec<Setting>) {
         settings.retain(|setting| setting.rule != Rule::NoAts);
     }
     settings.sort_by(|a, b| b.effect.sure_pct().total_cmp(&a.effect.sure_pct()));
-    (now, settings)
+    Advised {
+        cost: cost(input, &situation, &settings),
+        situation,
+        settings,
+    }
+}
+
+/// Cost of mapping now, and with the first of `settings` that prices tell of.
+fn cost(input: &Input<'_>, now: &Situation, settings: &[Setting]) -> Option<MappingCost> {
+    if now.is_translated() && input.shape.streaming.unmaps.count < FEWEST {
+        return None;
+    }
+    let cost = Cost::now(input, now)?;
+    let summary = input.summary;
+    let events_ns = summary.last_ns.saturating_sub(summary.first_ns?);
+    let told = input.facts.map_or(0, |facts| facts.cpus);
+    let load = Load {
+        span_us: events_ns.max(input.shape.span_ns) as f64 / 1000.0,
+        cpus: match told {
+            0 => summary.cpus.into(),
+            told => told,
+        },
+        requests: input.shape.streaming.maps.count,
+    };
+    if !load.is_some() {
+        return None;
+    }
+    let savings = settings.iter().filter_map(|setting| setting.effect.saving);
+    let then = savings
+        .map(|saving| CpuCost::over(saving.after_us, saving.after_range_us, &load))
+        .next();
+    let mut whole = MappingCost {
+        policy: now.now,
+        now: CpuCost::over(cost.us, cost.range_us, &load),
+        causes: cost.causes,
+        device_wait_us: cost.stall_us,
+        invalidations: cost.commands.count,
+        exposed: (now.now == Now::Lazy).then_some(cost.exposed),
+        span_us: load.span_us,
+        cpus: load.cpus,
+        assumes: assumed(now, &cost),
+        then,
+        worth_a_change: false,
+    };
+    whole.worth_a_change = whole.is_worth(settings);
+    Some(whole)
+}
+
+/// Assumptions that decide the numbers.
+fn assumed(now: &Situation, cost: &Cost) -> Vec<String> {
+    let policy = match (now.now, &now.known_by) {
+        (Now::Strict, KnownBy::Nobody) => {
+            Some("Linux is strict, which nothing in the trace says".to_owned())
+        }
+        _ => None,
+    };
+    let price = cost.assumed.map(|event| {
+        format!(
+            "the price of `{}`, most of it, is what the profile assumes",
+            event.name()
+        )
+    });
+    policy.into_iter().chain(price).collect()
 }

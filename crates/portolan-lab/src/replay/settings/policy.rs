@@ -4,14 +4,15 @@
 //! ABI/testing/sysfs-kernel-iommu_groups; releases are in `docs/advice.md`.
 
 use portolan::dma::Trust;
-use portolan_cli::display::{bytes, grouped, micros};
+use portolan_cli::display::{bytes, duration, grouped};
 
-use super::cost::{Cost, saving};
+use super::cost::{Commands, Cost, Known, saving};
 use super::situation::{FLUSH_AFTER_MAP, has_first_stage};
 use super::{FEWEST, Input, WINDOW_WORTH_PCT};
+use crate::counts::Exposed;
 use crate::facts::DeviceFacts;
 use crate::linux::stage_of;
-use crate::replay::setting::{Besides, Effect, Evidence, Rule, Saving, Setting};
+use crate::replay::setting::{Besides, Effect, Evidence, Rule, Saving, Setting, Then};
 use crate::replay::shape::Share;
 use crate::replay::situation::{KnownBy, Now, Situation};
 
@@ -116,20 +117,47 @@ fn group_file(input: &Input<'_>, kind: &str) -> Option<String> {
     }
 }
 
+/// A number that goes with time, as far as that is known: `a few hundred`.
+pub(in crate::replay) fn about(number: u64) -> String {
+    match number {
+        ..10 => "a few".to_owned(),
+        10..100 => "a few dozen".to_owned(),
+        100..1_000 => "a few hundred".to_owned(),
+        1_000..10_000 => "a few thousand".to_owned(),
+        _ => grouped(number.next_multiple_of(10_000)),
+    }
+}
+
+impl Commands {
+    fn in_words(self) -> String {
+        match self.are {
+            Known::Counted => grouped(self.count),
+            Known::Predicted => format!("at most {}", about(self.most)),
+        }
+    }
+}
+
 /// What lazy does instead of `before`, and what stays reachable.
 fn lazy_effect(before: &Cost, after: &Cost, saving: Saving) -> (Effect, String) {
     let effect = Effect {
         says: format!(
             "{} invalidations instead of {}",
-            grouped(after.commands),
-            grouped(before.commands)
+            after.commands.in_words(),
+            before.commands.in_words()
         ),
         saving: Some(saving),
+        then: Some(Then {
+            policy: Now::Lazy,
+            invalidations: after.commands.most,
+            causes: after.causes,
+            device_wait_us: after.stall_us,
+            exposed: after.exposed,
+        }),
     };
     let danger = format!(
-        "After unmap the device still reaches up to {} for up to {} µs: only for devices that you trust.",
+        "after unmap the device still reaches up to {} for up to {}. Only for devices that you trust.",
         bytes(after.exposed.max_bytes),
-        micros(after.exposed.max_us)
+        duration(after.exposed.max_us)
     );
     (effect, danger)
 }
@@ -193,11 +221,18 @@ fn strict(input: &Input<'_>, now: &Situation) -> Option<Setting> {
         value: "iommu.strict=1".to_owned(),
         effect: Effect {
             says: format!(
-                "nothing stays reachable after unmap, where up to {} do for up to {} µs now",
+                "nothing stays reachable after unmap, where up to {} do for up to {} now",
                 bytes(lazy.exposed.max_bytes),
-                micros(lazy.exposed.max_us)
+                duration(lazy.exposed.max_us)
             ),
             saving: saving(&lazy, &strict),
+            then: Some(Then {
+                policy: Now::Strict,
+                invalidations: strict.commands.count,
+                causes: strict.causes,
+                device_wait_us: strict.stall_us,
+                exposed: Exposed::default(),
+            }),
         },
         reason: "Lazy saves too little here to be worth its window.".to_owned(),
         evidence: shown(input, now).filter(|shown| shown.count > 0)?,
@@ -239,7 +274,7 @@ fn first_stage(input: &Input<'_>, now: &Situation) -> Option<Setting> {
         value,
         effect,
         reason: "The hypervisor shadows second-stage tables (caching mode), so Linux invalidates at each map and unmap \
-                 and refuses to be lazy; first-stage tables nobody shadows."
+                 and refuses to be lazy; first-stage tables are not shadowed."
             .to_owned(),
         evidence: shown(input, now)?,
         besides: known(now),
@@ -270,14 +305,15 @@ fn identity(input: &Input<'_>, now: &Situation) -> Option<Setting> {
         where_to_set: COMMAND_LINE.to_owned(),
         value: "iommu.passthrough=1".to_owned(),
         effect: Effect {
-            says: format!("none of {} invalidations, and no tables", grouped(before.commands)),
+            says: format!("none of {} invalidations, and no tables", before.commands.in_words()),
             saving: Some(saving),
+            then: None,
         },
-        reason: "Lazy is refused on this machine, so that mapping costs what it does or nothing.".to_owned(),
+        reason: "Lazy is refused on this machine, so mapping costs this much or nothing.".to_owned(),
         evidence: shown(input, now)?,
         besides,
         danger: Some(
-            "Devices then read and write all of memory: a fault in one, or its firmware, reaches the kernel. Only \
+            "devices then read and write all of memory: a fault in one, or its firmware, reaches the kernel. Only \
              where every device and its driver are trusted, and never with ports that strangers can plug into."
                 .to_owned(),
         ),

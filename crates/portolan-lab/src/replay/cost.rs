@@ -1,0 +1,108 @@
+//! Cost of mapping memory for devices for the traced Linux, now and with the change that is advised, and whether that
+//! is worth a change.
+//!
+//! CPU time alone: what devices wait for walks of page tables stands beside it.
+
+use serde::{Deserialize, Serialize};
+
+use super::situation::Now;
+use crate::counts::Exposed;
+
+/// Less than this share of the load's time is not worth a change, even at the upper end of the prices and if all of
+/// it were on the load's critical path: runs of one load differ by more, so that the gain could not be seen.
+pub const WORTH_PCT_OF_LOAD: f64 = 1.0;
+
+/// Cost of mapping for the traced Linux.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MappingCost {
+    /// The policy that it has.
+    pub policy: Now,
+    /// Its cost now.
+    #[serde(flatten)]
+    pub now: CpuCost,
+    /// The same by what it is for.
+    pub causes: Causes,
+    /// Time that devices wait for walks of page tables, in microseconds of the trace; no CPU time.
+    pub device_wait_us: f64,
+    /// Invalidations: those that the kernel sent where the trace has them, else by Linux's rules.
+    pub invalidations: u64,
+    /// Memory that stays reachable after unmap, where the kernel is lazy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exposed: Option<Exposed>,
+    /// The trace's length, in microseconds.
+    pub span_us: f64,
+    /// CPUs of the machine, or of the trace where it does not say.
+    pub cpus: u32,
+    /// Assumptions that decide the numbers, as clauses.
+    pub assumes: Vec<String>,
+    /// With the change that is advised first, of those that prices tell of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub then: Option<CpuCost>,
+    /// True if a setting saves enough of the load's time: [`WORTH_PCT_OF_LOAD`].
+    pub worth_a_change: bool,
+}
+
+/// CPU time by what it is for, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Causes {
+    /// Page tables, mapping.
+    pub map: f64,
+    /// Page tables, unmapping.
+    pub unmap: f64,
+    /// Device addresses and flush queues.
+    pub addresses: f64,
+    /// Writing invalidations.
+    pub invalidation: f64,
+    /// Waiting for them, exits to a hypervisor included.
+    pub wait: f64,
+    /// Copies through the bounce pool.
+    pub copies: f64,
+}
+
+/// CPU time that mapping costs, by what it is divided by.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CpuCost {
+    /// Microseconds in the whole trace.
+    pub cpu_us: f64,
+    /// Of each second of each CPU, microseconds.
+    pub cpu_us_per_s: f64,
+    /// The least that these may be, as far as prices are known.
+    pub low: f64,
+    /// The most.
+    pub high: f64,
+    /// For a map with its unmap, nanoseconds.
+    pub ns_per_request: f64,
+    /// Of the load's time, in per cent, if no two CPUs did it at the same time.
+    pub pct_of_load: f64,
+}
+
+/// Divisors of a trace's costs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    pub(super) span_us: f64,
+    pub(super) cpus: u32,
+    pub(super) requests: u64,
+}
+
+impl CpuCost {
+    /// `us` microseconds, between the ends of `range_us`, over `load`.
+    pub(super) fn over(us: f64, range_us: [f64; 2], load: &Load) -> Self {
+        let cpu_seconds = load.span_us * f64::from(load.cpus) / 1e6;
+        let [low, high] = range_us.map(|end| end / cpu_seconds);
+        Self {
+            cpu_us: us,
+            cpu_us_per_s: us / cpu_seconds,
+            low,
+            high,
+            ns_per_request: us * 1000.0 / load.requests as f64,
+            pct_of_load: 100.0 * us / load.span_us,
+        }
+    }
+}
+
+impl Load {
+    /// True if there is something to divide by.
+    pub(super) fn is_some(&self) -> bool {
+        self.span_us > 0.0 && self.cpus > 0 && self.requests > 0
+    }
+}
