@@ -165,7 +165,7 @@ pub(super) fn time_by_cause(policies: &[PolicyReport]) -> Figure {
     let reason = causes.is_empty().then_some("no policy took any time");
     figure(
         "Where the time goes",
-        "CPU time of all maps and unmaps, by what it is for: work on page tables (with Linux its addresses and queues too, \
+        "CPU time of all maps and unmaps, by what it is for: work on page tables (with Linux its addresses and queues, \
          or copies), writing invalidations, and waiting for them. The table has what devices wait for walks of page \
          tables beside it, and `strict-page`, a command for each page, which is out of scale.",
         reason,
