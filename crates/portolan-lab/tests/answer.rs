@@ -134,10 +134,10 @@ fn a_gain_that_is_lost_in_noise_is_not_worth_a_change() {
             worth,
             "{text}"
         );
-        // 687 ns of each strict request are its invalidation.
+        // 687 ns of each strict request are its invalidation; a lazy one goes through a queue.
         let ns = |of: &Value| of["ns_per_request"].as_f64().unwrap();
         let saved = ns(&cost) - ns(&cost["then"]);
-        assert!((600.0..700.0).contains(&saved), "{cost}");
+        assert!((550.0..690.0).contains(&saved), "{cost}");
         let share = cost["cpu_us_per_s"].as_f64().unwrap() / 1e4;
         assert!(
             (share - cost["pct_of_load"].as_f64().unwrap()).abs() < 1e-9,
@@ -153,10 +153,9 @@ fn what_devices_wait_is_no_cpu_time() {
         "/../../data/machines/xeon-vtd.toml"
     );
     let profile = std::fs::read_to_string(profile).unwrap();
-    let slow = profile.replace(
-        "[prices.iotlb_miss_step]\nns = 100.0",
-        "[prices.iotlb_miss_step]\nns = 1000.0",
-    );
+    let (before, walk) = profile.split_once("[prices.iotlb_miss_step]").unwrap();
+    let after = walk.split_once("source").unwrap().1;
+    let slow = format!("{before}[prices.iotlb_miss_step]\nns = 1000.0\nsource{after}");
     assert_ne!(slow, profile);
     let slow = scratch("slow-walks.toml", &slow);
     let (there, here) = (json(&["--machine", &slow]), json(&[]));
