@@ -1,5 +1,6 @@
 //! What stands beside an event on its CPU: `dma:*` events name an `iommu:*` event before or after them.
 
+use super::before::OrphanUnmap;
 use super::event::TableEvent;
 use super::mappings::MappingKey;
 use super::op::{DeviceId, Origin};
@@ -43,6 +44,8 @@ struct StrayUnmap {
     line: u64,
     cpu: u16,
     range: (u64, u64),
+    /// What it is if no `dma:*` event names it: its address may be mapped again before that is known.
+    orphan: OrphanUnmap,
 }
 
 /// The last events of each CPU.
@@ -99,7 +102,7 @@ impl Beside {
     pub(super) fn settle(&mut self, cpu: u16, summary: &mut Summary) {
         let of = self.of(cpu);
         if let Expected::OfList { line, .. } = of.expected {
-            summary.note_orphan(line, 1, 0);
+            summary.note_orphan(line, OrphanUnmap::LIST);
         }
         of.expected = Expected::Nothing;
     }
@@ -145,7 +148,8 @@ impl Beside {
         match std::mem::replace(&mut of.expected, Expected::Nothing) {
             Expected::Any => return,
             Expected::OfList { line, .. } => {
-                summary.note_orphan(line, 2, range.1 - range.0 + 1);
+                let orphan = summary.mapped.orphan(2, range);
+                summary.note_orphan(line, orphan);
                 return;
             }
             _ => {}
@@ -158,22 +162,25 @@ impl Beside {
             line: origin.line,
             cpu: origin.cpu,
             range,
+            orphan: summary.mapped.orphan(1, range),
         });
     }
 
-    /// A `dma:*` event for `dma` on `cpu` found no map: tells whether it only names an operation that has ended. If the
-    /// unmap before it found none either, that is not counted for itself.
-    pub(super) fn names(&mut self, cpu: u16, dma: u64, summary: &mut Summary) -> bool {
+    /// A `dma:*` event for `dma` on `cpu` found no map: how many events say that unmap, if the event does not only name
+    /// an operation that has ended.
+    pub(super) fn saying(&mut self, cpu: u16, dma: u64) -> Option<u64> {
         let within = |range: &(u64, u64)| (range.0..=range.1).contains(&dma);
         if self.of(cpu).ended.take_if(|ended| within(ended)).is_some() {
-            return true;
+            return None;
         }
         let of_it = |stray: &StrayUnmap| stray.cpu == cpu && within(&stray.range);
-        if let Some(index) = self.strays.iter().rposition(of_it) {
-            self.strays.remove(index);
-            summary.understood.miss(1, 0);
+        match self.strays.iter().rposition(of_it) {
+            Some(index) => {
+                self.strays.remove(index);
+                Some(2)
+            }
+            None => Some(1),
         }
-        false
     }
 
     /// A `dma:*` event on `cpu` found its map, whose pieces are not in the trace: nor was that of its unmap.
@@ -196,6 +203,6 @@ impl Beside {
 
 impl StrayUnmap {
     fn count(&self, summary: &mut Summary) {
-        summary.note_orphan(self.line, 1, self.range.1 - self.range.0 + 1);
+        summary.note_orphan(self.line, self.orphan);
     }
 }

@@ -9,6 +9,7 @@
 //! Memory is bounded by the mappings that are live, not by the length of the trace. Whatever a file
 //! holds is counted or reported, never trusted.
 
+mod before;
 mod beside;
 pub(crate) mod binary;
 mod devices;

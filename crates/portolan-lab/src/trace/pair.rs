@@ -309,6 +309,7 @@ impl Pairing {
         let bounced = self.bounced.remove(&origin.cpu).unwrap_or(0);
         let op = map_op(origin, wanted, id, bounced);
         self.outbox.push(op, &self.pieces, text);
+        summary.mapped.note_mapped(wanted.dma);
     }
 
     /// The name of a new mapping, made by `events` of the trace, unless there are too many that live.
@@ -348,9 +349,14 @@ impl Pairing {
             self.push_unmap(origin, (device, class), mapping.id, text);
             return;
         }
-        let names = named == Named::Page && self.beside.names(origin.cpu, dma, summary);
-        if !names {
-            summary.note_orphan(origin.line, 1, bytes);
+        let events = match named {
+            Named::Page => self.beside.saying(origin.cpu, dma),
+            _ => Some(1),
+        };
+        if let Some(events) = events {
+            let range = (dma, dma.saturating_add(bytes.saturating_sub(1)));
+            let orphan = summary.mapped.orphan(events, range);
+            summary.note_orphan(origin.line, orphan);
         }
         if named == Named::Coherent {
             let last = dma.saturating_add(bytes - 1);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::before::{MappedPages, OrphanUnmap};
 use super::event::{Event, TableEvent, is_of_dma};
 use super::line::{Clock, Stamped};
 use super::source::RawLine;
@@ -225,6 +226,8 @@ pub struct Summary {
     /// What the traced kernel queued.
     pub recorded: Recorded,
     #[serde(skip)]
+    pub(super) mapped: MappedPages,
+    #[serde(skip)]
     names: Vec<NamedEvents>,
     #[serde(skip)]
     previous_ns: Option<u64>,
@@ -263,9 +266,10 @@ impl Summary {
         }
     }
 
-    /// Counts an unmap without a map that `events` of the trace say, of `bytes` if they say how many.
-    pub(super) fn note_orphan(&mut self, line: u64, events: u64, bytes: u64) {
-        self.understood.miss(events, bytes);
+    /// Counts an unmap without a map.
+    pub(super) fn note_orphan(&mut self, line: u64, orphan: OrphanUnmap) {
+        self.understood.miss(orphan.events, orphan.bytes);
+        self.mapped.note_orphan(orphan);
         self.orphan_unmaps += 1;
         if self.orphan_lines.len() < KEPT {
             self.orphan_lines.push(line);
@@ -359,6 +363,7 @@ impl Summary {
     }
 
     pub(super) fn finish(&mut self) {
+        self.mapped.settle(self.max_live, &mut self.understood);
         for NamedEvents { name, count, first } in self.names.drain(..) {
             let name = name.escape_ascii().to_string();
             *self.events_by_name.entry(name.clone()).or_default() += count;

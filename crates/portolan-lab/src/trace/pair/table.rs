@@ -177,6 +177,7 @@ impl Pairing {
         let bytes = taken.iter().map(|one| one.piece.bytes);
         let bytes = bytes.fold(0u64, u64::saturating_add);
         let id = self.new_id(bytes, taken.len() as u64, summary);
+        summary.mapped.note_mapped(first.iova);
         let device = match first.piece.device {
             Some(device) => device,
             None => self.devices.of_unclaimed(summary),

@@ -260,7 +260,7 @@ fn a_list_that_is_mapped_twice_ends_where_the_unmap_beside_it_says() {
 #[test]
 fn what_is_not_paired_or_read_lowers_what_is_understood() {
     let good = list_of_eight(1, 0xfff0_0000);
-    let orphan = read(&(good.clone() + &take_out(900, 0, 0x9000, 4096))).unwrap();
+    let orphan = read(&(good.clone() + &take_out(900, 0, 0xfff0_0000, 4096))).unwrap();
     assert_eq!(
         (
             orphan.orphan_unmaps,
@@ -311,4 +311,44 @@ fn mappings_beyond_a_million_are_counted_and_not_kept() {
     assert_eq!((sum.maps, sum.maps_beyond, sum.max_live), (most, 9, most));
     let understood = sum.understood;
     assert_eq!(understood.events - understood.events_understood, 9);
+}
+
+/// A card's ring is full when the recording begins.
+#[test]
+fn what_was_mapped_before_the_trace_is_understood_when_it_is_unmapped() {
+    let event = |name: &str, at: u64, dma: u64| {
+        let of = format!("nic dir=FROM_DEVICE dma_addr={dma:x} size=4096");
+        format!("  n-1 [000] ..... 1.{at:06}: {name}: {of} phys_addr={dma:x} attrs=\n")
+    };
+    let buffer = |n: u64| {
+        event("dma_unmap_phys", 2 * n, 0xff00_0000 + n * 4096)
+            + &event("dma_map_phys", 2 * n + 1, 0xfe00_0000 + n * 4096)
+    };
+    let sum = read(&(0..64).map(buffer).collect::<String>()).unwrap();
+    assert_eq!((sum.maps, sum.orphan_unmaps), (64, 64));
+    assert_eq!(
+        (sum.understood.events_pct(), sum.understood.bytes_pct()),
+        (100.0, 100.0)
+    );
+    // More than were ever mapped at once are no ring.
+    let text: String = (0..9)
+        .map(|n| event("dma_unmap_phys", n, 0xff00_0000 + n * 4096))
+        .chain((0..8).map(|n| event("dma_map_phys", 20 + n, 0xfe00_0000 + n * 4096)))
+        .collect();
+    let sum = read(&text).unwrap();
+    assert_eq!(
+        (sum.understood.events, sum.understood.events_understood),
+        (17, 8)
+    );
+    // Where the trace has mapped and unmapped before, an event is missing.
+    let text = [
+        event("dma_map_phys", 1, 0xff00_0000),
+        event("dma_unmap_phys", 2, 0xff00_0000),
+        event("dma_unmap_phys", 3, 0xff00_0000),
+    ];
+    let sum = read(&text.concat()).unwrap();
+    assert_eq!(
+        (sum.understood.events, sum.understood.events_understood),
+        (3, 2)
+    );
 }
