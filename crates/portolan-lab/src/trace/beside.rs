@@ -166,6 +166,12 @@ impl Beside {
         });
     }
 
+    /// Tells whether the last unmaps of `cpu` that found no map include `dma`.
+    pub(super) fn has_stray(&self, cpu: u16, dma: u64) -> bool {
+        let mut strays = self.strays.iter();
+        strays.any(|stray| stray.cpu == cpu && (stray.range.0..=stray.range.1).contains(&dma))
+    }
+
     /// A `dma:*` event for `dma` on `cpu` found no map: how many events say that unmap, if the event does not only name
     /// an operation that has ended.
     pub(super) fn saying(&mut self, cpu: u16, dma: u64) -> Option<u64> {

@@ -88,6 +88,11 @@ impl LiveMappings {
             .or_insert_with(alike);
     }
 
+    /// The oldest that `key` names.
+    pub(super) fn oldest(&self, key: MappingKey) -> Option<LiveMapping> {
+        self.0.get(&key).map(|alike| alike.first)
+    }
+
     pub(super) fn take(&mut self, key: MappingKey) -> Option<LiveMapping> {
         let alike = self.0.get_mut(&key)?;
         let taken = alike.first;
@@ -153,6 +158,10 @@ pub(super) struct FoundInTable {
 impl Tables {
     pub(super) fn add(&mut self, start: u64, id: u64, mapping: InTable) {
         self.0.insert((start, id), mapping);
+    }
+
+    pub(super) fn has(&self, start: u64, id: u64) -> bool {
+        self.0.contains_key(&(start, id))
     }
 
     pub(super) fn remove(&mut self, start: u64, id: u64) -> Option<InTable> {

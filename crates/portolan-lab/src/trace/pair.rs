@@ -344,7 +344,8 @@ impl Pairing {
     ) {
         let named = Named::of(class);
         let key = MappingKey::of_address(device, dma);
-        if let Some(mapping) = self.named(named).take(key) {
+        let late = named == Named::Page && self.is_given_out_again(origin.cpu, dma, key);
+        if !late && let Some(mapping) = self.named(named).take(key) {
             self.leave_table(origin, &mapping, named);
             self.push_unmap(origin, (device, class), mapping.id, text);
             return;
@@ -363,6 +364,18 @@ impl Pairing {
             self.beside
                 .expect_range(origin.cpu, (dma - dma % PAGE, last | (PAGE - 1)));
         }
+    }
+
+    /// Tells whether an unmap of `dma` on `cpu` is of memory whose map is missing: its table's unmap found none, and what
+    /// `key` names is another CPU's mapping of the same address, still in the table.
+    fn is_given_out_again(&self, cpu: u16, dma: u64, key: MappingKey) -> bool {
+        let newer = || {
+            self.pages
+                .oldest(key)
+                .and_then(|one| Some((one.start?, one.id)))
+        };
+        self.beside.has_stray(cpu, dma)
+            && newer().is_some_and(|(start, id)| self.tables.has(start, id))
     }
 
     fn unmap_sg(&mut self, origin: Origin, device: DeviceId, pas: List<'_>, text: &[u8]) {

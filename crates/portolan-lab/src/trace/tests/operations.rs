@@ -352,3 +352,23 @@ fn what_was_mapped_before_the_trace_is_understood_when_it_is_unmapped() {
         (3, 2)
     );
 }
+
+/// A card's buffer from before the trace is unmapped; its address goes to another CPU before that is printed.
+#[test]
+fn an_address_that_is_given_out_before_its_unmap_is_printed_is_unmapped_once() {
+    let named = |at: u64, cpu: u16, name: &str| {
+        let of = "nic dir=TO_DEVICE dma_addr=ff0000be size=1526";
+        format!("  n-1 [{cpu:03}] ..... 1.{at:06}: {name}: {of} phys_addr=50be attrs=\n")
+    };
+    let text = take_out(1, 0, 0xff00_0000, 4096)
+        + &piece(2, 1, 0xff00_0000, 0x5000, 4096)
+        + &named(3, 1, "dma_map_page")
+        + &named(4, 0, "dma_unmap_page")
+        + &take_out(5, 1, 0xff00_0000, 4096)
+        + &named(6, 1, "dma_unmap_page");
+    let sum = read(&text).unwrap();
+    assert_eq!(
+        (sum.maps, sum.unmaps, sum.orphan_unmaps, sum.left_mapped),
+        (1, 1, 1, 0)
+    );
+}
