@@ -366,8 +366,8 @@ impl Pairing {
         }
     }
 
-    /// Tells whether an unmap of `dma` on `cpu` is of memory whose map is missing: its table's unmap found none, and what
-    /// `key` names is another CPU's mapping of the same address, still in the table.
+    /// Tells whether an unmap of `dma` on `cpu` is of memory whose map is missing: its table's unmap found none, and
+    /// `key` names a newer mapping of the same address, still in the table.
     fn is_given_out_again(&self, cpu: u16, dma: u64, key: MappingKey) -> bool {
         let newer = || {
             self.pages
