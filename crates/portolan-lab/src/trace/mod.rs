@@ -1,7 +1,7 @@
 //! Reading Linux DMA traces: lines, events, and the operations they add up to.
 //!
 //! Understood are the text forms of ftrace (`trace`, `trace_pipe`), `trace-cmd report` and
-//! `perf script`, and the recordings of `trace-cmd` and `perf` themselves, which [`binary`] turns
+//! `perf script`, and the recordings of `trace-cmd` and `perf` themselves, which `binary` turns
 //! into such text, plain or compressed with xz, zstd or gzip. Events: `dma:*`, `iommu:*`,
 //! `swiotlb:*`, `intel_iommu:*` as of Linux 6.12; others are counted. `docs/traces.md`
 //! says what is not read.

@@ -105,7 +105,7 @@ impl<P: Cpus + Clone> Device<P> {
     /// *Context.* Task.
     ///
     /// # Errors
-    /// As [`Device::translated`]; [`AttachError::NoPasids`] where the unit has none.
+    /// As [`Device::translated`]; [`AttachError::NoPasids`](crate::iommu::AttachError::NoPasids) where the unit has none.
     pub fn translated_pasid(
         space: Arc<DmaSpace<P>>,
         stream: StreamId,
