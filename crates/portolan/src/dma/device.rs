@@ -105,7 +105,8 @@ impl<P: Cpus + Clone> Device<P> {
     /// *Context.* Task.
     ///
     /// # Errors
-    /// As [`Device::translated`]; [`AttachError::NoPasids`](crate::iommu::AttachError::NoPasids) where the unit has none.
+    /// As [`Device::translated`]; where the unit has none,
+    /// [`AttachError::NoPasids`](crate::iommu::AttachError::NoPasids).
     pub fn translated_pasid(
         space: Arc<DmaSpace<P>>,
         stream: StreamId,
