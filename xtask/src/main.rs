@@ -23,7 +23,7 @@ usage: cargo xtask COMMAND
                   Linux's code (its sources are downloaded once, 153 MB), instruction counts, tidy,
                   demos; --fast leaves out the compilers and the counts; --long adds guests in which each load
                   is recorded by each recorder (10 minutes of CPU time)
-  {mutants}  tidy            structure and style only
+  {mutants}  {mistakes}  tidy            structure and style only
   demo [NAME...]  kernels of our own on QEMU: x86-vtd x86-amd x86-virtio aarch64 riscv ...
   guest [NAME...] Linux on QEMU, with Debian's kernel (downloaded once, 34 MB) and programs of this workspace
   guest --build-kernel
@@ -32,7 +32,9 @@ usage: cargo xtask COMMAND
 ";
 
 fn usage() -> String {
-    USAGE.replace("{mutants}", mutants::USAGE)
+    USAGE
+        .replace("{mutants}", mutants::USAGE)
+        .replace("{mistakes}", mutants::MISTAKES)
 }
 
 fn main() -> ExitCode {
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let good = match words.as_slice() {
         ["mutants", options @ ..] => return mutants::run(&root, options),
+        ["mistakes", options @ ..] => return mutants::mistakes::run(&root, options),
         // For the command itself, which runs it beside its other steps.
         ["test", "--beside", options @ ..] => match steps::Extent::of(options) {
             Some(extent) => runner::run_beside(&root, extent),

@@ -1,9 +1,9 @@
 //! The steps of `cargo xtask test`.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 
-use crate::{cross, demo, guest, packages, qemu, tidy};
+use crate::{cross, demo, guest, mutants, packages, qemu, tidy};
 
 /// How much is run.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -141,7 +141,7 @@ pub fn beside(root: &Path, extent: Extent) -> Vec<Step<'_>> {
 
 /// What is run as programs, once the tests have passed.
 fn programs(root: &Path, extent: Extent) -> Vec<Step<'_>> {
-    vec![
+    let mut steps = vec![
         Step {
             name: "examples",
             run: Box::new(|| examples(root)),
@@ -162,7 +162,21 @@ fn programs(root: &Path, extent: Extent) -> Vec<Step<'_>> {
             name: "tidy",
             run: Box::new(|| tidy(root)),
         },
-    ]
+    ];
+    if extent == Extent::Long {
+        steps.push(Step {
+            name: "mistakes that tests have to notice",
+            run: Box::new(|| mistakes(root)),
+        });
+    }
+    steps
+}
+
+fn mistakes(root: &Path) -> Outcome {
+    match mutants::mistakes::run(root, &[]) == ExitCode::SUCCESS {
+        true => Outcome::Pass,
+        false => Outcome::Fail,
+    }
 }
 
 /// A kernel on each of the demo's machines, and Linux on each of the guests'.

@@ -6,6 +6,7 @@
 //! a reason in `equivalent-mutants.toml`.
 
 mod equivalents;
+pub mod mistakes;
 mod options;
 mod report;
 mod sample;
@@ -24,7 +25,7 @@ use sample::Mutant;
 use stage::{Reach, Stage, Verdict};
 use tool::Tree;
 
-pub use options::USAGE;
+pub use options::{MISTAKES, USAGE};
 
 /// The packages whose mutants are made.
 const PACKAGES: [&str; 2] = ["portolan", "portolan-hw"];
@@ -84,6 +85,7 @@ fn examine(root: &Path, tree: &Tree, options: &Options) -> anyhow::Result<Report
     let equivalents = Equivalents::read(root)?;
     let stale = equivalents.stale(&all);
     let chosen = sample::choose(&all, options.sample, options.seed);
+    let chosen = options.part.of(chosen);
     let mut report = Report {
         commit: tree.commit().to_owned(),
         seed: options.seed,

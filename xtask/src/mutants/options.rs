@@ -2,11 +2,57 @@
 
 /// The command and its options.
 pub const USAGE: &str = "\
-mutants [--sample N] [--seed S] [--least PERCENT] [--json] [--list]
+mutants [--sample N] [--seed S] [--part K/N] [--least PERCENT] [--json] [--list]
                   tests a sample of N (200) mutants of the library and its drivers, chosen by the
                   seed S; fails if less than PERCENT (96) of those that could be caught are;
-                  --list only names the sample
+                  --part 2/5 tests the second fifth of it; --list only names the sample
 ";
+
+/// The command that makes mistakes, and its options.
+pub const MISTAKES: &str = "\
+mistakes [--part K/N]
+                  makes the mistakes of xtask/mistakes.toml one at a time, or the K-th of N parts of
+                  them, and runs `cargo test -p portolan`; fails if one is not noticed
+";
+
+/// One of several parts of a list: every so-manieth of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    number: usize,
+    of: usize,
+}
+
+impl Share {
+    /// All of it.
+    pub const WHOLE: Self = Self { number: 1, of: 1 };
+
+    fn parse(option: &str, word: Option<&&str>) -> Result<Self, String> {
+        let word = word.ok_or_else(|| format!("{option} wants K/N"))?;
+        let parts = word.split_once('/');
+        let parts = parts.and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
+        match parts {
+            Some((number, of)) if 1 <= number && number <= of => Ok(Self { number, of }),
+            _ => Err(format!(
+                "{option}: {word:?} is no part: 2/5 is the second of five"
+            )),
+        }
+    }
+
+    /// Those of `all` that are in it.
+    pub fn of<T>(self, all: Vec<T>) -> Vec<T> {
+        let skipped = all.into_iter().skip(self.number - 1);
+        skipped.step_by(self.of).collect()
+    }
+}
+
+/// What of the mistakes is to be made.
+pub fn mistakes(words: &[&str]) -> Result<Share, String> {
+    match words {
+        [] => Ok(Share::WHOLE),
+        ["--part", word] => Share::parse("--part", Some(word)),
+        other => Err(format!("unknown options: {}", other.join(" "))),
+    }
+}
 
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,6 +61,8 @@ pub struct Options {
     pub sample: usize,
     /// The seed that says which of them.
     pub seed: u64,
+    /// What of the sample is tested.
+    pub part: Share,
     /// Percentage of those that could be caught that has to be.
     pub least: f64,
     /// Print JSON in place of a table.
@@ -29,6 +77,7 @@ impl Options {
         let mut options = Self {
             sample: 200,
             seed: fastrand::u64(..),
+            part: Share::WHOLE,
             least: 96.0,
             json: false,
             list: false,
@@ -40,6 +89,7 @@ impl Options {
                 "--list" => options.list = true,
                 "--sample" => options.sample = number(word, words.next())?,
                 "--seed" => options.seed = number(word, words.next())?,
+                "--part" => options.part = Share::parse(word, words.next())?,
                 "--least" => options.least = number(word, words.next())?,
                 other => return Err(format!("unknown option: {other}")),
             }

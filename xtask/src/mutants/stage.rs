@@ -40,6 +40,8 @@ pub enum Verdict {
 pub enum Reach {
     /// Unit tests of the mutant's own package.
     Own,
+    /// All tests of the mutant's own package.
+    Whole,
     /// All tests of some packages.
     Wider,
 }
@@ -58,7 +60,7 @@ pub struct Stage<'t> {
     record: PathBuf,
     known: HashMap<(String, Reach), Verdict>,
     /// How long tests of these packages may take.
-    limits: HashMap<Vec<String>, Duration>,
+    limits: HashMap<(Reach, Vec<String>), Duration>,
 }
 
 impl<'t> Stage<'t> {
@@ -89,7 +91,7 @@ impl<'t> Stage<'t> {
                 Some(&verdict) => verdict,
                 None => {
                     let packages = match reach {
-                        Reach::Own => vec![mutant.package.clone()],
+                        Reach::Own | Reach::Whole => vec![mutant.package.clone()],
                         // Those before it do not depend on it.
                         Reach::Wider => {
                             let others = wider.iter().map(|&name| name.to_owned());
@@ -141,7 +143,8 @@ impl<'t> Stage<'t> {
     /// How long the tests may take, from how long they take on the unchanged source: which they have
     /// to pass.
     fn limit(&mut self, reach: Reach, packages: &[String]) -> anyhow::Result<Duration> {
-        if let Some(&limit) = self.limits.get(packages) {
+        let key = (reach, packages.to_vec());
+        if let Some(&limit) = self.limits.get(&key) {
             return Ok(limit);
         }
         let names = packages.join(", ");
@@ -154,7 +157,7 @@ impl<'t> Stage<'t> {
         let passed = tests.status()?.success();
         anyhow::ensure!(passed, "{names}: tests fail on the unchanged source");
         let limit = (start.elapsed() * PATIENCE).max(SHORTEST);
-        self.limits.insert(packages.to_vec(), limit);
+        self.limits.insert(key, limit);
         Ok(limit)
     }
 
@@ -172,6 +175,7 @@ impl<'t> Stage<'t> {
         }
         command.args(match reach {
             Reach::Own => &["--lib"][..],
+            Reach::Whole => &[],
             Reach::Wider => &["--lib", "--bins", "--tests"],
         });
         command

@@ -192,12 +192,18 @@ fn options_are_read_or_refused() {
     assert_eq!((options.sample, options.seed), (4, 9));
     assert!(options.json && !options.list && options.least == 50.5);
     assert_eq!(Options::parse(&[]).unwrap().sample, 200);
+    let parts = ["1/3", "2/3", "3/3"].map(|word| Options::parse(&["--part", word]).unwrap().part);
+    let parts = parts.map(|part| part.of((0..7).collect()));
+    assert_eq!(parts, [vec![0, 3, 6], vec![1, 4], vec![2, 5]]);
     let wrong = [
         &["--sample"][..],
         &["--sample", "0"],
         &["--seed", "-1"],
         &["--least", "101"],
         &["--least", "NaN"],
+        &["--part", "0/3"],
+        &["--part", "4/3"],
+        &["--part", "1"],
         &["--many"],
     ];
     for words in wrong {

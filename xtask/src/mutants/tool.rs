@@ -26,9 +26,14 @@ pub struct Tree {
 impl Tree {
     /// The tree with the last commit, if cargo-mutants is here or can be installed.
     pub fn provide(root: &Path) -> anyhow::Result<Option<Self>> {
-        if !present() && !install() {
-            return Ok(None);
+        match present() || install() {
+            true => Self::of_last_commit(root).map(Some),
+            false => Ok(None),
         }
+    }
+
+    /// The tree with the last commit, for mutants that nobody has to list.
+    pub fn of_last_commit(root: &Path) -> anyhow::Result<Self> {
         let target = std::env::var_os("CARGO_TARGET_DIR");
         let target = target.map_or_else(|| root.join("target"), |path| root.join(path));
         std::fs::create_dir_all(&target)?;
@@ -52,7 +57,7 @@ impl Tree {
         if !git(root, &["status", "--porcelain", "--untracked-files=no"])?.is_empty() {
             eprintln!("mutants: changes that are not committed are left out");
         }
-        Ok(Some(tree))
+        Ok(tree)
     }
 
     /// What it has.
@@ -60,7 +65,8 @@ impl Tree {
         &self.commit
     }
 
-    fn path(&self) -> PathBuf {
+    /// Where it is.
+    pub fn path(&self) -> PathBuf {
         self.home.join("tree")
     }
 

@@ -16,6 +16,8 @@ use std::process::Command;
 
 use serde::Deserialize;
 
+use crate::mutants::mistakes;
+
 /// A finding: where and what.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
@@ -95,6 +97,7 @@ fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
         documents: &documents,
         dependencies: &arrows::external(&metadata),
     }));
+    found.extend(mistakes(root)?);
     let architecture = std::fs::read_to_string(root.join("docs/architecture.md"))?;
     found.extend(modules::check(&sources, &architecture));
     let exceptions: Exceptions = match std::fs::read_to_string(root.join("tidy.toml")) {
@@ -102,6 +105,19 @@ fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
         Err(_) => Exceptions::default(),
     };
     Ok(except(found, &exceptions))
+}
+
+/// Mistakes whose text is no longer in the source: nothing would be said of them.
+fn mistakes(root: &Path) -> anyhow::Result<Vec<Finding>> {
+    let text = std::fs::read_to_string(root.join(mistakes::FILE))?;
+    let list = mistakes::parse(&text)?;
+    let stale = mistakes::stale(&list, |file| std::fs::read_to_string(root.join(file)).ok());
+    let found = stale.into_iter().map(|what| Finding {
+        path: mistakes::FILE.to_owned(),
+        rule: "stale-mistake",
+        what,
+    });
+    Ok(found.collect())
 }
 
 /// Drops what is excepted, and adds the exceptions that nothing needs.
