@@ -22,7 +22,7 @@ usage: cargo xtask COMMAND
                   format, lints, docs, no_std gate, bare metal, oldest compilers, all tests, benchmarks beside
                   Linux's code (its sources are downloaded once, 153 MB), instruction counts, tidy,
                   demos; --fast leaves out the compilers and the counts; --long adds guests in which each load
-                  is recorded by each recorder (10 minutes of CPU time)
+                  is recorded by each recorder (10 minutes of CPU time), and mistakes (an hour)
   {mutants}  {mistakes}  tidy            structure and style only
   demo [NAME...]  kernels of our own on QEMU: x86-vtd x86-amd x86-virtio aarch64 riscv ...
   guest [NAME...] Linux on QEMU, with Debian's kernel (downloaded once, 34 MB) and programs of this workspace

@@ -12,7 +12,7 @@ pub enum Extent {
     Whole,
     /// Without other compilers and without instruction counts.
     Fast,
-    /// Everything, and the guests that record each load by each recorder.
+    /// Everything, the guests that record each load by each recorder, and mistakes.
     Long,
 }
 
