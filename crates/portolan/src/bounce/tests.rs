@@ -338,3 +338,18 @@ fn an_error_about_all_of_memory_can_be_printed() {
     };
     assert!(alloc::format!("{error}").contains("areas"));
 }
+
+#[test]
+fn slots_are_given_back_by_address_with_their_own_size_alone() {
+    let pool = pool(64, 1);
+    let slots = pool.take(&Need::bytes(3 << 11)).unwrap();
+    let at = slots.data().start();
+    for (bytes, given) in [(1, 1), (2 << 11, 2), (4 << 11, 4), (u64::MAX, u32::MAX)] {
+        let (slot, taken) = (0, 3);
+        let other = GiveError::OtherSize { slot, taken, given };
+        assert_eq!(pool.give_at(at, bytes), Err(other), "{bytes}");
+    }
+    assert_eq!(pool.in_use().used, 3);
+    pool.give_at(at, 3 << 11).unwrap();
+    assert_eq!(pool.in_use().used, 0);
+}

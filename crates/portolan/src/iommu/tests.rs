@@ -1,6 +1,9 @@
 //! A domain of page tables over a queue that fails when it is told to.
 
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use spin::Mutex;
 
 use super::{
     Attach, AttachError, Awaited, Domain, DomainError, FaultEvent, Iommu, IommuError, PagedDomain,
@@ -10,10 +13,11 @@ use crate::addr::{
     InvalTag, Iova, IovaRange, PageSize, Pasid, PhysAddr, PhysRange, StreamId, TableId,
 };
 use crate::inval::{
-    Capabilities, CombineOptions, Combined, Gather, InvalidationQueue, Quirks, Step, SyncError,
+    Capabilities, CombineOptions, Combined, Command, Depth, Gather, InvalidationQueue, PageForm,
+    Quirks, Step, SyncError,
 };
 use crate::platform::tests::Still;
-use crate::platform::{Nanos, SlabTables};
+use crate::platform::{ForeignTables, Nanos, SlabTables};
 use crate::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule};
 use crate::table::{Access, PageTable, SplitError, Translation};
 
@@ -26,6 +30,7 @@ const LATE: IommuError = IommuError::TimedOut {
 
 #[derive(Default)]
 struct Queue {
+    steps: Mutex<Vec<Step>>,
     late: AtomicBool,
     released: AtomicU64,
 }
@@ -34,7 +39,7 @@ impl InvalidationQueue for Queue {
     type Error = IommuError;
 
     fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
-        steps.for_each(drop);
+        self.steps.lock().extend(steps);
         match self.late.load(Ordering::Relaxed) {
             true => Err(LATE),
             false => Ok(()),
@@ -54,16 +59,20 @@ impl TagPool for Queue {
 
 type Tables = PagedDomain<Armv8Stage1<12>, SlabTables<AtomicU64>, Queue>;
 
-fn domain() -> Tables {
+fn format() -> Armv8Stage1<12> {
     let format = Armv8Stage1::new(Armv8Config {
         input_lg2: 39,
         output_lg2: 40,
         split: SplitRule::BreakBeforeMake,
         dirty: DirtyTracking::Off,
     });
+    format.unwrap()
+}
+
+fn domain() -> Tables {
     let memory = SlabTables::new(PhysAddr::new(1 << 31), PAGE, 64);
     let caps = Capabilities::new(PAGE);
-    let table = PageTable::new(format.unwrap(), memory).unwrap();
+    let table = PageTable::new(format(), memory).unwrap();
     let quirks = Quirks::default();
     PagedDomain::new(table, InvalTag::new(1), caps, quirks, Queue::default())
 }
@@ -307,4 +316,54 @@ fn a_unit_that_says_nothing_of_pasids_refuses_them() {
     assert_eq!(Terse.block_pasid(stream, pasid), refused);
     let domain = alloc::sync::Arc::new(domain());
     assert_eq!(Terse.attach_pasid(stream, pasid, &domain), refused);
+}
+
+#[test]
+fn a_domain_whose_tag_the_unit_still_has_leaves_its_tables_where_they_are() {
+    for (late, live) in [(false, 0), (true, 3)] {
+        let memory = alloc::sync::Arc::new(SlabTables::<AtomicU64>::new(
+            PhysAddr::new(1 << 31),
+            PAGE,
+            64,
+        ));
+        let table = PageTable::new(format(), memory.clone()).unwrap();
+        let (caps, quirks) = (Capabilities::new(PAGE), Quirks::default());
+        let domain = PagedDomain::new(table, InvalTag::new(1), caps, quirks, Queue::default());
+        let (pa, mut owed) = (PhysAddr::new(0x1000), Gather::new());
+        let mapped = domain.map(Iova::new(0), pa, PAGE.bytes(), Access::READ, &mut owed);
+        mapped.unwrap();
+        domain.queue().late.store(late, Ordering::Relaxed);
+        drop(domain);
+        assert_eq!(memory.live(), live, "{late}");
+    }
+}
+
+#[test]
+#[allow(unsafe_code)]
+fn tables_that_a_kernel_took_out_of_its_own_are_forgotten_by_walk_caches_too() {
+    // SAFETY: no unit walks them: the root is a name.
+    let tables = unsafe { ForeignTables::at(PhysAddr::new(0x7000)) };
+    let table = PageTable::foreign(format(), tables);
+    let caps = Capabilities {
+        page: PageForm::Granule,
+        ..Capabilities::new(PAGE)
+    };
+    let domain = PagedDomain::new(
+        table,
+        InvalTag::new(1),
+        caps,
+        Quirks::default(),
+        Queue::default(),
+    );
+    let page = IovaRange::page(Iova::new(0x5000), PAGE);
+    domain.invalidate(page).unwrap();
+    let steps = domain.queue().steps.lock();
+    let [
+        Step::Invalidate(Command::Page { iova, depth, .. }),
+        Step::Sync,
+    ] = steps[..]
+    else {
+        panic!("{steps:?}");
+    };
+    assert_eq!((iova, depth), (page.start(), Depth::AllLevels));
 }

@@ -7,8 +7,8 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use spin::Mutex;
 
 use super::{
-    Clock, Cpus, Guarded, HostTables, LeftBehind, Nanos, OutOfTableMemory, SharedWord, SpinCpus,
-    SpinLock, TableMem, TraceEvent, Tracer,
+    Clock, Cpus, Guarded, HostTables, LeftBehind, Nanos, OutOfTableMemory, SharedWord, SlabTables,
+    SpinCpus, SpinLock, TableMem, TraceEvent, Tracer, Word,
 };
 use crate::addr::{CpuId, PageSize, PhysAddr, PhysRange};
 
@@ -234,4 +234,21 @@ fn what_is_guarded_is_shown_unless_somebody_holds_it() {
     assert!(guarded.try_lock().is_none());
     drop(held);
     assert_eq!(guarded.into_inner(), 4);
+}
+
+#[test]
+fn a_slab_hands_out_each_page_once_and_zeroed() {
+    let mem = SlabTables::<AtomicU64>::new(PhysAddr::new(0x8_0000_0000), PageSize::SIZE_4K, 3);
+    let size = PageSize::SIZE_4K;
+    let a = mem.alloc(size).unwrap();
+    let b = mem.alloc(size).unwrap();
+    let c = mem.alloc(size).unwrap();
+    assert!(a != b && b != c && a != c);
+    assert_eq!(mem.alloc(size), Err(OutOfTableMemory { size }));
+    Word::store(&mem.table(b, size)[7], 1);
+    mem.free(b, size);
+    assert_eq!(mem.live(), 2);
+    assert_eq!(mem.alloc(size), Ok(b));
+    assert!(mem.table(b, size).iter().all(|w| Word::load(w) == 0));
+    assert!(mem.table(PhysAddr::new(0), size).is_empty());
 }

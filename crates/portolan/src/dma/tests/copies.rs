@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use spin::Mutex;
 
 use super::buffers::Pages;
-use super::rig::{Cpus, Rig, Setup, TIMED_OUT};
+use super::rig::{Cpus, Rig, Setup, TIMED_OUT, range};
 use crate::addr::{Iova, PageSize, PhysAddr, PhysRange, StreamId};
 use crate::bounce::{
     BouncePool, GiveError, Need, Pool, PoolMemory, PoolOptions, PoolUse, Slots, TakeError,
@@ -514,4 +514,22 @@ fn a_part_across_copies_and_pages_is_synced_piece_by_piece() {
     assert_eq!(copier.bytes.at(0x8000, 0x10), [0xee; 0x10]);
     mapping.unmap().ok().unwrap();
     assert_eq!(copier.bytes.at(0x8000, 0x10), [5; 0x10]);
+}
+
+#[test]
+fn a_copied_buffer_for_which_there_are_no_addresses_leaves_its_slots() {
+    let copier = Copier::of(&Setup {
+        window: range(0x10_0000, 0x10_3fff),
+        ..Setup::default()
+    });
+    let device = copier.device(Trust::Trusted, CopyWhen::Always);
+    let refused = device.map(copier.buffer(&[(0x1000, 0x8000)]), ToDevice);
+    let refused = refused.err().unwrap();
+    assert!(
+        matches!(refused.error, MapError::Iova(_)),
+        "{}",
+        refused.error
+    );
+    assert!(refused.value.into_buffer().is_ok());
+    assert_eq!(copier.used(), 0);
 }

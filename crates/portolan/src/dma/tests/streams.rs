@@ -7,6 +7,7 @@ use super::buffers::Pages;
 use super::rig::{Cpus, Rig, Setup, TIMED_OUT, device_of, range};
 use crate::addr::{Iova, Pasid, StreamId};
 use crate::dma::{Constraints, Device, DeviceError, OldMappings, Policy, ToDevice, Trust};
+use crate::inval::{Caching, Command, Step};
 use crate::iommu::AttachError;
 use crate::iommu::{ReservedKind, ReservedRegion};
 use crate::table::Access;
@@ -257,4 +258,31 @@ fn a_device_that_says_that_it_is_detached_is_blocked() {
     assert!(!blocked());
     assert_eq!(other.detach(), Ok(()));
     assert!(blocked());
+}
+
+#[test]
+fn what_a_region_of_firmware_s_owes_is_kept_when_its_sync_fails() {
+    let rig = Rig::new(&Setup {
+        caching: Caching::NotPresentToo,
+        ..Setup::default()
+    });
+    let firmware = range(0x7000_0000, 0x7000_0fff);
+    rig.hardware.reserved.lock().push(ReservedRegion {
+        range: firmware,
+        kind: ReservedKind::Direct(Access::READ_WRITE),
+    });
+    rig.set_broken(1);
+    let (space, stream) = (rig.space.clone(), StreamId::new(3));
+    assert!(Device::translated(space, stream, Constraints::default()).is_err());
+    assert_eq!(rig.space.failure(), Some(TIMED_OUT));
+    rig.hardware.steps.lock().clear();
+    rig.set_broken(0);
+    rig.space.recover().unwrap();
+    let steps = rig.hardware.steps.lock();
+    let named = |step: &Step| match step {
+        Step::Invalidate(Command::Page { iova, .. }) => *iova == firmware.start(),
+        Step::Invalidate(_) => true,
+        _ => false,
+    };
+    assert!(steps.iter().any(named), "{steps:?}");
 }

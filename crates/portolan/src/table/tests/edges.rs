@@ -115,6 +115,8 @@ fn alone<F: Format + Debug>(format: F, mapped: Mapped) {
     assert_eq!(table.mappings(table.input_range()).count(), 0, "{name}");
     assert_eq!(table.pages(), before - gone, "{name}");
     assert_eq!(was_deep, gone > 0, "tables leave, and walk caches: {name}");
+    let covered = table.prune(mapped.range(), &mut owed).unwrap();
+    assert_eq!(covered, 0, "the unmap left tables that it covered: {name}");
     let pruned = table.prune(table.input_range(), &mut owed).unwrap();
     assert_eq!(
         deep(&owed),

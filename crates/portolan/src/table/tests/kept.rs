@@ -1,6 +1,7 @@
 //! Emptied leaf tables that stay, and those that go.
 
-use core::sync::atomic::AtomicU64;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr};
 use crate::inval::{
@@ -8,7 +9,7 @@ use crate::inval::{
     owes_nothing,
 };
 use crate::platform::{SlabTables, TableMem};
-use crate::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule};
+use crate::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule, TAG_BITS};
 use crate::table::{Access, Format, PageTable, UnmapError};
 
 const BLOCK: u64 = 0x20_0000;
@@ -248,4 +249,57 @@ fn the_table_above_goes_with_all_that_it_points_at() {
     table.unmap(range.unwrap(), &mut owed).unwrap();
     pay(&table, &mut owed);
     assert_eq!((table.pages(), table.memory().live()), (1, 1));
+}
+
+#[test]
+fn a_debt_that_is_as_many_events_old_as_there_are_tags_frees_nothing() {
+    let table = table();
+    let empty = |owed: &mut Gather| {
+        let (pa, mut mapped) = (PhysAddr::new(0x1000), Gather::new());
+        let at = page(0).start();
+        table
+            .map(at, pa, 0x1000, Access::READ, &mut mapped)
+            .unwrap();
+        table.unmap(page(0), owed).unwrap();
+    };
+    let (mut old, mut new) = (Gather::new(), Gather::new());
+    empty(&mut old);
+    let pages = table.pages();
+    // The event whose number has the same tag.
+    table.vacancies.store(1 << TAG_BITS, Ordering::Relaxed);
+    empty(&mut new);
+    pay(&table, &mut old);
+    assert_eq!(table.pages(), pages, "the new debt is not paid");
+    pay(&table, &mut new);
+    assert_eq!(table.prune(table.input_range(), &mut new), Ok(2));
+    pay(&table, &mut new);
+    assert_eq!((table.pages(), table.memory().live()), (1, 1));
+}
+
+#[test]
+fn a_split_that_is_completed_owes_what_was_cached_of_the_break() {
+    let table = table();
+    let mut owed = Gather::new();
+    let pa = PhysAddr::new(BLOCK);
+    table
+        .map(Iova::new(0), pa, BLOCK, Access::READ, &mut owed)
+        .unwrap();
+    pay(&table, &mut owed);
+    let pending = table.split(Iova::new(0), &mut owed).unwrap();
+    let block = pending.block();
+    let facts = (&CAPS, &Quirks::default());
+    let paid = table
+        .sync(&Willing, InvalTag::new(1), facts, &mut owed)
+        .unwrap();
+    let done = table.complete_split(pending, &paid, &mut owed);
+    assert!(done.is_ok());
+    // Devices that cache absence found none of it while it was broken.
+    assert_eq!(
+        owed.mapped()
+            .iter()
+            .map(|span| span.range)
+            .collect::<Vec<_>>(),
+        [block]
+    );
+    table.reclaim(paid).unwrap();
 }

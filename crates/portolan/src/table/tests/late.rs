@@ -13,10 +13,14 @@ use crate::table::{Access, PageTable};
 const PAGE: u64 = 0x1000;
 const BLOCK: u64 = 0x20_0000;
 
-/// Remembers which lines were cleaned on the spot.
+/// Remembers which lines were cleaned on the spot, and what one entry said when they were in memory.
 struct Cleaned {
     slab: SlabTables<AtomicU64>,
     lines: Mutex<Vec<PhysRange>>,
+    /// The entry that is watched, in its table.
+    watched: Mutex<Option<(PhysAddr, usize)>>,
+    /// What it said at each barrier, and how many lines were cleaned by then.
+    barriers: Mutex<Vec<(u64, usize)>>,
 }
 
 impl TableMem<AtomicU64> for Cleaned {
@@ -35,6 +39,14 @@ impl TableMem<AtomicU64> for Cleaned {
     fn clean(&self, bytes: PhysRange) {
         self.lines.lock().push(bytes);
     }
+
+    fn clean_barrier(&self) {
+        if let Some((table, index)) = *self.watched.lock() {
+            let entry = Word::load(&self.slab.table(table, PageSize::SIZE_4K)[index]);
+            let lines = self.lines.lock().len();
+            self.barriers.lock().push((entry, lines));
+        }
+    }
 }
 
 impl Cleaned {
@@ -42,6 +54,8 @@ impl Cleaned {
         Self {
             slab: SlabTables::new(PhysAddr::new(0x8000_0000), PageSize::SIZE_4K, 64),
             lines: Mutex::default(),
+            watched: Mutex::default(),
+            barriers: Mutex::default(),
         }
     }
 
@@ -117,4 +131,28 @@ fn a_table_that_no_debt_remembers_is_linked_for_the_walker_too() {
     }
     let last = middle_entry(&table) + 8 * 19;
     assert!(memory.has(last), "linked again, and not for the walker");
+}
+
+#[test]
+fn a_table_is_in_memory_before_it_takes_the_place_of_a_block() {
+    let memory = Cleaned::new();
+    let table = new(&memory);
+    map(&table, 0, BLOCK);
+    let middle = PhysAddr::new(middle_entry(&table));
+    let entry = || Word::load(&memory.slab.table(middle, PageSize::SIZE_4K)[0]);
+    let block = entry();
+    memory.lines.lock().clear();
+    *memory.watched.lock() = Some((middle, 0));
+    let mut owed = Gather::new();
+    let _pending = table.split(Iova::new(PAGE), &mut owed).unwrap();
+    let below = PhysAddr::new(entry() & !0xfff & !(0xfff << 52));
+    let whole = PhysRange::page(below, PageSize::SIZE_4K);
+    let lines = memory.lines.lock();
+    let cleaned = lines.iter().position(|line| line.covers(whole));
+    let cleaned = cleaned.expect("the new table was written back");
+    let barriers = memory.barriers.lock();
+    let waited = barriers
+        .iter()
+        .any(|&(said, lines)| said == block && lines > cleaned);
+    assert!(waited, "the walker may find the table before its entries");
 }

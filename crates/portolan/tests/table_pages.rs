@@ -1,0 +1,100 @@
+//! Every interleaving, and every order that C11 allows, of CPUs at one list of free table pages: the
+//! library's source, over atomics that a model checker follows.
+#![allow(missing_docs)]
+
+extern crate alloc;
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64, Ordering};
+use portolan::addr::{PageSize, PhysAddr};
+use portolan::platform::{OutOfTableMemory, TableMem, Word};
+
+/// What the library's file finds in its crate and above itself.
+mod addr {
+    pub use portolan::addr::{PageSize, PhysAddr};
+}
+
+mod atomic {
+    pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+}
+
+#[allow(dead_code)]
+#[path = "../src/platform/slab.rs"]
+mod slab;
+
+use slab::SlabTables;
+
+/// A word whose writes nothing orders.
+#[derive(Debug)]
+struct Plain(AtomicU64);
+
+impl Word for Plain {
+    const LG2_BYTES: u32 = 3;
+
+    fn new(raw: u64) -> Self {
+        Self(AtomicU64::new(raw))
+    }
+
+    fn load(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn store(&self, raw: u64) {
+        self.0.store(raw, Ordering::Relaxed);
+    }
+
+    fn compare_exchange(&self, old: u64, new: u64) -> Result<u64, u64> {
+        let relaxed = Ordering::Relaxed;
+        self.0.compare_exchange(old, new, relaxed, relaxed)
+    }
+}
+
+const SIZE: PageSize = PageSize::of_lg2(4);
+
+fn slab(pages: u32) -> Arc<SlabTables<Plain>> {
+    Arc::new(SlabTables::new(PhysAddr::new(0x1000), SIZE, pages))
+}
+
+fn explore(body: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(body);
+}
+
+#[test]
+fn a_table_page_is_given_out_once() {
+    explore(|| {
+        let slab = slab(3);
+        let other = Arc::clone(&slab);
+        let cpu = loom::thread::spawn(move || {
+            let (one, two) = (other.alloc(SIZE).unwrap(), other.alloc(SIZE).unwrap());
+            other.free(one, SIZE);
+            two
+        });
+        let mine = slab.alloc(SIZE).unwrap();
+        let theirs = cpu.join().unwrap();
+        assert_ne!(mine, theirs, "given out twice");
+        let last = slab.alloc(SIZE).unwrap();
+        assert!(last != mine && last != theirs, "given out twice");
+        assert!(slab.alloc(SIZE).is_err());
+    });
+}
+
+/// Which page is behind the first one, its last owner has written.
+#[test]
+fn a_page_that_came_back_leads_to_what_is_free() {
+    explore(|| {
+        let slab = slab(3);
+        let mine = [(); 2].map(|()| slab.alloc(SIZE).unwrap());
+        let other = Arc::clone(&slab);
+        let cpu = loom::thread::spawn(move || {
+            let one = other.alloc(SIZE);
+            let two = other.alloc(SIZE);
+            [one, two]
+        });
+        slab.free(mine[0], SIZE);
+        let theirs = cpu.join().unwrap();
+        assert!(!theirs.contains(&Ok(mine[1])), "given out twice");
+        assert!(theirs[0].is_ok() && theirs[0] != theirs[1]);
+    });
+}
