@@ -1,7 +1,6 @@
 //! Table tests that need no oracle; the conformance suite has the rest.
 
 mod clusters;
-mod edges;
 pub(super) mod kept;
 mod late;
 mod memory;

@@ -3,6 +3,7 @@
 use super::*;
 use alloc::vec::Vec;
 
+mod edges;
 mod random;
 mod walked;
 

@@ -79,7 +79,10 @@ fn pay(table: &Table, owed: &mut Gather) {
 }
 
 /// The same of any table.
-pub(super) fn pay_for<F: Format, M: TableMem<F::Word>>(table: &PageTable<F, M>, owed: &mut Gather) {
+pub(in crate::table) fn pay_for<F: Format, M: TableMem<F::Word>>(
+    table: &PageTable<F, M>,
+    owed: &mut Gather,
+) {
     let facts = (&CAPS, &Quirks::default());
     let quiesced = table.sync(&Willing, InvalTag::new(1), facts, owed);
     let back = table.reclaim(quiesced.unwrap());

@@ -6,7 +6,6 @@ extern crate std;
 use alloc::vec::Vec;
 use core::fmt::Debug;
 
-use super::kept::pay_for;
 use crate::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use crate::inval::{Depth, Gather};
 use crate::platform::SlabTables;
@@ -14,6 +13,7 @@ use crate::table::format::{
     AmdLevels, AmdV1, Armv8Config, Armv8Stage1, DirtyTracking, Riscv, RiscvContiguity,
     RiscvFirstStage, RiscvLevels, RiscvMemoryTypes, SplitRule, VtdLevels, VtdSecondStage,
 };
+use crate::table::tests::kept::pay_for;
 use crate::table::{Access, Format, MapError, MappedRun, PageTable};
 
 const PAGE: u64 = 1 << 12;
