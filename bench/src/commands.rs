@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use portolan::addr::InvalTag;
-use portolan::inval::{Command, Depth, Gather, InvalidationQueue, Run, Step};
+use portolan::inval::{Command, Depth, InvalidationQueue, Run, Step, TablesLeft};
 use portolan::iommu::{IommuError, TagPool};
 
 use crate::threads::{self, CPUS};
@@ -115,7 +115,7 @@ impl InvalidationQueue for Commands {
     type Error = IommuError;
 
     #[inline]
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
         for step in steps {
             self.build(step);
         }
@@ -123,7 +123,7 @@ impl InvalidationQueue for Commands {
     }
 
     #[inline]
-    fn pay_by(&self, command: Command, _owed: &Gather) -> Result<(), IommuError> {
+    fn pay_by(&self, command: Command, _: TablesLeft) -> Result<(), IommuError> {
         let ring = self.ring();
         ring.write(words(command));
         ring.write([SYNC, 0]);

@@ -16,7 +16,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use portolan::addr::{CpuId, InvalTag, Iova, IovaRange, PageSize, StreamId};
 use portolan::demand::{Frames, Ioas, IoasOptions, Pager, PopulateError, RegionOptions, Residency};
-use portolan::inval::{Capabilities, InvalidationQueue, Quirks, Step};
+use portolan::inval::{Capabilities, InvalidationQueue, Quirks, Step, TablesLeft};
 use portolan::iommu::{IommuError, PagedDomain, TagPool};
 use portolan::iopf::{
     Bounds, Dispatcher, Flow, Permissions, RawPageRequest, ReplyTo, RequestKind, Responder,
@@ -85,7 +85,7 @@ struct Free;
 impl InvalidationQueue for Free {
     type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
         black_box(steps.count());
         Ok(())
     }

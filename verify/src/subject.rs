@@ -2,7 +2,7 @@
 
 use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr};
 use portolan::inval::{
-    Capabilities, Gather, InvalidationQueue, LeafOnly, PageForm, Quiesced, Quirks, Step,
+    Capabilities, Gather, InvalidationQueue, LeafOnly, PageForm, Quiesced, Quirks, Step, TablesLeft,
 };
 use portolan::platform::{SlabTables, TableMem};
 use portolan::table::format::{DirtyTracking, Format, SplitRule};
@@ -28,7 +28,7 @@ pub struct Prompt;
 impl InvalidationQueue for Prompt {
     type Error = std::convert::Infallible;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), Self::Error> {
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), Self::Error> {
         steps.for_each(drop);
         Ok(())
     }

@@ -11,7 +11,7 @@ use portolan::dma::{
     Bidirectional, Constraints, CopyWhen, Copying, Device, DmaSpace, Policy, SpaceOptions, Trust,
     Unowned, reclaim_all,
 };
-use portolan::inval::{InvalidationQueue, Quirks, Step};
+use portolan::inval::{InvalidationQueue, Quirks, Step, TablesLeft};
 use portolan::iommu::{BoundDomain, IommuError, PagedDomain, TagPool};
 use portolan::platform::{PhysMemory, SlabTables, SpinCpus};
 use portolan::table::PageTable;
@@ -44,7 +44,7 @@ struct Queue(Arc<Model>);
 impl InvalidationQueue for Queue {
     type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
         self.0.execute(steps).map_err(|_| IommuError::Stopped)
     }
 }

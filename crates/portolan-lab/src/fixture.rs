@@ -11,7 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::Result;
 use portolan::addr::{InvalTag, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
 use portolan::dma::{Constraints, DataDirection, Device, DmaSpace, Mapping, SpaceOptions};
-use portolan::inval::{Capabilities, CombineOptions, Combined, InvalidationQueue, Quirks, Step};
+use portolan::inval::{
+    Capabilities, CombineOptions, Combined, InvalidationQueue, Quirks, Ranges, Step, TablesLeft,
+};
 use portolan::iommu::{
     Attach, AttachError, BoundDomain, Domain, FaultEvent, Iommu, IommuError, PagedDomain, TagPool,
 };
@@ -162,7 +164,7 @@ impl ModelQueue {
 impl InvalidationQueue for ModelQueue {
     type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
         let cpu = self.cpu();
         let begin = self.model.clock().now_exact_ns();
         let done = match self.mapping[cpu].load(Ordering::Relaxed) {
@@ -290,8 +292,8 @@ impl Fixture {
         let submit: Arc<dyn TagPool> = match setup.submitting {
             Submitting::Alone => queue.clone(),
             Submitting::Combined => {
-                let options = CombineOptions::of(&caps);
-                Arc::new(Combined::new(cpus.clone(), queue.clone(), options))
+                let (ranges, options) = (Ranges::of(&caps), CombineOptions::default());
+                Arc::new(Combined::new(cpus.clone(), queue.clone(), ranges, options))
             }
         };
         let table = PageTable::new(format, memory)?;

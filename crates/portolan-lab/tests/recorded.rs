@@ -11,7 +11,7 @@ use portolan::addr::{CpuId, InvalTag, Iova, Pasid, PhysAddr, PhysRange, StreamId
 use portolan::dma::{
     Buffer, Constraints, Device, DmaSpace, Pieces, Policy, SpaceOptions, ToDevice, Unowned,
 };
-use portolan::inval::{Capabilities, InvalidationQueue, Quirks, Step};
+use portolan::inval::{Capabilities, InvalidationQueue, Quirks, Step, TablesLeft};
 use portolan::iommu::{
     Attach, AttachError, BoundDomain, Domain, FaultAccess, FaultEvent, FaultReason, FaultRecord,
     Iommu, IommuError, PagedDomain, TagPool,
@@ -118,7 +118,7 @@ struct Queue;
 impl InvalidationQueue for Queue {
     type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
         steps.for_each(drop);
         Ok(())
     }

@@ -13,7 +13,9 @@ use portolan::dma::{
     Bounds, Constraints, Deferred, Device, DmaSpace, Mapping, Policy, Quarantine, SpaceOptions,
     ToDevice, Unowned,
 };
-use portolan::inval::{CombineOptions, Combined, Gather, InvalidationQueue, Quirks, Step};
+use portolan::inval::{
+    CombineOptions, Combined, Gather, InvalidationQueue, Quirks, Ranges, Step, TablesLeft,
+};
 use portolan::iommu::{Attach, BoundDomain, Domain, IommuError, PagedDomain, TagPool};
 use portolan::platform::{Clock, Cpus, Nanos, SlabTables};
 use portolan::table::format::{VtdLevels, VtdSecondStage};
@@ -213,7 +215,7 @@ struct Slow;
 impl InvalidationQueue for Slow {
     type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
         for step in steps {
             InterruptedCpu.now();
             if step == Step::Sync {
@@ -235,7 +237,12 @@ fn device(policy: Policy) -> Device<InterruptedCpu> {
     let memory = SlabTables::new(MEMORY, PageSize::SIZE_4K, 64);
     let table = PageTable::new(format, memory).expect("memory for a root");
     let caps = Setup::able(PageSize::SIZE_4K);
-    let queue = Combined::new(InterruptedCpu, Slow, CombineOptions::of(&caps));
+    let queue = Combined::new(
+        InterruptedCpu,
+        Slow,
+        Ranges::of(&caps),
+        CombineOptions::default(),
+    );
     let domain = PagedDomain::new(table, InvalTag::new(1), caps, Quirks::default(), queue);
     let mut options = SpaceOptions::default();
     options.policy = policy;

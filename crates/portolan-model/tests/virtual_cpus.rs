@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use fastrand::Rng;
 use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, StreamId};
-use portolan::inval::{CombineOptions, Combined, Gather, InvalidationQueue, Step};
+use portolan::inval::{CombineOptions, Combined, Gather, InvalidationQueue, Ranges, Step};
 use portolan::iommu::{Domain, IommuError, PagedDomain, TagPool};
 use portolan::platform::{Nanos, SlabTables};
 use portolan::table::format::{VtdLevels, VtdSecondStage};
@@ -175,7 +175,7 @@ fn tables() -> Tables {
 fn combined(
     options: CombineOptions,
 ) -> impl Fn(VirtualCpus, Server) -> Combined<VirtualCpus, Server> {
-    move |cpus, server| Combined::new(cpus, server, options)
+    move |cpus, server| Combined::new(cpus, server, Ranges::ABSENT, options)
 }
 
 #[test]
@@ -284,7 +284,7 @@ fn a_lost_sync_is_seen() {
             let commands = CommandPrices::default();
             let way = Submission::LockFree;
             let server = CommandServer::new(cpus.clone(), commands, prices, limits, way, early);
-            Combined::new(cpus, server, CombineOptions::default())
+            Combined::new(cpus, server, Ranges::ABSENT, CombineOptions::default())
         },
     );
     let (_, found) = storm(&rig, 1, 4);
@@ -316,8 +316,14 @@ fn combining_pays_where_a_lock_was_held() {
         storm(&rig, 3, 8).0.end_ns()
     };
     let before = storms(|_, server| Arc::new(server));
-    let after =
-        storms(|cpus, server| Arc::new(Combined::new(cpus, server, CombineOptions::default())));
+    let after = storms(|cpus, server| {
+        Arc::new(Combined::new(
+            cpus,
+            server,
+            Ranges::ABSENT,
+            CombineOptions::default(),
+        ))
+    });
     assert!(after * 2.0 < before, "{before} {after}");
 }
 

@@ -7,7 +7,9 @@
 use std::error::Error;
 
 use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr};
-use portolan::inval::{Capabilities, Gather, InvalidationQueue, Quirks, RangeForm, Step, plan};
+use portolan::inval::{
+    Capabilities, Gather, InvalidationQueue, Quirks, RangeForm, Step, TablesLeft, plan,
+};
 use portolan::platform::HostTables;
 use portolan::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule};
 use portolan::table::{Access, PageTable};
@@ -30,7 +32,7 @@ struct Printing;
 impl InvalidationQueue for Printing {
     type Error = core::convert::Infallible;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), Self::Error> {
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), Self::Error> {
         steps.for_each(|step| println!("  {step:?}"));
         Ok(())
     }

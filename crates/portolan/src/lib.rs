@@ -62,7 +62,7 @@
 //! # struct Queue;
 //! # impl InvalidationQueue for Queue {
 //! #     type Error = IommuError;
-//! #     fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
+//! #     fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
 //! #         steps.for_each(drop);
 //! #         Ok(())
 //! #     }

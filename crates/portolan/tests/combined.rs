@@ -11,7 +11,9 @@ use std::sync::Mutex;
 
 use loom::sync::Arc;
 use portolan::addr::{InvalTag, Iova, PageSize};
-use portolan::inval::{CombineOptions, Combined, Command, Depth, InvalidationQueue, Step};
+use portolan::inval::{
+    CombineOptions, Combined, Command, Depth, InvalidationQueue, Ranges, Step, TablesLeft,
+};
 use support::loom_cpus::{LoomCpus, explore, on_cpu};
 
 /// Hardware that refuses the commands for some pages.
@@ -44,7 +46,7 @@ impl Hardware {
 impl InvalidationQueue for Hardware {
     type Error = Refused;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), Refused> {
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), Refused> {
         let mut mine = Vec::new();
         for step in steps {
             match step {
@@ -79,6 +81,7 @@ fn queue_with(cpus: usize, refused: &'static [u64], options: CombineOptions) -> 
     Arc::new(Combined::new(
         LoomCpus::new(cpus),
         Hardware::new(refused),
+        Ranges::ABSENT,
         options,
     ))
 }

@@ -16,7 +16,7 @@ use loom::sync::atomic::{AtomicU64 as Noted, Ordering};
 use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
 use portolan::dma::{Bounds, Constraints, DmaSpace, Policy, SpaceOptions, Unowned};
 use portolan::inval::{
-    Capabilities, Command, InvalidationQueue, Preference, Quirks, Step, WalkFlush,
+    Capabilities, Command, InvalidationQueue, Preference, Quirks, Step, TablesLeft, WalkFlush,
 };
 use portolan::iommu::{
     Attach, AttachError, BoundDomain, FaultEvent, Iommu, IommuError, PagedDomain, TagPool,
@@ -41,7 +41,7 @@ struct Hardware(std::sync::Arc<Mutex<State>>, std::sync::Arc<[Noted; 16]>);
 impl InvalidationQueue for Hardware {
     type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
         let mut mine = Vec::new();
         for step in steps {
             match step {

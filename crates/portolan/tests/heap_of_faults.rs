@@ -14,7 +14,9 @@ use portolan::demand::premap::{Adaptive, Requester};
 use portolan::demand::{
     Frames, Ioas, IoasOptions, Pager, PopulateError, RegionOptions, Request, Residency, Window,
 };
-use portolan::inval::{Caching, Capabilities, InvalidationQueue, Quirks, RangeForm, Step};
+use portolan::inval::{
+    Caching, Capabilities, InvalidationQueue, Quirks, RangeForm, Step, TablesLeft,
+};
 use portolan::iommu::{IommuError, PagedDomain, TagPool};
 use portolan::iopf::{
     Bounds, Dispatcher, Flow, Group, GroupId, Handler, Permissions, Place, RawPageRequest,
@@ -145,7 +147,7 @@ struct Queue {
 impl InvalidationQueue for Queue {
     type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
         assert_eq!(held(), 0, "a sync under a lock");
         steps.for_each(drop);
         match self.broken.load(Ordering::Relaxed) {

@@ -14,7 +14,7 @@ use portolan::dma::{
     Bounds, Constraints, CopyWhen, Copying, Deferred, Device, DmaSpace, FromDevice, MapError,
     Policy, SpaceOptions, Unowned,
 };
-use portolan::inval::{Capabilities, InvalidationQueue, Quirks, RangeForm, Step};
+use portolan::inval::{Capabilities, InvalidationQueue, Quirks, RangeForm, Step, TablesLeft};
 use portolan::iommu::{
     Attach, AttachError, BoundDomain, Domain, FaultEvent, Iommu, IommuError, PagedDomain, TagPool,
 };
@@ -31,7 +31,7 @@ struct Quick;
 impl InvalidationQueue for Quick {
     type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
         steps.for_each(drop);
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use portolan::addr::{InvalTag, Iova, PageSize, PhysAddr};
-use portolan::inval::{Capabilities, Gather, InvalidationQueue, Quirks, Step};
+use portolan::inval::{Capabilities, Gather, InvalidationQueue, Quirks, Step, TablesLeft};
 use portolan::platform::SlabTables;
 use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
@@ -15,7 +15,7 @@ struct Prompt;
 impl InvalidationQueue for Prompt {
     type Error = ();
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), ()> {
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), ()> {
         steps.for_each(drop);
         Ok(())
     }

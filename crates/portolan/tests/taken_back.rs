@@ -15,7 +15,7 @@ use portolan::demand::{
     FaultError, Frames, InvalidateError, Ioas, IoasOptions, Pager, PopulateError, RegionOptions,
     Request, Residency,
 };
-use portolan::inval::{Capabilities, Command, InvalidationQueue, Quirks, Step};
+use portolan::inval::{Capabilities, Command, InvalidationQueue, Quirks, Step, TablesLeft};
 use portolan::iommu::{Awaited, Domain as _, IommuError, PagedDomain, TagPool};
 use portolan::platform::{Nanos, SlabTables};
 use portolan::table::format::{VtdLevels, VtdSecondStage};
@@ -57,7 +57,7 @@ const TIMED_OUT: IommuError = IommuError::TimedOut {
 impl InvalidationQueue for Queue {
     type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
         let steps: Vec<_> = steps.collect();
         if !steps.iter().any(|step| matches!(step, Step::Invalidate(_))) {
             return Ok(());

@@ -12,7 +12,9 @@ use std::sync::Mutex;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use portolan::addr::{Iova, IovaRange, PageSize, PageSizes, PhysAddr};
-use portolan::inval::{Capabilities, Gather, InvalidationQueue, LeafOnly, Quirks, Step};
+use portolan::inval::{
+    Capabilities, Gather, InvalidationQueue, LeafOnly, Quirks, Step, TablesLeft,
+};
 use portolan::platform::{OutOfTableMemory, TableMem, Word};
 use portolan::table::format::{DirtyTracking, Entry, Format, LiveCount, SplitRule};
 use portolan::table::{Access, AccessError, PageTable};
@@ -186,7 +188,7 @@ struct Prompt;
 impl InvalidationQueue for Prompt {
     type Error = ();
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), ()> {
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), ()> {
         steps.for_each(drop);
         Ok(())
     }

@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 
 use portolan::addr::{PageSize, PhysAddr};
 use portolan::dma::Policy;
-use portolan::inval::{CombineOptions, Combined};
+use portolan::inval::{CombineOptions, Combined, Ranges};
 use portolan::platform::SlabTables;
 use portolan_model::cpus::Hardware;
 use portolan_model::iommu::Setup;
@@ -35,7 +35,7 @@ pub(crate) use world::Block;
 fn combining(way: Way) -> CombineOptions {
     CombineOptions {
         beside: usize::from(way == Way::Combined),
-        ..CombineOptions::of(&Setup::able(PageSize::SIZE_4K))
+        ..CombineOptions::default()
     }
 }
 
@@ -186,7 +186,8 @@ pub fn sabotaged<H: Hardware + 'static>(
         syncs += match way {
             Way::Strict => this.run(&wrap, |_, server| server),
             _ => this.run(&wrap, |cpus, server| {
-                Combined::new(cpus, server, combining(way))
+                let ranges = Ranges::of(&Setup::able(PageSize::SIZE_4K));
+                Combined::new(cpus, server, ranges, combining(way))
             }),
         };
         tally.failed(ailment.failures());

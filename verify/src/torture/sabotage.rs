@@ -1,8 +1,8 @@
 //! Ways to pay a debt wrongly, to prove that the adversarial model notices.
 
 use portolan::inval::{
-    Caching, Capabilities, Command, Depth, InvalidationQueue, LeafOnly, PageForm, Step, Walker,
-    WriteBuffer,
+    Caching, Capabilities, Command, Depth, InvalidationQueue, LeafOnly, PageForm, Step, TablesLeft,
+    Walker, WriteBuffer,
 };
 
 /// What is left out.
@@ -89,10 +89,16 @@ pub(super) struct Saboteur<'q, Q> {
 impl<Q: InvalidationQueue> InvalidationQueue for Saboteur<'_, Q> {
     type Error = Q::Error;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), Q::Error> {
+    fn pay(
+        &self,
+        steps: &mut dyn Iterator<Item = Step>,
+        tables: TablesLeft,
+    ) -> Result<(), Q::Error> {
         let side = self.side;
         match self.sabotage {
-            Sabotage::None | Sabotage::LargePages | Sabotage::Clean => self.queue.execute(steps),
+            Sabotage::None | Sabotage::LargePages | Sabotage::Clean => {
+                self.queue.pay(steps, tables)
+            }
             Sabotage::Quiet => {
                 steps.for_each(drop);
                 Ok(())
@@ -105,14 +111,16 @@ impl<Q: InvalidationQueue> InvalidationQueue for Saboteur<'_, Q> {
                 if let Some(last) = last {
                     all.remove(last);
                 }
-                self.queue.execute(&mut all.into_iter())
+                self.queue.pay(&mut all.into_iter(), tables)
             }
-            Sabotage::Sync => self.only(steps, |step| !matches!(step, Step::Sync)),
-            Sabotage::WriteBuffer => self.only(steps, |step| *step != Step::FlushWriteBuffer),
-            Sabotage::MapSide => self.only(steps, |step| {
+            Sabotage::Sync => self.only((steps, tables), |step| !matches!(step, Step::Sync)),
+            Sabotage::WriteBuffer => {
+                self.only((steps, tables), |step| *step != Step::FlushWriteBuffer)
+            }
+            Sabotage::MapSide => self.only((steps, tables), |step| {
                 side == Side::Unmap || !matches!(step, Step::Invalidate(_))
             }),
-            Sabotage::WalkCaches => self.queue.execute(&mut steps.map(shallow)),
+            Sabotage::WalkCaches => self.queue.pay(&mut steps.map(shallow), tables),
         }
     }
 }
@@ -120,10 +128,10 @@ impl<Q: InvalidationQueue> InvalidationQueue for Saboteur<'_, Q> {
 impl<Q: InvalidationQueue> Saboteur<'_, Q> {
     fn only(
         &self,
-        steps: &mut dyn Iterator<Item = Step>,
+        (steps, tables): (&mut dyn Iterator<Item = Step>, TablesLeft),
         keep: impl Fn(&Step) -> bool,
     ) -> Result<(), Q::Error> {
-        self.queue.execute(&mut steps.filter(|step| keep(step)))
+        self.queue.pay(&mut steps.filter(|step| keep(step)), tables)
     }
 }
 

@@ -15,7 +15,7 @@ use core::panic::PanicInfo;
 use core::sync::atomic::AtomicU64;
 
 use portolan::addr::{InvalTag, Iova, PageSize, PhysAddr};
-use portolan::inval::{Capabilities, Gather, InvalidationQueue, Quirks, RangeForm, Step};
+use portolan::inval::{Capabilities, Gather, InvalidationQueue, Quirks, RangeForm, Step, TablesLeft};
 use portolan::platform::SlabTables;
 use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
@@ -48,7 +48,7 @@ struct Counter(core::cell::Cell<u64>);
 impl InvalidationQueue for Counter {
     type Error = ();
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), ()> {
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), ()> {
         self.0.set(self.0.get() + steps.count() as u64);
         Ok(())
     }

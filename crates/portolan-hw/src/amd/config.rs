@@ -8,7 +8,7 @@
 
 use alloc::vec::Vec;
 
-use portolan::inval::Quirks;
+use portolan::inval::{CombineOptions, Quirks};
 use portolan::platform::Nanos;
 
 use super::spec::entry;
@@ -54,6 +54,9 @@ pub struct Config {
     pub output_lg2: u32,
     /// What the invalidation plans are to know beyond the hardware's own word.
     pub quirks: Quirks,
+    /// Has CPUs that invalidate at the same time submit together; each submits its own where it is `None`.
+    /// See [`Combiner`](portolan::inval::Combiner) for how long a caller waits then.
+    pub combining: Option<CombineOptions>,
     /// How traffic of the unit's own is ordered and tunnelled, by the flags of firmware's IVHD block.
     /// `None` leaves what the control register holds.
     pub flags: Option<UnitFlags>,
@@ -77,6 +80,7 @@ impl Default for Config {
             streams_lg2: 16,
             output_lg2: 48,
             quirks: Quirks::default(),
+            combining: None,
             flags: None,
             streams: Vec::new(),
             reserved: Reservations::default(),

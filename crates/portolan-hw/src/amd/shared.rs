@@ -6,7 +6,7 @@
 use core::sync::atomic::AtomicU64;
 
 use portolan::addr::InvalTag;
-use portolan::inval::{Command, InvalidationQueue, Step};
+use portolan::inval::{Command, InvalidationQueue, Step, TablesLeft};
 use portolan::iommu::{IommuError, TagPool};
 use portolan::platform::{Cpus, Mmio, TableMem};
 
@@ -14,7 +14,7 @@ use super::command::{self, Counted};
 use super::control::Control;
 use super::events::Events;
 use super::features::InvalidateAll;
-use crate::chassis::Ring;
+use crate::chassis::{Ring, Submitters};
 use crate::ids::Ids;
 
 /// Domains that there are.
@@ -29,9 +29,15 @@ pub(super) struct Shared<R, M, C: Cpus> {
     pub(super) ids: Ids<C>,
     /// Streams that the device table has entries for.
     pub(super) streams: u32,
+    pub(super) submitters: Submitters<C>,
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
+    /// The CPUs that submit.
+    pub(super) fn cpus(&self) -> &C {
+        &self.control.clock
+    }
+
     /// Submits `commands`, and waits until they are complete. Without commands there is nothing to
     /// wait for.
     pub(super) fn run(&self, commands: impl Iterator<Item = Counted>) -> Result<(), IommuError> {
@@ -62,7 +68,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
     }
 }
 
-crate::chassis::handle!(AmdQueue<R, M, C> of Shared);
+crate::chassis::handle!(AmdQueue<R, M, C> of Shared, AtomicU64);
 
 /// How a round ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,18 +111,18 @@ impl Iterator for Round<'_> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for AmdQueue<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for Shared<R, M, C> {
     type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
         loop {
             let mut round = Round {
                 steps: &mut *steps,
                 ended: Ended::NotYet,
             };
-            self.0.run(&mut round)?;
+            self.run(&mut round)?;
             match round.ended {
-                Ended::Everything => self.0.forget_everything()?,
+                Ended::Everything => self.forget_everything()?,
                 Ended::Exhausted => return Ok(()),
                 Ended::Sync | Ended::NotYet => {}
             }

@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::AtomicU64;
 
 use portolan::addr::InvalTag;
-use portolan::inval::{Capabilities, Quirks};
+use portolan::inval::{Capabilities, Quirks, Ranges};
 use portolan::iommu::{IommuError, PagedDomain};
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::PageTable;
@@ -26,8 +26,8 @@ use super::shared::{AmdQueue, DOMAINS, Shared};
 use super::streams::{Attachment, Streams, windows};
 use super::takeover::{start, stop_rings, turn_off};
 use super::unity;
-use crate::chassis::Ring;
 use crate::chassis::book::Book;
+use crate::chassis::{Ring, Submitters};
 use crate::firmware::reservations::Reservations;
 use crate::ids::Ids;
 
@@ -118,12 +118,15 @@ impl<R: Mmio + 'static, M: TableMem<AtomicU64> + Clone + 'static, C: Cpus> AmdVi
             events,
             table,
         } = parts;
+        let ranges = Ranges::of(&features.capabilities());
+        let submitters = Submitters::new(&control.clock, ranges, config.combining);
         let shared = Arc::new(Shared {
             control,
             queue,
             events,
             ids,
             streams: table.streams(),
+            submitters,
         });
         if let Err(error) = start(&shared, &table, config.flags) {
             for mut of in prepared {

@@ -1,8 +1,9 @@
 //! Handles to what a unit and its domains share.
 
-/// Declares a handle to `$shared`: `Handle<R, M, C> of Shared`.
+/// Declares a handle to `$shared`, which is a queue: `Handle<R, M, C> of Shared, AtomicU64`. What is submitted
+/// through it goes by its `submitters`.
 macro_rules! handle {
-    ($name:ident<R, M $(: $bound:path)?, C> of $shared:ident) => {
+    ($name:ident<R, M $(: $bound:path)?, C> of $shared:ident, $word:ident) => {
         /// A handle to the unit's invalidations, which its domains hold.
         ///
         /// *Context.* Atomic: its methods wait for the hardware. Interrupt to clone it, which
@@ -20,6 +21,24 @@ macro_rules! handle {
         impl<R, M $(: $bound)?, C: Cpus> core::fmt::Debug for $name<R, M, C> {
             fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
                 f.debug_struct(stringify!($name)).finish_non_exhaustive()
+            }
+        }
+
+        impl<R, M, C: Cpus> portolan::inval::InvalidationQueue for $name<R, M, C>
+        where
+            R: portolan::platform::Mmio,
+            M: portolan::platform::TableMem<core::sync::atomic::$word>,
+        {
+            type Error = portolan::iommu::IommuError;
+
+            #[inline]
+            fn pay(
+                &self,
+                steps: &mut dyn Iterator<Item = portolan::inval::Step>,
+                tables: portolan::inval::TablesLeft,
+            ) -> Result<(), Self::Error> {
+                let shared = &*self.0;
+                shared.submitters.pay(shared.cpus(), shared, steps, tables)
             }
         }
     };

@@ -20,6 +20,7 @@ mod refusals;
 mod regs;
 pub(crate) mod ring;
 pub(crate) mod sets;
+mod submitters;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod turn;
@@ -36,6 +37,7 @@ pub use page_requests::PageRequestEvent;
 pub(crate) use refusals::Ticket;
 pub(crate) use regs::Present;
 pub(crate) use ring::{Ending, Outcome, Ring};
+pub(crate) use submitters::Submitters;
 pub(crate) use turn::Turn;
 pub(crate) use unit::{Shape, Stop, Unit, Words};
 pub(crate) use wait::{wait_for, wait_while_it_works};

@@ -3,7 +3,7 @@
 //! *Context.* Interrupt: everything here is a value.
 
 use portolan::addr::{Iova, PhysAddr};
-use portolan::inval::Quirks;
+use portolan::inval::{CombineOptions, Quirks};
 use portolan::platform::Nanos;
 use portolan::table::format::{DirtyTracking, RiscvContiguity};
 
@@ -46,6 +46,9 @@ pub struct Config {
     pub streams_lg2: u32,
     /// What the invalidation plans are to know beyond the hardware's own word.
     pub quirks: Quirks,
+    /// Has CPUs that invalidate at the same time submit together; each submits its own where it is `None`.
+    /// See [`Combiner`](portolan::inval::Combiner) for how long a caller waits then.
+    pub combining: Option<CombineOptions>,
     /// Whether domains' tables say which pages devices have written
     /// ([`read_and_clear_dirty`](portolan::table::PageTable::read_and_clear_dirty)), where the unit sets accessed and
     /// dirty bits.
@@ -110,6 +113,7 @@ impl Default for Config {
             requests_lg2: None,
             streams_lg2: 16,
             quirks: Quirks::default(),
+            combining: None,
             dirty: DirtyTracking::Off,
             contiguity: RiscvContiguity::Absent,
             signal: Signal::None,

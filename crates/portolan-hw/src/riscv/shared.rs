@@ -7,7 +7,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use portolan::addr::{InvalTag, IovaRange};
-use portolan::inval::{Command, InvalidationQueue, Step};
+use portolan::inval::{Command, InvalidationQueue, Step, TablesLeft};
 use portolan::iommu::{IommuError, TagPool};
 use portolan::platform::{Cpus, Mmio, TableMem};
 
@@ -18,7 +18,7 @@ use super::records::Records;
 use super::refusal;
 use super::streams::Tag;
 use crate::chassis::sets::{Atc, Sets, Touched};
-use crate::chassis::{Outcome, Ring};
+use crate::chassis::{Outcome, Ring, Submitters};
 use crate::ids::Ids;
 
 /// How often everything is forgotten because others' refused commands may have undone it.
@@ -44,9 +44,15 @@ pub(super) struct Shared<R, M, C: Cpus> {
     /// Tags of first stages (PSCID) and of second stages (GSCID). 0 stays in contexts without one.
     pub(super) firsts: Ids<C>,
     pub(super) seconds: Ids<C>,
+    pub(super) submitters: Submitters<C>,
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
+    /// The CPUs that submit.
+    pub(super) fn cpus(&self) -> &C {
+        &self.control.clock
+    }
+
     /// Submits `commands`, and waits until they are complete. Without commands there is nothing to
     /// wait for. If others' commands that were refused may have taken some with them, everything is
     /// forgotten, which is more than any of them asked for.
@@ -126,7 +132,7 @@ fn everything() -> impl Iterator<Item = Counted> {
         .chain(command::translations())
 }
 
-crate::chassis::handle!(RiscvQueue<R, M, C> of Shared);
+crate::chassis::handle!(RiscvQueue<R, M, C> of Shared, AtomicU64);
 
 /// How a round ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,29 +215,29 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iterator for Round<'_, R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for RiscvQueue<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for Shared<R, M, C> {
     type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
         let mut held = None;
         loop {
             let mut round = Round {
-                shared: &self.0,
+                shared: self,
                 steps: &mut *steps,
                 held,
                 touched: Touched::new(),
                 ended: Ended::NotYet,
             };
-            self.0.run(&mut round)?;
+            self.run(&mut round)?;
             let (touched, ended) = (round.touched, round.ended);
             held = round.held;
             for (tag, range) in touched.iter() {
-                self.0.ask_all(tag, range)?;
+                self.ask_all(tag, range)?;
             }
             match ended {
                 Ended::Everything => {
-                    self.0.forget_everything()?;
-                    self.0.ask(|| self.0.atcs.all(), None)?;
+                    self.forget_everything()?;
+                    self.ask(|| self.atcs.all(), None)?;
                 }
                 Ended::Exhausted => return Ok(()),
                 Ended::Full | Ended::Sync | Ended::NotYet => {}

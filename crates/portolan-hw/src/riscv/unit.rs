@@ -7,7 +7,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU64};
 
-use portolan::inval::Capabilities;
+use portolan::inval::{Capabilities, Ranges};
 use portolan::iommu::{IommuError, PagedDomain};
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::PageTable;
@@ -33,7 +33,7 @@ use super::streams::Tag;
 use super::takeover::{start, stop, turn_off};
 use crate::chassis::book::Book;
 use crate::chassis::sets::Sets;
-use crate::chassis::{Block, Ring};
+use crate::chassis::{Block, Ring, Submitters};
 use crate::firmware::reservations::Reservations;
 use crate::ids::Ids;
 
@@ -180,6 +180,8 @@ where
             messages,
         } = parts;
 
+        let ranges = Ranges::of(&features.capabilities());
+        let submitters = Submitters::new(&control.clock, ranges, config.combining);
         let shared = Arc::new(Shared {
             control,
             queue,
@@ -192,6 +194,7 @@ where
             silences: AtomicU64::new(0),
             firsts: Ids::new(1, LAST_FIRST),
             seconds: Ids::new(1, NO_DOMAIN - 1),
+            submitters,
         });
         let shape = start(&shared, root, config.streams_lg2, config.signal)?;
         let streams = Streams::new(Tables {

@@ -11,11 +11,12 @@ use super::machine::{Bank, Banks, Machine};
 use super::spec::{bank, global};
 use super::stalling::Stalling;
 use super::sync::Gate;
+use crate::chassis::Submitters;
 use crate::ids::Ids;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{InvalTag, Iova};
-use portolan::inval::{Command, Depth, InvalidationQueue, Step};
+use portolan::inval::{Command, Depth, InvalidationQueue, Step, TablesLeft};
 use portolan::iommu::{IommuError, TagPool};
 use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
 
@@ -84,9 +85,16 @@ pub(super) struct Shared<R, M, C: Cpus> {
     pub in_use: Guarded<C, Banks>,
     /// Banks whose accesses stall. A leaf as well.
     pub stalling: Guarded<C, Stalling>,
+    /// Each CPU its own: those that meet share their waits already ([`Gate`]), and commands are no ranges.
+    pub submitters: Submitters<C>,
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
+    /// The CPUs that submit.
+    pub(super) fn cpus(&self) -> &C {
+        &self.machine.clock
+    }
+
     pub fn new(machine: Machine<R, M, C>, implementation: Implementation, banks: u32) -> Self {
         let features = &machine.features;
         let (most, second) = (features.banks, features.banks_of_stage2.min(banks));
@@ -101,6 +109,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
             global: Gate::default(),
             in_use: Guarded::default(),
             stalling: Guarded::new(Stalling::new(most as usize)),
+            submitters: Submitters::alone(),
             machine,
             implementation,
         }
@@ -238,19 +247,19 @@ impl Pending {
     }
 }
 
-crate::chassis::handle!(SmmuV2Queue<R, M, C> of Shared);
+crate::chassis::handle!(SmmuV2Queue<R, M, C> of Shared, AtomicU64);
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2Queue<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
     fn finish(&self, pending: Pending) -> Result<(), IommuError> {
         match pending {
             Pending::Nothing => Ok(()),
-            Pending::Bank(bank) => self.0.sync(bank),
-            Pending::All => self.0.sync_all(),
+            Pending::Bank(bank) => self.sync(bank),
+            Pending::All => self.sync_all(),
         }
     }
 
     fn invalidate(&self, command: Command, pending: &mut Pending) -> Result<(), IommuError> {
-        let shared = &self.0;
+        let shared = self;
         let known = |context| Tag::of(context).ok_or(IommuError::Unsupported);
         match command {
             Command::Page {
@@ -283,10 +292,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2Queue<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for SmmuV2Queue<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for Shared<R, M, C> {
     type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
         let mut pending = Pending::Nothing;
         for step in steps {
             match step {

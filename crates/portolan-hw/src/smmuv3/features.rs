@@ -11,7 +11,9 @@ use crate::chassis::Present;
 use crate::chassis::arm::{self, Has};
 use crate::overrides::CoherencyOverride;
 use portolan::addr::{PageSize, PageSizes};
-use portolan::inval::{Caching, Capabilities, LeafOnly, PageForm, RangeForm, WriteBuffer};
+use portolan::inval::{
+    Caching, Capabilities, Granules, LeafOnly, PageForm, RangeForm, Ranges, WriteBuffer,
+};
 use portolan::iommu::IommuError;
 use portolan::platform::Mmio;
 use portolan::table::format::SplitRule;
@@ -230,6 +232,14 @@ impl Features {
             walker: self.coherent.walker(),
             caching: Caching::PresentOnly,
             write_buffer: WriteBuffer::Absent,
+        }
+    }
+
+    /// Its range commands, whatever the granule of the tables.
+    pub(super) fn ranges(&self) -> Ranges {
+        Ranges {
+            form: self.capabilities(PageSize::SIZE_4K).range,
+            granules: Granules::Armv8,
         }
     }
 }

@@ -12,6 +12,7 @@ use super::features::Features;
 use super::machine::Machine;
 use super::queue::CommandQueue;
 use super::spec::command::Words;
+use crate::chassis::Submitters;
 use crate::chassis::arm::Has;
 use crate::chassis::sets::{Atc, Sets, TOUCHED, Touched};
 use crate::ids::Ids;
@@ -20,7 +21,7 @@ use arrayvec::ArrayVec;
 use core::iter::once;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{InvalTag, IovaRange, PageSize, StreamId};
-use portolan::inval::{Command, InvalidationQueue, Step};
+use portolan::inval::{CombineOptions, Command, InvalidationQueue, Step, TablesLeft};
 use portolan::iommu::{IommuError, TagPool};
 use portolan::platform::{Cpus, Mmio, TableMem};
 
@@ -38,17 +39,21 @@ pub(super) struct Shared<R, M: TableMem<AtomicU64>, C: Cpus> {
     pub atcs: Sets<C, Tag, Atc>,
     /// Streams with first stages of a guest's over one of our second stages.
     pub nested: Sets<C, Tag, StreamId>,
+    pub submitters: Submitters<C>,
 }
 
-crate::chassis::handle!(SmmuQueue<R, M: TableMem<AtomicU64>, C> of Shared);
+crate::chassis::handle!(SmmuQueue<R, M: TableMem<AtomicU64>, C> of Shared, AtomicU64);
 
 impl<R, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
     pub fn new(
         machine: Arc<Machine<R, M, C>>,
         queue: CommandQueue<R, M, C>,
         features: Features,
+        combining: Option<CombineOptions>,
     ) -> Self {
+        let ranges = features.ranges();
         Self {
+            submitters: Submitters::new(&machine.clock, ranges, combining),
             machine,
             queue,
             features,
@@ -62,6 +67,11 @@ impl<R, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
+    /// The CPUs that submit.
+    pub(super) fn cpus(&self) -> &C {
+        &self.machine.clock
+    }
+
     /// Commands, a sync, and the wait for it.
     pub fn run<const N: usize>(&self, commands: [Words; N]) -> Result<(), IommuError> {
         self.queue.run(commands.into_iter())
@@ -197,14 +207,14 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iterator for Round<'_, R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for SmmuQueue<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for Shared<R, M, C> {
     type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
         let mut held = None;
         loop {
             let mut round = Round {
-                shared: &self.0,
+                shared: self,
                 steps: &mut *steps,
                 held,
                 touched: Touched::new(),
@@ -214,17 +224,15 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for SmmuQueue<R
             if first.is_none() && round.ended == Ended::Exhausted {
                 return Ok(());
             }
-            self.0
-                .queue
-                .run(first.into_iter().chain(&mut round).fuse())?;
+            self.queue.run(first.into_iter().chain(&mut round).fuse())?;
             let first_stages = round.combined();
             if !first_stages.is_empty() {
-                self.0.queue.run(first_stages.into_iter())?;
+                self.queue.run(first_stages.into_iter())?;
             }
             let (touched, ended) = (round.touched, round.ended);
             held = round.held;
             for (tag, range) in touched.iter() {
-                self.0.invalidate_atcs(tag, range)?;
+                self.invalidate_atcs(tag, range)?;
             }
             match ended {
                 Ended::Bad => return Err(IommuError::Unsupported),

@@ -20,6 +20,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::StreamId;
+use portolan::inval::CombineOptions;
 use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem};
 
@@ -92,6 +93,9 @@ impl RegisterPages {
 pub struct Config {
     /// Longest wait for anything that the unit has to do.
     pub limit: Nanos,
+    /// Has CPUs that invalidate at the same time submit together; each submits its own where it is `None`.
+    /// See [`Combiner`](portolan::inval::Combiner) for how long a caller waits then.
+    pub combining: Option<CombineOptions>,
     /// Exponent of the number of streams, if the unit has as many.
     pub stream_lg2: u32,
     /// Exponent of the number of commands in the queue, if the unit allows as many.
@@ -127,6 +131,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             limit: Nanos::from_millis(1_000),
+            combining: None,
             stream_lg2: 16,
             command_queue_lg2: 8,
             event_queue_lg2: 7,
@@ -219,7 +224,12 @@ where
         let queue = CommandQueue::new(machine.clone(), lg2.max(1), most, messages)?;
         // Until the unit is told of it, the queue is off: dropped, it gives its memory back.
         queue.set_off();
-        let shared = Arc::new(Shared::new(machine.clone(), queue, features));
+        let shared = Arc::new(Shared::new(
+            machine.clone(),
+            queue,
+            features,
+            config.combining,
+        ));
         let lg2 = config.stream_lg2.min(features.stream_lg2);
         let table = StreamTable::new(&machine, &features, lg2, config.blocking)?;
         let lg2 = config.event_queue_lg2.min(features.event_queue_lg2);

@@ -18,6 +18,7 @@
 
 mod attach;
 mod chip;
+mod config;
 mod counts;
 mod faults;
 mod queue;
@@ -30,7 +31,8 @@ mod unit;
 mod tests;
 
 pub use chip::Chip;
+pub use config::Config;
 pub use counts::{Counts, WriteKind};
 pub use shared::TegraQueue;
 pub use tables::TegraTables;
-pub use unit::{Config, TegraDomain, TegraSmmu};
+pub use unit::{TegraDomain, TegraSmmu};

@@ -6,22 +6,13 @@
 use core::sync::atomic::AtomicU32;
 
 use portolan::addr::Iova;
-use portolan::inval::{Command, Depth, Gather, InvalidationQueue, Run, Step};
+use portolan::inval::{Command, Depth, InvalidationQueue, Run, Step, TablesLeft};
 use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Mmio, TableMem};
 
 use super::counts::WriteKind;
-use super::shared::{Shared, TegraQueue};
+use super::shared::Shared;
 use super::spec::reg::{self, tlb_flush};
-
-/// Whether tables left the tree, whose every line the PTC may hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum TablesLeft {
-    No,
-    Yes,
-    /// Whoever asks does not know; the depth of each command says whether they may have.
-    ByDepth,
-}
 
 /// What of the PTC has been flushed for this plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,9 +129,12 @@ fn place(start: Iova, lg2: u32) -> (u32, WriteKind) {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
-    /// Carries out a plan.
-    fn run(
+impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> InvalidationQueue for Shared<R, M, C> {
+    type Error = IommuError;
+
+    /// A debt without tables flushes the lines of the page-table cache that have changed and not
+    /// all of them.
+    fn pay(
         &self,
         steps: &mut dyn Iterator<Item = Step>,
         tables: TablesLeft,
@@ -158,23 +152,5 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
             Ok(())
         };
         carry_out().inspect_err(|_| self.forget_was_lost())
-    }
-}
-
-impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> InvalidationQueue for TegraQueue<R, M, C> {
-    type Error = IommuError;
-
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
-        self.0.run(steps, TablesLeft::ByDepth)
-    }
-
-    /// A debt without tables flushes the lines of the page-table cache that have changed and not
-    /// all of them.
-    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, owed: &Gather) -> Result<(), IommuError> {
-        let tables = match owed.holds_tables() {
-            true => TablesLeft::Yes,
-            false => TablesLeft::No,
-        };
-        self.0.run(steps, tables)
     }
 }

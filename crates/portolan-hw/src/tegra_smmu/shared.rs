@@ -7,17 +7,20 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use portolan::addr::{InvalTag, PhysAddr};
-use portolan::inval::{Caching, Capabilities, LeafOnly, PageForm, RangeForm, Walker, WriteBuffer};
+use portolan::inval::{
+    Caching, Capabilities, LeafOnly, PageForm, RangeForm, Ranges, Walker, WriteBuffer,
+};
 use portolan::iommu::{IommuError, TagPool};
 use portolan::platform::{Cpus, Guarded, Held, Mmio, Nanos, TableMem};
 use portolan::table::Format;
 use portolan::table::format::Tegra;
 
 use super::chip::Chip;
+use super::config::Config;
 use super::counts::{Counters, WriteKind};
 use super::spec::reg::{self, asid, directory, ptc_flush, tlb_flush};
 use super::tables::{Noted, Stale};
-use crate::chassis::Present;
+use crate::chassis::{Present, Submitters};
 use crate::ids::Ids;
 
 /// The address space of streams that are blocked: nothing is mapped in it.
@@ -55,25 +58,34 @@ pub(super) struct Shared<R, M, C: Cpus> {
     /// Held from the choice of an address space to the write of its directory.
     select: Guarded<C, ()>,
     power: AtomicU8,
+    pub(super) submitters: Submitters<C>,
 }
 
 impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
+    /// The CPUs that submit.
+    pub(super) fn cpus(&self) -> &C {
+        &self.clock
+    }
+
     pub(super) fn new(
         (regs, mem, clock): (R, M, C),
-        (chip, limit, lines_at_most): (Chip, Nanos, u64),
+        config: &Config,
         nothing: PhysAddr,
         counters: Counters,
     ) -> Self {
+        let chip = config.chip;
+        let ranges = Ranges::of(&capabilities());
         Self {
+            submitters: Submitters::new(&clock, ranges, config.combining),
             regs,
             mem,
             clock,
-            limit,
+            limit: config.limit,
             chip,
             counters,
             ids: Ids::new(BLOCKED + 1, chip.asids() - 1),
             nothing,
-            lines_at_most,
+            lines_at_most: config.lines_at_most,
             noted: Arc::new(Guarded::default()),
             select: Guarded::new(()),
             power: AtomicU8::new(Power::Off as u8),
@@ -188,26 +200,26 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
         let value = self.chip.flush_asid(id);
         self.write(WriteKind::TlbAsid, reg::TLB_FLUSH, value);
     }
+}
 
-    /// What the plans of domains know of the hardware. A range is a group of four pages or a
-    /// section of 1,024, whichever holds it. The manual does not say how the buffer keeps a section, so
-    /// one is forgotten as a whole.
-    pub(super) fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            granule: Tegra::GRANULE,
-            page: PageForm::Whole,
-            range: RangeForm::PowerOfTwo {
-                max_lg2_pages: SECTION_LG2_PAGES,
-            },
-            leaf_only: LeafOnly::Present,
-            walker: Walker::NonCoherent,
-            caching: Caching::NotPresentToo,
-            write_buffer: WriteBuffer::Absent,
-        }
+/// What the plans of domains know of the hardware. A range is a group of four pages or a
+/// section of 1,024, whichever holds it. The manual does not say how the buffer keeps a section, so
+/// one is forgotten as a whole.
+pub(super) const fn capabilities() -> Capabilities {
+    Capabilities {
+        granule: Tegra::GRANULE,
+        page: PageForm::Whole,
+        range: RangeForm::PowerOfTwo {
+            max_lg2_pages: SECTION_LG2_PAGES,
+        },
+        leaf_only: LeafOnly::Present,
+        walker: Walker::NonCoherent,
+        caching: Caching::NotPresentToo,
+        write_buffer: WriteBuffer::Absent,
     }
 }
 
-crate::chassis::handle!(TegraQueue<R, M, C> of Shared);
+crate::chassis::handle!(TegraQueue<R, M, C> of Shared, AtomicU32);
 
 impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TagPool for TegraQueue<R, M, C> {
     fn release(&self, context: InvalTag) -> Result<(), IommuError> {

@@ -8,13 +8,14 @@ use core::sync::atomic::AtomicU32;
 use portolan::addr::InvalTag;
 use portolan::inval::{Capabilities, Quirks};
 use portolan::iommu::{Awaited, IommuError, PagedDomain};
-use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
+use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::PageTable;
 use portolan::table::format::{Format, Tegra};
 
 use super::chip::Chip;
+use super::config::Config;
 use super::counts::{Counters, Counts, WriteKind};
-use super::shared::{BLOCKED, Power, Shared, TegraQueue};
+use super::shared::{self, BLOCKED, Power, Shared, TegraQueue};
 use super::spec::reg::{self, asid, config, tlb_flush};
 use super::tables::{TegraTables, reachable};
 use crate::chassis::book::{Book, Streams};
@@ -35,49 +36,6 @@ pub(super) type EnableBits = [u32; reg::ENABLES.len()];
 
 /// One address space of a unit.
 pub type TegraDomain<R, M, C> = PagedDomain<Tegra, TegraTables<M, C>, TegraQueue<R, M, C>>;
-
-/// How a unit is to be driven.
-///
-/// ```no_run
-/// # use core::sync::atomic::AtomicU32;
-/// # use portolan::iommu::IommuError;
-/// # use portolan::platform::{Cpus, Mmio, TableMem};
-/// # use portolan_hw::tegra_smmu::{Chip, Config, TegraSmmu};
-/// /// The unit of a Tegra X1.
-/// fn open<R: Mmio, M: TableMem<AtomicU32>, C: Cpus>(
-///     registers: R, memory: M, cpus: C,
-/// ) -> Result<TegraSmmu<R, M, C>, IommuError> {
-///     TegraSmmu::enable(registers, memory, cpus, Config::of(Chip::Tegra210))
-/// }
-/// ```
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Config {
-    /// Which it is.
-    pub chip: Chip,
-    /// How long to wait for the hardware, each time.
-    pub limit: Nanos,
-    /// With more lines of the page-table cache to flush than this, all of them at once.
-    pub lines_at_most: u64,
-    /// What the plans are to know beyond the hardware's own word.
-    pub quirks: Quirks,
-    /// What firmware reserves for swgroups: a display's framebuffer (a device tree's
-    /// `memory-region` with `iommu-addresses`).
-    pub reserved: Reservations,
-}
-
-impl Config {
-    /// The usual for `chip`.
-    pub fn of(chip: Chip) -> Self {
-        Self {
-            chip,
-            limit: Nanos::from_millis(1000),
-            lines_at_most: 16,
-            quirks: Quirks::default(),
-            reserved: Reservations::default(),
-        }
-    }
-}
 
 /// Whether there is a unit that takes what is written to it, by a register that does nothing by
 /// itself.
@@ -124,14 +82,13 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
     /// that the hardware may have been told of is then not freed.
     pub fn enable(regs: R, mem: M, clock: C, config: Config) -> Result<Self, IommuError> {
         let chip = config.chip;
-        let mut reserved = config.reserved;
+        let mut reserved = config.reserved.clone();
         reserved.within(chip.memory_lg2());
         let counters = Counters::default();
         probe(&regs, &counters, chip)?;
         let nothing = reachable(&mem, Tegra::GRANULE, chip.memory_lg2())?;
         let enables = core::array::from_fn(|n| chip.enables(n));
-        let settings = (chip, config.limit, config.lines_at_most);
-        let shared = Shared::new((regs, mem, clock), settings, nothing, counters);
+        let shared = Shared::new((regs, mem, clock), &config, nothing, counters);
         let unit = Self {
             shared: Arc::new(shared),
             quirks: config.quirks,
@@ -200,7 +157,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
     ///
     /// *Context.* Interrupt.
     pub fn capabilities(&self) -> Capabilities {
-        self.shared.capabilities()
+        shared::capabilities()
     }
 
     /// A handle to its flushes.
@@ -259,7 +216,7 @@ impl<R: Mmio, M: TableMem<AtomicU32> + Clone, C: Cpus> TegraSmmu<R, M, C> {
         let table = PageTable::new(Tegra { memory }, tables)?;
         let id = shared.ids.take().ok_or(IommuError::OutOfContexts)?;
         let (context, root) = (InvalTag::new(id), table.root());
-        let (caps, queue) = (shared.capabilities(), self.queue());
+        let (caps, queue) = (shared::capabilities(), self.queue());
         // Dropped, it takes its directory back from the hardware.
         let domain = PagedDomain::new(table, context, caps, quirks, queue);
         shared.set_directory(id, root);

@@ -83,6 +83,7 @@ pub(super) fn enable<P: Platform>(
             output_lg2: table.address_lg2(),
             chip: quirks(read, unit.segment),
             interrupts: options.interrupts,
+            combining: options.combining,
             ..Config::default()
         };
         if options.reserved == FirmwareMemory::Reached {

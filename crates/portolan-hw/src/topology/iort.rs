@@ -83,6 +83,7 @@ pub(super) fn enable<P: Platform>(
             pages,
             // Nobody hears of a line to which nobody listens.
             interrupts: Want::IfThere,
+            combining: options.combining,
             ..Config::default()
         };
         if options.reserved == FirmwareMemory::Reached {

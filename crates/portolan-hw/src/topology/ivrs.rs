@@ -48,6 +48,7 @@ pub(super) fn enable<P: Platform>(
         let capability = capability(platform, &unit)?;
         let mut config = Config {
             interrupts: options.interrupts,
+            combining: options.combining,
             ..Config::default()
         };
         // What makes no sense is left out, and counted there.

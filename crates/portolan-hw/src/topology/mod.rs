@@ -42,6 +42,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use portolan::addr::{PageSize, PciFunction, PhysAddr, PhysRange, StreamId};
+use portolan::inval::CombineOptions;
 use portolan::iommu::{IommuDomains, IommuError};
 use portolan::platform::{Platform, RawMemory};
 
@@ -64,6 +65,9 @@ pub struct Options {
     pub interrupts: Option<Remapping>,
     /// What is known of PCI functions beyond what they say.
     pub pci: PciOverrides,
+    /// Has CPUs that invalidate at the same time submit together, at each unit; each submits its own
+    /// where it is `None`. A virtio-iommu has nothing to combine: its requests are those of one caller.
+    pub combining: Option<CombineOptions>,
 }
 
 /// What becomes of memory that firmware's tables say a device goes on using.
@@ -230,7 +234,7 @@ impl Topology {
             Kind::Iort => iort::enable(&self.table, &platform, options)?,
             Kind::Ivrs => ivrs::enable(&self.table, &platform, options)?,
             Kind::Viot => viot::without_transport(&self.table)?,
-            Kind::Rimt => rimt::enable(&self.table, &platform)?,
+            Kind::Rimt => rimt::enable(&self.table, &platform, options)?,
             Kind::Tree => tree::enable(&self.table, &platform, options)?,
         };
         Ok(Iommus::new(self, survey, platform, units))

@@ -11,7 +11,7 @@ use portolan::platform::Platform;
 use super::claim::Claim;
 use super::riscv::{self, WINDOW};
 use super::survey::{Place as Where, Survey, UnitKind};
-use super::{EnableError, Enabled, TopologyError, enable_all, window};
+use super::{EnableError, Enabled, Options, TopologyError, enable_all, window};
 use crate::firmware::rimt::{Body, Mapping, Place, Rimt, Unit, Wire};
 use crate::riscv::{Config, Signal};
 
@@ -71,11 +71,17 @@ fn window_of(platform: &impl Platform, unit: &Unit) -> Result<PhysRange, EnableE
 }
 
 /// Takes over and enables all units of `table`.
-pub(super) fn enable<P: Platform>(table: &[u8], platform: &P) -> Result<Vec<Enabled>, EnableError> {
+pub(super) fn enable<P: Platform>(
+    table: &[u8],
+    platform: &P,
+    options: Options,
+) -> Result<Vec<Enabled>, EnableError> {
     let table = Rimt::parse(table)?;
     enable_all(units(&table), |(offset, unit)| {
         let window = window_of(platform, &unit)?;
-        riscv::enable(platform, window, config(&table, offset, &unit))
+        let mut config = config(&table, offset, &unit);
+        config.combining = options.combining;
+        riscv::enable(platform, window, config)
     })
 }
 

@@ -302,6 +302,7 @@ pub(super) fn enable<P: Platform>(
         match &unit.driver {
             Driver::Smmu(config) => {
                 let mut config = config.clone();
+                config.combining = options.combining;
                 // What makes no sense is left out, and counted there.
                 let _ = config.reserved.read(its);
                 config.at_work = iort::at_work(&config.reserved)?;
@@ -311,6 +312,7 @@ pub(super) fn enable<P: Platform>(
             }
             Driver::Riscv => {
                 let mut config = riscv::config(&described, unit, options);
+                config.combining = options.combining;
                 let _ = config.reserved.read(its);
                 super::riscv::enable(platform, window, config)
             }

@@ -3,7 +3,7 @@
 //! *Context.* Interrupt: everything here is a value.
 
 use portolan::addr::{Iova, IovaRange, PageSize};
-use portolan::inval::Quirks;
+use portolan::inval::{CombineOptions, Quirks};
 use portolan::iommu::{ReservedKind, ReservedRegion};
 use portolan::platform::Nanos;
 
@@ -52,6 +52,9 @@ pub struct Config {
     pub pasid_bits: u32,
     /// What the invalidation plans are to know beyond the hardware's own word.
     pub quirks: Quirks,
+    /// Has CPUs that invalidate at the same time submit together; each submits its own where it is `None`.
+    /// See [`Combiner`](portolan::inval::Combiner) for how long a caller waits then.
+    pub combining: Option<CombineOptions>,
     /// What is wrong with the unit beyond its own word: the quirks of all PCI devices that are part
     /// of the machine ([`ChipQuirks::of`]); [`ChipQuirks::KEEP_TRANSLATION`] for the unit of the
     /// graphics alone.
@@ -99,6 +102,7 @@ impl Default for Config {
             output_lg2: 52,
             pasid_bits: 13,
             quirks: Quirks::default(),
+            combining: None,
             chip: ChipQuirks::empty(),
             takeover: Takeover::Translated,
             reserved: Reservations::default(),

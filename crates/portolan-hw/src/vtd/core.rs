@@ -21,7 +21,9 @@ use super::features::Has;
 use super::refusal;
 use super::request::{Counted, Ending, Extent, InterruptEntries, Iotlb, Request, fence};
 use super::spec::reg::{self, command, prs};
-use crate::chassis::{Ending as Next, Outcome, Present, Ring, Sorted, Ticket, wait_for, with_room};
+use crate::chassis::{
+    Ending as Next, Outcome, Present, Ring, Sorted, Submitters, Ticket, wait_for, with_room,
+};
 use crate::ids::Ids;
 
 /// How often something is submitted that another device's time-out interrupts, each a different one.
@@ -91,9 +93,15 @@ pub(super) struct Core<R, M, C: Cpus> {
     pub(super) tags: Guarded<C, Sorted<u32, Arc<Tag>>>,
     /// Translation is off for good, and everything was invalidated: nothing is owed any more.
     pub(super) released: AtomicBool,
+    pub(super) submitters: Submitters<C>,
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Core<R, M, C> {
+    /// The CPUs that submit.
+    pub(super) fn cpus(&self) -> &C {
+        &self.control.clock
+    }
+
     /// Changes what `context` tags. Memory is taken and given back outside the lock, so another
     /// change may come in between, and this one is made again.
     pub(super) fn tag(&self, context: InvalTag, change: impl Fn(&mut Tag)) {
@@ -307,7 +315,7 @@ impl<'a, R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Sending<'a, R, M, C> {
     }
 }
 
-crate::chassis::handle!(VtdQueue<R, M, C> of Core);
+crate::chassis::handle!(VtdQueue<R, M, C> of Core, AtomicU64);
 
 impl Remote {
     pub(super) fn forget(&self, extent: Extent) -> Request {

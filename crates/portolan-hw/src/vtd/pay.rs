@@ -10,13 +10,11 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use arrayvec::ArrayVec;
 use portolan::addr::{InvalTag, PageSize};
-use portolan::inval::{Command, Depth, InvalidationQueue, Run, Step};
+use portolan::inval::{Command, Depth, InvalidationQueue, Run, Step, TablesLeft};
 use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Mmio, TableMem};
 
-use super::core::{
-    ATTEMPTS, Core, INTERRUPTED, Sending, Stage, Tag, VtdQueue, context_id, split_id,
-};
+use super::core::{ATTEMPTS, Core, INTERRUPTED, Sending, Stage, Tag, context_id, split_id};
 use super::features::Has;
 use super::request::{Contexts, Ending, Extent, Hint, Iotlb, Request};
 use crate::chassis::Outcome;
@@ -336,16 +334,16 @@ fn iotlb(domain: u16, extent: Extent) -> Iotlb {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for VtdQueue<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for Core<R, M, C> {
     type Error = IommuError;
 
     /// *Context.* Atomic: waits for the hardware; uses no heap.
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
-        if self.0.released.load(Ordering::Acquire) {
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
+        if self.released.load(Ordering::Acquire) {
             return Ok(());
         }
         let mut paying = Paying {
-            sending: Sending::new(&self.0),
+            sending: Sending::new(self),
             sent: Sent::default(),
             owed: Owed::default(),
         };

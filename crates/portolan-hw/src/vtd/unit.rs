@@ -7,6 +7,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use portolan::addr::StreamId;
+use portolan::inval::{Ranges, Walker};
 use portolan::iommu::{DeviceTlb, IommuError};
 use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
 use portolan::table::format::VtdLevels;
@@ -27,7 +28,7 @@ use super::streams::{Key, Streams, To};
 use super::structures::{Mode, Remap, Structures};
 use super::takeover::{Inherited, Root, inherited, quiet};
 use crate::chassis::book::{Book, Hold};
-use crate::chassis::{Sorted, with_room};
+use crate::chassis::{Sorted, Submitters, with_room};
 use crate::ids::Ids;
 
 /// A first stage on top of a second: whom it hangs on.
@@ -192,6 +193,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
             Width::Bits128
         };
         let control = Control::new(regs, clock, config.limit, features);
+        let ranges = Ranges::of(&features.second_capabilities(Walker::Coherent));
+        let submitters = Submitters::new(&control.clock, ranges, config.combining);
         let mut parts = Parts::new(&mem, &config, bits)?;
         let inherits = parts
             .make_ring(&mem, &config, queued.then_some(width))
@@ -215,6 +218,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
             ids: Ids::new(u32::from(PASS) + 1, last),
             tags: Guarded::default(),
             released: AtomicBool::new(false),
+            submitters,
         };
         let unit = Self {
             core: Arc::new(core),

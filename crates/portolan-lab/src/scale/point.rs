@@ -10,7 +10,7 @@ use portolan::dma::{
     Constraints, Deferred, Device, DmaSpace, FromDevice, Policy as Unmaps, SpaceOptions,
     reclaim_all,
 };
-use portolan::inval::{CombineOptions, Combined};
+use portolan::inval::{CombineOptions, Combined, Ranges};
 use portolan::iommu::{BoundDomain, TagPool};
 use portolan::table::{Format, PageTable};
 use portolan_model::cpus::{CommandServer, Schedule, Submission, Taken, VirtualCpus};
@@ -161,10 +161,15 @@ impl<'b> Bench<'b> {
                         Submission::LockFree => BESIDE,
                         Submission::HeldAcrossWait | Submission::LockedInsertion => 0,
                     },
-                    ..CombineOptions::of(&caps)
+                    ..CombineOptions::default()
                 };
                 let below = Arc::clone(&server);
-                Arc::new(Combined::new(cpus.clone(), below, options))
+                Arc::new(Combined::new(
+                    cpus.clone(),
+                    below,
+                    Ranges::of(&caps),
+                    options,
+                ))
             }
             Policy::Identity | Policy::Strict | Policy::Lazy => server.clone(),
         };

@@ -8,7 +8,8 @@ pub const COLUMNS_IN_WORDS: &str = "\
 Columns of the table, those that do not fit the terminal left out (`--wide`
 prints all):
   policy        when unmapped memory is invalidated: strict (each unmap waits),
-                combined (CPUs that unmap at once wait together), deferred
+                combined (CPUs that unmap at once wait together: `combining`
+                among the options of the library's drivers), deferred
                 (buffers wait for a common invalidation and are not used
                 meanwhile), lazy (they may be used meanwhile, and devices
                 still reach them), passthrough (no translation at all)

@@ -7,8 +7,8 @@ use portolan::addr::{CpuId, InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysR
 use portolan::demand::premap::Requester;
 use portolan::demand::{Ioas, IoasOptions, RegionOptions, Request, Residency, Window};
 use portolan::inval::{
-    Caching, Capabilities, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step, Walker,
-    WriteBuffer,
+    Caching, Capabilities, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step,
+    TablesLeft, Walker, WriteBuffer,
 };
 use portolan::iommu::{Domain as _, IommuError, PagedDomain, TagPool};
 use portolan::platform::{Clock, Nanos, SlabTables, SpinCpus};
@@ -31,7 +31,7 @@ struct Free {
 impl InvalidationQueue for Free {
     type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
         steps.for_each(drop);
         match self.broken.load(Ordering::Relaxed) {
             true => Err(IommuError::Refused { code: 1 }),

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use portolan::addr::InvalTag;
-use portolan::inval::{Command, InvalidationQueue, Step};
+use portolan::inval::{Command, InvalidationQueue, Step, TablesLeft};
 use portolan::iommu::{Awaited, IommuError, TagPool};
 use portolan::platform::{Lock, Nanos, SharedWord};
 use serde::{Deserialize, Serialize};
@@ -256,7 +256,7 @@ fn count(invalidations: &mut Invalidations, command: Command) {
 impl<H: Hardware> InvalidationQueue for CommandServer<H> {
     type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
         let mut commands = Vec::new();
         for step in steps {
             match step {

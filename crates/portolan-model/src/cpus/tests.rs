@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use portolan::addr::InvalTag;
-use portolan::inval::{CombineOptions, Combined, Command, InvalidationQueue, Step};
+use portolan::inval::{CombineOptions, Combined, Command, InvalidationQueue, Ranges, Step};
 use portolan::iommu::IommuError;
 use portolan::platform::{Lock, SharedWord, poll};
 
@@ -281,7 +281,12 @@ fn hardware_that_takes_too_long_is_an_error_at_the_deadline() {
 fn combining_turns_sixteen_waits_into_three() {
     let machine = cpus(16);
     let queue = server(&machine, Submission::HeldAcrossWait, 1_000_000);
-    let combined = Combined::new(machine.clone(), queue, CombineOptions::default());
+    let combined = Combined::new(
+        machine.clone(),
+        queue,
+        Ranges::ABSENT,
+        CombineOptions::default(),
+    );
     let run = machine.run(&Schedule::of_seed(1), |_| {
         combined.execute(&mut one().into_iter()).unwrap();
     });

@@ -7,7 +7,7 @@
 
 use portolan::addr::IovaRange;
 use portolan::inval::{
-    Command, Depth, InvalidationQueue, LeafOnly, PageForm, RangeForm, Run, Step,
+    Command, Depth, InvalidationQueue, LeafOnly, PageForm, RangeForm, Run, Step, TablesLeft,
 };
 
 use super::{Iommu, Known, Names, Owed, QueueError, State, Temper};
@@ -19,7 +19,7 @@ use crate::decode::WalkMemory;
 impl<M: WalkMemory> InvalidationQueue for Iommu<M> {
     type Error = QueueError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), QueueError> {
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), QueueError> {
         self.run(steps, Owed::AfterUnmap)
     }
 }
@@ -33,7 +33,7 @@ pub struct MapSide<'i, M> {
 impl<M: WalkMemory> InvalidationQueue for MapSide<'_, M> {
     type Error = QueueError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), QueueError> {
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), QueueError> {
         self.iommu.run(steps, Owed::AfterMap)
     }
 }

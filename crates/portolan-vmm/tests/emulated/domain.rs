@@ -8,7 +8,7 @@ use fastrand::Rng;
 use portolan::addr::{InvalTag, Iova, PhysAddr};
 use portolan::inval::{
     Caching, Capabilities, Command, Gather, InvalidationQueue, LeafOnly, PageForm, Quirks,
-    RangeForm, Step, Walker, WriteBuffer,
+    RangeForm, Step, TablesLeft, Walker, WriteBuffer,
 };
 use portolan::iommu::{Domain as _, IommuError, PagedDomain, TagPool};
 use portolan::table::{Access, Format, PageTable};
@@ -35,7 +35,7 @@ struct Queue(Arc<Unit>);
 impl InvalidationQueue for Queue {
     type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
         for step in steps {
             let Step::Invalidate(command) = step else {
                 continue;

@@ -5,8 +5,9 @@
 /// What an unmap that does not wait for its buffer's owner to come back does.
 ///
 /// A [`Mapping`](super::Mapping) that is deferred is safe under each of them: its buffer comes back
-/// only when it is quiet. To have one submitter for all CPUs under [`Policy::Strict`], put the
-/// unit's queue behind one that combines what they submit.
+/// only when it is quiet. Who submits is the unit's affair, not the space's: the drivers of `portolan-hw` have one
+/// submitter for CPUs that meet under each policy as an option (`combining`), and a
+/// [`Combined`](crate::inval::Combined) queue has it in front of any other unit.
 ///
 /// ```
 /// use portolan::dma::{Policy, SpaceOptions};

@@ -5,7 +5,7 @@
 use arrayvec::ArrayVec;
 
 use super::runs::covering;
-use super::{Command, Depth, RangeForm, Step};
+use super::{Capabilities, Command, Depth, RangeForm, Step, TablesLeft};
 use crate::addr::{InvalTag, IovaRange, PageSize};
 
 /// Commands of one batch.
@@ -14,13 +14,12 @@ pub(super) const BATCH: usize = 64;
 pub(super) const OWN: usize = 4;
 
 /// When commands of one context are made fewer.
+///
+/// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Merging {
-    /// The hardware's range command.
-    pub form: RangeForm,
-    /// What it counts in.
-    pub granule: PageSize,
-    /// With more page and range commands than this of one context, one range that covers them all.
+    /// With more page and range commands than this of one context, one range that covers them all,
+    /// if the hardware has one.
     pub above: usize,
     /// The longest range that may come of that, in granules: what lies between the commands loses
     /// its cached translations for nothing.
@@ -29,8 +28,78 @@ pub struct Merging {
     pub context_above: usize,
 }
 
-/// What one caller hands over.
+/// Range commands of hardware, and what they count in.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ranges {
+    /// Form.
+    pub form: RangeForm,
+    /// Granules.
+    pub granules: Granules,
+}
+
+/// Granules of the tables behind one queue.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Granules {
+    /// This one.
+    One(PageSize),
+    /// Those of Armv8's tables, of which a unit may have several: a range command has to name that of
+    /// its context (IHI 0070, section 4.4.1.1, TG). No two of them have a size of pages in common.
+    Armv8,
+}
+
+impl Granules {
+    /// The granule of tables that have pages of `size`.
+    fn of(self, size: PageSize) -> Option<PageSize> {
+        match self {
+            Self::One(granule) => Some(granule),
+            Self::Armv8 => {
+                let all = [PageSize::SIZE_4K, PageSize::SIZE_16K, PageSize::SIZE_64K];
+                all.into_iter().find(|granule| {
+                    // A table of one granule has entries of 8 bytes.
+                    let bits = granule.lg2() - 3;
+                    size.lg2() >= granule.lg2() && (size.lg2() - granule.lg2()) % bits == 0
+                })
+            }
+        }
+    }
+}
+
+impl Ranges {
+    /// Of hardware without them.
+    pub const ABSENT: Self = Self {
+        form: RangeForm::Absent,
+        granules: Granules::One(PageSize::SIZE_4K),
+    };
+
+    /// Of hardware with `caps`, whose tables all have the granule that they name.
+    pub fn of(caps: &Capabilities) -> Self {
+        Self {
+            form: caps.range,
+            granules: Granules::One(caps.granule),
+        }
+    }
+}
+
+/// What the hardware can merge commands into, and when that is done.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Merger {
+    pub(super) ranges: Ranges,
+    pub(super) limits: Merging,
+}
+
+/// Commands of one caller.
 pub(super) type Own = ArrayVec<Command, OWN>;
+
+/// What one caller hands over.
+#[derive(Debug)]
+pub(super) struct Debt {
+    pub(super) commands: Own,
+    pub(super) tables: TablesLeft,
+}
 
 /// What was found at the head of a caller's steps.
 pub(super) enum Parsed {
@@ -69,22 +138,35 @@ pub(super) fn parse(first: Option<Step>, steps: &mut dyn Iterator<Item = Step>) 
 }
 
 /// Commands of several callers, none of which another one covers.
-#[derive(Debug, Default)]
-pub(super) struct Batch(ArrayVec<Command, BATCH>);
+#[derive(Debug)]
+pub(super) struct Batch {
+    commands: ArrayVec<Command, BATCH>,
+    tables: TablesLeft,
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self {
+            commands: ArrayVec::new(),
+            tables: TablesLeft::No,
+        }
+    }
+}
 
 impl Batch {
     /// Adds `own`, or nothing if there is no room. Where one context has more commands than
-    /// `merging` allows, one for all of them takes their place.
-    pub(super) fn add(&mut self, own: &Own, merging: &Merging) -> Added {
-        if self.0.remaining_capacity() < own.len() {
+    /// `merger` allows, one for all of them takes their place.
+    pub(super) fn add(&mut self, own: &Debt, merger: &Merger) -> Added {
+        if self.commands.remaining_capacity() < own.commands.len() {
             return Added::NoRoom;
         }
-        for &command in own {
+        self.tables = self.tables.with(own.tables);
+        for &command in &own.commands {
             if self.covers(command) {
                 continue;
             }
             match target(command) {
-                Some(context) => self.add_part(command, context, merging),
+                Some(context) => self.add_part(command, context, merger),
                 None => self.replace(command),
             }
         }
@@ -92,40 +174,37 @@ impl Batch {
     }
 
     /// Adds a command for a part of `context`.
-    fn add_part(&mut self, command: Command, context: InvalTag, merging: &Merging) {
+    fn add_part(&mut self, command: Command, context: InvalTag, merger: &Merger) {
         let count = self.count(context);
-        if count >= merging.above {
-            if let Some(range) = self.merged(command, context, merging) {
+        if count >= merger.limits.above {
+            if let Some(range) = self.merged(command, context, merger) {
                 self.drop_parts(context);
-                self.0.push(range);
+                self.commands.push(range);
                 return;
             }
         }
-        match count >= merging.context_above {
+        match count >= merger.limits.context_above {
             true => self.replace(Command::Context { context }),
-            false => self.0.push(command),
+            false => self.commands.push(command),
         }
     }
 
     /// One range command for all parts of `context` and `command`, if the hardware has one.
-    fn merged(&self, command: Command, context: InvalTag, merging: &Merging) -> Option<Command> {
+    fn merged(&self, command: Command, context: InvalTag, merger: &Merger) -> Option<Command> {
         let (mut range, mut depth) = part(command)?;
-        for &there in self
-            .0
-            .iter()
-            .filter(|there| target(**there) == Some(context))
-        {
+        let granule = granule(command, merger.ranges.granules)?;
+        let same = |there: &&Command| target(**there) == Some(context);
+        for &there in self.commands.iter().filter(same) {
             let (more, deep) = part(there)?;
             range = range.hull(more);
             if deep == Depth::AllLevels {
                 depth = deep;
             }
         }
-        let granule = merging.granule;
-        if range.pages(granule) > merging.granules {
+        if range.pages(granule) > merger.limits.granules {
             return None;
         }
-        let run = covering(merging.form, granule, range)?;
+        let run = covering(merger.ranges.form, granule, range)?;
         Some(Command::Range {
             context,
             run,
@@ -136,7 +215,7 @@ impl Batch {
 
     fn covers(&self, command: Command) -> bool {
         let context = target(command);
-        self.0.iter().any(|&there| match there {
+        self.commands.iter().any(|&there| match there {
             Command::Global => !matches!(command, Command::Configuration { .. }),
             Command::Context { context: all } => context == Some(all) || there == command,
             Command::Range { context: same, .. } if context == Some(same) => {
@@ -155,26 +234,32 @@ impl Batch {
     /// Commands that name a part of `context`.
     fn count(&self, context: InvalTag) -> usize {
         let same = |there: &&Command| target(**there) == Some(context);
-        self.0.iter().filter(same).count()
+        self.commands.iter().filter(same).count()
     }
 
     fn drop_parts(&mut self, context: InvalTag) {
-        self.0.retain(|there| target(*there) != Some(context));
+        self.commands
+            .retain(|there| target(*there) != Some(context));
     }
 
     /// Drops what `command` covers, and adds it. There is room: it was seen to, or made.
     fn replace(&mut self, command: Command) {
-        self.0.retain(|there| match command {
+        self.commands.retain(|there| match command {
             Command::Global => matches!(there, Command::Configuration { .. }),
             Command::Context { context } => target(*there) != Some(context),
             _ => true,
         });
-        self.0.push(command);
+        self.commands.push(command);
+    }
+
+    /// Whether one of the debts holds tables.
+    pub(super) fn tables(&self) -> TablesLeft {
+        self.tables
     }
 
     /// The steps, with the one sync at their end.
     pub(super) fn steps(&self) -> impl Iterator<Item = Step> {
-        sealed(&self.0)
+        sealed(&self.commands)
     }
 }
 
@@ -203,6 +288,15 @@ fn part(command: Command) -> Option<(IovaRange, Depth)> {
             depth,
             ..
         } => Some((run.range(granule), depth)),
+        Command::Context { .. } | Command::Global | Command::Configuration { .. } => None,
+    }
+}
+
+/// The granule of the tables that a command for a part names.
+fn granule(command: Command, granules: Granules) -> Option<PageSize> {
+    match command {
+        Command::Page { size, .. } => granules.of(size),
+        Command::Range { granule, .. } => granules.of(granule),
         Command::Context { .. } | Command::Global | Command::Configuration { .. } => None,
     }
 }

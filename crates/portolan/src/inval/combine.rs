@@ -20,10 +20,12 @@
 use alloc::boxed::Box;
 use core::sync::atomic::Ordering;
 
-use super::batch::{Added, Batch, Merging, Own, Parsed, parse, sealed};
-use super::{Capabilities, InvalidationQueue, RangeForm, Step};
-use crate::addr::PageSize;
-use crate::platform::{Cpus, Lock, Nanos, SharedWord};
+use super::batch::{Debt, Merger, Merging, Parsed, Ranges, parse, sealed};
+use super::{InvalidationQueue, Step, TablesLeft};
+use crate::platform::{Cpus, Nanos, SharedWord};
+use group::{Group, Open, Place, Ticket};
+
+mod group;
 
 /// How callers are combined.
 ///
@@ -47,15 +49,13 @@ pub struct CombineOptions {
 }
 
 impl Default for CombineOptions {
-    /// One group, nobody beside it, no ranges, the context from the 17th command on, 100
-    /// microseconds, one millisecond.
+    /// One group, nobody beside it, one range for the third command of a context on, of 4,096 granules
+    /// at most, the context from the 17th command on, 100 microseconds, one millisecond.
     fn default() -> Self {
         Self {
             cpus_per_group: usize::MAX,
             beside: 0,
             merging: Merging {
-                form: RangeForm::Absent,
-                granule: PageSize::SIZE_4K,
                 above: 2,
                 granules: 1 << 12,
                 context_above: 16,
@@ -66,75 +66,36 @@ impl Default for CombineOptions {
     }
 }
 
-impl CombineOptions {
-    /// The default for hardware with `caps`: where it has range commands, the third command of one
-    /// context makes one range of all, 4,096 granules long at most.
-    pub fn of(caps: &Capabilities) -> Self {
-        let default = Self::default();
-        Self {
-            merging: Merging {
-                form: caps.range,
-                granule: caps.granule,
-                ..default.merging
-            },
-            ..default
-        }
-    }
-}
-
-/// A queue in front of `Q` that combines what CPUs submit at the same time.
+/// Callers that submit together, in front of a queue that each of them names: always the same one.
 ///
 /// *Locking.* A lock for each group, held to add or take a batch.
 ///
 /// *Waiting.* Bounded by [`CombineOptions::wait_limit`], the time that the lock takes and twice the
 /// queue's own deadline.
 ///
-/// *Context.* Atomic: [`InvalidationQueue::execute`] waits for hardware and, within the limit, for
-/// other CPUs; a handler may call it while the CPU's own submission is under way, if it may call
-/// that of the queue under it. [`Combined::new`] is for tasks.
-pub struct Combined<P: Cpus, Q> {
-    cpus: P,
-    queue: Q,
+/// *Context.* Atomic: [`Combiner::pay`] waits for hardware and, within the limit, for other CPUs; a
+/// handler may call it while the CPU's own submission is under way, if it may call that of the queue.
+/// [`Combiner::new`] is for tasks.
+pub struct Combiner<P: Cpus> {
     groups: Box<[Group<P>]>,
+    merger: Merger,
     options: CombineOptions,
 }
 
-/// CPUs that share a batch. Only whoever took the batch that follows `done` writes `failed` and
-/// `done`.
-struct Group<P: Cpus> {
-    open: P::Lock<Open>,
-    /// Number of the last batch that has been submitted and has ended, well or not.
-    done: P::Word,
-    /// Number of the last one that failed; stored before `done`.
-    failed: P::Word,
-    /// Callers that submit beside the batches.
-    beside: P::Word,
+/// A queue in front of `Q` that combines what CPUs submit at the same time: [`Combiner`] says how.
+///
+/// *Context.* As the [`Combiner`].
+pub struct Combined<P: Cpus, Q> {
+    cpus: P,
+    queue: Q,
+    combiner: Combiner<P>,
 }
 
-/// The batch that commands are added to.
-#[derive(Debug)]
-struct Open {
-    number: u64,
-    callers: usize,
-    batch: Batch,
-}
-
-/// What a caller is to do.
-enum Place {
-    /// Nothing is under way: submit as this batch.
-    Submit(u64),
-    /// Something is.
-    Busy,
-}
-
-/// Where a caller's commands are.
-enum Ticket {
-    /// In this batch, as its first.
-    First(u64),
-    /// In this batch.
-    Later(u64),
-    /// Nowhere.
-    NoRoom,
+/// A caller at work: where it submits, and what it asks for the time.
+struct Caller<'a, P: Cpus, Q: ?Sized> {
+    cpus: &'a P,
+    queue: &'a Q,
+    combiner: &'a Combiner<P>,
 }
 
 /// How a wait ended.
@@ -148,116 +109,60 @@ enum Waited {
     Submit(u64, Open),
 }
 
-impl<P: Cpus> Group<P> {
-    fn new() -> Self {
+impl<P: Cpus> Combiner<P> {
+    /// Combines callers on `cpus`, for hardware with the range commands `ranges`.
+    ///
+    /// *Context.* Task.
+    pub fn new(cpus: &P, ranges: Ranges, options: CombineOptions) -> Self {
+        let groups = cpus.count().div_ceil(options.cpus_per_group.max(1));
+        let merger = Merger {
+            ranges,
+            limits: options.merging,
+        };
         Self {
-            open: Lock::new(Open::of(1)),
-            done: SharedWord::new(0),
-            failed: SharedWord::new(0),
-            beside: SharedWord::new(0),
+            groups: (0..groups.max(1)).map(|_| Group::new()).collect(),
+            merger,
+            options,
         }
     }
 
-    /// Whether the caller may submit beside the batches, where `most` may; it has to say when it is
-    /// done.
-    fn step_beside(&self, most: usize) -> bool {
-        let most = most as u64;
-        if most == 0 || self.beside.load(Ordering::Relaxed) >= most {
-            return false;
-        }
-        // One addition, not a loop: many CPUs come at once, and few of them find a place.
-        let joined = self.beside.fetch_add(1, Ordering::Relaxed) < most;
-        if !joined {
-            self.step_back();
-        }
-        joined
+    /// Has `queue` carry out `steps`, alone or with those of other callers on `cpus`, as
+    /// [`InvalidationQueue::pay`] says.
+    ///
+    /// # Errors
+    /// The queue's, of these steps.
+    pub fn pay<Q: InvalidationQueue + ?Sized>(
+        &self,
+        cpus: &P,
+        queue: &Q,
+        steps: &mut dyn Iterator<Item = Step>,
+        tables: TablesLeft,
+    ) -> Result<(), Q::Error> {
+        let caller = Caller {
+            cpus,
+            queue,
+            combiner: self,
+        };
+        caller.pay(steps, tables)
     }
 
-    fn step_back(&self) {
-        // One less: there is no subtraction among the words.
-        self.beside.fetch_add(u64::MAX, Ordering::Relaxed);
-    }
-
-    /// Takes the next batch, if nothing is in it or under way.
-    fn enter(&self) -> Place {
-        self.open.with(|open| {
-            let idle = self.done.load(Ordering::Acquire) + 1 == open.number;
-            if !idle || open.callers != 0 {
-                return Place::Busy;
-            }
-            let number = open.number;
-            *open = Open::of(number + 1);
-            Place::Submit(number)
-        })
-    }
-
-    fn add(&self, own: &Own, merging: &Merging) -> Ticket {
-        self.open.with(|open| match open.batch.add(own, merging) {
-            Added::NoRoom => Ticket::NoRoom,
-            Added::All => {
-                open.callers += 1;
-                match open.callers {
-                    1 => Ticket::First(open.number),
-                    _ => Ticket::Later(open.number),
-                }
-            }
-        })
-    }
-
-    /// Takes batch `number` unless somebody has; everything before it has ended.
-    fn take(&self, number: u64) -> Option<Open> {
-        self.open.with(|open| {
-            let mine = open.number == number;
-            mine.then(|| core::mem::replace(open, Open::of(number + 1)))
-        })
-    }
-
-    /// Takes no part any more in batch `number`, if nobody has taken it yet. Its commands are carried
-    /// out with it, or forgotten if it has no other callers.
-    fn withdraw(&self, number: u64) {
-        self.open.with(|open| {
-            if open.number == number {
-                open.callers -= 1;
-            }
-        });
-    }
-
-    /// Tells everybody that `number` has ended.
-    fn finish<E>(&self, number: u64, outcome: &Result<(), E>) {
-        if outcome.is_err() {
-            self.failed.store(number, Ordering::Release);
-        }
-        self.done.store(number, Ordering::Release);
-    }
-
-    /// Whether batch `number`, which has ended, is known to have been carried out: a later failure
-    /// may hide that it was.
-    fn carried_out(&self, number: u64) -> bool {
-        self.failed.load(Ordering::Acquire) < number
-    }
-}
-
-impl Open {
-    fn of(number: u64) -> Self {
-        Self {
-            number,
-            callers: 0,
-            batch: Batch::default(),
-        }
+    fn group(&self, cpus: &P) -> &Group<P> {
+        let cpu = cpus.current().get() as usize;
+        let group = cpu / self.options.cpus_per_group.max(1);
+        // Never empty.
+        &self.groups[group % self.groups.len()]
     }
 }
 
 impl<P: Cpus, Q: InvalidationQueue> Combined<P, Q> {
-    /// Combines callers on `cpus` in front of `queue`.
+    /// Combines callers on `cpus` in front of `queue`, for hardware with the range commands `ranges`.
     ///
     /// *Context.* Task.
-    pub fn new(cpus: P, queue: Q, options: CombineOptions) -> Self {
-        let groups = cpus.count().div_ceil(options.cpus_per_group.max(1));
+    pub fn new(cpus: P, queue: Q, ranges: Ranges, options: CombineOptions) -> Self {
         Self {
-            groups: (0..groups.max(1)).map(|_| Group::new()).collect(),
+            combiner: Combiner::new(&cpus, ranges, options),
             cpus,
             queue,
-            options,
         }
     }
 
@@ -267,30 +172,25 @@ impl<P: Cpus, Q: InvalidationQueue> Combined<P, Q> {
     pub fn queue(&self) -> &Q {
         &self.queue
     }
+}
 
-    fn group(&self) -> &Group<P> {
-        let cpu = self.cpus.current().get() as usize;
-        let group = cpu / self.options.cpus_per_group.max(1);
-        // Never empty.
-        &self.groups[group % self.groups.len()]
-    }
-
-    fn alone(&self, own: &Own) -> Result<(), Q::Error> {
-        self.queue.execute(&mut sealed(own))
+impl<P: Cpus, Q: InvalidationQueue + ?Sized> Caller<'_, P, Q> {
+    fn alone(&self, own: &Debt) -> Result<(), Q::Error> {
+        self.queue.pay(&mut sealed(&own.commands), own.tables)
     }
 
     /// Hands `own` over, and sees it carried out.
-    fn hand_over(&self, group: &Group<P>, own: &Own) -> Result<(), Q::Error> {
-        let (number, timeout) = match group.add(own, &self.options.merging) {
+    fn hand_over(&self, group: &Group<P>, own: &Debt) -> Result<(), Q::Error> {
+        let (number, timeout) = match group.add(own, &self.combiner.merger) {
             Ticket::First(number) => (number, Nanos::new(0)),
-            Ticket::Later(number) => (number, self.options.timeout),
+            Ticket::Later(number) => (number, self.combiner.options.timeout),
             Ticket::NoRoom => return self.alone(own),
         };
         match self.wait(group, number, timeout) {
             Waited::Done => Ok(()),
             Waited::Alone => self.alone(own),
             Waited::Submit(number, open) => {
-                let outcome = self.queue.execute(&mut open.batch.steps());
+                let outcome = self.queue.pay(&mut open.batch.steps(), open.batch.tables());
                 group.finish(number, &outcome);
                 match open.callers {
                     0 | 1 => outcome,
@@ -324,27 +224,27 @@ impl<P: Cpus, Q: InvalidationQueue> Combined<P, Q> {
                     taken = true;
                 }
             }
-            if now.since(begin) >= self.options.wait_limit {
+            if now.since(begin) >= self.combiner.options.wait_limit {
                 group.withdraw(number);
                 return Waited::Alone;
             }
             self.cpus.relax();
         }
     }
-}
 
-impl<P: Cpus, Q: InvalidationQueue> InvalidationQueue for Combined<P, Q> {
-    type Error = Q::Error;
-
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), Q::Error> {
-        let group = self.group();
+    fn pay(
+        &self,
+        steps: &mut dyn Iterator<Item = Step>,
+        tables: TablesLeft,
+    ) -> Result<(), Q::Error> {
+        let group = self.combiner.group(self.cpus);
         if let Place::Submit(number) = group.enter() {
-            let outcome = self.queue.execute(steps);
+            let outcome = self.queue.pay(steps, tables);
             group.finish(number, &outcome);
             return outcome;
         }
-        if group.step_beside(self.options.beside) {
-            let outcome = self.queue.execute(steps);
+        if group.step_beside(self.combiner.options.beside) {
+            let outcome = self.queue.pay(steps, tables);
             group.step_back();
             return outcome;
         }
@@ -352,15 +252,37 @@ impl<P: Cpus, Q: InvalidationQueue> InvalidationQueue for Combined<P, Q> {
         let prepares = |step: &Step| !matches!(step, Step::Invalidate(_) | Step::Sync);
         if steps.peek().is_some_and(prepares) {
             let mut first = core::iter::from_fn(|| steps.next_if(prepares));
-            self.queue.execute(&mut first)?;
+            self.queue.pay(&mut first, tables)?;
         }
         match parse(steps.next(), &mut steps) {
-            Parsed::Whole(own) => self.hand_over(group, &own),
+            Parsed::Whole(commands) => self.hand_over(group, &Debt { commands, tables }),
             Parsed::Other(own, rest) => {
                 let own = own.into_iter().map(Step::Invalidate);
-                self.queue.execute(&mut own.chain(rest).chain(steps))
+                let mut all = own.chain(rest).chain(steps);
+                self.queue.pay(&mut all, tables)
             }
         }
+    }
+}
+
+impl<P: Cpus, Q: InvalidationQueue> InvalidationQueue for Combined<P, Q> {
+    type Error = Q::Error;
+
+    fn pay(
+        &self,
+        steps: &mut dyn Iterator<Item = Step>,
+        tables: TablesLeft,
+    ) -> Result<(), Q::Error> {
+        self.combiner.pay(&self.cpus, &self.queue, steps, tables)
+    }
+}
+
+impl<P: Cpus> core::fmt::Debug for Combiner<P> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Combiner")
+            .field("groups", &self.groups.len())
+            .field("options", &self.options)
+            .finish_non_exhaustive()
     }
 }
 
@@ -368,8 +290,7 @@ impl<P: Cpus, Q: core::fmt::Debug> core::fmt::Debug for Combined<P, Q> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Combined")
             .field("queue", &self.queue)
-            .field("groups", &self.groups.len())
-            .field("options", &self.options)
+            .field("combiner", &self.combiner)
             .finish_non_exhaustive()
     }
 }

@@ -4,7 +4,7 @@
 //! [`Step`]s, as few as the unit's [`Quirks`] allow; carrying them out with
 //! [`PageTable::sync`](crate::table::PageTable::sync) yields [`Quiesced`], without which no table page comes
 //! back. After a map other things are owed than after an unmap, and the gather keeps the two apart.
-//! [`Combined`] puts one submitter before many callers.
+//! [`Combined`] puts one submitter before many callers; the drivers' units have a [`Combiner`] as an option.
 
 mod batch;
 mod capability;
@@ -19,16 +19,16 @@ mod steps;
 #[cfg(test)]
 mod tests;
 
-pub use batch::Merging;
+pub use batch::{Granules, Merging, Ranges};
 pub use capability::{
     Caching, Capabilities, LeafOnly, PageForm, Preference, Quirks, RangeForm, WalkFlush, Walker,
     WriteBuffer,
 };
-pub use combine::{CombineOptions, Combined};
+pub use combine::{CombineOptions, Combined, Combiner};
 pub use command::{Command, Depth, Run, Step};
 pub use gather::{Gather, Quiesced, Span, WrongTable};
 pub use plan::{Plan, PlanCounts, owes_nothing, plan};
-pub use queue::{InvalidationQueue, SyncError};
+pub use queue::{InvalidationQueue, SyncError, TablesLeft};
 pub use steps::Steps;
 
 pub(crate) use gather::{TableChain, Vacancy};

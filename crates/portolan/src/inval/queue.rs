@@ -6,65 +6,98 @@ use super::plan::one;
 use super::{Capabilities, Command, Gather, Quirks, Step, WrongTable, plan};
 use crate::addr::InvalTag;
 
+/// Whether a debt holds table pages that have left the tree: what walk caches hold of them goes before
+/// they are used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TablesLeft {
+    /// None.
+    No,
+    /// Some.
+    Yes,
+    /// As the [`Depth`](super::Depth) of the commands says; for a command that has no depth, some.
+    ByDepth,
+}
+
+impl TablesLeft {
+    /// Of a debt that is paid together with another.
+    #[must_use]
+    pub fn with(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::No, other) | (other, Self::No) => other,
+            (Self::ByDepth, Self::ByDepth) => Self::ByDepth,
+            _ => Self::Yes,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn of(owed: &Gather) -> Self {
+        match owed.holds_tables() {
+            true => Self::Yes,
+            false => Self::No,
+        }
+    }
+}
+
 /// Where steps go.
 ///
 /// *Implementer's duties.* The steps are carried out in order, and the call returns `Ok` only once
 /// the last [`Step::Sync`] among them has completed. It returns within a deadline of the
-/// implementer's, whatever the hardware does.
+/// implementer's, whatever the hardware does. A queue in front of another one hands `tables` on.
 ///
 /// *Context.* Atomic: waits for the hardware.
 pub trait InvalidationQueue {
     /// Why the hardware did not complete.
     type Error: Copy;
 
-    /// Carries out `steps` and waits for them.
+    /// Carries out `steps`, which pay a debt of which `tables` is true, and waits for them.
     ///
     /// # Errors
     /// If the hardware refused a step or did not complete in time.
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), Self::Error>;
-
-    /// As [`InvalidationQueue::execute`], for hardware that wants to know more of the debt than its
-    /// `steps` say.
-    ///
-    /// # Errors
-    /// As [`InvalidationQueue::execute`].
-    #[inline]
     fn pay(
         &self,
         steps: &mut dyn Iterator<Item = Step>,
-        _owed: &Gather,
-    ) -> Result<(), Self::Error> {
-        self.execute(steps)
+        tables: TablesLeft,
+    ) -> Result<(), Self::Error>;
+
+    /// As [`InvalidationQueue::pay`], of steps that say all.
+    ///
+    /// # Errors
+    /// As [`InvalidationQueue::pay`].
+    #[inline]
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), Self::Error> {
+        self.pay(steps, TablesLeft::ByDepth)
     }
 
     /// As [`InvalidationQueue::pay`] of a debt that `command` and a sync after it pay: for queues that
     /// can do without asking for the next step.
     ///
     /// # Errors
-    /// As [`InvalidationQueue::execute`].
+    /// As [`InvalidationQueue::pay`].
     #[inline]
-    fn pay_by(&self, command: Command, owed: &Gather) -> Result<(), Self::Error> {
-        self.pay(
-            &mut [Step::Invalidate(command), Step::Sync].into_iter(),
-            owed,
-        )
+    fn pay_by(&self, command: Command, tables: TablesLeft) -> Result<(), Self::Error> {
+        let steps = [Step::Invalidate(command), Step::Sync];
+        self.pay(&mut steps.into_iter(), tables)
     }
 }
 
 impl<Q: InvalidationQueue + ?Sized> InvalidationQueue for alloc::sync::Arc<Q> {
     type Error = Q::Error;
 
+    fn pay(
+        &self,
+        steps: &mut dyn Iterator<Item = Step>,
+        tables: TablesLeft,
+    ) -> Result<(), Q::Error> {
+        (**self).pay(steps, tables)
+    }
+
     fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), Q::Error> {
         (**self).execute(steps)
     }
 
-    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, owed: &Gather) -> Result<(), Q::Error> {
-        (**self).pay(steps, owed)
-    }
-
     #[inline]
-    fn pay_by(&self, command: Command, owed: &Gather) -> Result<(), Q::Error> {
-        (**self).pay_by(command, owed)
+    fn pay_by(&self, command: Command, tables: TablesLeft) -> Result<(), Q::Error> {
+        (**self).pay_by(command, tables)
     }
 }
 
@@ -93,12 +126,12 @@ pub(crate) fn submit<Q: InvalidationQueue + ?Sized>(
     owed: &Gather,
 ) -> Result<(), Q::Error> {
     if let Some(command) = one(context, caps, quirks, owed) {
-        return queue.pay_by(command, owed);
+        return queue.pay_by(command, TablesLeft::of(owed));
     }
     let plan = plan(context, caps, quirks, owed);
     match plan.is_empty() {
         true => Ok(()),
-        false => queue.pay(&mut plan.steps(), owed),
+        false => queue.pay(&mut plan.steps(), TablesLeft::of(owed)),
     }
 }
 
@@ -114,15 +147,15 @@ mod tests {
     impl InvalidationQueue for Fails {
         type Error = &'static str;
 
+        fn pay(&self, _: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), Self::Error> {
+            Err("a debt")
+        }
+
         fn execute(&self, _: &mut dyn Iterator<Item = Step>) -> Result<(), Self::Error> {
             Err("steps")
         }
 
-        fn pay(&self, _: &mut dyn Iterator<Item = Step>, _: &Gather) -> Result<(), Self::Error> {
-            Err("a debt")
-        }
-
-        fn pay_by(&self, _: Command, _: &Gather) -> Result<(), Self::Error> {
+        fn pay_by(&self, _: Command, _: TablesLeft) -> Result<(), Self::Error> {
             Err("a command")
         }
     }
@@ -131,9 +164,24 @@ mod tests {
     fn a_pointer_to_a_queue_passes_steps_and_debts_on() {
         let queue = Arc::new(Fails);
         assert_eq!(queue.execute(&mut empty()), Err("steps"));
-        assert_eq!(queue.pay(&mut empty(), &Gather::new()), Err("a debt"));
+        assert_eq!(queue.pay(&mut empty(), TablesLeft::No), Err("a debt"));
         let context = InvalTag::new(1);
-        let by = queue.pay_by(Command::Context { context }, &Gather::new());
+        let by = queue.pay_by(Command::Context { context }, TablesLeft::Yes);
         assert_eq!(by, Err("a command"));
+    }
+
+    #[test]
+    fn debts_that_are_paid_together_hold_tables_if_one_of_them_does() {
+        use TablesLeft::{ByDepth, No, Yes};
+        for (one, other, both) in [
+            (No, No, No),
+            (No, Yes, Yes),
+            (No, ByDepth, ByDepth),
+            (Yes, ByDepth, Yes),
+            (ByDepth, ByDepth, ByDepth),
+            (Yes, Yes, Yes),
+        ] {
+            assert_eq!((one.with(other), other.with(one)), (both, both));
+        }
     }
 }

@@ -7,7 +7,7 @@ use super::{Domain, DomainError, IommuError, Shadowing, SplitFailed, UnmapFailed
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
 use crate::inval::{
     Capabilities, Combined, Depth, Gather, InvalidationQueue, OneCommand, Quiesced, Quirks, Step,
-    SyncError, WrongTable, owes_nothing, plan, submit,
+    SyncError, TablesLeft, WrongTable, owes_nothing, plan, submit,
 };
 use crate::platform::{Cpus, ForeignTables, TableMem};
 use crate::table::format::Format;
@@ -233,7 +233,7 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> Domain for PagedDomain<F, M, Q
         owed.check(self.table.id())?;
         self.table.write_back(self.caps.walker, owed);
         let paid = match self.one.of(owed) {
-            Some(command) => self.queue.pay_by(command, owed),
+            Some(command) => self.queue.pay_by(command, TablesLeft::of(owed)),
             None => self.submit(owed),
         };
         paid.map_err(SyncError::Queue)?;

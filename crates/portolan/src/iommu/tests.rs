@@ -14,7 +14,7 @@ use crate::addr::{
 };
 use crate::inval::{
     Capabilities, CombineOptions, Combined, Command, Depth, Gather, InvalidationQueue, PageForm,
-    Quirks, Step, SyncError,
+    Quirks, Ranges, Step, SyncError, TablesLeft,
 };
 use crate::platform::tests::Still;
 use crate::platform::{ForeignTables, Nanos, SlabTables};
@@ -38,7 +38,7 @@ struct Queue {
 impl InvalidationQueue for Queue {
     type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
         self.steps.lock().extend(steps);
         match self.late.load(Ordering::Relaxed) {
             true => Err(LATE),
@@ -251,7 +251,12 @@ fn a_tag_goes_back_to_the_queue_however_it_is_reached() {
     let released = || queue.released.load(Ordering::Relaxed);
     queue.clone().release(InvalTag::new(4)).unwrap();
     assert_eq!(released(), 4);
-    let combined = Combined::new(Still, queue.clone(), CombineOptions::default());
+    let combined = Combined::new(
+        Still,
+        queue.clone(),
+        Ranges::ABSENT,
+        CombineOptions::default(),
+    );
     combined.release(InvalTag::new(5)).unwrap();
     assert_eq!(released(), 5);
     queue.late.store(true, Ordering::Relaxed);

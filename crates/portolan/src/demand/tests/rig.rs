@@ -11,7 +11,7 @@ use crate::demand::premap::Requester;
 use crate::demand::{
     Frames, Ioas, IoasOptions, Mapped, Pager, PopulateError, RegionOptions, Request, Residency,
 };
-use crate::inval::{Caching, Capabilities, InvalidationQueue, Quirks, RangeForm, Step};
+use crate::inval::{Caching, Capabilities, InvalidationQueue, Quirks, RangeForm, Step, TablesLeft};
 use crate::iommu::{Awaited, Domain as _, IommuError, PagedDomain, TagPool};
 use crate::platform::{Clock, Nanos, SlabTables, SpinCpus};
 use crate::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
@@ -46,7 +46,7 @@ pub(super) const TIMED_OUT: IommuError = IommuError::TimedOut {
 impl InvalidationQueue for Hardware {
     type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
         assert!(steps.count() > 0);
         self.syncs.fetch_add(1, Ordering::Relaxed);
         let hook = self.hook.lock().take();

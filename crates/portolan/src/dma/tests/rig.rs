@@ -10,7 +10,7 @@ use spin::Mutex;
 use super::machine::Machine;
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, Pasid, PhysAddr, PhysRange, StreamId};
 use crate::dma::{Bounds, Constraints, Device, DmaSpace, Policy, SpaceOptions, Trust};
-use crate::inval::{Caching, Capabilities, InvalidationQueue, Quirks, RangeForm, Step};
+use crate::inval::{Caching, Capabilities, InvalidationQueue, Quirks, RangeForm, Step, TablesLeft};
 use crate::iommu::{
     Attach, AttachError, Awaited, BoundDomain, FaultEvent, Iommu, IommuError, PagedDomain,
     ReservedRegion, Shadowing, TagPool,
@@ -124,7 +124,7 @@ pub(super) const TIMED_OUT: IommuError = IommuError::TimedOut {
 impl InvalidationQueue for Queue {
     type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
         let before = self.0.steps.lock().len();
         self.0.steps.lock().extend(steps);
         assert!(self.0.steps.lock().len() > before);

@@ -8,8 +8,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use spin::Mutex;
 
 use super::{CombineOptions, Combined, Group, Place};
-use crate::addr::{CpuId, InvalTag, PageSize};
-use crate::inval::{Capabilities, Command, InvalidationQueue, Merging, RangeForm, Step};
+use crate::addr::{CpuId, InvalTag};
+use crate::inval::{Command, InvalidationQueue, Ranges, Step, TablesLeft};
 use crate::iommu::IommuError;
 use crate::platform::{Clock, Nanos, SpinCpus};
 
@@ -40,6 +40,8 @@ impl Clock for Hand {
 #[derive(Default)]
 struct Hardware {
     ended: Mutex<Vec<Vec<u32>>>,
+    /// What was said of tables, submission by submission.
+    tables: Mutex<Vec<TablesLeft>>,
     strikes: Mutex<Option<Handler>>,
     broken: AtomicBool,
 }
@@ -56,7 +58,11 @@ impl core::fmt::Debug for Queue {
 impl InvalidationQueue for Queue {
     type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
+    fn pay(
+        &self,
+        steps: &mut dyn Iterator<Item = Step>,
+        tables: TablesLeft,
+    ) -> Result<(), IommuError> {
         let contexts = steps.filter_map(|step| match step {
             Step::Invalidate(Command::Context { context }) => Some(context.get()),
             _ => None,
@@ -67,6 +73,7 @@ impl InvalidationQueue for Queue {
             handler();
         }
         self.0.ended.lock().push(contexts);
+        self.0.tables.lock().push(tables);
         match self.0.broken.load(Ordering::Relaxed) {
             true => Err(BROKEN),
             false => Ok(()),
@@ -99,7 +106,12 @@ impl Machine {
         let of = cpu.clone();
         let current = move || CpuId::new(of.load(Ordering::Relaxed));
         let cpus: TestCpus = SpinCpus::new(4, clock.clone(), Box::new(current));
-        let combined = Arc::new(Combined::new(cpus, Queue(hardware.clone()), options));
+        let combined = Arc::new(Combined::new(
+            cpus,
+            Queue(hardware.clone()),
+            Ranges::ABSENT,
+            options,
+        ));
         Self {
             hardware,
             clock,
@@ -176,12 +188,15 @@ fn cpus_of_different_groups_do_not_wait_for_each_other() {
 #[test]
 fn a_batch_of_one_caller_that_fails_is_not_submitted_again() {
     let machine = Machine::new(CombineOptions::default());
-    let group = machine.combined.group();
+    let group = machine.combined.combiner.group(&machine.combined.cpus);
     assert!(matches!(group.enter(), Place::Submit(1)));
     // Another CPU's submission ends while this one's commands wait.
     let inner = machine.combined.clone();
     *machine.clock.meanwhile.lock() = Some(Box::new(move || {
-        inner.group().finish(1, &Ok::<(), IommuError>(()));
+        inner
+            .combiner
+            .group(&inner.cpus)
+            .finish(1, &Ok::<(), IommuError>(()));
     }));
     machine.hardware.broken.store(true, Ordering::Relaxed);
     assert_eq!(machine.combined.execute(&mut steps(5)), Err(BROKEN));
@@ -200,22 +215,30 @@ fn a_handler_on_the_cpu_that_is_submitting_submits_alone() {
     assert_eq!(machine.clock.now(), before);
 }
 
+/// What is known of a debt's tables reaches the queue, whoever submits it.
 #[test]
-fn commands_are_merged_into_the_ranges_that_the_hardware_has() {
-    let caps = Capabilities {
-        range: RangeForm::PowerOfTwo { max_lg2_pages: 9 },
-        ..Capabilities::new(PageSize::SIZE_16K)
-    };
-    let default = CombineOptions::default();
-    let expected = CombineOptions {
-        merging: Merging {
-            form: caps.range,
-            granule: caps.granule,
-            ..default.merging
-        },
-        ..default
-    };
-    assert_eq!(CombineOptions::of(&caps), expected);
+fn the_queue_hears_of_tables_that_a_debt_holds() {
+    for said in [TablesLeft::No, TablesLeft::Yes, TablesLeft::ByDepth] {
+        // Alone; beside a batch; in a batch.
+        let beside = |beside| CombineOptions {
+            beside,
+            ..CombineOptions::default()
+        };
+        for options in [beside(0), beside(1)] {
+            let machine = Machine::new(options);
+            machine.combined.pay(&mut steps(1), said).unwrap();
+            let group = machine.combined.combiner.group(&machine.combined.cpus);
+            assert!(matches!(group.enter(), Place::Submit(2)));
+            let inner = machine.combined.clone();
+            *machine.clock.meanwhile.lock() = Some(Box::new(move || {
+                let group = inner.combiner.group(&inner.cpus);
+                group.finish(2, &Ok::<(), IommuError>(()));
+            }));
+            machine.combined.pay(&mut steps(5), said).unwrap();
+            assert_eq!(machine.ended(), [[1], [5]]);
+            assert_eq!(*machine.hardware.tables.lock(), [said; 2]);
+        }
+    }
 }
 
 #[test]

@@ -5,8 +5,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr};
 use crate::inval::{
-    Caching, Capabilities, Depth, Gather, InvalidationQueue, Quirks, Step, Walker, WriteBuffer,
-    owes_nothing,
+    Caching, Capabilities, Depth, Gather, InvalidationQueue, Quirks, Step, TablesLeft, Walker,
+    WriteBuffer, owes_nothing,
 };
 use crate::platform::{SlabTables, TableMem};
 use crate::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule, TAG_BITS};
@@ -23,7 +23,7 @@ pub(in crate::table) struct Willing;
 impl InvalidationQueue for Willing {
     type Error = ();
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), ()> {
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), ()> {
         steps.for_each(drop);
         Ok(())
     }

@@ -7,7 +7,7 @@ use spin::Mutex;
 
 use super::kept::CAPS;
 use crate::addr::{InvalTag, Iova, PageSize, PhysAddr, PhysRange};
-use crate::inval::{Capabilities, Gather, InvalidationQueue, Quirks, Step, Walker};
+use crate::inval::{Capabilities, Gather, InvalidationQueue, Quirks, Step, TablesLeft, Walker};
 use crate::platform::{OutOfTableMemory, SlabTables, TableMem};
 use crate::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule};
 use crate::table::{Access, PageTable};
@@ -63,7 +63,7 @@ impl TableMem<AtomicU64> for &Noting {
 impl InvalidationQueue for Noting {
     type Error = ();
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), ()> {
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), ()> {
         self.note("asked");
         steps.for_each(|step| {
             self.note(match step {

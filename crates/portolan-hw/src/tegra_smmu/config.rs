@@ -1,0 +1,56 @@
+//! How a unit is to be driven.
+//!
+//! *Context.* Interrupt: values; cloning a [`Config`] allocates.
+
+use portolan::inval::{CombineOptions, Quirks};
+use portolan::platform::Nanos;
+
+use super::chip::Chip;
+use crate::firmware::reservations::Reservations;
+
+/// How a unit is to be driven.
+///
+/// ```no_run
+/// # use core::sync::atomic::AtomicU32;
+/// # use portolan::iommu::IommuError;
+/// # use portolan::platform::{Cpus, Mmio, TableMem};
+/// # use portolan_hw::tegra_smmu::{Chip, Config, TegraSmmu};
+/// /// The unit of a Tegra X1.
+/// fn open<R: Mmio, M: TableMem<AtomicU32>, C: Cpus>(
+///     registers: R, memory: M, cpus: C,
+/// ) -> Result<TegraSmmu<R, M, C>, IommuError> {
+///     TegraSmmu::enable(registers, memory, cpus, Config::of(Chip::Tegra210))
+/// }
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Config {
+    /// Which it is.
+    pub chip: Chip,
+    /// How long to wait for the hardware, each time.
+    pub limit: Nanos,
+    /// With more lines of the page-table cache to flush than this, all of them at once.
+    pub lines_at_most: u64,
+    /// What the plans are to know beyond the hardware's own word.
+    pub quirks: Quirks,
+    /// Has CPUs that invalidate at the same time submit together; each submits its own where it is `None`.
+    /// See [`Combiner`](portolan::inval::Combiner) for how long a caller waits then.
+    pub combining: Option<CombineOptions>,
+    /// What firmware reserves for swgroups: a display's framebuffer (a device tree's
+    /// `memory-region` with `iommu-addresses`).
+    pub reserved: Reservations,
+}
+
+impl Config {
+    /// The usual for `chip`.
+    pub fn of(chip: Chip) -> Self {
+        Self {
+            chip,
+            limit: Nanos::from_millis(1000),
+            lines_at_most: 16,
+            quirks: Quirks::default(),
+            combining: None,
+            reserved: Reservations::default(),
+        }
+    }
+}
