@@ -128,6 +128,19 @@ struct Bench<'b> {
     failure: Mutex<Option<anyhow::Error>>,
 }
 
+/// How CPUs submit together to a queue that takes commands in the way of `today`.
+fn combining(today: Submission) -> CombineOptions {
+    CombineOptions {
+        cpus_per_group: GROUP,
+        // Where submitting takes no lock, somebody who is alone waits for nobody.
+        beside: match today {
+            Submission::LockFree => BESIDE,
+            Submission::HeldAcrossWait | Submission::LockedInsertion => 0,
+        },
+        ..CombineOptions::default()
+    }
+}
+
 impl<'b> Bench<'b> {
     fn new<F: Format>(profile: &Profile, load: &'b Load, way: &'b Way, format: F) -> Result<Self> {
         let lacks = || format!("`{}` does not say what sharing costs", profile.name());
@@ -154,22 +167,9 @@ impl<'b> Bench<'b> {
         let (caps, quirks) = (profile.capabilities(), profile.quirks());
         let queue: Arc<dyn TagPool> = match way.policy {
             Policy::Combined | Policy::Deferred => {
-                let options = CombineOptions {
-                    cpus_per_group: GROUP,
-                    // Where submitting takes no lock, somebody who is alone waits for nobody.
-                    beside: match submission.today {
-                        Submission::LockFree => BESIDE,
-                        Submission::HeldAcrossWait | Submission::LockedInsertion => 0,
-                    },
-                    ..CombineOptions::default()
-                };
+                let (ranges, options) = (Ranges::of(&caps), combining(submission.today));
                 let below = Arc::clone(&server);
-                Arc::new(Combined::new(
-                    cpus.clone(),
-                    below,
-                    Ranges::of(&caps),
-                    options,
-                ))
+                Arc::new(Combined::new(cpus.clone(), below, ranges, options))
             }
             Policy::Identity | Policy::Strict | Policy::Lazy => server.clone(),
         };

@@ -84,7 +84,7 @@ pub struct Combiner<P: Cpus> {
 
 /// A queue in front of `Q` that combines what CPUs submit at the same time: [`Combiner`] says how.
 ///
-/// *Context.* As the [`Combiner`].
+/// *Context.* Atomic, as the [`Combiner`]; [`Combined::new`] is for tasks.
 pub struct Combined<P: Cpus, Q> {
     cpus: P,
     queue: Q,

@@ -8,6 +8,8 @@ use crate::addr::InvalTag;
 
 /// Whether a debt holds table pages that have left the tree: what walk caches hold of them goes before
 /// they are used again.
+///
+/// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TablesLeft {
     /// None.
