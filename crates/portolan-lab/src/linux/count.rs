@@ -16,7 +16,7 @@ use super::queues::{Added, Queues};
 use super::timer::Timers;
 use super::times::{LinuxPrices, LinuxTimes, Work};
 use crate::counts::{Exposed, Invalidations};
-use crate::trace::{Api, At, DeviceId, Mix, Op, OpKind};
+use crate::trace::{At, DeviceId, Mix, Op, OpKind};
 
 /// What Linux would have submitted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -87,7 +87,8 @@ struct Domain {
 #[derive(Clone, Copy)]
 struct Live {
     bytes: u64,
-    api: Api,
+    /// Its unmap joins a flush queue where the kernel is lazy.
+    queued: bool,
 }
 
 /// The count, as it goes.
@@ -179,7 +180,8 @@ impl Counter {
                 if let Some(bytes) = padded {
                     let pages = bytes.div_ceil(self.page);
                     self.work.map(pages, pieces.len() as u64);
-                    self.map(op.device, id.0, Live { bytes, api });
+                    let queued = self.kernel.queues(api, pieces.len());
+                    self.map(op.device, id.0, Live { bytes, queued });
                 }
             }
         }
@@ -198,7 +200,7 @@ impl Counter {
 
     /// Counts the unmap of `id`.
     fn unmap(&mut self, at: At, device: DeviceId, id: u64) {
-        let Some(Live { bytes, api }) = self.live.remove(&id) else {
+        let Some(Live { bytes, queued }) = self.live.remove(&id) else {
             return;
         };
         self.domain(device).report.unmaps += 1;
@@ -207,7 +209,7 @@ impl Counter {
             self.submit(device, bytes);
             return;
         }
-        if !self.kernel.queues(api) {
+        if !queued {
             self.report.unqueued += 1;
             self.submit(device, bytes);
             return;

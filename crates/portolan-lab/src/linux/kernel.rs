@@ -15,6 +15,8 @@ impl Release {
     pub const NEWEST: Self = Self(7, 3);
     /// The first whose `dma_iova_unlink` waits for each invalidation, with a flush queue or without.
     const UNLINK_WAITS: Self = Self(7, 3);
+    /// The last whose `dma_iova_destroy` does not.
+    pub(crate) const UNLINK_QUEUES: Self = Self(7, 2);
 }
 
 /// When the traced CPUs run.
@@ -77,15 +79,18 @@ impl Kernel {
         }
     }
 
-    /// Whether an unmap by `api` joins a flush queue where the kernel is lazy.
+    /// Tells whether the unmap of a mapping of `pieces`, made by `api`, joins a flush queue where the kernel is lazy.
     ///
     /// `__iommu_dma_unmap` sets `queued` in its `iommu_iotlb_gather` wherever the domain has a queue, so that it
     /// neither waits nor gives the addresses back. From 6.16 to 7.2 `dma_iova_destroy` does the same
     /// (`__iommu_dma_iova_unlink` with `free_iova`). In 7.3 it calls `dma_iova_unlink`, which leaves `queued` unset
     /// and waits in `iommu_iotlb_sync`, and `dma_iova_free`, which gives the addresses back at once.
-    pub(super) fn queues(&self, api: Api) -> bool {
+    ///
+    /// A request of one piece does not use the two-step API (`blk_rq_dma_map_iter_start`).
+    pub(super) fn queues(&self, api: Api, pieces: usize) -> bool {
         match api {
             Api::DmaMap => true,
+            Api::Untold if pieces <= 1 => true,
             Api::TwoStep => self.release.unwrap_or(Release::NEWEST) < Release::UNLINK_WAITS,
             Api::Untold => self
                 .release

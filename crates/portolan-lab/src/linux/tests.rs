@@ -174,13 +174,19 @@ fn two_step_unmaps_are_queued_until_7_3() {
             release,
             ..Kernel::default()
         };
-        [Api::DmaMap, Api::TwoStep, Api::Untold].map(|api| kernel.queues(api))
+        let pieces = [
+            (Api::DmaMap, 2),
+            (Api::TwoStep, 2),
+            (Api::Untold, 2),
+            (Api::Untold, 1),
+        ];
+        pieces.map(|(api, pieces)| kernel.queues(api, pieces))
     };
-    assert_eq!(queued(Some(Release(6, 16))), [true, true, true]);
-    assert_eq!(queued(Some(Release(7, 2))), [true, true, true]);
-    assert_eq!(queued(Some(Release(7, 3))), [true, false, false]);
-    assert_eq!(queued(Some(Release(7, 10))), [true, false, false]);
-    assert_eq!(queued(None), [true, false, true]);
+    assert_eq!(queued(Some(Release(6, 16))), [true, true, true, true]);
+    assert_eq!(queued(Some(Release(7, 2))), [true, true, true, true]);
+    assert_eq!(queued(Some(Release(7, 3))), [true, false, false, true]);
+    assert_eq!(queued(Some(Release(7, 10))), [true, false, false, true]);
+    assert_eq!(queued(None), [true, false, true, true]);
 }
 
 fn commands(unit: Unit, pages: u64) -> Vec<Option<u8>> {

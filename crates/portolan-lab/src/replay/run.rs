@@ -210,7 +210,7 @@ impl WithFormat for Task<'_> {
             .collect::<Result<Vec<_>>>()?;
         let trace = trace_report(reader.summary(), rejected);
         let linux = asked.map(|counter| counter.finish(&trace.devices));
-        let counts = all.map(|counters| counters.finish(&trace.devices));
+        let counts = all.map(|counters| counters.finish(reader.summary()));
         let defaults = Advice::of(profile);
         let advised = advise(&Input {
             profile,

@@ -169,31 +169,40 @@ impl Beside {
     /// Tells whether the last unmaps of `cpu` that found no map include `dma`.
     pub(super) fn has_stray(&self, cpu: u16, dma: u64) -> bool {
         let mut strays = self.strays.iter();
-        strays.any(|stray| stray.cpu == cpu && (stray.range.0..=stray.range.1).contains(&dma))
+        strays.any(|stray| stray.cpu == cpu && stray.has(dma))
+    }
+
+    /// Tells whether the last unmap on `cpu` that no `dma:*` event had named has taken `dma` out, once.
+    pub(super) fn takes_ended(&mut self, cpu: u16, dma: u64) -> bool {
+        let within = |range: &mut (u64, u64)| (range.0..=range.1).contains(&dma);
+        self.of(cpu).ended.take_if(within).is_some()
     }
 
     /// A `dma:*` event for `dma` on `cpu` found no map: how many events say that unmap, if the event does not only name
     /// an operation that has ended.
     pub(super) fn saying(&mut self, cpu: u16, dma: u64) -> Option<u64> {
-        let within = |range: &(u64, u64)| (range.0..=range.1).contains(&dma);
-        if self.of(cpu).ended.take_if(|ended| within(ended)).is_some() {
+        if self.takes_ended(cpu, dma) {
             return None;
         }
-        let of_it = |stray: &StrayUnmap| stray.cpu == cpu && within(&stray.range);
-        match self.strays.iter().rposition(of_it) {
-            Some(index) => {
-                self.strays.remove(index);
-                Some(2)
-            }
-            None => Some(1),
+        // A task may be moved to another CPU between both events.
+        match self.forget_stray(cpu, dma) || self.forget_any_stray(dma) {
+            true => Some(2),
+            false => Some(1),
         }
     }
 
-    /// A `dma:*` event on `cpu` found its map, whose pieces are not in the trace: nor was that of its unmap.
-    pub(super) fn forget_stray(&mut self, cpu: u16) {
-        if let Some(index) = self.strays.iter().rposition(|stray| stray.cpu == cpu) {
-            self.strays.remove(index);
-        }
+    /// Takes the last unmap of `dma` on `cpu` that found no map out of those that wait, if there is one.
+    pub(super) fn forget_stray(&mut self, cpu: u16, dma: u64) -> bool {
+        self.forget_last(|stray| stray.cpu == cpu && stray.has(dma))
+    }
+
+    fn forget_any_stray(&mut self, dma: u64) -> bool {
+        self.forget_last(|stray| stray.has(dma))
+    }
+
+    fn forget_last(&mut self, is_it: impl Fn(&StrayUnmap) -> bool) -> bool {
+        let index = self.strays.iter().rposition(is_it);
+        index.map(|index| self.strays.remove(index)).is_some()
     }
 
     /// The end of the trace: what waits has found nothing.
@@ -208,6 +217,10 @@ impl Beside {
 }
 
 impl StrayUnmap {
+    fn has(&self, dma: u64) -> bool {
+        (self.range.0..=self.range.1).contains(&dma)
+    }
+
     fn count(&self, summary: &mut Summary) {
         summary.note_orphan(self.line, self.orphan);
     }

@@ -93,6 +93,12 @@ impl LiveMappings {
         self.0.get(&key).map(|alike| alike.first)
     }
 
+    /// All that `key` names, oldest first.
+    pub(super) fn alike(&self, key: MappingKey) -> impl Iterator<Item = LiveMapping> {
+        let alike = self.0.get(&key).into_iter();
+        alike.flat_map(|alike| std::iter::once(alike.first).chain(alike.more.iter().copied()))
+    }
+
     pub(super) fn take(&mut self, key: MappingKey) -> Option<LiveMapping> {
         let alike = self.0.get_mut(&key)?;
         let taken = alike.first;
@@ -158,10 +164,6 @@ pub(super) struct FoundInTable {
 impl Tables {
     pub(super) fn add(&mut self, start: u64, id: u64, mapping: InTable) {
         self.0.insert((start, id), mapping);
-    }
-
-    pub(super) fn has(&self, start: u64, id: u64) -> bool {
-        self.0.contains_key(&(start, id))
     }
 
     pub(super) fn remove(&mut self, start: u64, id: u64) -> Option<InTable> {

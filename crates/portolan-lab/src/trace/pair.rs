@@ -49,6 +49,25 @@ struct OutOfTable {
     origin: Origin,
 }
 
+/// Words of a `dma:*` event that ends a mapping found by its address.
+struct Unmapped {
+    device: DeviceId,
+    dma: u64,
+    bytes: u64,
+}
+
+impl Unmapped {
+    fn key(&self) -> MappingKey {
+        MappingKey::of_address(self.device, self.dma)
+    }
+
+    /// Its addresses, first and last.
+    fn range(&self) -> (u64, u64) {
+        let last = self.dma.saturating_add(self.bytes.saturating_sub(1));
+        (self.dma, last)
+    }
+}
+
 /// The state of pairing.
 #[derive(Default)]
 pub(super) struct Pairing {
@@ -243,7 +262,11 @@ impl Pairing {
                 bytes,
             } => {
                 let device = self.devices.id(device, summary);
-                self.unmap(origin, device, class, (dma, bytes), text, summary);
+                let ended = Unmapped { device, dma, bytes };
+                match class {
+                    Class::Streaming => self.unmap(origin, &ended, text, summary),
+                    Class::Coherent => self.free(origin, &ended, text, summary),
+                }
             }
             Event::UnmapSg { device, pas } => {
                 let device = self.devices.id(device, summary);
@@ -333,49 +356,61 @@ impl Pairing {
         }
     }
 
-    fn unmap(
-        &mut self,
-        origin: Origin,
-        device: DeviceId,
-        class: Class,
-        (dma, bytes): (u64, u64),
-        text: &[u8],
-        summary: &mut Summary,
-    ) {
-        let named = Named::of(class);
-        let key = MappingKey::of_address(device, dma);
-        let late = named == Named::Page && self.is_given_out_again(origin.cpu, dma, key);
-        if !late && let Some(mapping) = self.named(named).take(key) {
-            self.leave_table(origin, &mapping, named);
-            self.push_unmap(origin, (device, class), mapping.id, text);
+    /// Ends a page. The last `iommu:unmap` of its CPU at this address is its own, since neither is divided from the
+    /// other by more than interrupts; meanwhile the address may be given out again.
+    fn unmap(&mut self, origin: Origin, ended: &Unmapped, text: &[u8], summary: &mut Summary) {
+        let cpu = origin.cpu;
+        let key = ended.key();
+        let of = (ended.device, Class::Streaming);
+        if let Some(id) = self.taken_out_on(cpu, key) {
+            self.pages.remove(key, id.1);
+            if let Some(out) = self.out_of_table.remove(&id) {
+                self.outbox.decide(out.place);
+            }
+            self.push_unmap(origin, of, id.1, text);
             return;
         }
-        let events = match named {
-            Named::Page => self.beside.saying(origin.cpu, dma),
-            _ => Some(1),
+        let oldest = self.pages.oldest(key);
+        let pieces_untold = oldest.is_some_and(|mapping| mapping.start.is_none());
+        let found = match self.beside.has_stray(cpu, ended.dma) {
+            // Its unmap found nothing, since its pieces are not in the trace.
+            true if pieces_untold => self.beside.forget_stray(cpu, ended.dma),
+            true => false,
+            false => !(pieces_untold && self.beside.takes_ended(cpu, ended.dma)),
         };
-        if let Some(events) = events {
-            let range = (dma, dma.saturating_add(bytes.saturating_sub(1)));
-            let orphan = summary.mapped.orphan(events, range);
+        let mapping = oldest.filter(|_| found);
+        if let Some(mapping) = mapping {
+            self.pages.take(key);
+            self.leave_table(origin, &mapping, Named::Page);
+            self.push_unmap(origin, of, mapping.id, text);
+        } else if let Some(events) = self.beside.saying(cpu, ended.dma) {
+            let orphan = summary.mapped.orphan(events, ended.range());
             summary.note_orphan(origin.line, orphan);
-        }
-        if named == Named::Coherent {
-            let last = dma.saturating_add(bytes - 1);
-            self.beside
-                .expect_range(origin.cpu, (dma - dma % PAGE, last | (PAGE - 1)));
         }
     }
 
-    /// Tells whether an unmap of `dma` on `cpu` is of memory whose map is missing: its table's unmap found none, and
-    /// `key` names a newer mapping of the same address, still in the table.
-    fn is_given_out_again(&self, cpu: u16, dma: u64, key: MappingKey) -> bool {
-        let newer = || {
-            self.pages
-                .oldest(key)
-                .and_then(|one| Some((one.start?, one.id)))
-        };
-        self.beside.has_stray(cpu, dma)
-            && newer().is_some_and(|(start, id)| self.tables.has(start, id))
+    /// The mapping called `key` that an `iommu:unmap` of `cpu` has taken out of its table: its first address and name.
+    fn taken_out_on(&self, cpu: u16, key: MappingKey) -> Option<(u64, u64)> {
+        let mut alike = self.pages.alike(key);
+        alike.find_map(|mapping| {
+            let id = (mapping.start?, mapping.id);
+            let out = self.out_of_table.get(&id)?;
+            (out.origin.cpu == cpu).then_some(id)
+        })
+    }
+
+    /// Ends coherent memory.
+    fn free(&mut self, origin: Origin, ended: &Unmapped, text: &[u8], summary: &mut Summary) {
+        if let Some(mapping) = self.coherent.take(ended.key()) {
+            self.leave_table(origin, &mapping, Named::Coherent);
+            self.push_unmap(origin, (ended.device, Class::Coherent), mapping.id, text);
+            return;
+        }
+        let (first, last) = ended.range();
+        let orphan = summary.mapped.orphan(1, (first, last));
+        summary.note_orphan(origin.line, orphan);
+        let pages = (first - first % PAGE, last | (PAGE - 1));
+        self.beside.expect_range(origin.cpu, pages);
     }
 
     fn unmap_sg(&mut self, origin: Origin, device: DeviceId, pas: List<'_>, text: &[u8]) {
@@ -391,10 +426,7 @@ impl Pairing {
     /// A `dma:*` event ends `mapping`: takes it out of its table, or knows that it is.
     fn leave_table(&mut self, origin: Origin, mapping: &LiveMapping, named: Named) {
         let Some(start) = mapping.start else {
-            if named == Named::Page {
-                // Its unmap found nothing, since its pieces are not in the trace.
-                self.beside.forget_stray(origin.cpu);
-            } else {
+            if named != Named::Page {
                 self.beside.expect_any(origin.cpu);
             }
             return;

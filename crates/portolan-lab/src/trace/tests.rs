@@ -10,6 +10,7 @@ mod corpus;
 mod forms;
 mod mutated;
 mod operations;
+mod reuse;
 
 fn data(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

@@ -161,17 +161,6 @@ impl Load<'_> {
             allocations: replayed.allocations,
             ends: replayed.ends,
         };
-        // Of a card's buffers from before the recording, one whose address is given out again before its unmap is
-        // printed may count twice.
-        let twice = found.ends.saturating_sub(self.counted.ends);
-        let tolerated = self.run.load == "network" && twice * 50 <= self.counted.ends;
-        let found = match tolerated {
-            true => Mappings {
-                ends: self.counted.ends,
-                ..found
-            },
-            false => found,
-        };
         if found != self.counted {
             let counted = &self.counted;
             return Err(format!(

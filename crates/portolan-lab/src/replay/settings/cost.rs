@@ -5,113 +5,18 @@
 //! Invalidations are those that the recorded kernel sent, where the trace has them; of a policy that it did not have,
 //! those of Linux's rules where these are known, and the replayed policy's elsewhere.
 
-use portolan_cli::display::{grouped, micros};
 use portolan_model::profile::{Event, Price, Profile};
 
+use super::Input;
 use super::copies::copies;
-use super::{FEWEST, Input};
+use super::linux::LinuxCounts;
 use crate::counts::{Exposed, Invalidations};
-use crate::linux::{
-    Asked, CachingMode, Counter, Kernel, LinuxReport, LinuxTimes, Options, Rules, StageName,
-    stage_of,
-};
+use crate::linux::{LinuxReport, LinuxTimes};
 use crate::replay::cost::Causes;
 use crate::replay::report::PolicyReport;
-use crate::replay::sent::{Predicted, Sent, SentRange};
+use crate::replay::sent::Sent;
 use crate::replay::setting::{Saving, pct};
 use crate::replay::situation::{KnownBy, Now, Situation};
-use crate::trace::{At, Op};
-
-/// Linux's rules told to be strict, strict under caching mode, and lazy, beside each other.
-pub(in crate::replay) struct LinuxCounters {
-    strict: Counter,
-    shadowed: Counter,
-    lazy: Counter,
-}
-
-/// What these came to.
-pub(in crate::replay) struct LinuxCounts {
-    pub(super) strict: LinuxReport,
-    pub(super) shadowed: LinuxReport,
-    pub(super) lazy: LinuxReport,
-}
-
-impl LinuxCounters {
-    /// For `profile` and the traced `kernel`; `None` if Linux's rules for that machine are not known.
-    pub(in crate::replay) fn new(profile: &Profile, kernel: Kernel) -> Option<Self> {
-        let counter = |asked, caching, stage| {
-            let options = Options {
-                asked,
-                caching: Some(caching),
-                stage,
-                kernel: Some(kernel),
-            };
-            let rules = Rules::new(profile, &options).ok()?;
-            Counter::new(rules, profile).ok()
-        };
-        Some(Self {
-            strict: counter(Asked::Strict, CachingMode::Off, None)?,
-            shadowed: counter(
-                Asked::Strict,
-                CachingMode::On,
-                stage_of(profile).map(|_| StageName::Second),
-            )?,
-            lazy: counter(Asked::Lazy, CachingMode::Off, None)?,
-        })
-    }
-
-    /// Adds an operation; `padded` are the bytes of a map's pages, if it can be carried out.
-    pub(in crate::replay) fn note(&mut self, op: &Op<'_>, at: At, padded: Option<u64>) {
-        for counter in [&mut self.strict, &mut self.shadowed, &mut self.lazy] {
-            counter.note(op, at, padded);
-        }
-    }
-
-    pub(in crate::replay) fn finish(self, devices: &[String]) -> LinuxCounts {
-        LinuxCounts {
-            strict: self.strict.finish(devices),
-            shadowed: self.shadowed.finish(devices),
-            lazy: self.lazy.finish(devices),
-        }
-    }
-}
-
-impl LinuxCounts {
-    /// The numbers of invalidations alone.
-    pub(in crate::replay) fn predicted(&self) -> Predicted {
-        let total = |of: &LinuxReport| of.invalidations.total();
-        Predicted {
-            strict: total(&self.strict),
-            shadowed: total(&self.shadowed),
-            lazy: total(&self.lazy),
-            lazy_range: lazy_range(&self.lazy),
-            lazy_unqueued: self.lazy.unqueued,
-            lazy_full: self.lazy.flushes_full,
-            busy_us: self.lazy.busy_us,
-        }
-    }
-}
-
-/// Between how many invalidations a lazy kernel sends, and why.
-fn lazy_range(lazy: &LinuxReport) -> SentRange {
-    let [least, most] = lazy.syncs_range;
-    let at_once = match lazy.unqueued {
-        0 => String::new(),
-        unmaps => format!(
-            ", and {} unmaps by the two-step API, which Linux waits for at once since 7.3",
-            grouped(unmaps)
-        ),
-    };
-    SentRange {
-        least,
-        most,
-        reason: format!(
-            "at least one for each full queue ({FEWEST} unmaps of a CPU), at most one more for each 10 ms in which \
-             memory is unmapped ({} ms here){at_once}",
-            micros(lazy.busy_us / 1000.0),
-        ),
-    }
-}
 
 /// Invalidations of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,10 +93,31 @@ impl Cost {
         };
         let lane = |name: &&str| input.policies.iter().find(|lane| lane.policy == **name);
         let lane = policies.iter().find_map(lane)?;
-        Some(match linux {
-            Some(linux) => Self::of_linux(input, how, lane, linux),
-            None => Self::of_lane(input, how, lane),
+        let Some(linux) = linux else {
+            return Some(Self::of_lane(input, how, lane));
+        };
+        let cost = Self::of_linux(input, how, lane, linux);
+        let other = input.linux.and_then(|counts| counts.lazy_else.as_ref());
+        let other = other.filter(|_| how == Now::Lazy && recorded(input, how).is_none());
+        Some(match other {
+            Some(other) => cost.or(&Self::of_linux(input, how, lane, other)),
+            None => cost,
         })
+    }
+
+    /// The same, where the kernel may be one that costs `other`.
+    fn or(self, other: &Self) -> Self {
+        let [low, high] = self.range_us;
+        let [other_low, other_high] = other.range_us;
+        let most = self.commands.most.max(other.commands.most);
+        Self {
+            range_us: [low.min(other_low), high.max(other_high)],
+            commands: Commands {
+                most,
+                ..self.commands
+            },
+            ..self
+        }
     }
 
     /// The whole of `lane`, with a call for each piece.

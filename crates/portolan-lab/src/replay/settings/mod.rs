@@ -9,10 +9,12 @@ mod buffers;
 mod copies;
 mod cost;
 mod device;
+mod linux;
 mod policy;
 mod situation;
 
-pub(super) use cost::{LinuxCounters, LinuxCounts, spread_us};
+pub(super) use cost::spread_us;
+pub(super) use linux::{LinuxCounters, LinuxCounts};
 pub(super) use policy::about;
 
 use portolan_model::profile::Profile;

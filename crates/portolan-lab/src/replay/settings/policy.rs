@@ -73,6 +73,20 @@ fn assumed(now: &Situation) -> Vec<String> {
     }
 }
 
+/// What is assumed of a lazy kernel's release where nothing says it and it matters.
+fn assumed_release(input: &Input<'_>) -> Option<String> {
+    let counts = input.linux?;
+    let unmaps = grouped(counts.perhaps_unqueued()?);
+    Some(match counts.lazy.unqueued {
+        0 => format!(
+            "that Linux is older than 7.3: since then, where these requests use the two-step API, {unmaps} of the              unmaps wait even if it is lazy"
+        ),
+        _ => format!(
+            "that Linux is 7.3 or later, where {unmaps} of the unmaps wait even if it is lazy; before, they do not"
+        ),
+    })
+}
+
 fn known(now: &Situation) -> Vec<Besides> {
     match &now.known_by {
         KnownBy::Fact(says) => vec![Besides::fact("iommu_groups/*/type", says.clone())],
@@ -178,6 +192,7 @@ fn lazy(input: &Input<'_>, now: &Situation) -> Option<Setting> {
     let (effect, danger) = lazy_effect(&before, &after, saving);
     let group = group_file(input, "DMA").filter(|_| !is_older(input, LAZY_GROUPS));
     let mut assumes = assumed(now);
+    assumes.extend(assumed_release(input));
     let (rule, where_to_set, value) = match group {
         Some(file) => {
             if input.facts.is_none_or(|facts| facts.version().is_none()) {

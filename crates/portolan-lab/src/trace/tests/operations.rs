@@ -372,3 +372,24 @@ fn an_address_that_is_given_out_before_its_unmap_is_printed_is_unmapped_once() {
         (1, 1, 1, 0)
     );
 }
+
+/// The same, and the other CPU unmaps it again before either is printed; the second time by clocks that differ.
+#[test]
+fn an_address_that_two_cpus_unmap_at_once_is_unmapped_twice() {
+    let named = |at: u64, cpu: u16, name| phys(at, cpu, name, "nic", 0xff00_0000);
+    let map = piece(2, 1, 0xff00_0000, 0x5000, 4096) + &named(3, 1, "dma_map_phys");
+    let [ours, theirs] = [0, 1].map(|cpu| take_out(4, cpu, 0xff00_0000, 4096));
+    let ends = named(5, 0, "dma_unmap_phys") + &named(6, 1, "dma_unmap_phys");
+    let late = named(5, 1, "dma_unmap_phys") + &named(6, 0, "dma_unmap_phys");
+    for text in [
+        ours.clone() + &map + &theirs + &ends,
+        map + &ours + &theirs + &late,
+    ] {
+        let sum = read(&text).unwrap();
+        assert_eq!(
+            (sum.maps, sum.unmaps, sum.orphan_unmaps, sum.left_mapped),
+            (1, 1, 1, 0),
+            "{text}"
+        );
+    }
+}
