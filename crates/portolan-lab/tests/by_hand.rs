@@ -165,3 +165,82 @@ fn unmaps_that_meet_wait_for_each_other_or_share_a_sync() {
     let context = price(Event::CmdContext);
     check(Policy::Lazy, 3, 10_000.0 + context + sync);
 }
+
+/// A request of so many pages, each a piece, that takes `ms` milliseconds; its unmap has an invalidation or has none.
+fn request(ms: u64, pages: u64, invalidated: bool) -> String {
+    let line = |us: u64, name: &str, says: &str| {
+        let at = ms * 1000 + us;
+        let (s, us) = (1 + at / 1_000_000, at % 1_000_000);
+        format!(" a-1 [000] ..... {s}.{us:06}: {name}: {says}\n")
+    };
+    let start = 0xfff0_0000u64;
+    let piece = |n: u64| {
+        let (first, end) = (start + n * 4096, start + (n + 1) * 4096);
+        let pa = 0x1000_0000 + n * 8192;
+        let says = format!("IOMMU: iova={first:#018x} - {end:#018x} paddr={pa:#018x} size=4096");
+        line(n, "map", &says)
+    };
+    let bytes = pages * 4096;
+    let end = start + bytes;
+    let says =
+        format!("IOMMU: iova={start:#018x} - {end:#018x} size={bytes} unmapped_size={bytes}");
+    let unmap = line(500, "unmap", &says);
+    let command = match invalidated {
+        true => format!("iotlb_inv dmar0: 0x300f2 {:#x} 0x0 0x0", start | 0x43),
+        false => return (0..pages).map(piece).collect::<String>() + &unmap,
+    };
+    (0..pages).map(piece).collect::<String>() + &unmap + &line(501, "qi_submit", &command)
+}
+
+fn predicted(text: String) -> serde_json::Value {
+    let profile = Profile::by_name("xeon-vtd").unwrap();
+    let mut reader = Reader::new(Box::new(std::io::Cursor::new(text.into_bytes()))).unwrap();
+    let report = replay::run(&mut reader, &profile, &Policy::ALL).unwrap();
+    serde_json::to_value(&report).unwrap()
+}
+
+/// Since 7.3 Linux waits for requests of several pieces, lazy or not; before, it does not.
+#[test]
+fn a_lazy_kernel_of_unknown_release_sends_a_range() {
+    let strict = predicted((0..300).map(|ms| request(ms, 2, true)).collect());
+    let range = &strict["predicted"]["lazy_range"];
+    assert!(range["least"].as_u64() < Some(30), "{range}");
+    assert!(range["most"].as_u64() >= Some(300), "{range}");
+    assert!(
+        range["reason"].as_str().unwrap().contains("nothing tells"),
+        "{range}"
+    );
+    let lazy = &strict["advice"][0];
+    assert_eq!(lazy["value"], "iommu.strict=0");
+    assert!(
+        lazy["assumes"].to_string().contains("older than 7.3"),
+        "{lazy}"
+    );
+    let least_saved = lazy["effect"]["saving"]["range_pct"][0].as_f64().unwrap();
+    assert!(least_saved < 5.0, "{lazy}");
+}
+
+/// Pages without and requests with an invalidation: what the trace shows outranks what its release would say.
+#[test]
+fn the_invalidations_of_a_lazy_kernel_tell_its_release() {
+    let flush = " a-1 [000] ..... 1.000900: qi_submit: iotlb_inv dmar0: 0x300e2 0x0 0x0 0x0\n";
+    let text = |invalidated| -> String {
+        let four = |ms: u64| match ms % 4 {
+            0 => request(ms, 2, invalidated),
+            _ => request(ms, 1, false),
+        };
+        flush.to_owned() + &(0..400).map(four).collect::<String>()
+    };
+    let newest = predicted(text(true));
+    assert_eq!(newest["situation"]["now"], "lazy");
+    assert_eq!(newest["predicted"]["lazy_unqueued"], 100);
+    let older = predicted(text(false));
+    assert_eq!(older["predicted"]["lazy_unqueued"], 0);
+    for report in [newest, older] {
+        let range = &report["predicted"]["lazy_range"];
+        assert!(
+            !range["reason"].as_str().unwrap().contains("perhaps"),
+            "{range}"
+        );
+    }
+}
