@@ -244,3 +244,27 @@ fn the_invalidations_of_a_lazy_kernel_tell_its_release() {
         );
     }
 }
+
+/// Times of the clock x86-tsc are numbers without a unit: what a lazy kernel would do by them is not told.
+#[test]
+fn times_without_a_unit_give_no_advice_that_depends_on_time() {
+    let text: String = (0..300).map(|ms| request(ms, 2, true)).collect();
+    let ticks = text.replace("000] ..... 1.", "000] ..... 1");
+    let [seconds, ticks] = [text, ticks].map(predicted);
+    assert_eq!(
+        (
+            seconds["trace"]["clock"].as_str(),
+            ticks["trace"]["clock"].as_str()
+        ),
+        (Some("seconds"), Some("ticks"))
+    );
+    let policies = |report: &serde_json::Value| {
+        let settings = report["advice"].as_array().unwrap().iter();
+        settings
+            .filter(|one| one["value"] == "iommu.strict=0")
+            .count()
+    };
+    assert_eq!((policies(&seconds), policies(&ticks)), (1, 0));
+    assert!(seconds["cost"].is_object() && ticks["cost"].is_null());
+    assert_eq!(ticks["sent"], seconds["sent"]);
+}

@@ -9,6 +9,7 @@ use super::report::{ENOUGH_PCT, PolicyReport, ReplayReport, TraceReport};
 use super::setting::{Saving, Setting};
 use super::settings::{FEWEST, WORTH_PCT};
 use super::situation::{KnownBy, Now};
+use crate::trace::Clock;
 
 /// The answer, a paragraph a line.
 pub(crate) fn answer(report: &ReplayReport) -> String {
@@ -19,7 +20,12 @@ pub(crate) fn answer(report: &ReplayReport) -> String {
     if let Some(cost) = report.cost.as_ref().filter(|cost| cost.now.cpu_us > 0.0) {
         out.push_str(&costs(cost));
     }
+    let translated = report.situation.is_translated();
+    if translated && report.trace.clock == Clock::Ticks {
+        out.push_str(WITHOUT_TIMES);
+    }
     out.push_str(&match report.advice.as_slice() {
+        [] if translated && report.trace.clock == Clock::Ticks => String::new(),
         [] => nothing(report) + "\n",
         [first, others @ ..] => change(report, first, others),
     });
@@ -60,6 +66,12 @@ fn costs(cost: &MappingCost) -> String {
     }
     said + "\n"
 }
+
+/// Said of a trace whose clock has no unit.
+const WITHOUT_TIMES: &str = "\
+    No answer on strict or lazy, nor on what mapping costs of a CPU's time: the times of this trace are numbers without \
+    a unit (clock x86-tsc, counter or uptime), and a lazy kernel flushes by the clock. Record with another clock: \
+    `echo mono > /sys/kernel/tracing/trace_clock`, or `portolan record`.\n";
 
 /// Settings to change, in the order of `first` and `others`.
 fn change(report: &ReplayReport, first: &Setting, others: &[Setting]) -> String {

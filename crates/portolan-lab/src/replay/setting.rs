@@ -77,9 +77,14 @@ impl Rule {
         }
     }
 
-    /// Whether the kernel is lazy with it.
+    /// Tells whether the kernel is lazy with it.
     pub(crate) fn is_lazy(self) -> bool {
         matches!(self, Self::LazyGroup | Self::LazyKernel | Self::FirstStage)
+    }
+
+    /// Tells whether its gain depends on when things happen: a lazy kernel flushes by the clock.
+    pub(super) fn needs_times(self) -> bool {
+        self.is_lazy() || self == Self::StrictKernel
     }
 }
 

@@ -28,7 +28,7 @@ use super::shape::Shape;
 use super::situation::{KnownBy, Now, Situation};
 use crate::advice::Advice;
 use crate::facts::Facts;
-use crate::trace::Summary;
+use crate::trace::{Clock, Summary};
 
 /// Least share of all that mapping costs for which a setting is advised. Prices are known to about that: the library's
 /// plan is held to within 5 % of the best (`tests/threshold.rs`).
@@ -79,6 +79,9 @@ pub(super) fn advise(input: &Input<'_>) -> Advised {
         let Some(setting) = rule(input, &situation) else {
             continue;
         };
+        if setting.rule.needs_times() && input.summary.clock == Clock::Ticks {
+            continue;
+        }
         let target = setting.rule.target();
         if settings.iter().all(|other| other.rule.target() != target) {
             settings.push(setting);
@@ -98,7 +101,9 @@ pub(super) fn advise(input: &Input<'_>) -> Advised {
 
 /// Cost of mapping now, and with the first of `settings` that prices tell of.
 fn cost(input: &Input<'_>, now: &Situation, settings: &[Setting]) -> Option<MappingCost> {
-    if now.is_translated() && input.shape.streaming.unmaps.count < FEWEST {
+    let few = now.is_translated() && input.shape.streaming.unmaps.count < FEWEST;
+    // What is in no unit of time has no share of one.
+    if few || input.summary.clock == Clock::Ticks {
         return None;
     }
     let cost = Cost::now(input, now)?;
