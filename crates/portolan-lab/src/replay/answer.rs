@@ -69,8 +69,8 @@ fn costs(cost: &MappingCost) -> String {
 
 /// Said of a trace whose clock has no unit.
 const WITHOUT_TIMES: &str = "\
-    No answer on strict or lazy, nor on what mapping costs of a CPU's time: the times of this trace are numbers without \
-    a unit (clock x86-tsc, counter or uptime), and a lazy kernel flushes by the clock. Record with another clock: \
+    No answer on strict or lazy, nor on what mapping costs of a CPU's time: the times of this trace are numbers \
+    without a unit (clock x86-tsc, counter or uptime), and a lazy kernel flushes by the clock. Record with another: \
     `echo mono > /sys/kernel/tracing/trace_clock`, or `portolan record`.\n";
 
 /// Settings to change, in the order of `first` and `others`.

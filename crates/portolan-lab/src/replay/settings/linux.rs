@@ -160,7 +160,8 @@ impl LinuxCounts {
         }
         let at_once = match (self.perhaps_unqueued(), lazy.unqueued) {
             (Some(unmaps), _) => format!(
-                ", and perhaps {} unmaps by the two-step API, which Linux waits for at once since 7.3: nothing tells                  the release",
+                ", and perhaps {} unmaps by the two-step API, which Linux waits for at once since 7.3: nothing \
+                 tells the release",
                 grouped(unmaps)
             ),
             (None, 0) => String::new(),
@@ -173,7 +174,8 @@ impl LinuxCounts {
             least,
             most,
             reason: format!(
-                "at least one for each full queue ({FEWEST} unmaps of a CPU), at most one more for each 10 ms in                  which memory is unmapped ({} ms here){at_once}",
+                "at least one for each full queue ({FEWEST} unmaps of a CPU), at most one more for each 10 ms \
+                 in which memory is unmapped ({} ms here){at_once}",
                 micros(lazy.busy_us / 1000.0),
             ),
         }

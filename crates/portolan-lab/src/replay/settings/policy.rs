@@ -79,7 +79,8 @@ fn assumed_release(input: &Input<'_>) -> Option<String> {
     let unmaps = grouped(counts.perhaps_unqueued()?);
     Some(match counts.lazy.unqueued {
         0 => format!(
-            "that Linux is older than 7.3: since then, where these requests use the two-step API, {unmaps} of the              unmaps wait even if it is lazy"
+            "that Linux is older than 7.3: since then, where these requests use the two-step API, {unmaps} of \
+             the unmaps wait even if it is lazy"
         ),
         _ => format!(
             "that Linux is 7.3 or later, where {unmaps} of the unmaps wait even if it is lazy; before, they do not"
