@@ -54,11 +54,15 @@ impl<P: Cpus> Rig<P> {
     }
 
     fn take(&self) -> Option<IovaRange> {
+        self.take_below(Iova::new(u64::MAX))
+    }
+
+    fn take_below(&self, limit: Iova) -> Option<IovaRange> {
         self.turn.fetch_add(1, Ordering::Relaxed);
         let range = self.space.alloc(&Request {
             bytes: PAGE,
             align: PageSize::SIZE_4K,
-            limit: Iova::new(u64::MAX),
+            limit,
         });
         let range = range.ok()?;
         self.write(range);
@@ -155,6 +159,28 @@ fn one_gives_and_one_clears<P: Cpus + Copy>(cpus: P) {
         let mut all = held[1..].to_vec();
         all.extend(beside.join().unwrap());
         rig.whole_again(&all);
+    });
+}
+
+/// A block is seen that lies low enough, and another is taken that does not.
+#[test]
+fn a_block_that_lies_too_high_for_who_took_it_is_not_lost() {
+    explore(2, || {
+        let rig = Rig::new(LoomCpus::new(2), 1);
+        let mut held = [(); PAGES as usize].map(|()| rig.take().unwrap()).to_vec();
+        held.sort_by_key(|range| range.start());
+        let (low, high) = (held.remove(0), held.pop().unwrap());
+        rig.give(low);
+        let other = Arc::clone(&rig);
+        let beside = on_cpu(0, move || {
+            let taken = other.take();
+            other.give(high);
+            taken
+        });
+        let mine = rig.take_below(low.last());
+        assert!(mine.is_none_or(|mine| mine == low), "above the limit");
+        held.extend(beside.join().unwrap().into_iter().chain(mine));
+        rig.whole_again(&held);
     });
 }
 
