@@ -89,7 +89,7 @@ impl PoolSlots {
         let memory = PhysRange::from_len(PhysAddr::new(1 << 30), 64 << 20);
         let options = PoolOptions::of_areas(2);
         let memory = memory.ok_or(Failure::Addresses)?;
-        let pool = swiotlb::pool(Arc::new(Threads), memory, options, strategy);
+        let pool = swiotlb::pool(Arc::new(Threads), unowned(memory), options, strategy);
         let pool = pool.map_err(|_| Failure::Addresses)?;
         let take = |pool: &AnyPool<_>| pool.take(&Need::bytes(2048)).ok();
         let mut held: Vec<Slots> = std::iter::from_fn(|| take(&pool)).collect();

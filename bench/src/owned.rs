@@ -109,7 +109,7 @@ impl Owned<portolan::dma::Unowned> {
         let start = memory.range().start();
         let range = PhysRange::from_len(start, POOL).ok_or(Failure::Addresses)?;
         let options = PoolOptions::for_cpus(&*cpus);
-        let pool = Pool::new(Arc::clone(&cpus), range, options);
+        let pool = Pool::new(Arc::clone(&cpus), unowned(range), options);
         let pool = pool.map_err(|_| Failure::Addresses)?;
         let copying = Copying {
             pool: Arc::new(PoolMemory::new(pool, memory)),

@@ -7,10 +7,9 @@ use alloc::sync::Arc;
 use alloc::vec;
 use core::mem;
 
-use portolan::bounce::{Pool, PoolMemory, PoolOptions};
-use portolan::dma::{Buffers, CopyWhen, Copying, PolicyPreference, Trust};
+use portolan::bounce::{PoolMemory, PoolOptions};
+use portolan::dma::{Buffers, CopyWhen, Copying, PolicyPreference, Trust, Unowned};
 use portolan::iommu::IommuError;
-use portolan::platform::RawMemory;
 use portolan_bare::Machine;
 use portolan_bare::pci::Function;
 use portolan_hw::topology::{DeviceOptions, Iommus};
@@ -73,12 +72,12 @@ fn keep_translations(iommus: &Iommus<Machine>, function: &Function) -> Outcome<(
 
 /// How what must not be reached in place is copied.
 fn copying(machine: Machine) -> Outcome<Copying> {
-    let memory = machine.pages(POOL).ok_or("no memory")?;
-    let pool = Pool::new(machine, memory.memory(), PoolOptions::for_cpus(&machine))?;
-    // The pool has its memory for good.
-    mem::forget(memory);
-    // SAFETY: the pool copies between its own memory and buffers that are mapped, and clears its own.
-    let pool = PoolMemory::new(pool, unsafe { RawMemory::new(machine) });
+    let pages = machine.pages(POOL).ok_or("no memory")?;
+    // SAFETY: the pool has its memory for good: the pages are forgotten.
+    let memory = unsafe { Unowned::new(pages.memory()) };
+    mem::forget(pages);
+    let pool = PoolMemory::of(machine, memory, PoolOptions::for_cpus(&machine));
+    let pool = pool.map_err(|refused| refused.error)?;
     Ok(Copying {
         pool: Arc::new(pool),
         when: CopyWhen::Needed,

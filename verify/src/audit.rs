@@ -1,6 +1,8 @@
 //! The full audit of a table: against the oracle, through the library's cursor and through a decoder
 //! that shares nothing with it.
 
+use std::marker::PhantomData;
+
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use portolan::platform::{TableMem, Word};
 use portolan::table::format::{Entry, Format, LiveCount};
@@ -42,25 +44,43 @@ impl DirtyManaged {
     }
 }
 
-/// Compares all of `table` with `oracle`; what differs, in words.
+/// A table, and the memory that it is in.
+#[derive(Debug)]
+pub struct Audited<'t, F: Format, M: TableMem<F::Word>> {
+    /// The table.
+    pub table: &'t PageTable<F, &'t M>,
+    /// The memory.
+    pub memory: &'t M,
+}
+
+impl<F: Format, M: TableMem<F::Word>> Clone for Audited<'_, F, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<F: Format, M: TableMem<F::Word>> Copy for Audited<'_, F, M> {}
+
+/// Compares all of a table with `oracle`; what differs, in words.
 pub fn audit<F: Format, M: TableMem<F::Word>>(
-    table: &PageTable<F, M>,
+    audited: Audited<'_, F, M>,
     model: TableFormat,
     oracle: &Oracle,
     waiting: Waiting,
 ) -> Vec<String> {
-    audit_managed(table, model, None, oracle, waiting)
+    audit_managed(audited, model, None, oracle, waiting)
 }
 
 /// As [`audit`], where the hardware may keep dirty state in permissions.
 pub fn audit_managed<F: Format, M: TableMem<F::Word>>(
-    table: &PageTable<F, M>,
+    audited: Audited<'_, F, M>,
     model: TableFormat,
     managed: Option<DirtyManaged>,
     oracle: &Oracle,
     waiting: Waiting,
 ) -> Vec<String> {
     let mut found = Vec::new();
+    let table = audited.table;
     let runs = table.mappings(table.input_range()).map(|run| Piece {
         range: run.range,
         pa: run.pa,
@@ -69,7 +89,7 @@ pub fn audit_managed<F: Format, M: TableMem<F::Word>>(
     let library = merged(runs);
     compare("the cursor", &library, &merged(oracle.pieces()), &mut found);
 
-    let mut tree = Tree::<F, M>::new(table, model, managed);
+    let mut tree = Tree::<F, M>::new(audited.memory, model, managed);
     tree.walk(table.root(), model.levels() - 1, 0, Permissions::ALL);
     let visible = |piece: Piece| Piece {
         access: piece.access & (Access::READ | Access::WRITE),
@@ -123,7 +143,8 @@ fn compare(who: &str, found: &[Piece], wanted: &[Piece], out: &mut Vec<String>) 
 
 /// Everything that can be reached from the root.
 struct Tree<'t, F: Format, M: TableMem<F::Word>> {
-    table: &'t PageTable<F, M>,
+    memory: &'t M,
+    format: PhantomData<F>,
     model: TableFormat,
     managed: Option<DirtyManaged>,
     leaves: Vec<Piece>,
@@ -135,9 +156,10 @@ struct Tree<'t, F: Format, M: TableMem<F::Word>> {
 }
 
 impl<'t, F: Format, M: TableMem<F::Word>> Tree<'t, F, M> {
-    fn new(table: &'t PageTable<F, M>, model: TableFormat, managed: Option<DirtyManaged>) -> Self {
+    fn new(memory: &'t M, model: TableFormat, managed: Option<DirtyManaged>) -> Self {
         Self {
-            table,
+            memory,
+            format: PhantomData,
             model,
             managed,
             leaves: Vec::new(),
@@ -150,7 +172,7 @@ impl<'t, F: Format, M: TableMem<F::Word>> Tree<'t, F, M> {
     /// Visits the table at `at`, whose first address is `base`; returns its entries that are not 0.
     fn walk(&mut self, at: PhysAddr, level: u8, base: u64, above: Permissions) -> u32 {
         self.linked += 1;
-        let words = self.table.memory().table(at, self.model.table_size(level));
+        let words = self.memory.table(at, self.model.table_size(level));
         if words.is_empty() {
             self.found.push(format!("no table memory at {at}"));
         }

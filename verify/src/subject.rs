@@ -9,7 +9,7 @@ use portolan::table::format::{DirtyTracking, Format, SplitRule};
 use portolan::table::{Access, MapError, PageTable, Segment, UnmapError};
 use portolan_model::decode::TableFormat;
 
-use crate::audit::{DirtyManaged, Waiting, audit_managed};
+use crate::audit::{Audited, DirtyManaged, Waiting, audit_managed};
 use crate::format::FormatName;
 use crate::oracle::Oracle;
 
@@ -66,6 +66,7 @@ pub struct Subject<'m, F: Format, M: TableMem<F::Word>> {
     pub model: TableFormat,
     /// The table.
     pub table: PageTable<F, &'m M>,
+    memory: &'m M,
     /// What should be mapped.
     pub oracle: Oracle,
     /// What is owed.
@@ -83,6 +84,7 @@ impl<'m, F: Format, M: TableMem<F::Word>> Subject<'m, F, M> {
             name,
             model,
             table,
+            memory,
             oracle: Oracle::new(),
             owed: Gather::new(),
         }
@@ -179,7 +181,11 @@ impl<'m, F: Format, M: TableMem<F::Word>> Subject<'m, F, M> {
                 mark,
                 dirty,
             });
-        let found = audit_managed(&self.table, self.model, managed, &self.oracle, waiting);
+        let audited = Audited {
+            table: &self.table,
+            memory: self.memory,
+        };
+        let found = audit_managed(audited, self.model, managed, &self.oracle, waiting);
         assert!(found.is_empty(), "{}: {found:#?}", self.name);
     }
 

@@ -13,7 +13,7 @@ use portolan::dma::{
 };
 use portolan::inval::{InvalidationQueue, Quirks, Step, TablesLeft};
 use portolan::iommu::{BoundDomain, IommuError, PagedDomain, TagPool};
-use portolan::platform::{PhysMemory, SlabTables, SpinCpus};
+use portolan::platform::{Clearing, PhysMemory, SlabTables, SpinCpus, Transfer};
 use portolan::table::PageTable;
 use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan_model::decode::{TableFormat, TableReader, TableRoot};
@@ -69,12 +69,14 @@ impl World {
 }
 
 impl PhysMemory for World {
-    fn copy(&self, from: PhysAddr, to: PhysAddr, bytes: u64) {
-        let from = from.get() as usize..(from.get() + bytes) as usize;
-        self.with(|world| world.copy_within(from, to.get() as usize));
+    fn copy(&self, transfer: &Transfer) {
+        let (from, to) = (transfer.from().get() as usize, transfer.to().get() as usize);
+        let after = from + transfer.bytes() as usize;
+        self.with(|world| world.copy_within(from..after, to));
     }
 
-    fn clear(&self, memory: PhysRange) {
+    fn clear(&self, clearing: &Clearing) {
+        let memory = clearing.memory();
         let range = memory.start().get() as usize..=memory.last().get() as usize;
         self.with(|world| world[range].fill(0));
     }
@@ -119,7 +121,8 @@ impl Rig {
         );
         let world = Arc::new(World(Mutex::new(vec![SECRET; WORLD])));
         let memory = PhysRange::from_len(PhysAddr::new(POOL), POOL_BYTES).unwrap();
-        let pool = Pool::new(cpus.clone(), memory, PoolOptions::for_cpus(&*cpus)).unwrap();
+        let options = PoolOptions::for_cpus(&*cpus);
+        let pool = Pool::new(cpus.clone(), unowned(memory), options).unwrap();
         let pool = Arc::new(PoolMemory::new(pool, world.clone()));
         let mut constraints = Constraints::default();
         constraints.trust = Trust::Untrusted;

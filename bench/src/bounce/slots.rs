@@ -3,12 +3,14 @@
 use std::hint::black_box;
 
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
-use portolan::bounce::{BouncePool, Copied, Need, Padding, PoolMemory, PoolOptions, Slots};
+use portolan::bounce::{BouncePool as _, Need, PoolMemory, PoolOptions, Slots};
+use portolan::dma::Unowned;
 use portolan_linux::memory::{Backing, Base, HostMemory};
 use portolan_model::swiotlb::{self, AnyArea, Strategy};
 
 use super::pass::{Threads, Turn, cpus};
 use crate::Failure;
+use crate::raw::unowned;
 
 /// Bytes of the pools that are measured.
 pub(super) const POOL: u64 = 64 << 20;
@@ -57,7 +59,7 @@ impl Stage {
         let range = PhysRange::from_len(start, size).ok_or(Failure::Addresses)?;
         let buffers = start.checked_add(size).ok_or(Failure::Addresses)?;
         let options = PoolOptions::of_areas(threads as u32);
-        let pool = swiotlb::pool(cpus(threads), range, options, strategy);
+        let pool = swiotlb::pool(cpus(threads), unowned(range), options, strategy);
         let pool = pool.map_err(|_| Failure::Addresses)?;
         let take = || pool.take(&need_of(bytes)).ok();
         let mut held: Vec<Slots> = std::iter::from_fn(take).collect();
@@ -88,7 +90,7 @@ impl Stage {
             let buffer = PhysRange::from_len(start, self.bytes)?;
             Some(Copying {
                 stage: self,
-                buffer,
+                buffer: unowned(buffer),
             })
         };
         let all: Option<Vec<_>> = (0..threads).map(one).collect();
@@ -130,7 +132,7 @@ impl Turn for Bare<'_> {
 /// Takes slots, copies a buffer to where a device would read it, and gives them back.
 pub(super) struct Copying<'s> {
     stage: &'s Stage,
-    buffer: PhysRange,
+    buffer: Unowned,
 }
 
 impl Turn for Copying<'_> {
@@ -138,9 +140,10 @@ impl Turn for Copying<'_> {
         let pool = &self.stage.pool;
         for _ in 0..times {
             let need = need_of(black_box(self.stage.bytes));
-            let copied = Copied::new(pool, self.buffer, &need, Padding::Leave);
-            let copied = black_box(copied.map_err(|_| Failure::Addresses)?);
-            let given = pool.give(copied.into_slots());
+            let slots = pool.take(&need).map_err(|_| Failure::Addresses)?;
+            let copied = pool.copy_in(&self.buffer, &slots);
+            copied.map_err(|_| Failure::NotPrepared)?;
+            let given = pool.give(black_box(slots));
             given.map_err(|_| Failure::NotPrepared)?;
         }
         Ok(())

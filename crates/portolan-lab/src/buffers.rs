@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use portolan::addr::PhysRange;
-use portolan::dma::{Buffer, Pieces};
+use portolan::dma::{Buffer, Pieces, Unowned};
 
 /// Memory that a driver hands over.
 #[derive(Debug)]
@@ -20,4 +20,10 @@ unsafe impl Buffer for Memory {
     fn device_may_write(&self) -> bool {
         true
     }
+}
+
+/// Memory of a pool.
+pub(crate) fn of_pool(memory: PhysRange) -> Unowned {
+    // SAFETY: as above; what is copied there is counted, and no byte is.
+    unsafe { Unowned::new(memory) }
 }

@@ -256,13 +256,19 @@ trait TablesMade: Send + Sync {
     fn lines(&self) -> u64;
 }
 
-impl<F: Format> TablesMade for LabDomain<F> {
+/// A domain and the memory of its tables.
+struct Made<F: Format> {
+    domain: Arc<LabDomain<F>>,
+    memory: Tables<F>,
+}
+
+impl<F: Format> TablesMade for Made<F> {
     fn pages(&self) -> usize {
-        self.table().pages()
+        self.domain.table().pages()
     }
 
     fn lines(&self) -> u64 {
-        self.table().memory().lines.load(Ordering::Relaxed)
+        self.memory.lines.load(Ordering::Relaxed)
     }
 }
 
@@ -296,7 +302,7 @@ impl Fixture {
                 Arc::new(Combined::new(cpus.clone(), queue.clone(), ranges, options))
             }
         };
-        let table = PageTable::new(format, memory)?;
+        let table = PageTable::new(format, memory.clone())?;
         let paged = Arc::new(LabDomain::<F>::new(table, CONTEXT, caps, quirks, submit));
         let unit = Arc::new(Unit {
             model: model.clone(),
@@ -310,7 +316,10 @@ impl Fixture {
             queue,
             domain: paged.clone(),
             unit,
-            tables: paged,
+            tables: Arc::new(Made {
+                domain: paged,
+                memory,
+            }),
         })
     }
 

@@ -19,7 +19,7 @@ use portolan::iommu::{
     Attach, AttachError, BoundDomain, Domain, FaultEvent, Iommu, IommuError, PagedDomain, TagPool,
 };
 use portolan::iova::{Checks, IovaOptions};
-use portolan::platform::{PhysMemory, SlabTables};
+use portolan::platform::{Clearing, PhysMemory, SlabTables, Transfer};
 use portolan::table::PageTable;
 use portolan::table::format::{VtdLevels, VtdSecondStage};
 use watched_heap::{Machine, drop_left, uses};
@@ -93,7 +93,16 @@ fn device(policy: Policy, iova: IovaOptions) -> Device<Cpus> {
 
 /// `pages` pages of nobody's memory.
 fn buffer(number: u64, pages: u64) -> Unowned {
-    let memory = PhysRange::from_len(PhysAddr::new(number * 64 * PAGE), pages * PAGE).unwrap();
+    memory(number * 64 * PAGE, pages * PAGE)
+}
+
+/// A pool's.
+fn slots() -> Unowned {
+    memory(1 << 30, 4096 << 11)
+}
+
+fn memory(start: u64, bytes: u64) -> Unowned {
+    let memory = PhysRange::from_len(PhysAddr::new(start), bytes).unwrap();
     // SAFETY: the addresses are names: no memory of the test is behind them.
     unsafe { Unowned::new(memory) }
 }
@@ -193,17 +202,16 @@ fn a_reserve_that_is_used_up_is_said_and_filled_again() {
 struct Nothing;
 
 impl PhysMemory for Nothing {
-    fn copy(&self, _from: PhysAddr, _to: PhysAddr, _bytes: u64) {}
+    fn copy(&self, _transfer: &Transfer) {}
 
-    fn clear(&self, _memory: PhysRange) {}
+    fn clear(&self, _clearing: &Clearing) {}
 }
 
 #[test]
 fn copied_buffers_of_handlers_touch_no_heap() {
     let device = device(Policy::Deferred, IovaOptions::default());
     let cpus = Arc::new(Machine);
-    let slots = PhysRange::from_len(PhysAddr::new(1 << 30), 4096 << 11).unwrap();
-    let pool = Pool::new(cpus.clone(), slots, PoolOptions::for_cpus(&cpus)).unwrap();
+    let pool = Pool::new(cpus.clone(), slots(), PoolOptions::for_cpus(&cpus)).unwrap();
     let device = device.with_copies(Copying {
         pool: Arc::new(PoolMemory::new(pool, Nothing)),
         when: CopyWhen::Always,
@@ -232,8 +240,7 @@ fn a_handler_that_is_the_last_to_have_a_buffer_frees_no_heap() {
     let first = take(&device, 1, 1).unwrap();
     // Its settings are another device's than those of the buffer before.
     let cpus = Arc::new(Machine);
-    let slots = PhysRange::from_len(PhysAddr::new(1 << 30), 4096 << 11).unwrap();
-    let pool = Pool::new(cpus.clone(), slots, PoolOptions::for_cpus(&cpus)).unwrap();
+    let pool = Pool::new(cpus.clone(), slots(), PoolOptions::for_cpus(&cpus)).unwrap();
     let device = device.with_copies(Copying {
         pool: Arc::new(PoolMemory::new(pool, Nothing)),
         when: CopyWhen::Always,

@@ -8,12 +8,15 @@ use std::sync::Mutex;
 use loom::sync::Arc;
 use portolan::addr::{PhysAddr, PhysRange};
 use portolan::bounce::{Need, Pool, PoolOptions};
+use portolan::dma::Unowned;
 use support::loom_cpus::{LoomCpus, explore, on_cpu};
 
 const SLOT: u64 = 2048;
 
 fn pool(words: u64) -> Arc<Pool<LoomCpus>> {
     let memory = PhysRange::from_len(PhysAddr::new(1 << 30), words * 64 * SLOT).unwrap();
+    // SAFETY: the addresses are names: no memory of the test is behind them.
+    let memory = unsafe { Unowned::new(memory) };
     let options = PoolOptions::of_areas(1);
     Arc::new(Pool::new(LoomCpus::new(1), memory, options).unwrap())
 }

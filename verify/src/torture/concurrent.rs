@@ -15,7 +15,7 @@ use portolan::table::{Access, PageTable};
 use portolan_model::decode::TableFormat;
 
 use super::memory::Memory;
-use crate::audit::{Waiting, audit};
+use crate::audit::{Audited, Waiting, audit};
 use crate::format::{FormatName, Visitor};
 use crate::oracle::Oracle;
 use crate::subject::{any_capabilities, pay};
@@ -75,7 +75,10 @@ impl Visitor for Crowd {
         let caps = any_capabilities(F::GRANULE);
         let memory = Memory::<F>::new(&format, &caps, MEMORY_PAGES);
         let mut found = match PageTable::new(format, &memory) {
-            Ok(table) => self.on(&table, model),
+            Ok(table) => {
+                let (table, memory) = (&table, &memory);
+                self.on(Audited { table, memory }, model)
+            }
             Err(error) => vec![error.to_string()],
         };
         if memory.live() != 0 || memory.wrong_frees() != 0 {
@@ -89,9 +92,10 @@ impl Visitor for Crowd {
 impl Crowd {
     fn on<F: Format, M: TableMem<F::Word> + Sync>(
         self,
-        table: &PageTable<F, M>,
+        audited: Audited<'_, F, M>,
         model: TableFormat,
     ) -> Vec<String> {
+        let table = audited.table;
         let left: Vec<Result<BTreeMap<u64, u64>, String>> = std::thread::scope(|scope| {
             let cpus: Vec<_> = (0..self.threads)
                 .map(|cpu| scope.spawn(move || Cpu::new(self, cpu, table).run()))
@@ -119,7 +123,7 @@ impl Crowd {
         if !found.is_empty() {
             return found;
         }
-        found.extend(settled(table, model, &oracle));
+        found.extend(settled(audited, model, &oracle));
         for piece in oracle.pieces() {
             let mut gather = Gather::new();
             if let Err(error) = table.unmap(piece.range, &mut gather) {
@@ -129,7 +133,7 @@ impl Crowd {
                 .reclaim(pay(table, gather))
                 .expect("a proof of this table");
         }
-        found.extend(settled(table, model, &Oracle::new()));
+        found.extend(settled(audited, model, &Oracle::new()));
         if table.pages() != 1 {
             found.push(format!("{} table pages stay at the end", table.pages()));
         }
@@ -139,17 +143,18 @@ impl Crowd {
 
 /// Prunes, pays and audits.
 fn settled<F: Format, M: TableMem<F::Word>>(
-    table: &PageTable<F, M>,
+    audited: Audited<'_, F, M>,
     model: TableFormat,
     oracle: &Oracle,
 ) -> Vec<String> {
+    let table = audited.table;
     let mut gather = Gather::new();
     let pruned = table.prune(table.input_range(), &mut gather);
     pruned.expect("a debt of this table");
     table
         .reclaim(pay(table, gather))
         .expect("a proof of this table");
-    audit(table, model, oracle, Waiting::Nothing)
+    audit(audited, model, oracle, Waiting::Nothing)
 }
 
 /// One thread.

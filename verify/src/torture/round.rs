@@ -12,7 +12,7 @@ use portolan_model::iommu::{Iommu, Setup, StreamConfig};
 use super::memory::Memory;
 use super::sabotage::{Saboteur, Side};
 use super::{Sabotage, TortureEvents, machine};
-use crate::audit::{Waiting, audit};
+use crate::audit::{Audited, Waiting, audit};
 use crate::format::FormatName;
 use crate::oracle::Oracle;
 
@@ -275,7 +275,11 @@ impl<F: Format> Round<'_, F> {
         } else {
             Waiting::AtMost(waiting)
         };
-        let mut found = audit(self.table, self.model, &self.oracle, waiting);
+        let audited = Audited {
+            table: self.table,
+            memory: self.memory,
+        };
+        let mut found = audit(audited, self.model, &self.oracle, waiting);
         let (live, pages) = (self.memory.live(), self.table.pages());
         if live != pages {
             found.push(format!("{live} pages are allocated, {pages} are counted"));

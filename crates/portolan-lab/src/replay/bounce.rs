@@ -9,10 +9,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
 use portolan::addr::{PhysAddr, PhysRange};
-use portolan::bounce::{BouncePool, GiveError, Need, Pool, PoolOptions, PoolUse, Slots, TakeError};
+use portolan::bounce::{Area, GiveError, LockFree, Pool, PoolMemory, PoolOptions, Want};
 use portolan::dma::{Constraints, CopyWhen, Copying};
+use portolan::platform::{Clearing, Cpus, PhysMemory, Transfer};
 use portolan_model::cpus::VirtualCpus;
 
+use crate::buffers::of_pool;
+
+/// Slots that a word of an area has bits for.
+const SLOTS_OF_WORD: u32 = 64;
 /// Where the pool ends.
 const END: u64 = 1 << 32;
 /// Bytes of a slot.
@@ -111,10 +116,9 @@ impl Swiotlb {
     }
 }
 
-/// A pool of a simulated machine, whose bytes are counted and not copied.
-pub(super) struct CountedPool {
-    pool: Pool<VirtualCpus>,
-    force: Force,
+/// What is counted of a pool.
+#[derive(Default)]
+struct Counts {
     used: AtomicU64,
     peak: AtomicU64,
     copies: AtomicU64,
@@ -122,8 +126,57 @@ pub(super) struct CountedPool {
     moved: [AtomicU64; 2],
 }
 
-fn slots_of(slots: &Slots) -> u64 {
-    slots.data().len_minus_one() / SLOT + 1
+/// Memory of a simulated machine, of which the pool ends at [`END`]: bytes are counted, and not copied.
+struct CountedMemory {
+    counts: Arc<Counts>,
+    pool: PhysRange,
+}
+
+impl PhysMemory for CountedMemory {
+    fn copy(&self, transfer: &Transfer) {
+        let inward = self.pool.contains(transfer.to());
+        let moved = &self.counts.moved[usize::from(!inward)];
+        moved.fetch_add(transfer.bytes(), Ordering::Relaxed);
+    }
+
+    fn clear(&self, _clearing: &Clearing) {}
+}
+
+/// An area of the library's, with its slots counted.
+struct CountedArea {
+    area: LockFree<<VirtualCpus as Cpus>::Word>,
+    counts: Arc<Counts>,
+}
+
+impl Area for CountedArea {
+    fn take(&self, want: Want) -> Option<u32> {
+        let first = self.area.take(want)?;
+        let (counts, taken) = (&self.counts, u64::from(want.count));
+        counts.copies.fetch_add(1, Ordering::Relaxed);
+        let used = counts.used.fetch_add(taken, Ordering::Relaxed) + taken;
+        counts.peak.fetch_max(used, Ordering::Relaxed);
+        Some(first)
+    }
+
+    fn give(&self, first: u32, count: u32) -> Result<(), GiveError> {
+        self.counts.used.fetch_sub(count.into(), Ordering::Relaxed);
+        self.area.give(first, count)
+    }
+
+    fn is_taken(&self, first: u32, count: u32) -> bool {
+        self.area.is_taken(first, count)
+    }
+
+    fn survey(&self) -> (u32, u32) {
+        self.area.survey()
+    }
+}
+
+/// A pool of a simulated machine.
+pub(super) struct CountedPool {
+    pool: Arc<PoolMemory<VirtualCpus, CountedMemory, CountedArea>>,
+    counts: Arc<Counts>,
+    force: Force,
 }
 
 impl CountedPool {
@@ -131,29 +184,37 @@ impl CountedPool {
     /// If its slots do not make as many areas.
     pub(super) fn new(cpus: &VirtualCpus, wanted: &Swiotlb) -> Result<Self> {
         let bytes = wanted.bytes();
-        let memory = PhysRange::from_len(PhysAddr::new(END - bytes), bytes).context("no pool")?;
+        let pool = PhysRange::from_len(PhysAddr::new(END - bytes), bytes).context("no pool")?;
         let options = match wanted.areas {
             Some(areas) => PoolOptions::of_areas(areas.get()),
             None => PoolOptions::for_cpus(cpus),
         };
+        let counts = Arc::<Counts>::default();
+        let area = |slots| {
+            let area = LockFree::new(slots / SLOTS_OF_WORD)?;
+            let counts = counts.clone();
+            Ok(CountedArea { area, counts })
+        };
+        let slots = Pool::with_areas(cpus.clone(), of_pool(pool), options, area)?;
+        let memory = CountedMemory {
+            counts: counts.clone(),
+            pool,
+        };
         Ok(Self {
-            pool: Pool::new(cpus.clone(), memory, options)?,
+            pool: Arc::new(PoolMemory::new(slots, memory)),
+            counts,
             force: wanted.force,
-            used: AtomicU64::new(0),
-            peak: AtomicU64::new(0),
-            copies: AtomicU64::new(0),
-            moved: Default::default(),
         })
     }
 
     /// Copies of everything, or of what has to be copied, for a device.
-    pub(super) fn copying(self: Arc<Self>) -> Copying {
+    pub(super) fn copying(&self) -> Copying {
         Copying {
             when: match self.force {
                 Force::Everything => CopyWhen::Always,
                 Force::Needed => CopyWhen::Needed,
             },
-            pool: self,
+            pool: self.pool.clone(),
             // What a device leaves alone comes back as it was.
         }
     }
@@ -161,47 +222,19 @@ impl CountedPool {
     /// Slots that there are, most of them in use at once, and how often some were taken.
     pub(super) fn slots(&self) -> [u64; 3] {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let slots = (self.pool.memory().len_minus_one() + 1) / SLOT;
-        [slots, of(&self.peak), of(&self.copies)]
+        let slots = (self.pool.pool().memory().len_minus_one() + 1) / SLOT;
+        [slots, of(&self.counts.peak), of(&self.counts.copies)]
     }
 
     /// How many areas it has, and what it is for.
     pub(super) fn shape(&self) -> (u64, Force) {
-        (self.pool.areas().into(), self.force)
+        (self.pool.pool().areas().into(), self.force)
     }
 
     /// Bytes copied to the device and from it.
     pub(super) fn moved(&self) -> [u64; 2] {
-        self.moved
-            .each_ref()
-            .map(|bytes| bytes.load(Ordering::Relaxed))
-    }
-}
-
-impl BouncePool for CountedPool {
-    fn take(&self, need: &Need) -> Result<Slots, TakeError> {
-        let slots = self.pool.take(need)?;
-        self.copies.fetch_add(1, Ordering::Relaxed);
-        let taken = slots_of(&slots);
-        let used = self.used.fetch_add(taken, Ordering::Relaxed) + taken;
-        self.peak.fetch_max(used, Ordering::Relaxed);
-        Ok(slots)
-    }
-
-    fn give(&self, slots: Slots) -> Result<(), GiveError> {
-        self.used.fetch_sub(slots_of(&slots), Ordering::Relaxed);
-        self.pool.give(slots)
-    }
-
-    fn copy(&self, _from: PhysAddr, to: PhysAddr, bytes: u64) {
-        let inward = self.pool.memory().contains(to);
-        self.moved[usize::from(!inward)].fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    fn clear(&self, _memory: PhysRange) {}
-
-    fn in_use(&self) -> PoolUse {
-        self.pool.in_use()
+        let moved = self.counts.moved.each_ref();
+        moved.map(|bytes| bytes.load(Ordering::Relaxed))
     }
 }
 

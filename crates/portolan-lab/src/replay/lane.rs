@@ -155,7 +155,7 @@ impl Lane {
             self.devices.push(match (&self.pool, self.policy) {
                 (Some(pool), Policy::Bounce(wanted)) => {
                     let device = self.fixture.untranslated(stream, wanted.limits())?;
-                    device.with_copies(pool.clone().copying())
+                    device.with_copies(pool.copying())
                 }
                 _ => self.fixture.device(stream)?,
             });

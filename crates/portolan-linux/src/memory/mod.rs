@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
-use portolan::platform::PhysMemory;
+use portolan::platform::{Clearing, PhysMemory, Transfer};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use thiserror::Error;
@@ -347,12 +347,13 @@ impl HostMemory {
 
 impl PhysMemory for HostMemory {
     #[inline]
-    fn copy(&self, from: PhysAddr, to: PhysAddr, bytes: u64) {
-        // What is not inside is not touched, as the trait asks.
-        let _ = self.copy_within(from, to, bytes);
+    fn copy(&self, transfer: &Transfer) {
+        // What is not inside is not touched.
+        let _ = self.copy_within(transfer.from(), transfer.to(), transfer.bytes());
     }
 
-    fn clear(&self, memory: PhysRange) {
+    fn clear(&self, clearing: &Clearing) {
+        let memory = clearing.memory();
         let bytes = memory.len_minus_one().saturating_add(1);
         let _ = self.fill(memory.start(), bytes, 0);
     }

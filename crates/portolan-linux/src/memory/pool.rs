@@ -6,9 +6,8 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use portolan::addr::PageSize;
-use portolan::bounce::{Pool, PoolError, PoolMemory, PoolOptions};
+use portolan::bounce::{PoolError, PoolMemory, PoolOptions};
 use portolan::dma::{Buffer as _, CopyWhen, Copying, Device, PremapError, Unowned};
-use portolan::platform::RawMemory;
 use thiserror::Error;
 
 use super::{Pages, Process};
@@ -57,16 +56,14 @@ pub fn with_device_pool(
     let pages = pages.ok_or(DevicePoolError::NoMemory { bytes })?;
     let memory = pages.pieces().as_slice().first().copied();
     let memory = memory.ok_or(DevicePoolError::NoMemory { bytes })?;
-    let pool = Pool::new(Process, memory, options)?;
     // Whoever has the pool or the mapping may have it for as long as they like.
     let _ = ManuallyDrop::new(pages);
-    // SAFETY: it is handed to `PoolMemory`, which keeps its promise.
-    let raw = unsafe { RawMemory::new(Process) };
+    // SAFETY: the memory is never freed, and nobody but the pool and the device reaches it.
+    let [slots, mapped] = [(); 2].map(|()| unsafe { Unowned::new(memory) });
+    let pool = PoolMemory::of(Process, slots, options).map_err(|refused| refused.error)?;
     let copying = Copying {
-        pool: Arc::new(PoolMemory::new(pool, raw)),
+        pool: Arc::new(pool),
         when: CopyWhen::Always,
     };
-    // SAFETY: the memory is never freed, and nobody but the pool and the device reaches it.
-    let memory = unsafe { Unowned::new(memory) };
-    Ok(device.with_copies(copying).with_premapped_pool(memory)?)
+    Ok(device.with_copies(copying).with_premapped_pool(mapped)?)
 }

@@ -1,7 +1,8 @@
 //! Bounds, widths, sharing, and what the library needs of it.
 
 use super::*;
-use portolan::bounce::{BouncePool, Copied, Need, Padding, Pool, PoolMemory, PoolOptions, Way};
+use portolan::bounce::{BouncePool as _, Need, Pool, PoolMemory, PoolOptions};
+use portolan::dma::Unowned;
 use portolan::platform::{Clock, Nanos, SpinCpus};
 
 const BASE: PhysAddr = PhysAddr::new(0x4000_0000);
@@ -32,7 +33,7 @@ fn it_is_zeroed_and_widths_agree() {
     let mut bytes = [0; 3];
     memory.read(at(0x1ffd), &mut bytes).unwrap();
     assert_eq!(bytes, [6, 7, 8]);
-    memory.copy(at(0x1ff8), at(0x801), 8);
+    memory.copy_within(at(0x1ff8), at(0x801), 8).unwrap();
     memory.read(at(0x800), &mut bytes).unwrap();
     assert_eq!(bytes, [0, 1, 2]);
 }
@@ -56,8 +57,8 @@ fn nothing_outside_is_reached() {
     assert!(memory.copy_within(at(0), at(0xfff), 2).is_err());
     assert!(memory.copy_within(at(0xfff), at(0), 2).is_err());
     assert!(memory.host_address(at(1), 0x1000).is_err());
-    memory.copy(at(0x800), at(0x1000), 8);
-    memory.clear(PhysRange::new(at(0xff0), at(0x1000)).unwrap());
+    assert!(memory.copy_within(at(0x800), at(0x1000), 8).is_err());
+    assert!(memory.fill(at(0xff0), 0x11, 0).is_err());
     let mut last = [0; 1];
     memory.read(at(0xfff), &mut last).unwrap();
     assert_eq!(last, [0x11]);
@@ -105,24 +106,30 @@ impl Clock for Still {
     }
 }
 
+#[allow(unsafe_code)]
+fn unowned(memory: PhysRange) -> Unowned {
+    // SAFETY: the process reaches that memory by volatile copies alone, and no device does.
+    unsafe { Unowned::new(memory) }
+}
+
 #[test]
 fn a_pool_lies_in_it_and_copies_through_it() {
     let memory = memory(1 << 20);
     let cpus = SpinCpus::new(1, Still, || portolan::addr::CpuId::new(0));
     let options = PoolOptions::of_areas(1);
     let range = PhysRange::from_len(at(1 << 19), 1 << 19).unwrap();
-    let pool = Pool::new(cpus, range, options).unwrap();
+    let pool = Pool::new(cpus, unowned(range), options).unwrap();
     let pool = PoolMemory::new(pool, memory.clone());
     memory.write(at(0x123), b"a buffer").unwrap();
-    let buffer = PhysRange::from_len(at(0x123), 8).unwrap();
-    let need = Need::bytes(8);
-    let copied = Copied::new(&pool, buffer, &need, Padding::Leave).unwrap();
+    let mut buffer = unowned(PhysRange::from_len(at(0x123), 8).unwrap());
+    let slots = pool.take(&Need::bytes(8)).unwrap();
+    pool.copy_in(&buffer, &slots).unwrap();
     let mut read = [0; 8];
-    memory.read(copied.copy_range().start(), &mut read).unwrap();
+    memory.read(slots.data().start(), &mut read).unwrap();
     assert_eq!(&read, b"a buffer");
-    memory.write(copied.copy_range().start(), b"A").unwrap();
-    copied.copy(&pool, Way::Out, buffer);
+    memory.write(slots.data().start(), b"A").unwrap();
+    pool.copy_out(&slots, &mut buffer).unwrap();
     memory.read(at(0x123), &mut read).unwrap();
     assert_eq!(&read, b"A buffer");
-    pool.give(copied.into_slots()).unwrap();
+    pool.give(slots).unwrap();
 }

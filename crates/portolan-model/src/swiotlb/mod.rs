@@ -6,8 +6,8 @@ mod locked;
 
 use std::collections::TryReserveError;
 
-use portolan::addr::PhysRange;
-use portolan::bounce::{Area, GiveError, LockFree, Pool, PoolError, PoolOptions, Want};
+use portolan::bounce::{Area, GiveError, LockFree, Pool, PoolOptions, PoolRefused, Want};
+use portolan::dma::Unowned;
 use portolan::platform::{Cpus, Lock as _};
 
 use locked::{Bits, List, Order, WORD};
@@ -66,13 +66,13 @@ pub type AnyPool<P> = Pool<P, AnyArea<P>>;
 /// A pool of `memory` that finds slots by `strategy`.
 ///
 /// # Errors
-/// See [`PoolError`].
+/// See [`PoolRefused`].
 pub fn pool<P: Cpus>(
     cpus: P,
-    memory: PhysRange,
+    memory: Unowned,
     options: PoolOptions,
     strategy: Strategy,
-) -> Result<AnyPool<P>, PoolError> {
+) -> Result<AnyPool<P>, PoolRefused> {
     let areas = match strategy {
         Strategy::OneLock => 1,
         _ => options.areas,
@@ -127,6 +127,3 @@ impl<P: Cpus> Area for AnyArea<P> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -17,9 +17,9 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use portolan::addr::{Iova, PhysAddr, PhysRange};
-use portolan::bounce::{Pool, PoolMemory, PoolOptions};
-use portolan::dma::{CopyWhen, Copying, Device, Trust};
-use portolan::platform::{Platform, RawMemory};
+use portolan::bounce::{PoolMemory, PoolOptions};
+use portolan::dma::{CopyWhen, Copying, Device, Trust, Unowned};
+use portolan::platform::Platform;
 use portolan_hw::topology::{DeviceOptions, Iommus, Options, Topology};
 use portolan_model::decode::AccessKind;
 use portolan_model::vtd::{VtdIdentification, VtdRegisters};
@@ -89,9 +89,9 @@ impl Bench {
         let at = self.kernel.alloc(layout).unwrap();
         let memory = PhysRange::from_len(at, POOL as u64).unwrap();
         let options = PoolOptions::for_cpus(&self.kernel);
-        let pool = Pool::new(self.kernel.clone(), memory, options).unwrap();
-        // SAFETY: the pool copies between its own memory and buffers that are mapped.
-        let pool = PoolMemory::new(pool, unsafe { RawMemory::new(self.kernel.clone()) });
+        // SAFETY: the memory is the pool's, and is never freed.
+        let memory = unsafe { Unowned::new(memory) };
+        let pool = PoolMemory::of(self.kernel.clone(), memory, options).unwrap();
         Arc::new(self.plain(trust).with_copies(Copying {
             pool: Arc::new(pool),
             when: CopyWhen::Needed,

@@ -7,7 +7,8 @@ pub use super::bits::Want;
 ///
 /// *Implementer's duties.* A run that [`Area::take`] returned has slots that were free, and none of
 /// them is returned again before [`Area::give`]. Several CPUs call at the same time, interrupt
-/// handlers among them: nothing waits but for a platform's lock, and no heap is used.
+/// handlers among them: nothing waits but for a platform's lock, and no heap is used. One that is wrong
+/// mixes up bytes of the pool, and reaches nothing else.
 ///
 /// *Context.* Interrupt, all methods.
 pub trait Area: Send + Sync {

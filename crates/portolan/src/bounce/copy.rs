@@ -8,23 +8,36 @@
 use core::fmt;
 
 use super::lockfree::LockFree;
-use super::{Area, GiveError, Need, Pool, PoolUse, Slots, TakeError};
+use super::{
+    Area, CopyError, GiveError, Need, Pool, PoolOptions, PoolRefused, PoolUse, Slots, TakeError,
+};
 use crate::addr::{PhysAddr, PhysRange};
-use crate::platform::{Cpus, PhysMemory};
+use crate::platform::contract::{Buffer as _, MemoryKind, Unowned};
+use crate::platform::{Clearing, Cpus, PhysMemory, Platform, RawMemory, Transfer};
 
 /// What becomes of the bytes of the slots that are not the buffer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Padding {
+pub(crate) enum Padding {
     /// Cleared: the device can reach them.
     Clear,
     /// Left: the device reaches the whole pool anyway.
     Leave,
 }
 
-/// A bounce pool together with the memory that it lends, as devices use it.
+/// What keeps other crates from implementing [`BouncePool`].
+pub(crate) mod sealed {
+    /// A pool of this crate.
+    pub trait Sealed {}
+}
+
+/// A bounce pool together with the memory that it lends, as devices use it: [`PoolMemory`], whatever its
+/// types.
+///
+/// Buffers are copied where slots lead, so only this crate implements it. Other ways to find slots are
+/// an [`Area`], other memory is a [`PhysMemory`].
 ///
 /// *Context.* Interrupt, all methods.
-pub trait BouncePool: Send + Sync {
+pub trait BouncePool: sealed::Sealed + Send + Sync {
     /// Takes slots.
     ///
     /// # Errors
@@ -37,11 +50,11 @@ pub trait BouncePool: Send + Sync {
     /// See [`GiveError`].
     fn give(&self, slots: Slots) -> Result<(), GiveError>;
 
-    /// Copies bytes.
-    fn copy(&self, from: PhysAddr, to: PhysAddr, bytes: u64);
+    /// Copies bytes between a buffer and slots of this pool.
+    fn copy(&self, transfer: &Transfer);
 
-    /// Clears bytes.
-    fn clear(&self, memory: PhysRange);
+    /// Zeroes bytes of this pool.
+    fn clear(&self, clearing: &Clearing);
 
     /// How full the pool is.
     fn in_use(&self) -> PoolUse;
@@ -55,6 +68,19 @@ pub struct PoolMemory<P: Cpus, M: PhysMemory, A: Area = LockFree<<P as Cpus>::Wo
     memory: M,
 }
 
+impl<P: Platform> PoolMemory<P, RawMemory<P>> {
+    /// A pool of memory of `platform`, all of it free.
+    ///
+    /// *Context.* Task: allocates its records.
+    ///
+    /// # Errors
+    /// See [`PoolRefused`].
+    pub fn of(platform: P, memory: Unowned, options: PoolOptions) -> Result<Self, PoolRefused> {
+        let raw = RawMemory::for_copies(platform.clone());
+        Ok(Self::new(Pool::new(platform, memory, options)?, raw))
+    }
+}
+
 impl<P: Cpus, M: PhysMemory, A: Area> PoolMemory<P, M, A> {
     /// `memory` reaches the memory of `pool` and that of buffers.
     pub const fn new(pool: Pool<P, A>, memory: M) -> Self {
@@ -65,7 +91,56 @@ impl<P: Cpus, M: PhysMemory, A: Area> PoolMemory<P, M, A> {
     pub const fn pool(&self) -> &Pool<P, A> {
         &self.pool
     }
+
+    /// The pool, without the way to its memory.
+    pub fn into_pool(self) -> Pool<P, A> {
+        self.pool
+    }
+
+    /// Copies what `buffer` holds to `slots`, from the first byte of both.
+    ///
+    /// # Errors
+    /// See [`CopyError`]; nothing is copied.
+    #[inline]
+    pub fn copy_in(&self, buffer: &Unowned, slots: &Slots) -> Result<(), CopyError> {
+        let (buffer, slots, bytes) = self.both(buffer, slots)?;
+        self.memory.copy(&Transfer::new(buffer, slots, bytes));
+        Ok(())
+    }
+
+    /// Copies what `slots` hold to `buffer`, from the first byte of both.
+    ///
+    /// # Errors
+    /// See [`CopyError`]; nothing is copied.
+    #[inline]
+    pub fn copy_out(&self, slots: &Slots, buffer: &mut Unowned) -> Result<(), CopyError> {
+        let (buffer, slots, bytes) = self.both(buffer, slots)?;
+        self.memory.copy(&Transfer::new(slots, buffer, bytes));
+        Ok(())
+    }
+
+    /// Where a copy of all bytes of `slots` begins on either side, and its length.
+    #[inline]
+    fn both(
+        &self,
+        buffer: &Unowned,
+        slots: &Slots,
+    ) -> Result<(PhysAddr, PhysAddr, u64), CopyError> {
+        let (memory, data) = (buffer.memory(), slots.data());
+        if !self.pool.lent(slots) {
+            return Err(CopyError::Foreign { at: data.start() });
+        }
+        if buffer.memory_kind() == MemoryKind::Registers {
+            return Err(CopyError::Registers { at: memory.start() });
+        }
+        if memory.len_minus_one() != data.len_minus_one() {
+            return Err(CopyError::Length { memory, data });
+        }
+        Ok((memory.start(), data.start(), data.len_minus_one() + 1))
+    }
 }
+
+impl<P: Cpus, M: PhysMemory, A: Area> sealed::Sealed for PoolMemory<P, M, A> {}
 
 impl<P: Cpus, M: PhysMemory, A: Area> BouncePool for PoolMemory<P, M, A> {
     #[inline]
@@ -79,13 +154,13 @@ impl<P: Cpus, M: PhysMemory, A: Area> BouncePool for PoolMemory<P, M, A> {
     }
 
     #[inline]
-    fn copy(&self, from: PhysAddr, to: PhysAddr, bytes: u64) {
-        self.memory.copy(from, to, bytes);
+    fn copy(&self, transfer: &Transfer) {
+        self.memory.copy(transfer);
     }
 
     #[inline]
-    fn clear(&self, memory: PhysRange) {
-        self.memory.clear(memory);
+    fn clear(&self, clearing: &Clearing) {
+        self.memory.clear(clearing);
     }
 
     fn in_use(&self) -> PoolUse {
@@ -97,7 +172,7 @@ impl<P: Cpus, M: PhysMemory, A: Area> BouncePool for PoolMemory<P, M, A> {
 ///
 /// *Context.* Interrupt, all methods.
 #[must_use = "slots that are dropped stay taken"]
-pub struct Copied {
+pub(crate) struct Copied {
     slots: Slots,
     original: PhysRange,
 }
@@ -109,15 +184,6 @@ impl fmt::Debug for Copied {
             .field("copy", &self.slots.data())
             .finish()
     }
-}
-
-/// Which way a copy goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Way {
-    /// From the buffer to where the device reads.
-    In,
-    /// From where the device wrote to the buffer.
-    Out,
 }
 
 impl Copied {
@@ -137,7 +203,9 @@ impl Copied {
         if padding == Padding::Clear {
             copied.clear_padding(pool, need);
         }
-        copied.copy(pool, Way::In, original);
+        let bytes = original.len_minus_one().saturating_add(1);
+        let copy = copied.slots.data().start();
+        pool.copy(&Transfer::new(original.start(), copy, bytes));
         Ok(copied)
     }
 
@@ -148,36 +216,17 @@ impl Copied {
         let (start, last) = (data.start().get(), data.last().get());
         let before = start & mask;
         if let Some(range) = PhysRange::from_len(PhysAddr::new(start - before), before) {
-            pool.clear(range);
+            pool.clear(&Clearing::new(range));
         }
         let after = mask - (last & mask);
         if let Some(range) = PhysRange::from_len(PhysAddr::new(last.wrapping_add(1)), after) {
-            pool.clear(range);
+            pool.clear(&Clearing::new(range));
         }
     }
 
     /// The copy, which the device reaches.
     pub fn copy_range(&self) -> PhysRange {
         self.slots.data()
-    }
-
-    /// The piece of the buffer.
-    pub fn original(&self) -> PhysRange {
-        self.original
-    }
-
-    /// Copies the part of `part` that is this piece's, and nothing beside it.
-    pub fn copy(&self, pool: &(impl BouncePool + ?Sized), way: Way, part: PhysRange) {
-        let Some(part) = part.intersection(self.original) else {
-            return;
-        };
-        let above = part.start().get() - self.original.start().get();
-        let at = PhysAddr::new(self.slots.data().start().get() + above);
-        let bytes = part.len_minus_one() + 1;
-        match way {
-            Way::In => pool.copy(part.start(), at, bytes),
-            Way::Out => pool.copy(at, part.start(), bytes),
-        }
     }
 
     /// The slots, to be given back once they are quiet.

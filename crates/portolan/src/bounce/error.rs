@@ -5,6 +5,7 @@
 use thiserror::Error;
 
 use crate::addr::{PageSize, PhysAddr, PhysRange};
+use crate::platform::contract::Unowned;
 
 /// Why there is no pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -24,9 +25,25 @@ pub enum PoolError {
         /// What its size has to be a multiple of.
         wanted: u64,
     },
+    /// Registers are no memory to copy to.
+    #[error("the registers at {memory} are no memory that a pool can be made of")]
+    Registers {
+        /// Where they are.
+        memory: PhysRange,
+    },
     /// Memory for the pool's own records.
     #[error("no memory for the pool's own records")]
     Memory,
+}
+
+/// Why there is no pool, and the memory that it would have been made of.
+#[derive(Debug, Error)]
+#[error("{error}")]
+pub struct PoolRefused {
+    /// The reason.
+    pub error: PoolError,
+    /// The memory, as it was handed in.
+    pub memory: Unowned,
 }
 
 /// Why no slots were taken.
@@ -122,5 +139,31 @@ pub enum GiveError {
         taken: u32,
         /// As given.
         given: u32,
+    },
+}
+
+/// Why nothing was copied to slots or from them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum CopyError {
+    /// They are not of this pool.
+    #[error("{at} is not the beginning of a buffer of this pool")]
+    Foreign {
+        /// The address.
+        at: PhysAddr,
+    },
+    /// Registers are not copied.
+    #[error("there are registers at {at}, and not memory")]
+    Registers {
+        /// Where they are.
+        at: PhysAddr,
+    },
+    /// One is longer than the other.
+    #[error("the memory at {memory} is not as long as the slots at {data}")]
+    Length {
+        /// The memory.
+        memory: PhysRange,
+        /// The bytes in the pool.
+        data: PhysRange,
     },
 }

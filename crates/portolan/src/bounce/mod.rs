@@ -1,7 +1,9 @@
 //! Bounce-buffer pools: memory that a device can reach, lent out by the slot.
 //!
 //! [`Pool`] finds and returns slots, without locks, first in the part that the calling CPU uses.
-//! [`Copied`] is a piece of a buffer and its copy.
+//! [`PoolMemory`] is such a pool with the way to its memory: a [`Device`](crate::dma::Device) copies
+//! there. Its memory is [`Unowned`](crate::dma::Unowned), by the promise of whoever made it: safe code
+//! can make a pool of no other, and have nothing copied by its address.
 //!
 //! *Context.* Slots are taken, given back and copied in interrupts as well: nothing waits, and no
 //! heap is used. Pools are made and dropped by tasks.
@@ -15,8 +17,11 @@ mod pool;
 
 pub use crate::platform::contract::HostVisibility;
 pub use area::{Area, Want};
-pub use copy::{BouncePool, Copied, Padding, PoolMemory, Way};
-pub use error::{GiveError, PoolError, TakeError};
+#[cfg(test)]
+pub(crate) use copy::sealed::Sealed;
+pub use copy::{BouncePool, PoolMemory};
+pub(crate) use copy::{Copied, Padding};
+pub use error::{CopyError, GiveError, PoolError, PoolRefused, TakeError};
 pub use lockfree::LockFree;
 pub use pool::{Need, Pool, PoolOptions, PoolUse, Slots};
 

@@ -9,10 +9,10 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use super::area::{Area, Want};
 use super::bits::WORD;
-use super::error::{GiveError, PoolError, TakeError};
+use super::error::{GiveError, PoolError, PoolRefused, TakeError};
 use super::lockfree::LockFree;
 use crate::addr::{PageSize, PhysAddr, PhysRange};
-use crate::platform::contract::HostVisibility;
+use crate::platform::contract::{Buffer as _, HostVisibility, MemoryKind, Unowned};
 use crate::platform::{CachePadded, Cpus, SharedWord};
 
 /// How a pool is divided.
@@ -22,18 +22,14 @@ pub struct PoolOptions {
     pub slot: PageSize,
     /// Areas; a power of two, or rounded up to one.
     pub areas: u32,
-    /// Whether the host of a confidential guest reaches the pool's memory: shared (decrypted) before the
-    /// pool was made, and until it is gone.
-    pub visibility: HostVisibility,
 }
 
 impl PoolOptions {
-    /// Slots of 2 KiB in private memory, in so many areas.
+    /// Slots of 2 KiB, in so many areas.
     pub const fn of_areas(areas: u32) -> Self {
         Self {
             slot: PageSize::of_lg2(11),
             areas,
-            visibility: HostVisibility::Private,
         }
     }
 
@@ -112,10 +108,13 @@ pub struct PoolUse {
 ///
 /// ```no_run
 /// # use portolan::addr::PhysRange;
-/// # use portolan::bounce::{Pool, PoolError, PoolOptions};
+/// # use portolan::bounce::{Pool, PoolOptions, PoolRefused};
+/// # use portolan::dma::Unowned;
 /// # use portolan::platform::Platform;
 /// /// A pool in the lowest memory, for cards that reach no other.
-/// fn low<P: Platform>(platform: P, memory: PhysRange) -> Result<Pool<P>, PoolError> {
+/// fn low<P: Platform>(platform: P, memory: PhysRange) -> Result<Pool<P>, PoolRefused> {
+///     // SAFETY: the boot loader kept that memory out of the kernel's, for this pool.
+///     let memory = unsafe { Unowned::new(memory) };
 ///     let options = PoolOptions::for_cpus(&platform);
 ///     Pool::new(platform, memory, options)
 /// }
@@ -128,9 +127,10 @@ pub struct PoolUse {
 /// memory.
 pub struct Pool<P: Cpus, A: Area = LockFree<<P as Cpus>::Word>> {
     cpus: P,
+    promise: Unowned,
+    /// Its memory.
     memory: PhysRange,
     slot: PageSize,
-    visibility: HostVisibility,
     /// Slots of an area; a power of two times 64.
     area_slots: u32,
     areas: Box<[CachePadded<A>]>,
@@ -139,31 +139,23 @@ pub struct Pool<P: Cpus, A: Area = LockFree<<P as Cpus>::Word>> {
     high_water: P::Word,
 }
 
-impl<P: Cpus> Pool<P> {
-    /// A pool of `memory`, all of it free.
-    ///
-    /// *Context.* Task: allocates its records.
-    ///
-    /// # Errors
-    /// See [`PoolError`].
-    pub fn new(cpus: P, memory: PhysRange, options: PoolOptions) -> Result<Self, PoolError> {
-        Self::with_areas(cpus, memory, options, |slots| LockFree::new(slots / WORD))
-    }
+/// What a pool knows of its slots.
+struct Records<A, W> {
+    area_slots: u32,
+    areas: Box<[CachePadded<A>]>,
+    taken: Box<[W]>,
 }
 
-impl<P: Cpus, A: Area> Pool<P, A> {
-    /// A pool of `memory` whose areas `make` makes: with so many slots, all free.
-    ///
-    /// *Context.* Task: allocates its records.
-    ///
-    /// # Errors
-    /// See [`PoolError`].
-    pub fn with_areas(
-        cpus: P,
-        memory: PhysRange,
+impl<A, W: SharedWord> Records<A, W> {
+    fn new(
+        memory: &Unowned,
         options: PoolOptions,
         make: impl Fn(u32) -> Result<A, TryReserveError>,
     ) -> Result<Self, PoolError> {
+        let (kind, memory) = (memory.memory_kind(), memory.memory());
+        if kind == MemoryKind::Registers {
+            return Err(PoolError::Registers { memory });
+        }
         let slot = options.slot;
         let areas = options.areas.clamp(1, 1 << 16).next_power_of_two();
         let bytes = memory.len_minus_one().saturating_add(1);
@@ -189,17 +181,66 @@ impl<P: Cpus, A: Area> Pool<P, A> {
         }
         let reserved = taken.try_reserve_exact(slots as usize);
         reserved.map_err(|_| PoolError::Memory)?;
-        taken.extend((0..slots).map(|_| P::Word::new(0)));
+        taken.extend((0..slots).map(|_| W::new(0)));
         Ok(Self {
-            cpus,
-            memory,
-            slot,
-            visibility: options.visibility,
             area_slots,
             areas: all.into_boxed_slice(),
             taken: taken.into_boxed_slice(),
+        })
+    }
+}
+
+impl<P: Cpus> Pool<P> {
+    /// A pool of `memory`, all of it free. [`Pool::into_memory`] gives it back; a pool that is dropped
+    /// does not.
+    ///
+    /// *Context.* Task: allocates its records.
+    ///
+    /// # Errors
+    /// See [`PoolError`].
+    pub fn new(cpus: P, memory: Unowned, options: PoolOptions) -> Result<Self, PoolRefused> {
+        Self::with_areas(cpus, memory, options, |slots| LockFree::new(slots / WORD))
+    }
+}
+
+impl<P: Cpus, A: Area> Pool<P, A> {
+    /// A pool of `memory` whose areas `make` makes: with so many slots, all free.
+    ///
+    /// *Context.* Task: allocates its records.
+    ///
+    /// # Errors
+    /// See [`PoolError`].
+    pub fn with_areas(
+        cpus: P,
+        memory: Unowned,
+        options: PoolOptions,
+        make: impl Fn(u32) -> Result<A, TryReserveError>,
+    ) -> Result<Self, PoolRefused> {
+        let records = match Records::new(&memory, options, make) {
+            Ok(records) => records,
+            Err(error) => return Err(PoolRefused { error, memory }),
+        };
+        Ok(Self {
+            cpus,
+            memory: memory.memory(),
+            promise: memory,
+            slot: options.slot,
+            area_slots: records.area_slots,
+            areas: records.areas,
+            taken: records.taken,
             high_water: SharedWord::new(0),
         })
+    }
+
+    /// Ends the pool, and gives its memory back.
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// The pool, if some of its slots are taken: a device may reach them.
+    pub fn into_memory(self) -> Result<Unowned, Self> {
+        let taken = self.taken.iter().any(|count| count.load(Relaxed) != 0);
+        if taken { Err(self) } else { Ok(self.promise) }
     }
 
     /// The memory.
@@ -261,7 +302,8 @@ impl<P: Cpus, A: Area> Pool<P, A> {
             let (last, limit) = (self.memory.last(), need.limit);
             return Err(TakeError::AboveLimit { last, limit });
         }
-        if (need.reach, self.visibility) == (HostVisibility::Shared, HostVisibility::Private) {
+        let visibility = self.promise.host_visibility();
+        if (need.reach, visibility) == (HostVisibility::Shared, HostVisibility::Private) {
             let memory = self.memory;
             return Err(TakeError::Private { memory });
         }
@@ -297,7 +339,16 @@ impl<P: Cpus, A: Area> Pool<P, A> {
     #[inline]
     fn take_in(&self, area: usize, want: Want) -> Option<u32> {
         let local = self.areas[area].0.take(want)?;
-        Some(area as u32 * self.area_slots + local)
+        // Another crate's area may be wrong: then nothing beside the area is lent.
+        let fits = local <= self.area_slots - want.count && local & (want.stride - 1) == want.phase;
+        fits.then_some(area as u32 * self.area_slots + local)
+    }
+
+    /// Whether `slots` are of this pool.
+    #[inline]
+    pub(super) fn lent(&self, slots: &Slots) -> bool {
+        // Another pool may begin where this one does, and be longer.
+        slots.pool == self.memory.start() && self.memory.covers(slots.data)
     }
 
     /// Looks in the other areas, each once, and notes how much is in use.
@@ -329,26 +380,11 @@ impl<P: Cpus, A: Area> Pool<P, A> {
     /// See [`GiveError`]; nothing is given back.
     #[inline]
     pub fn give(&self, slots: Slots) -> Result<(), GiveError> {
-        // Another pool may begin where this one does, and be longer.
-        let at = slots.data.start();
-        if slots.pool != self.memory.start() || !self.memory.covers(slots.data) {
+        if !self.lent(&slots) {
+            let at = slots.data.start();
             return Err(GiveError::Foreign { at });
         }
         self.give_run(slots.first, slots.count)
-    }
-
-    /// Gives back the slots of a buffer of `bytes` at `at`, for callers that keep addresses only.
-    ///
-    /// *Context.* Interrupt.
-    ///
-    /// # Errors
-    /// See [`GiveError`]; nothing is given back.
-    pub fn give_at(&self, at: PhysAddr, bytes: u64) -> Result<(), GiveError> {
-        let first = self.slot_of(at).ok_or(GiveError::Foreign { at })?;
-        let inside = at.get() & (self.slot.bytes() - 1);
-        let slots = bytes.saturating_add(inside).div_ceil(self.slot.bytes());
-        let given = u32::try_from(slots).unwrap_or(u32::MAX);
-        self.give_run(first, given)
     }
 
     /// The slot that holds `at`.

@@ -8,12 +8,18 @@ use spin::Mutex;
 
 use super::*;
 use crate::addr::{CpuId, PageSize, PhysAddr, PhysRange};
+use crate::dma::tests::buffers::{registers, unowned};
+use crate::platform::contract::Unowned;
 use crate::platform::tests::Still;
-use crate::platform::{PhysMemory, SpinCpus};
+use crate::platform::{Clearing, PhysMemory, SpinCpus, Transfer};
 
 type TestCpus = Arc<SpinCpus<Still, fn() -> CpuId>>;
 
 const START: u64 = 0x4000_0000;
+
+fn memory(start: u64, bytes: u64) -> Unowned {
+    unowned(PhysRange::from_len(PhysAddr::new(start), bytes).unwrap())
+}
 
 fn pool(slots: u64, areas: u32) -> Pool<TestCpus> {
     pool_of(|| CpuId::new(0), START, slots, areas)
@@ -22,9 +28,8 @@ fn pool(slots: u64, areas: u32) -> Pool<TestCpus> {
 /// A pool at `start` that the CPU uses which `current` names, of 8.
 fn pool_of(current: fn() -> CpuId, start: u64, slots: u64, areas: u32) -> Pool<TestCpus> {
     let cpus = Arc::new(SpinCpus::new(8, Still, current));
-    let memory = PhysRange::from_len(PhysAddr::new(start), slots << 11).unwrap();
     let options = PoolOptions::of_areas(areas);
-    Pool::new(cpus, memory, options).unwrap()
+    Pool::new(cpus, memory(start, slots << 11), options).unwrap()
 }
 
 #[test]
@@ -108,9 +113,14 @@ fn a_shape_that_cannot_be_is_refused() {
         ..PoolOptions::for_cpus(&*cpus)
     };
     for (start, bytes) in [(START, 100), (START + 1, 512 << 11), (START, 300 << 11)] {
-        let memory = PhysRange::from_len(PhysAddr::new(start), bytes).unwrap();
+        let memory = memory(start, bytes);
+        let range = memory.memory();
         let refused = Pool::new(cpus.clone(), memory, options).err().unwrap();
-        assert!(matches!(refused, PoolError::Shape { .. }), "{refused}");
+        assert!(
+            matches!(refused.error, PoolError::Shape { .. }),
+            "{refused}"
+        );
+        assert_eq!(refused.memory.memory(), range, "it comes back");
     }
 }
 
@@ -168,7 +178,7 @@ fn the_use_is_noted_when_a_search_leaves_its_area() {
 }
 
 #[test]
-fn an_address_and_a_length_give_back_every_slot_that_they_touch() {
+fn a_buffer_takes_every_slot_that_it_touches() {
     let pool = pool(64, 1);
     for (like, bytes, slots) in [
         (0, 2048, 1),
@@ -183,9 +193,9 @@ fn an_address_and_a_length_give_back_every_slot_that_they_touch() {
             keep: PageSize::SIZE_4K,
             ..Need::bytes(bytes)
         };
-        let at = pool.take(&need).unwrap().data().start();
+        let taken = pool.take(&need).unwrap();
         assert_eq!(pool.in_use().used, slots, "{like:#x} {bytes:#x}");
-        assert_eq!(pool.give_at(at, bytes), Ok(()), "{like:#x} {bytes:#x}");
+        assert_eq!(pool.give(taken), Ok(()), "{like:#x} {bytes:#x}");
         assert_eq!(pool.in_use().used, 0);
     }
 }
@@ -213,7 +223,7 @@ fn as_much_is_aligned_as_areas_and_memory_are() {
 fn a_pool_has_at_most_two_to_the_thirtieth_slots() {
     let without_memory = |slots: u64| {
         let cpus = Arc::new(SpinCpus::new(1, Still, (|| CpuId::new(0)) as fn() -> CpuId));
-        let memory = PhysRange::from_len(PhysAddr::new(0), slots << 11).unwrap();
+        let memory = memory(0, slots << 11);
         let options = PoolOptions::of_areas(1);
         let none = |_| Vec::<u64>::new().try_reserve_exact(usize::MAX);
         Pool::<_, LockFree<core::sync::atomic::AtomicU64>>::with_areas(
@@ -224,6 +234,7 @@ fn a_pool_has_at_most_two_to_the_thirtieth_slots() {
         )
         .err()
         .unwrap()
+        .error
     };
     // Only the areas lack memory.
     assert!(matches!(without_memory(1 << 30), PoolError::Memory));
@@ -236,13 +247,15 @@ fn a_pool_has_at_most_two_to_the_thirtieth_slots() {
 #[test]
 fn slots_of_which_an_area_would_be_longer_than_all_addresses_are_refused() {
     let cpus = Arc::new(SpinCpus::new(1, Still, (|| CpuId::new(0)) as fn() -> CpuId));
-    let memory = PhysRange::from_len(PhysAddr::new(0), 1 << 60).unwrap();
     let options = PoolOptions {
         slot: PageSize::of_lg2(60),
         ..PoolOptions::of_areas(1)
     };
-    let refused = Pool::new(cpus, memory, options).err().unwrap();
-    assert!(matches!(refused, PoolError::Shape { .. }), "{refused}");
+    let refused = Pool::new(cpus, memory(0, 1 << 60), options).err().unwrap();
+    assert!(
+        matches!(refused.error, PoolError::Shape { .. }),
+        "{refused}"
+    );
 }
 
 /// Notes what is copied and cleared.
@@ -253,11 +266,13 @@ struct Notes {
 }
 
 impl PhysMemory for Notes {
-    fn copy(&self, from: PhysAddr, to: PhysAddr, bytes: u64) {
-        self.copied.lock().push((from.get(), to.get(), bytes));
+    fn copy(&self, transfer: &Transfer) {
+        let (from, to) = (transfer.from().get(), transfer.to().get());
+        self.copied.lock().push((from, to, transfer.bytes()));
     }
 
-    fn clear(&self, memory: PhysRange) {
+    fn clear(&self, clearing: &Clearing) {
+        let memory = clearing.memory();
         let (start, last) = (memory.start().get(), memory.last().get());
         self.cleared.lock().push((start, last));
     }
@@ -292,27 +307,89 @@ fn the_rest_of_a_copy_s_pages_is_cleared_and_nothing_beyond() {
 }
 
 #[test]
-fn a_part_is_copied_from_and_to_its_place() {
+fn memory_of_the_same_length_is_copied_to_slots_and_from_them() {
     let notes = Arc::new(Notes::default());
     let pool = PoolMemory::new(pool(64, 1), notes.clone());
-    let range = |start, last| PhysRange::new(PhysAddr::new(start), PhysAddr::new(last)).unwrap();
-    let original = range(0x7100, 0x71ff);
-    let need = Need::bytes(0x100);
-    let copied = Copied::new(&pool, original, &need, Padding::Leave).unwrap();
-    let copy = copied.copy_range().start().get();
-    copied.copy(&pool, Way::In, range(0x7140, 0x714f));
-    copied.copy(&pool, Way::Out, range(0x71f0, 0x72ff));
-    copied.copy(&pool, Way::Out, range(0x7000, 0x7100));
-    copied.copy(&pool, Way::In, range(0x7200, 0x7200));
-    let expected = [
-        (0x7100, copy, 0x100),
-        (0x7140, copy + 0x40, 0x10),
-        (copy + 0xf0, 0x71f0, 0x10),
-        (copy, 0x7100, 1),
-    ];
-    assert_eq!(notes.copied.lock()[..], expected);
-    let printed = alloc::format!("{copied:?}");
-    assert!(printed.contains("original") && printed.contains("copy"));
+    let slots = pool.take(&Need::bytes(0x100)).unwrap();
+    let data = slots.data();
+    let mut buffer = memory(0x7100, 0x100);
+    pool.copy_in(&buffer, &slots).unwrap();
+    pool.copy_out(&slots, &mut buffer).unwrap();
+    let copy = data.start().get();
+    let copied = [(0x7100, copy, 0x100), (copy, 0x7100, 0x100)];
+    assert_eq!(notes.copied.lock()[..], copied);
+    let long = memory(0x7100, 0x101);
+    let length = CopyError::Length {
+        memory: long.memory(),
+        data,
+    };
+    assert_eq!(pool.copy_in(&long, &slots), Err(length));
+    let other = pool_of(|| CpuId::new(0), 1 << 40, 64, 1);
+    let strange = other.take(&Need::bytes(0x100)).unwrap();
+    let at = strange.data().start();
+    let foreign = Err(CopyError::Foreign { at });
+    assert_eq!(pool.copy_out(&strange, &mut buffer), foreign);
+    let registers = registers(buffer.memory());
+    let at = PhysAddr::new(0x7100);
+    let refused = Err(CopyError::Registers { at });
+    assert_eq!(pool.copy_in(&registers, &slots), refused);
+    assert_eq!(notes.copied.lock().len(), 2, "nothing else was copied");
+}
+
+#[test]
+fn memory_comes_back_from_a_pool_of_which_nothing_is_taken() {
+    let whole = pool(64, 1);
+    let slots = whole.take(&Need::bytes(1)).unwrap();
+    let whole = whole.into_memory().err().expect("slots are taken");
+    whole.give(slots).unwrap();
+    let memory = whole.into_memory().ok().unwrap();
+    assert_eq!(memory.memory().start(), PhysAddr::new(START));
+    let cpus = Arc::new(SpinCpus::new(1, Still, (|| CpuId::new(0)) as fn() -> CpuId));
+    let registers = registers(memory.memory());
+    let refused = Pool::new(cpus, registers, PoolOptions::of_areas(1)).err();
+    let memory = memory.memory();
+    assert_eq!(refused.unwrap().error, PoolError::Registers { memory });
+}
+
+/// An area that finds whatever slot it was told to.
+struct Wrong(u32);
+
+impl Area for Wrong {
+    fn take(&self, _want: Want) -> Option<u32> {
+        Some(self.0)
+    }
+
+    fn give(&self, _first: u32, _count: u32) -> Result<(), GiveError> {
+        Ok(())
+    }
+
+    fn is_taken(&self, _first: u32, _count: u32) -> bool {
+        false
+    }
+
+    fn survey(&self) -> (u32, u32) {
+        (u32::MAX, u32::MAX)
+    }
+}
+
+#[test]
+fn an_area_that_is_wrong_lends_nothing_beside_the_pool() {
+    for slot in [63, 64, 1 << 20, u32::MAX] {
+        let cpus = Arc::new(SpinCpus::new(1, Still, (|| CpuId::new(0)) as fn() -> CpuId));
+        let memory = memory(START, 64 << 11);
+        let options = PoolOptions::of_areas(1);
+        let pool = Pool::with_areas(cpus, memory, options, |_| Ok(Wrong(slot))).unwrap();
+        let two = pool.take(&Need::bytes(2 << 11));
+        assert!(
+            matches!(two, Err(TakeError::Full { .. })),
+            "{slot}: {two:?}"
+        );
+        let page = Need {
+            align: PageSize::SIZE_4K,
+            ..Need::bytes(1)
+        };
+        assert!(pool.take(&page).is_err(), "{slot}: it is not aligned");
+    }
 }
 
 /// They begin at the same address.

@@ -74,4 +74,4 @@ pub use segments::{DmaSegment, DmaSegments};
 pub use space::{DmaSpace, SpaceOptions};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

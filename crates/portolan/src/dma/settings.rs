@@ -15,7 +15,7 @@ use super::space::DmaSpace;
 use super::streams::Requester;
 use crate::bounce::BouncePool;
 use crate::platform::contract::{Buffer, MemoryKind};
-use crate::platform::{Cpus, DataCache, Item, LeftBehind};
+use crate::platform::{Cpus, DataCache, Item, LeftBehind, Transfer};
 
 /// How a device is set up. Its mappings keep it: they lead to their space through it.
 pub(super) struct Settings<P: Cpus + Clone> {
@@ -146,7 +146,7 @@ impl<P: Cpus + Clone> Settings<P> {
             }
             if let Some(pool) = pool.filter(|_| copied) {
                 let (buffer, copy) = (stretch.buffer.start(), stretch.reached.start());
-                pool.copy(copy, buffer, stretch.bytes());
+                pool.copy(&Transfer::new(copy, buffer, stretch.bytes()));
             }
         }
     }
@@ -160,7 +160,7 @@ impl<P: Cpus + Clone> Settings<P> {
         let stretches = Reached::new(buffer.pieces(), copies).stretches(at, last);
         for stretch in stretches.filter(Stretch::is_copied) {
             let (buffer, copy) = (stretch.buffer.start(), stretch.reached.start());
-            pool.copy(buffer, copy, stretch.bytes());
+            pool.copy(&Transfer::new(buffer, copy, stretch.bytes()));
         }
     }
 

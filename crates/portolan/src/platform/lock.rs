@@ -94,17 +94,18 @@ pub struct IrqLock<T, I> {
     interrupts: PhantomData<fn(I)>,
 }
 
-/// The guard of [`IrqLock`].
+/// The guard of [`IrqLock`]. It stays in its thread, since it restores the interrupts of its CPU.
 pub struct IrqGuard<'a, T, I: Interrupts> {
     // Dropped before `masked`: the lock is free before a handler can run.
     inner: spin::MutexGuard<'a, T>,
     masked: Masked<I>,
 }
 
-/// Interrupts are out until this is dropped.
+/// Interrupts are out until this is dropped, on the CPU that made it: so it does not move to another
+/// thread.
 struct Masked<I: Interrupts> {
     before: usize,
-    interrupts: PhantomData<fn(I)>,
+    interrupts: PhantomData<(fn(I), *mut ())>,
 }
 
 impl<I: Interrupts> Masked<I> {

@@ -10,7 +10,7 @@
 //! * [`HostTables`]: the same at host addresses: a table's physical address is its host address.
 //! * [`ForeignTables`]: tables of a process, which its kernel built and keeps.
 //! * [`Mmio`]: the registers of a device.
-//! * [`PhysMemory`]: copies, for bounce pools.
+//! * [`PhysMemory`]: copies, for bounce pools, as a [`Transfer`] says.
 //! * [`DataCache`]: maintenance for devices that do not snoop.
 //! * [`Cpus`]: CPUs, and the words and locks that they share; [`IrqLock`] for kernels.
 //! * [`Tracer`]: who takes reports of what the library does.
@@ -33,7 +33,7 @@ mod word;
 pub use cache::DataCache;
 pub use clock::{Clock, Nanos, poll};
 pub use contract::{ForeignTables, Platform, RawMemory};
-pub use copy::PhysMemory;
+pub use copy::{Clearing, PhysMemory, Transfer};
 pub(crate) use cpus::CachePadded;
 pub use cpus::{Cpus, SharedWord, SpinCpus};
 pub use host::HostTables;

@@ -188,8 +188,9 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         &self.format
     }
 
-    /// The memory that the tables live in.
-    pub fn memory(&self) -> &M {
+    /// The memory that the tables live in, which leads to more than tables.
+    #[cfg(test)]
+    pub(crate) fn memory(&self) -> &M {
         &self.mem
     }
 

@@ -76,7 +76,17 @@ fn change(regs: &Regs, smmu: &Smmu, pages: u64, work: &dyn Fn(&dyn Fn())) {
 
 #[test]
 fn a_section_is_an_entry_of_the_directory_and_is_forgotten_whole() {
-    let (regs, smmu) = unit(Chip::Tegra210, HIGH);
+    let regs = Regs::new();
+    let memory = Arc::new(SlabTables::new(HIGH, PageSize::SIZE_4K, 64));
+    let config = Config::of(Chip::Tegra210);
+    let smmu = TegraSmmu::enable(
+        regs.clone(),
+        memory.clone(),
+        Arc::<Ticks>::default(),
+        config,
+    );
+    let smmu = smmu.expect("a unit");
+    regs.take();
     let domain = smmu.domain().unwrap();
     let (iova, pa) = (Iova::new(0x4040_0000), PhysAddr::new(0x2_9000_0000));
     let mut owed = Gather::new();
@@ -85,7 +95,7 @@ fn a_section_is_an_entry_of_the_directory_and_is_forgotten_whole() {
     sync(&domain, owed);
     let directory = domain.table().root();
     let entry = || {
-        let words = domain.table().memory().table(directory, PageSize::SIZE_4K);
+        let words = memory.table(directory, PageSize::SIZE_4K);
         words[0x101].load(Ordering::Relaxed)
     };
     assert_eq!((directory.get(), entry()), (0x2_8000_1000, 0xe029_0000));

@@ -17,6 +17,8 @@ use portolan::bounce::{Need, PoolOptions, Slots};
 use portolan_model::cpus::{Schedule, SharingPrices, VirtualCpus};
 use portolan_model::swiotlb::{self, AnyPool, Strategy};
 
+use crate::buffers::of_pool;
+
 /// Bytes of a request.
 pub const BLOCK: u64 = 4096;
 /// Requests that a job keeps in flight.
@@ -107,7 +109,7 @@ pub fn simulate(load: &Load) -> Result<Outcome> {
     let options = PoolOptions::of_areas(load.cpus as u32);
     let guest = Guest {
         load,
-        pool: swiotlb::pool(cpus.clone(), memory, options, load.strategy)?,
+        pool: swiotlb::pool(cpus.clone(), of_pool(memory), options, load.strategy)?,
         cpus,
         device_free: Mutex::new(0.0),
         sums: Mutex::default(),

@@ -10,13 +10,13 @@ use crate::addr::{PageSize, PhysAddr, PhysRange};
 use crate::dma::{Buffer, Doorbell, Pieces, Unowned};
 
 /// Memory of nobody.
-pub(super) fn unowned(memory: PhysRange) -> Unowned {
+pub(crate) fn unowned(memory: PhysRange) -> Unowned {
     // SAFETY: the addresses are names: no memory of the test is behind them.
     unsafe { Unowned::new(memory) }
 }
 
 /// Registers of nobody.
-pub(super) fn registers(window: PhysRange) -> Unowned {
+pub(crate) fn registers(window: PhysRange) -> Unowned {
     // SAFETY: the addresses are names: no register is behind them.
     unsafe { Unowned::registers(window) }
 }

@@ -24,11 +24,12 @@ fn memory() -> PhysRange {
 
 fn copying(copier: &Copier, visibility: HostVisibility) -> Copying {
     let cpus = copier.rig.cpus.clone();
-    let options = PoolOptions {
-        visibility,
-        ..PoolOptions::for_cpus(&cpus)
+    let options = PoolOptions::for_cpus(&cpus);
+    let memory = match visibility {
+        HostVisibility::Private => unowned(memory()),
+        HostVisibility::Shared => unowned(memory()).shared(),
     };
-    let pool = Pool::new(cpus, memory(), options).unwrap();
+    let pool = Pool::new(cpus, memory, options).unwrap();
     Copying {
         pool: Arc::new(PoolMemory::new(pool, copier.bytes.clone())),
         when: CopyWhen::Needed,

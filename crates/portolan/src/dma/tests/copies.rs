@@ -7,30 +7,32 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use spin::Mutex;
 
-use super::buffers::Pages;
+use super::buffers::{Pages, unowned};
 use super::rig::{Cpus, Rig, Setup, TIMED_OUT, range};
 use crate::addr::{Iova, PageSize, PhysAddr, PhysRange, StreamId};
 use crate::bounce::{
-    BouncePool, GiveError, Need, Pool, PoolMemory, PoolOptions, PoolUse, Slots, TakeError,
+    BouncePool, GiveError, Need, Pool, PoolMemory, PoolOptions, PoolUse, Sealed, Slots, TakeError,
 };
 use crate::dma::{
     Bidirectional, Coherency, Constraints, CopyWhen, Copying, Device, FromDevice, MapError,
     Mapping, ToDevice, Trust,
 };
 use crate::inval::Caching;
-use crate::platform::{DataCache, PhysMemory};
+use crate::platform::{Clearing, DataCache, PhysMemory, Transfer};
 use crate::table::Access;
 
 /// Bytes from address 0.
 pub(super) struct Bytes(Mutex<Vec<u8>>);
 
 impl PhysMemory for Bytes {
-    fn copy(&self, from: PhysAddr, to: PhysAddr, bytes: u64) {
-        let (from, to) = (from.get() as usize, to.get() as usize);
-        self.0.lock().copy_within(from..from + bytes as usize, to);
+    fn copy(&self, transfer: &Transfer) {
+        let (from, to) = (transfer.from().get() as usize, transfer.to().get() as usize);
+        let after = from + transfer.bytes() as usize;
+        self.0.lock().copy_within(from..after, to);
     }
 
-    fn clear(&self, memory: PhysRange) {
+    fn clear(&self, clearing: &Clearing) {
+        let memory = clearing.memory();
         let (start, last) = (memory.start().get() as usize, memory.last().get() as usize);
         self.0.lock()[start..=last].fill(0);
     }
@@ -68,7 +70,7 @@ impl Copier {
         let cpus = rig.cpus.clone();
         let memory = PhysRange::from_len(PhysAddr::new(POOL), POOL_BYTES).unwrap();
         let options = PoolOptions::for_cpus(&cpus);
-        let pool = Pool::new(cpus, memory, options).unwrap();
+        let pool = Pool::new(cpus, unowned(memory), options).unwrap();
         Self {
             pool: Arc::new(PoolMemory::new(pool, bytes.clone())),
             rig,
@@ -264,6 +266,8 @@ struct Refusing<B> {
     left: AtomicUsize,
 }
 
+impl<B> Sealed for Refusing<B> {}
+
 impl<B: BouncePool> BouncePool for Refusing<B> {
     fn take(&self, need: &Need) -> Result<Slots, TakeError> {
         match self.left.fetch_sub(1, Ordering::Relaxed) {
@@ -283,12 +287,12 @@ impl<B: BouncePool> BouncePool for Refusing<B> {
         self.below.give(slots)
     }
 
-    fn copy(&self, from: PhysAddr, to: PhysAddr, bytes: u64) {
-        self.below.copy(from, to, bytes);
+    fn copy(&self, transfer: &Transfer) {
+        self.below.copy(transfer);
     }
 
-    fn clear(&self, memory: PhysRange) {
-        self.below.clear(memory);
+    fn clear(&self, clearing: &Clearing) {
+        self.below.clear(clearing);
     }
 
     fn in_use(&self) -> PoolUse {
@@ -340,6 +344,8 @@ fn a_pool_that_refuses_at_any_request_leaves_nothing_taken() {
     }
 }
 
+impl<B> Sealed for Arc<B> {}
+
 impl<B: BouncePool> BouncePool for Arc<B> {
     fn take(&self, need: &Need) -> Result<Slots, TakeError> {
         (**self).take(need)
@@ -349,12 +355,12 @@ impl<B: BouncePool> BouncePool for Arc<B> {
         (**self).give(slots)
     }
 
-    fn copy(&self, from: PhysAddr, to: PhysAddr, bytes: u64) {
-        (**self).copy(from, to, bytes);
+    fn copy(&self, transfer: &Transfer) {
+        (**self).copy(transfer);
     }
 
-    fn clear(&self, memory: PhysRange) {
-        (**self).clear(memory);
+    fn clear(&self, clearing: &Clearing) {
+        (**self).clear(clearing);
     }
 
     fn in_use(&self) -> PoolUse {
@@ -370,7 +376,7 @@ fn a_device_with_a_pool_of_its_own_neither_fills_nor_sees_the_other_s() {
         areas: 1,
         ..PoolOptions::for_cpus(&copier.rig.cpus)
     };
-    let pool = Pool::new(copier.rig.cpus.clone(), own, options).unwrap();
+    let pool = Pool::new(copier.rig.cpus.clone(), unowned(own), options).unwrap();
     let pool = Arc::new(PoolMemory::new(pool, copier.bytes.clone()));
     let restricted = copier.device(Trust::Untrusted, CopyWhen::Always);
     let restricted = restricted.with_copies(Copying {

@@ -10,7 +10,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use super::rig::Hardware;
 use crate::addr::{CpuId, PciFunction, PhysAddr, PhysRange};
 use crate::platform::{
-    Cpus, DataCache, Mmio, Nanos, PhysMemory, Platform, RawMemory, SpinLock, Tracer,
+    Clearing, Cpus, DataCache, Mmio, Nanos, PhysMemory, Platform, RawMemory, SpinLock, Tracer,
+    Transfer,
 };
 
 /// The platform of a test.
@@ -143,8 +144,9 @@ fn a_platform_s_memory_is_copied_and_cleared_to_the_last_byte() {
     // SAFETY: only memory of the machine is named below.
     let raw = unsafe { RawMemory::new(machine) };
     let there = |offset| PhysAddr::new(at.get() + offset);
-    raw.copy(there(0), there(32), 8);
-    raw.clear(PhysRange::from_len(there(0), 4).unwrap());
+    raw.copy(&Transfer::new(there(0), there(32), 8));
+    let first = PhysRange::from_len(there(0), 4).unwrap();
+    raw.clear(&Clearing::new(first));
     assert_eq!(bytes[..8], [0, 0, 0, 0, 5, 6, 7, 8]);
     assert_eq!(bytes[31..41], [32, 1, 2, 3, 4, 5, 6, 7, 8, 41]);
 }

@@ -1,7 +1,7 @@
 //! Spaces over a real table and a queue that completes or fails as it is told.
 
 mod bounded;
-mod buffers;
+pub(crate) mod buffers;
 mod bytes;
 mod confidential;
 mod copies;

@@ -226,6 +226,9 @@ impl Unowned {
     /// * for [`Device::with_premapped_pool`](crate::dma::Device::with_premapped_pool), whose pool the CPU
     ///   copies to and from all the same: once the device and its mappings are gone, and the space
     ///   has been flushed after that;
+    /// * for a [`Pool`](crate::bounce::Pool), which the CPU copies to and from all the same: once
+    ///   [`Pool::into_memory`](crate::bounce::Pool::into_memory) gave it back, and spaces in which it was
+    ///   mapped have been flushed after that;
     /// * after any failure: once the space has recovered.
     pub const unsafe fn new(memory: PhysRange) -> Self {
         Self {

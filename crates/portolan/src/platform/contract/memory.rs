@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::platform::Platform;
 use crate::addr::{PageSize, PhysAddr, PhysRange};
-use crate::platform::{DataCache, OutOfTableMemory, PhysMemory, TableMem};
+use crate::platform::{Clearing, DataCache, OutOfTableMemory, PhysMemory, TableMem, Transfer};
 
 /// A platform's memory by physical address: for page tables, and for the copies of bounce pools.
 ///
@@ -28,18 +28,23 @@ impl<P: Platform> RawMemory<P> {
     /// *Context.* Interrupt: a value.
     ///
     /// # Safety
-    /// Whoever holds it, or a copy of it, calls
-    ///
-    /// * [`TableMem::table`] and [`TableMem::free`] only with addresses and sizes of pages that
-    ///   [`TableMem::alloc`] of one of them has returned and that were not freed;
-    /// * [`PhysMemory::copy`] and [`PhysMemory::clear`] only with memory of buffers and pools that live.
-    ///
-    /// [`PageTable`](crate::table::PageTable), [`PoolMemory`](crate::bounce::PoolMemory) and the
-    /// drivers of `portolan-hw` do so: it may be handed to them.
+    /// Whoever holds it, or a copy of it, calls [`TableMem::table`] and [`TableMem::free`] only with
+    /// addresses and sizes of pages that [`TableMem::alloc`] of one of them has returned and that were
+    /// not freed. So it goes to nobody but [`PageTable`](crate::table::PageTable) and the drivers of
+    /// `portolan-hw`, which do so and lend it to nobody. Copies need no promise: a
+    /// [`Transfer`] names nothing but what lives.
     pub const unsafe fn new(platform: P) -> Self {
         Self { platform }
     }
+
+    /// The same for a pool, which asks it for copies alone and keeps it to itself.
+    pub(crate) const fn for_copies(platform: P) -> Self {
+        Self { platform }
+    }
 }
+
+/// What is copied or cleared at once, whatever the width of a CPU's addresses.
+const PART: u64 = 1 << 30;
 
 /// The layout of a page; `None` if it is larger than any object of this machine.
 fn layout(size: PageSize) -> Option<Layout> {
@@ -93,23 +98,41 @@ tables!(AtomicU32);
 tables!(AtomicU64);
 
 impl<P: Platform> PhysMemory for RawMemory<P> {
-    fn copy(&self, from: PhysAddr, to: PhysAddr, bytes: u64) {
-        // SAFETY: `new` has the holder's promise that both are memory of buffers and pools, and the
-        // two places do not overlap. A device may write there meanwhile; the bytes are copied
-        // whatever they are.
-        unsafe {
-            let (from, to) = (self.platform.virt(from), self.platform.virt(to));
-            core::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), bytes as usize);
+    fn copy(&self, transfer: &Transfer) {
+        let (mut from, mut to) = (transfer.from().get(), transfer.to().get());
+        let mut left = transfer.bytes();
+        while left > 0 {
+            let part = left.min(PART);
+            // SAFETY: the library makes a transfer of buffers and pools that live, and the two places
+            // do not overlap. A device may write there meanwhile; the bytes are copied whatever they
+            // are. A part fits `usize`.
+            unsafe {
+                let source = self.platform.virt(PhysAddr::new(from));
+                let target = self.platform.virt(PhysAddr::new(to));
+                core::ptr::copy_nonoverlapping(source.as_ptr(), target.as_ptr(), part as usize);
+            }
+            // Only after the last part can they pass the top.
+            (from, to) = (from.wrapping_add(part), to.wrapping_add(part));
+            left -= part;
         }
     }
 
-    fn clear(&self, memory: PhysRange) {
-        let bytes = memory.len_minus_one() as usize;
-        // SAFETY: as above.
-        unsafe {
-            let first = self.platform.virt(memory.start()).as_ptr();
-            core::ptr::write_bytes(first, 0, bytes);
-            first.add(bytes).write(0);
+    fn clear(&self, clearing: &Clearing) {
+        let (mut at, last) = (
+            clearing.memory().start().get(),
+            clearing.memory().last().get(),
+        );
+        loop {
+            let more = (last - at).min(PART - 1);
+            // SAFETY: the library makes a clearing of a pool that lives. A part fits `usize`.
+            unsafe {
+                let first = self.platform.virt(PhysAddr::new(at)).as_ptr();
+                core::ptr::write_bytes(first, 0, more as usize + 1);
+            }
+            if last - at <= more {
+                return;
+            }
+            at += more + 1;
         }
     }
 }

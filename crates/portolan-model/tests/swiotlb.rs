@@ -1,14 +1,15 @@
 //! Pools of every strategy against a list of what is taken.
+#![allow(missing_docs)]
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use portolan::addr::{CpuId, PageSize, PhysAddr, PhysRange};
 use portolan::bounce::{GiveError, Need, PoolOptions, Slots};
+use portolan::dma::Unowned;
 use portolan::platform::SpinCpus;
-
-use super::{AnyPool, Strategy};
-use crate::fixture::Still;
+use portolan_model::fixture::Still;
+use portolan_model::swiotlb::{self, AnyPool, Strategy};
 
 type TestCpus = Arc<SpinCpus<Still, fn() -> CpuId>>;
 
@@ -17,8 +18,10 @@ const START: u64 = 0x4000_0000;
 fn pool(strategy: Strategy, slots: u64, areas: u32) -> AnyPool<TestCpus> {
     let cpus = Arc::new(SpinCpus::new(1, Still, (|| CpuId::new(0)) as fn() -> CpuId));
     let memory = PhysRange::from_len(PhysAddr::new(START), slots << 11).unwrap();
+    // SAFETY: the addresses are names: no memory of the test is behind them.
+    let memory = unsafe { Unowned::new(memory) };
     let options = PoolOptions::of_areas(areas);
-    super::pool(cpus, memory, options, strategy).unwrap()
+    swiotlb::pool(cpus, memory, options, strategy).unwrap()
 }
 
 #[test]
@@ -145,26 +148,30 @@ fn runs_of_two_slots_fill_an_area_to_its_end() {
     }
 }
 
+/// The other pool is over the same memory, which nobody who keeps their promise makes.
 #[test]
-fn giving_back_twice_or_another_size_is_told() {
+fn what_is_free_or_of_another_size_is_told() {
     for strategy in Strategy::ALL {
-        let pool = pool(strategy, 256, 2);
-        let slots = pool.take(&Need::bytes(5000)).unwrap();
-        let at = slots.data().start();
+        let [one, other] = [(); 2].map(|()| pool(strategy, 256, 2));
+        let take = |pool: &AnyPool<_>, bytes| pool.take(&Need::bytes(bytes)).unwrap();
+        let three = take(&one, 5000);
+        let at = three.data().start();
         let slot = ((at.get() - START) >> 11) as u32;
-        let other = GiveError::OtherSize {
+        let free = GiveError::AlreadyFree { slot };
+        assert_eq!(other.give(three), Err(free));
+        assert!(one.is_taken(at) && !other.is_taken(at));
+        let three = take(&other, 5000);
+        assert_eq!(three.data().start(), at);
+        other.give(take(&one, 5000)).expect_err("another slot");
+        let single = take(&pool(strategy, 256, 2), 1);
+        let size = GiveError::OtherSize {
             slot,
             taken: 3,
             given: 1,
         };
-        assert_eq!(pool.give_at(at, 2048), Err(other));
-        assert!(pool.is_taken(at));
-        pool.give_at(at, 5000).unwrap();
-        assert!(!pool.is_taken(at));
-        let again = GiveError::AlreadyFree { slot };
-        assert_eq!(pool.give_at(at, 5000), Err(again));
-        let outside = PhysAddr::new(START - 1);
-        let foreign = GiveError::Foreign { at: outside };
-        assert_eq!(pool.give_at(outside, 1), Err(foreign));
+        assert_eq!(other.give(single), Err(size));
+        assert!(other.is_taken(at));
+        other.give(three).unwrap();
+        assert!(!other.is_taken(at));
     }
 }

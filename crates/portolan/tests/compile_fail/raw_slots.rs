@@ -1,0 +1,26 @@
+//! A pool of another crate's, which could lend slots shorter than asked for; and copies without slots.
+
+use portolan::bounce::{BouncePool, Copied, GiveError, Need, PoolUse, Slots, TakeError};
+use portolan::platform::{Clearing, Transfer};
+
+struct Liar;
+
+impl BouncePool for Liar {
+    fn take(&self, _need: &Need) -> Result<Slots, TakeError> {
+        Err(TakeError::Empty)
+    }
+
+    fn give(&self, _slots: Slots) -> Result<(), GiveError> {
+        Ok(())
+    }
+
+    fn copy(&self, _transfer: &Transfer) {}
+
+    fn clear(&self, _clearing: &Clearing) {}
+
+    fn in_use(&self) -> PoolUse {
+        unimplemented!()
+    }
+}
+
+fn main() {}
