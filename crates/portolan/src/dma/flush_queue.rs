@@ -18,7 +18,7 @@ use super::error::UnmapError;
 use crate::addr::{Iova, IovaRange, PageSize};
 use crate::inval::Gather;
 use crate::iommu::{Domain, IommuError, UnmapFailed};
-use crate::platform::{CachePadded, Cpus, Lock, Nanos, SharedWord};
+use crate::platform::{CachePadded, Cpus, Lock, Nanos, SharedWord, count_of};
 
 /// How much may be unmapped and not yet invalidated, in each CPU's queue.
 ///
@@ -214,7 +214,7 @@ impl<P: Cpus> FlushQueue<P> {
             ..bounds
         };
         let mut queues = Vec::new();
-        let count = cpus.count().max(1);
+        let count = count_of(cpus);
         queues.try_reserve_exact(count)?;
         for _ in 0..count {
             let mut vectors = [Vec::new(), Vec::new()];

@@ -22,7 +22,7 @@ use core::sync::atomic::Ordering;
 
 use super::batch::{Debt, Merger, Merging, Parsed, Ranges, parse, sealed};
 use super::{InvalidationQueue, Step, TablesLeft};
-use crate::platform::{Cpus, Nanos, SharedWord};
+use crate::platform::{Cpus, Nanos, SharedWord, count_of};
 use group::{Group, Open, Place, Ticket};
 
 mod group;
@@ -114,13 +114,13 @@ impl<P: Cpus> Combiner<P> {
     ///
     /// *Context.* Task.
     pub fn new(cpus: &P, ranges: Ranges, options: CombineOptions) -> Self {
-        let groups = cpus.count().div_ceil(options.cpus_per_group.max(1));
+        let groups = count_of(cpus).div_ceil(options.cpus_per_group.max(1));
         let merger = Merger {
             ranges,
             limits: options.merging,
         };
         Self {
-            groups: (0..groups.max(1)).map(|_| Group::new()).collect(),
+            groups: (0..groups).map(|_| Group::new()).collect(),
             merger,
             options,
         }

@@ -22,7 +22,7 @@ use super::magazine::{CpuCache, Depot, Put};
 use super::shortage::{Heap, Shortage};
 use super::{FreeError, IovaError, RangeAllocator, Request};
 use crate::addr::{Iova, IovaRange, PageSize};
-use crate::platform::{CachePadded, Cpus, Lock};
+use crate::platform::{CachePadded, Cpus, Lock, count_of};
 
 /// Ranges taken back while a lock is held once.
 const BULK: usize = 64;
@@ -150,7 +150,7 @@ impl<P: Cpus> IovaSpace<P> {
     ) -> Result<Self, IovaError> {
         let ranges = RangeAllocator::new(window, granule)?;
         let space = ranges.space().ok_or(IovaError::Empty)?;
-        let count = cpus.count().max(1);
+        let count = count_of(&cpus);
         let mut caches = Vec::new();
         let mut depots = Vec::new();
         let reserved = caches.try_reserve_exact(count);

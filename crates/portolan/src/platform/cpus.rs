@@ -83,6 +83,14 @@ pub trait Cpus: Clock + Send + Sync + 'static {
     }
 }
 
+/// Records are kept for so many CPUs at most: those with higher numbers share the first one's.
+const MOST: usize = 8192;
+
+/// How many CPUs records are kept for, whatever an embedder says.
+pub(crate) fn count_of(cpus: &impl Cpus) -> usize {
+    cpus.count().clamp(1, MOST)
+}
+
 impl<P: Cpus> Cpus for alloc::sync::Arc<P> {
     type Word = P::Word;
     type Lock<T: Send> = P::Lock<T>;

@@ -34,7 +34,7 @@ pub use cache::DataCache;
 pub use clock::{Clock, Nanos, poll};
 pub use contract::{ForeignTables, Platform, RawMemory};
 pub use copy::{Clearing, PhysMemory, Transfer};
-pub(crate) use cpus::CachePadded;
+pub(crate) use cpus::{CachePadded, count_of};
 pub use cpus::{Cpus, SharedWord, SpinCpus};
 pub use host::HostTables;
 pub(crate) use left::Item;
