@@ -185,7 +185,7 @@ mod driver {
         assert!(matches!(copied, Err(CopyError::Length { .. })));
         assert_eq!(pool.give(taken), Err(GiveError::Foreign { at }));
         let pool = pool.into_pool();
-        let pool = pool.into_memory().err().expect("slots are taken");
+        let pool = pool.into_memory().expect_err("slots are taken");
         pool.give(longer).unwrap();
         assert!(pool.into_memory().is_ok());
         let mut beside = one.beside().chain(other.beside());

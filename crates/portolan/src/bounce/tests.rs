@@ -340,7 +340,7 @@ fn memory_of_the_same_length_is_copied_to_slots_and_from_them() {
 fn memory_comes_back_from_a_pool_of_which_nothing_is_taken() {
     let whole = pool(64, 1);
     let slots = whole.take(&Need::bytes(1)).unwrap();
-    let whole = whole.into_memory().err().expect("slots are taken");
+    let whole = whole.into_memory().expect_err("slots are taken");
     whole.give(slots).unwrap();
     let memory = whole.into_memory().ok().unwrap();
     assert_eq!(memory.memory().start(), PhysAddr::new(START));

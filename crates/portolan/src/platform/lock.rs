@@ -105,7 +105,8 @@ pub struct IrqGuard<'a, T, I: Interrupts> {
 /// thread.
 struct Masked<I: Interrupts> {
     before: usize,
-    interrupts: PhantomData<(fn(I), *mut ())>,
+    interrupts: PhantomData<fn(I)>,
+    cpu: PhantomData<*mut ()>,
 }
 
 impl<I: Interrupts> Masked<I> {
@@ -114,6 +115,7 @@ impl<I: Interrupts> Masked<I> {
         Self {
             before: I::disable(),
             interrupts: PhantomData,
+            cpu: PhantomData,
         }
     }
 }
