@@ -416,17 +416,18 @@ fn an_error_about_all_of_memory_can_be_printed() {
     assert!(alloc::format!("{error}").contains("areas"));
 }
 
+/// Of another pool over the same memory.
 #[test]
-fn slots_are_given_back_by_address_with_their_own_size_alone() {
-    let pool = pool(64, 1);
-    let slots = pool.take(&Need::bytes(3 << 11)).unwrap();
-    let at = slots.data().start();
-    for (bytes, given) in [(1, 1), (2 << 11, 2), (4 << 11, 4), (u64::MAX, u32::MAX)] {
-        let (slot, taken) = (0, 3);
-        let other = GiveError::OtherSize { slot, taken, given };
-        assert_eq!(pool.give_at(at, bytes), Err(other), "{bytes}");
+fn slots_of_another_size_are_not_given_back() {
+    let [one, other] = [(); 2].map(|()| pool(64, 1));
+    let single = one.take(&Need::bytes(1)).unwrap();
+    for bytes in [2 << 11, 3 << 11, 64 << 11] {
+        let given = (bytes >> 11) as u32;
+        let strange = pool(64, 1).take(&Need::bytes(bytes)).unwrap();
+        let (slot, taken) = (0, 1);
+        let size = GiveError::OtherSize { slot, taken, given };
+        assert_eq!(one.give(strange), Err(size), "{bytes}");
     }
-    assert_eq!(pool.in_use().used, 3);
-    pool.give_at(at, 3 << 11).unwrap();
-    assert_eq!(pool.in_use().used, 0);
+    assert_eq!(other.give(single), Err(GiveError::AlreadyFree { slot: 0 }));
+    assert_eq!(one.in_use().used, 1);
 }
