@@ -109,7 +109,7 @@ mod driver {
         Area, BouncePool as _, CopyError, GiveError, Need, Pool, PoolError, PoolMemory,
         PoolOptions, TakeError, Want,
     };
-    use portolan::inval::{Capabilities, CombineOptions, Combined, InvalidationQueue, Step};
+    use portolan::inval::{CombineOptions, Combined, InvalidationQueue, Ranges, Step, TablesLeft};
     use portolan::iova::{IovaOptions, IovaSpace, Request};
     use portolan::platform::{Clock, Cpus, Nanos, SpinLock};
 
@@ -250,7 +250,11 @@ mod driver {
     impl InvalidationQueue for Prompt {
         type Error = core::convert::Infallible;
 
-        fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), Self::Error> {
+        fn pay(
+            &self,
+            steps: &mut dyn Iterator<Item = Step>,
+            _: TablesLeft,
+        ) -> Result<(), Self::Error> {
             steps.for_each(drop);
             Ok(())
         }
@@ -269,9 +273,10 @@ mod driver {
             let pool = Pool::new(Wrong(count), named(0, 1 << 34), options).unwrap();
             let slots = pool.take(&Need::bytes(1)).unwrap();
             pool.give(slots).unwrap();
-            let options = CombineOptions::of(&Capabilities::new(PageSize::SIZE_4K));
-            let combined = Combined::new(Wrong(count), Prompt, options);
-            combined.execute(&mut core::iter::empty()).unwrap();
+            let options = CombineOptions::default();
+            let combined = Combined::new(Wrong(count), Prompt, Ranges::ABSENT, options);
+            let paid = combined.pay(&mut core::iter::empty(), TablesLeft::No);
+            paid.unwrap();
         }
     }
 
