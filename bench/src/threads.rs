@@ -47,6 +47,12 @@ impl Cpus for Threads {
     fn current(&self) -> CpuId {
         CpuId::new(cpu())
     }
+
+    fn flush_wanted(&self) {}
+
+    fn drop_later(&self, left: portolan::platform::LeftBehind) {
+        drop(left);
+    }
 }
 
 /// What a thread does: the operation, so many times.

@@ -77,4 +77,8 @@ impl<W: Word, M: TableMem<W>> TableMem<W> for FailingTables<M> {
     fn clean_barrier(&self) {
         self.inner.clean_barrier();
     }
+
+    fn invalidate(&self, bytes: PhysRange) {
+        self.inner.invalidate(bytes);
+    }
 }

@@ -170,4 +170,6 @@ impl TableMem<AtomicU64> for WrittenBack {
     fn clean_barrier(&self) {
         barrier();
     }
+
+    fn invalidate(&self, _: PhysRange) {}
 }

@@ -75,4 +75,16 @@ unsafe impl Platform for Process {
     fn registers(&self, _window: PhysRange) -> Option<NoRegisters> {
         None
     }
+
+    fn clean(&self, _: PhysRange) {}
+
+    fn clean_barrier(&self) {}
+
+    fn invalidate(&self, _: PhysRange) {}
+
+    fn flush_wanted(&self) {}
+
+    fn drop_later(&self, left: portolan::platform::LeftBehind) {
+        drop(left);
+    }
 }

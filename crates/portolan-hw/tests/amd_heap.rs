@@ -38,6 +38,12 @@ impl TableMem<AtomicU64> for Hardware {
     fn table(&self, table: PhysAddr, size: PageSize) -> &[AtomicU64] {
         TableMem::table(&**self.0.memory(), table, size)
     }
+
+    fn clean(&self, _: portolan::addr::PhysRange) {}
+
+    fn clean_barrier(&self) {}
+
+    fn invalidate(&self, _: portolan::addr::PhysRange) {}
 }
 
 impl Mmio for Hardware {

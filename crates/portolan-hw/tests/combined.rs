@@ -77,6 +77,12 @@ impl Cpus for Machine {
     fn current(&self) -> CpuId {
         self.cpus.current()
     }
+
+    fn flush_wanted(&self) {}
+
+    fn drop_later(&self, left: portolan::platform::LeftBehind) {
+        drop(left);
+    }
 }
 
 /// Registers that take a CPU's time.

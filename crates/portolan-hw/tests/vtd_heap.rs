@@ -45,6 +45,12 @@ impl TableMem<AtomicU64> for Memory {
     fn table(&self, table: PhysAddr, size: PageSize) -> &[AtomicU64] {
         self.0.table(table, size)
     }
+
+    fn clean(&self, _: portolan::addr::PhysRange) {}
+
+    fn clean_barrier(&self) {}
+
+    fn invalidate(&self, _: portolan::addr::PhysRange) {}
 }
 
 impl Memory {

@@ -93,6 +93,10 @@ impl<W: Word> TableMem<W> for CountedTables<W> {
         self.lines.fetch_add(lines, Ordering::Relaxed);
         self.cpus.work(self.line_ns * lines as f64);
     }
+
+    fn clean_barrier(&self) {}
+
+    fn invalidate(&self, _: PhysRange) {}
 }
 
 /// Memory for `pages` tables of `format`, in which a line is written back by one of `cpus` in `line_ns`.
@@ -211,6 +215,8 @@ impl Iommu for Unit {
     fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
         Ok(None)
     }
+
+    fn reserved(&self, _: StreamId, _: &mut dyn FnMut(portolan::iommu::ReservedRegion)) {}
 }
 
 impl<F: Format> Attach<LabDomain<F>> for Unit {

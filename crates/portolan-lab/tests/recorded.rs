@@ -82,6 +82,18 @@ unsafe impl Platform for Machine {
     fn tracer(&self) -> Option<&dyn Tracer> {
         Some(self)
     }
+
+    fn clean(&self, _: PhysRange) {}
+
+    fn clean_barrier(&self) {}
+
+    fn invalidate(&self, _: PhysRange) {}
+
+    fn flush_wanted(&self) {}
+
+    fn drop_later(&self, left: portolan::platform::LeftBehind) {
+        drop(left);
+    }
 }
 
 /// A unit that has refused one access.
@@ -105,6 +117,8 @@ impl Iommu for Unit {
             reason: FaultReason::NotMapped,
         })))
     }
+
+    fn reserved(&self, _: StreamId, _: &mut dyn FnMut(portolan::iommu::ReservedRegion)) {}
 }
 
 impl<D: Domain> Attach<D> for Unit {

@@ -498,4 +498,9 @@ impl Domain for UserDomain {
             access: record.access,
         })
     }
+
+    /// Of no account: the kernel has invalidated when an unmap returns.
+    fn shadowing(&self) -> portolan::iommu::Shadowing {
+        portolan::iommu::Shadowing::None
+    }
 }

@@ -56,6 +56,8 @@ impl Iommu for Attached {
     fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
         Ok(None)
     }
+
+    fn reserved(&self, _: StreamId, _: &mut dyn FnMut(portolan::iommu::ReservedRegion)) {}
 }
 
 impl<D: Domain> Attach<D> for Attached {

@@ -186,6 +186,8 @@ impl Cpus for InterruptedCpu {
     fn drop_later(&self, left: LeftBehind) {
         CPU.with(|cpu| cpu.left.borrow_mut().push(left));
     }
+
+    fn flush_wanted(&self) {}
 }
 
 /// Drops what was left behind on the calling thread's CPU, and says how much that was.

@@ -299,6 +299,10 @@ impl<D: Design> TableMem<AtomicU64> for Machine<D> {
     fn clean_barrier(&self) {
         self.note(Event::Barrier);
     }
+
+    fn invalidate(&self, bytes: PhysRange) {
+        TableMem::invalidate(&*self.0.memory, bytes);
+    }
 }
 
 impl<D: Design + 'static> Cpus for Machine<D> {
@@ -311,6 +315,12 @@ impl<D: Design + 'static> Cpus for Machine<D> {
 
     fn current(&self) -> CpuId {
         CpuId::new(0)
+    }
+
+    fn flush_wanted(&self) {}
+
+    fn drop_later(&self, left: portolan::platform::LeftBehind) {
+        drop(left);
     }
 }
 

@@ -299,6 +299,10 @@ impl<W: Word> TableMem<W> for ModelMemory<W> {
             self.write_back(bytes);
         }
     }
+
+    fn clean_barrier(&self) {}
+
+    fn invalidate(&self, _: PhysRange) {}
 }
 
 impl<W: Word> WalkMemory for ModelMemory<W> {

@@ -122,6 +122,10 @@ impl<W: Word> TableMem<W> for NonCoherentTables<W> {
             Lag::WriteBuffer => {}
         }
     }
+
+    fn clean_barrier(&self) {}
+
+    fn invalidate(&self, _: PhysRange) {}
 }
 
 /// [`NonCoherentTables`] as the walker sees them.

@@ -63,6 +63,12 @@ impl<R: Tick + 'static> Cpus for Beside<R> {
     fn current(&self) -> CpuId {
         CpuId::new(0)
     }
+
+    fn flush_wanted(&self) {}
+
+    fn drop_later(&self, left: portolan::platform::LeftBehind) {
+        drop(left);
+    }
 }
 
 fn page(at: u64) -> IovaRange {

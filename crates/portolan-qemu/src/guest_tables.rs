@@ -157,6 +157,12 @@ impl TableMem<AtomicU64> for GuestTables {
         let words = self.extent(table, size) / 8;
         self.ram.words64(table, words).unwrap_or(&[])
     }
+
+    fn clean(&self, _: PhysRange) {}
+
+    fn clean_barrier(&self) {}
+
+    fn invalidate(&self, _: PhysRange) {}
 }
 
 impl TableMem<AtomicU32> for GuestTables {
@@ -172,6 +178,12 @@ impl TableMem<AtomicU32> for GuestTables {
         let words = self.extent(table, size) / 4;
         self.ram.words32(table, words).unwrap_or(&[])
     }
+
+    fn clean(&self, _: PhysRange) {}
+
+    fn clean_barrier(&self) {}
+
+    fn invalidate(&self, _: PhysRange) {}
 }
 
 #[cfg(test)]

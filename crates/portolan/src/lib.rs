@@ -49,11 +49,17 @@
 //! #     }
 //! #     unsafe fn virt(&self, at: PhysAddr) -> NonNull<u8> { NonNull::new(at.get() as *mut u8).unwrap() }
 //! #     fn registers(&self, _: PhysRange) -> Option<NoRegisters> { None }
+//! #     fn clean(&self, _: PhysRange) {}
+//! #     fn clean_barrier(&self) {}
+//! #     fn invalidate(&self, _: PhysRange) {}
+//! #     fn flush_wanted(&self) {}
+//! #     fn drop_later(&self, left: portolan::platform::LeftBehind) { drop(left) }
 //! # }
 //! # struct Iommu;
 //! # impl portolan::iommu::Iommu for Iommu {
 //! #     fn block(&self, _: StreamId) -> Result<(), AttachError> { Ok(()) }
 //! #     fn pass_through(&self, _: StreamId) -> Result<(), AttachError> { Ok(()) }
+//! #     fn reserved(&self, _: StreamId, _: &mut dyn FnMut(portolan::iommu::ReservedRegion)) {}
 //! #     fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> { Ok(None) }
 //! # }
 //! # impl<D: Domain> Attach<D> for Iommu {

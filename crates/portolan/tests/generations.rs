@@ -102,6 +102,8 @@ impl Iommu for Hardware {
     fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
         Ok(None)
     }
+
+    fn reserved(&self, _: StreamId, _: &mut dyn FnMut(portolan::iommu::ReservedRegion)) {}
 }
 
 impl Attach<Domain> for Hardware {

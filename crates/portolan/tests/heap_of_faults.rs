@@ -137,6 +137,12 @@ impl TableMem<AtomicU64> for Tables {
     fn table(&self, table: PhysAddr, size: PageSize) -> &[AtomicU64] {
         self.0.table(table, size)
     }
+
+    fn clean(&self, _: portolan::addr::PhysRange) {}
+
+    fn clean_barrier(&self) {}
+
+    fn invalidate(&self, _: portolan::addr::PhysRange) {}
 }
 
 #[derive(Default)]

@@ -57,6 +57,8 @@ impl Iommu for Hardware {
     fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
         Ok(None)
     }
+
+    fn reserved(&self, _: StreamId, _: &mut dyn FnMut(portolan::iommu::ReservedRegion)) {}
 }
 
 impl<D: Domain> Attach<D> for Hardware {

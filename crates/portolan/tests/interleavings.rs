@@ -182,6 +182,12 @@ impl TableMem<Checked> for Watched {
         );
         &self.pages[index]
     }
+
+    fn clean(&self, _: portolan::addr::PhysRange) {}
+
+    fn clean_barrier(&self) {}
+
+    fn invalidate(&self, _: portolan::addr::PhysRange) {}
 }
 
 struct Prompt;

@@ -11,7 +11,7 @@ use portolan::platform::{OutOfTableMemory, TableMem, Word};
 
 /// What the library's file finds in its crate and above itself.
 mod addr {
-    pub use portolan::addr::{PageSize, PhysAddr};
+    pub use portolan::addr::{PageSize, PhysAddr, PhysRange};
 }
 
 mod atomic {

@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::conformance::{GuestStage, Layout};
 use portolan::addr::{Iova, PageSize, PhysAddr, StreamId};
 use portolan::inval::Gather;
-use portolan::iommu::{Attach, AttachError, Domain as _, FaultEvent, Iommu, IommuError};
+use portolan::iommu::{
+    Attach, AttachError, Domain as _, FaultEvent, Iommu, IommuError, ReservedRegion,
+};
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::Access;
 use portolan_hw::smmuv3::{GuestContexts, GuestFormat, SecondStage, Smmu, WithoutSubstream};
@@ -117,6 +119,10 @@ where
 
     fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
         self.smmu.next_fault()
+    }
+
+    fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
+        self.smmu.reserved(stream, each);
     }
 }
 

@@ -469,4 +469,8 @@ impl<W: Word, M: TableMem<W>> TableMem<W> for Unclean<M> {
     fn clean_barrier(&self) {
         self.memory.clean_barrier();
     }
+
+    fn invalidate(&self, bytes: PhysRange) {
+        self.memory.invalidate(bytes);
+    }
 }

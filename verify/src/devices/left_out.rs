@@ -194,4 +194,8 @@ impl Domain for Space {
     fn translate(&self, iova: Iova) -> Option<Translation> {
         self.kernel.translate(iova)
     }
+
+    fn shadowing(&self) -> portolan::iommu::Shadowing {
+        self.kernel.shadowing()
+    }
 }

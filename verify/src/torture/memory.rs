@@ -116,6 +116,14 @@ impl<F: Format> TableMem<F::Word> for Memory<F> {
     fn clean(&self, bytes: PhysRange) {
         self.inner().clean(bytes);
     }
+
+    fn clean_barrier(&self) {
+        self.inner().clean_barrier();
+    }
+
+    fn invalidate(&self, bytes: PhysRange) {
+        self.inner().invalidate(bytes);
+    }
 }
 
 impl<F: Format> WalkMemory for Memory<F> {

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::alloc::Layout;
 use core::num::NonZeroU64;
 use core::ptr::NonNull;
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use portolan::addr::{CpuId, PageSize, PciFunction, PhysAddr, PhysRange};
 use portolan::platform::{Leavings, LeftBehind, Lock, Mmio, Nanos, Platform};
@@ -58,6 +58,7 @@ struct Rest {
     tree: Option<&'static [u8]>,
     ecam: Ecam,
     left: CpuLock<Leavings>,
+    flush_wanted: AtomicBool,
 }
 
 /// A machine whose memory is a [`Heap`] and whose firmware left ACPI tables or a device tree: with one CPU,
@@ -107,6 +108,7 @@ impl Machine {
             tree: None,
             ecam: ecam.unwrap_or_default(),
             left: Lock::new(Leavings::new()),
+            flush_wanted: AtomicBool::new(false),
         };
         Self::new(heap, cpu::counter_hertz(timer), cpu::line(), rest)
     }
@@ -128,6 +130,7 @@ impl Machine {
             tree: Some(bytes),
             ecam: Ecam::of_tree(of),
             left: Lock::new(Leavings::new()),
+            flush_wanted: AtomicBool::new(false),
         };
         // The CPU knows better, where it knows.
         let hertz = cpu::counter_hertz(None).or_else(|| tree::timebase(of));
@@ -236,6 +239,12 @@ impl Machine {
     #[must_use = "dropping it here may wait"]
     pub fn left(&self) -> Leavings {
         self.state.rest.left.with(Leavings::take)
+    }
+
+    /// Whether a queue of unmaps has reached a limit where nobody could wait, since the last time that this
+    /// was asked: then a worker calls [`DmaSpace::tick`](portolan::dma::DmaSpace::tick) of each space.
+    pub fn take_flush_wanted(&self) -> bool {
+        self.state.rest.flush_wanted.swap(false, Ordering::Relaxed)
     }
 
     pub(super) fn heap(&self) -> &'static Heap {
@@ -349,5 +358,9 @@ unsafe impl Platform for Machine {
 
     fn drop_later(&self, left: LeftBehind) {
         self.state.rest.left.with(|all| all.push(left));
+    }
+
+    fn flush_wanted(&self) {
+        self.state.rest.flush_wanted.store(true, Ordering::Relaxed);
     }
 }

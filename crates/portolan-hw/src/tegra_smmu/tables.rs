@@ -96,6 +96,13 @@ impl<M: TableMem<AtomicU32>, C: Cpus> TableMem<AtomicU32> for TegraTables<M, C> 
         self.mem.clean_barrier();
         self.noted.lock().note(bytes);
     }
+
+    /// Nothing: [`Self::clean`] has waited.
+    fn clean_barrier(&self) {}
+
+    fn invalidate(&self, bytes: PhysRange) {
+        self.mem.invalidate(bytes);
+    }
 }
 
 /// A page that a walker with addresses of `memory_lg2` bits reaches.

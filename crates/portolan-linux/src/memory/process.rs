@@ -101,6 +101,18 @@ unsafe impl Platform for Process {
     fn registers(&self, _: PhysRange) -> Option<Bar> {
         None
     }
+
+    fn clean(&self, _: PhysRange) {}
+
+    fn clean_barrier(&self) {}
+
+    fn invalidate(&self, _: PhysRange) {}
+
+    fn flush_wanted(&self) {}
+
+    fn drop_later(&self, left: portolan::platform::LeftBehind) {
+        drop(left);
+    }
 }
 
 /// Whole pages of this process: a buffer for devices.

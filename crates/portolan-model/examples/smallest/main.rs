@@ -27,6 +27,18 @@ unsafe impl Platform for Kernel {
     fn registers(&self, window: PhysRange) -> Option<kernel::Registers> {
         self.device(window)
     }
+
+    fn clean(&self, _: PhysRange) {}
+
+    fn clean_barrier(&self) {}
+
+    fn invalidate(&self, _: PhysRange) {}
+
+    fn flush_wanted(&self) {}
+
+    fn drop_later(&self, left: portolan::platform::LeftBehind) {
+        drop(left);
+    }
 }
 
 fn main() -> Result<(), Box<dyn core::error::Error>> {

@@ -112,4 +112,10 @@ impl Cpus for VirtualCpus {
         let cpu = scheduler::with(|core| core.current()).unwrap_or(0);
         CpuId::new(cpu as u32)
     }
+
+    fn flush_wanted(&self) {}
+
+    fn drop_later(&self, left: portolan::platform::LeftBehind) {
+        drop(left);
+    }
 }

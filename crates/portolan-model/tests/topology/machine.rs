@@ -153,6 +153,16 @@ unsafe impl Platform for Kernel {
         };
         Some(Window { unit, bytes })
     }
+
+    fn clean_barrier(&self) {}
+
+    fn invalidate(&self, _: PhysRange) {}
+
+    fn flush_wanted(&self) {}
+
+    fn drop_later(&self, left: portolan::platform::LeftBehind) {
+        drop(left);
+    }
 }
 
 pub(crate) fn memory() -> Arc<ModelMemory> {

@@ -84,4 +84,10 @@ impl TableMem<AtomicU64> for GuestPages {
         // as `self.guest`, from which the result borrows. All access to them is atomic.
         unsafe { std::slice::from_raw_parts(words, bytes / 8) }
     }
+
+    fn clean(&self, _: portolan::addr::PhysRange) {}
+
+    fn clean_barrier(&self) {}
+
+    fn invalidate(&self, _: portolan::addr::PhysRange) {}
 }

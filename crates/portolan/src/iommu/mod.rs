@@ -154,9 +154,7 @@ pub trait Domain: Send + Sync {
 
     /// How a hypervisor follows what this domain maps. Where one does, unmaps must not be put off
     /// ([`Policy::Lazy`](crate::dma::Policy::Lazy)).
-    fn shadowing(&self) -> Shadowing {
-        Shadowing::None
-    }
+    fn shadowing(&self) -> Shadowing;
 
     /// What an address translates to now.
     fn translate(&self, iova: Iova) -> Option<Translation>;
@@ -193,10 +191,11 @@ pub trait Iommu: Send + Sync {
     }
 
     /// What `stream` must not be given as IOVAs, or has to reach untranslated: interrupt windows,
-    /// message doorbells, regions that firmware's devices use. Hands each to `each`.
+    /// message doorbells, regions that firmware's devices use. Hands each to `each`; a unit that stands
+    /// before another one hands on what that has.
     ///
     /// *Context.* Task.
-    fn reserved(&self, _stream: StreamId, _each: &mut dyn FnMut(ReservedRegion)) {}
+    fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion));
 
     /// The oldest thing that the unit has to say of refused accesses, if any.
     ///

@@ -229,6 +229,10 @@ impl Domain for Plain {
     fn translate(&self, iova: Iova) -> Option<Translation> {
         self.0.translate(iova)
     }
+
+    fn shadowing(&self) -> crate::iommu::Shadowing {
+        crate::iommu::Shadowing::None
+    }
 }
 
 #[test]
@@ -302,6 +306,8 @@ impl Iommu for Terse {
     fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
         Ok(None)
     }
+
+    fn reserved(&self, _: StreamId, _: &mut dyn FnMut(crate::iommu::ReservedRegion)) {}
 }
 
 impl Attach<Tables> for Terse {

@@ -68,12 +68,13 @@ pub trait Cpus: Clock + Send + Sync + 'static {
     }
 
     /// Called when a queue of deferred unmaps has reached one of its limits where nobody may wait, and
-    /// when a space has broken.
-    fn flush_wanted(&self) {}
+    /// when a space has broken. Who never defers an unmap, or calls [`DmaSpace::tick`](crate::dma::DmaSpace::tick) soon anyway, has
+    /// nothing to do.
+    fn flush_wanted(&self);
 
     /// Called when the last user of something was an interrupt handler, or may have been: a task has
     /// to drop it. Where handlers call the library, it must not be dropped here.
-    fn drop_later(&self, _left: LeftBehind) {}
+    fn drop_later(&self, left: LeftBehind);
 
     /// Who is told of maps, unmaps, flushes and faults. Where that is nobody, as by default, the
     /// reports are not compiled.
@@ -154,6 +155,12 @@ macro_rules! one_cpu {
             #[inline]
             fn current(&self) -> $crate::addr::CpuId {
                 $crate::addr::CpuId::new(0)
+            }
+
+            fn flush_wanted(&self) {}
+
+            fn drop_later(&self, left: $crate::platform::LeftBehind) {
+                drop(left);
             }
         }
     };
@@ -256,6 +263,12 @@ where
         } else {
             CpuId::new(cpu.get() % self.count as u32)
         }
+    }
+
+    fn flush_wanted(&self) {}
+
+    fn drop_later(&self, left: LeftBehind) {
+        drop(left);
     }
 }
 

@@ -43,6 +43,13 @@ impl<W: Word> TableMem<W> for HostTables<W> {
     fn table(&self, table: PhysAddr, size: PageSize) -> &[W] {
         self.slab.table(table, size)
     }
+
+    // Walkers are code of the same process.
+    fn clean(&self, _: crate::addr::PhysRange) {}
+
+    fn clean_barrier(&self) {}
+
+    fn invalidate(&self, _: crate::addr::PhysRange) {}
 }
 
 #[cfg(test)]

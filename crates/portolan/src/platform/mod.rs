@@ -83,16 +83,17 @@ pub trait TableMem<W: Word>: Send + Sync {
     /// The words of the page of `size` at `table`.
     fn table(&self, table: PhysAddr, size: PageSize) -> &[W];
 
-    /// Writes the cache lines that hold `bytes` back to memory, without waiting.
-    fn clean(&self, _bytes: PhysRange) {}
+    /// Writes the cache lines that hold `bytes` back to memory, without waiting. Nothing has to be done where
+    /// every walker snoops.
+    fn clean(&self, bytes: PhysRange);
 
     /// Waits until everything cleaned before is in memory.
-    fn clean_barrier(&self) {}
+    fn clean_barrier(&self);
 
     /// Drops the cache lines that hold `bytes`, so that the next read comes from memory: before a
     /// CPU reads what a unit that does not snoop wrote to a queue. Nothing has to be done where such
     /// memory is not cached, or where every unit snoops.
-    fn invalidate(&self, _bytes: PhysRange) {}
+    fn invalidate(&self, bytes: PhysRange);
 }
 
 macro_rules! forward {

@@ -11,7 +11,7 @@ use alloc::boxed::Box;
 
 use super::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::{OutOfTableMemory, TableMem, Word};
-use crate::addr::{PageSize, PhysAddr};
+use crate::addr::{PageSize, PhysAddr, PhysRange};
 
 const NIL: u32 = u32::MAX;
 
@@ -148,4 +148,11 @@ impl<W: Word> TableMem<W> for SlabTables<W> {
     fn table(&self, table: PhysAddr, size: PageSize) -> &[W] {
         self.words_at(table, size)
     }
+
+    // Who has a walker that does not snoop puts its own memory in front (`TableMem::clean`).
+    fn clean(&self, _: PhysRange) {}
+
+    fn clean_barrier(&self) {}
+
+    fn invalidate(&self, _: PhysRange) {}
 }

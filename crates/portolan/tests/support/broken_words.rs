@@ -154,4 +154,12 @@ impl<B: Breakage> Cpus for Broken<B> {
     fn current(&self) -> CpuId {
         self.0.current()
     }
+
+    fn flush_wanted(&self) {
+        self.0.flush_wanted();
+    }
+
+    fn drop_later(&self, left: portolan::platform::LeftBehind) {
+        self.0.drop_later(left);
+    }
 }

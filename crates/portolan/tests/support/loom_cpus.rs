@@ -119,6 +119,12 @@ impl Cpus for LoomCpus {
     fn current(&self) -> CpuId {
         CpuId::new(CPU.with(Cell::get))
     }
+
+    fn flush_wanted(&self) {}
+
+    fn drop_later(&self, left: portolan::platform::LeftBehind) {
+        drop(left);
+    }
 }
 
 #[derive(Debug)]
@@ -219,6 +225,14 @@ impl Cpus for TellingCpus {
 
     fn current(&self) -> CpuId {
         self.0.current()
+    }
+
+    fn flush_wanted(&self) {
+        self.0.flush_wanted();
+    }
+
+    fn drop_later(&self, left: portolan::platform::LeftBehind) {
+        self.0.drop_later(left);
     }
 }
 

@@ -130,6 +130,8 @@ impl Cpus for Machine {
     fn drop_later(&self, left: LeftBehind) {
         LEFT.with(|list| list.borrow_mut().push(left));
     }
+
+    fn flush_wanted(&self) {}
 }
 
 /// Drops what handlers left behind.

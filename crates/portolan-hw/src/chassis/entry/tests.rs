@@ -251,6 +251,10 @@ impl TableMem<AtomicU64> for Noted {
     fn clean(&self, bytes: PhysRange) {
         self.1.lock().push(bytes);
     }
+
+    fn clean_barrier(&self) {}
+
+    fn invalidate(&self, _: PhysRange) {}
 }
 
 #[test]

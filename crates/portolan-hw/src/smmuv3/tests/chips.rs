@@ -333,6 +333,10 @@ impl TableMem<AtomicU64> for Cached {
     fn invalidate(&self, bytes: PhysRange) {
         self.dropped.lock().push(bytes);
     }
+
+    fn clean(&self, _: PhysRange) {}
+
+    fn clean_barrier(&self) {}
 }
 
 #[test]

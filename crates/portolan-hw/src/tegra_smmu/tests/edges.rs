@@ -221,6 +221,10 @@ impl TableMem<AtomicU32> for Barriers {
     fn clean_barrier(&self) {
         self.1.fetch_add(1, Ordering::Relaxed);
     }
+
+    fn clean(&self, _: PhysRange) {}
+
+    fn invalidate(&self, _: PhysRange) {}
 }
 
 #[test]

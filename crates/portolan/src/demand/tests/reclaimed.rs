@@ -48,6 +48,12 @@ impl TableMem<AtomicU64> for Hooked {
         }
         words
     }
+
+    fn clean(&self, _: crate::addr::PhysRange) {}
+
+    fn clean_barrier(&self) {}
+
+    fn invalidate(&self, _: crate::addr::PhysRange) {}
 }
 
 type Domain = PagedDomain<VtdSecondStage, Arc<Hooked>, Arc<Hardware>>;

@@ -117,6 +117,12 @@ unsafe impl Platform for Machine {
     fn flush_wanted(&self) {
         self.0.flushes_wanted.fetch_add(1, Ordering::Relaxed);
     }
+
+    fn clean_barrier(&self) {}
+
+    fn drop_later(&self, left: crate::platform::LeftBehind) {
+        drop(left);
+    }
 }
 
 #[test]

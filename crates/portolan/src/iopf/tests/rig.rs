@@ -64,6 +64,12 @@ impl Cpus for Alone {
     fn current(&self) -> CpuId {
         CpuId::new(0)
     }
+
+    fn flush_wanted(&self) {}
+
+    fn drop_later(&self, left: crate::platform::LeftBehind) {
+        drop(left);
+    }
 }
 
 /// What was sent.

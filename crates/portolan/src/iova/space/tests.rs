@@ -34,6 +34,12 @@ impl Cpus for Chosen {
     fn current(&self) -> CpuId {
         CpuId::new(self.0.load(Ordering::Relaxed) as u32)
     }
+
+    fn flush_wanted(&self) {}
+
+    fn drop_later(&self, left: crate::platform::LeftBehind) {
+        drop(left);
+    }
 }
 
 fn window(start: u64, last: u64) -> IovaRange {

@@ -71,4 +71,11 @@ impl<W: Word> TableMem<W> for ForeignTables {
     fn table(&self, _table: PhysAddr, _size: PageSize) -> &[W] {
         &[]
     }
+
+    // The kernel that has the tables writes them back.
+    fn clean(&self, _: crate::addr::PhysRange) {}
+
+    fn clean_barrier(&self) {}
+
+    fn invalidate(&self, _: crate::addr::PhysRange) {}
 }

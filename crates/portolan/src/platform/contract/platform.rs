@@ -21,7 +21,7 @@ use crate::platform::{Clock, Cpus, LeftBehind, Lock, Mmio, Nanos, SharedWord, Tr
 /// use core::ptr::NonNull;
 /// use core::sync::atomic::AtomicU64;
 /// use portolan::addr::{PhysAddr, PhysRange};
-/// use portolan::platform::{Mmio, Nanos, Platform};
+/// use portolan::platform::{LeftBehind, Mmio, Nanos, Platform};
 ///
 /// /// A process whose devices reach memory at the process's own addresses.
 /// #[derive(Clone)]
@@ -57,6 +57,13 @@ use crate::platform::{Clock, Cpus, LeftBehind, Lock, Mmio, Nanos, SharedWord, Tr
 ///     }
 ///
 ///     fn registers(&self, _window: PhysRange) -> Option<NoRegisters> { None }
+///
+///     // Its devices snoop, no unmap is lazy, and no handler calls the library.
+///     fn clean(&self, _lines: PhysRange) {}
+///     fn clean_barrier(&self) {}
+///     fn invalidate(&self, _lines: PhysRange) {}
+///     fn flush_wanted(&self) {}
+///     fn drop_later(&self, left: LeftBehind) { drop(left) }
 /// }
 /// ```
 ///
@@ -131,15 +138,16 @@ pub unsafe trait Platform: Clone + Send + Sync + 'static {
     unsafe fn virt(&self, at: PhysAddr) -> NonNull<u8>;
 
     /// Writes cache lines back to memory, for devices and walkers that do not snoop. It need not wait:
-    /// [`clean_barrier`](Self::clean_barrier) does.
-    fn clean(&self, _lines: PhysRange) {}
+    /// [`clean_barrier`](Self::clean_barrier) does. Nothing has to be done where they all snoop; so for the next
+    /// two.
+    fn clean(&self, lines: PhysRange);
 
     /// Waits until everything that was cleaned before is in memory.
-    fn clean_barrier(&self) {}
+    fn clean_barrier(&self);
 
     /// Drops cache lines, so that the next read comes from memory; lines at the ends that hold other
     /// data as well are written back before.
-    fn invalidate(&self, _lines: PhysRange) {}
+    fn invalidate(&self, lines: PhysRange);
 
     /// The longest line of any cache between a CPU and memory: what CPUs write and what a device that
     /// does not snoop writes must not share one. The default, 128 bytes, is that of the processors on
@@ -160,17 +168,14 @@ pub unsafe trait Platform: Clone + Send + Sync + 'static {
 
     /// Called when a queue of deferred unmaps has reached one of its limits where nobody may wait, and
     /// when a space has broken: a worker should call
-    /// [`DmaSpace::tick`](crate::dma::DmaSpace::tick) soon.
-    fn flush_wanted(&self) {}
+    /// [`DmaSpace::tick`](crate::dma::DmaSpace::tick) soon. Until then devices reach what was unmapped lazily.
+    fn flush_wanted(&self);
 
     /// Called when the last user of a device that is gone was an interrupt handler, or may have been:
     /// what is left of it, an address space often, has to be dropped by a task, since that waits for
     /// hardware and frees heap memory. Where handlers call the library, put it into a list
-    /// ([`Leavings`](crate::platform::Leavings)) and wake a worker. The default, for a process, drops
-    /// it.
-    fn drop_later(&self, left: LeftBehind) {
-        drop(left);
-    }
+    /// ([`Leavings`](crate::platform::Leavings)) and wake a worker. Where none does, drop it.
+    fn drop_later(&self, left: LeftBehind);
 
     /// Who is told of maps, unmaps, flushes and faults: see [`Tracer`]. Where that is nobody, as by
     /// default, the reports are not compiled.

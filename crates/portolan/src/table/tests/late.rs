@@ -47,6 +47,8 @@ impl TableMem<AtomicU64> for Cleaned {
             self.barriers.lock().push((entry, lines));
         }
     }
+
+    fn invalidate(&self, _: PhysRange) {}
 }
 
 impl Cleaned {

@@ -47,6 +47,12 @@ impl TableMem<AtomicU64> for &Sized {
         assert_eq!(self.sizes.lock().unwrap().get(&table), Some(&size));
         self.slab.table(table, size)
     }
+
+    fn clean(&self, _: crate::addr::PhysRange) {}
+
+    fn clean_barrier(&self) {}
+
+    fn invalidate(&self, _: crate::addr::PhysRange) {}
 }
 
 #[test]

@@ -115,6 +115,12 @@ impl TableMem<AtomicU64> for Written {
     fn table(&self, table: PhysAddr, size: PageSize) -> &[AtomicU64] {
         self.slab.table(table, size)
     }
+
+    fn clean(&self, _: crate::addr::PhysRange) {}
+
+    fn clean_barrier(&self) {}
+
+    fn invalidate(&self, _: crate::addr::PhysRange) {}
 }
 
 #[test]

@@ -58,6 +58,8 @@ impl TableMem<AtomicU64> for &Noting {
     fn clean_barrier(&self) {
         self.note("barrier");
     }
+
+    fn invalidate(&self, _: PhysRange) {}
 }
 
 impl InvalidationQueue for Noting {
