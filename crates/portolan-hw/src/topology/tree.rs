@@ -51,7 +51,10 @@ enum At {
 
 /// What drives a unit.
 enum Driver {
-    Smmu(Config),
+    Smmu {
+        coherency: CoherencyOverride,
+        pages: RegisterPages,
+    },
     Riscv,
 }
 
@@ -131,11 +134,7 @@ fn smmu(node: &Node<'_>) -> Driver {
         Some(_) => RegisterPages::OnlyFirst,
         None => RegisterPages::Two,
     };
-    Driver::Smmu(Config {
-        coherency,
-        pages,
-        ..Config::default()
-    })
+    Driver::Smmu { coherency, pages }
 }
 
 impl<'t> Described<'t> {
@@ -251,7 +250,7 @@ impl<'t> Described<'t> {
 impl Unit<'_> {
     fn kind(&self) -> UnitKind {
         match self.driver {
-            Driver::Smmu(_) => UnitKind::SmmuV3,
+            Driver::Smmu { .. } => UnitKind::SmmuV3,
             Driver::Riscv => UnitKind::Riscv,
         }
     }
@@ -300,9 +299,13 @@ pub(super) fn enable<P: Platform>(
         let its = reserved.iter().filter(|(of, _)| *of == number);
         let its = its.map(|(_, reserved)| *reserved);
         match &unit.driver {
-            Driver::Smmu(config) => {
-                let mut config = config.clone();
-                config.combining = options.combining;
+            &Driver::Smmu { coherency, pages } => {
+                let mut config = Config {
+                    coherency,
+                    pages,
+                    combining: options.combining,
+                    ..Config::default()
+                };
                 // What makes no sense is left out, and counted there.
                 let _ = config.reserved.read(its);
                 config.at_work = iort::at_work(&config.reserved)?;
