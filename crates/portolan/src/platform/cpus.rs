@@ -67,9 +67,9 @@ pub trait Cpus: Clock + Send + Sync + 'static {
         self.now()
     }
 
-    /// Called when a queue of deferred unmaps has reached one of its limits where nobody may wait, and
-    /// when a space has broken. Who never defers an unmap, or calls [`DmaSpace::tick`](crate::dma::DmaSpace::tick) soon anyway, has
-    /// nothing to do.
+    /// Called when a queue of deferred unmaps has reached one of its limits where nobody may wait, and when a
+    /// space has broken. Who never defers an unmap, or calls [`DmaSpace::tick`](crate::dma::DmaSpace::tick)
+    /// soon anyway, has nothing to do.
     fn flush_wanted(&self);
 
     /// Called when the last user of something was an interrupt handler, or may have been: a task has
