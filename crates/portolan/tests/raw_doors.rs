@@ -58,6 +58,18 @@ mod kernel {
         fn registers(&self, _: PhysRange) -> Option<NoRegisters> {
             None
         }
+
+        fn clean(&self, _: PhysRange) {}
+
+        fn clean_barrier(&self) {}
+
+        fn invalidate(&self, _: PhysRange) {}
+
+        fn flush_wanted(&self) {}
+
+        fn drop_later(&self, left: portolan::platform::LeftBehind) {
+            drop(left);
+        }
     }
 
     /// Words, of which the first page is lent as [`Unowned`] and the others stay.
@@ -242,6 +254,12 @@ mod driver {
 
         fn current(&self) -> CpuId {
             CpuId::new(u32::MAX)
+        }
+
+        fn flush_wanted(&self) {}
+
+        fn drop_later(&self, left: portolan::platform::LeftBehind) {
+            drop(left);
         }
     }
 
