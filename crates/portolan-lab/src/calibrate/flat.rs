@@ -10,7 +10,7 @@
 use super::function::{Family, Inside, known};
 use super::leaves::Pages;
 use super::line::{LONGEST_NAME, TOO_LONG};
-use super::samples::{Kind, Resolution, Sample, Samples};
+use super::samples::{Hooks, Kind, Resolution, Sample, Samples};
 use crate::trace::decimal;
 
 /// Calls that stand for all of a histogram: the shares of its buckets are what counts.
@@ -308,7 +308,7 @@ impl Rows {
 
     fn add(&self, key: &Key, ns: f64, resolution: Resolution, samples: &mut Samples) {
         let name = key.function.as_bytes();
-        samples.note(name, ns as u64, true);
+        samples.note(name, ns as u64, 0);
         let Some(known) = known(name) else {
             return;
         };
@@ -325,7 +325,7 @@ impl Rows {
         } else {
             let sample = Sample {
                 ns,
-                hooks: 1.0,
+                hooks: Hooks::OWN,
                 units: units.map(|units| units as f64),
                 resolution,
             };

@@ -1,8 +1,9 @@
 //! Functions of Linux that have a price here, and what a call of each counts.
 //!
-//! Names are those of Linux 5.15 to 6.16: drivers/iommu (iommu.c, dma-iommu.c, intel, arm, amd) and
-//! kernel/dma/swiotlb.c. What takes time beside those (allocating addresses, the queue of lazy invalidations) has no
-//! event in the model, so no price.
+//! Names are those of Linux 5.15 to 7.3: drivers/iommu (iommu.c, dma-iommu.c, intel, arm, amd) and
+//! kernel/dma/swiotlb.c. What takes time beside those has no event in the model, so no price.
+
+use super::samples::Kind;
 
 /// What a call does, of which the prices are sought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -11,8 +12,16 @@ pub(super) enum Family {
     Map,
     /// Takes pages out of a table.
     Unmap,
+    /// Makes commands of a range, or of all, and submits them: the driver's work around [`Family::Submit`].
+    Flush,
     /// Gives commands to the unit and waits for them.
     Submit,
+    /// Takes device addresses.
+    TakeAddresses,
+    /// Gives device addresses back at once.
+    GiveAddresses,
+    /// Puts an unmap into a flush queue: gives addresses back later.
+    Queue,
     /// Takes bounce slots.
     Take,
     /// Gives bounce slots back.
@@ -22,10 +31,14 @@ pub(super) enum Family {
 }
 
 impl Family {
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 10] = [
         Self::Map,
         Self::Unmap,
+        Self::Flush,
         Self::Submit,
+        Self::TakeAddresses,
+        Self::GiveAddresses,
+        Self::Queue,
         Self::Take,
         Self::Give,
         Self::Copy,
@@ -36,10 +49,17 @@ impl Family {
         match self {
             Self::Map => ["map", "pages", "iommu_map, iommu_map_nosync"],
             Self::Unmap => ["unmap", "pages", "iommu_unmap, iommu_unmap_fast"],
+            Self::Flush => {
+                let functions = "intel_iommu_tlb_sync, intel_flush_iotlb_all";
+                ["flush", "commands", functions]
+            }
             Self::Submit => {
                 let functions = "qi_submit_sync, arm_smmu_cmdq_issue_cmdlist";
                 ["submit", "commands", functions]
             }
+            Self::TakeAddresses => ["take addresses", "pages", "alloc_iova_fast"],
+            Self::GiveAddresses => ["give addresses back", "pages", "free_iova_fast"],
+            Self::Queue => ["queue", "pages", "iommu_dma_free_iova"],
             Self::Take => ["take slots", "bytes", "swiotlb_tbl_map_single"],
             Self::Give => {
                 let functions = "swiotlb_tbl_unmap_single, __swiotlb_tbl_unmap_single";
@@ -78,11 +98,15 @@ pub(super) struct Known {
     pub(super) inside: Inside,
     /// The argument that counts units, as Linux calls it.
     pub(super) argument: &'static str,
+    /// What its commands drop, where its name says that.
+    pub(super) kind: Option<Kind>,
 }
 
 /// The function called `name`, if it has a price.
 pub(super) fn known(name: &[u8]) -> Option<Known> {
-    use Family::{Copy, Give, Map, Submit, Take, Unmap};
+    use Family::{
+        Copy, Flush, Give, GiveAddresses, Map, Queue, Submit, Take, TakeAddresses, Unmap,
+    };
     use Inside::{Alone, Others};
     let (family, inside, argument) = match str::from_utf8(name).ok()? {
         "iommu_map" | "iommu_map_nosync" | "__iommu_map" | "iommu_map_atomic" => {
@@ -95,10 +119,14 @@ pub(super) fn known(name: &[u8]) -> Option<Known> {
         "iommu_unmap_fast" | "__iommu_unmap" => (Unmap, Alone, "size"),
         "intel_iommu_unmap_pages" | "amd_iommu_unmap_pages" => (Unmap, Alone, ""),
         "arm_smmu_unmap_pages" | "arm_lpae_unmap_pages" => (Unmap, Alone, ""),
+        "intel_iommu_tlb_sync" | "intel_flush_iotlb_all" => (Flush, Alone, ""),
         "qi_submit_sync" => (Submit, Alone, "count"),
         "arm_smmu_cmdq_issue_cmdlist" => (Submit, Alone, "n"),
         "amd_iommu_domain_flush_pages" | "domain_flush_complete" => (Submit, Alone, ""),
         "viommu_sync_req" => (Submit, Alone, ""),
+        "alloc_iova_fast" => (TakeAddresses, Alone, "size"),
+        "free_iova_fast" => (GiveAddresses, Alone, "size"),
+        "iommu_dma_free_iova" => (Queue, Others, ""),
         "swiotlb_tbl_map_single" => (Take, Others, "mapping_size"),
         "swiotlb_tbl_unmap_single" | "__swiotlb_tbl_unmap_single" => (Give, Others, "mapping_size"),
         "swiotlb_release_slots" => (Give, Alone, ""),
@@ -109,6 +137,11 @@ pub(super) fn known(name: &[u8]) -> Option<Known> {
         family,
         inside,
         argument,
+        kind: match name {
+            b"intel_iommu_tlb_sync" => Some(Kind::Pages),
+            b"intel_flush_iotlb_all" => Some(Kind::Context),
+            _ => None,
+        },
     })
 }
 

@@ -1,15 +1,19 @@
-//! What tracing itself takes: a call that does nothing takes that alone.
+//! What tracing itself takes, which is taken off calls.
 //!
 //! `function_graph` reads the clock when a function is entered and when it is left. What it does between those and the
-//! function is in the call's own time, what it does outside of them in the caller's; both are taken to be as long. So a
-//! call loses one such time for itself, two for each traced call in it, and one where that call's time is taken out
-//! whole. The cheapest function that has no traced call in it and no price tells how long it is.
+//! function is in the call's own time (*inside*), what it does before and after them in the caller's (*around*). So a
+//! call loses *inside* once for itself, both for each traced call in it, and *around* where that call's time is taken
+//! out whole.
+//!
+//! The cheapest function that has no traced call in it and no price tells *inside*: it does next to nothing. Both
+//! together are by how much longer a system call takes while one function in it is traced: the recorder makes such calls
+//! in the end. In traces without them *around* is taken to be as long as *inside*.
 
 use serde::Serialize;
 
 use super::FunctionReport;
-use super::robust::FEWEST;
-use super::samples::Samples;
+use super::robust::{FEWEST, median, rounded};
+use super::samples::{Care, Hooks, Part, Probe, Samples};
 
 /// Functions that do more than nothing, by the beginnings of their names.
 const WRAPPERS: [&str; 6] = [
@@ -21,7 +25,7 @@ const WRAPPERS: [&str; 6] = [
     "__iommu_dma_",
 ];
 
-/// What tracing takes in each call.
+/// What tracing takes for each call.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Tracing {
     /// The function that says so.
@@ -30,6 +34,22 @@ pub struct Tracing {
     pub ns: f64,
     /// Its calls.
     pub calls: u64,
+    /// Nanoseconds in the caller of a traced call, where they were measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub around_ns: Option<f64>,
+}
+
+/// Nanoseconds that are taken off.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Overhead {
+    inside_ns: f64,
+    around_ns: f64,
+}
+
+impl Overhead {
+    pub(super) fn of(self, hooks: Hooks) -> f64 {
+        hooks.inside as f64 * self.inside_ns + hooks.around as f64 * self.around_ns
+    }
 }
 
 impl Tracing {
@@ -53,6 +73,31 @@ impl Tracing {
             function: least.name.clone(),
             ns: least.median_ns,
             calls: least.calls,
+            around_ns: samples.probe.around_ns(least.median_ns),
         })
+    }
+
+    /// What is taken off with `care`.
+    pub(super) fn overhead(&self, care: Care) -> Overhead {
+        let around_ns = self.around_ns.filter(|_| care.takes(Part::Around));
+        Overhead {
+            inside_ns: self.ns,
+            around_ns: around_ns.unwrap_or(self.ns),
+        }
+    }
+}
+
+impl Probe {
+    /// What a traced call takes in its caller, where it takes `inside_ns` of its own time.
+    fn around_ns(&self, inside_ns: f64) -> Option<f64> {
+        let calls = [&self.alone, &self.with_one];
+        if calls.iter().any(|calls| calls.kept().len() < FEWEST) {
+            return None;
+        }
+        let [alone, with_one] = calls.map(|calls| {
+            let ns = calls.kept().iter().map(|ns| *ns as f64);
+            median(&mut ns.collect::<Vec<_>>())
+        });
+        Some(rounded((with_one - alone - inside_ns).max(0.0)))
     }
 }

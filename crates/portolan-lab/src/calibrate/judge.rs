@@ -5,6 +5,7 @@ use portolan_model::profile::{Event, Profile};
 use serde::Serialize;
 
 use super::function::Family;
+use super::hooks::Overhead;
 use super::robust::{Line, Slope, median, own_ns, rounded};
 use super::samples::{Care, Kind, Sample, Store};
 use super::sizes::{Size, sizes};
@@ -35,17 +36,17 @@ impl Judged {
     pub(super) fn of(
         (family, kind): (Family, Kind),
         store: &Store,
-        hook_ns: f64,
+        overhead: Overhead,
         (care, seed): (Care, u64),
         base: &Profile,
     ) -> Self {
-        let line = Line::fit(store.fitted.kept(), hook_ns, care, seed);
+        let line = Line::fit(store.fitted.kept(), overhead, care, seed);
         let off = |says: &dyn Fn(f64) -> f64| {
             let held_out = store.held_out.kept();
             let mut off: Vec<f64> = held_out
                 .iter()
                 .map(|sample: &Sample| {
-                    let own = own_ns(sample, hook_ns).max(1.0);
+                    let own = own_ns(sample, overhead).max(1.0);
                     100.0 * (says(sample.units.unwrap_or(1.0)) - own).abs() / own
                 })
                 .collect();
@@ -54,12 +55,12 @@ impl Judged {
         let predicted = line.as_ref().map(|line| off(&|units| line.predicts(units)));
         let before = prices_before(family, kind, base);
         let what = match kind {
-            Kind::Context => "submit, whole contexts".to_owned(),
-            Kind::Global => "submit, everything".to_owned(),
+            Kind::Context => format!("{}, whole contexts", family.name()),
+            Kind::Global => format!("{}, everything", family.name()),
             Kind::Pages | Kind::Other => family.name().to_owned(),
         };
         Self {
-            sizes: sizes(store, hook_ns, line.as_ref(), before),
+            sizes: sizes(store, overhead, line.as_ref(), before),
             what,
             units: family.units(),
             seen: store.fitted.seen() + store.held_out.seen(),
@@ -116,7 +117,7 @@ fn prices_before(family: Family, kind: Kind, base: &Profile) -> Option<(f64, f64
     match (family, kind) {
         (Family::Map, _) => ns(Event::MapCall).zip(ns(Event::PteWrite)),
         (Family::Unmap, _) => ns(Event::UnmapCall).zip(ns(Event::UnmapPage)),
-        (Family::Submit, Kind::Pages) => {
+        (Family::Flush | Family::Submit, Kind::Pages) => {
             let wait = ns(Event::Sync)? + ns(Event::Exit).unwrap_or(0.0);
             Some((wait, ns(Event::CmdRange).or_else(|| ns(Event::CmdPage))?))
         }

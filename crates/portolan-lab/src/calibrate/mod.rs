@@ -269,10 +269,11 @@ impl Gathered {
         let care = self.care;
         let functions = functions(&self.samples);
         let tracing = Tracing::of(&functions, &self.samples).filter(|_| care.takes(Part::Tracing));
-        let hook_ns = tracing.as_ref().map_or(0.0, |tracing| tracing.ns);
+        let overhead = tracing.as_ref().map(|tracing| tracing.overhead(care));
+        let overhead = overhead.unwrap_or_default();
         let stores = self.samples.stores.iter();
         let fits = stores.map(|(key, store)| {
-            let judged = Judged::of(*key, store, hook_ns, (care, self.seed), base);
+            let judged = Judged::of(*key, store, overhead, (care, self.seed), base);
             (*key, judged)
         });
         let fits = fits.collect();

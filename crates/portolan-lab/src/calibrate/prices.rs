@@ -16,7 +16,10 @@ use super::robust::{Estimate, Line, Slope, rounded};
 use super::samples::Kind;
 
 /// Prices that follow another: a profile that has both took the first over, or has to keep them in order.
-const FOLLOWERS: [(Event, Event); 5] = [
+const FOLLOWERS: [(Event, Event); 8] = [
+    (Event::LinuxPiece, Event::LinuxMap),
+    (Event::IovaTree, Event::IovaCached),
+    (Event::FlushQueueEntry, Event::IovaCached),
     (Event::UnmapCallTables, Event::UnmapCall),
     (Event::MapPage, Event::PteWrite),
     (Event::CmdContext, Event::CmdPage),
@@ -67,10 +70,36 @@ impl<'b> Told<'b> {
         let fit = |family, kind| fits.get(&(family, kind));
         told.table(fit(Family::Map, Kind::Pages), Family::Map);
         told.table(fit(Family::Unmap, Kind::Pages), Family::Unmap);
+        told.linux(fit(Family::Map, Kind::Pages), Family::Map, Event::LinuxMap);
+        told.linux(
+            fit(Family::Unmap, Kind::Pages),
+            Family::Unmap,
+            Event::LinuxUnmap,
+        );
+        // An unmap that gave its addresses back at once is told from one that queued by the call that does so.
+        if with_line(fit(Family::GiveAddresses, Kind::Pages)).is_some() {
+            let queued = fit(Family::Queue, Kind::Pages);
+            told.linux(queued, Family::Queue, Event::FlushQueueEntry);
+        }
+        told.leave(
+            Event::FlushQueueEntry,
+            "no unmap in the trace is known to have joined a flush queue",
+        );
+        let addresses = [Family::TakeAddresses, Family::GiveAddresses];
+        let addresses = addresses.map(|family| (fit(family, Kind::Pages), family));
+        told.sum(Event::IovaCached, addresses, &[]);
+        let kinds = [Kind::Pages, Kind::Context, Kind::Global];
+        // With the driver's work around it, where that is told.
+        let has_line = |family| kinds.map(|kind| with_line(fit(family, kind)).is_some());
+        let family = match has_line(Family::Flush).contains(&true) {
+            true => Family::Flush,
+            false => Family::Submit,
+        };
+        let [pages, context, global] = kinds.map(|kind| fit(family, kind));
         told.submissions(&[
-            (&BY_ADDRESS, fit(Family::Submit, Kind::Pages)),
-            (&[Event::CmdContext], fit(Family::Submit, Kind::Context)),
-            (&[Event::CmdGlobal], fit(Family::Submit, Kind::Global)),
+            (&BY_ADDRESS, pages),
+            (&[Event::CmdContext], context),
+            (&[Event::CmdGlobal], global),
         ]);
         let bounce = [Family::Take, Family::Give, Family::Copy];
         told.bounce(bounce.map(|family| fit(family, Kind::Pages)));
@@ -185,6 +214,14 @@ impl<'b> Told<'b> {
         self.remainder(judged, line.call, &[(page, line.units)], call);
     }
 
+    /// Mapping and unmapping in a table as Linux does it: calls of the mean size.
+    fn linux(&mut self, judged: Option<&Judged>, family: Family, event: Event) {
+        match with_line(judged) {
+            Some((judged, line)) => self.set(event, whole(line), judged.source()),
+            None => self.leave(event, absent(judged, family)),
+        }
+    }
+
     /// Commands of each width. Waiting for them is told by the first width of which there are calls, and taken off
     /// those of the others.
     fn submissions(&mut self, widths: &[(&[Event], Option<&Judged>)]) {
@@ -285,21 +322,32 @@ impl<'b> Told<'b> {
                 _ => self.leave(Event::CopyByte, inseparable(line, Family::Copy)),
             },
         }
+        let calls = [(take, Family::Take), (give, Family::Give)];
+        self.sum(Event::CopyCall, calls, &call);
+    }
+
+    /// What is taken and given back, which are calls of their own; `more` is a part of the price.
+    fn sum(
+        &mut self,
+        event: Event,
+        [(take, taking), (give, giving)]: [(Option<&Judged>, Family); 2],
+        more: &[Estimate],
+    ) {
         match (with_line(take), with_line(give)) {
             (Some((take, taken)), Some((_, given))) => {
-                call.extend([whole(taken), whole(given)]);
-                let sum = |part: fn(&Estimate) -> f64| call.iter().map(part).sum();
-                let call = Estimate {
+                let calls = [more, &[whole(taken), whole(given)]].concat();
+                let sum = |part: fn(&Estimate) -> f64| calls.iter().map(part).sum();
+                let found = Estimate {
                     ns: sum(|part| part.ns),
                     low_ns: sum(|part| part.low_ns),
                     high_ns: sum(|part| part.high_ns),
                 };
                 let (take, gave) = (take.source(), grouped(given.calls));
                 let source = format!("{take}, and {gave} that give them back");
-                self.set(Event::CopyCall, call, source);
+                self.set(event, found, source);
             }
-            (None, _) => self.leave(Event::CopyCall, absent(take, Family::Take)),
-            (_, None) => self.leave(Event::CopyCall, absent(give, Family::Give)),
+            (None, _) => self.leave(event, absent(take, taking)),
+            (_, None) => self.leave(event, absent(give, giving)),
         }
     }
 

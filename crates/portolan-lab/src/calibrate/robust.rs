@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use portolan_model::profile::Price;
 use serde::Serialize;
 
+use super::hooks::Overhead;
 use super::samples::{Care, Part, Resolution, Sample};
 use crate::least_squares::weighted;
 
@@ -107,9 +108,14 @@ type Points = [(f64, f64)];
 type Groups = Vec<(f64, f64, f64)>;
 
 impl Line {
-    /// The line through `samples`, of which each loses `hook_ns` for each time that tracing is in it. `None` where
+    /// The line through `samples`, of which each loses the `overhead` of tracing. `None` where
     /// there are too few.
-    pub(super) fn fit(samples: &[Sample], hook_ns: f64, care: Care, seed: u64) -> Option<Self> {
+    pub(super) fn fit(
+        samples: &[Sample],
+        overhead: Overhead,
+        care: Care,
+        seed: u64,
+    ) -> Option<Self> {
         // A call whose units are not told says nothing beside enough of which they are.
         let told = samples.iter().filter(|sample| sample.units.is_some());
         let told = told.count();
@@ -117,7 +123,7 @@ impl Line {
         let points = samples.iter();
         let points = points.filter(|sample| !is_told || sample.units.is_some());
         let points: Vec<_> = points
-            .map(|sample| (sample.units.unwrap_or(1.0), own_ns(sample, hook_ns)))
+            .map(|sample| (sample.units.unwrap_or(1.0), own_ns(sample, overhead)))
             .collect();
         if points.len() < FEWEST {
             return None;
@@ -201,8 +207,8 @@ impl Line {
 }
 
 /// Time of a call without what tracing takes; what is less than nothing is nothing.
-pub(super) fn own_ns(sample: &Sample, hook_ns: f64) -> f64 {
-    (sample.ns - sample.hooks * hook_ns).max(0.0)
+pub(super) fn own_ns(sample: &Sample, overhead: Overhead) -> f64 {
+    (sample.ns - overhead.of(sample.hooks)).max(0.0)
 }
 
 /// Whether two sizes can be told apart.

@@ -17,6 +17,8 @@ const LONGEST_NS: u64 = 1_000_000_000;
 const MOST_UNITS: f64 = 4_294_967_296.0;
 /// Functions of which something is kept; what is called by other names is not listed.
 const MOST_NAMES: usize = 256;
+/// The system call by which the recorder measures tracing, behind its architecture's prefix.
+const PROBE: &[u8] = b"sys_getppid";
 
 /// What is done to calls so that the rest is a price.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +27,8 @@ pub(super) enum Part {
     Outliers,
     /// What tracing takes is taken off.
     Tracing,
+    /// What it takes in a call's caller is measured, and not taken to be as much as in the call.
+    Around,
     /// Calls in them that are other prices' are taken off.
     Children,
 }
@@ -63,13 +67,34 @@ pub(super) enum Resolution {
     Bucket,
 }
 
+/// Parts of tracing: each traced call has one inside of its time, and one around it, in its caller's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Hooks {
+    pub(super) inside: u64,
+    pub(super) around: u64,
+}
+
+impl Hooks {
+    /// Of a traced call without others in it.
+    pub(super) const OWN: Self = Self {
+        inside: 1,
+        around: 0,
+    };
+
+    /// Adds those of a call within, whose own time stays in this one's.
+    pub(super) fn take_in(&mut self, inner: Self) {
+        self.inside += inner.inside;
+        self.around += inner.around + 1;
+    }
+}
+
 /// A call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Sample {
     /// Nanoseconds, without the calls in it that are other prices'.
     pub(super) ns: f64,
-    /// How often entering or leaving a traced function is in that.
-    pub(super) hooks: f64,
+    /// How much of tracing is in that.
+    pub(super) hooks: Hooks,
     /// Pages, commands or bytes, where that is told.
     pub(super) units: Option<f64>,
     pub(super) resolution: Resolution,
@@ -126,6 +151,15 @@ pub(super) struct Function {
     pub(super) total_ns: u64,
 }
 
+/// Nanoseconds of a system call that the recorder makes to measure tracing.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Probe {
+    /// Without a traced call in it.
+    pub(super) alone: Reservoir<u64>,
+    /// With one.
+    pub(super) with_one: Reservoir<u64>,
+}
+
 /// Why calls are not fitted on, and how many.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct LeftOut {
@@ -137,7 +171,7 @@ pub struct LeftOut {
     pub absurd: u64,
     /// They map or unmap lists of several pieces.
     pub lists: u64,
-    /// They unmap whole tables, or submit something else than invalidations of one kind.
+    /// They unmap whole tables, take or give back addresses that no cache has, or submit something else than invalidations of one kind.
     pub other: u64,
     /// What they have in them cannot be taken out without nesting.
     pub mixed: u64,
@@ -148,6 +182,7 @@ pub struct LeftOut {
 pub(super) struct Samples {
     pub(super) stores: BTreeMap<(Family, Kind), Store>,
     pub(super) functions: BTreeMap<String, Function>,
+    pub(super) probe: Probe,
     pub(super) left_out: LeftOut,
     random: fastrand::Rng,
 }
@@ -157,20 +192,29 @@ impl Samples {
         Self {
             stores: BTreeMap::new(),
             functions: BTreeMap::new(),
+            probe: Probe::default(),
             left_out: LeftOut::default(),
             random: fastrand::Rng::with_seed(seed),
         }
     }
 
-    /// A call of `function`, of so many nanoseconds with all that is in it.
-    pub(super) fn note(&mut self, function: &[u8], ns: u64, is_leaf: bool) {
+    /// A call of `function`, of so many nanoseconds with all that is in it: `calls` traced ones among that.
+    pub(super) fn note(&mut self, function: &[u8], ns: u64, calls: u64) {
+        if function.ends_with(PROBE) {
+            match calls {
+                0 => self.probe.alone.add(ns, &mut self.random),
+                1 => self.probe.with_one.add(ns, &mut self.random),
+                _ => {}
+            }
+            return;
+        }
         let name = String::from_utf8_lossy(function);
         if !self.functions.contains_key(name.as_ref()) && self.functions.len() >= MOST_NAMES {
             return;
         }
         let function = self.functions.entry(name.into_owned()).or_default();
         function.ns.add(ns, &mut self.random);
-        function.leaves += u64::from(is_leaf);
+        function.leaves += u64::from(calls == 0);
         function.total_ns = function.total_ns.saturating_add(ns);
     }
 

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::hooks::Overhead;
 use super::robust::{Line, Slope, own_ns, rounded};
 use super::samples::{Sample, Store};
 
@@ -32,11 +33,11 @@ pub struct Size {
     pub before_ns: Option<f64>,
 }
 
-/// Calls by size in `store`, of which each loses `hook_ns` for each time that tracing is in it; with what `line` and
+/// Calls by size in `store`, of which each loses the `overhead` of tracing; with what `line` and
 /// the prices from before, of a call and of a unit, say of them.
 pub(super) fn sizes(
     store: &Store,
-    hook_ns: f64,
+    overhead: Overhead,
     line: Option<&Line>,
     before: Option<(f64, f64)>,
 ) -> Vec<Size> {
@@ -58,7 +59,10 @@ pub(super) fn sizes(
         }
     };
     let size = |group: &Vec<&Sample>| {
-        let mut ns: Vec<f64> = group.iter().map(|sample| own_ns(sample, hook_ns)).collect();
+        let mut ns: Vec<f64> = group
+            .iter()
+            .map(|sample| own_ns(sample, overhead))
+            .collect();
         ns.sort_by(f64::total_cmp);
         let tenths = |tenths: usize| {
             let at = ns.len().saturating_sub(1) * tenths / 10;

@@ -9,7 +9,8 @@ use std::collections::HashMap;
 use super::function::{Family, Known, known};
 use super::leaves::{Mapped, Pages};
 use super::line::{Call, Token};
-use super::samples::{Care, Kind, Part, Resolution, Sample, Samples};
+use super::samples::{Care, Hooks, Kind, Part, Resolution, Sample, Samples};
+use crate::linux::MOST_CACHED_PAGES;
 use crate::trace::{Event, parse_event};
 
 /// Functions within each other beyond which a trace is none.
@@ -33,9 +34,10 @@ struct Frame {
     known: Option<Known>,
     /// Nanoseconds of other families' calls.
     others_ns: u64,
-    /// Times that entering or leaving a traced function is in what is left.
-    hooks: u64,
-    has_calls: bool,
+    /// What is left has so much of tracing in it.
+    hooks: Hooks,
+    /// Traced calls in it.
+    calls: u64,
     spoiled: Spoiled,
     kind: Option<Kind>,
     /// What it unmaps by its arguments: address and bytes.
@@ -156,6 +158,11 @@ impl Cpu {
                 };
                 (leaves, leaves.map_or(Spoiled::Other, |_| Spoiled::No))
             }
+            (Some(Family::TakeAddresses | Family::GiveAddresses), Some(pages))
+                if pages > MOST_CACHED_PAGES =>
+            {
+                (argument, Spoiled::Other)
+            }
             // Linux queues without waiting, too.
             (Some(Family::Submit), _) if call.argument("sync") == Some(0) => {
                 (argument, Spoiled::Other)
@@ -163,15 +170,15 @@ impl Cpu {
             _ => (argument, Spoiled::No),
         };
         if let Some(frame) = self.frames.last_mut() {
-            frame.has_calls = true;
+            frame.calls += 1;
         }
         self.frames.push(Frame {
             depth,
             name: call.name.to_owned(),
             known,
             others_ns: 0,
-            hooks: 1,
-            has_calls: false,
+            hooks: Hooks::OWN,
+            calls: 0,
             spoiled,
             kind: None,
             range,
@@ -225,7 +232,7 @@ impl Cpu {
         let Some(mut frame) = self.frames.pop() else {
             return;
         };
-        samples.note(&frame.name, ns, !frame.has_calls);
+        samples.note(&frame.name, ns, frame.calls);
         let mut outer = self.frames.iter_mut().rev();
         let outer = outer.find(|outer| outer.known.is_some());
         let within = outer.as_deref().and_then(Frame::family);
@@ -234,14 +241,17 @@ impl Cpu {
             frame.by_argument = bounced.filter(|_| within == Some(Family::Take));
         }
         match (frame.family(), outer) {
-            (None, Some(outer)) => outer.hooks += 2,
+            (None, Some(outer)) => outer.hooks.take_in(frame.hooks),
             (Some(_), Some(outer)) if within == frame.family() => outer.take_in(&frame),
+            (Some(Family::Submit), Some(outer)) if within == Some(Family::Flush) => {
+                outer.take_in(&frame);
+            }
             (Some(family), outer) => {
                 if let Some(outer) = outer
                     && care.takes(Part::Children)
                 {
                     outer.others_ns = outer.others_ns.saturating_add(ns);
-                    outer.hooks += 1;
+                    outer.hooks.around += 1;
                 }
                 frame.sample(family, ns, samples);
             }
@@ -255,10 +265,14 @@ impl Frame {
         self.known.map(|known| known.family)
     }
 
+    /// Whether units that are told a second time are another piece of a list: each is a call and an event of its own.
+    fn is_one_piece(&self) -> bool {
+        !matches!(self.family(), Some(Family::Flush | Family::Submit))
+    }
+
     /// An event says that it is for so many units more.
     fn tell(&mut self, units: Option<u64>) {
-        // Each piece of a list is a call and an event of its own within this one.
-        if self.family() != Some(Family::Submit) && self.by_events.is_some() {
+        if self.by_events.is_some() && self.is_one_piece() {
             self.spoiled = Spoiled::List;
         }
         match units {
@@ -272,13 +286,16 @@ impl Frame {
     /// A call of the same family ended within this one.
     fn take_in(&mut self, inner: &Self) {
         self.others_ns = self.others_ns.saturating_add(inner.others_ns);
-        self.hooks += inner.hooks + 1;
+        self.hooks.take_in(inner.hooks);
         if matches!(inner.spoiled, Spoiled::Other | Spoiled::List) {
             self.spoiled = inner.spoiled;
         }
         if let Some(units) = inner.by_events {
             self.tell(Some(units));
         } else if let Some(units) = inner.by_argument.or(inner.by_inner) {
+            if self.by_inner.is_some() && self.is_one_piece() {
+                self.spoiled = Spoiled::List;
+            }
             self.by_inner = Some(self.by_inner.unwrap_or(0).saturating_add(units));
         }
         self.kind = match (self.kind, inner.kind) {
@@ -289,18 +306,21 @@ impl Frame {
 
     fn sample(&self, family: Family, ns: u64, samples: &mut Samples) {
         let left_out = &mut samples.left_out;
-        let kind = self.kind.unwrap_or(Kind::Pages);
+        let by_name = self.known.and_then(|known| known.kind);
+        let kind = self.kind.or(by_name).unwrap_or(Kind::Pages);
         match self.spoiled {
             Spoiled::Interrupted => left_out.interrupted += 1,
             Spoiled::Incomplete => left_out.incomplete += 1,
             Spoiled::List => left_out.lists += 1,
             Spoiled::Other => left_out.other += 1,
             Spoiled::No if kind == Kind::Other => left_out.other += 1,
+            // Addresses that were given back at once, or a queue that was full.
+            Spoiled::No if family == Family::Queue && self.calls > 0 => {}
             Spoiled::No => {
                 let units = self.by_events.or(self.by_argument).or(self.by_inner);
                 let sample = Sample {
                     ns: ns.saturating_sub(self.others_ns) as f64,
-                    hooks: self.hooks as f64,
+                    hooks: self.hooks,
                     units: units.filter(|units| *units > 0).map(|units| units as f64),
                     resolution: Resolution::Exact,
                 };

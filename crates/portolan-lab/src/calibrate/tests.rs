@@ -73,16 +73,21 @@ fn known_prices_come_back_from_noise_interrupts_and_lost_lines() {
     let left = found.left_out;
     assert!(left.interrupted > 50 && left.incomplete > 50, "{left:?}");
     assert!(found.sources[0].lost > 0, "{:?}", found.sources);
+    let lines = found.fits.iter().filter_map(|fit| fit.line.as_ref());
+    let outliers: Vec<u64> = lines.map(|line| line.outliers).collect();
     assert!(
-        found
-            .fits
-            .iter()
-            .all(|fit| fit.line.as_ref().unwrap().outliers > 20)
+        outliers.len() == 3 && outliers.iter().all(|outliers| *outliers > 20),
+        "{outliers:?}"
     );
     let tracing = found.tracing.unwrap();
     assert_eq!(tracing.function, "iommu_get_dma_domain");
     assert!(
         (tracing.ns / made::HOOK_NS - 1.0).abs() < 0.1,
+        "{tracing:?}"
+    );
+    let around_ns = tracing.around_ns.unwrap();
+    assert!(
+        (around_ns / made::AROUND_NS - 1.0).abs() < 0.1,
         "{tracing:?}"
     );
     // And the profile is one.
@@ -96,7 +101,7 @@ fn without_any_of_what_is_taken_out_prices_are_wrong() {
     println!("seed {SEED:#x}");
     let made = Made::new(SEED);
     let text = made.text(Form::Tracefs);
-    for part in [Part::Outliers, Part::Tracing, Part::Children] {
+    for part in [Part::Outliers, Part::Tracing, Part::Around, Part::Children] {
         let errors = errors(&made, &calibrated(&text, Some(part)));
         println!("{part:?}: {errors:?}");
         assert!(errors.iter().any(|(_, error)| *error > CLOSE), "{part:?}");
@@ -107,7 +112,8 @@ fn without_any_of_what_is_taken_out_prices_are_wrong() {
 fn calls_that_were_held_out_are_predicted() {
     println!("seed {SEED:#x}");
     let found = calibrated(&Made::new(SEED).text(Form::Tracefs), None);
-    for fit in &found.fits {
+    // Submissions of which the driver's call is lost are too few.
+    for fit in found.fits.iter().filter(|fit| fit.line.is_some()) {
         let (off, before) = (fit.predicted_off_pct.unwrap(), fit.before_off_pct);
         println!(
             "{}: {off} %, before {before:?} %, {}",
@@ -237,7 +243,7 @@ fn rows_and_histograms_tell_prices_too() {
     let parts = [
         ("map", Event::MapCall, Event::PteWrite),
         ("unmap", Event::UnmapCall, Event::UnmapPage),
-        ("submit", Event::Sync, Event::CmdPage),
+        ("flush", Event::Sync, Event::CmdPage),
     ];
     for (what, call, each) in parts {
         let fit = found.fits.iter().find(|fit| fit.what == what).unwrap();

@@ -58,12 +58,20 @@ pub(crate) fn sources(report: &Calibration) -> String {
         }
     }
     let tracing = match &report.tracing {
-        Some(tracing) => format!(
-            "Tracing takes {} ns in each call ({}, {} calls): taken off.",
-            tracing.ns,
-            tracing.function,
-            grouped(tracing.calls)
-        ),
+        Some(tracing) => {
+            let around = match tracing.around_ns {
+                Some(ns) => {
+                    format!("and {ns} ns in its caller (a system call with and without one)")
+                }
+                None => "and as much in its caller (assumed)".to_owned(),
+            };
+            format!(
+                "Tracing takes {} ns in each call ({}, {} calls), {around}: taken off.",
+                tracing.ns,
+                tracing.function,
+                grouped(tracing.calls)
+            )
+        }
         None => "What tracing takes is not known, and is in the prices.".to_owned(),
     };
     let left = match left_out(&report.left_out).as_str() {
@@ -86,7 +94,7 @@ pub(super) fn left_out(left: &LeftOut) -> String {
         (left.lists, "of lists of several pieces"),
         (
             left.other,
-            "of whole tables, or other commands than invalidations of one kind",
+            "of whole tables, of addresses that no cache has, or other commands than invalidations of one kind",
         ),
         (left.mixed, "with other calls in them that nothing tells"),
     ];

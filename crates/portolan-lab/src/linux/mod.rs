@@ -28,6 +28,7 @@ pub use args::{Asked, CachingMode, LinuxArgs, StageName};
 pub use count::{Counter, DomainReport, LinuxReport};
 pub use kernel::{CpuTime, Kernel, Release};
 pub use times::LinuxTimes;
+pub(crate) use times::MOST_CACHED_PAGES;
 pub use units::Unit;
 
 use anyhow::{Result, bail};

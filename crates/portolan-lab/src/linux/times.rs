@@ -7,7 +7,7 @@ use serde::Serialize;
 
 /// Largest number of pages that the caches of addresses serve: sizes are rounded up to a power of two below
 /// `IOVA_RANGE_CACHE_MAX_SIZE` of `drivers/iommu/iova.c`, 6.
-const MOST_CACHED_PAGES: u64 = 32;
+pub(crate) const MOST_CACHED_PAGES: u64 = 32;
 
 /// Microseconds of the machine by what takes them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]

@@ -4,7 +4,9 @@
 //! Linux, Documentation/trace/ftrace.rst ("function graph tracer", instances). The tracer runs in an instance
 //! of ours where the kernel lets it (`available_tracers` of the instance has it), else in the main one: not if
 //! that is in use, and every setting is put back. What it prints goes into the recording behind [`LATENCY`],
-//! which `portolan calibrate` and a replay read. Not supported: machines without CONFIG_FUNCTION_GRAPH_TRACER.
+//! which `portolan calibrate` and a replay read. Where the tracer says a call's arguments (6.15), these are its size;
+//! elsewhere events say it, and take time within the calls. In the end the tracer measures itself (`probe`). Not
+//! supported: machines without CONFIG_FUNCTION_GRAPH_TRACER.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -31,6 +33,8 @@ pub const FUNCTIONS: &[&str] = &[
     "iommu_map_nosync",
     "iommu_unmap",
     "iommu_unmap_fast",
+    "intel_iommu_tlb_sync",
+    "intel_flush_iotlb_all",
     "qi_submit_sync",
     "arm_smmu_cmdq_issue_cmdlist",
     "amd_iommu_domain_flush_pages",
@@ -44,9 +48,24 @@ pub const FUNCTIONS: &[&str] = &[
     "iommu_dma_unmap_phys",
     "iommu_dma_map_sg",
     "iommu_dma_unmap_sg",
+    "alloc_iova_fast",
+    "free_iova_fast",
+    "iommu_dma_free_iova",
     "iommu_get_dma_domain",
 ];
-/// Events that say how many pages and commands a call is for.
+/// A system call that does next to nothing, as kernels and architectures call it, and a function that it calls once.
+const SYSTEM_CALLS: [&str; 6] = [
+    "__do_sys_getppid",
+    "__x64_sys_getppid",
+    "__arm64_sys_getppid",
+    "__riscv_sys_getppid",
+    "__s390x_sys_getppid",
+    "sys_getppid",
+];
+const CALLED_ONCE: &str = "__task_pid_nr_ns";
+/// Times that it is called with either filter.
+const PROBES: usize = 500;
+/// Events that say how many pages and commands a call is for, where its arguments do not.
 const SIZES: [&str; 4] = [
     "iommu/map",
     "iommu/unmap",
@@ -143,13 +162,17 @@ impl<'t> Measuring<'t> {
         if !names_functions(&filter) {
             return Err(RecordError::NoFunctions);
         }
-        // Marked interrupts; arguments, where the kernel has them (6.15); sizes from events.
-        for option in ["options/funcgraph-irqs", "options/funcgraph-args"] {
-            let _ = self.changed.set(&self.place.join(option), "1");
-        }
-        for event in SIZES {
-            let file = self.place.join("events").join(event).join("enable");
-            let _ = self.changed.set(&file, "1");
+        // Marked interrupts; sizes from arguments, or else from events, whose time is the call's then.
+        let option = |name: &str| {
+            self.changed
+                .set(&self.place.join("options").join(name), "1")
+        };
+        let _ = option("funcgraph-irqs");
+        if option("funcgraph-args").is_err() {
+            for event in SIZES {
+                let file = self.place.join("events").join(event).join("enable");
+                let _ = self.changed.set(&file, "1");
+            }
         }
         self.set("current_tracer", TRACER)?;
         write(&self.place.join("tracing_on"), "1").map_err(|error| self.failed("tracing_on", error))
@@ -159,11 +182,10 @@ impl<'t> Measuring<'t> {
     pub(super) fn end(self) -> Result<Section, RecordError> {
         write(&self.place.join("tracing_on"), "0")
             .map_err(|error| self.failed("tracing_on", error))?;
-        let file = self.place.join("trace");
-        let section = Section::read(&file);
-        let section = section.map_err(|error| self.tracefs.failed(&file, "read", error))?;
-        // What follows begins with empty buffers.
-        write(&file, "").map_err(|error| self.failed("trace", error))?;
+        let mut section = self.printed()?;
+        for functions in [&[][..], &[CALLED_ONCE]] {
+            section.text.extend(self.probe(functions)?);
+        }
         match self.changed.restore() {
             failed if failed.is_empty() => Ok(section),
             failed => Err(RecordError::NotRestored {
@@ -171,6 +193,38 @@ impl<'t> Measuring<'t> {
                 restore: HOW_TO_RESTORE,
             }),
         }
+    }
+
+    /// Takes what the tracer printed; what follows begins with empty buffers.
+    fn printed(&self) -> Result<Section, RecordError> {
+        let file = self.place.join("trace");
+        let section = Section::read(&file);
+        let section = section.map_err(|error| self.tracefs.failed(&file, "read", error))?;
+        write(&file, "").map_err(|error| self.failed("trace", error))?;
+        Ok(section)
+    }
+
+    /// Traces a system call and `functions`: where those are in it, it takes longer by what tracing them takes. Nothing
+    /// on a kernel that has other names for them.
+    fn probe(&self, functions: &[&str]) -> Result<Vec<u8>, RecordError> {
+        let failed = |file: &'static str| move |error| self.failed(file, error);
+        // Without a filter all of the kernel's functions would be traced.
+        write(&self.place.join("current_tracer"), "nop").map_err(failed("current_tracer"))?;
+        let filter = self.place.join("set_ftrace_filter");
+        write(&filter, "").map_err(failed("set_ftrace_filter"))?;
+        let mut calls = SYSTEM_CALLS.iter();
+        let is_there = calls.any(|name| append(&filter, name).is_ok() && names_functions(&filter));
+        let all = functions.iter().all(|name| append(&filter, name).is_ok());
+        if !is_there || !all {
+            return Ok(Vec::new());
+        }
+        write(&self.place.join("current_tracer"), TRACER).map_err(failed("current_tracer"))?;
+        write(&self.place.join("tracing_on"), "1").map_err(failed("tracing_on"))?;
+        for _ in 0..PROBES {
+            let _ = rustix::process::getppid();
+        }
+        write(&self.place.join("tracing_on"), "0").map_err(failed("tracing_on"))?;
+        Ok(self.printed()?.text)
     }
 }
 

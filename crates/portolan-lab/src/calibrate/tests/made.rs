@@ -8,8 +8,14 @@ use std::fmt::Write;
 
 use portolan_model::profile::Event;
 
-/// What entering and leaving a traced function takes, each time.
+/// What entering and leaving a traced function takes, in its own time and in its caller's.
 pub(super) const HOOK_NS: f64 = 120.0;
+pub(super) const AROUND_NS: f64 = 200.0;
+/// The driver's own part of an invalidation.
+const DRIVER_NS: f64 = 100.0;
+/// What a system call takes, of either kind by which the recorder measures tracing.
+const SYSTEM_CALL_NS: f64 = 300.0;
+const PROBES: usize = 300;
 
 /// How lines are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +83,7 @@ impl Made {
             machine.unmap(buffer);
             tables += u64::from(buffer.tables > 0);
         }
+        machine.probe();
         machine.lose();
         let mut lines = machine.lines;
         lines.sort_by(|one, other| one.time.total_cmp(&other.time));
@@ -132,7 +139,7 @@ const PRICES: [(Event, f64); 6] = [
     (Event::PteWrite, 14.0),
     (Event::UnmapCall, 700.0),
     (Event::UnmapPage, 9.0),
-    (Event::Sync, 1500.0),
+    (Event::Sync, 1500.0 + DRIVER_NS),
     (Event::CmdPage, 240.0),
 ];
 
@@ -223,7 +230,7 @@ impl Machine {
     fn leaf(&mut self, name: &'static str) -> f64 {
         let ns = self.varied(1.0).min(2.0) + HOOK_NS * (0.95 + 0.1 * self.random.f64());
         self.push(What::Leaf(name, ns));
-        ns + HOOK_NS
+        ns + AROUND_NS
     }
 
     /// A function that takes `own`, and what `inside` does; what its caller sees of it.
@@ -247,7 +254,7 @@ impl Machine {
         self.depth -= 1;
         self.clocks[usize::from(self.cpu)] += ns;
         self.push(What::Exit(name, ns));
-        ns + HOOK_NS
+        ns + AROUND_NS
     }
 
     fn price(event: Event) -> f64 {
@@ -290,10 +297,13 @@ impl Machine {
             tables => 2000.0 + tables as f64 * 300.0,
         };
         let commands = 1 + self.random.u64(..4);
-        let submit = Self::price(Event::Sync) + commands as f64 * Self::price(Event::CmdPage);
+        let flush = Self::price(Event::Sync) + commands as f64 * Self::price(Event::CmdPage);
+        let submit = flush - DRIVER_NS;
         let (first, second) = (self.varied(own), self.varied(submit));
         self.calls.push(("iommu_unmap_fast", bytes, first));
         self.calls.push(("qi_submit_sync", commands, second));
+        let whole = second + self.varied(DRIVER_NS);
+        self.calls.push(("intel_iommu_tlb_sync", commands, whole));
         let end = iova + bytes;
         let text = format!(
             "unmap: IOMMU: iova={iova:#018x} - {end:#018x} size={bytes} unmapped_size={bytes}"
@@ -306,15 +316,37 @@ impl Machine {
                     machine.push(What::Event(text));
                     let arguments =
                         format!("iommu=0xffff888, desc=0xffff, count={commands}, options=0");
-                    machine.call("qi_submit_sync", arguments, submit, |machine| {
-                        for _ in 0..commands {
-                            let text = "qi_submit: iotlb_inv dmar0: 0x300f2 0xffffd000 0x0 0x0";
-                            machine.push(What::Event(text.to_owned()));
-                        }
-                        0.0
-                    })
+                    machine.call(
+                        "intel_iommu_tlb_sync",
+                        String::new(),
+                        DRIVER_NS,
+                        |machine| {
+                            machine.call("qi_submit_sync", arguments, submit, |machine| {
+                                for _ in 0..commands {
+                                    let text =
+                                        "qi_submit: iotlb_inv dmar0: 0x300f2 0xffffd000 0x0 0x0";
+                                    machine.push(What::Event(text.to_owned()));
+                                }
+                                0.0
+                            })
+                        },
+                    )
                 })
         });
+    }
+
+    /// Calls by which the recorder measures tracing: without a traced call in them, and with one.
+    fn probe(&mut self) {
+        for calls in [0, 1] {
+            for _ in 0..PROBES {
+                self.call(
+                    "__x64_sys_getppid",
+                    String::new(),
+                    SYSTEM_CALL_NS,
+                    |machine| (0..calls).map(|_| machine.leaf("__task_pid_nr_ns")).sum(),
+                );
+            }
+        }
     }
 
     /// Loses runs of lines of a CPU, half of them without a word.
