@@ -3,8 +3,6 @@
 //! Names are those of Linux 5.15 to 7.3: drivers/iommu (iommu.c, dma-iommu.c, intel, arm, amd) and
 //! kernel/dma/swiotlb.c. What takes time beside those has no event in the model, so no price.
 
-use super::samples::Kind;
-
 /// What a call does, of which the prices are sought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Family {
@@ -98,8 +96,6 @@ pub(super) struct Known {
     pub(super) inside: Inside,
     /// The argument that counts units, as Linux calls it.
     pub(super) argument: &'static str,
-    /// What its commands drop, where its name says that.
-    pub(super) kind: Option<Kind>,
 }
 
 /// The function called `name`, if it has a price.
@@ -137,11 +133,6 @@ pub(super) fn known(name: &[u8]) -> Option<Known> {
         family,
         inside,
         argument,
-        kind: match name {
-            b"intel_iommu_tlb_sync" => Some(Kind::Pages),
-            b"intel_flush_iotlb_all" => Some(Kind::Context),
-            _ => None,
-        },
     })
 }
 

@@ -6,14 +6,14 @@
 //! out whole.
 //!
 //! The cheapest function that has no traced call in it and no price tells *inside*: it does next to nothing. Both
-//! together are by how much longer a system call takes while one function in it is traced: the recorder makes such calls
-//! in the end. In traces without them *around* is taken to be as long as *inside*.
+//! together are by how much longer a system call takes while one function in it is traced: the recorder makes such
+//! calls in the end. In traces without them *around* is taken to be as long as *inside*.
 
 use serde::Serialize;
 
 use super::FunctionReport;
 use super::robust::{FEWEST, median, rounded};
-use super::samples::{Care, Hooks, Part, Probe, Samples};
+use super::samples::{Care, Overhead, Part, Probe, Samples};
 
 /// Functions that do more than nothing, by the beginnings of their names.
 const WRAPPERS: [&str; 6] = [
@@ -37,19 +37,6 @@ pub struct Tracing {
     /// Nanoseconds in the caller of a traced call, where they were measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub around_ns: Option<f64>,
-}
-
-/// Nanoseconds that are taken off.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Overhead {
-    inside_ns: f64,
-    around_ns: f64,
-}
-
-impl Overhead {
-    pub(super) fn of(self, hooks: Hooks) -> f64 {
-        hooks.inside as f64 * self.inside_ns + hooks.around as f64 * self.around_ns
-    }
 }
 
 impl Tracing {

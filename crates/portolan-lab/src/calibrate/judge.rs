@@ -5,9 +5,8 @@ use portolan_model::profile::{Event, Profile};
 use serde::Serialize;
 
 use super::function::Family;
-use super::hooks::Overhead;
 use super::robust::{Line, Slope, median, own_ns, rounded};
-use super::samples::{Care, Kind, Sample, Store};
+use super::samples::{Care, Kind, Overhead, Sample, Store};
 use super::sizes::{Size, sizes};
 
 /// The calls of one family and kind, fitted.

@@ -10,8 +10,7 @@ use std::collections::BTreeMap;
 use portolan_model::profile::Price;
 use serde::Serialize;
 
-use super::hooks::Overhead;
-use super::samples::{Care, Part, Resolution, Sample};
+use super::samples::{Care, Overhead, Part, Resolution, Sample};
 use crate::least_squares::weighted;
 
 /// Calls that a price needs.

@@ -88,6 +88,19 @@ impl Hooks {
     }
 }
 
+/// Nanoseconds of tracing that are taken off.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Overhead {
+    pub(super) inside_ns: f64,
+    pub(super) around_ns: f64,
+}
+
+impl Overhead {
+    pub(super) fn of(self, hooks: Hooks) -> f64 {
+        hooks.inside as f64 * self.inside_ns + hooks.around as f64 * self.around_ns
+    }
+}
+
 /// A call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Sample {
@@ -171,7 +184,8 @@ pub struct LeftOut {
     pub absurd: u64,
     /// They map or unmap lists of several pieces.
     pub lists: u64,
-    /// They unmap whole tables, take or give back addresses that no cache has, or submit something else than invalidations of one kind.
+    /// They unmap whole tables, take or give back addresses that no cache has, or submit something else than
+    /// invalidations of one kind.
     pub other: u64,
     /// What they have in them cannot be taken out without nesting.
     pub mixed: u64,

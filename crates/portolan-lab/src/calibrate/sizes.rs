@@ -6,9 +6,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::hooks::Overhead;
 use super::robust::{Line, Slope, own_ns, rounded};
-use super::samples::{Sample, Store};
+use super::samples::{Overhead, Sample, Store};
 
 /// Sizes that are told one by one; of more, those up to twice the least are one.
 const MOST: usize = 12;

@@ -306,8 +306,11 @@ impl Frame {
 
     fn sample(&self, family: Family, ns: u64, samples: &mut Samples) {
         let left_out = &mut samples.left_out;
-        let by_name = self.known.and_then(|known| known.kind);
-        let kind = self.kind.or(by_name).unwrap_or(Kind::Pages);
+        let by_name = match self.name.as_slice() {
+            b"intel_flush_iotlb_all" => Kind::Context,
+            _ => Kind::Pages,
+        };
+        let kind = self.kind.unwrap_or(by_name);
         match self.spoiled {
             Spoiled::Interrupted => left_out.interrupted += 1,
             Spoiled::Incomplete => left_out.incomplete += 1,

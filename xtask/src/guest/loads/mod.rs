@@ -55,7 +55,7 @@ macro_rules! devices {
     };
 }
 const DEVICES: &[&str] = devices!();
-/// The same where one clock, the instructions', is the timers' and the load's: on a busy host timers are late otherwise.
+/// The same where one clock, the instructions', is the timers' and the load's: a busy host's timers are late otherwise.
 const ON_ONE_CLOCK: &[&str] = devices!("-icount", "shift=2");
 /// Arguments of a kernel: those of its IOMMU; that all memory may be huge pages; that it sends nothing of its own; and
 /// that all CPUs have one clock, as they have here, since events of two CPUs change places otherwise.
