@@ -98,16 +98,29 @@
 //! #     let space = Arc::new(DmaSpace::new(bound, Kernel, &options).unwrap());
 //! #     Device::translated(space, StreamId::new(1), Constraints::default()).unwrap()
 //! # }
-//! fn receive(device: &Device<Kernel>, packet: Packet) -> Result<Packet, UnmapError> {
-//!     let rx = device.map(packet, Direction::FromDevice).expect("addresses and table pages");
+//! /// Packets that did not come back, to be tried again.
+//! #[derive(Debug, Default)]
+//! struct Kept {
+//!     unmapped: Vec<NotMapped<Kernel, Packet>>,
+//!     mapped: Vec<Mapping<Kernel, Packet>>,
+//!     deferred: Vec<Deferred<Kernel, Packet>>,
+//! }
+//!
+//! fn receive(
+//!     device: &Device<Kernel>, packet: Packet, kept: &mut Kept,
+//! ) -> Result<Packet, Box<dyn std::error::Error>> {
+//!     let rx = device.map(packet, Direction::FromDevice);
+//!     let rx = rx.map_err(|failed| failed.keep(|packet| kept.unmapped.push(packet)))?;
 //!     // ... rx.iova() goes into the card's descriptor, and the card says that it is done ...
 //!     let mut header = [0; 14];
 //!     rx.read(0, &mut header).expect("the buffer has 14 bytes");
-//!     let deferred = rx.defer().map_err(|failed| failed.error)?;  // unmapped, and still reachable
-//!     deferred.reclaim().map_err(|failed| failed.error)           // invalidated, and ours again
+//!     // Unmapped, and still reachable.
+//!     let packet = rx.defer().map_err(|failed| failed.keep(|rx| kept.mapped.push(rx)))?;
+//!     // Invalidated, and ours again.
+//!     Ok(packet.reclaim().map_err(|failed| failed.keep(|packet| kept.deferred.push(packet)))?)
 //! }
 //! # let device = open();
-//! # assert!(receive(&device, Packet(Box::new([0; 4096]))).is_ok());
+//! # assert!(receive(&device, Packet(Box::new([0; 4096])), &mut Kept::default()).is_ok());
 //! ```
 //!
 //! `portolan-hw` has the drivers that make such a device: its `topology` leads there from firmware's

@@ -39,6 +39,12 @@ pub struct Deferred<P: Cpus + Clone, B: Buffer> {
     waiting: Option<Waiting<P, B>>,
 }
 
+impl<P: Cpus + Clone, B: Buffer> core::fmt::Debug for Deferred<P, B> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Deferred").finish_non_exhaustive()
+    }
+}
+
 /// A buffer and what it waits for. The buffer is dropped by nobody who does not say so.
 struct Waiting<P: Cpus + Clone, B> {
     settings: Arc<Settings<P>>,

@@ -15,6 +15,15 @@ use core::fmt;
 /// }
 /// let failed = refused(vec![1, 2]).expect_err("an example of a failure");
 /// assert_eq!(failed.value, [1, 2]);
+///
+/// // With `?`, what comes back goes where it can be found again.
+/// fn retried(packet: Vec<u8>, spare: &mut Vec<Vec<u8>>) -> Result<(), MapError> {
+///     refused(packet).map_err(|failed| failed.keep(|packet| spare.push(packet)))?;
+///     Ok(())
+/// }
+/// let mut spare = Vec::new();
+/// assert_eq!(retried(vec![3], &mut spare), Err(MapError::Empty));
+/// assert_eq!(spare, [[3]]);
 /// ```
 #[must_use = "it holds what was handed in"]
 pub struct Failed<T, E> {
@@ -22,6 +31,14 @@ pub struct Failed<T, E> {
     pub error: E,
     /// What was handed in, as it is now.
     pub value: T,
+}
+
+impl<T, E> Failed<T, E> {
+    /// Hands what was handed in to `keep`, and returns the error: for `map_err` before a `?`.
+    pub fn keep(self, keep: impl FnOnce(T)) -> E {
+        keep(self.value);
+        self.error
+    }
 }
 
 impl<T, E: fmt::Debug> fmt::Debug for Failed<T, E> {

@@ -29,6 +29,15 @@ pub enum NotMapped<P: Cpus + Clone, B: Buffer> {
     Deferred(Deferred<P, B>),
 }
 
+impl<P: Cpus + Clone, B: Buffer> core::fmt::Debug for NotMapped<P, B> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Buffer(_) => "Buffer(..)",
+            Self::Deferred(_) => "Deferred(..)",
+        })
+    }
+}
+
 /// The error of [`Device::map`], with the buffer.
 pub type MapFailed<P, B> = Failed<NotMapped<P, B>, MapError>;
 

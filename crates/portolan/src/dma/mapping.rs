@@ -56,18 +56,20 @@ struct Parts<P: Cpus + Clone, B, D> {
 /// [`Mapping::defer`] or [`Mapping::unmap`] once the device is done.
 ///
 /// ```no_run
-/// # use portolan::dma::{Buffer, Device, Mapping, ToDevice, UnmapError};
+/// # use portolan::dma::{Buffer, Device, MapFailed, ToDevice, UnmapFailed};
 /// # use portolan::platform::Platform;
 /// /// Sends a packet whose last byte the driver fills in, and gives its buffer back.
-/// fn send<P: Platform, B: Buffer>(card: &Device<P>, packet: B) -> Result<B, UnmapError> {
-///     let mut sent = card.map(packet, ToDevice).expect("addresses and table pages");
+/// fn send<P: Platform, B: Buffer>(
+///     card: &Device<P>, packet: B,
+/// ) -> Result<Result<B, UnmapFailed<P, B, ToDevice>>, MapFailed<P, B>> {
+///     let mut sent = card.map(packet, ToDevice)?;
 ///     sent.write(63, &[0xff]).expect("the buffer has 64 bytes");
 ///     sent.sync_for_device();
 ///     for segment in sent.segments() {
 ///         // ... segment.iova and segment.bytes go into a descriptor ...
 ///     }
 ///     // ... the card says that it is done ...
-///     sent.unmap().map_err(|failed| failed.error)
+///     Ok(sent.unmap())
 /// }
 /// ```
 ///
@@ -87,6 +89,21 @@ pub enum NotUnmapped<P: Cpus + Clone, B: Buffer, D: DataDirection = Direction> {
     Mapped(Mapping<P, B, D>),
     /// It is unmapped, and devices may still reach the buffer.
     Deferred(Deferred<P, B>),
+}
+
+impl<P: Cpus + Clone, B: Buffer, D: DataDirection> core::fmt::Debug for Mapping<P, B, D> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Mapping").finish_non_exhaustive()
+    }
+}
+
+impl<P: Cpus + Clone, B: Buffer, D: DataDirection> core::fmt::Debug for NotUnmapped<P, B, D> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Mapped(_) => "Mapped(..)",
+            Self::Deferred(_) => "Deferred(..)",
+        })
+    }
 }
 
 /// The error of [`Mapping::unmap`], with what is left.

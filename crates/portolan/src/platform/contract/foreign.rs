@@ -49,6 +49,9 @@ impl ForeignTables {
     ///   [`PagedDomain::invalidate`](crate::iommu::PagedDomain::invalidate) for its addresses, as its
     ///   CPUs' TLBs are invalidated (Linux: an MMU notifier), and the memory, or the table, that it led to
     ///   is used for nothing else before that has returned without an error;
+    /// * that holds for every table that a walk from the root can reach, the kernel's own half of a process's
+    ///   tables on x86 included: a unit may walk and keep it though devices are given addresses of the lower half
+    ///   alone, so a kernel that frees tables of its half invalidates each domain over a root that shares them;
     /// * where the unit does not snoop, lines of tables are written back before that call, and before a
     ///   device is told of what is new.
     pub const unsafe fn at(root: PhysAddr) -> Self {
