@@ -1,5 +1,6 @@
 //! Mapping scatter lists.
 
+use portolan::platform::DmaMemory;
 use std::hint::black_box;
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use portolan::inval::Gather;
 use portolan::iommu::{Domain, PagedDomain};
 
 use crate::commands::Commands;
-use crate::raw::WrittenBack;
+use crate::raw::{WrittenBack, promised};
 use crate::rig::{BASE, CAPS, CONTEXT, Evictor, LIST_PAGES, QUIRKS, access, scattered, table};
 use crate::space::written_back;
 use crate::workload::{Cache, Failure, Workload};
@@ -18,9 +19,14 @@ pub(crate) struct MapList {
     domain: Box<dyn Domain>,
     /// Tables whose lines are written back, if the walker does not snoop.
     memory: Option<Arc<WrittenBack>>,
-    list: Vec<PhysRange>,
+    list: Vec<DmaMemory>,
     mapped: Option<IovaRange>,
     evictor: Evictor,
+}
+
+/// A page, to be mapped.
+fn whole(page: PhysRange) -> DmaMemory {
+    promised(page.start(), page.len_minus_one() + 1)
 }
 
 impl MapList {
@@ -29,7 +35,7 @@ impl MapList {
         Ok(Self {
             domain: black_box(Box::new(domain)),
             memory: None,
-            list: scattered(),
+            list: scattered().into_iter().map(whole).collect(),
             mapped: None,
             evictor: Evictor::new(cache),
         })

@@ -153,7 +153,7 @@ pub(crate) fn paged(pages: u32, quirks: Quirks) -> Result<Paged, Failure> {
 #[inline]
 pub(crate) fn unmap_and_pay(domain: &Paged, range: IovaRange) -> Result<(), Failure> {
     let mut owed = Gather::new();
-    domain.table().unmap(range, &mut owed)?;
+    domain.unmap(range, &mut owed)?;
     domain.sync(&mut owed).map_err(|_| Failure::Queue)
 }
 

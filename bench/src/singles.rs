@@ -1,5 +1,7 @@
 //! Mapping and unmapping single pages.
 
+use crate::raw::promised;
+use portolan::iommu::Domain;
 use std::hint::black_box;
 use std::sync::Arc;
 
@@ -47,8 +49,7 @@ impl Singles {
             let mut owed = Gather::new();
             let iova = Iova::new(Self::page(i).get() + PAGE);
             this.domain
-                .table()
-                .map(iova, MEMORY, PAGE, access(), &mut owed)?;
+                .map(iova, promised(MEMORY, PAGE), access(), &mut owed)?;
         }
         Ok(this)
     }
@@ -63,8 +64,7 @@ impl Singles {
         let iova = black_box(Self::page(i));
         Ok(self
             .domain
-            .table()
-            .map(iova, pa, black_box(PAGE), access(), owed)?)
+            .map(iova, promised(pa, black_box(PAGE)), access(), owed)?)
     }
 
     fn map_all(&self) -> Result<(), Failure> {
@@ -118,7 +118,7 @@ impl Workload for Singles {
                 for i in 0..SINGLES {
                     let mut owed = Gather::new();
                     let range = black_box(IovaRange::page(Self::page(i), PageSize::SIZE_4K));
-                    self.domain.table().unmap(range, &mut owed)?;
+                    self.domain.unmap(range, &mut owed)?;
                     if self.operation == Single::UnmapPlanned {
                         count_commands(&owed);
                     }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use portolan::iommu::DomainError;
+use portolan::iommu::{DomainError, UnmapFailed};
 use portolan::platform::OutOfTableMemory;
 use portolan::table::format::Armv8ConfigError;
 use portolan::table::{MapError, UnmapError};
@@ -60,6 +60,9 @@ pub enum Failure {
     /// Of an unmap.
     #[error(transparent)]
     Unmap(#[from] UnmapError),
+    /// Of an unmap through a domain.
+    #[error(transparent)]
+    UnmapFailed(#[from] UnmapFailed),
     /// Of table memory.
     #[error(transparent)]
     Memory(#[from] OutOfTableMemory),

@@ -3,8 +3,8 @@
 //! The only module of the crate in which `unsafe` is allowed.
 #![allow(unsafe_code)]
 
-use portolan::addr::PhysAddr;
-use portolan::platform::ForeignTables;
+use portolan::addr::{PageSize, PhysAddr, PhysRange};
+use portolan::platform::{AllMemory, DmaMemory, ForeignTables};
 
 #[cfg(feature = "units")]
 use crate::mappings::Block;
@@ -27,4 +27,20 @@ pub(crate) fn tables_at(root: PhysAddr) -> ForeignTables {
     // SAFETY: the device is simulated too (real ones are given no such tables), and reaches no memory but
     // the machine's. Whether the contract is kept there is what scenarios are about.
     unsafe { ForeignTables::at(root) }
+}
+
+/// Memory that a scenario's device is to reach.
+pub(crate) fn promised(pa: PhysAddr, bytes: u64) -> DmaMemory {
+    let memory = PhysRange::from_len(pa, bytes);
+    let memory = memory.unwrap_or(PhysRange::page(pa, PageSize::of_lg2(0)));
+    // SAFETY: it is a simulated machine's; or, with a device of this one, of a buffer that the scenario
+    // keeps until it has taken the mapping back, and reads and writes by copies alone.
+    unsafe { DmaMemory::new(memory) }
+}
+
+/// All memory of a simulated machine.
+pub(crate) fn all_memory() -> AllMemory {
+    // SAFETY: the device is simulated, and reaches no memory but the machine's. Units of this machine
+    // refuse to pass devices through.
+    unsafe { AllMemory::new() }
 }

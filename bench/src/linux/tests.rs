@@ -1,10 +1,12 @@
 //! Linux's code does what it is asked for on the shim, and builds the commands that ours is compared with.
 
 use super::{Kind, linux};
+use crate::raw::promised;
 use crate::rig::{BASE, BLOCK, INPUT_BITS, MEMORY, PAGE, QUIRKS, access, pieces};
 use crate::workload::Failure;
 use portolan::addr::{IovaRange, PhysAddr};
 use portolan::inval::Gather;
+use portolan::iommu::Domain;
 
 /// Linux's code, or a line that says why there is none.
 macro_rules! linux_or_skip {
@@ -55,9 +57,13 @@ fn commands(kind: Kind, shift: u64, bytes: u64) -> Option<(u64, u64)> {
     let ours = crate::rig::paged(64, quirks).ok()?;
     let range = IovaRange::from_len(portolan::addr::Iova::new(iova), bytes)?;
     let mut owed = Gather::new();
-    ours.table()
-        .map(range.start(), PhysAddr::new(pa), bytes, access(), &mut owed)
-        .ok()?;
+    ours.map(
+        range.start(),
+        promised(PhysAddr::new(pa), bytes),
+        access(),
+        &mut owed,
+    )
+    .ok()?;
     crate::rig::unmap_and_pay(&ours, range).ok()?;
     Some((theirs, ours.queue().written() as u64))
 }

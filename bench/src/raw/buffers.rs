@@ -1,13 +1,23 @@
 //! Buffers without an owner.
 
-use portolan::addr::PhysRange;
+use portolan::addr::{PageSize, PhysAddr, PhysRange};
 use portolan::dma::{Buffer, Pieces, Unowned};
+use portolan::platform::DmaMemory;
 
 /// Memory to be mapped.
 #[inline]
 pub(crate) fn unowned(memory: PhysRange) -> Unowned {
     // SAFETY: there is no device, so nothing reaches the memory.
     unsafe { Unowned::new(memory) }
+}
+
+/// The same for a domain.
+#[inline]
+pub(crate) fn promised(pa: PhysAddr, bytes: u64) -> DmaMemory {
+    let memory = PhysRange::from_len(pa, bytes);
+    let memory = memory.unwrap_or(PhysRange::page(pa, PageSize::of_lg2(0)));
+    // SAFETY: as above.
+    unsafe { DmaMemory::new(memory) }
 }
 
 /// Memory in pieces, to be mapped.

@@ -29,6 +29,7 @@ pub mod ids;
 pub mod interrupt;
 mod iommu;
 pub mod overrides;
+mod promise;
 pub mod riscv;
 pub mod smmuv2;
 pub mod smmuv3;

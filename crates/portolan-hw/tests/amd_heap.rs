@@ -2,9 +2,12 @@
 //! debts and reads the log.
 #![allow(missing_docs)]
 
+#[path = "../../portolan/tests/support/promised.rs"]
+mod promised;
 #[path = "../../portolan/tests/support/watched_heap.rs"]
 mod watched_heap;
 
+use promised::promised;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -89,7 +92,7 @@ fn streams_move_and_debts_are_paid_with_no_heap_under_locks() {
         let (mut owed, pa) = (Gather::new(), PhysAddr::new(0x1000));
         let bytes = 40 * PAGE;
         domain
-            .map(range.start(), pa, bytes, Access::READ, &mut owed)
+            .map(range.start(), promised(pa, bytes), Access::READ, &mut owed)
             .unwrap();
         domain.sync(&mut owed).unwrap();
         domain.unmap(range, &mut owed).unwrap();

@@ -2,6 +2,10 @@
 //! virtual time. Registers take time, as do commands, so that CPUs meet.
 #![allow(missing_docs)]
 
+#[path = "../../portolan/tests/support/promised.rs"]
+mod promised;
+
+use promised::promised;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -298,7 +302,12 @@ fn run(bench: &Bench, seed: u64, stops: Option<u64>) -> Found {
     let mut owed = Gather::new();
     for (cpu, n) in each() {
         let _ = domain
-            .map(at(cpu, n), BASE, page.bytes(), Access::READ, &mut owed)
+            .map(
+                at(cpu, n),
+                promised(BASE, page.bytes()),
+                Access::READ,
+                &mut owed,
+            )
             .unwrap();
     }
     domain.sync(&mut owed).unwrap();

@@ -2,6 +2,8 @@
 //! takes mappings back.
 #![allow(missing_docs)]
 
+#[path = "../../portolan/tests/support/promised.rs"]
+mod promised;
 #[path = "../../portolan/tests/support/watched_heap.rs"]
 mod watched_heap;
 
@@ -10,6 +12,7 @@ use portolan::inval::Gather;
 use portolan::iommu::{Attach, Domain, Iommu, IommuError};
 use portolan::table::Access;
 use portolan_hw::virtio::{Config, Transport, Viommu};
+use promised::promised;
 use watched_heap::{Machine, held, uses};
 
 /// A device that takes everything, and a caller that may not hold a lock.
@@ -54,7 +57,9 @@ fn mappings_come_and_go_with_no_heap_under_locks() {
         let mut owed = Gather::new();
         for n in 0..500 {
             let (iova, pa) = (page(n).start(), PhysAddr::new(n << 12));
-            domain.map(iova, pa, 4096, Access::READ, &mut owed).unwrap();
+            domain
+                .map(iova, promised(pa, 4096), Access::READ, &mut owed)
+                .unwrap();
         }
         let used = uses("mapping");
         assert!(used > 0 || round > 0, "records are kept for the next ones");

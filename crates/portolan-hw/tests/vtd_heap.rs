@@ -2,9 +2,12 @@
 //! debt, and by what the handlers of interrupts call.
 #![allow(missing_docs)]
 
+#[path = "../../portolan/tests/support/promised.rs"]
+mod promised;
 #[path = "../../portolan/tests/support/watched_heap.rs"]
 mod watched_heap;
 
+use promised::promised;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -136,7 +139,9 @@ fn map(domain: &impl Domain) -> Gather {
     let mut owed = Gather::new();
     let access = Access::READ | Access::WRITE;
     let (at, pa) = (Iova::new(BASE), PhysAddr::new(0x1000));
-    domain.map(at, pa, BYTES, access, &mut owed).unwrap();
+    domain
+        .map(at, promised(pa, BYTES), access, &mut owed)
+        .unwrap();
     owed
 }
 

@@ -3,8 +3,9 @@
 //! The only module of the crate in which `unsafe` is allowed.
 #![allow(unsafe_code)]
 
-use portolan::addr::PhysRange;
+use portolan::addr::{PageSize, PhysAddr, PhysRange};
 use portolan::dma::{Buffer, Pieces, Unowned};
+use portolan::platform::{AllMemory, DmaMemory};
 
 /// Memory that a driver hands over.
 #[derive(Debug)]
@@ -26,4 +27,18 @@ unsafe impl Buffer for Memory {
 pub(crate) fn of_pool(memory: PhysRange) -> Unowned {
     // SAFETY: as above; what is copied there is counted, and no byte is.
     unsafe { Unowned::new(memory) }
+}
+
+/// Memory of a simulated machine.
+pub(crate) fn promised(pa: PhysAddr, bytes: u64) -> DmaMemory {
+    let memory = PhysRange::from_len(pa, bytes);
+    let memory = memory.unwrap_or(PhysRange::page(pa, PageSize::of_lg2(0)));
+    // SAFETY: as above.
+    unsafe { DmaMemory::new(memory) }
+}
+
+/// All memory of a simulated machine.
+pub(crate) fn all_memory() -> AllMemory {
+    // SAFETY: as above.
+    unsafe { AllMemory::new() }
 }

@@ -17,7 +17,7 @@ use portolan::inval::{
 use portolan::iommu::{
     Attach, AttachError, BoundDomain, Domain, FaultEvent, Iommu, IommuError, PagedDomain, TagPool,
 };
-use portolan::platform::{Cpus as _, OutOfTableMemory, SlabTables, TableMem, Word};
+use portolan::platform::{AllMemory, Cpus as _, OutOfTableMemory, SlabTables, TableMem, Word};
 use portolan::table::{Format, PageTable};
 use portolan_model::cpus::{SharingPrices, VirtualCpus};
 use portolan_model::decode::{AccessKind, TableFormat, TableReader, TableRoot, WalkMemory};
@@ -25,7 +25,7 @@ use portolan_model::iommu::{self as model, CommandPrices, Setup, StreamConfig};
 use portolan_model::profile::Profile;
 use portolan_model::tables::LINE;
 
-use crate::buffers::Memory;
+use crate::buffers::{Memory, all_memory};
 
 /// The tag of a fixture's only domain.
 pub(crate) const CONTEXT: InvalTag = InvalTag::new(1);
@@ -207,7 +207,7 @@ impl Iommu for Unit {
         Ok(())
     }
 
-    fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
+    fn pass_through(&self, stream: StreamId, _all: AllMemory) -> Result<(), AttachError> {
         self.model.attach(stream, StreamConfig::Bypass);
         Ok(())
     }
@@ -348,7 +348,7 @@ impl Fixture {
         limits: Constraints,
     ) -> Result<Device<VirtualCpus>> {
         let (cpus, unit) = (self.cpus.clone(), self.unit.clone());
-        Ok(Device::identity(cpus, unit, stream, limits)?)
+        Ok(Device::identity(cpus, unit, stream, limits, all_memory())?)
     }
 
     /// Runs `map`, and has the model charge what the calling CPU submits meanwhile as a map's debt.

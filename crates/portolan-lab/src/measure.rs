@@ -5,8 +5,9 @@
 //! plan is the library's own in all of them. A [`Space`] is where they are tried: the address space
 //! of a driver over the model's registers ([`crate::reproduce`], [`crate::tegra_board`]).
 
+use crate::buffers::promised;
 use anyhow::{Result, anyhow};
-use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
+use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use portolan::inval::{Gather, Preference, Quirks, WalkFlush};
 use portolan::iommu::Domain;
 use portolan::table::Access;
@@ -266,15 +267,15 @@ pub(crate) fn map(
     grouping: Grouping,
 ) -> Result<Events> {
     let (domain, granule) = (space.domain(), space.domain().granule());
-    let page = |index| PhysRange::page(place(memory, index, granule), granule);
+    let page = |index| promised(place(memory, index, granule), granule.bytes());
     let pages = range.pages(granule);
     let mut meter = Meter::new(space);
     let mut owed = Gather::new();
     let together: Option<Vec<_>> = match grouping {
         Grouping::EachTable | Grouping::Whole => Some((0..pages).map(page).collect()),
         Grouping::OnePiece => {
-            let piece = PhysRange::from_len(memory, range.len_minus_one() + 1);
-            Some(piece.into_iter().collect())
+            let piece = promised(memory, range.len_minus_one() + 1);
+            Some([piece].into_iter().collect())
         }
         Grouping::EachPage | Grouping::PagesTogether => None,
     };

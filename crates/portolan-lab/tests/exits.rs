@@ -1,6 +1,10 @@
 //! What exits to a hypervisor that plays a VT-d unit: registers that the driver touches, counted by
 //! the machine behind them, and words of tables that change.
 
+#[path = "../../portolan/tests/support/promised.rs"]
+mod promised;
+
+use promised::promised;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -103,7 +107,7 @@ fn map(domain: &dyn Domain, number: u64, owed: &mut Gather) {
     let access = Access::READ | Access::WRITE;
     let at = page(number).start();
     domain
-        .map(at, PhysAddr::new(1 << 30), 4096, access, owed)
+        .map(at, promised(PhysAddr::new(1 << 30), 4096), access, owed)
         .unwrap();
 }
 

@@ -16,7 +16,9 @@ use portolan::iommu::{
     Attach, AttachError, BoundDomain, Domain, FaultAccess, FaultEvent, FaultReason, FaultRecord,
     Iommu, IommuError, PagedDomain, TagPool,
 };
-use portolan::platform::{Mmio, Nanos, Platform, RawMemory, SpinLock, TraceEvent, Tracer};
+use portolan::platform::{
+    AllMemory, Mmio, Nanos, Platform, RawMemory, SpinLock, TraceEvent, Tracer,
+};
 use portolan::table::PageTable;
 use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan_lab::replay::{self, Policy as Replayed};
@@ -104,7 +106,7 @@ impl Iommu for Unit {
         Ok(())
     }
 
-    fn pass_through(&self, _stream: StreamId) -> Result<(), AttachError> {
+    fn pass_through(&self, _stream: StreamId, _all: AllMemory) -> Result<(), AttachError> {
         Ok(())
     }
 

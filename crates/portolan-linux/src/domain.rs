@@ -8,6 +8,7 @@
 //! The kernel neither cuts nor joins mappings. A piece of memory is one mapping, and is unmapped whole: an
 //! unmap that would cut one is refused ([`UnmapError::NeedsSplit`]), and cannot be made possible.
 
+use portolan::platform::DmaMemory;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
@@ -420,12 +421,14 @@ impl Domain for UserDomain {
     fn map_sg(
         &self,
         iova: Iova,
-        pieces: &[PhysRange],
+        pieces: &[DmaMemory],
         access: Access,
         owed: &mut Gather,
     ) -> Result<IovaRange, DomainError> {
         let granule = self.granule();
-        let whole = pieces.iter().map(|piece| Segment::around(*piece, granule));
+        let whole = pieces
+            .iter()
+            .map(|piece| Segment::around(piece.range(), granule));
         self.map_segments(iova, whole, access, owed)
     }
 
@@ -436,12 +439,11 @@ impl Domain for UserDomain {
     fn map(
         &self,
         iova: Iova,
-        pa: PhysAddr,
-        bytes: u64,
+        memory: DmaMemory,
         access: Access,
         owed: &mut Gather,
     ) -> Result<IovaRange, DomainError> {
-        let whole = std::iter::once(Segment { pa, bytes });
+        let whole = std::iter::once(Segment::of(memory.range()));
         self.map_segments(iova, whole, access, owed)
     }
 

@@ -190,7 +190,8 @@ impl GuestMemory {
         for page in first..=last {
             let at = self.behind(Iova::new(page * PAGE)).ok_or(absent)?;
             self.touch_page(page, at).ok_or(absent)?;
-            if frames.push(at, PAGE).is_err() {
+            let page = self.memory.for_devices(at, PAGE).map_err(|_| absent)?;
+            if frames.push(page).is_err() {
                 break;
             }
         }

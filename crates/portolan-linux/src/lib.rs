@@ -23,6 +23,9 @@ mod chain;
 mod domain;
 pub mod guest;
 pub mod memory;
+#[cfg(test)]
+#[path = "../../portolan/tests/support/promised.rs"]
+mod promised;
 mod sys;
 pub mod vfio;
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::addr::StreamId;
 use portolan::iommu::{Attach, AttachError, Domain, FaultEvent, Iommu, IommuError};
-use portolan::platform::{Clock, Nanos};
+use portolan::platform::{AllMemory, Clock, Nanos};
 
 /// The seed of a random test, which says it: that of `PORTOLAN_SEED`, or one that nobody has seen.
 pub fn seed() -> u64 {
@@ -49,7 +49,7 @@ impl Iommu for Attached {
         Ok(())
     }
 
-    fn pass_through(&self, _stream: StreamId) -> Result<(), AttachError> {
+    fn pass_through(&self, _stream: StreamId, _all: AllMemory) -> Result<(), AttachError> {
         Ok(())
     }
 

@@ -5,6 +5,10 @@
 //! it may not wait.
 #![allow(missing_docs)]
 
+#[path = "../../portolan/tests/support/promised.rs"]
+mod promised;
+
+use promised::promised;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -78,7 +82,9 @@ fn page(at: u64) -> IovaRange {
 fn map(domain: &impl Domain, at: u64) -> IovaRange {
     let mut owed = Gather::new();
     let (iova, pa) = (page(at).start(), PhysAddr::new(0x9000_0000 + at * PAGE));
-    let range = domain.map(iova, pa, PAGE, BOTH, &mut owed).expect("mapped");
+    let range = domain
+        .map(iova, promised(pa, PAGE), BOTH, &mut owed)
+        .expect("mapped");
     domain.sync(&mut owed).expect("synced");
     range
 }

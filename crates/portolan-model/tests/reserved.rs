@@ -14,7 +14,7 @@ use portolan::iommu::{
     Attach, AttachError, BoundDomain, Domain, FaultEvent, Iommu, IommuError, ReservedKind,
     ReservedRegion,
 };
-use portolan::platform::Cpus;
+use portolan::platform::{AllMemory, Cpus};
 use portolan::table::Access;
 use portolan_hw::firmware::dmar::Dmar;
 use portolan_hw::firmware::iort::Iort;
@@ -105,8 +105,8 @@ impl<U: Iommu> Iommu for Watched<U> {
         self.0.block(stream)
     }
 
-    fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
-        self.0.pass_through(stream)
+    fn pass_through(&self, stream: StreamId, all: AllMemory) -> Result<(), AttachError> {
+        self.0.pass_through(stream, all)
     }
 
     fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {

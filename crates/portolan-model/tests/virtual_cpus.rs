@@ -5,6 +5,10 @@
 //! device try again: that has to fault, whoever submitted the invalidation. The same from many
 //! seeds, each of which is another interleaving.
 
+#[path = "../../portolan/tests/support/promised.rs"]
+mod promised;
+
+use promised::promised;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -127,7 +131,12 @@ fn torment<Q: TagPool>(rig: &Rig<Q>, cpu: u64, seed: u64, rounds: u64, found: &F
         let mut owed = Gather::new();
         let bytes = pages * PAGE;
         rig.domain
-            .map(range.start(), memory, bytes, Access::READ, &mut owed)
+            .map(
+                range.start(),
+                promised(memory, bytes),
+                Access::READ,
+                &mut owed,
+            )
             .unwrap();
         rig.domain.sync(&mut owed).unwrap();
         let touched: Vec<Iova> = (0..pages)

@@ -4,6 +4,7 @@ mod support;
 
 use std::ops::Deref;
 use std::sync::Arc;
+use support::promised::all_memory;
 
 use portolan::addr::{Iova, PhysAddr};
 use portolan::inval::{Preference, Quirks};
@@ -171,7 +172,7 @@ fn streams_move_between_domains_and_pass_through() {
         assert!(ground.reaches(BASE, 0));
         ground.unit.attach(stream, &b).unwrap();
         assert!(!ground.reaches(BASE, 0) && ground.reaches(BASE, 1));
-        ground.unit.pass_through(stream).unwrap();
+        ground.unit.pass_through(stream, all_memory()).unwrap();
         assert!(ground.reaches(straight, 2));
         ground.unit.attach(stream, &a).unwrap();
         assert!(ground.reaches(BASE, 0));

@@ -4,6 +4,7 @@
 mod support;
 
 use std::sync::Arc;
+use support::promised::promised;
 
 use portolan::addr::{Iova, PageSize, PciFunction, PhysAddr, RequesterId, Segment, StreamId};
 use portolan::inval::Gather;
@@ -50,7 +51,9 @@ fn identifiers(bridges: &[&str], bus: &str) -> Option<Vec<RequesterId>> {
     let page = machine.tables().alloc(PageSize::SIZE_64K).unwrap();
     let mut owed = Gather::new();
     let access = Access::READ | Access::WRITE;
-    domain.map(AT, page, 0x1000, access, &mut owed).unwrap();
+    domain
+        .map(AT, promised(page, 0x1000), access, &mut owed)
+        .unwrap();
     domain.sync(&mut owed).unwrap();
     let reached = || {
         let page = PhysAddr::new(page.get());

@@ -4,6 +4,7 @@
 mod support;
 
 use std::sync::Arc;
+use support::promised::promised;
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use portolan::inval::{Capabilities, Gather, Preference, Quirks, RangeForm, WalkFlush};
@@ -115,7 +116,7 @@ fn map(domain: &impl Domain, iova: u64, pa: PhysAddr) {
     let mut owed = Gather::new();
     let access = Access::READ | Access::WRITE;
     domain
-        .map(Iova::new(iova), pa, 4096, access, &mut owed)
+        .map(Iova::new(iova), promised(pa, 4096), access, &mut owed)
         .unwrap();
     domain.sync(&mut owed).unwrap();
 }

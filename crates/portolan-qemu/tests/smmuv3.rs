@@ -5,6 +5,7 @@ mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use support::promised::{all_memory, promised};
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use portolan::inval::{Gather, Preference, Quirks, RangeForm, WalkFlush};
@@ -113,7 +114,7 @@ fn map<D: Domain>(domain: &Arc<D>, iova: u64, pa: PhysAddr, bytes: u64) -> IovaR
     let mut owed = Gather::new();
     let access = Access::READ | Access::WRITE;
     let range = domain
-        .map(Iova::new(iova), pa, bytes, access, &mut owed)
+        .map(Iova::new(iova), promised(pa, bytes), access, &mut owed)
         .unwrap();
     domain.sync(&mut owed).unwrap();
     range
@@ -247,7 +248,7 @@ fn a_stream_moves_between_domains_bypass_and_nothing() {
         assert!(bench.reaches(iova, one));
         driver.attach(bench.stream, &second).unwrap();
         assert!(bench.reaches(iova, two) && !bench.reaches(iova, one));
-        driver.pass_through(bench.stream).unwrap();
+        driver.pass_through(bench.stream, all_memory()).unwrap();
         assert!(bench.reaches(one.get(), one));
         driver.attach(bench.stream, &second).unwrap();
         assert!(bench.reaches(iova, two));
@@ -276,7 +277,7 @@ fn read_only_memory_is_not_written() {
     let mut owed = Gather::new();
     let iova = Iova::new(0x9000);
     domain
-        .map(iova, buffer, 0x1000, Access::READ, &mut owed)
+        .map(iova, promised(buffer, 0x1000), Access::READ, &mut owed)
         .unwrap();
     domain.sync(&mut owed).unwrap();
     assert!(!bench.reaches(0x9000, buffer));
@@ -322,8 +323,8 @@ fn silent_blocking_linear_tables_and_streams_out_of_range() {
     assert_eq!(driver.next_fault(), Ok(None));
     let stream = StreamId::new(0x100);
     let outside = AttachError::NoSuchStream { stream };
-    assert_eq!(driver.pass_through(stream), Err(outside));
-    driver.pass_through(bench.stream).unwrap();
+    assert_eq!(driver.pass_through(stream, all_memory()), Err(outside));
+    driver.pass_through(bench.stream, all_memory()).unwrap();
     assert!(bench.reaches(buffer.get(), buffer));
     bench.same_counts(&driver);
 }
@@ -347,8 +348,7 @@ fn a_disabled_unit_lets_go_of_everything() {
     domain
         .map(
             range.start(),
-            PhysAddr::new(0x10000),
-            0x10000,
+            promised(PhysAddr::new(0x10000), 0x10000),
             access,
             &mut owed,
         )

@@ -3,6 +3,7 @@
 mod support;
 
 use std::sync::Arc;
+use support::promised::{all_memory, promised};
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use portolan::inval::Gather;
@@ -73,7 +74,9 @@ impl Rig {
     fn map(&self, domain: &Space, access: Access) {
         let mut owed = Gather::new();
         let at = Iova::new(AT);
-        domain.map(at, self.page, 4096, access, &mut owed).unwrap();
+        domain
+            .map(at, promised(self.page, 4096), access, &mut owed)
+            .unwrap();
         domain.sync(&mut owed).unwrap();
     }
 
@@ -137,7 +140,7 @@ fn blocked_passed_through_and_attached_again() {
         };
         assert!(!through(1));
         assert_eq!(rig.fault().unwrap().reason, FaultReason::Blocked);
-        rig.unit.pass_through(rig.stream()).unwrap();
+        rig.unit.pass_through(rig.stream(), all_memory()).unwrap();
         assert!(through(2));
         let domain = rig.unit.domain().unwrap();
         rig.map(&domain, RW);
@@ -163,7 +166,9 @@ fn a_part_of_a_mapping_goes() {
         let size = PageSize::of_lg2(15);
         let block = rig.machine.tables().alloc(size).unwrap();
         let at = Iova::new(AT & !0x7fff);
-        domain.map(at, block, size.bytes(), RW, &mut owed).unwrap();
+        domain
+            .map(at, promised(block, size.bytes()), RW, &mut owed)
+            .unwrap();
         let start = at.checked_add(0x3000).unwrap();
         let hole = IovaRange::from_len(start, 0x1000).unwrap();
         domain.unmap_part(hole, &mut owed).unwrap();

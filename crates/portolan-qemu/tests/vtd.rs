@@ -3,6 +3,7 @@
 mod support;
 
 use std::sync::Arc;
+use support::promised::{all_memory, promised};
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use portolan::inval::{Gather, Preference, Quirks};
@@ -173,7 +174,7 @@ fn streams_move_between_domains_and_pass_through() {
             assert!(ground.reaches(BASE, 0));
             ground.unit.attach(stream, &b).unwrap();
             assert!(!ground.reaches(BASE, 0) && ground.reaches(BASE, 1));
-            ground.unit.pass_through(stream).unwrap();
+            ground.unit.pass_through(stream, all_memory()).unwrap();
             assert!(ground.reaches(Iova::new(ground.page(2).get()), 2));
             ground.unit.attach(stream, &a).unwrap();
             assert!(ground.reaches(BASE, 0));
@@ -254,7 +255,9 @@ fn reserved_memory_stays_reachable() {
     let mut owed = Gather::new();
     let other = PhysAddr::new(0x1000);
     let iova = Iova::new(page.get());
-    taken.map(iova, other, PAGE, rw(), &mut owed).unwrap();
+    taken
+        .map(iova, promised(other, PAGE), rw(), &mut owed)
+        .unwrap();
     taken.sync(&mut owed).unwrap();
     assert_eq!(unit.attach(stream, &taken), Err(AttachError::Mismatch));
     edu.dma_write32(iova, 6).unwrap();

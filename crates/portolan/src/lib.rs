@@ -58,7 +58,7 @@
 //! # struct Iommu;
 //! # impl portolan::iommu::Iommu for Iommu {
 //! #     fn block(&self, _: StreamId) -> Result<(), AttachError> { Ok(()) }
-//! #     fn pass_through(&self, _: StreamId) -> Result<(), AttachError> { Ok(()) }
+//! #     fn pass_through(&self, _: StreamId, _: portolan::platform::AllMemory) -> Result<(), AttachError> { Ok(()) }
 //! #     fn reserved(&self, _: StreamId, _: &mut dyn FnMut(portolan::iommu::ReservedRegion)) {}
 //! #     fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> { Ok(None) }
 //! # }

@@ -21,7 +21,7 @@ use portolan::inval::{
 use portolan::iommu::{
     Attach, AttachError, BoundDomain, FaultEvent, Iommu, IommuError, PagedDomain, TagPool,
 };
-use portolan::platform::SlabTables;
+use portolan::platform::{AllMemory, SlabTables};
 use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
 use support::loom_cpus::{LoomCpus, explore, on_cpu};
@@ -95,7 +95,7 @@ impl Iommu for Hardware {
         Ok(())
     }
 
-    fn pass_through(&self, _stream: StreamId) -> Result<(), AttachError> {
+    fn pass_through(&self, _stream: StreamId, _all: AllMemory) -> Result<(), AttachError> {
         Ok(())
     }
 

@@ -2,9 +2,12 @@
 //! the handler of a unit's interrupt calls.
 #![allow(missing_docs)]
 
+#[path = "support/promised.rs"]
+mod promised;
 #[path = "support/watched_heap.rs"]
 mod watched_heap;
 
+use promised::promised;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -177,7 +180,10 @@ impl Owner {
         assert_eq!(held(), 0, "the owner under a lock");
         let pages = (range.start().get()..=range.last().get()).step_by(4096);
         for page in pages {
-            if frames.push(PhysAddr::new(2 * page), 4096).is_err() {
+            if frames
+                .push(promised(PhysAddr::new(2 * page), 4096))
+                .is_err()
+            {
                 return;
             }
         }

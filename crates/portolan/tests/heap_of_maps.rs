@@ -19,7 +19,7 @@ use portolan::iommu::{
     Attach, AttachError, BoundDomain, Domain, FaultEvent, Iommu, IommuError, PagedDomain, TagPool,
 };
 use portolan::iova::{Checks, IovaOptions};
-use portolan::platform::{Clearing, PhysMemory, SlabTables, Transfer};
+use portolan::platform::{AllMemory, Clearing, PhysMemory, SlabTables, Transfer};
 use portolan::table::PageTable;
 use portolan::table::format::{VtdLevels, VtdSecondStage};
 use watched_heap::{Machine, drop_left, uses};
@@ -50,7 +50,7 @@ impl Iommu for Hardware {
         Ok(())
     }
 
-    fn pass_through(&self, _stream: StreamId) -> Result<(), AttachError> {
+    fn pass_through(&self, _stream: StreamId, _all: AllMemory) -> Result<(), AttachError> {
         Ok(())
     }
 

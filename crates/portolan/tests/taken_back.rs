@@ -1,8 +1,11 @@
 //! Every interleaving of a fault, of owners that take memory back, and of a region that goes.
 #![allow(missing_docs)]
 
+#[path = "support/promised.rs"]
+mod promised;
 mod support;
 
+use promised::promised;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Mutex;
@@ -97,7 +100,7 @@ impl Pager for Owner {
         let moved = self.0.lock().unwrap().get(&page).copied().unwrap_or(0);
         let frame = page * FRAMES + moved;
         loom::thread::yield_now();
-        let pushed = frames.push(PhysAddr::new((1 << 30) + frame * PAGE), PAGE);
+        let pushed = frames.push(promised(PhysAddr::new((1 << 30) + frame * PAGE), PAGE));
         assert!(pushed.is_ok());
         Ok(())
     }

@@ -4,6 +4,7 @@
 //! section D8.3) and one context descriptor (IHI 0070, section 5.4), both of which lie behind the
 //! second stage. Scenarios may write others.
 
+use crate::promise::promised;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,7 +14,7 @@ use portolan::inval::Gather;
 use portolan::iommu::{
     Attach, AttachError, Domain as _, FaultEvent, Iommu, IommuError, ReservedRegion,
 };
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::{AllMemory, Cpus, Mmio, TableMem};
 use portolan::table::Access;
 use portolan_hw::smmuv3::{GuestContexts, GuestFormat, SecondStage, Smmu, WithoutSubstream};
 
@@ -113,8 +114,8 @@ where
         self.smmu.block(stream)
     }
 
-    fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
-        self.smmu.pass_through(stream)
+    fn pass_through(&self, stream: StreamId, all: AllMemory) -> Result<(), AttachError> {
+        self.smmu.pass_through(stream, all)
     }
 
     fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
@@ -141,7 +142,7 @@ where
         for (iova, pa) in [(DESCRIPTOR, self.descriptor), (TABLE, self.table)] {
             if domain.translate(iova).is_none() {
                 let mut owed = Gather::new();
-                let mapped = domain.map(iova, pa, PAGE.bytes(), access, &mut owed);
+                let mapped = domain.map(iova, promised(pa, PAGE.bytes()), access, &mut owed);
                 mapped.map_err(|_| AttachError::Mismatch)?;
                 domain.sync(&mut owed).map_err(IommuError::from)?;
             }

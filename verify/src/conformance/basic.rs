@@ -1,5 +1,6 @@
 //! One device, one domain: what is mapped is reached, what is not is refused and said so.
 
+use crate::promise::promised;
 use std::sync::Arc;
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
@@ -37,7 +38,8 @@ impl<M: Machine> Attached<M> {
         let mut owed = Gather::new();
         must(
             "mapping",
-            self.domain.map(iova, pa, bytes, access, &mut owed),
+            self.domain
+                .map(iova, promised(pa, bytes), access, &mut owed),
         )?;
         self.sync(owed)
     }
@@ -158,7 +160,9 @@ pub(super) fn write_only_refuses_reads<M: Machine>(machine: &M) -> Verdict {
     let pa = machine.host.memory(PAGE);
     let none = || Outcome::Skip("the table format has no write-only".to_owned());
     let mut owed = Gather::new();
-    let mapped = on.domain.map(M::BASE, pa, PAGE, Access::WRITE, &mut owed);
+    let mapped = on
+        .domain
+        .map(M::BASE, promised(pa, PAGE), Access::WRITE, &mut owed);
     on.sync(owed)?;
     let found = on
         .domain

@@ -1,5 +1,6 @@
 //! Streams that move: blocked, passed through, attached here and there.
 
+use crate::promise::all_memory;
 use portolan::addr::{Iova, Pasid, PhysAddr};
 use portolan::iommu::{Attach as _, FaultReason, Iommu as _, IommuError};
 
@@ -63,7 +64,10 @@ pub(super) fn pass_through_to_paging<M: Machine>(machine: &M) -> Verdict {
     let device = machine.host.devices()[0];
     let pa = machine.host.memory(PAGE);
     let direct = Iova::new(pa.get());
-    must("passing through", machine.unit.pass_through(device))?;
+    must(
+        "passing through",
+        machine.unit.pass_through(device, all_memory()),
+    )?;
     let on = Attached {
         domain: must("making a domain", machine.domain())?,
         device,
@@ -73,7 +77,10 @@ pub(super) fn pass_through_to_paging<M: Machine>(machine: &M) -> Verdict {
     on.must_fault(machine, direct, pa, &[FaultReason::NotMapped])?;
     on.map(M::BASE, pa, PAGE, RW)?;
     on.must_reach(machine, M::BASE, pa)?;
-    must("passing through again", machine.unit.pass_through(device))?;
+    must(
+        "passing through again",
+        machine.unit.pass_through(device, all_memory()),
+    )?;
     if on.reaches(machine, M::BASE, pa) {
         return Err(fail("the domain still translates after it was left"));
     }

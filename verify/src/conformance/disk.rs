@@ -1,9 +1,10 @@
 //! A real disk behind the unit: a thousand random operations, with every byte compared.
 
+use crate::promise::promised;
 use std::collections::BTreeMap;
 
 use fastrand::Rng;
-use portolan::addr::{Iova, IovaRange, PhysAddr, PhysRange, StreamId};
+use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
 use portolan::inval::Gather;
 use portolan::iommu::{Domain, FaultEvent, FaultReason};
 
@@ -191,7 +192,7 @@ impl<'a, M: Machine> Play<'a, M> {
                 pages.push(next);
                 bytes += PAGE;
             }
-            segments.extend(PhysRange::from_len(first, bytes));
+            segments.push(promised(first, bytes));
         }
         let iova = self.address(slot, start);
         let mut owed = Gather::new();

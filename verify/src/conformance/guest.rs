@@ -5,6 +5,7 @@
 //! second stage maps for each fault tells whose it was: that of a table that could not be fetched, of the
 //! page that the tables lead to, or the guest's own.
 
+use crate::promise::promised;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -92,7 +93,8 @@ impl Pager for Host {
         let none = PopulateError::OutOfMemory { iova };
         locked(&self.0.given).push(iova.get());
         let place = self.0.place(iova.get()).ok_or(none)?;
-        out.push(PhysAddr::new(place), PAGE).map_err(|_| none)
+        out.push(promised(PhysAddr::new(place), PAGE))
+            .map_err(|_| none)
     }
 
     /// Nothing moves here.

@@ -1,6 +1,7 @@
 //! Streams that move while it goes wrong: devices that keep translations, devices that are gone,
 //! moves that the unit refuses.
 
+use crate::promise::all_memory;
 use std::sync::Arc;
 
 use portolan::addr::{Iova, PhysAddr, StreamId};
@@ -247,7 +248,7 @@ pub(super) fn refused_moves_are_repeated<M: Machine>(machine: &M) -> Verdict {
         there.0.must_reach(machine, M::BASE, there.1)
     })?;
     if machine.abilities.pass_through == Has::Yes {
-        let pass = || machine.unit.pass_through(device);
+        let pass = || machine.unit.pass_through(device, all_memory());
         each_refused(machine, ready, pass, || {
             let direct = Iova::new(there.1.get());
             there.0.must_reach(machine, direct, there.1)?;

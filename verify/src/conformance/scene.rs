@@ -1,5 +1,6 @@
 //! A machine with a device that asks and a handler that brings in, for scenarios.
 
+use crate::promise::promised;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -71,7 +72,7 @@ impl<D: Domain> OnDemand<D> {
             stock.pop()?
         };
         let mut owed = Gather::new();
-        let mapped = self.domain.map(page, pa, PAGE, RW, &mut owed);
+        let mapped = self.domain.map(page, promised(pa, PAGE), RW, &mut owed);
         let paid = self.domain.sync(&mut owed);
         mapped.ok().and(paid.ok()).map(drop)
     }

@@ -1,5 +1,6 @@
 //! This process as the memory, and the devices that it has.
 
+use crate::promise::promised;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -90,7 +91,7 @@ impl ProcessHost {
         let attached = opened.unit.attach(device.stream(), &domain);
         attached.map_err(|error| said(&error))?;
         let (mut owed, both) = (Gather::new(), Access::READ_WRITE);
-        let mapped = domain.map(HIGH_BASE, table, PAGE, both, &mut owed);
+        let mapped = domain.map(HIGH_BASE, promised(table, PAGE), both, &mut owed);
         let range: IovaRange = mapped.map_err(|error| said(&error))?;
         let fill = |at, word| self.poke(PhysAddr::new(table.get() + at), word);
         let loaded = engine.load(HIGH_BASE, fill);

@@ -1,9 +1,10 @@
 //! The kernel's unit with one of its duties left out, as a library with a bug would.
 
+use portolan::platform::{AllMemory, DmaMemory};
 use std::fmt;
 use std::sync::Arc;
 
-use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId, TableId};
+use portolan::addr::{Iova, IovaRange, PageSize, StreamId, TableId};
 use portolan::inval::{Gather, SyncError, WrongTable};
 use portolan::iommu::{
     Attach, AttachError, Domain, DomainError, FaultEvent, Iommu, IommuError, ReservedRegion,
@@ -95,8 +96,8 @@ impl Iommu for Unit {
         }
     }
 
-    fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
-        self.kernel.pass_through(stream)
+    fn pass_through(&self, stream: StreamId, all: AllMemory) -> Result<(), AttachError> {
+        self.kernel.pass_through(stream, all)
     }
 
     fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
@@ -149,7 +150,7 @@ impl Domain for Space {
     fn map_sg(
         &self,
         iova: Iova,
-        pieces: &[PhysRange],
+        pieces: &[DmaMemory],
         access: Access,
         owed: &mut Gather,
     ) -> Result<IovaRange, DomainError> {
@@ -163,12 +164,11 @@ impl Domain for Space {
     fn map(
         &self,
         iova: Iova,
-        pa: PhysAddr,
-        bytes: u64,
+        memory: DmaMemory,
         access: Access,
         owed: &mut Gather,
     ) -> Result<IovaRange, DomainError> {
-        self.kernel.map(iova, pa, bytes, self.access(access), owed)
+        self.kernel.map(iova, memory, self.access(access), owed)
     }
 
     fn unmap(&self, range: IovaRange, owed: &mut Gather) -> Result<(), UnmapFailed> {

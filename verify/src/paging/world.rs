@@ -1,5 +1,6 @@
 //! The owner's memory: which frame each page is in, and which frames devices may still reach.
 
+use crate::promise::promised;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use portolan::addr::{Iova, IovaRange, PhysAddr};
@@ -155,7 +156,7 @@ impl Pager for World {
                 }
                 let frame = ledger.frame(page);
                 if frames
-                    .push(PhysAddr::new(MEMORY + frame * PAGE), PAGE)
+                    .push(promised(PhysAddr::new(MEMORY + frame * PAGE), PAGE))
                     .is_err()
                 {
                     break;

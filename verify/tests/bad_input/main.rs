@@ -2,6 +2,8 @@
 #![allow(missing_docs)]
 
 mod noise;
+#[path = "../../../crates/portolan/tests/support/promised.rs"]
+mod promised;
 mod rig;
 mod smmuv2;
 mod tegra;

@@ -1,5 +1,6 @@
 //! Drivers on the model, and a run of everything that they can be asked for.
 
+use crate::promised::{all_memory, promised};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -364,7 +365,9 @@ impl<'a> Run<'a> {
     fn map<D: Driver>(&self, domain: &impl Domain) {
         let mut owed = Gather::new();
         let (pa, access) = (PhysAddr::new(0x8010_0000), Access::READ | Access::WRITE);
-        domain.map(BASE, pa, D::MAPPED, access, &mut owed).unwrap();
+        domain
+            .map(BASE, promised(pa, D::MAPPED), access, &mut owed)
+            .unwrap();
         self.sync(domain, owed);
     }
 
@@ -398,7 +401,10 @@ impl<'a> Run<'a> {
         self.unmap::<D>(&*first);
         self.attach(unit, D::STREAMS[1], &first);
         self.step(|| unit.block(D::STREAMS[0]).map_err(unit_error));
-        self.step(|| unit.pass_through(D::STREAMS[1]).map_err(unit_error));
+        self.step(|| {
+            unit.pass_through(D::STREAMS[1], all_memory())
+                .map_err(unit_error)
+        });
         self.step(|| unit.block(D::STREAMS[1]).map_err(unit_error));
         self.step(|| unit.next_fault().map(|_| ()));
         if self.help == Help::Comes && self.then.is_some() {

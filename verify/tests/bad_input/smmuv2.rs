@@ -2,6 +2,7 @@
 //!
 //! It has no command that could be refused and no control register that is acknowledged.
 
+use crate::promised::promised;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -128,7 +129,7 @@ fn mapped(driver: &Made, options: &DomainOptions) -> Arc<Made12> {
     let domain = Arc::new(driver.first_stage(options).unwrap());
     let mut owed = Gather::new();
     let pa = PhysAddr::new(0x8010_0000);
-    domain.map(BASE, pa, PAGE, RW, &mut owed).unwrap();
+    domain.map(BASE, promised(pa, PAGE), RW, &mut owed).unwrap();
     domain.sync(&mut owed).unwrap();
     domain
 }
@@ -190,7 +191,9 @@ fn waiting_for_real_time_devices_takes_longer_and_is_allowed_to() {
         let before = bench.unit.now_ns();
         domain.sync(&mut owed).unwrap();
         let pa = PhysAddr::new(0x8010_0000);
-        domain.map(BASE, pa, PAGE, RW, &mut Gather::new()).unwrap();
+        domain
+            .map(BASE, promised(pa, PAGE), RW, &mut Gather::new())
+            .unwrap();
         bench.unit.now_ns() - before
     };
     assert!(time(&domain) >= safe_ns);
@@ -351,7 +354,9 @@ fn each_stalled_access_gets_one_answer() {
     );
     assert!(driver.next_stall().unwrap().is_none(), "somebody holds it");
     let pa = PhysAddr::new(0x8011_0000);
-    domain.map(next, pa, PAGE, RW, &mut Gather::new()).unwrap();
+    domain
+        .map(next, promised(pa, PAGE), RW, &mut Gather::new())
+        .unwrap();
     stalled.retry();
     let resumed = bench.unit.take_resumed();
     assert!(matches!(&resumed[..], [Ok(piece)] if piece.pa == pa));

@@ -1,6 +1,7 @@
 //! Tegra's SMMU, which has no queue that could stand still or refuse anything: gone at any access,
 //! registers that tell nonsense, streams that it does not have.
 
+use crate::promised::{all_memory, promised};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -175,7 +176,7 @@ fn swgroups_that_it_does_not_have() {
             let refused = Err(AttachError::NoSuchStream { stream });
             assert_eq!(smmu.attach(stream, &domain), refused);
             assert_eq!(smmu.block(stream), refused);
-            assert_eq!(smmu.pass_through(stream), refused);
+            assert_eq!(smmu.pass_through(stream, all_memory()), refused);
         }
         assert!(unknown > 200 && bench.unit.accesses() == before);
         // Those of another unit fit neither.
@@ -201,7 +202,9 @@ fn a_page_of_a_table_is_used_again() {
         let new = PhysAddr::new(0xa000_0000);
         let map = |pa, bytes| {
             let mut owed = Gather::new();
-            domain.map(BASE, pa, bytes, rw, &mut owed).expect("mapped");
+            domain
+                .map(BASE, promised(pa, bytes), rw, &mut owed)
+                .expect("mapped");
             domain
                 .sync(&mut owed)
                 .map_err(IommuError::from)

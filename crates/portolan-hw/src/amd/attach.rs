@@ -11,7 +11,7 @@ use portolan::addr::StreamId;
 use portolan::iommu::{
     Attach, AttachError, FaultEvent, FaultReason, Iommu, IommuError, ReservedRegion,
 };
-use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
+use portolan::platform::{AllMemory, Cpus, Mmio, Nanos, TableMem};
 
 use super::command::{self, Counted};
 use super::device_table::{BLOCKED, Forget, Memory};
@@ -109,7 +109,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for AmdVi<R, M, C> {
         Ok(self.revoke_interrupts(Some(stream))?)
     }
 
-    fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
+    fn pass_through(&self, stream: StreamId, _all: AllMemory) -> Result<(), AttachError> {
         let memory = [BLOCKED | IR | IW, DOMAIN.at(PASS.into())];
         self.go(stream, memory, Some(Attachment::without_domain(PASS)))
     }
@@ -155,6 +155,6 @@ where
         }
         let context = domain.context();
         let new = Attachment::new(command::domain_of(context), domain);
-        self.go(stream, entry_of(domain.table(), context), Some(new))
+        self.go(stream, entry_of(&domain.table(), context), Some(new))
     }
 }

@@ -9,7 +9,7 @@ use core::sync::atomic::AtomicU64;
 use portolan::addr::{InvalTag, Iova, IovaRange};
 use portolan::iommu::{ReservedKind, ReservedRegion};
 use portolan::platform::TableMem;
-use portolan::table::PageTable;
+use portolan::table::TableView;
 use portolan::table::format::AmdV1;
 
 use super::command;
@@ -41,7 +41,7 @@ pub(crate) fn windows() -> impl Iterator<Item = ReservedRegion> {
 
 /// The entry of a stream that `table` translates, tagged by `context`.
 pub(super) fn entry_of<M: TableMem<AtomicU64>>(
-    table: &PageTable<AmdV1, M>,
+    table: &TableView<'_, AmdV1, M>,
     context: InvalTag,
 ) -> Memory {
     let root = table.root().get() & ADDRESS;

@@ -30,6 +30,7 @@ use crate::chassis::book::Book;
 use crate::chassis::{Ring, Submitters};
 use crate::firmware::reservations::Reservations;
 use crate::ids::Ids;
+use crate::promise::leading_to_firmware;
 
 /// Domain identifier of streams that pass through. Identifier 0 stays in entries that block.
 pub(super) const PASS: u16 = 1;
@@ -139,7 +140,8 @@ impl<R: Mmio + 'static, M: TableMem<AtomicU64> + Clone + 'static, C: Cpus> AmdVi
             let (id, streams) = (command::domain_of(of.context), of.streams);
             let caps = shared.control.features.capabilities();
             let queue = AmdQueue(Arc::clone(&shared));
-            let domain = PagedDomain::new(of.table, of.context, caps, config.quirks, queue)
+            let about = (caps, config.quirks);
+            let domain = leading_to_firmware(of.table, of.context, about, queue)
                 .shadowed(shared.control.features.shadowing());
             let attachment = Attachment::new(id, &Arc::new(domain));
             for streams in streams {

@@ -12,7 +12,7 @@ use portolan::inval::Gather;
 use portolan::iommu::{IommuError, ReservedRegion, disjoint};
 use portolan::platform::{Cpus, TableMem};
 use portolan::table::format::{AmdLevels, AmdV1};
-use portolan::table::{Access, MapError, PageTable};
+use portolan::table::{Access, MapError, PageTable, TableView};
 
 use super::config::Config;
 use super::device_table::DeviceTable;
@@ -61,7 +61,7 @@ pub(super) fn prepare<M: TableMem<AtomicU64> + Clone, C: Cpus>(
         let context = InvalTag::new(id);
         for &streams in &streams {
             for stream in entries.within(streams) {
-                entries.prepare(mem, stream, entry_of(&table, context));
+                entries.prepare(mem, stream, entry_of(&TableView::new(&table), context));
             }
         }
         prepared.push(Prepared {

@@ -13,7 +13,7 @@ use portolan::iommu::{
     Attach, AttachError, FaultAccess, FaultEvent, FaultReason, FaultRecord, InterruptRefusal,
     Iommu, IommuError, PagedDomain, ReservedRegion,
 };
-use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
+use portolan::platform::{AllMemory, Cpus, Mmio, Nanos, TableMem};
 use portolan::table::format::{Riscv, RiscvFirstStage, RiscvSecondStage};
 
 use super::command::{self, Counted};
@@ -220,7 +220,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for RiscvIommu<R, M, C> {
         self.go(stream, named(pasid)?, NOWHERE, None)
     }
 
-    fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
+    fn pass_through(&self, stream: StreamId, _all: AllMemory) -> Result<(), AttachError> {
         let new = Attachment::without_domain(None);
         self.go(stream, WITHOUT, PASSING, Some(new))
     }

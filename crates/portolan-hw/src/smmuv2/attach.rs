@@ -17,7 +17,7 @@ use portolan::addr::StreamId;
 use portolan::iommu::{
     Attach, AttachError, FaultEvent, Iommu, IommuError, PagedDomain, ReservedRegion, TagPool,
 };
-use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
+use portolan::platform::{AllMemory, Cpus, Mmio, Nanos, TableMem};
 use portolan::table::format::Format;
 
 type Attachment = book::Attachment<To>;
@@ -207,7 +207,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for SmmuV2<R, M, C> {
         self.go(stream, None)
     }
 
-    fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
+    fn pass_through(&self, stream: StreamId, _all: AllMemory) -> Result<(), AttachError> {
         self.go(stream, Some(Attachment::without_domain(To::Through)))
     }
 

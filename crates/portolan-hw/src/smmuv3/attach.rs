@@ -24,7 +24,7 @@ use portolan::addr::{Iova, Pasid, StreamId};
 use portolan::iommu::{
     Attach, AttachError, FaultEvent, Iommu, IommuError, PagedDomain, ReservedRegion, TagPool,
 };
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::{AllMemory, Cpus, Mmio, TableMem};
 use portolan::table::format::{Armv8Stage1, Format};
 
 /// Nowhere.
@@ -66,7 +66,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for Smmu<R, M, C> {
 
     /// Passes a stream through. With ATS it needs substreams ([`Smmu::enable_pasids`]): an entry
     /// without refuses translation requests, and is refused itself ([`AttachError::Mismatch`]).
-    fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
+    fn pass_through(&self, stream: StreamId, _all: AllMemory) -> Result<(), AttachError> {
         self.switch(stream, passed_through())
     }
 

@@ -8,6 +8,7 @@ pub(super) mod kit;
 mod lines;
 mod records;
 
+use crate::promise::tests::{all_memory, promised};
 use chips::changed;
 
 use super::spec::command::{error, op};
@@ -64,8 +65,7 @@ fn debt(domain: &impl Domain, iova: u64) -> Gather {
     let range = domain
         .map(
             Iova::new(iova),
-            PhysAddr::new(0x5000),
-            0x1000,
+            promised(PhysAddr::new(0x5000), 0x1000),
             access,
             &mut owed,
         )
@@ -141,7 +141,7 @@ fn entries_and_descriptors_by_hand() {
     assert_eq!(descriptor[0], 0x0001_e205_c000_3510);
     let root = domain.table().root().get();
     assert_eq!(descriptor[1..4], [root, 0, 0x04ff]);
-    driver.pass_through(STREAM).unwrap();
+    driver.pass_through(STREAM, all_memory()).unwrap();
     let entry = unit.entry(STREAM.get()).unwrap();
     assert_eq!(entry[..4], [9, 1 << 44, 0, 0]);
     let domain = second(&driver);
@@ -210,7 +210,7 @@ fn substreams_have_their_own_descriptors() {
         driver.attach(STREAM, &main).unwrap();
         assert_eq!(root(0), Some(main.table().root().get()));
         assert_eq!(unit.entry(STREAM.get()).unwrap()[1] & 3, 2);
-        driver.pass_through(STREAM).unwrap();
+        driver.pass_through(STREAM, all_memory()).unwrap();
         assert_eq!(
             (root(0), unit.entry(STREAM.get()).unwrap()[1] & 3),
             (None, 1)
@@ -500,7 +500,12 @@ fn ranges_of_a_unit_that_has_none_are_refused() {
     let range = IovaRange::from_len(Iova::new(0x1000), 0x5000).unwrap();
     let mut owed = Gather::new();
     domain
-        .map(range.start(), PhysAddr::new(0), 0x5000, access, &mut owed)
+        .map(
+            range.start(),
+            promised(PhysAddr::new(0), 0x5000),
+            access,
+            &mut owed,
+        )
         .unwrap();
     domain.unmap(range, &mut owed).unwrap();
     unit.take_log();

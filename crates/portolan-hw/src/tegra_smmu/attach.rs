@@ -10,7 +10,7 @@ use core::sync::atomic::AtomicU32;
 
 use portolan::addr::StreamId;
 use portolan::iommu::{Attach, AttachError, FaultEvent, Iommu, IommuError, ReservedRegion};
-use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
+use portolan::platform::{AllMemory, Cpus, Mmio, Nanos, TableMem};
 
 use super::counts::WriteKind;
 use super::shared::{BLOCKED, Shared};
@@ -129,7 +129,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Iommu for TegraSmmu<R, M, C> {
         Ok(self.go(n, group, None)?)
     }
 
-    fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
+    fn pass_through(&self, stream: StreamId, _all: AllMemory) -> Result<(), AttachError> {
         let (n, group) = self.group(stream)?;
         Ok(self.go(n, group, Some(Attachment::without_domain(To::Passed)))?)
     }

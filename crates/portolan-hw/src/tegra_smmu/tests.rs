@@ -3,6 +3,7 @@
 mod edges;
 mod failing;
 
+use crate::promise::tests::{all_memory, promised};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -157,7 +158,7 @@ fn one_page_is_flushed_by_line_and_group() {
     assert_eq!(regs.take(), [(0x1c, 1), (0x20, 0xe028_0001)]);
     let (iova, pa) = (Iova::new(0x1234_5000), PhysAddr::new(0x9000_0000));
     let mut owed = Gather::new();
-    domain.map(iova, pa, 4096, RW, &mut owed).unwrap();
+    domain.map(iova, promised(pa, 4096), RW, &mut owed).unwrap();
     assert_eq!(regs.take(), []);
     sync(&domain, owed);
     // Entry 0x345 of the third page, entry 0x48 of the second, lines of 64 bytes; address space 1,
@@ -197,7 +198,9 @@ fn a_whole_table_is_one_section_and_the_whole_page_table_cache() {
     let domain = smmu.domain().unwrap();
     let (iova, pa) = (Iova::new(0x4040_0000), PhysAddr::new(0x9000_1000));
     let mut owed = Gather::new();
-    domain.map(iova, pa, 4 << 20, RW, &mut owed).unwrap();
+    domain
+        .map(iova, promised(pa, 4 << 20), RW, &mut owed)
+        .unwrap();
     sync(&domain, owed);
     regs.take();
     let mut owed = Gather::new();
@@ -213,7 +216,7 @@ fn a_whole_table_is_one_section_and_the_whole_page_table_cache() {
     };
     let other = smmu.domain_with(quirks).unwrap();
     let mut owed = Gather::new();
-    other.map(iova, pa, 4096, RW, &mut owed).unwrap();
+    other.map(iova, promised(pa, 4096), RW, &mut owed).unwrap();
     regs.take();
     sync(&other, owed);
     assert_eq!(regs.take(), [(0x34, 0), (0x30, 0xc000_0000)]);
@@ -227,7 +230,9 @@ fn lines_without_room_in_a_debt_are_flushed_all_the_same() {
     let page = |n: u64| Iova::new(0x1000_0000 + n * 0x1_0000);
     for n in 0..6 {
         let pa = PhysAddr::new(0x9000_0000 + n * 4096);
-        domain.map(page(n), pa, 4096, RW, &mut owed).unwrap();
+        domain
+            .map(page(n), promised(pa, 4096), RW, &mut owed)
+            .unwrap();
     }
     sync(&domain, owed);
     let lines = |log: &[(usize, u32)]| -> Vec<u32> {
@@ -266,7 +271,7 @@ fn streams_move_by_one_write() {
     ];
     assert_eq!(regs.take(), moves);
     let enables = regs.get(0x234);
-    smmu.pass_through(camera).unwrap();
+    smmu.pass_through(camera, all_memory()).unwrap();
     let passed = [(0x234, enables & !(1 << 18)), (0x280, 0x8000_0000)];
     assert_eq!(regs.take(), passed);
     smmu.attach(camera, &first).unwrap();
@@ -278,7 +283,7 @@ fn streams_move_by_one_write() {
     assert!(smmu.block(stream(u32::MAX)).is_err());
     // The GPU decides by itself.
     let unsupported = Err(AttachError::Iommu(IommuError::Unsupported));
-    assert_eq!(smmu.pass_through(stream(17)), unsupported);
+    assert_eq!(smmu.pass_through(stream(17), all_memory()), unsupported);
 }
 
 #[test]
@@ -345,7 +350,7 @@ fn what_is_gone_says_so_and_keeps_its_memory() {
     let domain = Arc::new(smmu.domain().unwrap());
     let mut owed = Gather::new();
     let (iova, pa) = (Iova::new(0x1000), PhysAddr::new(0x9000_0000));
-    domain.map(iova, pa, 4096, RW, &mut owed).unwrap();
+    domain.map(iova, promised(pa, 4096), RW, &mut owed).unwrap();
     regs.gone.store(1, Ordering::Relaxed);
     let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
     assert_eq!(error, IommuError::Gone);

@@ -19,7 +19,6 @@ mod interrupts;
 mod iommus;
 mod iort;
 mod ivrs;
-mod memory;
 pub mod pci;
 mod remark;
 mod rimt;
@@ -49,6 +48,7 @@ use portolan::platform::{Platform, RawMemory};
 use crate::firmware::TableError;
 use crate::firmware::viot::Viommu;
 use crate::interrupt::Remapping;
+use crate::promise;
 use crate::virtio::Transport;
 use pci::{PciOverrides, PciTree};
 
@@ -335,7 +335,7 @@ fn enable_at<P: Platform, U: IommuDomains + 'static>(
 ) -> Result<Enabled, EnableError> {
     let registers = platform.registers(window);
     let registers = registers.ok_or(EnableError::NoRegisters { window })?;
-    let unit = enable(registers, memory::for_driver(platform), platform.clone());
+    let unit = enable(registers, promise::for_driver(platform), platform.clone());
     let unit = unit.map_err(|error| EnableError::Iommu { window, error })?;
     Ok(Arc::new(unit))
 }

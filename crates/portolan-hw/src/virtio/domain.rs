@@ -8,12 +8,12 @@ use alloc::sync::Arc;
 use core::fmt;
 use core::iter::Peekable;
 
-use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
+use portolan::addr::{Iova, IovaRange, PageSize, PhysRange, TableId};
 use portolan::inval::{Gather, SyncError, WrongTable};
 use portolan::iommu::{
     Awaited, Domain, DomainError, IommuError, Shadowing, SplitFailed, UnmapFailed,
 };
-use portolan::platform::{Cpus, Guarded, OutOfTableMemory, poll};
+use portolan::platform::{Cpus, DmaMemory, Guarded, OutOfTableMemory, poll};
 use portolan::table::{
     Access, AccessError, MapError, Segment, SplitError, Translation, UnmapError,
 };
@@ -409,12 +409,12 @@ impl<T: Transport + Send + Sync, C: Cpus> Domain for VirtioDomain<T, C> {
     fn map_sg(
         &self,
         iova: Iova,
-        pieces: &[PhysRange],
+        pieces: &[DmaMemory],
         access: Access,
         owed: &mut Gather,
     ) -> Result<IovaRange, DomainError> {
         let granule = self.granule();
-        let whole = |piece: &PhysRange| Segment::around(*piece, granule);
+        let whole = |piece: &DmaMemory| Segment::around(piece.range(), granule);
         self.map_segments(iova, pieces.iter().map(whole), access, owed)
     }
 
@@ -425,12 +425,11 @@ impl<T: Transport + Send + Sync, C: Cpus> Domain for VirtioDomain<T, C> {
     fn map(
         &self,
         iova: Iova,
-        pa: PhysAddr,
-        bytes: u64,
+        memory: DmaMemory,
         access: Access,
         owed: &mut Gather,
     ) -> Result<IovaRange, DomainError> {
-        let whole = core::iter::once(Segment { pa, bytes });
+        let whole = core::iter::once(Segment::of(memory.range()));
         self.map_segments(iova, whole, access, owed)
     }
 

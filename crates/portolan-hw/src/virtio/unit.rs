@@ -12,7 +12,7 @@ use portolan::iommu::{
     Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, FaultRecord, Iommu,
     IommuError, ReservedRegion,
 };
-use portolan::platform::{Cpus, Nanos};
+use portolan::platform::{AllMemory, Cpus, Nanos};
 use portolan::table::Access;
 
 use super::answer::{self, NO_SUCH};
@@ -281,7 +281,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Iommu for Viommu<T, C> {
         }
     }
 
-    fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
+    fn pass_through(&self, stream: StreamId, _all: AllMemory) -> Result<(), AttachError> {
         let id = self.bypass.ok_or(IommuError::Unsupported)?;
         let left = self.with(|streams| match streams.attachment(stream.get()) {
             Some(now) if matches!(now.to, To::Bypass(_)) => Ok(Left::new_const()),

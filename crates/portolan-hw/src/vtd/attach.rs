@@ -10,7 +10,7 @@ use portolan::addr::{InvalTag, Pasid, StreamId};
 use portolan::iommu::{
     AttachError, DeviceTlb, FaultEvent, FaultReason, Iommu, IommuError, ReservedRegion,
 };
-use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
+use portolan::platform::{AllMemory, Cpus, Mmio, Nanos, TableMem};
 use portolan::table::format::{VtdFirstLevels, VtdLevels};
 
 use super::core::{Remote, split_id};
@@ -335,7 +335,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for Vtd<R, M, C> {
         self.go(stream, self.checked(pasid)?, Target::Blocked)
     }
 
-    fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
+    fn pass_through(&self, stream: StreamId, _all: AllMemory) -> Result<(), AttachError> {
         if !self.features().has.contains(Has::PASS_THROUGH) {
             return Err(IommuError::Unsupported.into());
         }

@@ -14,6 +14,7 @@ use portolan::table::{Access, MapError};
 use super::quirks::Quirks;
 use super::unit::Vtd;
 use crate::firmware::reservations::Reservations;
+use crate::promise::of_firmware;
 
 /// Leaves and gaps of one reserved range that are looked at before it is given up: those of
 /// a range that makes sense are far fewer.
@@ -101,10 +102,10 @@ fn map_same(
     last: Iova,
     access: Access,
 ) -> Result<(), DomainError> {
-    let bytes = last.get() - start.get() + 1;
+    let past = MapError::IovaOutOfRange { iova: start };
+    let memory = IovaRange::new(start, last).and_then(of_firmware);
     let mut owed = Gather::new();
-    let pa = PhysAddr::new(start.get());
-    domain.map(start, pa, bytes, access, &mut owed)?;
+    domain.map(start, memory.ok_or(past)?, access, &mut owed)?;
     domain.sync(&mut owed).map_err(IommuError::from)?;
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! The domain over a kernel in miniature, which keeps type 1's rules, against a map of pages.
 
 use super::*;
+use crate::promised::promised;
 use portolan::demand::DirtyDomain as _;
 use portolan::table::DirtyError;
 use std::collections::{BTreeMap, BTreeSet};
@@ -123,7 +124,12 @@ fn pages(first: u64, count: u64) -> IovaRange {
 fn map(domain: &UserDomain, first: u64, memory: u64, count: u64) -> Result<IovaRange, DomainError> {
     let (iova, pa) = (Iova::new(first * PAGE), PhysAddr::new(memory * PAGE));
     let mut owed = Gather::new();
-    let mapped = domain.map(iova, pa, count * PAGE, Access::READ_WRITE, &mut owed);
+    let mapped = domain.map(
+        iova,
+        promised(pa, count * PAGE),
+        Access::READ_WRITE,
+        &mut owed,
+    );
     assert!(!domain.is_due(&owed));
     mapped
 }
@@ -182,7 +188,7 @@ fn a_mapping_is_not_cut() {
 #[test]
 fn neighbours_in_memory_are_one_mapping() {
     let (kernel, domain) = domain();
-    let piece = |at, bytes| PhysRange::from_len(PhysAddr::new(at), bytes).unwrap();
+    let piece = |at, bytes| promised(PhysAddr::new(at), bytes);
     // Two that meet at a page's end, and one elsewhere that fills no page.
     let list = [
         piece(0x5000, 0x1000),
@@ -205,7 +211,12 @@ fn what_makes_no_sense_is_refused_before_any_call() {
     let mut owed = Gather::new();
     let mut map = |iova: u64, pa: u64, bytes: u64, access| {
         domain
-            .map(Iova::new(iova), PhysAddr::new(pa), bytes, access, &mut owed)
+            .map(
+                Iova::new(iova),
+                promised(PhysAddr::new(pa), bytes),
+                access,
+                &mut owed,
+            )
             .unwrap_err()
     };
     let rw = Access::READ_WRITE;
@@ -251,7 +262,7 @@ fn a_map_that_fails_leaves_nothing() {
     let (kernel, domain) = domain();
     map(&domain, 1, 50, 1).unwrap();
     *kernel.room.lock().unwrap() = Some(3);
-    let piece = |page| PhysRange::from_len(PhysAddr::new(page * PAGE), PAGE).unwrap();
+    let piece = |page| promised(PhysAddr::new(page * PAGE), PAGE);
     let list = [piece(10), piece(20), piece(30)];
     let mut owed = Gather::new();
     let failed = domain.map_sg(Iova::new(8 * PAGE), &list, Access::READ, &mut owed);
@@ -405,7 +416,9 @@ fn what_devices_wrote_is_read_by_whole_mappings_and_once() {
     map(&domain, 6, 70, 1).unwrap();
     let (iova, pa) = (Iova::new(7 * PAGE), PhysAddr::new(80 * PAGE));
     let mut owed = Gather::new();
-    domain.map(iova, pa, PAGE, Access::READ, &mut owed).unwrap();
+    domain
+        .map(iova, promised(pa, PAGE), Access::READ, &mut owed)
+        .unwrap();
     map(&domain, 100, 200, 200).unwrap();
     let written = [1, 2, 3, 6, 7, 163, 164, 299];
     let write = || {

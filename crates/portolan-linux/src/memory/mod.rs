@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
-use portolan::platform::{Clearing, PhysMemory, Transfer};
+use portolan::platform::{Clearing, DmaMemory, PhysMemory, Transfer};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use thiserror::Error;
@@ -171,6 +171,22 @@ impl HostMemory {
         let count = usize::try_from(bytes).map_err(|_| OutsideMemory { address: at, bytes })?;
         let start = self.locate::<u8>(at, count)?;
         Ok(start.addr().get() as u64)
+    }
+
+    /// The `bytes` bytes at `at` as a device is given them. What is mapped of them is unmapped before this
+    /// memory goes: callers keep it as long.
+    ///
+    /// # Errors
+    /// [`OutsideMemory`].
+    #[allow(unsafe_code)]
+    pub(crate) fn for_devices(&self, at: PhysAddr, bytes: u64) -> Result<DmaMemory, OutsideMemory> {
+        let outside = OutsideMemory { address: at, bytes };
+        let memory = PhysRange::from_len(at, bytes).filter(|one| self.range().covers(*one));
+        // SAFETY: the caller has this memory as long as it is mapped, and no reference to plain bytes of
+        // it exists.
+        memory
+            .map(|one| unsafe { DmaMemory::new(one) })
+            .ok_or(outside)
     }
 
     /// Has the system provide all pages now, so that no later access is the first.

@@ -1,5 +1,6 @@
 //! The kernel's IOMMUs as one unit: functions that were opened together.
 
+use portolan::platform::AllMemory;
 use std::sync::Arc;
 
 use portolan::addr::{IovaRange, PciFunction, StreamId};
@@ -230,7 +231,7 @@ impl Iommu for UserUnit {
     }
 
     /// The kernel passes no function of a process through.
-    fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
+    fn pass_through(&self, stream: StreamId, _all: AllMemory) -> Result<(), AttachError> {
         self.port(stream)?;
         Err(IommuError::Unsupported.into())
     }

@@ -1,6 +1,7 @@
 //! From firmware's table to a device that does DMA, through one platform and nothing else.
 #![allow(missing_docs, unsafe_code)]
 
+mod anywhere;
 mod grouped;
 mod lies;
 mod machine;

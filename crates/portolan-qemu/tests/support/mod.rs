@@ -3,6 +3,10 @@
 // Each of the tests uses a part of it.
 #![allow(dead_code)]
 
+#[path = "../../../portolan/tests/support/promised.rs"]
+pub mod promised;
+
+use self::promised::promised;
 use std::io::Write;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -142,7 +146,9 @@ impl<U> Ground<U> {
 /// Maps, and waits until that counts.
 pub fn map(domain: &Arc<impl Domain>, iova: Iova, pa: PhysAddr, bytes: u64, access: Access) {
     let mut owed = Gather::new();
-    domain.map(iova, pa, bytes, access, &mut owed).unwrap();
+    domain
+        .map(iova, promised(pa, bytes), access, &mut owed)
+        .unwrap();
     domain.sync(&mut owed).unwrap();
 }
 

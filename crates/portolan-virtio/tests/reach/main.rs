@@ -3,6 +3,8 @@
 #![allow(unsafe_code)]
 
 mod dma_api;
+#[path = "../../../portolan/tests/support/promised.rs"]
+mod promised;
 mod slots;
 mod transport;
 mod viommu;

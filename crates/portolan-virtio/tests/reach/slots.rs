@@ -1,5 +1,6 @@
 //! `SlotHal`. Each test has slots of its own.
 
+use crate::promised::all_memory;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -134,7 +135,13 @@ fn a_device_whose_addresses_are_memory_s_is_not_bound() {
     let bench = Bench::new();
     let (unit, stream) = bench.iommus.unit_of(DEVICE).unwrap();
     let limits = Constraints::default();
-    let device = Device::identity(bench.kernel.clone(), unit.clone(), stream, limits);
+    let device = Device::identity(
+        bench.kernel.clone(),
+        unit.clone(),
+        stream,
+        limits,
+        all_memory(),
+    );
     let bound = SlotHal::<5>::bind(Arc::new(device.unwrap()), bench.pages.clone());
     assert_eq!(bound, Err(BindError::NotTranslated));
 }

@@ -1,6 +1,7 @@
 //! This project's own domains write the guest's tables, as its drivers do in a guest, and what they owe becomes the
 //! unit's invalidations. The device then reads through the walk.
 
+use crate::promised::promised;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -133,7 +134,7 @@ impl<F: Format<Word = AtomicU64>> Game<F> {
             // Where something is mapped it is refused.
             let _ = self
                 .domain
-                .map(Iova::new(start), pa, bytes, access, &mut owed);
+                .map(Iova::new(start), promised(pa, bytes), access, &mut owed);
         }
         self.domain.sync(&mut owed).unwrap();
     }

@@ -5,6 +5,8 @@ mod domain;
 mod hostile;
 mod oracle;
 mod pages;
+#[path = "../../../portolan/tests/support/promised.rs"]
+mod promised;
 mod threads;
 
 use std::num::NonZeroUsize;

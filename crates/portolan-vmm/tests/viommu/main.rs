@@ -6,6 +6,8 @@ mod corpus;
 mod driver;
 mod fuzz;
 mod link;
+#[path = "../../../portolan/tests/support/promised.rs"]
+mod promised;
 
 use std::sync::Arc;
 use std::time::Duration;

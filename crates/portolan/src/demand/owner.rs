@@ -3,7 +3,8 @@
 use arrayvec::ArrayVec;
 use thiserror::Error;
 
-use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
+use crate::addr::{Iova, IovaRange, PageSize, PhysRange};
+use crate::platform::DmaMemory;
 use crate::table::{Access, MapError};
 
 /// Pieces that one call can hand over.
@@ -45,7 +46,7 @@ pub enum PopulateError {
 pub struct FramesFull;
 
 /// The memory behind the start of a range, in order; pieces that touch are one.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Frames {
     pieces: ArrayVec<PhysRange, PIECES>,
     bytes: u64,
@@ -60,12 +61,16 @@ impl Frames {
     /// Adds the piece that follows.
     ///
     /// # Errors
-    /// If there is no room, or the piece is empty: nothing is added.
-    pub fn push(&mut self, pa: PhysAddr, bytes: u64) -> Result<(), FramesFull> {
-        let total = self.bytes.checked_add(bytes).ok_or(FramesFull)?;
-        let piece = PhysRange::from_len(pa, bytes).ok_or(FramesFull)?;
+    /// If there is no room: nothing is added.
+    pub fn push(&mut self, memory: DmaMemory) -> Result<(), FramesFull> {
+        let piece = memory.range();
+        let bytes = piece.len_minus_one().checked_add(1);
+        let total = bytes.and_then(|bytes| self.bytes.checked_add(bytes));
+        let total = total.ok_or(FramesFull)?;
         match self.pieces.last_mut() {
-            Some(last) if last.last().checked_add(1) == Some(pa) => *last = last.hull(piece),
+            Some(last) if last.last().checked_add(1) == Some(piece.start()) => {
+                *last = last.hull(piece)
+            }
             _ => (self.pieces.try_push(piece)).map_err(|_| FramesFull)?,
         }
         self.bytes = total;
@@ -78,12 +83,12 @@ impl Frames {
     }
 
     /// The pieces, if they are whole granules: a domain would map what lies around them.
-    pub(super) fn whole(&self, granule: PageSize) -> Result<&[PhysRange], MapError> {
+    pub(super) fn whole(&self, granule: PageSize) -> Result<&[DmaMemory], MapError> {
         let inside = granule.bytes() - 1;
         let after = |piece: &PhysRange| piece.last().get().wrapping_add(1);
         let uneven = |piece: &&PhysRange| (piece.start().get() | after(piece)) & inside != 0;
         match self.pieces.iter().find(uneven) {
-            None => Ok(&self.pieces),
+            None => Ok(DmaMemory::all_promised(&self.pieces)),
             Some(piece) => Err(MapError::UnalignedMemory {
                 pa: piece.start(),
                 bytes: piece.len_minus_one().saturating_add(1),
@@ -122,11 +127,13 @@ impl Frames {
 /// *What is populated is not held.* The owner may take it back at any time: it first sees to it
 /// that no call hands it over any more, then calls
 /// [`Ioas::invalidate`](super::Ioas::invalidate), and reuses it only once that has
-/// succeeded. What is pinned stays where it is until [`unpin`](Self::unpin).
+/// succeeded: until then the promise of [`DmaMemory::new`] is kept for what was handed over. What is
+/// pinned stays where it is until [`unpin`](Self::unpin).
 ///
 /// ```
 /// use portolan::addr::{IovaRange, PhysAddr, PhysRange};
 /// use portolan::demand::{Frames, Pager, PopulateError};
+/// use portolan::platform::DmaMemory;
 /// use portolan::table::Access;
 ///
 /// /// A guest whose memory is one block that never moves.
@@ -141,7 +148,9 @@ impl Frames {
 ///         if !self.0.covers(memory) {
 ///             return Err(absent);
 ///         }
-///         frames.push(memory.start(), bytes).map_err(|_| absent)
+///         // SAFETY: the block is the guest's, and stays as long as this value.
+///         let memory = unsafe { DmaMemory::new(memory) };
+///         frames.push(memory).map_err(|_| absent)
 ///     }
 ///     fn pin(&self, range: IovaRange, access: Access, frames: &mut Frames) -> Result<(), PopulateError> {
 ///         self.populate(range, access, frames)
@@ -212,12 +221,14 @@ forward!(&O, alloc::sync::Arc<O>);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::addr::PhysAddr;
+    use crate::platform::promised::promised;
 
     #[test]
     fn pieces_that_touch_are_one() {
         let mut frames = Frames::new();
         for (pa, bytes) in [(0x1000, 0x1000), (0x2000, 0x2000), (0x8000, 0x1000)] {
-            frames.push(PhysAddr::new(pa), bytes).unwrap();
+            frames.push(promised(PhysAddr::new(pa), bytes)).unwrap();
         }
         assert_eq!(frames.pieces().len(), 2);
         assert_eq!(frames.bytes(), 0x4000);
@@ -225,7 +236,6 @@ mod tests {
         assert_eq!((frames.pieces().len(), frames.bytes()), (1, 0x3000));
         frames.truncate(0x1000);
         assert_eq!(frames.pieces()[0].len_minus_one(), 0xfff);
-        assert_eq!(frames.push(PhysAddr::new(0), 0), Err(FramesFull));
     }
 
     #[test]
@@ -239,8 +249,10 @@ mod tests {
         ] {
             let pa = PhysAddr::new(start);
             let mut frames = Frames::new();
-            frames.push(PhysAddr::new(0x10_0000), 0x2000).unwrap();
-            frames.push(pa, bytes).unwrap();
+            frames
+                .push(promised(PhysAddr::new(0x10_0000), 0x2000))
+                .unwrap();
+            frames.push(promised(pa, bytes)).unwrap();
             let found = frames.whole(PageSize::SIZE_4K).map(<[_]>::len);
             let uneven = Err(MapError::UnalignedMemory { pa, bytes });
             assert_eq!(found, if whole { Ok(2) } else { uneven });
@@ -250,7 +262,11 @@ mod tests {
     #[test]
     fn room_for_pieces_is_bounded() {
         let mut frames = Frames::new();
-        let fits = (0..100).take_while(|i| frames.push(PhysAddr::new(i << 20), 0x1000).is_ok());
+        let fits = (0..100).take_while(|i| {
+            frames
+                .push(promised(PhysAddr::new(i << 20), 0x1000))
+                .is_ok()
+        });
         assert_eq!(fits.count(), PIECES);
         assert_eq!(frames.bytes(), 0x1000 * PIECES as u64);
     }

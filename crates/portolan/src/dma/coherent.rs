@@ -55,7 +55,7 @@ impl<P: Platform> Device<P> {
         let constraints = settings.constraints;
         let (space, page) = match (self.translation, &settings.space) {
             (Translation::Space(_), Some(space)) => (Some(space), space.granule()),
-            (Translation::Identity, _) => (None, PageSize::SIZE_4K),
+            (Translation::Identity(_), _) => (None, PageSize::SIZE_4K),
             (Translation::Blocked | Translation::Space(_), _) => return Err(MapError::Blocked),
         };
         let wanted = match (constraints.reach, constraints.coherency) {

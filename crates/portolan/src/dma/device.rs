@@ -15,7 +15,7 @@ use super::space::DmaSpace;
 use super::streams::{Member, Requester};
 use crate::addr::{Pasid, StreamId};
 use crate::iommu::Iommu;
-use crate::platform::contract::Unowned;
+use crate::platform::contract::{AllMemory, Unowned};
 use crate::platform::{Cpus, DataCache};
 
 /// How a device's addresses become memory's.
@@ -23,7 +23,7 @@ use crate::platform::{Cpus, DataCache};
 pub(super) enum Translation {
     /// By a space. A device whose stream another one has attached is no member of it.
     Space(Option<Member>),
-    Identity,
+    Identity(AllMemory),
     Blocked,
 }
 
@@ -169,7 +169,7 @@ impl<P: Cpus + Clone> Device<P> {
         };
         let space = match (self.translation, self.space()) {
             (Translation::Space(_), Some(space)) => space,
-            (Translation::Identity, _) => return Ok(unit.pass_through(stream)?),
+            (Translation::Identity(all), _) => return Ok(unit.pass_through(stream, all)?),
             _ => return Ok(self.settings.requester.block(&**unit)?),
         };
         if let Some(error) = space.failure() {
@@ -246,8 +246,8 @@ impl<P: Cpus + Clone> Device<P> {
         Ok(moved)
     }
 
-    /// Passes `stream` through: it reaches all memory at its physical address, and mappings only
-    /// check what the device can reach.
+    /// Passes `stream` through, as `all` gives leave to: it reaches all memory at its physical
+    /// address, and mappings only check what the device can reach.
     ///
     /// *Context.* Task.
     ///
@@ -258,12 +258,13 @@ impl<P: Cpus + Clone> Device<P> {
         unit: Arc<dyn Iommu>,
         stream: StreamId,
         constraints: Constraints,
+        all: AllMemory,
     ) -> Result<Self, DeviceError> {
         if constraints.trust == Trust::Untrusted {
             return Err(DeviceError::Untrusted);
         }
-        unit.pass_through(stream)?;
-        let translation = Translation::Identity;
+        unit.pass_through(stream, all)?;
+        let translation = Translation::Identity(all);
         Ok(Self::without_space(
             platform,
             unit,

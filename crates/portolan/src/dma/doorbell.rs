@@ -35,8 +35,8 @@ impl<P: Cpus + Clone> Device<P> {
             (Translation::Space(_), Some(space)) => {
                 space.map_doorbell(self.stream(), at, self.constraints())
             }
-            (Translation::Identity, _) if at.get() <= limit.get() => Ok(Iova::new(at.get())),
-            (Translation::Identity, _) => {
+            (Translation::Identity(_), _) if at.get() <= limit.get() => Ok(Iova::new(at.get())),
+            (Translation::Identity(_), _) => {
                 let piece = PhysRange::page(at, PageSize::of_lg2(0));
                 Err(MapError::AboveLimit { piece, limit })
             }

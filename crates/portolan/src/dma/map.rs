@@ -180,7 +180,7 @@ impl<P: Cpus + Clone> Device<P> {
             (Translation::Space(_), Some(space)) => {
                 self.place_in(space, buffer, direction, waiting, page)
             }
-            (Translation::Identity, _) => match page {
+            (Translation::Identity(_), _) => match page {
                 None => self.place_as_is(buffer, direction, waiting),
                 Some(page) => {
                     let range = IovaRange::page(page, PageSize::of_lg2(0));

@@ -12,6 +12,7 @@ use crate::addr::{Iova, IovaRange, PhysAddr, PhysRange, StreamId};
 use crate::inval::Gather;
 use crate::iommu::{AttachError, IommuError, ReservedKind, ReservedRegion, disjoint};
 use crate::iova::FreeError;
+use crate::platform::contract::DmaMemory;
 use crate::platform::{Cpus, Lock, SharedWord};
 use crate::table::Access;
 
@@ -238,9 +239,13 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         let bytes = bytes.ok_or(MapError::TooLong)?;
         let (at, pa) = (range.start(), PhysAddr::new(range.start().get()));
         let mut owed = Gather::paid_before_use();
-        self.or_flushed(|| self.domain.map(at, pa, bytes, access, &mut owed))?;
-        let memory = PhysRange::from_len(pa, bytes);
-        self.trace_map(at, memory.as_slice());
+        let memory = PhysRange::from_len(pa, bytes).ok_or(MapError::TooLong)?;
+        // Whoever named the region to the unit has promised that its devices may reach it.
+        self.or_flushed(|| {
+            let memory = DmaMemory::promised(memory);
+            self.domain.map(at, memory, access, &mut owed)
+        })?;
+        self.trace_map(at, &[memory]);
         if !self.domain.is_due(&owed) {
             return Ok(());
         }

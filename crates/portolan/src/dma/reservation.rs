@@ -12,7 +12,7 @@ use crate::addr::{Iova, IovaRange, PhysRange};
 use crate::inval::Gather;
 use crate::iommu::DomainError;
 use crate::platform::Cpus;
-use crate::platform::contract::{Buffer, Unowned, hidden_from};
+use crate::platform::contract::{Buffer, DmaMemory, Unowned, hidden_from};
 
 /// Why a piece was not linked. Those linked before are as they were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -200,10 +200,11 @@ impl<P: Cpus + Clone> Reservation<P> {
         }
         let at = Iova::new(range.start().get() + self.linked);
         let access = self.space.granted(access);
-        let pa = memory.start().align_down(granule);
+        // `Unowned` promises more than this.
+        let pieces = DmaMemory::all_promised(core::slice::from_ref(&memory));
         self.space
             .domain
-            .map(at, pa, wanted, access, &mut self.owed)?;
+            .map_sg(at, pieces, access, &mut self.owed)?;
         self.space.trace_map(at, &[memory]);
         self.linked += wanted;
         Ok(Iova::new(at.get() + inside))

@@ -18,7 +18,7 @@ use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
 use crate::inval::Gather;
 use crate::iommu::{BoundDomain, Domain, IommuError, Shadowing};
 use crate::iova::{FreeError, IovaError, IovaOptions, IovaSpace, IovaStats, Request};
-use crate::platform::contract::{Buffer, MemoryKind, Unowned, hidden_from};
+use crate::platform::contract::{Buffer, DmaMemory, MemoryKind, Unowned, hidden_from};
 use crate::platform::{Cpus, Lock, Nanos, SharedWord};
 use crate::table::Access;
 
@@ -457,10 +457,12 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             owed.pay_before_use();
         }
         let access = self.granted(access);
-        let mut mapped = self.domain.map_sg(range.start(), pieces, access, &mut owed);
+        // They are a buffer's, a pool's, or memory that a caller has promised.
+        let memory = DmaMemory::all_promised(pieces);
+        let mut mapped = self.domain.map_sg(range.start(), memory, access, &mut owed);
         if let Err(error) = &mapped {
             if waiting == Waiting::Allowed && self.ends_by_flush(error) {
-                mapped = self.domain.map_sg(range.start(), pieces, access, &mut owed);
+                mapped = self.domain.map_sg(range.start(), memory, access, &mut owed);
             }
         }
         if let Err(error) = mapped {

@@ -27,8 +27,9 @@ pub use interrupt::{
 pub use paged::{PagedDomain, TagPool};
 pub use reserved::{NotDisjoint, ReservedKind, ReservedRegion, disjoint};
 
-use crate::addr::{Iova, IovaRange, PageSize, Pasid, PhysAddr, PhysRange, StreamId, TableId};
+use crate::addr::{Iova, IovaRange, PageSize, Pasid, StreamId, TableId};
 use crate::inval::{Gather, SyncError, WrongTable};
+use crate::platform::{AllMemory, DmaMemory};
 use crate::table::{Access, SplitError, Translation, UnmapError};
 use alloc::sync::Arc;
 
@@ -59,7 +60,7 @@ pub trait Domain: Send + Sync {
     fn map_sg(
         &self,
         iova: Iova,
-        pieces: &[PhysRange],
+        pieces: &[DmaMemory],
         access: Access,
         owed: &mut Gather,
     ) -> Result<IovaRange, DomainError>;
@@ -70,16 +71,15 @@ pub trait Domain: Send + Sync {
     /// If one of them is of another domain; both are as they were.
     fn absorb(&self, into: &mut Gather, from: &mut Gather) -> Result<(), WrongTable>;
 
-    /// Maps `bytes` from `pa` at `iova`. What has to happen before a device uses the mapping is
-    /// added to `owed`.
+    /// Maps `memory`, whole granules, at `iova`. What has to happen before a device uses the mapping
+    /// is added to `owed`.
     ///
     /// # Errors
     /// See [`DomainError`]; nothing is mapped.
     fn map(
         &self,
         iova: Iova,
-        pa: PhysAddr,
-        bytes: u64,
+        memory: DmaMemory,
         access: Access,
         owed: &mut Gather,
     ) -> Result<IovaRange, DomainError>;
@@ -175,11 +175,11 @@ pub trait Iommu: Send + Sync {
     /// blocked as far as the hardware looks, and keeps what it was attached to alive.
     fn block(&self, stream: StreamId) -> Result<(), AttachError>;
 
-    /// Passes `stream` through untranslated. Guarantees as [`Iommu::block`].
+    /// Passes `stream` through untranslated, as `all` gives leave to. Guarantees as [`Iommu::block`].
     ///
     /// # Errors
     /// As [`Iommu::block`], or if the unit cannot pass through.
-    fn pass_through(&self, stream: StreamId) -> Result<(), AttachError>;
+    fn pass_through(&self, stream: StreamId, all: AllMemory) -> Result<(), AttachError>;
 
     /// As [`Iommu::block`], of the requests of `stream` with `pasid`; its others stay where they are.
     ///

@@ -4,14 +4,14 @@
 //! dropping a domain wait for hardware.
 
 use super::{Domain, DomainError, IommuError, Shadowing, SplitFailed, UnmapFailed};
-use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
+use crate::addr::{InvalTag, Iova, IovaRange, PageSize, TableId};
 use crate::inval::{
     Capabilities, Combined, Depth, Gather, InvalidationQueue, OneCommand, Quiesced, Quirks, Step,
     SyncError, TablesLeft, WrongTable, owes_nothing, plan, submit,
 };
-use crate::platform::{Cpus, ForeignTables, TableMem};
+use crate::platform::{Cpus, DmaMemory, ForeignTables, PromisedMappings, TableMem};
 use crate::table::format::Format;
-use crate::table::{Access, PageTable, Translation};
+use crate::table::{Access, PageTable, Segment, TableView, Translation};
 
 /// Where identifiers come from and go back to: the unit's queue.
 pub trait TagPool: InvalidationQueue<Error = IommuError> + Send + Sync {
@@ -53,9 +53,32 @@ pub struct PagedDomain<F: Format, M: TableMem<F::Word>, Q: TagPool> {
 }
 
 impl<F: Format, M: TableMem<F::Word>, Q: TagPool> PagedDomain<F, M, Q> {
-    /// A domain over `table`. `context` is the caller's to give: it goes back through
-    /// [`TagPool::release`].
+    /// A domain in the memory of `table`. What is mapped there is taken out: a domain maps what has
+    /// been promised, and tables alone take any address. `context` is the caller's to give: it goes
+    /// back through [`TagPool::release`].
     pub fn new(
+        mut table: PageTable<F, M>,
+        context: InvalTag,
+        caps: Capabilities,
+        quirks: Quirks,
+        queue: Q,
+    ) -> Self {
+        table.clear();
+        Self::of(table, context, caps, quirks, queue)
+    }
+
+    /// The same, of a table whose mappings stay: a unit's driver has named it to the hardware already.
+    pub fn with_mappings(
+        (table, _): (PageTable<F, M>, PromisedMappings),
+        context: InvalTag,
+        caps: Capabilities,
+        quirks: Quirks,
+        queue: Q,
+    ) -> Self {
+        Self::of(table, context, caps, quirks, queue)
+    }
+
+    fn of(
         table: PageTable<F, M>,
         context: InvalTag,
         caps: Capabilities,
@@ -80,9 +103,9 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> PagedDomain<F, M, Q> {
         self
     }
 
-    /// The page tables.
-    pub fn table(&self) -> &PageTable<F, M> {
-        &self.table
+    /// The page tables, to look at.
+    pub fn table(&self) -> TableView<'_, F, M> {
+        TableView::new(&self.table)
     }
 
     /// The identifier.
@@ -177,11 +200,12 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> Domain for PagedDomain<F, M, Q
     fn map_sg(
         &self,
         iova: Iova,
-        pieces: &[PhysRange],
+        pieces: &[DmaMemory],
         access: Access,
         owed: &mut Gather,
     ) -> Result<IovaRange, DomainError> {
         // The walker is compiled for slices: nothing is erased for each page.
+        let pieces = DmaMemory::ranges(pieces);
         Ok(self.table.map_around(iova, pieces, access, owed)?)
     }
 
@@ -193,11 +217,11 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> Domain for PagedDomain<F, M, Q
     fn map(
         &self,
         iova: Iova,
-        pa: PhysAddr,
-        bytes: u64,
+        memory: DmaMemory,
         access: Access,
         owed: &mut Gather,
     ) -> Result<IovaRange, DomainError> {
+        let Segment { pa, bytes } = Segment::of(memory.range());
         Ok(self.table.map(iova, pa, bytes, access, owed)?)
     }
 

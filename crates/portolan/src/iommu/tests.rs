@@ -1,5 +1,7 @@
 //! A domain of page tables over a queue that fails when it is told to.
 
+use crate::platform::promised::promised;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -9,15 +11,13 @@ use super::{
     Attach, AttachError, Awaited, Domain, DomainError, FaultEvent, Iommu, IommuError, PagedDomain,
     SplitFailed, TagPool, UnmapFailed, UnmapPartFailed, WrongTable,
 };
-use crate::addr::{
-    InvalTag, Iova, IovaRange, PageSize, Pasid, PhysAddr, PhysRange, StreamId, TableId,
-};
+use crate::addr::{InvalTag, Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId, TableId};
 use crate::inval::{
     Capabilities, CombineOptions, Combined, Command, Depth, Gather, InvalidationQueue, PageForm,
     Quirks, Ranges, Step, SyncError, TablesLeft,
 };
 use crate::platform::tests::Still;
-use crate::platform::{ForeignTables, Nanos, SlabTables};
+use crate::platform::{AllMemory, DmaMemory, ForeignTables, Nanos, SlabTables};
 use crate::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule};
 use crate::table::{Access, PageTable, SplitError, Translation};
 
@@ -80,7 +80,7 @@ fn domain() -> Tables {
 fn block(domain: &Tables) -> IovaRange {
     let mut owed = Gather::new();
     let (at, pa) = (Iova::new(BLOCK.bytes()), PhysAddr::new(BLOCK.bytes()));
-    let range = domain.map(at, pa, BLOCK.bytes(), Access::READ, &mut owed);
+    let range = domain.map(at, promised(pa, BLOCK.bytes()), Access::READ, &mut owed);
     range.unwrap()
 }
 
@@ -120,6 +120,24 @@ fn a_block_whose_split_timed_out_can_be_unmapped_whole() {
     assert_eq!(again, whole);
 }
 
+/// Tables alone take any address; a domain takes what was promised.
+#[test]
+fn what_was_mapped_in_a_table_is_not_mapped_in_its_domain() {
+    let slab = Arc::new(SlabTables::new(PhysAddr::new(1 << 31), PAGE, 64));
+    let table = PageTable::new(*domain().table().format(), slab.clone()).unwrap();
+    let (at, pa) = (Iova::new(0x20_0000), PhysAddr::new(0x1000));
+    let (mut owed, access) = (Gather::new(), Access::READ);
+    table.map(at, pa, 0x1000, access, &mut owed).unwrap();
+    assert_eq!(slab.live(), 3);
+    let (tag, caps) = (InvalTag::new(1), Capabilities::new(PAGE));
+    let domain = PagedDomain::new(table, tag, caps, Quirks::default(), Queue::default());
+    assert_eq!(domain.translate(at), None);
+    assert_eq!((slab.live(), domain.table().pages()), (1, 1));
+    let memory = promised(pa, 0x1000);
+    domain.map(at, memory, access, &mut Gather::new()).unwrap();
+    assert_eq!(domain.translate(at).map(|found| found.pa), Some(pa));
+}
+
 /// Two blocks, of which the range takes the end of one and the beginning of the other.
 #[test]
 fn a_range_that_cuts_two_blocks_splits_both() {
@@ -128,8 +146,7 @@ fn a_range_that_cuts_two_blocks_splits_both() {
     let mut owed = Gather::new();
     let mapped = domain.map(
         Iova::new(at),
-        PhysAddr::new(at),
-        bytes,
+        promised(PhysAddr::new(at), bytes),
         Access::READ,
         &mut owed,
     );
@@ -151,7 +168,7 @@ fn a_map_is_not_due_where_absence_is_not_cached_and_an_unmap_is() {
     let mut owed = Gather::new();
     let (pa, bytes) = (PhysAddr::new(0x1000), PAGE.bytes());
     domain
-        .map(range.start(), pa, bytes, Access::READ, &mut owed)
+        .map(range.start(), promised(pa, bytes), Access::READ, &mut owed)
         .unwrap();
     assert!(!owed.is_empty() && !domain.is_due(&owed));
     assert_eq!(domain.steps(&owed).count(), 0);
@@ -196,7 +213,7 @@ impl Domain for Plain {
     fn map_sg(
         &self,
         iova: Iova,
-        pieces: &[PhysRange],
+        pieces: &[DmaMemory],
         access: Access,
         owed: &mut Gather,
     ) -> Result<IovaRange, DomainError> {
@@ -210,12 +227,11 @@ impl Domain for Plain {
     fn map(
         &self,
         iova: Iova,
-        pa: PhysAddr,
-        bytes: u64,
+        memory: DmaMemory,
         access: Access,
         owed: &mut Gather,
     ) -> Result<IovaRange, DomainError> {
-        self.0.map(iova, pa, bytes, access, owed)
+        self.0.map(iova, memory, access, owed)
     }
 
     fn unmap(&self, range: IovaRange, owed: &mut Gather) -> Result<(), UnmapFailed> {
@@ -275,14 +291,14 @@ fn tables_that_are_to_be_kept_stay_when_they_are_empty() {
     let mut owed = Gather::new();
     let (pa, bytes) = (PhysAddr::new(0x1000), PAGE.bytes());
     domain
-        .map(range.start(), pa, bytes, Access::READ, &mut owed)
+        .map(range.start(), promised(pa, bytes), Access::READ, &mut owed)
         .unwrap();
     domain.unmap(range, &mut owed).unwrap();
     domain.sync(&mut owed).unwrap();
     assert_eq!(domain.table().pages(), 3);
     let other = self::domain();
     other
-        .map(range.start(), pa, bytes, Access::READ, &mut owed)
+        .map(range.start(), promised(pa, bytes), Access::READ, &mut owed)
         .unwrap();
     other.unmap(range, &mut owed).unwrap();
     assert_eq!(owed.table_pages(), 1);
@@ -299,7 +315,7 @@ impl Iommu for Terse {
         Ok(())
     }
 
-    fn pass_through(&self, _stream: StreamId) -> Result<(), AttachError> {
+    fn pass_through(&self, _stream: StreamId, _all: AllMemory) -> Result<(), AttachError> {
         Ok(())
     }
 
@@ -341,7 +357,12 @@ fn a_domain_whose_tag_the_unit_still_has_leaves_its_tables_where_they_are() {
         let (caps, quirks) = (Capabilities::new(PAGE), Quirks::default());
         let domain = PagedDomain::new(table, InvalTag::new(1), caps, quirks, Queue::default());
         let (pa, mut owed) = (PhysAddr::new(0x1000), Gather::new());
-        let mapped = domain.map(Iova::new(0), pa, PAGE.bytes(), Access::READ, &mut owed);
+        let mapped = domain.map(
+            Iova::new(0),
+            promised(pa, PAGE.bytes()),
+            Access::READ,
+            &mut owed,
+        );
         mapped.unwrap();
         domain.queue().late.store(late, Ordering::Relaxed);
         drop(domain);

@@ -9,6 +9,7 @@
 //! * [`SlabTables`]: safe, of fixed capacity; its physical addresses are not host addresses.
 //! * [`HostTables`]: the same at host addresses: a table's physical address is its host address.
 //! * [`ForeignTables`]: tables of a process, which its kernel built and keeps.
+//! * [`DmaMemory`], [`AllMemory`]: what devices may be given, by promise.
 //! * [`Mmio`]: the registers of a device.
 //! * [`PhysMemory`]: copies, for bounce pools, as a [`Transfer`] says.
 //! * [`DataCache`]: maintenance for devices that do not snoop.
@@ -32,7 +33,7 @@ mod word;
 
 pub use cache::DataCache;
 pub use clock::{Clock, Nanos, poll};
-pub use contract::{ForeignTables, Platform, RawMemory};
+pub use contract::{AllMemory, DmaMemory, ForeignTables, Platform, PromisedMappings, RawMemory};
 pub use copy::{Clearing, PhysMemory, Transfer};
 pub(crate) use cpus::{CachePadded, count_of};
 pub use cpus::{Cpus, SharedWord, SpinCpus};
@@ -134,5 +135,7 @@ macro_rules! forward {
 
 forward!(&M, alloc::sync::Arc<M>);
 
+#[cfg(test)]
+pub(crate) mod promised;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -35,6 +35,7 @@ mod slot;
 mod split;
 mod sync;
 mod unmap;
+mod view;
 mod walking;
 
 pub use error::{AccessError, DirtyError, MapError, SplitError, UnmapError};
@@ -42,6 +43,7 @@ pub use format::Format;
 pub use query::{MappedRun, Mappings, Translation};
 pub use reclaim::NotReclaimed;
 pub use split::{PendingSplit, SplitNotCompleted};
+pub use view::TableView;
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -81,6 +83,15 @@ pub struct Segment {
 }
 
 impl Segment {
+    /// The bytes of `memory`; one less than all of 64 bits, which no table maps.
+    #[inline]
+    pub const fn of(memory: PhysRange) -> Self {
+        Self {
+            pa: memory.start(),
+            bytes: memory.len_minus_one().saturating_add(1),
+        }
+    }
+
     /// The whole granules around `memory`.
     #[inline]
     pub const fn around(memory: PhysRange, granule: PageSize) -> Self {
@@ -210,6 +221,17 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// not say that it has stopped using them.
     pub fn keep(&mut self) {
         self.when_dropped = WhenDropped::Keep;
+    }
+
+    /// Takes out all that is mapped, of a table that no walker has yet.
+    pub(crate) fn clear(&mut self) {
+        self.give_back_parked();
+        self.free_below(self.root, self.levels - 1);
+        let root = self.words(self.root);
+        if root.iter().any(|word| word.load() != 0) {
+            root.iter().for_each(|word| word.store(0));
+            self.publish_all(self.root, 0, root.len());
+        }
     }
 
     /// The addresses that can be mapped.

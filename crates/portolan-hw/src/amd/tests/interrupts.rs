@@ -1,5 +1,6 @@
 //! Interrupt handlers that use the unit whose user they interrupted, and interrupt tables.
 
+use crate::promise::tests::all_memory;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use portolan::addr::{PhysAddr, StreamId};
@@ -91,7 +92,7 @@ fn what_an_entry_says_of_interrupts_stays_when_the_stream_is_moved() {
     assert_eq!(machine.commands(), [entry, table]);
     unit.attach(STREAM, &domain).unwrap();
     assert_eq!(machine.entry(0x28)[1..], [management | 2, word, 0]);
-    unit.pass_through(STREAM).unwrap();
+    unit.pass_through(STREAM, all_memory()).unwrap();
     assert_eq!(machine.entry(0x28)[1..], [management | 1, word, 0]);
     unit.block(STREAM).unwrap();
     assert_eq!(machine.entry(0x28), [3, management, word, 0]);

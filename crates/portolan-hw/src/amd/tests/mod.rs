@@ -7,6 +7,7 @@ mod queue;
 mod remapping;
 mod reserved;
 
+use crate::promise::tests::all_memory;
 use alloc::sync::Arc;
 use alloc::vec;
 
@@ -122,7 +123,7 @@ fn entries_by_hand_and_what_is_forgotten() {
     let of = |domain: u64| [3 << 60 | domain << 32, 0x7fff_ffff_ffff_f003];
     // The block was cached, and so may be what was absent.
     assert_eq!(machine.commands(), [entry, of(2)]);
-    unit.pass_through(STREAM).unwrap();
+    unit.pass_through(STREAM, all_memory()).unwrap();
     assert_eq!(machine.entry(0x28), [0x6000_0000_0000_0003, 1, 0, 0]);
     assert_eq!(machine.commands(), [entry, of(2), entry, of(1)]);
     unit.block(STREAM).unwrap();

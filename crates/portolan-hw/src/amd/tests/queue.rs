@@ -2,6 +2,7 @@
 
 extern crate std;
 
+use crate::promise::tests::promised;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -238,7 +239,9 @@ fn more_refusals_than_are_remembered_count_for_all_who_wait() {
 fn map_more(domain: &Tables, n: u64) -> Gather {
     let mut owed = Gather::new();
     let (at, pa) = (Iova::new(n << 20), PhysAddr::new(0x1000));
-    domain.map(at, pa, PAGE, Access::READ, &mut owed).unwrap();
+    domain
+        .map(at, promised(pa, PAGE), Access::READ, &mut owed)
+        .unwrap();
     owed
 }
 

@@ -3,6 +3,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use portolan::platform::AllMemory;
 
 use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
 use portolan::dma::{Constraints, Device, DmaSpace, Reservation, SpaceOptions};
@@ -66,8 +67,8 @@ impl portolan::iommu::Iommu for Watched {
         self.0.block(stream)
     }
 
-    fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
-        self.0.pass_through(stream)
+    fn pass_through(&self, stream: StreamId, all: AllMemory) -> Result<(), AttachError> {
+        self.0.pass_through(stream, all)
     }
 
     fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {

@@ -1,5 +1,6 @@
 //! What every driver of a unit with a ring of commands keeps to, run on its unit of `portolan-model`.
 
+use crate::promise::tests::{all_memory, promised};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -101,7 +102,7 @@ pub(crate) fn map(domain: &impl Domain, pages: u64) -> Gather {
     let mut owed = Gather::new();
     let (pa, access) = (PhysAddr::new(0x1000), Access::READ | Access::WRITE);
     domain
-        .map(BASE, pa, pages * PAGE, access, &mut owed)
+        .map(BASE, promised(pa, pages * PAGE), access, &mut owed)
         .unwrap();
     owed
 }
@@ -167,7 +168,7 @@ pub(crate) fn reaches_what_is_mapped<D: Driven>(driven: &D) {
     domain.sync(&mut unmap(&*domain, 1)).unwrap();
     assert_eq!(driven.read(stream, here), None);
     assert_eq!(driven.write(stream, here + PAGE), Some(0x2123));
-    unit.pass_through(stream).unwrap();
+    unit.pass_through(stream, all_memory()).unwrap();
     assert_eq!(driven.read(stream, here), Some(here));
     unit.attach(other, &domain).unwrap();
     unit.block(stream).unwrap();
@@ -327,7 +328,7 @@ fn map_a_page<D: Driven>(unit: &D::Unit) -> Result<(), IommuError> {
     }
     let mut owed = Gather::new();
     let pa = PhysAddr::new(0x1000);
-    let mapped = domain.map(BASE, pa, PAGE, Access::READ, &mut owed);
+    let mapped = domain.map(BASE, promised(pa, PAGE), Access::READ, &mut owed);
     domain.sync(&mut owed).unwrap();
     mapped.map(drop).map_err(|_| IommuError::Unsupported)
 }

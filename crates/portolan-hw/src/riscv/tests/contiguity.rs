@@ -1,5 +1,6 @@
 //! Leaves of 64 KiB (Svnapot), on a unit that keeps each of their sixteen parts by itself.
 
+use crate::promise::tests::promised;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -39,7 +40,9 @@ where
     let mut owed = Gather::new();
     let there = PhysAddr::new(THERE);
     let (all, access) = (PAGES * PAGE, Access::READ | Access::WRITE);
-    domain.map(BASE, there, all, access, &mut owed).unwrap();
+    domain
+        .map(BASE, promised(there, all), access, &mut owed)
+        .unwrap();
     domain.sync(&mut owed).unwrap();
     let leaf = domain.table().translate(BASE).unwrap();
     assert_eq!(leaf.size, PageSize::SIZE_64K);
@@ -49,8 +52,8 @@ where
     let hole = BASE.checked_add(5 * PAGE).unwrap();
     let page = IovaRange::page(hole, PageSize::SIZE_4K);
     let block = IovaRange::page(BASE, PageSize::SIZE_64K);
-    let refused = domain.table().unmap(page, &mut owed);
-    assert_eq!(refused, Err(UnmapError::NeedsSplit { block }));
+    let refused = domain.unmap(page, &mut owed);
+    assert_eq!(refused, Err(UnmapError::NeedsSplit { block }.into()));
     domain.split(hole, &mut owed).unwrap();
     assert_eq!(reached(machine), whole);
     domain.unmap(page, &mut owed).unwrap();

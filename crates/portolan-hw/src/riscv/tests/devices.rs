@@ -1,6 +1,7 @@
 //! Devices with translations of their own: what they are told and when, devices that do not answer, and page
 //! requests.
 
+use crate::promise::tests::all_memory;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -155,7 +156,7 @@ fn what_a_device_got_ends_with_each_move() {
         assert_eq!(asked(&machine), [ALL]);
         assert_eq!(kept(&machine, here), Some(0x1000));
         // A stream that passes through gives its device nothing.
-        unit.pass_through(STREAM).unwrap();
+        unit.pass_through(STREAM, all_memory()).unwrap();
         assert_eq!(asked(&machine), [ALL]);
         assert_eq!(machine.context(0x28)[0], 1);
         assert_eq!(kept(&machine, here), None);

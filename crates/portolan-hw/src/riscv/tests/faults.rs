@@ -1,5 +1,6 @@
 //! The fault queue: order, overflow, what it tells, and how it interrupts.
 
+use crate::promise::tests::promised;
 use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
 use portolan::inval::Gather;
 use portolan::iommu::{
@@ -27,7 +28,9 @@ fn faults_tell_why_as_far_as_it_is_known() {
     let (unit, domain) = machine.attached();
     let mut owed = Gather::new();
     let pa = PhysAddr::new(0x1000);
-    domain.map(BASE, pa, PAGE, Access::READ, &mut owed).unwrap();
+    domain
+        .map(BASE, promised(pa, PAGE), Access::READ, &mut owed)
+        .unwrap();
     domain.sync(&mut owed).unwrap();
     let fault = |stream, iova: u64| {
         assert_eq!(machine.write(stream, iova), None);

@@ -11,6 +11,7 @@ mod processes;
 mod queue;
 mod takeover;
 
+use crate::promise::tests::all_memory;
 use alloc::sync::Arc;
 use alloc::vec;
 
@@ -72,7 +73,7 @@ fn contexts_by_hand_and_what_is_forgotten() {
     assert_eq!(machine.context(0x28), [1, 8 << 60 | 1 << 44 | root, 0, 0]);
     let context = [0x0000_2802_0000_0003, 0];
     assert_eq!(machine.commands(), [context, [0x1_0000_1001, 0]]);
-    unit.pass_through(STREAM).unwrap();
+    unit.pass_through(STREAM, all_memory()).unwrap();
     assert_eq!(machine.context(0x28), [1, 0, 0, 0]);
     assert_eq!(machine.commands(), [context, [0x1002_0000_0081, 0]]);
     unit.block(STREAM).unwrap();

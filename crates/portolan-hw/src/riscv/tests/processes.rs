@@ -1,5 +1,6 @@
 //! Address spaces of a stream.
 
+use crate::promise::tests::all_memory;
 use alloc::sync::Arc;
 
 use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
@@ -130,7 +131,7 @@ fn each_address_space_reaches_its_own_domain_and_requests_without_one_another() 
     unit.block(STREAM).unwrap();
     assert_eq!(read(&machine, None), None);
     assert_eq!(read(&machine, Some(ONE)), Some(0x1000));
-    unit.pass_through(STREAM).unwrap();
+    unit.pass_through(STREAM, all_memory()).unwrap();
     assert_eq!(read(&machine, None), Some(BASE.get()));
     one.sync(&mut unmap(&*one, 2)).unwrap();
     assert_eq!(read(&machine, Some(ONE)), None);

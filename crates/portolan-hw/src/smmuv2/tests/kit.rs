@@ -1,6 +1,7 @@
 //! The machine of these tests: its unit is one of `portolan-model`, whose caches forget nothing
 //! that they are not told to forget.
 
+use crate::promise::tests::promised;
 use alloc::sync::Arc;
 
 use portolan::addr::{Iova, PhysAddr, StreamId};
@@ -113,7 +114,9 @@ pub fn map(domain: &impl Domain, iova: u64, pa: u64) {
     let mut owed = Gather::new();
     let (iova, pa) = (Iova::new(iova), PhysAddr::new(pa));
     let access = Access::READ_WRITE;
-    domain.map(iova, pa, 4096, access, &mut owed).unwrap();
+    domain
+        .map(iova, promised(pa, 4096), access, &mut owed)
+        .unwrap();
     domain.sync(&mut owed).map_err(IommuError::from).unwrap();
 }
 

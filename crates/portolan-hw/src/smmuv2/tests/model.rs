@@ -1,6 +1,7 @@
 //! Streams, domains and what a unit keeps, on the register model of `portolan-model`, whose caches
 //! forget nothing that they are not told to forget.
 
+use crate::promise::tests::{all_memory, promised};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -59,8 +60,7 @@ where
         domain
             .map(
                 at,
-                PhysAddr::new(pa.get() + (page << 13)),
-                4096,
+                promised(PhysAddr::new(pa.get() + (page << 13)), 4096),
                 RW,
                 &mut owed,
             )
@@ -137,7 +137,7 @@ fn streams_pass_through_are_attached_and_blocked_each_by_itself() {
         map(&**domain, 0x5000, pa);
     }
     let at = |n| machine.reach(n, 0x5000);
-    unit.pass_through(stream(1)).unwrap();
+    unit.pass_through(stream(1), all_memory()).unwrap();
     unit.attach(stream(2), &domains[0]).unwrap();
     unit.attach(stream(3), &domains[1]).unwrap();
     assert_eq!(
@@ -151,7 +151,7 @@ fn streams_pass_through_are_attached_and_blocked_each_by_itself() {
         [1, 2, 3].map(at),
         [Some(0xa000_0000), None, Some(0xa000_0000)]
     );
-    unit.pass_through(stream(2)).unwrap();
+    unit.pass_through(stream(2), all_memory()).unwrap();
     unit.block(stream(3)).unwrap();
     unit.block(stream(1)).unwrap();
     assert_eq!([1, 2, 3].map(at), [None, Some(0x5000), None]);
@@ -259,7 +259,7 @@ fn a_unit_that_is_disabled_lets_nothing_or_everything_pass_and_moves_no_stream()
         assert_eq!([1, 2].map(at), [after; 2]);
         let stopped = Err(AttachError::Iommu(IommuError::Stopped));
         assert_eq!(unit.attach(stream(1), &domain), stopped);
-        assert_eq!(unit.pass_through(stream(1)), stopped);
+        assert_eq!(unit.pass_through(stream(1), all_memory()), stopped);
         assert_eq!(unit.block(stream(1)), Ok(()));
         drop(unit);
         assert_eq!(Arc::strong_count(&domain), 1);
@@ -351,11 +351,11 @@ fn a_display_passes_through_firmware_that_bends_writes_until_it_is_moved() {
     map(&*domain, 0x5000, 0x9000_0000);
     unit.attach(stream(0x882), &domain).unwrap();
     assert_eq!([0x880, 0x882].map(at), [Some(0x9000_0000); 2]);
-    unit.pass_through(stream(0x880)).unwrap();
+    unit.pass_through(stream(0x880), all_memory()).unwrap();
     assert_eq!([0x880, 0x882].map(at), [Some(0x5000); 2]);
     unit.block(stream(0x880)).unwrap();
     assert_eq!([0x880, 0x882].map(at), [None; 2]);
-    unit.pass_through(stream(7)).unwrap();
+    unit.pass_through(stream(7), all_memory()).unwrap();
     assert_eq!([7, 8].map(at), [Some(0x5000), None]);
     // One bank passes accesses through, and is nobody's.
     let all: Vec<_> =

@@ -1,6 +1,7 @@
 //! Devices with translations of their own: in what order they are asked, and those that never answer.
 
 use super::*;
+use crate::promise::tests::all_memory;
 use crate::smmuv3::spec::ste;
 use portolan::inval::SyncError;
 
@@ -187,10 +188,13 @@ fn a_stream_cannot_stall_and_have_translations_of_its_own() {
 #[test]
 fn a_passed_through_device_has_its_translation_requests_answered_or_is_refused() {
     let (unit, driver) = with_ats();
-    assert_eq!(driver.pass_through(STREAM), Err(AttachError::Mismatch));
+    assert_eq!(
+        driver.pass_through(STREAM, all_memory()),
+        Err(AttachError::Mismatch)
+    );
     assert_eq!(unit.entry(STREAM.get()), Some([0; 8]));
     driver.enable_pasids(STREAM, 1).unwrap();
-    driver.pass_through(STREAM).unwrap();
+    driver.pass_through(STREAM, all_memory()).unwrap();
     let entry = unit.entry(STREAM.get()).unwrap();
     // Stage 1, full ATS, accesses without a substream skip it.
     assert_eq!((entry[0] & 0xf, entry[0] >> 59), (0b1011, 1));
@@ -201,6 +205,6 @@ fn a_passed_through_device_has_its_translation_requests_answered_or_is_refused()
     driver.attach(STREAM, &domain).unwrap();
     assert!(unit.take_codes().contains(&op::ATC_INV));
     let passing = StreamId::new(5);
-    driver.pass_through(passing).unwrap();
+    driver.pass_through(passing, all_memory()).unwrap();
     assert_eq!(driver.enable_ats(passing), Err(AttachError::Mismatch));
 }

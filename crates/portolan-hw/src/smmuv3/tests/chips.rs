@@ -3,6 +3,7 @@
 use super::*;
 use crate::firmware::reservations::{Reservations, Reserved};
 use crate::overrides::CoherencyOverride;
+use crate::promise::tests::{all_memory, promised};
 use crate::smmuv3::spec::ste;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{PageSize, PhysRange};
@@ -81,7 +82,12 @@ fn a_unit_that_needs_syncs_often_gets_them() {
         let mut owed = Gather::new();
         let (start, bytes) = (Iova::new(0x20_1000), 300 << 12);
         let range = domain
-            .map(start, PhysAddr::new(0), bytes, Access::READ, &mut owed)
+            .map(
+                start,
+                promised(PhysAddr::new(0), bytes),
+                Access::READ,
+                &mut owed,
+            )
             .unwrap();
         domain.unmap(range, &mut owed).unwrap();
         unit.take_log();
@@ -216,7 +222,7 @@ fn a_device_that_fills_the_event_queue_is_silenced() {
 fn substreams_of_a_stream_that_was_passed_through_are_looked_at() {
     let (unit, driver) = setup();
     driver.enable_pasids(STREAM, 4).unwrap();
-    driver.pass_through(STREAM).unwrap();
+    driver.pass_through(STREAM, all_memory()).unwrap();
     assert_eq!(unit.entry(STREAM.get()).unwrap()[0] & 0xf, 0b1001);
     let domain = first(&driver);
     driver.attach_pasid(STREAM, Pasid::new(3), &domain).unwrap();
@@ -381,7 +387,7 @@ fn a_stalled_access_whose_answer_finds_no_room_is_not_lost() {
         driver.next_fault(),
         Ok(Some(FaultEvent::Fault(_)))
     ));
-    driver.pass_through(StreamId::new(1)).unwrap();
+    driver.pass_through(StreamId::new(1), all_memory()).unwrap();
     let log = unit.take_log();
     let ended = log.iter().filter(|words| words[1] == 0x77);
     assert_eq!(ended.count(), 1);

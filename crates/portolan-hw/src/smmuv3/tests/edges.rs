@@ -2,6 +2,7 @@
 
 use super::chips::changed;
 use super::*;
+use crate::promise::tests::all_memory;
 use crate::smmuv3::features::TableUpdate;
 use crate::smmuv3::spec::{cd, ste};
 use portolan::table::format::{DirtyTracking, Format as _, SplitRule};
@@ -156,7 +157,7 @@ fn translations_of_its_own_are_for_a_blocked_device_however_it_is_blocked() {
     let (_unit, driver) = setup();
     driver.silence(STREAM).unwrap();
     assert_eq!(driver.enable_ats(STREAM), Ok(()));
-    driver.pass_through(OTHER).unwrap();
+    driver.pass_through(OTHER, all_memory()).unwrap();
     assert_eq!(driver.enable_ats(OTHER), Err(MISMATCH));
     driver.block(OTHER).unwrap();
     assert_eq!(driver.enable_ats(OTHER), Ok(()));
@@ -297,7 +298,7 @@ fn only_accesses_that_may_wait_do_and_only_translated_ones() {
     let s2s = || ste::S2S.get(&unit.entry(STREAM.get()).unwrap());
     driver.attach(STREAM, &second(&driver)).unwrap();
     assert_eq!(s2s(), 1);
-    driver.pass_through(STREAM).unwrap();
+    driver.pass_through(STREAM, all_memory()).unwrap();
     assert_eq!(s2s(), 0);
     driver.attach(OTHER, &second(&driver)).unwrap();
     assert_eq!(ste::S2S.get(&unit.entry(OTHER.get()).unwrap()), 0);

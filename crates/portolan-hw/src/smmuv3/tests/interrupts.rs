@@ -1,6 +1,7 @@
 //! Interrupt handlers that use the unit whose user they interrupted, at each of its steps.
 
 use super::*;
+use crate::promise::tests::all_memory;
 use alloc::boxed::Box;
 use portolan_model::interrupts::{Masking, Scenario, sweep};
 
@@ -18,7 +19,7 @@ fn work(unit: &SmmuMachine, driver: &Driver, domain: &Arc<First>) {
             target.sync(&mut debt(&**target, page << 12)).unwrap();
         }
     }
-    driver.pass_through(plain).unwrap();
+    driver.pass_through(plain, all_memory()).unwrap();
     // A stalled access, and a command that is refused: its handler comes at once.
     unit.record([0x1234_0000_0010, 1 << 31 | 0x77, 0, 0]);
     unit.refuse_kind((op::CFGI_STE, error::ILL, 1));

@@ -1,6 +1,7 @@
 //! The unit's lines: for events, page requests and global errors.
 
 use super::*;
+use crate::promise::tests::all_memory;
 use portolan::iopf::RawPageRequest;
 use portolan_model::smmuv3::SmmuSignals;
 
@@ -66,12 +67,12 @@ fn an_error_raises_its_line_and_the_reader_of_events_deals_with_it() {
     }
     // A command that is refused stops the queue, until somebody has replaced it.
     unit.refuse_kind((op::CFGI_STE, error::ILL, 1));
-    let refused = driver.pass_through(STREAM);
+    let refused = driver.pass_through(STREAM, all_memory());
     let code = error::ILL;
     assert_eq!(refused, Err(IommuError::Refused { code }.into()));
     assert_eq!(raised(&unit), [0, 0, 4]);
     assert_eq!(driver.next_fault(), Ok(None));
-    driver.pass_through(STREAM).unwrap();
+    driver.pass_through(STREAM, all_memory()).unwrap();
     assert_eq!(raised(&unit), [0, 0, 4]);
 }
 

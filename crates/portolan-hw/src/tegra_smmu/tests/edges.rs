@@ -1,5 +1,6 @@
 //! Each chip's own words, the first flush that is one too many, and what is left when things end.
 
+use crate::promise::tests::promised;
 use portolan::addr::PhysRange;
 use portolan::inval::InvalidationQueue;
 use portolan::iommu::{Awaited, ReservedKind, ReservedRegion};
@@ -64,7 +65,9 @@ fn change(regs: &Regs, smmu: &Smmu, pages: u64, work: &dyn Fn(&dyn Fn())) {
     let map = |page: u64, pages: u64| {
         let mut owed = Gather::new();
         let (iova, pa) = (Iova::new(page << 12), PhysAddr::new(0x9000_0000));
-        domain.map(iova, pa, pages << 12, RW, &mut owed).unwrap();
+        domain
+            .map(iova, promised(pa, pages << 12), RW, &mut owed)
+            .unwrap();
         owed
     };
     sync(&domain, map(0, 1));
@@ -90,7 +93,9 @@ fn a_section_is_an_entry_of_the_directory_and_is_forgotten_whole() {
     let domain = smmu.domain().unwrap();
     let (iova, pa) = (Iova::new(0x4040_0000), PhysAddr::new(0x2_9000_0000));
     let mut owed = Gather::new();
-    domain.map(iova, pa, 4 << 20, RW, &mut owed).unwrap();
+    domain
+        .map(iova, promised(pa, 4 << 20), RW, &mut owed)
+        .unwrap();
     regs.take();
     sync(&domain, owed);
     let directory = domain.table().root();
@@ -174,7 +179,7 @@ fn a_unit_that_is_dropped_blocks_its_streams_and_domains_free_their_tables() {
     let domain = Arc::new(smmu.domain().unwrap());
     let mut owed = Gather::new();
     let (iova, pa) = (Iova::new(0x1000), PhysAddr::new(0x9000_0000));
-    domain.map(iova, pa, 4096, RW, &mut owed).unwrap();
+    domain.map(iova, promised(pa, 4096), RW, &mut owed).unwrap();
     sync(&*domain, owed);
     smmu.attach(stream(23), &domain).unwrap();
     assert_eq!(tables.live(), before + 2);

@@ -1,5 +1,6 @@
 //! Units that were somebody else's, that lose writes, or are gone; debts that go through other hands.
 
+use crate::promise::tests::{all_memory, promised};
 use portolan::addr::InvalTag;
 use portolan::inval::{Command, Depth, InvalidationQueue, Step};
 
@@ -38,7 +39,7 @@ fn enables_whose_write_was_lost_are_written_again() {
     let (regs, smmu) = unit(Chip::Tegra210, HIGH);
     let domain = Arc::new(smmu.domain().unwrap());
     let camera = stream(23);
-    smmu.pass_through(camera).unwrap();
+    smmu.pass_through(camera, all_memory()).unwrap();
     assert_eq!(regs.get(0x234) >> 18 & 1, 0);
     regs.loses.store(0x234, Ordering::Relaxed);
     let lost = smmu.attach(camera, &domain);
@@ -102,7 +103,9 @@ fn a_debt_that_was_absorbed_is_paid() {
     let domain = smmu.domain().unwrap();
     let (iova, pa) = (Iova::new(0x1234_5000), PhysAddr::new(0x9000_0000));
     let (mut mapped, mut all) = (Gather::new(), Gather::new());
-    domain.map(iova, pa, 4096, RW, &mut mapped).unwrap();
+    domain
+        .map(iova, promised(pa, 4096), RW, &mut mapped)
+        .unwrap();
     sync(&domain, mapped);
     let mut owed = Gather::new();
     let page = IovaRange::page(iova, PageSize::SIZE_4K);

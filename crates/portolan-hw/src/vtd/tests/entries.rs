@@ -1,5 +1,6 @@
 //! Root, context and PASID entries: their words, the states in between, and what is forgotten.
 
+use crate::promise::tests::all_memory;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -56,7 +57,7 @@ fn golden_legacy_entries() {
     let root = domain.table().root().get();
     let second = [root | 1, 0x202];
     assert_eq!(words(&machine, context(&machine), 2), second);
-    unit.pass_through(STREAM).unwrap();
+    unit.pass_through(STREAM, all_memory()).unwrap();
     assert_eq!(words(&machine, context(&machine), 2), [0x9, 0x102]);
     unit.use_device_tlb(STREAM, DEVICE).unwrap();
     unit.attach(STREAM, &domain).unwrap();
@@ -99,7 +100,7 @@ fn golden_scalable_entries() {
     unit.attach(STREAM, &nested).unwrap();
     let inner = nested.table().root().get();
     assert_eq!(words(&machine, rid, 3), [root | 0xc9, 5, inner]);
-    unit.pass_through(STREAM).unwrap();
+    unit.pass_through(STREAM, all_memory()).unwrap();
     assert_eq!(words(&machine, rid, 3), [0x109, 1, 0]);
     // The other half of the functions hangs on the other word of the root entry.
     let high = StreamId::new(0x01ff);
@@ -119,7 +120,7 @@ fn walks_snoop_where_the_unit_can() {
     let rid = scalable(&machine, 0).1;
     assert_eq!(machine.word(rid + 8), 1 << 23 | 2);
     // What passes through walks no tables.
-    unit.pass_through(STREAM).unwrap();
+    unit.pass_through(STREAM, all_memory()).unwrap();
     assert_eq!(machine.word(rid + 8), 1);
 }
 
@@ -201,7 +202,7 @@ fn a_device_tlb_is_told_after_the_unit_and_whenever_its_stream_moves() {
         let wanted = [kind::IOTLB, kind::WAIT, kind::DEVICE_TLB, kind::WAIT];
         assert_eq!(kinds(), wanted);
         // A device that passes through may hold translations of that.
-        unit.pass_through(STREAM).unwrap();
+        unit.pass_through(STREAM, all_memory()).unwrap();
         assert_eq!(
             kinds()[..].last_chunk(),
             Some(&[kind::DEVICE_TLB, kind::WAIT])

@@ -1,5 +1,6 @@
 //! Taking over a unit whose translation is on.
 
+use crate::promise::tests::all_memory;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -222,5 +223,5 @@ fn a_chipset_that_hides_its_write_buffer_is_flushed_all_the_same() {
     // And its graphics are not attached.
     let graphics = StreamId::new(0x10);
     unit.attach(graphics, &domain).unwrap_err();
-    unit.pass_through(graphics).unwrap();
+    unit.pass_through(graphics, all_memory()).unwrap();
 }

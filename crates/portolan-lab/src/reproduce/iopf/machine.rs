@@ -5,6 +5,7 @@
 //! unit writes an event for what waits; the driver reads it, the container maps, and CMD_RESUME has the
 //! access tried again (IHI 0070, sections 3.12.2 and 4.7).
 
+use crate::buffers::promised;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -90,7 +91,7 @@ impl Pager for Contiguous {
     ) -> Result<(), PopulateError> {
         let pa = PhysAddr::new(MEMORY + range.start().get());
         let iova = range.start();
-        (frames.push(pa, range.len_minus_one() + 1))
+        (frames.push(promised(pa, range.len_minus_one() + 1)))
             .map_err(|_| PopulateError::OutOfMemory { iova })
     }
 

@@ -11,6 +11,7 @@ use portolan::iopf::{ReplyName, Responder as _, Response};
 use super::*;
 use crate::domain::UserDomain;
 use crate::memory::Pages;
+use crate::promised::promised;
 use crate::sys::iommufd::selftest;
 use crate::vfio::FaultQueue;
 
@@ -92,7 +93,12 @@ fn kernel_marks_what_was_written() {
     let pa = PhysAddr::new(memory.as_ptr() as u64);
     let mut owed = Gather::new();
     let all = domain
-        .map(start, pa, 128 * 4096, Access::READ_WRITE, &mut owed)
+        .map(
+            start,
+            promised(pa, 128 * 4096),
+            Access::READ_WRITE,
+            &mut owed,
+        )
         .unwrap();
     let page =
         |number: u64| IovaRange::page(Iova::new(start.get() + number * 4096), PageSize::SIZE_4K);

@@ -1,5 +1,6 @@
 //! A device that tells nonsense, answers anything, or goes away, at any point.
 
+use crate::promised::{all_memory, promised};
 use fastrand::Rng;
 
 use super::*;
@@ -32,7 +33,7 @@ fn everything(driver: &Driver<'_>) -> Vec<IommuError> {
         note(driver.attach(A, domain).map_err(unit_error));
         let mut owed = Gather::new();
         let (pa, access) = (PhysAddr::new(0x10_0000), RW);
-        let mapped = domain.map(BASE, pa, 4 * PAGE, access, &mut owed);
+        let mapped = domain.map(BASE, promised(pa, 4 * PAGE), access, &mut owed);
         note(domain.sync(&mut owed).map_err(IommuError::from));
         if mapped.is_ok() {
             let mut owed = Gather::new();
@@ -41,7 +42,7 @@ fn everything(driver: &Driver<'_>) -> Vec<IommuError> {
         }
     }
     note(driver.attach(B, &second).map_err(unit_error));
-    note(driver.pass_through(B).map_err(unit_error));
+    note(driver.pass_through(B, all_memory()).map_err(unit_error));
     let _ = driver.reserved(A);
     note(driver.block(A).map_err(unit_error));
     note(driver.block(B).map_err(unit_error));

@@ -1,5 +1,6 @@
 //! What the device does with the driver's requests, as its endpoints see it.
 
+use crate::promised::all_memory;
 use std::time::Duration;
 
 use vm_memory::GuestAddress;
@@ -42,7 +43,7 @@ fn a_device_reaches_what_its_domain_maps_and_no_more() {
 fn endpoints_pass_through_and_are_blocked() {
     let link = Link::new();
     let ([endpoint, _], unit) = (&link.endpoints, start(&link));
-    unit.pass_through(A).unwrap();
+    unit.pass_through(A, all_memory()).unwrap();
     assert_eq!(reach(endpoint, 0x1234, 8, WRITE), Some(vec![(0x1234, 8)]));
     unit.block(A).unwrap();
     assert_eq!(reach(endpoint, 0x1234, 8, WRITE), None);

@@ -1,6 +1,7 @@
 //! Devices that offer less, and configurations at their edges.
 
 use super::*;
+use crate::promised::{all_memory, promised};
 
 /// VIRTIO_IOMMU_F_PROBE and VIRTIO_IOMMU_F_BYPASS_CONFIG.
 const PROBE: u64 = 1 << 4;
@@ -50,7 +51,7 @@ fn a_device_that_cannot_let_pass_has_all_its_numbers_for_domains() {
     let link = without(BYPASS_CONFIG);
     let unit = start(&link);
     let unsupported = AttachError::Iommu(IommuError::Unsupported);
-    assert_eq!(unit.pass_through(A), Err(unsupported));
+    assert_eq!(unit.pass_through(A, all_memory()), Err(unsupported));
     assert_eq!(unit.domain().unwrap().number(), 0);
     // Not written, either.
     assert_eq!(link.state().config[36], 1);
@@ -60,8 +61,8 @@ fn a_device_that_cannot_let_pass_has_all_its_numbers_for_domains() {
 fn an_endpoint_that_passes_through_is_left_as_it_is() {
     let link = Link::new();
     let unit = start(&link);
-    unit.pass_through(A).unwrap();
-    unit.pass_through(A).unwrap();
+    unit.pass_through(A, all_memory()).unwrap();
+    unit.pass_through(A, all_memory()).unwrap();
     assert_eq!(unit.counts().attach, 1);
 }
 
@@ -131,7 +132,14 @@ fn addresses_of_a_request_that_nobody_can_say_was_returned_are_never_used_again(
     let domain = unit.domain().unwrap();
     unit.attach(A, &domain).unwrap();
     let mut owed = Gather::new();
-    let mut map = || domain.map(Iova::new(0), PhysAddr::new(0), 4096, RW, &mut owed);
+    let mut map = || {
+        domain.map(
+            Iova::new(0),
+            promised(PhysAddr::new(0), 4096),
+            RW,
+            &mut owed,
+        )
+    };
     map().unwrap();
     link.state().failures.push_back(Some(Failure::Lost));
     assert!(domain.sync(&mut owed).is_err());

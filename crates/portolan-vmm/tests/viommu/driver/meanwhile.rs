@@ -1,8 +1,7 @@
 //! What is known of a mapping, and what changes while the device is asked.
 
+use crate::promised::promised;
 use std::sync::mpsc::channel;
-
-use portolan::addr::PhysRange;
 
 use super::owed::gate;
 use super::*;
@@ -14,7 +13,14 @@ fn what_the_device_never_heard_of_is_unmapped_at_once() {
     let domain = unit.domain().unwrap();
     unit.attach(A, &domain).unwrap();
     let mut owed = Gather::new();
-    let mut at = |pa| domain.map(Iova::new(0), PhysAddr::new(pa), 4096, RW, &mut owed);
+    let mut at = |pa| {
+        domain.map(
+            Iova::new(0),
+            promised(PhysAddr::new(pa), 4096),
+            RW,
+            &mut owed,
+        )
+    };
     at(0x5000).unwrap();
     let mut other = Gather::new();
     domain.unmap(range(0, 4095), &mut other).unwrap();
@@ -54,7 +60,9 @@ fn nothing_is_translated_while_nobody_knows_what_the_device_does() {
     let answers = [Some(Failure::Lost), Some(Failure::Unwritten), None];
     for (page, answer) in (0..).step_by(2).zip(answers) {
         let (pa, mut owed) = (PhysAddr::new(page << 12), Gather::new());
-        domain.map(at(page), pa, 4096, RW, &mut owed).unwrap();
+        domain
+            .map(at(page), promised(pa, 4096), RW, &mut owed)
+            .unwrap();
         link.state().failures.push_back(answer);
         assert_eq!(domain.sync(&mut owed).is_ok(), answer.is_none());
     }
@@ -75,7 +83,7 @@ fn a_mapping_in_doubt_is_taken_away_and_made_anew_by_the_next_sync() {
     unit.attach(A, &domain).unwrap();
     let mut owed = Gather::new();
     let (iova, pa) = (Iova::new(0), PhysAddr::new(0x5000));
-    domain.map(iova, pa, 4096, RW, &mut owed).unwrap();
+    domain.map(iova, promised(pa, 4096), RW, &mut owed).unwrap();
     link.state().failures.push_back(Some(Failure::Unwritten));
     let doubt = IommuError::from(domain.sync(&mut owed).unwrap_err());
     assert!(matches!(doubt, IommuError::Nonsense { .. }));
@@ -114,10 +122,10 @@ fn all_of_memory_is_no_piece_that_another_is_joined_with() {
     let link = Link::new();
     let unit = start(&link);
     let domain = unit.domain().unwrap();
-    let all = PhysRange::new(PhysAddr::new(0), PhysAddr::new(u64::MAX)).unwrap();
-    let page = PhysRange::from_len(PhysAddr::new(0), 4096).unwrap();
+    let all = || promised(PhysAddr::new(1), u64::MAX);
+    let page = || promised(PhysAddr::new(0), 4096);
     let iova = Iova::new(0);
-    for pieces in [[all, page], [page, all]] {
+    for pieces in [[all(), page()], [page(), all()]] {
         let mapped = domain.map_sg(iova, &pieces, RW, &mut Gather::new());
         assert!(
             matches!(mapped, Err(DomainError::Map(MapError::Empty { .. }))),
@@ -161,7 +169,7 @@ fn a_sync_waits_for_a_request_of_another_cpu_in_its_range() {
     unit.attach(A, &domain).unwrap();
     let (mut owed, mut other) = (Gather::new(), Gather::new());
     let (iova, pa) = (Iova::new(0), PhysAddr::new(0x5000));
-    domain.map(iova, pa, 4096, RW, &mut owed).unwrap();
+    domain.map(iova, promised(pa, 4096), RW, &mut owed).unwrap();
     other
         .owe_map(domain.id(), range(0, 4095), domain.granule())
         .unwrap();
@@ -246,7 +254,7 @@ fn a_map_that_is_answered_after_the_domain_came_to_life_anew_is_made_again() {
     unit.attach(A, &domain).unwrap();
     let mut owed = Gather::new();
     let (iova, pa) = (Iova::new(0), PhysAddr::new(0x5000));
-    domain.map(iova, pa, 4096, RW, &mut owed).unwrap();
+    domain.map(iova, promised(pa, 4096), RW, &mut owed).unwrap();
     let (seen, go) = gate(&link, 0);
     let (end, ended) = channel();
     let domain = &domain;
@@ -287,7 +295,7 @@ fn a_map_that_is_answered_after_the_last_endpoint_has_left_is_none() {
     unit.attach(A, &domain).unwrap();
     let mut owed = Gather::new();
     let (iova, pa) = (Iova::new(0), PhysAddr::new(0x5000));
-    domain.map(iova, pa, 4096, RW, &mut owed).unwrap();
+    domain.map(iova, promised(pa, 4096), RW, &mut owed).unwrap();
     let (seen, go) = gate(&link, 0);
     std::thread::scope(|scope| {
         let sync = scope.spawn(|| domain.sync(&mut owed).is_ok());

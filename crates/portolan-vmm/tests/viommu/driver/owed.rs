@@ -1,9 +1,10 @@
 //! What is owed and what a sync sends: batches, debts that grew, other CPUs, answers that are late.
 
+use crate::promised::promised;
 use core::iter;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use portolan::addr::{Iova, PhysAddr, PhysRange};
+use portolan::addr::{Iova, PhysAddr};
 use portolan::inval::Gather;
 use portolan::iommu::{Attach, AttachError, Awaited, Domain, FaultEvent, Iommu, IommuError};
 use portolan::table::MapError;
@@ -57,7 +58,7 @@ fn maps_and_unmaps_send_nothing_and_a_sync_sends_them_together() {
     unit.attach(A, &domain).unwrap();
     let mut owed = Gather::new();
     // Every second page of memory; two neighbours are one mapping.
-    let piece = |(at, bytes)| PhysRange::from_len(PhysAddr::new(at), bytes).unwrap();
+    let piece = |(at, bytes)| promised(PhysAddr::new(at), bytes);
     let pieces = (0..20).map(|n| (n << 13, 4096)).chain([(39 << 12, 8192)]);
     let pieces: Vec<_> = pieces.map(piece).collect();
     domain.map_sg(Iova::new(0), &pieces, RW, &mut owed).unwrap();
@@ -80,7 +81,12 @@ fn maps_and_unmaps_send_nothing_and_a_sync_sends_them_together() {
     assert_eq!(link.reach(8, 0, READ), None);
     // What was taken back before it was sent is never sent.
     domain
-        .map(Iova::new(0), PhysAddr::new(0), 4096, RW, &mut owed)
+        .map(
+            Iova::new(0),
+            promised(PhysAddr::new(0), 4096),
+            RW,
+            &mut owed,
+        )
         .unwrap();
     domain.unmap(range(0, 4095), &mut owed).unwrap();
     domain.sync(&mut owed).unwrap();
@@ -181,7 +187,9 @@ fn what_is_given_up_meanwhile_is_not_taken_for_returned() {
     for n in 0..20u64 {
         let (iova, pa) = (Iova::new(n << 13), PhysAddr::new(n << 13));
         let mut alone = Gather::new();
-        domain.map(iova, pa, 4096, RW, &mut alone).unwrap();
+        domain
+            .map(iova, promised(pa, 4096), RW, &mut alone)
+            .unwrap();
     }
     let mut owed = Gather::new();
     let all = range(0, last | 0xfff);
@@ -225,7 +233,12 @@ fn what_is_unmapped_while_it_is_being_mapped_is_unmapped_once_it_was() {
     let mut owed = Gather::new();
     for at in [0, 0x8000] {
         domain
-            .map(Iova::new(at), PhysAddr::new(at), 4096, RW, &mut owed)
+            .map(
+                Iova::new(at),
+                promised(PhysAddr::new(at), 4096),
+                RW,
+                &mut owed,
+            )
             .unwrap();
     }
     std::thread::scope(|scope| {

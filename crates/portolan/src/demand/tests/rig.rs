@@ -1,5 +1,6 @@
 //! A container, its owner, its queue and its clock.
 
+use crate::platform::promised::promised;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -114,7 +115,7 @@ impl Memory {
         let mut count = 0;
         for number in first..=range.last().get() / PAGE {
             match self.page(number) {
-                Ok(pa) if frames.push(pa, PAGE).is_ok() => count += 1,
+                Ok(pa) if frames.push(promised(pa, PAGE)).is_ok() => count += 1,
                 Err(error) if number == first => return Err(error),
                 _ => break,
             }

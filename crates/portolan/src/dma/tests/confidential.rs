@@ -1,5 +1,6 @@
 //! A confidential guest, whose devices reach what its host reaches: memory that is shared.
 
+use crate::platform::promised::all_memory;
 use alloc::sync::Arc;
 
 use super::buffers::unowned;
@@ -43,7 +44,7 @@ fn translated(copier: &Copier, stream: u32) -> Device<Cpus> {
 
 fn passed_through(copier: &Copier, stream: u32) -> Device<Cpus> {
     let (cpus, unit) = (copier.rig.cpus.clone(), copier.rig.hardware.clone());
-    Device::identity(cpus, unit, StreamId::new(stream), OUTSIDER()).unwrap()
+    Device::identity(cpus, unit, StreamId::new(stream), OUTSIDER(), all_memory()).unwrap()
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What a device reaches of a buffer that is copied, and what comes back.
 
+use crate::platform::promised::all_memory;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -209,7 +210,14 @@ fn memory_above_an_untranslated_device_s_limit_is_copied_below_it() {
     };
     let unit = copier.rig.hardware.clone();
     let stream = StreamId::new(1);
-    let device = Device::identity(copier.rig.cpus.clone(), unit.clone(), stream, narrow).unwrap();
+    let device = Device::identity(
+        copier.rig.cpus.clone(),
+        unit.clone(),
+        stream,
+        narrow,
+        all_memory(),
+    )
+    .unwrap();
     let device = device.with_copies(copier.copying(CopyWhen::Needed));
     let low = copier.buffer(&[(0xf_f000, 0x1000)]);
     let mapping = device.map(low, ToDevice).ok().unwrap();
@@ -226,7 +234,8 @@ fn memory_above_an_untranslated_device_s_limit_is_copied_below_it() {
         dma_mask: Iova::new(POOL + POOL_BYTES - 1),
         ..narrow
     };
-    let device = Device::identity(copier.rig.cpus.clone(), unit, stream, narrow).unwrap();
+    let device =
+        Device::identity(copier.rig.cpus.clone(), unit, stream, narrow, all_memory()).unwrap();
     let device = device.with_copies(copier.copying(CopyWhen::Needed));
     copier.bytes.fill(0x1f_f123, 0x10, 3);
     let high = copier.buffer(&[(0x1f_f123, 0x10)]);

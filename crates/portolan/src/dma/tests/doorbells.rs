@@ -1,5 +1,6 @@
 //! Where a device writes its messages to.
 
+use crate::platform::promised::all_memory;
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicUsize;
 
@@ -92,7 +93,7 @@ fn where_messages_pass_untranslated_the_physical_address_serves() {
     // Devices that are not translated.
     let (unit, stream) = (|| rig.hardware.clone(), StreamId::new(2));
     let narrow = Constraints::default().address_bits(28);
-    let passed = Device::identity(rig.cpus.clone(), unit(), stream, narrow).unwrap();
+    let passed = Device::identity(rig.cpus.clone(), unit(), stream, narrow, all_memory()).unwrap();
     let rung = passed.map_doorbell(doorbell(RING));
     assert_eq!(rung, Ok(Iova::new(RING)));
     let above = passed.map_doorbell(ring);

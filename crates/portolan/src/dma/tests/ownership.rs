@@ -1,5 +1,6 @@
 //! Who holds a buffer when, and what is never freed.
 
+use crate::platform::promised::all_memory;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::future::Future;
@@ -150,7 +151,8 @@ fn untranslated_devices_reach_memory_below_their_limit_and_blocked_ones_none() {
     let unit = rig.hardware.clone();
     let narrow = Constraints::default().address_bits(32);
     let stream = StreamId::new(9);
-    let device = Device::identity(rig.cpus.clone(), unit.clone(), stream, narrow).unwrap();
+    let device =
+        Device::identity(rig.cpus.clone(), unit.clone(), stream, narrow, all_memory()).unwrap();
     let alive = alive();
     let low = Pages::new(&alive, &[(0x8000_0010, 0x20)]);
     let mapping = device.map(low, ToDevice).ok().unwrap();
@@ -369,7 +371,13 @@ fn untranslated_coherent_memory_lies_where_the_device_reaches_all_of_it() {
             ..Constraints::default()
         };
         let stream = StreamId::new(3);
-        let device = Device::identity(rig.cpus.clone(), unit.clone(), stream, constraints);
+        let device = Device::identity(
+            rig.cpus.clone(),
+            unit.clone(),
+            stream,
+            constraints,
+            all_memory(),
+        );
         let ring = device.unwrap().coherent(0x1000);
         ring.map(|ring| ring.memory().last().get())
     };
@@ -383,7 +391,7 @@ fn a_device_attached_again_is_where_it_was() {
     let rig = Rig::policy(Policy::Strict);
     let unit: Arc<dyn Iommu> = rig.hardware.clone();
     let (stream, limits) = (StreamId::new(3), Constraints::default());
-    let device = Device::identity(rig.cpus.clone(), unit, stream, limits).unwrap();
+    let device = Device::identity(rig.cpus.clone(), unit, stream, limits, all_memory()).unwrap();
     assert_eq!(device.stream(), stream);
     device.attach_again().unwrap();
     assert_eq!(*rig.hardware.blocked.lock(), []);

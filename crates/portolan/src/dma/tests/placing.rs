@@ -1,5 +1,6 @@
 //! Where buffers lie under the limits of a device.
 
+use crate::platform::promised::all_memory;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::num::NonZeroU64;
@@ -167,7 +168,14 @@ fn a_buffer_comes_back_that_cannot_lie_where_it_was_to() {
     ));
     let unit = rig.hardware.clone();
     let plain = Constraints::default();
-    let identity = Device::identity(rig.cpus.clone(), unit, StreamId::new(2), plain).unwrap();
+    let identity = Device::identity(
+        rig.cpus.clone(),
+        unit,
+        StreamId::new(2),
+        plain,
+        all_memory(),
+    )
+    .unwrap();
     assert_eq!(refused(&identity, 0x5000), outside(0x5000, 0x5000));
     assert_eq!(alive.load(Ordering::Relaxed), 0);
     // Nothing was taken.

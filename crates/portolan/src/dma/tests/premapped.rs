@@ -7,6 +7,7 @@ use crate::addr::{PageSize, PhysAddr, PhysRange, StreamId};
 use crate::dma::{
     Constraints, CopyWhen, Device, FromDevice, MapError, PremapError, ToDevice, Trust,
 };
+use crate::platform::promised::all_memory;
 use alloc::vec::Vec;
 
 fn memory() -> PhysRange {
@@ -110,7 +111,14 @@ fn who_may_not_reach_all_of_the_pool_gets_none_of_it() {
     let copier = Copier::new();
     let (unit, stream) = (copier.rig.hardware.clone(), StreamId::new(1));
     let plain = Constraints::default();
-    let identity = Device::identity(copier.rig.cpus.clone(), unit.clone(), stream, plain).unwrap();
+    let identity = Device::identity(
+        copier.rig.cpus.clone(),
+        unit.clone(),
+        stream,
+        plain,
+        all_memory(),
+    )
+    .unwrap();
     let refused = identity
         .with_premapped_pool(unowned(memory()))
         .err()

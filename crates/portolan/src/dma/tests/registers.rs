@@ -1,5 +1,6 @@
 //! Another device's registers, and addresses that a caller chose.
 
+use crate::platform::promised::all_memory;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicUsize;
@@ -72,7 +73,14 @@ fn registers_are_neither_copied_nor_kept_coherent() {
     assert_eq!(refused.error, MapError::SubPage { piece: part });
     // Where nothing is translated, the physical address serves.
     let unit = rig.hardware.clone();
-    let passed = Device::identity(rig.cpus.clone(), unit, StreamId::new(3), limits).unwrap();
+    let passed = Device::identity(
+        rig.cpus.clone(),
+        unit,
+        StreamId::new(3),
+        limits,
+        all_memory(),
+    )
+    .unwrap();
     let mapping = passed.map(registers(bar), FromDevice).ok().unwrap();
     assert_eq!(mapping.iova().get(), bar.start().get());
     mapping.unmap().ok().unwrap();

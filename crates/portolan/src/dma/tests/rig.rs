@@ -15,7 +15,7 @@ use crate::iommu::{
     Attach, AttachError, Awaited, BoundDomain, FaultEvent, Iommu, IommuError, PagedDomain,
     ReservedRegion, Shadowing, TagPool,
 };
-use crate::platform::{Nanos, SlabTables, TraceEvent, Tracer};
+use crate::platform::{AllMemory, Nanos, SlabTables, TraceEvent, Tracer};
 use crate::table::PageTable;
 use crate::table::format::{VtdLevels, VtdSecondStage};
 
@@ -173,7 +173,7 @@ impl Iommu for Hardware {
         Ok(())
     }
 
-    fn pass_through(&self, _stream: StreamId) -> Result<(), AttachError> {
+    fn pass_through(&self, _stream: StreamId, _all: AllMemory) -> Result<(), AttachError> {
         Ok(())
     }
 

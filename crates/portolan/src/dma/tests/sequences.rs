@@ -2,6 +2,7 @@
 
 extern crate std;
 
+use crate::platform::promised::all_memory;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::num::NonZeroU64;
@@ -186,7 +187,7 @@ impl Driver {
         let pasid = Pasid::new(self.random.below(3) as u32);
         let limits = self.random.constraints();
         let device = match self.random.below(6) {
-            0 => Device::identity(cpus, unit, stream, limits),
+            0 => Device::identity(cpus, unit, stream, limits, all_memory()),
             1 => Device::blocked(cpus, unit, stream, limits),
             2 => Device::translated_pasid(space, stream, pasid, limits),
             _ => Device::translated(space, stream, limits),

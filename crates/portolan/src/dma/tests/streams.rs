@@ -1,5 +1,6 @@
 //! Which devices a space takes, what it keeps off, and whom it blocks when it breaks.
 
+use crate::platform::promised::all_memory;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -105,6 +106,7 @@ fn a_device_that_is_not_trusted_is_neither_lazy_nor_passed_through() {
         rig.hardware.clone(),
         StreamId::new(1),
         untrusted,
+        all_memory(),
     )
     .err();
     assert_eq!(refused, Some(DeviceError::Untrusted));

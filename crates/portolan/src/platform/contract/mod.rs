@@ -5,6 +5,7 @@
 //! * [`RawMemory`]: a platform's memory, by physical address.
 //! * [`ForeignTables`]: page tables that a kernel built itself.
 //! * [`Buffer`], [`Unowned`]: memory that is handed over to a device; [`Doorbell`]: a register that is.
+//! * [`DmaMemory`]: memory that a domain maps; [`AllMemory`]: what a device reaches untranslated.
 //!
 //! `unsafe` is denied in the rest of the library.
 #![allow(unsafe_code)]
@@ -13,6 +14,7 @@ mod buffer;
 mod foreign;
 mod memory;
 mod platform;
+mod reach;
 
 pub use buffer::{Buffer, Doorbell, HostVisibility, MemoryKind, Pieces, PiecesIter, Unowned};
 pub(crate) use buffer::{bytes_of, hidden_from, read, write};
@@ -20,3 +22,4 @@ pub use foreign::ForeignTables;
 pub use memory::RawMemory;
 pub(crate) use memory::{OwnedMemory, Wanted};
 pub use platform::Platform;
+pub use reach::{AllMemory, DmaMemory, PromisedMappings};

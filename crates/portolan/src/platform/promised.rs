@@ -1,0 +1,18 @@
+//! Promises of tests, whose machines have no memory behind their addresses.
+#![allow(unsafe_code)]
+
+use super::{AllMemory, DmaMemory};
+use crate::addr::{PhysAddr, PhysRange};
+
+/// Memory of no machine.
+pub(crate) fn promised(pa: PhysAddr, bytes: u64) -> DmaMemory {
+    let memory = PhysRange::from_len(pa, bytes).expect("bytes below 2^64");
+    // SAFETY: the addresses are names: no memory of the test is behind them.
+    unsafe { DmaMemory::new(memory) }
+}
+
+/// All memory of no machine.
+pub(crate) fn all_memory() -> AllMemory {
+    // SAFETY: as above.
+    unsafe { AllMemory::new() }
+}
