@@ -1,4 +1,5 @@
-//! docs/guide.md's commands, run: each `$ portolan …` of its `console` blocks prints what stands below it.
+//! Commands of docs/guide.md and docs/record.md, run: each `$ portolan …` of their `console` blocks prints what stands
+//! below it.
 //!
 //! `...` stands for any number of lines, and within a line for anything.
 
@@ -8,11 +9,13 @@ use std::process::Command;
 /// The workspace.
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// The guide's blocks that begin with `fence`.
-fn blocks(fence: &str) -> Vec<String> {
-    let guide = std::fs::read_to_string(Path::new(ROOT).join("docs/guide.md")).unwrap();
+const GUIDE: &str = "docs/guide.md";
+
+/// Blocks of `document` that begin with `fence`.
+fn blocks(document: &str, fence: &str) -> Vec<String> {
+    let document = std::fs::read_to_string(Path::new(ROOT).join(document)).unwrap();
     let begin = format!("\n```{fence}\n");
-    let blocks = guide.split(begin.as_str()).skip(1);
+    let blocks = document.split(begin.as_str()).skip(1);
     let blocks = blocks.map(|block| block.split("\n```").next().unwrap().to_owned());
     blocks.collect()
 }
@@ -51,9 +54,11 @@ fn is_line(wanted: &str, printed: &str) -> bool {
 fn folder() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guide");
     std::fs::create_dir_all(&folder).unwrap();
-    let data = Path::new(ROOT).canonicalize().unwrap().join("data");
-    // It may be there already; what is missing fails the commands.
-    let _ = std::os::unix::fs::symlink(data, folder.join("data"));
+    let root = Path::new(ROOT).canonicalize().unwrap();
+    for name in ["data", "crates"] {
+        // It may be there already; what is missing fails the commands.
+        let _ = std::os::unix::fs::symlink(root.join(name), folder.join(name));
+    }
     folder
 }
 
@@ -69,10 +74,10 @@ fn run(command: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-#[test]
-fn each_command_prints_what_the_guide_shows() {
+/// Runs the commands of `document`'s `console` blocks; their number.
+fn commands_print_what_is_shown(document: &str) -> usize {
     let mut commands = 0;
-    for block in blocks("console") {
+    for block in blocks(document, "console") {
         for call in block.split("$ ").skip(1) {
             let (command, shown) = call.split_once('\n').unwrap();
             let printed = run(command);
@@ -80,7 +85,7 @@ fn each_command_prints_what_the_guide_shows() {
             let shown: Vec<&str> = shown.lines().collect();
             assert!(
                 matches(&shown, &printed),
-                "{command}\nthe guide:\n{}\nprinted:\n{}",
+                "{command}\n{document}:\n{}\nprinted:\n{}",
                 shown.join("\n"),
                 printed.join("\n")
             );
@@ -88,16 +93,27 @@ fn each_command_prints_what_the_guide_shows() {
             commands += 1;
         }
     }
+    commands
+}
+
+#[test]
+fn each_command_prints_what_the_guide_shows() {
+    let commands = commands_print_what_is_shown(GUIDE);
     assert!(commands > 5, "{commands}");
     let report = std::fs::read_to_string(folder().join("before.html")).unwrap();
     assert!(report.contains("<svg"), "no plot in the guide's report");
+}
+
+#[test]
+fn a_recording_s_replay_prints_what_its_document_shows() {
+    assert_eq!(commands_print_what_is_shown("docs/record.md"), 1);
 }
 
 /// Commands that need root are not run here (`cargo xtask guest record` runs `record`), but they are there.
 #[test]
 fn options_of_commands_that_need_root_are_there() {
     let mut options = 0;
-    for block in blocks("sh") {
+    for block in blocks(GUIDE, "sh") {
         for line in block.lines() {
             let Some(call) = line.strip_prefix("# portolan ") else {
                 continue;

@@ -23,7 +23,7 @@ const SETTINGS: [&str; 5] = [
     "set_event",
     "trace_clock",
 ];
-/// Nobody's user.
+/// A user without rights.
 const NOBODY: u32 = 65534;
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -89,16 +89,27 @@ fn told(name: &str, said: &str, wanted: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the kernel's tracing has `count` instances.
-fn until_instances(count: usize) -> Result<()> {
+/// Waits until the kernel's tracing has `count` instances, and all of them record.
+fn until_recording(count: usize) -> Result<()> {
     let begin = Instant::now();
-    while tracing()?.1.len() != count {
-        ensure!(begin.elapsed() < LIMIT, "{count} instances do not come");
+    loop {
+        let names = tracing()?.1;
+        if names.len() == count && names.iter().all(|name| records(name)) {
+            return Ok(());
+        }
+        ensure!(
+            begin.elapsed() < LIMIT,
+            "{count} instances that record do not come, but {names:?}"
+        );
         std::thread::sleep(Duration::from_millis(10));
     }
-    // It has an instance; let it switch its events on.
-    std::thread::sleep(Duration::from_millis(200));
-    Ok(())
+}
+
+/// Tells whether the instance called `name` records: its events are switched on while it is off, and then it is on.
+fn records(name: &str) -> bool {
+    let place = Path::new(TRACING).join("instances").join(name);
+    let read = |file: &str| fs::read_to_string(place.join(file)).unwrap_or_default();
+    !read("set_event").is_empty() && read("tracing_on").trim() == "1"
 }
 
 fn send(child: &Child, signal: Signal) -> Result<()> {
@@ -172,7 +183,7 @@ fn signals(whole: &str) -> Result<()> {
     for (name, signal) in [("Ctrl-C", Signal::INT), ("hang-up", Signal::HUP)] {
         let before = tracing()?;
         let child = recorder("-o /tmp/s.gz --force").spawn()?;
-        until_instances(before.1.len() + 1)?;
+        until_recording(before.1.len() + 1)?;
         let read = Command::new("read-blocks")
             .args(whole.split(' ').skip(2))
             .output()?;
@@ -187,7 +198,7 @@ fn signals(whole: &str) -> Result<()> {
     }
     let before = tracing()?;
     let mut child = recorder("-o /tmp/k.gz").spawn()?;
-    until_instances(before.1.len() + 1)?;
+    until_recording(before.1.len() + 1)?;
     child.kill()?;
     child.wait()?;
     ensure!(
@@ -215,7 +226,7 @@ fn signals(whole: &str) -> Result<()> {
 fn others(whole: &str) -> Result<()> {
     let before = tracing()?;
     let first = recorder("-o /tmp/1.gz").spawn()?;
-    until_instances(before.1.len() + 1)?;
+    until_recording(before.1.len() + 1)?;
     let said = ended(
         "two at once",
         recorder(&format!("-o /tmp/2.gz {whole}")).spawn()?,
@@ -238,7 +249,7 @@ fn others(whole: &str) -> Result<()> {
     );
 
     let third = recorder("-o /tmp/3.gz").spawn()?;
-    until_instances(before.1.len() + 1)?;
+    until_recording(before.1.len() + 1)?;
     let (_, names) = tracing()?;
     let name = names.first().context("no instance")?;
     let held = File::open(
