@@ -17,7 +17,7 @@ pub enum Extent {
 }
 
 impl Extent {
-    /// What the options of `cargo xtask test` ask for.
+    /// Options of `cargo xtask test`.
     pub fn of(options: &[&str]) -> Option<Self> {
         let all = [Self::Whole, Self::Fast, Self::Long];
         all.into_iter().find(|extent| extent.options() == options)

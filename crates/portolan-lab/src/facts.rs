@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 /// How the line with the facts begins.
 pub const HEAD: &str = "# portolan-facts: ";
-/// How each line begins that says how long a function of the kernel took.
+/// Beginning of each line with the time that a function of the kernel took.
 pub const LATENCY: &str = "# portolan-latency: ";
 /// How the line begins that ends a recording.
 pub const END: &str = "# portolan-end: ";

@@ -290,7 +290,7 @@ fn price_range(price: &Price) -> String {
     }
 }
 
-/// How many prices are assumed, of all: `6 of 24`.
+/// Number of assumed prices, of all: `6 of 24`.
 fn assumed(profile: &Profile) -> String {
     let prices = || profile.prices().iter();
     let assumed = prices().filter(|(_, price)| price.source.starts_with("assumed"));

@@ -90,7 +90,7 @@ fn newest(place: &Path, package: &str) -> Result<Found, String> {
     unpacked(place).ok_or_else(|| format!("{package} has no kernel, or no modules"))
 }
 
-/// Whether a package is part of a kernel: its image, its modules, lists of both, and the names that stand for them.
+/// Tells whether a package is part of a kernel: its image, its modules, lists of both, and names that stand for them.
 fn is_part(name: &str) -> bool {
     let kinds = ["image", "binary", "modules", "base"];
     let kind = name
@@ -113,7 +113,7 @@ fn image(depends: &str) -> Option<&str> {
     (version >= (6, 12)).then_some(name)
 }
 
-/// Whether packages for the guests can be had here; or why not.
+/// Checks that packages for the guests can be had here, or says the reason.
 fn tools() -> Result<(), String> {
     if std::env::consts::ARCH != "x86_64" {
         return Err("the guests are x86-64, and so are their programs".to_owned());

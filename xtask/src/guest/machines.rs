@@ -29,7 +29,7 @@ pub struct Machine {
     pub programs: &'static [Program],
     /// Programs of busybox's that are there as well.
     pub applets: &'static [&'static str],
-    /// Whether Debian's `trace-cmd` and `perf` are there, with their libraries.
+    /// True if Debian's `trace-cmd` and `perf` are there, with their libraries.
     pub tools: bool,
     /// What is run, one after the other: words of a command line, without quotes.
     pub runs: &'static [&'static str],

@@ -167,7 +167,7 @@ pub fn one(root: &Path, machine: &Machine) -> Ended {
     }
 }
 
-/// What a guest has of Debian's.
+/// Debian's files that a guest has.
 struct Debian {
     kernel: kernel::Found,
     busybox: Option<Vec<u8>>,

@@ -49,7 +49,7 @@ const BACKENDS: &[&str] = &[
     "portolan-cli",
 ];
 
-/// What cargo says of the workspace's packages.
+/// Cargo's metadata of the workspace's packages.
 pub(super) fn metadata(root: &Path) -> anyhow::Result<serde_json::Value> {
     let mut command = Command::new("cargo");
     command

@@ -56,7 +56,7 @@ pub struct UnitReport {
     pub unit: usize,
     /// Its register interface.
     pub kind: &'static str,
-    /// Where it is.
+    /// Its place.
     pub place: String,
     /// What it serves, by the table.
     pub serves: Vec<String>,

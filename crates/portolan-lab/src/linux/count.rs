@@ -27,11 +27,11 @@ pub struct LinuxReport {
     pub policy: String,
     /// The reason, as a sentence.
     pub reason: String,
-    /// Whether the unit reports caching mode, or `NpCache`: `on` or `off`.
+    /// Caching mode, or `NpCache`, of the unit: `on` or `off`.
     pub caching_mode: String,
-    /// Which tables: `first` or `second`; AMD's of version 1 are second.
+    /// Stage of the tables: `first` or `second`; AMD's of version 1 are second.
     pub stage: String,
-    /// Which unit: `VT-d` or `AMD-Vi`.
+    /// Name of the unit: `VT-d` or `AMD-Vi`.
     pub unit: String,
     /// Commands by kind; a page-selective one is a range whatever its mask.
     pub invalidations: Invalidations,
@@ -83,7 +83,7 @@ struct Domain {
     report: DomainReport,
 }
 
-/// What is mapped.
+/// A mapping that lives.
 #[derive(Clone, Copy)]
 struct Live {
     bytes: u64,
@@ -152,7 +152,7 @@ impl Counter {
         })
     }
 
-    /// What an operation of `bytes` bytes takes at once, and one wait.
+    /// Submits the commands of an operation of `bytes` bytes, and one wait.
     fn submit(&mut self, device: DeviceId, bytes: u64) {
         let unit = self.rules.unit;
         let report = &mut self.report;

@@ -19,7 +19,7 @@ impl Release {
     pub(crate) const UNLINK_QUEUES: Self = Self(7, 2);
 }
 
-/// When the traced CPUs run.
+/// Times at which the traced CPUs run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CpuTime {
     /// Always: they are real ones.
@@ -42,7 +42,7 @@ pub struct Kernel {
     pub queue_holds: u64,
     /// CPUs of the machine; `None` if nothing says.
     pub cpus: Option<u32>,
-    /// When those run.
+    /// Times at which those run.
     pub cpu_time: CpuTime,
 }
 

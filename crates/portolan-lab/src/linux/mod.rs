@@ -82,7 +82,7 @@ pub fn stage_of(profile: &Profile) -> Option<Stage> {
     }
 }
 
-/// Whether a machine walks AMD's tables of version 1.
+/// Tells whether a machine walks AMD's tables of version 1.
 fn is_amd(profile: &Profile) -> bool {
     let made = (3..=6).map(TableFormat::amd_v1);
     made.flatten().any(|format| format == profile.format())

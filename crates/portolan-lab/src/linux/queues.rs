@@ -62,7 +62,7 @@ pub(super) struct Queues {
     rings: Rings,
     /// The same, if the timer never ran.
     untimed: Rings,
-    /// Whether the timer has been started and has not run yet.
+    /// True if the timer has been started and has not run yet.
     started: bool,
     /// What is unmapped and not yet invalidated.
     bytes: u64,
@@ -134,7 +134,7 @@ impl Queues {
         self.busy_ns
     }
 
-    /// How often the queues are flushed at least, were the load to take no time, and at most, were the timer to run
+    /// Bounds of the number of flushes: least were the load to take no time, and most were the timer to run
     /// as often as it can: whenever its time has passed.
     pub(super) fn bounds(&self) -> Bounds {
         if self.last_ns.is_none() {

@@ -49,7 +49,7 @@ impl Started {
 
 #[derive(Default)]
 struct Cpu {
-    /// What it runs, as far as is known; `None` if it is idle.
+    /// The task that it runs, as far as is known; `None` if it is idle.
     task: Option<u32>,
     /// Timers that are due and wait for this CPU.
     waiting: Vec<Started>,
@@ -61,7 +61,7 @@ pub(super) struct Timers {
     cpus: HashMap<u16, Cpu>,
     /// CPUs of `cpus` that are idle.
     idle: u64,
-    /// Where each task is, of those that run somewhere.
+    /// CPU of each task, of those that run somewhere.
     tasks: HashMap<u32, u16>,
     started: BinaryHeap<Reverse<Started>>,
     /// Timers that busy CPUs started since one was on time.

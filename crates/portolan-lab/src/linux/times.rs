@@ -1,4 +1,4 @@
-//! What Linux's own path takes: its tables, addresses, queues, commands and waits.
+//! Time of Linux's own path: its tables, addresses, queues, commands and waits.
 //!
 //! Prices of the profile times what was counted. Not counted: what waiting for a lock that another CPU holds takes.
 
@@ -30,7 +30,7 @@ pub struct LinuxTimes {
     pub waits: f64,
 }
 
-/// What is paid for.
+/// Numbers of things that are paid.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Work {
     pub(super) maps: u64,
@@ -92,7 +92,7 @@ impl LinuxPrices {
         })
     }
 
-    /// What `work` takes, in microseconds.
+    /// Time of `work`, in microseconds.
     pub(super) fn times(&self, work: &Work) -> LinuxTimes {
         let at = |end: fn(&Price) -> f64| {
             let us = |count: u64, price: &Price| count as f64 * end(price) / 1000.0;

@@ -1,4 +1,4 @@
-//! Which commands Linux's drivers submit for an operation.
+//! Commands that Linux's drivers submit for an operation.
 //!
 //! Read from Linux 6.12 and 7.3:
 //!
@@ -23,16 +23,16 @@ use super::Asked;
 pub enum Unit {
     /// Intel's.
     Vtd {
-        /// Whether it reports caching mode.
+        /// Caching mode, if it reports it.
         caching: Caching,
-        /// Which tables the kernel uses.
+        /// Tables that the kernel uses.
         stage: Stage,
         /// Largest address mask of a page-selective invalidation, an exponent of pages.
         max_mask: u8,
     },
     /// AMD's, with tables of version 1.
     Amd {
-        /// Whether it reports `NpCache`.
+        /// `NpCache`, if it reports it.
         caching: Caching,
     },
 }
@@ -41,7 +41,7 @@ pub enum Unit {
 const AMD_MAX_MASK: u8 = 40;
 
 impl Unit {
-    /// Whether the unit caches that nothing is mapped, in tables that something follows.
+    /// Tells whether the unit caches that nothing is mapped, in tables that something follows.
     pub(super) fn is_shadowed(&self) -> bool {
         match *self {
             Self::Vtd { caching, stage, .. } => {
@@ -58,7 +58,7 @@ impl Unit {
         }
     }
 
-    /// What it is called, and the stage of the tables.
+    /// Its name, and the stage of the tables.
     pub(super) fn names(&self) -> [&'static str; 2] {
         match self {
             Self::Vtd {

@@ -1,4 +1,4 @@
-//! What may close the kernel's tracing to a recorder: lockdown, a container, SELinux, or a user who is not root.
+//! Things that close the kernel's tracing to a recorder: lockdown, a container, SELinux, or a user who is not root.
 //!
 //! Read from `/proc` and `/sys` once something was refused: Linux, Documentation/ABI/testing/securityfs-secdata is not
 //! needed, `/sys/kernel/security/lockdown` (kernel_lockdown(7)), `/sys/fs/selinux/enforce`, capabilities(7). Not
@@ -90,7 +90,7 @@ impl Environment {
         }
     }
 
-    /// Whether the kernel keeps what it knows even from root.
+    /// Tells whether the kernel keeps its secrets even from root.
     pub(super) fn is_locked_down(&self) -> bool {
         let lockdown = self.text("sys/kernel/security/lockdown");
         lockdown.contains("[confidentiality]")

@@ -16,15 +16,15 @@ pub enum RecordError {
     /// It is mounted, and has no instances.
     #[error("{} is mounted, but has no instances: {}", path.display(), empty(why))]
     Empty {
-        /// Where it is.
+        /// Its path.
         path: PathBuf,
-        /// What keeps it empty.
+        /// The reason for which it is empty.
         why: Refusal,
     },
     /// Not the user's to use.
     #[error("{} may not be used: {why}", path.display())]
     Denied {
-        /// What was refused.
+        /// The call that was refused.
         path: PathBuf,
         /// Why.
         why: Refusal,
@@ -32,7 +32,7 @@ pub enum RecordError {
     /// Mounted so that nothing can be written.
     #[error("{} is mounted read-only: {}", path.display(), read_only(container.as_deref()))]
     ReadOnly {
-        /// What cannot be written.
+        /// The file that cannot be written.
         path: PathBuf,
         /// The kind of container, if this is one.
         container: Option<String>,
@@ -98,7 +98,7 @@ pub enum RecordError {
          --latency. If a killed recorder left it, as root: {restore}"
     )]
     TracingInUse {
-        /// What shows it.
+        /// The setting that shows it.
         what: String,
         /// The commands that end it.
         restore: &'static str,
@@ -187,7 +187,7 @@ fn started(error: &io::Error) -> &'static str {
     }
 }
 
-/// How tracefs is mounted, for those who can.
+/// Command that mounts tracefs, for those who can.
 fn mount(why: &Refusal) -> String {
     match why {
         Refusal::LockedDown | Refusal::Container(_) => why.to_string(),

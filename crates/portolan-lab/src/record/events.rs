@@ -13,13 +13,13 @@ use super::error::RecordError;
 
 /// An event that says something, under the names that releases of Linux gave it.
 pub struct Wanted {
-    /// What it says.
+    /// Its subject.
     pub what: &'static str,
     /// Its system.
     pub system: &'static str,
     /// Its names.
     pub names: &'static [&'static str],
-    /// Whether it says that something is mapped, without which there is nothing to replay.
+    /// True if it says that something is mapped, without which there is nothing to replay.
     pub maps: bool,
 }
 
@@ -75,12 +75,12 @@ pub const WANTED: &[Wanted] = &[
     wanted("commands of VT-d", "intel_iommu", &["qi_submit"]),
 ];
 
-/// What is recorded, and what cannot be.
+/// Events that are recorded, and those that cannot be.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Events {
     /// `system:name` of each event that is recorded.
     pub recorded: Vec<String>,
-    /// What no event of this kernel's says.
+    /// Subjects on which this kernel has no event.
     pub absent: Vec<&'static str>,
     /// Events that do not name their device, and so are left out where devices were chosen.
     pub without_device: Vec<String>,
@@ -93,11 +93,11 @@ pub struct Events {
 pub(super) struct Chosen {
     /// `system/name`.
     pub(super) path: String,
-    /// What the kernel keeps of it, in the kernel's words.
+    /// Filter of the kernel's, in its own words.
     pub(super) filter: Option<String>,
     /// The kernel's description of its fields.
     pub(super) format: String,
-    /// Whether it says that something is mapped.
+    /// True if it says that something is mapped.
     pub(super) maps: bool,
 }
 
@@ -153,14 +153,14 @@ impl Events {
         }
     }
 
-    /// Whether an event of this system is recorded.
+    /// Tells whether an event of this system is recorded.
     pub(super) fn has(&self, system: &str) -> bool {
         let mut names = self.recorded.iter();
         names.any(|name| name.split(':').next() == Some(system))
     }
 }
 
-/// Which events name one of `devices`, in the kernel's words; `None` where they name none.
+/// Filter for events that name one of `devices`, in the kernel's words; `None` where they name none.
 fn filter(format: &str, devices: &[String]) -> Option<String> {
     let field = ["device", "dev_name"].into_iter().find(|field| {
         let named = format!(" {field};");

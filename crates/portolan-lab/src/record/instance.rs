@@ -16,10 +16,10 @@ use super::error::RecordError;
 use super::events::{Chosen, Events};
 use super::tracefs::Tracefs;
 
-/// How instances of ours are called; a number follows.
+/// Beginning of the names of our instances; a number follows.
 const NAME: &str = "portolan-";
 
-/// What the kernel counted on one CPU.
+/// Counts of the kernel on one CPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CpuCounts {
@@ -121,7 +121,7 @@ impl<'t> Instance<'t> {
         &self.path
     }
 
-    /// What to say where one of its files cannot be used.
+    /// Error of one of its files that cannot be used.
     fn failed(&self, file: &str, doing: &'static str) -> impl Fn(io::Error) -> RecordError + '_ {
         let path = self.path.join(file);
         move |error| match error.kind() {
@@ -201,7 +201,7 @@ impl<'t> Instance<'t> {
         Ok(true)
     }
 
-    /// What the kernel counted, CPU by CPU.
+    /// Counts of the kernel, CPU by CPU.
     pub(super) fn counts(&self) -> Vec<CpuCounts> {
         let cpus = self.cpus().unwrap_or_default();
         let counts = cpus.into_iter().filter_map(|cpu| {

@@ -46,7 +46,7 @@ fn put(into: &mut Vec<u8>, kind: u32, bytes: &[u8]) {
     into.extend_from_slice(bytes);
 }
 
-/// What went into the file.
+/// Counts of what went into the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Written {
     /// Events, those without a line of their own included.
@@ -57,7 +57,7 @@ pub(super) struct Written {
     pub(super) bytes: u64,
 }
 
-/// What an event's records become.
+/// Lines that an event's records become.
 struct Kind {
     printer: EventPrinter,
     maps: bool,

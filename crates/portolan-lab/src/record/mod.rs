@@ -55,7 +55,7 @@ use tracefs::Tracefs;
 /// KiB of a CPU's buffer if nothing is said, and of all buffers together.
 const BUFFER_KB: u32 = 8 << 10;
 const BUFFERS_KB: u32 = 512 << 10;
-/// How often it is said how much of what was recorded waits to be written.
+/// Time between two reports of how much waits to be written.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// What to record, and where to.
@@ -110,7 +110,7 @@ impl RecordArgs {
 pub struct RecordReport {
     /// The file, or `-`.
     pub output: String,
-    /// Whether the file is there: it is not where nothing of it could be used.
+    /// True if the file is there: it is not where nothing of it could be used.
     pub kept: bool,
     /// Events, as many as the kernel says were read.
     pub events: u64,
@@ -268,7 +268,7 @@ struct Recorded {
 }
 
 impl Recorded {
-    /// Whether something of it can be used.
+    /// Tells whether something of it can be used.
     fn is_kept(&self) -> bool {
         self.written.maps > 0 || self.latencies.is_some_and(|calls| calls > 0)
     }

@@ -21,7 +21,7 @@ struct Before {
     value: String,
 }
 
-/// What was changed.
+/// The settings that were changed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Changed {
     before: Arc<Mutex<Vec<Before>>>,

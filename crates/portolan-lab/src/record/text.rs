@@ -86,7 +86,7 @@ fn unsaid(events: &Events) -> String {
     out
 }
 
-/// What to do where nothing can be replayed.
+/// Advice where nothing can be replayed.
 fn nothing(report: &RecordReport) -> &'static str {
     let (events, facts) = (&report.kernel_events, &report.facts);
     let kinds = &facts.group_kinds;

@@ -83,7 +83,7 @@ impl Tracefs {
         })
     }
 
-    /// What the kernel's pages are like.
+    /// Layout of the kernel's pages.
     pub(super) fn layout(&self) -> Result<PageLayout, RecordError> {
         if cfg!(target_endian = "big") {
             return Err(RecordError::BigEndian);
@@ -96,7 +96,7 @@ impl Tracefs {
         PageLayout::parse(&bytes[..count]).map_err(|_| RecordError::NoLayout(file))
     }
 
-    /// What to say where `path` cannot be used.
+    /// Error of a `path` that cannot be used.
     pub(super) fn failed(&self, path: &Path, doing: &'static str, error: io::Error) -> RecordError {
         let path = path.to_owned();
         match error.kind() {

@@ -27,7 +27,7 @@ const ECAP_C: u64 = 1;
 const GRACE: &str = "0x41 0xd4f";
 const HISILICON: &str = "0x48 ";
 
-/// How it is said that prices are a profile's.
+/// Sentence on prices that are a profile's.
 const PRICES: &str = "prices are those of";
 
 /// How far the profile is the recorded machine.

@@ -70,7 +70,7 @@ pub struct TraceReport {
     pub source: String,
     /// Events of any kind that were read.
     pub events: u64,
-    /// How much of what the trace says of DMA was read, claimed and paired.
+    /// Share of the trace's words on DMA that was read, claimed and paired.
     pub understood: UnderstoodPct,
     /// Streaming map operations, one for a whole scatter list.
     pub maps: u64,

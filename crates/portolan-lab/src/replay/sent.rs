@@ -32,7 +32,7 @@ impl Sent {
     }
 }
 
-/// How many there may be.
+/// Range of a number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SentRange {
     /// At least so many.

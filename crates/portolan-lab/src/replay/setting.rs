@@ -163,7 +163,7 @@ pub struct Saving {
 pub struct Evidence {
     /// Its number, from 1.
     pub line: u64,
-    /// What it says.
+    /// Its words.
     pub text: String,
     /// What that shows.
     pub shows: String,

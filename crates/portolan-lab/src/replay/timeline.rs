@@ -226,7 +226,7 @@ impl InUse {
 /// A timeline that goes on.
 pub(super) struct Recorder {
     bins: Bins<Bin>,
-    /// When the last operation began, and what the model had counted when it did.
+    /// Begin of the last operation, and the model's counts at that time.
     current_ns: u64,
     seen: Seen,
     mapped: u64,

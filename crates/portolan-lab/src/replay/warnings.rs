@@ -82,7 +82,7 @@ pub(super) fn warnings(summary: &Summary, trace: &TraceReport) -> Vec<String> {
     said
 }
 
-/// What the trace leaves open.
+/// Warnings on what the trace leaves open.
 fn unsure(summary: &Summary) -> impl Iterator<Item = String> {
     let says = [
         (
@@ -110,7 +110,7 @@ fn unsure(summary: &Summary) -> impl Iterator<Item = String> {
     says.map(|(count, what)| format!("{what}: {}", grouped(count)))
 }
 
-/// What is odd about the times and the machines of the trace.
+/// Warnings on odd times, and on several machines in one trace.
 fn odd_times(summary: &Summary) -> Vec<String> {
     let mut said = Vec::new();
     if summary.clock == Clock::Ticks {

@@ -1,4 +1,4 @@
-//! What stands beside an event on its CPU: `dma:*` events name an `iommu:*` event before or after them.
+//! Neighbours of an event on its CPU: `dma:*` events name an `iommu:*` event before or after them.
 
 use super::before::OrphanUnmap;
 use super::event::TableEvent;
@@ -30,7 +30,7 @@ enum Expected {
 struct LastOfCpu {
     table: Option<TableEvent>,
     expected: Expected,
-    /// What was unmapped last, as an operation that no `dma:*` event had named.
+    /// The last unmap that was an operation which no `dma:*` event had named.
     ended: Option<(u64, u64)>,
 }
 
@@ -44,7 +44,7 @@ struct StrayUnmap {
     line: u64,
     cpu: u16,
     range: (u64, u64),
-    /// What it is if no `dma:*` event names it: its address may be mapped again before that is known.
+    /// The orphan that it is if no `dma:*` event names it: its address may be mapped again before that is known.
     orphan: OrphanUnmap,
 }
 

@@ -1,4 +1,4 @@
-//! What one event says, borrowed from its line or from a file's record.
+//! Fields of one event, borrowed from its line or from a file's record.
 //!
 //! Formats: the kernel's own `print fmt` of each event (include/trace/events/dma.h, iommu.h,
 //! swiotlb.h; drivers/iommu/intel/trace.h), Linux 4.1 to 7.3; and the fields by name and value, as

@@ -12,7 +12,7 @@ const MOST: usize = 64 << 20;
 /// Longest line that is looked at.
 const LONGEST: u64 = 1 << 20;
 
-/// What is left of `input`, and the lines of latencies that it began with after the machine's facts.
+/// Rest of `input`, and the lines of latencies that it began with after the machine's facts.
 pub(super) fn split(mut input: Box<dyn Read>) -> io::Result<(Box<dyn Read>, Vec<u8>)> {
     let mut before = Vec::new();
     let head = input.by_ref().take(HEAD.len() as u64);

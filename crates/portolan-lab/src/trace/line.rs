@@ -100,7 +100,7 @@ fn is_frame(line: &[u8]) -> bool {
     is_address && line.ends_with(b")") && memchr::memmem::find(line, b" (").is_some()
 }
 
-/// What ran, by the number before the CPU: `fio-536`, `fio 536`, `<idle>-0`, `swapper 0/0`, `fio-536 (  530)`.
+/// The running task, by the number before the CPU: `fio-536`, `fio 536`, `<idle>-0`, `swapper 0/0`, `fio-536 (  530)`.
 fn running(before: &[u8]) -> Running {
     let mut before = before.trim_ascii_end();
     if before.ends_with(b")") {
@@ -142,7 +142,7 @@ fn time(text: &[u8]) -> Option<(u64, Clock)> {
     }
 }
 
-/// What follows the time: `name: fields`.
+/// Text behind the time: `name: fields`.
 fn named(tail: &[u8], cpu: u16, (time_ns, clock): (u64, Clock)) -> Option<Stamped<'_>> {
     let stacks: [&[u8]; 2] = [b"<stack trace", b"<user stack trace"];
     let (name, fields) = match stacks.iter().any(|stack| tail.starts_with(stack)) {
@@ -226,7 +226,7 @@ pub(super) fn is_of_function_graph(line: &[u8]) -> bool {
     has(b"|") && (has(b"() {") || has(b"();")) || has(b"funcgraph_entry:")
 }
 
-/// Where the name ends: at the last colon before the first space.
+/// End of the name: the last colon before the first space.
 fn name_end(tail: &[u8]) -> Option<usize> {
     let word = memchr::memchr2(b' ', b'\t', tail).unwrap_or(tail.len());
     let end = tail[..word].iter().rposition(|&b| b == b':')?;

@@ -31,7 +31,7 @@ impl Named {
     }
 }
 
-/// What a mapping is found by.
+/// Key of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct MappingKey {
     device: u32,
@@ -144,7 +144,7 @@ pub(super) struct InTable {
     /// Bytes of it that are still there.
     pub(super) left: u64,
     pub(super) device: DeviceId,
-    /// What names it, if a `dma:*` event claimed it.
+    /// Its kind and key, if a `dma:*` event claimed it.
     pub(super) claimed: Option<(Named, MappingKey)>,
 }
 
@@ -157,7 +157,7 @@ pub(super) struct FoundInTable {
     pub(super) start: u64,
     pub(super) id: u64,
     pub(super) mapping: InTable,
-    /// Whether the same words could mean another one.
+    /// True if the same words could mean another one.
     pub(super) ambiguous: bool,
 }
 

@@ -52,7 +52,7 @@ use outbox::Outgoing;
 use pair::{Fed, Pairing};
 use source::Meter;
 
-/// How the line begins that says the kernel's release.
+/// Beginning of the line with the kernel's release.
 const RELEASE: &str = "# os release : ";
 
 /// A trace being read.
@@ -68,7 +68,7 @@ pub struct Reader {
     latencies: Vec<u8>,
 }
 
-/// Where a reader is.
+/// Progress of a reader.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ReadTo {
     Middle,
@@ -168,7 +168,7 @@ impl Reader {
         Facts::parse(self.lines.first_with(HEAD)?)
     }
 
-    /// What the recorder measured of the kernel's functions, as `function_graph` prints it; nothing where it did not.
+    /// Latencies of the kernel's functions, as `function_graph` prints them; nothing where they were not recorded.
     pub(crate) fn latencies(&self) -> &[u8] {
         &self.latencies
     }
@@ -179,7 +179,7 @@ impl Reader {
         facts::version(std::str::from_utf8(line.strip_prefix(RELEASE.as_bytes())?).ok()?)
     }
 
-    /// How many CPUs the machine has, where the trace begins with it: `#P:4` of ftrace, `cpus=4` of `trace-cmd report`.
+    /// Number of the machine's CPUs, where the trace begins with it: `#P:4` of ftrace, `cpus=4` of `trace-cmd report`.
     pub fn cpus(&self) -> Option<u32> {
         let head = self.lines.first_with("# entries-in-buffer/");
         let head = head.and_then(|line| Some(&line[memchr::memmem::find(line, b"#P:")? + 3..]));
@@ -259,7 +259,7 @@ impl Reader {
     }
 }
 
-/// What text is in which no line is an event.
+/// Kind of a text in which no line is an event.
 fn none_is_an_event(head: &[u8]) -> OpenError {
     let any = |is: fn(&[u8]) -> bool| head.split(|b| *b == b'\n').any(is);
     if any(line::is_without_context) {

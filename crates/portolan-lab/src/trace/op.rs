@@ -4,7 +4,7 @@ use std::hash::Hasher;
 
 use portolan::addr::PhysAddr;
 
-/// What the lists of events count in.
+/// Unit in which the lists of events count.
 pub(super) const PAGE: u64 = 4096;
 
 /// Whether a mapping is for one transfer or for the driver's lifetime.
@@ -29,7 +29,7 @@ pub enum Direction {
     None,
 }
 
-/// Which of the kernel's interfaces a map went through.
+/// The kernel's interface that made a map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Api {
     /// `dma_map_*` or `dma_alloc_*`, which have an event of their own.
@@ -108,7 +108,7 @@ pub enum OpKind<'r> {
         dma: u64,
         /// Bytes that were bounced for it.
         bounced: u64,
-        /// What it went through.
+        /// The interface that made it.
         api: Api,
     },
     /// The end of a map.
@@ -120,7 +120,7 @@ pub enum OpKind<'r> {
     },
 }
 
-/// Where and when an event is.
+/// Place and time of an event.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Origin {
     pub(super) line: u64,

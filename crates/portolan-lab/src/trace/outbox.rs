@@ -19,7 +19,7 @@ const SPARE: usize = 1 << 10;
 pub(super) struct Outgoing {
     op: Option<Op<'static>>,
     pieces: Vec<Piece>,
-    /// What its line says, as far as an excerpt shows it.
+    /// Text of its line, as far as an excerpt shows it.
     text: Vec<u8>,
     next: Option<Box<Outgoing>>,
 }

@@ -31,7 +31,7 @@ use super::unclaimed::{TablePiece, TakenPiece, Unclaimed};
 /// Mappings that live at once at most; further ones are counted and not handed out.
 const MOST_LIVE: u64 = 1 << 20;
 
-/// What a map says beside its memory.
+/// Words of a map beside its memory.
 #[derive(Clone, Copy)]
 struct Wanted {
     device: DeviceId,
@@ -80,7 +80,7 @@ pub(super) struct Pairing {
     coherent: LiveMappings,
     lists: LiveMappings,
     unclaimed: Unclaimed,
-    /// What pieces went through that nothing claims.
+    /// Interface that made pieces which nothing claims.
     unclaimed_api: Api,
     tables: Tables,
     /// By first address and name.

@@ -143,7 +143,7 @@ pub(crate) fn open_file(path: &Path) -> Result<(Box<dyn Read>, Meter), OpenError
     Ok((input, meter))
 }
 
-/// Whether `perf record --threads` made the folder at `path`.
+/// Tells whether `perf record --threads` made the folder at `path`.
 pub(crate) fn is_folder_of_perf(path: &Path) -> bool {
     let mut head = Vec::new();
     let file = File::open(path.join("data"));

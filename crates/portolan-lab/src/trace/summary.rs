@@ -207,7 +207,7 @@ pub struct Summary {
     pub ambiguous_unmaps: u64,
     /// Operations that name no device, taken for those of the only one whose mappings are in a table.
     pub inferred_devices: u64,
-    /// How much of what the trace says of DMA was understood.
+    /// Share of the trace's words on DMA that was understood.
     pub understood: Understood,
     /// Bytes bounced by device.
     pub bounced_by_device: BTreeMap<String, u64>,

@@ -50,7 +50,7 @@ fn last_of(start: u64, bytes: u64) -> u64 {
     start.saturating_add(bytes.saturating_sub(1))
 }
 
-/// Which of two pieces at one address is meant.
+/// Choice between two pieces at one address.
 #[derive(Clone, Copy)]
 enum Which {
     /// The oldest, if possible one of this CPU.

@@ -1,4 +1,4 @@
-//! How much of what a trace says of DMA was understood.
+//! Share of a trace's words on DMA that was understood.
 
 use serde::{Deserialize, Serialize};
 

@@ -6,7 +6,7 @@
 use super::run::{Count, Invalidations, Replayed, Run, Unit, received};
 use crate::guest::Ran;
 
-/// How the kernel maps.
+/// The kernel's policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     Strict,
@@ -40,7 +40,7 @@ const FILES: [(&str, &[&str]); 3] = [
     ("perf", &["data", "script"]),
 ];
 
-/// What the kernel says of the mappings of a load.
+/// The kernel's counts of the mappings of a load.
 #[derive(Debug, PartialEq, Eq)]
 struct Mappings {
     maps: Count,
@@ -153,7 +153,7 @@ impl Load<'_> {
         )
     }
 
-    /// What is wrong with it.
+    /// Compares all counts of it.
     fn compare(&self) -> Result<(), String> {
         let replayed = &self.replayed;
         if (replayed.bad_lines, replayed.lost) != (0, 0) {
@@ -178,7 +178,7 @@ impl Load<'_> {
         self.compare_prediction()
     }
 
-    /// What is huge is one piece, or two where it begins within a page.
+    /// Checks that a huge buffer is one piece, or two where it begins within a page.
     fn compare_pieces(&self) -> Result<(), String> {
         let pieces = self.run.counted(&["iommu/map"]).events;
         let requests = self.run.disks.events;

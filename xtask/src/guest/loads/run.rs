@@ -1,4 +1,4 @@
-//! What is known of one recorded load: the guest's line, QEMU's trace, and what a replay of the recording says.
+//! Counts of one recorded load: the guest's line, QEMU's trace, and a replay of the recording.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ const MARK: &str = "virtio_serial_handle_control_message event 6, value 1";
 /// Of a submitted command its kind, and of an invalidation of the IOTLB its granularity (VT-d, 6.5.2.3).
 const IOTLB: u64 = 2;
 
-/// What the guest says of a load.
+/// The guest's counts of a load.
 #[derive(Deserialize)]
 pub struct Run {
     pub load: String,
@@ -39,7 +39,7 @@ pub struct Invalidations {
     pub global: u64,
 }
 
-/// What a replay says.
+/// Counts of a replay.
 pub struct Replayed {
     /// Mappings for transfers.
     pub maps: Count,
@@ -68,7 +68,7 @@ impl Run {
         runs.collect()
     }
 
-    /// What the kernel counted of `events`, together.
+    /// Counts of the kernel's `events`, together.
     pub fn counted(&self, events: &[&str]) -> Count {
         let of = events.iter().filter_map(|event| self.kernel.get(*event));
         of.flat_map(BTreeMap::values)
@@ -121,7 +121,7 @@ impl Unit {
     }
 }
 
-/// What QEMU's unit got during each run.
+/// Commands that QEMU's unit got during each run.
 pub fn received(ran: &Ran, unit: Unit) -> Vec<Invalidations> {
     let [pages, domains, global] = unit.events().map(|event| ran.traced_after(MARK, event));
     // Every other part is between two loads; the last begins when the recordings leave.

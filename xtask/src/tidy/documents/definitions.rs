@@ -20,7 +20,7 @@ const DEFINING: &[&str] = &[
 ];
 /// Those whose block has items of the name.
 const WITH_ITEMS: &[&str] = &["struct", "enum", "trait", "union"];
-/// How many aliases and traits lead from a type to an item at most.
+/// Most aliases and traits that lead from a type to an item.
 const MOST_STEPS: usize = 4;
 
 /// Names by where they are defined.
@@ -166,7 +166,7 @@ struct Reader<'r, 'a> {
     blocks: Vec<Option<&'a str>>,
     /// The type that the next block belongs to.
     next: Option<&'a str>,
-    /// How many blocks are open around a macro's rules.
+    /// Number of blocks that are open around a macro's rules.
     rules: Option<usize>,
 }
 

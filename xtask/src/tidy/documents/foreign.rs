@@ -1,6 +1,6 @@
 //! Names that documents have from elsewhere: the standard library, other crates, Linux, QEMU, papers.
 
-/// Where files of Linux and of QEMU are.
+/// Folders of files of Linux and of QEMU.
 pub(super) const FOLDERS: &[&str] = &["drivers/", "kernel/", "Documentation/", "target/"];
 
 /// Names of others, as documents write them. One that no document has any more is a finding.

@@ -25,7 +25,7 @@ const DEPENDENCIES: &str = "docs/dependencies.md";
 /// The page that figures of the README are from.
 const FIGURES: &str = "docs/performance.md";
 
-/// What the repository holds: each path, the text of Rust files and of others.
+/// Contents of the repository: each path, the text of Rust files and of others.
 pub(super) struct Repository<'a> {
     pub(super) paths: &'a [String],
     pub(super) sources: &'a [(String, String)],

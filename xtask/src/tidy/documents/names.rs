@@ -14,7 +14,7 @@ const ENDS: &[&str] = &[".rs", ".md", ".toml", ".py", ".sh"];
 /// Underscores from which on a word is a test's or a function's name.
 const LONG: usize = 5;
 
-/// What a document may name.
+/// Names that a document may use.
 pub(super) struct Known<'a> {
     paths: &'a [String],
     definitions: &'a Definitions<'a>,

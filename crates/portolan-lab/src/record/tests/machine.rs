@@ -288,7 +288,7 @@ impl Machine {
         record(&Words::parse_from(line).args, tracefs, &self.root)
     }
 
-    /// What `out.gz` says.
+    /// Contents of `out.gz`.
     pub(super) fn recorded(&self) -> String {
         let packed = File::open(self.root.join("out.gz")).unwrap();
         let text = std::io::read_to_string(flate2::read::GzDecoder::new(packed));

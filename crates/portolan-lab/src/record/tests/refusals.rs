@@ -1,4 +1,4 @@
-//! What a recorder says on machines that close their tracing to it.
+//! Refusals of a recorder on machines that close their tracing to it.
 
 use std::fs;
 use std::path::Path;

@@ -73,7 +73,7 @@ fn assumed(now: &Situation) -> Vec<String> {
     }
 }
 
-/// What is assumed of a lazy kernel's release where nothing says it and it matters.
+/// Assumption on a lazy kernel's release where nothing says it and it matters.
 fn assumed_release(input: &Input<'_>) -> Option<String> {
     let counts = input.linux?;
     let unmaps = grouped(counts.perhaps_unqueued()?);

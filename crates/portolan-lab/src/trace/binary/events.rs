@@ -38,7 +38,7 @@ pub(crate) struct EventPrinter {
     disclosure: Disclosure,
 }
 
-/// Where and when an event was.
+/// Place and time of an event.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
     pub(super) cpu: u32,

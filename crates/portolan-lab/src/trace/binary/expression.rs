@@ -41,7 +41,7 @@ pub(super) enum Expression {
         count: Option<Box<Self>>,
         each: Box<Self>,
     },
-    /// What the locals are, and the value.
+    /// Values of the locals, and the value of the block.
     Block(Vec<Self>, Box<Self>),
     Unknown,
 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 /// Fields of one event beyond which a description is not believed.
 const MOST_FIELDS: usize = 256;
 
-/// How a field holds its value.
+/// Form in which a field holds its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     /// A number.
@@ -44,7 +44,7 @@ pub(super) struct Format {
     pub(super) name: Box<str>,
     pub(super) id: u16,
     pub(super) fields: Vec<EventField>,
-    /// What follows `print fmt:`.
+    /// Text behind `print fmt:`.
     pub(super) recipe: Box<str>,
 }
 

@@ -15,7 +15,7 @@ impl<T: Read + Seek> Seekable for T {}
 /// A part of a recording that is read from front to back.
 pub(super) struct Fields<R> {
     input: R,
-    /// What the part is, for errors.
+    /// Name of the part, for errors.
     part: &'static str,
 }
 

@@ -57,7 +57,7 @@ impl Packing {
 /// The bytes of one CPU, packed or not, front to back.
 #[derive(Debug)]
 pub(super) struct CpuData {
-    /// Where the rest begins in the file.
+    /// Place of the rest in the file.
     offset: u64,
     /// Bytes of the file that are left.
     left: u64,
@@ -65,7 +65,7 @@ pub(super) struct CpuData {
     /// Chunks that are left, once their count was read.
     chunks: Option<u32>,
     chunk: Vec<u8>,
-    /// What of the chunk was read.
+    /// Bytes of the chunk that were read.
     at: usize,
 }
 
@@ -86,7 +86,7 @@ impl CpuData {
         self.left
     }
 
-    /// Whether nothing is left.
+    /// Tells whether nothing is left.
     pub(super) fn at_end(&self) -> bool {
         self.at == self.chunk.len() && (self.left == 0 || self.chunks == Some(0))
     }

@@ -123,8 +123,9 @@ impl<'t> Parser<'t> {
         }
     }
 
-    fn need(&mut self, what: &str) -> Option<()> {
-        self.take(what).then_some(())
+    /// Takes `what`, which has to come next, and returns it.
+    fn need<'w>(&mut self, what: &'w str) -> Option<&'w str> {
+        self.take(what).then_some(what)
     }
 
     fn word(&mut self) -> Option<&'t str> {
@@ -290,7 +291,7 @@ impl<'t> Parser<'t> {
         Some(Expression::Number(value.ok()?.into()))
     }
 
-    /// What begins with `word`: a field, a local, a helper, or something unknown.
+    /// Reads an expression that begins with `word`: a field, a local, a helper, or something unknown.
     fn named(&mut self, word: &'t str) -> Option<Expression> {
         if word == "REC" {
             self.need("->")?;
@@ -369,7 +370,7 @@ impl<'t> Parser<'t> {
         Some(Expression::List { array, count, each })
     }
 
-    /// What is left of `sizeof(`: a type or a field.
+    /// Reads the rest of `sizeof(`: a type or a field.
     fn size_of(&mut self) -> Option<Expression> {
         let (words, after) = self.rest.split_once(')')?;
         self.rest = after;
@@ -380,13 +381,15 @@ impl<'t> Parser<'t> {
         Some(Expression::Number(bytes))
     }
 
-    /// What is left of a call that is not known.
-    fn arguments(&mut self) -> Option<()> {
+    /// Takes the rest of a call that is not known; the number of its arguments.
+    fn arguments(&mut self) -> Option<usize> {
+        let mut count = 0;
         while !self.take(")") {
             self.expression()?;
             self.take(",");
+            count += 1;
         }
-        Some(())
+        Some(count)
     }
 
     /// `, { 1, "ONE" }, { 2, "TWO" }`.
@@ -414,7 +417,7 @@ impl<'t> Parser<'t> {
         Some(Names(names))
     }
 
-    /// What is left of `({ int a = 1; int b = 2; a < b ? a : b; })`.
+    /// Reads the rest of `({ int a = 1; int b = 2; a < b ? a : b; })`.
     fn block(&mut self) -> Option<Expression> {
         let outer = self.locals.len();
         if outer > 0 {

@@ -67,7 +67,7 @@ pub(super) struct PerfData {
     layouts: Vec<SampleLayout>,
     /// Index of the layout by the event's number.
     by_id: HashMap<u64, usize>,
-    /// What is said before the events.
+    /// Lines before the events.
     head: String,
     waiting: BinaryHeap<Reverse<Waiting>>,
     waiting_bytes: usize,
@@ -82,7 +82,7 @@ pub(super) struct PerfData {
     lost_samples: u64,
     unpacking: Unpacking,
     unpacked: Unpacked,
-    /// Where the compressed stream stood when rounds ended.
+    /// Places of the compressed stream when rounds ended.
     rounds: VecDeque<u64>,
     /// Why there are no more records in the file.
     broken: Option<RecordingError>,
@@ -101,7 +101,7 @@ fn number(body: &[u8], at: usize) -> u64 {
     found.map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// Whether the end of the compressed stream was said.
+/// True if the end of the compressed stream was reported.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unpacked {
     Open,
@@ -121,7 +121,7 @@ struct FileHead {
 }
 
 impl FileHead {
-    /// Where the table of features, behind the events, says the place of `feature`, if the file has it.
+    /// Place in the table of features, behind the events, of the entry of `feature`, if the file has it.
     fn place_of(&self, feature: u32) -> Option<Result<u64, RecordingError>> {
         let before = self.features & ((1 << feature) - 1);
         let row = u64::from(before.count_ones()) * Span::BYTES;
@@ -343,7 +343,7 @@ impl PerfData {
         }
     }
 
-    /// What a round held before the last one is complete.
+    /// Ends a round: the time up to which all events are there is that of the round before it.
     fn end_round(&mut self) {
         self.complete_ns = std::mem::replace(&mut self.round_ns, self.latest_ns);
     }

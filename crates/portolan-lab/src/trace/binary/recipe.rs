@@ -71,7 +71,7 @@ enum Piece {
     },
 }
 
-/// How an event is printed.
+/// Recipe by which an event is printed.
 #[derive(Debug)]
 pub(super) struct Recipe(Vec<Piece>);
 

@@ -22,7 +22,7 @@ const LOST: u64 = 1 << 31;
 /// Bits of a time that an absolute time stamp lacks.
 const TIME_TOP: u64 = 0xf8 << 56;
 
-/// Where things lie in a page.
+/// Offsets in a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageLayout {
     length_at: usize,
@@ -89,7 +89,7 @@ pub(crate) struct Page {
     cursor: Cursor,
 }
 
-/// How far a page was read.
+/// Place up to which a page was read.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cursor {
     at: usize,

@@ -1,4 +1,4 @@
-//! Where a sample of perf has its parts.
+//! Places of the parts of a sample of perf.
 //!
 //! Implements `PERF_RECORD_SAMPLE` and `struct sample_id` of perf_event_open(2), up to the raw bytes of
 //! a tracepoint, behind which nothing is of use here.
@@ -32,7 +32,7 @@ mod read_part {
 const TRACEPOINT: u32 = 2;
 const SAMPLE_ID_ALL: u64 = 1 << 18;
 
-/// How the samples of one event are laid out.
+/// Layout of the samples of one event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SampleLayout {
     parts: u64,
@@ -41,7 +41,7 @@ pub(super) struct SampleLayout {
     marks_all: bool,
 }
 
-/// What a sample says.
+/// Contents of a sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sample<'r> {
     pub(super) pid: i32,
@@ -67,10 +67,12 @@ impl<'r> Words<'r> {
         Some([word as u32, (word >> 32) as u32])
     }
 
-    fn skip(&mut self, words: u64) -> Option<()> {
+    /// Takes so many words.
+    fn take(&mut self, words: u64) -> Option<&'r [u8]> {
         let bytes = usize::try_from(words.checked_mul(8)?).ok()?;
-        self.0 = self.0.get(bytes..)?;
-        Some(())
+        let (taken, rest) = self.0.split_at_checked(bytes)?;
+        self.0 = rest;
+        Some(taken)
     }
 }
 
@@ -108,7 +110,7 @@ impl SampleLayout {
         Ok((layout, length))
     }
 
-    /// Whether its samples begin with the event's number.
+    /// Tells whether its samples begin with the event's number.
     pub(super) fn begins_with_id(self) -> bool {
         self.parts & part::IDENTIFIER != 0
     }
@@ -119,32 +121,30 @@ impl SampleLayout {
         let mut sample = Sample::default();
         let has = |part: u64| self.parts & part != 0;
         let ones = |parts: u64| u64::from((self.parts & parts).count_ones());
-        words.skip(ones(part::IDENTIFIER | part::IP))?;
+        words.take(ones(part::IDENTIFIER | part::IP))?;
         if has(part::TID) {
             sample.pid = words.pair()?[1] as i32;
         }
         if has(part::TIME) {
             sample.time_ns = words.u64()?;
         }
-        words.skip(ones(part::ADDR | part::ID | part::STREAM_ID))?;
+        words.take(ones(part::ADDR | part::ID | part::STREAM_ID))?;
         if has(part::CPU) {
             sample.cpu = words.pair()?[0];
         }
-        words.skip(ones(part::PERIOD))?;
+        words.take(ones(part::PERIOD))?;
         if has(part::READ) {
             let more = u64::from((self.read & (read_part::ID | read_part::LOST)).count_ones());
             let times = u64::from((self.read & read_part::TIMES).count_ones());
-            match self.read & read_part::GROUP {
-                0 => words.skip(1 + times + more)?,
-                _ => {
-                    let count = words.u64()?;
-                    words.skip(count.checked_mul(1 + more)?.checked_add(times)?)?;
-                }
-            }
+            let count = match self.read & read_part::GROUP {
+                0 => 1 + times + more,
+                _ => words.u64()?.checked_mul(1 + more)?.checked_add(times)?,
+            };
+            words.take(count)?;
         }
         if has(part::CALLCHAIN) {
             let count = words.u64()?;
-            words.skip(count)?;
+            words.take(count)?;
         }
         if has(part::RAW) {
             let (length, rest) = words.0.split_first_chunk()?;

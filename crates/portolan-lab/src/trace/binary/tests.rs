@@ -89,7 +89,7 @@ fn each_event_is_the_one_that_the_tool_itself_prints() {
     }
 }
 
-/// What is counted of a trace, to its end.
+/// Counts of a trace, to its end.
 fn read(mut reader: Reader) -> Reader {
     while reader.next_op().is_some() {}
     reader

@@ -65,7 +65,7 @@ struct Cpu {
     event: Range<usize>,
 }
 
-/// What the head of a file says.
+/// Contents of a file's head.
 #[derive(Default)]
 struct Head {
     events: Events,
@@ -327,7 +327,7 @@ fn chosen(words: &str) -> Option<String> {
     Some(after.split_once(']')?.0.to_owned())
 }
 
-/// Which section of version 7 an option names.
+/// Section of version 7 that an option names.
 struct Section {
     id: u16,
     name: &'static str,

@@ -23,7 +23,7 @@ pub(super) struct Unpacking {
     frame: Option<Frame>,
     packed: Vec<u8>,
     plain: Vec<u8>,
-    /// What of `plain` was read.
+    /// Bytes of `plain` that were read.
     at: usize,
     /// Bytes that were read before `plain`.
     before: u64,
@@ -65,7 +65,7 @@ impl Unpacking {
         }
     }
 
-    /// Where the stream stands: behind the bytes that were fed. Nothing if the decoder does not say.
+    /// Place of the stream: behind the bytes that were fed. Nothing if the decoder does not say.
     pub(super) fn position(&self) -> Option<u64> {
         let out = self.before + self.plain.len() as u64;
         match &self.frame {
@@ -74,7 +74,7 @@ impl Unpacking {
         }
     }
 
-    /// Where the next record begins.
+    /// Place of the next record.
     pub(super) fn read(&self) -> u64 {
         self.before + self.at as u64
     }

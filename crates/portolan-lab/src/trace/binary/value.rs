@@ -1,4 +1,4 @@
-//! What an expression is worth in one record: a number, or text.
+//! Value of an expression in one record: a number, or text.
 
 use std::io::Write;
 
@@ -11,7 +11,7 @@ const MOST_ELEMENTS: usize = 4096;
 /// In place of a pointer that is not shown.
 pub(super) const HIDDEN: &[u8] = b"hidden";
 
-/// What of a record its text may show.
+/// Parts of a record that its text may show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Disclosure {
     /// All that is in it.
@@ -43,6 +43,10 @@ pub(super) struct Record<'r> {
     pub(super) disclosure: Disclosure,
     locals: &'r [Option<i128>],
 }
+
+/// An expression without a value that can be printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Unprintable;
 
 impl<'r> Record<'r> {
     /// No event: what is a number in it is a number in each.
@@ -125,24 +129,28 @@ impl<'r> Record<'r> {
 
     /// Writes the text that an expression is worth; `?` if it has none.
     pub(super) fn print(self, of: &Expression, out: &mut Vec<u8>) {
-        if self.try_print(of, out).is_none() {
+        if self.try_print(of, out).is_err() {
             out.push(b'?');
         }
     }
 
-    fn try_print(self, of: &Expression, out: &mut Vec<u8>) -> Option<()> {
+    fn try_print(self, of: &Expression, out: &mut Vec<u8>) -> Result<(), Unprintable> {
         match of {
             Expression::Text(text) => out.extend_from_slice(text.as_bytes()),
-            Expression::Field(index) => match self.field(*index)? {
+            Expression::Field(index) => match self.field(*index).ok_or(Unprintable)? {
                 (field, bytes) if matches!(field.shape, Shape::Number { .. }) => {
-                    write_number(out, field.number(self.bytes)?, bytes.len() as u32 * 8);
+                    write_number(
+                        out,
+                        field.number(self.bytes).ok_or(Unprintable)?,
+                        bytes.len() as u32 * 8,
+                    );
                 }
                 (_, bytes) => self.disclosure.push_string(out, bytes),
             },
             Expression::Cast { of, .. } => self.try_print(of, out)?,
             Expression::Choice(parts) => {
                 let [condition, yes, no] = &**parts;
-                let chosen = if self.number(condition)? != 0 {
+                let chosen = if self.number(condition).ok_or(Unprintable)? != 0 {
                     yes
                 } else {
                     no
@@ -150,7 +158,7 @@ impl<'r> Record<'r> {
                 self.try_print(chosen, out)?;
             }
             Expression::Symbol(value, names) => {
-                let value = self.number(value)? as u64;
+                let value = self.number(value).ok_or(Unprintable)? as u64;
                 match names.0.iter().find(|(number, _)| *number == value) {
                     Some((_, name)) => out.extend_from_slice(name.as_bytes()),
                     None => write_hexadecimal(out, value),
@@ -160,13 +168,18 @@ impl<'r> Record<'r> {
                 value,
                 between,
                 names,
-            } => print_flags(self.number(value)? as u64, between, names, out),
+            } => print_flags(
+                self.number(value).ok_or(Unprintable)? as u64,
+                between,
+                names,
+                out,
+            ),
             Expression::List { array, count, each } => {
                 self.print_list(array, count.as_deref(), each, out)?;
             }
-            other => write_number(out, self.number(other)?, 64),
+            other => write_number(out, self.number(other).ok_or(Unprintable)?, 64),
         }
-        Some(())
+        Ok(())
     }
 
     fn print_list(
@@ -175,17 +188,20 @@ impl<'r> Record<'r> {
         count: Option<&Expression>,
         each: &Expression,
         out: &mut Vec<u8>,
-    ) -> Option<()> {
+    ) -> Result<(), Unprintable> {
         let Expression::Field(index) = array else {
-            return None;
+            return Err(Unprintable);
         };
-        let (_, bytes) = self.field(*index)?;
-        let each = usize::try_from(self.number(each)?).ok()?;
+        let (_, bytes) = self.field(*index).ok_or(Unprintable)?;
+        let each =
+            usize::try_from(self.number(each).ok_or(Unprintable)?).map_err(|_| Unprintable)?;
         if ![1, 2, 4, 8].contains(&each) {
-            return None;
+            return Err(Unprintable);
         }
         let count = match count {
-            Some(count) => usize::try_from(self.number(count)?).ok()?,
+            Some(count) => {
+                usize::try_from(self.number(count).ok_or(Unprintable)?).map_err(|_| Unprintable)?
+            }
             None => MOST_ELEMENTS,
         };
         out.push(b'{');
@@ -194,10 +210,10 @@ impl<'r> Record<'r> {
             if index > 0 {
                 out.push(b',');
             }
-            write_hexadecimal(out, number(element, false)? as u64);
+            write_hexadecimal(out, number(element, false).ok_or(Unprintable)? as u64);
         }
         out.push(b'}');
-        Some(())
+        Ok(())
     }
 }
 
@@ -227,7 +243,7 @@ impl Operator {
     }
 }
 
-/// What is left of `value` in a type of `bits`.
+/// Cuts `value` to a type of `bits`.
 pub(super) fn cut(value: i128, bits: u32, signed: bool) -> i128 {
     let unused = 64 - bits.clamp(1, 64);
     let value = (value as u64) << unused;

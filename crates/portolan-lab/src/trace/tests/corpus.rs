@@ -12,7 +12,7 @@ fn read_corpus(name: &str) -> Result<Summary, OpenError> {
     Ok(drain(Reader::new(Box::new(bytes))?))
 }
 
-/// What is to be read of a trace.
+/// Counts that a trace has to come to.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Expected {
     maps: u64,
@@ -50,7 +50,7 @@ impl Expected {
 
 const NONE: Expected = Expected::NONE;
 
-/// What has to be read of each.
+/// Counts that each has to come to.
 const PUBLIC: [(&str, Expected); 15] = [
     // An allocation without a direction, and its end.
     (

@@ -97,7 +97,7 @@ fn in_form(before: &str) -> String {
 
 const SECONDS: (u64, Clock) = (1_000_010_000, Clock::Seconds);
 
-/// What stands before an event, with the CPU, the time and the clock that it says.
+/// Beginnings of lines, with the CPU, the time and the clock that they say.
 const FORMS: [(&str, &str, u16, (u64, Clock)); 17] = [
     ("ftrace", "  fio-1 [003] ..... {at}: ", 3, SECONDS),
     (

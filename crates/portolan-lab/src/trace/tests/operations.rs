@@ -1,4 +1,4 @@
-//! What an operation is: events of tables with and without `dma:*` events beside them.
+//! Operations from events of tables, with and without `dma:*` events beside them.
 
 use super::*;
 

@@ -37,7 +37,7 @@ struct Kernel {
     /// Mapped addresses; true for those of the trace.
     live: Vec<(u64, bool)>,
     linked: Vec<u64>,
-    /// What each CPU has to print, the next last: interrupts come between two events of a task.
+    /// Steps that each CPU has to print, the next last: interrupts come between two events of a task.
     cpus: [Vec<Step>; CPUS],
     told: Told,
     text: String,
