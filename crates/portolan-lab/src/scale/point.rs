@@ -128,7 +128,7 @@ struct Bench<'b> {
     failure: Mutex<Option<anyhow::Error>>,
 }
 
-/// Cost of CPUs that submit together to a queue that takes commands in the way of `today`.
+/// Options of CPUs that submit together to a queue that takes commands in the way of `today`.
 fn combining(today: Submission) -> CombineOptions {
     CombineOptions {
         cpus_per_group: GROUP,
