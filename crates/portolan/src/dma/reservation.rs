@@ -171,7 +171,7 @@ impl<P: Cpus + Clone> Reservation<P> {
     /// Links `memory` behind what is linked already, and returns where its
     /// first byte lies. It can be reached after the next [`Reservation::sync`].
     ///
-    /// *Context.* Interrupt, as far as the memory for table pages can be taken there.
+    /// *Context.* Atomic: where table pages are short, it waits for those that an invalidation brings back.
     ///
     /// # Errors
     /// See [`LinkError`].
@@ -202,9 +202,8 @@ impl<P: Cpus + Clone> Reservation<P> {
         let access = self.space.granted(access);
         // `Unowned` promises more than this.
         let pieces = DmaMemory::all_promised(core::slice::from_ref(&memory));
-        self.space
-            .domain
-            .map_sg(at, pieces, access, &mut self.owed)?;
+        let (space, owed) = (&self.space, &mut self.owed);
+        space.or_flushed(|| space.domain.map_sg(at, pieces, access, owed))?;
         self.space.trace_map(at, &[memory]);
         self.linked += wanted;
         Ok(Iova::new(at.get() + inside))

@@ -33,6 +33,31 @@ fn a_map_that_lacks_table_pages_pays_for_those_that_wait() {
 }
 
 #[test]
+fn memory_is_linked_by_table_pages_that_waited() {
+    let rig = Rig::new(&Setup {
+        policy: Policy::Deferred,
+        table_pages: 4,
+        ..Setup::default()
+    });
+    let device = device_of(&rig, 1, Constraints::default());
+    let alive = Arc::default();
+    let pieces: Vec<_> = (0..512).map(|page| (page << 13, 0x1000)).collect();
+    let first = device.map(Pages::new(&alive, &pieces), ToDevice).unwrap();
+    let first = first.defer().unwrap();
+    let plain = Constraints::default();
+    let mut frame = Reservation::new(rig.space.clone(), 0x20_0000, &plain).unwrap();
+    let piece = PhysRange::page(PhysAddr::new(0x5000), PageSize::SIZE_4K);
+    let linked = frame.link(unowned(piece), ToDevice);
+    assert_eq!(
+        linked.err(),
+        None,
+        "there is room once the queue is flushed"
+    );
+    frame.sync().unwrap();
+    assert!(first.reclaim().is_ok());
+}
+
+#[test]
 fn a_block_is_mapped_as_one_where_an_empty_table_was_left() {
     let rig = Rig::policy(Policy::Strict);
     let device = device_of(&rig, 1, Constraints::default());
