@@ -11,7 +11,7 @@ use portolan::table::PageTable;
 use portolan_model::fixture::Attached;
 
 use crate::commands::Commands;
-use crate::raw::WrittenBack;
+use crate::raw::{WrittenBack, no_device};
 use crate::rig::{CAPS, CONTEXT, QUIRKS, format, table};
 use crate::threads::Threads;
 use crate::workload::Failure;
@@ -41,11 +41,12 @@ pub(crate) fn space(cpus: &Arc<Threads>, policy: Policy, walker: Walker) -> Resu
         )),
         Walker::NonCoherent => bound(written_back(&Arc::new(WrittenBack::new(PAGES)))?),
     };
-    DmaSpace::new(bound, Arc::clone(cpus), &options).map_err(|_| Failure::Addresses)
+    DmaSpace::with_cpus(bound, Arc::clone(cpus), &options, no_device())
+        .map_err(|_| Failure::Addresses)
 }
 
 fn bound(domain: impl Domain + 'static) -> BoundDomain {
-    BoundDomain::new(Arc::new(Attached), Arc::new(domain))
+    BoundDomain::new(Arc::new(Attached), Arc::new(domain), no_device())
 }
 
 /// A domain of a walker that does not snoop: a map is complete when its lines are in `memory`.

@@ -4,15 +4,22 @@
 #![allow(unsafe_code)]
 
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
+#[cfg(feature = "units")]
+use portolan::platform::TrustedBase;
 use portolan::platform::{AllMemory, DmaMemory, ForeignTables};
 
+/// Memory of a simulated machine, which is its owner's until that is dropped.
 #[cfg(feature = "units")]
-use crate::mappings::Block;
+#[derive(Debug)]
+pub(crate) struct Lent<O> {
+    pub(crate) range: portolan::addr::PhysRange,
+    pub(crate) owner: O,
+}
 
-// SAFETY: the range stands for memory of a simulated machine; a world lends it to one block at a
+// SAFETY: the range stands for memory of a simulated machine; a world lends it to one owner at a
 // time.
 #[cfg(feature = "units")]
-unsafe impl portolan::dma::Buffer for Block {
+unsafe impl<O: Send + 'static> portolan::dma::Buffer for Lent<O> {
     fn pieces(&self) -> portolan::dma::Pieces<'_> {
         portolan::dma::Pieces::One(self.range)
     }
@@ -43,4 +50,11 @@ pub(crate) fn all_memory() -> AllMemory {
     // SAFETY: the device is simulated, and reaches no memory but the machine's. Units of this machine
     // refuse to pass devices through.
     unsafe { AllMemory::new() }
+}
+
+/// Parts of a simulated machine.
+#[cfg(feature = "units")]
+pub(crate) fn simulated() -> TrustedBase {
+    // SAFETY: its devices reach no memory of the process.
+    unsafe { TrustedBase::new() }
 }

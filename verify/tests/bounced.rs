@@ -13,7 +13,7 @@ use portolan::dma::{
 };
 use portolan::inval::{InvalidationQueue, Quirks, Step, TablesLeft};
 use portolan::iommu::{BoundDomain, IommuError, PagedDomain, TagPool};
-use portolan::platform::{Clearing, PhysMemory, SlabTables, SpinCpus, Transfer};
+use portolan::platform::{Clearing, PhysMemory, SlabTables, SpinCpus, Transfer, TrustedBase};
 use portolan::table::PageTable;
 use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan_model::decode::{TableFormat, TableReader, TableRoot};
@@ -114,11 +114,8 @@ impl Rig {
         let mut options = SpaceOptions::default();
         options.window = window.unwrap();
         options.policy = policy;
-        let space = DmaSpace::new(
-            BoundDomain::new(Arc::new(Attached), Arc::new(domain)),
-            cpus.clone(),
-            &options,
-        );
+        let bound = BoundDomain::new(Arc::new(Attached), Arc::new(domain), simulated());
+        let space = DmaSpace::with_cpus(bound, cpus.clone(), &options, simulated());
         let world = Arc::new(World(Mutex::new(vec![SECRET; WORLD])));
         let memory = PhysRange::from_len(PhysAddr::new(POOL), POOL_BYTES).unwrap();
         let options = PoolOptions::for_cpus(&*cpus);
@@ -166,6 +163,12 @@ impl Rig {
         }
         got
     }
+}
+
+/// Parts of a simulated machine.
+fn simulated() -> TrustedBase {
+    // SAFETY: its devices reach no memory of the process.
+    unsafe { TrustedBase::new() }
 }
 
 fn unowned(memory: PhysRange) -> Unowned {

@@ -2,7 +2,13 @@
 
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
 use portolan::dma::{Buffer, Pieces, Unowned};
-use portolan::platform::DmaMemory;
+use portolan::platform::{DmaMemory, TrustedBase};
+
+/// Parts of a machine that no device is behind.
+pub(crate) fn no_device() -> TrustedBase {
+    // SAFETY: nothing is reached through them.
+    unsafe { TrustedBase::new() }
+}
 
 /// Memory to be mapped.
 #[inline]

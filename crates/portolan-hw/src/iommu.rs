@@ -14,6 +14,7 @@ use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::VtdFirstLevels;
 
 use crate::amd::{self, AmdVi};
+use crate::promise;
 use crate::riscv::RiscvIommu;
 use crate::smmuv2::SmmuV2;
 use crate::smmuv3::{self, Smmu, StallModel};
@@ -63,11 +64,11 @@ where
         match self.new_stage() {
             Stage::First => {
                 let domain = Arc::new(self.first_stage(VtdFirstLevels::Four)?);
-                Ok(BoundDomain::new(self, domain))
+                Ok(BoundDomain::new(self, domain, promise::drivers()))
             }
             Stage::Second => {
                 let domain = Arc::new(self.second_stage()?);
-                Ok(BoundDomain::new(self, domain))
+                Ok(BoundDomain::new(self, domain, promise::drivers()))
             }
         }
     }
@@ -131,7 +132,7 @@ where
         macro_rules! domain {
             ($make:ident, $lg2:literal) => {{
                 let domain = Arc::new(self.$make::<$lg2>(&options)?);
-                Ok(BoundDomain::new(self, domain))
+                Ok(BoundDomain::new(self, domain, promise::drivers()))
             }};
         }
         let stage = self.conditions().stage;
@@ -175,7 +176,7 @@ macro_rules! one_kind {
             fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
                 let make: fn(&Self) -> _ = $domain;
                 let domain = Arc::new(make(&self)?);
-                Ok(BoundDomain::new(self, domain))
+                Ok(BoundDomain::new(self, domain, promise::drivers()))
             }
 
             fn conditions(&self) -> Conditions {
@@ -200,7 +201,7 @@ where
 {
     fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
         let domain = Arc::new(self.domain()?);
-        Ok(BoundDomain::new(self, domain))
+        Ok(BoundDomain::new(self, domain, promise::drivers()))
     }
 
     /// Units that cache absence (`NpCache`) are virtual ones, which follow tables by invalidations.
@@ -236,11 +237,11 @@ where
     fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
         if let Some(levels) = self.best_first().filter(|_| self.interrupts().is_none()) {
             let domain = Arc::new(self.first_stage(levels)?);
-            return Ok(BoundDomain::new(self, domain));
+            return Ok(BoundDomain::new(self, domain, promise::drivers()));
         }
         let levels = self.best_second().ok_or(IommuError::Unsupported)?;
         let domain = Arc::new(self.second_stage(levels)?);
-        Ok(BoundDomain::new(self, domain))
+        Ok(BoundDomain::new(self, domain, promise::drivers()))
     }
 
     fn conditions(&self) -> Conditions {
@@ -271,7 +272,7 @@ where
 impl<T: Transport + Send + Sync + 'static, C: Cpus> IommuDomains for Viommu<T, C> {
     fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
         let domain = self.domain()?;
-        Ok(BoundDomain::new(self, domain))
+        Ok(BoundDomain::new(self, domain, promise::drivers()))
     }
 
     /// Each map and unmap is a request to the hypervisor.

@@ -1,5 +1,5 @@
-//! What the compiler cannot check: a platform's memory for drivers, and memory that firmware's devices
-//! reach at its own addresses.
+//! What the compiler cannot check: a platform's memory for drivers, memory that firmware's devices reach at
+//! its own addresses, and that drivers do what their traits say.
 //!
 //! The only module of the crate in which `unsafe` is allowed.
 //!
@@ -9,7 +9,7 @@
 use portolan::addr::{InvalTag, IovaRange, PhysAddr, PhysRange};
 use portolan::inval::{Capabilities, Quirks};
 use portolan::iommu::{PagedDomain, TagPool};
-use portolan::platform::{DmaMemory, Platform, PromisedMappings, RawMemory, TableMem};
+use portolan::platform::{DmaMemory, Platform, PromisedMappings, RawMemory, TableMem, TrustedBase};
 use portolan::table::{Format, PageTable};
 
 /// Memory for a driver's queues and tables.
@@ -36,6 +36,13 @@ pub(crate) fn leading_to_firmware<F: Format, M: TableMem<F::Word>, Q: TagPool>(
     // SAFETY: as in `of_firmware`.
     let promised = unsafe { PromisedMappings::new() };
     PagedDomain::with_mappings((table, promised), context, caps, quirks, queue)
+}
+
+/// The drivers of this crate and their domains.
+pub(crate) fn drivers() -> TrustedBase {
+    // SAFETY: what they owe their traits is what the tests of this crate and of `portolan-verify` are about. The
+    // memory and the CPUs that they stand on are a platform's, or were promised with the registers.
+    unsafe { TrustedBase::new() }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
 use portolan::dma::{Buffer, Pieces, Unowned};
-use portolan::platform::{AllMemory, DmaMemory};
+use portolan::platform::{AllMemory, DmaMemory, TrustedBase};
 
 /// Memory that a driver hands over.
 #[derive(Debug)]
@@ -41,4 +41,10 @@ pub(crate) fn promised(pa: PhysAddr, bytes: u64) -> DmaMemory {
 pub(crate) fn all_memory() -> AllMemory {
     // SAFETY: as above.
     unsafe { AllMemory::new() }
+}
+
+/// Parts of a simulated machine.
+pub(crate) fn simulated() -> TrustedBase {
+    // SAFETY: its devices reach no memory of the process.
+    unsafe { TrustedBase::new() }
 }

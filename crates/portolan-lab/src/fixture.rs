@@ -25,7 +25,7 @@ use portolan_model::iommu::{self as model, CommandPrices, Setup, StreamConfig};
 use portolan_model::profile::Profile;
 use portolan_model::tables::LINE;
 
-use crate::buffers::{Memory, all_memory};
+use crate::buffers::{Memory, all_memory, simulated};
 
 /// The tag of a fixture's only domain.
 pub(crate) const CONTEXT: InvalTag = InvalTag::new(1);
@@ -314,9 +314,10 @@ impl Fixture {
             model: model.clone(),
             format: setup.layout,
         });
-        let bound = BoundDomain::new(unit.clone(), paged.clone());
+        let bound = BoundDomain::new(unit.clone(), paged.clone(), simulated());
+        let space = DmaSpace::with_cpus(bound, cpus.clone(), &setup.options, simulated())?;
         Ok(Self {
-            space: Arc::new(DmaSpace::new(bound, cpus.clone(), &setup.options)?),
+            space: Arc::new(space),
             cpus,
             model,
             queue,

@@ -17,7 +17,7 @@ use portolan::iommu::{
     Iommu, IommuError, PagedDomain, TagPool,
 };
 use portolan::platform::{
-    AllMemory, Mmio, Nanos, Platform, RawMemory, SpinLock, TraceEvent, Tracer,
+    AllMemory, Mmio, Nanos, Platform, RawMemory, SpinLock, TraceEvent, Tracer, TrustedBase,
 };
 use portolan::table::PageTable;
 use portolan::table::format::{VtdLevels, VtdSecondStage};
@@ -165,7 +165,9 @@ fn space(machine: &Machine) -> Arc<DmaSpace<Machine>> {
     let memory = unsafe { RawMemory::new(machine.clone()) };
     let table = PageTable::new(format, memory).unwrap();
     let domain = PagedDomain::new(table, InvalTag::new(1), CAPS, Quirks::default(), Queue);
-    let bound = BoundDomain::new(Arc::new(Unit), Arc::new(domain));
+    // SAFETY: there is no device.
+    let base = unsafe { TrustedBase::new() };
+    let bound = BoundDomain::new(Arc::new(Unit), Arc::new(domain), base);
     let mut options = SpaceOptions::default();
     options.policy = Policy::Deferred;
     Arc::new(DmaSpace::new(bound, machine.clone(), &options).unwrap())

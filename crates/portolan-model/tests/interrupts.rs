@@ -21,6 +21,7 @@ use portolan::inval::{
     CombineOptions, Combined, Gather, InvalidationQueue, Quirks, Ranges, Step, TablesLeft,
 };
 use portolan::iommu::{Attach, BoundDomain, Domain, IommuError, PagedDomain, TagPool};
+use portolan::platform::TrustedBase;
 use portolan::platform::{Clock, Cpus, Nanos, SlabTables};
 use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
@@ -126,6 +127,12 @@ where
             }),
         }
     })
+}
+
+/// Parts of a simulated machine.
+fn simulated() -> TrustedBase {
+    // SAFETY: its devices reach no memory of the process.
+    unsafe { TrustedBase::new() }
 }
 
 fn memory() -> Arc<ModelMemory> {
@@ -263,12 +270,9 @@ fn device(policy: Policy) -> Device<InterruptedCpu> {
         entries: 1,
         ..Bounds::default()
     };
-    let space = DmaSpace::new(
-        BoundDomain::new(Arc::new(Attached), Arc::new(domain)),
-        InterruptedCpu,
-        &options,
-    )
-    .expect("a space");
+    let bound = BoundDomain::new(Arc::new(Attached), Arc::new(domain), simulated());
+    let space = DmaSpace::with_cpus(bound, InterruptedCpu, &options, simulated());
+    let space = space.expect("a space");
     let limits = Constraints::default();
     Device::translated(Arc::new(space), STREAM, limits).expect("a device")
 }

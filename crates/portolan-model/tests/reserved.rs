@@ -14,7 +14,7 @@ use portolan::iommu::{
     Attach, AttachError, BoundDomain, Domain, FaultEvent, Iommu, IommuError, ReservedKind,
     ReservedRegion,
 };
-use portolan::platform::{AllMemory, Cpus};
+use portolan::platform::{AllMemory, Cpus, TrustedBase};
 use portolan::table::Access;
 use portolan_hw::firmware::dmar::Dmar;
 use portolan_hw::firmware::iort::Iort;
@@ -150,8 +150,8 @@ fn keeps_off<U, D, P>(
     let mut options = SpaceOptions::default();
     options.window = IovaRange::from_len(Iova::new(WINDOW), PAGES * PAGE).expect("a window");
     let watched = Arc::new(Watched(Arc::clone(unit)));
-    let space = DmaSpace::new(BoundDomain::new(watched, Arc::new(domain)), cpus, &options)
-        .expect("a space");
+    let bound = BoundDomain::new(watched, Arc::new(domain), simulated());
+    let space = DmaSpace::with_cpus(bound, cpus, &options, simulated()).expect("a space");
     let limits = Constraints::default();
     let device = Device::translated(Arc::new(space), STREAM, limits).expect("attached");
     let buffer = |number: u64| {
@@ -188,6 +188,12 @@ fn keeps_off<U, D, P>(
             .map_err(|kept| kept.error)
             .expect("unmapped");
     }
+}
+
+/// Parts of a simulated machine.
+fn simulated() -> TrustedBase {
+    // SAFETY: its devices reach no memory of the process.
+    unsafe { TrustedBase::new() }
 }
 
 fn memory() -> Arc<ModelMemory> {
@@ -257,11 +263,8 @@ fn a_message_of_a_translated_device_arrives_where_it_is_mapped_to() {
     let mut told = None;
     unit.reserved(STREAM, &mut |region| told = Some(region));
     assert_eq!(told, Some(region));
-    let space = DmaSpace::new(
-        BoundDomain::new(unit, domain),
-        cpus,
-        &SpaceOptions::default(),
-    );
+    let bound = BoundDomain::new(unit, domain, simulated());
+    let space = DmaSpace::with_cpus(bound, cpus, &SpaceOptions::default(), simulated());
     let space = space.expect("a space");
     let limits = Constraints::default();
     let device = Device::translated(Arc::new(space), STREAM, limits).expect("attached");

@@ -92,7 +92,7 @@
 //! #         range: RangeForm::Absent, leaf_only: LeafOnly::Present, walker: Walker::Coherent,
 //! #         caching: Caching::PresentOnly, write_buffer: WriteBuffer::Absent };
 //! #     let domain = PagedDomain::new(table, InvalTag::new(1), caps, Quirks::default(), Queue);
-//! #     let bound = BoundDomain::new(Arc::new(Iommu), Arc::new(domain));
+//! #     let bound = BoundDomain::new(Arc::new(Iommu), Arc::new(domain), unsafe { TrustedBase::new() });
 //! #     let mut options = SpaceOptions::default();
 //! #     options.policy = Policy::Deferred;
 //! #     let space = Arc::new(DmaSpace::new(bound, Kernel, &options).unwrap());

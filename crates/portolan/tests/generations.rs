@@ -21,7 +21,7 @@ use portolan::inval::{
 use portolan::iommu::{
     Attach, AttachError, BoundDomain, FaultEvent, Iommu, IommuError, PagedDomain, TagPool,
 };
-use portolan::platform::{AllMemory, SlabTables};
+use portolan::platform::{AllMemory, SlabTables, TrustedBase};
 use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
 use support::loom_cpus::{LoomCpus, explore, on_cpu};
@@ -139,7 +139,15 @@ fn space(hardware: &Hardware, bounds: Bounds) -> Arc<Space> {
     options.bounds = bounds;
     let domain = std::sync::Arc::new(domain);
     let unit = std::sync::Arc::new(hardware.clone());
-    Arc::new(DmaSpace::new(BoundDomain::new(unit, domain), LoomCpus::new(1), &options).unwrap())
+    let bound = BoundDomain::new(unit, domain, simulated());
+    let space = DmaSpace::with_cpus(bound, LoomCpus::new(1), &options, simulated());
+    Arc::new(space.unwrap())
+}
+
+/// Parts of a simulated machine.
+fn simulated() -> TrustedBase {
+    // SAFETY: its devices reach no memory of the process.
+    unsafe { TrustedBase::new() }
 }
 
 fn unowned(memory: PhysRange) -> Unowned {

@@ -19,7 +19,7 @@ use portolan::iommu::{
     Attach, AttachError, BoundDomain, Domain, FaultEvent, Iommu, IommuError, PagedDomain, TagPool,
 };
 use portolan::iova::{Checks, IovaOptions};
-use portolan::platform::{AllMemory, Clearing, PhysMemory, SlabTables, Transfer};
+use portolan::platform::{AllMemory, Clearing, PhysMemory, SlabTables, Transfer, TrustedBase};
 use portolan::table::PageTable;
 use portolan::table::format::{VtdLevels, VtdSecondStage};
 use watched_heap::{Machine, drop_left, uses};
@@ -87,10 +87,16 @@ fn device(policy: Policy, iova: IovaOptions) -> Device<Cpus> {
     };
     options.iova = iova;
     let cpus = Arc::new(Machine);
-    let bound = BoundDomain::new(Arc::new(Hardware), Arc::new(domain));
-    let space = DmaSpace::new(bound, cpus, &options).unwrap();
+    let bound = BoundDomain::new(Arc::new(Hardware), Arc::new(domain), simulated());
+    let space = DmaSpace::with_cpus(bound, cpus, &options, simulated()).unwrap();
     let stream = StreamId::new(1);
     Device::translated(Arc::new(space), stream, Constraints::default()).unwrap()
+}
+
+/// Parts of a simulated machine.
+fn simulated() -> TrustedBase {
+    // SAFETY: its devices reach no memory of the process.
+    unsafe { TrustedBase::new() }
 }
 
 /// `pages` pages of nobody's memory.

@@ -22,6 +22,7 @@ use super::Way;
 use super::cpu::{BOUNDS, LIVE, Model, Rig, STREAM, Space, Tables, Tally};
 use super::failing::Ailment;
 use super::world::World;
+use crate::promise::simulated;
 
 pub(crate) type Domain<Q> = PagedDomain<VtdSecondStage, Tables, Q>;
 pub(crate) const SHARING: SharingPrices = SharingPrices {
@@ -122,11 +123,8 @@ impl Round<'_> {
         options.window = window.expect("a range");
         options.policy = way.policy();
         options.bounds = BOUNDS;
-        let space = DmaSpace::new(
-            BoundDomain::new(Arc::new(Attached), domain),
-            cpus.clone(),
-            &options,
-        );
+        let bound = BoundDomain::new(Arc::new(Attached), domain, simulated());
+        let space = DmaSpace::with_cpus(bound, cpus.clone(), &options, simulated());
         let space = Arc::new(space.expect("a space"));
         let world = World::new(self.cpus * (LIVE as u64 + 32));
         {

@@ -29,7 +29,6 @@ use cpu::Tally;
 pub use failing::Health;
 use failing::{Ailment, Failing};
 use machine::Round;
-pub(crate) use world::Block;
 
 /// How CPUs submit together: ranges in place of pages, and for one way somebody beside the batches.
 fn combining(way: Way) -> CombineOptions {

@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use portolan::addr::{Iova, PhysAddr, PhysRange};
 
+use crate::promise::Lent;
+
 pub(super) const PAGE: u64 = 4096;
 /// Pages of the longest buffer.
 pub(super) const LONGEST: u64 = 9;
@@ -55,14 +57,16 @@ pub(super) enum Reached {
 }
 
 /// A buffer: it goes back to the world when it is dropped.
+pub(super) type Block = Lent<Numbered>;
+
+/// Which block of a world it is.
 #[derive(Debug)]
-pub(crate) struct Block {
-    pub(super) world: Arc<World>,
-    pub(super) number: u64,
-    pub(crate) range: PhysRange,
+pub(crate) struct Numbered {
+    world: Arc<World>,
+    number: u64,
 }
 
-impl Drop for Block {
+impl Drop for Numbered {
     fn drop(&mut self) {
         self.world.dropped(self.number);
     }
@@ -92,10 +96,10 @@ impl World {
         ledger.owners[number as usize] = Owner::Device;
         let start = MEMORY + number * LONGEST * PAGE + offset;
         let range = PhysRange::from_len(PhysAddr::new(start), bytes)?;
-        Some(Block {
-            world: self.clone(),
-            number,
+        let world = self.clone();
+        Some(Lent {
             range,
+            owner: Numbered { world, number },
         })
     }
 
@@ -117,7 +121,7 @@ impl World {
 
     /// Notes that `memory` is its driver's again.
     pub(super) fn back(&self, block: &Block) {
-        self.ledger().owners[block.number as usize] = Owner::Driver;
+        self.ledger().owners[block.owner.number as usize] = Owner::Driver;
     }
 
     /// What it is that a device reached at `pa` by `iova`.

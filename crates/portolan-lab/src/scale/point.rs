@@ -20,7 +20,7 @@ use portolan_model::profile::{Event, Profile, Workload};
 
 use super::walks::{Since, Walks};
 use super::{Options, Policy};
-use crate::buffers::Memory;
+use crate::buffers::{Memory, simulated};
 use crate::fixture::{self, CONTEXT, LabDomain};
 use crate::machines::MachineFormat;
 
@@ -180,8 +180,9 @@ impl<'b> Bench<'b> {
             Policy::Deferred => Unmaps::Deferred,
             Policy::Lazy => Unmaps::Lazy,
         };
-        let bound = BoundDomain::new(Arc::new(Attached), Arc::new(domain));
-        let space = Arc::new(DmaSpace::new(bound, cpus.clone(), &options)?);
+        let bound = BoundDomain::new(Arc::new(Attached), Arc::new(domain), simulated());
+        let space = DmaSpace::with_cpus(bound, cpus.clone(), &options, simulated())?;
+        let space = Arc::new(space);
         let device = Device::translated(space, STREAM, Constraints::default())?;
         let pages = (load.bytes / F::GRANULE.bytes() as f64).ceil().max(1.0);
         let entry = profile.price(Event::PteWrite)?;

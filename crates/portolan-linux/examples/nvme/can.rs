@@ -8,7 +8,7 @@ use portolan::addr::{Iova, IovaRange, PageSize};
 use portolan::demand::DirtyDomain as _;
 use portolan::dma::{Constraints, Device, DeviceError, Direction, DmaSpace, Mapping, SpaceOptions};
 use portolan::inval::Gather;
-use portolan::iommu::{AttachError, BoundDomain, Domain as _, IommuError};
+use portolan::iommu::{AttachError, Domain as _, IommuError};
 use portolan::table::format::DirtyTracking;
 use portolan_linux::UserDomain;
 use portolan_linux::memory::{Pages, Process};
@@ -97,7 +97,7 @@ fn attached(
     options: DomainOptions,
 ) -> Result<Option<(Arc<UserDomain>, Device<Process>)>> {
     let domain = opened.unit.domain_with(options)?;
-    let bound = BoundDomain::new(opened.unit.clone(), domain.clone());
+    let bound = opened.unit.bind(domain.clone());
     let space = DmaSpace::new(bound, Process, &SpaceOptions::default())?;
     let stream = opened.devices.first().context("no device")?.stream();
     let mut constraints = Constraints::default();

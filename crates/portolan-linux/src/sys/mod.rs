@@ -13,6 +13,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 
+use portolan::platform::TrustedBase;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 use vfio_bindings::bindings::vfio as sys;
 
@@ -20,6 +21,12 @@ pub(crate) use window::Window;
 
 /// Bytes of the longest answer that is taken: a page of ranges is far more than any kernel has.
 const LONGEST: usize = 1 << 16;
+
+/// The kernel's IOMMU, as this crate asks for it.
+pub(crate) fn kernel() -> TrustedBase {
+    // SAFETY: the kernel maps and unmaps what it is asked to before a call returns, and its answer is checked.
+    unsafe { TrustedBase::new() }
+}
 
 /// A call whose argument is a number.
 #[derive(Clone, Copy, Debug)]

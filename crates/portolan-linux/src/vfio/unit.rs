@@ -187,7 +187,12 @@ impl UserUnit {
 
     /// An empty domain of the unit, for a space.
     pub fn new_domain(self: &Arc<Self>) -> BoundDomain {
-        BoundDomain::new(self.clone(), self.domain())
+        self.bind(self.domain())
+    }
+
+    /// A domain of this unit, for a space.
+    pub fn bind(self: &Arc<Self>, domain: Arc<UserDomain>) -> BoundDomain {
+        BoundDomain::new(self.clone(), domain, crate::sys::kernel())
     }
 
     /// The interface that was chosen.

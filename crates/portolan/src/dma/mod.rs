@@ -19,6 +19,7 @@ mod beside;
 mod coherent;
 mod constraints;
 mod copies;
+mod cpus;
 mod default;
 mod deferred;
 mod device;

@@ -152,13 +152,12 @@ pub struct DmaSpace<P: Cpus + Clone> {
 }
 
 impl<P: Cpus + Clone> DmaSpace<P> {
-    /// A space over `bound`, of which nothing is mapped.
-    ///
-    /// *Context.* Task.
-    ///
-    /// # Errors
-    /// See [`SpaceError`].
-    pub fn new(bound: BoundDomain, cpus: P, options: &SpaceOptions) -> Result<Self, SpaceError> {
+    /// A space on CPUs that somebody has promised.
+    pub(super) fn on(
+        bound: BoundDomain,
+        cpus: P,
+        options: &SpaceOptions,
+    ) -> Result<Self, SpaceError> {
         let domain = bound.domain().clone();
         let granule = domain.granule();
         let window = options

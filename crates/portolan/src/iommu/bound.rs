@@ -7,16 +7,21 @@ use alloc::sync::Arc;
 
 use super::{Attach, AttachError, Domain, Iommu};
 use crate::addr::{Pasid, StreamId};
+use crate::platform::TrustedBase;
 
 /// A domain and its unit. Here the types of a driver are erased: what is made of it, such as a
 /// [`DmaSpace`](crate::dma::DmaSpace), does not name them.
 ///
 /// ```no_run
 /// # use portolan::iommu::{Attach, BoundDomain, Domain};
+/// # use portolan::platform::TrustedBase;
 /// # use std::sync::Arc;
-/// fn bind<U: Attach<D> + 'static, D: Domain + 'static>(unit: Arc<U>, domain: D) -> BoundDomain {
-///     BoundDomain::new(unit, Arc::new(domain))
-/// }
+/// # struct MyIommu;
+/// # fn bind<D: Domain + 'static>(unit: Arc<MyIommu>, domain: D) -> BoundDomain where MyIommu: Attach<D> {
+/// // SAFETY: this driver and its domains do what their traits say.
+/// let base = unsafe { TrustedBase::new() };
+/// BoundDomain::new(unit, Arc::new(domain), base)
+/// # }
 /// ```
 pub struct BoundDomain {
     unit: Arc<dyn Iommu>,
@@ -44,8 +49,12 @@ impl<U: Attach<D>, D: Domain> AttachTo for Pair<U, D> {
 }
 
 impl BoundDomain {
-    /// `domain`, to which streams of `unit` are attached.
-    pub fn new<U: Attach<D> + 'static, D: Domain + 'static>(unit: Arc<U>, domain: Arc<D>) -> Self {
+    /// `domain`, to which streams of `unit` are attached. `_base` is the promise for both.
+    pub fn new<U, D>(unit: Arc<U>, domain: Arc<D>, _base: TrustedBase) -> Self
+    where
+        U: Attach<D> + 'static,
+        D: Domain + 'static,
+    {
         Self {
             unit: unit.clone(),
             domain: domain.clone(),

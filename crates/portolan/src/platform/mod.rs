@@ -10,6 +10,7 @@
 //! * [`HostTables`]: the same at host addresses: a table's physical address is its host address.
 //! * [`ForeignTables`]: tables of a process, which its kernel built and keeps.
 //! * [`DmaMemory`], [`AllMemory`]: what devices may be given, by promise.
+//! * [`TrustedBase`]: what an implementer promises of parts that isolation rests on.
 //! * [`Mmio`]: the registers of a device.
 //! * [`PhysMemory`]: copies, for bounce pools, as a [`Transfer`] says.
 //! * [`DataCache`]: maintenance for devices that do not snoop.
@@ -33,7 +34,9 @@ mod word;
 
 pub use cache::DataCache;
 pub use clock::{Clock, Nanos, poll};
-pub use contract::{AllMemory, DmaMemory, ForeignTables, Platform, PromisedMappings, RawMemory};
+pub use contract::{
+    AllMemory, DmaMemory, ForeignTables, Platform, PromisedMappings, RawMemory, TrustedBase,
+};
 pub use copy::{Clearing, PhysMemory, Transfer};
 pub(crate) use cpus::{CachePadded, count_of};
 pub use cpus::{Cpus, SharedWord, SpinCpus};

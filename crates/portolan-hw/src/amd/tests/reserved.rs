@@ -18,6 +18,7 @@ use crate::chassis::tests::suite::{Driven, PAGE};
 use crate::firmware::ivrs::{self, Ivrs};
 use crate::firmware::reservations::Ignored;
 use crate::firmware::tests::golden::table;
+use crate::promise;
 
 /// Addresses that are given out, among them those of interrupt messages.
 const WINDOW: u64 = 0xfedf_0000;
@@ -108,7 +109,13 @@ fn what_ivrs_reserves_is_mapped_before_a_device_is_attached_and_never_handed_out
     let domain = Arc::new(unit.domain().unwrap());
     let watched = Arc::new(Watched(unit));
     let space = Arc::new(
-        DmaSpace::new(BoundDomain::new(watched, domain), machine.clone(), &options).unwrap(),
+        DmaSpace::with_cpus(
+            BoundDomain::new(watched, domain, promise::drivers()),
+            machine.clone(),
+            &options,
+            promise::drivers(),
+        )
+        .unwrap(),
     );
     let limits = Constraints::default();
     let device = Device::translated(space.clone(), STREAM, limits).unwrap();

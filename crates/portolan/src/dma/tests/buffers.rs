@@ -8,11 +8,18 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::addr::{PageSize, PhysAddr, PhysRange};
 use crate::dma::{Buffer, Doorbell, Pieces, Unowned};
+use crate::platform::TrustedBase;
 
 /// Memory of nobody.
 pub(crate) fn unowned(memory: PhysRange) -> Unowned {
     // SAFETY: the addresses are names: no memory of the test is behind them.
     unsafe { Unowned::new(memory) }
+}
+
+/// Parts of a machine that has no memory.
+pub(crate) fn nothing() -> TrustedBase {
+    // SAFETY: the tests' devices reach nothing.
+    unsafe { TrustedBase::new() }
 }
 
 /// Registers of nobody.

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use spin::Mutex;
 
+use super::buffers::nothing;
 use super::machine::Machine;
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, Pasid, PhysAddr, PhysRange, StreamId};
 use crate::dma::{Bounds, Constraints, Device, DmaSpace, Policy, SpaceOptions, Trust};
@@ -276,10 +277,11 @@ impl Rig {
             bounds: setup.bounds,
             ..SpaceOptions::default()
         };
-        let space = DmaSpace::new(
-            BoundDomain::new(hardware.clone(), Arc::new(domain)),
+        let space = DmaSpace::with_cpus(
+            BoundDomain::new(hardware.clone(), Arc::new(domain), nothing()),
             cpus.clone(),
             &options,
+            nothing(),
         )
         .unwrap();
         Self {

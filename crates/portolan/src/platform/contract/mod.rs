@@ -3,6 +3,7 @@
 //!
 //! * [`Platform`]: the machine, as an embedder describes it.
 //! * [`RawMemory`]: a platform's memory, by physical address.
+//! * [`TrustedBase`]: parts of a machine that do what their traits say.
 //! * [`ForeignTables`]: page tables that a kernel built itself.
 //! * [`Buffer`], [`Unowned`]: memory that is handed over to a device; [`Doorbell`]: a register that is.
 //! * [`DmaMemory`]: memory that a domain maps; [`AllMemory`]: what a device reaches untranslated.
@@ -15,6 +16,7 @@ mod foreign;
 mod memory;
 mod platform;
 mod reach;
+mod trusted;
 
 pub use buffer::{Buffer, Doorbell, HostVisibility, MemoryKind, Pieces, PiecesIter, Unowned};
 pub(crate) use buffer::{bytes_of, hidden_from, read, write};
@@ -23,3 +25,4 @@ pub use memory::RawMemory;
 pub(crate) use memory::{OwnedMemory, Wanted};
 pub use platform::Platform;
 pub use reach::{AllMemory, DmaMemory, PromisedMappings};
+pub use trusted::TrustedBase;
