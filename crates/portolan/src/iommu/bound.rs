@@ -16,8 +16,7 @@ use crate::platform::TrustedBase;
 /// # use portolan::iommu::{Attach, BoundDomain, Domain};
 /// # use portolan::platform::TrustedBase;
 /// # use std::sync::Arc;
-/// # struct MyIommu;
-/// # fn bind<D: Domain + 'static>(unit: Arc<MyIommu>, domain: D) -> BoundDomain where MyIommu: Attach<D> {
+/// # fn bind<U: Attach<D> + 'static, D: Domain + 'static>(unit: Arc<U>, domain: D) -> BoundDomain {
 /// // SAFETY: this driver and its domains do what their traits say.
 /// let base = unsafe { TrustedBase::new() };
 /// BoundDomain::new(unit, Arc::new(domain), base)
