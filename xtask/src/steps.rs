@@ -165,11 +165,23 @@ fn programs(root: &Path, extent: Extent) -> Vec<Step<'_>> {
     ];
     if extent == Extent::Long {
         steps.push(Step {
+            name: "torture, ten million operations",
+            run: Box::new(|| long_torture(root)),
+        });
+        steps.push(Step {
             name: "mistakes that tests have to notice",
             run: Box::new(|| mistakes(root)),
         });
     }
     steps
+}
+
+/// Ten times what the tests do.
+fn long_torture(root: &Path) -> Outcome {
+    let mut command = Command::new("cargo");
+    command.args(["test", "--quiet", "-p", "portolan", "--test", "torture"]);
+    command.env("PORTOLAN_TORTURE", "10000000");
+    outcome(command.current_dir(root))
 }
 
 fn mistakes(root: &Path) -> Outcome {
