@@ -44,7 +44,7 @@ pub use source::{OpenError, open_bytes};
 pub use summary::{BadLine, Excerpt, Recorded, Recorder, Summary};
 pub use understood::{Understood, UnderstoodPct};
 
-use std::io::Read;
+use std::io::{Cursor, Read};
 use std::path::Path;
 
 use crate::facts::{self, END, Facts, HEAD};
@@ -92,8 +92,8 @@ pub fn open(path: &Path) -> Result<Reader, OpenError> {
 ///
 /// # Errors
 /// If it is not a trace.
-pub fn from_bytes(bytes: &'static [u8]) -> Result<Reader, OpenError> {
-    Reader::new(open_bytes(Box::new(bytes))?)
+pub fn from_bytes(bytes: impl AsRef<[u8]> + 'static) -> Result<Reader, OpenError> {
+    Reader::new(open_bytes(Box::new(Cursor::new(bytes)))?)
 }
 
 impl Reader {

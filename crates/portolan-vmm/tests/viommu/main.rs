@@ -5,6 +5,7 @@ mod bad_input;
 mod corpus;
 mod driver;
 mod fuzz;
+mod fuzzed;
 mod link;
 #[path = "../../../portolan/tests/support/promised.rs"]
 mod promised;

@@ -1,0 +1,8 @@
+//! Latencies of a kernel, as the recorder writes them.
+#![no_main]
+
+#[allow(dead_code)]
+#[path = "../bodies/files.rs"]
+mod files;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| files::latencies(bytes));

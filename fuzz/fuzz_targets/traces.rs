@@ -1,0 +1,8 @@
+//! Traces: text, and the files of trace-cmd and perf.
+#![no_main]
+
+#[allow(dead_code)]
+#[path = "../bodies/files.rs"]
+mod files;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| files::traces(bytes));
