@@ -20,13 +20,13 @@ use portolan::dma::{
 use portolan::inval::{Capabilities, Command, InvalidationQueue, Quirks, Step, TablesLeft};
 use portolan::iommu::{
     Attach, AttachError, Awaited, BoundDomain, Domain, FaultEvent, Iommu, IommuError, PagedDomain,
-    TagPool,
+    ReservedRegion, TagPool,
 };
 use portolan::iopf::{
     self, Dispatcher, Group, GroupId, Handler, Permissions, Place, RawPageRequest, ReplyTo,
     RequestKind, Responder, Response, StallTag, Taken,
 };
-use portolan::platform::{Clock, Nanos, SlabTables, SpinCpus};
+use portolan::platform::{AllMemory, Clock, Nanos, SlabTables, SpinCpus};
 use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
 
@@ -142,13 +142,15 @@ impl Iommu for Hardware {
         Ok(())
     }
 
-    fn pass_through(&self, _stream: StreamId) -> Result<(), AttachError> {
+    fn pass_through(&self, _stream: StreamId, _all: AllMemory) -> Result<(), AttachError> {
         Ok(())
     }
 
     fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
         Ok(None)
     }
+
+    fn reserved(&self, _: StreamId, _: &mut dyn FnMut(ReservedRegion)) {}
 }
 
 type Tables = PagedDomain<VtdSecondStage, Arc<SlabTables<AtomicU64>>, Hardware>;
