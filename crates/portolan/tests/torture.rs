@@ -26,7 +26,7 @@ use portolan::iopf::{
     self, Dispatcher, Group, GroupId, Handler, Permissions, Place, RawPageRequest, ReplyTo,
     RequestKind, Responder, Response, StallTag, Taken,
 };
-use portolan::platform::{AllMemory, Clock, Nanos, SlabTables, SpinCpus};
+use portolan::platform::{AllMemory, Clock, Nanos, SlabTables, SpinCpus, TrustedBase};
 use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
 
@@ -161,6 +161,12 @@ impl Attach<Tables> for Hardware {
     }
 }
 
+/// Parts of a simulated machine.
+fn simulated() -> TrustedBase {
+    // SAFETY: its devices reach no memory of the process.
+    unsafe { TrustedBase::new() }
+}
+
 fn unowned(memory: PhysRange) -> Unowned {
     // SAFETY: the addresses are names: no memory of the test is behind them.
     unsafe { Unowned::new(memory) }
@@ -222,8 +228,8 @@ impl<'r> World<'r> {
             entries: random.of(&[1, 4, 64]),
             ..Bounds::default()
         };
-        let bound = BoundDomain::new(Arc::new(hardware.clone()), domain.clone());
-        let space = DmaSpace::new(bound, cpus.clone(), &options).unwrap();
+        let bound = BoundDomain::new(Arc::new(hardware.clone()), domain.clone(), simulated());
+        let space = DmaSpace::with_cpus(bound, cpus.clone(), &options, simulated()).unwrap();
         Self {
             random,
             hardware,
