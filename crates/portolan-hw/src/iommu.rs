@@ -109,8 +109,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// The stage of a domain that the unit chooses.
     fn new_stage(&self) -> Stage {
         let features = self.features();
-        let first =
-            features.has_first(VtdFirstLevels::Four) && features.has.contains(Has::FIRST_1G);
+        let first = features.has_first(VtdFirstLevels::Four);
         match (self.config.mode, first) {
             (Mode::Scalable, true) => Stage::First,
             _ => Stage::Second,

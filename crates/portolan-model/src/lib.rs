@@ -8,6 +8,7 @@
 //!   queues and tables, for drivers.
 //! * [`inject`]: what is to go wrong with those, and what a driver did wrong.
 //! * [`cache`]: one such cache.
+//! * [`chips`]: identification registers of real chips.
 //! * [`tables`]: table memory that a walker sees late: without snooping, or behind a write buffer.
 //! * [`memory`]: all of a machine's memory, for the register interfaces.
 //! * [`device`]: devices that do DMA, remember where it went, and try again.
@@ -26,6 +27,7 @@ mod adversary;
 pub mod amd;
 mod asking;
 pub mod cache;
+pub mod chips;
 pub mod clock;
 pub mod counters;
 pub mod cpus;

@@ -2,7 +2,7 @@
 #![allow(missing_docs)]
 
 use portolan::addr::{CpuId, Iova, IovaRange, PageSize};
-use portolan::iova::{Checks, IovaError, IovaOptions, IovaSpace, Request};
+use portolan::iova::{AddressOrder, Checks, IovaError, IovaOptions, IovaSpace, Request};
 use portolan::platform::{Clock, Nanos, SpinCpus};
 
 struct Still;
@@ -74,6 +74,7 @@ fn options(random: &mut Random) -> IovaOptions {
         rounds: random.next(20) as u16,
         reserve: random.next(20) as u16,
         checks: random.of(&[Checks::Cheap, Checks::Exact]),
+        order: random.of(&[AddressOrder::LowFirst, AddressOrder::HighFirst]),
     }
 }
 

@@ -6,7 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use portolan::addr::{CpuId, Iova, IovaRange, PageSize};
-use portolan::iova::{Checks, IovaError, IovaOptions, IovaSpace, Request};
+use portolan::iova::{AddressOrder, Checks, IovaError, IovaOptions, IovaSpace, Request};
 use portolan::platform::{Clock, Nanos, SpinCpus};
 
 thread_local! {
@@ -87,6 +87,7 @@ fn run(before: u64, failures: u64, checks: Checks) -> u64 {
         rounds: 8,
         reserve: 140,
         checks,
+        order: AddressOrder::LowFirst,
     };
     let space = match IovaSpace::new(cpus, all.unwrap(), PageSize::SIZE_4K, options) {
         Ok(space) => space,

@@ -52,6 +52,11 @@ pub(super) struct DeviceTable {
     size: PageSize,
 }
 
+/// Where the table has to end: chips make two writes of 32 bits of one to the register of its base, and
+/// a unit that is on reads entries between the two. With nothing in the upper half there is no such
+/// moment (AMD in the review of Linux's takeover of a former kernel's table, LKML, November 2016).
+const LAST: PhysAddr = PhysAddr::new(u32::MAX as u64);
+
 /// What hardware has to forget, before and after.
 pub(super) struct Forget<'a> {
     pub(super) old: &'a [Counted],
@@ -67,7 +72,7 @@ impl DeviceTable {
     ) -> Result<Self, OutOfTableMemory> {
         let lg2_streams = lg2_streams.clamp(*LG2_STREAMS.start(), *LG2_STREAMS.end());
         let size = PageSize::of_lg2(lg2_streams + LG2_BYTES);
-        let base = mem.alloc(size)?;
+        let base = mem.alloc_below(size, LAST)?;
         for word in mem.table(base, size).iter().step_by(WORDS) {
             Word::store(word, BLOCKED);
         }

@@ -71,6 +71,11 @@ impl Features {
         told.unwrap_or(config.output_lg2).clamp(12, 52)
     }
 
+    /// Width of devices' addresses in bits, whatever tables have room for.
+    pub(super) fn input_lg2(&self) -> u32 {
+        self.capability.virtual_lg2.unwrap_or(u64::BITS)
+    }
+
     /// Whether the unit walks tables of `levels` levels.
     pub fn walks(&self, levels: AmdLevels) -> bool {
         levels.count() <= self.levels

@@ -10,6 +10,7 @@ use portolan::addr::InvalTag;
 use portolan::inval::{Capabilities, Quirks, Ranges};
 use portolan::iommu::{IommuError, PagedDomain};
 use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::table::Format as _;
 use portolan::table::PageTable;
 use portolan::table::format::{AmdLevels, AmdV1};
 
@@ -235,7 +236,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> AmdVi<R, M, C> {
-    /// An empty domain with 48-bit addresses.
+    /// An empty domain with 48-bit addresses, or as many bits as the unit takes.
     ///
     /// *Context.* Task.
     ///
@@ -263,6 +264,7 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> AmdVi<R, M, C> {
         let output_lg2 = self.features().output_lg2(&self.config);
         let format = AmdV1 { levels, output_lg2 };
         let table = PageTable::new(format, self.shared.control.mem.clone())?;
+        let table = table.limited(self.features().input_lg2(), format.page_sizes());
         let context = InvalTag::new(self.shared.take_id()?.into());
         let domain = PagedDomain::new(table, context, caps, quirks, self.queue());
         Ok(domain.shadowed(self.features().shadowing()))

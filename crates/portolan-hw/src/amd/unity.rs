@@ -76,10 +76,11 @@ pub(super) fn prepare<M: TableMem<AtomicU64> + Clone, C: Cpus>(
 /// Width of the addresses that can be mapped to themselves.
 pub(super) fn address_lg2(features: &Features, config: &Config) -> u32 {
     let AmdV1 { levels, output_lg2 } = format(features, config);
-    match levels {
+    let most = match levels {
         AmdLevels::Five => output_lg2,
         _ => output_lg2.min(48),
-    }
+    };
+    most.min(features.input_lg2())
 }
 
 /// The format of the tables.

@@ -75,7 +75,10 @@ impl<'a> Ivrs<'a> {
     /// # Errors
     /// [`TableError`] of the header; blocks are checked as they are walked.
     pub fn parse(data: &'a [u8]) -> Result<Self, TableError> {
-        let bytes = Sdt::parse_as(data, SIGNATURE)?.bytes();
+        let sdt = Sdt::parse_as(data, SIGNATURE)?;
+        // Linux's driver for it believes no other.
+        sdt.summed()?;
+        let bytes = sdt.bytes();
         bytes.part(0, BLOCKS)?;
         Ok(Self {
             bytes,

@@ -44,24 +44,32 @@ impl<'a> Sdt<'a> {
     /// [`TableError::Truncated`], [`TableError::Length`], [`TableError::Checksum`].
     pub fn parse(data: &'a [u8]) -> Result<Self, TableError> {
         let sdt = Self::unchecked(data)?;
-        let sum = sdt.sum();
-        if sum == 0 {
-            Ok(sdt)
-        } else {
-            Err(TableError::Checksum { sum })
-        }
+        sdt.summed()?;
+        Ok(sdt)
     }
 
-    /// As [`Sdt::parse`], if it is the table of this signature.
+    /// The table at the start of `data`, if it is that of this signature, whatever its bytes add up to: ACPICA
+    /// warns of a wrong checksum and goes on, and so do kernels with what the table says.
     ///
     /// # Errors
-    /// [`TableError::Signature`] too.
+    /// [`TableError::Truncated`], [`TableError::Length`], [`TableError::Signature`].
     pub fn parse_as(data: &'a [u8], wanted: [u8; 4]) -> Result<Self, TableError> {
         let found = Bytes::new(data).array(0)?;
         if found != wanted {
             return Err(TableError::Signature { found, wanted });
         }
-        Self::parse(data)
+        Self::unchecked(data)
+    }
+
+    /// Checks that the bytes add up.
+    ///
+    /// # Errors
+    /// [`TableError::Checksum`].
+    pub fn summed(&self) -> Result<(), TableError> {
+        match self.sum() {
+            0 => Ok(()),
+            sum => Err(TableError::Checksum { sum }),
+        }
     }
 
     fn unchecked(data: &'a [u8]) -> Result<Self, TableError> {

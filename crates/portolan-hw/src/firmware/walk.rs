@@ -13,7 +13,7 @@ pub(super) enum End {
 }
 
 /// A walk. A record whose length cannot be, or that is missing, ends it with an error; one whose
-/// contents are wrong is an error, and the walk goes on behind it.
+/// contents are wrong is an error, and the walk goes on behind it. Zeros up to the last byte are no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Walk<'a> {
     rest: Bytes<'a>,
@@ -48,8 +48,12 @@ impl<'a> Walk<'a> {
             let record = match self.check().and_then(|()| cut(self.rest)) {
                 Ok(record) => record,
                 Err(error) => {
+                    let is_padding = self.is_padding();
                     (self.rest, self.end) = (self.rest.from(self.rest.len()), End::Count(0));
-                    return Some(Err(error));
+                    return match is_padding {
+                        true => None,
+                        false => Some(Err(error)),
+                    };
                 }
             };
             self.rest = self.rest.from(record.len());
@@ -67,6 +71,12 @@ impl<'a> Walk<'a> {
             End::Bytes { .. } => self.rest.len() == 0,
             End::Count(count) => self.taken >= count,
         }
+    }
+
+    /// Whether nothing but zeros is left, as some firmware leaves behind the last record.
+    fn is_padding(&self) -> bool {
+        let zeros = self.rest.as_slice().iter().all(|byte| *byte == 0);
+        zeros && matches!(self.end, End::Bytes { .. })
     }
 
     /// Whether there may be one more record.

@@ -118,7 +118,7 @@ impl Features {
     /// # Errors
     /// [`IommuError::Gone`]; [`IommuError::Unsupported`] for another version of the specification;
     /// [`IommuError::Nonsense`] for a width or for interrupts that cannot be.
-    pub(super) fn read(regs: &impl Mmio) -> Result<Self, IommuError> {
+    pub(crate) fn read(regs: &impl Mmio) -> Result<Self, IommuError> {
         let offset = reg::CAPABILITIES;
         let value = regs.present64(offset)?;
         let version = capability::VERSION.of(value);

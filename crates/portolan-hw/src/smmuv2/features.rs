@@ -91,7 +91,11 @@ impl Features {
         }
         let (selection, streams) = match id0::SMS.of(id0) {
             0 => (Selection::Indexing, 1 << id0::NUMSIDB.of(id0)),
-            _ => (Selection::Matching, id0::NUMSMRG.of(id0)),
+            // The field counts further than there are registers, and chips of Qualcomm's do.
+            _ => (
+                Selection::Matching,
+                id0::NUMSMRG.of(id0).min(global::MOST_STREAMS),
+            ),
         };
         if streams == 0 || streams > global::MOST_STREAMS {
             return Err(bad0);

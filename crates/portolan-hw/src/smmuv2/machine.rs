@@ -50,6 +50,11 @@ pub(super) struct Machine<R, M, C: Cpus> {
     pub counters: Counters,
 }
 
+/// What is written to registers whose value does not count. Not zero: compilers store that from the zero
+/// register, and hypervisors of some of Qualcomm's firmware get it wrong when they trap that (Linux's
+/// `QCOM_DUMMY_VAL`).
+pub(super) const ANYTHING: u32 = u32::MAX;
+
 impl<R: Mmio, M, C: Cpus> Machine<R, M, C> {
     pub fn new(registers: R, mem: M, clock: C, config: &Config, features: Features) -> Self {
         let (limit, timeout) = (config.limit, config.implementation.timeout());
@@ -97,9 +102,9 @@ impl<R: Mmio, M, C: Cpus> Machine<R, M, C> {
 
     /// Forgets everything, and waits.
     pub fn forget_everything(&self) -> Result<(), IommuError> {
-        self.write(WriteKind::TlbiAllH, global::TLBIALLH, 0);
-        self.write(WriteKind::TlbiAllNsnh, global::TLBIALLNSNH, 0);
-        self.write(WriteKind::TlbGlobalSync, global::TLBGSYNC, 0);
+        self.write(WriteKind::TlbiAllH, global::TLBIALLH, ANYTHING);
+        self.write(WriteKind::TlbiAllNsnh, global::TLBIALLNSNH, ANYTHING);
+        self.write(WriteKind::TlbGlobalSync, global::TLBGSYNC, ANYTHING);
         let awaited = Awaited::Invalidation;
         wait_for(&self.clock, self.sync_limit, awaited, || {
             let active = self.read(global::TLBGSTATUS)? & global::GSACTIVE != 0;

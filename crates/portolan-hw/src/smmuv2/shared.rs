@@ -7,7 +7,7 @@
 
 use super::counts::WriteKind;
 use super::implementation::Implementation;
-use super::machine::{Bank, Banks, Machine};
+use super::machine::{ANYTHING, Bank, Banks, Machine};
 use super::spec::{bank, global};
 use super::stalling::Stalling;
 use super::sync::Gate;
@@ -158,7 +158,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
         gate.pass(
             &machine.clock,
             machine.sync_limit,
-            || machine.write(WriteKind::TlbSync, begin, 0),
+            || machine.write(WriteKind::TlbSync, begin, ANYTHING),
             || Ok(machine.read(status)? & bank::SACTIVE != 0),
         )
     }
@@ -169,7 +169,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
         self.global.pass(
             &machine.clock,
             machine.sync_limit,
-            || machine.write(WriteKind::TlbGlobalSync, global::TLBGSYNC, 0),
+            || machine.write(WriteKind::TlbGlobalSync, global::TLBGSYNC, ANYTHING),
             || Ok(machine.read(global::TLBGSTATUS)? & global::GSACTIVE != 0),
         )
     }
@@ -177,7 +177,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
     /// Forgets everything, and waits.
     pub fn forget_everything(&self) -> Result<(), IommuError> {
         let machine = &self.machine;
-        machine.write(WriteKind::TlbiAllNsnh, global::TLBIALLNSNH, 0);
+        machine.write(WriteKind::TlbiAllNsnh, global::TLBIALLNSNH, ANYTHING);
         self.sync_all()
     }
 
@@ -284,7 +284,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
             Command::Range { .. } => return Err(IommuError::Unsupported),
             Command::Global | Command::Configuration { .. } => {
                 let machine = &shared.machine;
-                machine.write(WriteKind::TlbiAllNsnh, global::TLBIALLNSNH, 0);
+                machine.write(WriteKind::TlbiAllNsnh, global::TLBIALLNSNH, ANYTHING);
                 *pending = Pending::All;
             }
         }

@@ -20,14 +20,15 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         &self.config.reserved
     }
 
-    /// Writes the entries of streams that are at work. The unit must be disabled.
+    /// Writes the entries of streams that are at work. The unit must be disabled. A stream that the unit
+    /// does not have is nobody's, whatever firmware says of it.
     pub(super) fn start(&self) -> Result<(), IommuError> {
         let machine = &*self.shared.machine;
         for &stream in &self.config.at_work {
             let place = match self.table.place(machine, stream) {
                 Ok(place) => place,
                 Err(AttachError::Iommu(error)) => return Err(error),
-                Err(_) => return Err(IommuError::Unsupported),
+                Err(_) => continue,
             };
             let entry = passed_through().entry;
             place.fill(machine.tables(), &entry);

@@ -96,7 +96,9 @@ pub struct Config {
     /// Has CPUs that invalidate at the same time submit together; each submits its own where it is `None`.
     /// See [`Combiner`](portolan::inval::Combiner) for how long a caller waits then.
     pub combining: Option<CombineOptions>,
-    /// Exponent of the number of streams, if the unit has as many.
+    /// Exponent of the number of streams, if the unit has as many; more where those of
+    /// [`Config::at_work`] need it. Eight bytes are taken for each 256 of them, and 16 KiB for those 256
+    /// once one of them is moved; a unit without tables of two levels takes 64 bytes for each.
     pub stream_lg2: u32,
     /// Exponent of the number of commands in the queue, if the unit allows as many.
     pub command_queue_lg2: u32,
@@ -132,7 +134,7 @@ impl Default for Config {
         Self {
             limit: Nanos::from_millis(1_000),
             combining: None,
-            stream_lg2: 16,
+            stream_lg2: STREAM_LG2,
             command_queue_lg2: 8,
             event_queue_lg2: 7,
             page_request_queue_lg2: 7,
@@ -147,6 +149,23 @@ impl Default for Config {
             at_work: Vec::new(),
         }
     }
+}
+
+/// As many streams as Linux has tables for: a first level of 1 MiB.
+const STREAM_LG2: u32 = 25;
+
+impl Config {
+    /// Exponent of the number of streams, those at work included.
+    fn streams(&self) -> u32 {
+        let at_work = self.at_work.iter().map(|stream| stream_lg2(*stream));
+        let needed = at_work.filter(|lg2| *lg2 <= STREAM_LG2).max();
+        self.stream_lg2.max(needed.unwrap_or(0))
+    }
+}
+
+/// Exponent of the number of streams up to `last`.
+pub(crate) fn stream_lg2(last: StreamId) -> u32 {
+    u32::BITS - last.get().leading_zeros()
 }
 
 /// A unit that is enabled.
@@ -186,14 +205,14 @@ where
 {
     /// Takes the unit over and enables it, with all streams blocked but [`Config::at_work`]. Whatever
     /// the unit was doing ends: it is disabled first, and forgets everything. Accesses that come
-    /// meanwhile are aborted; none passes by the unit.
+    /// meanwhile are aborted, and none passes by the unit. Where it was disabled before, they go on until
+    /// it is enabled as they did.
     ///
     /// *Context.* Task.
     ///
     /// # Errors
-    /// See [`Features::read`]; [`IommuError::Memory`], or [`IommuError::Unsupported`] for a stream at
-    /// work that the table has not, before anything is changed; [`IommuError::TimedOut`] if it does
-    /// not follow, and then it is left disabled if it can be.
+    /// See [`Features::read`]; [`IommuError::Memory`] before anything is changed;
+    /// [`IommuError::TimedOut`] if it does not follow, and then it is left disabled if it can be.
     pub fn enable(registers: R, mem: M, clock: C, mut config: Config) -> Result<Self, IommuError> {
         let features = Features::read(&registers)?.on_board(config.coherency);
         config.reserved.within(features.output_lg2);
@@ -230,7 +249,7 @@ where
             features,
             config.combining,
         ));
-        let lg2 = config.stream_lg2.min(features.stream_lg2);
+        let lg2 = config.streams().min(features.stream_lg2);
         let table = StreamTable::new(&machine, &features, lg2, config.blocking)?;
         let lg2 = config.event_queue_lg2.min(features.event_queue_lg2);
         let events = Records::new(
@@ -272,9 +291,13 @@ where
     fn switch_on(&self) -> Result<(), IommuError> {
         let machine = &*self.shared.machine;
         let features = &self.shared.features;
-        self.set_bypass(WhenDisabled::Abort)?;
-        // Translation ends first, the queues after it.
         let before = machine.read(reg::CR0ACK)? & reg::cr0::ALL;
+        // Where the unit is off, devices that are at work go on as they do until it is on.
+        let was_on = before & reg::cr0::SMMUEN != 0;
+        if was_on {
+            self.set_bypass(WhenDisabled::Abort)?;
+        }
+        // Translation ends first, the queues after it.
         let control = |value| machine.control(reg::CR0, reg::CR0ACK, value);
         control(before & !reg::cr0::SMMUEN)?;
         control(0)?;
@@ -317,7 +340,11 @@ where
             }
             machine.control(reg::IRQ_CTRL, reg::IRQ_CTRLACK, lines)?;
         }
-        control(enables | reg::cr0::SMMUEN)
+        control(enables | reg::cr0::SMMUEN)?;
+        match was_on {
+            true => Ok(()),
+            false => self.set_bypass(WhenDisabled::Abort),
+        }
     }
 
     /// Interrupts come by wire. Addresses of messages reset to an unknown value, and a kernel before

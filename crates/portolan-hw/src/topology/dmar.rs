@@ -6,6 +6,7 @@ use portolan::addr::{PciFunction, RequesterId, Segment, StreamId};
 use portolan::platform::Platform;
 
 use super::claim::Claim;
+use super::madt::IoApics;
 use super::survey::{Place, Survey, UnitKind};
 use super::{
     ConfigSpace, EnableError, Enabled, FirmwareMemory, Options, TopologyError, enable_all,
@@ -65,6 +66,19 @@ fn units<'t>(table: &Dmar<'t>) -> impl Iterator<Item = Result<Drhd<'t>, Topology
     })
 }
 
+/// The I/O APICs that the table names.
+pub(super) fn io_apics(table: &Dmar<'_>) -> IoApics {
+    let mut found = IoApics::default();
+    let scopes = units(table)
+        .flatten()
+        .flat_map(|unit| unit.scopes)
+        .flatten();
+    for scope in scopes.filter(|scope| scope.kind == ScopeKind::IoApic) {
+        found.insert(scope.enumeration);
+    }
+    found
+}
+
 /// How many units `table` has, damaged ones included.
 pub(super) fn count(table: &[u8]) -> Result<usize, TopologyError> {
     Ok(units(&Dmar::parse(table)?).count())
@@ -96,12 +110,12 @@ pub(super) fn enable<P: Platform>(
         let window = window(unit.registers.start(), bytes)?;
         enable_at(platform, window, |registers, memory, clock| {
             // First-stage tables are the hardware's own under a hypervisor, too.
-            let first = Has::SCALABLE | Has::FIRST | Has::FIRST_1G | Has::CACHING_MODE;
+            let first = Has::SCALABLE | Has::FIRST | Has::CACHING_MODE;
             config.mode = match Features::read(&registers)?.has.contains(first) {
                 true => Mode::Scalable,
                 false => Mode::Legacy,
             };
-            Vtd::enable(registers, memory, clock, config)
+            Vtd::enable(registers, memory.below(config.output_lg2), clock, config)
         })
     })
 }

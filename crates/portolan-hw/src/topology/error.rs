@@ -125,6 +125,12 @@ pub enum OpenError {
         /// The function.
         function: PciFunction,
     },
+    /// Firmware says that its root complex or bus passes no addresses on, or none that were asked for.
+    #[error("no address that {function} may use gets past its root complex")]
+    NoAddress {
+        /// The function.
+        function: PciFunction,
+    },
     /// The unit has no domain for it.
     #[error("no domain for the device: {0}")]
     Domain(IommuError),

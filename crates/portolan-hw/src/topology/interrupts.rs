@@ -12,9 +12,10 @@ use portolan::addr::{PciFunction, RequesterId};
 use portolan::iommu::{InterruptSource, IommuDomains};
 use portolan::platform::Platform;
 
+use super::madt::IoApics;
 use super::{
-    EnableError, Iommus, Kind, Options, Topology, TopologyError, Wire, iort, ivrs, rimt as own,
-    tree,
+    EnableError, Iommus, Kind, Options, Topology, TopologyError, Wire, dmar, iort, ivrs,
+    rimt as own, tree,
 };
 use crate::firmware::dmar::{Dmar, ScopeKind, Structure};
 use crate::firmware::iort::Interrupts;
@@ -73,24 +74,36 @@ const NO_X2APIC: u8 = 1 << 1;
 
 impl Topology {
     /// Whether firmware offers remapping of interrupts, and for which identifiers at most: where it
-    /// asks for x2APIC to be left alone, a kernel does so. `None` if it does not.
+    /// asks for x2APIC to be left alone, a kernel does so. `None` if it does not, or does not say what
+    /// the interrupts of each I/O APIC of the MADT carry. IVRS has to name one at least, and none twice.
     ///
     /// *Context.* Interrupt.
     pub fn interrupt_remapping(&self) -> Option<ApicMode> {
         match self.kind {
             Kind::Dmar => {
-                let flags = Dmar::parse(&self.table).ok()?.flags();
-                (flags & REMAPS != 0).then_some(match flags & NO_X2APIC {
+                let table = Dmar::parse(&self.table).ok()?;
+                let flags = table.flags();
+                let named = self.are_named(&dmar::io_apics(&table));
+                (flags & REMAPS != 0 && named).then_some(match flags & NO_X2APIC {
                     0 => ApicMode::X2Apic,
                     _ => ApicMode::XApic,
                 })
             }
             // Each unit remaps; entries for identifiers of 32 bits are not written.
-            Kind::Ivrs => Some(ApicMode::XApic),
+            Kind::Ivrs => {
+                let named = ivrs::io_apics(&self.table).filter(|named| !named.is_empty())?;
+                self.are_named(&named).then_some(ApicMode::XApic)
+            }
             // Destinations are places of harts among those that the tree's IMSIC interrupts.
             Kind::Tree => tree::remaps(&self.table).ok()?.then_some(ApicMode::X2Apic),
             Kind::Iort | Kind::Viot | Kind::Rimt => None,
         }
+    }
+
+    /// Whether the units know all I/O APICs of the machine, as far as those are known: interrupts of another
+    /// one would be lost, the timer's first.
+    fn are_named(&self, named: &IoApics) -> bool {
+        self.io_apics.is_none_or(|all| named.has_all(&all))
     }
 
     /// Refuses options that firmware does not offer.

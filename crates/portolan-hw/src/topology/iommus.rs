@@ -3,10 +3,10 @@
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use portolan::addr::{PciFunction, StreamId};
+use portolan::addr::{IovaRange, PciFunction, StreamId};
 use portolan::dma::{
     Buffers, Constraints, Decision, Device, DeviceError, DeviceTlb, DmaSpace, PolicyInputs,
-    PolicyPreference, Shadowing, SpaceOptions, Trust, default_policy,
+    PolicyPreference, Shadowing, SpaceError, SpaceOptions, Trust, default_policy,
 };
 use portolan::iommu::IommuDomains;
 use portolan::platform::{Nanos, Platform};
@@ -55,6 +55,15 @@ impl Default for DeviceOptions {
 }
 
 impl DeviceOptions {
+    /// The same for a device of whose addresses those of `reach` arrive at its unit; `None` if that leaves
+    /// none.
+    fn within(mut self, reach: IovaRange) -> Option<Self> {
+        let mask = self.constraints.dma_mask;
+        self.constraints.dma_mask = mask.min(reach.last());
+        self.space.window = self.space.window.intersection(reach)?;
+        Some(self)
+    }
+
     /// How far the devices of the space are trusted that the device would make.
     fn trust(&self) -> Trust {
         let own = self.constraints.trust;
@@ -175,6 +184,9 @@ impl<P: Platform> Iommus<P> {
     ) -> Result<Device<P>, OpenError> {
         let none = OpenError::NotServed { function };
         let (unit, _) = self.find(function)?.ok_or(none)?;
+        let reach = self.topology.reach(function)?;
+        let within = reach.and_then(|reach| options.within(reach));
+        let options = &within.ok_or(OpenError::NoAddress { function })?;
         let opened = self.groups.with((&self.platform, TURN), |groups| {
             let (at, space) = self.group(groups, unit, function, options)?;
             // It was found or added there.
@@ -209,6 +221,11 @@ impl<P: Platform> Iommus<P> {
         how.trust = Some(options.trust());
         how.policy = self.decide(&**unit, options).policy;
         let space = Arc::new(DmaSpace::new(bound, self.platform.clone(), &how)?);
+        let read = |of, at| self.platform.pci_config(of, at);
+        for window in self.survey.tree().windows(function.segment, &read) {
+            // Nothing of the space is in use yet.
+            space.reserve(window).map_err(|_| SpaceError::Memory)?;
+        }
         groups.push(OpenGroup {
             key,
             space: Arc::downgrade(&space),

@@ -2,18 +2,19 @@
 
 use alloc::vec::Vec;
 
-use portolan::addr::{PciFunction, RequesterId, StreamId};
+use portolan::addr::{Iova, IovaRange, PciFunction, RequesterId, StreamId};
 use portolan::platform::Platform;
 
 use super::claim::Claim;
 use super::remark::Remark;
 use super::survey::{Place, Survey, UnitKind};
 use super::{
-    EnableError, Enabled, FirmwareMemory, Options, TopologyError, enable_all, enable_at, window,
+    EnableError, Enabled, FirmwareMemory, Options, TopologyError, enable_all, enable_at,
+    streams_lg2, window,
 };
 use crate::firmware::iort::{Body, Interrupts, Iort, Node, Single, SmmuV3};
 use crate::firmware::reservations::{Reservations, Streams};
-use crate::smmuv3::{Config, RegisterPages, Smmu, Want};
+use crate::smmuv3::{Config, Features, RegisterPages, Smmu, Want};
 
 /// Bytes of a unit's registers: two pages of 64 KiB.
 const WINDOW: u64 = 0x2_0000;
@@ -64,6 +65,13 @@ fn registers(unit: &SmmuV3) -> (RegisterPages, u64) {
     }
 }
 
+/// The last stream that anything has at `unit`.
+fn last_stream(table: &Iort<'_>, unit: &Node<'_>) -> Option<u32> {
+    let mappings = table.nodes().flatten().flat_map(|node| node.mappings);
+    let to_unit = mappings.filter(|mapping| usize::try_from(mapping.target) == Ok(unit.offset));
+    to_unit.map(|mapping| mapping.last_output()).max()
+}
+
 /// How many units `table` has, damaged ones included.
 pub(super) fn count(table: &[u8]) -> Result<usize, TopologyError> {
     Ok(units(&Iort::parse(table)?).count())
@@ -84,6 +92,7 @@ pub(super) fn enable<P: Platform>(
             // Nobody hears of a line to which nobody listens.
             interrupts: Want::IfThere,
             combining: options.combining,
+            stream_lg2: last_stream(&table, &node).map_or(0, streams_lg2),
             ..Config::default()
         };
         if options.reserved == FirmwareMemory::Reached {
@@ -93,7 +102,8 @@ pub(super) fn enable<P: Platform>(
         }
         let window = window(unit.base, bytes)?;
         enable_at(platform, window, |registers, memory, clock| {
-            Smmu::enable(registers, memory, clock, config)
+            let lg2 = Features::read(&registers)?.output_lg2;
+            Smmu::enable(registers, memory.below(lg2), clock, config)
         })
     })
 }
@@ -121,6 +131,24 @@ pub(super) fn find(
         }
     }
     Ok(None)
+}
+
+/// The addresses of `function` that its root complex passes on; `None` if those are none. Firmware of some
+/// machines says so of a component, and Linux leaves it without DMA as well. A node of revision 0 says
+/// nothing.
+pub(super) fn reach(
+    table: &[u8],
+    function: PciFunction,
+) -> Result<Option<IovaRange>, TopologyError> {
+    let table = Iort::parse(table)?;
+    let found = table.resolve(function.segment, function.requester)?;
+    let lg2 = found.and_then(|found| found.address_lg2).unwrap_or(64);
+    let last = match lg2 {
+        0 => return Ok(None),
+        1..64 => (1 << lg2) - 1,
+        _ => u64::MAX,
+    };
+    Ok(IovaRange::new(Iova::new(0), Iova::new(last)))
 }
 
 /// What `table` says of units and of memory that streams go on using. What of a root complex or of a

@@ -6,6 +6,7 @@ use portolan::addr::{PciFunction, StreamId};
 use portolan::platform::Platform;
 
 use super::claim::Claim;
+use super::madt::IoApics;
 use super::survey::{Place, Survey, UnitKind};
 use super::{
     EnableError, Enabled, FirmwareMemory, Options, TopologyError, enable_all, enable_at, window,
@@ -30,6 +31,32 @@ fn capability(platform: &impl Platform, unit: &Ivhd<'_>) -> Result<Capability, E
     Capability::parse(words).map_err(no)
 }
 
+/// The narrower of two widths that may both be unknown.
+fn narrower(one: Option<u32>, other: Option<u32>) -> Option<u32> {
+    one.into_iter().chain(other).min()
+}
+
+/// The I/O APICs that the table names; `None` if it gives two the same number, so that it cannot be told which
+/// sends what.
+pub(super) fn io_apics(table: &[u8]) -> Option<IoApics> {
+    let mut found = IoApics::default();
+    let table = Ivrs::parse(table).ok()?;
+    let entries = table
+        .units()
+        .flatten()
+        .flat_map(|unit| unit.entries())
+        .flatten();
+    for entry in entries {
+        let EntryKind::Special(special) = entry.kind else {
+            continue;
+        };
+        if special.kind == SpecialKind::IoApic && !found.insert(special.handle) {
+            return None;
+        }
+    }
+    Some(found)
+}
+
 /// How many units `table` has, damaged ones included.
 pub(super) fn count(table: &[u8]) -> Result<usize, TopologyError> {
     Ok(Ivrs::parse(table)?.units().count())
@@ -45,7 +72,9 @@ pub(super) fn enable<P: Platform>(
     let units = table.units().map(|unit| unit.map_err(TopologyError::from));
     enable_all(units, |unit| {
         let window = window(unit.base, WINDOW)?;
-        let capability = capability(platform, &unit)?;
+        let mut capability = capability(platform, &unit)?;
+        capability.physical_lg2 = narrower(capability.physical_lg2, table.physical_lg2());
+        capability.virtual_lg2 = narrower(capability.virtual_lg2, table.virtual_lg2());
         let mut config = Config {
             interrupts: options.interrupts,
             combining: options.combining,
@@ -57,6 +86,10 @@ pub(super) fn enable<P: Platform>(
             config.reserved = Reservations::default();
         }
         enable_at(platform, window, |registers, memory, clock| {
+            let memory = match capability.physical_lg2 {
+                Some(lg2) => memory.below(lg2),
+                None => memory,
+            };
             AmdVi::enable(registers, memory, clock, capability, config)
         })
     })

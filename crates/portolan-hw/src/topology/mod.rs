@@ -19,6 +19,7 @@ mod interrupts;
 mod iommus;
 mod iort;
 mod ivrs;
+mod madt;
 pub mod pci;
 mod remark;
 mod rimt;
@@ -40,16 +41,18 @@ pub use tree::Wire;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use portolan::addr::{PageSize, PciFunction, PhysAddr, PhysRange, StreamId};
+use portolan::addr::{Iova, IovaRange, PageSize, PciFunction, PhysAddr, PhysRange, StreamId};
 use portolan::inval::CombineOptions;
 use portolan::iommu::{IommuDomains, IommuError};
 use portolan::platform::{Platform, RawMemory};
 
 use crate::firmware::TableError;
+use crate::firmware::sdt::Sdt;
 use crate::firmware::viot::Viommu;
 use crate::interrupt::Remapping;
 use crate::promise;
 use crate::virtio::Transport;
+use madt::IoApics;
 use pci::{PciOverrides, PciTree};
 
 /// How units are enabled.
@@ -107,11 +110,14 @@ enum Kind {
 pub struct Topology {
     kind: Kind,
     table: Vec<u8>,
+    /// Those that the machine has, if that was said.
+    io_apics: Option<IoApics>,
 }
 
 impl Topology {
     /// The topology that one of `tables` describes: whole ACPI tables, of which those of other
-    /// signatures are passed over.
+    /// signatures are passed over. That of I/O APICs (MADT), if it is among them, says whether interrupts
+    /// can be remapped.
     ///
     /// # Errors
     /// If there is none, or the first one found is damaged or has no unit.
@@ -119,6 +125,7 @@ impl Topology {
         tables: impl IntoIterator<Item = &'t [u8]>,
     ) -> Result<Self, TopologyError> {
         let mut found: Option<Self> = None;
+        let mut io_apics = None;
         for table in tables {
             let kind = match table.get(..4) {
                 Some(b"DMAR") => Kind::Dmar,
@@ -126,6 +133,10 @@ impl Topology {
                 Some(b"IVRS") => Kind::Ivrs,
                 Some(b"VIOT") => Kind::Viot,
                 Some(b"RIMT") => Kind::Rimt,
+                Some(b"APIC") => {
+                    io_apics = Some(IoApics::of(table));
+                    continue;
+                }
                 _ => continue,
             };
             match found {
@@ -133,7 +144,8 @@ impl Topology {
                 Some(_) => return Err(TopologyError::TwoTables),
             }
         }
-        found.ok_or(TopologyError::NoTable)
+        let found = found.ok_or(TopologyError::NoTable)?;
+        Ok(Self { io_apics, ..found })
     }
 
     /// The topology that a flattened device tree describes.
@@ -171,7 +183,11 @@ impl Topology {
         copy.try_reserve_exact(length)
             .map_err(|_| TopologyError::Memory)?;
         copy.extend_from_slice(table);
-        Ok(Self { kind, table: copy })
+        Ok(Self {
+            kind,
+            table: copy,
+            io_apics: None,
+        })
     }
 
     /// What the table and the PCI functions say, put together; no unit is touched. `read` gives 32 bits
@@ -207,6 +223,10 @@ impl Topology {
             Kind::Tree => tree::survey(&self.table, &mut survey),
         };
         survey.note(described);
+        if self.kind != Kind::Tree {
+            let summed = Sdt::parse(&self.table).map(drop);
+            survey.note(summed.map_err(TopologyError::from));
+        }
         let find = |tree: &_, function| self.find(tree, &read, function).ok().flatten();
         survey.complete(overrides, &read, find);
         survey
@@ -308,6 +328,24 @@ impl Topology {
             Kind::Tree => tree::find(&self.table, function),
         }
     }
+
+    /// The addresses of `function` that arrive at its unit: buses and bridges on the way pass fewer on
+    /// than the unit could translate. `None` if those are none.
+    fn reach(&self, function: PciFunction) -> Result<Option<IovaRange>, TopologyError> {
+        match self.kind {
+            Kind::Iort => iort::reach(&self.table, function),
+            Kind::Tree => tree::reach(&self.table, function),
+            // They say nothing of it.
+            Kind::Dmar | Kind::Ivrs | Kind::Viot | Kind::Rimt => {
+                Ok(IovaRange::new(Iova::new(0), Iova::new(u64::MAX)))
+            }
+        }
+    }
+}
+
+/// Width of the numbers of streams up to `last`.
+fn streams_lg2(last: u32) -> u32 {
+    u32::BITS - last.leading_zeros()
 }
 
 /// A unit that is enabled.

@@ -11,7 +11,7 @@ use portolan::platform::Platform;
 use super::claim::Claim;
 use super::riscv::{self, WINDOW};
 use super::survey::{Place as Where, Survey, UnitKind};
-use super::{EnableError, Enabled, Options, TopologyError, enable_all, window};
+use super::{EnableError, Enabled, Options, TopologyError, enable_all, streams_lg2, window};
 use crate::firmware::rimt::{Body, Mapping, Place, Rimt, Unit, Wire};
 use crate::riscv::{Config, Signal};
 
@@ -54,7 +54,7 @@ fn config(table: &Rimt<'_>, offset: usize, unit: &Unit) -> Config {
         Some(mapping.stream.get().saturating_add(above))
     });
     if let Some(last) = last.max() {
-        config.streams_lg2 = riscv::streams_lg2(last);
+        config.streams_lg2 = streams_lg2(last);
     }
     if unit.wire.is_some() {
         config.signal = Signal::Wired;

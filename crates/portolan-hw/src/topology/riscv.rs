@@ -7,7 +7,7 @@ use portolan::addr::{PciFunction, PhysRange};
 use portolan::platform::{Platform, RawMemory};
 
 use super::{EnableError, Enabled, enable_at};
-use crate::riscv::{Config, RiscvIommu, Signal};
+use crate::riscv::{Config, Features, RiscvIommu, Signal};
 
 /// Bytes of a unit's registers.
 pub(super) const WINDOW: u64 = 0x1000;
@@ -34,11 +34,6 @@ pub(super) fn base(platform: &impl Platform, at: PciFunction) -> Result<u64, Ena
     }
 }
 
-/// Width of the numbers of streams up to `last`.
-pub(super) fn streams_lg2(last: u32) -> u32 {
-    u32::BITS - last.leading_zeros()
-}
-
 /// Takes over and enables the unit with registers at `window`. Where it has no wires, whatever the table
 /// says, it tells nobody of faults.
 pub(super) fn enable<P: Platform>(
@@ -50,6 +45,7 @@ pub(super) fn enable<P: Platform>(
         if !RiscvIommu::<_, RawMemory<P>, P>::can_signal(&registers, config.signal)? {
             config.signal = Signal::None;
         }
-        RiscvIommu::enable(registers, memory, clock, config)
+        let lg2 = Features::read(&registers)?.output_lg2;
+        RiscvIommu::enable(registers, memory.below(lg2), clock, config)
     })
 }

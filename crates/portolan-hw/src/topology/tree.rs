@@ -1,13 +1,14 @@
 //! SMMUs of version 3 and RISC-V IOMMUs by a device tree.
 //!
 //! Devicetree bindings `arm,smmu-v3`, `riscv,iommu` and `riscv,pci-iommu` (units), `pci-iommu` (`iommu-map`,
-//! `iommu-map-mask` and `linux,pci-domain` of a PCI host), `iommu` (`iommus` of other devices, which the
-//! survey names), `reserved-memory` (`iommu-addresses`) and `riscv,imsics` (`msi-parent` of a unit). Units
-//! and devices may be on buses of their own, whose `ranges` are followed. Not supported: `msi-map`,
+//! `iommu-map-mask` and `linux,pci-domain` of a PCI host; its `dma-ranges` are read in `dma`), `iommu` (`iommus` of
+//! other devices, which the survey names), `reserved-memory` (`iommu-addresses`) and `riscv,imsics` (`msi-parent` of a
+//! unit). Units and devices may be on buses of their own, whose `ranges` are followed. Not supported: `msi-map`,
 //! `#iommu-cells` other than 1, other units.
 
 mod bus;
 mod carveouts;
+mod dma;
 mod imsic;
 mod riscv;
 mod wires;
@@ -17,7 +18,7 @@ pub use wires::Wire;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use portolan::addr::{PciFunction, PhysAddr, PhysRange, RequesterId, Segment, StreamId};
+use portolan::addr::{IovaRange, PciFunction, PhysAddr, PhysRange, RequesterId, Segment, StreamId};
 use portolan::platform::Platform;
 
 use super::claim::Claim;
@@ -25,11 +26,11 @@ use super::remark::Remark;
 use super::survey::{Place, Survey, UnitKind};
 use super::{
     EnableError, Enabled, FirmwareMemory, Options, TopologyError, enable_all, enable_at, iort,
-    window,
+    streams_lg2, window,
 };
 use crate::firmware::fdt::{DeviceTree, Node};
 use crate::overrides::CoherencyOverride;
-use crate::smmuv3::{Config, RegisterPages, Smmu};
+use crate::smmuv3::{Config, Features, RegisterPages, Smmu};
 use bus::{Bus, Window, okay, registers};
 use carveouts::Carveout;
 use imsic::Imsic;
@@ -76,6 +77,8 @@ struct Host<'t> {
     mask: u32,
     /// Of its `iommu-map`.
     entries: Vec<Entry>,
+    /// The addresses that devices below it can use.
+    reach: Option<IovaRange>,
 }
 
 /// An entry of `iommu-map`: the first requester, the unit, its stream, and how many there are.
@@ -163,6 +166,7 @@ impl<'t> Described<'t> {
                     segment,
                     mask: node.cell("iommu-map-mask", 0).unwrap_or(u32::MAX),
                     entries: entries(&node),
+                    reach: dma::reach(node, buses),
                 });
             }
         } else if node.property("iommu-addresses").is_some() {
@@ -309,8 +313,12 @@ pub(super) fn enable<P: Platform>(
                 // What makes no sense is left out, and counted there.
                 let _ = config.reserved.read(its);
                 config.at_work = iort::at_work(&config.reserved)?;
+                if let Some(last) = described.last_stream(unit.phandle) {
+                    config.stream_lg2 = streams_lg2(last);
+                }
                 enable_at(platform, window, |registers, memory, clock| {
-                    Smmu::enable(registers, memory, clock, config)
+                    let lg2 = Features::read(&registers)?.output_lg2;
+                    Smmu::enable(registers, memory.below(lg2), clock, config)
                 })
             }
             Driver::Riscv => {
@@ -329,6 +337,17 @@ pub(super) fn find(
     function: PciFunction,
 ) -> Result<Option<(usize, StreamId)>, TopologyError> {
     Ok(read(tree)?.find(function))
+}
+
+/// The addresses that `function` can use below its host; `None` if there are none.
+pub(super) fn reach(
+    tree: &[u8],
+    function: PciFunction,
+) -> Result<Option<IovaRange>, TopologyError> {
+    let described = read(tree)?;
+    let mut hosts = described.hosts.iter();
+    let host = hosts.find(|host| host.segment == function.segment);
+    Ok(host.and_then(|host| host.reach))
 }
 
 /// Whether all units are such as could have messages of devices go through tables, to files that the tree

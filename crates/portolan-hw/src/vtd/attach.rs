@@ -96,6 +96,11 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         target: Target,
     ) -> Result<(), AttachError> {
         let sid = u16::try_from(stream.get()).map_err(|_| AttachError::NoSuchStream { stream })?;
+        match (&target, self.features().translates()) {
+            (_, true) => {}
+            (Target::Pass, false) => return Ok(()),
+            _ => return Err(IommuError::Unsupported.into()),
+        }
         let move_to = |streams: &mut Streams| self.move_to(streams, (sid, pasid), &target);
         let left = self.book.with(self.turn(), move_to)?;
         // Whoever else was waiting to move a stream need not wait for the end of a domain.

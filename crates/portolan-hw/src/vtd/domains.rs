@@ -59,11 +59,12 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Vtd<R, M, C> {
-    /// An empty domain with second-stage tables of the depth that covers all addresses.
+    /// An empty domain with second-stage tables of the depth that covers all addresses. It maps those
+    /// that devices may use (`CAP.MGAW`), which are often fewer than its tables could.
     ///
     /// # Errors
-    /// [`IommuError::Unsupported`] without second stage, or without its pages of 2 MiB and 1 GiB;
-    /// [`IommuError::OutOfContexts`], [`IommuError::Memory`].
+    /// [`IommuError::Unsupported`] without second stage; [`IommuError::OutOfContexts`],
+    /// [`IommuError::Memory`].
     pub fn second_stage(&self) -> Result<SecondDomain<R, M, C>, IommuError> {
         let levels = self.features().best_second_levels();
         let levels = levels.ok_or(IommuError::Unsupported)?;
@@ -83,7 +84,7 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Vtd<R, M, C> {
         let has = self.features().has;
         let mode = self.config.mode == Mode::Legacy || has.contains(Has::SCALABLE_SECOND);
         let deep = self.features().second_levels().any(|has| has == levels);
-        if !mode || !deep || !has.contains(Has::SECOND_2M | Has::SECOND_1G) {
+        if !mode || !deep {
             return Err(IommuError::Unsupported);
         }
         let format = VtdSecondStage {
@@ -91,7 +92,9 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Vtd<R, M, C> {
             output_lg2: self.config.output_lg2,
             dirty: DirtyTracking::Off,
         };
+        let features = self.features();
         let table = PageTable::new(format, self.core.mem.clone())?;
+        let table = table.limited(features.width, features.second_sizes());
         let context = context_id(self.core.take_id()?, Stage::Second);
         let domain = PagedDomain::new(table, context, caps, quirks, self.queue());
         Ok(domain.shadowed(self.features().shadowing()))
@@ -100,11 +103,12 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Vtd<R, M, C> {
     /// An empty domain with first-stage tables.
     ///
     /// # Errors
-    /// [`IommuError::Unsupported`] outside scalable mode, or without such tables or their pages of
-    /// 1 GiB; [`IommuError::OutOfContexts`], [`IommuError::Memory`].
+    /// [`IommuError::Unsupported`] outside scalable mode, or without such tables;
+    /// [`IommuError::OutOfContexts`], [`IommuError::Memory`].
     pub fn first_stage(&self, levels: VtdFirstLevels) -> Result<FirstDomain<R, M, C>, IommuError> {
         let table = PageTable::new(self.first_format(levels)?, self.core.mem.clone())?;
-        self.first_over(table)
+        let features = self.features();
+        self.first_over(table.limited(features.width, features.first_sizes()))
     }
 
     /// A first-stage domain over the tables of a process, which its kernel built and keeps: what CR3 of
@@ -126,8 +130,7 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Vtd<R, M, C> {
     /// The format of first-stage tables.
     fn first_format(&self, levels: VtdFirstLevels) -> Result<VtdFirstStage, IommuError> {
         let scalable = self.config.mode == Mode::Scalable;
-        let large = self.features().has.contains(Has::FIRST_1G);
-        if !scalable || !large || !self.features().has_first(levels) {
+        if !scalable || !self.features().has_first(levels) {
             return Err(IommuError::Unsupported);
         }
         Ok(VtdFirstStage {

@@ -3,7 +3,7 @@
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 11.4.1 to
 //! 11.4.3. What cannot be is refused with the register and its value; what is reserved is ignored.
 
-use portolan::addr::PageSize;
+use portolan::addr::{PageSize, PageSizes};
 use portolan::dma::{DeviceTlb, PolicyInputs, Shadowing, Stage, TrapCost};
 use portolan::inval::{Caching, Capabilities, LeafOnly, PageForm, RangeForm, Walker, WriteBuffer};
 use portolan::iommu::IommuError;
@@ -80,7 +80,7 @@ has! {
 /// End of the registers at fixed places, which those at discovered ones may not overlap.
 const FIXED_END: usize = 0xf0;
 /// Last major version with invalidation through registers (6.5).
-const LAST_WITH_REGISTERS: u64 = 6;
+const LAST_WITH_REGISTERS: u64 = 5;
 /// Narrowest address width that makes sense: that of one leaf of the largest size.
 const MIN_WIDTH: u32 = 30;
 /// Widest: five levels.
@@ -162,7 +162,6 @@ impl Features {
         if features.domain_bits > 16
             || !(MIN_WIDTH..=MAX_WIDTH).contains(&features.width)
             || features.faults < FIXED_END
-            || (features.agaw == 0 && !has.contains(Has::FIRST))
         {
             return Err(nonsense(reg::CAP, cap_word));
         }
@@ -186,6 +185,36 @@ impl Features {
         self.second_levels()
             .find(covers)
             .or(self.second_levels().last())
+    }
+
+    /// Whether the unit translates at all. One that does not may remap interrupts all the same, and
+    /// devices behind it reach all memory (chips with a disabled graphics unit; QEMU's
+    /// `dma-translation=off`).
+    pub fn translates(&self) -> bool {
+        self.agaw != 0 || self.has.contains(Has::FIRST)
+    }
+
+    /// Page sizes of second-stage tables.
+    pub fn second_sizes(&self) -> PageSizes {
+        self.sizes(Has::SECOND_2M, Has::SECOND_1G)
+    }
+
+    /// Page sizes of first-stage tables, which have pages of 2 MiB always.
+    pub fn first_sizes(&self) -> PageSizes {
+        self.sizes(Has::empty(), Has::FIRST_1G)
+    }
+
+    /// Pages of 4 KiB, and each larger size that the unit has together with the one below: blocks are
+    /// split into those.
+    fn sizes(&self, has_2m: Has, has_1g: Has) -> PageSizes {
+        let mut sizes = PageSizes::default().with(PageSize::SIZE_4K);
+        if self.has.contains(has_2m) {
+            sizes = sizes.with(PageSize::SIZE_2M);
+            if self.has.contains(has_1g) {
+                sizes = sizes.with(PageSize::SIZE_1G);
+            }
+        }
+        sizes
     }
 
     /// Whether the unit has first-stage tables of `levels`.
@@ -340,7 +369,6 @@ mod tests {
         let of = |cap_word, ecap_word| Features::check(cap_word, ecap_word).unwrap_err();
         let cap_cases = [
             CAP | 7,
-            CAP & !(0x1f << 8),
             CAP & !(0x3f << 16),
             CAP | 0x3f << 16,
             CAP & !(0x3ff << 24),
@@ -362,7 +390,8 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(seed);
         for _ in 0..100_000 {
             if let Ok(f) = Features::check(random.u64(..), random.u64(..)) {
-                assert!(f.best_second_levels().is_some() || f.has.contains(Has::FIRST));
+                let second = f.best_second_levels().is_some();
+                assert_eq!(f.translates(), second || f.has.contains(Has::FIRST));
             }
         }
     }

@@ -154,6 +154,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// left on stays on, until the unit uses the new tables instead of the old; see [`Takeover`](super::Takeover)
     /// and [`Vtd::take_over`]. The old queue goes off, and so do protected memory regions.
     ///
+    /// A unit that does not translate ([`Features::translates`]) has no streams to block: it remaps
+    /// interrupts, and devices behind it reach all memory.
+    ///
     /// # Errors
     /// See [`IommuError`]. Memory that the hardware may have been told of is then not freed.
     pub fn enable(regs: R, mem: M, clock: C, config: Config) -> Result<Self, IommuError> {
@@ -244,6 +247,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
             control.switch(command::QIE, Switch::On)?;
         }
         self.start_interrupts()?;
+        if !self.features().translates() {
+            return Ok(());
+        }
         match self.root.inherited() {
             // Devices go on with the old root until the new one says where each of them is.
             Inherited::Translation => Ok(()),
@@ -264,7 +270,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     }
 
     /// Has the unit use the new tables, turns translation on, and then protected memory regions
-    /// off. Does nothing if all that is done.
+    /// off. Does nothing if all that is done, or the unit does not translate
+    /// ([`Features::translates`]).
     ///
     /// With translation on already, DMA under way meets the old tables or the new ones, and nothing
     /// in between (11.4.4: the root may be set while translation is on; what was cached is
@@ -274,6 +281,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// If the hardware does not follow.
     pub fn translate(&self) -> Result<(), IommuError> {
         let control = &self.core.control;
+        if !control.features.translates() {
+            return Ok(());
+        }
         if self.root.is_due() {
             self.set_root()?;
         }

@@ -270,14 +270,14 @@ mod tests {
             set(&unit, table + 40, 0x0004_0310);
             let sent = unit.message(SOURCE, 0xfee0_0050, 0);
             assert_eq!(sent.is_ok(), caching == 0);
-            super::super::queue::invalidate(
+            super::super::forget::invalidate(
                 &mut unit.lock(),
                 super::super::descriptors::Invalidate::Interrupts { first: 2, last: 2 },
             );
             assert!(unit.message(SOURCE, 0xfee0_0050, 0).is_ok());
             set(&unit, table + 32, 0);
             assert!(unit.message(SOURCE, 0xfee0_0050, 0).is_ok());
-            super::super::queue::invalidate(
+            super::super::forget::invalidate(
                 &mut unit.lock(),
                 super::super::descriptors::Invalidate::Interrupts { first: 0, last: 1 },
             );

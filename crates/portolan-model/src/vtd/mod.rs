@@ -27,6 +27,7 @@
 mod descriptors;
 mod entries;
 mod faults;
+mod forget;
 mod interrupts;
 mod queue;
 mod registers;

@@ -1,18 +1,17 @@
 //! The invalidation queue and the registers that invalidate: section 6.5.
 
-use portolan::addr::{InvalTag, PhysAddr};
+use portolan::addr::PhysAddr;
 
 use super::descriptors::{
     Effect, Fence, Interrupt, Invalidate, context_command, descriptor, error, iotlb_command,
 };
+use super::forget::invalidate;
 use super::registers::{QUEUE_ERROR, QUEUE_ERRORS, TIME_OUT};
 use super::{State, VtdRegisters};
 use crate::adversary::Rank;
-use crate::cache::Reach;
 use crate::decode::WalkMemory;
 use crate::inject::Violation;
 use crate::stage::{Drops, Sizes};
-use crate::unit::Invalidated;
 
 const BUSY: u64 = 1 << 63;
 
@@ -201,80 +200,4 @@ pub(super) fn rank(what: &Invalidate) -> Rank {
 fn refuse(state: &mut State, code: u8) {
     state.own.registers.faulted(|of| of.fsts |= QUEUE_ERROR);
     state.own.registers.iqercd = code.into();
-}
-
-fn forget_interrupts(state: &mut State, first: u16, last: u16) {
-    let kept = |index: &u16| !(first..=last).contains(index);
-    state.own.interrupts.retain(|index, _| kept(index));
-    if (first, last) == (0, u16::MAX) {
-        state.own.interrupts_cleaned = Invalidated::Done;
-    }
-}
-
-pub(super) fn invalidate(state: &mut State, what: Invalidate) {
-    let every = Drops::ALL;
-    match what {
-        Invalidate::Contexts => {
-            state.own.contexts.clear();
-            state.cleaned.0 = Invalidated::Done;
-        }
-        Invalidate::ContextsOf { domain } => state
-            .own
-            .contexts
-            .retain(|_, cached| cached.domain.is_some_and(|of| of != domain)),
-        Invalidate::Context {
-            domain,
-            source,
-            mask,
-        } => state.own.contexts.retain(|of, cached| {
-            let other_domain = cached.domain.is_some_and(|of| of != domain);
-            (of ^ source) & !mask != 0 || other_domain
-        }),
-        Invalidate::Pasids => state.own.pasids.clear(),
-        Invalidate::PasidsOf { domain } => {
-            state
-                .own
-                .pasids
-                .retain(|_, cached| cached.domain != Some(domain));
-        }
-        Invalidate::Pasid { domain, pasid } => state
-            .own
-            .pasids
-            .retain(|key, cached| key.1 != pasid || cached.domain != Some(domain)),
-        Invalidate::Device(what) => state.remote.forget(what),
-        Invalidate::Interrupts { first, last } => forget_interrupts(state, first, last),
-        Invalidate::Translations => {
-            state.own.first.invalidate(Reach::All, None, every);
-            state.own.second.invalidate(Reach::All, None, every);
-            state.cleaned.1 = Invalidated::Done;
-        }
-        Invalidate::TranslationsOf { domain } => {
-            let owner = u32::from(domain);
-            state.own.first.invalidate(Reach::All, Some(owner), every);
-            let reach = Reach::Context(InvalTag::new(owner));
-            state.own.second.invalidate(reach, None, every);
-        }
-        Invalidate::Pages {
-            domain,
-            range,
-            drops,
-        } => {
-            // What both stages together came to stays, as it may.
-            let reach = Reach::Range(InvalTag::new(domain.into()), range);
-            state.own.second.invalidate(reach, None, drops);
-        }
-        Invalidate::FirstStage { domain, pasid } => {
-            let reach = Reach::Context(state.own.first_tag(domain, pasid));
-            state.own.first.invalidate(reach, None, every);
-        }
-        Invalidate::FirstStagePages {
-            domain,
-            pasid,
-            range,
-            drops,
-        } => {
-            let reach = Reach::Range(state.own.first_tag(domain, pasid), range);
-            state.own.first.invalidate(reach, None, drops);
-        }
-    }
 }

@@ -2,7 +2,9 @@
 
 use portolan::platform::Mmio;
 
+use super::descriptors::Invalidate;
 use super::faults::{OVERFLOW, PENDING};
+use super::forget::invalidate;
 use super::requests::PageQueue;
 use super::{State, VtdIdentification, VtdRegisters};
 use crate::decode::WalkMemory;
@@ -374,6 +376,17 @@ impl VtdRegisters {
         if once & WBF != 0 {
             state.counts.write_buffer_flushes += 1;
             self.memory.drain_write_buffer();
+        }
+        // `CAP.ESRTPS`: setting the root invalidates as well.
+        if once & SRTP != 0 && self.setup.identification.cap(63, 1) != 0 {
+            let all = [
+                Invalidate::Contexts,
+                Invalidate::Pasids,
+                Invalidate::Translations,
+            ];
+            for what in all {
+                invalidate(state, what);
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use super::entries::{ContextEntry, Lets, PasidEntry};
 use super::faults::Refusal;
 use super::interrupts::CachedEntry;
 use super::registers::Registers;
-use super::{State, VtdCounts, VtdFault, VtdRegisters, VtdSetup, queue};
+use super::{State, VtdCounts, VtdFault, VtdRegisters, VtdSetup, forget, queue};
 use crate::adversary::Rank;
 use crate::asking::Request;
 use crate::inject::DmaFault;
@@ -117,7 +117,7 @@ impl Design for Vtd {
     }
 
     fn invalidate(state: &mut State, what: Invalidate) {
-        queue::invalidate(state, what);
+        forget::invalidate(state, what);
     }
 
     /// Translated accesses, too, need an entry that lets the device translate (3.9).

@@ -225,9 +225,13 @@ const CAPABILITIES: PciWords = {
 };
 
 pub(crate) fn amd() -> Machine<AmdRegisters> {
+    amd_of(AmdIdentification::default())
+}
+
+pub(crate) fn amd_of(identification: AmdIdentification) -> Machine<AmdRegisters> {
     machine(CAPABILITIES, |clock, memory| {
         let setup = AmdSetup {
-            identification: AmdIdentification::default(),
+            identification,
             clock,
             ..AmdSetup::default()
         };

@@ -2,8 +2,10 @@
 #![allow(missing_docs, unsafe_code)]
 
 mod anywhere;
+mod chips;
 mod grouped;
 mod lies;
+mod limits;
 mod machine;
 mod riscv;
 mod told;
@@ -19,8 +21,9 @@ use portolan::dma::{
 };
 use portolan::iommu::{Shadowing, Stage, TrapCost};
 use portolan::platform::Platform;
+use portolan_hw::topology::pci::PciOverrides;
 use portolan_hw::topology::{
-    DeviceOptions, EnableError, Iommus, OpenError, Options, Topology, TopologyError,
+    DeviceOptions, EnableError, Iommus, OpenError, Options, Remark, Topology, TopologyError,
 };
 use portolan_model::decode::AccessKind;
 use portolan_model::smmuv3::SmmuIdentification;
@@ -261,10 +264,17 @@ fn a_virtual_unit_with_first_stage_tables_may_be_lazy_and_one_without_may_not() 
 fn what_cannot_be_served_is_refused_with_its_reason() {
     let missing = Topology::from_acpi([&table(*b"APIC", &[])[..]]).err();
     assert_eq!(missing, Some(TopologyError::NoTable));
-    let mut damaged = dmar(REGISTERS);
+    let mut damaged = ivrs(SECOND);
     damaged[9] ^= 1;
     let refused = Topology::from_acpi([&damaged[..]]).err();
     assert!(matches!(refused, Some(TopologyError::Table(_))));
+    // Of others a wrong checksum is worth a remark.
+    let mut damaged = dmar(REGISTERS);
+    damaged[9] ^= 1;
+    let topology = Topology::from_acpi([&damaged[..]]).expect("a table");
+    let survey = topology.survey(PciOverrides::KNOWN, |_, _| None);
+    let is_sum = |remark: &Remark| matches!(remark, Remark::Table(TopologyError::Table(_)));
+    assert!(survey.remarks().iter().any(is_sum));
     let machine = vtd(VtdIdentification::default());
     let elsewhere = dmar(0xfed8_0000);
     let topology = Topology::from_acpi([&elsewhere[..]]).expect("a table");

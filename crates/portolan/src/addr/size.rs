@@ -70,6 +70,13 @@ impl PageSizes {
         Self(self.0 | size.bytes())
     }
 
+    /// The sizes that are in both sets.
+    #[inline]
+    #[must_use]
+    pub const fn intersection(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
     /// Whether `size` is in the set.
     #[inline]
     pub const fn contains(self, size: PageSize) -> bool {

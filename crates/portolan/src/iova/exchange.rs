@@ -81,36 +81,25 @@ impl<P: Cpus> IovaSpace<P> {
         }
     }
 
-    /// For a cache that has nothing: a full magazine, or fresh blocks.
+    /// For a cache that has nothing: a full magazine, or fresh blocks. Returns where the first one is.
     #[cold]
-    pub(super) fn alloc_refilling(
-        &self,
-        cpu: &Home<P>,
-        request: &Request,
-        block: Block,
-    ) -> Result<IovaRange, IovaError> {
+    pub(super) fn refilled(&self, cpu: &Home<P>, request: &Request, block: Block) -> Option<u64> {
         // Blocks that lie too high for the device: more of them would only be in the way.
         self.step(1);
         if cpu.magazines.with(|cache| cache.of(block.kind).len() > 0) {
-            return self.alloc_slowly(cpu, request);
+            return None;
         }
-        if let Some(full) = self.depot(block.kind, |depot| depot.fetch()) {
-            self.step(1);
-            let (out, found) = cpu.magazines.with(|cache| {
-                let magazines = cache.of(block.kind);
-                let out = magazines.load(full);
-                (out, magazines.take(block.highest))
-            });
-            self.keep(block.kind, out);
-            return match found {
-                Some(start) => Ok(self.classes.exact(start, request)),
-                None => self.alloc_slowly(cpu, request),
-            };
-        }
-        match self.refill(cpu, request, block.kind) {
-            Some(start) => Ok(self.classes.exact(start, request)),
-            None => self.alloc_slowly(cpu, request),
-        }
+        let Some(full) = self.depot(block.kind, |depot| depot.fetch()) else {
+            return self.refill(cpu, request, block.kind);
+        };
+        self.step(1);
+        let (out, found) = cpu.magazines.with(|cache| {
+            let magazines = cache.of(block.kind);
+            let out = magazines.load(full);
+            (out, magazines.take(block.highest))
+        });
+        self.keep(block.kind, out);
+        found
     }
 
     /// Fresh blocks, the first of which is for the caller.
@@ -250,14 +239,18 @@ impl<P: Cpus> IovaSpace<P> {
         })
     }
 
-    /// From the ranges, if need be after caches were emptied into them: the caller's, the depots,
-    /// and those of the other CPUs, one after the other.
+    /// From the ranges, if need be (`empties_caches`) after caches were emptied into them: the caller's, the
+    /// depots, and those of the other CPUs, one after the other.
     #[cold]
     pub(super) fn alloc_slowly(
         &self,
         cpu: &Home<P>,
         request: &Request,
+        empties_caches: bool,
     ) -> Result<IovaRange, IovaError> {
+        if !empties_caches {
+            return self.search_ranges(request, Heap::Use);
+        }
         let mut result = self.search_ranges(request, Heap::Use);
         let mut retry = |emptied: usize| {
             if emptied > 0 {

@@ -12,6 +12,7 @@ mod exchange;
 mod front;
 mod ledger;
 mod magazine;
+mod order;
 mod ranges;
 mod reserve;
 mod shortage;
@@ -20,5 +21,6 @@ mod tree;
 
 pub use drain::IovaStats;
 pub use error::{FreeError, IovaError};
+pub use order::AddressOrder;
 pub use ranges::{RangeAllocator, Request};
 pub use space::{Checks, IovaOptions, IovaSpace};

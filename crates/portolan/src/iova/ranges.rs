@@ -19,6 +19,17 @@ pub struct Request {
     pub limit: Iova,
 }
 
+impl Request {
+    /// The same, not above `ceiling`.
+    #[inline]
+    pub(super) fn below(&self, ceiling: Iova) -> Self {
+        Self {
+            limit: self.limit.min(ceiling),
+            ..*self
+        }
+    }
+}
+
 /// Gives out ranges of an address space, each from the highest place where it fits.
 ///
 /// *Cost.* Each call visits O(log n) of n free ranges, whatever is asked for.

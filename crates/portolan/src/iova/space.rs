@@ -7,8 +7,12 @@
 //! straight to that. Where the space reaches above 32 bits, low blocks have magazines and depots of
 //! their own, so that neither devices with 32 bits nor others search for an address that fits.
 //!
+//! *Order.* Addresses below 4 GiB are given out first, and higher ones once those are used up
+//! ([`AddressOrder`]).
+//!
 //! *Steps.* An allocation takes at most one exchange and one refill from the ranges, O(log n) each,
-//! or, when nothing is left, one pass over the caches. A release takes at most one exchange, or
+//! or, when nothing is left, one pass over the caches; each time that the highest address given out doubles, which
+//! is at most 32 times, one exchange and one refill more. A release takes at most one exchange, or
 //! one insertion into the ranges. Neither depends on how many addresses are out but through that
 //! logarithm.
 
@@ -19,6 +23,7 @@ use super::class::{Block, Classes, KINDS, Kind};
 use super::front::{FRONT, Fronts};
 use super::ledger::Ledger;
 use super::magazine::{CpuCache, Depot, Put};
+use super::order::{AddressOrder, Ceiling, above};
 use super::shortage::{Heap, Shortage};
 use super::{FreeError, IovaError, RangeAllocator, Request};
 use crate::addr::{Iova, IovaRange, PageSize};
@@ -45,11 +50,13 @@ pub struct IovaOptions {
     pub reserve: u16,
     /// Which mistakes of callers are found.
     pub checks: Checks,
+    /// Which addresses are given out first.
+    pub order: AddressOrder,
 }
 
 impl Default for IovaOptions {
     /// 7 blocks at the front of 32 magazines of 127 blocks, refilled with 16, a reserve of 256 ranges,
-    /// with cheap checks.
+    /// with cheap checks, and low addresses first.
     fn default() -> Self {
         Self {
             front: FRONT as u8,
@@ -58,6 +65,7 @@ impl Default for IovaOptions {
             rounds: 127,
             reserve: 256,
             checks: Checks::Cheap,
+            order: AddressOrder::LowFirst,
         }
     }
 }
@@ -124,6 +132,7 @@ pub struct IovaSpace<P: Cpus> {
     cpus: P,
     pub(super) classes: Classes,
     pub(super) options: IovaOptions,
+    ceiling: Ceiling,
     pub(super) caches: Box<[CachePadded<Home<P>>]>,
     pub(super) depots: Box<[P::Lock<Depot>]>,
     /// Blocks of each kind at the front, at most [`FRONT`].
@@ -167,6 +176,7 @@ impl<P: Cpus> IovaSpace<P> {
             cpus,
             classes: Classes::new(space, granule),
             options,
+            ceiling: Ceiling::new(options.order, space),
             caches: caches.into_boxed_slice(),
             depots: depots.into_boxed_slice(),
             // A first address of all ones, which only bytes have, cannot be kept there. What is noted
@@ -196,10 +206,11 @@ impl<P: Cpus> IovaSpace<P> {
     pub fn alloc(&self, request: &Request) -> Result<IovaRange, IovaError> {
         self.step(1);
         let cpu = self.home();
-        let block = self.classes.of_request(request)?;
+        let low = request.below(self.ceiling.get());
+        let block = self.classes.of_request(&low)?;
         match block.and_then(|block| self.take_front(cpu, block)) {
             Some(start) => Ok(self.classes.exact(start, request)),
-            None => self.alloc_behind(cpu, *request, block),
+            None => self.alloc_behind(cpu, *request),
         }
     }
 
@@ -222,26 +233,45 @@ impl<P: Cpus> IovaSpace<P> {
 
     /// From the magazines, or what is behind them.
     #[inline(never)]
-    fn alloc_behind(
-        &self,
-        cpu: &Home<P>,
-        request: Request,
-        block: Option<Block>,
-    ) -> Result<IovaRange, IovaError> {
-        let request = &request;
-        let range = match block {
-            Some(block) => {
+    fn alloc_behind(&self, cpu: &Home<P>, request: Request) -> Result<IovaRange, IovaError> {
+        let range = self.upwards(&request, |low, is_last| {
+            let block = self.classes.of_request(low)?;
+            let start = block.and_then(|block| {
                 let take = |cache: &mut CpuCache| cache.of(block.kind).take(block.highest);
-                match cpu.magazines.with(take) {
-                    Some(start) => self.classes.exact(start, request),
-                    None => self.alloc_refilling(cpu, request, block)?,
-                }
+                let taken = cpu.magazines.with(take);
+                taken.or_else(|| self.refilled(cpu, low, block))
+            });
+            match start {
+                Some(start) => Ok(self.classes.exact(start, low)),
+                None => self.alloc_slowly(cpu, low, is_last),
             }
-            None => self.alloc_slowly(cpu, request)?,
-        };
+        })?;
         match &self.ledger {
             None => Ok(range),
             Some(ledger) => self.enter(ledger, range, Heap::Use),
+        }
+    }
+
+    /// Does `find` for `request` with the addresses that are given out first, and as long as it finds them
+    /// full with more of them, at last with all that the device can use: then it is told so.
+    fn upwards(
+        &self,
+        request: &Request,
+        find: impl Fn(&Request, bool) -> Result<IovaRange, IovaError>,
+    ) -> Result<IovaRange, IovaError> {
+        let mut ceiling = self.ceiling.get();
+        loop {
+            let low = request.below(ceiling);
+            let is_last = low.limit == request.limit;
+            let found = find(&low, is_last);
+            if is_last || !matches!(found, Err(IovaError::Full { .. })) {
+                return found;
+            }
+            ceiling = above(ceiling, self.classes.space());
+            // What is too large for a class may find no room where others go on finding it.
+            if self.classes.of_request(&low)?.is_some() {
+                self.ceiling.raise(ceiling);
+            }
         }
     }
 
@@ -283,7 +313,8 @@ impl<P: Cpus> IovaSpace<P> {
     /// See [`IovaError`]; [`IovaError::Memory`] if the reserve is used up. A task may find addresses
     /// all the same.
     pub fn try_alloc(&self, request: &Request) -> Result<IovaRange, IovaError> {
-        let range = self.alloc_sparing(self.home(), request)?;
+        let cpu = self.home();
+        let range = self.upwards(request, |low, _| self.alloc_sparing(cpu, low))?;
         match &self.ledger {
             None => Ok(range),
             Some(ledger) => self.enter(ledger, range, Heap::Spare),

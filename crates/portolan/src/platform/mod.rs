@@ -81,6 +81,20 @@ pub trait TableMem<W: Word>: Send + Sync {
     /// [`OutOfTableMemory`] if there is none.
     fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory>;
 
+    /// A zeroed page of `size` of which no byte lies above `last`, for a unit whose registers or tables
+    /// have no room for more. By default one from [`alloc`](Self::alloc) that happens to lie there.
+    ///
+    /// # Errors
+    /// [`OutOfTableMemory`] if there is none.
+    fn alloc_below(&self, size: PageSize, last: PhysAddr) -> Result<PhysAddr, OutOfTableMemory> {
+        let table = self.alloc(size)?;
+        if table.get().saturating_add(size.bytes() - 1) <= last.get() {
+            return Ok(table);
+        }
+        self.free(table, size);
+        Err(OutOfTableMemory { size })
+    }
+
     /// Takes back a page of `size`.
     fn free(&self, table: PhysAddr, size: PageSize);
 
@@ -106,6 +120,14 @@ macro_rules! forward {
             #[inline]
             fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
                 (**self).alloc(size)
+            }
+
+            fn alloc_below(
+                &self,
+                size: PageSize,
+                last: PhysAddr,
+            ) -> Result<PhysAddr, OutOfTableMemory> {
+                (**self).alloc_below(size, last)
             }
 
             #[inline]

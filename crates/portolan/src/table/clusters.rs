@@ -22,7 +22,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// The smallest and the largest page that leaves of level 0 can be.
     #[inline]
     pub(super) fn small_leaves(&self) -> (PageSize, PageSize) {
-        let clusters = F::CLUSTER_LG2 != 0 && self.format.page_sizes().contains(Self::cluster());
+        let clusters = F::CLUSTER_LG2 != 0 && self.sizes.contains(Self::cluster());
         match clusters {
             true => (F::GRANULE, Self::cluster()),
             false => (F::GRANULE, F::GRANULE),

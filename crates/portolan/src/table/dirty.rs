@@ -28,7 +28,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         if self.format.dirty_tracking() == DirtyTracking::Off {
             return Err(DirtyError::NotTracked);
         }
-        if range.last().get() >> self.format.input_lg2() != 0 {
+        if range.last().get() >> self.input_lg2 != 0 {
             return Err(DirtyError::OutOfRange { range });
         }
         for run in self.mappings(range) {

@@ -129,7 +129,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         if !iova.is_aligned(F::GRANULE) {
             return Err(MapError::UnalignedIova { iova });
         }
-        let input = 1u64 << self.format.input_lg2();
+        let input = 1u64 << self.input_lg2;
         if shape.bytes == 0 {
             return Err(MapError::Empty { iova });
         }
@@ -160,7 +160,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     fn request(&self, range: IovaRange, access: Access, longest: u64) -> Result<Request, MapError> {
         let mut templates = [0; MAX_LEVELS];
         let mut top_leaf = 0;
-        let sizes = self.format.page_sizes();
+        let sizes = self.sizes;
         for level in 0..self.levels.min(MAX_LEVELS as u32) {
             let size = Self::span(level);
             if sizes.contains(size) {

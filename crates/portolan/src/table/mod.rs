@@ -49,7 +49,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use self::format::{Entry, LiveCount, span_lg2};
 use self::walking::Walks;
-use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
+use crate::addr::{Iova, IovaRange, PageSize, PageSizes, PhysAddr, PhysRange, TableId};
 use crate::inval::Gather;
 use crate::platform::{ForeignTables, OutOfTableMemory, TableMem, Word};
 
@@ -130,6 +130,9 @@ pub struct PageTable<F: Format, M: TableMem<F::Word>> {
     format: F,
     /// Of the format, which may have to compute it.
     levels: u32,
+    /// Of the format, or less.
+    input_lg2: u32,
+    sizes: PageSizes,
     mem: M,
     root: PhysAddr,
     pages: AtomicUsize,
@@ -172,6 +175,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         Self {
             id: TableId::fresh(),
             levels: format.levels(),
+            input_lg2: format.input_lg2(),
+            sizes: format.page_sizes(),
             format,
             mem,
             root,
@@ -181,6 +186,16 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             keep_empty: AtomicUsize::new(0),
             walks: Walks::default(),
         }
+    }
+
+    /// The same table for hardware that does less than its format can say: it takes addresses of at most
+    /// `input_lg2` bits, and knows only leaves of `sizes`, of which the granule is always one. For a
+    /// table of which nothing is mapped yet.
+    #[must_use]
+    pub fn limited(mut self, input_lg2: u32, sizes: PageSizes) -> Self {
+        self.input_lg2 = self.input_lg2.min(input_lg2);
+        self.sizes = self.sizes.intersection(sizes).with(F::GRANULE);
+        self
     }
 
     /// Its name, which debts and proofs carry.
@@ -236,7 +251,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 
     /// The addresses that can be mapped.
     pub fn input_range(&self) -> IovaRange {
-        let size = PageSize::of_lg2(self.format.input_lg2());
+        let size = PageSize::of_lg2(self.input_lg2);
         IovaRange::page(Iova::new(0), size)
     }
 

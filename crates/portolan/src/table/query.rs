@@ -83,7 +83,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     pub(super) fn entry_at(&self, iova: Iova) -> Result<(u64, u32), u32> {
         let mut table = self.root;
         let mut level = self.levels - 1;
-        if iova.get() >> self.format.input_lg2() != 0 {
+        if iova.get() >> self.input_lg2 != 0 {
             return Err(level);
         }
         loop {

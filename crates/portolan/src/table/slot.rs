@@ -32,7 +32,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let pa = only.page(F::GRANULE)?;
         let odd = (iova.get() | pa.get()) & (F::GRANULE.bytes() - 1) != 0;
         let outside =
-            iova.get() >> self.format.input_lg2() != 0 || pa.get() >> self.format.output_lg2() != 0;
+            iova.get() >> self.input_lg2 != 0 || pa.get() >> self.format.output_lg2() != 0;
         (!odd && !outside).then_some(pa)
     }
 

@@ -72,7 +72,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// See [`SplitError`]; the table is as it was.
     pub fn split(&self, at: Iova, gather: &mut Gather) -> Result<PendingSplit, SplitError> {
         gather.claim(self.id)?;
-        if at.get() >> self.format.input_lg2() != 0 {
+        if at.get() >> self.input_lg2 != 0 {
             return Err(SplitError::NoBlock { iova: at });
         }
         let Some((word, parent, level, raw)) = self.block_at(at) else {

@@ -53,7 +53,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         if range.start().get() & mask != 0 || range.last().get() & mask != mask {
             return Err(UnmapError::Unaligned { range });
         }
-        if range.last().get() >> self.format.input_lg2() != 0 {
+        if range.last().get() >> self.input_lg2 != 0 {
             return Err(UnmapError::OutOfRange { range });
         }
         let differ = range.start().get() ^ range.last().get();
@@ -141,7 +141,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     #[cold]
     fn unmap_pieces(&self, range: IovaRange, gather: &mut Gather) -> Result<(), UnmapError> {
         self.check(range)?;
-        let (mut leaf, mut largest) = (PageSize::of_lg2(self.format.input_lg2()), F::GRANULE);
+        let (mut leaf, mut largest) = (PageSize::of_lg2(self.input_lg2), F::GRANULE);
         let mut depth = Depth::LeafOnly;
         let mut at = Some(range.start());
         while let Some(iova) = at.filter(|&iova| iova <= range.last()) {

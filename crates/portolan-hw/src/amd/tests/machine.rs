@@ -41,6 +41,11 @@ pub fn of(setup: AmdSetup) -> Machine {
     machine_at(0x10_0000, setup)
 }
 
+/// One whose memory begins at `base`.
+pub fn at(base: u64) -> Machine {
+    machine_at(base, AmdSetup::default())
+}
+
 impl Driven for Machine {
     type Kind = Kind;
     type Config = Config;

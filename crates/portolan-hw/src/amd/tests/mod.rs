@@ -254,3 +254,36 @@ fn pointers_beyond_the_end_are_nonsense() {
     let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
     assert_eq!(error, nonsense);
 }
+
+/// Chips write the register of its base in two halves, and read entries between the two: the upper half is 0
+/// before and after.
+#[test]
+fn the_device_table_lies_below_4_gib() {
+    let machine = machine::at(0xff00_0000);
+    assert!(machine.enable(config()).is_ok());
+    assert_eq!(machine.reg(reg::DEVICE_TABLE) >> 32, 0);
+    let machine = machine::at(0x1_0000_0000);
+    let error = machine.enable(config()).err();
+    assert!(matches!(error, Some(IommuError::Memory(_))), "{error:?}");
+    assert_eq!(machine.live(), 0);
+}
+
+#[test]
+fn no_address_is_wider_than_the_capability_block_says() {
+    for (bits, width) in [(0, 48), (40, 40), (64, 48)] {
+        let mut identification = AmdIdentification::default();
+        identification.capability[4] = 40 << 8 | bits << 15;
+        let setup = AmdSetup {
+            identification,
+            ..AmdSetup::default()
+        };
+        let machine = machine::of(setup);
+        let unit = machine.enable(config()).unwrap();
+        let domain = unit.domain().unwrap();
+        assert_eq!(
+            domain.input_range().last().get(),
+            (1 << width) - 1,
+            "{bits}"
+        );
+    }
+}

@@ -89,6 +89,14 @@ impl Mapping {
         self.output.checked_add(above)
     }
 
+    /// What the last identifier becomes.
+    pub(crate) fn last_output(&self) -> u32 {
+        match self.single {
+            Single::Single => self.output,
+            Single::Range => self.output.saturating_add(self.count_minus_one),
+        }
+    }
+
     /// Whether `id` is the last of several. Then a mapping that begins there is to be believed
     /// rather: the count of this one is the number of identifiers, not that less one.
     pub(super) fn ends_at(&self, id: u32) -> bool {

@@ -82,8 +82,8 @@ pub struct RootComplex {
     pub ats: u32,
     /// The segment.
     pub segment: Segment,
-    /// Width of its addresses in bits; 0 in revision 0, which has no such field.
-    pub address_lg2: u8,
+    /// Width of the addresses that it passes on, in bits; `None` in revision 0, which has no such field.
+    pub address_lg2: Option<u8>,
 }
 
 /// An SMMU of version 1 or 2.
@@ -293,7 +293,10 @@ fn root_complex(bytes: Bytes<'_>, revision: u8) -> Result<RootComplex, TableErro
                 offset: bytes.offset().saturating_add(28),
                 value: segment.into(),
             })?,
-        address_lg2: if revision == 0 { 0 } else { bytes.u8(32)? },
+        address_lg2: match revision {
+            0 => None,
+            _ => Some(bytes.u8(32)?),
+        },
     })
 }
 

@@ -21,9 +21,20 @@ pub struct Resolved<'a> {
     pub unit: Node<'a>,
     /// The stream there.
     pub stream: StreamId,
+    /// Width of the addresses that the component passes on, in bits; `None` if the table does not say it.
+    pub address_lg2: Option<u8>,
 }
 
 impl Node<'_> {
+    /// Width of the addresses that a component passes on, in bits ("memory address size limit").
+    fn address_lg2(&self) -> Option<u8> {
+        match self.body {
+            Body::NamedComponent(component) => Some(component.address_lg2),
+            Body::RootComplex(complex) => complex.address_lg2,
+            _ => None,
+        }
+    }
+
     /// Where `id` of this node leads, and what it is there.
     ///
     /// Ranges must not overlap. Where they share one identifier, the end of one and the start of the
@@ -97,6 +108,7 @@ impl<'a> Iort<'a> {
                     return Ok(Some(Resolved {
                         unit: at,
                         stream: StreamId::new(id),
+                        address_lg2: node.address_lg2(),
                     }));
                 }
                 Body::ItsGroup(_) => return Ok(None),

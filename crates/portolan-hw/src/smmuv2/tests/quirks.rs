@@ -2,7 +2,7 @@
 
 use portolan::addr::{Iova, IovaRange, PageSize};
 use portolan::inval::{Gather, Quirks, WalkFlush, Walker};
-use portolan::iommu::{Domain, IommuError};
+use portolan::iommu::{Attach as _, Domain, Iommu as _, IommuError};
 use portolan_model::smmuv2::{SmmuV2Identification, SmmuV2Setup};
 
 use super::super::{Config, DomainOptions, Has, Implementation, Inherited, Prefetch, WaitForSafe};
@@ -193,4 +193,72 @@ fn only_qualcomm_s_units_have_walks_flushed_by_context_and_few_pages_named() {
     });
     assert_eq!(found, [3, 3]);
     assert!(plain.context_above > 3);
+}
+
+/// SC8280XP and others count more stream match registers than there is room for; Linux uses the first 128.
+#[test]
+fn a_unit_of_qualcomm_with_more_than_128_match_registers_is_driven() {
+    let idr = FEW.idr;
+    let found = super::super::Features::decode(idr[0] & !0xff | 162, idr[1], idr[2]);
+    assert_eq!(found.map(|found| found.streams), Ok(128));
+}
+
+/// Hypervisors of some of Qualcomm's firmware trap these registers, and go wrong at stores of the zero register.
+#[test]
+fn nothing_is_written_as_zero_to_qualcomms_trapped_commands() {
+    // sTLBIALLNSNH, sTLBIALLH, sTLBGSYNC, and TLBSYNC of each bank.
+    let commands = |offset: usize| {
+        let banks = (0..4).map(|n| bank(n, 0x7f0));
+        [0x68, 0x6c, 0x70]
+            .into_iter()
+            .chain(banks)
+            .any(|one| one == offset)
+    };
+    let machine = few(&[]);
+    let config = Config {
+        implementation: Implementation::Qualcomm(WaitForSafe::Off),
+        ..plain()
+    };
+    let unit = machine.enable(config).unwrap();
+    let domain = unit.first_stage::<12>(&DomainOptions::default()).unwrap();
+    map(&domain, 0x6000, 0x1000);
+    drop((domain, unit));
+    let all: alloc::vec::Vec<_> = machine.take_writes().collect();
+    let given: alloc::vec::Vec<_> = all.iter().filter(|(at, _)| commands(*at)).collect();
+    assert!(given.len() > 2);
+    assert!(given.iter().all(|(_, value)| *value != 0), "{given:?}");
+}
+
+/// Stages, match registers, banks and pages of real chips.
+#[test]
+fn a_disk_does_dma_behind_every_real_smmu_of_version_2() {
+    for chip in portolan_model::chips::SMMU_V2 {
+        let (machine, unit) = super::kit::of(chip.identification);
+        let options = DomainOptions::default();
+        let reach = |domain: &dyn Domain| {
+            let range = domain.input_range();
+            assert_eq!(range.last().get() >> 48, 0, "{}", chip.name);
+            machine.reach(3, 0x6000)
+        };
+        let attached = match unit.features().stage1 {
+            Has::Yes => {
+                let domain = super::kit::first(&unit);
+                unit.attach(super::kit::stream(3), &domain).unwrap();
+                map(&*domain, 0x6000, 0x1000);
+                reach(&*domain)
+            }
+            Has::No => {
+                let domain = unit.second_stage::<12>(&options).unwrap();
+                let domain = alloc::sync::Arc::new(domain);
+                unit.attach(super::kit::stream(3), &domain).unwrap();
+                map(&*domain, 0x6000, 0x1000);
+                reach(&*domain)
+            }
+        };
+        assert_eq!(attached, Some(0x1000), "{}, {}", chip.name, chip.source);
+        unit.block(super::kit::stream(3)).unwrap();
+        assert_eq!(machine.reach(3, 0x6000), None, "{}", chip.name);
+        drop(unit);
+        assert_eq!(machine.unit().violations(), [], "{}", chip.name);
+    }
 }

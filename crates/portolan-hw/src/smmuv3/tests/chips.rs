@@ -9,6 +9,7 @@ use core::sync::atomic::AtomicU64;
 use portolan::addr::{PageSize, PhysRange};
 use portolan::iommu::{Awaited, ReservedKind, ReservedRegion};
 use portolan::platform::{OutOfTableMemory, TableMem};
+use portolan_model::machine::Event;
 use portolan_model::smmuv3::{Pages, SmmuIdentification, SmmuSetup};
 use spin::Mutex;
 
@@ -306,14 +307,53 @@ fn devices_that_firmware_has_at_work_go_on_from_the_start() {
     driver.block(STREAM).unwrap();
     assert_eq!(entry(STREAM.get()), Some([0, 0].to_vec()));
     drop(driver);
-    // A stream that the table has not, before anything is touched.
-    unit.take();
+    // A stream that no unit has: the others go on.
     let outside = Config {
-        at_work: alloc::vec![STREAM, StreamId::new(1 << 16)],
+        at_work: alloc::vec![STREAM, StreamId::new(u32::MAX)],
         ..config()
     };
-    assert_eq!(unit.enable(outside).err(), Some(IommuError::Unsupported));
-    assert_eq!((unit.take().len(), unit.live()), (0, 0));
+    let driver = unit.enable(outside).unwrap();
+    assert_eq!(entry(STREAM.get()), Some([9, 1 << 44].to_vec()));
+    drop(driver);
+    assert_eq!(unit.live(), 0);
+}
+
+/// Where firmware leaves the unit off, a display goes from passing by it to passing through it.
+#[test]
+fn devices_at_work_behind_a_unit_that_is_off_are_not_aborted_meanwhile() {
+    let unit = machine(FULL);
+    let config = Config {
+        at_work: alloc::vec![STREAM],
+        ..config()
+    };
+    let _driver = unit.enable(config).unwrap();
+    let log = unit.take();
+    let position = |of: fn(&Event) -> bool| log.iter().position(of);
+    let abort =
+        position(|event| matches!(event, Event::Write(reg::GBPA, value) if value >> 20 & 1 == 1));
+    let on = position(|event| matches!(event, Event::Write(reg::CR0, value) if value & 1 == 1));
+    assert!(
+        on.is_some() && (abort.is_none() || abort > on),
+        "{abort:?}, {on:?}"
+    );
+}
+
+#[test]
+fn streams_at_work_make_the_table_wide_enough() {
+    let mut wide = FULL;
+    wide.idr[1] = wide.idr[1] & !0x3f | 24;
+    let unit = machine(wide);
+    let stream = StreamId::new(0x7_0018);
+    let config = Config {
+        stream_lg2: 16,
+        at_work: alloc::vec![stream],
+        ..config()
+    };
+    let _driver = unit.enable(config).unwrap();
+    assert_eq!(
+        unit.entry(stream.get()).map(|entry: [u64; 8]| entry[0]),
+        Some(9)
+    );
 }
 
 /// Table memory that a CPU's cache lies before.

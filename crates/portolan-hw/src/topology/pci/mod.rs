@@ -24,11 +24,14 @@ mod overrides;
 #[cfg(test)]
 pub(crate) mod tests;
 mod virtual_functions;
+mod windows;
 
 pub use groups::{Groups, Join, Why};
 pub use node::{Acs, AcsState, Buses, Functions, NotIsolated, PciId, PciKind, PciNode};
 pub use overrides::{AliasOverride, Isolation, IsolationOverride, PciOverrides};
 pub use virtual_functions::VirtualFunctions;
+
+use overrides::HIDDEN_BRIDGES;
 
 use alloc::vec::Vec;
 
@@ -214,16 +217,27 @@ impl PciTree {
         }
         for bridge in self.above(at.segment, at.requester.bus()) {
             match bridge.kind {
-                PciKind::ExpressToPci => {
-                    let bus = bridge.behind.map(|buses| buses.first);
-                    bus.into_iter()
-                        .for_each(|bus| add(RequesterId::of(bus, 0, 0)));
+                PciKind::ExpressToPci => behind(bridge).into_iter().for_each(&mut add),
+                PciKind::ConventionalBridge if self.hides_express(bridge) => {
+                    behind(bridge).into_iter().for_each(&mut add);
                 }
                 PciKind::ConventionalBridge | PciKind::PciToExpress => add(bridge.at.requester),
                 _ => {}
             }
         }
         found
+    }
+
+    /// Whether a bridge that seems conventional is on PCI Express, and known to hide that.
+    fn hides_express(&self, bridge: &PciNode) -> bool {
+        let above = self.leads_to(bridge.at.segment, bridge.at.requester.bus());
+        let express = above.is_some_and(|above| {
+            !matches!(
+                above.kind,
+                PciKind::ConventionalBridge | PciKind::ExpressToPci
+            )
+        });
+        express && HIDDEN_BRIDGES.contains(&bridge.id)
     }
 
     /// Whether `node` keeps apart what is behind it, or beside it.
@@ -234,6 +248,12 @@ impl PciTree {
             None => node.isolates(),
         }
     }
+}
+
+/// The identifier that a bridge from PCI Express puts in the place of others.
+fn behind(bridge: &PciNode) -> Option<RequesterId> {
+    let buses = bridge.behind?;
+    Some(RequesterId::of(buses.first, 0, 0))
 }
 
 fn first_bus(nodes: &[PciNode], at: usize) -> Option<(Segment, u8)> {

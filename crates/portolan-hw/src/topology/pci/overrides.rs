@@ -12,6 +12,23 @@ use super::node::{PciId, PciNode};
 
 const MARVELL: u16 = 0x1b4b;
 const RICOH: u16 = 0x1180;
+const HIGHPOINT: u16 = 0x1103;
+const JMICRON: u16 = 0x197b;
+const LITE_ON: u16 = 0x1c28;
+
+const fn id(vendor: u16, device: u16) -> PciId {
+    PciId { vendor, device }
+}
+
+/// Bridges from PCI Express that do not say so (Linux's `quirk_use_pcie_bridge_dma_alias`): of ASMedia, Tundra,
+/// ITE and Intel. Accesses of what is behind one carry function 0.0 of the bus behind it.
+pub(super) const HIDDEN_BRIDGES: [PciId; 5] = [
+    id(0x1b21, 0x1080),
+    id(0x10e3, 0x8113),
+    id(0x1283, 0x8892),
+    id(0x1283, 0x8893),
+    id(0x8086, 0x244e),
+];
 
 /// Accesses of a function that carry the identifier of another function of its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,13 +79,13 @@ pub struct PciOverrides {
 }
 
 const fn as_function(function: u8, vendor: u16, device: u16) -> AliasOverride {
-    let of = PciId { vendor, device };
+    let of = id(vendor, device);
     AliasOverride { of, function }
 }
 
 impl PciOverrides {
-    /// SATA controllers of Marvell's that do DMA as function 1, and Ricoh's card readers and FireWire
-    /// controllers, which do it as function 0.
+    /// Disk controllers of Marvell's, HighPoint's, JMicron's and Lite-On's that do DMA as function 1, and
+    /// Ricoh's card readers and FireWire controllers, which do it as function 0.
     pub const KNOWN: Self = Self {
         aliases: &[
             as_function(1, MARVELL, 0x9120),
@@ -76,14 +93,21 @@ impl PciOverrides {
             as_function(1, MARVELL, 0x9125),
             as_function(1, MARVELL, 0x9128),
             as_function(1, MARVELL, 0x9130),
+            as_function(1, MARVELL, 0x9170),
             as_function(1, MARVELL, 0x9172),
             as_function(1, MARVELL, 0x917a),
+            as_function(1, MARVELL, 0x9182),
             as_function(1, MARVELL, 0x9183),
             as_function(1, MARVELL, 0x91a0),
             as_function(1, MARVELL, 0x9215),
             as_function(1, MARVELL, 0x9220),
             as_function(1, MARVELL, 0x9230),
             as_function(1, MARVELL, 0x9235),
+            as_function(1, HIGHPOINT, 0x0642),
+            as_function(1, HIGHPOINT, 0x0644),
+            as_function(1, HIGHPOINT, 0x0645),
+            as_function(1, JMICRON, 0x2392),
+            as_function(1, LITE_ON, 0x0122),
             as_function(0, RICOH, 0xe476),
             as_function(0, RICOH, 0xe832),
         ],

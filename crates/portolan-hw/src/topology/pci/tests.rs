@@ -394,3 +394,34 @@ fn capabilities_that_go_round_and_absent_functions_end() {
     assert_eq!(PciNode::read(at(0, 0, 0), |_| Some(u32::MAX)), None);
     assert_eq!(PciNode::read(at(0, 0, 0), |_| None), None);
 }
+
+/// ASMedia's 1080 and others bridge from Express to PCI without saying so.
+#[test]
+fn a_bridge_that_hides_that_it_comes_from_express_is_known_by_the_bus_behind_it() {
+    let requesters = |above: Is, id: u32| {
+        let fake = Fake::default()
+            .with(at(0, 0x1c, 0), above, Some((2, 3)), Has::On)
+            .with(at(2, 0, 0), Is::Conventional, Some((3, 3)), Has::Nothing)
+            .word(0, id)
+            .with(at(3, 1, 0), Is::Conventional, None, Has::Nothing);
+        fake.tree(PciOverrides::KNOWN).requesters(at(3, 1, 0))
+    };
+    let [own, bus, bridge] =
+        [(3, 1), (3, 0), (2, 0)].map(|(bus, device)| RequesterId::of(bus, device, 0));
+    for id in [
+        0x1080_1b21,
+        0x8113_10e3,
+        0x8892_1283,
+        0x8893_1283,
+        0x244e_8086,
+    ] {
+        assert_eq!(requesters(Is::RootPort, id), [own, bus], "{id:#x}");
+    }
+    assert_eq!(requesters(Is::RootPort, 0x1081_1b21), [own, bridge]);
+    // Behind a conventional bridge it is one itself.
+    let above = RequesterId::of(0, 0x1c, 0);
+    assert_eq!(
+        requesters(Is::Conventional, 0x1080_1b21),
+        [own, bridge, above]
+    );
+}

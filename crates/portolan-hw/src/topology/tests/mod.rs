@@ -1,6 +1,7 @@
 //! Surveys of machines whose tables were published, and of machines whose tables lie.
 
 mod build;
+mod io_apics;
 mod lies;
 mod machines;
 mod riscv_trees;

@@ -4,7 +4,7 @@ extern crate std;
 
 use std::vec::Vec;
 
-use portolan::addr::{PciFunction, RequesterId, Segment};
+use portolan::addr::{IovaRange, PciFunction, RequesterId, Segment};
 
 use super::build::{at, is};
 use crate::firmware::fdt::tests::Builder;
@@ -135,4 +135,72 @@ fn damaged_trees_end() {
         surveyed += 1;
     }
     assert!(surveyed > 50, "{surveyed}");
+}
+
+/// A tree with one SMMU and a PCI host whose bus, and the one above, have these `dma-ranges`.
+fn with_ranges(of_host: Option<&[u32]>, of_bus: Option<&[u32]>) -> Vec<u8> {
+    let with = |node: Builder, ranges: Option<&[u32]>| match ranges {
+        Some(cells) => node.cells("dma-ranges", cells),
+        None => node,
+    };
+    let root = Builder::default().begin();
+    let root = root
+        .cells("#address-cells", &[2])
+        .cells("#size-cells", &[2]);
+    let unit = root.begin().text("compatible", "arm,smmu-v3");
+    let unit = unit
+        .cells("reg", &[0, 0x0905_0000, 0, 0x2_0000])
+        .cells("phandle", &[1])
+        .end();
+    let bus = unit
+        .begin()
+        .cells("#address-cells", &[2])
+        .cells("#size-cells", &[2]);
+    let bus = with(bus.cells("ranges", &[]), of_bus);
+    let host = bus.begin().text("compatible", "pci-host-ecam-generic");
+    let host = host
+        .cells("#address-cells", &[3])
+        .cells("#size-cells", &[2]);
+    let host = host.cells("iommu-map", &[0, 1, 0, 0x1_0000]);
+    with(host, of_host).end().end().end().bytes()
+}
+
+#[test]
+fn dma_ranges_of_the_nearest_bus_say_which_addresses_arrive() {
+    let reach = |of_host, of_bus| {
+        let topology = Topology::from_device_tree(&with_ranges(of_host, of_bus)).unwrap();
+        let range = topology.reach(PciFunction::of(0, 3, 0)).unwrap();
+        range.map(|range: IovaRange| (range.start().get(), range.last().get()))
+    };
+    let all = Some((0, u64::MAX));
+    assert_eq!(reach(None, None), all);
+    assert_eq!(reach(Some(&[]), Some(&[])), all);
+    // Qualcomm's: 36 bits for all of a bus.
+    let bus: &[u32] = &[0, 0, 0, 0, 0x10, 0];
+    assert_eq!(reach(None, Some(bus)), Some((0, 0xf_ffff_ffff)));
+    // Broadcom's: 3 GiB of a PCI bus; and the longer of two.
+    let host: &[u32] = &[0x0200_0000, 0, 0, 0, 0, 0, 0xc000_0000];
+    assert_eq!(reach(Some(host), Some(bus)), Some((0, 0xbfff_ffff)));
+    let two: &[u32] = &[
+        0x4200_0000,
+        0,
+        0x4000_0000,
+        0,
+        0x4000_0000,
+        0,
+        0x8000_0000, //
+        0x4200_0000,
+        4,
+        0,
+        4,
+        0,
+        1,
+        0,
+    ];
+    assert_eq!(reach(Some(two), None), Some((0x4_0000_0000, 0x4_ffff_ffff)));
+    // What makes no sense leads nowhere: half an entry, no bytes, past the end.
+    assert_eq!(reach(Some(&host[..6]), None), None);
+    assert_eq!(reach(Some(&[0, 0, 0, 0, 0, 0, 0]), None), None);
+    let past: &[u32] = &[0, u32::MAX, 0, 0, 0, 2, 0];
+    assert_eq!(reach(Some(past), None), None);
 }

@@ -9,7 +9,7 @@ use super::bus::Window;
 use super::{Described, EnableError, Options, Unit, wires};
 use crate::interrupt::Remapping;
 use crate::riscv::{Config, Messages, Signal};
-use crate::topology::riscv;
+use crate::topology::{riscv, streams_lg2};
 
 /// The registers of a unit that is the PCI function `at`.
 pub(super) fn window(
@@ -28,7 +28,7 @@ pub(super) fn window(
 pub(super) fn config(described: &Described<'_>, unit: &Unit<'_>, options: Options) -> Config {
     let mut config = Config::default();
     if let Some(last) = described.last_stream(unit.phandle) {
-        config.streams_lg2 = riscv::streams_lg2(last);
+        config.streams_lg2 = streams_lg2(last);
     }
     if wires::has_any(&unit.node).is_some() {
         config.signal = Signal::Wired;

@@ -297,12 +297,12 @@ fn what_the_mode_does_not_have_is_refused_before_anything_is_written() {
 
 #[test]
 fn registers_are_not_used_where_the_version_has_none() {
-    let machine = of_version(0x70, CAP, ECAP & !2);
+    let machine = of_version(0x60, CAP, ECAP & !2);
     assert_eq!(
         machine.enable(legacy()).err(),
         Some(IommuError::Unsupported)
     );
     assert!(machine.take().is_empty());
-    let machine = of_version(0x60, CAP, ECAP & !2);
+    let machine = of_version(0x50, CAP, ECAP & !2);
     machine.enable(legacy()).unwrap();
 }

@@ -10,6 +10,7 @@ mod kit;
 mod offers;
 mod own_message;
 mod queue;
+mod real_chips;
 mod remapping;
 mod reserved;
 mod takeover;

@@ -47,10 +47,10 @@ fn a_device_gets_a_doorbell_that_it_can_reach() {
     });
     let wide = device_of(&rig, 1, Constraints::default());
     let high = wide.map_doorbell(doorbell(RING)).unwrap();
-    assert!(high.get() > u64::from(u32::MAX));
-    let narrow = device_of(&rig, 2, Constraints::default().address_bits(32));
+    assert!(high.get() >> 28 != 0);
+    let narrow = device_of(&rig, 2, Constraints::default().address_bits(28));
     let low = narrow.map_doorbell(doorbell(RING)).unwrap();
-    assert!(low.get() <= u64::from(u32::MAX));
+    assert_eq!(low.get() >> 28, 0);
     assert_eq!(rig.space.domain.translate(low).unwrap().pa.get(), RING);
 }
 

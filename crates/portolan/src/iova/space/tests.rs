@@ -201,8 +201,59 @@ fn caches_of_all_cpus_are_given_back_before_a_request_fails() {
 }
 
 #[test]
-fn narrow_devices_get_low_addresses_and_wide_ones_leave_them() {
+fn wide_devices_get_low_addresses_as_long_as_there_are_some_and_then_the_next() {
+    const GIB: u64 = 1 << 30;
     let space = one_cpu(window(0, (1 << 40) - 1));
+    let wide = |size: u64| space.alloc(&bytes(size)).unwrap();
+    let lasts = [1, 2, 1, 3].map(|count| wide(count * GIB).last().get());
+    assert_eq!(lasts, [4, 3, 1, 8].map(|end| end * GIB - 1));
+    // What is large has not used up what is small.
+    let page = wide(4096).start().get();
+    assert!((4 * GIB..5 * GIB).contains(&page), "{page:#x}");
+    let narrow = Request {
+        limit: Iova::new(u64::from(u32::MAX)),
+        ..bytes(4096)
+    };
+    let (bytes, limit) = (narrow.bytes, narrow.limit);
+    let full = IovaError::Full { bytes, limit };
+    assert_eq!(space.alloc(&narrow), Err(full));
+    assert_eq!(space.try_alloc(&narrow), Err(full));
+    let all = Request {
+        bytes: 1 << 40,
+        ..narrow
+    };
+    let full = |limit| IovaError::Full {
+        bytes: 1 << 40,
+        limit,
+    };
+    assert_eq!(space.alloc(&all), Err(full(all.limit)));
+    let limit = Iova::new(u64::MAX);
+    let all = Request { limit, ..all };
+    assert_eq!(space.alloc(&all), Err(full(limit)));
+}
+
+#[test]
+fn low_addresses_come_first_in_interrupts_too() {
+    let space = one_cpu(window(0, (1 << 40) - 1));
+    let range = space.try_alloc(&bytes(4096)).unwrap();
+    assert_eq!(range.last().get(), u64::from(u32::MAX));
+    let rest = space.alloc(&bytes((1 << 32) - 4096)).unwrap();
+    assert_eq!(rest.start().get(), 0);
+    let range = space.try_alloc(&bytes(4096)).unwrap();
+    assert_eq!(range.last().get(), (1 << 33) - 1);
+}
+
+fn high_first(window: IovaRange) -> OneCpu {
+    let options = IovaOptions {
+        order: AddressOrder::HighFirst,
+        ..IovaOptions::default()
+    };
+    one_cpu_with(window, options)
+}
+
+#[test]
+fn narrow_devices_get_low_addresses_and_wide_ones_leave_them() {
+    let space = high_first(window(0, (1 << 40) - 1));
     let narrow = Request {
         limit: Iova::new(u64::from(u32::MAX)),
         ..bytes(4096)

@@ -14,7 +14,12 @@ use crate::platform::{Clearing, DataCache, OutOfTableMemory, PhysMemory, TableMe
 #[derive(Clone)]
 pub struct RawMemory<P> {
     platform: P,
+    /// Where table memory ends.
+    last: PhysAddr,
 }
+
+/// No end.
+const ANYWHERE: PhysAddr = PhysAddr::new(u64::MAX);
 
 impl<P> fmt::Debug for RawMemory<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -34,12 +39,26 @@ impl<P: Platform> RawMemory<P> {
     /// `portolan-hw`, which do so and lend it to nobody. Copies need no promise: a
     /// [`Transfer`] names nothing but what lives.
     pub const unsafe fn new(platform: P) -> Self {
-        Self { platform }
+        let last = ANYWHERE;
+        Self { platform, last }
+    }
+
+    /// The same, whose table memory lies below `2^lg2` bytes: for a unit that reaches no higher.
+    ///
+    /// *Context.* Interrupt: a value.
+    #[must_use]
+    pub fn below(self, lg2: u32) -> Self {
+        let last = match 1u64.checked_shl(lg2) {
+            Some(end) => PhysAddr::new(end - 1).min(self.last),
+            None => self.last,
+        };
+        Self { last, ..self }
     }
 
     /// The same for a pool, which asks it for copies alone and keeps it to itself.
     pub(crate) const fn for_copies(platform: P) -> Self {
-        Self { platform }
+        let last = ANYWHERE;
+        Self { platform, last }
     }
 }
 
@@ -56,7 +75,18 @@ macro_rules! tables {
     ($word:ty) => {
         impl<P: Platform> TableMem<$word> for RawMemory<P> {
             fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
-                let page = layout(size).and_then(|layout| self.platform.alloc(layout));
+                TableMem::<$word>::alloc_below(self, size, ANYWHERE)
+            }
+
+            fn alloc_below(
+                &self,
+                size: PageSize,
+                last: PhysAddr,
+            ) -> Result<PhysAddr, OutOfTableMemory> {
+                let page = layout(size).and_then(|layout| match last.min(self.last) {
+                    ANYWHERE => self.platform.alloc(layout),
+                    last => self.platform.alloc_below(layout, last),
+                });
                 page.ok_or(OutOfTableMemory { size })
             }
 

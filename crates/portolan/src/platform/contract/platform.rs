@@ -110,6 +110,20 @@ pub unsafe trait Platform: Clone + Send + Sync + 'static {
     /// Memory that devices can reach; none if there is none.
     fn alloc(&self, layout: Layout) -> Option<PhysAddr>;
 
+    /// Memory as from [`alloc`](Self::alloc) of which no byte lies above `last`, for a unit that reaches no
+    /// higher; none if there is none. The default is for machines whose memory lies below 4 GiB, or whose
+    /// `alloc` gives low memory: what lies higher goes back.
+    fn alloc_below(&self, layout: Layout, last: PhysAddr) -> Option<PhysAddr> {
+        let at = self.alloc(layout)?;
+        let bytes = layout.size() as u64;
+        if at.get().saturating_add(bytes.saturating_sub(1)) <= last.get() {
+            return Some(at);
+        }
+        // SAFETY: it has just come from there with this layout, and nobody else knows of it.
+        unsafe { self.free(at, layout) }
+        None
+    }
+
     /// Memory as from [`alloc`](Self::alloc) that CPUs do not cache, for what is shared with a device
     /// that does not snoop; none if there is none.
     fn alloc_uncached(&self, _layout: Layout) -> Option<PhysAddr> {
@@ -126,8 +140,9 @@ pub unsafe trait Platform: Clone + Send + Sync + 'static {
     /// Takes memory back.
     ///
     /// # Safety
-    /// It came from [`alloc`](Self::alloc), [`alloc_uncached`](Self::alloc_uncached) or
-    /// [`alloc_shared`](Self::alloc_shared) with this layout, is freed once, and nobody reaches it.
+    /// It came from [`alloc`](Self::alloc), [`alloc_below`](Self::alloc_below),
+    /// [`alloc_uncached`](Self::alloc_uncached) or [`alloc_shared`](Self::alloc_shared) with this layout,
+    /// is freed once, and nobody reaches it.
     unsafe fn free(&self, at: PhysAddr, layout: Layout);
 
     /// Where the CPU sees the byte at `at`.

@@ -229,7 +229,7 @@ fn nodes_of_the_first_revision_are_shorter() {
     let root = one(node(2, 0, &[0, 0, 0, 9], &[]));
     let found = Iort::parse(&root).unwrap().nodes().next().unwrap();
     assert!(matches!(found.unwrap().body, Body::RootComplex(root)
-        if root.segment == Segment::new(9) && root.address_lg2 == 0));
+        if root.segment == Segment::new(9) && root.address_lg2.is_none()));
     let counters = one(node(5, 0, &[0x907_0000, 0, 33, SMMU], &[]));
     let found = Iort::parse(&counters).unwrap().nodes().next().unwrap();
     assert!(matches!(found.unwrap().body, Body::CounterGroup(group)

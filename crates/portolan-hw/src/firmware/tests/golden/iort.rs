@@ -88,7 +88,7 @@ fn iort_by_hand() {
     assert_eq!((smmu.interrupts.event, smmu.interrupts.sync), (106, 108));
     assert_eq!((smmu.proximity, smmu.device_mapping), (Some(2), None));
     assert!(matches!(nodes[2].body, Body::Smmu(s) if s.model == 3 && s.flags == 2));
-    assert!(matches!(nodes[3].body, Body::RootComplex(r) if r.address_lg2 == 48));
+    assert!(matches!(nodes[3].body, Body::RootComplex(r) if r.address_lg2 == Some(48)));
     let Body::NamedComponent(named) = nodes[4].body else {
         panic!("no named component");
     };

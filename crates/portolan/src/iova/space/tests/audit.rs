@@ -162,6 +162,7 @@ fn every_granule_is_in_one_place() {
             rounds: [1, 3, 8][seed as usize / 2 % 3],
             reserve: [0, 3, 64][seed as usize % 3],
             checks: [Checks::Cheap, Checks::Exact][seed as usize % 2],
+            order: [AddressOrder::LowFirst, AddressOrder::HighFirst][seed as usize % 3 % 2],
         };
         let mut rig = Rig::new(&cpu, options);
         let mut random = Random(seed);

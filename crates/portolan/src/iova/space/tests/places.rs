@@ -175,7 +175,7 @@ fn fresh_blocks_are_two_mebibytes_at_most() {
 fn fresh_blocks_across_the_end_of_the_low_zone_are_kept_apart() {
     let end = 1u64 << 32;
     let all = window(end - (1024 << 12), end + (1024 << 12) - 1);
-    let space = one_cpu(all);
+    let space = high_first(all);
     space
         .reserve(window(end + (8 << 12), all.last().get()))
         .unwrap();

@@ -7,8 +7,16 @@ extern crate std;
 /// for the gap that the limit cuts and two for each search, at most 23 to take a gap out with a
 /// rotation at every level, and 7 to put in each of two, with 32 for its rotation.
 fn change(gaps: usize) -> usize {
-    let height = 3 * gaps.next_power_of_two().ilog2() as usize / 2 + 2;
-    (5 + 23 + 2 * 7) * height + 2 * 32
+    (23 + 2 * 7) * height(gaps) + 2 * 32 + search(gaps)
+}
+
+/// Nodes looked at in one search.
+fn search(gaps: usize) -> usize {
+    5 * height(gaps)
+}
+
+fn height(gaps: usize) -> usize {
+    3 * gaps.next_power_of_two().ilog2() as usize / 2 + 2
 }
 
 /// Locks and exchanges beside that.
@@ -24,7 +32,7 @@ fn most_steps<T>(space: &IovaSpace<impl Cpus>, most: &mut usize, call: impl FnOn
 #[test]
 fn a_call_with_room_left_changes_the_ranges_once() {
     for outstanding in [256usize, 4096, 32_768] {
-        let space = one_cpu(window(0, (1 << 46) - 1));
+        let space = high_first(window(0, (1 << 46) - 1));
         let mut random = Random(outstanding as u64);
         let mut held = Vec::new();
         let (mut most, mut pieces) = (0, 0);
@@ -52,6 +60,27 @@ fn a_call_with_room_left_changes_the_ranges_once() {
         std::println!("{outstanding} out, {pieces} fragments: {most} steps of {bound}");
         assert!(most <= bound, "{most} steps, {pieces} fragments");
     }
+}
+
+/// For several blocks at once, for one, and for a part of one.
+const SEARCHES: usize = 3;
+
+#[test]
+fn a_call_that_finds_low_addresses_used_up_searches_once_more() {
+    let space = one_cpu(window(0, (1 << 40) - 1));
+    let mut raised = 0;
+    for _ in 0..20_000 {
+        let before = space.ceiling.get();
+        let mut steps = 0;
+        let range = most_steps(&space, &mut steps, || space.alloc(&bytes(2 * MIB)).unwrap());
+        let pieces = space.stats().fragments;
+        let rises = usize::from(space.ceiling.get() != before);
+        let bound = change(pieces) + EXCHANGE + rises * (SEARCHES * search(pieces) + EXCHANGE);
+        assert!(steps <= bound, "{steps} steps of {bound} for {range}");
+        raised += rises;
+    }
+    // To 8, 16, 32 and 64 GiB.
+    assert_eq!(raised, 4);
 }
 
 #[test]

@@ -1,0 +1,58 @@
+//! Interrupts are remapped where the table says what those of each I/O APIC carry.
+
+use alloc::vec::Vec;
+
+use super::build::{dmar, drhd, ivhd, ivrs, scope, words};
+use crate::firmware::tests::golden::table;
+use crate::interrupt::ApicMode;
+use crate::topology::Topology;
+
+/// A MADT with I/O APICs of these numbers, behind a local one.
+fn madt(ids: &[u8]) -> Vec<u8> {
+    let mut body = words(&[0xfee0_0000, 1]);
+    body.extend([0, 8, 0, 0, 1, 0, 0, 0]);
+    for id in ids {
+        body.extend([1, 12, *id, 0, 0, 0, 0xc0, 0xfe, 0, 0, 0, 0]);
+    }
+    table(*b"APIC", &body)
+}
+
+fn offered(tables: &[Vec<u8>]) -> Option<ApicMode> {
+    let topology = Topology::from_acpi(tables.iter().map(Vec::as_slice)).unwrap();
+    topology.interrupt_remapping()
+}
+
+/// An IVRS with a timer and I/O APICs of these numbers.
+fn of_amd(ids: &[u8]) -> Vec<u8> {
+    let apics = ids.iter().map(|id| [72, 0, 0, 0, *id, 0xa0, 0, 1].to_vec());
+    let timer = [72, 0, 0, 0, 0, 0xa0, 0, 2].to_vec();
+    let entries: Vec<_> = apics.chain([timer]).collect();
+    ivrs(0x0020_2840, &[ivhd(0x10, 0, 0xfeb8_0000, 0, &entries)])
+}
+
+/// Boards of 2014 and a notebook of 2019 name none; a board of 2017 names two of the same number. Linux leaves
+/// remapping off there ("IOAPIC[5] not in IVRS table").
+#[test]
+fn amd_s_units_remap_where_each_io_apic_is_named_once() {
+    let x_apic = Some(ApicMode::XApic);
+    assert_eq!(offered(&[of_amd(&[])]), None);
+    assert_eq!(offered(&[of_amd(&[0, 0])]), None);
+    assert_eq!(offered(&[of_amd(&[5])]), x_apic);
+    assert_eq!(offered(&[madt(&[5]), of_amd(&[5, 6])]), x_apic);
+    assert_eq!(offered(&[of_amd(&[5, 200]), madt(&[200, 5])]), x_apic);
+    assert_eq!(offered(&[madt(&[5, 6]), of_amd(&[5])]), None);
+}
+
+#[test]
+fn intel_s_units_remap_where_each_io_apic_is_named() {
+    let named = drhd(1, 0xfed9_0000, &[scope(3, 2, 0xf0, 0x1f, 0)]);
+    let dmar = dmar(38, 1, &[named]);
+    let x2_apic = Some(ApicMode::X2Apic);
+    assert_eq!(offered(&[dmar.clone()]), x2_apic);
+    assert_eq!(offered(&[dmar.clone(), madt(&[2])]), x2_apic);
+    assert_eq!(offered(&[dmar.clone(), madt(&[2, 8])]), None);
+    // What is cut off is not there.
+    let mut cut = madt(&[2, 8]);
+    cut.truncate(cut.len() - 1);
+    assert_eq!(offered(&[dmar, cut]), x2_apic);
+}

@@ -1,0 +1,112 @@
+//! SMMUv3: no log prints IDR0 to IDR5 raw. The words are put together from what Linux prints: its features
+//! (`ias 48-bit, oas 48-bit (features 0x…)`), whose bits stand for fields of IDR0, IDR3 and IDR5, and the
+//! sizes of the queues. Fields that it does not print are open: each is tried with nothing and with all.
+
+use super::RealChip;
+use crate::smmuv3::SmmuIdentification;
+
+/// What Linux prints, and the widest queues as exponents: commands, events, page requests.
+struct Printed {
+    features: u32,
+    output: u32,
+    queues: [u32; 3],
+    sid: u32,
+}
+
+/// Fields of [`SmmuIdentification`] that are open, by register: SSIDSIZE, ASID16, VMID16, granules of 16 and
+/// 64 KiB.
+pub const SMMU_V3_OPEN: [(usize, u32); 4] =
+    [(1, 0x14 << 6), (0, 1 << 12), (0, 1 << 18), (5, 0b110 << 4)];
+
+/// Bits of Linux's word, and the fields that they stand for: bit, register, field.
+const FEATURES: [(u32, usize, u32); 12] = [
+    // Two levels of stream tables and of tables of contexts.
+    (0, 0, 1 << 27),
+    (1, 0, 1 << 19),
+    // Page requests, ATS, events and messages.
+    (4, 0, 1 << 16),
+    (5, 0, 1 << 10),
+    (6, 0, 1 << 14),
+    (7, 0, 1 << 13),
+    // Coherent, stages 1 and 2, EL2.
+    (8, 0, 1 << 4),
+    (9, 0, 1 << 1),
+    (10, 0, 1),
+    (12, 0, 1 << 9),
+    // 52 bits of input; invalidation by range.
+    (14, 5, 1 << 10),
+    (15, 3, 1 << 10),
+];
+
+const fn words(printed: Printed) -> SmmuIdentification {
+    // AArch64 tables, and granules of 4 KiB.
+    let mut idr = [0b10 << 2, printed.sid, 0, 0, 0, 1 << 4];
+    let mut at = 0;
+    while at < FEATURES.len() {
+        let (bit, register, field) = FEATURES[at];
+        if printed.features >> bit & 1 != 0 {
+            idr[register] |= field;
+        }
+        at += 1;
+    }
+    // Endianness: little, or both.
+    idr[0] |= match printed.features >> 2 & 0b11 {
+        0b11 => 0,
+        _ => 0b10 << 21,
+    };
+    // Stalls: there, or not.
+    idr[0] |= match printed.features >> 11 & 1 {
+        1 => 0,
+        _ => 0b01 << 24,
+    };
+    let [commands, events, requests] = printed.queues;
+    idr[1] |= commands << 21 | events << 16 | requests << 11;
+    idr[5] |= match printed.output {
+        32 => 0,
+        36 => 1,
+        40 => 2,
+        42 => 3,
+        44 => 4,
+        48 => 5,
+        _ => 6,
+    };
+    SmmuIdentification {
+        idr,
+        iidr: 0,
+        aidr: 2,
+    }
+}
+
+/// SMMUs of version 3.
+pub const SMMU_V3: &[RealChip<SmmuIdentification>] = &[
+    RealChip {
+        name: "Cavium ThunderX2",
+        source: "https://lore.kernel.org/lkml/6326D2D1-8641-48D1-BDD5-4F4B8BADB286@lca.pw/",
+        identification: words(Printed {
+            features: 0x170d,
+            output: 44,
+            queues: [19, 19, 0],
+            sid: 16,
+        }),
+    },
+    RealChip {
+        name: "Ampere Altra",
+        source: "https://github.com/AmpereComputing/ampere-lts-kernel---DEPRECATED/issues/40",
+        identification: words(Printed {
+            features: 0x1fff,
+            output: 48,
+            queues: [18, 17, 18],
+            sid: 16,
+        }),
+    },
+    RealChip {
+        name: "NVIDIA Grace",
+        source: "https://lore.kernel.org/linux-tegra/aUWeUapsFo3KZP7i@Asurada-Nvidia/",
+        identification: words(Printed {
+            features: 0x001e_1fbf,
+            output: 48,
+            queues: [19, 19, 19],
+            sid: 24,
+        }),
+    },
+];
