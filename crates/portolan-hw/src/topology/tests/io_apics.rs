@@ -48,7 +48,7 @@ fn intel_s_units_remap_where_each_io_apic_is_named() {
     let named = drhd(1, 0xfed9_0000, &[scope(3, 2, 0xf0, 0x1f, 0)]);
     let dmar = dmar(38, 1, &[named]);
     let x2_apic = Some(ApicMode::X2Apic);
-    assert_eq!(offered(&[dmar.clone()]), x2_apic);
+    assert_eq!(offered(core::slice::from_ref(&dmar)), x2_apic);
     assert_eq!(offered(&[dmar.clone(), madt(&[2])]), x2_apic);
     assert_eq!(offered(&[dmar.clone(), madt(&[2, 8])]), None);
     // What is cut off is not there.
