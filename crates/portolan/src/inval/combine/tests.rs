@@ -250,3 +250,16 @@ fn a_combined_queue_prints_its_groups() {
     let printed = alloc::format!("{:?}", Machine::new(options).combined);
     assert!(printed.contains("groups: 4"), "{printed}");
 }
+
+/// Who waits longer than the time-out may come when the batch's first caller has taken it.
+#[test]
+fn a_batch_that_was_taken_is_taken_by_nobody_else() {
+    let group = Group::<TestCpus>::new();
+    assert!(matches!(group.enter(), Place::Submit(1)));
+    assert!(group.take(2).is_some());
+    assert!(
+        group.take(2).is_none(),
+        "it would be submitted again, and the next one lost"
+    );
+    assert!(group.take(3).is_some());
+}
