@@ -3,7 +3,7 @@
 
 use super::{Sorted, with_room};
 use arrayvec::ArrayVec;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering, fence};
 use portolan::addr::{IovaRange, Pasid, StreamId};
 use portolan::platform::{Cpus, Guarded};
 
@@ -42,8 +42,18 @@ impl<C: Cpus, K: Ord + Copy + Send, V: Ord + Copy + Send> Sets<C, K, V> {
         with_room(&self.members, Sorted::list, |members| {
             let before = members.get((key, value)).copied().unwrap_or_default();
             members.insert((key, value), before + 1);
-            self.count.store(members.list().len(), Ordering::SeqCst);
+            self.count.store(members.list().len(), Ordering::Relaxed);
         });
+        // Before the unit or the device is told: see `is_empty`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether there are no members. A CPU that has taken an entry out of a table asks, a CPU that adds a
+    /// member lets a device read tables afterwards: with a fence on each side, one of them sees what the
+    /// other wrote.
+    fn is_empty(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.count.load(Ordering::Relaxed) == 0
     }
 
     pub(crate) fn remove(&self, key: K, value: V) {
@@ -53,18 +63,18 @@ impl<C: Cpus, K: Ord + Copy + Send, V: Ord + Copy + Send> Sets<C, K, V> {
             Some(1) => drop(members.remove((key, value))),
             Some(times) => *times -= 1,
         }
-        self.count.store(members.list().len(), Ordering::SeqCst);
+        self.count.store(members.list().len(), Ordering::Relaxed);
     }
 
     /// Removes the members that `which` names from all sets.
     pub(crate) fn remove_all(&self, which: impl Fn(V) -> bool) {
         let mut members = self.members.lock();
         members.list().retain(|((_, value), _)| !which(*value));
-        self.count.store(members.list().len(), Ordering::SeqCst);
+        self.count.store(members.list().len(), Ordering::Relaxed);
     }
 
     pub(crate) fn contains(&self, key: K, value: V) -> bool {
-        self.count.load(Ordering::SeqCst) != 0 && self.members.lock().get((key, value)).is_some()
+        !self.is_empty() && self.members.lock().get((key, value)).is_some()
     }
 
     /// The members of the set of `key`, each once. What is added or removed meanwhile may be among
@@ -103,7 +113,7 @@ impl<C: Cpus, K: Ord + Copy + Send, V: Ord + Copy + Send> Iterator for Members<'
         if let Some((_, next)) = self.chunk.next() {
             return Some(next);
         }
-        if self.sets.count.load(Ordering::SeqCst) == 0 {
+        if self.sets.is_empty() {
             return None;
         }
         let (key, last) = (self.key, self.last);
