@@ -10,7 +10,7 @@ use portolan_model::profile::Profile;
 
 /// A trace, to its last operation.
 pub fn traces(bytes: &[u8]) {
-    let Ok(mut reader) = trace::from_bytes(bytes.to_vec()) else {
+    let Ok(mut reader) = trace::from_bytes(Vec::from(bytes)) else {
         return;
     };
     while let Some(op) = reader.next_op() {

@@ -4,7 +4,8 @@ mod kernel;
 use core::{alloc::Layout, ptr::NonNull};
 use kernel::{CARD, Kernel, Packet};
 use portolan::addr::{PhysAddr, PhysRange};
-use portolan::{dma::Direction, platform::Nanos, platform::Platform};
+use portolan::dma::Direction;
+use portolan::platform::{LeftBehind, Nanos, Platform};
 use portolan_hw::topology::{Options, Topology};
 
 // SAFETY: the kernel hands out each block once, and `mapped` is where its page tables map it.
@@ -27,16 +28,12 @@ unsafe impl Platform for Kernel {
     fn registers(&self, window: PhysRange) -> Option<kernel::Registers> {
         self.device(window)
     }
-
+    // The card snoops the caches, no timer is to be woken, and a task drops what is left.
     fn clean(&self, _: PhysRange) {}
-
     fn clean_barrier(&self) {}
-
     fn invalidate(&self, _: PhysRange) {}
-
     fn flush_wanted(&self) {}
-
-    fn drop_later(&self, left: portolan::platform::LeftBehind) {
+    fn drop_later(&self, left: LeftBehind) {
         drop(left);
     }
 }

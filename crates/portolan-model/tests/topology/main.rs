@@ -53,9 +53,9 @@ fn packet() -> Packet {
 }
 
 #[test]
-fn the_smallest_program_has_forty_lines() {
+fn the_smallest_program_has_fewer_than_fifty_lines() {
     let program = include_str!("../../examples/smallest/main.rs");
-    assert!(program.lines().count() <= 40);
+    assert!(program.lines().count() < 50);
 }
 
 /// What a driver does. Its types name the platform and the buffer, and nothing else.
