@@ -21,18 +21,18 @@ pub enum MapError {
     #[error("the buffer is longer than the address space")]
     TooLong,
     /// A piece shares a page with memory that an untrusted device must not reach, and the device
-    /// has no pool for copies.
+    /// has no pool for copies, or the map refuses them.
     #[error(
-        "{piece} does not fill its pages, the device is not trusted, and it has no \
-             pool for copies"
+        "{piece} does not fill its pages, the device is not trusted, and it is not \
+             copied"
     )]
     SubPage {
         /// The piece.
         piece: PhysRange,
     },
     /// A piece lies above what an untranslated device can reach, and the device has no pool for
-    /// copies.
-    #[error("{piece} is above the device's limit {limit}, and it has no pool for copies")]
+    /// copies, or the map refuses them.
+    #[error("{piece} is above the device's limit {limit}, and it is not copied")]
     AboveLimit {
         /// The piece.
         piece: PhysRange,
@@ -40,10 +40,10 @@ pub enum MapError {
         limit: Iova,
     },
     /// A piece shares a cache line with other memory, the device writes there and does not snoop, and it
-    /// has no pool for copies.
+    /// has no pool for copies, or the map refuses them.
     #[error(
-        "{piece} shares a cache line of {} bytes, the device does not snoop, and it has no pool \
-         for copies", line.bytes()
+        "{piece} shares a cache line of {} bytes, the device does not snoop, and it is not copied",
+        line.bytes()
     )]
     SharedLine {
         /// The piece.
@@ -58,6 +58,9 @@ pub enum MapError {
         /// The piece.
         piece: PhysRange,
     },
+    /// The map refuses copies, and the device is one whose buffers are always copied.
+    #[error("the device's buffers are always copied, and the map refuses copies")]
+    AlwaysCopied,
     /// The device is blocked.
     #[error("the device is blocked")]
     Blocked,

@@ -69,6 +69,26 @@ impl From<MapError> for NotPlaced {
     }
 }
 
+/// A map's own terms.
+#[derive(Clone, Copy)]
+struct Terms {
+    waiting: Waiting,
+    /// The address of the page in which the buffer begins; any, if there is none.
+    page: Option<Iova>,
+    /// Nothing of the buffer is copied: what would have to be is refused.
+    in_place: bool,
+}
+
+impl Terms {
+    const fn of(waiting: Waiting) -> Self {
+        Self {
+            waiting,
+            page: None,
+            in_place: false,
+        }
+    }
+}
+
 impl<P: Cpus + Clone> Device<P> {
     /// Lets the device reach `buffer` in `direction`, pieces at contiguous addresses as far as they
     /// fill their pages. [`Mapping::segments`] says where.
@@ -83,7 +103,39 @@ impl<P: Cpus + Clone> Device<P> {
         buffer: B,
         direction: D,
     ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
-        self.map_by(buffer, direction, Waiting::Allowed, None)
+        self.map_by(buffer, direction, Terms::of(Waiting::Allowed))
+    }
+
+    /// As [`Device::map`], and copies nothing: for memory that the CPU or another device reads while it
+    /// stays mapped and that is never synced, as a frame that two devices share (Linux's
+    /// `DMA_ATTR_REQUIRE_COHERENT`).
+    ///
+    /// ```no_run
+    /// # use portolan::dma::{Buffer, Device, Direction, MapFailed, Mapping};
+    /// # use portolan::platform::Platform;
+    /// /// A frame that the display reads while the camera fills it.
+    /// fn shown<P: Platform, B: Buffer>(display: &Device<P>, frame: B) -> Result<Mapping<P, B>, MapFailed<P, B>> {
+    ///     display.map_in_place(frame, Direction::ToDevice)
+    /// }
+    /// ```
+    ///
+    /// *Context.* Atomic, as [`Device::map`].
+    ///
+    /// # Errors
+    /// With the buffer; see [`MapError`]. Where [`Device::map`] would copy, it is the error of a device
+    /// without a pool: [`MapError::SubPage`], [`MapError::AboveLimit`], [`MapError::SharedLine`],
+    /// [`MapError::Private`]. [`MapError::AlwaysCopied`] of a device with
+    /// [`CopyWhen::Always`](super::CopyWhen::Always).
+    pub fn map_in_place<B: Buffer, D: DataDirection>(
+        &self,
+        buffer: B,
+        direction: D,
+    ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
+        let terms = Terms {
+            in_place: true,
+            ..Terms::of(Waiting::Allowed)
+        };
+        self.map_by(buffer, direction, terms)
     }
 
     /// As [`Device::map`], with the page in which `buffer` begins at the address `page`: where a guest,
@@ -114,7 +166,11 @@ impl<P: Cpus + Clone> Device<P> {
         direction: D,
         page: Iova,
     ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
-        self.map_by(buffer, direction, Waiting::Allowed, Some(page))
+        let terms = Terms {
+            page: Some(page),
+            ..Terms::of(Waiting::Allowed)
+        };
+        self.map_by(buffer, direction, terms)
     }
 
     /// As [`Device::map`], and never waits or touches the heap: for handlers that refill their
@@ -133,7 +189,7 @@ impl<P: Cpus + Clone> Device<P> {
         buffer: B,
         direction: D,
     ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
-        self.map_by(buffer, direction, Waiting::Refused, None)
+        self.map_by(buffer, direction, Terms::of(Waiting::Refused))
     }
 
     #[inline]
@@ -141,14 +197,13 @@ impl<P: Cpus + Clone> Device<P> {
         &self,
         buffer: B,
         direction: D,
-        waiting: Waiting,
-        page: Option<Iova>,
+        terms: Terms,
     ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
         // Whatever panics from here on, a buffer that is mapped is not dropped.
         let buffer = ManuallyDrop::new(buffer);
         let settings = || self.settings.clone();
         let NotPlaced { error, held } =
-            match self.find_place(&*buffer, direction.direction(), waiting, page) {
+            match self.find_place(&*buffer, direction.direction(), terms) {
                 Ok((place, copies)) => {
                     let mapping = Mapping::new(settings(), place, copies, buffer, direction);
                     mapping.trace_map();
@@ -170,18 +225,15 @@ impl<P: Cpus + Clone> Device<P> {
         &self,
         buffer: &B,
         direction: Direction,
-        waiting: Waiting,
-        page: Option<Iova>,
+        terms: Terms,
     ) -> Result<(Place, Option<Record>), NotPlaced> {
         if direction.device_writes() && !buffer.device_may_write() {
             return Err(MapError::ReadOnly.into());
         }
         match (self.translation, self.space()) {
-            (Translation::Space(_), Some(space)) => {
-                self.place_in(space, buffer, direction, waiting, page)
-            }
-            (Translation::Identity(_), _) => match page {
-                None => self.place_as_is(buffer, direction, waiting),
+            (Translation::Space(_), Some(space)) => self.place_in(space, buffer, direction, terms),
+            (Translation::Identity(_), _) => match terms.page {
+                None => self.place_as_is(buffer, direction, terms),
                 Some(page) => {
                     let range = IovaRange::page(page, PageSize::of_lg2(0));
                     Err(MapError::Outside { range }.into())
@@ -197,20 +249,24 @@ impl<P: Cpus + Clone> Device<P> {
         space: &DmaSpace<P>,
         buffer: &B,
         direction: Direction,
-        waiting: Waiting,
-        page: Option<Iova>,
+        terms: Terms,
     ) -> Result<(Place, Option<Record>), NotPlaced> {
         if let Some(error) = space.failure() {
             return Err(MapError::Broken(error).into());
         }
+        let Terms {
+            waiting,
+            page,
+            in_place,
+        } = terms;
         let access = direction.access_to(buffer.memory_kind());
-        if let (Some(pool), None) = (&self.settings.premapped, page) {
+        if let (Some(pool), None, false) = (&self.settings.premapped, page, in_place) {
             if let Some(copies) = self.premapped_copies(buffer, pool, waiting) {
                 return Ok((Place::Premapped, Some(copies)));
             }
         }
         let through = Through::Pages(space.granule());
-        let copies = self.copies(buffer, through, direction, waiting)?;
+        let copies = self.copies(buffer, through, direction, terms)?;
         let pieces = buffer.pieces();
         // Copies have pages of their own, and what is in place fills its pages.
         let trusted;
@@ -258,9 +314,9 @@ impl<P: Cpus + Clone> Device<P> {
         &self,
         buffer: &B,
         direction: Direction,
-        waiting: Waiting,
+        terms: Terms,
     ) -> Result<(Place, Option<Record>), NotPlaced> {
-        let copies = self.copies(buffer, Through::Nothing, direction, waiting)?;
+        let copies = self.copies(buffer, Through::Nothing, direction, terms)?;
         let limit = self.settings.constraints.dma_mask;
         let mut reached = Reached::new(buffer.pieces(), copies.as_deref());
         let error = if reached.clone().next().is_none() {
@@ -324,12 +380,15 @@ impl<P: Cpus + Clone> Device<P> {
         buffer: &B,
         through: Through,
         direction: Direction,
-        waiting: Waiting,
+        terms: Terms,
     ) -> Result<Option<Record>, MapError> {
         let line = self.line(buffer, direction);
         match &self.settings.copying {
-            Some(copying) if buffer.memory_kind() != MemoryKind::Registers => {
-                self.copies_by(copying, buffer, through, line, waiting)
+            Some(copying) if terms.in_place && copying.when == CopyWhen::Always => {
+                Err(MapError::AlwaysCopied)
+            }
+            Some(copying) if !terms.in_place && buffer.memory_kind() != MemoryKind::Registers => {
+                self.copies_by(copying, buffer, through, line, terms.waiting)
             }
             _ => match hidden_from(self.settings.constraints.reach, buffer) {
                 Some(piece) => Err(MapError::Private { piece }),

@@ -548,3 +548,37 @@ fn a_copied_buffer_for_which_there_are_no_addresses_leaves_its_slots() {
     assert!(refused.value.into_buffer().is_ok());
     assert_eq!(copier.used(), 0);
 }
+
+#[test]
+fn a_map_that_refuses_copies_is_in_place_or_is_refused() {
+    let copier = Copier::new();
+    let pieces: &[(u64, u64)] = &[(0x3010, 0x20)];
+    let buffer = || copier.buffer(pieces);
+    let refused = |device: Device<Cpus>| {
+        let failed = device.map_in_place(buffer(), ToDevice).err().unwrap();
+        let back = failed.value.into_buffer().ok().unwrap();
+        assert_eq!(back.first().get(), 0x3010);
+        failed.error
+    };
+    // A small buffer would be copied, for speed.
+    let quick = copier.device(Trust::Trusted, CopyWhen::UpTo(1024));
+    let mapping = quick.map_in_place(buffer(), ToDevice).ok().unwrap();
+    assert!(!mapping.is_copied());
+    let (at, _) = copier.reach(mapping.iova().get()).unwrap();
+    assert_eq!(at, 0x3010);
+    mapping.unmap().unwrap();
+    let always = copier.device(Trust::Trusted, CopyWhen::Always);
+    assert_eq!(refused(always), MapError::AlwaysCopied);
+    // It would be copied because of what is beside it.
+    let copier = Copier::new();
+    let untrusted = copier.device(Trust::Untrusted, CopyWhen::Needed);
+    let mapping = untrusted.map(copier.buffer(pieces), ToDevice).ok().unwrap();
+    assert!(mapping.is_copied());
+    mapping.unmap().unwrap();
+    let failed = untrusted
+        .map_in_place(copier.buffer(pieces), ToDevice)
+        .err()
+        .unwrap();
+    let piece = PhysRange::from_len(PhysAddr::new(0x3010), 0x20).unwrap();
+    assert_eq!(failed.error, MapError::SubPage { piece });
+}
