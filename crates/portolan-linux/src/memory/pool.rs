@@ -58,8 +58,8 @@ pub fn with_device_pool(
     let memory = memory.ok_or(DevicePoolError::NoMemory { bytes })?;
     // Whoever has the pool or the mapping may have it for as long as they like.
     let _ = ManuallyDrop::new(pages);
-    // SAFETY: the memory is never freed, and nobody but the pool and the device reaches it.
-    let [slots, mapped] = [(); 2].map(|()| unsafe { Unowned::new(memory) });
+    // SAFETY: the memory is never freed, and the pool and the device alone reach it, by copies.
+    let [slots, mapped] = [(); 2].map(|()| unsafe { Unowned::shared(memory, None) });
     let pool = PoolMemory::of(Process, slots, options).map_err(|refused| refused.error)?;
     let copying = Copying {
         pool: Arc::new(pool),

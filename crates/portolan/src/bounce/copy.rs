@@ -12,7 +12,7 @@ use super::{
     Area, CopyError, GiveError, Need, Pool, PoolOptions, PoolRefused, PoolUse, Slots, TakeError,
 };
 use crate::addr::{PhysAddr, PhysRange};
-use crate::platform::contract::{Buffer as _, MemoryKind, Unowned};
+use crate::platform::contract::{Buffer as _, MemoryKind, Sharing, Unowned};
 use crate::platform::{Clearing, Cpus, PhysMemory, Platform, RawMemory, Transfer};
 
 /// What becomes of the bytes of the slots that are not the buffer's.
@@ -103,8 +103,9 @@ impl<P: Cpus, M: PhysMemory, A: Area> PoolMemory<P, M, A> {
     /// See [`CopyError`]; nothing is copied.
     #[inline]
     pub fn copy_in(&self, buffer: &Unowned, slots: &Slots) -> Result<(), CopyError> {
-        let (buffer, slots, bytes) = self.both(buffer, slots)?;
-        self.memory.copy(&Transfer::new(buffer, slots, bytes));
+        let (from, to, bytes) = self.both(buffer, slots)?;
+        self.memory
+            .copy(&Transfer::new(from, to, bytes).of(buffer.sharing()));
         Ok(())
     }
 
@@ -114,8 +115,9 @@ impl<P: Cpus, M: PhysMemory, A: Area> PoolMemory<P, M, A> {
     /// See [`CopyError`]; nothing is copied.
     #[inline]
     pub fn copy_out(&self, slots: &Slots, buffer: &mut Unowned) -> Result<(), CopyError> {
-        let (buffer, slots, bytes) = self.both(buffer, slots)?;
-        self.memory.copy(&Transfer::new(slots, buffer, bytes));
+        let (to, from, bytes) = self.both(buffer, slots)?;
+        self.memory
+            .copy(&Transfer::new(from, to, bytes).of(buffer.sharing()));
         Ok(())
     }
 
@@ -168,6 +170,14 @@ impl<P: Cpus, M: PhysMemory, A: Area> BouncePool for PoolMemory<P, M, A> {
     }
 }
 
+/// Memory of a buffer that is to be copied.
+///
+/// *Context.* Interrupt: a value.
+pub(crate) struct Original {
+    pub memory: PhysRange,
+    pub sharing: Sharing,
+}
+
 /// A piece of a buffer and its copy.
 ///
 /// *Context.* Interrupt, all methods.
@@ -194,18 +204,22 @@ impl Copied {
     /// See [`TakeError`].
     pub fn new(
         pool: &(impl BouncePool + ?Sized),
-        original: PhysRange,
+        original: Original,
         need: &Need,
         padding: Padding,
     ) -> Result<Self, TakeError> {
         let slots = pool.take(need)?;
-        let copied = Self { slots, original };
+        let Original { memory, sharing } = original;
+        let copied = Self {
+            slots,
+            original: memory,
+        };
         if padding == Padding::Clear {
             copied.clear_padding(pool, need);
         }
-        let bytes = original.len_minus_one().saturating_add(1);
+        let bytes = memory.len_minus_one().saturating_add(1);
         let copy = copied.slots.data().start();
-        pool.copy(&Transfer::new(original.start(), copy, bytes));
+        pool.copy(&Transfer::new(memory.start(), copy, bytes).of(sharing));
         Ok(copied)
     }
 

@@ -20,7 +20,7 @@ pub use area::{Area, Want};
 #[cfg(test)]
 pub(crate) use copy::sealed::Sealed;
 pub use copy::{BouncePool, PoolMemory};
-pub(crate) use copy::{Copied, Padding};
+pub(crate) use copy::{Copied, Original, Padding};
 pub use error::{CopyError, GiveError, PoolError, PoolRefused, TakeError};
 pub use lockfree::LockFree;
 pub use pool::{Need, Pool, PoolOptions, PoolUse, Slots};

@@ -9,7 +9,7 @@ use spin::Mutex;
 use super::*;
 use crate::addr::{CpuId, PageSize, PhysAddr, PhysRange};
 use crate::dma::tests::buffers::{registers, unowned};
-use crate::platform::contract::Unowned;
+use crate::platform::contract::{Sharing, Unowned};
 use crate::platform::tests::Still;
 use crate::platform::{Clearing, PhysMemory, SpinCpus, Transfer};
 
@@ -289,19 +289,23 @@ fn the_rest_of_a_copy_s_pages_is_cleared_and_nothing_beyond() {
     ] {
         let notes = Arc::new(Notes::default());
         let pool = PoolMemory::new(pool(64, 1), notes.clone());
-        let original = PhysRange::from_len(PhysAddr::new(0x7000 + offset), bytes).unwrap();
+        let memory = PhysRange::from_len(PhysAddr::new(0x7000 + offset), bytes).unwrap();
         let need = Need {
             align: PageSize::SIZE_4K,
-            like: original.start(),
+            like: memory.start(),
             keep: PageSize::SIZE_4K,
             ..Need::bytes(bytes)
+        };
+        let original = Original {
+            memory,
+            sharing: Sharing::Exclusive,
         };
         let copied = Copied::new(&pool, original, &need, Padding::Clear).unwrap();
         let page = copied.copy_range().start().get() - offset;
         let in_page = |&(start, last): &(u64, u64)| (start - page, last - page);
         let found: Vec<_> = notes.cleared.lock().iter().map(in_page).collect();
         assert_eq!(found, cleared, "{offset:#x} {bytes:#x}");
-        let start = original.start().get();
+        let start = memory.start().get();
         assert_eq!(notes.copied.lock()[..], [(start, page + offset, bytes)]);
     }
 }

@@ -14,8 +14,8 @@ use super::error::MapError;
 use super::waiting::Waiting;
 use super::{Constraints, Trust};
 use crate::addr::{PageSize, PhysAddr, PhysRange};
-use crate::bounce::{BouncePool, Copied, Need, Padding};
-use crate::platform::contract::{Pieces, PiecesIter};
+use crate::bounce::{BouncePool, Copied, Need, Original, Padding};
+use crate::platform::contract::{Pieces, PiecesIter, Sharing};
 use crate::platform::{Cpus, Guarded, Nanos};
 
 /// When a buffer is copied although the device could reach it in place.
@@ -323,7 +323,11 @@ impl Copies {
             Through::Pages(_) => Padding::Clear,
             Through::Nothing | Through::Premapped => Padding::Leave,
         };
-        let copied = Copied::new(&*copying.pool, part, &need, padding)?;
+        let original = Original {
+            memory: part,
+            sharing: wanted.sharing,
+        };
+        let copied = Copied::new(&*copying.pool, original, &need, padding)?;
         self.push(copied);
         Ok(())
     }
@@ -391,6 +395,7 @@ fn need(part: PhysRange, constraints: &Constraints, through: Through) -> Result<
 pub(super) struct Wanted<'c> {
     pub constraints: &'c Constraints,
     pub through: Through,
+    pub sharing: Sharing,
 }
 
 /// Pieces as the device reaches them: in place, or their copies.

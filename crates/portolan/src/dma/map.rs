@@ -356,6 +356,7 @@ impl<P: Cpus + Clone> Device<P> {
         let wanted = Wanted {
             constraints: &settings.constraints,
             through: Through::Premapped,
+            sharing: buffer.sharing(),
         };
         let pieces = buffer.pieces();
         let made = Copies::make(
@@ -442,6 +443,7 @@ impl<P: Cpus + Clone> Device<P> {
         let wanted = Wanted {
             constraints,
             through,
+            sharing: buffer.sharing(),
         };
         let pieces = buffer.pieces();
         Copies::make(&settings.spares, copying, pieces, cut, &wanted, waiting)

@@ -16,7 +16,7 @@ use super::trace::Traced;
 use super::waiting::{Left, Until};
 use crate::addr::{Iova, IovaRange, PageSize};
 use crate::platform::Cpus;
-use crate::platform::contract::{Buffer, bytes_of, read, write};
+use crate::platform::contract::{Buffer, Sharing, bytes_of, read, write};
 
 /// Where a mapping lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,8 @@ struct Parts<P: Cpus + Clone, B, D> {
     direction: D,
 }
 
-/// A buffer that a device can reach, and that nobody else has meanwhile.
+/// A buffer that a device can reach, and that nobody else has meanwhile, unless it is
+/// [shared](super::Sharing).
 ///
 /// The CPU looks at its bytes by copies ([`Mapping::read`], [`Mapping::write`]), between
 /// [`Mapping::sync_for_cpu`] and [`Mapping::sync_for_device`]. End a mapping with
@@ -260,9 +261,9 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
     /// Makes all that the CPU wrote visible to the device. What the device wrote itself stays, whether
     /// the CPU has taken it in or not.
     ///
-    /// A driver that keeps its memory ([`Unowned`](super::Unowned)), and writes to it in another way than
-    /// by [`Mapping::write`], takes the bytes in first where the device writes as well: all of the range
-    /// then is what the CPU has.
+    /// Where a buffer is written in another way than by [`Mapping::write`], being
+    /// [shared](super::Sharing::Shared) or without a view, its driver takes the bytes in first if the device
+    /// writes as well: all of the range then is what the CPU has.
     ///
     /// *Context.* Interrupt.
     pub fn sync_for_device(&self) {
@@ -465,8 +466,10 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Parts<P, B, D> {
         let ours = match self.direction.direction() {
             Direction::ToDevice => true,
             Direction::FromDevice => false,
-            // With a view they came by `Mapping::write`, and are there.
-            Direction::Bidirectional => self.buffer.view().is_none(),
+            // With a view of the driver's own they came by `Mapping::write`, and are there.
+            Direction::Bidirectional => {
+                self.buffer.view().is_none() || self.buffer.sharing() == Sharing::Shared
+            }
         };
         if ours {
             self.settings

@@ -52,7 +52,7 @@ mod waiting;
 
 pub use crate::iommu::{Shadowing, Stage, TrapCost};
 pub use crate::platform::contract::{
-    Buffer, Doorbell, HostVisibility, MemoryKind, Pieces, PiecesIter, Unowned,
+    Buffer, Doorbell, HostVisibility, MemoryKind, Pieces, PiecesIter, Sharing, Unowned,
 };
 pub use coherent::Coherent;
 pub use constraints::{Coherency, Constraints, Trust};

@@ -117,8 +117,8 @@ impl<P: Cpus + Clone> Reservation<P> {
     /// fn guest<P: Platform>(space: Arc<DmaSpace<P>>, guest: IovaRange, host: PhysRange) {
     ///     let memory = Reservation::at(space, guest, &Constraints::default());
     ///     let mut memory = memory.expect("addresses that nobody uses");
-    ///     // SAFETY: the guest's memory is pinned until it has been unlinked.
-    ///     let host = unsafe { Unowned::new(host) };
+    ///     // SAFETY: the memory is pinned until it has been unlinked; this program has atomics of it at most.
+    ///     let host = unsafe { Unowned::shared(host, None) };
     ///     memory.link(host, Bidirectional).expect("as long as the addresses");
     ///     memory.sync().expect("hardware that completes");
     ///     // ... the guest runs ...

@@ -145,8 +145,8 @@ impl<P: Cpus + Clone> Settings<P> {
                 cache.invalidate(stretch.reached);
             }
             if let Some(pool) = pool.filter(|_| copied) {
-                let (buffer, copy) = (stretch.buffer.start(), stretch.reached.start());
-                pool.copy(&Transfer::new(copy, buffer, stretch.bytes()));
+                let (to, copy) = (stretch.buffer.start(), stretch.reached.start());
+                pool.copy(&Transfer::new(copy, to, stretch.bytes()).of(buffer.sharing()));
             }
         }
     }
@@ -159,8 +159,8 @@ impl<P: Cpus + Clone> Settings<P> {
         };
         let stretches = Reached::new(buffer.pieces(), copies).stretches(at, last);
         for stretch in stretches.filter(Stretch::is_copied) {
-            let (buffer, copy) = (stretch.buffer.start(), stretch.reached.start());
-            pool.copy(&Transfer::new(buffer, copy, stretch.bytes()));
+            let (from, copy) = (stretch.buffer.start(), stretch.reached.start());
+            pool.copy(&Transfer::new(from, copy, stretch.bytes()).of(buffer.sharing()));
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! *Context.* Interrupt, all methods.
 
+use super::contract::Sharing;
 use crate::addr::{PhysAddr, PhysRange};
 
 /// Bytes to be copied from one place to another, which do not overlap.
@@ -13,12 +14,25 @@ pub struct Transfer {
     from: PhysAddr,
     to: PhysAddr,
     bytes: u64,
+    sharing: Sharing,
 }
 
 impl Transfer {
     #[inline]
     pub(crate) const fn new(from: PhysAddr, to: PhysAddr, bytes: u64) -> Self {
-        Self { from, to, bytes }
+        let sharing = Sharing::Exclusive;
+        Self {
+            from,
+            to,
+            bytes,
+            sharing,
+        }
+    }
+
+    /// The same for a buffer whose memory is reached so.
+    #[inline]
+    pub(crate) const fn of(self, sharing: Sharing) -> Self {
+        Self { sharing, ..self }
     }
 
     /// The first byte that is read.
@@ -37,6 +51,12 @@ impl Transfer {
     #[inline]
     pub const fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Whether others than devices may reach the buffer meanwhile: then each byte is copied by a relaxed atomic.
+    #[inline]
+    pub const fn sharing(&self) -> Sharing {
+        self.sharing
     }
 }
 

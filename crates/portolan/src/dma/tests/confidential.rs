@@ -28,7 +28,7 @@ fn copying(copier: &Copier, visibility: HostVisibility) -> Copying {
     let options = PoolOptions::for_cpus(&cpus);
     let memory = match visibility {
         HostVisibility::Private => unowned(memory()),
-        HostVisibility::Shared => unowned(memory()).shared(),
+        HostVisibility::Shared => unowned(memory()).host_visible(),
     };
     let pool = Pool::new(cpus, memory, options).unwrap();
     Copying {
@@ -54,7 +54,7 @@ fn private_buffers_are_bounced_whole_through_shared_memory() {
     let premapped = || {
         let device = translated(&copier, 3).with_copies(shared());
         device
-            .with_premapped_pool(unowned(memory()).shared())
+            .with_premapped_pool(unowned(memory()).host_visible())
             .unwrap()
     };
     for device in [
@@ -80,7 +80,10 @@ fn private_buffers_are_bounced_whole_through_shared_memory() {
         assert_eq!(copier.bytes.at(0x3000, 0x1000), [9; 0x1000]);
         // What is shared already is not copied.
         let there = PhysRange::from_len(PhysAddr::new(0x8000), 0x1000).unwrap();
-        let mapping = device.map(unowned(there).shared(), ToDevice).ok().unwrap();
+        let mapping = device
+            .map(unowned(there).host_visible(), ToDevice)
+            .ok()
+            .unwrap();
         assert!(!mapping.is_copied());
         mapping.unmap().ok().unwrap();
     }
@@ -126,7 +129,7 @@ fn nothing_private_is_mapped_in_place_by_another_way() {
     let piece = PhysRange::from_len(PhysAddr::new(0x3000), 0x1000).unwrap();
     let refused = space.map_range(unowned(piece), Access::READ, &OUTSIDER());
     assert_eq!(refused.err(), Some(MapError::Private { piece }));
-    let shared = unowned(piece).shared();
+    let shared = unowned(piece).host_visible();
     let (range, _) = (space.map_range(shared, Access::READ, &OUTSIDER())).unwrap();
     assert!(space.unmap_range(range).is_ok());
     let mut frame = Reservation::new(space, 0x1000, &OUTSIDER()).unwrap();

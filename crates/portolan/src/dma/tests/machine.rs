@@ -5,10 +5,11 @@ use alloc::sync::Arc;
 use alloc::vec;
 use core::alloc::Layout;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::rig::Hardware;
 use crate::addr::{CpuId, PciFunction, PhysAddr, PhysRange};
+use crate::platform::contract::Sharing;
 use crate::platform::{
     Clearing, Cpus, DataCache, Mmio, Nanos, PhysMemory, Platform, RawMemory, SpinLock, Tracer,
     Transfer,
@@ -142,19 +143,25 @@ fn a_platform_s_memory_is_copied_and_cleared_to_the_last_byte() {
     let layout = Layout::from_size_align(64, 8).unwrap();
     let at = Platform::alloc(&machine, layout).unwrap();
     // SAFETY: the block is the test's, and is never freed.
-    let bytes = unsafe { core::slice::from_raw_parts_mut(machine.virt(at).as_ptr(), 64) };
-    bytes
-        .iter_mut()
-        .zip(1..)
-        .for_each(|(byte, number)| *byte = number);
+    let bytes = unsafe { &*machine.virt(at).cast::<[AtomicU8; 64]>().as_ptr() };
     // SAFETY: only memory of the machine is named below.
     let raw = unsafe { RawMemory::new(machine) };
     let there = |offset| PhysAddr::new(at.get() + offset);
-    raw.copy(&Transfer::new(there(0), there(32), 8));
-    let first = PhysRange::from_len(there(0), 4).unwrap();
-    raw.clear(&Clearing::new(first));
-    assert_eq!(bytes[..8], [0, 0, 0, 0, 5, 6, 7, 8]);
-    assert_eq!(bytes[31..41], [32, 1, 2, 3, 4, 5, 6, 7, 8, 41]);
+    let read = || bytes.each_ref().map(|byte| byte.load(Ordering::Relaxed));
+    for sharing in [Sharing::Exclusive, Sharing::Shared] {
+        // Places whose words are alike, and others.
+        for (from, to, length) in [(0, 32, 8), (1, 33, 21), (3, 32, 17), (8, 41, 9)] {
+            let fill = |(byte, number): (&AtomicU8, u8)| byte.store(number, Ordering::Relaxed);
+            bytes.iter().zip(1..).for_each(fill);
+            let mut expected = read();
+            raw.copy(&Transfer::new(there(from), there(to), length).of(sharing));
+            let from = from as usize;
+            expected.copy_within(from..from + length as usize, to as usize);
+            assert_eq!(read(), expected, "{sharing:?} {from} {to} {length}");
+        }
+        raw.clear(&Clearing::new(PhysRange::from_len(there(0), 4).unwrap()));
+        assert_eq!(read()[..8], [0, 0, 0, 0, 5, 6, 7, 8]);
+    }
 }
 
 #[test]

@@ -18,6 +18,7 @@ mod records;
 mod registers;
 mod rig;
 mod sequences;
+mod shared;
 mod shortages;
 mod streams;
 mod traced;

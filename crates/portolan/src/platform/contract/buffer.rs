@@ -66,6 +66,28 @@ pub enum HostVisibility {
     Shared,
 }
 
+/// Promise for the memory of a buffer as long as a device may reach it.
+///
+/// Either way it stays allocated, at its place, and all of its bytes are initialised.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Sharing {
+    /// A driver's own memory. Nothing but the device and the library's copies reaches it: no reference, no
+    /// other CPU, no process and no guest. When the buffer is back, it is its owner's again, who may
+    /// take references to its bytes. Only where [`Buffer::device_may_write`] says no, others may read it
+    /// meanwhile, by references as well.
+    #[default]
+    Exclusive,
+    /// Memory that others reach at any time: a page cache, memory of an application, of other processes or of a
+    /// guest, a pool. No Rust reference to its bytes is alive but to atomics, and a view of it is valid for
+    /// reads and writes. Its bytes are copied and never lent; the library's copies are relaxed atomics, of
+    /// aligned words of 64 bits and of single bytes beside them. A thread of this program whose access may race with
+    /// these uses atomics of the same size; what is outside of the program does as it likes. Where a device and
+    /// others write at once, or a part of it is copied back, either's bytes may be lost.
+    Shared,
+}
+
 /// The pieces of a buffer, one after the other.
 ///
 /// *Context.* Interrupt: a value.
@@ -134,11 +156,10 @@ impl Iterator for PiecesIter<'_> {
 ///
 /// * [`pieces`](Self::pieces) returns the same list at every call, wherever the value is moved, and
 ///   the memory that it names stays allocated, at its place.
-/// * Nobody reaches that memory in another way: no reference to it is alive, and no method of a
-///   copy or of a part of the value leads to it. Only where
-///   [`device_may_write`](Self::device_may_write) says no, others may read it.
-/// * The memory that [`view`](Self::view) returns is that of the pieces, byte by byte, initialised, and
-///   valid for reads; for writes as well where the device may write.
+/// * It is as the [`Sharing`] says that [`sharing`](Self::sharing) returns, always the same. No method of a
+///   copy or of a part of an exclusive value leads to it; a shared value lends none of its bytes.
+/// * The memory that [`view`](Self::view) returns is that of the pieces, byte by byte, and
+///   valid for reads; for writes as well where the device may write, or it is shared.
 ///
 /// When the value is dropped, the memory is its owner's again. The library drops or returns a value
 /// only once no device can reach its memory.
@@ -151,6 +172,11 @@ pub unsafe trait Buffer: Send + 'static {
     /// constant. A buffer that may not be written can be mapped
     /// [`ToDevice`](crate::dma::ToDevice) alone.
     fn device_may_write(&self) -> bool;
+
+    /// Whether others reach its memory while a device does.
+    fn sharing(&self) -> Sharing {
+        Sharing::Exclusive
+    }
 
     /// What its memory is.
     fn memory_kind(&self) -> MemoryKind {
@@ -207,34 +233,81 @@ pub(crate) fn hidden_from<B: Buffer>(reach: HostVisibility, buffer: &B) -> Optio
 pub struct Unowned {
     memory: PhysRange,
     kind: MemoryKind,
+    sharing: Sharing,
     visibility: HostVisibility,
+    view: Option<View>,
 }
 
+/// Where the CPU has shared memory.
+#[derive(Debug, PartialEq, Eq)]
+struct View(NonNull<[u8]>);
+
+// SAFETY: `Unowned::shared` has the promise that all CPUs may reach it.
+unsafe impl Send for View {}
+// SAFETY: as above.
+unsafe impl Sync for View {}
+
 impl Unowned {
-    /// Names `memory`.
+    /// Names `memory`, which is [exclusive](Sharing).
     ///
     /// *Context.* Interrupt.
     ///
     /// # Safety
-    /// From now on until devices cannot reach the memory any more, it stays allocated, and nobody
-    /// but the device reaches it. That is so
+    /// From now on until devices cannot reach the memory any more, it is as
+    /// [`Sharing::Exclusive`] says. That is so
     ///
     /// * once the value came back, or was dropped without having been mapped;
     /// * for [`DmaSpace::map_range`](crate::dma::DmaSpace::map_range) and
     ///   [`Reservation::link`](crate::dma::Reservation::link): once unmapping has returned `Ok`, under
     ///   [`Policy::Lazy`](crate::dma::Policy::Lazy) once the space has been flushed after that;
-    /// * for [`Device::with_premapped_pool`](crate::dma::Device::with_premapped_pool), whose pool the CPU
-    ///   copies to and from all the same: once the device and its mappings are gone, and the space
-    ///   has been flushed after that;
-    /// * for a [`Pool`](crate::bounce::Pool), which the CPU copies to and from all the same: once
-    ///   [`Pool::into_memory`](crate::bounce::Pool::into_memory) gave it back, and spaces in which it was
-    ///   mapped have been flushed after that;
+    /// * for [`Device::with_premapped_pool`](crate::dma::Device::with_premapped_pool): once the device and
+    ///   its mappings are gone, and the space has been flushed after that;
+    /// * for a [`Pool`](crate::bounce::Pool): once [`Pool::into_memory`](crate::bounce::Pool::into_memory)
+    ///   gave it back, and spaces in which it was mapped have been flushed after that;
     /// * after any failure: once the space has recovered.
     pub const unsafe fn new(memory: PhysRange) -> Self {
         Self {
             memory,
             kind: MemoryKind::Cached,
+            sharing: Sharing::Exclusive,
             visibility: HostVisibility::Private,
+            view: None,
+        }
+    }
+
+    /// Names `memory` that others reach as well: [shared](Sharing). `view` is where this program has it, for
+    /// [`Mapping::read`](crate::dma::Mapping::read) and [`Mapping::write`](crate::dma::Mapping::write).
+    ///
+    /// ```no_run
+    /// # use core::ptr::NonNull;
+    /// # use portolan::addr::PhysRange;
+    /// # use portolan::dma::{Device, FromDevice, Unowned};
+    /// # use portolan::platform::Platform;
+    /// /// Reads a block into a page of the page cache, which processes have mapped.
+    /// fn fill<P: Platform>(disk: &Device<P>, page: PhysRange, at: NonNull<[u8]>) {
+    ///     // SAFETY: the page is pinned, and the kernel gets at its bytes by atomics alone.
+    ///     let page = unsafe { Unowned::shared(page, Some(at)) };
+    ///     let filled = disk.map(page, FromDevice).expect("addresses and table pages");
+    ///     // ... the disk writes at filled.iova() ...
+    ///     assert!(filled.unmap().is_ok());
+    /// }
+    /// ```
+    ///
+    /// *Context.* Interrupt.
+    ///
+    /// # Safety
+    /// As long as [`Unowned::new`] says, the memory is as [`Sharing::Shared`] says. The view is
+    /// `memory`, byte by byte, and valid for reads and writes on every CPU.
+    pub const unsafe fn shared(memory: PhysRange, view: Option<NonNull<[u8]>>) -> Self {
+        Self {
+            memory,
+            kind: MemoryKind::Cached,
+            sharing: Sharing::Shared,
+            visibility: HostVisibility::Private,
+            view: match view {
+                Some(view) => Some(View(view)),
+                None => None,
+            },
         }
     }
 
@@ -263,7 +336,9 @@ impl Unowned {
         Self {
             memory: window,
             kind: MemoryKind::Registers,
+            sharing: Sharing::Shared,
             visibility: HostVisibility::Shared,
+            view: None,
         }
     }
 
@@ -271,7 +346,7 @@ impl Unowned {
     ///
     /// *Context.* Interrupt.
     #[must_use]
-    pub const fn shared(mut self) -> Self {
+    pub const fn host_visible(mut self) -> Self {
         self.visibility = HostVisibility::Shared;
         self
     }
@@ -317,7 +392,7 @@ impl Doorbell {
     }
 }
 
-// SAFETY: who made the value promised that the memory stays and that nobody else reaches it.
+// SAFETY: the maker of the value promised that the memory stays, and is reached as `sharing` says.
 unsafe impl Buffer for Unowned {
     fn pieces(&self) -> Pieces<'_> {
         Pieces::One(self.memory)
@@ -327,71 +402,19 @@ unsafe impl Buffer for Unowned {
         self.kind
     }
 
+    fn sharing(&self) -> Sharing {
+        self.sharing
+    }
+
     fn host_visibility(&self) -> HostVisibility {
         self.visibility
+    }
+
+    fn view(&self) -> Option<NonNull<[u8]>> {
+        self.view.as_ref().map(|view| view.0)
     }
 
     fn device_may_write(&self) -> bool {
         true
     }
-}
-
-/// Copies bytes of `buffer` from `at`; `None`, and nothing is copied, if it has no view or if that
-/// does not hold them.
-pub(crate) fn read<B: Buffer>(buffer: &B, at: usize, to: &mut [u8]) -> Option<()> {
-    let from = inside(buffer.view()?, at, to.len())?;
-    let mut done = 0;
-    while let Some(left) = to.get_mut(done..).filter(|left| !left.is_empty()) {
-        // SAFETY: `done` is below the length that `inside` has checked, and the view is valid for
-        // reads as long as the buffer lives. The read is volatile, since a device may write.
-        unsafe {
-            let from = from.add(done);
-            match left.first_chunk_mut() {
-                Some(word) if from.cast::<u64>().is_aligned() => {
-                    *word = from.cast::<u64>().read_volatile().to_ne_bytes();
-                    done += word.len();
-                }
-                _ => {
-                    left[0] = from.read_volatile();
-                    done += 1;
-                }
-            }
-        }
-    }
-    Some(())
-}
-
-/// Copies `from` to the bytes of `buffer` from `at`; `None`, and nothing is copied, if it has no
-/// view or if that does not hold them. The caller has it to itself, and it may be written.
-pub(crate) fn write<B: Buffer>(buffer: &mut B, at: usize, from: &[u8]) -> Option<()> {
-    if !buffer.device_may_write() {
-        return None;
-    }
-    let to = inside(buffer.view()?, at, from.len())?;
-    let mut done = 0;
-    while let Some(left) = from.get(done..).filter(|left| !left.is_empty()) {
-        // SAFETY: as in `read`; the view of a buffer that may be written is valid for writes, and
-        // no other part of the program writes to it meanwhile.
-        unsafe {
-            let to = to.add(done);
-            match left.first_chunk() {
-                Some(word) if to.cast::<u64>().is_aligned() => {
-                    to.cast::<u64>().write_volatile(u64::from_ne_bytes(*word));
-                    done += word.len();
-                }
-                _ => {
-                    to.write_volatile(left[0]);
-                    done += 1;
-                }
-            }
-        }
-    }
-    Some(())
-}
-
-/// Where `bytes` bytes from `at` begin, if `view` holds them.
-fn inside(view: NonNull<[u8]>, at: usize, bytes: usize) -> Option<NonNull<u8>> {
-    let after = at.checked_add(bytes)?;
-    // SAFETY: `at` is inside the view, or its end.
-    (after <= view.len()).then(|| unsafe { view.cast::<u8>().add(at) })
 }

@@ -4,6 +4,8 @@ use core::alloc::Layout;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
+use super::buffer::Sharing;
+use super::bytes::copy_shared;
 use super::platform::Platform;
 use crate::addr::{PageSize, PhysAddr, PhysRange};
 use crate::platform::{Clearing, DataCache, OutOfTableMemory, PhysMemory, TableMem, Transfer};
@@ -135,11 +137,15 @@ impl<P: Platform> PhysMemory for RawMemory<P> {
             let part = left.min(PART);
             // SAFETY: the library makes a transfer of buffers and pools that live, and the two places
             // do not overlap. A device may write there meanwhile; the bytes are copied whatever they
-            // are. A part fits `usize`.
+            // are. Where other CPUs may as well, it says so. A part fits `usize`.
             unsafe {
                 let source = self.platform.virt(PhysAddr::new(from));
                 let target = self.platform.virt(PhysAddr::new(to));
-                core::ptr::copy_nonoverlapping(source.as_ptr(), target.as_ptr(), part as usize);
+                let part = part as usize;
+                match transfer.sharing() {
+                    Sharing::Exclusive => source.copy_to_nonoverlapping(target, part),
+                    Sharing::Shared => copy_shared(source, target, part),
+                }
             }
             // Only after the last part can they pass the top.
             (from, to) = (from.wrapping_add(part), to.wrapping_add(part));

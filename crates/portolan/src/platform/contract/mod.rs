@@ -5,21 +5,25 @@
 //! * [`RawMemory`]: a platform's memory, by physical address.
 //! * [`TrustedBase`]: parts of a machine that do what their traits say.
 //! * [`ForeignTables`]: page tables that a kernel built itself.
-//! * [`Buffer`], [`Unowned`]: memory that is handed over to a device; [`Doorbell`]: a register that is.
+//! * [`Buffer`], [`Unowned`]: memory that is handed over to a device, or shared with it ([`Sharing`]); [`Doorbell`]: a register that is.
 //! * [`DmaMemory`]: memory that a domain maps; [`AllMemory`]: what a device reaches untranslated.
 //!
 //! `unsafe` is denied in the rest of the library.
 #![allow(unsafe_code)]
 
 mod buffer;
+mod bytes;
 mod foreign;
 mod memory;
 mod platform;
 mod reach;
 mod trusted;
 
-pub use buffer::{Buffer, Doorbell, HostVisibility, MemoryKind, Pieces, PiecesIter, Unowned};
-pub(crate) use buffer::{bytes_of, hidden_from, read, write};
+pub use buffer::{
+    Buffer, Doorbell, HostVisibility, MemoryKind, Pieces, PiecesIter, Sharing, Unowned,
+};
+pub(crate) use buffer::{bytes_of, hidden_from};
+pub(crate) use bytes::{read, write};
 pub use foreign::ForeignTables;
 pub use memory::RawMemory;
 pub(crate) use memory::{OwnedMemory, Wanted};

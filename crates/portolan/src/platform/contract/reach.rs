@@ -20,7 +20,7 @@ use crate::addr::PhysRange;
 /// /// The memory stays pinned until it has been unmapped, and that was paid for.
 /// unsafe fn lend(domain: &dyn Domain, guest: Iova, host: PhysRange) -> Result<Gather, DomainError> {
 ///     let mut owed = Gather::new();
-///     // SAFETY: the caller's promise; the process reaches that memory by volatile copies alone.
+///     // SAFETY: the caller's promise; the process reaches that memory by atomics alone.
 ///     let host = unsafe { DmaMemory::new(host) };
 ///     domain.map(guest, host, Access::READ_WRITE, &mut owed)?;
 ///     Ok(owed)
@@ -39,9 +39,9 @@ impl DmaMemory {
     /// As long as the value is there, and then until all that was mapped of it has been unmapped and
     /// [`Domain::sync`](crate::iommu::Domain::sync) has returned `Ok` for it, or the domains are gone:
     ///
-    /// * the memory stays allocated, with what lies in the same pages of a domain;
-    /// * devices may read it, and write it where the map's access has that. So no Rust reference to
-    ///   it is alive, but shared ones where devices only read.
+    /// * the memory is as one of the two promises of [`Sharing`](crate::dma::Sharing) says, and what lies in the
+    ///   same pages of a domain stays allocated;
+    /// * devices may read it, and write it where the map's access has that.
     ///
     /// Devices are those that are attached to the domain meanwhile, whoever attaches them.
     pub const unsafe fn new(memory: PhysRange) -> Self {
