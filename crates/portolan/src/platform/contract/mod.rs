@@ -5,7 +5,8 @@
 //! * [`RawMemory`]: a platform's memory, by physical address.
 //! * [`TrustedBase`]: parts of a machine that do what their traits say.
 //! * [`ForeignTables`]: page tables that a kernel built itself.
-//! * [`Buffer`], [`Unowned`]: memory that is handed over to a device, or shared with it ([`Sharing`]); [`Doorbell`]: a register that is.
+//! * [`Buffer`], [`Unowned`]: memory that is handed over to a device, or shared with it ([`Sharing`]);
+//!   [`Doorbell`]: a register that is.
 //! * [`DmaMemory`]: memory that a domain maps; [`AllMemory`]: what a device reaches untranslated.
 //!
 //! `unsafe` is denied in the rest of the library.
