@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockRead
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
 use portolan::inval::{Gather, SyncError, WrongTable};
-use portolan::iommu::{AttachError, Domain, DomainError, IommuError, UnmapFailed};
+use portolan::iommu::{AttachError, Domain, DomainError, IommuError, SpaceClaim, UnmapFailed};
 use portolan::table::format::DirtyTracking;
 use portolan::table::{Access, AccessError, MapError, Segment, Translation, UnmapError};
 
@@ -137,6 +137,7 @@ type Place = Option<Arc<dyn Calls>>;
 #[derive(Debug)]
 pub struct UserDomain {
     table: TableId,
+    claim: SpaceClaim,
     reach: Arc<Reach>,
     dirty: DirtyTracking,
     /// Who makes an address space for it alone, if the kernel has such.
@@ -156,6 +157,7 @@ impl UserDomain {
     ) -> Self {
         Self {
             table: TableId::fresh(),
+            claim: SpaceSpaceClaim::default(),
             reach,
             dirty,
             spaces,
@@ -403,6 +405,10 @@ fn make<'r>(
 impl Domain for UserDomain {
     fn id(&self) -> TableId {
         self.table
+    }
+
+    fn claim(&self) -> &SpaceClaim {
+        &self.claim
     }
 
     fn input_range(&self) -> IovaRange {

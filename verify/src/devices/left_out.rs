@@ -8,7 +8,7 @@ use portolan::addr::{Iova, IovaRange, PageSize, StreamId, TableId};
 use portolan::inval::{Gather, SyncError, WrongTable};
 use portolan::iommu::{
     Attach, AttachError, Domain, DomainError, FaultEvent, Iommu, IommuError, ReservedRegion,
-    UnmapFailed,
+    SpaceClaim, UnmapFailed,
 };
 use portolan::table::{Access, Translation, UnmapError};
 use portolan_linux::vfio::UserUnit;
@@ -133,6 +133,10 @@ impl Space {
 impl Domain for Space {
     fn id(&self) -> TableId {
         self.kernel.id()
+    }
+
+    fn claim(&self) -> &SpaceClaim {
+        self.kernel.claim()
     }
 
     fn input_range(&self) -> IovaRange {

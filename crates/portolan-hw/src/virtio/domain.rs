@@ -11,7 +11,7 @@ use core::iter::Peekable;
 use portolan::addr::{Iova, IovaRange, PageSize, PhysRange, TableId};
 use portolan::inval::{Gather, SyncError, WrongTable};
 use portolan::iommu::{
-    Awaited, Domain, DomainError, IommuError, Shadowing, SplitFailed, UnmapFailed,
+    Awaited, Domain, DomainError, IommuError, Shadowing, SpaceClaim, SplitFailed, UnmapFailed,
 };
 use portolan::platform::{Cpus, DmaMemory, Guarded, OutOfTableMemory, poll};
 use portolan::table::{
@@ -59,6 +59,7 @@ pub struct VirtioDomain<T: Transport + Send + Sync, C: Cpus> {
     pub(super) device: Arc<Device<T, C>>,
     pub(super) id: u32,
     table: TableId,
+    claim: SpaceClaim,
     pub(super) inner: Guarded<C, Inner>,
 }
 
@@ -77,6 +78,7 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
             device,
             id,
             table: TableId::fresh(),
+            claim: SpaceSpaceClaim::default(),
             inner: Guarded::new(Inner::default()),
         })
     }
@@ -387,6 +389,10 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
 impl<T: Transport + Send + Sync, C: Cpus> Domain for VirtioDomain<T, C> {
     fn id(&self) -> TableId {
         self.table
+    }
+
+    fn claim(&self) -> &SpaceClaim {
+        &self.claim
     }
 
     fn input_range(&self) -> IovaRange {

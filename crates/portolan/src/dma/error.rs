@@ -242,6 +242,9 @@ pub enum SpaceError {
     /// The domain cannot let devices read and write.
     #[error("the domain grants no access")]
     NoAccess,
+    /// Another space has the domain.
+    #[error("another address space has the domain")]
+    Claimed,
     /// No memory for queues.
     #[error("no memory for the address space's own records")]
     Memory,

@@ -128,8 +128,10 @@ enum MapsOwe {
 /// nothing more is mapped, what is not known to be quiet stays out of use until
 /// [`DmaSpace::recover`] succeeds, and the next [`DmaSpace::tick`] blocks its streams.
 ///
+/// A domain has one space at a time: another one is refused until this is gone.
+///
 /// *Drop.* Task. It pays for what waits, so that table pages come back; if the hardware fails,
-/// they stay allocated.
+/// they stay allocated, and the domain gets no other space.
 pub struct DmaSpace<P: Cpus + Clone> {
     pub(super) domain: Arc<dyn Domain>,
     pub(super) bound: BoundDomain,
@@ -165,18 +167,25 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             .intersection(domain.input_range())
             .ok_or(SpaceError::NoAddresses)?;
         let grants = |access| domain.grants(access).ok_or(SpaceError::NoAccess);
+        let (write_only, read_only) = (grants(Access::WRITE)?, grants(Access::READ)?);
+        let iova = IovaSpace::new(cpus.clone(), window, granule, options.iova)?;
         let pending = FlushQueue::new(&cpus, options.bounds, options.turn_timeout, granule);
+        let pending = pending.map_err(|_| SpaceError::Memory)?;
+        // Nothing fails after this; the space gives it back.
+        if !domain.claim().take() {
+            return Err(SpaceError::Claimed);
+        }
         domain.keep_empty_tables(options.keep_tables);
         let (policy, lazy_refused) = match (options.policy, options.trust) {
             (Policy::Lazy, Some(Trust::Untrusted)) => (Policy::Strict, Some(NOT_TRUSTED)),
             _ => accepted(options.policy, options.shadowing, domain.shadowing()),
         };
         Ok(Self {
-            write_only: grants(Access::WRITE)?,
-            read_only: grants(Access::READ)?,
+            write_only,
+            read_only,
             maps_owe: maps_owe(&*domain, window),
-            iova: IovaSpace::new(cpus.clone(), window, granule, options.iova)?,
-            pending: pending.map_err(|_| SpaceError::Memory)?,
+            iova,
+            pending,
             policy,
             members: MembersTrust::new(options.trust),
             lazy_refused,
@@ -582,6 +591,9 @@ fn maps_owe(domain: &dyn Domain, window: IovaRange) -> MapsOwe {
 
 impl<P: Cpus + Clone> Drop for DmaSpace<P> {
     fn drop(&mut self) {
-        let _ = self.flush();
+        // What is not quiet must not become another space's.
+        if self.flush().is_ok() {
+            self.domain.claim().give_back();
+        }
     }
 }

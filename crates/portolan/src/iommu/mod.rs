@@ -9,6 +9,7 @@
 //! Not here: addresses for the mappings, ownership of buffers, and when to pay a debt.
 
 mod bound;
+mod claim;
 mod error;
 mod fault;
 mod interrupt;
@@ -16,6 +17,7 @@ mod paged;
 mod reserved;
 
 pub use bound::BoundDomain;
+pub use claim::SpaceClaim;
 pub use error::{
     AttachError, Awaited, DomainError, IommuError, SplitFailed, UnmapFailed, UnmapPartFailed,
 };
@@ -42,6 +44,10 @@ use alloc::sync::Arc;
 pub trait Domain: Send + Sync {
     /// The name that its debts carry.
     fn id(&self) -> TableId;
+
+    /// The same place at every call, and no other domain's: [`DmaSpace`](crate::dma::DmaSpace) is refused a
+    /// domain that another has.
+    fn claim(&self) -> &SpaceClaim;
 
     /// The addresses that can be mapped.
     fn input_range(&self) -> IovaRange;

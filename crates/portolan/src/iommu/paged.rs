@@ -3,7 +3,7 @@
 //! *Context.* Interrupt, where a method does not say otherwise: only `sync`, `split`, `unmap_part` and
 //! dropping a domain wait for hardware.
 
-use super::{Domain, DomainError, IommuError, Shadowing, SplitFailed, UnmapFailed};
+use super::{Domain, DomainError, IommuError, Shadowing, SpaceClaim, SplitFailed, UnmapFailed};
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, TableId};
 use crate::inval::{
     Capabilities, Combined, Depth, Gather, InvalidationQueue, OneCommand, Quiesced, Quirks, Step,
@@ -49,6 +49,7 @@ pub struct PagedDomain<F: Format, M: TableMem<F::Word>, Q: TagPool> {
     quirks: Quirks,
     one: OneCommand,
     shadowing: Shadowing,
+    claim: SpaceClaim,
     queue: Q,
 }
 
@@ -92,6 +93,7 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> PagedDomain<F, M, Q> {
             caps,
             quirks,
             shadowing: Shadowing::None,
+            claim: SpaceClaim::default(),
             queue,
         }
     }
@@ -174,6 +176,10 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> Domain for PagedDomain<F, M, Q
     #[inline]
     fn id(&self) -> TableId {
         self.table.id()
+    }
+
+    fn claim(&self) -> &SpaceClaim {
+        &self.claim
     }
 
     fn input_range(&self) -> IovaRange {

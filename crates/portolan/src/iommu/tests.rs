@@ -9,7 +9,7 @@ use spin::Mutex;
 
 use super::{
     Attach, AttachError, Awaited, Domain, DomainError, FaultEvent, Iommu, IommuError, PagedDomain,
-    SplitFailed, TagPool, UnmapFailed, UnmapPartFailed, WrongTable,
+    SpaceClaim, SplitFailed, TagPool, UnmapFailed, UnmapPartFailed, WrongTable,
 };
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId, TableId};
 use crate::inval::{
@@ -196,6 +196,10 @@ struct Plain(Tables);
 impl Domain for Plain {
     fn id(&self) -> TableId {
         self.0.id()
+    }
+
+    fn claim(&self) -> &SpaceClaim {
+        self.0.claim()
     }
 
     fn input_range(&self) -> IovaRange {

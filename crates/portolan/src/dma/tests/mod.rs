@@ -3,6 +3,7 @@
 mod bounded;
 pub(crate) mod buffers;
 mod bytes;
+mod claimed;
 mod confidential;
 mod copies;
 mod doorbells;

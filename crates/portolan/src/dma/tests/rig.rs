@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::string::String;
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use spin::Mutex;
@@ -211,6 +211,7 @@ pub(super) struct Rig {
     pub memory: Memory,
     pub cpus: Cpus,
     pub space: Arc<Space>,
+    domain: Weak<Domain>,
 }
 
 pub(super) struct Setup {
@@ -277,19 +278,22 @@ impl Rig {
             bounds: setup.bounds,
             ..SpaceOptions::default()
         };
-        let space = DmaSpace::with_cpus(
-            BoundDomain::new(hardware.clone(), Arc::new(domain), nothing()),
-            cpus.clone(),
-            &options,
-            nothing(),
-        )
-        .unwrap();
+        let domain = Arc::new(domain);
+        let bound = BoundDomain::new(hardware.clone(), domain.clone(), nothing());
+        let space = DmaSpace::with_cpus(bound, cpus.clone(), &options, nothing()).unwrap();
         Self {
             hardware,
             memory,
             cpus,
             space: Arc::new(space),
+            domain: Arc::downgrade(&domain),
         }
+    }
+
+    /// The space's domain, for another space.
+    pub fn bound(&self) -> BoundDomain {
+        let domain = self.domain.upgrade().unwrap();
+        BoundDomain::new(self.hardware.clone(), domain, nothing())
     }
 
     pub fn policy(policy: Policy) -> Self {

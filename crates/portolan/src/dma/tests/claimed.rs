@@ -1,0 +1,51 @@
+//! Two spaces for the addresses of one domain.
+
+use super::buffers::{nothing, unowned};
+use super::rig::{Cpus, Rig, Space};
+use crate::addr::{Iova, IovaRange, PhysAddr, PhysRange};
+use crate::dma::{Constraints, DmaSpace, Policy, SpaceError, SpaceOptions};
+use crate::iommu::BoundDomain;
+use crate::table::Access;
+
+fn make(cpus: &Cpus, bound: BoundDomain, options: &SpaceOptions) -> Result<Space, SpaceError> {
+    DmaSpace::with_cpus(bound, cpus.clone(), options, nothing())
+}
+
+#[test]
+fn a_second_space_of_a_domain_is_refused_until_the_first_is_gone() {
+    let rig = Rig::policy(Policy::Deferred);
+    let options = SpaceOptions::default();
+    let second = make(&rig.cpus, rig.bound(), &options).err();
+    assert_eq!(second, Some(SpaceError::Claimed));
+    let bounds = [rig.bound(), rig.bound(), rig.bound()];
+    let Rig { cpus, space, .. } = rig;
+    drop(space);
+    let [nowhere, next, last] = bounds;
+    // One that cannot be made leaves the domain to others.
+    let top = Iova::new(u64::MAX);
+    let outside = SpaceOptions {
+        window: IovaRange::new(top, top).unwrap(),
+        ..options
+    };
+    let refused = make(&cpus, nowhere, &outside).err();
+    assert_eq!(refused, Some(SpaceError::NoAddresses));
+    let next = make(&cpus, next, &options).unwrap();
+    let refused = make(&cpus, last, &options).err();
+    assert_eq!(refused, Some(SpaceError::Claimed));
+    assert!(next.domain.claim().is_taken());
+}
+
+#[test]
+fn a_domain_whose_space_went_without_being_quiet_gets_no_other() {
+    let rig = Rig::policy(Policy::Lazy);
+    let memory = PhysRange::from_len(PhysAddr::new(0x1000), 0x1000).unwrap();
+    let plain = Constraints::default();
+    let mapped = rig.space.map_range(unowned(memory), Access::READ, &plain);
+    rig.space.unmap_range(mapped.unwrap().0).unwrap();
+    rig.set_broken(1);
+    let bound = rig.bound();
+    let Rig { cpus, space, .. } = rig;
+    drop(space);
+    let next = make(&cpus, bound, &SpaceOptions::default());
+    assert_eq!(next.err(), Some(SpaceError::Claimed));
+}
