@@ -157,7 +157,7 @@ impl UserDomain {
     ) -> Self {
         Self {
             table: TableId::fresh(),
-            claim: SpaceSpaceClaim::default(),
+            claim: SpaceClaim::default(),
             reach,
             dirty,
             spaces,

@@ -78,7 +78,7 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
             device,
             id,
             table: TableId::fresh(),
-            claim: SpaceSpaceClaim::default(),
+            claim: SpaceClaim::default(),
             inner: Guarded::new(Inner::default()),
         })
     }
