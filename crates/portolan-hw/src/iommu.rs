@@ -288,3 +288,6 @@ impl<T: Transport + Send + Sync + 'static, C: Cpus> IommuDomains for Viommu<T, C
         each("PROBE", counts.probe);
     }
 }
+
+#[cfg(test)]
+mod tests;

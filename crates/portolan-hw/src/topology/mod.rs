@@ -248,7 +248,7 @@ impl Topology {
         options: Options,
     ) -> Result<Iommus<P>, EnableError> {
         self.offers(options)?;
-        let survey = self.checked(&platform, options)?;
+        let survey = self.checked(options.pci, |of, at| platform.pci_config(of, at))?;
         let units = match self.kind {
             Kind::Dmar => dmar::enable(&self.table, &platform, options)?,
             Kind::Iort => iort::enable(&self.table, &platform, options)?,
@@ -262,8 +262,12 @@ impl Topology {
 
     /// The survey of a machine, of which no two units are in the same place: one of them would be
     /// enabled over the other.
-    fn checked(&self, platform: &impl Platform, options: Options) -> Result<Survey, EnableError> {
-        let survey = self.survey(options.pci, |of, at| platform.pci_config(of, at));
+    fn checked(
+        &self,
+        overrides: PciOverrides,
+        read: impl Fn(PciFunction, u16) -> Option<u32>,
+    ) -> Result<Survey, EnableError> {
+        let survey = self.survey(overrides, read);
         let mut remarks = survey.remarks().iter();
         let shared = remarks.find_map(|remark| match *remark {
             Remark::SameRegisters { one, other } => Some(EnableError::SameRegisters { one, other }),
@@ -301,7 +305,7 @@ impl Topology {
             return self.enable(platform, options);
         }
         self.offers(options)?;
-        let survey = self.checked(&platform, options)?;
+        let survey = self.checked(options.pci, |of, at| platform.pci_config(of, at))?;
         let units = viot::enable(&self.table, &platform, transport)?;
         Ok(Iommus::new(self, survey, platform, units))
     }

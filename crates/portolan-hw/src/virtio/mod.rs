@@ -18,6 +18,8 @@ mod probe;
 mod records;
 mod settle;
 pub mod spec;
+#[cfg(test)]
+mod tests;
 pub mod transport;
 mod unit;
 

@@ -14,12 +14,13 @@ use alloc::vec;
 use portolan::addr::{Iova, StreamId};
 use portolan::inval::{Caching, Command, InvalidationQueue as _, Step};
 use portolan::iommu::{
-    Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, Iommu as _, IommuError,
+    Attach, AttachError, Awaited, Domain, FaultAccess, FaultEvent, FaultReason, Iommu as _,
+    IommuError,
 };
 use portolan::platform::{Mmio, Nanos};
 use portolan::table::format::AmdLevels;
 use portolan_model::amd::{AmdIdentification, AmdSetup};
-use portolan_model::inject::Pace;
+use portolan_model::inject::{Drain, Pace};
 
 use super::spec::command::opcode;
 use super::spec::reg::{self, control, status};
@@ -165,6 +166,43 @@ fn domains_give_their_identifiers_back_and_their_tables() {
     unit.release().unwrap();
     assert_eq!(machine.live(), 0);
     assert_eq!(machine.reg(reg::CONTROL), 0);
+}
+
+#[test]
+fn all_streams_are_blocked_at_once_and_their_domains_let_go_of() {
+    let machine = new_machine();
+    let (unit, domain) = machine.attached();
+    let passing = StreamId::new(0x29);
+    unit.pass_through(passing, all_memory()).unwrap();
+    unit.block_all().unwrap();
+    for stream in [STREAM, passing] {
+        assert_eq!(machine.entry(stream.get().into()), [3, 0, 0, 0]);
+        assert_eq!(machine.read(stream, 0x5000), None);
+    }
+    assert_eq!(Arc::strong_count(&domain), 1);
+    // The first failure is told, and the others are blocked all the same.
+    unit.attach(STREAM, &domain).unwrap();
+    unit.pass_through(passing, all_memory()).unwrap();
+    let code = refusal::ILLEGAL;
+    machine.refuse_kind(opcode::DEVICE_ENTRY, 1, machine::ILLEGAL);
+    let refused = AttachError::Iommu(IommuError::Refused { code });
+    assert_eq!(unit.block_all(), Err(refused));
+    assert!([STREAM, passing].iter().all(|one| machine.is_blocked(*one)));
+}
+
+#[test]
+fn a_unit_whose_rings_do_not_start_is_told_apart_from_one_that_does_not_answer() {
+    let machine = new_machine();
+    machine.wrong(RegisterFaults {
+        control: Drain::Never,
+        ..RegisterFaults::NONE
+    });
+    let error = machine.enable(config()).err();
+    let awaited = Awaited::Control;
+    let told = matches!(error, Some(IommuError::TimedOut { awaited: of, .. }) if of == awaited);
+    assert!(told, "{error:?}");
+    // Nothing was asked of rings that stand still.
+    assert_eq!(machine.reg(reg::COMMAND_TAIL), 0);
 }
 
 #[test]

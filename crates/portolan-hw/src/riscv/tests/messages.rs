@@ -260,6 +260,26 @@ fn interrupts_go_on_from_domain_to_domain_and_end_with_the_block() {
 }
 
 #[test]
+fn only_a_write_to_the_window_is_told_as_a_message() {
+    let machine = machine();
+    let unit = unit(&machine);
+    let _kept = allocate(&unit, OTHER, 0x52, 3);
+    // Neither is attached; the second has messages of its own.
+    let elsewhere = WINDOW - 4096;
+    for stream in [StreamId::new(0x31), OTHER] {
+        assert_eq!(machine.write(stream, elsewhere), None);
+        assert_eq!(machine.read(stream, WINDOW + 0x800_0000), None);
+        assert_eq!(machine.read(stream, elsewhere), None);
+        for (of, reason) in reasons(&unit) {
+            let ordinary = [FaultReason::Blocked, FaultReason::NotMapped].contains(&reason);
+            assert!(ordinary && of == stream, "{reason:?}");
+        }
+        assert_eq!(machine.write(stream, WINDOW + 0x800_0000), None);
+        assert_eq!(reasons(&unit), [(stream, ABSENT)]);
+    }
+}
+
+#[test]
 fn what_cannot_arrive_is_refused() {
     let machine = machine();
     let unit = unit(&machine);

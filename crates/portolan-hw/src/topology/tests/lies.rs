@@ -14,7 +14,7 @@ use crate::firmware::tests::golden::{
 };
 use crate::topology::pci::tests::{Fake, Has, Is};
 use crate::topology::pci::{PciOverrides, PciTree};
-use crate::topology::{Remark, Survey, Topology};
+use crate::topology::{EnableError, Remark, Survey, Topology};
 
 fn remarks(found: &Survey) -> Vec<String> {
     found.remarks().iter().map(Remark::to_string).collect()
@@ -80,6 +80,23 @@ fn absurd_places_and_places_that_units_share_are_wrong() {
         .iter()
         .filter(|text| text.contains("1 reserved ranges are ignored"));
     assert_eq!(ignored.count(), 2, "{said:?}");
+}
+
+#[test]
+fn no_unit_is_enabled_over_another_one_in_the_same_place() {
+    let at = |places: [u64; 3]| {
+        let units = places.map(|base| drhd(0, base, &[]));
+        let table = dmar(38, 0, &units);
+        let topology = Topology::from_acpi([&table[..]]).unwrap();
+        topology.checked(PciOverrides::KNOWN, |_, _| None)
+    };
+    let apart = at([0xfed9_0000, 0xfed9_1000, 0xfed9_2000]).unwrap();
+    assert_eq!(apart.units().len(), 3);
+    let error = at([0xfed9_1000, 0xfed9_0000, 0xfed9_1000]).err();
+    let shared = EnableError::SameRegisters { one: 0, other: 2 };
+    assert_eq!(error, Some(shared));
+    // Where no registers can be, none is enabled over another: who enables it hears of that.
+    assert!(at([0, 0xfed9_0000, 0xfed9_1000]).is_ok());
 }
 
 #[test]

@@ -69,6 +69,36 @@ fn few_pages_are_forgotten_by_devices_one_by_one_and_many_at_once() {
     }
 }
 
+/// So many pages of each of two devices: what counts is what is sent to both.
+#[test]
+fn what_several_devices_have_to_forget_is_limited_in_sum() {
+    let streams = VtdMachine::STREAMS;
+    for (pages, exact) in [(32, true), (33, false)] {
+        let machine = new_machine(CAP, WITH_TLBS);
+        let unit = machine.enable(legacy()).unwrap();
+        let domain = Arc::new(by_page(&unit));
+        for stream in streams {
+            unit.use_device_tlb(stream, device(stream)).unwrap();
+            unit.attach(stream, &domain).unwrap();
+        }
+        domain.sync(&mut map(&*domain, pages)).unwrap();
+        machine.take();
+        domain.sync(&mut unmap(&*domain, pages)).unwrap();
+        let sent = machine.commands();
+        for stream in streams {
+            let own = |words: &&Words| words[0] >> 32 == stream.get().into();
+            let told = sent.iter().filter(|words| is(words, kind::DEVICE_TLB));
+            let told: Vec<_> = told.filter(own).map(|words| words[1]).collect();
+            if exact {
+                let wanted = (0..pages).map(|n| BASE.get() + n * PAGE);
+                assert!(told.iter().copied().eq(wanted), "{pages}: {told:x?}");
+            } else {
+                assert_eq!(told, [0x7fff_ffff_ffff_f001], "{pages}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_device_that_never_answers_can_be_left_behind_and_come_back() {
     let other = StreamId::new(0x0210);
