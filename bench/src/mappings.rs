@@ -41,7 +41,7 @@ impl Buffers {
     }
 
     fn cycle(&self, pairs: u64) -> Result<(), Failure> {
-        let constraints = black_box(Constraints::default());
+        let constraints = black_box(Constraints::trusted());
         for i in 0..pairs {
             let memory = PhysRange::page(PhysAddr::new(black_box(i << 12)), PageSize::SIZE_4K);
             let mapped = self

@@ -73,7 +73,7 @@ impl How {
 
 fn device(cpus: &Cpu, how: How) -> Result<Device<Cpu>, Failure> {
     let space = Arc::new(space(cpus, how.policy, how.walker)?);
-    let device = Device::translated(space, StreamId::new(1), Constraints::default());
+    let device = Device::translated(space, StreamId::new(1), Constraints::trusted());
     device.map_err(|_| Failure::Addresses)
 }
 

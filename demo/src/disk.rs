@@ -38,9 +38,8 @@ pub fn show(machine: Machine, iommus: &Iommus<Machine>, function: &Function) -> 
     keep_translations(iommus, function)?;
 
     // Not trusted: it reaches the bytes of its buffers, each until its own invalidation.
-    let mut options = DeviceOptions::default();
+    let mut options = DeviceOptions::untrusted();
     options.buffers = Buffers::Kept;
-    options.constraints.trust = Trust::Untrusted;
     options.preference = PolicyPreference::Strict;
     copy_sectors(machine, iommus, function, &options, &copying, 0)?;
 

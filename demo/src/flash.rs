@@ -45,7 +45,7 @@ pub fn show(
 ) -> Outcome<()> {
     let mut first = 0;
     for (buffers, trust, preference) in POLICIES {
-        let mut options = DeviceOptions::default();
+        let mut options = DeviceOptions::trusted();
         options.buffers = buffers;
         options.constraints.trust = trust;
         options.preference = preference;

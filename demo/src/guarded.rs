@@ -44,7 +44,7 @@ pub fn show(machine: Machine, iommus: &Iommus<Machine>, function: &Function) -> 
     must_be_refused("not opened", physical, &mut page)?;
 
     // Opened, it reaches the page that is mapped.
-    let mut options = DeviceOptions::default();
+    let mut options = DeviceOptions::trusted();
     options.constraints = options.constraints.address_bits(ADDRESS_BITS);
     let device = iommus.device_with(function.at(), &options)?;
     let mapping = device.map(page, Direction::FromDevice);

@@ -121,7 +121,7 @@ impl Rig {
         let options = PoolOptions::for_cpus(&*cpus);
         let pool = Pool::new(cpus.clone(), unowned(memory), options).unwrap();
         let pool = Arc::new(PoolMemory::new(pool, world.clone()));
-        let mut constraints = Constraints::default();
+        let mut constraints = Constraints::trusted();
         constraints.trust = Trust::Untrusted;
         let space = Arc::new(space.unwrap());
         let device = Device::translated(space, STREAM, constraints);

@@ -25,7 +25,7 @@
 //!     };
 //!     let topology = Topology::from_acpi(machine.tables())?;
 //!     let iommus = topology.enable(machine, Options::default())?;
-//!     let _disk = iommus.device(PciFunction::of(0, 3, 0))?;
+//!     let _disk = iommus.trusted_device(PciFunction::of(0, 3, 0))?;
 //!     Ok(())
 //! }
 //! ```

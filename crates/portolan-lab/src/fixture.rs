@@ -335,7 +335,7 @@ impl Fixture {
     /// # Errors
     /// If the stream is another's.
     pub(crate) fn device(&self, stream: StreamId) -> Result<Device<VirtualCpus>> {
-        let limits = Constraints::default();
+        let limits = Constraints::trusted();
         Ok(Device::translated(self.space.clone(), stream, limits)?)
     }
 

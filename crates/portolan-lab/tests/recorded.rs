@@ -180,7 +180,7 @@ fn record() -> String {
     let machine = Machine::default();
     let space = space(&machine);
     let stream = StreamId::new(0x10);
-    let device = Device::translated(space.clone(), stream, Constraints::default()).unwrap();
+    let device = Device::translated(space.clone(), stream, Constraints::trusted()).unwrap();
     let at = |start, bytes| PhysRange::from_len(PhysAddr::new(start), bytes).unwrap();
     let ring = device.coherent(0x2000).unwrap();
     // SAFETY: as of `List`.

@@ -143,7 +143,7 @@ fn device(opened: &Opened) -> Result<Device<Process>> {
     Ok(Device::translated(
         Arc::new(space),
         stream,
-        Constraints::default(),
+        Constraints::trusted(),
     )?)
 }
 

@@ -171,7 +171,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let machine: Machine<VtdRegisters> = machine::vtd(VtdIdentification::default());
     let dmar = machine::dmar(REGISTERS);
     let iommus = Topology::from_acpi([&dmar[..]])?.enable(machine.kernel(), Options::default())?;
-    let device = iommus.device(DEVICE)?;
+    let device = iommus.trusted_device(DEVICE)?;
     let space = device.space().ok_or("the card is not translated")?.clone();
     println!("{DEVICE}: {:?}", space.policy());
 

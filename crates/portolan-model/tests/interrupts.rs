@@ -273,7 +273,7 @@ fn device(policy: Policy) -> Device<InterruptedCpu> {
     let bound = BoundDomain::new(Arc::new(Attached), Arc::new(domain), simulated());
     let space = DmaSpace::with_cpus(bound, InterruptedCpu, &options, simulated());
     let space = space.expect("a space");
-    let limits = Constraints::default();
+    let limits = Constraints::trusted();
     Device::translated(Arc::new(space), STREAM, limits).expect("a device")
 }
 

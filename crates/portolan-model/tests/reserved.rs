@@ -152,7 +152,7 @@ fn keeps_off<U, D, P>(
     let watched = Arc::new(Watched(Arc::clone(unit)));
     let bound = BoundDomain::new(watched, Arc::new(domain), simulated());
     let space = DmaSpace::with_cpus(bound, cpus, &options, simulated()).expect("a space");
-    let limits = Constraints::default();
+    let limits = Constraints::trusted();
     let device = Device::translated(Arc::new(space), STREAM, limits).expect("attached");
     let buffer = |number: u64| {
         let memory = PhysRange::page(
@@ -266,7 +266,7 @@ fn a_message_of_a_translated_device_arrives_where_it_is_mapped_to() {
     let bound = BoundDomain::new(unit, domain, simulated());
     let space = DmaSpace::with_cpus(bound, cpus, &SpaceOptions::default(), simulated());
     let space = space.expect("a space");
-    let limits = Constraints::default();
+    let limits = Constraints::trusted();
     let device = Device::translated(Arc::new(space), STREAM, limits).expect("attached");
     let write = |at| {
         let done = registers.dma(STREAM, None, at, AccessKind::Write, 4);

@@ -96,7 +96,7 @@
 //! #     let mut options = SpaceOptions::default();
 //! #     options.policy = Policy::Deferred;
 //! #     let space = Arc::new(DmaSpace::new(bound, Kernel, &options).unwrap());
-//! #     Device::translated(space, StreamId::new(1), Constraints::default()).unwrap()
+//! #     Device::translated(space, StreamId::new(1), Constraints::trusted()).unwrap()
 //! # }
 //! /// Packets that did not come back, to be tried again.
 //! #[derive(Debug, Default)]

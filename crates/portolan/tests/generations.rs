@@ -157,7 +157,7 @@ fn unowned(memory: PhysRange) -> Unowned {
 
 fn map_and_unmap(space: &Space, hardware: &Hardware, page: u64) {
     let memory = PhysRange::from_len(PhysAddr::new(page << 12), 0x1000).unwrap();
-    let constraints = Constraints::default();
+    let constraints = Constraints::trusted();
     let (range, iova) = space
         .map_range(unowned(memory), Access::READ, &constraints)
         .expect("there is room");
@@ -210,7 +210,7 @@ fn what_fails_for_one_is_kept_for_all() {
     explore(2, || {
         let hardware = Hardware::new();
         let space = space(&hardware, Bounds::default());
-        let constraints = Constraints::default();
+        let constraints = Constraints::trusted();
         let map = |page: u64| {
             let memory = PhysRange::from_len(PhysAddr::new(page << 12), 0x1000).unwrap();
             let mapped = space.map_range(unowned(memory), Access::READ, &constraints);

@@ -90,7 +90,7 @@ fn device(policy: Policy, iova: IovaOptions) -> Device<Cpus> {
     let bound = BoundDomain::new(Arc::new(Hardware), Arc::new(domain), simulated());
     let space = DmaSpace::with_cpus(bound, cpus, &options, simulated()).unwrap();
     let stream = StreamId::new(1);
-    Device::translated(Arc::new(space), stream, Constraints::default()).unwrap()
+    Device::translated(Arc::new(space), stream, Constraints::trusted()).unwrap()
 }
 
 /// Parts of a simulated machine.

@@ -251,7 +251,7 @@ impl<'r> World<'r> {
         // Whole pages: nothing else is in place for who is not trusted.
         let first = 1 + self.random.below(1 << 20);
         let memory = PhysRange::from_len(PhysAddr::new(first * PAGE), pages * PAGE).unwrap();
-        let mut constraints = Constraints::default();
+        let mut constraints = Constraints::trusted();
         let limit = self.window.start().get() + self.random.below(8) * 100 * PAGE;
         if self.random.below(4) == 0 {
             constraints.dma_mask = Iova::new(limit);
@@ -305,7 +305,7 @@ impl<'r> World<'r> {
             drop(self.devices.swap_remove(at));
             return;
         }
-        let mut constraints = Constraints::default();
+        let mut constraints = Constraints::trusted();
         constraints.trust = self.random.of(&[Trust::Trusted, Trust::Untrusted]);
         let stream = StreamId::new(self.next_stream);
         self.next_stream += 1;

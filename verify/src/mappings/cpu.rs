@@ -346,7 +346,7 @@ impl Rig<'_> {
 
     /// A second device of the same driver comes and goes.
     fn attach(&self, hands: &Hands) {
-        let limits = Constraints::default();
+        let limits = Constraints::trusted();
         // Each CPU has a stream of its own: a stream has one device in a space.
         let stream = StreamId::new(OTHER.get() + hands.cpu as u32);
         let device = Device::translated(self.space.clone(), stream, limits);

@@ -128,7 +128,7 @@ impl Round<'_> {
         let space = Arc::new(space.expect("a space"));
         let world = World::new(self.cpus * (LIVE as u64 + 32));
         {
-            let device = Device::translated(space.clone(), STREAM, Constraints::default());
+            let device = Device::translated(space.clone(), STREAM, Constraints::trusted());
             let device = device.expect("a device");
             let rig = Rig {
                 way,

@@ -42,19 +42,30 @@ pub struct DeviceOptions {
     pub space: SpaceOptions,
 }
 
-impl Default for DeviceOptions {
-    /// A driver that hands its buffers over.
-    fn default() -> Self {
+impl DeviceOptions {
+    /// A driver that hands its buffers over, of a device with these limits and this trust.
+    #[must_use]
+    pub fn of(constraints: Constraints) -> Self {
         Self {
-            constraints: Constraints::default(),
+            constraints,
             buffers: Buffers::Owned,
             preference: PolicyPreference::None,
             space: SpaceOptions::default(),
         }
     }
-}
 
-impl DeviceOptions {
+    /// The same of a device that is trusted, and whose limits are those that [most have](Constraints::of).
+    #[must_use]
+    pub fn trusted() -> Self {
+        Self::of(Constraints::trusted())
+    }
+
+    /// The same of a device that is not trusted.
+    #[must_use]
+    pub fn untrusted() -> Self {
+        Self::of(Constraints::untrusted())
+    }
+
     /// The same for a device of whose addresses those of `reach` arrive at its unit; `None` if that leaves
     /// none.
     fn within(mut self, reach: IovaRange) -> Option<Self> {
@@ -82,7 +93,7 @@ impl DeviceOptions {
 /// # use portolan_hw::topology::{Options, Topology};
 /// # fn of<K: Platform, B: Buffer>(kernel: K, tables: &[&[u8]], packet: B) -> Result<(), Box<dyn std::error::Error>> {
 /// let iommus = Topology::from_acpi(tables.iter().copied())?.enable(kernel, Options::default())?;
-/// let device = iommus.device(PciFunction::of(0, 3, 0))?;
+/// let device = iommus.trusted_device(PciFunction::of(0, 3, 0))?;
 /// let mapping = device.map(packet, Direction::FromDevice).map_err(|failed| failed.error)?;
 /// let packet = mapping.unmap().map_err(|failed| failed.error)?;
 /// # Ok(())
@@ -159,7 +170,7 @@ impl<P: Platform> Iommus<P> {
         })
     }
 
-    /// Opens a device for a driver that hands its buffers over. Devices of one group
+    /// Opens a device that is trusted, for a driver that hands its buffers over. Devices of one group
     /// ([`Survey::groups`]) are in one address space, which the first one of them makes: its options
     /// hold for the others' space as well. Of these, one that is trusted less than the first is
     /// refused, and one that is trusted more is trusted no further than it: they reach each other's
@@ -169,11 +180,11 @@ impl<P: Platform> Iommus<P> {
     ///
     /// # Errors
     /// See [`OpenError`].
-    pub fn device(&self, function: PciFunction) -> Result<Device<P>, OpenError> {
-        self.device_with(function, &DeviceOptions::default())
+    pub fn trusted_device(&self, function: PciFunction) -> Result<Device<P>, OpenError> {
+        self.device_with(function, &DeviceOptions::trusted())
     }
 
-    /// As [`Iommus::device`], with `options`.
+    /// As [`Iommus::trusted_device`], with `options`.
     ///
     /// # Errors
     /// See [`OpenError`].

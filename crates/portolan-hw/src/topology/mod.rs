@@ -6,7 +6,7 @@
 //!   device tree (SMMUv3, RISC-V IOMMU).
 //! * [`pci`]: the PCI functions, the identifiers that their accesses carry, and groups.
 //! * [`Survey`]: both put together, with what makes no sense.
-//! * [`Iommus`]: the units, enabled; [`Iommus::device`] opens a device.
+//! * [`Iommus`]: the units, enabled; [`Iommus::trusted_device`] opens a device.
 //!
 //! Sources: those of [`crate::firmware`]. Not supported: SMMUv2 (an embedder enables
 //! it by its driver, which is an [`IommuDomains`]), and devices that are not PCI functions.

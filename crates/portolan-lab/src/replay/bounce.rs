@@ -110,8 +110,8 @@ impl Swiotlb {
     /// What devices reach.
     pub(super) fn limits(&self) -> Constraints {
         match self.force {
-            Force::Everything => Constraints::default(),
-            Force::Needed => Constraints::default().address_bits(32),
+            Force::Everything => Constraints::trusted(),
+            Force::Needed => Constraints::trusted().address_bits(32),
         }
     }
 }

@@ -102,7 +102,7 @@ impl Lane {
             devices: Vec::new(),
             in_place: match pool {
                 Some(_) => Some(
-                    fixture.untranslated(StreamId::new(MOST_DEVICES), Constraints::default())?,
+                    fixture.untranslated(StreamId::new(MOST_DEVICES), Constraints::trusted())?,
                 ),
                 None => None,
             },

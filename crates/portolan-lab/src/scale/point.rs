@@ -183,7 +183,7 @@ impl<'b> Bench<'b> {
         let bound = BoundDomain::new(Arc::new(Attached), Arc::new(domain), simulated());
         let space = DmaSpace::with_cpus(bound, cpus.clone(), &options, simulated())?;
         let space = Arc::new(space);
-        let device = Device::translated(space, STREAM, Constraints::default())?;
+        let device = Device::translated(space, STREAM, Constraints::trusted())?;
         let pages = (load.bytes / F::GRANULE.bytes() as f64).ceil().max(1.0);
         let entry = profile.price(Event::PteWrite)?;
         let leave = profile.price(Event::UnmapPage)?;

@@ -99,7 +99,7 @@ impl Mover {
         let mut options = SpaceOptions::default();
         options.policy = manner.policy();
         let space = DmaSpace::new(opened.unit.new_domain(), Process, &options)?;
-        let mut constraints = Constraints::default();
+        let mut constraints = Constraints::trusted();
         // A PRP keeps the offset in its page.
         constraints.min_align_mask = PageSize::SIZE_4K;
         let mut device = Device::translated(Arc::new(space), stream, constraints)?;

@@ -75,7 +75,7 @@ pub struct Opened {
 /// let opened = vfio::open(&["0000:03:00.0".parse()?])?;
 /// let space = DmaSpace::new(opened.unit.new_domain(), Process, &SpaceOptions::default())?;
 /// let stream = opened.devices[0].stream();
-/// let device = Device::translated(Arc::new(space), stream, Constraints::default())?;
+/// let device = Device::translated(Arc::new(space), stream, Constraints::trusted())?;
 /// let page = Pages::new(4096).ok_or("no memory")?;
 /// let mapped = device.map(page, FromDevice).map_err(|failed| failed.error)?;
 /// println!("the device writes at {}", mapped.iova());

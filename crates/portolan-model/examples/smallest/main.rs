@@ -41,7 +41,7 @@ unsafe impl Platform for Kernel {
 fn main() -> Result<(), Box<dyn core::error::Error>> {
     let (kernel, tables) = kernel::boot();
     let iommus = Topology::from_acpi([&tables[..]])?.enable(kernel, Options::default())?;
-    let card = iommus.device(CARD)?;
+    let card = iommus.trusted_device(CARD)?;
     let rx = card.map(Packet, Direction::FromDevice)?;
     // ... the card writes to rx.iova(), and interrupts ...
     let _packet = rx.unmap()?;

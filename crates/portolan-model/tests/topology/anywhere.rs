@@ -18,7 +18,7 @@ use super::{Packet, opened, packet};
 fn a_device_does_not_reach_a_page_that_was_not_handed_to_it() {
     let machine = vtd(VtdIdentification::default());
     let iommus: Iommus<Kernel> = opened(machine.kernel(), &dmar(REGISTERS));
-    let card = iommus.device(DEVICE).expect("a device");
+    let card = iommus.trusted_device(DEVICE).expect("a device");
     let rx: Mapping<Kernel, Packet> = card.map(packet(), Direction::FromDevice).expect("mapped");
 
     let (unit, stream) = iommus.unit_of(OTHER).expect("a unit");

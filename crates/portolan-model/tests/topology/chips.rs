@@ -25,7 +25,7 @@ fn a_disk_does_dma_behind_every_real_chip_of_intel() {
         println!("{}, {}", chip.name, chip.source);
         let machine = vtd(chip.identification);
         let iommus = opened(machine.kernel(), &dmar(REGISTERS));
-        let device = iommus.device(DEVICE).expect(chip.name);
+        let device = iommus.trusted_device(DEVICE).expect(chip.name);
         let unit = &machine.unit;
         driver(&device, |at| {
             first(unit.dma(stream(), None, at, AccessKind::Write, 8))
@@ -41,7 +41,7 @@ fn a_disk_does_dma_behind_every_real_chip_of_amd() {
         println!("{}, {}", chip.name, chip.source);
         let machine = amd_of(chip.identification);
         let iommus = opened(machine.kernel(), &ivrs(SECOND));
-        let device = iommus.device(OTHER).expect(chip.name);
+        let device = iommus.trusted_device(OTHER).expect(chip.name);
         let (unit, stream) = (&machine.unit, OTHER.requester.stream());
         driver(&device, |at| {
             first(unit.dma(stream, at, AccessKind::Write, 8))
@@ -72,7 +72,7 @@ fn a_disk_does_dma_behind_every_real_smmu_of_version_3_whatever_is_not_known_of_
         for identification in filled(chip.identification) {
             let machine = smmu(identification);
             let iommus = opened(machine.kernel(), &IORT.bytes());
-            let device = iommus.device(DEVICE).expect(chip.name);
+            let device = iommus.trusted_device(DEVICE).expect(chip.name);
             let unit = &machine.unit;
             driver(&device, |at| {
                 first(unit.dma(stream(), None, at, AccessKind::Write, 8))

@@ -45,8 +45,8 @@ fn cards_behind_a_bridge_share_a_space_and_are_known_by_the_bridge_s_identifier(
         let found = machine.unit.dma(stream, None, at, AccessKind::Write, 8);
         found.ok()?.first().map(|piece| piece.pa.get())
     };
-    let [one, other] = CARDS.map(|card| iommus.device(card).expect("a device"));
-    let alone = iommus.device(DEVICE).expect("a device");
+    let [one, other] = CARDS.map(|card| iommus.trusted_device(card).expect("a device"));
+    let alone = iommus.trusted_device(DEVICE).expect("a device");
     assert_eq!(space(&one), space(&other));
     assert_ne!(space(&one), space(&alone));
     let own = CARDS[0].requester.stream();
@@ -65,7 +65,7 @@ fn cards_behind_a_bridge_share_a_space_and_are_known_by_the_bridge_s_identifier(
     drop(one);
     assert_eq!(reach(AS_BRIDGE, at), None);
     // Then all of it begins anew.
-    let again = iommus.device(CARDS[1]).expect("a device");
+    let again = iommus.trusted_device(CARDS[1]).expect("a device");
     let rx = again.map(packet(), Direction::FromDevice).expect("mapped");
     assert_eq!(reach(AS_BRIDGE, rx.iova()), memory);
     assert!(rx.unmap().is_ok());
@@ -80,10 +80,10 @@ fn a_function_is_open_once_and_does_not_leave_its_group_alone() {
         ..vtd(VtdIdentification::default())
     };
     let iommus = opened(machine.kernel(), &dmar(REGISTERS));
-    let card = iommus.device(CARDS[0]).expect("a device");
-    let twice = iommus.device(CARDS[0]).err();
+    let card = iommus.trusted_device(CARDS[0]).expect("a device");
+    let twice = iommus.trusted_device(CARDS[0]).err();
     assert_eq!(twice, Some(OpenError::Device(DeviceError::InUse)));
-    let elsewhere = iommus.device(DEVICE).expect("a device");
+    let elsewhere = iommus.trusted_device(DEVICE).expect("a device");
     let elsewhere = elsewhere.space().expect("it is translated").clone();
     let failed = card.move_to(elsewhere, OldMappings::Refuse).err();
     let error = failed.map(|failed| failed.error);
@@ -98,19 +98,18 @@ fn a_card_is_trusted_no_further_than_others_of_its_group() {
         ..vtd(VtdIdentification::default())
     };
     let iommus = opened(machine.kernel(), &dmar(REGISTERS));
-    let mut untrusted = DeviceOptions::default();
-    untrusted.constraints.trust = Trust::Untrusted;
-    let first = iommus.device(CARDS[0]).expect("a device");
+    let untrusted = DeviceOptions::untrusted();
+    let first = iommus.trusted_device(CARDS[0]).expect("a device");
     let refused = iommus.device_with(CARDS[1], &untrusted).err();
     let less = OpenError::Device(DeviceError::LessTrusted);
     assert_eq!(refused, Some(less));
     drop(first);
     let first = iommus.device_with(CARDS[0], &untrusted);
     let _first = first.expect("a device");
-    let other = iommus.device(CARDS[1]).expect("a device");
+    let other = iommus.trusted_device(CARDS[1]).expect("a device");
     assert_eq!(other.constraints().trust, Trust::Untrusted);
     // Whoever may be opened later.
-    let mut prepared = DeviceOptions::default();
+    let mut prepared = DeviceOptions::trusted();
     prepared.space.trust = Some(Trust::Untrusted);
     let alone = iommus.device_with(DEVICE, &prepared).expect("a device");
     assert_eq!(alone.constraints().trust, Trust::Untrusted);
@@ -156,8 +155,8 @@ fn functions_of_one_stream_share_it() {
             .dma(ALIAS.requester.stream(), at, AccessKind::Write, 8);
         found.ok()?.first().map(|piece| piece.pa.get())
     };
-    let one = iommus.device(ALIASED).expect("a device");
-    let other = iommus.device(ALIAS).expect("a device");
+    let one = iommus.trusted_device(ALIASED).expect("a device");
+    let other = iommus.trusted_device(ALIAS).expect("a device");
     assert_eq!(space(&one), space(&other));
     assert_eq!(
         (one.stream(), other.stream()),

@@ -32,7 +32,7 @@ fn a_disk_behind_a_client_chip_of_intel_does_dma_at_any_address_that_it_is_given
     for order in [AddressOrder::LowFirst, AddressOrder::HighFirst] {
         let machine = vtd(identification);
         let iommus = opened(machine.kernel(), &dmar(REGISTERS));
-        let mut options = DeviceOptions::default();
+        let mut options = DeviceOptions::trusted();
         options.space.iova.order = order;
         let device = iommus.device_with(DEVICE, &options).expect("a device");
         driver(&device, |at| {
@@ -52,7 +52,7 @@ fn a_disk_whose_stream_has_more_than_16_bits_does_dma() {
     identification.idr[1] = identification.idr[1] & !0x3f | 24;
     let machine = smmu(identification);
     let iommus = opened(machine.kernel(), &iort(OUTPUT + 2, 1));
-    let device = iommus.device(DEVICE).expect("a device");
+    let device = iommus.trusted_device(DEVICE).expect("a device");
     let stream = StreamId::new(0x1_0000 + u32::from(DEVICE.requester.get()));
     driver(&device, |at| {
         let found = machine.unit.dma(stream, None, at, AccessKind::Write, 8);
@@ -66,7 +66,7 @@ fn no_address_is_above_what_iort_says_a_root_complex_passes_on() {
     for bits in [36, 40, 64, 70] {
         let machine = smmu(SmmuIdentification::default());
         let iommus = opened(machine.kernel(), &iort(LIMIT, bits));
-        let mut options = DeviceOptions::default();
+        let mut options = DeviceOptions::trusted();
         options.space.iova.order = AddressOrder::HighFirst;
         let device = iommus.device_with(DEVICE, &options).expect("a device");
         let rx = device.map(packet(), Direction::FromDevice).expect("mapped");
@@ -85,13 +85,13 @@ fn a_device_of_which_no_address_gets_past_its_root_complex_is_refused() {
         smmu(SmmuIdentification::default()).kernel(),
         &iort(LIMIT, 0),
     );
-    assert_eq!(iommus.device(DEVICE).err(), none);
+    assert_eq!(iommus.trusted_device(DEVICE).err(), none);
     // Nor one whose driver wants addresses where none get through.
     let iommus = opened(
         smmu(SmmuIdentification::default()).kernel(),
         &iort(LIMIT, 32),
     );
-    let mut options = DeviceOptions::default();
+    let mut options = DeviceOptions::trusted();
     let high = IovaRange::from_len(Iova::new(1 << 32), 1 << 30);
     options.space.window = high.expect("a range");
     assert_eq!(iommus.device_with(DEVICE, &options).err(), none);
@@ -117,7 +117,7 @@ fn no_address_is_in_the_window_of_a_bridge() {
         ..vtd(VtdIdentification::default())
     };
     let iommus = opened(machine.kernel(), &dmar(REGISTERS));
-    let device = iommus.device(DEVICE).expect("a device");
+    let device = iommus.trusted_device(DEVICE).expect("a device");
     let rx = device.map(packet(), Direction::FromDevice).expect("mapped");
     assert_eq!(rx.iova().get() >> 16, 0xbfff);
 }

@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use portolan::addr::{Iova, PageSize, PciFunction, PhysAddr, PhysRange, Segment, StreamId};
 use portolan::dma::{
     Buffer, Buffers, Device, Direction, DmaSpace, Mapping, Pieces, Policy, PolicyPreference,
-    SpaceOptions, Trust,
+    SpaceOptions,
 };
 use portolan::iommu::{Shadowing, Stage, TrapCost};
 use portolan::platform::Platform;
@@ -94,7 +94,7 @@ fn a_disk_behind_vtd_does_dma() {
         let found = unit.dma(stream, None, at, AccessKind::Write, 8).ok()?;
         found.first().map(|piece| piece.pa.get())
     };
-    let device = iommus.device(DEVICE).expect("a device");
+    let device = iommus.trusted_device(DEVICE).expect("a device");
     let policy = device.space().expect("it is translated").policy();
     assert_eq!(policy, Policy::Deferred);
     driver(&device, |at| reach(DEVICE, at));
@@ -139,7 +139,7 @@ fn a_disk_behind_an_smmu_does_dma() {
     let machine = smmu(SmmuIdentification::default());
     let iommus = opened(machine.kernel(), &IORT.bytes());
     assert_eq!(iommus.units().len(), 1);
-    let device = iommus.device(DEVICE).expect("a device");
+    let device = iommus.trusted_device(DEVICE).expect("a device");
     let stream = StreamId::new(DEVICE.requester.get().into());
     driver(&device, |at| {
         let unit = &machine.unit;
@@ -157,7 +157,7 @@ fn a_disk_behind_amd_s_unit_does_dma() {
     assert_eq!(iommus.units().len(), 2);
     let (unit, stream) = iommus.unit_of(DEVICE).expect("a unit");
     assert!(Arc::ptr_eq(unit, &iommus.units()[1]));
-    let device = iommus.device(DEVICE).expect("a device");
+    let device = iommus.trusted_device(DEVICE).expect("a device");
     driver(&device, |at| {
         let found = machine.other.dma(stream, at, AccessKind::Write, 8).ok()?;
         found.first().map(|piece| piece.pa.get())
@@ -181,7 +181,7 @@ fn a_domain_has_the_smallest_granule_that_its_smmu_has() {
         for first in [1 << 1, 0] {
             identification.idr[0] = identification.idr[0] & !3 | first | 1;
             let iommus = opened(smmu(identification).kernel(), &IORT.bytes());
-            let device = iommus.device(DEVICE).expect("a device");
+            let device = iommus.trusted_device(DEVICE).expect("a device");
             let granule = device.space().expect("it is translated").granule();
             assert_eq!(granule, PageSize::of_lg2(*lg2));
         }
@@ -201,7 +201,7 @@ fn a_display_goes_on_while_its_smmu_is_enabled_and_once_it_is_opened() {
         found.first().map(|piece| piece.pa.get())
     };
     assert_eq!(reach(FRAMES), Some(FRAMES));
-    let display = iommus.device(DISPLAY).expect("a device");
+    let display = iommus.trusted_device(DISPLAY).expect("a device");
     assert_eq!(reach(FRAMES), Some(FRAMES));
     assert_eq!(reach(FRAMES + 0x1000), None);
     drop(display);
@@ -211,7 +211,7 @@ fn a_display_goes_on_while_its_smmu_is_enabled_and_once_it_is_opened() {
 
 #[test]
 fn a_virtual_unit_with_first_stage_tables_may_be_lazy_and_one_without_may_not() {
-    let kept = DeviceOptions::default;
+    let kept = DeviceOptions::trusted;
     let lazy = |machine: Machine<VtdRegisters>| {
         let iommus = opened(machine.kernel(), &dmar(REGISTERS));
         let (unit, _) = iommus.unit_of(DEVICE).expect("a unit");
@@ -285,12 +285,11 @@ fn what_cannot_be_served_is_refused_with_its_reason() {
         segment: Segment::new(1),
         ..DEVICE
     };
-    let refused = iommus.device(far).err();
+    let refused = iommus.trusted_device(far).err();
     assert_eq!(refused, Some(OpenError::NotServed { function: far }));
-    let mut untrusted = DeviceOptions::default();
-    untrusted.constraints.trust = Trust::Untrusted;
+    let untrusted = DeviceOptions::untrusted();
     let device = iommus.device_with(DEVICE, &untrusted).expect("a device");
     // The stream is free again once its device is closed.
     drop(device);
-    assert!(iommus.device(DEVICE).is_ok());
+    assert!(iommus.trusted_device(DEVICE).is_ok());
 }

@@ -193,7 +193,7 @@ fn a_disk_behind_a_unit_of_acpi_does_dma() {
         let iommus = iommus.expect("enabled");
         let (_, stream) = iommus.unit_of(DEVICE).expect("a unit");
         assert_eq!(stream, StreamId::new(0x118));
-        let device = iommus.device(DEVICE).expect("a device");
+        let device = iommus.trusted_device(DEVICE).expect("a device");
         driver(&device, |at| {
             let unit = &machine.unit;
             let found = unit.dma(stream, None, at, AccessKind::Write, 8).ok()?;
@@ -237,7 +237,7 @@ fn does_dma(tree: &[u8], config: PciWords) {
             .is_ok()
     };
     assert!(!reads());
-    let device = iommus.device(DEVICE).expect("a device");
+    let device = iommus.trusted_device(DEVICE).expect("a device");
     assert!(reads());
     driver(&device, |at| {
         let unit = &machine.unit;
@@ -318,7 +318,7 @@ fn messages_of_a_device_go_to_the_files_that_the_tree_names() {
     let topology = Topology::from_device_tree(&platform_device()).expect("a tree");
     let iommus = topology.enable(machine.kernel(), remapping());
     let iommus = iommus.expect("enabled");
-    let device = iommus.device(DEVICE).expect("a device");
+    let device = iommus.trusted_device(DEVICE).expect("a device");
     let (unit, stream) = iommus.unit_of(DEVICE).expect("a unit");
     let interrupts = unit.interrupts().expect("interrupts are remapped");
     let source = InterruptSource::Requester(RequesterId::new(stream.get() as u16));

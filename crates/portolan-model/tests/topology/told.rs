@@ -66,7 +66,7 @@ fn vtd_is_in_scalable_mode_if_first_stage_tables_of_a_hypervisor_s_guest_are_all
         };
         let machine = vtd(lacking);
         let iommus = opened(machine.kernel(), &dmar(REGISTERS));
-        assert!(iommus.device(DEVICE).is_ok());
+        assert!(iommus.trusted_device(DEVICE).is_ok());
         machine.unit.read32(RTADDR) & MODE
     };
     assert_eq!(root(0, 0), SCALABLE);
@@ -137,7 +137,7 @@ fn nothing_beyond_the_machine_s_addresses_is_mapped_by_vtd() {
         // The structures of the other table.
         let table = dmar_of(address_lg2, &[all[48..].to_vec()]);
         let iommus = opened(vtd(VtdIdentification::default()).kernel(), &table);
-        let device = iommus.device(DEVICE).expect("a device");
+        let device = iommus.trusted_device(DEVICE).expect("a device");
         device.map(beyond(), Direction::FromDevice).is_ok()
     };
     assert_eq!([39, 40].map(is_mapped), [false, true]);
@@ -165,7 +165,7 @@ fn a_chipset_that_is_known_for_its_write_buffer_has_it_flushed() {
             ..vtd(VtdIdentification::default())
         };
         let iommus = opened(machine.kernel(), &dmar(REGISTERS));
-        let device = iommus.device(DEVICE).expect("a device");
+        let device = iommus.trusted_device(DEVICE).expect("a device");
         assert!(device.map(packet(), Direction::FromDevice).is_ok());
         machine.unit.counts().write_buffer_flushes
     };

@@ -108,7 +108,7 @@ fn all_work<R: Model>(machine: &Machine<R>) {
     let mut open = Vec::new();
     for (functions, own, beside) in [(R::SERVED[0], one, other), (R::SERVED[1], other, one)] {
         for &function in functions {
-            let device = iommus.device(function).expect("a device");
+            let device = iommus.trusted_device(function).expect("a device");
             driver(&device, |at| {
                 assert_eq!(beside.reach(function, at), None, "{function}");
                 own.reach(function, at)
@@ -133,7 +133,7 @@ fn taken_over<R: Model>(left: [&[PciFunction]; 2]) {
     let machine = &R::machine();
     let before = opened(machine.kernel(), &R::table(BOTH));
     let mapped = left.concat().into_iter().map(|function| {
-        let device = before.device(function).expect("a device");
+        let device = before.trusted_device(function).expect("a device");
         let rx = device.map(packet(), Direction::FromDevice).expect("mapped");
         let at = rx.iova();
         core::mem::forget((rx, device));

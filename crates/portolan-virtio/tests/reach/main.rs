@@ -80,7 +80,7 @@ impl Bench {
 
     /// The device, without a pool for copies.
     fn plain(&self, trust: Trust) -> Device<Kernel> {
-        let mut options = DeviceOptions::default();
+        let mut options = DeviceOptions::trusted();
         options.constraints.trust = trust;
         self.iommus.device_with(DEVICE, &options).unwrap()
     }

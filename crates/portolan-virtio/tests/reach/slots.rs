@@ -134,7 +134,7 @@ fn what_cannot_be_shared_is_counted_and_reached_nowhere() {
 fn a_device_whose_addresses_are_memory_s_is_not_bound() {
     let bench = Bench::new();
     let (unit, stream) = bench.iommus.unit_of(DEVICE).unwrap();
-    let limits = Constraints::default();
+    let limits = Constraints::trusted();
     let device = Device::identity(
         bench.kernel.clone(),
         unit.clone(),

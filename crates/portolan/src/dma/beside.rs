@@ -27,7 +27,7 @@ impl<P: Cpus + Clone> Device<P> {
     /// # use std::sync::Arc;
     /// /// Two cards behind a bridge, which sends what they send as its own.
     /// fn cards<P: Platform>(space: Arc<DmaSpace<P>>) -> Result<[Device<P>; 2], DeviceError> {
-    ///     let limits = Constraints::default();
+    ///     let limits = Constraints::trusted();
     ///     let bridge = Arc::new(Device::translated(space, StreamId::new(0x200), limits)?);
     ///     Ok([Device::beside(bridge.clone(), limits)?, Device::beside(bridge, limits)?])
     /// }

@@ -41,13 +41,16 @@ pub enum Coherency {
     NotCoherent,
 }
 
-/// The limits of one device.
+/// The longest segment of a device that says nothing.
+const MAX_SEGMENT: NonZeroU64 = NonZeroU64::MIN.saturating_add(u32::MAX as u64 - 1);
+
+/// The limits of one device, and its trust, which has no default.
 ///
 /// ```
 /// # use portolan::addr::PageSize;
 /// # use portolan::dma::Constraints;
 /// // A controller with 32 bits of address, whose segments must not cross 64 KiB.
-/// let mut limits = Constraints::default().address_bits(32);
+/// let mut limits = Constraints::trusted().address_bits(32);
 /// limits.seg_boundary = Some(PageSize::SIZE_64K);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,24 +78,37 @@ pub struct Constraints {
     pub reach: HostVisibility,
 }
 
-impl Default for Constraints {
-    /// A trusted device that snoops and reaches all memory, with 64-bit addresses and segments of up to
-    /// 2^32 - 1 bytes.
-    fn default() -> Self {
+impl Constraints {
+    /// A device that snoops and reaches all memory, with 64-bit addresses and segments of up to
+    /// 2^32 - 1 bytes. None is trusted unless somebody says so: there is no default.
+    #[must_use]
+    pub const fn of(trust: Trust) -> Self {
         Self {
             dma_mask: Iova::new(u64::MAX),
-            max_segment: NonZeroU64::MIN.saturating_add(u32::MAX as u64 - 1),
+            max_segment: MAX_SEGMENT,
             seg_boundary: None,
             align: PageSize::of_lg2(0),
             min_align_mask: PageSize::of_lg2(0),
             coherency: Coherency::Coherent,
-            trust: Trust::Trusted,
+            trust,
             reach: HostVisibility::Private,
         }
     }
-}
 
-impl Constraints {
+    /// A trusted device, with [the limits](Self::of) that most have: one of the machine's own, whose firmware and
+    /// driver are as trusted as the kernel.
+    #[must_use]
+    pub const fn trusted() -> Self {
+        Self::of(Trust::Trusted)
+    }
+
+    /// The same for a device that is not trusted: one that can be plugged in from outside, or whose firmware
+    /// others can change.
+    #[must_use]
+    pub const fn untrusted() -> Self {
+        Self::of(Trust::Untrusted)
+    }
+
     /// The same, for a device whose addresses have `bits` bits.
     #[must_use]
     pub const fn address_bits(self, bits: u32) -> Self {
@@ -121,7 +137,7 @@ mod tests {
             (64, u64::MAX),
             (65, u64::MAX),
         ] {
-            let limits = Constraints::default().address_bits(bits);
+            let limits = Constraints::trusted().address_bits(bits);
             assert_eq!(limits.dma_mask, Iova::new(mask), "{bits}");
         }
     }

@@ -48,7 +48,7 @@ pub enum OldMappings {
 /// # use std::sync::Arc;
 /// /// A card that sends 32 bits of an address.
 /// fn open<P: Platform>(space: Arc<DmaSpace<P>>) -> Result<Device<P>, DeviceError> {
-///     let limits = Constraints::default().address_bits(32);
+///     let limits = Constraints::trusted().address_bits(32);
 ///     Device::translated(space, StreamId::new(0x300), limits)
 /// }
 /// ```
@@ -98,7 +98,7 @@ impl<P: Cpus + Clone> Device<P> {
     /// /// A queue of an accelerator, in the address space of the process that uses it.
     /// fn queue<P: Platform>(process: Arc<DmaSpace<P>>) -> Result<Device<P>, DeviceError> {
     ///     let (card, queue) = (StreamId::new(0x300), Pasid::new(7));
-    ///     Device::translated_pasid(process, card, queue, Constraints::default())
+    ///     Device::translated_pasid(process, card, queue, Constraints::trusted())
     /// }
     /// ```
     ///

@@ -185,7 +185,7 @@ mod tests {
             max_segment: NonZeroU64::new(pages << 12).unwrap(),
             seg_boundary: Some(PageSize::of_lg2(boundary)),
             min_align_mask: PageSize::of_lg2(keep),
-            ..Constraints::default()
+            ..Constraints::trusted()
         }
     }
 

@@ -10,7 +10,7 @@ use crate::addr::{IovaRange, TableId};
 /// # use portolan::platform::Platform;
 /// # use portolan::table::Access;
 /// fn lend<P: Platform>(space: &DmaSpace<P>, memory: Unowned) {
-///     let lent = space.map_range(memory, Access::READ, &Constraints::default());
+///     let lent = space.map_range(memory, Access::READ, &Constraints::trusted());
 ///     let (range, first) = lent.expect("addresses and table pages");
 ///     // ... the device reads at `first`, and is done some time ...
 ///     space.unmap_range(range).expect("the unit answered");

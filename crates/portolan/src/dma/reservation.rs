@@ -51,7 +51,7 @@ pub enum LinkError {
 /// # use std::sync::Arc;
 /// /// A frame buffer of pieces that come one after the other.
 /// fn frame<P: Platform>(space: Arc<DmaSpace<P>>, pieces: Vec<Unowned>) -> Reservation<P> {
-///     let frame = Reservation::new(space, 8 << 20, &Constraints::default());
+///     let frame = Reservation::new(space, 8 << 20, &Constraints::trusted());
 ///     let mut frame = frame.expect("addresses");
 ///     for piece in pieces {
 ///         frame.link(piece, FromDevice).expect("room for 8 MiB");
@@ -115,7 +115,7 @@ impl<P: Cpus + Clone> Reservation<P> {
     /// # use std::sync::Arc;
     /// /// Guest memory at the guest's own addresses.
     /// fn guest<P: Platform>(space: Arc<DmaSpace<P>>, guest: IovaRange, host: PhysRange) {
-    ///     let memory = Reservation::at(space, guest, &Constraints::default());
+    ///     let memory = Reservation::at(space, guest, &Constraints::trusted());
     ///     let mut memory = memory.expect("addresses that nobody uses");
     ///     // SAFETY: the memory is pinned until it has been unlinked; this program has atomics of it at most.
     ///     let host = unsafe { Unowned::shared(host, None) };

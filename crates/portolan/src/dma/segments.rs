@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn whole_pages_join_and_others_keep_their_offsets() {
         let pieces = [piece(0x5000, 0x1000), piece(0x9000, 0x2000)];
-        let plain = Constraints::default();
+        let plain = Constraints::trusted();
         assert_eq!(segments(&pieces, &plain), [(0x10_0000, 0x3000)]);
         let pieces = [
             piece(0x5ff0, 0x20),
@@ -174,7 +174,7 @@ mod tests {
     fn runs_are_cut_at_the_device_s_limits() {
         let mut limits = Constraints {
             max_segment: NonZeroU64::new(0x3000).unwrap(),
-            ..Constraints::default()
+            ..Constraints::trusted()
         };
         let pieces = [piece(0x1_0800, 0x7000)];
         let expected = [

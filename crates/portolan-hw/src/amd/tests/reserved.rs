@@ -117,7 +117,7 @@ fn what_ivrs_reserves_is_mapped_before_a_device_is_attached_and_never_handed_out
         )
         .unwrap(),
     );
-    let limits = Constraints::default();
+    let limits = Constraints::trusted();
     let device = Device::translated(space.clone(), STREAM, limits).unwrap();
     let mut taken = Vec::new();
     while let Ok(one) = Reservation::new(space.clone(), PAGE, &limits) {

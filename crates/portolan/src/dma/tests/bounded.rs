@@ -13,7 +13,7 @@ use crate::dma::{Bounds, Constraints, NotUnmapped, Policy, ToDevice};
 fn a_failure_is_bounded_however_many_streams_there_are() {
     let rig = Rig::policy(Policy::Strict);
     let devices: Vec<_> = (1..=64)
-        .map(|stream| device_of(&rig, stream, Constraints::default()))
+        .map(|stream| device_of(&rig, stream, Constraints::trusted()))
         .collect();
     let alive = Arc::default();
     let buffer = Pages::new(&alive, &[(0x4000_0000, 0x1000)]);
@@ -44,7 +44,7 @@ fn lazy_bytes_are_bounded_while_a_flush_is_under_way() {
         },
         ..Setup::default()
     });
-    let device = device_of(&rig, 1, Constraints::default());
+    let device = device_of(&rig, 1, Constraints::trusted());
     let alive = Arc::default();
     let map = |number: u64| {
         let at = 0x1_0000_0000 + (number << 21);
@@ -73,7 +73,7 @@ fn lazy_bytes_are_bounded_while_a_flush_is_under_way() {
 fn a_worker_blocks_the_streams_of_a_broken_space_one_time_out_at_a_time() {
     let rig = Rig::policy(Policy::Strict);
     let devices: Vec<_> = (1..=3)
-        .map(|stream| device_of(&rig, stream, Constraints::default()))
+        .map(|stream| device_of(&rig, stream, Constraints::trusted()))
         .collect();
     let alive = Arc::default();
     let buffer = Pages::new(&alive, &[(0x4000_0000, 0x1000)]);
@@ -110,7 +110,7 @@ fn a_lazy_space_that_is_broken_keeps_what_is_beyond_its_bounds() {
         },
         ..Setup::default()
     });
-    let device = device_of(&rig, 1, Constraints::default());
+    let device = device_of(&rig, 1, Constraints::trusted());
     let alive = Arc::default();
     let map = |page: u64| {
         let buffer = Pages::new(&alive, &[(page << 12, 0x1000)]);

@@ -10,7 +10,7 @@ use crate::dma::{AccessError, Bidirectional, Constraints, FromDevice, MapError, 
 #[test]
 fn bytes_are_copied_wherever_they_begin_and_end() {
     let rig = Rig::policy(Policy::Strict);
-    let device = device_of(&rig, 1, Constraints::default());
+    let device = device_of(&rig, 1, Constraints::trusted());
     let mut expected: [u8; 64] = core::array::from_fn(|at| at as u8);
     let buffer = Bytes::boxed(0x5000, expected);
     let mut mapping = device.map(buffer, Bidirectional).ok().unwrap();
@@ -32,7 +32,7 @@ fn bytes_are_copied_wherever_they_begin_and_end() {
 #[test]
 fn bytes_outside_of_the_buffer_are_refused() {
     let rig = Rig::policy(Policy::Strict);
-    let device = device_of(&rig, 1, Constraints::default());
+    let device = device_of(&rig, 1, Constraints::trusted());
     let buffer = Bytes::boxed(0x5000, [1; 16]);
     let mut mapping = device.map(buffer, Bidirectional).ok().unwrap();
     let mut two = [0; 2];
@@ -55,7 +55,7 @@ fn bytes_outside_of_the_buffer_are_refused() {
 #[test]
 fn shared_memory_is_never_written() {
     let rig = Rig::policy(Policy::Strict);
-    let device = device_of(&rig, 1, Constraints::default());
+    let device = device_of(&rig, 1, Constraints::trusted());
     let shared: Arc<[u8]> = Arc::new([3; 8]);
     let buffer = || Bytes {
         bytes: shared.clone(),
@@ -77,7 +77,7 @@ fn shared_memory_is_never_written() {
 #[test]
 fn a_buffer_without_a_view_says_so() {
     let rig = Rig::policy(Policy::Strict);
-    let device = device_of(&rig, 1, Constraints::default());
+    let device = device_of(&rig, 1, Constraints::trusted());
     let buffer = Pages::new(&Arc::default(), &[(0x5000, 0x1000)]);
     let mut mapping = device.map(buffer, Bidirectional).ok().unwrap();
     assert_eq!(mapping.read(0, &mut [0]), Err(AccessError::NoView));

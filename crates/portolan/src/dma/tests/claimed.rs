@@ -39,7 +39,7 @@ fn a_second_space_of_a_domain_is_refused_until_the_first_is_gone() {
 fn a_domain_whose_space_went_without_being_quiet_gets_no_other() {
     let rig = Rig::policy(Policy::Lazy);
     let memory = PhysRange::from_len(PhysAddr::new(0x1000), 0x1000).unwrap();
-    let plain = Constraints::default();
+    let plain = Constraints::trusted();
     let mapped = rig.space.map_range(unowned(memory), Access::READ, &plain);
     rig.space.unmap_range(mapped.unwrap().0).unwrap();
     rig.set_broken(1);

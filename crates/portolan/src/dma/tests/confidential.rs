@@ -16,7 +16,7 @@ use crate::table::Access;
 
 const OUTSIDER: fn() -> Constraints = || Constraints {
     reach: HostVisibility::Shared,
-    ..Constraints::default()
+    ..Constraints::trusted()
 };
 
 fn memory() -> PhysRange {
@@ -109,7 +109,7 @@ fn a_pool_in_private_memory_is_refused_and_so_is_none() {
     let device = Device::translated(
         copier.rig.space.clone(),
         StreamId::new(4),
-        Constraints::default(),
+        Constraints::trusted(),
     );
     let private = copying(&copier, HostVisibility::Private);
     let device = device.unwrap().with_copies(Copying {

@@ -91,7 +91,7 @@ impl Copier {
     pub(super) fn device(&self, trust: Trust, when: CopyWhen) -> Device<Cpus> {
         let constraints = Constraints {
             trust,
-            ..Constraints::default()
+            ..Constraints::trusted()
         };
         // Each device is a stream of its own.
         let stream = StreamId::new(self.streams.fetch_add(1, Ordering::Relaxed));
@@ -206,7 +206,7 @@ fn memory_above_an_untranslated_device_s_limit_is_copied_below_it() {
     let copier = Copier::new();
     let narrow = Constraints {
         min_align_mask: PageSize::SIZE_4K,
-        ..Constraints::default().address_bits(20)
+        ..Constraints::trusted().address_bits(20)
     };
     let unit = copier.rig.hardware.clone();
     let stream = StreamId::new(1);
@@ -327,7 +327,7 @@ fn a_pool_that_refuses_at_any_request_leaves_nothing_taken() {
         });
         let constraints = Constraints {
             trust: Trust::Untrusted,
-            ..Constraints::default()
+            ..Constraints::trusted()
         };
         let space = copier.rig.space.clone();
         let device = Device::translated(space, StreamId::new(1), constraints).unwrap();
@@ -490,7 +490,7 @@ fn what_the_cpu_wrote_beside_a_part_that_is_synced_stays() {
     let constraints = Constraints {
         coherency: Coherency::NotCoherent,
         trust: Trust::Untrusted,
-        ..Constraints::default()
+        ..Constraints::trusted()
     };
     let space = copier.rig.space.clone();
     let device = Device::translated(space, StreamId::new(1), constraints).unwrap();

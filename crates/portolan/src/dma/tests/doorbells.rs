@@ -19,7 +19,7 @@ fn a_doorbell_is_mapped_once_for_all_devices_of_a_space_and_stays() {
     let rig = Rig::policy(Policy::Strict);
     let untrusted = Constraints {
         trust: Trust::Untrusted,
-        ..Constraints::default()
+        ..Constraints::trusted()
     };
     let devices = [1, 2].map(|stream| device_of(&rig, stream, untrusted));
     let rung = devices[0].map_doorbell(doorbell(RING)).unwrap();
@@ -45,10 +45,10 @@ fn a_device_gets_a_doorbell_that_it_can_reach() {
         window: range(0x10_0000, 0xff_ffff_ffff),
         ..Setup::default()
     });
-    let wide = device_of(&rig, 1, Constraints::default());
+    let wide = device_of(&rig, 1, Constraints::trusted());
     let high = wide.map_doorbell(doorbell(RING)).unwrap();
     assert!(high.get() >> 28 != 0);
-    let narrow = device_of(&rig, 2, Constraints::default().address_bits(28));
+    let narrow = device_of(&rig, 2, Constraints::trusted().address_bits(28));
     let low = narrow.map_doorbell(doorbell(RING)).unwrap();
     assert_eq!(low.get() >> 28, 0);
     assert_eq!(rig.space.domain.translate(low).unwrap().pa.get(), RING);
@@ -61,7 +61,7 @@ fn a_mapping_does_not_get_a_doorbell_s_address() {
         window: range(0x10_0000, 0x10_3fff),
         ..Setup::default()
     });
-    let device = device_of(&rig, 1, Constraints::default());
+    let device = device_of(&rig, 1, Constraints::trusted());
     let rung = device.map_doorbell(doorbell(RING)).unwrap();
     let alive = Arc::new(AtomicUsize::new(0));
     for round in 0..3 {
@@ -86,13 +86,13 @@ fn where_messages_pass_untranslated_the_physical_address_serves() {
         range: range(0xfee0_0000, 0xfeef_ffff),
         kind: ReservedKind::Interrupts,
     });
-    let device = device_of(&rig, 1, Constraints::default());
+    let device = device_of(&rig, 1, Constraints::trusted());
     let ring = doorbell(0xfee0_1004);
     assert_eq!(device.map_doorbell(ring), Ok(Iova::new(0xfee0_1004)));
     assert_eq!(rig.space.domain.translate(Iova::new(0xfee0_1004)), None);
     // Devices that are not translated.
     let (unit, stream) = (|| rig.hardware.clone(), StreamId::new(2));
-    let narrow = Constraints::default().address_bits(28);
+    let narrow = Constraints::trusted().address_bits(28);
     let passed = Device::identity(rig.cpus.clone(), unit(), stream, narrow, all_memory()).unwrap();
     let rung = passed.map_doorbell(doorbell(RING));
     assert_eq!(rung, Ok(Iova::new(RING)));
@@ -108,7 +108,7 @@ fn where_messages_pass_untranslated_the_physical_address_serves() {
 #[test]
 fn a_doorbell_is_not_mapped_in_a_broken_space() {
     let rig = Rig::policy(Policy::Strict);
-    let device = device_of(&rig, 1, Constraints::default());
+    let device = device_of(&rig, 1, Constraints::trusted());
     rig.space.fail(TIMED_OUT);
     let refused = device.map_doorbell(doorbell(RING));
     assert_eq!(refused, Err(MapError::Broken(TIMED_OUT)));
@@ -122,7 +122,7 @@ fn a_doorbell_needs_a_page_whatever_a_device_s_buffers_are_aligned_to() {
     });
     let aligned = Constraints {
         align: crate::addr::PageSize::of_lg2(24),
-        ..Constraints::default()
+        ..Constraints::trusted()
     };
     let device = device_of(&rig, 1, aligned);
     let rung = device.map_doorbell(doorbell(RING)).unwrap();

@@ -22,7 +22,7 @@ fn a_buffer_whose_invalidation_never_completes_stays_deferred() {
     let rig = Rig::policy(Policy::Deferred);
     let stream = StreamId::new(3);
     let space = rig.space.clone();
-    let device = Device::translated(space, stream, Constraints::default()).unwrap();
+    let device = Device::translated(space, stream, Constraints::trusted()).unwrap();
     let alive = Arc::new(AtomicUsize::new(0));
     let map = |at| device.map(Pages::new(&alive, &[(at, 0x1000)]), ToDevice);
     let deferred = map(0x1000).ok().unwrap().defer().ok().unwrap();
@@ -52,7 +52,7 @@ fn a_buffer_whose_invalidation_never_completes_stays_deferred() {
 #[test]
 fn strict_unmaps_that_fail_keep_their_addresses() {
     let rig = Rig::policy(Policy::Strict);
-    let constraints = Constraints::default();
+    let constraints = Constraints::trusted();
     let map = |number| {
         let mapped = rig
             .space
@@ -77,7 +77,7 @@ fn a_map_whose_sync_fails_is_taken_away_again() {
         ..Setup::default()
     });
     rig.set_broken(1);
-    let constraints = Constraints::default();
+    let constraints = Constraints::trusted();
     let mapped = rig.space.map_range(page(1), Access::READ, &constraints);
     assert_eq!(mapped.unwrap_err(), MapError::Iommu(TIMED_OUT));
     assert_eq!(rig.space.waiting().0, 1);
@@ -95,7 +95,7 @@ fn addresses_that_wait_are_made_quiet_before_a_map_fails_for_want_of_them() {
         window: range(0x10_0000, 0x10_3fff),
         ..Setup::default()
     });
-    let constraints = Constraints::default();
+    let constraints = Constraints::trusted();
     let map = |number| {
         rig.space
             .map_range(page(number), Access::READ, &constraints)
@@ -124,7 +124,7 @@ fn table_memory_that_runs_out_at_any_page_leaves_nothing_behind() {
             table_pages,
             ..Setup::default()
         });
-        let constraints = Constraints::default();
+        let constraints = Constraints::trusted();
         let mapped = rig.space.map_range(page(1), Access::READ, &constraints);
         match mapped {
             Ok((range, _)) => {
@@ -155,7 +155,7 @@ fn a_buffer_whose_map_fails_in_the_hardware_is_kept_until_it_is_quiet() {
         caching: Caching::NotPresentToo,
         ..Setup::default()
     });
-    let device = device_of(&rig, 7, Constraints::default());
+    let device = device_of(&rig, 7, Constraints::trusted());
     let alive = Arc::new(AtomicUsize::new(0));
     rig.set_broken(1);
     let buffer = Pages::new(&alive, &[(0x5000, 0x1000)]);
@@ -178,7 +178,7 @@ fn a_map_that_is_not_told_in_time_keeps_the_buffer_and_breaks_nothing() {
         caching: Caching::NotPresentToo,
         ..Setup::default()
     });
-    let device = device_of(&rig, 7, Constraints::default());
+    let device = device_of(&rig, 7, Constraints::trusted());
     let alive = Arc::new(AtomicUsize::new(0));
     rig.set_broken(BUSY);
     let buffer = Pages::new(&alive, &[(0x5000, 0x1000)]);
@@ -193,7 +193,7 @@ fn a_map_that_is_not_told_in_time_keeps_the_buffer_and_breaks_nothing() {
 #[test]
 fn a_broken_space_leaves_coherent_memory_where_it_was() {
     let rig = Rig::policy(Policy::Strict);
-    let device = device_of(&rig, 7, Constraints::default());
+    let device = device_of(&rig, 7, Constraints::trusted());
     rig.space.fail(TIMED_OUT);
     for _ in 0..4 {
         let made = device.coherent(0x1000);
@@ -206,7 +206,7 @@ fn a_broken_space_leaves_coherent_memory_where_it_was() {
 #[test]
 fn unmaps_in_a_broken_space_do_not_wait_for_the_hardware_again() {
     let rig = Rig::policy(Policy::Strict);
-    let constraints = Constraints::default();
+    let constraints = Constraints::trusted();
     let map = |number| {
         let mapped = rig
             .space

@@ -38,7 +38,7 @@ impl Scene {
             ..Setup::default()
         });
         Self {
-            device: device_of(&rig, 7, Constraints::default()),
+            device: device_of(&rig, 7, Constraints::trusted()),
             rig,
             alive: Arc::default(),
         }
@@ -210,7 +210,7 @@ fn a_map_that_must_not_wait_does_not() {
         caching: Caching::NotPresentToo,
         ..Setup::default()
     });
-    let device = device_of(&rig, 7, Constraints::default());
+    let device = device_of(&rig, 7, Constraints::trusted());
     let buffer = Pages::new(&scene.alive, &[(0x5000, 0x1000)]);
     let refused = device.try_map(buffer, ToDevice).err().unwrap();
     assert_eq!(refused.error, crate::dma::MapError::WouldWait);

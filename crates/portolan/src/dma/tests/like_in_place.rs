@@ -50,7 +50,7 @@ impl DataCache for Lines {
 fn not_coherent() -> Constraints {
     Constraints {
         coherency: Coherency::NotCoherent,
-        ..Constraints::default()
+        ..Constraints::trusted()
     }
 }
 
@@ -102,7 +102,7 @@ fn without_a_pool_a_shared_cache_line_is_refused() {
 fn a_slot_shows_nobody_what_others_left() {
     let copier = Copier::new();
     let device = |stream| {
-        let device = device_of(&copier.rig, stream, Constraints::default());
+        let device = device_of(&copier.rig, stream, Constraints::trusted());
         device.with_copies(copier.copying(CopyWhen::Always))
     };
     let (sender, receiver) = (device(1), device(2));
@@ -149,7 +149,7 @@ fn limits(random: &mut Random) -> Constraints {
         align: PageSize::of_lg2(random.below(15) as u32),
         max_segment: NonZeroU64::new(1 + random.below(0x1_8000) as u64).unwrap(),
         trust: random.of(&[Trust::Trusted, Trust::Untrusted]),
-        ..Constraints::default().address_bits(random.of(&[24, 32, 64]))
+        ..Constraints::trusted().address_bits(random.of(&[24, 32, 64]))
     }
 }
 

@@ -39,7 +39,7 @@ fn alive() -> Arc<AtomicUsize> {
 #[test]
 fn a_buffer_comes_back_when_it_is_quiet() {
     let rig = Rig::policy(Policy::Strict);
-    let device = device(&rig, Constraints::default());
+    let device = device(&rig, Constraints::trusted());
     let alive = alive();
     let buffer = Pages::new(&alive, &[(0x5800, 0x300), (0x9000, 0x1000)]);
     let mapping = device.map(buffer, ToDevice).ok().unwrap();
@@ -62,7 +62,7 @@ fn a_buffer_comes_back_when_it_is_quiet() {
 #[test]
 fn many_deferred_buffers_are_reclaimed_by_one_sync() {
     let rig = Rig::policy(Policy::Deferred);
-    let device = device(&rig, Constraints::default());
+    let device = device(&rig, Constraints::trusted());
     let alive = alive();
     let one = |i: u64| {
         let buffer = Pages::new(&alive, &[(i << 12, 0x1000)]);
@@ -79,7 +79,7 @@ fn many_deferred_buffers_are_reclaimed_by_one_sync() {
 #[test]
 fn a_future_lets_others_join_and_then_pays() {
     let rig = Rig::policy(Policy::Deferred);
-    let device = device(&rig, Constraints::default());
+    let device = device(&rig, Constraints::trusted());
     let alive = alive();
     let defer = |at| {
         let buffer = Pages::new(&alive, &[(at, 0x1000)]);
@@ -100,7 +100,7 @@ fn a_future_lets_others_join_and_then_pays() {
 #[test]
 fn dropped_mappings_and_deferred_buffers_are_never_freed_and_counted() {
     let rig = Rig::policy(Policy::Deferred);
-    let device = device(&rig, Constraints::default());
+    let device = device(&rig, Constraints::trusted());
     let alive = alive();
     let map = |at| {
         let buffer = Pages::new(&alive, &[(at, 0x1000)]);
@@ -126,7 +126,7 @@ fn an_untrusted_device_gets_whole_pages_only() {
     let rig = Rig::policy(Policy::Strict);
     let untrusted = Constraints {
         trust: Trust::Untrusted,
-        ..Constraints::default()
+        ..Constraints::trusted()
     };
     let device = device(&rig, untrusted);
     let alive = alive();
@@ -149,7 +149,7 @@ fn an_untrusted_device_gets_whole_pages_only() {
 fn untranslated_devices_reach_memory_below_their_limit_and_blocked_ones_none() {
     let rig = Rig::policy(Policy::Strict);
     let unit = rig.hardware.clone();
-    let narrow = Constraints::default().address_bits(32);
+    let narrow = Constraints::trusted().address_bits(32);
     let stream = StreamId::new(9);
     let device =
         Device::identity(rig.cpus.clone(), unit.clone(), stream, narrow, all_memory()).unwrap();
@@ -195,7 +195,7 @@ fn caches_are_maintained_for_a_device_that_does_not_snoop() {
     let cache = Arc::new(Noted::default());
     let constraints = Constraints {
         coherency: Coherency::NotCoherent,
-        ..Constraints::default()
+        ..Constraints::trusted()
     };
     let device = device(&rig, constraints).with_cache(cache.clone());
     let alive = alive();
@@ -223,7 +223,7 @@ fn pieces_are_linked_one_after_the_other_and_synced_once() {
         caching: Caching::NotPresentToo,
         ..Setup::default()
     });
-    let constraints = Constraints::default();
+    let constraints = Constraints::trusted();
     let space = rig.space.clone();
     let mut reserved = Reservation::new(space, 0x5000, &constraints).unwrap();
     let start = reserved.addresses().start().get();
@@ -259,7 +259,7 @@ fn what_was_linked_and_never_synced_is_paid_for_when_it_is_unlinked() {
         caching: Caching::NotPresentToo,
         ..Setup::default()
     });
-    let constraints = Constraints::default();
+    let constraints = Constraints::trusted();
     let linked = |at| {
         let mut all = Reservation::new(rig.space.clone(), 0x1000, &constraints).unwrap();
         let piece = PhysRange::from_len(crate::addr::PhysAddr::new(at), 0x1000);
@@ -286,7 +286,7 @@ fn what_was_linked_and_never_synced_is_paid_for_when_it_is_unlinked() {
 #[test]
 fn coherent_memory_is_freed_when_it_is_quiet() {
     let rig = Rig::policy(Policy::Lazy);
-    let device = device(&rig, Constraints::default());
+    let device = device(&rig, Constraints::trusted());
     let ring = device.coherent(0x2001).unwrap();
     assert_eq!((ring.bytes(), ring.words().len()), (0x3000, 0x600));
     ring.words()[0x5ff].store(7, Ordering::Relaxed);
@@ -304,7 +304,7 @@ fn coherent_memory_is_freed_when_it_is_quiet() {
 #[test]
 fn coherent_memory_that_a_device_may_reach_is_kept_and_counted() {
     let rig = Rig::policy(Policy::Strict);
-    let device = device(&rig, Constraints::default());
+    let device = device(&rig, Constraints::trusted());
     let ring = device.coherent(1).unwrap();
     rig.set_broken(1);
     drop(ring);
@@ -317,7 +317,7 @@ fn coherent_memory_of_a_device_that_does_not_snoop_is_not_cached() {
     let rig = Rig::policy(Policy::Strict);
     let constraints = Constraints {
         coherency: Coherency::NotCoherent,
-        ..Constraints::default()
+        ..Constraints::trusted()
     };
     // The machine has no such memory.
     let made = device(&rig, constraints).coherent(0x1000);
@@ -329,7 +329,7 @@ fn a_range_of_another_space_is_refused() {
     let one = Rig::policy(Policy::Strict);
     let other = Rig::policy(Policy::Lazy);
     let memory = PhysRange::from_len(crate::addr::PhysAddr::new(0x4000), 0x1000).unwrap();
-    let constraints = Constraints::default();
+    let constraints = Constraints::trusted();
     let mapped = one
         .space
         .map_range(unowned(memory), Access::READ, &constraints);
@@ -344,7 +344,7 @@ fn coherent_memory_is_aligned_as_far_as_the_device_keeps_bits_of_addresses() {
     let rig = Rig::policy(Policy::Strict);
     let constraints = Constraints {
         min_align_mask: PageSize::SIZE_2M,
-        ..Constraints::default()
+        ..Constraints::trusted()
     };
     let device = device(&rig, constraints);
     let rings = [0, 1, 2].map(|_| device.coherent(0x1000).unwrap());
@@ -368,7 +368,7 @@ fn untranslated_coherent_memory_lies_where_the_device_reaches_all_of_it() {
     let made = |last: u64| {
         let constraints = Constraints {
             dma_mask: Iova::new(last),
-            ..Constraints::default()
+            ..Constraints::trusted()
         };
         let stream = StreamId::new(3);
         let device = Device::identity(
@@ -390,7 +390,7 @@ fn untranslated_coherent_memory_lies_where_the_device_reaches_all_of_it() {
 fn a_device_attached_again_is_where_it_was() {
     let rig = Rig::policy(Policy::Strict);
     let unit: Arc<dyn Iommu> = rig.hardware.clone();
-    let (stream, limits) = (StreamId::new(3), Constraints::default());
+    let (stream, limits) = (StreamId::new(3), Constraints::trusted());
     let device = Device::identity(rig.cpus.clone(), unit, stream, limits, all_memory()).unwrap();
     assert_eq!(device.stream(), stream);
     device.attach_again().unwrap();
@@ -400,7 +400,7 @@ fn a_device_attached_again_is_where_it_was() {
 #[test]
 fn a_device_that_cannot_be_blocked_is_told_of() {
     let rig = Rig::policy(Policy::Strict);
-    let limits = Constraints::default();
+    let limits = Constraints::trusted();
     assert_eq!(device(&rig, limits).detach(), Ok(()));
     rig.hardware.holds_on.store(true, Ordering::Relaxed);
     let error = AttachError::Iommu(TIMED_OUT);

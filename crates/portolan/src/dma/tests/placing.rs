@@ -18,7 +18,7 @@ fn segments_that_a_boundary_would_cut_lie_behind_it() {
     let limits = Constraints {
         max_segment: NonZeroU64::new(0x3000).unwrap(),
         seg_boundary: Some(PageSize::SIZE_16K),
-        ..Constraints::default()
+        ..Constraints::trusted()
     };
     let device = device_of(&rig, 1, limits);
     let alive = Arc::new(AtomicUsize::new(0));
@@ -61,7 +61,7 @@ fn buffers_keep_the_low_bits_that_a_device_uses() {
     let rig = Rig::policy(Policy::Strict);
     let limits = Constraints {
         min_align_mask: PageSize::SIZE_64K,
-        ..Constraints::default()
+        ..Constraints::trusted()
     };
     let device = device_of(&rig, 1, limits);
     let memory = PhysRange::from_len(PhysAddr::new(0x12_3450), 0x2000).unwrap();
@@ -91,7 +91,7 @@ fn buffers_keep_the_low_bits_that_a_device_uses() {
 fn a_buffer_begins_in_the_page_that_was_chosen_and_its_addresses_come_back() {
     for policy in [Policy::Strict, Policy::Deferred, Policy::Lazy] {
         let rig = Rig::policy(policy);
-        let device = device_of(&rig, 1, Constraints::default());
+        let device = device_of(&rig, 1, Constraints::trusted());
         let alive = Arc::new(AtomicUsize::new(0));
         let map = |page: u64, bytes| {
             let buffer = Pages::new(&alive, &[(0x5010, bytes)]);
@@ -134,7 +134,7 @@ fn a_buffer_comes_back_that_cannot_lie_where_it_was_to() {
     let rig = Rig::policy(Policy::Strict);
     let limits = Constraints {
         align: PageSize::SIZE_64K,
-        ..Constraints::default()
+        ..Constraints::trusted()
     };
     let device = device_of(&rig, 1, limits.address_bits(24));
     let alive = Arc::new(AtomicUsize::new(0));
@@ -167,7 +167,7 @@ fn a_buffer_comes_back_that_cannot_lie_where_it_was_to() {
         MapError::Outside { .. }
     ));
     let unit = rig.hardware.clone();
-    let plain = Constraints::default();
+    let plain = Constraints::trusted();
     let identity = Device::identity(
         rig.cpus.clone(),
         unit,

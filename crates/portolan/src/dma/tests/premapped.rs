@@ -110,7 +110,7 @@ fn who_may_not_reach_all_of_the_pool_gets_none_of_it() {
     assert_eq!(refused, PremapError::Untrusted);
     let copier = Copier::new();
     let (unit, stream) = (copier.rig.hardware.clone(), StreamId::new(1));
-    let plain = Constraints::default();
+    let plain = Constraints::trusted();
     let identity = Device::identity(
         copier.rig.cpus.clone(),
         unit.clone(),

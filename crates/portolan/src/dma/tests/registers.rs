@@ -45,7 +45,7 @@ fn registers_are_neither_copied_nor_kept_coherent() {
     let rig = &copier.rig;
     let limits = Constraints {
         coherency: Coherency::NotCoherent,
-        ..Constraints::default()
+        ..Constraints::trusted()
     };
     let lines = Arc::new(Lines::default());
     let device = device_of(rig, 1, limits)
@@ -92,7 +92,7 @@ fn addresses_that_a_caller_chose_are_nobody_else_s() {
         window: range(0x10_0000, 0x10_7fff),
         ..Setup::default()
     });
-    let plain = Constraints::default();
+    let plain = Constraints::trusted();
     let chosen = |first, last| Reservation::at(rig.space.clone(), range(first, last), &plain);
     // Three pages, which are no block of the allocator's.
     let mut fixed = chosen(0x10_4000, 0x10_6fff).unwrap();
@@ -132,7 +132,7 @@ fn addresses_that_a_caller_chose_are_refused_or_wait_for_what_is_deferred() {
     let chosen = |first, last, limits: &Constraints| {
         Reservation::at(rig.space.clone(), range(first, last), limits).map(|_| ())
     };
-    let plain = Constraints::default();
+    let plain = Constraints::trusted();
     let outside = |first, last| {
         Err(MapError::Outside {
             range: range(first, last),
@@ -163,7 +163,7 @@ fn addresses_that_a_caller_chose_are_refused_or_wait_for_what_is_deferred() {
 #[test]
 fn addresses_that_a_caller_chose_stay_out_of_use_until_the_hardware_has_recovered() {
     let rig = Rig::policy(Policy::Lazy);
-    let (space, plain) = (|| rig.space.clone(), Constraints::default());
+    let (space, plain) = (|| rig.space.clone(), Constraints::trusted());
     let chosen = range(0x20_0000, 0x20_0fff);
     let mut fixed = Reservation::at(space(), chosen, &plain).unwrap();
     fixed.link(unowned(at(0x5000, 0x1000)), ToDevice).unwrap();
@@ -186,7 +186,7 @@ fn addresses_that_a_caller_chose_stay_out_of_use_until_the_hardware_has_recovere
 #[test]
 fn an_address_says_what_it_is_used_for() {
     let rig = Rig::policy(Policy::Deferred);
-    let device = device_of(&rig, 1, Constraints::default());
+    let device = device_of(&rig, 1, Constraints::trusted());
     let alive = Arc::new(AtomicUsize::new(0));
     let buffer = Pages::new(&alive, &[(0x5800, 0x1000), (0x9000, 0x100)]);
     let mapping = device.map(buffer, ToDevice).ok().unwrap();
@@ -215,7 +215,7 @@ fn an_address_says_what_it_is_used_for() {
 #[test]
 fn registers_are_as_writable_as_was_asked_for() {
     let rig = Rig::policy(Policy::Strict);
-    let limits = Constraints::default();
+    let limits = Constraints::trusted();
     let bar = at(0xe000_0000, 0x1000);
     for access in [Access::READ, Access::WRITE] {
         let mapped = rig.space.map_range(registers(bar), access, &limits);
@@ -239,7 +239,7 @@ fn what_does_not_fill_its_pages_is_not_linked_for_a_device_that_is_not_trusted()
         for trust in [Trust::Untrusted, Trust::Trusted] {
             let limits = Constraints {
                 trust,
-                ..Constraints::default()
+                ..Constraints::trusted()
             };
             let rig = Rig::policy(Policy::Strict);
             let range = range(0x40_0000, 0x40_3fff);
@@ -262,7 +262,7 @@ fn addresses_may_be_chosen_up_to_the_last_that_the_device_has() {
     let at = |mask: u64| {
         let limits = Constraints {
             dma_mask: Iova::new(mask),
-            ..Constraints::default()
+            ..Constraints::trusted()
         };
         let held = Reservation::at(rig.space.clone(), chosen, &limits)?;
         assert!(held.unlink().is_ok());

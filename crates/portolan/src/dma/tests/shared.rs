@@ -36,7 +36,7 @@ fn shared(words: &'static [AtomicU64; WORDS]) -> Unowned {
 #[test]
 fn a_thread_writes_to_a_shared_buffer_while_it_is_read_by_copies() {
     let rig = Rig::policy(Policy::Strict);
-    let device = device_of(&rig, 1, Constraints::default());
+    let device = device_of(&rig, 1, Constraints::trusted());
     let [words, _] = &MEMORY;
     let mut mapping = device.map(shared(words), Bidirectional).ok().unwrap();
     let done = AtomicBool::new(false);
@@ -85,7 +85,7 @@ fn copying(rig: &Rig, notes: &Arc<Notes>) -> Device<super::rig::Cpus> {
     let memory = PhysRange::from_len(PhysAddr::new(0x10_0000), 128 << 11).unwrap();
     let options = PoolOptions::for_cpus(&rig.cpus);
     let pool = Pool::new(rig.cpus.clone(), unowned(memory), options).unwrap();
-    device_of(rig, 1, Constraints::default()).with_copies(Copying {
+    device_of(rig, 1, Constraints::trusted()).with_copies(Copying {
         pool: Arc::new(PoolMemory::new(pool, notes.clone())),
         when: CopyWhen::Always,
     })

@@ -17,7 +17,7 @@ fn a_map_that_lacks_table_pages_pays_for_those_that_wait() {
         table_pages: 4,
         ..Setup::default()
     });
-    let device = device_of(&rig, 1, Constraints::default());
+    let device = device_of(&rig, 1, Constraints::trusted());
     let alive = Arc::default();
     // All of a leaf table, in pages that do not make a block.
     let pieces: Vec<_> = (0..512).map(|page| (page << 13, 0x1000)).collect();
@@ -39,12 +39,12 @@ fn memory_is_linked_by_table_pages_that_waited() {
         table_pages: 4,
         ..Setup::default()
     });
-    let device = device_of(&rig, 1, Constraints::default());
+    let device = device_of(&rig, 1, Constraints::trusted());
     let alive = Arc::default();
     let pieces: Vec<_> = (0..512).map(|page| (page << 13, 0x1000)).collect();
     let first = device.map(Pages::new(&alive, &pieces), ToDevice).unwrap();
     let first = first.defer().unwrap();
-    let plain = Constraints::default();
+    let plain = Constraints::trusted();
     let mut frame = Reservation::new(rig.space.clone(), 0x20_0000, &plain).unwrap();
     let piece = PhysRange::page(PhysAddr::new(0x5000), PageSize::SIZE_4K);
     let linked = frame.link(unowned(piece), ToDevice);
@@ -60,7 +60,7 @@ fn memory_is_linked_by_table_pages_that_waited() {
 #[test]
 fn a_block_is_mapped_as_one_where_an_empty_table_was_left() {
     let rig = Rig::policy(Policy::Strict);
-    let device = device_of(&rig, 1, Constraints::default());
+    let device = device_of(&rig, 1, Constraints::trusted());
     let alive = Arc::default();
     let at = Iova::new(0x40_0000);
     let block = || Pages::new(&alive, &[(0x4000_0000, 0x20_0000)]);
@@ -83,7 +83,7 @@ fn a_block_is_mapped_as_one_where_an_empty_table_was_left() {
 #[test]
 fn chosen_addresses_come_back_when_the_hardware_has_recovered() {
     let rig = Rig::policy(Policy::Strict);
-    let limits = Constraints::default();
+    let limits = Constraints::trusted();
     let guest = range(0x20_0000, 0x20_ffff);
     let mut memory = Reservation::at(rig.space.clone(), guest, &limits).unwrap();
     let host = PhysRange::from_len(PhysAddr::new(0x4000_0000), 0x1_0000).unwrap();
@@ -100,7 +100,7 @@ fn chosen_addresses_come_back_when_the_hardware_has_recovered() {
 #[test]
 fn chosen_addresses_of_a_buffer_come_back_when_the_hardware_has_recovered() {
     let rig = Rig::policy(Policy::Strict);
-    let device = device_of(&rig, 1, Constraints::default());
+    let device = device_of(&rig, 1, Constraints::trusted());
     let alive = Arc::default();
     let at = Iova::new(0x20_0000);
     let buffer = || Pages::new(&alive, &[(0x4000_0000, 0x1000)]);
@@ -117,7 +117,7 @@ fn chosen_addresses_of_a_buffer_come_back_when_the_hardware_has_recovered() {
 #[test]
 fn a_device_joins_although_its_reserved_addresses_wait_for_an_invalidation() {
     let rig = Rig::policy(Policy::Lazy);
-    let first = device_of(&rig, 1, Constraints::default());
+    let first = device_of(&rig, 1, Constraints::trusted());
     let alive = Arc::default();
     let buffer = Pages::new(&alive, &[(0x4000_0000, 0x1000)]);
     let mapping = first.map(buffer, ToDevice).ok().unwrap();
@@ -129,7 +129,7 @@ fn a_device_joins_although_its_reserved_addresses_wait_for_an_invalidation() {
     });
     let open = || {
         let space = rig.space.clone();
-        Device::translated(space, StreamId::new(2), Constraints::default())
+        Device::translated(space, StreamId::new(2), Constraints::trusted())
     };
     let refused = open().err();
     rig.space.flush().unwrap();
@@ -143,7 +143,7 @@ fn addresses_at_a_ragged_end_come_back() {
         window: range(0x10_0000, 0x10_2fff),
         ..Setup::default()
     });
-    let device = device_of(&rig, 1, Constraints::default());
+    let device = device_of(&rig, 1, Constraints::trusted());
     let alive = Arc::default();
     for round in 0..2 {
         let buffer = Pages::new(&alive, &[(0x4000_0000, 0x3000)]);
@@ -160,7 +160,7 @@ fn addresses_at_a_ragged_end_can_be_chosen() {
         window: range(0x10_0000, 0x10_2fff),
         ..Setup::default()
     });
-    let device = device_of(&rig, 1, Constraints::default());
+    let device = device_of(&rig, 1, Constraints::trusted());
     let alive = Arc::default();
     let buffer = Pages::new(&alive, &[(0x4000_0000, 0x3000)]);
     let mapping = device.map_at(buffer, ToDevice, Iova::new(0x10_0000));

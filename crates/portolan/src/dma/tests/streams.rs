@@ -25,7 +25,7 @@ fn translated(
 #[test]
 fn a_stream_is_blocked_although_another_one_leaves_while_the_space_breaks() {
     let rig = Rig::policy(Policy::Strict);
-    let plain = Constraints::default();
+    let plain = Constraints::trusted();
     let first = device_of(&rig, 1, plain);
     let _others = [2, 3].map(|stream| device_of(&rig, stream, plain));
     rig.hardware.during_block.set(move || drop(first));
@@ -40,7 +40,7 @@ fn a_stream_is_blocked_although_another_one_leaves_while_the_space_breaks() {
 #[test]
 fn a_stream_has_one_device_in_a_space() {
     let rig = Rig::policy(Policy::Strict);
-    let plain = Constraints::default();
+    let plain = Constraints::trusted();
     let one = device_of(&rig, 1, plain);
     let again = translated(&rig, 1, plain).err();
     assert_eq!(again, Some(DeviceError::InUse));
@@ -53,7 +53,7 @@ fn a_stream_has_one_device_in_a_space() {
 fn a_device_that_moves_is_not_blocked_by_the_one_that_it_was() {
     let rig = Rig::policy(Policy::Strict);
     let other = rig.beside();
-    let device = device_of(&rig, 1, Constraints::default());
+    let device = device_of(&rig, 1, Constraints::trusted());
     let device = device.move_to(other.space.clone(), OldMappings::Refuse);
     let device = device.ok().unwrap();
     assert_eq!(*rig.hardware.blocked.lock(), []);
@@ -77,7 +77,7 @@ fn a_device_that_moves_is_not_blocked_by_the_one_that_it_was() {
 #[test]
 fn a_device_does_not_move_to_where_it_is() {
     let rig = Rig::policy(Policy::Strict);
-    let device = device_of(&rig, 1, Constraints::default());
+    let device = device_of(&rig, 1, Constraints::trusted());
     let there = device.move_to(rig.space.clone(), OldMappings::Keep);
     assert_eq!(there.err().unwrap().error, DeviceError::InUse);
     assert_eq!(*rig.hardware.blocked.lock(), [StreamId::new(1)]);
@@ -87,7 +87,7 @@ fn a_device_does_not_move_to_where_it_is() {
 fn a_broken_space_takes_no_devices() {
     let rig = Rig::policy(Policy::Strict);
     rig.space.fail(TIMED_OUT);
-    let refused = translated(&rig, 1, Constraints::default()).err();
+    let refused = translated(&rig, 1, Constraints::trusted()).err();
     assert_eq!(refused, Some(DeviceError::Broken(TIMED_OUT)));
     assert_eq!(rig.hardware.attached.load(Ordering::Relaxed), 0);
 }
@@ -96,7 +96,7 @@ fn a_broken_space_takes_no_devices() {
 fn a_device_that_is_not_trusted_is_neither_lazy_nor_passed_through() {
     let untrusted = Constraints {
         trust: Trust::Untrusted,
-        ..Constraints::default()
+        ..Constraints::trusted()
     };
     let rig = Rig::policy(Policy::Lazy);
     let refused = translated(&rig, 1, untrusted).err();
@@ -133,7 +133,7 @@ fn no_mapping_gets_what_the_unit_reserves() {
     reserve(&rig, 0x10_3800, 0x10_57ff, ReservedKind::Unusable);
     reserve(&rig, 0xfee0_0000, 0xfeef_ffff, ReservedKind::Interrupts);
     reserve(&rig, 0x10_0000, 0x10_0fff, ReservedKind::Doorbell);
-    let plain = Constraints::default();
+    let plain = Constraints::trusted();
     let alive = Arc::new(AtomicUsize::new(0));
     // The second one finds all of it set aside.
     let devices = [1, 2].map(|stream| device_of(&rig, stream, plain));
@@ -154,7 +154,7 @@ fn what_firmware_s_devices_use_is_mapped_one_to_one_before_the_stream_is_attache
     let both = Access::READ | Access::WRITE;
     reserve(&rig, 0x20_0800, 0x20_1fff, ReservedKind::Direct(both));
     reserve(&rig, 0x20_1000, 0x20_2fff, ReservedKind::Direct(both));
-    let plain = Constraints::default();
+    let plain = Constraints::trusted();
     let _devices = [1, 2].map(|stream| device_of(&rig, stream, plain));
     for at in [0x20_0000, 0x20_1234, 0x20_2fff] {
         let found = rig.space.domain.translate(Iova::new(at)).unwrap();
@@ -166,7 +166,7 @@ fn what_firmware_s_devices_use_is_mapped_one_to_one_before_the_stream_is_attache
 #[test]
 fn reserved_addresses_that_are_in_use_are_refused() {
     let rig = Rig::policy(Policy::Strict);
-    let plain = Constraints::default();
+    let plain = Constraints::trusted();
     let device = device_of(&rig, 1, plain);
     let alive = Arc::new(AtomicUsize::new(0));
     let buffer = Pages::new(&alive, &[(0x5000, 0x1000)]);
@@ -184,7 +184,7 @@ fn reserved_addresses_that_are_in_use_are_refused() {
 fn a_device_comes_back_to_the_mappings_that_it_left() {
     let rig = Rig::policy(Policy::Deferred);
     let other = rig.beside();
-    let device = device_of(&rig, 1, Constraints::default());
+    let device = device_of(&rig, 1, Constraints::trusted());
     let alive = Arc::new(AtomicUsize::new(0));
     let buffer = Pages::new(&alive, &[(0x5000, 0x1000)]);
     let mapping = device.map(buffer, ToDevice).ok().unwrap();
@@ -208,7 +208,7 @@ fn a_device_comes_back_to_the_mappings_that_it_left() {
 #[test]
 fn a_device_is_attached_again_once_its_space_has_recovered() {
     let rig = Rig::policy(Policy::Strict);
-    let device = device_of(&rig, 1, Constraints::default());
+    let device = device_of(&rig, 1, Constraints::trusted());
     let attached = || rig.hardware.attached.load(Ordering::Relaxed);
     rig.space.fail(TIMED_OUT);
     assert_eq!(device.attach_again(), Err(DeviceError::Broken(TIMED_OUT)));
@@ -221,7 +221,7 @@ fn a_device_is_attached_again_once_its_space_has_recovered() {
 #[test]
 fn one_pasid_of_a_stream_is_a_device_of_its_own() {
     let rig = Rig::policy(Policy::Strict);
-    let plain = Constraints::default();
+    let plain = Constraints::trusted();
     let of = |pasid| {
         let (space, stream) = (rig.space.clone(), StreamId::new(1));
         Device::translated_pasid(space, stream, Pasid::new(pasid), plain)
@@ -250,7 +250,7 @@ fn one_pasid_of_a_stream_is_a_device_of_its_own() {
 #[test]
 fn a_device_that_says_that_it_is_detached_is_blocked() {
     let rig = Rig::policy(Policy::Strict);
-    let limits = Constraints::default();
+    let limits = Constraints::trusted();
     let bridge = StreamId::new(0x200);
     let owner = Arc::new(device_of(&rig, 0x200, limits));
     let one = Device::beside(owner.clone(), limits).unwrap();
@@ -275,7 +275,7 @@ fn what_a_region_of_firmware_s_owes_is_kept_when_its_sync_fails() {
     });
     rig.set_broken(1);
     let (space, stream) = (rig.space.clone(), StreamId::new(3));
-    assert!(Device::translated(space, stream, Constraints::default()).is_err());
+    assert!(Device::translated(space, stream, Constraints::trusted()).is_err());
     assert_eq!(rig.space.failure(), Some(TIMED_OUT));
     rig.hardware.steps.lock().clear();
     rig.set_broken(0);

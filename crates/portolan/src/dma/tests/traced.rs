@@ -44,7 +44,7 @@ fn page_of(at: Iova) -> Iova {
 #[test]
 fn a_buffer_of_one_piece_is_told_with_its_address() {
     let rig = Rig::policy(Policy::Strict);
-    let device = device_of(&rig, 0x1f, Constraints::default());
+    let device = device_of(&rig, 0x1f, Constraints::trusted());
     rig.hardware.lines.begin();
     let buffer = Pages::new(&Arc::default(), &[(0x5800, 0x300)]);
     let mapping = device.map(buffer, ToDevice).ok().unwrap();
@@ -65,7 +65,7 @@ fn a_buffer_of_one_piece_is_told_with_its_address() {
 #[test]
 fn a_list_is_told_with_all_its_pieces() {
     let rig = Rig::policy(Policy::Strict);
-    let device = device_of(&rig, 0x1f, Constraints::default());
+    let device = device_of(&rig, 0x1f, Constraints::trusted());
     rig.hardware.lines.begin();
     let buffer = Pages::new(&Arc::default(), &[(0x5800, 0x300), (0x9000, 0x1800)]);
     let mapping = device.map(buffer, FromDevice).ok().unwrap();
@@ -91,7 +91,7 @@ fn a_list_is_told_with_all_its_pieces() {
 #[test]
 fn coherent_memory_is_told_when_it_comes_and_goes() {
     let rig = Rig::policy(Policy::Strict);
-    let device = device_of(&rig, 0x1f, Constraints::default());
+    let device = device_of(&rig, 0x1f, Constraints::trusted());
     rig.hardware.lines.begin();
     let ring = device.coherent(0x2001).unwrap();
     let (at, pa) = (ring.iova(), ring.memory().start().get());

@@ -16,7 +16,7 @@ const UNTRUSTED: u32 = 7;
 fn untrusted() -> Constraints {
     Constraints {
         trust: Trust::Untrusted,
-        ..Constraints::default()
+        ..Constraints::trusted()
     }
 }
 
@@ -68,14 +68,14 @@ fn a_device_that_is_not_trusted_reaches_nothing_beside_the_buffers_of_others() {
 fn what_does_not_fill_its_pages_is_not_mapped_where_a_device_is_not_trusted() {
     let rig = Rig::policy(Policy::Strict);
     let there = device_of(&rig, UNTRUSTED, untrusted());
-    let trusted = device_of(&rig, 1, Constraints::default());
+    let trusted = device_of(&rig, 1, Constraints::trusted());
     assert_eq!(trusted.constraints().trust, Trust::Untrusted);
     let alive = alloc::sync::Arc::default();
     let mapped = trusted.map(Pages::new(&alive, &[(0x3010, 0x20)]), ToDevice);
     let error = mapped.err().map(|failed| failed.error);
     assert!(matches!(error, Some(MapError::SubPage { .. })), "{error:?}");
     let piece = || PhysRange::from_len(PhysAddr::new(0x3010), 0x20).unwrap();
-    let plain = Constraints::default();
+    let plain = Constraints::trusted();
     let (read, own) = (Access::READ, unowned(piece()));
     let error = rig.space.map_range(own, read, &plain).err();
     assert_eq!(error, Some(MapError::SubPage { piece: piece() }));
@@ -95,7 +95,7 @@ fn memory_that_is_mapped_before_there_is_a_device_is_for_devices_that_are_truste
     let piece = PhysRange::from_len(PhysAddr::new(0x3010), 0x20).unwrap();
     let mapped = rig
         .space
-        .map_range(unowned(piece), Access::READ, &Constraints::default());
+        .map_range(unowned(piece), Access::READ, &Constraints::trusted());
     assert!(mapped.is_ok());
     let (space, stream) = (rig.space.clone(), StreamId::new(UNTRUSTED));
     let refused = Device::translated(space, stream, untrusted()).err();
@@ -105,7 +105,7 @@ fn memory_that_is_mapped_before_there_is_a_device_is_for_devices_that_are_truste
 #[test]
 fn beside_a_trusted_device_none_is_that_is_not() {
     let rig = Rig::policy(Policy::Strict);
-    let owner = alloc::sync::Arc::new(device_of(&rig, 1, Constraints::default()));
+    let owner = alloc::sync::Arc::new(device_of(&rig, 1, Constraints::trusted()));
     let refused = Device::beside(owner, untrusted()).err();
     assert_eq!(refused, Some(DeviceError::LessTrusted));
 }
@@ -115,8 +115,8 @@ fn a_device_that_leaves_is_trusted_as_it_was() {
     let rig = Rig::policy(Policy::Strict);
     let other = rig.beside();
     let _there = device_of(&rig, UNTRUSTED, untrusted());
-    let _trusting = device_of(&other, 2, Constraints::default());
-    let trusted = device_of(&rig, 1, Constraints::default());
+    let _trusting = device_of(&other, 2, Constraints::trusted());
+    let trusted = device_of(&rig, 1, Constraints::trusted());
     let moved = trusted.move_to(other.space.clone(), OldMappings::Refuse);
     assert_eq!(moved.ok().unwrap().constraints().trust, Trust::Trusted);
 }
@@ -157,7 +157,7 @@ fn a_device_that_is_not_trusted_does_not_reach_what_firmware_s_devices_use() {
         let _first = device_of(&rig, UNTRUSTED, untrusted());
         rig.hardware.reserved.lock().push(direct);
         let (space, stream) = (rig.space.clone(), StreamId::new(2));
-        let refused = Device::translated(space, stream, Constraints::default()).err();
+        let refused = Device::translated(space, stream, Constraints::trusted()).err();
         assert_eq!(refused, Some(DeviceError::LessTrusted), "others reach it");
     }
 }

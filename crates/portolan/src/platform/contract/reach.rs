@@ -89,7 +89,7 @@ impl DmaMemory {
 /// fn display<P: Platform>(kernel: P, unit: Arc<dyn Iommu>) -> Result<Device<P>, DeviceError> {
 ///     // SAFETY: the display's driver hands it addresses of its mappings alone.
 ///     let all = unsafe { AllMemory::new() };
-///     Device::identity(kernel, unit, StreamId::new(0x10), Constraints::default(), all)
+///     Device::identity(kernel, unit, StreamId::new(0x10), Constraints::trusted(), all)
 /// }
 /// ```
 ///
