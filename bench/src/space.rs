@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use portolan::addr::IovaRange;
-use portolan::dma::{Bounds, DmaSpace, Policy, SpaceOptions};
+use portolan::dma::{DmaSpace, LazyBounds, Policy, SpaceOptions};
 use portolan::inval::{Capabilities, Walker};
 use portolan::iommu::{BoundDomain, Domain, PagedDomain};
 use portolan::platform::Nanos;
@@ -27,9 +27,9 @@ pub(crate) fn space(cpus: &Arc<Threads>, policy: Policy, walker: Walker) -> Resu
     let mut options = SpaceOptions::default();
     options.window = window.ok_or(Failure::Addresses)?;
     options.policy = policy;
-    options.bounds = Bounds {
+    options.bounds = LazyBounds {
         age: Nanos::new(u64::MAX),
-        ..Bounds::default()
+        ..LazyBounds::default()
     };
     let bound = match walker {
         Walker::Coherent => bound(PagedDomain::new(

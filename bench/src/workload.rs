@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use portolan::iommu::{DomainError, UnmapFailed};
+use portolan::iommu::{DomainError, DomainUnmapError};
 use portolan::platform::OutOfTableMemory;
 use portolan::table::format::Armv8ConfigError;
-use portolan::table::{MapError, UnmapError};
+use portolan::table::{TableMapError, TableUnmapError};
 use thiserror::Error;
 
 /// An operation that is measured.
@@ -53,16 +53,16 @@ pub enum Cache {
 pub enum Failure {
     /// Of a map.
     #[error(transparent)]
-    Map(#[from] MapError),
+    Map(#[from] TableMapError),
     /// Of a map through a domain.
     #[error(transparent)]
     Domain(#[from] DomainError),
     /// Of an unmap.
     #[error(transparent)]
-    Unmap(#[from] UnmapError),
+    Unmap(#[from] TableUnmapError),
     /// Of an unmap through a domain.
     #[error(transparent)]
-    UnmapFailed(#[from] UnmapFailed),
+    DomainUnmapError(#[from] DomainUnmapError),
     /// Of table memory.
     #[error(transparent)]
     Memory(#[from] OutOfTableMemory),

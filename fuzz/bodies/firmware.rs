@@ -1,6 +1,6 @@
 //! Firmware's tables and device trees: all that is said in them is read, and put together.
 
-use portolan::addr::{PciFunction, RequesterId, Segment};
+use portolan::addr::{PciFunction, PciSegment, RequesterId};
 use portolan_hw::firmware::dmar::{Dmar, Structure};
 use portolan_hw::firmware::fdt::DeviceTree;
 use portolan_hw::firmware::iort::{Body, Iort};
@@ -57,11 +57,11 @@ fn read(bytes: &[u8]) {
     if let Ok(ivrs) = Ivrs::parse(bytes) {
         ivrs.blocks().for_each(drop);
         ivrs.units().for_each(drop);
-        let _ = ivrs.device(Segment::new(0), RequesterId::new(0x10));
+        let _ = ivrs.device(PciSegment::new(0), RequesterId::new(0x10));
     }
     if let Ok(viot) = Viot::parse(bytes) {
         viot.nodes().for_each(drop);
-        let _ = viot.resolve(Segment::new(0), RequesterId::new(0x10));
+        let _ = viot.resolve(PciSegment::new(0), RequesterId::new(0x10));
     }
     if let Ok(rimt) = Rimt::parse(bytes) {
         rimt.nodes().for_each(drop);

@@ -6,7 +6,7 @@ use portolan::inval::{
 };
 use portolan::platform::{SlabTables, TableMem};
 use portolan::table::format::{DirtyTracking, Format, SplitRule};
-use portolan::table::{Access, MapError, PageTable, Segment, UnmapError};
+use portolan::table::{Access, PageTable, Segment, TableMapError, TableUnmapError};
 use portolan_model::decode::TableFormat;
 
 use crate::audit::{Audited, DirtyManaged, Waiting, audit_managed};
@@ -94,7 +94,12 @@ impl<'m, F: Format, M: TableMem<F::Word>> Subject<'m, F, M> {
     ///
     /// # Errors
     /// What the table says; the oracle then stays as it was.
-    pub fn map_sg(&mut self, iova: Iova, list: &[Segment], access: Access) -> Result<(), MapError> {
+    pub fn map_sg(
+        &mut self,
+        iova: Iova,
+        list: &[Segment],
+        access: Access,
+    ) -> Result<(), TableMapError> {
         let segments = list.iter().copied();
         self.table.map_sg(iova, segments, access, &mut self.owed)?;
         let effective = self.name.effective(access);
@@ -114,7 +119,13 @@ impl<'m, F: Format, M: TableMem<F::Word>> Subject<'m, F, M> {
     ///
     /// # Errors
     /// As [`Subject::map_sg`].
-    pub fn map(&mut self, iova: u64, pa: u64, bytes: u64, access: Access) -> Result<(), MapError> {
+    pub fn map(
+        &mut self,
+        iova: u64,
+        pa: u64,
+        bytes: u64,
+        access: Access,
+    ) -> Result<(), TableMapError> {
         let pa = PhysAddr::new(pa);
         self.map_sg(Iova::new(iova), &[Segment { pa, bytes }], access)
     }
@@ -123,7 +134,7 @@ impl<'m, F: Format, M: TableMem<F::Word>> Subject<'m, F, M> {
     ///
     /// # Errors
     /// What the table says; the oracle then stays as it was.
-    pub fn unmap(&mut self, range: IovaRange) -> Result<(), UnmapError> {
+    pub fn unmap(&mut self, range: IovaRange) -> Result<(), TableUnmapError> {
         self.table.unmap(range, &mut self.owed)?;
         self.oracle.unmap(range);
         Ok(())
@@ -135,11 +146,11 @@ impl<'m, F: Format, M: TableMem<F::Word>> Subject<'m, F, M> {
     /// If a split that the table asked for fails.
     ///
     /// # Errors
-    /// As [`Subject::unmap`], but never [`UnmapError::NeedsSplit`].
-    pub fn unmap_with_breaks(&mut self, range: IovaRange) -> Result<(), UnmapError> {
+    /// As [`Subject::unmap`], but never [`TableUnmapError::NeedsSplit`].
+    pub fn unmap_with_breaks(&mut self, range: IovaRange) -> Result<(), TableUnmapError> {
         loop {
             match self.unmap(range) {
-                Err(UnmapError::NeedsSplit { block }) => {
+                Err(TableUnmapError::NeedsSplit { block }) => {
                     let mut split = Gather::new();
                     let at = block.start();
                     let pending = self.table.split(at, &mut split).expect("a block is there");
@@ -151,7 +162,7 @@ impl<'m, F: Format, M: TableMem<F::Word>> Subject<'m, F, M> {
                         assert_eq!(self.table.translate(at), None, "translated while broken");
                         let part = IovaRange::page(at, F::GRANULE);
                         let cut = self.unmap(part);
-                        assert_eq!(cut, Err(UnmapError::Splitting { block }));
+                        assert_eq!(cut, Err(TableUnmapError::Splitting { block }));
                     }
                     let quiesced = pay(&self.table, split);
                     let completed = self

@@ -9,8 +9,8 @@ mod text;
 pub use text::{COLUMNS_IN_WORDS, text};
 
 use portolan::dma::{
-    Buffers, CopyPrices, CopyWhen, DeviceTlb, PolicyInputs, PolicyPreference, Shadowing, Stage,
-    TrapCost, Trust, default_policy,
+    Buffers, CopyPrices, CopyWhen, DeviceTlbPresence, PolicyInputs, PolicyPreference, Shadowing,
+    Stage, TrapCost, Trust, default_policy,
 };
 use portolan::platform::Nanos;
 use portolan_model::profile::{Event, Profile};
@@ -140,8 +140,8 @@ impl Row {
             },
             shadowing: shadowing_name(facts.shadowing),
             device_tlb: match facts.device_tlb {
-                DeviceTlb::Absent => "absent",
-                DeviceTlb::Present => "present",
+                DeviceTlbPresence::Absent => "absent",
+                DeviceTlbPresence::Present => "present",
             },
             exits: match facts.exits {
                 TrapCost::None => "none",
@@ -217,7 +217,7 @@ pub fn everything() -> Vec<Row> {
                     trust: [Trust::Trusted, Trust::Untrusted][bit(4)],
                     stage: [Stage::First, Stage::Second][bit(3)],
                     shadowing: SHADOWINGS[bit(2) + 2 * bit(5)],
-                    device_tlb: [DeviceTlb::Absent, DeviceTlb::Present][bit(1)],
+                    device_tlb: [DeviceTlbPresence::Absent, DeviceTlbPresence::Present][bit(1)],
                     exits: [TrapCost::None, TrapCost::Expensive][bit(0)],
                 }));
             }

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use portolan::dma::{
-    Buffers, DeviceTlb, Policy, PolicyInputs, PolicyPreference, Shadowing, Stage, TrapCost, Trust,
-    default_policy,
+    Buffers, DeviceTlbPresence, Policy, PolicyInputs, PolicyPreference, Shadowing, Stage, TrapCost,
+    Trust, default_policy,
 };
 use portolan_hw::vtd::{Features, Mode};
 
@@ -96,7 +96,7 @@ fn facts(guest: &Guest) -> PolicyInputs {
         trust: Trust::Trusted,
         stage: Stage::Second,
         shadowing: Shadowing::None,
-        device_tlb: DeviceTlb::Absent,
+        device_tlb: DeviceTlbPresence::Absent,
         exits: TrapCost::None,
         buffers: Buffers::Kept,
         wish: guest.wish,

@@ -6,7 +6,7 @@
 //! call each.
 //!
 //! The kernel neither cuts nor joins mappings. A piece of memory is one mapping, and is unmapped whole: an
-//! unmap that would cut one is refused ([`UnmapError::NeedsSplit`]), and cannot be made possible.
+//! unmap that would cut one is refused ([`TableUnmapError::NeedsSplit`]), and cannot be made possible.
 
 use portolan::platform::DmaMemory;
 use std::collections::BTreeMap;
@@ -14,9 +14,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockRead
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
 use portolan::inval::{Gather, SyncError, WrongTable};
-use portolan::iommu::{AttachError, Domain, DomainError, IommuError, SpaceClaim, UnmapFailed};
+use portolan::iommu::{AttachError, Domain, DomainError, DomainUnmapError, IommuError, SpaceClaim};
 use portolan::table::format::DirtyTracking;
-use portolan::table::{Access, AccessError, MapError, Segment, Translation, UnmapError};
+use portolan::table::{
+    Access, Segment, TableAccessError, TableMapError, TableUnmapError, Translation,
+};
 
 use crate::calls::{Calls, Spaces};
 
@@ -239,25 +241,30 @@ impl UserDomain {
     }
 
     /// The mapping that is asked for.
-    fn checked(&self, iova: Iova, segment: Segment, access: Access) -> Result<Record, MapError> {
+    fn checked(
+        &self,
+        iova: Iova,
+        segment: Segment,
+        access: Access,
+    ) -> Result<Record, TableMapError> {
         let Segment { pa, bytes } = segment;
         if bytes == 0 {
-            return Err(MapError::Empty { iova });
+            return Err(TableMapError::Empty { iova });
         }
         if !iova.is_aligned(self.reach.granule) {
-            return Err(MapError::UnalignedIova { iova });
+            return Err(TableMapError::UnalignedIova { iova });
         }
         let mask = self.reach.granule.bytes() - 1;
         if (pa.get() | bytes) & mask != 0 {
-            return Err(MapError::UnalignedMemory { pa, bytes });
+            return Err(TableMapError::UnalignedMemory { pa, bytes });
         }
         if self.grants(access) != Some(access) {
-            return Err(AccessError { access }.into());
+            return Err(TableAccessError { access }.into());
         }
         let range = IovaRange::from_len(iova, bytes);
         let range = range.filter(|range| self.reach.holds(*range));
-        let range = range.ok_or(MapError::IovaOutOfRange { iova })?;
-        PhysRange::from_len(pa, bytes).ok_or(MapError::MemoryOutOfRange { pa, bytes })?;
+        let range = range.ok_or(TableMapError::IovaOutOfRange { iova })?;
+        PhysRange::from_len(pa, bytes).ok_or(TableMapError::MemoryOutOfRange { pa, bytes })?;
         Ok(Record {
             range,
             memory: pa,
@@ -272,13 +279,13 @@ impl UserDomain {
         iova: Iova,
         segments: impl Iterator<Item = Segment>,
         access: Access,
-    ) -> Result<(Vec<Record>, IovaRange), MapError> {
+    ) -> Result<(Vec<Record>, IovaRange), TableMapError> {
         let mut joined: Vec<Segment> = Vec::new();
         for next in segments {
             match joined.last_mut() {
                 Some(last) if last.pa.checked_add(last.bytes) == Some(next.pa) => {
                     let bytes = last.bytes.checked_add(next.bytes);
-                    last.bytes = bytes.ok_or(MapError::IovaOutOfRange { iova })?;
+                    last.bytes = bytes.ok_or(TableMapError::IovaOutOfRange { iova })?;
                 }
                 _ => joined.push(next),
             }
@@ -286,14 +293,14 @@ impl UserDomain {
         let mut at = Some(iova);
         let mut records: Vec<Record> = Vec::with_capacity(joined.len());
         for segment in joined {
-            let here = at.ok_or(MapError::IovaOutOfRange { iova })?;
+            let here = at.ok_or(TableMapError::IovaOutOfRange { iova })?;
             let record = self.checked(here, segment, access)?;
             at = record.range.last().checked_add(1);
             records.push(record);
         }
         let ends = records.first().zip(records.last());
         let all = ends.map(|(first, last)| first.range.hull(last.range));
-        Ok((records, all.ok_or(MapError::Empty { iova })?))
+        Ok((records, all.ok_or(TableMapError::Empty { iova })?))
     }
 
     fn map_segments(
@@ -303,14 +310,14 @@ impl UserDomain {
         access: Access,
         owed: &Gather,
     ) -> Result<IovaRange, DomainError> {
-        owed.check(self.table).map_err(MapError::from)?;
+        owed.check(self.table).map_err(TableMapError::from)?;
         let (records, all) = self.asked(iova, segments, access)?;
         let place = self.place();
         // Where something was unmapped and not yet paid for, that is first.
         let mut inner = self.settle(all, &place)?;
         if let Some(found) = inner.within(all).next() {
             let iova = found.range.start().max(all.start());
-            return Err(MapError::AlreadyMapped { iova }.into());
+            return Err(TableMapError::AlreadyMapped { iova }.into());
         }
         let named = records.iter().map(|one| (one.range.start(), *one));
         inner.records.extend(named);
@@ -359,21 +366,21 @@ impl UserDomain {
     }
 
     /// Whether mappings hold all of `range` and nothing else.
-    fn covered(inner: &Inner, range: IovaRange) -> Result<(), UnmapError> {
+    fn covered(inner: &Inner, range: IovaRange) -> Result<(), TableUnmapError> {
         let mut next = Some(range.start());
         for record in inner.within(range).filter(|one| one.state == State::Mapped) {
             let iova = next.unwrap_or(range.start());
             if record.range.start() > iova {
-                return Err(UnmapError::NotMapped { iova });
+                return Err(TableUnmapError::NotMapped { iova });
             }
             if !range.covers(record.range) {
                 let block = record.range;
-                return Err(UnmapError::NeedsSplit { block });
+                return Err(TableUnmapError::NeedsSplit { block });
             }
             next = record.range.last().checked_add(1);
         }
         match next {
-            Some(iova) if iova <= range.last() => Err(UnmapError::NotMapped { iova }),
+            Some(iova) if iova <= range.last() => Err(TableUnmapError::NotMapped { iova }),
             _ => Ok(()),
         }
     }
@@ -453,21 +460,21 @@ impl Domain for UserDomain {
         self.map_segments(iova, whole, access, owed)
     }
 
-    fn unmap(&self, range: IovaRange, owed: &mut Gather) -> Result<(), UnmapFailed> {
-        owed.check(self.table).map_err(UnmapError::from)?;
+    fn unmap(&self, range: IovaRange, owed: &mut Gather) -> Result<(), DomainUnmapError> {
+        owed.check(self.table).map_err(TableUnmapError::from)?;
         let after = Iova::new(range.last().get().wrapping_add(1));
         if !range.start().is_aligned(self.granule()) || !after.is_aligned(self.granule()) {
-            return Err(UnmapError::Unaligned { range }.into());
+            return Err(TableUnmapError::Unaligned { range }.into());
         }
         if !self.input_range().covers(range) {
-            return Err(UnmapError::OutOfRange { range }.into());
+            return Err(TableUnmapError::OutOfRange { range }.into());
         }
         let mut inner = self.inner();
         Self::covered(&inner, range)?;
         inner.put(range, State::Mapped, State::Unwanted);
         drop(inner);
         owed.owe_unmap(self.table, range, self.granule())
-            .map_err(UnmapError::from)?;
+            .map_err(TableUnmapError::from)?;
         Ok(())
     }
 

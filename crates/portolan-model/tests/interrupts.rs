@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 
 use portolan::addr::{CpuId, InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
 use portolan::dma::{
-    Bounds, Constraints, Deferred, Device, DmaSpace, Mapping, Policy, Quarantine, SpaceOptions,
+    Constraints, Deferred, Device, DmaSpace, LazyBounds, Mapping, Policy, Quarantine, SpaceOptions,
     ToDevice, Unowned,
 };
 use portolan::inval::{
@@ -147,6 +147,7 @@ fn smmu() -> Made<SmmuMade, SmmuDomain> {
     let memory = memory();
     let registers = Arc::new(SmmuRegisters::new(SmmuSetup::default(), memory.clone()));
     let mut config = smmuv3::Config::default();
+    config.stream_lg2 = 8;
     config.limit = LIMIT;
     let cpu = Arc::new(Beside(registers.clone()));
     let unit = SmmuMade::enable(Stepping(registers), memory, cpu, config).expect("enabled");
@@ -266,9 +267,9 @@ fn device(policy: Policy) -> Device<InterruptedCpu> {
     let mut options = SpaceOptions::default();
     options.policy = policy;
     // Each unmap reaches a bound.
-    options.bounds = Bounds {
+    options.bounds = LazyBounds {
         entries: 1,
-        ..Bounds::default()
+        ..LazyBounds::default()
     };
     let bound = BoundDomain::new(Arc::new(Attached), Arc::new(domain), simulated());
     let space = DmaSpace::with_cpus(bound, InterruptedCpu, &options, simulated());

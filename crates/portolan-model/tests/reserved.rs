@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
-use portolan::addr::{RequesterId, Segment};
+use portolan::addr::{PciSegment, RequesterId};
 use portolan::dma::{
     Bidirectional, Constraints, Device, DmaSpace, Doorbell, MapError, Mapping, SpaceOptions,
     Unowned,
@@ -67,7 +67,7 @@ fn of_dmar(mut reserved: Reservations) -> Reservations {
     }
     let bytes = table(*b"DMAR", &body);
     let dmar = Dmar::parse(&bytes).expect("a table");
-    let found = dmar.reserved(Segment::new(0), Streams::ALL, |_| None);
+    let found = dmar.reserved(PciSegment::new(0), Streams::ALL, |_| None);
     assert!(matches!(reserved.read(found), Err(Ignored::Table(_))));
     reserved
 }
@@ -228,6 +228,7 @@ fn what_iort_reserves_is_mapped_before_a_device_of_an_smmuv3_is_attached() {
     let clock = PollingClock::new(registers.clock().clone(), 100, registers.clone());
     let cpus = Arc::new(clock);
     let mut config = smmuv3::Config::default();
+    config.stream_lg2 = 8;
     config.reserved = of_iort(config.reserved);
     let unit = smmuv3::Smmu::enable(registers.clone(), memory, cpus.clone(), config);
     let unit = Arc::new(unit.expect("enabled"));
@@ -249,6 +250,7 @@ fn a_message_of_a_translated_device_arrives_where_it_is_mapped_to() {
     let cpus = Arc::new(clock);
     let translater = PhysAddr::new(0x0809_0040);
     let mut config = smmuv3::Config::default();
+    config.stream_lg2 = 8;
     let page = IovaRange::page(Iova::new(translater.get()), PageSize::SIZE_64K);
     let region = ReservedRegion {
         range: page,

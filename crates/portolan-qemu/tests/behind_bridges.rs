@@ -6,7 +6,7 @@ mod support;
 use std::sync::Arc;
 use support::promised::promised;
 
-use portolan::addr::{Iova, PageSize, PciFunction, PhysAddr, RequesterId, Segment, StreamId};
+use portolan::addr::{Iova, PageSize, PciFunction, PciSegment, PhysAddr, RequesterId, StreamId};
 use portolan::inval::Gather;
 use portolan::iommu::{Attach, Domain, FaultEvent, Iommu as _};
 use portolan::table::Access;
@@ -24,7 +24,7 @@ const AT: Iova = Iova::new(0x4000_0000);
 const EDU: &str = "edu,dma_mask=0xffffffffffffffff";
 
 fn tree(pci: &Pci) -> PciTree {
-    PciTree::scan([Segment::new(0)], PciOverrides::KNOWN, |of, offset| {
+    PciTree::scan([PciSegment::new(0)], PciOverrides::KNOWN, |of, offset| {
         let mut functions = pci.functions().iter();
         let found = functions.find(|one| one.id().get() == of.requester.get())?;
         found.read32(offset).ok()
@@ -65,7 +65,7 @@ fn identifiers(bridges: &[&str], bus: &str) -> Option<Vec<RequesterId>> {
     let tree = tree(&pci);
     let own = RequesterId::new(edu.function().id().get());
     let at = PciFunction {
-        segment: Segment::new(0),
+        segment: PciSegment::new(0),
         requester: own,
     };
     let expected = tree.requesters(at);

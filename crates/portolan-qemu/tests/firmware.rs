@@ -3,7 +3,7 @@
 mod support;
 
 use portolan::addr::PhysAddr;
-use portolan::addr::{RequesterId, Segment};
+use portolan::addr::{PciSegment, RequesterId};
 use portolan_hw::firmware::dmar::{self, Dmar, ScopeKind, Serves, Structure};
 use portolan_hw::firmware::iort::{self, Body, Iort};
 use portolan_hw::firmware::ivrs::{self, Ivrs, UnitFlags};
@@ -83,7 +83,7 @@ fn ivrs_of_amd_vi() {
     let mut blocks = ivrs.blocks();
     assert!(blocks.by_ref().all(|block| block.is_ok()));
     assert_eq!(blocks.unknown(), 0);
-    let found = ivrs.device(Segment::new(0), edu(&machine)).unwrap();
+    let found = ivrs.device(PciSegment::new(0), edu(&machine)).unwrap();
     let (unit, device) = found.unwrap();
     let registers = machine.iommu_registers().unwrap();
     assert_eq!(unit.base, PhysAddr::new(registers.base()));
@@ -92,7 +92,7 @@ fn ivrs_of_amd_vi() {
     assert!(unit.entries().all(|entry| entry.is_ok()));
     assert_eq!(device.alias, None);
     // QEMU reserves no memory.
-    assert_eq!(ivrs.reserved(Segment::new(0), Streams::ALL).count(), 0);
+    assert_eq!(ivrs.reserved(PciSegment::new(0), Streams::ALL).count(), 0);
 }
 
 #[test]
@@ -109,7 +109,10 @@ fn iort_of_smmuv3() {
     let kinds: Vec<_> = nodes.by_ref().map(|node| node.unwrap().body).collect();
     assert_eq!((kinds.len(), nodes.unknown()), (3, 0));
     let requester = edu(&machine);
-    let found = iort.resolve(Segment::new(0), requester).unwrap().unwrap();
+    let found = iort
+        .resolve(PciSegment::new(0), requester)
+        .unwrap()
+        .unwrap();
     let Body::SmmuV3(smmu) = found.unit.body else {
         panic!("{:?}", found.unit);
     };
@@ -127,7 +130,7 @@ fn iort_without_smmu_leads_to_none() {
     };
     let bytes = table(&machine, iort::SIGNATURE);
     let iort = Iort::parse(&bytes).unwrap();
-    assert_eq!(iort.resolve(Segment::new(0), edu(&machine)), Ok(None));
+    assert_eq!(iort.resolve(PciSegment::new(0), edu(&machine)), Ok(None));
 }
 
 #[test]
@@ -142,12 +145,15 @@ fn viot_of_virtio_iommu() {
         let bytes = table(&machine, viot::SIGNATURE);
         let viot = Viot::parse(&bytes).unwrap();
         let requester = edu(&machine);
-        let (unit, endpoint) = viot.resolve(Segment::new(0), requester).unwrap().unwrap();
+        let (unit, endpoint) = viot
+            .resolve(PciSegment::new(0), requester)
+            .unwrap()
+            .unwrap();
         assert_eq!(endpoint, requester.stream());
         let pci = machine.pci().unwrap();
         let iommu = pci.first(0x1af4, 0x1057).unwrap();
         let there = u16::try_from(iommu.stream().get()).unwrap();
-        let (segment, requester) = (Segment::new(0), RequesterId::new(there));
+        let (segment, requester) = (PciSegment::new(0), RequesterId::new(there));
         assert_eq!(unit, Viommu::Pci { segment, requester });
     }
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicU64;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64 as Noted, Ordering};
 use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
-use portolan::dma::{Bounds, Constraints, DmaSpace, Policy, SpaceOptions, Unowned};
+use portolan::dma::{Constraints, DmaSpace, LazyBounds, Policy, SpaceOptions, Unowned};
 use portolan::inval::{
     Capabilities, Command, InvalidationQueue, Preference, Quirks, Step, TablesLeft, WalkFlush,
 };
@@ -120,7 +120,7 @@ type Domain = PagedDomain<VtdSecondStage, std::sync::Arc<SlabTables<AtomicU64>>,
 type Space = DmaSpace<LoomCpus>;
 
 /// One queue for all CPUs, as where they move between CPUs.
-fn space(hardware: &Hardware, bounds: Bounds) -> Arc<Space> {
+fn space(hardware: &Hardware, bounds: LazyBounds) -> Arc<Space> {
     let memory = SlabTables::new(PhysAddr::new(0x8000_0000), PageSize::SIZE_4K, 16);
     let format = VtdSecondStage::new(VtdLevels::Three, 39);
     let table = PageTable::new(format, std::sync::Arc::new(memory)).unwrap();
@@ -175,7 +175,7 @@ fn map_and_unmap(space: &Space, hardware: &Hardware, page: u64) {
 fn nobody_returns_before_its_own_generation_is_quiet() {
     explore(2, || {
         let hardware = Hardware::new();
-        let space = space(&hardware, Bounds::default());
+        let space = space(&hardware, LazyBounds::default());
         let other = {
             let (space, hardware) = (space.clone(), hardware.clone());
             on_cpu(0, move || map_and_unmap(&space, &hardware, 1))
@@ -188,9 +188,9 @@ fn nobody_returns_before_its_own_generation_is_quiet() {
 
 #[test]
 fn a_queue_that_is_full_is_flushed_by_one_and_used_by_the_other() {
-    let bounds = Bounds {
+    let bounds = LazyBounds {
         entries: 1,
-        ..Bounds::default()
+        ..LazyBounds::default()
     };
     explore(2, move || {
         let hardware = Hardware::new();
@@ -209,7 +209,7 @@ fn a_queue_that_is_full_is_flushed_by_one_and_used_by_the_other() {
 fn what_fails_for_one_is_kept_for_all() {
     explore(2, || {
         let hardware = Hardware::new();
-        let space = space(&hardware, Bounds::default());
+        let space = space(&hardware, LazyBounds::default());
         let constraints = Constraints::trusted();
         let map = |page: u64| {
             let memory = PhysRange::from_len(PhysAddr::new(page << 12), 0x1000).unwrap();

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicU64;
 use portolan::addr::{InvalTag, PageSize, PhysAddr, PhysRange, StreamId};
 use portolan::bounce::{Pool, PoolMemory, PoolOptions};
 use portolan::dma::{
-    Bounds, Constraints, CopyWhen, Copying, Deferred, Device, DmaSpace, FromDevice, MapError,
+    Constraints, CopyWhen, Copying, Deferred, Device, DmaSpace, FromDevice, LazyBounds, MapError,
     Policy, SpaceOptions, Unowned,
 };
 use portolan::inval::{Capabilities, InvalidationQueue, Quirks, RangeForm, Step, TablesLeft};
@@ -81,9 +81,9 @@ fn device(policy: Policy, iova: IovaOptions) -> Device<Cpus> {
     let domain = PagedDomain::new(table, InvalTag::new(1), caps, Quirks::default(), Quick);
     let mut options = SpaceOptions::default();
     options.policy = policy;
-    options.bounds = Bounds {
+    options.bounds = LazyBounds {
         entries: 4096,
-        ..Bounds::default()
+        ..LazyBounds::default()
     };
     options.iova = iova;
     let cpus = Arc::new(Machine);

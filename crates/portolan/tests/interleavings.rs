@@ -15,7 +15,7 @@ use portolan::inval::{
 };
 use portolan::platform::{OutOfTableMemory, TableMem, Word};
 use portolan::table::format::{DirtyTracking, Entry, Format, LiveCount, SplitRule};
-use portolan::table::{Access, AccessError, PageTable};
+use portolan::table::{Access, PageTable, TableAccessError};
 
 const PAGE: u64 = 16;
 const VALID: u64 = 1;
@@ -73,7 +73,7 @@ impl Format for Tiny {
     fn dirty_tracking(&self) -> DirtyTracking {
         DirtyTracking::Off
     }
-    fn template(&self, _access: Access, _level: u32) -> Result<u64, AccessError> {
+    fn template(&self, _access: Access, _level: u32) -> Result<u64, TableAccessError> {
         Ok(VALID)
     }
     fn leaf(template: u64, pa: PhysAddr) -> u64 {

@@ -15,7 +15,8 @@ use portolan::addr::{
     CpuId, InvalTag, Iova, IovaRange, PageSize, Pasid, PhysAddr, PhysRange, StreamId,
 };
 use portolan::dma::{
-    Bounds, Constraints, Device, DmaRange, DmaSpace, MapError, Policy, SpaceOptions, Trust, Unowned,
+    Constraints, Device, DmaRange, DmaSpace, LazyBounds, MapError, Policy, SpaceOptions, Trust,
+    Unowned,
 };
 use portolan::inval::{Capabilities, Command, InvalidationQueue, Quirks, Step, TablesLeft};
 use portolan::iommu::{
@@ -224,9 +225,9 @@ impl<'r> World<'r> {
         options.window = IovaRange::from_len(Iova::new(start), bytes).unwrap();
         options.policy = random.of(&[Policy::Strict, Policy::Lazy, Policy::Deferred]);
         options.trust = random.of(&[None, Some(Trust::Trusted), Some(Trust::Untrusted)]);
-        options.bounds = Bounds {
+        options.bounds = LazyBounds {
             entries: random.of(&[1, 4, 64]),
-            ..Bounds::default()
+            ..LazyBounds::default()
         };
         let bound = BoundDomain::new(Arc::new(hardware.clone()), domain.clone(), simulated());
         let space = DmaSpace::with_cpus(bound, cpus.clone(), &options, simulated()).unwrap();

@@ -3,7 +3,7 @@
 use portolan::addr::{Iova, IovaRange};
 use portolan::inval::Gather;
 use portolan::table::format::{Format, SplitRule};
-use portolan::table::{Access, UnmapError};
+use portolan::table::{Access, TableUnmapError};
 
 use super::ground::{BOTH, Ground, range};
 
@@ -51,7 +51,7 @@ impl<F: Format> Ground<'_, F> {
         match block {
             Some(_) => {
                 let error = self.refused(|s| s.unmap(part));
-                let UnmapError::NeedsSplit { block } = error else {
+                let TableUnmapError::NeedsSplit { block } = error else {
                     panic!("{part:x?}: {error}");
                 };
                 assert!(
@@ -69,7 +69,7 @@ impl<F: Format> Ground<'_, F> {
         self.subject.settle();
         let error = self.refused(|s| s.unmap(part));
         let iova = part.start();
-        assert_eq!(error, UnmapError::NotMapped { iova });
+        assert_eq!(error, TableUnmapError::NotMapped { iova });
     }
 
     pub(super) fn hole(&mut self) {
@@ -82,7 +82,7 @@ impl<F: Format> Ground<'_, F> {
                     }
                     let error = self.refused(|s| s.unmap(range(at, 5 * size)));
                     let iova = Iova::new(at + hole * size);
-                    assert_eq!(error, UnmapError::NotMapped { iova });
+                    assert_eq!(error, TableUnmapError::NotMapped { iova });
                     self.subject.clear();
                 }
             }
@@ -104,7 +104,7 @@ impl<F: Format> Ground<'_, F> {
                     .expect("it is mapped");
                 let error = self.refused(|s| s.unmap(all));
                 let iova = Iova::new(hole);
-                assert_eq!(error, UnmapError::NotMapped { iova });
+                assert_eq!(error, TableUnmapError::NotMapped { iova });
                 self.subject.settle();
                 self.subject.clear();
             }

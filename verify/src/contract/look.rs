@@ -2,7 +2,7 @@
 
 use portolan::addr::Iova;
 use portolan::table::format::Format;
-use portolan::table::{Access, AccessError, MapError, MappedRun, Translation};
+use portolan::table::{Access, MappedRun, TableAccessError, TableMapError, Translation};
 
 use super::ground::{BOTH, Ground, pa, range};
 
@@ -67,7 +67,7 @@ impl<F: Format> Ground<'_, F> {
                     }
                     None => {
                         let error = self.refused(|s| s.map(bytes, bytes, bytes, access));
-                        assert_eq!(error, MapError::Access(AccessError { access }));
+                        assert_eq!(error, TableMapError::Access(TableAccessError { access }));
                     }
                 }
             }

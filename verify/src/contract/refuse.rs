@@ -3,7 +3,7 @@
 use portolan::addr::{Iova, IovaRange};
 use portolan::inval::Gather;
 use portolan::table::format::Format;
-use portolan::table::{MapError, Segment, SplitError, UnmapError};
+use portolan::table::{Segment, SplitError, TableMapError, TableUnmapError};
 
 use super::ground::{BOTH, Ground, pa, range};
 
@@ -21,7 +21,7 @@ impl<F: Format> Ground<'_, F> {
     }
 
     #[track_caller]
-    fn refuse_one(&mut self, iova: u64, to: u64, bytes: u64, wanted: MapError) {
+    fn refuse_one(&mut self, iova: u64, to: u64, bytes: u64, wanted: TableMapError) {
         let error = self.refused(|s| s.map(iova, to, bytes, BOTH));
         assert_eq!(error, wanted, "{bytes:#x} bytes at {iova:#x} to {to:#x}");
         // The same at the end of a list that is good so far.
@@ -32,7 +32,7 @@ impl<F: Format> Ground<'_, F> {
         let bad = Segment { pa: pa(to), bytes };
         if matches!(
             wanted,
-            MapError::UnalignedMemory { .. } | MapError::MemoryOutOfRange { .. }
+            TableMapError::UnalignedMemory { .. } | TableMapError::MemoryOutOfRange { .. }
         ) {
             let error = self.refused(|s| s.map_sg(Iova::new(0), &[good, bad], BOTH));
             assert_eq!(error, wanted, "{bad:x?} at the end of a list");
@@ -44,16 +44,16 @@ impl<F: Format> Ground<'_, F> {
         let at = 8 * granule;
         for off in [1, granule / 2, granule - 1] {
             let iova = Iova::new(at + off);
-            self.refuse_one(at + off, at, granule, MapError::UnalignedIova { iova });
+            self.refuse_one(at + off, at, granule, TableMapError::UnalignedIova { iova });
             for (to, bytes) in [(at + off, granule), (at, granule + off), (at, off)] {
-                let wanted = MapError::UnalignedMemory { pa: pa(to), bytes };
+                let wanted = TableMapError::UnalignedMemory { pa: pa(to), bytes };
                 self.refuse_one(at, to, bytes, wanted);
             }
         }
         let iova = Iova::new(at);
-        self.refuse_one(at, at, 0, MapError::Empty { iova });
+        self.refuse_one(at, at, 0, TableMapError::Empty { iova });
         let empty = self.refused(|s| s.map_sg(iova, &[], BOTH));
-        assert_eq!(empty, MapError::Empty { iova });
+        assert_eq!(empty, TableMapError::Empty { iova });
 
         let (input, output) = (self.input(), self.output());
         let top = !(granule - 1);
@@ -63,7 +63,7 @@ impl<F: Format> Ground<'_, F> {
             (top, granule),
             (top, 2 * granule),
         ] {
-            let wanted = MapError::IovaOutOfRange {
+            let wanted = TableMapError::IovaOutOfRange {
                 iova: Iova::new(iova),
             };
             self.refuse_one(iova, at, bytes, wanted);
@@ -75,13 +75,13 @@ impl<F: Format> Ground<'_, F> {
             (top, 2 * granule),
             (0, top),
         ] {
-            let wanted = MapError::MemoryOutOfRange { pa: pa(to), bytes };
+            let wanted = TableMapError::MemoryOutOfRange { pa: pa(to), bytes };
             self.refuse_one(at, to, bytes, wanted);
         }
         for leaf in self.leaves() {
             let bytes = leaf.size.bytes();
             let iova = input - bytes + granule;
-            let wanted = MapError::IovaOutOfRange {
+            let wanted = TableMapError::IovaOutOfRange {
                 iova: Iova::new(iova),
             };
             self.refuse_one(iova, 0, bytes, wanted);
@@ -117,7 +117,7 @@ impl<F: Format> Ground<'_, F> {
     fn refuse_overlap(&mut self, request: IovaRange, to: u64) {
         let bytes = request.len_minus_one() + 1;
         let error = self.refused(|s| s.map(request.start().get(), to, bytes, BOTH));
-        let MapError::AlreadyMapped { iova } = error else {
+        let TableMapError::AlreadyMapped { iova } = error else {
             panic!("{request:x?} to {to:#x}: {error}");
         };
         assert!(request.contains(iova), "{iova} is not in {request:x?}");
@@ -182,7 +182,7 @@ impl<F: Format> Ground<'_, F> {
         ] {
             let range = range(start, bytes);
             let error = self.refused(|s| s.unmap(range));
-            assert_eq!(error, UnmapError::Unaligned { range });
+            assert_eq!(error, TableUnmapError::Unaligned { range });
         }
         let input = self.input();
         let top = !(granule - 1);
@@ -194,14 +194,14 @@ impl<F: Format> Ground<'_, F> {
         ] {
             let range = IovaRange::new(Iova::new(start), Iova::new(last)).expect("in order");
             let error = self.refused(|s| s.unmap(range));
-            assert_eq!(error, UnmapError::OutOfRange { range });
+            assert_eq!(error, TableUnmapError::OutOfRange { range });
         }
         for leaf in self.leaves() {
             let bytes = leaf.size.bytes();
             for iova in [bytes, self.input() - bytes] {
                 let error = self.refused(|s| s.unmap(range(iova, bytes)));
                 let iova = Iova::new(iova);
-                assert_eq!(error, UnmapError::NotMapped { iova });
+                assert_eq!(error, TableUnmapError::NotMapped { iova });
             }
         }
     }

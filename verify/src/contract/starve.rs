@@ -7,7 +7,7 @@ use portolan::addr::Iova;
 use portolan::inval::Gather;
 use portolan::platform::OutOfTableMemory;
 use portolan::table::format::Format;
-use portolan::table::{MapError, Segment, SplitError};
+use portolan::table::{Segment, SplitError, TableMapError};
 
 use super::ground::{BOTH, Ground, Memory, pa};
 use crate::faults::Fired;
@@ -65,7 +65,7 @@ impl<'m, F: Format> Ground<'m, F> {
             .collect();
         self.sweep(
             |s| s.map_sg(Iova::new(at), &list, BOTH),
-            |error| matches!(error, MapError::Memory(OutOfTableMemory { size }) if *size == F::GRANULE),
+            |error| matches!(error, TableMapError::Memory(OutOfTableMemory { size }) if *size == F::GRANULE),
         )
     }
 

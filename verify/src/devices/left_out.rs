@@ -7,10 +7,10 @@ use std::sync::Arc;
 use portolan::addr::{Iova, IovaRange, PageSize, StreamId, TableId};
 use portolan::inval::{Gather, SyncError, WrongTable};
 use portolan::iommu::{
-    Attach, AttachError, Domain, DomainError, FaultEvent, Iommu, IommuError, ReservedRegion,
-    SpaceClaim, UnmapFailed,
+    Attach, AttachError, Domain, DomainError, DomainUnmapError, FaultEvent, Iommu, IommuError,
+    ReservedRegion, SpaceClaim,
 };
-use portolan::table::{Access, Translation, UnmapError};
+use portolan::table::{Access, TableUnmapError, Translation};
 use portolan_linux::vfio::UserUnit;
 use portolan_linux::{CallCounts, UserDomain};
 
@@ -175,12 +175,12 @@ impl Domain for Space {
         self.kernel.map(iova, memory, self.access(access), owed)
     }
 
-    fn unmap(&self, range: IovaRange, owed: &mut Gather) -> Result<(), UnmapFailed> {
+    fn unmap(&self, range: IovaRange, owed: &mut Gather) -> Result<(), DomainUnmapError> {
         if self.left_out != LeftOut::Unmap {
             return self.kernel.unmap(range, owed);
         }
         let owes = owed.owe_unmap(self.id(), range, self.granule());
-        Ok(owes.map_err(UnmapError::from)?)
+        Ok(owes.map_err(TableUnmapError::from)?)
     }
 
     fn sync(&self, owed: &mut Gather) -> Result<(), SyncError<IommuError>> {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use fastrand::Rng;
 use portolan::addr::{Iova, PhysRange, StreamId};
 use portolan::dma::{
-    Bounds, Constraints, Deferred, Device, DmaSpace, Mapping, NotUnmapped, ToDevice,
+    Constraints, Deferred, Device, DmaSpace, LazyBounds, Mapping, NotUnmapped, ToDevice,
 };
 use portolan::platform::{Clock as _, Cpus as _, Nanos, SlabTables};
 use portolan_model::cpus::VirtualCpus;
@@ -20,8 +20,8 @@ use super::{MappingReport, Way};
 
 pub(super) const STREAM: StreamId = StreamId::new(1);
 
-/// Bounds of each CPU's queue.
-pub(super) const BOUNDS: Bounds = Bounds {
+/// LazyBounds of each CPU's queue.
+pub(super) const BOUNDS: LazyBounds = LazyBounds {
     entries: 24,
     bytes: 512 << 10,
     age: Nanos::new(40_000),

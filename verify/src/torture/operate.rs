@@ -3,7 +3,7 @@
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use portolan::inval::Gather;
 use portolan::table::format::{Format, SplitRule};
-use portolan::table::{Access, MapError, Segment, SplitError, UnmapError};
+use portolan::table::{Access, Segment, SplitError, TableMapError, TableUnmapError};
 
 use super::round::{Checked, Debt, Round};
 use super::sabotage::Side;
@@ -49,14 +49,14 @@ impl<F: Format> Round<'_, F> {
         let free = self.oracle.is_free(range);
         match outcome {
             Ok(mapped) if free && mapped == range => self.note_map(range, &list, access, gather),
-            Err(MapError::AlreadyMapped { iova }) if !free => {
+            Err(TableMapError::AlreadyMapped { iova }) if !free => {
                 self.events.refused_maps += 1;
                 if self.oracle.find(iova).is_none() && !range.contains(iova) {
                     return Err(format!("{iova} is named as taken and is not"));
                 }
                 self.unchanged(pages, &gather)
             }
-            Err(MapError::Memory(_)) => {
+            Err(TableMapError::Memory(_)) => {
                 self.events.out_of_memory += 1;
                 self.unchanged(pages, &gather)?;
                 self.drain()
@@ -262,7 +262,7 @@ impl<F: Format> Round<'_, F> {
         self.memory.fail_at(0);
         match outcome {
             Ok(()) => self.note_unmap(range, gather),
-            Err(UnmapError::NeedsSplit { block }) => {
+            Err(TableUnmapError::NeedsSplit { block }) => {
                 self.unchanged(pages, &gather)?;
                 if self.split_block(block)? {
                     self.unmap_range(range)?;

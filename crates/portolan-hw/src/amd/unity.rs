@@ -12,7 +12,7 @@ use portolan::inval::Gather;
 use portolan::iommu::{IommuError, ReservedRegion, disjoint};
 use portolan::platform::{Cpus, TableMem};
 use portolan::table::format::{AmdLevels, AmdV1};
-use portolan::table::{Access, MapError, PageTable, TableView};
+use portolan::table::{Access, PageTable, TableMapError, TableView};
 
 use super::config::Config;
 use super::device_table::DeviceTable;
@@ -106,7 +106,7 @@ fn map<M: TableMem<AtomicU64>>(
     let pa = PhysAddr::new(iova.get());
     match table.map(iova, pa, bytes, access.unwrap_or(both), &mut owed) {
         Ok(_) => Ok(()),
-        Err(MapError::Memory(error)) => Err(error.into()),
+        Err(TableMapError::Memory(error)) => Err(error.into()),
         Err(_) => Err(IommuError::Unsupported),
     }
 }

@@ -11,7 +11,7 @@ use super::TableError;
 use super::bytes::Bytes;
 use super::sdt::Sdt;
 use super::walk::{End, Walk};
-use portolan::addr::Segment;
+use portolan::addr::PciSegment;
 
 mod reserved;
 mod scope;
@@ -92,7 +92,7 @@ pub struct Drhd<'a> {
     /// Which devices it serves.
     pub serves: Serves,
     /// The segment.
-    pub segment: Segment,
+    pub segment: PciSegment,
     /// Its registers.
     pub registers: PhysRange,
     /// The devices; with [`Serves::Remaining`], interrupt controllers and timers only.
@@ -105,7 +105,7 @@ pub struct Reserved<'a> {
     /// Offset of the structure in the table.
     pub offset: usize,
     /// The segment.
-    pub segment: Segment,
+    pub segment: PciSegment,
     /// The memory.
     pub range: PhysRange,
     /// The devices that use it.
@@ -118,7 +118,7 @@ pub struct RootPorts<'a> {
     /// Whether every root port of the segment passes them on, or those in the scopes.
     pub ports: Ports,
     /// The segment.
-    pub segment: Segment,
+    pub segment: PciSegment,
     /// The ports.
     pub scopes: Scopes<'a>,
 }
@@ -147,7 +147,7 @@ pub struct Devices<'a> {
     /// The flags; bit 0 of SATC says that translation services have to be on.
     pub flags: u8,
     /// The segment.
-    pub segment: Segment,
+    pub segment: PciSegment,
     /// The devices.
     pub scopes: Scopes<'a>,
 }
@@ -207,7 +207,7 @@ fn parse(bytes: Bytes<'_>) -> Result<Option<Structure<'_>>, TableError> {
         _ => return Ok(None),
     };
     bytes.structure(bytes.len(), fixed)?;
-    let segment = Segment::new(bytes.u16(6)?);
+    let segment = PciSegment::new(bytes.u16(6)?);
     let scopes = Scopes::new(bytes.from(fixed));
     let flags = bytes.u8(4)?;
     Ok(Some(match kind {
@@ -259,7 +259,7 @@ fn unit<'a>(bytes: Bytes<'a>, scopes: Scopes<'a>) -> Result<Drhd<'a>, TableError
         } else {
             Serves::Named
         },
-        segment: Segment::new(bytes.u16(6)?),
+        segment: PciSegment::new(bytes.u16(6)?),
         registers: range(bytes, base, last)?,
         scopes,
     })

@@ -25,7 +25,7 @@ use super::bytes::Bytes;
 use super::sdt::Sdt;
 use super::walk::{End, Walk};
 use crate::firmware::reservations::Streams;
-use portolan::addr::{RequesterId, Segment};
+use portolan::addr::{PciSegment, RequesterId};
 
 /// Signature of the table.
 pub const SIGNATURE: [u8; 4] = *b"IVRS";
@@ -126,7 +126,7 @@ impl<'a> Ivrs<'a> {
     /// What is wrong with a block or a device entry on the way.
     pub fn device(
         &self,
-        segment: Segment,
+        segment: PciSegment,
         requester: RequesterId,
     ) -> Result<Option<(Ivhd<'a>, Device)>, TableError> {
         let mut serves_all = None;
@@ -175,7 +175,7 @@ impl<'a> Ivrs<'a> {
     ///
     /// Items are errors where a block of the table is wrong, or its memory is wider than
     /// [`Ivrs::physical_lg2`]; the walk goes on behind it as [`Blocks`] does.
-    pub fn reserved(&self, segment: Segment, streams: Streams) -> ReservedRegions<'a> {
+    pub fn reserved(&self, segment: PciSegment, streams: Streams) -> ReservedRegions<'a> {
         ReservedRegions::new(self.blocks(), segment, streams, self.physical_lg2())
     }
 }

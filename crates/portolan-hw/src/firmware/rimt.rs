@@ -6,7 +6,7 @@
 //!
 //! *Context.* Interrupt, all functions: nothing waits or allocates; a lookup walks the table.
 
-use portolan::addr::{PciFunction, PhysAddr, RequesterId, Segment, StreamId};
+use portolan::addr::{PciFunction, PciSegment, PhysAddr, RequesterId, StreamId};
 use portolan::iommu::{Polarity, Trigger};
 
 use super::TableError;
@@ -54,7 +54,7 @@ pub enum Body<'a> {
     /// A PCI Express root complex, or a part of one.
     RootComplex {
         /// The segment of its functions.
-        segment: Segment,
+        segment: PciSegment,
         /// From requester identifiers to streams.
         mappings: Mappings<'a>,
     },
@@ -218,7 +218,7 @@ fn parse(bytes: Bytes<'_>) -> Result<Option<Node<'_>>, TableError> {
         1 => {
             let bytes = bytes.structure(bytes.len(), COMPLEX)?;
             Body::RootComplex {
-                segment: Segment::new(bytes.u16(14)?),
+                segment: PciSegment::new(bytes.u16(14)?),
                 mappings: Mappings::of(bytes, bytes.u16(16)?, bytes.u16(18)?)?,
             }
         }
@@ -240,7 +240,7 @@ fn unit(bytes: Bytes<'_>) -> Result<Unit, TableError> {
     let place = match bytes.u32(24)? & 1 {
         0 => Place::Registers(PhysAddr::new(bytes.u64(16)?)),
         _ => Place::Function(PciFunction {
-            segment: Segment::new(bytes.u16(32)?),
+            segment: PciSegment::new(bytes.u16(32)?),
             requester: RequesterId::new(bytes.u16(34)?),
         }),
     };

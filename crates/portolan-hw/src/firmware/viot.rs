@@ -10,7 +10,7 @@ use super::TableError;
 use super::bytes::Bytes;
 use super::sdt::Sdt;
 use super::walk::{End, Walk};
-use portolan::addr::{RequesterId, Segment};
+use portolan::addr::{PciSegment, RequesterId};
 
 /// Signature of the table.
 pub const SIGNATURE: [u8; 4] = *b"VIOT";
@@ -34,7 +34,7 @@ pub enum Viommu {
     /// Behind the PCI transport.
     Pci {
         /// Its segment.
-        segment: Segment,
+        segment: PciSegment,
         /// Its place there.
         requester: RequesterId,
     },
@@ -51,9 +51,9 @@ pub struct PciRange {
     /// Endpoint of the first function.
     pub endpoint: StreamId,
     /// First segment.
-    pub first_segment: Segment,
+    pub first_segment: PciSegment,
     /// Last segment.
-    pub last_segment: Segment,
+    pub last_segment: PciSegment,
     /// First function, in each segment.
     pub first: RequesterId,
     /// Last function, in each segment.
@@ -64,7 +64,7 @@ pub struct PciRange {
 
 impl PciRange {
     /// The endpoint of a function, if it is in the range.
-    pub fn endpoint_of(&self, segment: Segment, requester: RequesterId) -> Option<StreamId> {
+    pub fn endpoint_of(&self, segment: PciSegment, requester: RequesterId) -> Option<StreamId> {
         let inside = (self.first_segment..=self.last_segment).contains(&segment)
             && (self.first..=self.last).contains(&requester);
         if !inside {
@@ -152,7 +152,7 @@ impl<'a> Viot<'a> {
     /// What is wrong with a node on the way, or with the unit's.
     pub fn resolve(
         &self,
-        segment: Segment,
+        segment: PciSegment,
         requester: RequesterId,
     ) -> Result<Option<(Viommu, StreamId)>, TableError> {
         for node in self.nodes() {
@@ -205,8 +205,8 @@ fn parse(node: Bytes<'_>) -> Result<Option<Node>, TableError> {
     Ok(Some(match kind {
         1 => Node::PciRange(PciRange {
             endpoint: StreamId::new(node.u32(4)?),
-            first_segment: Segment::new(node.u16(8)?),
-            last_segment: Segment::new(node.u16(10)?),
+            first_segment: PciSegment::new(node.u16(8)?),
+            last_segment: PciSegment::new(node.u16(10)?),
             first: RequesterId::new(node.u16(12)?),
             last: RequesterId::new(node.u16(14)?),
             unit: node.u16(16)?,
@@ -217,7 +217,7 @@ fn parse(node: Bytes<'_>) -> Result<Option<Node>, TableError> {
             unit: node.u16(16)?,
         }),
         3 => Node::Viommu(Viommu::Pci {
-            segment: Segment::new(node.u16(4)?),
+            segment: PciSegment::new(node.u16(4)?),
             requester: RequesterId::new(node.u16(6)?),
         }),
         _ => Node::Viommu(Viommu::Mmio {

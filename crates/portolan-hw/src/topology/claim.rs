@@ -4,7 +4,7 @@
 
 use core::fmt;
 
-use portolan::addr::{PciFunction, PhysAddr, RequesterId, Segment, StreamId};
+use portolan::addr::{PciFunction, PciSegment, PhysAddr, RequesterId, StreamId};
 
 use super::pci::PciTree;
 
@@ -13,7 +13,7 @@ use super::pci::PciTree;
 #[non_exhaustive]
 pub enum Claim {
     /// All functions of a segment that no other unit of it names.
-    Remaining(Segment),
+    Remaining(PciSegment),
     /// A function.
     Function(PciFunction),
     /// A bridge, and all functions behind it.
@@ -21,7 +21,7 @@ pub enum Claim {
     /// A path that leads nowhere: it passes a function that is no bridge, or has no end.
     NoSuchPath {
         /// The segment.
-        segment: Segment,
+        segment: PciSegment,
         /// The bus on which it begins.
         bus: u8,
         /// How many steps it has.
@@ -30,7 +30,7 @@ pub enum Claim {
     /// Requesters from one to another, in each of some segments.
     Range {
         /// The first and the last segment.
-        segments: (Segment, Segment),
+        segments: (PciSegment, PciSegment),
         /// The first requester.
         first: RequesterId,
         /// The last.
@@ -41,7 +41,7 @@ pub enum Claim {
     /// Requesters from one to another, whose accesses carry another's identifier.
     Alias {
         /// The segment.
-        segment: Segment,
+        segment: PciSegment,
         /// The first requester.
         first: RequesterId,
         /// The last.
@@ -82,7 +82,7 @@ pub(super) fn name(hid: &[u8]) -> [u8; 8] {
 
 impl Claim {
     /// The segment, of a claim to functions.
-    pub(super) fn segment(&self) -> Option<Segment> {
+    pub(super) fn segment(&self) -> Option<PciSegment> {
         match *self {
             Self::Remaining(segment)
             | Self::NoSuchPath { segment, .. }
@@ -117,7 +117,7 @@ impl fmt::Display for Short {
 }
 
 /// Requesters of a segment, from one to another.
-struct Span(Segment, RequesterId, RequesterId);
+struct Span(PciSegment, RequesterId, RequesterId);
 
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

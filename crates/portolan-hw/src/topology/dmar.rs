@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use portolan::addr::{PciFunction, RequesterId, Segment, StreamId};
+use portolan::addr::{PciFunction, PciSegment, RequesterId, StreamId};
 use portolan::platform::Platform;
 
 use super::claim::Claim;
@@ -27,7 +27,7 @@ const BRIDGE: u32 = 1;
 const BUSES: u16 = 0x18;
 
 /// The buses behind a bridge, both ends included; `None` if it is none, or nobody has numbered them.
-fn behind(read: ConfigSpace<'_>, segment: Segment, bridge: RequesterId) -> Option<(u8, u8)> {
+fn behind(read: ConfigSpace<'_>, segment: PciSegment, bridge: RequesterId) -> Option<(u8, u8)> {
     let requester = bridge;
     let function = PciFunction { segment, requester };
     let header = read(function, HEADER)? >> 16 & 0x7f;
@@ -38,7 +38,7 @@ fn behind(read: ConfigSpace<'_>, segment: Segment, bridge: RequesterId) -> Optio
 
 /// What the machine's own PCI devices, which are on bus 0, say of its units; `word` reads their
 /// configuration space.
-fn quirks(word: ConfigSpace<'_>, segment: Segment) -> Quirks {
+fn quirks(word: ConfigSpace<'_>, segment: PciSegment) -> Quirks {
     let identity = |requester: u16| {
         let requester = RequesterId::new(requester);
         let function = PciFunction { segment, requester };
@@ -200,7 +200,7 @@ pub(super) fn survey(
     into: &mut Survey,
 ) -> Result<(), TopologyError> {
     let parsed = Dmar::parse(table)?;
-    let mut segments: Vec<Segment> = Vec::new();
+    let mut segments: Vec<PciSegment> = Vec::new();
     for unit in units(&parsed) {
         let Some(unit) = into.note(unit) else {
             continue;
@@ -246,7 +246,7 @@ mod tests {
     fn a_display_controller_of_bus_0_keeps_translation_on_and_nothing_else_of_its_number_does() {
         let of = |segment, requester, identity, class| {
             let at = PciFunction {
-                segment: Segment::new(segment),
+                segment: PciSegment::new(segment),
                 requester,
             };
             let word = |function, offset| match offset {
@@ -254,7 +254,7 @@ mod tests {
                 0x8 if function == at => Some(class),
                 _ => None,
             };
-            quirks(&word, Segment::new(1))
+            quirks(&word, PciSegment::new(1))
         };
         let last = RequesterId::of(0, 31, 7);
         let display = 0x0300_0001;

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use portolan::addr::{IovaRange, PciFunction, StreamId};
 use portolan::dma::{
-    Buffers, Constraints, Decision, Device, DeviceError, DeviceTlb, DmaSpace, PolicyInputs,
+    Buffers, Constraints, Decision, Device, DeviceError, DeviceTlbPresence, DmaSpace, PolicyInputs,
     PolicyPreference, Shadowing, SpaceError, SpaceOptions, Trust, default_policy,
 };
 use portolan::iommu::IommuDomains;
@@ -163,7 +163,7 @@ impl<P: Platform> Iommus<P> {
                 Shadowing::None => options.space.shadowing,
                 told => told,
             },
-            device_tlb: DeviceTlb::Absent,
+            device_tlb: DeviceTlbPresence::Absent,
             exits: conditions.exits,
             buffers: options.buffers,
             wish: options.preference,

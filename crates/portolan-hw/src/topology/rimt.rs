@@ -163,11 +163,11 @@ mod tests {
     use crate::firmware::tests::golden::{reseal, rimt_bytes};
     use crate::topology::tests::{Fake, Has, Is, is, survey as surveyed};
     use crate::topology::{FaultInterrupt, Topology};
-    use portolan::addr::Segment;
+    use portolan::addr::PciSegment;
 
     fn function(requester: RequesterId) -> PciFunction {
         PciFunction {
-            segment: Segment::new(2),
+            segment: PciSegment::new(2),
             requester,
         }
     }

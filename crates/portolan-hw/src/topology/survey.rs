@@ -10,7 +10,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use portolan::addr::{PciFunction, PhysAddr, PhysRange, RequesterId, Segment, StreamId};
+use portolan::addr::{PciFunction, PciSegment, PhysAddr, PhysRange, RequesterId, StreamId};
 use portolan::iommu::ReservedRegion;
 
 use super::claim::Claim;
@@ -97,7 +97,7 @@ pub struct SurveyedUnit {
     /// Where it is.
     pub place: Place,
     /// The segment of the functions that it serves, if they are all of one.
-    pub segment: Option<Segment>,
+    pub segment: Option<PciSegment>,
     /// What firmware says that it serves.
     pub claims: Vec<Claim>,
     /// What is reserved for its streams.
@@ -164,7 +164,12 @@ impl Survey {
     }
 
     /// Adds a unit; returns its number.
-    pub(super) fn unit(&mut self, kind: UnitKind, place: Place, segment: Option<Segment>) -> usize {
+    pub(super) fn unit(
+        &mut self,
+        kind: UnitKind,
+        place: Place,
+        segment: Option<PciSegment>,
+    ) -> usize {
         self.units.push(SurveyedUnit {
             kind,
             place,
@@ -220,7 +225,7 @@ impl Survey {
         read: impl Fn(PciFunction, u16) -> Option<u32>,
         find: impl Fn(&PciTree, PciFunction) -> Option<(usize, StreamId)>,
     ) {
-        let mut segments = alloc::vec![Segment::new(0)];
+        let mut segments = alloc::vec![PciSegment::new(0)];
         for unit in &self.units {
             let claimed = unit.claims.iter().filter_map(Claim::segment);
             segments.extend(unit.segment.into_iter().chain(claimed));

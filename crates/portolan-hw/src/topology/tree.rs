@@ -18,7 +18,9 @@ pub use wires::Wire;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use portolan::addr::{IovaRange, PciFunction, PhysAddr, PhysRange, RequesterId, Segment, StreamId};
+use portolan::addr::{
+    IovaRange, PciFunction, PciSegment, PhysAddr, PhysRange, RequesterId, StreamId,
+};
 use portolan::platform::Platform;
 
 use super::claim::Claim;
@@ -73,7 +75,7 @@ struct Unit<'t> {
 /// A PCI host.
 struct Host<'t> {
     node: Node<'t>,
-    segment: Segment,
+    segment: PciSegment,
     mask: u32,
     /// Of its `iommu-map`.
     entries: Vec<Entry>,
@@ -160,7 +162,7 @@ impl<'t> Described<'t> {
             let segment = node.cell("linux,pci-domain", 0);
             let next = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
             if let Ok(segment) = u16::try_from(segment.unwrap_or(next)) {
-                let segment = Segment::new(segment);
+                let segment = PciSegment::new(segment);
                 self.hosts.push(Host {
                     node,
                     segment,

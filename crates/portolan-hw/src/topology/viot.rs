@@ -127,13 +127,13 @@ pub(super) fn survey(table: &[u8], into: &mut Survey) -> Result<(), TopologyErro
 mod tests {
     use super::*;
     use crate::firmware::tests::golden::{table, viot_bytes};
-    use portolan::addr::{RequesterId, Segment};
+    use portolan::addr::{PciSegment, RequesterId};
 
     #[test]
     fn a_function_is_served_by_the_unit_that_its_range_names() {
         let of = |table: &[u8], segment, id| {
             let function = PciFunction {
-                segment: Segment::new(segment),
+                segment: PciSegment::new(segment),
                 requester: RequesterId::new(id),
             };
             find(table, function)
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn a_unit_without_a_transport_is_named() {
         let place = Place::Pci {
-            segment: Segment::new(0),
+            segment: PciSegment::new(0),
             requester: RequesterId::of(0, 1, 0),
         };
         let error = IommuError::Unsupported;

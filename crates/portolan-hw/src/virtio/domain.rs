@@ -11,11 +11,12 @@ use core::iter::Peekable;
 use portolan::addr::{Iova, IovaRange, PageSize, PhysRange, TableId};
 use portolan::inval::{Gather, SyncError, WrongTable};
 use portolan::iommu::{
-    Awaited, Domain, DomainError, IommuError, Shadowing, SpaceClaim, SplitFailed, UnmapFailed,
+    Awaited, Domain, DomainError, DomainSplitError, DomainUnmapError, IommuError, Shadowing,
+    SpaceClaim,
 };
 use portolan::platform::{Cpus, DmaMemory, Guarded, OutOfTableMemory, poll};
 use portolan::table::{
-    Access, AccessError, MapError, Segment, SplitError, Translation, UnmapError,
+    Access, Segment, SplitError, TableAccessError, TableMapError, TableUnmapError, Translation,
 };
 
 use super::device::Device;
@@ -115,28 +116,33 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
     }
 
     /// The mapping that is asked for, not yet in the map.
-    fn checked(&self, iova: Iova, segment: Segment, access: Access) -> Result<Mapping, MapError> {
+    fn checked(
+        &self,
+        iova: Iova,
+        segment: Segment,
+        access: Access,
+    ) -> Result<Mapping, TableMapError> {
         let Segment { pa, bytes } = segment;
         let granule = self.granule();
         if bytes == 0 {
-            return Err(MapError::Empty { iova });
+            return Err(TableMapError::Empty { iova });
         }
         if !iova.is_aligned(granule) {
-            return Err(MapError::UnalignedIova { iova });
+            return Err(TableMapError::UnalignedIova { iova });
         }
         if !pa.is_aligned(granule) || bytes & (granule.bytes() - 1) != 0 {
-            return Err(MapError::UnalignedMemory { pa, bytes });
+            return Err(TableMapError::UnalignedMemory { pa, bytes });
         }
         let data = access.intersection(Access::READ_WRITE);
         let mmio = self.device.features & spec::F_MMIO != 0;
         let device = access.contains(Access::DEVICE) && !mmio;
         if data.is_empty() || access.contains(Access::EXECUTE) || device {
-            return Err(AccessError { access }.into());
+            return Err(TableAccessError { access }.into());
         }
         let range = IovaRange::from_len(iova, bytes);
         let range = range.filter(|range| self.device.input.covers(*range));
-        let range = range.ok_or(MapError::IovaOutOfRange { iova })?;
-        PhysRange::from_len(pa, bytes).ok_or(MapError::MemoryOutOfRange { pa, bytes })?;
+        let range = range.ok_or(TableMapError::IovaOutOfRange { iova })?;
+        PhysRange::from_len(pa, bytes).ok_or(TableMapError::MemoryOutOfRange { pa, bytes })?;
         Ok(Mapping {
             range,
             pa,
@@ -152,12 +158,12 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
         iova: Iova,
         segments: I,
         access: Access,
-        mut each: impl FnMut(Mapping) -> Result<(), MapError>,
-    ) -> Result<IovaRange, MapError> {
+        mut each: impl FnMut(Mapping) -> Result<(), TableMapError>,
+    ) -> Result<IovaRange, TableMapError> {
         let mut all: Option<IovaRange> = None;
         let segments = Merged(segments.peekable());
         for segment in segments {
-            let past = MapError::IovaOutOfRange { iova };
+            let past = TableMapError::IovaOutOfRange { iova };
             let at = match all {
                 Some(range) => range.last().checked_add(1).ok_or(past)?,
                 None => iova,
@@ -166,16 +172,16 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
             all = Some(all.map_or(mapping.range, |range| range.hull(mapping.range)));
             each(mapping)?;
         }
-        all.ok_or(MapError::Empty { iova })
+        all.ok_or(TableMapError::Empty { iova })
     }
 
     /// Adds a record. Memory for it is got without the lock.
-    fn record(&self, mapping: Mapping) -> Result<(), MapError> {
+    fn record(&self, mapping: Mapping) -> Result<(), TableMapError> {
         let mut stock = Stock::default();
         loop {
             let mut inner = self.inner.lock();
             if let Some(iova) = inner.map.first_overlap(mapping.range) {
-                return Err(MapError::AlreadyMapped { iova });
+                return Err(TableMapError::AlreadyMapped { iova });
             }
             let recorded = inner.map.insert(mapping, &mut stock);
             drop(inner);
@@ -217,7 +223,7 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
     }
 
     /// Whether mappings hold all of `range` and nothing else.
-    fn covered(&self, range: IovaRange) -> Result<(), UnmapError> {
+    fn covered(&self, range: IovaRange) -> Result<(), TableUnmapError> {
         let mut next = Some(range.start());
         while next.is_some() {
             let inner = self.inner.lock();
@@ -225,7 +231,7 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
                 let Some(iova) = next else { break };
                 let found = inner.map.at(iova);
                 let found = found.filter(|mapping| mapping.wanted == Wanted::Mapped);
-                let mapping = found.ok_or(UnmapError::NotMapped { iova })?;
+                let mapping = found.ok_or(TableUnmapError::NotMapped { iova })?;
                 let after = mapping.range.last().checked_add(1);
                 next = after.filter(|after| *after <= range.last());
             }
@@ -234,14 +240,14 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
         let ends = [range.start(), range.last()].map(|end| inner.map.at(end));
         for block in ends.into_iter().flatten().map(|mapping| mapping.range) {
             if !range.covers(block) {
-                return Err(UnmapError::NeedsSplit { block });
+                return Err(TableUnmapError::NeedsSplit { block });
             }
         }
         Ok(())
     }
 
     /// Claims the mapping that is to be cut at `cut`: it is busy, and returned as it was.
-    fn claim_block(&self, at: Iova, cut: Iova) -> Result<(Mapping, u64), SplitFailed> {
+    fn claim_block(&self, at: Iova, cut: Iova) -> Result<(Mapping, u64), DomainSplitError> {
         let none = SplitError::NoBlock { iova: at };
         let look = || {
             let inner = &mut *self.inner.lock();
@@ -353,11 +359,11 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
     where
         I: Iterator<Item = Segment> + Clone,
     {
-        owed.check(self.table).map_err(MapError::from)?;
+        owed.check(self.table).map_err(TableMapError::from)?;
         // First everything that can be wrong with the request itself.
         let all = self.mappings(iova, segments.clone(), access, |_| Ok(()))?;
         if let Some(iova) = self.inner.lock().map.first_overlap(all) {
-            return Err(MapError::AlreadyMapped { iova }.into());
+            return Err(TableMapError::AlreadyMapped { iova }.into());
         }
         let mut recorded: Option<IovaRange> = None;
         let mapped = self.mappings(iova, segments, access, |mapping| {
@@ -370,7 +376,7 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
         match mapped {
             Ok(range) => {
                 owed.owe_map(self.table, range, granule)
-                    .map_err(MapError::from)?;
+                    .map_err(TableMapError::from)?;
                 Ok(range)
             }
             Err(error) => {
@@ -378,7 +384,7 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
                     self.withdraw(range);
                     // Another CPU may have sent a part of it meanwhile.
                     owed.owe_unmap(self.table, range, granule)
-                        .map_err(MapError::from)?;
+                        .map_err(TableMapError::from)?;
                 }
                 Err(error.into())
             }
@@ -439,24 +445,24 @@ impl<T: Transport + Send + Sync, C: Cpus> Domain for VirtioDomain<T, C> {
         self.map_segments(iova, whole, access, owed)
     }
 
-    fn unmap(&self, range: IovaRange, owed: &mut Gather) -> Result<(), UnmapFailed> {
-        owed.check(self.table).map_err(UnmapError::from)?;
+    fn unmap(&self, range: IovaRange, owed: &mut Gather) -> Result<(), DomainUnmapError> {
+        owed.check(self.table).map_err(TableUnmapError::from)?;
         let granule = self.granule();
         let after = range.last().get().wrapping_add(1);
         if !range.start().is_aligned(granule) || !Iova::new(after).is_aligned(granule) {
-            return Err(UnmapError::Unaligned { range }.into());
+            return Err(TableUnmapError::Unaligned { range }.into());
         }
         if !self.device.input.covers(range) {
-            return Err(UnmapError::OutOfRange { range }.into());
+            return Err(TableUnmapError::OutOfRange { range }.into());
         }
         self.covered(range)?;
         self.withdraw(range);
         owed.owe_unmap(self.table, range, granule)
-            .map_err(UnmapError::from)?;
+            .map_err(TableUnmapError::from)?;
         Ok(())
     }
 
-    fn split(&self, at: Iova, owed: &mut Gather) -> Result<(), SplitFailed> {
+    fn split(&self, at: Iova, owed: &mut Gather) -> Result<(), DomainSplitError> {
         owed.check(self.table).map_err(SplitError::from)?;
         let granule = self.granule();
         // An address that no page begins with stands for the end of its page.

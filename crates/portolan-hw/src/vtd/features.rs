@@ -4,7 +4,7 @@
 //! 11.4.3. What cannot be is refused with the register and its value; what is reserved is ignored.
 
 use portolan::addr::{PageSize, PageSizes};
-use portolan::dma::{DeviceTlb, PolicyInputs, Shadowing, Stage, TrapCost};
+use portolan::dma::{DeviceTlbPresence, PolicyInputs, Shadowing, Stage, TrapCost};
 use portolan::inval::{Caching, Capabilities, LeafOnly, PageForm, RangeForm, Walker, WriteBuffer};
 use portolan::iommu::IommuError;
 use portolan::platform::Mmio;
@@ -264,7 +264,7 @@ impl Features {
             exits,
             device_tlb: match self.has.contains(Has::DEVICE_TLB) {
                 true => known.device_tlb,
-                false => DeviceTlb::Absent,
+                false => DeviceTlbPresence::Absent,
             },
             ..known
         }

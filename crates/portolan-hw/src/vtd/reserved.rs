@@ -9,7 +9,7 @@ use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
 use portolan::inval::Gather;
 use portolan::iommu::{AttachError, Domain, DomainError, IommuError};
 use portolan::platform::{Cpus, Mmio, TableMem};
-use portolan::table::{Access, MapError};
+use portolan::table::{Access, TableMapError};
 
 use super::quirks::Quirks;
 use super::unit::Vtd;
@@ -77,17 +77,17 @@ fn hold(domain: &impl Domain, range: IovaRange, access: Access) -> Result<(), At
             }
             None => match map_same(domain, start, range.last(), access) {
                 Ok(()) => None,
-                Err(DomainError::Map(MapError::AlreadyMapped { iova })) if iova > start => {
+                Err(DomainError::Map(TableMapError::AlreadyMapped { iova })) if iova > start => {
                     match map_same(domain, start, Iova::new(iova.get() - 1), access) {
                         Err(DomainError::Iommu(error)) => return Err(error.into()),
                         // Somebody else attaches another stream: look again what is there.
-                        Ok(()) | Err(DomainError::Map(MapError::AlreadyMapped { .. })) => {
+                        Ok(()) | Err(DomainError::Map(TableMapError::AlreadyMapped { .. })) => {
                             Some(start)
                         }
                         Err(_) => return Err(AttachError::Mismatch),
                     }
                 }
-                Err(DomainError::Map(MapError::AlreadyMapped { .. })) => Some(start),
+                Err(DomainError::Map(TableMapError::AlreadyMapped { .. })) => Some(start),
                 Err(DomainError::Iommu(error)) => return Err(error.into()),
                 Err(_) => return Err(AttachError::Mismatch),
             },
@@ -102,7 +102,7 @@ fn map_same(
     last: Iova,
     access: Access,
 ) -> Result<(), DomainError> {
-    let past = MapError::IovaOutOfRange { iova: start };
+    let past = TableMapError::IovaOutOfRange { iova: start };
     let memory = IovaRange::new(start, last).and_then(of_firmware);
     let mut owed = Gather::new();
     domain.map(start, memory.ok_or(past)?, access, &mut owed)?;

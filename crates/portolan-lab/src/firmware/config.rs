@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use portolan::addr::{PciFunction, RequesterId, Segment};
+use portolan::addr::{PciFunction, PciSegment, RequesterId};
 
 use super::files;
 
@@ -99,7 +99,7 @@ fn function(text: &str) -> Option<PciFunction> {
         .map_or(Some(0), |text| number(text, u16::MAX))?;
     let function = number(function, 7)?;
     let requester = RequesterId::of(bus as u8, device as u8, function as u8);
-    let segment = Segment::new(segment);
+    let segment = PciSegment::new(segment);
     parts
         .next()
         .is_none()
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(config.word(display, 0x10), Some(4));
         assert_eq!(config.word(display, 0x14), None);
         let far = PciFunction {
-            segment: Segment::new(1),
+            segment: PciSegment::new(1),
             requester: RequesterId::of(0xff, 0x1f, 7),
         };
         assert_eq!(config.word(far, 0), Some(0x1234_8086));

@@ -11,8 +11,8 @@
 //! Not modelled: several units behind one domain, device TLBs.
 
 use portolan::dma::{
-    Buffers, Decision, DeviceTlb, PolicyInputs, PolicyPreference, Shadowing, Stage, TrapCost,
-    Trust, default_policy,
+    Buffers, Decision, DeviceTlbPresence, PolicyInputs, PolicyPreference, Shadowing, Stage,
+    TrapCost, Trust, default_policy,
 };
 use portolan::inval::Caching;
 
@@ -83,7 +83,7 @@ impl Unit {
                 Caching::NotPresentToo => Shadowing::CachingMode,
                 Caching::PresentOnly => Shadowing::None,
             },
-            device_tlb: DeviceTlb::Absent,
+            device_tlb: DeviceTlbPresence::Absent,
             exits: TrapCost::None,
             buffers: Buffers::Kept,
             wish: match asked {

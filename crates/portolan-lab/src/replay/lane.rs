@@ -14,7 +14,7 @@ use portolan::dma::{Constraints, Device, MapError, Policy as Unmaps, SpaceOption
 use portolan::iommu::DomainError;
 use portolan::iova::IovaError;
 use portolan::platform::Clock as _;
-use portolan::table::{Format, MapError as TableError};
+use portolan::table::{Format, TableMapError as TableError};
 use portolan_model::cpus::{Schedule, VirtualCpus};
 use portolan_model::profile::Profile;
 

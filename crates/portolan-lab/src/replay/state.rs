@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
-use portolan::dma::{Bounds, Direction, Mapping};
+use portolan::dma::{Direction, LazyBounds, Mapping};
 use portolan_model::cpus::VirtualCpus;
 
 use super::tally::Tally;
@@ -43,7 +43,7 @@ impl State {
     pub(super) fn new(cpus: usize) -> Self {
         Self {
             live: HashMap::default(),
-            windows: Windows::new(cpus, Bounds::default().age.get() as f64),
+            windows: Windows::new(cpus, LazyBounds::default().age.get() as f64),
             clocks: vec![0.0; cpus],
             table_pages: 0,
             tally: Tally::default(),

@@ -16,8 +16,8 @@ use std::collections::VecDeque;
 use anyhow::{Context, Result, anyhow, bail};
 use portolan::addr::{PageSize, PhysAddr, PhysRange, StreamId};
 use portolan::dma::{
-    Buffers, DeviceTlb, FromDevice, Mapping, Policy, PolicyInputs, PolicyPreference, Shadowing,
-    SpaceOptions, Stage, TrapCost, Trust, default_policy,
+    Buffers, DeviceTlbPresence, FromDevice, Mapping, Policy, PolicyInputs, PolicyPreference,
+    Shadowing, SpaceOptions, Stage, TrapCost, Trust, default_policy,
 };
 use portolan::inval::{Caching, Capabilities, Quirks};
 use portolan::table::Format;
@@ -242,7 +242,7 @@ fn facts(shadowing: Shadowing, stage: Stage, trust: Trust, wish: PolicyPreferenc
         trust,
         stage,
         shadowing,
-        device_tlb: DeviceTlb::Absent,
+        device_tlb: DeviceTlbPresence::Absent,
         exits: match shadowing {
             Shadowing::None => TrapCost::None,
             _ => TrapCost::Expensive,

@@ -170,7 +170,7 @@ fn a_mapping_is_not_cut() {
         let block = pages(4, 4);
         assert_eq!(
             error,
-            UnmapError::NeedsSplit { block }.into(),
+            TableUnmapError::NeedsSplit { block }.into(),
             "{first} {count}"
         );
         assert!(domain.unmap_part(pages(first, count), &mut owed).is_err());
@@ -178,7 +178,7 @@ fn a_mapping_is_not_cut() {
     for (first, count, missing) in [(3, 5, 3), (4, 6, 9), (9, 1, 9)] {
         let error = domain.unmap(pages(first, count), &mut owed).unwrap_err();
         let iova = Iova::new(missing * PAGE);
-        assert_eq!(error, UnmapError::NotMapped { iova }.into());
+        assert_eq!(error, TableUnmapError::NotMapped { iova }.into());
     }
     domain.unmap(pages(4, 5), &mut owed).unwrap();
     domain.sync(&mut owed).unwrap();
@@ -221,15 +221,14 @@ fn what_makes_no_sense_is_refused_before_any_call() {
     };
     let rw = Access::READ_WRITE;
     let iova = Iova::new;
-    assert_eq!(map(0, 0, 0, rw), MapError::Empty { iova: iova(0) }.into());
     assert_eq!(
         map(8, 0, PAGE, rw),
-        MapError::UnalignedIova { iova: iova(8) }.into()
+        TableMapError::UnalignedIova { iova: iova(8) }.into()
     );
     let (pa, bytes) = (PhysAddr::new(8), PAGE);
     assert_eq!(
         map(0, 8, PAGE, rw),
-        MapError::UnalignedMemory { pa, bytes }.into()
+        TableMapError::UnalignedMemory { pa, bytes }.into()
     );
     // Into the window of interrupts, over it, and past the end.
     for (at, bytes) in [
@@ -240,13 +239,13 @@ fn what_makes_no_sense_is_refused_before_any_call() {
     ] {
         assert_eq!(
             map(at, 0, bytes, rw),
-            MapError::IovaOutOfRange { iova: iova(at) }.into()
+            TableMapError::IovaOutOfRange { iova: iova(at) }.into()
         );
     }
     for access in [Access::empty(), Access::EXECUTE, rw | Access::DEVICE] {
         assert_eq!(
             map(0, 0, PAGE, access),
-            MapError::from(AccessError { access }).into()
+            TableMapError::from(TableAccessError { access }).into()
         );
     }
     assert_eq!(kernel.counts(), (0, 0));
@@ -287,7 +286,7 @@ fn what_was_unmapped_and_not_paid_for_makes_room() {
     assert_eq!(kernel.pages(), BTreeMap::from([(PAGE, 60 * PAGE)]));
     assert_eq!(
         map(&domain, 1, 70, 1),
-        Err(MapError::AlreadyMapped {
+        Err(TableMapError::AlreadyMapped {
             iova: Iova::new(PAGE)
         }
         .into())

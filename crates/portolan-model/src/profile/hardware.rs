@@ -1,7 +1,7 @@
 //! The parts of a profile that describe hardware, as they are written in its file.
 
 use portolan::addr::PageSize;
-use portolan::dma::{DeviceTlb, Shadowing, TrapCost, Trust};
+use portolan::dma::{DeviceTlbPresence, Shadowing, TrapCost, Trust};
 use portolan::inval::{
     Caching, Capabilities, LeafOnly, PageForm, Preference, Quirks, RangeForm, WalkFlush, Walker,
     WriteBuffer,
@@ -182,7 +182,7 @@ words!(CachingWord => Caching { PresentOnly, NotPresentToo });
 words!(WriteBufferWord => WriteBuffer { Absent, MustFlush });
 words!(WalkFlushWord => WalkFlush { ByAddress, ByContext });
 words!(ExitsWord => TrapCost { None, Expensive });
-words!(DeviceTlbWord => DeviceTlb { Absent, Present });
+words!(DeviceTlbWord => DeviceTlbPresence { Absent, Present });
 words!(ShadowingWord => Shadowing { None, CachingMode, WriteProtection, Requests });
 words!(TrustWord => Trust { Trusted, Untrusted });
 words!(PreferenceWord => Preference { Fewest, ByPage, ByRange, ByContext });
@@ -259,7 +259,7 @@ pub struct Surroundings {
     /// What an invalidation costs beside the unit's work.
     pub exits: TrapCost,
     /// Whether devices keep translations.
-    pub device_tlb: DeviceTlb,
+    pub device_tlb: DeviceTlbPresence,
     /// How far they are trusted.
     pub trust: Trust,
     /// CPUs that receive at once where an exit has its lowest price, its price and its highest, if
@@ -283,7 +283,9 @@ impl SurroundingsFile {
         Surroundings {
             shadowing: self.shadowing.map_or(Shadowing::None, Into::into),
             exits: self.exits.map_or(TrapCost::None, Into::into),
-            device_tlb: self.device_tlb.map_or(DeviceTlb::Absent, Into::into),
+            device_tlb: self
+                .device_tlb
+                .map_or(DeviceTlbPresence::Absent, Into::into),
             trust: self.trust.map_or(Trust::Trusted, Into::into),
             receiving: self.receiving,
         }

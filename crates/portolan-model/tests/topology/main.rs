@@ -14,7 +14,7 @@ mod two;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use portolan::addr::{Iova, PageSize, PciFunction, PhysAddr, PhysRange, Segment, StreamId};
+use portolan::addr::{Iova, PageSize, PciFunction, PciSegment, PhysAddr, PhysRange, StreamId};
 use portolan::dma::{
     Buffer, Buffers, Device, Direction, DmaSpace, Mapping, Pieces, Policy, PolicyPreference,
     SpaceOptions,
@@ -282,7 +282,7 @@ fn what_cannot_be_served_is_refused_with_its_reason() {
     assert!(matches!(refused, Some(EnableError::NoRegisters { .. })));
     let iommus = opened(machine.kernel(), &dmar(REGISTERS));
     let far = PciFunction {
-        segment: Segment::new(1),
+        segment: PciSegment::new(1),
         ..DEVICE
     };
     let refused = iommus.trusted_device(far).err();

@@ -11,7 +11,7 @@ mod range;
 mod size;
 
 pub use id::{Asid, CpuId, DomainId, InvalTag, Pasid, StreamId, TableId, Vmid};
-pub use pci::{NotAFunction, PciFunction, RequesterId, Segment};
+pub use pci::{NotAFunction, PciFunction, PciSegment, RequesterId};
 pub use range::{IovaRange, PhysRange};
 pub use size::{PageSize, PageSizes};
 

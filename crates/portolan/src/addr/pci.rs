@@ -53,9 +53,9 @@ impl RequesterId {
 
 /// A group of up to 256 buses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Segment(u16);
+pub struct PciSegment(u16);
 
-impl Segment {
+impl PciSegment {
     /// The segment of this number.
     pub const fn new(raw: u16) -> Self {
         Self(raw)
@@ -71,7 +71,7 @@ impl Segment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PciFunction {
     /// The segment.
-    pub segment: Segment,
+    pub segment: PciSegment,
     /// Bus, device and function.
     pub requester: RequesterId,
 }
@@ -80,7 +80,7 @@ impl PciFunction {
     /// Function `function` of device `device` on bus `bus` of segment 0.
     pub const fn of(bus: u8, device: u8, function: u8) -> Self {
         Self {
-            segment: Segment::new(0),
+            segment: PciSegment::new(0),
             requester: RequesterId::of(bus, device, function),
         }
     }
@@ -121,7 +121,7 @@ impl FromStr for PciFunction {
         let (bus, device) = (number(bus, 0xff)?, number(device, 0x1f)?);
         let function = number(function, 7)?;
         Ok(Self {
-            segment: Segment::new(number(segment, u16::MAX)?),
+            segment: PciSegment::new(number(segment, u16::MAX)?),
             requester: RequesterId::of(bus as u8, device as u8, function as u8),
         })
     }
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn functions_read_back_and_other_text_does_not() {
         let far = PciFunction {
-            segment: Segment::new(0xabcd),
+            segment: PciSegment::new(0xabcd),
             requester: RequesterId::of(0xff, 0x1f, 7),
         };
         assert_eq!(far.to_string().parse(), Ok(far));
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(RequesterId::of(0xab, 0xf5, 0xfe), requester);
         assert_eq!(PciFunction::of(0xab, 0x15, 6).to_string(), "0000:ab:15.6");
         let far = PciFunction {
-            segment: Segment::new(5),
+            segment: PciSegment::new(5),
             requester,
         };
         assert_eq!(

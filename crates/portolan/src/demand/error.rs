@@ -8,7 +8,7 @@ use super::account::LimitReached;
 use super::debt::Cause;
 use super::owner::PopulateError;
 use crate::addr::{Iova, IovaRange};
-use crate::iommu::{DomainError, IommuError, UnmapFailed};
+use crate::iommu::{DomainError, DomainUnmapError, IommuError};
 use crate::platform::Nanos;
 use crate::table::Access;
 
@@ -96,7 +96,7 @@ pub enum InvalidateError {
         /// The part of the range that is still mapped.
         range: IovaRange,
         /// The reason that the domain gave.
-        error: UnmapFailed,
+        error: DomainUnmapError,
     },
     /// Another CPU takes memory back there, or maps, or pays what has to be paid before, and did not
     /// finish in time. Nothing is wrong with the hardware.

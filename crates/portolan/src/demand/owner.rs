@@ -5,7 +5,7 @@ use thiserror::Error;
 
 use crate::addr::{Iova, IovaRange, PageSize, PhysRange};
 use crate::platform::DmaMemory;
-use crate::table::{Access, MapError};
+use crate::table::{Access, TableMapError};
 
 /// Pieces that one call can hand over.
 pub const PIECES: usize = 32;
@@ -83,13 +83,13 @@ impl Frames {
     }
 
     /// The pieces, if they are whole granules: a domain would map what lies around them.
-    pub(super) fn whole(&self, granule: PageSize) -> Result<&[DmaMemory], MapError> {
+    pub(super) fn whole(&self, granule: PageSize) -> Result<&[DmaMemory], TableMapError> {
         let inside = granule.bytes() - 1;
         let after = |piece: &PhysRange| piece.last().get().wrapping_add(1);
         let uneven = |piece: &&PhysRange| (piece.start().get() | after(piece)) & inside != 0;
         match self.pieces.iter().find(uneven) {
             None => Ok(DmaMemory::all_promised(&self.pieces)),
-            Some(piece) => Err(MapError::UnalignedMemory {
+            Some(piece) => Err(TableMapError::UnalignedMemory {
                 pa: piece.start(),
                 bytes: piece.len_minus_one().saturating_add(1),
             }),
@@ -254,7 +254,7 @@ mod tests {
                 .unwrap();
             frames.push(promised(pa, bytes)).unwrap();
             let found = frames.whole(PageSize::SIZE_4K).map(<[_]>::len);
-            let uneven = Err(MapError::UnalignedMemory { pa, bytes });
+            let uneven = Err(TableMapError::UnalignedMemory { pa, bytes });
             assert_eq!(found, if whole { Ok(2) } else { uneven });
         }
     }

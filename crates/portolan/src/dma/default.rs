@@ -10,7 +10,7 @@ use crate::iommu::{Shadowing, Stage, TrapCost};
 
 /// Whether a device keeps translations of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum DeviceTlb {
+pub enum DeviceTlbPresence {
     /// It asks the IOMMU each time.
     Absent,
     /// It does, and has to be told of every unmap as well.
@@ -47,7 +47,7 @@ pub struct PolicyInputs {
     /// How a hypervisor follows what is mapped; what of it does not hold for `stage` is left out.
     pub shadowing: Shadowing,
     /// Whether the device caches.
-    pub device_tlb: DeviceTlb,
+    pub device_tlb: DeviceTlbPresence,
     /// What an invalidation costs.
     pub exits: TrapCost,
     /// What the driver does with its buffers.
@@ -147,19 +147,19 @@ const fn lazy_allowed(shadowing: Shadowing) -> &'static str {
 }
 
 /// Of a trusted device whose driver keeps its buffers, where nobody asked for a policy.
-const fn unasked(exits: TrapCost, device_tlb: DeviceTlb) -> (Policy, &'static str) {
+const fn unasked(exits: TrapCost, device_tlb: DeviceTlbPresence) -> (Policy, &'static str) {
     match (exits, device_tlb) {
         (TrapCost::Expensive, _) => (
             Policy::Lazy,
             "Each invalidation is an exit to the hypervisor, the device is trusted, and the \
                  tables are not shadowed: one exit for many unmaps, within the bounds.",
         ),
-        (TrapCost::None, DeviceTlb::Present) => (
+        (TrapCost::None, DeviceTlbPresence::Present) => (
             Policy::Strict,
             "The device keeps translations of its own, which a window would leave to it for \
                  as long as it likes: strict, and one sync covers both caches.",
         ),
-        (TrapCost::None, DeviceTlb::Absent) => (
+        (TrapCost::None, DeviceTlbPresence::Absent) => (
             Policy::Strict,
             "Nobody asked for a window, and invalidations go straight to the hardware, where \
                  CPUs can combine theirs. What they cost all the same, lazy would save if asked for.",
@@ -176,7 +176,7 @@ mod tests {
         trust: Trust::Trusted,
         stage: Stage::Second,
         shadowing: Shadowing::None,
-        device_tlb: DeviceTlb::Absent,
+        device_tlb: DeviceTlbPresence::Absent,
         exits: TrapCost::None,
         buffers: Buffers::Kept,
         wish: PolicyPreference::Lazy,
@@ -197,7 +197,8 @@ mod tests {
                 trust: [Trust::Trusted, Trust::Untrusted][usize::from(bit(0))],
                 stage: [Stage::First, Stage::Second][usize::from(bit(1))],
                 shadowing: SHADOWINGS[usize::from(bit(2)) + 2 * usize::from(bit(6))],
-                device_tlb: [DeviceTlb::Absent, DeviceTlb::Present][usize::from(bit(3))],
+                device_tlb: [DeviceTlbPresence::Absent, DeviceTlbPresence::Present]
+                    [usize::from(bit(3))],
                 exits: [TrapCost::None, TrapCost::Expensive][usize::from(bit(4))],
                 buffers: [Buffers::Owned, Buffers::Kept][usize::from(bit(5))],
                 wish: [

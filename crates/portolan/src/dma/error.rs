@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use crate::addr::{Iova, IovaRange, PageSize, PhysRange};
 use crate::bounce::TakeError;
-use crate::iommu::{AttachError, Awaited, DomainError, IommuError, NotDisjoint, UnmapFailed};
+use crate::iommu::{AttachError, Awaited, DomainError, DomainUnmapError, IommuError, NotDisjoint};
 use crate::iova::IovaError;
 use crate::platform::Nanos;
 
@@ -194,7 +194,7 @@ pub enum UnmapError {
     OtherSpace,
     /// The tables: the mapping is as it was.
     #[error(transparent)]
-    Unmap(#[from] UnmapFailed),
+    Unmap(#[from] DomainUnmapError),
     /// The hardware did not complete, now or before: what was unmapped is kept out of use.
     #[error(transparent)]
     Iommu(IommuError),

@@ -17,7 +17,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use super::error::UnmapError;
 use crate::addr::{Iova, IovaRange, PageSize};
 use crate::inval::Gather;
-use crate::iommu::{Domain, IommuError, UnmapFailed};
+use crate::iommu::{Domain, DomainUnmapError, IommuError};
 use crate::platform::{CachePadded, Cpus, Lock, Nanos, SharedWord, count_of};
 
 /// How much may be unmapped and not yet invalidated, in each CPU's queue.
@@ -27,7 +27,7 @@ use crate::platform::{CachePadded, Cpus, Lock, Nanos, SharedWord, count_of};
 /// [`Policy::Lazy`](super::Policy::Lazy) an unmap that reaches one flushes. While a flush is under way
 /// there is room for as much again; an unmap that finds none pays for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct LazyBounds {
     /// Mappings; at least 1.
     pub entries: usize,
     /// Bytes.
@@ -36,7 +36,7 @@ pub struct Bounds {
     pub age: Nanos,
 }
 
-impl Default for Bounds {
+impl Default for LazyBounds {
     /// 256 mappings, 64 MiB, 10 ms.
     fn default() -> Self {
         Self {
@@ -136,7 +136,7 @@ struct Queue<P: Cpus> {
 /// The queues of all CPUs.
 pub(super) struct FlushQueue<P: Cpus> {
     queues: Box<[CachePadded<Queue<P>>]>,
-    bounds: Bounds,
+    bounds: LazyBounds,
     turn_timeout: Nanos,
     /// The longest range that is unmapped under a lock, in bytes, less one.
     short: u64,
@@ -154,21 +154,21 @@ struct Taken {
 
 impl Open {
     #[inline]
-    fn has_room(&self, bounds: &Bounds) -> bool {
+    fn has_room(&self, bounds: &LazyBounds) -> bool {
         self.ranges.len() + self.in_flight < bounds.entries.saturating_mul(2)
     }
 
     /// Whether there is room for one that is its owner's again at once: for its addresses, and for its
     /// bytes, where no flush can be begun because one is under way.
     #[inline]
-    fn takes(&self, range: IovaRange, bounds: &Bounds) -> bool {
+    fn takes(&self, range: IovaRange, bounds: &LazyBounds) -> bool {
         let bytes = range.len_minus_one().saturating_add(self.bytes);
         self.has_room(bounds) && (self.flush == Flush::None || bytes < bounds.bytes)
     }
 
     /// Counts a mapping of `range`, and keeps its addresses if there is room.
     #[inline]
-    fn add(&mut self, range: IovaRange, now: Nanos, bounds: &Bounds) -> bool {
+    fn add(&mut self, range: IovaRange, now: Nanos, bounds: &LazyBounds) -> bool {
         if self.entries == 0 {
             self.oldest = now;
         }
@@ -183,7 +183,7 @@ impl Open {
     }
 
     #[inline]
-    fn fill(&self, now: Nanos, bounds: &Bounds) -> Fill {
+    fn fill(&self, now: Nanos, bounds: &LazyBounds) -> Fill {
         let due = self.entries >= bounds.entries
             || self.bytes >= bounds.bytes
             || (self.entries != 0 && now.since(self.oldest) >= bounds.age);
@@ -205,11 +205,11 @@ impl<P: Cpus> FlushQueue<P> {
     /// Without memory for them.
     pub(super) fn new(
         cpus: &P,
-        bounds: Bounds,
+        bounds: LazyBounds,
         turn_timeout: Nanos,
         granule: PageSize,
     ) -> Result<Self, alloc::collections::TryReserveError> {
-        let bounds = Bounds {
+        let bounds = LazyBounds {
             entries: bounds.entries.max(1),
             ..bounds
         };
@@ -274,7 +274,7 @@ impl<P: Cpus> FlushQueue<P> {
         range: IovaRange,
         keeper: Keeper,
         unpaid: &mut Option<Gather>,
-    ) -> Result<Joined, UnmapFailed> {
+    ) -> Result<Joined, DomainUnmapError> {
         let queue = self.own(cpus);
         if mapped.len_minus_one() > self.short {
             return self.join_long(cpus, domain, mapped, range, keeper, unpaid);
@@ -309,7 +309,7 @@ impl<P: Cpus> FlushQueue<P> {
         range: IovaRange,
         keeper: Keeper,
         unpaid: &mut Option<Gather>,
-    ) -> Result<Joined, UnmapFailed> {
+    ) -> Result<Joined, DomainUnmapError> {
         let mut owed = Gather::new();
         domain.unmap(mapped, &mut owed)?;
         let queue = self.own(cpus);

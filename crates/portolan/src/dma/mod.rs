@@ -57,14 +57,16 @@ pub use crate::platform::contract::{
 pub use coherent::Coherent;
 pub use constraints::{Coherency, Constraints, Trust};
 pub use copies::{CopyPrices, CopyWhen, Copying};
-pub use default::{Buffers, Decision, DeviceTlb, PolicyInputs, PolicyPreference, default_policy};
+pub use default::{
+    Buffers, Decision, DeviceTlbPresence, PolicyInputs, PolicyPreference, default_policy,
+};
 pub use deferred::{Deferred, Quiet, reclaim_all};
 pub use device::{Device, OldMappings};
 pub use direction::{Bidirectional, DataDirection, Direction, FromDevice, ToDevice};
 pub use error::{AccessError, DeviceError, MapError, PremapError, SpaceError, UnmapError};
 pub use failed::Failed;
 pub use find::IovaUse;
-pub use flush_queue::Bounds;
+pub use flush_queue::LazyBounds;
 pub use map::{MapFailed, NotMapped};
 pub use mapping::{Mapping, NotUnmapped, UnmapFailed};
 pub use policy::Policy;

@@ -31,7 +31,7 @@ impl Shortage for FreeError {
 
 impl Shortage for DomainError {
     fn may_end(&self) -> bool {
-        matches!(self, Self::Map(table::MapError::Memory(_)))
+        matches!(self, Self::Map(table::TableMapError::Memory(_)))
     }
 }
 

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 
 use super::default::accepted;
 use super::error::{MapError, SpaceError, UnmapError};
-use super::flush_queue::{Bounds, FlushQueue};
+use super::flush_queue::{FlushQueue, LazyBounds};
 use super::layout::Layout;
 use super::list::List;
 use super::quarantine::{Lost, Quarantine};
@@ -48,7 +48,7 @@ pub struct SpaceOptions {
     /// that is trusted less is refused.
     pub trust: Option<Trust>,
     /// How much may wait for its invalidation, in each CPU's queue.
-    pub bounds: Bounds,
+    pub bounds: LazyBounds,
     /// How long one CPU waits for another's flush before it says that it is busy. At least the
     /// unit's own limit.
     pub turn_timeout: Nanos,
@@ -69,7 +69,7 @@ impl Default for SpaceOptions {
             policy: Policy::default(),
             shadowing: Shadowing::None,
             trust: None,
-            bounds: Bounds::default(),
+            bounds: LazyBounds::default(),
             turn_timeout: Nanos::from_millis(2000),
             keep_tables: 256,
             iova: IovaOptions::default(),

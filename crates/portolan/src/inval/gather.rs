@@ -155,13 +155,13 @@ pub struct WrongTable {
 /// use portolan::addr::IovaRange;
 /// use portolan::inval::Gather;
 /// use portolan::platform::TableMem;
-/// use portolan::table::{Format, PageTable, UnmapError};
+/// use portolan::table::{Format, PageTable, TableUnmapError};
 ///
 /// /// Unmaps many ranges for one invalidation.
 /// fn clear<F: Format, M: TableMem<F::Word>>(
 ///     table: &PageTable<F, M>,
 ///     ranges: &[IovaRange],
-/// ) -> Result<Gather, UnmapError> {
+/// ) -> Result<Gather, TableUnmapError> {
 ///     let mut owed = Gather::new();
 ///     for &range in ranges {
 ///         table.unmap(range, &mut owed)?;

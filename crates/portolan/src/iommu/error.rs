@@ -3,7 +3,7 @@
 use crate::addr::StreamId;
 use crate::inval::SyncError;
 use crate::platform::{Nanos, OutOfTableMemory};
-use crate::table::{MapError, SplitError, UnmapError};
+use crate::table::{SplitError, TableMapError, TableUnmapError};
 use thiserror::Error;
 
 /// What a driver waited for.
@@ -103,7 +103,7 @@ pub enum AttachError {
 pub enum DomainError {
     /// The request.
     #[error(transparent)]
-    Map(#[from] MapError),
+    Map(#[from] TableMapError),
     /// The hardware.
     #[error(transparent)]
     Iommu(#[from] IommuError),
@@ -112,10 +112,10 @@ pub enum DomainError {
 /// Why nothing was unmapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum UnmapFailed {
+pub enum DomainUnmapError {
     /// The request.
     #[error(transparent)]
-    Unmap(#[from] UnmapError),
+    Unmap(#[from] TableUnmapError),
     /// The hardware.
     #[error(transparent)]
     Iommu(#[from] IommuError),
@@ -124,7 +124,7 @@ pub enum UnmapFailed {
 /// Why a block was not split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum SplitFailed {
+pub enum DomainSplitError {
     /// The request: the block is as it was.
     #[error(transparent)]
     Split(#[from] SplitError),
@@ -136,11 +136,11 @@ pub enum SplitFailed {
 /// Why a part of a block was not unmapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum UnmapPartFailed {
+pub enum UnmapPartError {
     /// The request.
     #[error(transparent)]
-    Unmap(#[from] UnmapFailed),
+    Unmap(#[from] DomainUnmapError),
     /// A block had to be split and was not.
     #[error(transparent)]
-    Split(#[from] SplitFailed),
+    Split(#[from] DomainSplitError),
 }

@@ -19,7 +19,8 @@ mod reserved;
 pub use bound::BoundDomain;
 pub use claim::SpaceClaim;
 pub use error::{
-    AttachError, Awaited, DomainError, IommuError, SplitFailed, UnmapFailed, UnmapPartFailed,
+    AttachError, Awaited, DomainError, DomainSplitError, DomainUnmapError, IommuError,
+    UnmapPartError,
 };
 pub use fault::{FaultAccess, FaultEvent, FaultReason, FaultRecord, InterruptRefusal};
 pub use interrupt::{
@@ -32,7 +33,7 @@ pub use reserved::{NotDisjoint, ReservedKind, ReservedRegion, disjoint};
 use crate::addr::{Iova, IovaRange, PageSize, Pasid, StreamId, TableId};
 use crate::inval::{Gather, SyncError, WrongTable};
 use crate::platform::{AllMemory, DmaMemory};
-use crate::table::{Access, SplitError, Translation, UnmapError};
+use crate::table::{Access, SplitError, TableUnmapError, Translation};
 use alloc::sync::Arc;
 
 /// One I/O address space.
@@ -95,8 +96,8 @@ pub trait Domain: Send + Sync {
     /// needs a split.
     ///
     /// # Errors
-    /// See [`UnmapFailed`]; nothing is unmapped.
-    fn unmap(&self, range: IovaRange, owed: &mut Gather) -> Result<(), UnmapFailed>;
+    /// See [`DomainUnmapError`]; nothing is unmapped.
+    fn unmap(&self, range: IovaRange, owed: &mut Gather) -> Result<(), DomainUnmapError>;
 
     /// Splits the block that holds `at` into smaller pages, so that a part of it can be unmapped.
     /// Where the table format asks for break-before-make, devices that use the block fault
@@ -105,11 +106,11 @@ pub trait Domain: Send + Sync {
     /// *Context.* Atomic: waits for the hardware.
     ///
     /// # Errors
-    /// See [`SplitFailed`]. If the hardware did not complete, the block is between the two states,
+    /// See [`DomainSplitError`]. If the hardware did not complete, the block is between the two states,
     /// and can be split again or unmapped whole; what it owes was added to `owed`.
-    fn split(&self, at: Iova, owed: &mut Gather) -> Result<(), SplitFailed> {
+    fn split(&self, at: Iova, owed: &mut Gather) -> Result<(), DomainSplitError> {
         let _ = owed;
-        Err(SplitFailed::Split(SplitError::NoBlock { iova: at }))
+        Err(DomainSplitError::Split(SplitError::NoBlock { iova: at }))
     }
 
     /// As [`Domain::unmap`]; blocks that `range` cuts are split before.
@@ -117,13 +118,13 @@ pub trait Domain: Send + Sync {
     /// *Context.* Atomic: waits for the hardware if a block is split.
     ///
     /// # Errors
-    /// See [`UnmapFailed`] and [`SplitFailed`]; nothing is unmapped.
-    fn unmap_part(&self, range: IovaRange, owed: &mut Gather) -> Result<(), UnmapPartFailed> {
+    /// See [`DomainUnmapError`] and [`DomainSplitError`]; nothing is unmapped.
+    fn unmap_part(&self, range: IovaRange, owed: &mut Gather) -> Result<(), UnmapPartError> {
         loop {
             // Each split makes the pages at one end of the range smaller by one level.
             let block = match self.unmap(range, owed) {
-                Err(UnmapFailed::Unmap(
-                    UnmapError::NeedsSplit { block } | UnmapError::Splitting { block },
+                Err(DomainUnmapError::Unmap(
+                    TableUnmapError::NeedsSplit { block } | TableUnmapError::Splitting { block },
                 )) => block,
                 other => return Ok(other?),
             };

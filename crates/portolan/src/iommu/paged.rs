@@ -3,7 +3,9 @@
 //! *Context.* Interrupt, where a method does not say otherwise: only `sync`, `split`, `unmap_part` and
 //! dropping a domain wait for hardware.
 
-use super::{Domain, DomainError, IommuError, Shadowing, SpaceClaim, SplitFailed, UnmapFailed};
+use super::{
+    Domain, DomainError, DomainSplitError, DomainUnmapError, IommuError, Shadowing, SpaceClaim,
+};
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, TableId};
 use crate::inval::{
     Capabilities, Combined, Depth, Gather, InvalidationQueue, OneCommand, Quiesced, Quirks, Step,
@@ -232,11 +234,11 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> Domain for PagedDomain<F, M, Q
     }
 
     #[inline]
-    fn unmap(&self, range: IovaRange, owed: &mut Gather) -> Result<(), UnmapFailed> {
+    fn unmap(&self, range: IovaRange, owed: &mut Gather) -> Result<(), DomainUnmapError> {
         Ok(self.table.unmap(range, owed)?)
     }
 
-    fn split(&self, at: Iova, owed: &mut Gather) -> Result<(), SplitFailed> {
+    fn split(&self, at: Iova, owed: &mut Gather) -> Result<(), DomainSplitError> {
         owed.claim(self.table.id()).map_err(SyncError::from)?;
         let mut whole = Gather::new();
         let pending = self.table.split(at, &mut whole)?;

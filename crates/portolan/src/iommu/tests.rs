@@ -8,8 +8,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use spin::Mutex;
 
 use super::{
-    Attach, AttachError, Awaited, Domain, DomainError, FaultEvent, Iommu, IommuError, PagedDomain,
-    SpaceClaim, SplitFailed, TagPool, UnmapFailed, UnmapPartFailed, WrongTable,
+    Attach, AttachError, Awaited, Domain, DomainError, DomainSplitError, DomainUnmapError,
+    FaultEvent, Iommu, IommuError, PagedDomain, SpaceClaim, TagPool, UnmapPartError, WrongTable,
 };
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId, TableId};
 use crate::inval::{
@@ -92,8 +92,8 @@ fn broken() -> (Tables, IovaRange, Gather) {
     domain.queue().late.store(true, Ordering::Relaxed);
     let mut owed = Gather::new();
     let failed = domain.unmap_part(page, &mut owed).unwrap_err();
-    let late = SplitFailed::Sync(SyncError::Queue(LATE));
-    assert_eq!(failed, UnmapPartFailed::Split(late));
+    let late = DomainSplitError::Sync(SyncError::Queue(LATE));
+    assert_eq!(failed, UnmapPartError::Split(late));
     assert!(owed.unmapped().iter().any(|span| span.range == whole));
     domain.queue().late.store(false, Ordering::Relaxed);
     (domain, whole, owed)
@@ -238,7 +238,7 @@ impl Domain for Plain {
         self.0.map(iova, memory, access, owed)
     }
 
-    fn unmap(&self, range: IovaRange, owed: &mut Gather) -> Result<(), UnmapFailed> {
+    fn unmap(&self, range: IovaRange, owed: &mut Gather) -> Result<(), DomainUnmapError> {
         self.0.unmap(range, owed)
     }
 
@@ -262,7 +262,7 @@ fn a_domain_that_says_nothing_of_splits_refuses_them_and_everything_owed_is_due(
     let mut owed = Gather::new();
     assert!(!domain.is_due(&owed));
     let inside = Iova::new(whole.start().get() + PAGE.bytes());
-    let none = SplitFailed::Split(SplitError::NoBlock { iova: inside });
+    let none = DomainSplitError::Split(SplitError::NoBlock { iova: inside });
     assert_eq!(domain.split(inside, &mut owed), Err(none));
     domain.unmap(whole, &mut owed).unwrap();
     assert!(domain.is_due(&owed));

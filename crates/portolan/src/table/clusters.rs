@@ -6,7 +6,7 @@
 //! that is split ([`PageTable::split`]).
 
 use super::format::Format;
-use super::{PageTable, UnmapError, Walk};
+use super::{PageTable, TableUnmapError, Walk};
 use crate::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use crate::platform::{TableMem, Word};
 
@@ -58,7 +58,10 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 
     /// Refuses to cut a cluster: `words` translate `range`.
     #[inline]
-    pub(super) fn check_clusters(words: &[F::Word], range: IovaRange) -> Result<(), UnmapError> {
+    pub(super) fn check_clusters(
+        words: &[F::Word],
+        range: IovaRange,
+    ) -> Result<(), TableUnmapError> {
         if F::CLUSTER_LG2 == 0 {
             return Ok(());
         }
@@ -66,7 +69,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         for (word, iova) in ends {
             let block = word.and_then(|word| Self::cluster_around(word.load(), iova));
             if let Some(block) = block.filter(|block| !range.covers(*block)) {
-                return Err(UnmapError::NeedsSplit { block });
+                return Err(TableUnmapError::NeedsSplit { block });
             }
         }
         Ok(())

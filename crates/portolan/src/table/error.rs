@@ -9,7 +9,7 @@ use thiserror::Error;
 /// The format cannot express an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the table format cannot express access {access:?}")]
-pub struct AccessError {
+pub struct TableAccessError {
     /// What was asked for.
     pub access: Access,
 }
@@ -17,7 +17,7 @@ pub struct AccessError {
 /// Why nothing was mapped. The table is as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum MapError {
+pub enum TableMapError {
     /// No bytes.
     #[error("nothing to map at {iova}")]
     Empty {
@@ -60,7 +60,7 @@ pub enum MapError {
     },
     /// The format cannot express the access.
     #[error(transparent)]
-    Access(#[from] AccessError),
+    Access(#[from] TableAccessError),
     /// No memory for tables.
     #[error(transparent)]
     Memory(#[from] OutOfTableMemory),
@@ -72,7 +72,7 @@ pub enum MapError {
 /// Why nothing was unmapped. The table is as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum UnmapError {
+pub enum TableUnmapError {
     /// The range does not begin and end at the granule.
     #[error("{range} is not aligned to the granule")]
     Unaligned {

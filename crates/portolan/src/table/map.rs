@@ -4,7 +4,7 @@ use super::chain::Reserve;
 use super::enter::Enter;
 use super::format::{Entry, Format, span_lg2};
 use super::pieces::{Merged, Piece, Pieces, Shape};
-use super::{Access, MapError, PageTable, Segment, Walk};
+use super::{Access, PageTable, Segment, TableMapError, Walk};
 use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
 use crate::inval::Gather;
 use crate::platform::{TableMem, Word};
@@ -41,7 +41,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// *Context.* Interrupt, on the terms of [`PageTable::map_sg`].
     ///
     /// # Errors
-    /// See [`MapError`]; the table is as it was.
+    /// See [`TableMapError`]; the table is as it was.
     #[inline]
     pub fn map(
         &self,
@@ -50,7 +50,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         bytes: u64,
         access: Access,
         gather: &mut Gather,
-    ) -> Result<IovaRange, MapError> {
+    ) -> Result<IovaRange, TableMapError> {
         self.map_sg(
             iova,
             core::iter::once(Segment { pa, bytes }),
@@ -72,7 +72,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// afterwards finds it, once the debt is paid where the hardware asks for that.
     ///
     /// # Errors
-    /// See [`MapError`]; the table is as it was.
+    /// See [`TableMapError`]; the table is as it was.
     #[inline]
     pub fn map_sg<I>(
         &self,
@@ -80,7 +80,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         segments: I,
         access: Access,
         gather: &mut Gather,
-    ) -> Result<IovaRange, MapError>
+    ) -> Result<IovaRange, TableMapError>
     where
         I: Iterator<Item = Segment> + Clone,
     {
@@ -92,7 +92,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// *Context.* Interrupt, on the terms of [`PageTable::map_sg`].
     ///
     /// # Errors
-    /// See [`MapError`]; the table is as it was.
+    /// See [`TableMapError`]; the table is as it was.
     #[inline]
     pub fn map_around(
         &self,
@@ -100,7 +100,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         pieces: &[PhysRange],
         access: Access,
         gather: &mut Gather,
-    ) -> Result<IovaRange, MapError> {
+    ) -> Result<IovaRange, TableMapError> {
         self.map_list(iova, pieces.iter().copied(), access, gather)
     }
 
@@ -111,7 +111,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         pieces: I,
         access: Access,
         gather: &mut Gather,
-    ) -> Result<IovaRange, MapError>
+    ) -> Result<IovaRange, TableMapError>
     where
         I: Iterator<Item: Piece> + Clone,
     {
@@ -123,15 +123,15 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                 return Ok(range);
             }
         }
-        let too_long = MapError::IovaOutOfRange { iova };
+        let too_long = TableMapError::IovaOutOfRange { iova };
         let output_lg2 = self.format.output_lg2();
         let shape = Shape::of(pieces.clone(), F::GRANULE, output_lg2, too_long)?;
         if !iova.is_aligned(F::GRANULE) {
-            return Err(MapError::UnalignedIova { iova });
+            return Err(TableMapError::UnalignedIova { iova });
         }
         let input = 1u64 << self.input_lg2;
         if shape.bytes == 0 {
-            return Err(MapError::Empty { iova });
+            return Err(TableMapError::Empty { iova });
         }
         if iova.get() >= input || shape.bytes > input - iova.get() {
             return Err(too_long);
@@ -157,7 +157,12 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         Ok(range)
     }
 
-    fn request(&self, range: IovaRange, access: Access, longest: u64) -> Result<Request, MapError> {
+    fn request(
+        &self,
+        range: IovaRange,
+        access: Access,
+        longest: u64,
+    ) -> Result<Request, TableMapError> {
         let mut templates = [0; MAX_LEVELS];
         let mut top_leaf = 0;
         let sizes = self.sizes;
@@ -189,7 +194,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         request: &Request,
         pieces: Pieces<I>,
         gather: &mut Gather,
-    ) -> Result<(), MapError>
+    ) -> Result<(), TableMapError>
     where
         I: Iterator<Item: Piece> + Clone,
     {
@@ -269,7 +274,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         entered: &mut Entered,
         reached: &mut Iova,
         gather: &mut Gather,
-    ) -> Result<u64, MapError> {
+    ) -> Result<u64, TableMapError> {
         let mut missing = Missing::default();
         let mut at = Some(request.range.start());
         while let Some(iova) = at.filter(|&iova| iova <= request.range.last()) {
@@ -298,7 +303,12 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         Ok(missing.pages)
     }
 
-    fn reserve_block(&self, iova: Iova, level: u32, missing: &mut Missing) -> Result<(), MapError> {
+    fn reserve_block(
+        &self,
+        iova: Iova,
+        level: u32,
+        missing: &mut Missing,
+    ) -> Result<(), TableMapError> {
         match self.walk(iova, level) {
             Walk::At(..) => Ok(()),
             Walk::Stopped {
@@ -306,7 +316,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                 raw,
             } => {
                 if F::classify(raw, stopped) != Entry::Empty {
-                    return Err(MapError::AlreadyMapped { iova });
+                    return Err(TableMapError::AlreadyMapped { iova });
                 }
                 missing.add::<F>(iova, level, stopped);
                 Ok(())
@@ -320,13 +330,13 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         slot: IovaRange,
         entered: &mut Entered,
         missing: &mut Missing,
-    ) -> Result<(), MapError> {
+    ) -> Result<(), TableMapError> {
         let iova = slot.start();
         let entry = match self.walk(iova, 1) {
             Walk::At(entry, _) => entry,
             Walk::Stopped { level, raw } => {
                 if F::classify(raw, level) != Entry::Empty {
-                    return Err(MapError::AlreadyMapped { iova });
+                    return Err(TableMapError::AlreadyMapped { iova });
                 }
                 missing.add::<F>(iova, 0, level);
                 return Ok(());
@@ -348,7 +358,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                 if before != 0 || !Self::counted() {
                     if let Some(iova) = Self::first_live(words, iova) {
                         self.leave(entry, count);
-                        return Err(MapError::AlreadyMapped { iova });
+                        return Err(TableMapError::AlreadyMapped { iova });
                     }
                 }
                 if iova == request.range.start() {

@@ -38,7 +38,7 @@ mod unmap;
 mod view;
 mod walking;
 
-pub use error::{AccessError, DirtyError, MapError, SplitError, UnmapError};
+pub use error::{DirtyError, SplitError, TableAccessError, TableMapError, TableUnmapError};
 pub use format::Format;
 pub use query::{MappedRun, Mappings, Translation};
 pub use reclaim::NotReclaimed;

@@ -1,6 +1,6 @@
 //! A place in a scatter list, kept from page to page.
 
-use super::{MapError, Segment};
+use super::{Segment, TableMapError};
 use crate::addr::{PageSize, PhysAddr, PhysRange};
 
 /// Memory as a list has it: exact segments, or ranges that stand for the whole granules around them.
@@ -84,8 +84,8 @@ impl Shape {
         pieces: impl Iterator<Item = P> + Clone,
         granule: PageSize,
         output_lg2: u32,
-        too_long: MapError,
-    ) -> Result<Self, MapError> {
+        too_long: TableMapError,
+    ) -> Result<Self, TableMapError> {
         let (mut bytes, mut bits) = (0u64, 0u64);
         let (mut run, mut longest, mut next) = (0u64, 0u64, 0u64);
         for piece in pieces.clone() {
@@ -118,8 +118,8 @@ impl Shape {
         pieces: impl Iterator<Item: Piece>,
         granule: PageSize,
         output_lg2: u32,
-        too_long: MapError,
-    ) -> Result<Self, MapError> {
+        too_long: TableMapError,
+    ) -> Result<Self, TableMapError> {
         let mut bytes = 0u64;
         let (mut run, mut longest, mut next) = (0u64, 0u64, 0u64);
         let top = 1u64 << output_lg2;
@@ -127,13 +127,13 @@ impl Shape {
             let segment = piece.segment(granule);
             let (pa, len) = (segment.pa.get(), segment.bytes);
             if (pa | len) & (granule.bytes() - 1) != 0 {
-                return Err(MapError::UnalignedMemory {
+                return Err(TableMapError::UnalignedMemory {
                     pa: segment.pa,
                     bytes: len,
                 });
             }
             if pa >= top || len > top - pa {
-                return Err(MapError::MemoryOutOfRange {
+                return Err(TableMapError::MemoryOutOfRange {
                     pa: segment.pa,
                     bytes: len,
                 });

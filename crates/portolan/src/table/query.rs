@@ -3,7 +3,7 @@
 //! *Context.* Interrupt; a walk over many leaves takes as long as there are.
 
 use super::format::{Entry, Format, span_lg2};
-use super::{Access, MapError, PageTable};
+use super::{Access, PageTable, TableMapError};
 use crate::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use crate::platform::{TableMem, Word};
 
@@ -72,10 +72,10 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 
     /// The error for a map of `range`, in which something is mapped.
     #[cold]
-    pub(super) fn already_mapped(&self, range: IovaRange) -> MapError {
+    pub(super) fn already_mapped(&self, range: IovaRange) -> TableMapError {
         let first = self.mappings(range).next();
         let iova = first.map_or(range.start(), |run| run.range.start());
-        MapError::AlreadyMapped { iova }
+        TableMapError::AlreadyMapped { iova }
     }
 
     /// The leaf for `iova`: its value and level; or the level of the entry that leads nowhere. The

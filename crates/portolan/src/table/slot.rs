@@ -4,7 +4,7 @@
 use super::enter::Enter;
 use super::format::Format;
 use super::pieces::{Piece, Pieces};
-use super::{MapError, PageTable, Walk};
+use super::{PageTable, TableMapError, Walk};
 use crate::addr::{Iova, IovaRange, PhysAddr};
 use crate::inval::Gather;
 use crate::platform::{TableMem, Word};
@@ -44,7 +44,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         range: IovaRange,
         leaf: u64,
         gather: &mut Gather,
-    ) -> Result<bool, MapError> {
+    ) -> Result<bool, TableMapError> {
         let Some(EnteredSlot {
             entry,
             table,
@@ -54,7 +54,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             return Ok(false);
         };
         let iova = range.start();
-        let taken = MapError::AlreadyMapped { iova };
+        let taken = TableMapError::AlreadyMapped { iova };
         let index = self.index(iova, 0);
         let word = self.words(table).get(index).ok_or(taken)?;
         if (before != 0 || !Self::counted()) && word.load() != 0 {
@@ -75,7 +75,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         pieces: I,
         template: u64,
         gather: &mut Gather,
-    ) -> Result<bool, MapError> {
+    ) -> Result<bool, TableMapError> {
         let count = range.pages(F::GRANULE) as u32;
         let Some(EnteredSlot {
             entry,
@@ -85,7 +85,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         else {
             return Ok(false);
         };
-        let taken = MapError::AlreadyMapped {
+        let taken = TableMapError::AlreadyMapped {
             iova: range.start(),
         };
         let index = self.index(range.start(), 0);
@@ -96,7 +96,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         if before != 0 || !Self::counted() {
             if let Some(iova) = Self::first_live(words, range.start()) {
                 self.leave(entry, count);
-                return Err(MapError::AlreadyMapped { iova });
+                return Err(TableMapError::AlreadyMapped { iova });
             }
         }
         Pieces::new(pieces, F::GRANULE).fill(words, F::GRANULE, |word, pa| {
@@ -114,7 +114,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         &self,
         range: IovaRange,
         count: u32,
-    ) -> Result<Option<EnteredSlot<'_, F::Word>>, MapError> {
+    ) -> Result<Option<EnteredSlot<'_, F::Word>>, TableMapError> {
         let Walk::At(entry, parent) = self.walk(range.start(), 1) else {
             return Ok(None);
         };

@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use super::format::{Entry, Format};
-use super::{PageTable, UnmapError, Walk};
+use super::{PageTable, TableUnmapError, Walk};
 use crate::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use crate::inval::{Depth, Gather, Vacancy};
 use crate::platform::{TableMem, Word};
@@ -45,16 +45,16 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// *Ordering.* A device may go on using the old translations until the debt is paid.
     ///
     /// # Errors
-    /// See [`UnmapError`]; the table is as it was.
+    /// See [`TableUnmapError`]; the table is as it was.
     #[inline]
-    pub fn unmap(&self, range: IovaRange, gather: &mut Gather) -> Result<(), UnmapError> {
+    pub fn unmap(&self, range: IovaRange, gather: &mut Gather) -> Result<(), TableUnmapError> {
         gather.claim(self.id)?;
         let mask = F::GRANULE.bytes() - 1;
         if range.start().get() & mask != 0 || range.last().get() & mask != mask {
-            return Err(UnmapError::Unaligned { range });
+            return Err(TableUnmapError::Unaligned { range });
         }
         if range.last().get() >> self.input_lg2 != 0 {
-            return Err(UnmapError::OutOfRange { range });
+            return Err(TableUnmapError::OutOfRange { range });
         }
         let differ = range.start().get() ^ range.last().get();
         if differ >> Self::span(1).lg2() == 0 {
@@ -86,12 +86,12 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         table: PhysAddr,
         range: IovaRange,
         gather: &mut Gather,
-    ) -> Result<(), UnmapError> {
+    ) -> Result<(), TableUnmapError> {
         let iova = range.start();
         let index = self.index(iova, 0);
         let word = self.words(table).get(index);
         let word = word.filter(|word| word.load() != 0);
-        let word = word.ok_or(UnmapError::NotMapped { iova })?;
+        let word = word.ok_or(TableUnmapError::NotMapped { iova })?;
         Self::check_clusters(core::slice::from_ref(word), range)?;
         word.store(0);
         self.owe_lines(gather, table, index, 1);
@@ -139,7 +139,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     }
 
     #[cold]
-    fn unmap_pieces(&self, range: IovaRange, gather: &mut Gather) -> Result<(), UnmapError> {
+    fn unmap_pieces(&self, range: IovaRange, gather: &mut Gather) -> Result<(), TableUnmapError> {
         self.check(range)?;
         let (mut leaf, mut largest) = (PageSize::of_lg2(self.input_lg2), F::GRANULE);
         let mut depth = Depth::LeafOnly;
@@ -164,7 +164,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     }
 
     /// First pass: every address must be mapped, and no block cut.
-    fn check(&self, range: IovaRange) -> Result<(), UnmapError> {
+    fn check(&self, range: IovaRange) -> Result<(), TableUnmapError> {
         let mut at = Some(range.start());
         while let Some(iova) = at.filter(|&iova| iova <= range.last()) {
             let (level, raw) = match self.walk(iova, 1) {
@@ -182,13 +182,13 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             };
             match F::classify(raw, level) {
                 Entry::Leaf(_) | Entry::Broken(_) => {}
-                _ => return Err(UnmapError::NotMapped { iova }),
+                _ => return Err(TableUnmapError::NotMapped { iova }),
             }
             let block = IovaRange::page(iova, Self::span(level));
             if !range.covers(block) {
                 return Err(match F::classify(raw, level) {
-                    Entry::Broken(_) => UnmapError::Splitting { block },
-                    _ => UnmapError::NeedsSplit { block },
+                    Entry::Broken(_) => TableUnmapError::Splitting { block },
+                    _ => TableUnmapError::NeedsSplit { block },
                 });
             }
             at = block.last().checked_add(1);
@@ -227,7 +227,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 
     /// Whether all entries of `slot` are in use.
     #[inline]
-    fn check_slot(&self, slot: &Slot<'_, F::Word>) -> Result<(), UnmapError> {
+    fn check_slot(&self, slot: &Slot<'_, F::Word>) -> Result<(), TableUnmapError> {
         let all = 1 << F::INDEX_LG2;
         if slot.words.len() == all && Self::counted() && F::live(slot.raw) as usize == all {
             return Ok(());
@@ -237,7 +237,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             Some(hole) => {
                 let offset = (hole as u64) << F::GRANULE.lg2();
                 let iova = Iova::new(slot.range.start().get() + offset);
-                Err(UnmapError::NotMapped { iova })
+                Err(TableUnmapError::NotMapped { iova })
             }
         }
     }

@@ -11,7 +11,7 @@ use super::super::TableError;
 use super::super::reserved::{region, within};
 use super::{Dmar, Reserved as Block, Scope, ScopeKind, Structure, Structures};
 use crate::firmware::reservations::{Reserved, Streams};
-use portolan::addr::{RequesterId, Segment};
+use portolan::addr::{PciSegment, RequesterId};
 
 impl<'a> Dmar<'a> {
     /// The memory that PCI functions go on using whose streams are among `streams`, function by
@@ -23,7 +23,7 @@ impl<'a> Dmar<'a> {
     /// does.
     pub fn reserved<F: FnMut(RequesterId) -> Option<u8>>(
         &self,
-        segment: Segment,
+        segment: PciSegment,
         streams: Streams,
         secondary_bus: F,
     ) -> ReservedRegions<'a, F> {
@@ -42,7 +42,7 @@ impl<'a> Dmar<'a> {
 #[derive(Clone, Debug)]
 pub struct ReservedRegions<'a, F> {
     structures: Structures<'a>,
-    segment: Segment,
+    segment: PciSegment,
     streams: Streams,
     address_lg2: u32,
     /// What is left of a structure.

@@ -10,7 +10,7 @@ use super::super::TableError;
 use super::super::bytes::{Bytes, number};
 use super::mapping::{IdCount, Mappings};
 use crate::overrides::CoherencyOverride;
-use portolan::addr::Segment;
+use portolan::addr::PciSegment;
 
 /// One node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ pub struct RootComplex {
     /// Bit 0: translation services; bit 1: page requests.
     pub ats: u32,
     /// The segment.
-    pub segment: Segment,
+    pub segment: PciSegment,
     /// Width of the addresses that it passes on, in bits; `None` in revision 0, which has no such field.
     pub address_lg2: Option<u8>,
 }
@@ -288,7 +288,7 @@ fn root_complex(bytes: Bytes<'_>, revision: u8) -> Result<RootComplex, TableErro
         memory: bytes.u64(16)?,
         ats: bytes.u32(24)?,
         segment: u16::try_from(segment)
-            .map(Segment::new)
+            .map(PciSegment::new)
             .map_err(|_| TableError::Nonsense {
                 offset: bytes.offset().saturating_add(28),
                 value: segment.into(),

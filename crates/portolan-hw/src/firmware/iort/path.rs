@@ -4,7 +4,7 @@
 //!
 //! *Context.* Interrupt: nothing here waits or allocates.
 
-use portolan::addr::{RequesterId, Segment, StreamId};
+use portolan::addr::{PciSegment, RequesterId, StreamId};
 
 use super::super::TableError;
 use super::Iort;
@@ -67,7 +67,7 @@ impl<'a> Iort<'a> {
     /// What is wrong with a node on the way; [`TableError::Loop`] if the way does not end.
     pub fn resolve(
         &self,
-        segment: Segment,
+        segment: PciSegment,
         requester: RequesterId,
     ) -> Result<Option<Resolved<'a>>, TableError> {
         for node in self.nodes() {

@@ -15,7 +15,7 @@ use super::super::reserved::{region, within};
 use super::entry::Devices;
 use super::{Block, Blocks};
 use crate::firmware::reservations::{Reserved, Streams};
-use portolan::addr::{RequesterId, Segment};
+use portolan::addr::{PciSegment, RequesterId};
 
 /// Bytes of a block.
 const FIXED: usize = 32;
@@ -40,7 +40,7 @@ pub struct Memory {
     /// Offset of the block in the table.
     pub offset: usize,
     /// The segment of the devices.
-    pub segment: Segment,
+    pub segment: PciSegment,
     /// The devices.
     pub devices: Devices,
     /// The memory.
@@ -92,7 +92,7 @@ pub(super) fn parse(bytes: Bytes<'_>) -> Result<Memory, TableError> {
     let memory = PhysRange::from_len(PhysAddr::new(bytes.u64(16)?), length);
     Ok(Memory {
         offset: bytes.offset(),
-        segment: Segment::new(bytes.u16(8)?),
+        segment: PciSegment::new(bytes.u16(8)?),
         devices: devices.ok_or(nonsense(6, last.into()))?,
         memory: memory.ok_or(nonsense(24, length))?,
         kind: kind.ok_or(nonsense(1, flags.into()))?,
@@ -103,7 +103,7 @@ pub(super) fn parse(bytes: Bytes<'_>) -> Result<Memory, TableError> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReservedRegions<'a> {
     blocks: Blocks<'a>,
-    segment: Segment,
+    segment: PciSegment,
     streams: Streams,
     physical_lg2: Option<u32>,
 }
@@ -111,7 +111,7 @@ pub struct ReservedRegions<'a> {
 impl<'a> ReservedRegions<'a> {
     pub(super) fn new(
         blocks: Blocks<'a>,
-        segment: Segment,
+        segment: PciSegment,
         streams: Streams,
         physical_lg2: Option<u32>,
     ) -> Self {

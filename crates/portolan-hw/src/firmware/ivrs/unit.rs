@@ -10,7 +10,7 @@ use super::super::TableError;
 use super::super::bytes::Bytes;
 use super::entry::{Entries, EntryKind, Settings};
 use super::{Info, Level};
-use portolan::addr::{RequesterId, Segment};
+use portolan::addr::{PciSegment, RequesterId};
 
 /// Bytes of a block of type 10h before its device entries.
 const BASIC: usize = 24;
@@ -50,7 +50,7 @@ pub struct Ivhd<'a> {
     /// How much the block says.
     pub level: Level,
     /// The segment of the unit and of all devices that it serves.
-    pub segment: Segment,
+    pub segment: PciSegment,
     /// The unit's own PCI function.
     pub requester: RequesterId,
     /// Where in that function's configuration space the capability block is.
@@ -152,7 +152,7 @@ pub(super) fn parse(bytes: Bytes<'_>, level: Level, info: Info) -> Result<Ivhd<'
     Ok(Ivhd {
         offset: bytes.offset(),
         level,
-        segment: Segment::new(bytes.u16(16)?),
+        segment: PciSegment::new(bytes.u16(16)?),
         requester: RequesterId::new(bytes.u16(4)?),
         capability: bytes.u16(6)?,
         base: PhysAddr::new(base),

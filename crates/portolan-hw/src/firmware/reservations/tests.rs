@@ -14,7 +14,7 @@ use crate::firmware::dmar::{self, Dmar};
 use crate::firmware::iort::{self, Iort};
 use crate::firmware::ivrs::{self, Ivrs};
 use crate::firmware::tests::golden::table;
-use portolan::addr::{RequesterId, Segment};
+use portolan::addr::{PciSegment, RequesterId};
 
 const RW: Access = Access::READ.union(Access::WRITE);
 /// The function 0:14.0, and what its stream is called.
@@ -84,7 +84,7 @@ fn of_all(claims: &[Claim]) -> [(Reservations, Result<(), Ignored>); 3] {
     let [intel, amd, arm] = &mut all;
     let bytes = dmar_with(48, claims);
     let dmar = Dmar::parse(&bytes).unwrap();
-    let segment = Segment::new(0);
+    let segment = PciSegment::new(0);
     let said = [
         intel.read(dmar.reserved(segment, Streams::ALL, |_| None)),
         {

@@ -18,7 +18,7 @@ use crate::firmware::reservations::{Reservations, Reserved, Streams};
 use crate::firmware::rimt::{self, Rimt};
 use crate::firmware::sdt::{Sdt, Tables};
 use crate::firmware::viot::Viot;
-use portolan::addr::{RequesterId, Segment};
+use portolan::addr::{PciSegment, RequesterId};
 
 const ROUNDS: u32 = 20_000;
 
@@ -69,7 +69,7 @@ fn read_all(bytes: &[u8]) -> usize {
         .map_or(0, |ivrs| read_ivrs(&ivrs, &mut see));
     if let Ok(viot) = Viot::parse(bytes).map_err(&mut see) {
         read += viot.nodes().flatten().count();
-        let found = viot.resolve(Segment::new(2), RequesterId::new(0x123));
+        let found = viot.resolve(PciSegment::new(2), RequesterId::new(0x123));
         let _ = found.map_err(&mut see);
     }
     if let Ok(rimt) = Rimt::parse(bytes).map_err(&mut see) {
@@ -89,7 +89,7 @@ fn read_rimt(rimt: &Rimt<'_>, mut see: impl FnMut(TableError)) -> usize {
         };
     }
     let found = rimt.resolve(portolan::addr::PciFunction {
-        segment: Segment::new(2),
+        segment: PciSegment::new(2),
         requester: RequesterId::new(3),
     });
     let _ = found.map_err(&mut see);
@@ -98,7 +98,7 @@ fn read_rimt(rimt: &Rimt<'_>, mut see: impl FnMut(TableError)) -> usize {
 
 fn read_dmar(dmar: &Dmar<'_>, mut see: impl FnMut(TableError)) -> usize {
     let mut read = 0;
-    let found = dmar.reserved(Segment::new(0), Streams::ALL, |_| Some(1));
+    let found = dmar.reserved(PciSegment::new(0), Streams::ALL, |_| Some(1));
     take_over(found, Some(dmar.address_lg2()), &mut see);
     for structure in dmar.structures() {
         let scopes = match structure.map_err(&mut see) {
@@ -131,7 +131,7 @@ fn read_iort(iort: &Iort<'_>, mut see: impl FnMut(TableError)) -> usize {
         let _ = iort.resolve_from(&node, 0x100).map_err(&mut see);
         read += take_over(iort.reserved(&node, Streams::ALL), None, &mut see);
     }
-    let found = iort.resolve(Segment::new(2), RequesterId::new(0x42));
+    let found = iort.resolve(PciSegment::new(2), RequesterId::new(0x42));
     let _ = found.map_err(&mut see);
     read
 }
@@ -146,7 +146,7 @@ fn read_ivrs(ivrs: &Ivrs<'_>, mut see: impl FnMut(TableError)) -> usize {
             read += usize::from(entry.map_err(&mut see).is_ok());
         }
     }
-    let (segment, requester) = (Segment::new(0), RequesterId::new(0x200));
+    let (segment, requester) = (PciSegment::new(0), RequesterId::new(0x200));
     let _ = ivrs.device(segment, requester).map_err(&mut see);
     let _ = ivrs.special(SpecialKind::Timer, 0).map_err(&mut see);
     let found = ivrs.reserved(segment, Streams::ALL);
@@ -264,7 +264,7 @@ fn looping_tables() {
         }
         reseal(&mut bytes);
         let iort = Iort::parse(&bytes).unwrap();
-        let found = iort.resolve(Segment::new(9), RequesterId::new(0x10));
+        let found = iort.resolve(PciSegment::new(9), RequesterId::new(0x10));
         match found {
             Err(TableError::Loop { .. }) => loops += 1,
             Ok(Some(found)) => assert_eq!(found.stream, StreamId::new(0x10)),

@@ -8,7 +8,7 @@ use portolan::addr::{IovaRange, PageSize, PhysAddr};
 use portolan::inval::Gather;
 use portolan::iommu::{Attach, Domain, IommuError};
 use portolan::table::format::{Format, RiscvContiguity, RiscvLevels};
-use portolan::table::{Access, UnmapError};
+use portolan::table::{Access, TableUnmapError};
 use portolan_model::riscv::{RiscvIdentification, RiscvMachine as Machine};
 
 use super::machine::{self};
@@ -53,7 +53,7 @@ where
     let page = IovaRange::page(hole, PageSize::SIZE_4K);
     let block = IovaRange::page(BASE, PageSize::SIZE_64K);
     let refused = domain.unmap(page, &mut owed);
-    assert_eq!(refused, Err(UnmapError::NeedsSplit { block }.into()));
+    assert_eq!(refused, Err(TableUnmapError::NeedsSplit { block }.into()));
     domain.split(hole, &mut owed).unwrap();
     assert_eq!(reached(machine), whole);
     domain.unmap(page, &mut owed).unwrap();

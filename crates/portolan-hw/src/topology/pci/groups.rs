@@ -12,7 +12,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use portolan::addr::{PciFunction, RequesterId, Segment, StreamId};
+use portolan::addr::{PciFunction, PciSegment, RequesterId, StreamId};
 
 use super::node::{NotIsolated, PciNode};
 use super::{OddBridge, PciTree};
@@ -68,10 +68,10 @@ impl fmt::Display for Join {
 /// The groups of a tree.
 ///
 /// ```
-/// use portolan::addr::{PciFunction, Segment};
+/// use portolan::addr::{PciFunction, PciSegment};
 /// use portolan_hw::topology::pci::{Groups, PciOverrides, PciTree};
 /// # fn config(at: PciFunction, offset: u16) -> Option<u32> { None }
-/// let tree = PciTree::scan([Segment::new(0)], PciOverrides::KNOWN, config);
+/// let tree = PciTree::scan([PciSegment::new(0)], PciOverrides::KNOWN, config);
 /// let groups = Groups::of(&tree);
 /// for node in tree.nodes() {
 ///     let first = groups.first(&tree, node.at); // the group's first function names it
@@ -201,7 +201,7 @@ impl Groups {
 
     /// Joins functions that may carry the same requester identifier.
     fn same_requesters(&mut self, tree: &PciTree) {
-        let mut seen: Vec<((Segment, RequesterId), usize)> = Vec::new();
+        let mut seen: Vec<((PciSegment, RequesterId), usize)> = Vec::new();
         for (number, node) in tree.nodes.iter().enumerate() {
             let segment = node.at.segment;
             for requester in tree.requesters(node.at) {
@@ -237,7 +237,7 @@ impl Groups {
     fn odd(&mut self, tree: &PciTree) {
         // For each bus the first such bridge: all functions of the bus are its, and so is every other
         // bridge that claims the bus.
-        let mut claimed: Vec<((Segment, u8), usize)> = Vec::new();
+        let mut claimed: Vec<((PciSegment, u8), usize)> = Vec::new();
         for &OddBridge { bridge, buses } in &tree.odd {
             let Some(number) = tree.index(bridge) else {
                 continue;

@@ -35,7 +35,7 @@ use overrides::HIDDEN_BRIDGES;
 
 use alloc::vec::Vec;
 
-use portolan::addr::{PciFunction, RequesterId, Segment};
+use portolan::addr::{PciFunction, PciSegment, RequesterId};
 
 /// Devices of a bus, and functions of a device.
 const DEVICES: u8 = 32;
@@ -72,11 +72,11 @@ impl PciTree {
     /// All functions of `segments`; `read` gives 32 bits of a function's configuration space, all ones
     /// or nothing where there is none.
     pub fn scan(
-        segments: impl IntoIterator<Item = Segment>,
+        segments: impl IntoIterator<Item = PciSegment>,
         overrides: PciOverrides,
         read: impl Fn(PciFunction, u16) -> Option<u32>,
     ) -> Self {
-        let mut segments: Vec<Segment> = segments.into_iter().collect();
+        let mut segments: Vec<PciSegment> = segments.into_iter().collect();
         segments.sort_unstable();
         segments.dedup();
         let mut nodes = Vec::new();
@@ -169,7 +169,7 @@ impl PciTree {
     }
 
     /// The functions on buses from `first` to `last`, with the number of the first of them.
-    fn on(&self, segment: Segment, first: u8, last: u8) -> (usize, &[PciNode]) {
+    fn on(&self, segment: PciSegment, first: u8, last: u8) -> (usize, &[PciNode]) {
         let bus = |node: &PciNode| (node.at.segment, node.at.requester.bus());
         let start = self
             .nodes
@@ -181,7 +181,7 @@ impl PciTree {
     }
 
     /// The bridge that leads to `bus`: of those that claim it the one that begins last.
-    fn leads_to(&self, segment: Segment, bus: u8) -> Option<&PciNode> {
+    fn leads_to(&self, segment: PciSegment, bus: u8) -> Option<&PciNode> {
         let key = Some((segment, bus));
         let behind = |at: &usize| first_bus(&self.nodes, *at) <= key;
         let end = self.bridges.partition_point(behind);
@@ -194,7 +194,7 @@ impl PciTree {
     }
 
     /// The bridges above `bus`, the nearest first.
-    fn above(&self, segment: Segment, bus: u8) -> impl Iterator<Item = &PciNode> {
+    fn above(&self, segment: PciSegment, bus: u8) -> impl Iterator<Item = &PciNode> {
         let first = self.leads_to(segment, bus);
         // A bridge that is believed is on a lower bus than those behind it: the way up ends.
         core::iter::successors(first, move |node| {
@@ -256,7 +256,7 @@ fn behind(bridge: &PciNode) -> Option<RequesterId> {
     Some(RequesterId::of(buses.first, 0, 0))
 }
 
-fn first_bus(nodes: &[PciNode], at: usize) -> Option<(Segment, u8)> {
+fn first_bus(nodes: &[PciNode], at: usize) -> Option<(PciSegment, u8)> {
     let node = nodes.get(at)?;
     Some((node.at.segment, node.behind?.first))
 }
@@ -269,7 +269,7 @@ fn odd(nodes: &[PciNode], at: usize) -> Option<OddBridge> {
 
 /// Adds the functions of a device to `nodes`.
 fn scan_device(
-    segment: Segment,
+    segment: PciSegment,
     bus: u8,
     device: u8,
     read: &impl Fn(PciFunction, u16) -> Option<u32>,

@@ -98,7 +98,7 @@ impl Fake {
 
     pub(crate) fn tree(&self, overrides: PciOverrides) -> PciTree {
         let read = |of, offset| self.read(of, offset);
-        PciTree::scan([Segment::new(0)], overrides, read)
+        PciTree::scan([PciSegment::new(0)], overrides, read)
     }
 
     fn groups(&self) -> Vec<Vec<String>> {

@@ -7,7 +7,7 @@
 //! the unit. So no mapping may have one. Linux keeps the windows of the host off; those of its bridges are
 //! what can be read. Not read: the windows of functions on the first bus, which no bridge leads to.
 
-use portolan::addr::{Iova, IovaRange, PciFunction, Segment};
+use portolan::addr::{Iova, IovaRange, PciFunction, PciSegment};
 
 use super::PciTree;
 use crate::topology::ConfigSpace;
@@ -32,7 +32,7 @@ impl PciTree {
     /// What bridges of `segment` pass downwards.
     pub(in crate::topology) fn windows<'t>(
         &'t self,
-        segment: Segment,
+        segment: PciSegment,
         read: ConfigSpace<'t>,
     ) -> impl Iterator<Item = IovaRange> + 't {
         let nodes = self

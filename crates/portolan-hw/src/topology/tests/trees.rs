@@ -4,7 +4,7 @@ extern crate std;
 
 use std::vec::Vec;
 
-use portolan::addr::{IovaRange, PciFunction, RequesterId, Segment};
+use portolan::addr::{IovaRange, PciFunction, PciSegment, RequesterId};
 
 use super::build::{at, is};
 use crate::firmware::fdt::tests::Builder;
@@ -74,7 +74,7 @@ fn surveyed(tree: &[u8], fake: &Fake) -> Survey {
 #[test]
 fn units_hosts_and_devices_of_a_tree() {
     let far = PciFunction {
-        segment: Segment::new(3),
+        segment: PciSegment::new(3),
         requester: RequesterId::of(2, 5, 0),
     };
     let near = PciFunction {

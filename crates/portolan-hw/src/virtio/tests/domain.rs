@@ -5,14 +5,14 @@ use alloc::vec;
 
 use portolan::addr::{Iova, PhysAddr};
 use portolan::inval::Gather;
-use portolan::iommu::{Domain, DomainError, IommuError, SplitFailed, UnmapFailed};
-use portolan::table::{Access, MapError, SplitError, UnmapError};
+use portolan::iommu::{Domain, DomainError, DomainSplitError, DomainUnmapError, IommuError};
+use portolan::table::{Access, SplitError, TableMapError, TableUnmapError};
 
 use super::kit::*;
 use crate::promise::tests::promised;
 use crate::virtio::spec::{self, Request, config};
 
-fn split(domain: &Space, at: u64) -> Result<(), SplitFailed> {
+fn split(domain: &Space, at: u64) -> Result<(), DomainSplitError> {
     let mut owed = Gather::new();
     let outcome = domain.split(Iova::new(at), &mut owed);
     sync(domain, &mut owed).unwrap();
@@ -94,25 +94,25 @@ fn only_whole_mappings_are_unmapped() {
     mapped(&device, &domain, 0x6000, 0x1000);
     let refused = |start, bytes| {
         let outcome = try_unmap(&domain, range(start, bytes), &mut Gather::new());
-        let Err(UnmapFailed::Unmap(error)) = outcome else {
+        let Err(DomainUnmapError::Unmap(error)) = outcome else {
             panic!("{start:x}: {outcome:?}");
         };
         error
     };
     let block = range(0x4000, 0x2000);
     for (start, bytes) in [(0x4000, 0x1000), (0x5000, 0x1000), (0x5000, 0x2000)] {
-        assert_eq!(refused(start, bytes), UnmapError::NeedsSplit { block });
+        assert_eq!(refused(start, bytes), TableUnmapError::NeedsSplit { block });
     }
     for (start, bytes, hole) in [(0x3000, 0x2000, 0x3000), (0x4000, 0x4000, 0x7000)] {
         let iova = Iova::new(hole);
-        assert_eq!(refused(start, bytes), UnmapError::NotMapped { iova });
+        assert_eq!(refused(start, bytes), TableUnmapError::NotMapped { iova });
     }
     for (start, bytes) in [(0x4000, 0x1800), (0x4800, 0x1800)] {
         let range = range(start, bytes);
-        assert_eq!(refused(start, bytes), UnmapError::Unaligned { range });
+        assert_eq!(refused(start, bytes), TableUnmapError::Unaligned { range });
     }
     let outside = range(0xffff_f000, 0x2000);
-    let error = UnmapError::OutOfRange { range: outside };
+    let error = TableUnmapError::OutOfRange { range: outside };
     assert_eq!(refused(0xffff_f000, 0x2000), error);
     sync(&domain, &mut unmap(&domain, 0x4000, 0x3000)).unwrap();
     assert_eq!(device.take(), [untold(0x4000, 0x3000)]);
@@ -132,15 +132,15 @@ fn what_devices_do_not_check_is_refused_before_they_hear_of_it() {
     };
     let both = Access::READ_WRITE;
     let iova = Iova::new(0x4800);
-    let unaligned = MapError::UnalignedIova { iova };
+    let unaligned = TableMapError::UnalignedIova { iova };
     assert_eq!(refused(0x4800, 0x1000, 0x1000, both), unaligned);
     for (pa, bytes) in [(0x1800, 0x1000), (0x1000, 0x1800)] {
         let pa_ = PhysAddr::new(pa);
-        let error = MapError::UnalignedMemory { pa: pa_, bytes };
+        let error = TableMapError::UnalignedMemory { pa: pa_, bytes };
         assert_eq!(refused(0x4000, pa, bytes, both), error);
     }
     let iova = Iova::new(0xffff_f000);
-    let outside = MapError::IovaOutOfRange { iova };
+    let outside = TableMapError::IovaOutOfRange { iova };
     assert_eq!(refused(0xffff_f000, 0x1000, 0x2000, both), outside);
     // Nobody fetches instructions through it, and the device has not said that it maps registers.
     for access in [
@@ -149,7 +149,7 @@ fn what_devices_do_not_check_is_refused_before_they_hear_of_it() {
         both | Access::DEVICE,
     ] {
         let error = refused(0x4000, 0x1000, 0x1000, access);
-        assert!(matches!(error, MapError::Access(_)), "{error:?}");
+        assert!(matches!(error, TableMapError::Access(_)), "{error:?}");
     }
     assert_eq!(device.take(), []);
 }
@@ -189,7 +189,7 @@ fn pieces_side_by_side_are_one_mapping_and_an_overlap_maps_none_of_them() {
         |iova, owed: &mut Gather| domain.map_sg(Iova::new(iova), &pieces, Access::READ, owed);
     mapped(&device, &domain, 0x7000, 0x1000);
     let iova = Iova::new(0x7000);
-    let overlap = DomainError::Map(MapError::AlreadyMapped { iova });
+    let overlap = DomainError::Map(TableMapError::AlreadyMapped { iova });
     assert_eq!(try_at(0x4000, &mut owed), Err(overlap));
     sync(&domain, &mut owed).unwrap();
     assert_eq!((device.take(), found(&domain, 0x4000)), (vec![], None));
@@ -209,7 +209,7 @@ fn pieces_side_by_side_are_one_mapping_and_an_overlap_maps_none_of_them() {
     assert_eq!(device.take(), wanted);
     let nothing = domain.map_sg(Iova::new(0x9000), &[], Access::READ, &mut owed);
     let iova = Iova::new(0x9000);
-    assert_eq!(nothing, Err(MapError::Empty { iova }.into()));
+    assert_eq!(nothing, Err(TableMapError::Empty { iova }.into()));
 }
 
 /// A device that has one domain.

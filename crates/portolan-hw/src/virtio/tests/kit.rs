@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
 use portolan::inval::Gather;
-use portolan::iommu::{Awaited, Domain, DomainError, IommuError, UnmapFailed};
+use portolan::iommu::{Awaited, Domain, DomainError, DomainUnmapError, IommuError};
 use portolan::platform::{Clock, Nanos};
 use portolan::table::Access;
 
@@ -259,7 +259,11 @@ pub fn unmap(domain: &Space, iova: u64, bytes: u64) -> Gather {
     owed
 }
 
-pub fn try_unmap(domain: &Space, range: IovaRange, owed: &mut Gather) -> Result<(), UnmapFailed> {
+pub fn try_unmap(
+    domain: &Space,
+    range: IovaRange,
+    owed: &mut Gather,
+) -> Result<(), DomainUnmapError> {
     domain.unmap(range, owed)
 }
 

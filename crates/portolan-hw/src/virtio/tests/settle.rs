@@ -4,7 +4,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use portolan::iommu::{Attach as _, Awaited, DomainError, Iommu as _, IommuError};
-use portolan::table::MapError;
+use portolan::table::TableMapError;
 
 use super::kit::*;
 use crate::virtio::spec::{Request, S_NOENT};
@@ -29,7 +29,7 @@ fn a_sync_tells_the_device_what_was_mapped_and_unmapped() {
     // In use until the device has forgotten it.
     let again = try_map(&domain, 0x1000, 0x5000, 0x1000, &mut owed);
     let iova = range(0x1000, 1).start();
-    let in_use = DomainError::Map(MapError::AlreadyMapped { iova });
+    let in_use = DomainError::Map(TableMapError::AlreadyMapped { iova });
     assert_eq!(again, Err(in_use));
     sync(&domain, &mut owed).unwrap();
     assert_eq!(device.take(), [untold(0x1000, 0x1000)]);

@@ -104,7 +104,7 @@ fn what_was_lost_is_forgotten_with_the_domain_once_it_is_returned() {
     // While it is not returned, the domain can be used again, and the addresses cannot.
     unit.block(A).unwrap();
     unit.attach(A, &domain).unwrap();
-    let mapped = MapError::AlreadyMapped { iova: Iova::new(0) };
+    let mapped = TableMapError::AlreadyMapped { iova: Iova::new(0) };
     assert_eq!(map(&domain, 0, 0, 4096), Err(mapped.into()));
     unit.block(A).unwrap();
     link.return_all();
@@ -128,7 +128,7 @@ fn all_of_memory_is_no_piece_that_another_is_joined_with() {
     for pieces in [[all(), page()], [page(), all()]] {
         let mapped = domain.map_sg(iova, &pieces, RW, &mut Gather::new());
         assert!(
-            matches!(mapped, Err(DomainError::Map(MapError::Empty { .. }))),
+            matches!(mapped, Err(DomainError::Map(TableMapError::Empty { .. }))),
             "{mapped:?}"
         );
     }

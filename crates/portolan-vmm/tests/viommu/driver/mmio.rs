@@ -21,7 +21,7 @@ fn registers_of_devices_are_mapped_only_where_the_device_can() {
             RW | Access::DEVICE,
             &mut owed,
         );
-        let refused = matches!(mapped, Err(DomainError::Map(MapError::Access(_))));
+        let refused = matches!(mapped, Err(DomainError::Map(TableMapError::Access(_))));
         assert_eq!(refused, !offered, "{mapped:?}");
         // Bit 2 of a mapping's flags: registers of a device. The device says that it has no such mappings.
         assert_eq!(domain.sync(&mut owed).is_err(), offered);

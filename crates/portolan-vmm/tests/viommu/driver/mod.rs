@@ -14,11 +14,11 @@ use std::sync::Arc;
 use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
 use portolan::inval::Gather;
 use portolan::iommu::{
-    Attach, AttachError, Domain, DomainError, FaultAccess, FaultEvent, FaultReason, Iommu,
-    IommuError, ReservedKind, SplitFailed, UnmapFailed, UnmapPartFailed,
+    Attach, AttachError, Domain, DomainError, DomainSplitError, DomainUnmapError, FaultAccess,
+    FaultEvent, FaultReason, Iommu, IommuError, ReservedKind, UnmapPartError,
 };
 use portolan::platform::Nanos;
-use portolan::table::{Access, MapError, SplitError, UnmapError};
+use portolan::table::{Access, SplitError, TableMapError, TableUnmapError};
 
 use portolan_hw::virtio::{Config, Viommu, VirtioDomain};
 use portolan_model::fixture::seed;
@@ -76,7 +76,7 @@ fn try_unmap(domain: &Space, range: IovaRange) -> (Gather, Result<(), IommuError
     let mut owed = Gather::new();
     let asked = domain.unmap_part(range, &mut owed);
     let failed = match asked {
-        Err(UnmapPartFailed::Split(SplitFailed::Sync(error))) => Err(IommuError::from(error)),
+        Err(UnmapPartError::Split(DomainSplitError::Sync(error))) => Err(IommuError::from(error)),
         Err(_) => Err(IommuError::Unsupported),
         Ok(()) => domain.sync(&mut owed).map_err(IommuError::from),
     };
@@ -218,19 +218,22 @@ fn the_driver_checks_what_devices_do_not() {
     };
     let (iova, pa) = (Iova::new, PhysAddr::new);
     let none = domain.map_sg(iova(0), &[], RW, &mut Gather::new());
-    assert_eq!(none, Err(MapError::Empty { iova: iova(0) }.into()));
-    assert_eq!(why(1, 0, 4096), MapError::UnalignedIova { iova: iova(1) });
-    let unaligned = |at, bytes| MapError::UnalignedMemory { pa: pa(at), bytes };
+    assert_eq!(none, Err(TableMapError::Empty { iova: iova(0) }.into()));
+    assert_eq!(
+        why(1, 0, 4096),
+        TableMapError::UnalignedIova { iova: iova(1) }
+    );
+    let unaligned = |at, bytes| TableMapError::UnalignedMemory { pa: pa(at), bytes };
     assert_eq!(why(0, 2, 4096), unaligned(2, 4096));
     assert_eq!(why(0, 0, 4095), unaligned(0, 4095));
-    let mapped = MapError::AlreadyMapped { iova: iova(0x4000) };
+    let mapped = TableMapError::AlreadyMapped { iova: iova(0x4000) };
     assert_eq!(why(0x3000, 0, 0x10000), mapped);
-    let mapped = MapError::AlreadyMapped { iova: iova(0x5000) };
+    let mapped = TableMapError::AlreadyMapped { iova: iova(0x5000) };
     assert_eq!(why(0x5000, 0, 0x1000), mapped);
     let top = 0xffff_ffff_f000;
     assert_eq!(
         why(top, 0, 0x2000),
-        MapError::IovaOutOfRange { iova: iova(top) }
+        TableMapError::IovaOutOfRange { iova: iova(top) }
     );
     for access in [
         Access::empty(),
@@ -238,19 +241,22 @@ fn the_driver_checks_what_devices_do_not() {
         Access::DEVICE,
     ] {
         let done = domain.map(iova(0), promised(pa(0), 4096), access, &mut Gather::new());
-        assert!(matches!(done, Err(DomainError::Map(MapError::Access(_)))));
+        assert!(matches!(
+            done,
+            Err(DomainError::Map(TableMapError::Access(_)))
+        ));
     }
     let unmap = |start, last| domain.unmap(range(start, last), &mut Gather::new());
-    let not = |at| Err(UnmapError::NotMapped { iova: iova(at) }.into());
+    let not = |at| Err(TableUnmapError::NotMapped { iova: iova(at) }.into());
     assert_eq!(unmap(0x4000, 0x6fff), not(0x6000));
     assert_eq!(unmap(0x3000, 0x4fff), not(0x3000));
     let block = range(0x4000, 0x5fff);
-    let split = UnmapError::NeedsSplit { block };
+    let split = TableUnmapError::NeedsSplit { block };
     assert_eq!(unmap(0x5000, 0x5fff), Err(split.into()));
     let failed = unmap(0x4000, 0x4ffe);
     assert!(matches!(
         failed,
-        Err(UnmapFailed::Unmap(UnmapError::Unaligned { .. }))
+        Err(DomainUnmapError::Unmap(TableUnmapError::Unaligned { .. }))
     ));
     assert_eq!(link.state().seen.len(), seen);
     let stranger = StreamId::new(9);

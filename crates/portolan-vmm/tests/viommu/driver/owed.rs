@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use portolan::addr::{Iova, PhysAddr};
 use portolan::inval::Gather;
 use portolan::iommu::{Attach, AttachError, Awaited, Domain, FaultEvent, Iommu, IommuError};
-use portolan::table::MapError;
+use portolan::table::TableMapError;
 
 use super::{A, B, READ, RW, map, range, start, try_unmap, unmap};
 use crate::link::{Failure, Link};
@@ -19,7 +19,7 @@ fn what_is_unanswered_keeps_its_addresses_until_the_device_returns_it() {
         let unit = start(&link);
         let domain = unit.domain().unwrap();
         unit.attach(A, &domain).unwrap();
-        let mapped = MapError::AlreadyMapped { iova: Iova::new(0) };
+        let mapped = TableMapError::AlreadyMapped { iova: Iova::new(0) };
         let timed_out = |result| matches!(result, Err(IommuError::TimedOut { .. }));
         // A map: its owner takes it back at once, and the device is not asked again.
         link.state().failures.push_back(Some(failure));
@@ -205,7 +205,7 @@ fn what_is_given_up_meanwhile_is_not_taken_for_returned() {
         assert!(matches!(waited, IommuError::TimedOut { .. }));
     });
     // Else the addresses were free, and what is mapped there next were unmapped.
-    let mapped = MapError::AlreadyMapped {
+    let mapped = TableMapError::AlreadyMapped {
         iova: Iova::new(last),
     };
     assert_eq!(map(&domain, last, 0, 4096), Err(mapped.into()));

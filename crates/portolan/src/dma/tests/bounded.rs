@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use super::buffers::Pages;
 use super::rig::{Rig, Setup, device_of};
 use crate::addr::StreamId;
-use crate::dma::{Bounds, Constraints, NotUnmapped, Policy, ToDevice};
+use crate::dma::{Constraints, LazyBounds, NotUnmapped, Policy, ToDevice};
 
 #[test]
 fn a_failure_is_bounded_however_many_streams_there_are() {
@@ -38,9 +38,9 @@ fn a_failure_is_bounded_however_many_streams_there_are() {
 fn lazy_bytes_are_bounded_while_a_flush_is_under_way() {
     let rig = Rig::new(&Setup {
         policy: Policy::Lazy,
-        bounds: Bounds {
+        bounds: LazyBounds {
             bytes: 1 << 20,
-            ..Bounds::default()
+            ..LazyBounds::default()
         },
         ..Setup::default()
     });
@@ -104,9 +104,9 @@ fn a_worker_blocks_the_streams_of_a_broken_space_one_time_out_at_a_time() {
 fn a_lazy_space_that_is_broken_keeps_what_is_beyond_its_bounds() {
     let rig = Rig::new(&Setup {
         policy: Policy::Lazy,
-        bounds: Bounds {
+        bounds: LazyBounds {
             entries: 2,
-            ..Bounds::default()
+            ..LazyBounds::default()
         },
         ..Setup::default()
     });

@@ -135,7 +135,7 @@ fn table_memory_that_runs_out_at_any_page_leaves_nothing_behind() {
                 assert_eq!(enough, 0);
                 assert!(matches!(
                     error,
-                    MapError::Domain(DomainError::Map(crate::table::MapError::Memory(_)))
+                    MapError::Domain(DomainError::Map(crate::table::TableMapError::Memory(_)))
                 ));
                 assert_eq!(rig.memory.live(), 1);
             }

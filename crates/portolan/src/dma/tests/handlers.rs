@@ -12,7 +12,7 @@ use super::rig::{BUSY, Cpus, Rig, Setup, device_of, range};
 use crate::addr::StreamId;
 use crate::dma::flush_queue::{Tried, Which};
 use crate::dma::{
-    Bounds, Constraints, Deferred, Device, Mapping, NotUnmapped, Policy, ToDevice, UnmapError,
+    Constraints, Deferred, Device, LazyBounds, Mapping, NotUnmapped, Policy, ToDevice, UnmapError,
 };
 use crate::inval::Caching;
 use crate::platform::Clock as _;
@@ -28,9 +28,9 @@ struct Scene {
 
 impl Scene {
     fn new(policy: Policy, entries: usize) -> Self {
-        let bounds = Bounds {
+        let bounds = LazyBounds {
             entries,
-            ..Bounds::default()
+            ..LazyBounds::default()
         };
         let rig = Rig::new(&Setup {
             policy,

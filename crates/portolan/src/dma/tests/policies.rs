@@ -3,7 +3,7 @@
 use super::buffers::unowned;
 use super::rig::{Rig, Setup};
 use crate::addr::{PhysAddr, PhysRange};
-use crate::dma::{Bounds, Constraints, DmaRange, Policy};
+use crate::dma::{Constraints, DmaRange, LazyBounds, Policy};
 use crate::iommu::Shadowing;
 use crate::platform::Nanos;
 use crate::table::Access;
@@ -66,7 +66,7 @@ fn lazy_is_not_accepted_where_a_hypervisor_follows_what_is_mapped() {
     }
 }
 
-fn lazy(bounds: Bounds) -> Rig {
+fn lazy(bounds: LazyBounds) -> Rig {
     Rig::new(&Setup {
         policy: Policy::Lazy,
         bounds,
@@ -76,9 +76,9 @@ fn lazy(bounds: Bounds) -> Rig {
 
 #[test]
 fn lazy_flushes_when_its_entries_are_full() {
-    let rig = lazy(Bounds {
+    let rig = lazy(LazyBounds {
         entries: 8,
-        ..Bounds::default()
+        ..LazyBounds::default()
     });
     for page in 0..80 {
         let range = map(&rig, page, 0x1000);
@@ -92,9 +92,9 @@ fn lazy_flushes_when_its_entries_are_full() {
 
 #[test]
 fn lazy_flushes_when_its_bytes_are_full() {
-    let rig = lazy(Bounds {
+    let rig = lazy(LazyBounds {
         bytes: 0x1_0000,
-        ..Bounds::default()
+        ..LazyBounds::default()
     });
     for page in 0..16 {
         let range = map(&rig, page, 0x4000);
@@ -106,9 +106,9 @@ fn lazy_flushes_when_its_bytes_are_full() {
 
 #[test]
 fn lazy_flushes_what_is_old() {
-    let rig = lazy(Bounds {
+    let rig = lazy(LazyBounds {
         age: Nanos::new(1000),
-        ..Bounds::default()
+        ..LazyBounds::default()
     });
     rig.space.unmap_range(map(&rig, 1, 0x1000)).unwrap();
     rig.pass(999);
@@ -126,7 +126,7 @@ fn lazy_flushes_what_is_old() {
 
 #[test]
 fn addresses_are_not_reused_before_they_are_quiet() {
-    let rig = lazy(Bounds::default());
+    let rig = lazy(LazyBounds::default());
     let first = map(&rig, 1, 0x1000);
     let addresses = first.addresses();
     rig.space.unmap_range(first).unwrap();

@@ -10,7 +10,7 @@ use spin::Mutex;
 use super::buffers::nothing;
 use super::machine::Machine;
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, Pasid, PhysAddr, PhysRange, StreamId};
-use crate::dma::{Bounds, Constraints, Device, DmaSpace, Policy, SpaceOptions, Trust};
+use crate::dma::{Constraints, Device, DmaSpace, LazyBounds, Policy, SpaceOptions, Trust};
 use crate::inval::{Caching, Capabilities, InvalidationQueue, Quirks, RangeForm, Step, TablesLeft};
 use crate::iommu::{
     Attach, AttachError, Awaited, BoundDomain, FaultEvent, Iommu, IommuError, PagedDomain,
@@ -216,7 +216,7 @@ pub(super) struct Rig {
 
 pub(super) struct Setup {
     pub policy: Policy,
-    pub bounds: Bounds,
+    pub bounds: LazyBounds,
     pub table_pages: u32,
     pub window: IovaRange,
     pub caching: Caching,
@@ -228,7 +228,7 @@ impl Default for Setup {
     fn default() -> Self {
         Self {
             policy: Policy::Strict,
-            bounds: Bounds::default(),
+            bounds: LazyBounds::default(),
             table_pages: 64,
             window: range(0x10_0000, 0xffff_ffff),
             caching: Caching::PresentOnly,

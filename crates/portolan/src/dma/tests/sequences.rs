@@ -12,7 +12,7 @@ use super::buffers::{Pages, registers, unowned};
 use super::rig::{BUSY, Cpus, Rig, Setup, range};
 use crate::addr::{Iova, IovaRange, PageSize, Pasid, PhysAddr, PhysRange, StreamId};
 use crate::dma::{
-    Bounds, Coherency, Coherent, Constraints, Deferred, Device, Direction, DmaRange, Mapping,
+    Coherency, Coherent, Constraints, Deferred, Device, Direction, DmaRange, LazyBounds, Mapping,
     NotMapped, NotUnmapped, OldMappings, Policy, Reservation, Trust, Unowned,
 };
 use crate::inval::Caching;
@@ -152,7 +152,7 @@ impl Driver {
         let mut random = Random(seed);
         let setup = Setup {
             policy: random.of(&[Policy::Strict, Policy::Deferred, Policy::Lazy]),
-            bounds: Bounds {
+            bounds: LazyBounds {
                 entries: random.of(&[0, 1, 4, 256]),
                 bytes: random.of(&[0, 0x4000, 64 << 20]),
                 age: Nanos::from_millis(10),

@@ -19,7 +19,7 @@ use super::{
     decode_tag, encode_tag,
 };
 use crate::addr::{PageSize, PageSizes, PhysAddr};
-use crate::table::{Access, AccessError};
+use crate::table::{Access, TableAccessError};
 
 const PRESENT: u64 = 1;
 /// The next-level field, bits 11:9; zero in a leaf.
@@ -55,7 +55,7 @@ impl Format for AmdV1 {
         })
     }
 
-    fn template(&self, access: Access, _level: u32) -> Result<u64, AccessError> {
+    fn template(&self, access: Access, _level: u32) -> Result<u64, TableAccessError> {
         let mut raw = PRESENT | data_access(access, READ, WRITE)?;
         if !access.contains(Access::DEVICE) {
             raw |= FORCE_COHERENT;

@@ -14,7 +14,7 @@ use core::sync::atomic::AtomicU64;
 
 use super::{DirtyTracking, Entry, Format, LiveCount, SplitRule, decode_tag, encode_tag};
 use crate::addr::{PageSize, PageSizes, PhysAddr};
-use crate::table::{Access, AccessError};
+use crate::table::{Access, TableAccessError};
 use thiserror::Error;
 
 const VALID: u64 = 1;
@@ -176,7 +176,7 @@ macro_rules! stage {
                 self.0.dirty
             }
 
-            fn template(&self, access: Access, level: u32) -> Result<u64, AccessError> {
+            fn template(&self, access: Access, level: u32) -> Result<u64, TableAccessError> {
                 let kind = if level == 0 { VALID | TABLE_OR_PAGE } else { VALID };
                 Ok(kind | ACCESSED | self.attributes(access)?)
             }
@@ -279,9 +279,9 @@ impl<const G: u32> Armv8Stage1<G> {
     /// memory, index 1 device memory (nGnRE).
     pub const MAIR: u64 = 0x04ff;
 
-    fn attributes(&self, access: Access) -> Result<u64, AccessError> {
+    fn attributes(&self, access: Access) -> Result<u64, TableAccessError> {
         if !access.intersects(Access::READ.union(Access::WRITE)) {
-            return Err(AccessError { access });
+            return Err(TableAccessError { access });
         }
         let mut raw = AP_UNPRIVILEGED | SH_INNER | NOT_GLOBAL;
         if !access.contains(Access::EXECUTE) {
@@ -335,9 +335,9 @@ impl<const G: u32> Armv8Stage1<G> {
 }
 
 impl<const G: u32> Armv8Stage2<G> {
-    fn attributes(&self, access: Access) -> Result<u64, AccessError> {
+    fn attributes(&self, access: Access) -> Result<u64, TableAccessError> {
         if !access.intersects(Access::READ.union(Access::WRITE)) {
-            return Err(AccessError { access });
+            return Err(TableAccessError { access });
         }
         let memory = if access.contains(Access::DEVICE) {
             S2_DEVICE

@@ -75,7 +75,7 @@ pub type RiscvLevels = Levels;
 /// Number of levels of VT-d's second-stage tables.
 pub type VtdLevels = Levels;
 
-use super::{Access, AccessError};
+use super::{Access, TableAccessError};
 use crate::addr::{PageSize, PageSizes, PhysAddr};
 use crate::platform::Word;
 
@@ -136,10 +136,10 @@ const fn absent(raw: u64) -> Entry {
 }
 
 /// The bits of `read` and `write` that `access` asks for, in a format that grants nothing else.
-fn data_access(access: Access, read: u64, write: u64) -> Result<u64, AccessError> {
+fn data_access(access: Access, read: u64, write: u64) -> Result<u64, TableAccessError> {
     let wanted = access.intersection(Access::READ.union(Access::WRITE));
     if wanted.is_empty() || access.contains(Access::EXECUTE) {
-        return Err(AccessError { access });
+        return Err(TableAccessError { access });
     }
     let bit = |flag, bit| if access.contains(flag) { bit } else { 0 };
     Ok(bit(Access::READ, read) | bit(Access::WRITE, write))
@@ -224,7 +224,7 @@ pub trait Format: Copy + Send + Sync + core::fmt::Debug + 'static {
     ///
     /// # Errors
     /// If the format cannot express `access`.
-    fn template(&self, access: Access, level: u32) -> Result<u64, AccessError>;
+    fn template(&self, access: Access, level: u32) -> Result<u64, TableAccessError>;
     /// The leaf entry for `pa`.
     fn leaf(template: u64, pa: PhysAddr) -> u64;
     /// The entry of `level` that points at the table `pa`, with its live count; the count's bits are

@@ -18,7 +18,7 @@
 
 use super::{DirtyTracking, Entry, Format, LiveCount, RiscvLevels, SplitRule, TAG_BITS};
 use crate::addr::{PageSize, PageSizes, PhysAddr};
-use crate::table::{Access, AccessError};
+use crate::table::{Access, TableAccessError};
 
 const VALID: u64 = 1;
 const READ: u64 = 1 << 1;
@@ -149,10 +149,10 @@ impl<const ROOT: u32> Format for Riscv<ROOT> {
         self.dirty
     }
 
-    fn template(&self, access: Access, _level: u32) -> Result<u64, AccessError> {
+    fn template(&self, access: Access, _level: u32) -> Result<u64, TableAccessError> {
         let write = access.contains(Access::WRITE);
         if !write && !access.contains(Access::READ) {
-            return Err(AccessError { access });
+            return Err(TableAccessError { access });
         }
         // A leaf that can be written and not read is reserved. Where the hardware keeps no dirty bits, one
         // that is clear makes a write fault.

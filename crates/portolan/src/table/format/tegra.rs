@@ -11,7 +11,7 @@ use core::sync::atomic::AtomicU32;
 
 use super::{Entry, Format, LiveCount, SplitRule, data_access};
 use crate::addr::{PageSize, PageSizes, PhysAddr};
-use crate::table::{Access, AccessError};
+use crate::table::{Access, TableAccessError};
 
 const READ: u64 = 1 << 31;
 const WRITE: u64 = 1 << 30;
@@ -76,7 +76,7 @@ impl Format for Tegra {
         SplitRule::Direct
     }
 
-    fn template(&self, access: Access, _level: u32) -> Result<u64, AccessError> {
+    fn template(&self, access: Access, _level: u32) -> Result<u64, TableAccessError> {
         Ok(NON_SECURE | data_access(access, READ, WRITE)?)
     }
 

@@ -75,7 +75,10 @@ fn accesses<F: Format>(format: F, asked: &[(Access, Access)], refused: &[Access]
             }
         }
         for &access in refused {
-            assert_eq!(format.template(access, level), Err(AccessError { access }));
+            assert_eq!(
+                format.template(access, level),
+                Err(TableAccessError { access })
+            );
         }
     }
 }
@@ -165,7 +168,7 @@ fn entries_are_told_apart() {
 #[test]
 fn words_are_those_of_the_specifications() {
     let pa = PhysAddr::new(0x12_3456_7000);
-    let word = |template: Result<u64, AccessError>| template.unwrap();
+    let word = |template: Result<u64, TableAccessError>| template.unwrap();
     assert_eq!(word(SECOND.template(R, 0)), 0x1);
     assert_eq!(word(SECOND.template(W, 0)), 0x2);
     assert_eq!(word(SECOND.template(RW, 1)), 0x83);

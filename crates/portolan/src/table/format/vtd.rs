@@ -13,7 +13,7 @@ use super::{
     absent, data_access, decode_tag, encode_tag,
 };
 use crate::addr::{PageSize, PageSizes, PhysAddr};
-use crate::table::{Access, AccessError};
+use crate::table::{Access, TableAccessError};
 
 const READ: u64 = 1;
 const WRITE: u64 = 1 << 1;
@@ -146,7 +146,7 @@ impl VtdSecondStage {
 impl Format for VtdSecondStage {
     common!(S2_DIRTY, 0);
 
-    fn template(&self, access: Access, level: u32) -> Result<u64, AccessError> {
+    fn template(&self, access: Access, level: u32) -> Result<u64, TableAccessError> {
         let size = if level > 0 { LARGE } else { 0 };
         Ok(size | data_access(access, READ, WRITE)?)
     }
@@ -191,7 +191,7 @@ pub struct VtdFirstStage {
 impl Format for VtdFirstStage {
     common!(S1_DIRTY, 1);
 
-    fn template(&self, access: Access, level: u32) -> Result<u64, AccessError> {
+    fn template(&self, access: Access, level: u32) -> Result<u64, TableAccessError> {
         let size = if level > 0 { LARGE } else { 0 };
         let mut raw = PRESENT | USER | ACCESSED | size | data_access(access, 0, WRITE)?;
         if access.contains(Access::DEVICE) {

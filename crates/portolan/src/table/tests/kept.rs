@@ -10,7 +10,7 @@ use crate::inval::{
 };
 use crate::platform::{SlabTables, TableMem};
 use crate::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule, TAG_BITS};
-use crate::table::{Access, Format, PageTable, UnmapError};
+use crate::table::{Access, Format, PageTable, TableUnmapError};
 
 const BLOCK: u64 = 0x20_0000;
 pub(in crate::table) const CAPS: Capabilities = Capabilities::new(PageSize::SIZE_4K);
@@ -230,7 +230,7 @@ fn a_hole_in_one_of_many_tables_leaves_all_of_them_as_they_were() {
         let iova = Iova::new(hole << 12);
         assert_eq!(
             table.unmap(range, &mut owed),
-            Err(UnmapError::NotMapped { iova })
+            Err(TableUnmapError::NotMapped { iova })
         );
         assert!(owed.unmapped().is_empty() && !owed.holds_tables());
         for number in (4 * 512..7 * 512).filter(|number| *number != hole) {

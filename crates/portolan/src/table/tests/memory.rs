@@ -8,7 +8,7 @@ use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
 use crate::inval::Gather;
 use crate::platform::{SlabTables, TableMem, Word};
 use crate::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule};
-use crate::table::{Access, MapError, PageTable};
+use crate::table::{Access, PageTable, TableMapError};
 
 type Memory = Arc<SlabTables<AtomicU64>>;
 type Table = PageTable<Armv8Stage1<12>, Memory>;
@@ -173,11 +173,11 @@ fn memory_beyond_the_format_s_addresses_is_refused_however_round_its_address() {
         let pa = PhysAddr::new(1 << lg2);
         let bytes = 0x20_0000;
         let wide = table.map(at, pa, bytes, Access::READ, &mut owed);
-        assert_eq!(wide, Err(MapError::MemoryOutOfRange { pa, bytes }));
+        assert_eq!(wide, Err(TableMapError::MemoryOutOfRange { pa, bytes }));
         let page = PhysRange::page(pa, PageSize::SIZE_4K);
         let bytes = 0x1000;
         let listed = table.map_around(at, &[page], Access::READ, &mut owed);
-        assert_eq!(listed, Err(MapError::MemoryOutOfRange { pa, bytes }));
+        assert_eq!(listed, Err(TableMapError::MemoryOutOfRange { pa, bytes }));
     }
     assert_eq!(table.translate(at), None);
 }

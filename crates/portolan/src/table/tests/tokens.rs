@@ -4,7 +4,7 @@ use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr};
 use crate::inval::{Gather, Quirks, SyncError, WrongTable};
 use crate::platform::SlabTables;
 use crate::table::format::{VtdLevels, VtdSecondStage};
-use crate::table::{Access, MapError, PageTable, SplitError, UnmapError};
+use crate::table::{Access, PageTable, SplitError, TableMapError, TableUnmapError};
 use core::sync::atomic::AtomicU64;
 
 use super::kept::{CAPS, Willing};
@@ -59,7 +59,7 @@ fn a_debt_of_one_table_is_not_paid_through_another() {
     assert_eq!((into.table(), owed.table_pages()), (None, pages));
     assert_eq!(other.unmap(range, &mut owed), Err(wrong.into()));
     let mapped = other.map(at, PhysAddr::new(0), 0x1000, Access::READ, &mut owed);
-    assert_eq!(mapped, Err(MapError::WrongTable(wrong)));
+    assert_eq!(mapped, Err(TableMapError::WrongTable(wrong)));
     assert_eq!(
         other.split(at, &mut owed),
         Err(SplitError::WrongTable(wrong))
@@ -107,7 +107,7 @@ fn a_part_of_a_block_is_not_unmapped_before_the_whole_block_is_owed() {
     let part = IovaRange::page(at, PAGE);
     let mut owed = Gather::new();
     let cut = table.unmap(part, &mut owed);
-    assert_eq!(cut, Err(UnmapError::NeedsSplit { block }));
+    assert_eq!(cut, Err(TableUnmapError::NeedsSplit { block }));
     assert!(owed.is_empty());
 
     let pending = table.split(at, &mut owed).unwrap();

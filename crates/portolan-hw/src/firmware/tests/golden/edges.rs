@@ -6,7 +6,7 @@ extern crate std;
 use std::vec;
 use std::vec::Vec;
 
-use portolan::addr::{PhysAddr, RequesterId, Segment, StreamId};
+use portolan::addr::{PciSegment, PhysAddr, RequesterId, StreamId};
 
 use super::iort::{ITS, SMMU, node, root_with, stream_of, words};
 use super::{reseal, table, viot_bytes};
@@ -106,7 +106,7 @@ fn root_ports_are_those_of_the_scopes_if_not_all() {
         let Ok(Structure::RootPorts(found)) = found else {
             panic!("{found:?}");
         };
-        assert_eq!((found.ports, found.segment), (ports, Segment::new(3)));
+        assert_eq!((found.ports, found.segment), (ports, PciSegment::new(3)));
         assert_eq!(found.scopes.count(), 1);
     }
 }
@@ -181,7 +181,7 @@ fn no_node_is_before_the_first() {
     };
     let bytes = table_at(first);
     let iort = Iort::parse(&bytes).unwrap();
-    let found = iort.resolve(Segment::new(2), RequesterId::new(1));
+    let found = iort.resolve(PciSegment::new(2), RequesterId::new(1));
     let (offset, target) = (first as usize, 48);
     assert_eq!(found, Err(TableError::Reference { offset, target }));
     assert!(iort.node_at(0, first).is_ok());
@@ -229,7 +229,7 @@ fn nodes_of_the_first_revision_are_shorter() {
     let root = one(node(2, 0, &[0, 0, 0, 9], &[]));
     let found = Iort::parse(&root).unwrap().nodes().next().unwrap();
     assert!(matches!(found.unwrap().body, Body::RootComplex(root)
-        if root.segment == Segment::new(9) && root.address_lg2.is_none()));
+        if root.segment == PciSegment::new(9) && root.address_lg2.is_none()));
     let counters = one(node(5, 0, &[0x907_0000, 0, 33, SMMU], &[]));
     let found = Iort::parse(&counters).unwrap().nodes().next().unwrap();
     assert!(matches!(found.unwrap().body, Body::CounterGroup(group)

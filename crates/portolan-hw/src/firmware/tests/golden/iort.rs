@@ -13,7 +13,7 @@ use super::{reseal, table};
 use crate::firmware::TableError;
 use crate::firmware::iort::{Body, Iort};
 use crate::firmware::reservations::Streams;
-use portolan::addr::{RequesterId, Segment};
+use portolan::addr::{PciSegment, RequesterId};
 
 /// Words of 32 bits as bytes.
 pub(super) fn words(words: &[u32]) -> Vec<u8> {
@@ -105,7 +105,7 @@ fn iort_by_hand() {
 fn iort_identifiers_are_followed() {
     let bytes = iort_bytes();
     let iort = Iort::parse(&bytes).unwrap();
-    let of = |segment, id| iort.resolve(Segment::new(segment), RequesterId::new(id));
+    let of = |segment, id| iort.resolve(PciSegment::new(segment), RequesterId::new(id));
     let at = |segment, id| {
         let found = of(segment, id).unwrap().unwrap();
         (found.unit.offset as u32, found.stream)
@@ -126,7 +126,7 @@ fn iort_identifiers_are_followed() {
 #[test]
 fn iort_references_to_nothing() {
     let good = iort_bytes();
-    let segment = Segment::new(2);
+    let segment = PciSegment::new(2);
     for target in [0, 47, SMMU + 1, LOOPED + 4096, u32::MAX] {
         let mut bytes = good.clone();
         let at = ROOT as usize + 16 + 24 + 12;
@@ -165,7 +165,7 @@ pub(super) fn root_with(mappings: &[[u32; 5]]) -> Vec<u8> {
 /// The stream of a requester of segment 2.
 pub(super) fn stream_of(bytes: &[u8], requester: u16) -> Option<u32> {
     let iort = Iort::parse(bytes).unwrap();
-    let found = iort.resolve(Segment::new(2), RequesterId::new(requester));
+    let found = iort.resolve(PciSegment::new(2), RequesterId::new(requester));
     found.unwrap().map(|found| found.stream.get())
 }
 

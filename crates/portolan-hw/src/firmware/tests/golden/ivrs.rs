@@ -16,7 +16,7 @@ use crate::firmware::ivrs::{
     SpecialKind, SystemManagement, Uid, UnitFlags,
 };
 use crate::firmware::reservations::Streams;
-use portolan::addr::{RequesterId, Segment};
+use portolan::addr::{PciSegment, RequesterId};
 
 const READ_WRITE: Access = Access::READ.union(Access::WRITE);
 
@@ -144,9 +144,12 @@ fn ivrs_by_hand() {
     };
     assert_eq!(
         (other.segment, other.level),
-        (Segment::new(1), Level::Basic)
+        (PciSegment::new(1), Level::Basic)
     );
-    assert_eq!((unit.segment, unit.level), (Segment::new(0), Level::Named));
+    assert_eq!(
+        (unit.segment, unit.level),
+        (PciSegment::new(0), Level::Named)
+    );
     assert_eq!(unit.requester, RequesterId::of(0, 0, 2));
     assert_eq!((unit.capability, unit.message, unit.unit_id), (0x40, 3, 7));
     assert_eq!(unit.base, PhysAddr::new(0xfeb8_0000));
@@ -193,7 +196,7 @@ fn ivrs_says_what_a_device_may_do() {
     let bytes = ivrs_bytes();
     let ivrs = Ivrs::parse(&bytes).unwrap();
     let on = |segment, id| {
-        let found = ivrs.device(Segment::new(segment), RequesterId::new(id));
+        let found = ivrs.device(PciSegment::new(segment), RequesterId::new(id));
         found
             .unwrap()
             .map(|(unit, device)| (unit.base.get(), device))
@@ -247,7 +250,7 @@ fn ivrs_bits_one_by_one() {
     let of = |data: u8| {
         let bytes = ivrs(INFO, &[unit(0x10, 0, 0xfeb8_0000, 0, &[2, 0x10, 0, data])]);
         let ivrs = Ivrs::parse(&bytes).unwrap();
-        let found = ivrs.device(Segment::new(0), RequesterId::new(0x10));
+        let found = ivrs.device(PciSegment::new(0), RequesterId::new(0x10));
         found.unwrap().unwrap().1.settings
     };
     let passes = [
@@ -293,7 +296,7 @@ fn an_alias_of_itself_renames_nothing() {
     let entries = [0x42, 0x10, 0, 2, 0, 0x10, 0, 0];
     let bytes = ivrs(INFO, &[unit(0x10, 0, 0xfeb8_0000, 0, &entries)]);
     let ivrs = Ivrs::parse(&bytes).unwrap();
-    let found = ivrs.device(Segment::new(0), RequesterId::new(0x10));
+    let found = ivrs.device(PciSegment::new(0), RequesterId::new(0x10));
     let (_, device) = found.unwrap().unwrap();
     assert_eq!(
         (device.alias, device.settings),
@@ -311,7 +314,7 @@ fn a_unit_that_names_a_device_goes_before_one_that_serves_all() {
         let bytes = ivrs(INFO, &blocks);
         let ivrs = Ivrs::parse(&bytes).unwrap();
         let base = |id| {
-            let found = ivrs.device(Segment::new(0), RequesterId::new(id));
+            let found = ivrs.device(PciSegment::new(0), RequesterId::new(id));
             found.unwrap().unwrap().0.base.get()
         };
         assert_eq!((base(0x10), base(0x11)), (0xfec0_0000, 0xfeb8_0000));
@@ -324,7 +327,7 @@ fn ivrs_memory_by_hand() {
     let ivrs = Ivrs::parse(&bytes).unwrap();
     let of = |segment, id| -> Vec<_> {
         let asked = Streams::one(RequesterId::new(id).stream());
-        let found = ivrs.reserved(Segment::new(segment), asked);
+        let found = ivrs.reserved(PciSegment::new(segment), asked);
         let found = found.map(|reserved| reserved.unwrap().region);
         found
             .map(|region| {
@@ -368,7 +371,7 @@ fn memory_that_cannot_be_is_refused_and_the_rest_is_read() {
         let bytes = ivrs(INFO, &[block, good.clone()]);
         let ivrs = Ivrs::parse(&bytes).unwrap();
         let found: Vec<_> = ivrs
-            .reserved(Segment::new(0), Streams::one(StreamId::new(5)))
+            .reserved(PciSegment::new(0), Streams::one(StreamId::new(5)))
             .collect();
         assert_eq!((found.len(), found[0]), (2, Err(error)));
         assert!(found[1].is_ok());
@@ -377,7 +380,7 @@ fn memory_that_cannot_be_is_refused_and_the_rest_is_read() {
     let wide = memory(0x20, 0b0111, [0, 0], 1 << 60, 0x1000);
     let bytes = ivrs(0, &[wide]);
     let ivrs = Ivrs::parse(&bytes).unwrap();
-    let mut found = ivrs.reserved(Segment::new(0), Streams::one(StreamId::new(5)));
+    let mut found = ivrs.reserved(PciSegment::new(0), Streams::one(StreamId::new(5)));
     assert!(found.next().unwrap().is_ok());
 }
 
@@ -491,7 +494,7 @@ fn more_blocks_than_any_machine_has_are_not_read() {
     let last = ivrs.blocks().last();
     assert_eq!(last, Some(Err(TableError::TooMany { offset, most })));
     assert_eq!(ivrs.units().filter(Result::is_ok).count(), 1);
-    let found = ivrs.device(Segment::new(0), RequesterId::new(1));
+    let found = ivrs.device(PciSegment::new(0), RequesterId::new(1));
     assert_eq!(found, Err(TableError::TooMany { offset, most }));
     let unit = ivrs.units().next().unwrap().unwrap();
     let device: Device = unit.device(RequesterId::new(1)).unwrap().unwrap();

@@ -14,7 +14,7 @@ use crate::firmware::dmar::{self, Dmar, PathStep, ScopeKind, Serves, Structure};
 use crate::firmware::reservations::Streams;
 use crate::firmware::sdt::{Sdt, Tables};
 use crate::firmware::viot::{self, Viot};
-use portolan::addr::{RequesterId, Segment};
+use portolan::addr::{PciSegment, RequesterId};
 
 mod edges;
 mod iort;
@@ -90,7 +90,7 @@ fn dmar_by_hand() {
     };
     assert_eq!(
         (unit.serves, unit.segment),
-        (Serves::Named, Segment::new(1))
+        (Serves::Named, PciSegment::new(1))
     );
     assert_eq!(unit.registers.start(), PhysAddr::new(0xfed9_1000));
     assert_eq!(unit.registers.last(), PhysAddr::new(0xfed9_2fff));
@@ -137,7 +137,7 @@ fn dmar_reserves_memory_for_a_function() {
     let of = |bytes: &[u8], segment, id| -> Vec<_> {
         let dmar = Dmar::parse(bytes).unwrap();
         let asked = Streams::one(RequesterId::new(id).stream());
-        let found = dmar.reserved(Segment::new(segment), asked, |_| None);
+        let found = dmar.reserved(PciSegment::new(segment), asked, |_| None);
         found.collect()
     };
     let found = of(&good, 0, 0xa0)[0].unwrap();
@@ -264,9 +264,9 @@ fn viot_by_hand() {
     let viot = Viot::parse(&bytes).unwrap();
     let mut walk = viot.nodes();
     assert_eq!((walk.by_ref().count(), walk.unknown()), (4, 1));
-    let of = |segment, id| viot.resolve(Segment::new(segment), RequesterId::new(id));
+    let of = |segment, id| viot.resolve(PciSegment::new(segment), RequesterId::new(id));
     let unit = viot::Viommu::Pci {
-        segment: Segment::new(0),
+        segment: PciSegment::new(0),
         requester: RequesterId::of(0, 1, 0),
     };
     assert_eq!(of(2, 0x123), Ok(Some((unit, StreamId::new(0x1023)))));

@@ -61,7 +61,7 @@ fn every_node_is_read() {
     };
     assert_eq!(all[0].body, Body::Unit(platform));
     let at = PciFunction {
-        segment: Segment::new(2),
+        segment: PciSegment::new(2),
         requester: RequesterId::of(0, 1, 2),
     };
     let function = Unit {
@@ -101,7 +101,7 @@ fn a_function_has_the_stream_of_the_mapping_that_has_it() {
     let table = Rimt::parse(&bytes).unwrap();
     let of = |segment, id| {
         table.resolve(PciFunction {
-            segment: Segment::new(segment),
+            segment: PciSegment::new(segment),
             requester: RequesterId::new(id),
         })
     };
@@ -118,7 +118,7 @@ fn a_function_has_the_stream_of_the_mapping_that_has_it() {
         wrong[COMPLEX + 20 + 12] = target;
         reseal(&mut wrong);
         let refused = Rimt::parse(&wrong).unwrap().resolve(PciFunction {
-            segment: Segment::new(2),
+            segment: PciSegment::new(2),
             requester: RequesterId::new(3),
         });
         let (offset, target) = (COMPLEX, target.into());

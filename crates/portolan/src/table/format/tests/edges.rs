@@ -14,7 +14,7 @@ use crate::table::format::{
     RiscvFirstStage, RiscvLevels, RiscvMemoryTypes, SplitRule, VtdLevels, VtdSecondStage,
 };
 use crate::table::tests::kept::pay_for;
-use crate::table::{Access, Format, MapError, MappedRun, PageTable};
+use crate::table::{Access, Format, MappedRun, PageTable, TableMapError};
 
 const PAGE: u64 = 1 << 12;
 const MEGABYTES: u64 = 1 << 21;
@@ -83,7 +83,11 @@ impl Mapped {
         leaves
     }
 
-    fn map<F: Format>(self, table: &Table<F>, owed: &mut Gather) -> Result<IovaRange, MapError> {
+    fn map<F: Format>(
+        self,
+        table: &Table<F>,
+        owed: &mut Gather,
+    ) -> Result<IovaRange, TableMapError> {
         let (at, pa) = (Iova::new(self.at), PhysAddr::new(self.pa));
         table.map(at, pa, self.bytes, Access::READ_WRITE, owed)
     }
@@ -335,7 +339,7 @@ impl<F: Format> Game<F> {
                     );
                     self.mapped.push(new);
                 }
-                Err(MapError::AlreadyMapped { .. }) => assert!(taken, "seed {}", self.seed),
+                Err(TableMapError::AlreadyMapped { .. }) => assert!(taken, "seed {}", self.seed),
                 Err(error) => panic!("seed {}: {new:x?}: {error}", self.seed),
             }
         }

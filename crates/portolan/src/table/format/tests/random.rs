@@ -13,7 +13,7 @@ use crate::table::format::{
 };
 use crate::table::tests::kept::{CAPS, Willing};
 use crate::table::{
-    Access, Format, MapError, PageTable, Segment, SplitError, Translation, UnmapError,
+    Access, Format, PageTable, Segment, SplitError, TableMapError, TableUnmapError, Translation,
 };
 
 struct Random(u64);
@@ -184,11 +184,11 @@ impl<F: Format> Game<F> {
                 });
                 self.pages.extend((first..).zip(to.map(|to| (to, access))));
             }
-            Err(MapError::AlreadyMapped { iova }) => {
+            Err(TableMapError::AlreadyMapped { iova }) => {
                 let page = iova.get() >> F::GRANULE.lg2();
                 assert_eq!(taken.map(|(page, _)| *page), Some(page));
             }
-            Err(MapError::Memory(_)) => {}
+            Err(TableMapError::Memory(_)) => {}
             Err(error) => panic!("{error}"),
         }
         self.table.absorb(&mut self.owed, &mut owed).unwrap();
@@ -216,10 +216,10 @@ impl<F: Format> Game<F> {
                 self.pages
                     .retain(|page, _| !(first..first + count).contains(page));
             }
-            Err(UnmapError::NotMapped { iova }) => {
+            Err(TableUnmapError::NotMapped { iova }) => {
                 assert_eq!(Some(iova), hole.map(Self::at));
             }
-            Err(UnmapError::NeedsSplit { block }) => assert_eq!(Some(block), cut),
+            Err(TableUnmapError::NeedsSplit { block }) => assert_eq!(Some(block), cut),
             Err(error) => panic!("{error}"),
         }
         self.table.absorb(&mut self.owed, &mut owed).unwrap();
@@ -361,7 +361,7 @@ fn what_does_not_fit_the_format_is_refused_and_changes_nothing() {
     let memory = |pa: u64, bytes: u64| (PhysAddr::new(pa), bytes);
     for (pa, bytes) in [(0x800, 0x1000), (0x1000, 0x800), (0x1800, 0x800)] {
         let (pa, bytes) = memory(pa, bytes);
-        let uneven = Err(MapError::UnalignedMemory { pa, bytes });
+        let uneven = Err(TableMapError::UnalignedMemory { pa, bytes });
         assert_eq!(map(0, pa.get(), bytes), uneven);
     }
     for (pa, bytes) in [
@@ -370,32 +370,32 @@ fn what_does_not_fit_the_format_is_refused_and_changes_nothing() {
         (0x1000, output),
     ] {
         let (pa, bytes) = memory(pa, bytes);
-        let outside = Err(MapError::MemoryOutOfRange { pa, bytes });
+        let outside = Err(TableMapError::MemoryOutOfRange { pa, bytes });
         assert_eq!(map(0, pa.get(), bytes), outside);
     }
     for (at, bytes) in [(input, 0x1000), (input - 0x1000, 0x2000), (0x1000, input)] {
         let iova = Iova::new(at);
-        let outside = Err(MapError::IovaOutOfRange { iova });
+        let outside = Err(TableMapError::IovaOutOfRange { iova });
         assert_eq!(map(at, 0x1000, bytes), outside);
     }
     let iova = Iova::new(0x800);
     assert_eq!(
         map(0x800, 0x1000, 0x1000),
-        Err(MapError::UnalignedIova { iova })
+        Err(TableMapError::UnalignedIova { iova })
     );
     let iova = Iova::new(0x1000);
-    assert_eq!(map(0x1000, 0x1000, 0), Err(MapError::Empty { iova }));
+    assert_eq!(map(0x1000, 0x1000, 0), Err(TableMapError::Empty { iova }));
     assert_eq!(table.pages(), 1);
     // The last page of each.
     assert_eq!(map(input - 0x1000, output - 0x1000, 0x1000), Ok(()));
     for (start, last) in [(0x800, 0xfff), (0, 0x17ff), (0x800, 0x17ff)] {
         let range = IovaRange::new(Iova::new(start), Iova::new(last)).unwrap();
-        let uneven = Err(UnmapError::Unaligned { range });
+        let uneven = Err(TableUnmapError::Unaligned { range });
         assert_eq!(table.unmap(range, &mut owed), uneven);
     }
     let range = IovaRange::from_len(Iova::new(input - 0x1000), 0x2000).unwrap();
     assert_eq!(
         table.unmap(range, &mut owed),
-        Err(UnmapError::OutOfRange { range })
+        Err(TableUnmapError::OutOfRange { range })
     );
 }
