@@ -77,7 +77,7 @@ const QUALCOMM: &[&str] = &[
 ];
 
 const GUEST: &[&str] = &[
-    "4 of 16 prices",
+    "7 of 22 prices",
     "Prices that the traces tell",
     "all calls have one size (pages: 1)",
     "How well the fits predict",
