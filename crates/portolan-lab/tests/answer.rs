@@ -297,3 +297,19 @@ fn words_are_plain() {
         }
     }
 }
+
+#[test]
+fn a_lazy_kernel_that_waits_for_each_two_step_request_is_not_said_to_be_strict() {
+    let recording = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/recordings/7.3-lazy-dd128k.gz"
+    );
+    let (words, code) = said(&[recording]);
+    assert_eq!(code, 0);
+    assert!(
+        words.contains("Linux is lazy already (the recording says groups: 4 DMA-FQ)"),
+        "{words}"
+    );
+    assert!(words.contains("Linux now: lazy"), "{words}");
+    assert!(!words.contains("iommu.strict"), "{words}");
+}

@@ -125,7 +125,7 @@ impl<P: Cpus + Clone> Device<P> {
     /// With the buffer; see [`MapError`]. Where [`Device::map`] would copy, it is the error of a device
     /// without a pool: [`MapError::SubPage`], [`MapError::AboveLimit`], [`MapError::SharedLine`],
     /// [`MapError::Private`]. [`MapError::AlwaysCopied`] of a device with
-    /// [`CopyWhen::Always`](super::CopyWhen::Always).
+    /// [`CopyWhen::Always`].
     pub fn map_in_place<B: Buffer, D: DataDirection>(
         &self,
         buffer: B,

@@ -230,6 +230,10 @@ fn strict(input: &Input<'_>, now: &Situation) -> Option<Setting> {
         return None;
     }
     let (lazy, strict) = (Cost::of(input, Now::Lazy)?, Cost::of(input, Now::Strict)?);
+    if lazy.exposed.max_bytes == 0 {
+        // The kernel waits for all of it as it is.
+        return None;
+    }
     saving(&strict, &lazy).filter(|saving| saving.range_pct[1] < WINDOW_WORTH_PCT)?;
     Some(Setting {
         rule: Rule::StrictKernel,

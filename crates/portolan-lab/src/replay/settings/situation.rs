@@ -67,8 +67,14 @@ fn by_invalidations(input: &Input<'_>) -> Option<Situation> {
         if shadowed {
             return Some(of(Now::Shadowed, line));
         }
-        if pages >= unmaps - unmaps / 2 {
-            return Some(of(Now::Strict, line));
+        let half = unmaps - unmaps / 2;
+        if pages >= half {
+            // Since 7.3 a lazy kernel waits for unmaps by the two-step API: then the groups' types tell.
+            let waits = input.linux.is_some_and(|linux| linux.lazy.unqueued >= half);
+            let told = input.facts.filter(|_| waits);
+            let lazy = told.and_then(|facts| by_facts(facts, &summary.devices));
+            let lazy = lazy.filter(|told| told.now == Now::Lazy);
+            return Some(lazy.unwrap_or_else(|| of(Now::Strict, line)));
         }
     }
     let line = recorded.first_domain.as_ref()?;
