@@ -12,7 +12,7 @@ use portolan_hw::topology::Topology;
 use portolan_hw::topology::pci::PciOverrides;
 
 const SIGNATURES: [&[u8; 4]; 5] = [b"DMAR", b"IVRS", b"IORT", b"VIOT", b"RIMT"];
-/// Where a table's length and its checksum are.
+/// Offsets of a table's length and its checksum.
 const LENGTH: usize = 4;
 const CHECKSUM: usize = 9;
 const HEADER: usize = 36;

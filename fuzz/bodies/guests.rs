@@ -1,4 +1,4 @@
-//! What a guest sends a virtio-iommu: requests, each behind a byte that says how long it is, and bytes of its
+//! A guest's bytes for a virtio-iommu: requests, each behind a byte that says how long it is, and bytes of its
 //! configuration.
 
 use std::time::Duration;

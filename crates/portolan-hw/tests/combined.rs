@@ -34,9 +34,9 @@ use portolan_model::vtd::{VtdRegisters, VtdSetup};
 const CPUS: usize = 8;
 /// Unmaps of each CPU.
 const UNMAPS: u64 = 12;
-/// How long a driver waits for its unit.
+/// Longest wait of a driver for its unit.
 const LIMIT: Nanos = Nanos::new(2_000_000);
-/// What an access to a register takes, in nanoseconds.
+/// Time of an access to a register, in nanoseconds.
 const ACCESS_NS: f64 = 300.0;
 const BASE: PhysAddr = PhysAddr::new(0x8000_0000);
 const PAGES: u32 = 1 << 12;
@@ -275,7 +275,7 @@ fn commands(bench: &Bench) -> [u64; 2] {
     all
 }
 
-/// What unmaps did.
+/// Counts of unmaps.
 #[derive(Debug, Default)]
 struct Found {
     /// Commands that they took.

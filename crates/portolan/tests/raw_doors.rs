@@ -3,7 +3,7 @@
 //! `compile_fail`.
 #![allow(missing_docs)]
 
-/// What an embedder writes, and all that is `unsafe` here.
+/// An embedder's part, and all that is `unsafe` here.
 mod kernel {
     #![allow(unsafe_code)]
 

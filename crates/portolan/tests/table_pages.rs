@@ -9,7 +9,7 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 use portolan::addr::{PageSize, PhysAddr};
 use portolan::platform::{OutOfTableMemory, TableMem, Word};
 
-/// What the library's file finds in its crate and above itself.
+/// Items that the library's file finds in its crate and above itself.
 mod addr {
     pub use portolan::addr::{PageSize, PhysAddr, PhysRange};
 }

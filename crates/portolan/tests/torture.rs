@@ -81,7 +81,7 @@ fn current() -> CpuId {
 
 type Cpus = Arc<SpinCpus<Time, fn() -> CpuId>>;
 
-/// What the hardware remembers: where each page that a device used led.
+/// Memory of the hardware: where each page that a device used led.
 #[derive(Default)]
 struct Remembered {
     pages: BTreeMap<u64, u64>,

@@ -59,7 +59,7 @@ pub(super) enum Reached {
 /// A buffer: it goes back to the world when it is dropped.
 pub(super) type Block = Lent<Numbered>;
 
-/// Which block of a world it is.
+/// Number of the block in its world.
 #[derive(Debug)]
 pub(crate) struct Numbered {
     world: Arc<World>,

@@ -14,7 +14,7 @@ use super::machines::{Machine, PORTOLAN, program};
 
 /// How far the first half of the packets may be from the second.
 const STEADY: f64 = 0.02;
-/// How far predictions may be off, and from how many of a lazy kernel's invalidations on: no timer is late here.
+/// Most that predictions may be off, and the fewest invalidations of a lazy kernel that are judged: no timer is late.
 const WITHIN: f64 = 0.15;
 const ENOUGH: f64 = 50.0;
 /// Packets of which the guest says the time together, and how often it does.
@@ -91,7 +91,7 @@ fn check(ran: &Ran) -> Result<(), String> {
     check_lazy(&ran.portolan(&["replay", "lazy.gz"])?)
 }
 
-/// What the advice says that lazy gains, in ns for an unmap.
+/// Gain of lazy by the advice, in ns for an unmap.
 fn predicted(replayed: &Value) -> Option<f64> {
     let mut advice = replayed["advice"].as_array()?.iter();
     let lazy = advice.find(|setting| setting["rule"] == "lazy-group")?;

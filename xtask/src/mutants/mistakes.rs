@@ -15,7 +15,7 @@ use super::sample::Mutant;
 use super::stage::{Reach, Stage, Verdict};
 use super::tool::Tree;
 
-/// Where they are, from the root of the workspace.
+/// Their file, from the root of the workspace.
 pub const FILE: &str = "xtask/mistakes.toml";
 /// The package whose tests have to notice.
 const PACKAGE: &str = "portolan";
@@ -87,7 +87,7 @@ pub fn parse(text: &str) -> anyhow::Result<Vec<Mistake>> {
     Ok(list.mistake)
 }
 
-/// What is wrong with the list, where `read` gives the text of a file: texts that are not in their file
+/// Faults of the list, where `read` gives the text of a file: texts that are not in their file
 /// once, and symptoms that name two.
 pub fn stale(list: &[Mistake], read: impl Fn(&str) -> Option<String>) -> Vec<String> {
     let mut found = Vec::new();
@@ -152,7 +152,7 @@ fn examine(root: &Path, part: options::Share) -> anyhow::Result<bool> {
     Ok(good)
 }
 
-/// What came of each, and whether that is as the list says.
+/// Outcome of each, beside what the list says.
 fn told(all: &[(Mistake, Verdict)]) -> (String, bool) {
     let mut text = String::new();
     let (mut noticed, mut good) = (0, true);

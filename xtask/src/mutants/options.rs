@@ -45,7 +45,7 @@ impl Share {
     }
 }
 
-/// What of the mistakes is to be made.
+/// The part of the mistakes to be made.
 pub fn mistakes(words: &[&str]) -> Result<Share, String> {
     match words {
         [] => Ok(Share::WHOLE),

@@ -1,4 +1,4 @@
-//! Who submits a unit's invalidations: each CPU its own, or one for all that meet, as the unit's options say.
+//! Submitters of a unit's invalidations: each CPU for itself, or one for all that meet, as the unit's options say.
 //!
 //! *Context.* Atomic, but for what makes one (task): [`Submitters::pay`] waits for the hardware, and
 //! within a limit for other CPUs.
@@ -6,7 +6,7 @@
 use portolan::inval::{CombineOptions, Combiner, InvalidationQueue, Ranges, Step, TablesLeft};
 use portolan::platform::Cpus;
 
-/// Who submits a unit's invalidations.
+/// Submitters of a unit's invalidations.
 #[derive(Debug)]
 pub(crate) struct Submitters<C: Cpus>(Option<Combiner<C>>);
 

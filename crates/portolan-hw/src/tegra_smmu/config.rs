@@ -1,4 +1,4 @@
-//! How a unit is to be driven.
+//! Options of a unit.
 //!
 //! *Context.* Interrupt: values; cloning a [`Config`] allocates.
 
@@ -8,7 +8,7 @@ use portolan::platform::Nanos;
 use super::chip::Chip;
 use crate::firmware::reservations::Reservations;
 
-/// How a unit is to be driven.
+/// Options of a unit.
 ///
 /// ```no_run
 /// # use core::sync::atomic::AtomicU32;

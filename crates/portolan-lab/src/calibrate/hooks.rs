@@ -1,4 +1,4 @@
-//! What tracing itself takes, which is taken off calls.
+//! Time of tracing itself, which is taken off calls.
 //!
 //! `function_graph` reads the clock when a function is entered and when it is left. What it does between those and the
 //! function is in the call's own time (*inside*), what it does before and after them in the caller's (*around*). So a
@@ -25,7 +25,7 @@ const WRAPPERS: [&str; 6] = [
     "__iommu_dma_",
 ];
 
-/// What tracing takes for each call.
+/// Time of tracing, for each call.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Tracing {
     /// The function that says so.

@@ -116,7 +116,7 @@ impl Swiotlb {
     }
 }
 
-/// What is counted of a pool.
+/// Counts of a pool.
 #[derive(Default)]
 struct Counts {
     used: AtomicU64,

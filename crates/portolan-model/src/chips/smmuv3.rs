@@ -5,7 +5,7 @@
 use super::RealChip;
 use crate::smmuv3::SmmuIdentification;
 
-/// What Linux prints, and the widest queues as exponents: commands, events, page requests.
+/// Features as Linux prints them, and the widest queues as exponents: commands, events, page requests.
 struct Printed {
     features: u32,
     output: u32,

@@ -1,4 +1,4 @@
-//! What safe code can let a device reach without a buffer: nothing in this file is unsafe. What does
+//! Memory that safe code lets a device reach without a buffer: nothing in this file is unsafe. What does
 //! not compile here is in the compile-fail tests of `portolan`.
 #![forbid(unsafe_code)]
 

@@ -9,7 +9,7 @@ use portolan_model::smmuv3::SmmuIdentification;
 use super::machine::{DEVICE, IORT, OTHER, REGISTERS, SECOND, amd_of, dmar, ivrs, smmu, vtd};
 use super::{driver, opened};
 
-/// Where the first piece of an access went.
+/// Memory that the first piece of an access reached.
 fn first<E>(found: Result<Vec<Piece>, E>) -> Option<u64> {
     found.ok()?.first().map(|piece| piece.pa.get())
 }

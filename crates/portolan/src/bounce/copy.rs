@@ -24,7 +24,7 @@ pub(crate) enum Padding {
     Leave,
 }
 
-/// What keeps other crates from implementing [`BouncePool`].
+/// Seal of [`BouncePool`]: no other crate implements it.
 pub(crate) mod sealed {
     /// A pool of this crate.
     pub trait Sealed {}

@@ -139,7 +139,7 @@ pub struct Pool<P: Cpus, A: Area = LockFree<<P as Cpus>::Word>> {
     high_water: P::Word,
 }
 
-/// What a pool knows of its slots.
+/// Slots of a pool.
 struct Records<A, W> {
     area_slots: u32,
     areas: Box<[CachePadded<A>]>,

@@ -214,7 +214,10 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
     pub fn read(&self, at: u64, to: &mut [u8]) -> Result<(), AccessError> {
         let buffer = &*self.parts().buffer;
         let offset = self.offset(at, to.len())?;
-        read(buffer, offset, to).ok_or(AccessError::NoView)
+        match read(buffer, offset, to) {
+            true => Ok(()),
+            false => Err(AccessError::NoView),
+        }
     }
 
     /// Copies `from` to the bytes of the buffer, from offset `at`. The device sees them after
@@ -230,7 +233,9 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
         if !parts.buffer.device_may_write() {
             return Err(AccessError::ReadOnly);
         }
-        write(&mut *parts.buffer, offset, from).ok_or(AccessError::NoView)?;
+        if !write(&mut *parts.buffer, offset, from) {
+            return Err(AccessError::NoView);
+        }
         if let Some(last) = (from.len() as u64).checked_sub(1) {
             parts.write_through(at, at + last);
         }

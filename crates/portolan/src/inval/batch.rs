@@ -84,7 +84,7 @@ impl Ranges {
     }
 }
 
-/// What the hardware can merge commands into, and when that is done.
+/// Merging of commands, as the hardware can.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Merger {
     pub(super) ranges: Ranges,
@@ -94,7 +94,7 @@ pub(super) struct Merger {
 /// Commands of one caller.
 pub(super) type Own = ArrayVec<Command, OWN>;
 
-/// What one caller hands over.
+/// Commands of one caller.
 #[derive(Debug)]
 pub(super) struct Debt {
     pub(super) commands: Own,

@@ -6,7 +6,7 @@ use super::plan::one;
 use super::{Capabilities, Command, Gather, Quirks, Step, WrongTable, plan};
 use crate::addr::InvalTag;
 
-/// Whether a debt holds table pages that have left the tree: what walk caches hold of them goes before
+/// Table pages of a debt that have left the tree: what walk caches hold of them goes before
 /// they are used again.
 ///
 /// *Context.* Interrupt: a value.

@@ -1,4 +1,4 @@
-//! Which domain has a space already.
+//! Claims of spaces on domains.
 //!
 //! *Context.* Interrupt: everything here is a value.
 

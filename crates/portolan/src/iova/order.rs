@@ -1,4 +1,4 @@
-//! Which addresses are given out first: low ones, by default.
+//! Order in which addresses are given out: low ones first, by default.
 //!
 //! Devices that claim 64 bits of address do not always have them: upper bits that no system ever set were
 //! never tried. Linux keeps PCI devices below 4 GiB for this reason as long as there is room
@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::addr::{Iova, IovaRange};
 
-/// Which addresses a space gives out first.
+/// Order in which a space gives out addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum AddressOrder {
     /// Those below 4 GiB; once they are used up those below 8 GiB, then 16 GiB and so on.

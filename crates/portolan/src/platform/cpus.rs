@@ -87,7 +87,7 @@ pub trait Cpus: Clock + Send + Sync + 'static {
 /// Records are kept for so many CPUs at most: those with higher numbers share the first one's.
 const MOST: usize = 8192;
 
-/// How many CPUs records are kept for, whatever an embedder says.
+/// Number of CPUs that records are kept for, within bounds.
 pub(crate) fn count_of(cpus: &impl Cpus) -> usize {
     cpus.count().clamp(1, MOST)
 }

@@ -25,7 +25,7 @@ const UPPER_LIMIT: u16 = 0x2c;
 const BASE: u32 = 0xfff0;
 const LIMIT: u32 = 0xfff0_0000;
 const WIDE: u32 = 1;
-/// What is below a window's smallest part.
+/// Address bits below a window's smallest part.
 const INSIDE: u64 = 0xf_ffff;
 
 impl PciTree {

@@ -1,4 +1,4 @@
-//! Which addresses of a bus arrive above it.
+//! Addresses of a bus that arrive above it.
 //!
 //! Devicetree specification 0.4, section 2.3.9 (`dma-ranges`); bus binding of PCI (IEEE 1275). As in Linux
 //! (`of_dma_get_range`), the nearest bus that has ranges decides, and those above it are not looked at.

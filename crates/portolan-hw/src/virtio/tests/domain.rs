@@ -1,4 +1,4 @@
-//! What a domain takes, what it refuses, how mappings are cut, and when its number is free.
+//! Requests that a domain takes and refuses, mappings that are cut, numbers that come back.
 
 use alloc::sync::Arc;
 use alloc::vec;

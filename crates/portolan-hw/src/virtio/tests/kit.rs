@@ -23,7 +23,7 @@ pub const SECOND: StreamId = StreamId::new(9);
 /// The number of the first domain that a test makes.
 pub const DOMAIN: u32 = 4;
 
-/// What a request comes to.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// A status.
@@ -239,7 +239,7 @@ pub fn map(domain: &Space, iova: u64, bytes: u64) -> Gather {
     owed
 }
 
-/// How far memory of [`map`] lies above its addresses.
+/// Distance of the memory of [`map`] above its addresses, in bytes.
 pub const MEMORY: u64 = 0x100_0000;
 
 pub fn try_map(

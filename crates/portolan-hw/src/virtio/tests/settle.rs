@@ -1,4 +1,4 @@
-//! What is owed, told to the device: when, in which requests, and again after answers that are none.
+//! Debts told to the device: when, in which requests, and again after answers that are none.
 
 use alloc::vec;
 use alloc::vec::Vec;

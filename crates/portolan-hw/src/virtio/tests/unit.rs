@@ -215,7 +215,7 @@ fn fault(reason: u8, flags: u32, endpoint: u32, address: u64) -> [u8; FAULT_BYTE
     bytes
 }
 
-/// What the unit says of a record of the device: which access, where, and why.
+/// Report of the unit on a record of the device: which access, where, and why.
 fn said(
     device: &Scripted,
     unit: &Unit,

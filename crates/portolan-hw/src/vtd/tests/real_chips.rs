@@ -1,4 +1,4 @@
-//! What published capability registers of real chips come to.
+//! Published capability registers of real chips, decoded.
 
 use portolan::addr::{Iova, PageSize, PageSizes, PhysAddr};
 use portolan::inval::Gather;

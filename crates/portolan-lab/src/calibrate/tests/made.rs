@@ -8,12 +8,12 @@ use std::fmt::Write;
 
 use portolan_model::profile::Event;
 
-/// What entering and leaving a traced function takes, in its own time and in its caller's.
+/// Time to enter and leave a traced function, in its own time and in its caller's.
 pub(super) const HOOK_NS: f64 = 120.0;
 pub(super) const AROUND_NS: f64 = 200.0;
 /// The driver's own part of an invalidation.
 const DRIVER_NS: f64 = 100.0;
-/// What a system call takes, of either kind by which the recorder measures tracing.
+/// Time of a system call, of either kind by which the recorder measures tracing.
 const SYSTEM_CALL_NS: f64 = 300.0;
 const PROBES: usize = 300;
 

@@ -27,7 +27,7 @@ pub(super) struct Open {
     pub(super) batch: Batch,
 }
 
-/// What a caller is to do.
+/// Next step of a caller.
 pub(super) enum Place {
     /// Nothing is under way: submit as this batch.
     Submit(u64),
@@ -35,7 +35,7 @@ pub(super) enum Place {
     Busy,
 }
 
-/// Where a caller's commands are.
+/// Place of a caller's commands.
 pub(super) enum Ticket {
     /// In this batch, as its first.
     First(u64),

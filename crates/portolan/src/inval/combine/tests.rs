@@ -215,7 +215,7 @@ fn a_handler_on_the_cpu_that_is_submitting_submits_alone() {
     assert_eq!(machine.clock.now(), before);
 }
 
-/// What is known of a debt's tables reaches the queue, whoever submits it.
+/// A debt's tables are known to the queue, from any submitter.
 #[test]
 fn the_queue_hears_of_tables_that_a_debt_holds() {
     for said in [TablesLeft::No, TablesLeft::Yes, TablesLeft::ByDepth] {

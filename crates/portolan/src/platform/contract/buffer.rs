@@ -238,7 +238,7 @@ pub struct Unowned {
     view: Option<View>,
 }
 
-/// Where the CPU has shared memory.
+/// The CPU's view of shared memory.
 #[derive(Debug, PartialEq, Eq)]
 struct View(NonNull<[u8]>);
 

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::buffer::{Buffer, Sharing};
 
-/// What is copied at once.
+/// Unit of a copy.
 trait Unit: Copy {
     /// # Safety
     /// `at` is aligned, and valid for reads and writes.
@@ -66,10 +66,13 @@ unsafe fn put<U: Unit>(at: NonNull<U>, value: U, sharing: Sharing) {
     }
 }
 
-/// Copies bytes of `buffer` from `at`; `None`, and nothing is copied, if it has no view or if that
+/// Copies bytes of `buffer` from `at`; `false`, and nothing is copied, if it has no view or if that
 /// does not hold them.
-pub(crate) fn read<B: Buffer>(buffer: &B, at: usize, to: &mut [u8]) -> Option<()> {
-    let from = inside(buffer.view()?, at, to.len())?;
+pub(crate) fn read<B: Buffer>(buffer: &B, at: usize, to: &mut [u8]) -> bool {
+    let view = buffer.view();
+    let Some(from) = view.and_then(|view| inside(view, at, to.len())) else {
+        return false;
+    };
     let sharing = buffer.sharing();
     let mut done = 0;
     while let Some(left) = to.get_mut(done..).filter(|left| !left.is_empty()) {
@@ -89,16 +92,19 @@ pub(crate) fn read<B: Buffer>(buffer: &B, at: usize, to: &mut [u8]) -> Option<()
             }
         }
     }
-    Some(())
+    true
 }
 
-/// Copies `from` to the bytes of `buffer` from `at`; `None`, and nothing is copied, if it has no
+/// Copies `from` to the bytes of `buffer` from `at`; `false`, and nothing is copied, if it has no
 /// view or if that does not hold them. The caller has the value to itself, and it may be written.
-pub(crate) fn write<B: Buffer>(buffer: &mut B, at: usize, from: &[u8]) -> Option<()> {
+pub(crate) fn write<B: Buffer>(buffer: &mut B, at: usize, from: &[u8]) -> bool {
     if !buffer.device_may_write() {
-        return None;
+        return false;
     }
-    let to = inside(buffer.view()?, at, from.len())?;
+    let view = buffer.view();
+    let Some(to) = view.and_then(|view| inside(view, at, from.len())) else {
+        return false;
+    };
     let sharing = buffer.sharing();
     let mut done = 0;
     while let Some(left) = from.get(done..).filter(|left| !left.is_empty()) {
@@ -118,7 +124,7 @@ pub(crate) fn write<B: Buffer>(buffer: &mut B, at: usize, from: &[u8]) -> Option
             }
         }
     }
-    Some(())
+    true
 }
 
 /// Copies shared bytes: words where both places are aligned to them.
@@ -144,7 +150,7 @@ pub(super) unsafe fn copy_shared(from: NonNull<u8>, to: NonNull<u8>, bytes: usiz
     }
 }
 
-/// Where `bytes` bytes from `at` begin, if `view` holds them.
+/// Beginning of `bytes` bytes from `at`, if `view` holds them.
 fn inside(view: NonNull<[u8]>, at: usize, bytes: usize) -> Option<NonNull<u8>> {
     let after = at.checked_add(bytes)?;
     // SAFETY: `at` is inside the view, or its end.

@@ -64,7 +64,7 @@ impl<P: Platform> RawMemory<P> {
     }
 }
 
-/// What is copied or cleared at once, whatever the width of a CPU's addresses.
+/// Most bytes that are copied or cleared at once, whatever the width of a CPU's addresses.
 const PART: u64 = 1 << 30;
 
 /// The layout of a page; `None` if it is larger than any object of this machine.

@@ -1,4 +1,4 @@
-//! What isolation rests on besides this library.
+//! Parts that isolation rests on besides this library.
 
 /// A promise for parts of a machine that isolation rests on: of its *trusted computing base*.
 ///
