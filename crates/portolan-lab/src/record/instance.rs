@@ -57,6 +57,39 @@ pub(super) fn remove(path: &Path, remove: fn(&Path) -> io::Result<()>) -> io::Re
     remove(path)
 }
 
+/// CPUs that have buffers in the tracing at `place`.
+fn cpus(place: &Path) -> io::Result<Vec<u32>> {
+    let numbers = fs::read_dir(place.join("per_cpu"))?
+        .flatten()
+        .filter_map(|entry| {
+            let name = entry.file_name();
+            name.to_str()?.strip_prefix("cpu")?.parse().ok()
+        });
+    let mut cpus: Vec<u32> = numbers.collect();
+    cpus.sort_unstable();
+    Ok(cpus)
+}
+
+/// Counts of the tracing at `place`, CPU by CPU.
+pub(super) fn counts(place: &Path) -> Vec<CpuCounts> {
+    let counts = cpus(place).unwrap_or_default().into_iter();
+    let counts = counts.filter_map(|cpu| {
+        let stats = fs::read_to_string(place.join(format!("per_cpu/cpu{cpu}/stats"))).ok()?;
+        let of = |key: &str| {
+            let mut lines = stats.lines().filter_map(|line| line.split_once(':'));
+            let value = lines.find(|(name, _)| *name == key);
+            value.and_then(|(_, value)| value.trim().parse().ok())
+        };
+        Some(CpuCounts {
+            cpu,
+            read: of("read events").unwrap_or(0),
+            overrun: of("overrun").unwrap_or(0),
+            dropped: of("dropped events").unwrap_or(0),
+        })
+    });
+    counts.collect()
+}
+
 impl CpuCounts {
     /// Events that are missing.
     pub(super) fn lost(&self) -> u64 {
@@ -158,15 +191,7 @@ impl<'t> Instance<'t> {
 
     /// The CPUs that have buffers.
     pub(super) fn cpus(&self) -> Result<Vec<u32>, RecordError> {
-        let listed = fs::read_dir(self.path.join("per_cpu"));
-        let listed = listed.map_err(self.failed("per_cpu", "read"))?;
-        let numbers = listed.flatten().filter_map(|entry| {
-            let name = entry.file_name();
-            name.to_str()?.strip_prefix("cpu")?.parse().ok()
-        });
-        let mut cpus: Vec<u32> = numbers.collect();
-        cpus.sort_unstable();
-        Ok(cpus)
+        cpus(&self.path).map_err(self.failed("per_cpu", "read"))
     }
 
     /// Hands on the pages that a CPU's buffer has, `most` of them at the most; says whether there may be more.
@@ -203,23 +228,7 @@ impl<'t> Instance<'t> {
 
     /// Counts of the kernel, CPU by CPU.
     pub(super) fn counts(&self) -> Vec<CpuCounts> {
-        let cpus = self.cpus().unwrap_or_default();
-        let counts = cpus.into_iter().filter_map(|cpu| {
-            let file = self.path.join(format!("per_cpu/cpu{cpu}/stats"));
-            let stats = fs::read_to_string(file).ok()?;
-            let of = |key: &str| {
-                let mut lines = stats.lines().filter_map(|line| line.split_once(':'));
-                let value = lines.find(|(name, _)| *name == key);
-                value.and_then(|(_, value)| value.trim().parse().ok())
-            };
-            Some(CpuCounts {
-                cpu,
-                read: of("read events").unwrap_or(0),
-                overrun: of("overrun").unwrap_or(0),
-                dropped: of("dropped events").unwrap_or(0),
-            })
-        });
-        counts.collect()
+        counts(&self.path)
     }
 
     /// Gives it back.

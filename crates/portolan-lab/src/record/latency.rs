@@ -13,14 +13,14 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 use super::error::RecordError;
-use super::instance::{Instance, write};
+use super::instance::{Instance, counts, write};
 use super::settings::{Changed, HOW_TO_RESTORE};
 use super::tracefs::Tracefs;
 use crate::facts::LATENCY;
 
 const TRACER: &str = "function_graph";
 /// KiB of a CPU's buffer, and of all together, in an instance of ours. The main one's stay as they are.
-const BUFFER_KB: u32 = 4 << 10;
+const BUFFER_KB: u32 = 16 << 10;
 const BUFFERS_KB: u32 = 64 << 10;
 /// Bytes of text that are kept; calls beyond say nothing new.
 const MOST: u64 = 32 << 20;
@@ -100,6 +100,8 @@ pub(super) struct Section {
     pub(super) text: Vec<u8>,
     /// Ends of calls among them.
     pub(super) calls: u64,
+    /// Events of the tracer, beginnings and ends of calls among them, that later ones overwrote.
+    pub(super) overwritten: u64,
 }
 
 impl<'t> Measuring<'t> {
@@ -182,7 +184,9 @@ impl<'t> Measuring<'t> {
     pub(super) fn end(self) -> Result<Section, RecordError> {
         write(&self.place.join("tracing_on"), "0")
             .map_err(|error| self.failed("tracing_on", error))?;
+        let overwritten = counts(&self.place);
         let mut section = self.printed()?;
+        section.overwritten = overwritten.into_iter().map(|cpu| cpu.lost()).sum();
         for functions in [&[][..], &[CALLED_ONCE]] {
             section.text.extend(self.probe(functions)?);
         }

@@ -126,6 +126,8 @@ pub struct RecordReport {
     pub per_cpu: Vec<CpuCounts>,
     /// Calls of the kernel's functions that were measured, if that was asked for.
     pub latencies: Option<u64>,
+    /// Events of that tracer, beginnings and ends of calls among them, that newer ones overwrote.
+    pub latencies_overwritten: u64,
     /// What was asked of the kernel.
     pub kernel_events: Events,
     /// How the command ended, if it was not this program that ended it.
@@ -222,6 +224,7 @@ fn record(args: &RecordArgs, tracefs: &Tracefs, root: &Path) -> Result<RecordRep
         status,
         seconds,
         latencies,
+        latencies_overwritten,
     } = recorded;
     let well = kept && status.is_none_or(|status| status.success());
     Ok(RecordReport {
@@ -236,6 +239,7 @@ fn record(args: &RecordArgs, tracefs: &Tracefs, root: &Path) -> Result<RecordRep
         bytes: written.bytes,
         seconds,
         latencies,
+        latencies_overwritten,
         per_cpu: per_cpu
             .into_iter()
             .filter(|counts| counts.read + counts.lost() > 0)
@@ -265,6 +269,7 @@ struct Recorded {
     status: Option<ExitStatus>,
     seconds: f64,
     latencies: Option<u64>,
+    latencies_overwritten: u64,
 }
 
 impl Recorded {
@@ -308,19 +313,21 @@ impl Task<'_> {
             instance.start(self.events, self.buffer_kb)?;
         }
         let mut work = Work::start(&args.command, to)?;
-        let mut latencies = None;
+        let (mut latencies, mut latencies_overwritten) = (None, 0);
         if let Some(measuring) = measuring {
             work.end_after(args.latency);
             while !work.is_over(self.signals)? {}
             let section = measuring.end()?;
             output.write(&section.text)?;
             latencies = Some(section.calls);
+            latencies_overwritten = section.overwritten;
             instance.start(self.events, self.buffer_kb)?;
         }
         work.end_after(args.seconds);
         let recorded = self.record(instance, work, &spool, output)?;
         Ok(Recorded {
             latencies,
+            latencies_overwritten,
             ..recorded
         })
     }
@@ -365,6 +372,7 @@ impl Task<'_> {
                 status,
                 seconds,
                 latencies: None,
+                latencies_overwritten: 0,
             })
         })
     }

@@ -38,6 +38,12 @@ pub fn text(report: &RecordReport, columns: usize) -> String {
             grouped(calls)
         ),
     };
+    if report.latencies_overwritten > 0 {
+        out += &format!(
+            "The newest calls are kept: {} older events of the tracer were overwritten.\n",
+            grouped(report.latencies_overwritten)
+        );
+    }
     out += &machine(&report.facts);
     out += &unsaid(&report.kernel_events);
     if report.removed_instances > 0 {

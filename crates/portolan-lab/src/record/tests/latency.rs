@@ -65,7 +65,14 @@ fn latencies_are_measured_in_the_instance_and_a_replay_has_their_prices() {
     assert_eq!(machine.set("current_tracer"), "nop");
     assert_eq!(machine.set("options/funcgraph-args"), "0");
     assert!(report.latencies.unwrap() > 5000 && report.kept);
-    assert!(text(&report, usize::MAX).contains("this machine's own"));
+    let said = text(&report, usize::MAX);
+    assert!(said.contains("this machine's own"), "{said}");
+    // As the machine's buffers count.
+    assert_eq!(report.latencies_overwritten, 4);
+    assert!(
+        said.contains("4 older events of the tracer were overwritten"),
+        "{said}"
+    );
 
     let file = machine.root.join("out.gz");
     let reader = trace::open(&file).unwrap();
