@@ -31,6 +31,11 @@ use machines::{Program, Target};
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// Bytes of a command line that the kernel takes, with their end.
 const COMMAND_LINE: usize = 2048;
+/// Boots of a guest whose emulator does not run what the kernel's text says.
+const BOOTS: usize = 3;
+/// A kernel patches its text (static keys, ftrace) by a breakpoint first; QEMU's CPUs, each a thread, may run the
+/// breakpoint of an older translation when the kernel is done with it. No processor does.
+const STALE_TEXT: &str = "the emulator ran a breakpoint that the kernel had taken back";
 /// A PC without devices; its console is QEMU's standard output.
 const PC: [&str; 14] = [
     "-M",
@@ -151,19 +156,31 @@ pub fn run(root: &Path, names: &[&str]) -> Result<bool, String> {
 
 /// Runs one and looks at what it did.
 pub fn one(root: &Path, machine: &Machine) -> Ended {
-    let program = ("qemu-system-x86_64", "PORTOLAN_QEMU_X86");
-    let ready = demo::emulator(root, program, machine.release, machine.limit);
-    let ready = ready.and_then(|qemu| Ok((qemu, Debian::provide(root, machine)?)));
-    let (qemu, debian) = match ready {
-        Ok(ready) => ready,
+    let debian = match Debian::provide(root, machine) {
+        Ok(debian) => debian,
         Err(why) => return Ended::Skipped(why),
     };
-    let kernel = &debian.kernel;
-    match initramfs(root, machine, &debian)
-        .and_then(|initramfs| boot(root, machine, qemu, kernel, &initramfs))
-    {
-        Ok(()) => Ended::Well,
-        Err(why) => Ended::Failed(why),
+    let initramfs = match initramfs(root, machine, &debian) {
+        Ok(initramfs) => initramfs,
+        Err(why) => return Ended::Failed(why),
+    };
+    let program = ("qemu-system-x86_64", "PORTOLAN_QEMU_X86");
+    let once = || {
+        let qemu = demo::emulator(root, program, machine.release, machine.limit);
+        qemu.map(|qemu| boot(root, machine, qemu, &debian.kernel, &initramfs))
+    };
+    let mut booted = once();
+    for _ in 1..BOOTS {
+        if !matches!(&booted, Ok(Err(why)) if why == STALE_TEXT) {
+            break;
+        }
+        println!("{STALE_TEXT}: once more");
+        booted = once();
+    }
+    match booted {
+        Ok(Ok(())) => Ended::Well,
+        Ok(Err(why)) => Ended::Failed(why),
+        Err(why) => Ended::Skipped(why),
     }
 }
 
@@ -379,6 +396,7 @@ fn ended(console: &str, programs: usize) -> Result<(), String> {
     match lines.next_back() {
         Some(said) if said == format!("{programs} programs ended well") => Ok(()),
         Some(said) => Err(format!("the guest said {said:?}")),
+        None if console.contains("Oops: int3") => Err(STALE_TEXT.to_owned()),
         None => Err("the guest did not say how it ended before its time was up".to_owned()),
     }
 }
@@ -394,6 +412,8 @@ mod tests {
         assert!(ended(console, 3).is_err());
         assert!(ended("guest: failed: a ended with exit status: 1\n", 1).is_err());
         assert!(ended("Linux\n", 0).is_err_and(|why| why.contains("did not say")));
+        let stale = "[   15.2] Oops: int3: 0000 [#1] PREEMPT SMP NOPTI\n";
+        assert_eq!(ended(stale, 1), Err(STALE_TEXT.to_owned()));
     }
 
     /// A user's first commands are tried each time.
