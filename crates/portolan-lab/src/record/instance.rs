@@ -95,6 +95,11 @@ impl CpuCounts {
     pub(super) fn lost(&self) -> u64 {
         self.overrun.saturating_add(self.dropped)
     }
+
+    /// Events that are missing on all CPUs.
+    pub(super) fn lost_of_all(counts: &[Self]) -> u64 {
+        counts.iter().map(Self::lost).fold(0, u64::saturating_add)
+    }
 }
 
 /// An instance of our own; it goes when this is dropped.

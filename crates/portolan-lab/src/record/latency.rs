@@ -13,7 +13,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 use super::error::RecordError;
-use super::instance::{Instance, counts, write};
+use super::instance::{CpuCounts, Instance, counts, write};
 use super::settings::{Changed, HOW_TO_RESTORE};
 use super::tracefs::Tracefs;
 use crate::facts::LATENCY;
@@ -186,7 +186,7 @@ impl<'t> Measuring<'t> {
             .map_err(|error| self.failed("tracing_on", error))?;
         let overwritten = counts(&self.place);
         let mut section = self.printed()?;
-        section.overwritten = overwritten.into_iter().map(|cpu| cpu.lost()).sum();
+        section.overwritten = CpuCounts::lost_of_all(&overwritten);
         for functions in [&[][..], &[CALLED_ONCE]] {
             section.text.extend(self.probe(functions)?);
         }

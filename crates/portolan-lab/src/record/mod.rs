@@ -232,10 +232,7 @@ fn record(args: &RecordArgs, tracefs: &Tracefs, root: &Path) -> Result<RecordRep
         kept,
         events: written.events,
         maps: written.maps,
-        lost_events: per_cpu
-            .iter()
-            .map(CpuCounts::lost)
-            .fold(0, u64::saturating_add),
+        lost_events: CpuCounts::lost_of_all(&per_cpu),
         bytes: written.bytes,
         seconds,
         latencies,
