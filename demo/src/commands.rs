@@ -13,7 +13,7 @@ pub struct Commands(Vec<(&'static str, u64)>);
 impl Commands {
     pub fn of<P: Platform>(iommus: &Iommus<P>) -> Self {
         let mut all: Vec<(&'static str, u64)> = Vec::new();
-        for unit in iommus.units() {
+        for unit in iommus.units().iter().flatten() {
             let mut add = |kind, count| match all.iter_mut().find(|(of, _)| *of == kind) {
                 Some((_, sum)) => *sum += count,
                 None => all.push((kind, count)),

@@ -124,8 +124,11 @@ fn show(
     core::mem::forget(before);
     let iommus = enable(machine)?;
     say!("{} PCI functions", functions.len());
-    for unit in iommus.units() {
-        say!("page faults: {:?}", unit.recoverable_faults());
+    for (number, unit) in iommus.units().iter().enumerate() {
+        match unit {
+            Ok(unit) => say!("page faults: {:?}", unit.recoverable_faults()),
+            Err(error) => say!("unit {number} was not enabled: {error}"),
+        }
     }
     let named = |identity| functions.iter().find(|of| of.identity() == identity);
     let edu = named(edu::IDENTITY).ok_or("there is no edu device")?;

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 
 use portolan::addr::PhysRange;
 
+use super::EnableError;
 use super::remark::Remark;
 use super::survey::{Place, Survey};
 
@@ -35,7 +36,17 @@ impl Survey {
         remarks.into_iter().for_each(|remark| self.remark(remark));
     }
 
-    /// Units that have registers in common, neighbours by address.
+    /// That another unit is said to have registers of the unit with that number.
+    pub(super) fn in_place_of(&self, unit: usize) -> Option<EnableError> {
+        self.remarks().iter().find_map(|remark| match *remark {
+            Remark::SameRegisters { one, other } if one == unit || other == unit => {
+                Some(EnableError::SameRegisters { one, other })
+            }
+            _ => None,
+        })
+    }
+
+    /// Units that have registers in common with one before them, by address.
     fn shared(&self) -> Vec<Remark> {
         let units = self.units().iter().enumerate();
         let mut windows: Vec<(PhysRange, usize)> = units
@@ -45,13 +56,17 @@ impl Survey {
             })
             .collect();
         windows.sort_unstable_by_key(|(window, number)| (window.start(), *number));
-        let pairs = windows.windows(2).filter_map(|pair| match pair {
-            [(one, first), (other, second)] if one.last() >= other.start() => {
-                let (one, other) = (*first.min(second), *first.max(second));
-                Some(Remark::SameRegisters { one, other })
+        let mut found = Vec::new();
+        // That of those before which ends last.
+        let mut before: Option<(PhysRange, usize)> = None;
+        for (window, number) in windows {
+            let last = before.filter(|(before, _)| before.last() >= window.last());
+            if let Some((_, other)) = before.filter(|(before, _)| before.last() >= window.start()) {
+                let (one, other) = (other.min(number), other.max(number));
+                found.push(Remark::SameRegisters { one, other });
             }
-            _ => None,
-        });
-        pairs.collect()
+            before = last.or(Some((window, number)));
+        }
+        found
     }
 }

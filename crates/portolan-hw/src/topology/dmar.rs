@@ -9,7 +9,7 @@ use super::claim::Claim;
 use super::madt::IoApics;
 use super::survey::{Place, Survey, UnitKind};
 use super::{
-    ConfigSpace, EnableError, Enabled, FirmwareMemory, Options, TopologyError, enable_all,
+    ConfigSpace, EnableError, FirmwareMemory, Options, Outcome, TopologyError, enable_all,
     enable_at, window,
 };
 use crate::firmware::dmar::{Dmar, Drhd, Scope, ScopeKind, Serves, Structure};
@@ -89,10 +89,11 @@ pub(super) fn enable<P: Platform>(
     table: &[u8],
     platform: &P,
     options: Options,
-) -> Result<Vec<Enabled>, EnableError> {
+    survey: &Survey,
+) -> Result<Vec<Outcome>, EnableError> {
     let table = Dmar::parse(table)?;
     let read: ConfigSpace<'_> = &|of, at| platform.pci_config(of, at);
-    enable_all(units(&table), |unit| {
+    enable_all(units(&table), survey, |unit| {
         let mut config = Config {
             output_lg2: table.address_lg2(),
             chip: quirks(read, unit.segment),
@@ -130,21 +131,27 @@ pub(super) fn find(
 ) -> Result<Option<(usize, StreamId)>, TopologyError> {
     let table = Dmar::parse(table)?;
     let stream = function.requester.stream();
-    let mut remaining = None;
+    // What is damaged may have named the function: then it is not one of the remaining.
+    let mut remaining = Ok(None);
     for (number, unit) in units(&table).enumerate() {
-        let unit = unit?;
-        if unit.segment != function.segment {
-            continue;
-        }
-        match unit.serves {
-            Serves::Remaining => remaining = remaining.or(Some((number, stream))),
-            Serves::Named if names(&unit, read, named_by)? => {
-                return Ok(Some((number, stream)));
+        let named = unit.and_then(|unit| {
+            let here = unit.segment == function.segment;
+            match unit.serves {
+                Serves::Remaining => {
+                    let found = Some((number, stream)).filter(|_| here);
+                    remaining = remaining.map(|before| before.or(found));
+                    Ok(false)
+                }
+                Serves::Named => Ok(here && names(&unit, read, named_by)?),
             }
-            Serves::Named => {}
+        });
+        match named {
+            Ok(true) => return Ok(Some((number, stream))),
+            Ok(false) => {}
+            Err(error) => remaining = remaining.and(Err(error)),
         }
     }
-    Ok(remaining)
+    remaining
 }
 
 /// Whether a scope of `unit` is `function`, or a bridge that it is behind.
@@ -202,7 +209,7 @@ pub(super) fn survey(
     let parsed = Dmar::parse(table)?;
     let mut segments: Vec<PciSegment> = Vec::new();
     for unit in units(&parsed) {
-        let Some(unit) = into.note(unit) else {
+        let Some(unit) = into.described(UnitKind::Vtd, unit) else {
             continue;
         };
         let place = Place::of(unit.registers.start(), unit.registers.len_minus_one() + 1);

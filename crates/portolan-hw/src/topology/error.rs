@@ -61,7 +61,7 @@ pub enum EnableError {
         /// The function.
         function: PciFunction,
     },
-    /// Two units have registers in common.
+    /// Two units have registers in common: neither is enabled.
     #[error("units {one} and {other} are said to have the same registers")]
     SameRegisters {
         /// One, by its number in the table.
@@ -110,6 +110,25 @@ impl From<TableError> for EnableError {
     }
 }
 
+/// Why it is not known who sends the interrupts of a controller.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SenderError {
+    /// The table.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// The unit that they go through was not enabled.
+    #[error("unit {unit}, through which they go, was not enabled: {error}")]
+    NotEnabled {
+        /// The unit, by its number in the table.
+        unit: usize,
+        /// Why not.
+        error: EnableError,
+    },
+}
+
 /// Why a device was not opened.
 ///
 /// *Context.* Interrupt: a value.
@@ -119,6 +138,16 @@ pub enum OpenError {
     /// The table.
     #[error(transparent)]
     Topology(#[from] TopologyError),
+    /// The unit that serves the function was not enabled: it reaches all memory, or none.
+    #[error("unit {unit}, which serves {function}, was not enabled: {error}")]
+    NotEnabled {
+        /// The function.
+        function: PciFunction,
+        /// The unit, by its number in the table.
+        unit: usize,
+        /// Why not.
+        error: EnableError,
+    },
     /// No unit serves the function: it reaches all memory, or none.
     #[error("no IOMMU serves {function}")]
     NotServed {

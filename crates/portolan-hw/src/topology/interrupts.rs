@@ -14,8 +14,8 @@ use portolan::platform::Platform;
 
 use super::madt::IoApics;
 use super::{
-    EnableError, Iommus, Kind, Options, Topology, TopologyError, Wire, dmar, iort, ivrs,
-    rimt as own, tree,
+    EnableError, Iommus, Kind, Options, SenderError, Topology, TopologyError, Wire, dmar, iort,
+    ivrs, rimt as own, tree,
 };
 use crate::firmware::dmar::{Dmar, ScopeKind, Structure};
 use crate::firmware::iort::Interrupts;
@@ -201,17 +201,20 @@ impl<P: Platform> Iommus<P> {
     /// *Context.* Task.
     ///
     /// # Errors
-    /// If the table is damaged.
-    pub fn interrupts_of(
-        &self,
-        controller: Controller,
-    ) -> Result<Option<Sender<'_>>, TopologyError> {
-        let found = self.topology.controller(controller)?;
-        Ok(found.and_then(|(unit, requester)| {
-            let unit = self.units.get(unit)?;
-            let source = InterruptSource::Requester(requester);
-            Some(Sender { unit, source })
-        }))
+    /// If the table is damaged, or the unit was not enabled.
+    pub fn interrupts_of(&self, controller: Controller) -> Result<Option<Sender<'_>>, SenderError> {
+        let Some((number, requester)) = self.topology.controller(controller)? else {
+            return Ok(None);
+        };
+        let source = InterruptSource::Requester(requester);
+        match self.units().get(number) {
+            Some(Ok(unit)) => Ok(Some(Sender { unit, source })),
+            Some(&Err(error)) => Err(SenderError::NotEnabled {
+                unit: number,
+                error,
+            }),
+            None => Ok(None),
+        }
     }
 }
 

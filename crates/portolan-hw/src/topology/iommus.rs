@@ -11,7 +11,7 @@ use portolan::dma::{
 use portolan::iommu::IommuDomains;
 use portolan::platform::{Nanos, Platform};
 
-use super::{Enabled, OpenError, Survey, Topology};
+use super::{EnableError, Enabled, OpenError, Outcome, Survey, Topology};
 use crate::chassis::Turn;
 
 /// How long a caller waits until others have opened their devices.
@@ -103,7 +103,7 @@ pub struct Iommus<P: Platform> {
     pub(super) topology: Topology,
     survey: Survey,
     platform: P,
-    pub(super) units: Vec<Enabled>,
+    units: Vec<Outcome>,
     groups: Turn<P, Vec<OpenGroup<P>>>,
 }
 
@@ -112,15 +112,19 @@ impl<P: Platform> Iommus<P> {
         topology: Topology,
         survey: Survey,
         platform: P,
-        units: Vec<Enabled>,
-    ) -> Self {
-        Self {
+        units: Vec<Outcome>,
+    ) -> Result<Self, EnableError> {
+        // A table without a unit makes no topology.
+        if let (Some(&Err(first)), true) = (units.first(), units.iter().all(Result::is_err)) {
+            return Err(first);
+        }
+        Ok(Self {
             topology,
             survey,
             platform,
             units,
             groups: Turn::new(Vec::new()),
-        }
+        })
     }
 
     /// What firmware and the PCI functions said when the units were enabled: groups, reserved ranges,
@@ -129,22 +133,46 @@ impl<P: Platform> Iommus<P> {
         &self.survey
     }
 
-    /// The units, in the order of firmware's table.
-    pub fn units(&self) -> &[Arc<dyn IommuDomains>] {
+    /// The units, in the order of firmware's table; of one that did not come up, the reason. One at least
+    /// did.
+    ///
+    /// ```
+    /// # use portolan::platform::Platform;
+    /// # use portolan_hw::topology::Iommus;
+    /// fn show<P: Platform>(iommus: &Iommus<P>) {
+    ///     for (number, unit) in iommus.units().iter().enumerate() {
+    ///         if let Err(error) = unit {
+    ///             println!("unit {number} was not enabled, stop its devices: {error}");
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    pub fn units(&self) -> &[Result<Arc<dyn IommuDomains>, EnableError>] {
         &self.units
     }
 
     /// The unit that serves `function`, and the function's stream there.
     ///
     /// # Errors
-    /// If the table is damaged, or no unit serves it.
+    /// If the table is damaged, no unit serves it, or that one was not enabled.
     pub fn unit_of(
         &self,
         function: PciFunction,
     ) -> Result<(&Arc<dyn IommuDomains>, StreamId), OpenError> {
-        let found = self.find(function)?;
-        let served = found.and_then(|(unit, stream)| Some((self.units.get(unit)?, stream)));
-        served.ok_or(OpenError::NotServed { function })
+        let none = OpenError::NotServed { function };
+        let (unit, stream) = self.find(function)?.ok_or(none)?;
+        Ok((self.enabled(function, unit)?, stream))
+    }
+
+    /// The unit of that number, which serves `function`.
+    fn enabled(&self, function: PciFunction, unit: usize) -> Result<&Enabled, OpenError> {
+        let outcome = self.units.get(unit);
+        let outcome = outcome.ok_or(OpenError::NotServed { function })?;
+        outcome.as_ref().map_err(|&error| OpenError::NotEnabled {
+            function,
+            unit,
+            error,
+        })
     }
 
     fn find(&self, function: PciFunction) -> Result<Option<(usize, StreamId)>, OpenError> {
@@ -195,6 +223,7 @@ impl<P: Platform> Iommus<P> {
     ) -> Result<Device<P>, OpenError> {
         let none = OpenError::NotServed { function };
         let (unit, _) = self.find(function)?.ok_or(none)?;
+        self.enabled(function, unit)?;
         let reach = self.topology.reach(function)?;
         let within = reach.and_then(|reach| options.within(reach));
         let options = &within.ok_or(OpenError::NoAddress { function })?;
@@ -225,8 +254,7 @@ impl<P: Platform> Iommus<P> {
         if let Some(found) = space {
             return Ok(found);
         }
-        let none = OpenError::NotServed { function };
-        let unit = self.units.get(unit).ok_or(none)?;
+        let unit = self.enabled(function, unit)?;
         let bound = unit.clone().new_domain().map_err(OpenError::Domain)?;
         let mut how = options.space;
         how.trust = Some(options.trust());

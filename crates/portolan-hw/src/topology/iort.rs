@@ -9,7 +9,7 @@ use super::claim::Claim;
 use super::remark::Remark;
 use super::survey::{Place, Survey, UnitKind};
 use super::{
-    EnableError, Enabled, FirmwareMemory, Options, TopologyError, enable_all, enable_at,
+    EnableError, FirmwareMemory, Options, Outcome, TopologyError, enable_all, enable_at,
     streams_lg2, window,
 };
 use crate::firmware::iort::{Body, Interrupts, Iort, Node, Single, SmmuV3};
@@ -82,9 +82,10 @@ pub(super) fn enable<P: Platform>(
     table: &[u8],
     platform: &P,
     options: Options,
-) -> Result<Vec<Enabled>, EnableError> {
+    survey: &Survey,
+) -> Result<Vec<Outcome>, EnableError> {
     let table = Iort::parse(table)?;
-    enable_all(units(&table), |(node, unit)| {
+    enable_all(units(&table), survey, |(node, unit)| {
         let (pages, bytes) = registers(&unit);
         let mut config = Config {
             coherency: unit.coherency(),
@@ -157,7 +158,8 @@ pub(super) fn survey(table: &[u8], into: &mut Survey) -> Result<(), TopologyErro
     let table = Iort::parse(table)?;
     let mut offsets = Vec::new();
     for unit in units(&table) {
-        let Some((node, unit)) = into.note(unit) else {
+        let Some((node, unit)) = into.described(UnitKind::SmmuV3, unit) else {
+            offsets.push(usize::MAX);
             continue;
         };
         let place = Place::of(unit.base, registers(&unit).1);

@@ -9,7 +9,7 @@ use super::claim::Claim;
 use super::madt::IoApics;
 use super::survey::{Place, Survey, UnitKind};
 use super::{
-    EnableError, Enabled, FirmwareMemory, Options, TopologyError, enable_all, enable_at, window,
+    EnableError, FirmwareMemory, Options, Outcome, TopologyError, enable_all, enable_at, window,
 };
 use crate::amd::{self, AmdVi, Capability, Config, NotAnIommu};
 use crate::firmware::ivrs::{Entry, EntryKind, Ivhd, Ivrs, SpecialKind, Uid};
@@ -67,10 +67,11 @@ pub(super) fn enable<P: Platform>(
     table: &[u8],
     platform: &P,
     options: Options,
-) -> Result<Vec<Enabled>, EnableError> {
+    survey: &Survey,
+) -> Result<Vec<Outcome>, EnableError> {
     let table = Ivrs::parse(table)?;
     let units = table.units().map(|unit| unit.map_err(TopologyError::from));
-    enable_all(units, |unit| {
+    enable_all(units, survey, |unit| {
         let window = window(unit.base, WINDOW)?;
         let mut capability = capability(platform, &unit)?;
         capability.physical_lg2 = narrower(capability.physical_lg2, table.physical_lg2());
@@ -167,7 +168,7 @@ fn claim(unit: &Ivhd<'_>, entry: &Entry<'_>) -> Claim {
 pub(super) fn survey(table: &[u8], into: &mut Survey) -> Result<(), TopologyError> {
     let parsed = Ivrs::parse(table)?;
     for unit in parsed.units() {
-        let Some(unit) = into.note(unit.map_err(Into::into)) else {
+        let Some(unit) = into.described(UnitKind::AmdVi, unit.map_err(Into::into)) else {
             continue;
         };
         let place = Place::of(unit.base, WINDOW);

@@ -31,7 +31,7 @@ mod tree;
 mod viot;
 
 pub use claim::Claim;
-pub use error::{EnableError, OpenError, TopologyError};
+pub use error::{EnableError, OpenError, SenderError, TopologyError};
 pub use interrupts::{Controller, FaultInterrupt, Sender};
 pub use iommus::{DeviceOptions, Iommus};
 pub use remark::Remark;
@@ -237,43 +237,30 @@ impl Topology {
     /// with that memory, and behind an SMMU with all of it; behind VT-d and a RISC-V IOMMU they are blocked
     /// as well, and reach that memory once they are opened.
     ///
+    /// A unit that does not come up takes no other with it: [`Iommus::units`] says why, and each device behind
+    /// it is refused by name. It is as it was found, or as far as it came: it may let accesses through, so
+    /// its devices have to stay stopped. Of two units that are said to have the same registers neither is
+    /// enabled: one would be enabled over the other.
+    ///
     /// # Errors
-    /// With the first unit that was not enabled; no device can be opened. Those before it are dropped: an
-    /// SMMU is disabled then, units of other kinds block all streams. That unit and those behind it are
-    /// as they were found, or as far as they came: they may let accesses through, so devices have to
-    /// stay stopped. A virtio-iommu needs [`Topology::enable_with`].
+    /// If firmware does not offer what `options` ask for, or no unit comes up: with the reason of the first.
+    /// A virtio-iommu needs [`Topology::enable_with`].
     pub fn enable<P: Platform>(
         self,
         platform: P,
         options: Options,
     ) -> Result<Iommus<P>, EnableError> {
         self.offers(options)?;
-        let survey = self.checked(options.pci, |of, at| platform.pci_config(of, at))?;
+        let survey = self.survey(options.pci, |of, at| platform.pci_config(of, at));
         let units = match self.kind {
-            Kind::Dmar => dmar::enable(&self.table, &platform, options)?,
-            Kind::Iort => iort::enable(&self.table, &platform, options)?,
-            Kind::Ivrs => ivrs::enable(&self.table, &platform, options)?,
-            Kind::Viot => viot::without_transport(&self.table)?,
-            Kind::Rimt => rimt::enable(&self.table, &platform, options)?,
-            Kind::Tree => tree::enable(&self.table, &platform, options)?,
+            Kind::Dmar => dmar::enable(&self.table, &platform, options, &survey)?,
+            Kind::Iort => iort::enable(&self.table, &platform, options, &survey)?,
+            Kind::Ivrs => ivrs::enable(&self.table, &platform, options, &survey)?,
+            Kind::Viot => viot::without_transport(&self.table, &survey)?,
+            Kind::Rimt => rimt::enable(&self.table, &platform, options, &survey)?,
+            Kind::Tree => tree::enable(&self.table, &platform, options, &survey)?,
         };
-        Ok(Iommus::new(self, survey, platform, units))
-    }
-
-    /// The survey of a machine, of which no two units are in the same place: one of them would be
-    /// enabled over the other.
-    fn checked(
-        &self,
-        overrides: PciOverrides,
-        read: impl Fn(PciFunction, u16) -> Option<u32>,
-    ) -> Result<Survey, EnableError> {
-        let survey = self.survey(overrides, read);
-        let mut remarks = survey.remarks().iter();
-        let shared = remarks.find_map(|remark| match *remark {
-            Remark::SameRegisters { one, other } => Some(EnableError::SameRegisters { one, other }),
-            _ => None,
-        });
-        shared.map_or(Ok(survey), Err)
+        Iommus::new(self, survey, platform, units)
     }
 
     /// As [`Topology::enable`], also of machines whose units are virtio-iommu devices: `transport`
@@ -305,9 +292,9 @@ impl Topology {
             return self.enable(platform, options);
         }
         self.offers(options)?;
-        let survey = self.checked(options.pci, |of, at| platform.pci_config(of, at))?;
-        let units = viot::enable(&self.table, &platform, transport)?;
-        Ok(Iommus::new(self, survey, platform, units))
+        let survey = self.survey(options.pci, |of, at| platform.pci_config(of, at));
+        let units = viot::enable(&self.table, &platform, transport, &survey)?;
+        Iommus::new(self, survey, platform, units)
     }
 
     /// The number of the unit, in the order of the table, that serves `function`, and its stream
@@ -355,18 +342,25 @@ fn streams_lg2(last: u32) -> u32 {
 /// A unit that is enabled.
 type Enabled = Arc<dyn IommuDomains>;
 
-/// All `units` of a table, each enabled by `enable`.
+/// A unit of the table, or why it was not enabled.
+type Outcome = Result<Enabled, EnableError>;
+
+/// All `units` of a table, each enabled by `enable`, unless the survey shows another one in its place.
 fn enable_all<U>(
     units: impl Iterator<Item = Result<U, TopologyError>>,
-    enable: impl Fn(U) -> Result<Enabled, EnableError>,
-) -> Result<Vec<Enabled>, EnableError> {
-    let mut enabled = Vec::new();
-    for unit in units {
-        let unit = enable(unit?)?;
-        enabled.try_reserve(1).map_err(|_| EnableError::Memory)?;
-        enabled.push(unit);
+    survey: &Survey,
+    enable: impl Fn(U) -> Outcome,
+) -> Result<Vec<Outcome>, EnableError> {
+    let mut outcomes = Vec::new();
+    for (number, unit) in units.enumerate() {
+        outcomes.try_reserve(1).map_err(|_| EnableError::Memory)?;
+        outcomes.push(match (unit, survey.in_place_of(number)) {
+            (Ok(unit), None) => enable(unit),
+            (Ok(_), Some(shared)) => Err(shared),
+            (Err(error), _) => Err(error.into()),
+        });
     }
-    Ok(enabled)
+    Ok(outcomes)
 }
 
 /// The unit whose registers are at `window`, enabled by `enable` of its driver.
@@ -374,7 +368,7 @@ fn enable_at<P: Platform, U: IommuDomains + 'static>(
     platform: &P,
     window: PhysRange,
     enable: impl FnOnce(P::Registers, RawMemory<P>, P) -> Result<U, IommuError>,
-) -> Result<Enabled, EnableError> {
+) -> Outcome {
     let registers = platform.registers(window);
     let registers = registers.ok_or(EnableError::NoRegisters { window })?;
     let unit = enable(registers, promise::for_driver(platform), platform.clone());

@@ -11,7 +11,7 @@ use portolan::platform::Platform;
 use super::claim::Claim;
 use super::riscv::{self, WINDOW};
 use super::survey::{Place as Where, Survey, UnitKind};
-use super::{EnableError, Enabled, Options, TopologyError, enable_all, streams_lg2, window};
+use super::{EnableError, Options, Outcome, TopologyError, enable_all, streams_lg2, window};
 use crate::firmware::rimt::{Body, Mapping, Place, Rimt, Unit, Wire};
 use crate::riscv::{Config, Signal};
 
@@ -75,9 +75,10 @@ pub(super) fn enable<P: Platform>(
     table: &[u8],
     platform: &P,
     options: Options,
-) -> Result<Vec<Enabled>, EnableError> {
+    survey: &Survey,
+) -> Result<Vec<Outcome>, EnableError> {
     let table = Rimt::parse(table)?;
-    enable_all(units(&table), |(offset, unit)| {
+    enable_all(units(&table), survey, |(offset, unit)| {
         let window = window_of(platform, &unit)?;
         let mut config = config(&table, offset, &unit);
         config.combining = options.combining;
@@ -114,7 +115,8 @@ pub(super) fn survey(table: &[u8], into: &mut Survey) -> Result<(), TopologyErro
     let table = Rimt::parse(table)?;
     let mut offsets = Vec::new();
     for unit in units(&table) {
-        let Some((offset, unit)) = into.note(unit) else {
+        let Some((offset, unit)) = into.described(UnitKind::Riscv, unit) else {
+            offsets.push(usize::MAX);
             continue;
         };
         let (place, segment) = match unit.place {
@@ -147,7 +149,7 @@ pub(super) fn survey(table: &[u8], into: &mut Survey) -> Result<(), TopologyErro
                 _ => Claim::Named(devices),
             };
             let unit = usize::try_from(mapping.unit).ok();
-            match unit.and_then(|unit| offsets.binary_search(&unit).ok()) {
+            match unit.and_then(|unit| offsets.iter().position(|at| *at == unit)) {
                 Some(unit) => into.claim(unit, claim),
                 None => into.astray(claim),
             }

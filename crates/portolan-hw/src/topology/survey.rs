@@ -66,6 +66,8 @@ pub enum Place {
     Device(PhysAddr),
     /// Where no registers can be.
     Nowhere(PhysAddr),
+    /// The table is damaged where it may describe the unit.
+    Damaged,
 }
 
 impl Place {
@@ -85,6 +87,7 @@ impl fmt::Display for Place {
             Self::Function(function) => write!(f, "PCI function {function}"),
             Self::Device(at) => write!(f, "transport at {at}"),
             Self::Nowhere(at) => write!(f, "said to be at {at}, where no registers can be"),
+            Self::Damaged => f.write_str("the table is damaged there"),
         }
     }
 }
@@ -161,6 +164,20 @@ impl Survey {
         found
             .map_err(|error| self.remark(Remark::Table(error)))
             .ok()
+    }
+
+    /// The unit that `found` is; or a remark on what is wrong with it, and a unit of which nothing is known in its
+    /// place.
+    pub(super) fn described<T>(
+        &mut self,
+        kind: UnitKind,
+        found: Result<T, TopologyError>,
+    ) -> Option<T> {
+        let unit = self.note(found);
+        if unit.is_none() {
+            self.unit(kind, Place::Damaged, None);
+        }
+        unit
     }
 
     /// Adds a unit; returns its number.

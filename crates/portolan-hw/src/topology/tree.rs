@@ -27,7 +27,7 @@ use super::claim::Claim;
 use super::remark::Remark;
 use super::survey::{Place, Survey, UnitKind};
 use super::{
-    EnableError, Enabled, FirmwareMemory, Options, TopologyError, enable_all, enable_at, iort,
+    EnableError, FirmwareMemory, Options, Outcome, TopologyError, enable_all, enable_at, iort,
     streams_lg2, window,
 };
 use crate::firmware::fdt::{DeviceTree, Node};
@@ -293,14 +293,15 @@ pub(super) fn enable<P: Platform>(
     tree: &[u8],
     platform: &P,
     options: Options,
-) -> Result<Vec<Enabled>, EnableError> {
+    survey: &Survey,
+) -> Result<Vec<Outcome>, EnableError> {
     let described = read(tree)?;
     let reserved = match options.reserved {
         FirmwareMemory::Reached => described.reserved(),
         FirmwareMemory::Refused => Vec::new(),
     };
     let units = described.units.iter().enumerate().map(Ok);
-    enable_all(units, |(number, unit)| {
+    enable_all(units, survey, |(number, unit)| {
         let window = unit.window(platform)?;
         let its = reserved.iter().filter(|(of, _)| *of == number);
         let its = its.map(|(_, reserved)| *reserved);

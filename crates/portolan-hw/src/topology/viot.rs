@@ -9,7 +9,7 @@ use portolan::platform::Platform;
 
 use super::claim::Claim;
 use super::survey::{Place as Where, Survey, UnitKind};
-use super::{EnableError, Enabled, TopologyError, enable_all};
+use super::{EnableError, Enabled, Outcome, TopologyError, enable_all};
 use crate::firmware::viot::{Node, Viommu as Place, Viot};
 use crate::virtio::{Config, Transport, Viommu};
 
@@ -34,9 +34,10 @@ pub(super) fn enable<P: Platform, T: Transport + Send + Sync + 'static>(
     table: &[u8],
     platform: &P,
     transport: impl Fn(Place) -> Result<T, IommuError>,
-) -> Result<Vec<Enabled>, EnableError> {
+    survey: &Survey,
+) -> Result<Vec<Outcome>, EnableError> {
     let table = Viot::parse(table)?;
-    enable_all(units(&table), |(_, place)| {
+    enable_all(units(&table), survey, |(_, place)| {
         let queues = transport(place);
         let unit =
             queues.and_then(|queues| Viommu::start(queues, platform.clone(), Config::default()));
@@ -46,10 +47,13 @@ pub(super) fn enable<P: Platform, T: Transport + Send + Sync + 'static>(
     })
 }
 
-/// That the first unit of `table` has no transport.
-pub(super) fn without_transport(table: &[u8]) -> Result<Vec<Enabled>, EnableError> {
+/// That no unit of `table` has a transport.
+pub(super) fn without_transport(
+    table: &[u8],
+    survey: &Survey,
+) -> Result<Vec<Outcome>, EnableError> {
     let table = Viot::parse(table)?;
-    enable_all(units(&table), |(_, place)| {
+    enable_all(units(&table), survey, |(_, place)| {
         let error = IommuError::Unsupported;
         Err(EnableError::Viommu { place, error })
     })
@@ -81,7 +85,8 @@ pub(super) fn survey(table: &[u8], into: &mut Survey) -> Result<(), TopologyErro
     let table = Viot::parse(table)?;
     let mut offsets = Vec::new();
     for unit in units(&table) {
-        let Some((offset, place)) = into.note(unit) else {
+        let Some((offset, place)) = into.described(UnitKind::Virtio, unit) else {
+            offsets.push(usize::MAX);
             continue;
         };
         let (place, segment) = match place {
@@ -159,7 +164,8 @@ mod tests {
             requester: RequesterId::of(0, 1, 0),
         };
         let error = IommuError::Unsupported;
-        let failed = without_transport(&viot_bytes());
-        assert_eq!(failed.err(), Some(EnableError::Viommu { place, error }));
+        let failed = without_transport(&viot_bytes(), &Survey::default());
+        let wanted = EnableError::Viommu { place, error };
+        assert_eq!(failed.unwrap()[0].as_ref().err(), Some(&wanted));
     }
 }

@@ -6,7 +6,9 @@ use portolan_hw::topology::{EnableError, Options, Topology, TopologyError};
 use portolan_model::smmuv3::SmmuIdentification;
 use portolan_model::vtd::VtdIdentification;
 
-use super::machine::{IORT, REGISTERS, SECOND, dmar, dmar_of, drhd, ivrs, smmu, table, vtd};
+use super::machine::{
+    IORT, OTHER_REGISTERS, REGISTERS, SECOND, dmar, dmar_of, drhd, ivrs, smmu, table, vtd,
+};
 
 #[test]
 fn a_machine_has_tables_of_one_architecture() {
@@ -38,12 +40,19 @@ fn tables_larger_than_any_machine_s_are_refused() {
 #[test]
 fn two_units_in_one_place_are_not_enabled() {
     let machine = vtd(VtdIdentification::default());
-    for other in [REGISTERS, REGISTERS + 0xfff] {
-        let units = [drhd(REGISTERS, Some(&[])), drhd(other & !0xfff, None)];
-        let topology = Topology::from_acpi([&dmar_of(48, &units)[..]]).expect("a table");
+    let (one, other) = (0, 1);
+    let shared = Some(EnableError::SameRegisters { one, other });
+    for second in [REGISTERS, REGISTERS + 0xfff] {
+        let two = [drhd(REGISTERS, Some(&[])), drhd(second & !0xfff, None)];
+        let topology = Topology::from_acpi([&dmar_of(48, &two)[..]]).expect("a table");
         let failed = topology.enable(machine.kernel(), Options::default()).err();
-        let (one, other) = (0, 1);
-        assert_eq!(failed, Some(EnableError::SameRegisters { one, other }));
+        assert_eq!(failed, shared);
+        let three = [&two[..], &[drhd(OTHER_REGISTERS, Some(&[]))]].concat();
+        let topology = Topology::from_acpi([&dmar_of(48, &three)[..]]).expect("a table");
+        let iommus = topology.enable(machine.kernel(), Options::default());
+        let iommus = iommus.expect("the third unit");
+        let failed = |unit: usize| iommus.units()[unit].as_ref().err().copied();
+        assert_eq!([0, 1, 2].map(failed), [shared, shared, None]);
     }
     assert_eq!(machine.unit.violations(), []);
 }

@@ -19,7 +19,7 @@ use portolan::dma::{
     Buffer, Buffers, Device, Direction, DmaSpace, Mapping, Pieces, Policy, PolicyPreference,
     SpaceOptions,
 };
-use portolan::iommu::{Shadowing, Stage, TrapCost};
+use portolan::iommu::{IommuDomains, Shadowing, Stage, TrapCost};
 use portolan::platform::Platform;
 use portolan_hw::topology::pci::PciOverrides;
 use portolan_hw::topology::{
@@ -84,6 +84,11 @@ fn opened(kernel: Kernel, of_units: &[u8]) -> Iommus<Kernel> {
         .expect("units that work")
 }
 
+/// The unit of that number, which was enabled.
+fn unit_at<P: Platform>(iommus: &Iommus<P>, number: usize) -> &Arc<dyn IommuDomains> {
+    iommus.units()[number].as_ref().expect("it is enabled")
+}
+
 #[test]
 fn a_disk_behind_vtd_does_dma() {
     let machine = vtd(VtdIdentification::default());
@@ -123,7 +128,7 @@ fn a_function_belongs_to_the_unit_that_names_it_or_a_bridge_before_it() {
         let function = PciFunction::of(bus, device, function);
         let (unit, stream) = iommus.unit_of(function).expect("a unit");
         assert_eq!(stream, function.requester.stream());
-        Arc::ptr_eq(unit, &iommus.units()[0])
+        Arc::ptr_eq(unit, unit_at(&iommus, 0))
     };
     let named = [(0, 3, 0), (0, 1, 0), (2, 0, 0), (3, 5, 1), (4, 31, 7)];
     for (bus, device, function) in named {
@@ -156,7 +161,7 @@ fn a_disk_behind_amd_s_unit_does_dma() {
     let iommus = opened(machine.kernel(), &ivrs(SECOND));
     assert_eq!(iommus.units().len(), 2);
     let (unit, stream) = iommus.unit_of(DEVICE).expect("a unit");
-    assert!(Arc::ptr_eq(unit, &iommus.units()[1]));
+    assert!(Arc::ptr_eq(unit, unit_at(&iommus, 1)));
     let device = iommus.trusted_device(DEVICE).expect("a device");
     driver(&device, |at| {
         let found = machine.other.dma(stream, at, AccessKind::Write, 8).ok()?;
@@ -230,7 +235,7 @@ fn a_virtual_unit_with_first_stage_tables_may_be_lazy_and_one_without_may_not() 
     // Who makes a space without asking for a policy is not lazy there either.
     let space = |machine: Machine<VtdRegisters>| {
         let iommus = opened(machine.kernel(), &dmar(REGISTERS));
-        let domain = iommus.units()[0].clone().new_domain().expect("a domain");
+        let domain = unit_at(&iommus, 0).clone().new_domain().expect("a domain");
         let mut options = SpaceOptions::default();
         options.policy = Policy::Lazy;
         let space = DmaSpace::new(domain, machine.kernel(), &options).expect("a space");
@@ -248,7 +253,7 @@ fn a_virtual_unit_with_first_stage_tables_may_be_lazy_and_one_without_may_not() 
     options.buffers = Buffers::Kept;
     options.preference = PolicyPreference::Lazy;
     options.space.shadowing = Shadowing::WriteProtection;
-    let decision = iommus.decide(&*iommus.units()[0], &options);
+    let decision = iommus.decide(&**unit_at(&iommus, 0), &options);
     assert_eq!(decision.policy, Policy::Strict);
     assert!(
         decision.reason.contains("write-protects"),

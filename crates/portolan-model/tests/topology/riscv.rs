@@ -12,8 +12,8 @@ use portolan_hw::topology::{EnableError, Options, Topology};
 use portolan_model::decode::AccessKind;
 use portolan_model::riscv::RiscvSetup;
 
-use super::driver;
 use super::machine::{DEVICE, Machine, PciWords, REGISTERS, riscv, table};
+use super::{driver, unit_at};
 
 /// A flattened tree as it is put together.
 #[derive(Default)]
@@ -219,7 +219,7 @@ fn does_dma(tree: &[u8], config: PciWords) {
     let iommus = topology.enable(machine.kernel(), Options::default());
     let iommus = iommus.expect("enabled");
     let (unit, stream) = iommus.unit_of(DEVICE).expect("a unit");
-    assert!(Arc::ptr_eq(unit, &iommus.units()[0]));
+    assert!(Arc::ptr_eq(unit, unit_at(&iommus, 0)));
     assert_eq!(stream, StreamId::new(0x118));
     let mut reserved = Vec::new();
     unit.reserved(stream, &mut |one| reserved.push(one));

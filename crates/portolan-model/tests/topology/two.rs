@@ -1,11 +1,11 @@
 //! Two units in one topology: each serves its own devices, one that is on already is taken over, and one
-//! that does not come up is named and no device is opened.
+//! that does not come up is named: its devices are refused, the other's are served.
 
 use portolan::addr::{Iova, PciFunction, PhysAddr};
 use portolan::dma::Direction;
 use portolan::iommu::IommuError;
 use portolan::platform::{Mmio, Nanos};
-use portolan_hw::topology::{EnableError, Options, Topology};
+use portolan_hw::topology::{EnableError, Iommus, OpenError, Options, Topology};
 use portolan_model::clock::Tick;
 use portolan_model::decode::AccessKind;
 use portolan_model::inject::{Drain, RegisterFaults, Violation};
@@ -13,8 +13,8 @@ use portolan_model::smmuv3::{SmmuIdentification, SmmuRegisters};
 use portolan_model::vtd::{VtdIdentification, VtdRegisters};
 
 use super::machine::{
-    DEVICE, DISPLAY, Machine, OTHER, OTHER_REGISTERS, PciWords, REGISTERS, dmar_with_scopes,
-    iort_of_two, smmu, vtd,
+    DEVICE, DISPLAY, Kernel, Machine, OTHER, OTHER_REGISTERS, PciWords, REGISTERS,
+    dmar_with_scopes, iort_of_two, smmu, vtd,
 };
 use super::{driver, opened, packet};
 
@@ -157,25 +157,57 @@ fn units_that_are_on_already_are_taken_over_with_nothing_mapped() {
     taken_over::<SmmuRegisters>(SmmuRegisters::SERVED);
 }
 
-/// Enabling fails with the unit at `registers`, in time.
-fn fails<R: Model>(machine: &Machine<R>, units: [u64; 2], registers: u64) -> EnableError {
+/// All is enabled but the unit of number `bad`, in time; and why that is not.
+fn enabled_without<R: Model>(
+    machine: &Machine<R>,
+    units: [u64; 2],
+    bad: usize,
+) -> (Iommus<Kernel>, EnableError) {
     let table = R::table(units);
     let topology = Topology::from_acpi([&table[..]]).expect("a table");
     let begun = machine.clock.now_ns();
-    let failed = topology.enable(machine.kernel(), Options::default()).err();
-    let failed = failed.expect("it is not enabled");
+    let iommus = topology.enable(machine.kernel(), Options::default());
+    let iommus = iommus.expect("the other unit");
+    let took = machine.clock.now_ns() - begun;
+    assert!(took <= LONGEST.get(), "after {took} ns");
+    let failed = iommus.units()[bad].as_ref().err();
+    let failed = *failed.expect("it is not enabled");
     let (EnableError::Iommu { window, .. } | EnableError::NoRegisters { window }) = failed else {
         panic!("{failed}");
     };
-    assert_eq!(window.start(), PhysAddr::new(registers));
-    let name = format!("{registers:#x}");
+    assert_eq!(window.start(), PhysAddr::new(units[bad]));
+    let name = format!("{:#x}", units[bad]);
     assert!(failed.to_string().contains(&name), "{failed}");
-    let took = machine.clock.now_ns() - begun;
-    assert!(took <= LONGEST.get(), "{failed}: after {took} ns");
-    failed
+    (iommus, failed)
 }
 
-/// One of two units does not come up: all is refused, and what was enabled before it blocks its devices.
+/// Devices of the unit of number `bad` are refused by name, and the other one's do DMA.
+fn others_are_served<R: Model>(machine: &Machine<R>, units: [u64; 2], bad: usize) -> EnableError {
+    let (iommus, error) = enabled_without(machine, units, bad);
+    for &function in R::SERVED[bad] {
+        let refused = OpenError::NotEnabled {
+            function,
+            unit: bad,
+            error,
+        };
+        assert_eq!(iommus.trusted_device(function).err(), Some(refused));
+        let said = refused.to_string();
+        assert!(said.contains(&function.to_string()), "{said}");
+    }
+    let good = 1 - bad;
+    for &function in R::SERVED[good] {
+        let unit = both(machine)[good];
+        assert_eq!(unit.reach(function, Iova::new(0x1234_5000)), None);
+        let device = iommus.trusted_device(function).expect("a device");
+        driver(&device, |at| unit.reach(function, at));
+    }
+    for unit in both(machine) {
+        assert_eq!(unit.wrong_by_driver(), []);
+    }
+    error
+}
+
+/// One of two units does not come up: its devices are refused, the other's are served.
 fn one_fails<R: Model>() {
     let never = RegisterFaults {
         control: Drain::Never,
@@ -185,7 +217,7 @@ fn one_fails<R: Model>() {
         for bad in [0, 1] {
             let machine = &R::machine();
             both(machine)[bad].go_wrong(faults);
-            let failed = fails(machine, BOTH, BOTH[bad]);
+            let failed = others_are_served(machine, BOTH, bad);
             let EnableError::Iommu { error, .. } = failed else {
                 panic!("{failed}");
             };
@@ -196,36 +228,40 @@ fn one_fails<R: Model>() {
                 !dead,
                 "{error}"
             );
-            first_blocks(machine, bad);
             // Once the unit answers, all of it is brought up, over what was left.
             both(machine)[bad].go_wrong(RegisterFaults::NONE);
             all_work(machine);
         }
     }
-    for bad in [0, 1] {
-        let mut units = BOTH;
-        units[bad] = NOWHERE;
-        let machine = &R::machine();
-        let failed = fails(machine, units, NOWHERE);
-        assert!(matches!(failed, EnableError::NoRegisters { .. }));
-        first_blocks(machine, bad);
-    }
-}
-
-/// The units before the one that failed let nothing through.
-fn first_blocks<R: Model>(machine: &Machine<R>, bad: usize) {
-    for (unit, functions) in both(machine).into_iter().zip(R::SERVED).take(bad) {
-        for function in functions {
-            assert_eq!(unit.reach(*function, Iova::new(0x1234_5000)), None);
+    // Where there is no unit; at address 0.
+    for nowhere in [NOWHERE, 0] {
+        for bad in [0, 1] {
+            let mut units = BOTH;
+            units[bad] = nowhere;
+            let failed = others_are_served(&R::machine(), units, bad);
+            assert!(matches!(failed, EnableError::NoRegisters { .. }));
         }
-    }
-    for unit in both(machine) {
-        assert_eq!(unit.wrong_by_driver(), []);
     }
 }
 
 #[test]
-fn one_of_two_units_that_does_not_come_up_is_named_and_nothing_is_opened() {
+fn devices_of_a_unit_that_does_not_come_up_are_refused_by_name_and_the_others_are_served() {
     one_fails::<VtdRegisters>();
     one_fails::<SmmuRegisters>();
+}
+
+#[test]
+fn a_machine_of_which_no_unit_comes_up_is_refused_with_the_first_reason() {
+    let machine = VtdRegisters::machine();
+    for unit in both(&machine) {
+        unit.go_wrong(RegisterFaults::GONE);
+    }
+    let table = VtdRegisters::table(BOTH);
+    let topology = Topology::from_acpi([&table[..]]).expect("a table");
+    let failed = topology.enable(machine.kernel(), Options::default()).err();
+    let Some(EnableError::Iommu { window, error }) = failed else {
+        panic!("{failed:?}");
+    };
+    assert_eq!(window.start(), PhysAddr::new(REGISTERS));
+    assert_eq!(error, IommuError::Gone);
 }

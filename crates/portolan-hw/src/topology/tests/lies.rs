@@ -14,7 +14,7 @@ use crate::firmware::tests::golden::{
 };
 use crate::topology::pci::tests::{Fake, Has, Is};
 use crate::topology::pci::{PciOverrides, PciTree};
-use crate::topology::{EnableError, Remark, Survey, Topology};
+use crate::topology::{EnableError, Place, Remark, Survey, Topology};
 
 fn remarks(found: &Survey) -> Vec<String> {
     found.remarks().iter().map(Remark::to_string).collect()
@@ -47,6 +47,22 @@ fn what_is_not_there_is_named_and_changes_nothing() {
         remarks(&survey(&table, &Fake::default())),
         Vec::<String>::new()
     );
+}
+
+#[test]
+fn a_function_that_an_undamaged_unit_names_is_served() {
+    let short = std::vec![0, 0, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let named = drhd(0, 0xfed9_0000, &[endpoint(0, 3, 0)]);
+    let table = dmar(38, 0, &[short, named, drhd(1, 0xfed9_1000, &[])]);
+    let topology = Topology::from_acpi([&table[..]]).unwrap();
+    let tree = PciTree::default();
+    let found = |function| topology.find(&tree, &|_, _| None, function);
+    assert_eq!(found(at(0, 3, 0)).unwrap().map(|(unit, _)| unit), Some(1));
+    // The damaged one may have named it.
+    assert!(found(at(0, 4, 0)).is_err());
+    let survey = survey(&table, &Fake::default());
+    assert_eq!(survey.units().len(), 3);
+    assert_eq!(survey.units()[0].place, Place::Damaged);
 }
 
 #[test]
@@ -88,15 +104,15 @@ fn no_unit_is_enabled_over_another_one_in_the_same_place() {
         let units = places.map(|base| drhd(0, base, &[]));
         let table = dmar(38, 0, &units);
         let topology = Topology::from_acpi([&table[..]]).unwrap();
-        topology.checked(PciOverrides::KNOWN, |_, _| None)
+        let survey = topology.survey(PciOverrides::KNOWN, |_, _| None);
+        [0, 1, 2].map(|unit| survey.in_place_of(unit))
     };
-    let apart = at([0xfed9_0000, 0xfed9_1000, 0xfed9_2000]).unwrap();
-    assert_eq!(apart.units().len(), 3);
-    let error = at([0xfed9_1000, 0xfed9_0000, 0xfed9_1000]).err();
-    let shared = EnableError::SameRegisters { one: 0, other: 2 };
-    assert_eq!(error, Some(shared));
+    assert_eq!(at([0xfed9_0000, 0xfed9_1000, 0xfed9_2000]), [None; 3]);
+    let shared = Some(EnableError::SameRegisters { one: 0, other: 2 });
+    let found = at([0xfed9_1000, 0xfed9_0000, 0xfed9_1000]);
+    assert_eq!(found, [shared, None, shared]);
     // Where no registers can be, none is enabled over another: who enables it hears of that.
-    assert!(at([0, 0xfed9_0000, 0xfed9_1000]).is_ok());
+    assert_eq!(at([0, 0, 0xfed9_1000]), [None; 3]);
 }
 
 #[test]
