@@ -101,7 +101,12 @@ fn enable(machine: Machine) -> Result<Iommus<Machine>, EnableError> {
     let mut options = Options::default();
     options.interrupts = topology.interrupt_remapping().map(|_| Remapping::default());
     // Only a virtio-iommu needs queues that are started for it.
-    topology.enable_with(machine, options, |place| virtio::queues(machine, place))
+    let iommus = topology.enable_with(machine, options, |place| virtio::queues(machine, place))?;
+    // Others could go on with the devices of the units that work: here it is all or none.
+    match iommus.units().iter().find_map(|unit| unit.as_ref().err()) {
+        Some(error) => Err(*error),
+        None => Ok(iommus),
+    }
 }
 
 /// Devices stay stopped; all else goes on.
@@ -124,11 +129,8 @@ fn show(
     core::mem::forget(before);
     let iommus = enable(machine)?;
     say!("{} PCI functions", functions.len());
-    for (number, unit) in iommus.units().iter().enumerate() {
-        match unit {
-            Ok(unit) => say!("page faults: {:?}", unit.recoverable_faults()),
-            Err(error) => say!("unit {number} was not enabled: {error}"),
-        }
+    for unit in iommus.units().iter().flatten() {
+        say!("page faults: {:?}", unit.recoverable_faults());
     }
     let named = |identity| functions.iter().find(|of| of.identity() == identity);
     let edu = named(edu::IDENTITY).ok_or("there is no edu device")?;
