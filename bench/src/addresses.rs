@@ -33,7 +33,7 @@ fn pages(pages: u64) -> Request {
 
 /// Takes and gives.
 pub(crate) trait Taker {
-    /// What is out.
+    /// A range of addresses that is taken.
     type Range: Copy;
 
     fn take(&mut self, pages: u64) -> Option<Self::Range>;

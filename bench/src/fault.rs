@@ -38,11 +38,11 @@ pub const NAME: &str = "fault";
 const PAGE: u64 = PageSize::SIZE_4K.bytes();
 /// Pages of the guest: 64 MiB.
 const PAGES: u64 = 16 * 1024;
-/// How often all of them fault.
+/// Number of rounds, in each of which all pages fault once.
 const ROUNDS: u64 = 8;
 const BASE: u64 = 1 << 30;
 const STREAM: StreamId = StreamId::new(1);
-/// What the median is to stay below.
+/// Nanoseconds that the median has to stay below.
 const TARGET_NS: f64 = 1000.0;
 
 /// The document that `--json` prints.
@@ -57,13 +57,13 @@ pub struct Report {
 pub struct Row {
     /// `fault`.
     pub name: &'static str,
-    /// What was measured.
+    /// Operation that was measured.
     pub what: &'static str,
     /// Bytes that a fault maps.
     pub size_bytes: u64,
     /// Threads at work.
     pub threads: u32,
-    /// What the figures are per.
+    /// Unit of the figures.
     pub unit: &'static str,
     /// Number of samples.
     pub samples: usize,
@@ -73,7 +73,7 @@ pub struct Row {
     pub population: Spread,
     /// Faults a second, population included.
     pub faults_per_s: f64,
-    /// What the median is to stay below.
+    /// Nanoseconds that the median has to stay below.
     pub target_ns: f64,
     /// Others, as published: mean nanoseconds, on other machines.
     pub published: BTreeMap<&'static str, f64>,

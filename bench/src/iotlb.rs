@@ -49,13 +49,13 @@ pub struct Report {
 pub struct Row {
     /// `iotlb`.
     pub name: &'static str,
-    /// Whose map it is.
+    /// Owner of the map: this library, or another crate.
     pub who: &'static str,
     /// Translations in it.
     pub entries: u64,
     /// Threads that look up.
     pub readers: usize,
-    /// What the figures are per.
+    /// Unit of the figures.
     pub unit: &'static str,
     /// One look-up.
     pub lookup: Spread,
@@ -65,13 +65,13 @@ pub struct Row {
 
 /// A map of translations.
 trait Map: Sync {
-    /// Where the page's translation leads.
+    /// Address that the page is translated to.
     fn find(&self, page: u64) -> Option<u64>;
     fn forget(&self, page: u64);
     fn put(&self, page: u64);
 }
 
-/// Where the page leads: no two neighbours to neighbours.
+/// Address that the page is translated to: no two neighbours to neighbours.
 fn target(page: u64) -> u64 {
     (page ^ 1).wrapping_mul(3) % (1 << 24) * PAGE
 }
@@ -127,7 +127,7 @@ fn put(iotlb: &mut Iotlb, page: u64) {
     let _ = iotlb.set_mapping(from, to, PAGE as usize, Permissions::Read);
 }
 
-/// `vm_memory`'s, which nobody changes.
+/// Map of `vm_memory`; no thread changes it.
 struct Bare(Iotlb);
 
 impl Map for Bare {
@@ -141,7 +141,7 @@ impl Map for Bare {
     fn put(&self, _page: u64) {}
 }
 
-/// `rangemap`'s, which nobody changes.
+/// Map of `rangemap`; no thread changes it.
 struct Ranges(RangeMap<u64, u64>);
 
 impl Map for Ranges {
@@ -242,7 +242,7 @@ fn alone(entries: u64, samples: usize) -> Result<Vec<Row>> {
         .collect()
 }
 
-/// Two threads look up while this one changes what is beside.
+/// Measures look-ups by two threads while this one changes the pages beside theirs.
 fn beside_changes(who: &'static str, map: &dyn Map, entries: u64, samples: usize) -> Result<Row> {
     let running = AtomicU64::new(READERS as u64);
     let start = Instant::now();

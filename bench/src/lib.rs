@@ -1,7 +1,7 @@
 //! Benchmarks of the page tables and of the allocator of addresses: the same scenarios for wall
 //! time, for instruction counts and for the command line.
 //!
-//! * [`scenarios`]: what is done: preparation, the operation, and the plain loop to compare with.
+//! * [`scenarios`]: the operations: preparation, the operation, and the plain loop to compare with.
 //! * [`measure`]: repeated timing of a scenario, and the rows that come of it.
 //! * [`bounce`]: bounce slots on real threads, with copies.
 //! * [`fault`]: serving I/O page faults on this process's own memory.

@@ -10,7 +10,7 @@ use crate::scenarios::{Sample, Scenario, Target};
 use crate::spread::{Limit, Spread};
 use crate::{Cache, Failure, Workload};
 
-/// How many samples are taken.
+/// Amount of samples to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
     /// As many as a figure needs.
@@ -43,7 +43,7 @@ fn samples(scenario: &Scenario, extent: Extent) -> (usize, usize) {
     }
 }
 
-/// What was to be shown, and whether it was.
+/// A target, and the measurement against it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
     /// With what ours is compared.
@@ -52,9 +52,9 @@ pub struct Outcome {
     pub of: &'static str,
     /// Theirs by ours, at least; or, against the limit, ours by it, at most.
     pub wanted: f64,
-    /// What was measured; nothing if what ours is compared with is not here.
+    /// Measured ratio; `None` if the peer to compare with is not here.
     pub measured: Option<f64>,
-    /// Whether it is shown.
+    /// Set if the target is met; `None` if it was not measured.
     pub met: Option<bool>,
 }
 
@@ -63,13 +63,13 @@ pub struct Outcome {
 pub struct BenchRow {
     /// Name of the scenario.
     pub name: &'static str,
-    /// What was measured.
+    /// Operation that was measured.
     pub what: &'static str,
     /// Bytes of one call.
     pub size_bytes: u64,
     /// Threads at work.
     pub threads: u32,
-    /// What the figures are per.
+    /// Unit of the figures.
     pub unit: &'static str,
     /// Number of samples.
     pub samples: usize,
@@ -81,7 +81,7 @@ pub struct BenchRow {
     pub limit: Limit,
     /// `ours` by `limit`, medians.
     pub ratio: f64,
-    /// What was to be shown.
+    /// Targets of the scenario, and the measurements against them.
     pub targets: Vec<Outcome>,
 }
 
@@ -105,7 +105,8 @@ impl Report {
     }
 }
 
-/// What a machine with so many CPUs lacks for `scenario`: threads that take turns on one CPU do not meet.
+/// Returns the reason why a machine with `cpus` CPUs cannot measure `scenario`, if it has too few:
+/// threads that take turns on one CPU do not meet.
 pub fn lacks(scenario: &Scenario, cpus: usize) -> Option<&'static str> {
     let enough = scenario.threads as usize <= cpus;
     (!enough).then_some("it takes a CPU for each of its threads; run it on a machine with two CPUs")

@@ -27,7 +27,7 @@ const POOL: u64 = 4 << 20;
 
 type Cpu = Arc<Threads>;
 
-/// How a buffer comes back.
+/// Way in which buffers are unmapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Return {
     /// Each unmap invalidates and waits.
@@ -36,7 +36,7 @@ pub(crate) enum Return {
     Deferred,
 }
 
-/// How buffers are handed over.
+/// Options of handing over buffers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct How {
     pub(crate) policy: Policy,

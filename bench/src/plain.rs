@@ -25,7 +25,7 @@ pub(crate) struct StoreList {
     lines: Lines,
 }
 
-/// What becomes of the cache lines of entries.
+/// Treatment of the cache lines of entries that were written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lines {
     Stay,

@@ -1,5 +1,4 @@
-//! What the operations share: the table, the scatter list, the hardware's abilities, spans of
-//! addresses.
+//! Parts that the operations share: the table, the scatter list, the hardware's abilities, spans of addresses.
 
 use std::hint::black_box;
 
@@ -50,7 +49,7 @@ pub(crate) const BY_CONTEXT: Quirks = Quirks {
     ..QUIRKS
 };
 
-/// What is timed of mapping and unmapping the same addresses over and over.
+/// Operation that is timed while the same addresses are mapped and unmapped over and over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Timed {
     /// Mapping.
@@ -62,7 +61,7 @@ pub(crate) enum Timed {
 /// Stretches of contiguous addresses, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
-    /// How many.
+    /// Number of pieces.
     pub(crate) count: u64,
     /// Bytes of each.
     pub(crate) bytes: u64,
@@ -71,13 +70,13 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Where each begins.
+    /// First address of each piece.
     pub(crate) fn starts(self) -> impl Iterator<Item = u64> {
         let first = BASE.get() + self.shift;
         (0..self.count).map(move |i| black_box(first + i * self.bytes.next_multiple_of(BLOCK)))
     }
 
-    /// Where the memory of each begins: off the alignment of blocks, so that pages alone are mapped.
+    /// First address of the memory: off the alignment of blocks, so that pages alone are mapped.
     pub(crate) fn memory(self) -> u64 {
         MEMORY.get() + self.shift + PAGE
     }
@@ -167,13 +166,13 @@ pub(crate) fn planned(owed: &Gather) -> Plan<'_> {
     )
 }
 
-/// Plans what is owed and counts the commands.
+/// Plans the owed invalidations and counts their commands.
 #[inline]
 pub(crate) fn count_commands(owed: &Gather) {
     black_box(planned(owed).counts());
 }
 
-/// Plans what is owed and builds every command.
+/// Plans the owed invalidations and builds every command.
 #[inline]
 pub(crate) fn build_commands(queue: &Commands, owed: &Gather) {
     let plan = planned(owed);

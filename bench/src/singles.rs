@@ -16,7 +16,7 @@ use crate::rig::{
 use crate::threads::Together;
 use crate::{Failure, Workload};
 
-/// What is done with each of many single pages.
+/// Operation on each of many single pages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Single {
     Map,

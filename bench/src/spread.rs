@@ -1,8 +1,8 @@
-//! Where samples lie, and what a figure is compared with.
+//! Distributions of samples, and the loop that a figure is compared with.
 
 use serde::Serialize;
 
-/// Where the samples lie, in nanoseconds per unit.
+/// Distribution of the samples, in nanoseconds per unit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
     /// Half of them are below.
@@ -36,7 +36,7 @@ impl Spread {
 /// A plain loop, measured in the same run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Limit {
-    /// What it does.
+    /// Work of the plain loop.
     pub what: &'static str,
     /// Nanoseconds per unit.
     pub median: f64,

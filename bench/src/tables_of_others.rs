@@ -15,7 +15,7 @@ use page_table_multiarch::{MappingFlags, PageSize, PageTable64, PagingHandler, P
 use crate::rig::{BASE, LIST_PAGES, MEMORY, PAGE, SINGLES, Span, scattered};
 use crate::workload::{Failure, Workload};
 
-/// What is mapped: pieces of contiguous memory, an address and what is behind it each.
+/// Ranges to map: pieces of contiguous memory, each with its address and the address of its memory.
 struct Pieces {
     pieces: Vec<(usize, usize)>,
     bytes: usize,
@@ -130,7 +130,7 @@ impl Workload for Paging {
 struct Frame(#[expect(dead_code, reason = "what holds the memory")] [u64; 512]);
 
 thread_local! {
-    /// Pages of tables that nobody uses; none is given back to the system.
+    /// Pages of tables that are not in use; none is given back to the system.
     static FRAMES: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -157,7 +157,7 @@ impl PagingHandler for Heap {
     }
 }
 
-/// Three levels, and nobody to be told of changes.
+/// Three levels, without a TLB to invalidate on changes.
 struct ThreeLevels;
 
 impl PagingMetaData for ThreeLevels {

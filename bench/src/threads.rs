@@ -55,7 +55,7 @@ impl Cpus for Threads {
     }
 }
 
-/// What a thread does: the operation, so many times.
+/// Work of a thread: the operation, so many times.
 pub(crate) type Turn = Box<dyn FnMut(u64) -> Result<(), Failure>>;
 
 /// An operation done by several threads at once, each for itself.

@@ -1,4 +1,4 @@
-//! What every scenario is made of: an operation, and what has to be done before it can be repeated.
+//! Scenarios: an operation, and the preparation that it needs before it can be repeated.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use thiserror::Error;
 
 /// An operation that is measured.
 pub trait Workload {
-    /// How many units (pages, operations) one [`Workload::run`] does.
+    /// Number of units (pages, operations) that one [`Workload::run`] does.
     fn units(&self) -> u64;
 
     /// Brings about the state that the operation starts from. Not measured.

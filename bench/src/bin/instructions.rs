@@ -92,7 +92,7 @@ struct Document<'r> {
     instructions: &'r [Row],
 }
 
-/// What a run of the program is for.
+/// Task of a run of the program.
 enum Task {
     Count,
     Check,
@@ -156,7 +156,7 @@ fn main() -> ExitCode {
 /// code for reports is in it.
 const REPORT: [u8; 14] = *b"=ezis_deppamnu";
 
-/// Whether this program has code for reports, which no platform of it wants.
+/// Tells if this program contains the code for reports, which no platform of it wants.
 fn reports() -> std::io::Result<bool> {
     let report = std::hint::black_box(REPORT);
     let program = std::fs::read(std::env::current_exe()?)?;
@@ -234,7 +234,7 @@ fn count_all(name: &str) -> Result<Vec<Row>, String> {
     wanted.iter().map(of).collect()
 }
 
-/// Whether a count says something: of one thread, in passes of many calls.
+/// Tells if a count is meaningful: of one thread, in passes of many calls, with warm caches.
 fn countable(scenario: &Scenario) -> bool {
     let passes = scenario.cache == Cache::Hot && scenario.sample == Sample::Pass;
     passes && scenario.threads == 1
@@ -262,7 +262,7 @@ fn per_unit(name: &str, which: &str, units: u64) -> Result<f64, String> {
     Ok(difference as f64 / (f64::from(PASSES) * units as f64))
 }
 
-/// What callgrind counts in `passes` passes.
+/// Number of instructions that callgrind counts in `passes` passes.
 fn collected(name: &str, which: &str, passes: u32) -> Result<u64, String> {
     let program = std::env::current_exe().map_err(|e| e.to_string())?;
     let output = Command::new("valgrind")

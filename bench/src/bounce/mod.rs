@@ -26,7 +26,7 @@ const SAMPLES: usize = 21;
 /// Nanoseconds that a sample is to take, about.
 const SAMPLE_NS: f64 = 1e6;
 
-/// What is measured of a buffer.
+/// Part of a buffer's way that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Copying {
@@ -56,7 +56,7 @@ pub struct BounceRow {
     pub name: &'static str,
     /// Bytes of a buffer.
     pub size_bytes: u64,
-    /// Whether it is copied.
+    /// Tells if the buffer is copied.
     pub copying: Copying,
     /// Buffers in use, in a hundred.
     pub occupancy_pct: usize,
@@ -70,12 +70,12 @@ pub struct BounceRow {
     pub ours: Spread,
     /// The other strategies.
     pub peers: BTreeMap<&'static str, Spread>,
-    /// What cannot be done without.
+    /// The plain loop: the work that every strategy has to do.
     pub limit: Limit,
     /// `ours` by `limit`, medians.
     pub ratio: f64,
-    /// What all threads do in a given time by what one alone does, the median of pairs of samples;
-    /// of the default strategy. By processor time, so as if each had a core to itself.
+    /// Throughput of all threads by that of one thread alone, the median of pairs of samples; of
+    /// the default strategy. By processor time, so as if each had a core to itself.
     pub scaling: f64,
 }
 
@@ -112,7 +112,7 @@ pub fn cases(threads: usize) -> Vec<Case> {
     cases
 }
 
-/// How many operations make a sample.
+/// Number of operations that make a sample of about [`SAMPLE_NS`].
 fn times<T: Turn + Send>(turns: &mut [T]) -> Result<u64, Failure> {
     let ns = pass(turns, 64)?;
     Ok((SAMPLE_NS / ns.max(1.0)).clamp(16.0, 1e6) as u64)
@@ -154,7 +154,7 @@ fn sample(stage: &Stage, case: &Case, threads: usize) -> Result<f64, Failure> {
 /// Measures one combination.
 ///
 /// # Errors
-/// If the library refuses what is asked for, or the system has no memory.
+/// If the library refuses the combination, or the system has no memory.
 pub fn run(case: &Case) -> Result<BounceRow, Failure> {
     let mut stages = Vec::new();
     for strategy in Strategy::ALL {

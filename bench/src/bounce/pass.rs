@@ -32,14 +32,14 @@ pub(super) fn cpus(count: usize) -> Threads {
     SpinCpus::new(count, Still, || CpuId::new(CPU.get()))
 }
 
-/// What one thread does.
+/// Work of one thread.
 pub(super) trait Turn {
     /// The operation, so many times.
     fn turn(&mut self, times: u64) -> Result<(), Failure>;
 }
 
 /// Nanoseconds of processor time an operation, the mean of the threads, one for each of `turns`; all
-/// work at the same time, and whoever is done goes on untimed until all are.
+/// work at the same time, and a thread that is done goes on untimed until all are.
 ///
 /// # Errors
 /// That of an operation.

@@ -78,12 +78,12 @@ impl Stage {
         })
     }
 
-    /// What threads do without the copy.
+    /// The work of each thread without the copy.
     pub(super) fn bare(&self, threads: usize) -> Vec<Bare<'_>> {
         (0..threads).map(|_| Bare(black_box(self))).collect()
     }
 
-    /// What threads do with it.
+    /// The work of each thread with the copy.
     pub(super) fn copying(&self, threads: usize) -> Result<Vec<Copying<'_>>, Failure> {
         let one = |thread: usize| {
             let start = self.buffers.checked_add(thread as u64 * self.bytes)?;

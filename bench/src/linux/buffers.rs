@@ -167,7 +167,7 @@ impl Workload for Slots {
     }
 }
 
-/// The same by two threads at once, one of which holds what is in use.
+/// The same by two threads at once; one of them holds the buffers that stay in use.
 pub(crate) fn two(percent: usize) -> Result<Together, Failure> {
     on_cpu(0)?;
     let filled = std::sync::Barrier::new(2);

@@ -11,7 +11,7 @@ use std::process::{Child, Command};
 
 use super::{need, run};
 
-/// What is compiled by itself.
+/// Linux's sources that are compiled each by itself.
 const SOURCES: &[&str] = &[
     "drivers/iommu/io-pgtable.c",
     "drivers/iommu/io-pgtable-arm.c",
@@ -23,7 +23,7 @@ const SOURCES: &[&str] = &[
     "lib/rbtree.c",
 ];
 
-/// What these include from their own folder, and a source that the shim includes.
+/// Files that these include from their own folder, and a source that the shim includes.
 const BESIDE: &[&str] = &[
     "drivers/iommu/iommu.c",
     "drivers/iommu/io-pgtable-arm.h",
@@ -115,7 +115,7 @@ const SHIM: &[(&str, &str)] = shim![
 /// The one file that sees the C library.
 const HOST: &str = "host.c";
 
-/// As the kernel is compiled, and for a shared object of which only what is reached is kept.
+/// Flags of the kernel's own build, and those for a shared object that keeps only the code it reaches.
 const FLAGS: &[&str] = &[
     "-std=gnu11",
     "-O2",
@@ -176,7 +176,7 @@ pub(super) fn provide(compiler: &str, place: &Path, sources: &Path) -> Result<Pa
     built.map(|()| object)
 }
 
-/// Of all that what is compiled depends on, but for the sources, whose version is in the package's name.
+/// Hash of everything that the object depends on, except the sources: their version is in the package's name.
 fn stamp(compiler: &str) -> Result<u64, String> {
     let mut hasher = DefaultHasher::new();
     (SHIM, FLAGS, SOURCES, HEADERS).hash(&mut hasher);

@@ -26,7 +26,7 @@ pub(crate) use crate::raw::{Bounced, Domain, Kind, Linux, List, OnCpu, SharedDom
 /// Name of this peer.
 pub const NAME: &str = "linux-6.12";
 
-/// Whether sources may be downloaded.
+/// Permission to download sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fetch {
     /// If they are not here.
@@ -35,7 +35,7 @@ pub enum Fetch {
     Never,
 }
 
-/// Where what is unpacked and compiled lies: below the folder in which cargo builds.
+/// Folder of the unpacked sources and the compiled object: below the folder in which cargo builds.
 fn place() -> PathBuf {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let target = std::env::var_os("CARGO_TARGET_DIR").map(|target| workspace.join(target));
@@ -44,7 +44,7 @@ fn place() -> PathBuf {
         .join(NAME)
 }
 
-/// Whether a program can be started.
+/// Checks that a program can be started.
 fn need(program: &str, package: &str) -> Result<(), String> {
     let mut command = Command::new(program);
     command
@@ -79,7 +79,7 @@ fn run(command: &mut Command) -> Result<String, String> {
     ))
 }
 
-/// Why there is no such peer.
+/// Reason why there is no such peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Absent {
     /// Something is not installed: what, and how it is.
@@ -88,7 +88,7 @@ pub enum Absent {
     Broken(String),
 }
 
-/// Loads Linux's code, after compiling what is not compiled yet; always the same answer.
+/// Loads Linux's code, after compiling the parts that are not compiled yet; always the same answer.
 ///
 /// # Errors
 /// [`Failure::NoLinux`] or [`Failure::BrokenLinux`].
@@ -130,7 +130,7 @@ pub fn try_viommu(seed: u64) -> Result<String, String> {
     viommu::try_all(seed).map_err(|wrong| format!("PORTOLAN_SEED={seed}: {wrong}"))
 }
 
-/// Why the peer is skipped, if it is.
+/// Reason why the peer is skipped, or `None` if it is here.
 pub fn missing() -> Option<&'static str> {
     match loaded(Fetch::Never) {
         Err(Absent::Missing(why) | Absent::Broken(why)) => Some(why),

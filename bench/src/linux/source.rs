@@ -9,7 +9,7 @@ use std::process::Command;
 use super::{Fetch, compile, need, run};
 
 const PACKAGE: &str = "linux-source-6.12";
-/// Where an installed package has it.
+/// Path of the archive that an installed package has.
 const INSTALLED: &str = "/usr/src/linux-source-6.12.tar.xz";
 
 /// The folder of the unpacked sources.

@@ -1,5 +1,5 @@
-//! Linux's page tables: what is mapped and unmapped through `iommu.c` and `io-pgtable-arm.c`, commands
-//! built by the shim's driver.
+//! Linux's page tables: maps and unmaps through `iommu.c` and `io-pgtable-arm.c`, with commands built
+//! by the shim's driver.
 
 use std::hint::black_box;
 
@@ -14,7 +14,7 @@ fn domain(kind: Kind) -> Result<Domain, Failure> {
     cpu.domain(kind, INPUT_BITS).ok_or(Failure::HostMemory)
 }
 
-/// Whether all went well so far.
+/// Fails if a call did not go well, or if Linux warned.
 fn checked(cpu: &OnCpu, well: bool) -> Result<(), Failure> {
     match well && cpu.warnings() == 0 {
         true => Ok(()),
@@ -133,7 +133,7 @@ impl Workload for OfSpan {
     }
 }
 
-/// Which of Linux's layers is called.
+/// Layer of Linux that is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layer {
     /// `iommu.c`, which chooses the sizes of pages.

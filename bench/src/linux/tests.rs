@@ -36,7 +36,7 @@ fn what_linux_maps_leads_where_it_should_and_nowhere_after() {
     assert_eq!(domain.unmap(base, 600 * PAGE), 600 * PAGE);
     assert_eq!(domain.translate(base), 0);
     assert_eq!(domain.cpu().warnings(), 0);
-    // What is not mapped is not unmapped, and Linux says so.
+    // An address that is not mapped is not unmapped, and Linux says so.
     assert_eq!(domain.unmap(base, PAGE), 0);
     assert_eq!(domain.cpu().warnings(), 1);
 }
@@ -73,7 +73,7 @@ fn both_sides_build_the_commands_that_their_designs_want() {
     let _linux = linux_or_skip!();
     // One page: an invalidation and a sync.
     assert_eq!(commands(Kind::SNOOPS, 0, PAGE), Some((2, 2)));
-    // Linux invalidates for each table that leaves, and for what is gathered; ours once for all.
+    // Linux invalidates for each table that leaves, and for the gathered pages; ours once for all.
     assert_eq!(commands(Kind::BY_CONTEXT, 0, BLOCK), Some((4, 2)));
     assert_eq!(commands(Kind::BY_CONTEXT, 0, 16 * BLOCK), Some((34, 2)));
 }

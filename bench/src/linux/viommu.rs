@@ -42,7 +42,7 @@ pub(super) fn try_all(seed: u64) -> Result<String, Wrong> {
     Ok(counts.collect::<Vec<_>>().join(", "))
 }
 
-/// What went wrong, in words.
+/// Description of a failure, in words.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Wrong(String);
@@ -51,7 +51,7 @@ fn wrong<T>(what: impl fmt::Display) -> Result<T, Wrong> {
     Err(Wrong(what.to_string()))
 }
 
-/// What a device behind the unit does.
+/// Access of a device behind the unit.
 #[derive(Clone, Copy)]
 enum Access {
     Read,

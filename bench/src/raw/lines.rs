@@ -15,7 +15,7 @@ use super::process::{Tables, tables};
 /// Bytes of a line.
 const LINE: usize = 64;
 
-/// What writes a line back.
+/// Instruction that writes a cache line back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(dead_code, reason = "each machine has some of them")]
 enum Instruction {

@@ -14,7 +14,7 @@ use libloading::{Library, Symbol};
 
 /// CPUs that the shim is built for.
 const CPUS: u32 = 2;
-/// No address: what is not to be copied.
+/// No address: the result of a map that failed, and the buffer of slots that are not copied.
 const NOWHERE: u64 = u64::MAX;
 
 pub(super) type At = *mut c_void;
@@ -149,8 +149,9 @@ impl Linux {
         &self.said
     }
 
-    /// Has the calling thread be CPU `cpu`, one of two, until what is returned and all that was made by it
-    /// are dropped; waits for the thread that is. A thread that is a CPU already stays that.
+    /// Makes the calling thread CPU `cpu`, one of two, until the returned handle and all objects made by
+    /// it are dropped; waits for another thread that holds that CPU. A thread that is a CPU already stays
+    /// that.
     pub(crate) fn on_cpu(&'static self, cpu: u32) -> OnCpu {
         thread_local! {
             static HELD: RefCell<Weak<MutexGuard<'static, ()>>> = const { RefCell::new(Weak::new()) };
@@ -173,7 +174,7 @@ impl Linux {
 
 static CPU_LOCKS: [Mutex<()>; CPUS as usize] = [const { Mutex::new(()) }; CPUS as usize];
 
-/// What a domain is to be.
+/// Kind of a domain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Kind(u32);
 
@@ -202,7 +203,8 @@ pub(crate) struct OnCpu {
 }
 
 // SAFETY of all calls below: the thread is a CPU of Linux's; objects are those that Linux gave for the
-// purpose, alive until they are dropped, and used by nobody else at the time unless Linux locks them.
+// purpose, alive until they are dropped, and used by no other code at the time unless Linux locks
+// them.
 
 impl OnCpu {
     fn entries(&self) -> &Entries {
@@ -308,12 +310,12 @@ pub(crate) struct Domain {
 }
 
 impl Domain {
-    /// Whose CPU it is.
+    /// The CPU that the domain was made by.
     pub(crate) fn cpu(&self) -> &OnCpu {
         &self.cpu
     }
 
-    /// Whether `bytes` bytes were mapped.
+    /// Maps `bytes` bytes; returns if that worked.
     #[inline]
     pub(crate) fn map(&self, iova: u64, pa: u64, bytes: u64) -> bool {
         // SAFETY: see above.
@@ -327,7 +329,7 @@ impl Domain {
         unsafe { (self.cpu.entries().unmap)(self.at.as_ptr(), iova, bytes) }
     }
 
-    /// Whether `pages` pages of `page` bytes were mapped by the page tables' own code.
+    /// Maps `pages` pages of `page` bytes by the page tables' own code; returns if that worked.
     #[inline]
     pub(crate) fn tables_map(&self, iova: u64, pa: u64, page: u64, pages: u64) -> bool {
         // SAFETY: see above.
@@ -341,7 +343,7 @@ impl Domain {
         unsafe { (self.cpu.entries().tables_unmap)(self.at.as_ptr(), iova, page, pages) }
     }
 
-    /// Where `iova` leads; 0 if nowhere.
+    /// Address that `iova` is translated to; 0 if it is not mapped.
     #[cfg(test)]
     pub(crate) fn translate(&self, iova: u64) -> u64 {
         // SAFETY: see above.
@@ -374,7 +376,7 @@ impl Domain {
     /// Takes back a buffer.
     #[inline]
     pub(crate) fn dma_unmap(&self, iova: u64, bytes: u64) {
-        // SAFETY: see above; what is not mapped is refused with a warning.
+        // SAFETY: see above; Linux refuses a buffer that is not mapped, with a warning.
         unsafe { (self.cpu.entries().dma_unmap)(self.at.as_ptr(), iova, bytes) };
     }
 
@@ -425,7 +427,7 @@ impl SharedDomain {
     /// As [`Domain::dma_unmap`].
     #[inline]
     pub(crate) fn dma_unmap(&self, cpu: &OnCpu, iova: u64, bytes: u64) {
-        // SAFETY: see above; what is not mapped is refused with a warning.
+        // SAFETY: see above; Linux refuses a buffer that is not mapped, with a warning.
         unsafe { (cpu.entries().dma_unmap)(self.at.as_ptr(), iova, bytes) };
     }
 }

@@ -1,5 +1,5 @@
-//! What the compiler cannot check: buffers without an owner, instructions that write cache lines back,
-//! and calls into Linux's code.
+//! Code that the compiler cannot check: buffers without an owner, instructions that write cache lines
+//! back, and calls into Linux's code.
 //!
 //! The only module of the crate in which `unsafe` is allowed.
 #![allow(unsafe_code)]

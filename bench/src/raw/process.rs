@@ -46,8 +46,8 @@ fn is_page(layout: Layout) -> bool {
     layout.size() as u64 == PageSize::SIZE_4K.bytes()
 }
 
-// SAFETY: pages are handed out once, at the addresses of the process, which are `virt`'s; nobody else
-// has them; the lock lets one holder in, and there are no handlers of interrupts.
+// SAFETY: pages are handed out once, at the addresses of the process, which are `virt`'s; no other
+// code has them; the lock lets one holder in, and there are no handlers of interrupts.
 unsafe impl Platform for Process {
     type Word = AtomicU64;
     type Lock<T: Send> = SpinLock<T>;

@@ -24,8 +24,8 @@ struct Context<'d>(&'d Carry<'d>);
 
 /// Of the driver's: what the device reads and what it writes.
 extern "C" fn carry_out(context: At, out: *const u8, outs: u32, into: *mut u8, ins: u32) -> u32 {
-    // SAFETY: `context` is what `OnCpu::viommu` gave, which the unit keeps; both buffers are the driver's request,
-    // alive and used by nobody else until this returns.
+    // SAFETY: `context` came from `OnCpu::viommu`, and the unit keeps it; both buffers are the driver's request,
+    // alive and used by no other code until this returns.
     let (carry, request, answer) = unsafe {
         (
             (*context.cast::<Context<'_>>()).0,
@@ -37,7 +37,7 @@ extern "C" fn carry_out(context: At, out: *const u8, outs: u32, into: *mut u8, i
     carry(request, answer) as u32
 }
 
-/// What a device behind the unit may do with a buffer.
+/// Access that a device behind the unit has to a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum May {
     Read,
@@ -45,7 +45,7 @@ pub(crate) enum May {
 }
 
 // SAFETY of all calls below: the thread is a CPU of Linux's; objects are those that Linux gave for the
-// purpose, alive until they are dropped, and used by nobody else at the time.
+// purpose, alive until they are dropped, and used by no other code at the time.
 
 /// Linux's driver on a virtio-iommu.
 pub(crate) struct Unit<'d> {
@@ -117,7 +117,7 @@ pub(crate) struct Endpoint<'u> {
 }
 
 impl Endpoint<'_> {
-    /// Where the device reaches a buffer.
+    /// Maps a buffer for the device; returns the address at which the device reaches it.
     pub(crate) fn map(&self, pa: u64, bytes: u64, may: May) -> Option<u64> {
         // SAFETY: see above; Linux does not look at the buffer.
         let iova = unsafe {
@@ -175,7 +175,7 @@ pub(crate) struct Unmanaged<'e> {
 }
 
 impl Unmanaged<'_> {
-    /// Whether `bytes` bytes were mapped.
+    /// Maps `bytes` bytes; returns if that worked.
     pub(crate) fn map(&self, iova: u64, pa: u64, bytes: u64, may: May) -> bool {
         let access = match may {
             May::Read => READ,

@@ -1,4 +1,4 @@
-//! The scenarios: what is done, and what it is compared with.
+//! The scenarios: the measured operations, and the code that each is compared with.
 //!
 //! Tables are Armv8 stage 1, 39-bit input addresses, 4 KiB granule, on the heap. Each scenario starts
 //! from the state that its description names and comes back to it through the library itself.
@@ -10,7 +10,7 @@ mod tables;
 use crate::linux;
 use crate::workload::{Cache, Failure, Workload};
 
-/// What a sample is.
+/// Kind of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sample {
     /// The mean of a pass of many calls.
@@ -19,7 +19,7 @@ pub enum Sample {
     Call,
 }
 
-/// What is to be shown, in the same run, by medians unless it says otherwise.
+/// Target of a scenario, in the same run, by medians unless it says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Target {
     /// So many times as fast as Linux's code.
@@ -38,23 +38,23 @@ type Make = fn() -> Result<Box<dyn Workload>, Failure>;
 pub struct Scenario {
     /// Name, as given on the command line.
     pub name: &'static str,
-    /// What is measured.
+    /// Operation that is measured.
     pub what: &'static str,
     /// Bytes that one call maps or unmaps.
     pub size_bytes: u64,
-    /// What a figure is per.
+    /// Unit of the figures.
     pub unit: &'static str,
     /// State of the caches.
     pub cache: Cache,
     /// Threads at work.
     pub threads: u32,
-    /// What is timed.
+    /// Kind of a sample: a pass of many calls, or one call.
     pub sample: Sample,
     /// Others, measured in the same run.
     pub peers: &'static [(&'static str, Make)],
-    /// What is to be shown.
+    /// Targets of the scenario.
     pub targets: &'static [Target],
-    /// What the plain loop does.
+    /// Work of the plain loop.
     pub limit: &'static str,
     /// Makes the operation.
     pub make: Make,
