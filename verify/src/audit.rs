@@ -35,7 +35,7 @@ pub struct DirtyManaged {
 }
 
 impl DirtyManaged {
-    /// What the hardware makes of a leaf that a device writes through.
+    /// Returns the leaf as the hardware leaves it when a device writes through it.
     fn written(self, raw: u64) -> u64 {
         match raw & self.managed {
             0 => raw,
@@ -203,7 +203,7 @@ impl<'t, F: Format, M: TableMem<F::Word>> Tree<'t, F, M> {
         used
     }
 
-    /// What the entry lets a device do, a first write included.
+    /// Decodes the access that an entry gives a device, a first write included.
     fn decode(&self, raw: u64, level: u8) -> Decoded {
         match (self.model.decode(raw, level), self.managed) {
             (Decoded::Leaf { .. } | Decoded::Part { .. }, Some(managed)) => {

@@ -13,7 +13,7 @@ pub struct FailingTables<M> {
     countdown: AtomicU64,
 }
 
-/// Whether the failure that was asked for has happened.
+/// Tells if the failure that was asked for has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fired {
     /// It has.

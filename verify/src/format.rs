@@ -55,7 +55,7 @@ formats! {
     RiscvSv48x4Napot = "riscv-sv48x4-napot" => "RISC-V second stage, Sv48x4, with leaves of 64 KiB.";
 }
 
-/// What is done with a format whose type is known.
+/// Work on a format whose type is known.
 pub trait Visitor {
     /// The outcome.
     type Output;
@@ -65,7 +65,7 @@ pub trait Visitor {
 }
 
 impl FormatName {
-    /// Whether the architecture knows break-before-make.
+    /// Tells if the architecture knows break-before-make.
     pub const fn may_need_break(self) -> bool {
         use FormatName as N;
         matches!(
@@ -79,7 +79,7 @@ impl FormatName {
         )
     }
 
-    /// Whether it is one of RISC-V's.
+    /// Tells if it is one of RISC-V's.
     const fn is_riscv(self) -> bool {
         use FormatName as N;
         matches!(
@@ -126,7 +126,7 @@ impl FormatName {
         }
     }
 
-    /// What a device can do where `access` was asked for; `None` if the format cannot say it.
+    /// Access that a device has where `access` was asked for; `None` if the format cannot express it.
     pub fn effective(self, access: Access) -> Option<Access> {
         let data = access.intersection(Access::READ | Access::WRITE);
         if data.is_empty() {

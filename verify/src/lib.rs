@@ -1,15 +1,15 @@
-//! Naive oracles and the conformance scenarios: what referees the library.
+//! Naive oracles and the conformance scenarios: the referees of the library.
 //!
-//! * [`oracle`], [`audit`], [`subject`]: what should be mapped, and the comparison with a whole table.
+//! * [`oracle`], [`audit`], [`subject`]: the expected mappings, and their comparison with a whole table.
 //! * [`faults`]: table memory whose n-th allocation fails.
 //! * [`mod@format`]: the formats by name.
 //! * [`contract`]: the same questions to every format.
 //! * [`backend`]: machines to run those on.
 //! * [`command`]: the command line.
-//! * [`conformance`]: scenarios for every unit, whoever made it.
+//! * [`conformance`]: scenarios for every unit, of every vendor.
 //! * [`devices`]: devices of this machine to run those on, over the kernel's interfaces.
 //! * [`mappings`]: buffers through the DMA layer, by many CPUs in virtual time.
-//! * [`mutate`]: what a driver must not leave out, left out.
+//! * [`mutate`]: mutants of drivers, each without a part that it needs.
 //! * [`torture`]: random operations against an adversarial IOMMU, and several CPUs at once.
 //!
 //! Without the feature `units` there are the scenarios and [`devices`] alone.

@@ -10,9 +10,9 @@ use portolan_qemu::nvme::{BLOCK, Nvme, NvmeQueues, Prp, QueueMemory};
 
 use crate::conformance::{Shared, Transfer};
 
-/// How long a command may take.
+/// Longest time that a command may take.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Where in the page of I/O completions the queue has ended, and the blocks that follow.
+/// Bytes from the start of the page of I/O completions to the spare blocks, behind the end of the queue.
 const SPARE: u64 = 1024;
 const SPARE_BLOCKS: u64 = 6;
 
@@ -20,7 +20,7 @@ const SPARE_BLOCKS: u64 = 6;
 pub(crate) struct Running<R, M> {
     nvme: Nvme<R, M>,
     memory: M,
-    /// Where lists of addresses go.
+    /// Memory for lists of addresses.
     list: Shared,
     /// Memory that stays mapped and that no queue is in.
     spare: Shared,

@@ -10,14 +10,14 @@ use portolan::table::Access;
 pub struct Piece {
     /// Device addresses.
     pub range: IovaRange,
-    /// Where the first of them leads.
+    /// Address that the first of them leads to.
     pub pa: PhysAddr,
-    /// What a device may do.
+    /// Access that a device has.
     pub access: Access,
 }
 
 impl Piece {
-    /// Where `iova`, which lies in the piece, leads.
+    /// Address that `iova`, which lies in the piece, leads to.
     pub fn address(&self, iova: Iova) -> PhysAddr {
         PhysAddr::new(self.pa.get() + (iova.get() - self.range.start().get()))
     }
@@ -33,7 +33,7 @@ impl Piece {
     }
 }
 
-/// What is mapped, by first address.
+/// Mapped pieces, by first address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Oracle {
     pieces: BTreeMap<Iova, Piece>,
@@ -45,7 +45,7 @@ impl Oracle {
         Self::default()
     }
 
-    /// Whether nothing in `range` is mapped.
+    /// Tells if nothing in `range` is mapped.
     pub fn is_free(&self, range: IovaRange) -> bool {
         self.pieces
             .range(..=range.last())
@@ -53,7 +53,7 @@ impl Oracle {
             .is_none_or(|(_, piece)| !piece.range.overlaps(range))
     }
 
-    /// Whether all of `range` is mapped.
+    /// Tells if all of `range` is mapped.
     pub fn is_mapped(&self, range: IovaRange) -> bool {
         let mut at = Some(range.start());
         while let Some(iova) = at.filter(|&iova| iova <= range.last()) {
@@ -94,7 +94,7 @@ impl Oracle {
         piece.range.contains(iova).then_some(*piece)
     }
 
-    /// Where `iova` leads and what a device may do there.
+    /// Address that `iova` leads to, and the access that a device has there.
     pub fn translate(&self, iova: Iova) -> Option<(PhysAddr, Access)> {
         let piece = self.find(iova)?;
         Some((piece.address(iova), piece.access))
@@ -110,7 +110,7 @@ impl Oracle {
         self.pieces.range(iova..).next().map(|(_, &piece)| piece)
     }
 
-    /// Whether nothing is mapped.
+    /// Tells if nothing is mapped.
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }

@@ -1,4 +1,4 @@
-//! What the rest of the crate relies on: buffers of simulated machines, and tables of a kernel in one.
+//! Promises that the rest of the crate relies on: buffers of simulated machines, and tables of a kernel in one.
 //!
 //! The only module of the crate in which `unsafe` is allowed.
 #![allow(unsafe_code)]

@@ -60,16 +60,16 @@ pub fn pay<F: Format, M: TableMem<F::Word>>(
 /// A table with its oracle and what it owes.
 #[derive(Debug)]
 pub struct Subject<'m, F: Format, M: TableMem<F::Word>> {
-    /// Which format.
+    /// The format.
     pub name: FormatName,
     /// The format for the independent decoder.
     pub model: TableFormat,
     /// The table.
     pub table: PageTable<F, &'m M>,
     memory: &'m M,
-    /// What should be mapped.
+    /// Expected mappings.
     pub oracle: Oracle,
-    /// What is owed.
+    /// Invalidations that are owed.
     pub owed: Gather,
 }
 

@@ -17,7 +17,7 @@ const REQUESTS: &[&str] = &[
     "gone-devices-are-refused",
     "refused-moves-of-keepers",
 ];
-/// Where a driver can end them without blocking the stream.
+/// Scenarios for drivers that can end kept translations without blocking the stream.
 const END: &[&str] = &["kept-translations-end"];
 const STALLS: &[&str] = &[
     "stalls-are-brought-in",
@@ -27,7 +27,7 @@ const STALLS: &[&str] = &[
     "floods-of-stalls",
 ];
 
-/// Where a device names its address spaces.
+/// Scenarios for devices that name their address spaces.
 const SHARED: &[&str] = &["tables-shared-by-requests"];
 const SHARED_STALLS: &[&str] = &["tables-shared-by-stalls"];
 

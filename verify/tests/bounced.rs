@@ -26,7 +26,7 @@ const CONTEXT: InvalTag = InvalTag::new(1);
 const PAGE: u64 = 0x1000;
 const POOL: u64 = 0x10_0000;
 const POOL_BYTES: u64 = 128 << 11;
-/// Bytes of the world, and what is in those that are nobody's.
+/// Bytes of the world; each holds [`SECRET`] until it is written.
 const WORLD: usize = 0x20_0000;
 const SECRET: u8 = 0x5e;
 const MINE: u8 = 0x11;
@@ -235,7 +235,7 @@ fn slots_wait_until_they_are_quiet() {
     let used = rig.pool.in_use().used;
     assert!(used > 0);
     let deferred = mapping.defer().ok().unwrap();
-    // The device still gets there, so nobody else may have the slots.
+    // The device still gets there, so no other mapping may have the slots.
     assert!(!tester.try_stale(|_| false).is_empty());
     assert_eq!(rig.pool.in_use().used, used);
     reclaim_all([deferred], |_| {}, |_| panic!("it did not come back")).unwrap();

@@ -42,16 +42,16 @@ pub type OnQemu = Rig<Opened, Domain, QemuHost>;
 /// Capability ID of a secure device, which an IOMMU is.
 const SECURE_DEVICE: u8 = 0x0f;
 
-/// Which unit the model plays.
+/// Kind of unit that the model plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// With what is optional.
+    /// With all optional features.
     Plain,
     /// The same; absence is cached.
     CachesAbsence,
 }
 
-/// What a message says is the index of an entry, whatever else it may have been meant to be.
+/// Reason why plain messages are not refused: the data of every message is taken for the index of an entry.
 const NAMES: Has = Has::No("each message names an entry of the device's table");
 
 /// A new model with a unit of `kind`.
@@ -139,7 +139,7 @@ pub fn on_qemu() -> Result<OnQemu, Outcome> {
     })
 }
 
-/// What the IOMMU's own function says of it.
+/// Capability of the IOMMU, as its own PCI function reports it.
 fn capability(pci: &Pci) -> Option<Capability> {
     let found = pci.functions().iter().find_map(|function| {
         let at = function.capability(SECURE_DEVICE).ok()?;

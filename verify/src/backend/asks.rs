@@ -1,4 +1,4 @@
-//! Devices of the model that ask for what is not there.
+//! Devices of the model that ask for pages that are not there.
 
 use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
 use portolan::iopf::{RawPageRequest, ReplyTo, Response};
@@ -10,13 +10,13 @@ use portolan_model::vtd::VtdRegisters;
 
 /// A unit of the model that devices can ask.
 pub trait Asks {
-    /// Where a write of a device gets to with translations that it keeps.
+    /// Address at which a write of a device arrives, by translations that the device keeps.
     fn kept(&self, device: StreamId, pasid: Option<Pasid>, iova: Iova) -> Option<PhysAddr>;
 
     /// A write that may wait.
     fn transfer(&self, device: StreamId, pasid: Option<Pasid>, iova: Iova) -> Transfer;
 
-    /// How writes went that waited, since the last call.
+    /// Results of writes that had to wait, since the last call.
     fn finished(&self) -> Vec<Transfer>;
 
     /// See [`Asker::ask`](crate::conformance::Asker::ask).
@@ -35,7 +35,7 @@ pub trait Asks {
     fn reset(&self, device: StreamId);
 }
 
-/// What the model's units answer alike, by methods of the same names.
+/// Answers that are alike for all units of the model, by methods of the same names.
 macro_rules! as_every_unit {
     () => {
         fn kept(&self, device: StreamId, pasid: Option<Pasid>, iova: Iova) -> Option<PhysAddr> {

@@ -29,7 +29,7 @@ pub struct Access {
     pub pasid: Option<Pasid>,
     /// The address of the access.
     pub iova: Iova,
-    /// Whether it reads or writes.
+    /// A read or a write.
     pub kind: AccessKind,
 }
 
@@ -40,10 +40,10 @@ pub trait Behind {
     /// Width of table entries.
     type Word: Word;
 
-    /// What of an access of 4 bytes goes where, if anywhere.
+    /// Pieces of memory that an access of 4 bytes reaches; `None` if it is refused.
     fn pieces(&self, of: Access) -> Option<Vec<Piece>>;
 
-    /// What the driver did that it must not do.
+    /// Rules that the driver has broken.
     fn violations(&self) -> Vec<Violation>;
 
     /// See [`Host::raise`](crate::conformance::Host::raise).
@@ -79,7 +79,7 @@ fn specified(name: &str) -> String {
     out
 }
 
-/// What was counted of each kind, by its name in the specification.
+/// Number of events of each kind, by the kind's name in the specification.
 fn by_kind<K: Debug>(counts: impl IntoIterator<Item = (K, u64)>) -> BTreeMap<String, u64> {
     let counts = counts.into_iter();
     by_name(counts.map(|(kind, count)| (specified(&format!("{kind:?}")), count)))
@@ -93,7 +93,7 @@ fn refusal(consumed: u64, nth: Option<u64>, code: u32) -> RegisterFaults {
     }
 }
 
-/// What the model's units do alike, by methods of the same names.
+/// Methods that are alike for all units of the model, by methods of the same names.
 macro_rules! as_every_unit {
     (pasids) => {
         fn pieces(&self, of: Access) -> Option<Vec<Piece>> {

@@ -36,7 +36,7 @@ fn by_name<N: Into<String>>(counts: impl IntoIterator<Item = (N, u64)>) -> BTree
     counts.map(|(name, count)| (name.into(), count)).collect()
 }
 
-/// What a driver that does not take its unit over comes to.
+/// Outcome of a driver that does not take its unit over.
 fn failed(why: impl fmt::Display) -> Outcome {
     Outcome::Fail(format!("enabling the unit: {why}"))
 }

@@ -15,7 +15,7 @@ use portolan_model::memory::ModelMemory;
 use super::behind::{Access, Behind};
 use crate::conformance::{Asker, Has, Host, MARK, Raised, Way, Wrote};
 
-/// Where the model's memory is, and its pages.
+/// Address of the model's memory, and its number of pages.
 pub(super) const MEMORY: (PhysAddr, u32) = (PhysAddr::new(0x8000_0000), 1 << 12);
 /// Virtual nanoseconds between two looks of a waiting driver.
 pub(super) const LOOK_NS: u64 = 100;
@@ -40,7 +40,7 @@ impl<B: Behind> ModelHost<B> {
         &self.memory
     }
 
-    /// Where an access goes, if anywhere.
+    /// Address that an access reaches; `None` if it is refused.
     fn reach(&self, of: Access) -> Option<PhysAddr> {
         let pieces = self.unit.pieces(of)?;
         pieces.first().map(|piece| piece.pa)

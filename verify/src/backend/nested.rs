@@ -18,7 +18,7 @@ use portolan::platform::{AllMemory, Cpus, Mmio, TableMem};
 use portolan::table::Access;
 use portolan_hw::smmuv3::{GuestContexts, GuestFormat, SecondStage, Smmu, WithoutSubstream};
 
-/// Where the guest sees its own structures.
+/// Address of the guest's own structures, as the guest sees them.
 const DESCRIPTOR: Iova = Iova::new(0x10_0000_0000);
 const TABLE: Iova = Iova::new(0x10_0000_1000);
 const PAGE: PageSize = PageSize::SIZE_4K;

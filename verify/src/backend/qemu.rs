@@ -79,7 +79,7 @@ impl QemuHost {
         })
     }
 
-    /// What is on the bus.
+    /// Functions on the bus.
     pub fn pci(&self) -> &Pci {
         &self.pci
     }
@@ -90,8 +90,7 @@ impl QemuHost {
     }
 }
 
-/// What arrives, by QEMU's line of a message that was remapped:
-/// `... -> (addr 0xfee01000, data 0x4052)`.
+/// Parses QEMU's line of a message that was remapped, for the interrupt that arrives:
 fn remapped(line: &str) -> Option<Raised> {
     let (_, after) = line
         .split_once("_ir_remap_msi")?

@@ -52,7 +52,7 @@ pub type SecondOnQemu = SecondDomain<Registers, GuestTables, HostClock>;
 /// Vendor and device of QEMU's PCI function.
 const FUNCTION: (u16, u16) = (0x1b36, 0x0014);
 
-/// Which unit the model plays.
+/// Kind of unit that the model plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Contexts in base format; leaves are invalidated by address, and all else by context.

@@ -1,5 +1,5 @@
-//! What lies between a driver and its hardware: nothing that changes anything, or wrappers around what
-//! drivers are made from, which take away what a [`Sabotage`] says.
+//! Layer between a driver and its hardware: none, or wrappers around the driver's parts that take away
+//! the parts that a [`Sabotage`] names.
 //!
 //! Commands are edited in queue memory at the moment in which the driver tells the unit that they
 //! are there. Layouts of queues: SMMUv3 (IHI 0070, sections 3.5 and 4), VT-d (D51397, section
@@ -53,7 +53,7 @@ impl QueueMemory for GuestRam {
     }
 }
 
-/// Whose registers and queue.
+/// Kind of registers and queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interface {
     /// Commands of 16 bytes, indices with a wrap bit.
@@ -68,7 +68,7 @@ pub enum Interface {
     Registers,
 }
 
-/// Whether cache lines are written back when the driver asks for it.
+/// Treatment of cache lines that the driver asks to write back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cleans {
     /// They are.
@@ -77,7 +77,7 @@ pub enum Cleans {
     Lost,
 }
 
-/// What is taken away.
+/// Parts of a driver's work that are taken away.
 #[derive(Clone, Copy, Debug)]
 pub struct Sabotage {
     /// Edits the commands that become visible to the unit at once.
@@ -85,19 +85,20 @@ pub struct Sabotage {
     /// Edits the commands with which the driver tries again: once after each error of the queue that
     /// it has acknowledged.
     pub again: fn(&mut [Words]),
-    /// What the driver is told that a register of four bytes holds.
+    /// Returns the value that the driver reads from a register of four bytes, by its offset and true value.
     pub read: fn(usize, u32) -> u32,
-    /// Whether a write to a register arrives.
+    /// Returns if a write to a register arrives, by its offset and value.
     pub write: fn(usize, u32) -> Arrives,
-    /// Which write of eight bytes arrives instead; where commands are register writes.
+    /// Returns the write of eight bytes that arrives instead, as offset and value; where commands
+    /// are register writes.
     pub bend: fn(usize, u64) -> (usize, u64),
-    /// Whether lines are written back.
+    /// Tells if cache lines are written back.
     pub cleans: Cleans,
     /// A register that is never read: the driver is told what it wrote there last.
     pub unread: Option<usize>,
 }
 
-/// Whether something arrives.
+/// Arrival of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrives {
     /// It does.
@@ -131,7 +132,7 @@ impl Sabotage {
     }
 }
 
-/// What lies between a driver and its hardware. The types are those of a sabotage in any case, so that
+/// Layer between a driver and its hardware. The types are those of a sabotage in any case, so that
 /// each driver is compiled once.
 #[derive(Clone, Copy, Debug)]
 pub enum Seam {
@@ -204,7 +205,7 @@ pub struct Tampered<R, Q> {
     arrived: Mutex<BTreeSet<(usize, u32)>>,
     /// Last written to [`Sabotage::unread`].
     written: AtomicU32,
-    /// Whether an error was acknowledged, and nothing edited because of it.
+    /// Set if an error was acknowledged, and no command was edited because of it.
     erred: AtomicBool,
 }
 
@@ -322,7 +323,7 @@ impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
         }
     }
 
-    /// Whether a write acknowledges an error that the queue has: GERROR.CMDQ_ERR, FSTS.IQE.
+    /// Tells if a write acknowledges an error that the queue has: GERROR.CMDQ_ERR, FSTS.IQE, or those of cqcsr.
     fn acknowledges(&self, offset: usize, value: u32) -> bool {
         let read = |offset| self.registers.read32(offset);
         match (self.interface, offset) {
@@ -348,7 +349,7 @@ impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
 pub(crate) mod vtd {
     use super::Words;
 
-    /// Whether a descriptor is a wait that writes a status.
+    /// Tells if a descriptor is a wait that writes a status.
     pub fn is_wait(words: Words) -> bool {
         words[0] & 0xf == 5 && words[0] & 1 << 5 != 0
     }
@@ -358,7 +359,7 @@ pub(crate) mod vtd {
 pub(crate) mod amd {
     use super::Words;
 
-    /// Whether a command is a COMPLETION_WAIT that stores.
+    /// Tells if a command is a COMPLETION_WAIT that stores.
     pub fn is_wait(words: Words) -> bool {
         words[0] >> 60 == 1 && words[0] & 1 != 0
     }
@@ -368,7 +369,7 @@ pub(crate) mod amd {
 pub(crate) mod riscv {
     use super::Words;
 
-    /// Whether a command is an IOFENCE.C that stores.
+    /// Tells if a command is an IOFENCE.C that stores.
     pub fn is_wait(words: Words) -> bool {
         words[0] & 0x7f == 2 && words[0] & 1 << 10 != 0
     }

@@ -33,7 +33,7 @@ pub type First = FirstStage<12, Regs, Mem, ModelClock>;
 /// Second-stage domains.
 pub type Second = SecondStage<12, Regs, Mem, ModelClock>;
 
-/// Which unit the model plays.
+/// Kind of unit that the model plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Arm's, coherent.

@@ -56,7 +56,7 @@ pub type NestedModelRig =
 /// A guest in each domain, on QEMU.
 pub type NestedQemuRig = Rig<Nested<QemuRegs, GuestTables, HostClock>, SecondOnQemu, QemuHost>;
 
-/// Which unit the model plays.
+/// Kind of unit that the model plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Coherent.

@@ -52,7 +52,7 @@ pub type FirstOnQemu = FirstDomain<QemuRegs, GuestTables, HostClock>;
 /// Second-stage domains on QEMU.
 pub type SecondOnQemu = SecondDomain<QemuRegs, GuestTables, HostClock>;
 
-/// Which unit the model plays.
+/// Kind of unit that the model plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Legacy mode, coherent, with a queue.
@@ -89,7 +89,7 @@ fn small() -> Remapping {
     small
 }
 
-/// How devices ask on the model.
+/// Functions by which devices of the model ask for pages.
 fn faulting<R, M>() -> Faulting<Vtd<R, M, ModelClock>>
 where
     R: Mmio,
@@ -115,7 +115,7 @@ where
     }
 }
 
-/// How a unit of `kind` is driven.
+/// Configuration that the driver gets for a unit of `kind`.
 fn config_of(kind: Kind) -> Config {
     let mut config = Config::default();
     config.limit = LIMIT;

@@ -6,18 +6,18 @@ use super::group::{Backend, BackendGroup};
 use crate::conformance::{Line, Outcome};
 use serde::Serialize;
 
-/// How the scenarios ended.
+/// Results of the scenarios on a backend.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// Which backend.
+    /// Name of the backend.
     pub backend: String,
     /// Each scenario.
     pub scenarios: Vec<Scenario>,
-    /// How many passed.
+    /// Number of scenarios that passed.
     pub passed: usize,
-    /// How many failed.
+    /// Number of scenarios that failed.
     pub failed: usize,
-    /// How many did not apply; they count as nothing else.
+    /// Number of scenarios that did not apply; they count as nothing else.
     pub skipped: usize,
 }
 
@@ -30,13 +30,13 @@ pub struct Scenario {
     pub on: String,
     /// `pass`, `fail` or `skip`.
     pub result: &'static str,
-    /// Why, if it did not pass.
+    /// The reason, if it did not pass.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
 impl Report {
-    /// Whether none failed.
+    /// Tells if no scenario failed.
     pub fn holds(&self) -> bool {
         self.failed == 0
     }

@@ -10,23 +10,23 @@ use serde::Serialize;
 use crate::mappings::Health;
 use crate::paging::paging;
 
-/// What a run came to.
+/// Results of a run.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// What it can be replayed from.
+    /// Seed that replays the run.
     pub seed: u64,
     /// CPUs in virtual time.
     pub cpus: u64,
     /// Page requests that devices sent.
     pub operations: u64,
-    /// What was wrong; none if all is well.
+    /// Violations that were found; none if all is well.
     pub violations: Vec<String>,
-    /// How often things happened.
+    /// Number of events of each kind, by name.
     pub events: BTreeMap<&'static str, u64>,
 }
 
 impl Report {
-    /// Whether nothing was wrong.
+    /// Tells if there were no violations.
     pub fn holds(&self) -> bool {
         self.violations.is_empty()
     }

@@ -1,4 +1,4 @@
-//! What scenarios run on, as it is written on a command line.
+//! Machines that scenarios run on, as they are written on a command line.
 
 use std::fmt;
 use std::str::FromStr;
@@ -83,7 +83,7 @@ impl std::error::Error for NoSuchBackend {}
 pub struct BackendGroup {
     /// As it was asked for.
     pub name: String,
-    /// Which that is.
+    /// Backends that the name stands for.
     pub members: Vec<Backend>,
 }
 

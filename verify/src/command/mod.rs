@@ -43,7 +43,7 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct CheckArgs {
-    /// Whose IOMMU; may be repeated. Those of the model if absent. vfio:FUNCTION[,FUNCTION...] and
+    /// IOMMUs to check; may be repeated. Those of the model if absent. vfio:FUNCTION[,FUNCTION...] and
     /// iommufd:... have the kernel hand out devices of this machine: one or two of QEMU's edu, and a disk of
     /// QEMU's NVMe, whose data is lost.
     #[arg(long = "backend", value_name = "BACKEND")]

@@ -17,18 +17,18 @@ const CPUS: u64 = 4;
 /// Of so many operations on a format, one is done by the CPUs that share a table.
 const SHARED: u64 = 10;
 
-/// What a torture run came to.
+/// Results of a torture run.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// What it can be replayed from.
+    /// Seed that replays the run.
     pub seed: u64,
     /// Operations done by one CPU, all formats together.
     pub operations: u64,
     /// Operations done by CPUs that share a table; their order is the scheduler's.
     pub shared_operations: u64,
-    /// What was wrong; none if all is well.
+    /// Violations that were found; none if all is well.
     pub violations: Vec<String>,
-    /// How often things happened.
+    /// Number of events of each kind, by name.
     pub events: BTreeMap<&'static str, u64>,
     /// By format.
     pub formats: Vec<FormatReport>,
@@ -52,7 +52,7 @@ pub struct FormatReport {
 }
 
 impl Report {
-    /// Whether nothing was wrong.
+    /// Tells if there were no violations.
     pub fn holds(&self) -> bool {
         self.violations.is_empty()
     }

@@ -13,10 +13,10 @@ pub(super) struct TortureArgs {
     /// Random operations, shared out evenly over the formats.
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     operations: u64,
-    /// Where the random operations come from; chosen and printed if absent.
+    /// Seed of the random operations; chosen and printed if absent.
     #[arg(long)]
     seed: Option<u64>,
-    /// What the operations go through.
+    /// Layer of the library that runs the operations.
     #[arg(long, value_enum, default_value_t = Layer::Tables)]
     layer: Layer,
     /// Table format; may be repeated. All if absent.

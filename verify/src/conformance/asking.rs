@@ -4,7 +4,7 @@ use portolan::addr::{Iova, Pasid, StreamId};
 use portolan::iommu::{AttachError, IommuError};
 use portolan::iopf::{RawPageRequest, ReplyTo, Response};
 
-/// How a device asks.
+/// Way in which a device asks for pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// By page requests, with translations that it keeps.
@@ -13,7 +13,7 @@ pub enum Way {
     Stalls,
 }
 
-/// What a driver has read.
+/// Event that a driver has read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// A request.
@@ -27,7 +27,7 @@ pub enum Asked {
 /// Ends something for a stream.
 pub type Leave<U> = fn(&U, StreamId) -> Result<(), AttachError>;
 
-/// How a driver lets devices ask.
+/// Functions by which a driver lets devices ask.
 #[derive(Clone, Copy, Debug)]
 pub struct Faulting<U> {
     /// The ways that there are.
@@ -44,7 +44,7 @@ pub struct Faulting<U> {
     pub respond: fn(&U, ReplyTo, Response) -> Result<(), IommuError>,
 }
 
-/// How a write of a device went.
+/// Result of a device's write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrote {
     /// It arrived.
@@ -62,7 +62,7 @@ pub trait Asker {
     /// Has a device write four bytes, the way that it asks.
     fn write(&self, way: Way, device: StreamId, pasid: Option<Pasid>, iova: Iova) -> Wrote;
 
-    /// How writes went that waited, since the last call.
+    /// Results of writes that had to wait, since the last call.
     fn settled(&self) -> Vec<Wrote>;
 
     /// Has a device send a page request, whatever is in it.
@@ -71,10 +71,11 @@ pub trait Asker {
     /// Responses that arrived at devices, those of the unit itself too, since the last call.
     fn told(&self) -> Vec<(ReplyTo, Response)>;
 
-    /// Groups and stalls that nobody has answered.
+    /// Number of groups and stalls that have no response yet.
     fn unanswered(&self) -> usize;
 
-    /// Responses to what nobody had asked, or had got one already.
+    /// Number of responses that no request was waiting for, because there was none or it had a
+    /// response already.
     fn strays(&self) -> u64;
 
     /// Requests that found no room.
@@ -84,5 +85,5 @@ pub trait Asker {
     fn reset(&self, device: StreamId);
 }
 
-/// What devices write when they ask.
+/// Value that devices write when they ask.
 pub const MARK: u32 = 0x00c0_ffee;

@@ -1,4 +1,4 @@
-//! One device, one domain: what is mapped is reached, what is not is refused and said so.
+//! One device, one domain: mapped pages are reached, others are refused and recorded as faults.
 
 use crate::promise::promised;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ impl<M: Machine> Attached<M> {
         must("syncing", self.domain.sync(&mut owed))
     }
 
-    /// Whether a write of the device arrives at `pa`.
+    /// Tells if a write of the device arrives at `pa`.
     pub(super) fn reaches(&self, machine: &M, iova: Iova, pa: PhysAddr) -> bool {
         let value = machine.host.peek(pa).wrapping_add(0x5eed) & 0xffff;
         machine.host.device_write(self.device, iova, value);

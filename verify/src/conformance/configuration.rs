@@ -87,7 +87,7 @@ pub(super) fn pass_through_to_paging<M: Machine>(machine: &M) -> Verdict {
     on.must_reach(machine, direct, pa)
 }
 
-/// Whether a write with a PASID arrives at `pa`.
+/// Tells if a write with a PASID arrives at `pa`.
 fn reaches_as<M: Machine>(
     machine: &M,
     on: &Attached<M>,

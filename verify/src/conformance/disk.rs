@@ -13,7 +13,7 @@ use super::{Has, Host, Machine, Outcome, Verdict, drain, expect, fail, must};
 
 /// Operations of [`random_transfers`].
 const OPERATIONS: u32 = 1000;
-/// Where its random numbers start.
+/// Seed of its random numbers.
 pub(super) const SEED: u64 = 0xd15c_5eed;
 const EVENTS: u64 = 1 << 17;
 /// Lists of pages that may be mapped at a time, and pages of address space for each.
@@ -27,7 +27,7 @@ const MOST_PAGES: u64 = 32;
 const MOST_PIECE: u64 = 8;
 const BLOCK: u64 = 512;
 
-/// Which way data goes.
+/// Direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transfer {
     /// From memory to the disk.
@@ -73,10 +73,10 @@ pub trait Disk {
         offset: u64,
     ) -> Result<(), String>;
 
-    /// What is on the disk, as its maker sees it.
+    /// Reads the contents of the disk, as its maker sees it.
     fn read(&self, first: u64, into: &mut [u8]);
 
-    /// Changes what is on the disk.
+    /// Changes the contents of the disk.
     fn write(&self, first: u64, from: &[u8]);
 }
 

@@ -11,7 +11,7 @@ use super::{Host, Machine, Outcome, Verdict, drain, fail};
 
 const EVENTS: u64 = 1 << 17;
 const OPERATIONS: u32 = 1000;
-/// Where the random numbers start.
+/// Seed of the random numbers.
 pub(super) const SEED: u64 = 0x1009_5eed;
 /// Pages in play.
 const PAGES: u64 = 64;

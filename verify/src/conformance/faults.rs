@@ -1,5 +1,5 @@
-//! Devices that reach for what is not there: brought in, refused, abandoned and flooded, with one
-//! response for each group.
+//! Devices that ask for pages that are not there: brought in, refused, abandoned and flooded, with
+//! one response for each group.
 
 use std::sync::atomic::Ordering;
 
@@ -19,7 +19,7 @@ fn brings_in<M: Machine>(machine: &M, way: Way) -> Verdict {
         expect("told", scene.told(), vec![Response::Success])?;
         scene.must_arrive(page)?;
     }
-    // What is taken away again is gone, for a device that keeps translations as well.
+    // A page that is taken away again is gone, for a device that keeps translations as well.
     let (iova, old) = (Iova::new(M::BASE.get() + PAGE), scene.pa(1)?);
     let owed = scene.on.unmap(iova, PAGE)?;
     if scene.reach(1, 9) != Wrote::There {
@@ -111,7 +111,7 @@ fn detaches<M: Machine>(machine: &M, way: Way) -> Verdict {
 
 fn overflows<M: Machine>(machine: &M, way: Way) -> Verdict {
     let scene = Scene::new(machine, way)?;
-    // The first three pages are enough: what is asked for is not the point.
+    // The first three pages are enough: the requested addresses are not the point.
     for n in 0..300u64 {
         match way {
             Way::Requests => {
@@ -168,7 +168,7 @@ fn floods<M: Machine>(machine: &M, way: Way) -> Verdict {
     scene.settled()
 }
 
-/// By page requests only: a device chooses what is in them.
+/// By page requests only: a device chooses their contents.
 fn misbehaves<M: Machine>(machine: &M) -> Verdict {
     let scene = Scene::new(machine, Way::Requests)?;
     let ask = |raw| scene.asker.ask(raw);
@@ -189,13 +189,13 @@ fn misbehaves<M: Machine>(machine: &M) -> Verdict {
     }
     scene.turn()?;
     expect("told once", scene.told(), vec![Response::Success])?;
-    // An address space that nobody knows, alone and amid others.
+    // An address space that is not registered, alone and amid others.
     let pasid = Some(Pasid::new(9));
     let strange = |raw| RawPageRequest { pasid, ..raw };
     ask(strange(scene.raw(3, Place::Last, 1)));
     ask(scene.raw(4, Place::More, 1));
     ask(strange(scene.raw(4, Place::Last, 1)));
-    // A device that nobody knows.
+    // A device that is not registered.
     let [_, stream] = machine.host.devices();
     must("attaching", attach(machine, stream, &scene))?;
     let other = |raw| RawPageRequest { stream, ..raw };

@@ -18,12 +18,12 @@ use super::stores::{Frames, KernelMemory, Layout, Tables};
 use super::{Host, Machine, Outcome, Run, Verdict, expect, fail, must};
 use crate::promise::tables_at;
 
-/// What a kernel calls when it has taken entries out; it keeps the domain.
+/// Function that a kernel calls when it has taken entries out; it keeps the domain.
 pub type Notifier = Box<dyn Fn(IovaRange) -> Result<(), IommuError>>;
 
-/// How a driver gives a device the tables of a process.
+/// Means by which a driver gives a device the tables of a process.
 pub struct Foreign<U> {
-    /// What the unit takes for tables.
+    /// Layout of the tables that the unit walks.
     pub layout: Layout,
     /// The memory that both reach.
     pub memory: Arc<dyn TableMem<AtomicU64>>,
@@ -42,7 +42,7 @@ struct Kernel {
 }
 
 impl Kernel {
-    /// What a fault brings in, whoever's it is.
+    /// Brings in the page of a fault, of a device or of the process.
     fn bring(&self, iova: Iova) -> Option<u64> {
         let there = self.tables.leads(iova, &mut |_| {});
         there.or_else(|| {
@@ -142,7 +142,7 @@ impl<'m, M: Machine> Shared<'m, M> {
             .ok_or_else(|| fail("no table to take out"))?;
         let span = IovaRange::page(at::<M>(FAR), PageSize::SIZE_2M);
         must("the notifier", (self.notifier)(span))?;
-        // What an entry of that table would look like, at the place of a neighbour nobody has asked for.
+        // An entry as that table would have it, at the place of a neighbour that was never asked for.
         let entry = table + (FAR + 1) % 512 * 8;
         let forged = tables.memory.store(entry, page | tables.layout.page);
         forged.ok_or_else(|| fail("no such word"))?;
@@ -160,7 +160,7 @@ impl<'m, M: Machine> Shared<'m, M> {
 fn shares<M: Machine>(machine: &M, way: Way) -> Verdict {
     let shared = Shared::new(machine, way)?;
     let (scene, kernel) = (&shared.scene, &shared.kernel);
-    // The process touches a page first: the device reaches it, and nobody was told.
+    // The process touches a page first: the device reaches it, and no request was made.
     kernel.bring(at::<M>(0));
     expect("a write of the device", scene.reach(0, 1), Wrote::There)?;
     expect("memory", machine.host.peek(shared.pa(0)?), MARK)?;

@@ -1,8 +1,8 @@
 //! A guest's own tables over a second stage that brings its memory in on demand.
 //!
 //! The guest maps its device's addresses in tables in its own memory, by plain stores. Of that memory, tables
-//! included, the second stage has what a device has asked for and nobody has taken back. What the
-//! second stage maps for each fault tells whose it was: that of a table that could not be fetched, of the
+//! included, the second stage maps the pages that a device has asked for and that were not taken back. What
+//! the second stage maps for each fault tells whose it was: that of a table that could not be fetched, of the
 //! page that the tables lead to, or the guest's own.
 
 use crate::promise::promised;
@@ -49,12 +49,12 @@ struct Ram {
     pages: Mutex<BTreeMap<u64, u64>>,
     /// The guest's next page that it does not use yet.
     next: AtomicU64,
-    /// What devices were given since somebody looked.
+    /// Pages that devices were given since the last look.
     given: Mutex<Vec<u64>>,
 }
 
 impl Ram {
-    /// Where the guest's address `at` is, if that is its memory.
+    /// Address of the memory behind the guest's address `at`, if that is its memory.
     fn place(&self, at: u64) -> Option<u64> {
         let (page, inside) = (at & !(PAGE - 1), at & (PAGE - 1));
         let mut pages = locked(&self.pages);
@@ -84,7 +84,7 @@ impl Frames for Arc<Ram> {
     }
 }
 
-/// Who populates it for devices.
+/// The host, which populates the guest's memory for devices.
 struct Host(Arc<Ram>);
 
 impl Pager for Host {
@@ -212,7 +212,7 @@ impl<'m, M: Machine> Behind<'m, M> {
         })
     }
 
-    /// The guest maps `page`, at `to` if that is given; nobody is told.
+    /// The guest maps `page`, at `to` if that is given; the unit is not told.
     fn maps(&self, page: u64, to: Option<u64>) -> Result<u64, Outcome> {
         let mapped = self.os.map(at::<M>(page), to);
         mapped.ok_or_else(|| fail("the guest has no memory"))

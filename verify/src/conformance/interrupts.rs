@@ -8,7 +8,7 @@ use portolan::iommu::{
 
 use super::{Has, Host, Machine, Outcome, Run, Verdict, drain, expect, fail, must, needs};
 
-/// What arrived at the CPUs.
+/// Interrupt that arrived at the CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Raised {
     /// The vector.

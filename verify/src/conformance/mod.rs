@@ -1,5 +1,5 @@
-//! What every IOMMU has to do, whoever made it: scenarios written once against `portolan::iommu` and
-//! run on every [`Rig`] of a driver and a [`Host`].
+//! Requirements for every IOMMU, of every vendor: scenarios written once against `portolan::iommu`
+//! and run on every [`Rig`] of a driver and a [`Host`].
 //!
 //! A scenario that could pass without the unit doing anything first shows that the unit does
 //! something: a stale entry has to be there before an invalidation is said to have removed it.
@@ -34,7 +34,7 @@ pub use stores::Layout;
 use portolan::addr::{Iova, PageSize};
 use portolan::iommu::{FaultEvent, Iommu as _};
 
-/// Whether a unit does something.
+/// Tells if a unit does something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Has {
     /// It does.
@@ -43,7 +43,7 @@ pub enum Has {
     No(&'static str),
 }
 
-/// What scenarios have to know of a machine.
+/// Abilities of a machine that scenarios have to know.
 #[derive(Clone, Copy, Debug)]
 pub struct Abilities {
     /// It keeps translations until told, so that a missing invalidation can be seen.
@@ -96,12 +96,12 @@ impl Abilities {
     };
 }
 
-/// Where scenarios map, if addresses have more than 32 bits.
+/// First address that scenarios map, if addresses have more than 32 bits.
 pub const HIGH_BASE: Iova = Iova::new(0x1_4000_0000);
 /// The same with addresses of 32 bits.
 pub const LOW_BASE: Iova = Iova::new(0x4000_0000);
 
-/// How a scenario ended.
+/// Outcome of a scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// As it has to.
@@ -112,16 +112,16 @@ pub enum Outcome {
     Skip(String),
 }
 
-/// What a scenario returns: `Ok`, or why it ended early.
+/// Result of a scenario: `Ok`, or the outcome that ended it early.
 pub type Verdict = Result<(), Outcome>;
 
 type Run<M> = fn(&M) -> Verdict;
 
 /// One scenario.
 pub struct Scenario<M: Machine> {
-    /// What it is called.
+    /// Name of the scenario.
     pub name: &'static str,
-    /// Where its random numbers start, if it has any.
+    /// Seed of its random numbers, if it has any.
     pub seed: Option<u64>,
     run: Run<M>,
 }
@@ -222,7 +222,7 @@ pub fn scenarios<M: Machine>() -> Vec<Scenario<M>> {
     all.map(Scenario::new).collect()
 }
 
-/// Where the random numbers of a scenario start, if it has any.
+/// Seed of a scenario's random numbers, if it has any.
 fn seed_of(name: &str) -> Option<u64> {
     match name {
         RANDOM => Some(endurance::SEED),

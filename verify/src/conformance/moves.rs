@@ -67,7 +67,8 @@ impl<'m, M: Machine> Keeping<'m, M> {
         self.asker.write(Way::Requests, self.device, None, iova)
     }
 
-    /// What a write by a translation of the device's came to, and which of the two pages it reached.
+    /// Result of a write by a translation that the device keeps, and for each of the two pages if it
+    /// was reached.
     fn reached(&self) -> (Wrote, [bool; 2]) {
         let pages = self.places.each_ref().map(|(_, pa)| *pa);
         pages.iter().for_each(|pa| self.machine.host.poke(*pa, 0));
@@ -90,7 +91,7 @@ impl<'m, M: Machine> Keeping<'m, M> {
         must("attaching", attach(self.machine, &self.places[which].0))
     }
 
-    /// How often devices were asked to forget.
+    /// Number of commands that asked devices to forget translations.
     fn asked(&self) -> u64 {
         let submitted = (self.machine.submitted)(&self.machine.unit);
         let asks = ["ATC_INV", "DEVICE_TLB", "ATS_INVAL"].into_iter();
@@ -107,7 +108,7 @@ impl<'m, M: Machine> Keeping<'m, M> {
     }
 }
 
-/// What a device got in one domain is worth nothing in the next, nor after it was blocked.
+/// Translations that a device got in one domain are void in the next, and after it was blocked.
 pub(super) fn moved_devices_forget<M: Machine>(machine: &M) -> Verdict {
     let keeping = Keeping::new(machine)?;
     keeping.attach(0)?;
@@ -150,7 +151,7 @@ pub(super) fn kept_translations_end<M: Machine>(machine: &M) -> Verdict {
     keeping.must_reach(1)
 }
 
-/// Nobody asks a device that is gone, nothing it had counts, and what it was attached to is let go.
+/// A device that is gone is not asked to forget, its translations are void, and its domain is let go.
 pub(super) fn gone_devices_are_refused<M: Machine>(machine: &M) -> Verdict {
     let keeping = Keeping::new(machine)?;
     keeping.attach(0)?;

@@ -13,9 +13,9 @@ use super::foreign::Foreign;
 use super::guest::GuestStage;
 use super::{Abilities, HIGH_BASE, Has, Raised};
 
-/// What of a machine is no driver's affair: memory and devices.
+/// Parts of a machine that do not depend on a driver: memory and devices.
 pub trait Host {
-    /// Where scenarios map: 2 GiB from here on are free of interrupts and windows.
+    /// First address that scenarios map: 2 GiB from here on are free of interrupts and windows.
     const BASE: Iova = HIGH_BASE;
 
     /// The two devices.
@@ -46,7 +46,7 @@ pub trait Host {
         work(None);
     }
 
-    /// What the hardware has against the driver, beside what scenarios see.
+    /// Rules that the driver has broken, as the hardware reports them, beside those that scenarios see.
     fn complaints(&self) -> Vec<String> {
         Vec::new()
     }
@@ -70,11 +70,11 @@ pub trait Host {
         Has::No("no command can be refused at will")
     }
 
-    /// Commands that somebody else saw, by the same names, if anybody looks.
+    /// Commands that another observer counted, by the same names; `None` if there is none.
     fn witnessed(&self) -> Option<BTreeMap<String, u64>>;
 }
 
-/// What a unit answered to a bad command, if there is a way to send one.
+/// Response of a unit to a bad command, if there is a way to send one.
 type Refusal = Option<Result<(), IommuError>>;
 
 /// Makes an address space of a driver's.
@@ -83,7 +83,7 @@ pub type MakeDomain<U, D> = fn(&U) -> Result<Arc<D>, IommuError>;
 /// Counts a driver's commands, by kind.
 pub type Submitted<U> = fn(&U) -> BTreeMap<String, u64>;
 
-/// How a driver moves the requests of a stream that name a PASID.
+/// Functions by which a driver moves the requests of a stream that name a PASID.
 #[derive(Clone, Copy, Debug)]
 pub struct Pasids<U, D> {
     /// Gives a stream room for PASIDs, 1 to 15 at least. The stream is attached to nothing.
@@ -100,17 +100,17 @@ pub struct Rig<U, D, H> {
     pub unit: U,
     /// The machine around it.
     pub host: H,
-    /// What can be asked of the two.
+    /// Abilities of the two.
     pub abilities: Abilities,
     /// Makes an address space.
     pub domain: MakeDomain<U, D>,
     /// Moves requests with a PASID, where the machine has them.
     pub pasids: Option<Pasids<U, D>>,
-    /// How a device gets tables that a kernel built itself, if it can.
+    /// Means by which a device gets tables that a kernel built itself, if it can.
     pub foreign: Option<Foreign<U>>,
     /// The first stage of a guest's that all domains carry, if they do.
     pub guest: Option<GuestStage>,
-    /// How devices may ask instead of failing, if they may.
+    /// Functions by which devices may ask instead of failing, if they may.
     pub faulting: Option<Faulting<U>>,
     /// The unit's remapping of interrupts, if the machine has it.
     pub interrupts: Option<fn(&U) -> &dyn RemapInterrupts>,

@@ -1,5 +1,5 @@
-//! All scenarios, each on a machine of its own, and what drivers submitted compared with what somebody else
-//! counted.
+//! All scenarios, each on a machine of its own, and the commands that drivers submitted, compared with
+//! those that another observer counted.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,9 +11,9 @@ use super::{Host, Machine, Outcome, REFUSING, Rig, scenarios};
 pub struct Line {
     /// The scenario.
     pub name: &'static str,
-    /// Where its random numbers start, if it has any.
+    /// Seed of its random numbers, if it has any.
     pub seed: Option<u64>,
-    /// How it ended.
+    /// Outcome of the scenario.
     pub outcome: Outcome,
 }
 
@@ -74,9 +74,9 @@ where
     lines
 }
 
-/// What became of comparing counts.
+/// Result of comparing counts.
 enum Counting {
-    /// Nobody else counted.
+    /// There is no other observer that counts.
     Nobody,
     /// So many commands, seen by both.
     Agreed(u64),

@@ -43,7 +43,7 @@ impl<U> Responder for Carrier<'_, U> {
     }
 }
 
-/// Maps what is asked for, from a stock of pages; with none left it refuses.
+/// Maps the pages that are asked for, from a stock; with none left it refuses.
 pub(super) struct OnDemand<D> {
     domain: Arc<D>,
     stock: Mutex<Vec<PhysAddr>>,
@@ -184,7 +184,7 @@ impl<'m, M: Machine> Scene<'m, M> {
         must("registering", done)
     }
 
-    /// Has `handler` do so instead of whoever did before.
+    /// Has `handler` serve the faults, in place of the handler before.
     pub(super) fn hand_over(&self, handler: Arc<dyn Handler>) -> Verdict {
         self.desk.unregister(self.on.device, self.pasid);
         self.serve_by(handler)
@@ -201,7 +201,7 @@ impl<'m, M: Machine> Scene<'m, M> {
         }
     }
 
-    /// Reaches for a page; what is missing is asked for, as `group`.
+    /// Reaches for a page; asks for a missing one, as `group`.
     pub(super) fn reach(&self, page: u64, group: u16) -> Wrote {
         let iova = Iova::new(M::BASE.get() + page * PAGE);
         let wrote = self.asker.write(self.way, self.on.device, self.pasid, iova);
@@ -256,7 +256,7 @@ impl<'m, M: Machine> Scene<'m, M> {
             .collect()
     }
 
-    /// Nobody waits, nobody was told twice.
+    /// Checks that no group waits, and that none had two responses.
     pub(super) fn settled(&self) -> Verdict {
         expect("groups without a response", self.asker.unanswered(), 0)?;
         expect("groups that the library keeps", self.desk.outstanding(), 0)?;

@@ -27,7 +27,7 @@ struct Cpu<'s, 'm, M: Machine> {
 }
 
 impl<M: Machine> Cpu<'_, '_, M> {
-    /// Where a page is, if it is mapped or still known.
+    /// Address of a page, if it is mapped or still in this CPU's TLB.
     fn walk(&self, page: u64) -> Option<PhysAddr> {
         let known = self.tlb.borrow().get(&page).copied();
         let found = known.or_else(|| {
@@ -90,7 +90,7 @@ fn shares<M: Machine>(machine: &M, way: Way) -> Verdict {
     if scene.reach(1, 3) != Wrote::There {
         return Err(fail("nothing was cached: the scenario proves nothing"));
     }
-    // The notifier. From here on the page is somebody else's.
+    // The notifier. From here on the page is used for something else. From here on the page is somebody else's.
     scene.on.sync(owed)?;
     process.give_back(old);
     cpu.write(5, 2)?;

@@ -1,4 +1,4 @@
-//! What caches hold until they are told, and no longer.
+//! Entries of caches: they stay until they are invalidated, and no longer.
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use portolan::inval::Gather;
@@ -274,7 +274,7 @@ pub(super) fn freed_tables_are_forgotten<M: Machine>(machine: &M) -> Verdict {
         let _reused = machine.host.memory(PAGE);
         on.must_fault(machine, M::BASE, pa, NOT_MAPPED)?;
     }
-    // All pages of a table at once: it leaves where nobody counts its entries as well.
+    // All pages of a table at once: it leaves, also where its entries are not counted.
     let bytes = machine.abilities.block.bytes();
     let (most, last) = (machine.host.memory(bytes), pages[0]);
     let end = Iova::new(M::BASE.get() + bytes - PAGE);

@@ -1,4 +1,4 @@
-//! Tables that somebody else builds: a kernel or a guest, by plain stores, in layouts written out by hand.
+//! Tables that a kernel or a guest builds, by plain stores, in layouts written out by hand.
 //!
 //! Arm Architecture Reference Manual (DDI 0487), section D8.3; Intel VT-d (D51397), section 9.8. Tables of
 //! 512 entries of eight bytes, pages of 4 KiB. Not here: blocks, and tables that leave by themselves.
@@ -10,10 +10,10 @@ use portolan::addr::{Iova, PageSize, PhysAddr};
 use portolan::platform::TableMem;
 
 const PAGE: PageSize = PageSize::SIZE_4K;
-/// Where entries keep addresses.
+/// Bits of an entry that hold an address.
 const ADDRESS: u64 = 0x0000_ffff_ffff_f000;
 
-/// What entries hold beside an address.
+/// Bits that entries hold beside an address.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
     /// Of one that points at a table.
@@ -40,9 +40,9 @@ impl Layout {
     };
 }
 
-/// Memory as whoever builds tables in it names it.
+/// Memory, by the addresses of the kernel or guest that builds tables in it.
 pub(super) trait Frames: Send + Sync {
-    /// A page that nobody uses, zeroed.
+    /// A page that is not in use, zeroed.
     fn page(&self) -> Option<u64>;
 
     /// The word at `at`.
@@ -132,7 +132,7 @@ impl<F: Frames> Tables<F> {
         None
     }
 
-    /// Where the page of `iova` is.
+    /// Address of the page that `iova` leads to.
     pub(super) fn leads(&self, iova: Iova, visit: &mut dyn FnMut(u64)) -> Option<u64> {
         let raw = self.memory.load(self.walk(iova, 0, visit)?)?;
         (raw & 1 == 1).then_some(raw & ADDRESS)

@@ -1,4 +1,4 @@
-//! What all checks stand on: a table with its oracle, and the comparison of before and after.
+//! Ground of all checks: a table with its oracle, and the comparison of before and after.
 
 use std::fmt::Debug;
 

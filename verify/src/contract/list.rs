@@ -6,7 +6,7 @@ use portolan::table::format::Format;
 
 use super::ground::{BOTH, Ground, Leaf, pa, range};
 
-/// Where a leaf has to be, where it leads, and its size.
+/// Address of a leaf, the address it leads to, and its size.
 type Wanted = (u64, u64, u64);
 
 impl<F: Format> Ground<'_, F> {

@@ -45,7 +45,7 @@ pub enum Check {
     Dirty,
     /// Table pages come back after quiet, not before.
     Quiet,
-    /// What a map and an unmap owe.
+    /// Invalidations that a map and an unmap owe.
     Owed,
 }
 

@@ -1,4 +1,4 @@
-//! What a map and an unmap owe, as the machine's abilities say.
+//! Invalidations that a map and an unmap owe, by the machine's abilities.
 
 use portolan::addr::{InvalTag, Iova, IovaRange};
 use portolan::inval::{
@@ -50,7 +50,7 @@ fn machines<F: Format>() -> Vec<Capabilities> {
     all
 }
 
-/// Which kind of debt is looked at.
+/// Operation whose debt is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum After {
     Map,

@@ -1,4 +1,4 @@
-//! What must be refused, with the error that says why.
+//! Requests that must be refused, with the error that gives the reason.
 
 use portolan::addr::{Iova, IovaRange};
 use portolan::inval::Gather;

@@ -51,8 +51,8 @@ impl QueueMemory for Memory {
     }
 }
 
-/// An NVMe controller, and what is on its disk: which its maker does not show, so the disk says it, through memory
-/// that stays mapped.
+/// An NVMe controller, and the contents of its disk: QEMU does not show them, so the controller reads them,
+/// through memory that stays mapped.
 pub(super) struct NvmeDisk {
     registers: Registers,
     stream: StreamId,

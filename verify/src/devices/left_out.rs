@@ -14,18 +14,18 @@ use portolan::table::{Access, TableUnmapError, Translation};
 use portolan_linux::vfio::UserUnit;
 use portolan_linux::{CallCounts, UserDomain};
 
-/// What is not done.
+/// Part of the work that is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeftOut {
     /// All is done.
     Nothing,
     /// No call unmaps anything.
     Unmap,
-    /// Calls that unmap are made, and nobody waits for them: they come with the next unmap.
+    /// Syncs do nothing: calls that unmap are made late, with the next unmap.
     Sync,
     /// Devices stay where they are when they are blocked.
     Block,
-    /// What may be read may be written.
+    /// Devices may write memory that they may only read.
     Permission,
 }
 

@@ -32,7 +32,7 @@ pub struct Devices {
 #[error("{0:?} names no functions as `lspci -D` does; wanted are {form}", form = Devices::FORM)]
 pub struct NoDevices(String);
 
-/// Why devices are no machine for scenarios.
+/// Reason why devices are no machine for scenarios.
 #[derive(Debug, Error)]
 pub enum DevicesError {
     /// The kernel does not hand them out.
@@ -47,7 +47,7 @@ pub enum DevicesError {
     /// A device that no scenario uses.
     #[error("{function} is {vendor:04x}:{device:04x}: neither QEMU's edu nor its NVMe")]
     Unknown {
-        /// Which function.
+        /// The function.
         function: PciFunction,
         /// Vendor id.
         vendor: u16,
@@ -57,9 +57,9 @@ pub enum DevicesError {
     /// An edu does not do what it is told to.
     #[error("{function} is an edu that does not write where it is told to: {why}")]
     Edu {
-        /// Which function.
+        /// The function.
         function: PciFunction,
-        /// What it did.
+        /// Description of the failure.
         why: String,
     },
     /// There is no memory for them.
@@ -67,11 +67,11 @@ pub enum DevicesError {
     Memory(#[from] std::io::Error),
 }
 
-/// The kernel's unit and what is behind it.
+/// The kernel's unit and the devices behind it.
 pub type OnKernel = Rig<Unit, Space, ProcessHost>;
 
 impl Devices {
-    /// How they are named.
+    /// Form of their names on the command line.
     pub const FORM: &str =
         "vfio:FUNCTION[,FUNCTION...] (type 1) and iommufd:FUNCTION[,FUNCTION...]";
 
@@ -96,10 +96,10 @@ impl Devices {
         self.functions.iter().copied().try_for_each(vfio::bind)
     }
 
-    /// Whether scenarios can run on them.
+    /// Checks that scenarios can run on them.
     ///
     /// # Errors
-    /// What is wrong, and what to do.
+    /// The obstacle, and the way to remove it.
     pub fn ready(&self) -> Result<(), DevicesError> {
         self.open(LeftOut::Nothing).map(drop)
     }
@@ -152,7 +152,7 @@ const INTERFACES: [(Interface, &str); 2] =
 
 const UNTOLD: Has = Has::No("the kernel tells a process of no faults");
 const ABILITIES: Abilities = Abilities {
-    // What is unmapped is there until it is paid for.
+    // Unmapped pages stay in the cache until the debt is paid.
     caches: Has::Yes,
     page_exact: Has::No("one call unmaps all neighbours that nobody wants any more"),
     records: UNTOLD,

@@ -42,9 +42,9 @@ const PATIENCE: usize = 1000;
 const OTHER: StreamId = StreamId::new(2);
 /// Violations that are told.
 const TOLD: usize = 5;
-/// How often a CPU's timer looks whether its queue is due.
+/// Nanoseconds between two looks of a CPU's timer at its queue.
 const TIMER_NS: u64 = BOUNDS.age.get() / 4;
-/// What a CPU computes between two operations, at most.
+/// Longest computation of a CPU between two operations, in nanoseconds.
 const BETWEEN_NS: f64 = 400.0;
 
 #[derive(Default)]
@@ -54,7 +54,7 @@ pub(super) struct Tally {
     retries: AtomicU64,
     waiting: AtomicU64,
     exposed: AtomicU64,
-    /// What an operation took, at most.
+    /// Longest time of an operation, in nanoseconds.
     operation_ns: AtomicU64,
     longest: AtomicU64,
     failures: AtomicU64,
@@ -128,7 +128,7 @@ pub(super) struct Rig<'r> {
 /// A mapping and the memory of its buffer.
 type Live = (Mapping<VirtualCpus, Block, ToDevice>, PhysRange);
 
-/// What one CPU holds.
+/// Buffers and old addresses of one CPU.
 struct Hands {
     live: Vec<Live>,
     deferred: Vec<Deferred<VirtualCpus, Block>>,
@@ -330,14 +330,14 @@ impl Rig<'_> {
         self.tally.violation(format!("{context}: {error}"));
     }
 
-    /// What the handler of the unit's errors does.
+    /// Recovers, as the handler of the unit's errors does.
     fn recover(&self) {
         if self.space.failure().is_some() && self.space.recover().is_ok() {
             Tally::add(&self.tally.recovered);
         }
     }
 
-    /// A CPU's timer, or somebody who flushes earlier than it would.
+    /// A CPU's timer, or a caller that flushes earlier than it would.
     fn tick(&self, hands: &Hands) {
         if let Err(error) = self.space.tick() {
             self.failed(hands, &error);

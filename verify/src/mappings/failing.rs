@@ -20,7 +20,7 @@ const DEATHS: u32 = 8;
 /// Completions for which a dead unit stays dead, at most.
 const DEAD: u64 = 60;
 
-/// Whether the hardware of a round fails.
+/// State of the hardware in a round: it works, or it fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Health {
@@ -55,7 +55,7 @@ struct State {
     dead: u64,
 }
 
-/// How one completion goes.
+/// Result of one completion.
 enum Fate {
     Completes,
     /// So many steps are carried out, then this is said.
@@ -74,7 +74,7 @@ impl Ailment {
         })
     }
 
-    /// Whether something may fail now.
+    /// Tells if something may fail now.
     pub(super) fn health(&self) -> Health {
         match self.health.load(Ordering::Relaxed) {
             0 => Health::Sound,

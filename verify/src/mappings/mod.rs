@@ -3,9 +3,9 @@
 //!
 //! Each CPU maps buffers, lets the device read them, unmaps them in one of the ways that the policy
 //! has, and lets the device try the old addresses at any time, before and after. A device may get
-//! to a buffer that a mapping or a deferred buffer holds; what a driver has back it may not reach,
-//! but under the lazy policy, there within the bounds and never by way of an address that is
-//! somebody else's by now.
+//! to a buffer that a mapping or a deferred buffer holds; it may not reach a buffer that its driver
+//! has back, except under the lazy policy, there within the bounds and never by an address that
+//! another mapping has by now.
 
 mod cpu;
 mod failing;
@@ -30,7 +30,7 @@ pub use failing::Health;
 use failing::{Ailment, Failing};
 use machine::Round;
 
-/// How CPUs submit together: ranges in place of pages, and for one way somebody beside the batches.
+/// Options of CPUs that submit together: ranges in place of pages, and for one way a CPU beside the batches.
 fn combining(way: Way) -> CombineOptions {
     CombineOptions {
         beside: usize::from(way == Way::Combined),
@@ -43,7 +43,7 @@ const ROUND: u64 = 20_000;
 /// Table pages of a machine whose memory runs out.
 const SCARCE: u32 = 24;
 
-/// How buffers are taken back.
+/// Way in which buffers are taken back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
@@ -80,14 +80,14 @@ impl Way {
     }
 }
 
-/// What a run of one way came to.
+/// Results of a run of one way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MappingReport {
-    /// How the buffers were mapped and unmapped.
+    /// Way in which the buffers were taken back.
     pub way: Way,
     /// The hardware that it ran on.
     pub health: Health,
-    /// What it can be replayed from.
+    /// Seed that replays the run.
     pub seed: u64,
     /// CPUs that mapped and unmapped at once.
     pub cpus: u64,
@@ -113,7 +113,7 @@ pub struct MappingReport {
     pub recovered: u64,
     /// Bytes that were given up in the end: any is a violation.
     pub quarantined_bytes: u64,
-    /// What was wrong, the first few.
+    /// Violations that were found, the first few.
     pub violations: Vec<String>,
 }
 

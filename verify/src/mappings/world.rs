@@ -10,10 +10,10 @@ use crate::promise::Lent;
 pub(super) const PAGE: u64 = 4096;
 /// Pages of the longest buffer.
 pub(super) const LONGEST: u64 = 9;
-/// Where memory begins.
+/// First address of memory.
 const MEMORY: u64 = 1 << 40;
 
-/// Who has a block of memory.
+/// Owner of a block of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Driver,
@@ -23,7 +23,7 @@ enum Owner {
 
 #[derive(Debug)]
 struct Ledger {
-    /// Blocks that nobody uses, the one freed first next.
+    /// Blocks that are not in use; the block that was freed first is taken first.
     free: std::collections::VecDeque<u64>,
     owners: Vec<Owner>,
     /// The page that was mapped last at each device page, and whether it still is.
@@ -43,7 +43,7 @@ pub(super) struct World {
     ledger: Mutex<Ledger>,
 }
 
-/// What a device got to by an address that is not its own any more.
+/// Memory that a device reached by an address that is not its own any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reached {
     /// Memory that a mapping has which is at that address.
@@ -124,7 +124,7 @@ impl World {
         self.ledger().owners[block.owner.number as usize] = Owner::Driver;
     }
 
-    /// What it is that a device reached at `pa` by `iova`.
+    /// Judges an access of a device that reached `pa` by `iova`.
     pub(super) fn judge(&self, iova: Iova, pa: PhysAddr) -> Reached {
         let ledger = self.ledger();
         let page = pa.get() / PAGE;

@@ -1,7 +1,7 @@
-//! Edits of commands: what is dropped, and what is bent.
+//! Edits of commands: commands that are dropped, and commands that are bent.
 //!
 //! SMMUv2: IHI 0062. SMMUv3: IHI 0070, section 4. VT-d: D51397, sections 6.5.2 and 11.4. A dropped command becomes
-//! one that is legal and does nothing to anybody.
+//! one that is legal and has no effect.
 
 use crate::backend::seam::{Arrives, Words, vtd};
 
@@ -142,7 +142,7 @@ pub mod smmuv3 {
     pub const PRI_RESP: u64 = 0x41;
     pub const RESUME: u64 = 0x44;
     pub const SYNC: u64 = 0x46;
-    /// PREFETCH_CONFIG of a stream that nobody has.
+    /// PREFETCH_CONFIG of a stream that does not exist.
     const NOTHING: Words = [0x01 | 0xfffe << 32, 0];
 
     /// No command `OP`.
@@ -268,7 +268,7 @@ pub mod intel {
     const DEVICE_TLB: u64 = 3;
     const RESPONSE: u64 = 9;
     const INTERRUPT_ENTRIES: u64 = 4;
-    /// The context of a device that nobody has, in a domain that nobody has.
+    /// The context of a device that does not exist, in a domain that does not exist.
     const NOTHING: Words = [CONTEXT | 3 << 4 | 0xffff << 16 | 0xffff << 32, 0];
 
     fn granularity(words: &Words) -> u64 {

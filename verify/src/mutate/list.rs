@@ -39,8 +39,8 @@ pub(super) const UNCLEAN: Sabotage = Sabotage {
     ..Sabotage::NONE
 };
 
-/// Declares a list of mutants by the backends that they run on: what is left out, how, and which scenarios
-/// have to fail.
+/// Declares a list of mutants by the backends that they run on: the part that is left out, its sabotage,
+/// and the scenarios that have to fail.
 macro_rules! mutants {
     ($(#[$doc:meta])* $list:ident: $($ground:ident => {
         $($without:literal, $sabotage:expr => $($noticed:literal)+;)+

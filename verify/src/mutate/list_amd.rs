@@ -47,7 +47,7 @@ mod amd {
     const ENTRY: u64 = 2;
     const PAGES: u64 = 3;
     const INTERRUPTS: u64 = 5;
-    /// INVALIDATE_INTERRUPT_TABLE of a device that nobody has.
+    /// INVALIDATE_INTERRUPT_TABLE of a device that does not exist.
     const NOTHING: Words = [5 << 60 | 0xffff, 0];
     /// The address of all pages.
     const EVERYTHING: u64 = 0x7fff_ffff_ffff_f000;

@@ -164,7 +164,7 @@ mod riscv {
         them.for_each(|words| words[0] ^= 1 << 57);
     }
 
-    /// The address as it is, though what is written is its page's number.
+    /// Writes the address itself, where its page's number belongs.
     pub fn wrong_page(commands: &mut [Words]) {
         addressed(commands).for_each(|words| words[1] <<= 2);
     }
@@ -204,9 +204,9 @@ mod riscv {
         drop_where(commands, |words| remote(words) && *words != EVERYTHING);
     }
 
-    /// When the first device leaves a domain, it is told before the unit has forgotten: nobody waits for that.
-    /// To tell it at the same time would not do: the context is changed twice, by the same commands, and the
-    /// second time there is nothing stale left that the device could ask for again.
+    /// Drops the waits when the first device leaves a domain: the device is told before the unit has
+    /// forgotten. To tell it at the same time would not do: the context is changed twice, by the same
+    /// commands, and the second time there is nothing stale left that the device could ask for again.
     pub fn devices_first(commands: &mut [Words]) {
         const CONTEXT: Words = [3 | 1 << 33 | 0x20 << 40, 0];
         const FENCE: Words = [2, 0];

@@ -28,13 +28,13 @@ pub struct Mutant {
     pub without: &'static str,
     /// The back-end that the scenarios run on.
     pub ground: BackendName,
-    /// What takes it away between driver and unit.
+    /// Sabotage that takes it away between driver and unit.
     pub sabotage: Sabotage,
     /// Scenarios that have to fail.
     pub noticed_by: &'static [&'static str],
 }
 
-/// What became of a mutant.
+/// Fate of a mutant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// The scenarios that failed.

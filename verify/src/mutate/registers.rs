@@ -1,4 +1,4 @@
-//! Mutants where there is no queue: what is written to registers is lost or bent.
+//! Mutants where there is no queue: writes to registers are lost or bent.
 //!
 //! Tegra's SMMU: TLB_FLUSH and PTC_FLUSH (Tegra X1 Technical Reference Manual, chapter 17.5).
 
@@ -44,7 +44,7 @@ mutants! {
 mod tegra {
     use crate::backend::seam::Arrives;
 
-    /// What reads complete the flushes.
+    /// Offset of the register whose read completes the flushes.
     pub const READ_BACK: usize = 0x1c;
     const TLB_FLUSH: usize = 0x30;
     const PTC_FLUSH: usize = 0x34;

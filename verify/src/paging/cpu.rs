@@ -55,11 +55,11 @@ pub(super) struct Rig<'r, Q: TagPool + 'static> {
     pub(super) devices: &'r Devices,
     pub(super) world: &'r Arc<World>,
     pub(super) tally: &'r Tally,
-    /// What every second device does.
+    /// Behaviour of every second device.
     pub(super) manner: Manner,
     pub(super) failures: &'r Failures,
     pub(super) waiting: Waiting,
-    /// Whether the region could not be removed, and is closed.
+    /// Set if the region could not be removed, and is closed.
     pub(super) closed: AtomicBool,
     /// CPUs that are done.
     pub(super) finished: AtomicU64,
@@ -184,7 +184,7 @@ impl<Q: TagPool + Send + Sync + 'static> Rig<'_, Q> {
         }
     }
 
-    /// Somebody looks which pages were written.
+    /// Reads and clears the dirty state of pages, as an owner would who looks for written pages.
     fn read_and_clear_dirty(&self, first: u64, count: u64) {
         add(&self.tally.cleared, 1);
         match self
@@ -247,8 +247,9 @@ impl<Q: TagPool + Send + Sync + 'static> Rig<'_, Q> {
         }
     }
 
-    /// The last CPU serves what is left, and takes all memory back. The hardware works again: what
-    /// it failed at before comes back as well, and then no device reaches anything.
+    /// The last CPU serves the groups that are left, and takes all memory back. The hardware works
+    /// again: the memory that it failed to take back before comes back as well, and then no device
+    /// reaches anything.
     fn finish(&self) {
         while let Ok(Some(_)) = self.dispatcher.serve() {}
         // Groups whose last request never came.

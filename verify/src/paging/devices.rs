@@ -1,4 +1,4 @@
-//! The devices' side of a round: what they are owed, what they do wrong, and what is counted.
+//! The devices' side of a round: the responses they are owed, their misbehaviour, and the counts.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ const TOLD: usize = 5;
 /// Groups of a device that may be on their way.
 const GROUPS: u16 = 8;
 
-/// What every second device of a round does now and then.
+/// Misbehaviour of every second device of a round, now and then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Manner {
     /// Nothing wrong.
@@ -87,7 +87,7 @@ impl Tally {
     }
 }
 
-/// What names a group.
+/// Name of a group.
 type Name = (StreamId, ReplyName);
 
 /// The devices' side: groups that wait for their response.
@@ -129,7 +129,7 @@ impl Devices {
         self.owed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a group of that name waits.
+    /// Tells if a group of that name waits.
     pub(super) fn waits(&self, stream: StreamId, group: GroupId) -> bool {
         let name = (stream, ReplyName::Group(group));
         self.owed().waiting.contains_key(&name)

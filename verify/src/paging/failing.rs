@@ -15,14 +15,14 @@ const EVERY: u64 = 9;
 /// Syncs of a phase in which the hardware works or is dead.
 const PHASE: u64 = 40;
 
-/// How the hardware of a round fails.
+/// Way in which the hardware of a round fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Temper {
     /// Never.
     Works,
     /// Now and then a sync is not carried out, or only its first step.
     Refuses,
-    /// Now and then a sync is carried out, and nobody is told.
+    /// Now and then a sync is carried out, but reported as timed out.
     Silent,
     /// It is dead for a while, and comes back.
     Dies,
@@ -41,7 +41,7 @@ impl Temper {
     }
 }
 
-/// What the hardware of a round did wrong.
+/// Record of the failures of a round's hardware.
 #[derive(Debug)]
 pub(super) struct Failures {
     pub(super) temper: Temper,
@@ -70,7 +70,7 @@ impl Failures {
         self.healed.store(true, Ordering::Relaxed);
     }
 
-    /// Whether an error is no wonder.
+    /// Tells if an error is expected.
     pub(super) fn excuses(&self) -> bool {
         self.temper != Temper::Works && !self.healed.load(Ordering::Relaxed)
     }
@@ -109,7 +109,7 @@ pub(super) struct NotBack {
     pub(super) taken: Taken,
 }
 
-/// What owners do not have back yet.
+/// Pages that owners do not have back yet.
 #[derive(Debug, Default)]
 pub(super) struct Waiting(Mutex<Vec<NotBack>>);
 

@@ -11,7 +11,7 @@ use fastrand::Rng;
 
 /// Groups that a flood begins at once.
 const FLOOD: u16 = 48;
-/// An address space that nobody registered.
+/// An address space that is not registered.
 const UNKNOWN: Pasid = Pasid::new(77);
 
 impl<Q: TagPool + Send + Sync + 'static> Rig<'_, Q> {

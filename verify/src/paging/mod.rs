@@ -51,21 +51,21 @@ const PLENTY: u32 = 64;
 /// Too few table pages: a root, two on the way, and leaf tables for half of the slots.
 const SCARCE: u32 = 5;
 
-/// How long a group's last request is waited for, in virtual time.
+/// Longest wait for a group's last request, in virtual time.
 const PATIENCE: Nanos = Nanos::new(300_000);
 
-/// What a run came to.
+/// Results of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PagingReport {
-    /// What it can be replayed from.
+    /// Seed that replays the run.
     pub seed: u64,
     /// CPUs.
     pub cpus: u64,
     /// Page requests.
     pub requests: u64,
-    /// How often things happened.
+    /// Number of events of each kind, by name.
     pub events: BTreeMap<&'static str, u64>,
-    /// What was wrong, the first few.
+    /// Violations that were found, the first few.
     pub violations: Vec<String>,
 }
 

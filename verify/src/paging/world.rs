@@ -14,14 +14,14 @@ pub(super) const PAGE: u64 = 4096;
 pub(super) const BASE: u64 = 1 << 30;
 /// Pages of the region.
 pub(super) const PAGES: u64 = 2048;
-/// Where frames begin.
+/// First address of the frames.
 const MEMORY: u64 = 1 << 40;
 /// Frames of a block.
 const BLOCK: u64 = 512;
 /// One page in so many cannot be populated.
 const ABSENT: u64 = 97;
 
-/// Where a frame is in its life. None is used twice.
+/// State of a frame. None is used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Life {
     Unused,
@@ -47,12 +47,12 @@ pub(super) struct World {
     ledger: Mutex<Ledger>,
 }
 
-/// What a device got to.
+/// Memory that a device reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reached {
     /// The page's memory.
     Own,
-    /// What is being taken back and is not quiet yet.
+    /// Memory that is being taken back and is not quiet yet.
     Leaving,
     /// Anything else.
     Wrong,
@@ -79,12 +79,12 @@ impl World {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether `page` cannot be populated.
+    /// Tells if `page` cannot be populated.
     pub(super) fn absent(page: u64) -> bool {
         page % ABSENT == ABSENT - 1
     }
 
-    /// Takes pages out of the owner's tables: nobody gets their frames any more.
+    /// Takes pages out of the owner's tables: their frames are not given to devices any more.
     pub(super) fn take(&self, first: u64, pages: u64) -> Taken {
         let mut ledger = self.ledger();
         let mut taken = Vec::new();
@@ -105,7 +105,7 @@ impl World {
         }
     }
 
-    /// What it is that a device reached at `pa` through `page`.
+    /// Judges an access of a device that reached `pa` through `page`.
     pub(super) fn judge(&self, page: u64, pa: PhysAddr) -> Reached {
         let ledger = self.ledger();
         let frame = pa.get().checked_sub(MEMORY).map(|above| above / PAGE);

@@ -1,4 +1,4 @@
-//! What the device does in a round, and what it must find.
+//! Accesses of the device in a round, and the results that they must have.
 
 use portolan::addr::{Iova, IovaRange};
 use portolan::table::Access;

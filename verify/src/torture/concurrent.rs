@@ -27,16 +27,16 @@ const OWNED: u64 = 6;
 /// Pages of table memory.
 const MEMORY_PAGES: u32 = 64;
 
-/// How a concurrent run went.
+/// Results of a concurrent run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConcurrentReport {
-    /// Which format.
+    /// The format.
     pub format: FormatName,
-    /// What the threads' operations follow from.
+    /// Seed of the threads' operations.
     pub seed: u64,
     /// Operations of all threads.
     pub operations: u64,
-    /// What was wrong.
+    /// Violations that were found.
     pub violations: Vec<String>,
 }
 
@@ -163,7 +163,7 @@ struct Cpu<'t, F: Format, M: TableMem<F::Word>> {
     number: u64,
     table: &'t PageTable<F, M>,
     rng: Rng,
-    /// What it has mapped: where each page leads.
+    /// Pages that it has mapped, and the address that each leads to.
     mapped: BTreeMap<u64, u64>,
     /// Debts not paid, with the pages that may not be mapped yet.
     debts: Vec<(Gather, Vec<u64>)>,

@@ -52,7 +52,7 @@ pub(super) fn capabilities(rng: &mut Rng, granule: PageSize, sabotage: Sabotage)
     caps
 }
 
-/// What an invalidation has to name of a page on a machine with these capabilities.
+/// Part of a page that an invalidation has to name, on a machine with these capabilities.
 pub(super) fn names(caps: &Capabilities) -> Names {
     match caps.page {
         PageForm::Whole => Names::WholePage,

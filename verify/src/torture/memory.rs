@@ -1,4 +1,4 @@
-//! Table memory for torture: late or not, fails when told, poisons what is freed, and notices pages
+//! Table memory for torture: late or not, fails when told, poisons freed pages, and notices pages
 //! that are freed twice.
 
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ use portolan_model::tables::{Lag, NonCoherentTables};
 
 use crate::subject::TABLES_AT;
 
-/// Where poisoned entries lead: nowhere that anything is mapped to.
+/// Address that poisoned entries lead to: nothing is ever mapped to it.
 pub(super) const POISON: PhysAddr = PhysAddr::new(0x2_aaaa_0000);
 
 #[derive(Debug)]

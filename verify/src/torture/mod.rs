@@ -28,7 +28,7 @@ const ROUND: u64 = 4000;
 /// Operations between two calls of the progress function.
 const PROGRESS: u64 = 1024;
 
-/// How often things happened.
+/// Number of events of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TortureEvents {
     /// Rounds, each with its own machine.
@@ -63,18 +63,18 @@ pub struct TortureEvents {
     pub invalidations: u64,
 }
 
-/// How a run went.
+/// Results of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TortureReport {
-    /// Which format.
+    /// The format.
     pub format: FormatName,
-    /// What it can be replayed from.
+    /// Seed that replays the run.
     pub seed: u64,
     /// Operations done; fewer than asked for after a violation.
     pub operations: u64,
-    /// What was wrong, the first few; none if all is well.
+    /// Violations that were found, the first few; none if all is well.
     pub violations: Vec<String>,
-    /// What happened.
+    /// Number of events of each kind.
     pub events: TortureEvents,
 }
 

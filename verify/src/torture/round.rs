@@ -27,10 +27,10 @@ const REMEMBERED: usize = 96;
 /// Places in the input addresses around which a round works.
 const WINDOWS: usize = 5;
 
-/// What is wrong, in words.
+/// Result of a check; the error describes the violation.
 pub(super) type Checked<T = ()> = Result<T, String>;
 
-/// What a round is to do.
+/// Options of a round.
 #[derive(Clone, Copy)]
 pub(super) struct Plan {
     pub(super) name: FormatName,
@@ -55,14 +55,14 @@ pub(super) struct Round<'a, F: Format> {
     pub(super) model: TableFormat,
     pub(super) rng: &'a mut Rng,
     pub(super) events: &'a mut TortureEvents,
-    /// What the plan is made for.
+    /// Capabilities that the plan is made for.
     pub(super) caps: Capabilities,
     pub(super) quirks: Quirks,
     pub(super) memory: &'a Memory<F>,
     pub(super) table: &'a PageTable<F, &'a Memory<F>>,
     pub(super) iommu: &'a Iommu<&'a Memory<F>>,
     pub(super) device: Device<'a, &'a Memory<F>>,
-    /// What is mapped.
+    /// Pages that are mapped.
     pub(super) oracle: Oracle,
     /// Mapped, but the map's debt is open: not to be used yet.
     pub(super) unpaid: Vec<(Gather, IovaRange)>,
@@ -250,8 +250,8 @@ impl<F: Format> Round<'_, F> {
         Ok(())
     }
 
-    /// Prunes the whole table, which nobody else uses, and pays at once: what is mapped next may need
-    /// a table where one has left.
+    /// Prunes the whole table, which no other thread uses, and pays at once: the next map may need a
+    /// table where one has left.
     fn prune(&mut self) -> Checked {
         let mut gather = Gather::new();
         let all = self.table.input_range();

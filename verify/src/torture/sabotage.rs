@@ -5,7 +5,7 @@ use portolan::inval::{
     Walker, WriteBuffer,
 };
 
-/// What is left out.
+/// Part of paying a debt that is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
     /// Nothing.
@@ -28,7 +28,7 @@ pub enum Sabotage {
     Quiet,
 }
 
-/// Which debt is paid.
+/// Operation whose debt is paid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Map,
@@ -48,7 +48,7 @@ impl Sabotage {
         Self::Quiet,
     ];
 
-    /// What the plan takes for the hardware's capabilities.
+    /// Capabilities that the plan is made for, which differ from the hardware's for some sabotages.
     pub(super) fn believed(self, caps: Capabilities) -> Capabilities {
         match self {
             Self::LargePages => Capabilities {

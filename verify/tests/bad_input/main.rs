@@ -43,7 +43,7 @@ fn gone_from(n: u64) -> RegisterFaults {
     }
 }
 
-/// The n-th command is refused, for each n: whoever sent it is told, and everything can go on.
+/// The n-th command is refused, for each n: its caller gets the error, and everything can go on.
 fn refused_at_any_command<D: Driver>(codes: [u32; 3]) {
     for code in codes {
         let mut told = 0;
@@ -73,7 +73,7 @@ fn refused_at_any_command<D: Driver>(codes: [u32; 3]) {
                 assert!(typed && bench.memory.live() > 0, "command {n}: {error}");
                 continue;
             }
-            // A domain whose end was refused, of which nobody could be told, keeps its tables.
+            // A domain whose end was refused, with no caller that could be told, keeps its tables.
             let most = match errors.is_empty() && !used_up {
                 true => LEVELS,
                 false => 0,
@@ -114,7 +114,7 @@ fn gone_from_any_access<D: Driver>() {
         }
         told += u64::from(heard > 0);
         bench.is_sound();
-        // Found out from what is read, not at the end of each wait.
+        // Found out from the values that are read, not at the end of each wait.
         let waited = bench.unit.now_ns() - before;
         // For each failure, and two domains and the unit that are let go.
         let most = (heard as u64 + 3) * D::LIMIT.get() / 2;
@@ -203,7 +203,7 @@ macro_rules! of {
 
 pub(crate) use of;
 
-/// What drivers with a queue of commands meet.
+/// Tests for drivers with a queue of commands.
 macro_rules! of_queues {
     ($($driver:ident: $module:ident, $errors:expr;)*) => {
         of! {

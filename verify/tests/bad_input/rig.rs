@@ -100,7 +100,7 @@ pub trait Driver {
     const LIMIT: Nanos = LIMIT;
     /// Bytes of registers that identify the unit.
     const IDENTIFICATION: usize;
-    /// Where memory begins, and how late stores to it are seen.
+    /// First address of memory, and the visibility of stores to it.
     const MEMORY: (PhysAddr, Visibility) = (PhysAddr::new(0x8000_0000), Visibility::AtOnce);
     /// Pages of it.
     const PAGES: u32 = 1 << 12;
@@ -277,7 +277,7 @@ type Made<D> = <D as Driver>::Driver<Arc<<D as Driver>::Iommu>, ModelClock<<D as
 /// Operations of one run; see [`Run::all`].
 pub const OPERATIONS: u32 = 12;
 
-/// What happens when an operation fails.
+/// Reaction to an operation that fails.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Help {
     /// The unit is as good as new, and the operation is tried again, and has to succeed.
@@ -292,7 +292,7 @@ pub struct Run<'a> {
     now_ns: &'a dyn Fn() -> u64,
     inject: &'a dyn Fn(RegisterFaults),
     help: Help,
-    /// What to inject before which operation.
+    /// Faults to inject, and the number of the operation before which that happens.
     then: Option<(u32, RegisterFaults)>,
     done: RefCell<u32>,
     errors: RefCell<Vec<IommuError>>,
@@ -309,7 +309,7 @@ fn unit_error(error: AttachError) -> IommuError {
 }
 
 impl<'a> Run<'a> {
-    /// A run that nobody helps.
+    /// A run without help after failures.
     pub fn over(
         name: &'static str,
         now_ns: &'a dyn Fn() -> u64,
@@ -328,7 +328,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// How many operations failed.
+    /// Number of operations that failed.
     pub fn failures(&self) -> usize {
         self.errors.borrow().len()
     }
@@ -440,7 +440,7 @@ impl<D: Driver> Bench<D> {
         Arc::new(PollingClock::new(clock, LOOK_NS, self.unit.clone()))
     }
 
-    /// Whether a stream of the runs reaches what they map.
+    /// Tells if a stream of the runs reaches the pages that they map.
     pub fn is_reached(&self) -> bool {
         let mut streams = D::STREAMS.into_iter();
         streams.any(|stream| self.unit.reaches(stream, BASE))

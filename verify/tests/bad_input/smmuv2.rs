@@ -290,7 +290,7 @@ fn match_registers_and_banks_run_out() {
 
 #[test]
 fn inherited_streams_pass_until_they_are_moved() {
-    // Two of these overlap: nobody may believe a boot loader.
+    // Two of these overlap: the driver may not believe a boot loader.
     let inherited = vec![(0x880, 0x2), (0x882, 0), (0x900, 0)];
     for firmware in [Firmware::Qualcomm, Firmware::Absent] {
         let setup = SmmuV2Setup {

@@ -37,7 +37,7 @@ pub struct Tegra;
 
 impl Driver for Tegra {
     const NAME: &'static str = "Tegra's SMMU";
-    /// Up to the end of what is read of the SMMU: faults, configuration, address spaces.
+    /// Bytes up to the end of the registers that are read: faults, configuration, address spaces.
     const IDENTIFICATION: usize = 0x2a0;
     const MEMORY: (PhysAddr, Visibility) = (model_of(CHIP).1, LATE);
     const PAGES: u32 = 64;
