@@ -1,4 +1,4 @@
-//! Where Debian's backports are, from the sources that are already configured.
+//! Debian's backports: finds their mirror, from the sources that are already configured.
 //!
 //! sources.list(5): one-line entries and deb822 stanzas.
 
@@ -7,7 +7,7 @@ use std::path::Path;
 /// A source of Debian packages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Where the mirror is.
+    /// Address of the mirror.
     pub uri: String,
     suites: Vec<String>,
     components: Vec<String>,

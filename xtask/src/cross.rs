@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-/// What Clippy's driver is told: cargo's way to say `-D warnings`.
+/// Arguments for Clippy's driver: cargo's way to say `-D warnings`.
 pub const LINTS: &str = "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__";
 
 /// Sees to Rust's library for `target`; or says that there is none.

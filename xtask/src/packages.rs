@@ -8,7 +8,7 @@ pub struct Package {
     pub name: &'static str,
     /// A program in it.
     pub program: &'static str,
-    /// What cannot run without it.
+    /// Steps that cannot run without it.
     pub needed_for: &'static str,
 }
 
@@ -47,7 +47,7 @@ pub const PACKAGES: &[Package] = &[
     },
 ];
 
-/// Whether `program` can be started.
+/// Tells if `program` can be started.
 pub fn present(program: &str) -> bool {
     Command::new(program)
         .arg("--version")
@@ -57,7 +57,7 @@ pub fn present(program: &str) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// Installs what is missing where that is allowed; names what stays missing.
+/// Installs the missing packages where that is allowed; returns those that stay missing.
 pub fn provide() -> Vec<&'static Package> {
     let missing = || PACKAGES.iter().filter(|package| !present(package.program));
     if missing().next().is_some() && may_install() {

@@ -26,7 +26,7 @@ const VARIABLES: [&str; 3] = [
 /// A program of each architecture.
 pub struct Newer {
     programs: [PathBuf; 3],
-    /// Where libraries are that came with them.
+    /// Folder of the libraries that came with them.
     libraries: Option<PathBuf>,
 }
 
@@ -224,7 +224,7 @@ impl Apt {
         std::fs::write(own, stanza).map_err(|error| error.to_string())
     }
 
-    /// What `program`, one of apt's, prints.
+    /// Runs `program`, one of apt's; returns its output.
     pub fn run(&self, program: &str, arguments: &[&str]) -> Result<String, String> {
         let mut command = Command::new(program);
         let place = |part: &str| self.place.join(part).display().to_string();

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use crate::steps::{self, Extent, Outcome, Step};
 
-/// How steps ended: a line each, and how many in which way.
+/// Outcomes of steps: a line each, and the number of each outcome.
 #[derive(Default)]
 struct Table {
     lines: Vec<String>,

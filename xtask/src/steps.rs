@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use crate::{cross, demo, guest, mutants, packages, qemu, tidy};
 
-/// How much is run.
+/// Extent of a test run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
     /// Everything.
@@ -33,7 +33,7 @@ impl Extent {
     }
 }
 
-/// How a step ended.
+/// Outcome of a step.
 pub enum Outcome {
     /// Well.
     Pass,
@@ -51,7 +51,7 @@ pub struct Step<'s> {
     pub run: Box<dyn FnOnce() -> Outcome + 's>,
 }
 
-/// What others rely on.
+/// Steps that others rely on.
 pub fn first() -> Vec<Step<'static>> {
     vec![Step {
         name: "Debian packages",
@@ -139,7 +139,7 @@ pub fn beside(root: &Path, extent: Extent) -> Vec<Step<'_>> {
     steps
 }
 
-/// What is run as programs, once the tests have passed.
+/// Steps that run programs, once the tests have passed.
 fn programs(root: &Path, extent: Extent) -> Vec<Step<'_>> {
     let mut steps = vec![
         Step {
@@ -268,7 +268,8 @@ fn lints(root: &Path) -> Outcome {
     outcome(kernel.args(["--", "-D", "warnings"]))
 }
 
-/// What the tests' build has left at `path`: to build it once more, alone, would build all below it as well.
+/// Program that the tests' build has left at `path`: to build it once more, alone, would build all below it
+/// as well.
 fn built(root: &Path, path: &str) -> Command {
     let target = std::env::var_os("CARGO_TARGET_DIR");
     let target = target.map_or_else(|| root.join("target"), |path| root.join(path));
@@ -339,7 +340,8 @@ fn no_std_gate(root: &Path) -> Outcome {
     }
 }
 
-/// Explores what is not made of a platform's words: it is built with the model checker's for that.
+/// Explores orders of accesses in the code that does not use a platform's words: it is built with
+/// the model checker's own for that.
 fn orders(root: &Path) -> Outcome {
     let mut command = Command::new("cargo");
     command.args(["test", "--quiet", "-p", "portolan", "--test", "walks"]);
@@ -484,7 +486,7 @@ fn instructions(root: &Path, extent: Extent) -> Outcome {
     )
 }
 
-/// Whether `command` ends well.
+/// Runs `command`; tells if it ends well.
 fn outcome(command: &mut Command) -> Outcome {
     match command.status() {
         Ok(status) if status.success() => Outcome::Pass,

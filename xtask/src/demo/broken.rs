@@ -9,20 +9,20 @@ pub struct Broken {
     pub name: &'static str,
     /// Its name as a step of `cargo xtask test`.
     pub step: &'static str,
-    /// What it is otherwise.
+    /// The machine without the mistake.
     pub of: &'static Guest,
     /// More words for the process that serves the disk.
     pub daemon: &'static [&'static str],
     /// Features with which the kernel is built.
     pub features: &'static [&'static str],
-    /// How lines of the console have to begin, in this order.
+    /// Starts of lines that the console must have, in this order.
     said: &'static [&'static str],
 }
 
 /// The exit code of a kernel that says what has failed.
 const BAD: i32 = 35;
 
-/// What the driver says of a request whose answer the disk has written elsewhere.
+/// The driver's message about a request whose answer the disk has written elsewhere.
 const LOST: &str = "failed: Device not ready";
 
 /// All of them.
@@ -46,7 +46,7 @@ pub const ALL: &[Broken] = &[
 ];
 
 impl Broken {
-    /// Whether it failed, and as it had to.
+    /// Checks that the machine failed, and as it had to.
     pub(super) fn check(&self, ran: &Ran) -> Result<(), String> {
         match ran.status.code() {
             Some(BAD) => said(&ran.console, &[self.said]),

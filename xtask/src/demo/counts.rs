@@ -1,8 +1,8 @@
-//! What the kernel counted beside what QEMU traced.
+//! The kernel's counts beside QEMU's traces.
 
 use super::guests::{Event, Kinds};
 
-/// How the kernel's lines with the numbers of the whole run begin.
+/// Start of the kernel's lines with the numbers of the whole run.
 const IN_ALL: &str = "commands in all: ";
 
 /// The kernel's number of commands of `kind`.
@@ -18,8 +18,8 @@ fn ours(console: &str, kind: &str) -> u64 {
         .sum()
 }
 
-/// How often QEMU traced `event`: by its name, by the command that it names last, or by several words; and,
-/// of a command that is traced as a word, as often as the word is of that kind.
+/// Number of times that QEMU traced `event`: by its name, by the command that it names last, or by several
+/// words; and, of a command that is traced as a word, the times that the word is of that kind.
 pub fn traced(trace: &str, Event { name, word }: &Event) -> u64 {
     let named = |line: &&str| {
         let mut words = line.split_ascii_whitespace();

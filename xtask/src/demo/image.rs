@@ -1,4 +1,4 @@
-//! The disks: what is on them before, and what has to be there afterwards.
+//! The disks: their contents before a run, and those that they must have afterwards.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ const SECTOR: usize = 512;
 
 /// A disk.
 pub(super) struct Disk {
-    /// What QEMU's arguments call it.
+    /// Name of the disk in QEMU's arguments.
     pub(super) name: &'static str,
     /// Sectors that the kernel copies, inverted, from the first on.
     copied: usize,
@@ -47,12 +47,12 @@ impl Disk {
         place.join(self.name).with_extension("img")
     }
 
-    /// Whether it is the virtio disk, which a process of its own may serve.
+    /// Tells if it is the virtio disk, which a process of its own may serve.
     pub(super) fn is_virtio(&self) -> bool {
         self.name == "disk"
     }
 
-    /// What is on it at first.
+    /// Contents of the disk at first.
     pub(super) fn before(&self) -> Vec<u8> {
         sectors(2 * self.copies)
     }

@@ -23,10 +23,10 @@ pub use image::sectors;
 
 /// Seconds after which a kernel is stuck.
 const LIMIT: &str = "60";
-/// Where QEMU's trace is, in a machine's place.
+/// File name of QEMU's trace, in a machine's place.
 const TRACE: &str = "trace.txt";
 
-/// How a run ended.
+/// Result of a run.
 pub enum Ended {
     /// As it should.
     Well,
@@ -75,12 +75,12 @@ pub fn each(all: impl Iterator<Item = (&'static str, impl FnOnce() -> Ended)>) -
     good
 }
 
-/// What a machine did.
+/// Exit status and output of a machine.
 struct Ran {
     place: PathBuf,
     status: ExitStatus,
     console: String,
-    /// What serves its disk.
+    /// Process that serves its disk.
     served: Option<vhost::Daemon>,
 }
 
@@ -231,7 +231,7 @@ fn boot(
     })
 }
 
-/// Whether the machine did what it should, seen from outside.
+/// Checks the machine's exit code, console, counts and disks, as seen from outside.
 fn check(guest: &Guest, ran: Ran) -> Result<(), String> {
     let error = |error: std::io::Error| error.to_string();
     if ran.status.code() != Some(guest.code) {
@@ -262,7 +262,7 @@ fn check(guest: &Guest, ran: Ran) -> Result<(), String> {
     counts::check(console, &trace, guest.kinds)
 }
 
-/// Whether the console has lines that begin so, in this order.
+/// Checks that the console has lines with these starts, in this order.
 fn said(console: &str, wanted: &[&[&str]]) -> Result<(), String> {
     let mut lines = console.lines();
     let mut wanted = wanted.iter().copied().flatten();

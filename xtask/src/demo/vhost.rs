@@ -14,12 +14,12 @@ use super::guests::{Guest, SOCKET};
 /// QEMU's events: a question of its own or the daemon's, and a message to the daemon, by kind.
 const TRACED: [&str; 2] = ["vhost_iotlb_miss", "vhost_user_write"];
 
-/// Whether a process of its own serves the disk of `guest`.
+/// Tells if a process of its own serves the disk of `guest`.
 pub(super) fn serves(guest: &Guest) -> bool {
     guest.arguments.contains(&SOCKET)
 }
 
-/// What the kernel calls the commands that become the disk's invalidations.
+/// The kernel's name of the commands that become the disk's invalidations.
 pub(super) fn kind(guest: &Guest) -> &'static str {
     let own = guest.kinds.iter().flat_map(|kinds| kinds.ours);
     let device = own.copied().find(|name| *name == DEVICE_TLB);
@@ -82,7 +82,7 @@ impl Daemon {
         }
     }
 
-    /// What it counted, once QEMU has gone.
+    /// Waits for the daemon to end, which it does once QEMU has gone, and returns its counts as text.
     pub fn end(mut self) -> Result<String, String> {
         let mut counts = String::new();
         let read = self.said.read_to_string(&mut counts);
@@ -102,7 +102,7 @@ impl Drop for Daemon {
     }
 }
 
-/// What the daemon counted.
+/// Counts of the daemon.
 pub struct Counts {
     pub hits: u64,
     pub misses: u64,

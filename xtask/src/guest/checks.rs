@@ -17,7 +17,7 @@ pub const CHECK: Machine = Machine {
         "edu,dma_mask=0xffffffffffffffff,addr=5",
         "-device",
         "nvme,serial=1,drive=flash,addr=6",
-        // What is refused: a group of two functions, and a function behind no IOMMU.
+        // Devices that are refused: a group of two functions, and a function behind no IOMMU.
         "-device",
         "pci-bridge,id=bridge,chassis_nr=1,addr=7",
         "-device",

@@ -1,4 +1,4 @@
-//! What is on the guests' disks.
+//! Contents of the guests' disks.
 
 use crate::demo::sectors;
 

@@ -1,8 +1,8 @@
-//! What a lazy kernel gains, by the guest's own clock, beside what a replay predicts.
+//! Gain of a lazy kernel, by the guest's own clock, beside the gain that a replay predicts.
 //!
 //! QEMU counts instructions (`-icount`) and the guest's clock goes by them, so that it hardly moves from run to run.
-//! What is gained are the instructions that Linux does not execute: an emulated invalidation is done when the write
-//! that asks for it is, and costs the guest no time. The prediction is the advice's on a strict recording, with prices
+//! The gain is the instructions that Linux does not execute: an emulated invalidation is done when the write that
+//! asks for it is, and costs the guest no time. The prediction is the advice's on a strict recording, with prices
 //! calibrated there.
 
 use serde_json::Value;
@@ -12,7 +12,7 @@ use super::kernel::Kernel;
 use super::loads::NEWEST_STRICT;
 use super::machines::{Machine, PORTOLAN, program};
 
-/// How far the first half of the packets may be from the second.
+/// Largest difference between the first half of the packets and the second, by the second.
 const STEADY: f64 = 0.02;
 /// Most that predictions may be off, and the fewest invalidations of a lazy kernel that are judged: no timer is late.
 const WITHIN: f64 = 0.15;
@@ -100,7 +100,7 @@ fn predicted(replayed: &Value) -> Option<f64> {
     Some(gained * 1000.0 / replayed["trace"]["unmaps"].as_f64()?)
 }
 
-/// What a replay of the lazy recording predicts, and what was recorded.
+/// Compares the replay's prediction for a lazy kernel with the invalidations that the lazy recording has.
 fn check_lazy(replayed: &Value) -> Result<(), String> {
     let sent = ["page", "range", "context", "global"];
     let sent = sent.map(|width| replayed["sent"]["invalidations"][width].as_f64());
@@ -114,7 +114,7 @@ fn check_lazy(replayed: &Value) -> Result<(), String> {
     }
 }
 
-/// How long a packet takes, in ns: of each thousand.
+/// Nanoseconds that a packet takes: one mean for each thousand packets.
 struct Packets(Vec<f64>);
 
 impl Packets {

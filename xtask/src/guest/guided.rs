@@ -1,4 +1,4 @@
-//! What a guest's kernel did before and after the change that `portolan replay` advised.
+//! Recordings of a guest's kernel before and after the change that `portolan replay` advised.
 //!
 //! The strict kernel invalidates for each unmap, the lazy one whole domains, each for many. The recording made before
 //! predicts how many; both recordings say how many there were, and QEMU traces each.
@@ -6,8 +6,8 @@
 use super::Ran;
 use super::recording::{self, Invalidation};
 
-/// How many times more or fewer than predicted there may be, once the prediction is for the time that the load took
-/// under the lazy kernel: nearly all flushes are of a timer, and an emulated one is late at times.
+/// Factor by which the count may be above or below the prediction, once the prediction is for the time that the
+/// load took under the lazy kernel: nearly all flushes are of a timer, and an emulated one is late at times.
 const WITHIN: f64 = 2.0;
 
 /// Counts both, and holds them against what was predicted.

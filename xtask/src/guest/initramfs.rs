@@ -3,7 +3,7 @@
 //! Linux, Documentation/driver-api/early-userspace/buffer-format.rst. No links, no devices, no owners but root, and no
 //! compression.
 
-/// How the last entry is called.
+/// Name of the last entry.
 const TRAILER: &str = "TRAILER!!!";
 const FOLDER: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;

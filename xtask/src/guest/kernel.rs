@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use crate::qemu::Apt;
 use crate::{backports, packages};
 
-/// Which kernel a machine boots.
+/// Kernel that a machine boots.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kernel {
     /// Debian's for its stable release, of the flavour for virtual machines: VFIO with type 1, VT-d, NVMe, virtio and
@@ -24,9 +24,9 @@ pub enum Kernel {
 
 /// A kernel that is there.
 pub struct Found {
-    /// What QEMU loads.
+    /// Image that QEMU loads.
     pub image: PathBuf,
-    /// Where its modules are, if it has any.
+    /// Folder of its modules, if it has any.
     pub modules: Option<PathBuf>,
 }
 
@@ -172,7 +172,7 @@ fn built(root: &Path) -> PathBuf {
 /// Builds the kernel of our own, unless it is there.
 ///
 /// # Errors
-/// What is missing, or failed.
+/// The program that is missing, or the step that failed.
 pub fn build(root: &Path) -> Result<PathBuf, String> {
     let image = built(root);
     if image.is_file() {
@@ -213,7 +213,7 @@ pub fn build(root: &Path) -> Result<PathBuf, String> {
     let made = place.join(SOURCE).join("arch/x86/boot/bzImage");
     std::fs::copy(made, &image).map_err(|error| error.to_string())?;
     for left in [SOURCE, "root", "debs"] {
-        // A gigabyte that nobody needs any more.
+        // A gigabyte that is not needed any more.
         let _ = std::fs::remove_dir_all(place.join(left));
     }
     Ok(image)

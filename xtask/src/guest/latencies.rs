@@ -1,9 +1,9 @@
 //! `portolan calibrate` on latencies that a guest's kernel recorded.
 //!
-//! How long anything takes on an emulated machine says nothing of another, so times are printed and not judged:
-//! whether the prices of some runs predict the calls of another run. What is judged: that each request's calls are in
-//! the traces, that what is written is a profile, with which the same load is replayed, and that a recording of both
-//! events and latencies is replayed by its own prices.
+//! Times on an emulated machine say nothing of another, so they are printed and not judged, and so are the
+//! predictions of one run's calls by the prices of others. The checks are these: each request's calls are in the
+//! traces; the written file is a profile, by which the same load is replayed; a recording of both events and
+//! latencies is replayed by its own prices.
 
 use serde_json::Value;
 

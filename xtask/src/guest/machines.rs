@@ -1,4 +1,4 @@
-//! The machines on which Linux runs, what is run there, and what has to come of it.
+//! The machines on which Linux runs, the programs that run there, and the checks of their results.
 
 use super::kernel::Kernel;
 use super::{Ran, disk, guided, latencies, recording};
@@ -13,25 +13,25 @@ pub struct Machine {
     pub kernel: Kernel,
     /// Seconds after which it is stuck.
     pub limit: &'static str,
-    /// Which releases of QEMU have the machine.
+    /// Releases of QEMU that have the machine.
     pub release: Release,
-    /// What it consists of beside CPUs, memory and console.
+    /// QEMU's arguments for the machine, beside those for CPUs, memory and console.
     pub devices: &'static [&'static str],
     /// Its disks: drives of QEMU's that `devices` name, of so many MiB, filled by `disk::before`.
     pub disks: &'static [(&'static str, usize)],
     /// Files of the host's that the guest has as `/dev/virtio-ports/NAME`.
     pub ports: &'static [&'static str],
-    /// What the kernel is told.
+    /// Arguments for the kernel's command line.
     pub kernel_arguments: &'static str,
     /// Modules to be loaded; what they need comes with them.
     pub modules: &'static [&'static str],
-    /// What is in the guest's `/bin`.
+    /// Programs in the guest's `/bin`.
     pub programs: &'static [Program],
     /// Programs of busybox's that are there as well.
     pub applets: &'static [&'static str],
     /// True if Debian's `trace-cmd` and `perf` are there, with their libraries.
     pub tools: bool,
-    /// What is run, one after the other: words of a command line, without quotes.
+    /// Programs to run, one after the other: words of a command line, without quotes.
     pub runs: &'static [&'static str],
     /// QEMU's events to be traced.
     pub traced: &'static [&'static str],
@@ -46,11 +46,11 @@ pub struct Program {
     /// rustc's `opt-level`: 1, or 0 where that builds for too long and the guest's time does not count, or 3 where time
     /// is measured, and then without checks of a debug build.
     pub opt_level: &'static str,
-    /// What else cargo is told.
+    /// More arguments for cargo.
     pub options: &'static [&'static str],
 }
 
-/// What cargo builds a program from.
+/// Target of cargo that a program is built from.
 pub enum Target {
     Binary(&'static str),
     Example(&'static str),
@@ -170,7 +170,7 @@ pub const VFIO_OWN: Machine = Machine {
     ..VFIO
 };
 
-/// What of iommufd no IOMMU of QEMU's has, by the kernel's own device for tests.
+/// The parts of iommufd that no IOMMU of QEMU's has, by the kernel's own device for tests.
 pub const IOMMUFD: Machine = Machine {
     name: "iommufd",
     step: "Linux guest: dirty marks and page requests of the kernel's own test device",
@@ -230,7 +230,7 @@ pub const RECORD: Machine = Machine {
     ..DISKS
 };
 
-/// What docs/guide.md has a user do: a recording, the change that it leads to, and another recording.
+/// The steps that docs/guide.md has a user do: a recording, the change that it leads to, and another recording.
 pub const GUIDE: Machine = Machine {
     name: "guide",
     step: "Linux guest: what is advised, done and measured",
@@ -297,7 +297,7 @@ fn strict_reads(ran: &Ran) -> Result<(), String> {
     }
 }
 
-/// What QEMU says when its NVMe controller is started: each manner of mapping does so.
+/// QEMU's event for the start of its NVMe controller: each manner of mapping starts it.
 const STARTS: &str = "pci_nvme_mmio_start_success";
 /// In what the driver says beside its rows: once another was killed, and of what the kernel can.
 const BESIDE: [&str; 5] = [
@@ -307,7 +307,7 @@ const BESIDE: [&str; 5] = [
     ": page requests: ",
     ": one domain for two: ",
 ];
-/// What of that has to be.
+/// The lines about dirty tracking that have to be among them.
 const MARKED: &str = "type 1: dirty tracking: marks on 4 of 4 pages that the disk wrote";
 const UNMARKED: &str = "iommufd: dirty tracking: none: the IOMMU keeps no marks";
 const RETURNED: &str = "type 1: given back when the kernel took it out, and found again";
@@ -338,9 +338,9 @@ impl Row {
     }
 }
 
-/// What each manner of mapping cost: by the driver's count of system calls, and by QEMU's trace of what the
-/// kernel invalidated. `interfaces` are those by which all manners were tried, in that order; `words` are what the
-/// driver has to have said beside.
+/// Checks the costs of each manner of mapping: by the driver's count of system calls, and by QEMU's trace of the
+/// kernel's invalidations. `interfaces` are those by which all manners were tried, in that order; `words` are what
+/// the driver has to have said beside.
 fn driven_from_user_space(ran: &Ran, interfaces: &[&str], words: &[&str]) -> Result<(), String> {
     let read = format!("{REQUESTS} pages read by the kernel's driver from /dev/nvme0n1 are those");
     let mut words = words.iter().copied().chain([read.as_str()]);

@@ -94,21 +94,21 @@ pub const LONG: &[Machine] = &[
     loads::STABLE_NONE_ALL,
 ];
 
-/// What a machine did.
+/// Files and output of a machine.
 pub struct Ran {
-    /// Where its files are: disks (`NAME.img`), ports (`NAME`), QEMU's trace.
+    /// Folder of its files: disks (`NAME.img`), ports (`NAME`), QEMU's trace.
     pub place: PathBuf,
-    /// What it said.
+    /// Text of its console.
     pub console: String,
     trace: String,
-    /// What the process that serves a disk counted, if there is one.
+    /// Counts of the process that serves a disk, if there is one.
     served: Option<vhost::Counts>,
-    /// Where the guest's programs are, which run on the host as well.
+    /// Folder of the guest's programs, which run on the host as well.
     programs: PathBuf,
 }
 
 impl Ran {
-    /// How often QEMU traced the event called `name`.
+    /// Number of times that QEMU traced the event called `name`.
     pub fn traced(&self, name: &'static str) -> u64 {
         demo::traced(&self.trace, &demo::Event { name, word: None })
     }
@@ -120,7 +120,7 @@ impl Ran {
         parts.map(|part| demo::traced(part, &event)).collect()
     }
 
-    /// What the guest's `portolan` says on the host, with `--json`.
+    /// Runs the guest's `portolan` on the host, with `--json`; returns its output.
     fn portolan(&self, arguments: &[&str]) -> Result<serde_json::Value, String> {
         let mut command = Command::new(self.programs.join("portolan"));
         command.args(arguments).arg("--json");
@@ -204,7 +204,7 @@ impl Debian {
     }
 }
 
-/// Whether another process serves the machine's disk.
+/// Tells if another process serves the machine's disk.
 fn is_served(machine: &Machine) -> bool {
     machine.devices.contains(&demo::SOCKET)
 }
@@ -242,7 +242,7 @@ fn initramfs(root: &Path, machine: &Machine, debian: &Debian) -> Result<Vec<u8>,
     archive.finish()
 }
 
-/// Builds a static program; its name and what is in the file.
+/// Builds a static program; returns its name and the contents of its file.
 fn program(root: &Path, program: &Program) -> Result<(&'static str, Vec<u8>), String> {
     let (name, goal) = match program.target {
         Target::Binary(name) => (name, ["build", "--bin", name]),
@@ -289,7 +289,7 @@ fn program(root: &Path, program: &Program) -> Result<(&'static str, Vec<u8>), St
     Ok((name, body))
 }
 
-/// What the kernel is told, and its first process.
+/// The kernel's command line, which also names the programs for the first process.
 fn command_line(machine: &Machine) -> Result<String, String> {
     let (told, runs) = (machine.kernel_arguments, machine.runs.join(" ; "));
     // On a busy host the emulated timer may be too late for the kernel's look at it, which it ends with a panic.
@@ -388,7 +388,7 @@ fn attach_files(machine: &Machine, place: &Path, qemu: &mut Command) -> Result<(
     Ok(())
 }
 
-/// Whether the guest said that all of its programs ended well.
+/// Checks that the guest reports that all of its programs ended well.
 fn ended(console: &str, programs: usize) -> Result<(), String> {
     let mut lines = console
         .lines()

@@ -91,7 +91,7 @@ fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(body)
 }
 
-/// What a module says it depends on.
+/// Names of the modules that a module depends on, as its file lists them.
 fn depends(body: &[u8]) -> Vec<String> {
     let mut strings = body.split(|byte| *byte == 0);
     let list = strings.find_map(|string| string.strip_prefix(b"depends="));

@@ -1,4 +1,4 @@
-//! What `portolan record` wrote in a guest, beside what QEMU traced and what the kernel counted.
+//! Recordings that `portolan record` wrote in a guest, beside QEMU's trace and the kernel's counts.
 //!
 //! The recorder's lines of `intel_iommu:qi_submit` are the commands that the kernel gave to its unit, and QEMU traces
 //! each of them. The strict kernel gives one for each operation that it unmaps, and the replay counts those.
@@ -26,7 +26,7 @@ pub(super) enum Invalidation {
 }
 
 impl Invalidation {
-    /// Whether it is page-selective.
+    /// Tells if it is page-selective.
     pub(super) fn is_of_pages(&self) -> bool {
         matches!(self, Self::Pages { .. })
     }
@@ -80,7 +80,7 @@ pub(super) fn check(ran: &Ran) -> Result<(), String> {
     }
 }
 
-/// What a file of the recorder's says.
+/// Text of a file of the recorder's.
 fn text(ran: &Ran, file: &str) -> Result<String, String> {
     let packed = std::fs::File::open(ran.place.join(file)).map_err(|e| e.to_string())?;
     let mut text = String::new();
@@ -103,7 +103,7 @@ pub(super) fn invalidations(ran: &Ran, file: &str) -> Result<Vec<Invalidation>, 
     }
 }
 
-/// What the recorder's last line says: its count of events, and the kernel's, CPU by CPU.
+/// Contents of the recorder's last line: its count of events, and the kernel's, CPU by CPU.
 fn ending(text: &str) -> Result<Value, String> {
     let line = text.lines().next_back().unwrap_or_default();
     let json = line.strip_prefix("# portolan-end: ");
@@ -151,8 +151,8 @@ fn number(word: &str) -> Option<u64> {
     u64::from_str_radix(word.strip_prefix("0x")?, 16).ok()
 }
 
-/// Whether `all` has those of `some` one after the other, in any order among themselves: two CPUs may pass each other
-/// between the unit and the recorder.
+/// Tells if `all` has those of `some` one after the other, in any order among themselves: two CPUs may pass each
+/// other between the unit and the recorder.
 fn are_in_a_row(some: &[Invalidation], all: &[Invalidation]) -> bool {
     let mut missing: BTreeMap<Invalidation, i64> = BTreeMap::new();
     for one in some {

@@ -12,7 +12,7 @@ use crate::demo::{Release, SOCKET};
 /// Of the disk: size in MiB, and the bytes of each request.
 pub(super) const MEBIBYTES: usize = 4;
 const BYTES: usize = 4096;
-/// What both policies have to do.
+/// Number of requests that both policies have to make.
 const REQUESTS: u64 = (MEBIBYTES << 20) as u64 / BYTES as u64;
 
 /// Invalidations of the disk's translations: what the kernel calls them, and QEMU's event for each.
@@ -113,7 +113,7 @@ pub(super) fn strict(ran: &Ran, kind: &Kind) -> Result<(), String> {
 }
 
 /// A lazy one invalidates everything at once, when enough was unmapped or 10 ms are over: for many requests together.
-/// That reaches the disk as two messages: what is below the addresses of interrupts, and what is above.
+/// That reaches the disk as two messages: one for the addresses below those of interrupts, and one for those above.
 pub(super) fn lazy(ran: &Ran, kind: &Kind) -> Result<(), String> {
     match copied(ran, kind, 2)? < REQUESTS {
         true => Ok(()),
@@ -144,7 +144,7 @@ fn copied(ran: &Ran, kind: &Kind, messages: u64) -> Result<u64, String> {
     Ok(kernel)
 }
 
-/// What the kernel counted of `kind`.
+/// The kernel's count of `kind`.
 fn counted(console: &str, kind: &str) -> u64 {
     let lines = console.lines();
     let told = lines.filter_map(|line| line.strip_prefix("commands: ")?.trim_end().split_once(' '));

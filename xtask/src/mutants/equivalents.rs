@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::sample::Mutant;
 
-/// Where they are named, from the root of the workspace.
+/// Path of the file that names them, from the root of the workspace.
 const FILE: &str = "xtask/equivalent-mutants.toml";
 
 #[derive(Debug, Default, Deserialize)]
@@ -52,7 +52,7 @@ impl Equivalents {
         Ok(all)
     }
 
-    /// Why the mutant is equivalent, if it is.
+    /// Reason why the mutant is equivalent, if it is.
     pub fn reason(&self, mutant: &Mutant) -> Option<&str> {
         let found = self.mutant.iter().find(|one| one.is(mutant));
         found.map(|one| one.reason.as_str())

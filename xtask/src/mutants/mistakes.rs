@@ -34,7 +34,7 @@ pub struct Mistake {
     file: String,
     from: String,
     to: String,
-    /// Why no test of the package can see it.
+    /// Reason why no test of the package can see it.
     unnoticed: Option<String>,
 }
 

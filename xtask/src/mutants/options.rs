@@ -1,4 +1,4 @@
-//! What the command line says.
+//! Options of the command line.
 
 /// The command and its options.
 pub const USAGE: &str = "\
@@ -54,14 +54,14 @@ pub fn mistakes(words: &[&str]) -> Result<Share, String> {
     }
 }
 
-/// What is to be done.
+/// Options of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// How many mutants.
+    /// Number of mutants to choose.
     pub sample: usize,
-    /// The seed that says which of them.
+    /// The seed of the choice.
     pub seed: u64,
-    /// What of the sample is tested.
+    /// Part of the sample that is tested.
     pub part: Share,
     /// Percentage of those that could be caught that has to be.
     pub least: f64,

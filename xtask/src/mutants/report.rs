@@ -1,4 +1,4 @@
-//! What came of it, as a table and as JSON.
+//! Results of a run, as a table and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::sample::Mutant;
 
-/// What became of a mutant.
+/// Fate of a mutant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// A unit test of its own package failed or hung.
@@ -27,11 +27,11 @@ pub enum Fate {
 /// The fates of a sample.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
-    /// What was mutated.
+    /// Commit that was mutated.
     pub commit: String,
-    /// What chose the sample.
+    /// Seed of the sample.
     pub seed: u64,
-    /// How many mutants there are.
+    /// Number of mutants that there are.
     pub of: usize,
     /// Percentage that has to be caught.
     pub least: f64,
@@ -41,7 +41,7 @@ pub struct Report {
     pub results: Vec<(Mutant, Fate)>,
 }
 
-/// How many met which fate.
+/// Number of mutants of each fate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Chosen.
@@ -136,7 +136,7 @@ impl Report {
         rooms
     }
 
-    /// Whether enough are caught, and each equivalent that is named is one of today's mutants.
+    /// Tells if enough are caught, and each equivalent that is named is one of today's mutants.
     pub fn good(&self) -> bool {
         self.stale.is_empty() && self.total().percent() >= self.least
     }

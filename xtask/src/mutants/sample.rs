@@ -21,7 +21,7 @@ pub struct Mutant {
     pub diff: String,
 }
 
-/// What `cargo mutants --list --json` says of one, as far as it is of interest.
+/// Entry of `cargo mutants --list --json`, without the fields that are of no interest.
 #[derive(Debug, Deserialize)]
 pub struct Listed {
     name: String,

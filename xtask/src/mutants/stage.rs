@@ -19,10 +19,10 @@ use super::tool::Tree;
 const PATIENCE: u32 = 5;
 /// For machines that do other work as well.
 const SHORTEST: Duration = Duration::from_secs(120);
-/// How often it is looked whether tests have ended.
+/// Time between two looks if tests have ended.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What tests say of a mutant.
+/// Verdict of tests on a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
     /// One failed.
@@ -35,7 +35,7 @@ pub enum Verdict {
     Survived,
 }
 
-/// Which tests.
+/// Tests that are run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Reach {
     /// Unit tests of the mutant's own package.
@@ -59,12 +59,12 @@ pub struct Stage<'t> {
     tree: &'t Tree,
     record: PathBuf,
     known: HashMap<(String, Reach), Verdict>,
-    /// How long tests of these packages may take.
+    /// Longest time that the tests of these packages may take.
     limits: HashMap<(Reach, Vec<String>), Duration>,
 }
 
 impl<'t> Stage<'t> {
-    /// With what is known of the tree's commit.
+    /// With the verdicts that are recorded for the tree's commit.
     pub fn new(tree: &'t Tree) -> Self {
         let record = tree.record();
         Self {
@@ -75,8 +75,8 @@ impl<'t> Stage<'t> {
         }
     }
 
-    /// What the tests say of each of `mutants`. `wider` are the packages of [`Reach::Wider`],
-    /// each behind those that it depends on.
+    /// Runs the tests on each of `mutants`; returns their verdicts. `wider` are the packages of
+    /// [`Reach::Wider`], each behind those that it depends on.
     pub fn judge(
         &mut self,
         reach: Reach,
@@ -140,8 +140,8 @@ impl<'t> Stage<'t> {
         Ok(Verdict::Survived)
     }
 
-    /// How long the tests may take, from how long they take on the unchanged source: which they have
-    /// to pass.
+    /// Longest time that the tests may take, from the time that they take on the unchanged source,
+    /// on which they have to pass.
     fn limit(&mut self, reach: Reach, packages: &[String]) -> anyhow::Result<Duration> {
         let key = (reach, packages.to_vec());
         if let Some(&limit) = self.limits.get(&key) {
@@ -182,7 +182,7 @@ impl<'t> Stage<'t> {
     }
 }
 
-/// What a record says. A line that was not written whole says nothing.
+/// Verdicts in a record. A line that was not written whole says nothing.
 pub fn known(record: &str) -> HashMap<(String, Reach), Verdict> {
     let lines = record
         .lines()
@@ -204,8 +204,8 @@ fn write_down(path: &Path, mutant: &Mutant, reach: Reach, verdict: Verdict) -> a
     Ok(file.write_all(text.as_bytes())?)
 }
 
-/// Whether `command` ends well; `None` if it does not end within `limit`. Then it is killed, with all
-/// that it started.
+/// Runs `command`; returns if it ends well, or `None` if it does not end within `limit`. Then it is
+/// killed, with all that it started.
 pub fn ends_well(command: &mut Command, limit: Duration) -> anyhow::Result<Option<bool>> {
     let mut child = command.process_group(0).spawn()?;
     let start = Instant::now();

@@ -1,4 +1,4 @@
-//! Where the mutants come from, and the tree in which they are made.
+//! Source of the mutants, and the tree in which they are made.
 //!
 //! cargo-mutants lists them, each with a patch. They are made in a work tree below `target` that has
 //! the last commit, never in the files at hand. That tree and its builds stay, so that the next run
@@ -13,7 +13,7 @@ use anyhow::Context as _;
 
 use super::sample::{Listed, Mutant};
 
-/// What is installed if there is none.
+/// Version that is installed if there is none.
 const VERSION: &str = "27.1.0";
 
 /// A tree in which mutants are made.
@@ -32,7 +32,7 @@ impl Tree {
         }
     }
 
-    /// The tree with the last commit, for mutants that nobody has to list.
+    /// The tree with the last commit, for mutants that need no list.
     pub fn of_last_commit(root: &Path) -> anyhow::Result<Self> {
         let target = std::env::var_os("CARGO_TARGET_DIR");
         let target = target.map_or_else(|| root.join("target"), |path| root.join(path));
@@ -60,17 +60,17 @@ impl Tree {
         Ok(tree)
     }
 
-    /// What it has.
+    /// The commit that the tree has.
     pub fn commit(&self) -> &str {
         &self.commit
     }
 
-    /// Where it is.
+    /// Path of the tree.
     pub fn path(&self) -> PathBuf {
         self.home.join("tree")
     }
 
-    /// Where the fates of this commit's mutants are written down.
+    /// Path of the file in which the fates of this commit's mutants are written down.
     pub fn record(&self) -> PathBuf {
         self.home.join(format!("{}.jsonl", self.commit))
     }
@@ -115,7 +115,7 @@ impl Tree {
         Ok(mutants)
     }
 
-    /// Makes the mutant; the tree is as it was once what is returned is dropped.
+    /// Makes the mutant; the tree is restored when the returned value is dropped.
     pub fn make<'t>(&'t self, mutant: &Mutant) -> anyhow::Result<Made<'t>> {
         self.restore()?;
         let made = Made(self);
@@ -164,7 +164,7 @@ fn install() -> bool {
     command.status().is_ok_and(|status| status.success()) && present()
 }
 
-/// What git prints.
+/// Runs git; returns its output.
 fn git(root: &Path, arguments: &[&str]) -> anyhow::Result<String> {
     let output = Command::new("git")
         .args(arguments)

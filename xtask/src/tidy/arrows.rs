@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::Finding;
 
-/// What each crate of the workspace may depend on.
+/// Crates that each crate of the workspace may depend on.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("portolan", &[]),
     ("portolan-hw", &["portolan"]),

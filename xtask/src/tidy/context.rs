@@ -2,8 +2,8 @@
 //!
 //! A line `*Context.*` in the documentation says it: on the function, on the `impl` block or the
 //! trait that it is in, on the type that the block is for, or in the header of the file or of a
-//! module above, the front page of the crate apart. The line names one of the three contexts.
-//! Public is what is written as `pub`, whether or not its module is.
+//! module above, the front page of the crate apart. The line names one of the three contexts. A
+//! function is public if it is written as `pub`, also in a module that is not.
 
 mod scan;
 #[cfg(test)]
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use super::Finding;
 use scan::{Balance, Declared};
 
-/// Where the crates are that say it.
+/// Folders of the crates that the rule is for.
 const SOURCES: &[&str] = &[
     "crates/portolan/src/",
     "crates/portolan-hw/src/",
@@ -23,7 +23,7 @@ const SOURCES: &[&str] = &[
     "crates/portolan-virtio/src/",
 ];
 
-/// What begins the line.
+/// Start of the line.
 const MARK: &str = "*Context.*";
 
 /// The contexts, of which a line names one or more.
@@ -68,7 +68,7 @@ pub(super) fn check(files: &[(String, String)]) -> Vec<Finding> {
     found
 }
 
-/// What is in a file of the crate whose sources are below `source`, and which module it is.
+/// Module of a file of the crate whose sources are below `source`, and the file's declarations.
 fn read<'a>(source: &str, (path, text): &'a (String, String)) -> Option<(Vec<&'a str>, File<'a>)> {
     let module = module(path.strip_prefix(source)?)?;
     let declared = scan::scan(text);
@@ -127,8 +127,7 @@ fn silent(modules: &Modules, module: &[&str], file: &File) -> Vec<Finding> {
     found
 }
 
-/// Whether a type says it: the one of this name that is declared nearest. Of several as near, all
-/// must.
+/// Tells if a type has the line: the one of this name that is declared nearest. Of several as near, all must.
 fn type_says(modules: &Modules, module: &[&str], name: &str) -> bool {
     let nearness = |of: &[&str]| {
         let shared = of.iter().zip(module).take_while(|(a, b)| a == b).count();
@@ -164,7 +163,7 @@ fn nameless(file: &File) -> Vec<Finding> {
     found
 }
 
-/// What a line says, if it is documentation.
+/// Text of a line, if it is documentation.
 fn documentation(line: &str) -> Option<&str> {
     let line = line.trim_start();
     let says = line

@@ -120,7 +120,7 @@ fn mistakes(root: &Path) -> anyhow::Result<Vec<Finding>> {
     Ok(found.collect())
 }
 
-/// Drops what is excepted, and adds the exceptions that nothing needs.
+/// Drops findings that are excepted, and adds the exceptions that nothing needs.
 fn except(found: Vec<Finding>, exceptions: &Exceptions) -> Vec<Finding> {
     let mut used = BTreeSet::new();
     let mut kept = Vec::new();

@@ -1,8 +1,8 @@
-//! Which modules of a crate use which: one way, and as `docs/architecture.md` shows it.
+//! Uses between the modules of a crate: one way, and as `docs/architecture.md` shows them.
 //!
 //! Looked for are paths that begin with `crate::` or `super::`, without comments and tests. A module of
-//! the map is what the crate's root declares, with everything below it. No files use each other in a
-//! circle either, but that a module's own file may use what is in the module, and the reverse.
+//! the map is one that the crate's root declares, with everything below it. No files use each other in
+//! a circle either, except a module's own file and the files in the module.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -22,10 +22,10 @@ const CRATES: &[(&str, &str)] = &[
     ("portolan-bench", "bench/src/"),
 ];
 
-/// Where the map is shown.
+/// File that shows the map.
 const SHOWN: &str = "docs/architecture.md";
 
-/// What each module uses.
+/// Modules that each module uses.
 pub(super) type Uses = BTreeMap<String, BTreeSet<String>>;
 
 /// Circles, and a map that is not the one shown in `architecture`.
@@ -83,7 +83,7 @@ pub(super) fn map(sources: &[(String, String)]) -> String {
     map
 }
 
-/// What the modules below `source` use of each other.
+/// Modules below `source` that each of them uses.
 pub(super) fn uses(source: &str, sources: &[(String, String)]) -> Uses {
     let top = |file: &String| file.split('/').next().unwrap_or("").to_owned();
     let mut all = Uses::new();
@@ -96,7 +96,7 @@ pub(super) fn uses(source: &str, sources: &[(String, String)]) -> Uses {
     all
 }
 
-/// What the files below `source` use of each other, each named by its module.
+/// Files below `source` that each of them uses, each named by its module.
 pub(super) fn files(source: &str, sources: &[(String, String)]) -> Uses {
     let inside = sources.iter().filter_map(|(path, text)| {
         let module = path.strip_prefix(source)?.strip_suffix(".rs")?;
@@ -149,7 +149,7 @@ fn paths(text: &str) -> Vec<Vec<&str>> {
     found
 }
 
-/// Adds the paths at the beginning of `text`; what is behind them.
+/// Adds the paths at the beginning of `text`; returns the text behind them.
 fn written_out<'t>(mut text: &'t str, above: &[&'t str], found: &mut Vec<Vec<&'t str>>) -> &'t str {
     let inside = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let mut path = above.to_vec();

@@ -5,7 +5,7 @@ use said::{
     RECORDED_REMAPPED, REFUSED, REMAPPED,
 };
 
-/// What the kernel calls some commands, and QEMU's events for as many.
+/// The kernel's names of some commands, and QEMU's event for them, which comes as often.
 pub struct Kinds {
     /// The kernel's names.
     pub ours: &'static [&'static str],
@@ -30,13 +30,13 @@ pub enum Release {
     Ten,
 }
 
-/// What a kernel is told of its machine.
+/// Firmware that describes the machine to a kernel.
 pub enum Firmware {
-    /// What QEMU says.
+    /// QEMU's own.
     Own,
-    /// What QEMU says, and ACPI tables: signatures, and what comes after the header.
+    /// QEMU's own, and ACPI tables: signatures, and the bytes behind the header.
     Tables(&'static [(&'static str, &'static [u8])]),
-    /// The device tree with something else in a place that is like no other: what it says, and what it is made to.
+    /// The device tree with one place, which is like no other, changed: the bytes there, and those in their place.
     Tree(&'static [u8], &'static [u8]),
 }
 
@@ -49,21 +49,21 @@ pub struct Guest {
     /// QEMU's program, and the variable that names another one.
     pub program: &'static str,
     pub variable: &'static str,
-    /// Which releases have the machine.
+    /// Releases of QEMU that have the machine.
     pub release: Release,
     /// Rust's target.
     pub target: &'static str,
-    /// What the machine consists of, but for the kernel and the disk's image.
+    /// QEMU's arguments for the machine, except those for the kernel and the disk's image.
     pub arguments: &'static [&'static str],
     /// The kernel's exit code.
     pub code: i32,
-    /// How lines of the console have to begin, in this order: one list after the other.
+    /// Starts of lines that the console must have, in this order: one list after the other.
     pub said: [&'static [&'static str]; 4],
-    /// What the kernel is told of the machine.
+    /// Firmware that describes the machine to the kernel.
     pub firmware: Firmware,
     /// Events to be traced.
     pub traced: &'static [&'static str],
-    /// What is counted; nothing is where no device does DMA, and then the disks stay as they are.
+    /// Commands that are counted; empty where no device does DMA, and then the disks stay as they are.
     pub kinds: &'static [Kinds],
 }
 
@@ -72,7 +72,7 @@ pub const X86: &str = "x86_64-unknown-linux-gnu";
 pub const ARM: &str = "aarch64-unknown-none";
 pub const RISCV: &str = "riscv64gc-unknown-none-elf";
 
-/// Where a process of its own serves the disk, if one does.
+/// Socket of the disk, if a process of its own serves it.
 pub const SOCKET: &str = "socket,id=disk,path=disk.sock";
 
 /// A PC with a disk and an `edu` device behind `$iommu`.
@@ -168,7 +168,7 @@ mod said;
 // Behind the macros, which it uses.
 mod without;
 
-/// How the kernel ends: well, and without DMA.
+/// Exit codes of the kernel: all well, and well without DMA.
 const GOOD: i32 = 33;
 const WITHOUT_DMA: i32 = 37;
 
@@ -185,7 +185,7 @@ const fn words(ours: &'static [&'static str], mask: u64, value: u64) -> Kinds {
     Kinds { ours, event }
 }
 
-/// What the driver of VT-d counts.
+/// Commands that the driver of VT-d counts.
 macro_rules! vtd_kinds {
     ($($more:expr),*) => {
         &[

@@ -1,9 +1,9 @@
-//! What the kernel says: how its lines begin, in their order.
+//! The kernel's messages: the starts of its lines, in their order.
 
 /// Once a machine's QEMU has them, they are to be shown (`docs/demo.md`).
 pub(super) const NO_PAGE_FAULTS: &str = "page faults: Absent";
 
-/// What the kernel says where the unit records what it refuses.
+/// Messages where the unit records the accesses that it refuses.
 pub(super) const RECORDED: &[&str] = &[
     NO_PAGE_FAULTS,
     "not opened: refused, Blocked",
@@ -19,7 +19,7 @@ pub(super) const REFUSED: &[&str] = &[
     "taken back: refused",
 ];
 
-/// What it says where interrupts are remapped.
+/// Messages where interrupts are remapped.
 pub(super) const REMAPPED: &[&str] = &[
     "interrupt: arrived",
     "another device's interrupt: refused",
@@ -39,7 +39,7 @@ pub(super) const INTERRUPTED: &[&str] = &["fault, by interrupt: Blocked"];
 /// The same where a device that may interrupt has a second stage in which nothing is mapped.
 pub(super) const INTERRUPTED_UNMAPPED: &[&str] = &["fault, by interrupt: NotMapped"];
 
-/// What the kernel says where the disks' data is moved under each policy.
+/// Messages where the disks' data is moved under each policy.
 pub(super) const MOVED: &[&str] = &[
     "Strict, Untrusted: 192 requests",
     "Lazy, Trusted: 192 requests",

@@ -2,7 +2,7 @@
 
 use super::{ARM, Firmware, Guest, RISCV, Release, WITHOUT_DMA, X86};
 
-/// What the kernel says where it goes on without DMA.
+/// The kernel's message where it goes on without DMA.
 const GOES_ON: &str = "2 CPUs go on";
 
 /// A DMAR table, behind its header, of a unit at `base` that says to have so many bytes, with a scope
@@ -23,7 +23,8 @@ const fn dmar(base: u64, bytes: u8) -> [u8; 36] {
     table
 }
 
-/// Where no memory is; in the kernel; where nothing answers; and of a unit without a length.
+/// Units at an address without memory, in the kernel, and at an address where nothing answers; and
+/// a unit without a length.
 const NOWHERE: [u8; 36] = dmar(0x000f_ffff_ffff_f000, 24);
 const IN_THE_KERNEL: [u8; 36] = dmar(0x10_0000, 24);
 const SILENT: [u8; 36] = dmar(0xfed9_0000, 24);

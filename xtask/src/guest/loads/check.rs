@@ -115,7 +115,7 @@ struct Load<'a> {
     run: &'a Run,
     unit: Unit,
     policy: Policy,
-    /// Whether the file says which kernel it is of: from 7.3 on Linux waits for unmaps of the two-step API at once.
+    /// Set if the file names the kernel's release: from 7.3 on Linux waits for unmaps of the two-step API at once.
     says_release: bool,
     /// By the kernel.
     counted: Mappings,

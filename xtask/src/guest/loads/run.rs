@@ -102,7 +102,8 @@ impl Run {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     VtD,
-    /// AMD-Vi, which caches what is absent: Linux invalidates when it maps as well. It has no event for commands.
+    /// AMD-Vi, which caches absent entries: Linux invalidates when it maps as well. It has no event for commands.
+    /// It has no event for commands.
     AmdVi,
 }
 

@@ -1,5 +1,5 @@
-//! What a file declares, read line by line: public functions, types, modules, and where their
-//! documentation has a line on the context of calling.
+//! Declarations of a file, read line by line: public functions, types, modules, and those of them
+//! whose documentation has a line on the context of calling.
 //!
 //! It reads what rustfmt has formatted. It does not know block comments and strings of several
 //! lines; where braces do not balance because of one, [`Declared::balance`] tells.
@@ -7,12 +7,12 @@
 use super::MARK;
 use crate::tidy::rules::code_of;
 
-/// What a file declares.
+/// Declarations of a file.
 #[derive(Debug, Default)]
 pub(super) struct Declared {
-    /// Whether the header of the file has the line.
+    /// The header of the file has the line.
     pub(super) said: bool,
-    /// Whether the whole file is for tests.
+    /// The whole file is for tests.
     pub(super) test: bool,
     pub(super) functions: Vec<Function>,
     pub(super) types: Vec<Type>,
@@ -26,7 +26,7 @@ pub(super) struct Declared {
 pub(super) struct Function {
     pub(super) line: usize,
     pub(super) name: String,
-    /// Whether it, or a block that it is in, has the line.
+    /// The function, or a block that it is in, has the line.
     pub(super) said: bool,
     /// The type whose `impl` block it is in.
     pub(super) of: Option<String>,
@@ -38,7 +38,7 @@ pub(super) struct Type {
     pub(super) said: bool,
 }
 
-/// Whether each block that begins also ends.
+/// Tells if each block that begins also ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Balance {
     #[default]
@@ -82,12 +82,12 @@ struct Scanner {
     said: bool,
     /// An attribute, since the last item, makes the next one for tests.
     test: bool,
-    /// What was read of an item, up to its block or semicolon, and where it begins.
+    /// Text of an item so far, up to its block or semicolon, and the number of its first line.
     head: String,
     begins: usize,
     /// Parentheses and brackets that are open in the head.
     parentheses: usize,
-    /// What was read of an attribute.
+    /// Text of an attribute so far.
     attribute: Option<String>,
 }
 
@@ -155,7 +155,7 @@ impl Scanner {
         let test = self.test || self.blocks.last().is_some_and(|block| block.test);
         let kind = self.item();
         self.blocks.push(Block {
-            // What is said of a function, or of a macro, is not said of what is in it.
+            // The line of a function, or of a macro, does not count for the items in it.
             said: said && !matches!(kind, Kind::Other),
             kind,
             test,
@@ -209,7 +209,7 @@ impl Scanner {
         kind
     }
 
-    /// Whether a function is public, of which `before` stands before `fn`.
+    /// Tells if a function is public, of which `before` stands before `fn`.
     fn is_public_here(&self, before: &str) -> bool {
         let within = self.blocks.last().map(|block| &block.kind);
         matches!(within, Some(Kind::PublicTrait)) || is_public(before)
@@ -233,7 +233,7 @@ fn is_of_name(c: char) -> bool {
     c.is_alphanumeric() || c == '_' || c == '$'
 }
 
-/// What stands before a keyword, and what behind it.
+/// Text before a keyword, and text behind it.
 fn around<'a>(head: &'a str, keyword: &str) -> Option<(&'a str, &'a str)> {
     head.match_indices(keyword).find_map(|(at, _)| {
         let (before, behind) = (&head[..at], &head[at + keyword.len()..]);
@@ -241,7 +241,7 @@ fn around<'a>(head: &'a str, keyword: &str) -> Option<(&'a str, &'a str)> {
     })
 }
 
-/// What stands before a keyword, and the name behind it.
+/// Text before a keyword, and the name behind it.
 fn named<'a>(head: &'a str, keyword: &str) -> Option<(&'a str, &'a str)> {
     let (before, behind) = around(head, keyword)?;
     Some((before, first_name(behind.strip_prefix(' ')?)))
@@ -252,7 +252,7 @@ fn first_name(text: &str) -> &str {
     &text[..end.unwrap_or(text.len())]
 }
 
-/// Whether what stands before `fn` or `trait` makes it public for all.
+/// Tells if the text before `fn` or `trait` makes it public for all.
 fn is_public(before: &str) -> bool {
     let qualifiers = ["const", "async", "unsafe", "extern"];
     let mut words = before.split_whitespace().rev();

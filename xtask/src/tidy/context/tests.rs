@@ -1,8 +1,8 @@
-//! What the rule reports, and what it leaves alone.
+//! Files that the rule reports, and files that it leaves alone.
 
 use super::*;
 
-/// What is found in files of `portolan`, as path and text, by their paths below `src`.
+/// Findings in files of `portolan`, as path and text, by their paths below `src`.
 fn found(files: &[(&str, &str)]) -> Vec<(String, String)> {
     let file = |(path, text): &(&str, &str)| {
         let path = format!("crates/portolan/src/{path}");
@@ -13,7 +13,7 @@ fn found(files: &[(&str, &str)]) -> Vec<(String, String)> {
     findings.map(|f| (f.path, f.what)).collect()
 }
 
-/// Whether nothing is found in one file.
+/// Tells if there is no finding in one file.
 fn passes(text: &str) -> bool {
     found(&[("walk.rs", text)]).is_empty()
 }

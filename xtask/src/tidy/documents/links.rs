@@ -6,7 +6,7 @@ use std::path::Path;
 use super::super::Finding;
 use super::prose;
 
-/// Checks that relative links lead to a file, and what is behind `#` to a heading.
+/// Checks that relative links lead to a file, and the text behind `#` to a heading.
 pub(in crate::tidy) fn check(root: &Path, path: &str, text: &str) -> Vec<Finding> {
     let folder = root.join(path);
     let folder = folder.parent().unwrap_or(root);

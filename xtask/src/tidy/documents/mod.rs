@@ -1,7 +1,8 @@
-//! Documents say what is there: names, files, tests, commands and links, and no more than fits.
+//! Documents name only things that exist: names, files, tests, commands and links, and are no
+//! longer than allowed.
 //!
 //! Looked at are the README, CONTRIBUTING, `docs` and the READMEs of packages; links in each Markdown file.
-//! The changelog may name what is gone.
+//! The changelog may name things that are gone.
 
 mod definitions;
 mod foreign;

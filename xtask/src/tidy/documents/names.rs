@@ -1,6 +1,6 @@
 //! Names between backticks: types, their items, functions, tests, files and `cargo` commands.
 //!
-//! Words without a mark of their own (`map`, `unmap_page`) may be anybody's, and are not looked at.
+//! Words without a mark of their own (`map`, `unmap_page`) may be of any crate, and are not looked at.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
