@@ -19,7 +19,7 @@ const ROOT: u64 = 36;
 /// A table that says that it is longer is none.
 const LONGEST: u64 = 1 << 24;
 
-/// Why there are no tables.
+/// Reason why there are no tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum AcpiError {
     /// Firmware points at something that is no memory.
@@ -28,7 +28,7 @@ pub enum AcpiError {
         /// The address of the table.
         at: PhysAddr,
     },
-    /// What should be the root pointer is none.
+    /// The structure at the root pointer's address is no root pointer.
     #[error("there is no root pointer at {at}")]
     NoRoot {
         /// The address of the table.
@@ -39,7 +39,7 @@ pub enum AcpiError {
     Root(#[from] TableError),
 }
 
-/// Where firmware's tables are read from.
+/// Source of the bytes of firmware's tables.
 pub trait Firmware {
     /// The bytes at `range`; `None` if there is no memory.
     fn bytes(&self, range: PhysRange) -> Option<&'static [u8]>;
@@ -61,7 +61,7 @@ fn table(firmware: &impl Firmware, at: PhysAddr) -> Result<&'static [u8], AcpiEr
     let length = header.get(4..8).and_then(|four| four.try_into().ok());
     let length = u64::from(u32::from_le_bytes(length.unwrap_or_default()));
     match length {
-        // Parsers say what is wrong with a header whose length is too short.
+        // A parser reports the error of a header whose length is too short.
         0..=LONGEST => bytes(firmware, at, length.max(HEADER_BYTES as u64)),
         _ => Err(AcpiError::NoMemory { at }),
     }
@@ -115,7 +115,7 @@ pub struct PowerTimer {
 }
 
 impl PowerTimer {
-    /// How often it counts in a second.
+    /// Ticks that it counts in a second.
     pub const HERTZ: u32 = 3_579_545;
 }
 

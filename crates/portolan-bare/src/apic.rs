@@ -22,7 +22,7 @@ const BYTES: u64 = 0x1000;
 
 /// The APIC is on; its spurious interrupts, which there are none of, are the last vector.
 const ON: u32 = 0x1ff;
-/// What a processor is told.
+/// Commands to a processor: INIT, and the start of its code.
 const INIT: u32 = 0x4500;
 const START: u32 = 0x4600;
 const UNDER_WAY: u32 = 1 << 12;
@@ -37,7 +37,7 @@ pub struct LocalApic<R> {
 }
 
 impl<R: Mmio> LocalApic<R> {
-    /// Where the registers are, by [`madt::local_apic`](crate::madt::local_apic).
+    /// Range of the registers, by [`madt::local_apic`](crate::madt::local_apic).
     pub fn window(at: PhysAddr) -> Option<PhysRange> {
         PhysRange::from_len(at, BYTES)
     }
@@ -53,7 +53,7 @@ impl<R: Mmio> LocalApic<R> {
         self.registers.write32(SPURIOUS, ON);
     }
 
-    /// Where this CPU's interrupts have to be sent.
+    /// Destination of interrupts for this CPU.
     pub fn destination(&self) -> Destination {
         Destination::Physical(self.registers.read32(IDENTIFIER) >> 24)
     }
@@ -93,7 +93,7 @@ mod tests {
     use alloc::vec::Vec;
     use std::sync::Mutex;
 
-    /// What was written, in order, and what the version and the command register read as.
+    /// Writes, in order; and the values that the version and the command register read as.
     struct Fake(Mutex<Vec<(usize, u32)>>, u32, u32);
 
     impl Mmio for &Fake {

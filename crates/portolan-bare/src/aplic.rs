@@ -25,7 +25,7 @@ const ON: u32 = 1 << 8;
 const MESSAGES: u32 = 1 << 2;
 /// A source that becomes pending where its wire rises.
 const RISING: u32 = 4;
-/// Where a target has the number of the hart.
+/// Shift of the hart's number in a target.
 const HART: u32 = 18;
 /// Sources are numbered from 1 on, and harts have 14 bits.
 const MOST_SOURCES: u32 = 1023;
@@ -78,7 +78,7 @@ mod tests {
     use portolan::addr::PhysAddr;
     use std::sync::Mutex;
 
-    /// What was written, in order; the registers keep it under a mask.
+    /// Writes, in order; and the mask of the bits that registers keep.
     struct Fake(Mutex<Vec<(usize, u32)>>, u32);
 
     impl Mmio for &Fake {

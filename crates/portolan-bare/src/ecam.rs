@@ -27,7 +27,7 @@ const FUNCTION: u64 = 0x1000;
 /// The functions of some buses of one segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Window {
-    /// Where bus 0 would be.
+    /// Address that bus 0 would have.
     base: PhysAddr,
     segment: u16,
     first: u8,

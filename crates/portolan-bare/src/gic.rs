@@ -23,7 +23,7 @@ const END: usize = 0x010;
 /// Lines below are a CPU's own; from the last ones on there are none.
 const FIRST_LINE: u32 = 32;
 const NO_LINE: u32 = 1020;
-/// Bits of what is acknowledged that name the line.
+/// Bits of an acknowledged interrupt that name the line.
 const LINE: u32 = 0x3ff;
 /// Bytes of each of the two windows.
 const BYTES: u64 = 0x1000;
@@ -87,7 +87,7 @@ mod tests {
     use alloc::vec::Vec;
     use core::cell::RefCell;
 
-    /// What was written, in order; every register reads as the same.
+    /// Writes, in order; and the value that every register reads as.
     struct Fake(std::sync::Mutex<Vec<(usize, u32)>>, u32);
 
     impl Mmio for &Fake {

@@ -21,7 +21,7 @@ const ENABLED: u16 = 0xc0;
 const IDENTITY: u64 = 0x7ff;
 /// Bytes of the page of a file.
 const PAGE_LG2: u32 = 12;
-/// What a hart calls its external interrupt for supervisor mode.
+/// A hart's number of its external interrupt for supervisor mode.
 const SUPERVISOR: u32 = 9;
 
 /// The registers of one hart's file.
@@ -34,7 +34,7 @@ pub trait File {
     fn claim(&self) -> u64;
 }
 
-/// Where a hart's file is.
+/// Place of a hart's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The page to which messages for it are written.
@@ -78,7 +78,7 @@ impl Place {
         })
     }
 
-    /// Whether the file has `identity`.
+    /// Tells if the file has `identity`.
     pub fn has(&self, identity: u32) -> bool {
         (1..=self.last).contains(&identity)
     }
@@ -100,14 +100,14 @@ pub struct Imsic<F> {
 }
 
 impl<F: File> Imsic<F> {
-    /// Has the file at `place` deliver what is enabled, of all priorities.
+    /// Has the file at `place` deliver interrupts that are enabled, of all priorities.
     pub fn new(file: F, place: Place) -> Self {
         file.write(DELIVERY, 1);
         file.write(THRESHOLD, 0);
         Self { file, place }
     }
 
-    /// Where it is.
+    /// Place of the file.
     pub fn place(&self) -> &Place {
         &self.place
     }
@@ -186,7 +186,7 @@ mod tests {
         }
     }
 
-    /// What was written, in order; what is pending.
+    /// Writes, in order; and the interrupt that is pending.
     #[derive(Default)]
     struct Fake {
         wrote: RefCell<Vec<(u16, u64)>>,

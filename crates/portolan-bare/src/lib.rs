@@ -6,8 +6,8 @@
 //! * [`pci`]: functions, their windows and messages; [`apic`], [`gic`], [`imsic`] and [`aplic`]: interrupts,
 //!   and other CPUs.
 //! * [`nvme`]: a driver of disks, with a queue for each CPU.
-//! * [`fdt`] and [`tree`]: what a device tree says; [`fw_cfg`]: ACPI's tables on a machine of QEMU's that
-//!   starts without firmware.
+//! * [`fdt`] and [`tree`]: contents of a device tree; [`fw_cfg`]: ACPI's tables on a machine of QEMU's
+//!   that starts without firmware.
 //!
 //! ```no_run
 //! use portolan::addr::{PciFunction, PhysAddr, PhysRange};
@@ -17,17 +17,11 @@
 //! // SAFETY: the page tables of this kernel map the lowest 4 GiB one to one.
 //! static HEAP: Heap = Heap::new(unsafe { DirectMap::new(0, PhysAddr::new(0xffff_ffff)) });
 //!
-//! fn start(ram: PhysRange, root: PhysAddr) -> Result<(), Box<dyn std::error::Error>> {
-//!     // SAFETY: the boot loader says that nobody uses `ram`, and that `root` is ACPI's root pointer.
-//!     let machine = unsafe {
-//!         HEAP.init(ram)?;
-//!         Machine::from_acpi(&HEAP, root)?
-//!     };
-//!     let topology = Topology::from_acpi(machine.tables())?;
-//!     let iommus = topology.enable(machine, Options::default())?;
-//!     let _disk = iommus.trusted_device(PciFunction::of(0, 3, 0))?;
-//!     Ok(())
-//! }
+//! fn start(ram: PhysRange, root: PhysAddr) -> Result<(), Box<dyn std::error::Error>> { // SAFETY: the
+//! boot loader says that `ram` is free, and that `root` is ACPI's root pointer. let machine = unsafe {
+//! HEAP.init(ram)?; Machine::from_acpi(&HEAP, root)? }; let topology =
+//! Topology::from_acpi(machine.tables())?; let iommus = topology.enable(machine, Options::default())?;
+//! let _disk = iommus.trusted_device(PciFunction::of(0, 3, 0))?; Ok(()) }
 //! ```
 //!
 //! Sources: ACPI specification 6.5, sections 5.2.5 to 5.2.9; PCI firmware specification 3.3, section

@@ -20,14 +20,14 @@ const GICD: u8 = 12;
 /// The flag that says that the processor can be used.
 const ENABLED: u32 = 1;
 
-/// What the hardware calls each processor that can be used: the number of its APIC (x86-64), or its
-/// affinity, as in MPIDR_EL1 (AArch64). `None` for other tables and damaged ones; where an entry is
-/// damaged, those before it.
+/// The hardware's number of each processor that can be used: the number of its APIC (x86-64), or
+/// its affinity, as in MPIDR_EL1 (AArch64). `None` for other tables and damaged ones; where an
+/// entry is damaged, those before it.
 pub fn processors(table: &[u8]) -> Option<impl Iterator<Item = u64>> {
     Some(entries(table)?.filter_map(processor))
 }
 
-/// Where each processor finds its local APIC's registers.
+/// Address of the registers of each processor's local APIC.
 pub fn local_apic(table: &[u8]) -> Option<PhysAddr> {
     let table = Sdt::parse_as(table, SIGNATURE).ok()?.as_slice();
     Some(PhysAddr::new(number(table, HEADER_BYTES)?.into()))

@@ -1,7 +1,7 @@
 //! PCI functions: found, started and stopped, given addresses and an interrupt.
 //!
 //! PCI Express base specification 6.0, sections 7.5.1 (header), 7.7.1 (MSI), 7.7.11 (ACS) and 10.5.1 (ATS). Not
-//! supported: addresses for bridges and for what is behind them, ports, MSI-X.
+//! supported: addresses for bridges and for the functions behind them, ports, MSI-X.
 //!
 //! *Context.* Interrupt, but for [`functions`], which takes heap memory (task).
 
@@ -44,9 +44,9 @@ const MSI_WIDE: u32 = 1 << 23;
 /// Capabilities that a list has room for.
 const MOST_CAPABILITIES: usize = 48;
 
-/// Where extended capabilities begin, how many there is room for, and that of access control services;
-/// its services that keep functions from each other: source validation, redirection of requests and of
-/// completions, upstream forwarding.
+/// Offset of the first extended capability, the most that there is room for, and the number of access
+/// control services; its services that keep functions from each other: source validation, redirection
+/// of requests and of completions, upstream forwarding.
 const EXTENDED: usize = 0x100;
 const MOST_EXTENDED: usize = 480;
 const ACS: u32 = 0x0d;
@@ -69,7 +69,7 @@ impl<R: Mmio> Function<R> {
         Self { at, space }
     }
 
-    /// Where it is.
+    /// Address of the function.
     pub fn at(&self) -> PciFunction {
         self.at
     }
@@ -80,12 +80,12 @@ impl<R: Mmio> Function<R> {
         (both as u16, (both >> 16) as u16)
     }
 
-    /// Whether it is a bridge: it passes on what others do, and has registers of other places.
+    /// Tells if it is a bridge: it passes on requests of others, and has registers of other places.
     pub fn is_bridge(&self) -> bool {
         self.space.read32(HEADER) & KIND != 0
     }
 
-    /// Whether it is an IOMMU, which reads its own tables.
+    /// Tells if it is an IOMMU, which reads its own tables.
     pub fn is_iommu(&self) -> bool {
         self.space.read32(CLASS) >> 16 == IOMMU
     }
@@ -103,7 +103,7 @@ impl<R: Mmio> Function<R> {
         self.space.write32(COMMAND, command & !BUS_MASTER);
     }
 
-    /// Where the first capability with this number is.
+    /// Offset of the first capability with this number.
     fn capability(&self, wanted: u32) -> Option<usize> {
         let mut at = (self.space.read32(CAPABILITIES) & 0xfc) as usize;
         for _ in 0..MOST_CAPABILITIES {
@@ -139,7 +139,7 @@ impl<R: Mmio> Function<R> {
         Some(())
     }
 
-    /// Where the first extended capability with this number is.
+    /// Offset of the first extended capability with this number.
     fn extended(&self, wanted: u32) -> Option<usize> {
         let mut at = EXTENDED;
         for _ in 0..MOST_EXTENDED {
@@ -158,8 +158,8 @@ impl<R: Mmio> Function<R> {
         None
     }
 
-    /// Switches access control services on, as far as the function has them: what is behind it, or beside
-    /// it in the same device, then reaches others through the IOMMU alone.
+    /// Switches access control services on, as far as the function has them: functions behind it, or
+    /// beside it in the same device, then reach others through the IOMMU alone.
     fn isolate(&self) {
         if let Some(at) = self.extended(ACS) {
             // The capability is in the lower half, and read-only.
@@ -178,8 +178,9 @@ impl<R: Mmio> Function<R> {
         })
     }
 
-    /// Lets the function ask for translations and keep them, in pages of 4 KiB and more. Whoever attaches it
-    /// tells its unit before ([`IommuDomains::use_device_tlb`](portolan::iommu::IommuDomains::use_device_tlb)).
+    /// Lets the function ask for translations and keep them, in pages of 4 KiB and more. Its unit has to be
+    /// told before it is attached
+    /// ([`IommuDomains::use_device_tlb`](portolan::iommu::IommuDomains::use_device_tlb)).
     pub fn start_device_tlb(&self) {
         if let Some(at) = self.extended(ATS) {
             // The lower half is read-only. QEMU looks for the bit there in a write of 32 bits.

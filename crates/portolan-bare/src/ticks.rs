@@ -11,7 +11,7 @@ const SECOND: u64 = 1_000_000_000;
 /// Bits of a tick's length that are behind the point.
 const FRACTION: u32 = 32;
 
-/// How long a tick is.
+/// Length of a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticks {
     /// Nanoseconds of one tick, with [`FRACTION`] bits behind the point.

@@ -1,8 +1,8 @@
-//! What a device tree says of a machine besides its IOMMUs.
+//! Contents of a device tree beside those about IOMMUs.
 //!
-//! Devicetree specification 0.4, sections 3.4 and 3.5 (memory, and what of it is taken) and 3.7 and 3.8
-//! (CPUs); bindings `riscv,cpus` (`riscv,cbom-block-size`) and `pci-host-ecam-generic`; PCI bus binding to IEEE 1275
-//! (`ranges`). Not supported: buses that translate addresses above what is read here.
+//! Devicetree specification 0.4, sections 3.4 and 3.5 (memory, and the reserved parts of it) and 3.7 and 3.8
+//! (CPUs); bindings `riscv,cpus` (`riscv,cbom-block-size`) and `pci-host-ecam-generic`; PCI bus binding to IEEE
+//! 1275 (`ranges`). Not supported: buses above these nodes that translate addresses.
 //!
 //! *Context.* Interrupt: each function walks the tree.
 
@@ -11,7 +11,7 @@ use core::num::NonZeroU64;
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
 use portolan_hw::firmware::fdt::{self, DeviceTree, Node};
 
-/// What a PCI host says that it is compatible with.
+/// String with which a PCI host states that it is compatible.
 pub(crate) const PCI_HOST: &str = "pci-host-ecam-generic";
 
 /// All nodes, of any depth.
@@ -29,7 +29,7 @@ fn okay(node: &Node<'_>) -> bool {
     status.is_none_or(|status| [&b"okay\0"[..], b"ok\0"].contains(&status))
 }
 
-/// What the hardware calls the CPU of a node, if it is one's.
+/// The hardware's number of the CPU of a node, if it is one's.
 pub(crate) fn processor(node: &Node<'_>) -> Option<u64> {
     let name = (node.property("device_type")? == b"cpu\0").then(|| node.cells("reg"))?;
     Some(number(name))
@@ -42,8 +42,8 @@ fn number(cells: impl Iterator<Item = u32>) -> u64 {
         .fold(0, |high, low| high << 32 | u64::from(low))
 }
 
-/// What the hardware calls each CPU that can be used: the number of a hart (RISC-V), or an affinity, as
-/// in MPIDR_EL1 (AArch64).
+/// The hardware's number of each CPU that can be used: the number of a hart (RISC-V), or an affinity,
+/// as in MPIDR_EL1 (AArch64).
 pub fn processors(tree: DeviceTree<'_>) -> impl Iterator<Item = u64> {
     nodes(tree).filter(okay).filter_map(|node| processor(&node))
 }
@@ -55,7 +55,7 @@ pub(crate) fn hart_controller(tree: DeviceTree<'_>, hart: u64) -> Option<u32> {
     own.cell("phandle", 0)
 }
 
-/// How fast the CPUs' time counts.
+/// Frequency of the CPUs' time in hertz.
 pub fn timebase(tree: DeviceTree<'_>) -> Option<NonZeroU64> {
     let found = nodes(tree).find(|node| node.property("timebase-frequency").is_some());
     NonZeroU64::new(number(found?.cells("timebase-frequency")))

@@ -20,9 +20,9 @@ use portolan_linux::memory::{Pages, Process};
 use portolan_linux::vfio::{self, Interface, OpenError, Opened, Step};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Nobody's user.
+/// User without any rights of its own.
 const NOBODY: u32 = 65534;
-/// What a process without privileges may lock.
+/// Bytes that a process without privileges may lock.
 const LOCKED: u64 = 64 << 10;
 const ENTRIES: &str = "/sys/module/vfio_iommu_type1/parameters/dma_entry_limit";
 
@@ -45,7 +45,7 @@ fn open(function: PciFunction) -> Result<Opened, OpenError> {
     vfio::open_by(Interface::Type1, &[function])
 }
 
-/// That `error` says what is wrong, and each of `wanted`.
+/// Checks that the message of `error` has each of `wanted`.
 fn said(error: &impl Display, wanted: &[&str]) -> Result<()> {
     let text = error.to_string();
     println!("refused: {text}");
@@ -55,7 +55,7 @@ fn said(error: &impl Display, wanted: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// What must not be opened.
+/// Checks that a function cannot be opened; returns the error.
 fn not_opened(function: PciFunction) -> Result<OpenError> {
     match open(function) {
         Ok(_) => bail!("{function} was opened"),
@@ -122,7 +122,7 @@ fn refused(function: PciFunction, beside: PciFunction, without: PciFunction) -> 
     few_entries(function)
 }
 
-/// As somebody else, to whom the group's node does not belong.
+/// As another user, to whom the group's node does not belong.
 fn no_permission(function: PciFunction) -> Result<()> {
     let (group, step) = (group(function)?, Step::Group);
     let error = not_opened(function)?;
@@ -147,7 +147,7 @@ fn device(opened: &Opened) -> Result<Device<Process>> {
     )?)
 }
 
-/// What the kernel says against a mapping of `bytes` bytes.
+/// Checks that the kernel refuses a mapping of `bytes` bytes; returns the reason.
 fn not_mapped(device: &Device<Process>, bytes: usize) -> Result<Refusal> {
     let pages = Pages::new(bytes).context("no memory")?;
     match device.map(pages, FromDevice) {

@@ -30,14 +30,14 @@ pub(crate) trait Calls: Send + Sync + fmt::Debug {
         None
     }
 
-    /// What the device with this number is to be put into, of iommufd's.
+    /// Number of the object of iommufd's that the device with this number is attached to.
     fn tables(&self, device: u32) -> Result<u32, AttachError> {
         let _ = device;
         Err(AttachError::Mismatch)
     }
 }
 
-/// Who makes address spaces, empty ones.
+/// Maker of address spaces, empty ones.
 pub(crate) trait Spaces: Send + Sync + fmt::Debug {
     fn new_space(&self) -> Result<Arc<dyn Calls>, IommuError>;
 }
@@ -78,7 +78,7 @@ pub struct CallCounts {
     pub attach: u64,
 }
 
-/// What the kernel's refusal is for a caller who knows units only.
+/// Error for a refusal of the kernel, for callers that know units only.
 pub(crate) fn refused(error: &io::Error) -> IommuError {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NODEV | Errno::IO) => IommuError::Gone,
@@ -90,7 +90,7 @@ pub(crate) fn refused(error: &io::Error) -> IommuError {
     }
 }
 
-/// What a refusal of the kernel's means for maps, and what to do.
+/// Meaning of a kernel's refusal of a map, and the remedy.
 ///
 /// ```
 /// use portolan::iommu::IommuError;
@@ -132,7 +132,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// What `error` of a map means; `None` if the kernel did not refuse.
+    /// Returns the meaning of `error` of a map; `None` if the kernel did not refuse.
     pub fn of(error: IommuError) -> Option<Self> {
         let IommuError::Refused { code } = error else {
             return None;

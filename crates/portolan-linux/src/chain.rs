@@ -1,4 +1,4 @@
-//! What the kernel says of itself: chains of capabilities behind a structure, and lists in them.
+//! Information that the kernel returns: chains of capabilities behind a structure, and lists in them.
 //!
 //! linux/vfio.h: `vfio_info_cap_header`, the ranges and the room of `VFIO_IOMMU_GET_INFO`, the sparse areas
 //! of `VFIO_DEVICE_GET_REGION_INFO`. A chain that leads outside or back, and a list that does not fit, is an
@@ -7,13 +7,13 @@
 use portolan::addr::{Iova, IovaRange};
 use thiserror::Error;
 
-/// Why what the kernel said makes no sense.
+/// Reason why the kernel's information makes no sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InfoError {
     /// A structure, a capability or a list ends past the answer.
     #[error("the kernel's answer of {bytes} bytes is cut at {offset:#x}")]
     Cut {
-        /// Where more bytes are wanted.
+        /// Offset at which more bytes are wanted.
         offset: usize,
         /// Bytes that there are.
         bytes: usize,
@@ -21,9 +21,9 @@ pub enum InfoError {
     /// A capability is followed by one before it.
     #[error("the capability at {at:#x} leads back to {next:#x}")]
     Backwards {
-        /// Where it is.
+        /// Offset of the capability.
         at: usize,
-        /// Where the next one is said to be.
+        /// Offset of the next one, as it is stated.
         next: usize,
     },
     /// A range ends before it begins, or begins before the one before it ends.
@@ -40,13 +40,13 @@ pub enum InfoError {
     /// No page size, or none that there is.
     #[error("the kernel names no page size ({sizes:#x})")]
     NoPages {
-        /// What it said.
+        /// Mask of page sizes that the kernel returned.
         sizes: u64,
     },
     /// A part of a region that may be mapped is not inside of it, or not whole pages.
     #[error("{bytes:#x} bytes at {offset:#x} are no pages of the region")]
     Area {
-        /// Where the part begins.
+        /// Offset of the part in the region.
         offset: u64,
         /// Its length.
         bytes: u64,

@@ -1,9 +1,8 @@
 //! An address space over an interface of the kernel's: VFIO type 1, or iommufd.
 //!
-//! There are no tables here: a map is a system call, made at once, so that what it can fail of is known.
-//! An unmap is noted, and [`Domain::sync`] makes the call: one for all mappings in a row that nobody wants
-//! any more, also where there are holes between them. So deferred unmaps are one call, and strict ones a
-//! call each.
+//! There are no tables here: a map is a system call, made at once, so that its errors are known. An
+//! unmap is noted, and [`Domain::sync`] makes the call: one for all unwanted mappings in a row, also
+//! where there are holes between them. So deferred unmaps are one call, and strict ones a call each.
 //!
 //! The kernel neither cuts nor joins mappings. A piece of memory is one mapping, and is unmapped whole: an
 //! unmap that would cut one is refused ([`TableUnmapError::NeedsSplit`]), and cannot be made possible.
@@ -26,7 +25,7 @@ mod dirty;
 #[cfg(test)]
 mod tests;
 
-/// What devices can be given: the kernel's own words.
+/// Addresses and pages that devices can be given, as the kernel reports them.
 #[derive(Debug)]
 pub(crate) struct Reach {
     /// Ascending, at least one.
@@ -45,7 +44,7 @@ impl Reach {
         self.ranges.iter().any(|one| one.covers(range))
     }
 
-    /// What lies between the ranges.
+    /// Holes between the ranges.
     pub(crate) fn holes(&self) -> impl Iterator<Item = IovaRange> {
         let neighbours = self.ranges.iter().zip(self.ranges.iter().skip(1));
         neighbours.filter_map(|(below, above)| {
@@ -83,7 +82,7 @@ impl Record {
 #[derive(Debug, Default)]
 struct Inner {
     records: BTreeMap<Iova, Record>,
-    /// Where calls are unmapping: nothing is mapped in between.
+    /// Ranges that system calls are unmapping: nothing is mapped in between.
     unmapping: Vec<IovaRange>,
 }
 
@@ -119,8 +118,8 @@ impl Inner {
         }
     }
 
-    /// The first mapping in `range` that nobody wants, with all in a row behind it, also past the range;
-    /// and the bytes in them.
+    /// The first unwanted mapping in `range`, with all in a row behind it, also past the range; and the
+    /// bytes in them.
     fn unwanted(&self, range: IovaRange) -> Option<(IovaRange, u64)> {
         let unwanted = |record: &&Record| record.state == State::Unwanted;
         let first = self.within(range).find(unwanted)?;
@@ -142,10 +141,10 @@ pub struct UserDomain {
     claim: SpaceClaim,
     reach: Arc<Reach>,
     dirty: DirtyTracking,
-    /// Who makes an address space for it alone, if the kernel has such.
+    /// Maker of an address space for it alone, if the kernel has such.
     spaces: Option<Box<dyn Spaces>>,
-    /// Who keeps it; nobody, where the kernel has the address space with the device and no device is
-    /// attached. Held for writing while it moves.
+    /// Interface that keeps it; none, where the kernel has the address space with the device and no
+    /// device is attached. Held for writing while it moves.
     place: RwLock<Place>,
     inner: Mutex<Inner>,
     settled: Condvar,
@@ -169,12 +168,12 @@ impl UserDomain {
         }
     }
 
-    /// Whether what devices write is kept.
+    /// Tracking of the pages that devices write.
     pub(crate) fn dirty(&self) -> DirtyTracking {
         self.dirty
     }
 
-    /// Whether it is of a unit with such a reach.
+    /// Tells if it is of a unit with such a reach.
     pub(crate) fn is_of(&self, reach: &Arc<Reach>) -> bool {
         Arc::ptr_eq(&self.reach, reach)
     }
@@ -208,7 +207,7 @@ impl UserDomain {
         Ok(())
     }
 
-    /// Who keeps it: an address space of its own, from the first time on.
+    /// Returns the interface that keeps it: an address space of its own, from the first time on.
     ///
     /// # Errors
     /// If the kernel has no such, or refuses it or a mapping.
@@ -335,9 +334,9 @@ impl UserDomain {
         Ok(all)
     }
 
-    /// Has the kernel unmap what nobody wants in `range`, and waits for others who do so there: each of
-    /// them is in a system call, which ends as this one's would. As long as the caller keeps what is
-    /// returned, nobody begins to.
+    /// Has the kernel unmap the unwanted mappings in `range`, and waits for other threads that do so
+    /// there: each of them is in a system call, which ends as this one's would. As long as the caller
+    /// keeps the returned guard, no thread begins to.
     fn settle(&self, range: IovaRange, place: &Place) -> Result<MutexGuard<'_, Inner>, IommuError> {
         let mut inner = self.inner();
         loop {
@@ -365,7 +364,7 @@ impl UserDomain {
         }
     }
 
-    /// Whether mappings hold all of `range` and nothing else.
+    /// Checks that mappings hold all of `range` and nothing else.
     fn covered(inner: &Inner, range: IovaRange) -> Result<(), TableUnmapError> {
         let mut next = Some(range.start());
         for record in inner.within(range).filter(|one| one.state == State::Mapped) {
@@ -386,7 +385,7 @@ impl UserDomain {
     }
 }
 
-/// Where `records`, which ascend, begin and end, and the bytes in them.
+/// Range from the first to the last of `records`, which ascend, and the bytes in them.
 fn extent<'r>(records: impl Iterator<Item = &'r Record>) -> Option<(IovaRange, u64)> {
     let all = records.map(|record| (record.range, record.bytes()));
     all.reduce(|(range, bytes), (next, more)| (range.hull(next), bytes.saturating_add(more)))

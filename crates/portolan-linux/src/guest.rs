@@ -22,16 +22,16 @@ use thiserror::Error;
 use crate::memory::HostMemory;
 
 const PAGE: u64 = PageSize::SIZE_4K.bytes();
-/// How often a page that is being given back is looked at until its fault fails.
+/// Number of looks at a page that is being given back, after which its fault fails.
 const LOOKS: u32 = 100_000;
 
-/// Why memory was not taken back.
+/// Reason why memory was not taken back.
 #[derive(Debug, Error)]
 pub enum ReclaimError {
     /// Not whole pages of this memory.
     #[error("{range} is not whole pages of the guest's memory")]
     Range {
-        /// What was to be taken back.
+        /// Range that the caller wanted to take back.
         range: IovaRange,
     },
     /// Part of it is pinned.
@@ -54,7 +54,7 @@ struct State {
     leaving: BTreeMap<u64, u64>,
     /// Pins of each page.
     pinned: BTreeMap<u64, u32>,
-    /// Pages that somebody gives back: what is there may be the old ones still.
+    /// Pages that a thread gives back: their old contents may still be there.
     removed: BTreeSet<u64>,
     /// Pages that devices may have got since they were last taken from them.
     handed: BTreeSet<u64>,
@@ -100,7 +100,7 @@ impl GuestMemory {
         IovaRange::from_len(self.base, self.memory.bytes())
     }
 
-    /// Where `iova` lies in the memory.
+    /// Address of the guest's `iova` in the memory; `None` if it is outside.
     pub fn behind(&self, iova: Iova) -> Option<PhysAddr> {
         let offset = iova.get().checked_sub(self.base.get())?;
         let inside = offset < self.memory.bytes();
@@ -126,9 +126,9 @@ impl GuestMemory {
         state
     }
 
-    /// Takes `range` back: nobody populates there any more, `notify` sees to it that no device
-    /// reaches it (through [`Ioas::invalidate`](portolan::demand::Ioas)), and
-    /// then the system gets the pages.
+    /// Takes `range` back: nothing there is populated any more, `notify` sees to it that no device
+    /// reaches it (through [`Ioas::invalidate`](portolan::demand::Ioas)), and then the system gets
+    /// the pages.
     ///
     /// # Errors
     /// See [`ReclaimError`]: the pages stay, and the same range can be taken back again. If it was the
@@ -220,7 +220,7 @@ impl Pager for GuestMemory {
         _access: Access,
         frames: &mut Frames,
     ) -> Result<(), PopulateError> {
-        // What is taken back from here on is told to the notifier, which the fault will notice.
+        // Pages that are taken back from here on are told to the notifier, which the fault will notice.
         drop(self.settled(range));
         self.touch(range, frames)
     }

@@ -25,14 +25,14 @@ const LEVELS: usize = 6;
 /// so on, up to one word.
 #[derive(Clone, Copy, Debug, Default)]
 struct Map {
-    /// Where its words begin.
+    /// Index of its first word.
     first: usize,
     /// Words of the lowest level.
     words: usize,
 }
 
 impl Map {
-    /// Where the words of each level begin, and how many there are, from the blocks up.
+    /// Index of the first word of each level, and its number of words, from the blocks up.
     fn levels(self) -> impl Iterator<Item = (usize, usize)> {
         let lowest = Some((self.first, self.words)).filter(|(_, words)| *words != 0);
         core::iter::successors(lowest, |(first, words)| {
@@ -57,7 +57,7 @@ pub struct Arena<'w> {
     memory: PhysRange,
 }
 
-/// How a region is divided.
+/// Division of a region into orders and units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape {
     orders: usize,
@@ -89,7 +89,7 @@ impl Shape {
 }
 
 impl<'w> Arena<'w> {
-    /// How many words of records an arena of `memory` needs.
+    /// Number of words of records that an arena of `memory` needs.
     pub fn records(memory: PhysRange) -> usize {
         let shape = Shape::of(memory);
         let words = |order| shape.map(order, 0).all_words();

@@ -1,4 +1,4 @@
-//! The arena against a list of what is in use.
+//! The arena against a list of the blocks in use.
 
 use super::*;
 extern crate std;
@@ -22,7 +22,7 @@ fn blocks_are_aligned_inside_the_region_apart_and_all_come_back() {
         let mut records = vec![0; Arena::records(memory)];
         let mut arena = Arena::new(memory, &mut records).unwrap();
         let all = arena.free_bytes();
-        // What is lost at the ends is less than two units.
+        // The loss at the ends is less than two units.
         assert!(memory.len_minus_one() + 1 - all < 128, "seed {seed}");
         let mut live: Vec<(PhysRange, Layout)> = Vec::new();
         for _ in 0..3000 {

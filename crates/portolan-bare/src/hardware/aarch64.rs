@@ -32,7 +32,7 @@ pub(super) fn counter() -> u64 {
     ticks
 }
 
-/// How fast it counts, as firmware has written down.
+/// Frequency of the counter in hertz, as firmware has written it down.
 pub(super) fn counter_hertz(_timer: Option<PowerTimer>) -> Option<NonZeroU64> {
     let hertz: u64;
     // SAFETY: it is read.

@@ -1,4 +1,4 @@
-//! How many CPUs a machine has, and which of them calls.
+//! Number of CPUs of a machine, and the number of the CPU that calls.
 //!
 //! *Context.* Interrupt.
 
@@ -32,7 +32,7 @@ impl Cpus {
     /// The CPU that calls. A number that is too high counts from the start again.
     pub(super) fn current(self) -> CpuId {
         match self.count {
-            // Nobody has to ask.
+            // One CPU alone: its number is known.
             1 => CpuId::new(0),
             count => CpuId::new((self.current)().get() % count),
         }

@@ -1,4 +1,4 @@
-//! Where the CPU sees physical memory and registers.
+//! Addresses at which the CPU sees physical memory and registers.
 //!
 //! *Context.* Interrupt: everything here is a value.
 
@@ -43,7 +43,7 @@ impl DirectMap {
     /// The flattened device tree at `at`; `None` if there is none, or if a part of it is not mapped.
     ///
     /// # Safety
-    /// The boot loader says that a device tree is there, and nobody writes to it.
+    /// The boot loader says that a device tree is there, and no code writes to it.
     pub unsafe fn device_tree(self, at: PhysAddr) -> Option<&'static [u8]> {
         let bytes = |bytes: usize| {
             let first = self.virt(PhysRange::from_len(at, bytes as u64)?)?;
@@ -53,7 +53,7 @@ impl DirectMap {
         bytes(fdt::length(bytes(fdt::HEADER_BYTES)?)?)
     }
 
-    /// Where the first byte of `range` is seen; `None` if a part of it is not mapped.
+    /// Address at which the first byte of `range` is seen; `None` if a part of it is not mapped.
     pub(super) fn virt(self, range: PhysRange) -> Option<NonNull<u8>> {
         if range.last() > self.last {
             return None;

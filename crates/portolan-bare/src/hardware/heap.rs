@@ -11,7 +11,7 @@ use thiserror::Error;
 use super::{CpuLock, DirectMap};
 use crate::arena::Arena;
 
-/// Why a heap has no memory.
+/// Reason why a heap has no memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum HeapError {
     /// It has some already.
@@ -47,7 +47,7 @@ impl Heap {
     /// See [`HeapError`]; the heap is as it was.
     ///
     /// # Safety
-    /// `memory` is RAM that is nobody else's, for good. No other CPU calls at the same time.
+    /// `memory` is RAM that belongs to the heap alone, for good. No other CPU calls at the same time.
     pub unsafe fn init(&self, memory: PhysRange) -> Result<(), HeapError> {
         if self.arena.is_completed() {
             return Err(HeapError::Twice);
@@ -62,8 +62,8 @@ impl Heap {
         let rest = rest.and_then(|start| PhysRange::new(start, memory.last()));
         let rest = rest.ok_or(small)?;
         let first = self.map.virt(memory).ok_or(HeapError::NotMapped(memory))?;
-        // SAFETY: the memory is mapped and nobody else's; so many words lie below `rest`, which alone
-        // is lent out; it is aligned to a page, and any bits are a word once they are written.
+        // SAFETY: the memory is mapped and the heap's alone; so many words lie below `rest`, which
+        // alone is lent out; it is aligned to a page, and any bits are a word once they are written.
         let records = unsafe {
             let first = first.cast::<u64>().as_ptr();
             first.write_bytes(0, words);
@@ -75,7 +75,7 @@ impl Heap {
         Ok(())
     }
 
-    /// What the heap lends out; `None` before it has memory.
+    /// The memory that the heap lends out; `None` before it has memory.
     pub fn memory(&self) -> Option<PhysRange> {
         self.arena.get().map(|arena| arena.lock().memory())
     }
@@ -87,7 +87,7 @@ impl Heap {
             .map_or(0, |arena| arena.lock().free_bytes())
     }
 
-    /// Where it sees physical memory.
+    /// The direct map by which it sees physical memory.
     pub fn map(&self) -> DirectMap {
         self.map
     }

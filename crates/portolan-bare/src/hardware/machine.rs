@@ -21,7 +21,7 @@ use crate::ecam::{self, Ecam};
 use crate::ticks::Ticks;
 use crate::{madt, tree};
 
-/// Why there is no machine.
+/// Reason why there is no machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum StartError {
     /// The heap has no memory yet.
@@ -33,7 +33,7 @@ pub enum StartError {
     /// The table of PCI's configuration space.
     #[error("the MCFG table: {0}")]
     Ecam(TableError),
-    /// What should be a device tree is none.
+    /// The bytes at the device tree's address are no device tree.
     #[error("it is no device tree")]
     NoTree,
     /// Nothing says how fast the CPU's counter counts.
@@ -51,7 +51,7 @@ struct State {
     rest: &'static Rest,
 }
 
-/// What there is once, however many CPUs there are.
+/// Parts that exist once, for any number of CPUs.
 struct Rest {
     tables: Vec<&'static [u8]>,
     /// In place of tables.
@@ -78,8 +78,8 @@ impl Machine {
     /// See [`StartError`].
     ///
     /// # Safety
-    /// The boot loader says that `root` is the root pointer. Nobody writes to firmware's tables, and
-    /// no memory that the program uses, but that of `heap`, is among the windows that
+    /// The boot loader says that `root` is the root pointer. No code writes to firmware's tables,
+    /// and no memory that the program uses, but that of `heap`, is among the windows that
     /// [`Platform::registers`] is asked for.
     pub unsafe fn from_acpi(heap: &'static Heap, root: PhysAddr) -> Result<Self, StartError> {
         let memory = heap.memory().ok_or(StartError::NoHeap)?;
@@ -159,15 +159,15 @@ impl Machine {
     }
 
     /// The same machine with `count` CPUs, of which `current` names the one that calls, from 0 on. For
-    /// whoever uses the machine on more CPUs than one: domains, pools and spaces have memory for each
-    /// CPU from the start, so this value, and no earlier copy, is handed to them, before the other CPUs
-    /// begin.
+    /// kernels that use the machine on more CPUs than one: domains, pools and spaces have memory for
+    /// each CPU from the start, so this value, and no earlier copy, is handed to them, before the other
+    /// CPUs begin.
     ///
-    /// What the kernel sees to on each CPU before it calls the library there: `current` returns the
-    /// CPU's own number, for which a register of the CPU is read best; the same memory is mapped in the
-    /// same way as on the first one; and all CPUs' counters tell the same time (AArch64 and RISC-V have it so;
-    /// on x86-64 firmware or the kernel sets the time-stamp counters alike). A CPU whose number is
-    /// another's, or too high, is slower and no less safe.
+    /// Duties of the kernel on each CPU before it calls the library there: `current` returns the CPU's own
+    /// number, for which a register of the CPU is read best; the same memory is mapped in the same way as on
+    /// the first one; and all CPUs' counters tell the same time (AArch64 and RISC-V have it so; on x86-64
+    /// firmware or the kernel sets the time-stamp counters alike). A CPU whose number is another's, or too
+    /// high, is slower and no less safe.
     ///
     /// *Context.* Task; `current` is called from any context.
     #[must_use]
@@ -200,8 +200,7 @@ impl Machine {
         }
     }
 
-    /// What the hardware calls each CPU that can be used: see [`madt::processors`] and
-    /// [`tree::processors`].
+    /// The hardware's number of each CPU that can be used: see [`madt::processors`] and [`tree::processors`].
     pub fn processors(&self) -> impl Iterator<Item = u64> {
         let by_table = self.tables().find_map(madt::processors);
         let by_tree = self.device_tree().map(tree::processors);
@@ -209,7 +208,7 @@ impl Machine {
         by_table.chain(by_tree.into_iter().flatten())
     }
 
-    /// Where PCI functions have their configuration space.
+    /// The windows of the configuration space of PCI functions.
     pub fn ecam(&self) -> &Ecam {
         &self.state.rest.ecam
     }
@@ -227,22 +226,22 @@ impl Machine {
         self.state.heap.map().phys(at)
     }
 
-    /// Where the CPU sees the registers at `window`; `None` if they cannot be mapped. Memory of the
-    /// heap is no register.
+    /// Address at which the CPU sees the registers at `window`; `None` if they cannot be mapped.
+    /// Memory of the heap is no register.
     pub fn mmio(&self, window: PhysRange) -> Option<NonNull<u8>> {
         let memory = self.state.heap.memory()?;
         let first = self.state.heap.map().virt(window)?;
         (!window.overlaps(memory)).then_some(first)
     }
 
-    /// What interrupt handlers left behind: for a worker, which drops it.
+    /// Takes the objects that interrupt handlers left behind, for a worker, which drops them.
     #[must_use = "dropping it here may wait"]
     pub fn left(&self) -> Leavings {
         self.state.rest.left.with(Leavings::take)
     }
 
-    /// Whether a queue of unmaps has reached a limit where nobody could wait, since the last time that this
-    /// was asked: then a worker calls [`DmaSpace::tick`](portolan::dma::DmaSpace::tick) of each space.
+    /// Tells if a queue of unmaps has reached a limit in a context that cannot wait, since the last call:
+    /// then a worker calls [`DmaSpace::tick`](portolan::dma::DmaSpace::tick) of each space.
     pub fn take_flush_wanted(&self) -> bool {
         self.state.rest.flush_wanted.swap(false, Ordering::Relaxed)
     }
@@ -267,7 +266,7 @@ impl Firmware for Mapped {
             .ok()?
             .checked_add(1)?;
         let first = self.heap.map().virt(range)?;
-        // SAFETY: it is mapped, and `from_acpi` has the caller's promise that nobody writes there.
+        // SAFETY: it is mapped, and `from_acpi` has the caller's promise that no code writes there.
         Some(unsafe { core::slice::from_raw_parts(first.as_ptr(), bytes) })
     }
 }
@@ -290,8 +289,8 @@ fn each_line(machine: &Machine, lines: PhysRange, each: unsafe fn(*const u8)) {
 
 // SAFETY: the arena hands out each block once, aligned, and it is zeroed here; the direct map is where
 // the CPU sees it, as long as it is there; `IrqLock` keeps the CPU's interrupts out. All caches of
-// CPUs are coherent, so that what is zeroed is memory's for a device that snoops; for the others the
-// library cleans it.
+// CPUs are coherent, so that a device that snoops sees the zeroes; for the others the library cleans
+// it.
 unsafe impl Platform for Machine {
     type Word = AtomicU64;
     type Lock<T: Send> = CpuLock<T>;

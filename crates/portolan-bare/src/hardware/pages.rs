@@ -45,7 +45,7 @@ fn layout(bytes: usize) -> Option<Layout> {
 }
 
 impl Pages {
-    /// Where they are.
+    /// Physical memory of the pages.
     pub fn memory(&self) -> PhysRange {
         self.memory
     }

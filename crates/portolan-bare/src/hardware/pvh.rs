@@ -1,4 +1,4 @@
-//! What a loader leaves behind that starts a kernel by Xen's direct boot ABI (PVH), as QEMU does.
+//! Structures of a loader that starts a kernel by Xen's direct boot ABI (PVH), as QEMU does.
 //!
 //! Xen: `docs/misc/pvh.pandoc`, `hvm_start_info`, version 1. Not supported: version 0, which has no memory
 //! map; modules and the command line.
@@ -48,15 +48,15 @@ const LOW_PAGES: u8 = 160;
 pub struct Pvh {
     root: PhysAddr,
     regions: &'static [Region],
-    /// Where both structures are.
+    /// Ranges of both structures.
     taken: [PhysRange; 2],
 }
 
 impl Pvh {
-    /// What is at `at`, where the loader's pointer leads; `None` if it makes no sense.
+    /// Reads the structures at `at`, the loader's pointer; `None` if they make no sense.
     ///
     /// # Safety
-    /// The loader left the pointer, and nobody writes to its structures.
+    /// The loader left the pointer, and no code writes to its structures.
     pub unsafe fn at(map: DirectMap, at: PhysAddr) -> Option<Self> {
         let taken = PhysRange::from_len(at, size_of::<StartInfo>() as u64)?;
         let info = map.virt(taken)?.cast::<StartInfo>();
@@ -84,7 +84,7 @@ impl Pvh {
         })
     }
 
-    /// Where ACPI's root pointer is.
+    /// Address of ACPI's root pointer.
     pub fn root(&self) -> PhysAddr {
         self.root
     }
@@ -124,7 +124,7 @@ mod tests {
 
     /// A direct map of all memory as it is, and the structures in it.
     fn left(change: impl FnOnce(&mut StartInfo)) -> Option<Pvh> {
-        // SAFETY: what is looked at below is the test's own.
+        // SAFETY: the memory that is read below is the test's own.
         let map = unsafe { DirectMap::new(0, PhysAddr::new(u64::MAX)) };
         let regions: &'static [Region; 3] = Box::leak(Box::new([
             region(0, 0x9fc00, RAM),

@@ -42,8 +42,8 @@ const MEASURED: u32 = PowerTimer::HERTZ / 200;
 /// Looks at it: more than a second's, at the speed of a port.
 const LOOKS: u32 = 5_000_000;
 
-/// How fast the time-stamp counter counts: as the CPU or the hypervisor says, or else as measured beside
-/// the power-management timer.
+/// Frequency of the time-stamp counter in hertz: as the CPU or the hypervisor reports it, or else as
+/// measured beside the power-management timer.
 pub(super) fn counter_hertz(timer: Option<PowerTimer>) -> Option<NonZeroU64> {
     // SAFETY: each x86-64 CPU has the instruction. Newer compilers know that.
     #[allow(unused_unsafe)]

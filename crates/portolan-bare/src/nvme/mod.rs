@@ -38,7 +38,7 @@ const WINDOW: usize = 0x2000;
 /// The timeout in CAP counts half seconds.
 const TIMEOUT_UNIT_MILLIS: u64 = 500;
 
-/// Why a controller does not do what it is asked.
+/// Reason why a controller does not do its work.
 #[derive(Clone, Copy, Debug, Error)]
 pub enum NvmeError {
     /// Memory for the controller was not mapped.
@@ -199,7 +199,7 @@ impl Nvme {
         done.map_err(|_| NvmeError::TimedOut { status: status() })?
     }
 
-    /// What the controller says of itself, and of its namespace.
+    /// Asks the controller for its description, and for that of its namespace.
     fn namespace(&mut self) -> Result<Blocks, NvmeError> {
         let controller = self.identify(Described::Controller)?;
         let most_bytes = match byte(&controller, 77) {

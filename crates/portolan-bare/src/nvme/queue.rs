@@ -27,7 +27,7 @@ pub struct Queue {
     ring: Ring,
     lists: Coherent<Machine>,
     blocks: Blocks,
-    /// What is under way, by the number of the command: its first block and its data.
+    /// Commands under way, by their number: the first block and the data of each.
     under_way: Vec<Option<(u64, Data)>>,
 }
 

@@ -18,10 +18,10 @@ pub const ENTRIES: u16 = 64;
 pub const ROOM: usize = SLOTS - 1;
 /// Entries of each ring.
 const SLOTS: usize = ENTRIES as usize;
-/// How long a command may take.
+/// Longest time that a command may take.
 const LIMIT: Nanos = Nanos::from_millis(10_000);
 
-/// What became of a command: what it asked for, if that fits in a completion.
+/// Completed command, with its result if that fits in a completion.
 pub struct Completed {
     pub id: u16,
     pub result: Result<u32, NvmeError>,
@@ -30,13 +30,13 @@ pub struct Completed {
 pub struct Ring {
     machine: Machine,
     registers: Registers,
-    /// Where the doorbell for commands is, and that for completions.
+    /// Offset of the doorbell for commands, and of that for completions.
     bells: [usize; 2],
     commands: Coherent<Machine>,
     completions: Coherent<Machine>,
-    /// Where the next command goes.
+    /// Index of the next command.
     tail: usize,
-    /// Where the next completion comes.
+    /// Index of the next completion.
     head: usize,
     /// The phase bit that it will have: it changes from one round to the next.
     phase: u64,
@@ -62,7 +62,7 @@ impl Ring {
         })
     }
 
-    /// Where the controller sees the commands, and the completions.
+    /// Addresses at which the controller sees the commands, and the completions.
     pub fn places(&self) -> [Iova; 2] {
         [self.commands.iova(), self.completions.iova()]
     }

@@ -1,4 +1,4 @@
-//! What an NVMe controller and its driver tell each other: registers, commands, completions.
+//! Interface between an NVMe controller and its driver: registers, commands, completions.
 //!
 //! NVM Express base specification 2.0, sections 3.1 (registers), 3.3.3 (entries of queues) and 5 (admin
 //! commands); NVM command set specification 1.0, section 3.2 (Read and Write). Not supported: scatter-gather
@@ -25,9 +25,9 @@ pub mod reg {
     pub const CSTS: usize = 0x1c;
     /// Entries of the admin queues but one: completions from bit 16, commands from bit 0.
     pub const AQA: usize = 0x24;
-    /// Where admin commands are, 8 bytes.
+    /// Address of the admin commands, 8 bytes.
     pub const ASQ: usize = 0x28;
-    /// Where admin completions are, 8 bytes.
+    /// Address of the admin completions, 8 bytes.
     pub const ACQ: usize = 0x30;
     /// The first doorbell.
     pub const DOORBELLS: usize = 0x1000;
@@ -57,7 +57,7 @@ pub const CONTIGUOUS: u32 = 1;
 /// The namespace that is used.
 pub const NAMESPACE: u32 = 1;
 
-/// What is done to the disk; the value is the opcode.
+/// Operation on the disk; the value is the opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Memory is written to the disk.
@@ -66,7 +66,7 @@ pub enum Operation {
     Read = 0x02,
 }
 
-/// What describes itself; the value is what the command says.
+/// Object that describes itself; the value is the command's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Described {
     /// The namespace.
@@ -78,11 +78,11 @@ pub enum Described {
 /// A command, as far as drivers here use one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Command {
-    /// What is to be done.
+    /// Opcode.
     pub opcode: u8,
     /// To which namespace; 0 for none.
     pub namespace: u32,
-    /// Where its data is: two physical region pages.
+    /// Addresses of its data: two physical region pages.
     pub data: [u64; 2],
     /// Command words 10, 11 and 12.
     pub words: [u32; 3],
@@ -144,12 +144,12 @@ impl Command {
     }
 }
 
-/// What a completion says of its command.
+/// Contents of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// Which command.
+    /// Number of the command.
     pub id: u16,
-    /// What the command asked for, if that fits here.
+    /// Result of the command, if it fits here.
     pub result: u32,
     /// The kind of status in bits 10:8, the code below; 0 if it went well.
     pub status: u16,
@@ -161,7 +161,7 @@ impl Completion {
         second >> 48 & 1
     }
 
-    /// What an entry says, without the bits that say what to do about an error.
+    /// Decodes an entry, without the bits that tell the driver how to handle an error.
     pub const fn decode([first, second]: [u64; COMPLETION]) -> Self {
         Self {
             id: (second >> 32) as u16,
@@ -171,7 +171,7 @@ impl Completion {
     }
 }
 
-/// Where the doorbells of a queue are: that for commands, and that for completions.
+/// Offsets of the doorbells of a queue: that for commands, and that for completions.
 pub const fn doorbells(capabilities: u64, queue: u16) -> [usize; 2] {
     let stride = 4 << (capabilities >> 32 & 0xf);
     let commands = reg::DOORBELLS + 2 * queue as usize * stride;

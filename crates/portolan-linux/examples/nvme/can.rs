@@ -1,4 +1,5 @@
-//! What the kernel's interface does for this disk beside mapping: marks of what it wrote, and page requests.
+//! Services of the kernel's interface for this disk beside mapping: marks of the pages that it wrote, and
+//! page requests.
 
 use std::sync::Arc;
 use std::time::Instant;

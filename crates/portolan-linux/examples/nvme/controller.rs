@@ -43,7 +43,7 @@ struct Queue {
     phase: u64,
 }
 
-/// What the controller says of itself.
+/// Identity that the controller reports.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Identity {
     pub serial: String,

@@ -1,4 +1,4 @@
-//! What is left of a driver that was killed: nothing, by the kernel's own counts.
+//! Traces of a driver that was killed: none, by the kernel's own counts.
 
 use std::fs;
 use std::process::{Child, Command};
@@ -33,7 +33,7 @@ impl Drop for Victim {
     }
 }
 
-/// Starts a driver, kills it while it reads, compares what is pinned, and opens the function again.
+/// Starts a driver, kills it while it reads, compares the number of pinned pages, and opens the function again.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let ours = ["--kill", "--bind"];

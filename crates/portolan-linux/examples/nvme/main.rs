@@ -63,13 +63,13 @@ struct Arguments {
     /// Bind it to vfio-pci first. Its file systems must not be in use.
     #[arg(long)]
     bind: bool,
-    /// Write first, and compare what is read: the data of the disk is lost.
+    /// Write first, and compare the data that is read: the data of the disk is lost.
     #[arg(long, value_name = "SEED")]
     write: Option<u64>,
     /// Give the disk back to the kernel, and compare what its driver reads with what was written.
     #[arg(long, value_name = "SEED", conflicts_with_all = ["bind", "write"])]
     compare: Option<u64>,
-    /// Read without end in a process of its own, kill that, and look for what is left of it.
+    /// Read without end in a process of its own, kill that, and look for memory that it left pinned.
     #[arg(long, conflicts_with_all = ["write", "compare"])]
     kill: bool,
     /// Say what the kernel does beside mapping: dirty tracking and page requests.
@@ -87,13 +87,13 @@ struct Arguments {
     /// By which of the kernel's interfaces; by what it has if none is named.
     #[arg(long, value_enum)]
     interface: Vec<Over>,
-    /// How pages are mapped; all manners if none is named.
+    /// Manner of mapping pages; all manners if none is named.
     #[arg(long, value_enum)]
     manner: Vec<Manner>,
     /// Requests of 4 KiB, each way, in each manner.
     #[arg(long, default_value_t = 1024)]
     requests: u64,
-    /// How often all that is done; the least time counts.
+    /// Number of rounds of all that; the least time counts.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
     /// Requests in flight.

@@ -16,7 +16,7 @@ use crate::controller::{PAGE, Transfer};
 use crate::naive::Naive;
 use crate::window::{WindowNumber, Windows};
 
-/// How pages are mapped.
+/// Manner of mapping pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Manner {

@@ -1,4 +1,4 @@
-//! What a driver does without the library: a page of addresses for each request in flight, one system call
+//! Work of a driver without the library: a page of addresses for each request in flight, one system call
 //! that maps before it and one that unmaps after it.
 
 use std::os::fd::{AsFd as _, OwnedFd};

@@ -10,7 +10,7 @@ use portolan_linux::memory::{Pages, Process};
 use crate::controller::PAGE;
 use crate::mover::Back;
 
-/// Which window a page is in.
+/// Number of the window that a page is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowNumber(u64);
 
@@ -66,7 +66,7 @@ impl Windows {
         let window = self.open.last_mut().context("no window")?;
         let piece = page.pieces().as_slice().first().copied();
         // SAFETY: the page goes from the request that holds it into `done`, and from there back to its owner once
-        // the window is unlinked; nobody looks at it meanwhile.
+        // the window is unlinked; no code looks at it meanwhile.
         let memory = unsafe { Unowned::new(piece.context("no memory")?) };
         let iova = window.reservation.link(memory, way)?;
         window.reservation.sync()?;

@@ -11,7 +11,7 @@ use crate::Arguments;
 use crate::controller::{Controller, Identity, PAGE, Transfer, VECTOR};
 use crate::mover::{Back, Held, Manner, Mover};
 
-/// What the requests of one manner in one direction cost.
+/// Costs of the requests of one manner in one direction.
 #[derive(Serialize)]
 pub struct Row {
     /// By which of the kernel's interfaces.
@@ -27,7 +27,7 @@ pub struct Row {
     pub calls_each: f64,
 }
 
-/// What belongs into page `at` of the disk.
+/// Contents of page `at` of the disk.
 pub fn content(seed: u64, at: u64) -> Vec<u8> {
     let mut state = seed ^ at.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let words = (0..PAGE / 8).flat_map(|_| {
@@ -159,7 +159,7 @@ impl Run<'_> {
         let begin = Instant::now();
         match (way, self.seed) {
             (Transfer::Write, Some(seed)) => page.copy_from_slice(&content(seed, at)),
-            // What was there before must not pass for what is read.
+            // Bytes from before must not pass for bytes that were read.
             _ => page.fill(0xa5),
         }
         self.aside += begin.elapsed();
@@ -169,7 +169,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Takes what is complete; how many requests.
+    /// Takes the completed requests; returns their number.
     fn take(&mut self, back: &mut Vec<Back>) -> Result<u64> {
         let mut taken = 0;
         while let Some(number) = self.controller.take()? {

@@ -1,7 +1,7 @@
-//! What devices wrote, as the kernel says.
+//! Dirty state: the pages that devices wrote, as the kernel reports them.
 //!
 //! `IOMMU_HWPT_GET_DIRTY_BITMAP` of iommufd, `VFIO_IOMMU_DIRTY_PAGES` of type 1: a bit for each page of whole
-//! mappings. Type 1 looks at no hardware: whatever a device may write is dirty each time.
+//! mappings. Type 1 looks at no hardware: all pages that a device may write are dirty each time.
 
 use std::ops::ControlFlow;
 
@@ -60,7 +60,7 @@ impl UserDomain {
     /// Reads the marks of the first mappings in `range` that devices may write: where these are, and the bitmap.
     fn read_marks(&self, range: IovaRange) -> Result<Option<(IovaRange, Vec<u64>)>, DirtyError> {
         let (place, page) = (self.place(), self.granule());
-        // What is mapped stays as it is meanwhile: the kernel reads no part of a mapping.
+        // Mappings stay as they are meanwhile: the kernel reads no part of a mapping.
         let inner = self.inner();
         let (Some(calls), Some(run)) = (&*place, writable(&inner, range, page)) else {
             return Ok(None);
@@ -74,7 +74,7 @@ impl UserDomain {
 }
 
 /// A read is a system call for each run of neighbouring mappings that devices may write, and owes nothing: writes
-/// are marked again when it returns. The marks of what is unmapped are lost: who needs them reads them before.
+/// are marked again when it returns. The marks of unmapped pages are lost: read them before the unmap.
 impl DirtyDomain for UserDomain {
     fn read_and_clear_dirty(
         &self,

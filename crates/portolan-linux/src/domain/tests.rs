@@ -327,7 +327,7 @@ fn random_maps_and_unmaps_against_a_map_of_pages() {
         (state >> 33) % below
     };
     let (kernel, domain) = domain();
-    // What is mapped, and what is unmapped and owed.
+    // Mappings that are wanted, and mappings that are unmapped and owed.
     let mut wanted: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
     let mut owed = Gather::new();
     for _ in 0..4000 {

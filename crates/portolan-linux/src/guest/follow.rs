@@ -1,11 +1,11 @@
-//! What other threads do to a guest's memory, followed by its notifier.
+//! Removals of a guest's memory by other threads, followed by its notifier.
 //!
-//! The system tells of pages that are given back before they go, and waits until it was read, no longer:
-//! it cannot be made to wait for hardware. So devices lose a page while the old one may still be there,
-//! and no fault hands that one over: the page counts as removed until a new one was made where it was missing.
-//! A page that is made and handed over between the two goes as well; its next touch is told, and devices lose
-//! it before anybody sees the page in its place. What devices reach meanwhile is the old page, which whoever
-//! maps it for hardware (VFIO, iommufd) has pinned.
+//! The system tells of pages that are given back before they go, and waits until it was read, no longer: it
+//! cannot be made to wait for hardware. So devices lose a page while the old one may still be there, and no
+//! fault hands that one over: the page counts as removed until a new one was made where it was missing. A page
+//! that is made and handed over between the two goes as well; its next touch is told, and devices lose it
+//! before any thread sees the page in its place. Meanwhile devices reach the old page, which is pinned by the
+//! code that maps it for hardware (VFIO, iommufd).
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
 use portolan::demand::InvalidateError;
@@ -101,7 +101,7 @@ impl GuestMemory {
         Ok(count)
     }
 
-    /// Where devices see the byte at `at`.
+    /// Address at which devices see the byte at `at`.
     fn seen_at(&self, at: PhysAddr) -> Option<Iova> {
         let offset = at.get().checked_sub(self.memory.range().start().get())?;
         self.base.checked_add(offset)

@@ -158,7 +158,7 @@ fn pages_that_devices_may_still_reach_stay_until_they_are_quiet() {
     fault(&container, 3);
 }
 
-/// A notifier that unwinds leaves nobody waiting for ever.
+/// After a notifier that unwinds, no thread waits for ever.
 #[test]
 fn pages_are_there_after_a_notifier_that_unwinds() {
     let (guest, _domain, container) = rig(Backing::Anonymous, Residency::OnDemand);
@@ -276,7 +276,7 @@ fn what_any_thread_gives_back_is_taken_from_devices() {
             assert_eq!(told, [Told::Missing { page: at }]);
             assert!(mapped());
             guest.memory().write(at, b"device").unwrap();
-            // Somebody who knows nothing of devices.
+            // A thread that knows nothing of devices.
             let giving = scope.spawn(|| guest.memory().discard(page).unwrap());
             assert_eq!(
                 follow_one(&guest, &faults, &container),
@@ -329,7 +329,7 @@ fn a_page_that_is_about_to_go_is_not_handed_over() {
     });
 }
 
-/// A page of a device that goes behind everybody's back: whoever touches it next does not see another one
+/// A page of a device that goes without notice: the thread that touches it next does not see another one
 /// than the device.
 #[test]
 fn a_page_that_is_missing_is_no_device_s() {

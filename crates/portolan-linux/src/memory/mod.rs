@@ -42,11 +42,11 @@ pub use userfault::{MadeBy, Told, UserFaultError, UserFaults};
 pub struct OutsideMemory {
     /// The first byte's address.
     pub address: PhysAddr,
-    /// How much.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
-/// What a [`HostMemory`] is made of.
+/// Kind of memory of a [`HostMemory`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Backing {
     /// Pages of this process alone.
@@ -162,7 +162,7 @@ impl HostMemory {
         self.mapping.file.as_ref().map(AsFd::as_fd)
     }
 
-    /// Where `bytes` bytes at `at` are in this process; for system calls that take such addresses.
+    /// Address of `bytes` bytes at `at` in this process; for system calls that take such addresses.
     /// The address is good for as long as this memory is.
     ///
     /// # Errors
@@ -173,8 +173,8 @@ impl HostMemory {
         Ok(start.addr().get() as u64)
     }
 
-    /// The `bytes` bytes at `at` as a device is given them. What is mapped of them is unmapped before this
-    /// memory goes: callers keep it as long.
+    /// The `bytes` bytes at `at` as a device is given them. They are unmapped before this memory goes:
+    /// callers keep it as long.
     ///
     /// # Errors
     /// [`OutsideMemory`].
@@ -364,7 +364,7 @@ impl HostMemory {
 impl PhysMemory for HostMemory {
     #[inline]
     fn copy(&self, transfer: &Transfer) {
-        // What is not inside is not touched.
+        // Bytes outside are not touched.
         let _ = self.copy_within(transfer.from(), transfer.to(), transfer.bytes());
     }
 
@@ -391,8 +391,7 @@ pub(crate) fn replace(memory: &HostMemory, range: PhysRange) -> io::Result<()> {
     Ok(())
 }
 
-/// A file in memory of `bytes` bytes that nobody can make shorter: an access past its end would
-/// be a signal.
+/// A file in memory of `bytes` bytes that cannot be made shorter: an access past its end would be a signal.
 fn sealed_file(bytes: u64) -> io::Result<File> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = File::from(memfd_create("portolan", flags)?);

@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use super::{Pages, Process};
 
-/// Why a device got no pool.
+/// Reason why a device got no pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DevicePoolError {
     /// There is no memory of that size.
@@ -56,7 +56,7 @@ pub fn with_device_pool(
     let pages = pages.ok_or(DevicePoolError::NoMemory { bytes })?;
     let memory = pages.pieces().as_slice().first().copied();
     let memory = memory.ok_or(DevicePoolError::NoMemory { bytes })?;
-    // Whoever has the pool or the mapping may have it for as long as they like.
+    // The owner of the pool or the mapping may have it for as long as it likes.
     let _ = ManuallyDrop::new(pages);
     // SAFETY: the memory is never freed, and the pool and the device alone reach it, by copies.
     let [slots, mapped] = [(); 2].map(|()| unsafe { Unowned::shared(memory, None) });

@@ -69,7 +69,7 @@ unsafe impl Platform for Process {
     }
 
     fn relax(&self) {
-        // What is waited for may be another thread's turn on this very CPU.
+        // This thread may wait for another one that runs on this very CPU.
         std::thread::yield_now();
     }
 
@@ -169,13 +169,13 @@ impl DerefMut for Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: it came from `take` with this layout, and nobody reaches it any more.
+        // SAFETY: it came from `take` with this layout, and no code reaches it any more.
         unsafe { give_back(self.start, self.layout) }
     }
 }
 
-// SAFETY: the memory stays at its place as long as the value lives, nobody has it beside the value, and the
-// view is that memory.
+// SAFETY: the memory stays at its place as long as the value lives, no other code has it, and the view is
+// that memory.
 unsafe impl Buffer for Pages {
     fn pieces(&self) -> Pieces<'_> {
         let at = PhysAddr::new(self.start.addr().get() as u64);

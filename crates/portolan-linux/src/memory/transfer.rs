@@ -49,7 +49,7 @@ unsafe fn by_string(from: *const u8, to: *mut u8, bytes: usize) {
     }
 }
 
-/// What [`by_blocks`] copies in one turn.
+/// Bytes that [`by_blocks`] copies in one turn.
 #[cfg(target_arch = "x86_64")]
 const BLOCK: usize = 64;
 

@@ -1,4 +1,4 @@
-//! What threads of this process do to memory, told by the system: `userfaultfd`.
+//! Events in memory of this process that its threads cause, reported by the system: `userfaultfd`.
 //!
 //! Sources: the manual pages userfaultfd(2) and ioctl_userfaultfd(2). Pages that are missing, and the events
 //! of their removal (`MADV_DONTNEED`, `MADV_REMOVE`), of unmapping and of moving (`mremap`).
@@ -21,7 +21,7 @@ use super::HostMemory;
 /// The group of its ioctls, and the version of its interface.
 const GROUP: u8 = 0xaa;
 const API: u64 = 0xaa;
-/// `UFFD_USER_MODE_ONLY`: faults that the kernel takes for somebody fail instead of waiting.
+/// `UFFD_USER_MODE_ONLY`: faults in the kernel, such as those of system calls, fail instead of waiting.
 const USER_MODE_ONLY: u32 = 1;
 /// Features: moving, removal, missing pages of files in memory, unmapping.
 const WANTED: u64 = 1 << 2 | 1 << 3 | 1 << 5 | 1 << 6;
@@ -75,28 +75,28 @@ impl Argument for ZeroPage {
     const OPCODE: Opcode = opcode::read_write::<Self>(GROUP, 4);
 }
 
-/// Why the system does not tell.
+/// Reason why the system reports no events.
 #[derive(Debug, Error)]
 pub enum UserFaultError {
     /// It has no userfaultfd, or none for this process.
     #[error("the system gives this process no userfaultfd: {0} (see vm.unprivileged_userfaultfd)")]
     Refused(io::Error),
-    /// It lacks what is needed of it.
+    /// It lacks a feature.
     #[error(
         "the system's userfaultfd tells of no removals, of no missing pages, or not of this memory: {0}"
     )]
     Unsupported(io::Error),
 }
 
-/// What the system tells.
+/// Event that the system reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
     /// A thread waits for the page there, which is missing.
     Missing {
-        /// Where the page begins.
+        /// First byte of the page.
         page: PhysAddr,
     },
-    /// Somebody gives pages back. He has waited until this was read; they go at any time now, and read as
+    /// A thread gives pages back. It has waited until this was read; they go at any time now, and read as
     /// zero then.
     Removed {
         /// The pages.
@@ -109,17 +109,17 @@ pub enum Told {
     },
 }
 
-/// Who made a page that was missing.
+/// Maker of a page that was missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MadeBy {
     /// The caller, just now: it was missing until then.
     Caller,
-    /// Somebody else, before.
+    /// Another thread, before.
     Others,
 }
 
-/// What the system tells of one memory, in order. As long as this lives, threads that touch pages which are
-/// not there wait until [`UserFaults::zero`] makes them; and those that give pages back until that is read.
+/// Events of one memory, in order. As long as this lives, threads that touch pages which are not there wait
+/// until [`UserFaults::zero`] makes them; and those that give pages back until that is read.
 #[derive(Debug)]
 pub struct UserFaults {
     file: OwnedFd,
@@ -155,11 +155,11 @@ impl UserFaults {
         &self.memory
     }
 
-    /// The oldest message, waited for no longer than `milliseconds`. What is not about the memory is
-    /// skipped.
+    /// The oldest message, waited for no longer than `milliseconds`. Messages that are not about the
+    /// memory are skipped.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn next(&self, milliseconds: u32) -> io::Result<Option<Told>> {
         let mut ready = [PollFd::new(&self.file, PollFlags::IN)];
         let nanoseconds = i64::from(milliseconds) * 1_000_000;
@@ -221,7 +221,7 @@ impl UserFaults {
     /// Makes the page at `page` zero if it is missing, and lets those go on who wait for it.
     ///
     /// # Errors
-    /// What the system says; `WouldBlock` while somebody waits to give pages back: read on, and repeat it.
+    /// The error of the system; `WouldBlock` while a thread waits to give pages back: read on, and repeat it.
     pub fn zero(&self, page: PhysAddr) -> io::Result<MadeBy> {
         let bytes = PageSize::SIZE_4K.bytes();
         let start = self.memory.host_address(page, bytes);
@@ -244,8 +244,8 @@ impl UserFaults {
 fn open() -> Result<OwnedFd, Errno> {
     let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
     let own = flags | UserfaultfdFlags::from_bits_retain(USER_MODE_ONLY);
-    // SAFETY: no memory is registered with it. What is later is a `HostMemory`'s, whose bytes change at any
-    // time for all who have it.
+    // SAFETY: no memory is registered with it. Memory that is registered later is a `HostMemory`'s, whose
+    // bytes change at any time for all who have it.
     unsafe { userfaultfd(flags).or_else(|_| userfaultfd(own)) }
 }
 

@@ -186,7 +186,7 @@ pub(crate) fn new_fault_queue(fd: BorrowedFd<'_>) -> io::Result<(u32, OwnedFd)> 
     };
     // SAFETY: there is nothing behind the structure.
     unsafe { command(fd, sys::IOMMUFD_CMD_FAULT_QUEUE_ALLOC, &mut value) }?;
-    // SAFETY: the call has returned a new descriptor, which nobody else has.
+    // SAFETY: the call has returned a new descriptor, which no other code has.
     let file = unsafe { OwnedFd::from_raw_fd(value.out_fault_fd as i32) };
     Ok((value.out_fault_id, file))
 }

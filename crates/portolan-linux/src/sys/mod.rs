@@ -150,7 +150,7 @@ pub(crate) fn ask(
 ) -> io::Result<Vec<u8>> {
     let mut bytes = fixed;
     loop {
-        // Words of eight bytes, for the alignment of what is in them.
+        // Words of eight bytes, for the alignment of the structures in them.
         let mut answer = vec![0u64; bytes.div_ceil(8)];
         let room = answer.len() * 8;
         let mut put = |word: usize, value: u32| {
@@ -251,7 +251,7 @@ pub(crate) fn set_container(group: BorrowedFd<'_>, container: BorrowedFd<'_>) ->
 pub(crate) fn device_of(group: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
     // SAFETY: the kernel reads a string with its end there, and writes nothing.
     let fd = unsafe { call(group, 106, name.as_ptr().cast_mut().cast()) }?;
-    // SAFETY: the call has returned a new descriptor, which nobody else has.
+    // SAFETY: the call has returned a new descriptor, which no other code has.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

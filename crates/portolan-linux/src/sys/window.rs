@@ -30,7 +30,7 @@ impl Window {
         Ok(Self { start, bytes })
     }
 
-    /// Where a `T` at `offset` is, if it is inside and aligned.
+    /// Address of a `T` at `offset`, if it is inside and aligned.
     fn at<T>(&self, offset: usize) -> Option<NonNull<T>> {
         let end = offset.checked_add(size_of::<T>())?;
         let inside = end <= self.bytes && offset.is_multiple_of(size_of::<T>());
@@ -67,7 +67,7 @@ impl Drop for Window {
     }
 }
 
-/// What one access of a register moves.
+/// Value that one access of a register moves.
 pub(crate) trait Register: Copy {}
 
 impl Register for u32 {}

@@ -14,11 +14,11 @@ use crate::sys::Window;
 /// The device stays open as long as this lives. An access outside the region, not aligned to its width, or
 /// to a device that is gone, reads all ones and writes nothing.
 ///
-/// *Context.* Interrupt, but for what is not mapped (task).
+/// *Context.* Interrupt, except for the parts that are not mapped (task).
 #[derive(Debug)]
 pub struct Bar {
     pub(super) device: Arc<OwnedFd>,
-    /// Where the region begins in the device's file.
+    /// Offset of the region in the device's file.
     pub(super) offset: u64,
     pub(super) bytes: u64,
     /// Parts that are mapped, and where in the region they are.
@@ -39,7 +39,7 @@ impl Bar {
         })
     }
 
-    /// Where the four bytes at `offset` are in the device's file.
+    /// Offset of the four bytes at `offset` in the device's file.
     fn in_file(&self, offset: usize) -> Option<u64> {
         let offset = offset as u64;
         let inside = offset.is_multiple_of(4) && offset.checked_add(4)? <= self.bytes;
@@ -69,7 +69,7 @@ impl Mmio for Bar {
             return;
         }
         if let Some(at) = self.in_file(offset) {
-            // There is nobody to tell: a device that is gone takes no writes.
+            // There is no caller to tell: a device that is gone takes no writes.
             let _ = pwrite(self.device.as_fd(), &value.to_le_bytes(), at);
         }
     }

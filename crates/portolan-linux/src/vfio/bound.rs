@@ -112,7 +112,7 @@ impl Bound {
     }
 }
 
-/// What its owner still has reaches nothing any more.
+/// Detaches the device: the memory that is still mapped is out of its reach.
 impl Drop for Bound {
     fn drop(&mut self) {
         if let Some(device) = self.device.upgrade() {

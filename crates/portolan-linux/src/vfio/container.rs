@@ -124,7 +124,7 @@ impl Container {
         Ok(reach(&self.info()?)?)
     }
 
-    /// How many more mappings there may be, if the kernel says so.
+    /// Number of mappings that may be added, if the kernel reports it.
     pub(super) fn available(&self) -> Result<Option<u32>, VfioError> {
         Ok(available(&self.info()?)?)
     }

@@ -36,7 +36,7 @@ pub struct VfioDevice {
     config: Region,
 }
 
-/// What the kernel says of a region.
+/// Description of a region by the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Region {
     offset: u64,
@@ -152,7 +152,7 @@ impl VfioDevice {
         })
     }
 
-    /// Where `bytes` bytes of configuration space at `offset` are in the device's file.
+    /// Offset of `bytes` bytes of configuration space at `offset` in the device's file.
     fn config(&self, offset: u64, bytes: u64) -> Result<u64, VfioError> {
         let (length, at) = (self.config.bytes, self.config.offset.checked_add(offset));
         let inside = offset.checked_add(bytes).is_some_and(|end| end <= length);
@@ -200,10 +200,10 @@ impl VfioDevice {
         }
     }
 
-    /// How many interrupts of a kind the device has.
+    /// Number of interrupts of a kind that the device has.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error of the kernel.
     pub fn interrupt_count(&self, kind: InterruptKind) -> Result<u32, VfioError> {
         self.count_of(kind.index())
     }

@@ -1,4 +1,4 @@
-//! What can be wrong with a device, and what to do.
+//! Errors of devices, and their remedies.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::chain::InfoError;
 
-/// What the kernel was asked for when it refused.
+/// Request that the kernel refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Step {
@@ -42,7 +42,7 @@ pub enum Step {
     Faults,
 }
 
-/// Why a function was not opened.
+/// Reason why a function was not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -87,10 +87,10 @@ pub enum OpenError {
     NoPermission {
         /// Its group, where it is not about all of them.
         group: Option<u32>,
-        /// What was to be opened.
+        /// Object that was opened.
         step: Step,
     },
-    /// Somebody else has it.
+    /// Another process has it.
     #[error(
         "group {group} is in use by another process, or twice by this one: `fuser /dev/vfio/{group} \
          /dev/vfio/devices/*`"
@@ -129,7 +129,7 @@ pub enum OpenError {
     Device(#[from] VfioError),
 }
 
-/// The node that somebody has to be given.
+/// The node that the process needs permission for.
 fn owned(step: Step, group: Option<u32>) -> String {
     match (step, group) {
         (Step::Iommufd, _) => "/dev/iommu".to_owned(),
@@ -141,11 +141,11 @@ fn owned(step: Step, group: Option<u32>) -> String {
     }
 }
 
-/// Why a device did not do something.
+/// Reason why a device did not do something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum VfioError {
-    /// What the kernel said of it makes no sense.
+    /// The kernel's description of it makes no sense.
     #[error(transparent)]
     Info(#[from] InfoError),
     /// It has no such region, or none with bytes.
@@ -157,7 +157,7 @@ pub enum VfioError {
     /// Past the end of a region.
     #[error("{bytes} bytes at {offset:#x} are not inside of the {length} bytes of the region")]
     OutOfBounds {
-        /// Where in the region the access begins.
+        /// Offset of the access in the region.
         offset: u64,
         /// Bytes of the access.
         bytes: u64,
@@ -184,7 +184,7 @@ pub enum VfioError {
     /// The kernel refused.
     #[error("{step:?}: {}", io::Error::from_raw_os_error(*.code))]
     System {
-        /// What it was asked for.
+        /// The refused request.
         step: Step,
         /// The system's number of the error.
         code: i32,

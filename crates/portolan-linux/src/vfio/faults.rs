@@ -84,8 +84,7 @@ impl Record {
     }
 }
 
-/// What `read` yields, with room for the first group: the kernel hands over whole ones, and refuses (EINVAL) where
-/// the first does not fit.
+/// Result of `read`, with room for the first group:
 fn whole_groups(
     mut read: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>,
 ) -> rustix::io::Result<Vec<u8>> {
@@ -122,7 +121,7 @@ impl FaultQueue {
         self.id
     }
 
-    /// Whether it is one of `iommufd`'s objects.
+    /// Tells if it is one of `iommufd`'s objects.
     pub(super) fn is_of(&self, iommufd: &Arc<Iommufd>) -> bool {
         (self.iommufd.as_ref()).is_some_and(|own| Arc::ptr_eq(own, iommufd))
     }
@@ -203,7 +202,7 @@ impl AsFd for FaultQueue {
 impl Responder for FaultQueue {
     type Error = VfioError;
 
-    /// A group that the kernel has not handed over is nobody's: nothing is sent.
+    /// A group that the kernel has not handed over is not known: nothing is sent.
     fn respond(&self, to: ReplyTo, response: Response) -> Result<(), VfioError> {
         let ReplyName::Group(group) = to.name else {
             return Ok(());

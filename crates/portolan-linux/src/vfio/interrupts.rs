@@ -11,7 +11,7 @@ use vfio_bindings::bindings::vfio as sys;
 use super::error::{Step, VfioError};
 use crate::sys as call;
 
-/// How a device raises interrupts.
+/// Way in which a device raises interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum InterruptKind {
     /// Messages from the device's table (MSI-X).
@@ -62,7 +62,7 @@ impl Interrupts {
         &self.events
     }
 
-    /// How often `vector` was raised since it was last asked; 0 for one that there is not.
+    /// Number of times that `vector` was raised since the last call; 0 if the device has no such vector.
     ///
     /// # Errors
     /// [`VfioError::System`].
@@ -111,7 +111,7 @@ pub struct Removal {
 }
 
 impl Removal {
-    /// Whether it was asked for since this was last called.
+    /// Tells if it was asked for since the last call.
     ///
     /// # Errors
     /// [`VfioError::System`].

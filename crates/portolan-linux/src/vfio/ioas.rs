@@ -33,15 +33,15 @@ const ALLOC_DIRTY_TRACKING: u32 = 1 << 1;
 const FAULT_ID_VALID: u32 = 1 << 2;
 const DIRTY_TRACKING_ENABLE: u32 = 1;
 
-/// What a domain does beside mapping.
+/// Services of a domain beside mapping.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct DomainOptions {
-    /// Whether what devices write is kept, for [`DirtyDomain`](portolan::demand::DirtyDomain). Attaching a device
-    /// whose IOMMU cannot is an error ([`IommuError::Unsupported`]). Type 1 always can: to it, whatever devices
-    /// may write is written.
+    /// Tracking of the pages that devices write, for [`DirtyDomain`](portolan::demand::DirtyDomain). Attaching a
+    /// device whose IOMMU cannot is an error ([`IommuError::Unsupported`]). Type 1 always can: to it, whatever
+    /// devices may write is written.
     pub dirty: DirtyTracking,
-    /// Where requests for pages that are not mapped go; without it they are faults. Attaching is an error where
+    /// Queue of requests for pages that are not mapped; without it they are faults. Attaching is an error where
     /// the kernel takes no page requests for tables of its own (Linux 6.12).
     pub faults: Option<Arc<FaultQueue>>,
 }

@@ -24,7 +24,7 @@ pub(super) struct Iommufd {
 }
 
 impl Iommufd {
-    /// Whether the kernel has it, this process may use it, and each of `functions` has a node for it.
+    /// Tells if the kernel has it, this process may use it, and each of `functions` has a node for it.
     pub(super) fn is_offered(functions: &[PciFunction]) -> bool {
         let named = |function: &PciFunction| sysfs::node(*function).is_some();
         functions.iter().all(named) && node("/dev/iommu").is_ok()
@@ -54,7 +54,7 @@ impl Iommufd {
     }
 
     pub(super) fn destroy(&self, id: u32) {
-        // What is still in use stays, until the device's file or /dev/iommu is closed.
+        // An object that is still in use stays, until the device's file or /dev/iommu is closed.
         let _ = call::destroy(self.fd.as_fd(), id);
     }
 }

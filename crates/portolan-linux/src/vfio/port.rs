@@ -30,7 +30,7 @@ pub(super) struct Port {
     attached: Mutex<Option<Arc<UserDomain>>>,
 }
 
-/// What system calls of the caller's own are made on.
+/// Object that system calls of the caller's own are made on.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum RawSpace<'a> {
@@ -81,7 +81,7 @@ impl Port {
         }
     }
 
-    /// How many more mappings there may be, if the kernel says so.
+    /// Number of mappings that may be added, if the kernel reports it.
     pub(super) fn available(&self) -> Result<Option<u32>, VfioError> {
         match &self.way {
             Way::Container(container) => container.available(),

@@ -1,4 +1,4 @@
-//! What /sys says of a PCI function, and which driver it has.
+//! Description of a PCI function in /sys, and the change of its driver.
 
 use std::ffi::OsString;
 use std::fs;
@@ -42,12 +42,12 @@ fn driver(device: &Path) -> Option<OsString> {
     link.file_name().map(OsString::from)
 }
 
-/// Whether `vfio-pci` has it.
+/// Tells if the function's driver is `vfio-pci`.
 pub(super) fn is_vfio(function: PciFunction) -> bool {
     driver(&directory(function)).is_some_and(|name| name == "vfio-pci")
 }
 
-/// Whether no driver of the kernel's that does DMA has a function of `group`.
+/// Tells if no driver of the kernel's that does DMA has a function of `group`.
 pub(super) fn is_viable(group: u32) -> bool {
     let devices = fs::read_dir(format!("/sys/kernel/iommu_groups/{group}/devices"));
     let mut drivers = devices.into_iter().flatten().flatten();

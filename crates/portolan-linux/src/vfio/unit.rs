@@ -40,8 +40,8 @@ impl std::fmt::Display for Interface {
 ///
 /// With iommufd, a domain may have several functions. With type 1 each function is in an address space of its
 /// own: a domain is in the container of the one function that is attached to it, and a second function is
-/// refused ([`AttachError::Mismatch`]); what is mapped moves along when a function is moved. The kernel
-/// reports no faults to processes but page requests ([`UserUnit::fault_queue`]), and passes no function through.
+/// refused ([`AttachError::Mismatch`]); mappings move along when a function is moved. The kernel reports no
+/// faults to processes but page requests ([`UserUnit::fault_queue`]), and passes no function through.
 ///
 /// *Context.* Task, all methods: they make system calls.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ pub struct UserUnit {
 /// Functions that were opened, and their unit.
 #[derive(Debug)]
 pub struct Opened {
-    /// What their domains are attached by.
+    /// Unit by which their domains are attached.
     pub unit: Arc<UserUnit>,
     /// The functions, in the order in which they were named.
     pub devices: Vec<VfioDevice>,
@@ -130,7 +130,7 @@ pub fn open_by(interface: Interface, functions: &[PciFunction]) -> Result<Opened
     Ok(Opened { unit, devices })
 }
 
-/// What two functions reach.
+/// Reach that two functions have in common.
 fn both(one: &Reach, other: &Reach) -> Reach {
     let meet = |range: &IovaRange| {
         let range = *range;
@@ -208,17 +208,17 @@ impl UserUnit {
         self.counters.get()
     }
 
-    /// How many more mappings `stream` may have, if the kernel says so.
+    /// Number of mappings that `stream` may add, if the kernel reports it.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error of the kernel.
     pub fn mappings_left(&self, stream: StreamId) -> Result<Option<u32>, VfioError> {
         let port = self.ports.iter().find(|port| port.stream == stream);
         port.map_or(Ok(None), Port::available)
     }
 
-    /// The address space of `stream`, for calls that the library does not make. It does not learn of what is
-    /// mapped and unmapped there. With iommufd there is none until a domain is attached.
+    /// The address space of `stream`, for calls that the library does not make. It does not learn of
+    /// mappings that are made and removed there. With iommufd there is none until a domain is attached.
     pub fn raw(&self, stream: StreamId) -> Option<RawSpace<'_>> {
         let port = self.ports.iter().find(|port| port.stream == stream);
         port.and_then(Port::raw)

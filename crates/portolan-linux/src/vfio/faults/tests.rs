@@ -22,7 +22,7 @@ const PASID_VALID: u32 = 1;
 const LAST: u32 = 2;
 const READ_WRITE: u32 = 3;
 
-/// A queue of a kernel that is this test: what it writes is read, and what is answered comes to it.
+/// A queue of a kernel that is this test: records that it writes are read, and responses come to it.
 fn queue() -> (Arc<FaultQueue>, UnixStream) {
     let (kernel, process) = UnixStream::pair().unwrap();
     process.set_nonblocking(true).unwrap();

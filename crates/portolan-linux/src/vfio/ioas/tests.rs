@@ -1,4 +1,4 @@
-//! What the kernel says, and the kernel's own device for tests, where there is one.
+//! Information that the kernel returns, and the kernel's own device for tests, where there is one.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ struct Mock {
     device: u32,
     id: u32,
     reach: Arc<Reach>,
-    /// Where it is when it is nowhere else.
+    /// Address space of the device while it is in no other.
     _home: Ioas,
 }
 
