@@ -1,4 +1,4 @@
-//! What firmware says of a machine's IOMMUs.
+//! Prints firmware's description of a machine's IOMMUs.
 //!
 //! `cargo run -p portolan-hw --example acpi [FILE…]` prints the tables DMAR, IVRS, IORT and VIOT of the
 //! files, or of the Linux machine that it runs on (as root).
@@ -12,10 +12,10 @@ use portolan_hw::firmware::iort::Iort;
 use portolan_hw::firmware::ivrs::Ivrs;
 use portolan_hw::firmware::viot::Viot;
 
-/// Where Linux shows its firmware's tables.
+/// Directory in which Linux shows its firmware's tables.
 const HERE: &str = "/sys/firmware/acpi/tables";
 
-/// Prints each thing in a table; what is damaged ends it with its reason.
+/// Prints each part of a table; a damaged part ends it with its reason.
 fn show<T: Debug, E: Error + 'static>(
     parts: impl Iterator<Item = Result<T, E>>,
 ) -> Result<(), Box<dyn Error>> {

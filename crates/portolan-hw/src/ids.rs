@@ -64,7 +64,7 @@ impl<C: Cpus> Ids<C> {
         }
     }
 
-    /// How many are out.
+    /// Number of identifiers in use.
     ///
     /// *Context.* Interrupt.
     pub fn out(&self) -> u32 {

@@ -1,4 +1,4 @@
-//! What firmware says of a unit that counts for more than the unit's identification registers.
+//! Firmware's word of a unit, which counts for more than the unit's identification registers.
 //!
 //! Registers of an SMMU are set when a chip is made; whether a walk is coherent is decided by the
 //! interconnect around it. Firmware knows the board: IORT's flags of an SMMU node (Arm DEN0049,
@@ -8,7 +8,7 @@
 
 use portolan::inval::Walker;
 
-/// Whether an SMMU reads tables and queues through the processors' caches, as firmware has it.
+/// Firmware's word of an SMMU's reads of tables and queues, through the processors' caches or not.
 ///
 /// A driver's configuration takes it. Firmware's word counts in both directions: a unit that is
 /// taken for coherent and is not reads stale tables, so [`CoherencyOverride::NotCoherent`] is the
@@ -27,7 +27,7 @@ pub enum CoherencyOverride {
 }
 
 impl CoherencyOverride {
-    /// What counts in the end for a unit whose register says `registers`.
+    /// Walker of a unit whose register says `registers`.
     pub const fn apply(self, registers: Walker) -> Walker {
         match self {
             Self::AsRegistersSay => registers,

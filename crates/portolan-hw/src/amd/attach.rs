@@ -23,8 +23,8 @@ use super::unit::{AmdDomain, AmdVi, PASS};
 /// The entry of a stream that is nowhere.
 const NOWHERE: Memory = [BLOCKED, 0];
 
-/// What hardware has to forget when `stream` leaves the domain `id`: the entry, and then, so that
-/// nothing is cached again from what is stale, the translations.
+/// Commands that make hardware forget `stream`, which leaves the domain `id`: the entry, and then
+/// the translations, so that nothing is cached again from a stale entry.
 fn forget(stream: u16, id: u16) -> [Counted; 3] {
     [
         command::device_entry(stream),
@@ -34,7 +34,8 @@ fn forget(stream: u16, id: u16) -> [Counted; 3] {
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
-    /// Who has a turn moves streams, and waits no longer than the limit.
+    /// Clock and limit for a turn: a caller that has the turn moves streams, and waits no longer
+    /// than the limit.
     pub(super) fn turn(&self) -> (&C, Nanos) {
         let control = &self.shared.control;
         (&control.clock, control.limit)
@@ -42,7 +43,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
 
     /// Blocks all streams.
     ///
-    /// *Context.* Task: domains that nobody else holds are dropped.
+    /// *Context.* Task: domains without another holder are dropped.
     ///
     /// # Errors
     /// The first failure; the others are tried all the same.

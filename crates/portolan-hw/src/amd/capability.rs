@@ -1,4 +1,4 @@
-//! What the capability block in PCI configuration space says.
+//! Capability block in PCI configuration space.
 //!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 3.2. The
 //! embedder finds the block on the IOMMU's PCI function by its capability ID (0x0f) and reads its
@@ -13,7 +13,7 @@ use thiserror::Error;
 use super::spec::capability as layout;
 
 bitflags! {
-    /// What a unit has beyond the least, as its capability block says.
+    /// Optional features of a unit, as its capability block says.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Offers: u8 {
         /// Devices may have TLBs of their own.
@@ -30,9 +30,9 @@ bitflags! {
 /// A capability block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capability {
-    /// Where the registers are.
+    /// Physical address of the registers.
     pub base: PhysAddr,
-    /// What there is.
+    /// Optional features that are present.
     pub offers: Offers,
     /// Width of physical addresses in bits, if the block says.
     pub physical_lg2: Option<u32>,

@@ -18,12 +18,12 @@ pub(super) fn store(address: u64, data: u64) -> Words {
     [word, data]
 }
 
-/// Harmless, whoever put it there.
+/// Command without an effect, for any place in the buffer.
 pub(super) fn nothing() -> Words {
     [OPCODE.at(opcode::COMPLETION_WAIT), 0]
 }
 
-/// Keeps what is behind back until everything in front is complete.
+/// Holds back the commands behind it until everything in front is complete.
 pub(super) fn fence() -> Counted {
     let word = OPCODE.at(opcode::COMPLETION_WAIT) | wait::FLUSH.at(1);
     (Kind::Fence, [word, 0])
@@ -38,7 +38,7 @@ pub(super) fn device_entry(stream: u16) -> Counted {
     )
 }
 
-/// Forget what is kept of the interrupt table of `stream`.
+/// Makes hardware forget its copy of the interrupt table of `stream`.
 pub(super) fn interrupt_table(stream: u16) -> Counted {
     let device = device_entry::DEVICE.at(stream.into());
     let word = OPCODE.at(opcode::INTERRUPT_TABLE) | device;
@@ -170,7 +170,8 @@ mod tests {
         assert_eq!(words(range(0, 52)), domain(3).1);
     }
 
-    /// What an address covers: the lowest zero from bit 12 is the top bit of the offset.
+    /// Checks the size that an address encodes: the lowest zero from bit 12 is the top bit of the
+    /// offset.
     #[test]
     fn every_exponent_covers_what_it_says() {
         for lg2_pages in 1..=u32::from(MAX_LG2_PAGES) {

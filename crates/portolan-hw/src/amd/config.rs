@@ -1,4 +1,5 @@
-//! What an embedder chooses, and what firmware knows of the machine around the unit.
+//! Settings of a unit: the embedder's choices, and firmware's knowledge of the machine around the
+//! unit.
 //!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 2.2.2.1
 //! (fields of an entry), 3.4.5 (the control register) and 5.2 (the IVRS table, in which firmware
@@ -19,7 +20,7 @@ use crate::firmware::ivrs::{
 use crate::firmware::reservations::{Ignored, Reservations, Reserved, Streams};
 use crate::interrupt::Remapping;
 
-/// How a unit is to be driven.
+/// Settings of a unit.
 ///
 /// ```no_run
 /// # use core::sync::atomic::AtomicU64;
@@ -42,7 +43,8 @@ use crate::interrupt::Remapping;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
-    /// How long to wait for the hardware, each time: for commands, how long the unit may fetch none.
+    /// Longest wait for the hardware, each time: for commands, the longest time in which the unit
+    /// fetches none.
     pub limit: Nanos,
     /// Commands in the command buffer as an exponent, from 8 to 15.
     pub queue_lg2: u32,
@@ -52,22 +54,24 @@ pub struct Config {
     pub streams_lg2: u32,
     /// Width of physical addresses in bits, if the capability block does not say.
     pub output_lg2: u32,
-    /// What the invalidation plans are to know beyond the hardware's own word.
+    /// Quirks that the invalidation plans respect, beyond the hardware's own word.
     pub quirks: Quirks,
     /// Has CPUs that invalidate at the same time submit together; each submits its own where it is `None`.
     /// See [`Combiner`](portolan::inval::Combiner) for how long a caller waits then.
     pub combining: Option<CombineOptions>,
-    /// How traffic of the unit's own is ordered and tunnelled, by the flags of firmware's IVHD block.
-    /// `None` leaves what the control register holds.
+    /// Order and tunnelling of the unit's own traffic, by the flags of firmware's IVHD block.
+    /// `None` leaves the control register's value.
     pub flags: Option<UnitFlags>,
-    /// What firmware's IVHD block says of interrupts and messages of streams. A later item replaces
-    /// an earlier one of the same stream; streams that none names let nothing special pass.
+    /// Interrupts and messages that streams may send, by firmware's IVHD block. A later item
+    /// replaces an earlier one of the same stream; streams that none names let nothing special
+    /// pass.
     pub streams: Vec<StreamSettings>,
     /// Memory that streams have to reach at its own addresses, from the moment at which the unit is
     /// turned on: what firmware itself does DMA to (IVMD blocks).
     pub reserved: Reservations,
-    /// Whether the driver remaps interrupts, and how; `None` leaves them to an embedder with tables of
-    /// its own. [`Unsupported`](portolan::iommu::IommuError::Unsupported) for identifiers of 32 bits.
+    /// Interrupt remapping by the driver; `None` leaves interrupts to an embedder with tables of
+    /// its own. [`Unsupported`](portolan::iommu::IommuError::Unsupported) for identifiers of 32
+    /// bits.
     pub interrupts: Option<Remapping>,
 }
 
@@ -112,7 +116,7 @@ impl Config {
                 _ => None,
             };
             if let Some(source) = source {
-                // What is wrong with the table was said before.
+                // Errors of the table were reported before.
                 let found = table.reserved(unit.segment, entry.devices.streams());
                 let streams = source.streams();
                 let of_source = found.flatten().map(|of| Ok(Reserved { streams, ..of }));
@@ -167,12 +171,12 @@ pub(super) fn words(settings: Settings) -> [u64; 2] {
     [management, set.fold(0, |all, (_, bit)| all | bit)]
 }
 
-/// What firmware's IVHD block says of a range of streams.
+/// Settings of a range of streams, by firmware's IVHD block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamSettings {
     /// The streams.
     pub streams: Devices,
-    /// What is let through for them. ATS is off for all streams, whatever this says.
+    /// Interrupts and messages that may pass. ATS is off for all streams, regardless of this field.
     pub settings: Settings,
 }
 

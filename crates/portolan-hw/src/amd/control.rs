@@ -11,7 +11,7 @@ use super::features::Features;
 use super::spec::reg;
 use crate::chassis::{Present, wait_for};
 
-/// What all parts of a unit need.
+/// Registers, memory, clock and features, which all parts of a unit need.
 #[derive(Debug)]
 pub(super) struct Control<R, M, C: Cpus> {
     pub(super) regs: R,

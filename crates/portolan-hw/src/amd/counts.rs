@@ -1,4 +1,4 @@
-//! How many commands were submitted, by kind.
+//! Numbers of submitted commands, by kind.
 //!
 //! *Context.* Interrupt: everything here is a value.
 
@@ -8,7 +8,7 @@ crate::chassis::counters! {
     /// Commands submitted since the unit was taken over, refused ones included.
     Counts {
         Wait = "COMPLETION_WAIT" => "COMPLETION_WAIT that stores.";
-        /// COMPLETION_WAIT that only keeps what is behind it back.
+        /// COMPLETION_WAIT that only holds back the commands behind it.
         Fence = "COMPLETION_WAIT (fence)";
         DeviceEntry = "INVALIDATE_DEVTAB_ENTRY" => "INVALIDATE_DEVTAB_ENTRY.";
         Interrupts = "INVALIDATE_INTERRUPT_TABLE" => "INVALIDATE_INTERRUPT_TABLE.";

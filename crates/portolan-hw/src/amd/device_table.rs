@@ -52,12 +52,13 @@ pub(super) struct DeviceTable {
     size: PageSize,
 }
 
-/// Where the table has to end: chips make two writes of 32 bits of one to the register of its base, and
-/// a unit that is on reads entries between the two. With nothing in the upper half there is no such
-/// moment (AMD in the review of Linux's takeover of a former kernel's table, LKML, November 2016).
+/// Highest physical address of the table: chips make two writes of 32 bits of one to the register
+/// of its base, and a unit that is on reads entries between the two. With nothing in the upper half
+/// there is no such moment (AMD in the review of Linux's takeover of a former kernel's table, LKML,
+/// November 2016).
 const LAST: PhysAddr = PhysAddr::new(u32::MAX as u64);
 
-/// What hardware has to forget, before and after.
+/// Commands that make hardware forget an entry, before and after a change.
 pub(super) struct Forget<'a> {
     pub(super) old: &'a [Counted],
     pub(super) blocked: &'a [Counted],
@@ -106,7 +107,7 @@ impl DeviceTable {
         at.fill((mem, Walker::Coherent), &merged(at.read(mem), memory));
     }
 
-    /// Whether the entry of `stream` lets nothing through.
+    /// Tells if the entry of `stream` lets nothing through.
     pub(super) fn blocks<M: TableMem<AtomicU64>>(&self, mem: &M, stream: u16) -> bool {
         u32::from(stream) >= self.streams() || ENTRY.is_closed(self.at(stream).read(mem)[0])
     }
@@ -136,7 +137,7 @@ impl DeviceTable {
         1 << (self.size.lg2() - LG2_BYTES)
     }
 
-    /// What the base register has to hold.
+    /// Value of the base register.
     pub(super) fn address(&self) -> u64 {
         self.base.get() | reg::TABLE_SIZE.at((self.size.bytes() >> 12) - 1)
     }

@@ -1,12 +1,12 @@
-//! The event log: what the unit says of accesses that it refused, and of commands.
+//! The event log: records of accesses that the unit refused, and of commands.
 //!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.5.
-//! Events of commands are kept for whoever repairs the queue; those that no driver here causes
-//! (page requests, counters, guest tables) come as [`FaultReason::Other`]. Reading acknowledges the
-//! interrupt of what is read.
-//! Reading the log waits for nothing, so that interrupt handlers can do it: a record that the unit has
-//! announced and not yet written is left for a later call.
-//! A full log stops the unit's logging; once it is read empty, logging is turned on again.
+//! Events of commands are kept for the caller that repairs the queue; events that no driver here
+//! causes (page requests, counters, guest tables) come as [`FaultReason::Other`]. Reading
+//! acknowledges the interrupt of the records that were read. Reading the log waits for nothing, so
+//! that interrupt handlers can do it: a record that the unit has announced and not yet written is
+//! left for a later call. A full log stops the unit's logging; once it is read empty, logging is
+//! turned on again.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -27,7 +27,7 @@ const LG2_SLOTS: core::ops::RangeInclusive<u32> = 8..=15;
 /// Looks at a record that is not yet written, in one call.
 const LOOKS: u32 = 8;
 
-/// Where reading stands.
+/// State of reading.
 #[derive(Debug, Default)]
 struct Reader {
     /// Slot of the next event to read.
@@ -76,7 +76,7 @@ impl<C: Cpus> Events<C> {
         })
     }
 
-    /// What the base register has to hold.
+    /// Value of the base register.
     pub(super) fn address(&self) -> u64 {
         self.base.get() | reg::LENGTH.at(self.lg2_slots.into())
     }
@@ -170,7 +170,7 @@ impl<C: Cpus> Events<C> {
             }
         }
         if matches!(kind, code::ILLEGAL_COMMAND | code::COMMAND_HARDWARE) {
-            // Kept for whoever repairs the queue, before the log forgets it.
+            // Kept for the caller that repairs the queue, before the log forgets it.
             let note = event::CODE.at(kind) | record[1] & !event::CODE.mask();
             self.command.store(note, Ordering::Release);
         }
@@ -189,7 +189,7 @@ impl<C: Cpus> Events<C> {
         &self,
         unit: &Control<R, M, C>,
     ) -> Result<Option<FaultEvent>, IommuError> {
-        // Held so that nobody turns logging off between the two.
+        // Held so that no other caller turns logging off between the two.
         let _held = self.reader.lock();
         if unit.read(reg::STATUS)? & status::EVENT_OVERFLOW == 0 {
             return Ok(None);
@@ -200,8 +200,9 @@ impl<C: Cpus> Events<C> {
         Ok(Some(FaultEvent::Lost))
     }
 
-    /// What the unit said of the command at `address`, whether or not somebody has read it. Looks
-    /// without a lock: the log may be long, and the answer only tells why.
+    /// Reason of the unit's refusal of the command at `address`, from a record that was read or one
+    /// that is still in the log. Looks without a lock: the log may be long, and the answer only
+    /// explains.
     pub(super) fn of_command<R: Mmio, M: TableMem<AtomicU64>>(
         &self,
         unit: &Control<R, M, C>,
@@ -226,7 +227,7 @@ impl<C: Cpus> Events<C> {
     }
 }
 
-/// What a record says of an access.
+/// Translates a record of an access.
 fn decode([low, high]: Record) -> FaultRecord {
     let flag = |bits: super::spec::Bits| bits.of(low) == 1;
     let reason = match event::CODE.of(low) {

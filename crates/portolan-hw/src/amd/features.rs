@@ -1,4 +1,4 @@
-//! What a unit can do, from its capability block and its registers.
+//! Features of a unit, from its capability block and its registers.
 //!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 3.2 and
 //! 3.4.11.
@@ -19,7 +19,7 @@ use crate::chassis::Present;
 /// Largest range of one command, as an exponent of pages: with one more, the address says all.
 pub(super) const MAX_LG2_PAGES: u8 = 39;
 
-/// Whether a unit has INVALIDATE_IOMMU_ALL.
+/// Presence of INVALIDATE_IOMMU_ALL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidateAll {
     /// No: everything is invalidated entry by entry and domain by domain.
@@ -28,14 +28,14 @@ pub enum InvalidateAll {
     Present,
 }
 
-/// What a unit can do.
+/// Features of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
     /// The capability block.
     pub capability: Capability,
     /// Most levels of host tables that the unit walks.
     pub levels: u32,
-    /// Whether everything can be invalidated at once.
+    /// Presence of a command that invalidates everything at once.
     pub invalidate_all: InvalidateAll,
 }
 
@@ -71,17 +71,18 @@ impl Features {
         told.unwrap_or(config.output_lg2).clamp(12, 52)
     }
 
-    /// Width of devices' addresses in bits, whatever tables have room for.
+    /// Width of devices' addresses in bits; tables may have room for more or less.
     pub(super) fn input_lg2(&self) -> u32 {
         self.capability.virtual_lg2.unwrap_or(u64::BITS)
     }
 
-    /// Whether the unit walks tables of `levels` levels.
+    /// Tells if the unit walks tables of `levels` levels.
     pub fn walks(&self, levels: AmdLevels) -> bool {
         levels.count() <= self.levels
     }
 
-    /// How a hypervisor follows tables: units that cache absence (`NpCache`) are virtual ones.
+    /// Way in which a hypervisor follows tables: units that cache absence (`NpCache`) are virtual
+    /// ones.
     pub fn shadowing(&self) -> Shadowing {
         match self.capability.offers.contains(Offers::CACHES_ABSENCE) {
             true => Shadowing::CachingMode,
@@ -89,7 +90,7 @@ impl Features {
         }
     }
 
-    /// What invalidation plans know of the hardware.
+    /// Capabilities of the hardware for invalidation plans.
     pub fn capabilities(&self) -> Capabilities {
         let absence = self.shadowing() != Shadowing::None;
         Capabilities {

@@ -36,9 +36,9 @@ pub struct InterruptTable {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("no interrupt table of 2^{lg2_entries} entries can be at {base:?}")]
 pub struct NotAnInterruptTable {
-    /// Where it was to be.
+    /// Physical address that the caller gave.
     pub base: PhysAddr,
-    /// How many entries it was to have, as an exponent.
+    /// Number of entries that the caller gave, as an exponent.
     pub lg2_entries: u32,
 }
 
@@ -119,7 +119,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
     }
 }
 
-/// Whether events raise interrupts.
+/// Choice of interrupts for events.
 pub(crate) enum Signal {
     Sent,
     NotSent,

@@ -34,7 +34,7 @@ pub(super) fn ring<M: TableMem<AtomicU64>, C: Cpus>(
     Ring::new(mem, shape, u64::MAX, Some(()))
 }
 
-/// What the base register has to hold.
+/// Value of the base register.
 pub(super) fn address<C: Cpus>(ring: &Ring<C>) -> u64 {
     ring.commands().at.get() | reg::LENGTH.at(ring.shape().lg2_slots.into())
 }

@@ -83,7 +83,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
                 )?;
                 let named = InterruptTable::new(block.at, lg2_entries);
                 let named = named.map_err(|_| IommuError::Unsupported)?;
-                // Whatever comes of it the unit may have been told: the memory is not given back.
+                // Success or not, the unit may have been told: the memory is not given back.
                 let set = self.set_interrupt_table(StreamId::new(stream.into()), Some(named));
                 failed(set)?;
                 Ok(vacant.insert(InterruptSlots { block, slots }))
@@ -141,7 +141,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
     }
 }
 
-/// Of what is done with a stream that the unit has only the hardware can fail.
+/// Converts the error of a change to a stream that the unit has: only the hardware can fail.
 fn failed(result: Result<(), AttachError>) -> Result<(), IommuError> {
     result.map_err(|error| match error {
         AttachError::Iommu(error) => error,

@@ -1,4 +1,5 @@
-//! What a unit and its domains share: registers, the command buffer, the event log, identifiers.
+//! Registers, the command buffer, the event log and identifiers, which a unit and its domains
+//! share.
 //!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.4:
 //! commands complete in any order, except around a COMPLETION_WAIT that flushes.
@@ -70,7 +71,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
 
 crate::chassis::handle!(AmdQueue<R, M, C> of Shared, AtomicU64);
 
-/// How a round ended.
+/// End of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
     NotYet,

@@ -1,4 +1,4 @@
-//! What streams are attached to, and what their entries say.
+//! Attachments of streams, and the entries that belong to them.
 //!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.2.2.
 //!
@@ -21,7 +21,7 @@ use crate::chassis::book;
 /// An attachment, by the domain identifier in its entry.
 pub(super) type Attachment = book::Attachment<u16>;
 
-/// Which stream is attached to what.
+/// Streams with their attachments.
 pub(super) type Streams = book::Streams<u16, u16, ()>;
 
 /// Addresses that are never translated: interrupt messages, and the range that HyperTransport has for

@@ -1,10 +1,10 @@
-//! From whatever firmware or a previous kernel left to a unit that uses our tables.
+//! Takes a unit over from firmware or a previous kernel, in any state, so that it uses our tables.
 //!
-//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 3.4.1 to
-//! 3.4.5. A unit that translates goes on doing so: it is never turned off, since accesses would pass
-//! untranslated. Only the rings are stopped and exchanged; then the device table is, and all that is
-//! cached of the old one is forgotten. Devices reach what the previous owner mapped until then, and
-//! afterwards what our table says.
+//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 3.4.1
+//! to 3.4.5. A unit that translates goes on doing so: it is never turned off, since accesses would
+//! pass untranslated. Only the rings are stopped and exchanged; then the device table is, and all
+//! cached copies of the old one are forgotten. Until then devices reach the previous owner's
+//! mappings, and afterwards those of our table.
 
 use core::sync::atomic::AtomicU64;
 
@@ -19,7 +19,8 @@ use super::shared::Shared;
 use super::spec::reg::{self, control, status};
 use crate::firmware::ivrs::UnitFlags;
 
-/// What reads and writes memory of the previous owner, besides the device table and tables.
+/// Control bits of the parts that read and write memory of the previous owner, besides the device
+/// table and page tables.
 const RINGS: u64 = control::COMMANDS
     | control::EVENT_LOG
     | control::EVENT_INTERRUPT
@@ -31,7 +32,7 @@ const RINGS: u64 = control::COMMANDS
 const RINGS_RUN: u64 =
     status::COMMANDS_RUN | status::EVENT_RUNS | status::PAGE_REQUESTS_RUN | status::GUEST_LOG_RUNS;
 
-/// How traffic of the unit's own is ordered and tunnelled.
+/// Control bits for the order and tunnelling of the unit's own traffic.
 const TRAFFIC: u64 =
     control::TUNNEL | control::PASS_POSTED | control::RESPONSES_PASS | control::ISOCHRONOUS;
 
@@ -84,7 +85,7 @@ pub(super) fn start<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
     }
 }
 
-/// Turns off whatever runs: commands, the log, and the unit.
+/// Turns off all parts that run: commands, the log, and the unit.
 pub(super) fn turn_off<R: Mmio, M, C: Cpus>(unit: &Control<R, M, C>) -> Result<(), IommuError> {
     unit.switch(control::DEVICE_TLB_LIMIT | TRAFFIC, 0)?;
     unit.await_status(status::COMMANDS_RUN | status::EVENT_RUNS, 0)

@@ -97,7 +97,7 @@ fn map<M: TableMem<AtomicU64>>(
     table: &PageTable<AmdV1, M>,
     piece: ReservedRegion,
 ) -> Result<(), IommuError> {
-    // What is owed is paid before the streams are counted as attached: all is forgotten by then.
+    // The debt is paid before the streams are counted as attached: all is forgotten by then.
     let mut owed = Gather::new();
     let (iova, last) = (piece.range.start(), piece.range.last());
     let both = Access::READ_WRITE;

@@ -1,5 +1,5 @@
-//! What the architectures of Arm's SMMUs have in common: widths of the tables that both of them walk
-//! (DDI 0487, section D8.2), and how a unit says what it has.
+//! Common code for the architectures of Arm's SMMUs: widths of the tables that both of them walk
+//! (DDI 0487, section D8.2), and presence of features.
 
 use portolan::addr::{PageSize, PageSizes};
 use portolan::inval::Walker;
@@ -24,12 +24,12 @@ impl Has {
         if bits == 0 { Self::No } else { Self::Yes }
     }
 
-    /// Whether it has.
+    /// Tells if the unit has the feature.
     pub const fn yes(self) -> bool {
         matches!(self, Self::Yes)
     }
 
-    /// How a unit reads tables that has coherent access, or has not.
+    /// Walker of a unit that has coherent access, or has not.
     pub(crate) const fn walker(self) -> Walker {
         match self {
             Self::Yes => Walker::Coherent,
@@ -37,7 +37,7 @@ impl Has {
         }
     }
 
-    /// Whether a unit that reads tables so has coherent access.
+    /// Presence of coherent access in a unit with this walker.
     pub(crate) const fn coherent(walker: Walker) -> Self {
         match walker {
             Walker::Coherent => Self::Yes,

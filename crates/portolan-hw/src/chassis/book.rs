@@ -1,12 +1,14 @@
-//! Which stream is attached to what, what that keeps alive, and what failures have left.
+//! Book of the streams of a unit: their attachments, the domains that these keep alive, and the
+//! remains of failures.
 //!
-//! A stream is moved by one caller at a time. If the hardware does not complete a move, the stream is
-//! blocked as far as the hardware looks, and what it may still reach is *unsettled*: kept alive until
-//! a later move has made the hardware forget it, which comes before anything else happens to the
-//! stream. What is unsettled when the unit goes is never freed.
+//! A stream is moved by one caller at a time. If the hardware does not complete a move, the stream
+//! is blocked as far as the hardware looks, and the domains that it may still reach are
+//! *unsettled*: kept alive until a later move has made the hardware forget them, which comes before
+//! anything else happens to the stream. Domains that are unsettled when the unit goes are never
+//! freed.
 //!
-//! *Context.* Interrupt: [`Book::try_with`], and looking at what it lends. Task: the others, which wait
-//! for the hardware, allocate, and let go of domains.
+//! *Context.* Interrupt: [`Book::try_with`], and looking at the value that it lends. Task: the
+//! others, which wait for the hardware, allocate, and let go of domains.
 
 use super::turn::Turn;
 use alloc::collections::BTreeMap;
@@ -28,10 +30,10 @@ impl fmt::Debug for Hold {
     }
 }
 
-/// What a stream, or one PASID of it, is attached to. A blocked stream has no attachment.
+/// Attachment of a stream, or of one PASID of it. A blocked stream has no attachment.
 #[derive(Clone, Debug)]
 pub(crate) struct Attachment<T> {
-    /// What the driver needs to know of it.
+    /// Data of the driver.
     pub(crate) to: T,
     /// The domain, kept alive; none where accesses pass through.
     pub(crate) domain: Option<Hold>,
@@ -51,7 +53,7 @@ impl<T> Attachment<T> {
 /// The attachments between which a move failed.
 pub(crate) type Unsettled<T> = ArrayVec<Attachment<T>, 2>;
 
-/// What the book says of one stream.
+/// Entry of the book for one stream.
 #[derive(Debug)]
 struct Stream<T> {
     attachment: Option<Attachment<T>>,
@@ -69,7 +71,7 @@ impl<T> Stream<T> {
         self.attachment.is_none() && self.unsettled.is_none()
     }
 
-    /// What was attached, and `new`, may still be reached.
+    /// Notes that the old attachment, and `new`, may still be reached.
     fn unsettle(&mut self, new: Option<Attachment<T>>) {
         let left = self.attachment.take().into_iter().chain(new);
         let unsettled = self.unsettled.get_or_insert_with(Unsettled::new_const);
@@ -77,7 +79,7 @@ impl<T> Stream<T> {
     }
 }
 
-/// What a book says of all streams, and what else the driver keeps for whoever moves them.
+/// All streams, and other state that the driver keeps for the caller that moves them.
 #[derive(Debug)]
 pub(crate) struct Streams<K, T, S> {
     streams: BTreeMap<K, Stream<T>>,
@@ -189,8 +191,8 @@ impl<K: Ord + Copy, T, S> Streams<K, T, S> {
         }
     }
 
-    /// Moves `key` to `new` by `change`, which gets the old attachment and the new one; `forget` is as
-    /// for [`Streams::settle`]. What is left is to be dropped without the turn.
+    /// Moves `key` to `new` by `change`, which gets the old attachment and the new one; `forget` is
+    /// as for [`Streams::settle`]. The caller drops the result without the turn.
     pub(crate) fn go(
         &mut self,
         key: K,
@@ -233,7 +235,7 @@ impl<K: Ord + Copy, T, S> Streams<K, T, S> {
     }
 }
 
-/// What a move lets go of.
+/// Attachments that a move lets go of.
 pub(crate) type Left<T> = ArrayVec<Attachment<T>, 3>;
 
 impl<C: Cpus, K: Ord + Copy + Send, T: Send, S: Send> Book<C, K, T, S> {
@@ -255,7 +257,8 @@ impl<C: Cpus, K: Ord + Copy + Send, T: Send, S: Send> Book<C, K, T, S> {
         self.0.try_with(work)
     }
 
-    /// Has `block` block each stream that is not. What is attached meanwhile is blocked or not.
+    /// Calls `block` for each stream that is not blocked. A stream that is attached meanwhile is
+    /// blocked or not.
     ///
     /// # Errors
     /// The first failure; the others are tried all the same.
@@ -282,7 +285,7 @@ impl<K: Ord + Copy, T, S: Default> Default for Streams<K, T, S> {
 }
 
 impl<K, T, S> Drop for Streams<K, T, S> {
-    /// What the hardware may still reach is never freed.
+    /// Never frees memory that the hardware may still reach.
     fn drop(&mut self) {
         if !self.streams.values().all(Stream::is_blocked) {
             core::mem::forget(core::mem::take(&mut self.streams));

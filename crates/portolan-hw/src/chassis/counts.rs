@@ -44,7 +44,7 @@ macro_rules! counters {
                 $kinds::ALL.iter().copied().zip(self.0)
             }
 
-            /// What came since `earlier`.
+            /// Numbers of commands since `earlier`.
             #[must_use]
             pub fn since(&self, earlier: &Self) -> Self {
                 Self(core::array::from_fn(|kind| self.0[kind].wrapping_sub(earlier.0[kind])))

@@ -21,7 +21,7 @@ pub(crate) const WORDS: usize = 8;
 /// An entry; zeros behind its own words.
 pub(crate) type Words = [u64; WORDS];
 
-/// How an open entry may change.
+/// Rule for changes of an open entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Live {
     /// By one store, if the bits that hardware reads differ in one word only; else through a closed
@@ -43,7 +43,7 @@ pub(crate) struct Kind {
     pub(crate) live: Live,
 }
 
-/// What became visible.
+/// State of the entry after a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum After {
     /// The entry was open and is closed: what hardware kept of it, and reached through it, is stale.
@@ -71,7 +71,7 @@ pub(crate) struct Plan {
 }
 
 impl Kind {
-    /// Whether nothing is reached through an entry with this word 0.
+    /// Tells if nothing is reached through an entry with this word 0.
     pub(crate) const fn is_closed(&self, word: u64) -> bool {
         word & self.deciding == self.closed & self.deciding
     }
@@ -145,7 +145,7 @@ impl Plan {
     }
 }
 
-/// Where an entry lies.
+/// Place of an entry in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct At {
     /// The block of table memory that holds it.
@@ -166,7 +166,7 @@ impl At {
             .unwrap_or(&[])
     }
 
-    /// What the entry holds now.
+    /// Returns the words of the entry.
     pub(crate) fn read<M: TableMem<AtomicU64>>(self, mem: &M) -> Words {
         let mut words = [0; WORDS];
         for (value, word) in words.iter_mut().zip(self.entry(mem)) {

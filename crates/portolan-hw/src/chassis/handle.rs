@@ -1,7 +1,7 @@
 //! Handles to what a unit and its domains share.
 
-/// Declares a handle to `$shared`, which is a queue: `Handle<R, M, C> of Shared, AtomicU64`. What is submitted
-/// through it goes by its `submitters`.
+/// Declares a handle to `$shared`, which is a queue: `Handle<R, M, C> of Shared, AtomicU64`.
+/// Submissions through it go by its `submitters`.
 macro_rules! handle {
     ($name:ident<R, M $(: $bound:path)?, C> of $shared:ident, $word:ident) => {
         /// A handle to the unit's invalidations, which its domains hold.

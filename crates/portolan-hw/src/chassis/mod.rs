@@ -1,11 +1,11 @@
-//! What the drivers of this crate are built of: the command ring, waiting, memory
-//! blocks, registers and fields of them, lists, counters.
+//! Parts of which the drivers of this crate are built: the command ring, waiting, memory blocks,
+//! registers and fields of them, lists, counters.
 //!
-//! A driver says what is its unit's own (layouts, registers, codes); the algorithm is written once
-//! here and compiled for each unit.
+//! A driver has only its unit's own parts (layouts, registers, codes); the algorithm is written
+//! once here and compiled for each unit.
 //!
-//! *Context.* Interrupt, but for what waits for the unit (atomic) and what takes or gives back
-//! memory (task): such functions say so.
+//! *Context.* Interrupt, but for functions that wait for the unit (atomic) and those that take or
+//! give back memory (task): they say so.
 
 pub(crate) mod arm;
 mod bits;

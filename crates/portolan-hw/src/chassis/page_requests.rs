@@ -1,10 +1,10 @@
-//! What comes out of a queue of page requests.
+//! Events of a queue of page requests.
 //!
 //! *Context.* Interrupt: a value.
 
 use portolan::iopf::RawPageRequest;
 
-/// What comes out of the queue.
+/// Event of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageRequestEvent {
     /// A request.

@@ -1,4 +1,4 @@
-//! What a ring remembers of refused commands and of devices that did not answer, until the
+//! Record of refused commands and of devices that did not answer, which a ring keeps until the
 //! producers concerned have asked.
 
 use arrayvec::ArrayVec;
@@ -11,7 +11,7 @@ pub(crate) const KEPT: usize = 64;
 /// Names one producer's commands, from the first to the sync behind the last.
 pub(super) type Owner = u64;
 
-/// The owner of commands that nobody waits for.
+/// Owner of commands for which no producer waits.
 pub(super) const NOBODY: Owner = 0;
 
 /// The owner of syncs: several producers may wait for one.
@@ -25,7 +25,7 @@ pub(crate) struct Ticket {
     pub(super) first: u64,
     /// Position behind the last.
     pub(super) end: u64,
-    /// How often there had been news when the first was written.
+    /// Value of [`Refusals::news`] when the first command was written.
     pub(super) news: u64,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Refusals {
     commands: u64,
     /// Up to here a device that did not answer was overwritten.
     devices: u64,
-    /// How often something was added.
+    /// Number of additions since the start.
     pub(super) news: u64,
 }
 
@@ -112,7 +112,7 @@ impl Refusals {
         self.news += 1;
     }
 
-    /// What concerns `ticket`, whose commands are complete with `sync`.
+    /// Returns the outcome for `ticket`, whose commands are complete with `sync`.
     pub(super) fn concern(&self, ticket: &Ticket, sync: Sync) -> Result<Silent, Why> {
         let mut silent = Silent::new();
         for kept in &self.kept {
@@ -161,7 +161,8 @@ mod tests {
         }
     }
 
-    /// What a producer hears whose command is at `first` and whose sync is right behind.
+    /// Returns the outcome for a producer whose command is at `first` and whose sync is right
+    /// behind.
     fn hears(refusals: &Refusals, owner: Owner, first: u64) -> Result<usize, Why> {
         let position = first + 2;
         let sync = Sync {

@@ -4,22 +4,22 @@
 //! across a wait: a producer that finds no room lets go of it and looks again later. When several
 //! producers are at work, one sync serves all whose commands came before it. A sync has a number,
 //! which the unit writes to memory behind everything in front; where it cannot, or where that is as
-//! good, its index tells. Nobody waits for another producer: an interrupt handler that strikes
-//! between two turns of the lock writes its own commands and its own sync. Completion interrupts
-//! are not used.
+//! good, its index tells. No producer waits for another: an interrupt handler that strikes between
+//! two turns of the lock writes its own commands and its own sync. Completion interrupts are not
+//! used.
 //!
 //! Under the lock there are stores to the ring, register accesses and cache maintenance, which do
 //! not wait (the contracts of `Mmio` and `TableMem`), no heap, and no locks but those that a driver
 //! calls leaves.
 //!
 //! A unit that meets a bad command stops. The command is replaced by a harmless one, the unit set
-//! going again, and the refusal told to the producer of that command and to nobody else; a refused
-//! sync to those who wait for it. A device that does not answer an invalidation is told to those
-//! who asked that device. The record is bounded: those whose refusal may have been overwritten hear
-//! that ([`Unit::OVERWRITTEN`]).
+//! going again, and only the producer of that command hears of the refusal; of a refused sync,
+//! those that wait for it. Of a device that does not answer an invalidation, the producers hear
+//! that asked that device. The record is bounded: those whose refusal may have been overwritten
+//! hear that ([`Unit::OVERWRITTEN`]).
 //!
-//! *Context.* Interrupt, but for what waits for the unit (atomic) and what takes or gives back
-//! memory (task).
+//! *Context.* Interrupt, but for functions that wait for the unit (atomic) and those that take or
+//! give back memory (task).
 
 mod service;
 #[cfg(test)]
@@ -43,7 +43,7 @@ const CHUNK: usize = 64;
 /// complete in order, a later number stands for an earlier one.
 const NUMBERS: u32 = 256;
 
-/// What follows some commands.
+/// Kind of command that follows some commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// More of them.
@@ -60,7 +60,7 @@ pub(crate) struct Sync {
     pub(super) number: u32,
 }
 
-/// What became of commands.
+/// Outcome of commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// They are complete.
@@ -99,7 +99,7 @@ impl State {
 #[derive(Debug)]
 pub(crate) struct Ring<C: Cpus> {
     commands: Block,
-    /// Where syncs write their numbers.
+    /// Memory to which syncs write their numbers.
     numbers: Option<Block>,
     shape: Shape,
     /// Most commands between two syncs.
@@ -152,12 +152,12 @@ impl<C: Cpus> Ring<C> {
         self.shape
     }
 
-    /// Where the unit finds the commands.
+    /// Memory from which the unit reads the commands.
     pub(crate) fn commands(&self) -> Block {
         self.commands
     }
 
-    /// A word that the unit may write and nobody reads.
+    /// Address of a word that the unit may write and no code reads.
     pub(crate) fn spare(&self) -> Option<PhysAddr> {
         self.word(NUMBERS)
     }
@@ -206,7 +206,7 @@ impl<C: Cpus> Ring<C> {
     }
 
     /// Writes `commands`, a part at a time if there is little room; and at once the sync behind
-    /// them, if it is their end, there is room and nobody else is at work. *Context.* Atomic.
+    /// them, if it is their end, there is room and no other producer is at work. *Context.* Atomic.
     pub(crate) fn place<U: Unit<Cpus = C>>(
         &self,
         unit: &U,
@@ -278,7 +278,7 @@ impl<C: Cpus> Ring<C> {
         post()
     }
 
-    /// A sync behind the commands of `ticket`: somebody else's, if one came meanwhile.
+    /// Returns a sync behind the commands of `ticket`: another producer's, if one came meanwhile.
     fn sync<U: Unit<Cpus = C>>(&self, unit: &U, ticket: &Ticket) -> Result<Sync, IommuError> {
         loop {
             let found = self.with_state(unit, |state| {
@@ -315,7 +315,7 @@ impl<C: Cpus> Ring<C> {
         (position & (self.shape.slots() - 1)) as usize
     }
 
-    /// Where the unit reads the command at `position`.
+    /// Address of the command at `position`.
     fn address(&self, position: u64) -> PhysAddr {
         let offset = (self.slot(position) as u64) << self.shape.lg2_bytes;
         PhysAddr::new(self.commands.at.get() + offset)

@@ -1,5 +1,5 @@
-//! Who has to be told of a change, by the tag of what changes: sets that are empty most of the time. And what
-//! some commands have changed, until those are told.
+//! Sets of devices or units that have to be told of a change, by the tag of the change; most of the
+//! time they are empty. And changes that commands have made, until those devices are told.
 
 use super::{Sorted, with_room};
 use arrayvec::ArrayVec;
@@ -22,9 +22,9 @@ const CHUNK: usize = 16;
 /// *Context.* Interrupt, but for [`Sets::add`], which takes heap memory and is for tasks.
 #[derive(Debug)]
 pub(crate) struct Sets<C: Cpus, K: Send, V: Send> {
-    /// How many members there are, for those who do not hold the lock.
+    /// Number of members, for readers that do not hold the lock.
     count: AtomicUsize,
-    /// How often each was added.
+    /// Members, with the number of times that each was added.
     members: Guarded<C, Sorted<(K, V), usize>>,
 }
 
@@ -48,9 +48,9 @@ impl<C: Cpus, K: Ord + Copy + Send, V: Ord + Copy + Send> Sets<C, K, V> {
         fence(Ordering::SeqCst);
     }
 
-    /// Whether there are no members. A CPU that has taken an entry out of a table asks, a CPU that adds a
-    /// member lets a device read tables afterwards: with a fence on each side, one of them sees what the
-    /// other wrote.
+    /// Tells if there are no members. A CPU that has taken an entry out of a table asks, a CPU that
+    /// adds a member lets a device read tables afterwards: with a fence on each side, one of them
+    /// sees what the other wrote.
     fn is_empty(&self) -> bool {
         fence(Ordering::SeqCst);
         self.count.load(Ordering::Relaxed) == 0
@@ -77,8 +77,8 @@ impl<C: Cpus, K: Ord + Copy + Send, V: Ord + Copy + Send> Sets<C, K, V> {
         !self.is_empty() && self.members.lock().get((key, value)).is_some()
     }
 
-    /// The members of the set of `key`, each once. What is added or removed meanwhile may be among
-    /// them or not.
+    /// The members of the set of `key`, each once. Members that are added or removed meanwhile may
+    /// be among them or not.
     pub(crate) fn members(&self, key: K) -> Members<'_, C, K, V> {
         Members {
             key: Some(key),
@@ -151,7 +151,7 @@ impl<T: Copy + PartialEq> Touched<T> {
         }
     }
 
-    /// Whether `tag` can be noted.
+    /// Tells if `tag` can be noted.
     pub(crate) fn has_room(&self, tag: T) -> bool {
         !self.0.is_full() || self.0.iter().any(|(known, _)| *known == tag)
     }

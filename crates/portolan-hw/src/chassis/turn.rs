@@ -13,7 +13,8 @@ impl<C: Cpus, T: Send> Turn<C, T> {
         Self(Guarded::new(Some(value)))
     }
 
-    /// Lends the value to `work` if nobody has it. For an interrupt handler, which must not wait.
+    /// Lends the value to `work` if no other caller has it. For an interrupt handler, which must
+    /// not wait.
     pub(crate) fn try_with<X>(&self, work: impl FnOnce(&mut T) -> X) -> Option<X> {
         let mut value = self.0.lock().take()?;
         let done = work(&mut value);

@@ -1,4 +1,4 @@
-//! What a driver says of its unit's ring.
+//! Interface of a driver to its unit's ring.
 
 use core::sync::atomic::AtomicU64;
 
@@ -24,19 +24,19 @@ impl Shape {
     }
 }
 
-/// Why a unit stopped.
+/// Reason of a stop of the unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stop {
-    /// What its registers said, for [`Unit::resume`].
+    /// Value of its registers, for [`Unit::resume`].
     pub(crate) seen: u32,
     /// It refused the command at its head, with this code.
     pub(crate) refused: Option<u32>,
     /// A device did not answer: `Some(None)` if the unit does not say which, and, where the unit
-    /// [aborts syncs](Unit::ABORTS_SYNCS), if it took what is under way with it for another reason.
+    /// [aborts syncs](Unit::ABORTS_SYNCS), if it aborted the commands under way for another reason.
     pub(crate) silent: Option<Option<u16>>,
 }
 
-/// What a driver says of its unit's ring. Everything here waits for nothing.
+/// Unit of a driver, as its ring needs it. Everything here waits for nothing.
 pub(crate) trait Unit {
     type Memory: TableMem<AtomicU64>;
     type Cpus: Cpus;
@@ -45,14 +45,14 @@ pub(crate) trait Unit {
     /// Bits of the unit's index beyond those that tell slots apart: with one, full is told from
     /// empty, and all slots can be used.
     const TURN_BITS: u32;
-    /// Whether the index moves behind a sync only once that is complete.
+    /// Set if the index moves behind a sync only once that is complete.
     const INDEX_COMPLETES: bool;
-    /// Whether a device that does not answer takes the syncs under way with it, or commands that no
-    /// sync has confirmed.
+    /// Set if a device that does not answer aborts the syncs under way, or commands that no sync
+    /// has confirmed.
     const ABORTS_SYNCS: bool;
     /// Register of the head.
     const HEAD: usize;
-    /// What is said of a refusal that was overwritten.
+    /// Code for a refusal whose record was overwritten.
     const OVERWRITTEN: u32;
 
     /// Memory, time, and the longest wait.
@@ -73,7 +73,7 @@ pub(crate) trait Unit {
 
     /// Makes sure that the unit reads what was stored at `at`.
     fn clean(&self, _at: PhysAddr, _bytes: u64) {}
-    /// Orders the stores before whatever comes after.
+    /// Orders the stores before everything that comes after.
     fn barrier(&self) {}
 
     /// The register of the head.
@@ -82,7 +82,7 @@ pub(crate) trait Unit {
     fn index(head: u64, shape: Shape) -> u64;
     fn set_tail(&self, index: u64, shape: Shape);
 
-    /// Whether the unit has stopped, with `head` in its register.
+    /// Returns the stop of the unit, if it has stopped with `head` in its register.
     fn stopped(&self, head: u64) -> Result<Option<Stop>, IommuError>;
     /// More about `code`, with which the unit refused the command at `at`; without the ring's lock.
     fn why(&self, code: u32, _at: PhysAddr) -> u32 {

@@ -32,7 +32,7 @@ impl<'a> Bytes<'a> {
         self.data
     }
 
-    /// Where in the table the part begins.
+    /// Offset of the part in the table, in bytes.
     pub(super) const fn offset(self) -> usize {
         self.at
     }

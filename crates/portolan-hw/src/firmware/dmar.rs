@@ -22,7 +22,7 @@ pub use scope::{PathStep, Scope, ScopeKind, Scopes};
 /// Signature of the table.
 pub const SIGNATURE: [u8; 4] = *b"DMAR";
 
-/// Where the structures begin.
+/// Offset of the first structure, in bytes.
 const STRUCTURES: usize = 48;
 /// Bytes of type and length.
 const HEAD: usize = 4;
@@ -68,7 +68,7 @@ impl<'a> Dmar<'a> {
     }
 }
 
-/// Which devices of the segment a unit serves.
+/// Devices of the segment that a unit serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Serves {
     /// All that no other unit of the segment names.
@@ -77,7 +77,7 @@ pub enum Serves {
     Named,
 }
 
-/// Whether all root ports of a segment report translation services.
+/// Root ports of a segment that report translation services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ports {
     /// Every root port of the segment.
@@ -89,7 +89,7 @@ pub enum Ports {
 /// A remapping unit (8.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drhd<'a> {
-    /// Which devices it serves.
+    /// Devices that it serves.
     pub serves: Serves,
     /// The segment.
     pub segment: PciSegment,
@@ -115,7 +115,7 @@ pub struct Reserved<'a> {
 /// Root ports that pass translation requests on (8.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RootPorts<'a> {
-    /// Whether every root port of the segment passes them on, or those in the scopes.
+    /// Root ports of the segment that pass them on: every one, or those in the scopes.
     pub ports: Ports,
     /// The segment.
     pub segment: PciSegment,
@@ -123,7 +123,7 @@ pub struct RootPorts<'a> {
     pub scopes: Scopes<'a>,
 }
 
-/// Which memory is near a unit (8.6).
+/// Memory that is near a unit (8.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Affinity {
     /// The unit, by its register base.
@@ -177,7 +177,7 @@ pub enum Structure<'a> {
 pub struct Structures<'a>(Walk<'a>);
 
 impl Structures<'_> {
-    /// How many structures of unknown type were passed over so far.
+    /// Number of structures of unknown type that were passed over so far.
     pub fn unknown(&self) -> u32 {
         self.0.unknown()
     }

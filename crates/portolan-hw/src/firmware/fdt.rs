@@ -31,8 +31,8 @@ fn text(bytes: &[u8]) -> &[u8] {
     text
 }
 
-/// Whether the text at the start of `bytes` is `wanted`. It looks at no more bytes than that has: many
-/// properties may share one long name.
+/// Tells if the text at the start of `bytes` is `wanted`. It reads no more bytes than `wanted` has:
+/// many properties may share one long name.
 fn is_text(bytes: &[u8], wanted: &[u8]) -> bool {
     #[cfg(test)]
     tests::count(wanted.len());
@@ -163,7 +163,7 @@ impl<'t> Node<'t> {
         self.name
     }
 
-    /// Where in the tree's structure its properties begin: no other node has the same.
+    /// Offset of its properties in the tree's structure: no other node has the same.
     pub fn offset(&self) -> usize {
         self.first
     }
@@ -189,7 +189,7 @@ impl<'t> Node<'t> {
         }
     }
 
-    /// Whether it says that it is compatible with `what`.
+    /// Tells if its property `compatible` names `what`.
     pub fn is(&self, what: &str) -> bool {
         let names = self.property("compatible").unwrap_or_default();
         let mut names = names.split(|byte| *byte == 0);

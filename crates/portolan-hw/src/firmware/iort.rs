@@ -1,4 +1,4 @@
-//! IORT: Arm's SMMUs, what is behind them and by which identifiers.
+//! IORT: Arm's SMMUs, the devices behind them, and the identifiers of those.
 //!
 //! Arm I/O Remapping Table (DEN0049), revision E.f, chapter 3. Node types 0 to 6. Identifiers are
 //! followed by [`Iort::resolve`]. Firmware that counts identifiers wrongly is known by its header:
@@ -27,7 +27,7 @@ use super::walk::{End, Walk};
 /// Signature of the table.
 pub const SIGNATURE: [u8; 4] = *b"IORT";
 
-/// Where the fixed part of the table ends.
+/// Size of the fixed part of the table, in bytes.
 const FIXED: usize = 48;
 /// Bytes of the part that all nodes have.
 const NODE_HEAD: usize = 16;
@@ -65,7 +65,7 @@ impl<'a> Iort<'a> {
         }
     }
 
-    /// How the table counts the identifiers of a mapping.
+    /// Way in which the table counts the identifiers of a mapping.
     pub fn id_count(&self) -> IdCount {
         self.id_count
     }
@@ -81,7 +81,7 @@ impl<'a> Iort<'a> {
     /// The node at `target`, which the structure at `from` refers to.
     ///
     /// # Errors
-    /// [`TableError::Reference`] if there is none, or what is wrong with it.
+    /// [`TableError::Reference`] if there is none, or the node's own error.
     pub fn node_at(&self, from: usize, target: u32) -> Result<Node<'a>, TableError> {
         let none = TableError::Reference {
             offset: from,
@@ -104,7 +104,7 @@ pub struct Nodes<'a> {
 }
 
 impl Nodes<'_> {
-    /// How many nodes of unknown type were passed over so far.
+    /// Number of nodes of unknown type that were passed over so far.
     pub fn unknown(&self) -> u32 {
         self.walk.unknown()
     }

@@ -30,7 +30,7 @@ use portolan::addr::{PciSegment, RequesterId};
 /// Signature of the table.
 pub const SIGNATURE: [u8; 4] = *b"IVRS";
 
-/// Where the blocks begin.
+/// Offset of the first block, in bytes.
 const BLOCKS: usize = 48;
 /// Bytes of a block's type, flags and length.
 const HEAD: usize = 4;
@@ -38,7 +38,7 @@ const HEAD: usize = 4;
 /// real tables have about twenty blocks.
 const MOST_BLOCKS: u32 = 1024;
 
-/// How much a block says, by its type. Higher levels replace lower ones.
+/// Level of detail of a block, by its type. Higher levels replace lower ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
     /// Type 10h.
@@ -50,7 +50,7 @@ pub enum Level {
 }
 
 bitflags::bitflags! {
-    /// What the table says of the whole machine (IVinfo).
+    /// Properties of the whole machine (IVinfo).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Info: u32 {
         /// Blocks of types 11h and 40h have the extended feature register's contents (EFRSup).
@@ -86,7 +86,7 @@ impl<'a> Ivrs<'a> {
         })
     }
 
-    /// What holds for the whole machine.
+    /// Properties of the whole machine.
     pub fn info(&self) -> Info {
         Info::from_bits_truncate(self.info)
     }
@@ -118,12 +118,13 @@ impl<'a> Ivrs<'a> {
         }
     }
 
-    /// The unit that serves a device, and what firmware says of the device. `None` if no unit does.
+    /// The unit that serves a device, and firmware's settings for the device. `None` if no unit
+    /// does.
     ///
     /// A unit that names the device, alone or in a range, goes before one that serves all.
     ///
     /// # Errors
-    /// What is wrong with a block or a device entry on the way.
+    /// Errors of a block or a device entry on the way.
     pub fn device(
         &self,
         segment: PciSegment,
@@ -144,11 +145,11 @@ impl<'a> Ivrs<'a> {
         Ok(serves_all)
     }
 
-    /// Where an interrupt controller or timer sends its messages from: its unit, and its entry there.
+    /// Source of the messages of an interrupt controller or timer: its unit, and its entry there.
     /// `handle` is the number that the MADT or HPET table has for it.
     ///
     /// # Errors
-    /// What is wrong with a block or a device entry on the way.
+    /// Errors of a block or a device entry on the way.
     pub fn special(
         &self,
         kind: SpecialKind,
@@ -203,7 +204,7 @@ pub struct Blocks<'a> {
 }
 
 impl Blocks<'_> {
-    /// How many blocks of unknown type were passed over so far.
+    /// Number of blocks of unknown type that were passed over so far.
     pub fn unknown(&self) -> u32 {
         self.walk.unknown()
     }
@@ -257,7 +258,7 @@ impl<'a> Iterator for Units<'a> {
 }
 
 impl Units<'_> {
-    /// Whether no other block says more of the unit, or as much before this one.
+    /// Tells if no other block says more of the unit, or as much before this one.
     fn best(&self, unit: &Ivhd<'_>) -> bool {
         let others = self.table.blocks().filter_map(|block| match block {
             Ok(Block::Ivhd(other)) => Some(other),

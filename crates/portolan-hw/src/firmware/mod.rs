@@ -1,4 +1,4 @@
-//! The tables in which firmware says which IOMMUs there are, read from byte slices.
+//! Firmware's tables of a machine's IOMMUs, read from byte slices.
 //!
 //! [`sdt`] has the common header and the walk over tables, [`dmar`] Intel's DMA remapping table,
 //! [`ivrs`] AMD's I/O virtualization reporting structure, [`iort`] Arm's I/O remapping table,
@@ -6,9 +6,8 @@
 //! share requester identifiers and the notion of memory that devices go on using ([`reserved`]).
 //!
 //! Nothing is allocated and nothing is trusted: each length is checked before a byte is read, every
-//! walk ends, and what is wrong is said with its offset in the table. Structures of unknown kind are
-//! passed over and counted. Not supported: finding the tables (the embedder has them from its
-//! loader).
+//! walk ends, and each error has its offset in the table. Structures of unknown kind are passed
+//! over and counted. Not supported: finding the tables (the embedder has them from its loader).
 //!
 //! *Context.* Interrupt, all functions: nothing waits or allocates; a lookup walks the table.
 
@@ -29,52 +28,52 @@ pub(crate) mod tests;
 
 use thiserror::Error;
 
-/// What is wrong with a table. Offsets are in bytes from the start of the table.
+/// Error in a table. Offsets are in bytes from the start of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TableError {
     /// Bytes are missing.
     #[error("{needed} bytes at offset {offset:#x} reach past the end")]
     Truncated {
-        /// Where the bytes should be.
+        /// Offset of the bytes.
         offset: usize,
-        /// How many.
+        /// Number of bytes.
         needed: usize,
     },
     /// A structure says that it is shorter than it has to be.
     #[error("the structure at offset {offset:#x} says it has {length} bytes")]
     Length {
-        /// Where the structure is.
+        /// Offset of the structure.
         offset: usize,
-        /// What it says.
+        /// Length in the structure's header, in bytes.
         length: usize,
     },
     /// Another table than the one wanted.
     #[error("signature {found:?} instead of {wanted:?}")]
     Signature {
-        /// What is there.
+        /// Signature in the table.
         found: [u8; 4],
-        /// What was wanted.
+        /// Signature that the caller asked for.
         wanted: [u8; 4],
     },
     /// The bytes do not add up to zero.
     #[error("the bytes add up to {sum:#x} instead of 0")]
     Checksum {
-        /// What they add up to.
+        /// Sum of the bytes.
         sum: u8,
     },
     /// A structure points at something that is not one, or not of the kind that it has to be.
     #[error("the structure at offset {offset:#x} refers to {target:#x}, where there is none")]
     Reference {
-        /// Where the structure is.
+        /// Offset of the structure that refers.
         offset: usize,
-        /// What it refers to.
+        /// Offset to which it refers.
         target: u32,
     },
     /// References lead round in a circle, or through more structures than the table has.
     #[error("references from offset {offset:#x} do not end")]
     Loop {
-        /// Where the first structure is.
+        /// Offset of the first structure.
         offset: usize,
     },
     /// More structures than any machine has.
@@ -82,15 +81,15 @@ pub enum TableError {
         "the table has more than {most} structures; the first too many is at offset {offset:#x}"
     )]
     TooMany {
-        /// Where the first structure is that is not read.
+        /// Offset of the first structure that is not read.
         offset: usize,
-        /// How many are read.
+        /// Number of structures that are read.
         most: u32,
     },
     /// A number makes no sense.
     #[error("{value:#x} at offset {offset:#x} makes no sense")]
     Nonsense {
-        /// Where the number is.
+        /// Offset of the number.
         offset: usize,
         /// The number.
         value: u64,

@@ -1,11 +1,11 @@
-//! Memory of firmware's that a device's address space has to map one to one, or to leave alone: what
-//! the tables of all vendors come down to.
+//! Memory of firmware's that a device's address space has to map one to one, or to leave alone: the
+//! common form of all vendors' tables.
 //!
 //! Intel's RMRR ([`super::dmar::Dmar::reserved`]), AMD's IVMD ([`super::ivrs::Ivrs::reserved`]) and
-//! Arm's RMR nodes ([`super::iort::Iort::reserved`]) give [`Reserved`](crate::firmware::reservations::Reserved)
-//! regions. Empty ranges, ranges that run past the top, and ranges that are wider than the machine's
-//! addresses are errors. What is wrong beside that [`Reservations`](crate::firmware::reservations::Reservations)
-//! finds.
+//! Arm's RMR nodes ([`super::iort::Iort::reserved`]) give
+//! [`Reserved`](crate::firmware::reservations::Reserved) regions. Empty ranges, ranges that run
+//! past the top, and ranges that are wider than the machine's addresses are errors.
+//! [`Reservations`](crate::firmware::reservations::Reservations) finds the other errors.
 //!
 //! *Context.* Interrupt: everything here is a value.
 

@@ -1,8 +1,8 @@
-//! RIMT: RISC-V IOMMUs, what is behind them and by which identifiers.
+//! RIMT: RISC-V IOMMUs, the devices behind them, and the identifiers of those.
 //!
-//! RISC-V IO Mapping Table (RIMT) specification, version 1.0, chapter "RISC-V IO Mapping Table". All node
-//! types. Not read: proximity domains, hardware identifiers, whether root complexes support ATS and page
-//! requests.
+//! RISC-V IO Mapping Table (RIMT) specification, version 1.0, chapter "RISC-V IO Mapping Table".
+//! All node types. Not read: proximity domains, hardware identifiers, flags of root complexes for
+//! ATS and page requests.
 //!
 //! *Context.* Interrupt, all functions: nothing waits or allocates; a lookup walks the table.
 
@@ -17,7 +17,7 @@ use super::walk::{End, Walk};
 /// Signature of the table.
 pub const SIGNATURE: [u8; 4] = *b"RIMT";
 
-/// Where the fixed part of the table ends.
+/// Size of the fixed part of the table, in bytes.
 const FIXED: usize = 48;
 /// Bytes of the part that all nodes have.
 const NODE_HEAD: usize = 8;
@@ -40,13 +40,13 @@ pub struct Rimt<'a> {
 /// One node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Node<'a> {
-    /// Where it is in the table.
+    /// Offset in the table, in bytes.
     pub offset: usize,
-    /// What it is.
+    /// Kind and contents of the node.
     pub body: Body<'a>,
 }
 
-/// What a node is.
+/// Kind and contents of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body<'a> {
     /// A unit.
@@ -70,13 +70,13 @@ pub enum Body<'a> {
 /// A unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unit {
-    /// Where it is.
+    /// Registers or PCI function of the unit.
     pub place: Place,
     /// The first of its wires, if it has any.
     pub wire: Option<Wire>,
 }
 
-/// Where a unit is.
+/// Place of a unit in the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Its registers.
@@ -101,11 +101,11 @@ pub struct Wire {
 pub struct Mapping {
     /// The first identifier.
     pub first: u32,
-    /// How many there are.
+    /// Number of identifiers.
     pub count: u32,
     /// The stream of the first; those of the others follow.
     pub stream: StreamId,
-    /// Where the unit's node is said to be.
+    /// Offset of the unit's node in the table.
     pub unit: u32,
 }
 
@@ -174,7 +174,7 @@ impl<'a> Rimt<'a> {
     /// The offset of the unit's node at `target`, which the node at `from` refers to.
     ///
     /// # Errors
-    /// [`TableError::Reference`] if there is none, or what is wrong with a node before it.
+    /// [`TableError::Reference`] if there is none, or the error of a node before it.
     pub fn unit_at(&self, from: usize, target: u32) -> Result<usize, TableError> {
         let (offset, wanted) = (from, usize::try_from(target));
         for node in self.nodes() {
@@ -193,7 +193,7 @@ impl<'a> Rimt<'a> {
 pub struct Nodes<'a>(Walk<'a>);
 
 impl Nodes<'_> {
-    /// How many nodes of unknown type were passed over so far.
+    /// Number of nodes of unknown type that were passed over so far.
     pub fn unknown(&self) -> u32 {
         self.0.unknown()
     }

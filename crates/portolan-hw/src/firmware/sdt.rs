@@ -18,7 +18,7 @@ const OEM_ID: usize = 10;
 const OEM_TABLE_ID: usize = 16;
 const OEM_REVISION: usize = 24;
 
-/// Who made a table, by which bugs of particular firmware are known.
+/// Maker of a table, by which bugs of particular firmware are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Maker {
     /// The manufacturer (OEMID), filled up with spaces.
@@ -48,8 +48,9 @@ impl<'a> Sdt<'a> {
         Ok(sdt)
     }
 
-    /// The table at the start of `data`, if it is that of this signature, whatever its bytes add up to: ACPICA
-    /// warns of a wrong checksum and goes on, and so do kernels with what the table says.
+    /// The table at the start of `data`, if it is that of this signature, with any sum of its
+    /// bytes: ACPICA warns of a wrong checksum and goes on, and so do kernels with the table's
+    /// contents.
     ///
     /// # Errors
     /// [`TableError::Truncated`], [`TableError::Length`], [`TableError::Signature`].
@@ -93,12 +94,12 @@ impl<'a> Sdt<'a> {
         bytes.fold(0, |sum: u8, &byte| sum.wrapping_add(byte))
     }
 
-    /// What the table calls itself.
+    /// Signature of the table.
     pub fn signature(&self) -> [u8; 4] {
         self.signature
     }
 
-    /// Who made it.
+    /// Maker of the table.
     pub fn maker(&self) -> Maker {
         self.maker
     }
@@ -153,7 +154,7 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// How many tables were passed over because their bytes do not add up to zero.
+    /// Number of tables that were passed over because their bytes do not add up to zero.
     pub fn damaged(&self) -> u32 {
         self.damaged
     }

@@ -15,7 +15,7 @@ use portolan::addr::{PciSegment, RequesterId};
 /// Signature of the table.
 pub const SIGNATURE: [u8; 4] = *b"VIOT";
 
-/// Where the fixed part of the table ends.
+/// Size of the fixed part of the table, in bytes.
 const FIXED: usize = 48;
 /// Bytes of a node's type and length.
 const HEAD: usize = 4;
@@ -130,7 +130,7 @@ impl<'a> Viot<'a> {
     /// The unit whose node is at `offset`.
     ///
     /// # Errors
-    /// [`TableError::Reference`] if there is none, or what is wrong with it.
+    /// [`TableError::Reference`] if there is none, or the node's own error.
     pub fn unit(&self, offset: u16) -> Result<Viommu, TableError> {
         let none = TableError::Reference {
             offset: usize::from(offset),
@@ -149,7 +149,7 @@ impl<'a> Viot<'a> {
     /// does.
     ///
     /// # Errors
-    /// What is wrong with a node on the way, or with the unit's.
+    /// Errors of a node on the way, or of the unit's.
     pub fn resolve(
         &self,
         segment: PciSegment,
@@ -172,7 +172,7 @@ impl<'a> Viot<'a> {
 pub struct Nodes<'a>(Walk<'a>);
 
 impl Nodes<'_> {
-    /// How many nodes of unknown type were passed over so far.
+    /// Number of nodes of unknown type that were passed over so far.
     pub fn unknown(&self) -> u32 {
         self.0.unknown()
     }

@@ -3,7 +3,7 @@
 use super::TableError;
 use super::bytes::Bytes;
 
-/// Where a walk ends.
+/// End of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     /// With the last byte; with an error if there are more records than that.
@@ -32,7 +32,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// How many records of unknown type were passed over so far.
+    /// Number of records of unknown type that were passed over so far.
     pub(super) fn unknown(&self) -> u32 {
         self.unknown
     }
@@ -73,13 +73,13 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Whether nothing but zeros is left, as some firmware leaves behind the last record.
+    /// Tells if nothing but zeros is left, as some firmware leaves behind the last record.
     fn is_padding(&self) -> bool {
         let zeros = self.rest.as_slice().iter().all(|byte| *byte == 0);
         zeros && matches!(self.end, End::Bytes { .. })
     }
 
-    /// Whether there may be one more record.
+    /// Checks that one more record is allowed.
     fn check(&self) -> Result<(), TableError> {
         let offset = self.rest.offset();
         match self.end {

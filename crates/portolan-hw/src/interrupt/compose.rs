@@ -1,4 +1,4 @@
-//! What devices and I/O APICs are given, so that their interrupts are remapped.
+//! Messages and redirections for devices and I/O APICs, so that their interrupts are remapped.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 5.1.2.2
 //! (remappable format), 5.1.5.1 (I/O APIC) and 5.1.5.2 (MSI). AMD I/O Virtualization Technology
@@ -16,7 +16,7 @@ use portolan::iommu::{
 use super::ApicMode;
 use crate::chassis::Bits;
 
-/// Where messages are written.
+/// Address of the window to which messages are written.
 const WINDOW: u64 = 0xfee0_0000;
 
 /// A message that names entry `index` of a VT-d unit's table.
@@ -92,8 +92,8 @@ pub fn amd_redirection(
     reached.then_some(RedirectionEntry::new(line | u64::from(index)))
 }
 
-/// A message that chooses CPU and vector itself: a unit's own, which nobody remaps. Upper bits of an
-/// identifier of 32 bits are in the upper half of the address.
+/// A message that chooses CPU and vector itself: a unit's own, which no unit remaps. Upper bits of
+/// an identifier of 32 bits are in the upper half of the address.
 ///
 /// # Errors
 /// [`InterruptError::Destination`] if it has no room for the destination.

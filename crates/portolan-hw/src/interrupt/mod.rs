@@ -11,8 +11,8 @@ mod slots;
 
 pub(crate) use slots::Slots;
 
-/// Which identifiers local interrupt controllers have. Behind a RISC-V IOMMU they are the places of harts
-/// among those of the interrupt controller, whichever of the two is asked for.
+/// Identifiers of local interrupt controllers. Behind a RISC-V IOMMU they are the places of harts
+/// among those of the interrupt controller, in both modes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ApicMode {
     /// Of 8 bits.
@@ -23,10 +23,10 @@ pub enum ApicMode {
     X2Apic,
 }
 
-/// How a unit remaps interrupts.
+/// Interrupt remapping of a unit.
 ///
 /// From the moment on at which it does, a message that chooses CPU and vector itself is refused: of
-/// devices, and of I/O APICs and timers that nobody gave an entry. A kernel masks those before.
+/// devices, and of I/O APICs and timers without an entry. A kernel masks those before.
 ///
 /// ```
 /// use portolan_hw::interrupt::{ApicMode, Remapping};
@@ -37,7 +37,7 @@ pub enum ApicMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Remapping {
-    /// What destinations are.
+    /// Form of destinations.
     pub apic: ApicMode,
     /// Entries of each table, as an exponent: of a unit's behind VT-d (8 to 16), of a stream's behind
     /// AMD-Vi, where more than 9 are cut off, and behind a RISC-V IOMMU, where more than 8 are.

@@ -1,4 +1,4 @@
-//! Which entries of an interrupt table are in use, and by whom.
+//! Entries of an interrupt table that are in use, and their sources.
 
 use alloc::vec::Vec;
 
@@ -6,7 +6,7 @@ use portolan::addr::{PageSize, StreamId};
 use portolan::iommu::{Interrupt, InterruptSource, IommuError};
 use portolan::platform::OutOfTableMemory;
 
-/// What is known of an entry.
+/// State of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slot {
     Free,
@@ -51,14 +51,14 @@ impl Slots {
         Some((index as u16, serial))
     }
 
-    /// Whether `interrupt` is what its entry is in use for.
+    /// Tells if the entry of `interrupt` is still in use for it.
     pub(crate) fn holds(&self, interrupt: &Interrupt) -> bool {
         let (_, index, of) = interrupt.place();
         let slot = self.slots.get(usize::from(index));
         matches!(slot, Some(Slot::InUse { serial, .. }) if *serial == of)
     }
 
-    /// Whether any entry is in use.
+    /// Tells if any entry is in use.
     pub(crate) fn are_used(&self) -> bool {
         let mut slots = self.slots.iter();
         slots.any(|slot| matches!(slot, Slot::InUse { .. }))

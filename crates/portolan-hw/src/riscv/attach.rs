@@ -28,8 +28,8 @@ use super::unit::RiscvIommu;
 use crate::chassis::book::Left;
 use crate::chassis::entry::{After, At, Words};
 
-/// What hardware has to forget when what has a context leaves what is tagged by `tag`: the context, and
-/// then, so that nothing is kept again by what is stale, the translations.
+/// Commands that make hardware forget `context` when its user leaves the domain of `tag`: the
+/// context, and then the translations, so that nothing is kept again by a stale context.
 pub(super) fn forget(context: Counted, tag: Option<Tag>) -> ArrayVec<Counted, 3> {
     let mut commands = ArrayVec::new();
     commands.push(context);
@@ -41,7 +41,8 @@ pub(super) fn forget(context: Counted, tag: Option<Tag>) -> ArrayVec<Counted, 3>
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
-    /// Who has a turn moves streams, and waits no longer than the limit.
+    /// Clock and limit for a turn: a caller that has the turn moves streams, and waits no longer
+    /// than the limit.
     pub(super) fn turn(&self) -> (&C, Nanos) {
         let control = &self.shared.control;
         (&control.clock, control.limit)
@@ -49,7 +50,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
 
     /// Blocks all streams.
     ///
-    /// *Context.* Task: domains that nobody else holds are dropped.
+    /// *Context.* Task: domains without another holder are dropped.
     ///
     /// # Errors
     /// The first failure; the others are tried all the same.
@@ -77,8 +78,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
         Ok(())
     }
 
-    /// What a context says, with the stream's MSI page table where the new one has a second stage. Entries
-    /// that are in use keep a stream where there is one; nothing is reached by them once it is blocked.
+    /// Words of a context, with the stream's MSI page table where the new one has a second stage.
+    /// Entries that are in use keep a stream where there is one; nothing is reached by them once it
+    /// is blocked.
     fn with_messages(
         &self,
         streams: &mut Streams,

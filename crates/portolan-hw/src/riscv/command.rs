@@ -18,8 +18,8 @@ use crate::chassis::Words;
 /// A command and what it is counted as.
 pub(super) type Counted = (Kind, Words);
 
-/// Behind everything in front of it, and behind what devices have read and written through what is
-/// forgotten now.
+/// Behind everything in front of it, and behind devices' reads and writes through the translations
+/// that are forgotten now.
 const ORDERED: u64 = OPCODE.at(opcode::FENCE) | fence::PR.at(1) | fence::PW.at(1);
 
 /// Stores `data` at `address`, which is aligned to 4, once everything in front is complete.
@@ -28,12 +28,12 @@ pub(super) fn store(address: u64, data: u32) -> Words {
     [word, fence::ADDRESS.at(address >> 2)]
 }
 
-/// Harmless, whoever put it there.
+/// Command without an effect, for any place in the queue.
 pub(super) fn nothing() -> Words {
     [ORDERED, 0]
 }
 
-/// Keeps what is behind back until everything in front is complete: what is behind is fetched once
+/// Holds back the commands behind it until everything in front is complete: they are fetched once
 /// the head has passed this.
 pub(super) fn fence() -> Counted {
     (Kind::Fence, [OPCODE.at(opcode::FENCE), 0])
@@ -68,7 +68,7 @@ pub(super) fn translations() -> [Counted; 2] {
     ]
 }
 
-/// Word 0 of what is forgotten of `tag`.
+/// Word 0 of a command that forgets translations of `tag`.
 fn tagged(tag: Tag) -> u64 {
     let word = |function| OPCODE.at(opcode::TRANSLATIONS) | FUNCTION.at(function);
     match tag {
@@ -297,7 +297,8 @@ mod tests {
         assert_eq!(words(page(21, Depth::LeafOnly)), [all, 0]);
     }
 
-    /// What an address covers: the lowest zero of the page's number is the top bit of the offset.
+    /// Checks the size that an address encodes: the lowest zero of the page's number is the top bit
+    /// of the offset.
     #[test]
     fn every_exponent_covers_what_it_says() {
         for lg2_pages in 1..=u32::from(MAX_LG2_PAGES) {

@@ -12,7 +12,7 @@ use super::features::Features;
 use super::spec::reg::{self, directory, queue};
 use crate::chassis::{Present, wait_for};
 
-/// What all parts of a unit need.
+/// Registers, memory, clock and features, which all parts of a unit need.
 #[derive(Debug)]
 pub(super) struct Control<R, M, C> {
     pub(super) regs: R,
@@ -68,7 +68,7 @@ impl<R: Mmio, M, C: Cpus> Control<R, M, C> {
         wait_for(&self.clock, self.limit, Awaited::Control, look)
     }
 
-    /// What the directory's register says once no change of it is under way.
+    /// Value of the directory's register once no change of it is under way.
     pub(super) fn directory(&self) -> Result<u64, IommuError> {
         let look = || {
             let value = self.regs.present64(reg::DIRECTORY)?;
@@ -85,7 +85,7 @@ impl<R: Mmio, M, C: Cpus> Control<R, M, C> {
     }
 }
 
-/// What a queue is to be.
+/// State to which a queue is turned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turned {
     /// Fetched or filled, with further bits of its control register.

@@ -1,4 +1,4 @@
-//! How many commands were submitted, by kind.
+//! Numbers of submitted commands, by kind.
 //!
 //! *Context.* Interrupt: everything here is a value.
 

@@ -2,9 +2,9 @@
 //! each stream, a stream's process directory a process context for each PASID.
 //!
 //! RISC-V IOMMU Architecture Specification, version 1.0, sections "Device-Directory-Table" and
-//! "Process-Directory-Table", whose entries above the leaves are the same. A stream that
-//! was never named has no context that counts, and is blocked; the page that would hold it need not be
-//! there. An empty root means the same whatever the number of levels.
+//! "Process-Directory-Table", whose entries above the leaves are the same. A stream that was never
+//! named has no valid context, and is blocked; the page that would hold it need not be there. An
+//! empty root means the same whatever the number of levels.
 
 use alloc::collections::BTreeMap;
 use core::sync::atomic::AtomicU64;
@@ -72,7 +72,7 @@ impl Shape {
 pub(super) struct Directory {
     shape: Shape,
     root: Block,
-    /// The other pages, by their level and by what is resolved above them.
+    /// The other pages, by their level and by the part of the index that is resolved above them.
     pages: BTreeMap<(u32, u32), Block>,
 }
 
@@ -93,8 +93,8 @@ impl Directory {
         self.shape.lg2
     }
 
-    /// Where the context of `stream` lies. The pages that lead to it are made if they are not there:
-    /// that entries begin to count need not be told.
+    /// Place of the context of `stream`. The pages that lead to it are made if they are not there:
+    /// the unit need not be told that entries begin to count.
     ///
     /// # Errors
     /// [`IommuError::Memory`].
@@ -167,7 +167,7 @@ mod tests {
         }
     }
 
-    /// Where a context lies, by what the entries that lead to it say.
+    /// Checks the place of a context by the entries that lead to it.
     #[test]
     fn a_context_is_found_by_the_parts_of_its_number() {
         let stream = 0xab_cdef;

@@ -19,10 +19,11 @@ use super::unit::RiscvIommu;
 
 /// The fewest bits that a counter can have.
 const FEWEST: u64 = u32::MAX as u64;
-/// How often a counter is read that overflows meanwhile: it then has as many events before it again.
+/// Number of reads of a counter that overflows meanwhile: it then has as many events before it
+/// again.
 const LOOKS: u32 = 4;
 
-/// What can be counted.
+/// Event that can be counted.
 ///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +71,7 @@ pub struct EventCounter {
     index: usize,
 }
 
-/// Why something cannot be counted.
+/// Error of a hardware counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum CounterError {
     /// The unit has no counters.
@@ -161,8 +162,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
         Err(error)
     }
 
-    /// How often it happened since the counter was started. A counter has 32 bits at least, and has to be read
-    /// before it overflows twice.
+    /// Number of events since the counter was started. A counter has 32 bits at least, and has to
+    /// be read before it overflows twice.
     ///
     /// *Context.* Interrupt.
     ///

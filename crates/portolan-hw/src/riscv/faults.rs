@@ -15,7 +15,7 @@ use super::control::Control;
 use super::records::{Next, Records};
 use super::spec::fault::{self, ADDRESS, WORDS, access, cause};
 
-/// What the unit has to say next.
+/// Next event of the unit.
 pub(super) fn next<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
     records: &Records<C>,
     unit: &Control<R, M, C>,
@@ -27,7 +27,7 @@ pub(super) fn next<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
     })
 }
 
-/// What a record says.
+/// Translates a record.
 fn decode(record: [u64; WORDS]) -> FaultRecord {
     let [word, ..] = record;
     let (kind, known) = match fault::TTYP.of(word) {
@@ -48,7 +48,8 @@ fn decode(record: [u64; WORDS]) -> FaultRecord {
     }
 }
 
-/// Why, by the cause. A page fault is told no further: [`FaultReason::NotMapped`], until somebody looks.
+/// Reason of a fault, by its cause. Every page fault is [`FaultReason::NotMapped`], until the
+/// tables are read.
 fn reason(code: u64) -> FaultReason {
     let refused = |refusal| FaultReason::Interrupt {
         index: None,

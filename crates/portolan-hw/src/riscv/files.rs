@@ -1,4 +1,4 @@
-//! Where messages of devices become interrupts of harts: interrupt files, one page each.
+//! Interrupt files, one page each, in which messages of devices become interrupts of harts.
 //!
 //! RISC-V Advanced Interrupt Architecture, version 1.0, chapter "Incoming MSI Controller (IMSIC)", section
 //! on the arrangement of interrupt files: harts in groups, and behind the file of each hart those for its
@@ -24,9 +24,9 @@ use portolan::addr::PhysAddr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InterruptFiles {
-    /// Where that of the first hart is: a page.
+    /// Physical address of the first hart's file: a page.
     pub base: PhysAddr,
-    /// How many harts there are, in the order of the interrupt controller: a destination
+    /// Number of harts, in the order of the interrupt controller: a destination
     /// ([`Destination::Physical`](portolan::iommu::Destination)) is a place in it.
     pub harts: u32,
     /// The highest number of an interrupt that the files have.

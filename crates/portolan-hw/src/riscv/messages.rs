@@ -61,7 +61,7 @@ pub(super) struct Messages {
     tag: Tag,
 }
 
-/// Whether the window is one, and how many entries a stream has.
+/// Returns the number of entries of a stream as an exponent, if the window is one.
 fn checked(config: &Config) -> Option<u32> {
     let lg2_entries = config.lg2_entries.min(MOST_LG2);
     let (start, lg2) = (config.window.get(), config.window_lg2);
@@ -236,7 +236,7 @@ impl Table {
         self.slots.unsettle_all(None, close)
     }
 
-    /// What the device writes.
+    /// Message that the device writes.
     pub(super) fn message(&self, index: u16, target: &InterruptTarget) -> MsiMessage {
         MsiMessage {
             address: self.address(index),

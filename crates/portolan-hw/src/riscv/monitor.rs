@@ -1,16 +1,16 @@
-//! Which hardware counters are in use.
+//! Hardware counters in use.
 
 use portolan::platform::{Cpus, Guarded};
 
 /// Most counters of a unit.
 pub(super) const MOST: usize = 31;
-/// What `iocountinh` holds where the cycles alone are counted.
+/// Value of `iocountinh` where the cycles alone are counted.
 pub(super) const NONE: u32 = !1;
 
 /// A counter in use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Used {
-    /// What its selector holds.
+    /// Value of its selector.
     pub(super) word: u64,
     /// All that the counter can hold.
     pub(super) mask: u64,
@@ -18,7 +18,7 @@ pub(super) struct Used {
     pub(super) before: u64,
 }
 
-/// Which counters are in use. Held while their registers are accessed, which waits for nothing.
+/// Hardware counters in use. Held while their registers are accessed, which waits for nothing.
 #[derive(Debug)]
 pub(super) struct Monitor<C: Cpus>(pub(super) Guarded<C, [Option<Used>; MOST]>);
 

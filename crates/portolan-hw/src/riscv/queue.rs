@@ -1,11 +1,12 @@
-//! The command queue: what the RISC-V IOMMU says of the ring ([`crate::chassis::ring`]).
+//! The command queue: the RISC-V IOMMU's interface to the ring ([`crate::chassis::ring`]).
 //!
 //! RISC-V IOMMU Architecture Specification, version 1.0, sections "Command-queue CSR" and
 //! "Command-Queue". The sync is an IOFENCE.C that stores its number; the head passes it once all in
 //! front is complete, so that the index tells as well. A unit that meets a bad command stops at it,
-//! and may have dropped commands in front of it that no IOFENCE.C has confirmed: the bad one is told to
-//! whoever submitted it, and everybody whose commands were under way does them again. A device that does
-//! not answer stops the unit at the IOFENCE.C that found out; with the bit cleared it goes on.
+//! and may have dropped commands in front of it that no IOFENCE.C has confirmed: the submitter of
+//! the bad one is told, and all producers whose commands were under way submit them again. A device
+//! that does not answer stops the unit at the IOFENCE.C that waited for it; with the bit cleared it
+//! goes on.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -37,7 +38,7 @@ pub(super) fn ring<M: TableMem<AtomicU64>, C: Cpus>(
     Ring::new(mem, shape, u64::MAX, Some(()))
 }
 
-/// What the base register has to hold.
+/// Value of the base register.
 pub(super) fn base<C: Cpus>(ring: &Ring<C>) -> u64 {
     let length = LENGTH.at(u64::from(ring.shape().lg2_slots) - 1);
     page_of(ring.commands().at.get()) | length
@@ -107,7 +108,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for Shared<R, M, C> {
     }
 
     fn resume(&self, stop: Stop, _: Shape, _: u64, _: u64) -> Result<(), IommuError> {
-        // While a change is under way nothing may be written: whoever looks next finds it stopped still.
+        // While a change is under way nothing may be written: the next look finds it stopped still.
         if self.control.read(reg::COMMAND_CONTROL)? & queue::BUSY == 0 {
             let regs = &self.control.regs;
             regs.write32(reg::COMMAND_CONTROL, queue::ENABLE | stop.seen);

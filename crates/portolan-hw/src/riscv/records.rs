@@ -1,9 +1,10 @@
 //! Queues that the unit fills: faults and page requests.
 //!
-//! RISC-V IOMMU Architecture Specification, version 1.0, sections "Fault queue CSR" and "Page-request-queue
-//! CSR". A record is in memory before the index moves past it, so that reading waits for nothing and
-//! interrupt handlers can do it; reading acknowledges the interrupt of what is read. A full queue, or
-//! one that could not be written, stops recording; once it is read empty, recording goes on.
+//! RISC-V IOMMU Architecture Specification, version 1.0, sections "Fault queue CSR" and
+//! "Page-request-queue CSR". A record is in memory before the index moves past it, so that reading
+//! waits for nothing and interrupt handlers can do it; reading acknowledges the interrupt of the
+//! records that are read. A full queue, or one that could not be written, stops recording; once it
+//! is read empty, recording goes on.
 
 use core::sync::atomic::AtomicU64;
 
@@ -23,8 +24,8 @@ pub(super) struct Registers {
     head: usize,
     tail: usize,
     control: usize,
-    /// Its bit of the register of pending interrupts; with that of the faults, that of counters, so that none
-    /// of those goes on interrupting whom nobody asked about them.
+    /// Its bit of the register of pending interrupts; with that of the faults, that of counters, so
+    /// that none of those goes on interrupting a handler that does not serve it.
     pending: u32,
     /// Bytes of a record, as an exponent.
     lg2_bytes: u32,
@@ -64,7 +65,7 @@ pub(super) struct Records<C: Cpus> {
     next: Guarded<C, u32>,
 }
 
-/// What comes next.
+/// Next record of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// A record; zeros behind its words.
@@ -122,7 +123,7 @@ impl<C: Cpus> Records<C> {
         self.block.free(mem);
     }
 
-    /// What the unit has to say next.
+    /// Returns the next record of the unit.
     pub(super) fn next<R: Mmio, M: TableMem<AtomicU64>>(
         &self,
         unit: &Control<R, M, C>,
@@ -172,8 +173,8 @@ impl<C: Cpus> Records<C> {
         let value = queue::ENABLE | self.more | errors;
         unit.regs.write32(offset, value);
         let after = unit.read(offset)?;
-        // An empty queue does not overflow, and one that cannot be written is beyond repair: whoever
-        // reads until there is nothing left has to come to an end.
+        // An empty queue does not overflow, and one that cannot be written is beyond repair: a
+        // caller that reads until there is nothing left has to come to an end.
         match after & queue::BUSY == 0 && after & errors != 0 {
             true => Err(IommuError::Nonsense {
                 offset,

@@ -21,7 +21,7 @@ use super::streams::{Attachment, Tag};
 use super::unit::RiscvIommu;
 use crate::chassis::book::Left;
 
-/// Where a source's entries are.
+/// Table of a source's entries, and its tag.
 type At<'s> = (&'s mut Table, Tag);
 
 /// The table of `stream` and the tag by which the unit keeps its entries.

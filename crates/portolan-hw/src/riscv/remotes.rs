@@ -1,4 +1,4 @@
-//! Which devices have translations of their own, and what is known of those.
+//! Devices that have translations of their own, and their state.
 
 use alloc::collections::BTreeSet;
 use core::sync::atomic::AtomicU64;

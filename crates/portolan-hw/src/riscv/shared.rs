@@ -1,8 +1,9 @@
-//! What a unit and its domains share: registers, the command queue, the queues that the unit fills,
-//! identifiers, and which devices keep translations of what.
+//! Parts that a unit and its domains share: registers, the command queue, the queues that the unit
+//! fills, identifiers, and the devices that keep translations, by tag.
 //!
-//! RISC-V IOMMU Architecture Specification, version 1.0, section "Guidelines for invalidations". Devices are
-//! told once the unit has forgotten, as what they ask for again may otherwise be answered from its caches.
+//! RISC-V IOMMU Architecture Specification, version 1.0, section "Guidelines for invalidations".
+//! Devices are told once the unit has forgotten, as their new requests may otherwise be answered
+//! from its caches.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -21,7 +22,8 @@ use crate::chassis::sets::{Atc, Sets, Touched};
 use crate::chassis::{Outcome, Ring, Submitters};
 use crate::ids::Ids;
 
-/// How often everything is forgotten because others' refused commands may have undone it.
+/// Number of times that everything is forgotten because others' refused commands may have undone
+/// it.
 const ATTEMPTS: u32 = 4;
 
 /// Shared by the unit, its handles and its domains.
@@ -32,14 +34,14 @@ pub(super) struct Shared<R, M, C: Cpus> {
     pub(super) faults: Records<C>,
     pub(super) requests: Option<Records<C>>,
     pub(super) monitor: Monitor<C>,
-    /// A context that let its device send requests was closed: the unit has answered since, and nobody has
-    /// heard of it.
+    /// A context that let its device send requests was closed: the unit has answered since, and no
+    /// caller has heard of it.
     pub(super) requests_cut: AtomicBool,
     /// Width of the numbers of devices in bits.
     pub(super) streams_lg2: u32,
     /// Devices with translations of their own, by the tag of the tables that those are of.
     pub(super) atcs: Sets<C, Tag, Atc>,
-    /// How often the unit was set going again after a device that did not answer.
+    /// Number of times that the unit was set going again after a device that did not answer.
     pub(super) silences: AtomicU64,
     /// Tags of first stages (PSCID) and of second stages (GSCID). 0 stays in contexts without one.
     pub(super) firsts: Ids<C>,
@@ -80,9 +82,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
         self.run(everything())
     }
 
-    /// Has devices forget a range, or everything: those that `atcs` names, each time anew. A device is asked
-    /// for one thing at a time, whatever it could take. The unit does not say who was silent: this is an error
-    /// only if it happens once more, as the first time it may have been another's.
+    /// Makes devices forget a range, or everything: those that `atcs` names, each time anew. A
+    /// device is asked for one thing at a time, even if it could take more. The unit does not name
+    /// the silent device: this is an error only if it happens once more, as the first time it may
+    /// have been another's.
     pub(super) fn ask<I: Iterator<Item = Atc>>(
         &self,
         atcs: impl Fn() -> I,
@@ -125,7 +128,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
     }
 }
 
-/// Contexts first, and then, so that nothing is kept again by what is stale, translations.
+/// Contexts first, and then translations, so that nothing is kept again by a stale context.
 fn everything() -> impl Iterator<Item = Counted> {
     [command::devices(), command::fence()]
         .into_iter()
@@ -134,7 +137,7 @@ fn everything() -> impl Iterator<Item = Counted> {
 
 crate::chassis::handle!(RiscvQueue<R, M, C> of Shared, AtomicU64);
 
-/// How a round ended.
+/// End of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
     NotYet,
@@ -158,7 +161,7 @@ struct Round<'a, R, M, C: Cpus> {
     ended: Ended,
 }
 
-/// Whose translations a command is about, and which; all of them if `None`.
+/// Tag and range of the translations that a command is about; all of them if `None`.
 fn concerned(command: Command) -> Option<(Tag, Option<IovaRange>)> {
     let (context, range) = match command {
         Command::Page {

@@ -1,4 +1,4 @@
-//! Which stream is attached to what, and the tables that say so to the unit.
+//! Attachments of streams, and the tables that give them to the unit.
 
 use alloc::collections::BTreeMap;
 use core::sync::atomic::AtomicU64;
@@ -14,7 +14,7 @@ use super::streams::{Tag, process};
 use crate::chassis::book;
 use crate::chassis::entry::{At, Words};
 
-/// What says to the unit where streams are attached.
+/// Tables that give the attachments of streams to the unit.
 #[derive(Debug)]
 pub(super) struct Tables {
     pub(super) directory: Directory,
@@ -29,7 +29,7 @@ pub(super) struct Tables {
 /// A stream, and which of its address spaces: 0 is that of its requests without a PASID.
 pub(super) type Key = (u32, u32);
 
-/// Where the context of an address space is, what it has to say, and what has the unit forget it.
+/// Place of the context of an address space, and its words.
 pub(super) struct Place {
     pub(super) at: At,
     pub(super) words: Words,
@@ -44,7 +44,7 @@ impl Tables {
         }
     }
 
-    /// Whether a stream has that address space.
+    /// Checks that a stream has that address space.
     pub(super) fn has(&self, (stream, pasid): Key) -> Result<(), AttachError> {
         let lg2 = self.processes.get(&stream).map_or(0, Directory::lg2);
         match u64::from(pasid) >> lg2 == 0 {
@@ -84,5 +84,5 @@ impl Tables {
     }
 }
 
-/// Which stream is attached to what, and the tables that say so to the unit.
+/// Attachments of streams, and the tables that give them to the unit.
 pub(super) type Streams = book::Streams<Key, Option<Tag>, Tables>;

@@ -1,4 +1,4 @@
-//! What streams are attached to, and what their device contexts say.
+//! Attachments of streams, and the words of their device contexts.
 //!
 //! RISC-V IOMMU Architecture Specification, version 1.0, section "Device-context fields".
 //!
@@ -12,7 +12,7 @@ use super::spec::context::{
 use crate::chassis::book;
 use crate::chassis::entry::{WORDS, Words};
 
-/// What the translations of a domain are tagged by.
+/// Tag of the translations of a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Tag {
     /// A first stage without a second: its PSCID.
@@ -33,7 +33,7 @@ impl Tag {
         }
     }
 
-    /// How the domain is named.
+    /// Name of the domain.
     pub(super) fn context(self) -> InvalTag {
         InvalTag::new(match self {
             Self::First(id) => id,

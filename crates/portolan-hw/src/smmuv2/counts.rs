@@ -1,4 +1,4 @@
-//! How many registers were written, by kind.
+//! Numbers of register writes, by kind.
 //!
 //! *Context.* Interrupt: everything here is a value.
 

@@ -30,17 +30,17 @@ pub type FirstStage<const G: u32, R, M, C> = Over<Armv8Stage1<G>, R, M, C>;
 /// A second-stage domain with a granule of `2^G` bytes.
 pub type SecondStage<const G: u32, R, M, C> = Over<Armv8Stage2<G>, R, M, C>;
 
-/// What a domain is to be like.
+/// Options of a domain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DomainOptions {
     /// Bits of an input address; the most that the unit has if `None`.
     pub input_lg2: Option<u32>,
-    /// What becomes of accesses that fault.
+    /// Treatment of accesses that fault.
     pub on_fault: OnFault,
-    /// What the invalidation plan may use; all that the unit has if `None`.
+    /// Capabilities that the invalidation plan may use; all that the unit has if `None`.
     pub capabilities: Option<Capabilities>,
-    /// How it chooses; as the implementation has it if `None`.
+    /// Quirks that the plan respects; those of the implementation if `None`.
     pub quirks: Option<Quirks>,
 }
 
@@ -158,7 +158,7 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> SmmuV2<R, M, C> {
     }
 }
 
-/// What translation control has for both stages.
+/// Bits of the translation control register that both stages have.
 fn common(features: &Features, input_lg2: u32, g: u32) -> u32 {
     use bank::tcr;
     let granule = match g {
@@ -177,7 +177,7 @@ fn common(features: &Features, input_lg2: u32, g: u32) -> u32 {
         | tcr::SH0.at(shareable)
 }
 
-/// What a bank's registers hold for a domain.
+/// Registers of a context bank for a domain.
 struct Registers {
     cbar: u32,
     tcr: u32,

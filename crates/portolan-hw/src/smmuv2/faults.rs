@@ -18,7 +18,7 @@ use portolan::addr::{Iova, StreamId};
 use portolan::iommu::{FaultAccess, FaultEvent, FaultReason, FaultRecord, IommuError};
 use portolan::platform::{Cpus, Mmio, TableMem};
 
-/// What becomes of accesses of a domain that fault.
+/// Treatment of accesses of a domain that fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnFault {
     /// They end.
@@ -44,7 +44,7 @@ pub struct Stalled<'u, R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
     serial: u64,
     status: u32,
     answer: u32,
-    /// Who wanted what.
+    /// Stream, address and kind of the access.
     pub record: FaultRecord,
 }
 
@@ -69,7 +69,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Drop for Stalled<'_, R, M, C> {
         let machine = &self.unit.shared.machine;
         let mut stalling = self.unit.shared.stalling.lock();
         let mut mine = stalling.banks.iter_mut();
-        // The domain may have gone, and its bank may be somebody else's by now.
+        // The domain may have gone, and its bank may belong to another domain by now.
         let mine = mine.find(|(bank, serial, _)| (*bank, *serial) == (self.bank, self.serial));
         if let Some((bank, _, held)) = mine {
             let at = |offset| machine.bank(*bank, offset);
@@ -159,7 +159,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
         Ok(Some(Found { record, more }))
     }
 
-    /// What a bank says, without clearing it: its status too.
+    /// Status and fault of a bank, which are not cleared.
     fn look(&self, bank: Bank) -> Result<Option<(u32, FaultRecord)>, IommuError> {
         let machine = &self.shared.machine;
         let status = machine.read(machine.bank(bank, bank::FSR))?;
@@ -198,7 +198,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
         Ok(Some(Found { record, more }))
     }
 
-    /// A stalled access of a domain with [`OnFault::Stall`], if there is one that nobody holds.
+    /// A stalled access of a domain with [`OnFault::Stall`], if there is one that no caller holds.
     ///
     /// *Context.* Interrupt.
     ///

@@ -1,4 +1,4 @@
-//! What the unit says of itself: identification registers into a checked value.
+//! Features of a unit: identification registers into a checked value.
 //!
 //! IHI 0062, `SMMU_IDR0` to `SMMU_IDR2`. Units that walk no AArch64 tables are refused.
 //!
@@ -13,7 +13,7 @@ use portolan::inval::{Caching, Capabilities, LeafOnly, PageForm, RangeForm, Writ
 use portolan::iommu::IommuError;
 use portolan::platform::Mmio;
 
-/// How accesses find their stream-to-context register.
+/// Way in which accesses find their stream-to-context register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Selection {
     /// By stream match registers.
@@ -22,7 +22,7 @@ pub enum Selection {
     Indexing,
 }
 
-/// What a unit can do.
+/// Features of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
     /// Stage 1.
@@ -32,7 +32,7 @@ pub struct Features {
     /// Tables are read through the processors' caches, as the unit says or as firmware knows
     /// better.
     pub coherent: Has,
-    /// How streams are told apart.
+    /// Selection of the register of a stream.
     pub selection: Selection,
     /// Stream-to-context registers.
     pub streams: u32,
@@ -139,7 +139,7 @@ impl Features {
         Self { coherent, ..self }
     }
 
-    /// What invalidation plans may use, for tables with `granule`.
+    /// Capabilities that invalidation plans may use, for tables with `granule`.
     pub fn capabilities(&self, granule: PageSize) -> Capabilities {
         Capabilities {
             granule,

@@ -1,4 +1,5 @@
-//! Registers, table memory and time of one unit, and what is done with them everywhere.
+//! Registers, table memory and time of one unit, and the operations that all parts of the driver
+//! use.
 
 use super::config::Config;
 use super::counts::{Counters, WriteKind};
@@ -32,7 +33,7 @@ impl Banks {
     }
 }
 
-/// What the driver stands on.
+/// Base of the driver: registers, memory, time.
 ///
 /// *Context.* Interrupt, but for [`Machine::forget_everything`], which waits for the unit: atomic.
 #[derive(Debug)]
@@ -45,14 +46,14 @@ pub(super) struct Machine<R, M, C: Cpus> {
     /// Longest wait for a synchronisation.
     pub sync_limit: Nanos,
     pub features: Features,
-    /// What ASIDs and VMIDs have above the number of their bank.
+    /// Bits of ASIDs and VMIDs above the number of their bank.
     pub above_bank: u16,
     pub counters: Counters,
 }
 
-/// What is written to registers whose value does not count. Not zero: compilers store that from the zero
-/// register, and hypervisors of some of Qualcomm's firmware get it wrong when they trap that (Linux's
-/// `QCOM_DUMMY_VAL`).
+/// Value for registers in which no value counts. Not zero: compilers store that from the zero
+/// register, and hypervisors of some of Qualcomm's firmware get it wrong when they trap that
+/// (Linux's `QCOM_DUMMY_VAL`).
 pub(super) const ANYTHING: u32 = u32::MAX;
 
 impl<R: Mmio, M, C: Cpus> Machine<R, M, C> {

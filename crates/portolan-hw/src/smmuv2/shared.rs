@@ -1,4 +1,4 @@
-//! What a unit and its domains share: registers, context banks, synchronisations.
+//! Parts that a unit and its domains share: registers, context banks, synchronisations.
 //!
 //! Steps of plans become register writes here (IHI 0062, TLB maintenance): invalidations of a first
 //! stage and by second-stage address go through the domain's context bank, and are complete with
@@ -20,14 +20,15 @@ use portolan::inval::{Command, Depth, InvalidationQueue, Step, TablesLeft};
 use portolan::iommu::{IommuError, TagPool};
 use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
 
-/// Which translation a context bank does.
+/// Stage of translation that a context bank does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Stage {
     One,
     Two,
 }
 
-/// What a domain has of the unit. Its bank is also its identifier: see [`Shared::number`].
+/// Bank and stage that a domain has of the unit. Its bank is also its identifier: see
+/// [`Shared::number`].
 ///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,9 +66,9 @@ impl Tag {
     }
 }
 
-/// What a unit and its domains share.
+/// Parts that a unit and its domains share.
 ///
-/// *Context.* Atomic: what syncs or forgets waits for the unit. [`Shared::new`] and
+/// *Context.* Atomic: functions that sync or forget wait for the unit. [`Shared::new`] and
 /// [`Shared::take`] take heap memory and are for tasks; [`Shared::number`] and
 /// [`Shared::give_back`] are for interrupts as well.
 #[derive(Debug)]
@@ -227,7 +228,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
     }
 }
 
-/// What has been written and is not known to be complete.
+/// Writes that are not known to be complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pending {
     Nothing,

@@ -1,4 +1,4 @@
-//! Which banks' accesses stall.
+//! Banks whose accesses stall.
 //!
 //! IHI 0062, fault handling: a bank may stall an access instead of ending it; it then waits for an
 //! answer.
@@ -8,7 +8,7 @@
 use super::machine::Bank;
 use alloc::vec::Vec;
 
-/// Whether somebody holds a bank's stalled access.
+/// State of a bank's stalled access: held by a caller, or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Held {
     No,

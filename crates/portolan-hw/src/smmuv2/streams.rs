@@ -1,10 +1,10 @@
-//! Which streams there are, and where their accesses go.
+//! Groups of streams, and the destinations of their accesses.
 //!
 //! IHI 0062, stream mapping: a stream match register names streams by number and mask, the
-//! stream-to-context register of the same number says what becomes of their accesses. No stream may
-//! match two registers. With stream indexing the stream's number is that of its register.
+//! stream-to-context register of the same number says where their accesses go. No stream may match
+//! two registers. With stream indexing the stream's number is that of its register.
 //!
-//! *Context.* Task, like every move; what handlers of interrupts call does not come here.
+//! *Context.* Task, like every move; handlers of interrupts do not call this module.
 //!
 //! Streams of one match register move together. A stream that is not named shares no register.
 
@@ -19,7 +19,7 @@ use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Mmio};
 use thiserror::Error;
 
-/// Where accesses go that do not fault.
+/// Destination of accesses that do not fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum To {
     /// To memory, untranslated.
@@ -28,7 +28,7 @@ pub(super) enum To {
     In(Tag),
 }
 
-/// Whether a group stays while it is blocked.
+/// Lifetime of a group that is blocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kept {
     /// It was declared.
@@ -58,7 +58,7 @@ impl Streams {
         Self { id, mask: 0 }
     }
 
-    /// Whether some stream is in both.
+    /// Tells if some stream is in both.
     pub const fn overlap(self, other: Self) -> bool {
         (self.id ^ other.id) & !(self.mask | other.mask) == 0
     }
@@ -68,7 +68,7 @@ impl Streams {
     }
 }
 
-/// Why streams were not put together.
+/// Error of putting streams together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum GroupError {
@@ -112,7 +112,7 @@ impl Groups {
     }
 }
 
-/// How streams are matched and passed through here.
+/// Rules by which streams are matched and passed through.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mapping {
     pub selection: Selection,
@@ -135,7 +135,7 @@ impl Mapping {
         known.then_some(id)
     }
 
-    /// Where a new group of `streams` goes.
+    /// Index of the register for a new group of `streams`.
     pub fn slot(&self, groups: &Groups, streams: Streams, registers: u32) -> Option<usize> {
         match self.selection {
             Selection::Indexing => Some(streams.id.into()),
@@ -143,7 +143,7 @@ impl Mapping {
         }
     }
 
-    /// What to write for an attachment, and what has to be read then.
+    /// Value to write for an attachment, and the value that has to be read then.
     fn words(&self, attached: Option<To>) -> (u32, u32) {
         let kind = |kind| s2cr::TYPE.at(kind);
         let to = |bank: Bank| {

@@ -2,12 +2,12 @@
 //!
 //! A unit has one status bit for each context bank, and one for all. Were every caller to begin a
 //! synchronisation of its own, each would put off all others' end. So one is under way at a time:
-//! whoever comes meanwhile waits for the next, which one of them begins for all.
+//! callers that come meanwhile wait for the next, which one of them begins for all.
 //!
-//! Nobody waits for another caller. Each looks at the status bit itself, ends the synchronisation
-//! that it finds complete whoever began it, and begins the next. So a handler that comes on the CPU
-//! whose caller waits here waits for the hardware alone, and a caller that is held up holds up
-//! nobody.
+//! No caller waits for another. Each looks at the status bit itself, ends the synchronisation that
+//! it finds complete, its own or another's, and begins the next. So a handler that comes on the CPU
+//! whose caller waits here waits for the hardware alone, and a caller that is held up holds up no
+//! other.
 //!
 //! *Context.* Atomic: waits for the hardware, and for nothing else.
 
@@ -31,7 +31,7 @@ impl State {
         error
     }
 
-    /// Whether a synchronisation was begun of which nobody knows what became.
+    /// Tells if a synchronisation was begun whose end is not known.
     fn is_under_way(&self) -> bool {
         self.begun > self.done.max(self.failed)
     }
@@ -58,7 +58,8 @@ struct Seen {
 }
 
 impl Seen {
-    /// How long `number` has been under way at `now`, a time before which nobody had ended it.
+    /// Time for which `number` has been under way at `now`, a time before which no caller had ended
+    /// it.
     fn age(&mut self, number: u64, now: Nanos) -> Nanos {
         if self.number != number {
             // `now` may be a time before this one was begun.
@@ -89,7 +90,7 @@ impl<C: Cpus> Gate<C> {
             since: None,
         };
         loop {
-            // Taken before the look: what is under way then was so at this time.
+            // Taken before the look: the synchronisation under way then was so at this time.
             let now = clock.now();
             if let Some(result) = self.look(wanted, (now, limit), &mut seen, &begin, &active) {
                 return result;
@@ -175,7 +176,7 @@ mod tests {
         assert_eq!(begun.get(), 5);
     }
 
-    /// What strikes between two looks of a waiting caller, once.
+    /// Clock that calls `strike` between two looks of a waiting caller, once.
     struct Struck<F: Fn() + Send + Sync + 'static> {
         ticks: AtomicU64,
         step: u64,

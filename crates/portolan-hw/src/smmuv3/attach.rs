@@ -49,8 +49,8 @@ pub(super) fn passed_through() -> Target {
     }
 }
 
-/// *Context.* Task where streams are moved: that may allocate, waits for the unit and for whoever
-/// moves the same stream. Interrupt for the others.
+/// *Context.* Task for functions that move streams: they may allocate, wait for the unit and for
+/// another caller that moves the same stream. Interrupt for the others.
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for Smmu<R, M, C> {
     /// Blocks a stream. A device with translations of its own (ATS) is asked to forget them before
     /// and after its entry refuses them; [`Smmu::disable_ats`] before, and accesses that are under
@@ -79,7 +79,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for Smmu<R, M, C> {
     }
 }
 
-/// Whether a domain is of this unit, and its tag.
+/// Returns the tag of a domain, if it is of this unit.
 fn tag_of<F, T, R, M, C: Cpus>(
     shared: &Arc<Shared<R, M, C>>,
     domain: &PagedDomain<F, T, SmmuQueue<R, M, C>>,
@@ -153,7 +153,7 @@ pub enum GuestFormat {
     TwoLevel64K,
 }
 
-/// What becomes of accesses without a substream.
+/// Treatment of accesses without a substream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WithoutSubstream {
     /// They are terminated.
@@ -335,7 +335,7 @@ fn guest_command(words: &Words, stream: StreamId, vmid: u16, range: Has) -> Opti
         op::TLBI_NH_ASID => (&TAGGED[..1], &[], layout::TLBI_VMID, vmid.into()),
         op::TLBI_NH_VA | op::TLBI_NH_VAA => {
             let more = if range == Has::Yes { RANGE } else { &[] };
-            // Whatever the ASID: its field is reserved (4.4.1.2).
+            // With any ASID: its field is reserved (4.4.1.2).
             let fields = if code == op::TLBI_NH_VA {
                 TAGGED
             } else {

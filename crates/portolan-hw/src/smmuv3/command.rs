@@ -16,7 +16,7 @@ macro_rules! kinds {
         crate::chassis::counters! {
             /// Kinds of commands that the driver writes.
             CommandKind,
-            /// How many commands of each kind were written to the queue.
+            /// Number of commands of each kind that were written to the queue.
             CommandCounts {$($kind = stringify!($op) => $text;)*}
         }
 
@@ -192,7 +192,7 @@ pub(super) fn invalidate_run(tag: Tag, run: Run, granule: PageSize, depth: Depth
     words
 }
 
-/// What a device keeps of `range`, or of everything.
+/// Invalidates a device's translations of `range`, or all of them.
 pub(super) fn invalidate_device(
     stream: StreamId,
     pasid: Option<Pasid>,
@@ -217,7 +217,7 @@ pub(super) fn invalidate_device(
     words
 }
 
-/// How a stalled access goes on.
+/// Answer to a stalled access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Resume {
     /// As if it had just come.

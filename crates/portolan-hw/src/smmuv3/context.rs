@@ -7,7 +7,7 @@ use portolan::addr::{Asid, InvalTag, Vmid};
 /// Set in the identifier of a second-stage domain.
 const SECOND_STAGE: u32 = 1 << 16;
 
-/// What tags a domain's translations.
+/// Tag of a domain's translations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tag {
     /// First stage, under VMID 0, which belongs to the driver.

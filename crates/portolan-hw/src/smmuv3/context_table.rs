@@ -107,7 +107,7 @@ impl ContextTable {
         }
     }
 
-    /// Where the descriptor of `pasid` lies; its table is made if it is not there.
+    /// Place of the descriptor of `pasid`; its table is made if it is not there.
     pub fn place<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
         &mut self,
         machine: &Machine<R, M, C>,

@@ -33,19 +33,19 @@ pub type ForeignFirstStage<const G: u32, R, M, C> = Tables<Armv8Stage1<G>, Forei
 /// A second-stage domain with a granule of `2^G` bytes.
 pub type SecondStage<const G: u32, R, M, C> = Over<Armv8Stage2<G>, R, M, C>;
 
-/// What a domain is to be like.
+/// Options of a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DomainOptions {
     /// Bits of an input address; the most that the unit has if `None`.
     pub input_lg2: Option<u32>,
-    /// Whether the hardware keeps dirty state.
+    /// Dirty state that the hardware keeps.
     pub dirty: DirtyTracking,
-    /// How blocks are split; as the unit allows if `None`.
+    /// Way in which blocks are split; as the unit allows if `None`.
     pub split: Option<SplitRule>,
-    /// What the invalidation plan may use; all that the unit has if `None`.
+    /// Capabilities that the invalidation plan may use; all that the unit has if `None`.
     pub capabilities: Option<Capabilities>,
-    /// How it chooses.
+    /// Quirks that the plan respects.
     pub quirks: Quirks,
 }
 

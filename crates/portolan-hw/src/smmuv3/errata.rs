@@ -8,7 +8,7 @@
 
 use super::spec::reg::iidr;
 
-/// Who made a unit, and which of their products it is: register IIDR.
+/// Maker, product and revision of a unit: register IIDR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Implementation {
     /// The maker's JEP106 code.
@@ -22,7 +22,7 @@ pub struct Implementation {
 }
 
 impl Implementation {
-    /// What a value of the register says.
+    /// Decodes a value of the register.
     pub fn of(value: u32) -> Self {
         let value = u64::from(value);
         Self {
@@ -33,7 +33,7 @@ impl Implementation {
         }
     }
 
-    /// What has to be gone around.
+    /// Errata that the driver works around.
     pub fn errata(self) -> Errata {
         let release = (self.variant, self.revision);
         let mut errata = Errata::empty();
@@ -57,7 +57,7 @@ const MMU_600: u16 = 0x483;
 const MMU_700: u16 = 0x487;
 
 bitflags::bitflags! {
-    /// What has to be gone around on a unit.
+    /// Errata of a unit that the driver works around.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Errata: u32 {
         /// The command queue can lock up when many commands stand between two syncs: fewer than

@@ -85,7 +85,7 @@ pub(super) fn decode(words: &event::Event) -> FaultRecord {
     }
 }
 
-/// What comes out of the event queue.
+/// Event of the event queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StallOrFault {
     /// An access was refused, or records were lost; stalls never are.
@@ -174,7 +174,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
             }
             Next::Lost => FaultEvent::Lost,
             Next::Nothing => {
-                // Whoever serves the unit's lines may know no other call than this one.
+                // The caller that serves the unit's lines may know no other call than this one.
                 let errors = self.service_errors()?;
                 if errors.contains(GlobalErrors::SERVICE_FAILURE) {
                     return Err(IommuError::Stopped);

@@ -1,4 +1,4 @@
-//! What the unit says of itself: identification registers into a checked value.
+//! Features of a unit: identification registers into a checked value.
 //!
 //! IHI 0070, section 6.3.1 and following (IDR0, IDR1, IDR3, IDR5, IIDR). Units that only walk 32-bit or
 //! big-endian tables, whose tables or queues are preset, or that insist on stalls are refused.
@@ -18,7 +18,7 @@ use portolan::iommu::IommuError;
 use portolan::platform::Mmio;
 use portolan::table::format::SplitRule;
 
-/// Whether faulting accesses may wait for software.
+/// Choice that faulting accesses have: to wait for software, or to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StallModel {
     /// They may, or end.
@@ -27,7 +27,7 @@ pub enum StallModel {
     Terminate,
 }
 
-/// What the hardware keeps up in table entries.
+/// State that the hardware updates in table entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TableUpdate {
     /// Nothing.
@@ -38,7 +38,7 @@ pub enum TableUpdate {
     Dirty,
 }
 
-/// What a unit can do.
+/// Features of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
     /// Stage 1.
@@ -79,7 +79,7 @@ pub struct Features {
     pub page_request_queue_lg2: u32,
     /// Range invalidation and level hints.
     pub range: Has,
-    /// How blocks may be replaced by tables.
+    /// Way in which blocks may be replaced by tables.
     pub split: SplitRule,
     /// Output address bits.
     pub output_lg2: u32,
@@ -87,7 +87,7 @@ pub struct Features {
     pub input_lg2: u32,
     /// Granules.
     pub granules: PageSizes,
-    /// What has to be gone around on this implementation.
+    /// Errata of this implementation that the driver works around.
     pub errata: Errata,
 }
 
@@ -214,7 +214,7 @@ impl Features {
         SIZES.iter().rposition(|&size| size <= lg2).unwrap_or(0) as u64
     }
 
-    /// What the invalidation plan has to know, for tables of `granule`.
+    /// Capabilities for the invalidation plan, for tables of `granule`.
     pub fn capabilities(&self, granule: PageSize) -> Capabilities {
         Capabilities {
             granule,
@@ -235,7 +235,7 @@ impl Features {
         }
     }
 
-    /// Its range commands, whatever the granule of the tables.
+    /// Its range commands, for any granule of the tables.
     pub(super) fn ranges(&self) -> Ranges {
         Ranges {
             form: self.capabilities(PageSize::SIZE_4K).range,

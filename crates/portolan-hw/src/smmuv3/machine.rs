@@ -1,4 +1,5 @@
-//! Registers, table memory and time of one unit, and what is done with them everywhere.
+//! Registers, table memory and time of one unit, and the operations that all parts of the driver
+//! use.
 
 use super::spec::reg;
 use crate::chassis::arm::Has;
@@ -10,7 +11,7 @@ use portolan::inval::Walker;
 use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem};
 
-/// What the driver stands on.
+/// Base of the driver: registers, memory, time.
 ///
 /// *Context.* Interrupt, but for [`Machine::wait`] and [`Machine::control`], which wait for the
 /// unit: atomic.
@@ -21,7 +22,7 @@ pub(super) struct Machine<R, M, C: Cpus> {
     pub clock: C,
     /// Longest wait for anything.
     pub limit: Nanos,
-    /// Whether the unit reads memory through the processors' caches.
+    /// Presence of reads of memory through the processors' caches.
     pub coherent: Has,
     /// Global errors as they were last acknowledged. A leaf: taken under the command queue's lock,
     /// and nothing is taken under it.
@@ -103,7 +104,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Machine<R, M, C> {
         (&self.mem, self.coherent.walker())
     }
 
-    /// What an entry holds now.
+    /// Returns the words of an entry.
     pub fn read_entry(&self, at: At) -> Words {
         at.read(&self.mem)
     }
@@ -144,7 +145,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Machine<R, M, C> {
         }
     }
 
-    /// What was stored before is visible to the unit before what is stored or written after.
+    /// Makes earlier stores visible to the unit before all later stores and writes.
     pub fn barrier(&self) {
         core::sync::atomic::fence(Ordering::Release);
         if self.coherent == Has::No {

@@ -22,7 +22,7 @@ use portolan::addr::{Pasid, StreamId};
 use portolan::iommu::{AttachError, IommuError};
 use portolan::platform::{Cpus, Mmio, TableMem};
 
-/// Where a stream is to go.
+/// Destination of a stream.
 pub(super) struct Target {
     /// Its entry, but for the descriptors.
     pub entry: ste::Ste,
@@ -35,7 +35,7 @@ pub(super) struct Target {
 type Forget = ArrayVec<Words, 2>;
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
-    /// Works on a stream that nobody else works on meanwhile.
+    /// Works on a stream on which no other caller works meanwhile.
     pub(super) fn with_stream<T>(
         &self,
         id: StreamId,
@@ -203,7 +203,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         self.change(place, &STREAM, &entry, &forget)
     }
 
-    /// Has the unit take a stream's accesses for invalid, whatever it knew of it.
+    /// Makes the unit take a stream's accesses for invalid, with any cached state.
     pub(super) fn cut(&self, id: StreamId, place: At) -> Result<(), IommuError> {
         let blocked = self.config.blocking.entry()[0];
         self.shared.machine.decide(place, blocked);
@@ -319,7 +319,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     }
 }
 
-/// What every entry with a first stage has.
+/// Sets the fields that every entry with a first stage has.
 pub(super) fn first_stage_entry(entry: &mut ste::Ste, coherent: Has) {
     let (cacheable, shareable) = super::domain::walk_attributes(coherent);
     ste::V.set(entry, 1);

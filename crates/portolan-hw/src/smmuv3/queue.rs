@@ -90,7 +90,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
         self.state.store(STOPPED, Ordering::Release);
     }
 
-    /// Whether commands can be written.
+    /// Checks that commands can be written.
     pub fn running(&self) -> Result<(), IommuError> {
         match self.state.load(Ordering::Acquire) {
             RUNNING => Ok(()),

@@ -10,7 +10,7 @@ use core::sync::atomic::AtomicU64;
 use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Mmio, TableMem};
 
-/// What comes next.
+/// Next record of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// Nothing.

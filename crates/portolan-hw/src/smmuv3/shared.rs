@@ -1,10 +1,11 @@
-//! What a unit and its domains share: the queue, the identifiers, and who has to be told.
+//! Parts that a unit and its domains share: the queue, the identifiers, and the devices that have
+//! to be told.
 //!
 //! Steps of plans become commands here. After translations were invalidated, devices with
 //! translations of their own are told (IHI 0070, section 3.9.1: first the unit, a sync, then the
-//! device, a sync); under a second stage with first stages on top, what was combined of both is
-//! dropped as well (section 3.17), once a sync has completed the second stage's own invalidation:
-//! commands between two syncs have no order (section 4.8).
+//! device, a sync); under a second stage with first stages on top, combined translations of both
+//! are dropped as well (section 3.17), once a sync has completed the second stage's own
+//! invalidation: commands between two syncs have no order (section 4.8).
 
 use super::command::{self, CommandCounts};
 use super::context::Tag;
@@ -25,9 +26,10 @@ use portolan::inval::{CombineOptions, Command, InvalidationQueue, Step, TablesLe
 use portolan::iommu::{IommuError, TagPool};
 use portolan::platform::{Cpus, Mmio, TableMem};
 
-/// What a unit and its domains share.
+/// Parts that a unit and its domains share.
 ///
-/// *Context.* Atomic: [`Shared::run`] waits for the unit. What makes and counts waits for nothing.
+/// *Context.* Atomic: [`Shared::run`] waits for the unit. Functions that make and count wait for
+/// nothing.
 #[derive(Debug)]
 pub(super) struct Shared<R, M: TableMem<AtomicU64>, C: Cpus> {
     pub machine: Arc<Machine<R, M, C>>,
@@ -97,7 +99,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
     }
 }
 
-/// How a round ended.
+/// End of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
     NotYet,
@@ -120,7 +122,7 @@ struct Round<'a, R, M: TableMem<AtomicU64>, C: Cpus> {
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Round<'_, R, M, C> {
-    /// Whether the context of `command` can be noted.
+    /// Tells if the context of `command` can be noted.
     fn has_room(&self, command: Command) -> bool {
         let context = match command {
             Command::Page { context, .. }
@@ -166,7 +168,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Round<'_, R, M, C> {
         })
     }
 
-    /// What second stages with first stages on top have to add, once the sync of the round is
+    /// Commands that second stages with first stages on top add, once the sync of the round is
     /// complete: before it, a walk may still fill a combined entry from the stale second stage,
     /// after the first stages' own invalidation has passed.
     fn combined(&self) -> ArrayVec<Words, TOUCHED> {

@@ -17,11 +17,11 @@ use core::sync::atomic::AtomicU64;
 use portolan::addr::{Pasid, StreamId};
 use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
 
-/// What a stream, or one of its substreams, is attached to.
+/// Attachment of a stream, or of one of its substreams.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct To {
     pub tag: Tag,
-    /// Whether a guest's first stage lies on top.
+    /// Set if a guest's first stage lies on top.
     pub nested: bool,
 }
 
@@ -35,26 +35,26 @@ pub(super) struct Stream {
     pub contexts: Option<ContextTable>,
     /// Exponent of the number of substreams.
     pub pasid_lg2: u32,
-    /// Of its substreams, and of accesses without one. What is unsettled of any: entries and
-    /// descriptors that are no longer in memory.
+    /// Of its substreams, and of accesses without one. The unsettled attachment of any has entries
+    /// and descriptors that are no longer in memory.
     pub attachments: book::Streams<Option<Pasid>, To, ()>,
-    /// Whether the device may be given translations.
+    /// Permission for the device to get translations.
     pub ats: Has,
-    /// Whether it may have some that it was not asked to forget since.
+    /// Set if it may have some that it was not asked to forget since.
     pub filled: Has,
-    /// Whether faulting accesses wait.
+    /// Set if faulting accesses wait.
     pub stalls: Has,
     /// Descriptors that the unit may still look at.
     pub(super) stale_contexts: Vec<ContextTable>,
 }
 
 impl Stream {
-    /// Whether nothing reaches memory through it.
+    /// Tells if nothing reaches memory through it.
     pub fn is_free(&self) -> bool {
         self.attachments.attached(..).next().is_none()
     }
 
-    /// What accesses without a substream reach.
+    /// Attachment of accesses without a substream.
     pub fn main(&self) -> Option<To> {
         self.attachments.attachment(None).map(|main| main.to)
     }

@@ -16,7 +16,7 @@ use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
 /// Exponent of the number of streams of a second-level table: 16 KiB.
 const SPLIT: u32 = 8;
 
-/// What a stream that was never named meets, and one that is blocked.
+/// Treatment of accesses of a stream that was never named, and of one that is blocked.
 ///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +140,7 @@ impl<C: Cpus> StreamTable<C> {
             .write32(reg::STRTAB_BASE_CFG, config as u32);
     }
 
-    /// Where the entry of `stream` lies. Its table is made if it is not there; until the stream's
+    /// Place of the entry of `stream`. Its table is made if it is not there; until the stream's
     /// cached configuration is invalidated the unit need not see it.
     pub fn place<R: Mmio, M: TableMem<AtomicU64>>(
         &self,

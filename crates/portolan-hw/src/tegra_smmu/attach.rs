@@ -34,7 +34,8 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
         })
     }
 
-    /// Who has a turn moves streams; nobody else waits for it longer than the limit.
+    /// Clock and limit for a turn: a caller that has the turn moves streams; no other waits for it
+    /// longer than the limit.
     fn turn(&self) -> (&C, Nanos) {
         (&self.shared.clock, self.shared.limit)
     }
@@ -66,13 +67,13 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
         };
         let go = |all: &mut Streams<usize, To, EnableBits>| all.go(n, new, settle, change);
         let left = self.book.with(self.turn(), go)??;
-        // Domains that nobody else holds say good-bye to the hardware here.
+        // Domains without another holder are dropped here and wait for the hardware.
         drop(left);
         Ok(())
     }
 }
 
-/// Whether the enable bits of a swgroup's clients are known to be as they were last written.
+/// State of the enable bits of a swgroup's clients: as they were last written, or not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Written {
     AsNoted,

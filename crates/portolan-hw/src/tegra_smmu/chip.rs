@@ -1,6 +1,6 @@
-//! The chips, and what of the SMMU differs between them.
+//! The chips, and the differences between their SMMUs.
 //!
-//! The SMMU has no identification registers: whoever describes the machine names the chip.
+//! The SMMU has no identification registers: the description of the machine names the chip.
 //!
 //! *Context.* Interrupt: everything here is a value.
 
@@ -101,7 +101,7 @@ impl Chip {
         matches!(self, Self::Tegra124 | Self::Tegra210)
     }
 
-    /// What [`reg::TLB_CONFIG`] is set to: all lines in use.
+    /// Value of [`reg::TLB_CONFIG`]: all lines in use.
     pub const fn tlb_config(self) -> u32 {
         let turns = match self.is_newer() {
             true => tlb_config::ROUND_ROBIN,
@@ -110,7 +110,7 @@ impl Chip {
         tlb_config::HIT_UNDER_MISS | turns | (self.tlb_lines() & tlb_config::LINES)
     }
 
-    /// What [`reg::PTC_CONFIG`] is set to.
+    /// Value of [`reg::PTC_CONFIG`].
     pub const fn ptc_config(self) -> u32 {
         const REQUESTS: u32 = 8;
         let limit = match self.is_newer() {

@@ -1,9 +1,9 @@
-//! How many registers were written, by what the write does.
+//! Numbers of register writes, by their effect.
 //!
 //! *Context.* Interrupt: everything here is a value.
 
 crate::chassis::counters! {
-    /// What an access to a register does.
+    /// Effect of an access to a register.
     WriteKind,
     /// Accesses since the unit was taken over.
     Counts {

@@ -1,6 +1,6 @@
 //! The steps of a plan as flushes of the page-table cache (PTC) and the translation buffer (TLB).
 //!
-//! The PTC comes first, so that the TLB is not filled again from what is stale. Equal flushes that
+//! The PTC comes first, so that the TLB is not filled again from stale lines. Equal flushes that
 //! follow one another are made once: four pages share a line of the TLB.
 
 use core::sync::atomic::AtomicU32;
@@ -14,7 +14,7 @@ use super::counts::WriteKind;
 use super::shared::Shared;
 use super::spec::reg::{self, tlb_flush};
 
-/// What of the PTC has been flushed for this plan.
+/// Part of the PTC that has been flushed for this plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ptc {
     Nothing,
@@ -27,7 +27,7 @@ struct Flush<'a, R, M, C: Cpus> {
     shared: &'a Shared<R, M, C>,
     tables: TablesLeft,
     ptc: Ptc,
-    /// What was last written to TLB_FLUSH since the last sync.
+    /// Value that was last written to TLB_FLUSH since the last sync.
     last: Option<u32>,
 }
 

@@ -1,4 +1,5 @@
-//! What a unit and its domains share: registers, identifiers, what the page-table cache may hold.
+//! Registers, identifiers, and the state of the page-table cache, which a unit and its domains
+//! share.
 //!
 //! Tegra X1 Technical Reference Manual, chapter 17.5. Writes to the flush registers take effect in
 //! order; a read of the same block returns after them.
@@ -29,7 +30,7 @@ pub(super) const BLOCKED: u32 = 0;
 /// Exponents of the pages that one write drops at most: a section.
 const SECTION_LG2_PAGES: u8 = (tlb_flush::SECTION_LG2 - 12) as u8;
 
-/// Whether the hardware may use what the unit gave it.
+/// Power of the hardware, without which it may not use the unit's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Power {
@@ -190,7 +191,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
         self.write(WriteKind::PtcLine, reg::PTC_FLUSH, value);
     }
 
-    /// Whoever flushes next has to flush all: nobody knows what became of the last flush.
+    /// Makes the next caller flush all: the result of the last flush is not known.
     pub(super) fn forget_was_lost(&self) {
         *self.noted.lock() = Stale::Anything;
     }
@@ -202,7 +203,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
     }
 }
 
-/// What the plans of domains know of the hardware. A range is a group of four pages or a
+/// Capabilities of the hardware for the plans of domains. A range is a group of four pages or a
 /// section of 1,024, whichever holds it. The manual does not say how the buffer keeps a section, so
 /// one is forgotten as a whole.
 pub(super) const fn capabilities() -> Capabilities {

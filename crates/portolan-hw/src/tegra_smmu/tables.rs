@@ -52,7 +52,7 @@ impl Stale {
     }
 }
 
-/// What units and their domains share of it.
+/// Stale lines that units and their domains share.
 pub(super) type Noted<C> = Arc<Guarded<C, Stale>>;
 
 /// Table memory `M` of a domain. Pages beyond the unit's memory addresses are refused.
@@ -89,8 +89,8 @@ impl<M: TableMem<AtomicU32>, C: Cpus> TableMem<AtomicU32> for TegraTables<M, C> 
         self.mem.table(table, size)
     }
 
-    /// Waits as well: another CPU may flush what is noted at once, and the cache would read the line again
-    /// before it has reached memory.
+    /// Waits as well: another CPU may flush the noted lines at once, and the cache would read the
+    /// line again before it has reached memory.
     fn clean(&self, bytes: PhysRange) {
         self.mem.clean(bytes);
         self.mem.clean_barrier();

@@ -33,7 +33,7 @@ struct Regs {
     log: Mutex<Vec<(usize, u32)>>,
     /// Reads as all ones from now on.
     gone: AtomicU32,
-    /// Where the next write gets lost.
+    /// Offset of the next write that gets lost.
     loses: AtomicUsize,
 }
 
@@ -359,7 +359,7 @@ fn what_is_gone_says_so_and_keeps_its_memory() {
     assert_eq!(attached, Err(AttachError::Iommu(IommuError::Gone)));
     regs.gone.store(0, Ordering::Relaxed);
     regs.take();
-    // Whatever became of the lines, all of them are forgotten now.
+    // All lines are forgotten now, those too whose flush was lost.
     sync(&*domain, owed);
     assert_eq!(regs.take()[0], (0x34, 0));
     smmu.attach(stream(23), &domain).unwrap();

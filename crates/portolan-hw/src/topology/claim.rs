@@ -1,4 +1,4 @@
-//! What firmware's tables say that a unit serves, in the words of all of them.
+//! Devices that a unit serves, in one form for all of firmware's tables.
 //!
 //! *Context.* Interrupt: values.
 
@@ -24,7 +24,7 @@ pub enum Claim {
         segment: PciSegment,
         /// The bus on which it begins.
         bus: u8,
-        /// How many steps it has.
+        /// Number of its steps.
         steps: usize,
     },
     /// Requesters from one to another, in each of some segments.
@@ -93,7 +93,8 @@ impl Claim {
         }
     }
 
-    /// Whether what it names is there. Ranges name whatever is in them; without a tree nobody knows.
+    /// Tells if the devices that it names are there. Ranges name any functions in them; without a
+    /// tree all are taken to be there.
     pub(super) fn is_there(&self, tree: &PciTree) -> bool {
         match self {
             Self::NoSuchPath { .. } => tree.nodes().is_empty(),
@@ -126,7 +127,7 @@ impl fmt::Display for Span {
     }
 }
 
-/// Where the messages of an interrupt controller or of a timer come from.
+/// Source of the messages of an interrupt controller or of a timer.
 struct From(Option<RequesterId>);
 
 impl fmt::Display for From {

@@ -43,7 +43,7 @@ impl IoApics {
         new
     }
 
-    /// Whether all of `others` are among them.
+    /// Tells if all of `others` are among them.
     pub(super) fn has_all(&self, others: &Self) -> bool {
         let mut halves = self.0.iter().zip(&others.0);
         halves.all(|(own, others)| others & !own == 0)

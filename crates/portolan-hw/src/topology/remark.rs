@@ -1,5 +1,5 @@
-//! What makes no sense in what firmware and configuration space say, or is worth knowing: the remarks
-//! of a survey.
+//! Remarks of a survey: statements of firmware and configuration space that make no sense, or are
+//! worth knowing.
 //!
 //! *Context.* Interrupt: a value.
 
@@ -25,7 +25,7 @@ pub enum Remark {
     Nowhere {
         /// The unit.
         unit: usize,
-        /// Where it is said to be.
+        /// Address of the unit's registers by firmware.
         at: PhysAddr,
     },
     /// Two units have registers in common: one of them is not there.
@@ -41,7 +41,7 @@ pub enum Remark {
     NotThere {
         /// The unit.
         unit: usize,
-        /// What it serves.
+        /// Devices that it serves.
         claim: Claim,
     },
     /// A claim belongs to no unit.
@@ -55,7 +55,7 @@ pub enum Remark {
     Reserved {
         /// The unit.
         unit: usize,
-        /// What was ignored.
+        /// Region that was ignored.
         left_out: LeftOut,
     },
     /// A bridge whose bus numbers make no sense.
@@ -88,7 +88,7 @@ pub enum Remark {
     /// The functions of some segments are not looked at.
     #[error("more than {most} segments: the others' functions are not looked at")]
     TooManySegments {
-        /// How many are looked at.
+        /// Number of segments that are looked at.
         most: usize,
     },
 }
@@ -106,7 +106,7 @@ impl fmt::Display for First<'_> {
 }
 
 impl Remark {
-    /// Whether firmware is wrong, or not believed. What is not wrong is worth knowing.
+    /// Tells if firmware is wrong, or not believed. Other remarks are worth knowing.
     pub const fn is_wrong(&self) -> bool {
         !matches!(
             self,

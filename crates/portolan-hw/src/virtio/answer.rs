@@ -1,14 +1,14 @@
-//! What the device says: the status of a request, and faults.
+//! Answers of the device: the status of a request, and faults.
 
 use portolan::addr::{Iova, StreamId};
 use portolan::iommu::{FaultAccess, FaultReason, FaultRecord, IommuError};
 
 use super::spec;
 
-/// What an answer holds before the device has written it; no status has this value.
+/// Value of an answer before the device has written it; no status has it.
 pub(super) const UNWRITTEN: u8 = 0xff;
 
-/// Whether the request was carried out, by the last bytes of its answer.
+/// Checks that the request was carried out, by the last bytes of its answer.
 pub(super) fn status(answer: &[u8]) -> Result<(), IommuError> {
     let at = answer.len().checked_sub(spec::TAIL_BYTES);
     match at.and_then(|at| answer.get(at)) {

@@ -22,7 +22,7 @@ pub(super) struct Claim {
     pub(super) act: Act,
     pub(super) range: IovaRange,
     pub(super) epoch: u64,
-    /// Whether the next record, if it is to be unmapped too, can be part of the request.
+    /// Set if the next record, if it is to be unmapped too, can be part of the request.
     pub(super) open: bool,
 }
 
@@ -47,17 +47,17 @@ impl Claim {
     }
 }
 
-/// Whether a batch has room for one more request.
+/// Room in a batch for one more request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
     Left,
     None,
 }
 
-/// Adds `claim`, as a part of the last one if the two are one request; whether there was room.
+/// Adds `claim`, as a part of the last one if the two are one request; tells if there was room.
 ///
-/// An UNMAP may take several mappings away, but between them nothing may be free: somebody else could
-/// map there before the device carries it out.
+/// An UNMAP may take several mappings away, but between them nothing may be free: another caller
+/// could map there before the device carries it out.
 pub(super) fn add(claims: &mut ArrayVec<Claim, BATCH>, claim: Claim) -> Room {
     if let Some(last) = claims.last_mut() {
         let touch = last.range.last().checked_add(1) == Some(claim.range.start());

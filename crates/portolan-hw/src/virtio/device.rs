@@ -1,6 +1,6 @@
-//! The device as the unit and its domains share it: what it can do, requests, identifiers, counts.
+//! The device as the unit and its domains share it: its features, requests, identifiers, counts.
 //!
-//! *Context.* Interrupt for what is public, which are values.
+//! *Context.* Interrupt for the public items, which are values.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,16 +16,16 @@ use super::spec::{self, Encoded, Request, config};
 use super::transport::{Exchange, Transport};
 use crate::ids::Ids;
 
-/// Most bytes of properties that are asked for, whatever the device says.
+/// Most bytes of properties that the driver asks for; a device that has more is refused.
 const MOST_PROPERTY_BYTES: usize = 1 << 16;
 
 /// Most requests that are sent together.
 pub(super) const BATCH: usize = 16;
 
-/// What became of requests that were sent together, in their order.
+/// Outcomes of requests that were sent together, in their order.
 pub(super) type Outcomes = ArrayVec<Result<(), IommuError>, BATCH>;
 
-/// What the embedder decides.
+/// Settings that the embedder chooses.
 ///
 /// ```no_run
 /// # use portolan::iommu::IommuError;
@@ -43,7 +43,7 @@ pub(super) type Outcomes = ArrayVec<Result<(), IommuError>, BATCH>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {
-    /// How long an operation may wait for another CPU's on the same addresses.
+    /// Longest time that an operation waits for another CPU's on the same addresses.
     pub turn_timeout: Nanos,
 }
 
@@ -55,7 +55,7 @@ impl Default for Config {
     }
 }
 
-/// Requests sent so far, whatever became of them.
+/// Numbers of requests sent so far, successful or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Counts {
     /// ATTACH.

@@ -27,12 +27,12 @@ use super::transport::Transport;
 /// Records that are looked at under one lock.
 const LOOKS: usize = 64;
 
-/// What is to be told to the device.
+/// Records that the device is to be told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Which {
     /// All that is owed.
     All,
-    /// Only what is to be mapped: the device does not know the domain yet.
+    /// Only mappings to be made: the device does not know the domain yet.
     Maps,
 }
 
@@ -41,9 +41,9 @@ pub(super) struct Inner {
     pub(super) map: Records,
     /// Endpoints that are, or may be, attached.
     pub(super) endpoints: u32,
-    /// How often the domain has lost its last endpoint.
+    /// Number of times that the domain has lost its last endpoint.
     pub(super) epoch: u64,
-    /// How many requests of this domain were given up.
+    /// Number of requests of this domain that were given up.
     pub(super) given_up: u64,
 }
 
@@ -197,7 +197,7 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
         stock.fill().map_err(|_| OutOfTableMemory { size })
     }
 
-    /// Nobody wants the mappings of `range` any more. Those that the device does not have go at once.
+    /// Withdraws the mappings of `range`. Those that the device does not have go at once.
     fn withdraw(&self, range: IovaRange) {
         let mut next = Some(range.start());
         while next.is_some() {
@@ -222,7 +222,7 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
         }
     }
 
-    /// Whether mappings hold all of `range` and nothing else.
+    /// Checks that mappings hold all of `range` and nothing else.
     fn covered(&self, range: IovaRange) -> Result<(), TableUnmapError> {
         let mut next = Some(range.start());
         while next.is_some() {
@@ -288,7 +288,7 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
         let mut stock = Stock::default();
         loop {
             let mut inner = self.inner.lock();
-            // Somebody may have unmapped it meanwhile.
+            // Another caller may have unmapped it meanwhile.
             let start = block.range.start();
             let wanted = inner
                 .map
@@ -521,7 +521,8 @@ impl<T: Transport + Send + Sync, C: Cpus> Drop for VirtioDomain<T, C> {
             let inner = self.inner.lock();
             (inner.endpoints, inner.given_up)
         };
-        // A request that was given up may still be carried out, on whatever has the number then.
+        // A request that was given up may still be carried out, on any domain that has the number
+        // then.
         if endpoints == 0 && (given_up == 0 || self.device.transport.all_returned()) {
             self.device.domains.give_back(self.id);
         }

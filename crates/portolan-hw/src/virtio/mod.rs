@@ -1,12 +1,12 @@
 //! virtio-iommu.
 //!
-//! Virtual I/O Device (VIRTIO) 1.2, section 5.13. [`transport`] is what an embedder implements: a
-//! request queue, an event queue and the configuration; [`spec`] has the layouts. [`Viommu`] drives
-//! one device, [`VirtioDomain`] is an address space of it.
+//! Virtual I/O Device (VIRTIO) 1.2, section 5.13. [`transport`] is the trait that an embedder
+//! implements: a request queue, an event queue and the configuration; [`spec`] has the layouts.
+//! [`Viommu`] drives one device, [`VirtioDomain`] is an address space of it.
 //!
-//! The device keeps no translation after an unmap has completed. A domain records what is mapped and
-//! unmapped; only a sync sends requests, in batches, and waits. The driver checks alignment and
-//! overlaps itself, since devices are lax there.
+//! The device keeps no translation after an unmap has completed. A domain records maps and unmaps;
+//! only a sync sends requests, in batches, and waits. The driver checks alignment and overlaps
+//! itself, since devices are lax there.
 //!
 //! Not supported: page tables in guest memory (a feature of later drafts).
 

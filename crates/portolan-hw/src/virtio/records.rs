@@ -1,4 +1,4 @@
-//! What a domain has mapped, and what the device knows of it: ranges that do not overlap.
+//! Mappings of a domain, and the device's knowledge of them: ranges that do not overlap.
 //!
 //! A map in sorted pieces of bounded length, so that a change takes bounded time under a lock.
 //! Memory comes from a [`Stock`] that is filled without the lock; memory that is no longer needed is
@@ -13,7 +13,7 @@ use portolan::table::Access;
 /// Most mappings of a piece.
 const PIECE: usize = 32;
 
-/// What the domain's owner wants.
+/// State of a mapping that the domain's owner wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
     /// That it is mapped.
@@ -22,8 +22,8 @@ pub(super) enum Wanted {
     Unmapped,
 }
 
-/// What the device knows. It forgets everything at the end of an epoch: when the domain loses its
-/// last endpoint.
+/// State of a mapping in the device. The device forgets everything at the end of an epoch: when the
+/// domain loses its last endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
     /// The device does not have it.
@@ -79,13 +79,14 @@ impl Mapping {
 
 type Piece = Vec<Mapping>;
 
-/// Memory for one more mapping, got without the lock. What is in it after use is freed with it.
+/// Memory for one more mapping, got without the lock. Memory that is left in it after use is freed
+/// with it.
 #[derive(Debug, Default)]
 pub(super) struct Stock {
     piece: Piece,
     pieces: Vec<Piece>,
     spare: Vec<Piece>,
-    /// How many pieces there are to be room for.
+    /// Number of pieces for which room is wanted.
     wanted: usize,
 }
 

@@ -1,8 +1,8 @@
-//! Requests for what is owed: the device is told what the records say, in batches.
+//! Sends requests for debts: the device is told of the records, in batches.
 //!
-//! Virtual I/O Device (VIRTIO) 1.2, sections 5.13.6.5 (MAP) and 5.13.6.6 (UNMAP). What a debt says
-//! may be wider than what was mapped and unmapped, and an UNMAP of more than that would take other
-//! mappings away. So a debt only tells where to look; the records say what is to be sent.
+//! Virtual I/O Device (VIRTIO) 1.2, sections 5.13.6.5 (MAP) and 5.13.6.6 (UNMAP). A debt's range
+//! may be wider than that of the maps and unmaps, and an UNMAP of more than that would take other
+//! mappings away. So a debt is only a place to look; the requests come from the records.
 //!
 //! An UNMAP without an answer may be carried out at any later time, when its addresses are mapped
 //! anew. Its record stays, and with it the addresses are in use, until the device has returned
@@ -24,11 +24,11 @@ use super::transport::Transport;
 
 /// Records that are looked at under one lock.
 const LOOKS: usize = 64;
-/// How often a range is gone through because the domain came to life anew, or an answer made no
-/// sense.
+/// Number of times that a range is gone through because the domain came to life anew, or an answer
+/// made no sense.
 const ATTEMPTS: u32 = 4;
 
-/// Whether the device has returned the requests of a domain that were given up.
+/// State of the requests of a domain that were given up: all returned by the device, or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Returned {
     /// It has returned so many, and there were no more.
@@ -64,7 +64,7 @@ fn timed_out(awaited: Awaited, waited: Nanos) -> IommuError {
 }
 
 impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
-    /// Tells the device what is owed in `range`, and waits for it.
+    /// Tells the device of the debts in `range`, and waits for it.
     pub(super) fn settle(&self, range: IovaRange, which: Which) -> Result<(), IommuError> {
         let begin = self.device.clock.now();
         let mut attempts = 0;
@@ -95,7 +95,7 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
     }
 
     fn returned(&self) -> Returned {
-        // Counted first: what is given up meanwhile may not have been returned.
+        // Counted first: requests given up meanwhile may not have been returned.
         let given_up = self.inner.lock().given_up;
         match self.device.transport.all_returned() {
             true => Returned::All(given_up),
@@ -246,8 +246,8 @@ impl Inner {
         Room::Left
     }
 
-    /// What has to be told to the device of `mapping`. A mapping that nobody wants and the device
-    /// does not have is taken out.
+    /// Request that the device needs for `mapping`. A mapping that its owner does not want and the
+    /// device does not have is taken out.
     fn due(
         &mut self,
         mapping: &Mapping,

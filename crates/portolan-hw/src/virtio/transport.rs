@@ -1,4 +1,4 @@
-//! What the driver needs of a virtio transport.
+//! Interface of a virtio transport that the driver needs.
 //!
 //! Virtual I/O Device (VIRTIO) 1.2, sections 5.13.2 (queues) and 5.13.5 (initialisation).
 
@@ -8,20 +8,20 @@ use portolan::iommu::IommuError;
 /// One request of several that are sent together.
 #[derive(Debug)]
 pub struct Exchange<'a> {
-    /// What the device reads.
+    /// Bytes that the device reads.
     pub request: &'a [u8],
-    /// What it writes.
+    /// Bytes that it writes.
     pub answer: &'a mut [u8],
-    /// What became of it; as [`Transport::request`] returns it.
+    /// Outcome of the request; as [`Transport::request`] returns it.
     pub outcome: Result<(), IommuError>,
 }
 
 /// A virtio-iommu device whose features are negotiated and whose queues run: `DRIVER_OK` is set.
 ///
 /// *Implementer's duties.* Methods may be called from several CPUs at once. Each returns within a
-/// limit of the implementer's, whatever the device does; buffers of a request that was given up are
-/// not reused until the device has returned them. A device that needs a reset, or is gone, is
-/// [`IommuError::Gone`].
+/// limit of the implementer's, with any behaviour of the device; buffers of a request that was
+/// given up are not reused until the device has returned them. A device that needs a reset, or is
+/// gone, is [`IommuError::Gone`].
 ///
 /// *Context.* [`Transport::next_fault`], [`Transport::features`] and [`Transport::all_returned`]:
 /// interrupt. The others: atomic.
@@ -64,9 +64,9 @@ pub trait Transport {
         }
     }
 
-    /// Whether the device has returned the buffers of all requests that were given up, so that none
-    /// of them can be carried out from now on. A transport that does not know says no: what such a
-    /// request was about is then never used again.
+    /// Tells if the device has returned the buffers of all requests that were given up, so that
+    /// none of them can be carried out from now on. A transport that does not know returns `false`:
+    /// the driver then never reuses the addresses and the domain of such a request.
     fn all_returned(&self) -> bool {
         false
     }

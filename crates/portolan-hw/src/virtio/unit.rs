@@ -23,7 +23,7 @@ use super::spec::{self, Request};
 use super::transport::Transport;
 use crate::chassis::book::{self, Book};
 
-/// What an endpoint is attached to; it keeps the domain alive itself.
+/// Attachment of an endpoint; it keeps the domain alive itself.
 enum To<T: Transport + Send + Sync, C: Cpus> {
     /// The domain that passes through.
     Bypass(u32),
@@ -58,10 +58,10 @@ type Left<T, C> = book::Left<To<T, C>>;
 
 /// One virtio-iommu.
 ///
-/// Endpoints without a domain are blocked. They are moved one at a time; whoever waits for that waits
-/// no longer than [`Config::turn_timeout`]. No lock is held while the device answers. When the unit is
-/// dropped its endpoints are detached; domains of endpoints that the device does not detach are kept
-/// for good.
+/// Endpoints without a domain are blocked. They are moved one at a time; a caller waits for its
+/// turn no longer than [`Config::turn_timeout`]. No lock is held while the device answers. When the
+/// unit is dropped its endpoints are detached; domains of endpoints that the device does not detach
+/// are kept for good.
 pub struct Viommu<T: Transport + Send + Sync, C: Cpus> {
     device: Arc<Device<T, C>>,
     bypass: Option<u32>,
@@ -236,7 +236,8 @@ impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
         const UNKNOWN: FaultReason = FaultReason::Other {
             code: spec::R_UNKNOWN as u32,
         };
-        // While somebody moves streams, it is told less exactly: this waits for nobody.
+        // While another caller moves streams, the record is less exact: this function does not
+        // wait.
         let seen = self.book.try_with(|streams| {
             let key = record.stream.get();
             let blocked = streams.not_blocked(key..=key).next().is_none();

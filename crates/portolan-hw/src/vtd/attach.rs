@@ -24,7 +24,7 @@ use super::unit::{Device, History, PASS, Vtd};
 use crate::chassis::book::{Hold, Left};
 use crate::chassis::entry::At;
 
-/// Where a stream is to go.
+/// Destination of a stream.
 #[derive(Clone, Debug)]
 pub(super) enum Target {
     Blocked,
@@ -56,7 +56,7 @@ fn remote((stream, pasid): (u16, u32), device: DeviceTlb) -> Remote {
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
-    /// The device TLB of a stream, if it may be used once what is attached at the key is left: not
+    /// The device TLB of a stream, if it may be used once the attachment at the key is left: not
     /// while another PASID is attached whose domain does not know of it.
     fn usable_device(&self, streams: &Streams, (stream, pasid): Key) -> Option<Device> {
         let device = self.known.lock().devices.get(stream).copied()?;
@@ -103,7 +103,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         }
         let move_to = |streams: &mut Streams| self.move_to(streams, (sid, pasid), &target);
         let left = self.book.with(self.turn(), move_to)?;
-        // Whoever else was waiting to move a stream need not wait for the end of a domain.
+        // Other callers that wait to move a stream need not wait for the end of a domain.
         left.map(drop)
     }
 
@@ -143,7 +143,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         };
         let changed = change(&self.core, at, &words, forget);
         if changed.is_err() {
-            // Absent, so that whatever comes, no more of it is looked up.
+            // Absent, so that no more of it is looked up for any access.
             let _ = change(&self.core, at, &ABSENT, Forget::NOTHING);
         }
         left.extend(streams.note(key, new, changed)?);
@@ -153,8 +153,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         Ok(left)
     }
 
-    /// What else than invalidations to wait for when an attachment is left: page requests that the device
-    /// sent from it, so that none is taken for one of whoever gets the PASID next (7.10).
+    /// Additional wait when an attachment is left: for page requests that the device sent from it,
+    /// so that none is taken for one of the PASID's next owner (7.10).
     fn ending(&self, old: Option<To>) -> Ending {
         let sends = old.is_some_and(|old| old.remote.is_some());
         let drains = self.features().has.contains(Has::PAGE_REQUEST_DRAIN);
@@ -215,7 +215,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         });
     }
 
-    /// What hardware has to forget when `old` is left: configuration, translations, device TLB.
+    /// Invalidations that hardware needs when `old` is left: configuration, translations, device
+    /// TLB.
     fn forget(&self, (stream, pasid): Key, old: Option<To>) -> [Vec<Request>; 3] {
         let Some(old) = old else {
             return Default::default();
@@ -251,8 +252,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         stages
     }
 
-    /// What caching mode has kept of there being no entry: tagged with domain 0 where the entry
-    /// would have named one (6.1).
+    /// Invalidations of entries that caching mode has kept as absent: tagged with domain 0 where
+    /// the entry would have named one (6.1).
     fn forget_absence(&self, key: Key, new: Option<To>) -> [Vec<Request>; 3] {
         let mut stages = self.forget(key, new);
         stages[2].clear();
@@ -359,7 +360,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for Vtd<R, M, C> {
             if let (FaultReason::Permission, Some(iova)) = (record.reason, record.iova) {
                 let pasid = record.pasid.map_or(RID_PASID, Pasid::get);
                 let key = (record.stream.get() as u16, pasid);
-                // While somebody moves streams, it is told less exactly: this waits for nobody.
+                // While another caller moves streams, the record is less exact: this function does
+                // not wait.
                 let mapped = self.book.try_with(|streams| {
                     let domain = streams.attachment(key)?.domain.as_ref()?;
                     Some(domain.0.translate(iova).is_some())

@@ -70,7 +70,7 @@ macro_rules! attach {
     };
 }
 
-/// What the two have in common.
+/// Attachment to a domain of either stage.
 trait AttachAs<D> {
     fn attach_as(&self, stream: StreamId, pasid: u32, domain: &Arc<D>) -> Result<(), AttachError>;
 }

@@ -1,8 +1,8 @@
-//! Registers that everybody shares: the global command, the status, protected memory.
+//! Registers that all parts share: the global command, the status, protected memory.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 11.4.4 and
-//! 11.4.5 (one command at a time, repeating what is on), 6.8 (write buffer), 11.4.7 (protected
-//! memory).
+//! 11.4.5 (one command at a time, repeating the bits that are on), 6.8 (write buffer), 11.4.7
+//! (protected memory).
 
 use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Cpus, Guarded, Mmio, Nanos};
@@ -12,7 +12,7 @@ use super::features::{Features, Has};
 use super::spec::reg::{self, command, pmen};
 use crate::chassis::{Present, wait_for};
 
-/// What a control bit is to become.
+/// New state of a control bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Switch {
     On,
@@ -62,7 +62,7 @@ impl<R: Mmio, C: Cpus> Control<R, C> {
         wait_for(&self.clock, self.limit, awaited, look)
     }
 
-    /// Which control bits are on.
+    /// Control bits that are on.
     pub(super) fn status(&self) -> Result<u32, IommuError> {
         self.regs.present32(reg::GSTS)
     }

@@ -1,9 +1,9 @@
-//! What all handles to a unit share: registers, memory, the way invalidations take, identifiers,
-//! and who is reached by what each identifier tags.
+//! State that all handles to a unit share: registers, memory, the way of invalidations,
+//! identifiers, and the PASIDs and devices under each identifier.
 //!
-//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, section 6.5.
-//! Stages of an invalidation are told apart by waits with a fence: configuration before
-//! translations before device TLBs (6.5.3), so that nothing is cached again from what is stale.
+//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, section 6.5. Stages of
+//! an invalidation are told apart by waits with a fence: configuration before translations before
+//! device TLBs (6.5.3), so that nothing is cached again from stale entries.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -26,13 +26,14 @@ use crate::chassis::{
 };
 use crate::ids::Ids;
 
-/// How often something is submitted that another device's time-out interrupts, each a different one.
+/// Number of times that a request is submitted which another device's time-out interrupts, each a
+/// different one.
 pub(super) const ATTEMPTS: u32 = 16;
 
 /// Bit of a context identifier that says first stage; below it the domain identifier.
 const FIRST: u32 = 1 << 16;
 
-/// Which stage a context identifier tags.
+/// Stage of a context identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     First,
@@ -65,7 +66,7 @@ pub(super) struct Remote {
     pub(super) device: DeviceTlb,
 }
 
-/// What an identifier tags.
+/// PASIDs, devices and nested domains under an identifier.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tag {
     /// PASIDs under which a first stage is cached, once for each attachment, in order.
@@ -137,7 +138,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Core<R, M, C> {
         Some((InvalTag::new(*id), Arc::clone(tag)))
     }
 
-    /// Changes what `context` tags to less of it, which takes no memory if nobody else is looking.
+    /// Removes from the data under `context`, which takes no memory if no other caller is looking.
     pub(super) fn untag(&self, context: InvalTag, change: impl Fn(&mut Tag)) {
         let here = {
             let mut tags = self.tags.lock();
@@ -169,13 +170,13 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Core<R, M, C> {
         Err(IommuError::TimedOut { awaited, waited })
     }
 
-    /// Whether page requests were lost since somebody has read them all.
+    /// Returns `Some` if page requests were lost since they were last all read.
     fn overflown(&self) -> Result<Option<()>, IommuError> {
         let status = self.control.regs.present32(reg::PRS)?;
         Ok((status & prs::PRO != 0).then_some(()))
     }
 
-    /// Waits for whoever reads the page requests.
+    /// Waits for the reader of the page requests.
     fn poll(&self, look: impl FnMut() -> Result<Option<()>, IommuError>) -> Result<(), IommuError> {
         let awaited = Awaited::Turn;
         wait_for(&self.control.clock, self.control.limit, awaited, look)

@@ -37,7 +37,7 @@ struct Running {
 struct State {
     /// The last command given.
     last: Number,
-    /// The command whose outcome nobody has read yet.
+    /// The command whose outcome was not read yet.
     running: Option<Running>,
     /// Commands that were refused.
     refused: ArrayVec<Number, MAX_REFUSALS>,
@@ -64,7 +64,7 @@ impl State {
         Ok(Some(()))
     }
 
-    /// What became of a command that is done.
+    /// Outcome of a command that is done.
     fn outcome(&mut self, number: Number) -> Result<(), IommuError> {
         let at = self.refused.iter().position(|of| *of == number);
         at.map(|at| self.refused.swap_remove(at));
@@ -77,8 +77,8 @@ impl State {
     }
 }
 
-/// Commands through registers. Whoever finds the unit at another's command waits for the unit, and
-/// reads the outcome on that one's behalf: it may have interrupted it.
+/// Commands through registers. A caller that finds the unit at another's command waits for the
+/// unit, and reads the outcome on the other's behalf: it may have interrupted it.
 #[derive(Debug)]
 pub(super) struct Direct<C: Cpus> {
     state: Guarded<C, State>,
@@ -172,7 +172,7 @@ impl<C: Cpus> Direct<C> {
             if control.status()? & command::QIE != 0 {
                 return Err(IommuError::Unsupported);
             }
-            // Whoever used the unit before may have left a command under way.
+            // The previous user of the unit may have left a command under way.
             if state.finish(regs)?.is_none() || busy.of(regs.read64(offset)) != 0 {
                 return Ok(None);
             }

@@ -31,7 +31,7 @@ pub type FirstDomain<R, M, C> = FirstOver<M, R, M, C>;
 pub type ForeignFirstDomain<R, M, C> = PagedDomain<VtdFirstStage, ForeignTables, VtdQueue<R, M, C>>;
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
-    /// Whether page walks have to be told what changed.
+    /// Walker of the unit: coherent, or one that has to be told of changes.
     fn walker(&self) -> Walker {
         let snoops = match self.config.mode {
             Mode::Legacy => Has::SNOOPS,
@@ -43,14 +43,14 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         }
     }
 
-    /// What the plans of second-stage domains know of the hardware.
+    /// Capabilities of the hardware for the plans of second-stage domains.
     ///
     /// *Context.* Interrupt.
     pub fn second_capabilities(&self) -> Capabilities {
         self.features().second_capabilities(self.walker())
     }
 
-    /// What the plans of first-stage domains know of the hardware.
+    /// Capabilities of the hardware for the plans of first-stage domains.
     ///
     /// *Context.* Interrupt.
     pub fn first_capabilities(&self) -> Capabilities {

@@ -16,7 +16,7 @@ use super::spec::record::{FAULT_BYTES, fault, reason};
 use super::spec::reg::{self, fsts};
 use crate::chassis::Present;
 
-/// Where the next record is expected; nowhere before the first.
+/// Index at which the next record is expected; none before the first.
 #[derive(Debug)]
 pub(super) struct Reader<C: Cpus> {
     next: Guarded<C, Option<usize>>,
@@ -111,7 +111,7 @@ fn decode(low: u64, high: u64) -> FaultRecord {
     }
 }
 
-/// What the unit's own code says, if it is of an interrupt.
+/// Reason by the unit's own code, if it is of an interrupt.
 fn interrupt(code: u8, index: u16) -> Option<FaultReason> {
     use InterruptRefusal as Why;
     use reason as r;
@@ -128,8 +128,9 @@ fn interrupt(code: u8, index: u16) -> Option<FaultReason> {
     Some(FaultReason::Interrupt { index, refusal })
 }
 
-/// What the unit's own code says. Legacy mode has one code for a page that is not there and one
-/// without permission ([`reason::READ`], [`reason::WRITE`]); whoever knows the tables tells more.
+/// Reason by the unit's own code. Legacy mode has one code for a page that is not there and one
+/// without permission ([`reason::READ`], [`reason::WRITE`]); a caller that knows the tables tells
+/// more.
 fn explain(code: u8) -> FaultReason {
     use reason as r;
     match code {

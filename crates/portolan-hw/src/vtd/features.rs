@@ -1,7 +1,8 @@
-//! What a unit says it can do: version, capabilities, extended capabilities.
+//! Features of a unit: version, capabilities, extended capabilities.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 11.4.1 to
-//! 11.4.3. What cannot be is refused with the register and its value; what is reserved is ignored.
+//! 11.4.3. Impossible values are refused with the register and its value; reserved ones are
+//! ignored.
 
 use portolan::addr::{PageSize, PageSizes};
 use portolan::dma::{DeviceTlbPresence, PolicyInputs, Shadowing, Stage, TrapCost};
@@ -22,7 +23,7 @@ macro_rules! has {
         version {$($ver:ident = $ver_bit:literal => $ver_text:literal;)*}
     ) => {
         bitflags::bitflags! {
-            /// What a unit has.
+            /// Features that a unit has.
             #[derive(Clone, Copy, Debug, PartialEq, Eq)]
             pub struct Has: u32 {
                 $(#[doc = $cap_text] const $cap = 1 << $cap_bit;)*
@@ -86,7 +87,7 @@ const MIN_WIDTH: u32 = 30;
 /// Widest: five levels.
 const MAX_WIDTH: u32 = 57;
 
-/// What was discovered, checked.
+/// Features of a unit, checked.
 ///
 /// *Context.* Interrupt, all methods: it is a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,8 +188,8 @@ impl Features {
             .or(self.second_levels().last())
     }
 
-    /// Whether the unit translates at all. One that does not may remap interrupts all the same, and
-    /// devices behind it reach all memory (chips with a disabled graphics unit; QEMU's
+    /// Tells if the unit translates at all. One that does not may remap interrupts all the same,
+    /// and devices behind it reach all memory (chips with a disabled graphics unit; QEMU's
     /// `dma-translation=off`).
     pub fn translates(&self) -> bool {
         self.agaw != 0 || self.has.contains(Has::FIRST)
@@ -217,7 +218,7 @@ impl Features {
         sizes
     }
 
-    /// Whether the unit has first-stage tables of `levels`.
+    /// Tells if the unit has first-stage tables of `levels`.
     pub fn has_first(&self, levels: VtdFirstLevels) -> bool {
         let needed = match levels {
             VtdFirstLevels::Four => Has::FIRST,
@@ -226,7 +227,7 @@ impl Features {
         self.has.contains(needed)
     }
 
-    /// What the invalidation plan needs to know, for second-stage tables.
+    /// Capabilities for the invalidation plan, for second-stage tables.
     pub fn second_capabilities(&self, walker: Walker) -> Capabilities {
         let caching = match self.has.contains(Has::CACHING_MODE) {
             true => Caching::NotPresentToo,
@@ -235,13 +236,13 @@ impl Features {
         self.capabilities(walker, caching)
     }
 
-    /// What the invalidation plan needs to know, for first-stage tables: what they do not map is
-    /// not cached, caching mode or not (6.1).
+    /// Capabilities for the invalidation plan, for first-stage tables: addresses without a mapping
+    /// are not cached, caching mode or not (6.1).
     pub fn first_capabilities(&self, walker: Walker) -> Capabilities {
         self.capabilities(walker, Caching::PresentOnly)
     }
 
-    /// How a hypervisor follows second-stage tables: caching mode is what virtual units have.
+    /// Way in which a hypervisor follows second-stage tables: virtual units have caching mode.
     pub fn shadowing(&self) -> Shadowing {
         match self.has.contains(Has::CACHING_MODE) {
             true => Shadowing::CachingMode,

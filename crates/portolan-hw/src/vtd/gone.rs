@@ -17,15 +17,15 @@ use crate::chassis::entry::At;
 use crate::chassis::with_room;
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
-    /// Blocks `stream`, all its PASIDs and its interrupts too, without asking the device for anything: for one that
-    /// was removed by surprise, or no longer completes invalidations of its TLB. Returns once
-    /// nothing is under way through what it was attached to, which may then be dropped, and from
-    /// then on its domains' invalidations no longer ask it.
+    /// Blocks `stream`, all its PASIDs and its interrupts too, without asking the device for
+    /// anything: for one that was removed by surprise, or no longer completes invalidations of its
+    /// TLB. Returns once nothing is under way through its domains, which may then be dropped, and
+    /// from then on their invalidations no longer ask it.
     ///
-    /// No promise about the device is needed: whatever its TLB still holds, the unit refuses
-    /// translated requests of a stream without an entry (3.9). If it comes back, its TLB has to be
-    /// declared again ([`Vtd::use_device_tlb`]), and is told to forget everything before its stream
-    /// is attached.
+    /// No promise about the device is needed: its TLB may still hold translations, but the unit
+    /// refuses translated requests of a stream without an entry (3.9). If it comes back, its TLB
+    /// has to be declared again ([`Vtd::use_device_tlb`]), and is told to forget everything before
+    /// its stream is attached.
     ///
     /// # Errors
     /// As [`Iommu::block`](portolan::iommu::Iommu::block); to be tried again.

@@ -175,7 +175,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         remap.slots.with(self.turn(), |slots| slots.unsettled())
     }
 
-    /// What destinations are.
+    /// Form of destinations.
     pub(super) fn apic(&self) -> ApicMode {
         let wanted = self.remap.as_ref().map(|remap| remap.wanted.apic);
         wanted.unwrap_or_default()

@@ -151,7 +151,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     }
 }
 
-/// What an earlier system had for a stream.
+/// Entry that an earlier system had for a stream.
 struct OldEntry {
     words: Words,
     domain: u16,

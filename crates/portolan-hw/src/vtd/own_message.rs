@@ -1,8 +1,9 @@
 //! The unit's own interrupts: a message for faults, and one for page requests.
 //!
-//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 7.3 and 7.4 (when
-//! they are sent), 11.4.11 (page-request event) and 11.4.12 to 11.4.15 (fault event). They choose CPU and
-//! vector themselves, and nobody remaps them. Not supported: the message for completions.
+//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 7.3 and 7.4
+//! (when they are sent), 11.4.11 (page-request event) and 11.4.12 to 11.4.15 (fault event). They
+//! choose CPU and vector themselves, and no unit remaps them. Not supported: the message for
+//! completions.
 
 use core::sync::atomic::AtomicU64;
 
@@ -21,9 +22,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         self.program(reg::FECTL, target)
     }
 
-    /// Has the unit send a message to `target` whenever there is something for
-    /// [`Vtd::next_page_request`], or no longer with `None`. Who serves it reads until there is nothing
-    /// left, and so does who has switched it on: what came before may send none. Nobody remaps it.
+    /// Makes the unit send a message to `target` whenever there is something for
+    /// [`Vtd::next_page_request`], or no longer with `None`. The handler reads until there is
+    /// nothing left, and so does the caller that has switched the message on: earlier requests may
+    /// send none. No unit remaps the message.
     ///
     /// *Context.* Atomic, one caller at a time.
     ///

@@ -1,4 +1,4 @@
-//! Where the queue of page requests is.
+//! Memory of the queue of page requests.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, section 11.4.11.
 
@@ -10,7 +10,7 @@ use portolan::platform::{Cpus, Mmio, TableMem};
 use super::control::Control;
 use super::spec::reg::{self, queue};
 
-/// Where the queue is, and how large: 0 until there is one.
+/// Address and size of the queue: 0 until there is one.
 #[derive(Debug, Default)]
 pub(super) struct PageQueue {
     /// Address and exponent of pages, as the register has them; 0 for none.

@@ -23,14 +23,14 @@ use super::structures::Mode;
 use super::unit::Vtd;
 use crate::chassis::Present;
 
-/// What the page-request queue holds.
+/// Event of the page-request queue.
 ///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageEvent {
     /// A request.
     Request {
-        /// What the device asks for.
+        /// Request of the device.
         request: RawPageRequest,
         /// Private data of the device.
         private: [u64; 2],
@@ -77,7 +77,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         Ok(())
     }
 
-    /// Whether there is a queue.
+    /// Tells if there is a queue.
     pub(super) fn page_requests_are_read(&self) -> bool {
         self.requests.address.load(Ordering::Acquire) != 0
     }

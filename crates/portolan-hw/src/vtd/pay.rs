@@ -26,7 +26,7 @@ const MAX_DEVICE_EXTENTS: usize = 64;
 /// these the unit forgets everything instead.
 const MAX_KEPT: usize = 16;
 
-/// What device TLBs have to forget, once the unit itself has.
+/// Ranges that device TLBs have to forget, once the unit itself has.
 #[derive(Debug, Default)]
 struct Owed {
     extents: ArrayVec<(InvalTag, Extent), MAX_DEVICE_EXTENTS>,
@@ -117,7 +117,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Devices<'_, R, M, C> {
     }
 }
 
-/// What was sent to the unit since the last wait.
+/// Requests that were sent to the unit since the last wait.
 #[derive(Debug, Default)]
 struct Sent {
     kept: ArrayVec<Request, MAX_KEPT>,
@@ -202,7 +202,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Paying<'_, R, M, C> {
         })
     }
 
-    /// What the unit itself was asked since the last wait, or more.
+    /// Sends again the requests to the unit itself since the last wait, or more.
     fn send_again(&mut self) -> Result<(), IommuError> {
         let has = self.sending.core.control.features.has;
         if self.sent.configuration.is_some() {

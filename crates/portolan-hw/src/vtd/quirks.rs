@@ -2,9 +2,9 @@
 //!
 //! *Context.* Interrupt: everything here is a value.
 //!
-//! A unit has no identification of its own beyond its capabilities: what is known of a chipset
-//! hangs on its PCI devices, which firmware's layer or the embedder has to look up. The lists are
-//! those of Linux 6.12 (`drivers/iommu/intel/iommu.c`), facts that no document of Intel's gathers.
+//! A unit has no identification of its own beyond its capabilities: a chipset is known by its PCI
+//! devices, which firmware's layer or the embedder has to look up. The lists are those of Linux
+//! 6.12 (`drivers/iommu/intel/iommu.c`), facts that no document of Intel's gathers.
 
 /// Intel's vendor identifier in PCI configuration space.
 pub const INTEL: u16 = 0x8086;
@@ -13,7 +13,7 @@ pub const INTEL: u16 = 0x8086;
 const DISPLAY: u8 = 0x03;
 
 bitflags::bitflags! {
-    /// What is wrong with the units of a chipset.
+    /// Errors of the units of a chipset.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Quirks: u32 {
         /// The write buffer has to be flushed, although `CAP.RWBF` is 0.
@@ -53,8 +53,8 @@ const BROADWELL: [u16; 6] = [0x2, 0x6, 0xa, 0xb, 0xd, 0xe];
 const KEPT_ON: [u16; 9] = [0x45, 0x46, 0x4c, 0x4e, 0x7d, 0x8a, 0x98, 0x9a, 0xa7];
 
 impl Quirks {
-    /// What the presence of a device says. Only of devices that are part of the machine: one that
-    /// was plugged in can claim any identity.
+    /// Quirks of a chipset by the presence of a device. Only of devices that are part of the
+    /// machine: one that was plugged in can claim any identity.
     pub fn of(pci: PciIdentity) -> Self {
         let mut quirks = Self::empty();
         let device = pci.device;

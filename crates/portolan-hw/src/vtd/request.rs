@@ -1,4 +1,4 @@
-//! What is asked of the unit, and the descriptors that ask it.
+//! Requests to the unit, and their descriptors.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 6.5.2 and
 //! 7.6.1.
@@ -18,7 +18,7 @@ use super::spec::descriptor::{
 /// A descriptor and what it is counted as.
 pub(super) type Counted = (Kind, Words);
 
-/// Whether only leaves changed, so that walk caches may be kept.
+/// Levels that changed: if only leaves did, walk caches may be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hint {
     LeavesOnly,
@@ -84,7 +84,7 @@ impl Extent {
     }
 }
 
-/// What a wait waits for.
+/// End for which a wait waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     /// Everything that was submitted before.
@@ -324,7 +324,7 @@ fn interrupt_words(which: InterruptEntries, features: &Features) -> Words {
     }
 }
 
-/// A wait that nobody waits for.
+/// A wait for which no caller waits.
 pub(super) fn fence(spare: Option<PhysAddr>, ending: Ending) -> Words {
     wait_words(spare.map_or(0, PhysAddr::get), 0, ending)
 }

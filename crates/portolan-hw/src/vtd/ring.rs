@@ -1,10 +1,10 @@
-//! The invalidation queue: what VT-d says of the ring ([`crate::chassis::ring`]).
+//! The invalidation queue: VT-d's interface to the ring ([`crate::chassis::ring`]).
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 6.5.2 and
 //! 11.4.9. Descriptors of 128 or 256 bits. The sync is a wait that writes its number as status.
-//! Setting the queue going again (6.5.2.10): a refused descriptor is replaced by a wait that nobody
-//! waits for; a device's time-out is told to those who asked that device, and takes waits with it;
-//! and only the bits that were dealt with are cleared.
+//! Setting the queue going again (6.5.2.10): a refused descriptor is replaced by a wait for which
+//! no caller waits; a device's time-out is told to the callers that asked that device, and aborts
+//! waits; and only the bits that were dealt with are cleared.
 
 use core::sync::atomic::AtomicU64;
 
@@ -48,7 +48,7 @@ pub(super) fn ring<M: TableMem<AtomicU64>, C: Cpus>(
     Ring::new(mem, shape, u64::MAX, Some(()))
 }
 
-/// What the address register has to hold.
+/// Value of the address register.
 pub(super) fn address<C: Cpus>(ring: &Ring<C>) -> u64 {
     let block = ring.commands();
     let wide = queue::WIDE.at((ring.shape().lg2_bytes == WIDE).into());

@@ -1,4 +1,4 @@
-//! What streams, and their PASIDs, are attached to.
+//! Attachments of streams and their PASIDs.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, section 9.6.
 
@@ -8,12 +8,12 @@ use super::core::Remote;
 use super::structures::Structures;
 use crate::chassis::book;
 
-/// What an entry says of an attachment.
+/// Data of an attachment's entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct To {
     /// Domain identifier.
     pub(super) id: u16,
-    /// What tags its translations; nothing when it passes through.
+    /// Tag of its translations; nothing when it passes through.
     pub(super) context: Option<InvalTag>,
     pub(super) remote: Option<Remote>,
 }
@@ -23,5 +23,5 @@ pub(super) type Key = (u16, u32);
 
 pub(super) type Attachment = book::Attachment<To>;
 
-/// Who has them moves streams.
+/// Attachments of all streams; a caller that has them moves streams.
 pub(super) type Streams = book::Streams<Key, To, Structures>;

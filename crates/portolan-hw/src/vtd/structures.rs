@@ -26,7 +26,7 @@ use crate::interrupt::{ApicMode, Remapping, Slots};
 
 const PAGE: PageSize = PageSize::SIZE_4K;
 
-/// How devices are found.
+/// Structures by which devices are found.
 ///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,17 +49,17 @@ pub(crate) const ENTRY: Kind = Kind {
 /// The entry of no words but zeros.
 pub(super) const ABSENT: Words = [0; WORDS];
 
-/// What hardware has to forget on the way from one entry to another, in stages.
+/// Invalidations that hardware needs on the way from one entry to another, in stages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Forget<'a> {
     pub(super) old: &'a [&'a [Request]],
-    /// What else to wait for once the old entry is forgotten.
+    /// Additional wait once the old entry is forgotten.
     pub(super) ending: Ending,
     pub(super) absence: &'a [&'a [Request]],
 }
 
 impl Forget<'_> {
-    /// Nothing: somebody else sees to it.
+    /// Nothing: the caller invalidates itself.
     pub(super) const NOTHING: Self = Self {
         old: &[],
         ending: Ending::Plain,
@@ -278,7 +278,7 @@ impl<C: Cpus> Remap<C> {
         self.table.free(mem);
     }
 
-    /// What the address register has to hold.
+    /// Value of the address register.
     pub(super) fn address(&self) -> u64 {
         let wide = u64::from(self.wanted.apic == ApicMode::X2Apic);
         let size = u64::from(self.wanted.lg2_entries - 1);

@@ -1,4 +1,4 @@
-//! What context and PASID entries hold.
+//! Words of context and PASID entries.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 9.3 to 9.6.
 

@@ -22,7 +22,7 @@ pub mod opcode {
     }
 }
 
-/// COMPLETION_WAIT. Word 1 is what is stored.
+/// COMPLETION_WAIT. Word 1 is the value that it stores.
 pub mod wait {
     use super::Bits;
     /// Word 0: store word 1.

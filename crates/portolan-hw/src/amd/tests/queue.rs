@@ -89,7 +89,7 @@ fn a_refused_command_is_told_to_its_submitter_and_the_others_go_on() {
     }
 }
 
-/// A handler reads the log at any step of whoever is refused.
+/// A handler reads the log at any step of a caller whose command is refused.
 #[test]
 fn an_event_that_was_read_first_still_tells_why() {
     let steps = sweep(Masking::Present, || {

@@ -10,7 +10,7 @@ use portolan::addr::PageSize;
 use portolan::platform::{OutOfTableMemory, SlabTables};
 use spin::Mutex;
 
-/// What an entry means; nothing if it is closed.
+/// Meaning of an entry; nothing if it is closed.
 type Meaning = Option<[u64; WORDS]>;
 
 /// The bits that count, written from the architecture and not from the driver's masks.
@@ -232,7 +232,7 @@ fn a_first_attachment_by_hand() {
     }
 }
 
-/// Memory that notes what is cleaned.
+/// Memory that notes the ranges that are cleaned.
 struct Noted(SlabTables<AtomicU64>, Mutex<Vec<PhysRange>>);
 
 impl TableMem<AtomicU64> for Noted {

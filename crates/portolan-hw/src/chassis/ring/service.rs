@@ -1,8 +1,8 @@
-//! How far a unit is, and how it is set going again.
+//! Reads the progress of the unit, and sets it going again after a stop.
 
 use super::*;
 
-/// How far a unit is.
+/// Progress of the unit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Progress {
     pub(super) head: u64,
@@ -47,7 +47,7 @@ impl<C: Cpus> Ring<C> {
             let why = |code| unit.why(code, self.address(head));
             let code = stop.refused.map(why);
             state = self.state.lock();
-            // Somebody else may have been here since.
+            // Another caller may have been here since.
             if look(&mut state)? == Some(stop) && state.head == head {
                 self.repair(unit, &mut state, stop, code)?;
             }

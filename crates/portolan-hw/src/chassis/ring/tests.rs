@@ -25,7 +25,7 @@ struct Script {
     pace: u64,
     /// At this index the unit stops, so.
     stop: Option<(u64, Stop)>,
-    /// The stop is over by the time somebody has found out why.
+    /// The stop is over by the time a caller has found its reason.
     cured: bool,
     /// Looks at the head, and questions whether it has stopped.
     looks: (u32, u32),
@@ -218,7 +218,7 @@ fn a_command_behind_a_sync_that_is_due_waits_for_room_for_both_and_not_for_ever(
     let awaited = Awaited::QueueRoom;
     assert!(matches!(full, Err(IommuError::TimedOut { awaited: of, .. }) if of == awaited));
     assert_eq!(both.0.script.lock().written, [1, 2, 3]);
-    // Nothing waits for what is never fetched.
+    // No producer waits for a command that is never fetched.
     let late = both.1.drain(&both.0);
     let awaited = Awaited::Completion;
     assert!(matches!(late, Err(IommuError::TimedOut { awaited: of, .. }) if of == awaited));

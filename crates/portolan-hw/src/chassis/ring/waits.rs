@@ -1,4 +1,4 @@
-//! Waiting for a sync or for room, and what is said to whom.
+//! Waits for a sync or for room, and gives each producer the outcome of its commands.
 
 use super::service::Progress;
 use super::*;
@@ -10,7 +10,7 @@ use portolan::iommu::Awaited;
 const LOOKS: u32 = 256;
 
 impl<C: Cpus> Ring<C> {
-    /// Whether `sync` is complete, as far as is known without a register.
+    /// Tells if `sync` is complete, as far as is known without a register.
     fn is_complete<U: Unit>(&self, unit: &U, sync: Sync) -> bool {
         if U::INDEX_COMPLETES && self.done.load(Ordering::Acquire) >= sync.position {
             return true;
@@ -28,8 +28,8 @@ impl<C: Cpus> Ring<C> {
         later < 1 << 31 && later % NUMBERS == 0
     }
 
-    /// Waits for `sync` behind the commands of `ticket`. As long as the unit works through what is
-    /// in front, the limit does not run out. *Context.* Atomic.
+    /// Waits for `sync` behind the commands of `ticket`. As long as the unit works through the
+    /// commands in front, the limit does not run out. *Context.* Atomic.
     pub(crate) fn complete<U: Unit<Cpus = C>>(
         &self,
         unit: &U,
@@ -52,7 +52,7 @@ impl<C: Cpus> Ring<C> {
             if self.numbers.is_some() && looks % LOOKS != 0 {
                 return early();
             }
-            // Whoever holds the lock finds out as well.
+            // The holder of the lock finds out as well.
             let state = self.state.try_lock()?;
             if let Err(error) = self.service_locked(unit, state) {
                 return Some(Err(error));
@@ -72,7 +72,7 @@ impl<C: Cpus> Ring<C> {
         wait_while_it_works(clock, limit, awaited, look, progress)
     }
 
-    /// What became of the commands of `ticket`, which are complete with `sync`.
+    /// Returns the outcome of the commands of `ticket`, which are complete with `sync`.
     pub(crate) fn verdict<U: Unit>(
         &self,
         ticket: &Ticket,

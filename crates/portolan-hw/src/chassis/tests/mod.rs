@@ -1,3 +1,3 @@
-//! What tests of drivers have in common.
+//! Common code of the drivers' tests.
 
 pub(crate) mod suite;

@@ -1,4 +1,5 @@
-//! What every driver of a unit with a ring of commands keeps to, run on its unit of `portolan-model`.
+//! Tests that every driver of a unit with a ring of commands passes, run on its unit of
+//! `portolan-model`.
 
 use crate::promise::tests::{all_memory, promised};
 use alloc::sync::Arc;
@@ -48,7 +49,7 @@ pub(crate) trait Driven: Sized {
         iova: Iova,
         kind: AccessKind,
     ) -> Result<Vec<Piece>, DmaFault>;
-    /// Whether what is in memory for a stream lets nothing through.
+    /// Tells if the tables in memory let nothing through for a stream.
     fn is_blocked(&self, stream: StreamId) -> bool;
 
     /// Has `stream` read four bytes at `iova`: where they are, if anywhere.
@@ -131,7 +132,7 @@ pub(crate) fn address(event: Option<FaultEvent>) -> Option<u64> {
     }
 }
 
-/// What a sync says that fails.
+/// Returns the error of a sync that fails.
 pub(crate) fn failure(domain: &impl Domain, owed: &mut Gather) -> IommuError {
     IommuError::from(domain.sync(owed).unwrap_err())
 }
@@ -221,7 +222,7 @@ pub(crate) fn a_release_that_fails_keeps_what_may_still_be_reached<D: Driven>() 
     let failed = D::release(unit).unwrap_err();
     assert!(matches!(failed, IommuError::TimedOut { .. }));
     assert!(driven.is_blocked(D::STREAMS[0]));
-    // The unit is gone, and nobody can make sure any more.
+    // The unit is gone, and no further check is possible.
     assert_eq!(Arc::strong_count(&domain), 2);
     drop(domain);
     assert_eq!(driven.machine().live(), live);
@@ -240,7 +241,7 @@ pub(crate) fn a_queue_that_never_drains_is_an_error_and_the_stream_stays_blocked
         panic!("not the unit's fault");
     };
     assert_eq!(awaited(error), Awaited::Completion);
-    // What is in memory blocks, and the domain is kept.
+    // The entry in memory blocks, and the domain is kept.
     assert!(driven.is_blocked(stream));
     assert_eq!(Arc::strong_count(&domain), 2);
     // Once it drains again, what was left over is settled first.

@@ -45,7 +45,7 @@ pub struct ReservedRegions<'a, F> {
     segment: PciSegment,
     streams: Streams,
     address_lg2: u32,
-    /// What is left of a structure.
+    /// Rest of a structure.
     current: Option<Block<'a>>,
     secondary_bus: F,
 }

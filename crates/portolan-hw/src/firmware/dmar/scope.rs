@@ -12,7 +12,7 @@ use portolan::addr::RequesterId;
 /// Bytes of a scope before its path.
 const FIXED: usize = 6;
 
-/// What a scope names.
+/// Kind of a device that a scope names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScopeKind {
     /// One function.
@@ -27,7 +27,7 @@ pub enum ScopeKind {
     Named,
 }
 
-/// A device and a function on whatever bus the step before led to.
+/// A device and a function on the bus to which the step before led.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathStep {
     /// Device.
@@ -39,7 +39,7 @@ pub struct PathStep {
 /// One device, or one bridge with all behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scope<'a> {
-    /// What it names.
+    /// Kind of the device.
     pub kind: ScopeKind,
     /// The number that [`ScopeKind::IoApic`], [`ScopeKind::Timer`] and [`ScopeKind::Named`] have.
     pub enumeration: u8,
@@ -91,7 +91,7 @@ impl<'a> Scopes<'a> {
         Self(Walk::new(rest, End::Bytes { most }))
     }
 
-    /// How many scopes of unknown type were passed over so far.
+    /// Number of scopes of unknown type that were passed over so far.
     pub fn unknown(&self) -> u32 {
         self.0.unknown()
     }

@@ -14,7 +14,7 @@ pub(super) fn count(bytes: usize) {
     LOOKED.set(LOOKED.get() + bytes);
 }
 
-/// How many bytes of trees `work` looks at.
+/// Number of bytes of trees that `work` reads.
 pub(crate) fn looked(work: impl FnOnce()) -> usize {
     let before = LOOKED.get();
     work();

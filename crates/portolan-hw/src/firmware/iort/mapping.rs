@@ -11,7 +11,7 @@ use super::super::sdt::Maker;
 /// Bytes of a mapping.
 pub(super) const BYTES: usize = 20;
 
-/// What the field "number of IDs" of a mapping holds.
+/// Meaning of the field "number of IDs" of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IdCount {
     /// The number less one, as specified.
@@ -33,7 +33,7 @@ const fn maker(table: [u8; 8]) -> Maker {
 }
 
 impl IdCount {
-    /// How the maker of a table counts.
+    /// Returns the way in which the maker of a table counts.
     pub(super) fn of(maker: Maker) -> Self {
         if WHOLE_COUNTS.contains(&maker) {
             Self::Whole
@@ -52,32 +52,32 @@ impl IdCount {
     }
 }
 
-/// Whether a mapping is for one device that has no identifier of its own.
+/// Kind of a mapping: for a range, or for one device that has no identifier of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Single {
     /// A range of identifiers.
     Range,
-    /// Whatever goes in, the output base comes out.
+    /// The output base comes out for any input.
     Single,
 }
 
-/// Which identifiers leave a node, and what they are at the next.
+/// Identifiers that leave a node, and their values at the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
     /// First identifier.
     pub input: u32,
-    /// Number of identifiers less one, whatever the table's [`IdCount`].
+    /// Number of identifiers less one, with either [`IdCount`] of the table.
     pub count_minus_one: u32,
-    /// What the first identifier becomes.
+    /// Output of the first identifier.
     pub output: u32,
     /// Offset of the next node.
     pub target: u32,
-    /// Which kind.
+    /// Kind of the mapping.
     pub single: Single,
 }
 
 impl Mapping {
-    /// What `id` becomes; `None` if the mapping is not for it.
+    /// Output for `id`; `None` if the mapping is not for it.
     pub fn apply(&self, id: u32) -> Option<u32> {
         if self.single == Single::Single {
             return Some(self.output);
@@ -89,7 +89,7 @@ impl Mapping {
         self.output.checked_add(above)
     }
 
-    /// What the last identifier becomes.
+    /// Output of the last identifier.
     pub(crate) fn last_output(&self) -> u32 {
         match self.single {
             Single::Single => self.output,
@@ -97,8 +97,8 @@ impl Mapping {
         }
     }
 
-    /// Whether `id` is the last of several. Then a mapping that begins there is to be believed
-    /// rather: the count of this one is the number of identifiers, not that less one.
+    /// Tells if `id` is the last of several. Then a mapping that begins there takes precedence: the
+    /// count of this one is the number of identifiers, not that less one.
     pub(super) fn ends_at(&self, id: u32) -> bool {
         let last = self.input.checked_add(self.count_minus_one);
         self.single == Single::Range && self.count_minus_one > 0 && last == Some(id)

@@ -19,13 +19,13 @@ pub struct Node<'a> {
     pub offset: usize,
     /// Revision of the node.
     pub revision: u8,
-    /// Which identifiers leave the node, and where to.
+    /// Identifiers that leave the node, and their destinations.
     pub mappings: Mappings<'a>,
-    /// What the node is.
+    /// Kind and contents of the node.
     pub body: Body<'a>,
 }
 
-/// What a node is.
+/// Kind and contents of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body<'a> {
     /// Interrupt translation services: the end of a path without, or behind, an SMMU.
@@ -91,7 +91,7 @@ pub struct RootComplex {
 pub struct Smmu {
     /// Its registers.
     pub registers: PhysRange,
-    /// Which implementation.
+    /// Implementation of the unit (field "Model").
     pub model: u32,
     /// Bit 0: distributed; bit 1: coherent table walks.
     pub flags: u32,
@@ -100,7 +100,7 @@ pub struct Smmu {
 }
 
 impl Smmu {
-    /// Whether table walks are coherent (bit 1 of the flags), in place of what ID0.CTTW says.
+    /// Coherency of table walks (bit 1 of the flags), in place of that in ID0.CTTW.
     pub const fn coherency(&self) -> CoherencyOverride {
         coherency(self.flags & 1 << 1)
     }
@@ -124,24 +124,23 @@ pub struct Interrupts {
 pub struct SmmuV3 {
     /// Its registers.
     pub base: PhysAddr,
-    /// Bit 0: coherent or not, whatever the registers say; bits 2:1: dirty state; bit 3: proximity is
+    /// Bit 0: coherent, which overrides the registers; bits 2:1: dirty state; bit 3: proximity is
     /// valid; bit 4: the device mapping is valid.
     pub flags: u32,
     /// The VATOS page, 0 if there is none.
     pub vatos: PhysAddr,
-    /// Which implementation.
+    /// Implementation of the unit (field "Model").
     pub model: u32,
     /// Interrupts.
     pub interrupts: Interrupts,
     /// Proximity domain, if there is one.
     pub proximity: Option<u32>,
-    /// Which of its mappings is for the messages that it sends itself, if one is.
+    /// Index of its mapping for the messages that it sends itself, if one is.
     pub device_mapping: Option<u32>,
 }
 
 impl SmmuV3 {
-    /// Whether the unit's accesses are coherent (bit 0 of the flags), in place of what IDR0.COHACC
-    /// says.
+    /// Coherency of the unit's accesses (bit 0 of the flags), in place of that in IDR0.COHACC.
     pub const fn coherency(&self) -> CoherencyOverride {
         coherency(self.flags & 1)
     }

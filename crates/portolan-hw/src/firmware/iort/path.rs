@@ -14,7 +14,7 @@ use super::node::{Body, Node};
 /// Nodes on a path: a component, translators and an interrupt service are fewer.
 const MOST_STEPS: u32 = 16;
 
-/// Where an identifier ends up.
+/// End of an identifier's way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolved<'a> {
     /// The SMMU's node.
@@ -35,7 +35,7 @@ impl Node<'_> {
         }
     }
 
-    /// Where `id` of this node leads, and what it is there.
+    /// Returns the node to which `id` of this node leads, and the identifier there.
     ///
     /// Ranges must not overlap. Where they share one identifier, the end of one and the start of the
     /// other, the one that starts has it.
@@ -64,7 +64,7 @@ impl<'a> Iort<'a> {
     /// complex has the function, or it reaches memory untranslated.
     ///
     /// # Errors
-    /// What is wrong with a node on the way; [`TableError::Loop`] if the way does not end.
+    /// Errors of a node on the way; [`TableError::Loop`] if the way does not end.
     pub fn resolve(
         &self,
         segment: PciSegment,

@@ -43,7 +43,7 @@ pub struct ReservedRegions<'a> {
     nodes: Nodes<'a>,
     unit: usize,
     streams: Streams,
-    /// What is left of a node.
+    /// Rest of a node.
     current: Option<Current<'a>>,
 }
 
@@ -117,7 +117,7 @@ impl<'a> Current<'a> {
     }
 }
 
-/// What becomes of the memory of a node.
+/// Kind of the memory of a node.
 fn meaning(node: &Node<'_>, memory: &ReservedMemory<'_>) -> ReservedKind {
     let mut access = Access::READ_WRITE;
     let attributes = memory.flags >> 2 & 0xff;

@@ -71,7 +71,7 @@ impl Devices {
         self.last
     }
 
-    /// Whether `device` is one of them.
+    /// Tells if `device` is one of them.
     pub const fn contains(&self, device: RequesterId) -> bool {
         self.first.get() <= device.get() && device.get() <= self.last.get()
     }
@@ -103,7 +103,7 @@ bitflags::bitflags! {
     }
 }
 
-/// What becomes of accesses to the system management range (field SysMgt of a device table entry,
+/// Treatment of accesses to the system management range (field SysMgt of a device table entry,
 /// section 2.2.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum SystemManagement {
@@ -119,7 +119,7 @@ pub enum SystemManagement {
     Translated,
 }
 
-/// Whether a device may ask for translations.
+/// Permission for a device to ask for translations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Ats {
     /// It may.
@@ -129,7 +129,7 @@ pub enum Ats {
     Disabled,
 }
 
-/// What a device's entry in the device table is to let through.
+/// Accesses and messages that a device's entry in the device table lets through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Settings {
     /// Interrupts.
@@ -159,7 +159,7 @@ impl Settings {
     }
 }
 
-/// What a special device is.
+/// Kind of a special device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SpecialKind {
     /// An I/O APIC.
@@ -171,7 +171,7 @@ pub enum SpecialKind {
 /// A device that is not of PCI and has a requester of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Special {
-    /// What it is.
+    /// Kind of the device.
     pub kind: SpecialKind,
     /// Its number in the MADT or HPET table.
     pub handle: u8,
@@ -179,7 +179,7 @@ pub struct Special {
     pub source: RequesterId,
 }
 
-/// How a device of the ACPI name space is told from others with its hardware identifier.
+/// Identifier that tells a device of the ACPI name space from others with its hardware identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Uid<'a> {
     /// Not at all.
@@ -201,7 +201,7 @@ pub struct AcpiDevice<'a> {
     pub uid: Uid<'a>,
 }
 
-/// What an entry is for.
+/// Purpose of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind<'a> {
     /// All devices.
@@ -221,9 +221,9 @@ pub enum EntryKind<'a> {
 pub struct Entry<'a> {
     /// The devices.
     pub devices: Devices,
-    /// What is let through.
+    /// Accesses and messages that may pass.
     pub settings: Settings,
-    /// What the entry is for.
+    /// Purpose of the entry.
     pub kind: EntryKind<'a>,
 }
 
@@ -246,8 +246,8 @@ impl<'a> Entries<'a> {
         }
     }
 
-    /// How many entries of unknown type were passed over so far. Entries for devices of the name
-    /// space are unknown to blocks below [`Level::Named`].
+    /// Number of entries of unknown type that were passed over so far. Entries for devices of the
+    /// name space are unknown to blocks below [`Level::Named`].
     pub fn unknown(&self) -> u32 {
         self.unknown
     }

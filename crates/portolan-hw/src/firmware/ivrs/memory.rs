@@ -25,7 +25,7 @@ const READ: u8 = 1 << 1;
 const WRITE: u8 = 1 << 2;
 const EXCLUSION: u8 = 1 << 3;
 
-/// What devices are to meet at the memory.
+/// Treatment of devices' accesses to the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MemoryKind {
     /// A mapping one to one, with this access.
@@ -45,13 +45,13 @@ pub struct Memory {
     pub devices: Devices,
     /// The memory.
     pub memory: PhysRange,
-    /// What they are to meet there.
+    /// Treatment of accesses there.
     pub kind: MemoryKind,
 }
 
 impl Memory {
-    /// The block as a region of its devices. What is to pass untranslated is as well off with a
-    /// mapping one to one.
+    /// The block as a region of its devices. Accesses that have to pass untranslated may as well
+    /// have a mapping one to one.
     pub fn reserved(&self) -> Reserved {
         let access = match self.kind {
             MemoryKind::Unity(access) => access,

@@ -20,7 +20,7 @@ const FULL: usize = 40;
 const WINDOW: u64 = 0x4000;
 
 bitflags::bitflags! {
-    /// How firmware wants the unit's control register, and what the unit can do.
+    /// Settings of the unit's control register that firmware asks for, and features of the unit.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct UnitFlags: u8 {
         /// Translate HyperTransport tunnel traffic (control bit HtTunEn).
@@ -47,17 +47,17 @@ bitflags::bitflags! {
 pub struct Ivhd<'a> {
     /// Offset of the block in the table.
     pub offset: usize,
-    /// How much the block says.
+    /// Level of detail of the block.
     pub level: Level,
     /// The segment of the unit and of all devices that it serves.
     pub segment: PciSegment,
     /// The unit's own PCI function.
     pub requester: RequesterId,
-    /// Where in that function's configuration space the capability block is.
+    /// Offset of the capability block in that function's configuration space.
     pub capability: u16,
     /// Its registers. The length of the window is not said.
     pub base: PhysAddr,
-    /// How it is to be set up.
+    /// Settings for the unit.
     pub flags: UnitFlags,
     /// Number of the message that it signals events by (MSInum).
     pub message: u8,
@@ -66,22 +66,22 @@ pub struct Ivhd<'a> {
     /// The field as it stands: in type 10h the features (IOMMU Feature Reporting), in others numbers
     /// of counters and messages (IOMMU Attributes).
     pub attributes: u32,
-    /// What the extended feature register holds, where the table says so.
+    /// Value of the extended feature register, where the table has it.
     pub features: Option<u64>,
-    /// What the second extended feature register holds, where the table says so.
+    /// Value of the second extended feature register, where the table has it.
     pub features2: Option<u64>,
     entries: Bytes<'a>,
 }
 
-/// What firmware says of one device.
+/// Settings of one device by firmware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// What its entry in the device table is to let through besides translated accesses. A device
-    /// with an alias has the entry of the alias; ask for that one's settings.
+    /// Accesses and messages that its entry in the device table lets through besides translated
+    /// accesses. A device with an alias has the entry of the alias; the alias' settings count.
     pub settings: Settings,
     /// The requester that its accesses carry, if that is not its own.
     pub alias: Option<RequesterId>,
-    /// Whether an entry names it, alone or in a range; if not it is one of all.
+    /// Set if an entry names it, alone or in a range; if not it is one of all.
     pub(super) named: bool,
 }
 
@@ -91,13 +91,13 @@ impl<'a> Ivhd<'a> {
         Entries::new(self.entries, self.level)
     }
 
-    /// What the block says of a requester of its segment. `None` if the unit does not serve it.
+    /// Settings of a requester of the segment. `None` if the unit does not serve it.
     ///
     /// Of several entries for one device the last one counts that lets anything through: firmware
     /// lists an I/O APIC and a timer at one requester, with settings for the I/O APIC only.
     ///
     /// # Errors
-    /// What is wrong with an entry on the way.
+    /// Errors of an entry on the way.
     pub fn device(&self, requester: RequesterId) -> Result<Option<Device>, TableError> {
         let mut found: Option<Device> = None;
         for entry in self.entries() {

@@ -26,7 +26,7 @@ fn rng() -> Rng {
     Rng::with_seed(portolan_model::fixture::seed())
 }
 
-/// Whether what is said to be wrong is in a table of `bytes`.
+/// Checks that an error's offset is in a table of `bytes`.
 fn inside(error: TableError, bytes: usize) {
     let offset = match error {
         TableError::Truncated { offset, .. }

@@ -1,4 +1,4 @@
-//! Tables written by hand, random ones, and what is read from them.
+//! Tables written by hand, random ones, and the values read from them.
 
 mod fuzz;
 pub(crate) mod golden;

@@ -102,7 +102,7 @@ pub mod fence {
         PR: 12, 1;
         /// Word 0: writes of devices that the unit has processed are ordered before.
         PW: 13, 1;
-        /// Word 0: what is stored.
+        /// Word 0: the value that is stored.
         DATA: 32, 32;
         /// Word 1: the address, less its low two bits.
         ADDRESS: 0, 62;

@@ -62,7 +62,7 @@ pub mod capability {
         ATS: 25, 1;
         /// Either endianness.
         END: 27, 1;
-        /// How the unit raises interrupts.
+        /// Ways in which the unit raises interrupts.
         IGS: 28, 2;
         /// Hardware counters.
         HPM: 30, 1;
@@ -101,7 +101,7 @@ pub mod directory {
     use super::{Bits, fields};
 
     fields! { Bits;
-        /// What becomes of accesses.
+        /// Treatment of accesses.
         MODE: 0, 4;
         /// A change of the mode is under way.
         BUSY: 4, 1;
@@ -149,7 +149,7 @@ pub mod event {
     use super::{Bits, fields};
 
     fields! { Bits;
-        /// What is counted; 0 is nothing.
+        /// Event that is counted; 0 is nothing.
         ID: 0, 15;
         /// Of which device.
         DID: 36, 24;

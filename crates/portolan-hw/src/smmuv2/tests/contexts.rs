@@ -1,4 +1,4 @@
-//! What a context bank's registers hold for a domain, by hand.
+//! Registers of a context bank for a domain, by hand.
 
 use portolan::addr::Iova;
 use portolan::iommu::Domain;

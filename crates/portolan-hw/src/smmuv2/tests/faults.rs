@@ -1,4 +1,4 @@
-//! What is told of faults, and of registers that do not hold what was written.
+//! Reports of faults, and of registers that do not hold the value that was written.
 
 use portolan::addr::{Iova, StreamId};
 use portolan::iommu::{

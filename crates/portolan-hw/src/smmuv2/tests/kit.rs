@@ -31,7 +31,7 @@ pub const FEW: SmmuV2Identification = SmmuV2Identification {
     stream_bits: 0x7fff,
 };
 
-/// Where the first table is.
+/// Physical address of the first table.
 pub const TABLES: u64 = 0x8000_0000;
 
 /// Offset of a register of a bank of [`FEW`].
@@ -56,14 +56,14 @@ pub fn few(values: &[(usize, u32)]) -> Machine {
     machine
 }
 
-/// What these tests do with a machine.
+/// Operations of these tests on a machine.
 pub trait Kit {
     fn enable(&self, config: Config) -> Result<Unit, IommuError>;
     /// Has a register hold a value that it can hold.
     fn set(&self, offset: usize, value: u32);
     /// The registers that the driver wrote since the last time, with what.
     fn take_writes(&self) -> impl Iterator<Item = (usize, u64)>;
-    /// Where a device gets to.
+    /// Returns the physical address that a device reaches at `iova`.
     fn reach(&self, n: u32, iova: u64) -> Option<u64>;
 }
 

@@ -28,7 +28,7 @@ fn stall(machine: &Machine, n: u32, iova: u64) {
     assert_eq!(code, Some(SmmuV2Registers::STALLED));
 }
 
-/// Where the accesses went that were answered since the last call.
+/// Physical addresses that accesses reached which were answered since the last call.
 fn resumed(machine: &Machine) -> Vec<Option<u64>> {
     let all = machine.unit().take_resumed().into_iter();
     all.map(|one| one.ok().map(|piece| piece.pa.get()))

@@ -78,7 +78,7 @@ pub const ALL_STREAMS: u64 = 31;
 /// Value of [`ATC_SIZE`] for all addresses.
 pub const ATC_ALL: u64 = 52;
 
-/// Why a command was refused: values of the consumer register's error field (section 7.1).
+/// Reasons of refused commands: values of the consumer register's error field (section 7.1).
 pub mod error {
     crate::chassis::constants! {
         ILL: u32 = 1 => "Illegal command.";

@@ -24,7 +24,7 @@ fields! {
     IND: 1, 34, 1 => "Of an instruction.";
     RNW: 1, 35, 1 => "A read.";
     S2: 1, 39, 1 => "The second stage's fault.";
-    /// What was being accessed: 0 a context descriptor, 1 a table, 2 the address itself.
+    /// Class of the access: 0 a context descriptor, 1 a table, 2 the address itself.
     CLASS: 1, 40, 2;
     ADDRESS: 2, 0, 64 => "Input address.";
 }

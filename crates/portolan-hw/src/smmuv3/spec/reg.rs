@@ -22,7 +22,7 @@ crate::chassis::constants! {
     IRQ_CTRLACK: usize = 0x0054 => "What of [`IRQ_CTRL`] has taken effect.";
     GERROR: usize = 0x0060 => "Global errors, each by a change of its bit.";
     GERRORN: usize = 0x0064 => "Which of them were seen: the bit is made equal.";
-    /// Where the message of a global error goes; 0 for a wire (64 bits).
+    /// Address of the message of a global error; 0 for a wire (64 bits).
     GERROR_IRQ_CFG0: usize = 0x0068;
     STRTAB_BASE: usize = 0x0080 => "Stream table.";
     STRTAB_BASE_CFG: usize = 0x0088 => "Its size and form.";
@@ -30,10 +30,10 @@ crate::chassis::constants! {
     CMDQ_PROD: usize = 0x0098 => "Where software writes next.";
     CMDQ_CONS: usize = 0x009c => "Where the unit reads next, and why it stopped.";
     EVENTQ_BASE: usize = 0x00a0 => "Event queue.";
-    /// Where the message of an event goes; 0 for a wire (64 bits).
+    /// Address of the message of an event; 0 for a wire (64 bits).
     EVENTQ_IRQ_CFG0: usize = 0x00b0;
     PRIQ_BASE: usize = 0x00c0 => "Page-request queue.";
-    /// Where the message of a page request goes; 0 for a wire (64 bits).
+    /// Address of the message of a page request; 0 for a wire (64 bits).
     PRIQ_IRQ_CFG0: usize = 0x00d0;
     EVENTQ_PROD: usize = 0x1_00a8 => "Where the unit writes events next (page 1).";
     EVENTQ_CONS: usize = 0x1_00ac => "Where software reads events next (page 1).";

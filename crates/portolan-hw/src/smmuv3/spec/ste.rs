@@ -24,7 +24,7 @@ fields! {
     S1STALLD: 1, 27, 1 => "Stage 1 may not stall.";
     EATS: 1, 28, 2 => "Address translation service.";
     STRW: 1, 30, 2 => "Stream world.";
-    /// Attributes of accesses, whatever the configuration: what lies below the stalls.
+    /// Attributes of accesses in any configuration: the fields below the stalls.
     ATTRIBUTES_LOW: 1, 8, 19;
     ATTRIBUTES_HIGH: 1, 32, 32 => "The same, above the stream world.";
     SHCFG: 1, 44, 2 => "Shareability of untranslated accesses.";

@@ -48,7 +48,7 @@ pub(in crate::smmuv3) fn of(setup: SmmuSetup) -> SmmuMachine {
     SmmuMachine::new(setup, ModelMemory::new(base, 1024, Visibility::AtOnce))
 }
 
-/// What these tests do with a machine.
+/// Operations of these tests on a machine.
 pub(in crate::smmuv3) trait Kit {
     fn enable(&self, config: Config) -> Result<Driver, IommuError>;
     /// Has the unit refuse commands with an operation code, with an error, so many times. That

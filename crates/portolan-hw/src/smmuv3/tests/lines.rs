@@ -27,7 +27,7 @@ fn ask(unit: &SmmuMachine) {
     });
 }
 
-/// How often each line was raised: events, page requests, errors.
+/// Number of times that each line was raised: events, page requests, errors.
 fn raised(unit: &SmmuMachine) -> [u64; 3] {
     let SmmuSignals {
         events,
@@ -65,7 +65,7 @@ fn an_error_raises_its_line_and_the_reader_of_events_deals_with_it() {
         assert_eq!(raised(&unit), [0, 0, round]);
         assert_eq!(driver.next_fault(), Ok(None));
     }
-    // A command that is refused stops the queue, until somebody has replaced it.
+    // A command that is refused stops the queue, until the driver has replaced it.
     unit.refuse_kind((op::CFGI_STE, error::ILL, 1));
     let refused = driver.pass_through(STREAM, all_memory());
     let code = error::ILL;

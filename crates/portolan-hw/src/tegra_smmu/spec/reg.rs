@@ -90,7 +90,7 @@ pub mod ptc_flush {
 pub mod int {
     /// An address outside memory.
     pub const DECERR_EMEM: u32 = 1 << 6;
-    /// An access that is not secure to what is.
+    /// Access that is not secure to secure memory.
     pub const SECURITY_VIOLATION: u32 = 1 << 8;
     /// A page that is not there, or does not allow the access.
     pub const INVALID_SMMU_PAGE: u32 = 1 << 10;

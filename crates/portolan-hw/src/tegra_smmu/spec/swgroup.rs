@@ -6,7 +6,7 @@
 
 use portolan::addr::StreamId;
 
-/// Whether software sets the enable bits of a swgroup's clients.
+/// Access of software to the enable bits of a swgroup's clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Enables {
     /// It does.
@@ -26,7 +26,7 @@ pub struct Swgroup {
     pub register: usize,
     /// Its clients.
     pub clients: &'static [u8],
-    /// Whether their enable bits can be written.
+    /// Access to their enable bits.
     pub enables: Enables,
 }
 

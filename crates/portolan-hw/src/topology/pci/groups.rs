@@ -1,11 +1,11 @@
 //! Groups: functions that an IOMMU cannot tell apart, or that reach each other past it, and so have to
 //! share an address space.
 //!
-//! A group grows for five reasons ([`Why`]). What is behind a bridge that does not isolate is in the
-//! bridge's group; so are functions of one device that do not; so is whatever may carry the same
-//! requester identifier, or has the same stream by firmware's table; and whatever a bridge claims whose
-//! bus numbers make no sense. It is how Linux forms its groups (`pci_device_group`), with the same
-//! services of ACS wanted, but that order does not matter here.
+//! A group grows for five reasons ([`Why`]). Functions behind a bridge that does not isolate are in
+//! the bridge's group; so are functions of one device that do not; so are functions that may carry
+//! the same requester identifier, or have the same stream by firmware's table; and those that a
+//! bridge claims whose bus numbers make no sense. It is how Linux forms its groups
+//! (`pci_device_group`), with the same services of ACS wanted, but that order does not matter here.
 //!
 //! *Context.* Task.
 
@@ -17,11 +17,11 @@ use portolan::addr::{PciFunction, PciSegment, RequesterId, StreamId};
 use super::node::{NotIsolated, PciNode};
 use super::{OddBridge, PciTree};
 
-/// Why a function is in the group of another.
+/// Reason for a function to be in the group of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Why {
-    /// It is behind a bridge that does not keep apart what is behind it.
+    /// It is behind a bridge that does not keep apart the functions behind it.
     Behind(NotIsolated),
     /// It is a function of the same device, which does not keep its functions apart.
     Beside(NotIsolated),
@@ -127,7 +127,7 @@ impl Groups {
         its.map(|(_, node)| node)
     }
 
-    /// What made the groups larger than one function, join by join.
+    /// Joins that made the groups larger than one function.
     pub fn joins(&self) -> &[Join] {
         &self.joins
     }
@@ -168,7 +168,7 @@ impl Groups {
         }
     }
 
-    /// Joins what is behind the bridge `at`, if that does not isolate.
+    /// Joins the functions behind the bridge `at`, if that does not isolate.
     fn behind(&mut self, tree: &PciTree, at: usize) {
         let Some(bridge) = tree.nodes.get(at) else {
             return;
@@ -233,7 +233,7 @@ impl Groups {
         }
     }
 
-    /// Joins what is on buses that bridges claim which are not believed.
+    /// Joins the functions on buses that bridges claim which are not believed.
     fn odd(&mut self, tree: &PciTree) {
         // For each bus the first such bridge: all functions of the bus are its, and so is every other
         // bridge that claims the bus.

@@ -1,16 +1,16 @@
-//! The PCI functions of a machine: which bridge is above which, by which requester identifiers an
-//! IOMMU sees a function, and which functions cannot be told or kept apart.
+//! The PCI functions of a machine: the bridges above them, the requester identifiers by which an
+//! IOMMU sees them, and those that cannot be told or kept apart.
 //!
 //! * [`PciNode`]: one function, from its configuration space.
 //! * [`PciTree`]: all of them; [`PciTree::requesters`] has a function's identifiers.
 //! * [`Groups`]: functions that have to share an address space, and why.
-//! * [`PciOverrides`]: what is known of functions beyond what they say themselves.
+//! * [`PciOverrides`]: properties of functions that their configuration space does not tell.
 //! * [`VirtualFunctions`]: those that a physical function says it has.
 //!
 //! PCI Express Base Specification 6.0, section 6.12 (ACS); PCI Express to PCI/PCI-X Bridge
-//! Specification 1.0, section 2.3 (requester identifiers of what is behind a bridge). Not supported:
-//! virtual functions as members of the tree (one that is asked for is grouped by the bridges above its
-//! bus), hot-plug (scan again).
+//! Specification 1.0, section 2.3 (requester identifiers of functions behind a bridge). Not
+//! supported: virtual functions as members of the tree (one that is asked for is grouped by the
+//! bridges above its bus), hot-plug (scan again).
 //!
 //! Bus numbers of bridges are believed only where they lead down: to a higher bus than the bridge's
 //! own, and not to one that another bridge leads to. So every way up ends. Functions that a bridge
@@ -129,8 +129,8 @@ impl PciTree {
         tree
     }
 
-    /// Bridges of which some bus is behind another bridge that is not behind them, and the other way
-    /// round: nobody knows which of the two leads there.
+    /// Bridges of which some bus is behind another bridge that is not behind them, and the other
+    /// way round: it is not known which of the two leads there.
     fn crossing(&self) -> Vec<usize> {
         let mut found = Vec::new();
         for &at in &self.bridges {
@@ -228,7 +228,7 @@ impl PciTree {
         found
     }
 
-    /// Whether a bridge that seems conventional is on PCI Express, and known to hide that.
+    /// Tells if a bridge that seems conventional is on PCI Express, and known to hide that.
     fn hides_express(&self, bridge: &PciNode) -> bool {
         let above = self.leads_to(bridge.at.segment, bridge.at.requester.bus());
         let express = above.is_some_and(|above| {
@@ -240,7 +240,7 @@ impl PciTree {
         express && HIDDEN_BRIDGES.contains(&bridge.id)
     }
 
-    /// Whether `node` keeps apart what is behind it, or beside it.
+    /// Checks that `node` keeps apart the functions behind it, or beside it.
     fn isolates(&self, node: &PciNode) -> Result<(), NotIsolated> {
         match self.overrides.isolation_of(node) {
             Some(Isolation::Isolated) => Ok(()),

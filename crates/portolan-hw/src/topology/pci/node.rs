@@ -30,7 +30,7 @@ const VIRTUAL_FUNCTIONS: u32 = 0x10;
 /// Bytes of configuration space.
 const SPACE: u16 = 0x1000;
 
-/// What a function is, and what that says of the accesses that pass it.
+/// Kind of a function, which decides the identifier of accesses that pass it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PciKind {
@@ -42,8 +42,8 @@ pub enum PciKind {
     UpstreamPort,
     /// A port of a switch that leads to devices.
     DownstreamPort,
-    /// A bridge from PCI Express to conventional PCI: what is behind it has the bridge's identifier,
-    /// bus and device 0 of its secondary bus.
+    /// A bridge from PCI Express to conventional PCI: functions behind it have the bridge's
+    /// identifier, bus and device 0 of its secondary bus.
     ExpressToPci,
     /// A bridge from conventional PCI to PCI Express.
     PciToExpress,
@@ -51,7 +51,7 @@ pub enum PciKind {
     EventCollector,
     /// A conventional device.
     Conventional,
-    /// A conventional bridge: what is behind it has the bridge's own identifier.
+    /// A conventional bridge: functions behind it have the bridge's own identifier.
     ConventionalBridge,
     /// Of PCI Express and of a kind that this library does not know.
     Unknown,
@@ -87,15 +87,15 @@ bitflags! {
         const REQUEST_REDIRECT = 1 << 2;
         /// Completions between devices go up.
         const COMPLETION_REDIRECT = 1 << 3;
-        /// What comes back down to the device that it came from goes up all the same.
+        /// Accesses that would come back down to their own device go up all the same.
         const UPSTREAM_FORWARDING = 1 << 4;
         /// Requests between devices are stopped, port by port.
         const EGRESS_CONTROL = 1 << 5;
         /// Translated requests between devices pass.
         const DIRECT_TRANSLATED = 1 << 6;
 
-        /// What it takes so that every access of a device meets the IOMMU under the device's own
-        /// identifier.
+        /// Services for isolation: with them every access of a device meets the IOMMU under the
+        /// device's own identifier.
         const ISOLATION = Self::SOURCE_VALIDATION.bits()
             | Self::REQUEST_REDIRECT.bits()
             | Self::COMPLETION_REDIRECT.bits()
@@ -108,25 +108,25 @@ bitflags! {
 pub struct AcsState {
     /// Offset of the control register in configuration space.
     pub control: u16,
-    /// What can be switched.
+    /// Services that can be switched.
     pub can: Acs,
-    /// What is switched on.
+    /// Services that are switched on.
     pub on: Acs,
 }
 
 impl AcsState {
-    /// What is missing for isolation. What cannot be switched is as the standard wants it for the
-    /// function: not needed, or always on.
+    /// Services that are missing for isolation. Those that cannot be switched are as the standard
+    /// wants them for the function: not needed, or always on.
     pub fn missing(self) -> Acs {
         (Acs::ISOLATION & self.can) - self.on
     }
 }
 
-/// Why a function does not keep what is behind it, or beside it, apart.
+/// Reason for which a function does not keep those behind it, or beside it, apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NotIsolated {
-    /// It is no function of PCI Express, or a bridge to what is none: there is one bus for all, and
-    /// what passes the bridge loses its identifier.
+    /// It is no function of PCI Express, or a bridge to a bus that is none: there is one bus for
+    /// all, and accesses that pass the bridge lose their identifier.
     Conventional,
     /// It has no ACS.
     NoAcs,
@@ -166,7 +166,7 @@ pub struct PciId {
     pub device: u16,
 }
 
-/// Whether a device has one function or several.
+/// Number of functions of a device: one or several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Functions {
     /// One.
@@ -179,15 +179,15 @@ pub enum Functions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct PciNode {
-    /// Where it is.
+    /// Address of the function.
     pub at: PciFunction,
-    /// What it calls itself.
+    /// Vendor and device identifiers.
     pub id: PciId,
     /// Base class (upper byte) and class.
     pub class: u16,
-    /// What it is.
+    /// Kind of the function.
     pub kind: PciKind,
-    /// What its device has.
+    /// Number of functions of its device.
     pub functions: Functions,
     /// The buses behind it, of a bridge that firmware or a kernel has numbered.
     pub behind: Option<Buses>,
@@ -222,7 +222,7 @@ impl PciNode {
         })
     }
 
-    /// Whether it is a bridge, a port included.
+    /// Tells if it is a bridge, a port included.
     pub const fn is_bridge(&self) -> bool {
         use PciKind::{ConventionalBridge, DownstreamPort, ExpressToPci};
         use PciKind::{PciToExpress, RootPort, UpstreamPort};
@@ -237,11 +237,11 @@ impl PciNode {
         )
     }
 
-    /// Whether every access that passes the function, or that it makes to what is beside it, meets the
-    /// IOMMU as its originator's.
+    /// Checks that every access that passes the function, or that it makes to those beside it,
+    /// meets the IOMMU as its originator's.
     ///
     /// # Errors
-    /// Why that is not certain.
+    /// The reason for which that is not certain.
     pub fn isolates(&self) -> Result<(), NotIsolated> {
         let by_acs = || match self.acs.map(AcsState::missing) {
             None => Err(NotIsolated::NoAcs),
@@ -298,7 +298,7 @@ fn kind(express: Option<u32>, bridge: bool) -> PciKind {
     }
 }
 
-/// The buses behind a bridge; `None` as long as nobody has numbered them.
+/// The buses behind a bridge; `None` as long as they are not numbered.
 fn buses(read: &impl Fn(u16) -> Option<u32>) -> Option<Buses> {
     let word = read(BUSES)?;
     let (first, last) = ((word >> 8) as u8, (word >> 16) as u8);

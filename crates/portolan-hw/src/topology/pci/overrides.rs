@@ -1,8 +1,9 @@
-//! What is known of PCI functions beyond what their configuration space says.
+//! Properties of PCI functions that their configuration space does not tell.
 //!
-//! Some controllers do their DMA as another function of their device, which an IOMMU refuses unless it
-//! knows the function by that identifier as well. Which do is known from the machines that they failed
-//! on (Linux's bug tracker, 42679 and others); [`PciOverrides::KNOWN`] has those that are common.
+//! Some controllers do their DMA as another function of their device, which an IOMMU refuses unless
+//! it knows the function by that identifier as well. They are known from the machines that they
+//! failed on (Linux's bug tracker, 42679 and others); [`PciOverrides::KNOWN`] has those that are
+//! common.
 //!
 //! *Context.* Interrupt: everything here is a value.
 
@@ -20,8 +21,9 @@ const fn id(vendor: u16, device: u16) -> PciId {
     PciId { vendor, device }
 }
 
-/// Bridges from PCI Express that do not say so (Linux's `quirk_use_pcie_bridge_dma_alias`): of ASMedia, Tundra,
-/// ITE and Intel. Accesses of what is behind one carry function 0.0 of the bus behind it.
+/// Bridges from PCI Express that do not say so (Linux's `quirk_use_pcie_bridge_dma_alias`): of
+/// ASMedia, Tundra, ITE and Intel. Accesses of functions behind one carry function 0.0 of the bus
+/// behind it.
 pub(super) const HIDDEN_BRIDGES: [PciId; 5] = [
     id(0x1b21, 0x1080),
     id(0x10e3, 0x8113),
@@ -39,10 +41,10 @@ pub struct AliasOverride {
     pub function: u8,
 }
 
-/// What a function is taken for, whatever its ACS says.
+/// Isolation of a function, which overrides its ACS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Isolation {
-    /// It keeps what is behind it, and beside it, apart: its maker says so.
+    /// It keeps functions behind it, and beside it, apart: its maker says so.
     Isolated,
     /// It does not.
     Not,
@@ -53,11 +55,11 @@ pub enum Isolation {
 pub struct IsolationOverride {
     /// The function.
     pub of: PciFunction,
-    /// What it is taken for.
+    /// Isolation that it has.
     pub isolation: Isolation,
 }
 
-/// What is believed rather than configuration space.
+/// Properties that override configuration space.
 ///
 /// ```
 /// use portolan::addr::PciFunction;
@@ -121,7 +123,7 @@ impl PciOverrides {
         of.map(move |alias| RequesterId::of(own.bus(), own.device(), alias.function))
     }
 
-    /// What `node` is taken for.
+    /// Isolation of `node`, if it is overridden.
     pub(super) fn isolation_of(self, node: &PciNode) -> Option<Isolation> {
         let mut of = self.isolation.iter();
         of.find(|one| one.of == node.at).map(|one| one.isolation)

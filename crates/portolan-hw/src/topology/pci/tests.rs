@@ -12,7 +12,7 @@ use super::*;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fake(Vec<(PciFunction, Vec<(u16, u32)>)>);
 
-/// What kind of function the Express capability says (bits 7:4), or that there is none.
+/// Kind of a function by the Express capability (bits 7:4), or none.
 #[derive(Clone, Copy)]
 pub(crate) enum Is {
     Conventional,
@@ -149,7 +149,7 @@ fn a_port_without_acs_and_functions_without_it_are_not_kept_apart() {
         vec!["01:00.0", "01:00.1"],
     ];
     assert_eq!(two_ports().groups(), expected);
-    // One that nobody has found is with the port as well, or alone behind the other.
+    // A function that the scan has not found is with the port as well, or alone behind the other.
     let tree = two_ports().tree(PciOverrides::KNOWN);
     let groups = Groups::of(&tree);
     assert_eq!(groups.first(&tree, at(2, 5, 0)), at(0, 2, 0));
@@ -335,7 +335,7 @@ fn the_way_up_ends_whatever_bridges_say() {
         let tree = PciTree::of(nodes, PciOverrides::KNOWN);
         let groups = Groups::of(&tree);
         for node in tree.nodes() {
-            // Whatever is above a function that does not isolate is in its group.
+            // All functions above one that does not isolate are in its group.
             let first = groups.first(&tree, node.at);
             assert_eq!(groups.first(&tree, first), first);
             assert!(

@@ -32,9 +32,9 @@ const ENABLED: u32 = 1;
 pub struct VirtualFunctions {
     /// The physical function.
     pub physical: PciFunction,
-    /// How many there are (NumVFs).
+    /// Number of virtual functions that are on (NumVFs).
     pub count: u16,
-    /// How many there can be (TotalVFs).
+    /// Number of virtual functions that there can be (TotalVFs).
     pub most: u16,
     /// From the requester identifier of the physical function to that of the first (First VF Offset).
     pub offset: u16,
@@ -49,7 +49,7 @@ impl VirtualFunctions {
     pub(in crate::topology) fn read(node: &PciNode, read: ConfigSpace<'_>) -> Option<Self> {
         let capability = node.virtual_functions?;
         let word = |offset| read(node.at, capability.checked_add(offset)?);
-        // What is gone reads as all ones.
+        // A function that is gone reads as all ones.
         let control = word(CONTROL).filter(|word| *word != u32::MAX)?;
         let places = word(PLACES)?;
         let found = Self {
@@ -63,8 +63,9 @@ impl VirtualFunctions {
         (control & ENABLED != 0 && found.count > 0).then_some(found)
     }
 
-    /// What is wrong with them: there are more than there can be, several are in one place, one is in
-    /// the place of the physical function, or they run past the segment. None of them is believed then.
+    /// Tells if they make no sense: there are more than there can be, several are in one place, one
+    /// is in the place of the physical function, or they run past the segment. None of them is
+    /// believed then.
     pub(in crate::topology) fn is_odd(&self) -> bool {
         let steps = u32::from(self.count).saturating_sub(1);
         let from = u32::from(self.physical.requester.get()) + u32::from(self.offset);
@@ -73,7 +74,7 @@ impl VirtualFunctions {
         self.count > self.most || self.offset == 0 || !apart || last > u16::MAX.into()
     }
 
-    /// Where they are, in order, as far as they are in the segment.
+    /// Addresses of the virtual functions, in order, as far as they are in the segment.
     pub(in crate::topology) fn places(self) -> impl Iterator<Item = PciFunction> {
         let segment = self.physical.segment;
         let first = u64::from(self.physical.requester.get()) + u64::from(self.offset);
@@ -84,7 +85,7 @@ impl VirtualFunctions {
         })
     }
 
-    /// Whether one of them is said to be `requester`.
+    /// Tells if one of them has the identifier `requester`.
     fn has(&self, requester: RequesterId) -> bool {
         let own = u32::from(self.physical.requester.get()) + u32::from(self.offset);
         let Some(distance) = u32::from(requester.get()).checked_sub(own) else {
@@ -129,7 +130,7 @@ impl PciTree {
         Ok(self.function_0(physical.unwrap_or(at)))
     }
 
-    /// What physical functions say of virtual ones that are switched on.
+    /// Virtual functions that are switched on, by their physical functions.
     pub(in crate::topology) fn virtual_functions(
         &self,
         read: ConfigSpace<'_>,

@@ -105,7 +105,8 @@ pub(in crate::topology) fn survey(table: &[u8], fake: &Fake) -> Survey {
     topology.survey(PciOverrides::KNOWN, |of, at| fake.read(of, at))
 }
 
-/// Units with what they serve and what is reserved; functions with unit, streams and group; remarks.
+/// Units with their devices and their reserved memory; functions with unit, streams and group;
+/// remarks.
 pub(super) fn text(survey: &Survey) -> String {
     let mut out = String::new();
     for (number, unit) in survey.units().iter().enumerate() {

@@ -51,7 +51,7 @@ fn intel_s_units_remap_where_each_io_apic_is_named() {
     assert_eq!(offered(core::slice::from_ref(&dmar)), x2_apic);
     assert_eq!(offered(&[dmar.clone(), madt(&[2])]), x2_apic);
     assert_eq!(offered(&[dmar.clone(), madt(&[2, 8])]), None);
-    // What is cut off is not there.
+    // An I/O APIC whose entry is cut off is not there.
     let mut cut = madt(&[2, 8]);
     cut.truncate(cut.len() - 1);
     assert_eq!(offered(&[dmar, cut]), x2_apic);

@@ -99,7 +99,7 @@ fn qemus_virt_has_one_unit_for_all_of_pci() {
     assert_eq!(board.interrupt_remapping(), None);
 }
 
-/// Memory of the board's, and what is wrong beside it.
+/// Memory of the board's, and errors beside it.
 fn reserved(tree: Builder) -> Builder {
     tree.named("reserved-memory")
         .cells("#address-cells", &[2])

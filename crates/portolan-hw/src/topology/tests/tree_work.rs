@@ -1,4 +1,4 @@
-//! Device trees of which reading takes no longer than their length says, whatever is in them.
+//! Device trees whose reading takes time in proportion to their length, with any contents.
 
 use alloc::string::String;
 use alloc::vec::Vec;

@@ -19,7 +19,8 @@ const CARD: PciFunction = at(1, 0, 0);
 const INSIDE: PciFunction = at(0, 5, 0);
 const BESIDE: PciFunction = at(0, 6, 0);
 
-/// How many there are and can be, where the first is, and how far apart.
+/// Number of functions that there are and that there can be, offset of the first, and distance
+/// between them.
 type Numbers = (u16, u16, u16, u16);
 
 /// The capability, behind the ACS that [`Fake`] has at 0x148.
@@ -70,7 +71,8 @@ fn virtual_functions_are_behind_the_unit_of_their_physical_function() {
     let before = machine(0, CARDS, INSIDES);
     let now = machine(1, CARDS, INSIDES);
     let of = |function| unit(&before, &now, function);
-    // Of the card: on its own bus, on the next, the last; what is between and behind them is none.
+    // Of the card: on its own bus, on the next, the last; functions between and behind them are
+    // none.
     let card = [CARD, at(1, 16, 0), at(1, 31, 6), at(2, 0, 0), at(2, 16, 2)];
     assert_eq!(card.map(of), [Ok(Some(0)); 5]);
     let others = [at(2, 0, 1), at(2, 16, 4), BESIDE, PORT];
@@ -89,7 +91,7 @@ fn virtual_functions_are_behind_the_unit_of_their_physical_function() {
     assert_eq!(of(at(1, 3, 1)), refused);
     let near = machine(1, CARDS, (3, 3, 8, 8));
     let of = |function| unit(&before, &near, function);
-    // The function that is there is no virtual one, whatever another says.
+    // The function that is there is no virtual one, even if another claims it.
     let found = [BESIDE, at(0, 7, 0), at(0, 8, 0), at(0, 9, 0)].map(of);
     assert_eq!(found, [Ok(Some(2)), Ok(Some(1)), Ok(Some(1)), Ok(Some(2))]);
     // While they are off, what answers there belongs to whom the rest does.
@@ -120,7 +122,7 @@ fn virtual_functions_that_are_on_are_listed_with_their_units() {
     let mut expected = std::vec![Ok(inside)];
     expected.extend(card);
     assert_eq!(list(&few), expected);
-    // Those that make no sense are left out, and of what two have nobody knows whose it is.
+    // Those that make no sense are left out; a function that two claim belongs to neither.
     let odd = machine(1, (9, 8, 0x80, 1), (2, 2, 8, 8));
     assert_eq!(list(&odd), [Ok(inside)]);
     let both = with(few, at(1, 0, 1), 1, (1, 1, 0x7f, 1));
@@ -156,7 +158,7 @@ fn virtual_functions_that_make_no_sense_are_remarked_on_and_refused() {
         let found = survey(&table(), &now);
         assert!(found.remarks().contains(&Remark::OddVirtualFunctions(odd)));
         assert!(found.remarks().iter().all(Remark::is_wrong));
-        // Whoever is not among them goes on.
+        // A function that is not among them goes on.
         assert_eq!(unit(&before, &now, BESIDE), Ok(Some(2)));
         assert_eq!(unit(&before, &now, CARD), Ok(Some(0)));
     }

@@ -20,7 +20,7 @@ const MOST_RANGE_CELLS: usize = PCI_CELLS + 2 + PCI_SIZE;
 /// Bit of the first of them: memory, and not registers of configuration or ports.
 const PCI_MEMORY: u32 = 1 << 25;
 
-/// Whether a node is in use.
+/// Tells if a node is in use.
 pub(super) fn okay(node: &Node<'_>) -> bool {
     match node.property("status") {
         None => true,
@@ -70,8 +70,8 @@ impl<'t> Bus<'t> {
     }
 }
 
-/// Where the registers number `number` of `node` are, and how many bytes, by the buses above it, the root
-/// first.
+/// Processors' address and number of bytes of the registers number `number_of` of `node`, by the
+/// buses above it, the root first.
 pub(super) fn registers(
     node: &Node<'_>,
     number_of: usize,
@@ -89,7 +89,7 @@ pub(super) fn registers(
     Some((PhysAddr::new(reached(at, buses)?), bytes))
 }
 
-/// Where processors reach the address `at` of the last of `buses`, of which the root is the first.
+/// Processors' address for the address `at` of the last of `buses`, of which the root is the first.
 fn reached(mut at: u64, buses: &[Bus<'_>]) -> Option<u64> {
     let (mut bus, above) = buses.split_last()?;
     for next in above.iter().rev() {
@@ -99,7 +99,7 @@ fn reached(mut at: u64, buses: &[Bus<'_>]) -> Option<u64> {
     Some(at)
 }
 
-/// Where `at` of `bus` is on the bus `above`.
+/// Address on the bus `above` for `at` of `bus`.
 fn translated(at: u64, bus: &Bus<'_>, above: &Bus<'_>) -> Option<u64> {
     bus.ranges?;
     let ((address, size), (outer, _)) = (bus.widths?, above.widths?);
@@ -126,7 +126,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Where processors reach the address `at` of the bus.
+    /// Processors' address for the address `at` of the bus.
     pub(super) fn reached(&self, at: u64) -> Option<u64> {
         let inside = at.checked_sub(self.bus)?;
         (inside < self.bytes).then_some(())?;

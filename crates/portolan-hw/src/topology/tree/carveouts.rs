@@ -30,7 +30,7 @@ pub(super) struct Carveout<'t> {
     memory: Option<PhysRange>,
 }
 
-/// What is reserved of a unit, by its number.
+/// Reserved memory of a unit, by its number.
 pub(super) type OfUnit = (usize, Result<Reserved, TableError>);
 
 impl<'t> Carveout<'t> {
@@ -92,7 +92,7 @@ impl Described<'_> {
         all
     }
 
-    /// What is reserved for streams of each unit. A reference to nothing ends a node's list, and is
+    /// Reserved memory for streams of each unit. A reference to nothing ends a node's list, and is
     /// the first unit's error.
     pub(super) fn reserved(&self) -> Vec<OfUnit> {
         let mut found = Vec::new();

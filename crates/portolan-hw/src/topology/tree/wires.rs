@@ -18,8 +18,8 @@ const MOST_CELLS: usize = 3;
 pub struct Wire {
     /// The number (`phandle`) by which the tree refers to the controller.
     pub controller: u32,
-    /// What the controller's binding names the wire by: its number first. Cells that the controller does
-    /// not have are 0.
+    /// Cells by which the controller's binding names the wire: its number first. Cells that the
+    /// controller does not have are 0.
     pub specifier: [u32; MOST_CELLS],
 }
 
@@ -29,7 +29,7 @@ pub(super) fn parent(node: &Node<'_>, buses: &[Bus<'_>]) -> Option<u32> {
     node.cell("interrupt-parent", 0).or_else(above)
 }
 
-/// Whether `node` names wires.
+/// Returns `Some` if `node` names wires.
 pub(super) fn has_any(node: &Node<'_>) -> Option<()> {
     let named = |what| node.property(what).map(drop);
     named("interrupts-extended").or_else(|| named("interrupts"))

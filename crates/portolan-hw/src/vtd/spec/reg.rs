@@ -101,8 +101,8 @@ pub mod command {
     }
 }
 
-/// The registers of a message of the unit's own: bits of the control register, [`FECTL`] or [`PECTL`], and
-/// what is how far behind it.
+/// The registers of a message of the unit's own: bits of the control register, [`FECTL`] or
+/// [`PECTL`], and offsets from it.
 pub mod event {
     crate::chassis::constants! {
         IM: u32 = 1 << 31 => "The message is masked.";
@@ -189,10 +189,10 @@ pub mod queue {
 /// Fields of [`IQERCD`].
 pub mod iqercd {
     use super::Bits;
-    /// What was wrong with a descriptor.
+    /// Error of a descriptor.
     pub const IQEI: Bits = Bits::new(0, 4);
-    /// Which device timed out, while [`fsts::ITE`](super::fsts::ITE) is set; 0 if the unit does
-    /// not tell.
+    /// Device that timed out, while [`fsts::ITE`](super::fsts::ITE) is set; 0 if the unit does not
+    /// tell.
     pub const ITESID: Bits = Bits::new(32, 16);
 }
 

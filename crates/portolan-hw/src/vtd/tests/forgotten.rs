@@ -1,5 +1,5 @@
-//! What audits of other drivers found missing, as the table in `docs/vtd.md` lists it: one test
-//! for each item.
+//! Invalidations and flushes that audits of other drivers found missing, as the table in
+//! `docs/vtd.md` lists them: one test for each item.
 
 use crate::promise::tests::all_memory;
 use alloc::sync::Arc;
@@ -89,7 +89,7 @@ fn a_write_buffer_is_flushed_before_a_mapping_is_used() {
         let commands = global_commands(&machine.take());
         let of = commands.iter().filter(|c| *c & command::WBF != 0);
         assert_eq!(of.count(), flushes);
-        // Repeating what is on, or it would go off.
+        // Repeats the bits that are on, or they would go off.
         let all_on = command::TE | command::QIE;
         assert!(commands.iter().all(|c| c & all_on == all_on));
     }

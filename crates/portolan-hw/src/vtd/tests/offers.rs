@@ -1,4 +1,4 @@
-//! What a unit says that it has, and what hangs on it.
+//! Features that a unit says that it has, and the driver's use of them.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -114,7 +114,7 @@ fn protected_memory_that_firmware_left_on_is_turned_off_where_there_is_such_a_th
     let pmen = |cap: u64, found: u64| {
         let machine = new_machine(CAP & !(3 << 5) | cap, ECAP);
         machine.write32(reg::PMEN, found as u32);
-        // What is on its way in is not yet there.
+        // A bit that is on its way in is not yet there.
         if found & 1 == 0 {
             machine.lie(reg::PMEN, 1, 0);
         }
@@ -192,7 +192,7 @@ fn a_queue_of_page_requests_has_128_pages_at_most_and_is_set_up_once() {
     unit.read_page_requests(0).unwrap();
     assert_eq!(machine.live(), live + 1);
     assert_eq!(machine.reg(reg::PQA) & 0xfff, 0);
-    // What is pending from before is cleared: a request, and an overflow.
+    // Bits that are pending from before are cleared: a request, and an overflow.
     assert!(machine.take().contains(&Event::Write(reg::PRS, 3)));
     assert_eq!(unit.read_page_requests(0).err(), UNSUPPORTED);
     assert_eq!(machine.live(), live + 1);

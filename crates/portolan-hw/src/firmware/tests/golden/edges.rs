@@ -1,5 +1,5 @@
-//! Tables at their edges: the last value that is right and the first that is not, kinds and
-//! revisions that are rare, and what is passed over.
+//! Tables at their edges: the last value that is right and the first that is not, rare kinds and
+//! revisions, and structures that are passed over.
 
 extern crate std;
 
@@ -225,7 +225,7 @@ fn nodes_of_the_first_revision_are_shorter() {
         body.extend(bytes);
         table(iort::SIGNATURE, &body)
     };
-    // The last field of the shortest node, and what is there of later ones.
+    // The last field of the shortest node, and the part of later ones that it has.
     let root = one(node(2, 0, &[0, 0, 0, 9], &[]));
     let found = Iort::parse(&root).unwrap().nodes().next().unwrap();
     assert!(matches!(found.unwrap().body, Body::RootComplex(root)

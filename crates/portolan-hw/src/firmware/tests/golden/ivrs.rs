@@ -348,7 +348,7 @@ fn ivrs_memory_by_hand() {
     assert_eq!(of(1, 0x200), []);
 }
 
-/// Firmware that reserves nothing, for nobody, past the top or beyond the machine's addresses.
+/// Firmware that reserves nothing, for no device, past the top or beyond the machine's addresses.
 #[test]
 fn memory_that_cannot_be_is_refused_and_the_rest_is_read() {
     let good = memory(0x20, 0b0111, [0, 0], 0x7000_0000, 0x1000);
@@ -384,7 +384,7 @@ fn memory_that_cannot_be_is_refused_and_the_rest_is_read() {
     assert!(found.next().unwrap().is_ok());
 }
 
-/// What is wrong with the entries of one unit, and how many good ones there are.
+/// Errors in the entries of one unit, and the number of good ones.
 fn wrong(kind: u8, entries: &[u8]) -> (Vec<TableError>, usize) {
     let bytes = ivrs(INFO, &[unit(kind, 0, 0xfeb8_0000, 0, entries)]);
     let ivrs = Ivrs::parse(&bytes).unwrap();
@@ -413,7 +413,7 @@ fn entries_that_make_no_sense_are_refused() {
     let backwards = [[3, 5, 0, 0], [4, 4, 0, 0], one].concat();
     assert_eq!(wrong(0x10, &backwards), (vec![nonsense(5, 4)], 1));
     assert_eq!(wrong(0x10, &[3, 5, 0, 0]), (vec![nonsense(1, 5)], 0));
-    // A length that nobody knows, and entries that reach past the end of the block.
+    // A length that is not known, and entries that reach past the end of the block.
     let unknown = [0xf1, 0, 0, 0, 2, 9, 0, 0];
     assert_eq!(wrong(0x10, &unknown), (vec![nonsense(0, 0xf1)], 0));
     for cut in [&[2, 9, 0][..], &[0x42, 0, 4, 2, 0, 1, 4], &acpi()[..25]] {

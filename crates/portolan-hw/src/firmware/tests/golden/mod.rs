@@ -1,4 +1,4 @@
-//! Tables written by hand from the specifications, byte by byte, and what is read from them.
+//! Tables written by hand from the specifications, byte by byte, and the values read from them.
 
 extern crate std;
 
@@ -43,7 +43,7 @@ pub(super) fn seal(bytes: &mut [u8]) {
     reseal(bytes);
 }
 
-/// Makes the checksum right, whatever the length says.
+/// Makes the checksum right for any length in the header.
 pub(crate) fn reseal(bytes: &mut [u8]) {
     bytes[9] = 0;
     let said = u32::from_le_bytes(bytes[4..8].try_into().unwrap()) as usize;
@@ -149,7 +149,7 @@ fn dmar_reserves_memory_for_a_function() {
     assert_eq!(found.region.kind, ReservedKind::Direct(both));
     let none = [of(&good, 0, 0xa1), of(&good, 1, 0xa0)];
     assert_eq!(none, [vec![], vec![]]);
-    // A scope that is a bridge at the same place means what is behind it.
+    // A scope that is a bridge at the same place means the devices behind it.
     let mut bytes = good.clone();
     bytes[86 + 24] = 2;
     reseal(&mut bytes);

@@ -112,7 +112,7 @@ fn a_function_has_the_stream_of_the_mapping_that_has_it() {
     assert_eq!(of(2, 0xb), found(PLATFORM, 0xb));
     assert_eq!(of(2, 0xffff), found(PLATFORM, 0xffff));
     assert_eq!(of(1, 0), Ok(None));
-    // What is no unit, and what lies within one.
+    // Nodes that are no unit, and an offset within one.
     for target in [148u8, 49, 0] {
         let mut wrong = rimt_bytes();
         wrong[COMPLEX + 20 + 12] = target;
