@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use portolan_lab::trace::open_bytes;
 
-/// What stands before a line's time, the time in microseconds, and what follows.
+/// Splits a line into the text before its time, the time in microseconds, and the text behind it.
 fn timed(line: &str) -> Option<(&str, u64, &str)> {
     let colon = line.find(": ")?;
     let begin = line[..colon].rfind(' ')? + 1;

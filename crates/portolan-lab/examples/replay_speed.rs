@@ -1,4 +1,4 @@
-//! How fast a replay is on this machine: parsing alone, and each policy on operations already read.
+//! Speed of a replay on this machine: parsing alone, and each policy on operations already read.
 //!
 //! `cargo run --release -p portolan-lab --example replay_speed -- TRACE [ROUNDS]`. A trace is
 //! unpacked into memory first. Times are of the wall clock, so they differ from run to run.

@@ -1,7 +1,7 @@
 //! A machine's default policy and what strict unmaps cost there: one answer for all commands.
 //!
-//! `explain`, `replay` and `scale` all print what is here, so that none of them recommends what
-//! another one advises against.
+//! `explain`, `replay` and `scale` all print this, so that none of them recommends a policy that another one advises
+//! against.
 
 use portolan::dma::{
     Buffers, Decision, Policy, PolicyInputs, PolicyPreference, Stage, default_policy,
@@ -12,23 +12,23 @@ use serde::Serialize;
 use crate::linux::stage_of;
 use portolan_cli::display::grouped;
 
-/// The policies of a machine where nobody asked for one.
+/// Default policies of a machine: those that it gets if no administrator and no driver asks for one.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Advice {
     /// For drivers that keep their buffers.
     pub kept: Default,
     /// For drivers that hand them over.
     pub owned: Default,
-    /// Whether lazy is possible for a trusted device where it is asked for: `yes` or `no`.
+    /// `yes` if a trusted device gets lazy where it is asked for, else `no`.
     pub lazy_if_asked: &'static str,
-    /// What unmapping one page takes under strict, if the profile says all of it.
+    /// Time of one strict unmap of a page, if the profile has all of its prices.
     pub unmap: Option<UnmapCost>,
-    /// What it does not say, if it does not.
+    /// Prices that the profile lacks for `unmap`, in a sentence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
 }
 
-/// A policy that nobody asked for.
+/// A policy that holds where none is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Default {
     /// `strict`, `deferred` or `lazy`.
@@ -37,7 +37,7 @@ pub struct Default {
     pub reason: &'static str,
 }
 
-/// What one strict unmap of a page takes the CPU that waits, in nanoseconds.
+/// Time of one strict unmap of a page on the CPU that waits, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct UnmapCost {
     /// The call and the entry.
@@ -46,18 +46,18 @@ pub struct UnmapCost {
     pub invalidation_ns: f64,
     /// Exits to a hypervisor: one for each submission, which writes one register that it plays.
     pub exits: u64,
-    /// What they take of `invalidation_ns`.
+    /// Their part of `invalidation_ns`.
     pub exits_ns: f64,
     /// The least and the most that may be, where the evidence for a price leaves a range.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub invalidation_range_ns: Option<[f64; 2]>,
-    /// CPUs that receive at once at the least price, at the one taken and at the most, if that is what it
-    /// ranges over.
+    /// CPUs that receive at once at the least price, at the one taken and at the most, if the price ranges over their
+    /// number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receiving_cpus: Option<[u32; 3]>,
 }
 
-/// What `profile` says of its machine, for a driver that keeps its buffers and nothing asked.
+/// Policy inputs of `profile`'s machine, for a driver that keeps its buffers and does not ask for a policy.
 pub fn facts_of(profile: &Profile) -> PolicyInputs {
     let around = profile.surroundings();
     let stage = stage_of(profile).unwrap_or(match profile.context() {

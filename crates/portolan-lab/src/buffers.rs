@@ -25,7 +25,7 @@ unsafe impl Buffer for Memory {
 
 /// Memory of a pool.
 pub(crate) fn of_pool(memory: PhysRange) -> Unowned {
-    // SAFETY: as above; what is copied there is counted, and no byte is.
+    // SAFETY: as above; copies to it are counted, and no byte is copied.
     unsafe { Unowned::new(memory) }
 }
 

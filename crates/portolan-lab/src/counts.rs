@@ -1,4 +1,4 @@
-//! What machines were asked to do, as numbers: replays, the rules of Linux and reproductions report them.
+//! Commands and waits of machines, as numbers: replays, the rules of Linux and reproductions report them.
 
 use portolan_cli::display;
 use portolan_model::counters::Counters;
@@ -24,7 +24,7 @@ impl Invalidations {
         self.page + self.range + self.context + self.global
     }
 
-    /// What a model has counted.
+    /// Commands that a model has counted.
     pub(crate) fn of(counters: &Counters) -> Self {
         let kinds = counters.invalidations;
         Self {
@@ -45,7 +45,7 @@ impl Invalidations {
         }
     }
 
-    /// What came after `before`.
+    /// Commands since `before`.
     pub(crate) fn since(self, before: Self) -> Self {
         Self {
             page: self.page - before.page,
@@ -56,7 +56,7 @@ impl Invalidations {
     }
 }
 
-/// What stayed reachable after unmap.
+/// Memory that stayed reachable after unmap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Exposed {
@@ -82,7 +82,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// What a model has counted.
+    /// Commands and waits that a model has counted.
     pub(crate) fn of(counters: &Counters) -> Self {
         let kinds = counters.invalidations;
         Self {
@@ -103,7 +103,7 @@ impl Counts {
         }
     }
 
-    /// What came after `before`.
+    /// Commands and waits since `before`.
     pub(crate) fn since(self, before: Self) -> Self {
         Self {
             page: self.page - before.page,
@@ -114,7 +114,7 @@ impl Counts {
     }
 }
 
-/// Registers of Tegra's SMMU written by one operation, by what the write does.
+/// Registers of Tegra's SMMU written by one operation, by the effect of the write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RegisterWrites {
     /// All of them.
@@ -131,7 +131,7 @@ pub struct RegisterWrites {
     pub tlb_flush_section: u64,
     /// 16 KiB in it.
     pub tlb_flush_group: u64,
-    /// Reads that wait for what was written.
+    /// Reads that wait for the writes.
     pub read_backs: u64,
 }
 
@@ -174,7 +174,7 @@ impl RegisterWrites {
         }
     }
 
-    /// What came after `before`.
+    /// Writes and reads since `before`.
     pub(crate) fn since(mut self, mut before: Self) -> Self {
         for (now, before) in self.fields().into_iter().zip(before.fields()) {
             *now -= *before;

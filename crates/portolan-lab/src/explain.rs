@@ -1,8 +1,7 @@
-//! Why a machine's default policy is what it is.
+//! Reasons for a machine's default policy.
 //!
-//! [`default_policy`] is asked with what a profile says of its machine, for drivers that hand their
-//! buffers over and for drivers that keep them, and for each wish of an administrator; or with
-//! everything that can be said.
+//! [`default_policy`] is asked with a profile's facts about its machine, for drivers that hand their buffers over and
+//! for drivers that keep them, and for each wish of an administrator; or with all combinations of inputs.
 
 mod text;
 
@@ -18,7 +17,7 @@ use serde::Serialize;
 
 use crate::advice::{Advice, facts_of, policy_name};
 
-/// What `portolan explain --json` prints.
+/// Output of `portolan explain --json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explanation {
     /// One entry a machine.
@@ -35,17 +34,17 @@ pub struct MachineDecisions {
     pub machine: String,
     /// For each kind of driver and each wish.
     pub decisions: Vec<Row>,
-    /// What holds where nobody asks, as the other commands say it.
+    /// Policies that hold where none is asked for, as the other commands print them.
     pub defaults: Advice,
-    /// Up to which size a copy costs less than an invalidation, if the profile says what copies cost.
+    /// Largest size for which a copy costs less than an invalidation, if the profile has prices of copies.
     pub copying: Option<CrossOver>,
 }
 
-/// Where copying through a pool that the device always reaches costs as much as mapping in place.
+/// Size at which copying through a pool that the device always reaches costs as much as mapping in place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CrossOver {
-    /// Copying buffers of at most so many bytes costs less than mapping them; 0 if it never does. No
-    /// default follows: the library copies what it must, unless its caller asks for more.
+    /// Copying buffers of at most so many bytes costs less than mapping them; 0 if it never does. No default follows:
+    /// the library copies only where it must, unless its caller asks for more.
     pub up_to_bytes: u64,
     /// Nanoseconds of mapping a page in place and taking it away, with invalidation and sync.
     pub in_place_ns: u64,
@@ -53,7 +52,7 @@ pub struct CrossOver {
     pub slots_ns: u64,
     /// Bytes copied in a microsecond.
     pub bytes_per_us: u64,
-    /// Where the price of a byte comes from.
+    /// Source of the price of a byte.
     pub source: String,
 }
 
@@ -93,7 +92,7 @@ impl CrossOver {
     }
 }
 
-/// PolicyInputs, and what follows.
+/// Inputs of a policy, and the policy that follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Row {
     /// `owned` or `kept`.
@@ -104,7 +103,7 @@ pub struct Row {
     pub trust: &'static str,
     /// `first` or `second`.
     pub stage: &'static str,
-    /// How a hypervisor follows tables: `none`, `caching-mode`, `write-protection` or `requests`.
+    /// Way in which a hypervisor follows tables: `none`, `caching-mode`, `write-protection` or `requests`.
     pub shadowing: &'static str,
     /// `present` or `absent`.
     pub device_tlb: &'static str,

@@ -1,7 +1,7 @@
-//! What a recorded machine says about itself: its kernel, CPUs, IOMMUs, groups and devices.
+//! Facts of a recorded machine: its kernel, CPUs, IOMMUs, groups and devices.
 //!
 //! Read from `/proc` and `/sys` (Documentation/ABI/testing/sysfs-class-iommu and sysfs-kernel-iommu_groups of Linux),
-//! without the kernel's log. What is not there is left out: no fact is needed to record. A recording carries them in
+//! without the kernel's log. Missing files are left out: no fact is needed to record. A recording carries them in
 //! one line at its head.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,16 +10,16 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// How the line with the facts begins.
+/// Beginning of the line with the facts.
 pub const HEAD: &str = "# portolan-facts: ";
 /// Beginning of each line with the time that a function of the kernel took.
 pub const LATENCY: &str = "# portolan-latency: ";
-/// How the line begins that ends a recording.
+/// Beginning of the line that ends a recording.
 pub const END: &str = "# portolan-end: ";
 /// Devices that are described; of those beyond, the groups are counted.
 const MOST_DEVICES: usize = 4096;
 
-/// What the machine is.
+/// Facts of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Facts {
@@ -31,19 +31,19 @@ pub struct Facts {
     pub architecture: String,
     /// CPUs that are online.
     pub cpus: u32,
-    /// What the CPUs call themselves.
+    /// Model name of the CPUs.
     pub cpu_model: Option<String>,
-    /// Whether the CPUs say that a hypervisor runs below them.
+    /// The CPUs say that a hypervisor runs below them.
     pub under_hypervisor: bool,
     /// IOMMUs, as `/sys/class/iommu` has them.
     pub iommus: Vec<IommuFacts>,
-    /// Groups by the kind of their domain (`DMA` strict, `DMA-FQ` lazy, `identity`), and how many of each.
+    /// Groups by the kind of their domain (`DMA` strict, `DMA-FQ` lazy, `identity`), and the number of each.
     pub group_kinds: BTreeMap<String, u32>,
     /// Devices behind the IOMMUs.
     pub devices: Vec<DeviceFacts>,
     /// Slots of 2 KiB in the kernel's bounce pool, where debugfs says so.
     pub swiotlb_slots: Option<u64>,
-    /// When the kernel gives programs huge pages by itself: `always`, `madvise` or `never`.
+    /// The kernel's mode of transparent huge pages: `always`, `madvise` or `never`.
     pub huge_pages: Option<String>,
 }
 
@@ -61,7 +61,7 @@ pub struct IommuFacts {
     pub devices: u32,
 }
 
-/// Which IOMMU.
+/// Driver of an IOMMU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum IommuKind {
@@ -117,7 +117,7 @@ impl IommuFacts {
 }
 
 impl Facts {
-    /// Reads those of the machine whose root folder is `root`.
+    /// Reads the facts of the machine whose root folder is `root`.
     pub fn read(root: &Path) -> Self {
         let at = |path: &str| root.join(path);
         let cpuinfo = fs::read_to_string(at("proc/cpuinfo")).unwrap_or_default();
@@ -163,10 +163,10 @@ impl Facts {
         Ok(format!("{HEAD}{}\n", serde_json::to_string(self)?))
     }
 
-    /// What a line of a trace says, if it is the line with the facts.
+    /// Facts in a line of a trace, if it is the line with the facts.
     ///
     /// # Errors
-    /// Why such a line cannot be read.
+    /// If such a line cannot be read: the reason.
     pub fn parse(line: &[u8]) -> Option<serde_json::Result<Self>> {
         Some(serde_json::from_slice(line.strip_prefix(HEAD.as_bytes())?))
     }
@@ -182,7 +182,8 @@ impl Facts {
         words.find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
     }
 
-    /// Kinds of domains, and how many of `devices` have a group of each; how many groups, where none of them is known.
+    /// Kinds of domains, and the number of `devices` that have a group of each; the numbers of groups, where none of
+    /// them is known.
     pub fn kinds_of(&self, devices: &[String]) -> BTreeMap<&str, u32> {
         let mut kinds = BTreeMap::new();
         let wanted: BTreeSet<&str> = devices.iter().map(String::as_str).collect();
@@ -199,8 +200,8 @@ impl Facts {
         kinds
     }
 
-    /// Whether the kernel's streams are strict, by [`kinds_of`](Self::kinds_of): `None` where no group says, or where
-    /// groups differ.
+    /// Tells if the kernel's streams are strict, by [`kinds_of`](Self::kinds_of): `None` where no group says, or
+    /// where groups differ.
     pub fn is_strict(&self, devices: &[String]) -> Option<bool> {
         let kinds = self.kinds_of(devices);
         match (kinds.contains_key("DMA"), kinds.contains_key("DMA-FQ")) {
@@ -215,7 +216,7 @@ fn text(path: &Path) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
-/// What is in a folder, in the order of names.
+/// Paths in a folder, in the order of names.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let listed = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = listed.map(|entry| entry.path()).collect();
@@ -228,7 +229,7 @@ fn name(path: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// The name of what a link leads to.
+/// Name of a link's target.
 fn target(link: &Path) -> Option<String> {
     Some(name(&fs::read_link(link).ok()?))
 }

@@ -3,7 +3,7 @@
 //!
 //! The model's caches are of the machine's sizes. Its walker reads table memory as it is: where it
 //! does not snoop, CPUs take the time to write lines back, but nothing is missed without. It
-//! carries out the submissions of all CPUs one after the other; who submits waits for its own.
+//! carries out the submissions of all CPUs one after the other; each CPU waits for its own.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,16 +29,16 @@ use crate::buffers::{Memory, all_memory, simulated};
 
 /// The tag of a fixture's only domain.
 pub(crate) const CONTEXT: InvalTag = InvalTag::new(1);
-/// Where table memory lies for the model; any place does.
+/// Address of table memory for the model; any other would do.
 const TABLES_AT: u64 = 1 << 40;
 /// Nanoseconds between two looks of a CPU that waits for another one.
 const LOOK_NS: f64 = 100.0;
 
 /// Memory for tables.
 pub(crate) type Tables<F> = Arc<CountedTables<<F as Format>::Word>>;
-/// A domain on whatever queue.
+/// A domain with tables in [`Tables`] and tags from any pool.
 pub(crate) type LabDomain<F> = PagedDomain<F, Tables<F>, Arc<dyn TagPool>>;
-/// The model, whatever the format of its tables.
+/// The model, with tables of any format.
 pub(crate) type Model = model::Iommu<AnyTables>;
 
 /// Memory for tables of any format.
@@ -134,9 +134,9 @@ pub(crate) fn model<F: Format>(
 pub(crate) struct ModelQueue {
     model: Arc<Model>,
     cpus: VirtualCpus,
-    /// When what was submitted is done, in virtual nanoseconds.
+    /// Time at which all submissions are done, in virtual nanoseconds.
     free_at: Mutex<f64>,
-    /// By CPU, whether it submits what a map owes.
+    /// By CPU: it submits the debt of a map.
     mapping: Box<[AtomicBool]>,
     /// By CPU, its submissions.
     submitted: Box<[AtomicU64]>,
@@ -231,7 +231,7 @@ impl<F: Format> Attach<LabDomain<F>> for Unit {
     }
 }
 
-/// Who submits what CPUs owe.
+/// Submitters of the CPUs' invalidations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Submitting {
     /// Each CPU its own.
@@ -240,7 +240,7 @@ pub(crate) enum Submitting {
     Combined,
 }
 
-/// How a fixture is set up.
+/// Setup of a fixture.
 pub(crate) struct FixtureSetup<'p> {
     pub(crate) profile: &'p Profile,
     /// The layout of the tables, as the model names it.
@@ -254,7 +254,7 @@ pub(crate) struct FixtureSetup<'p> {
     pub(crate) table_pages: u32,
 }
 
-/// What was done to the tables of a domain, whatever their format.
+/// Counts of a domain's tables, for any format.
 trait TablesMade: Send + Sync {
     /// Table pages, those that wait for an invalidation included.
     fn pages(&self) -> usize;
@@ -339,7 +339,7 @@ impl Fixture {
         Ok(Device::translated(self.space.clone(), stream, limits)?)
     }
 
-    /// A device whose addresses are memory's.
+    /// Creates a device that reaches memory untranslated.
     ///
     /// # Errors
     /// None here.
@@ -352,7 +352,7 @@ impl Fixture {
         Ok(Device::identity(cpus, unit, stream, limits, all_memory())?)
     }
 
-    /// Runs `map`, and has the model charge what the calling CPU submits meanwhile as a map's debt.
+    /// Runs `map`, and has the model charge the calling CPU's submissions meanwhile as a map's debt.
     pub(crate) fn while_mapping<R>(&self, map: impl FnOnce() -> R) -> R {
         let mapping = &self.queue.mapping[self.queue.cpu()];
         mapping.store(true, Ordering::Relaxed);

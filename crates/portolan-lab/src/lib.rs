@@ -5,16 +5,16 @@
 //! * [`replay`]: drives the library against the model with a trace, once per policy.
 //! * [`fleet`]: replays many traces, and adds them up.
 //! * [`compare`]: puts two replays side by side.
-//! * [`linux`]: what Linux would have submitted for the same operations.
+//! * [`linux`]: counts the commands that Linux would have submitted for the same operations.
 //! * [`reproduce`]: recomputes published results.
 //! * [`scale`]: computes throughput by number of CPUs.
-//! * [`synthetic`]: loads that nobody recorded.
-//! * [`explain`]: why a machine's default policy is what it is.
-//! * [`firmware`]: what firmware's tables of a machine come to.
+//! * [`synthetic`]: loads that are generated, not recorded.
+//! * [`explain`]: reasons for a machine's default policy.
+//! * [`firmware`]: reads the tables of a machine's firmware.
 //! * [`calibrate`]: prices of a machine, from a latency trace of its kernel.
 //! * [`machines`]: lists the machine profiles, and the library's table format for each.
-//! * [`report`]: what replays, reproductions and curves come to, as pages to look at.
-//! * [`counts`]: what reports count.
+//! * [`report`]: replays, reproductions and curves, as pages to look at.
+//! * [`counts`]: numbers that reports count.
 //! * [`cli`]: the command line.
 #![deny(unsafe_code)]
 

@@ -18,7 +18,7 @@ use portolan_cli::display;
 
 /// Something to do with whichever table format a machine has.
 pub trait WithFormat {
-    /// What comes of it.
+    /// Output of the work.
     type Output;
 
     /// Does it.
@@ -158,13 +158,13 @@ pub(crate) fn own_quirks(profile: &Profile) -> Result<Quirks> {
 pub struct MachineReport<'p> {
     /// Name for `--machine`.
     pub name: &'p str,
-    /// What it is.
+    /// Title of the machine.
     pub title: &'p str,
-    /// Which published machine it stands for.
+    /// Published machine that it stands for.
     pub stands_for: &'p str,
     /// Number of CPUs.
     pub cpus: u32,
-    /// What its invalidation offers.
+    /// Capabilities of its invalidation.
     pub capabilities: Vec<String>,
     /// Prices by event.
     pub prices: BTreeMap<&'static str, &'p Price>,
@@ -224,7 +224,7 @@ fn capabilities(profile: &Profile) -> Vec<String> {
     said
 }
 
-/// What the columns mean, for `--help`.
+/// Meaning of the columns, for `--help`.
 pub const COLUMNS_IN_WORDS: &str = "\
 Columns of the tables:
   name    what --machine takes
@@ -282,7 +282,7 @@ pub fn text(profiles: &[Profile], columns: usize) -> String {
     display::wrapped(&out, columns)
 }
 
-/// Between what a price is; nothing if it is not known as a range.
+/// Range of a price; nothing if it is not known as a range.
 fn price_range(price: &Price) -> String {
     match price.low() < price.high() {
         true => format!("{} to {}", price_ns(price.low()), price_ns(price.high())),

@@ -1,9 +1,8 @@
-//! Runs the library's tables and plan against the model, and counts what each way of mapping and
-//! unmapping causes.
+//! Runs the library's tables and plan against the model, and counts the events of each way of mapping and unmapping.
 //!
-//! The ways differ only in the calls made, in how many gathers are synced, and in the quirks; the
-//! plan is the library's own in all of them. A [`Space`] is where they are tried: the address space
-//! of a driver over the model's registers ([`crate::reproduce`], [`crate::tegra_board`]).
+//! The ways differ only in the calls made, in the number of gathers that are synced, and in the quirks; the plan is
+//! the library's own in all of them. A [`Space`] is the place of the trials: the address space of a driver over the
+//! model's registers ([`crate::reproduce`], [`crate::tegra_board`]).
 
 use crate::buffers::promised;
 use anyhow::{Result, anyhow};
@@ -16,9 +15,9 @@ use crate::counts::{Counts, RegisterWrites};
 
 /// First device address of every measurement; 1 GiB, so that tables start with it.
 const IOVA: u64 = 1 << 30;
-/// Where the pages of the scatter list lie: every other page, so that no two are neighbours.
+/// Address of the scatter list's pages: every other page, so that no two are neighbours.
 const MEMORY: u64 = 0x8000_0000;
-/// What devices may do with the pages.
+/// Access of devices to the pages.
 const RW: Access = Access::READ.union(Access::WRITE);
 
 /// Map or unmap.
@@ -40,7 +39,7 @@ impl Direction {
     }
 }
 
-/// What one operation caused.
+/// Counts of one operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Events {
     /// Calls.
@@ -61,7 +60,7 @@ pub struct Events {
     pub waited_ns: u64,
 }
 
-/// How calls are made and debts are paid.
+/// Grouping of calls and of the debts that they leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grouping {
     /// Page by page, each page's debt paid at once.
@@ -79,9 +78,9 @@ pub enum Grouping {
 /// One way of doing an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Way {
-    /// How calls are made and debts are paid.
+    /// Grouping of calls and of their debts.
     pub grouping: Grouping,
-    /// What the plan prefers.
+    /// Preferences of the plan.
     pub quirks: Quirks,
 }
 
@@ -93,7 +92,7 @@ impl Way {
     }
 }
 
-/// Whose way.
+/// Owner of a way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Variant {
     /// That of Linux before a published change.
@@ -157,7 +156,7 @@ impl Variant {
     }
 }
 
-/// What a driver's model has counted so far.
+/// Counts of a driver's model so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CarriedOut {
     /// Commands.
@@ -170,7 +169,7 @@ pub(crate) struct CarriedOut {
     pub(crate) waited_ns: u64,
 }
 
-/// What a device's accesses met so far.
+/// Counts of a device's accesses so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Met {
     /// Accesses that were refused.
@@ -188,22 +187,22 @@ pub(crate) trait Space {
     /// Its domain.
     fn domain(&self) -> &dyn Domain;
 
-    /// What a leaf table spans.
+    /// Span of a leaf table.
     fn table_span(&self) -> PageSize;
 
-    /// What was carried out so far.
+    /// Counts of the work carried out so far.
     fn carried_out(&self) -> CarriedOut;
 
     /// Has the device write to memory at `iova`.
     fn touch(&self, iova: Iova);
 
-    /// What its accesses met so far.
+    /// Counts of its accesses so far.
     fn met(&self) -> Met;
 
-    /// What the driver did that it must not do: nothing, or it is a defect.
+    /// Fails if the driver did something that it must not do, which is a defect.
     ///
     /// # Errors
-    /// Saying what.
+    /// A description of the defect.
     fn is_sound(&self) -> Result<()>;
 }
 
@@ -251,7 +250,7 @@ pub(crate) fn measure_in(
     unmap(space, range, grouping)
 }
 
-/// Where page `index` lies of those from `memory` on.
+/// Address of page `index` of those from `memory` on.
 fn place(memory: PhysAddr, index: u64, granule: PageSize) -> PhysAddr {
     PhysAddr::new(memory.get() + (index << (granule.lg2() + 1)))
 }
@@ -295,7 +294,7 @@ pub(crate) fn map(
     meter.finish(owed)
 }
 
-/// How many leaves translate `range`, all of which is mapped.
+/// Number of leaves that translate `range`, all of which is mapped.
 fn leaves(domain: &dyn Domain, range: IovaRange) -> u64 {
     let mut leaves = 0;
     let mut at = Some(range.start());
@@ -338,7 +337,7 @@ pub(crate) fn unmap(space: &dyn Space, range: IovaRange, grouping: Grouping) -> 
     meter.finish(owed)
 }
 
-/// Pays debts and adds up what that took.
+/// Pays debts and adds up their commands.
 struct Meter<'a> {
     space: &'a dyn Space,
     before: CarriedOut,

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result};
 
-/// What `compute` makes of each task, several at a time where the process has the cores; in the order of the
-/// tasks, in which they are also begun.
+/// Results of `compute` for each task, several at a time where the process has the cores; in the order of the tasks,
+/// in which they are also begun.
 ///
 /// # Errors
 /// The first error in that order; the tasks after it are carried out all the same.

@@ -1,8 +1,8 @@
-//! A board with Qualcomm's SMMUv2: the driver on the model of its registers, with caches of the machine's
-//! sizes, and what each way of mapping and unmapping makes it write.
+//! A board with Qualcomm's SMMUv2: the driver on the model of its registers, with caches of the machine's sizes, and
+//! the register writes of each way of mapping and unmapping.
 //!
-//! What is counted are the register writes that the model has seen, not what the driver says. While
-//! the driver waits for an invalidation, the device may go on with accesses of its own.
+//! Counted are the register writes that the model has seen, not those that the driver reports. While the driver waits
+//! for an invalidation, the device may go on with accesses of its own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +26,7 @@ type Clock = Arc<PollingClock<Arc<Hardware>>>;
 type Iommu = SmmuV2<Arc<SmmuV2Registers>, Arc<ModelMemory>, Clock>;
 type Domain = FirstStage<12, Arc<SmmuV2Registers>, Arc<ModelMemory>, Clock>;
 
-/// What a leaf table of 4 KiB pages spans.
+/// Span of a leaf table of 4 KiB pages.
 pub(crate) const TABLE_SPAN: PageSize = PageSize::SIZE_2M;
 /// The device.
 const STREAM: StreamId = StreamId::new(1);

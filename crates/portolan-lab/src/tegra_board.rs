@@ -1,7 +1,7 @@
-//! A board with Tegra's SMMU: the driver on the model of its registers, with caches of the machine's
-//! sizes, and what each way of mapping and unmapping makes it write.
+//! A board with Tegra's SMMU: the driver on the model of its registers, with caches of the machine's sizes, and the
+//! register writes of each way of mapping and unmapping.
 //!
-//! Nothing here has a price; whoever measures charges what was counted.
+//! Nothing here has a price; callers that measure charge the counts.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -27,7 +27,7 @@ type Clock = Arc<PollingClock<Arc<TegraRegisters>>>;
 type Smmu = TegraSmmu<Arc<TegraRegisters>, Memory, Clock>;
 type Domain = TegraDomain<Arc<TegraRegisters>, Memory, Clock>;
 
-/// What a page table spans.
+/// Span of a page table.
 pub(crate) const TABLE: PageSize = PageSize::of_lg2(22);
 
 /// A board with one SMMU.
@@ -94,8 +94,8 @@ impl Board {
         })
     }
 
-    /// Takes `space` down as it is: its device is blocked, and the address space given up with all
-    /// that it maps. What that took.
+    /// Takes `space` down as it is: its device is blocked, and the address space given up with all its mappings.
+    /// Returns the counts of that.
     ///
     /// # Errors
     /// If the driver refuses, which is a defect.

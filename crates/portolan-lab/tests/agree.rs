@@ -31,7 +31,7 @@ fn replayed(profile: &Profile) -> replay::ReplayReport {
     replay::run(&mut reader, profile, &policies).unwrap()
 }
 
-/// What `scale` says, unless it refuses because the machine's costs of sharing are not known.
+/// Report of `scale`, unless it refuses because the machine's costs of sharing are not known.
 fn scaled(profile: &Profile) -> Option<scale::Report> {
     let options = scale::Options {
         policies: vec![scale::Policy::Strict, scale::Policy::Lazy],
@@ -49,7 +49,7 @@ fn scaled(profile: &Profile) -> Option<scale::Report> {
     }
 }
 
-/// What `scale` says beside what the others `said`.
+/// Checks the report of `scale` against the advice `said` by the others.
 fn scale_agrees(profile: &Profile, report: &scale::Report, said: &Advice) {
     let (name, unmap) = (profile.name(), said.unmap.as_ref().unwrap());
     assert_eq!(&report.defaults, said, "{name}");
@@ -141,7 +141,7 @@ fn explain_replay_and_scale_never_contradict_each_other() {
     assert_eq!(scaled_machines, 2);
 }
 
-/// What people read of a machine does not call a cost little that another command shows to be large.
+/// Checks that no reason calls a cost little that another command shows to be large.
 #[test]
 fn no_reason_says_what_an_invalidation_costs() {
     for row in explain::everything() {

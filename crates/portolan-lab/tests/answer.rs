@@ -1,5 +1,5 @@
-//! The first screen of a replay: what mapping costs, whether that is worth a change, and no answer from a trace that
-//! was not understood.
+//! The first screen of a replay: the costs of mapping, the worth of a change, and no answer from a trace that was not
+//! understood.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -14,7 +14,7 @@ fn traces() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/traces")
 }
 
-/// A row of what was recorded.
+/// A row of the recorded counts.
 #[derive(Debug)]
 struct Row {
     config: String,
@@ -57,7 +57,7 @@ fn rows() -> Vec<Row> {
     rows.collect()
 }
 
-/// What the guest was booted with, by the name of its configuration (`data/traces/README.md`).
+/// Options that the guest was booted with, by the name of its configuration (`data/traces/README.md`).
 fn options(config: &str, kernel: Option<Kernel>) -> Options {
     let has = |word| config.split('-').any(|part| part == word);
     Options {
@@ -116,7 +116,7 @@ fn strict_and_caching_mode_submit_exactly_what_was_recorded() {
     assert_eq!(seen, 16);
 }
 
-/// By how many per cent the rules miss the recording of a lazy guest, or `kernel`'s if there is one.
+/// Per cent by which the rules miss the recording of a lazy guest, or `kernel`'s if there is one.
 fn off_by(row: &Row, kernel: Option<Kernel>) -> f64 {
     let (linux, orphans) = replayed(row, kernel);
     assert_eq!((linux.policy.as_str(), orphans), ("lazy", 0), "{row:?}");
@@ -127,8 +127,8 @@ fn off_by(row: &Row, kernel: Option<Kernel>) -> f64 {
     100.0 * (linux.syncs as f64 / row.invalidations as f64 - 1.0)
 }
 
-/// Bound of what the rules may miss, in per cent, and fewest invalidations of which that is asked: a flush more or
-/// less is two per cent of 50.
+/// Largest error of the rules, in per cent, and fewest invalidations to which it applies: a flush more or less is two
+/// per cent of 50.
 const BOUND_PCT: f64 = 15.0;
 const FEWEST: u64 = 50;
 
@@ -241,7 +241,7 @@ fn on_amd_each_unmap_is_one_command_and_with_np_cache_each_map_too() {
     assert!(refused.to_string().contains("epyc-amdvi"), "{refused}");
 }
 
-/// By how many per cent the rules miss a recording of a lazy 7.3, whose facts say its release, or those of another.
+/// Per cent by which the rules miss a recording of a lazy 7.3, by the release in its facts, or by `release`.
 fn off_by_release(name: &str, release: Option<Release>) -> (u64, f64) {
     let profile = Profile::by_name(replay::DEFAULT_MACHINE).unwrap();
     let kernel = release.map(|release| Kernel {
@@ -261,7 +261,7 @@ fn off_by_release(name: &str, release: Option<Release>) -> (u64, f64) {
     (linux.unqueued, 100.0 * off)
 }
 
-/// With the rule of 7.2, under which they join the queue, what the two-step API mapped is off by far.
+/// With the rule of 7.2, under which they join the queue, the count for mappings of the two-step API is off by far.
 #[test]
 fn what_the_two_step_api_mapped_is_waited_for_since_7_3() {
     for (name, two_step) in [("dd4k", 0), ("dd128k", 300), ("mixed", 430)] {

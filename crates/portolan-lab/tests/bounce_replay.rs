@@ -80,7 +80,7 @@ fn slots_and_areas_are_those_that_were_asked_for() {
     assert_eq!((rejected, whole.slots, whole.areas), (0, 32_768, 4));
     // Three areas become four, as in Linux.
     assert_eq!(bounced("32768,3,force"), (rejected, whole));
-    // Too few for what is mapped at once: some maps find no room, and no more is used.
+    // Too few for the mappings at once: some maps find no room, and no more is used.
     let peak = whole.slots_peak;
     let (rejected, small) = bounced("64,1,force");
     assert!(peak > 64 && rejected > 0, "{peak} {rejected}");

@@ -75,7 +75,7 @@ fn commands_by_policy() {
         (context.invalidations, context.syncs),
         (Invalidations { context: 3, ..none }, 3)
     );
-    // One when the timer fires at 1.011, one for what is left at the end.
+    // One when the timer fires at 1.011, one for the rest at the end.
     let lazy = of(&report, Policy::Lazy);
     assert_eq!(
         (lazy.invalidations, lazy.syncs),
@@ -220,7 +220,7 @@ fn a_lazy_kernel_of_unknown_release_sends_a_range() {
     assert!(least_saved < 5.0, "{lazy}");
 }
 
-/// Pages without and requests with an invalidation: what the trace shows outranks what its release would say.
+/// Pages without and requests with an invalidation: evidence in the trace outranks its release.
 #[test]
 fn the_invalidations_of_a_lazy_kernel_tell_its_release() {
     let flush = " a-1 [000] ..... 1.000900: qi_submit: iotlb_inv dmar0: 0x300e2 0x0 0x0 0x0\n";
@@ -245,7 +245,7 @@ fn the_invalidations_of_a_lazy_kernel_tell_its_release() {
     }
 }
 
-/// Times of the clock x86-tsc are numbers without a unit: what a lazy kernel would do by them is not told.
+/// Times of the clock x86-tsc are numbers without a unit: the work of a lazy kernel by them is not told.
 #[test]
 fn times_without_a_unit_give_no_advice_that_depends_on_time() {
     let text: String = (0..300).map(|ms| request(ms, 2, true)).collect();

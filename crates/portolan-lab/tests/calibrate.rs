@@ -326,7 +326,7 @@ fn traces_that_are_none_are_refused_and_nothing_is_written() {
         &["is there", "--force"],
     );
     assert_eq!(std::fs::read(&kept).unwrap(), b"mine");
-    // Cut where it may be: what is there counts, and the end is said.
+    // Cut where it may be: calls before the cut count, and the end is said.
     let whole = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(TRACES[1])).unwrap();
     let cut = scratch_with("cut.xz", &whole[..whole.len() / 2]);
     assert!(said(&["calibrate", &cut]).contains("breaks off"));

@@ -75,7 +75,7 @@ fn the_readme_shows_what_the_first_command_prints() {
     assert!(shown == above, "README.md:\n{shown}\nprinted:\n{printed}");
 }
 
-/// What the first command prints on a terminal of `columns`; `None` without util-linux's `script`.
+/// Output of the first command on a terminal of `columns`; `None` without util-linux's `script`.
 fn on_a_terminal(columns: usize) -> Option<String> {
     let program = env!("CARGO_BIN_EXE_portolan");
     // Progress is on the terminal too, while it lasts.
@@ -89,7 +89,7 @@ fn on_a_terminal(columns: usize) -> Option<String> {
     Some(String::from_utf8(output.stdout).unwrap().replace('\r', ""))
 }
 
-/// The words above the table of the policies: the answer, and what was replayed.
+/// The words above the table of the policies: the answer, and the name of the replay.
 fn words_above(text: &str) -> Vec<&str> {
     let paragraphs = text.split("\n\n");
     let sentences = paragraphs.take_while(|paragraph| !paragraph.contains("\n--"));
@@ -136,7 +136,7 @@ fn the_first_command_fits_terminals_and_says_the_same_on_each() {
             );
             assert_eq!(here.len() < all, columns != 200, "{columns}: {here:?}");
         }
-        // What is left out is said.
+        // Columns that are left out are named.
         assert_eq!(text.contains("Left out"), columns != 200, "{columns}");
         // Little more than a screen.
         assert!(columns != 80 || text.lines().count() < 32, "{text}");

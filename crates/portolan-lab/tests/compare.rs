@@ -1,4 +1,4 @@
-//! `portolan compare`: two traces, two machines, and what is refused.
+//! `portolan compare`: two traces, two machines, and refusals.
 
 use std::process::{Command, Output};
 

@@ -1,8 +1,8 @@
-//! Words of evidence: what is called predicted or counted was at risk, and every figure has a word.
+//! Words of evidence: figures called predicted or counted were at risk, and every figure has a word.
 
 use portolan_lab::reproduce::{self, Bound, Evidence};
 
-/// The rule: without its mechanism the bound fails, and what needs no model comes less near.
+/// The rule: without its mechanism the bound fails, and a predictor that needs no model comes less near.
 fn could_have_failed(bound: &Bound) -> bool {
     bound.mechanism_off_pct > bound.limit_pct && bound.trivial_pct > bound.worst_pct
 }

@@ -1,5 +1,5 @@
-//! What exits to a hypervisor that plays a VT-d unit: registers that the driver touches, counted by
-//! the machine behind them, and words of tables that change.
+//! Exits to a hypervisor that plays a VT-d unit: registers that the driver touches, counted by the machine behind
+//! them, and words of tables that change.
 
 #[path = "../../portolan/tests/support/promised.rs"]
 mod promised;
@@ -27,7 +27,7 @@ const PAGES: u32 = 64;
 /// Commands that the smallest queue holds: a page of 16 bytes each, but one.
 const QUEUE: u64 = 255;
 
-/// Registers that trap, and how often they did.
+/// Registers that trap, with the number of times that they did.
 struct Trapping {
     machine: VtdMachine,
     reads: Arc<AtomicU64>,
@@ -56,7 +56,7 @@ impl Mmio for Trapping {
     }
 }
 
-/// A unit, and what it exits.
+/// A unit, and the machine that counts its exits.
 struct Guest {
     machine: VtdMachine,
     unit: Vtd<Trapping, VtdMachine, VtdMachine>,
@@ -123,8 +123,8 @@ fn strict(domain: &dyn Domain, times: u64) {
     }
 }
 
-/// Whether `writes` are `doorbells` for so many commands: once more where the queue has room for commands
-/// and not for the wait behind them, which happens at its end at most.
+/// Tells if `writes` are `doorbells` for so many commands: once more where the queue has room for commands and not
+/// for the wait behind them, which happens at its end at most.
 fn is_told(writes: u64, doorbells: u64, commands: u64) -> bool {
     (doorbells..=doorbells + commands.div_ceil(QUEUE)).contains(&writes)
 }
@@ -196,7 +196,7 @@ fn a_debt_of_many_commands_is_told_as_often_as_the_model_counts() {
     }
 }
 
-/// What a hypervisor sees that write-protects tables in place of having caching mode.
+/// Words that a hypervisor sees change that write-protects tables in place of having caching mode.
 #[test]
 fn words_of_tables_that_a_page_changes() {
     let guest = Guest::new(VtdIdentification::default(), Mode::Legacy);

@@ -1,4 +1,4 @@
-//! `portolan explain --firmware`: what it prints, and how it ends.
+//! `portolan explain --firmware`: its output, and its exit codes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -139,7 +139,7 @@ fn json_has_the_agreed_keys() {
     assert_eq!(report["remarks"][0]["wrong"], false);
 }
 
-/// What `lspci -xxxx` prints of a function: words of its configuration space, and zeros.
+/// Output of `lspci -xxxx` for a function: words of its configuration space, and zeros.
 fn function(place: &str, words: &[(usize, u32)]) -> String {
     let mut space = vec![0; 4096];
     for (at, word) in words {
@@ -178,7 +178,7 @@ fn virtual_functions_are_listed_behind_the_unit_of_their_physical_function() {
         let args = [&table, &lspci].map(|path| path.to_str().unwrap());
         ends_with(&[args[0], "--pci", args[1]], code).0
     };
-    // The display's unit has the virtual functions of what is at 0:2.0.
+    // The display's unit has the virtual functions of the card at 0:2.0.
     let both = card("00:02.0", [2, 4, 0x10, 1]) + &card("00:06.0", [1, 1, 8, 0]);
     let out = explained("virtual.txt", both, 0);
     let words: Vec<&str> = out.split_whitespace().collect();
@@ -192,7 +192,7 @@ fn virtual_functions_are_listed_behind_the_unit_of_their_physical_function() {
         assert!(words.contains(line), "{line}: {out}");
     }
     assert!(!out.contains("0000:00:04.2"), "{out}");
-    // Of two cards that say that they have the same nobody knows whose it is.
+    // Of two cards that claim the same one the owner cannot be told.
     let same = card("00:02.0", [1, 1, 0x28, 1]) + &card("00:06.0", [1, 1, 8, 0]);
     let out = explained("same.txt", same, 1);
     assert!(

@@ -1,4 +1,4 @@
-//! Commands of docs/guide.md and docs/record.md, run: each `$ portolan …` of their `console` blocks prints what stands
+//! Commands of docs/guide.md and docs/record.md, run: each `$ portolan …` of their `console` blocks prints the lines
 //! below it.
 //!
 //! `...` stands for any number of lines, and within a line for anything.
@@ -20,7 +20,7 @@ fn blocks(document: &str, fence: &str) -> Vec<String> {
     blocks.collect()
 }
 
-/// Whether `printed` is what `wanted` describes, where `...` stands for anything.
+/// Tells if `printed` has the lines of `wanted`, where `...` stands for anything.
 fn matches(wanted: &[&str], printed: &[&str]) -> bool {
     match (wanted, printed) {
         ([], []) => true,
@@ -56,7 +56,7 @@ fn folder() -> PathBuf {
     std::fs::create_dir_all(&folder).unwrap();
     let root = Path::new(ROOT).canonicalize().unwrap();
     for name in ["data", "crates"] {
-        // It may be there already; what is missing fails the commands.
+        // It may be there already; a missing link fails the commands.
         let _ = std::os::unix::fs::symlink(root.join(name), folder.join(name));
     }
     folder

@@ -1,5 +1,5 @@
-//! `portolan calibrate` on latencies that nobody recorded: whatever a trace holds, there is a profile or an error that
-//! helps, and no price that is none.
+//! `portolan calibrate` on made-up latencies: of any trace there is a profile or an error that helps, and no price
+//! that is none.
 
 #[path = "../../portolan-vmm/tests/corpus/mod.rs"]
 mod corpus;
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use portolan_lab::calibrate::{self, Calibration, Gathered};
 use portolan_model::profile::Profile;
 
-/// What reading and fitting a few hundred lines takes at most, on a busy machine without optimisation.
+/// Longest time of reading and fitting a few hundred lines, on a busy machine without optimisation.
 const SOON: Duration = Duration::from_secs(20);
 
-/// What the lines come to, or what is said of them.
+/// Calibration by the lines, or the error.
 fn calibrated(text: &[u8], machine: &str) -> Result<Calibration, String> {
     let base = Profile::by_name(machine).unwrap();
     let mut gathered = Gathered::new(base.format(), 1).unwrap();
@@ -23,7 +23,7 @@ fn calibrated(text: &[u8], machine: &str) -> Result<Calibration, String> {
     found.map_err(|error| format!("{error:#}"))
 }
 
-/// Whether a profile comes of the lines.
+/// Tells if the lines give a profile.
 fn holds(text: &[u8], machine: &str) -> bool {
     let begun = Instant::now();
     let found = calibrated(text, machine);

@@ -64,7 +64,7 @@ const GUESTS: [Guest; 6] = [
     first_stage("vtd-fl-lazy-cm", PolicyPreference::Lazy),
 ];
 
-/// What Linux did: it was lazy if it invalidated less often than it unmapped.
+/// Policy of the recorded Linux: lazy if it invalidated less often than it unmapped.
 fn recorded(config: &str) -> Policy {
     let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/traces");
     let mut table = csv::Reader::from_path(traces.join("invalidations-summary.csv")).unwrap();

@@ -45,7 +45,7 @@ fn folder(name: &str) -> PathBuf {
     path
 }
 
-/// A folder with two traces, one of them below, one that is none, and what is not looked at.
+/// A folder with two traces, one of them below, one file that is no trace, and others that are not looked at.
 fn mixed(name: &str) -> PathBuf {
     let path = folder(name);
     std::fs::create_dir(path.join("below")).unwrap();
@@ -178,7 +178,7 @@ fn tables_and_the_one_object_hold_what_could_be_replayed() {
     for by in ["by_machine", "by_device", "by_load"] {
         assert!(!sum[by].as_array().unwrap().is_empty(), "{by}");
     }
-    // What was streamed adds up to the same, in whatever order.
+    // Streamed results add up to the same, in any order.
     let streamed = String::from_utf8(portolan(&[folder, "--ndjson"]).stdout).unwrap();
     let mut streamed: Vec<_> = streamed.lines().collect();
     streamed.reverse();

@@ -1,4 +1,4 @@
-//! What a recording predicts of another of the same load under another policy, beside what that one's kernel sent.
+//! Predictions of a recording for another of the same load under another policy, beside that one's commands.
 //!
 //! `docs/advice.md` has the table that is made here, row by row.
 
@@ -12,9 +12,9 @@ use portolan_lab::replay::{self, Now, Policy, ReplayReport};
 use portolan_lab::trace;
 use portolan_model::profile::Profile;
 
-/// By how much of what is predicted for its time or its unmaps a recording's count may be off. The worst is 10.1 %.
+/// Part of the prediction, for its time or its unmaps, by which a recording's count may be off. The worst is 10.1 %.
 const BOUND: f64 = 0.15;
-/// By how many flushes of full queues.
+/// Number of flushes of full queues by which it may be off.
 const BOUND_FULL: u64 = 2;
 
 fn file(path: &str) -> PathBuf {
@@ -60,7 +60,7 @@ fn pairs() -> Vec<(String, String)> {
 /// timers run, or between the removal of an address from the table and the event that ends its unmap on the same CPU.
 fn counted(text: &str) -> (u64, u64) {
     let (mut all, mut full) = (0, 0);
-    // For each CPU the address that it last took out of the table, and what was sent in softirqs since.
+    // For each CPU the address that it last took out of the table, and the commands sent in softirqs since.
     let mut unmapping: HashMap<&str, (u64, u64)> = HashMap::new();
     for line in text.lines() {
         let Some((_, rest)) = line.split_once(" [") else {

@@ -139,7 +139,7 @@ fn range_flush_is_split_in_two_and_names_what_it_does_not_explain() {
             (flushes.counts, lines.counts),
             (after.counts, before.counts)
         );
-        // The halves make up the whole, whatever a line takes.
+        // The halves make up the whole, for any time of a line.
         let saved = before.computed - after.computed;
         let halves = [flushes, lines].map(|half| before.computed - half.computed);
         assert!((halves[0] + halves[1] - saved).abs() < 1e-6, "{case}");
@@ -150,7 +150,7 @@ fn range_flush_is_split_in_two_and_names_what_it_does_not_explain() {
         let least = (before.computed - at_least.high) / saved;
         assert!((0.1..0.5).contains(&least), "{case}: {least}");
     }
-    // One flush of either cache gives an address space up, whatever it maps.
+    // One flush of either cache gives an address space up, with any mappings.
     for bytes in [4 * MIB, 17 * MIB] {
         let row = row(&result, "tear-down", "portolan", bytes);
         assert_eq!(row.counts, counts(0, 1, 1));

@@ -59,7 +59,7 @@ fn sorted(output: &Output) -> Vec<Value> {
     lines
 }
 
-/// What portolan alone says of the same traces, but for the poison.
+/// Output of portolan alone for the same traces, but for the poison.
 fn expected(folder: &Path) -> Vec<Value> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_portolan"));
     command.arg("replay").args(LAZY).arg("--ndjson").arg(folder);
@@ -80,7 +80,7 @@ fn said(output: &Output) -> String {
 
 #[test]
 fn dask_replays_what_portolan_does_and_a_dead_worker_loses_nothing() {
-    // Debian's own Python, which has Debian's packages, whatever else is in the PATH.
+    // Debian's own Python, which has Debian's packages, before any other in the PATH.
     let python = |program: &&str| {
         let mut command = Command::new(program);
         let found = command.args(["-c", "import distributed"]).output();

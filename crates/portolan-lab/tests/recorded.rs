@@ -1,4 +1,4 @@
-//! What the library reports of itself, read as a trace of Linux.
+//! Reports of the library on itself, read as a trace of Linux.
 #![allow(missing_docs)]
 
 use std::alloc::Layout;
@@ -25,7 +25,7 @@ use portolan_lab::replay::{self, Policy as Replayed};
 use portolan_lab::trace::{OpKind, Reader};
 use portolan_model::profile::Profile;
 
-/// A machine whose CPU 1 writes down what the library reports.
+/// A machine whose CPU 1 writes down the library's reports.
 #[derive(Clone, Default)]
 struct Machine(Arc<Record>);
 

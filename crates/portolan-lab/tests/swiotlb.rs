@@ -1,4 +1,4 @@
-//! The bounce-pool table: what is fitted, what is predicted and how well, and the shape of it.
+//! The bounce-pool table: its fitted figures, its predicted ones with their errors, and its shape.
 
 use portolan_lab::reproduce::{Swiotlb, swiotlb};
 
@@ -36,7 +36,7 @@ fn the_table_is_met() {
         );
     }
 
-    // The third patch: what was freed last is taken first, so that few pages of the pool are used.
+    // The third patch: slots that were freed last are taken first, so that few pages of the pool are used.
     let pages = |variant: &str| {
         let mut rows = result.rows.iter();
         let row = rows.find(|row| (row.case, row.variant, row.jobs) == ("each-patch", variant, 4));

@@ -9,9 +9,9 @@ use portolan_lab::replay::{self, Policy};
 use portolan_lab::trace;
 use portolan_model::profile::Profile;
 
-/// Of what the best fixed plan takes.
+/// Largest cost, as a multiple of that of the best fixed plan.
 const WITHIN: f64 = 1.05;
-/// Those that differ most in the size of what they map; `PORTOLAN_ALL_TRACES` takes all.
+/// Traces that differ most in the size of their maps; `PORTOLAN_ALL_TRACES` takes all.
 const TRACES: [&str; 2] = ["vtd-strict.mixed-sg-4j", "vtd-strict.net-tx"];
 
 fn traces() -> Vec<std::path::PathBuf> {
@@ -38,7 +38,7 @@ fn the_library_s_own_plan_is_never_dearer_than_the_best_fixed_one_by_more_than_5
     ];
     let all = std::env::var_os("PORTOLAN_ALL_TRACES").is_some();
     for profile in Profile::builtin().unwrap() {
-        // With ranges one command names each unmap, whatever the threshold.
+        // With ranges one command names each unmap, for any threshold.
         if !all && profile.capabilities().range != RangeForm::Absent {
             continue;
         }
@@ -58,7 +58,7 @@ fn the_library_s_own_plan_is_never_dearer_than_the_best_fixed_one_by_more_than_5
     }
 }
 
-/// The driver's default is what the prices of its profile come to.
+/// The driver's default is the threshold that follows from the prices of its profile.
 #[test]
 fn qualcomm_s_driver_has_the_threshold_of_its_prices() {
     let profile = Profile::by_name("sm8150").unwrap();

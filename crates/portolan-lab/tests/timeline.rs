@@ -1,4 +1,4 @@
-//! What a replay observes over virtual time adds up to what it reports.
+//! Observations of a replay over virtual time add up to the numbers of its report.
 
 use std::fmt::Write as _;
 

@@ -3,9 +3,9 @@
 //!
 //! A map is called `@ns`, `@us` or `@ms`, its key is the function, or the function and units:
 //! `@us[iommu_map, 4096]:`, then a row a bucket (`[4, 8)  12 |@@ |`). A row's units are bytes for maps,
-//! unmaps and copies, commands for submissions; nothing where they are not known. bcc says the function
-//! before the histogram, in a line (`Function = iommu_map`, option `-F`) or as what it traces, and the
-//! unit above its buckets (`4096 -> 8191 : 12 |@@ |`).
+//! unmaps and copies, commands for submissions; nothing where they are not known. bcc prints the function before the
+//! histogram, in a line (`Function = iommu_map`, option `-F`) or as the function that it traces, and the unit above
+//! its buckets (`4096 -> 8191 : 12 |@@ |`).
 
 use super::function::{Family, Inside, known};
 use super::leaves::Pages;
@@ -13,14 +13,14 @@ use super::line::{LONGEST_NAME, TOO_LONG};
 use super::samples::{Hooks, Kind, Resolution, Sample, Samples};
 use crate::trace::decimal;
 
-/// Calls that stand for all of a histogram: the shares of its buckets are what counts.
+/// Calls that stand for all of a histogram: only the shares of its buckets count.
 const MOST_OF_A_HISTOGRAM: f64 = 16_384.0;
 /// Histograms that have so many; more would take long to read, so that of further ones fewer calls stand for all.
 const WHOLE_HISTOGRAMS: usize = 64;
 /// Buckets of the longest histogram: bpftrace's linear ones have up to 1,000.
 const MOST_BUCKETS: usize = 1024;
 
-/// A function and what a call of it is for.
+/// Function and size of a call: the key of a histogram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     function: String,
@@ -41,7 +41,7 @@ impl Key {
     }
 }
 
-/// What a line is.
+/// A line, parsed.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Row {
     /// A call.
@@ -58,7 +58,7 @@ pub(super) enum Row {
     Nothing,
 }
 
-/// What bcc's histograms are of.
+/// Functions of bcc's histograms.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Traced {
     /// It was not said.
@@ -213,7 +213,7 @@ fn call(text: &str) -> Option<Result<Row, &'static str>> {
 pub(super) struct Rows {
     pages: Pages,
     histogram: Option<Histogram>,
-    /// What bcc's next histogram is of.
+    /// Functions of bcc's next histogram.
     traced: Traced,
     /// Histograms that were read.
     read: usize,

@@ -1,9 +1,9 @@
-//! Functions of Linux that have a price here, and what a call of each counts.
+//! Functions of Linux that have a price here, and the units that a call of each counts.
 //!
 //! Names are those of Linux 5.15 to 7.3: drivers/iommu (iommu.c, dma-iommu.c, intel, arm, amd) and
-//! kernel/dma/swiotlb.c. What takes time beside those has no event in the model, so no price.
+//! kernel/dma/swiotlb.c. Other functions that take time have no event in the model, so no price.
 
-/// What a call does, of which the prices are sought.
+/// Work of a call, of which the prices are sought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Family {
     /// Maps pages in a table.
@@ -42,7 +42,7 @@ impl Family {
         Self::Copy,
     ];
 
-    /// In reports: what a call does, what it has a number of, and the functions that are recorded for it first of all.
+    /// Words for reports: the work of a call, its unit, and the functions that are recorded for it first of all.
     const fn words(self) -> [&'static str; 3] {
         match self {
             Self::Map => ["map", "pages", "iommu_map, iommu_map_nosync"],
@@ -80,7 +80,7 @@ impl Family {
     }
 }
 
-/// Whether a call has others of other families in it, which only nesting can take out.
+/// Calls of other families in a call, which only nesting can take out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Inside {
     /// None.

@@ -1,13 +1,13 @@
 //! Time of tracing itself, which is taken off calls.
 //!
-//! `function_graph` reads the clock when a function is entered and when it is left. What it does between those and the
-//! function is in the call's own time (*inside*), what it does before and after them in the caller's (*around*). So a
+//! `function_graph` reads the clock when a function is entered and when it is left. Its work between those and the
+//! function is in the call's own time (*inside*), its work before and after them in the caller's (*around*). So a
 //! call loses *inside* once for itself, both for each traced call in it, and *around* where that call's time is taken
 //! out whole.
 //!
 //! The cheapest function that has no traced call in it and no price tells *inside*: it does next to nothing. Both
-//! together are by how much longer a system call takes while one function in it is traced: the recorder makes such
-//! calls in the end. In traces without them *around* is taken to be as long as *inside*.
+//! together are the time by which a system call takes longer while one function in it is traced: the recorder makes
+//! such calls in the end. In traces without them *around* is taken to be as long as *inside*.
 
 use serde::Serialize;
 
@@ -64,7 +64,7 @@ impl Tracing {
         })
     }
 
-    /// What is taken off with `care`.
+    /// Overhead of tracing that is taken off with `care`.
     pub(super) fn overhead(&self, care: Care) -> Overhead {
         let around_ns = self.around_ns.filter(|_| care.takes(Part::Around));
         Overhead {
@@ -75,7 +75,7 @@ impl Tracing {
 }
 
 impl Probe {
-    /// What a traced call takes in its caller, where it takes `inside_ns` of its own time.
+    /// Time of a traced call in its caller, where it takes `inside_ns` of its own time.
     fn around_ns(&self, inside_ns: f64) -> Option<f64> {
         let calls = [&self.alone, &self.with_one];
         if calls.iter().any(|calls| calls.kept().len() < FEWEST) {

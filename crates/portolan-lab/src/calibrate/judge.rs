@@ -1,4 +1,4 @@
-//! A fit, and how well it predicts calls that it was not fitted on, beside the prices from before.
+//! A fit, and its error on calls that it was not fitted on, beside that of the prices from before.
 
 use portolan_cli::display::grouped;
 use portolan_model::profile::{Event, Profile};
@@ -12,26 +12,26 @@ use super::sizes::{Size, sizes};
 /// The calls of one family and kind, fitted.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Judged {
-    /// What the calls do.
+    /// Work of the calls, as the report prints it.
     pub what: String,
-    /// What a call has a number of.
+    /// Unit of which a call has a number: pages, commands, bytes.
     pub units: &'static str,
     /// Calls of that kind, whole and of a time.
     pub seen: u64,
-    /// What was fitted, if there were enough.
+    /// The fitted line, if there were enough calls.
     pub line: Option<Line>,
     /// Calls that were held out.
     pub held_out: u64,
-    /// Their median distance from what is predicted, in percent.
+    /// Median distance of the held-out calls from the fit, in percent.
     pub predicted_off_pct: Option<f64>,
     /// The same for the prices from before.
     pub before_off_pct: Option<f64>,
-    /// What calls of each size took.
+    /// Times of the calls, by size.
     pub sizes: Vec<Size>,
 }
 
 impl Judged {
-    /// Fits what is to be fitted on, and predicts what is held out.
+    /// Fits the line to the calls that are not held out, and predicts those that are.
     pub(super) fn of(
         (family, kind): (Family, Kind),
         store: &Store,
@@ -73,7 +73,7 @@ impl Judged {
         }
     }
 
-    /// How many units calls have, for people: `pages: 1 to 16`.
+    /// Range of units that calls have, for people: `pages: 1 to 16`.
     pub(crate) fn range(&self, line: &Line) -> String {
         let [least, most] = line.range;
         match (line.each, least == most) {
@@ -83,7 +83,7 @@ impl Judged {
         }
     }
 
-    /// Where a price comes from, for its profile.
+    /// Source of a price, for its profile.
     pub(super) fn source(&self) -> String {
         let Some(line) = &self.line else {
             return String::new();

@@ -1,9 +1,9 @@
-//! Leaf entries of a machine's tables that a range takes: what a call that maps or unmaps has a number of.
+//! Leaf entries of a machine's tables that a range takes: the unit by which maps and unmaps are counted.
 //!
 //! Linux writes the largest leaf that begins on its boundary in both spaces and fits (`iommu_pgsize`), so a map of
-//! 2 MiB may be one entry or 512. A call that unmaps does not say where the memory is: what was mapped with large
-//! leaves is remembered until then. Addresses come without their domain. Of two mappings at one address nobody knows
-//! which is unmapped first, and neither is counted.
+//! 2 MiB may be one entry or 512. A call that unmaps does not name its memory: mappings with large leaves are
+//! remembered until then. Addresses come without their domain. Of two mappings at one address the trace does not tell
+//! the one that is unmapped first, and neither is counted.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub(super) struct Pages {
     sizes: PageSizes,
     /// Bytes of a page.
     page: u64,
-    /// What the pages of one table of the lowest level span.
+    /// Bytes that the pages of one table of the lowest level span.
     table: u64,
 }
 
@@ -75,7 +75,7 @@ impl Pages {
         (bytes > 0 && bytes < self.table).then(|| bytes.div_ceil(self.page))
     }
 
-    /// Whether some leaf is larger than a page.
+    /// Tells if some leaf is larger than a page.
     fn has_large(self, iova: u64, pa: u64, bytes: u64) -> bool {
         let table = self.table;
         let fits = self.sizes.bits() & table != 0 && (iova ^ pa).is_multiple_of(table);
@@ -99,7 +99,7 @@ struct Run {
     leaves: Option<u64>,
 }
 
-/// What is mapped with large leaves, by its address.
+/// Mappings with large leaves, by their address.
 #[derive(Debug)]
 pub(super) struct Mapped {
     pub(super) pages: Pages,
@@ -112,7 +112,7 @@ impl Mapped {
         Self { pages, runs }
     }
 
-    /// Lines are missing: what was mapped may be no more.
+    /// Drops all mappings: lines are missing, so any of them may be gone.
     pub(super) fn forget(&mut self) {
         self.runs.clear();
     }
@@ -153,7 +153,7 @@ impl Mapped {
         leaves.filter(|_| whole && mapped == bytes)
     }
 
-    /// Takes out what is mapped in a range, the last first.
+    /// Takes out the mappings in a range, the last first.
     fn take(&mut self, start: u64, end: u64) -> Vec<(u64, Run)> {
         let runs = self.runs.range(..end).rev();
         let runs = runs.take_while(|(_, run)| run.end > start);

@@ -1,13 +1,13 @@
 //! One line of a `function_graph` trace: a function entered, left or both, an event, or a mark.
 //!
-//! Two forms, told apart by line: what `/sys/kernel/tracing/trace` prints (Documentation/trace/ftrace.rst of Linux,
+//! Two forms, told apart by line: that of `/sys/kernel/tracing/trace` (Documentation/trace/ftrace.rst of Linux,
 //! "function graph tracer"), with or without `funcgraph-abstime`, `-proc`, `-tail`, `-args`, `-retval` and
-//! `latency-format`; and what `trace-cmd report` prints (`funcgraph_entry:`, `funcgraph_exit:`). CPU and duration have
+//! `latency-format`; and that of `trace-cmd report` (`funcgraph_entry:`, `funcgraph_exit:`). CPU and duration have
 //! to be there: `nofuncgraph-cpu` and `nofuncgraph-duration` leave nothing to read.
 
 use crate::trace::{Line as Stamped, decimal, fixed, parse_line};
 
-/// What a line says of a CPU.
+/// Event of a line on its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Token<'l> {
     /// A function begins; so many columns in.
@@ -42,11 +42,11 @@ pub(super) struct Call<'l> {
 /// A line, and its CPU if it has one.
 pub(super) type Parsed<'l> = Result<(Option<u16>, Token<'l>), &'static str>;
 
-/// Bytes of the longest name that the kernel has (`KSYM_NAME_LEN`), and what is said of longer ones.
+/// Bytes of the longest name that the kernel has (`KSYM_NAME_LEN`).
 pub(super) const LONGEST_NAME: usize = 512;
 pub(super) const TOO_LONG: &str = "a name that is longer than the kernel's";
 
-/// What is said of a row that cannot be put beside others of its CPU.
+/// Error of a row that cannot be put beside others of its CPU.
 pub(super) const NO_CPU: &str = "no CPU (set the option funcgraph-cpu)";
 
 /// Parses one line.
@@ -76,7 +76,7 @@ pub(super) fn parse(line: &[u8]) -> Parsed<'_> {
     }
 }
 
-/// Whether it is a row of `trace-cmd report` of which task and CPU were taken off.
+/// Tells if it is a row of `trace-cmd report` of which task and CPU were taken off.
 fn is_without_cpu(line: &[u8]) -> bool {
     let (time, rest) = match memchr::memchr(b':', line) {
         Some(colon) => (&line[..colon], line[colon + 1..].trim_ascii_start()),

@@ -1,9 +1,9 @@
 //! Prices of the user's own machine, from a latency trace of the kernel's functions.
 //!
 //! Read are ftrace's `function_graph`, `trace-cmd report` of it, and latencies by function as bpftrace
-//! and bcc print them (`docs/calibrate.md` has the commands). What comes of it is a profile: another
-//! one's, with the prices that the trace tells, each with how well it fits; and a list of those that it
-//! does not tell. Memory is bounded whatever the trace holds.
+//! and bcc print them (`docs/calibrate.md` has the commands). The result is a profile: another one's, with the prices
+//! that the trace tells, each with the quality of its fit; and a list of those that it does not tell. Memory is
+//! bounded for any trace.
 
 mod flat;
 mod function;
@@ -69,7 +69,7 @@ pub struct Source {
     pub bad: u64,
     /// The first of them, with the reason.
     pub bad_lines: Vec<String>,
-    /// What ended it early, if something did.
+    /// Reason of an early end, if it ended early.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cut: Option<String>,
 }
@@ -85,22 +85,22 @@ pub struct FunctionReport {
     pub median_ns: f64,
     /// Nanoseconds of all calls.
     pub total_ns: u64,
-    /// What its calls are fitted as; nothing if no price follows from it.
+    /// Name of the family that its calls are fitted as; nothing if no price follows from it.
     pub priced_as: Option<&'static str>,
 }
 
-/// What came of it.
+/// Result of a calibration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Calibration {
     /// The profile's name.
     pub machine: String,
     /// The profile that it began as.
     pub from: String,
-    /// What was read.
+    /// Traces that were read.
     pub sources: Vec<Source>,
     /// Of the random numbers: calls held out, resamples.
     pub seed: u64,
-    /// What tracing takes in each call, where that is known.
+    /// Time of tracing in each call, where that is known.
     pub tracing: Option<Tracing>,
     /// Functions, those that take most first.
     pub functions: Vec<FunctionReport>,
@@ -112,7 +112,7 @@ pub struct Calibration {
     pub prices: Vec<NewPrice>,
     /// Prices that stay.
     pub untold: Vec<Untold>,
-    /// What to be careful with.
+    /// Warnings to the reader, as sentences.
     pub warnings: Vec<String>,
     /// The file with the profile, if one was asked for.
     pub written: Option<String>,
@@ -254,10 +254,11 @@ impl Gathered {
         self.facts.as_ref()
     }
 
-    /// Fits what was read: the prices of `base`, of which `text` is the profile, become those of the machine `name`.
+    /// Fits the calls that were read: the prices of `base`, of which `text` is the profile, become those of the
+    /// machine `name`.
     ///
     /// # Errors
-    /// If nothing that was read has a price, or what comes of it is no profile.
+    /// If nothing that was read has a price, or if the result is no valid profile.
     pub fn calibrate(self, base: &Profile, text: &str, name: &str) -> Result<Calibration> {
         self.check()?;
         if Pages::of(base.format())? != self.pages {
@@ -298,7 +299,7 @@ impl Gathered {
         Ok(report)
     }
 
-    /// Whether there is anything to fit.
+    /// Fails if there is nothing to fit.
     fn check(&self) -> Result<()> {
         if !self.samples.stores.is_empty() {
             return Ok(());
@@ -335,7 +336,7 @@ pub(crate) fn wanted_functions() -> impl Iterator<Item = &'static str> {
         .flat_map(|family| family.functions().split(", "))
 }
 
-/// Which lines of a trace are read.
+/// Lines of a trace that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kept {
     /// All.
@@ -344,7 +345,7 @@ enum Kept {
     Marked,
 }
 
-/// The profile that `base` becomes by `lines` of `function_graph`, which is called `name`; and how it came about.
+/// Profile that `base` becomes by `lines` of `function_graph`, which is called `name`; and the calibration behind it.
 ///
 /// # Errors
 /// As [`Gathered::calibrate`], or if `base` did not come with the program.
@@ -358,7 +359,7 @@ pub(crate) fn measured(base: &Profile, lines: &[u8], name: &str) -> Result<(Prof
     Ok((profile, report))
 }
 
-/// What a line says.
+/// A line, parsed: a latency of its own, or a step of a CPU.
 enum Said<'l> {
     Row(Row),
     Token(Option<u16>, Token<'l>),

@@ -1,7 +1,7 @@
-//! From what was fitted to a profile's prices, and why some cannot be told.
+//! From a fit to a profile's prices, and the reasons why some cannot be told.
 //!
-//! Where calls tell the sum of two prices and not each, one stays as it was and the other gets the rest; that is
-//! how the profiles that come with the program were put together as well. A price that the profile took over from
+//! Where calls tell the sum of two prices and not each, one stays as it was and the other gets the rest; the profiles
+//! that come with the program were put together in the same way. A price that the profile took over from
 //! another one which is measured now (a command for a context from one for a page) is kept in proportion, as assumed.
 
 use std::collections::BTreeMap;
@@ -32,11 +32,11 @@ const BY_ADDRESS: [Event; 3] = [Event::CmdPage, Event::CmdPageAfterMap, Event::C
 /// A price that is another one now.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NewPrice {
-    /// Of what.
+    /// Event that the price is for.
     pub event: Event,
-    /// What the profile had.
+    /// Price in the profile before, in nanoseconds.
     pub before_ns: Option<f64>,
-    /// What it has.
+    /// New price.
     #[serde(flatten)]
     pub price: Price,
 }
@@ -44,11 +44,11 @@ pub struct NewPrice {
 /// A price that stays as it was.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Untold {
-    /// Of what.
+    /// Event that the price is for.
     pub event: Event,
-    /// What the profile has.
+    /// Price in the profile, in nanoseconds.
     pub ns: Option<f64>,
-    /// Why the traces do not tell it.
+    /// Reason why the traces do not tell it.
     pub why: String,
 }
 
@@ -158,7 +158,7 @@ impl<'b> Told<'b> {
         });
     }
 
-    /// Of calls whose parts are `known` to be so much, and all else `rest`.
+    /// Sets the price of `rest` from calls whose other parts are `known`: a number of each event.
     fn remainder(&mut self, judged: &Judged, sum: Estimate, known: &[(Event, f64)], rest: Event) {
         let parts = known.iter().map(|(event, count)| self.now(*event) * count);
         let taken: f64 = parts.sum();
@@ -172,7 +172,7 @@ impl<'b> Told<'b> {
             let source = format!("{}, less {names} as in {from}", judged.source());
             return self.set(rest, sum.map(|ns| (ns - taken).max(0.0)), source);
         }
-        // Cheaper than what is known of its parts: all of them are cheaper here, nobody knows which.
+        // Cheaper than its known parts: all of them are cheaper here, and the calls do not tell which.
         let all = taken + self.now(rest);
         let factor = if all > 0.0 { sum.ns / all } else { 0.0 };
         let source = judged.source();
@@ -291,7 +291,7 @@ impl<'b> Told<'b> {
         }
     }
 
-    /// Commands whose wait is that of the others.
+    /// Sets the price of commands whose wait is that of the others.
     fn wide(&mut self, event: Event, judged: &Judged, line: &Line) {
         let waits = self.now(Event::Sync) + self.now(Event::Exit);
         let whole = line.predicts(line.units);
@@ -326,7 +326,8 @@ impl<'b> Told<'b> {
         self.sum(Event::CopyCall, calls, &call);
     }
 
-    /// What is taken and given back, which are calls of their own; `more` is a part of the price.
+    /// Sets a price that is the sum of a take and a give-back, which are calls of their own; `more` is a part of the
+    /// price.
     fn sum(
         &mut self,
         event: Event,
@@ -378,7 +379,7 @@ fn with_line(judged: Option<&Judged>) -> Option<(&Judged, &Line)> {
     Some((judged, judged.line.as_ref()?))
 }
 
-/// What a call of mean size takes, whatever its units.
+/// Time of a call of mean size, with all of its units.
 fn whole(line: &Line) -> Estimate {
     let more = match line.each {
         Slope::Told(each) => each.ns * line.units,
@@ -387,7 +388,7 @@ fn whole(line: &Line) -> Estimate {
     line.call.map(|ns| ns + more)
 }
 
-/// Why there is no line.
+/// Reason for a missing line.
 fn absent(judged: Option<&Judged>, family: Family) -> String {
     match judged.map_or(0, |judged| judged.seen) {
         0 => format!("no call of {} in the trace", family.functions()),
@@ -399,7 +400,7 @@ fn absent(judged: Option<&Judged>, family: Family) -> String {
     }
 }
 
-/// Why a unit's price is not told from a call's.
+/// Reason why a unit's price is not told from a call's.
 fn inseparable(line: &Line, family: Family) -> String {
     let units = family.units();
     let [least, most] = line.range;

@@ -2,8 +2,8 @@
 //!
 //! Calls of equal size are a group. The line is fitted to the groups' medians first; then calls that lie further
 //! from it than [`FAR`] times the usual distance (the median, relative to the line) are left out, interrupts and waits
-//! among them, and the line is fitted to the means of what remains, three times. Neither part is negative. How far
-//! the evidence reaches is said by resampling the calls (Efron's bootstrap, percentiles).
+//! among them, and the line is fitted to the means of what remains, three times. Neither part is negative. The range
+//! that the evidence leaves comes from resampling the calls (Efron's bootstrap, percentiles).
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ const RESAMPLED: usize = 2048;
 /// Resamples on either side of the interval, which so holds 95 of 100.
 const TAIL: usize = 5;
 
-/// A time and how far the evidence lets it be.
+/// A time, and the range in which the evidence leaves it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Estimate {
     /// Nanoseconds.
@@ -63,7 +63,7 @@ impl Estimate {
     }
 }
 
-/// Whether what one unit takes could be told from what a call takes.
+/// Time of one unit, if it could be told from the time of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Slope {
@@ -79,12 +79,12 @@ pub enum Slope {
     Buckets,
 }
 
-/// What was fitted.
+/// A fitted line.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Line {
-    /// What a call takes beside its units; all of it where those are not told apart.
+    /// Time of a call beside its units; all of it where those are not told apart.
     pub call: Estimate,
-    /// What a unit takes.
+    /// Time of a unit.
     pub each: Slope,
     /// Mean units of a call.
     pub units: f64,
@@ -100,7 +100,7 @@ pub struct Line {
     pub r_squared: f64,
 }
 
-/// What a line is fitted on: units and nanoseconds of calls.
+/// Points that a line is fitted on: units and nanoseconds of calls.
 type Points = [(f64, f64)];
 
 /// Calls of equal size: that size, their number and mean or median time.
@@ -166,7 +166,7 @@ impl Line {
         Some(found)
     }
 
-    /// How `near` lie beside a line; calls are all of their mean time until something tells more.
+    /// Quality of a line beside the calls `near` it; all calls have their mean time until something tells more.
     fn of(near: &Points, (call, each): (f64, f64)) -> Self {
         let (mut sizes, mut ys): (Vec<f64>, Vec<f64>) = near.iter().copied().unzip();
         let (units, average) = (mean(&mut sizes), mean(&mut ys));
@@ -196,7 +196,7 @@ impl Line {
         }
     }
 
-    /// What the line says of a call of so many units.
+    /// Time that the line predicts for a call of so many units, in nanoseconds.
     pub(super) fn predicts(&self, units: f64) -> f64 {
         match self.each {
             Slope::Told(each) => self.call.ns + each.ns * units,
@@ -205,12 +205,12 @@ impl Line {
     }
 }
 
-/// Time of a call without what tracing takes; what is less than nothing is nothing.
+/// Time of a call without that of tracing, in nanoseconds; 0 where tracing takes more.
 pub(super) fn own_ns(sample: &Sample, overhead: Overhead) -> f64 {
     (sample.ns - overhead.of(sample.hooks)).max(0.0)
 }
 
-/// Whether two sizes can be told apart.
+/// Possibility to tell two sizes apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Apart {
     No,

@@ -1,7 +1,7 @@
-//! Calls of which prices are sought, in bounded memory: what is fitted on, and what is held out.
+//! Calls of which prices are sought, in bounded memory: those that are fitted on, and those that are held out.
 //!
 //! One call in five is held out, by the seed. Beyond 32,768 of a kind each further call takes the place of a random
-//! one (Vitter's algorithm R), so what is kept stands for all of them.
+//! one (Vitter's algorithm R), so the calls that are kept stand for all of them.
 
 use std::collections::BTreeMap;
 
@@ -15,25 +15,25 @@ const HELD_OUT: u64 = 5;
 const LONGEST_NS: u64 = 1_000_000_000;
 /// Pages, commands or bytes beyond which a call is none.
 const MOST_UNITS: f64 = 4_294_967_296.0;
-/// Functions of which something is kept; what is called by other names is not listed.
+/// Functions of which calls are kept; calls of further names are not listed.
 const MOST_NAMES: usize = 256;
 /// The system call by which the recorder measures tracing, behind its architecture's prefix.
 const PROBE: &[u8] = b"sys_getppid";
 
-/// What is done to calls so that the rest is a price.
+/// A correction of calls, so that the rest is a price.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// What lies far from the others is left out.
+    /// Calls that lie far from the others are left out.
     Outliers,
-    /// What tracing takes is taken off.
+    /// Time of tracing is taken off.
     Tracing,
-    /// What it takes in a call's caller is measured, and not taken to be as much as in the call.
+    /// Time of tracing in a call's caller is measured, and not taken to be as much as in the call.
     Around,
     /// Calls in them that are other prices' are taken off.
     Children,
 }
 
-/// Which of it is done: all of it, but in tests that show what each is for.
+/// Corrections that are made: all of them, but in tests that leave one out to show its effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Care {
     pub(super) without: Option<Part>,
@@ -45,10 +45,10 @@ impl Care {
     }
 }
 
-/// What the commands of a submission drop.
+/// Scope of a submission's commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
-    /// Pages; also what is no submission.
+    /// Pages; also calls that are no submission.
     Pages,
     /// A context, or its configuration.
     Context,
@@ -58,7 +58,7 @@ pub(super) enum Kind {
     Other,
 }
 
-/// How far a time is known.
+/// Resolution of a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Resolution {
     /// To the nanosecond.
@@ -81,7 +81,7 @@ impl Hooks {
         around: 0,
     };
 
-    /// Adds those of a call within, whose own time stays in this one's.
+    /// Adds the parts of a call within, whose own time stays in this one's.
     pub(super) fn take_in(&mut self, inner: Self) {
         self.inside += inner.inside;
         self.around += inner.around + 1;
@@ -106,14 +106,14 @@ impl Overhead {
 pub(super) struct Sample {
     /// Nanoseconds, without the calls in it that are other prices'.
     pub(super) ns: f64,
-    /// How much of tracing is in that.
+    /// Parts of tracing in that time.
     pub(super) hooks: Hooks,
     /// Pages, commands or bytes, where that is told.
     pub(super) units: Option<f64>,
     pub(super) resolution: Resolution,
 }
 
-/// A random part of what was put in, once that is more than fits.
+/// A random part of the values that were put in, once they are more than fit.
 #[derive(Clone, Debug)]
 pub(super) struct Reservoir<T> {
     kept: Vec<T>,
@@ -155,11 +155,11 @@ pub(super) struct Store {
     pub(super) held_out: Reservoir<Sample>,
 }
 
-/// What is kept of one function.
+/// Samples of one function.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Function {
     pub(super) ns: Reservoir<u64>,
-    /// Of those, how many had no traced call in them.
+    /// Calls among them without a traced call in them.
     pub(super) leaves: u64,
     pub(super) total_ns: u64,
 }
@@ -173,7 +173,7 @@ pub(super) struct Probe {
     pub(super) with_one: Reservoir<u64>,
 }
 
-/// Why calls are not fitted on, and how many.
+/// Numbers of calls that are not fitted on, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct LeftOut {
     /// An interrupt came in them.
@@ -187,7 +187,7 @@ pub struct LeftOut {
     /// They unmap whole tables, take or give back addresses that no cache has, or submit something else than
     /// invalidations of one kind.
     pub other: u64,
-    /// What they have in them cannot be taken out without nesting.
+    /// They contain calls that cannot be taken out without nesting.
     pub mixed: u64,
 }
 

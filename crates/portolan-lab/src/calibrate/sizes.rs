@@ -1,4 +1,4 @@
-//! What calls of each size took, beside what is fitted: for people to look at.
+//! Times of calls of each size, beside those of the fit: for people to look at.
 //!
 //! All calls of a kind are in it, those that were held out and outliers too; so it is medians and tenths that are told.
 
@@ -26,14 +26,14 @@ pub struct Size {
     pub median_ns: f64,
     /// The same that nine calls in ten do not go beyond.
     pub p90_ns: f64,
-    /// What the fit says of a call of the mean size.
+    /// Time that the fit predicts for a call of the mean size, in nanoseconds.
     pub fitted_ns: Option<f64>,
-    /// What the prices from before say of it.
+    /// Time that the prices from before predict for it, in nanoseconds.
     pub before_ns: Option<f64>,
 }
 
-/// Calls by size in `store`, of which each loses the `overhead` of tracing; with what `line` and
-/// the prices from before, of a call and of a unit, say of them.
+/// Calls by size in `store`, of which each loses the `overhead` of tracing; beside the times that `line` and the
+/// prices from before, of a call and of a unit, predict for them.
 pub(super) fn sizes(
     store: &Store,
     overhead: Overhead,

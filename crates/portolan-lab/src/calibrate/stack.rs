@@ -1,8 +1,8 @@
-//! Calls put together from lines: a stack for each CPU, and what is in a call without being its own.
+//! Calls put together from lines: a stack for each CPU, and the time in a call that is not its own.
 //!
 //! A call's price is its time less that of the calls in it that have prices of their own: an unmap's less its
 //! submission's. Lines of one CPU are told apart from another's by their number. Where lines are missing, depths do
-//! not fit together any more: what is not known whole is left out.
+//! not fit together any more: calls that are not known whole are left out.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ use crate::trace::{Event, parse_event};
 /// Functions within each other beyond which a trace is none.
 const DEEPEST: usize = 256;
 
-/// What keeps a call from being fitted on.
+/// Reason that keeps a call from being fitted on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spoiled {
     No,
@@ -34,13 +34,13 @@ struct Frame {
     known: Option<Known>,
     /// Nanoseconds of other families' calls.
     others_ns: u64,
-    /// What is left has so much of tracing in it.
+    /// Parts of tracing in the time that is left.
     hooks: Hooks,
     /// Traced calls in it.
     calls: u64,
     spoiled: Spoiled,
     kind: Option<Kind>,
-    /// What it unmaps by its arguments: address and bytes.
+    /// Range that it unmaps by its arguments: address and bytes.
     range: Option<(u64, u64)>,
     by_events: Option<u64>,
     by_argument: Option<u64>,
@@ -68,7 +68,7 @@ impl Stacks {
         Self { cpus, mapped, care }
     }
 
-    /// Takes what a line says.
+    /// Takes a line: `cpu` is its CPU, `token` its event.
     pub(super) fn feed(&mut self, cpu: Option<u16>, token: Token<'_>, samples: &mut Samples) {
         if matches!(token, Token::Lost(_)) {
             self.mapped.forget();
@@ -265,7 +265,8 @@ impl Frame {
         self.known.map(|known| known.family)
     }
 
-    /// Whether units that are told a second time are another piece of a list: each is a call and an event of its own.
+    /// Tells if units that are told a second time are another piece of a list: each is a call and an event of its
+    /// own.
     fn is_one_piece(&self) -> bool {
         !matches!(self.family(), Some(Family::Flush | Family::Submit))
     }
@@ -333,7 +334,7 @@ impl Frame {
     }
 }
 
-/// What a descriptor of VT-d drops, by its type and granularity (VT-d, 6.5.2: descriptors of invalidation).
+/// Scope of a descriptor of VT-d, by its type and granularity (VT-d, 6.5.2: descriptors of invalidation).
 fn kind_of(first: u64) -> Kind {
     match (first & 0xf, first >> 4 & 3) {
         // IOTLB; by PASID.

@@ -18,7 +18,7 @@ fn pages(machine: &str) -> Pages {
     Pages::of(Profile::by_name(machine).unwrap().format()).unwrap()
 }
 
-/// What `text` comes to, its pages counted by `pages`.
+/// Calibrates `text`, its pages counted by `pages`.
 fn attempt(text: &[u8], without: Option<Part>, pages: Pages) -> Result<Calibration> {
     attempt_from(Profile::text_of(BASE).unwrap(), text, without, pages)
 }
@@ -46,7 +46,7 @@ fn refused(text: &[u8]) -> String {
     format!("{:#}", attempt(text, None, pages(BASE)).unwrap_err())
 }
 
-/// How far each price of `made` is from what was found, relative; more than anything where it was not told.
+/// Relative error of each price that was found for `made`; the largest number where it was not told.
 fn errors(made: &Made, found: &Calibration) -> Vec<(Event, f64)> {
     let prices = made.prices.iter().map(|&(event, ns)| {
         let new = found.prices.iter().find(|new| new.event == event);
@@ -258,7 +258,7 @@ fn rows_and_histograms_tell_prices_too() {
     }
 }
 
-/// What `funclatency iommu_dma_unmap_sg` of bcc printed, posted to linux-arm-kernel; the function is another here.
+/// Output of `funclatency iommu_dma_unmap_sg` of bcc, posted to linux-arm-kernel; the function is another here.
 const BCC: &str = "Tracing 1 functions for \"iommu_unmap_fast\"... Hit Ctrl-C to end.
 ^C
      nsecs               : count     distribution
@@ -333,7 +333,7 @@ fn what_a_trace_does_not_tell_stays_and_says_why() {
         .replace(",6", ",");
     let found = calibrated(&cheap.replace(",600", ",6"), None);
     assert!(found.prices.iter().all(|new| new.price.ns >= 0.0));
-    // Without events and arguments, nobody knows how many pages.
+    // Without events and arguments, the number of pages is unknown.
     let text = made.text(Form::Tracefs);
     let lines = text.lines().filter(|line| !line.contains("map: IOMMU"));
     let found = calibrated(&lines.collect::<Vec<_>>().join("\n"), None);

@@ -31,7 +31,7 @@ pub fn text(report: &Calibration, columns: usize) -> String {
     wrapped(&out, columns)
 }
 
-/// How many prices are told.
+/// Number of prices that the traces told.
 pub(crate) fn answer(report: &Calibration) -> String {
     let told = report.prices.len();
     let all = told + report.untold.len();
@@ -41,7 +41,7 @@ pub(crate) fn answer(report: &Calibration) -> String {
     )
 }
 
-/// What was read, and what was not fitted on.
+/// Traces that were read, and calls that were not fitted on.
 pub(crate) fn sources(report: &Calibration) -> String {
     let mut out = String::new();
     for source in &report.sources {
@@ -206,7 +206,7 @@ fn functions(report: &Calibration, columns: usize) -> String {
     format!("{}\n", table(&header, &[1, 2, 3], rows.collect(), columns))
 }
 
-/// What to be careful with.
+/// Warnings to the reader.
 pub(super) fn warnings(report: &Calibration) -> Vec<String> {
     let mut said = Vec::new();
     for source in &report.sources {

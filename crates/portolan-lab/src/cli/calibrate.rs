@@ -19,8 +19,8 @@ use crate::{replay, report};
 pub(super) struct CalibrateArgs {
     /// Latencies of the kernel's functions: ftrace's function_graph, `trace-cmd report` of it, bpftrace's or bcc's
     /// histograms, or rows function,units,ns (docs/calibrate.md has the commands), plain, .gz, .xz or .zst; - is
-    /// standard input. What `portolan record` wrote may be among them: its facts choose the profile, and with --latency
-    /// it has latencies.
+    /// standard input. Files that `portolan record` wrote may be among them: their facts choose the profile, and with
+    /// --latency they have latencies.
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
     /// Profile, or a file with one, whose prices stay where the traces do not tell them. If absent, the one for the
@@ -33,7 +33,7 @@ pub(super) struct CalibrateArgs {
     /// Write it even if the file is there.
     #[arg(long, requires = "to")]
     force: bool,
-    /// Where the choice of calls that are held out comes from, and the resamples.
+    /// Seed of the choice of calls that are held out, and of the resamples.
     #[arg(long, default_value_t = calibrate::SEED)]
     seed: u64,
     #[command(flatten)]
@@ -42,7 +42,8 @@ pub(super) struct CalibrateArgs {
     output: Output,
 }
 
-/// The profile whose prices are the first ones: `named`, unless nobody named it and the traces have a machine's facts.
+/// The profile whose prices are the first ones: `named`, unless `from` names none and the traces have a machine's
+/// facts.
 fn base(named: Profile, from: Option<&str>, gathered: &Gathered) -> Result<(Profile, String)> {
     let profile = match (from, gathered.facts()) {
         (None, Some(facts)) => {

@@ -38,7 +38,7 @@ struct Half<'a> {
     machine: Option<&'a Profile>,
 }
 
-/// What is compared with what.
+/// The two halves of a comparison: a trace and a machine each.
 fn halves<'a>(args: &'a CompareArgs, machines: &'a [Profile]) -> Result<[Half<'a>; 2]> {
     let paths: [Option<&Path>; 2] = match args.traces.as_slice() {
         [] => [None; 2],
@@ -68,7 +68,7 @@ fn halves<'a>(args: &'a CompareArgs, machines: &'a [Profile]) -> Result<[Half<'a
     Ok([a, b])
 }
 
-/// Replays one of the two; and what its reader should know.
+/// Replays one of the two; returns warnings to its reader too.
 fn half(half: &Half<'_>, policies: &[Policy]) -> Result<(ReplayReport, Vec<String>)> {
     let opened = replay::open(half.path)?;
     let name = opened.1.clone();

@@ -19,12 +19,12 @@ pub(super) struct ExplainArgs {
     /// The whole table of decisions as well.
     #[arg(long)]
     all: bool,
-    /// Tables of a machine's firmware (DMAR, IVRS, IORT, VIOT or RIMT) as files, in binary or as `acpidump`
-    /// prints them, a folder like /sys/firmware/acpi/tables, or a device tree: print its IOMMUs, whom they
+    /// Tables of a machine's firmware (DMAR, IVRS, IORT, VIOT or RIMT) as files, in binary or as `acpidump` prints
+    /// them, a folder like /sys/firmware/acpi/tables, or a device tree: print its IOMMUs, the devices that they
     /// serve, and addresses that are taken.
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["machines", "all"])]
     firmware: Vec<PathBuf>,
-    /// The machine's PCI functions: what `lspci -xxxx` prints as root, or /sys/bus/pci/devices.
+    /// The machine's PCI functions: output of `lspci -xxxx` as root, or /sys/bus/pci/devices.
     #[arg(long, value_name = "FILE", requires = "firmware")]
     pci: Option<PathBuf>,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! What `--machine` takes: the name of a profile that comes with the program, or a file that has one.
+//! Argument of `--machine`: the name of a profile that comes with the program, or a file that has one.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,7 +10,7 @@ use portolan_model::profile::Profile;
 /// Bytes of the longest file that is read as a profile.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// The profile called `name`, or in the file of that name; what is unlikely in it is said on standard error.
+/// The profile called `name`, or in the file of that name; warns of unlikely values on standard error.
 pub(super) fn profile(name: &str) -> Result<Profile> {
     let profile = match Profile::text_of(name) {
         Some(_) => Profile::by_name(name)?,

@@ -1,4 +1,4 @@
-//! The command line: its arguments, and what each command runs.
+//! The command line: its arguments, and the code that each command runs.
 //!
 //! Exit codes are those of [`portolan_cli::exit`].
 
@@ -42,7 +42,7 @@ enum Command {
     Calibrate(calibrate::CalibrateArgs),
     /// Recompute a published table row by row.
     Reproduce(reproduce::ReproduceArgs),
-    /// Say which policy is a machine's default, and why; or what firmware's tables come to.
+    /// Say which policy is a machine's default, and why; or read firmware's tables.
     Explain(explain::ExplainArgs),
     /// List the machine profiles; with a NAME its prices and their sources.
     Machines(MachinesArgs),

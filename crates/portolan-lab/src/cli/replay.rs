@@ -21,19 +21,19 @@ use crate::trace::Reader;
 #[derive(Debug, Default, Args)]
 #[command(after_help = columns_in_words())]
 pub(super) struct ReplayArgs {
-    /// What `portolan record` wrote, Linux ftrace text, a trace.dat of trace-cmd, a perf.data of perf, or what
-    /// `trace-cmd report` and `perf script` print, plain, .gz, .xz or .zst; - is standard input, a bundled trace if
-    /// absent. Several, or folders with such files, are replayed on all CPUs and added up.
+    /// Files of `portolan record`, Linux ftrace text, a trace.dat of trace-cmd, a perf.data of perf, or output of
+    /// `trace-cmd report` and `perf script`, plain, .gz, .xz or .zst; - is standard input, a bundled trace if absent.
+    /// Several, or folders with such files, are replayed on all CPUs and added up.
     #[arg(value_name = "TRACE")]
     traces: Vec<PathBuf>,
     /// Print one JSON object a line for each trace, as soon as it has ended, and go on past those that cannot be
     /// replayed.
     #[arg(long, conflicts_with = "json")]
     ndjson: bool,
-    /// What --ndjson printed elsewhere, to be added up with what is replayed here; may be repeated.
+    /// Output of --ndjson of another run, to be added up with the traces that are replayed here; may be repeated.
     #[arg(long, value_name = "FILE", conflicts_with = "ndjson")]
     results: Vec<PathBuf>,
-    /// A load that nobody recorded, instead of a trace.
+    /// A synthetic load instead of a trace.
     #[arg(long, value_enum, value_name = "LOAD")]
     #[arg(conflicts_with_all = ["traces", "ndjson", "results", "policies", "as_linux", "swiotlb"])]
     synthetic: Option<synthetic::Load>,
@@ -44,8 +44,8 @@ pub(super) struct ReplayArgs {
     /// Policy to replay; may be repeated. All if absent.
     #[arg(long = "policy", value_name = "POLICY")]
     pub(super) policies: Vec<Policy>,
-    /// The pool of `--policy bounce`, as Linux's swiotlb= has it: slots of 2 KiB, areas (rounded up to a
-    /// power of two), and force to copy everything. Without force, what 32-bit devices do not reach.
+    /// The pool of `--policy bounce`, as Linux's swiotlb= has it: slots of 2 KiB, areas (rounded up to a power of
+    /// two), and force to copy everything. Without force, it copies only memory that 32-bit devices do not reach.
     /// 32768 slots, an area for each CPU and force if absent.
     #[arg(long, value_name = "SLOTS[,AREAS][,force]")]
     swiotlb: Option<Swiotlb>,
@@ -95,7 +95,7 @@ fn machine_of(name: Option<&str>, reader: &Reader) -> Result<(Profile, Option<re
     Ok((profile, choice))
 }
 
-/// What a report of a replay says of how it came about.
+/// Facts on the origin of a replay, for its report.
 fn facts(profile: &Profile) -> Vec<(String, String)> {
     let seed = format!("{}, which orders what happens at one time", replay::SEED);
     vec![of_profile(profile), fact("seed", seed)]

@@ -1,6 +1,6 @@
-//! The flag `--report FILE`: what a command found, as one HTML file.
+//! The flag `--report FILE`: results of a command, as one HTML file.
 //!
-//! Whether the file can be written is found out before the work. It appears whole: it is written beside its place and
+//! The file is tried before the work: an error comes early. It appears whole: it is written beside its place and
 //! renamed.
 
 use std::borrow::Cow;
@@ -20,7 +20,7 @@ pub(super) struct ReportArgs {
     report: Option<PathBuf>,
 }
 
-/// Where a report goes.
+/// Place of a report.
 #[derive(Debug)]
 pub(super) struct Destination {
     /// As it was asked for.
@@ -30,8 +30,7 @@ pub(super) struct Destination {
 }
 
 impl ReportArgs {
-    /// Where the report goes, if there is to be one. The file may be none of `others`, which the command reads or
-    /// writes.
+    /// Place of the report, if one is asked for. The file may be none of `others`, which the command reads or writes.
     ///
     /// # Errors
     /// If no file can be written there.
@@ -67,7 +66,7 @@ impl ReportArgs {
     }
 }
 
-/// `path` by the one name that it has, whether a file is there or not.
+/// `path` by the one name that it has; the file need not exist.
 fn place(path: &Path) -> Option<PathBuf> {
     if let Ok(found) = fs::canonicalize(path) {
         return Some(found);
@@ -80,7 +79,7 @@ fn place(path: &Path) -> Option<PathBuf> {
 }
 
 impl Destination {
-    /// What the report is written to first. The process' number keeps those of two commands apart.
+    /// File that the report is written to first. The process' number keeps those of two commands apart.
     fn partial(&self) -> PathBuf {
         let mut name = self.target.as_os_str().to_owned();
         name.push(format!(".{}.partial", std::process::id()));
@@ -119,7 +118,7 @@ pub(super) fn of_profile(profile: &Profile) -> (String, String) {
     fact("machine profile", what)
 }
 
-/// How this process came to what it reports: its command line, `facts`, and what it was built from.
+/// Origin of this process' results: its command line, `facts`, and its build.
 pub(super) fn origin(facts: Vec<(String, String)>) -> Origin {
     let words = env::args_os().map(|word| quoted(&word.to_string_lossy()).into_owned());
     let words: Vec<_> = words.collect();

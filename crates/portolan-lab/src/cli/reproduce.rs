@@ -39,7 +39,7 @@ enum Published {
     All,
 }
 
-/// A reproduction: its name, its JSON, its text, and whether it holds.
+/// A reproduction: its name, its JSON, its text, and `true` if it holds.
 type Reproduced = (&'static str, serde_json::Value, String, bool);
 
 fn reproduce_one(result: Published, columns: usize, page: &mut Results) -> Result<Reproduced> {
@@ -87,7 +87,7 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<Outcome> {
     Ok(Outcome::of(all))
 }
 
-/// Reproduces each result; whether all of them hold.
+/// Reproduces each result; returns `true` if all of them hold.
 fn reproduce_all(output: Output, page: &mut Results) -> Result<bool> {
     let results = Published::value_variants();
     let results = results

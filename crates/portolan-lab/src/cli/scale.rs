@@ -18,10 +18,10 @@ pub(super) struct ScaleArgs {
     /// Policy; may be repeated. All if absent.
     #[arg(long = "policy", value_name = "POLICY")]
     policies: Vec<scale::Policy>,
-    /// Number of CPUs; may be repeated. Powers of two and what was measured if absent.
+    /// Number of CPUs; may be repeated. Powers of two and the numbers that were measured if absent.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     cpus: Vec<u16>,
-    /// Where the order of simultaneous events and the variation of work come from.
+    /// Seed of the order of simultaneous events and of the variation of work.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Virtual milliseconds that are computed for each row.

@@ -1,4 +1,4 @@
-//! Figures of two replays: what is compared, by what measure, and what is different.
+//! Figures of two replays: the figures that are compared, their measure, and the difference.
 
 use serde::Serialize;
 
@@ -6,7 +6,7 @@ use crate::replay::{PolicyReport, ReplayReport};
 
 const MIB: f64 = 1_048_576.0;
 
-/// What costs are compared by.
+/// Unit of work by which costs are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Measure {
@@ -22,7 +22,7 @@ impl Measure {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Total, Self::Operation, Self::Mib];
 
-    /// How many parts the costs of `policy` have, if any.
+    /// Number of such units that the costs of `policy` are for, if any.
     pub(crate) fn part(self, report: &ReplayReport, policy: &PolicyReport) -> Option<f64> {
         let parts = match self {
             Self::Total => 1.0,
@@ -50,7 +50,7 @@ pub(super) const fn of_what(measure: Measure) -> &'static str {
     }
 }
 
-/// What a cost by `measure` is in.
+/// Unit of a cost by `measure`, in words.
 pub(crate) const fn unit_of(measure: Measure) -> &'static str {
     match measure {
         Measure::Total => "µs",
@@ -74,21 +74,21 @@ pub enum Side {
 pub struct Difference {
     /// Its name, as `replay --json` has it.
     pub figure: &'static str,
-    /// Of what.
+    /// Measure of the figure.
     pub by: Measure,
     /// The first's, if it has it.
     pub a: Option<f64>,
     /// The second's.
     pub b: Option<f64>,
-    /// What the second has more.
+    /// The second's less the first's.
     pub difference: Option<f64>,
-    /// How many times the first's the second's is; nothing where the first's is zero.
+    /// The second's as a multiple of the first's; nothing where the first's is zero.
     pub ratio: Option<f64>,
-    /// Which is better, if one is.
+    /// The better one, if one is.
     pub better: Option<Side>,
 }
 
-/// What less of a figure is.
+/// Meaning of a smaller figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Less {
     /// Better.
@@ -97,7 +97,7 @@ pub(super) enum Less {
     Neither,
 }
 
-/// What is different in a figure.
+/// Difference of a figure.
 pub(super) fn difference(
     figure: &'static str,
     by: Measure,
@@ -127,7 +127,7 @@ pub(super) fn difference(
     }
 }
 
-/// How a figure is printed.
+/// Unit in which a figure is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
     Count,
@@ -136,16 +136,16 @@ pub(super) enum Unit {
     Bytes,
 }
 
-/// What is compared of a policy.
+/// A figure of a policy that is compared.
 pub(super) struct Kind {
     /// Its name, as `replay --json` has it.
     pub(super) name: &'static str,
     /// The same above a column.
     pub(super) head: &'static str,
-    /// How soon its column is left out.
+    /// Order in which its column is left out: the highest first.
     pub(super) spare: u8,
     pub(super) unit: Unit,
-    /// Whether it grows with the work; peaks do not.
+    /// The figure grows with the work; peaks do not.
     pub(super) is_summed: bool,
     pub(super) less_is: Less,
     pub(super) of: fn(&PolicyReport) -> f64,
@@ -184,7 +184,7 @@ const fn peak(
 
 use Unit::{Bytes, Count, Micros};
 
-/// What is compared, in the order of the columns, which are those of a replay.
+/// Figures that are compared, in the order of the columns, which are those of a replay.
 pub(super) const KINDS: [Kind; 16] = [
     summed(TOTAL, "CPU time", 0, Micros, |p| p.time_us.cpu),
     summed("invalidations", "commands", 1, Count, |p| {
@@ -227,7 +227,7 @@ pub(super) const KINDS: [Kind; 16] = [
 
 /// The figure that the others are parts of.
 pub(super) const TOTAL: &str = "time_us.cpu";
-/// Its parts, and what each is in words.
+/// Parts of the CPU time, and their names in words.
 pub(super) const CAUSES: [(&str, &str); 5] = [
     ("time_us.map", "CPU work of maps"),
     ("time_us.unmap", "CPU work of unmaps"),

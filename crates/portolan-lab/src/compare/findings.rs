@@ -1,4 +1,4 @@
-//! What two replays side by side come to, in sentences that swap with the two.
+//! Findings of two replays side by side, in sentences that swap with the two.
 
 use portolan_cli::display::{bytes, counted, duration, grouped, micros};
 
@@ -47,7 +47,7 @@ impl Comparison {
     }
 }
 
-/// Whether they can be compared, and by what.
+/// Says if they can be compared, and by which measure.
 fn comparable(two: &Comparison) -> String {
     let work = |(side, of): (Side, &ReplayReport)| {
         let (maps, size) = (counted(of.trace.maps, "map"), bytes(of.trace.bytes_mapped));
@@ -153,7 +153,7 @@ fn strict(two: &Comparison, measure: Measure) -> Option<String> {
     Some(said)
 }
 
-/// The largest part of what `better` does better.
+/// Largest part of the gain of `better`.
 fn cause(pair: &PolicyPair, measure: Measure, better: Side) -> Option<String> {
     let gain = |one: &Difference| match better {
         Side::A => one.difference.unwrap_or(0.0),
@@ -178,7 +178,7 @@ fn cause(pair: &PolicyPair, measure: Measure, better: Side) -> Option<String> {
     ))
 }
 
-/// Whether prices that are known as ranges leave open which of the two costs less.
+/// Says if prices that are known as ranges leave open which of the two costs less.
 fn range(two: &Comparison, measure: Measure) -> Option<String> {
     let (in_a, in_b) = (least(&two.a)?, least(&two.b)?);
     let ends = |report, policy: &PolicyReport| {
@@ -205,7 +205,7 @@ fn range(two: &Comparison, measure: Measure) -> Option<String> {
     })
 }
 
-/// What `policy` saves in each.
+/// Part of the strict policy's costs that `policy` saves in each.
 fn saving(two: &Comparison, policy: &str) -> Option<String> {
     let saved = |of: &ReplayReport| {
         let best = least(of)?.time_us.cpu;
@@ -218,7 +218,7 @@ fn saving(two: &Comparison, policy: &str) -> Option<String> {
     ))
 }
 
-/// What lazy leaves open in each.
+/// Memory that lazy leaves exposed in each, and for how long.
 fn exposed(two: &Comparison) -> Option<String> {
     let of = |(side, report): (Side, &ReplayReport)| {
         let lazy = report.policies.iter().find(|one| one.policy == "lazy")?;
@@ -237,7 +237,7 @@ fn exposed(two: &Comparison) -> Option<String> {
     ))
 }
 
-/// What to keep in mind.
+/// Cautions for the reader.
 fn cautions(two: &Comparison) -> Vec<String> {
     let mut said = Vec::new();
     if two.a.machine != two.b.machine && two.a.trace.source != two.b.trace.source {

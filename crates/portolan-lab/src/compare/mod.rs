@@ -1,7 +1,7 @@
 //! Two replays side by side: two traces, or one trace on two machines.
 //!
-//! Where both did the same amount of work their totals are compared; where not, what an operation costs; and where
-//! the operations are of different kinds, what a MiB costs. Swapping the two swaps all that is said.
+//! Where both did the same amount of work their totals are compared; where not, the costs of an operation; and where
+//! the operations are of different kinds, those of a MiB. Swapping the two swaps all sentences.
 
 mod figure;
 mod findings;
@@ -20,18 +20,18 @@ use crate::fleet::Load;
 use crate::replay::{PolicyReport, ReplayReport};
 use figure::{KINDS, difference};
 
-/// Two replays and what is different.
+/// Two replays and their differences.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
-    /// What the numbers say, in sentences.
+    /// Findings from the numbers, in sentences.
     pub findings: Vec<String>,
-    /// What their costs can be compared by; nothing where they cannot be.
+    /// Measure by which their costs can be compared; nothing where they cannot be.
     pub measure: Option<Measure>,
-    /// What the two traces hold.
+    /// Contents of the two traces.
     pub work: Vec<Difference>,
     /// Policies that both were replayed under.
     pub policies: Vec<PolicyPair>,
-    /// What each recording predicted of the other, where they are of one load under different policies.
+    /// Predictions of each recording for the other, where they are of one load under different policies.
     pub predictions: Vec<Prediction>,
     /// One replay.
     pub a: ReplayReport,
@@ -44,7 +44,7 @@ pub struct Comparison {
 pub struct PolicyPair {
     /// Its name.
     pub policy: String,
-    /// What it costs, by each measure.
+    /// Its costs, by each measure.
     pub figures: Vec<Difference>,
 }
 
@@ -134,7 +134,7 @@ fn measure(a: &ReplayReport, b: &ReplayReport) -> Option<Measure> {
     any_bytes.then_some(Measure::Mib)
 }
 
-/// What the traces hold: no more and no less of it is better.
+/// Contents of the traces: no more and no less of it is better.
 fn work(a: &ReplayReport, b: &ReplayReport) -> Vec<Difference> {
     let row = |name, of: &dyn Fn(&ReplayReport) -> Option<f64>| {
         difference(name, Measure::Total, of(a), of(b), figure::Less::Neither)

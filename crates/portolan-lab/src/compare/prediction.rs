@@ -1,4 +1,4 @@
-//! What one recording predicted of the other, where the two are of the same load under different policies.
+//! Predictions of one recording for the other, where the two are of the same load under different policies.
 //!
 //! Strict sends an invalidation for each unmap, lazy mostly one for each period of its timer. So the one goes with the
 //! unmaps of a recording, the other with the time that it unmaps for, which is the recorded machine's.
@@ -10,25 +10,25 @@ use super::figure::Side;
 use super::{Comparison, load};
 use crate::replay::{Now, ReplayReport};
 
-/// What Linux's rules predicted from one recording for the policy of the other, and what that one counts.
+/// A prediction by Linux's rules from one recording for the policy of the other, and the count of that one.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Prediction {
-    /// Whose recording was predicted.
+    /// The recording that was predicted.
     pub of: Side,
-    /// Under which policy its kernel was.
+    /// Policy of its kernel.
     pub policy: Now,
     /// Invalidations that the other recording predicts for it.
     pub predicted: u64,
     /// Those that the recorded kernel sent.
     pub counted: u64,
-    /// How many times what was predicted was sent; nothing where none was predicted.
+    /// `counted` as a multiple of `predicted`; nothing where none was predicted.
     pub ratio: Option<f64>,
-    /// What was predicted, for as long as this recording unmaps (lazy) or for as many unmaps as it has (strict).
+    /// The prediction, for as long as this recording unmaps (lazy) or for as many unmaps as it has (strict).
     pub at_its_pace: Option<f64>,
 }
 
 impl Prediction {
-    /// What `by` predicted of `of`; `None` if they are not of one load, or nothing tells what was sent.
+    /// Prediction of `by` for `of`; `None` if they are not of one load, or if the commands sent are not known.
     pub(super) fn new(side: Side, of: &ReplayReport, by: &ReplayReport) -> Option<Self> {
         let policy = of.situation.now;
         if policy == by.situation.now || !are_alike(of, by) {
@@ -47,7 +47,7 @@ impl Prediction {
     }
 }
 
-/// Whether the two are of one load: of one kind, and within 5 % as many maps and bytes.
+/// Tells if the two are of one load: of one kind, and within 5 % as many maps and bytes.
 fn are_alike(a: &ReplayReport, b: &ReplayReport) -> bool {
     let near = |a: u64, b: u64| a.abs_diff(b) <= a.max(b) / 20;
     load(a) == load(b)
@@ -55,7 +55,7 @@ fn are_alike(a: &ReplayReport, b: &ReplayReport) -> bool {
         && near(a.trace.bytes_mapped, b.trace.bytes_mapped)
 }
 
-/// What `by` predicts, for the time or the unmaps of `of`.
+/// Prediction of `by`, for the time or the unmaps of `of`.
 fn at_its_pace(of: &ReplayReport, by: &ReplayReport) -> Option<f64> {
     let rules = by.predicted.as_ref()?;
     let times = |whole: f64, own: f64, other: f64| (own > 0.0).then(|| whole * other / own);
@@ -81,7 +81,7 @@ fn all_unmaps(of: &ReplayReport) -> u64 {
     known_unmaps(of).saturating_add(of.trace.orphan_unmaps)
 }
 
-/// What `one` says, and why the two numbers may differ.
+/// Finding on `one`, and the reasons for which the two numbers may differ.
 pub(super) fn finding(one: &Prediction, two: &Comparison) -> String {
     let ((of, this), (by, other)) = match one.of {
         Side::A => ((&two.a, "A"), (&two.b, "B")),
@@ -119,7 +119,7 @@ pub(super) fn finding(one: &Prediction, two: &Comparison) -> String {
     )
 }
 
-/// How many flushes of a lazy kernel go with time, and how much of it each recording has.
+/// Part of a lazy kernel's flushes that goes with time, and the time of each recording.
 fn because_of_time(by: (&ReplayReport, &str), of: (&ReplayReport, &str)) -> String {
     let rules = by.0.predicted.clone().unwrap_or_default();
     let busy = |report: &ReplayReport| {

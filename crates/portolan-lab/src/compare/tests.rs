@@ -1,4 +1,4 @@
-//! Swapping the two swaps all that is said; equals are equal; what cannot be compared is said.
+//! Swapping the two swaps all sentences; equals are equal; replays that cannot be compared are named as such.
 
 use std::io::Cursor;
 

@@ -1,4 +1,5 @@
-//! A comparison for people: sentences, what the traces hold, then the table of a replay with four rows a policy.
+//! A comparison for people: sentences, the contents of the traces, then the table of a replay with four rows a
+//! policy.
 
 use portolan_cli::display::{
     Column, bytes, duration, fitting_table, grouped, micros, table, wrapped,
@@ -7,7 +8,7 @@ use portolan_cli::display::{
 use super::figure::{Difference, KINDS, Kind, Measure, Side, TOTAL, Unit};
 use super::{Comparison, PolicyPair};
 
-/// What the rows of the tables are.
+/// Meaning of the rows of the tables.
 const LEGEND: &str =
     "B - A: what B has more. B / A: how many times A's it is; * marks the CPU time that is less.";
 
@@ -57,7 +58,7 @@ const fn of_what(measure: Measure) -> &'static str {
     }
 }
 
-/// The table of what the traces hold.
+/// Table of the traces' contents.
 fn work(two: &Comparison, columns: usize) -> String {
     let header = [
         ("the trace", 0),
@@ -82,9 +83,9 @@ fn work(two: &Comparison, columns: usize) -> String {
     table(&header, &[1, 2, 3, 4], rows.collect(), columns)
 }
 
-/// The table of a replay, with four rows a policy; and what has no room.
+/// The table of a replay, with four rows a policy; and the columns that have no room.
 fn policies(two: &Comparison, measure: Measure, columns: usize) -> (String, Vec<&'static str>) {
-    // Columns of which nobody has anything say nothing.
+    // Columns in which all figures are 0 say nothing.
     let has_any = |kind: &&Kind| {
         let mut figures = two
             .policies
@@ -143,7 +144,7 @@ fn cells_of(one: &Difference, kind: &Kind, measure: Measure) -> [String; 4] {
     cells(one, kind.unit, by)
 }
 
-/// The first's, the second's, what that has more, and how many times it is.
+/// The first's, the second's, their difference and their ratio.
 fn cells(one: &Difference, unit: Unit, by: Measure) -> [String; 4] {
     let show = |value: f64| match (unit, by) {
         (Unit::Bytes, _) => bytes(value.round() as u64),

@@ -3,7 +3,7 @@
 use super::{CrossOver, Explanation, MachineDecisions};
 use portolan_cli::display::{grouped, table, wrapped};
 
-/// What the policies and columns mean, for `--help`.
+/// Meaning of the policies and columns, for `--help`.
 pub const COLUMNS_IN_WORDS: &str = "\
 Columns of the tables:
   buffers     kept: the driver keeps a buffer that it unmaps, and may use it at

@@ -1,5 +1,5 @@
-//! PCI functions from a file: what `lspci -xxx` and `lspci -xxxx` print (with whatever other options), or
-//! a folder like `/sys/bus/pci/devices`.
+//! PCI functions from a file: output of `lspci -xxx` and `lspci -xxxx` (with any other options), or a folder like
+//! `/sys/bus/pci/devices`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -66,12 +66,12 @@ impl Config {
         all
     }
 
-    /// How many functions there are.
+    /// Number of functions.
     pub fn functions(&self) -> usize {
         self.0.len()
     }
 
-    /// Functions of which no more than 256 bytes are known: whether they have ACS is not known.
+    /// Number of functions of which no more than 256 bytes are known: their ACS capability is not known.
     pub fn short(&self) -> usize {
         self.0.values().filter(|space| space.len() <= SHORT).count()
     }

@@ -24,7 +24,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Whether the bytes are a flattened device tree.
+    /// Tells if the bytes are a flattened device tree.
     fn is_tree(bytes: &[u8]) -> bool {
         fdt::length(bytes).is_some()
     }
@@ -88,8 +88,8 @@ fn wanted(bytes: &[u8]) -> bool {
     WANTED.iter().any(|name| bytes.starts_with(name.as_bytes()))
 }
 
-/// The tables in `bytes`. One that describes IOMMUs is among them even if it is damaged, so that what
-/// is wrong is said.
+/// The tables in `bytes`. One that describes IOMMUs is among them even if it is damaged, so that its fault is
+/// reported.
 fn tables(bytes: &[u8]) -> Vec<Vec<u8>> {
     if Table::is_tree(bytes) {
         return vec![bytes.to_vec()];

@@ -1,5 +1,5 @@
-//! What firmware's tables, and the PCI functions of a machine, come to: IOMMUs, whom each serves and by
-//! which streams, groups, and addresses that are taken.
+//! Firmware's tables and the PCI functions of a machine, as a report: IOMMUs, the devices and streams that each
+//! serves, groups, and addresses that are taken.
 //!
 //! The library's own [`Topology`] reads the tables; here they are fetched from files and printed.
 
@@ -21,7 +21,7 @@ use serde::Serialize;
 /// Virtual functions that are listed.
 const MOST_VIRTUAL: usize = 1 << 12;
 
-/// What `portolan explain --firmware` prints.
+/// Output of `portolan explain --firmware`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// The table that describes the units.
@@ -32,7 +32,7 @@ pub struct Report {
     pub functions: Vec<FunctionReport>,
     /// Groups of several functions.
     pub groups: Vec<GroupReport>,
-    /// What is wrong, and what is worth knowing.
+    /// Remarks: faults of the tables, and facts worth knowing.
     pub remarks: Vec<RemarkReport>,
 }
 
@@ -43,7 +43,7 @@ pub struct TableReport {
     pub signature: String,
     /// Its length.
     pub bytes: usize,
-    /// Who made it: OEM identifier and OEM table identifier; of a device tree the board.
+    /// Its maker: OEM identifier and OEM table identifier; of a device tree the board.
     pub maker: String,
     /// The file.
     pub source: String,
@@ -58,7 +58,7 @@ pub struct UnitReport {
     pub kind: &'static str,
     /// Its place.
     pub place: String,
-    /// What it serves, by the table.
+    /// Devices that it serves, by the table.
     pub serves: Vec<String>,
     /// Addresses that its streams cannot have for mappings, or that are mapped before all others.
     pub reserved: Vec<ReservedReport>,
@@ -75,7 +75,7 @@ pub struct ReservedReport {
     pub start: u64,
     /// Last address.
     pub last: u64,
-    /// What they are: as the library has it.
+    /// Their kind, as the library has it.
     pub kind: String,
 }
 
@@ -88,7 +88,7 @@ pub struct FunctionReport {
     pub id: String,
     /// Class.
     pub class: String,
-    /// What it is.
+    /// Its kind.
     pub kind: String,
     /// The number of its unit; none serves it if it is null.
     pub unit: Option<usize>,
@@ -103,14 +103,14 @@ pub struct FunctionReport {
 pub struct GroupReport {
     /// The functions.
     pub functions: Vec<String>,
-    /// What joined them.
+    /// Reasons for which they share a group.
     pub reasons: Vec<String>,
 }
 
 /// A remark.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RemarkReport {
-    /// Whether something is wrong.
+    /// The remark is of a fault.
     pub wrong: bool,
     /// The remark, as a sentence.
     pub text: String,
@@ -144,13 +144,13 @@ impl Report {
         })
     }
 
-    /// Whether nothing is wrong.
+    /// Tells if no remark is of a fault.
     pub fn holds(&self) -> bool {
         self.remarks.iter().all(|remark| !remark.wrong)
     }
 }
 
-/// The table that describes units, and what it says. A device tree is alone.
+/// The table that describes units, and its topology. A device tree is alone.
 fn described(tables: &[Table]) -> Result<(&Table, Topology)> {
     if let [table] = tables
         && table.tree().is_some()
@@ -166,7 +166,7 @@ fn described(tables: &[Table]) -> Result<(&Table, Topology)> {
     Ok((table, topology))
 }
 
-/// What is not known without more of configuration space.
+/// Facts that need more of configuration space.
 fn lacking(config: &Config) -> Option<String> {
     match (config.functions(), config.short()) {
         (0, _) => Some(
@@ -265,8 +265,7 @@ fn function(
     }
 }
 
-/// The virtual functions that are switched on, and remarks on those of which nobody can tell whose they
-/// are.
+/// The virtual functions that are switched on, and remarks on those whose physical function cannot be told.
 fn virtual_functions(
     topology: &Topology,
     survey: &Survey,

@@ -11,7 +11,7 @@ use super::{FunctionReport, Report, ReservedReport, UnitReport};
 /// Claims of a unit that are printed one by one.
 const MOST_SHOWN: usize = 24;
 
-/// What reserved addresses are for.
+/// Purpose of reserved addresses.
 pub(super) fn kind(kind: ReservedKind) -> &'static str {
     match kind {
         ReservedKind::Direct(access) | ReservedKind::DirectUntilDriven(access)
@@ -68,7 +68,7 @@ pub fn text(report: &Report, columns: usize) -> String {
     wrapped(&out, columns)
 }
 
-/// Whom the IOMMUs serve, and whom they do not.
+/// Devices that the IOMMUs serve, and those that they do not.
 fn answer(report: &Report) -> String {
     let free = report
         .functions

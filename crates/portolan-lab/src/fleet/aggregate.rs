@@ -1,4 +1,4 @@
-//! What many traces add up to: all of them, and by machine, by device and by load.
+//! Sums of many traces: all of them, and by machine, by device and by load.
 //!
 //! The order of the traces changes nothing: they are added up in the order of their names. Costs belong to a whole
 //! trace, whose devices share caches and commands, so those of a device are added up over the traces that hold no
@@ -14,10 +14,10 @@ use crate::replay::{PolicyReport, TimeByCause};
 
 const MIB: f64 = 1_048_576.0;
 
-/// What many traces add up to.
+/// Sums of many traces.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Aggregate {
-    /// What the numbers say, in sentences.
+    /// Findings from the numbers, in sentences.
     pub findings: Vec<String>,
     /// Traces that could not be replayed.
     pub failed: Vec<Failed>,
@@ -83,12 +83,12 @@ impl Spread {
     }
 }
 
-/// A setting, and for how many traces it is advised.
+/// A setting, and the number of traces for which it is advised.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SettingCount {
     /// The setting.
     pub setting: Advised,
-    /// How many.
+    /// Number of traces.
     pub traces: u64,
 }
 
@@ -111,19 +111,19 @@ fn settings(entries: &[&Entry]) -> Vec<SettingCount> {
 /// Traces that have something in common.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Group {
-    /// What that is.
+    /// Name of the machine, device or load.
     pub name: String,
-    /// How many.
+    /// Number of traces.
     pub traces: u64,
     /// Maps; of a device its own, coherent ones included.
     pub maps: u64,
     /// Bytes of these.
     pub bytes_mapped: u64,
-    /// The traces whose costs are in `policies`.
+    /// Number of traces whose costs are in `policies`.
     pub costed_traces: u64,
     /// Of the strict policies that each of those has, the one that costs least.
     pub least_strict: Option<String>,
-    /// What each policy costs.
+    /// Costs of each policy.
     pub policies: Vec<PolicySum>,
 }
 
@@ -152,7 +152,7 @@ pub struct PolicySum {
     pub us_per_operation: Option<f64>,
     /// All of it for a MiB mapped, if any is.
     pub us_per_mib: Option<f64>,
-    /// Of a hundred parts of what the least strict policy takes here, those that this one saves.
+    /// Per cent of the least strict policy's costs here that this one saves.
     pub saves_pct: Option<f64>,
     /// The same of each trace and its own least strict policy: the smallest and the largest.
     pub saves_pct_by_trace: Option<[f64; 2]>,
@@ -163,7 +163,7 @@ pub struct PolicySum {
 }
 
 impl Aggregate {
-    /// What `entries` add up to, as numbers alone.
+    /// Sums of `entries`, as numbers alone.
     pub(super) fn new(entries: &[Entry], mut failed: Vec<Failed>) -> Self {
         let mut sorted: Vec<&Entry> = entries.iter().collect();
         // Reports of one name may differ; their costs tell them apart, and equal ones need not be.

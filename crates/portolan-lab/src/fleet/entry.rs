@@ -1,4 +1,4 @@
-//! What becomes of one trace of many: a line of `--ndjson`, and what is kept of it.
+//! Result of one trace of many: a line of `--ndjson`, and the part of it that is kept.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use crate::replay::{
     understood,
 };
 
-/// How one trace ended.
+/// End of one trace.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub enum Ended {
@@ -19,35 +19,36 @@ pub enum Ended {
     Failed(Failed),
 }
 
-/// A trace that was replayed: what `portolan replay --json` prints of it alone, and what it is added up by.
+/// A trace that was replayed: all that `portolan replay --json` prints of it alone, and the parts by which it is
+/// added up.
 #[derive(Clone, Debug, Serialize)]
 pub struct Line {
-    /// What a replay of it alone reports.
+    /// Report of a replay of it alone.
     #[serde(flatten)]
     pub report: ReplayReport,
     /// The kind of load.
     pub load: Load,
-    /// What each device did.
+    /// Work of each device.
     pub by_device: Vec<DeviceWork>,
 }
 
 /// A trace that could not be replayed; its name is where that of others is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failed {
-    /// What was named.
+    /// Name of the trace.
     pub trace: Source,
-    /// Why not.
+    /// Reason, as a sentence.
     pub error: String,
 }
 
 /// The name of a trace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
-    /// Where it came from.
+    /// Its file, or another name of its origin.
     pub source: String,
 }
 
-/// What a device did in a trace.
+/// Work of a device in a trace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceWork {
     /// Its driver and its identifier where the recording tells them; its name in the trace where not.
@@ -58,18 +59,18 @@ pub struct DeviceWork {
     pub bytes_mapped: u64,
 }
 
-/// What is kept of a trace, from its line.
+/// Part of a trace's line that is kept, to be added up.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Entry {
-    /// What it holds.
+    /// Contents of the trace.
     pub trace: TraceReport,
     /// The machine profile.
     pub machine: String,
-    /// What each policy cost.
+    /// Costs of each policy.
     pub policies: Vec<PolicyReport>,
     /// The kind of load.
     pub load: String,
-    /// What each device did.
+    /// Work of each device.
     pub by_device: Vec<DeviceWork>,
     /// Cost of mapping for its kernel, now and with a change.
     #[serde(default)]
@@ -84,7 +85,7 @@ pub struct Entry {
 pub struct Advised {
     /// A file below `/sys`, or in words.
     pub where_to_set: String,
-    /// What to set there.
+    /// The value to set there.
     pub value: String,
 }
 
@@ -101,12 +102,12 @@ impl Failed {
 }
 
 impl Entry {
-    /// How many accesses to mapped memory were refused, which is a defect.
+    /// Number of accesses to mapped memory that were refused, each a defect.
     pub fn faults(&self) -> u64 {
         faults(&self.policies)
     }
 
-    /// Why nothing may be concluded from it, if so little of it was understood.
+    /// Reason for which nothing may be concluded from it, if too little of it was understood.
     pub fn not_understood(&self) -> Option<Failed> {
         let told = self.trace.understood;
         let why = format!(
@@ -159,12 +160,12 @@ impl Line {
         }
     }
 
-    /// How many accesses to mapped memory were refused, which is a defect.
+    /// Number of accesses to mapped memory that were refused, each a defect.
     pub fn faults(&self) -> u64 {
         faults(&self.report.policies)
     }
 
-    /// What is kept of it.
+    /// Part of it that is kept.
     pub fn entry(&self) -> Entry {
         Entry {
             trace: self.report.trace.clone(),
@@ -187,7 +188,7 @@ impl Advised {
     }
 }
 
-/// What the device called `name` in a trace is.
+/// Kind of the device called `name` in a trace: its driver and identifier, or its name.
 fn kind(name: &str, facts: Option<&Facts>) -> String {
     let known = facts.and_then(|facts| facts.devices.iter().find(|device| device.name == name));
     let driver = known.and_then(|device| device.driver.as_deref());

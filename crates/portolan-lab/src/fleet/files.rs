@@ -1,4 +1,4 @@
-//! Which traces the arguments of a command name: files, and folders that hold them.
+//! Traces that the arguments of a command name: files, and folders that hold them.
 
 use std::collections::HashSet;
 use std::fs;
@@ -17,12 +17,12 @@ const TRACES: [&str; 4] = ["trace", ".txt", "trace.dat", "perf.data"];
 pub enum Job {
     /// The trace at a path; `-` is standard input, nothing the bundled trace.
     Trace(Option<PathBuf>),
-    /// What was named and cannot be replayed.
+    /// A path that was named and cannot be replayed.
     Failed(Failed),
 }
 
-/// The jobs that `paths` name, in their order; those of a folder are the traces in it and in folders below it, in
-/// the order of their paths. What is named twice comes once.
+/// The jobs that `paths` name, in their order; those of a folder are the traces in it and in folders below it, in the
+/// order of their paths. A path that is named twice comes once.
 pub fn jobs(paths: &[PathBuf]) -> Vec<Job> {
     let mut found = Vec::new();
     for path in paths {

@@ -1,10 +1,10 @@
-//! What kind of load a trace is, by what it maps.
+//! Kind of a trace's load, by its maps.
 
 use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-/// How many bytes a map has on average.
+/// Mean size of a map, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MeanSize {
     /// Up to a page of 4 KiB.
@@ -15,7 +15,7 @@ pub enum MeanSize {
     Large,
 }
 
-/// Which way three fourths of the bytes go, or more.
+/// Direction of three fourths of the bytes, or more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// The device reads them.
@@ -26,7 +26,7 @@ pub enum Way {
     Both,
 }
 
-/// A kind of load. The rate does not count: a recorder slows what it records.
+/// A kind of load. The rate does not count: a recorder slows the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
     /// Nothing is mapped.

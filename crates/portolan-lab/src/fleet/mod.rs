@@ -1,9 +1,9 @@
-//! Many traces: each replayed as one alone is, on all CPUs, and what they add up to by machine, device and load.
+//! Many traces: each replayed as one alone is, on all CPUs, and their sums by machine, device and load.
 //!
 //! A trace that cannot be replayed is told and costs the others nothing. Of a trace that has ended no more is kept
-//! than its report, or less: [`Entry`]. `docs/fleet.md` says what is added up and how.
+//! than its report, or less: [`Entry`]. `docs/fleet.md` describes the sums.
 //!
-//! Not here: how work is spread over several machines. Engines for that exist, and run this command.
+//! Not here: spreading work over several machines. Engines for that exist, and run this command.
 
 mod aggregate;
 mod entry;

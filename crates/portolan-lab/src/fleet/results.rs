@@ -1,4 +1,4 @@
-//! Reads what `--ndjson` printed, here or on other machines, so that it can be added up.
+//! Reads the output of `--ndjson`, of this or other machines, so that it can be added up.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};

@@ -16,7 +16,7 @@ use crate::linux::LinuxArgs;
 use crate::parallel::in_parallel;
 use crate::replay::{self, Policy};
 
-/// What every trace is replayed with.
+/// Settings with which every trace is replayed.
 pub struct How<'a> {
     /// The machine; if absent, that which the trace brings along.
     pub machine: Option<&'a Profile>,
@@ -26,11 +26,12 @@ pub struct How<'a> {
     pub linux: &'a LinuxArgs,
 }
 
-/// Replays the traces of `jobs`; `keep` makes of each what is kept of it, as soon as it has ended and on the thread
-/// that replayed it, or breaks off: traces that were not begun are left alone then. In the order of `jobs`.
+/// Replays the traces of `jobs`; `keep` takes each as soon as it has ended, on the thread that replayed it, and
+/// returns the part that is kept, or breaks off: traces that were not begun are left alone then. In the order of
+/// `jobs`.
 ///
 /// # Errors
-/// What `keep` refuses. A trace that cannot be replayed is no error.
+/// Errors of `keep`. A trace that cannot be replayed is no error.
 pub fn run<K: Send>(
     jobs: &[Job],
     how: &How<'_>,

@@ -1,4 +1,4 @@
-//! Many traces for people: what they come to in sentences, then a table a trace, then what they add up to.
+//! Many traces for people: findings in sentences, then a table with a row a trace, then the sums.
 
 use portolan_cli::display::{
     Column, bytes, counted, duration, fitting_table, grouped, micros, percent as share, wrapped,
@@ -39,7 +39,7 @@ const WORST: usize = 10;
 /// The first column is cut to such a part of the line.
 const FIRST_PART: usize = 3;
 
-/// What the columns mean, for `--help`.
+/// Meaning of the columns, for `--help`.
 pub const COLUMNS_IN_WORDS: &str = "\
 Columns for many traces, each of which is a row, those first in which a change saves most:
   of the load    what mapping costs its kernel, of the load's time, if no two CPUs did it at once
@@ -223,12 +223,12 @@ pub(crate) fn short_names(entries: &[Entry]) -> Vec<String> {
     short.map(str::to_owned).collect()
 }
 
-/// Where the name of a file begins in a path.
+/// Index of a file's name in its path, in bytes.
 fn after_folder(path: &str) -> usize {
     path.rfind('/').map_or(0, |at| at + 1)
 }
 
-/// What the numbers say.
+/// Findings from the numbers, in sentences.
 pub(super) fn findings(sum: &Aggregate) -> Vec<String> {
     let all = &sum.all;
     let mut said = vec![head(sum)];
@@ -290,7 +290,7 @@ pub(super) fn findings(sum: &Aggregate) -> Vec<String> {
     said
 }
 
-/// Costs of mapping for the kernels, and for how many a change is worth it.
+/// Costs of mapping for the kernels, and the number of those for which a change is worth it.
 fn worth(sum: &Aggregate) -> Option<String> {
     let costs = sum.costs.as_ref()?;
     let worth = match costs.worth_a_change {
@@ -307,7 +307,7 @@ fn worth(sum: &Aggregate) -> Option<String> {
     ))
 }
 
-/// What to change.
+/// Settings to change.
 fn advised(sum: &Aggregate) -> Option<String> {
     let each = sum.settings.iter().map(|one| {
         let setting = &one.setting;
@@ -370,7 +370,7 @@ fn traces(count: u64) -> String {
     }
 }
 
-/// What `policy` saves, over all and by trace.
+/// Part that `policy` saves, over all and by trace.
 fn saving(policy: &PolicySum, name: &str) -> Option<String> {
     let all = percent(policy.saves_pct?);
     let [low, high] = policy.saves_pct_by_trace?.map(percent);

@@ -1,4 +1,4 @@
-//! How Linux's rules are asked for on the command line.
+//! Options of Linux's rules on the command line.
 
 use std::fmt;
 
@@ -8,12 +8,12 @@ use portolan_model::profile::Profile;
 
 use super::{Options, Rules};
 
-/// What the kernel was told by `iommu.strict`.
+/// Setting of `iommu.strict`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Asked {
     /// `iommu.strict=1`.
     Strict,
-    /// `iommu.strict=0`, what distributions for x86 are built with.
+    /// `iommu.strict=0`, the default of distributions for x86.
     Lazy,
 }
 
@@ -26,7 +26,7 @@ pub enum CachingMode {
     Off,
 }
 
-/// Which tables, as an option.
+/// Stage of the tables, as an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum StageName {
     /// First-stage.
@@ -38,14 +38,14 @@ pub enum StageName {
 /// Linux's own rules, beside the policies.
 #[derive(Debug, Default, Args)]
 pub struct LinuxArgs {
-    /// Count what Linux would submit when told to be strict or lazy; lazy, its default on x86, if
+    /// Count the commands that Linux would submit when told to be strict or lazy; lazy, its default on x86, if
     /// neither is said. Goes after TRACE.
     #[arg(long, value_name = "strict|lazy", num_args = 0..=1, default_missing_value = "lazy")]
     pub as_linux: Option<Asked>,
-    /// Whether its unit reports caching mode; as the machine's if absent.
+    /// Caching mode of its unit; as the machine's if absent.
     #[arg(long, value_name = "on|off", requires = "as_linux")]
     pub caching_mode: Option<CachingMode>,
-    /// Which tables it uses; the machine's if absent.
+    /// Stage of its tables; the machine's if absent.
     #[arg(long, value_name = "first|second", requires = "as_linux")]
     pub stage: Option<StageName>,
 }

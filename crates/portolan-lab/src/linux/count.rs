@@ -1,4 +1,4 @@
-//! Counts what Linux would submit, operation by operation.
+//! Counts the commands that Linux would submit, operation by operation.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasherDefault;
@@ -18,12 +18,12 @@ use super::times::{LinuxPrices, LinuxTimes, Work};
 use crate::counts::{Exposed, Invalidations};
 use crate::trace::{At, DeviceId, Mix, Op, OpKind};
 
-/// What Linux would have submitted.
+/// Commands that Linux would have submitted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LinuxReport {
-    /// What the kernel was told: `strict` or `lazy`.
+    /// Policy that the kernel was told: `strict` or `lazy`.
     pub asked: String,
-    /// What it does: `strict` or `lazy`.
+    /// Policy that it follows: `strict` or `lazy`.
     pub policy: String,
     /// The reason, as a sentence.
     pub reason: String,
@@ -33,11 +33,11 @@ pub struct LinuxReport {
     pub stage: String,
     /// Name of the unit: `VT-d` or `AMD-Vi`.
     pub unit: String,
-    /// Commands by kind; a page-selective one is a range whatever its mask.
+    /// Commands by kind; a page-selective one is a range with any mask.
     pub invalidations: Invalidations,
     /// Page-selective commands by address mask (exponent of the number of pages).
     pub masks: BTreeMap<u8, u64>,
-    /// How many of them were for maps.
+    /// Number of commands for maps.
     pub after_map: u64,
     /// Waits for completion.
     pub syncs: u64,
@@ -47,7 +47,7 @@ pub struct LinuxReport {
     pub flushes_timer: u64,
     /// Unmaps that a lazy kernel waits for all the same: of the two-step API, since 7.3.
     pub unqueued: u64,
-    /// The least and the most waits of a lazy kernel, however long the load takes up to what it was recorded to take.
+    /// The least and the most waits of a lazy kernel, for all lengths of the load up to the recorded one.
     pub syncs_range: [u64; 2],
     /// Microseconds of the machine for the commands.
     pub invalidation_us: f64,
@@ -59,7 +59,7 @@ pub struct LinuxReport {
     /// Time in which lazy's unmaps follow each other: from each to its domain's next at most the 10 ms of the timer,
     /// summed over domains.
     pub busy_us: f64,
-    /// What stayed reachable; strict leaves nothing but the wait itself, which is not counted here.
+    /// Memory that stayed reachable; strict leaves it no longer than the wait itself, which is not counted here.
     pub exposed: Exposed,
     /// Each device's domain.
     pub domains: Vec<DomainReport>,

@@ -33,8 +33,8 @@ pub enum CpuTime {
 pub struct Kernel {
     /// Its release; `None` if nothing says.
     pub release: Option<Release>,
-    /// Nanoseconds between ticks, at which timers run: 4 ms (`CONFIG_HZ=250`, as Debian has it) unless somebody knows
-    /// better.
+    /// Nanoseconds between ticks, at which timers run: 4 ms (`CONFIG_HZ=250`, as Debian has it) unless a better value
+    /// is known.
     pub tick_ns: u64,
     /// Nanoseconds until a flush queue's timer is due: `IOVA_DEFAULT_FQ_TIMEOUT`.
     pub timeout_ns: u64,
@@ -79,7 +79,7 @@ impl Kernel {
         }
     }
 
-    /// Tells whether the unmap of a mapping of `pieces`, made by `api`, joins a flush queue where the kernel is lazy.
+    /// Tells if the unmap of a mapping of `pieces`, made by `api`, joins a flush queue where the kernel is lazy.
     ///
     /// `__iommu_dma_unmap` sets `queued` in its `iommu_iotlb_gather` wherever the domain has a queue, so that it
     /// neither waits nor gives the addresses back. From 6.16 to 7.2 `dma_iova_destroy` does the same

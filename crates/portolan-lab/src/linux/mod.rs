@@ -1,4 +1,4 @@
-//! Linux's own rules: what it would have submitted for the operations of a trace.
+//! Linux's own rules: the commands that it would have submitted for the operations of a trace.
 //!
 //! Rules of Linux 6.12 to 7.3, DMA through the IOMMU on VT-d and AMD-Vi, each read from the kernel's source
 //! (`docs/replay.md` names the functions):
@@ -6,9 +6,9 @@
 //! * Each device has its own domain.
 //! * Strict: each unmap waits for its invalidation (`units.rs` has the commands).
 //! * Lazy: a queue for each CPU and a timer for each domain (`queues.rs`, `timer.rs`); a flush invalidates the whole
-//!   domain once. Since 7.3 what is mapped by the two-step API is invalidated at once (`kernel.rs`).
-//! * Where the unit caches that nothing is mapped: strict, whatever was asked for, and each map submits what its
-//!   unmap does. With first-stage tables of VT-d nothing at map, and lazy is allowed.
+//!   domain once. Since 7.3 mappings of the two-step API are invalidated at once (`kernel.rs`).
+//! * Where the unit caches entries that are not present: strict, even if lazy was asked for, and each map submits the
+//!   commands of its unmap. With first-stage tables of VT-d nothing at map, and lazy is allowed.
 //!
 //! On VT-d strict or lazy is the library's own [`default_policy`](portolan::dma::default_policy) for a driver that
 //! keeps its buffers. Not modelled: devices that share a domain, device TLBs, and the copies made for devices that
@@ -37,31 +37,31 @@ use portolan::inval::{Caching, RangeForm};
 use portolan_model::decode::TableFormat;
 use portolan_model::profile::Profile;
 
-/// The kernel, what it was told, and its IOMMU.
+/// The kernel, its setting of `iommu.strict`, and its IOMMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// What the kernel was told.
+    /// Setting of `iommu.strict`.
     pub asked: Asked,
     /// The unit and its tables.
     pub unit: Unit,
-    /// The kernel; `None` for what the trace says of it.
+    /// The kernel; `None` for the one that the trace describes.
     pub kernel: Option<Kernel>,
 }
 
-/// What the command line says; what it leaves out is the machine's.
+/// Options of the command line; those that it leaves out are the machine's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// What the kernel was told.
+    /// Setting of `iommu.strict`.
     pub asked: Asked,
     /// Caching mode or `NpCache`, if said.
     pub caching: Option<CachingMode>,
     /// Tables, if said.
     pub stage: Option<StageName>,
-    /// The kernel; `None` for what the trace says of it.
+    /// The kernel; `None` for the one that the trace describes.
     pub kernel: Option<Kernel>,
 }
 
-/// Which VT-d tables a machine walks; `None` if it is no VT-d.
+/// Stage of the VT-d tables that a machine walks; `None` if it is no VT-d.
 pub fn stage_of(profile: &Profile) -> Option<Stage> {
     let format = profile.format();
     let is = |made: Result<TableFormat, _>| made.as_ref().ok() == Some(&format);
@@ -82,7 +82,7 @@ pub fn stage_of(profile: &Profile) -> Option<Stage> {
     }
 }
 
-/// Tells whether a machine walks AMD's tables of version 1.
+/// Tells if a machine walks AMD's tables of version 1.
 fn is_amd(profile: &Profile) -> bool {
     let made = (3..=6).map(TableFormat::amd_v1);
     made.flatten().any(|format| format == profile.format())

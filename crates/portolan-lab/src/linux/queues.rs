@@ -1,4 +1,4 @@
-//! The flush queues of one domain, a ring for each CPU, and what stays reachable meanwhile.
+//! The flush queues of one domain, a ring for each CPU, and the memory that stays reachable meanwhile.
 //!
 //! Read from Linux 6.12 and 7.3, `drivers/iommu/dma-iommu.c`: `queue_iova`, `fq_full`, `fq_ring_free`,
 //! `fq_flush_timeout`.
@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 use super::kernel::Kernel;
 
-/// What it took to add an entry.
+/// Work of adding an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Added {
     /// Nothing: there was room.
@@ -64,7 +64,7 @@ pub(super) struct Queues {
     untimed: Rings,
     /// True if the timer has been started and has not run yet.
     started: bool,
-    /// What is unmapped and not yet invalidated.
+    /// Bytes that are unmapped and not yet invalidated.
     bytes: u64,
     oldest_ns: Option<u64>,
     last_ns: Option<u64>,

@@ -1,4 +1,4 @@
-//! Timers and queues, tick by tick; what units are sent; what a release changes.
+//! Timers and queues, tick by tick; the commands of units; the effect of a release.
 
 use portolan::dma::Stage;
 use portolan::inval::Caching;
@@ -25,7 +25,7 @@ fn at(ms: u64, cpu: u16, task: u32) -> At {
     }
 }
 
-/// Timers of a machine with so many CPUs, and how many have run.
+/// Timers of a machine with so many CPUs, and the number that have run.
 struct Machine {
     timers: Timers,
     ran: u64,

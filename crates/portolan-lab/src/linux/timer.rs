@@ -1,4 +1,4 @@
-//! The timers of flush queues: which CPU runs one, and at which tick.
+//! The timers of flush queues: the CPU that runs one, and the tick at which it does.
 //!
 //! Read from Linux 6.12 and 7.3, `kernel/time/timer.c`, `tick-sched.c`, `timer_migration.c`:
 //!
@@ -11,7 +11,7 @@
 //!   (`tick_do_timer_cpu`); one that goes idle gives that up, and the next whose tick comes takes it. The CPU that
 //!   counts is on time. Any other busy CPU may look first, and then runs the timer one tick later.
 //!
-//! Which CPU counts no trace tells. Each that is not known to be idle is as likely, so that of as many timers as
+//! No trace tells the CPU that counts. Each that is not known to be idle is as likely, so that of as many timers as
 //! there are such CPUs one is on time here, and the others are a tick late.
 //!
 //! A CPU is known to be idle if the task that its last operation interrupted was the idle one, or has been seen on
@@ -112,7 +112,7 @@ impl Timers {
         }
     }
 
-    /// Notes what runs where.
+    /// Notes the task of a CPU.
     fn place(&mut self, at: At) {
         let now = match at.running {
             Running::Idle => None,

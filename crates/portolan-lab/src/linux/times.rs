@@ -1,6 +1,6 @@
 //! Time of Linux's own path: its tables, addresses, queues, commands and waits.
 //!
-//! Prices of the profile times what was counted. Not counted: what waiting for a lock that another CPU holds takes.
+//! Prices of the profile times the counts. Not counted: waits for a lock that another CPU holds.
 
 use portolan_model::profile::{Event, MissingPrice, Price, Profile};
 use serde::Serialize;
@@ -9,7 +9,7 @@ use serde::Serialize;
 /// `IOVA_RANGE_CACHE_MAX_SIZE` of `drivers/iommu/iova.c`, 6.
 pub(crate) const MOST_CACHED_PAGES: u64 = 32;
 
-/// Microseconds of the machine by what takes them.
+/// Microseconds of the machine, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct LinuxTimes {
     /// All of it.

@@ -41,7 +41,7 @@ pub enum Unit {
 const AMD_MAX_MASK: u8 = 40;
 
 impl Unit {
-    /// Tells whether the unit caches that nothing is mapped, in tables that something follows.
+    /// Tells if the unit caches entries that are not present, in tables that a hypervisor follows.
     pub(super) fn is_shadowed(&self) -> bool {
         match *self {
             Self::Vtd { caching, stage, .. } => {
@@ -51,7 +51,7 @@ impl Unit {
         }
     }
 
-    /// Caching of what is not mapped, as the unit reports it.
+    /// Caching of entries that are not present, as the unit reports it.
     pub(super) fn caching(&self) -> Caching {
         match *self {
             Self::Vtd { caching, .. } | Self::Amd { caching } => caching,

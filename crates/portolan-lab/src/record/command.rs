@@ -1,4 +1,4 @@
-//! What ends a recording: a command, a length of time, or a signal.
+//! End of a recording: by a command, a length of time, or a signal.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -12,11 +12,11 @@ use signal_hook::flag;
 
 use super::error::RecordError;
 
-/// How long a command that was told to end may take.
+/// Longest time that a command may take to end, once it was told to.
 const GRACE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Whether the user has had enough (Ctrl-C, SIGTERM, SIGHUP).
+/// Signals by which the user ends a recording (Ctrl-C, SIGTERM, SIGHUP).
 pub(super) struct Signals {
     asked: Arc<AtomicBool>,
     ids: Vec<signal_hook::SigId>,
@@ -45,7 +45,7 @@ impl Drop for Signals {
     }
 }
 
-/// What is waited for.
+/// Work that a recording waits for: a command, a time, or both.
 pub(super) struct Work {
     child: Option<Child>,
     until: Option<Instant>,
@@ -83,7 +83,7 @@ impl Work {
         self.until = seconds.and_then(|seconds| now.checked_add(Duration::from_secs(seconds)));
     }
 
-    /// Whether the recording is over; waits a moment where it is not.
+    /// Tells if the recording is over; waits a moment where it is not.
     pub(super) fn is_over(&mut self, signals: &Signals) -> Result<bool, RecordError> {
         if let (Some(child), None) = (&mut self.child, self.status) {
             self.status = child.try_wait()?;
@@ -96,7 +96,7 @@ impl Work {
         Ok(over)
     }
 
-    /// Sees to it that the command has ended; how it did, or `None` where there is none or we ended it.
+    /// Ends the command if it has not ended; returns its status, or `None` where there is none or we ended it.
     pub(super) fn end(mut self) -> Result<Option<ExitStatus>, RecordError> {
         let asked = self.status.is_none();
         self.stop()?;
@@ -138,10 +138,10 @@ impl Drop for Work {
     }
 }
 
-/// Where a command's standard output goes.
+/// Destination of a command's standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CommandOutput {
-    /// Where ours goes.
+    /// Our standard output.
     Ours,
     /// To standard error: the trace goes to standard output.
     ToErrors,

@@ -1,4 +1,4 @@
-//! Things that close the kernel's tracing to a recorder: lockdown, a container, SELinux, or a user who is not root.
+//! Things that close the kernel's tracing to a recorder: lockdown, a container, SELinux, or a user other than root.
 //!
 //! Read from `/proc` and `/sys` once something was refused: Linux, Documentation/ABI/testing/securityfs-secdata is not
 //! needed, `/sys/kernel/security/lockdown` (kernel_lockdown(7)), `/sys/fs/selinux/enforce`, capabilities(7). Not
@@ -13,7 +13,7 @@ const CAP_SYS_ADMIN: u64 = 1 << 21;
 /// All users of a machine, as `/proc/self/uid_map` has them where no user namespace is between.
 const ALL_USERS: [&str; 3] = ["0", "0", "4294967295"];
 
-/// Why tracing is refused, and what to do.
+/// Reason for which tracing is refused, with advice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The kernel gives nothing away, not even to root.
@@ -73,7 +73,7 @@ impl Environment {
         fs::read_to_string(self.at(path)).unwrap_or_default()
     }
 
-    /// The most likely reason for a refusal, what no user can change first.
+    /// The most likely reason for a refusal, those that no user can change first.
     pub(super) fn refusal(&self) -> Refusal {
         if self.is_locked_down() {
             return Refusal::LockedDown;
@@ -90,7 +90,7 @@ impl Environment {
         }
     }
 
-    /// Tells whether the kernel keeps its secrets even from root.
+    /// Tells if the kernel keeps its secrets even from root.
     pub(super) fn is_locked_down(&self) -> bool {
         let lockdown = self.text("sys/kernel/security/lockdown");
         lockdown.contains("[confidentiality]")

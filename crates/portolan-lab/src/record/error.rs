@@ -1,4 +1,4 @@
-//! Why nothing could be recorded: what is wrong, and what to do.
+//! Errors of a recording: each says the cause, and the way out.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::environment::Refusal;
 
-/// Why a recording failed. Nothing of the machine is left changed but where it says so.
+/// Reason for which a recording failed. Nothing of the machine is left changed but where it says so.
 #[derive(Debug, Error)]
 pub enum RecordError {
     /// The kernel's tracing is not mounted anywhere.
@@ -26,7 +26,7 @@ pub enum RecordError {
     Denied {
         /// The call that was refused.
         path: PathBuf,
-        /// Why.
+        /// Reason for the refusal.
         why: Refusal,
     },
     /// Mounted so that nothing can be written.
@@ -65,19 +65,19 @@ pub enum RecordError {
     /// The file cannot be written.
     #[error("{} cannot be written: {error}{}", path.display(), advice(error))]
     Output {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         error: io::Error,
     },
     /// The kernel refuses a setting.
     #[error("{} cannot be {doing}: {error}{}", path.display(), advice(error))]
     Tracing {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What was to be done with it.
+        /// The operation that failed, as a participle: "read", "written".
         doing: &'static str,
-        /// Why not.
+        /// Error of the system.
         error: io::Error,
     },
     /// The kernel cannot measure functions.
@@ -120,7 +120,7 @@ pub enum RecordError {
         .0.display()
     )]
     Removed(PathBuf),
-    /// The kernel does not say what its pages are like.
+    /// The kernel does not describe the layout of its pages.
     #[error("{} does not say what the kernel's pages are like", .0.display())]
     NoLayout(PathBuf),
     /// Pages in another byte order than the reader's.
@@ -136,7 +136,7 @@ pub enum RecordError {
     Spool {
         /// The file that it is for.
         path: PathBuf,
-        /// Why not.
+        /// Error of the system.
         error: io::Error,
     },
     /// The writer ended early.
@@ -147,7 +147,7 @@ pub enum RecordError {
     Command {
         /// Its name.
         program: String,
-        /// Why.
+        /// Error of the system.
         error: io::Error,
     },
     /// The command's state cannot be told, or the signals' handlers not be set.
@@ -161,12 +161,12 @@ pub enum RecordError {
     LeftBehind {
         /// The instance.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         error: io::Error,
     },
 }
 
-/// What to do about `error`.
+/// Advice on `error`.
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -187,7 +187,7 @@ fn started(error: &io::Error) -> &'static str {
     }
 }
 
-/// Command that mounts tracefs, for those who can.
+/// Command that mounts tracefs, for users that can.
 fn mount(why: &Refusal) -> String {
     match why {
         Refusal::LockedDown | Refusal::Container(_) => why.to_string(),

@@ -153,7 +153,7 @@ impl Events {
         }
     }
 
-    /// Tells whether an event of this system is recorded.
+    /// Tells if an event of this system is recorded.
     pub(super) fn has(&self, system: &str) -> bool {
         let mut names = self.recorded.iter();
         names.any(|name| name.split(':').next() == Some(system))

@@ -23,7 +23,7 @@ const NAME: &str = "portolan-";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CpuCounts {
-    /// The CPU whose buffer it is.
+    /// The buffer's CPU.
     pub cpu: u32,
     /// Events that were read.
     pub read: u64,
@@ -106,7 +106,7 @@ impl CpuCounts {
 pub(super) struct Instance<'t> {
     tracefs: &'t Tracefs,
     path: PathBuf,
-    /// The folder, locked: whoever finds it unlocked may remove it.
+    /// The folder, locked: a recorder that finds it unlocked may remove it.
     owner: Option<File>,
 }
 
@@ -118,11 +118,11 @@ pub(super) fn write(path: &Path, value: &str) -> io::Result<()> {
 }
 
 impl<'t> Instance<'t> {
-    /// Makes an instance, after removing those whose recorder has died; how many these were.
+    /// Makes an instance, after removing those whose recorder has died; returns it, and the number of those.
     pub(super) fn make(tracefs: &'t Tracefs) -> Result<(Self, usize), RecordError> {
         let instances = tracefs.root.join("instances");
         let failed = |path: &Path, doing, error| tracefs.failed(path, doing, error);
-        // Nobody else makes or removes one meanwhile.
+        // No other recorder makes or removes one meanwhile.
         let turn = File::open(&instances).map_err(|e| failed(&instances, "opened", e))?;
         flock(&turn, FlockOperation::LockExclusive)
             .map_err(|e| failed(&instances, "locked", e.into()))?;
@@ -137,7 +137,7 @@ impl<'t> Instance<'t> {
         Ok((instance, removed))
     }
 
-    /// The one whose folder is at `path`, with its `owner`'s lock.
+    /// Instance whose folder is at `path`, not yet locked.
     fn new(tracefs: &'t Tracefs, path: PathBuf) -> Self {
         Self {
             tracefs,
@@ -199,7 +199,7 @@ impl<'t> Instance<'t> {
         cpus(&self.path).map_err(self.failed("per_cpu", "read"))
     }
 
-    /// Hands on the pages that a CPU's buffer has, `most` of them at the most; says whether there may be more.
+    /// Hands on the pages that a CPU's buffer has, `most` of them at the most; returns `true` if there may be more.
     pub(super) fn sweep(
         &self,
         cpu: u32,

@@ -1,11 +1,11 @@
-//! `portolan record --latency N`: how long the kernel's functions of DMA mapping take here, by its
+//! `portolan record --latency N`: times of the kernel's functions of DMA mapping on this machine, by its
 //! `function_graph` tracer.
 //!
 //! Linux, Documentation/trace/ftrace.rst ("function graph tracer", instances). The tracer runs in an instance
 //! of ours where the kernel lets it (`available_tracers` of the instance has it), else in the main one: not if
-//! that is in use, and every setting is put back. What it prints goes into the recording behind [`LATENCY`],
-//! which `portolan calibrate` and a replay read. Where the tracer says a call's arguments (6.15), these are its size;
-//! elsewhere events say it, and take time within the calls. In the end the tracer measures itself (`probe`). Not
+//! that is in use, and every setting is put back. Its output goes into the recording behind [`LATENCY`], which
+//! `portolan calibrate` and a replay read. Where the tracer prints a call's arguments (6.15), these are its size;
+//! elsewhere events tell it, and take time within the calls. In the end the tracer measures itself (`probe`). Not
 //! supported: machines without CONFIG_FUNCTION_GRAPH_TRACER.
 
 use std::fs::{self, File, OpenOptions};
@@ -25,8 +25,8 @@ const BUFFERS_KB: u32 = 64 << 10;
 /// Bytes of text that are kept; calls beyond say nothing new.
 const MOST: u64 = 32 << 20;
 
-/// Functions that are traced, those that a kernel has: what has prices (`calibrate`), what calls it, and one
-/// that does nothing, which tells what tracing takes.
+/// Functions that are traced, those that a kernel has: those with prices (`calibrate`), their callers, and one that
+/// does nothing, which tells the time of tracing itself.
 pub const FUNCTIONS: &[&str] = &[
     "iommu_map",
     "iommu_map_sg",
@@ -65,14 +65,14 @@ const SYSTEM_CALLS: [&str; 6] = [
 const CALLED_ONCE: &str = "__task_pid_nr_ns";
 /// Times that it is called with either filter.
 const PROBES: usize = 500;
-/// Events that say how many pages and commands a call is for, where its arguments do not.
+/// Events that tell the number of pages and commands of a call, where its arguments do not.
 const SIZES: [&str; 4] = [
     "iommu/map",
     "iommu/unmap",
     "intel_iommu/qi_submit",
     "swiotlb/swiotlb_bounced",
 ];
-/// What the main instance has while it is not in use: a file, and what a line of it begins with then.
+/// Files of the main instance, and the beginning of each line of them while it is not in use.
 const UNUSED: [(&str, &str); 9] = [
     ("current_tracer", "nop"),
     ("set_event", "#"),
@@ -93,7 +93,7 @@ pub(super) struct Measuring<'t> {
     changed: Changed,
 }
 
-/// What was measured, as it goes into the recording.
+/// Measured latencies, as they go into the recording.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Section {
     /// Lines, each behind [`LATENCY`].
@@ -105,8 +105,8 @@ pub(super) struct Section {
 }
 
 impl<'t> Measuring<'t> {
-    /// Has the tracer begin in `instance`, which traces nothing yet, or else in the main one; `changed` has
-    /// what a panic puts back.
+    /// Has the tracer begin in `instance`, which traces nothing yet, or else in the main one; `changed` holds the
+    /// settings that a panic puts back.
     pub(super) fn begin(
         tracefs: &'t Tracefs,
         instance: &Instance<'t>,
@@ -180,7 +180,7 @@ impl<'t> Measuring<'t> {
         write(&self.place.join("tracing_on"), "1").map_err(|error| self.failed("tracing_on", error))
     }
 
-    /// Has the tracer end, puts back what was changed, and says what it printed.
+    /// Has the tracer end, puts back the settings that were changed, and returns its output.
     pub(super) fn end(self) -> Result<Section, RecordError> {
         write(&self.place.join("tracing_on"), "0")
             .map_err(|error| self.failed("tracing_on", error))?;
@@ -199,7 +199,7 @@ impl<'t> Measuring<'t> {
         }
     }
 
-    /// Takes what the tracer printed; what follows begins with empty buffers.
+    /// Takes the tracer's output, and empties its buffers.
     fn printed(&self) -> Result<Section, RecordError> {
         let file = self.place.join("trace");
         let section = Section::read(&file);
@@ -208,8 +208,8 @@ impl<'t> Measuring<'t> {
         Ok(section)
     }
 
-    /// Traces a system call and `functions`: where those are in it, it takes longer by what tracing them takes. Nothing
-    /// on a kernel that has other names for them.
+    /// Traces a system call and `functions`: where those are in it, it takes longer by the time of tracing them.
+    /// Nothing on a kernel that has other names for them.
     fn probe(&self, functions: &[&str]) -> Result<Vec<u8>, RecordError> {
         let failed = |file: &'static str| move |error| self.failed(file, error);
         // Without a filter all of the kernel's functions would be traced.
@@ -243,7 +243,7 @@ fn has_tracer(place: &Path) -> bool {
     tracers.split_whitespace().any(|one| one == TRACER)
 }
 
-/// What shows that the tracing at `root` is in use.
+/// Setting that shows that the tracing at `root` is in use.
 fn in_use(root: &Path) -> Option<String> {
     UNUSED.iter().find_map(|(file, unused)| {
         let opened = File::open(root.join(file)).ok()?;
@@ -267,7 +267,7 @@ fn names_functions(filter: &Path) -> bool {
 }
 
 impl Section {
-    /// Reads what the tracer printed, without the lines about lines.
+    /// Reads the tracer's output, without the lines about lines.
     fn read(file: &Path) -> std::io::Result<Self> {
         let mut input = BufReader::new(File::open(file)?.take(MOST));
         let (mut section, mut line) = (Self::default(), Vec::new());

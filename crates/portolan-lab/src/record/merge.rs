@@ -2,8 +2,8 @@
 //!
 //! The pages and the events' own text are read by [`crate::trace::binary`], as those of `trace.dat` are.
 //! Pages come in rounds: in each, every CPU's buffer is read until it is empty, or up to a limit. After a
-//! round, all that happened before the newest event of the round before was read, on whichever CPU; what is
-//! later waits for the next round. So memory is bounded by two rounds, and no clock but the trace's is asked.
+//! round, all events before the newest one of the round before have been read, from every CPU; later ones wait for
+//! the next round. So memory is bounded by two rounds, and no clock but the trace's is asked.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -22,7 +22,7 @@ use crate::trace::binary::value::Disclosure;
 
 /// Bytes of text that are handed on at once.
 const BATCH: usize = 256 << 10;
-/// Bytes of the head of a parcel: the CPU, and the length of what follows.
+/// Bytes of the head of a parcel: the CPU, and the length of its payload.
 const HEAD: usize = 8;
 /// In place of a CPU: a round ends, and the CPUs whose buffers were not read to their end follow.
 const ROUND: u32 = u32::MAX;
@@ -74,7 +74,7 @@ struct WaitingPage {
 }
 
 impl WaitingPage {
-    /// The page that `bytes` are, all of whose events are as they should be.
+    /// Page in `bytes`, all of whose events are as they should be.
     fn of(bytes: Vec<u8>, layout: PageLayout) -> Result<Self, Damaged> {
         let (mut page, lost) = Page::of(bytes, layout)?;
         Ok(Self {
@@ -132,8 +132,8 @@ impl Merge {
         }
     }
 
-    /// Takes parcels until they end, and writes what they say to `output`; `seen` is told how many events that
-    /// were.
+    /// Takes parcels until they end, and writes their events to `output`; stores the number of events so far in
+    /// `seen`.
     pub(super) fn run(
         mut self,
         mut parcels: impl Read,
@@ -170,7 +170,7 @@ impl Merge {
         until
     }
 
-    /// Writes what happened until `until`, in the order of time.
+    /// Writes the events until `until`, in the order of time.
     fn write(&mut self, until: u64, output: &mut Destination) -> Result<(), RecordError> {
         let heads = self.cpus.iter_mut().filter_map(|(cpu, pages)| {
             note_lost(*cpu, pages, &mut self.text);
@@ -224,7 +224,7 @@ fn parcel(parcels: &mut impl Read) -> io::Result<Option<(u32, Vec<u8>)>> {
     Ok(Some((u32::from_ne_bytes([a, b, c, d]), bytes)))
 }
 
-/// Drops pages that are done, and says what is missing before the next one, as the kernel would.
+/// Drops pages that are done, and writes a line on events that are missing before the next one, as the kernel would.
 fn note_lost(cpu: u32, pages: &mut VecDeque<WaitingPage>, text: &mut Vec<u8>) {
     while let Some(page) = pages.front_mut() {
         std::mem::replace(&mut page.lost, LostBefore::None).write_line(cpu, text);

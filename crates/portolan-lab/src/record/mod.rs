@@ -3,7 +3,7 @@
 //! An instance of the kernel's tracing records the events that a replay reads, while a command runs or until a
 //! signal; its lines go into a gzip file as they come. Everything is given back: when it ends, on SIGINT, SIGTERM
 //! and SIGHUP, on errors and on panics. After a `kill -9` the instance stays behind without a lock, and the next
-//! recording removes it. `docs/record.md` says what it costs and what it does not see.
+//! recording removes it. `docs/record.md` has its costs and its limits.
 
 mod command;
 mod environment;
@@ -55,23 +55,23 @@ use tracefs::Tracefs;
 /// KiB of a CPU's buffer if nothing is said, and of all buffers together.
 const BUFFER_KB: u32 = 8 << 10;
 const BUFFERS_KB: u32 = 512 << 10;
-/// Time between two reports of how much waits to be written.
+/// Time between two reports of the bytes that wait to be written.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What to record, and where to.
+/// Choice of events, and destination.
 #[derive(Debug, Args)]
 pub struct RecordArgs {
     /// Record for so long; until the command ends, or Ctrl-C, if absent.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     seconds: Option<u64>,
-    /// First measure for so long what the kernel's functions of DMA mapping take here, so that a replay has this
+    /// First measure for so long the times of the kernel's functions of DMA mapping here, so that a replay has this
     /// machine's own prices.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3600))]
     latency: Option<u64>,
     /// Record one device alone, by its name below /sys/bus (0000:00:03.0); may be repeated.
     #[arg(long = "device", value_name = "NAME")]
     devices: Vec<String>,
-    /// Where to write, gzip; - is standard output.
+    /// File to write, gzip; - is standard output.
     #[arg(short, long, value_name = "FILE", default_value = "portolan-trace.gz")]
     output: PathBuf,
     /// Replace FILE if it is there.
@@ -80,10 +80,10 @@ pub struct RecordArgs {
     /// KiB of the kernel's buffer for each CPU; 8192, and less where CPUs are many, if absent.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(64..=4_194_304))]
     buffer_kb: Option<u32>,
-    /// Where tracefs is mounted, if not where it usually is.
+    /// Folder of tracefs, if it is mounted in an unusual place.
     #[arg(long, value_name = "DIR")]
     tracefs: Option<PathBuf>,
-    /// How the report is printed.
+    /// Form of the report.
     #[command(flatten)]
     pub form: Output,
     /// Run this, and record until it ends.
@@ -99,13 +99,13 @@ impl RecordArgs {
             .unwrap_or_else(|| BUFFER_KB.min(most).max(64))
     }
 
-    /// Whether the trace goes to standard output.
+    /// Tells if the trace goes to standard output.
     pub fn is_to_output(&self) -> bool {
         self.output == Path::new("-")
     }
 }
 
-/// What was recorded.
+/// Report of a recording.
 #[derive(Clone, Debug, Serialize)]
 pub struct RecordReport {
     /// The file, or `-`.
@@ -128,9 +128,9 @@ pub struct RecordReport {
     pub latencies: Option<u64>,
     /// Events of that tracer, beginnings and ends of calls among them, that newer ones overwrote.
     pub latencies_overwritten: u64,
-    /// What was asked of the kernel.
+    /// Events that were asked of the kernel.
     pub kernel_events: Events,
-    /// How the command ended, if it was not this program that ended it.
+    /// End of the command, if it ended by itself: its status, in words.
     pub command: Option<String>,
     /// Instances of killed recorders that were removed.
     pub removed_instances: usize,
@@ -141,7 +141,7 @@ pub struct RecordReport {
 }
 
 impl RecordReport {
-    /// Whether something was recorded and the command ended well.
+    /// Tells if something was recorded and the command ended well.
     pub fn outcome(&self) -> Outcome {
         self.outcome
     }
@@ -160,14 +160,14 @@ pub struct Ending {
 /// Records.
 ///
 /// # Errors
-/// [`RecordError`], which says what is wrong and what to do.
+/// [`RecordError`], which says the cause and the way out.
 pub fn run(args: &RecordArgs) -> Result<RecordReport, RecordError> {
     let root = Path::new("/");
     let tracefs = Tracefs::find(root, args.tracefs.as_deref())?;
     record(args, &tracefs, root)
 }
 
-/// Whether a bus has a device of this name.
+/// Tells if a bus has a device of this name.
 fn is_device(root: &Path, name: &str) -> bool {
     let buses = std::fs::read_dir(root.join("sys/bus"))
         .into_iter()
@@ -181,7 +181,7 @@ fn is_device(root: &Path, name: &str) -> bool {
 }
 
 fn record(args: &RecordArgs, tracefs: &Tracefs, root: &Path) -> Result<RecordReport, RecordError> {
-    // Everything that can be wrong with what was asked for, before anything is changed.
+    // All that can be wrong with the request, before anything is changed.
     let devices = &args.devices;
     if let Some(device) = devices.iter().find(|device| !is_device(root, device)) {
         return Err(RecordError::UnknownDevice(device.clone()));
@@ -259,7 +259,7 @@ struct Task<'a> {
     signals: &'a Signals,
 }
 
-/// What came of it.
+/// Result of a recording.
 struct Recorded {
     written: Written,
     per_cpu: Vec<CpuCounts>,
@@ -270,12 +270,12 @@ struct Recorded {
 }
 
 impl Recorded {
-    /// Tells whether something of it can be used.
+    /// Tells if something of it can be used.
     fn is_kept(&self) -> bool {
         self.written.maps > 0 || self.latencies.is_some_and(|calls| calls > 0)
     }
 
-    /// Ends the file, if something of it can be used; whether that is so.
+    /// Ends the file, if something of it can be used; returns `true` if so.
     fn finish(&self, mut output: Destination) -> Result<bool, RecordError> {
         if !self.is_kept() {
             return Ok(false);
@@ -384,7 +384,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Says how far the recording is.
+/// Prints the progress of the recording.
 fn say(progress: &Progress, seen: &AtomicU64, spool: &Spool) {
     let events = seen.load(Ordering::Relaxed);
     progress.say(|pace| {
@@ -397,14 +397,14 @@ fn say(progress: &Progress, seen: &AtomicU64, spool: &Spool) {
     });
 }
 
-/// Puts back what was changed, and removes the instance.
+/// Puts back the settings that were changed, and removes the instance.
 fn give_back(instance: &Path, changed: &Changed) {
     // It was tried; the panic itself is told.
     let _ = changed.restore();
     let _ = remove(instance, |path| std::fs::remove_dir(path));
 }
 
-/// Has a panic put back what was changed and remove the instance, also where a panic ends the program at once.
+/// Has a panic put back the settings and remove the instance, also where a panic ends the program at once.
 struct Restore;
 
 impl Restore {

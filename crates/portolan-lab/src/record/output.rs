@@ -1,4 +1,4 @@
-//! Where a recording goes: a gzip file that appears whole, a device or pipe, or standard output.
+//! Destination of a recording: a gzip file that appears whole, a device or pipe, or standard output.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use flate2::write::GzEncoder;
 
 use super::error::RecordError;
 
-/// What to do with a file that is there.
+/// Handling of a file that is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
     /// Leave it alone, and refuse.

@@ -1,7 +1,7 @@
 //! Settings of the kernel's tracing that are changed for a time, and put back on every way out.
 //!
 //! When this is dropped, and on a panic, each file gets the value that it had, the last one changed first. Only a
-//! `kill -9` leaves them: [`HOW_TO_RESTORE`] says what to do then.
+//! `kill -9` leaves them: [`HOW_TO_RESTORE`] has the commands for that case.
 
 use std::fs;
 use std::io;
@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::instance::write;
 
-/// The commands that put back by hand what a killed recorder left.
+/// Commands that put back by hand the settings that a killed recorder left.
 pub(super) const HOW_TO_RESTORE: &str = "cd /sys/kernel/tracing; echo nop > current_tracer; echo > set_ftrace_filter; \
      echo 0 > events/enable; echo 0 > options/funcgraph-args; echo 1 > tracing_on";
 
-/// A file, and what it had.
+/// A file, and its content before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Before {
     path: PathBuf,
@@ -28,7 +28,7 @@ pub(super) struct Changed {
 }
 
 impl Changed {
-    /// Sets a file, which is put back to what it has now.
+    /// Sets a file, which is put back to its present content later.
     pub(super) fn set(&self, path: &Path, value: &str) -> io::Result<()> {
         let now = fs::read_to_string(path)?;
         // A star says that something waits for the event, and is not to be set.

@@ -1,8 +1,8 @@
-//! A queue on disk between the kernel's buffers and the file: pages go in as fast as they are read, whatever
-//! takes them out.
+//! A queue on disk between the kernel's buffers and the file: pages go in as fast as they are read, and come out at
+//! the writer's pace.
 //!
-//! The file has no name, so nothing is left of it even if the recorder is killed; it is emptied whenever all
-//! that is in it was taken.
+//! The file has no name, so nothing is left of it even if the recorder is killed; it is emptied whenever all pages in
+//! it were taken.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -17,7 +17,7 @@ const KEPT: u64 = 64 << 20;
 
 /// The queue.
 pub(super) struct Spool {
-    /// The file that what is in it is for.
+    /// Output for which the queue holds pages.
     output: PathBuf,
     state: Mutex<State>,
     more: Condvar,

@@ -26,7 +26,7 @@ pub(super) struct Sweeper<'a> {
 }
 
 impl<'a> Sweeper<'a> {
-    /// Of `instance`, whose pages are as `layout` has them, into `spool`.
+    /// Sweeper of `instance`, whose pages are as `layout` has them, into `spool`.
     pub(super) fn new(
         instance: &'a Instance<'a>,
         spool: &'a Spool,
@@ -44,7 +44,7 @@ impl<'a> Sweeper<'a> {
         })
     }
 
-    /// Reads what is there; says whether a buffer has more.
+    /// Reads the pages that are there; returns `true` if a buffer has more.
     pub(super) fn round(&mut self) -> Result<bool, RecordError> {
         let mut cut = Vec::new();
         for &cpu in &self.cpus {

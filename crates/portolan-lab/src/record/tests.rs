@@ -1,4 +1,4 @@
-//! Recording from a folder that looks like tracefs: what is set, what comes back, and what is left after each failure.
+//! Recording from a folder that looks like tracefs: settings, their restoration, and the state after each failure.
 
 mod latency;
 mod machine;

@@ -5,7 +5,7 @@ use portolan_cli::display::{bytes, grouped, wrapped};
 use super::{Events, RecordReport};
 use crate::facts::Facts;
 
-/// The report as text, in lines of `columns`: what was recorded, what was not, and what to do next.
+/// The report as text, in lines of `columns`: the events recorded, those that were not, and the next step.
 pub fn text(report: &RecordReport, columns: usize) -> String {
     let events = grouped(report.events);
     let mut out = match report.kept {
@@ -67,7 +67,7 @@ pub fn text(report: &RecordReport, columns: usize) -> String {
     wrapped(&out, columns)
 }
 
-/// Sentences about what is not in the trace.
+/// Sentences about events that are not in the trace.
 fn unsaid(events: &Events) -> String {
     let said = |list: String, before: &str| match list.is_empty() {
         true => String::new(),

@@ -11,7 +11,7 @@ use super::environment::Environment;
 use super::error::RecordError;
 use crate::trace::binary::ring::PageLayout;
 
-/// Where tracefs usually is.
+/// Usual places of tracefs.
 const PLACES: [&str; 2] = ["sys/kernel/tracing", "sys/kernel/debug/tracing"];
 
 /// Makes an instance's folder.
@@ -36,7 +36,7 @@ impl Default for Folders {
 pub(super) struct Tracefs {
     pub(super) root: PathBuf,
     pub(super) folders: Folders,
-    /// The machine whose tracing it is.
+    /// Environment of the machine, for the reason of a refusal.
     pub(super) environment: Environment,
 }
 

@@ -1,5 +1,5 @@
-//! The answer of a replay: what mapping costs, whether that is worth a change, what to change, what is given up for
-//! it, and why; or why there is no answer.
+//! The answer of a replay: the costs of mapping, the worth of a change, the settings to change, the protection given
+//! up for it, and the reasons; or the reason for which there is no answer.
 
 use portolan_cli::display::{bytes, counted, duration, grouped, micros, percent};
 
@@ -67,7 +67,7 @@ fn costs(cost: &MappingCost) -> String {
     said + "\n"
 }
 
-/// Said of a trace whose clock has no unit.
+/// Sentence on a trace whose clock has no unit.
 const WITHOUT_TIMES: &str = "\
     No answer on strict or lazy, nor on what mapping costs of a CPU's time: the times of this trace are numbers \
     without a unit (clock x86-tsc, counter or uptime), and a lazy kernel flushes by the clock. Record with another: \
@@ -94,7 +94,7 @@ fn change(report: &ReplayReport, first: &Setting, others: &[Setting]) -> String 
     if let Some(danger) = &first.danger {
         out.push_str(&format!("What you give up: {danger}\n"));
     }
-    // What is hardly worth it has its reasons in the long form.
+    // Settings that are hardly worth it have their reasons in the long form.
     if little.is_none() {
         out.push_str(&format!("Why: {}\n", why(first)));
     }
@@ -111,7 +111,7 @@ fn change(report: &ReplayReport, first: &Setting, others: &[Setting]) -> String 
     out
 }
 
-/// What is beside the answer: reasons and dangers of the other settings, facts and prices that speak for them.
+/// Additions to the answer: reasons and dangers of the other settings, facts and prices that speak for them.
 pub(crate) fn more(report: &ReplayReport) -> String {
     let mut out = String::new();
     let cost = report.cost.as_ref();
@@ -142,7 +142,7 @@ pub(crate) fn more(report: &ReplayReport) -> String {
     out
 }
 
-/// Gain of a setting: CPU time of the whole trace and of a request, and what it says of itself.
+/// Gain of a setting: CPU time of the whole trace and of a request, and the setting's own words.
 fn gains(setting: &Setting, cost: Option<&MappingCost>) -> String {
     let effect = &setting.effect;
     let Some(saving) = &effect.saving else {
@@ -205,7 +205,7 @@ fn why(setting: &Setting) -> String {
     said
 }
 
-/// Sentences on a trace that gets no answer: what is missing, and what to record instead.
+/// Sentences on a trace that gets no answer: the parts that are missing, and a better way to record it.
 fn not_understood(trace: &TraceReport) -> String {
     let told = trace.understood;
     let missing = missing(trace);
@@ -283,7 +283,7 @@ fn missing(trace: &TraceReport) -> Vec<Missing> {
     all.into_iter().flatten().collect()
 }
 
-/// Why there is nothing to change.
+/// Reason for which there is nothing to change.
 fn nothing(report: &ReplayReport) -> String {
     let by = match &report.situation.known_by {
         KnownBy::Line(line) => format!("line {} of the trace", grouped(line.line)),
@@ -339,7 +339,7 @@ fn maps_nothing(trace: &TraceReport) -> String {
     )
 }
 
-/// What an IOMMU would cost.
+/// Costs of an IOMMU.
 fn would_cost(policies: &[PolicyReport]) -> String {
     let of = |name: &str| policies.iter().find(|policy| policy.policy == name);
     match (of("strict-range"), of("lazy")) {

@@ -1,4 +1,4 @@
-//! Bouncing: the library's pool, which devices reach at all times, and a count of what is copied.
+//! Bouncing: the library's pool, which devices reach at all times, and counts of its copies.
 //!
 //! Slots have 2 KiB. The pool lies below 4 GiB. Pieces longer than 256 KiB are copied in parts.
 
@@ -18,7 +18,7 @@ use crate::buffers::of_pool;
 
 /// Slots that a word of an area has bits for.
 const SLOTS_OF_WORD: u32 = 64;
-/// Where the pool ends.
+/// End of the pool: the first address beyond it.
 const END: u64 = 1 << 32;
 /// Bytes of a slot.
 const SLOT: u64 = 2 << 10;
@@ -27,13 +27,12 @@ const MOST_SLOTS: u32 = 1 << 19;
 /// The most that is copied in one part.
 const PART: u64 = 256 << 10;
 
-/// What is bounced.
+/// Memory that is bounced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Force {
     /// All that is mapped.
     Everything,
-    /// What lies above the 32 bits of address that Linux takes a device to have unless its driver says
-    /// otherwise.
+    /// Memory above the 32 bits of address that Linux takes a device to have unless its driver says otherwise.
     Needed,
 }
 
@@ -44,7 +43,7 @@ pub struct Swiotlb {
     pub slots: NonZeroU32,
     /// Areas, rounded up to a power of two; one for each CPU if `None`.
     pub areas: Option<NonZeroU32>,
-    /// What is bounced.
+    /// Memory that is bounced.
     pub force: Force,
 }
 
@@ -107,7 +106,7 @@ impl Swiotlb {
         u64::from(self.slots.get()) * SLOT
     }
 
-    /// What devices reach.
+    /// Addresses that devices reach.
     pub(super) fn limits(&self) -> Constraints {
         match self.force {
             Force::Everything => Constraints::trusted(),
@@ -207,7 +206,7 @@ impl CountedPool {
         })
     }
 
-    /// Copies of everything, or of what has to be copied, for a device.
+    /// Copies of everything, or of memory that has to be copied, for a device.
     pub(super) fn copying(&self) -> Copying {
         Copying {
             when: match self.force {
@@ -219,14 +218,14 @@ impl CountedPool {
         }
     }
 
-    /// Slots that there are, most of them in use at once, and how often some were taken.
+    /// Number of slots, most of them in use at once, and number of times that some were taken.
     pub(super) fn slots(&self) -> [u64; 3] {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let slots = (self.pool.pool().memory().len_minus_one() + 1) / SLOT;
         [slots, of(&self.counts.peak), of(&self.counts.copies)]
     }
 
-    /// How many areas it has, and what it is for.
+    /// Number of areas, and the memory that it is for.
     pub(super) fn shape(&self) -> (u64, Force) {
         (self.pool.pool().areas().into(), self.force)
     }

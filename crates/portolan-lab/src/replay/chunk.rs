@@ -31,7 +31,7 @@ pub(super) struct Op {
     pub(super) kind: Kind,
 }
 
-/// What an operation does.
+/// Kind of an operation.
 pub(super) enum Kind {
     Map(Map),
     Unmap,

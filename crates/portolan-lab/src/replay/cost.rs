@@ -1,7 +1,7 @@
-//! Cost of mapping memory for devices for the traced Linux, now and with the change that is advised, and whether that
-//! is worth a change.
+//! Cost of mapping memory for devices for the traced Linux, now and with the change that is advised, and a verdict on
+//! the worth of that change.
 //!
-//! CPU time alone: what devices wait for walks of page tables stands beside it.
+//! CPU time alone: time that devices wait for walks of page tables stands beside it.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,7 @@ pub struct MappingCost {
     /// Its cost now.
     #[serde(flatten)]
     pub now: CpuCost,
-    /// The same by what it is for.
+    /// The same by cause.
     pub causes: Causes,
     /// Time that devices wait for walks of page tables, in microseconds of the trace; no CPU time.
     pub device_wait_us: f64,
@@ -42,7 +42,7 @@ pub struct MappingCost {
     pub worth_a_change: bool,
 }
 
-/// CPU time by what it is for, in microseconds.
+/// CPU time by cause, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Causes {
     /// Page tables, mapping.
@@ -59,7 +59,7 @@ pub struct Causes {
     pub copies: f64,
 }
 
-/// CPU time that mapping costs, by what it is divided by.
+/// CPU time of mapping: in all, and by second, by request and by the load's time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CpuCost {
     /// Microseconds in the whole trace.

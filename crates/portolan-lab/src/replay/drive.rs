@@ -16,7 +16,7 @@ use super::shape::{Observer, Shape};
 use crate::linux::Counter;
 use crate::trace::{At, Reader};
 
-/// Line numbers kept of what was rejected.
+/// Number of line numbers kept of rejected maps.
 const KEPT_LINES: usize = 20;
 
 /// Maps that no policy carried out.
@@ -35,7 +35,7 @@ impl Rejected {
     }
 }
 
-/// What a pass over a trace leaves beside the lanes.
+/// Results of a pass over a trace beside the lanes.
 pub(super) struct Driven {
     pub(super) rejected: Rejected,
     pub(super) shape: Shape,
@@ -49,14 +49,14 @@ pub(super) struct Beside {
     pub(super) all: Option<LinuxCounters>,
 }
 
-/// Whether there are more operations.
+/// Rest of a trace: some operations, or none.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Rest {
     Some,
     None,
 }
 
-/// The reader of a trace, and what looks at each operation once.
+/// The reader of a trace, and all that looks at each operation once.
 struct Feed<'r> {
     reader: &'r mut Reader,
     granule: PageSize,
@@ -97,7 +97,7 @@ impl Feed<'_> {
     }
 }
 
-/// Feeds all operations to all lanes; the maps that no lane took, and what the trace holds.
+/// Feeds all operations to all lanes; returns the maps that no lane took, and the contents of the trace.
 pub(super) fn drive(
     reader: &mut Reader,
     granule: PageSize,

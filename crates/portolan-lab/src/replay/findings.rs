@@ -1,4 +1,4 @@
-//! What the numbers of a replay say, in sentences.
+//! Findings from the numbers of a replay, in sentences.
 
 use portolan_cli::display::{bytes, counted, duration, grouped};
 
@@ -6,7 +6,7 @@ use super::report::{PolicyReport, ReplayReport, TraceReport};
 use crate::advice::Advice;
 use crate::linux::LinuxReport;
 
-/// What Linux does, and why.
+/// Policy of Linux, and the reason for it.
 pub(super) fn linux_finding(trace: &TraceReport, linux: &LinuxReport) -> String {
     let mut said = format!(
         "Linux told to be {} would be {} {}: {} invalidations, {} of them for maps",
@@ -39,7 +39,7 @@ pub(super) fn linux_finding(trace: &TraceReport, linux: &LinuxReport) -> String 
     said
 }
 
-/// What the recorded kernel sent, beside what the rules say, if the trace has events of that.
+/// Commands that the recorded kernel sent, beside those of the rules, if the trace has events of that.
 pub(crate) fn sent_finding(report: &ReplayReport) -> Option<String> {
     let sent = report.sent?;
     let done = sent.invalidations;
@@ -75,7 +75,7 @@ pub(crate) fn sent_finding(report: &ReplayReport) -> Option<String> {
     ))
 }
 
-/// What the numbers say: the trace, what invalidation costs, and what to change.
+/// Findings from the numbers: the trace, the costs of invalidation, and the change to make.
 pub(super) fn findings(
     trace: &TraceReport,
     policies: &[PolicyReport],
@@ -148,7 +148,7 @@ fn strict_finding(
     said
 }
 
-/// What bouncing comes to, or that it can be replayed.
+/// Costs of bouncing, or a hint that it can be replayed.
 pub(super) fn bounce_findings(trace: &TraceReport, policies: &[PolicyReport]) -> Option<String> {
     let of = |start: &'static str| policies.iter().filter(move |p| p.policy.starts_with(start));
     let least = of("strict").min_by(|a, b| a.time_us.cpu.total_cmp(&b.time_us.cpu));
@@ -170,7 +170,7 @@ pub(super) fn fault_finding(policies: &[PolicyReport]) -> Option<String> {
         .then(|| format!("{faults} accesses to mapped memory were refused: this is a defect."))
 }
 
-/// How often each policy leaves for the hypervisor, if it does.
+/// Number of exits of each policy to the hypervisor, if it has any.
 fn exits_finding(trace: &TraceReport, policies: &[PolicyReport]) -> Option<String> {
     let unmaps = (trace.unmaps + trace.coherent_frees).max(1) as f64;
     let of = |policy: &PolicyReport| {
@@ -185,8 +185,8 @@ fn exits_finding(trace: &TraceReport, policies: &[PolicyReport]) -> Option<Strin
     (!each.is_empty()).then(|| format!("Exits to the hypervisor, counted: {}.", each.join(", ")))
 }
 
-/// Of each hundred parts of what `best` costs CPUs, those that `other` saves; the ends of the range of both
-/// where there is one, the price of an invalidation at its least first.
+/// Per cent of `best`'s CPU time that `other` saves; the ends of the range of both where there is one, the price of
+/// an invalidation at its least first.
 fn saved(best: &PolicyReport, other: &PolicyReport) -> (f64, Option<[f64; 2]>) {
     let pct = |best: f64, other: f64| 100.0 * (1.0 - other / best.max(f64::MIN_POSITIVE));
     let ends = best.cpu_range_us().zip(other.cpu_range_us());

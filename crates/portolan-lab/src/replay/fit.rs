@@ -1,8 +1,8 @@
-//! The machine profile for a recorded machine, and how sure that choice is.
+//! The machine profile for a recorded machine, and the sureness of that choice.
 //!
-//! A profile is a published machine with its prices. Of the recorded one the facts say which IOMMU it has, what it can
-//! do, and how many CPUs there are; its prices nobody measured. So a profile is chosen by the facts and has as many
-//! CPUs as they say; where the unit's registers differ from the profile's that is said, and so is what is guessed.
+//! A profile is a published machine with its prices. Of the recorded one the facts tell its IOMMU, the capabilities
+//! of that, and the number of CPUs; its prices were not measured. So a profile is chosen by the facts and has as many
+//! CPUs as they say; differences between the unit's registers and the profile's are printed, and so are guesses.
 
 use anyhow::Result;
 use portolan::dma::Stage;
@@ -23,14 +23,14 @@ const CAP_CM: u64 = 1 << 7;
 const ECAP_SMTS: u64 = 1 << 43;
 const ECAP_FSTS: u64 = 1 << 47;
 const ECAP_C: u64 = 1;
-/// What Arm and HiSilicon call themselves, and NVIDIA's Grace (Neoverse V2).
+/// Identifiers of CPUs: Arm's and the part of NVIDIA's Grace (Neoverse V2); HiSilicon's.
 const GRACE: &str = "0x41 0xd4f";
 const HISILICON: &str = "0x48 ";
 
 /// Sentence on prices that are a profile's.
 const PRICES: &str = "prices are those of";
 
-/// How far the profile is the recorded machine.
+/// Likeness of the profile and the recorded machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sureness {
@@ -38,7 +38,7 @@ pub enum Sureness {
     Sure,
     /// The same kind of IOMMU; prices are another machine's.
     Fitted,
-    /// No profile has this IOMMU, or there is none: what it would cost on that machine.
+    /// No profile has this IOMMU, or there is none: costs are those of the profile's machine.
     Guessed,
     /// The trace says nothing of its machine.
     Assumed,
@@ -47,11 +47,11 @@ pub enum Sureness {
 /// A profile that was chosen by the facts in a recording, or for want of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Choice {
-    /// How sure.
+    /// Sureness of the choice.
     pub sureness: Sureness,
-    /// What the facts said, and is used.
+    /// Facts of the recording that are used.
     pub matched: Vec<String>,
-    /// What is the profile's, and may be otherwise there.
+    /// Properties of the profile that may be otherwise there.
     pub guessed: Vec<String>,
     /// The kernel's policy while it was recorded, if all groups say the same: `strict` or `lazy`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -70,7 +70,7 @@ pub struct Measured {
     pub prices: Vec<&'static str>,
 }
 
-/// What is known of a machine before its numbers are looked at.
+/// Kind of a machine, known before its numbers are looked at.
 struct Kind {
     profile: &'static str,
     sureness: Sureness,
@@ -78,7 +78,7 @@ struct Kind {
     guessed: Vec<String>,
 }
 
-/// The profile for the machine that `facts` are about, with what they say of its unit.
+/// The profile for the machine that `facts` are about, with their facts on its unit.
 ///
 /// # Errors
 /// If a built-in profile cannot be read, which a test rules out.
@@ -109,8 +109,8 @@ pub fn fit(facts: &Facts) -> Result<(Profile, Choice)> {
     Ok((profile.with_cpus(cpus), choice))
 }
 
-/// The profile of the machine that a trace brings along, or else [`DEFAULT_MACHINE`]; and what its reader should
-/// know.
+/// The profile of the machine that a trace brings along, or else [`DEFAULT_MACHINE`]; the choice; and a warning to
+/// the reader.
 ///
 /// # Errors
 /// As [`fit`].
@@ -238,14 +238,14 @@ fn kind(facts: &Facts, unit: Option<&IommuFacts>) -> Kind {
     }
 }
 
-/// What the registers of a unit of VT-d say, and where the profile is otherwise.
+/// Notes the registers of a unit of VT-d, and the points in which the profile is otherwise.
 fn registers(unit: &IommuFacts, profile: &Profile, choice: &mut Choice) {
     let registers = unit.register("cap").zip(unit.register("ecap"));
     let (IommuKind::Vtd, Some((cap, ecap))) = (unit.kind, registers) else {
         return;
     };
     let has = |register: u64, bits: u64| register & bits == bits;
-    // What the unit has, and what a profile that is otherwise plays instead.
+    // Facts of the unit, and the words for a profile that is otherwise.
     let mut note = |[fact, other]: [&str; 2], same: bool| match same {
         true => choice.matched.push(fact.to_owned()),
         false => {

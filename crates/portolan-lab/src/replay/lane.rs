@@ -2,7 +2,7 @@
 //!
 //! Each CPU of the trace is a virtual one, which carries out its operations in order: each at the
 //! trace's time, or when the one before has ended. A CPU waits for its invalidations, and for the map
-//! of what it unmaps if that is another CPU's and late. Bounds on age are kept by a timer of each
+//! of its buffer if that is another CPU's and late. Bounds on age are kept by a timer of each
 //! CPU, which fires exactly when it is due.
 
 use std::sync::atomic::Ordering;
@@ -40,7 +40,7 @@ pub(super) struct Lane {
     // Before the fixture: mappings lead to its space.
     state: Mutex<State>,
     devices: Vec<Device<VirtualCpus>>,
-    /// The device of what is not copied, where everything else is.
+    /// The device of memory that is not copied, where other memory is.
     in_place: Option<Device<VirtualCpus>>,
     pool: Option<Arc<CountedPool>>,
     fixture: Fixture,
@@ -48,7 +48,7 @@ pub(super) struct Lane {
     prices: WorkPrices,
 }
 
-/// Whether a lane goes on.
+/// State of a lane.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Goes {
     On,
@@ -124,7 +124,7 @@ impl Lane {
     /// Carries out the operations of `chunk`.
     ///
     /// # Errors
-    /// If the library or the model refuses what it should take.
+    /// If the library or the model refuses an operation that it should take.
     pub(super) fn run(&mut self, chunk: &Chunk) -> Result<()> {
         self.attach(chunk)?;
         self.run_until(chunk, chunk.end_ns as f64)
@@ -176,7 +176,7 @@ impl Lane {
         self.state().failure.take().map_or(Ok(()), Err)
     }
 
-    /// What one CPU does until `end_ns`.
+    /// Runs the operations of one CPU until `end_ns`.
     fn operate(&self, cpu: usize, chunk: &Chunk, end_ns: f64) -> Result<()> {
         let clock = self.state().clocks[cpu];
         self.fixture.cpus.sleep_until(clock);
@@ -210,7 +210,7 @@ impl Lane {
         }
     }
 
-    /// Flushes what is due, the queue of `cpu` in any case.
+    /// Flushes the queues that are due, and that of `cpu` in any case.
     fn tick(&self, cpu: usize) -> Result<()> {
         let now = self.now();
         let (own, due) = {
@@ -247,10 +247,10 @@ impl Lane {
         Ok(())
     }
 
-    /// Notes how many table pages there are, and how many have come back since the last time.
+    /// Notes the number of table pages, and returns the number that have come back since the last time.
     fn note_tables(&self) -> u64 {
         if self.pool.is_some() {
-            // What is copied needs none.
+            // Copied memory needs none.
             return 0;
         }
         let pages = self.fixture.table_pages();
@@ -348,7 +348,7 @@ impl Lane {
             return Ok(());
         };
         let (begin, unmaps) = (self.now(), self.policy.unmaps());
-        // What is not mapped does not stay reachable.
+        // Memory that is not mapped does not stay reachable.
         let bytes = if self.pool.is_some() { 0 } else { live.padded };
         let queued_by = (unmaps != Unmaps::Strict).then_some(cpu);
         self.state().unmapped(&live, bytes, begin, queued_by);

@@ -1,7 +1,7 @@
-//! Replay: what a machine's DMA activity costs under each invalidation policy.
+//! Replay: costs of a machine's DMA activity under each invalidation policy.
 //!
 //! Each policy drives the library's DMA layer against the model of one machine, in virtual time.
-//! `docs/replay.md` says what is counted and how.
+//! `docs/replay.md` describes the counts.
 
 mod answer;
 mod bins;
@@ -53,5 +53,5 @@ pub use timeline::{Interval, Timeline};
 
 /// The machine that replays run on if none is named.
 pub const DEFAULT_MACHINE: &str = "xeon-vtd";
-/// Orders what happens at one time.
+/// Seed of the order of events at one time.
 pub const SEED: u64 = 1;

@@ -1,4 +1,4 @@
-//! The invalidation policies that a replay compares, and how the library is set up for each.
+//! The invalidation policies that a replay compares, and the library's setup for each.
 //!
 //! The strict policies invalidate at each unmap and differ in the form of command. The lazy one has
 //! the library's flush queues, each flushed by context. Combined and deferred are the library's own
@@ -11,7 +11,7 @@ use super::bounce::Swiotlb;
 use portolan::dma::Policy as Unmaps;
 use portolan::inval::{Caching, Capabilities, Preference, Quirks, RangeForm, WalkFlush};
 
-/// When and how unmapped addresses are invalidated.
+/// Time and form of the invalidations of unmapped addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Policy {
     /// At each unmap, one command a page.
@@ -26,7 +26,7 @@ pub enum Policy {
     Combined,
     /// Once for many unmaps, whose buffers come back only then.
     Deferred,
-    /// Never: what is mapped is copied through a pool that the device always reaches.
+    /// Never: buffers are copied through a pool that the device always reaches.
     Bounce(Swiotlb),
 }
 
@@ -62,7 +62,7 @@ impl Policy {
         }
     }
 
-    /// What it does at an unmap, in words.
+    /// Its work at an unmap, in words.
     pub(crate) const fn what(self) -> &'static str {
         match self {
             Self::StrictPage => "each unmap waits for its invalidation, one command a page",
@@ -87,13 +87,13 @@ impl Policy {
         }
     }
 
-    /// Where reports list the policy called `name`: last what is none.
+    /// Place of the policy called `name` in reports: last for an unknown name.
     pub(crate) fn place_of(name: &str) -> usize {
         let place = Self::every().position(|policy| policy.name() == name);
         place.unwrap_or(usize::MAX)
     }
 
-    /// What the library's DMA layer is told.
+    /// Kind of unmaps that the library's DMA layer is told.
     pub(super) fn unmaps(self) -> Unmaps {
         match self {
             Self::Lazy => Unmaps::Lazy,
@@ -102,10 +102,10 @@ impl Policy {
         }
     }
 
-    /// How this policy has invalidations planned on a machine whose own plan has the quirks `own`.
+    /// Quirks by which this policy plans invalidations on a machine whose own plan has the quirks `own`.
     ///
-    /// The strict policies by page and by range stay what they are: no threshold and no walk flush
-    /// turns them into another. Where the hardware has no ranges, strict by range goes by page.
+    /// The strict policies by page and by range stay as they are: no threshold and no walk flush turns them into
+    /// another. Where the hardware has no ranges, strict by range goes by page.
     pub(super) fn quirks(self, caps: &Capabilities, own: Quirks) -> Quirks {
         let (walk_flush, preference, context_above) = match (self, caps.range, caps.caching) {
             (Self::StrictPage, ..) | (Self::StrictRange, RangeForm::Absent, _) => {

@@ -79,7 +79,7 @@ impl RecordedOverTime {
         }
     }
 
-    /// Adds what the kernel has queued since the last operation, at that one's time.
+    /// Adds the commands that the kernel has queued since the last operation, at that one's time.
     pub(super) fn queued(&mut self, queued: &Queued) {
         let pages: u64 = queued.page_masks.values().sum();
         let all = pages

@@ -1,4 +1,4 @@
-//! What a replay found, as data: the keys of `portolan replay --json`.
+//! Report of a replay, as data: the keys of `portolan replay --json`.
 //!
 //! Times are microseconds of virtual time. All counters can be recomputed from the trace alone but
 //! for the cache counters and the table pages.
@@ -23,31 +23,31 @@ use crate::trace::{Clock, UnderstoodPct};
 /// The whole result of a replay.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ReplayReport {
-    /// What the trace holds.
+    /// Contents of the trace.
     pub trace: TraceReport,
-    /// What it holds whatever the policy, with the lines that show it.
+    /// Shape of the trace under any policy, with the lines that show it.
     pub shape: Shape,
     /// Name of the machine profile.
     pub machine: String,
-    /// Why that one, if the facts in the trace chose it.
+    /// Choice of that machine, if the facts in the trace chose it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chosen: Option<Choice>,
     /// One entry for each policy, in the order asked for.
     pub policies: Vec<PolicyReport>,
     /// The machine's default policies, as `explain` and `scale` say them.
     pub defaults: Advice,
-    /// What Linux would have submitted, if that was asked for.
+    /// Commands that Linux would have submitted, if they were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub linux: Option<LinuxReport>,
-    /// What the traced system did, and what says so.
+    /// Policy of the traced system, and the evidence for it.
     pub situation: Situation,
     /// The recorded system over time; left out where many traces are added up.
     #[serde(skip_serializing_if = "RecordedTimeline::is_left_out")]
     pub recorded: RecordedTimeline,
-    /// What its kernel sent, where the trace has events of that.
+    /// Commands that its kernel sent, where the trace has events of that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sent: Option<Sent>,
-    /// What Linux's rules say that it would send under each policy, on machines whose rules are known.
+    /// Commands that it would send under each policy by Linux's rules, on machines whose rules are known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub predicted: Option<Predicted>,
     /// Cost of mapping for the traced Linux, now and then; nothing where nothing is mapped, or the trace was not
@@ -55,18 +55,18 @@ pub struct ReplayReport {
     pub cost: Option<MappingCost>,
     /// Settings of Linux that would improve it, the surest gain first; none for a trace that was not understood.
     pub advice: Vec<Setting>,
-    /// What the numbers say, in sentences.
+    /// Findings from the numbers, in sentences.
     pub findings: Vec<String>,
-    /// What a reader should know about the trace, as it is said on standard error.
+    /// Warnings on the trace, as they are printed on standard error.
     #[serde(skip)]
     pub warnings: Vec<String>,
 }
 
-/// What the trace holds.
+/// Contents of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TraceReport {
-    /// Where it came from.
+    /// Its file, or another name of its origin.
     pub source: String,
     /// Events of any kind that were read.
     pub events: u64,
@@ -114,8 +114,8 @@ pub struct TraceReport {
     pub failed_maps: u64,
     /// Names of the devices.
     pub devices: Vec<String>,
-    /// Maps that no policy could replay: too large for the window of device addresses, or beyond
-    /// what the table format can express.
+    /// Maps that no policy could replay: too large for the window of device addresses, or beyond the limits of the
+    /// table format.
     pub rejected_maps: u64,
     /// Lines of the first of them.
     pub rejected_lines: Vec<u64>,
@@ -131,7 +131,7 @@ impl UnderstoodPct {
     }
 }
 
-/// What one policy cost.
+/// Costs of one policy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PolicyReport {
@@ -152,11 +152,11 @@ pub struct PolicyReport {
     /// The least and the most that `time_us.total` may be, where a price of the machine is a range.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total_range_us: Option<[f64; 2]>,
-    /// What the device could reach after it was unmapped.
+    /// Memory that the device could reach after it was unmapped.
     pub exposed: Exposed,
     /// Most pages of table memory in use at once.
     pub table_pages_peak: u64,
-    /// What the device's accesses met.
+    /// Counts of the device's accesses.
     pub device: DeviceCounts,
     /// Maps that this policy could not replay.
     pub rejected_maps: u64,
@@ -165,7 +165,7 @@ pub struct PolicyReport {
     /// Copies, for the policy that copies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bounce: Option<BounceCounts>,
-    /// What it did over virtual time; left out where many traces are added up.
+    /// Events over virtual time; left out where many traces are added up.
     #[serde(skip_deserializing, skip_serializing_if = "Timeline::is_left_out")]
     pub timeline: Timeline,
 }
@@ -178,7 +178,7 @@ impl PolicyReport {
     }
 }
 
-/// What bouncing came to.
+/// Counts of bouncing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BounceCounts {
@@ -186,7 +186,7 @@ pub struct BounceCounts {
     pub slots: u64,
     /// Areas that they are divided into.
     pub areas: u64,
-    /// Whether everything is copied, and not only what 32-bit devices do not reach.
+    /// Everything is copied, not only memory that 32-bit devices do not reach.
     pub forced: bool,
     /// Most of them in use at once.
     pub slots_peak: u64,
@@ -194,7 +194,7 @@ pub struct BounceCounts {
     pub copies: u64,
     /// Bytes copied, each way for itself.
     pub bytes_copied: u64,
-    /// What strict invalidation of the same unmaps would have taken.
+    /// Invalidations that strict would have needed for the same unmaps.
     pub saved: Saved,
 }
 
@@ -259,7 +259,7 @@ impl TimeByCause {
         }
     }
 
-    /// What invalidations take a CPU.
+    /// Time of a CPU for invalidations, in microseconds.
     pub fn waits(&self) -> f64 {
         self.invalidation + self.sync_wait + self.exits
     }
@@ -275,7 +275,7 @@ impl TimeByCause {
     }
 }
 
-/// What the device's accesses met.
+/// Counts of a device's accesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeviceCounts {

@@ -1,6 +1,6 @@
 //! One pass over a trace, each operation fed to every policy.
 //!
-//! Memory is bounded by what is mapped at once. All devices of a trace share one address space and
+//! Memory is bounded by the buffers that are mapped at once. All devices of a trace share one address space and
 //! one IOMMU.
 
 use std::path::Path;
@@ -37,7 +37,7 @@ pub(crate) fn name_of(path: Option<&Path>) -> String {
     }
 }
 
-/// Opens what [`open`] opens; its errors do not name the trace.
+/// Opens the same traces as [`open`]; its errors do not name the trace.
 ///
 /// # Errors
 /// If the trace cannot be read.
@@ -91,8 +91,7 @@ pub fn run_opened(
     Ok(report)
 }
 
-/// As [`run_opened`], but what a reader of the report should know of its trace is handed back, and how far the
-/// replay is goes to `progress`.
+/// As [`run_opened`], but returns the warnings on the trace, and reports progress to `progress`.
 ///
 /// # Errors
 /// As [`run_opened`].
@@ -109,15 +108,15 @@ pub(crate) fn run_told(
     Ok((report, warnings))
 }
 
-/// Replays what `reader` reads, once for each policy, in one pass.
+/// Replays the operations of `reader`, once for each policy, in one pass.
 ///
 /// # Errors
-/// If the library or the model refuses what it should take, or a price is missing.
+/// If the library or the model refuses an operation that it should take, or a price is missing.
 pub fn run(reader: &mut Reader, profile: &Profile, policies: &[Policy]) -> Result<ReplayReport> {
     run_beside(reader, profile, policies, None)
 }
 
-/// As [`run`], and counts beside it what Linux would have submitted by `linux`.
+/// As [`run`], and counts the commands that Linux would have submitted by `linux` beside it.
 ///
 /// # Errors
 /// As [`run`].

@@ -1,4 +1,4 @@
-//! What the recorded kernel sent itself, and what Linux's rules say that it would send.
+//! Commands that the recorded kernel sent itself, and those that it would send by Linux's rules.
 
 use serde::Serialize;
 
@@ -6,10 +6,10 @@ use super::situation::Now;
 use crate::counts::Invalidations;
 use crate::trace::Summary;
 
-/// What the recorded kernel queued to its units, counted from `intel_iommu:qi_submit`.
+/// Commands that the recorded kernel queued to its units, counted from `intel_iommu:qi_submit`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Sent {
-    /// Commands by kind; a page-selective one is a range whatever its mask, a domain-selective one a context.
+    /// Commands by kind; a page-selective one is a range with any mask, a domain-selective one a context.
     pub invalidations: Invalidations,
     /// Flushes of device TLBs.
     pub device: u64,
@@ -39,20 +39,20 @@ pub struct SentRange {
     pub least: u64,
     /// At most so many.
     pub most: u64,
-    /// Why, as a sentence.
+    /// Reason, as a sentence.
     pub reason: String,
 }
 
 /// Invalidations that Linux's rules come to for the operations of the trace, at the times of the trace.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Predicted {
-    /// Where the kernel is strict.
+    /// Number where the kernel is strict.
     pub strict: u64,
-    /// Where it is strict under caching mode, with second-stage tables.
+    /// Number where it is strict under caching mode, with second-stage tables.
     pub shadowed: u64,
-    /// Where it is lazy.
+    /// Number where it is lazy.
     pub lazy: u64,
-    /// Between how many those of lazy are, however much faster the load becomes.
+    /// Range of the number of lazy, as the load becomes faster.
     pub lazy_range: SentRange,
     /// Of those of lazy, unmaps that the kernel waits for at once: of the two-step API, since Linux 7.3.
     pub lazy_unqueued: u64,

@@ -1,4 +1,4 @@
-//! A setting of Linux that is advised: where and what, what it brings, why, and what shows that.
+//! A setting of Linux that is advised: its place and value, its effect, the reason, and the evidence.
 //!
 //! It cannot be made without the line of the trace that speaks for it.
 
@@ -9,7 +9,7 @@ use super::situation::Now;
 use crate::counts::Exposed;
 use crate::trace::Excerpt;
 
-/// Which rule gave the advice.
+/// Rule that gave the advice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rule {
@@ -41,25 +41,25 @@ pub enum Rule {
     NoAts,
 }
 
-/// What a setting changes: of those that change the same thing one is advised.
+/// Object that a setting changes: of settings with the same target one is advised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// When unmapped addresses are invalidated, or whether DMA is translated at all.
+    /// Time of invalidation of unmapped addresses, and translation of DMA as such.
     Policy,
-    /// Whether and how is bounced.
+    /// Use and shape of the bounce pool.
     Pool,
     /// The shape of buffers.
     Pieces,
-    /// How long mappings live.
+    /// Lifetimes of mappings.
     Lifetimes,
-    /// Which addresses are given out.
+    /// Choice of the addresses that are given out.
     Addresses,
     /// Device TLBs.
     DeviceTlb,
 }
 
 impl Rule {
-    /// What it changes.
+    /// Object that it changes.
     pub fn target(self) -> Target {
         match self {
             Self::LazyGroup
@@ -77,12 +77,12 @@ impl Rule {
         }
     }
 
-    /// Tells whether the kernel is lazy with it.
+    /// Tells if the kernel is lazy with it.
     pub(crate) fn is_lazy(self) -> bool {
         matches!(self, Self::LazyGroup | Self::LazyKernel | Self::FirstStage)
     }
 
-    /// Tells whether its gain depends on when things happen: a lazy kernel flushes by the clock.
+    /// Tells if its gain depends on the times of events: a lazy kernel flushes by the clock.
     pub(super) fn needs_times(self) -> bool {
         self.is_lazy() || self == Self::StrictKernel
     }
@@ -91,15 +91,15 @@ impl Rule {
 /// A setting that is advised.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Setting {
-    /// Which rule gave it.
+    /// Rule that gave it.
     pub rule: Rule,
     /// A file below `/sys`, or in words.
     pub where_to_set: String,
-    /// What to set there.
+    /// The value to set there.
     pub value: String,
-    /// What it brings.
+    /// Its effect.
     pub effect: Effect,
-    /// Why, as a sentence.
+    /// Reason, as a sentence.
     pub reason: String,
     /// The line of the trace that speaks for it.
     pub evidence: Evidence,
@@ -108,14 +108,14 @@ pub struct Setting {
     /// The price of it that is no time: a protection that is given up, as a sentence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub danger: Option<String>,
-    /// What else there is to know of it, as a sentence.
+    /// Note on it, as a sentence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<&'static str>,
-    /// What is taken for granted, since neither trace nor facts say it; sentences.
+    /// Assumptions, since neither trace nor facts say it; sentences.
     pub assumes: Vec<String>,
 }
 
-/// What a setting brings.
+/// Effect of a setting.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Effect {
     /// In words, without the time.
@@ -135,7 +135,7 @@ pub struct Then {
     pub policy: Now,
     /// Invalidations at most.
     pub invalidations: u64,
-    /// The CPU time by what it is for.
+    /// The CPU time by cause.
     pub causes: Causes,
     /// Time that devices wait for walks, in microseconds.
     pub device_wait_us: f64,
@@ -148,7 +148,7 @@ pub struct Then {
 pub struct Saving {
     /// CPU time that mapping costs now, in microseconds of the trace; the same for all settings.
     pub before_us: f64,
-    /// What it costs then.
+    /// CPU time that it costs then.
     pub after_us: f64,
     /// The least and the most that this may be.
     pub after_range_us: [f64; 2],
@@ -165,9 +165,9 @@ pub struct Evidence {
     pub line: u64,
     /// Its words.
     pub text: String,
-    /// What that shows.
+    /// Meaning of the line.
     pub shows: String,
-    /// How many there are of the kind in the trace; this is the first, or the one that is most.
+    /// Number of lines of the kind in the trace; this is the first, or the one with the highest count.
     pub count: u64,
 }
 
@@ -176,9 +176,9 @@ pub struct Evidence {
 pub struct Besides {
     /// `fact`, `price` or `rule`.
     pub kind: &'static str,
-    /// Which.
+    /// Name of the fact, price or rule.
     pub name: String,
-    /// What it says, and from where.
+    /// Its words, and their source.
     pub says: String,
 }
 
@@ -206,14 +206,14 @@ impl Besides {
 }
 
 impl Effect {
-    /// What is saved in any case, in hundredths; nothing if no price tells.
+    /// Per cent that are saved in any case; 0 if no price tells.
     pub(super) fn sure_pct(&self) -> f64 {
         self.saving.map_or(0.0, |saving| saving.range_pct[0])
     }
 }
 
 impl Saving {
-    /// From `before_us` to `after_us`, with what ranges leave; `None` if nothing costs anything.
+    /// From `before_us` to `after_us`, with the range of the per cent; `None` if nothing costs anything.
     pub(super) fn of(before_us: f64, after_us: f64, range_pct: [f64; 2]) -> Option<Self> {
         let pct = pct(before_us, after_us)?;
         let [low, high] = range_pct;
@@ -244,7 +244,7 @@ pub(super) fn pct(before: f64, after: f64) -> Option<f64> {
 }
 
 impl Setting {
-    /// What to type or where to write it: a shell's line for a file below `/sys`.
+    /// Words to type or to write: a shell's line for a file below `/sys`.
     pub fn command(&self) -> String {
         match self.where_to_set.starts_with('/') {
             true => format!("echo {} > {}", self.value, self.where_to_set),

@@ -1,7 +1,7 @@
-//! What a trace holds, whatever the policy: sizes, lifetimes, devices, CPUs, and the lines that show it.
+//! Contents of a trace, the same for all policies: sizes, lifetimes, devices, CPUs, and the lines that show it.
 //!
 //! Streaming maps and coherent memory are apart. Everything counted has the first line of the trace that shows it.
-//! Not looked at: pages in the middle of a buffer (a buffer is known by where it begins), and what devices do.
+//! Not looked at: pages in the middle of a buffer (a buffer is known by its beginning), and devices' accesses.
 
 mod observer;
 
@@ -16,9 +16,9 @@ use crate::trace::Excerpt;
 /// Operations that have something in common.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Seen {
-    /// How many.
+    /// Number of operations.
     pub count: u64,
-    /// Of how many bytes.
+    /// Their bytes.
     pub bytes: u64,
     /// Line of the first; its text is [`Shape::excerpt`]'s.
     pub first_line: Option<u64>,
@@ -44,7 +44,7 @@ pub struct ClassShape {
     pub left_mapped: u64,
 }
 
-/// What one device, or one CPU, did; of all devices (or CPUs) without counts of their own, their sum.
+/// Work of one device, or one CPU; of all devices (or CPUs) without counts of their own, their sum.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Share {
     /// The device's name, or the CPU's number.
@@ -57,7 +57,7 @@ pub struct Share {
     pub bounced: Seen,
 }
 
-/// Streaming maps by who writes.
+/// Streaming maps by direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Directions {
     /// The device reads.
@@ -70,7 +70,7 @@ pub struct Directions {
     pub none: Seen,
 }
 
-/// What a trace holds.
+/// Contents of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Shape {
     /// From the first operation to the last one, where time does not step back.
@@ -101,19 +101,19 @@ pub struct Shape {
     pub packets_again: Seen,
     /// Different buffers.
     pub buffers: u64,
-    /// Maps of which is not known whether their buffer was mapped before, since there were too many buffers.
+    /// Maps of buffers that may have been mapped before or not: there were too many buffers to know.
     pub reuse_unknown: u64,
-    /// By who writes.
+    /// Streaming maps by direction.
     pub directions: Directions,
     /// Maps with DMA addresses of 4 GiB and more in the traced system; the others are below.
     pub dma_above_4g: Seen,
     /// Maps of memory at 4 GiB and more.
     pub memory_above_4g: Seen,
-    /// Maps whose DMA address is where the memory lies: nothing translated it.
+    /// Maps whose DMA address is the memory's own: nothing translated it.
     pub untranslated: Seen,
     /// Maps that the traced system bounced, and the bytes bounced.
     pub bounced: Seen,
-    /// Bytes that these had copied: once for what a device reads, twice for what it writes.
+    /// Bytes that these had copied: once for buffers that a device reads, twice for those that it writes.
     pub bounce_copied_bytes: u64,
     /// Most slots of 2 KiB that these took at once.
     pub bounced_slots_peak: u64,

@@ -1,10 +1,10 @@
-//! What the traced system did with its DMA: translated or not, strict or lazy, and what says so.
+//! Policy of the traced system for its DMA: translated or not, strict or lazy; and the evidence for it.
 
 use serde::{Deserialize, Serialize};
 
 use crate::trace::Excerpt;
 
-/// What the traced kernel did.
+/// Policy of the traced kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Now {
@@ -36,7 +36,7 @@ impl Now {
     }
 }
 
-/// What says so.
+/// Evidence for the policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KnownBy {
@@ -48,22 +48,22 @@ pub enum KnownBy {
     Nobody,
 }
 
-/// What the traced kernel did, and what says so.
+/// Policy of the traced kernel, and the evidence for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Situation {
-    /// What it did.
+    /// The policy.
     pub now: Now,
-    /// What says so.
+    /// The evidence.
     pub known_by: KnownBy,
 }
 
 impl Situation {
-    /// Whether unmaps wait for an invalidation of their own.
+    /// Tells if unmaps wait for an invalidation of their own.
     pub(super) fn is_strict(&self) -> bool {
         matches!(self.now, Now::Strict | Now::Shadowed)
     }
 
-    /// Whether an IOMMU translates.
+    /// Tells if an IOMMU translates.
     pub(super) fn is_translated(&self) -> bool {
         self.is_strict() || self.now == Now::Lazy
     }

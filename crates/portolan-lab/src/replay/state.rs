@@ -1,4 +1,4 @@
-//! What the CPUs of a lane share: mappings, what waits for its invalidation, and what is noted of both.
+//! State that the CPUs of a lane share: mappings, unmaps that wait for their invalidation, and the counts of both.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -21,16 +21,16 @@ pub(super) struct Live {
     pub(super) padded: u64,
     /// Entries that translate it.
     pub(super) entries: u64,
-    /// Where it is; nowhere if it is copied.
+    /// Regions of its first and last address; none if it is copied.
     pub(super) ends: Option<Ends>,
 }
 
-/// What CPUs share.
+/// State that CPUs share.
 pub(super) struct State {
     /// Mappings; none where the map was rejected.
     pub(super) live: HashMap<u64, Option<Live>, BuildHasherDefault<Mix>>,
     pub(super) windows: Windows,
-    /// By CPU, when its last operation ended, in virtual nanoseconds.
+    /// By CPU, the time at which its last operation ended, in virtual nanoseconds.
     pub(super) clocks: Vec<f64>,
     pub(super) table_pages: usize,
     pub(super) tally: Tally,

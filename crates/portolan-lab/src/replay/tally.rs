@@ -1,4 +1,4 @@
-//! What a lane counts, and the report that it comes to.
+//! Counts of a lane, and the report from them.
 
 use anyhow::Result;
 use portolan_model::iommu::CommandPrices;
@@ -12,7 +12,7 @@ use super::window::Windows;
 use crate::counts::{Exposed, Invalidations};
 use crate::fixture::Fixture;
 
-/// What CPU work and commands cost on a machine, in nanoseconds.
+/// Prices of CPU work and commands on a machine, in nanoseconds.
 pub(super) struct WorkPrices {
     /// A call that maps.
     map_call: f64,
@@ -26,7 +26,7 @@ pub(super) struct WorkPrices {
     copy: Option<CopyPrices>,
 }
 
-/// What copying costs.
+/// Prices of copying, in nanoseconds.
 struct CopyPrices {
     call: f64,
     byte: f64,
@@ -70,7 +70,7 @@ pub(super) struct Tally {
     pub(super) tables_freed: u64,
     pub(super) rejected: u64,
     pub(super) pages_peak: usize,
-    /// What strict invalidation of what was copied would have taken.
+    /// Invalidations that strict would have needed for the copied buffers.
     saved: Saved,
 }
 

@@ -1,4 +1,4 @@
-//! A replay's report for people: the answer, then the table, then what else there is to say.
+//! A replay's report for people: the answer, then the table, then further findings.
 
 use portolan_cli::display::{Column, bytes, counted, duration, fitting_table, grouped, wrapped};
 
@@ -32,7 +32,7 @@ const COLUMNS: [(&str, u8); 17] = [
     ("tables", 14),
 ];
 
-/// What the columns mean, for `--help`.
+/// Meaning of the columns, for `--help`.
 pub const COLUMNS_IN_WORDS: &str = "\
 Columns of the table, those that do not fit the terminal left out (`--wide` prints all, and every sentence):
   policy         when unmapped memory is invalidated, and by which commands; Linux's own stand first
@@ -89,7 +89,7 @@ pub fn text(report: &ReplayReport, columns: usize) -> String {
     out
 }
 
-/// Linux's rows and those of the policies, with what stands above and below.
+/// Linux's rows and those of the policies, with the lines above and below.
 fn table(report: &ReplayReport, columns: usize) -> String {
     let recorded = recorded_rows(report);
     let above = match recorded.is_empty() {
@@ -114,7 +114,7 @@ fn table(report: &ReplayReport, columns: usize) -> String {
     )
 }
 
-/// Line above the table: the trace, how much there is of it, and how much was understood.
+/// Line above the table: the trace, its extent, and the part of it that was understood.
 fn head(report: &ReplayReport) -> String {
     let trace = &report.trace;
     let over = report.cost.as_ref().map_or(String::new(), |cost| {
@@ -141,7 +141,7 @@ fn head(report: &ReplayReport) -> String {
     )
 }
 
-/// Sentences on what was asked for beside the policies, and on defects.
+/// Sentences on requests beside the policies, and on defects.
 fn asked_for(report: &ReplayReport) -> String {
     let mut said: Vec<String> = Vec::new();
     said.extend(bounce_findings(&report.trace, &report.policies));
@@ -151,7 +151,7 @@ fn asked_for(report: &ReplayReport) -> String {
     said.join("\n")
 }
 
-/// Linux's own: what it does now, and what it would with the change that is advised, if that is another policy.
+/// Linux's own rows: its cost now, and that with the change that is advised, if that is another policy.
 fn recorded_rows(report: &ReplayReport) -> Vec<Vec<String>> {
     let Some(cost) = report.cost.as_ref().filter(|cost| cost.now.cpu_us > 0.0) else {
         return Vec::new();
@@ -196,7 +196,7 @@ fn linux_cells(
     row
 }
 
-/// Memory that a device still reaches after unmap, and for how long; of nothing a dash.
+/// Memory that a device still reaches after unmap, and the longest time of that; dashes for nothing.
 fn reachable(exposed: Option<&Exposed>) -> [String; 2] {
     match exposed {
         Some(exposed) => [bytes(exposed.max_bytes), duration(exposed.max_us)],

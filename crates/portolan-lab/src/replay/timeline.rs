@@ -40,7 +40,7 @@ impl Level {
     }
 }
 
-/// What happened in one interval.
+/// Counts of one interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Bin {
     done: Invalidations,
@@ -77,7 +77,7 @@ pub struct Interval {
     pub iotlb_misses: u64,
     /// Most bytes at once that were unmapped and that a device could still reach.
     pub reachable_bytes: u64,
-    /// The longest that something was reachable whose invalidation ended here, in microseconds.
+    /// The longest time that something was reachable whose invalidation ended here, in microseconds.
     pub reachable_us: f64,
     /// Most bytes mapped at once, in whole pages.
     pub mapped_bytes: u64,
@@ -101,7 +101,7 @@ impl Interval {
     }
 }
 
-/// What one policy did over virtual time.
+/// Events of one policy over virtual time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Timeline {
     /// Nanoseconds of an interval.
@@ -127,7 +127,7 @@ impl Timeline {
 }
 
 impl Timeline {
-    /// Whether it was left out: that of a replay has intervals of some length, even where there is none of them.
+    /// Tells if it was left out: that of a replay has intervals of some length, even where there is none of them.
     pub(super) fn is_left_out(&self) -> bool {
         *self == Self::default()
     }
@@ -162,7 +162,7 @@ impl Serialize for Timeline {
     }
 }
 
-/// Where a mapping begins and ends.
+/// Regions of a mapping's first and last address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ends([u16; 2]);
 
@@ -176,7 +176,7 @@ impl Ends {
 
 /// Addresses in use.
 struct InUse {
-    /// By region, how many ranges begin or end there.
+    /// By region, the number of ranges that begin or end there.
     ends: Box<[u32]>,
     /// The lowest and the highest region with such, if there is one.
     outer: Option<[usize; 2]>,
@@ -233,7 +233,7 @@ pub(super) struct Recorder {
     in_use: InUse,
 }
 
-/// What a model has counted so far.
+/// Counts of a model so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
     done: Invalidations,
@@ -263,11 +263,11 @@ impl Recorder {
     }
 
     fn bin(&mut self, at_ns: f64) -> &mut Bin {
-        // What is less than nothing becomes nothing, what is more than fits the most that fits.
+        // Negative times become 0, times that do not fit the largest one.
         self.bins.at(at_ns as u64)
     }
 
-    /// An operation begins. If that is another interval, what the model has counted is looked at.
+    /// Begins an operation. If that is another interval, takes the model's counts from `so_far`.
     pub(super) fn begin(&mut self, at_ns: f64, so_far: impl FnOnce() -> Seen) {
         let at_ns = at_ns as u64;
         if self.bins.index(at_ns) != self.bins.index(self.current_ns) {
@@ -323,12 +323,12 @@ impl Recorder {
         bin.span.set(span);
     }
 
-    /// The timeline so far. `so_far` is what the model has counted by then.
+    /// The timeline so far. `so_far` has the model's counts by then.
     pub(super) fn finish(&mut self, so_far: Seen) -> Timeline {
         self.count(so_far);
         let mut held = Bin::default();
         let intervals = self.bins.used().iter().map(|bin| {
-            // What was so before is so at the beginning.
+            // The level before is the level at the beginning.
             let before = |level: Level| Level {
                 most: level.last.unwrap_or(0),
                 ..level

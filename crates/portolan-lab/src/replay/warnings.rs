@@ -1,4 +1,4 @@
-//! What the reader of a replay should know about its trace.
+//! Warnings to the reader of a replay on its trace.
 
 use portolan_cli::display::{counted, grouped};
 
@@ -18,7 +18,7 @@ fn lines(first: &[u64], total: u64) -> String {
     format!("lines {}{more}", numbers.join(", "))
 }
 
-/// What a reader of the report should know about the trace.
+/// Warnings to the reader of the report on the trace.
 pub(super) fn warnings(summary: &Summary, trace: &TraceReport) -> Vec<String> {
     let mut said = Vec::new();
     for bad in &summary.first_bad {
@@ -82,7 +82,7 @@ pub(super) fn warnings(summary: &Summary, trace: &TraceReport) -> Vec<String> {
     said
 }
 
-/// Warnings on what the trace leaves open.
+/// Warnings on points that the trace leaves open.
 fn unsure(summary: &Summary) -> impl Iterator<Item = String> {
     let says = [
         (

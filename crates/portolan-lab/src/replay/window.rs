@@ -1,4 +1,4 @@
-//! What devices can still reach after its unmap: what waits in the library's flush queues.
+//! Memory that devices can still reach after its unmap: it waits in the library's flush queues.
 
 use portolan::dma::Deferred;
 use portolan_model::cpus::VirtualCpus;
@@ -6,13 +6,13 @@ use portolan_model::cpus::VirtualCpus;
 use super::timeline::Ends;
 use crate::buffers::Memory;
 
-/// What waits in one CPU's flush queue.
+/// Unmaps that wait in one CPU's flush queue.
 #[derive(Default)]
 pub(super) struct Window {
-    /// When the oldest was unmapped, in virtual nanoseconds; none if nothing waits.
+    /// Time at which the oldest was unmapped, in virtual nanoseconds; none if nothing waits.
     pub(super) since: Option<f64>,
     pub(super) bytes: u64,
-    /// Where they are.
+    /// Regions of their addresses.
     pub(super) ends: Vec<Ends>,
     /// Buffers that come back.
     pub(super) deferred: Vec<Deferred<VirtualCpus, Memory>>,
@@ -81,17 +81,17 @@ impl Windows {
         self.by_cpu[cpu].deferred.push(deferred);
     }
 
-    /// When the queue of `cpu` has to be flushed at the latest.
+    /// Latest time at which the queue of `cpu` has to be flushed, in virtual nanoseconds.
     pub(super) fn due_ns(&self, cpu: usize) -> Option<f64> {
         Some(self.by_cpu[cpu].since? + self.age_ns)
     }
 
-    /// Takes what waits in the queue of `cpu`.
+    /// Takes the unmaps that wait in the queue of `cpu`.
     pub(super) fn take(&mut self, cpu: usize) -> Window {
         std::mem::take(&mut self.by_cpu[cpu])
     }
 
-    /// Takes what waits in all queues that have to be flushed by `now`.
+    /// Takes the unmaps that wait in all queues that have to be flushed by `now`.
     pub(super) fn take_due(&mut self, now: f64) -> Window {
         let mut due = Window::default();
         for cpu in 0..self.by_cpu.len() {
@@ -103,8 +103,8 @@ impl Windows {
         due
     }
 
-    /// `bytes` have been invalidated, the oldest of which were unmapped at `since`. For how long they were
-    /// reachable at most.
+    /// Notes that `bytes` have been invalidated, the oldest of which were unmapped at `since`. Returns the longest
+    /// time that they were reachable, in virtual nanoseconds.
     pub(super) fn close(&mut self, bytes: u64, since: Option<f64>, now: f64) -> f64 {
         self.reachable -= bytes;
         let reachable_ns = since.map_or(0.0, |since| now - since);

@@ -1,4 +1,4 @@
-//! A verdict on settings: what they save of the load's time, and whether that is worth a change.
+//! A verdict on settings: their savings as a part of the load's time, and the worth of a change.
 
 use super::cost::{MappingCost, WORTH_PCT_OF_LOAD};
 use super::setting::Setting;
@@ -15,7 +15,8 @@ impl MappingCost {
         settings.iter().filter_map(most).reduce(f64::max)
     }
 
-    /// True if one of `settings` saves enough, or the first does what no price tells, or closes a window for little.
+    /// True if one of `settings` saves enough, or if the gain of the first has no price, or it closes a window for
+    /// little.
     pub(super) fn is_worth(&self, settings: &[Setting]) -> bool {
         let first = settings.first().map(|setting| setting.effect.saving);
         let untold = first.is_some_and(|saving| saving.is_none_or(|saving| saving.pct < 0.0));

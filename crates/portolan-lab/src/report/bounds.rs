@@ -1,4 +1,4 @@
-//! Bounds beside what they would be worth without their mechanism, as marks.
+//! Bounds beside their worth without their mechanism, as marks.
 
 use portolan_report::{Axis, Figure, Mark, MarkRow, Marks, Plot, Unit};
 

@@ -1,5 +1,5 @@
-//! The page of `calibrate`: prices before and now, how well they fit, what calls of each size took, and what is not
-//! told.
+//! The page of `calibrate`: prices before and now, the quality of their fits, times of calls of each size, and the
+//! prices that are not told.
 
 use portolan_report::{
     Arrangement, Axis, Bars, Figure, Mark, MarkRow, Marks, Origin, Page, Plot, Section, Series,
@@ -74,7 +74,7 @@ fn before(report: &Calibration) -> String {
     format!("before, as in {}", report.from)
 }
 
-/// What it comes to: how much is told, how well, and what comes of it.
+/// Summary: the prices that are told, the quality of the fits, and the use of the result.
 fn comes_to(report: &Calibration) -> Vec<String> {
     let mut said = vec![answer(report)];
     let off = |fit: &Judged| {
@@ -108,7 +108,7 @@ fn comes_to(report: &Calibration) -> Vec<String> {
     said
 }
 
-/// What was read, and what was not fitted on.
+/// Traces that were read, and calls that were not fitted on.
 fn read(report: &Calibration) -> Vec<String> {
     let lines = sources(report);
     let lines = lines.lines().map(str::trim);
@@ -207,7 +207,7 @@ fn untold(report: &Calibration) -> Figure {
     )
 }
 
-/// How well each fit predicts calls that it has not seen.
+/// Error of each fit on calls that it has not seen.
 fn fits(report: &Calibration) -> Figure {
     let row = |fit: &Judged| {
         let off = [fit.predicted_off_pct, fit.before_off_pct];
@@ -279,7 +279,7 @@ fn fits(report: &Calibration) -> Figure {
     )
 }
 
-/// What calls of each size took.
+/// Times of calls of each size.
 fn latencies(report: &Calibration, fit: &Judged) -> Figure {
     let count = |units: f64| match (fit.units, units) {
         ("bytes", _) => Unit::Bytes.say(units),
@@ -347,7 +347,7 @@ fn latencies(report: &Calibration, fit: &Judged) -> Figure {
     )
 }
 
-/// Where the traced time went.
+/// Parts of the traced time, by function.
 fn functions(all: &[FunctionReport]) -> Figure {
     let listed = &all[..all.len().min(LISTED)];
     let us = |function: &FunctionReport| function.total_ns as f64 / 1000.0;

@@ -1,4 +1,4 @@
-//! The page of `replay --synthetic camera`: what a buffer costs in each way, and what the unit did for it.
+//! The page of `replay --synthetic camera`: costs of a buffer in each way, and the unit's work for it.
 
 use portolan_report::{
     Arrangement, Axis, Bars, Figure, Mark, MarkRow, Marks, Origin, Page, Plot, Section, Series,
@@ -29,7 +29,7 @@ pub fn camera(report: &Report, origin: Origin) -> Page {
     }
 }
 
-/// What a way is called: with the wait of its syncs where one is assumed.
+/// Name of a way: with the wait of its syncs where one is assumed.
 fn name(way: &WayReport) -> String {
     match way.wait_for_safe_us {
         us if us > 0.0 => format!("{}, wait-for-safe {}", way.variant, micros(us)),
@@ -224,7 +224,7 @@ fn written(report: &Report) -> Section {
     }
 }
 
-/// What the camera met on Qualcomm's.
+/// Counts of the camera's accesses on Qualcomm's.
 fn met(report: &Report) -> Section {
     let rows = report
         .ways
@@ -272,7 +272,7 @@ fn met(report: &Report) -> Section {
     }
 }
 
-/// What the 100 ms say that were told.
+/// Meaning of the 100 ms that were told.
 fn told(waits: &Waits) -> Section {
     let ([few, many], [once, often], [short, long]) =
         (waits.waits, waits.computed_us, waits.wait_us);

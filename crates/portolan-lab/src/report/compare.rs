@@ -1,4 +1,4 @@
-//! The page of a comparison: the figures of a replay, with what A did and what B did beside each other.
+//! The page of a comparison: the figures of a replay, with those of A and of B beside each other.
 
 use portolan_report::{Origin, Page, Section};
 
@@ -60,7 +60,7 @@ fn pairs(two: &Comparison, wanted: impl Fn(&str) -> bool) -> Vec<PolicyReport> {
     both.flatten().collect()
 }
 
-/// What each policy costs by the measure that both can be compared by.
+/// Costs of each policy by the measure that both can be compared by.
 fn costs(two: &Comparison) -> Figure {
     let measure = two.measure.unwrap_or(Measure::Total);
     let unit = unit_of(measure);
@@ -115,7 +115,7 @@ fn costs(two: &Comparison) -> Figure {
     )
 }
 
-/// Where the time goes, by the same measure.
+/// Parts of the time, by the same measure.
 fn causes(two: &Comparison, mut both: Vec<PolicyReport>) -> Figure {
     let measure = two.measure.unwrap_or(Measure::Total);
     for (index, policy) in both.iter_mut().enumerate() {
@@ -139,7 +139,7 @@ fn causes(two: &Comparison, mut both: Vec<PolicyReport>) -> Figure {
     figure
 }
 
-/// What the strict policies that cost least, and lazy, did over time.
+/// The strict policies that cost least, and lazy, over time.
 fn over(two: &Comparison) -> Section {
     let strict =
         [&two.a, &two.b].map(|report| least(report).map_or("", |best| best.policy.as_str()));

@@ -1,4 +1,4 @@
-//! The page of many traces: what they add up to by machine, by device and by load, and each of them.
+//! The page of many traces: their sums by machine, by device and by load, and each of them.
 
 use portolan_cli::display::grouped;
 use portolan_report::{
@@ -13,10 +13,10 @@ use crate::replay::PolicyReport;
 /// Rows of a plot at most, and of the table of all traces.
 const MOST_PLOTTED: usize = 40;
 const MOST_LISTED: usize = 2000;
-/// What is marked in each row of a plot.
+/// Policies that are marked in each row of a plot.
 const SERIES: [&str; 3] = ["least strict", "deferred", "lazy"];
 
-/// The page of `entries` and what they add up to, which came about as `origin` says.
+/// The page of `entries` and their sums, which came about as `origin` says.
 pub fn fleet(entries: &[Entry], sum: &Aggregate, origin: Origin) -> Page {
     let all = reports(&sum.all);
     let section = |heading: &str, says: Vec<String>, figures| Section {
@@ -76,7 +76,7 @@ fn reports(group: &Group) -> Vec<PolicyReport> {
     report.collect()
 }
 
-/// What the strict policy that costs least, deferred and lazy cost in each group for an operation.
+/// Costs of an operation in each group: under the strict policy that costs least, deferred and lazy.
 fn costs(title: &str, what: &str, groups: &[Group]) -> Figure {
     let of = |group: &Group| {
         let sums = [

@@ -1,7 +1,7 @@
-//! Reports to look at: pages of `portolan-report` from what replays, reproductions and curves found.
+//! Reports to look at: pages of `portolan-report` from the results of replays, reproductions and curves.
 //!
-//! `docs/report.md` says what each figure shows and where its numbers come from. Nothing is computed here that the
-//! data has not: figures arrange it.
+//! `docs/report.md` explains each figure and the origin of its numbers. Nothing is computed here that the data has
+//! not: figures arrange it.
 
 mod bounds;
 mod calibrate;

@@ -21,7 +21,7 @@ type Of = fn(&Interval) -> f64;
 /// Origin of a line's numbers.
 #[derive(Clone, Copy)]
 enum Source<'a> {
-    /// A policy's timeline, and what of it.
+    /// A policy's timeline, and the number of each interval that is taken.
     Policy(&'a Timeline, Of),
     /// Invalidations of the recorded kernel.
     Sent(&'a RecordedTimeline),
@@ -37,7 +37,7 @@ impl Source<'_> {
         }
     }
 
-    /// The numbers in intervals of at least `least_ns`, and how long these are.
+    /// The numbers in intervals of at least `least_ns`, and the length of these.
     fn numbers(self, least_ns: u64) -> (u64, Vec<f64>) {
         let counts = |counts: &[u64]| counts.iter().map(|count| *count as f64).collect();
         match self {
@@ -63,7 +63,7 @@ impl Source<'_> {
 /// A line: its name, and where its numbers come from.
 type Wanted<'a> = (String, Source<'a>);
 
-/// What the numbers of a plot are.
+/// Kind of a plot's numbers.
 #[derive(Clone, Copy)]
 enum Numbers {
     /// Number of these in a second, in proportion or by their logarithm.

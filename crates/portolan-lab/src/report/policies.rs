@@ -1,4 +1,4 @@
-//! Policies side by side: time by cause, and what stays reachable at most.
+//! Policies side by side: time by cause, and the most memory that stays reachable.
 
 use portolan_report::{
     Arrangement, Axis, Bars, Figure, Mark, MarkRow, Marks, Plot, Section, Series, Table, Unit,
@@ -9,7 +9,7 @@ use crate::counts::Invalidations;
 use crate::replay::{Causes, Now, Policy, PolicyReport, ReplayReport, TimeByCause};
 use portolan_cli::display::grouped;
 
-/// A name, and what it is the name of.
+/// A name, and the number that it names.
 type Named<T, N> = (&'static str, fn(&T) -> N);
 
 /// Causes of CPU time.
@@ -114,7 +114,7 @@ fn plotted(policies: &[PolicyReport]) -> Vec<&PolicyReport> {
     }
 }
 
-/// What each of `policies` is: a list in sentences, since names alone say little.
+/// Description of each of `policies`: a list in sentences, since names alone say little.
 pub(super) fn in_words(policies: &[PolicyReport]) -> Vec<String> {
     let known = Policy::every().filter(|known| {
         let mut names = policies.iter().map(|policy| policy.policy.as_str());

@@ -1,4 +1,4 @@
-//! The page of a replay: what it comes to, then what it comes from.
+//! The page of a replay: its answer, then the numbers behind it.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ pub fn replay(report: &ReplayReport, origin: Origin) -> Page {
     let answer = settings::in_code(&answer, &report.advice);
     let mut sections = Vec::new();
     let is_some = report.trace.maps + report.trace.coherent_allocs > 0;
-    // Of what was not understood, or maps nothing, a figure would be one of zeros.
+    // Of a trace that was not understood, or maps nothing, a figure would be one of zeros.
     if is_some && report.trace.understood.is_enough() {
         sections.extend(settings::section(report));
         sections.push(policies::section(report));
@@ -48,7 +48,7 @@ fn name(source: &str) -> &str {
     name.strip_prefix("bundled trace ").unwrap_or(name)
 }
 
-/// Tiles of the cost, of now and then, and of how sure that is.
+/// Tiles of the cost, now and then, and of its certainty.
 fn tiles(report: &ReplayReport) -> Vec<Tile> {
     let tile = |name: &str, value: String, says: String| Tile {
         name: name.to_owned(),
@@ -137,7 +137,7 @@ fn then(cost: &MappingCost) -> Tile {
     }
 }
 
-/// What a reader should know about the trace.
+/// Warnings to the reader on the trace.
 fn warnings(report: &ReplayReport) -> Section {
     let mut says = vec![trace::counted(&report.trace)];
     says.extend(sent_finding(report));

@@ -1,4 +1,4 @@
-//! The page of reproductions: each published figure beside what was computed for it.
+//! The page of reproductions: each published figure beside the computed one.
 
 mod entries;
 
@@ -18,7 +18,7 @@ pub struct Results {
     answer: Vec<String>,
 }
 
-/// What the words beside marks mean.
+/// Meaning of the words beside marks.
 const WORDS: &str = "The word beside a computed figure says what speaks for it. Fitted: a price was fitted \
     on it. Implied: it follows from what was fitted, as it would without the model. Counted: commands or \
     faults that the library caused and a model counted. Predicted: nothing was fitted on it, and it could \

@@ -69,12 +69,12 @@ fn plain(row: &&Row) -> bool {
     row.with.is_none()
 }
 
-/// Which policy carries out most with the most CPUs, beside the strict one.
+/// Policy that carries out most with the most CPUs, beside the strict one.
 fn best(report: &Report) -> Option<String> {
     let rows = || report.rows.iter().filter(plain);
     let most = rows().map(|row| row.cpus).max()?;
     let at_most = || rows().filter(|row| row.cpus == most);
-    // What does not translate leaves nothing to choose, and is the limit.
+    // Passthrough leaves nothing to choose, and is the limit.
     let translating = at_most().filter(|row| row.policy != Policy::Identity);
     let best = translating.max_by(|a, b| a.operations_per_s.total_cmp(&b.operations_per_s))?;
     let strict = at_most().find(|row| row.policy == Policy::Strict);
@@ -91,7 +91,7 @@ fn best(report: &Report) -> Option<String> {
     Some(said)
 }
 
-/// What a line of the plot is of.
+/// Name of a line of the plot.
 fn name(row: &Row) -> String {
     match &row.with {
         Some(with) => format!("{}, with {with}", row.policy.name()),

@@ -1,4 +1,4 @@
-//! What to change on the Linux that was traced, as `replay` prints it, with the lines that speak for it.
+//! Settings to change on the Linux that was traced, as `replay` prints them, with the lines that speak for them.
 
 use portolan_report::{Axis, Figure, Mark, MarkRow, Marks, Plot, Section, Unit};
 
@@ -6,7 +6,7 @@ use super::{figure, table};
 use crate::replay::{ReplayReport, Setting, more};
 use portolan_cli::display::{duration, grouped};
 
-/// Each setting with what it brings; nothing where none is advised.
+/// Each setting with its gain; nothing where none is advised.
 pub(super) fn section(report: &ReplayReport) -> Option<Section> {
     if report.advice.is_empty() {
         return None;
@@ -19,7 +19,7 @@ pub(super) fn section(report: &ReplayReport) -> Option<Section> {
     })
 }
 
-/// The lines of `text`, in which what is typed for `advice`, or stands in the trace, is code.
+/// The lines of `text`, in which commands to type for `advice`, and lines of the trace, are code.
 pub(super) fn in_code(text: &str, advice: &[Setting]) -> Vec<String> {
     let typed = advice.iter().map(Setting::command);
     let typed = typed.filter(|command| command.starts_with("echo "));

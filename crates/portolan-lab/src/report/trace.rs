@@ -1,4 +1,4 @@
-//! What the trace holds whatever the policy: sizes, lifetimes, devices, CPUs.
+//! Contents of the trace, the same for all policies: sizes, lifetimes, devices, CPUs.
 
 use portolan_report::{Arrangement, Axis, Bars, Figure, Plot, Section, Series, Table, Unit};
 
@@ -9,7 +9,7 @@ use portolan_cli::display::{counted as counted_as, grouped};
 /// Devices or CPUs with a bar of their own.
 const MOST_BARS: usize = 24;
 
-/// How much there is of what, in a sentence.
+/// Numbers of the trace's operations and bytes, in a sentence.
 pub(super) fn counted(trace: &TraceReport) -> String {
     format!(
         "{}: {} of {}, {}, {}; {} still mapped where the trace ends.",
@@ -113,7 +113,7 @@ fn histogram(
     figure(title, says, keys.is_empty().then_some(none), plot, table)
 }
 
-/// Who does it.
+/// Devices and CPUs of the operations.
 pub(super) fn devices_and_cpus(shape: &Shape) -> Section {
     let cpus: Vec<Share> = shape
         .cpus

@@ -1,21 +1,20 @@
-//! Bounds, each beside what it would be worth without its mechanism, and beside what needs no model.
+//! Bounds, each beside its worth without its mechanism, and beside a predictor that needs no model.
 //!
-//! A figure was at risk only if it could have come out wrong: if the bound on it fails with the
-//! mechanism switched off that it speaks for, and if the trivial predictor (the nearest fitted row,
-//! the straight line through fitted rows, no effect at all) comes less near. Otherwise the figure
-//! says nothing that was not put in, and is *implied*.
+//! A figure was at risk only if it could have come out wrong: if the bound on it fails with the mechanism switched
+//! off that it speaks for, and if the trivial predictor (the nearest fitted row, the straight line through fitted
+//! rows, no effect at all) comes less near. Otherwise the figure says nothing beyond its inputs, and is *implied*.
 
 use serde::Serialize;
 
 use portolan_cli::display::table;
 
-/// What speaks for a figure.
+/// Evidence for a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Evidence {
     /// A price was fitted on it.
     Fitted,
-    /// It follows from what was fitted, as it would without the model.
+    /// Follows from fitted prices, as it would without the model.
     Implied,
     /// Commands or faults that the library caused and a model counted.
     Counted,
@@ -38,46 +37,47 @@ impl Evidence {
     }
 }
 
-/// What the words of [`Evidence`] mean.
+/// Meaning of the words of [`Evidence`].
 pub(super) const EVIDENCE_IN_WORDS: &str = "\
     Evidence, what speaks for a computed figure: fitted (prices were chosen so that it comes near), implied (it \
     follows from what was fitted), counted (by the model), predicted (nothing was fitted on it, and it could have \
     come out wrong), computed (nobody published anything to hold it against).\n";
 
-/// Per cent by which a trivial predictor has to be worse than the model: what rounding alone can do.
+/// Per cent by which a trivial predictor has to be worse than the model: rounding alone may make a smaller
+/// difference.
 const MARGIN_PCT: f64 = 0.25;
 
 /// A bound on figures that nothing was fitted on.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Bound {
-    /// Which figures.
+    /// The figures, in words.
     pub what: String,
-    /// How far off they may be, in per cent of what was published.
+    /// Largest error that they may have, in per cent of the published figures.
     pub limit_pct: f64,
-    /// How far off the worst of them is.
+    /// Error of the worst of them, in per cent.
     pub worst_pct: f64,
-    /// What they depend on.
+    /// Mechanism that they depend on.
     pub mechanism: &'static str,
-    /// How far off the worst would be without that.
+    /// Error of the worst without that mechanism, in per cent.
     pub mechanism_off_pct: f64,
-    /// What predicts them without the model.
+    /// Trivial predictor of them, which needs no model.
     pub trivial: &'static str,
-    /// How far off the worst of that is.
+    /// Error of its worst prediction, in per cent.
     pub trivial_pct: f64,
-    /// What the figures are: `counted` or `predicted` if the bound speaks for them, else `implied`.
+    /// Kind of the figures: `counted` or `predicted` if the bound speaks for them, else `implied`.
     pub evidence: Evidence,
-    /// Whether the bound is kept.
+    /// The bound is kept.
     pub holds: bool,
 }
 
-/// What a bound is made from.
+/// Parts of a bound.
 pub(super) struct Parts {
     pub what: String,
     pub limit_pct: f64,
     pub worst_pct: f64,
     pub mechanism: (&'static str, f64),
     pub trivial: (&'static str, f64),
-    /// What the figures are if the bound speaks for them.
+    /// Kind of the figures if the bound speaks for them.
     pub would_be: Evidence,
 }
 
@@ -140,7 +140,7 @@ impl Bound {
     }
 }
 
-/// The largest of `errors`, in per cent, whatever its sign.
+/// The largest of `errors` by absolute value, in per cent.
 pub(super) fn worst(errors: impl IntoIterator<Item = f64>) -> f64 {
     let errors = errors.into_iter().map(f64::abs);
     errors.fold(0.0, f64::max)
@@ -165,8 +165,8 @@ fn in_proportion(points: &[(f64, f64)], x: f64) -> f64 {
     nearest.map_or(0.0, |(at, y)| y * x / at)
 }
 
-/// How far off the best of three trivial predictors is, by `missed`, which says it of a predictor: the
-/// straight line through fitted points, the nearest of them in proportion, and all of them in proportion.
+/// Error of the best of three trivial predictors, by `missed`, which returns that of a predictor: the straight line
+/// through fitted points, the nearest of them in proportion, and all of them in proportion.
 pub(super) fn by_size(points: &[(f64, f64)], missed: impl Fn(&dyn Fn(f64) -> f64) -> f64) -> f64 {
     let straight = missed(&|x| line(points, x));
     let nearest = missed(&|x| in_proportion(points, x));

@@ -1,11 +1,10 @@
-//! Lazy invalidation under a virtual IOMMU (VT-d, 2023): `vtd-flush-queue.csv`, and what it leaves open.
+//! Lazy invalidation under a virtual IOMMU (VT-d, 2023): `vtd-flush-queue.csv`, and the cases that it leaves open.
 //!
-//! Two published throughputs fix two prices: the work of a packet without its invalidations, and one
-//! invalidation with its sync and its exit. Nothing is left to predict of them. What is computed is
-//! the rule (caching mode, stage, trust and flag), the commands and exits of a GiB received, from
-//! the library's DMA layer, and the throughput of the combinations that were not published: among
-//! them tables that a hypervisor follows without caching mode, by write-protecting them, where each
-//! word that is written is an exit beside those of submissions.
+//! Two published throughputs fix two prices: the work of a packet without its invalidations, and one invalidation
+//! with its sync and its exit. Nothing is left to predict of them. Computed are the rule (caching mode, stage, trust
+//! and flag), the commands and exits of a GiB received, from the library's DMA layer, and the throughput of the
+//! combinations that were not published: among them tables that a hypervisor follows without caching mode, by
+//! write-protecting them, where each word that is written is an exit beside those of submissions.
 //!
 //! The driver receives 1500-byte packets, each into a buffer in a page of its own, with 256 of them
 //! posted; it keeps its buffers, as Linux's drivers do. The number of packets in flight, the size of
@@ -43,14 +42,14 @@ pub const MACHINE: &str = "spr-vm";
 pub const PACKET: u64 = 1500;
 /// Buffers that the device holds.
 const POSTED: usize = 256;
-/// What is received to count; a GiB is this many times as much.
+/// Bytes that are received to count; a GiB is this many times as much.
 const RECEIVED: u64 = 1 << 26;
 const GIB: u64 = 1 << 30;
 const FITTED_ON: &str = "both published rows";
 /// Words of tables that change while a page is mapped and unmapped, in a leaf table that stays: its
 /// entry and the count in the entry above, each time.
 pub const TABLE_WRITES: u64 = 4;
-/// Sizes of what one unmap takes, for which the price of an invalidation is told.
+/// Sizes of one unmap, in bytes, for which the price of an invalidation is told.
 const SIZES: [(&str, u64); 3] = [
     ("a packet of 1500 bytes", PACKET),
     ("a page", 4096),
@@ -92,7 +91,7 @@ const CASES: [Case; 6] = [
     Case::new(Stage::Second, Shadowing::WriteProtection, Policy::Lazy),
 ];
 
-/// What was counted for [`RECEIVED`] bytes.
+/// Counts for [`RECEIVED`] bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Counted {
     packets: u64,
@@ -252,7 +251,7 @@ fn facts(shadowing: Shadowing, stage: Stage, trust: Trust, wish: PolicyPreferenc
     }
 }
 
-/// The rule, for each of what it depends on.
+/// The rule, for each combination of its inputs.
 fn decisions() -> Vec<Decision> {
     let mut rows = Vec::new();
     let followed = [Shadowing::CachingMode, Shadowing::WriteProtection];
@@ -268,7 +267,7 @@ fn decisions() -> Vec<Decision> {
     rows
 }
 
-/// Recomputes what can be.
+/// Recomputes the figures that follow from the published ones.
 ///
 /// # Errors
 /// If the profile or the published table is wrong, or the library refuses an operation.
@@ -334,8 +333,8 @@ pub fn flush_queue() -> Result<FlushQueue> {
     })
 }
 
-/// What has to hold of the work of a packet and its invalidation, of what one takes the CPU that waits (at
-/// least, as the profile says, at most), and of that on bare metal.
+/// Checks on the work of a packet and its invalidation, on the time of one on the CPU that waits (at least, as the
+/// profile says, at most), and on that on bare metal.
 fn checks(
     [work, invalidation]: [f64; 2],
     waits_ns: [f64; 3],

@@ -23,7 +23,7 @@ pub fn flush_queue_text(result: &FlushQueue, columns: usize) -> String {
     wrapped(&out, columns)
 }
 
-/// What was published, and what follows.
+/// The published figures, and the conclusions from them.
 fn answer(result: &FlushQueue) -> String {
     let of = |variant: &str| {
         let mut rows = result.rows.iter();
@@ -84,7 +84,7 @@ const NOTE: &str = "\
     submission, which writes one register, or a word written to a table that is write-protected: four a packet, \
     entry and count for map and unmap.\n";
 
-/// What an invalidation takes under other assumptions.
+/// Time of an invalidation under other assumptions.
 fn implied(result: &FlushQueue) -> String {
     let mut out = String::new();
     for implied in &result.implied {

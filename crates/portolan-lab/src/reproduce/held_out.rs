@@ -1,8 +1,8 @@
 //! Figures of machines on which no price was fitted: `held-out.csv`.
 //!
 //! They are computed with the prices of the profile that comes nearest, and no bound is put on them: the
-//! error is printed whatever it is, beside that of saying nothing happens. A profile is a machine, and
-//! these are others, so the errors say how far its prices carry.
+//! error is printed in any case, beside that of the prediction that nothing happens. A profile is a machine, and
+//! these are others, so the errors show the reach of its prices.
 
 use anyhow::{Context, Result};
 use portolan::inval::{Preference, Quirks};
@@ -33,7 +33,7 @@ pub struct HeldOut {
 }
 
 impl HeldOut {
-    /// Whether each figure was computed; how near it comes is no condition.
+    /// Tells if each figure was computed; its error is no condition.
     pub fn holds(&self) -> bool {
         self.rows.iter().all(|row| row.computed.is_finite())
     }
@@ -42,21 +42,21 @@ impl HeldOut {
 /// One figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HeldOutRow {
-    /// Which publication: `fns`, `map-batch` or `map-sync`.
+    /// The publication: `fns`, `map-batch` or `map-sync`.
     pub case: String,
     /// `iotlb_misses_a_page`, `before_us`, `after_us` or `times_faster`.
     pub quantity: String,
     /// The profile whose prices and caches are used.
     pub machine: &'static str,
-    /// The ends of what was published.
+    /// The ends of the published figures.
     pub published: [f64; 2],
     /// Computed.
     pub computed: f64,
     /// Against the nearest published end, in per cent.
     pub error_pct: f64,
-    /// What predicts it without a model: that nothing is missed twice, or that nothing changes.
+    /// Prediction without a model: that nothing is missed twice, or that nothing changes.
     pub trivial: f64,
-    /// How far off that is, in per cent.
+    /// Error of that, in per cent.
     pub trivial_pct: f64,
     /// Always predicted: nothing was fitted on it.
     pub evidence: Evidence,
@@ -99,7 +99,7 @@ pub fn held_out() -> Result<HeldOut> {
     })
 }
 
-/// How far `value` is from the nearest end, in per cent; nothing between the ends.
+/// Distance of `value` from the nearest end, in per cent; nothing between the ends.
 fn off(value: f64, [low, high]: [f64; 2]) -> f64 {
     error_pct(value, value.clamp(low, high))
 }
@@ -156,7 +156,7 @@ fn misses_a_page() -> Result<f64> {
 }
 
 impl HeldOutRow {
-    /// What stands in a table behind its name: the profile, published, computed, error, error of no effect, evidence.
+    /// Cells of a table behind its name: the profile, published, computed, error, error of no effect, evidence.
     pub(crate) fn cells(&self) -> [String; 6] {
         let [low, high] = self.published;
         [

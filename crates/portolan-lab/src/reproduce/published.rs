@@ -46,7 +46,7 @@ pub struct RangeFlushSample {
     pub after: f64,
 }
 
-/// Whose address space a device uses.
+/// Owner of the address space that a device uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IopfKind {
     /// A guest's memory, behind a second stage.
@@ -68,7 +68,7 @@ impl IopfKind {
 /// One row of the table of I/O page faults; KB/s.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct IopfPublished {
-    /// Whose address space.
+    /// Owner of the address space.
     pub kind: IopfKind,
     /// Bytes of a message.
     pub msg_len_bytes: u64,
@@ -159,7 +159,7 @@ pub fn flush_queue(text: &str) -> Result<[f64; 2]> {
     }
 }
 
-/// Which way fio moves its blocks.
+/// Direction in which fio moves its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction4K {
     /// From the disk.
@@ -181,7 +181,7 @@ impl Direction4K {
     }
 }
 
-/// Whose pool.
+/// Kernel whose pool it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
     /// One lock.
@@ -208,9 +208,9 @@ impl Kernel {
 pub struct SwiotlbRow {
     /// Jobs.
     pub jobs: usize,
-    /// Whose pool.
+    /// Kernel whose pool it is.
     pub kernel: Kernel,
-    /// Which way.
+    /// Direction of the blocks.
     pub direction: Direction4K,
     /// Megabytes (10^6) a second.
     pub throughput_mb_s: f64,

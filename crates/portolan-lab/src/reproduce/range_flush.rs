@@ -1,16 +1,15 @@
 //! Range flush (Tegra SMMU, 2015): `tegra-range-flush.csv` recomputed.
 //!
-//! Each operation goes through the driver of Tegra's SMMU onto the model of its registers, which
-//! counts what is written.
+//! Each operation goes through the driver of Tegra's SMMU onto the model of its registers, which counts the writes.
 //!
 //! *Before*: page by page, each page's caches flushed and waited for, after map and after unmap
 //! alike. *After*: page by page, one flush at the end. *Portolan*: one `map_sg` or `unmap`, one
 //! gather.
 //!
-//! Prices are fitted on the medians of the four samples at 128K and 4M, for map and unmap apart,
-//! since what a flush costs differs between the two. The size published as 18M is known only to
-//! lie between 17 and 19 MiB: both ends are computed, and the interval between them has to meet
-//! the spread of the published samples, widened by a tenth at its nearest end.
+//! Prices are fitted on the medians of the four samples at 128K and 4M, for map and unmap apart, since the cost of a
+//! flush differs between the two. The size published as 18M is known only to lie between 17 and 19 MiB: both ends are
+//! computed, and the interval between them has to meet the spread of the published samples, widened by a tenth at its
+//! nearest end.
 //!
 //! The change did two things at once: one flush of the caches in place of one a page, and each line of a
 //! table written back once in place of once a page. Rows of their own have one without the other
@@ -33,10 +32,10 @@ use halves::Halves;
 
 /// The machine that the published figures come from.
 pub const MACHINE: &str = "tegra210";
-/// How far outside the published spread a prediction may lie, as a part of its nearest end.
+/// Distance of a prediction from the published spread that is allowed, as a part of its nearest end.
 pub const SLACK: f64 = 0.1;
 
-/// The published sizes, the bytes that stand for them, and whether they are fitted on.
+/// The published sizes, the bytes that stand for them, and their use: to fit prices, or to test predictions.
 const SIZES: [(&str, u64, Use); 4] = [
     ("128K", 128 << 10, Use::Fit),
     ("4M", 4 << 20, Use::Fit),
@@ -59,7 +58,7 @@ fn sample(variant: Variant, sample: &RangeFlushSample) -> Option<f64> {
     }
 }
 
-/// How often each fitted price is paid: the call, a page mapped alone, a command with its wait.
+/// Number of times that each fitted price is paid: the call, a page mapped alone, a command with its wait.
 fn paid(events: &Events) -> Vec<f64> {
     let counts = events.counts;
     let flushes = counts.page + counts.range + counts.context;
@@ -90,8 +89,8 @@ struct Run {
     events: Events,
 }
 
-/// Recomputes the table; `measure` runs one operation and says what it caused, `tear_down` gives up an
-/// address space with so many bytes in it.
+/// Recomputes the table; `measure` runs one operation and returns its counts, `tear_down` gives up an address space
+/// with so many bytes in it.
 ///
 /// # Errors
 /// If the published table is malformed, a run fails or the profile lacks a price.
@@ -165,7 +164,7 @@ pub fn reproduce(
     })
 }
 
-/// What was fitted on operations of `direction`.
+/// Prices that were fitted on operations of `direction`.
 fn prices_of(direction: Direction, us: &[f64]) -> impl Iterator<Item = FittedPrice> {
     let events = match direction {
         Direction::Map => ["map_call", "map_page", "flush after map, its sync included"],
@@ -317,8 +316,7 @@ fn times_of(case: &str, variant: &str) -> String {
     format!("{case} of 18M, {variant}: 17 to 19 MiB meets the samples")
 }
 
-/// By how much the interval from `first` to `last` misses that from `low` to `high`, in per cent of the
-/// nearest end.
+/// Per cent of the nearest end by which the interval from `first` to `last` misses that from `low` to `high`.
 fn missed_pct([first, last]: [f64; 2], [low, high]: [f64; 2]) -> f64 {
     let below = 100.0 * (1.0 - last / low);
     let above = 100.0 * (first / high - 1.0);

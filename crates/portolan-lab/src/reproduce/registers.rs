@@ -46,7 +46,7 @@ pub(super) fn tear_down(machine: &Profile, bytes: u64, way: Way) -> Result<Event
     board.tear_down(space)
 }
 
-/// What was written to which register, for rows that know; nothing if none does.
+/// Writes by register, for rows that have them; nothing if none does.
 pub(super) fn text(rows: &[Row], columns: usize) -> String {
     let lines: Vec<_> = rows
         .iter()

@@ -1,4 +1,4 @@
-//! What a reproduction found, as data: the keys of `portolan reproduce --json`.
+//! Results of a reproduction, as data: the keys of `portolan reproduce --json`.
 
 use serde::Serialize;
 
@@ -15,18 +15,18 @@ pub struct Reproduction {
     pub machine: String,
     /// Published and computed, row by row.
     pub rows: Vec<Row>,
-    /// The prices that the fit found, and on what.
+    /// The prices that the fit found, each with the rows that it was fitted on.
     pub prices: Vec<FittedPrice>,
-    /// The bounds on what was not fitted, and what each would be worth without its mechanism.
+    /// The bounds on figures that were not fitted, and the worth of each without its mechanism.
     pub bounds: Vec<Bound>,
-    /// What has to hold beside them.
+    /// Checks beside them.
     pub checks: Vec<Check>,
-    /// What the rows say and what they do not explain, a sentence each.
+    /// Conclusions from the rows, and points that they do not explain, a sentence each.
     pub notes: Vec<String>,
 }
 
 impl Reproduction {
-    /// Whether all bounds are kept.
+    /// Tells if all bounds and checks are kept.
     pub fn holds(&self) -> bool {
         let bounds = self.bounds.iter().all(|bound| bound.holds);
         bounds && self.checks.iter().all(|check| check.holds)
@@ -38,8 +38,8 @@ impl Reproduction {
 pub struct Row {
     /// `map`, `unmap`, or `tear-down`: an address space given up with all that it maps.
     pub case: &'static str,
-    /// `before`, `after` or `portolan`; `tlb-batched` and `lines-batched`: `before` with one half of what
-    /// makes it `after`.
+    /// `before`, `after` or `portolan`; `tlb-batched` and `lines-batched`: `before` with one half of the change to
+    /// `after`.
     pub variant: &'static str,
     /// Bytes mapped or unmapped.
     pub size_bytes: u64,
@@ -60,9 +60,9 @@ pub struct Row {
     pub computed_range: Option<Ranged>,
     /// `computed` against `published`, in per cent.
     pub error_pct: Option<f64>,
-    /// Whether the prices were fitted on this row.
+    /// The prices were fitted on this row.
     pub fitted: bool,
-    /// What speaks for `computed`.
+    /// Evidence for `computed`.
     pub evidence: Evidence,
     /// Commands that the library planned and the model carried out.
     pub counts: Counts,
@@ -73,18 +73,18 @@ pub struct Row {
     pub registers: Option<RegisterWrites>,
 }
 
-/// A figure as a range, and what it ranges over.
+/// Range of a figure, and the prices behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Ranged {
     /// The least.
     pub low: f64,
     /// The most.
     pub high: f64,
-    /// The prices that are not known, and between what they lie.
+    /// The prices that are not known, and their ranges.
     pub over: &'static str,
 }
 
-/// Says of each row what speaks for it; `what` names the bound on a row that nothing was fitted on.
+/// Sets the evidence of each row; `what` names the bound on a row that nothing was fitted on.
 pub(super) fn judge(rows: &mut [Row], what: impl Fn(&Row) -> String, bounds: &[Bound]) {
     for row in rows {
         let bound = || bounds.iter().find(|bound| bound.what == what(row));
@@ -101,7 +101,7 @@ pub(super) fn judge(rows: &mut [Row], what: impl Fn(&Row) -> String, bounds: &[B
 pub struct FittedPrice {
     /// Map or unmap.
     pub case: &'static str,
-    /// Which event.
+    /// Event that the price is for.
     pub event: &'static str,
     /// Nanoseconds an event.
     pub ns: f64,
@@ -112,11 +112,11 @@ pub struct FittedPrice {
 /// A bound on predicted rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Check {
-    /// Which rows, and the bound.
+    /// The rows, and the bound.
     pub what: String,
-    /// What was found.
+    /// The values found.
     pub found: String,
-    /// Whether the bound is kept.
+    /// The bound is kept.
     pub holds: bool,
 }
 
@@ -131,7 +131,7 @@ impl Check {
     }
 }
 
-/// Whether all of `bounds` and `checks` hold, as a sentence.
+/// Says if all of `bounds` and `checks` hold, as a sentence.
 pub(super) fn verdict(bounds: &[Bound], checks: &[Check]) -> String {
     let held = bounds.iter().map(|bound| bound.holds);
     let held: Vec<bool> = held.chain(checks.iter().map(|check| check.holds)).collect();
@@ -152,24 +152,24 @@ pub struct FlushQueue {
     pub rows: Vec<Throughput>,
     /// The two prices.
     pub prices: Vec<FittedPrice>,
-    /// What one invalidation would cost the machine if unmaps were of another size.
+    /// Price of one invalidation for the machine if unmaps were of another size.
     pub implied: Vec<Implied>,
-    /// What the CPU that waits takes for one invalidation, by how many CPUs receive.
+    /// Price of one invalidation for the CPU that waits, by the number of CPUs that receive.
     pub receivers: Receivers,
     /// Nanoseconds of one strict invalidation on one CPU of bare metal, by the literature.
     pub literature_ns: f64,
-    /// Where that comes from.
+    /// Source of that.
     pub literature: String,
-    /// The bounds on what was not fitted: none, since nothing else was published.
+    /// The bounds on figures that were not fitted: none, since nothing else was published.
     pub bounds: Vec<Bound>,
     /// The rule.
     pub decisions: Vec<Decision>,
-    /// What has to hold.
+    /// Checks.
     pub checks: Vec<Check>,
 }
 
 impl FlushQueue {
-    /// Whether all of it holds.
+    /// Tells if all checks hold.
     pub fn holds(&self) -> bool {
         self.checks.iter().all(|check| check.holds)
     }
@@ -184,9 +184,9 @@ pub struct Throughput {
     pub variant: &'static str,
     /// `first` or `second`.
     pub stage: &'static str,
-    /// How the hypervisor follows second-stage tables: `caching-mode` or `write-protection`.
+    /// Way in which the hypervisor follows second-stage tables: `caching-mode` or `write-protection`.
     pub shadowing: &'static str,
-    /// Whether the rule allows it: `yes` or `no`.
+    /// `yes` if the rule allows it, else `no`.
     pub allowed: &'static str,
     /// Bytes of a packet.
     pub size_bytes: u64,
@@ -198,9 +198,9 @@ pub struct Throughput {
     pub computed: f64,
     /// `computed` against `published`, in per cent.
     pub error_pct: Option<f64>,
-    /// Whether the prices were fitted on it.
+    /// The prices were fitted on it.
     pub fitted: bool,
-    /// What speaks for `computed`.
+    /// Evidence for `computed`.
     pub evidence: Evidence,
     /// Commands of a GiB received.
     pub counts: Counts,
@@ -221,7 +221,7 @@ pub struct Receivers {
 /// The price of an invalidation under another assumption.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Implied {
-    /// What one unmap takes.
+    /// Extent of one unmap, in words.
     pub unmap: &'static str,
     /// Its bytes.
     pub size_bytes: u64,

@@ -1,4 +1,4 @@
-//! A reproduction for people: what it comes to, then the tables.
+//! A reproduction for people: its answer, then the tables.
 
 use super::bounds::{Bound, EVIDENCE_IN_WORDS};
 use super::registers;
@@ -35,7 +35,7 @@ fn cells(row: &Row) -> Vec<String> {
     ]
 }
 
-/// What the columns mean, for `--help`.
+/// Meaning of the columns, for `--help`.
 pub const COLUMNS_IN_WORDS: &str = "\
 Columns of the tables, those that do not fit the terminal left out (`--wide`
 prints all):
@@ -85,7 +85,7 @@ prints all):
                  predictor: what a guess without the model comes to; so it is:
                  the evidence that follows";
 
-/// What was changed, published and computed, in sentences.
+/// The change, its published and its computed figures, in sentences.
 fn answer(result: &Reproduction) -> String {
     let change = match result.name.as_str() {
         "walk-flush" => {

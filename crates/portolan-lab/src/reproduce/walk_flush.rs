@@ -5,9 +5,8 @@
 //! command for each of its pages and a wait of its own. *After*: the same, but one command for the
 //! context for each table. *Portolan*: one `map_sg`, one `unmap`, one plan.
 //!
-//! What an unmap of whole tables costs beside its commands is fitted as one price for the table and
-//! its wait, since every table published had one; Portolan's several tables with one wait are
-//! priced by the profile's two prices.
+//! The cost of an unmap of whole tables beside its commands is fitted as one price for the table and its wait, since
+//! every table published had one; Portolan's several tables with one wait are priced by the profile's two prices.
 
 use anyhow::Result;
 use portolan_model::profile::{Event, Profile};
@@ -25,7 +24,7 @@ pub const MACHINE: &str = "sm8150";
 pub const FITTED_UP_TO: u64 = 12 << 20;
 /// No row that was not fitted may be further off, in per cent.
 pub const BOUND_PCT: f64 = 5.0;
-/// What the published change counts for 32 MiB: TLBIVA before, TLBIASID after.
+/// Commands that the published change counts for 32 MiB: TLBIVA before, TLBIASID after.
 const COUNTED: (u64, [u64; 2]) = (32 << 20, [8192, 16]);
 
 const FITTED_ON: &str = "sizes up to 12 MiB, before and after";
@@ -48,7 +47,7 @@ fn price_name(event: Event) -> &'static str {
     }
 }
 
-/// How often each fitted price is paid.
+/// Number of times that each fitted price is paid.
 fn paid(direction: Direction, events: &Events) -> Vec<f64> {
     let whole = events.tables > 0;
     let columns = match direction {
@@ -68,7 +67,7 @@ fn dot(counts: &[f64], prices: &[f64]) -> f64 {
     counts.iter().zip(prices).map(|(n, p)| n * p).sum()
 }
 
-/// Microseconds of Portolan's way: fitted prices, and the profile's for what was not published.
+/// Microseconds of Portolan's way: fitted prices, and the profile's for events that were not published.
 fn ours(direction: Direction, events: &Events, us: &[f64], profile: &Profile) -> Result<f64> {
     let price = |event| profile.price(event).map(|ns| ns / 1000.0);
     let entries = events.run_pages as f64 * price(Event::PteWrite)?;
@@ -86,7 +85,7 @@ fn ours(direction: Direction, events: &Events, us: &[f64], profile: &Profile) ->
     Ok(dot(&counts, us) + tables + waits)
 }
 
-/// What [`ours`] may be: the prices that it has from elsewhere at their ends.
+/// Range of [`ours`]: the prices that it has from elsewhere at their ends.
 fn own_range(
     direction: Direction,
     events: &Events,
@@ -117,7 +116,7 @@ fn own_range(
     })
 }
 
-/// A size, how the operation was done, what was published for it, and what it caused.
+/// A size, the way of the operation, its published latency in microseconds, and its counts.
 type Run = (u64, Variant, Option<f64>, Events);
 
 fn runs(
@@ -144,7 +143,7 @@ fn runs(
     Ok(runs)
 }
 
-/// Recomputes the table; `measure` runs one operation and says what it caused.
+/// Recomputes the table; `measure` runs one operation and returns its counts.
 ///
 /// # Errors
 /// If the published table is malformed, a run fails or the profile lacks a price.
@@ -219,7 +218,7 @@ pub fn reproduce(
     })
 }
 
-/// What a command for the context costs a device that no latency of an unmap holds.
+/// Cost of a command for the context to a device, which no latency of an unmap holds, in sentences.
 fn dropped_beside(profile: &Profile, table_span: u64) -> Result<String> {
     let entries = f64::from(profile.caches().iotlb.entries);
     let step_us = profile.price(Event::IotlbMissStep)? / 1000.0;

@@ -18,7 +18,7 @@ const RANGE: (f64, f64) = (1_000.0, 200_000.0);
 /// Steps of the search: the interval shrinks to a thousandth.
 const STEPS: usize = 15;
 
-/// What was fitted, and how well.
+/// Fitted values, and their error.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Fit {
     /// Nanoseconds that a CPU computes for one operation.

@@ -1,8 +1,8 @@
-//! Throughput by number of CPUs, in virtual time: the library's code under each policy, and what Linux
-//! does today, with the same prices.
+//! Throughput by number of CPUs, in virtual time: the library's code under each policy, and today's Linux, with the
+//! same prices.
 //!
-//! *Measured* figures were published by others and stand in a column of their own; everything
-//! else is computed. What a price was fitted on is marked.
+//! *Measured* figures were published by others and stand in a column of their own; everything else is computed.
+//! Figures that a price was fitted on are marked.
 
 mod fit;
 mod point;
@@ -28,7 +28,7 @@ pub const DEFAULT_MACHINE: &str = "vtd-nested";
 /// Numbers of CPUs that are computed where none is named, as far as the machine has them.
 const COUNTS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 144];
 
-/// When what was unmapped is invalidated, and by whom.
+/// Time at which unmapped memory is invalidated, and the CPU that does it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Policy {
     /// No translation.
@@ -68,7 +68,7 @@ impl Serialize for Policy {
 pub struct Row {
     /// The policy.
     pub policy: Policy,
-    /// What is different from the profile, if something is.
+    /// Difference from the profile, if there is one.
     pub with: Option<String>,
     /// CPUs.
     pub cpus: usize,
@@ -76,11 +76,11 @@ pub struct Row {
     pub operations_per_s: f64,
     /// The bytes of those, in Gbit/s.
     pub gbit_s: f64,
-    /// What was measured and published for this row, in its own unit.
+    /// Measured figure that was published for this row, in its own unit.
     pub published: Option<f64>,
     /// That unit.
     pub published_unit: Option<&'static str>,
-    /// Whether prices were fitted on it.
+    /// Prices were fitted on it.
     pub fitted: bool,
     /// Syncs by operation.
     pub syncs_per_operation: f64,
@@ -95,11 +95,11 @@ pub struct Row {
 pub struct Report {
     /// The machine.
     pub machine: String,
-    /// What an operation is.
+    /// The operation, in words.
     pub operation: String,
-    /// Where all that is random comes from.
+    /// Seed of all that is random.
     pub seed: u64,
-    /// What was fitted, if something was.
+    /// Fitted values, if prices were fitted.
     pub fit: Option<Fit>,
     /// Rows.
     pub rows: Vec<Row>,
@@ -107,14 +107,14 @@ pub struct Report {
     pub defaults: Advice,
 }
 
-/// What is asked for.
+/// Choice of rows.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Policies; all if empty.
     pub policies: Vec<Policy>,
     /// Numbers of CPUs; the usual ones if empty.
     pub cpus: Vec<usize>,
-    /// Where all that is random comes from.
+    /// Seed of all that is random.
     pub seed: u64,
     /// Virtual milliseconds that are computed for each row.
     pub horizon_ms: u64,
@@ -127,7 +127,7 @@ struct Task {
     exit_ns: Option<f64>,
 }
 
-/// Computes what `options` ask for.
+/// Computes the rows of `options`.
 ///
 /// # Errors
 /// If the profile lacks something, or a run fails, which is a defect.

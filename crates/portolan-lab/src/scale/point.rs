@@ -32,7 +32,7 @@ const GROUP: usize = 16;
 /// Those of them that submit by themselves meanwhile.
 const BESIDE: usize = 1;
 
-/// What an operation is, in numbers.
+/// An operation, in numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Load {
     /// Bytes mapped and moved.
@@ -54,7 +54,7 @@ impl Load {
     }
 }
 
-/// How one row is computed.
+/// Settings of one row.
 #[derive(Clone, Debug)]
 pub struct Way {
     /// The policy.
@@ -63,7 +63,7 @@ pub struct Way {
     pub cpus: usize,
     /// The price of an exit, if not the profile's.
     pub exit_ns: Option<f64>,
-    /// Where all that is random comes from.
+    /// Seed of all that is random.
     pub seed: u64,
     /// Virtual nanoseconds; the first quarter does not count.
     pub horizon_ns: f64,
@@ -82,7 +82,7 @@ impl Way {
     }
 }
 
-/// What came of it.
+/// Result of one row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
     /// Operations a second.
@@ -121,7 +121,7 @@ struct Bench<'b> {
     device: Device<VirtualCpus>,
     /// Nanoseconds of a map and of an unmap.
     calls: [f64; 2],
-    /// When the device is free, in nanoseconds.
+    /// Time at which the device is free, in nanoseconds.
     device_free: Mutex<f64>,
     counted: AtomicU64,
     all: AtomicU64,
@@ -132,7 +132,7 @@ struct Bench<'b> {
 fn combining(today: Submission) -> CombineOptions {
     CombineOptions {
         cpus_per_group: GROUP,
-        // Where submitting takes no lock, somebody who is alone waits for nobody.
+        // Where submitting takes no lock, a CPU that is alone waits for no other.
         beside: match today {
             Submission::LockFree => BESIDE,
             Submission::HeldAcrossWait | Submission::LockedInsertion => 0,
@@ -287,7 +287,7 @@ impl<'b> Bench<'b> {
         }
     }
 
-    /// Waits for its turn at the device, and for what it has to look up once more.
+    /// Waits for its turn at the device, and for the translations that it has to look up once more.
     fn transfer(&self, mapped: Option<(Iova, Since)>) {
         self.turn();
         if let Some((iova, since)) = mapped {

@@ -1,4 +1,4 @@
-//! What was measured and published of machines with many CPUs.
+//! Measured figures that were published of machines with many CPUs.
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
@@ -20,7 +20,7 @@ pub(super) struct Figure {
     pub cpus: usize,
     pub value: f64,
     pub unit: &'static str,
-    /// Whether prices were fitted on it.
+    /// Prices were fitted on it.
     pub fitted: bool,
     /// The mean time of one submission, if known.
     pub submit_us: Option<f64>,
@@ -42,7 +42,7 @@ pub(super) fn of(machine: &str) -> Result<Published> {
 }
 
 impl Published {
-    /// Whether it is one policy by number of cores.
+    /// Tells if it is one policy by number of cores.
     pub(super) fn is_by_cores(&self) -> bool {
         self.fitted().count() > 1
     }

@@ -1,4 +1,4 @@
-//! Short runs: what has to hold whatever the prices are in detail.
+//! Short runs: properties that hold for all prices.
 
 use portolan_model::profile::Profile;
 

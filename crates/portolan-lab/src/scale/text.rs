@@ -3,7 +3,7 @@
 use super::{Policy, Report, Row};
 use portolan_cli::display::{grouped, table, wrapped};
 
-/// What the columns mean, for `--help`.
+/// Meaning of the columns, for `--help`.
 pub const COLUMNS_IN_WORDS: &str = "\
 Columns of the table, those that do not fit the terminal left out (`--wide`
 prints all):
@@ -25,7 +25,7 @@ prints all):
 * marks, for each number of CPUs, the policy that does most of those that let
 no device reach memory that is in use again.";
 
-/// The report as text, in lines of `columns`: what it comes to, the table, and what was fitted.
+/// The report as text, in lines of `columns`: its answer, the table, and the fit.
 pub fn text(report: &Report, columns: usize) -> String {
     let mut out = format!(
         "How many I/O operations a second the CPUs of machine {} do, when each of them maps a buffer and unmaps \
@@ -66,7 +66,7 @@ pub fn text(report: &Report, columns: usize) -> String {
     wrapped(&out, columns)
 }
 
-/// Whether no device reaches what was unmapped and is in use again.
+/// Tells if no device reaches memory that was unmapped and is in use again.
 fn is_closed(row: &Row) -> bool {
     matches!(
         row.policy,
@@ -74,7 +74,7 @@ fn is_closed(row: &Row) -> bool {
     ) && row.with.is_none()
 }
 
-/// Whether `row` does most of the closed ones on as many CPUs, if there are others.
+/// Tells if `row` does most of the closed ones on as many CPUs, if there are others.
 fn is_best(row: &Row, rows: &[Row]) -> bool {
     let beside = || {
         rows.iter()
@@ -84,7 +84,7 @@ fn is_best(row: &Row, rows: &[Row]) -> bool {
     is_closed(row) && beside().count() > 1 && most.is_some_and(|most| most.policy == row.policy)
 }
 
-/// What the policies come to on the most CPUs, strict first.
+/// Throughput of the policies on the most CPUs, strict first, in sentences.
 fn answer(report: &Report) -> String {
     let most = report.rows.iter().map(|row| row.cpus).max().unwrap_or(0);
     let of = report.rows.iter();

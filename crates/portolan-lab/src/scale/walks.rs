@@ -1,12 +1,11 @@
-//! What invalidations cost the devices: translations that are dropped while they are in use are
-//! walked for once more.
+//! Costs of invalidations to the devices: translations that are dropped while they are in use are walked for once
+//! more.
 //!
-//! The first walk of a buffer is the same under every policy and is part of the device's time. What
-//! a command drops of buffers that are mapped and not yet transferred, though nobody unmapped them,
-//! is walked for again: one step where walk caches keep the levels above, all levels where they
-//! were dropped too. It delays the transfer and takes none of the device's own time, since units
-//! walk for many transactions at once. Pessimistic: each buffer that was mapped when the command
-//! completed is taken to have been translated already.
+//! The first walk of a buffer is the same under every policy and is part of the device's time. Translations that a
+//! command drops of buffers that are still mapped and not yet transferred are walked for again: one step where walk
+//! caches keep the levels above, all levels where they were dropped too. It delays the transfer and takes none of the
+//! device's own time, since units walk for many transactions at once. Pessimistic: each buffer that was mapped when
+//! the command completed is taken to have been translated already.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -15,7 +14,7 @@ use portolan::inval::{Command, Depth, Step};
 use portolan::iommu::IommuError;
 use portolan_model::cpus::Hardware;
 
-/// Remembers what has been invalidated.
+/// Log of invalidations.
 #[derive(Debug)]
 pub struct Walks {
     levels: u32,
@@ -30,12 +29,12 @@ struct Dropped {
     depth: Depth,
 }
 
-/// A point in time: what has been invalidated so far.
+/// A point in time: the number of invalidations so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Since(usize);
 
 impl Walks {
-    /// For tables of so many levels, each of whose steps takes `step_ns` nanoseconds.
+    /// Log for tables of so many levels, each of whose steps takes `step_ns` nanoseconds.
     pub fn new(levels: u32, step_ns: f64) -> Self {
         Self {
             levels,
@@ -53,7 +52,7 @@ impl Walks {
         Since(self.done().len())
     }
 
-    /// Nanoseconds that a transfer at `iova` waits because of what has been invalidated meanwhile.
+    /// Nanoseconds that a transfer at `iova` waits because of invalidations since `since`.
     pub fn again_ns(&self, iova: Iova, since: Since) -> f64 {
         let done = self.done();
         let steps = done[since.0.min(done.len())..].iter().map(|dropped| {

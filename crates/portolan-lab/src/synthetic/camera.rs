@@ -1,12 +1,12 @@
-//! A camera: 100 MB/s of buffers of 4 MiB, each mapped when it is queued, filled page by page, and
-//! unmapped when it comes back. What part of a frame's 33 ms goes into mapping and unmapping.
+//! A camera: 100 MB/s of buffers of 4 MiB, each mapped when it is queued, filled page by page, and unmapped when it
+//! comes back. Computed is the part of a frame's 33 ms that goes into mapping and unmapping.
 //!
 //! The operations go through the driver of Tegra's SMMU, or of Qualcomm's SMMUv2, onto the model of its
 //! registers; times are events times the prices of the machine's profile, which were fitted on published
-//! latencies (`portolan reproduce range-flush`, `walk-flush`). Beside its buffers the camera uses 64 pages
-//! that stay mapped, one after each page that it fills: what an invalidation drops of them has to be
-//! walked for again. On Qualcomm's it uses them while the driver waits as well, and each way is run with
-//! wait-for-safe off and on. What else a frame costs is not there.
+//! latencies (`portolan reproduce range-flush`, `walk-flush`). Beside its buffers the camera uses 64 pages that stay
+//! mapped, one after each page that it fills: translations of them that an invalidation drops have to be walked for
+//! again. On Qualcomm's it uses them while the driver waits as well, and each way is run with wait-for-safe off and
+//! on. Other costs of a frame are left out.
 
 use anyhow::{Context, Result, bail, ensure};
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
@@ -39,7 +39,7 @@ const MEMORY: u64 = 0x8000_0000;
 /// Pages that stay mapped, and where.
 const KEPT: (u64, u64, u64) = (64, 1 << 31, 0x7000_0000);
 
-/// What a camera costs.
+/// Costs of a camera.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The load.
@@ -56,7 +56,7 @@ pub struct Report {
     pub buffers: u64,
     /// The ways.
     pub ways: Vec<WayReport>,
-    /// What unmaps of 100 MB that took 100 ms say, where that was published.
+    /// Conclusions from unmaps of 100 MB that took 100 ms, where that was published.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits: Option<Waits>,
 }
@@ -94,7 +94,7 @@ pub struct WayReport {
 pub struct Side {
     /// Microseconds for a buffer, on average.
     pub buffer_us: f64,
-    /// Part of all frames, in per cent: what the CPU loses on average.
+    /// Part of all frames, in per cent: the CPU's mean loss.
     pub share_pct: f64,
     /// Part of a frame into which a buffer falls, in per cent.
     pub worst_frame_pct: f64,
@@ -105,14 +105,14 @@ pub struct Side {
     pub registers: Option<RegisterWrites>,
 }
 
-/// Whose driver it runs through.
+/// Unit whose driver it runs through.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unit {
     Tegra,
     Qualcomm,
 }
 
-/// What events of one side cost, in nanoseconds.
+/// Prices of the events of one side, in nanoseconds.
 struct Prices {
     call: f64,
     page: f64,
@@ -306,7 +306,7 @@ fn fill(space: &dyn Space, buffer: IovaRange) {
     }
 }
 
-/// Maps, fills and unmaps all buffers; everything of the report but what it is called.
+/// Maps, fills and unmaps all buffers; returns everything of the report but its name.
 fn drive(
     space: &dyn Space,
     [mapping, unmapping]: [Way; 2],

@@ -1,4 +1,4 @@
-//! Loads that nobody recorded, made up from what was said of them.
+//! Loads that are made up from descriptions, not recorded.
 //!
 //! [`camera`]: buffers of a camera on a board with Tegra's SMMU or Qualcomm's.
 

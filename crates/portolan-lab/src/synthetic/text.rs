@@ -5,7 +5,7 @@ use super::camera::{Report, WayReport};
 use crate::counts::RegisterWrites;
 use portolan_cli::display::{bytes, grouped, micros, table, wrapped};
 
-/// What the columns mean, for `--help`.
+/// Meaning of the columns, for `--help`.
 pub const COLUMNS_IN_WORDS: &str = "\
 Columns of the tables of --synthetic camera:
   way, side      before and after a published change, or the library's own way
@@ -23,7 +23,7 @@ Columns of the tables of --synthetic camera:
   meanwhile      look-ups that went on during an invalidation; else kept out:
                  what a unit that lets none through would keep the camera out";
 
-/// The report for people, in lines of `columns`: what it comes to, then the tables.
+/// The report for people, in lines of `columns`: its answer, then the tables.
 pub fn text(report: &Report, columns: usize) -> String {
     let mut out = answer(report);
     out += "\nWhat a buffer costs. Before and after: page by page, without and with the published change; portolan: \
@@ -37,7 +37,7 @@ pub fn text(report: &Report, columns: usize) -> String {
     wrapped(&out, columns)
 }
 
-/// What it comes to, in sentences.
+/// Costs of the camera, in sentences.
 pub(crate) fn answer(report: &Report) -> String {
     let mut out = format!(
         "A camera writes {} MB/s into buffers of {} on machine {}: {} buffers are mapped, filled and \
@@ -64,7 +64,7 @@ pub(crate) fn answer(report: &Report) -> String {
     out
 }
 
-/// What each way and side takes of a frame.
+/// Part of a frame that each way and side takes.
 fn sides(report: &Report, columns: usize) -> String {
     let mut rows = Vec::new();
     for way in &report.ways {
@@ -100,7 +100,7 @@ fn sides(report: &Report, columns: usize) -> String {
     table(&header, &numbers, rows, columns)
 }
 
-/// What Tegra's driver wrote.
+/// Registers that Tegra's driver wrote.
 fn registers(report: &Report, columns: usize) -> String {
     let ways = report.ways.iter();
     let sides = ways.flat_map(|way| [(way, "map", &way.map), (way, "unmap", &way.unmap)]);
@@ -115,7 +115,7 @@ fn registers(report: &Report, columns: usize) -> String {
     format!("Registers written for a buffer, as the model counted them\n\n{written}")
 }
 
-/// What the camera met.
+/// Counts of the camera's accesses.
 fn met(report: &Report, columns: usize) -> String {
     let rows = report.ways.iter().map(|way| {
         vec![

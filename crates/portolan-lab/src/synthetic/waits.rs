@@ -1,9 +1,8 @@
-//! What 100 ms for unmapping 100 MB say about the number of calls on a SM8150.
+//! Number of calls on a SM8150, as far as 100 ms for unmapping 100 MB tell it.
 //!
-//! It was said of the camera that walk flush by context was made for that its unmaps of about 100 MB took
-//! over 100 ms. How many calls that were was not said. The fitted prices bound it from both ends: one call
-//! for all, and a call for each page. What neither reaches has to be in the waits, of which each call and
-//! each table has one.
+//! It was said of the camera that walk flush by context was made for that its unmaps of about 100 MB took over 100
+//! ms. The number of calls was not said. The fitted prices bound it from both ends: one call for all, and a call for
+//! each page. Time that neither reaches has to be in the waits, of which each call and each table has one.
 
 use anyhow::{Result, ensure};
 use portolan_model::profile::{Event, MissingPrice, Profile};
@@ -25,15 +24,14 @@ pub struct Waits {
     pub waits: [u64; 2],
     /// Microseconds of both by the fitted prices.
     pub computed_us: [f64; 2],
-    /// By how many microseconds each wait would have to be longer: with a call for each page, and with one
-    /// call.
+    /// Microseconds by which each wait would have to be longer: with a call for each page, and with one call.
     pub wait_us: [f64; 2],
 }
 
-/// What the prices of `profile` make of it.
+/// Conclusions from the prices of `profile`.
 ///
 /// # Errors
-/// If a price is missing, or the prices reach what was told, so that no wait is left over.
+/// If a price is missing, or the prices reach the told time, so that no wait is left over.
 pub(super) fn waits(profile: &Profile) -> Result<Waits> {
     let (bytes, told_us) = TOLD;
     let sum = |events: &[(Event, u64)]| {
@@ -92,7 +90,7 @@ mod tests {
             (short - 2.303).abs() < 0.01 && (long - 2_018.8).abs() < 1.0,
             "{waits:?}"
         );
-        // Any number of calls between them takes what is told with its own wait, and no other.
+        // Any number of calls between them takes the told time with its own wait, and no other.
         for (computed, count, wait) in [(one, 48.0, long), (each, 24_415.0, short)] {
             assert!((computed + count * wait - waits.told_us).abs() < 1e-6);
         }

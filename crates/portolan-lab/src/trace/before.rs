@@ -18,7 +18,7 @@ const MOST_PAGES: usize = 1 << 20;
 pub(super) struct OrphanUnmap {
     /// Events that say it.
     pub(super) events: u64,
-    /// Its bytes, if they say how many.
+    /// Its bytes, if its events have the number.
     pub(super) bytes: u64,
     /// The trace has mapped nothing there so far.
     at_new_address: bool,

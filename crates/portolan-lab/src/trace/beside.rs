@@ -107,7 +107,7 @@ impl Beside {
         of.expected = Expected::Nothing;
     }
 
-    /// Tells whether an unmap of `range` was announced on `cpu`.
+    /// Tells if an unmap of `range` was announced on `cpu`.
     pub(super) fn takes(&mut self, cpu: u16, range: (u64, u64)) -> bool {
         let of = self.of(cpu);
         let announced = match of.expected {
@@ -132,7 +132,7 @@ impl Beside {
         }
     }
 
-    /// Tells whether an unmap on `cpu` is that of a list of `device` whose map was not found.
+    /// Tells if an unmap on `cpu` is that of a list of `device` whose map was not found.
     pub(super) fn is_list_of(&mut self, cpu: u16, device: DeviceId) -> bool {
         let of = self.of(cpu);
         let is = matches!(of.expected, Expected::OfList { device: of, .. } if of == device);
@@ -166,20 +166,20 @@ impl Beside {
         });
     }
 
-    /// Tells whether the last unmaps of `cpu` that found no map include `dma`.
+    /// Tells if the last unmaps of `cpu` that found no map include `dma`.
     pub(super) fn has_stray(&self, cpu: u16, dma: u64) -> bool {
         let mut strays = self.strays.iter();
         strays.any(|stray| stray.cpu == cpu && stray.has(dma))
     }
 
-    /// Tells whether the last unmap on `cpu` that no `dma:*` event had named has taken `dma` out, once.
+    /// Tells if the last unmap on `cpu` that no `dma:*` event had named has taken `dma` out, once.
     pub(super) fn takes_ended(&mut self, cpu: u16, dma: u64) -> bool {
         let within = |range: &mut (u64, u64)| (range.0..=range.1).contains(&dma);
         self.of(cpu).ended.take_if(within).is_some()
     }
 
-    /// A `dma:*` event for `dma` on `cpu` found no map: how many events say that unmap, if the event does not only name
-    /// an operation that has ended.
+    /// Number of events that tell an unmap for which a `dma:*` event for `dma` on `cpu` found no map; none if the
+    /// event only names an operation that has ended.
     pub(super) fn saying(&mut self, cpu: u16, dma: u64) -> Option<u64> {
         if self.takes_ended(cpu, dma) {
             return None;
@@ -205,7 +205,7 @@ impl Beside {
         index.map(|index| self.strays.remove(index)).is_some()
     }
 
-    /// The end of the trace: what waits has found nothing.
+    /// Ends the trace: events that still wait have found nothing.
     pub(super) fn finish(&mut self, summary: &mut Summary) {
         for stray in self.strays.drain(..) {
             stray.count(summary);

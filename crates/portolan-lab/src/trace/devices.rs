@@ -1,4 +1,4 @@
-//! Names of devices, and whose the operations are that name none.
+//! Names of devices, and the devices of operations that name none.
 
 use std::collections::HashMap;
 

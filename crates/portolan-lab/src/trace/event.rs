@@ -175,7 +175,7 @@ impl<'l> Fields<'l> {
     }
 }
 
-/// A number that says by itself whether it is hexadecimal.
+/// A number with its own base: hexadecimal behind `0x`, else decimal.
 fn number(text: &[u8]) -> Option<u64> {
     match text.starts_with(b"0x") {
         true => hexadecimal(text),
@@ -361,7 +361,7 @@ fn queued(fields: Fields<'_>) -> Result<Event<'_>, &'static str> {
     })
 }
 
-/// Tells whether the event called `name` maps, unmaps or bounces memory.
+/// Tells if the event called `name` maps, unmaps or bounces memory.
 pub(super) fn is_of_dma(name: &[u8]) -> bool {
     const BEGIN: [&[u8]; 4] = [b"dma_map_", b"dma_unmap_", b"dma_alloc", b"dma_free"];
     const WHOLE: [&[u8]; 3] = [b"map", b"unmap", b"swiotlb_bounced"];

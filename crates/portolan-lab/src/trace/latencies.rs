@@ -1,4 +1,4 @@
-//! The part of a recording that says how long the kernel's functions took.
+//! The part of a recording that has the times of the kernel's functions.
 //!
 //! `portolan record --latency` writes it between the machine's facts and the events; each line is behind [`LATENCY`].
 //! It is taken out before anything else is read, since a replay needs prices before the first event.
@@ -40,7 +40,7 @@ pub(super) fn split(mut input: Box<dyn Read>) -> io::Result<(Box<dyn Read>, Vec<
     Ok((Box::new(Cursor::new(before).chain(input)), latencies))
 }
 
-/// Reads to the end; what breaks off is left for whoever reads on.
+/// Reads to the end; keeps the bytes before an error, which the next reader meets again.
 fn read_all(mut input: impl Read, into: &mut Vec<u8>) -> io::Result<()> {
     match input.read_to_end(into) {
         Err(error) if into.is_empty() => Err(error),

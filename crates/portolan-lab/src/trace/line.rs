@@ -1,11 +1,11 @@
-//! One line: who, where, when, which event; the same for all text forms.
+//! One line: task, CPU, time and event; the same for all text forms.
 //!
 //! * ftrace: `task-pid [cpu] flags time: event: fields`, with or without flags and thread group;
 //!   with the option `latency-format` CPU and flags are one word, and times microseconds: `0d.h1. 12us!: event:`.
 //! * `trace-cmd report`: as ftrace; with `-l` `0d.h1. 1.000000: event:`.
 //! * `perf script`: `task pid [cpu] time: system:event: fields`.
 //!
-//! Of what stands before the CPU only the number is looked at, so tasks may be called anything: 0 is the idle task.
+//! Of the text before the CPU only the number is looked at, so tasks may have any name: 0 is the idle task.
 //! Not supported: ftrace's options `verbose`, `raw`, `hex` and `bin`, and `nocontext-info`, which leaves out CPU and
 //! time.
 
@@ -15,14 +15,14 @@ use super::event::is_of_dma;
 use super::numbers::{decimal, fixed};
 use super::op::Running;
 
-/// What a line is.
+/// A line, parsed.
 pub(crate) enum Line<'l> {
     Blank,
     /// A header or a line of a stack; events that the ring buffer overwrote, if it says so.
     Comment {
         overwritten: u64,
     },
-    /// A report of lost events, and how many if it says so.
+    /// A report of lost events, and their number if it has one.
     Lost(Option<u64>),
     Event(Stamped<'l>),
     Bad(&'static str),
@@ -45,7 +45,7 @@ pub enum Clock {
 pub(crate) struct Stamped<'l> {
     pub(crate) cpu: u16,
     pub(crate) running: Running,
-    /// Nanoseconds, or what the clock counts.
+    /// Nanoseconds, or the clock's own unit.
     pub(crate) time_ns: u64,
     pub(crate) clock: Clock,
     pub(crate) name: &'l [u8],
@@ -85,7 +85,7 @@ pub(crate) fn parse(line: &[u8]) -> Line<'_> {
     }
 }
 
-/// Tells whether a line is a header of trace-cmd's, or of a stack.
+/// Tells if a line is a header of trace-cmd's, or of a stack.
 fn is_known(line: &[u8]) -> bool {
     let headers: [&[u8]; 3] = [b"cpus=", b"version = ", b"=> "];
     let empty = line.starts_with(b"CPU ") && line.ends_with(b" is empty");
@@ -117,7 +117,7 @@ fn running(before: &[u8]) -> Running {
     }
 }
 
-/// What follows the bracket of the CPU: `000] flags 1.000001: name: fields`.
+/// Text behind the bracket of the CPU: `000] flags 1.000001: name: fields`.
 fn bracketed(after: &[u8]) -> Option<Stamped<'_>> {
     let close = after.iter().take(6).position(|&b| b == b']')?;
     let cpu = u16::try_from(decimal(&after[..close])?).ok()?;
@@ -196,7 +196,7 @@ fn cpu_with_flags(word: &[u8]) -> Option<u16> {
         .and_then(|cpu| u16::try_from(cpu).ok())
 }
 
-/// `12us:`, `12us!:`, `12us` where a colon follows, and what [`time`] reads.
+/// `12us:`, `12us!:`, `12us` where a colon follows, and the forms of [`time`].
 fn short_time(word: &[u8], tail: &[u8]) -> Option<(u64, Clock)> {
     let text = match word.strip_suffix(b":") {
         Some(text) => text,
@@ -212,7 +212,7 @@ fn short_time(word: &[u8], tail: &[u8]) -> Option<(u64, Clock)> {
     }
 }
 
-/// Tells whether a line is an event without CPU and time: `dma_map_page: ...`, as `nocontext-info` prints it.
+/// Tells if a line is an event without CPU and time: `dma_map_page: ...`, as `nocontext-info` prints it.
 pub(super) fn is_without_context(line: &[u8]) -> bool {
     let line = line.trim_ascii();
     let line = line.strip_prefix(b"| ").unwrap_or(line);
@@ -220,7 +220,7 @@ pub(super) fn is_without_context(line: &[u8]) -> bool {
     name.is_some_and(|name| is_of_dma(name) || name == b"qi_submit")
 }
 
-/// Tells whether a line is one of ftrace's `function_graph`.
+/// Tells if a line is one of ftrace's `function_graph`.
 pub(super) fn is_of_function_graph(line: &[u8]) -> bool {
     let has = |what: &[u8]| memchr::memmem::find(line, what).is_some();
     has(b"|") && (has(b"() {") || has(b"();")) || has(b"funcgraph_entry:")

@@ -25,7 +25,7 @@ impl<'l> List<'l> {
     /// Takes the list that `text` begins with; the numbers of a printed array have `width` bytes each.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault of the list.
     pub(super) fn parse(text: &'l [u8], width: usize) -> Result<Self, &'static str> {
         let between = |open: &[u8], close: u8| -> Option<Result<&'l [u8], &'static str>> {
             let rest = text.strip_prefix(open)?;

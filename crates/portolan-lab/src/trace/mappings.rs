@@ -1,4 +1,4 @@
-//! Mappings that live, by what an unmap may say of them: a DMA address, a list of memory, or addresses in a table.
+//! Mappings that live, by the names that an unmap may have: a DMA address, a list of memory, or addresses in a table.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -193,8 +193,8 @@ impl Tables {
         })
     }
 
-    /// Takes `start` to `last` out of the mappings there; those of which nothing is left are `ended`. Whether there
-    /// was one.
+    /// Takes `start` to `last` out of the mappings there; those of which nothing is left are `ended`. Returns `true`
+    /// if there was one.
     pub(super) fn take_within(
         &mut self,
         start: u64,

@@ -3,11 +3,11 @@
 //! Understood are the text forms of ftrace (`trace`, `trace_pipe`), `trace-cmd report` and
 //! `perf script`, and the recordings of `trace-cmd` and `perf` themselves, which `binary` turns
 //! into such text, plain or compressed with xz, zstd or gzip. Events: `dma:*`, `iommu:*`,
-//! `swiotlb:*`, `intel_iommu:*` as of Linux 6.12; others are counted. `docs/traces.md`
-//! says what is not read.
+//! `swiotlb:*`, `intel_iommu:*` as of Linux 6.12; others are counted. `docs/traces.md` has the forms that are not
+//! read.
 //!
-//! Memory is bounded by the mappings that are live, not by the length of the trace. Whatever a file
-//! holds is counted or reported, never trusted.
+//! Memory is bounded by the mappings that are live, not by the length of the trace. The contents of a file are
+//! counted or reported, never trusted.
 
 mod before;
 mod beside;
@@ -80,7 +80,7 @@ enum ReadTo {
 /// Opens a trace file, or standard input for `-`, compressed or not, and looks at its beginning.
 ///
 /// # Errors
-/// If the file cannot be read or is not a trace; the message says what to do.
+/// If the file cannot be read or is not a trace; the message has advice.
 pub fn open(path: &Path) -> Result<Reader, OpenError> {
     let (input, meter) = source::open_file(path)?;
     let mut reader = Reader::new(input)?;
@@ -160,10 +160,10 @@ impl Reader {
         }
     }
 
-    /// What the recorder said of its machine, if it said so at the beginning.
+    /// Facts of the recorder on its machine, if they are at the beginning.
     ///
     /// # Errors
-    /// Why what it said cannot be read.
+    /// If they cannot be read: the reason.
     pub fn facts(&self) -> Option<serde_json::Result<Facts>> {
         Facts::parse(self.lines.first_with(HEAD)?)
     }
@@ -188,7 +188,7 @@ impl Reader {
         u32::try_from(cpus).ok().filter(|cpus| *cpus > 0)
     }
 
-    /// What was read so far.
+    /// Counts of the lines read so far.
     pub fn summary(&self) -> &Summary {
         &self.summary
     }

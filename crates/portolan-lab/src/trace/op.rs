@@ -1,4 +1,4 @@
-//! What operations of a trace are, and where and by which device they happen.
+//! Operations of a trace: kind, place and device.
 
 use std::hash::Hasher;
 
@@ -7,7 +7,7 @@ use portolan::addr::PhysAddr;
 /// Unit in which the lists of events count.
 pub(super) const PAGE: u64 = 4096;
 
-/// Whether a mapping is for one transfer or for the driver's lifetime.
+/// Lifetime of a mapping: one transfer, or the driver's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// `dma_map_*`.
@@ -16,7 +16,7 @@ pub enum Class {
     Coherent,
 }
 
-/// Who writes.
+/// Direction of the transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// The device reads.
@@ -34,7 +34,7 @@ pub enum Direction {
 pub enum Api {
     /// `dma_map_*` or `dma_alloc_*`, which have an event of their own.
     DmaMap,
-    /// `dma_iova_try_alloc` and `dma_iova_link`, since 6.16: only what they do to the table has events, beside the
+    /// `dma_iova_try_alloc` and `dma_iova_link`, since 6.16: only their work on the table has events, beside the
     /// events of others.
     TwoStep,
     /// Any: the trace has no `dma:*` events so far.
@@ -59,7 +59,7 @@ pub struct Piece {
     pub bytes: u64,
 }
 
-/// What a CPU was running when something happened on it.
+/// Task of a CPU at the time of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Running {
     /// The idle task: an interrupt came, and the CPU is idle again after it.
@@ -73,21 +73,21 @@ pub enum Running {
 pub struct Op<'r> {
     /// Line number.
     pub line: u64,
-    /// What the line says.
+    /// Text of the line.
     pub text: &'r [u8],
     /// Time stamp.
     pub time_ns: u64,
     /// CPU.
     pub cpu: u16,
-    /// What that was running.
+    /// Task of that CPU.
     pub running: Running,
     /// Device.
     pub device: DeviceId,
-    /// What was done.
+    /// The operation.
     pub kind: OpKind<'r>,
 }
 
-/// What an operation does.
+/// Kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpKind<'r> {
     /// A map.
@@ -96,7 +96,7 @@ pub enum OpKind<'r> {
         id: MapId,
         /// Streaming or coherent.
         class: Class,
-        /// Who writes.
+        /// Direction of the transfer.
         direction: Direction,
         /// Size of the operation.
         bytes: u64,
@@ -129,14 +129,14 @@ pub(super) struct Origin {
     pub(super) running: Running,
 }
 
-/// Where the trace is.
+/// Position in the trace.
 #[derive(Clone, Copy, Debug)]
 pub struct At {
     /// The trace's time, which never steps back.
     pub now_ns: u64,
     /// The CPU.
     pub cpu: u16,
-    /// What that was running.
+    /// Task of that CPU.
     pub running: Running,
 }
 

@@ -1,9 +1,9 @@
 //! Operations on their way out, in the order of the trace.
 //!
-//! What an event is a part of may be known only by a later one: a piece of a table is a part of the operation of the
+//! The operation of an event may be known only by a later one: a piece of a table is a part of the operation of the
 //! `dma:*` event after it, or of an operation of its own, which ends where the unmap says. Such an event keeps a
-//! place, and what comes after it waits. Places are limited: the first is decided by what is known when there are
-//! more.
+//! place, and later events wait. Places are limited: if there are more, the first is decided with the knowledge of
+//! that time.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ const MOST_WAITING: usize = 1 << 16;
 /// Emptied operations that are kept to be filled again.
 const SPARE: usize = 1 << 10;
 
-/// An operation with what it borrows when it is handed out.
+/// An operation, with the memory that it borrows when it is handed out.
 pub(super) struct Outgoing {
     op: Option<Op<'static>>,
     pieces: Vec<Piece>,
@@ -104,7 +104,7 @@ impl Outbox {
         });
     }
 
-    /// Keeps a place for what an event is a part of; its number.
+    /// Keeps a place for the operation of an event; returns the place's number.
     pub(super) fn wait(&mut self, waits: Waits, text: &[u8]) -> u64 {
         let number = self.first + self.slots.len() as u64;
         let first = Some(self.fresh(text));
@@ -186,12 +186,12 @@ impl Outbox {
         Some((self.first, slot.waits?))
     }
 
-    /// Tells whether something waits.
+    /// Tells if something waits.
     pub(super) fn waits(&self) -> bool {
         !self.slots.is_empty()
     }
 
-    /// Tells whether more wait than may.
+    /// Tells if more wait than may.
     pub(super) fn is_full(&self) -> bool {
         self.slots.len() + self.pieces > MOST_WAITING
     }

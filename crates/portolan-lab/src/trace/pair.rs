@@ -1,4 +1,4 @@
-//! From events to operations: which unmap ends which map, and what memory a map is made of.
+//! From events to operations: pairs of map and unmap, and the memory of each map.
 //!
 //! * A page's unmap is found by device and DMA address, a scatter list's by device and list of
 //!   physical addresses, since its event has no DMA address. Where several are alike the oldest
@@ -102,7 +102,7 @@ pub(super) struct Fed<'a, 'l> {
 }
 
 impl Pairing {
-    /// The next operation, if it is known; where too many wait, the first is decided by what is known.
+    /// The next operation, if it is known; where too many wait, the first is decided with the knowledge so far.
     pub(super) fn next(&mut self, summary: &mut Summary) -> Option<Box<Outgoing>> {
         let mut next = self.outbox.pop();
         while next.is_none() && (self.outbox.is_full() || self.ended && self.outbox.waits()) {
@@ -114,7 +114,7 @@ impl Pairing {
         Some(outgoing)
     }
 
-    /// Takes back what [`Self::next`] handed out.
+    /// Takes back the operation that [`Self::next`] handed out.
     pub(super) fn give_back(&mut self, used: Box<Outgoing>) {
         self.outbox.give_back(used);
     }
@@ -276,7 +276,7 @@ impl Pairing {
         }
     }
 
-    /// Ends the trace: what is not known by now is decided by what is.
+    /// Ends the trace: events that are open by now are decided with the knowledge so far.
     pub(super) fn finish(&mut self, summary: &mut Summary) {
         self.beside.finish(summary);
         self.ended = true;

@@ -1,4 +1,4 @@
-//! Where lines come from: files and bytes, compressed or not.
+//! Sources of lines: files and bytes, compressed or not.
 
 use std::fs::File;
 use std::io::{self, Cursor, Read, Seek, SeekFrom};
@@ -19,13 +19,13 @@ const CHUNK: usize = 4 << 20;
 const HOW_TO: &str = "record one with `portolan record`, or pass a trace.dat of trace-cmd, a perf.data of perf, what \
      `trace-cmd report` or `perf script` print, or a copy of /sys/kernel/tracing/trace";
 
-/// Why a trace cannot be read at all.
+/// Reason for which a trace cannot be read at all.
 #[derive(Debug, Error)]
 pub enum OpenError {
     /// The file cannot be opened or read.
     #[error("cannot read {}: {error}; check the path and its permissions", path.display())]
     File {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// The error of the operating system.
         error: io::Error,
@@ -77,7 +77,7 @@ impl From<RecordingError> for OpenError {
     }
 }
 
-/// How much of a file was read, packed as it may be.
+/// Bytes of a file that were read, packed as it may be.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Meter {
     read: Arc<AtomicU64>,
@@ -105,7 +105,7 @@ impl Read for Metered {
     }
 }
 
-/// Opens `path`, or standard input for `-`, unpacking if need be; and how much of it was read.
+/// Opens `path`, or standard input for `-`, unpacking if need be; returns a meter of the bytes read too.
 pub(crate) fn open_file(path: &Path) -> Result<(Box<dyn Read>, Meter), OpenError> {
     let failed = |error| OpenError::File {
         path: path.to_owned(),
@@ -143,7 +143,7 @@ pub(crate) fn open_file(path: &Path) -> Result<(Box<dyn Read>, Meter), OpenError
     Ok((input, meter))
 }
 
-/// Tells whether `perf record --threads` made the folder at `path`.
+/// Tells if `perf record --threads` made the folder at `path`.
 pub(crate) fn is_folder_of_perf(path: &Path) -> bool {
     let mut head = Vec::new();
     let file = File::open(path.join("data"));
@@ -173,7 +173,7 @@ pub fn open_bytes(input: Box<dyn Read>) -> Result<Box<dyn Read>, OpenError> {
     }
 }
 
-/// The end of a stream, or what broke it off.
+/// The end of a stream, or the error that broke it off.
 struct Broken(Option<io::Error>);
 
 impl Read for Broken {
@@ -189,7 +189,7 @@ pub(crate) struct RawLine<'l> {
     pub(crate) too_long: bool,
 }
 
-/// Lines of a stream; a buffer of fixed size, whatever the stream holds.
+/// Lines of a stream, in a buffer of fixed size.
 pub(crate) struct Lines {
     input: Box<dyn Read>,
     buffer: Vec<u8>,
@@ -202,7 +202,8 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// Reads the beginning and checks that it is text in which some line `is_one`, and otherwise what it is.
+    /// Reads the beginning and checks that it is text in which some line `is_one`; `otherwise` makes the error if
+    /// not.
     pub(crate) fn new(
         input: Box<dyn Read>,
         is_one: impl Fn(&[u8]) -> bool,
@@ -262,7 +263,7 @@ impl Lines {
 
     /// Bytes of the file that `meter` is of which the lines so far take, and the file's size, if it is known.
     ///
-    /// What waits in the buffer was read and is not yet lines; the rest is in proportion.
+    /// Bytes that wait in the buffer were read and are not yet lines; the rest is in proportion.
     pub(super) fn bytes_done(&self, meter: &Meter) -> Option<(u64, u64)> {
         let waits = (self.end - self.start) as f64;
         let part = 1.0 - waits / (self.bytes_read as f64).max(1.0);
@@ -272,7 +273,7 @@ impl Lines {
         Some((((read * part) as u64).min(size), size))
     }
 
-    /// What ended the stream early.
+    /// Error that ended the stream early.
     pub(crate) fn error(&mut self) -> Option<String> {
         self.error
             .take()
@@ -333,7 +334,7 @@ impl Lines {
         }
     }
 
-    /// Moves what is left to the front and fills the rest.
+    /// Moves the rest to the front and fills the buffer behind it.
     fn fill(&mut self) {
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;

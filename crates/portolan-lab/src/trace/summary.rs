@@ -1,4 +1,4 @@
-//! What a trace held, counted while it was read.
+//! Contents of a trace, counted while it was read.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ const MOST_NAMES: usize = 1024;
 pub struct Excerpt {
     /// Its number, from 1.
     pub line: u64,
-    /// What it says, without the spaces at its ends; `...` for the rest of a long one.
+    /// Its text, without the spaces at its ends; `...` for the rest of a long one.
     pub text: String,
 }
 
@@ -52,9 +52,9 @@ impl Excerpt {
 pub struct BadLine {
     /// Its number, from 1.
     pub line: u64,
-    /// What is wrong.
+    /// Fault of the line.
     pub reason: String,
-    /// How it begins.
+    /// Its beginning.
     pub excerpt: String,
 }
 
@@ -117,7 +117,7 @@ impl Recorded {
     }
 }
 
-/// Whether `portolan record` wrote the trace, and came to its end.
+/// Part of `portolan record` in a trace: the program wrote it to its end, or in part, or not at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Recorder {
@@ -135,7 +135,7 @@ pub enum Recorder {
 pub struct Summary {
     /// Lines.
     pub lines: u64,
-    /// Who wrote it.
+    /// Its recorder.
     pub recorder: Recorder,
     /// Blank lines, comments and reports of lost events.
     pub header_lines: u64,
@@ -167,7 +167,7 @@ pub struct Summary {
     pub max_live: u64,
     /// Events that the recorder lost.
     pub lost_events: u64,
-    /// Reports of losses that do not say how many events were lost; each is counted as one.
+    /// Reports of losses without the number of lost events; each is counted as one.
     pub lost_unknown: u64,
     /// Lines that say so, the first of them.
     pub lost_lines: Vec<u64>,
@@ -199,7 +199,8 @@ pub struct Summary {
     pub first_failed: Option<Excerpt>,
     /// Maps beyond those that may live at once, which are not replayed.
     pub maps_beyond: u64,
-    /// Runs of pieces that are mapped where their memory is and stay there: what firmware reserves, no operations.
+    /// Runs of pieces that are mapped at their memory's own addresses and stay there: firmware's reservations, no
+    /// operations.
     pub direct_maps: u64,
     /// Unmaps that took a part of a mapping out, which lives until the rest is.
     pub partial_unmaps: u64,
@@ -223,7 +224,7 @@ pub struct Summary {
     pub last_ns: u64,
     /// After which line the stream broke off.
     pub cut_after_line: Option<u64>,
-    /// What the traced kernel queued.
+    /// Commands that the traced kernel queued.
     pub recorded: Recorded,
     #[serde(skip)]
     pub(super) mapped: MappedPages,

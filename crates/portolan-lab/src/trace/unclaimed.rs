@@ -36,7 +36,7 @@ impl TakenPiece {
         }
     }
 
-    /// Tells whether its addresses are the memory's own.
+    /// Tells if its addresses are the memory's own.
     pub(super) fn is_direct(&self) -> bool {
         self.iova == self.piece.pa
     }
@@ -141,7 +141,7 @@ impl Unclaimed {
         }
     }
 
-    /// Takes what lies between `start` and `last`; of pieces that reach beyond, the rests stay where they were, and
+    /// Takes the pieces between `start` and `last`; of pieces that reach beyond, the rests stay at their places, and
     /// `split` is told the places that have one more part then.
     pub(super) fn take_within(
         &mut self,
@@ -198,7 +198,7 @@ impl Unclaimed {
         }
     }
 
-    /// Takes the run that begins with the piece of `place`, or with what is left of it: it was mapped at the addresses
+    /// Takes the run that begins with the piece of `place`, or with the rest of it: it was mapped at the addresses
     /// from `start` to `last`.
     pub(super) fn take_run(
         &mut self,

@@ -24,9 +24,9 @@ impl Default for UnderstoodPct {
 /// operation.
 ///
 /// Counted are `iommu:map`, `iommu:unmap`, `swiotlb_bounced` and the `dma:*` events that map, unmap, allocate and free.
-/// Not understood are those that cannot be read, that are lost in the middle of the trace, whose map is
-/// missing, and what the kernel left out of a list. What the ring buffer overwrote before the trace begins is no part
-/// of it; unmaps of memory that was mapped before are understood, and not replayed.
+/// Not understood are those that cannot be read, that are lost in the middle of the trace, whose map is missing, and
+/// entries that the kernel left out of a list. Events that the ring buffer overwrote before the trace begins are no
+/// part of it; unmaps of memory that was mapped before are understood, and not replayed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Understood {
     /// Events.
@@ -81,7 +81,7 @@ impl Understood {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// Adds again what [`miss`](Self::miss) took back.
+    /// Adds again the events and bytes that [`miss`](Self::miss) took back.
     pub(super) fn note_found(&mut self, events: u64, bytes: u64) {
         self.events_understood = self.events_understood.saturating_add(events);
         self.bytes_understood = self.bytes_understood.saturating_add(bytes);

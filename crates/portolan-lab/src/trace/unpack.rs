@@ -1,7 +1,7 @@
 //! Compressed traces: xz, zstd and gzip, recognised by their first bytes.
 //!
 //! A file may hold several xz streams, zstd frames or gzip members, one after the other. Memory is
-//! bounded by the largest window that is accepted: 64 MiB for xz (what `xz -9` takes), 128 MiB for
+//! bounded by the largest window that is accepted: 64 MiB for xz (that of `xz -9`), 128 MiB for
 //! zstd (`zstd --long`). Not supported: filters and SHA-256 checks of xz, dictionaries of zstd.
 
 use std::io::{self, BufRead, BufReader, Read};
@@ -37,7 +37,7 @@ fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Er
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-/// Where a reader of several streams is.
+/// Position of a reader of several streams.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Inside,

@@ -1,4 +1,4 @@
-//! What advice points at in the bundled traces is there, by a count that knows nothing of the program's.
+//! Evidence of advice in the bundled traces is there, by a count that shares no code with the program.
 
 use std::collections::HashSet;
 use std::io::Read as _;
@@ -41,7 +41,7 @@ fn is_scattered(line: &str) -> bool {
         && pas.windows(2).all(|two| two[0] + 4096 != two[1])
 }
 
-/// Numbers of the lines that show what `setting` is advised for.
+/// Numbers of the lines that show the reason for which `setting` is advised.
 fn lines_that_show(setting: &Setting, known_by: &KnownBy, lines: &[&str]) -> Vec<u64> {
     let mut seen = HashSet::new();
     let mut shows = |line: &str| match setting.rule {

@@ -4,14 +4,14 @@ use std::fmt::Write as _;
 
 pub const DISK: &str = "0000:00:01.0";
 
-/// What a kernel queues: by page, by domain, for a device's TLB.
+/// Commands that a kernel queues: by page, by domain, for a device's TLB.
 const PAGE: &str = "qi_submit: iotlb_inv dmar0: 0x300f2 0xbcd00040 0x0 0x0";
 const DOMAIN: &str = "qi_submit: iotlb_inv dmar0: 0x300e2 0x0 0x0 0x0";
 const DEVICE: &str = "qi_submit: dev_tlb_inv dmar0: 0x10000000003 0xfff48000 0x0 0x0";
 const REFUSED: &str = " x-1 [000] d. 0.5: dma_map_page: nic dir=TO_DEVICE \
     dma_addr=ffffffffffffffff size=4096 phys_addr=1000 attrs=\n";
 
-/// What the kernel queues at each operation.
+/// Commands that the kernel queues at each operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Queues {
     Nothing,
@@ -39,7 +39,7 @@ pub struct Load {
     pub queues: Queues,
     /// From which operation on DMA addresses are above 4 GiB.
     pub high_from: u64,
-    /// What ends the event of a bounce, if there is one.
+    /// End of the event of a bounce, if there is one.
     pub bounce: Option<&'static str>,
     /// A map that the kernel refuses.
     pub fails: bool,

@@ -23,7 +23,7 @@ fn machine(name: &str) -> Profile {
     Profile::by_name(name).unwrap()
 }
 
-/// xeon-vtd with devices that nobody trusts.
+/// xeon-vtd with devices that are not trusted.
 fn untrusting() -> Profile {
     let file = concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -44,7 +44,7 @@ fn advised(load: &Load, profile: &Profile) -> Vec<Setting> {
     report.advice
 }
 
-/// What holds of every setting.
+/// Checks properties that hold of every setting.
 fn check_sense(setting: &Setting) {
     assert!(setting.evidence.line > 0 && !setting.evidence.text.is_empty());
     assert!(setting.evidence.count > 0, "{setting:?}");
@@ -58,7 +58,7 @@ fn check_sense(setting: &Setting) {
     }
 }
 
-/// `rule` speaks up for `load`, with these words where to set what, and not for any of `others`.
+/// Checks that `rule` speaks up for `load`, with these words for place and value, and not for any of `others`.
 fn fires(rule: Rule, profile: &Profile, load: Load, words: &[&str], others: &[(&str, Load)]) {
     let given = advised(&load, profile);
     let found = given.iter().find(|setting| setting.rule == rule);
@@ -328,7 +328,7 @@ fn bounce_pools_get_areas_and_room() {
         &["swiotlb=65536,16"],
         &others,
     );
-    // Nobody unmaps two of them at once, of a pool of three slots.
+    // No CPU unmaps two of them at once, of a pool of three slots.
     let small = forced.clone().facts(r#""cpus":3,"swiotlb_slots":3"#);
     fires(Rule::BouncePool, &xeon, small, &["swiotlb=512,4"], &[]);
 }

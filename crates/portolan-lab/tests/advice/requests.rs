@@ -1,4 +1,4 @@
-//! Requests that have no `dma:*` events: what the kernel is seen to do is what its invalidations show.
+//! Requests that have no `dma:*` events: the kernel's policy is told by its invalidations.
 
 use portolan_lab::replay::Now;
 

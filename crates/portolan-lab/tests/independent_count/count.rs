@@ -1,4 +1,4 @@
-//! A second, deliberately naive reader of Linux DMA traces: what a replay must count.
+//! A second, deliberately naive reader of Linux DMA traces: the counts that a replay must have.
 //!
 //! Written from the events' print formats (Linux 6.12, include/trace/events/dma.h) for the plain form
 //! of the ftrace text and for whole traces with `dma:*` events. It splits lines at white space and
@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 /// Bytes of the pages that commands count in.
 const PAGE: u64 = 4096;
 
-/// What a trace holds, and what it costs under the strict policies on hardware that caches no
-/// translation where nothing is mapped.
+/// Contents of a trace, and its costs under the strict policies on hardware that caches no translation where nothing
+/// is mapped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Lines that are events.
@@ -53,7 +53,7 @@ impl Counts {
     }
 }
 
-/// Why a trace cannot be counted: the line and what it lacks.
+/// Reason for which a trace cannot be counted: the line and its fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CannotCount(
     /// In words.

@@ -1,5 +1,5 @@
-//! Every counter of a replay of every bundled trace, against a second reader that shares no code
-//! but what unpacks the file, whose checksum vouches for that.
+//! Every counter of a replay of every bundled trace, against a second reader that shares no code but that which
+//! unpacks the file, whose checksum vouches for that.
 #![allow(missing_docs)]
 
 mod count;
@@ -26,7 +26,7 @@ fn traces() -> Vec<PathBuf> {
     traces
 }
 
-/// What the naive reader makes of a trace.
+/// Counts of the naive reader for a trace.
 fn expected(path: &Path) -> Counts {
     let file = fs::File::open(path).expect("a bundled trace");
     let mut text = String::new();
@@ -35,7 +35,7 @@ fn expected(path: &Path) -> Counts {
     count(&text).unwrap_or_else(|error| panic!("{}: {error:?}", path.display()))
 }
 
-/// What the command makes of it.
+/// Report of the command on it.
 fn replayed(path: &Path) -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_portolan"))
         .arg("replay")

@@ -3,7 +3,7 @@
 use super::browser::Browser;
 use super::*;
 
-/// Traces that hold next to nothing: their names, their events, and what their reports say.
+/// Traces that hold next to nothing: their names, their events, and a sentence of their reports.
 fn next_to_nothing() -> [(&'static str, Vec<String>, &'static str); 6] {
     let absurd = "18446744073.709551";
     let alloc = " a-1 [000] ..... 1.000000: dma_alloc: 0000:00:01.0 dir=BIDIRECTIONAL dma_addr=fff00000 size=4096 \
@@ -68,7 +68,7 @@ fn traces_with_next_to_nothing_are_reported_in_words() {
             let mut args = vec!["replay", path];
             args.extend(more);
             let (file, html) = report(&format!("{name}-{kind}.html"), &args);
-            // What was not understood, or maps nothing, has no figures of zeros.
+            // A trace that was not understood, or maps nothing, has no figures of zeros.
             let empty = ["no-map", "bad-lines", "other-events-alone"].contains(name);
             assert_eq!(html.contains("<figure "), !empty, "{name}");
             if kind == "all" {

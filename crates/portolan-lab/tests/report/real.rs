@@ -1,4 +1,4 @@
-//! Reports of what is bundled.
+//! Reports of the bundled traces and profiles.
 
 use super::browser::Browser;
 use super::*;

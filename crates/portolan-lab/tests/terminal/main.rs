@@ -1,6 +1,6 @@
-//! What every command prints on terminals of 40 to 200 columns: no line is wider, nothing is cut or left out
-//! without a word, and the figures are those of `--wide`. Texts are rendered here; `pty.rs` runs the built
-//! command on terminals.
+//! Output of every command on terminals of 40 to 200 columns: no line is wider, nothing is cut or left out without a
+//! word, and the figures are those of `--wide`. Texts are rendered here; `pty.rs` runs the built command on
+//! terminals.
 
 mod pty;
 
@@ -15,8 +15,8 @@ use portolan_model::profile::Profile;
 
 const COLUMNS: [usize; 5] = [40, 60, 80, 120, 200];
 
-/// What figures are printed as: words with a digit in them, without what ends a sentence. Those in brackets or
-/// beside a `=` stay whole.
+/// Figures as printed: words with a digit in them, without the marks that end a sentence. Those in brackets or beside
+/// a `=` stay whole.
 fn figures(text: &str) -> BTreeSet<&str> {
     let words = text.split_whitespace();
     let words = words.map(|word| word.trim_matches(|one: char| ".,;:()`".contains(one)));
@@ -25,7 +25,7 @@ fn figures(text: &str) -> BTreeSet<&str> {
         .collect()
 }
 
-/// Holds one text, printed on so many columns, against what `--wide` prints.
+/// Holds one text, printed on so many columns, against that of `--wide`.
 pub fn fits(name: &str, text: &str, wide: &str, columns: usize) {
     let what = format!("{name} on {columns} columns");
     assert!(!text.is_empty() && text.ends_with('\n'), "{what}");
@@ -47,7 +47,7 @@ pub fn fits(name: &str, text: &str, wide: &str, columns: usize) {
         here.len() * 4 >= all.len().min(40),
         "{what}: hardly a figure\n{text}"
     );
-    // What is missing is said, in words that may be broken between.
+    // Columns that are missing are named, in words that may be broken between.
     let said = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(
         text.contains('…'),
@@ -78,7 +78,7 @@ fn everywhere(name: &str, text: impl Fn(usize) -> String) {
     }
 }
 
-/// Each word above a table of `wide` is in what `--help` says, units and numbers aside.
+/// Each word above a table of `wide` is in the output of `--help`, units and numbers aside.
 fn has_words(name: &str, wide: &str, help: &str) {
     let units = ["µs", "ns", "%", "MiB", "KiB", "4", "16", "a", "its"];
     let lines: Vec<&str> = wide.lines().collect();
@@ -212,7 +212,7 @@ fn firmware_s_tables_fit() {
     );
 }
 
-/// A machine whose maker and functions are called as nobody should be.
+/// A machine whose maker and functions have odd names.
 pub fn firmware_report(name: &str) -> firmware::Report {
     let unit = firmware::UnitReport {
         unit: 0,

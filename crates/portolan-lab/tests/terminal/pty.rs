@@ -23,12 +23,12 @@ const HOSTILE: &str = "\
  a-1 [000] ..... 1.002000: dma_unmap_page: 0000:00:01.0\u{1b}[31m dir=FROM_DEVICE dma_addr=ffe00840 size=1522 attrs=
 ";
 
-/// Where commands are run.
+/// Folder in which commands are run.
 const TRACES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/traces");
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_portolan");
 
-/// What `script` has a terminal of `columns` show; progress and warnings too.
+/// Screen of a terminal of `columns`, as `script` shows it; progress and warnings too.
 fn terminal(columns: usize, arguments: &str, no_color: &str) -> Option<String> {
     let run = format!("stty cols {columns} rows 24 && '{PROGRAM}' {arguments}");
     let output = Command::new("script")

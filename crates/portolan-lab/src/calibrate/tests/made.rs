@@ -17,12 +17,12 @@ const DRIVER_NS: f64 = 100.0;
 const SYSTEM_CALL_NS: f64 = 300.0;
 const PROBES: usize = 300;
 
-/// How lines are written.
+/// Form of the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// `/sys/kernel/tracing/trace`.
     Tracefs,
-    /// The same with times and tasks, and names behind what ends.
+    /// The same with times and tasks, and names behind ends.
     TimesAndTasks,
     /// `trace-cmd report`.
     TraceCmd,
@@ -30,7 +30,7 @@ pub(super) enum Form {
     Arguments,
 }
 
-/// A line: when, where, and what it says.
+/// A line: time, CPU and event.
 struct Line {
     time: f64,
     cpu: u16,
@@ -143,7 +143,7 @@ const PRICES: [(Event, f64); 6] = [
     (Event::CmdPage, 240.0),
 ];
 
-/// What is mapped, and the entries that it takes.
+/// A mapping, and the entries that it takes.
 #[derive(Clone, Copy)]
 struct Buffer {
     iova: u64,
@@ -233,7 +233,7 @@ impl Machine {
         ns + AROUND_NS
     }
 
-    /// A function that takes `own`, and what `inside` does; what its caller sees of it.
+    /// Runs a function that takes `own`, and `inside` in it; returns the time that its caller sees.
     fn call(
         &mut self,
         name: &'static str,

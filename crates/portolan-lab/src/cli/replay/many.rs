@@ -55,7 +55,7 @@ pub(super) fn run(args: &ReplayArgs) -> Result<Outcome> {
     all.ends.outcome()
 }
 
-/// How the traces ended.
+/// Numbers of traces and accesses that ended badly.
 #[derive(Clone, Copy, Default)]
 struct Ends {
     /// Accesses that were refused.
@@ -112,7 +112,7 @@ fn stream(jobs: &[Job], how: &How<'_>) -> Result<Ends> {
     Ok(ends.into_iter().fold(Ends::default(), Ends::plus))
 }
 
-/// What is added up.
+/// Traces that are added up.
 struct Gathered {
     entries: Vec<Entry>,
     sum: Aggregate,
@@ -120,7 +120,7 @@ struct Gathered {
 }
 
 impl Gathered {
-    /// What was replayed elsewhere, and what ended here.
+    /// Adds the results of other runs to those of the traces that ended here.
     fn new(args: &ReplayArgs, here: impl IntoIterator<Item = Kept>) -> Result<Self> {
         let (mut entries, mut failed, mut ends) = (Vec::new(), Vec::new(), Ends::default());
         for path in &args.results {
@@ -141,7 +141,7 @@ impl Gathered {
                 Err(bad) => failed.push(bad),
             }
         }
-        // What was not understood tells nothing.
+        // Traces that were not understood tell nothing.
         failed.extend(entries.iter().filter_map(Entry::not_understood));
         entries.retain(|entry| entry.not_understood().is_none());
         Ok(Self {
@@ -152,7 +152,7 @@ impl Gathered {
     }
 }
 
-/// What is kept of a trace that ended.
+/// Result of a trace that ended.
 type Kept = (Result<Entry, Failed>, Ends);
 
 fn kept(ended: &Ended) -> Kept {

@@ -1,4 +1,4 @@
-//! Sums, whatever the order; devices that share a trace; traces that hold nothing.
+//! Sums are the same in any order; devices that share a trace; traces that hold nothing.
 
 use super::*;
 use crate::fleet::DeviceWork;

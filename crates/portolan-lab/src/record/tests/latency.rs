@@ -1,4 +1,4 @@
-//! `--latency`: what is measured, what becomes of it, and what is left of the kernel's settings on every way out.
+//! `--latency`: measured latencies, their use by a replay, and the kernel's settings on every way out.
 
 use std::fs;
 use std::io::Read;
@@ -13,7 +13,7 @@ use crate::calibrate::Gathered;
 use crate::facts::LATENCY;
 use crate::trace;
 
-/// What a kernel printed in a guest.
+/// Output of a kernel in a guest.
 const LATENCIES: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../../data/latencies/vtd-strict.read4k.graph.xz"
@@ -113,7 +113,7 @@ fn latencies_are_measured_in_the_instance_and_a_replay_has_their_prices() {
     assert_eq!(Some(own.2), report.latencies);
 }
 
-/// What a replay reads of the events is what it reads without the latencies.
+/// Checks that a replay reads the same events as without the latencies.
 fn is_read_as_without_latencies(machine: &Machine) {
     let lines = machine.recorded();
     let plain: String = lines

@@ -160,7 +160,7 @@ struct Words {
 }
 
 impl Machine {
-    /// One with a kernel of 6.12, whose user is root.
+    /// A machine with a kernel of 6.12, whose user is root.
     pub(super) fn new(name: &str) -> Self {
         let root =
             std::env::temp_dir().join(format!("portolan-record-{name}-{}", std::process::id()));
@@ -197,7 +197,7 @@ impl Machine {
         fs::write(path, text).unwrap();
     }
 
-    /// Gives tracefs a tracer of functions: files, and what they have while nothing is traced.
+    /// Gives tracefs a tracer of functions: files, and their contents while nothing is traced.
     pub(super) fn with_tracer(&self) {
         for (file, value) in TRACER {
             self.write(&format!("tracing/{file}"), value);
@@ -261,7 +261,7 @@ impl Machine {
             seen.made.push(path.to_owned());
             Ok(())
         };
-        // What was set is looked at afterwards.
+        // Tests look at the settings afterwards.
         let remove = |path: &Path| fs::rename(path, path.parent().unwrap().join("../gone"));
         Tracefs {
             root: self.root.join("tracing"),

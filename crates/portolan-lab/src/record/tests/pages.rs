@@ -93,7 +93,7 @@ fn an_event_has_the_kernels_own_text() {
         text.contains("/-12 ") && text.contains("f=none e=-12"),
         "{text}"
     );
-    // What is cut says nothing, and does no harm.
+    // A record that is cut says nothing, and does no harm.
     let cut = line(&format, &record[..10]);
     assert!(cut.starts_with("dma_map_sg: n=?/?? a=? f="), "{cut}");
 }

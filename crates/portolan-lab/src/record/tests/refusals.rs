@@ -9,7 +9,7 @@ use super::super::tracefs::Tracefs;
 use super::super::{RecordError, text};
 use super::machine::{Machine, PIECE, event, page, two};
 
-/// A machine whose tracefs is mounted and empty, as under lockdown, or nowhere.
+/// Looks for the tracefs of a machine: mounted and empty, as under lockdown, or not there. Returns the error.
 fn find(machine: &Machine, mounted: bool) -> String {
     if mounted {
         fs::create_dir_all(machine.root.join("sys/kernel/tracing")).unwrap();

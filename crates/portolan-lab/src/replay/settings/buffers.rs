@@ -31,7 +31,7 @@ const AREAS: (u32, u32) = (6, 0);
 /// Buffers that are mapped so often are worth keeping mapped.
 const AGAIN: u64 = 4;
 
-/// The event of the first bounce, and how many there are.
+/// The event of the first bounce, and the number of them.
 fn bounce_shown(input: &Input<'_>, shows: &str) -> Option<Evidence> {
     let first = input.summary.first_by_name.get(BOUNCED)?;
     let count = input.summary.events_by_name.get(BOUNCED).copied()?;
@@ -230,7 +230,7 @@ fn huge_pages(input: &Input<'_>, now: &Situation) -> Option<Setting> {
     let calls_us = further_pieces(input) as f64 * price.ns / 1000.0;
     let cost = Cost::of(input, now.now)?;
     let after_us = cost.us - calls_us;
-    // Nothing, if what is mapped stays scattered.
+    // Nothing, if the buffers stay scattered.
     let most = pct(cost.us, after_us)?;
     let saving = Saving::of(cost.us, after_us, [0.0, most])?;
     (saving.pct >= WORTH_PCT).then_some(())?;

@@ -44,7 +44,7 @@ pub(super) struct Cost {
     pub(super) us: f64,
     /// The least and the most that may be, as far as prices are known.
     pub(super) range_us: [f64; 2],
-    /// It by what it is for.
+    /// The same by cause.
     pub(super) causes: Causes,
     /// Time that devices wait for walks beside it.
     pub(super) stall_us: f64,
@@ -55,7 +55,7 @@ pub(super) struct Cost {
 }
 
 impl Cost {
-    /// Cost for the traced kernel, whatever that does; `None` if nothing tells.
+    /// Cost for the traced kernel, under its own policy; `None` if nothing tells.
     pub(super) fn now(input: &Input<'_>, now: &Situation) -> Option<Self> {
         let us = match now.now {
             Now::Nothing => return None,
@@ -81,7 +81,7 @@ impl Cost {
         })
     }
 
-    /// Cost where the kernel does as in `how`; `None` if that was not replayed.
+    /// Cost where the kernel is under the policy `how`; `None` if that was not replayed.
     pub(super) fn of(input: &Input<'_>, how: Now) -> Option<Self> {
         let linux = |of: fn(&LinuxCounts) -> &LinuxReport| input.linux.map(of);
         let (policies, linux) = match how {
@@ -191,7 +191,7 @@ impl Cost {
 }
 
 impl Known {
-    /// Source of the invalidations of a kernel that does as in `how`, from a recording of another policy.
+    /// Source of the invalidations of a kernel under the policy `how`, from a recording of another policy.
     fn of(how: Now) -> Self {
         match how {
             Now::Lazy => Self::Predicted,
@@ -200,7 +200,7 @@ impl Known {
     }
 }
 
-/// Invalidations of the recorded kernel, if it did as in `how` and the trace says so itself.
+/// Invalidations of the recorded kernel, if its policy is `how` and the trace says so itself.
 fn recorded(input: &Input<'_>, how: Now) -> Option<Sent> {
     let now = Situation::of(input);
     let told = now.now == how && matches!(now.known_by, KnownBy::Line(_));
@@ -212,7 +212,7 @@ struct Bill<'a> {
     profile: &'a Profile,
     us: f64,
     paid: Vec<(Event, u64)>,
-    /// By how much more the rest may come to, at either end of its prices.
+    /// Amount by which the rest may cost more, at either end of its prices.
     spread_us: [f64; 2],
     /// By event, in microseconds.
     by_event: Vec<(Event, f64)>,
@@ -320,7 +320,7 @@ pub(super) fn further_pieces(input: &Input<'_>) -> u64 {
     input.shape.scattered_pieces.saturating_sub(lists.count)
 }
 
-/// By how much more `paid` may come to at one end of the prices' ranges.
+/// Amount by which `paid` may cost more at one end of the prices' ranges, in microseconds.
 pub(in crate::replay) fn spread_us(
     profile: &Profile,
     paid: &[(Event, u64)],
@@ -333,7 +333,7 @@ pub(in crate::replay) fn spread_us(
     more.sum()
 }
 
-/// What `after` saves of `before`.
+/// Saving of `after` against `before`.
 pub(super) fn saving(before: &Cost, after: &Cost) -> Option<Saving> {
     let end = |n: usize| pct(before.range_us[n], after.range_us[n]);
     let saving = Saving::of(before.us, after.us, [end(0)?, end(1)?])?;

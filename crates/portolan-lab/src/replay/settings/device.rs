@@ -1,4 +1,4 @@
-//! Which addresses a device is given, and its own TLB.
+//! Choice of a device's addresses, and its own TLB.
 //!
 //! Linux 6.12: drivers/iommu/dma-iommu.c (`iommu.forcedac`), kernel-parameters.txt (`pci=noats`).
 

@@ -1,6 +1,6 @@
-//! Linux's rules beside a replay: what it would send told to be strict, strict under caching mode, and lazy.
+//! Linux's rules beside a replay: its commands if it is strict, strict under caching mode, and lazy.
 //!
-//! Since 7.3 a lazy kernel waits for what was mapped by the two-step API. Where nothing says the release, both kinds
+//! Since 7.3 a lazy kernel waits for mappings of the two-step API. Where nothing says the release, both kinds
 //! of kernel are counted: the trace's own invalidations decide, and if they do not, both stand.
 
 use portolan_cli::display::{grouped, micros};
@@ -13,7 +13,7 @@ use crate::linux::{
 use crate::replay::sent::{Predicted, SentRange};
 use crate::trace::{At, Op, Summary};
 
-/// Counters of what Linux would send, beside each other.
+/// Counters of the commands that Linux would send, beside each other.
 pub(in crate::replay) struct LinuxCounters {
     strict: Counter,
     shadowed: Counter,
@@ -23,7 +23,7 @@ pub(in crate::replay) struct LinuxCounters {
     newest: Option<Counter>,
 }
 
-/// Counts of what Linux would send.
+/// Counts of the commands that Linux would send.
 pub(in crate::replay) struct LinuxCounts {
     pub(super) strict: LinuxReport,
     pub(super) shadowed: LinuxReport,
@@ -123,7 +123,7 @@ fn release_shown(
     }
 }
 
-/// Tells whether the trace has events of the DMA API: what is mapped without one is of the two-step API.
+/// Tells if the trace has events of the DMA API: mappings without one are of the two-step API.
 fn names_dma_calls(summary: &Summary) -> bool {
     let mut names = summary.events_by_name.keys();
     names.any(|name| name.starts_with("dma_map_"))
@@ -150,7 +150,7 @@ impl LinuxCounts {
         Some(other.unqueued.max(self.lazy.unqueued))
     }
 
-    /// Between how many invalidations a lazy kernel sends, and the reason.
+    /// Range of the number of invalidations that a lazy kernel sends, and the reason.
     fn lazy_range(&self) -> SentRange {
         let lazy = &self.lazy;
         let [mut least, mut most] = lazy.syncs_range;

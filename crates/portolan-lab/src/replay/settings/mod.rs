@@ -1,7 +1,7 @@
-//! Settings of the Linux that was traced, for what the trace shows.
+//! Settings of the Linux that was traced, by the evidence of the trace.
 //!
-//! Each has the line of the trace that speaks for it; what it brings comes from the replayed policies, the rules of
-//! Linux and the profile's prices. `docs/advice.md` has the rules with their sources.
+//! Each has the line of the trace that speaks for it; its effect comes from the replayed policies, the rules of Linux
+//! and the profile's prices. `docs/advice.md` has the rules with their sources.
 //!
 //! Not covered: settings of firmware, of hypervisors, and of drivers' own module parameters.
 
@@ -33,7 +33,7 @@ use crate::trace::{Clock, Summary};
 /// Least share of all that mapping costs for which a setting is advised. Prices are known to about that: the library's
 /// plan is held to within 5 % of the best (`tests/threshold.rs`).
 pub(super) const WORTH_PCT: f64 = 5.0;
-/// As [`WORTH_PCT`], for what opens a window or takes protection away: it has to bring more.
+/// As [`WORTH_PCT`], for settings that open a window or take protection away: they have to bring more.
 pub(super) const WINDOW_WORTH_PCT: f64 = 10.0;
 /// Fewer operations say nothing of a load: they do not fill one flush queue of Linux (256 places).
 pub(super) const FEWEST: u64 = 256;
@@ -41,13 +41,13 @@ pub(super) const FEWEST: u64 = 256;
 /// All that advice is taken from.
 pub(super) struct Input<'a> {
     pub(super) profile: &'a Profile,
-    /// What the recording says of its machine, if it says so.
+    /// Facts of the recording on its machine, if it has them.
     pub(super) facts: Option<&'a Facts>,
     pub(super) summary: &'a Summary,
     pub(super) trace: &'a TraceReport,
     pub(super) shape: &'a Shape,
     pub(super) policies: &'a [PolicyReport],
-    /// What Linux's rules come to, where they are known.
+    /// Counts by Linux's rules, where they are known.
     pub(super) linux: Option<&'a LinuxCounts>,
     pub(super) defaults: &'a Advice,
 }
@@ -102,7 +102,7 @@ pub(super) fn advise(input: &Input<'_>) -> Advised {
 /// Cost of mapping now, and with the first of `settings` that prices tell of.
 fn cost(input: &Input<'_>, now: &Situation, settings: &[Setting]) -> Option<MappingCost> {
     let few = now.is_translated() && input.shape.streaming.unmaps.count < FEWEST;
-    // What is in no unit of time has no share of one.
+    // Times without a unit have no share of one.
     if few || input.summary.clock == Clock::Ticks {
         return None;
     }

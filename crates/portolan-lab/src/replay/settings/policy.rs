@@ -16,7 +16,7 @@ use crate::replay::setting::{Besides, Effect, Evidence, Rule, Saving, Setting, T
 use crate::replay::shape::Share;
 use crate::replay::situation::{KnownBy, Now, Situation};
 
-/// A rule: what it advises, if it does.
+/// A rule: returns its advice, if it has one.
 pub(super) type Advise = fn(&Input<'_>, &Situation) -> Option<Setting>;
 /// The rules of this file; the first that has something to say is followed.
 pub(super) const RULES: &[Advise] = &[first_stage, lazy, strict, identity];
@@ -27,13 +27,13 @@ const LAZY_GROUPS: (u32, u32) = (5, 15);
 const LAZY_FIRST_STAGE: (u32, u32) = (6, 3);
 pub(super) const COMMAND_LINE: &str = "the kernel's command line";
 
-/// Whether the recorded kernel is older than `release`; not if nobody says.
+/// Tells if the recorded kernel is older than `release`; `false` if its release is not known.
 pub(super) fn is_older(input: &Input<'_>, release: (u32, u32)) -> bool {
     let version = input.facts.and_then(|facts| facts.version());
     version.is_some_and(|version| version < release)
 }
 
-/// The line that shows what the kernel does now, and how often.
+/// The line that shows the kernel's policy now, and the number of such lines.
 fn shown(input: &Input<'_>, now: &Situation) -> Option<Evidence> {
     let recorded = &input.summary.recorded;
     let pages: u64 = recorded.page_masks.values().sum();
@@ -62,7 +62,7 @@ fn of_maps(input: &Input<'_>) -> u64 {
     counted.copied().unwrap_or(0)
 }
 
-/// What is assumed of the kernel where nothing says what it does.
+/// Assumption on the kernel where nothing tells its policy.
 fn assumed(now: &Situation) -> Vec<String> {
     match now.known_by {
         KnownBy::Nobody => vec![
@@ -105,7 +105,7 @@ fn busy<'a>(input: &'a Input<'_>) -> Option<&'a Share> {
         .find(|share| share.unmaps >= all - all / 10 && all > 0)
 }
 
-/// Whether `name` is a function of PCI: `0000:00:1f.2`.
+/// Tells if `name` is a function of PCI: `0000:00:1f.2`.
 fn is_pci(name: &str) -> bool {
     let mut parts = name.split([':', '.']);
     [4, 2, 2, 1].into_iter().all(|digits| {
@@ -152,7 +152,7 @@ impl Commands {
     }
 }
 
-/// What lazy does instead of `before`, and what stays reachable.
+/// Effect of lazy instead of `before`, and the memory that stays reachable.
 fn lazy_effect(before: &Cost, after: &Cost, saving: Saving) -> (Effect, String) {
     let effect = Effect {
         says: format!(

@@ -1,4 +1,4 @@
-//! What the traced system did with its DMA: translated or not, strict or lazy, and what says so.
+//! Policy of the traced system for its DMA: translated or not, strict or lazy; and the evidence for it.
 //!
 //! The trace's own invalidations say it best; then the facts of the recording; else strict is assumed, and said.
 
@@ -10,7 +10,7 @@ use crate::trace::Excerpt;
 /// VT-d, 11.4.2 (CAP_REG): caching mode. 11.4.3 (ECAP_REG): scalable mode, first-stage translation.
 const CAP_CM: u64 = 1 << 7;
 const ECAP_FIRST_STAGE: u64 = 1 << 43 | 1 << 47;
-/// Linux traces this after a map, where the unit caches what is not present.
+/// Linux traces this after a map, where the unit caches entries that are not present.
 pub(super) const FLUSH_AFTER_MAP: &str = "cache_tag_flush_range_np";
 
 impl Situation {
@@ -44,7 +44,7 @@ impl Situation {
     }
 }
 
-/// By what the traced kernel queued.
+/// Situation by the commands that the traced kernel queued.
 fn by_invalidations(input: &Input<'_>) -> Option<Situation> {
     let (summary, recorded) = (input.summary, &input.summary.recorded);
     let pages: u64 = recorded.page_masks.values().sum();
@@ -97,19 +97,19 @@ fn by_facts(facts: &Facts, devices: &[String]) -> Option<Situation> {
     })
 }
 
-/// Whether the unit that most devices are behind has all of `bits` in a register.
+/// Tells if the unit that most devices are behind has all of `bits` in a register.
 fn register_has(facts: &Facts, register: &str, bits: u64) -> Option<bool> {
     let unit = facts.iommus.iter().max_by_key(|unit| unit.devices)?;
     let value = unit.register(register)?;
     (unit.kind == IommuKind::Vtd).then_some(value & bits == bits)
 }
 
-/// Whether the unit reports caching mode.
+/// Tells if the unit reports caching mode.
 pub(super) fn has_caching_mode(facts: &Facts) -> Option<bool> {
     register_has(facts, "cap", CAP_CM)
 }
 
-/// Whether the unit has scalable mode with first-stage tables.
+/// Tells if the unit has scalable mode with first-stage tables.
 pub(super) fn has_first_stage(facts: &Facts) -> Option<bool> {
     register_has(facts, "ecap", ECAP_FIRST_STAGE)
 }

@@ -1,6 +1,6 @@
-//! Counts, operation by operation, what a trace holds.
+//! Counts, operation by operation, the contents of a trace.
 //!
-//! Memory is bounded by what is mapped at once and by the constants below; what is beyond them is summed.
+//! Memory is bounded by the mappings that live at once and by the constants below; counts beyond them are summed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::BuildHasherDefault;
@@ -59,7 +59,7 @@ struct Life {
     known: Known,
 }
 
-/// Whether a buffer was mapped before.
+/// Answer to a look for a buffer among those that were mapped before.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Known {
     No,
@@ -67,14 +67,14 @@ enum Known {
     Unknown,
 }
 
-/// Where a buffer begins, for a device.
+/// Beginning of a buffer, for a device.
 #[derive(PartialEq, Eq, Hash)]
 struct Buffer {
     device: u32,
     pa: u64,
 }
 
-/// What is gathered while a trace is read.
+/// Counts gathered while a trace is read.
 #[derive(Default)]
 pub(in crate::replay) struct Observer {
     shape: Shape,
@@ -98,7 +98,7 @@ impl Observer {
         }
     }
 
-    /// What was gathered; `devices` are the trace's names.
+    /// Finishes the counts; `devices` are the trace's names.
     pub(in crate::replay) fn finish(mut self, devices: &[String]) -> Shape {
         for life in self.live.values() {
             class_of(&mut self.shape, life.class).left_mapped += 1;
@@ -195,8 +195,8 @@ impl Observer {
     }
 }
 
-/// Where the memory begins that `op` maps. Pieces that table events told are whole pages: then the DMA address
-/// says where in the page, which a bounced one does not.
+/// Address at which the memory begins that `op` maps. Pieces that table events told are whole pages: then the DMA
+/// address has the offset in the page, which a bounced one does not.
 fn begin(op: &Op<'_>) -> Option<u64> {
     let OpKind::Map { offset, pieces, .. } = op.kind else {
         return None;
@@ -208,7 +208,7 @@ fn begin(op: &Op<'_>) -> Option<u64> {
     }
 }
 
-/// Whether the buffer that `op` maps was mapped before; it is remembered.
+/// Tells if the buffer that `op` maps was mapped before; remembers it.
 fn known(buffers: &mut HashSet<Buffer, BuildHasherDefault<Mix>>, op: &Op<'_>) -> Known {
     let Some(pa) = begin(op) else {
         return Known::Unknown;
@@ -227,7 +227,7 @@ fn known(buffers: &mut HashSet<Buffer, BuildHasherDefault<Mix>>, op: &Op<'_>) ->
     Known::No
 }
 
-/// Counts what there is to know of a streaming map.
+/// Counts a streaming map.
 fn streaming(shape: &mut Shape, book: &mut Book<'_>, op: &Op<'_>, known: Known) {
     let OpKind::Map {
         direction,
@@ -291,7 +291,7 @@ fn bucket(histogram: &mut Histogram, value: u64) -> &mut Seen {
     histogram.entry(lg2 as u8).or_default()
 }
 
-/// What the device and the CPU of `op` did.
+/// Counts of the device and the CPU of `op`.
 fn shares<'a>(
     shape: &'a mut Shape,
     cpus: &'a mut BTreeMap<u16, Share>,

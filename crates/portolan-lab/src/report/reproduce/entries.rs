@@ -16,7 +16,7 @@ pub(super) struct Of {
     pub(super) title: String,
     pub(super) says: &'static str,
     pub(super) axis: Axis,
-    /// What errors are in.
+    /// Unit of errors.
     pub(super) error: &'static str,
 }
 
@@ -24,7 +24,7 @@ pub(super) struct Of {
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) plot: Of,
-    /// Which row of the plot.
+    /// Row of the plot.
     pub(super) row: String,
     /// Before, after, ours.
     pub(super) variant: String,
@@ -44,7 +44,7 @@ fn variant(name: &str) -> String {
     }
 }
 
-/// So many of what has this name.
+/// A count with its noun: `1 row`, `2 rows`.
 fn of_each(count: u64, name: &str) -> String {
     match count {
         1 => format!("1 {name}"),
@@ -52,7 +52,7 @@ fn of_each(count: u64, name: &str) -> String {
     }
 }
 
-/// What the ranges of computed latencies are over.
+/// Prices over which computed latencies range.
 pub(super) fn ranged_over(rows: &[Row]) -> Option<String> {
     let mut overs: Vec<_> = rows
         .iter()
@@ -259,7 +259,7 @@ pub(super) fn windows(windows: &[WindowRow]) -> Figure {
     )
 }
 
-/// Figures of different units, each in parts of the middle of what was published.
+/// Figures of different units, each as a multiple of the middle of the published ones.
 pub(super) fn held_out(result: &HeldOut) -> Figure {
     let name = |row: &HeldOutRow| format!("{}, {}", row.case, row.quantity.replace('_', " "));
     let row = |row: &HeldOutRow| {

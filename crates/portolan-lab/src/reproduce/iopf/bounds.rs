@@ -1,4 +1,4 @@
-//! The bounds on faults and speeds, and what each would be worth without its mechanism.
+//! The bounds on faults and speeds, and the worth of each without its mechanism.
 
 use super::super::bounds::{Bound, Evidence, Parts, worst};
 use super::super::published::{IopfKind, IopfPublished};
@@ -11,12 +11,12 @@ use super::{Prices, kb_s};
 const FAULTS_BOUND: f64 = 2.5;
 /// Speeds of a process with faults, from 100 messages on.
 const SVA_BOUND: f64 = 5.0;
-/// Speeds of a guest with faults, from 1000 messages on: less than what faults cost there.
+/// Speeds of a guest with faults, from 1000 messages on: less than the loss by faults there.
 const VFIO_BOUND: f64 = 1.0;
-/// What faults cost of a guest's speed, from 1000 messages on, in points of a hundred.
+/// Loss of a guest's speed by faults, from 1000 messages on, in points of a hundred.
 const LOSS_BOUND: f64 = 1.5;
 
-/// Which figures a bound is on.
+/// Figures that a bound is on.
 #[derive(Clone, Copy)]
 struct Which {
     what: &'static str,
@@ -93,14 +93,14 @@ impl Which {
     }
 }
 
-/// What a bound is compared with: its limit, the figure without its mechanism, the trivial predictor.
+/// Values beside a bound: its limit, the figure without its mechanism, the trivial predictor, the evidence.
 type Beside = (f64, (&'static str, f64), (&'static str, f64), Evidence);
 
-/// Published rows with what was counted for them.
+/// Published rows with the counts for them.
 struct Table<'t>(&'t [(IopfPublished, Counted)]);
 
 impl Table<'_> {
-    /// How far off the worst row of `which` is if `model` predicts it.
+    /// Error of the worst row of `which` if `model` predicts it.
     fn worst(&self, which: &Which, model: impl Fn(&IopfPublished) -> f64) -> f64 {
         let of = self.0.iter().filter(|(row, _)| {
             let fitted = match which.quantity {
@@ -140,7 +140,7 @@ impl Table<'_> {
         (FAULTS_BOUND, mechanism, trivial, Evidence::Counted)
     }
 
-    /// Beside a bound on what faults cost.
+    /// Values beside a bound on the loss by faults.
     fn loss(&self, which: &Which) -> Beside {
         let none = self.worst(which, |row| 100.0 - row.kept_pct);
         (
@@ -203,7 +203,7 @@ pub(super) fn bounds(
     ALL.iter().map(bound).collect()
 }
 
-/// Says of each row what its bound makes of it; what no bound speaks for is implied.
+/// Sets the evidence of each row by its bound; rows without a bound are implied.
 pub(super) fn judge(rows: &mut [IopfRow], bounds: &[Bound]) {
     for row in rows.iter_mut().filter(|row| !row.fitted) {
         let which = ALL.iter().find(|which| which.is_of(row));

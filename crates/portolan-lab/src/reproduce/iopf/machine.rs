@@ -2,7 +2,7 @@
 //! device wait where nothing is mapped, until the dispatcher has answered.
 //!
 //! A guest's memory is a second stage without PASIDs, a process's a first stage that a PASID names. The
-//! unit writes an event for what waits; the driver reads it, the container maps, and CMD_RESUME has the
+//! unit writes an event for an access that waits; the driver reads it, the container maps, and CMD_RESUME has the
 //! access tried again (IHI 0070, sections 3.12.2 and 4.7).
 
 use crate::buffers::promised;
@@ -31,9 +31,9 @@ const STREAM: StreamId = StreamId::new(1);
 /// Bytes of an access.
 const WORD: u64 = 4;
 const PAGE: u64 = 4096;
-/// Where the owner's memory lies behind the IOMMU, above the address that leads there.
+/// Offset of the owner's memory behind the IOMMU from the address that leads there.
 const MEMORY: u64 = 1 << 44;
-/// Where the memory of tables and queues is.
+/// Address of the memory of tables and queues.
 const TABLES: PhysAddr = PhysAddr::new(1 << 28);
 const TABLE_PAGES: u32 = 2048;
 /// Accesses to a page until it goes through: one that faults, and one after that.
@@ -50,7 +50,7 @@ type Unit = Smmu<Arc<SmmuRegisters>, Arc<ModelMemory>, Clock>;
 type Guest = SecondStage<12, Arc<SmmuRegisters>, Arc<ModelMemory>, Clock>;
 type Process = FirstStage<12, Arc<SmmuRegisters>, Arc<ModelMemory>, Clock>;
 
-/// Whose memory a device uses.
+/// Owner of the memory that a device uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whose {
     /// A guest's.
@@ -59,7 +59,7 @@ pub(super) enum Whose {
     Process(Pasid),
 }
 
-/// What a device did to a container.
+/// Counts of a device's accesses to a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counted {
     /// Faults.
@@ -107,7 +107,7 @@ impl Pager for Contiguous {
     fn unpin(&self, _range: IovaRange) {}
 }
 
-/// A container that serves faults, and how much it has done.
+/// A container that serves faults, and its counts.
 type Served = (Arc<dyn Handler>, Box<dyn Fn() -> Usage>);
 
 fn container<D: Domain + 'static>(
@@ -133,7 +133,7 @@ fn container<D: Domain + 'static>(
 
 /// One device and the memory that it may use.
 pub(super) struct Machine {
-    // Before the unit: what is mapped is taken back through its queue.
+    // Before the unit: its mappings are taken back through the unit's queue.
     desk: Dispatcher<Clock, Arc<Unit>>,
     usage: Box<dyn Fn() -> Usage>,
     unit: Arc<Unit>,
@@ -199,7 +199,7 @@ impl Machine {
         })
     }
 
-    /// The device accesses a page; whether it had to wait.
+    /// Has the device access a page; returns `true` if it had to wait.
     pub(super) fn access(&mut self, page: u64, kind: AccessKind) -> Result<bool> {
         self.used.insert(page);
         let iova = Iova::new(page * PAGE);
@@ -220,7 +220,7 @@ impl Machine {
         bail!("{iova} faults after its fault was served");
     }
 
-    /// Has what waits answered; how it goes on.
+    /// Has the waiting access answered; returns its continuation.
     fn serve(&self) -> Result<Transfer> {
         let Some(StallOrFault::Stalled { request, .. }) = self.unit.next_stall_or_fault()? else {
             bail!("an access waits, and no event says so");
@@ -233,10 +233,10 @@ impl Machine {
             .context("an access was answered, and goes on waiting")
     }
 
-    /// What happened so far.
+    /// Counts so far.
     ///
     /// # Errors
-    /// If the hardware has complaints, or somebody was not answered, or twice.
+    /// If the hardware has complaints, or an access was not answered, or twice.
     pub(super) fn counted(&self) -> Result<Counted> {
         let (usage, seen) = ((self.usage)(), self.registers.counts());
         let wrong = self.registers.violations();

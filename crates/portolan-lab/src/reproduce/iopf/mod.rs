@@ -33,7 +33,7 @@ use crate::least_squares::non_negative;
 pub const MACHINE: &str = "kunpeng920";
 const MIB: f64 = 1_048_576.0;
 
-/// What the fit found, in nanoseconds.
+/// Prices that the fit found, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct Prices {
     start: f64,
@@ -79,7 +79,7 @@ fn count(profile: &Profile, row: &IopfPublished) -> Result<Counted> {
     machine.counted()
 }
 
-/// Whether the time without faults was fitted on a row.
+/// Tells if the time without faults was fitted on a row.
 fn fits_without(row: &IopfPublished) -> bool {
     match row.kind {
         IopfKind::Vfio => row.times == 100,
@@ -87,7 +87,7 @@ fn fits_without(row: &IopfPublished) -> bool {
     }
 }
 
-/// Whether the price of a fault was.
+/// Tells if the price of a fault was.
 fn fits_with(row: &IopfPublished) -> bool {
     match row.kind {
         IopfKind::Vfio => row.times == 100,
@@ -95,7 +95,7 @@ fn fits_with(row: &IopfPublished) -> bool {
     }
 }
 
-/// Whether the pattern was chosen with this number of faults in view.
+/// Tells if the pattern was chosen with this number of faults in view.
 fn fits_faults(row: &IopfPublished) -> bool {
     let small = row.kind == IopfKind::Vfio && row.msg_len_bytes == 1 << 20;
     small && (row.times == 1 || row.times == 5000)

@@ -1,4 +1,4 @@
-//! What the accelerator's test accesses, and in which order.
+//! Accesses of the accelerator's test, in their order.
 //!
 //! *Known.* Each message is read from a source buffer and written to a destination buffer of its
 //! length: 512 pages for 1 MiB. The shared-address rows have 512 faults for one message and 1024
@@ -10,7 +10,7 @@
 //! and a page of completions that leaves 4 pages for keys, vectors and other control memory
 //! ([`CONTROL_PAGES`]). Each pair of buffers has a queue of its own, deep enough that 2500 requests
 //! do not wrap ([`DEPTH`]): with 1024 the 5000 messages would take 1104 faults, with 4096 they take
-//! what was published within a hundredth.
+//! the published number within a hundredth.
 
 use anyhow::Result;
 use portolan_model::decode::AccessKind;
@@ -28,13 +28,13 @@ pub(super) const DEPTH: u64 = 4096;
 pub(super) const CONTROL_PAGES: u64 = 4;
 /// Pairs of buffers that are used in turn.
 const PAIRS: u64 = 2;
-/// How far apart things lie, so that no window reaches from one to another.
+/// Pages between two areas, so that no window reaches from one to another.
 const APART: u64 = (64 << 20) / PAGE;
 
 /// Bytes of memory that hold all of it.
 pub(super) const MEMORY: u64 = 16 * APART * PAGE;
 
-/// Whose queues a device accesses through the address space.
+/// Owner of the queues that a device accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Queues {
     /// The guest's, in its memory.

@@ -12,21 +12,21 @@ pub struct IopfReproduction {
     pub name: String,
     /// Name of the machine profile.
     pub machine: String,
-    /// Four rows for each published one: speed without faults and with, their number, and what of the
-    /// speed they cost.
+    /// Four rows for each published one: speed without faults and with, their number, and the part of the speed that
+    /// they cost.
     pub rows: Vec<IopfRow>,
-    /// The prices that the fit found, and on what.
+    /// The prices that the fit found, each with the rows that it was fitted on.
     pub prices: Vec<FittedPrice>,
     /// Windows side by side.
     pub windows: Vec<WindowRow>,
-    /// The bounds on what was not fitted, and what each would be worth without its mechanism.
+    /// The bounds on figures that were not fitted, and the worth of each without its mechanism.
     pub bounds: Vec<Bound>,
-    /// What has to hold beside them.
+    /// Checks beside them.
     pub checks: Vec<Check>,
 }
 
 impl IopfReproduction {
-    /// Whether all of it holds.
+    /// Tells if all bounds and checks hold.
     pub fn holds(&self) -> bool {
         let bounds = self.bounds.iter().all(|bound| bound.holds);
         bounds && self.checks.iter().all(|check| check.holds)
@@ -56,16 +56,16 @@ pub struct IopfRow {
     pub computed: f64,
     /// `computed` against `published`, in per cent; for `loss_pct` the difference, in points.
     pub error_pct: Option<f64>,
-    /// Whether something was fitted on it.
+    /// A price was fitted on it.
     pub fitted: bool,
-    /// What speaks for `computed`.
+    /// Evidence for `computed`.
     pub evidence: Evidence,
 }
 
 /// One workload under one window.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WindowRow {
-    /// What the device does.
+    /// Pattern of the device's accesses.
     pub workload: &'static str,
     /// Pages of a fixed window, or `adaptive`.
     pub window: String,

@@ -25,7 +25,7 @@ pub fn iopf_text(result: &IopfReproduction, columns: usize) -> String {
     wrapped(&out, columns)
 }
 
-/// What was published and computed of the longest run of a guest.
+/// Published and computed figures of the longest run of a guest.
 fn answer(result: &IopfReproduction) -> String {
     let of = |quantity: &str| {
         let rows = result.rows.iter();
@@ -50,7 +50,7 @@ fn answer(result: &IopfReproduction) -> String {
     )
 }
 
-/// A line for each figure; what four have in common stands at the first.
+/// A line for each figure; cells that four have in common stand at the first.
 fn figures(result: &IopfReproduction, columns: usize) -> String {
     let rows = result.rows.iter().enumerate().map(|(number, row)| {
         let mut cells = match number % 4 {

@@ -18,7 +18,7 @@ const PAGES: u64 = 1 << 18;
 const SEED: u64 = 1;
 /// Accesses of the random workload.
 const RANDOM: u64 = 20_000;
-/// Of each hundred pages mapped, how many may be for nothing under random accesses.
+/// Pages of each hundred mapped that may be for nothing under random accesses.
 const WASTE_BOUND: f64 = 10.0;
 
 const SEQUENCE: &str = "a GiB in sequence";

@@ -1,10 +1,9 @@
-//! How much of what range flush saves comes from batching the caches' work, and how much from writing
-//! fewer lines back: the question that was asked of the change, and that its figures leave open.
+//! Halves of the saving of range flush: batching the caches' work, and writing fewer lines back. Reviewers asked for
+//! them, and the published figures leave them open.
 //!
-//! The fitted price of a page holds the lines that are left, that of a flush those that are saved. So
-//! what one line takes is known only to be at least nothing, and at most what makes one of these
-//! prices nothing. A line written back after a map takes what one after an unmap does, so the
-//! tighter of both bounds holds for both.
+//! The fitted price of a page holds the lines that are left, that of a flush those that are saved. So the time of one
+//! line is known only to be at least nothing, and at most the time that makes one of these prices nothing. A line
+//! written back after a map takes as long as one after an unmap, so the tighter of both bounds holds for both.
 
 use super::{Direction, Events, Evidence, Ranged, Row, Run, Variant, fitted_us};
 
@@ -113,8 +112,7 @@ impl Halves {
     }
 }
 
-/// The rows of `all`, and what they say, where a line is assumed to take `line` microseconds
-/// (`clean_line`).
+/// The rows of `all`, and a note on each, where a line is assumed to take `line` microseconds (`clean_line`).
 pub(super) fn rows(all: &[Halves], line: f64) -> (Vec<Row>, Vec<String>) {
     let most = all.iter().map(|halves| halves.line_at_most);
     let most = most.fold(f64::INFINITY, f64::min);

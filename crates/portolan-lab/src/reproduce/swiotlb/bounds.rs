@@ -1,4 +1,4 @@
-//! The bounds on what was not fitted, and what each would be worth without its mechanism.
+//! The bounds on figures that were not fitted, and the worth of each without its mechanism.
 
 use anyhow::Result;
 use portolan_model::swiotlb::Strategy;
@@ -9,7 +9,7 @@ use super::super::rows::error_pct;
 use super::guest::simulate;
 use super::{Fit, Row, Which};
 
-/// How far off a figure may be, in per cent.
+/// Largest error that a figure may have, in per cent.
 const LIMIT_PCT: f64 = 15.0;
 
 /// Figures of four jobs of one kernel.
@@ -18,7 +18,7 @@ struct Figures {
     variant: &'static str,
     quantity: &'static str,
     mechanism: &'static str,
-    /// How slots are found with the mechanism switched off.
+    /// Strategy of the search for slots with the mechanism switched off.
     without: Strategy,
     trivial: &'static str,
 }
@@ -56,7 +56,7 @@ impl Figures {
         published && (row.variant, row.quantity) == (self.variant, self.quantity)
     }
 
-    /// What predicts `row` without a model.
+    /// Prediction of `row` without a model.
     fn trivially(&self, rows: &[Row], row: &Row) -> Option<f64> {
         let throughput = |jobs, direction| {
             let same = |other: &&Row| {
@@ -118,7 +118,7 @@ pub(super) fn bounds(rows: &[Row], fit: &Fit, cpus: usize) -> Result<Vec<Bound>>
         .collect()
 }
 
-/// Says of each row what speaks for it. One busy job is one busy CPU whatever the model.
+/// Sets the evidence of each row. One busy job is one busy CPU under any model.
 pub(super) fn judge(rows: &mut [Row], bounds: &[Bound]) {
     for row in rows.iter_mut().filter(|row| row.published.is_some()) {
         let of = ALL.iter().position(|figures| figures.is_of(row));

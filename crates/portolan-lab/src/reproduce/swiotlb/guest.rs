@@ -23,35 +23,35 @@ use crate::buffers::of_pool;
 pub const BLOCK: u64 = 4096;
 /// Requests that a job keeps in flight.
 const DEPTH: usize = 256;
-/// Bytes of the pool: what Linux takes unless it is told otherwise.
+/// Bytes of the pool: the default of Linux.
 const POOL: u64 = 64 << 20;
 /// Virtual nanoseconds; the first quarter does not count.
 const HORIZON: f64 = 20e6;
-/// What a clock can be short of the time slept for: it counts picoseconds.
+/// Nanoseconds by which a clock can be short of the time slept for: it counts picoseconds.
 const RESOLUTION: f64 = 1e-3;
-/// How long a CPU waits that finds the pool full and has nothing in flight.
+/// Nanoseconds that a CPU waits if it finds the pool full and has nothing in flight.
 const PATIENCE: f64 = 10e3;
 
-/// What the guest does.
+/// Load of the guest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Load {
-    /// How its pool finds slots.
+    /// Strategy of its pool's search for slots.
     pub strategy: Strategy,
     /// Virtual CPUs.
     pub cpus: usize,
     /// Jobs.
     pub jobs: usize,
-    /// Nanoseconds that a CPU works on one request, besides waiting and what sharing costs.
+    /// Nanoseconds that a CPU works on one request, besides waits and the costs of sharing.
     pub work_ns: f64,
     /// Nanoseconds that the device takes for one request; none if it is never the limit.
     pub device_ns: Option<f64>,
-    /// What sharing costs.
+    /// Prices of sharing.
     pub sharing: SharingPrices,
-    /// Where all that is random comes from.
+    /// Seed of all that is random.
     pub seed: u64,
 }
 
-/// What came of it.
+/// Result of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
     /// Requests a second.
@@ -78,12 +78,12 @@ impl Outcome {
     }
 }
 
-/// What all CPUs share.
+/// State that all CPUs share.
 struct Guest<'l> {
     load: &'l Load,
     cpus: VirtualCpus,
     pool: AnyPool<VirtualCpus>,
-    /// When the device is free, in nanoseconds.
+    /// Time at which the device is free, in nanoseconds.
     device_free: Mutex<f64>,
     sums: Mutex<Sums>,
     /// Pages of the pool that were in use.
@@ -102,7 +102,7 @@ struct Sums {
 /// Computes one row.
 ///
 /// # Errors
-/// If the library refuses what it must not, which is a defect.
+/// If the library refuses an operation that it must take, which is a defect.
 pub fn simulate(load: &Load) -> Result<Outcome> {
     let cpus = VirtualCpus::new(load.cpus, load.sharing);
     let memory = PhysRange::from_len(PhysAddr::new(1 << 32), POOL).context("no pool")?;

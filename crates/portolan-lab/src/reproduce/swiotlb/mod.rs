@@ -1,11 +1,11 @@
 //! The bounce-pool table: 4 KiB blocks through a pool with one lock, through the pool that was
 //! published as its successor, and through the library's own.
 //!
-//! Fitted: what a request takes a CPU, on the one-job throughput of each kernel and direction; what
-//! the device takes, on the four-job throughput of the optimised kernel, each direction; the price
-//! of a contended lock, on the four-job read of the vanilla kernel. What is left, the four-job write of
-//! the vanilla kernel and every figure of guest CPU, follows from that, and [`bounds`] says so. Each of
-//! the three published steps has rows of its own, which nothing was published for.
+//! Fitted: a CPU's time for a request, on the one-job throughput of each kernel and direction; the device's time, on
+//! the four-job throughput of the optimised kernel, each direction; the price of a contended lock, on the four-job
+//! read of the vanilla kernel. The rest, the four-job write of the vanilla kernel and every figure of guest CPU,
+//! follows from that, as [`bounds`] shows. Each of the three published steps has rows of its own, for which nothing
+//! was published.
 
 mod bounds;
 mod guest;
@@ -30,7 +30,7 @@ pub const MACHINE: &str = "fio-vm";
 const GRAIN: f64 = 0.25;
 /// Jobs for which the library's pool stands beside the published one.
 const JOBS: [usize; 4] = [1, 4, 16, 64];
-/// Where all that is random comes from.
+/// Seed of all that is random.
 const SEED: u64 = 1;
 /// Steps of each fit, each of which closes most of the gap that is left.
 const STEPS: usize = 6;
@@ -44,18 +44,18 @@ pub struct Swiotlb {
     pub machine: String,
     /// Each figure.
     pub rows: Vec<Row>,
-    /// What was fitted.
+    /// Prices that were fitted.
     pub prices: Vec<FittedPrice>,
-    /// What was published and is not modelled.
+    /// Published rows that are not modelled.
     pub not_modelled: Vec<NotModelled>,
-    /// The bounds on what was not fitted, and what each would be worth without its mechanism.
+    /// The bounds on figures that were not fitted, and the worth of each without its mechanism.
     pub bounds: Vec<Bound>,
-    /// What has to hold.
+    /// Checks.
     pub checks: Vec<Check>,
 }
 
 impl Swiotlb {
-    /// Whether all of it holds.
+    /// Tells if all bounds and checks hold.
     pub fn holds(&self) -> bool {
         let bounds = self.bounds.iter().all(|bound| bound.holds);
         bounds && self.checks.iter().all(|check| check.holds)
@@ -84,7 +84,7 @@ pub struct Row {
     pub case: &'static str,
     /// `vanilla`, `optimized` or `portolan`.
     pub variant: &'static str,
-    /// How slots are found.
+    /// Strategy of the search for slots.
     pub strategy: &'static str,
     /// Jobs.
     pub jobs: usize,
@@ -98,9 +98,9 @@ pub struct Row {
     pub computed: f64,
     /// `computed` against `published`, in per cent.
     pub error_pct: Option<f64>,
-    /// Whether a price was fitted on it.
+    /// A price was fitted on it.
     pub fitted: bool,
-    /// What speaks for `computed`.
+    /// Evidence for `computed`.
     pub evidence: Evidence,
     /// Times that a lock was found held, by request.
     pub lock_waits: f64,
@@ -108,7 +108,7 @@ pub struct Row {
     pub pool_pages: u64,
 }
 
-/// What the rows fix.
+/// Prices that the rows fix.
 struct Fit {
     sharing: SharingPrices,
     /// By kernel and direction.
@@ -132,7 +132,7 @@ impl Fit {
     }
 }
 
-/// Which row of the table.
+/// A row of the table.
 #[derive(Clone, Copy)]
 struct Which {
     jobs: usize,

@@ -67,7 +67,7 @@ pub fn swiotlb_text(result: &Swiotlb, columns: usize) -> String {
     wrapped(&out, columns)
 }
 
-/// What was published and computed of the load that the change was for.
+/// Published and computed figures of the load that the change was for.
 fn answer(result: &Swiotlb) -> String {
     let of = |variant: &str, quantity: fn(&super::Row) -> bool| {
         let mut rows = result.rows.iter();
@@ -96,7 +96,7 @@ fn is_throughput(row: &super::Row) -> bool {
     row.quantity.starts_with("throughput")
 }
 
-/// What the columns are.
+/// Meaning of the columns.
 const NOTE: &str = "Computed figures are the pools' own code on 8 virtual CPUs in virtual time. \
     The library's pool is given the work that the optimized kernel does for a request, so the two \
     differ by what CPUs do to each other in the pool, and by nothing else. Lock waits are by \
@@ -107,7 +107,7 @@ const NOTE: &str = "Computed figures are the pools' own code on 8 virtual CPUs i
     No one work for each direction explains both kernels: nothing in the patches tells a read from a write, \
     yet the optimized kernel's reads are faster by more than its writes are.\n";
 
-/// What was published and is not computed.
+/// Published rows that are not computed.
 fn not_modelled(result: &Swiotlb, columns: usize) -> String {
     let rows = result.not_modelled.iter().map(|row| {
         vec![

@@ -1,10 +1,10 @@
-//! Why a binary recording cannot be read.
+//! Errors of binary recordings.
 
 use std::io;
 
 use thiserror::Error;
 
-/// Why a recording of `trace-cmd` or `perf` cannot be read.
+/// Reason for which a recording of `trace-cmd` or `perf` cannot be read.
 #[derive(Debug, Error)]
 pub enum RecordingError {
     /// A version without a reader.

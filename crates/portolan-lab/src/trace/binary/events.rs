@@ -1,6 +1,6 @@
 //! The events of a recording: from the bytes of one to the line that the kernel would print.
 //!
-//! A line has the form of `perf script`: what ran, the CPU, the time to the nanosecond, the name, and
+//! A line has the form of `perf script`: the task, the CPU, the time to the nanosecond, the name, and
 //! the text by the event's own `print fmt`. Where that is beyond [`super::recipe`], the fields stand
 //! there by name, and the line says so.
 
@@ -133,7 +133,7 @@ impl Events {
         let id = record.first_chunk().map(|id| u16::from_le_bytes(*id));
         let known = id.and_then(|id| self.by_id.get_mut(&id));
         let Some(printer) = known.and_then(Known::printer) else {
-            // Memory takes whatever is written.
+            // Writes to memory do not fail.
             let _ = match id {
                 Some(id) => writeln!(
                     out,
@@ -149,7 +149,7 @@ impl Events {
     }
 }
 
-/// Writes what a line begins with: what ran, the CPU, and the time.
+/// Writes the beginning of a line: the task, the CPU, and the time.
 fn write_place(tasks: &HashMap<i32, Box<[u8]>>, pid: i32, at: Moment, out: &mut Vec<u8>) {
     let name = match pid {
         0 => b"<idle>",
@@ -157,7 +157,7 @@ fn write_place(tasks: &HashMap<i32, Box<[u8]>>, pid: i32, at: Moment, out: &mut 
     };
     out.extend_from_slice(name);
     let (seconds, rest) = (at.time_ns / 1_000_000_000, at.time_ns % 1_000_000_000);
-    // Memory takes whatever is written.
+    // Writes to memory do not fail.
     let _ = write!(out, "-{pid} [{:03}] {seconds}.{rest:09}: ", at.cpu);
 }
 
@@ -200,7 +200,7 @@ impl EventPrinter {
         Some(pid as i32)
     }
 
-    /// Writes the end of a line: the event's name, and what `record` says.
+    /// Writes the end of a line: the event's name, and the text of `record`.
     pub(crate) fn write_event(&self, record: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(self.format.name.as_bytes());
         out.extend_from_slice(b": ");

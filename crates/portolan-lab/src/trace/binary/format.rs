@@ -1,6 +1,6 @@
 //! The kernel's description of one event: `format` in its folder of tracefs.
 //!
-//! Implements what `trace_event_seq` files of Linux say (kernel/trace/trace_events.c, `f_show`): a
+//! Implements the form of Linux' `format` files (kernel/trace/trace_events.c, `f_show`): a
 //! name, a number, fields with offset, size and sign, and the text's recipe, which [`super::recipe`]
 //! reads. Not supported: bit fields.
 

@@ -1,12 +1,11 @@
 //! Binary recordings, read as the text that the kernel would have printed: `trace.dat` of trace-cmd and
 //! `perf.data` of perf.
 //!
-//! The text goes to the reader of text: one reader knows what an event means. [`ring`] and [`events`]
-//! serve [`crate::record`] too, whose pages come from the running kernel. Events are put in the
-//! order of time over all CPUs; memory is bounded by the pages of the CPUs (trace-cmd) and by what
-//! waits for its turn (perf). Lost events and parts that cannot be read stand in the text as lines of
-//! their own. A file that is packed, or comes through a pipe, is copied to a temporary file first, as
-//! its parts are not in the order in which they are needed.
+//! The text goes to the reader of text: one reader knows the meaning of events. [`ring`] and [`events`] serve
+//! [`crate::record`] too, whose pages come from the running kernel. Events are put in the order of time over all
+//! CPUs; memory is bounded by the pages of the CPUs (trace-cmd) and by the records that wait for their turn (perf).
+//! Lost events and parts that cannot be read stand in the text as lines of their own. A file that is packed, or comes
+//! through a pipe, is copied to a temporary file first, as its parts are not in the order in which they are needed.
 
 mod error;
 pub(crate) mod events;
@@ -34,7 +33,7 @@ use super::RELEASE;
 use perf::PerfData;
 use trace_dat::TraceDat;
 
-/// Bytes that tell what a file is.
+/// Bytes at the beginning of a file that tell its kind.
 pub(super) const HEAD: usize = 10;
 
 /// The program that wrote a recording.

@@ -86,7 +86,7 @@ impl CpuData {
         self.left
     }
 
-    /// Tells whether nothing is left.
+    /// Tells if nothing is left.
     pub(super) fn at_end(&self) -> bool {
         self.at == self.chunk.len() && (self.left == 0 || self.chunks == Some(0))
     }

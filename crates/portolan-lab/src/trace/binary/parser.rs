@@ -14,13 +14,13 @@ const DEEPEST: u32 = 64;
 /// Parts of one event's expressions beyond which its text is not read.
 const MOST_PARTS: u32 = 1 << 14;
 
-/// The longest name of a number, and of what stands between two.
+/// The longest name of a number, and the longest text between two.
 const LONGEST_NAME: usize = 256;
 const LONGEST_BETWEEN: usize = 8;
 /// Characters among which the end of a cast is looked for.
 const LONGEST_CAST: usize = 64;
 
-/// Operators, the longer ones first, and how tightly they bind.
+/// Operators, the longer ones first, and their precedence: a larger one binds tighter.
 const OPERATORS: [(&str, Operator, u32); 18] = [
     ("||", Operator::Or, 1),
     ("&&", Operator::And, 2),

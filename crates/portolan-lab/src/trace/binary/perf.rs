@@ -2,7 +2,7 @@
 //!
 //! Implements tools/perf/Documentation/perf.data-file-format.txt of Linux: the events' descriptions
 //! (`HEADER_TRACING_DATA`), samples of tracepoints, names of tasks, lost events. Records are put in
-//! order by perf's rounds: what a round holds comes after what the round before the last one held.
+//! order by perf's rounds: records of a round come after those of the round before the last one.
 //! Named and not read: folders, perf's first form, big-endian files. The crate
 //! `linux-perf-data` is not used; `docs/dependencies.md` says why.
 
@@ -84,7 +84,7 @@ pub(super) struct PerfData {
     unpacked: Unpacked,
     /// Places of the compressed stream when rounds ended.
     rounds: VecDeque<u64>,
-    /// Why there are no more records in the file.
+    /// Reason for which there are no more records in the file.
     broken: Option<RecordingError>,
     ended: Ended,
 }
@@ -188,7 +188,7 @@ impl PerfData {
             };
             Self::of_file(file, &head)?
         };
-        // What is wrong with it shows in its first samples.
+        // Errors in it show in its first samples.
         while perf.waiting.is_empty() {
             match perf.ended {
                 Ended::No => perf.read_record(),
@@ -285,7 +285,7 @@ impl PerfData {
         self.layouts.get(*self.by_id.get(&id)?).copied()
     }
 
-    /// Reads one record; what ends the recording is kept.
+    /// Reads one record; keeps the error that ends the recording.
     fn read_record(&mut self) {
         match (self.try_read(), self.unpacked) {
             (Ok(()), _) => {}

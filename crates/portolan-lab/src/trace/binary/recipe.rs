@@ -116,7 +116,7 @@ impl Recipe {
         parser.at_end().then_some(Self(pieces))
     }
 
-    /// Writes what the event says.
+    /// Writes the text of the event.
     pub(super) fn print(&self, record: Record<'_>, out: &mut Vec<u8>) {
         let start = out.len();
         for piece in &self.0 {
@@ -143,7 +143,7 @@ impl Recipe {
 }
 
 impl Conversion {
-    /// Reads what follows the per cent sign; the conversion, and the rest.
+    /// Reads the conversion behind the per cent sign; returns it and the rest.
     fn parse(text: &str) -> Option<(Self, &str)> {
         let flags = text.find(|c| !"-+ #0".contains(c))?;
         let (flags, mut rest) = text.split_at(flags);
@@ -243,7 +243,7 @@ impl Conversion {
     fn number(&self, value: i128, out: &mut Vec<u8>) {
         use std::io::Write as _;
         let plain = cut(value, self.bits, false) as u64;
-        // Memory takes whatever is written.
+        // Writes to memory do not fail.
         let _ = match self.kind {
             Kind::Signed => write!(out, "{}", cut(value, self.bits, true)),
             Kind::Octal => write!(out, "{plain:o}"),

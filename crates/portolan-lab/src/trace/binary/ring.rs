@@ -1,8 +1,8 @@
-//! Pages of the kernel's ring buffer: events with their times, and how many were lost.
+//! Pages of the kernel's ring buffer: events with their times, and numbers of lost ones.
 //!
 //! Implements the layout that `header_page` and `header_event` of tracefs describe
 //! (include/linux/ring_buffer.h and kernel/trace/ring_buffer.c of Linux), little-endian. The pages are
-//! those of a recording, or what a read of `trace_pipe_raw` brings.
+//! those of a recording, or those that a read of `trace_pipe_raw` brings.
 
 use std::io::Write;
 use std::ops::Range;
@@ -15,7 +15,7 @@ const SIZES: std::ops::RangeInclusive<usize> = 64..=1 << 20;
 
 /// Bits of a page's length that are the length.
 const LENGTH: u64 = (1 << 27) - 1;
-/// The page says how many events were lost before it.
+/// The page has the number of events that were lost before it.
 const LOST_COUNTED: u64 = 1 << 30;
 /// Events were lost before this page.
 const LOST: u64 = 1 << 31;
@@ -77,7 +77,7 @@ impl PageLayout {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LostBefore {
     None,
-    /// Some; the kernel does not know how many.
+    /// Some; the kernel does not know their number.
     Some,
     Counted(u64),
 }
@@ -109,7 +109,7 @@ fn word<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], Damaged> {
 impl LostBefore {
     /// Writes the line that the kernel prints where events of `cpu` are missing.
     pub(crate) fn write_line(self, cpu: u32, out: &mut Vec<u8>) {
-        // Memory takes whatever is written.
+        // Writes to memory do not fail.
         let _ = match self {
             Self::None => Ok(()),
             Self::Some => writeln!(out, "CPU:{cpu} [LOST EVENTS]"),
@@ -119,7 +119,7 @@ impl LostBefore {
 }
 
 impl Page {
-    /// The page that `bytes` are, and what was lost before it.
+    /// Page in `bytes`, and the events lost before it.
     pub(crate) fn of(bytes: Vec<u8>, layout: PageLayout) -> Result<(Self, LostBefore), Damaged> {
         let mut page = Self {
             bytes,

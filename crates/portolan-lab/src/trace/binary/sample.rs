@@ -84,7 +84,7 @@ impl SampleLayout {
     /// Reads `struct perf_event_attr`; its length with it.
     ///
     /// # Errors
-    /// If it is cut, or a tracepoint's samples lack what is needed.
+    /// If it is cut, or a tracepoint's samples lack a part that is needed.
     pub(super) fn parse(attr: &[u8]) -> Result<(Self, usize), RecordingError> {
         const CUT: RecordingError = RecordingError::Cut("the events' settings");
         let number = |at| word(attr, at).map(u64::from_le_bytes).ok_or(CUT);
@@ -110,7 +110,7 @@ impl SampleLayout {
         Ok((layout, length))
     }
 
-    /// Tells whether its samples begin with the event's number.
+    /// Tells if its samples begin with the event's number.
     pub(super) fn begins_with_id(self) -> bool {
         self.parts & part::IDENTIFIER != 0
     }

@@ -1,4 +1,4 @@
-//! Recordings of trace-cmd and perf against what the tools themselves print of them.
+//! Recordings of trace-cmd and perf against the output of the tools themselves.
 
 use std::io::{Cursor, Read};
 
@@ -38,7 +38,7 @@ fn unpacked(packed: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The text of a recording, and what broke it off.
+/// The text of a recording, and the error that broke it off.
 fn text_of(file: Vec<u8>) -> Result<(String, Option<String>), OpenError> {
     let mut input = open_bytes(Box::new(Cursor::new(file)))?;
     let mut text = Vec::new();

@@ -39,14 +39,14 @@ pub(super) struct TraceDat {
     events: Events,
     layout: PageLayout,
     cpus: Vec<Cpu>,
-    /// Times of the next events, and whose they are.
+    /// Times of the next events, and the indices of their CPUs.
     next: BinaryHeap<Reverse<(u64, usize)>>,
     begun: Begun,
     /// The kernel's release.
     release: String,
     /// Buffers that are not read.
     others: Vec<String>,
-    /// Why the events of a CPU ended before their end.
+    /// Reason for which the events of a CPU ended before their end.
     broken: Option<RecordingError>,
 }
 
@@ -153,7 +153,7 @@ impl TraceDat {
                 Ok(Ok(lost)) => cpu.lost = lost,
                 Ok(Err(_)) => say_damaged(cpu.id, out),
                 Err(error) => {
-                    // Memory takes whatever is written.
+                    // Writes to memory do not fail.
                     let _ = writeln!(out, "CPU {}: {error}", cpu.id);
                     self.broken.get_or_insert(error);
                     return;
@@ -200,7 +200,7 @@ impl Recording for TraceDat {
     }
 }
 
-/// Reads what each version begins with; the version.
+/// Reads the part with which each version begins; returns the version.
 pub(super) fn read_start(fields: &mut Fields<impl Read>) -> Result<String, RecordingError> {
     fields.expect(b"\x17\x08\x44tracing")?;
     let version = fields.string()?;
@@ -316,7 +316,7 @@ impl Head {
     }
 }
 
-/// The release in what `uname -a` says: `Linux host 7.3.4 ...`.
+/// The release in the output of `uname -a`: `Linux host 7.3.4 ...`.
 fn release_of(uname: &str) -> String {
     uname.split(' ').nth(2).unwrap_or_default().to_owned()
 }
@@ -386,7 +386,7 @@ fn read_seven(
 }
 
 impl Head {
-    /// Reads an option of version 7, and what it leads to.
+    /// Reads an option of version 7, and the part of the file that it leads to.
     fn read_seven(
         &mut self,
         file: &mut dyn Seekable,

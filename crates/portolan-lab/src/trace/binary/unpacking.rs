@@ -58,7 +58,7 @@ impl Unpacking {
         self.packed.extend_from_slice(part);
     }
 
-    /// Ends the stream: what was kept back comes out.
+    /// Ends the stream: bytes that were kept back come out.
     pub(super) fn finish(&mut self) {
         if self.frame.is_some() {
             self.packed.extend_from_slice(&END);

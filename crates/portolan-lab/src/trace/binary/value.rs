@@ -27,7 +27,7 @@ impl Disclosure {
             Self::Whole => push_text(out, bytes),
             Self::Masked => {
                 let end = memchr::memchr(0, bytes).unwrap_or(bytes.len());
-                // A name stays one word, whatever a driver calls its device.
+                // A name stays one word, even if a driver puts other characters in it.
                 let plain = bytes[..end].iter();
                 out.extend(plain.map(|b| if b.is_ascii_graphic() { *b } else { b'_' }));
             }
@@ -35,7 +35,7 @@ impl Disclosure {
     }
 }
 
-/// The bytes of one event, and what its fields are.
+/// The bytes of one event, and the meaning of its fields.
 #[derive(Clone, Copy)]
 pub(super) struct Record<'r> {
     pub(super) fields: &'r [EventField],
@@ -49,7 +49,7 @@ pub(super) struct Record<'r> {
 struct Unprintable;
 
 impl<'r> Record<'r> {
-    /// No event: what is a number in it is a number in each.
+    /// No event: an expression that is a number in it is a number in each.
     pub(super) const EMPTY: Self = Self::new(&[], &[], Disclosure::Whole);
 
     pub(super) const fn new(
@@ -253,7 +253,7 @@ pub(super) fn cut(value: i128, bits: u32, signed: bool) -> i128 {
     }
 }
 
-/// Writes text up to its end, without what would end a line or a word of it.
+/// Writes text up to its end, without characters that would end a line or a word of it.
 pub(super) fn push_text(out: &mut Vec<u8>, bytes: &[u8]) {
     let end = memchr::memchr(0, bytes).unwrap_or(bytes.len());
     out.extend(bytes[..end].iter().map(|byte| match byte {
@@ -303,6 +303,6 @@ pub(super) fn push_hexadecimal(out: &mut Vec<u8>, value: u64, width: usize) {
 
 fn write_number(out: &mut Vec<u8>, value: i128, bits: u32) {
     let value = cut(value, bits, value < 0);
-    // Memory takes whatever is written.
+    // Writes to memory do not fail.
     let _ = write!(out, "{value}");
 }

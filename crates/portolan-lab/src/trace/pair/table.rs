@@ -8,7 +8,7 @@ use crate::trace::summary::Summary;
 use crate::trace::unclaimed::{TablePiece, TakenPiece};
 
 impl Pairing {
-    /// Keeps a piece until it is known what it is a part of.
+    /// Keeps a piece until its operation is known.
     pub(super) fn table_map(&mut self, iova: u64, piece: TablePiece, text: &[u8]) {
         self.beside.note_map(piece.origin.cpu);
         let last = iova.saturating_add(piece.bytes - 1);
@@ -16,7 +16,7 @@ impl Pairing {
         self.unclaimed.add(iova, place, piece);
     }
 
-    /// Ends what an `iommu:unmap` takes out of a table.
+    /// Ends the mappings that an `iommu:unmap` takes out of a table.
     pub(super) fn table_unmap(
         &mut self,
         origin: Origin,
@@ -46,7 +46,7 @@ impl Pairing {
         self.taken = taken;
     }
 
-    /// Ends parts of one mapping, or several: what no one mapping is exactly.
+    /// Ends parts of one mapping, or several: the range is that of no single mapping.
     fn end_within(
         &mut self,
         origin: Origin,
@@ -111,7 +111,7 @@ impl Pairing {
         self.out_of_table.insert((start, id), out);
     }
 
-    /// Decides what has waited longest.
+    /// Decides the place that has waited longest.
     pub(in crate::trace) fn decide_first(&mut self, summary: &mut Summary) {
         let Some((place, waits)) = self.outbox.longest_waiting() else {
             return;

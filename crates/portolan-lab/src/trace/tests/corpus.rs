@@ -1,4 +1,4 @@
-//! Traces that people published, cut to the lines that matter, each with what has to be read of it.
+//! Traces that people published, cut to the lines that matter, each with the expected result of reading it.
 
 use super::*;
 

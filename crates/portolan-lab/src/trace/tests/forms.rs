@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A list's map and unmap, as libtraceevent prints what it cannot parse.
+/// A list's map and unmap, as libtraceevent prints events that it cannot parse.
 pub(super) fn lists_of_libtraceevent() -> String {
     let pas = "ARRAY[00, 10, 1c, 18, 00, 00, 00, 00, 00, a0, cf, 19, 00, 00, 00, 00]";
     format!(
@@ -78,7 +78,7 @@ fn allocations_without_a_direction_are_read() {
     assert_eq!((sum.coherent_allocs, sum.coherent_frees), (1, 1));
 }
 
-/// A page's map and unmap, with what stands before the fields: `{at}` is the time, in microseconds `{us}`.
+/// A page's map and unmap, with the text before the fields: `{at}` is the time, in microseconds `{us}`.
 fn in_form(before: &str) -> String {
     let line = |n: u64, fields: &str| {
         let at = before

@@ -1,5 +1,5 @@
 //! CPUs that map, unmap and give addresses out again while others' events are on their way: each mapping begins once
-//! and ends once, whatever the order in which its events are printed.
+//! and ends once, in any order in which its events are printed.
 
 use super::operations::{phys, piece, take_out};
 use super::*;

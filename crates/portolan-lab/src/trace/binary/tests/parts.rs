@@ -215,7 +215,7 @@ fn a_scatter_list_prints_as_the_kernel_prints_it() {
          dma_addrs={0x1000,0xffffffffffffffff} sizes={0x1000,0x200} \
          attrs=WEAK_ORDERING|SKIP_CPU_SYNC|0x80\n"
     );
-    // A record that is cut says what is left of it, without its lists.
+    // A record that is cut has the text of its rest, without its lists.
     let cut = line(&description, &record[..40]);
     assert!(
         cut.contains("dma_map_sg: ? dir=TO_DEVICE") && cut.contains("sizes=?"),
