@@ -1,4 +1,4 @@
-//! What the IOMMUs were asked.
+//! Commands that the IOMMUs were given.
 
 use alloc::vec::Vec;
 
@@ -7,7 +7,7 @@ use portolan_hw::topology::Iommus;
 
 use crate::say;
 
-/// How many commands of each kind all units were given.
+/// Number of commands of each kind that all units were given.
 pub struct Commands(Vec<(&'static str, u64)>);
 
 impl Commands {

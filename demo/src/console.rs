@@ -1,4 +1,4 @@
-//! Lines of text, to whoever watches.
+//! Lines of text for a person or program that watches.
 
 use core::fmt::{self, Write};
 

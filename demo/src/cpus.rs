@@ -20,25 +20,25 @@ pub type Task<T> = Box<dyn FnOnce() -> T + Send>;
 pub const MOST: usize = 8;
 /// Bytes of a stack.
 const STACK: usize = 128 * 1024;
-/// How long a CPU may take to start, and to finish its work.
+/// Longest time that a CPU may take to start, and to finish its work.
 const LIMIT: Nanos = Nanos::from_millis(30_000);
 
-/// Where the stack ends of the CPU that starts next: `boot.s` reads it.
+/// End of the stack of the CPU that starts next: `boot.s` reads it.
 #[unsafe(no_mangle)]
 static NEXT_STACK: AtomicUsize = AtomicUsize::new(0);
-/// How many CPUs have started, which is the number of the next one.
+/// Number of CPUs that have started, which is the number of the next one.
 static STARTED: AtomicUsize = AtomicUsize::new(1);
-/// What each has to do next.
+/// Next task of each CPU.
 static NEXT_TASK: [SpinLock<Option<Task<()>>>; MOST] = [const { SpinLock::new(None) }; MOST];
 
-/// What the hardware calls the CPUs besides the one that calls, of those that are used.
+/// The hardware's numbers of the CPUs besides the one that calls, of those that are used.
 fn others(machine: &Machine) -> impl Iterator<Item = u64> {
     let me = arch::processor();
     let others = machine.processors().filter(move |one| *one != me);
     others.take(MOST - 1)
 }
 
-/// How many CPUs are used.
+/// Number of CPUs that are used.
 pub fn count(machine: &Machine) -> usize {
     1 + others(machine).count()
 }
@@ -67,7 +67,7 @@ impl Cpus {
         Ok(Self { machine, count })
     }
 
-    /// How many there are.
+    /// Number of CPUs that have started.
     pub fn count(&self) -> usize {
         self.count
     }
@@ -119,7 +119,7 @@ impl<T> Meeting<T> {
     }
 }
 
-/// Where `boot.s` enters on each CPU but the first one.
+/// Entry from `boot.s` on each CPU but the first one.
 #[unsafe(no_mangle)]
 extern "C" fn kernel_other() -> ! {
     // They start one after the other.

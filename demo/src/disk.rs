@@ -69,7 +69,7 @@ fn keep_translations(iommus: &Iommus<Machine>, function: &Function) -> Outcome<(
     Ok(())
 }
 
-/// How what must not be reached in place is copied.
+/// Pool for copies of buffers that the device must not reach in place.
 fn copying(machine: Machine) -> Outcome<Copying> {
     let pages = machine.pages(POOL).ok_or("no memory")?;
     // SAFETY: the pool has its memory for good: the pages are forgotten.

@@ -23,7 +23,7 @@ const WINDOW: u64 = 0x1000;
 
 const START: u64 = 1;
 const TO_MEMORY: u64 = 2;
-/// Where its buffer is.
+/// Offset of its buffer.
 const BUFFER: u64 = 0x4_0000;
 /// A copy begins a tenth of a second after it was asked for.
 const LIMIT: Nanos = Nanos::from_millis(5000);

@@ -30,7 +30,7 @@ const UNDER_WAY: u64 = 32;
 /// The page to which page 0 is copied.
 const COPIES: u64 = 768;
 
-/// What a driver is, and what is asked for: strict, deferred, lazy.
+/// Buffers, trust and preference of a driver: strict, deferred, lazy.
 const POLICIES: [(Buffers, Trust, PolicyPreference); 3] = [
     (Buffers::Kept, Trust::Untrusted, PolicyPreference::Strict),
     (Buffers::Owned, Trust::Untrusted, PolicyPreference::None),
@@ -98,7 +98,7 @@ fn copy_pages(
     Ok(())
 }
 
-/// What one CPU needs.
+/// Parts that one CPU needs.
 struct Worker {
     machine: Machine,
     device: Arc<Device<Machine>>,

@@ -1,4 +1,4 @@
-//! What a program for Linux's target has from its C library: here it has none.
+//! Functions that a program for Linux's target has from its C library: here it has none.
 //!
 //! `no_builtins` (in `main.rs`) keeps the compiler from making calls of these functions of their loops.
 

@@ -1,4 +1,4 @@
-//! What a device reaches: nothing, then a buffer, then nothing again.
+//! Reach of a device: nothing, then a buffer, then nothing again.
 
 use alloc::format;
 use alloc::string::String;
@@ -16,9 +16,9 @@ use crate::edu::{ADDRESS_BITS, Edu};
 use crate::{Outcome, say};
 
 const PAGE: u64 = 4096;
-/// What the device writes: some of its releases do not take their whole buffer.
+/// Bytes that the device writes: some of its releases do not take their whole buffer.
 const BYTES: u64 = 2048;
-/// What the pages are filled with. The device's own buffer is zero.
+/// Value that the pages are filled with. The device's own buffer is zero.
 const UNTOUCHED: u8 = 0x5a;
 /// A unit records a fault while the access is refused, or soon after.
 const SOON: Nanos = Nanos::from_millis(1000);
@@ -70,7 +70,7 @@ pub fn forget_faults(unit: &Arc<dyn IommuDomains>) -> Outcome<()> {
     Ok(())
 }
 
-/// What the unit has recorded of the access that `function` has just made, as text.
+/// Record of the unit about the access that `function` has just made, as text.
 pub fn recorded(
     machine: Machine,
     iommus: &Iommus<Machine>,

@@ -1,4 +1,5 @@
-//! Interrupts: a device raises its own and nobody else's, and the IOMMU says by one what it refused.
+//! Interrupts: a device raises its own and no other device's, and the IOMMU reports by one the
+//! accesses that it refused.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -31,10 +32,10 @@ const A_WHILE: Nanos = Nanos::from_millis(20);
 /// An address that nothing is mapped at.
 const NOWHERE: u64 = 0x10_0000;
 
-/// How often the two devices' came.
+/// Number of interrupts that came of each of the two devices.
 static CAME: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
 
-/// What the handler of the IOMMU's interrupt needs.
+/// State that the handler of the IOMMU's interrupt needs.
 struct Faults {
     unit: Arc<dyn IommuDomains>,
     last: Guarded<Machine, Option<FaultEvent>>,
@@ -63,7 +64,7 @@ fn came() -> [u32; 2] {
     CAME.each_ref().map(|of| of.load(Ordering::Relaxed))
 }
 
-/// What raises interrupts, and where.
+/// Parts that raise and deliver interrupts.
 struct Scene<'a> {
     machine: Machine,
     iommus: &'a Iommus<Machine>,

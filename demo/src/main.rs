@@ -36,7 +36,7 @@ use arch::Loader;
 use commands::Commands;
 use cpus::{Cpus, Task};
 
-/// How the machine ends; the value is QEMU's exit code.
+/// Result of the machine's run; the value is QEMU's exit code.
 #[derive(Clone, Copy)]
 pub enum End {
     Good = 33,
@@ -45,14 +45,14 @@ pub enum End {
     WithoutDma = 37,
 }
 
-/// What a step returns.
+/// Result of a step.
 pub type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 // SAFETY: `boot.s` maps all of it one to one, RAM cached and registers not, for good.
 #[global_allocator]
 static HEAP: Heap = Heap::new(unsafe { DirectMap::new(0, arch::LAST_MAPPED) });
 
-/// Where `boot.s` enters, with the loader's pointer.
+/// Entry from `boot.s`, with the loader's pointer.
 #[unsafe(no_mangle)]
 extern "C" fn kernel_main(left: *const c_void) -> ! {
     arch::set_number(0);

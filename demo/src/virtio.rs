@@ -1,4 +1,5 @@
-//! What `virtio-drivers` is told of this machine, and the queues of a virtio-iommu that is a PCI function.
+//! Translations of this machine's addresses for `virtio-drivers`, and the queues of a virtio-iommu that is
+//! a PCI function.
 
 use alloc::sync::Arc;
 use core::ptr::NonNull;

@@ -5,8 +5,9 @@
 //! systems are mounted, the modules in `/modules` are loaded in the order of their names, and each named port
 //! of virtio's serial device gets a link below `/dev/virtio-ports`.
 //!
-//! Lines for whoever started the guest begin with `guest: `; the last is `guest: N programs ended well` or
-//! `guest: failed: ...`. There is no shell, and what a program leaves behind is nobody's.
+//! Lines for the program that started the guest begin with `guest: `; the last is `guest: N programs ended
+//! well` or `guest: failed: ...`. There is no shell, and processes that a program leaves behind are not
+//! waited for.
 #![forbid(unsafe_code)]
 
 use std::ffi::CString;

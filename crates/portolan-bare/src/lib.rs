@@ -17,11 +17,17 @@
 //! // SAFETY: the page tables of this kernel map the lowest 4 GiB one to one.
 //! static HEAP: Heap = Heap::new(unsafe { DirectMap::new(0, PhysAddr::new(0xffff_ffff)) });
 //!
-//! fn start(ram: PhysRange, root: PhysAddr) -> Result<(), Box<dyn std::error::Error>> { // SAFETY: the
-//! boot loader says that `ram` is free, and that `root` is ACPI's root pointer. let machine = unsafe {
-//! HEAP.init(ram)?; Machine::from_acpi(&HEAP, root)? }; let topology =
-//! Topology::from_acpi(machine.tables())?; let iommus = topology.enable(machine, Options::default())?;
-//! let _disk = iommus.trusted_device(PciFunction::of(0, 3, 0))?; Ok(()) }
+//! fn start(ram: PhysRange, root: PhysAddr) -> Result<(), Box<dyn std::error::Error>> {
+//!     // SAFETY: the boot loader says that `ram` is free, and that `root` is ACPI's root pointer.
+//!     let machine = unsafe {
+//!         HEAP.init(ram)?;
+//!         Machine::from_acpi(&HEAP, root)?
+//!     };
+//!     let topology = Topology::from_acpi(machine.tables())?;
+//!     let iommus = topology.enable(machine, Options::default())?;
+//!     let _disk = iommus.trusted_device(PciFunction::of(0, 3, 0))?;
+//!     Ok(())
+//! }
 //! ```
 //!
 //! Sources: ACPI specification 6.5, sections 5.2.5 to 5.2.9; PCI firmware specification 3.3, section

@@ -1,4 +1,4 @@
-//! What a machine consists of, as QEMU's arguments.
+//! Parts of a machine, as QEMU's arguments.
 //!
 //! Three machines: q35 (x86), virt (aarch64) and virt (riscv64). The CPU never runs and there is no
 //! firmware.
@@ -61,7 +61,7 @@ pub enum VtdWidth {
     Bits48,
 }
 
-/// What QEMU's VT-d has on request.
+/// Optional feature of QEMU's VT-d.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum VtdFeature {
     /// CAP.CM.
@@ -97,7 +97,7 @@ impl Vtd {
         self
     }
 
-    /// Whether it has a feature.
+    /// Tells if it has a feature.
     pub fn has(&self, feature: VtdFeature) -> bool {
         self.features.contains(&feature)
     }
@@ -142,7 +142,7 @@ pub enum Iommu {
 }
 
 impl Iommu {
-    /// Where its registers are, if they are at a fixed address: base and size in bytes.
+    /// Base and size of its registers in bytes, if they are at a fixed address.
     ///
     /// QEMU's SMMUv3 gives zero for a read of eight bytes at a pair of registers of four, as the
     /// identification registers are; VT-d gives zero for reads of one and two bytes.
@@ -156,7 +156,7 @@ impl Iommu {
         }
     }
 
-    /// Whether the machine can have it.
+    /// Tells if the machine can have it.
     pub const fn fits(&self, architecture: Architecture) -> bool {
         match self {
             Self::None | Self::Virtio => true,
@@ -329,7 +329,7 @@ pub(crate) struct Inherited {
     pub(crate) disks: Vec<i32>,
 }
 
-/// What to build; see [`crate::machine::Builder`].
+/// Options of a machine to build; see [`crate::machine::Builder`].
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub(crate) architecture: Architecture,

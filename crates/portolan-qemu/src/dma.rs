@@ -1,4 +1,4 @@
-//! What the device drivers here share: memory that both sides see, and waits that end.
+//! Parts that the device drivers here share: memory that both sides see, and waits that end.
 
 use std::time::{Duration, Instant};
 
@@ -12,9 +12,9 @@ use crate::ram::OutsideRam;
 /// Without translation both addresses are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DmaArea {
-    /// Where the driver sees it.
+    /// Address for the driver.
     pub phys: PhysAddr,
-    /// Where the device sees it.
+    /// Address for the device.
     pub iova: Iova,
 }
 
@@ -39,7 +39,7 @@ impl DmaArea {
     }
 }
 
-/// Which way data goes.
+/// Direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// The device reads guest RAM.

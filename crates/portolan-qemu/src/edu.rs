@@ -4,7 +4,7 @@
 //! have. Its MSI does not: raising the interrupt writes four bytes at the message's address through the IOMMU,
 //! at once. Of those bytes only the low 16 bits are free; the high ones are zero.
 //!
-//! [`Engine`], by the registers alone, for whoever has them: a process in a machine that runs.
+//! [`Engine`], by the registers alone, for a process in a machine that runs, which has them.
 
 use portolan::addr::Iova;
 use portolan::platform::Mmio;
@@ -21,7 +21,7 @@ const MSI: u8 = 0x05;
 const INTERRUPT_RAISE: u64 = 0x60;
 const INTERRUPT_ACKNOWLEDGE: u64 = 0x64;
 const IDENTIFICATION: u64 = 0;
-/// Where the engine's own memory begins, and how much there is.
+/// First address of the engine's own memory, and its size in bytes.
 const BUFFER: u64 = 0x4_0000;
 const BUFFER_BYTES: u64 = 4096;
 const DMA_FROM: usize = 0x80;
@@ -30,12 +30,13 @@ const DMA_BYTES: usize = 0x90;
 const DMA_COMMAND: usize = 0x98;
 const DMA_RUN: u64 = 1;
 const DMA_TO_MEMORY: u64 = 1 << 1;
-/// How often the engine is waited for; QEMU takes 100 ms of the guest's time for a transfer.
+/// Number of looks at the engine that a wait takes at most; QEMU takes 100 ms of the guest's time
+/// for a transfer.
 const WAITS: u32 = 1000;
 /// Bytes that [`Engine::load`] reads: for each value of a byte one word of four, in which it comes first.
 pub const TABLE_BYTES: u64 = 4 * 256;
 
-/// Why there was no write.
+/// Reason why there was no write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum EduError {
     /// QEMU did not answer.

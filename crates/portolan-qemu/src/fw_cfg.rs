@@ -28,10 +28,10 @@ const PIECE: u32 = 1 << 16;
 const CONTROL_ERROR: u32 = 1;
 const CONTROL_READ: u32 = 2;
 const CONTROL_SELECT: u32 = 8;
-/// How long one transfer may take.
+/// Longest time that one transfer may take.
 const LIMIT: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// Why a file could not be read.
+/// Reason why a file could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum FwCfgError {
     /// QEMU did not answer.
@@ -55,7 +55,7 @@ pub enum FwCfgError {
         /// The item.
         selector: u16,
     },
-    /// A number in the directory is beyond what is read.
+    /// A number in the directory is beyond the limit.
     #[error("the directory says {value}, which is too much")]
     TooLarge {
         /// The number.

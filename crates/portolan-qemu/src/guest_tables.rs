@@ -133,7 +133,7 @@ impl GuestTables {
         self.lock().give(block.get(), size);
     }
 
-    /// How much of the live page of `size` at `table` there is, in bytes: all or nothing.
+    /// Bytes of the live page of `size` at `table`: all of them, or 0 if it is not live.
     fn extent(&self, table: PhysAddr, size: PageSize) -> usize {
         let live = self.lock().live.get(&table.get()) == Some(&size);
         if live {

@@ -37,7 +37,7 @@
 //! let edu = Edu::find(&machine.pci()?)?;
 //! let stream = edu.function().stream();
 //! # let _ = stream;
-//! // A buffer; what is not mapped yet is reached as it is, because translation is off.
+//! // A buffer; addresses that are not mapped yet are physical ones, because translation is off.
 //! let buffer = tables.alloc(PageSize::SIZE_4K)?;
 //! let before = machine.trace().mark()?;
 //! edu.dma_write32(Iova::new(buffer.get()), 0xbeef)?;

@@ -20,13 +20,13 @@ use crate::qtest::{Qtest, QtestError};
 use crate::ram::GuestRam;
 use crate::trace::Trace;
 
-/// How long QEMU may take to start, on a loaded host.
+/// Longest time that QEMU may take to start, on a loaded host.
 const START_LIMIT: Duration = Duration::from_secs(30);
-/// How long it may take to tell its version.
+/// Longest time that it may take to tell its version.
 const VERSION_LIMIT: Duration = Duration::from_secs(10);
-/// How long an answer may take unless the builder is told otherwise.
+/// Longest time that an answer may take, unless the builder sets another.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
-/// How long the end of a QEMU that has closed its socket may take.
+/// Longest time that the end of a QEMU that has closed its socket may take.
 const END_LIMIT: Duration = Duration::from_secs(2);
 /// More devices than slots of the root bus is an error.
 const MAX_DEVICES: usize = 24;
@@ -59,7 +59,7 @@ impl Version {
     }
 }
 
-/// Why there is no machine.
+/// Reason why there is no machine.
 #[derive(Debug, Error)]
 pub enum StartError {
     /// The program is not installed.
@@ -73,9 +73,9 @@ pub enum StartError {
     /// The program is too old for what was asked for.
     #[error("QEMU {}.{} is too old: {}.{} is needed", found.major, found.minor, wanted.major, wanted.minor)]
     TooOld {
-        /// What is installed.
+        /// Version that is installed.
         found: Version,
-        /// What is needed.
+        /// Version that is needed.
         wanted: Version,
     },
     /// The program's version is not to be had.
@@ -95,13 +95,13 @@ pub enum StartError {
     /// RAM has to be 8 to 1024 MiB.
     #[error("{mib} MiB of RAM are not between 8 and 1024")]
     Memory {
-        /// What was asked for.
+        /// Size that the caller asked for, in MiB.
         mib: u32,
     },
     /// More devices than the root bus has slots.
     #[error("{count} devices are too many")]
     Devices {
-        /// How many.
+        /// Number of devices.
         count: usize,
     },
     /// The system refused memory, a socket or a process.
@@ -110,15 +110,15 @@ pub enum StartError {
     /// QEMU did not answer its first command.
     #[error("QEMU did not start ({error}): {message}")]
     NoAnswer {
-        /// What became of the first command.
+        /// Error of the first command.
         error: QtestError,
-        /// What QEMU wrote to its standard error.
+        /// Text that QEMU wrote to its standard error.
         message: String,
     },
 }
 
 impl StartError {
-    /// Why a test is to be skipped; `None` if this is a failure.
+    /// Reason to skip a test; `None` if this is a failure.
     pub fn skip(&self) -> Option<String> {
         match self {
             Self::Missing { .. } | Self::TooOld { .. } => Some(self.to_string()),
@@ -230,7 +230,7 @@ impl Builder {
         self
     }
 
-    /// How long an answer of QEMU may take; 10 seconds unless told.
+    /// Longest time that an answer of QEMU may take; 10 seconds by default.
     #[must_use]
     pub fn answer_limit(mut self, limit: Duration) -> Self {
         self.limit = limit;

@@ -37,7 +37,7 @@ pub const BLOCK: u64 = 512;
 const ADMIN: usize = 0;
 const IO: usize = 1;
 
-/// Why a command did not succeed.
+/// Reason why a command did not succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NvmeError {
     /// QEMU did not answer.
@@ -73,9 +73,9 @@ pub enum NvmeError {
     /// A completion of no command that was sent.
     #[error("completion of command {command}, sent was {wanted}")]
     Stray {
-        /// What the completion names.
+        /// Number in the completion.
         command: u16,
-        /// What was sent.
+        /// Number of the command that was sent.
         wanted: u16,
     },
     /// No block, or more than 65536.
@@ -99,7 +99,7 @@ pub struct NvmeQueues {
     pub io_completion: DmaArea,
 }
 
-/// Where the data of a command is, for the device.
+/// Addresses of a command's data, for the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prp {
     /// Within one page; may begin anywhere in it.
@@ -158,7 +158,7 @@ impl QueueMemory for GuestRam {
     }
 }
 
-/// A running controller: of a machine that is driven over qtest, or of whoever has its registers and memory.
+/// A running controller: of a machine that is driven over qtest, or by its registers and memory.
 #[derive(Debug)]
 pub struct Nvme<R = Registers, M = GuestRam> {
     registers: R,

@@ -34,7 +34,7 @@ const MEMORY_AND_MASTER: u16 = 0x6;
 /// A prefetchable window that ends before it starts.
 const NO_WINDOW: u32 = 0x0000_fff0;
 
-/// Why PCI could not be set up.
+/// Reason why PCI could not be set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PciError {
     /// QEMU did not answer.
@@ -60,7 +60,7 @@ pub enum PciError {
     /// There is no such capability or BAR.
     #[error("no {what} in {at}")]
     Absent {
-        /// What is missing.
+        /// The part that is missing.
         what: &'static str,
         /// The function whose window it is.
         at: FunctionId,
@@ -87,7 +87,7 @@ impl FunctionId {
         self.0
     }
 
-    /// What the IOMMU knows it by, on all machines.
+    /// Stream by which the IOMMU knows it, on all machines.
     pub const fn stream(self) -> StreamId {
         StreamId::new(self.0 as u32)
     }
@@ -127,7 +127,7 @@ impl Function {
         self.id
     }
 
-    /// What the IOMMU knows it by.
+    /// Stream by which the IOMMU knows it.
     pub fn stream(&self) -> StreamId {
         self.id.stream()
     }
@@ -356,7 +356,7 @@ struct Scan {
 }
 
 impl Scan {
-    /// The functions of one bus, and what is behind its bridges.
+    /// Scans the functions of one bus, and the buses behind its bridges.
     fn bus(&mut self, bus: u8) -> Result<(), PciError> {
         let mut batch = Batch::new();
         let ids = || (0..=255).map(|low: u8| FunctionId::new(bus, low >> 3, low & 7));

@@ -41,7 +41,7 @@ type Job = (Command, Sender<io::Result<Child>>);
 fn serve(jobs: &Receiver<Job>) {
     while let Ok((mut command, answer)) = jobs.recv() {
         if let Err(unwanted) = answer.send(command.spawn()) {
-            // Nobody waits any more.
+            // The caller does not wait any more.
             if let Ok(mut child) = unwanted.0 {
                 let _ = child.kill().and_then(|()| child.wait());
             }
@@ -109,7 +109,7 @@ impl Process {
         let _ = child.kill().and_then(|()| child.wait());
     }
 
-    /// How the child ended, if it does so within `limit`.
+    /// Exit status of the child, if it ends within `limit`.
     pub(crate) fn ended(&self, limit: Duration) -> Option<ExitStatus> {
         let start = Instant::now();
         loop {

@@ -21,10 +21,10 @@ use thiserror::Error;
 const MAX_LINE: usize = 4096;
 /// Commands in flight: QEMU stops reading when its answers are not taken.
 const IN_FLIGHT: usize = 64;
-/// Interrupt lines that are kept until somebody takes them.
+/// Interrupt lines that are kept until they are taken.
 const MAX_IRQS: usize = 4096;
 
-/// Why an exchange with QEMU failed.
+/// Reason why an exchange with QEMU failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum QtestError {
     /// QEMU closed the connection: it has ended.
@@ -54,7 +54,7 @@ pub enum QtestError {
 }
 
 impl QtestError {
-    /// Whether answers and commands may no longer fit each other.
+    /// Tells if answers and commands may no longer fit each other.
     fn is_final(self) -> bool {
         !matches!(self, Self::Refused | Self::TooWide { .. })
     }
@@ -134,7 +134,7 @@ impl Command {
         };
     }
 
-    /// What the answer holds.
+    /// Width of the value that the answer holds, if any.
     fn answer(self) -> Option<Width> {
         match self {
             Self::Read(width, _) | Self::In(width, _) => Some(width),
@@ -171,7 +171,7 @@ impl Batch {
         self.commands.len()
     }
 
-    /// Whether there is no command.
+    /// Tells if there is no command.
     pub fn is_empty(&self) -> bool {
         self.commands.is_empty()
     }

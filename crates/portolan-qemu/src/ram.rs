@@ -1,8 +1,8 @@
 //! Guest RAM, shared with QEMU by mmap, reached by guest-physical address.
 //!
 //! All access is by atomics of 1, 4 or 8 bytes, because QEMU's devices read and write the same
-//! memory at any time. Every access is checked against the bounds; what lies outside is an error or
-//! an empty slice, never memory of somebody else. Byte order is the host's, which has to be
+//! memory at any time. Every access is checked against the bounds; an access outside is an error or
+//! an empty slice, never other memory of the process. Byte order is the host's, which has to be
 //! little-endian.
 
 #![allow(unsafe_code)]
@@ -24,7 +24,7 @@ use thiserror::Error;
 pub struct OutsideRam {
     /// The first byte's address.
     pub address: PhysAddr,
-    /// How much.
+    /// Number of bytes.
     pub bytes: u64,
 }
 

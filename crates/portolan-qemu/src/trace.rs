@@ -65,7 +65,7 @@ impl Trace {
     }
 
     fn each_line(&self, from: Mark, mut line: impl FnMut(&str)) -> io::Result<()> {
-        // What is written meanwhile is not waited for.
+        // Lines that are written meanwhile are not waited for.
         let (mut at, end) = (from.0, self.file.metadata()?.len());
         let mut rest = Vec::new();
         let mut piece = vec![0; PIECE];
@@ -103,7 +103,7 @@ impl Counts {
         &self.by_kind
     }
 
-    /// How many of the kind with this key.
+    /// Number of lines of the kind with this key.
     pub fn of(&self, key: &str) -> u64 {
         self.by_kind.get(key).copied().unwrap_or(0)
     }
@@ -191,7 +191,7 @@ fn key_of(line: &str) -> Option<String> {
     Some(kind.map_or_else(|| name.to_owned(), |kind| format!("{name} {kind}")))
 }
 
-/// Declares kinds of lines: their keys behind a common beginning, and what is counted by each.
+/// Declares kinds of lines: their keys behind a common beginning, and the operation that each counts.
 macro_rules! kinds {
     ($(#[$doc:meta])* $name:ident: $begin:literal {
         $($kind:ident = $key:literal => $what:literal;)*
@@ -225,7 +225,7 @@ kinds! {
 }
 
 kinds! {
-    /// What VT-d's descriptors ask for, by granularity.
+    /// Invalidations and waits of VT-d's descriptors, by granularity.
     VtdInvalidation: "vtd_inv_desc_" {
         ContextGlobal = "cc_global" => "All of the context cache.";
         ContextDomain = "cc_domain" => "The context entries of a domain.";

@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// Buffers for faults, and their distance.
 const BUFFERS: u16 = 16;
 const STRIDE: u64 = 32;
-/// Where in its page an answer begins.
+/// Offset of an answer in its page.
 const ANSWER: u64 = 2048;
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ struct Faults {
     buffers: Vec<(u16, u64)>,
 }
 
-/// Why the device was not started.
+/// Reason why the device was not started.
 #[derive(Debug, Error)]
 pub enum TransportError {
     /// It is not on the bus.

@@ -23,10 +23,10 @@ pub const SECTOR: u64 = 512;
 const READ: u32 = 0;
 const WRITE: u32 = 1;
 const HEADER_BYTES: u32 = 16;
-/// What the status byte holds before the device writes it.
+/// Value of the status byte before the device writes it.
 const UNWRITTEN: u8 = 0xff;
 
-/// Why a request did not succeed.
+/// Reason why a request did not succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum BlkError {
     /// The transport failed.
@@ -49,7 +49,7 @@ pub enum BlkError {
 /// A piece of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Where the device finds it.
+    /// Address for the device.
     pub iova: Iova,
     /// Its size in bytes.
     pub bytes: u32,

@@ -48,7 +48,7 @@ const DRIVER_OK: u8 = 4;
 const FEATURES_OK: u8 = 8;
 const NEEDS_RESET: u8 = 64;
 
-/// Why the device cannot be driven.
+/// Reason why the device cannot be driven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum VirtioError {
     /// QEMU did not answer.
@@ -63,9 +63,9 @@ pub enum VirtioError {
     /// The device lacks a feature that is needed, or refused the choice.
     #[error("features {wanted:#x} wanted, {offered:#x} offered")]
     Features {
-        /// What is needed.
+        /// Features that the driver needs.
         wanted: u64,
-        /// What there is.
+        /// Features that the device offers.
         offered: u64,
     },
     /// The device has no such queue.
@@ -187,7 +187,7 @@ impl VirtioPci {
         done.ok_or(VirtioError::TimedOut { limit })
     }
 
-    /// What the device offers.
+    /// Features that the device offers.
     pub fn features(&self) -> u64 {
         let half = |select| {
             self.common.write32(DEVICE_FEATURE_SELECT, select);
@@ -266,7 +266,7 @@ impl VirtioPci {
         self.alive()
     }
 
-    /// Whether the device goes on without a reset.
+    /// Checks that the device goes on without a reset.
     ///
     /// # Errors
     /// [`VirtioError::NeedsReset`].

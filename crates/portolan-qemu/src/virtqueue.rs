@@ -21,24 +21,24 @@ const NO_INTERRUPT: u16 = 1;
 /// A piece of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Where the device finds it.
+    /// Address for the device.
     pub iova: Iova,
     /// Its size in bytes.
     pub bytes: u32,
-    /// Whether the device reads or writes it.
+    /// Direction of the transfer, as the device sees it.
     pub direction: Direction,
 }
 
 /// A request that the device has finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Used {
-    /// What [`Virtqueue::push`] returned for it.
+    /// Number that [`Virtqueue::push`] returned for it.
     pub head: u16,
     /// Bytes that the device says it has written.
     pub written: u32,
 }
 
-/// What is wrong with a request or an answer.
+/// Error of a request or an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum QueueError {
     /// The queue is not in guest RAM.
@@ -47,13 +47,13 @@ pub enum QueueError {
     /// Not enough free descriptors, or an empty request.
     #[error("no {wanted} free descriptors")]
     Full {
-        /// How many were wanted.
+        /// Number of descriptors that the request needs.
         wanted: usize,
     },
     /// The device returned what it was not given.
     #[error("the device returned descriptor {head}, which it does not have")]
     Stray {
-        /// What it returned.
+        /// Number that the device returned.
         head: u32,
     },
 }
@@ -108,7 +108,7 @@ impl Virtqueue {
         (self.available_at() + 6 + 2 * u64::from(self.entries)).next_multiple_of(4)
     }
 
-    /// Where the device finds descriptors, available ring and used ring.
+    /// Addresses of descriptors, available ring and used ring, for the device.
     pub fn addresses(&self) -> [u64; 3] {
         let base = self.area.iova.get();
         [0, self.available_at(), self.used_at()].map(|offset| base.saturating_add(offset))

@@ -81,7 +81,7 @@ impl Ground {
     }
 }
 
-/// What the IOMMU's PCI function says of it.
+/// Capability of the IOMMU, as its own PCI function reports it.
 fn capability(pci: &Pci) -> Capability {
     for function in pci.functions() {
         if let Ok(at) = function.capability(SECURE_DEVICE) {

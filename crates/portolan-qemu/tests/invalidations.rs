@@ -1,5 +1,5 @@
-//! How many commands an unmap of many small pages takes, by what the unit has and by policy, as
-//! QEMU counts them: the table of docs/invalidations.md.
+//! Number of commands that an unmap of many small pages takes, by the unit's abilities and by
+//! policy, as QEMU counts them: the table of docs/invalidations.md.
 
 mod support;
 
@@ -26,7 +26,7 @@ const TABLE: &str = include_str!("../../../docs/invalidations.md");
 const START: u64 = 0x4000_0000;
 const MIB: [u64; 2] = [4, 32];
 
-/// Which commands the plan may use.
+/// Range commands, as the unit has them or hidden from the plan.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ranges {
     AsFound,
@@ -200,7 +200,7 @@ fn requests_of_a_virtio_iommu() {
     let unit = Viommu::start(transport, HostClock::new(), config).unwrap();
     let figures = MIB.map(|mib| {
         let domain: Arc<_> = unit.domain().unwrap();
-        // A domain that nothing is attached to has nobody to tell.
+        // A domain that nothing is attached to has no unit to tell.
         unit.attach(stream, &domain).unwrap();
         let count = |counts: &Counts| (counts.virtio(VirtioRequest::Unmap), 0);
         unmap(&machine, &*domain, mib << 20, count)

@@ -17,7 +17,7 @@ use portolan_qemu::trace::{VtdDescriptor, VtdInvalidation};
 
 use support::start;
 
-/// Whether a process is there and not merely waiting to be reaped.
+/// Tells if a process exists, and not merely as one that waits to be reaped.
 fn alive(id: u32) -> bool {
     Path::new(&format!("/proc/{id}")).exists()
 }
@@ -212,7 +212,7 @@ fn a_killed_qemu_is_an_error() {
     assert_eq!(registers.read64(0x8), u64::MAX);
     registers.write32(0x18, 1);
     assert!(machine.pci().is_err());
-    // What is ours is still there.
+    // This side's memory is still there.
     assert!(machine.ram().write32(machine.ram().base(), 1).is_ok());
     assert!(machine.trace().counts().is_ok());
 }

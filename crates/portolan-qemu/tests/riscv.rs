@@ -110,7 +110,7 @@ fn refused(ground: &Ground, iova: Iova, reason: FaultReason) {
     assert_eq!(ground.unit.next_fault(), Ok(None));
 }
 
-/// What a domain of any kind has to do on any kind of unit.
+/// Checks a domain of any kind on any kind of unit.
 fn maps_and_unmaps<D: Domain>(ground: &Ground, domain: &Arc<D>)
 where
     Driver: Attach<D>,
@@ -265,7 +265,7 @@ fn what_the_unit_counts_is_what_devices_did() {
         assert_eq!((none, missed), (0, 1));
         // QEMU counts each level.
         assert!(walked >= 1, "{walked}");
-        // What is kept is not missed; what was forgotten is.
+        // A translation that is kept is not missed; one that was forgotten is.
         assert!(ground.reaches(BASE, 0));
         let second = unit.read_counter(&ours).unwrap();
         assert!(second > first, "{first}, {second}");

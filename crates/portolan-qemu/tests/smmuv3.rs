@@ -59,7 +59,7 @@ impl Bench {
         Driver::enable(registers, tables, HostClock::new(), config).unwrap()
     }
 
-    /// Whether a write of the device at `iova` arrives at `pa`.
+    /// Tells if a write of the device at `iova` arrives at `pa`.
     fn reaches(&self, iova: u64, pa: PhysAddr) -> bool {
         let ram = self.machine.ram();
         ram.write32(pa, 0).unwrap();

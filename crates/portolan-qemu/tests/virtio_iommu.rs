@@ -87,7 +87,7 @@ impl Rig {
         domain.sync(&mut owed).unwrap();
     }
 
-    /// Whether a write through the mapping arrives.
+    /// Tells if a write through the mapping arrives.
     fn write(&self, value: u16) -> bool {
         let at = self.page.checked_add(8).unwrap();
         self.machine.ram().write32(at, 0xffff_ffff).unwrap();
@@ -131,7 +131,7 @@ fn only_what_is_mapped_is_reached() {
 #[test]
 fn blocked_passed_through_and_attached_again() {
     Rig::each(|rig| {
-        // Nobody has named the stream yet.
+        // The stream was not named yet.
         let through = |value: u16| {
             let at = rig.page.checked_add(16).unwrap();
             rig.machine.ram().write32(at, 0xffff_ffff).unwrap();

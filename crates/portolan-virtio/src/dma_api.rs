@@ -23,7 +23,7 @@ use portolan::platform::Platform;
 use crate::hal::{Addresses, BindError};
 use crate::shared::{GRANULE, Shares, Sharing, lend};
 
-/// What a driver of `dma-api` calls, for one device.
+/// Operations that a driver of `dma-api` calls, for one device.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -63,7 +63,7 @@ impl<P: Platform> DmaApi<P> {
         })
     }
 
-    /// What `dma-api` wants to know of the device: its limits, and a number that no other device has.
+    /// Description of the device for `dma-api`: its limits, and a number that no other device has.
     pub fn info(&self) -> DmaDeviceInfo {
         let ours = self.shares.device().constraints();
         let small = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -147,7 +147,7 @@ impl<P: Platform> DmaOp for DmaApi<P> {
             lend(|at| self.addresses.phys(at), first, bytes.get()).ok_or(DmaError::NullPointer)?;
         let shared = self.shares.share(lent, direction(way));
         let at = DmaAddr::from(shared.ok_or(DmaError::NoMemory)?);
-        // SAFETY: it is the caller's buffer. What is copied, the library copies.
+        // SAFETY: it is the caller's buffer. The library makes all copies.
         Ok(unsafe { DmaMapHandle::new(first, at, layout, None) })
     }
 

@@ -23,10 +23,10 @@ use virtio_drivers::{BufferDirection, Hal};
 use self::untranslated::Untranslated;
 use crate::shared::{GRANULE, Shares, Sharing, lend};
 
-/// How many slots there are.
+/// Number of slots.
 pub const SLOTS: usize = 16;
 
-/// What `virtio-drivers` asks of a kernel beyond [`Platform`]: addresses, both ways.
+/// Translations of addresses, both ways, that `virtio-drivers` asks of a kernel beyond [`Platform`].
 ///
 /// *Context.* Interrupt, all methods.
 ///
@@ -38,11 +38,11 @@ pub unsafe trait Addresses: Send + Sync + 'static {
     /// The physical address of the byte that the CPU sees at `at`: on the heap, on a stack, or static.
     fn phys(&self, at: NonNull<u8>) -> Option<PhysAddr>;
 
-    /// Where the CPU sees the registers at `window`.
+    /// Address at which the CPU sees the registers at `window`.
     fn mmio(&self, window: PhysRange) -> Option<NonNull<u8>>;
 }
 
-/// Why a device has no slot.
+/// Reason why a device has no slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum BindError {
     /// There is no slot of that number.
@@ -56,7 +56,7 @@ pub enum BindError {
     NotTranslated,
 }
 
-/// Why a slot was not released.
+/// Reason why a slot was not released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ReleaseError {
     /// Its driver is there still.
@@ -154,7 +154,7 @@ impl<const N: usize> SlotHal<N> {
         }
     }
 
-    /// How often something could not be shared, or was not taken back in time.
+    /// Number of times that a buffer could not be shared, or was not taken back in time.
     pub fn refused() -> u64 {
         let slot = ALL.get(N);
         slot.map_or(0, |slot| slot.refused.load(Ordering::Relaxed))
@@ -179,9 +179,9 @@ const fn direction(of: BufferDirection) -> Direction {
     }
 }
 
-// SAFETY: rings come from the platform by `Device::coherent`: pages that are zeroed, aligned and
-// nobody else's, until they are freed; a slot is not released before. Registers are where `Addresses`
-// promises that they are.
+// SAFETY: rings come from the platform by `Device::coherent`: pages that are zeroed, aligned and used
+// by no other code, until they are freed; a slot is not released before. Registers are where
+// `Addresses` promises that they are.
 unsafe impl<const N: usize> Hal for SlotHal<N> {
     fn dma_alloc(pages: usize, _way: BufferDirection) -> (u64, NonNull<u8>) {
         let ring = Self::bound().and_then(|bound| bound.sharing.alloc(pages));

@@ -1,4 +1,4 @@
-//! What the driver of one device shares with it.
+//! Memory that the driver of one device shares with it.
 //!
 //! *Context.* Task: it takes heap memory, and unmapping waits for hardware.
 
@@ -12,7 +12,7 @@ use portolan::dma::{Buffer, Coherent, Device, Direction, Mapping, Pieces};
 use portolan::platform::Platform;
 use spin::Mutex;
 
-/// What the slot of a device does, whatever its platform.
+/// Operations of the slot of a device, on any platform.
 pub(crate) trait Sharing: Send + Sync {
     /// Memory that is shared for good: its address for the device, and where the CPU sees it.
     fn alloc(&self, pages: usize) -> Option<(u64, usize)>;
@@ -26,7 +26,7 @@ pub(crate) trait Sharing: Send + Sync {
     /// Takes it back; whether no device reaches it any more.
     fn unshare(&self, at: u64) -> Option<()>;
 
-    /// How much is shared now: memory for good, and buffers.
+    /// Amount of memory that is shared now: memory for good, and buffers.
     fn in_use(&self) -> (usize, usize);
 }
 
@@ -70,13 +70,14 @@ fn parts(start: usize, bytes: usize) -> impl Iterator<Item = (usize, u64)> {
 }
 
 mod promise {
-    //! What `virtio-drivers` promises of the buffers that it shares.
+    //! Promises of `virtio-drivers` about the buffers that it shares.
     #![allow(unsafe_code)]
 
     use super::{Buffer, Lent, Pieces};
 
-    // SAFETY: the caller of `Hal::share` keeps the buffer where it is, and lets nobody reach it, until
-    // `Hal::unshare`. It is then that the value is dropped, or kept for good with its mapping.
+    // SAFETY: the caller of `Hal::share` keeps the buffer where it is, and lets no other code reach
+    // it, until `Hal::unshare`. It is then that the value is dropped, or kept for good with its
+    // mapping.
     unsafe impl Buffer for Lent {
         fn pieces(&self) -> Pieces<'_> {
             match self.pieces.as_slice() {
@@ -91,7 +92,7 @@ mod promise {
     }
 }
 
-/// A device, and what is shared with it, by the address that it has there.
+/// A device, and the memory that is shared with it, by the address that it has there.
 pub(crate) struct Shares<P: Platform> {
     device: Arc<Device<P>>,
     rings: Mutex<BTreeMap<u64, Coherent<P>>>,

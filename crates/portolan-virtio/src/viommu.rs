@@ -17,7 +17,7 @@ use virtio_drivers::Hal;
 use virtio_drivers::queue::VirtQueue;
 use virtio_drivers::transport::{DeviceStatus, Transport};
 
-/// How long a request, or a reset, may take.
+/// Longest time that a request, or a reset, may take.
 const LIMIT: Nanos = Nanos::from_millis(1000);
 /// Reads of the configuration until two in a row are of one generation.
 const READS: u32 = 100;
@@ -135,8 +135,8 @@ impl<H: Hal> RequestQueue<H> {
         request.copy_from_slice(bytes);
         let part = exchange.answer.get_mut(..answer.len()).ok_or(unsupported)?;
         part.copy_from_slice(answer);
-        // SAFETY: the exchange stays where it is, and nobody reaches it, until the device has
-        // returned it: it is kept in `sent`.
+        // SAFETY: the exchange stays where it is, and no other code reaches it, until the device
+        // has returned it: it is kept in `sent`.
         let token = unsafe { self.queue.add(&[request], &mut [part]) }.map_err(gone)?;
         self.sent.push(Sent {
             token,
@@ -172,8 +172,8 @@ impl<H: Hal> RequestQueue<H> {
 impl<H: Hal> FaultQueue<H> {
     /// Gives the device a buffer for a record.
     fn offer(&mut self, mut record: Box<Record>) -> Result<(), IommuError> {
-        // SAFETY: the record stays where it is, and nobody reaches it, until the device has returned
-        // it: it is kept in `records`.
+        // SAFETY: the record stays where it is, and no other code reaches it, until the device has
+        // returned it: it is kept in `records`.
         let token = unsafe { self.queue.add(&[], &mut [&mut record.0]) }.map_err(gone)?;
         let place = self.records.get_mut(usize::from(token));
         *place.ok_or(IommuError::Gone)? = Some(record);

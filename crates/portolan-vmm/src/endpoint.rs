@@ -1,4 +1,4 @@
-//! What a device behind a virtual IOMMU sees of the guest's memory.
+//! The guest's memory, as a device behind a virtual IOMMU sees it.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Weak};
@@ -27,14 +27,14 @@ impl EndpointId {
     }
 }
 
-/// Where an endpoint's translations come from.
+/// Source of an endpoint's translations.
 pub(crate) trait Source: std::fmt::Debug + Send + Sync {
     /// Takes translations of `range` from `at` on into the endpoint's IOTLB; without one that allows `access`
     /// at `at` itself, a fault is recorded. Whether there was one.
     fn fill(&self, endpoint: &Endpoint, at: Iova, range: IovaRange, access: Permissions) -> bool;
 }
 
-/// How often a look-up takes translations in: they may go as soon as they have come.
+/// Number of times that a look-up takes translations in, at most: they may go as soon as they have come.
 const MOST_LOOKS: usize = 128;
 /// Pieces of a look-up that are taken in at once.
 const MOST_PIECES: usize = 64;
@@ -95,7 +95,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Forgets every translation that overlaps `range`, once nobody uses one any more.
+    /// Forgets every translation that overlaps `range`, once no thread uses one any more.
     pub(crate) fn forget(&self, range: IovaRange, limit: Duration) -> Result<(), StillHeld> {
         self.0.sets.invalidate(range, limit).map(drop)
     }
@@ -111,7 +111,7 @@ impl Endpoint {
                 Err(missing) => missing.at()?,
             };
             let source = self.0.source.upgrade().ok_or("the IOMMU has gone")?;
-            // All of it at once: what is taken in may push out what was.
+            // All of it at once: new translations may push out older ones.
             let filled = source.fill(self, at, range, access);
             if !filled {
                 return Err("it is not mapped");

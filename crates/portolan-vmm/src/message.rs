@@ -9,16 +9,16 @@ use vm_memory::Permissions;
 
 use crate::regions::FrontendAddr;
 
-/// What a front-end says of translations.
+/// A front-end's message about translations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
     /// `iova` is the front-end's memory from `target` on, and may be reached as `access` says.
     Update {
         /// The device's addresses.
         iova: IovaRange,
-        /// Where the memory begins.
+        /// First address of the memory.
         target: FrontendAddr,
-        /// What the device may do there.
+        /// Access that the device has there.
         access: Permissions,
     },
     /// Translations of `iova` are not valid any more.

@@ -37,7 +37,7 @@ pub struct MemoryRegion {
     pub bytes: u64,
 }
 
-/// Why a table of memory is not accepted.
+/// Reason why a table of memory is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegionsError {
     /// More regions than there are slots.
@@ -49,7 +49,7 @@ pub enum RegionsError {
     /// A region is empty, or goes past the top of an address space.
     #[error("a region at {guest} of {bytes:#x} bytes makes no sense")]
     Range {
-        /// Where it begins in the guest.
+        /// Its first address in the guest.
         guest: PhysAddr,
         /// Its length in bytes.
         bytes: u64,
@@ -57,7 +57,7 @@ pub enum RegionsError {
     /// Two regions have an address in common, in the guest or in the front-end's process.
     #[error("two regions overlap, one of them at {guest}")]
     Overlap {
-        /// Where that one begins in the guest.
+        /// First address of that one in the guest.
         guest: PhysAddr,
     },
 }
@@ -96,7 +96,7 @@ impl Regions {
         Ok(Self(regions.to_vec()))
     }
 
-    /// Where `bytes` bytes from `start` on are in the guest: inside of one region.
+    /// Address in the guest of `bytes` bytes from `start` on: inside of one region.
     pub(crate) fn guest(&self, start: FrontendAddr, bytes: u64) -> Option<PhysAddr> {
         let inside = |region: &&MemoryRegion| {
             let offset = start.get().checked_sub(region.frontend.get());

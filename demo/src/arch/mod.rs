@@ -1,4 +1,4 @@
-//! What differs between architectures.
+//! Code that differs between architectures.
 
 #[cfg_attr(target_arch = "aarch64", path = "aarch64/mod.rs")]
 #[cfg_attr(target_arch = "riscv64", path = "riscv64/mod.rs")]

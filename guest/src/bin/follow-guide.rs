@@ -13,10 +13,10 @@ use anyhow::{Context, Result, ensure};
 
 /// Advice up to the group's file, beside the label, which says whether it is worth it.
 const ADVICE: &str = ": echo DMA-FQ > ";
-/// What is said then.
+/// Output of the advice then.
 const DONE: &str = "Nothing to change: Linux is lazy already ";
 
-/// What `command`, words without quotes, prints.
+/// Output of `command`, words without quotes.
 fn output(command: &str) -> Result<String> {
     println!("# {command}");
     let mut words = command.split(' ');

@@ -128,7 +128,7 @@ fn beside(loads: Vec<Box<dyn Fn() -> Result<()> + Send>>) -> Result<()> {
     Ok(())
 }
 
-/// Sends, and has what is sent come back.
+/// Sends bytes, and has them come back.
 fn network() -> Result<()> {
     let mut out = TcpStream::connect(SocketAddr::from(ECHO)).context("nobody answers")?;
     let mut back = out.try_clone()?;

@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use anyhow::{Context, Result, ensure};
 use rustix::fs::OFlags;
 
-/// What the kernel wants the memory of such requests aligned to, at most.
+/// Largest alignment that the kernel wants of the memory of such requests.
 const ALIGNMENT: usize = 4096;
 
 fn main() -> Result<()> {

@@ -19,9 +19,10 @@ use serde::Serialize;
 const INSTANCE: &str = "/sys/kernel/tracing/instances/counted";
 const PORTS: &str = "/dev/virtio-ports";
 const PLACE: &str = "/tmp/recordings";
-/// The groups of events that say what is mapped.
+/// The groups of events that tell about mappings.
 const GROUPS: [&str; 4] = ["dma", "iommu", "swiotlb", "intel_iommu"];
-/// Events that are counted, and what is told apart: a field of each, and another whose values are added up.
+/// Events that are counted, and their fields: one that tells kinds apart, and another whose values are
+/// added up.
 const COUNTED: [(&str, &str, Option<&str>); 13] = [
     ("dma/dma_map_page", "dir", Some("size")),
     ("dma/dma_map_phys", "dir", Some("size")),
@@ -38,7 +39,7 @@ const COUNTED: [(&str, &str, Option<&str>); 13] = [
     ("intel_iommu/qi_submit", "qw0", None),
 ];
 
-/// What the kernel says of one load.
+/// The kernel's counts of one load.
 #[derive(Serialize)]
 struct Run<'a> {
     load: &'a str,

@@ -1,5 +1,5 @@
-//! `record-troubles DISK`: `portolan record` where something is wrong, or goes wrong. Each time it has to say what is
-//! wrong and what to do, and the kernel's tracing has to be as before: no instance more, no setting changed.
+//! `record-troubles DISK`: `portolan record` where something is wrong, or goes wrong. Each time it has to name the
+//! trouble and the remedy, and the kernel's tracing has to be as before: no instance more, no setting changed.
 //!
 //! It runs as root in a guest: it unmounts tracefs, and mounts small file systems.
 #![forbid(unsafe_code)]
@@ -15,7 +15,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
 const TRACING: &str = "/sys/kernel/tracing";
-/// Files and instances of the kernel's tracing that somebody else may have set.
+/// Files and instances of the kernel's tracing that another program may have set.
 const SETTINGS: [&str; 5] = [
     "tracing_on",
     "buffer_size_kb",
@@ -27,7 +27,7 @@ const SETTINGS: [&str; 5] = [
 const NOBODY: u32 = 65534;
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What the kernel's tracing is like: settings, and instances.
+/// State of the kernel's tracing: settings, and instances.
 fn tracing() -> Result<(Vec<String>, Vec<String>)> {
     let root = Path::new(TRACING);
     let settings = SETTINGS.map(|file| fs::read_to_string(root.join(file)));
@@ -48,7 +48,7 @@ fn recorder(words: &str) -> Command {
     command
 }
 
-/// What `child` said on both outputs, once it has ended with `code`.
+/// Text that `child` wrote to both outputs, once it has ended with `code`.
 fn ended(name: &str, child: Child, code: i32) -> Result<String> {
     let output = child.wait_with_output()?;
     let said = [output.stdout, output.stderr].concat();
@@ -129,7 +129,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// What cannot be done is said, and nothing is left of it.
+/// Recordings that cannot be made are refused with a message, and nothing is left of them.
 fn what_is_asked_for(whole: &str) -> Result<()> {
     let mut nobody = recorder(&format!("-o /tmp/a.gz {whole}"));
     nobody.uid(NOBODY).gid(NOBODY);
@@ -178,7 +178,7 @@ fn what_is_asked_for(whole: &str) -> Result<()> {
     Ok(())
 }
 
-/// Signals end a recording, which is whole then; after `kill -9` the next one removes what is left.
+/// Signals end a recording, which is whole then; after `kill -9` the next one removes the remains.
 fn signals(whole: &str) -> Result<()> {
     for (name, signal) in [("Ctrl-C", Signal::INT), ("hang-up", Signal::HUP)] {
         let before = tracing()?;

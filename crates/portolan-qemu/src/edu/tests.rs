@@ -28,7 +28,7 @@ impl Fake {
         self.0.lock().unwrap()
     }
 
-    /// What the timer does.
+    /// Makes the transfer, as the timer does.
     fn transfer(&self) {
         let mut state = self.state();
         let [from, to, bytes, command] = std::mem::take(&mut state.registers);

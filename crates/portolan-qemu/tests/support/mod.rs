@@ -43,7 +43,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// What `machine` has, by a scan of its buses: another one would give out addresses anew.
+    /// The bench of `machine`, by a scan of its buses: another scan would give out addresses anew.
     pub fn of(machine: Machine, pci: &Pci) -> Self {
         let edu = Edu::find(pci).unwrap();
         let buffer = machine.tables().alloc(PageSize::SIZE_64K).unwrap();

@@ -1,5 +1,5 @@
-//! What is shared with a device whose addresses are those of memory: a virtio-iommu, which translates
-//! for others.
+//! Memory that is shared with a device whose addresses are those of memory: a virtio-iommu, which
+//! translates for others.
 
 use alloc::collections::BTreeMap;
 use core::alloc::Layout;
@@ -12,7 +12,7 @@ use spin::Mutex;
 
 use crate::shared::{Lent, Sharing};
 
-/// What is shared now.
+/// Memory that is shared now.
 pub(super) struct Untranslated<P: Platform> {
     platform: P,
     rings: Mutex<BTreeMap<u64, Layout>>,

@@ -1,5 +1,5 @@
-//! What devices behind the model of VT-d reach of what their drivers share, by `virtio-drivers` and by
-//! `dma-api`; and the queues of a virtio-iommu.
+//! Memory that devices behind the model of VT-d reach, where their drivers share some of it, by
+//! `virtio-drivers` and by `dma-api`; and the queues of a virtio-iommu.
 #![allow(unsafe_code)]
 
 mod dma_api;
@@ -30,7 +30,7 @@ use portolan_virtio::Addresses;
 use machine::{DEVICE, Kernel, REGISTERS, dmar, vtd};
 
 const PAGE: usize = 4096;
-/// What lies beside a buffer, and is nobody's business.
+/// Value of the bytes beside a buffer, which the device must not read.
 const SECRET: u8 = 0x5e;
 /// Memory for copies.
 const POOL: usize = 128 * 1024;
@@ -122,7 +122,7 @@ impl Bench {
         Some(unsafe { self.kernel.virt(pieces[0].pa) })
     }
 
-    /// What the device reads; `None` if it is refused.
+    /// Byte that the device reads; `None` if it is refused.
     fn read(&self, iova: u64) -> Option<u8> {
         let byte = self.at(iova, AccessKind::Read)?;
         // SAFETY: it is memory of the machine.
@@ -137,7 +137,7 @@ impl Bench {
         Some(())
     }
 
-    /// Whether the device reads a secret in the page of `iova`.
+    /// Tells if the device reads a secret in the page of `iova`.
     fn finds_secrets(&self, iova: u64) -> bool {
         let page = iova & !(PAGE as u64 - 1);
         (page..page + PAGE as u64).any(|at| self.read(at) == Some(SECRET))
@@ -154,6 +154,6 @@ fn part(page: NonNull<[u8]>, at: usize, bytes: usize) -> NonNull<[u8]> {
 
 /// The bytes as the CPU sees them.
 fn bytes<'m>(of: NonNull<[u8]>) -> &'m mut [u8] {
-    // SAFETY: nobody else looks at them during the test's statement.
+    // SAFETY: no other code looks at them during the test's statement.
     unsafe { &mut *of.as_ptr() }
 }

@@ -98,7 +98,7 @@ fn store<T>(at: u64, value: T) {
     unsafe { seen(at).cast::<T>().as_ptr().write_volatile(value) }
 }
 
-/// What the device does with requests.
+/// Behaviour of the device on requests.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum Manner {
     /// The answer is the request, byte by byte and inverted.
@@ -110,7 +110,7 @@ enum Manner {
     Lies,
 }
 
-/// Where the rings of a queue are, and how far the device is.
+/// Addresses of the rings of a queue, and the number of requests that the device has taken.
 #[derive(Clone, Copy, Default)]
 struct Rings {
     descriptors: u64,

@@ -33,7 +33,7 @@ pub struct Disk {
     config: [u8; 60],
 }
 
-/// Why a request ends without an outcome that the guest can read.
+/// Reason why a request ends without an outcome that the guest can read.
 enum Lost {
     /// It has no header, or no place for the outcome.
     Chain,
@@ -163,7 +163,7 @@ fn words(header: [u8; 16]) -> [u32; 4] {
     words
 }
 
-/// What the disk calls itself.
+/// Writes the name of the disk; returns the status and the number of bytes.
 fn name(memory: &DeviceMemory, mut parts: impl Iterator<Item = Part>) -> (u8, u32) {
     let name = b"portolan\0\0\0\0\0\0\0\0\0\0\0\0";
     let place = parts
@@ -189,7 +189,7 @@ impl Device for Disk {
     }
 
     fn request(&self, memory: &DeviceMemory, request: &Request) -> u32 {
-        // What is lost has an outcome that the device did not write.
+        // A request that is lost has an outcome that the device did not write.
         self.carry_out(memory, request).unwrap_or(0)
     }
 }

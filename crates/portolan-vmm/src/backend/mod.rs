@@ -19,7 +19,7 @@ pub trait Device: Send + Sync + 'static {
     /// Its configuration space, of at most 256 bytes.
     fn config(&self) -> &[u8];
 
-    /// How many rings it has, 1 to 64.
+    /// Number of rings that it has, 1 to 64.
     fn queues(&self) -> u16;
 
     /// Carries out a request: how many bytes of the guest's memory were written. May be called by several

@@ -36,7 +36,7 @@ impl Request {
     }
 }
 
-/// What a session's threads share.
+/// State that a session's threads share.
 #[derive(Debug)]
 pub(super) struct Shared<D> {
     pub(super) device: Arc<D>,
@@ -52,7 +52,7 @@ impl<D> Shared<D> {
     }
 }
 
-/// Why a ring cannot be what the front-end asks for.
+/// Reason why a ring cannot be as the front-end asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum RingError {
     #[error("a ring of {0} descriptors")]
@@ -142,7 +142,7 @@ impl Ring {
         self.enabled = enabled;
     }
 
-    /// Whether everything is there for a thread that does not run.
+    /// Tells if a thread can start and does not run yet.
     pub(super) fn is_ready(&self) -> bool {
         self.enabled && self.kick.is_some() && self.worker.is_none()
     }
@@ -173,7 +173,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Has the thread stop after the request that it is at. What is returned ends when it has.
+    /// Has the thread stop after the request that it is at. The returned stream ends when it has.
     pub(super) fn ask_to_stop(&mut self) -> Option<UnixStream> {
         let worker = self.worker.as_mut()?;
         // An event counter that is full says the same.
@@ -229,7 +229,7 @@ fn serve<D: Device>(
         if kicked.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
             return;
         }
-        // Somebody else may have read it.
+        // Another thread may have read it.
         let _ = kick.read(&mut [0; 8]);
         // A guest may always have more.
         while one_request(shared, queue, call) {

@@ -42,7 +42,7 @@ const NO_FILE: u64 = 1 << 8;
 const REGION: usize = 32;
 const REGIONS: usize = 8;
 
-/// What becomes of invalidations.
+/// Treatment of invalidations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invalidations {
     /// They are carried out, then acknowledged.
@@ -52,13 +52,13 @@ pub enum Invalidations {
     Ignored,
 }
 
-/// How a back-end behaves.
+/// Options of a back-end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BackendOptions {
     /// Its IOTLB.
     pub iotlb: IotlbOptions,
-    /// What becomes of invalidations.
+    /// Treatment of invalidations.
     pub invalidations: Invalidations,
 }
 
@@ -81,7 +81,7 @@ impl BackendOptions {
     }
 }
 
-/// Why a connection ended before the front-end closed it.
+/// Reason why a connection ended before the front-end closed it.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// Its messages cannot be read.
@@ -97,12 +97,12 @@ pub enum ServeError {
     },
 }
 
-/// What a connection did.
+/// Counts of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Served {
     /// Requests that the device answered.
     pub requests: u64,
-    /// What its IOTLB did.
+    /// Counts of its IOTLB.
     pub iotlb: Counts,
 }
 
@@ -141,7 +141,7 @@ impl<D: Device> Backend<D> {
             shared,
         };
         let ended = session.run(stream);
-        // Whoever waits for an answer gets none; then the rings' threads end.
+        // A thread that waits for an answer gets none; then the rings' threads end.
         session.iotlb().disconnect();
         session.rings.clear();
         let served = Served {
@@ -152,7 +152,7 @@ impl<D: Device> Backend<D> {
     }
 }
 
-/// What comes of a message.
+/// Outcome of a message.
 enum Outcome {
     /// It is carried out.
     Done,
@@ -160,17 +160,17 @@ enum Outcome {
     Reply(Vec<u8>),
 }
 
-/// Why a message is not carried out.
+/// Reason why a message is not carried out.
 type Refusal = Box<dyn std::error::Error + Send + Sync>;
 
 struct Session<D> {
     shared: Arc<Shared<D>>,
     rings: Vec<Ring>,
     invalidations: Invalidations,
-    /// What the front-end has taken of the features.
+    /// Features that the front-end has accepted.
     features: u64,
     protocol: u64,
-    /// What was read while a ring was being stopped, in its order.
+    /// Messages that were read while a ring was being stopped, in their order.
     pending: VecDeque<Result<Option<Incoming>, WireError>>,
 }
 
@@ -328,7 +328,7 @@ impl<D: Device> Session<D> {
         Ok(ring.start(&shared)?)
     }
 
-    /// What a front-end says of translations.
+    /// Carries out a front-end's message about translations.
     fn translations(&self, payload: &[u8]) -> Result<(), Refusal> {
         let message = crate::Message::read(payload)?;
         let ignored = self.invalidations == Invalidations::Ignored;
@@ -338,7 +338,7 @@ impl<D: Device> Session<D> {
         Ok(self.iotlb().handle(payload)?)
     }
 
-    /// A table of memory: what it describes is mapped, then everybody uses that.
+    /// Maps the regions of a table of memory, then has all threads use that memory.
     fn set_memory(&self, payload: &[u8], files: Vec<File>) -> Result<(), Refusal> {
         let count = word32(payload, 0)? as usize;
         if count != files.len() || payload.len() < REGIONS + count * REGION {
@@ -353,7 +353,7 @@ impl<D: Device> Session<D> {
                 frontend: FrontendAddr::new(frontend),
                 bytes,
             });
-            // What is past its end kills the process that touches it.
+            // An access past its end kills the process.
             let end = offset.checked_add(bytes);
             if end.is_none_or(|end| end > file.metadata().map_or(0, |data| data.len())) {
                 return Err("a region past the end of its file".into());

@@ -44,7 +44,7 @@ pub enum WireError {
 #[derive(Debug)]
 pub(super) struct Incoming {
     pub(super) request: u32,
-    /// Whether a reply is asked for that this kind of message does not have by itself.
+    /// Set if the front-end asks for a reply that this kind of message does not have by itself.
     pub(super) need_reply: bool,
     pub(super) payload: Vec<u8>,
     pub(super) files: Vec<File>,

@@ -1,4 +1,4 @@
-//! What an endpoint is attached to, as the guest's structures say.
+//! Context of an endpoint: the tables that it is attached to, by the guest's structures.
 
 use std::sync::atomic::AtomicU64;
 
@@ -9,13 +9,13 @@ use vm_memory::Permissions;
 use super::walk::{FaultKind, Read, walk};
 use crate::iotlb::Translation;
 
-/// Why a context is not taken: to the guest, its structure is reserved.
+/// Reason why a context is not taken: to the guest, its structure is reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ContextError {
     /// The root is not aligned to its size.
     #[error("a root at {root} is not aligned to its {bytes:#x} bytes")]
     Misaligned {
-        /// Where it would be.
+        /// Address of the root.
         root: PhysAddr,
         /// Its size, in bytes.
         bytes: u64,
@@ -23,7 +23,7 @@ pub enum ContextError {
     /// The root's address is wider than the format's output addresses.
     #[error("a root at {root} is where no table can be")]
     Root {
-        /// Where it would be.
+        /// Address of the root.
         root: PhysAddr,
     },
     /// The unit would have to set bits in the guest's tables.
@@ -31,7 +31,7 @@ pub enum ContextError {
     Dirty,
 }
 
-/// What an endpoint's accesses meet.
+/// Context that an endpoint's accesses go through.
 #[derive(Debug)]
 pub struct Context(Kind);
 

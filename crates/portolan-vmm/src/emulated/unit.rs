@@ -17,13 +17,13 @@ use crate::endpoint::{Endpoint, EndpointId, Source};
 use crate::faults::Faults;
 use crate::iotlb::EVERYTHING;
 
-/// What a unit keeps, and how long it waits.
+/// Limits of a unit: the translations that it keeps, and the time that it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnitOptions {
     /// Translations that an endpoint's IOTLB keeps at most.
     pub capacity: NonZeroUsize,
-    /// How long an invalidation waits for guards on what it takes away.
+    /// Longest time that an invalidation waits for guards on the translations that it takes away.
     pub invalidation_limit: Duration,
 }
 
@@ -42,13 +42,13 @@ impl Default for UnitOptions {
 #[error("there is an endpoint {} already", .0.get())]
 pub struct Taken(pub EndpointId);
 
-/// Why an endpoint is not attached anew.
+/// Reason why an endpoint is not attached anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AttachError {
     /// There is none of this number.
     #[error("there is no endpoint {}", .0.get())]
     NoEndpoint(EndpointId),
-    /// It is, but a guard on what it reached before was still held when the time was over.
+    /// It is, but a guard on its translations from before was still held when the time was over.
     #[error(transparent)]
     StillHeld(#[from] StillHeld),
 }
@@ -65,13 +65,13 @@ pub enum Scope {
 /// An access that was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Whose it was.
+    /// Endpoint that made the access.
     pub endpoint: EndpointId,
     /// The first address that could not be accessed.
     pub iova: Iova,
-    /// What was to be done.
+    /// Access that was refused.
     pub access: Permissions,
-    /// Why it was not.
+    /// Reason of the refusal.
     pub kind: FaultKind,
 }
 
@@ -81,7 +81,7 @@ struct Place<M> {
     walker: Arc<Walker<M>>,
 }
 
-/// What walks for an endpoint.
+/// Walker for an endpoint.
 struct Walker<M> {
     memory: M,
     /// Held for a walk and until what it found is in the IOTLB.

@@ -12,7 +12,7 @@ use vm_memory::Permissions;
 
 use crate::iotlb::Translation;
 
-/// Why an access was refused. Levels count from the leaf, which is 0.
+/// Reason why an access was refused. Levels count from the leaf, which is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FaultKind {
@@ -27,7 +27,7 @@ pub enum FaultKind {
     NotPresent {
         /// Its level.
         level: u32,
-        /// Where it is.
+        /// Address of the entry.
         entry: PhysAddr,
     },
     /// The entries on the way together do not allow the access.
@@ -35,15 +35,15 @@ pub enum FaultKind {
     Permission {
         /// The level of the leaf.
         level: u32,
-        /// Where the leaf's entry is.
+        /// Address of the leaf's entry.
         entry: PhysAddr,
     },
-    /// An entry has what is reserved at its level: bits, a page size, an alignment, an address that is too wide.
+    /// An entry has reserved values at its level: bits, a page size, an alignment, an address that is too wide.
     #[error("the entry of level {level} at {entry} is {raw:#x}, which is reserved")]
     Reserved {
         /// Its level.
         level: u32,
-        /// Where it is.
+        /// Address of the entry.
         entry: PhysAddr,
         /// Its value.
         raw: u64,
@@ -53,12 +53,12 @@ pub enum FaultKind {
     Unreadable {
         /// Its level.
         level: u32,
-        /// Where it would be.
+        /// Address that it would have.
         entry: PhysAddr,
     },
 }
 
-/// Where the guest's words are read.
+/// Function that reads the guest's words.
 pub(super) type Read<'a> = &'a dyn Fn(PhysAddr) -> Option<u64>;
 
 /// The translation of `iova` by the tables at `root`, if it allows `access`.

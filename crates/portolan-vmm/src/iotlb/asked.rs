@@ -1,4 +1,4 @@
-//! What `vm_memory` asks of an `Iommu`, as a range of addresses.
+//! Questions of `vm_memory` to an `Iommu`, as a range of addresses.
 
 use portolan::addr::{Iova, IovaRange};
 use vm_memory::iommu::{Error, Iotlb, IotlbIterator, IovaRange as VmIovaRange};

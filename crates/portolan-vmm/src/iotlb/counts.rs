@@ -1,8 +1,8 @@
-//! What happened, counted by threads that do not meet.
+//! Counts of events, kept by threads that do not meet.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// What an IOTLB has done since it was made.
+/// Events of an IOTLB since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
@@ -10,7 +10,7 @@ pub struct Counts {
     pub hits: u64,
     /// Questions sent to the front-end; a look-up of several pages may send several.
     pub misses: u64,
-    /// Misses that were refused, or not answered in time, or by nobody.
+    /// Misses that were refused, not answered in time, or had no front-end to answer them.
     pub failures: u64,
     /// Translations taken in.
     pub updates: u64,

@@ -1,4 +1,4 @@
-//! What a look-up hands out: translations that stay valid until it is dropped.
+//! Result of a look-up: translations that stay valid until it is dropped.
 
 use std::ops::Deref;
 use std::sync::Arc;

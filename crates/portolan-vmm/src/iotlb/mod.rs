@@ -1,7 +1,9 @@
-//! A device's IOTLB: what a front-end has said, with bounds, for threads that look up and one that changes.
+//! A device's IOTLB: the translations of a front-end, with bounds, for threads that look up and one that
+//! changes.
 //!
-//! [`asked`] says what is looked up, [`sets`] has the translations, [`held`] what a look-up hands out,
-//! [`questions`] the misses that wait for an answer, [`vhost`] puts them together, [`counts`] counts.
+//! [`asked`] has the question of a look-up, [`sets`] the translations, [`held`] the result of a
+//! look-up, [`questions`] the misses that wait for an answer, [`vhost`] puts them together, [`counts`]
+//! counts.
 
 mod asked;
 mod counts;

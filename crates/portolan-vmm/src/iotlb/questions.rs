@@ -28,14 +28,14 @@ const REPLY_BYTES: usize = HEADER + 8;
 /// Questions under way; a front-end that answers none gets no more, and memory for them stays bounded.
 const MOST: u64 = 64;
 
-/// Whether replies were agreed on (`VHOST_USER_PROTOCOL_F_REPLY_ACK`).
+/// Agreement on replies (`VHOST_USER_PROTOCOL_F_REPLY_ACK`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Replies {
     Agreed,
     None,
 }
 
-/// Why a question was not answered with a translation.
+/// Reason why a question was not answered with a translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum AskError {
     #[error("there is no channel to the front-end")]
@@ -50,12 +50,12 @@ pub(super) enum AskError {
     Late,
 }
 
-/// A question that somebody waits for.
+/// A question that a thread waits for.
 #[derive(Debug)]
 struct Waiting {
     at: Iova,
     reply: Option<Result<(), AskError>>,
-    /// Whether translations of the address came or went since.
+    /// Set if translations of the address came or went since.
     touched: bool,
 }
 
@@ -77,7 +77,7 @@ struct State {
 }
 
 impl State {
-    /// Everybody who waits is told.
+    /// Closes the channel, and gives every waiting thread `error`.
     fn close(&mut self, error: AskError) {
         if let Some(channel) = self.channel.take() {
             // Its thread ends; the front-end may have closed it before.
@@ -142,7 +142,7 @@ impl Questions {
         Ok(())
     }
 
-    /// The front-end has gone: everybody who waits gets an error, and whoever asks from now on.
+    /// Notes that the front-end has gone: threads that wait get an error, and so do all later questions.
     pub(super) fn disconnect(&self) {
         self.state().close(AskError::Gone);
         self.changed.notify_all();
@@ -260,7 +260,7 @@ fn send_question(
     match send(&channel.stream, &question, how) {
         Ok(sent) if sent == question.len() => {}
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Err(AskError::Full),
-        // What is left of a message would be read as the next one.
+        // The rest of a message would be read as the next one.
         Ok(_) | Err(_) => {
             state.close(AskError::Gone);
             return Err(AskError::Gone);

@@ -14,7 +14,7 @@ pub(crate) const EVERYTHING: IovaRange = match IovaRange::new(Iova::new(0), Iova
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Translation {
     pub(crate) iova: IovaRange,
-    /// Where they lead in the guest's memory, from the first on.
+    /// Address in the guest's memory that the first of them leads to.
     pub(crate) target: PhysAddr,
     pub(crate) access: Permissions,
 }

@@ -4,10 +4,10 @@
 //! everything. A translation is in the lowest level where it lies in one region, so that a look-up asks as many
 //! sets as levels are in use: one, where a guest's pages are of one size.
 //!
-//! A set is never changed. Who changes it, under the lock of writers, puts a new one in its place; readers take
-//! the one that is there, without a lock, and so hold it. The one that was replaced is kept in a list until
-//! its last reader has gone: that is what an invalidation waits for. It waits for readers of neighbours
-//! in the set as well, since nobody knows which of its translations a reader uses.
+//! A set is never changed. A writer, under the lock of writers, puts a new one in its place; readers take the
+//! present one, without a lock, and so hold it. The one that was replaced is kept in a list until its last
+//! reader has gone: that is what an invalidation waits for. It waits for readers of neighbours in the set as
+//! well, since it is not known which of its translations a reader uses.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -22,14 +22,14 @@ use vm_memory::{GuestAddress, Permissions};
 use super::held::IotlbGuard;
 use super::set::{Set, Translation, put};
 
-/// What makes room.
+/// Way in which room is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replacement {
     /// A set has room for 16 translations, and forgets its oldest for a new one: changes take as long
     /// whatever the capacity.
     InSets,
     /// Nothing is forgotten before the capacity is reached. For tests of guests and their IOMMUs, which are to
-    /// see what they did not invalidate.
+    /// see the translations that they did not invalidate.
     WhenFull,
 }
 
@@ -105,19 +105,19 @@ impl Level {
     }
 }
 
-/// What changes and its order are kept by.
+/// State of changes, under the lock that keeps them in order.
 #[derive(Debug, Default)]
 struct Writer {
-    /// Sets that were replaced, and that somebody still reads.
+    /// Sets that were replaced, and that are still read.
     replaced: Vec<Arc<Set>>,
-    /// Where room was last made: a level and a place.
+    /// Level and place at which room was last made.
     hand: (usize, usize),
 }
 
 impl Writer {
-    /// Forgets sets that nobody reads any more.
+    /// Forgets sets that are not read any more.
     fn prune(&mut self) {
-        // Whoever reads one has a count of its own, since all of them were swapped out.
+        // A reader of a set has a count of its own, since all of them were swapped out.
         self.replaced.retain_mut(|set| Arc::get_mut(set).is_none());
     }
 }
@@ -166,7 +166,7 @@ impl Sets {
                 continue;
             }
             let set = level.set(range.start()).load();
-            // A look-up in vain would list what is missing, on the heap.
+            // A look-up in vain would list the missing translations, on the heap.
             if set.find(range.start(), access).is_some() {
                 let found = Iotlb::lookup(IotlbGuard::one(set), start, length, access);
                 if let Ok(found) = found {
@@ -235,11 +235,12 @@ impl Sets {
         evicted + gone as u64
     }
 
-    /// Forgets every translation that overlaps `range`, and waits until nobody uses one any more: how many
-    /// looks that took, 1 if nobody did. No lock is held across the wait.
+    /// Forgets every translation that overlaps `range`, and waits until no thread uses one any more.
+    /// Returns the number of looks that this took: 1 if none was in use. No lock is held across the wait.
+    /// No lock is held across the wait.
     ///
     /// # Errors
-    /// If somebody did all the time until `limit` was over.
+    /// If one was in use all the time until `limit` was over.
     pub(crate) fn invalidate(&self, range: IovaRange, limit: Duration) -> Result<u32, StillHeld> {
         let mut writer = self.writer();
         self.remove(&mut writer, range);
@@ -260,7 +261,7 @@ impl Sets {
         }
     }
 
-    /// How many translations there are.
+    /// Number of translations.
     pub(crate) fn count(&self) -> usize {
         let counts = self.levels.iter().map(|level| level.used.load(Relaxed));
         counts.sum()
@@ -308,7 +309,7 @@ impl Sets {
     }
 }
 
-/// Why a look-up found nothing.
+/// Reason why a look-up found nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Missing {
     /// No translation of this address allows the access.

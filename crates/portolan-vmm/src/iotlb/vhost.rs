@@ -20,17 +20,17 @@ use super::sets::{Missing, Replacement, Sets, StillHeld};
 use crate::message::{Message, MessageError};
 use crate::regions::{FrontendAddr, MemoryRegion, Regions, RegionsError};
 
-/// What an IOTLB is made for.
+/// Limits of an IOTLB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IotlbOptions {
     /// Translations that it keeps at most; one takes about 130 bytes.
     pub capacity: NonZeroUsize,
-    /// What makes room for others.
+    /// Way in which room is made for others.
     pub replacement: Replacement,
-    /// How long a look-up waits for translations that are missing, in all.
+    /// Longest time that a look-up waits for translations that are missing, in all.
     pub miss_limit: Duration,
-    /// How long an invalidation waits for guards on its range.
+    /// Longest time that an invalidation waits for guards on its range.
     pub invalidation_limit: Duration,
 }
 
@@ -46,7 +46,7 @@ impl Default for IotlbOptions {
     }
 }
 
-/// Why a front-end's message was not carried out. It has to be told so, or to be left.
+/// Reason why a front-end's message was not carried out. It has to be told so, or to be left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApplyError {
     /// The message makes no sense.
@@ -57,7 +57,7 @@ pub enum ApplyError {
     NotMemory {
         /// The device's addresses.
         iova: IovaRange,
-        /// Where they would lead.
+        /// Address that they would lead to.
         target: FrontendAddr,
     },
     /// A guard was not dropped in time: the device may still use the translations.
@@ -166,8 +166,8 @@ impl VhostIotlb {
         self.questions.connect(stream, Replies::None)
     }
 
-    /// The front-end has gone: whoever waits for it gets an error, and whoever misses from now on. What is
-    /// there stays until it is invalidated.
+    /// Notes that the front-end has gone: threads that wait for it get an error, and so do all later
+    /// misses. Translations stay until they are invalidated.
     pub fn disconnect(&self) {
         self.questions.disconnect();
     }
@@ -233,12 +233,12 @@ impl VhostIotlb {
         looks.map(drop)
     }
 
-    /// What happened so far.
+    /// Counts of events so far.
     pub fn counts(&self) -> Counts {
         self.counters.read()
     }
 
-    /// How many translations there are.
+    /// Number of translations.
     pub fn translations(&self) -> usize {
         self.sets.count()
     }
@@ -268,7 +268,7 @@ impl VhostIotlb {
     }
 }
 
-/// Why a table of memory was not taken.
+/// Reason why a table of memory was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SetMemoryError {
     /// The table makes no sense.

@@ -20,11 +20,11 @@ use super::state::{Place, State};
 use crate::endpoint::{Endpoint, EndpointId, Source};
 use crate::iotlb::EVERYTHING;
 
-/// What a virtio-iommu offers.
+/// Properties of a virtio-iommu.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ViommuOptions {
-    /// Sizes of pages; the smallest is what mappings are aligned to.
+    /// Sizes of pages; mappings are aligned to the smallest.
     pub pages: PageSizes,
     /// Addresses that can be mapped.
     pub input: IovaRange,
@@ -34,7 +34,7 @@ pub struct ViommuOptions {
     pub mappings: usize,
     /// Translations that an endpoint's IOTLB keeps at most.
     pub capacity: NonZeroUsize,
-    /// How long a request waits for guards on what it takes away.
+    /// Longest time that a request waits for guards on the translations that it takes away.
     pub invalidation_limit: Duration,
 }
 
@@ -52,7 +52,7 @@ impl Default for ViommuOptions {
     }
 }
 
-/// Why an endpoint was not added.
+/// Reason why an endpoint was not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAdded {
     /// There is one of this number.
@@ -344,7 +344,7 @@ impl Inner {
 
 impl Source for Inner {
     fn fill(&self, endpoint: &Endpoint, at: Iova, range: IovaRange, access: Permissions) -> bool {
-        // Under the lock: what is unmapped afterwards is taken out again.
+        // Under the lock: a mapping that is unmapped afterwards is taken out again.
         let mut state = self.state();
         let filled = endpoint.fill(at, range, |from| {
             match state.find(endpoint.id().get(), from) {

@@ -1,4 +1,4 @@
-//! Domains of a virtio-iommu: what is mapped in each.
+//! Domains of a virtio-iommu, and the mappings of each.
 //!
 //! Virtual I/O Device (VIRTIO) 1.2, sections 5.13.6.3 to 5.13.6.6.
 
@@ -19,7 +19,7 @@ struct Mapping {
     flags: u32,
 }
 
-/// What a domain is.
+/// Kind of a domain.
 #[derive(Debug)]
 pub(super) enum Kind {
     /// Addresses are the guest's own.

@@ -1,4 +1,4 @@
-//! What a virtio-iommu remembers: endpoints, their domains, and faults that the guest has not read.
+//! State of a virtio-iommu: endpoints, their domains, and faults that the guest has not read.
 //!
 //! Virtual I/O Device (VIRTIO) 1.2, sections 5.13.6.3, 5.13.6.4 and 5.13.6.8.
 
@@ -26,7 +26,7 @@ pub(super) struct Place {
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// Whether endpoints without a domain pass through, as the guest reads and writes it.
+    /// Set if endpoints without a domain pass through, as the guest reads and writes it.
     pub(super) bypass: u8,
     pub(super) endpoints: BTreeMap<u32, Place>,
     pub(super) domains: BTreeMap<u32, Domain>,

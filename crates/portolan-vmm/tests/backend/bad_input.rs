@@ -1,4 +1,4 @@
-//! Front-ends that send nonsense, and guests that change what is being read.
+//! Front-ends that send nonsense, and guests that change data while it is read.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -12,7 +12,7 @@ use crate::Inverter;
 use crate::frontend::{Frontend, Grant, raw, table};
 use crate::guest::{BYTES, GRANTED, Guest, IOVA, RINGS, SIZE};
 
-/// What becomes of a connection on which `bytes` come, then nothing more.
+/// Serves a connection on which `bytes` come, then nothing more; returns the result.
 fn serve(bytes: &[u8], files: usize) -> Result<(), ServeError> {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let guest = Guest::new();
@@ -161,7 +161,7 @@ fn descriptors_that_change_while_they_are_read_reach_nothing_else() {
 
 /// Writes some descriptor, with an address that is mapped, or is not, or is none.
 fn change(guest: &Guest, rng: &mut Rng) {
-    // Where data are read and written, so that the ring stays one; and what is not the device's.
+    // Where data are read and written, so that the ring stays one; and memory that is not the device's.
     let inside = IOVA + 0x3000 + rng.u64(..0x1fff);
     let beyond = IOVA + GRANTED + rng.u64(..BYTES);
     let any = rng.u64(..);

@@ -19,10 +19,10 @@ use vm_memory::Permissions;
 
 use crate::guest::{BYTES, GRANTED, Guest, IOVA, PAGE, RINGS, SIZE};
 
-/// Where the front-end says to have the guest's memory.
+/// Address of the guest's memory, as the front-end states it.
 pub const FRONTEND: u64 = 0x7f12_0000_0000;
 
-/// What the guest's IOMMU lets through.
+/// Accesses that the guest's IOMMU lets through.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Grant {
     Everything,

@@ -1,7 +1,7 @@
 //! Messages of `tests/corpus/vhost-user` and rings of `tests/corpus/rings`, and changed ones.
 //!
-//! A message is a record: the number of files that come along, then what goes over the socket. A write to a ring is a
-//! record: the ring, the offset in its pages (2 bytes), and what is written there.
+//! A message is a record: the number of files that come along, then the bytes for the socket. A write to a ring is a
+//! record: the ring, the offset in its pages (2 bytes), and the bytes to write there.
 
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -16,7 +16,7 @@ use crate::guest::{Guest, RINGS};
 use crate::{Inverter, corpus};
 
 const SET_MEM_TABLE: u8 = 5;
-/// What fits in a socket that nobody reads yet.
+/// Bytes that fit in a socket that is not read yet.
 const MOST_BYTES: usize = 32 << 10;
 
 /// Sends all messages; how many replies came, each of which has to be one.
@@ -30,7 +30,7 @@ fn converse(messages: &corpus::Input) -> usize {
     let (served, replies) = std::thread::scope(|scope| {
         let serving = scope.spawn(|| {
             let served = backend.serve(&theirs);
-            // Whoever reads learns of it.
+            // A thread that reads learns of it.
             theirs.shutdown(std::net::Shutdown::Both).unwrap();
             served
         });

@@ -17,9 +17,9 @@ const PAGES: u64 = 5;
 /// The guest's memory, and how much of it from its start is mapped for the device.
 pub const BYTES: u64 = 64 * PAGE;
 pub const GRANTED: u64 = RINGS as u64 * PAGES * PAGE;
-/// Where it is mapped.
+/// Address at which the device has it.
 pub const IOVA: u64 = 0x12_3450_0000;
-/// What is in memory that is not granted.
+/// Value of the bytes that are not granted.
 const SECRET: u8 = 0xa5;
 
 const NEXT: u16 = 1;
@@ -38,7 +38,7 @@ impl Guest {
         Self { memory }
     }
 
-    /// Whether nothing that was not granted has changed.
+    /// Checks that nothing that was not granted has changed.
     pub fn check_secret(&self) {
         let mut secret = vec![0; (BYTES - GRANTED) as usize];
         self.memory.read_exact_at(&mut secret, GRANTED).unwrap();
@@ -123,7 +123,7 @@ impl Guest {
     }
 }
 
-/// Where a ring's page is in the guest's memory.
+/// Address of a ring's page in the guest's memory.
 fn place(ring: usize, page: u64) -> u64 {
     (ring as u64 * PAGES + page) * PAGE
 }

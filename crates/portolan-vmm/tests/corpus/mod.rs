@@ -1,8 +1,8 @@
 //! Inputs that are kept, and changes of them at random.
 //!
-//! An input is a file of `tests/corpus`: records, one a line, as bytes in hexadecimal; blanks and what is behind a
-//! `#` do not count. In a file `.lines` each line is a record as it is. What a record is, the test of the folder says.
-//! An input that once failed belongs there. `PORTOLAN_SEED` repeats a run, `PORTOLAN_FUZZ=N` makes it N times as long.
+//! An input is a file of `tests/corpus`: records, one a line, as bytes in hexadecimal; blanks and text behind a `#`
+//! do not count. In a file `.lines` each line is a record as it is. The test of the folder defines its records. An
+//! input that once failed belongs there. `PORTOLAN_SEED` repeats a run, `PORTOLAN_FUZZ=N` makes it N times as long.
 //! Tests of other crates take it by `#[path]`.
 
 use std::path::Path;
@@ -165,7 +165,7 @@ fn change_number(text: &mut Vec<u8>, rng: &mut Rng) {
     text.splice(start..end, number.bytes());
 }
 
-/// Puts a value, or one near what is there, where a field of 4 or 8 bytes may be.
+/// Puts a value, or one near the old value, at a place where a field of 4 or 8 bytes may be.
 fn change_word(record: &mut [u8], rng: &mut Rng) {
     let size = rng.choice([4, 8]).unwrap();
     let Some(last) = record.len().checked_sub(size) else {

@@ -92,7 +92,7 @@ fn range(start: u64, last: u64) -> IovaRange {
     IovaRange::new(Iova::new(start), Iova::new(last)).unwrap()
 }
 
-/// Where the bytes from `iova` on are in the guest's memory, neighbours put together.
+/// Pieces of the guest's memory that the bytes from `iova` on lead to, neighbours put together.
 fn reach(
     endpoint: &Endpoint,
     iova: u64,

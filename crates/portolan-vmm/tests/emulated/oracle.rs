@@ -42,7 +42,7 @@ struct Game<F> {
     unit: Unit,
     endpoint: Endpoint,
     rng: Rng,
-    /// What the walks came to.
+    /// Number of walks with each result.
     seen: [u64; 5],
 }
 
@@ -101,7 +101,7 @@ impl<F: Format<Word = AtomicU64>> Game<F> {
         let table = self.rng.u64(..TABLES) * F::GRANULE.bytes();
         let at = table + self.index() * 8;
         let levels = self.format.levels();
-        // Tables near the root hold what is for upper levels, so that walks get down.
+        // Tables near the root hold entries for upper levels, so that walks get down.
         let level = match self.rng.u32(..4) {
             0 => self.rng.u32(..levels),
             _ => levels - 1 - (table / F::GRANULE.bytes()) as u32 % levels,

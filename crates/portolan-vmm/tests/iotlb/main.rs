@@ -14,7 +14,7 @@ use portolan_vmm::{FrontendAddr, IotlbOptions, MemoryRegion, Replacement, VhostI
 use vm_memory::iommu::Iommu;
 use vm_memory::{GuestAddress, Permissions};
 
-/// Where the front-end has the guest's first byte.
+/// The front-end's address of the guest's first byte.
 const FRONTEND: u64 = 0x7f00_0000_0000;
 /// The guest's memory.
 const MEMORY: u64 = 1 << 40;

@@ -97,7 +97,7 @@ fn a_translation_that_does_not_stay_is_asked_for_again() {
         scope.spawn(|| {
             for _ in 0..5 {
                 let question = frontend.question().unwrap();
-                // Invalidated before anybody could look.
+                // Invalidated before any thread could look.
                 iotlb.invalidate(page(number(question))).unwrap();
                 frontend.reply(0);
             }

@@ -8,11 +8,11 @@ use vm_memory::Permissions;
 
 use crate::{FRONTEND, MEMORY, iotlb, options, page, pieces, range};
 
-/// Where translations begin: few places, so that they meet.
+/// First addresses of translations: few places, so that they meet.
 const BASES: [u64; 4] = [0, 0x1_ffff_0000, 0xff_ffff_0000, 0x7fff_fff0_0000];
 const LENGTHS: [u64; 8] = [1, 17, 4096, 4096, 4096, 0x1_0000, 2 << 20, 20 << 30];
 
-/// What the front-end said, the last word on each address.
+/// Translations of the front-end, the last one of each address.
 #[derive(Default)]
 struct Oracle(Vec<(IovaRange, u64, Permissions)>);
 

@@ -70,7 +70,7 @@ fn each_request_that_makes_no_sense_has_its_status() {
     let detach = |domain, endpoint| Request::Detach { domain, endpoint };
     assert_eq!(ask(detach(2, 8)), INVAL);
     assert_eq!(ask(detach(1, 9)), NOENT);
-    // Alignment, order, flags, the input's range, the doorbell, what is there.
+    // Alignment, order, flags, the input's range, the doorbell, the mapping that is there.
     for (start, last, phys, flags) in [
         (1, PAGE - 1, 0, 1),
         (0, PAGE, 0, 1),

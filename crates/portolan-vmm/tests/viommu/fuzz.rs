@@ -23,7 +23,7 @@ struct Domain {
     mappings: Vec<Mapping>,
 }
 
-/// What the device has said that it did.
+/// Mappings and attachments that the device has confirmed.
 #[derive(Default)]
 struct Granted {
     domains: BTreeMap<u32, Domain>,
@@ -85,7 +85,7 @@ impl Granted {
         }
     }
 
-    /// Where the byte at `at` is for an endpoint.
+    /// Address that `at` leads to for an endpoint.
     fn find(&self, endpoint: u32, at: u64, flag: u32) -> Option<u64> {
         let domain = &self.domains[self.at.get(&endpoint)?];
         if domain.bypass {
@@ -98,7 +98,7 @@ impl Granted {
 
     fn compare(&self, endpoint: &Endpoint, at: u64) {
         if at == u64::MAX {
-            // `vm_memory` cannot name it, so nobody reaches it.
+            // `vm_memory` cannot name it, so no access reaches it.
             return;
         }
         for (access, flag) in [(Permissions::Read, 1), (Permissions::Write, 2)] {
@@ -123,7 +123,7 @@ impl Granted {
     }
 }
 
-/// Whether the device has carried out a request.
+/// Sends a request; tells if the device has carried it out.
 fn send(device: &VirtioIommu, request: &[u8], room: usize) -> bool {
     let mut answer = vec![0xff; room];
     let written = device.request(request, &mut answer);

@@ -17,7 +17,7 @@ use vm_memory::Permissions;
 
 use crate::{machine_of, reach};
 
-/// What happens at a look at the clock.
+/// Action at a look at the clock.
 type Strike = Box<dyn FnOnce() + Send>;
 
 /// Time that goes on by a microsecond a look.
@@ -45,7 +45,7 @@ impl Clock for Ticks {
     }
 }
 
-/// What goes wrong with a request.
+/// Failure of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// No answer, and it is not carried out.
@@ -64,18 +64,18 @@ pub enum Failure {
 
 #[derive(Debug, Default)]
 pub struct State {
-    /// What the device is said to offer.
+    /// Features that the device offers.
     pub features: u64,
-    /// What its configuration is said to be.
+    /// Configuration that the driver reads.
     pub config: Vec<u8>,
-    /// What the answer to a probe is made to say.
+    /// Properties in the answer to a probe, in place of the device's.
     pub properties: Option<Vec<u8>>,
-    /// What the next requests come to; one each.
+    /// Failures of the next requests; one each.
     pub failures: VecDeque<Option<Failure>>,
     /// Records that come before the device's, and how many bytes of each were written.
     pub faults: VecDeque<([u8; FAULT_BYTES], usize)>,
     pub seen: Vec<Vec<u8>>,
-    /// How many requests were sent together, each time.
+    /// Number of requests that were sent together, each time.
     pub batches: Vec<usize>,
     /// Requests that were given up and that the device has not returned.
     held: Vec<(Failure, Vec<u8>)>,
@@ -130,13 +130,13 @@ impl Link {
         all.find(|of| of.id().get() == number).unwrap()
     }
 
-    /// What an access of an endpoint reaches.
+    /// Address that an access of an endpoint reaches.
     pub fn reach(&self, endpoint: u32, iova: u64, access: Permissions) -> Option<u64> {
         let found = reach(self.endpoint(endpoint), iova, 1, access)?;
         Some(found[0].0)
     }
 
-    /// Whether an endpoint has a domain, as the device's record of an access to nothing says.
+    /// Tells if an endpoint has a domain, by the device's record of an access to an address that is not mapped.
     pub fn attached(&self, stream: StreamId) -> bool {
         while self.device.next_fault().is_some() {}
         let nowhere = (1 << 48) - 1;
@@ -145,7 +145,7 @@ impl Link {
             || self.device.next_fault().unwrap()[0] != R_DOMAIN
     }
 
-    /// Whether no endpoint has a domain; the device knows none then.
+    /// Tells if no endpoint has a domain; the device knows none then.
     pub fn idle(&self) -> bool {
         let mut all = self.endpoints.iter();
         all.all(|of| !self.attached(StreamId::new(of.id().get())))
@@ -161,7 +161,7 @@ impl Link {
         }
     }
 
-    /// The device carries out a request whose answer nobody sees.
+    /// Has the device carry out a request, and drops the answer.
     fn carry_out(&self, request: &[u8]) {
         self.device.request(request, &mut [0; TAIL_BYTES]);
     }

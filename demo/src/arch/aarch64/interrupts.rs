@@ -17,7 +17,7 @@ use crate::Outcome;
 /// The controller that handlers ask.
 static CONTROLLER: AtomicPtr<Gic<Registers>> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Where `boot.s` ends up with an interrupt.
+/// Entry from `boot.s` with an interrupt.
 #[unsafe(no_mangle)]
 extern "C" fn kernel_interrupt() {
     // SAFETY: it is null, or what `new` leaks.
@@ -42,7 +42,7 @@ impl Interrupts {
         Ok(Self(controller))
     }
 
-    /// Where this CPU's messages have to be sent.
+    /// Destination of messages for this CPU.
     pub fn destination(&self) -> Option<Destination> {
         None
     }

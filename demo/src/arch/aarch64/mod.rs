@@ -28,20 +28,20 @@ pub const LAST_MAPPED: PhysAddr = PhysAddr::new((512 << 30) - 1);
 const LAST_CACHED: u64 = 0x7fff_ffff;
 
 unsafe extern "C" {
-    /// Where the kernel ends (`kernel.ld`).
+    /// End of the kernel (`kernel.ld`).
     static kernel_end: c_void;
 }
 
-/// What the loader leaves behind: a device tree.
+/// Data that the loader leaves behind: a device tree.
 pub struct Loader {
     tree: DeviceTree<'static>,
 }
 
 impl Loader {
-    /// What is at the loader's pointer; `None` if it makes no sense.
+    /// Reads the device tree at the loader's pointer; `None` if it makes no sense.
     ///
     /// # Safety
-    /// The loader left the pointer, and nobody writes to its memory.
+    /// The loader left the pointer, and no code writes to its memory.
     pub unsafe fn at(pointer: *const c_void) -> Option<Self> {
         let at = PhysAddr::new(pointer.expose_provenance() as u64);
         // SAFETY: the caller's promise.
@@ -120,7 +120,7 @@ pub fn exit(end: End) -> ! {
     }
 }
 
-/// Where `boot.s` ends up with an exception: none is expected.
+/// Entry from `boot.s` with an exception: none is expected.
 #[unsafe(no_mangle)]
 extern "C" fn kernel_exception(syndrome: u64, at: u64, address: u64) -> ! {
     say!("exception {syndrome:#x} at {at:#x}, address {address:#x}");

@@ -16,7 +16,7 @@ const AFFINITY: u64 = 0xff_00ff_ffff;
 const CPU_ON: u64 = 0xc400_0003;
 
 unsafe extern "C" {
-    /// Where another processor begins (`boot.s`).
+    /// First instruction of another processor (`boot.s`).
     static other: c_void;
 }
 

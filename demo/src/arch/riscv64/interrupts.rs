@@ -22,7 +22,7 @@ const EXTERNAL: usize = 1 << 9;
 /// The controller that handlers ask.
 static CONTROLLER: AtomicPtr<Imsic<OwnFile>> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Where `boot.s` ends up with an interrupt.
+/// Entry from `boot.s` with an interrupt.
 #[unsafe(no_mangle)]
 extern "C" fn kernel_interrupt() {
     // SAFETY: it is null, or what `new` leaks.
@@ -54,7 +54,7 @@ impl Interrupts {
         Ok(Self { machine, messages })
     }
 
-    /// Where this hart's messages have to be sent.
+    /// Destination of messages for this hart.
     pub fn destination(&self) -> Option<Destination> {
         Some(Destination::Physical(self.messages.place().index))
     }

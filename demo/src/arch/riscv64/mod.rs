@@ -29,21 +29,21 @@ global_asm!(include_str!("boot.s"));
 pub const LAST_MAPPED: PhysAddr = PhysAddr::new(0x7_ffff_ffff);
 
 unsafe extern "C" {
-    /// Where the kernel ends (`kernel.ld`).
+    /// End of the kernel (`kernel.ld`).
     static kernel_end: c_void;
 }
 
-/// What the loader leaves behind: a device tree.
+/// Data that the loader leaves behind: a device tree.
 pub struct Loader {
     bytes: &'static [u8],
     tree: DeviceTree<'static>,
 }
 
 impl Loader {
-    /// What is at the loader's pointer; `None` if it makes no sense.
+    /// Reads the device tree at the loader's pointer; `None` if it makes no sense.
     ///
     /// # Safety
-    /// The loader left the pointer, and nobody writes to its memory.
+    /// The loader left the pointer, and no code writes to its memory.
     pub unsafe fn at(pointer: *const c_void) -> Option<Self> {
         let at = PhysAddr::new(pointer.expose_provenance() as u64);
         // SAFETY: the caller's promise.
@@ -54,7 +54,7 @@ impl Loader {
         Some(Self { bytes, tree })
     }
 
-    /// RAM behind the kernel, up to what is taken. OpenSBI lies before the kernel.
+    /// RAM behind the kernel, up to memory that is taken. OpenSBI lies before the kernel.
     pub fn ram(&self) -> Option<PhysRange> {
         let behind = (&raw const kernel_end).expose_provenance() as u64;
         let tree = self.bytes.as_ptr().expose_provenance() as u64;
@@ -85,7 +85,7 @@ impl Loader {
 
 /// The registers of the device that ends QEMU; 0 before they are known, and where there is none.
 static FINISHER: AtomicU64 = AtomicU64::new(0);
-/// What has it end QEMU, with a code in the upper half.
+/// Value that has it end QEMU, with a code in the upper half.
 const FINISHED: u32 = 0x3333;
 
 /// Ends the machine, with `end` for a code.
@@ -103,7 +103,7 @@ pub fn exit(end: End) -> ! {
     }
 }
 
-/// Where `boot.s` ends up with an exception: none is expected.
+/// Entry from `boot.s` with an exception: none is expected.
 #[unsafe(no_mangle)]
 extern "C" fn kernel_exception(cause: u64, at: u64, address: u64) -> ! {
     say!("exception {cause:#x} at {at:#x}, address {address:#x}");

@@ -11,7 +11,7 @@ use super::sbi;
 use crate::Outcome;
 
 unsafe extern "C" {
-    /// Where another hart begins (`boot.s`).
+    /// First instruction of another hart (`boot.s`).
     static other: c_void;
 }
 

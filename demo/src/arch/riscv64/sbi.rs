@@ -7,7 +7,7 @@ use core::arch::asm;
 
 use crate::Outcome;
 
-/// Extensions, and what is asked of them.
+/// Extensions, and the functions of theirs that are called.
 const CONSOLE: usize = 0x4442_434e;
 const WRITE_BYTE: usize = 2;
 const OLD_CONSOLE: usize = 1;

@@ -41,7 +41,7 @@ unsafe extern "C" {
     static interrupt_handlers: c_void;
 }
 
-/// Where a handler ends up.
+/// Entry from a handler.
 #[unsafe(no_mangle)]
 extern "C" fn kernel_interrupt(vector: u32) {
     crate::interrupts::serve(vector);
@@ -50,7 +50,7 @@ extern "C" fn kernel_interrupt(vector: u32) {
 /// The CPU's interrupts, with a handler for each of [`VECTORS`].
 pub struct Interrupts(LocalApic<Registers>);
 
-/// What `lidt` reads.
+/// Operand of `lidt`.
 #[repr(C, packed)]
 struct Table {
     last: u16,
@@ -84,7 +84,7 @@ impl Interrupts {
         Ok(Self(apic))
     }
 
-    /// Where this CPU's messages have to be sent.
+    /// Destination of messages for this CPU.
     pub fn destination(&self) -> Option<Destination> {
         Some(self.0.destination())
     }

@@ -26,20 +26,20 @@ pub const LAST_MAPPED: PhysAddr = PhysAddr::new(0xffff_ffff);
 const LAST_CACHED: PhysAddr = PhysAddr::new(0x7fff_ffff);
 
 unsafe extern "C" {
-    /// Where the kernel ends (`kernel.ld`).
+    /// End of the kernel (`kernel.ld`).
     static kernel_end: c_void;
 }
 
-/// What the loader leaves behind.
+/// Data that the loader leaves behind.
 pub struct Loader {
     left: Pvh,
 }
 
 impl Loader {
-    /// What is at the loader's pointer; `None` if it makes no sense.
+    /// Reads the structures at the loader's pointer; `None` if they make no sense.
     ///
     /// # Safety
-    /// The loader left the pointer, and nobody writes to its memory.
+    /// The loader left the pointer, and no code writes to its memory.
     pub unsafe fn at(pointer: *const c_void) -> Option<Self> {
         let at = PhysAddr::new(pointer.expose_provenance() as u64);
         // SAFETY: the caller's promise.

@@ -20,7 +20,7 @@ use crate::cpus::MOST;
 const GS_BASE: u32 = 0xc000_0101;
 
 unsafe extern "C" {
-    /// What a processor runs first, in real mode, at the start of a page (`boot.s`).
+    /// First code of a processor, in real mode, at the start of a page (`boot.s`).
     static real_mode: c_void;
     static real_mode_end: c_void;
 }

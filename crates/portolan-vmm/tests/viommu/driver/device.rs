@@ -1,4 +1,4 @@
-//! What the device does with the driver's requests, as its endpoints see it.
+//! Effects of the driver's requests on the device, as its endpoints see them.
 
 use crate::promised::all_memory;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What is known of a mapping, and what changes while the device is asked.
+//! Translations of a mapping before the device answers, and changes while it is asked.
 
 use crate::promised::promised;
 use std::sync::mpsc::channel;
@@ -24,7 +24,7 @@ fn what_the_device_never_heard_of_is_unmapped_at_once() {
     at(0x5000).unwrap();
     let mut other = Gather::new();
     domain.unmap(range(0, 4095), &mut other).unwrap();
-    // The addresses are free although nobody has paid.
+    // The addresses are free although the debt is not paid.
     at(0x6000).unwrap();
     domain.sync(&mut owed).unwrap();
     domain.sync(&mut other).unwrap();
@@ -159,8 +159,8 @@ fn what_is_unmapped_while_it_is_being_cut_stays_unmapped() {
     map(&domain, 0x1000, 0x7000, 0x1000).unwrap();
 }
 
-/// Another CPU waits for the device; it is told to go on at the first look at the clock of whoever
-/// waits for it, and is done before that look is over.
+/// Another CPU waits for the device; it is told to go on when the CPU that waits for it looks at
+/// the clock for the first time, and is done before that look is over.
 #[test]
 fn a_sync_waits_for_a_request_of_another_cpu_in_its_range() {
     let (link, clock) = (Link::new(), Ticks::default());
@@ -236,7 +236,7 @@ fn a_domain_that_the_device_does_not_know_any_more_is_waited_for() {
             answer.send(()).unwrap();
         });
         let paid = domain.sync(&mut owed);
-        // Who did not wait has struck nobody: they end here all the same.
+        // A thread that did not wait has struck no clock: they end here all the same.
         clock.strike(|| ());
         paid.unwrap();
     });
@@ -270,7 +270,7 @@ fn a_map_that_is_answered_after_the_domain_came_to_life_anew_is_made_again() {
         scope.spawn(move || {
             attaches.recv().unwrap();
             let again = waits.clone();
-            // Once the endpoint is there, whoever brought it waits for the map that is under way.
+            // Once the endpoint is there, the thread that attached it waits for the map that is under way.
             waits.strike(move || {
                 again.strike(move || {
                     go.send(()).unwrap();
@@ -306,7 +306,7 @@ fn a_map_that_is_answered_after_the_last_endpoint_has_left_is_none() {
         assert!(sync.join().unwrap());
     });
     assert_eq!((unit.counts().map, unit.counts().unmap), (1, 0));
-    // It is made when there is somebody for it.
+    // It is made when an endpoint needs it.
     unit.attach(B, &domain).unwrap();
     assert_eq!(link.reach(16, 0, READ), Some(0x5000));
 }

@@ -132,7 +132,7 @@ fn mappings_wait_for_an_endpoint_and_outlive_it() {
     assert_eq!(link.reach(8, 0x2010, WRITE), None);
     assert_eq!(link.reach(16, 0x2010, WRITE), Some(0x9010));
     unit.block(B).unwrap();
-    // Nobody is there: the device has forgotten the domain, the driver has not.
+    // There is no endpoint: the device has forgotten the domain, the driver has not.
     assert!(link.idle());
     unmap(&domain, 0x1000, 0x1fff).unwrap();
     map(&domain, 0x5000, 0x5000, 0x1000).unwrap();
@@ -332,7 +332,7 @@ fn refusals_leave_things_as_they_were() {
         link.state().failures.push_back(Some(failure));
         let (mut owed, failed) = try_unmap(&domain, range(0, 4095));
         assert_eq!(failed, Err(refused));
-        // It is still owed, and nobody else gets the addresses.
+        // It is still owed, and no other mapping gets the addresses.
         assert_eq!(link.reach(8, 0, READ), Some(0x1000));
         assert!(map(&domain, 0, 0x1000, 0x1000).is_err());
         domain.sync(&mut owed).unwrap();
@@ -393,7 +393,7 @@ fn reserved_addresses() {
     assert_eq!(found[0].kind, ReservedKind::Interrupts);
     assert_eq!(found[0].range.start(), Iova::new(0xfee0_0000));
     assert_eq!(found[0].range.last(), Iova::new(0xfeef_ffff));
-    // One that is longer than what is there, and one that is too short.
+    // One that is longer than the rest of the list, and one that is too short.
     for (at, length) in [(9, 2), (8, 19)] {
         let mut list = list.clone();
         list[at] = length;

@@ -1,4 +1,4 @@
-//! When the number of a domain may be another's.
+//! Reuse of a domain's number by another domain.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! What is owed and what a sync sends: batches, debts that grew, other CPUs, answers that are late.
+//! Debts, and the requests that a sync sends for them: batches, debts that grew, other CPUs,
+//! answers that are late.
 
 use crate::promised::promised;
 use core::iter;
@@ -161,7 +162,7 @@ fn one_unmap_of_many_mappings_is_one_request() {
     domain.sync(&mut owed).unwrap();
     assert_eq!(unit.counts().unmap, 4);
     assert_eq!(reached(), (200..210).collect::<Vec<_>>());
-    // One that is free parts the others: somebody else may map there before the device answers.
+    // One that is free parts the others: another CPU may map there before the device answers.
     unmap(&domain, 200 << 12, (210 << 12) - 1).unwrap();
     every_mapping();
     unmap(&domain, 100 << 12, 100 << 12 | 0xfff).unwrap();
@@ -204,7 +205,7 @@ fn what_is_given_up_meanwhile_is_not_taken_for_returned() {
         let waited = sync.join().unwrap().unwrap_err();
         assert!(matches!(waited, IommuError::TimedOut { .. }));
     });
-    // Else the addresses were free, and what is mapped there next were unmapped.
+    // Else the addresses were free, and the next mapping there were unmapped.
     let mapped = TableMapError::AlreadyMapped {
         iova: Iova::new(last),
     };
@@ -254,7 +255,7 @@ fn what_is_unmapped_while_it_is_being_mapped_is_unmapped_once_it_was() {
         assert_eq!(awaited, Awaited::Turn);
         go.send(()).unwrap();
         sync.join().unwrap();
-        // Whoever mapped it has unmapped it, and left the others of his debt.
+        // The CPU that mapped it has unmapped it, and left the rest of its debt.
         assert_eq!(link.reach(8, 0, READ), None);
         assert_eq!(link.reach(8, 0x8000, READ), Some(0x8000));
         domain.sync(&mut other).unwrap();
@@ -280,7 +281,7 @@ fn an_unmap_that_is_refused_because_the_last_endpoint_leaves() {
         go.send(()).unwrap();
         cut.join().unwrap().unwrap();
     });
-    // The device has forgotten all; attaching again sends what is left.
+    // The device has forgotten all; attaching again sends the requests that are left.
     unit.attach(A, &domain).unwrap();
     let reach = |iova| link.reach(8, iova, READ);
     assert_eq!((reach(0), reach(0x1000)), (Some(0x8000), None));
@@ -313,7 +314,7 @@ fn faults_are_read_while_a_stream_is_being_moved() {
         seen.recv().unwrap();
         assert!(matches!(unit.next_fault(), Ok(Some(FaultEvent::Fault(_)))));
         map(&domain, 0, 0x1000, 4096).unwrap();
-        // Somebody else's turn is over before the device answers.
+        // Another CPU's turn is over before the device answers.
         let other = unit.block(B).unwrap_err();
         let AttachError::Iommu(IommuError::TimedOut { awaited, .. }) = other else {
             panic!("{other}");
