@@ -14,7 +14,7 @@ const NO_TERMINAL: usize = 80;
 /// Fewer columns than this are taken for so many.
 const NARROWEST: usize = 40;
 
-/// How many columns a line on standard output has: those of the terminal, or 80 where it is none.
+/// Columns of a line on standard output: those of the terminal, or 80 where it is none.
 pub fn width_of_output() -> usize {
     let found = terminal_size::terminal_size_of(std::io::stdout());
     let found = found.map_or(NO_TERMINAL, |(columns, _)| usize::from(columns.0));
@@ -29,7 +29,7 @@ pub fn width(text: &str) -> usize {
 /// `text` with each character that a terminal obeys instead of showing it written as `\u{1b}` and the like:
 /// control characters but the line end, and those that turn the direction of writing.
 ///
-/// Names of files and devices, and lines of traces, are whatever their writers chose.
+/// Names of files and devices, and lines of traces, may hold any characters.
 pub fn plain(text: &str) -> Cow<'_, str> {
     if !text.contains(is_obeyed) {
         return Cow::Borrowed(text);
@@ -71,7 +71,7 @@ pub fn plain_json(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// `text` with each line that is wider than `columns` broken at spaces; what follows is indented as the
+/// `text` with each line that is wider than `columns` broken at spaces; the lines behind a break are indented as the
 /// line is. A word that is wider stays whole, so that it can be copied.
 pub fn wrapped(text: &str, columns: usize) -> String {
     let text = plain(text);
@@ -103,7 +103,7 @@ pub fn wrapped(text: &str, columns: usize) -> String {
     out
 }
 
-/// What marks that something was cut.
+/// Sign for text that was cut.
 pub(crate) const CUT: char = '…';
 
 /// `text`, or its beginning and `…` where it takes more than `columns`.
@@ -182,7 +182,7 @@ pub fn percent(pct: f64) -> String {
     }
 }
 
-/// So many of what one is called `one`: `1 map`, `2 maps`.
+/// A count with its noun: `1 map`, `2 maps`.
 pub fn counted(number: u64, one: &str) -> String {
     match number {
         1 => format!("1 {one}"),

@@ -1,10 +1,10 @@
-//! What the commands of this workspace have in common: how they print, and what they exit with.
+//! Common parts of this workspace's commands: printing, and exit codes.
 //!
 //! * [`Output`]: the flags `--json` and `--wide`, and printing a report as text or as JSON.
 //! * [`exit`]: exit codes: 0 all is well, 1 a check failed, 2 the input is wrong.
 //! * [`display`]: sentences, tables and numbers for people.
 //! * [`paint`]: colour, on a terminal.
-//! * [`progress`]: how far the work is, on a terminal.
+//! * [`progress`]: progress of the work, on a terminal.
 //!
 //! Results go to standard output, progress and errors to standard error. Text that others wrote (names,
 //! lines of traces) reaches a terminal with its control characters written out.
@@ -22,7 +22,7 @@ use serde::Serialize;
 
 use paint::Paint;
 
-/// The flags that say how a command prints its report.
+/// Flags for the form in which a command prints its report.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct Output {
     /// Print one JSON object.
@@ -51,7 +51,7 @@ impl Output {
         }
     }
 
-    /// How many columns a line of text has: those of the terminal, or without end if all was asked for.
+    /// Columns of a line of text: those of the terminal, or without end if all was asked for.
     pub fn columns(self) -> usize {
         match self.wide {
             true => usize::MAX,
@@ -59,7 +59,7 @@ impl Output {
         }
     }
 
-    /// Prints `report` as one JSON object, or what `text` makes of it in lines of so many columns.
+    /// Prints `report` as one JSON object, or as the text that `text` makes of it in lines of so many columns.
     ///
     /// # Errors
     /// If standard output cannot be written, or the report has no JSON form.
@@ -75,7 +75,7 @@ impl Output {
     }
 }
 
-/// How a command ended that had the right input.
+/// End of a command that had the right input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Nothing is wrong.

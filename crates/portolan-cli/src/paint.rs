@@ -11,7 +11,7 @@ use std::io::IsTerminal;
 
 use anstyle::{AnsiColor, Style};
 
-/// Whether to colour.
+/// Use of colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Paint {
     /// No escape sequence is written.
@@ -26,7 +26,7 @@ const GOOD: Style = AnsiColor::Green.on_default();
 const BAD: Style = AnsiColor::Red.on_default().bold();
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 
-/// Words that a line begins with, and how they look.
+/// Words at the beginning of a line, and their styles.
 const VERDICTS: [(&str, Style); 5] = [
     ("holds", GOOD),
     ("passed", GOOD),
@@ -36,7 +36,7 @@ const VERDICTS: [(&str, Style); 5] = [
 ];
 
 impl Paint {
-    /// For what is written to `stream`.
+    /// Choice for text that is written to `stream`.
     pub fn of(stream: &impl IsTerminal) -> Self {
         Self::decide(stream.is_terminal(), |name| std::env::var_os(name))
     }
@@ -101,14 +101,14 @@ fn is_rule(line: &str) -> bool {
     line.starts_with("--") && line.chars().all(|one| one == '-' || one == ' ')
 }
 
-/// Whether the first of `lines` is one of those above a rule; heads have at most four.
+/// Tells if the first of `lines` is one of those above a rule; heads have at most four.
 fn is_head(lines: &[&str]) -> bool {
     let above = lines.iter().take(5).position(|line| is_rule(line));
     let above = above.and_then(|rule| lines.get(..rule));
     above.is_some_and(|head| !head.is_empty() && head.iter().all(|line| !line.is_empty()))
 }
 
-/// Whether a row has the winner's mark after its name.
+/// Tells if a row has the winner's mark after its name.
 fn is_winner(line: &str) -> bool {
     !line.starts_with('*') && (line.contains(" * ") || line.ends_with(" *"))
 }

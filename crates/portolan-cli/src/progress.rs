@@ -1,5 +1,4 @@
-//! How far the work is, how fast it goes and how long it will take still: one line on standard error,
-//! rewritten in place.
+//! Progress of the work, its speed and the time left: one line on standard error, rewritten in place.
 //!
 //! Nothing is written where standard error is no terminal. Threads may share a [`Progress`].
 
@@ -20,7 +19,7 @@ const CLEAR: &str = "\r\x1b[K";
 /// The line; it goes away when this is dropped.
 #[derive(Debug)]
 pub struct Progress {
-    /// What tells the time.
+    /// Clock that tells the time.
     now: fn() -> Instant,
     since: Instant,
     total: u64,
@@ -67,13 +66,13 @@ impl Progress {
         Self::new(0)
     }
 
-    /// Adds `steps` to what is done.
+    /// Adds `steps` to those that are done.
     pub fn add(&self, steps: u64) {
         let done = self.done.fetch_add(steps, Ordering::Relaxed) + steps;
         self.say(|pace| self.text(done, pace));
     }
 
-    /// Sets what is done to `steps`.
+    /// Sets the number of steps that are done to `steps`.
     pub fn set(&self, steps: u64) {
         self.done.store(steps, Ordering::Relaxed);
         self.say(|pace| self.text(steps, pace));
@@ -91,7 +90,7 @@ impl Progress {
         }
     }
 
-    /// Shows `text` in place of what was shown last, if that is due.
+    /// Shows `text` in place of the last line, if that is due.
     pub fn say(&self, text: impl FnOnce(Pace) -> String) {
         let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
         let due = match *line {

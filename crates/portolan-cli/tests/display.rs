@@ -1,4 +1,4 @@
-//! Sentences and tables in terminals of any width, whatever is in them.
+//! Sentences and tables in terminals of any width, with any contents.
 
 use portolan_cli::display::{
     Column, bytes, cut, fitted, fitting_table, grouped, micros, plain, table, width, wrapped,
@@ -28,7 +28,7 @@ fn sentences_break_at_spaces_only() {
     let narrow = wrapped(text, 8);
     assert_eq!(narrow, "one two\nthree\n\nµµµµ 5.9\nMiB\nunbreakable");
     assert_eq!(narrow.replace('\n', " "), text.replace('\n', " "));
-    // What is indented stays so; wide characters take two columns.
+    // Indented lines stay so; wide characters take two columns.
     assert_eq!(wrapped("  one two", 6), "  one\n  two");
     assert_eq!(wrapped("盘盘 盘盘 盘盘", 9), "盘盘 盘盘\n盘盘");
 }

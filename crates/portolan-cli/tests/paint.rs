@@ -1,4 +1,4 @@
-//! When there is colour, and that it says nothing of its own.
+//! Conditions for colour, and that it says nothing of its own.
 
 use std::collections::BTreeMap;
 

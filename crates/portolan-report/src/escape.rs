@@ -1,10 +1,10 @@
 //! Text of a caller's in a page.
 //!
-//! Names come from traces, which anybody may have written: whatever they hold stays text.
+//! Names come from traces, which may have any origin: all of their contents stay text.
 
 use std::fmt::{self, Display, Formatter, Write as _};
 
-/// Text in an element, with what stands between backticks as code.
+/// Text in an element, with the words between backticks as code.
 pub(crate) struct Prose<'t>(pub(crate) &'t str);
 
 impl Display for Prose<'_> {

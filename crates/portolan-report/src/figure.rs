@@ -2,12 +2,12 @@
 
 use crate::unit::Unit;
 
-/// A plot with its name, its description for those who do not see it, and its table.
+/// A plot with its name, its description for readers that do not see it, and its table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figure {
-    /// The name, which says what is shown.
+    /// The name, which tells the contents.
     pub title: String,
-    /// What the plot shows and how to read it, in a sentence or two.
+    /// The meaning of the plot and the way to read it, in a sentence or two.
     pub says: String,
     /// The plot.
     pub plot: Plot,
@@ -24,7 +24,7 @@ pub struct Table {
     pub rows: Vec<Vec<String>>,
 }
 
-/// A plot. Values that are not finite are left out, and the figure says how many were.
+/// A plot. Values that are not finite are left out, and the figure tells their number.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Plot {
     /// Bars by category.
@@ -40,11 +40,11 @@ pub enum Plot {
 /// An axis of numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Axis {
-    /// What is counted or measured: `time`, with the unit if [`Unit`] has it not: `throughput (Gbit/s)`.
+    /// Quantity on the axis: `time`, with the unit if [`Unit`] has it not: `throughput (Gbit/s)`.
     pub name: String,
-    /// How numbers become lengths.
+    /// Mapping from numbers to lengths.
     pub scale: Scale,
-    /// How numbers are written.
+    /// Unit in which numbers are written.
     pub unit: Unit,
 }
 
@@ -64,7 +64,7 @@ impl Axis {
     }
 }
 
-/// How numbers become lengths.
+/// Mapping from numbers to lengths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scale {
     /// In proportion.
@@ -83,11 +83,11 @@ pub struct Bars {
     pub values: Axis,
     /// Parts, each with a value for each category.
     pub series: Vec<Series>,
-    /// How they lie.
+    /// Arrangement of the bars.
     pub arrangement: Arrangement,
 }
 
-/// How bars lie.
+/// Arrangement of bars.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrangement {
     /// A row for each category, the parts end to end.
@@ -123,18 +123,18 @@ pub struct Line {
     pub name: String,
     /// Places on the two axes, from left to right.
     pub points: Vec<(f64, f64)>,
-    /// How it is drawn.
+    /// Shape of the line.
     pub shape: Shape,
 }
 
-/// How a line is drawn.
+/// Shape of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// From point to point, each point marked where there are few.
     Straight,
     /// Level from each point to the next: a value that holds until another comes.
     Steps,
-    /// Marks alone: what was measured.
+    /// Marks alone: measured values.
     Dots,
 }
 
@@ -143,7 +143,7 @@ pub enum Shape {
 pub struct Marks {
     /// The axis of the values.
     pub values: Axis,
-    /// What marks are of, as the legend has it: published, before, after.
+    /// Names of the kinds of marks, as the legend has them: published, before, after.
     pub series: Vec<String>,
     /// Rows.
     pub rows: Vec<MarkRow>,
@@ -161,9 +161,9 @@ pub struct MarkRow {
 /// A mark.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mark {
-    /// Index of what it is of in [`Marks::series`].
+    /// Index of its kind in [`Marks::series`].
     pub series: usize,
-    /// Where it stands.
+    /// Value at which it stands.
     pub value: f64,
     /// The least and the most that it may be.
     pub range: Option<[f64; 2]>,

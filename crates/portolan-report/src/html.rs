@@ -176,7 +176,7 @@ fn tiles(out: &mut String, tiles: &[Tile]) {
     out.push_str("</ul>\n");
 }
 
-/// Writes the legend, the plot and what is to be said of it.
+/// Writes the legend, the plot and its notes.
 fn plot(out: &mut String, drawn: &Drawn, number: usize) {
     if drawn.key.series.len() > 1 {
         let named = match drawn.key.names {
@@ -212,7 +212,7 @@ fn plot(out: &mut String, drawn: &Drawn, number: usize) {
     }
 }
 
-/// How the legend shows a series.
+/// Sample of a series in the legend.
 fn shown(sample: Sample, series: usize) -> String {
     let class = series % look::KINDS;
     let shape = look::shape(class);

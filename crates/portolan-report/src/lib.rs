@@ -1,8 +1,8 @@
-//! Reports to look at: what a command found, as one HTML file that needs nothing else.
+//! Reports to look at: results of a command, as one HTML file that needs nothing else.
 //!
 //! A [`Page`] is data: sentences, plots and the tables of the same figures. [`Page::html`] writes it with inline
 //! SVG and styles, for light and dark, wide and narrow, print, keyboard and screen reader; it asks no other place.
-//! What the figures mean is the caller's: nothing here knows of traces or policies.
+//! The meaning of figures is the caller's: nothing here knows of traces or policies.
 #![forbid(unsafe_code)]
 
 mod draw;

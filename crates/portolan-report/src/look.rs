@@ -1,4 +1,4 @@
-//! How series are told apart: by colour and, for whoever sees none, by shapes and hatchings. How wide letters are.
+//! Looks of series: colours and, for readers that see none, shapes and hatchings. Widths of letters.
 
 use std::fmt::Write as _;
 
@@ -41,7 +41,7 @@ const HATCHINGS: [&str; EACH] = [
     "M2 2h1.6v1.6h-1.6zM6 6h1.6v1.6h-1.6z",
 ];
 
-/// What each page holds once: marks and hatchings.
+/// Definitions that each page has once: marks and hatchings.
 pub(crate) fn definitions() -> String {
     let mut out = String::from(r#"<svg class="sr" width="0" height="0" aria-hidden="true"><defs>"#);
     for (nth, outline) in SHAPES.iter().enumerate() {
@@ -76,7 +76,7 @@ pub(crate) fn rules() -> String {
     out
 }
 
-/// How wide `text` is at most in letters of `size` pixels: by those of wide fonts, since the reader's is not known.
+/// Largest width of `text` in letters of `size` pixels: by those of wide fonts, since the reader's is not known.
 pub(crate) fn width(text: &str, size: u32) -> u32 {
     let wide = |c: char| match c {
         'i' | 'j' | 'l' | '.' | ',' | ':' | ';' | '|' | '\'' | '!' | ' ' | '\u{a0}' => 36,
@@ -113,7 +113,7 @@ pub(crate) fn fitted(text: &str, size: u32, room: u32) -> String {
 }
 
 /// `text` in two lines of at most `room` pixels if one does not hold it, broken at a space; where that does not do,
-/// at what parts names of files.
+/// between the parts of a file's name.
 pub(crate) fn in_two(text: &str, size: u32, room: u32) -> String {
     // A name's own lines are one.
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");

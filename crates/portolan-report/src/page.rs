@@ -2,25 +2,25 @@
 
 use crate::figure::Figure;
 
-/// A report: its numbers and the answer first, then sections with figures, at the end what brings the same report
-/// about again.
+/// A report: its numbers and the answer first, then sections with figures, at the end the command that makes the same
+/// report again.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Page {
     /// The heading, short.
     pub title: String,
-    /// Of what it is, like the path of a file; none is left out.
+    /// Subject of the report, like the path of a file; left out if empty.
     pub subject: String,
     /// The numbers that decide, the first things to be seen.
     pub tiles: Vec<Tile>,
-    /// What to do and what it gains, a paragraph each.
+    /// Advice and its gain, a paragraph each.
     pub answer: Vec<String>,
     /// Sections in the order of reading.
     pub sections: Vec<Section>,
-    /// How the report came about.
+    /// Origin of the report.
     pub origin: Origin,
 }
 
-/// A number that decides, with what it is.
+/// A number that decides, with its meaning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tile {
     /// Its name.
@@ -40,11 +40,11 @@ pub struct Section {
     pub says: Vec<String>,
     /// Figures below those.
     pub figures: Vec<Figure>,
-    /// Paragraphs that are opened below the figures by those who want them.
+    /// Paragraphs below the figures that readers may open.
     pub notes: Vec<String>,
 }
 
-/// What brings the same report about again.
+/// Command and facts that make the same report again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
     /// The command and its arguments, as the shell took them.

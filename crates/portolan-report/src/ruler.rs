@@ -1,7 +1,6 @@
 //! From numbers to places on an axis, and the ticks of it.
 //!
-//! The plotting library sees places between 0 and 1 alone: whatever numbers come, the ends of an axis are finite
-//! and apart.
+//! The plotting library sees places between 0 and 1 alone: the ends of an axis are finite and apart for any numbers.
 
 use crate::figure::{Axis, Scale};
 use crate::unit::Unit;
@@ -14,7 +13,7 @@ const MOST: f64 = 1e300;
 /// Ends that are closer than this, in proportion, are one.
 const APART: f64 = 1e-9;
 
-/// Which numbers an axis has to show beside those that it is made over.
+/// Numbers that an axis has to show beside those that it is made over.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Show {
     /// Zero: lengths are compared.
@@ -30,7 +29,7 @@ pub(crate) enum Show {
 pub(crate) struct Tick {
     /// The place, from 0 to 1.
     pub(crate) at: f64,
-    /// What stands beside it.
+    /// Text beside it.
     pub(crate) text: String,
 }
 
@@ -44,7 +43,7 @@ pub(crate) struct Ruler {
     unit: Unit,
     /// The least distance of ticks: whole numbers have none between them.
     least: f64,
-    /// What stands at the lower end of a logarithmic axis, below its least number: zero and less.
+    /// Text at the lower end of a logarithmic axis, below its least number: zero and less.
     foot: Option<&'static str>,
 }
 
@@ -157,7 +156,7 @@ impl Ruler {
         self
     }
 
-    /// Where `value` stands, from 0 to 1.
+    /// Place of `value`, from 0 to 1.
     pub(crate) fn at(&self, value: f64) -> f64 {
         let value = within(value);
         let at = match self.scale {

@@ -1,4 +1,4 @@
-//! Where `plotters` draws: inline SVG whose looks are the page's.
+//! Drawing area for `plotters`: inline SVG whose looks are the page's.
 //!
 //! Elements carry classes and no colours, so that the page's style has light, dark and print in one place. Marks and
 //! hatchings are the page's too ([`crate::look`]).
@@ -22,7 +22,7 @@ pub(crate) const AXIS: RGBColor = RGBColor(0, 0, 2);
 /// The length of ticks.
 pub(crate) const TICK: i32 = 4;
 
-/// What never fails.
+/// Error type of drawing into a text, which never fails.
 #[derive(Debug, thiserror::Error)]
 #[error("drawing into a text failed")]
 pub(crate) struct Never;
@@ -103,7 +103,7 @@ impl<'o> Svg<'o> {
     }
 }
 
-/// The upper left corner, width and height of what `from` and `to` are corners of.
+/// The upper left corner, width and height of the area with the corners `from` and `to`.
 fn area(from: BackendCoord, to: BackendCoord) -> (i32, i32, i32, i32) {
     let (x, y) = (from.0.min(to.0), from.1.min(to.1));
     (x, y, (to.0 - from.0).abs(), (to.1 - from.1).abs())

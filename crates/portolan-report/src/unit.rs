@@ -1,6 +1,6 @@
 //! Units, and numbers as people write them.
 
-/// What an axis or a table counts in.
+/// Unit of an axis or a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unit {
     /// Numbers of things, or of a unit that the axis' name states: `12,500`, `1.2 M`.
@@ -14,7 +14,7 @@ pub enum Unit {
     Percent,
 }
 
-/// From which size on which unit is used, and what numbers are divided by for it.
+/// Prefixes of a unit: each with the least number for it, and the divisor.
 type Steps = &'static [(f64, f64, &'static str)];
 
 const COUNT: Steps = &[

@@ -1,4 +1,4 @@
-//! Pages in a browser: whole, and what is wrong with broken ones is found.
+//! Pages in a browser: whole, and faults of broken ones are found.
 
 mod browser;
 mod gallery;
@@ -54,7 +54,7 @@ fn pages_are_whole_in_a_browser_which_finds_what_is_broken() {
     }
 }
 
-/// What a page is broken by, and what has to be found then.
+/// Ways to break a page, and the fault that has to be found then.
 const BROKEN: &[(&str, &str, &str, &str)] = &[
     (
         "overflow",

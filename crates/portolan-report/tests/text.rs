@@ -1,4 +1,4 @@
-//! The text of a page: what is in it, and that no name and no number breaks it.
+//! The text of a page: its contents, and that no name and no number breaks it.
 
 #[path = "text/colours.rs"]
 mod colours;

@@ -1,5 +1,5 @@
-//! Tables that fit: words are wrapped inside their column, columns that can be spared are left out, and
-//! what nothing else helps is cut with a sign. What is left out or cut is said below the table.
+//! Tables that fit: words are wrapped inside their column, columns that can be spared are left out, and as the last
+//! resort cells are cut with a sign. A line below the table names the columns left out, and says that cells are cut.
 
 use super::{CUT, cut, plain, width, wrapped};
 
@@ -13,9 +13,9 @@ const LEAST: usize = 6;
 /// A column of numbers that may be left out.
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
-    /// What stands above it.
+    /// Text above it.
     pub header: &'static str,
-    /// How soon it is left out: 0 never, then the largest first.
+    /// Order in which it is left out: 0 never, then the largest first.
     pub spare: u8,
 }
 
@@ -44,12 +44,13 @@ pub struct Fitted {
     pub text: String,
     /// The headers of the columns that had no room.
     pub left_out: Vec<String>,
-    /// Whether cells were cut.
+    /// Cells were cut.
     pub is_cut: bool,
 }
 
 impl Fitted {
-    /// What is not in the table, in lines of `columns`, and how to have it; nothing if all is.
+    /// Words on the parts that the table lacks, in lines of `columns`, with the way to have them; nothing if it has
+    /// all.
     pub fn lacks(&self, columns: usize) -> String {
         let mut said = String::new();
         if !self.left_out.is_empty() {
@@ -65,11 +66,11 @@ impl Fitted {
     }
 }
 
-/// A table in lines of `columns`, and what it lacks in lines below; each line is ended.
+/// A table in lines of `columns`, and the parts that it lacks in lines below; each line is ended.
 ///
-/// `header` has what stands above each column and how soon it is left out: 0 never (while the first column
-/// and another have room), then the largest first. Those in `numbers` are right-aligned and never cut; the
-/// others hold words.
+/// `header` has the text above each column and the order in which it is left out: 0 never (while the first column and
+/// another have room), then the largest first. Those in `numbers` are right-aligned and never cut; the others hold
+/// words.
 pub fn table(
     header: &[(&str, u8)],
     numbers: &[usize],
@@ -118,7 +119,7 @@ pub fn fitted(
     source.print(&kept, &widths)
 }
 
-/// Where a cell stands that has fewer lines than others of its row.
+/// Position of a cell that has fewer lines than others of its row.
 #[derive(Clone, Copy)]
 enum Stands {
     AtTheTop,
@@ -141,7 +142,7 @@ impl Source<'_> {
         self.numbers.contains(&column)
     }
 
-    /// How wide each of `kept` is, if that fits `columns` with no words in less than `least`.
+    /// Width of each of `kept`, if that fits `columns` with no words in less than `least`.
     fn widths(&self, kept: &[usize], columns: usize, least: usize) -> Option<Vec<usize>> {
         let widest = |column| self.cells(column).map(width).max().unwrap_or(0);
         let header = |column: usize| self.header.get(column).map_or("", String::as_str);
@@ -185,7 +186,7 @@ impl Source<'_> {
         Some(widths)
     }
 
-    /// Gives room that is left to columns whose headers take most lines.
+    /// Gives spare room to columns whose headers take most lines.
     fn spread(&self, kept: &[usize], widths: &mut [usize], columns: usize) {
         let between = widths.len().saturating_sub(1);
         let taken = widths.iter().sum::<usize>() + between;
@@ -194,7 +195,7 @@ impl Source<'_> {
                 let header = self.header.get(at).map_or("", String::as_str);
                 wrapped(header, width).lines().count()
             });
-            // Of equals the first, so that what is gained is gained in one place.
+            // Of equals the first, so that the gain is in one place.
             let lines = lines.enumerate().rev().max_by_key(|(_, lines)| *lines);
             match lines.filter(|(_, lines)| *lines > 1) {
                 Some((index, _)) => widths[index] += 1,
@@ -203,7 +204,7 @@ impl Source<'_> {
         }
     }
 
-    /// What is left where nothing fits: the columns share what there is.
+    /// Widths where nothing fits: the columns share the room.
     fn least(&self, kept: &[usize], columns: usize) -> Vec<usize> {
         let each = (columns + 1) / kept.len().max(1);
         kept.iter().map(|_| each.saturating_sub(1).max(1)).collect()

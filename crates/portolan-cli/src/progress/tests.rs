@@ -1,4 +1,4 @@
-//! What a line of progress says, and what a terminal shows of it.
+//! The text of a line of progress, and the part of it that a terminal shows.
 
 use std::process::Command;
 use std::sync::LazyLock;
@@ -51,7 +51,7 @@ fn steps_of_a_clock_s_own() {
     }
 }
 
-/// What a terminal of `columns` is sent by [`steps_of_a_clock_s_own`]; nothing without util-linux's `script`.
+/// Bytes that [`steps_of_a_clock_s_own`] sends to a terminal of `columns`; nothing without util-linux's `script`.
 fn on_a_terminal(columns: usize) -> Option<String> {
     let program = std::env::current_exe().unwrap();
     let run = format!(

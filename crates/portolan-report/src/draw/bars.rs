@@ -5,7 +5,7 @@ use super::{Drawn, Key, NAME, Names, Page, Sample, Undrawn, not_finite, nothing,
 use crate::figure::{Arrangement, Bars};
 use crate::ruler::{Ruler, Show, Tick, within};
 
-/// Rows that are drawn; what is beyond is in the table.
+/// Rows that are drawn; further ones are in the table alone.
 const MOST_ROWS: usize = 100;
 
 /// A category with the finite ones of its values, by series.
@@ -41,7 +41,7 @@ impl Category {
         parts.map(part).collect()
     }
 
-    /// What it says under the pointer.
+    /// Text under the pointer.
     fn title(&self, bars: &Bars) -> String {
         let say = |value: f64| bars.values.unit.say(value);
         let name = |series: usize| match bars.series.len() {

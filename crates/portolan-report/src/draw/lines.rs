@@ -23,7 +23,7 @@ struct Kept<'l> {
 }
 
 impl Kept<'_> {
-    /// What it is from `from` on and before `next`: the least and the most.
+    /// Its least and its largest value from `from` on and before `next`.
     fn between(&self, from: f64, next: Option<f64>) -> Option<(f64, f64)> {
         let begin = self.points.partition_point(|(x, _)| *x < from);
         let inside = self.points[begin..].iter();
@@ -283,7 +283,7 @@ fn ticks_at_points(
     Some(ticks)
 }
 
-/// Strips that say under the pointer what the lines are there: one for each point if those are few.
+/// Strips that tell the values of the lines there under the pointer: one for each point if those are few.
 fn hits(kept: &[Kept<'_>], lines: &Lines, x: &Ruler, page: Page) -> Vec<Piece> {
     let most = match page {
         Page::Wide => 120,

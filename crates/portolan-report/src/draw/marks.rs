@@ -5,11 +5,11 @@ use super::{Drawn, Key, NAME, Names, Page, Sample, Undrawn, not_finite, nothing,
 use crate::figure::{Mark, MarkRow, Marks};
 use crate::ruler::{Ruler, Show, Tick};
 
-/// Rows that are drawn; what is beyond is in the table.
+/// Rows that are drawn; further ones are in the table alone.
 const MOST_ROWS: usize = 100;
 /// Marks of a row that are drawn.
 const MOST_MARKS: usize = 20;
-/// The height of a mark and of what is between two rows.
+/// The height of a mark and of the space between two rows.
 const PITCH: i32 = 18;
 const BETWEEN: i32 = 12;
 /// From a row's upper end to the foot of its name's first line above the marks, and from there to the next.
@@ -141,7 +141,7 @@ fn height_of(row: &MarkRow, page: Page) -> i32 {
     marks.max(page.name_height(&row.name))
 }
 
-/// Where the words of each mark stand in an area of `room` pixels, and what has to be left free on its right for them.
+/// Sides of the words of each mark in an area of `room` pixels, and the pixels that stay free on its right for them.
 fn sides(rows: &[MarkRow], ruler: &Ruler, page: Page, room: i32) -> (Vec<Side>, i32) {
     let marks = || rows.iter().flat_map(|row| &row.marks);
     let mut sides: Vec<Side> = marks()
@@ -155,7 +155,7 @@ fn sides(rows: &[MarkRow], ruler: &Ruler, page: Page, room: i32) -> (Vec<Side>, 
     (sides, widths.max().unwrap_or(0))
 }
 
-/// On which side of a mark its words stand.
+/// Side of a mark on which its words stand.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Left,
@@ -184,7 +184,7 @@ fn ends(mark: &Mark, ruler: &Ruler) -> [f64; 2] {
     range.fold([at, at], |[low, high], end| [low.min(end), high.max(end)])
 }
 
-/// What stands beside a mark.
+/// Words beside a mark.
 fn words(mark: &Mark, ruler: &Ruler, page: Page) -> String {
     let room = match page {
         Page::Wide => 220,
@@ -223,7 +223,7 @@ fn draw_mark(
     pieces.push(Piece::Words([(place, middle)], (by, down), anchor, words));
 }
 
-/// What a row says under the pointer.
+/// Text of a row under the pointer.
 fn said(marks: &Marks, row: &MarkRow) -> String {
     let say = |value: f64| marks.values.unit.say(value);
     let values = row.marks.iter().map(|mark| {

@@ -1,7 +1,7 @@
 //! Plots by `plotters`, each for a narrow and for a wide page.
 //!
-//! What is drawn is first a sketch: places between 0 and 1, ticks with their texts, room for words. It is drawn at
-//! one place and with one type of axis: each further one would cost more in compiling than all the rest.
+//! A plot is first a sketch: places between 0 and 1, ticks with their texts, room for words. It is drawn at one place
+//! and with one type of axis: each further one would cost more in compiling than all the rest.
 
 mod bars;
 mod lines;
@@ -70,7 +70,7 @@ impl Page {
         widest.map_or(1, |widest| widest + 14)
     }
 
-    /// Whether the texts of `ticks` stand side by side in `room` pixels.
+    /// Tells if the texts of `ticks` stand side by side in `room` pixels.
     fn side_by_side(self, ticks: &[Tick], room: i32) -> bool {
         ticks.windows(2).all(|pair| {
             let apart = ((pair[1].at - pair[0].at) * f64::from(room)) as i32;
@@ -97,9 +97,9 @@ const NAME: i32 = 210;
 pub(crate) struct Drawn {
     /// It, for either page.
     pub(crate) svg: Vec<Element>,
-    /// What its series are called and how each is shown.
+    /// Names of its series, and the sample of each.
     pub(crate) key: Key,
-    /// What has to be said of what is not drawn.
+    /// Notes on values that are not drawn.
     pub(crate) notes: Vec<String>,
 }
 
@@ -110,20 +110,20 @@ pub(crate) struct Element {
     pub(crate) page: Page,
     /// Width and height in pixels.
     pub(crate) size: (i32, i32),
-    /// What is in it.
+    /// Its markup.
     pub(crate) content: String,
 }
 
 /// The legend of a plot.
 #[derive(Debug)]
 pub(crate) struct Key {
-    /// Names in the order of the series, and how each is shown.
+    /// Names in the order of the series, and the sample of each.
     pub(crate) series: Vec<(String, Sample)>,
-    /// Where the names stand.
+    /// Place of the names.
     pub(crate) names: Names,
 }
 
-/// How a series is shown.
+/// Sample of a series in the legend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sample {
     /// By a filling.
@@ -134,7 +134,7 @@ pub(crate) enum Sample {
     Mark,
 }
 
-/// Where the names of series stand.
+/// Place of the names of series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Names {
     /// Above the plot.
@@ -146,7 +146,7 @@ pub(crate) enum Names {
 /// Draws `plot`.
 ///
 /// # Errors
-/// Why it cannot be drawn: in the reader's words if there is nothing to draw.
+/// Reason for which it cannot be drawn: in the reader's words if there is nothing to draw.
 pub(crate) fn draw(plot: &Plot) -> Result<Drawn, Undrawn> {
     match plot {
         Plot::Bars(bars) => bars::draw(bars),
@@ -156,7 +156,7 @@ pub(crate) fn draw(plot: &Plot) -> Result<Drawn, Undrawn> {
     }
 }
 
-/// Why nothing is drawn.
+/// Reason for which nothing is drawn.
 #[derive(Debug)]
 pub(crate) enum Undrawn {
     /// There is nothing to draw, for this reason.
@@ -165,7 +165,7 @@ pub(crate) enum Undrawn {
     Library(String),
 }
 
-/// What is said of `left_out` values that are not finite.
+/// Note on `left_out` values that are not finite.
 fn not_finite(left_out: usize) -> Option<String> {
     match left_out {
         0 => None,
@@ -176,7 +176,7 @@ fn not_finite(left_out: usize) -> Option<String> {
     }
 }
 
-/// Why there is no plot of nothing but `left_out` values.
+/// Reason for which there is no plot if all values are `left_out`.
 fn nothing(left_out: usize) -> Undrawn {
     let why = match left_out {
         0 => "there are no values".to_owned(),
@@ -185,7 +185,7 @@ fn nothing(left_out: usize) -> Undrawn {
     Undrawn::Nothing(why)
 }
 
-/// What is said under the pointer: a first line, then a line for each of `values`, as far as they are not many.
+/// Text under the pointer: a first line, then a line for each of `values`, as far as they are not many.
 fn title(head: &str, values: impl Iterator<Item = (String, String)>) -> String {
     const MOST: usize = 12;
     let mut said = head.to_owned();

@@ -32,21 +32,21 @@ pub(super) enum Piece {
     Hit([Place; 2], String),
 }
 
-/// What of words is at their place.
+/// Part of the words that is at their place.
 #[derive(Clone, Copy)]
 pub(super) enum Anchor {
     Start,
     End,
 }
 
-/// What a line is of.
+/// Object that a line draws.
 #[derive(Clone, Copy)]
 pub(super) enum Stroke {
     /// Of a series.
     Series(usize),
     /// Of an error bar of a series.
     Error(usize),
-    /// Of what parts rows.
+    /// A line between rows.
     Grid,
     /// Of zero, where there is something below it.
     Zero,
@@ -135,7 +135,7 @@ impl ValueFormatter<f64> for Ticked {
     }
 }
 
-/// Which ticks are continued as lines.
+/// Ticks that are continued as lines.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Grid {
     /// Those of the axis below, upwards.
@@ -151,10 +151,10 @@ pub(super) struct Sketch {
     pub(super) height: i32,
     /// The room on the right of that area.
     pub(super) right: i32,
-    /// Ticks below and what they count.
+    /// Ticks below, and the name of their axis.
     pub(super) x: Vec<Tick>,
     pub(super) x_name: String,
-    /// Ticks on the left and what they count.
+    /// Ticks on the left, and the name of their axis.
     pub(super) y: Vec<Tick>,
     pub(super) y_name: String,
     pub(super) grid: Grid,

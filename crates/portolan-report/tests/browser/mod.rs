@@ -1,5 +1,5 @@
 //! Opens pages in headless Chromium, on narrow and wide screens, on paper, light and dark, with scripts and without,
-//! and says what is wrong. Tests of other crates take it by `#[path]`.
+//! and reports faults. Tests of other crates take it by `#[path]`.
 //!
 //! One process for all pages of a test, driven by the Chrome DevTools Protocol over two pipes
 //! (`--remote-debugging-pipe`: messages of JSON that end with a zero byte). Not supported: other browsers.
@@ -11,9 +11,9 @@ use std::path::Path;
 use pipe::Pipe;
 use serde_json::{Value, json};
 
-/// What is looked for in a page as it stands.
+/// Script that looks for faults in a page as it stands.
 const LOOK: &str = include_str!("look.js");
-/// What is looked for with keys and pointer.
+/// Script that looks for faults with keys and pointer.
 const USE: &str = include_str!("use.js");
 
 /// Chromium with one tab.
@@ -21,12 +21,12 @@ pub struct Browser {
     pipe: Pipe,
 }
 
-/// What was found on a page.
+/// Findings on a page.
 #[derive(Debug, Default)]
 pub struct Visit {
     /// Plots that can be seen, the least number of all views.
     pub plots: usize,
-    /// What is wrong, with the view in which it is.
+    /// Faults, each with the view in which it is.
     pub complaints: Vec<String>,
 }
 
@@ -120,7 +120,7 @@ impl Visit {
     }
 }
 
-/// What is wrong with a page that brings `event` about.
+/// Fault of a page that causes `event`, if it is one.
 fn wrong(event: &Value, page: &Path) -> Option<String> {
     let parameters = &event["params"];
     match event["method"].as_str()? {

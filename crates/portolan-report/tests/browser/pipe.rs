@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// For how long an answer is waited for: a browser that says nothing has to end some day.
+/// Longest wait for an answer: a browser that says nothing has to end some day.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The process, and one tab in it.
@@ -18,7 +18,7 @@ pub struct Pipe {
     child: Child,
     to: ChildStdin,
     from: Receiver<Value>,
-    /// What it said of its own accord.
+    /// Events that it sent of its own accord.
     events: VecDeque<Value>,
     calls: u64,
     session: Option<String>,
@@ -85,7 +85,7 @@ impl Pipe {
         Ok(pipe)
     }
 
-    /// Calls `method` and waits for what it answers.
+    /// Calls `method` and waits for its answer.
     pub fn call(&mut self, method: &str, parameters: Value) -> Value {
         self.calls += 1;
         let id = self.calls;

@@ -1,4 +1,4 @@
-//! Colours can be told from the page and from each other, in light and in dark, by people who see few of them too.
+//! Colours can be told from the page and from each other, in light and in dark, also with deficient colour vision.
 //!
 //! Contrast is that of WCAG 2.2 (success criteria 1.4.3 and 1.4.11). Colour vision is simulated after Machado,
 //! Oliveira and Fernandes, "A Physiologically-based Model for Simulation of Color Vision Deficiency" (2009),

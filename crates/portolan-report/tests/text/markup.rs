@@ -1,9 +1,9 @@
-//! Whether markup is well formed, and where a place in it is.
+//! Checks on markup: its form, and the position of a place in it.
 
 /// Elements without an end.
 const VOID: [&str; 1] = ["meta"];
 
-/// Whether the place `at` is inside a tag and not in quotes.
+/// Tells if the place `at` is inside a tag and not in quotes.
 pub fn within_tag(text: &str, at: usize) -> bool {
     let before = &text[..at];
     let tag = before
@@ -12,7 +12,7 @@ pub fn within_tag(text: &str, at: usize) -> bool {
     tag.is_some_and(|tag| before[tag..].matches('"').count().is_multiple_of(2))
 }
 
-/// What is wrong with the nesting of tags from `<html` on, but for what is in scripts and styles.
+/// Fault in the nesting of tags from `<html` on, without scripts and styles.
 pub fn malformed(html: &str) -> Option<String> {
     let mut open: Vec<&str> = Vec::new();
     let mut rest = &html[html.find("<html")?..];
@@ -40,7 +40,7 @@ pub fn malformed(html: &str) -> Option<String> {
     (!open.is_empty()).then(|| format!("open: {open:?}"))
 }
 
-/// What is drawn out of its plot, and what is no number.
+/// Fault of a drawing: a part out of its plot, or a coordinate that is no number.
 pub fn misdrawn(html: &str) -> Option<String> {
     for svg in html.split("<svg class=\"").skip(1) {
         let Some((_, after)) = svg.split_once("viewBox=\"0 0 ") else {
