@@ -90,7 +90,7 @@ fn shares<M: Machine>(machine: &M, way: Way) -> Verdict {
     if scene.reach(1, 3) != Wrote::There {
         return Err(fail("nothing was cached: the scenario proves nothing"));
     }
-    // The notifier. From here on the page is used for something else. From here on the page is somebody else's.
+    // The notifier. From here on the page is used for something else.
     scene.on.sync(owed)?;
     process.give_back(old);
     cpu.write(5, 2)?;

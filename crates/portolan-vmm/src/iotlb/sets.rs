@@ -237,7 +237,6 @@ impl Sets {
 
     /// Forgets every translation that overlaps `range`, and waits until no thread uses one any more.
     /// Returns the number of looks that this took: 1 if none was in use. No lock is held across the wait.
-    /// No lock is held across the wait.
     ///
     /// # Errors
     /// If one was in use all the time until `limit` was over.

@@ -103,7 +103,6 @@ impl Run {
 pub enum Unit {
     VtD,
     /// AMD-Vi, which caches absent entries: Linux invalidates when it maps as well. It has no event for commands.
-    /// It has no event for commands.
     AmdVi,
 }
 
