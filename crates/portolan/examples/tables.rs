@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let table = PageTable::new(format, HostTables::new(PageSize::SIZE_4K, 64))?;
     let access = Access::READ | Access::WRITE;
 
-    // Each operation adds to what is owed; nothing is flushed yet.
+    // Each operation adds to the debt; nothing is flushed yet.
     let mut owed = Gather::new();
     let (at, memory) = (Iova::new(0x4000_0000), PhysAddr::new(0x8000_0000));
     let mapped = table.map(at, memory, 32 << 20, access, &mut owed)?;

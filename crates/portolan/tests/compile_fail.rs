@@ -1,5 +1,5 @@
-//! What a driver must not be able to do with a buffer while a device may reach it, in safe code:
-//! programs that do not compile, each with what the compiler says of it.
+//! Operations on a buffer that a driver must not be able to do while a device may reach it, in safe
+//! code: programs that do not compile, each with the compiler's message.
 #![allow(missing_docs)]
 
 #[test]

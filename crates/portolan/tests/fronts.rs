@@ -24,8 +24,8 @@ const PAGES: u64 = 4;
 struct Rig<P: Cpus> {
     space: IovaSpace<P>,
     written: [UnsafeCell<()>; PAGES as usize],
-    /// What both callers change, so that the model checker tries either order: it does not for a word
-    /// that one only reads.
+    /// A word that both callers change, so that the model checker tries either order: it does not
+    /// for a word that one only reads.
     turn: AtomicU64,
 }
 

@@ -28,7 +28,7 @@ use support::loom_cpus::{LoomCpus, explore, on_cpu};
 
 #[derive(Default)]
 struct State {
-    /// How often each address has been forgotten.
+    /// Number of times that each address has been forgotten.
     forgotten: BTreeMap<u64, u64>,
     fail: u32,
 }

@@ -123,7 +123,7 @@ fn a_dispatcher_uses_no_heap_under_its_lock() {
     uses("closing");
 }
 
-/// Memory for tables and a queue that nobody uses with a lock held.
+/// Memory for tables and a queue that no code uses with a lock held.
 struct Tables(SlabTables<AtomicU64>);
 
 impl TableMem<AtomicU64> for Tables {

@@ -99,7 +99,7 @@ fn simulated() -> TrustedBase {
     unsafe { TrustedBase::new() }
 }
 
-/// `pages` pages of nobody's memory.
+/// `pages` pages of memory without an owner.
 fn buffer(number: u64, pages: u64) -> Unowned {
     memory(number * 64 * PAGE, pages * PAGE)
 }
@@ -206,7 +206,7 @@ fn a_reserve_that_is_used_up_is_said_and_filled_again() {
     assert!(device.try_map(buffer(5001, 1), FromDevice).is_ok());
 }
 
-/// Memory that nobody looks at.
+/// Memory at which no code looks.
 struct Nothing;
 
 impl PhysMemory for Nothing {

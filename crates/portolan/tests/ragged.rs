@@ -1,4 +1,4 @@
-//! Address spaces whose ends are nothing round: what is given out comes back.
+//! Address spaces whose ends are nothing round: ranges that are given out come back.
 #![allow(missing_docs)]
 
 use portolan::addr::{CpuId, Iova, IovaRange, PageSize};

@@ -21,7 +21,7 @@ fn pool(words: u64) -> Arc<Pool<LoomCpus>> {
     Arc::new(Pool::new(LoomCpus::new(1), memory, options).unwrap())
 }
 
-/// Who holds which slots.
+/// Slots that are held.
 type Held = std::sync::Arc<Mutex<Vec<PhysRange>>>;
 
 fn take_and_give(pool: &Pool<LoomCpus>, held: &Held, slots: u64) -> bool {

@@ -80,7 +80,7 @@ fn a_table_page_is_given_out_once() {
     });
 }
 
-/// Which page is behind the first one, its last owner has written.
+/// The page behind the first one is named by a word that its last owner has written.
 #[test]
 fn a_page_that_came_back_leads_to_what_is_free() {
     explore(|| {

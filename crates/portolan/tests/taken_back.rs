@@ -298,8 +298,8 @@ fn two_faults_map_once() {
     });
 }
 
-/// Two owners take memory back through hardware that fails at first: neither has it back before a sync
-/// of its own debt has completed, whoever paid.
+/// Two owners take memory back through hardware that fails at first: neither has it back before a
+/// sync of its own debt has completed, paid by either.
 #[test]
 fn a_sync_that_fails_beside_another_gives_nobody_memory_back() {
     for failing in 1..3 {

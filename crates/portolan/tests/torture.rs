@@ -59,7 +59,7 @@ impl Random {
     }
 }
 
-/// Time that passes when somebody waits, and a little with each look.
+/// Time that passes when a caller waits, and a little with each look.
 #[derive(Default)]
 struct Time(AtomicU64);
 
@@ -328,7 +328,7 @@ impl<'r> World<'r> {
         }
         self.most_tables = self.most_tables.max(self.memory.live());
         let (ranges, _) = self.space.waiting();
-        // What is unmapped and not quiet, in each CPU's queue.
+        // Ranges that are unmapped and not quiet, in each CPU's queue.
         assert!(ranges <= HELD + 4 * 64 * CPUS, "{ranges} ranges wait");
     }
 
@@ -455,7 +455,7 @@ impl Askers {
         }
     }
 
-    /// Nobody waits for an answer for ever.
+    /// No caller waits for an answer for ever.
     fn end(self) {
         while self.desk.serve().unwrap().is_some() {}
         self.desk.close();

@@ -24,7 +24,7 @@ const VALID: u64 = 1;
 const TABLE: u64 = 2;
 const VACATED: u64 = 4;
 const ADDRESS: u64 = 0xffff_fff0;
-/// What a page holds that was given back: a leaf that nobody has mapped.
+/// Value of a page that was given back: a leaf of no mapping.
 const GONE: u64 = 0xdead_0000 | VALID;
 
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 //! RISC-V IOMMU Architecture Specification, version 1.0, sections "Device-Directory-Table" and
 //! "Process-Directory-Table", whose entries above the leaves are the same. A stream that was never
 //! named has no valid context, and is blocked; the page that would hold it need not be there. An
-//! empty root means the same whatever the number of levels.
+//! empty root means the same with any number of levels.
 
 use alloc::collections::BTreeMap;
 use core::sync::atomic::AtomicU64;

@@ -51,7 +51,7 @@ id! {
     StreamId: u32
 }
 id! {
-    /// What an invalidation selects by: an address space tag of whichever kind the hardware has.
+    /// Tag by which an invalidation selects translations, of any kind that the hardware has.
     InvalTag: u32
 }
 
@@ -61,7 +61,7 @@ id! {
 }
 
 /// Names one page table, or one domain without page tables, among all that this program ever makes:
-/// what is owed for one is worth nothing for another.
+/// a debt of one is worth nothing for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TableId(NonZeroU64);
 

@@ -46,7 +46,7 @@ macro_rules! address {
                 }
             }
 
-            /// Whether the address is a multiple of `size`.
+            /// Tells if the address is a multiple of `size`.
             #[inline]
             pub const fn is_aligned(self, size: PageSize) -> bool {
                 self.0 & (size.bytes() - 1) == 0

@@ -58,7 +58,7 @@ macro_rules! range {
                 self.last
             }
 
-            /// Number of bytes less one: fits whatever the range, as the number of bytes may not.
+            /// Number of bytes less one: it fits for every range, as the number of bytes may not.
             #[inline]
             pub const fn len_minus_one(self) -> u64 {
                 self.last.get() - self.start.get()
@@ -72,25 +72,25 @@ macro_rules! range {
                 more.saturating_add(1)
             }
 
-            /// Whether `addr` lies in the range.
+            /// Tells if `addr` lies in the range.
             #[inline]
             pub const fn contains(self, addr: $addr) -> bool {
                 self.start.get() <= addr.get() && addr.get() <= self.last.get()
             }
 
-            /// Whether all of `other` lies in the range.
+            /// Tells if all of `other` lies in the range.
             #[inline]
             pub const fn covers(self, other: Self) -> bool {
                 self.start.get() <= other.start.get() && other.last.get() <= self.last.get()
             }
 
-            /// Whether the two ranges share an address.
+            /// Tells if the two ranges share an address.
             #[inline]
             pub const fn overlaps(self, other: Self) -> bool {
                 self.start.get() <= other.last.get() && other.start.get() <= self.last.get()
             }
 
-            /// What the two ranges share.
+            /// Addresses that the two ranges share.
             #[inline]
             pub fn intersection(self, other: Self) -> Option<Self> {
                 Self::new(self.start.max(other.start), self.last.min(other.last))

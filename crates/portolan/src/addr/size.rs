@@ -77,7 +77,7 @@ impl PageSizes {
         Self(self.0 & other.0)
     }
 
-    /// Whether `size` is in the set.
+    /// Tells if `size` is in the set.
     #[inline]
     pub const fn contains(self, size: PageSize) -> bool {
         self.0 & size.bytes() != 0

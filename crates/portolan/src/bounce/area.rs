@@ -1,4 +1,4 @@
-//! What finds free slots in a part of a pool.
+//! Search for free slots in a part of a pool.
 
 use super::GiveError;
 pub use super::bits::Want;
@@ -21,7 +21,7 @@ pub trait Area: Send + Sync {
     /// [`GiveError::AlreadyFree`] if one of the slots is free.
     fn give(&self, first: u32, count: u32) -> Result<(), GiveError>;
 
-    /// Whether all of the `count` slots from `first` are taken.
+    /// Tells if all of the `count` slots from `first` are taken.
     fn is_taken(&self, first: u32, count: u32) -> bool;
 
     /// The length of the longest free run, and the number of free slots.

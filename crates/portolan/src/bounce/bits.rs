@@ -37,7 +37,7 @@ impl Want {
         starts << self.phase
     }
 
-    /// Where in the word number `word` a run may begin.
+    /// Bits of the word number `word` at which a run may begin.
     #[inline]
     pub(super) const fn starts_in(self, word: u32) -> u64 {
         if self.stride == 1 {

@@ -1,4 +1,4 @@
-//! What can go wrong, with what the reader needs to put it right.
+//! Errors of pools, with the values that the reader needs to put them right.
 //!
 //! *Context.* Interrupt: everything here is a value.
 
@@ -7,7 +7,7 @@ use thiserror::Error;
 use crate::addr::{PageSize, PhysAddr, PhysRange};
 use crate::platform::contract::Unowned;
 
-/// Why there is no pool.
+/// Error of the set-up of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PoolError {
@@ -22,13 +22,13 @@ pub enum PoolError {
         areas: u32,
         /// Size of a slot.
         slot: PageSize,
-        /// What its size has to be a multiple of.
+        /// Number of bytes of which its size has to be a multiple.
         wanted: u64,
     },
     /// Registers are no memory to copy to.
     #[error("the registers at {memory} are no memory that a pool can be made of")]
     Registers {
-        /// Where they are.
+        /// Range of the registers.
         memory: PhysRange,
     },
     /// Memory for the pool's own records.
@@ -36,7 +36,7 @@ pub enum PoolError {
     Memory,
 }
 
-/// Why there is no pool, and the memory that it would have been made of.
+/// Error of the set-up of a pool, and the memory that it would have been made of.
 #[derive(Debug, Error)]
 #[error("{error}")]
 pub struct PoolRefused {
@@ -46,14 +46,14 @@ pub struct PoolRefused {
     pub memory: Unowned,
 }
 
-/// Why no slots were taken.
+/// Error of taking slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TakeError {
     /// No bytes.
     #[error("an empty buffer was asked for")]
     Empty,
-    /// More than an area holds, whatever is free.
+    /// More than an area holds, even an empty one.
     #[error(
         "{bytes} bytes were asked for, and an area of the pool holds {most}: set fewer areas, \
              or a larger pool"
@@ -68,9 +68,9 @@ pub enum TakeError {
     #[error("an alignment of {align} was asked for, and areas are aligned to {most}",
         align = align.bytes(), most = most.bytes())]
     Alignment {
-        /// What was asked for.
+        /// Alignment that was asked for.
         align: PageSize,
-        /// What can be.
+        /// Largest alignment of the pool.
         most: PageSize,
     },
     /// The pool lies where the device cannot reach.
@@ -114,7 +114,7 @@ pub enum TakeError {
     },
 }
 
-/// Why slots were not given back.
+/// Error of giving slots back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum GiveError {
@@ -142,7 +142,7 @@ pub enum GiveError {
     },
 }
 
-/// Why nothing was copied to slots or from them.
+/// Error of a copy to slots or from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CopyError {
@@ -155,7 +155,7 @@ pub enum CopyError {
     /// Registers are not copied.
     #[error("there are registers at {at}, and not memory")]
     Registers {
-        /// Where they are.
+        /// Address of the registers.
         at: PhysAddr,
     },
     /// One is longer than the other.

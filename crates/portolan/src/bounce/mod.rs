@@ -1,9 +1,9 @@
 //! Bounce-buffer pools: memory that a device can reach, lent out by the slot.
 //!
 //! [`Pool`] finds and returns slots, without locks, first in the part that the calling CPU uses.
-//! [`PoolMemory`] is such a pool with the way to its memory: a [`Device`](crate::dma::Device) copies
-//! there. Its memory is [`Unowned`](crate::dma::Unowned), by the promise of whoever made it: safe code
-//! can make a pool of no other, and have nothing copied by its address.
+//! [`PoolMemory`] is such a pool with the way to its memory: a [`Device`](crate::dma::Device)
+//! copies there. Its memory is [`Unowned`](crate::dma::Unowned), by the promise of the code that
+//! made it: safe code can make a pool of no other, and have nothing copied by its address.
 //!
 //! *Context.* Slots are taken, given back and copied in interrupts as well: nothing waits, and no
 //! heap is used. Pools are made and dropped by tasks.

@@ -1,5 +1,5 @@
-//! Which slots a pool lends, and what it refuses. That buffers never overlap is tested in the model's
-//! `swiotlb`, beside other designs.
+//! Slots that a pool lends, and requests that it refuses. That buffers never overlap is tested in
+//! the model's `swiotlb`, beside other designs.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -258,7 +258,7 @@ fn slots_of_which_an_area_would_be_longer_than_all_addresses_are_refused() {
     );
 }
 
-/// Notes what is copied and cleared.
+/// Notes the ranges that are copied and cleared.
 #[derive(Default)]
 struct Notes {
     copied: Mutex<Vec<(u64, u64, u64)>>,
@@ -355,7 +355,7 @@ fn memory_comes_back_from_a_pool_of_which_nothing_is_taken() {
     assert_eq!(refused.unwrap().error, PoolError::Registers { memory });
 }
 
-/// An area that finds whatever slot it was told to.
+/// An area that finds any slot that it was told to.
 struct Wrong(u32);
 
 impl Area for Wrong {

@@ -1,10 +1,10 @@
-//! How much may be pinned and mapped, and how much is.
+//! Limits of pinned and mapped memory, and its present amounts.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use thiserror::Error;
 
-/// What a container may hold at most, in bytes.
+/// Limits of a container, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Pinned.
@@ -23,7 +23,7 @@ impl Default for Limits {
     }
 }
 
-/// What was limited.
+/// Quantity that reached its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limited {
     /// Pinned memory.
@@ -78,7 +78,7 @@ impl Quantity {
             })
     }
 
-    /// Adds what is not limited.
+    /// Adds bytes that are not limited.
     pub(super) fn add(&self, bytes: u64) {
         self.used.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -90,7 +90,7 @@ impl Quantity {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What a container did so far.
+        /// Counts of a container since its start.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Usage {
             /// Bytes pinned now.
@@ -136,7 +136,7 @@ counters! {
     failed,
     /// Granules mapped on faults, those asked for and those before they were.
     granules_mapped,
-    /// Granules among them that nobody had asked for.
+    /// Granules among them for which no fault had asked.
     granules_premapped,
     /// Times that memory was taken back between populating and mapping it.
     raced,

@@ -1,4 +1,4 @@
-//! What a fault maps beyond the granule that it asked for.
+//! Granules that a fault maps beyond the one that it asked for.
 
 use core::num::NonZeroU32;
 
@@ -101,7 +101,7 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
         Ok(granules)
     }
 
-    /// Maps what nobody asked for, as far as that goes without trouble.
+    /// Maps granules for which no fault asked, as far as that goes without trouble.
     fn fill_rest(&self, region: &Region<O, P>, part: Part) -> u64 {
         let mut granules = 0;
         let mut rest = Some(part.run);

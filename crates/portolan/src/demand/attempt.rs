@@ -12,10 +12,10 @@ use crate::inval::Gather;
 use crate::iommu::{Domain, DomainError};
 use crate::platform::Cpus;
 
-/// How an attempt to map ended.
+/// End of an attempt to map.
 pub(super) enum Attempt {
     Done(Run),
-    /// Memory was taken back, or somebody else mapped.
+    /// Memory was taken back, or another fault mapped.
     Raced,
 }
 
@@ -72,7 +72,7 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
     }
 }
 
-/// How far a map is.
+/// Progress of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// Being written, without the slot's lock: who takes memory back there waits.
@@ -89,8 +89,8 @@ struct Filling<'r, O, P: Cpus> {
 }
 
 impl<'r, O, P: Cpus> Filling<'r, O, P> {
-    /// Claims `part`, if nobody has mapped there and nobody has taken memory back since `sequence`
-    /// was seen.
+    /// Claims `part`, if no other fault has mapped there and no memory was taken back since
+    /// `sequence` was seen.
     fn begin(region: &'r Region<O, P>, part: Part, sequence: u64) -> Option<Self> {
         let begun = region.with(part.slot, |slot| {
             let stands = slot.phase == Phase::Open && slot.sequence == sequence;
@@ -118,7 +118,7 @@ impl<'r, O, P: Cpus> Filling<'r, O, P> {
         });
     }
 
-    /// What they owe was paid, or was kept.
+    /// Notes that the debt was paid, or was kept.
     fn paid(self, settled: Result<(), Unpaid>) {
         if let Err(unpaid) = settled {
             self.region.with(self.part.slot, |slot| {
@@ -140,7 +140,7 @@ impl<O, P: Cpus> Drop for Filling<'_, O, P> {
     }
 }
 
-/// Why a debt that a fault needs paid is not.
+/// Error of a fault whose debt is not paid.
 pub(super) fn not_paid(cause: Cause, iova: Iova) -> FaultError {
     match cause {
         Cause::Iommu(error) => FaultError::Iommu(error),

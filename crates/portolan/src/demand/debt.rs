@@ -1,9 +1,9 @@
-//! What the hardware did not complete: one debt, in generations.
+//! Invalidations that the hardware did not complete: one debt, in generations.
 //!
-//! A debt that was not paid joins the open *generation*, and whoever owed it remembers which one that
-//! is: it is quiet only once that generation is. One CPU at a time pays the shared debt: it closes
-//! the generation, pays without the lock, and says that the generation is quiet, or puts all of it
-//! back into the open one. So a later generation never becomes quiet before an earlier one.
+//! A debt that was not paid joins the open *generation*, and its debtor remembers that generation:
+//! it is quiet only once that generation is. One CPU at a time pays the shared debt: it closes the
+//! generation, pays without the lock, and says that the generation is quiet, or puts all of it back
+//! into the open one. So a later generation never becomes quiet before an earlier one.
 
 use core::num::NonZeroU64;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use crate::inval::Gather;
 use crate::iommu::{Domain, IommuError};
 use crate::platform::{Cpus, Guarded, Nanos, poll};
 
-/// When a debt that was not paid joined the shared one.
+/// Time at which a debt that was not paid joined the shared one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Generation(NonZeroU64);
 
@@ -24,7 +24,7 @@ impl Generation {
     }
 }
 
-/// Why a debt was not paid.
+/// Reason for which a debt was not paid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     /// The hardware did not complete.
@@ -40,7 +40,7 @@ pub(super) struct Unpaid {
     pub(super) generation: Generation,
 }
 
-/// Whether somebody pays the shared debt.
+/// State of the shared debt: a caller pays it, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
     Free,
@@ -74,7 +74,7 @@ impl Book {
 #[derive(Debug)]
 pub(super) struct Debts<P: Cpus> {
     book: Guarded<P, Book>,
-    /// Whether the book is worth a look. Who finds it out of date pays its own debt alone.
+    /// Set if the book is worth a look. A caller that finds it out of date pays its own debt alone.
     owes: AtomicBool,
 }
 
@@ -98,8 +98,8 @@ impl<P: Cpus> Debts<P> {
         self.book.with(|book| book.owed())
     }
 
-    /// Pays `owed`, and what is owed from before if nobody else does. When this returns `Ok`,
-    /// `needs` is quiet as well; for that it waits up to `timeout` for somebody who pays it.
+    /// Pays `owed`, and older debts if no other caller does. When this returns `Ok`, `needs` is
+    /// quiet as well; for that it waits up to `timeout` for another caller that pays it.
     ///
     /// # Errors
     /// [`Unpaid`]: `owed` is kept.
@@ -149,7 +149,8 @@ struct Payment<'a, P: Cpus, D: Domain> {
 }
 
 impl<P: Cpus, D: Domain> Payment<'_, P, D> {
-    /// Takes the shared debt in, if nobody else pays it; `None` if `needs` has to be waited for.
+    /// Takes the shared debt in, if no other caller pays it; `None` if `needs` has to be waited
+    /// for.
     fn join(&mut self, book: &mut Book, needs: Option<Generation>) -> Option<()> {
         let needs = needs.filter(|needs| !book.is_quiet(*needs));
         match (book.turn, needs) {

@@ -1,4 +1,4 @@
-//! Which granules devices wrote, for whoever moves the memory to another machine.
+//! Granules that devices wrote, for moving the memory to another machine.
 
 use super::error::ReadDirtyError;
 use super::owner::Pager;
@@ -38,14 +38,15 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> DirtyDomain for PagedDomain<F,
 }
 
 impl<D: DirtyDomain, O: Pager, P: Cpus> Ioas<D, O, P> {
-    /// Hands to `visit` what devices wrote in `range` since the last time, and what was writable and
-    /// taken back since then, written or not. A range may be handed over twice. When this returns,
-    /// writes are marked again; what is read afterwards is no older than the marks.
+    /// Hands to `visit` the granules that devices wrote in `range` since the last time, and those
+    /// that were writable and taken back since then, written or not. A range may be handed over
+    /// twice. When this returns, writes are marked again; bytes read afterwards are no older than
+    /// the marks.
     ///
     /// *Context.* Task: it looks at every page, and calls `visit` without a lock.
     ///
     /// # Errors
-    /// See [`ReadDirtyError`]. What was handed over stands.
+    /// See [`ReadDirtyError`]. Ranges that were handed over stand.
     pub fn read_and_clear_dirty(
         &self,
         range: IovaRange,
@@ -57,7 +58,7 @@ impl<D: DirtyDomain, O: Pager, P: Cpus> Ioas<D, O, P> {
                 return Ok(());
             }
             for part in region.parts(inside) {
-                // The table first: what is taken back after that is found lost.
+                // The table first: granules that are taken back after that are found lost.
                 if let Some(range) = region.addresses(part) {
                     self.domain
                         .read_and_clear_dirty(range, &mut owed, &mut visit)?;

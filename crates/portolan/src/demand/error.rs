@@ -1,4 +1,4 @@
-//! What can go wrong, one small error per operation.
+//! Errors of this module, a small one per operation.
 //!
 //! *Context.* Interrupt: everything here is a value.
 
@@ -12,7 +12,7 @@ use crate::iommu::{DomainError, DomainUnmapError, IommuError};
 use crate::platform::Nanos;
 use crate::table::Access;
 
-/// Why a fault was not served.
+/// Error of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum FaultError {
@@ -27,9 +27,9 @@ pub enum FaultError {
     Denied {
         /// The address that faulted.
         iova: Iova,
-        /// What was wanted.
+        /// Access that the device asked for.
         wanted: Access,
-        /// What may be had.
+        /// Access that is allowed.
         allowed: Access,
     },
     /// No such address space.
@@ -57,7 +57,7 @@ pub enum FaultError {
     Contended {
         /// The address that faulted.
         iova: Iova,
-        /// How often the memory was taken back meanwhile.
+        /// Number of times that the memory was taken back meanwhile.
         times: u32,
     },
     /// Another CPU took memory back around it, or paid what the fault needs, for too long.
@@ -66,7 +66,7 @@ pub enum FaultError {
         /// The address that faulted.
         iova: Iova,
     },
-    /// What was mapped there before may still be reached, since the hardware did not complete.
+    /// The previous mapping may still be reached, since the hardware did not complete.
     #[error("{iova} is not quiet")]
     NotQuiet {
         /// The address that faulted.
@@ -75,12 +75,12 @@ pub enum FaultError {
     /// The domain refused.
     #[error(transparent)]
     Map(#[from] DomainError),
-    /// It was mapped, and the hardware did not complete what is owed after that.
+    /// It was mapped, and the hardware did not complete the sync after that.
     #[error(transparent)]
     Iommu(#[from] IommuError),
 }
 
-/// Why a range was not taken back: devices may still reach it, and its memory must not be reused.
+/// Error of taking a range back: devices may still reach it, and its memory must not be reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum InvalidateError {
@@ -104,7 +104,7 @@ pub enum InvalidateError {
     Busy {
         /// The range that is to be taken back.
         range: IovaRange,
-        /// How long it was waited for.
+        /// Time for which the caller waited.
         waited: Nanos,
     },
     /// The hardware did not complete the invalidation.
@@ -112,14 +112,14 @@ pub enum InvalidateError {
     Iommu(#[from] IommuError),
 }
 
-/// Why what is owed from before was not paid.
+/// Error of paying earlier debts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RecoverError {
     /// Another CPU pays it and did not finish in time.
     #[error("another CPU paid what is owed for {waited} ns", waited = waited.get())]
     Busy {
-        /// How long it was waited for.
+        /// Time for which the caller waited.
         waited: Nanos,
     },
     /// The hardware did not complete.
@@ -136,8 +136,7 @@ impl From<Cause> for RecoverError {
     }
 }
 
-/// Why a region was not added. Nothing of it is mapped or pinned, but for
-/// [`RegionError::NotQuiet`].
+/// Error of adding a region. Nothing of it is mapped or pinned, but for [`RegionError::NotQuiet`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RegionError {
@@ -188,18 +187,18 @@ pub enum RegionError {
     /// The domain refused.
     #[error(transparent)]
     Map(#[from] DomainError),
-    /// What mapping it owes was not paid.
+    /// The debt of its mapping was not paid.
     #[error(transparent)]
     NotPaid(#[from] RecoverError),
-    /// It was not added, for whatever reason, and devices may still reach what was pinned for it. The
-    /// region stays, closed to faults, until [`Ioas::remove_region`] succeeds.
+    /// It was not added, for any of the other reasons, and devices may still reach memory that was
+    /// pinned for it. The region stays, closed to faults, until [`Ioas::remove_region`] succeeds.
     ///
     /// [`Ioas::remove_region`]: super::Ioas::remove_region
     #[error("the region is closed and not quiet: {0}")]
     NotQuiet(InvalidateError),
 }
 
-/// Why a region was not removed.
+/// Error of removing a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RemoveError {
@@ -214,7 +213,7 @@ pub enum RemoveError {
     NotQuiet(#[from] InvalidateError),
 }
 
-/// Why no dirty state was handed over.
+/// Error of reading dirty state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ReadDirtyError {

@@ -1,4 +1,4 @@
-//! A fault: populate without a lock, then map if nobody took the memory back meanwhile.
+//! A fault: populate without a lock, then map if the memory was not taken back meanwhile.
 
 use super::account::count;
 use super::attempt::{Attempt, not_paid};
@@ -14,7 +14,7 @@ use crate::iommu::Domain;
 use crate::platform::{Cpus, poll};
 use crate::table::Access;
 
-/// What a device wants.
+/// Access that a device wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The stream, and PASID, of the device that asks.
@@ -25,7 +25,7 @@ pub struct Request {
     pub access: Access,
 }
 
-/// Whether a fault found its granule mapped.
+/// State in which a fault found its granule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Already {
     /// It was not.
@@ -34,16 +34,16 @@ pub enum Already {
     Yes,
 }
 
-/// What a fault came to.
+/// Result of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapped {
-    /// Whether there was nothing to do.
+    /// State in which the fault found its granule.
     pub already: Already,
     /// Granules that were mapped.
     pub granules: u64,
 }
 
-/// What a look at a slot found.
+/// Result of a look at a slot.
 enum Look {
     /// These granules are free, as of the sequence.
     Free { sequence: u64, run: Run },
@@ -143,7 +143,7 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
         Err(FaultError::Contended { iova, times })
     }
 
-    /// What is free around `must`. Waits while memory of the slot is being taken back.
+    /// Finds the free granules around `must`. Waits while memory of the slot is being taken back.
     fn look(&self, region: &Region<O, P>, wish: Part, must: Run) -> Result<Look, FaultError> {
         let part = Part { run: must, ..wish };
         let iova = region.addresses(part).unwrap_or(region.range).start();

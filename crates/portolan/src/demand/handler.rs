@@ -30,7 +30,7 @@ impl From<&PageRequest> for Request {
 }
 
 impl FaultError {
-    /// What the device is told: to try again where another CPU was in the way.
+    /// Response for the device: to try again where another CPU was in the way.
     ///
     /// *Context.* Interrupt.
     pub const fn response(&self) -> Response {

@@ -16,12 +16,12 @@ use crate::iopf::{Group, Handler, PageRequest, Response};
 use crate::platform::Cpus;
 use crate::table::Access;
 
-/// Where the guest's first stage leads.
+/// Address to which the guest's first stage leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FirstStage {
     /// To this address of the guest's memory.
     Leads(Iova),
-    /// Nowhere, or not for what is wanted.
+    /// Nowhere, or not for this access.
     Refuses,
 }
 
@@ -46,7 +46,7 @@ pub struct Nested<D: Domain, O: Pager, P: Cpus, G> {
     guest: G,
 }
 
-/// How far serving a request here got.
+/// Progress of a request that was served here.
 enum Served {
     /// All of the second stage that it needs is mapped.
     Here,
@@ -95,8 +95,9 @@ impl<D: Domain, O: Pager, P: Cpus, G: Guest> Nested<D, O, P, G> {
 }
 
 impl<D: Domain, O: Pager, P: Cpus, G: Guest> Handler for Nested<D, O, P, G> {
-    /// Serves what is the second stage's. If the first stage refuses anything, the whole group goes
-    /// to the guest once; if it mends that, what the second stage then lacks is mapped as well.
+    /// Serves the faults of the second stage. If the first stage refuses anything, the whole group
+    /// goes to the guest once; if it mends that, the parts that the second stage then lacks are
+    /// mapped as well.
     ///
     /// *Context.* Task.
     fn handle(&self, group: &Group<'_>) -> Response {

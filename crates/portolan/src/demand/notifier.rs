@@ -11,11 +11,11 @@ use crate::inval::Gather;
 use crate::iommu::Domain;
 use crate::platform::{Cpus, Nanos, poll};
 
-/// How taking memory back ended.
+/// End of taking memory back.
 enum Ended {
     /// All of it is quiet.
     Quiet,
-    /// Part of it is still mapped; what is not is quiet.
+    /// Part of it is still mapped; the rest is quiet.
     Mapped,
     /// It is not mapped, or part of it is not, and its debt joined this generation.
     Owed(Generation),
@@ -185,8 +185,8 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
         self.leaving.give(quiet.unwrap_or(0) << lg2);
     }
 
-    /// Unmaps what is mapped of `range`, whose slots are the caller's. Blocks go whole: no memory is
-    /// needed for that.
+    /// Unmaps the mapped parts of `range`, whose slots are the caller's. Blocks go whole: no memory
+    /// is needed for that.
     fn unmap_range(
         &self,
         region: &Region<O, P>,

@@ -1,4 +1,4 @@
-//! Whose memory it is: populating, pinning, and the pieces of memory that come of it.
+//! Owner of the memory: populating, pinning, and the pieces of memory that come of it.
 
 use arrayvec::ArrayVec;
 use thiserror::Error;
@@ -10,7 +10,7 @@ use crate::table::{Access, TableMapError};
 /// Pieces that one call can hand over.
 pub const PIECES: usize = 32;
 
-/// Why memory could not be had.
+/// Error of populating memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PopulateError {
@@ -117,18 +117,17 @@ impl Frames {
     }
 }
 
-/// Memory that devices use and somebody else owns: a guest's, or a process's.
+/// Memory that devices use and that has another owner: a guest's, or a process's.
 ///
 /// *Implementer's duties.* Ranges are whole granules of the domain and lie in one region; `frames`
 /// comes empty. At least the first granule's memory is handed over, and further pieces as far as
 /// there are any and they fit, in whole granules and nothing beyond the range. Calls may come from
 /// several CPUs at once, for overlapping ranges too; they may sleep, since nothing is locked.
 ///
-/// *What is populated is not held.* The owner may take it back at any time: it first sees to it
-/// that no call hands it over any more, then calls
-/// [`Ioas::invalidate`](super::Ioas::invalidate), and reuses it only once that has
-/// succeeded: until then the promise of [`DmaMemory::new`] is kept for what was handed over. What is
-/// pinned stays where it is until [`unpin`](Self::unpin).
+/// *Populated memory is not held.* The owner may take it back at any time: it first sees to it that
+/// no call hands it over any more, then calls [`Ioas::invalidate`](super::Ioas::invalidate), and
+/// reuses it only once that has succeeded: until then the promise of [`DmaMemory::new`] is kept for
+/// the memory that was handed over. Pinned memory stays where it is until [`unpin`](Self::unpin).
 ///
 /// ```
 /// use portolan::addr::{IovaRange, PhysAddr, PhysRange};
@@ -173,7 +172,7 @@ pub trait Pager: Send + Sync {
         frames: &mut Frames,
     ) -> Result<(), PopulateError>;
 
-    /// The same, and what is handed over stays where it is until it is unpinned.
+    /// The same, and the memory that is handed over stays where it is until it is unpinned.
     ///
     /// # Errors
     /// See [`PopulateError`]; nothing is pinned then.

@@ -1,4 +1,4 @@
-//! What is pinned when a region is added, and let go of when it is removed.
+//! Pinning of memory when a region is added, and unpinning when it is removed.
 
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;

@@ -13,7 +13,7 @@ use crate::addr::{Iova, IovaRange, PageSize};
 use crate::platform::{Cpus, Lock};
 use crate::table::Access;
 
-/// How the memory of a region is held.
+/// Way in which the memory of a region is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Residency<'a> {
     /// All of it is pinned and mapped at once, until the region is removed.
@@ -24,23 +24,23 @@ pub enum Residency<'a> {
     Selective(&'a [IovaRange]),
 }
 
-/// What a region is to be.
+/// Options of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionOptions<'a> {
     /// Its addresses, whole granules.
     pub range: IovaRange,
-    /// What devices may do with it.
+    /// Access that devices get.
     pub access: Access,
-    /// How its memory is held.
+    /// Way in which its memory is held.
     pub hold: Residency<'a>,
 }
 
-/// What may happen in a slot.
+/// State of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Faults map.
     Open,
-    /// Somebody takes memory back, and is the only one who does: faults wait.
+    /// A caller takes memory back, and is the only one that does: faults wait.
     Taking,
     /// Memory was to be taken back, and is still mapped or not quiet: faults fail.
     Stuck,
@@ -48,15 +48,15 @@ pub(super) enum Phase {
     Closed,
 }
 
-/// What a slot's lock guards.
+/// State of a slot, under its lock.
 #[derive(Debug)]
 pub(super) struct Slot {
     /// Steps whenever memory is taken back: what was populated before is out of date.
     pub(super) sequence: u64,
     pub(super) phase: Phase,
-    /// What it is to be once memory was taken back: open or closed.
+    /// Phase once memory was taken back: open or closed.
     pub(super) resume: Phase,
-    /// What it was before somebody entered to take memory back.
+    /// Phase before a caller entered to take memory back.
     pub(super) before: Phase,
     pub(super) mapped: Bits,
     /// Granules that were unmapped since the last dirty read, and may have been written before.
@@ -65,9 +65,10 @@ pub(super) struct Slot {
     pub(super) filling: u32,
     /// Maps that are written and whose debt is being paid.
     pub(super) unpaid: u32,
-    /// Where the debt of maps lies that the hardware did not complete.
+    /// Generation with the debt of maps that the hardware did not complete.
     pub(super) map_debt: Option<Generation>,
-    /// Where the debt of what was taken back lies that the hardware did not complete.
+    /// Generation with the debt of unmaps, of memory taken back, that the hardware did not
+    /// complete.
     pub(super) unmap_debt: Option<Generation>,
     /// Granules that were taken back and are not quiet.
     pub(super) leaving: u64,
@@ -89,7 +90,7 @@ impl Slot {
     };
 }
 
-/// What of a region's parts to be pinned is pinned now.
+/// Parts to be pinned of a region that are pinned now.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pins {
     /// So many parts from the first are, all of each.
@@ -107,7 +108,7 @@ pub(super) struct Region<O, P: Cpus> {
     /// Parts that are to be pinned, in order.
     pub(super) pinned: Vec<IovaRange>,
     pub(super) pins: P::Lock<Pins>,
-    /// Whether it may be removed: adding it has ended.
+    /// Set if it may be removed: adding it has ended.
     pub(super) complete: AtomicBool,
     granule: PageSize,
     slots: Vec<P::Lock<Slot>>,

@@ -15,17 +15,17 @@ use crate::inval::Gather;
 use crate::iommu::Domain;
 use crate::platform::{Cpus, Lock, Nanos};
 
-/// How a container behaves.
+/// Options of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoasOptions {
-    /// What it may hold.
+    /// Limits of its memory.
     pub limits: Limits,
-    /// What a fault maps.
+    /// Granules that a fault maps.
     pub window: Window,
-    /// How long a fault waits for memory around it that is being taken back, and whoever takes memory
-    /// back for others that do so there.
+    /// Longest time that a fault waits for memory around it that is being taken back, and that a
+    /// caller that takes memory back waits for others that do so there.
     pub timeout: Nanos,
-    /// How often a fault populates again because memory was taken back meanwhile.
+    /// Number of times that a fault populates again because memory was taken back meanwhile.
     pub retries: u32,
 }
 
@@ -50,7 +50,7 @@ impl Default for IoasOptions {
 /// # use portolan::platform::Platform;
 /// # use portolan::table::Access;
 /// # use std::sync::Arc;
-/// /// A guest's memory, of which a device reaches what it asks for, when it does.
+/// /// A guest's memory, of which a device reaches a part from the time on at which it asks for it.
 /// fn guest<D: Domain, O: Pager, P: Platform>(
 ///     domain: Arc<D>, memory: O, range: IovaRange, platform: P,
 /// ) -> Result<Ioas<D, O, P>, RegionError> {
@@ -61,9 +61,9 @@ impl Default for IoasOptions {
 /// }
 /// ```
 ///
-/// *Locking.* Methods may be called from any CPU. While a lock is held nothing is waited for, mapped,
-/// unmapped or allocated, and the owner is not called. Nobody else maps in the domain where regions
-/// are.
+/// *Locking.* Methods may be called from any CPU. While a lock is held nothing is waited for,
+/// mapped, unmapped or allocated, and the owner is not called. No other code maps in the domain
+/// where regions are.
 #[derive(Debug)]
 pub struct Ioas<D: Domain, O: Pager, P: Cpus> {
     pub(super) domain: Arc<D>,
@@ -72,9 +72,9 @@ pub struct Ioas<D: Domain, O: Pager, P: Cpus> {
     /// In order of address.
     regions: P::Lock<Vec<Arc<Region<O, P>>>>,
     pub(super) detector: P::Lock<Detector>,
-    /// What the hardware did not complete.
+    /// Debts that the hardware did not complete.
     pub(super) debts: Debts<P>,
-    /// Where the debt of cleared marks lies, if the hardware did not complete that.
+    /// Generation with the debt of cleared marks, if the hardware did not complete that.
     pub(super) marks: P::Lock<Option<Generation>>,
     pub(super) pinned: Quantity,
     pub(super) mapped: Quantity,
@@ -110,7 +110,7 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
         &self.domain
     }
 
-    /// What it did so far, and what it holds.
+    /// Counts since its start, and the memory that it holds.
     ///
     /// *Context.* Interrupt.
     pub fn usage(&self) -> Usage {
@@ -132,7 +132,7 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
         })
     }
 
-    /// Pays `owed`, and what is owed from before if nobody else does; `needs` is quiet afterwards.
+    /// Pays `owed`, and older debts if no other caller does; `needs` is quiet afterwards.
     pub(super) fn settle(&self, owed: Gather, needs: Option<Generation>) -> Result<(), Unpaid> {
         let (cpus, timeout) = (&self.cpus, self.options.timeout);
         self.debts.settle(cpus, timeout, &*self.domain, owed, needs)

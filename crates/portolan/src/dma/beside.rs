@@ -1,5 +1,5 @@
-//! Devices whose accesses do not carry just one stream, or one that is not theirs alone: what is behind a
-//! bridge that puts its own identifier in the place of theirs.
+//! Devices whose accesses do not carry just one stream, or one that is not theirs alone: devices
+//! behind a bridge that puts its own identifier in the place of theirs.
 //!
 //! Each such stream is attached once, by a [`Device`] of its own that all have in common
 //! ([`Device::beside`], [`Device::with_streams`]); it is blocked when the last of them is dropped.

@@ -31,7 +31,7 @@ use crate::table::Access;
 ///
 /// *Context.* Interrupt, but for [`Device::coherent`] and dropping it.
 ///
-/// *Drop.* Task. It is unmapped, waited for whatever the policy, and freed; if the hardware does not
+/// *Drop.* Task. It is unmapped, waited for under every policy, and freed; if the hardware does not
 /// complete, the memory is never freed and [`Device::quarantine`] counts it.
 pub struct Coherent<P: Platform> {
     settings: Arc<Settings<P>>,
@@ -120,7 +120,7 @@ impl<P: Platform> Coherent<P> {
         coherent(platform, kind, *requester, (self.iova(), self.memory()));
     }
 
-    /// Where the device sees it.
+    /// Address of the memory for the device.
     pub fn iova(&self) -> Iova {
         match self.range {
             Some(range) => range.start(),
@@ -128,7 +128,7 @@ impl<P: Platform> Coherent<P> {
         }
     }
 
-    /// What the CPU sees of it: words that the device may change at any time.
+    /// The memory as the CPU sees it: words that the device may change at any time.
     pub fn words(&self) -> &[AtomicU64] {
         self.memory.words()
     }

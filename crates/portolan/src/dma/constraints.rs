@@ -1,4 +1,4 @@
-//! What a device can reach, and how far it is trusted.
+//! Limits of a device, and the trust in it.
 //!
 //! *Context.* Interrupt: everything here is a value.
 
@@ -7,13 +7,13 @@ use core::num::NonZeroU64;
 use super::HostVisibility;
 use crate::addr::{Iova, PageSize};
 
-/// Whether a device may be allowed more than its buffers.
+/// Trust in a device, which decides if it may reach more than its buffers.
 ///
 /// What isolates is the address space: all of its devices reach what is mapped there. So a space has the
 /// trust of the least trusted of them, from the start ([`SpaceOptions::trust`](super::SpaceOptions::trust)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Trust {
-    /// What lies in the same pages as a buffer may be reachable.
+    /// Bytes in the same pages as a buffer may be reachable.
     Trusted,
     /// Nothing but the bytes of its buffers.
     Untrusted,
@@ -30,7 +30,7 @@ impl Trust {
     }
 }
 
-/// Whether a device sees what CPUs have in their caches.
+/// Coherency of a device's accesses with the CPUs' caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Coherency {
     /// It does.
@@ -68,9 +68,9 @@ pub struct Constraints {
     /// A piece has the same address as its memory modulo this size, copied or not: the device keeps
     /// data in these low bits of an address (NVMe: offsets into a page of 4 KiB).
     pub min_align_mask: PageSize,
-    /// Whether the device snoops the caches of CPUs.
+    /// Coherency of the device's accesses with the CPUs' caches.
     pub coherency: Coherency,
-    /// Whether the device may reach more than its buffers.
+    /// Trust in the device.
     pub trust: Trust,
     /// [`HostVisibility::Shared`] for a device of a confidential guest that reaches what its host
     /// reaches, and nothing private: every one that the guest has not let in (TDISP). Its buffers are
@@ -80,7 +80,7 @@ pub struct Constraints {
 
 impl Constraints {
     /// A device that snoops and reaches all memory, with 64-bit addresses and segments of up to
-    /// 2^32 - 1 bytes. None is trusted unless somebody says so: there is no default.
+    /// 2^32 - 1 bytes. A device is trusted only if the caller says so: there is no default.
     #[must_use]
     pub const fn of(trust: Trust) -> Self {
         Self {

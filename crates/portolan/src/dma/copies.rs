@@ -1,4 +1,4 @@
-//! Which parts of a buffer a device reaches in place, and which as copies.
+//! Cuts of a buffer into parts that a device reaches in place, and parts that it reaches as copies.
 //!
 //! *Context.* Interrupt: everything here is a value.
 
@@ -18,19 +18,20 @@ use crate::bounce::{BouncePool, Copied, Need, Original, Padding};
 use crate::platform::contract::{Pieces, PiecesIter, Sharing};
 use crate::platform::{Cpus, Guarded, Nanos};
 
-/// When a buffer is copied although the device could reach it in place.
+/// Condition under which a buffer is copied although the device could reach it in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum CopyWhen {
     /// Never.
     #[default]
     Needed,
-    /// When all of it is at most so many bytes: where copying costs less than invalidating.
+    /// If all of it is at most so many bytes: copying costs less than invalidating then.
     UpTo(u64),
     /// Always.
     Always,
 }
 
-/// What copying costs, and what it would save: from a machine's profile, or as measured.
+/// Costs of copying, and of the mapping in place that it saves: from a machine's profile, or as
+/// measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyPrices {
     /// Slots for one copy taken and given back.
@@ -73,13 +74,13 @@ impl CopyWhen {
 /// ```
 #[derive(Clone)]
 pub struct Copying {
-    /// Where copies lie.
+    /// Pool in which copies lie.
     pub pool: Arc<dyn BouncePool>,
     /// The mappings that are copied.
     pub when: CopyWhen,
 }
 
-/// How a device gets to copies.
+/// Way in which a device reaches copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Through {
     /// At their physical addresses.
@@ -90,7 +91,7 @@ pub(super) enum Through {
     Premapped,
 }
 
-/// How pieces are cut.
+/// Way in which pieces are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cut {
     /// Not at all.
@@ -117,7 +118,7 @@ enum How {
     Copied,
 }
 
-/// Whether `piece` shares a unit of this size with what is beside it.
+/// Tells if `piece` shares a unit of this size with memory beside it.
 pub(super) fn shares(piece: PhysRange, unit: PageSize) -> bool {
     let inside = unit.bytes() - 1;
     (piece.start().get() | piece.last().get().wrapping_add(1)) & inside != 0
@@ -348,7 +349,7 @@ impl Copies {
         }
     }
 
-    /// Where the copies are.
+    /// Memory of the copies.
     pub(super) fn places(&self) -> impl Iterator<Item = PhysRange> {
         self.few.iter().chain(&self.more).map(Copied::copy_range)
     }
@@ -370,7 +371,7 @@ impl Copies {
     }
 }
 
-/// Where a copy of `part` may lie.
+/// Requirements for the copy of `part`.
 fn need(part: PhysRange, constraints: &Constraints, through: Through) -> Result<Need, MapError> {
     let bytes = part.len_minus_one().checked_add(1);
     let page = match through {
@@ -385,13 +386,13 @@ fn need(part: PhysRange, constraints: &Constraints, through: Through) -> Result<
         reach: constraints.reach,
         limit: match through {
             Through::Nothing => PhysAddr::new(constraints.dma_mask.get()),
-            // The tables lead there whatever the device's own limit.
+            // The tables lead there for any limit of the device.
             Through::Pages(_) | Through::Premapped => PhysAddr::new(u64::MAX),
         },
     })
 }
 
-/// What copies have to be like.
+/// Requirements for copies.
 pub(super) struct Wanted<'c> {
     pub constraints: &'c Constraints,
     pub through: Through,
@@ -416,12 +417,12 @@ pub(super) struct Stretch {
 }
 
 impl Stretch {
-    /// Whether the device reaches a copy.
+    /// Tells if the device reaches a copy.
     pub fn is_copied(&self) -> bool {
         self.reached != self.buffer
     }
 
-    /// How long it is.
+    /// Length in bytes.
     pub fn bytes(&self) -> u64 {
         self.buffer.len_minus_one().saturating_add(1)
     }
@@ -441,7 +442,7 @@ impl Stretch {
 }
 
 impl<'c> Reached<'c> {
-    /// What the device reaches of `pieces`, of which these are the copies.
+    /// The memory that the device reaches of `pieces`, of which these are the copies.
     pub fn new(pieces: Pieces<'c>, copies: Option<&'c Copies>) -> Self {
         Self {
             copies,
@@ -505,7 +506,8 @@ impl Iterator for Reached<'_> {
     }
 }
 
-/// How a buffer of `bytes` is cut for a device, which shares no unit of the size `line` with CPUs.
+/// Chooses the cut of a buffer of `bytes` for a device, which shares no unit of the size `line`
+/// with CPUs.
 pub(super) fn cut(
     when: CopyWhen,
     constraints: &Constraints,
@@ -526,7 +528,7 @@ pub(super) fn cut(
     }
 }
 
-/// What is shared with nobody.
+/// A unit of one byte, which no two buffers share.
 pub(super) const ONE_BYTE: PageSize = PageSize::of_lg2(0);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Spaces of parts that somebody has made a promise for.
+//! Spaces made of parts for which the caller has made a promise.
 //!
 //! *Context.* Task.
 

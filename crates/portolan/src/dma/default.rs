@@ -1,14 +1,14 @@
-//! Which policy to use, and why.
+//! Default policy of a device, and the reason for it.
 //!
-//! [`default_policy`] is a pure function of what is known of the device, the IOMMU and the driver. Its
-//! reason is a sentence for whoever asks why their machine does what it does.
+//! [`default_policy`] is a pure function of the known facts of the device, the IOMMU and the
+//! driver. Its reason is a sentence for the administrator of the machine.
 //!
 //! *Context.* Interrupt: everything here is a value.
 
 use super::{Policy, Trust};
 use crate::iommu::{Shadowing, Stage, TrapCost};
 
-/// Whether a device keeps translations of its own.
+/// Presence of a device TLB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DeviceTlbPresence {
     /// It asks the IOMMU each time.
@@ -17,7 +17,7 @@ pub enum DeviceTlbPresence {
     Present,
 }
 
-/// What a driver does with its buffers.
+/// Ownership of a driver's buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Buffers {
     /// It hands them over and gets them back when they are quiet.
@@ -26,33 +26,34 @@ pub enum Buffers {
     Kept,
 }
 
-/// What an administrator asked for.
+/// Policy that an administrator asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PolicyPreference {
     /// Nothing.
     None,
-    /// No window, whatever it costs.
+    /// No window, at any price.
     Strict,
     /// Speed, with a bounded window.
     Lazy,
 }
 
-/// What a decision is made from.
+/// Facts of which a decision is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PolicyInputs {
-    /// How far the device is trusted.
+    /// Trust in the device.
     pub trust: Trust,
-    /// Which tables.
+    /// Stage of the tables.
     pub stage: Stage,
-    /// How a hypervisor follows what is mapped; what of it does not hold for `stage` is left out.
+    /// Way in which a hypervisor follows mappings; those parts of it that do not hold for `stage`
+    /// are left out.
     pub shadowing: Shadowing,
-    /// Whether the device caches.
+    /// Presence of a device TLB.
     pub device_tlb: DeviceTlbPresence,
-    /// What an invalidation costs.
+    /// Cost of an invalidation.
     pub exits: TrapCost,
-    /// What the driver does with its buffers.
+    /// Ownership of the driver's buffers.
     pub buffers: Buffers,
-    /// What was asked for.
+    /// Policy that the administrator asked for.
     pub wish: PolicyPreference,
 }
 
@@ -61,15 +62,15 @@ pub struct PolicyInputs {
 pub struct Decision {
     /// The policy.
     pub policy: Policy,
-    /// Why, as a sentence.
+    /// Reason, as a sentence.
     pub reason: &'static str,
 }
 
 /// The policy for `facts`.
 ///
 /// Lazy is never chosen where it would leave a window to a device that is not trusted, nor where a
-/// hypervisor follows what is mapped ([`Shadowing`]): it is told of every unmap anyway, or the whole
-/// context, which a flush queue invalidates, is what it takes longest to follow.
+/// hypervisor follows mappings ([`Shadowing`]): it is told of every unmap anyway, or takes longest
+/// to follow the invalidation of a whole context, which a flush queue uses.
 pub const fn default_policy(facts: &PolicyInputs) -> Decision {
     let (policy, reason) = match (facts.buffers, facts.trust, facts.wish) {
         (Buffers::Owned, _, PolicyPreference::None | PolicyPreference::Lazy) => (
@@ -97,7 +98,8 @@ pub const fn default_policy(facts: &PolicyInputs) -> Decision {
     Decision { policy, reason }
 }
 
-/// Why unmaps must not be put off where a hypervisor follows what is mapped; `None` where they may.
+/// Reason for which unmaps must not be put off where a hypervisor follows mappings; `None` where
+/// they may.
 const fn lazy_forbidden(shadowing: Shadowing, stage: Stage) -> Option<&'static str> {
     match shadowing.of(stage) {
         Shadowing::None => None,
@@ -116,8 +118,8 @@ const fn lazy_forbidden(shadowing: Shadowing, stage: Stage) -> Option<&'static s
     }
 }
 
-/// The policy that a space gets which was asked to have `policy`, and why lazy is refused: by what the
-/// `domain` says of itself, or else by what is `known` of the hypervisor.
+/// The policy that a space gets which was asked to have `policy`, and the reason if lazy is
+/// refused: by the `domain`'s own shadowing, or else by that `known` of the hypervisor.
 pub(super) const fn accepted(
     policy: Policy,
     known: Shadowing,
@@ -146,7 +148,7 @@ const fn lazy_allowed(shadowing: Shadowing) -> &'static str {
     }
 }
 
-/// Of a trusted device whose driver keeps its buffers, where nobody asked for a policy.
+/// Of a trusted device whose driver keeps its buffers, where the administrator asked for no policy.
 const fn unasked(exits: TrapCost, device_tlb: DeviceTlbPresence) -> (Policy, &'static str) {
     match (exits, device_tlb) {
         (TrapCost::Expensive, _) => (

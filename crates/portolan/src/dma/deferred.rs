@@ -45,7 +45,7 @@ impl<P: Cpus + Clone, B: Buffer> core::fmt::Debug for Deferred<P, B> {
     }
 }
 
-/// A buffer and what it waits for. The buffer is dropped by nobody who does not say so.
+/// A buffer and its wait. The buffer is dropped only by code that says so.
 struct Waiting<P: Cpus + Clone, B> {
     settings: Arc<Settings<P>>,
     copies: Option<Record>,
@@ -55,7 +55,7 @@ struct Waiting<P: Cpus + Clone, B> {
 }
 
 impl<P: Cpus + Clone, B> Waiting<P, B> {
-    /// The space, and what is waited for there.
+    /// The space, and the wait there.
     #[inline]
     fn held(&self) -> Option<(&DmaSpace<P>, &Wait)> {
         self.settings.space.as_deref().zip(self.held.as_ref())
@@ -78,7 +78,7 @@ impl<P: Cpus + Clone, B> Waiting<P, B> {
     }
 }
 
-/// What the compiler knows to be there until the value is consumed or dropped.
+/// Message for a value that is there until it is consumed or dropped.
 const PRESENT: &str = "taken only when the value is consumed";
 
 impl<P: Cpus + Clone, B: Buffer> Deferred<P, B> {
@@ -97,7 +97,7 @@ impl<P: Cpus + Clone, B: Buffer> Deferred<P, B> {
         Self { waiting }
     }
 
-    /// What it holds, without what dropping it would do.
+    /// Takes its contents out, without the effects of a drop.
     #[inline]
     fn into_waiting(mut self) -> Waiting<P, B> {
         let waiting = self.waiting.take().expect(PRESENT);
@@ -142,7 +142,7 @@ impl<P: Cpus + Clone, B: Buffer> Deferred<P, B> {
         }
     }
 
-    /// Whether no device can reach the buffer any more.
+    /// Tells if no device can reach the buffer any more.
     ///
     /// *Context.* Interrupt.
     pub fn is_quiet(&self) -> bool {
@@ -218,8 +218,8 @@ impl<P: Cpus + Clone, B: Buffer> Future for Quiet<'_, P, B> {
     }
 }
 
-/// Waits for all of `deferred`, in whatever order they were deferred, and hands each buffer to
-/// `give`. Each queue in which some of them wait is flushed once.
+/// Waits for all of `deferred`, in any order of their deferral, and hands each buffer to `give`.
+/// Each queue in which some of them wait is flushed once.
 ///
 /// *Context.* Atomic, as [`Deferred::reclaim`].
 ///

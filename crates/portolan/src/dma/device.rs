@@ -18,7 +18,7 @@ use crate::iommu::Iommu;
 use crate::platform::contract::{AllMemory, Unowned};
 use crate::platform::{Cpus, DataCache};
 
-/// How a device's addresses become memory's.
+/// Translation of a device's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Translation {
     /// By a space. A device whose stream another one has attached is no member of it.
@@ -27,7 +27,7 @@ pub(super) enum Translation {
     Blocked,
 }
 
-/// What becomes of a device's mappings when it leaves their space.
+/// Treatment of a device's mappings when it leaves their space.
 ///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,7 +71,7 @@ pub struct Device<P: Cpus + Clone> {
 }
 
 impl<P: Cpus + Clone> Device<P> {
-    /// Attaches `stream` of the unit that the space is of: it reaches what is mapped there.
+    /// Attaches `stream` of the unit that the space is of: it reaches all that is mapped there.
     ///
     /// *Context.* Task.
     ///
@@ -323,7 +323,7 @@ impl<P: Cpus + Clone> Device<P> {
             Settings::orphan(&self.settings);
             self.settings = Arc::new(Settings::clone(&self.settings));
         }
-        // Nobody else has it.
+        // No other device has it.
         Arc::make_mut(&mut self.settings)
     }
 
@@ -397,7 +397,8 @@ impl<P: Cpus + Clone> Device<P> {
         &self.settings.constraints
     }
 
-    /// What was given up of the device's mappings; in a space, of those of all its devices.
+    /// Buffers and addresses that the device's mappings gave up; in a space, those of all its
+    /// devices.
     ///
     /// *Context.* Interrupt.
     pub fn quarantine(&self) -> Quarantine {

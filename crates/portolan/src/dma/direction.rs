@@ -5,7 +5,7 @@
 use crate::platform::contract::MemoryKind;
 use crate::table::Access;
 
-/// Which way bytes go.
+/// Direction of the bytes.
 ///
 /// ```
 /// use portolan::dma::{DataDirection, Direction, ToDevice};
@@ -23,7 +23,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// What the device may do.
+    /// Access that the device gets.
     #[inline]
     pub const fn access(self) -> Access {
         match self {
@@ -42,7 +42,7 @@ impl Direction {
         }
     }
 
-    /// Whether the device writes into the buffer.
+    /// Tells if the device writes into the buffer.
     #[inline]
     pub const fn device_writes(self) -> bool {
         !matches!(self, Self::ToDevice)

@@ -15,8 +15,8 @@ use crate::platform::{Cpus, Lock};
 use crate::table::Access;
 
 impl<P: Cpus + Clone> Device<P> {
-    /// Where the device has to write to ring `doorbell`: what goes into the address of its messages
-    /// instead of the physical one.
+    /// Address to which the device has to write to ring `doorbell`: it goes into the address of its
+    /// messages instead of the physical one.
     ///
     /// For a translated device, the page around the doorbell is mapped for writes as a device's
     /// registers; where the table format has no way to withhold reads, for reads too. All devices
@@ -75,7 +75,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         Ok(Iova::new(mapped.start().get() + inside))
     }
 
-    /// Whether the unit takes what `stream` writes to `at` for messages, untranslated.
+    /// Tells if the unit takes writes of `stream` to `at` for messages, untranslated.
     fn takes_messages(&self, stream: StreamId, at: Iova) -> bool {
         let mut takes = false;
         self.bound.unit().reserved(stream, &mut |region| {

@@ -1,4 +1,4 @@
-//! What can go wrong, one small error per operation.
+//! Errors of this module, a small one per operation.
 //!
 //! *Context.* Interrupt: everything here is a value.
 
@@ -10,7 +10,7 @@ use crate::iommu::{AttachError, Awaited, DomainError, DomainUnmapError, IommuErr
 use crate::iova::IovaError;
 use crate::platform::Nanos;
 
-/// Why a buffer was not mapped. Nothing of it is reachable, and the buffer comes back.
+/// Error of a map. Nothing of it is reachable, and the buffer comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum MapError {
@@ -48,7 +48,7 @@ pub enum MapError {
     SharedLine {
         /// The piece.
         piece: PhysRange,
-        /// How long lines are.
+        /// Length of a line.
         line: PageSize,
     },
     /// The memory is private to a confidential guest, the device reaches shared memory alone, and it has
@@ -85,7 +85,7 @@ pub enum MapError {
     /// The platform has no memory for it.
     #[error("the platform has no {bytes} bytes of memory")]
     NoMemory {
-        /// How many were wanted.
+        /// Number of bytes that were needed.
         bytes: u64,
     },
     /// No memory for a long list of pieces or copies, or more room between pieces than a list fills
@@ -112,16 +112,16 @@ pub enum MapError {
     /// The hardware did not complete just now: a device may have reached the buffer.
     #[error(transparent)]
     Iommu(IommuError),
-    /// Somebody else had the unit's queue for so long: a device may have reached the buffer.
+    /// Other callers had the unit's queue for so long: a device may have reached the buffer.
     #[error("the unit's queue was busy for {waited:?}")]
     Busy {
-        /// How long.
+        /// Time that passed.
         waited: Nanos,
     },
 }
 
 impl MapError {
-    /// What became of a sync that was not somebody's turn in time, or failed.
+    /// Converts the error of a sync that did not get its turn in time, or failed.
     pub(super) fn of(error: IommuError) -> Self {
         match waited_for_a_turn(error) {
             Some(waited) => Self::Busy { waited },
@@ -130,7 +130,7 @@ impl MapError {
     }
 }
 
-/// Why bytes of a mapped buffer were not read, written or synced.
+/// Error of a read, write or sync of a mapped buffer's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AccessError {
@@ -139,7 +139,7 @@ pub enum AccessError {
     OutOfBounds {
         /// Offset of the first.
         at: u64,
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
         /// Bytes of the buffer.
         length: u64,
@@ -152,7 +152,7 @@ pub enum AccessError {
     ReadOnly,
 }
 
-/// Why a pool does not stay mapped for a device.
+/// Error of a pool that is to stay mapped for a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PremapError {
@@ -169,7 +169,7 @@ pub enum PremapError {
     #[error("buffers want to be aligned to {} bytes, slots are to pages of {} at most",
         align.bytes(), granule.bytes())]
     Alignment {
-        /// What they want.
+        /// Alignment that the copies need.
         align: PageSize,
         /// The page.
         granule: PageSize,
@@ -185,7 +185,7 @@ pub enum PremapError {
     Map(#[from] MapError),
 }
 
-/// Why a mapping was not taken away, or is not known to be quiet.
+/// Error of an unmap, or of a wait until a mapping is quiet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum UnmapError {
@@ -198,11 +198,11 @@ pub enum UnmapError {
     /// The hardware did not complete, now or before: what was unmapped is kept out of use.
     #[error(transparent)]
     Iommu(IommuError),
-    /// Somebody else is paying for it, or had the unit's queue, for so long. It is kept, and may be
+    /// Another caller pays for it, or has had the unit's queue, for so long. It is kept, and may be
     /// asked for again; the hardware is not known to have failed.
     #[error("somebody else's flush took {waited:?} and is not done")]
     Busy {
-        /// How long it was waited for.
+        /// Time for which the caller waited.
         waited: Nanos,
     },
     /// It could not be unmapped, and is kept for good.
@@ -211,7 +211,7 @@ pub enum UnmapError {
 }
 
 impl UnmapError {
-    /// What became of a sync that was not somebody's turn in time, or failed.
+    /// Converts the error of a sync that did not get its turn in time, or failed.
     pub(super) fn of(error: IommuError) -> Self {
         match waited_for_a_turn(error) {
             Some(waited) => Self::Busy { waited },
@@ -220,8 +220,8 @@ impl UnmapError {
     }
 }
 
-/// Whether `error` is that somebody else had the unit's queue for too long: the hardware itself is
-/// not known to have failed then.
+/// Time for which other callers had the unit's queue, if `error` says that this was too long: the
+/// hardware itself is not known to have failed then.
 pub(super) fn waited_for_a_turn(error: IommuError) -> Option<Nanos> {
     match error {
         IommuError::TimedOut {
@@ -232,7 +232,7 @@ pub(super) fn waited_for_a_turn(error: IommuError) -> Option<Nanos> {
     }
 }
 
-/// Why there is no address space.
+/// Error of the set-up of an address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SpaceError {
@@ -253,7 +253,7 @@ pub enum SpaceError {
     Iova(#[from] IovaError),
 }
 
-/// Why a device was not attached.
+/// Error of an attachment of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DeviceError {
@@ -293,7 +293,7 @@ pub enum DeviceError {
         /// The addresses.
         range: IovaRange,
     },
-    /// What the unit reserves for the device contradicts itself.
+    /// Regions that the unit reserves for the device contradict each other.
     #[error(transparent)]
     Contradiction(NotDisjoint),
     /// A region that firmware's devices use was not mapped one to one.

@@ -5,7 +5,7 @@
 use core::error::Error;
 use core::fmt;
 
-/// Why something was not done, and what was handed in for it.
+/// Error of an operation, with the value that was handed in for it.
 ///
 /// ```
 /// use portolan::dma::{Failed, MapError};
@@ -29,7 +29,7 @@ use core::fmt;
 pub struct Failed<T, E> {
     /// The reason for the failure.
     pub error: E,
-    /// What was handed in, as it is now.
+    /// Value that was handed in, as it is now.
     pub value: T,
 }
 

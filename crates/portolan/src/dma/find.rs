@@ -1,11 +1,11 @@
-//! What an address is used for: what a handler of faults asks.
+//! Use of an address, for handlers of faults.
 
 use super::space::DmaSpace;
 use crate::addr::{Iova, IovaRange};
 use crate::platform::{Cpus, Lock};
 use crate::table::Translation;
 
-/// What an address of a space is used for.
+/// Use of an address of a space.
 ///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub enum IovaUse {
     },
     /// No mapping is given it, since the unit or the embedder has reserved it.
     Reserved {
-        /// What was set aside.
+        /// Addresses that were set aside.
         range: IovaRange,
     },
     /// None of these.
@@ -30,7 +30,8 @@ pub enum IovaUse {
 }
 
 impl<P: Cpus + Clone> DmaSpace<P> {
-    /// What `iova` is used for now. Addresses that are being flushed at this moment count as unused.
+    /// Returns the present use of `iova`. Addresses that are being flushed at this moment count as
+    /// unused.
     ///
     /// ```
     /// # use portolan::dma::{DmaSpace, IovaUse};
@@ -45,7 +46,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     /// }
     /// ```
     ///
-    /// *Context.* Interrupt: one walk, and one look at what waits in each CPU's queue.
+    /// *Context.* Interrupt: one walk, and one look at the waiting ranges in each CPU's queue.
     pub fn find(&self, iova: Iova) -> IovaUse {
         if let Some(found) = self.domain.translate(iova) {
             return IovaUse::Mapped(found);

@@ -1,4 +1,4 @@
-//! What was unmapped and is not quiet yet: one queue a CPU.
+//! Queues of unmapped ranges that are not quiet yet: one for each CPU.
 //!
 //! An entry joins the queue of the CPU that unmaps, in the queue's open *generation*: what it owes,
 //! which always has room, and its addresses, as far as there is room. A flush closes the
@@ -20,7 +20,7 @@ use crate::inval::Gather;
 use crate::iommu::{Domain, DomainUnmapError, IommuError};
 use crate::platform::{CachePadded, Cpus, Lock, Nanos, SharedWord, count_of};
 
-/// How much may be unmapped and not yet invalidated, in each CPU's queue.
+/// Bounds of the ranges that are unmapped and not yet invalidated, in each CPU's queue.
 ///
 /// A [`Mapping::defer`](super::Mapping::defer) that reaches one of them says so by
 /// [`DmaSpace::is_flush_due`](super::DmaSpace::is_flush_due). Under
@@ -57,21 +57,21 @@ pub(super) struct Ticket {
     generation: u64,
 }
 
-/// Whether a queue has reached one of its bounds.
+/// State of a queue: it has reached one of its bounds, or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fill {
     Room,
     Due,
 }
 
-/// Whether addresses that find no room in a queue can be kept by whoever unmaps them.
+/// Keeper of addresses that find no room in a queue: the caller that unmaps them, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keeper {
     Caller,
     Queue,
 }
 
-/// What became of an unmap.
+/// Result of an unmap.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Joined {
     /// The addresses are in the queue.
@@ -84,7 +84,7 @@ pub(super) enum Joined {
     Unpaid,
 }
 
-/// How an attempt to make something quiet ended that waits for nobody else.
+/// End of an attempt to make a range quiet that waits for no other caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tried {
     Quiet,
@@ -92,12 +92,12 @@ pub(super) enum Tried {
     Busy,
 }
 
-/// What of a queue is asked for.
+/// Part of a queue that a caller asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Which {
     /// All that waits.
     All,
-    /// What has reached a bound.
+    /// Entries that have reached a bound.
     Due,
 }
 
@@ -118,7 +118,7 @@ struct Open {
     generation: u64,
 }
 
-/// Whether a flush of a queue is under way.
+/// State of the flush of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flush {
     None,
@@ -158,8 +158,8 @@ impl Open {
         self.ranges.len() + self.in_flight < bounds.entries.saturating_mul(2)
     }
 
-    /// Whether there is room for one that is its owner's again at once: for its addresses, and for its
-    /// bytes, where no flush can be begun because one is under way.
+    /// Tells if there is room for a range whose buffer is its owner's again at once: for its
+    /// addresses, and for its bytes, where no flush can be begun because one is under way.
     #[inline]
     fn takes(&self, range: IovaRange, bounds: &LazyBounds) -> bool {
         let bytes = range.len_minus_one().saturating_add(self.bytes);
@@ -199,7 +199,8 @@ impl Open {
 }
 
 impl<P: Cpus> FlushQueue<P> {
-    /// Queues for all of `cpus`. Who waits for somebody else's flush gives up after `turn_timeout`.
+    /// Queues for all of `cpus`. A caller that waits for another's flush gives up after
+    /// `turn_timeout`.
     ///
     /// # Errors
     /// Without memory for them.
@@ -263,8 +264,8 @@ impl<P: Cpus> FlushQueue<P> {
         }
     }
 
-    /// Unmaps `mapped` and adds `range`, which holds it, to the calling CPU's queue. `unpaid` takes what
-    /// is owed if there is no room.
+    /// Unmaps `mapped` and adds `range`, which holds it, to the calling CPU's queue. `unpaid` takes
+    /// the debt if there is no room.
     #[inline]
     pub(super) fn join(
         &self,
@@ -357,13 +358,13 @@ impl<P: Cpus> FlushQueue<P> {
         })
     }
 
-    /// Whether the ticket's generation is quiet.
+    /// Tells if the ticket's generation is quiet.
     #[inline]
     pub(super) fn is_quiet(&self, ticket: Ticket) -> bool {
         self.queues[ticket.queue].0.quiet.load(Acquire) >= ticket.generation
     }
 
-    /// Whether the calling CPU's queue is being flushed.
+    /// Tells if the calling CPU's queue is being flushed.
     #[inline]
     pub(super) fn is_flushing(&self, cpus: &P) -> bool {
         self.queues[self.own(cpus)].0.busy.load(Relaxed) != 0
@@ -424,8 +425,8 @@ impl<P: Cpus> FlushQueue<P> {
         }
     }
 
-    /// What of `queue` is asked for, if there is something; for all of it that may be a generation
-    /// that is being flushed.
+    /// Ticket of the part of `queue` that `which` asks for, if there is something; for all of it
+    /// that may be a generation that is being flushed.
     pub(super) fn waiting(&self, cpus: &P, queue: usize, which: Which) -> Option<Ticket> {
         let now = cpus.now();
         self.queues.get(queue)?.0.open.with(|open| {
@@ -446,14 +447,14 @@ impl<P: Cpus> FlushQueue<P> {
         })
     }
 
-    /// Whether the calling CPU's queue has reached a bound.
+    /// Tells if the calling CPU's queue has reached a bound.
     pub(super) fn is_due(&self, cpus: &P) -> bool {
         let now = cpus.coarse_now();
         let open = &self.queues[self.own(cpus)].0.open;
         open.with(|open| open.fill(now, &self.bounds) == Fill::Due)
     }
 
-    /// The range with `iova` that waits, and that nobody flushes yet.
+    /// The range with `iova` that waits, and whose flush has not begun.
     pub(super) fn find(&self, iova: Iova) -> Option<IovaRange> {
         let waits = |open: &mut Open| {
             let mut ranges = open.ranges.iter();
@@ -475,7 +476,7 @@ impl<P: Cpus> FlushQueue<P> {
 }
 
 impl<P: Cpus> Queue<P> {
-    /// Whether the caller is to flush. Who is not writes nothing.
+    /// Tells if the caller is to flush. A caller that is not writes nothing.
     fn begin(&self) -> bool {
         let begun = self.busy.compare_exchange_weak(0, 1, AcqRel, Relaxed);
         begun.is_ok()

@@ -1,9 +1,9 @@
-//! Where the pieces of a mapping lie, one behind the other, so that the device sees few segments.
+//! Layout of the pieces of a mapping, one behind the other, so that the device sees few segments.
 //!
-//! Each piece has pages of its own, with its offset kept. A device's boundary cuts what crosses it:
-//! a piece begins at the next boundary instead where that makes fewer segments, as Linux's
-//! iommu_dma_map_sg does. The addresses that are left free so lead to the first pages of that piece:
-//! a mapping has no holes, and gives access to nothing but its buffer's pages.
+//! Each piece has pages of its own, with its offset kept. A device's boundary cuts pieces that
+//! cross it: a piece begins at the next boundary instead where that makes fewer segments, as
+//! Linux's iommu_dma_map_sg does. The addresses that are left free so lead to the first pages of
+//! that piece: a mapping has no holes, and gives access to nothing but its buffer's pages.
 //!
 //! *Context.* Interrupt: everything here is a value.
 
@@ -19,7 +19,7 @@ pub(super) struct Placed {
     pub first: u64,
 }
 
-/// How many segments a piece adds, and how long the last of them is.
+/// Number of segments that a piece adds, and length of the last of them.
 struct Cuts {
     added: u64,
     last: u64,
@@ -65,13 +65,13 @@ impl Layout {
         }
     }
 
-    /// Whether each piece follows the one before it in the next page, whatever its length.
+    /// Tells if each piece follows the one before it in the next page, with any length.
     #[inline]
     pub fn is_dense(&self) -> bool {
         self.boundary.is_none() && self.keep == self.granule
     }
 
-    /// How a mapping of `bytes` bytes has to be aligned to be as it was laid out from address 0.
+    /// Alignment that a mapping of `bytes` bytes needs to be as it was laid out from address 0.
     pub fn alignment(&self, bytes: u64) -> PageSize {
         let whole = u64::BITS - bytes.saturating_sub(1).leading_zeros();
         let whole = PageSize::of_lg2(whole.min(u64::BITS - 1));
@@ -94,7 +94,8 @@ impl Layout {
         Placed { lead, first }
     }
 
-    /// How many ranges [`Layout::filled`] makes of `pieces`, whose pages have fewer than 2^64 bytes.
+    /// Number of ranges that [`Layout::filled`] makes of `pieces`, whose pages have fewer than 2^64
+    /// bytes.
     pub fn count(mut self, pieces: &[PhysRange]) -> usize {
         let one = |&piece: &PhysRange| self.place(piece).lead.div_ceil(self.pages(piece));
         let fills = pieces.iter().map(one).fold(0, u64::saturating_add);
@@ -119,7 +120,7 @@ impl Layout {
         piece.pages(self.granule) << self.granule.lg2()
     }
 
-    /// What is left free before `piece`, whose last segment is noted.
+    /// Number of bytes left free before `piece`, whose last segment is noted.
     #[cold]
     fn lead(&mut self, piece: PhysRange, inside: u64) -> u64 {
         let (start, bytes) = (piece.start().get(), piece.len_minus_one().saturating_add(1));
@@ -149,7 +150,7 @@ impl Layout {
         lead
     }
 
-    /// How `bytes` bytes are cut that begin `offset` behind a boundary, and behind `open` bytes of a
+    /// Cuts of `bytes` bytes that begin `offset` behind a boundary, and behind `open` bytes of a
     /// segment that they may continue.
     fn cuts(&self, boundary: PageSize, offset: u64, bytes: u64, open: u64) -> Cuts {
         let segments = |bytes: u64| bytes.div_ceil(self.max);
@@ -214,7 +215,7 @@ mod tests {
         // One that does not begin with its page cannot join.
         let odd = [(0x10_0000, 0x3000), (0x20_0800, 0x2000)];
         assert_eq!(segments(&odd, &limits(9, 14, 12)), [(0, 3), (4, 2)]);
-        // Longer than what is between two boundaries.
+        // Longer than the distance of two boundaries.
         let long = [(0x10_0000, 0x1000), (0x20_0800, 0x7000)];
         assert_eq!(
             segments(&long, &limits(9, 14, 12)),
@@ -241,7 +242,7 @@ mod tests {
     /// Against all ways to leave room before each piece, a window or less.
     #[test]
     fn no_way_to_place_two_pieces_makes_fewer_segments() {
-        // Segments that fill what is between two boundaries, or are cut by nothing else.
+        // Segments that fill the space between two boundaries, or are cut by nothing else.
         for max in [1, 2, 4, 5] {
             for first in 1..=9u64 {
                 for second in 1..=9u64 {

@@ -1,5 +1,5 @@
-//! How far the devices of a space are trusted: as far as the least trusted of them, since all of them reach
-//! what is mapped there for one.
+//! Trust in the devices of a space: that in the least trusted of them, since all of them reach the
+//! mappings of each.
 //!
 //! *Context.* Interrupt.
 
@@ -10,7 +10,7 @@ use super::space::DmaSpace;
 use crate::platform::Cpus;
 
 impl<P: Cpus + Clone> DmaSpace<P> {
-    /// How far its devices are trusted, if that is known yet: see
+    /// Trust in its devices, if it is known yet: see
     /// [`SpaceOptions::trust`](super::SpaceOptions::trust).
     ///
     /// *Context.* Interrupt.
@@ -31,8 +31,8 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         }
     }
 
-    /// The limits of a device that joins. One that is trusted less than the others would reach what is
-    /// mapped for them.
+    /// The limits of a device that joins. One that is trusted less than the others would reach
+    /// their mappings.
     pub(super) fn admit(&self, constraints: Constraints) -> Result<Constraints, DeviceError> {
         let untrusted = constraints.trust == Trust::Untrusted;
         if untrusted && self.policy() == Policy::Lazy {

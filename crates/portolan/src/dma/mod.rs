@@ -1,13 +1,15 @@
-//! What a device driver calls: buffers in, addresses out, and buffers back once they are safe.
+//! Interface for device drivers: they hand buffers over, get addresses, and get the buffers back
+//! once they are safe.
 //!
 //! * [`DmaSpace`]: a domain with addresses to give out, and a [`Policy`] of invalidation.
 //! * [`Device`]: a stream with its [`Constraints`], translated, passed through or blocked.
-//! * [`Buffer`] → [`Mapping`] → [`Deferred`] → the buffer: who holds which cannot touch what a device
-//!   may still reach. [`DmaSpace::map_range`] and [`DmaSpace::unmap_range`] are for drivers that
-//!   keep their buffers themselves, which they promise by [`Unowned`].
+//! * [`Buffer`] → [`Mapping`] → [`Deferred`] → the buffer: the type that a driver holds keeps it
+//!   from memory that a device may still reach. [`DmaSpace::map_range`] and
+//!   [`DmaSpace::unmap_range`] are for drivers that keep their buffers themselves, which they
+//!   promise by [`Unowned`].
 //! * [`Reservation`]: addresses first, given or chosen, pieces later, one sync for all.
 //! * [`Coherent`]: memory for rings, mapped as long as it lives.
-//! * [`Copying`]: copies of what must not, or cannot, be reached in place.
+//! * [`Copying`]: copies of bytes that must not, or cannot, be reached in place.
 //!
 //! Handlers call [`Device::try_map`], [`Mapping::defer`] and
 //! [`Deferred::try_reclaim`], which wait for

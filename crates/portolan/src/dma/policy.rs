@@ -1,13 +1,14 @@
-//! When what was unmapped is invalidated.
+//! Policies for the invalidation of unmapped ranges.
 //!
 //! *Context.* Interrupt: everything here is a value.
 
-/// What an unmap that does not wait for its buffer's owner to come back does.
+/// Time at which an unmap is invalidated.
 ///
 /// A [`Mapping`](super::Mapping) that is deferred is safe under each of them: its buffer comes back
-/// only when it is quiet. Who submits is the unit's affair, not the space's: the drivers of `portolan-hw` have one
-/// submitter for CPUs that meet under each policy as an option (`combining`), and a
-/// [`Combined`](crate::inval::Combined) queue has it in front of any other unit.
+/// only when it is quiet. The unit, not the space, chooses the submitter: the drivers of
+/// `portolan-hw` have one submitter for CPUs that meet under each policy as an option
+/// (`combining`), and a [`Combined`](crate::inval::Combined) queue has it in front of any other
+/// unit.
 ///
 /// ```
 /// use portolan::dma::{Policy, SpaceOptions};

@@ -62,12 +62,12 @@ impl<P: Cpus + Clone> Premapped<P> {
         }))
     }
 
-    /// How copies lie for the device.
+    /// Placing of copies for the device.
     pub fn placing(&self) -> Placing {
         Placing::Moved(self.first.get().wrapping_sub(self.memory.start().get()))
     }
 
-    /// Whether all of `copies` are in the pool's memory: one that has grown has others too.
+    /// Tells if all of `copies` are in the pool's memory: one that has grown has others too.
     pub fn holds(&self, copies: &Copies) -> bool {
         copies.places().all(|copy| self.memory.covers(copy))
     }

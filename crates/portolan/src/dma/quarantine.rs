@@ -1,8 +1,8 @@
-//! What is given up rather than reused too early, and how much of it there is.
+//! Buffers and addresses that are given up rather than reused too early, counted.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// What was given up instead of being reused too early.
+/// Numbers of buffers and addresses that were given up instead of being reused too early.
 ///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

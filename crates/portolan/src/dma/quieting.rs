@@ -67,7 +67,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         self.flush_queues(Which::All)
     }
 
-    /// Whether [`DmaSpace::tick`] should be called: the calling CPU's queue has reached one of its
+    /// Tells if [`DmaSpace::tick`] should be called: the calling CPU's queue has reached one of its
     /// bounds, or the space has broken and its streams are not blocked yet.
     ///
     /// *Context.* Interrupt.
@@ -250,7 +250,8 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         })
     }
 
-    /// What the policy wants of a blocking caller whose range has been deferred.
+    /// Finishes the unmap of a blocking caller whose range has been deferred, as the policy wants
+    /// it.
     pub(super) fn finish(&self, wait: &Wait) -> Result<(), UnmapError> {
         if self.policy == Policy::Lazy && wait.range.is_none() {
             return Ok(());
@@ -268,12 +269,12 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         self.settle_ticket(wait.ticket.ok_or(UnmapError::StillMapped)?)
     }
 
-    /// Makes `wait` quiet, unless somebody is at it.
+    /// Makes `wait` quiet, unless another caller is at it.
     pub(super) fn try_settle(&self, wait: &Wait) -> Result<Tried, UnmapError> {
         self.try_settle_ticket(wait.ticket.ok_or(UnmapError::StillMapped)?)
     }
 
-    /// Whether `wait` is quiet.
+    /// Tells if `wait` is quiet.
     #[inline]
     pub(super) fn is_quiet(&self, wait: &Wait) -> bool {
         wait.ticket
@@ -287,7 +288,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         }
     }
 
-    /// Keeps the addresses that `wait` kept until they are quiet: nobody else gives them back.
+    /// Keeps the addresses that `wait` kept until they are quiet: no other caller gives them back.
     ///
     /// *Context.* Atomic: takes memory for a record. Without, they are given up.
     pub(super) fn keep(&self, wait: &Wait) {
@@ -336,7 +337,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         }
     }
 
-    /// Gives up the addresses that `wait` kept: nobody asks for them again.
+    /// Gives up the addresses that `wait` kept: no caller asks for them again.
     ///
     /// *Context.* Interrupt.
     pub(super) fn abandon(&self, wait: &Wait) {

@@ -97,7 +97,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         };
         while let Some(part) = next() {
             if let Err(error) = self.or_flushed(|| self.iova.reserve_free(part)) {
-                // Unless somebody else has set it aside meanwhile.
+                // Unless another caller has set it aside meanwhile.
                 if next() == Some(part) {
                     return Err(error);
                 }
@@ -166,8 +166,9 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         Ok(())
     }
 
-    /// What firmware's devices use one to one all of a space reach. So where not all are trusted, a
-    /// stream beside others has the same regions as they, to the byte, or is refused.
+    /// Checks the regions that firmware's devices use one to one, as all devices of a space reach
+    /// them: where not all are trusted, a stream beside others has the same regions as they, to the
+    /// byte, or is refused.
     fn check_direct(&self, own: &[ReservedRegion]) -> Result<(), DeviceError> {
         if self.streams.with(|streams| streams.members.len()) <= 1 {
             return Ok(());
@@ -189,14 +190,15 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         let range = region.range;
         match region.kind {
             ReservedKind::Interrupts | ReservedKind::Unusable => self.set_aside(range),
-            // No driver has the device yet, and what is mapped stays for who comes after it.
+            // No driver has the device yet, and the mapping stays for the drivers that come after
+            // it.
             ReservedKind::Direct(access) | ReservedKind::DirectUntilDriven(access) => {
                 self.set_aside(range)?;
                 // An access that cannot be granted is the map's to refuse.
                 let granted = self.domain.grants(access).unwrap_or(access);
                 self.map_direct(range, granted)
             }
-            // A page of memory, that somebody else maps where they like.
+            // A page of memory, which other callers map anywhere they like.
             ReservedKind::Doorbell => Ok(()),
         }
     }
@@ -208,7 +210,8 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         })
     }
 
-    /// Maps what is not yet mapped of `range`, which is set aside, at its physical addresses.
+    /// Maps those parts of `range`, which is set aside, that are not yet mapped, at their physical
+    /// addresses.
     fn map_direct(&self, range: IovaRange, access: Access) -> Result<(), DeviceError> {
         let less = self.regions.with(|known| {
             let over = known
@@ -240,7 +243,8 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         let (at, pa) = (range.start(), PhysAddr::new(range.start().get()));
         let mut owed = Gather::paid_before_use();
         let memory = PhysRange::from_len(pa, bytes).ok_or(MapError::TooLong)?;
-        // Whoever named the region to the unit has promised that its devices may reach it.
+        // The embedder that named the region to the unit has promised that its devices may reach
+        // it.
         self.or_flushed(|| {
             let memory = DmaMemory::promised(memory);
             self.domain.map(at, memory, access, &mut owed)

@@ -14,11 +14,11 @@ use crate::iommu::DomainError;
 use crate::platform::Cpus;
 use crate::platform::contract::{Buffer, DmaMemory, Unowned, hidden_from};
 
-/// Why a piece was not linked. Those linked before are as they were.
+/// Error of a link of a piece. Pieces that were linked before are as they were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum LinkError {
-    /// It does not fit into what is left.
+    /// It does not fit into the rest.
     #[error("{wanted} bytes do not fit into the {left} that are left")]
     NoRoom {
         /// Bytes of whole pages that it needs.
@@ -79,7 +79,7 @@ pub struct Reservation<P: Cpus + Clone> {
     reach: HostVisibility,
 }
 
-/// What the compiler knows to be there until the value is consumed or dropped.
+/// Message for a value that is there until it is consumed or dropped.
 const PRESENT: &str = "taken only when the value is consumed";
 
 impl<P: Cpus + Clone> Reservation<P> {
@@ -168,8 +168,8 @@ impl<P: Cpus + Clone> Reservation<P> {
         self.range.expect(PRESENT)
     }
 
-    /// Links `memory` behind what is linked already, and returns where its
-    /// first byte lies. It can be reached after the next [`Reservation::sync`].
+    /// Links `memory` behind the pieces that are linked already, and returns the address of its
+    /// first byte. It can be reached after the next [`Reservation::sync`].
     ///
     /// *Context.* Atomic: where table pages are short, it waits for those that an invalidation brings back.
     ///
@@ -214,7 +214,7 @@ impl<P: Cpus + Clone> Reservation<P> {
     /// *Context.* Atomic.
     ///
     /// # Errors
-    /// If the hardware did not complete, or its queue was busy; what is owed stays owed.
+    /// If the hardware did not complete, or its queue was busy; the debt stays.
     pub fn sync(&mut self) -> Result<(), UnmapError> {
         let synced = self.space.domain.sync(&mut self.owed);
         let synced = synced.map_err(|error| UnmapError::of(error.into()));

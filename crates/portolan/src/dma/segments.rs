@@ -1,4 +1,4 @@
-//! Where a device sees the pieces of its buffers.
+//! Addresses at which a device sees the pieces of its buffers.
 //!
 //! *Context.* Interrupt: everything here is a value.
 
@@ -18,7 +18,7 @@ pub struct DmaSegment {
     pub bytes: NonZeroU64,
 }
 
-/// Where the pieces of a buffer lie for the device.
+/// Places of the pieces of a buffer for the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Placing {
     /// One after the other, each in pages of its own.
@@ -61,7 +61,7 @@ pub struct DmaSegments<'m> {
 }
 
 impl Placing {
-    /// Where `piece` begins, and where the one after it would.
+    /// Address of `piece`, and the placing for the one after it.
     #[inline]
     pub fn place(self, piece: PhysRange) -> (u64, Self) {
         match self {

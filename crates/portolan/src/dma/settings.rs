@@ -1,4 +1,4 @@
-//! What a device needs for its buffers, shared with its mappings.
+//! Settings of a device for its buffers, shared with its mappings.
 //!
 //! *Context.* Interrupt, but for making, cloning and dropping them.
 
@@ -17,7 +17,7 @@ use crate::bounce::BouncePool;
 use crate::platform::contract::{Buffer, MemoryKind};
 use crate::platform::{Cpus, DataCache, Item, LeftBehind, Transfer};
 
-/// How a device is set up. Its mappings keep it: they lead to their space through it.
+/// Settings of a device. Its mappings keep it: they lead to their space through it.
 pub(super) struct Settings<P: Cpus + Clone> {
     pub platform: P,
     /// There if the device is translated.
@@ -29,15 +29,15 @@ pub(super) struct Settings<P: Cpus + Clone> {
     pub spares: Spares<P>,
     /// A pool that stays mapped.
     pub premapped: Option<Arc<Premapped<P>>>,
-    /// What was given up of mappings that are in no space.
+    /// Buffers that mappings gave up which are in no space.
     pub lost: Arc<Lost>,
     /// Itself, once no device has it: its memory stays when the last mapping is gone.
     me: Once<Weak<Self>>,
-    /// What it is handed on in then.
+    /// Box in which it is handed on then.
     parcel: Option<Box<Parcel<P>>>,
 }
 
-/// Settings that nobody uses any more, on their way to a task that drops them.
+/// Settings that are not used any more, on their way to a task that drops them.
 struct Parcel<P: Cpus + Clone> {
     settings: Option<Settings<P>>,
     next: Option<LeftBehind>,
@@ -121,7 +121,7 @@ impl<P: Cpus + Clone> Settings<P> {
         }
     }
 
-    /// Where `copies` are, if there are some.
+    /// Pool of `copies`, if there are some.
     fn pool(&self, copies: Option<&Copies>) -> Option<&dyn BouncePool> {
         let copying = self.copying.as_ref()?;
         copies.map(|_| &*copying.pool)

@@ -1,7 +1,8 @@
-//! Shortages that end when what waits in the queues has been paid for: addresses, and table pages.
+//! Shortages that end when the waiting ranges in the queues have been paid for: of addresses, and
+//! of table pages.
 //!
-//! One rule for all who may wait: what lacks such a thing flushes, and is done again. Who may not wait
-//! says what is missing.
+//! One rule for all callers that may wait: an operation that lacks one of them flushes, and is done
+//! again. Callers that may not wait return the error.
 
 use super::error::MapError;
 use super::space::DmaSpace;
@@ -13,7 +14,7 @@ use crate::table;
 
 /// An error that may be one of what waits in the queues.
 pub(super) trait Shortage {
-    /// Whether a flush may end it.
+    /// Tells if a flush may end it.
     fn may_end(&self) -> bool;
 }
 
@@ -36,9 +37,9 @@ impl Shortage for DomainError {
 }
 
 impl<P: Cpus + Clone> DmaSpace<P> {
-    /// Flushes if that may end `shortage`; whether what failed is to be done again then. What cannot be
-    /// made quiet does not come back, and another CPU may have made it quiet meanwhile: so it is, whatever
-    /// became of the flush.
+    /// Flushes if that may end `shortage`, and tells if the operation that failed is to be done
+    /// again then. Ranges that cannot be made quiet do not come back, and another CPU may have made
+    /// them quiet meanwhile: so it is, after a flush that failed as well.
     ///
     /// *Context.* Atomic.
     #[cold]

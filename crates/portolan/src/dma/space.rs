@@ -22,7 +22,7 @@ use crate::platform::contract::{Buffer, DmaMemory, MemoryKind, Unowned, hidden_f
 use crate::platform::{Cpus, Lock, Nanos, SharedWord};
 use crate::table::Access;
 
-/// How an address space is set up.
+/// Options of an address space.
 ///
 /// ```
 /// # use portolan::dma::{Policy, SpaceOptions};
@@ -36,21 +36,22 @@ use crate::table::Access;
 pub struct SpaceOptions {
     /// The addresses to give out; those that the domain cannot translate are left out.
     pub window: IovaRange,
-    /// When unmaps are invalidated. Lazy is not accepted where a hypervisor follows what is mapped, nor
-    /// where a device is said not to be trusted: the space is strict then, and says why ([`DmaSpace::lazy_refused`]).
+    /// Time at which unmaps are invalidated. Lazy is not accepted where a hypervisor follows
+    /// mappings, nor where a device is said not to be trusted: the space is strict then, and says
+    /// why ([`DmaSpace::lazy_refused`]).
     pub policy: Policy,
-    /// What is known of the hypervisor beside what the domain says of itself
-    /// ([`Domain::shadowing`]): no register tells that tables are write-protected.
+    /// Shadowing of the hypervisor beside that which the domain reports ([`Domain::shadowing`]): no
+    /// register tells that tables are write-protected.
     pub shadowing: Shadowing,
-    /// How far the least trusted device is trusted that will be in the space; all that is mapped is
-    /// judged by that, and the others are trusted no further. With nothing said, it is the trust of the
-    /// first device, or of the limits by which memory is mapped before there is one. A device
+    /// Trust in the least trusted device that will be in the space; all mappings are judged by
+    /// that, and the other devices are trusted no further. With nothing said, it is the trust of
+    /// the first device, or of the limits by which memory is mapped before there is one. A device
     /// that is trusted less is refused.
     pub trust: Option<Trust>,
-    /// How much may wait for its invalidation, in each CPU's queue.
+    /// Bounds of the ranges that wait for their invalidation, in each CPU's queue.
     pub bounds: LazyBounds,
-    /// How long one CPU waits for another's flush before it says that it is busy. At least the
-    /// unit's own limit.
+    /// Longest time that one CPU waits for another's flush before it reports that it is busy. At
+    /// least the unit's own limit.
     pub turn_timeout: Nanos,
     /// With so many table pages or fewer, tables that become empty stay in place; more than those
     /// go back to their memory once they are quiet.
@@ -77,10 +78,10 @@ impl Default for SpaceOptions {
     }
 }
 
-/// Why pieces were not placed.
+/// Error of placing pieces.
 pub(super) struct NotPlaced {
     pub error: MapError,
-    /// What they wait for if a device may have reached them.
+    /// Wait for them if a device may have reached them.
     pub held: Option<Wait>,
 }
 
@@ -92,21 +93,21 @@ impl<E: Into<MapError>> From<E> for NotPlaced {
     }
 }
 
-/// Why a space is not lazy whose devices are not all trusted.
+/// Reason for which a space is not lazy whose devices are not all trusted.
 const NOT_TRUSTED: &str =
     "A device that is not trusted would reach memory that is its driver's again.";
 
 /// The most ranges that fill the room between pieces: of 2 MiB for each of many pages.
 const MOST_FILLS: usize = 1 << 16;
 
-/// Whether what a map owes has to be paid before a device uses it.
+/// Debt of a map that has to be paid before a device uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MapsOwe {
     Nothing,
     Sync,
 }
 
-/// A domain, the addresses in it, and what waits for its invalidation.
+/// A domain, the addresses in it, and the ranges that wait for their invalidation.
 ///
 /// ```no_run
 /// # use portolan::dma::{DmaSpace, Policy, SpaceError, SpaceOptions};
@@ -125,13 +126,13 @@ enum MapsOwe {
 /// lock is held while hardware is waited for.
 ///
 /// *Failure.* When the hardware does not complete an invalidation in time, the space is *broken*:
-/// nothing more is mapped, what is not known to be quiet stays out of use until
+/// nothing more is mapped, ranges that are not known to be quiet stay out of use until
 /// [`DmaSpace::recover`] succeeds, and the next [`DmaSpace::tick`] blocks its streams.
 ///
 /// A domain has one space at a time: another one is refused until this is gone.
 ///
-/// *Drop.* Task. It pays for what waits, so that table pages come back; if the hardware fails,
-/// they stay allocated, and the domain gets no other space.
+/// *Drop.* Task. It pays for the waiting ranges, so that table pages come back; if the hardware
+/// fails, they stay allocated, and the domain gets no other space.
 pub struct DmaSpace<P: Cpus + Clone> {
     pub(super) domain: Arc<dyn Domain>,
     pub(super) bound: BoundDomain,
@@ -154,7 +155,7 @@ pub struct DmaSpace<P: Cpus + Clone> {
 }
 
 impl<P: Cpus + Clone> DmaSpace<P> {
-    /// A space on CPUs that somebody has promised.
+    /// A space on CPUs that the caller has promised.
     pub(super) fn on(
         bound: BoundDomain,
         cpus: P,
@@ -209,7 +210,8 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         self.policy
     }
 
-    /// Why the space is strict although lazy was asked for; `None` if it is as was asked.
+    /// Reason for which the space is strict although lazy was asked for; `None` if it is as was
+    /// asked.
     ///
     /// *Context.* Interrupt.
     pub fn lazy_refused(&self) -> Option<&'static str> {
@@ -224,7 +226,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         self.granule
     }
 
-    /// How many addresses are where.
+    /// Numbers of addresses, by their state.
     ///
     /// *Context.* Task.
     pub fn address_stats(&self) -> IovaStats {
@@ -238,7 +240,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         self.iova.trim_all();
     }
 
-    /// What was given up so far.
+    /// Buffers and addresses that were given up so far.
     ///
     /// *Context.* Interrupt.
     pub fn quarantine(&self) -> Quarantine {
@@ -252,7 +254,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         self.pending.held()
     }
 
-    /// Why the space is broken, if it is.
+    /// Error by which the space is broken, if it is.
     ///
     /// *Context.* Interrupt.
     #[inline]
@@ -298,7 +300,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         Ok((DmaRange { range, space }, first))
     }
 
-    /// The same, for a caller who keeps the memory whatever happens.
+    /// The same, for a caller that keeps the memory in any case.
     #[inline]
     pub(super) fn place_kept(
         &self,
@@ -330,7 +332,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         Ok((range, Iova::new(placed.first)))
     }
 
-    /// What a device has to be granted to have `access`.
+    /// Access that a device has to be granted to have `access`.
     pub(super) fn granted(&self, access: Access) -> Access {
         if access == Access::WRITE {
             self.write_only
@@ -403,7 +405,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         }
     }
 
-    /// Takes addresses that somebody chose; those that wait for an invalidation are waited for.
+    /// Takes addresses that the caller chose; those that wait for an invalidation are waited for.
     pub(super) fn take_chosen(
         &self,
         range: IovaRange,
@@ -502,7 +504,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
                 Err(error) => MapError::of(error.into()),
             },
         };
-        // It was mapped just now, and nobody else knows of it.
+        // It was mapped just now, and no other caller knows of it.
         let unmapped = self.domain.unmap(range, owed);
         let owed = core::mem::take(owed);
         let held = match unmapped {
@@ -566,7 +568,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         }
     }
 
-    /// Whether `range` is of this space.
+    /// Checks that `range` is of this space.
     #[inline]
     pub(super) fn check(&self, range: &DmaRange) -> Result<(), UnmapError> {
         if range.space == self.id {
@@ -577,7 +579,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     }
 }
 
-/// Whether maps owe a sync: asked with a debt as a map leaves it, of addresses and lines of tables.
+/// Tells if maps owe a sync: asks with a debt as a map leaves it, of addresses and lines of tables.
 fn maps_owe(domain: &dyn Domain, window: IovaRange) -> MapsOwe {
     let mut owed = Gather::new();
     owed.add_mapped(window, domain.granule());
@@ -591,7 +593,7 @@ fn maps_owe(domain: &dyn Domain, window: IovaRange) -> MapsOwe {
 
 impl<P: Cpus + Clone> Drop for DmaSpace<P> {
     fn drop(&mut self) {
-        // What is not quiet must not become another space's.
+        // Addresses that are not quiet must not become another space's.
         if self.flush().is_ok() {
             self.domain.claim().give_back();
         }

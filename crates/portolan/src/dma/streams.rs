@@ -40,7 +40,7 @@ impl Requester {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Member(pub u64);
 
-/// Why a stream did not join.
+/// Error of a stream that did not join.
 pub(super) enum NotJoined {
     /// It is there.
     InUse,
@@ -77,7 +77,7 @@ impl Streams {
         self.to_block = None;
     }
 
-    /// Whether there are some to block.
+    /// Tells if there are some to block.
     pub fn is_blocking(&self) -> bool {
         self.to_block.is_some()
     }
@@ -119,8 +119,8 @@ impl Streams {
     }
 }
 
-/// What was set aside in a space, what of that is mapped one to one, where doorbells are, and what is
-/// held until it is quiet.
+/// Addresses that were set aside in a space, those of them that are mapped one to one, those of
+/// doorbells, and those that are held until they are quiet.
 ///
 /// *Context.* Interrupt: made with no heap memory.
 pub(super) struct Regions {
@@ -148,7 +148,7 @@ impl Regions {
         ranges.find(|range| range.contains(iova))
     }
 
-    /// What was set aside with `iova`.
+    /// Range that was set aside with `iova`.
     pub fn set_aside(&self, iova: Iova) -> Option<IovaRange> {
         self.aside
             .iter()

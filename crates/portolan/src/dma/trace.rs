@@ -1,4 +1,4 @@
-//! What is reported to the platform's tracer, in Linux's words.
+//! Events for the platform's tracer, in Linux's words.
 //!
 //! *Context.* Interrupt: no heap; each function does nothing without a tracer.
 

@@ -34,14 +34,14 @@ impl<P: Cpus> MembersTrust<P> {
         Self(P::Word::new(said.map_or(UNKNOWN, code)))
     }
 
-    /// What it is, if that is known.
+    /// The trust, if it is known.
     #[inline]
     pub fn get(&self) -> Option<Trust> {
         // It orders nothing: it says itself what it says.
         of(self.0.load(Ordering::Relaxed))
     }
 
-    /// What it is; `first` if that was not known before, and is from now on.
+    /// The trust; `first` if it was not known before, and is from now on.
     pub fn fix(&self, first: Trust) -> Trust {
         loop {
             if let Some(known) = self.get() {

@@ -1,18 +1,18 @@
-//! What a range waits for, and whether its caller may wait.
+//! Waits of ranges, and permission of their callers to wait.
 //!
 //! *Context.* Interrupt: values.
 
 use super::flush_queue::Ticket;
 use crate::addr::IovaRange;
 
-/// Whether a map may wait.
+/// Permission of a map to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Waiting {
     Allowed,
     Refused,
 }
 
-/// What an unmapped range waits for.
+/// Wait of an unmapped range.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wait {
     /// Never quiet without.
@@ -21,7 +21,7 @@ pub(super) struct Wait {
     pub range: Option<IovaRange>,
 }
 
-/// Who chose addresses, and so how they go back.
+/// Chooser of addresses, which decides the way they go back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Chosen {
     Allocator,
@@ -36,7 +36,7 @@ pub(super) struct Held {
     pub chosen: Chosen,
 }
 
-/// What is left of a range after an unmap that failed.
+/// State of a range after an unmap that failed.
 #[derive(Debug)]
 pub(super) enum Left {
     /// It is mapped, as it was.
@@ -45,10 +45,10 @@ pub(super) enum Left {
     Held(Wait),
 }
 
-/// How much an unmap has to have done when it returns.
+/// State that an unmap has to reach before it returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Until {
-    /// What the policy says.
+    /// The state that the policy asks for.
     Policy,
     /// No device reaches the memory.
     Quiet,

@@ -13,7 +13,7 @@ pub(super) const BATCH: usize = 64;
 /// Commands of one caller that can be handed over; a plan with more has its own sync to itself.
 pub(super) const OWN: usize = 4;
 
-/// When commands of one context are made fewer.
+/// Bounds above which commands of one context are made fewer.
 ///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +101,7 @@ pub(super) struct Debt {
     pub(super) tables: TablesLeft,
 }
 
-/// What was found at the head of a caller's steps.
+/// Head of a caller's steps.
 pub(super) enum Parsed {
     /// All of it: commands and the sync that ends them.
     Whole(Own),
@@ -133,7 +133,7 @@ pub(super) fn parse(first: Option<Step>, steps: &mut dyn Iterator<Item = Step>) 
         }
         next = steps.next();
     }
-    // Nobody asked for a sync.
+    // The caller asked for no sync.
     Parsed::Other(own, rest)
 }
 
@@ -252,7 +252,7 @@ impl Batch {
         self.commands.push(command);
     }
 
-    /// Whether one of the debts holds tables.
+    /// Tells if one of the debts holds tables.
     pub(super) fn tables(&self) -> TablesLeft {
         self.tables
     }
@@ -263,7 +263,7 @@ impl Batch {
     }
 }
 
-/// Whether a caller's commands are in a batch.
+/// Result of adding a caller's commands to a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Added {
     All,

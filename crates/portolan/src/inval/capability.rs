@@ -1,11 +1,11 @@
-//! What an IOMMU can do and what it insists on, as the invalidation plan needs to know it.
+//! Capabilities and demands of an IOMMU, for the invalidation plan.
 //!
 //! *Context.* Interrupt: everything here is a value.
 
 use super::{Depth, Span};
 use crate::addr::PageSize;
 
-/// How ranges can be invalidated.
+/// Form of the command that invalidates a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RangeForm {
     /// Not at all: by page, or by context.
@@ -24,19 +24,19 @@ pub enum RangeForm {
     },
 }
 
-/// Whether single pages can be invalidated.
+/// Form of the command that invalidates a single page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PageForm {
     /// By context or globally only.
     Absent,
-    /// One command a granule, or a larger page, which drops whatever translates its first address.
+    /// One command a granule, or a larger page, which drops all translations of its first address.
     Granule,
     /// The same, but a command need not drop the translation of a page that is larger than the one
     /// it names (Intel VT-d, section 6.5.2.3: the address mask covers the page).
     Whole,
 }
 
-/// Whether leaf-only invalidation exists.
+/// Presence of leaf-only invalidation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LeafOnly {
     /// Every invalidation drops walk caches too.
@@ -45,7 +45,7 @@ pub enum LeafOnly {
     Present,
 }
 
-/// Whether the walker snoops CPU caches.
+/// Coherency of the walker with CPU caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Walker {
     /// It sees what CPUs wrote.
@@ -54,7 +54,7 @@ pub enum Walker {
     NonCoherent,
 }
 
-/// Which entries the caches hold.
+/// Kinds of entries that the caches hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Caching {
     /// Only entries that translate: a map owes no invalidation.
@@ -63,7 +63,7 @@ pub enum Caching {
     NotPresentToo,
 }
 
-/// Whether table writes may sit in a buffer of the IOMMU.
+/// Presence of a buffer in the IOMMU that holds writes to tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WriteBuffer {
     /// No.
@@ -72,7 +72,7 @@ pub enum WriteBuffer {
     MustFlush,
 }
 
-/// What the hardware offers, as discovered.
+/// Capabilities of the hardware, as discovered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Capabilities {
     /// Smallest page, which page and range commands count in.
@@ -85,15 +85,15 @@ pub struct Capabilities {
     pub leaf_only: LeafOnly,
     /// Coherency of table walks.
     pub walker: Walker,
-    /// What is cached.
+    /// Entries that are cached.
     pub caching: Caching,
     /// Write buffer.
     pub write_buffer: WriteBuffer,
 }
 
 impl Capabilities {
-    /// Of hardware with pages of `granule` that takes a command a page, with a form for leaves alone, that
-    /// walks coherently and keeps what is present only.
+    /// Of hardware with pages of `granule` that takes a command a page, with a form for leaves
+    /// alone, that walks coherently and keeps present entries only.
     pub const fn new(granule: PageSize) -> Self {
         Self {
             granule,
@@ -106,7 +106,7 @@ impl Capabilities {
         }
     }
 
-    /// How deep an invalidation of `span` reaches.
+    /// Levels that an invalidation of `span` reaches.
     #[inline]
     pub(super) fn depth(&self, span: Span) -> Depth {
         match self.leaf_only {
@@ -116,7 +116,7 @@ impl Capabilities {
     }
 }
 
-/// How walk caches are invalidated when a table has left the tree.
+/// Way in which walk caches are invalidated when a table has left the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WalkFlush {
     /// The addresses that the table translated, page by page or as a range.
@@ -125,7 +125,7 @@ pub enum WalkFlush {
     ByContext,
 }
 
-/// Which form of command is wanted.
+/// Preferred form of command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Preference {
     /// Whichever takes the fewest commands.
@@ -138,7 +138,7 @@ pub enum Preference {
     ByContext,
 }
 
-/// What experience with a given implementation adds.
+/// Quirks of an implementation, known from experience.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quirks {
     /// Walk caches.
@@ -147,7 +147,8 @@ pub struct Quirks {
     pub preference: Preference,
     /// With more page or range commands than this in one plan, one for the context instead.
     pub context_above: u64,
-    /// How many times each invalidation with its sync has to be issued (an erratum asks for two).
+    /// Number of times that each invalidation with its sync has to be issued (an erratum asks for
+    /// two).
     pub repeat: u8,
 }
 

@@ -1,21 +1,21 @@
-//! Strict invalidation for many CPUs: whoever finds the queue idle submits for all.
+//! Strict invalidation for many CPUs: a caller that finds the queue idle submits for all.
 //!
 //! While one submission is under way, callers put their commands into the open batch and take its
 //! number as their ticket. When the submission has completed, the batch's first caller submits all
 //! of it with one sync; the others wait until the number of the last completed batch has reached
 //! their ticket. No lock is held while hardware is waited for, and nothing is allocated.
 //!
-//! *Failure.* A batch that fails is nobody's failure yet: each of its callers submits its own
-//! commands once more, alone, and gets its own answer. So an error reaches those whose commands were
-//! not carried out and nobody else. A caller whose submitter does not come back in time does
-//! the same, so a waiting caller depends on nothing but the queue under it.
+//! *Failure.* A batch that fails is no caller's failure yet: each of its callers submits its own
+//! commands once more, alone, and gets its own answer. So an error reaches only those callers whose
+//! commands were not carried out. A caller whose submitter does not come back in time does the
+//! same, so a waiting caller depends on nothing but the queue under it.
 //!
-//! *Handlers.* A handler that submits on the CPU whose submission it has interrupted waits until the
-//! limit and then submits alone, so that it needs nobody but the queue under it. What it had put into
-//! a batch it takes no part in any more.
+//! *Handlers.* A handler that submits on the CPU whose submission it has interrupted waits until
+//! the limit and then submits alone, so that it needs only the queue under it. It takes no part any
+//! more in a batch that has its commands.
 //!
-//! *Order.* What a caller's plan has to clean or drain first it does itself, before its commands are
-//! seen by others. Plans with more than one sync, without any, or with many commands pass through.
+//! *Order.* A caller cleans and drains for its own plan first, before its commands are seen by
+//! others. Plans with more than one sync, without any, or with many commands pass through.
 
 use alloc::boxed::Box;
 use core::sync::atomic::Ordering;
@@ -27,7 +27,7 @@ use group::{Group, Open, Place, Ticket};
 
 mod group;
 
-/// How callers are combined.
+/// Options of combining callers.
 ///
 /// *Context.* Interrupt: values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,19 +38,19 @@ pub struct CombineOptions {
     /// hardware whose queue takes commands from many at once, where waiting for others gains
     /// nothing while few are there.
     pub beside: usize,
-    /// What becomes of many commands for one context in a batch.
+    /// Merging of many commands for one context in a batch.
     pub merging: Merging,
-    /// How long the first caller of a batch is waited for before another one takes its place.
+    /// Longest wait for the first caller of a batch before another one takes its place.
     pub timeout: Nanos,
-    /// How long a caller waits for others before it submits its own commands alone: somewhat more
+    /// Longest wait of a caller for others before it submits its own commands alone: somewhat more
     /// than a submission takes. It may wait in a handler that has interrupted the submitter, which
     /// then cannot go on.
     pub wait_limit: Nanos,
 }
 
 impl Default for CombineOptions {
-    /// One group, nobody beside it, one range for the third command of a context on, of 4,096 granules
-    /// at most, the context from the 17th command on, 100 microseconds, one millisecond.
+    /// One group, no caller beside it, one range for the third command of a context on, of 4,096
+    /// granules at most, the context from the 17th command on, 100 microseconds, one millisecond.
     fn default() -> Self {
         Self {
             cpus_per_group: usize::MAX,
@@ -98,12 +98,12 @@ struct Caller<'a, P: Cpus, Q: ?Sized> {
     combiner: &'a Combiner<P>,
 }
 
-/// How a wait ended.
+/// End of a wait.
 #[allow(clippy::large_enum_variant)] // The batch moves to the submitter's stack, without a heap.
 enum Waited {
     /// The batch was carried out.
     Done,
-    /// It was not, or not in time: nobody else will tell.
+    /// It was not, or not in time: no other caller will tell.
     Alone,
     /// It is the caller's to submit.
     Submit(u64, Open),

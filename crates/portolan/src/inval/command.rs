@@ -7,7 +7,7 @@
 
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize};
 
-/// Which levels an invalidation reaches.
+/// Levels that an invalidation reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Depth {
     /// Leaf translations only: no table left the tree, so walk caches may stay.
@@ -58,29 +58,29 @@ impl Run {
 pub enum Command {
     /// Forget what translates the page of `size` at `iova`.
     Page {
-        /// Whose translations.
+        /// Tag of the translations.
         context: InvalTag,
         /// First address of the page.
         iova: Iova,
         /// Granule of the command.
         size: PageSize,
-        /// How deep.
+        /// Levels that it reaches.
         depth: Depth,
     },
     /// Forget what translates any address of a run.
     Range {
-        /// Whose translations.
+        /// Tag of the translations.
         context: InvalTag,
-        /// Which addresses.
+        /// Addresses that it covers.
         run: Run,
         /// The granule that the run counts in.
         granule: PageSize,
-        /// How deep.
+        /// Levels that it reaches.
         depth: Depth,
     },
     /// Forget all translations of a context, walk caches included.
     Context {
-        /// Whose translations.
+        /// Tag of the translations.
         context: InvalTag,
     },
     /// Forget all translations of all contexts.

@@ -1,10 +1,11 @@
-//! What an operation on a table owes the hardware, and the commands that pay it.
+//! Debts of table operations to the hardware, and the commands that pay them.
 //!
-//! Map and unmap never flush: they add to a [`Gather`]. [`plan()`] turns a gather into a correct list of
-//! [`Step`]s, as few as the unit's [`Quirks`] allow; carrying them out with
-//! [`PageTable::sync`](crate::table::PageTable::sync) yields [`Quiesced`], without which no table page comes
-//! back. After a map other things are owed than after an unmap, and the gather keeps the two apart.
-//! [`Combined`] puts one submitter before many callers; the drivers' units have a [`Combiner`] as an option.
+//! Map and unmap never flush: they add to a [`Gather`]. [`plan()`] turns a gather into a correct
+//! list of [`Step`]s, as few as the unit's [`Quirks`] allow; carrying them out with
+//! [`PageTable::sync`](crate::table::PageTable::sync) yields [`Quiesced`], without which no table
+//! page comes back. A map has other debts than an unmap, and the gather keeps the two apart.
+//! [`Combined`] puts one submitter before many callers; the drivers' units have a [`Combiner`] as
+//! an option.
 
 mod batch;
 mod capability;

@@ -7,12 +7,12 @@ use super::plan::one;
 use super::{Caching, Capabilities, Command, Depth, Gather, Quirks, Run, WalkFlush};
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize};
 
-/// What pays a debt of one span, where that does not depend on more than its address.
+/// Command that pays a debt of one span, where that does not depend on more than its address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OneCommand {
     /// For the page at 0; none where a page takes more than one command, or depends on more.
     page: Option<Command>,
-    /// The context that tables which left the tree drop, where they do, whatever they spanned.
+    /// The context that tables which left the tree drop, where they do, at any span.
     tables: Option<InvalTag>,
     /// Bytes of a page, less one.
     inside: u64,

@@ -1,7 +1,7 @@
-//! The invalidation plan: from what is owed to a correct list of steps.
+//! The invalidation plan: from a debt to a correct list of steps.
 //!
-//! What is cheapest depends on prices, which are the driver's: [`Quirks`] say what to prefer, and above how
-//! many commands the whole context is named.
+//! The cheapest plan depends on prices, which are the driver's: [`Quirks`] give the preferred form,
+//! and the number of commands above which the whole context is named.
 //!
 //! A pure function of capabilities, quirks and debt. The plan is lazy: eight thousand commands take
 //! no memory. Order of steps: the write buffer is flushed, then the invalidations, then one sync. Where the
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::addr::{InvalTag, PageSize};
 
-/// How many commands of each kind a plan has.
+/// Numbers of commands of each kind in a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlanCounts {
     /// By page.
@@ -70,7 +70,8 @@ pub fn plan<'g>(
     }
 }
 
-/// Whether the plan of `gather` has no steps and nothing waits for it: then nothing is lost with it.
+/// Tells if the plan of `gather` has no steps and nothing waits for it: then nothing is lost with
+/// it.
 #[inline]
 pub fn owes_nothing(caps: &Capabilities, gather: &Gather) -> bool {
     let cached = owed_for_maps(caps, gather).is_empty();
@@ -187,13 +188,13 @@ fn sum(
     spans.try_fold(0u64, |sum, span| Some(sum.saturating_add(commands(span)?)))
 }
 
-/// How many commands by page drop `span`; `None` if they cannot.
+/// Number of commands by page that drop `span`; `None` if they cannot.
 fn pages(caps: &Capabilities, quirks: &Quirks, span: &Span) -> Option<u64> {
     let stride = stride(caps, quirks, *span);
     names(caps.page, *span).then(|| span.range.pages(stride))
 }
 
-/// Whether commands by page of this form drop `span`.
+/// Tells if commands by page of this form drop `span`.
 #[inline]
 fn names(form: PageForm, span: Span) -> bool {
     match form {
@@ -203,8 +204,8 @@ fn names(form: PageForm, span: Span) -> bool {
     }
 }
 
-/// Distance between two by-page commands: a leaf, all of which one command drops, however large; a
-/// granule, whatever the leaf, where that is the preference.
+/// Distance between two by-page commands: a leaf of any size, all of which one command drops; a
+/// granule, for any leaf, where that is the preference.
 #[inline]
 pub(super) fn stride(caps: &Capabilities, quirks: &Quirks, span: Span) -> PageSize {
     match quirks.preference {
@@ -223,7 +224,7 @@ fn owed_for_maps<'g>(caps: &Capabilities, gather: &'g Gather) -> &'g [Span] {
 }
 
 impl Plan<'_> {
-    /// Whether the queue has nothing to do.
+    /// Tells if the queue has nothing to do.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.form == Form::Nothing && !self.flushes()
@@ -240,13 +241,13 @@ impl Plan<'_> {
         span.copied()
     }
 
-    /// Whether the write buffer is flushed.
+    /// Tells if the write buffer is flushed.
     #[inline]
     pub(super) fn flushes(&self) -> bool {
         self.caps.write_buffer == WriteBuffer::MustFlush && !self.gather.is_empty()
     }
 
-    /// How often the invalidations are issued, each time with their sync.
+    /// Number of times that the invalidations are issued, each time with their sync.
     #[inline]
     pub(super) fn rounds(&self) -> u8 {
         match self.form {

@@ -1,7 +1,7 @@
 //! The runs of addresses that cover a range, in the form that the hardware's range command has.
 //!
 //! Power of two: one aligned run that may cover more. `num * 2^scale`: as many exact runs as it
-//! takes, the small ones first, so that what is left is a multiple of the next scale.
+//! takes, the small ones first, so that the rest is a multiple of the next scale.
 
 use super::{Capabilities, RangeForm, Run};
 use crate::addr::{Iova, IovaRange, PageSize};
@@ -10,7 +10,7 @@ use crate::addr::{Iova, IovaRange, PageSize};
 /// it takes to count them.
 const MAX_RUNS: u64 = 4096;
 
-/// How many runs cover `range`; `None` if they cannot, or are too many.
+/// Number of runs that cover `range`; `None` if they cannot, or are too many.
 pub(super) fn count_runs(caps: &Capabilities, range: IovaRange) -> Option<u64> {
     let mut left = Pages::of(range, caps.granule);
     let mut count = 0;
@@ -29,8 +29,8 @@ fn mask(granule: PageSize, range: IovaRange) -> u32 {
     64 - differ.leading_zeros()
 }
 
-/// One run that covers `range`, and more of what is around it if it takes that; `None` if the hardware
-/// has none so long.
+/// One run that covers `range`, and more addresses around it if it takes that; `None` if the
+/// hardware has none so long.
 pub(super) fn covering(form: RangeForm, granule: PageSize, range: IovaRange) -> Option<Run> {
     let first = range.start().get() >> granule.lg2();
     let address = |page: u64| Iova::new(page << granule.lg2());
@@ -65,7 +65,7 @@ pub(super) fn covering(form: RangeForm, granule: PageSize, range: IovaRange) -> 
 pub(super) struct Pages {
     /// Number of the first one.
     at: u64,
-    /// How many there are.
+    /// Number of pages.
     left: u64,
     size: PageSize,
 }

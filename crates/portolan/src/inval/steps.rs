@@ -25,7 +25,7 @@ impl<'g> Plan<'g> {
     }
 }
 
-/// Where the steps are.
+/// Position in the steps.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     /// The write buffer is flushed.
@@ -45,9 +45,9 @@ pub struct Steps<'g> {
     stage: Stage,
     /// Rounds that have not begun.
     rounds: u8,
-    /// Which span comes next.
+    /// Index of the next span.
     next: usize,
-    /// What no command names yet of the span before that.
+    /// Pages of the span before that which no command names yet.
     pages: Pages,
     /// The depth of its commands.
     depth: Depth,

@@ -1,4 +1,4 @@
-//! A domain together with the unit that it is of, whatever their types.
+//! A domain together with its unit, of any types.
 //!
 //! *Context.* Task.
 
@@ -9,8 +9,8 @@ use super::{Attach, AttachError, Domain, Iommu};
 use crate::addr::{Pasid, StreamId};
 use crate::platform::TrustedBase;
 
-/// A domain and its unit. Here the types of a driver are erased: what is made of it, such as a
-/// [`DmaSpace`](crate::dma::DmaSpace), does not name them.
+/// A domain and its unit. Here the types of a driver are erased: users of it, such as a
+/// [`DmaSpace`](crate::dma::DmaSpace), do not name them.
 ///
 /// ```no_run
 /// # use portolan::iommu::{Attach, BoundDomain, Domain};

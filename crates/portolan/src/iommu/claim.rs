@@ -29,7 +29,7 @@ impl SpaceClaim {
         self.0.store(false, Ordering::Release);
     }
 
-    /// Whether a space has the domain.
+    /// Tells if a space has the domain.
     pub fn is_taken(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

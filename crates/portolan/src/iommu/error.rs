@@ -1,4 +1,4 @@
-//! What can go wrong with a unit, one small error per operation.
+//! Errors of a unit, a small one per operation.
 
 use crate::addr::StreamId;
 use crate::inval::SyncError;
@@ -6,7 +6,7 @@ use crate::platform::{Nanos, OutOfTableMemory};
 use crate::table::{SplitError, TableMapError, TableUnmapError};
 use thiserror::Error;
 
-/// What a driver waited for.
+/// Event for which a driver waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Awaited {
     /// A control register to take effect.
@@ -19,20 +19,20 @@ pub enum Awaited {
     Invalidation,
     /// The drain of a write buffer.
     WriteBuffer,
-    /// Somebody else's turn on the queue.
+    /// Another caller's turn on the queue.
     Turn,
 }
 
-/// What became of the hardware.
+/// Failure of the hardware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum IommuError {
     /// It did not answer in time.
     #[error("the unit did not answer in {waited:?} (waited for {awaited:?})")]
     TimedOut {
-        /// What was waited for.
+        /// Event for which the driver waited.
         awaited: Awaited,
-        /// How long.
+        /// Time for which it waited.
         waited: Nanos,
     },
     /// It refused a command.
@@ -52,7 +52,7 @@ pub enum IommuError {
     Nonsense {
         /// Offset of the register.
         offset: usize,
-        /// What it held.
+        /// Value of the register.
         value: u64,
     },
     /// It lacks what was asked for.
@@ -76,7 +76,7 @@ impl From<SyncError<Self>> for IommuError {
     }
 }
 
-/// Why a stream was not moved.
+/// Error of moving a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AttachError {
@@ -97,7 +97,7 @@ pub enum AttachError {
     Iommu(#[from] IommuError),
 }
 
-/// Why nothing was mapped.
+/// Error of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DomainError {
@@ -109,7 +109,7 @@ pub enum DomainError {
     Iommu(#[from] IommuError),
 }
 
-/// Why nothing was unmapped.
+/// Error of an unmap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DomainUnmapError {
@@ -121,7 +121,7 @@ pub enum DomainUnmapError {
     Iommu(#[from] IommuError),
 }
 
-/// Why a block was not split.
+/// Error of splitting a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DomainSplitError {
@@ -133,7 +133,7 @@ pub enum DomainSplitError {
     Sync(#[from] SyncError<IommuError>),
 }
 
-/// Why a part of a block was not unmapped.
+/// Error of unmapping a part of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum UnmapPartError {

@@ -1,10 +1,10 @@
-//! What a unit says of the accesses that it refused, in no vendor's encoding.
+//! Records of the accesses that a unit refused, in no vendor's encoding.
 //!
 //! Every field came from hardware: none of it is trusted to name something that exists.
 
 use crate::addr::{Iova, Pasid, StreamId};
 
-/// Which kind of access.
+/// Kind of access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FaultAccess {
     /// A read.
@@ -13,7 +13,7 @@ pub enum FaultAccess {
     Write,
 }
 
-/// Why it was refused.
+/// Reason of a refused access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FaultReason {
     /// Nothing is mapped there.
@@ -44,7 +44,7 @@ pub enum FaultReason {
     },
 }
 
-/// Why an interrupt message was refused.
+/// Reason of a refused interrupt message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum InterruptRefusal {
     /// It chooses CPU and vector itself, instead of naming an entry.

@@ -35,7 +35,7 @@ impl Vector {
     }
 }
 
-/// Which local interrupt controllers take an interrupt.
+/// Local interrupt controllers that take an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Destination {
     /// The one with this identifier.
@@ -55,7 +55,7 @@ impl Destination {
     }
 }
 
-/// How the CPU that takes an interrupt is chosen among those that its destination selects.
+/// Choice of the CPU that takes an interrupt among those that its destination selects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Delivery {
     /// All take it.
@@ -65,7 +65,7 @@ pub enum Delivery {
     LowestPriority,
 }
 
-/// What an interrupt's line or message means.
+/// Meaning of an interrupt's line or message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Trigger {
     /// Each is one interrupt: all messages of devices.
@@ -75,7 +75,7 @@ pub enum Trigger {
     Level,
 }
 
-/// What arrives when a device raises an interrupt.
+/// Interrupt that arrives when a device raises it.
 ///
 /// ```
 /// use portolan::iommu::{Destination, InterruptTarget, Vector};
@@ -89,9 +89,9 @@ pub enum Trigger {
 pub struct InterruptTarget {
     /// The handler's number.
     pub vector: Vector,
-    /// Where it arrives.
+    /// Local interrupt controllers at which it arrives.
     pub destination: Destination,
-    /// How one of several is chosen.
+    /// Choice among several.
     pub delivery: Delivery,
     /// Edge or level.
     pub trigger: Trigger,
@@ -111,8 +111,8 @@ impl InterruptTarget {
     }
 }
 
-/// Who may raise an interrupt. The unit compares it with the requester identifier that a message
-/// carries.
+/// Requester that may raise an interrupt. The unit compares it with the requester identifier that a
+/// message carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum InterruptSource {
     /// One requester: a function, an I/O APIC, a timer.
@@ -120,9 +120,9 @@ pub enum InterruptSource {
     /// All functions of the device that `0` is a function of: for functions that send under each
     /// other's number.
     Device(RequesterId),
-    /// Any requester on these buses, both included: for what is behind a bridge to conventional PCI,
-    /// which puts numbers of its own on messages. Whatever else is on those buses may raise the
-    /// interrupt as well.
+    /// Any requester on these buses, both included: for devices behind a bridge to conventional
+    /// PCI, which puts numbers of its own on messages. All other requesters on those buses may
+    /// raise the interrupt as well.
     Buses {
         /// The first bus.
         first: u8,
@@ -132,7 +132,7 @@ pub enum InterruptSource {
 }
 
 impl InterruptSource {
-    /// Whether it is `stream`, and nobody else but functions of the same device.
+    /// Tells if it is `stream`, and no other but functions of the same device.
     ///
     /// *Context.* Interrupt.
     pub fn is_of(self, stream: StreamId) -> bool {
@@ -144,13 +144,14 @@ impl InterruptSource {
     }
 }
 
-/// What a device writes to raise an interrupt: its MSI capability, or an entry of its MSI-X table,
-/// is given both.
+/// Message that a device writes to raise an interrupt: its MSI capability, or an entry of its MSI-X
+/// table, is given both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MsiMessage {
-    /// Where it writes.
+    /// Address to which it writes.
     pub address: u64,
-    /// What it writes. A capability with 16 bits of data takes the low half; the high one is zero.
+    /// Value that it writes. A capability with 16 bits of data takes the low half; the high one is
+    /// zero.
     pub data: u32,
 }
 
@@ -235,14 +236,14 @@ impl Interrupt {
         self.index
     }
 
-    /// Who may raise it.
+    /// Requester that may raise it.
     ///
     /// *Context.* Interrupt.
     pub const fn source(&self) -> InterruptSource {
         self.source
     }
 
-    /// What arrives.
+    /// Interrupt that arrives.
     ///
     /// *Context.* Interrupt.
     pub const fn target(&self) -> InterruptTarget {
@@ -250,7 +251,7 @@ impl Interrupt {
     }
 }
 
-/// Why an interrupt was not set up, moved or given back.
+/// Error of setting up, moving or giving back an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum InterruptError {
@@ -335,13 +336,13 @@ pub trait RemapInterrupts: Send + Sync {
     /// If the hardware did not complete. The entries are closed in memory, and stay out of use.
     fn revoke(&self, stream: StreamId) -> Result<(), IommuError>;
 
-    /// What the source has to write to raise the interrupt.
+    /// Message that the source has to write to raise the interrupt.
     ///
     /// # Errors
     /// [`InterruptError::NotInUse`], or if the unit's messages have no room for the index.
     fn message(&self, interrupt: &Interrupt) -> Result<MsiMessage, InterruptError>;
 
-    /// What an I/O APIC's redirection entry has to hold to raise the interrupt.
+    /// Value of an I/O APIC's redirection entry that raises the interrupt.
     ///
     /// # Errors
     /// As [`RemapInterrupts::message`].

@@ -15,10 +15,10 @@ use crate::platform::{Cpus, DmaMemory, ForeignTables, PromisedMappings, TableMem
 use crate::table::format::Format;
 use crate::table::{Access, PageTable, Segment, TableView, Translation};
 
-/// Where identifiers come from and go back to: the unit's queue.
+/// Pool of identifiers: the unit's queue.
 pub trait TagPool: InvalidationQueue<Error = IommuError> + Send + Sync {
     /// Invalidates everything that `context` tags, waits, and only then lets the identifier be
-    /// given out again. Whatever fails, the identifier stays out of use.
+    /// given out again. If any step fails, the identifier stays out of use.
     ///
     /// # Errors
     /// If the hardware did not complete.
@@ -56,9 +56,9 @@ pub struct PagedDomain<F: Format, M: TableMem<F::Word>, Q: TagPool> {
 }
 
 impl<F: Format, M: TableMem<F::Word>, Q: TagPool> PagedDomain<F, M, Q> {
-    /// A domain in the memory of `table`. What is mapped there is taken out: a domain maps what has
-    /// been promised, and tables alone take any address. `context` is the caller's to give: it goes
-    /// back through [`TagPool::release`].
+    /// A domain in the memory of `table`. Mappings in it are taken out: a domain maps only promised
+    /// memory, and tables alone take any address. `context` is the caller's to give: it goes back
+    /// through [`TagPool::release`].
     pub fn new(
         mut table: PageTable<F, M>,
         context: InvalTag,
@@ -122,12 +122,12 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> PagedDomain<F, M, Q> {
         &self.queue
     }
 
-    /// What the invalidation plan knows of the hardware.
+    /// Capabilities of the hardware for the invalidation plan.
     pub fn capabilities(&self) -> &Capabilities {
         &self.caps
     }
 
-    /// What it knows of the implementation.
+    /// Quirks of the implementation.
     pub fn quirks(&self) -> &Quirks {
         &self.quirks
     }

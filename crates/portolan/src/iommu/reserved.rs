@@ -15,11 +15,11 @@ use crate::table::Access;
 pub struct ReservedRegion {
     /// The addresses.
     pub range: IovaRange,
-    /// Why they are reserved.
+    /// Reason for which they are reserved.
     pub kind: ReservedKind,
 }
 
-/// Why addresses are reserved.
+/// Reason for which addresses are reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReservedKind {
@@ -33,8 +33,8 @@ pub enum ReservedKind {
     /// As [`ReservedKind::Direct`], until a driver has taken the device over. From then on the
     /// addresses are as good as any others: they may be given to a guest with the device.
     DirectUntilDriven(Access),
-    /// Writes to this physical page are messages, and the IOMMU translates them: whoever sets up
-    /// the device's messages maps it, where they like
+    /// Writes to this physical page are messages, and the IOMMU translates them: the code that sets
+    /// up the device's messages maps it, anywhere it likes
     /// ([`Device::map_doorbell`](crate::dma::Device::map_doorbell)).
     Doorbell,
 }
@@ -48,7 +48,7 @@ impl ReservedKind {
         }
     }
 
-    /// Whether nothing can be mapped there.
+    /// Tells if nothing can be mapped there.
     pub const fn is_closed(self) -> bool {
         matches!(self, Self::Interrupts | Self::Unusable)
     }
@@ -67,8 +67,8 @@ impl ReservedRegion {
         }
     }
 
-    /// Whether pages of `granule` cannot do what both regions want: one is to be mapped where the
-    /// other says that nothing can be, or one as memory and the other as a device's registers.
+    /// Tells if pages of `granule` cannot serve both regions: one is to be mapped where the other
+    /// says that nothing can be, or one as memory and the other as a device's registers.
     pub fn contradicts(&self, other: &Self, granule: PageSize) -> bool {
         let (one, two) = (self.whole_pages(granule), other.whole_pages(granule));
         let (closed, open) = (self.kind.is_closed(), other.kind.is_closed());
@@ -89,7 +89,7 @@ impl fmt::Display for ReservedRegion {
     }
 }
 
-/// Why the regions of a stream were not put together.
+/// Error of putting the regions of a stream together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 #[non_exhaustive]
 pub enum NotDisjoint {
@@ -106,7 +106,7 @@ pub enum NotDisjoint {
     Memory,
 }
 
-/// What holds at an address, counted over the regions that have it.
+/// Demands on an address, counted over the regions that have it.
 #[derive(Default)]
 struct Held {
     /// Those where nothing can be mapped.
@@ -135,13 +135,13 @@ impl Held {
         }
     }
 
-    /// Whether not all of them can have what they want.
+    /// Tells if the demands contradict each other.
     fn is_torn(&self) -> bool {
         let registers = self.bits[Access::DEVICE.bits().trailing_zeros() as usize];
         self.direct > 0 && (self.closed > 0 || (registers > 0 && registers < self.direct))
     }
 
-    /// What all that are mapped one to one together want.
+    /// Common demand of all regions that are mapped one to one.
     fn kind(&self) -> Option<ReservedKind> {
         let set = self.bits.iter().zip(0..).filter(|(count, _)| **count > 0);
         let bits = set.fold(0, |bits, (_, bit)| bits | 1 << bit);
@@ -210,7 +210,7 @@ pub fn disjoint(
     Ok(apart)
 }
 
-/// Whether `next` begins right behind `first`.
+/// Tells if `next` begins right behind `first`.
 fn follows(first: IovaRange, next: IovaRange) -> bool {
     first.last().checked_add(1) == Some(next.start())
 }

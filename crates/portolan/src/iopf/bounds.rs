@@ -1,10 +1,10 @@
-//! What devices may use up before they are refused.
+//! Bounds of devices, beyond which they are refused.
 
 use super::Response;
 use super::counts::Cause;
 use crate::platform::Nanos;
 
-/// How many requests a device may send: `burst` at once, and one more each `each`.
+/// Number of requests that a device may send: `burst` at once, and one more each `each`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     /// Requests at once; at least 1.
@@ -31,7 +31,7 @@ pub struct Bounds {
     pub groups_of_device: usize,
     /// Requests of one group.
     pub requests: usize,
-    /// How long a group may be without its last request.
+    /// Longest time for which a group may be without its last request.
     pub timeout: Nanos,
     /// Requests of one device over time. Requests of groups that were refused before count as well.
     pub flow: Flow,
@@ -55,7 +55,7 @@ impl Default for Bounds {
 }
 
 impl Bounds {
-    /// What a group is told that is not handled.
+    /// Response to a group that is not handled.
     pub(super) const fn response(&self, cause: Cause) -> Response {
         match cause {
             // Try again: others are in its way.
@@ -73,14 +73,14 @@ impl Bounds {
     }
 }
 
-/// How much of its flow a device has used.
+/// Used part of a device's flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Bucket {
-    /// When it may send a whole burst again.
+    /// Time at which it may send a whole burst again.
     full_at: Nanos,
 }
 
-/// Whether a request may come.
+/// Admission of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admitted {
     Yes,

@@ -1,8 +1,8 @@
-//! Why groups are answered without a handler, and how many of everything there were.
+//! Causes of answers without a handler, and counts of all events.
 
 macro_rules! causes {
     ($($(#[$doc:meta])* $cause:ident,)*) => {
-        /// Why a group is answered without a handler, or in spite of one.
+        /// Cause of an answer to a group without a handler, or in spite of one.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Cause {$($(#[$doc])* $cause,)*}
 
@@ -40,7 +40,7 @@ causes! {
 
 const CAUSES: usize = Cause::ALL.len();
 
-/// How often each thing happened.
+/// Counts of events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
     /// Requests that came, of every kind.
@@ -49,13 +49,13 @@ pub struct FaultCounts {
     pub stop_markers: u64,
     /// Requests of a group that has all its requests and is not answered yet; they are dropped.
     pub duplicates: u64,
-    /// Requests before the last of a device that nobody knows; they are dropped.
+    /// Requests before the last of a device that is not registered; they are dropped.
     pub ignored: u64,
     /// Groups that were given to a handler.
     pub handled: u64,
     /// Responses of handlers that came after the group had got another one; they are dropped.
     pub overtaken: u64,
-    /// How often the unit lost requests.
+    /// Number of times that the unit lost requests.
     pub overflows: u64,
     /// Incomplete groups forgotten because the unit lost requests, and answers those itself.
     pub discarded: u64,

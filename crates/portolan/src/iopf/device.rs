@@ -1,4 +1,4 @@
-//! What is known of one device that sends page requests.
+//! State of one device that sends page requests.
 
 use alloc::collections::TryReserveError;
 use alloc::sync::Arc;
@@ -10,7 +10,7 @@ use super::{GroupId, Handler, ReplyName, ReplyTo};
 use crate::addr::{IovaRange, Pasid, StreamId};
 use crate::platform::Nanos;
 
-/// Whether a device wants to be told the address space that it asked for.
+/// Address space in responses to a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReplyPasid {
     /// As it asked.
@@ -20,18 +20,18 @@ pub enum ReplyPasid {
     Never,
 }
 
-/// What a device asks for and is not given: the group is answered with its last request, or in
+/// Requests of a device that are not served: the group is answered with its last request, or in
 /// time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Refused {
     pub cause: Cause,
-    /// What the response names, if anything.
+    /// Address space that the response names, if any.
     pub pasid: Option<Pasid>,
     pub deadline: Nanos,
 }
 
 impl Refused {
-    /// Whom to answer.
+    /// Address of the response.
     pub const fn to(&self, stream: StreamId, group: GroupId) -> ReplyTo {
         ReplyTo {
             stream,
@@ -63,12 +63,12 @@ pub(super) struct Device {
     pub stay: Stay,
 }
 
-/// Whether a device is being forgotten.
+/// State of a device: known, or being forgotten.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Stay {
     #[default]
     Known,
-    /// What it sends from now on is answered without a record, so that its groups become fewer.
+    /// Its requests from now on are answered without a record, so that its groups become fewer.
     Leaving,
 }
 
@@ -87,7 +87,7 @@ impl Device {
         })
     }
 
-    /// Where the response to `name` goes.
+    /// Address of the response to `name`.
     pub fn reply_to(&self, stream: StreamId, pasid: Option<Pasid>, name: ReplyName) -> ReplyTo {
         let pasid = match self.reply_pasid {
             ReplyPasid::AsAsked => pasid,
@@ -108,7 +108,7 @@ impl Device {
         }
     }
 
-    /// Who handles an address space.
+    /// Handler of an address space.
     pub fn handler(&self, pasid: Option<Pasid>) -> Option<Arc<dyn Handler>> {
         match self.spaces.get(&pasid) {
             Some(Space::Registered { handler, .. }) => Some(Arc::clone(handler)),

@@ -19,9 +19,9 @@ use crate::platform::{Cpus, Lock, Nanos};
 
 /// Page requests of the devices behind one unit.
 ///
-/// A driver's loop gives every request to [`Dispatcher::accept`], or the handler of its interrupt to
-/// [`Dispatcher::queue`]; one CPU or many call [`Dispatcher::serve`], and somebody calls
-/// [`Dispatcher::expire`] when it says so.
+/// A driver's loop gives every request to [`Dispatcher::accept`], or the handler of its interrupt
+/// to [`Dispatcher::queue`]; one CPU or many call [`Dispatcher::serve`], and any CPU calls
+/// [`Dispatcher::expire`] when that is due.
 ///
 /// ```no_run
 /// # use portolan::addr::{IovaRange, StreamId};
@@ -43,8 +43,8 @@ use crate::platform::{Cpus, Lock, Nanos};
 /// }
 /// ```
 ///
-/// Each group gets one response: by its handler, or, if that is not to be, by whoever finds out
-/// ([`Cause`](super::Cause)). When it is dropped, all groups are answered.
+/// Each group gets one response: by its handler, or, if that is not to be, by the call that finds
+/// it out ([`Cause`](super::Cause)). When it is dropped, all groups are answered.
 pub struct Dispatcher<P: Cpus, R: Responder> {
     cpus: P,
     responder: R,
@@ -61,8 +61,8 @@ impl<P: Cpus, R: Responder> core::fmt::Debug for Dispatcher<P, R> {
 }
 
 impl<P: Cpus, R: Responder> Dispatcher<P, R> {
-    /// A dispatcher that nobody has registered with. All that devices can make it use up is
-    /// allocated here: [`Bounds::groups`] times [`Bounds::requests`] requests.
+    /// A dispatcher without registrations. All memory that devices can make it use up is allocated
+    /// here: [`Bounds::groups`] times [`Bounds::requests`] requests.
     ///
     /// *Context.* Task.
     ///
@@ -81,7 +81,7 @@ impl<P: Cpus, R: Responder> Dispatcher<P, R> {
         })
     }
 
-    /// Who carries responses.
+    /// Responder that carries responses.
     ///
     /// *Context.* Interrupt.
     pub fn responder(&self) -> &R {
@@ -142,13 +142,14 @@ impl<P: Cpus, R: Responder> Dispatcher<P, R> {
     }
 
     /// Ends a registration, and answers every group of it that is complete with
-    /// [`Response::Invalid`], also those that a handler has: its response is dropped when it
-    /// comes. Groups without their last request get the same response when that comes, or in
-    /// time. Nobody is waited for: the handler may still have groups that were given to it before,
-    /// and gets no others.
+    /// [`Response::Invalid`], also those that a handler has: its response is dropped when it comes.
+    /// Groups without their last request get the same response when that comes, or in time. This
+    /// waits for no handler: it may still have groups that were given to it before, and gets no
+    /// others.
     ///
-    /// What the device sent and nobody has read yet meets whoever is registered then: let a driver
-    /// drain its queue before the same address space is registered again.
+    /// Requests that the device sent and the driver has not read yet meet the handler that is
+    /// registered then: let a driver drain its queue before the same address space is registered
+    /// again.
     ///
     /// *Context.* Task: it may drop the last handle of the handler.
     pub fn unregister(&self, stream: StreamId, pasid: Option<Pasid>) -> Ended {
@@ -174,8 +175,8 @@ impl<P: Cpus, R: Responder> Dispatcher<P, R> {
     }
 
     /// Forgets a device, and answers all of its groups with [`Response::Invalid`], also those
-    /// without their last request. It may go on asking: what comes meanwhile is answered and not
-    /// remembered, and what comes later is of a device that nobody knows.
+    /// without their last request. It may go on asking: requests that come meanwhile are answered
+    /// and not remembered, and later ones are of a device that is not registered.
     ///
     /// *Context.* Task.
     pub fn remove_device(&self, stream: StreamId) -> Ended {
@@ -189,7 +190,7 @@ impl<P: Cpus, R: Responder> Dispatcher<P, R> {
             });
             let Some(pasid) = space else { break };
             ended.add(self.unregister(stream, pasid));
-            // Somebody else may be at it; what is left is answered below.
+            // Another caller may be at it; the rest is answered below.
             let removed = self.state.with(|state| {
                 let device = state.devices.get_mut(&stream);
                 device.and_then(|device| device.spaces.remove(&pasid))
@@ -216,7 +217,7 @@ impl<P: Cpus, R: Responder> Dispatcher<P, R> {
         while let Some(stream) = self.state.with(first) {
             ended.add(self.remove_device(stream));
         }
-        // Those of devices that nobody knows.
+        // Those of devices that are not registered.
         ended.add(self.answer_unsent(None));
         ended
     }
@@ -270,8 +271,8 @@ impl<P: Cpus, R: Responder> Dispatcher<P, R> {
     /// *Context.* Interrupt.
     ///
     /// # Errors
-    /// [`QueueFull`]: nobody has served for too long. The request was not taken in; let the driver
-    /// read no more of them until somebody has.
+    /// [`QueueFull`]: no CPU has called [`Dispatcher::serve`] for too long. The request was not
+    /// taken in; let the driver read no more of them until one has.
     pub fn queue(&self, raw: RawPageRequest) -> Result<Taken, QueueFull> {
         let now = self.cpus.now();
         let queued = self.state.with(|state| {
@@ -349,7 +350,7 @@ impl<P: Cpus, R: Responder> Dispatcher<P, R> {
         Ok(Some(now))
     }
 
-    /// How often each thing happened.
+    /// Counts of events.
     ///
     /// *Context.* Interrupt.
     pub fn counts(&self) -> FaultCounts {
@@ -373,7 +374,7 @@ impl<P: Cpus, R: Responder> Drop for Dispatcher<P, R> {
     }
 }
 
-/// Whether a group's handler has come back.
+/// Progress of a group's handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Handled {
     NotYet,
@@ -420,7 +421,7 @@ impl<P: Cpus, R: Responder> Drop for Handling<'_, P, R> {
             .state
             .with(|state| state.abandon(self.group, requests, bounds));
         if let Some(Owed { to, response, .. }) = owed {
-            // There is nobody left to be told of an error; it is counted.
+            // No caller is left to be told of an error; it is counted.
             let _ = dispatcher.send(to, response);
         }
     }

@@ -1,4 +1,4 @@
-//! What is known of a group that is not answered yet, and what may become of it.
+//! State of a group that is not answered yet, and its possible outcomes.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -9,14 +9,14 @@ use super::{Handler, PageRequest, ReplyName, ReplyTo, Response};
 use crate::addr::{Pasid, StreamId};
 use crate::platform::Nanos;
 
-/// What names a group that is not answered yet.
+/// Key of a group that is not answered yet.
 pub(super) type Key = (StreamId, ReplyName);
 
 /// Tells a group from a later one of the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket(pub(super) u64);
 
-/// How far a group is.
+/// Progress of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Its last request is still to come.
@@ -45,7 +45,7 @@ pub(super) struct Gone {
     pub(super) phase: Phase,
 }
 
-/// A response that somebody now owes.
+/// A response that a caller now owes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Owed {
     pub to: ReplyTo,
@@ -53,7 +53,7 @@ pub(super) struct Owed {
     pub cause: Cause,
 }
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Partial,
@@ -67,7 +67,7 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    /// What the driver is told.
+    /// Outcome for the driver.
     pub fn taken(self) -> Taken {
         match self {
             Self::Partial => Taken::Partial,
@@ -93,11 +93,11 @@ impl Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueueIsFull;
 
-/// Who answers a group that a handler had.
+/// Claim to the answer of a group that a handler had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Claim {
     Ours,
-    /// Somebody else has.
+    /// Another caller has answered it.
     Overtaken,
 }
 

@@ -1,9 +1,9 @@
-//! Who decides about a group, and who carries the response.
+//! Handlers, which decide about groups, and responders, which carry the responses.
 
 use super::request::{PageRequest, ReplyTo};
 use crate::addr::{Pasid, StreamId};
 
-/// What a device is told.
+/// Response to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Response {
     /// The device is to try again: all that it asked for is there.
@@ -32,7 +32,7 @@ impl<'a> Group<'a> {
         Self { to, requests }
     }
 
-    /// Who asks.
+    /// Stream of the device that asks.
     pub const fn stream(&self) -> StreamId {
         self.to.stream
     }
@@ -44,20 +44,20 @@ impl<'a> Group<'a> {
             .map_or(self.to.pasid, PageRequest::pasid)
     }
 
-    /// Whom the response goes to.
+    /// Address of the response.
     pub const fn to(&self) -> ReplyTo {
         self.to
     }
 
-    /// What it asks for, in the order it came; a page may be there twice.
+    /// Requests of the group, in the order in which they came; a page may be there twice.
     pub const fn requests(&self) -> &'a [PageRequest] {
         self.requests
     }
 }
 
-/// Who decides about the groups of one address space.
+/// Handler of the groups of one address space.
 ///
-/// *Implementer's duties.* To make all that is asked for accessible before it says
+/// *Implementer's duties.* To make all requested addresses accessible before it says
 /// [`Response::Success`], debts paid. It may take its time: no lock is held while it runs, and
 /// other groups may be handled at the same time. If its address space is unregistered meanwhile,
 /// its response is dropped, since the device has got one.
@@ -75,7 +75,8 @@ impl<'a> Group<'a> {
 /// ```
 ///
 /// *Context.* Task, unless the implementer promises more: it is called by
-/// [`Dispatcher::serve`](super::Dispatcher::serve) alone, never by what takes requests in.
+/// [`Dispatcher::serve`](super::Dispatcher::serve) alone, never by the methods that take requests
+/// in.
 pub trait Handler: Send + Sync {
     /// Decides about `group`.
     fn handle(&self, group: &Group<'_>) -> Response;
@@ -93,20 +94,20 @@ impl<H: Handler + ?Sized> Handler for alloc::sync::Arc<H> {
     }
 }
 
-/// Who carries responses to devices: a driver.
+/// Carrier of responses to devices: a driver.
 ///
 /// *Implementer's duties.* To send one response for each call, and not to wait for ever.
 ///
 /// *Context.* Atomic: it may wait for the unit to take the response.
 pub trait Responder {
-    /// Why it could not.
+    /// Error of a response that could not be sent.
     type Error: core::fmt::Debug;
 
     /// Sends `response` to `to`.
     ///
     /// # Errors
-    /// If it is not known whether the device has got it. Nobody tries again: by then the number
-    /// may name another group.
+    /// If it is not known whether the device has got it. The caller does not try again: by then the
+    /// number may name another group.
     fn respond(&self, to: ReplyTo, response: Response) -> Result<(), Self::Error>;
 }
 

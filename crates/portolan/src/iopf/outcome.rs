@@ -1,11 +1,11 @@
-//! What became of requests, groups and registrations.
+//! Outcomes of requests, groups and registrations.
 
 use super::counts::Cause;
 use super::{ReplyTo, Response};
 use crate::addr::{Pasid, StreamId};
 use thiserror::Error;
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// Its group waits for more.
@@ -16,7 +16,7 @@ pub enum Taken {
     StopMarker,
     /// Its group is complete and not answered yet; it is dropped.
     Duplicate,
-    /// It is of a device that nobody knows and not the last of its group; it is dropped.
+    /// It is of a device that is not registered and not the last of its group; it is dropped.
     Ignored,
     /// Its group is refused, and is told so with its last request, or in time.
     RefusedPart {
@@ -52,11 +52,11 @@ pub enum Served {
     },
 }
 
-/// Why an address space was not registered.
+/// Error of registering an address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RegisterError {
-    /// Somebody has registered it, or its unregistering has not ended.
+    /// It is registered already, or its unregistering has not ended.
     #[error("{stream:?} has a handler for {pasid:?} already")]
     Taken {
         /// The stream whose address space it is.
@@ -91,7 +91,7 @@ pub struct QueueFull {
     pub waiting: usize,
 }
 
-/// What was answered when something ended.
+/// Numbers of groups that were answered when a registration ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ended {
     /// Groups that got their response.

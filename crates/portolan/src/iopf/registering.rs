@@ -15,7 +15,7 @@ use crate::addr::{IovaRange, Pasid, StreamId};
 /// Entries that a map which is full grows by at least.
 const FEWEST: usize = 4;
 
-/// Memory for what may be missing. What is left of it is freed when nobody holds the lock.
+/// Memory for records that may be missing. The rest of it is freed when the lock is free.
 #[derive(Default)]
 pub(super) struct Offer {
     devices: Vec<(StreamId, Device)>,
@@ -35,7 +35,7 @@ pub(super) enum Missing {
 }
 
 impl Offer {
-    /// Makes what is missing.
+    /// Makes the missing records.
     pub(super) fn make(&mut self, missing: Missing) -> Result<(), TryReserveError> {
         match missing {
             Missing::Devices(count) => self.devices = room(count)?,
@@ -74,7 +74,7 @@ impl State {
         Ok(())
     }
 
-    /// Registers an address space, unless somebody has.
+    /// Registers an address space, unless it is registered already.
     pub(super) fn register(
         &mut self,
         stream: StreamId,

@@ -12,7 +12,7 @@ use thiserror::Error;
 pub struct GroupId(u16);
 
 impl GroupId {
-    /// How many there are for one device.
+    /// Number of identifiers for one device.
     pub const COUNT: usize = 512;
 
     /// A group from its number.
@@ -43,7 +43,7 @@ impl StallTag {
 }
 
 bitflags::bitflags! {
-    /// What a request wants to do.
+    /// Access that a request wants.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct Permissions: u8 {
         /// To read.
@@ -57,10 +57,10 @@ bitflags::bitflags! {
     }
 }
 
-/// What is an access.
+/// Permissions that are an access.
 const ACCESS: Permissions = Permissions::READ.union(Permissions::WRITE);
 
-/// What only an address space that is named can allow.
+/// Permissions that only an address space that is named can allow.
 const NAMED: Permissions = Permissions::EXECUTE.union(Permissions::PRIVILEGED);
 
 /// Place of a request in its group.
@@ -104,19 +104,19 @@ pub struct RawPageRequest {
     pub kind: RequestKind,
 }
 
-/// Why a request makes no sense whoever sent it.
+/// Reason for which a request makes no sense from any device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum BadRequest {
     /// It wants neither to read nor to write.
     #[error("a request for {wants:?}, which is no access")]
     NoAccess {
-        /// What it wants.
+        /// Permissions that it wants.
         wants: Permissions,
     },
     /// It executes what it does not read, or has rights of an address space that it does not name.
     #[error("a request for {wants:?}, which cannot be")]
     Impossible {
-        /// What it wants.
+        /// Permissions that it wants.
         wants: Permissions,
     },
     /// An address space beyond 20 bits.
@@ -134,7 +134,7 @@ pub enum BadRequest {
 }
 
 impl RawPageRequest {
-    /// Whether it only says that a device has stopped to use an address space; that wants no
+    /// Tells if it only says that a device has stopped to use an address space; that wants no
     /// response.
     pub fn is_stop_marker(&self) -> bool {
         let last = matches!(
@@ -147,7 +147,7 @@ impl RawPageRequest {
         last && self.pasid.is_some() && !self.wants.intersects(ACCESS)
     }
 
-    /// Whom to answer.
+    /// Address of the response.
     pub const fn reply_to(&self) -> ReplyTo {
         let name = match self.kind {
             RequestKind::Pri { group, .. } => ReplyName::Group(group),
@@ -214,7 +214,7 @@ impl PageRequest {
         Iova::new(self.0.iova.get() & !(size.bytes() - 1))
     }
 
-    /// What for: at least one of reading and writing.
+    /// Access that it wants: at least one of reading and writing.
     pub const fn wants(&self) -> Permissions {
         self.0.wants
     }
@@ -232,13 +232,13 @@ impl PageRequest {
         }
     }
 
-    /// Whom to answer.
+    /// Address of the response.
     pub const fn reply_to(&self) -> ReplyTo {
         self.0.reply_to()
     }
 }
 
-/// What a response is told by.
+/// Name by which a device knows a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ReplyName {
     /// A page request group.
@@ -247,7 +247,7 @@ pub enum ReplyName {
     Stall(StallTag),
 }
 
-/// Where a response goes.
+/// Address of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReplyTo {
     /// To which device.

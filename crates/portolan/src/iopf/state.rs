@@ -1,7 +1,8 @@
-//! Groups that are not answered yet, and what becomes of them: all that is done under the lock.
+//! Groups that are not answered yet, and all operations on them under the lock.
 //!
-//! Whoever takes a group out of here owes its response; so there is one. Nothing here allocates or
-//! frees memory: devices decide what comes, and a handler of interrupts may be what brings it.
+//! A caller that takes a group out of here owes its response; so there is one. Nothing here
+//! allocates or frees memory: devices decide on the requests, and a handler of interrupts may bring
+//! them.
 
 use alloc::collections::{TryReserveError, VecDeque};
 use alloc::vec::Vec;
@@ -23,7 +24,7 @@ pub(super) struct State {
     ready: VecDeque<Key>,
     /// Memory for the requests of groups to come.
     pool: Vec<Vec<PageRequest>>,
-    /// Responses that are left to whoever may wait for the unit.
+    /// Responses that are left to callers that may wait for the unit.
     unsent: VecDeque<Owed>,
     pub counts: FaultCounts,
     tickets: u64,
@@ -88,7 +89,7 @@ impl State {
     /// Takes a request in.
     pub fn take_in(&mut self, raw: RawPageRequest, now: Nanos, bounds: &Bounds) -> Outcome {
         self.counts.requests += 1;
-        // All that a device sends counts, so that a flood of whatever kind is one.
+        // All requests of a device count, so that a flood of any kind is one.
         let admitted = match self.devices.get_mut(&raw.stream) {
             Some(device) => device.bucket.take(now, bounds.flow),
             None => Admitted::Yes,
@@ -121,7 +122,7 @@ impl State {
         }
     }
 
-    /// Whether a request is one to be handled at all.
+    /// Checks that a request is one to be handled at all.
     fn judge(&self, raw: RawPageRequest, admitted: Admitted) -> Result<PageRequest, Cause> {
         let device = self.devices.get(&raw.stream);
         let device = device.ok_or(Cause::UnknownDevice)?;

@@ -41,7 +41,7 @@ impl Kind {
         (self.0 % CLASSES) as u32
     }
 
-    /// Whether blocks of the kind can lie at or below `limit`.
+    /// Tells if blocks of the kind can lie at or below `limit`.
     pub fn serves(self, limit: Iova) -> bool {
         self.0 < CLASSES || limit.get() > LOW_LAST
     }
@@ -131,7 +131,7 @@ impl Classes {
     }
 
     /// The most blocks of a kind that one call may have in hand: a small share of the zone, since
-    /// what is in hand is there for nobody else.
+    /// no other call can use them meanwhile.
     pub fn share(&self, kind: Kind) -> u64 {
         let (start, last) = (self.space.start().get(), self.space.last().get());
         let last = match kind.index() {
@@ -163,7 +163,7 @@ impl Classes {
         }))
     }
 
-    /// What is asked of the ranges for `request`: a whole block if it is of a class's size.
+    /// Request to the ranges for `request`: a whole block if it is of a class's size.
     pub fn whole(&self, request: &Request) -> Request {
         let Some(order) = self.order(request.bytes.saturating_sub(1)) else {
             return *request;

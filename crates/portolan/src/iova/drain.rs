@@ -1,4 +1,4 @@
-//! What is not done on the way of an allocation: trimming, setting aside, counting.
+//! Work that is not done on the way of an allocation: trimming, setting aside, counting.
 
 use super::FreeError;
 use super::class::Kind;
@@ -8,7 +8,7 @@ use super::space::{Home, IovaSpace};
 use crate::addr::{Iova, IovaRange};
 use crate::platform::{Cpus, Lock};
 
-/// How many addresses are where.
+/// Numbers of addresses, by their place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct IovaStats {
     /// Granules that are free and in no cache.
@@ -29,7 +29,8 @@ pub struct IovaStats {
 
 impl<P: Cpus> IovaSpace<P> {
     /// Sets `range` aside, from caches too: it is never given out. For the time before there are
-    /// mappings: what is in use of it stays so, and can be given out again once it has come back.
+    /// mappings: parts of it that are in use stay so, and can be given out again once they have
+    /// come back.
     ///
     /// *Context.* Task.
     ///
@@ -151,7 +152,7 @@ impl<P: Cpus> IovaSpace<P> {
         blocks
     }
 
-    /// Where the free addresses are, looked at one place after the other.
+    /// Places of the free addresses, looked at one after the other.
     ///
     /// *Context.* Interrupt.
     pub fn stats(&self) -> IovaStats {

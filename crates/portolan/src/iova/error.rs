@@ -1,11 +1,11 @@
-//! What can be wrong with a request, and with a range that comes back.
+//! Errors of requests, and of ranges that come back.
 //!
 //! *Context.* Interrupt: everything here is a value.
 
 use crate::addr::{Iova, IovaRange};
 use thiserror::Error;
 
-/// Why no range was given out.
+/// Error of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum IovaError {
@@ -15,7 +15,7 @@ pub enum IovaError {
     /// No free range is large enough, aligned and low enough.
     #[error("no free range of {bytes} bytes below {limit}")]
     Full {
-        /// What was asked for.
+        /// Number of bytes that were asked for.
         bytes: u64,
         /// The device's limit.
         limit: Iova,
@@ -25,7 +25,7 @@ pub enum IovaError {
     Memory,
 }
 
-/// Why a range was not taken back or set aside.
+/// Error of taking a range back or setting it aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum FreeError {
@@ -41,7 +41,7 @@ pub enum FreeError {
         /// The range.
         range: IovaRange,
     },
-    /// A part of what is to be set aside is given out.
+    /// A part of the range to be set aside is given out.
     #[error("a part of {range} is in use")]
     InUse {
         /// The range.

@@ -1,5 +1,4 @@
-//! What an allocation and a release do when the CPU's cache does not serve: exchange a magazine
-//! with the depot, go to the ranges, and, when those are exhausted, empty the caches into them.
+//! Slow paths of an allocation and a release when the CPU's cache does not serve:
 //!
 //! *Memory.* An allocation may take heap memory, while no lock is held: room for records, and
 //! magazines, one more than it needs as long as the depot has few. A release takes an empty
@@ -210,7 +209,7 @@ impl<P: Cpus> IovaSpace<P> {
         while magazine.len() > 0 {
             self.ranges(|ranges| {
                 for start in core::iter::from_fn(|| magazine.pop()).take(BATCH) {
-                    // Fails for what somebody gave back twice: that is there already.
+                    // Fails for a block that a caller gave back twice: it is there already.
                     let _ = ranges.try_free(self.classes.block_at(kind, start));
                 }
             });
@@ -221,7 +220,7 @@ impl<P: Cpus> IovaSpace<P> {
     /// Gives one block back to the ranges.
     pub(super) fn give(&self, kind: Kind, start: u64) {
         let block = self.classes.block_at(kind, start);
-        // Fails for what somebody gave back twice: that is there already.
+        // Fails for a block that a caller gave back twice: it is there already.
         let _ = self.ranges(|ranges| ranges.try_free(block));
     }
 

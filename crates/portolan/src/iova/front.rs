@@ -2,9 +2,10 @@
 //! taken and put back by one exchange of that word, without a lock.
 //!
 //! A hint says where the last block lies. It is read and written without an exchange, so a handler
-//! that interrupts, a task that moves to another CPU, or a CPU that empties the fronts of all may leave
-//! it wrong. Then the caller goes to the magazines, and the hint is put right by a step: a block is in
-//! the word or in the hands of who exchanged it, whatever the hint says.
+//! that interrupts, a task that moves to another CPU, or a CPU that empties the fronts of all may
+//! leave it wrong. Then the caller goes to the magazines, and the hint is put right by a step: a
+//! block is in the word or in the hands of the caller that exchanged it, right or wrong as the hint
+//! may be.
 //!
 //! *Context.* Interrupt: a few words are looked at.
 
@@ -18,13 +19,13 @@ use crate::platform::SharedWord;
 /// Blocks of one kind; with the hint they fill a line of 64 bytes.
 pub(super) const FRONT: usize = 7;
 
-/// What a word without a block holds. One with a block holds its first address and 1.
+/// Value of a word without a block. One with a block holds its first address and 1.
 const NONE: u64 = 0;
 
 /// Blocks of one kind.
 #[repr(align(64))]
 struct Front<W> {
-    /// How many words from the first on hold blocks, as far as anybody knows.
+    /// Number of words from the first on that hold blocks, as a hint.
     filled: W,
     blocks: [W; FRONT],
 }
@@ -57,8 +58,8 @@ impl<W: SharedWord> Fronts<W> {
         if !fits(seen) {
             return front.unfit(seen, last);
         }
-        // Whoever unmapped the block did so before it was put here. What was seen is not compared:
-        // the exchange need not wait for it.
+        // The caller that unmapped the block did so before it was put here. The value seen is not
+        // compared: the exchange need not wait for it.
         let held = word.swap(NONE, Ordering::Acquire);
         if !fits(held) {
             return front.exchanged(held);
@@ -121,7 +122,7 @@ impl<W: SharedWord> Front<W> {
         Ok(None)
     }
 
-    /// Somebody was faster, and may have put another block there.
+    /// Another caller was faster, and may have put another block there.
     #[cold]
     fn exchanged(&self, held: u64) -> Result<Option<u64>, u64> {
         held.checked_sub(1).map_or(Ok(None), Err)

@@ -24,12 +24,12 @@ impl Ledger {
         Ok(())
     }
 
-    /// What is missing for `ranges` more; `None` if nothing is.
+    /// Memory that is missing for `ranges` more; `None` if none is.
     pub fn lack(&self, ranges: usize) -> Option<Lack> {
         self.0.lack(self.0.len().saturating_add(ranges))
     }
 
-    /// Takes in what was lacking; what is left over is freed by the caller, outside of locks.
+    /// Takes in the memory that was lacking; the rest is freed by the caller, outside of locks.
     pub fn adopt(&mut self, room: Room) -> Room {
         self.0.adopt(room)
     }

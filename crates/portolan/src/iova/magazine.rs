@@ -13,7 +13,7 @@ use super::class::{KINDS, Kind};
 use alloc::vec::Vec;
 use core::mem;
 
-/// How many blocks of each of the two magazines a request with a limit looks at.
+/// Number of blocks of each of the two magazines at which a request with a limit looks.
 const LOOKS: usize = 8;
 
 /// First addresses of free blocks of one kind. One without capacity stands for none.
@@ -60,7 +60,7 @@ impl Magazine {
         found.max().map(|at| self.0.swap_remove(at))
     }
 
-    /// Whether this stands for none.
+    /// Tells if this stands for none.
     pub fn is_none(&self) -> bool {
         self.0.capacity() == 0
     }
@@ -76,7 +76,7 @@ impl Magazine {
     }
 }
 
-/// What a CPU has.
+/// Cache of a CPU.
 #[derive(Debug, Default)]
 pub(super) struct CpuCache([Magazines; KINDS]);
 
@@ -88,7 +88,7 @@ impl CpuCache {
     }
 }
 
-/// What a CPU has of one kind.
+/// Magazines of a CPU for one kind.
 #[derive(Debug, Default)]
 pub(super) struct Magazines {
     loaded: Magazine,
@@ -99,7 +99,7 @@ pub(super) struct Magazines {
     pub taken: u64,
 }
 
-/// What became of a block that was put on a magazines.
+/// Result of putting a block on magazines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Put {
     /// It lies there.
@@ -255,7 +255,7 @@ impl Depot {
         self.empty.pop().map_or(Empty::None, Empty::Ready)
     }
 
-    /// Whether another empty magazine will be wanted when as many blocks come back as go out now.
+    /// Tells if another empty magazine will be wanted when as many blocks come back as go out now.
     pub fn wants_empty(&self) -> bool {
         self.full.len() + self.empty.len() < self.limit
     }
@@ -286,7 +286,7 @@ impl Depot {
         self.full.pop()
     }
 
-    /// Begins another time of watching what is needed.
+    /// Begins another period of watching the need.
     pub fn mark(&mut self) {
         self.fewest = self.full.len();
     }

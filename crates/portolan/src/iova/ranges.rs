@@ -1,14 +1,14 @@
 //! Contiguous ranges of one address space.
 //!
-//! Records of free ranges are made where no lock is held: what is called under one says what it
-//! lacks ([`Refused::Lacks`]) and changes nothing; the caller allocates that, brings it, and tries
-//! again.
+//! Records of free ranges are made where no lock is held: a function that runs under one returns
+//! its lack of memory ([`Refused::Lacks`]) and changes nothing; the caller allocates that, brings
+//! it, and tries again.
 
 use super::tree::{Fit, Gap, GapTree, Lack, Room};
 use super::{FreeError, IovaError};
 use crate::addr::{Iova, IovaRange, PageSize};
 
-/// What is wanted.
+/// Size, alignment and limit of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Bytes; rounded up to granules.
@@ -32,7 +32,7 @@ impl Request {
 
 /// Gives out ranges of an address space, each from the highest place where it fits.
 ///
-/// *Cost.* Each call visits O(log n) of n free ranges, whatever is asked for.
+/// *Cost.* Each call visits O(log n) of n free ranges, for every request.
 ///
 /// *Alignment.* A request aligned to the granule finds every free range that is long enough. One
 /// with a greater alignment finds every free range that holds an aligned block of its size rounded
@@ -49,7 +49,7 @@ pub struct RangeAllocator {
     pieces: usize,
 }
 
-/// Why nothing was done.
+/// Error of a call that changed nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Refused<E> {
     /// There is no room for a record.
@@ -142,12 +142,12 @@ impl RangeAllocator {
         }
     }
 
-    /// Takes in what was lacking; what is left over is freed by the caller, outside of locks.
+    /// Takes in the memory that was lacking; the rest is freed by the caller, outside of locks.
     pub(super) fn adopt(&mut self, room: Room) -> Room {
         self.gaps.adopt(room)
     }
 
-    /// What is missing for `ranges` more that come back whole; `None` if nothing is.
+    /// Memory that is missing for `ranges` more that come back whole; `None` if none is.
     pub(super) fn lack(&self, ranges: usize) -> Option<Lack> {
         let gaps = self.pieces.max(self.gaps.len());
         self.gaps
@@ -229,7 +229,7 @@ impl RangeAllocator {
             .max_by_key(|&(_, first)| first)
     }
 
-    /// Whether all of `range` can be given out.
+    /// Tells if all of `range` can be given out.
     pub fn is_free(&self, range: IovaRange) -> bool {
         let lg2 = self.granule.lg2();
         let (first, last) = (range.start().get() >> lg2, range.last().get() >> lg2);

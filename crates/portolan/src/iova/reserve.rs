@@ -1,10 +1,10 @@
 //! Records and magazines in reserve, for allocations that may take no heap memory.
 //!
-//! Such an allocation takes a range only if there is room for its record. Room is made by who may
-//! take heap memory ([`IovaSpace::replenish`]); a flag says that there is little left, so that
-//! nobody takes a lock to find out. Blocks that come back where there is no magazine for them ask for
-//! one in the same way: a CPU whose handlers alone allocate would go to the ranges each time
-//! otherwise.
+//! Such an allocation takes a range only if there is room for its record. Callers that may take
+//! heap memory make room ([`IovaSpace::replenish`]); a flag says that there is little left, so that
+//! no caller takes a lock to find out. Blocks that come back where there is no magazine for them
+//! ask for one in the same way: a CPU whose handlers alone allocate would go to the ranges each
+//! time otherwise.
 
 use core::sync::atomic::Ordering;
 
@@ -18,12 +18,12 @@ use super::tree::Room;
 use crate::platform::{Cpus, Lock, SharedWord};
 
 impl<P: Cpus> IovaSpace<P> {
-    /// Whether [`IovaSpace::replenish`] has something to do.
+    /// Tells if [`IovaSpace::replenish`] has something to do.
     ///
     /// *Context.* Interrupt.
     #[inline]
     pub fn is_short(&self) -> bool {
-        // No order needed: what is added goes through locks.
+        // No order needed: additions go through locks.
         self.shortage.0.0.load(Ordering::Relaxed) != 0
     }
 

@@ -1,11 +1,11 @@
-//! What there is too little of in reserve: a flag for each, so that nobody takes a lock to find out.
+//! Shortages of the reserve: a flag for each, so that no caller takes a lock to find out.
 
 use core::sync::atomic::Ordering;
 
 use super::class::Kind;
 use crate::platform::{Cpus, SharedWord};
 
-/// Whether room that records lack is taken from the heap.
+/// Permission to take room that records lack from the heap.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Heap {
     /// It is: not in handlers of interrupts.
@@ -17,7 +17,7 @@ pub(super) enum Heap {
 /// The bit of [`Shortage`] for records; that of a kind's magazines is its index.
 pub(super) const RECORDS: u64 = 1 << 63;
 
-/// What there is too little of.
+/// Flags of the shortages.
 ///
 /// *Context.* Interrupt.
 pub(super) struct Shortage<P: Cpus>(pub(super) P::Word);

@@ -61,7 +61,7 @@ struct Node {
     greatest_order: u8,
 }
 
-/// What makes a gap fit for certain.
+/// Property by which a gap fits for certain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
     /// So many pages, less one.
@@ -129,8 +129,8 @@ impl GapTree {
         self.count
     }
 
-    /// What has to be added so that no [`GapTree::insert`] up to `gaps` gaps in all allocates;
-    /// `None` if there is room.
+    /// Memory to add so that no [`GapTree::insert`] up to `gaps` gaps in all allocates; `None` if
+    /// there is room.
     pub fn lack(&self, gaps: usize) -> Option<Lack> {
         let missing = gaps.checked_sub(self.chunks.len() * CHUNK)?;
         let lack = Lack {
@@ -141,7 +141,7 @@ impl GapTree {
         (lack.chunks > 0).then_some(lack)
     }
 
-    /// Takes room in, without allocating. Returns what is left over, to be freed outside of locks.
+    /// Takes room in, without allocating. Returns the rest, to be freed outside of locks.
     pub fn adopt(&mut self, mut room: Room) -> Room {
         if room.list.capacity() > self.chunks.capacity() {
             room.list.append(&mut self.chunks);

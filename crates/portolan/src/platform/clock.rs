@@ -36,7 +36,7 @@ pub trait Clock {
     /// The time.
     fn now(&self) -> Nanos;
 
-    /// Called between two looks at something that somebody else has to change.
+    /// Called between two looks at a value that another CPU or a device has to change.
     fn relax(&self) {
         core::hint::spin_loop();
     }

@@ -47,13 +47,14 @@ impl Transfer {
         self.to
     }
 
-    /// How many bytes.
+    /// Number of bytes.
     #[inline]
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether others than devices may reach the buffer meanwhile: then each byte is copied by a relaxed atomic.
+    /// Sharing of the buffer: if others than devices may reach it meanwhile, each byte is copied by
+    /// a relaxed atomic.
     #[inline]
     pub const fn sharing(&self) -> Sharing {
         self.sharing

@@ -56,7 +56,7 @@ pub trait Cpus: Clock + Send + Sync + 'static {
     /// runs on that CPU: in a kernel [`IrqLock`](super::IrqLock), in a process any lock.
     type Lock<T: Send>: Lock<T>;
 
-    /// How many CPUs there are; at least 1.
+    /// Number of CPUs; at least 1.
     fn count(&self) -> usize;
 
     /// The CPU that calls.
@@ -67,17 +67,17 @@ pub trait Cpus: Clock + Send + Sync + 'static {
         self.now()
     }
 
-    /// Called when a queue of deferred unmaps has reached one of its limits where nobody may wait, and when a
-    /// space has broken. Who never defers an unmap, or calls [`DmaSpace::tick`](crate::dma::DmaSpace::tick)
-    /// soon anyway, has nothing to do.
+    /// Called when a queue of deferred unmaps has reached one of its limits in a caller that may
+    /// not wait, and when a space has broken. An embedder that never defers an unmap, or calls
+    /// [`DmaSpace::tick`](crate::dma::DmaSpace::tick) soon anyway, has nothing to do.
     fn flush_wanted(&self);
 
     /// Called when the last user of something was an interrupt handler, or may have been: a task has
     /// to drop it. Where handlers call the library, it must not be dropped here.
     fn drop_later(&self, left: LeftBehind);
 
-    /// Who is told of maps, unmaps, flushes and faults. Where that is nobody, as by default, the
-    /// reports are not compiled.
+    /// Tracer of maps, unmaps, flushes and faults. Without one, as by default, the reports are not
+    /// compiled.
     #[inline]
     fn tracer(&self) -> Option<&dyn Tracer> {
         None

@@ -1,4 +1,4 @@
-//! What the last user, an interrupt handler, may not drop.
+//! Values that the last user, an interrupt handler, may not drop.
 //!
 //! Dropping an address space waits for hardware, and frees heap memory. A handler that is the last
 //! to use one hands it on by [`Cpus::drop_later`](super::Cpus::drop_later); a worker drops it.
@@ -14,7 +14,7 @@ use core::fmt;
 #[must_use = "dropping it here may wait"]
 pub struct LeftBehind(Box<dyn Item>);
 
-/// What can be left behind, in a box that it brought.
+/// Value that can be left behind, in a box that it brought.
 pub(crate) trait Item: Send + Sync {
     /// Behind which it stands in a list.
     fn next(&mut self) -> &mut Option<LeftBehind>;
@@ -36,7 +36,7 @@ impl fmt::Debug for LeftBehind {
 ///
 /// *Context.* Interrupt, but for dropping one that is not empty: no method takes or frees memory.
 ///
-/// *Drop.* Task. It drops what is in it.
+/// *Drop.* Task. It drops its contents.
 #[derive(Debug, Default)]
 pub struct Leavings {
     first: Option<LeftBehind>,
@@ -48,7 +48,7 @@ impl Leavings {
         Self { first: None }
     }
 
-    /// Whether there are none.
+    /// Tells if there are none.
     pub const fn is_empty(&self) -> bool {
         self.first.is_none()
     }

@@ -1,5 +1,5 @@
-//! What an embedder implements, [`Platform`], the parts that the library takes it for, and two
-//! implementations of table memory.
+//! Traits of a machine, [`Platform`] above all, which an embedder implements, the parts that the
+//! library takes it for, and two implementations of table memory.
 //!
 //! All traits are used through `&self`, so that two machines can live in one process.
 //!
@@ -9,13 +9,13 @@
 //! * [`SlabTables`]: safe, of fixed capacity; its physical addresses are not host addresses.
 //! * [`HostTables`]: the same at host addresses: a table's physical address is its host address.
 //! * [`ForeignTables`]: tables of a process, which its kernel built and keeps.
-//! * [`DmaMemory`], [`AllMemory`]: what devices may be given, by promise.
-//! * [`TrustedBase`]: what an implementer promises of parts that isolation rests on.
+//! * [`DmaMemory`], [`AllMemory`]: memory that devices may be given, by promise.
+//! * [`TrustedBase`]: an implementer's promise for parts that isolation rests on.
 //! * [`Mmio`]: the registers of a device.
 //! * [`PhysMemory`]: copies, for bounce pools, as a [`Transfer`] says.
 //! * [`DataCache`]: maintenance for devices that do not snoop.
 //! * [`Cpus`]: CPUs, and the words and locks that they share; [`IrqLock`] for kernels.
-//! * [`Tracer`]: who takes reports of what the library does.
+//! * [`Tracer`]: receiver of reports of the library's operations.
 //! * [`Clock`]: time; [`poll`] waits on hardware, and not for ever.
 
 pub(crate) mod atomic;
@@ -66,8 +66,8 @@ pub struct OutOfTableMemory {
 ///
 /// *Implementer's duties.* A page handed out is aligned to its size, zeroed, and, if the walker
 /// does not snoop, written back to memory. It stays readable until it is freed. `table` returns the
-/// words of a live page; for an address that is not one it returns an empty slice, never memory
-/// that belongs to somebody else.
+/// words of a live page; for an address that is not one it returns an empty slice, never memory of
+/// another owner.
 ///
 /// *Context.* Interrupt, where the library is called from interrupt handlers that map or reclaim:
 /// then pages come from a reserve, and there may be none. Task otherwise.

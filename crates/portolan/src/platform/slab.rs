@@ -1,6 +1,6 @@
 //! Table memory of fixed capacity with made-up physical addresses.
 //!
-//! Safe throughout. Because the addresses are not host addresses, whatever confuses the two fails
+//! Safe throughout. Because the addresses are not host addresses, code that confuses the two fails
 //! at once. The free list is a lock-free stack with a tag against reuse between load and exchange.
 //! One size of page only; the words are of one width.
 //!
@@ -64,8 +64,8 @@ impl<W: Word> SlabTables<W> {
         }
     }
 
-    /// Number of pages handed out and not yet taken back: those that are not in the free list, so for
-    /// when nobody takes or frees one.
+    /// Number of pages handed out and not yet taken back: those that are not in the free list, so
+    /// for when no CPU takes or frees one.
     pub fn live(&self) -> usize {
         let mut left = self.next.len();
         let mut at = self.free.load(Ordering::Relaxed) as u32;

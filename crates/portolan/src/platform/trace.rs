@@ -10,7 +10,7 @@ use core::fmt::{self, Display, Formatter};
 use super::Nanos;
 use crate::addr::CpuId;
 
-/// What happened.
+/// Kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TraceKind {
@@ -30,7 +30,7 @@ pub enum TraceKind {
     TableMap,
     /// A range was taken out of a table.
     TableUnmap,
-    /// What was unmapped was invalidated, and no device reaches it any more.
+    /// Unmapped ranges were invalidated, and no device reaches them any more.
     Flush,
     /// A unit refused an access.
     Fault,
@@ -66,7 +66,7 @@ impl<'e> TraceEvent<'e> {
         Self { kind, fields }
     }
 
-    /// What happened.
+    /// Kind of the event.
     pub const fn kind(&self) -> TraceKind {
         self.kind
     }

@@ -4,7 +4,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// An atomic table entry; its value travels as 64 bits whatever its width.
+/// An atomic table entry; its value travels as 64 bits at any width of its own.
 pub trait Word: Send + Sync + 'static {
     /// Exponent of the entry's size in bytes.
     const LG2_BYTES: u32;

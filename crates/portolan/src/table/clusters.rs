@@ -29,8 +29,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         }
     }
 
-    /// Joins leaves that were just written, entries of a leaf table from `index` on, to clusters where they can
-    /// be. Whoever writes them owns what they translate.
+    /// Joins leaves that were just written, entries of a leaf table from `index` on, to clusters
+    /// where they can be. The caller that writes them owns the addresses that they translate.
     #[inline]
     pub(super) fn join_clusters(&self, words: &[F::Word], index: usize) {
         if words.len() < Self::CLUSTER || self.small_leaves().1 == F::GRANULE {
@@ -75,8 +75,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         Ok(())
     }
 
-    /// Has the leaves of the cluster that holds `at` stand by themselves; the cluster. Nobody else maps, unmaps or
-    /// splits there.
+    /// Makes the leaves of the cluster that holds `at` stand by themselves, and returns the
+    /// cluster. No other caller maps, unmaps or splits there.
     pub(super) fn part_cluster(&self, at: Iova) -> Option<IovaRange> {
         if F::CLUSTER_LG2 == 0 {
             return None;
@@ -96,7 +96,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         Some(cluster)
     }
 
-    /// Where the leaf `raw` of `level`, which is for `iova`, leads with it, and the page that it is of.
+    /// Physical address of `iova` by the leaf `raw` of `level`, and the page that it is of.
     #[inline]
     pub(super) fn leads(raw: u64, level: u32, leaf: PhysAddr, iova: Iova) -> (PhysAddr, PageSize) {
         let size = PageSize::of_lg2(F::leaf_lg2(raw, level));

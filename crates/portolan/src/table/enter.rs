@@ -5,7 +5,7 @@ use super::format::{Entry, Format};
 use crate::addr::{Iova, PhysAddr};
 use crate::platform::{TableMem, Word};
 
-/// How an attempt to enter a leaf table ended.
+/// Result of an attempt to enter a leaf table.
 pub(super) enum Enter {
     /// The live count includes the new entries now; how many there were before.
     Entered { table: PhysAddr, before: u32 },
@@ -52,7 +52,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let Entry::Unlinked(table) = F::classify(raw, 1) else {
             return None;
         };
-        // Whoever is faster decides: the ordinary way finds out.
+        // The faster CPU decides: the ordinary way finds out.
         let linked = entry.compare_exchange(raw, F::table(table, count, 1));
         linked.ok()?;
         self.publish(parent, self.index(iova, 1));

@@ -1,4 +1,4 @@
-//! What can go wrong, one small error per operation.
+//! Errors of page tables, a small one per operation.
 
 use super::Access;
 use crate::addr::{Iova, IovaRange, PhysAddr};
@@ -10,11 +10,11 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the table format cannot express access {access:?}")]
 pub struct TableAccessError {
-    /// What was asked for.
+    /// Access that was asked for.
     pub access: Access,
 }
 
-/// Why nothing was mapped. The table is as it was.
+/// Error of a map. The table is as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TableMapError {
@@ -69,7 +69,7 @@ pub enum TableMapError {
     WrongTable(#[from] WrongTable),
 }
 
-/// Why nothing was unmapped. The table is as it was.
+/// Error of an unmap. The table is as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TableUnmapError {
@@ -109,7 +109,7 @@ pub enum TableUnmapError {
     WrongTable(#[from] WrongTable),
 }
 
-/// Why a block was not split. The table is as it was.
+/// Error of a split. The table is as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SplitError {
@@ -133,7 +133,7 @@ pub enum SplitError {
     WrongTable(#[from] WrongTable),
 }
 
-/// Why no dirty state was read.
+/// Error of a read of dirty state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DirtyError {
@@ -146,7 +146,7 @@ pub enum DirtyError {
         /// The range.
         range: IovaRange,
     },
-    /// Somebody else keeps the tables, and refused.
+    /// Another owner keeps the tables, and refused.
     #[error("who keeps the tables refused (its own code: {code:#x})")]
     Refused {
         /// Its own code.

@@ -9,7 +9,7 @@ use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
 use crate::inval::Gather;
 use crate::platform::{TableMem, Word};
 
-/// Highest number of levels of any format, and so the size of what is kept per level.
+/// Highest number of levels of any format, and so the size of arrays by level.
 const MAX_LEVELS: usize = 6;
 
 /// One mapping under way.
@@ -21,8 +21,8 @@ struct Request {
     top_leaf: u32,
 }
 
-/// Which shared leaf tables were entered: only the first and the last slot of a range can be
-/// another CPU's as well, so those two are remembered and for the rest the entry tells.
+/// Shared leaf tables that were entered: only the first and the last slot of a range can be another
+/// CPU's as well, so those two are remembered and for the rest the entry tells.
 #[derive(Clone, Copy, Default)]
 struct Entered {
     first: Option<Iova>,
@@ -60,8 +60,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     }
 
     /// Maps a scatter list at consecutive addresses from `iova`, with the largest pages that
-    /// alignment and length of its physically contiguous runs allow. Adds what is owed after a map
-    /// to `gather`.
+    /// alignment and length of its physically contiguous runs allow. Adds the debt of a map to
+    /// `gather`.
     ///
     /// *Locking.* None; no other CPU may map or unmap in the same range meanwhile.
     ///
@@ -215,7 +215,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         Ok(())
     }
 
-    /// Whether a leaf of `level` fits at `iova`.
+    /// Tells if a leaf of `level` fits at `iova`.
     fn fits(request: &Request, level: u32, iova: Iova, pa: PhysAddr, left: u64) -> bool {
         let size = Self::span(level);
         request.templates[level as usize] != 0
@@ -386,7 +386,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         }
     }
 
-    /// Whether the first pass entered the leaf table of `slot`, which has one now.
+    /// Tells if the first pass entered the leaf table of `slot`, which has one now.
     fn was_entered(
         &self,
         request: &Request,

@@ -5,15 +5,15 @@
 //!
 //! *How tables come and go.* A missing table is installed by one compare-exchange. The entry that
 //! points at a leaf table counts, in bits the hardware ignores, the table's live entries and those
-//! about to become live, so whoever takes the last one out can unlink the table in the same
-//! exchange. The unlinked table stays remembered in its parent's entry (*unlinked*): until quiet the
-//! hardware's walk caches may still lead to it, so a map that needs a table there takes that very
-//! one back. Only [`PageTable::reclaim`] forgets it. Tables above leave when an unmap covers
+//! about to become live, so the CPU that takes the last one out can unlink the table in the same
+//! exchange. The unlinked table stays remembered in its parent's entry (*unlinked*): until quiet
+//! the hardware's walk caches may still lead to it, so a map that needs a table there takes that
+//! very one back. Only [`PageTable::reclaim`] forgets it. Tables above leave when an unmap covers
 //! them whole, or through [`PageTable::prune`]; in both cases the caller owns all they span.
 //!
-//! *Looking.* Whoever merely looks ([`PageTable::translate`], [`PageTable::mappings`],
-//! [`PageTable::read_and_clear_dirty`]) need own nothing: pages that are reclaimed while a walk is under way
-//! are given back when that has ended, however many begin meanwhile.
+//! *Looking.* A caller that merely looks ([`PageTable::translate`], [`PageTable::mappings`],
+//! [`PageTable::read_and_clear_dirty`]) need own nothing: pages that are reclaimed while a walk is
+//! under way are given back when that has ended, however many begin meanwhile.
 //!
 //! *Failure.* Everything that can fail is done before the first visible write: pages are reserved,
 //! counts are taken, and entries are checked, then entries are written.
@@ -54,7 +54,7 @@ use crate::inval::Gather;
 use crate::platform::{ForeignTables, OutOfTableMemory, TableMem, Word};
 
 bitflags::bitflags! {
-    /// What a device may do, and what the memory is.
+    /// Access of a device, and kind of the memory.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Access: u8 {
         /// Read.
@@ -145,7 +145,7 @@ pub struct PageTable<F: Format, M: TableMem<F::Word>> {
     walks: Walks,
 }
 
-/// What becomes of the table pages when the table is dropped.
+/// Treatment of the table pages when the table is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WhenDropped {
     Free,
@@ -153,7 +153,7 @@ enum WhenDropped {
     Keep,
 }
 
-/// Where a walk down to an entry of some level ended.
+/// End of a walk down to an entry of some level.
 enum Walk<'t, W> {
     /// At the entry.
     At(&'t W, PhysAddr),
@@ -277,7 +277,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         ((iova.get() >> span_lg2::<F>(level)) & ((1 << width) - 1)) as usize
     }
 
-    /// What one entry of `level` spans.
+    /// Size of the addresses that one entry of `level` spans.
     #[inline]
     fn span(level: u32) -> PageSize {
         PageSize::of_lg2(span_lg2::<F>(level))
@@ -309,7 +309,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         F::LIVE_COUNT == LiveCount::InEntry
     }
 
-    /// Adds the lines of `count` entries from `index` of `table` to what is owed.
+    /// Adds the lines of `count` entries from `index` of `table` to the debt.
     #[inline(always)]
     fn owe_lines(&self, gather: &mut Gather, table: PhysAddr, index: usize, count: usize) {
         let at = |index: usize| table.get() + ((index as u64) << F::Word::LG2_BYTES);

@@ -14,7 +14,7 @@ pub(super) trait Piece: Copy {
     /// Bits of its addresses and length; all of those that the format's addresses may lack.
     fn bits(self) -> u64;
 
-    /// Whether `bits`, those of a whole list, say that something may not be aligned.
+    /// Tells if `bits`, those of a whole list, say that something may not be aligned.
     fn may_be_odd(bits: u64, granule: PageSize) -> bool;
 }
 
@@ -65,7 +65,7 @@ impl Piece for PhysRange {
     }
 }
 
-/// What a look over the whole list tells before anything is written.
+/// Facts of a whole list, found before anything is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     /// Total length.
@@ -212,7 +212,7 @@ impl<I: Iterator<Item: Piece>> Pieces<I> {
         let (mut pa, mut left) = (self.pa, self.left);
         let mut words = words.iter();
         loop {
-            // What is left of the current piece.
+            // The rest of the current piece.
             let pages = (left >> page.lg2()).min(words.len() as u64);
             let (now, later) = words.as_slice().split_at(pages as usize);
             for word in now {

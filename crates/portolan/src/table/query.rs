@@ -1,4 +1,4 @@
-//! Looking: one translation, or a cursor over what is mapped.
+//! Looking: one translation, or a cursor over the mappings.
 //!
 //! *Context.* Interrupt; a walk over many leaves takes as long as there are.
 
@@ -7,14 +7,14 @@ use super::{Access, PageTable, TableMapError};
 use crate::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use crate::platform::{TableMem, Word};
 
-/// Where an address leads.
+/// Translation of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Translation {
     /// The address behind the IOMMU.
     pub pa: PhysAddr,
     /// The size of the leaf.
     pub size: PageSize,
-    /// What the leaf allows.
+    /// Access that the leaf allows.
     pub access: Access,
 }
 
@@ -23,11 +23,11 @@ pub struct Translation {
 pub struct MappedRun {
     /// Device addresses.
     pub range: IovaRange,
-    /// Where the first of them leads.
+    /// Physical address of the first of them.
     pub pa: PhysAddr,
     /// The size of the leaf.
     pub size: PageSize,
-    /// What the leaf allows.
+    /// Access that the leaf allows.
     pub access: Access,
 }
 
@@ -40,7 +40,8 @@ pub struct Mappings<'t, F: Format, M: TableMem<F::Word>> {
 }
 
 impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
-    /// Where `iova` leads, if it is mapped. What other CPUs change meanwhile is seen or not.
+    /// Translation of `iova`, if it is mapped. Changes that other CPUs make meanwhile are seen or
+    /// not.
     ///
     /// *Context.* Interrupt.
     #[inline]

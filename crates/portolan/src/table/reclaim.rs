@@ -15,7 +15,7 @@ use crate::platform::{TableMem, Word};
 #[derive(Debug, Error)]
 #[error("the table pages were not given back: {error}")]
 pub struct NotReclaimed {
-    /// Which tables were mixed up.
+    /// Tables that were mixed up.
     pub error: WrongTable,
     /// The proof, with the pages.
     pub quiesced: Quiesced,
@@ -135,7 +135,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                 }
                 self.detach_if_empty(iova, level - 1, gather)
             }
-            // Its debt, which is somebody else's, finds it gone.
+            // Its debt, which is another caller's, finds it gone.
             Entry::Unlinked(below) => {
                 let taken = entry.compare_exchange(raw, 0).is_ok();
                 if taken {

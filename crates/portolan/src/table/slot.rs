@@ -14,7 +14,7 @@ struct EnteredSlot<'t, W> {
     /// The entry that points at it.
     entry: &'t W,
     table: PhysAddr,
-    /// How many entries were live before.
+    /// Number of entries that were live before.
     before: u32,
 }
 
@@ -36,8 +36,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         (!odd && !outside).then_some(pa)
     }
 
-    /// The commonest case: one page, whose leaf table exists. Returns whether it was that case. In line
-    /// whatever its length, as all of this way: the calls would cost a fifth of it.
+    /// The commonest case: one page, whose leaf table exists. Returns `true` in that case. In line
+    /// despite its length, as all of this way: the calls would cost a fifth of it.
     #[inline(always)]
     pub(super) fn map_page(
         &self,

@@ -17,8 +17,8 @@ use crate::inval::{Depth, Gather, Quiesced, WrongTable};
 use crate::platform::{TableMem, Word};
 use thiserror::Error;
 
-/// How often the hardware may mark a leaf while it is split: as accessed and as written, and that twice,
-/// where the marks are read meanwhile and begun anew.
+/// Number of times that the hardware may mark a leaf while it is split: as accessed and as written,
+/// and that twice, where the marks are read meanwhile and begun anew.
 const MARKS: u32 = 4;
 
 /// A block that was split and whose invalidation is owed.
@@ -49,7 +49,7 @@ impl PendingSplit {
 #[derive(Debug, PartialEq, Eq, Error)]
 #[error("the split was not completed: {error}")]
 pub struct SplitNotCompleted {
-    /// Which tables were mixed up.
+    /// Tables that were mixed up.
     pub error: WrongTable,
     /// The split.
     pub pending: PendingSplit,

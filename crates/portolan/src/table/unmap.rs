@@ -8,7 +8,7 @@ use crate::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use crate::inval::{Depth, Gather, Vacancy};
 use crate::platform::{TableMem, Word};
 
-/// What became of a leaf table when entries were taken out.
+/// Result for a leaf table of taking entries out.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Release {
     /// Others are in use.
@@ -24,19 +24,19 @@ type Found<'t, W> = (&'t W, PhysAddr);
 /// A part of a leaf table.
 struct Slot<'t, W> {
     found: Found<'t, W>,
-    /// What the entry said when it was found.
+    /// Value of the entry when it was found.
     raw: u64,
     table: PhysAddr,
     /// The entries of the part.
     words: &'t [W],
-    /// What they translate.
+    /// Addresses that they translate.
     range: IovaRange,
 }
 
 impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// Unmaps `range`, all of which must be mapped. Where it begins or ends inside a block, that
     /// block has to be split before ([`PageTable::split`]). Tables that become empty leave the
-    /// tree. Adds what is owed after an unmap to `gather`.
+    /// tree. Adds the debt of an unmap to `gather`.
     ///
     /// *Locking.* None; no other CPU may map or unmap in the same range meanwhile.
     ///
@@ -77,8 +77,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         }
     }
 
-    /// Unmaps one page of the leaf table `table`. In line whatever its length, as all of this way: the
-    /// calls would cost a fifth of it.
+    /// Unmaps one page of the leaf table `table`. In line despite its length, as all of this way:
+    /// the calls would cost a fifth of it.
     #[inline(always)]
     fn unmap_page(
         &self,
@@ -225,7 +225,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         })
     }
 
-    /// Whether all entries of `slot` are in use.
+    /// Checks that all entries of `slot` are in use.
     #[inline]
     fn check_slot(&self, slot: &Slot<'_, F::Word>) -> Result<(), TableUnmapError> {
         let all = 1 << F::INDEX_LG2;
@@ -247,7 +247,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     fn clear_slot(&self, slot: &Slot<'_, F::Word>, gather: &mut Gather) -> Depth {
         let count = slot.words.len();
         if count == 1 << F::INDEX_LG2 {
-            // The caller owns all that the table spans: nobody else is in it.
+            // The caller owns all that the table spans: no other is in it.
             slot.found.0.store(0);
             let at = self.index(slot.range.start(), 1);
             self.owe_lines(gather, slot.found.1, at, 1);

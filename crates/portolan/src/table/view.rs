@@ -38,7 +38,7 @@ impl<'t, F: Format, M: TableMem<F::Word>> TableView<'t, F, M> {
         self.0.pages()
     }
 
-    /// Where `iova` leads, if it is mapped.
+    /// Translation of `iova`, if it is mapped.
     pub fn translate(&self, iova: Iova) -> Option<Translation> {
         self.0.translate(iova)
     }

@@ -24,8 +24,8 @@ use crate::platform::{CachePadded, TableMem, Word};
 /// Parked pages beyond which an emptied leaf table is left in the tree.
 const ENOUGH: usize = 64;
 
-/// Walks under way, and the pages that wait for their end. On lines of its own: walks write here, and
-/// what is beside it every map reads.
+/// Walks under way, and the pages that wait for their end. On lines of its own: walks write here,
+/// and every map reads the data beside it.
 #[derive(Default)]
 pub(super) struct Walks(CachePadded<Counted>);
 
@@ -43,8 +43,8 @@ struct Counted {
     first: AtomicU64,
     /// Pages that have yet to see the counter at zero that is not open.
     second: AtomicU64,
-    /// How often somebody wanted the lists looked at since it was last zero: who finds it so advances
-    /// for all.
+    /// Number of requests to look at the lists since it was last zero: the caller that finds it
+    /// zero advances for all.
     wanted: AtomicUsize,
 }
 
@@ -56,8 +56,8 @@ impl core::fmt::Debug for Walks {
 }
 
 impl Counted {
-    /// Whether no walk is counted there. What is unlinked before the fence that the caller has passed is
-    /// found by none that is counted later.
+    /// Tells if no walk is counted there. Pages that are unlinked before the fence that the caller
+    /// has passed are found by no walk that is counted later.
     fn is_over(&self, counter: usize) -> bool {
         self.walking[counter & 1].load(Ordering::Acquire) == 0
     }
@@ -69,7 +69,7 @@ pub(crate) struct Walking<'t, F: Format, M: TableMem<F::Word>> {
     counter: usize,
 }
 
-/// Whether a walk is under way.
+/// Presence of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Looked {
     ByNobody,
@@ -77,7 +77,8 @@ pub(super) enum Looked {
 }
 
 impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
-    /// Begins a walk by somebody who may own nothing. It is to be short: no callback runs during it.
+    /// Begins a walk by a caller that may own nothing. It is to be short: no callback runs during
+    /// it.
     #[inline]
     pub(crate) fn begin_walk(&self) -> Walking<'_, F, M> {
         let walks = &self.walks.0.0;
@@ -89,7 +90,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         Walking { table, counter }
     }
 
-    /// Whether a page that is unlinked by now may be read by a walk.
+    /// Tells if a page that is unlinked by now may be read by a walk.
     #[inline]
     pub(super) fn looked(&self) -> Looked {
         fence(Ordering::SeqCst);
@@ -100,7 +101,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         }
     }
 
-    /// Whether so many pages are parked that one that can be left in the tree had better be.
+    /// Tells if so many pages are parked that one that can be left in the tree had better be.
     pub(super) fn has_parked_enough(&self) -> bool {
         self.walks.0.0.waiting.load(Ordering::Relaxed) >= ENOUGH
     }
@@ -133,8 +134,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         self.give_back_parked();
     }
 
-    /// Gives back what is parked and no walk can read any more. One CPU at a time does, for all that
-    /// want it meanwhile: the code that a handler has interrupted may be at it.
+    /// Gives back the parked pages that no walk can read any more. One CPU at a time does, for all
+    /// that want it meanwhile: the code that a handler has interrupted may be at it.
     #[cold]
     pub(super) fn give_back_parked(&self) {
         let walks = &self.walks.0.0;

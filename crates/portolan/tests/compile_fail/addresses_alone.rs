@@ -1,4 +1,4 @@
-//! Addresses are mapped of memory that nobody has promised to keep, or to hold registers alone.
+//! Addresses are mapped of memory without a promise to keep it, or to hold registers alone.
 
 use portolan::addr::{PhysAddr, PhysRange};
 use portolan::dma::{Doorbell, Unowned};

@@ -1,4 +1,4 @@
-//! A buffer whose contract nobody has promised.
+//! A buffer whose contract is not promised.
 
 use portolan::addr::PhysRange;
 use portolan::dma::{Buffer, Pieces};

@@ -1,4 +1,4 @@
-//! A space of parts that nobody has made a promise for: a unit or CPUs that may say anything.
+//! A space of parts without a promise for them: a unit or CPUs that may say anything.
 
 use std::sync::Arc;
 

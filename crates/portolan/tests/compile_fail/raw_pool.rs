@@ -1,4 +1,4 @@
-//! A pool is made of memory that nobody has promised, and a buffer is copied by its address.
+//! A pool is made of memory without a promise, and a buffer is copied by its address.
 
 use portolan::addr::PhysRange;
 use portolan::bounce::{Pool, PoolMemory, PoolOptions, PoolRefused, Slots};

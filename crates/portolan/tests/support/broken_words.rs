@@ -11,7 +11,7 @@ use portolan::platform::{Clock, Cpus, Nanos, SharedWord};
 
 use super::loom_cpus::{LoomCpus, LoomLock, LoomWord};
 
-/// How a word is broken.
+/// Way in which a word is broken.
 pub trait Breakage: Send + Sync + Debug + 'static {
     /// [`SharedWord::swap`].
     fn swap(word: &LoomWord, value: u64, order: Ordering) -> u64 {
@@ -24,7 +24,7 @@ pub trait Breakage: Send + Sync + Debug + 'static {
     }
 }
 
-/// What is taken is read and written in two steps.
+/// Takes a value in two steps: a read and a write.
 #[derive(Clone, Copy, Debug)]
 pub struct TakenInTwoSteps;
 
@@ -36,7 +36,7 @@ impl Breakage for TakenInTwoSteps {
     }
 }
 
-/// What is put is compared and written in two steps.
+/// Puts a value in two steps: a compare and a write.
 #[derive(Clone, Copy, Debug)]
 pub struct PutInTwoSteps;
 
@@ -52,7 +52,7 @@ impl Breakage for PutInTwoSteps {
     }
 }
 
-/// What is put is written whatever was there.
+/// Puts a value over any other that is there.
 #[derive(Clone, Copy, Debug)]
 pub struct PutUnseen;
 
@@ -63,7 +63,7 @@ impl Breakage for PutUnseen {
     }
 }
 
-/// Whoever takes does not see what was written before what it takes was put.
+/// A taker does not see the writes that came before its value was put.
 #[derive(Clone, Copy, Debug)]
 pub struct TakenUnordered;
 
@@ -73,7 +73,7 @@ impl Breakage for TakenUnordered {
     }
 }
 
-/// Who puts does not show what it has written before.
+/// A caller that puts a value does not show its earlier writes.
 #[derive(Clone, Copy, Debug)]
 pub struct PutUnordered;
 

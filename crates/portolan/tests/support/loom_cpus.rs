@@ -27,8 +27,8 @@ std::thread_local! {
     static ASLEEP: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Counts a change. Whoever relaxes afterwards sees what was written before: a word that was looked
-/// at without relaxing may still read as it was.
+/// Counts a change. A caller that relaxes afterwards sees earlier writes: a word that was read
+/// without relaxing may still read as it was.
 fn changed() {
     CHANGES.fetch_add(1, Ordering::Release);
     if ASLEEP.get() != 0 {
@@ -37,8 +37,8 @@ fn changed() {
     }
 }
 
-/// Counts a change that its own CPU knows of: whoever looks under a lock and relaxes does not wake
-/// itself.
+/// Counts a change that its own CPU knows of: a caller that looks under a lock and relaxes does not
+/// wake itself.
 fn changed_by_me() {
     let before = changes();
     changed();

@@ -1,4 +1,4 @@
-//! What several tests here share.
+//! Common code of several tests here.
 
 pub mod broken_words;
 pub mod loom_cpus;

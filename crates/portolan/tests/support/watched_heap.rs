@@ -15,7 +15,7 @@ thread_local! {
     static HELD: Cell<u32> = const { Cell::new(0) };
     /// Uses of the heap while one was held.
     static UNDER_LOCK: Cell<u32> = const { Cell::new(0) };
-    /// What handlers left behind.
+    /// Values that handlers left behind.
     static LEFT: RefCell<Leavings> = const { RefCell::new(Leavings::new()) };
     /// All uses of the heap.
     static USES: Cell<u32> = const { Cell::new(0) };

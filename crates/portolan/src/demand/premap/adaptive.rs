@@ -28,7 +28,7 @@ const GROWTH: u32 = 8;
 /// Of so many granules used, one may be mapped for nothing.
 const WASTED: u64 = 10;
 
-/// How windows adapt.
+/// Bounds of windows that adapt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Adaptive {
     /// The largest window, in granules.
@@ -47,7 +47,7 @@ impl Default for Adaptive {
     }
 }
 
-/// Where a stream goes.
+/// Direction of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
     /// One fault says nothing.
@@ -100,7 +100,7 @@ impl Streams {
         }
     }
 
-    /// What to map for a fault of `who` on granule number `granule`, which was not mapped.
+    /// Granules to map for a fault of `who` on granule number `granule`, which was not mapped.
     ///
     /// *Context.* Interrupt.
     pub fn fault(&mut self, who: Requester, granule: u64) -> Ahead {
@@ -194,7 +194,7 @@ impl History {
 }
 
 impl Stream {
-    /// Whether a fault on `granule` continues the stream.
+    /// Tells if a fault on `granule` continues the stream.
     fn expects(&self, granule: u64) -> bool {
         match self.direction {
             Direction::Unknown => granule.abs_diff(self.last) <= LONGEST_STEP,

@@ -1,4 +1,4 @@
-//! What a fault maps beyond the granule that it asked for.
+//! Granules that a fault maps beyond the one that it asked for.
 //!
 //! Fixed windows are those of "Add IOPF support for VFIO passthrough" (2021), which maps so many
 //! pages from the one that faulted. Adaptive ones follow each device's streams; see [`Adaptive`].
@@ -11,14 +11,14 @@ pub use adaptive::{Adaptive, Streams};
 
 use crate::addr::{Pasid, StreamId};
 
-/// What a fault maps.
+/// Granules that a fault maps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Window {
     /// The granule.
     #[default]
     Page,
-    /// What is not mapped around it, up to the aligned run of 512 granules: a block where that is
-    /// one and its memory is contiguous and aligned.
+    /// Those around it that are not mapped, up to the aligned run of 512 granules: a block where
+    /// the run is one and its memory is contiguous and aligned.
     Block,
     /// So many granules from it on, up to the first that is mapped.
     Fixed(NonZeroU32),
@@ -26,7 +26,7 @@ pub enum Window {
     Adaptive(Adaptive),
 }
 
-/// Who faults.
+/// Requester of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Requester {
     /// The device.
@@ -49,7 +49,7 @@ impl Ahead {
     pub const ONE: Self = Self { count: 1, step: 1 };
 }
 
-/// What is known of all requesters.
+/// Histories of all requesters.
 #[derive(Debug)]
 pub(super) struct Detector {
     streams: Option<Streams>,

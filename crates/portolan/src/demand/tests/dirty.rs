@@ -1,4 +1,4 @@
-//! What devices wrote.
+//! Granules that devices wrote.
 
 use alloc::collections::BTreeSet;
 
@@ -67,7 +67,7 @@ fn written_pages_are_found_once_and_lost_ones_too() {
     write(&rig, 900);
     assert_eq!(read_and_clear_dirty(&rig), BTreeSet::from([200, 900]));
     assert_eq!(read_and_clear_dirty(&rig), BTreeSet::new());
-    // Written before it was taken back, perhaps: nobody can tell afterwards.
+    // Written before it was taken back, perhaps: that is not known afterwards.
     write(&rig, 300);
     rig.container.invalidate(pages_at(300, 101)).unwrap();
     assert_eq!(read_and_clear_dirty(&rig), BTreeSet::from([300, 400]));

@@ -26,7 +26,7 @@ fn every_shortage_of_table_memory_is_an_answer() {
                 Ok(_) => served += 1,
                 Err(error) => {
                     assert!(matches!(error, FaultError::Map(_)), "{error}");
-                    // Nobody has to wait for a map that failed.
+                    // No caller has to wait for a map that failed.
                     assert_eq!(rig.container.invalidate(pages_at(600, 1)), Ok(0));
                 }
             }
@@ -97,7 +97,7 @@ fn a_fault_on_what_was_mapped_and_not_paid_for_pays_or_fails() {
     rig.audit(16);
 }
 
-/// What another CPU's fault mapped is there once that one has paid.
+/// A granule that another CPU's fault mapped is there once that one has paid.
 #[test]
 fn a_fault_that_comes_second_waits_for_what_the_first_owes() {
     let rig = Rig::caching(IoasOptions::default(), 64, Caching::NotPresentToo);

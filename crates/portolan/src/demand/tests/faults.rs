@@ -1,4 +1,4 @@
-//! What a fault maps.
+//! Granules that a fault maps.
 
 use core::num::NonZeroU32;
 

@@ -1,4 +1,4 @@
-//! Tables that another CPU takes out of the tree and gives back while somebody looks.
+//! Tables that another CPU takes out of the tree and gives back during a walk.
 
 use crate::platform::promised::promised;
 use alloc::boxed::Box;

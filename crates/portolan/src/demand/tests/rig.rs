@@ -89,7 +89,7 @@ pub(super) struct Memory {
     pub pinned: Mutex<BTreeMap<u64, u32>>,
     /// Pages that there are not.
     pub absent: Mutex<BTreeSet<u64>>,
-    /// How far apart the memory of neighbours is, in pages, less one.
+    /// Distance of the memory of neighbours, in pages, less one.
     pub gap: AtomicU64,
     next: AtomicU64,
     /// Called after memory was found and before it is handed over.

@@ -294,8 +294,8 @@ fn recovering_pays_and_leaves_it_to_the_owner_to_ask() {
     rig.audit(2048);
 }
 
-/// Who takes memory back where somebody else does, waits for that one, but not for ever; nothing is
-/// wrong with the hardware then, and nothing has changed.
+/// A caller that takes memory back where another does, waits for that one, but not for ever; the
+/// hardware has not failed then, and nothing has changed.
 #[test]
 fn a_second_owner_is_told_that_others_are_at_it() {
     let rig = Rig::new(IoasOptions::default(), 64);

@@ -1,4 +1,4 @@
-//! What takes no longer, and leaves no more reachable, the worse the hardware is.
+//! Work and reachable memory that stay within bounds however bad the hardware is.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

@@ -10,7 +10,7 @@ use crate::addr::{PageSize, PhysAddr, PhysRange};
 use crate::dma::{Buffer, Doorbell, Pieces, Unowned};
 use crate::platform::TrustedBase;
 
-/// Memory of nobody.
+/// Memory without an owner.
 pub(crate) fn unowned(memory: PhysRange) -> Unowned {
     // SAFETY: the addresses are names: no memory of the test is behind them.
     unsafe { Unowned::new(memory) }
@@ -22,7 +22,7 @@ pub(crate) fn nothing() -> TrustedBase {
     unsafe { TrustedBase::new() }
 }
 
-/// Registers of nobody.
+/// Registers without an owner.
 pub(crate) fn registers(window: PhysRange) -> Unowned {
     // SAFETY: the addresses are names: no register is behind them.
     unsafe { Unowned::registers(window) }

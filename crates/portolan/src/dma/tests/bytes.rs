@@ -1,4 +1,4 @@
-//! What the CPU gets to of a buffer that is mapped.
+//! The CPU's access to a buffer that is mapped.
 
 use alloc::sync::Arc;
 

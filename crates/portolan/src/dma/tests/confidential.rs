@@ -78,7 +78,7 @@ fn private_buffers_are_bounced_whole_through_shared_memory() {
         copier.bytes.fill(at, 0x1000, 9);
         mapping.unmap().ok().unwrap();
         assert_eq!(copier.bytes.at(0x3000, 0x1000), [9; 0x1000]);
-        // What is shared already is not copied.
+        // Memory that is shared already is not copied.
         let there = PhysRange::from_len(PhysAddr::new(0x8000), 0x1000).unwrap();
         let mapping = device
             .map(unowned(there).host_visible(), ToDevice)

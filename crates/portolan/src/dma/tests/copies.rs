@@ -1,4 +1,4 @@
-//! What a device reaches of a buffer that is copied, and what comes back.
+//! A device's access to a buffer that is copied, and the bytes that come back.
 
 use crate::platform::promised::all_memory;
 use alloc::sync::Arc;
@@ -104,7 +104,7 @@ impl Copier {
         Pages::new(&self.alive, pieces)
     }
 
-    /// Where a device that uses `iova` gets to.
+    /// Memory that a device reaches at `iova`.
     pub(super) fn reach(&self, iova: u64) -> Option<(u64, Access)> {
         let found = self.rig.space.domain.translate(Iova::new(iova))?;
         Some((found.pa.get(), found.access))
@@ -569,7 +569,7 @@ fn a_map_that_refuses_copies_is_in_place_or_is_refused() {
     mapping.unmap().unwrap();
     let always = copier.device(Trust::Trusted, CopyWhen::Always);
     assert_eq!(refused(always), MapError::AlwaysCopied);
-    // It would be copied because of what is beside it.
+    // It would be copied because of the bytes beside it.
     let copier = Copier::new();
     let untrusted = copier.device(Trust::Untrusted, CopyWhen::Needed);
     let mapping = untrusted.map(copier.buffer(pieces), ToDevice).ok().unwrap();

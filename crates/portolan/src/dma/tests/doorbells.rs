@@ -1,4 +1,4 @@
-//! Where a device writes its messages to.
+//! Addresses to which a device writes its messages.
 
 use crate::platform::promised::all_memory;
 use alloc::sync::Arc;
@@ -54,7 +54,7 @@ fn a_device_gets_a_doorbell_that_it_can_reach() {
     assert_eq!(rig.space.domain.translate(low).unwrap().pa.get(), RING);
 }
 
-/// The address of a doorbell is nobody else's.
+/// The address of a doorbell is no other mapping's.
 #[test]
 fn a_mapping_does_not_get_a_doorbell_s_address() {
     let rig = Rig::new(&Setup {

@@ -140,7 +140,7 @@ fn table_memory_that_runs_out_at_any_page_leaves_nothing_behind() {
                 assert_eq!(rig.memory.live(), 1);
             }
         }
-        // Whatever happened, the addresses are free.
+        // The addresses are free after any of these failures.
         let whole = range(0x10_0000, 0xffff_ffff);
         assert_eq!(rig.space.reserve(whole), Ok(()), "{table_pages} pages");
         let at = rig.space.domain.translate(whole.start());

@@ -1,4 +1,4 @@
-//! What an interrupt handler calls while the code that it has interrupted is flushing.
+//! Calls of an interrupt handler while the code that it has interrupted is flushing.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

@@ -74,7 +74,7 @@ fn a_device_that_does_not_snoop_shares_no_cache_line_with_a_cpu() {
         // However it is cut, the device sees one piece.
         assert_eq!(mapping.segments().count(), 1, "{piece:x?}");
         mapping.unmap().ok().unwrap();
-        // What is only read is written back before.
+        // A buffer that is only read is written back before.
         let read = device.map(copier.buffer(&[piece]), ToDevice).ok().unwrap();
         assert!(!read.is_copied(), "{piece:x?}");
         read.unmap().ok().unwrap();
@@ -97,7 +97,7 @@ fn without_a_pool_a_shared_cache_line_is_refused() {
     whole.ok().unwrap().unmap().ok().unwrap();
 }
 
-/// What one driver sent is not what another one receives.
+/// Bytes that one driver sent are not received by another one.
 #[test]
 fn a_slot_shows_nobody_what_others_left() {
     let copier = Copier::new();
@@ -166,7 +166,7 @@ fn within(segments: &[DmaSegment], limits: &Constraints) -> bool {
     })
 }
 
-/// Where the byte at `offset` of the buffer is for the device.
+/// Address for the device of the byte at `offset` of the buffer.
 fn iova_of(segments: &[DmaSegment], mut offset: u64) -> u64 {
     for segment in segments {
         if offset < segment.bytes.get() {

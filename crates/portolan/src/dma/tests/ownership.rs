@@ -1,4 +1,4 @@
-//! Who holds a buffer when, and what is never freed.
+//! Owners of a buffer over time, and buffers that are never freed.
 
 use crate::platform::promised::all_memory;
 use alloc::sync::Arc;

@@ -1,4 +1,4 @@
-//! Where buffers lie under the limits of a device.
+//! Places of buffers under the limits of a device.
 
 use crate::platform::promised::all_memory;
 use alloc::sync::Arc;
@@ -31,7 +31,7 @@ fn segments_that_a_boundary_would_cut_lie_behind_it() {
         .iter()
         .map(|one| (one.iova.get() - at, one.bytes.get()));
     assert_eq!(placed.collect::<Vec<_>>(), [(0, 0x3000), (0x4000, 0x3000)]);
-    // What is left free leads to the buffer, and nowhere once it is unmapped.
+    // Addresses that are left free lead to the buffer, and nowhere once it is unmapped.
     let leads = |at: u64| rig.space.domain.translate(Iova::new(at));
     for (page, pa) in [(2, 0x7000), (3, 0x9000), (4, 0x9000), (6, 0xb000)] {
         let found = leads(at + (page << 12)).unwrap();

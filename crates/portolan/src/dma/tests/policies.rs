@@ -1,4 +1,4 @@
-//! What each policy pays, and when.
+//! Invalidations of each policy, and their time.
 
 use super::buffers::unowned;
 use super::rig::{Rig, Setup};
@@ -29,7 +29,8 @@ fn strict_pays_for_each_and_deferred_for_each_that_waits() {
     }
 }
 
-/// A space that was asked to be lazy pays at once where a hypervisor follows what is mapped, and says why.
+/// A space that was asked to be lazy pays at once where a hypervisor follows mappings, and says
+/// why.
 #[test]
 fn lazy_is_not_accepted_where_a_hypervisor_follows_what_is_mapped() {
     let shadowings = [
@@ -55,7 +56,7 @@ fn lazy_is_not_accepted_where_a_hypervisor_follows_what_is_mapped() {
             (rig.syncs() == 1, rig.space.waiting().0 == 0),
             (strict, strict)
         );
-        // Nobody is refused what they did not ask for.
+        // No space is refused a policy that it did not ask for.
         let deferred = Rig::new(&Setup {
             policy: Policy::Deferred,
             shadowing,

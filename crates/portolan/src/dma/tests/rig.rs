@@ -46,13 +46,13 @@ pub(super) struct Hardware {
     pub dropped: Mutex<Vec<PhysRange>>,
     /// All that was asked for, in order.
     pub steps: Mutex<Vec<Step>>,
-    /// What was reported, if that is wanted.
+    /// Lines that were reported to the tracer, if that is wanted.
     pub lines: Lines,
-    /// What the unit has to say.
+    /// Faults that the unit has to report.
     pub faults: Mutex<Vec<FaultEvent>>,
-    /// Whether streams cannot be blocked.
+    /// Set if streams cannot be blocked.
     pub holds_on: AtomicBool,
-    /// How long the hardware takes to say so.
+    /// Time that the hardware takes to block a stream.
     pub block_takes: AtomicU64,
 }
 
@@ -114,7 +114,7 @@ impl core::fmt::Debug for Hook {
 #[derive(Clone, Debug)]
 pub(super) struct Queue(pub Arc<Hardware>);
 
-/// The value of `broken` for a queue that somebody else has for too long.
+/// The value of `broken` for a queue that other callers have for too long.
 pub(super) const BUSY: u64 = 2;
 
 pub(super) const TIMED_OUT: IommuError = IommuError::TimedOut {
@@ -156,7 +156,7 @@ pub(super) type Memory = Arc<SlabTables<AtomicU64>>;
 pub(super) type Domain = PagedDomain<VtdSecondStage, Memory, Queue>;
 pub(super) type Space = DmaSpace<Cpus>;
 
-/// A unit that only notes what is asked of it.
+/// A unit that only notes its calls.
 impl Iommu for Hardware {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
         self.blocked.lock().push(stream);

@@ -129,7 +129,7 @@ impl Random {
     }
 }
 
-/// What a driver has in hand.
+/// Objects that a driver holds.
 struct Driver {
     random: Random,
     rig: Rig,
@@ -143,7 +143,7 @@ struct Driver {
     alive: Arc<AtomicUsize>,
     /// Buffers that were given up.
     leaked: usize,
-    /// Whether addresses were given up beside those that the spaces count.
+    /// Set if addresses were given up beside those that the spaces count.
     kept: bool,
 }
 
@@ -299,7 +299,7 @@ impl Driver {
         let _ = reservation.link(memory, self.random.direction());
         let _ = reservation.sync();
         match self.random.below(8) {
-            // What is linked stays mapped.
+            // The linked piece stays mapped.
             0 => self.kept = true,
             1..5 => {
                 let left = reservation.unlink().err().and_then(|(_, left)| left);
@@ -387,7 +387,7 @@ impl Driver {
         }
     }
 
-    /// Ends everything on hardware that works, and counts what is left.
+    /// Ends everything on hardware that works, and counts the rest.
     fn finish(mut self) {
         let spaces = [self.rig.space.clone(), self.other.space.clone()];
         self.rig.set_broken(0);

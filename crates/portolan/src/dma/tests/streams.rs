@@ -1,4 +1,5 @@
-//! Which devices a space takes, what it keeps off, and whom it blocks when it breaks.
+//! Devices that a space takes, addresses that it keeps off, and streams that it blocks when it
+//! breaks.
 
 use crate::platform::promised::all_memory;
 use alloc::sync::Arc;
@@ -128,7 +129,7 @@ fn no_mapping_gets_what_the_unit_reserves() {
         window: range(0x10_0000, 0x10_7fff),
         ..Setup::default()
     });
-    // Pages 2 to 5 of the window, in parts that overlap, and what is outside of it.
+    // Pages 2 to 5 of the window, in parts that overlap, and ranges outside of it.
     reserve(&rig, 0x10_2000, 0x10_3fff, ReservedKind::Interrupts);
     reserve(&rig, 0x10_3800, 0x10_57ff, ReservedKind::Unusable);
     reserve(&rig, 0xfee0_0000, 0xfeef_ffff, ReservedKind::Interrupts);

@@ -1,4 +1,4 @@
-//! What the platform's tracer is told.
+//! Events for the platform's tracer.
 
 use alloc::format;
 use alloc::string::String;

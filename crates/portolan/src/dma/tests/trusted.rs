@@ -1,4 +1,4 @@
-//! What a device that is not trusted must not reach, whoever else is in its space.
+//! Memory that a device that is not trusted must not reach, with any other devices in its space.
 
 use super::buffers::{Pages, unowned};
 use super::copies::{Copier, POOL, POOL_BYTES, span};
@@ -63,7 +63,7 @@ fn a_device_that_is_not_trusted_reaches_nothing_beside_the_buffers_of_others() {
     assert_eq!(beside, None, "bytes that were mapped for nobody");
 }
 
-/// Whoever maps it: the device that is not trusted reaches the page.
+/// The device that is not trusted reaches the page, whichever device maps it.
 #[test]
 fn what_does_not_fill_its_pages_is_not_mapped_where_a_device_is_not_trusted() {
     let rig = Rig::policy(Policy::Strict);
@@ -88,7 +88,7 @@ fn what_does_not_fill_its_pages_is_not_mapped_where_a_device_is_not_trusted() {
     assert_eq!(rig.space.trust(), Some(Trust::Untrusted));
 }
 
-/// What was mapped before there was a device is reached by the first one.
+/// A mapping that was made before there was a device is reached by the first one.
 #[test]
 fn memory_that_is_mapped_before_there_is_a_device_is_for_devices_that_are_trusted_as_far() {
     let rig = Rig::policy(Policy::Strict);

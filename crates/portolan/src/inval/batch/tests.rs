@@ -65,7 +65,7 @@ fn pages_that_are_near_become_one_range() {
     assert_eq!(depth, Depth::LeafOnly);
     assert!((10..=73).all(|n| range.covers(part(page(1, n)).unwrap().0)));
     assert!(range.pages(PageSize::SIZE_4K) <= 66);
-    // What it covers is not added again; what is too far away stays by itself.
+    // Commands that it covers are not added again; one that is too far away stays by itself.
     assert_eq!(add(&[page(1, 50)]).len(), 2);
     assert_eq!(add(&[page(1, 200), page(1, 400), page(1, 600)]).len(), 5);
     // Too many of those are the context.

@@ -7,8 +7,8 @@ use core::sync::atomic::Ordering;
 use crate::inval::batch::{Added, Batch, Debt, Merger};
 use crate::platform::{Cpus, Lock, SharedWord};
 
-/// CPUs that share a batch. Only whoever took the batch that follows `done` writes `failed` and
-/// `done`.
+/// CPUs that share a batch. Only the caller that took the batch that follows `done` writes `failed`
+/// and `done`.
 pub(super) struct Group<P: Cpus> {
     pub(super) open: P::Lock<Open>,
     /// Number of the last batch that has been submitted and has ended, well or not.
@@ -55,8 +55,8 @@ impl<P: Cpus> Group<P> {
         }
     }
 
-    /// Whether the caller may submit beside the batches, where `most` may; it has to say when it is
-    /// done.
+    /// Tells if the caller may submit beside the batches, where `most` may; it has to call
+    /// [`Group::step_back`] when it is done.
     pub(super) fn step_beside(&self, most: usize) -> bool {
         let most = most as u64;
         if most == 0 || self.beside.load(Ordering::Relaxed) >= most {
@@ -101,7 +101,7 @@ impl<P: Cpus> Group<P> {
         })
     }
 
-    /// Takes batch `number` unless somebody has; everything before it has ended.
+    /// Takes batch `number` unless another caller has; everything before it has ended.
     pub(super) fn take(&self, number: u64) -> Option<Open> {
         self.open.with(|open| {
             let mine = open.number == number;
@@ -109,7 +109,7 @@ impl<P: Cpus> Group<P> {
         })
     }
 
-    /// Takes no part any more in batch `number`, if nobody has taken it yet. Its commands are carried
+    /// Takes no part any more in batch `number`, if it is not taken yet. Its commands are carried
     /// out with it, or forgotten if it has no other callers.
     pub(super) fn withdraw(&self, number: u64) {
         self.open.with(|open| {
@@ -127,7 +127,7 @@ impl<P: Cpus> Group<P> {
         self.done.store(number, Ordering::Release);
     }
 
-    /// Whether batch `number`, which has ended, is known to have been carried out: a later failure
+    /// Tells if batch `number`, which has ended, is known to have been carried out: a later failure
     /// may hide that it was.
     pub(super) fn carried_out(&self, number: u64) -> bool {
         self.failed.load(Ordering::Acquire) < number

@@ -1,4 +1,5 @@
-//! Who submits with whom: handlers that submit while the code that they have interrupted is submitting.
+//! Callers that submit together: handlers that submit while the code that they have interrupted is
+//! submitting.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -15,7 +16,7 @@ use crate::platform::{Clock, Nanos, SpinCpus};
 
 type Handler = Box<dyn FnOnce() + Send>;
 
-/// Time passes where somebody waits, after what the test lets happen first.
+/// Time passes where a caller waits, after the handler that the test lets run first.
 #[derive(Default)]
 struct Hand {
     now: AtomicU64,
@@ -40,7 +41,7 @@ impl Clock for Hand {
 #[derive(Default)]
 struct Hardware {
     ended: Mutex<Vec<Vec<u32>>>,
-    /// What was said of tables, submission by submission.
+    /// Values of [`TablesLeft`], submission by submission.
     tables: Mutex<Vec<TablesLeft>>,
     strikes: Mutex<Option<Handler>>,
     broken: AtomicBool,
@@ -208,7 +209,7 @@ fn a_handler_on_the_cpu_that_is_submitting_submits_alone() {
     let machine = Machine::new(CombineOptions::default());
     assert!(machine.interrupt(0, 0) <= Nanos::from_millis(2));
     assert_eq!(machine.ended(), [[2], [1]]);
-    // Nobody waits for what the handler had left in a batch.
+    // No caller waits for the commands that the handler had left in a batch.
     let before = machine.clock.now();
     machine.combined.execute(&mut steps(3)).unwrap();
     assert_eq!(machine.ended(), [[2], [1], [3]]);
@@ -251,7 +252,8 @@ fn a_combined_queue_prints_its_groups() {
     assert!(printed.contains("groups: 4"), "{printed}");
 }
 
-/// Who waits longer than the time-out may come when the batch's first caller has taken it.
+/// A caller that waits longer than the time-out may come when the batch's first caller has taken
+/// it.
 #[test]
 fn a_batch_that_was_taken_is_taken_by_nobody_else() {
     let group = Group::<TestCpus>::new();

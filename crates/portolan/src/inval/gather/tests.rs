@@ -1,4 +1,4 @@
-//! What a gather joins, what it keeps apart, and whose it is.
+//! Ranges that a gather joins, ranges that it keeps apart, and its table.
 
 use super::*;
 

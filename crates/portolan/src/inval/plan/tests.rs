@@ -147,7 +147,7 @@ fn a_debt_of_one_span_is_paid_as_any_other() {
     assert_eq!(looked, 5 * 3 * 3 * 4 * 2 * 4 * 3);
 }
 
-/// Where one command is said to pay, the plan is that command and a sync.
+/// Checks that where one command is said to pay, the plan is that command and a sync.
 fn shortcut_is_the_plan(caps: &Capabilities, quirks: &Quirks, gather: &Gather) {
     let Some(command) = one(CONTEXT, caps, quirks, gather) else {
         return;

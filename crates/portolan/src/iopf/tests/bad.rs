@@ -1,4 +1,4 @@
-//! Requests that nobody should have sent.
+//! Requests that no device should have sent.
 
 use super::rig::{BROKEN, Broken, PASID, Rig, STREAM, last, more, small, stalls, to};
 use crate::addr::{Iova, PageSize, Pasid};

@@ -34,7 +34,7 @@ fn unregistering_answers_and_waits_for_nobody() {
     assert_eq!(rig.desk.serve(), Ok(None));
     let invalid = Response::Invalid;
     assert_eq!(rig.sent.take(), [(to(1), invalid), (to(2), invalid)]);
-    // The end of the third comes to nobody, whoever registers meanwhile.
+    // The end of the third comes to no handler, even if one registers meanwhile.
     rig.grant();
     let expected = Taken::Refused {
         to: to(3),

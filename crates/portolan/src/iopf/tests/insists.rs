@@ -76,7 +76,7 @@ fn a_device_is_removed_although_it_asks_on() {
             let _ = desk.remove_device(STREAM);
         });
         assert!(removed < 2_000, "{place:?}: {removed}");
-        // What it sends now is of a device that nobody knows.
+        // Its requests now are of a device that is not registered.
         let closed = answered(&desk, || {
             let _ = desk.close();
         });

@@ -1,4 +1,4 @@
-//! Dispatchers whose responder writes down what it sends, on locks that nobody may wait for.
+//! Dispatchers whose responder writes down its responses, on locks for which no caller may wait.
 
 extern crate std;
 

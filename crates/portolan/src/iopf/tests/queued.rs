@@ -59,7 +59,7 @@ fn a_full_queue_takes_nothing_in() {
     assert_eq!(rig.desk.counts(), before);
     assert_eq!((rig.serve_all(), rig.sent.take().len()), (4, 4));
     assert!(rig.desk.queue(last(4)).is_ok());
-    // Who closes the desk sends them as well, those of devices that nobody knows.
+    // The caller that closes the desk sends them as well, those of devices that are not registered.
     assert_eq!(rig.desk.close().answered, 1);
     assert_eq!(rig.sent.take().len(), 1);
 }

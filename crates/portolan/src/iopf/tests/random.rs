@@ -27,7 +27,7 @@ impl Random {
     }
 }
 
-/// How far a group is, as its device sees it.
+/// Progress of a group, as its device sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Begun {
     Partly,
@@ -36,7 +36,7 @@ enum Begun {
 
 type Begin = BTreeMap<(u32, ReplyName), Begun>;
 
-/// What devices have begun and not got back.
+/// Groups that devices have begun and not got back.
 #[derive(Default)]
 struct Oracle {
     begun: Begin,
@@ -68,7 +68,7 @@ impl Oracle {
     }
 }
 
-/// What devices use; they ask for others as well.
+/// Address spaces that devices use; they ask for others as well.
 const SPACES: [Option<Pasid>; 2] = [None, Some(Pasid::new(1))];
 
 fn request(random: &mut Random) -> RawPageRequest {
@@ -168,7 +168,7 @@ impl Game {
         assert_eq!(left, None, "a removed device waits");
     }
 
-    /// What a handler may do: anything.
+    /// Does anything that a handler may do.
     fn handle(&self, desk: &Desk) -> Response {
         for _ in 0..self.roll(3) {
             match self.roll(8) {

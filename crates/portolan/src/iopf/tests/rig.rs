@@ -26,8 +26,8 @@ impl Clock for Alone {
     }
 }
 
-/// A lock that is held by nobody when it is wanted: one that were held across a handler or a
-/// response would be.
+/// A lock that is free when it is wanted: one that were held across a handler or a response would
+/// not be.
 pub(super) struct Free<T>(Mutex<T>);
 
 impl<T: Send> Lock<T> for Free<T> {
@@ -72,7 +72,7 @@ impl Cpus for Alone {
     }
 }
 
-/// What was sent.
+/// Responses that were sent.
 #[derive(Clone, Default)]
 pub(super) struct Sent(pub Arc<Mutex<Vec<(ReplyTo, Response)>>>);
 
@@ -95,7 +95,7 @@ pub(super) struct Broken;
 pub(super) const BROKEN: StreamId = StreamId::new(0xdead);
 
 impl Sent {
-    /// What was sent since the last call.
+    /// Responses that were sent since the last call.
     pub fn take(&self) -> Vec<(ReplyTo, Response)> {
         core::mem::take(&mut *self.0.lock())
     }

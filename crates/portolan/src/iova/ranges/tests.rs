@@ -165,7 +165,8 @@ fn steps_grow_with_the_logarithm() {
             ranges.free(*range).unwrap();
         }
         assert_eq!(ranges.fragments(), 1 << lg2);
-        // Search for what is not there, for what is; with a limit, aligned; and give it back.
+        // Search for a range that is not there, for one that is; with a limit, aligned; and give it
+        // back.
         let mut most = 0;
         let mut note = |ranges: &RangeAllocator| most = most.max(ranges.take_steps());
         ranges.take_steps();

@@ -1,4 +1,4 @@
-//! Spaces against a list of what is given out.
+//! Spaces against a list of the ranges that are given out.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -207,7 +207,7 @@ fn wide_devices_get_low_addresses_as_long_as_there_are_some_and_then_the_next() 
     let wide = |size: u64| space.alloc(&bytes(size)).unwrap();
     let lasts = [1, 2, 1, 3].map(|count| wide(count * GIB).last().get());
     assert_eq!(lasts, [4, 3, 1, 8].map(|end| end * GIB - 1));
-    // What is large has not used up what is small.
+    // Large requests have not used up the addresses of small ones.
     let page = wide(4096).start().get();
     assert!((4 * GIB..5 * GIB).contains(&page), "{page:#x}");
     let narrow = Request {

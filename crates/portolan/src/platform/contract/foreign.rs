@@ -44,7 +44,7 @@ impl ForeignTables {
     ///
     /// * at `root` there is a root in the layout of the domain's format: its granule, its widths, its
     ///   meaning of memory attributes;
-    /// * whatever the tables map, the device may reach;
+    /// * the device may reach all that the tables map;
     /// * once an entry was taken out, or grants less, the kernel calls
     ///   [`PagedDomain::invalidate`](crate::iommu::PagedDomain::invalidate) for its addresses, as its
     ///   CPUs' TLBs are invalidated (Linux: an MMU notifier), and the memory, or the table, that it led to
@@ -52,13 +52,13 @@ impl ForeignTables {
     /// * that holds for every table that a walk from the root can reach, the kernel's own half of a process's
     ///   tables on x86 included: a unit may walk and keep it though devices are given addresses of the lower half
     ///   alone, so a kernel that frees tables of its half invalidates each domain over a root that shares them;
-    /// * where the unit does not snoop, lines of tables are written back before that call, and before a
-    ///   device is told of what is new.
+    /// * where the unit does not snoop, lines of tables are written back before that call, and
+    ///   before a device is told of new entries.
     pub const unsafe fn at(root: PhysAddr) -> Self {
         Self { root }
     }
 
-    /// Where the root is.
+    /// Physical address of the root.
     pub(crate) const fn root(&self) -> PhysAddr {
         self.root
     }

@@ -16,7 +16,7 @@ use crate::platform::{Clearing, DataCache, OutOfTableMemory, PhysMemory, TableMe
 #[derive(Clone)]
 pub struct RawMemory<P> {
     platform: P,
-    /// Where table memory ends.
+    /// Last physical address of table memory.
     last: PhysAddr,
 }
 
@@ -35,11 +35,11 @@ impl<P: Platform> RawMemory<P> {
     /// *Context.* Interrupt: a value.
     ///
     /// # Safety
-    /// Whoever holds it, or a copy of it, calls [`TableMem::table`] and [`TableMem::free`] only with
-    /// addresses and sizes of pages that [`TableMem::alloc`] of one of them has returned and that were
-    /// not freed. So it goes to nobody but [`PageTable`](crate::table::PageTable) and the drivers of
-    /// `portolan-hw`, which do so and lend it to nobody. Copies need no promise: a
-    /// [`Transfer`] names nothing but what lives.
+    /// The holder of it, or of a copy of it, calls [`TableMem::table`] and [`TableMem::free`] only
+    /// with addresses and sizes of pages that [`TableMem::alloc`] of one of them has returned and
+    /// that were not freed. So it goes only to [`PageTable`](crate::table::PageTable) and the
+    /// drivers of `portolan-hw`, which do so and lend it to no other code. Copies need no promise:
+    /// a [`Transfer`] names nothing but what lives.
     pub const unsafe fn new(platform: P) -> Self {
         let last = ANYWHERE;
         Self { platform, last }
@@ -64,7 +64,7 @@ impl<P: Platform> RawMemory<P> {
     }
 }
 
-/// Most bytes that are copied or cleared at once, whatever the width of a CPU's addresses.
+/// Most bytes that are copied or cleared at once, for any width of a CPU's addresses.
 const PART: u64 = 1 << 30;
 
 /// The layout of a page; `None` if it is larger than any object of this machine.
@@ -135,9 +135,9 @@ impl<P: Platform> PhysMemory for RawMemory<P> {
         let mut left = transfer.bytes();
         while left > 0 {
             let part = left.min(PART);
-            // SAFETY: the library makes a transfer of buffers and pools that live, and the two places
-            // do not overlap. A device may write there meanwhile; the bytes are copied whatever they
-            // are. Where other CPUs may as well, it says so. A part fits `usize`.
+            // SAFETY: the library makes a transfer of buffers and pools that live, and the two
+            // places do not overlap. A device may write there meanwhile; bytes of any value are
+            // copied. Where other CPUs may as well, it says so. A part fits `usize`.
             unsafe {
                 let source = self.platform.virt(PhysAddr::new(from));
                 let target = self.platform.virt(PhysAddr::new(to));
@@ -188,7 +188,7 @@ impl<P: Platform> DataCache for P {
     }
 }
 
-/// What memory is asked for.
+/// Kind of memory that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     Any,
@@ -239,7 +239,7 @@ impl<P: Platform> OwnedMemory<P> {
         self.when_dropped = WhenDropped::Keep;
     }
 
-    /// Where it is.
+    /// Range of the memory.
     pub(crate) fn range(&self) -> PhysRange {
         let range = PhysRange::from_len(self.at, self.layout.size() as u64);
         // It has bytes, and memory does not reach past the top.

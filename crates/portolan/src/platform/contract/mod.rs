@@ -1,5 +1,5 @@
-//! What a compiler cannot check: the promises of an embedder and of a buffer's owner, and the only
-//! code of the library that relies on them without a check.
+//! Promises that a compiler cannot check, of an embedder and of a buffer's owner, and the only code
+//! of the library that relies on them without a check.
 //!
 //! * [`Platform`]: the machine, as an embedder describes it.
 //! * [`RawMemory`]: a platform's memory, by physical address.
@@ -7,7 +7,8 @@
 //! * [`ForeignTables`]: page tables that a kernel built itself.
 //! * [`Buffer`], [`Unowned`]: memory that is handed over to a device, or shared with it ([`Sharing`]);
 //!   [`Doorbell`]: a register that is.
-//! * [`DmaMemory`]: memory that a domain maps; [`AllMemory`]: what a device reaches untranslated.
+//! * [`DmaMemory`]: memory that a domain maps; [`AllMemory`]: the memory that a device reaches
+//!   untranslated.
 //!
 //! `unsafe` is denied in the rest of the library.
 #![allow(unsafe_code)]

@@ -2,9 +2,10 @@
 
 /// A promise for parts of a machine that isolation rests on: of its *trusted computing base*.
 ///
-/// Whoever implements an [`Iommu`](crate::iommu::Iommu) or a queue needs no `unsafe` for that. But one that
-/// forgets an invalidation, or a lock that lets two in, hands memory back to its owner while a device still
-/// reaches it. So what makes an address space of such parts takes this value.
+/// An implementer of an [`Iommu`](crate::iommu::Iommu) or a queue needs no `unsafe` for that. But
+/// one that forgets an invalidation, or a lock that lets two in, hands memory back to its owner
+/// while a device still reaches it. So functions that make an address space of such parts take this
+/// value.
 ///
 /// An embedder needs none: a [`Platform`](super::Platform) has made the promise, and the drivers of
 /// `portolan-hw` make it for themselves.
@@ -27,7 +28,7 @@
 pub struct TrustedBase(());
 
 impl TrustedBase {
-    /// A promise for what is handed over with it.
+    /// A promise for the values that are handed over with it.
     ///
     /// # Safety
     /// The values that it, or a copy of it, is handed over with do what the traits that they implement say, and
@@ -36,9 +37,10 @@ impl TrustedBase {
     /// * [`Iommu`](crate::iommu::Iommu) and [`Attach`](crate::iommu::Attach): a stream leads to the domain that
     ///   it is attached to, or nowhere;
     /// * [`Domain`](crate::iommu::Domain), its [`Format`](crate::table::Format),
-    ///   [`TableMem`](crate::platform::TableMem), [`InvalidationQueue`](crate::inval::InvalidationQueue) and
-    ///   [`TagPool`](crate::iommu::TagPool): devices reach what is mapped, and nothing of it once a sync has
-    ///   returned `Ok` for its unmap;
+    ///   [`TableMem`](crate::platform::TableMem),
+    ///   [`InvalidationQueue`](crate::inval::InvalidationQueue) and
+    ///   [`TagPool`](crate::iommu::TagPool): devices reach mapped memory, and nothing of it once a
+    ///   sync has returned `Ok` for its unmap;
     /// * [`Cpus`](crate::platform::Cpus), their [`SharedWord`](crate::platform::SharedWord),
     ///   [`Lock`](crate::platform::Lock) and [`Interrupts`](crate::platform::Interrupts): words change in one
     ///   step and in the order asked for, and locks let one holder in.

@@ -27,7 +27,7 @@ const NEXT_SHIFT: u32 = 9;
 const NEXT: u64 = 7 << NEXT_SHIFT;
 /// The next level of a leaf whose size is in its address bits.
 const OTHER_SIZE: u64 = 7 << NEXT_SHIFT;
-/// Accesses snoop whatever the device says.
+/// Accesses snoop, even if the device says that they do not.
 const FORCE_COHERENT: u64 = 1 << 60;
 const READ: u64 = 1 << 61;
 /// Bits 58:52 of a leaf, and 60:52 of what points at a table.

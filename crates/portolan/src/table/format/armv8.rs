@@ -55,9 +55,9 @@ pub struct Armv8Config {
     pub input_lg2: u32,
     /// Width of output addresses.
     pub output_lg2: u32,
-    /// How blocks are split: direct with break-before-make level 2 only.
+    /// Way in which blocks are split: direct with break-before-make level 2 only.
     pub split: SplitRule,
-    /// Whether the hardware updates dirty state.
+    /// Dirty state that the hardware updates.
     pub dirty: DirtyTracking,
 }
 
@@ -74,7 +74,8 @@ pub enum Armv8ConfigError {
 }
 
 impl Armv8Config {
-    /// Whether a leaf becomes writable when it is written: hardware has to keep dirty state for that.
+    /// Tells if a leaf becomes writable when it is written: hardware has to keep dirty state for
+    /// that.
     fn is_dirty_managed(self, raw: u64) -> bool {
         raw & DIRTY_MANAGED != 0 && self.dirty == DirtyTracking::Hardware
     }

@@ -7,8 +7,8 @@
 //!
 //! *Context.* Interrupt: functions of values.
 
-/// What formats of 64-bit entries have in common whose tables of 4 KiB hold 512 of them, with
-/// addresses in bits 51:12: `$top` is how many bits of the widest input address are not served.
+/// Common items of formats of 64-bit entries whose tables of 4 KiB hold 512 of them, with addresses
+/// in bits 51:12: `$top` is the number of bits of the widest input address that are not served.
 macro_rules! tables_of_512 {
     ($top:literal) => {
         type Word = core::sync::atomic::AtomicU64;
@@ -82,8 +82,8 @@ use crate::platform::Word;
 /// Width of the tag in an unlinked entry.
 pub const TAG_BITS: u32 = 17;
 
-/// Where 64-bit formats keep the tag: twelve bits from 52 and five from 3, none of which makes an
-/// entry present.
+/// Places the tag in the bits that 64-bit formats have for it: twelve bits from 52 and five from 3,
+/// none of which makes an entry present.
 #[inline]
 const fn encode_tag(tag: u64) -> u64 {
     (tag & 0xfff) << 52 | ((tag >> 12) & 0x1f) << 3
@@ -94,7 +94,7 @@ const fn decode_tag(raw: u64) -> u64 {
     (raw >> 52) | ((raw >> 3) & 0x1f) << 12
 }
 
-/// Where formats with tables of 512 entries keep addresses.
+/// Address bits of formats with tables of 512 entries.
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 /// Their software marks in entries that are not present.
 const VACATED: u64 = 1 << 8;
@@ -122,7 +122,7 @@ impl Levels {
     }
 }
 
-/// What an entry of theirs says that is not present.
+/// Meaning of an entry of theirs that is not present.
 #[inline]
 const fn absent(raw: u64) -> Entry {
     let pa = PhysAddr::new(raw & ADDRESS);
@@ -145,7 +145,7 @@ fn data_access(access: Access, read: u64, write: u64) -> Result<u64, TableAccess
     Ok(bit(Access::READ, read) | bit(Access::WRITE, write))
 }
 
-/// What an entry says.
+/// Meaning of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// Nothing.
@@ -160,7 +160,7 @@ pub enum Entry {
     Leaf(PhysAddr),
 }
 
-/// Whether table entries have room to count the live entries of the table they point at.
+/// Room in table entries for the number of live entries of the table they point at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LiveCount {
     /// No room: leaf tables leave the tree only when an unmap covers them, or when pruned.
@@ -169,7 +169,7 @@ pub enum LiveCount {
     InEntry,
 }
 
-/// How a block may be replaced by a table that translates the same.
+/// Way in which a block may be replaced by a table that translates the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SplitRule {
     /// In one write.
@@ -178,7 +178,7 @@ pub enum SplitRule {
     BreakBeforeMake,
 }
 
-/// Whether the hardware marks leaves that were written through.
+/// Marking by the hardware of leaves that were written through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum DirtyTracking {
     /// It does not.
@@ -199,7 +199,7 @@ pub trait Format: Copy + Send + Sync + core::fmt::Debug + 'static {
     /// Size of the root, at least that of a table. A root that is larger has more entries, and three levels
     /// at least.
     const ROOT: PageSize = Self::GRANULE;
-    /// Where live entries are counted.
+    /// Place in which live entries are counted.
     const LIVE_COUNT: LiveCount;
     /// Exponent of how many leaves of level 0, aligned and in a row, can together be one larger page (a
     /// *cluster*), each saying so; 0 where none can.
@@ -213,9 +213,9 @@ pub trait Format: Copy + Send + Sync + core::fmt::Debug + 'static {
     fn output_lg2(&self) -> u32;
     /// The sizes of leaves.
     fn page_sizes(&self) -> PageSizes;
-    /// How blocks are split.
+    /// Way in which blocks are split.
     fn split_rule(&self) -> SplitRule;
-    /// Whether dirty bits are kept.
+    /// Dirty bits that are kept.
     fn dirty_tracking(&self) -> DirtyTracking {
         DirtyTracking::Off
     }
@@ -227,30 +227,33 @@ pub trait Format: Copy + Send + Sync + core::fmt::Debug + 'static {
     fn template(&self, access: Access, level: u32) -> Result<u64, TableAccessError>;
     /// The leaf entry for `pa`.
     fn leaf(template: u64, pa: PhysAddr) -> u64;
-    /// The entry of `level` that points at the table `pa`, with its live count; the count's bits are
-    /// the same whatever the address.
+    /// The entry of `level` that points at the table `pa`, with its live count; the count's bits
+    /// are the same for every address.
     fn table(pa: PhysAddr, live: u32, level: u32) -> u64;
     /// The entry that remembers the emptied table `pa`, with the low [`TAG_BITS`] of `tag`; empty
     /// for the hardware.
     fn unlinked(pa: PhysAddr, tag: u64) -> u64;
     /// The tag of an unlinked entry.
     fn tag(raw: u64) -> u64;
-    /// What [`Format::template`] would be for a leaf one level below the leaf `raw` of `level`.
+    /// Value that [`Format::template`] would have for a leaf one level below the leaf `raw` of
+    /// `level`.
     fn demote(raw: u64, level: u32) -> u64;
     /// The entry that holds the table `pa` of a block being split; empty for the hardware.
     fn broken(pa: PhysAddr) -> u64;
     /// The live count of a table entry.
     fn live(raw: u64) -> u32;
-    /// What `raw` says at `level`.
+    /// Meaning of `raw` at `level`.
     fn classify(raw: u64, level: u32) -> Entry;
-    /// What a leaf by itself lets a device do, by accesses that are not privileged.
+    /// Access that a leaf by itself gives a device, by accesses that are not privileged.
     fn access(&self, raw: u64, level: u32) -> Access;
-    /// What the table entry `raw` of `level` lets through: no leaf below allows anything else.
+    /// Access that the table entry `raw` of `level` lets through: no leaf below allows anything
+    /// else.
     fn table_access(&self, raw: u64, level: u32) -> Access;
-    /// Whether an entry that is present has what is reserved or forbidden at `level`, so that hardware
-    /// refuses it. What depends on sizes and widths, alignment included, is not looked at.
+    /// Tells if an entry that is present has a reserved or forbidden encoding at `level`, so that
+    /// hardware refuses it. Rules that depend on sizes and widths, alignment included, are not
+    /// checked.
     fn is_reserved(&self, raw: u64, level: u32) -> bool;
-    /// Whether a leaf was written through since it was last cleaned.
+    /// Tells if a leaf was written through since it was last cleaned.
     fn is_dirty(&self, _raw: u64) -> bool {
         false
     }
@@ -264,13 +267,13 @@ pub trait Format: Copy + Send + Sync + core::fmt::Debug + 'static {
     fn leaf_lg2(_raw: u64, level: u32) -> u32 {
         span_lg2::<Self>(level)
     }
-    /// What each leaf of a cluster says whose first one is `first` as long as it stands by itself; `None` if
-    /// no cluster can begin with its address.
+    /// Value of each leaf of a cluster whose first one is `first` as long as it stands by itself;
+    /// `None` if no cluster can begin with its address.
     #[inline]
     fn joined(_first: u64) -> Option<u64> {
         None
     }
-    /// What leaf `part` of a cluster says by itself, if `raw` is what each of them says.
+    /// Value of leaf `part` of a cluster by itself, if `raw` is the value of each of them.
     #[inline]
     fn parted(raw: u64, _part: u64) -> u64 {
         raw

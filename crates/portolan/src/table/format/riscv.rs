@@ -50,7 +50,7 @@ const TAG_LOW: u32 = 3;
 const TAG_LOW_BITS: u32 = 7;
 const TAG_HIGH: u32 = 54;
 
-/// Whether leaves say what kind of memory is behind them.
+/// Presence of memory types in leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum RiscvMemoryTypes {
     /// They do not: the platform's attributes of the address hold.
@@ -60,7 +60,7 @@ pub enum RiscvMemoryTypes {
     Svpbmt,
 }
 
-/// Whether sixteen leaves of 4 KiB in a row are marked as one of 64 KiB.
+/// Marking of sixteen leaves of 4 KiB in a row as one of 64 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum RiscvContiguity {
     /// Each leaf of 4 KiB stands by itself.
@@ -82,11 +82,11 @@ pub struct Riscv<const ROOT: u32> {
     pub levels: RiscvLevels,
     /// Width of output addresses, at most 56.
     pub output_lg2: u32,
-    /// Whether leaves have a memory type (the capability Svpbmt).
+    /// Presence of memory types in leaves (the capability Svpbmt).
     pub memory_types: RiscvMemoryTypes,
-    /// Whether there are leaves of 64 KiB. Every unit has to know them, but not every one does (QEMU's).
+    /// Presence of leaves of 64 KiB. Every unit has to know them, but not every one does (QEMU's).
     pub contiguity: RiscvContiguity,
-    /// Whether the hardware keeps accessed and dirty bits (SADE of a first stage, GADE of a second).
+    /// Accessed and dirty bits that the hardware keeps (SADE of a first stage, GADE of a second).
     pub dirty: DirtyTracking,
 }
 
@@ -94,7 +94,7 @@ const fn pa_of(raw: u64) -> PhysAddr {
     PhysAddr::new((raw & NUMBER) >> NUMBER_SHIFT << 12)
 }
 
-/// Where a leaf leads; one of sixteen, where all of them do.
+/// Address to which a leaf leads; one of sixteen, where all of them do.
 const fn leads_to(raw: u64) -> PhysAddr {
     match raw & NAPOT {
         0 => pa_of(raw),

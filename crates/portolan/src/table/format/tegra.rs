@@ -23,12 +23,12 @@ const ATTRIBUTES: u64 = READ | WRITE | NON_SECURE;
 /// The two-level format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tegra {
-    /// Whether the chip has 34-bit memory addresses (Tegra124 on) or 32-bit ones.
+    /// Width of the chip's memory addresses: 34 bits (Tegra124 on) or 32.
     pub memory: TegraMemory,
 }
 
 impl Tegra {
-    /// What one directory entry maps: a section.
+    /// Size of the memory that one directory entry maps: a section.
     pub const SECTION: PageSize = PageSize::of_lg2(22);
 }
 

@@ -1,4 +1,4 @@
-//! What all formats promise: accesses that come back, entries that are told apart, tags and counts.
+//! Promises of all formats: accesses that come back, entries that are told apart, tags and counts.
 
 use super::*;
 use alloc::vec::Vec;
@@ -60,7 +60,7 @@ fn stage2() -> Armv8Stage2<12> {
     Armv8Stage2::new(CONFIG).unwrap()
 }
 
-/// What each of `asked` becomes on every level, and that `refused` are refused.
+/// Checks the access that each of `asked` becomes on every level, and that `refused` are refused.
 fn accesses<F: Format>(format: F, asked: &[(Access, Access)], refused: &[Access]) {
     let pa = PhysAddr::new(0x4000_0000);
     for level in 0..format.levels().min(3) {

@@ -71,12 +71,12 @@ const fn classify(raw: u64, level: u32, present: u64) -> Entry {
     }
 }
 
-/// Whether an entry says to be a page where there are none.
+/// Tells if an entry claims to be a page on a level without pages.
 const fn is_large_too_high(raw: u64, level: u32) -> bool {
     level > 2 && raw & LARGE != 0
 }
 
-/// What a first-stage entry allows a user, which devices are.
+/// Access that a first-stage entry gives a user, which devices are.
 fn user_access(raw: u64) -> Access {
     match (raw & USER != 0, raw & WRITE != 0) {
         (false, _) => Access::empty(),
@@ -125,7 +125,7 @@ pub struct VtdSecondStage {
     pub levels: VtdLevels,
     /// Width of output addresses, at most 52.
     pub output_lg2: u32,
-    /// Whether accessed and dirty bits are enabled (SSADE).
+    /// Accessed and dirty bits that are enabled (SSADE).
     pub dirty: DirtyTracking,
 }
 
@@ -184,7 +184,7 @@ pub struct VtdFirstStage {
     pub levels: VtdFirstLevels,
     /// Width of output addresses, at most 52.
     pub output_lg2: u32,
-    /// Whether dirty bits are looked at.
+    /// Dirty bits that are read.
     pub dirty: DirtyTracking,
 }
 

@@ -1,4 +1,4 @@
-//! What clusters, pages of 64 KiB in leaf tables, owe.
+//! Debts of clusters, pages of 64 KiB in leaf tables.
 
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicU64;

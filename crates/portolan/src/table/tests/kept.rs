@@ -118,7 +118,7 @@ fn tables_that_stayed_empty_and_were_filled_go_when_they_are_empty_again() {
     assert_eq!(table.pages(), 6);
     map_pages(&table);
     table.keep_empty_tables(0);
-    // In halves of blocks: whatever is left of a block is counted, not looked at.
+    // In halves of blocks: the rest of a block is counted, not looked at.
     let mut owed = Gather::new();
     for half in 0..8 {
         let half = IovaRange::from_len(Iova::new(half * BLOCK / 2), BLOCK / 2);

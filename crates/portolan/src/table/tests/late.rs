@@ -1,4 +1,4 @@
-//! Structural entries reach a walker that does not snoop whatever debt is paid first.
+//! Structural entries reach a walker that does not snoop, in any order of payment of the debts.
 
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
@@ -19,7 +19,7 @@ struct Cleaned {
     lines: Mutex<Vec<PhysRange>>,
     /// The entry that is watched, in its table.
     watched: Mutex<Option<(PhysAddr, usize)>>,
-    /// What it said at each barrier, and how many lines were cleaned by then.
+    /// Value of the entry at each barrier, and number of lines that were cleaned by then.
     barriers: Mutex<Vec<(u64, usize)>>,
 }
 
@@ -79,7 +79,7 @@ fn map(table: &PageTable<VtdSecondStage, &Cleaned>, iova: u64, bytes: u64) {
     table.map(iova, pa, bytes, Access::READ, &mut owed).unwrap();
 }
 
-/// Where the entry for address 0 of the table below the root is.
+/// Address of the entry for address 0 in the table below the root.
 fn middle_entry(table: &PageTable<VtdSecondStage, &Cleaned>) -> u64 {
     let root = table.memory().table(table.root(), PageSize::SIZE_4K);
     Word::load(&root[0]) & !0xfff & !(0xfff << 52)

@@ -1,4 +1,4 @@
-//! What is written back before a plan is carried out, and what the queue is told of then.
+//! Lines that are written back before a plan is carried out, and the message to the queue then.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -78,8 +78,8 @@ impl InvalidationQueue for Noting {
     }
 }
 
-/// What a map of a page beside another one, in `leaves` leaf tables that are there, leads to when it is
-/// paid, and what its unmap does.
+/// Events of paying for a map of a page beside another one, in `leaves` leaf tables that are there,
+/// and of paying for its unmap.
 fn paid(walker: Walker, leaves: u64) -> [Vec<String>; 2] {
     let at = Noting::new();
     let format = Armv8Stage1::<12>::new(Armv8Config {

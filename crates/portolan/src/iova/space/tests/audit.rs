@@ -33,7 +33,8 @@ impl Rig {
         kind.map_or(range, |kind| classes.block_at(kind, range.start().get()))
     }
 
-    /// Which granules are free, caches included; every granule is in one place.
+    /// Finds the granules that are free, caches included, and checks that every granule is in one
+    /// place.
     fn audit(&mut self, context: &str) -> Vec<bool> {
         let mut seen = alloc::vec![0u8; PAGES as usize];
         let mut note = |range: IovaRange, place: u8| {
@@ -110,7 +111,7 @@ impl Rig {
         }
     }
 
-    /// Whether a whole block, or what no class has, is free and low enough.
+    /// Tells if a whole block, or a range that no class has, is free and low enough.
     fn fits(&self, free: &[bool], request: &Request) -> bool {
         let whole = self.space.classes.whole(request);
         let pages = whole.bytes.div_ceil(1 << 12) as usize;

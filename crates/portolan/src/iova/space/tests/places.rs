@@ -1,4 +1,4 @@
-//! Where free addresses are: in the ranges, in depots, in magazines; and that none is lost.
+//! Places of free addresses: in the ranges, in depots, in magazines; and that none is lost.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What a handler that allocates needs beforehand, and who says that there is too little of it.
+//! Memory that a handler needs beforehand to allocate, and reports that there is too little of it.
 
 use super::*;
 use crate::iova::magazine::Empty;
@@ -9,7 +9,7 @@ fn space(options: IovaOptions) -> OneCpu {
     one_cpu_with(window(0, (1 << 40) - 1), options)
 }
 
-/// How many ranges a handler gets until somebody is told that few can follow.
+/// Number of ranges that a handler gets until a caller is told that few can follow.
 fn until_short(space: &OneCpu, length: u64) -> usize {
     let request = bytes(length);
     let taken = core::iter::from_fn(|| {

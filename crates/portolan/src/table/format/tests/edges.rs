@@ -287,7 +287,7 @@ impl<F: Format> Game<F> {
         Mapped { at, pa, bytes }
     }
 
-    /// What is mapped, one piece where neighbours lead to neighbours.
+    /// Checks the mappings, one piece where neighbours lead to neighbours.
     fn audit(&self) {
         let mut found: Vec<(u64, u64, u64)> = Vec::new();
         for run in self.table.mappings(self.table.input_range()) {

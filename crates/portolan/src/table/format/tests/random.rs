@@ -31,7 +31,7 @@ const ACCESSES: [Access; 2] = [Access::READ, Access::READ_WRITE];
 
 struct Game<F: Format> {
     table: PageTable<F, SlabTables<F::Word>>,
-    /// Where each page leads, by number.
+    /// Physical page and access of each page, by number.
     pages: BTreeMap<u64, (u64, Access)>,
     owed: Gather,
     random: Random,

@@ -1,11 +1,12 @@
-//! What a walk over somebody else's tables has to know of an entry: what it lets through, and what is reserved. Words
-//! by hand, from the specifications' figures of entries.
+//! Properties of an entry that a walk over a kernel's own tables needs: the access that it lets
+//! through, and reserved encodings. Words by hand, from the specifications' figures of entries.
 
 use super::*;
 
 const NONE: Access = Access::empty();
 
-/// What each of `words`, a table's entry of `level`, lets through of reads, writes and instructions.
+/// Checks the access of reads, writes and instructions that each of `words`, a table's entry of
+/// `level`, lets through.
 fn lets_through<F: Format>(format: F, level: u32, words: &[(u64, Access)]) {
     for &(raw, wanted) in words {
         assert!(
@@ -49,7 +50,7 @@ fn table_entries_take_accesses_away() {
     lets_through(TEGRA, 1, &tegra);
 }
 
-/// Which of `words` are refused at `level`, all of which are present.
+/// Checks that the right ones of `words` are refused at `level`, all of which are present.
 fn reserved<F: Format>(format: F, level: u32, words: &[(u64, bool)]) {
     for &(raw, wanted) in words {
         let found = F::classify(raw, level);
