@@ -7,7 +7,7 @@ use crate::platform::{TableMem, Word};
 
 /// Result of an attempt to enter a leaf table.
 pub(super) enum Enter {
-    /// The live count includes the new entries now; how many there were before.
+    /// The live count includes the new entries now; `before` is their number before that.
     Entered { table: PhysAddr, before: u32 },
     /// There is no table: empty, or one that was emptied.
     NoTable,

@@ -119,7 +119,7 @@ pub enum SplitError {
         /// The address.
         iova: Iova,
     },
-    /// The entry changed meanwhile: someone else works on the block.
+    /// The entry changed meanwhile: another CPU works on the block.
     #[error("the block at {iova} is being changed by someone else")]
     Contended {
         /// The address.

@@ -84,7 +84,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let walks = &self.walks.0.0;
         let counter = walks.phase.load(Ordering::Relaxed) & 1;
         walks.walking[counter].fetch_add(1, Ordering::Relaxed);
-        // Before anything is read: who does not see this walk has unlinked its pages before.
+        // Before anything is read: a CPU that does not see this walk has unlinked its pages before.
         fence(Ordering::SeqCst);
         let table = self;
         Walking { table, counter }

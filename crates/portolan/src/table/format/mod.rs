@@ -201,8 +201,8 @@ pub trait Format: Copy + Send + Sync + core::fmt::Debug + 'static {
     const ROOT: PageSize = Self::GRANULE;
     /// Place in which live entries are counted.
     const LIVE_COUNT: LiveCount;
-    /// Exponent of how many leaves of level 0, aligned and in a row, can together be one larger page (a
-    /// *cluster*), each saying so; 0 where none can.
+    /// Exponent of the number of leaves of level 0, aligned and in a row, that can together be one
+    /// larger page (a *cluster*), each saying so; 0 where none can.
     const CLUSTER_LG2: u32 = 0;
 
     /// Number of levels, at least 2.
