@@ -75,7 +75,7 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
 /// Progress of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Being written, without the slot's lock: who takes memory back there waits.
+    /// Being written, without the slot's lock: a CPU that takes memory back there waits.
     Writing,
     /// Written; what it owes is being paid.
     Paying,

@@ -220,8 +220,8 @@ pub enum ReadDirtyError {
     /// The table refused.
     #[error(transparent)]
     Table(#[from] crate::table::DirtyError),
-    /// It was not paid for: what was handed over may be written again without a mark, until the next
-    /// dirty read succeeds.
+    /// It was not paid for: granules that were handed over may be written again without a mark,
+    /// until the next dirty read succeeds.
     #[error(transparent)]
     NotPaid(#[from] RecoverError),
 }

@@ -36,7 +36,7 @@ impl FaultError {
     pub const fn response(&self) -> Response {
         match self {
             Self::Contended { .. } | Self::Busy { .. } => Response::Success,
-            // The device asked for what it may not have, or what there is not.
+            // The device asked for memory that it may not have, or that there is not.
             Self::NoRegion { .. }
             | Self::Denied { .. }
             | Self::NoSpace { .. }

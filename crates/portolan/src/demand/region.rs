@@ -51,7 +51,7 @@ pub(super) enum Phase {
 /// State of a slot, under its lock.
 #[derive(Debug)]
 pub(super) struct Slot {
-    /// Steps whenever memory is taken back: what was populated before is out of date.
+    /// Steps whenever memory is taken back: memory that was populated before is out of date.
     pub(super) sequence: u64,
     pub(super) phase: Phase,
     /// Phase once memory was taken back: open or closed.

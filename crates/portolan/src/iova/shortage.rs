@@ -10,7 +10,7 @@ use crate::platform::{Cpus, SharedWord};
 pub(super) enum Heap {
     /// It is: not in handlers of interrupts.
     Use,
-    /// It is not: what lacks room fails.
+    /// It is not: an operation that lacks room fails.
     Spare,
 }
 

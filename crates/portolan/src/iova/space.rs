@@ -32,7 +32,7 @@ use crate::platform::{CachePadded, Cpus, Lock, count_of};
 /// Ranges taken back while a lock is held once.
 const BULK: usize = 64;
 
-/// How addresses are kept.
+/// Options of a space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IovaOptions {
     /// Blocks of each size that a CPU takes and gives back without a lock, before its magazines are
@@ -48,9 +48,9 @@ pub struct IovaOptions {
     /// Ranges that can be given out without heap memory before [`IovaSpace::replenish`] has to be
     /// called again, beside those in caches.
     pub reserve: u16,
-    /// Which mistakes of callers are found.
+    /// Mistakes of callers that are found.
     pub checks: Checks,
-    /// Which addresses are given out first.
+    /// Order in which addresses are given out.
     pub order: AddressOrder,
 }
 
@@ -70,7 +70,7 @@ impl Default for IovaOptions {
     }
 }
 
-/// Which ranges that must not be given back are refused.
+/// Strictness about ranges that must not be given back: those that are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Checks {
     /// Those outside the space or off the granule, those that the ranges know to be free, and a
@@ -83,7 +83,7 @@ pub enum Checks {
     Exact,
 }
 
-/// What a CPU has.
+/// Blocks of a CPU.
 pub(super) struct Home<P: Cpus> {
     pub fronts: Fronts<P::Word>,
     pub magazines: P::Lock<CpuCache>,
@@ -116,9 +116,9 @@ impl<P: Cpus> Home<P> {
 /// ```
 ///
 /// *Locking.* None where the few blocks at the front of a CPU's cache serve: each is in a word of its
-/// own, and goes to whoever exchanges that. Otherwise one lock for each CPU's magazines, which others
-/// take only when nothing is left; one for each depot; one for the ranges. None is held while another
-/// is waited for, and no heap memory is taken or freed under one.
+/// own, and goes to the caller that exchanges that. Otherwise one lock for each CPU's magazines,
+/// which others take only when nothing is left; one for each depot; one for the ranges. None is held
+/// while another is waited for, and no heap memory is taken or freed under one.
 ///
 /// *Full.* A request fails once no cache has anything for it. Blocks that another CPU moves
 /// between two caches at that moment are not seen, at most a 64th of the addresses for each such
@@ -179,8 +179,8 @@ impl<P: Cpus> IovaSpace<P> {
             ceiling: Ceiling::new(options.order, space),
             caches: caches.into_boxed_slice(),
             depots: depots.into_boxed_slice(),
-            // A first address of all ones, which only bytes have, cannot be kept there. What is noted
-            // as it goes out and comes back does both behind the front.
+            // A first address of all ones, which only bytes have, cannot be kept there. Ranges that
+            // are recorded as they go out and come back do both behind the front.
             front: match granule.lg2() == 0 || exact {
                 true => 0,
                 false => usize::from(options.front).min(FRONT),
@@ -231,7 +231,7 @@ impl<P: Cpus> IovaSpace<P> {
         None
     }
 
-    /// From the magazines, or what is behind them.
+    /// Takes from the magazines, or from the depot and the ranges behind them.
     #[inline(never)]
     fn alloc_behind(&self, cpu: &Home<P>, request: Request) -> Result<IovaRange, IovaError> {
         let range = self.upwards(&request, |low, is_last| {
@@ -268,7 +268,7 @@ impl<P: Cpus> IovaSpace<P> {
                 return found;
             }
             ceiling = above(ceiling, self.classes.space());
-            // What is too large for a class may find no room where others go on finding it.
+            // A request that is too large for a class may find no room where others go on finding it.
             if self.classes.of_request(&low)?.is_some() {
                 self.ceiling.raise(ceiling);
             }
@@ -342,7 +342,7 @@ impl<P: Cpus> IovaSpace<P> {
         self.free_behind(cpu, range)
     }
 
-    /// To the magazines, or what is behind them.
+    /// Gives to the magazines, or to the depot and the ranges behind them.
     #[inline(never)]
     fn free_behind(&self, cpu: &Home<P>, range: IovaRange) -> Result<(), FreeError> {
         if let Some(ledger) = &self.ledger {

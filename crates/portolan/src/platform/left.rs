@@ -16,7 +16,7 @@ pub struct LeftBehind(Box<dyn Item>);
 
 /// Value that can be left behind, in a box that it brought.
 pub(crate) trait Item: Send + Sync {
-    /// Behind which it stands in a list.
+    /// The next object in the list.
     fn next(&mut self) -> &mut Option<LeftBehind>;
 }
 

@@ -36,7 +36,7 @@ impl Pieces<'_> {
     }
 }
 
-/// What lies behind the addresses of a buffer, and so how devices and CPUs reach it.
+/// Kind of memory behind the addresses of a buffer: it decides how devices and CPUs reach it.
 ///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -52,8 +52,8 @@ pub enum MemoryKind {
     Registers,
 }
 
-/// Whether the host of a confidential guest reaches memory, and so the devices that it emulates or
-/// passes through.
+/// Visibility of memory to the host of a confidential guest, and so to the devices that it emulates
+/// or passes through.
 ///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -80,11 +80,11 @@ pub enum Sharing {
     #[default]
     Exclusive,
     /// Memory that others reach at any time: a page cache, memory of an application, of other processes or of a
-    /// guest, a pool. No Rust reference to its bytes is alive but to atomics, and a view of it is valid for
-    /// reads and writes. Its bytes are copied and never lent; the library's copies are relaxed atomics, of
-    /// aligned words of 64 bits and of single bytes beside them. A thread of this program whose access may race with
-    /// these uses atomics of the same size; what is outside of the program does as it likes. Where a device and
-    /// others write at once, or a part of it is copied back, either's bytes may be lost.
+    /// guest, a pool. No Rust reference to its bytes is alive but to atomics, and a view of it is valid for reads
+    /// and writes. Its bytes are copied and never lent; the library's copies are relaxed atomics, of aligned words
+    /// of 64 bits and of single bytes beside them. A thread of this program whose access may race with these uses
+    /// atomics of the same size; code outside of the program does as it likes. Where a device and others write at
+    /// once, or a part of it is copied back, either's bytes may be lost.
     Shared,
 }
 
@@ -128,7 +128,7 @@ impl Iterator for PiecesIter<'_> {
 /// use portolan::addr::{PhysAddr, PhysRange};
 /// use portolan::dma::{Buffer, Pieces};
 ///
-/// /// A kernel's page: whoever has the value has the page, and nothing else leads to it.
+/// /// A kernel's page: it belongs to the value's owner, and nothing else leads to it.
 /// struct Page {
 ///     phys: PhysRange,
 ///     virt: NonNull<[u8]>,
@@ -168,22 +168,22 @@ pub unsafe trait Buffer: Send + 'static {
     /// goes through them.
     fn pieces(&self) -> Pieces<'_>;
 
-    /// Whether the memory may be written: not if it is shared, as that behind an `Arc` is, or
-    /// constant. A buffer that may not be written can be mapped
-    /// [`ToDevice`](crate::dma::ToDevice) alone.
+    /// Tells if the memory may be written: not if it is shared, as that behind an `Arc` is, or
+    /// constant. A buffer that may not be written can be mapped [`ToDevice`](crate::dma::ToDevice)
+    /// alone.
     fn device_may_write(&self) -> bool;
 
-    /// Whether others reach its memory while a device does.
+    /// Returns if others reach its memory while a device does.
     fn sharing(&self) -> Sharing {
         Sharing::Exclusive
     }
 
-    /// What its memory is.
+    /// Kind of its memory.
     fn memory_kind(&self) -> MemoryKind {
         MemoryKind::Cached
     }
 
-    /// Whether the host of a confidential guest reaches its memory.
+    /// Visibility of its memory to the host of a confidential guest.
     fn host_visibility(&self) -> HostVisibility {
         HostVisibility::Private
     }
@@ -213,7 +213,7 @@ pub(crate) fn hidden_from<B: Buffer>(reach: HostVisibility, buffer: &B) -> Optio
     (!seen).then(|| pieces.into_iter().next()).flatten()
 }
 
-/// Memory or registers that somebody else keeps: for drivers that cannot hand over what they own.
+/// Memory or registers that another owner keeps: for drivers that cannot hand over memory of their own.
 ///
 /// ```no_run
 /// # use portolan::addr::{PhysAddr, PhysRange};

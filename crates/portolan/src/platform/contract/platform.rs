@@ -69,7 +69,7 @@ use crate::platform::{Clock, Cpus, LeftBehind, Lock, Mmio, Nanos, SharedWord, Tr
 ///
 /// # Safety
 /// * [`alloc`](Self::alloc) returns memory that is aligned as asked for, zeroed, physically
-///   contiguous, written back to memory, and nobody else's until it is freed.
+///   contiguous, written back to memory, and the caller's alone until it is freed.
 /// * [`virt`](Self::virt) returns where the CPU sees that byte, valid for reads and writes as long
 ///   as the memory is allocated; bytes of one block that follow each other in physical memory follow
 ///   each other there.
@@ -96,7 +96,7 @@ pub unsafe trait Platform: Clone + Send + Sync + 'static {
         core::hint::spin_loop();
     }
 
-    /// How many CPUs there are; at least 1.
+    /// Number of CPUs; at least 1.
     fn cpus(&self) -> usize {
         1
     }
@@ -119,13 +119,13 @@ pub unsafe trait Platform: Clone + Send + Sync + 'static {
         if at.get().saturating_add(bytes.saturating_sub(1)) <= last.get() {
             return Some(at);
         }
-        // SAFETY: it has just come from there with this layout, and nobody else knows of it.
+        // SAFETY: it has just come from there with this layout, and no other code knows of it.
         unsafe { self.free(at, layout) }
         None
     }
 
-    /// Memory as from [`alloc`](Self::alloc) that CPUs do not cache, for what is shared with a device
-    /// that does not snoop; none if there is none.
+    /// Memory as from [`alloc`](Self::alloc) that CPUs do not cache, to share with a device that does
+    /// not snoop; none if there is none.
     fn alloc_uncached(&self, _layout: Layout) -> Option<PhysAddr> {
         None
     }
@@ -142,10 +142,10 @@ pub unsafe trait Platform: Clone + Send + Sync + 'static {
     /// # Safety
     /// It came from [`alloc`](Self::alloc), [`alloc_below`](Self::alloc_below),
     /// [`alloc_uncached`](Self::alloc_uncached) or [`alloc_shared`](Self::alloc_shared) with this layout,
-    /// is freed once, and nobody reaches it.
+    /// is freed once, and no code reaches it.
     unsafe fn free(&self, at: PhysAddr, layout: Layout);
 
-    /// Where the CPU sees the byte at `at`.
+    /// Address at which the CPU sees the byte at `at`.
     ///
     /// # Safety
     /// It is memory from [`alloc`](Self::alloc) that is not freed, or of a
@@ -181,18 +181,18 @@ pub unsafe trait Platform: Clone + Send + Sync + 'static {
         None
     }
 
-    /// Called when a queue of deferred unmaps has reached one of its limits where nobody may wait, and
-    /// when a space has broken: a worker should call
-    /// [`DmaSpace::tick`](crate::dma::DmaSpace::tick) soon. Until then devices reach what was unmapped lazily.
+    /// Called when a queue of deferred unmaps has reached one of its limits in a context that may not wait,
+    /// and when a space has broken: a worker should call [`DmaSpace::tick`](crate::dma::DmaSpace::tick) soon.
+    /// Until then devices reach memory that was unmapped lazily.
     fn flush_wanted(&self);
 
     /// Called when the last user of a device that is gone was an interrupt handler, or may have been:
-    /// what is left of it, an address space often, has to be dropped by a task, since that waits for
+    /// its remains, an address space often, have to be dropped by a task, since that waits for
     /// hardware and frees heap memory. Where handlers call the library, put it into a list
     /// ([`Leavings`](crate::platform::Leavings)) and wake a worker. Where none does, drop it.
     fn drop_later(&self, left: LeftBehind);
 
-    /// Who is told of maps, unmaps, flushes and faults: see [`Tracer`]. Where that is nobody, as by
+    /// Receiver of reports of maps, unmaps, flushes and faults: see [`Tracer`]. With none, as by
     /// default, the reports are not compiled.
     #[inline]
     fn tracer(&self) -> Option<&dyn Tracer> {

@@ -36,14 +36,14 @@ impl DmaMemory {
     /// Names `memory`.
     ///
     /// # Safety
-    /// As long as the value is there, and then until all that was mapped of it has been unmapped and
+    /// As long as the value is there, and then until all its mappings have been unmapped and
     /// [`Domain::sync`](crate::iommu::Domain::sync) has returned `Ok` for it, or the domains are gone:
     ///
-    /// * the memory is as one of the two promises of [`Sharing`](crate::dma::Sharing) says, and what lies in the
-    ///   same pages of a domain stays allocated;
+    /// * the memory is as one of the two promises of [`Sharing`](crate::dma::Sharing) says, and all memory in
+    ///   the same pages of a domain stays allocated;
     /// * devices may read it, and write it where the map's access has that.
     ///
-    /// Devices are those that are attached to the domain meanwhile, whoever attaches them.
+    /// Devices are those that are attached to the domain meanwhile, by any caller.
     pub const unsafe fn new(memory: PhysRange) -> Self {
         Self(memory)
     }
