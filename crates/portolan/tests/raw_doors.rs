@@ -129,7 +129,7 @@ mod driver {
 
     const POOL: u64 = 64 << 11;
 
-    /// What an area says that never was free.
+    /// An area that hands out a slot that was never free.
     struct Liar(AtomicU32);
 
     impl Area for Liar {

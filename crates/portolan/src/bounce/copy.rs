@@ -15,7 +15,7 @@ use crate::addr::{PhysAddr, PhysRange};
 use crate::platform::contract::{Buffer as _, MemoryKind, Sharing, Unowned};
 use crate::platform::{Clearing, Cpus, PhysMemory, Platform, RawMemory, Transfer};
 
-/// What becomes of the bytes of the slots that are not the buffer's.
+/// Treatment of the bytes of the slots that are not the buffer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Padding {
     /// Cleared: the device can reach them.
@@ -56,7 +56,7 @@ pub trait BouncePool: sealed::Sealed + Send + Sync {
     /// Zeroes bytes of this pool.
     fn clear(&self, clearing: &Clearing);
 
-    /// How full the pool is.
+    /// Use of the pool's slots.
     fn in_use(&self) -> PoolUse;
 }
 
@@ -121,7 +121,7 @@ impl<P: Cpus, M: PhysMemory, A: Area> PoolMemory<P, M, A> {
         Ok(())
     }
 
-    /// Where a copy of all bytes of `slots` begins on either side, and its length.
+    /// First address on either side of a copy of all bytes of `slots`, and its length.
     #[inline]
     fn both(
         &self,
@@ -223,7 +223,8 @@ impl Copied {
         Ok(copied)
     }
 
-    /// What shares a page with the copy is nobody else's, and nobody's bytes may be in it.
+    /// Clears the memory that shares a page with the copy: it is in no other buffer, and no other
+    /// data may be in it.
     fn clear_padding(&self, pool: &(impl BouncePool + ?Sized), need: &Need) {
         let data = self.slots.data();
         let mask = need.align.bytes() - 1;

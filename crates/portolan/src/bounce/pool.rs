@@ -15,7 +15,7 @@ use crate::addr::{PageSize, PhysAddr, PhysRange};
 use crate::platform::contract::{Buffer as _, HostVisibility, MemoryKind, Unowned};
 use crate::platform::{CachePadded, Cpus, SharedWord};
 
-/// How a pool is divided.
+/// Division of a pool into slots and areas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolOptions {
     /// Size of a slot.
@@ -39,7 +39,7 @@ impl PoolOptions {
     }
 }
 
-/// What a buffer in the pool has to be like.
+/// Requirements on a buffer in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
     /// Length in bytes.
@@ -49,11 +49,11 @@ pub struct Need {
     pub align: PageSize,
     /// Address whose lowest bits the buffer's has to share.
     pub like: PhysAddr,
-    /// How many of those bits, as a size; up to the alignment of areas.
+    /// Number of those bits, as a size; up to the alignment of areas.
     pub keep: PageSize,
     /// The highest address that the device reaches.
     pub limit: PhysAddr,
-    /// Whether it reaches shared memory alone.
+    /// Set if it reaches shared memory alone.
     pub reach: HostVisibility,
 }
 
@@ -82,13 +82,13 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// Where the bytes asked for lie.
+    /// Range of the bytes that were asked for.
     pub fn data(&self) -> PhysRange {
         self.data
     }
 }
 
-/// How full a pool is.
+/// Use of a pool's slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolUse {
     /// All slots.
@@ -134,7 +134,7 @@ pub struct Pool<P: Cpus, A: Area = LockFree<<P as Cpus>::Word>> {
     /// Slots of an area; a power of two times 64.
     area_slots: u32,
     areas: Box<[CachePadded<A>]>,
-    /// How many slots the buffer that begins at each slot has; 0 where none begins.
+    /// Number of slots of the buffer that begins at each slot; 0 where none begins.
     taken: Box<[P::Word]>,
     high_water: P::Word,
 }
@@ -250,7 +250,7 @@ impl<P: Cpus, A: Area> Pool<P, A> {
         self.memory
     }
 
-    /// How many areas it has.
+    /// Number of its areas.
     ///
     /// *Context.* Interrupt.
     pub fn areas(&self) -> u32 {
@@ -316,7 +316,7 @@ impl<P: Cpus, A: Area> Pool<P, A> {
             });
         }
         let kept = need.like.get() & (need.keep.bytes() - 1);
-        // What is shared is below the alignment of the first slot where pages are not shared.
+        // Address bits to share are below the alignment of the first slot where pages are not shared.
         let begin = kept & !(need.align.max(self.slot).bytes() - 1);
         let inside = kept - begin;
         let unit = need.align.max(self.slot).bytes();
@@ -344,7 +344,7 @@ impl<P: Cpus, A: Area> Pool<P, A> {
         fits.then_some(area as u32 * self.area_slots + local)
     }
 
-    /// Whether `slots` are of this pool.
+    /// Tells if `slots` are of this pool.
     #[inline]
     pub(super) fn lent(&self, slots: &Slots) -> bool {
         // Another pool may begin where this one does, and be longer.
@@ -413,7 +413,7 @@ impl<P: Cpus, A: Area> Pool<P, A> {
         self.areas[area as usize].0.give(local, given)
     }
 
-    /// Whether `at` lies in a slot that is taken.
+    /// Tells if `at` lies in a slot that is taken.
     ///
     /// *Context.* Interrupt.
     pub fn is_taken(&self, at: PhysAddr) -> bool {
@@ -424,7 +424,7 @@ impl<P: Cpus, A: Area> Pool<P, A> {
         self.areas[area as usize].0.is_taken(local, 1)
     }
 
-    /// How full the pool is. Counts each area in turn.
+    /// Use of the pool's slots. Counts each area in turn.
     ///
     /// *Context.* Interrupt.
     pub fn in_use(&self) -> PoolUse {

@@ -56,8 +56,8 @@ impl<P: Cpus + Clone, B: Buffer> NotMapped<P, B> {
     }
 }
 
-/// Why a buffer was not placed, and its copies and what they wait for if a device may have reached
-/// it.
+/// Reason why a buffer was not placed, with its copies, and the debt that they wait for, if a
+/// device may have reached it.
 struct NotPlaced {
     error: MapError,
     held: Option<(Option<Record>, Wait)>,
@@ -268,7 +268,7 @@ impl<P: Cpus + Clone> Device<P> {
         let through = Through::Pages(space.granule());
         let copies = self.copies(buffer, through, direction, terms)?;
         let pieces = buffer.pieces();
-        // Copies have pages of their own, and what is in place fills its pages.
+        // Copies have pages of their own, and a buffer in place fills its pages.
         let trusted;
         let constraints = match copies {
             None => &self.settings.constraints,
@@ -399,7 +399,8 @@ impl<P: Cpus + Clone> Device<P> {
         }
     }
 
-    /// What `buffer` must not share with others, since the device does not snoop and writes there.
+    /// Size of the lines that `buffer` must not share with others, since the device does not snoop
+    /// and writes there.
     #[inline]
     fn line<B: Buffer>(&self, buffer: &B, direction: Direction) -> PageSize {
         match &self.settings.cache {

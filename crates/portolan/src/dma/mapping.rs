@@ -18,14 +18,14 @@ use crate::addr::{Iova, IovaRange, PageSize};
 use crate::platform::Cpus;
 use crate::platform::contract::{Buffer, Sharing, bytes_of, read, write};
 
-/// Where a mapping lies.
+/// Place of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// In the device's space, at these addresses.
     Space(IovaRange),
     /// In the device's pool that stays mapped.
     Premapped,
-    /// Where the memory is.
+    /// At the memory's own address.
     Identity,
 }
 
@@ -37,8 +37,8 @@ enum Kind {
     Identity,
 }
 
-/// The parts of a mapping. The buffer is dropped by nobody who does not say so: whatever panics
-/// in between, its memory stays.
+/// The parts of a mapping. The buffer is dropped by explicit code alone: after a panic in between,
+/// its memory stays.
 struct Parts<P: Cpus + Clone, B, D> {
     settings: Arc<Settings<P>>,
     /// The addresses, if it is in a space. Beside `kind` and not in it: a mapping stays small.
@@ -49,7 +49,7 @@ struct Parts<P: Cpus + Clone, B, D> {
     direction: D,
 }
 
-/// A buffer that a device can reach, and that nobody else has meanwhile, unless it is
+/// A buffer that a device can reach, and that no other code has meanwhile, unless it is
 /// [shared](super::Sharing).
 ///
 /// The CPU looks at its bytes by copies ([`Mapping::read`], [`Mapping::write`]), between
@@ -84,7 +84,7 @@ pub struct Mapping<P: Cpus + Clone, B: Buffer, D: DataDirection = Direction> {
     parts: Option<Parts<P, B, D>>,
 }
 
-/// What is left of a mapping that [`Mapping::unmap`] did not end.
+/// Rest of a mapping that [`Mapping::unmap`] did not end.
 pub enum NotUnmapped<P: Cpus + Clone, B: Buffer, D: DataDirection = Direction> {
     /// The mapping as it was.
     Mapped(Mapping<P, B, D>),
@@ -107,10 +107,10 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> core::fmt::Debug for NotUnmap
     }
 }
 
-/// The error of [`Mapping::unmap`], with what is left.
+/// The error of [`Mapping::unmap`], with the rest of the mapping.
 pub type UnmapFailed<P, B, D = Direction> = Failed<NotUnmapped<P, B, D>, UnmapError>;
 
-/// What the compiler knows to be there until the value is consumed or dropped.
+/// Message for a value that is there until it is consumed or dropped.
 const PRESENT: &str = "taken only when the value is consumed";
 
 impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
@@ -174,7 +174,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
         self.parts().direction.direction()
     }
 
-    /// What the device takes into its descriptors.
+    /// Segments for the device's descriptors.
     ///
     /// *Context.* Interrupt.
     pub fn segments(&self) -> DmaSegments<'_> {
@@ -197,7 +197,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
         self.segments().offset_of(iova)
     }
 
-    /// Whether a part of the buffer is reached as a copy.
+    /// Tells if a part of the buffer is reached as a copy.
     ///
     /// *Context.* Interrupt.
     pub fn is_copied(&self) -> bool {
@@ -347,7 +347,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
     /// has interrupted or by another CPU, it pays for itself at once instead of waiting for that.
     ///
     /// # Errors
-    /// With what is left: the mapping as it was, or the deferred buffer.
+    /// With the rest: the mapping as it was, or the deferred buffer.
     #[inline]
     pub fn unmap(self) -> Result<B, UnmapFailed<P, B, D>> {
         let parts = self.into_parts();
@@ -466,7 +466,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Parts<P, B, D> {
     }
 
     /// Brings what the CPU wrote to the device. Bytes of a copy that the device wrote must not be lost:
-    /// where it writes, only what is known to be the CPU's is copied.
+    /// where it writes, only bytes that are known to be the CPU's are copied.
     fn hand_on(&self, at: u64, last: u64) {
         let ours = match self.direction.direction() {
             Direction::ToDevice => true,

@@ -22,18 +22,18 @@ pub(crate) const VACATED: usize = 16;
 /// Addresses whose translations are owed an invalidation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Which addresses.
+    /// Addresses to invalidate.
     pub range: IovaRange,
     /// The smallest leaf among them.
     pub leaf: PageSize,
     /// The largest page that a cache may hold one of them in.
     pub largest: PageSize,
-    /// Whether walk caches are concerned, because a table left the tree.
+    /// Depth of the invalidation: walk caches are concerned if a table left the tree.
     pub depth: Depth,
 }
 
 impl Span {
-    /// Whether this one's invalidation is the other's as well.
+    /// Tells if this one's invalidation covers the other's as well.
     #[inline]
     fn holds(self, other: Self) -> bool {
         let deep = self.depth == Depth::AllLevels || other.depth == Depth::LeafOnly;
@@ -144,7 +144,7 @@ pub struct WrongTable {
     pub here: TableId,
 }
 
-/// What one or more operations on one table owe the hardware.
+/// Invalidations that one or more operations on one table owe the hardware.
 ///
 /// Map and unmap add to it; [`plan`](super::plan()) reads it;
 /// [`PageTable::sync`](crate::table::PageTable::sync) pays it. The
@@ -184,17 +184,17 @@ pub struct Gather {
     pub(crate) unlinked: ArrayVec<Vacancy, VACATED>,
 }
 
-/// When what a map owes is paid.
+/// Time at which the debt of a map is paid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Paid {
-    /// Where it owes something, perhaps.
+    /// If it owes something, perhaps.
     #[default]
     Sometime,
-    /// Before a device is told of what was mapped.
+    /// Before a device is told of the mapping.
     BeforeUse,
 }
 
-/// Whether some lines were cleaned before the plan, so that a barrier is owed for them.
+/// Record of lines that were cleaned before the plan, so that a barrier is owed for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Cleaned {
     #[default]
@@ -209,9 +209,9 @@ impl Gather {
         Self::default()
     }
 
-    /// Nothing owed, by a caller who pays before a device uses what is mapped, whatever that comes to. A
-    /// map may then put a block where an empty table was left, which walk caches have to forget first;
-    /// with another debt it puts small pages there.
+    /// Nothing owed, by a caller that pays before a device uses the mapping, at any cost. A map may then
+    /// put a block where an empty table was left, which walk caches have to forget first; with another
+    /// debt it puts small pages there.
     #[inline]
     pub fn paid_before_use() -> Self {
         let mut owed = Self::new();
@@ -219,13 +219,13 @@ impl Gather {
         owed
     }
 
-    /// Has it paid before a device uses what is mapped. In its place: a debt is long to move.
+    /// Has it paid before a device uses the mapping. In its place: a debt is long to move.
     #[inline]
     pub(crate) fn pay_before_use(&mut self) {
         self.paid = Paid::BeforeUse;
     }
 
-    /// Whether it is paid before a device uses what is mapped.
+    /// Tells if it is paid before a device uses the mapping.
     #[inline]
     pub(crate) fn is_paid_before_use(&self) -> bool {
         self.paid == Paid::BeforeUse
@@ -252,7 +252,7 @@ impl Gather {
         }
     }
 
-    /// Whether `table` may pay it: it is of that table, or of none.
+    /// Checks that `table` may pay it: it is of that table, or of none.
     ///
     /// # Errors
     /// If it is of another table.
@@ -261,7 +261,7 @@ impl Gather {
         self.of.map_or(Ok(()), |of| check(of, table))
     }
 
-    /// Whether nothing is owed.
+    /// Tells if nothing is owed.
     pub fn is_empty(&self) -> bool {
         self.mapped.as_slice().is_empty()
             && self.unmapped.as_slice().is_empty()
@@ -270,13 +270,13 @@ impl Gather {
             && !self.holds_tables()
     }
 
-    /// What was mapped.
+    /// Mapped spans.
     #[inline]
     pub fn mapped(&self) -> &[Span] {
         self.mapped.as_slice()
     }
 
-    /// What was unmapped.
+    /// Unmapped spans.
     #[inline]
     pub fn unmapped(&self) -> &[Span] {
         self.unmapped.as_slice()
@@ -288,7 +288,7 @@ impl Gather {
         &self.lines
     }
 
-    /// Whether table pages wait for this debt to be paid.
+    /// Tells if table pages wait for this debt to be paid.
     #[inline]
     pub fn holds_tables(&self) -> bool {
         self.tables.pages != 0 || !self.unlinked.is_empty()
@@ -299,7 +299,7 @@ impl Gather {
         self.tables.pages + self.unlinked.len()
     }
 
-    /// Whether lines of table memory were written.
+    /// Tells if lines of table memory were written.
     #[inline]
     pub(crate) fn holds_lines(&self) -> bool {
         !self.lines.is_empty() || self.cleaned_early == Cleaned::Some
@@ -488,7 +488,7 @@ impl Quiesced {
         self.of
     }
 
-    /// Whether it is a proof for `table`.
+    /// Checks that it is a proof for `table`.
     ///
     /// # Errors
     /// If it is one for another.

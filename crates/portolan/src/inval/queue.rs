@@ -1,4 +1,4 @@
-//! Where a plan goes, and how it is handed over.
+//! Queues that carry out plans, and the way in which a plan is handed over.
 
 use thiserror::Error;
 
@@ -40,7 +40,7 @@ impl TablesLeft {
     }
 }
 
-/// Where steps go.
+/// Destination of steps.
 ///
 /// *Implementer's duties.* The steps are carried out in order, and the call returns `Ok` only once
 /// the last [`Step::Sync`] among them has completed. It returns within a deadline of the
@@ -48,7 +48,7 @@ impl TablesLeft {
 ///
 /// *Context.* Atomic: waits for the hardware.
 pub trait InvalidationQueue {
-    /// Why the hardware did not complete.
+    /// Reason why the hardware did not complete.
     type Error: Copy;
 
     /// Carries out `steps`, which pay a debt of which `tables` is true, and waits for them.
@@ -103,7 +103,7 @@ impl<Q: InvalidationQueue + ?Sized> InvalidationQueue for alloc::sync::Arc<Q> {
     }
 }
 
-/// Why a debt was not paid. It is still owed: nothing of it may be reused.
+/// Reason why a debt was not paid. It is still owed: nothing of it may be reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SyncError<E> {

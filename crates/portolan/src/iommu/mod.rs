@@ -1,10 +1,10 @@
-//! What every IOMMU driver offers, whatever its registers: domains, attachments and faults.
+//! Parts that every IOMMU driver offers, whatever its registers: domains, attachments and faults.
 //!
 //! * [`Domain`]: one I/O address space. [`PagedDomain`] is the one that most hardware has: page
 //!   tables of this library, an identifier and the unit's invalidation queue.
 //! * [`Iommu`]: one IOMMU, with its streams blocked, passed through, or ([`Attach`]) attached.
-//! * [`FaultRecord`]: what it says of an access or an interrupt that it refused.
-//! * [`RemapInterrupts`]: which device may raise which interrupt.
+//! * [`FaultRecord`]: record of an access or an interrupt that it refused.
+//! * [`RemapInterrupts`]: control of the interrupts that devices may raise.
 //!
 //! Not here: addresses for the mappings, ownership of buffers, and when to pay a debt.
 
@@ -147,8 +147,8 @@ pub trait Domain: Send + Sync {
     /// still in `owed`: nothing of it may be reused.
     fn sync(&self, owed: &mut Gather) -> Result<(), SyncError<IommuError>>;
 
-    /// Whether anything has to be done to pay `owed`. If not, dropping it loses nothing: what a map
-    /// owes is mostly nothing, and then a debt need not be handed around.
+    /// Tells if anything has to be done to pay `owed`. If not, dropping it loses nothing: a map
+    /// mostly owes nothing, and then a debt need not be handed around.
     #[inline]
     fn is_due(&self, owed: &Gather) -> bool {
         !owed.is_empty()
@@ -159,11 +159,11 @@ pub trait Domain: Send + Sync {
     /// Domains without tables have nothing to keep.
     fn keep_empty_tables(&self, _pages: usize) {}
 
-    /// How a hypervisor follows what this domain maps. Where one does, unmaps must not be put off
-    /// ([`Policy::Lazy`](crate::dma::Policy::Lazy)).
+    /// Way in which a hypervisor follows the mappings of this domain. Where one does, unmaps must
+    /// not be put off ([`Policy::Lazy`](crate::dma::Policy::Lazy)).
     fn shadowing(&self) -> Shadowing;
 
-    /// What an address translates to now.
+    /// Current translation of an address.
     fn translate(&self, iova: Iova) -> Option<Translation>;
 }
 
@@ -197,9 +197,9 @@ pub trait Iommu: Send + Sync {
         Err(AttachError::NoPasids)
     }
 
-    /// What `stream` must not be given as IOVAs, or has to reach untranslated: interrupt windows,
-    /// message doorbells, regions that firmware's devices use. Hands each to `each`; a unit that stands
-    /// before another one hands on what that has.
+    /// Addresses that `stream` must not be given as IOVAs, or has to reach untranslated: interrupt
+    /// windows, message doorbells, regions that firmware's devices use. Hands each to `each`; a unit
+    /// that stands before another one hands on what that has.
     ///
     /// *Context.* Task.
     fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion));
@@ -256,7 +256,7 @@ pub struct DeviceTlb {
     pub physical: u16,
 }
 
-/// Which tables translate a device's addresses.
+/// Stage of the tables that translate a device's addresses.
 ///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -267,7 +267,7 @@ pub enum Stage {
     Second,
 }
 
-/// What one invalidation costs beside the work of the IOMMU.
+/// Cost of one invalidation beside the work of the IOMMU.
 ///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -278,8 +278,8 @@ pub enum TrapCost {
     Expensive,
 }
 
-/// Whether a device's access to what is not mapped can wait until it is: by a stall, or as a page
-/// request that the device makes.
+/// Ability to make a device's access to an address that is not mapped wait until it is: by a stall,
+/// or as a page request that the device makes.
 ///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -290,7 +290,7 @@ pub enum RecoverableFaults {
     Present,
 }
 
-/// How a hypervisor learns what is mapped for a device, if it has to.
+/// Way in which a hypervisor learns of a device's mappings, if it has to.
 ///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -301,14 +301,14 @@ pub enum Shadowing {
     /// First-stage tables are walked by the hardware all the same, and are not shadowed.
     CachingMode,
     /// By the entries: their pages are write-protected, and each write is an exit. No register says
-    /// so; who knows the hypervisor does.
+    /// so; an embedder that knows the hypervisor does.
     WriteProtection,
     /// There are no tables: each map and each unmap is a request to the hypervisor (virtio-iommu).
     Requests,
 }
 
 impl Shadowing {
-    /// What of it holds for tables of `stage`.
+    /// The part of it that holds for tables of `stage`.
     pub const fn of(self, stage: Stage) -> Self {
         match (self, stage) {
             (Self::CachingMode, Stage::First) => Self::None,
@@ -317,16 +317,16 @@ impl Shadowing {
     }
 }
 
-/// What of a unit decides how its unmaps are best invalidated.
+/// Conditions of a unit that decide how its unmaps are best invalidated.
 ///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Conditions {
-    /// Which tables its new domains have.
+    /// Stage of the tables of its new domains.
     pub stage: Stage,
-    /// How a hypervisor follows the tables of such units, whatever their stage.
+    /// Way in which a hypervisor follows the tables of such units, at any stage.
     pub shadowing: Shadowing,
-    /// What one invalidation costs beside the work of the unit.
+    /// Cost of one invalidation beside the work of the unit.
     pub exits: TrapCost,
 }
 
@@ -340,12 +340,12 @@ pub trait IommuDomains: Iommu {
     /// If there is no memory or no identifier for it, or no kind that the unit can do.
     fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError>;
 
-    /// What decides how its unmaps are best invalidated.
+    /// Conditions that decide how its unmaps are best invalidated.
     ///
     /// *Context.* Interrupt.
     fn conditions(&self) -> Conditions;
 
-    /// Whether the unit's driver offers stalls or page requests here.
+    /// Stalls or page requests, if the unit's driver offers them here.
     ///
     /// *Context.* Interrupt.
     fn recoverable_faults(&self) -> RecoverableFaults {
@@ -384,8 +384,8 @@ pub trait IommuDomains: Iommu {
         Err(IommuError::Unsupported)
     }
 
-    /// How many commands of each kind the unit was given since it was taken over: hands the kind's
-    /// name in the specification, and the number, to `each`.
+    /// Number of commands of each kind that the unit was given since it was taken over: hands the
+    /// kind's name in the specification, and the number, to `each`.
     ///
     /// *Context.* Interrupt.
     fn commands(&self, each: &mut dyn FnMut(&'static str, u64));

@@ -39,7 +39,7 @@ impl Mmio for NoRegisters {
     }
 }
 
-/// Where the first block of memory is.
+/// Address of the first block of memory.
 const MEMORY: u64 = 0x4000_0000;
 /// Blocks are so far apart.
 const APART: u64 = 0x10_0000;
