@@ -1,8 +1,7 @@
 //! A network card behind an IOMMU: from firmware's table to packets received, on the model of VT-d.
 //!
-//! `cargo run -p portolan-model --example card`. The driver, [`Card`], is what a kernel would have: its types
-//! name the platform and the buffer, and nothing else. What the card does is played by [`Wire`], which
-//! reaches memory only as the IOMMU lets it.
+//! `cargo run -p portolan-model --example card`. The driver, [`Card`], is that of a kernel: its types name the
+//! platform and the buffer, and nothing else. [`Wire`] plays the card, and reaches memory only as the IOMMU lets it.
 #![allow(missing_docs, unsafe_code)]
 
 use std::collections::VecDeque;
@@ -55,7 +54,7 @@ impl Drop for Packet {
     }
 }
 
-// SAFETY: the page stays where it is until the packet is dropped, and nobody else has it.
+// SAFETY: the page stays where it is until the packet is dropped, and nothing else owns it.
 unsafe impl Buffer for Packet {
     fn pieces(&self) -> Pieces<'_> {
         Pieces::One(PhysRange::page(self.at, PAGE))
@@ -106,7 +105,7 @@ impl<K: Platform, B: Buffer> Card<K, B> {
         Ok(())
     }
 
-    /// The interrupt handler: the oldest packet is full. What its first word says.
+    /// The interrupt handler: the oldest packet is full. Returns its first word.
     fn received(&mut self) -> Result<u64, Box<dyn Error>> {
         let packet = self
             .posted
@@ -120,7 +119,7 @@ impl<K: Platform, B: Buffer> Card<K, B> {
         Ok(u64::from_le_bytes(first))
     }
 
-    /// The worker: has the packets that are done back, by one invalidation. How many.
+    /// The worker: has the packets that are done back, by one invalidation. Returns their number.
     fn take_back(&mut self) -> Result<usize, UnmapError> {
         let (mut back, mut kept) = (0, Vec::new());
         let give = |packet: B| {
@@ -128,7 +127,7 @@ impl<K: Platform, B: Buffer> Card<K, B> {
             back += 1;
         };
         let result = reclaim_all(self.done.drain(..), give, |deferred| kept.push(deferred));
-        // What a device may still reach is asked for again.
+        // Packets that a device may still reach are asked for again.
         self.done = kept;
         result.map(|()| back)
     }

@@ -1,9 +1,9 @@
-//! What hardware may do between two synchronisations, at its worst.
+//! Hardware between two synchronisations, at its worst.
 //!
 //! Commands between two synchronisations have no order, or not the one that they were written in.
-//! Meanwhile devices go on: what one command has dropped is read again through caches that another
-//! command has not reached yet. The order here is the one in which that does most harm: what is made
-//! from other entries is dropped first, what it is made from last. Equal calls give equal orders.
+//! Meanwhile devices go on: entries that one command has dropped are read again through caches that another
+//! command has not reached yet. The order here is the one in which that does most harm: entries that are made
+//! from other entries are dropped first, those that they are made from last. Equal calls give equal orders.
 
 use std::collections::VecDeque;
 
@@ -11,8 +11,8 @@ use portolan::addr::PageSize;
 
 use crate::asking::Request;
 
-/// How near to the device an invalidation is: what is cached at one rank is made from entries of
-/// lower ranks.
+/// Distance of an invalidation from the device: entries that are cached at one rank are made from entries of lower
+/// ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
     /// Configuration of streams.
@@ -27,7 +27,7 @@ pub enum Rank {
     Translations,
     /// Such translations alone.
     Leaves,
-    /// What devices keep.
+    /// Translations that devices keep.
     Devices,
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn in_classes<T>(
     let mut left: Vec<Option<T>> = commands.into_iter().map(Some).collect();
     let mut order = Vec::with_capacity(left.len());
     while order.len() < left.len() {
-        // Whatever of lower classes is still to come stands in the way of what is behind it.
+        // Commands of lower classes that are still to come hold up those behind them.
         let mut lowest = u8::MAX;
         let mut best = None;
         for (at, command) in left.iter().enumerate() {
@@ -81,7 +81,7 @@ pub(crate) struct Visit {
     pub way: Way,
 }
 
-/// How a device reached a place.
+/// Way in which a device reached a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// The unit translated.

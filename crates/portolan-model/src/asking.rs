@@ -1,4 +1,4 @@
-//! What devices have asked for and not been told, and what they remember of translations.
+//! Open requests of devices, and translations that they remember.
 //!
 //! Common to the units: a ledger of groups and stalls, and the translations that devices keep
 //! themselves (PCI Express Address Translation Services).
@@ -11,7 +11,7 @@ use portolan::iopf::{RawPageRequest, ReplyName, ReplyTo, RequestKind, Response};
 use crate::decode::AccessKind;
 use crate::inject::{DmaFault, Piece};
 
-/// How a transfer went.
+/// Outcome of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transfer {
     /// Through: each piece with its place in memory.
@@ -22,7 +22,7 @@ pub enum Transfer {
     Stalled(portolan::iopf::StallTag),
 }
 
-/// What devices have asked and not been told.
+/// Requests of devices that have no answer yet.
 #[derive(Debug, Default)]
 pub(crate) struct Asking {
     /// Device and group, without address spaces: a device tells its groups apart by number.
@@ -48,35 +48,35 @@ impl Asking {
         self.told.push((to, response));
     }
 
-    /// The unit got a response that is for nobody.
+    /// Counts a response without a request.
     pub fn note_stray(&mut self) {
         self.strays += 1;
     }
 
-    /// A device is reset: what it asked before it has forgotten.
+    /// Resets a device: it has forgotten its requests.
     pub fn reset(&mut self, stream: StreamId) {
         self.open.retain(|(of, _)| *of != stream.get());
     }
 
-    /// What devices were told since the last call.
+    /// Takes the responses that devices got since the last call.
     pub fn take(&mut self) -> Vec<(ReplyTo, Response)> {
         std::mem::take(&mut self.told)
     }
 
-    /// What nobody has answered.
+    /// Requests without an answer.
     pub fn open(&self) -> Vec<(StreamId, ReplyName)> {
         let open = self.open.iter();
         open.map(|(stream, name)| (StreamId::new(*stream), *name))
             .collect()
     }
 
-    /// Responses to what nobody asked, or had got one already.
+    /// Number of responses without a request, or to a request that had got one already.
     pub fn strays(&self) -> u64 {
         self.strays
     }
 }
 
-/// What a device wants of an address.
+/// An access that a device wants to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     pub stream: StreamId,
@@ -100,7 +100,7 @@ impl Request {
         }
     }
 
-    /// What the device is told when it is refused.
+    /// Fault that the device is told when it is refused.
     pub fn refused(self, code: u32) -> DmaFault {
         let Self {
             stream,
@@ -135,7 +135,7 @@ fn place(of: Request) -> Place {
     (of.stream.get(), pasid, of.iova.get() >> 12, kind)
 }
 
-/// What an invalidation makes a device forget.
+/// Translations that an invalidation makes a device forget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forget {
     pub stream: u32,

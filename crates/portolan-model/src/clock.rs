@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::platform::{Clock, Nanos};
 
-/// A clock that stands still until somebody moves it.
+/// A clock that stands still until a caller moves it.
 ///
 /// Counts picoseconds, since prices are fractions of a nanosecond; stops at 2^64 of them, which is
 /// 213 days.
@@ -51,7 +51,7 @@ impl VirtualClock {
     }
 }
 
-/// A step that somebody takes while others wait.
+/// A step that a caller takes while others wait.
 pub trait Tick: Send + Sync {
     /// Called whenever a waiter relaxes.
     fn tick(&self);

@@ -1,4 +1,4 @@
-//! What happened: one number for each kind of event.
+//! Counts of events: one number for each kind.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde::Serialize;
 /// many as this library's does.
 const PUBLISHED: u64 = 16;
 
-/// How often a unit is told of so many commands and the sync behind them.
+/// Number of times that a unit is told of so many commands and the sync behind them.
 pub fn doorbells(commands: u64) -> u64 {
     commands.div_ceil(PUBLISHED).max(1)
 }

@@ -10,9 +10,9 @@ use crate::iommu::{Fault, Iommu};
 /// A place that the device has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Reached {
-    /// By which address.
+    /// Device address of the access.
     pub iova: Iova,
-    /// Where in memory.
+    /// Memory address that it reached.
     pub pa: PhysAddr,
     /// The kind of access.
     pub access: AccessKind,

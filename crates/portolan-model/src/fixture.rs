@@ -7,7 +7,7 @@ use portolan::addr::StreamId;
 use portolan::iommu::{Attach, AttachError, Domain, FaultEvent, Iommu, IommuError};
 use portolan::platform::{AllMemory, Clock, Nanos};
 
-/// The seed of a random test, which says it: that of `PORTOLAN_SEED`, or one that nobody has seen.
+/// Seed of a random test, which it prints: that of `PORTOLAN_SEED`, or a new one.
 pub fn seed() -> u64 {
     let wanted = std::env::var("PORTOLAN_SEED").ok();
     let wanted = wanted.and_then(|seed| seed.parse().ok());

@@ -1,11 +1,11 @@
-//! What is to go wrong with a unit behind registers, and what its driver did that it must not.
+//! Faults of a unit behind registers, on demand; and violations by its driver.
 
 use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
 use thiserror::Error;
 
 use crate::decode::AccessKind;
 
-/// Whether queues drain.
+/// Progress of queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Drain {
     /// They do.
@@ -17,7 +17,7 @@ pub enum Drain {
     OneEach(u64),
 }
 
-/// When commands take effect.
+/// Time at which commands take effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pace {
     /// As soon as the driver says that they are there.
@@ -27,18 +27,17 @@ pub enum Pace {
     After(u64),
 }
 
-/// What is to go wrong. Numbers count from 1, over the unit's life.
+/// Faults on demand. Numbers count from 1, over the unit's life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RegisterFaults {
-    /// Whether queues drain.
+    /// Progress of queues.
     pub drain: Drain,
-    /// The command that is refused, with the unit's code for why: of SMMUv3's `CMDQ_CONS`, of
-    /// AMD's event; of VT-d bits of `FSTS`, from bit 8 why, and from bit 16 the device that did not
-    /// answer.
+    /// The command that is refused, with the unit's code for the reason: of SMMUv3's `CMDQ_CONS`, of AMD's event; of
+    /// VT-d bits of `FSTS`, from bit 8 the reason, and from bit 16 the device that did not answer.
     pub refuse: Option<(u64, u32)>,
     /// The register access from which on all reads are ones and all writes are lost.
     pub gone_from: Option<u64>,
-    /// Whether control registers take effect: with [`Drain::Never`] no acknowledgement comes.
+    /// Effect of control registers: with [`Drain::Never`] no acknowledgement comes.
     pub control: Drain,
 }
 
@@ -62,17 +61,17 @@ impl RegisterFaults {
     };
 }
 
-/// What a driver did that it must not do, whether or not harm came of it.
+/// A violation by a driver, harmful or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Violation {
-    /// Wrote a register that must not change while what it describes is in use.
+    /// Wrote a register that must not change while the structure that it describes is in use.
     WrittenInUse {
         /// Its offset.
         offset: usize,
     },
     /// Put the tail of a queue where more would be in it than fit.
     QueueOverrun {
-        /// What was written.
+        /// Value that was written.
         tail: u64,
     },
     /// Turned translation on before all caches were invalidated, whose contents after reset are
@@ -82,12 +81,12 @@ pub enum Violation {
     SeveralAtOnce {
         /// Offset of the register.
         offset: usize,
-        /// What was written.
+        /// Value that was written.
         value: u64,
     },
     /// Put entries of another size in place of one that was still cached, while a device used it.
     SizesConflict {
-        /// What the device used.
+        /// Address that the device used.
         iova: Iova,
     },
     /// Accessed a register with a width or at an offset that it does not have.
@@ -100,9 +99,9 @@ pub enum Violation {
 /// One piece of a transfer: within one page of 4 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Piece {
-    /// Where it is for the device.
+    /// Address for the device.
     pub iova: Iova,
-    /// Where in memory.
+    /// Address in memory.
     pub pa: PhysAddr,
     /// Bytes.
     pub bytes: u64,

@@ -5,9 +5,9 @@
 //! the interrupt handler run there; while a lock is held, interrupts are out, and the handler runs
 //! as soon as they are let in again, as it would on hardware.
 //!
-//! What is found: a handler that takes a lock which the interrupted code holds (there is one CPU,
-//! so it would wait for ever), and a handler that waits at all. With [`Masking::Absent`] locks do
-//! not keep interrupts out, so that a test can show that it would notice.
+//! Two faults are found: a handler that takes a lock which the interrupted code holds (there is one CPU, so it would
+//! wait for ever), and a handler that waits at all. With [`Masking::Absent`] locks do not keep interrupts out, so
+//! that a test can show that it would notice.
 //!
 //! State is the thread's: each test has a CPU of its own.
 
@@ -19,7 +19,7 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 use portolan::addr::CpuId;
 use portolan::platform::{Clock, Cpus, Leavings, LeftBehind, Lock, Mmio, Nanos, SharedWord};
 
-/// Whether a lock keeps interrupts out while it is held.
+/// Masking of interrupts while a lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Masking {
     /// It does.
@@ -60,7 +60,7 @@ thread_local! {
     } };
 }
 
-/// Whether the calling code is an interrupt handler of [`sweep`].
+/// Tells if the calling code is an interrupt handler of [`sweep`].
 pub fn in_interrupt() -> bool {
     CPU.try_with(|cpu| cpu.inside.get()).unwrap_or(false)
 }
@@ -90,17 +90,17 @@ fn step() {
     }
 }
 
-/// What is interrupted, what interrupts it, and what has to hold afterwards.
+/// Code that is interrupted, the handler that interrupts it, and a check of the result.
 pub struct Scenario {
-    /// What the CPU does.
+    /// Work of the CPU.
     pub body: Box<dyn FnOnce()>,
-    /// What the handler does: it must not wait.
+    /// Work of the handler: it must not wait.
     pub handler: Handler,
-    /// Looks at what the two have left.
+    /// Looks at the state that the two have left.
     pub after: Box<dyn FnOnce()>,
 }
 
-/// Whether an interrupt came before the body had ended.
+/// Tells if an interrupt came before the body had ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Struck {
     /// It did.
@@ -139,8 +139,8 @@ pub fn strike(masking: Masking, at: u64, scenario: Scenario) -> Struck {
     }
 }
 
-/// Runs what `scenario` makes, with the interrupt at the first step, at the second, and so on until
-/// the body has ended before. Returns the number of steps at which it struck.
+/// Runs each scenario that `scenario` makes, with the interrupt at the first step, at the second, and so on until the
+/// body has ended before. Returns the number of steps at which it struck.
 ///
 /// # Panics
 /// As [`strike`].
@@ -190,7 +190,7 @@ impl Cpus for InterruptedCpu {
     fn flush_wanted(&self) {}
 }
 
-/// Drops what was left behind on the calling thread's CPU, and says how much that was.
+/// Drops the objects that were left behind on the calling thread's CPU, and returns their number.
 pub fn drop_left() -> usize {
     let mut left = CPU.with(|cpu| cpu.left.borrow_mut().take());
     core::iter::from_fn(|| left.pop()).count()
@@ -285,7 +285,7 @@ impl<T> Drop for InterruptedGuard<'_, T> {
 }
 
 impl<T> InterruptedLock<T> {
-    /// The value, if nobody holds it: a panic elsewhere does not count.
+    /// The value, if the lock is free: a panic elsewhere does not count.
     fn free(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Ok(value) => Some(value),

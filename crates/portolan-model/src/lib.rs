@@ -6,7 +6,7 @@
 //!   fed through a command queue.
 //! * [`amd`], [`riscv`], [`smmuv2`], [`smmuv3`], [`tegra_smmu`], [`vtd`]: such hardware behind its registers,
 //!   queues and tables, for drivers.
-//! * [`inject`]: what is to go wrong with those, and what a driver did wrong.
+//! * [`inject`]: faults of those on demand, and violations by a driver.
 //! * [`cache`]: one such cache.
 //! * [`chips`]: identification registers of real chips.
 //! * [`tables`]: table memory that a walker sees late: without snooping, or behind a write buffer.
@@ -17,10 +17,10 @@
 //! * [`profile`]: machines, as the price of each event and where each price comes from.
 //! * [`swiotlb`]: bounce pools of other designs, to compare with.
 //! * [`cpus`]: CPUs in virtual time, on which code that shares memory runs.
-//! * [`clock`], [`counters`]: virtual time and what happened in it.
+//! * [`clock`], [`counters`]: virtual time and the events in it.
 //!
-//! Nothing here reads a wall clock or depends on the order of a hash map: equal calls give equal
-//! runs. `docs/model.md` says what is modelled and what is not.
+//! Nothing here reads a wall clock or depends on the order of a hash map: equal calls give equal runs.
+//! `docs/model.md` has the limits of the model.
 #![forbid(unsafe_code)]
 
 mod adversary;

@@ -1,9 +1,8 @@
 //! A machine for the tests of a driver: a unit, its memory and its clock in one value.
 //!
-//! It keeps what the driver did, in order, and beside what [`crate::inject`] can do wrong it refuses
-//! commands by what they say, has registers lie, and lets table memory run out. Each look at the
-//! clock and each access to a register is a step of [`crate::interrupts`]; a CPU that holds a lock
-//! neither waits nor gets or gives table memory.
+//! It keeps the driver's steps, in order, and beside the faults of [`crate::inject`] it refuses commands by their
+//! words, has registers lie, and lets table memory run out. Each look at the clock and each access to a register is a
+//! step of [`crate::interrupts`]; a CPU that holds a lock neither waits nor gets or gives table memory.
 
 use std::fmt::{self, Debug};
 use std::sync::atomic::AtomicU64;
@@ -22,7 +21,7 @@ use crate::unit::{Unit, Words};
 /// Virtual nanoseconds between two looks at the clock.
 pub const LOOK_NS: u64 = 10_000;
 
-/// What a driver did.
+/// A step of a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// It wrote a register, by its offset.
@@ -31,23 +30,23 @@ pub enum Event {
     Command(Words),
     /// It cleaned cache lines.
     Clean(PhysRange),
-    /// It waited until what it had cleaned was visible.
+    /// It waited until the lines that it had cleaned were visible.
     Barrier,
 }
 
-/// What says whether a command is refused, and with which code of the unit's.
+/// A rule that refuses commands, each with a code of the unit's.
 use crate::unit::Oversee as Rule;
 
 #[derive(Default)]
 struct Script {
     faults: RegisterFaults,
     rules: Vec<Rule>,
-    /// Bits of a register that read as others: its offset, the bits, and what they read as.
+    /// Bits of a register that read as others: its offset, the bits, and the values that they read as.
     lie: Option<(usize, u64, u64)>,
     /// Allocations until one fails; none do at zero.
     fail_in: u64,
     log: Vec<Event>,
-    /// Where to look, and for how many words, at every event.
+    /// Address of words that are looked at after every event, and their number.
     watched: Option<(u64, u64)>,
     seen: Vec<(Event, Vec<u64>)>,
 }
@@ -144,7 +143,7 @@ impl<D: Design> Machine<D> {
         self.0.unit.inject(faults);
     }
 
-    /// How queues drain from now on.
+    /// Sets the progress of queues from now on.
     pub fn drain(&self, drain: Drain) {
         let script = &mut *self.script();
         script.faults.drain = drain;
@@ -171,7 +170,7 @@ impl<D: Design> Machine<D> {
         self.0.memory.live()
     }
 
-    /// What the driver did since the last time.
+    /// Takes the driver's steps since the last time.
     pub fn take(&self) -> Vec<Event> {
         std::mem::take(&mut self.script().log)
     }
@@ -181,7 +180,7 @@ impl<D: Design> Machine<D> {
         self.script().log.clone()
     }
 
-    /// The commands among what it did since the last time.
+    /// Takes the commands among its steps since the last time.
     pub fn take_commands(&self) -> impl Iterator<Item = Words> + use<D> {
         self.take().into_iter().filter_map(|event| match event {
             Event::Command(words) => Some(words),
@@ -196,12 +195,12 @@ impl<D: Design> Machine<D> {
         script.seen.clear();
     }
 
-    /// What was there after each event since.
+    /// Takes the words that were there after each event since.
     pub fn seen(&self) -> Vec<(Event, Vec<u64>)> {
         std::mem::take(&mut self.script().seen)
     }
 
-    /// Fails if the driver did what it must not do.
+    /// Fails if the driver did something that it must not do.
     ///
     /// # Panics
     /// If it did.
@@ -234,7 +233,7 @@ impl<D: Design> Machine<D>
 where
     Unit<D>: Mmio,
 {
-    /// A register of 64 bits as it is, whatever is lied of it.
+    /// A register of 64 bits as it is, without the lie.
     pub fn reg(&self, offset: usize) -> u64 {
         self.0.unit.read64(offset)
     }

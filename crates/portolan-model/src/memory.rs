@@ -1,9 +1,9 @@
 //! The memory of one machine, as CPUs and as hardware see it.
 //!
-//! Queues, tables and buffers share one range of physical addresses. Hardware that snoops sees each
-//! write at once; hardware that does not sees what was cleaned, or what left its write buffer.
-//! Hardware's own writes are seen by both sides at once: that a CPU has to discard a stale line
-//! before it reads them is not modelled.
+//! Queues, tables and buffers share one range of physical addresses. Hardware that snoops sees each write at once;
+//! hardware that does not sees the lines that were cleaned, or the writes that left its write buffer. Hardware's own
+//! writes are seen by both sides at once: that a CPU has to discard a stale line before it reads them is not
+//! modelled.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use crate::tables::{LINE, Lag};
 
 const PAGE: PageSize = PageSize::SIZE_4K;
 
-/// When hardware that does not snoop sees what a CPU wrote.
+/// Time at which hardware that does not snoop sees a CPU's writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visibility {
     /// At once.
@@ -31,10 +31,10 @@ pub enum Visibility {
 pub struct ModelMemory<W = AtomicU64> {
     base: u64,
     words: Box<[W]>,
-    /// What hardware that does not snoop reads; empty where all is visible at once.
+    /// Words that hardware that does not snoop reads; empty where all writes are visible at once.
     late: Box<[W]>,
     visibility: Visibility,
-    /// Of each page, whether it is handed out.
+    /// State of each page: unused, handed out or freed.
     taken: Mutex<Vec<PageState>>,
     reads_of_free: AtomicU64,
     cleaned_lines: AtomicU64,
@@ -100,18 +100,18 @@ impl<W: Word> ModelMemory<W> {
             .count()
     }
 
-    /// How often hardware has read a word of a page that was handed out and taken back: after the
-    /// release of a table this has to stay as it is.
+    /// Number of words that hardware has read of pages that were handed out and taken back: after the release of a
+    /// table this has to stay as it is.
     pub fn reads_of_freed_pages(&self) -> u64 {
         self.reads_of_free.load(Ordering::Relaxed)
     }
 
-    /// Cache lines that were cleaned, whether or not that changed anything.
+    /// Cache lines that were cleaned, changed ones and others.
     pub fn cleaned_lines(&self) -> u64 {
         self.cleaned_lines.load(Ordering::Relaxed)
     }
 
-    /// When hardware that does not snoop sees what a CPU wrote.
+    /// Time at which hardware that does not snoop sees a CPU's writes.
     pub fn visibility(&self) -> Visibility {
         self.visibility
     }
@@ -129,7 +129,7 @@ impl<W: Word> ModelMemory<W> {
         }
     }
 
-    /// Copies bytes out, as a device or a CPU sees them; returns whether all of them exist.
+    /// Copies bytes out, as a device or a CPU sees them; `None` if some of them do not exist.
     #[must_use]
     pub fn read(&self, pa: PhysAddr, bytes: &mut [u8]) -> Option<()> {
         for (i, byte) in bytes.iter_mut().enumerate() {
@@ -286,7 +286,7 @@ impl<W: Word> TableMem<W> for ModelMemory<W> {
             return &[];
         };
         let end = first.checked_add((size.bytes() >> W::LG2_BYTES) as usize);
-        // Whoever asks may write.
+        // The caller may write.
         self.use_up_to(end.unwrap_or(usize::MAX));
         end.and_then(|end| self.words.get(first..end))
             .unwrap_or(&[])
@@ -323,7 +323,7 @@ impl<W: Word> WalkMemory for ModelMemory<W> {
     }
 }
 
-/// [`ModelMemory`] as hardware sees it that snoops, whatever the others see.
+/// [`ModelMemory`] as hardware that snoops sees it, at any visibility.
 #[derive(Debug)]
 pub struct Snooped<'a, W = AtomicU64> {
     memory: &'a ModelMemory<W>,

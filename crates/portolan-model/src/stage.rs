@@ -27,7 +27,7 @@ pub(crate) struct Held<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
     Present {
-        /// What is translated: the smaller of both pages, where two stages were combined.
+        /// The translation: the smaller of both pages, where two stages were combined.
         leaf: Leaf,
         /// The page in the tables of the stage whose addresses the entry is found by.
         page: PageSize,
@@ -37,7 +37,7 @@ pub(crate) enum Known {
     },
 }
 
-/// Sizes of pages, or of what entries of tables span: bit `n` stands for `2^n` bytes.
+/// Sizes of pages, or spans of table entries: bit `n` stands for `2^n` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes(u64);
 
@@ -65,12 +65,12 @@ impl Sizes {
     }
 }
 
-/// What an invalidation is sure to drop of the entries that it concerns. The rest stays.
+/// Entries that an invalidation is sure to drop among those that it concerns. The rest stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drops {
     /// Leaves, by their size in the tables.
     pub leaves: Sizes,
-    /// Pointers at tables, by the size of what the entry spans.
+    /// Pointers at tables, by the span of the entry.
     pub pointers: Sizes,
     pub names: Names,
 }
@@ -88,7 +88,7 @@ impl Drops {
         ..Self::ALL
     };
 
-    /// Whether `held`, which shares an address with `range` if there is one, is dropped.
+    /// Tells if `held`, which shares an address with `range` if there is one, is dropped.
     fn drop_leaf(self, held: &Held<Known>, range: Option<IovaRange>) -> bool {
         match held.what {
             Known::Present { page, .. } => {
@@ -116,7 +116,7 @@ pub(crate) enum Ended<E> {
     Locating(E),
 }
 
-/// What a walk found: the leaf, its level, and where its entry is in memory.
+/// Result of a walk: the leaf, its level, and the address of its entry in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     pub leaf: Leaf,
@@ -124,17 +124,17 @@ pub(crate) struct Found {
     pub entry: PhysAddr,
 }
 
-/// Whose translations a walk finds.
+/// Tag of the translations that a walk finds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tag {
     pub context: InvalTag,
     pub owner: u32,
 }
 
-/// How much of a page an invalidation drops that names a part of it.
+/// Part of a page that an invalidation drops if it names a part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Manner {
-    /// What the specification promises.
+    /// The part that the specification promises.
     AsPromised,
     /// All of it.
     Generous,
@@ -230,7 +230,7 @@ impl Stage {
         }
     }
 
-    /// Drops what `reach` concerns and `owner` owns, if it names one.
+    /// Drops the entries of `reach` that `owner` owns, or all of them if it is `None`.
     pub(crate) fn invalidate(&mut self, reach: Reach, owner: Option<u32>, drops: Drops) {
         let range = match reach {
             Reach::Range(_, range) => Some(range),
@@ -276,8 +276,8 @@ impl Stage {
     }
 }
 
-/// The first cursor of a walk whose root may be several tables side by side, as many as the width
-/// of addresses asks for: `level` is that of the root.
+/// The first cursor of a walk whose root may be several tables side by side, as the width of addresses needs: `level`
+/// is that of the root.
 pub(crate) fn top_of(format: TableFormat, root: PhysAddr, level: u8, at: Iova) -> Cursor {
     let spans = format.span(level).lg2() + format.granule().lg2() - 3;
     let which = at.get().checked_shr(spans).unwrap_or(0);

@@ -1,6 +1,6 @@
 //! Table memory that a walker sees late.
 //!
-//! Table pages come from a slab; beside it is what memory holds, which is all that the walker reads.
+//! Table pages come from a slab; beside it is the content of memory, which is all that the walker reads.
 //! A write gets there when its cache line is cleaned, or when the IOMMU's write buffer is drained.
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -10,7 +10,7 @@ use portolan::platform::{OutOfTableMemory, SlabTables, TableMem, Word};
 
 use crate::decode::{TableReader, WalkMemory};
 
-/// What keeps writes from the walker.
+/// Obstacle between writes and the walker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lag {
     /// CPU caches that the walker does not snoop: until the line is cleaned.
@@ -22,7 +22,7 @@ pub enum Lag {
 /// Bytes of a cache line.
 pub const LINE: PageSize = PageSize::of_lg2(6);
 
-/// A slab of table pages, and what of it has reached memory.
+/// A slab of table pages, and the words of it that have reached memory.
 #[derive(Debug)]
 pub struct NonCoherentTables<W> {
     slab: SlabTables<W>,
@@ -51,7 +51,7 @@ impl<W: Word> NonCoherentTables<W> {
         self.slab.live()
     }
 
-    /// What the walker reads.
+    /// Memory as the walker reads it.
     pub fn walker(&self) -> MemoryView<'_, W> {
         MemoryView { tables: self }
     }

@@ -1,8 +1,7 @@
-//! Interrupt handlers that call the library between any two steps of what they interrupt.
+//! Interrupt handlers that call the library between any two steps of the interrupted code.
 //!
-//! A handler does what its context allows: it unmaps, maps what needs no wait, asks for buffers,
-//! and reads faults and errors of the unit. No lock of the interrupted code may be in its way, and
-//! it may not wait.
+//! A handler makes the calls that its context allows: it unmaps, makes maps that need no wait, asks for buffers, and
+//! reads faults and errors of the unit. No lock of the interrupted code may be in its way, and it may not wait.
 #![allow(missing_docs)]
 
 #[path = "../../portolan/tests/support/promised.rs"]
@@ -90,7 +89,7 @@ fn map(domain: &impl Domain, at: u64) -> IovaRange {
     range
 }
 
-/// A unit with two domains, and what else a handler may ask it.
+/// A unit with two domains.
 type Made<U, D> = (Arc<U>, [Arc<D>; 2]);
 
 /// The unit is worked with, and its handler reads faults and unmaps in another domain.
@@ -280,7 +279,7 @@ fn device(policy: Policy) -> Device<InterruptedCpu> {
 
 fn buffer(number: u64) -> Unowned {
     let memory = PhysRange::from_len(PhysAddr::new(number * 2 * PAGE), PAGE).expect("a range");
-    // SAFETY: the model has no memory: nobody reads or writes there.
+    // SAFETY: the model has no memory: no code reads or writes there.
     unsafe { Unowned::new(memory) }
 }
 
@@ -342,11 +341,11 @@ fn a_handler_unmaps_and_maps_at_any_step_of_a_driver() {
     }
 }
 
-/// What a handler does with the last thing that a device has left.
+/// Work of a handler with the last mappings of a device.
 type Last = fn(Deferred<InterruptedCpu, Unowned>, Mapping<InterruptedCpu, Unowned, ToDevice>);
 
-/// A driver's device goes, with debts that nobody has paid, and its handler is the last to have
-/// something of it: its space goes with a task, wherever the handler strikes.
+/// A driver's device goes, with debts that are not paid, and its handler is the last to have something of it: its
+/// space goes with a task, at any step at which the handler strikes.
 fn gone(last: Last) {
     let handed_on = Arc::new(AtomicUsize::new(0));
     sweep(Masking::Present, || {

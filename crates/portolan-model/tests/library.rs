@@ -21,7 +21,7 @@ const TABLES: PhysAddr = PhysAddr::new(0x1000_0000);
 const MEMORY: u64 = 0x8000_0000;
 const START: u64 = 0x4000_0000;
 
-/// Maps, touches, unmaps and syncs, and sees what the device can and cannot reach at each point.
+/// Maps, touches, unmaps and syncs, and checks the addresses that the device can and cannot reach at each point.
 fn life<F: Format, M: TableMem<F::Word>, W: WalkMemory>(
     format: F,
     layout: TableFormat,

@@ -1,5 +1,5 @@
-//! From firmware's table to a device: what the table reserves is in the unit's configuration, is
-//! mapped one to one before the stream is attached, and is never handed out.
+//! From firmware's table to a device: reservations of the table are in the unit's configuration, are mapped one to
+//! one before the stream is attached, and are never handed out.
 #![allow(missing_docs)]
 
 use std::sync::Arc;
@@ -34,10 +34,10 @@ const PAGE: u64 = 0x1000;
 /// Addresses that are given out, among them those of interrupt messages on x86.
 const WINDOW: u64 = 0xfedf_0000;
 const PAGES: u64 = 0x120;
-/// What the device uses, in pages of the window.
+/// Pages of the window that the device uses.
 const DIRECT: [u64; 5] = [1, 2, 3, 4, 0x110];
 
-/// What firmware claims: two that overlap and fill no page, one more, and nonsense.
+/// Claims of firmware: two that overlap and fill no page, one more, and nonsense.
 const CLAIMS: [(u64, u64); 4] = [
     (WINDOW + 0x1800, WINDOW + 0x3fff),
     (WINDOW + 0x3000, WINDOW + 0x4123),
@@ -56,7 +56,7 @@ fn table(signature: [u8; 4], body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What DMAR says: an RMRR for each claim.
+/// Reservations of a DMAR: an RMRR for each claim.
 fn of_dmar(mut reserved: Reservations) -> Reservations {
     let mut body = vec![47, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     for (start, last) in CLAIMS {
@@ -72,7 +72,7 @@ fn of_dmar(mut reserved: Reservations) -> Reservations {
     reserved
 }
 
-/// What IORT says: an RMR for each claim, for streams of the SMMU at 48.
+/// Reservations of an IORT: an RMR for each claim, for streams of the SMMU at 48.
 fn of_iort(mut reserved: Reservations) -> Reservations {
     let words =
         |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };
@@ -97,7 +97,7 @@ fn of_iort(mut reserved: Reservations) -> Reservations {
     reserved
 }
 
-/// A unit that sees what is mapped when a stream is attached.
+/// A unit that sees the mappings at the time when a stream is attached.
 struct Watched<U>(Arc<U>);
 
 impl<U: Iommu> Iommu for Watched<U> {
@@ -159,7 +159,7 @@ fn keeps_off<U, D, P>(
             PhysAddr::new(0x4000_0000 + number * PAGE),
             PageSize::SIZE_4K,
         );
-        // SAFETY: the model has no such memory: nobody reads or writes there.
+        // SAFETY: the model has no such memory: no code reads or writes there.
         unsafe { Unowned::new(memory) }
     };
     let mut held: Vec<Mapping<_, _, _>> = Vec::new();

@@ -1,4 +1,4 @@
-//! Pools of every strategy against a list of what is taken.
+//! Pools of every strategy against a list of taken slots.
 #![allow(missing_docs)]
 
 use std::collections::{BTreeSet, VecDeque};
@@ -84,8 +84,7 @@ fn random_buffers_never_overlap_and_all_come_back() {
     }
 }
 
-/// Slots that are no multiple of what a list counts in: a run may end at the last one, and none
-/// beyond it.
+/// Slots that are no multiple of a list's segment: a run may end at the last one, and none beyond it.
 #[test]
 fn a_run_ends_in_its_area_whatever_the_area_s_size() {
     for strategy in Strategy::ALL {
@@ -113,9 +112,9 @@ fn a_run_ends_in_its_area_whatever_the_area_s_size() {
     }
 }
 
-/// A search of recent-first begins at the run that was freed last and goes up. What is given back and taken
-/// one by one stays where it is. Of two given back in a row the lower one lies below the next search,
-/// so that pairs walk through the whole area, as few jobs with few requests in flight do.
+/// A search of recent-first begins at the run that was freed last and goes up. Runs that are given back and taken one
+/// by one stay where they are. Of two given back in a row the lower one lies below the next search, so that pairs
+/// walk through the whole area, as few jobs with few requests in flight do.
 #[test]
 fn recent_first_drifts_where_runs_come_back_in_pairs() {
     let used = |strategy, together: usize| {
@@ -148,7 +147,7 @@ fn runs_of_two_slots_fill_an_area_to_its_end() {
     }
 }
 
-/// The other pool is over the same memory, which nobody who keeps their promise makes.
+/// The other pool is over the same memory, which a caller that keeps its promise never makes.
 #[test]
 fn what_is_free_or_of_another_size_is_told() {
     for strategy in Strategy::ALL {

@@ -1,9 +1,7 @@
 //! Strict invalidation by many CPUs at once, in virtual time, against an IOMMU that never forgets until
 //! it is told.
-//!
-//! Each virtual CPU maps, lets the device read, unmaps, and after a sync that went well lets the
-//! device try again: that has to fault, whoever submitted the invalidation. The same from many
-//! seeds, each of which is another interleaving.
+//! Each virtual CPU maps, lets the device read, unmaps, and after a sync that went well lets the device try again:
+//! that has to fault, by any CPU's invalidation. The same from many seeds, each of which is another interleaving.
 
 #[path = "../../portolan/tests/support/promised.rs"]
 mod promised;
@@ -110,7 +108,7 @@ fn rig<Q: TagPool>(
     }
 }
 
-/// What CPUs found out.
+/// Counts of the CPUs.
 #[derive(Debug, Default)]
 struct Found {
     rounds: AtomicU64,
@@ -152,7 +150,7 @@ fn torment<Q: TagPool>(rig: &Rig<Q>, cpu: u64, seed: u64, rounds: u64, found: &F
         let mut synced = rig.domain.sync(&mut owed);
         while synced.is_err() {
             found.failures.fetch_add(1, Ordering::Relaxed);
-            // What was given up is still in the queue, and has to drain.
+            // Commands that were given up are still in the queue, and have to drain.
             rig.cpus.work(20_000.0 + rng.f64() * 20_000.0);
             synced = rig.domain.sync(&mut owed);
         }

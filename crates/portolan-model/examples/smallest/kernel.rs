@@ -1,4 +1,4 @@
-//! What stands for a kernel: its memory and its devices are those of the model.
+//! A stand-in for a kernel: its memory and its devices are those of the model.
 #![allow(unsafe_code)]
 
 use std::alloc::Layout;

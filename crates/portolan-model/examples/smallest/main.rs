@@ -28,7 +28,7 @@ unsafe impl Platform for Kernel {
     fn registers(&self, window: PhysRange) -> Option<kernel::Registers> {
         self.device(window)
     }
-    // The card snoops the caches, no timer is to be woken, and a task drops what is left.
+    // The card snoops the caches, no timer is to be woken, and a task drops the rest.
     fn clean(&self, _: PhysRange) {}
     fn clean_barrier(&self) {}
     fn invalidate(&self, _: PhysRange) {}

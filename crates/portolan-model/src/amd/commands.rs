@@ -1,4 +1,4 @@
-//! Commands: words in, what they ask for out. Section 2.4.
+//! Commands: words in, effects out. Section 2.4.
 
 use portolan::addr::{Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId};
 use portolan::iopf::{GroupId, ReplyName, ReplyTo, Response};
@@ -29,7 +29,7 @@ pub enum CommandKind {
     InvalidateIommuAll,
 }
 
-/// What an invalidation drops.
+/// Entries that an invalidation drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invalidate {
     Entry {
@@ -57,7 +57,7 @@ pub(super) enum Effect {
         response: Response,
     },
     Wait {
-        /// Where to store what.
+        /// Address and value to store, if any.
         store: Option<(PhysAddr, u64)>,
         interrupt: Interrupt,
         flush: Flush,
@@ -70,7 +70,7 @@ pub(super) enum Interrupt {
     NotWanted,
 }
 
-/// Whether what is behind a wait begins only once everything in front is complete.
+/// Flush of a wait: with it, commands behind the wait begin only once everything in front is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flush {
     Yes,
@@ -96,7 +96,7 @@ fn fields(opcode: u64) -> [u64; 2] {
     }
 }
 
-/// What a command asks for; nothing if it is illegal.
+/// Effect of a command; nothing if it is illegal.
 pub(super) fn decode(words: [u64; 2], id: &AmdIdentification) -> Option<(CommandKind, Effect)> {
     use CommandKind as K;
     let [low, high] = words;
@@ -142,7 +142,7 @@ pub(super) fn decode(words: [u64; 2], id: &AmdIdentification) -> Option<(Command
     }
 }
 
-/// What COMPLETION_WAIT asks for.
+/// Effect of COMPLETION_WAIT.
 fn wait(low: u64, high: u64) -> Effect {
     let at = PhysAddr::new(low & 0x000f_ffff_ffff_fff8);
     Effect::Wait {
@@ -158,7 +158,7 @@ fn wait(low: u64, high: u64) -> Effect {
     }
 }
 
-/// What COMPLETE_PPR_REQUEST asks for.
+/// Effect of COMPLETE_PPR_REQUEST.
 fn response(low: u64, high: u64) -> Option<Effect> {
     let response = match field(high, 44, 4) {
         0 => Response::Success,
@@ -175,8 +175,8 @@ fn response(low: u64, high: u64) -> Option<Effect> {
     Some(Effect::Respond { to, response })
 }
 
-/// The pages of an address; bit 0 says that they are more than one, and how many the lowest clear bit
-/// from 12 up.
+/// The pages of an address; bit 0 tells that they are more than one, and the lowest clear bit from 12 up their
+/// number.
 fn pages(word: u64) -> IovaRange {
     let address = word & !0xfff;
     match field(word, 0, 1) {

@@ -1,4 +1,4 @@
-//! Device table entries: words in, what they say out. Section 2.2.2.1.
+//! Device table entries: words in, their meaning out. Section 2.2.2.1.
 
 use portolan::addr::PhysAddr;
 
@@ -6,21 +6,21 @@ use super::AmdIdentification;
 use super::events::Refusal;
 use crate::decode::{Permissions, TableFormat, TableRoot};
 
-/// What an entry says.
+/// Meaning of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
     /// Without V: everything passes.
     Passes,
-    /// Without TV: what it says of translation does not count.
+    /// Without TV: its fields on translation do not count.
     Ends,
     Translates {
         domain: u16,
         /// Nothing: addresses are as they are.
         table: Option<TableRoot>,
         permissions: Permissions,
-        /// Whether the device may keep translations.
+        /// Permission of the device to keep translations.
         remote: Remote,
-        /// Whether the exclusion range is the device's.
+        /// Tells if the exclusion range is the device's.
         excluded: Excluded,
     },
 }
@@ -46,7 +46,7 @@ fn field(word: u64, low: u32, bits: u32) -> u64 {
     (word >> low) & ((1 << bits) - 1)
 }
 
-/// What the words of an entry say.
+/// Decodes the words of an entry.
 pub(super) fn decode(words: [u64; 4], id: &AmdIdentification) -> Result<Entry, Refusal> {
     let [low, second, third, _] = words;
     let malformed = Err(Refusal::Malformed);

@@ -8,7 +8,7 @@ use crate::asking::Request;
 use crate::decode::AccessKind;
 use crate::inject::{DmaFault, Pace};
 
-/// Why an access is refused.
+/// Reason for which an access is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The device table has no such entry.
@@ -23,7 +23,7 @@ pub enum Refusal {
     NoPage { domain: u16, at: PhysAddr },
 }
 
-/// Why tables refuse an access.
+/// Reason for which tables refuse an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     NotPresent,
@@ -58,7 +58,7 @@ impl Refusal {
 }
 
 impl AmdRegisters {
-    /// Records a refusal and returns what the device is told.
+    /// Records a refusal and returns the fault that the device is told.
     pub(super) fn refuse(&self, state: &mut State, refusal: Refusal, of: Request) -> DmaFault {
         state.counts.faults += 1;
         let (code, flags, domain, at) = refusal.told();
@@ -105,7 +105,7 @@ impl AmdRegisters {
         }
     }
 
-    /// Writes the records whose time has come.
+    /// Writes the records that are due.
     pub(super) fn write_late_records(&self, state: &mut State) {
         let now = self.clock().now_ns();
         while let Some((when, at, words)) = state.own.late.front().copied() {

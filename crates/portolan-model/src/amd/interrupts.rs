@@ -5,7 +5,7 @@ use portolan::addr::{PhysAddr, StreamId};
 use super::{AmdRegisters, State};
 use crate::decode::WalkMemory;
 
-/// What arrives at the CPUs' interrupt controllers.
+/// Interrupt that arrives at the CPUs' interrupt controllers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AmdInterrupt {
     /// The vector.
@@ -24,8 +24,8 @@ fn field(word: u64, low: u32, bits: u32) -> u64 {
 }
 
 impl AmdRegisters {
-    /// Has the device with identifier `stream` (its low 16 bits) write `data` to `address` in the window
-    /// of interrupt messages: what arrives; `None` if the unit refuses it, which is logged.
+    /// Has the device with identifier `stream` (its low 16 bits) write `data` to `address` in the window of interrupt
+    /// messages. Returns the interrupt that arrives; `None` if the unit refuses it, which is logged.
     pub fn message(&self, stream: StreamId, address: u64, data: u32) -> Option<AmdInterrupt> {
         let mut state = self.lock();
         self.go_on(&mut state);
@@ -80,7 +80,7 @@ impl AmdRegisters {
         })
     }
 
-    /// What the device's entry says of interrupts, kept or from memory.
+    /// The word of the device's entry on interrupts, kept or from memory.
     fn interrupt_word(&self, state: &mut State, device: u16) -> Option<u64> {
         if let Some(kept) = state.own.interrupt_words.get(&device) {
             return Some(*kept);

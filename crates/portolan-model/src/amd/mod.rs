@@ -4,12 +4,11 @@
 //! (device table and page tables), 2.4 (commands), 2.5 (events) and 3.4 (registers). Written from the
 //! specification, with no code of the driver's.
 //!
-//! Modelled: a device table whose entries are kept until told, malformed ones and those that let all
-//! pass included; host page tables of three levels and more; translation and walk caches tagged by
-//! domain; absence cached as well where the capability block says so (`NpCache`); commands that take
-//! effect at the COMPLETION_WAIT behind them, which what follows may overtake unless it flushes; the
-//! exclusion range; the event log with overflow, whose records may come after its tail has moved;
-//! commands that stop the unit; devices that keep translations.
+//! Modelled: a device table whose entries are kept until told, malformed ones and those that let all pass included;
+//! host page tables of three levels and more; translation and walk caches tagged by domain; absence cached as well
+//! where the capability block says so (`NpCache`); commands that take effect at the COMPLETION_WAIT behind them,
+//! which later ones may overtake unless it flushes; the exclusion range; the event log with overflow, whose records
+//! may come after its tail has moved; commands that stop the unit; devices that keep translations.
 //!
 //! Of a page that INVALIDATE_IOMMU_PAGES names in part nothing is dropped. Interrupt messages are
 //! a call of their own (`AmdRegisters::message`), with a cache of entries. The unit's
@@ -55,7 +54,7 @@ pub type AmdMachine = Machine<AmdVi>;
 type State = crate::unit::State<AmdVi>;
 
 impl AmdRegisters {
-    /// What it is.
+    /// Identification of the unit.
     pub fn identification(&self) -> AmdIdentification {
         self.setup.identification
     }

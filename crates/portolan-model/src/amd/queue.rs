@@ -18,11 +18,11 @@ const HARDWARE: u32 = 6;
 const BYTES: u64 = 16;
 
 impl AmdRegisters {
-    /// Carries out the commands whose time has come.
+    /// Carries out the commands that are due.
     pub(super) fn fetch_all(&self, state: &mut State) {
         self.write_late_records(state);
         let size = state.own.registers.command_bytes();
-        // Once around at most, whatever the pointers say.
+        // Once around at most, for any pointers.
         for _ in 0..size / BYTES {
             let registers = &state.own.registers;
             let (head, tail) = (registers.command_head, registers.command_tail);

@@ -121,7 +121,7 @@ impl AmdRegisters {
     }
 }
 
-/// Writes the control register. What stopped by itself runs once it was turned off and on.
+/// Writes the control register. Parts that stopped by themselves run once they were turned off and on.
 fn switch(state: &mut State, value: u64) {
     let registers = &mut state.own.registers;
     let turned = registers.control ^ value;
@@ -158,7 +158,7 @@ impl Mmio for AmdRegisters {
             return;
         }
         let whole = offset & !7;
-        // The other half of what is cleared by writing it is not written.
+        // The other half of a register with bits that are cleared by writing them is not written.
         let mut word = match whole {
             STATUS => 0,
             _ => self.read(&mut state, offset),

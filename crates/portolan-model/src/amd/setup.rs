@@ -1,4 +1,4 @@
-//! How a unit is set up, and what it tells of itself.
+//! Setup of a unit, and its identification.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ impl AmdIdentification {
         self
     }
 
-    /// With neither extended features nor what may be absent.
+    /// Without extended features and without anything else that may be absent.
     #[must_use]
     pub fn bare() -> Self {
         Self {
@@ -80,9 +80,9 @@ impl AmdIdentification {
 setup! {
     /// All that a unit is made from.
     AmdSetup of AmdIdentification, default: "Adversarial and fast." {
-        /// How fast its queue is.
+        /// Pace of its queue.
         pace: Pace = Pace::AtOnce,
-        /// When the record of an event is written, after the log's tail has moved.
+        /// Time at which the record of an event is written, after the log's tail has moved.
         records: Pace = Pace::AtOnce,
     }
 }
@@ -106,7 +106,7 @@ pub struct AmdEvent {
 }
 
 impl AmdEvent {
-    /// Which event.
+    /// Code of the event.
     pub fn code(&self) -> u32 {
         (self.words[0] >> 60) as u32
     }

@@ -14,7 +14,7 @@ const EXCLUDES: u64 = 1;
 const ALL_DEVICES: u64 = 1 << 1;
 
 impl AmdRegisters {
-    /// Where one address goes.
+    /// Memory address of one device address.
     pub(super) fn translate(&self, state: &mut State, of: Request) -> Result<PhysAddr, Refusal> {
         let untranslated = Ok(PhysAddr::new(of.iova.get()));
         if !state.own.registers.enabled() {
@@ -54,7 +54,7 @@ impl AmdRegisters {
         }
     }
 
-    /// Whether a device may ask for translations.
+    /// Tells if a device may ask for translations.
     pub(super) fn gives_translations(&self, state: &mut State, stream: StreamId) -> bool {
         let given = |entry| {
             let remote = Remote::Given;
@@ -91,8 +91,7 @@ impl AmdRegisters {
         Some(words)
     }
 
-    /// What a domain's tables say of an address. What is kept of a page has the permissions of the
-    /// device's entry in it.
+    /// Looks an address up in a domain's tables. A page that is kept has the permissions of the device's entry in it.
     fn page(
         &self,
         state: &mut State,
@@ -148,7 +147,7 @@ impl AmdRegisters {
     }
 }
 
-/// Whether an address is in the exclusion range of a device (3.4.6 and 3.4.7).
+/// Tells if an address is in the exclusion range of a device (3.4.6 and 3.4.7).
 fn excludes([base, limit]: [u64; 2], excluded: Excluded, at: Iova) -> bool {
     let page = |word: u64| word & 0x000f_ffff_ffff_f000;
     let within = (page(base)..=page(limit) | 0xfff).contains(&at.get());

@@ -1,4 +1,4 @@
-//! What an AMD-Vi unit has of its own.
+//! Own state of an AMD-Vi unit.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -24,12 +24,12 @@ pub struct Own {
     pub(super) registers: Registers,
     /// Device table entries, or the refusals that reading them ended in.
     pub(super) entries: BTreeMap<u16, Result<Entry, Refusal>>,
-    /// What those entries say of interrupts, and entries of interrupt tables.
+    /// Words on interrupts of those entries, and entries of interrupt tables.
     pub(super) interrupt_words: BTreeMap<u16, u64>,
     pub(super) interrupts: BTreeMap<(u16, u16), u32>,
     pub(super) pages: Stage,
     pub(super) events: Vec<AmdEvent>,
-    /// Records that are still to be written: from which nanosecond on, where, and what.
+    /// Records that are still to be written: the nanosecond from which on they are due, the address, and the words.
     pub(super) late: VecDeque<(u64, PhysAddr, [u64; 2])>,
 }
 

@@ -1,7 +1,7 @@
 //! One cache of an IOMMU: entries of several page sizes under one roof.
 //!
-//! Unbounded, it forgets nothing by itself. Of a given size, it replaces what of its set has been
-//! used least recently. Entries are found by any address that they span.
+//! Unbounded, it forgets nothing by itself. Of a given size, it replaces the entry of its set that was used least
+//! recently. Entries are found by any address that they span.
 
 mod sets;
 
@@ -12,7 +12,7 @@ use portolan::addr::{InvalTag, Iova, IovaRange, PageSize};
 use crate::profile::CacheGeometry;
 use sets::Sets;
 
-/// What an entry is for.
+/// Key of an entry: a page of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     context: InvalTag,
@@ -31,7 +31,7 @@ impl Key {
         }
     }
 
-    /// Whose entry it is.
+    /// Context of the entry.
     pub const fn context(self) -> InvalTag {
         self.context
     }
@@ -43,7 +43,7 @@ impl Key {
     }
 }
 
-/// Which entries an invalidation concerns.
+/// Entries that an invalidation concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// Those of a context that share an address with the range.
@@ -68,7 +68,7 @@ impl Reach {
 struct Entry<V> {
     key: Key,
     value: V,
-    /// When it was put in (unbounded) or last used (of a given size).
+    /// Time at which it was put in (unbounded) or last used (of a given size), as a count.
     stamp: u64,
 }
 
@@ -115,7 +115,7 @@ impl<V: Copy> Cache<V> {
         self.held
     }
 
-    /// Whether there are none.
+    /// Tells if there are none.
     pub fn is_empty(&self) -> bool {
         self.held == 0
     }
@@ -210,7 +210,7 @@ impl<V: Copy> Cache<V> {
     }
 }
 
-/// How many pages the range touches, of all the sizes together.
+/// Number of pages that the range touches, of all the sizes together.
 fn pages_of_all(sizes: Sizes, range: IovaRange) -> u64 {
     sizes
         .map(|size| range.pages(size))

@@ -50,8 +50,8 @@ impl<V: Copy> Sets<V> {
             .find(|entry| entry.key == key)
     }
 
-    /// Puts `entry` in place of one with its key, or of the one with the oldest stamp in its set if
-    /// there is no room; returns how many entries there are more.
+    /// Puts `entry` in place of one with its key, or of the one with the oldest stamp in its set if there is no room;
+    /// returns the number of entries that there are more.
     pub(super) fn put(&mut self, entry: Entry<V>) -> usize {
         if let Some(old) = self.get_mut(entry.key) {
             *old = entry;

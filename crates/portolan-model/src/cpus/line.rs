@@ -1,4 +1,4 @@
-//! One cache line: who has it, and when it can be had.
+//! One cache line: its owner and its sharers, and the time at which it can be had.
 
 use super::scheduler::Core;
 
@@ -8,7 +8,7 @@ pub(super) struct Line {
     owner: Option<u16>,
     /// Bit by CPU: has it for reading, the owner included.
     sharers: [u64; 4],
-    /// When the last transfer of it ends, in picoseconds.
+    /// Time at which the last transfer of it ends, in picoseconds.
     free_at: u64,
 }
 
@@ -25,7 +25,7 @@ impl Line {
             return;
         }
         let free_at = self.transfer(core);
-        // The owner has to be asked; what is only shared is there for several at a time.
+        // The owner has to be asked; a line that is only shared is there for several at a time.
         self.free_at = match self.owner.take() {
             Some(_) => core.now(),
             None => free_at + core.ticks.share,

@@ -1,6 +1,6 @@
 //! A lock with a cache line of its own, and a queue of CPUs that wait for it.
 //!
-//! What the lock guards is taken to lie on the lock's line, so it comes with the lock.
+//! The data that the lock guards is taken to lie on the lock's line, so it comes with the lock.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -32,7 +32,7 @@ enum Held {
     BySomebody,
 }
 
-/// How an attempt ended.
+/// Outcome of an attempt.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Attempt {
     Got,

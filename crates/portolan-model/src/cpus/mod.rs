@@ -5,13 +5,13 @@
 //! of virtual time, and any access is a point where another CPU may come in between. Equal clocks
 //! are ordered by the seed, and equal seeds give equal runs.
 //!
-//! What is charged: an access to a word or lock, by whether the CPU has its cache line; waiting for
-//! a line that others want, for a lock, for hardware ([`VirtualCpus::sleep_until`]); and whatever
-//! work is declared ([`VirtualCpus::work`]). Memory is sequentially consistent here: what weaker
-//! ordering allows is left to a model checker. `docs/virtual-time.md` says more.
+//! Charged are: an access to a word or lock, by the CPU's having its cache line or not; waiting for a line that
+//! others want, for a lock, for hardware ([`VirtualCpus::sleep_until`]); and all work that is declared
+//! ([`VirtualCpus::work`]). Memory is sequentially consistent here: a model checker covers weaker orderings.
+//! `docs/virtual-time.md` says more.
 //!
 //! * [`VirtualCpus`]: the machine; [`VirtualCpus::run`] runs a body on each of its CPUs.
-//! * [`SharingPrices`]: what sharing costs.
+//! * [`SharingPrices`]: prices of sharing.
 //! * [`CommandServer`]: an invalidation queue whose hardware takes time.
 
 mod line;
@@ -42,8 +42,8 @@ pub const MAX_CPUS: usize = 256;
 
 /// A machine's CPUs.
 ///
-/// Outside a run its words and locks work as usual and cost nothing, and its clock moves whenever
-/// somebody relaxes. A run lives on the thread that started it.
+/// Outside a run its words and locks work as usual and cost nothing, and its clock moves whenever a caller relaxes. A
+/// run lives on the thread that started it.
 #[derive(Clone, Debug)]
 pub struct VirtualCpus(Arc<Machine>);
 
@@ -65,7 +65,7 @@ impl VirtualCpus {
         }))
     }
 
-    /// What sharing costs.
+    /// Prices of sharing.
     pub fn prices(&self) -> &SharingPrices {
         &self.0.prices
     }

@@ -1,11 +1,11 @@
-//! What sharing and submission cost, as a machine's profile has it.
+//! Prices of sharing and submission, as a machine's profile has them.
 
 use serde::{Deserialize, Serialize};
 
 use super::Submission;
 use crate::profile::{Price, ProfileError};
 
-/// How CPUs wait for a lock.
+/// Way in which CPUs wait for a lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LockKind {
@@ -16,24 +16,24 @@ pub enum LockKind {
     TestAndSet,
 }
 
-/// Nanoseconds of what CPUs do to each other.
+/// Prices of sharing between CPUs, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SharingPrices {
     /// An access to a line that the CPU has.
     pub hit: f64,
     /// Bringing a line from another CPU or from memory.
     pub transfer: f64,
-    /// How long a line that several CPUs read is taken up by each reader it is brought to.
+    /// Time for which a line that several CPUs read is taken up by each reader it is brought to.
     pub share: f64,
     /// From the release of a lock to its having been taken by one that waits.
     pub handover: f64,
     /// One turn of a loop that waits.
     pub relax: f64,
-    /// How CPUs wait for a lock.
+    /// Way in which CPUs wait for a lock.
     pub lock: LockKind,
 }
 
-/// Nanoseconds of what a CPU does to submit commands, beside the commands themselves.
+/// Prices of submitting commands for a CPU, beside the commands themselves, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SubmissionPrices {
     /// Writing one command into the queue.
@@ -42,7 +42,7 @@ pub struct SubmissionPrices {
     pub doorbell: f64,
     /// From the completion of a sync to the CPU's having seen it.
     pub latency: f64,
-    /// How Linux submits on this machine.
+    /// Linux' way of submission on this machine.
     pub today: Submission,
 }
 

@@ -15,12 +15,12 @@ use super::scheduler::{self, Core, Pace, SharingCounters};
 /// Words of a virtual CPU's stack: 256 KiB.
 const STACK: usize = 1 << 15;
 
-/// What a run depends on besides the prices.
+/// Conditions of a run besides the prices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Schedule {
-    /// Orders what happens at one time, and all else that is left to chance.
+    /// Orders events of one time, and all else that is left to chance.
     pub seed: u64,
-    /// How regularly CPUs go.
+    /// Pace of the CPUs.
     pub pace: Pace,
     /// Virtual nanoseconds after which the run is given up.
     pub limit_ns: u64,
@@ -46,23 +46,23 @@ impl Schedule {
     }
 }
 
-/// What a run came to.
+/// Results of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// By CPU, when its body returned, in nanoseconds.
     pub finished_ns: Vec<f64>,
-    /// What sharing came to.
+    /// Counts of sharing.
     pub counters: SharingCounters,
 }
 
 impl Report {
-    /// When the last body returned, in nanoseconds.
+    /// Time at which the last body returned, in nanoseconds.
     pub fn end_ns(&self) -> f64 {
         self.finished_ns.iter().copied().fold(0.0, f64::max)
     }
 }
 
-/// A run that did not end. Its CPUs' stacks, and what they own, are leaked.
+/// A run that did not end. Its CPUs' stacks, and the values that they own, are leaked.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum RunError {
     /// All CPUs that have not returned wait for locks.
@@ -93,8 +93,8 @@ impl VirtualCpus {
     /// [`RunError`] if they do not.
     ///
     /// # Panics
-    /// If a body panics: with its message, the CPU and the seed. The stacks of the other CPUs, and
-    /// what they own, are leaked.
+    /// If a body panics: with its message, the CPU and the seed. The stacks of the other CPUs, and the values that
+    /// they own, are leaked.
     pub fn run(
         &self,
         schedule: &Schedule,

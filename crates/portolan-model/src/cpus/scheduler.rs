@@ -1,4 +1,4 @@
-//! Who runs next: the CPU whose clock is the earliest.
+//! The next CPU to run: the one whose clock is the earliest.
 //!
 //! A CPU that relaxes looks again one tick later if one of its cache lines was taken from it since it
 //! relaxed last; otherwise nothing it has looked at can have changed, and it is left out until a line
@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::{LockKind, SharingPrices};
 
-/// How regularly CPUs go.
+/// Pace of the CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Pace {
     /// As the prices say.
@@ -26,7 +26,7 @@ pub enum Pace {
     Ragged(f64),
 }
 
-/// What sharing came to, over all CPUs of a run.
+/// Counts of sharing, over all CPUs of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct SharingCounters {
     /// Accesses to a line that the CPU had.
@@ -93,7 +93,7 @@ struct Cpu {
     waits_since: Option<u64>,
 }
 
-/// When, in which order among equals, who, and in which of its epochs.
+/// Time, order among equals, CPU, and its epoch.
 type Entry = Reverse<(u64, u32, u16, u32)>;
 
 /// A run's state.
@@ -114,14 +114,14 @@ thread_local! {
     static RUN: RefCell<Option<Core>> = const { RefCell::new(None) };
 }
 
-/// Where something is called from.
+/// Place of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Inside,
     Outside,
 }
 
-/// What the caller of the scheduler has to do.
+/// Next step of the scheduler's caller.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Then {
     GoOn,
@@ -151,7 +151,7 @@ pub(super) fn point() -> Place {
     })
 }
 
-/// As the current CPU is blocked, lets others run until somebody has unblocked it.
+/// As the current CPU is blocked, lets others run until one has unblocked it.
 pub(super) fn wait_blocked() {
     switch(|_| Then::Switch);
 }
@@ -267,7 +267,7 @@ impl Core {
         self.cpus[cpu].state = State::Finished;
     }
 
-    /// The next CPU to run, or nobody: all have finished or wait for each other.
+    /// The next CPU to run, or none: all have finished or wait for each other.
     pub(super) fn next(&mut self) -> Option<usize> {
         if self.overrun {
             return None;

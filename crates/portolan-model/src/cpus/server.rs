@@ -1,9 +1,9 @@
 //! An invalidation queue whose hardware takes time: first come, first served.
 //!
-//! Commands and syncs are carried out one after another, each at its price. The CPU pays for writing
-//! commands and for the doorbell, which keeps it as an exit to a hypervisor would, and waits for
-//! its sync. What the commands do is told to a [`Hardware`] at the time of completion, so that a
-//! device on another virtual CPU uses stale translations exactly until then.
+//! Commands and syncs are carried out one after another, each at its price. The CPU pays for writing commands and for
+//! the doorbell, which keeps it as an exit to a hypervisor would, and waits for its sync. A [`Hardware`] is told the
+//! commands at the time of completion, so that a device on another virtual CPU uses stale translations exactly until
+//! then.
 //!
 //! Not modelled: commands taken out of order, hardware that works on several at once, errors other
 //! than those of the [`Hardware`] and the deadline.
@@ -23,7 +23,7 @@ use crate::decode::WalkMemory;
 use crate::iommu::{CommandPrices, Iommu, Owed, QueueError};
 use crate::profile::QueueLimits;
 
-/// What CPUs that submit at the same time do to each other.
+/// Exclusion between CPUs that submit at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Submission {
@@ -36,13 +36,13 @@ pub enum Submission {
     LockFree,
 }
 
-/// What commands do.
+/// Effect of commands.
 pub trait Hardware: Send + Sync {
     /// Carries out steps: at once those that come before invalidations, the others when they
     /// complete.
     ///
     /// # Errors
-    /// What the unit says.
+    /// Errors of the unit.
     fn complete(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError>;
 }
 
@@ -76,7 +76,7 @@ impl<H: Hardware + ?Sized> Hardware for Arc<H> {
     }
 }
 
-/// What a server did.
+/// Counts of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Taken {
     /// Invalidations by kind.
@@ -105,9 +105,9 @@ pub struct CommandServer<H> {
 
 #[derive(Debug, Default)]
 struct State {
-    /// When all that was taken is done, in picoseconds.
+    /// Time at which all commands taken so far are done, in picoseconds.
     free_at: u64,
-    /// What is in the queue: when it is done, and how much.
+    /// Contents of the queue: the time at which each part is done, and its entries.
     queued: VecDeque<(u64, usize)>,
     taken: Taken,
 }
@@ -135,18 +135,18 @@ impl<H: Hardware> CommandServer<H> {
         }
     }
 
-    /// What it did so far.
+    /// Counts so far.
     pub fn taken(&self) -> Taken {
         self.state().taken
     }
 
-    /// What is behind the queue.
+    /// The hardware behind the queue.
     pub fn hardware(&self) -> &H {
         &self.hardware
     }
 
-    /// What Linux does after a map that owes nothing, where its lock is held across waits: it takes
-    /// the lock, finds nothing to do, and so waits for everybody's invalidations. Elsewhere nothing.
+    /// Takes the lock as Linux does after a map that owes nothing, where its lock is held across waits: it finds
+    /// nothing to do, and so waits for the invalidations of all CPUs. Elsewhere nothing.
     pub fn after_map(&self) {
         if self.way == Submission::HeldAcrossWait {
             self.lock.with(|()| ());
@@ -206,7 +206,7 @@ impl<H: Hardware> CommandServer<H> {
         done
     }
 
-    /// When the queue has less in it, if it has no room now.
+    /// Time at which the queue has less in it, if it has no room now.
     fn full(&self, entries: usize) -> Option<u64> {
         let now = scheduler::with(|core| core.now()).unwrap_or(u64::MAX);
         let mut state = self.state();
@@ -214,7 +214,7 @@ impl<H: Hardware> CommandServer<H> {
             state.queued.pop_front();
         }
         let used = state.queued.iter().map(|(_, count)| count).sum::<usize>();
-        // What is larger than the queue goes through it in pieces.
+        // Entries that are more than the queue holds go through it in pieces.
         if used + entries <= self.limits.depth as usize {
             return None;
         }
@@ -268,7 +268,7 @@ impl<H: Hardware> InvalidationQueue for CommandServer<H> {
                 flushes => self.hardware.complete(&mut std::iter::once(flushes))?,
             }
         }
-        // What nobody waits for is awaited all the same.
+        // Commands without a sync are awaited all the same.
         match commands.is_empty() {
             true => Ok(()),
             false => self.submit(&commands),

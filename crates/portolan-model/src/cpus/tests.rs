@@ -1,4 +1,4 @@
-//! What is charged, who runs when, and how runs end.
+//! Charges, the order of CPUs, and the ends of runs.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -75,8 +75,8 @@ fn a_lock_is_handed_over_in_order() {
     let report = report.unwrap();
     assert_eq!(lock.into_inner(), [0, 1, 2, 3]);
     assert_eq!(report.counters.lock_waits, 3);
-    // Each holds it for 1000 ns, and gives it up by a write to a line that somebody else asked for
-    // (the last one has it): three hand-overs.
+    // Each holds it for 1000 ns, and gives it up by a write to a line that another CPU asked for (the last one has
+    // it): three hand-overs.
     assert_eq!(
         report.end_ns(),
         100.0 + 4.0 * 1000.0 + 3.0 * 50.0 + 100.0 + 3.0
@@ -180,7 +180,7 @@ fn a_panic_names_its_cpu_and_seed() {
     cpus(1).run(&Schedule::of_seed(1), |_| ()).unwrap();
 }
 
-/// Increments that read and write in two steps: what comes of it, and the report.
+/// Increments that read and write in two steps: returns the sum, and the report.
 fn racy(seed: u64) -> (u64, Report) {
     let machine = cpus(4);
     let word = VirtualWord::new(0);
@@ -252,7 +252,7 @@ fn end_of(way: Submission, count: usize) -> f64 {
 
 #[test]
 fn the_hardware_serves_one_after_another() {
-    // What is waited for outside a lock overlaps: only the hardware's own time adds up.
+    // Waits outside a lock overlap: only the hardware's own time adds up.
     let free = end_of(Submission::LockFree, 16);
     assert!((16_500.0..17_500.0).contains(&free), "{free}");
     let inserted = end_of(Submission::LockedInsertion, 16);

@@ -1,16 +1,15 @@
 //! AMD-Vi host table entries (version 1).
 //!
-//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.2.3: bit 0
-//! present, 11:9 the level of what the entry points at (AMD's level 1 is 0 here), 61 readable, 62
-//! writable, 60:52 reserved where a table follows, 58:52 in a leaf. Permissions of all levels combine.
-//! Skipped levels and sizes in the address (next level 7) count as bad entries: the library writes
-//! neither.
+//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.2.3: bit 0 present, 11:9
+//! the level of the table that the entry points at (AMD's level 1 is 0 here), 61 readable, 62 writable, 60:52
+//! reserved where a table follows, 58:52 in a leaf. Permissions of all levels combine. Skipped levels and sizes in
+//! the address (next level 7) count as bad entries: the library writes neither.
 
 use portolan::addr::PhysAddr;
 
 use super::{Decoded, Permissions};
 
-/// What an entry says.
+/// Decodes an entry.
 pub(super) fn entry(raw: u64, level: u8) -> Decoded {
     if raw & 1 == 0 {
         return Decoded::Nothing;

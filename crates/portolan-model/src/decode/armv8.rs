@@ -8,7 +8,7 @@ use portolan::addr::PhysAddr;
 
 use super::{Decoded, Permissions};
 
-/// Where the output address is in a descriptor of this granule.
+/// Output address in a descriptor of this granule.
 fn address(granule: u32, raw: u64) -> u64 {
     let low = raw & 0x0000_ffff_ffff_ffff & (u64::MAX << granule);
     if granule == 16 {
@@ -18,7 +18,7 @@ fn address(granule: u32, raw: u64) -> u64 {
     }
 }
 
-/// Whether a level of this granule may hold blocks: 1 GiB and 2 MiB, 32 MiB, 512 MiB.
+/// Tells if a level of this granule may hold blocks: 1 GiB and 2 MiB, 32 MiB, 512 MiB.
 fn may_hold_block(granule: u32, level: u8) -> bool {
     match granule {
         12 => level == 1 || level == 2,
@@ -63,7 +63,7 @@ fn decode(
     }
 }
 
-/// What a stage-1 descriptor says.
+/// Decodes a stage-1 descriptor.
 pub(super) fn stage1(granule: u32, output_lg2: u8, raw: u64, level: u8) -> Decoded {
     // APTable: bit 61 takes unprivileged access away, bit 62 writes.
     let table = |raw: u64| {
@@ -78,7 +78,7 @@ pub(super) fn stage1(granule: u32, output_lg2: u8, raw: u64, level: u8) -> Decod
     decode(granule, output_lg2, raw, level, table, leaf)
 }
 
-/// What a stage-2 descriptor says.
+/// Decodes a stage-2 descriptor.
 pub(super) fn stage2(granule: u32, output_lg2: u8, raw: u64, level: u8) -> Decoded {
     // S2AP: bit 6 allows reads, bit 7 writes. Tables take nothing away.
     let leaf = |raw: u64| {

@@ -11,13 +11,13 @@ pub struct TableFormat {
     kind: Kind,
     granule: PageSize,
     index_lg2: u8,
-    /// How many bits of index the root takes beside those of other tables.
+    /// Bits of index that the root takes beside those of other tables.
     root_more_lg2: u8,
     input_lg2: u8,
     output_lg2: u8,
 }
 
-/// Which layout, whatever its widths.
+/// Layout of the entries, for any widths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     Armv8Stage1,
@@ -204,7 +204,7 @@ impl TableFormat {
         PageSize::of_lg2(self.granule.lg2() + u32::from(self.more_lg2(level)))
     }
 
-    /// By how many bits the index of a table of `level` is wider than that of others.
+    /// Bits by which the index of a table of `level` is wider than that of others.
     fn more_lg2(&self, level: u8) -> u8 {
         match level + 1 == self.levels() {
             true => self.root_more_lg2,
@@ -236,23 +236,23 @@ impl TableFormat {
         }
     }
 
-    /// What one entry of `level` spans.
+    /// Span of one entry of `level`.
     pub fn span(&self, level: u8) -> PageSize {
         PageSize::of_lg2(self.granule.lg2() + u32::from(self.index_lg2) * u32::from(level))
     }
 
-    /// Whether `iova` fits the table's width.
+    /// Tells if `iova` fits the table's width.
     pub fn holds(&self, iova: Iova) -> bool {
         iova.get() >> self.input_lg2 == 0
     }
 
-    /// Which entry of a table of `level` is for `iova`.
+    /// Index of the entry for `iova` in a table of `level`.
     pub fn index(&self, iova: Iova, level: u8) -> u64 {
         let width = self.index_lg2 + self.more_lg2(level);
         (iova.get() >> self.span(level).lg2()) & ((1 << width) - 1)
     }
 
-    /// What `raw` says at `level`.
+    /// Decodes `raw` at `level`.
     pub fn decode(&self, raw: u64, level: u8) -> Decoded {
         let granule = self.granule.lg2();
         match self.kind {

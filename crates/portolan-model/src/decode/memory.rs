@@ -1,4 +1,4 @@
-//! How a walker reads memory.
+//! A walker's view of memory.
 
 use std::marker::PhantomData;
 
@@ -13,7 +13,7 @@ pub trait WalkMemory {
     /// The four bytes at `pa`, little-endian; `None` where there is no memory.
     fn read_u32(&self, pa: PhysAddr) -> Option<u32>;
 
-    /// Empties the IOMMU's write buffer, so that a walker sees what is in it.
+    /// Empties the IOMMU's write buffer, so that a walker sees its contents.
     fn drain_write_buffer(&self) {}
 }
 

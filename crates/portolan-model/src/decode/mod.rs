@@ -1,8 +1,7 @@
 //! Table walkers that share nothing with the library's: one naive step a level, as hardware does it.
 //!
-//! Levels count from the leaf (0), whatever the architecture's manual does. Any content of a table is
-//! answered with a translation or a [`WalkFault`], never with a panic; a walk takes at most as many
-//! steps as the format has levels.
+//! Levels count from the leaf (0), other than in some architectures' manuals. Any content of a table is answered with
+//! a translation or a [`WalkFault`], never with a panic; a walk takes at most as many steps as the format has levels.
 
 mod amd;
 mod armv8;
@@ -21,7 +20,7 @@ pub(crate) use memory::{read_u32, read_u64};
 
 use portolan::addr::{Iova, PageSize, PhysAddr};
 
-/// Which accesses go through.
+/// Kinds of accesses that go through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Permissions {
     read: bool,
@@ -50,7 +49,7 @@ impl Permissions {
         write: true,
     };
 
-    /// Whether `access` goes through.
+    /// Tells if `access` goes through.
     pub const fn allow(self, access: AccessKind) -> bool {
         match access {
             AccessKind::Read => self.read,
@@ -58,7 +57,7 @@ impl Permissions {
         }
     }
 
-    /// What goes through both.
+    /// Accesses that go through both.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self {
@@ -67,7 +66,7 @@ impl Permissions {
         }
     }
 
-    /// What goes through either.
+    /// Accesses that go through either.
     #[must_use]
     pub const fn or(self, other: Self) -> Self {
         Self {
@@ -82,7 +81,7 @@ impl Permissions {
     }
 }
 
-/// What a device wants to do.
+/// Kind of a device's access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AccessKind {
     /// Read memory.
@@ -91,7 +90,7 @@ pub enum AccessKind {
     Write,
 }
 
-/// A table: where it starts and how it is to be read.
+/// A table: its address and its format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TableRoot {
     /// Its top page.
@@ -100,30 +99,30 @@ pub struct TableRoot {
     pub format: TableFormat,
 }
 
-/// What one entry of a table says.
+/// Meaning of one entry of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decoded {
     /// A table one level down; permissions apply to all below.
     Table {
-        /// Where it is.
+        /// Address of the table.
         next: PhysAddr,
-        /// What the entry lets through.
+        /// Accesses that the entry lets through.
         permissions: Permissions,
     },
     /// A page or a block.
     Leaf {
-        /// Where it starts.
+        /// Address of the page.
         pa: PhysAddr,
-        /// What the entry lets through.
+        /// Accesses that the entry lets through.
         permissions: Permissions,
     },
     /// One of several leaves in a row that are one larger page.
     Part {
-        /// Where that page starts.
+        /// Address of that page.
         pa: PhysAddr,
         /// Its size.
         size: PageSize,
-        /// What the entry lets through.
+        /// Accesses that the entry lets through.
         permissions: Permissions,
     },
     /// Nothing.
@@ -135,22 +134,22 @@ pub enum Decoded {
 /// A translation that a walk has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Leaf {
-    /// Where the page starts in memory.
+    /// Address of the page in memory.
     pub pa: PhysAddr,
     /// Its size.
     pub size: PageSize,
-    /// What all levels together let through.
+    /// Accesses that all levels together let through.
     pub permissions: Permissions,
 }
 
 impl Leaf {
-    /// Where `iova`, which lies in the page, is in memory.
+    /// Memory address of `iova`, which lies in the page.
     pub const fn address(self, iova: Iova) -> PhysAddr {
         PhysAddr::new(self.pa.get() | (iova.get() & (self.size.bytes() - 1)))
     }
 }
 
-/// Why a walk ended without a translation.
+/// Reason for which a walk ended without a translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WalkFault {
     /// The entry of this level is not present. An address beyond the table's width counts as not
@@ -161,7 +160,7 @@ pub enum WalkFault {
     },
     /// The entry could not be read: no memory is there.
     Unreadable {
-        /// Where the entry should be.
+        /// Address of the entry.
         entry: PhysAddr,
         /// Its level.
         level: u8,
@@ -175,14 +174,14 @@ pub enum WalkFault {
     },
 }
 
-/// Where a walk goes on: at a table of some level, with what the levels above let through.
+/// Point at which a walk goes on: at a table of some level, with the permissions of the levels above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cursor {
     /// The table.
     pub table: PhysAddr,
     /// Level of the table's entries.
     pub level: u8,
-    /// What the levels above let through.
+    /// Accesses that the levels above let through.
     pub permissions: Permissions,
 }
 
@@ -197,7 +196,7 @@ impl Cursor {
     }
 }
 
-/// What one step of a walk came to.
+/// Result of one step of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stepped {
     /// One level down.

@@ -2,8 +2,8 @@
 //!
 //! The RISC-V Instruction Set Manual, Volume II, version 20240411, the sections on Sv39 and on guest physical
 //! addresses: bit 0 valid, 1 readable, 2 writable, 3 executable, 4 of users, 6 accessed, 7 dirty, 53:10 the page's
-//! number, 60:54 reserved, 62:61 the memory type, 63 part of a larger page. What points at a table has none of
-//! 3:1, and 7:4 and 63:54 of it are reserved. A leaf that may be written and not read is reserved too.
+//! number, 60:54 reserved, 62:61 the memory type, 63 part of a larger page. An entry that points at a table has none
+//! of 3:1, and 7:4 and 63:54 of it are reserved. A leaf that may be written and not read is reserved too.
 //!
 //! Without accessed bits that hardware sets, a leaf that does not have its own faults; so does a write to one
 //! that is not dirty. A larger page (chapter on Svnapot) is of 64 KiB: sixteen entries of the lowest level, in
@@ -13,7 +13,7 @@ use portolan::addr::{PageSize, PhysAddr};
 
 use super::{Decoded, Permissions};
 
-/// What an entry says.
+/// Decodes an entry.
 pub(super) fn entry(raw: u64, level: u8) -> Decoded {
     if raw & 1 == 0 {
         return Decoded::Nothing;
@@ -22,7 +22,7 @@ pub(super) fn entry(raw: u64, level: u8) -> Decoded {
     let (readable, writable) = (raw & 2 != 0, raw & 4 != 0);
     let executable = raw & 8 != 0;
     if !readable && !writable && !executable {
-        // Nothing above the number but for what is ignored, and no accessed, dirty, global or user bit.
+        // Nothing above the number but ignored bits, and no accessed, dirty, global or user bit.
         if level == 0 || raw & 0xf0 != 0 || raw >> 54 != 0 {
             return Decoded::Bad;
         }

@@ -9,7 +9,7 @@ use portolan::addr::PhysAddr;
 
 use super::{Decoded, Permissions};
 
-/// What an entry says.
+/// Decodes an entry.
 pub(super) fn entry(output_lg2: u8, raw: u64, level: u8) -> Decoded {
     let readable = Permissions::READ.given(raw & (1 << 31) != 0);
     let permissions = readable.or(Permissions::WRITE.given(raw & (1 << 30) != 0));

@@ -35,7 +35,7 @@ fn decode(raw: u64, level: u8, permissions: Permissions, ignored: u64) -> Decode
     }
 }
 
-/// What a second-stage entry says: present if any of read, write and execute is set.
+/// Decodes a second-stage entry: present if any of read, write and execute is set.
 pub(super) fn second_stage(raw: u64, level: u8) -> Decoded {
     if raw & 0b111 == 0 {
         return Decoded::Nothing;
@@ -49,7 +49,7 @@ pub(super) fn second_stage(raw: u64, level: u8) -> Decoded {
     )
 }
 
-/// What a first-stage entry says.
+/// Decodes a first-stage entry.
 pub(super) fn first_stage(raw: u64, level: u8) -> Decoded {
     if raw & 1 == 0 {
         return Decoded::Nothing;

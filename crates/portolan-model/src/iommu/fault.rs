@@ -1,4 +1,4 @@
-//! Why an access did not go through.
+//! Faults: accesses that did not go through, with the reason.
 
 use portolan::addr::{Iova, PhysAddr, StreamId};
 use thiserror::Error;
@@ -9,9 +9,9 @@ use crate::decode::{AccessKind, WalkFault};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 #[error("{access:?} of {iova} by stream {}: {kind}", stream.get())]
 pub struct Fault {
-    /// Whose access.
+    /// Stream of the access.
     pub stream: StreamId,
-    /// Where to.
+    /// Device address of the access.
     pub iova: Iova,
     /// Read or write.
     pub access: AccessKind,
@@ -19,7 +19,7 @@ pub struct Fault {
     pub kind: FaultKind,
 }
 
-/// Why an access did not go through.
+/// Reason for which an access did not go through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum FaultKind {
     /// The entry of this level is not present.
@@ -34,7 +34,7 @@ pub enum FaultKind {
     /// The walk came to where no memory is.
     #[error("no memory at {entry}, where an entry of level {level} should be")]
     Unreadable {
-        /// Where the entry should be.
+        /// Address of the entry.
         entry: PhysAddr,
         /// Its level.
         level: u8,

@@ -1,9 +1,8 @@
 //! An IOMMU: caches in front of table walks, and a command queue that invalidates them.
 //!
-//! Table memory is read through [`WalkMemory`], whatever the walker can
-//! see of it. Streams are configured in memory that the IOMMU reads and caches; changing that memory
-//! drops nothing. All calls are through `&self` behind one lock, so several CPUs and devices can
-//! share it.
+//! Table memory is read through [`WalkMemory`], as far as the walker can see it. Streams are configured in memory
+//! that the IOMMU reads and caches; changing that memory drops nothing. All calls are through `&self` behind one
+//! lock, so several CPUs and devices can share it.
 
 mod fault;
 mod queue;
@@ -42,7 +41,7 @@ pub struct Iommu<M> {
     state: Mutex<State>,
 }
 
-/// What the IOTLB holds.
+/// An entry of the IOTLB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     Present(Leaf),
@@ -64,7 +63,7 @@ struct State {
     configuration: Cache<CachedConfig>,
     /// Invalidations that take effect at the next sync.
     pending: Vec<Command>,
-    /// Where devices got to, if they try it again.
+    /// Places that devices got to, if they try it again.
     visits: Visits,
     /// Commands since the queue last drained.
     queued: u32,
@@ -76,7 +75,7 @@ struct State {
     counters: Counters,
 }
 
-/// Where an access goes.
+/// Result of a translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Translated {
     /// The memory address of the access.
@@ -109,7 +108,7 @@ impl<M: WalkMemory> Iommu<M> {
         }
     }
 
-    /// What it can do.
+    /// Capabilities of the hardware.
     pub fn capabilities(&self) -> &Capabilities {
         &self.setup.capabilities
     }
@@ -124,8 +123,7 @@ impl<M: WalkMemory> Iommu<M> {
         &self.memory
     }
 
-    /// Writes the configuration of a stream. What is cached of the old one stays until it is
-    /// invalidated.
+    /// Writes the configuration of a stream. Cached entries of the old one stay until they are invalidated.
     pub fn attach(&self, stream: StreamId, config: StreamConfig) {
         let mut state = self.lock();
         if let StreamConfig::Translate { context, table } = config {
@@ -134,12 +132,12 @@ impl<M: WalkMemory> Iommu<M> {
         state.streams.insert(stream, config);
     }
 
-    /// Removes the configuration of a stream. What is cached of it stays until it is invalidated.
+    /// Removes the configuration of a stream. Cached entries of it stay until they are invalidated.
     pub fn detach(&self, stream: StreamId) {
         self.lock().streams.remove(&stream);
     }
 
-    /// Where an access to one address goes; counts as an access of no bytes.
+    /// Translates an access to one address; counts as an access of no bytes.
     ///
     /// # Errors
     /// [`Fault`] if it does not go through.
@@ -152,8 +150,8 @@ impl<M: WalkMemory> Iommu<M> {
         self.transfer(&mut self.lock(), stream, iova, 0, access)
     }
 
-    /// Does a transfer of `bytes` bytes page by page, and tells `visit` of each piece: where it is for
-    /// the device, where in memory, and how many bytes. Pages before a fault have been visited.
+    /// Does a transfer of `bytes` bytes page by page, and tells `visit` each piece: its device address, its memory
+    /// address, and its bytes. Pages before a fault have been visited.
     ///
     /// # Errors
     /// The first [`Fault`].
@@ -219,17 +217,17 @@ impl<M: WalkMemory> Iommu<M> {
         }
     }
 
-    /// What happened so far.
+    /// Counts of events so far.
     pub fn counters(&self) -> Counters {
         self.lock().counters.clone()
     }
 
-    /// Looks at what happened so far, without a copy of it.
+    /// Looks at the counts so far, without a copy of them.
     pub fn with_counters<R>(&self, look: impl FnOnce(&Counters) -> R) -> R {
         look(&self.lock().counters)
     }
 
-    /// What happened since the last call of this kind.
+    /// Takes the counts since the last call of this kind.
     pub fn take_counters(&self) -> Counters {
         std::mem::take(&mut self.lock().counters)
     }
@@ -250,7 +248,7 @@ impl<M: WalkMemory> Iommu<M> {
         }
     }
 
-    /// Sets what is to go wrong.
+    /// Sets the faults on demand.
     pub fn inject(&self, injection: Injection) {
         self.lock().injection = injection;
     }
@@ -300,7 +298,7 @@ impl State {
     }
 }
 
-/// Where the configuration of a stream is cached: streams take the place of addresses.
+/// Key of a stream's configuration in its cache: streams take the place of addresses.
 fn stream_key(stream: StreamId) -> Key {
     Key::new(
         InvalTag::default(),

@@ -1,9 +1,9 @@
 //! The command queue: steps in, invalidations out.
 //!
-//! A by-page or by-range invalidation drops every IOTLB entry that overlaps it, whatever its size;
-//! an adversarial IOMMU with [`Names::WholePage`] drops those that it covers. With
-//! [`Depth::AllLevels`] it drops walk-cache entries as well, and entries that remember the absence
-//! of a table; where leaf-only invalidation does not exist, every depth is that.
+//! A by-page or by-range invalidation drops every IOTLB entry that overlaps it, of any size; an adversarial IOMMU
+//! with [`Names::WholePage`] drops those that it covers. With [`Depth::AllLevels`] it drops walk-cache entries as
+//! well, and entries that remember the absence of a table; where leaf-only invalidation does not exist, every depth
+//! is that.
 
 use portolan::addr::IovaRange;
 use portolan::inval::{
@@ -114,8 +114,7 @@ impl<M: WalkMemory> Iommu<M> {
         Ok(())
     }
 
-    /// Carries out what the sync awaits: in no order, and devices go on before and between
-    /// the commands.
+    /// Carries out the commands that the sync awaits: in no order, and devices go on before and between the commands.
     fn take_effect(&self, state: &mut State) {
         let pending = unordered(std::mem::take(&mut state.pending), |command| {
             self.rank(*command)
@@ -155,7 +154,7 @@ impl<M: WalkMemory> Iommu<M> {
         }
     }
 
-    /// How deep an invalidation of `depth` reaches on this hardware.
+    /// Depth to which an invalidation of `depth` reaches on this hardware.
     fn reaches(&self, depth: Depth) -> Depth {
         match self.setup.capabilities.leaf_only {
             LeafOnly::Absent => Depth::AllLevels,
@@ -163,7 +162,7 @@ impl<M: WalkMemory> Iommu<M> {
         }
     }
 
-    /// Whether the hardware has the command, by its capabilities.
+    /// Tells if the hardware has the command, by its capabilities.
     fn is_legal(&self, command: Command) -> bool {
         let caps = &self.setup.capabilities;
         match command {
@@ -227,7 +226,7 @@ impl<M: WalkMemory> Iommu<M> {
                 let points = |config: Option<super::StreamConfig>| {
                     config.and_then(super::StreamConfig::context) == Some(context)
                 };
-                // By what is cached, and by what memory says now.
+                // By the cached configuration, and by that in memory now.
                 configuration.drop_where(
                     Reach::All,
                     |_, cached| {

@@ -1,4 +1,4 @@
-//! How an IOMMU is set up: what it can do, its temper, its queue, what its events cost.
+//! Setup of an IOMMU: its capabilities, its temper, its queue, and the prices of its events.
 
 use std::sync::Arc;
 
@@ -11,19 +11,18 @@ use crate::clock::VirtualClock;
 use crate::decode::TableRoot;
 use crate::profile::{CacheSizes, Event, MissingPrice, Profile, QueueLimits};
 
-/// How caches behave where the architecture leaves it open.
+/// Behaviour of caches where the architecture leaves it open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Temper {
-    /// As badly as allowed: nothing is forgotten until told, what is cached is always used, and an
-    /// invalidation takes effect only at the sync that awaits it, with others in the order that does
-    /// most harm.
+    /// As badly as allowed: nothing is forgotten until told, cached entries are always used, and an invalidation
+    /// takes effect only at the sync that awaits it, with others in the order that does most harm.
     Adversarial,
     /// As hardware does: of given sizes, least recently used out first, invalidations at once.
     Realistic(CacheSizes),
 }
 
-/// What an invalidation by address has to name of a page, so that what an adversarial IOMMU caches of
-/// it goes.
+/// Part of a page that an invalidation by address has to name, so that cached entries of it leave an adversarial
+/// IOMMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Names {
     /// Any part of the page, as Arm has it.
@@ -33,7 +32,7 @@ pub enum Names {
     WholePage,
 }
 
-/// What a stream's configuration says.
+/// Configuration of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StreamConfig {
     /// No access goes through.
@@ -42,7 +41,7 @@ pub enum StreamConfig {
     Bypass,
     /// Through a table.
     Translate {
-        /// What tags its translations.
+        /// Tag of its translations.
         context: InvalTag,
         /// The table.
         table: TableRoot,
@@ -59,7 +58,7 @@ impl StreamConfig {
     }
 }
 
-/// What a debt came from, where the hardware's price depends on it.
+/// Origin of a debt, where the hardware's price depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owed {
     /// Maps alone.
@@ -92,7 +91,7 @@ pub struct CommandPrices {
 }
 
 impl CommandPrices {
-    /// The prices of `profile`; those of what it cannot do are zero.
+    /// The prices of `profile`; those of commands that it does not have are zero.
     ///
     /// # Errors
     /// [`MissingPrice`] if one of the others is not there.
@@ -136,15 +135,15 @@ impl CommandPrices {
 /// All that an IOMMU is made from.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// What it can do; commands beyond it are refused.
+    /// Capabilities of the hardware; commands beyond them are refused.
     pub capabilities: Capabilities,
-    /// How its caches behave.
+    /// Behaviour of its caches.
     pub temper: Temper,
-    /// What an invalidation by address has to name of a page.
+    /// Part of a page that an invalidation by address has to name.
     pub names: Names,
     /// Its queue.
     pub queue: QueueLimits,
-    /// What its events cost.
+    /// Prices of its events.
     pub prices: CommandPrices,
     /// The clock that they are charged to.
     pub clock: Arc<VirtualClock>,
@@ -182,8 +181,8 @@ impl Setup {
         })
     }
 
-    /// Everything that the types can express, with a coherent walker that caches what is present:
-    /// a starting point for tests.
+    /// Everything that the types can express, with a coherent walker that caches present entries only: a starting
+    /// point for tests.
     pub fn able(granule: PageSize) -> Capabilities {
         Capabilities {
             range: RangeForm::PowerOfTwo { max_lg2_pages: 52 },
@@ -192,7 +191,7 @@ impl Setup {
     }
 }
 
-/// What is to go wrong, for tests of error paths. Numbers count from 1, over the IOMMU's life.
+/// Faults on demand, for tests of error paths. Numbers count from 1, over the IOMMU's life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Injection {
     /// The invalidation that is refused.
@@ -209,13 +208,13 @@ pub enum QueueError {
     Failed {
         /// Its number since the start, from 1.
         ordinal: u64,
-        /// What it was.
+        /// The command.
         command: Command,
     },
     /// The command is not one that the hardware has, by its capabilities.
     #[error("this hardware has no such command: {command:?}")]
     Illegal {
-        /// What it was.
+        /// The command.
         command: Command,
     },
     /// A sync did not complete in time.
@@ -228,7 +227,7 @@ pub enum QueueError {
     },
 }
 
-/// What the configuration cache holds of a stream.
+/// Entry of a stream in the configuration cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CachedConfig {
     pub(super) stream: StreamId,

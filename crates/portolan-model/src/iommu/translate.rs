@@ -116,7 +116,7 @@ impl<M: WalkMemory> Iommu<M> {
         }
     }
 
-    /// Whether the tables in memory still say what an entry said.
+    /// Tells if the tables in memory still have the leaf of an entry.
     pub(super) fn still_holds(&self, table: Option<&TableRoot>, iova: Iova, leaf: &Leaf) -> bool {
         let now = table.and_then(|table| crate::decode::walk(&self.memory, table, iova).ok());
         now.is_some_and(|now| now == *leaf)

@@ -11,7 +11,7 @@ use super::sense::LONGEST_NS;
 
 macro_rules! events {
     ($($event:ident = $name:literal => $what:literal;)*) => {
-        /// What can happen and takes time.
+        /// An event that takes time.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum Event {$(#[doc = $what] $event),*}
@@ -25,7 +25,7 @@ macro_rules! events {
                 match self {$(Self::$event => $name),*}
             }
 
-            /// What it is, in words: who takes the time, and for what.
+            /// The event in words: the CPU or unit that takes the time, and the work.
             pub const fn what(self) -> &'static str {
                 match self {$(Self::$event => $what),*}
             }
@@ -73,7 +73,7 @@ impl fmt::Display for Event {
     }
 }
 
-/// What an event costs, and who says so.
+/// Price of an event, and its source.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Price {
@@ -90,7 +90,7 @@ pub struct Price {
 }
 
 impl Price {
-    /// The lower end of what it may be, in nanoseconds.
+    /// The lower end of the price's range, in nanoseconds.
     pub fn low(&self) -> f64 {
         self.low_ns.unwrap_or(self.ns)
     }
@@ -100,7 +100,7 @@ impl Price {
         self.high_ns.unwrap_or(self.ns)
     }
 
-    /// Whether it is a time with a source, for the price called `key`.
+    /// Checks that it is a time with a source, for the price called `key`.
     pub(crate) fn check(&self, key: &'static str) -> Result<(), ProfileError> {
         let value = |why| ProfileError::Value { key, why };
         for ns in [self.ns, self.low(), self.high()] {
@@ -150,8 +150,8 @@ impl Prices {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("the machine `{machine}` has no price for `{event}`")]
 pub struct MissingPrice {
-    /// Which machine.
+    /// Name of the machine.
     pub machine: String,
-    /// Which event.
+    /// Event without a price.
     pub event: Event,
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use super::ProfileError;
 use crate::decode::TableFormat;
 
-/// What tags translations.
+/// Tag of translations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ContextKind {
@@ -66,7 +66,7 @@ pub struct CacheSizes {
     pub walk: CacheGeometry,
     /// Configuration of streams.
     pub configuration: CacheGeometry,
-    /// Where the sizes come from.
+    /// Source of the sizes.
     pub source: String,
 }
 
@@ -250,20 +250,20 @@ impl From<QuirksFile> for Quirks {
     }
 }
 
-/// What a default policy depends on beside the unit's invalidation.
+/// Inputs of a default policy beside the unit's invalidation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Surroundings {
-    /// How a hypervisor follows tables. Under caching mode first-stage tables are not shadowed all
-    /// the same, so that [`Capabilities::caching`] may say less.
+    /// Way in which a hypervisor follows tables. Under caching mode first-stage tables are not shadowed all the same,
+    /// so that [`Capabilities::caching`] may say less.
     pub shadowing: Shadowing,
-    /// What an invalidation costs beside the unit's work.
+    /// Cost of an invalidation beside the unit's work.
     pub exits: TrapCost,
-    /// Whether devices keep translations.
+    /// Presence of device TLBs.
     pub device_tlb: DeviceTlbPresence,
-    /// How far they are trusted.
+    /// Trust in the devices.
     pub trust: Trust,
-    /// CPUs that receive at once where an exit has its lowest price, its price and its highest, if
-    /// that is what the price ranges over.
+    /// CPUs that receive at once where an exit has its lowest price, its price and its highest, if the price ranges
+    /// over their number.
     pub receiving: Option<[u32; 3]>,
 }
 
@@ -278,7 +278,7 @@ pub(super) struct SurroundingsFile {
 }
 
 impl SurroundingsFile {
-    /// What is not said: bare metal, and devices that are trusted and cache nothing.
+    /// Fills absent fields in: bare metal, and devices that are trusted and cache nothing.
     pub(super) fn filled(self) -> Surroundings {
         Surroundings {
             shadowing: self.shadowing.map_or(Shadowing::None, Into::into),

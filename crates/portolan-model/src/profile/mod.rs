@@ -1,4 +1,4 @@
-//! Machine profiles: what an IOMMU can do, its caches, and the price of each event with its source.
+//! Machine profiles: the capabilities of an IOMMU, its caches, and the price of each event with its source.
 //!
 //! One TOML file a machine, in `data/machines`, embedded in the binary. Unknown keys are errors, and
 //! so is a price that is wanted and not there. The prices of [`Event`]s are nanoseconds.
@@ -64,9 +64,9 @@ pub enum ProfileError {
     /// A value that makes no sense.
     #[error("the machine profile has no sensible `{key}`: {why}")]
     Value {
-        /// Which key.
+        /// The key.
         key: &'static str,
-        /// What is wrong with it.
+        /// Fault of its value.
         why: String,
     },
 }
@@ -115,7 +115,7 @@ impl Profile {
     /// Reads a profile.
     ///
     /// # Errors
-    /// [`ProfileError`] with what is wrong and, for syntax, where.
+    /// [`ProfileError`] with the fault and, for syntax, its place.
     pub fn from_toml(text: &str) -> Result<Self, ProfileError> {
         // Through a table: one deserializer to compile for each type, where the parser's own are four.
         let file = table_of(text)?.try_into();
@@ -162,7 +162,7 @@ impl Profile {
         self
     }
 
-    /// What in the profile is unlikely though not impossible, a sentence each.
+    /// Warnings on values that are unlikely though not impossible, a sentence each.
     pub fn warnings(&self) -> Vec<String> {
         sense::warnings(self)
     }
@@ -210,12 +210,12 @@ impl Profile {
         &self.name
     }
 
-    /// What it is, in a few words.
+    /// Title of the machine, in a few words.
     pub fn title(&self) -> &str {
         &self.title
     }
 
-    /// Which published machine it stands for, and how far.
+    /// Published machine that it stands for, and the differences.
     pub fn stands_for(&self) -> &str {
         &self.stands_for
     }
@@ -225,7 +225,7 @@ impl Profile {
         self.cpus
     }
 
-    /// What tags translations.
+    /// Tag of translations.
     pub fn context(&self) -> ContextKind {
         self.context
     }
@@ -235,17 +235,17 @@ impl Profile {
         self.format
     }
 
-    /// What its invalidation can do.
+    /// Capabilities of its invalidation.
     pub fn capabilities(&self) -> Capabilities {
         self.capabilities
     }
 
-    /// What experience with it adds.
+    /// Quirks that experience with it adds.
     pub fn quirks(&self) -> Quirks {
         self.quirks
     }
 
-    /// What a default policy depends on beside its invalidation.
+    /// Inputs of a default policy beside its invalidation.
     pub fn surroundings(&self) -> Surroundings {
         self.surroundings
     }
@@ -284,17 +284,17 @@ impl Profile {
         })
     }
 
-    /// What CPUs cost each other, if the profile says so.
+    /// Prices of sharing between CPUs, if the profile has them.
     pub fn sharing(&self) -> Option<&SharingTable> {
         self.sharing.as_ref()
     }
 
-    /// What submitting commands costs a CPU, if the profile says so.
+    /// Prices of submitting commands for a CPU, if the profile has them.
     pub fn submission(&self) -> Option<&SubmissionTable> {
         self.submission.as_ref()
     }
 
-    /// What its CPUs do over and over, if the profile says so.
+    /// Work that its CPUs repeat, if the profile has it.
     pub fn workload(&self) -> Option<&Workload> {
         self.workload.as_ref()
     }
@@ -305,7 +305,7 @@ impl Profile {
     }
 }
 
-/// Why a profile was not found by name.
+/// Reason for which a profile was not found by name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum LookupError {
     /// There is none.

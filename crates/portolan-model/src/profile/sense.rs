@@ -1,7 +1,7 @@
-//! What a profile must not say: prices that are no prices, and facts that contradict each other.
+//! Checks of a profile: prices that are no prices, and facts that contradict each other.
 //!
-//! A contradiction is refused, since each figure after it would be wrong. What is only unlikely is a
-//! warning: [`Profile::warnings`](super::Profile::warnings).
+//! A contradiction is refused, since each figure after it would be wrong. An unlikely value is a warning:
+//! [`Profile::warnings`](super::Profile::warnings).
 
 use portolan::dma::{Shadowing, TrapCost};
 use portolan::inval::{Caching, PageForm, RangeForm};
@@ -11,8 +11,8 @@ use crate::decode::Kind;
 
 /// Nanoseconds of the longest event that is believed: a second.
 pub(crate) const LONGEST_NS: f64 = 1e9;
-/// Nanoseconds below which no invalidation is believed that is an exit to a hypervisor: about what
-/// the unit itself takes on bare metal.
+/// Nanoseconds below which no invalidation is believed that is an exit to a hypervisor: about the time of the unit
+/// itself on bare metal.
 const SHORTEST_EXIT_NS: f64 = 500.0;
 
 /// CPUs, commands of a queue and entries of a cache beyond which a number is a slip.
@@ -22,7 +22,7 @@ const MOST_BYTES: u64 = 1 << 36;
 /// Exponent of pages beyond which no range reaches: addresses have 64 bits.
 const MOST_LG2_PAGES: u8 = 52;
 
-/// Refuses what contradicts itself in `profile`.
+/// Refuses contradictions in `profile`.
 pub(super) fn check(profile: &Profile) -> Result<(), ProfileError> {
     let wrong = |key, why: String| Err(ProfileError::Value { key, why });
     let (caps, around) = (profile.capabilities, profile.surroundings);
@@ -61,7 +61,7 @@ pub(super) fn check(profile: &Profile) -> Result<(), ProfileError> {
     Ok(())
 }
 
-/// Refuses what a unit with such tables does not do.
+/// Refuses capabilities that a unit with such tables does not have.
 fn unit(profile: &Profile) -> Result<(), ProfileError> {
     let wrong = |key, why: &str| {
         let why = why.to_owned();
@@ -174,7 +174,7 @@ fn exits(profile: &Profile) -> Result<(), ProfileError> {
     Ok(())
 }
 
-/// What in `profile` is unlikely, a sentence each.
+/// Warnings on unlikely values in `profile`, a sentence each.
 pub(super) fn warnings(profile: &Profile) -> Vec<String> {
     let ns = |event| profile.price(event).ok();
     let mut said = Vec::new();

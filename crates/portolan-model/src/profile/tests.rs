@@ -111,7 +111,7 @@ fn unknown_keys_are_errors() {
     }
 }
 
-/// What of sm8150's profile is replaced by what, and the key that is named.
+/// Replacements in sm8150's profile: the old text, the new one, and the key that the error names.
 const SENSELESS: &[(&str, &str, &str)] = &[
     ("cpus = 8", "cpus = 0", "cpus"),
     ("cpus = 8", "cpus = 4000000000", "cpus"),
@@ -196,7 +196,7 @@ fn text_of(name: &str) -> &'static str {
 
 const PRESENT_ONLY: &str = "caching = \"present-only\"";
 
-/// A machine, what of its profile is replaced by what, and the key that is named.
+/// Replacements in the profile of a machine: its name, the old text, the new one, and the key that the error names.
 const CONTRADICTIONS: &[(&str, &str, &str, &str)] = &[
     // Caching mode with no hypervisor, said in each of the places that can.
     (

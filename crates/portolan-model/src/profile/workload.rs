@@ -1,22 +1,22 @@
-//! What the CPUs of a machine do over and over, where its published figures are rates.
+//! Work that the CPUs of a machine repeat, where its published figures are rates.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Price, ProfileError};
 
-/// One operation: a mapping made, used and taken away again, and what goes with it.
+/// One operation: a mapping made, used and taken away again, and the work around it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
-    /// What an operation is.
+    /// The operation, in words.
     pub what: String,
     /// Bytes that one operation maps and moves.
     pub bytes: u64,
-    /// Where that number comes from.
+    /// Source of that number.
     pub bytes_source: String,
-    /// What a CPU computes for one operation besides mapping and unmapping.
+    /// Time of a CPU for one operation besides mapping and unmapping.
     pub work: Price,
-    /// What the device takes for one operation, one at a time; none if it is never the limit.
+    /// Time of the device for one operation, one at a time; none if it is never the limit.
     pub device: Option<Price>,
 }
 

@@ -1,17 +1,17 @@
 //! Writing a profile: another one's text, with other prices and another name.
 //!
-//! What is not replaced stays as it is; comments, which are about the other machine, go.
+//! Parts that are not replaced stay as they are; comments, which are about the other machine, go.
 
 use super::{Event, Price, Profile, ProfileError, table_of};
 
-/// What is put in the place of another profile's.
+/// Parts that take the place of another profile's.
 #[derive(Clone, Debug)]
 pub struct Rewrite<'r> {
     /// Its name.
     pub name: &'r str,
-    /// What it is, in a few words.
+    /// Title of the machine, in a few words.
     pub title: &'r str,
-    /// Which machine it stands for, and how far.
+    /// Machine that it stands for, and the differences.
     pub stands_for: &'r str,
     /// Number of CPUs.
     pub cpus: u32,
@@ -23,7 +23,7 @@ impl Rewrite<'_> {
     /// The text that comes of `text`, and the profile that it says.
     ///
     /// # Errors
-    /// [`ProfileError`] if `text` is no profile, or what comes of it is none.
+    /// [`ProfileError`] if `text` is no profile, or the result is none.
     pub fn apply(&self, text: &str) -> Result<(String, Profile), ProfileError> {
         let mut table = table_of(text)?;
         let words = [

@@ -1,4 +1,4 @@
-//! Commands: words in, what they ask for out. Section "Command-Queue", and the extensions.
+//! Commands: words in, effects out. Section "Command-Queue", and the extensions.
 
 use portolan::addr::{Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId};
 use portolan::iopf::{GroupId, ReplyName, ReplyTo, Response};
@@ -26,10 +26,10 @@ pub enum CommandKind {
     AtsPrgr,
 }
 
-/// What an invalidation drops.
+/// Entries that an invalidation drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invalidate {
-    /// The context of a device; those of all, and what leads to them, without one.
+    /// The context of a device; those of all, and directory entries that lead to them, without one.
     Contexts(Option<u32>),
     /// The process context of an address space of a device.
     Process(u32, u32),
@@ -37,7 +37,7 @@ pub enum Invalidate {
     First(Translations),
     /// Translations of a second stage.
     Second(Translations),
-    /// What a device keeps.
+    /// Translations that a device keeps.
     Device(Forget),
     /// Nothing that is cached: of first stages over a second, of which there are none.
     Nothing,
@@ -57,7 +57,7 @@ pub struct Translations {
 pub(super) enum Effect {
     Invalidate(Invalidate),
     Fence {
-        /// Where to store what.
+        /// Address and value to store, if any.
         store: Option<(PhysAddr, u32)>,
         order: Order,
     },
@@ -65,7 +65,7 @@ pub(super) enum Effect {
     Respond(ReplyTo, Response),
 }
 
-/// Whether what devices have read and written is ordered before a fence.
+/// Accesses of devices that are ordered before a fence: reads and writes, or fewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     Both,
@@ -105,8 +105,8 @@ fn fields(opcode: u64, function: u64, id: &RiscvIdentification) -> Option<[u64; 
     })
 }
 
-/// What a command asks for; nothing if it is illegal or the unit does not have it. `widest` is the
-/// highest number of a device that the directory's mode resolves.
+/// Effect of a command; nothing if it is illegal or the unit does not have it. `widest` is the highest number of a
+/// device that the directory's mode resolves.
 pub(super) fn decode(
     words: [u64; 2],
     id: &RiscvIdentification,
@@ -173,7 +173,7 @@ pub(super) fn decode(
     Some((kind, effect))
 }
 
-/// Which device an ATS command is for, in which of its address spaces.
+/// Device of an ATS command, and the address space in it.
 fn device(low: u64) -> (StreamId, Option<Pasid>) {
     let segment = if bit(low, 33) { field(low, 56, 8) } else { 0 };
     let stream = StreamId::new((segment << 16 | field(low, 40, 16)) as u32);
@@ -204,7 +204,7 @@ fn translations(tag: Option<u32>, low: u64, high: u64) -> Translations {
         true => encoded(page, 12),
         false => IovaRange::page(Iova::new(page), PageSize::SIZE_4K),
     });
-    // An address names leaves, and what is above them where that is asked for.
+    // An address names leaves, and entries above them where that is asked for.
     let drops = match range.is_some() && !bit(low, 34) {
         true => Drops::LEAVES,
         false => Drops::ALL,

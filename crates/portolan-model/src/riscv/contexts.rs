@@ -1,5 +1,5 @@
-//! Device contexts: words in, what they say out. Sections "Device-context fields" and "Device-context
-//! configuration checks".
+//! Device contexts: words in, their meaning out. Sections "Device-context fields" and "Device-context configuration
+//! checks".
 
 use portolan::addr::PhysAddr;
 
@@ -10,7 +10,7 @@ use crate::decode::{TableFormat, TableRoot};
 /// Words of a context; zeros behind its own.
 pub(super) type Words = [u64; 8];
 
-/// What a context says.
+/// Meaning of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Context {
     /// Neither stage has tables.
@@ -28,11 +28,11 @@ pub(super) enum Context {
 pub(super) struct Processes {
     pub root: u64,
     pub levels: u32,
-    /// What requests without a PASID are: of address space 0, or untranslated.
+    /// Treatment of requests without a PASID: in address space 0, or untranslated.
     pub without: Without,
 }
 
-/// What requests without a PASID are.
+/// Treatment of requests without a PASID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Without {
     /// Those of address space 0 (`DPE`).
@@ -71,14 +71,14 @@ impl Messages {
     }
 }
 
-/// Tables of a stage, and what tags their translations.
+/// Tables of a stage, and the tag of their translations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tables {
     pub tag: u32,
     pub table: TableRoot,
 }
 
-/// Bits of each word that a context may set: those of what is modelled.
+/// Bits of each word that a context may set: those of modelled features.
 const ALLOWED: Words = [
     0x7 | 0x1f << 5,
     u64::MAX,
@@ -115,7 +115,7 @@ fn first_stage(first: u64, attributes: u64, id: &RiscvIdentification) -> Result<
     })
 }
 
-/// What the words of a process context say that counts.
+/// Decodes the words of a process context, as far as they count.
 pub(super) fn decode_process(
     [attributes, first]: [u64; 2],
     id: &RiscvIdentification,
@@ -131,7 +131,7 @@ pub(super) fn decode_process(
     }
 }
 
-/// What a device may do by itself: bits of `tc`.
+/// Rights of a device to act by itself: bits of `tc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Remote(u64);
 
@@ -162,7 +162,7 @@ impl Remote {
     }
 }
 
-/// What the words of a context say that counts.
+/// Decodes the words of a context, as far as they count.
 pub(super) fn decode(words: Words, id: &RiscvIdentification) -> Result<(Context, Remote), Refusal> {
     let remote = Remote(words[0]);
     let (translates, asks) = (remote.translates(), remote.asks());

@@ -27,7 +27,7 @@ impl RiscvFault {
     }
 }
 
-/// Why an access is refused.
+/// Reason for which an access is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The unit is off.
@@ -36,7 +36,7 @@ pub enum Refusal {
     NoDirectory,
     /// The device has no context.
     NoContext,
-    /// Its context, or what leads to it, is malformed.
+    /// Its context, or an entry that leads to it, is malformed.
     Malformed,
     /// Accesses of this kind are not let through.
     Disallowed,
@@ -44,7 +44,7 @@ pub enum Refusal {
     NoProcessDirectory,
     /// The address space has no context.
     NoProcess,
-    /// Its context, or what leads to it, is malformed.
+    /// Its context, or an entry that leads to it, is malformed.
     BadProcess,
     /// The entry of a message cannot be read.
     NoMessageTable,
@@ -56,12 +56,12 @@ pub enum Refusal {
     Page,
     /// By second-stage tables.
     GuestPage,
-    /// Tables, or what they lead to, cannot be accessed.
+    /// Tables, or memory that they lead to, cannot be accessed.
     NoMemory,
 }
 
 impl Refusal {
-    /// The cause, which for some says what the access was.
+    /// The cause, which for some depends on the kind of access.
     fn cause(self, access: AccessKind) -> u32 {
         let by = |read, write| match access {
             AccessKind::Read => read,
@@ -87,7 +87,7 @@ impl Refusal {
 }
 
 impl RiscvRegisters {
-    /// Records a refusal and returns what the device is told.
+    /// Records a refusal and returns the fault that the device is told.
     pub(super) fn refuse(&self, state: &mut State, refusal: Refusal, of: Request) -> DmaFault {
         state.counts.faults += 1;
         let cause = refusal.cause(of.access);
@@ -167,7 +167,7 @@ impl RiscvRegisters {
             registers.ipsr |= bit;
             *counted += 1;
             if let Some((at, data)) = registers.message(bit.trailing_zeros()) {
-                // A message to where nobody is, is lost.
+                // A message to an address without memory is lost.
                 let _ = self.memory.write_u32(PhysAddr::new(at), data);
             }
         }

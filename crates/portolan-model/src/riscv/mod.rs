@@ -4,21 +4,19 @@
 //! interface" and "Memory-mapped register interface", with the extensions for ranges and for entries
 //! above the leaves. Written from the specification, with no code of the driver's.
 //!
-//! Modelled: a device directory of one to three levels, contexts of both formats, and caches of contexts
-//! and of what leads to them; tables of either stage, with caches of translations by their tag and of
-//! pointers at tables; commands that take effect at the IOFENCE.C behind them, and, where one is refused,
-//! those before it that none has confirmed lost; devices that keep translations, whose answers come only
-//! while their context lets them have some, and their page requests with overflow and with what the unit
-//! answers itself; process directories of one to three levels, with caches of
-//! process contexts and of what leads to them; MSI page tables, whose entries are kept by the second
-//! stage's tag; the fault queue with overflow and with memory that is not there; interrupts of that queue by
-//! wire or by message, counted; registers that keep only what the unit can do; changes that a unit takes
-//! its time for.
+//! Modelled: a device directory of one to three levels, contexts of both formats, and caches of contexts and of
+//! directory entries that lead to them; tables of either stage, with caches of translations by their tag and of
+//! pointers at tables; commands that take effect at the IOFENCE.C behind them, and, where one is refused, those
+//! before it that none has confirmed lost; devices that keep translations, whose answers come only while their
+//! context lets them have some, and their page requests with overflow and with the unit's own answers; process
+//! directories of one to three levels, with caches of process contexts and of directory entries that lead to them;
+//! MSI page tables, whose entries are kept by the second stage's tag; the fault queue with overflow and with memory
+//! that is not there; interrupts of that queue by wire or by message, counted; registers that keep only values that
+//! the unit supports; changes for which a unit takes its time.
 //!
-//! Not modelled: a first stage over a second (such contexts count as malformed), global invalidations
-//! of what devices keep, memory-resident interrupt files, global translations, tables of 32-bit
-//! schemes, big-endian structures, silenced faults (`DTF`), counters of what devices
-//! keep, the translation-request interface.
+//! Not modelled: a first stage over a second (such contexts count as malformed), global invalidations of devices'
+//! translations, memory-resident interrupt files, global translations, tables of 32-bit schemes, big-endian
+//! structures, silenced faults (`DTF`), counters of devices' translations, the translation-request interface.
 
 mod commands;
 mod contexts;
@@ -58,7 +56,7 @@ pub type RiscvMachine = Machine<Riscv>;
 type State = crate::unit::State<Riscv>;
 
 impl RiscvRegisters {
-    /// What it is.
+    /// Identification of the unit.
     pub fn identification(&self) -> RiscvIdentification {
         self.setup.identification
     }

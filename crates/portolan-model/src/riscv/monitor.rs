@@ -3,7 +3,7 @@
 
 use super::{RiscvCounts, RiscvRegisters, State};
 
-/// What a counter holds.
+/// Bits of a counter.
 const MASK: u64 = (1 << 40) - 1;
 /// Of a selector: the event, the device, that the device counts, overflow.
 const KEPT: u64 = 0x7fff | 0xff_ffff << 36 | 5 << 61;
@@ -43,7 +43,7 @@ impl RiscvCounts {
         *self.events.entry((event, device)).or_default() += 1;
     }
 
-    /// How often happened what a selector names.
+    /// Number of events that a selector names.
     fn selected(&self, selector: u64) -> u64 {
         let (event, device) = (
             (selector & 0x7fff) as u16,

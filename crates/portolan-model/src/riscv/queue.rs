@@ -16,10 +16,10 @@ use crate::stage::{Sizes, Stage};
 pub(super) const OWNER: u32 = 0;
 
 impl RiscvRegisters {
-    /// Carries out the commands whose time has come.
+    /// Carries out the commands that are due.
     pub(super) fn fetch_all(&self, state: &mut State) {
         let slots = 2u32 << (state.own.registers.cqb & 0x1f);
-        // Once around at most, whatever the indices say.
+        // Once around at most, for any indices.
         for _ in 0..slots {
             let registers = &state.own.registers;
             let (head, status) = (registers.cqh, registers.cqcsr);

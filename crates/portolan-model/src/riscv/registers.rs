@@ -54,7 +54,7 @@ pub(super) mod pending {
     pub const REQUESTS: u32 = 1 << 3;
 }
 
-/// What an interrupt is for.
+/// Cause of an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     Faults,
@@ -152,7 +152,7 @@ fn with_half(register: u64, offset: usize, value: u32) -> u64 {
     word
 }
 
-/// What a base register of a queue keeps, of entries whose number has an exponent up to `most_lg2`.
+/// Value that a base register of a queue keeps, of entries whose number has an exponent up to `most_lg2`.
 fn base(value: u64, most_lg2: u32) -> u64 {
     value & PAGE | (value & 0x1f).min(u64::from(most_lg2) - 1)
 }
@@ -178,7 +178,7 @@ impl RiscvRegisters {
             return;
         }
         match offset {
-            // What is the unit's own.
+            // Registers of the unit's own.
             0 | 4 | 32 | 52 | 68 => {}
             8 if id.interrupts() == 2 => registers.fctl = value & WIRED,
             8 => {}
@@ -240,7 +240,7 @@ impl RiscvRegisters {
     }
 }
 
-/// Whether a register must not be written now.
+/// Tells if a register must not be written now.
 fn is_used(registers: &Registers, offset: usize, value: u32) -> bool {
     let commands_on = registers.cqcsr & (queue::ON | queue::BUSY) != 0;
     let faults_on = registers.fqcsr & (queue::ON | queue::BUSY) != 0;
@@ -258,8 +258,8 @@ fn is_used(registers: &Registers, offset: usize, value: u32) -> bool {
     }
 }
 
-/// Whether a write of half of `ddtp` is one that a driver may make: no address changes while a directory
-/// is in use or on the way out of that, none is exchanged for another, and none follows on another.
+/// Tells if a write of half of `ddtp` is one that a driver may make: no address changes while a directory is in use
+/// or on the way out of that, none is exchanged for another, and none follows on another.
 fn changes(registers: &Registers, offset: usize, value: u32) -> bool {
     let (old, new) = (registers.ddtp, with_half(registers.ddtp, offset, value));
     let used = registers.levels().is_some();
@@ -295,7 +295,7 @@ fn set_directory(
     registers.ddtp = new & PAGE | mode;
 }
 
-/// Writes the control register of a queue; whether that turns it on.
+/// Writes the control register of a queue; returns `true` if that turns it on.
 fn turn(register: &mut u32, value: u32, follows: Drain) -> bool {
     let kept = queue::ENABLE | queue::INTERRUPT;
     let turned = (*register ^ value) & queue::ENABLE != 0;
@@ -315,7 +315,7 @@ fn turn(register: &mut u32, value: u32, follows: Drain) -> bool {
     false
 }
 
-/// What a word of a message keeps.
+/// Value that a word of a message keeps.
 fn kept_of_message(offset: usize, value: u32) -> u32 {
     match offset % 16 {
         0 => value & !3,

@@ -12,7 +12,7 @@ use super::registers::{Cause, mode, queue};
 use super::{RiscvRegisters, State};
 
 impl RiscvRegisters {
-    /// What a device may do by itself.
+    /// Rights of a device to act by itself.
     pub(super) fn remote_of(&self, state: &mut State, stream: StreamId) -> Result<Remote, Refusal> {
         match state.own.registers.mode() {
             mode::OFF => Err(Refusal::Off),
@@ -21,7 +21,7 @@ impl RiscvRegisters {
         }
     }
 
-    /// A device sends a page request, whatever is in it.
+    /// Takes a page request of a device, with any contents.
     pub fn ask(&self, raw: RawPageRequest) {
         let RequestKind::Pri { group, place } = raw.kind else {
             return;
@@ -59,7 +59,7 @@ impl RiscvRegisters {
         }
     }
 
-    /// Writes a request to its queue; what the unit answers itself if that cannot be.
+    /// Writes a request to its queue; returns the unit's own answer if that cannot be.
     fn record_request(&self, state: &mut State, words: [u64; 2]) -> Option<Response> {
         let registers = &mut state.own.registers;
         let (head, tail) = (registers.pqh, registers.pqt);

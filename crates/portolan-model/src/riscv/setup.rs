@@ -1,4 +1,4 @@
-//! How a unit is set up, and what it tells of itself.
+//! Setup of a unit, and its identification.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::CommandKind;
 use crate::inject::Pace;
 use crate::unit::{counts, setup};
 
-/// What a unit is, as a driver reads it and as the model behaves.
+/// Identification of a unit, as a driver reads it and as the model behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RiscvIdentification {
     /// The register `capabilities`.
@@ -96,17 +96,17 @@ impl RiscvIdentification {
         self.capabilities >> bit & 1 == 1
     }
 
-    /// Whether it walks first-stage tables of `levels` levels.
+    /// Tells if it walks first-stage tables of `levels` levels.
     pub(super) fn walks_first(&self, levels: u8) -> bool {
         (3..=5).contains(&levels) && self.has(6 + u32::from(levels))
     }
 
-    /// Whether it walks second-stage tables of `levels` levels.
+    /// Tells if it walks second-stage tables of `levels` levels.
     pub(super) fn walks_second(&self, levels: u8) -> bool {
         (3..=5).contains(&levels) && self.has(14 + u32::from(levels))
     }
 
-    /// Whether it has process directories of `levels` levels.
+    /// Tells if it has process directories of `levels` levels.
     pub(super) fn has_processes(&self, levels: u32) -> bool {
         self.has(37 + levels)
     }
@@ -152,7 +152,7 @@ impl RiscvIdentification {
 setup! {
     /// All that a unit is made from.
     RiscvSetup of RiscvIdentification, default: "Adversarial and fast." {
-        /// How fast its queue is.
+        /// Pace of its queue.
         pace: Pace = Pace::AtOnce,
     }
 }
@@ -161,9 +161,9 @@ counts! {
     RiscvCounts {
         /// Commands carried out, by kind; a refused one is not.
         commands: BTreeMap<CommandKind, u64>,
-        /// IOFENCE.C with data that does not order what devices have read and written before.
+        /// IOFENCE.C with data that does not order devices' reads and writes before it.
         unordered: u64,
-        /// What hardware counters count, by the event's number and the device.
+        /// Events that hardware counters count, by the event's number and the device.
         events: BTreeMap<(u16, u32), u64>,
         /// Translations answered by a cache.
         hits: u64,

@@ -28,7 +28,7 @@ pub(super) const IOVA: u64 = 0x40_3000;
 pub(super) const PA: u64 = 0x1_2345_6000;
 /// Valid, readable, writable, a user's, accessed, dirty.
 const BOTH: u64 = 0xd7;
-/// Sv39 from [`L3`], and what tags it: 7.
+/// Sv39 from [`L3`], and its tag: 7.
 pub(super) const FIRST: [u64; 4] = [1, 0, 7 << 12, 8 << 60 | L3 >> 12];
 /// The same as Sv39x4.
 const SECOND: [u64; 4] = [1, 8 << 60 | 7 << 44 | L3 >> 12, 0, 0];
@@ -236,7 +236,7 @@ fn a_fence_stores_and_an_illegal_command_stops_the_unit() {
     let store = |data: u64| [0x3402 | data << 32, STORE >> 2];
     bench.queue(&[store(5)]);
     assert_eq!(bench.get(STORE), 5);
-    // PSCV is not allowed in GVMA; what was under way before it is lost.
+    // PSCV is not allowed in GVMA; commands under way before it are lost.
     let illegal = [GVMA[0] | 1 << 32, 0];
     bench.queue(&[VMA, illegal, store(6)]);
     assert_eq!(bench.unit.read32(72), 0x1_0401);

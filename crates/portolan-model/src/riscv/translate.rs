@@ -14,8 +14,8 @@ use crate::decode::{AccessKind, Cursor, Decoded, Leaf, Stepped, WalkFault, WalkM
 use crate::iommu::Temper;
 use crate::stage::{Drops, Ended, Found, Known, Tag};
 
-/// What of a leaf is kept, and for which address. Of a page that is several entries (Svnapot), a unit may keep each
-/// part by itself, whatever the other entries say: at its worst, it does.
+/// Parts of a leaf that are kept, each with its address. Of a page that is several entries (Svnapot), a unit may keep
+/// each part by itself, with no regard to the other entries: at its worst, it does.
 fn pieces(found: &Found, iova: Iova, temper: &Temper) -> Vec<(Iova, Leaf)> {
     let leaf = found.leaf;
     let of_several = found.level == 0 && leaf.size != PageSize::SIZE_4K;
@@ -32,7 +32,7 @@ fn pieces(found: &Found, iova: Iova, temper: &Temper) -> Vec<(Iova, Leaf)> {
     offsets.map(piece).collect()
 }
 
-/// Which of the stages has tables.
+/// Stage that has tables.
 #[derive(Clone, Copy)]
 enum Which {
     First,
@@ -40,7 +40,7 @@ enum Which {
 }
 
 impl RiscvRegisters {
-    /// Where one address goes.
+    /// Memory address of one device address.
     pub(super) fn translate(&self, state: &mut State, of: Request) -> Result<PhysAddr, Refusal> {
         let untranslated = Ok(PhysAddr::new(of.iova.get()));
         match state.own.registers.mode() {
@@ -153,8 +153,8 @@ impl RiscvRegisters {
         context
     }
 
-    /// The page of the directory that holds a device's context. Entries that lead there are kept, if
-    /// they count, by their level and by what of the number they resolve.
+    /// The page of the directory that holds a device's context. Entries that lead there are kept, if they count, by
+    /// their level and by the part of the number that they resolve.
     fn page_of_contexts(
         &self,
         state: &mut State,
@@ -193,8 +193,8 @@ impl RiscvRegisters {
         Some(words)
     }
 
-    /// Where the entry of a page says that messages go. Entries that count are kept by the second stage's tag
-    /// and the page, whichever table they are of.
+    /// Address to which the entry of a page sends messages. Entries that count are kept by the second stage's tag and
+    /// the page, from any table.
     fn message(
         &self,
         state: &mut State,
@@ -224,8 +224,8 @@ impl RiscvRegisters {
         Ok(PhysAddr::new(word >> 10 << 12 | of.iova.get() & 0xfff))
     }
 
-    /// Where a stage's tables say that an address goes. Where the unit keeps accessed and dirty bits, a leaf
-    /// that would let the access through once it is marked is marked, and read again.
+    /// Looks an address up in a stage's tables. Where the unit keeps accessed and dirty bits, a leaf that would let
+    /// the access through once it is marked is marked, and read again.
     fn page(
         &self,
         state: &mut State,
@@ -287,7 +287,7 @@ impl RiscvRegisters {
         }
     }
 
-    /// The leaf for an address, kept or from a walk, and what is said if it does not let the access through.
+    /// The leaf for an address, kept or from a walk, and the refusal if it does not let the access through.
     fn leaf(
         &self,
         state: &mut State,

@@ -1,4 +1,4 @@
-//! What a RISC-V IOMMU has of its own.
+//! Own state of a RISC-V IOMMU.
 
 use std::collections::BTreeMap;
 
@@ -24,11 +24,11 @@ pub struct Own {
     pub(super) registers: Registers,
     /// Contexts that count, or the refusals that reading them ended in.
     pub(super) contexts: BTreeMap<u32, Result<(Context, Remote), Refusal>>,
-    /// Pages of the directory, by their level and by what is resolved above them.
+    /// Pages of the directory, by their level and by the part of the number that is resolved above them.
     pub(super) pages: BTreeMap<(u32, u32), u64>,
     /// Process contexts that count, by device and address space.
     pub(super) processes: BTreeMap<(u32, u32), Result<Context, Refusal>>,
-    /// Pages of process directories, by device, level and what is resolved above them.
+    /// Pages of process directories, by device, level and the part of the number that is resolved above them.
     pub(super) process_pages: BTreeMap<(u32, u32, u32), u64>,
     /// Entries of MSI page tables, by the second stage's tag and the page's number.
     pub(super) messages: BTreeMap<(u32, u64), u64>,

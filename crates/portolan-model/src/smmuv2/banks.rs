@@ -1,4 +1,4 @@
-//! Context banks: their registers, and what those say.
+//! Context banks: their registers, and the meaning of those.
 
 use portolan::addr::{PageSize, PhysAddr};
 
@@ -9,7 +9,7 @@ use super::space::Space;
 use crate::asking::Request;
 use crate::decode::TableFormat;
 
-/// The registers of one bank, and what is under way in it.
+/// The registers of one bank, and the operations under way in it.
 #[derive(Debug, Default)]
 pub(super) struct BankRegisters {
     pub cbar: u32,
@@ -30,7 +30,7 @@ pub(super) struct BankRegisters {
     pub stalled: Option<Request>,
 }
 
-/// What a bank does to an access.
+/// Treatment of an access by a bank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Walks {
     /// Nothing.
@@ -44,27 +44,27 @@ pub(super) enum Walks {
     },
     /// It has no tables for the address: table walks are disabled.
     Disabled,
-    /// Its registers say what the unit cannot do.
+    /// Its registers ask for something that the unit cannot do.
     Malformed,
 }
 
 impl BankRegisters {
-    /// Whether translation is on.
+    /// Tells if translation is on.
     pub fn is_on(&self) -> bool {
         self.sctlr & 1 == 1
     }
 
-    /// Whether faulting accesses stall.
+    /// Tells if faulting accesses stall.
     pub fn stalls(&self) -> bool {
         self.sctlr >> 7 & 1 == 1
     }
 
-    /// Whether accesses go on under a fault that is recorded.
+    /// Tells if accesses go on under a fault that is recorded.
     pub fn goes_on(&self) -> bool {
         self.sctlr >> 8 & 1 == 1 || self.fault.status == 0
     }
 
-    /// Whose translations it makes.
+    /// Address space of its translations.
     pub fn space(&self) -> Space {
         let vmid = (self.cbar & 0xff) as u16;
         if self.cbar >> 16 & 3 == 0 {
@@ -76,7 +76,7 @@ impl BankRegisters {
         Space::One { vmid, asid }
     }
 
-    /// What it does to an access.
+    /// Treatment of an access.
     pub fn walks(&self, unit: &SmmuV2Registers) -> Walks {
         let id = &unit.setup.identification;
         let kind = self.cbar >> 16 & 3;

@@ -1,4 +1,4 @@
-//! What is recorded of accesses that do not go through, and what becomes of those that wait.
+//! Records of accesses that do not go through, and the end of those that wait.
 
 use super::{SmmuV2Registers, State};
 use crate::asking::Request;
@@ -34,13 +34,13 @@ pub struct FaultRegisters {
     pub status: u32,
     /// `FAR`, or `sGFAR`: the address that the device used.
     pub address: u64,
-    /// `FSYNR0`, or `sGFSYNR0`: whether it wrote.
+    /// `FSYNR0`, or `sGFSYNR0`: a bit for writes.
     pub syndrome: u32,
     /// `CBFRSYNRA`, or `sGFSYNR1`: the device's stream number.
     pub stream: u32,
 }
 
-/// Why an access does not go through.
+/// Reason for which an access does not go through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// With a global record.
@@ -51,7 +51,7 @@ pub enum Refusal {
     Silent,
 }
 
-/// Records a refusal and returns what the device is told.
+/// Records a refusal and returns the fault that the device is told.
 pub(super) fn refuse(state: &mut State, refusal: Refusal, of: Request) -> DmaFault {
     state.counts.faults += 1;
     let (code, held, written, stalls) = match refusal {

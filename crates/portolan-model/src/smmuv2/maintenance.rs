@@ -12,7 +12,7 @@ use crate::iommu::Temper;
 use crate::stage::{Drops, Held};
 use crate::unit::Invalidated;
 
-/// What an invalidation drops.
+/// Entries that an invalidation drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invalidate {
     /// A page of an address space.
@@ -62,14 +62,14 @@ impl LeafOnly {
     }
 }
 
-/// Whether invalidations wait for real-time devices.
+/// Wait-for-safe: invalidations wait for real-time devices while it is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Safe {
     Off,
     On,
 }
 
-/// A synchronisation, if one is under way, and what it covers.
+/// A synchronisation, if one is under way, and the invalidations that it covers.
 #[derive(Debug, Default)]
 pub(super) struct Sync {
     until: Option<u64>,
@@ -77,7 +77,7 @@ pub(super) struct Sync {
 }
 
 impl Sync {
-    /// Whether it is under way.
+    /// Tells if it is under way.
     pub fn is_active(&self) -> bool {
         self.until.is_some()
     }
@@ -87,7 +87,7 @@ impl Sync {
         self.covers.append(pending);
     }
 
-    /// What takes effect by `now`, if it ends by then.
+    /// Invalidations that take effect by `now`, if it ends by then.
     fn end(&mut self, now: u64) -> Option<Vec<Invalidate>> {
         self.until.filter(|until| *until <= now)?;
         self.until = None;
@@ -127,7 +127,7 @@ impl SmmuV2Registers {
         }
     }
 
-    /// Ends the synchronisations whose time has come.
+    /// Ends the synchronisations that are due.
     pub(super) fn end_syncs(&self, state: &mut State) {
         if state.faults.drain == Drain::Never {
             return;
@@ -155,7 +155,7 @@ impl SmmuV2Registers {
     }
 }
 
-/// Drops what an invalidation concerns from every cache.
+/// Drops the entries of an invalidation from every cache.
 pub(super) fn apply(state: &mut State, what: Invalidate) {
     match what {
         Invalidate::Page {

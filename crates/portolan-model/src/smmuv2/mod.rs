@@ -4,12 +4,11 @@
 //! 0062, issue D.c), non-secure programming interface. Written from the architecture, with no code
 //! of the driver's.
 //!
-//! Modelled: stream matching and indexing, with what a stream matched cached until the translations
-//! of its context are invalidated; context banks with AArch64 tables of stage 1 or stage 2; a micro
-//! TLB for each 1024 streams, the main TLB and walk caches, tagged by ASID and VMID, global entries
-//! apart; invalidations that take effect at the synchronisation behind them (adversarial) or at
-//! once (realistic); synchronisations that take their time, or for ever; global and context
-//! faults, one record each; stalled accesses; firmware that bends writes.
+//! Modelled: stream matching and indexing, with the match of a stream cached until the translations of its context
+//! are invalidated; context banks with AArch64 tables of stage 1 or stage 2; a micro TLB for each 1024 streams, the
+//! main TLB and walk caches, tagged by ASID and VMID, global entries apart; invalidations that take effect at the
+//! synchronisation behind them (adversarial) or at once (realistic); synchronisations that take their time, or for
+//! ever; global and context faults, one record each; stalled accesses; firmware that bends writes.
 //!
 //! Not modelled: nested stages, AArch32 tables (both end in a fault of format), TTBR1, secure state,
 //! hypervisor banks, address translation operations, interrupts.
@@ -38,7 +37,7 @@ use crate::unit::Unit;
 use maintenance::Safe;
 use unit::SmmuV2;
 
-/// An SMMUv2 over the memory of a machine, after reset and after what a boot loader did to it.
+/// An SMMUv2 over the memory of a machine, after reset and after a boot loader's changes to it.
 ///
 /// With [`crate::inject::Drain::Never`] no synchronisation comes to its end; control registers have
 /// no acknowledgement that could fail, and no command can be refused.
@@ -68,7 +67,7 @@ impl SmmuV2Registers {
         }
     }
 
-    /// What became of stalled accesses that were answered since the last call.
+    /// Results of stalled accesses that were answered since the last call.
     pub fn take_resumed(&self) -> Vec<Result<Piece, DmaFault>> {
         std::mem::take(&mut self.lock().own.resumed)
     }

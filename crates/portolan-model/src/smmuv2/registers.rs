@@ -8,7 +8,7 @@ use super::{Firmware, SmmuV2Registers, State};
 use crate::inject::Violation;
 use crate::unit::{Invalidated, half, set_half};
 
-/// Where an offset is.
+/// Place of an offset.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Space0(usize),

@@ -1,4 +1,4 @@
-//! How an SMMUv2 is set up, and what it tells of itself.
+//! Setup of an SMMUv2, and its identification.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ impl Default for SmmuV2Identification {
 }
 
 impl SmmuV2Identification {
-    /// Without coherent walks: drivers have to clean what they write.
+    /// Without coherent walks: drivers have to clean the lines that they write.
     #[must_use]
     pub fn not_coherent(mut self) -> Self {
         self.idr[0] &= !(1 << 14);
@@ -56,7 +56,7 @@ impl SmmuV2Identification {
         self
     }
 
-    /// Whether streams are matched.
+    /// Tells if streams are matched.
     pub(super) fn matches(&self) -> bool {
         self.idr[0] >> 27 & 1 == 1
     }
@@ -84,10 +84,10 @@ impl SmmuV2Identification {
     }
 }
 
-/// Who watches the registers.
+/// Firmware that watches the registers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Firmware {
-    /// Nobody.
+    /// None.
     #[default]
     Absent,
     /// Some of Qualcomm's: stream-to-context registers ignore a fault and take a bypass for one.
@@ -102,7 +102,7 @@ setup! {
         sync_ns: u64 = 0,
         /// Virtual nanoseconds more while wait-for-safe is on.
         safe_ns: u64 = 0,
-        /// Who watches the registers.
+        /// Firmware that watches the registers.
         firmware: Firmware = Firmware::Absent,
         /// Stream numbers and masks that a boot loader left passing through.
         inherited: Vec<(u16, u16)> = Vec::new(),

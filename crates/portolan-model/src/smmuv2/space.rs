@@ -1,8 +1,8 @@
-//! Whose translations the caches hold.
+//! Address spaces of cached translations.
 
 use portolan::addr::InvalTag;
 
-/// Whose translations: VMID and ASID, or the VMID alone of a stage 2.
+/// Address space of translations: VMID and ASID, or the VMID alone of a stage 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Space {
     One { vmid: u16, asid: u16 },
@@ -25,7 +25,7 @@ pub(super) fn space_context(space: Space) -> InvalTag {
     })
 }
 
-/// The tag of what is global in all first stages of a VMID.
+/// The tag of global translations in all first stages of a VMID.
 pub(super) fn global_context(vmid: u16) -> InvalTag {
     InvalTag::new(1 << 30 | u32::from(vmid))
 }

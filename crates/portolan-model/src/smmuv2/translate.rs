@@ -45,7 +45,7 @@ struct Tables {
 }
 
 impl SmmuV2Registers {
-    /// Where one address goes.
+    /// Memory address of one device address.
     pub(super) fn translate(&self, state: &mut State, of: Request) -> Result<PhysAddr, Refusal> {
         let Request {
             stream,
@@ -93,7 +93,7 @@ impl SmmuV2Registers {
         Ok(leaf.address(iova))
     }
 
-    /// Where a stream goes. `None`: it matches nothing, and passes through.
+    /// Target of a stream. `None`: it matches nothing, and passes through.
     fn target(&self, state: &mut State, stream: u32) -> Result<Option<Target>, Refusal> {
         if let Some((target, _)) = state.own.matched.get(&stream) {
             return Ok(Some(*target));
@@ -267,8 +267,8 @@ impl SmmuV2Registers {
         Ok((found.leaf, found.entry))
     }
 
-    /// A cached leaf, unless an entry of another size could be cached beside it by now: what tables
-    /// hold may be read at any time.
+    /// A cached leaf, unless an entry of another size could be cached beside it by now: tables may be read at any
+    /// time.
     fn unless_conflicting(
         &self,
         tables: Tables,

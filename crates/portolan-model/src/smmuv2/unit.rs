@@ -1,4 +1,4 @@
-//! What an SMMUv2 has of its own.
+//! Own state of an SMMUv2.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ use crate::unit::Design;
 #[derive(Debug)]
 pub enum SmmuV2 {}
 
-/// Where a stream's accesses go, as it was matched.
+/// Target of a stream's accesses, as it was matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     Bypass,
@@ -43,7 +43,7 @@ pub struct Own {
     pub(super) banks: Vec<BankRegisters>,
     pub(super) safe: Safe,
     pub(super) sync: Sync,
-    /// What streams matched, and whose translations that made.
+    /// Matches of streams, each with the address space of its translations.
     pub(super) matched: BTreeMap<u32, (Target, Option<Space>)>,
     pub(super) micro: BTreeMap<u32, Cache<Held<Leaf>>>,
     pub(super) stage1: Stage,
@@ -59,7 +59,7 @@ impl Design for SmmuV2 {
     type Invalidate = Invalidate;
     type Refusal = Refusal;
 
-    /// What is where is told by the identification.
+    /// The offsets depend on the identification.
     const WINDOW: usize = usize::MAX;
 
     fn reset(setup: &SmmuV2Setup) -> Own {

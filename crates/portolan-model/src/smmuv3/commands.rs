@@ -1,4 +1,4 @@
-//! Commands: two words in, what they ask for out. Section 4.
+//! Commands: two words in, effects out. Section 4.
 //!
 //! Fields that the architecture reserves are ignored, as hardware may.
 
@@ -39,14 +39,14 @@ pub enum CommandKind {
     Sync,
 }
 
-/// How a sync tells that it is complete.
+/// Signal of a sync's completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signal {
     Nothing,
     Message { at: PhysAddr, data: u32 },
 }
 
-/// What an invalidation drops.
+/// Entries that an invalidation drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invalidate {
     Stream { sid: u32, leaf_only: bool },
@@ -79,7 +79,7 @@ pub(super) enum Effect {
     Resume { to: ReplyTo, tag: u16, how: Resume },
 }
 
-/// What a command asks for; `None` if there is no such command here.
+/// Effect of a command; `None` if there is no such command here.
 pub(super) fn decode(words: [u64; 2], id: &SmmuIdentification) -> Option<(CommandKind, Effect)> {
     use CommandKind as K;
     let [w0, w1] = words;
@@ -135,7 +135,7 @@ pub(super) fn decode(words: [u64; 2], id: &SmmuIdentification) -> Option<(Comman
     }
 }
 
-/// Commands to devices, and for what waits.
+/// Commands to devices, and for stalled accesses.
 fn devices(words: [u64; 2], id: &SmmuIdentification) -> Option<(CommandKind, Effect)> {
     use CommandKind as K;
     let [w0, w1] = words;
@@ -195,7 +195,7 @@ fn reply_to(sid: u32, pasid: Option<Pasid>, name: ReplyName) -> ReplyTo {
     }
 }
 
-/// How a sync tells of its completion. `None` if it is a way that does not exist.
+/// Signal of a sync's completion. `None` if it is one that does not exist.
 fn signal([w0, w1]: [u64; 2], id: &SmmuIdentification) -> Option<Signal> {
     match w0 >> 12 & 3 {
         0 | 2 => Some(Signal::Nothing),
@@ -240,7 +240,7 @@ fn span(words: [u64; 2], id: &SmmuIdentification) -> Option<Span> {
     let last = u128::from(start) + (pages << granule.lg2()) - 1;
     let last = u64::try_from(last).unwrap_or(u64::MAX);
     let range = IovaRange::new(Iova::new(start), Iova::new(last))?;
-    // What is of another granule or level than the command says need not go.
+    // Entries of another granule or level than the command's need not go.
     let all = Sizes::of_granule(granule);
     let leaves = match level {
         0 => all,

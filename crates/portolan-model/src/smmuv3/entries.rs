@@ -1,18 +1,18 @@
-//! Stream table entries and context descriptors: words in, what they say out. Sections 5.2 and 5.4.
+//! Stream table entries and context descriptors: words in, their meaning out. Sections 5.2 and 5.4.
 //!
-//! Checked is what the architecture calls illegal and what the model makes use of; memory attributes
-//! and overrides are not looked at.
+//! Checked are values that the architecture calls illegal and fields that the model uses; memory attributes and
+//! overrides are not looked at.
 
 use portolan::addr::{PageSize, PhysAddr};
 
 use super::SmmuIdentification;
 use crate::decode::TableFormat;
 
-/// An entry that is not valid, or that says what the SMMU cannot do.
+/// An entry that is not valid, or that asks for something that the SMMU cannot do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Illegal;
 
-/// What a stream table entry says.
+/// Meaning of a stream table entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StreamTableEntry {
     Abort,
@@ -25,21 +25,21 @@ pub(super) enum StreamTableEntry {
     },
 }
 
-/// Whether a device may ask for translations.
+/// Permission of a device to ask for translations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Translations {
     Given,
     Refused,
 }
 
-/// Whether accesses of a first stage may wait.
+/// Permission of a first stage's accesses to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stalls {
     Allowed,
     Disabled,
 }
 
-/// Where the context descriptors are.
+/// Table of the context descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stage1 {
     pub table: PhysAddr,
@@ -59,7 +59,7 @@ pub(super) enum DescriptorTable {
     },
 }
 
-/// What becomes of accesses without a substream, where there are substreams.
+/// Treatment of accesses without a substream, where there are substreams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DefaultSubstream {
     Terminate,
@@ -78,7 +78,7 @@ pub(super) struct Stage2 {
     pub records: Records,
 }
 
-/// Whether faults are recorded.
+/// Recording of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Records {
     Faults,
@@ -87,7 +87,7 @@ pub(super) enum Records {
     Stalls,
 }
 
-/// What a context descriptor says.
+/// Meaning of a context descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ContextDescriptor {
     /// Nothing if walks through it are disabled.
@@ -137,7 +137,7 @@ fn within(granule: PageSize, bits: u8) -> u8 {
     }
 }
 
-/// What a stream table entry says.
+/// Decodes a stream table entry.
 pub(super) fn stream_entry(
     words: [u64; 8],
     id: &SmmuIdentification,
@@ -251,7 +251,7 @@ fn stage2(words: [u64; 8], id: &SmmuIdentification) -> Result<Stage2, Illegal> {
     })
 }
 
-/// What a context descriptor says.
+/// Decodes a context descriptor.
 pub(super) fn context_descriptor(
     words: [u64; 8],
     allowed: Stalls,

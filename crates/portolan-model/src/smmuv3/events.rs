@@ -22,7 +22,7 @@ pub(super) const ACCESS: u8 = 0x12;
 pub(super) const PERMISSION: u8 = 0x13;
 pub(super) const TLB_CONFLICT: u8 = 0x20;
 
-/// Which stage refused.
+/// Stage that refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtStage {
     One,
@@ -30,7 +30,7 @@ pub enum AtStage {
     Two(u64),
 }
 
-/// What the access was for that was refused.
+/// Purpose of the access that was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     Descriptor,
@@ -38,14 +38,14 @@ pub enum Class {
     Input,
 }
 
-/// Why an access is refused.
+/// Reason for which an access is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// Without a word.
     Silent,
     /// With an event that has no address.
     Configuration { code: u8 },
-    /// With the address of what could not be read.
+    /// With the address of the structure that could not be read.
     Fetch { code: u8, at: PhysAddr },
     /// In translation.
     Translation {
@@ -63,7 +63,7 @@ pub enum Refusal {
     Unrecorded { code: u8 },
 }
 
-/// What is cached of a structure: its contents, or the event that reading it ends in.
+/// Cached structure: its contents, or the event that reading it ends in.
 pub(super) type Cached<T> = Result<T, Refusal>;
 
 impl Refusal {
@@ -114,7 +114,7 @@ impl Refusal {
 }
 
 impl SmmuRegisters {
-    /// Records a refusal and returns what the device is told.
+    /// Records a refusal and returns the fault that the device is told.
     pub(super) fn refuse(&self, state: &mut State, refusal: Refusal, of: Request) -> DmaFault {
         state.counts.faults += 1;
         let hidden = refusal.code() == BAD_STREAM && state.own.registers.cr2 & 2 == 0;
@@ -126,7 +126,7 @@ impl SmmuRegisters {
         of.refused(refusal.code().into())
     }
 
-    /// Whether an event would find room.
+    /// Tells if an event would find room.
     pub(super) fn has_event_room(&self, state: &State) -> bool {
         let registers = &state.own.registers;
         let most = self.setup.identification.field(1, 16, 5);

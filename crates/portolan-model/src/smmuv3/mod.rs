@@ -6,8 +6,8 @@
 //! of the driver's.
 //!
 //! Modelled: linear and two-level stream tables and context-descriptor tables; stage 1, stage 2 and
-//! both; substreams; caches of stream table entries and context descriptors that keep what they
-//! hold until told, malformed and absent ones included; translation and walk caches tagged by ASID
+//! both; substreams; caches of stream table entries and context descriptors that keep their entries
+//! until told, malformed and absent ones included; translation and walk caches tagged by ASID
 //! and VMID, global entries apart; range and level fields of TLB invalidations as hints that are
 //! taken at their word; conflicts between a cached block and the pages that replaced it in a table;
 //! event queue with overflow; queue errors; stalls of both stages, retried or ended by command; page
@@ -61,7 +61,7 @@ impl SmmuRegisters {
         self.append(&mut self.lock(), record);
     }
 
-    /// How often the unit has raised each of its lines.
+    /// Number of times that the unit has raised each of its lines.
     pub fn signals(&self) -> SmmuSignals {
         self.lock().own.registers.signals
     }

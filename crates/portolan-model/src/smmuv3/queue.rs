@@ -15,12 +15,12 @@ const ERROR_ILLEGAL: u32 = 1;
 const ERROR_ABORT: u32 = 2;
 
 impl SmmuRegisters {
-    /// Carries out the commands whose time has come.
+    /// Carries out the commands that are due.
     pub(super) fn fetch_all(&self, state: &mut State) {
         let most = self.setup.identification.field(1, 21, 5);
         let lg2 = ((state.own.registers.cmdq_base & 0x1f) as u32).min(most);
         let (mask, positions) = ((1u32 << lg2) - 1, (2u32 << lg2) - 1);
-        // Once around at most, whatever the pointers say.
+        // Once around at most, for any pointers.
         for _ in 0..=positions {
             let registers = &state.own.registers;
             let at = registers.cmdq_cons & positions;

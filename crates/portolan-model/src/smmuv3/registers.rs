@@ -34,11 +34,11 @@ pub(super) struct Registers {
     pub priq_cons: u32,
     /// Message addresses and data of the interrupts, by offset: kept, not used.
     pub messages: [u32; 0x40],
-    /// How often each line was raised.
+    /// Number of times that each line was raised.
     pub signals: SmmuSignals,
 }
 
-/// How often a unit has raised each of its lines (3.18): as a queue ceased to be empty, or as an error
+/// Number of times that a unit has raised each of its lines (3.18): as a queue ceased to be empty, or as an error
 /// became active, while `IRQ_CTRL` lets it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SmmuSignals {
@@ -113,7 +113,7 @@ impl Registers {
         }
     }
 
-    /// Whether an error is active.
+    /// Tells if an error is active.
     pub(super) fn is_raised(&self, error: u32) -> bool {
         (self.gerror ^ self.gerrorn) & error != 0
     }
@@ -122,7 +122,7 @@ impl Registers {
         self.cr0 & ENABLE != 0
     }
 
-    /// Whether translated accesses are checked against the stream's entry.
+    /// Tells if translated accesses are checked against the stream's entry.
     pub(super) fn checks_translated(&self) -> bool {
         self.cr0 & ATS_CHECK != 0
     }
@@ -173,7 +173,7 @@ impl Registers {
 }
 
 impl SmmuRegisters {
-    /// Where a register is on a unit with two pages; beyond them if there is none.
+    /// Offset of a register on a unit with two pages; beyond them if there is none.
     fn place(&self, offset: usize) -> usize {
         match (self.setup.pages, offset) {
             (Pages::OnlyFirst, 0xa8 | 0xac | 0xc8 | 0xcc) => offset + 0x1_0000,

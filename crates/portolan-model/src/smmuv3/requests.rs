@@ -1,8 +1,8 @@
 //! Accesses that wait and devices that ask: stalls (3.12.2, 4.7), page requests (8, 4.5.2) and
 //! translations that devices keep (3.9).
 //!
-//! Stalls are never lost: an event that finds no room is recorded when there is some. Page requests
-//! are: who asked with the last of its group is told to try again.
+//! Stalls are never lost: an event that finds no room is recorded when there is some. Page requests are: a device
+//! that asked with the last of its group is told to try again.
 
 use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
 use portolan::iopf::{
@@ -20,11 +20,11 @@ use crate::decode::AccessKind;
 pub(super) struct Waiting {
     of: Request,
     bytes: u64,
-    /// What is still to be recorded.
+    /// The event, if it is still to be recorded.
     event: Option<EventRecord>,
 }
 
-/// How a stall ends.
+/// End of a stall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Resume {
     Retry,
@@ -121,14 +121,14 @@ impl SmmuRegisters {
         state.own.finished.push((StallTag::new(tag), transfer));
     }
 
-    /// Stalls that have ended since the last call, and how they went on.
+    /// Stalls that have ended since the last call, and the results of their accesses.
     pub fn finished(&self) -> Vec<(StallTag, Transfer)> {
         let mut state = self.lock();
         self.go_on(&mut state);
         std::mem::take(&mut state.own.finished)
     }
 
-    /// A device sends a page request, whatever is in it.
+    /// Takes a page request of a device, with any contents.
     pub fn ask(&self, raw: RawPageRequest) {
         let RequestKind::Pri { group, place } = raw.kind else {
             return;
@@ -156,7 +156,7 @@ impl SmmuRegisters {
         }
     }
 
-    /// Writes a request to its queue; what the unit answers itself if that cannot be.
+    /// Writes a request to its queue; returns the unit's own answer if that cannot be.
     fn record_request(&self, state: &mut State, words: [u64; 2]) -> Option<Response> {
         let most = self.setup.identification.field(1, 11, 5);
         let registers = &mut state.own.registers;

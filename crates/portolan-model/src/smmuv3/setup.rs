@@ -1,4 +1,4 @@
-//! How an SMMU is set up, and what it tells of itself.
+//! Setup of an SMMU, and its identification.
 
 use std::collections::BTreeMap;
 
@@ -54,14 +54,14 @@ impl Default for SmmuIdentification {
 }
 
 impl SmmuIdentification {
-    /// Without `IDR0.COHACC`: drivers have to clean what they write.
+    /// Without `IDR0.COHACC`: drivers have to clean the lines that they write.
     #[must_use]
     pub fn not_coherent(mut self) -> Self {
         self.idr[0] &= !(1 << 4);
         self
     }
 
-    /// With stalls, for those who want them.
+    /// With stalls, for streams that ask for them.
     #[must_use]
     pub fn stalls(mut self) -> Self {
         self.idr[0] &= !(0b11 << 24);
@@ -91,7 +91,7 @@ impl SmmuIdentification {
         (register >> low) & ((1u32 << bits) - 1)
     }
 
-    /// Whether bit `bit` of `IDRn` is set.
+    /// Tells if bit `bit` of `IDRn` is set.
     pub(super) fn has(&self, n: usize, bit: u32) -> bool {
         self.field(n, bit, 1) == 1
     }
@@ -110,7 +110,7 @@ impl SmmuIdentification {
     }
 }
 
-/// Which pages of registers there are.
+/// Pages of registers that there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pages {
     /// Both, with the pointers of the queues for records on the second.
@@ -125,7 +125,7 @@ setup! {
     SmmuSetup of SmmuIdentification, default: "Adversarial, able, and fast." {
         /// Its pages of registers.
         pages: Pages = Pages::Two,
-        /// How fast its queue is.
+        /// Pace of its queue.
         pace: Pace = Pace::AtOnce,
         /// With more commands than this behind the last sync the queue locks up for good, as erratum
         /// 2812531 of Arm's MMU-700 has it; `None` where no number does.
@@ -152,7 +152,7 @@ pub struct EventRecord {
 }
 
 impl EventRecord {
-    /// Which event.
+    /// Code of the event.
     pub fn code(&self) -> u32 {
         (self.words[0] & 0xff) as u32
     }

@@ -348,7 +348,7 @@ fn configuration_stays_until_told() {
     assert_eq!(bench.read(VA), Ok(PA));
     bench.commands(&[[0x03 | u64::from(SID) << 32, 1], [0x46, 0]]);
     assert_eq!(bench.read(VA), Ok(VA));
-    // What is not valid stays as well.
+    // Entries that are not valid stay as well.
     bench.entry(0);
     bench.commands(&[[0x03 | u64::from(SID) << 32, 1], [0x46, 0]]);
     assert_eq!(bench.read(VA), Err(4));

@@ -40,7 +40,7 @@ fn fault(records: Records, code: u8, stage: AtStage, class: Class) -> Refusal {
     }
 }
 
-/// Whether an access can wait for what it met.
+/// Tells if an access can wait after an event of this code.
 fn stalls(code: u8) -> bool {
     matches!(
         code,
@@ -60,7 +60,7 @@ fn walk_code(walk: WalkFault) -> u8 {
 }
 
 impl SmmuRegisters {
-    /// Where one address goes.
+    /// Memory address of one device address.
     pub(super) fn translate(&self, state: &mut State, of: Request) -> Result<PhysAddr, Refusal> {
         let Request {
             stream,
@@ -102,7 +102,7 @@ impl SmmuRegisters {
         Ok(leaf.address(iova))
     }
 
-    /// Whether a stream may ask for translations.
+    /// Tells if a stream may ask for translations.
     pub(super) fn lets_translate(&self, state: &mut State, stream: StreamId) -> bool {
         let entry = StreamTableEntry::Abort;
         let entry = self.stream(state, stream.get()).unwrap_or(entry);
@@ -234,7 +234,7 @@ impl SmmuRegisters {
         context_descriptor(words, stage1.stalls, id).map_err(|_| configuration(events::BAD_CD))
     }
 
-    /// Where something of the first stage is in memory.
+    /// Memory address of a structure or page of the first stage.
     fn behind(
         &self,
         state: &mut State,
@@ -286,8 +286,8 @@ impl SmmuRegisters {
         Ok(leaf)
     }
 
-    /// Whether an entry of another size could be cached beside `cached` by now: what tables hold
-    /// may be read at any time. Units of the highest level (`IDR3.BBML`) sort that out.
+    /// Tells if an entry of another size could be cached beside `cached` by now: tables may be read at any time.
+    /// Units of the highest level (`IDR3.BBML`) sort that out.
     fn conflicts(&self, context: &ContextDescriptor, iova: Iova, cached: Leaf) -> bool {
         let temper = &self.setup.temper;
         let sorted_out = self.setup.identification.field(3, 11, 2) == 2;

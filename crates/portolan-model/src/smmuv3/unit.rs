@@ -1,4 +1,4 @@
-//! What an SMMUv3 has of its own.
+//! Own state of an SMMUv3.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ pub struct Own {
     pub(super) events: Vec<EventRecord>,
     /// Accesses that wait, by tag.
     pub(super) stalled: BTreeMap<u16, Waiting>,
-    /// Stalls that ended, and how they went on.
+    /// Stalls that ended, and the results of their accesses.
     pub(super) finished: Vec<(StallTag, Transfer)>,
 }
 
@@ -107,7 +107,7 @@ impl Design for SmmuV3 {
         unit.lets_translate(state, stream)
     }
 
-    /// What the device has is taken on trust, or only while its stream may have it (CR0.ATSCHK).
+    /// Translated accesses are taken on trust, or only while the stream may have translations (CR0.ATSCHK).
     fn checks_translated(own: &Own) -> bool {
         own.registers.checks_translated()
     }

@@ -1,4 +1,4 @@
-//! What areas keep behind their lock: a list of free runs, or a bitmap.
+//! State of areas behind their lock: a list of free runs, or a bitmap.
 
 use std::collections::TryReserveError;
 
@@ -16,7 +16,7 @@ const fn ones(count: u32) -> u64 {
     }
 }
 
-/// Where a search begins.
+/// Start of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     /// After the last run that was taken.
@@ -28,7 +28,7 @@ pub(super) enum Order {
 /// Slots that a run cannot extend beyond a multiple of, in the list.
 const SEGMENT: u32 = 128;
 
-/// One number a slot: how many are free from there to the end of the segment, or of the area.
+/// One number a slot: that of free slots from there to the end of the segment, or of the area.
 pub(super) struct List {
     free_from: Vec<u8>,
     next: u32,
@@ -126,7 +126,7 @@ impl List {
 pub(super) struct Bits {
     words: Vec<u64>,
     order: Order,
-    /// Where the next search begins.
+    /// Word at which the next search begins.
     from: u32,
 }
 

@@ -12,10 +12,10 @@ use portolan::platform::{Cpus, Lock as _};
 
 use locked::{Bits, List, Order, WORD};
 
-/// How free slots are found, each step with what the one before it lacks.
+/// Strategies of the search for free slots, each step with an improvement on the one before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Strategy {
-    /// One lock and one area; a number a slot that says how many are free from there on; next fit.
+    /// One lock and one area; each slot has the number of free slots from there on; next fit.
     OneLock,
     /// The same with a lock for each area.
     AreaLocks,

@@ -1,11 +1,11 @@
 //! The SMMU of a Tegra's memory controller behind its registers.
 //!
-//! Tegra X1 Technical Reference Manual, chapters 17.5 (SMMU) and 18 (memory controller), and what
-//! public headers say of the older chips. Written with no code of the driver's.
+//! Tegra X1 Technical Reference Manual, chapters 17.5 (SMMU) and 18 (memory controller), and public headers on the
+//! older chips. Written with no code of the driver's.
 //!
 //! Modelled: the flush registers of both caches; a translation buffer (TLB) whose lines hold the
 //! four pages of 16 KiB, absent ones included, tagged by address space; a page-table cache (PTC)
-//! that holds lines of table memory as they were read, wherever they belong; address spaces with
+//! that holds lines of table memory as they were read, from any table; address spaces with
 //! their directories; clients that are translated or not, swgroup by swgroup; walks that do not
 //! snoop; the one fault record.
 //!
@@ -48,16 +48,16 @@ struct State {
     registers: Registers,
     faults: RegisterFaults,
     accesses: u64,
-    /// Flushes that take effect when a register is read, and when they were written: what was
-    /// cached in between stays.
+    /// Flushes that take effect when a register is read, each with the number of the line that was cached last when
+    /// it was written: later lines stay.
     pending: Vec<(Flush, u64)>,
-    /// Number of what was cached last.
+    /// Number of the line that was cached last.
     now: u64,
     tlb: Cache<Group>,
     ptc: Cache<Line>,
     counts: TegraCounts,
     violations: Vec<Violation>,
-    /// Whether all of the TLB and all of the PTC have been flushed since reset.
+    /// Flushes of all of the TLB and of all of the PTC since reset.
     cleaned: [Cleaned; 2],
 }
 
@@ -102,23 +102,22 @@ impl TegraRegisters {
         &self.memory
     }
 
-    /// The clock of whoever waits for it.
+    /// The clock on which callers wait for it.
     pub fn clock(&self) -> &Arc<VirtualClock> {
         &self.setup.clock
     }
 
-    /// Sets what is to go wrong from now on. It has no queue, so that nothing can stand still in
-    /// one or be refused.
+    /// Sets the faults on demand from now on. It has no queue, so that nothing can stand still in one or be refused.
     pub fn inject(&self, faults: RegisterFaults) {
         self.lock().faults = faults;
     }
 
-    /// What happened so far.
+    /// Counts of events so far.
     pub fn counts(&self) -> TegraCounts {
         self.lock().counts.clone()
     }
 
-    /// What the driver did that it must not do.
+    /// Violations by the driver.
     pub fn violations(&self) -> Vec<Violation> {
         self.lock().violations.clone()
     }

@@ -53,7 +53,7 @@ impl Default for Registers {
     }
 }
 
-/// What is to be forgotten.
+/// Lines that a flush drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flush {
     /// Lines of the TLB, of one address space or of all.
@@ -232,7 +232,7 @@ impl TegraRegisters {
         }
     }
 
-    /// Drops what was cached until `then`.
+    /// Drops the lines that were cached until `then`.
     fn forget(&self, state: &mut State, flush: Flush, then: u64) {
         let old = |_, line: &super::Line| line.born <= then;
         match flush {
@@ -257,7 +257,7 @@ impl TegraRegisters {
 }
 
 impl State {
-    /// Whether the unit has been removed or has no power.
+    /// Tells if the unit has been removed or has no power.
     pub(super) fn is_gone(&self) -> bool {
         let from = self.faults.gone_from;
         from.is_some_and(|from| self.accesses >= from)
@@ -270,7 +270,7 @@ impl Mmio for TegraRegisters {
         if self.arrive(&mut state, offset).is_none() {
             return u32::MAX;
         }
-        // What was written before has taken effect when a read returns.
+        // Earlier writes have taken effect when a read returns.
         for (flush, then) in std::mem::take(&mut state.pending) {
             self.forget(&mut state, flush, then);
         }

@@ -1,4 +1,4 @@
-//! How a Tegra SMMU is set up, and what it counts.
+//! Setup of a Tegra SMMU, and its counts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use portolan::addr::{PageSize, StreamId};
 use crate::clock::VirtualClock;
 use crate::iommu::Temper;
 
-/// Which chip.
+/// Chip that the SMMU is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TegraChip {
     /// Tegra 3.
@@ -26,7 +26,7 @@ pub enum TegraChip {
 pub struct TegraClient {
     /// The number of its swgroup.
     pub stream: StreamId,
-    /// Where the swgroup's address space is named.
+    /// Offset of the register that names the swgroup's address space.
     pub register: usize,
     /// The client that reads, and the one that writes, where there are such.
     pub clients: [Option<u8>; 2],
@@ -112,12 +112,12 @@ impl TegraChip {
 /// All that a Tegra SMMU is made from.
 #[derive(Clone, Debug)]
 pub struct TegraSetup {
-    /// What it is in.
+    /// Chip that it is in.
     pub chip: TegraChip,
-    /// How its caches behave. Realistic, the TLB has as many lines of four pages as the IOTLB has
-    /// entries, and the PTC as many lines as the walk cache.
+    /// Behaviour of its caches. Realistic, the TLB has as many lines of four pages as the IOTLB has entries, and the
+    /// PTC as many lines as the walk cache.
     pub temper: Temper,
-    /// The clock of whoever waits for it.
+    /// The clock on which callers wait for it.
     pub clock: Arc<VirtualClock>,
 }
 
@@ -132,7 +132,7 @@ impl TegraSetup {
     }
 }
 
-/// What an access to a register is for.
+/// Purpose of an access to a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RegisterUse {
     /// SMMU_CONFIG, TLB_CONFIG or PTC_CONFIG written.
@@ -165,7 +165,7 @@ pub enum RegisterUse {
     ReadBack,
 }
 
-/// Numbers of what happened.
+/// Counts of events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TegraCounts {
     /// Register accesses that arrived, by use.
@@ -188,7 +188,7 @@ impl TegraCounts {
         self.registers.get(&what).copied().unwrap_or(0)
     }
 
-    /// Registers written, whatever for.
+    /// Registers written, for any use.
     pub fn writes(&self) -> u64 {
         let all: u64 = self.registers.values().sum();
         all - self.of(RegisterUse::ReadBack)

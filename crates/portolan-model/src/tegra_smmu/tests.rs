@@ -86,7 +86,7 @@ fn a_page_stays_in_both_caches_until_both_are_flushed() {
     assert_eq!(bench.write(IOVA), Ok(0x9000_0000));
     bench.flush(&LINE);
     assert_eq!(bench.write(IOVA), Ok(0x9000_0000));
-    // What is cached between a flush and its read stays.
+    // Lines that are cached between a flush and its read stay.
     let regs = &bench.smmu;
     regs.write32(0x34, 0);
     regs.write32(0x30, 0);
@@ -188,7 +188,7 @@ fn permissions_sections_of_tables_and_clients_that_pass() {
     regs.write32(0x280, 5);
     assert_eq!(bench.write(0x3_0000_0077), Ok(0x3_0000_0077));
     assert_eq!(bench.write(0x4_0000_0077), Err(2));
-    // Nobody is there.
+    // There is no such client.
     let nobody = regs.dma(StreamId::new(99), Iova::new(0), AccessKind::Read, 1);
     assert!(nobody.is_err());
 }
@@ -244,7 +244,7 @@ fn older_chips_and_realistic_caches() {
         [bad(0x1c), bad(0x9b8), Violation::EnabledUnclean]
     );
     assert_eq!(old.counts().of(RegisterUse::TlbFlushAsid), 1);
-    // Whatever is written where, nothing panics.
+    // No value written anywhere makes it panic.
     for offset in (0..0x1100).step_by(2) {
         old.write32(offset, 0xdead_beef);
         let _ = old.read32(offset);

@@ -8,7 +8,7 @@ use crate::cache::Key;
 use crate::decode::{AccessKind, Decoded, Permissions, TableFormat, WalkMemory};
 use crate::inject::DmaFault;
 
-/// What a line of the TLB spans: four pages of a table, or a section.
+/// Span of a line of the TLB: four pages of a table, or a section.
 const GROUP: PageSize = PageSize::of_lg2(14);
 const SECTION: PageSize = PageSize::of_lg2(22);
 /// Entries of the longest line of the PTC.
@@ -26,8 +26,8 @@ pub(super) enum Slot {
     Unreadable,
 }
 
-/// A line of the TLB. The manual does not say how it keeps a section: here it is one line, which nothing
-/// drops that names less.
+/// A line of the TLB. The manual does not tell the form in which it keeps a section: here it is one line, which only
+/// a flush of the whole section drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Group {
     pub born: u64,
@@ -42,7 +42,7 @@ pub(super) struct Line {
     entries: [Option<u32>; ENTRIES],
 }
 
-/// Why an access is refused, with the number that the record has for it.
+/// Reason for which an access is refused, with its number in the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusal {
     /// No memory has the address.
@@ -179,7 +179,7 @@ impl TegraRegisters {
         Group { born, size, slots }
     }
 
-    /// What the directory at `root` says of `iova`, and of how much around it.
+    /// Slots for `iova` in the directory at `root`, and the span of them.
     fn slots(
         &self,
         state: &mut State,

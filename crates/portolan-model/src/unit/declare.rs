@@ -1,7 +1,7 @@
-//! How the setups and the numbers of units are declared: what all kinds have in common stands here once.
+//! Declarations of units' setups and counts: common parts of all kinds stand here once.
 
-/// What a unit is made from: its identification, how its caches behave, the clock by which it is slow, and
-/// what only this kind has, with the values that the default has.
+/// Setup of a unit: its identification, the behaviour of its caches, the clock by which it is slow, and the settings
+/// of this kind alone, with their default values.
 macro_rules! setup {
     ($(#[$doc:meta])* $name:ident of $identification:ty, default: $default:literal {
         $($(#[$own_doc:meta])* $own:ident: $kind:ty = $value:expr,)*
@@ -9,9 +9,9 @@ macro_rules! setup {
         $(#[$doc])*
         #[derive(Clone, Debug)]
         pub struct $name {
-            /// What it is.
+            /// Identification of the unit.
             pub identification: $identification,
-            /// How its caches behave.
+            /// Behaviour of its caches.
             pub temper: $crate::iommu::Temper,
             $($(#[$own_doc])* pub $own: $kind,)*
             /// The clock by which it is slow.
@@ -40,10 +40,10 @@ macro_rules! setup {
     };
 }
 
-/// Numbers of what happened: those of every unit, and those that only this kind counts.
+/// Counts of events: those of every unit, and those of this kind alone.
 macro_rules! counts {
     ($name:ident { $($(#[$doc:meta])* $own:ident: $kind:ty,)* }) => {
-        /// Numbers of what happened.
+        /// Counts of events.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct $name {
             $($(#[$doc])* pub $own: $kind,)*
@@ -55,7 +55,7 @@ macro_rules! counts {
             pub accesses: u64,
             /// Accesses that did not.
             pub faults: u64,
-            /// Responses to what nobody had asked, or had got one already.
+            /// Responses without a request, or to a request that had got one already.
             pub stray_responses: u64,
         }
 

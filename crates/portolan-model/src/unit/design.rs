@@ -1,4 +1,4 @@
-//! What a kind of unit says of itself.
+//! Parts that differ by the kind of unit.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use crate::inject::DmaFault;
 use crate::iommu::Temper;
 use crate::stage::Stage;
 
-/// What is a unit's own.
+/// A kind of unit.
 pub trait Design: Debug + Sized {
-    /// How it is set up.
+    /// Its setup.
     type Setup: Conditions + Debug + Send + Sync;
-    /// Registers, caches, and what else only this kind of unit has.
+    /// Registers, caches, and all other state of this kind alone.
     type Own: Debug + Send;
-    /// Numbers of what happened.
+    /// Counts of events.
     type Counts: Told + Clone + Debug + Default + Send;
     /// An invalidation.
     type Invalidate: Debug + Send;
-    /// Why an access is refused.
+    /// Reason for which an access is refused.
     type Refusal;
 
     /// Bytes of registers.
@@ -38,17 +38,17 @@ pub trait Design: Debug + Sized {
     /// Entries in its other caches.
     fn others(own: &Self::Own) -> usize;
 
-    /// Carries out what its time has come for.
+    /// Carries out the operations that are due.
     fn go_on(unit: &Unit<Self>, state: &mut State<Self>);
 
-    /// Where an address goes.
+    /// Memory address of a device address.
     fn translate(
         unit: &Unit<Self>,
         state: &mut State<Self>,
         of: Request,
     ) -> Result<PhysAddr, Self::Refusal>;
 
-    /// Records a refusal, and says what the device is told.
+    /// Records a refusal, and returns the fault that the device is told.
     fn refuse(
         unit: &Unit<Self>,
         state: &mut State<Self>,
@@ -56,12 +56,12 @@ pub trait Design: Debug + Sized {
         of: Request,
     ) -> DmaFault;
 
-    /// Whether a refusal says that entries of two sizes met in a cache.
+    /// Tells if a refusal is for entries of two sizes that met in a cache.
     fn is_conflict(_: &Self::Refusal) -> bool {
         false
     }
 
-    /// What an invalidation is about.
+    /// Rank of an invalidation, by the entries that it drops.
     fn rank(what: &Self::Invalidate) -> Rank;
 
     /// The class of an invalidation, which does not overtake those of lower classes.
@@ -69,21 +69,21 @@ pub trait Design: Debug + Sized {
         0
     }
 
-    /// Drops what an invalidation concerns.
+    /// Drops the entries of an invalidation.
     fn invalidate(state: &mut State<Self>, what: Self::Invalidate);
 
-    /// Whether a device may ask for translations.
+    /// Tells if a device may ask for translations.
     fn lets_translate(_: &Unit<Self>, _: &mut State<Self>, _: StreamId) -> bool {
         false
     }
 
-    /// Whether accesses by translations that devices keep are let through only while those may ask.
+    /// Tells if accesses by translations that devices keep are let through only while those may ask.
     fn checks_translated(_: &Self::Own) -> bool {
         true
     }
 }
 
-/// What is counted for every unit.
+/// Counts of every unit.
 #[derive(Clone, Copy, Debug)]
 pub struct Sums {
     pub accesses: u64,
@@ -91,13 +91,13 @@ pub struct Sums {
     pub stray_responses: u64,
 }
 
-/// What every setup says.
+/// Settings of every setup.
 pub trait Conditions {
-    /// How caches behave, and the clock by which the unit is slow.
+    /// Behaviour of the caches, and the clock by which the unit is slow.
     fn conditions(&self) -> (&Temper, &Arc<VirtualClock>);
 }
 
-/// Numbers of what happened, with those that are counted for every unit.
+/// Counts of events, with those of every unit.
 pub trait Told {
     /// These with `sums` filled in.
     #[must_use]

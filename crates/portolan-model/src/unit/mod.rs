@@ -1,8 +1,8 @@
-//! What units behind registers have in common.
+//! Common parts of units behind registers.
 //!
-//! Memory and a clock; what goes wrong with a unit, and what its driver did wrong; commands that take
-//! effect at the synchronisation that awaits them, in the order that does most harm, while devices go
-//! on; devices that keep translations and ask. What is a unit's own is a [`Design`].
+//! Memory and a clock; faults of a unit on demand, and violations by its driver; commands that take effect at the
+//! synchronisation that awaits them, in the order that does most harm, while devices go on; devices that keep
+//! translations and ask. A [`Design`] has the parts of one kind of unit.
 
 mod declare;
 mod design;
@@ -40,7 +40,7 @@ pub struct State<D: Design> {
     pub(crate) counts: D::Counts,
     pub(crate) asking: Asking,
     pub(crate) remote: DeviceTlbs,
-    /// Whether all configuration and all translations have been invalidated since the start.
+    /// Invalidations of all configuration and of all translations since the start.
     pub(crate) cleaned: (Invalidated, Invalidated),
     /// Invalidations that take effect at the next synchronisation.
     pub(crate) pending: Vec<D::Invalidate>,
@@ -52,7 +52,7 @@ pub struct State<D: Design> {
     consumed: u64,
     /// Virtual nanoseconds from which on commands are looked at.
     ready_at: u64,
-    /// Where devices got to.
+    /// Places that devices got to.
     visits: Visits,
     /// Accesses that went through.
     went_through: u64,
@@ -65,7 +65,7 @@ pub type Words = [u64; 4];
 /// Is shown a command, and may give the code to refuse it with.
 pub type Oversee = Box<dyn FnMut(&Words) -> Option<u32> + Send>;
 
-/// Who looks at each command that the unit takes.
+/// Function that looks at each command that the unit takes.
 #[derive(Default)]
 struct Overseer(Option<Oversee>);
 
@@ -82,7 +82,7 @@ pub(crate) enum Invalidated {
 }
 
 impl<D: Design> State<D> {
-    /// Whether the unit does not answer any more.
+    /// Tells if the unit does not answer any more.
     pub(crate) fn is_gone(&self) -> bool {
         let gone = self.faults.gone_from;
         gone.is_some_and(|from| self.touched >= from)
@@ -137,7 +137,7 @@ impl<D: Design> Unit<D> {
         self.setup.conditions().1
     }
 
-    /// Sets what is to go wrong from now on.
+    /// Sets the faults on demand from now on.
     pub fn inject(&self, faults: RegisterFaults) {
         self.lock().faults = faults;
     }
@@ -148,7 +148,7 @@ impl<D: Design> Unit<D> {
         self.lock().overseer = Overseer(Some(oversee));
     }
 
-    /// What happened so far.
+    /// Counts of events so far.
     pub fn counts(&self) -> D::Counts {
         let mut state = self.lock();
         let sums = Sums {
@@ -159,12 +159,12 @@ impl<D: Design> Unit<D> {
         state.counts.told(sums)
     }
 
-    /// Commands taken from the queue so far, refused ones too: what [`RegisterFaults::refuse`] counts.
+    /// Commands taken from the queue so far, refused ones too: [`RegisterFaults::refuse`] counts by this number.
     pub fn consumed(&self) -> u64 {
         self.lock().consumed
     }
 
-    /// What the driver did that it must not do.
+    /// Violations by the driver.
     pub fn violations(&self) -> Vec<Violation> {
         self.lock().violations.clone()
     }
@@ -179,8 +179,8 @@ impl<D: Design> Unit<D> {
         self.lock().cached_translations()
     }
 
-    /// Where a device gets to with a translation that it keeps, or asks the unit for now. Nothing
-    /// is recorded if there is none.
+    /// Memory address that a device reaches with a translation that it keeps, or asks the unit for now. Nothing is
+    /// recorded if there is none.
     pub fn ats_access(
         &self,
         stream: StreamId,
@@ -212,27 +212,27 @@ impl<D: Design> Unit<D> {
         Some(pa)
     }
 
-    /// What devices were told since the last call: responses to page requests and ends of stalls.
+    /// Responses that devices got since the last call: to page requests, and ends of stalls.
     pub fn told(&self) -> Vec<(ReplyTo, Response)> {
         let mut state = self.lock();
         self.go_on(&mut state);
         state.asking.take()
     }
 
-    /// What devices asked and nobody has answered.
+    /// Requests of devices without an answer.
     pub fn unanswered(&self) -> Vec<(StreamId, ReplyName)> {
         self.lock().asking.open()
     }
 
-    /// Resets a device: it forgets what it asked and what it translated. What waits in the unit is
-    /// the driver's affair.
+    /// Resets a device: it forgets its requests and its translations. Requests that wait in the unit are the driver's
+    /// affair.
     pub fn reset_device(&self, stream: StreamId) {
         let mut state = self.lock();
         state.asking.reset(stream);
         state.remote.forget_device(stream.get());
     }
 
-    /// Where each piece of a transfer from `of` on goes.
+    /// Pieces of a transfer from `of` on, each with its memory address.
     pub(crate) fn reach(&self, of: Request, bytes: u64) -> Result<Vec<Piece>, DmaFault> {
         let mut state = self.lock();
         self.go_on(&mut state);
@@ -240,7 +240,7 @@ impl<D: Design> Unit<D> {
         reached.map_err(|(of, refusal)| D::refuse(self, &mut state, refusal, of))
     }
 
-    /// Where each piece of a transfer from `of` on goes; else which does not, and why.
+    /// Pieces of a transfer from `of` on, each with its memory address; else the one that is refused, and the reason.
     pub(crate) fn go_through(
         &self,
         state: &mut State<D>,
@@ -281,7 +281,7 @@ impl<D: Design> Unit<D> {
         D::go_on(self, state);
     }
 
-    /// Whether nothing in the queue is looked at for now.
+    /// Tells if nothing in the queue is looked at for now.
     pub(crate) fn rests(&self, state: &State<D>) -> bool {
         state.faults.drain == Drain::Never || self.clock().now_ns() < state.ready_at
     }
@@ -316,8 +316,8 @@ impl<D: Design> Unit<D> {
         }
     }
 
-    /// What is behind a wait without a fence may be carried out before the wait is complete: all of
-    /// it is.
+    /// Carries commands behind a wait without a fence out before the wait is complete: they may be, and all of them
+    /// are.
     pub(crate) fn overtake(&self, state: &mut State<D>, mut behind: Vec<D::Invalidate>) {
         if *self.setup.conditions().0 != Temper::Adversarial {
             return;
@@ -328,7 +328,7 @@ impl<D: Design> Unit<D> {
         state.pending.extend(news);
     }
 
-    /// Carries out what a synchronisation awaits, in the allowed order that does most harm. Devices
+    /// Carries out the invalidations that a synchronisation awaits, in the allowed order that does most harm. Devices
     /// go on before and between.
     pub(crate) fn complete(&self, state: &mut State<D>, awaited: Vec<D::Invalidate>) {
         let awaited = in_classes(awaited, D::class, D::rank);

@@ -1,5 +1,5 @@
-//! Invalidation requests: descriptors and register commands in, what they ask for out. Sections
-//! 6.5.1, 6.5.2, 11.4.5 and 11.4.8.
+//! Invalidation requests: descriptors and register commands in, effects out. Sections 6.5.1, 6.5.2, 11.4.5 and
+//! 11.4.8.
 
 use portolan::addr::{Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId};
 use portolan::iopf::{GroupId, ReplyName, ReplyTo, Response};
@@ -32,7 +32,7 @@ pub enum DescriptorKind {
     PageResponse,
 }
 
-/// What an invalidation drops.
+/// Entries that an invalidation drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invalidate {
     Contexts,
@@ -101,7 +101,7 @@ pub(super) enum Interrupt {
     NotWanted,
 }
 
-/// Whether what is behind a wait begins only once the wait is complete.
+/// Fence of a wait: with it, requests behind the wait begin only once the wait is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fence {
     Yes,
@@ -125,8 +125,8 @@ fn function_mask(encoding: u64) -> u16 {
     [0, 0b100, 0b110, 0b111][(encoding & 3) as usize]
 }
 
-/// The pages of an address with mask, and how deep, as they stand in a descriptor's second word and
-/// in the address register. The mask has to be as large as the page that is to be dropped.
+/// The pages of an address with mask, and the depth, as they stand in a descriptor's second word and in the address
+/// register. The mask has to be as large as the page that is to be dropped.
 fn pages(word: u64, id: &VtdIdentification) -> Option<(IovaRange, Drops)> {
     let mask = field(word, 0, 6);
     if mask > id.cap(48, 6) {
@@ -143,7 +143,7 @@ fn pages(word: u64, id: &VtdIdentification) -> Option<(IovaRange, Drops)> {
     Some((range, Drops { names, ..drops }))
 }
 
-/// What a descriptor asks for.
+/// Effect of a descriptor.
 pub(super) fn descriptor(
     words: [u64; 4],
     id: &VtdIdentification,
@@ -226,7 +226,7 @@ fn interrupts(low: u64, high: u64, id: &VtdIdentification) -> Option<Invalidate>
     })
 }
 
-/// What a wait descriptor asks for.
+/// Effect of a wait descriptor.
 fn wait(low: u64, high: u64) -> Effect {
     let at = PhysAddr::new(high & !3);
     let data = (low >> 32) as u32;
@@ -243,7 +243,7 @@ fn wait(low: u64, high: u64) -> Effect {
     }
 }
 
-/// What a descriptor to a device asks for.
+/// Effect of a descriptor to a device.
 fn device(low: u64, high: u64, id: &VtdIdentification) -> Result<(DescriptorKind, Effect), u8> {
     use DescriptorKind as K;
     let pasid = field(low, 32, 20) as u32;
@@ -331,7 +331,7 @@ fn translations(
     }
 }
 
-/// What the context command register asks for.
+/// Effect of the context command register.
 pub(super) fn context_command(value: u64) -> Option<Invalidate> {
     let mask = function_mask(field(value, 32, 2));
     contexts(
@@ -342,7 +342,7 @@ pub(super) fn context_command(value: u64) -> Option<Invalidate> {
     )
 }
 
-/// What the two IOTLB registers ask for.
+/// Effect of the two IOTLB registers.
 pub(super) fn iotlb_command(
     value: u64,
     address: u64,

@@ -1,4 +1,4 @@
-//! Root, context and PASID entries: words in, what they say out. Section 9.
+//! Root, context and PASID entries: words in, their meaning out. Section 9.
 
 use portolan::addr::PhysAddr;
 
@@ -8,7 +8,7 @@ use crate::decode::TableFormat;
 
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
-/// What a context entry says.
+/// Meaning of a context entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ContextEntry {
     Legacy {
@@ -21,22 +21,22 @@ pub(super) enum ContextEntry {
         pasid_lg2: u32,
         /// The PASID of requests that have none.
         default: u32,
-        /// What requests with a PASID of their own are refused with, if they are.
+        /// Refusal of requests with a PASID of their own, if they are refused.
         refused: Option<Refusal>,
         records: Records,
-        /// What the device may do beside plain accesses.
+        /// Rights of the device beside plain accesses.
         remote: Remote,
     },
 }
 
-/// What a device may do beside plain accesses.
+/// Rights of a device beside plain accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Remote {
     pub translations: Lets,
     pub requests: Lets,
 }
 
-/// Whether a device may.
+/// A right of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lets {
     Yes,
@@ -50,7 +50,7 @@ impl Remote {
     };
 }
 
-/// What a PASID entry says.
+/// Meaning of a PASID entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PasidEntry {
     pub domain: u16,
@@ -59,7 +59,7 @@ pub(super) struct PasidEntry {
     pub records: Records,
 }
 
-/// How the tables of a PASID entry are read.
+/// Snooping of the walks of a PASID entry's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Walk {
     Snoops,
@@ -73,7 +73,7 @@ pub(super) struct Table {
     pub root: PhysAddr,
 }
 
-/// What accesses go through.
+/// Tables that accesses go through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Through {
     Nothing,
@@ -93,7 +93,7 @@ pub(super) fn records(fault_disable: u64) -> Records {
     }
 }
 
-/// Where the context table of a root entry of legacy mode is.
+/// Address of the context table of a root entry of legacy mode.
 pub(super) fn root(words: [u64; 2]) -> Result<PhysAddr, Refusal> {
     if words[0] & 1 == 0 {
         return Err(Refusal::recorded(reason::ROOT_ABSENT));
@@ -104,7 +104,7 @@ pub(super) fn root(words: [u64; 2]) -> Result<PhysAddr, Refusal> {
     Ok(PhysAddr::new(words[0] & ADDRESS))
 }
 
-/// Where the context table of one half of a root entry of scalable mode is.
+/// Address of the context table of one half of a root entry of scalable mode.
 pub(super) fn scalable_root(word: u64) -> Result<PhysAddr, Refusal> {
     if word & 1 == 0 {
         return Err(Refusal::recorded(reason::SM_ROOT_ABSENT));
@@ -123,7 +123,7 @@ fn second(width: u64, pointer: u64, id: &VtdIdentification) -> Option<Table> {
     supported.then_some(Table { format, root })
 }
 
-/// What a context entry of legacy mode says.
+/// Decodes a context entry of legacy mode.
 pub(super) fn context(words: [u64; 2], id: &VtdIdentification) -> Result<ContextEntry, Refusal> {
     let [low, high] = words;
     let recorded = records(field(low, 1, 1));
@@ -147,7 +147,7 @@ pub(super) fn context(words: [u64; 2], id: &VtdIdentification) -> Result<Context
     Ok(ContextEntry::Legacy { domain, through })
 }
 
-/// What a context entry of scalable mode says.
+/// Decodes a context entry of scalable mode.
 pub(super) fn scalable_context(words: [u64; 4]) -> Result<ContextEntry, Refusal> {
     let [low, high, ..] = words;
     let recorded = records(field(low, 1, 1));
@@ -182,7 +182,7 @@ fn lets(flag: u64) -> Lets {
     }
 }
 
-/// What a PASID entry says.
+/// Decodes a PASID entry.
 pub(super) fn pasid(words: [u64; 8], id: &VtdIdentification) -> Result<PasidEntry, Refusal> {
     let [low, high, third, ..] = words;
     let recorded = records(field(low, 1, 1));

@@ -54,14 +54,14 @@ pub(super) mod reason {
     pub const SM_READ: u8 = 0x86;
 }
 
-/// Whether faults are recorded.
+/// Recording of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Records {
     Faults,
     Nothing,
 }
 
-/// Why an access is refused.
+/// Reason for which an access is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub reason: u8,
@@ -81,7 +81,7 @@ pub(super) const OVERFLOW: u32 = 1;
 pub(super) const PENDING: u64 = 1 << 63;
 
 impl VtdRegisters {
-    /// Records a refusal and returns what the device is told.
+    /// Records a refusal and returns the fault that the device is told.
     pub(super) fn refuse(&self, state: &mut State, refusal: Refusal, of: Request) -> DmaFault {
         state.counts.faults += 1;
         if refusal.recorded == Records::Faults {

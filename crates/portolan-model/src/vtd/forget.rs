@@ -1,4 +1,4 @@
-//! Dropping what caches hold: section 6.5.
+//! Dropping cached entries: section 6.5.
 
 use portolan::addr::InvalTag;
 

@@ -5,7 +5,7 @@ use portolan::addr::{PhysAddr, StreamId};
 use super::faults::{Records, Refusal, reason};
 use super::{State, VtdFault, VtdRegisters};
 
-/// What arrives at the CPUs' interrupt controllers.
+/// Interrupt that arrives at the CPUs' interrupt controllers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Arrived {
     /// The vector.
@@ -14,11 +14,11 @@ pub struct Arrived {
     pub destination: u32,
     /// Bits of the message beside: 0 fixed, 1 lowest priority.
     pub mode: u8,
-    /// Whether the destination is logical.
+    /// Kind of the destination.
     pub addressing: Addressing,
 }
 
-/// What a destination is.
+/// Kind of a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Addressing {
     /// An identifier.
@@ -49,7 +49,7 @@ fn field(word: u64, low: u32, bits: u32) -> u64 {
     (word >> low) & ((1 << bits) - 1)
 }
 
-/// What a message says that chooses CPU and vector itself.
+/// Interrupt of a message that chooses CPU and vector itself.
 fn plain(address: u64, data: u32) -> Arrived {
     let data = u64::from(data);
     Arrived {
@@ -60,7 +60,7 @@ fn plain(address: u64, data: u32) -> Arrived {
     }
 }
 
-/// Whether an entry lets `source` in.
+/// Fails if an entry does not let `source` in.
 fn verified(high: u64, source: u16) -> Result<(), u8> {
     let id = field(high, 0, 16) as u16;
     let matches = match field(high, 18, 2) {
@@ -76,8 +76,8 @@ fn verified(high: u64, source: u16) -> Result<(), u8> {
 }
 
 impl VtdRegisters {
-    /// Has the device with source identifier `stream` (its low 16 bits) write `data` to `address` in
-    /// the window of interrupt messages: what arrives.
+    /// Has the device with source identifier `stream` (its low 16 bits) write `data` to `address` in the window of
+    /// interrupt messages. Returns the interrupt that arrives.
     ///
     /// # Errors
     /// The fault reason, if the unit refuses it.
@@ -144,7 +144,7 @@ impl VtdRegisters {
         })
     }
 
-    /// An entry, cached or from memory. What is not there is cached in caching mode.
+    /// An entry, cached or from memory. In caching mode absence is cached too.
     fn interrupt_entry(&self, state: &mut State, index: u16) -> CachedEntry {
         if let Some(cached) = state.own.interrupts.get(&index) {
             return *cached;

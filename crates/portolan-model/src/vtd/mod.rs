@@ -4,19 +4,17 @@
 //! 5 (interrupts), 6 (caching and invalidation), 7 (faults), 9 (entries) and 11 (registers). Written from the
 //! specification, with no code of the driver's.
 //!
-//! Modelled: legacy and scalable mode; second stage, first stage, nested and pass-through;
-//! context cache and PASID cache that keep what they hold until told; translation and walk caches
-//! tagged by domain and PASID; caching mode, in which absence is cached as well, except that of a
-//! first stage; register-based and queued invalidation, descriptors of 128 and 256 bits; the write
-//! buffer; primary fault recording with overflow; queue errors; in scalable mode page requests with
-//! overflow, and their responses, and devices that keep translations.
+//! Modelled: legacy and scalable mode; second stage, first stage, nested and pass-through; context cache and PASID
+//! cache that keep their entries until told; translation and walk caches tagged by domain and PASID; caching mode, in
+//! which absence is cached as well, except that of a first stage; register-based and queued invalidation, descriptors
+//! of 128 and 256 bits; the write buffer; primary fault recording with overflow; queue errors; in scalable mode page
+//! requests with overflow, and their responses, and devices that keep translations.
 //!
-//! What the unit sees of memory is the memory's affair ([`crate::memory`]); the bits that tell a
-//! driver of it (`ECAP.C`, `CAP.RWBF`) are the identification's. The queue and the page walks of a
-//! PASID entry that asks for it snoop always.
+//! The unit's view of memory is the memory's affair ([`crate::memory`]); the bits that tell a driver of it (`ECAP.C`,
+//! `CAP.RWBF`) are the identification's. The queue and the page walks of a PASID entry that asks for it snoop always.
 //!
-//! Interrupt messages are a call of their own (`VtdRegisters::message`): remapped format, with a cache
-//! of entries that keeps what it read; compatibility format.
+//! Interrupt messages are a call of their own (`VtdRegisters::message`): remapped format, with a cache of the entries
+//! that it read; compatibility format.
 //!
 //! The unit's own messages, for faults and page requests, are kept (`VtdRegisters::take_messages`).
 //!

@@ -16,7 +16,7 @@ use crate::stage::{Drops, Sizes};
 const BUSY: u64 = 1 << 63;
 
 impl VtdRegisters {
-    /// Carries out the requests whose time has come.
+    /// Carries out the requests that are due.
     pub(super) fn fetch_all(&self, state: &mut State) {
         if self.rests(state) {
             return;
@@ -79,7 +79,7 @@ impl VtdRegisters {
             if bits & TIME_OUT != 0 {
                 state.own.aborted_to = Some(state.own.registers.iqt);
             }
-            // A completion that nobody waits for does no harm to the descriptor at hand.
+            // A completion without a waiter does no harm to the descriptor at hand.
             if bits & (QUEUE_ERROR | TIME_OUT) != 0 {
                 return Ok(());
             }
@@ -146,7 +146,7 @@ impl VtdRegisters {
         if value & BUSY == 0 {
             return;
         }
-        // What was done is told in bits 60:59; zero if it was nothing.
+        // Bits 60:59 tell the granularity that was done; zero if nothing was.
         let mut done = value & !BUSY & !(3 << 59);
         if let Some(what) = context_command(value) {
             invalidate(state, what);
@@ -161,7 +161,7 @@ impl VtdRegisters {
         if value & BUSY == 0 {
             return;
         }
-        // What was done is told in bits 58:57; zero if it was nothing.
+        // Bits 58:57 tell the granularity that was done; zero if nothing was.
         let mut done = value & !BUSY & !(3 << 57);
         let id = &self.setup.identification;
         if let Some(what) = iotlb_command(value, state.own.registers.iva, id) {

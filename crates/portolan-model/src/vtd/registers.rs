@@ -39,15 +39,15 @@ pub(super) struct Registers {
     pub records: Vec<[u64; 2]>,
     pub next_record: usize,
     pub first_pending: u32,
-    /// Control, data and addresses of the unit's own interrupts, and what else is kept and not used,
-    /// by offset.
+    /// Control, data and addresses of the unit's own interrupts, and other registers that are kept and not used, by
+    /// offset.
     pub kept: [u32; 0x40],
     /// Messages that the unit has sent itself: address and data.
     pub sent: Vec<(u64, u32)>,
 }
 
-/// Where the control registers of the unit's own interrupts are: of faults, of completions, of page
-/// requests. Data and both halves of the address are behind each.
+/// Offsets of the control registers of the unit's own interrupts: of faults, of completions, of page requests. Data
+/// and both halves of the address are behind each.
 pub(super) const FAULTS: usize = 0x38;
 const COMPLETIONS: usize = 0xa0;
 pub(super) const PAGE_REQUESTS: usize = 0xe0;
@@ -117,7 +117,7 @@ impl Registers {
         self.sent.push((address, data));
     }
 
-    /// Changes what the fault status comes from. The first thing that is wrong there interrupts (7.3).
+    /// Changes the state behind the fault status. The first fault in it interrupts (7.3).
     pub(super) fn faulted(&mut self, change: impl FnOnce(&mut Self)) {
         let quiet = self.fsts() == 0;
         change(self);
@@ -135,7 +135,7 @@ impl Registers {
         }
     }
 
-    /// Writes a control register, which unmasks what was held back.
+    /// Writes a control register, which unmasks an interrupt that was held back.
     fn control(&mut self, control: usize, value: u32) {
         let held_back = self.kept[control / 4] & HELD_BACK;
         self.kept[control / 4] = value & MASKED | held_back;
@@ -145,7 +145,7 @@ impl Registers {
         }
     }
 
-    /// What was dealt with is not held back any more.
+    /// Drops held-back interrupts whose cause was dealt with.
     fn served(&mut self) {
         let quiet = [
             (FAULTS, self.fsts() == 0),
@@ -173,7 +173,7 @@ impl Registers {
         self.fsts | pending | index
     }
 
-    /// Keeps a record; how many found no room.
+    /// Keeps a record; returns the number of records that found no room.
     pub(super) fn keep(&mut self, words: [u64; 2]) -> u64 {
         let next = self.next_record;
         let overflown = self.fsts & OVERFLOW != 0;
@@ -210,7 +210,7 @@ impl VtdRegisters {
         std::mem::take(&mut self.lock().own.registers.sent)
     }
 
-    /// Which word of which fault record is at an offset.
+    /// Index of the fault record at an offset, and of the word in it.
     fn record_at(&self, offset: usize) -> Option<(usize, usize)> {
         let id = &self.setup.identification;
         let within = offset.checked_sub(id.records_at())?;
@@ -308,7 +308,7 @@ impl VtdRegisters {
                 set_half(&mut registers.iotlb, offset, value);
                 self.through_registers(state, offset, iotlb + 12, value);
             }
-            // What is protected is so at once (PMEN.PRS).
+            // Protection holds at once (PMEN.PRS).
             0x64 => registers.kept[offset / 4] = value & !1 | value >> 31,
             0x38..=0x44 | 0xa0..=0xac => registers.kept[offset / 4] = value,
             0x64..=0x7c | 0xb8..=0xfc => registers.kept[offset / 4] = value,

@@ -41,7 +41,7 @@ impl VtdRegisters {
         }
     }
 
-    /// A device sends a page request, whatever is in it. In scalable mode.
+    /// Takes a page request of a device, with any contents. In scalable mode.
     pub fn ask(&self, raw: RawPageRequest) {
         let RequestKind::Pri { group, place } = raw.kind else {
             return;
@@ -73,7 +73,7 @@ impl VtdRegisters {
         }
     }
 
-    /// Writes a request to its queue; what the unit answers itself if that cannot be.
+    /// Writes a request to its queue; returns the unit's own answer if that cannot be.
     fn record_request(&self, state: &mut State, words: [u64; 2]) -> Option<Response> {
         let queue = &mut state.own.registers.page_queue;
         let bytes = 0x1000u64 << (queue.address & 7);

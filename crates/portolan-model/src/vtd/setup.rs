@@ -1,4 +1,4 @@
-//! How a unit is set up, and what it tells of itself.
+//! Setup of a unit, and its identification.
 
 use std::collections::BTreeMap;
 
@@ -86,7 +86,7 @@ impl VtdIdentification {
         Self { cap, ..self }
     }
 
-    /// Without `ECAP.C`: drivers have to clean what they write.
+    /// Without `ECAP.C`: drivers have to clean the lines that they write.
     #[must_use]
     pub fn not_coherent(self) -> Self {
         let ecap = self.ecap & !COHERENT;
@@ -131,7 +131,7 @@ impl VtdIdentification {
 setup! {
     /// All that a unit is made from.
     VtdSetup of VtdIdentification, default: "Adversarial, in legacy mode, and fast." {
-        /// How fast it carries requests out.
+        /// Pace at which it carries requests out.
         pace: Pace = Pace::AtOnce,
     }
 }

@@ -13,7 +13,7 @@ use crate::asking::Request;
 use crate::decode::{AccessKind, Cursor, Leaf, TableRoot, WalkFault, WalkMemory};
 use crate::stage::{Ended, Found, Known, Stage, Tag};
 
-/// How a stream's accesses are translated.
+/// Path of a stream's accesses through the tables.
 #[derive(Clone, Copy, Debug)]
 struct Path {
     domain: u16,
@@ -40,7 +40,7 @@ impl Path {
         Refusal { reason, recorded }
     }
 
-    /// What an access that the second stage does not allow is refused with.
+    /// Refusal of an access that the second stage does not allow.
     fn denied(&self, access: AccessKind) -> Refusal {
         let legacy = match access {
             AccessKind::Read => reason::READ,
@@ -49,7 +49,7 @@ impl Path {
         self.refusal(legacy, reason::SECOND_PERMISSION)
     }
 
-    /// What an access that the first stage does not allow is refused with.
+    /// Refusal of an access that the first stage does not allow.
     fn first_denied(&self, access: AccessKind) -> Refusal {
         match access {
             AccessKind::Read => self.refusal(reason::READ, reason::SM_READ),
@@ -65,7 +65,7 @@ impl Path {
 }
 
 impl VtdRegisters {
-    /// Where one address goes.
+    /// Memory address of one device address.
     pub(super) fn translate(&self, state: &mut State, of: Request) -> Result<PhysAddr, Refusal> {
         let Request { iova, access, .. } = of;
         if !state.own.registers.translates() {
@@ -147,8 +147,7 @@ impl VtdRegisters {
         Some(words)
     }
 
-    /// Whether what was read is cached: an entry always, a refusal in caching mode, tagged by
-    /// domain 0.
+    /// Tells if the result of a read is cached: an entry always, a refusal in caching mode, tagged by domain 0.
     fn caches<T>(&self, entry: &Result<T, Refusal>) -> bool {
         entry.is_ok() || self.setup.identification.caches_absence()
     }
@@ -331,7 +330,7 @@ impl VtdRegisters {
         Ok(known)
     }
 
-    /// Where an address of a first stage goes, with a second below it or without.
+    /// Memory address of an address of a first stage, with a second below it or without.
     fn first(
         &self,
         state: &mut State,

@@ -1,4 +1,4 @@
-//! What a VT-d unit has of its own.
+//! Own state of a VT-d unit.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ pub struct Own {
     pub(super) first: Stage,
     pub(super) second: Stage,
     pub(super) interrupts: BTreeMap<u16, CachedEntry>,
-    /// Whether all of them have been invalidated since the table was set.
+    /// Invalidation of all of them since the table was set.
     pub(super) interrupts_cleaned: Invalidated,
     pub(super) records: Vec<VtdFault>,
 }

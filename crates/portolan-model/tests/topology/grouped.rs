@@ -27,7 +27,7 @@ const TREE: PciWords = &[
     (CARDS[0], 0x00, 0x1234_8086),
     (CARDS[1], 0x00, 0x1234_8086),
 ];
-/// What the bridge sends in place of a card's identifier: device 0 of its bus.
+/// Stream that the bridge sends in place of a card's identifier: device 0 of its bus.
 const AS_BRIDGE: StreamId = PciFunction::of(2, 0, 0).requester.stream();
 
 fn space<P: Platform>(device: &Device<P>) -> *const () {
@@ -108,7 +108,7 @@ fn a_card_is_trusted_no_further_than_others_of_its_group() {
     let _first = first.expect("a device");
     let other = iommus.trusted_device(CARDS[1]).expect("a device");
     assert_eq!(other.constraints().trust, Trust::Untrusted);
-    // Whoever may be opened later.
+    // A space may be prepared for less trusted devices that are opened later.
     let mut prepared = DeviceOptions::trusted();
     prepared.space.trust = Some(Trust::Untrusted);
     let alone = iommus.device_with(DEVICE, &prepared).expect("a device");

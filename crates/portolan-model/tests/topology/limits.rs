@@ -11,8 +11,7 @@ use portolan_model::vtd::VtdIdentification;
 use super::machine::{DEVICE, IORT, Machine, PciWords, REGISTERS, dmar, smmu, vtd};
 use super::{driver, opened, packet};
 
-/// Where the root complex of [`IORT`] has its memory address size limit, and where its mapping has its
-/// output base.
+/// Offset of the root complex's memory address size limit in [`IORT`], and that of its mapping's output base.
 const LIMIT: usize = 116 + 32;
 const OUTPUT: usize = 116 + 40 + 8;
 

@@ -18,7 +18,7 @@ use portolan_model::vtd::{VtdIdentification, VtdRegisters, VtdSetup};
 pub(crate) const DEVICE: PciFunction = PciFunction::of(0, 3, 0);
 pub(crate) const OTHER: PciFunction = PciFunction::of(0, 4, 0);
 pub(crate) const REGISTERS: u64 = 0xfed9_0000;
-/// Where the second unit has its registers.
+/// Address of the second unit's registers.
 pub(crate) const OTHER_REGISTERS: u64 = 0xfedb_0000;
 /// A display that firmware has at work, and its frames.
 pub(crate) const DISPLAY: PciFunction = PciFunction::of(0, 2, 0);
@@ -43,7 +43,7 @@ pub(crate) struct Machine<R> {
 }
 
 impl<R: Unit> Machine<R> {
-    /// What drivers see of it.
+    /// Part of it that drivers see.
     pub(crate) fn kernel(&self) -> Kernel {
         Kernel {
             units: [self.unit.clone(), self.other.clone()],
@@ -54,12 +54,12 @@ impl<R: Unit> Machine<R> {
     }
 }
 
-/// Registers of the model, and what they do meanwhile.
+/// Registers of the model, and their steps while drivers wait.
 pub(crate) trait Unit: Mmio + Tick + 'static {}
 
 impl<R: Mmio + Tick + 'static> Unit for R {}
 
-/// A machine as drivers see it, of whatever units: so they are compiled once.
+/// A machine as drivers see it, of any units: so they are compiled once.
 #[derive(Clone)]
 pub(crate) struct Kernel {
     units: [Arc<dyn Unit>; 2],
@@ -75,8 +75,8 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Where the unit has the register at `offset`: SMMUs of one page have those of the second (the
-    /// indices of two queues) in the first.
+    /// Offset at which the unit has the register of `offset`: SMMUs of one page have those of the second (the indices
+    /// of two queues) in the first.
     fn at(&self, offset: usize) -> usize {
         assert!(offset < self.bytes, "{offset:#x} is not in the window");
         match (self.bytes, offset) {
@@ -267,7 +267,7 @@ pub(crate) fn dmar_of(address_lg2: u8, structures: &[Vec<u8>]) -> Vec<u8> {
     table(*b"DMAR", &body)
 }
 
-/// Whom a unit of DMAR serves: scopes, or all others.
+/// Unit of a DMAR: for the devices of `scopes`, or for all others.
 pub(crate) fn drhd(registers: u64, scopes: Option<&[u8]>) -> Vec<u8> {
     let length = 16 + scopes.map_or(0, <[u8]>::len) as u8;
     let mut body = vec![0, 0, length, 0, u8::from(scopes.is_none()), 0, 0, 0];
@@ -290,14 +290,13 @@ pub(crate) fn dmar_with_memory() -> Vec<u8> {
     dmar_of(48, &[drhd(REGISTERS, None), display])
 }
 
-/// DMAR with two units: one for the device 0:3.0 and for what is behind the bridge 0:1.0, then one for
-/// all others.
+/// DMAR with two units: one for the device 0:3.0 and for devices behind the bridge 0:1.0, then one for all others.
 pub(crate) fn dmar_with_scopes([one, other]: [u64; 2]) -> Vec<u8> {
     let scopes = [1, 8, 0, 0, 0, 0, 3, 0, 2, 8, 0, 0, 0, 0, 1, 0];
     dmar_of(48, &[drhd(one, Some(&scopes)), drhd(other, None)])
 }
 
-/// What IORT says of an SMMU, and of how many streams, from the display's on, memory is reserved.
+/// SMMU of an IORT, and the number of streams, from the display's on, for which memory is reserved.
 #[derive(Clone, Copy)]
 pub(crate) struct Iort {
     pub(crate) flags: u32,
@@ -324,8 +323,8 @@ fn smmu_node(base: u64, flags: u32, model: u32) -> Vec<u8> {
     node
 }
 
-/// The root complex of segment 0: 40 bytes and mappings of 20, each one to one: the first requester, how
-/// many follow, and the SMMU's node.
+/// The root complex of segment 0: 40 bytes and mappings of 20, each one to one: the first requester, the number of
+/// those that follow, and the SMMU's node.
 fn root_complex(mappings: &[[u32; 3]]) -> Vec<u8> {
     let count = mappings.len() as u8;
     let length = 40 + 20 * count;

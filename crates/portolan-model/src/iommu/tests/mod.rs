@@ -1,4 +1,4 @@
-//! The IOMMU: what each cache keeps, and what each invalidation drops.
+//! The IOMMU: entries that each cache keeps, and those that each invalidation drops.
 
 mod queue;
 
@@ -165,7 +165,7 @@ fn each_invalidation_drops_its_own() {
     let context = Step::Invalidate(Command::Context { context: CTX });
     let global = Step::Invalidate(Command::Global);
     let configuration = Step::Invalidate(Command::Configuration { context: CTX });
-    // What is left of 4 leaf translations, 4 pointers at tables and 2 streams.
+    // The rest of 4 leaf translations, 4 pointers at tables and 2 streams.
     for (step, iotlb, walk, config) in [
         (page(NEAR, Depth::LeafOnly), 3, 4, 2),
         (page(NEAR, Depth::AllLevels), 3, 2, 2),
@@ -193,7 +193,7 @@ fn each_invalidation_drops_its_own() {
                     pending: 0,
                 };
                 assert_eq!(left, want, "{name}");
-                // All of it is still mapped, so whatever was dropped is collateral.
+                // All of it is still mapped, so all drops are collateral.
                 assert_eq!(iommu.counters().collateral, 4 - iotlb as u64, "{name}");
                 assert_eq!(pa(iommu, DEV, NEAR), Ok(0x1_0000_3000), "{name}");
             });

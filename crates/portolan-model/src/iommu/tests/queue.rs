@@ -1,4 +1,4 @@
-//! The command queue: what is refused, what fails, what stalls, and what it all costs.
+//! The command queue: refusals, failures, stalls, and their costs.
 
 use super::*;
 
@@ -99,7 +99,7 @@ fn a_sync_that_stalls_ends_at_the_deadline() {
         );
         assert_eq!(iommu.clock().now_ns(), waited_ns);
         assert_eq!((iommu.occupancy().iotlb, iommu.occupancy().pending), (4, 1));
-        // What was pending completes with a later sync.
+        // Pending commands complete with a later sync.
         run(iommu, &[Step::Sync]).unwrap();
         assert_eq!((iommu.occupancy().iotlb, iommu.occupancy().pending), (3, 0));
     });

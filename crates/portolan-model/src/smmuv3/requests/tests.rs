@@ -53,7 +53,7 @@ fn stalls_wait_until_they_are_answered_and_their_events_for_room() {
     bench.smmu.write32(0x1_00ac, 1);
     assert_eq!(event(0), [who, what | 2, VA]);
     assert_eq!(bench.smmu.counts().lost_events, 0);
-    // One ends, one stalls again with its own number, one is somebody else's.
+    // One ends, one stalls again with its own number, one is another device's.
     bench.commands(&[resume(1, 2), resume(0, 1), resume(7, 1)]);
     let finished = bench.smmu.finished();
     assert!(matches!(finished[0], (tag, Transfer::Refused(_)) if tag.get() == 1));
