@@ -1,4 +1,4 @@
-//! A machine's default policy and what strict unmaps cost there: one answer for all commands.
+//! A machine's default policy and the cost of strict unmaps there: one answer for all commands.
 //!
 //! `explain`, `replay` and `scale` all print this, so that none of them recommends a policy that another one advises
 //! against.

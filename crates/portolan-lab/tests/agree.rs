@@ -114,7 +114,7 @@ fn explain_replay_and_scale_never_contradict_each_other() {
             !(is_default && advice.contains("choose")),
             "{name}: {advice}"
         );
-        // A page unmapped costs in the replay what `explain` says.
+        // A page unmapped has the same cost in the replay as in `explain`.
         let strict = &report.policies[1];
         let unmap = said.unmap.as_ref().unwrap();
         let waited = strict.time_us.waits();

@@ -199,7 +199,7 @@ fn one_quantity_has_one_number_on_the_screen_and_in_json() {
         "{before}: {wide}"
     );
     assert!(row("Linux then: lazy").contains(after), "{after}: {wide}");
-    // What stays reachable is Linux's in the sentence and in its row.
+    // Memory that stays reachable is Linux's in the sentence and in its row.
     let danger = row("What you give up: ");
     let reach = danger
         .split(" for up to ")
@@ -235,7 +235,7 @@ fn whose_prices_these_are_is_said_on_every_first_screen() {
         let (text, _) = said(args);
         assert!(text.contains(words), "{args:?}: {text}");
     }
-    // What nothing says stands in the line of the cost.
+    // Assumptions stand in the line of the cost.
     let silent = trace(300, 10, 0)
         .lines()
         .filter(|line| !line.contains("qi_submit"))

@@ -1,4 +1,4 @@
-//! Linux's rules, driven by each recorded trace, submit what QEMU counted.
+//! Linux's rules, driven by each recorded trace, submit the commands that QEMU counted.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ fn traces() -> PathBuf {
 struct Row {
     config: String,
     workload: String,
-    /// Submitted by the guest, the same as what QEMU received wherever that was counted.
+    /// Submitted by the guest; QEMU received as many wherever that was counted.
     invalidations: u64,
     global: u64,
     domain: u64,

@@ -38,7 +38,7 @@ fn two_machines_for_one_trace() {
         (&"grace".into(), &"xeon-vtd".into())
     );
     assert_eq!(two["measure"], "total");
-    // Each half is what a replay alone prints.
+    // Each half is the output of a replay alone.
     for (half, machine) in [("a", "grace"), ("b", "xeon-vtd")] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_portolan"));
         command

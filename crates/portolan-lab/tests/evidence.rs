@@ -63,7 +63,7 @@ fn what_is_called_predicted_or_counted_could_have_failed() {
             }
         }
     }
-    // What the evidence is today: a claim that falls, or a new one, is to be seen here.
+    // Words of evidence as of today: a claim that falls, or a new one, is to be seen here.
     let (counted, predicted) = (Evidence::Counted, Evidence::Predicted);
     spoken.sort_by_key(|(name, evidence)| (*name, evidence.word()));
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Strict by range on the VT-d profile submits what Linux submitted, as QEMU counted it.
+//! Strict by range on the VT-d profile submits the same commands as Linux did, as QEMU counted them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -75,7 +75,7 @@ fn a_line_is_what_a_replay_of_the_trace_alone_prints() {
     assert_eq!(many.len(), 3);
     for name in names {
         let mut alone: Value = serde_json::from_slice(&portolan(&[name, "--json"]).stdout).unwrap();
-        // But for what each policy did over time, which would be most of a line.
+        // But for each policy's timeline, which would be most of a line.
         for policy in alone["policies"].as_array_mut().unwrap() {
             assert!(policy.as_object_mut().unwrap().remove("timeline").is_some());
         }

@@ -113,7 +113,7 @@ fn agree(reader: &mut Reader) -> Vec<PolicyReport> {
         };
         assert_eq!(disagrees(&coarse), None);
     }
-    // What the recorded system did adds up too.
+    // Counts of the recorded system add up too.
     let sent = report.sent.map_or(0, |sent| sent.invalidations.total());
     assert_eq!(report.recorded.invalidations.iter().sum::<u64>(), sent);
     let requests = report.recorded.devices.iter();

@@ -151,7 +151,7 @@ mod tests {
             .into_iter()
             .map(|of| of.0)
             .collect();
-        // What stands before all configuration goes first; the rest waits for it.
+        // Commands before all configuration go first; the rest waits for it.
         assert_eq!(names, ["a", "e", "b", "d", "c", "f", "g"]);
     }
 

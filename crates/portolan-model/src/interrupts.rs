@@ -100,7 +100,7 @@ pub struct Scenario {
     pub after: Box<dyn FnOnce()>,
 }
 
-/// Tells if an interrupt came before the body had ended.
+/// Arrival of an interrupt before the end of the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Struck {
     /// It did.

@@ -361,7 +361,7 @@ fn gone(last: Last) {
             .expect("deferred");
         space.flush().expect("flushed");
         let mapping = mapped(2);
-        // What it owes is paid when the space goes.
+        // Its debt is paid when the space goes.
         drop(
             mapped(3)
                 .defer()
@@ -384,7 +384,7 @@ fn gone(last: Last) {
             handler: Box::new(move || {
                 let (deferred, mapping) = take(&handlers).expect("it strikes once");
                 last(deferred, mapping);
-                // Whether it was the last or not.
+                // Also if it was not the last.
                 assert_eq!(still.strong_count(), 1);
             }),
             after: Box::new(move || {

@@ -36,7 +36,7 @@ impl Display for Escaped<'_> {
                 '"' => f.write_str("&quot;")?,
                 '\'' => f.write_str("&#39;")?,
                 '\n' | '\t' => f.write_char(c)?,
-                // Controls, and signs that turn the direction of writing for what follows.
+                // Controls, and signs that turn the direction of writing behind them.
                 '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' => {
                     f.write_char(char::REPLACEMENT_CHARACTER)?;
                 }

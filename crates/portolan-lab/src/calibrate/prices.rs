@@ -259,7 +259,7 @@ impl<'b> Told<'b> {
             Some(_) => Event::Exit,
             None => Event::Sync,
         };
-        // What each submission has once beside its commands.
+        // Event that each submission has once beside its commands.
         let once: &[(Event, f64)] = match wait {
             Event::Exit => &[(Event::Sync, 1.0)],
             _ => &[],

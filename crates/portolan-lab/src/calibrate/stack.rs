@@ -142,7 +142,7 @@ impl Cpu {
         let family = known.map(|known| known.family);
         let argument = known.and_then(|known| call.argument(known.argument));
         let iova = call.argument("iova");
-        // A call within one of its family is for what that one is for.
+        // A call within one of its family has the units of that one.
         let is_inner = self.frames.iter().any(|frame| frame.family() == family);
         let range = iova.zip(argument).filter(|_| family == Some(Family::Unmap));
         let (by_argument, spoiled) = match (family, argument) {

@@ -69,7 +69,7 @@ fn known_prices_come_back_from_noise_interrupts_and_lost_lines() {
     let errors = errors(&made, &found);
     println!("{errors:?}");
     assert!(errors.iter().all(|(_, error)| *error < CLOSE), "{errors:?}");
-    // What stood in the way was there.
+    // The trace has the disturbances.
     let left = found.left_out;
     assert!(left.interrupted > 50 && left.incomplete > 50, "{left:?}");
     assert!(found.sources[0].lost > 0, "{:?}", found.sources);

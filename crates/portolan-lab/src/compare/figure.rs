@@ -142,7 +142,7 @@ pub(super) struct Kind {
     pub(super) name: &'static str,
     /// The same above a column.
     pub(super) head: &'static str,
-    /// Order in which its column is left out: the highest first.
+    /// Order in which its column is left out: 0 never, then the highest first.
     pub(super) spare: u8,
     pub(super) unit: Unit,
     /// The figure grows with the work; peaks do not.

@@ -218,7 +218,7 @@ fn saving(two: &Comparison, policy: &str) -> Option<String> {
     ))
 }
 
-/// Memory that lazy leaves exposed in each, and for how long.
+/// Memory that lazy leaves exposed in each, and the longest time of that.
 fn exposed(two: &Comparison) -> Option<String> {
     let of = |(side, report): (Side, &ReplayReport)| {
         let lazy = report.policies.iter().find(|one| one.policy == "lazy")?;

@@ -61,7 +61,7 @@ fn swapping_the_two_swaps_all_that_is_said() {
         }
     }
     assert!(ratios > 50, "{ratios}");
-    // Who costs less is the same one, under the other name.
+    // The half that costs less is the same one, under the other name.
     let said = |two: &Comparison, words: &str| two.findings[1].contains(words);
     assert!(said(&there, "A costs ") != said(&there, "B costs "));
     assert_eq!(said(&there, "A costs "), said(&back, "B costs "));

@@ -155,7 +155,7 @@ fn cells(one: &Difference, unit: Unit, by: Measure) -> [String; 4] {
     };
     let none = || "-".to_owned();
     let signed = |value: f64| match value.partial_cmp(&0.0) {
-        // What rounds to nothing has no sign.
+        // A value that rounds to 0 has no sign.
         _ if show(value.abs()) == show(0.0) => "0".to_owned(),
         Some(std::cmp::Ordering::Less) => format!("-{}", show(-value)),
         Some(std::cmp::Ordering::Greater) => format!("+{}", show(value)),

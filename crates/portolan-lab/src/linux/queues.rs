@@ -147,7 +147,7 @@ impl Queues {
         let added: u64 = self.rings.cpus.values().map(|ring| ring.added).sum();
         let periods = self.busy_ns / self.kernel.timeout_ns.max(1);
         Bounds {
-            // What the last flush left is the timer's.
+            // The timer flushes the entries behind the last flush.
             least: self.untimed.flushes + 1,
             most: added.min(full.saturating_add(periods).saturating_add(1)),
         }

@@ -46,7 +46,7 @@ fn put(into: &mut Vec<u8>, kind: u32, bytes: &[u8]) {
     into.extend_from_slice(bytes);
 }
 
-/// Counts of what went into the file.
+/// Counts of events and bytes that went into the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Written {
     /// Events, those without a line of their own included.

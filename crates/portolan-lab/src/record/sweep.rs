@@ -61,7 +61,7 @@ impl<'a> Sweeper<'a> {
                 cut.push(cpu);
             }
         }
-        // What waits for the end of a round is let go by an empty one as well.
+        // Pages that wait for the end of a round go with an empty one as well.
         put_round(&mut self.parcels, &cut);
         flush(self.spool, &mut self.parcels)?;
         Ok(!cut.is_empty())

@@ -73,7 +73,7 @@ impl Tracefs {
                 Err(_) => {}
             }
         }
-        // Without a mount a user who may not mount is told so; with one, what keeps it empty.
+        // Without a mount a user without the right to mount is told so; with one, the reason for its being empty.
         Err(match mounted.into_iter().next() {
             Some(path) => RecordError::Empty {
                 path,

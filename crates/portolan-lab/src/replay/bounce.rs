@@ -214,7 +214,7 @@ impl CountedPool {
                 Force::Needed => CopyWhen::Needed,
             },
             pool: self.pool.clone(),
-            // What a device leaves alone comes back as it was.
+            // Bytes that a device leaves alone come back as they were.
         }
     }
 

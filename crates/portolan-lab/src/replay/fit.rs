@@ -270,7 +270,7 @@ fn registers(unit: &IommuFacts, profile: &Profile, choice: &mut Choice) {
     note(either(walks, has_snoop), snoop == has_snoop);
 }
 
-/// On which machine's prices the numbers rest, in a sentence.
+/// Machine whose prices the numbers rest on, in a sentence.
 pub(crate) fn priced_as(choice: Option<&Choice>, machine: &str) -> String {
     if let Some(measured) = choice.and_then(|choice| choice.measured.as_ref()) {
         return format!(

@@ -285,7 +285,7 @@ pub fn flush_queue() -> Result<FlushQueue> {
     let waits = UnmapCost::of(&profile)?;
     let [work, invalidation] = solve(PACKET, published, [strict, lazy]);
     let mut rows = Vec::new();
-    // What an exit is of an invalidation.
+    // The exit's part of an invalidation.
     let exit = invalidation * waits.exits_ns / waits.invalidation_ns;
     for (i, (case, counted)) in CASES.iter().zip(&counted).enumerate() {
         let written = case.protected_writes() as f64 * exit;

@@ -163,7 +163,7 @@ pub fn open_bytes(input: Box<dyn Read>) -> Result<Box<dyn Read>, OpenError> {
         .by_ref()
         .take(binary::HEAD as u64)
         .read_to_end(&mut head);
-    // What breaks off at once is for the reader of lines to say.
+    // An error at once is for the reader of lines to report.
     let error = looked.err();
     let head_is_of = Tool::of(&head);
     let whole = Cursor::new(head).chain(Broken(error)).chain(input);

@@ -168,7 +168,7 @@ fn lazy_is_advised_for_the_kernel_where_no_group_will_do() {
         &["iommu.strict=0"],
         &[],
     );
-    // Nothing in the trace says what the kernel does: that is said.
+    // Nothing in the trace tells the kernel's policy: the advice says so.
     let silent = load.queues(Queues::Nothing);
     fires(
         Rule::LazyGroup,

@@ -220,7 +220,7 @@ fn a_hostile_trace_reaches_no_terminal() {
     let (json, _) = piped(&format!("replay --json '{path}'"));
     let report: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(report["trace"]["source"], path);
-    // What cannot be read is told as harmlessly.
+    // A trace that cannot be read is told as harmlessly.
     let run = format!("'{PROGRAM}' replay '{path}.missing'");
     let refused = Command::new("sh").args(["-c", &run]).output().unwrap();
     let said = String::from_utf8(refused.stderr).unwrap();

@@ -20,7 +20,7 @@ pub(super) enum Entry {
         permissions: Permissions,
         /// Permission of the device to keep translations.
         remote: Remote,
-        /// Tells if the exclusion range is the device's.
+        /// `Yes` if the exclusion range is the device's.
         excluded: Excluded,
     },
 }

@@ -128,7 +128,7 @@ impl VirtualCpus {
         if ended {
             return Ok(core.report());
         }
-        // Their destructors would run code in the middle of what it does.
+        // Their destructors would run code in the middle of a body.
         std::mem::forget(stacks);
         let limit_ns = schedule.limit_ns;
         Err(match core.is_overrun() {

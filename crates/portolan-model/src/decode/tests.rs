@@ -480,7 +480,7 @@ fn riscv() {
     let format = TableFormat::riscv_first_stage(3).unwrap();
     assert_eq!((format.levels(), format.input_lg2()), (3, 38));
     assert!(TableFormat::riscv_first_stage(2).is_err());
-    // What points at a table keeps its reserved bits clear; two are ignored.
+    // An entry that points at a table keeps its reserved bits clear; two are ignored.
     let table = |raw| matches!(format.decode(raw, 1), Decoded::Table { .. });
     assert!(table(0x2401) && table(0x2701));
     assert!(!table(0x2441) && !table(0x2481) && !table(0x2411) && !table(0x0040_0000_0000_2401));

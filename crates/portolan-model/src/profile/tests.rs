@@ -217,7 +217,7 @@ const CONTRADICTIONS: &[(&str, &str, &str, &str)] = &[
         "exits = \"none\"",
         "surroundings.exits",
     ),
-    // Exits that cost nothing that is known, and a price of what does not happen.
+    // Exits without a price, and a price of an event that does not happen.
     (
         "vtd-nested",
         "exits = \"expensive\"",
@@ -359,7 +359,7 @@ fn a_missing_price_is_named() {
     );
     assert!(missing.to_string().contains("`sync`"));
     assert_eq!(CommandPrices::of(&profile), Err(missing));
-    // What the hardware cannot do needs no price.
+    // A command that the hardware does not have needs no price.
     assert!(profile.price(Event::CmdRange).is_err());
 }
 

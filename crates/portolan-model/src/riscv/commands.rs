@@ -193,7 +193,7 @@ fn vma(low: u64, high: u64) -> Invalidate {
 
 fn gvma(low: u64, high: u64) -> Invalidate {
     let tag = bit(low, 33).then(|| field(low, 44, 16) as u32);
-    // Without GV, AV and what belongs to it are not looked at.
+    // Without GV, AV and its fields are not looked at.
     let low = if tag.is_some() { low } else { 0 };
     Invalidate::Second(translations(tag, low, high))
 }

@@ -31,7 +31,7 @@ impl RiscvRegisters {
                 Ok(()) => state.own.registers.cqh = (head + 1) % slots,
                 Err(errors) => {
                     state.own.registers.cqcsr |= errors & queue::ERRORS;
-                    // What no fence has confirmed may not have been done: at its worst, none of it.
+                    // Commands that no fence has confirmed may not have been done: at its worst, none of them.
                     if self.setup.temper == Temper::Adversarial {
                         state.pending.clear();
                     }

@@ -217,10 +217,10 @@ fn contexts_and_what_leads_to_them_are_kept() {
     assert_eq!(bench.read(IOVA), Ok(IOVA));
     bench.queue(&[FENCE]);
     assert_eq!(bench.read(IOVA), Err(258));
-    // What does not count is not kept.
+    // An entry that does not count is not kept.
     bench.context([1, 0, 0, 0]);
     assert_eq!(bench.read(IOVA), Ok(IOVA));
-    // A device's command leaves what leads to its context.
+    // A device's command leaves the entries that lead to its context.
     bench.set(ROOT + 3 * 8, 0);
     bench.queue(&[CONTEXT, FENCE]);
     assert_eq!(bench.read(IOVA), Ok(IOVA));

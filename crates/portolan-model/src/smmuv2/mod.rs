@@ -86,7 +86,7 @@ impl SmmuV2Registers {
     ) -> Result<Vec<Piece>, DmaFault> {
         let of = Request::new(stream, None, iova, access);
         if self.lock().is_gone() {
-            // What streams match is in registers: they are gone as well.
+            // Matches of streams are in registers: they are gone as well.
             return Err(of.refused(0));
         }
         self.reach(of, bytes)

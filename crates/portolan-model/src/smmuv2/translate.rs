@@ -117,7 +117,7 @@ impl SmmuV2Registers {
             1 => Target::Bypass,
             _ => return Err(Refusal::Global(global::INVALID_CONTEXT)),
         };
-        // As badly as possible, what a stream matched is kept with its translations.
+        // As badly as possible, the match of a stream is kept with its translations.
         if self.setup.temper == Temper::Adversarial {
             let space = match target {
                 Target::Bypass => None,

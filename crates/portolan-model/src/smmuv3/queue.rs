@@ -152,7 +152,7 @@ pub(super) fn invalidate(state: &mut State, what: Invalidate) {
             state.own.stage2.invalidate(reach, None, every);
         }
         Invalidate::Ipa { vmid, what } => {
-            // What both stages together came to stays, as it may.
+            // Combined translations of both stages stay, as they may.
             let reach = Reach::Range(InvalTag::new(vmid.into()), what.range);
             state.own.stage2.invalidate(reach, None, what.drops);
         }

@@ -64,7 +64,7 @@ pub(super) fn invalidate(state: &mut State, what: Invalidate) {
             range,
             drops,
         } => {
-            // What both stages together came to stays, as it may.
+            // Combined translations of both stages stay, as they may.
             let reach = Reach::Range(InvalTag::new(domain.into()), range);
             state.own.second.invalidate(reach, None, drops);
         }

@@ -341,7 +341,7 @@ impl VtdRegisters {
                 .push(Violation::SeveralAtOnce { offset, value });
         }
         if state.faults.control == Drain::Never {
-            // What happens once is seen to be under way.
+            // One-time operations stay under way.
             registers.gsts |= once & WBF;
             registers.gsts &= !(once & (SRTP | SIRTP));
             return;

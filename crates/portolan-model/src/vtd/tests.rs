@@ -433,8 +433,8 @@ fn scalable_mode_has_both_stages() {
     assert_eq!(pasid(1 << 13), Err(0x46));
     let high = |iova| bench.dma(Some(6), iova, AccessKind::Read);
     assert_eq!((high(1 << 47), high(IOVA + 0x1000)), (Err(0x80), Err(0x71)));
-    // Each PASID's first stage is invalidated on its own; what both came to stays when only the
-    // second is.
+    // Each PASID's first stage is invalidated on its own; combined translations stay when
+    // only the second is.
     bench.set(F[0] + 3 * 8, 0);
     bench.set(S1 + 3 * 8, 0);
     bench.queue(&[

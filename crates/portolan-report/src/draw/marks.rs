@@ -96,7 +96,7 @@ fn sketch(marks: &Marks, rows: &[MarkRow], page: Page) -> Sketch {
                 pieces.push(Piece::Words(place, (2, 0), Anchor::Start, line.to_owned()));
             }
         }
-        // In the middle of what the name leaves.
+        // In the middle of the room that the name leaves.
         let taken = PITCH * row.marks.len() as i32;
         let first = (begin + name_height(row, page) + end - taken + PITCH) / 2;
         for (nth, mark) in (0..).zip(&row.marks) {

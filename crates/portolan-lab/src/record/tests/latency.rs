@@ -95,7 +95,7 @@ fn latencies_are_measured_in_the_instance_and_a_replay_has_their_prices() {
 
     is_read_as_without_latencies(&machine);
 
-    // `calibrate` takes the file, and finds what it finds in the kernel's own text.
+    // `calibrate` takes the file, and finds the same calls as in the kernel's own text.
     let calls = |path: &Path| {
         let mut gathered = Gathered::new(built_in.format(), 1).unwrap();
         gathered.read_file(path).unwrap();

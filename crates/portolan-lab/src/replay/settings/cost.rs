@@ -86,7 +86,7 @@ impl Cost {
         let linux = |of: fn(&LinuxCounts) -> &LinuxReport| input.linux.map(of);
         let (policies, linux) = match how {
             Now::Strict => (&["strict-range", "strict-page"][..], linux(|l| &l.strict)),
-            // Without Linux's rules nothing tells what shadowing adds.
+            // Without Linux's rules the cost of shadowing is not known.
             Now::Shadowed => (&["strict-range"][..], Some(linux(|l| &l.shadowed)?)),
             Now::Lazy => (&["lazy"][..], linux(|l| &l.lazy)),
             Now::Nothing | Now::Untranslated | Now::Bounced => return None,

@@ -58,7 +58,7 @@ impl Tool {
     /// Opens the recording in `file`.
     ///
     /// # Errors
-    /// Why it cannot be read.
+    /// The reason for which it cannot be read.
     pub(super) fn open(self, file: Box<dyn Seekable>) -> Result<Box<dyn Read>, RecordingError> {
         let recording: Box<dyn Recording> = match self {
             Self::TraceCmd => Box::new(TraceDat::open(file)?),

@@ -289,7 +289,7 @@ impl PerfData {
     fn read_record(&mut self) {
         match (self.try_read(), self.unpacked) {
             (Ok(()), _) => {}
-            // What came before is still to be unpacked.
+            // Earlier data are still to be unpacked.
             (Err(error), Unpacked::Open) => {
                 self.broken = Some(error);
                 self.left = Some(0);

@@ -168,7 +168,7 @@ impl Conversion {
         };
         let mut rest = letters.as_str();
         if kind == Kind::Pointer {
-            // What the pointer points to is not in the record; nor are further letters text.
+            // The target of the pointer is not in the record; nor are further letters text.
             rest = rest.trim_start_matches(|c: char| c.is_ascii_alphanumeric());
         }
         let bits = match length {

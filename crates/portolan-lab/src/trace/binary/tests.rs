@@ -152,7 +152,7 @@ fn lost_events_are_as_many_as_the_tool_says() {
     let reader = read(from_bytes(LOST).unwrap());
     let summary = reader.summary();
     assert!(lost > 1000);
-    // perf counts once more at the end what its kernel lost of each event.
+    // perf counts lost events once more at the end, by event.
     assert!(
         summary.lost_events >= lost,
         "{} {lost}",

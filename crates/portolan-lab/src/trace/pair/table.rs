@@ -86,7 +86,7 @@ impl Pairing {
         if named == Named::List
             && let Some((start, last)) = self.beside.other_list(origin.cpu, key)
         {
-            // One of several lists of the same memory has ended: the one that was thought to have is what lives.
+            // One of several lists of the same memory has ended: the list that was thought to have ended lives.
             self.lists.begins_at(key, id, start);
             let left = last - start + 1;
             let mapping = InTable {
@@ -125,7 +125,7 @@ impl Pairing {
         if run.is_empty() {
             self.outbox.decide(place);
         } else if run.iter().all(TakenPiece::is_direct) {
-            // What firmware reserves for a device is mapped before the device does anything.
+            // Memory that firmware reserves for a device is mapped before the device does anything.
             summary.direct_maps += 1;
             run.iter().for_each(|one| self.outbox.decide(one.place));
         } else if let Some(mapping) = self.map_alone(&run, summary) {

@@ -143,7 +143,7 @@ fn neighbours_that_are_unmapped_one_by_one_are_mapped_one_by_one() {
 
 #[test]
 fn a_piece_that_is_taken_out_in_parts_is_as_many_mappings() {
-    // VFIO maps what lies together, and unmaps as it is told.
+    // VFIO maps contiguous memory at once, and unmaps as it is told.
     let text =
         piece(1, 0, 0, 0x1110_f8000, 8192) + &take_out(2, 0, 0, 4096) + &take_out(3, 0, 4096, 4096);
     let sum = read(&text).unwrap();
@@ -285,7 +285,7 @@ fn what_is_not_paired_or_read_lowers_what_is_understood() {
     );
     let lost = read(&(good.clone() + "CPU:0 [LOST 9 EVENTS]\n")).unwrap();
     assert_eq!(lost.understood.events_pct(), 50.0);
-    // What the ring buffer overwrote comes before the trace.
+    // Events that the ring buffer overwrote come before the trace.
     let overwritten = "# entries-in-buffer/entries-written: 10/5000   #P:1\n".to_owned() + &good;
     let overwritten = read(&overwritten).unwrap();
     assert_eq!(

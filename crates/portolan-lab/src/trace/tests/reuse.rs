@@ -127,7 +127,7 @@ impl Kernel {
                 self.print(cpu);
             }
         }
-        // What lies side by side and stays mapped would be one request.
+        // Neighbours that stay mapped would be one request.
         for address in std::mem::take(&mut self.linked) {
             self.told.unmaps += 1;
             self.cpus[0].push(Step::Unlinked(address));

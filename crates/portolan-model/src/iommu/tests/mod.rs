@@ -321,7 +321,7 @@ fn absence_is_cached_only_by_hardware_that_does_so() {
         assert_eq!(pa(&iommu, DEV, NEAR + 0x1000).is_err(), cached);
         run(&iommu, &[page(NEAR + 0x1000, Depth::LeafOnly), Step::Sync]).unwrap();
         assert_eq!(pa(&iommu, DEV, NEAR + 0x1000), Ok(0x2_0000_4000));
-        // A new table: leaf-only does not reach what says that there is none.
+        // A new table: leaf-only does not reach the entry for its absence.
         assert!(pa(&iommu, DEV, 0).is_err());
         Word::store(&tables.memory.table(middle, K4)[0], spare.get() | 3);
         run(&iommu, &[page(0, Depth::LeafOnly), Step::Sync]).unwrap();

@@ -155,7 +155,7 @@ fn time_and_drains_are_accounted() {
     pa(&iommu, DEV, NEAR).unwrap();
     assert_eq!(iommu.stall_ns(), 21.0);
     assert_eq!(iommu.clock().now_exact_ns(), 54_621.0);
-    // What a map alone owes has a price of its own.
+    // The debt of a map alone has a price of its own.
     let after_map = [page(0, Depth::LeafOnly), page(0x1000, Depth::LeafOnly)];
     iommu
         .map_side()
@@ -239,7 +239,7 @@ fn between_two_commands_a_device_reads_its_stale_configuration() {
         run(&iommu, &steps).unwrap();
         assert_eq!(iommu.occupancy().iotlb, kept, "{steps:?}");
         assert_eq!(pa(&iommu, DEV, NEAR), Err(FaultKind::Blocked));
-        // What devices did meanwhile is not counted.
+        // Accesses of devices meanwhile are not counted.
         let after = iommu.counters();
         assert_eq!(after.walk_steps, before.walk_steps);
         assert_eq!(after.dma_accesses, before.dma_accesses);

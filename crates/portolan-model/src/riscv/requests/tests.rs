@@ -84,7 +84,7 @@ fn a_device_that_may_not_translate_does_not_answer() {
     assert_eq!(bench.unit.read32(72), 0x1_0201);
     bench.unit.write32(72, 1 | 1 << 9);
     assert_eq!(bench.unit.read32(72), 0x1_0001);
-    // What it kept counts again once it may.
+    // Translations that it kept count again once it may have them.
     let [control, rest @ ..] = FIRST;
     bench.context([control | 2, rest[0], rest[1], rest[2]]);
     bench.queue(&[CONTEXT, FENCE]);

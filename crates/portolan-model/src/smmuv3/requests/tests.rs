@@ -80,7 +80,7 @@ fn what_may_not_stall_is_malformed() {
     let bench = stalling();
     bench.set(STRTAB + u64::from(SID) * 64 + 8, 1 << 27);
     assert_eq!(bench.read(VA), Err(BAD_CD));
-    // A unit without stalls does not know what resuming is.
+    // A unit without stalls does not know the command to resume.
     let bench = self::bench(SmmuIdentification::default());
     bench.commands(&[resume(0, 1)]);
     assert_eq!(bench.smmu.read32(0x60) & 1, 1);

@@ -43,7 +43,7 @@ fn who_may_not_ask_is_told_so() {
     assert_eq!(responses(&bench), []);
     bench.vtd.ask(request(1, Place::Last));
     assert_eq!(responses(&bench), [Response::Failure]);
-    // Who may, without a queue.
+    // A device that may, without a queue.
     let bench = self::bench(DTE | PRE);
     bench.vtd.ask(request(1, Place::Last));
     assert_eq!(responses(&bench), [Response::Failure]);
@@ -110,7 +110,7 @@ fn kept_translations_stay_until_the_device_is_told() {
         bench.set(F[0] + 3 * 8, 0);
         bench.queue(&[unit, WAIT]);
         assert_eq!(reach(&bench), there);
-        // Its neighbour, and what has no PASID.
+        // Its neighbour, and an invalidation without a PASID.
         let plain = [3 | u64::from(SOURCE) << 32, IOVA];
         bench.queue(&[forget(IOVA + 0x1000), plain, WAIT]);
         assert_eq!(reach(&bench), there);

@@ -89,7 +89,7 @@ fn changed_bytes_end_in_lines_or_an_error() {
         ("compressed", COMPRESSED, 250),
     ] {
         let whole = unpacked(file);
-        // What says how to read the rest stands near the beginning and the end.
+        // Data that describe the rest stand near the beginning and the end.
         let near = whole.len().min(1 << 16);
         for round in 0..rounds {
             let mut bad = whole.clone();
