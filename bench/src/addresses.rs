@@ -131,7 +131,7 @@ fn space() -> Result<Arc<Space>, Failure> {
     Ok(Arc::new(space.map_err(|_| Failure::Addresses)?))
 }
 
-/// Makes what the calling thread, a CPU by its number, takes from; all that one makes share it.
+/// Makes the source that the calling thread, a CPU by its number, takes from; all that one makes share it.
 pub(crate) type Source<T> = Box<dyn Fn(u32) -> T + Send + Sync>;
 
 pub(crate) fn of_cpu() -> Result<Source<OfCpu>, Failure> {

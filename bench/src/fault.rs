@@ -107,7 +107,7 @@ impl Clock for Wall {
 
 type Cpus = Arc<SpinCpus<Wall, fn() -> CpuId>>;
 
-/// Memory that notes how long it took to populate.
+/// Memory that notes the time that populating took.
 struct Timed {
     guest: Arc<GuestMemory>,
     ns: AtomicU64,

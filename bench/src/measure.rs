@@ -46,7 +46,7 @@ fn samples(scenario: &Scenario, extent: Extent) -> (usize, usize) {
 /// A target, and the measurement against it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
-    /// With what ours is compared.
+    /// The peer or loop that ours is compared with.
     pub against: &'static str,
     /// Of which figures.
     pub of: &'static str,
@@ -90,12 +90,12 @@ pub struct BenchRow {
 pub struct Report {
     /// A row per scenario.
     pub benchmarks: Vec<BenchRow>,
-    /// Peers that are not here, and benchmarks that this machine cannot do, and what to do about it.
+    /// Peers that are not here, and benchmarks that this machine cannot do, and the remedy for each.
     pub skipped: BTreeMap<&'static str, &'static str>,
 }
 
 impl Report {
-    /// Of what was measured, and what was not.
+    /// Report of the benchmarks that were measured, and of those that were not.
     pub fn of(benchmarks: Vec<BenchRow>, skipped: Vec<(&'static str, &'static str)>) -> Self {
         let missing = linux::missing().map(|why| (linux::NAME, why));
         Self {
@@ -123,7 +123,7 @@ type Timed = (&'static str, Box<dyn Workload>, Vec<f64>);
 /// Measures one scenario. A peer that is not here is left out.
 ///
 /// # Errors
-/// If the library, or a peer that is here, refuses what the scenario asks for.
+/// If the library, or a peer that is here, refuses the scenario.
 pub fn run(scenario: &Scenario, extent: Extent) -> Result<BenchRow, Failure> {
     let (turns, in_turn) = samples(scenario, extent);
     let own = [("ours", scenario.make), ("limit", scenario.make_limit)];

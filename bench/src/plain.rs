@@ -1,4 +1,4 @@
-//! Plain loops: what the same stores cost without a page table around them.
+//! Plain loops: the cost of the same stores without a page table around them.
 
 use std::hint::black_box;
 use std::sync::Arc;

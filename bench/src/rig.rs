@@ -43,7 +43,7 @@ pub(crate) const QUIRKS: Quirks = Quirks {
     repeat: 1,
 };
 
-/// By context where a table leaves: what Qualcomm's driver does.
+/// By context where a table leaves, as Qualcomm's driver does.
 pub(crate) const BY_CONTEXT: Quirks = Quirks {
     walk_flush: WalkFlush::ByContext,
     ..QUIRKS

@@ -152,7 +152,7 @@ pub(crate) fn threads(count: u32, apart: u64) -> Result<Together, Failure> {
         let table = Arc::clone(&table);
         let queue = Commands::new();
         let first = BASE.get() + u64::from(cpu) * apart;
-        // What stays mapped keeps the leaf table in place.
+        // Pages that stay mapped keep the leaf table in place.
         let mut owed = Gather::new();
         table.map(
             Iova::new(first + BLOCK - PAGE),

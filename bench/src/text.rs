@@ -54,7 +54,7 @@ pub fn of_bounce(report: &bounce::Report, columns: usize) -> String {
 }
 
 /// The report for people, in lines of `columns`: of each benchmark a line for ours and one for each other,
-/// with how many times its median is ours.
+/// with its median divided by ours.
 pub fn of_scenarios(report: &Report, columns: usize) -> String {
     let header = [
         ("benchmark", 0),

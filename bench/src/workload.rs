@@ -48,7 +48,7 @@ pub enum Cache {
     Cold,
 }
 
-/// The library refused what a scenario asked for.
+/// The library refused a scenario.
 #[derive(Clone, Copy, Debug, Error)]
 pub enum Failure {
     /// Of a map.
@@ -84,7 +84,7 @@ pub enum Failure {
     /// Linux's code is here and cannot be used.
     #[error("no figures beside Linux's code: {0}")]
     BrokenLinux(&'static str),
-    /// Linux's code did not do what was asked, or warned.
+    /// A call of Linux's code failed, or it warned.
     #[error("Linux's code refused, or warned")]
     Linux,
     /// The operation was run twice without being prepared.

@@ -61,7 +61,7 @@ impl<F: Format, M: TableMem<F::Word>> Clone for Audited<'_, F, M> {
 
 impl<F: Format, M: TableMem<F::Word>> Copy for Audited<'_, F, M> {}
 
-/// Compares all of a table with `oracle`; what differs, in words.
+/// Compares all of a table with `oracle`; returns the differences, in words.
 pub fn audit<F: Format, M: TableMem<F::Word>>(
     audited: Audited<'_, F, M>,
     model: TableFormat,

@@ -36,7 +36,7 @@ impl<M> FailingTables<M> {
         self.countdown.store(n, Ordering::Relaxed);
     }
 
-    /// Calls the failure off; whether it has happened.
+    /// Calls the failure off; returns if it has happened.
     pub fn disarm(&self) -> Fired {
         match self.countdown.swap(0, Ordering::Relaxed) {
             0 => Fired::Yes,

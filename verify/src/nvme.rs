@@ -89,7 +89,8 @@ impl<R: Mmio, M: QueueMemory + Clone> Running<R, M> {
         done.map_err(|error| error.to_string())
     }
 
-    /// Moves blocks from `first` on through memory that stays mapped: a way to the data for who has no other.
+    /// Moves blocks from `first` on through memory that stays mapped: a way to the data for callers that have
+    /// no other.
     pub(crate) fn aside(
         &mut self,
         way: Transfer,

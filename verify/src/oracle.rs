@@ -22,7 +22,7 @@ impl Piece {
         PhysAddr::new(self.pa.get() + (iova.get() - self.range.start().get()))
     }
 
-    /// The piece without what lies below `iova`.
+    /// The piece without the addresses below `iova`.
     fn from(&self, iova: Iova) -> Option<Self> {
         let range = IovaRange::new(iova, self.range.last())?;
         Some(Self {

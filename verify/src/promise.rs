@@ -32,7 +32,7 @@ unsafe impl<O: Send + 'static> portolan::dma::Buffer for Lent<O> {
 /// The tables at `root` in a simulated machine's memory.
 pub(crate) fn tables_at(root: PhysAddr) -> ForeignTables {
     // SAFETY: the device is simulated too (real ones are given no such tables), and reaches no memory but
-    // the machine's. Whether the contract is kept there is what scenarios are about.
+    // the machine's. Scenarios check that the contract is kept there.
     unsafe { ForeignTables::at(root) }
 }
 

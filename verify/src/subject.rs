@@ -57,7 +57,7 @@ pub fn pay<F: Format, M: TableMem<F::Word>>(
     paid.expect("a debt of this table")
 }
 
-/// A table with its oracle and what it owes.
+/// A table with its oracle and its debt.
 #[derive(Debug)]
 pub struct Subject<'m, F: Format, M: TableMem<F::Word>> {
     /// The format.
@@ -93,7 +93,7 @@ impl<'m, F: Format, M: TableMem<F::Word>> Subject<'m, F, M> {
     /// Maps a list in both.
     ///
     /// # Errors
-    /// What the table says; the oracle then stays as it was.
+    /// The table's error; the oracle then stays as it was.
     pub fn map_sg(
         &mut self,
         iova: Iova,
@@ -133,7 +133,7 @@ impl<'m, F: Format, M: TableMem<F::Word>> Subject<'m, F, M> {
     /// Unmaps in both.
     ///
     /// # Errors
-    /// What the table says; the oracle then stays as it was.
+    /// The table's error; the oracle then stays as it was.
     pub fn unmap(&mut self, range: IovaRange) -> Result<(), TableUnmapError> {
         self.table.unmap(range, &mut self.owed)?;
         self.oracle.unmap(range);

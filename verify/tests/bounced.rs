@@ -138,8 +138,9 @@ impl Rig {
         }
     }
 
-    /// Reads and writes all around `iova`; returns how many places it got to. What it reads is the
-    /// buffer's or nothing; what it writes lands in the buffer's own pages or in the pool.
+    /// Reads and writes all around `iova`; returns the number of places that it got to. Bytes that
+    /// it reads are the buffer's or cleared; bytes that it writes land in the buffer's own pages or
+    /// in the pool.
     fn rampage(&self, tester: &mut Tester<'_, Reader>, iova: Iova, whole: PhysRange) -> u64 {
         let mut got = 0;
         let begin = iova.get() / PAGE * PAGE - 8 * PAGE;
@@ -207,7 +208,7 @@ fn a_device_that_tries_everything_gets_at_its_buffer_alone() {
         let got = rig.rampage(&mut tester, mapping.iova(), whole);
         assert!(got * STEP >= bytes, "{got}");
         mapping.unmap().ok().unwrap();
-        // What it wrote came back, and the neighbours are as they were.
+        // Its writes came back, and the neighbours are as they were.
         let after = rig.world.all(0, POOL);
         for (at, (old, new)) in before.iter().zip(&after).enumerate() {
             match range.contains(PhysAddr::new(at as u64)) {

@@ -41,7 +41,7 @@ fn equal_seeds_give_equal_runs() {
     assert_eq!(run(), run());
 }
 
-/// Whatever is left out of the payment of a debt, the adversarial model notices.
+/// The adversarial model notices each part that is left out of the payment of a debt.
 #[test]
 fn every_sabotage_is_noticed() {
     for sabotage in Sabotage::ALL {

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-/// A package, the program by which its presence is told, and what needs it.
+/// A package, the program by which its presence is told, and the steps that need it.
 pub struct Package {
     /// Debian's name.
     pub name: &'static str,

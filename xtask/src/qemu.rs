@@ -1,4 +1,4 @@
-//! A QEMU that has what came with 10.0, beside the distribution's own.
+//! A QEMU from 10.0 on, beside the distribution's own.
 //!
 //! Where the distribution's is older, that of Debian's backports is unpacked below `target`;
 //! nothing of it is installed and no source of packages is changed. Root is not needed.
@@ -72,7 +72,7 @@ fn major(command: &mut Command) -> Option<u32> {
     number.split('.').next()?.parse().ok()
 }
 
-/// Prints the variables; whether there are any.
+/// Prints the variables; returns if there are any.
 pub fn tell(root: &Path) -> bool {
     match provide(root) {
         Ok(newer) => {
@@ -187,7 +187,7 @@ impl Apt {
     }
 
     fn without_sources(place: &Path) -> std::io::Result<Self> {
-        // What an earlier attempt left behind would be unpacked as well.
+        // Files that an earlier attempt left behind would be unpacked as well.
         let _ = std::fs::remove_dir_all(place);
         for part in [
             "parts",

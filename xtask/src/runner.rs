@@ -19,7 +19,7 @@ struct Table {
 }
 
 impl Table {
-    /// Runs the steps of `list` one after the other, and notes how each ended.
+    /// Runs the steps of `list` one after the other, and notes the outcome of each.
     fn run(&mut self, list: Vec<Step>) {
         for Step { name, run } in list {
             println!("==> {name}");
@@ -39,7 +39,7 @@ impl Table {
         }
     }
 
-    /// Prints it; whether no step failed.
+    /// Prints it; returns if no step failed.
     fn tell(&self) -> bool {
         let (passed, failed, skipped) = (self.passed, self.failed, self.skipped);
         println!();
@@ -60,7 +60,7 @@ fn cpu_seconds() -> Option<f64> {
     ticks.map(|ticks| ticks as f64 / 100.0)
 }
 
-/// Runs every step; whether none failed.
+/// Runs every step; returns if none failed.
 pub fn run(root: &Path, extent: Extent) -> bool {
     let mut table = Table::default();
     table.run(steps::first());
@@ -73,14 +73,14 @@ pub fn run(root: &Path, extent: Extent) -> bool {
     table.tell() && beside
 }
 
-/// Runs the steps that have folders of their own; whether none failed.
+/// Runs the steps that have folders of their own; returns if none failed.
 pub fn run_beside(root: &Path, extent: Extent) -> bool {
     let mut table = Table::default();
     table.run(steps::beside(root, extent));
     table.tell()
 }
 
-/// The process with the steps beside. What it prints is kept until the others are through.
+/// The process with the steps beside. Its output is kept until the others are through.
 struct Beside {
     process: Child,
     said: PathBuf,
@@ -101,7 +101,7 @@ impl Beside {
         Ok(Self { process, said })
     }
 
-    /// Waits for it, and prints what it said; whether no step failed.
+    /// Waits for it, and prints its output; returns if no step failed.
     fn finish(mut self) -> bool {
         println!("==> meanwhile, in folders of their own");
         let status = self.process.wait();

@@ -43,7 +43,7 @@ pub enum Outcome {
     Skip(String),
 }
 
-/// A step: its name, and what it does.
+/// A step: its name, and the function that does it.
 pub struct Step<'s> {
     /// As the table shows it.
     pub name: &'static str,
@@ -176,7 +176,7 @@ fn programs(root: &Path, extent: Extent) -> Vec<Step<'_>> {
     steps
 }
 
-/// Ten times what the tests do.
+/// Ten times the work of the tests.
 fn long_torture(root: &Path) -> Outcome {
     let mut command = Command::new("cargo");
     command.args(["test", "--quiet", "-p", "portolan", "--test", "torture"]);

@@ -1,7 +1,7 @@
 //! `instructions [NAME] [--check] [--json]`: instructions per unit of each scenario, under valgrind.
 //!
-//! The program runs itself under callgrind, which collects only inside [`measured`], once with
-//! some passes and once with twice as many: the difference is free of what happens once. Scenarios
+//! The program runs itself under callgrind, which collects only inside [`measured`], once with some
+//! passes and once with twice as many: the difference is free of work that is done once. Scenarios
 //! with cold caches are left out, since instruction counts do not depend on caches.
 //!
 //! Exit status: 0; 1 if `--check` found a budget exceeded; 2 for wrong usage; 3 without valgrind.
@@ -210,7 +210,7 @@ fn tabulate(rows: &[Row]) -> String {
     )
 }
 
-/// As many at a time as there are CPUs: what callgrind counts does not depend on what runs beside it.
+/// As many at a time as there are CPUs: callgrind's counts do not depend on processes beside it.
 fn count_all(name: &str) -> Result<Vec<Row>, String> {
     let wanted: Vec<Scenario> = all()
         .into_iter()
@@ -320,7 +320,7 @@ fn child(name: &str, which: &str, passes: &str) -> ExitCode {
 #[inline(never)]
 fn measured(work: &mut dyn Workload) -> Result<(), portolan_bench::Failure> {
     let result = work.run();
-    // What follows the call keeps it from being the function's last, and so a jump.
+    // The line after the call keeps it from being the function's last, and so a jump.
     std::hint::black_box(result)
 }
 

@@ -1,9 +1,8 @@
 //! Threads that do an operation over and over, timed by the processor time that each of them used.
 //!
-//! Processor time leaves out what a thread waits for while others run on its core, so that figures
-//! of a machine that does other work as well mean something. What it does not leave out is that the
-//! other threads of a pass may not be running at that moment: contention is seen only where the
-//! machine has a core for each thread.
+//! Processor time leaves out the waits of a thread while others run on its core, so that figures of
+//! a machine that does other work as well mean something. But the other threads of a pass may not
+//! be running at that moment: contention is seen only where the machine has a core for each thread.
 
 use std::cell::Cell;
 use std::sync::Mutex;
@@ -17,7 +16,7 @@ use portolan_model::fixture::Still;
 
 use crate::threads::used_ns;
 
-/// Operations between two looks at whether the others are done.
+/// Operations between two looks if the others are done.
 const MORE: u64 = 16;
 
 thread_local! {

@@ -151,7 +151,7 @@ impl Turn for Copying<'_> {
 }
 
 /// No pool: the same bytes copied from one place to another, over and over. Both are page-aligned:
-/// other places can make a copy ten times slower, and what stands beside ours has to be good.
+/// other places can make a copy ten times slower, and the loop to compare with has to be good.
 pub(crate) struct Memcpy {
     from: Vec<u8>,
     to: Vec<u8>,

@@ -1,8 +1,9 @@
 //! Compiling Linux's sources with the shim to a shared object.
 //!
-//! Sources are compiled as they are. What they include is one of three: a header of Linux's own that
-//! stands alone ([`HEADERS`]), the shim, which comes before everything, or, for every other name, an
-//! empty file. Functions that nothing reaches are left out, so that what they call need not exist.
+//! Sources are compiled as they are. A file that they include is one of three: a header of Linux's
+//! own that stands alone ([`HEADERS`]), the shim, which comes before everything, or, for every other
+//! name, an empty file. Functions that nothing reaches are left out, so that the functions that they
+//! call need not exist.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -32,7 +33,7 @@ const BESIDE: &[&str] = &[
     "drivers/iommu/dma-iommu.h",
 ];
 
-/// Headers of Linux's that are used as they are: where they are, and by what name they are included.
+/// Headers of Linux's that are used as they are: their paths, and the names by which they are included.
 const HEADERS: &[(&str, &str)] = &[
     ("include/linux/align.h", "linux/align.h"),
     ("include/linux/build_bug.h", "linux/build_bug.h"),
@@ -131,7 +132,7 @@ const FLAGS: &[&str] = &[
     "-fdata-sections",
     "-ftls-model=initial-exec",
     "-nostdinc",
-    // Unreached code calls what no header declares.
+    // Unreached code calls functions that no header declares.
     "-w",
     "-Wno-error=implicit-function-declaration",
     "-Wno-error=int-conversion",
@@ -153,7 +154,7 @@ pub(super) fn needed() -> impl Iterator<Item = String> {
 /// The C compiler: `CC`, or `cc`.
 ///
 /// # Errors
-/// What to install.
+/// The package to install.
 pub(super) fn compiler() -> Result<String, String> {
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
     need(&compiler, "gcc libc6-dev")?;

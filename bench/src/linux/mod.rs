@@ -4,8 +4,8 @@
 //! * `compile`: the headers that they get, and the compiler.
 //!
 //! No line of Linux is in this repository. Nothing is downloaded unless it is asked for by name
-//! (`portolan-bench linux`). Without the package or a compiler the peer is skipped, and the reason says
-//! what to install.
+//! (`portolan-bench linux`). Without the package or a compiler the peer is skipped, and the reason
+//! names the package to install.
 
 pub(crate) mod buffers;
 mod compile;
@@ -59,7 +59,7 @@ fn need(program: &str, package: &str) -> Result<(), String> {
     }
 }
 
-/// Runs a command; what it wrote to standard output.
+/// Runs a command; returns its standard output.
 fn run(command: &mut Command) -> Result<String, String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command
@@ -82,7 +82,7 @@ fn run(command: &mut Command) -> Result<String, String> {
 /// Reason why there is no such peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Absent {
-    /// Something is not installed: what, and how it is.
+    /// Something is not installed: its name, and the way to install it.
     Missing(String),
     /// The shim does not fit Linux's sources, or their self-test fails on it.
     Broken(String),
@@ -114,18 +114,19 @@ fn loaded(fetch: Fetch) -> Result<&'static Linux, &'static Absent> {
 /// Fetches, compiles and tests Linux's code: the version, and the last words of its self-test.
 ///
 /// # Errors
-/// Why there is none, and what to install.
+/// Reason why there is none, and the package to install.
 pub fn prepare(fetch: Fetch) -> Result<String, &'static Absent> {
     let linux = loaded(fetch)?;
     let version = source::version(&place()).unwrap_or_default();
     Ok(format!("Linux {version}: {}", linux.said()))
 }
 
-/// Runs Linux's driver of a virtio-iommu on the device of `portolan-vmm`, and on such that ignore one kind of request,
-/// which has to be noticed; what Linux asked of the first.
+/// Runs Linux's driver of a virtio-iommu on the device of `portolan-vmm`, and on such that ignore one kind of
+/// request, which has to be noticed; returns Linux's requests to the first.
 ///
 /// # Errors
-/// What a device behind it reached or did not, or what was not noticed.
+/// The access of a device behind it that succeeded or failed against the mappings, or the failure
+/// that was not noticed.
 pub fn try_viommu(seed: u64) -> Result<String, String> {
     viommu::try_all(seed).map_err(|wrong| format!("PORTOLAN_SEED={seed}: {wrong}"))
 }

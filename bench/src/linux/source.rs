@@ -15,7 +15,7 @@ const INSTALLED: &str = "/usr/src/linux-source-6.12.tar.xz";
 /// The folder of the unpacked sources.
 ///
 /// # Errors
-/// Why there is none, and what to install.
+/// Reason why there is none, and the package to install.
 pub(super) fn provide(place: &Path, fetch: Fetch) -> Result<PathBuf, String> {
     let sources = place.join("source");
     if whole(&sources) {

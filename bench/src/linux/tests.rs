@@ -1,4 +1,4 @@
-//! Linux's code does what it is asked for on the shim, and builds the commands that ours is compared with.
+//! Linux's code works on the shim, and builds the commands that ours is compared with.
 
 use super::{Kind, linux};
 use crate::raw::promised;
@@ -41,7 +41,7 @@ fn what_linux_maps_leads_where_it_should_and_nowhere_after() {
     assert_eq!(domain.cpu().warnings(), 1);
 }
 
-/// Commands that either side builds to unmap what was mapped at `start`.
+/// Commands that either side builds to unmap the pages that were mapped at `start`.
 fn commands(kind: Kind, shift: u64, bytes: u64) -> Option<(u64, u64)> {
     let (iova, pa) = (BASE.get() + shift, MEMORY.get() + shift + PAGE);
     let domain = linux().ok()?.on_cpu(0).domain(kind, INPUT_BITS)?;

@@ -1,8 +1,8 @@
 //! Linux's own driver of a virtio-iommu, with Linux's IOMMU core and DMA layer above it, on the device of
 //! `portolan-vmm`.
 //!
-//! What drivers of devices behind it map and unmap, those devices have to reach, byte by byte, and nothing else; what
-//! was refused, Linux has to report. Not here: rings in memory (the shim's queues hand requests over).
+//! Devices behind it have to reach the buffers that their drivers map, byte by byte, and nothing else; Linux has to
+//! report refused accesses. Not here: rings in memory (the shim's queues hand requests over).
 
 use std::cell::Cell;
 use std::fmt;
@@ -29,7 +29,7 @@ const ROUNDS: usize = 400;
 const KINDS: [&str; 6] = ["", "ATTACH", "DETACH", "MAP", "UNMAP", "PROBE"];
 
 /// Runs everything on the device, and once more for each kind of request on one that says that it is done and does
-/// nothing (Linux warns of some of those); how many of each Linux has sent to the first.
+/// nothing (Linux warns of some of those); returns the number of each that Linux has sent to the first.
 pub(super) fn try_all(seed: u64) -> Result<String, Wrong> {
     let sent = check(None, seed)?;
     for (number, kind) in (0..).zip(KINDS).skip(1) {
@@ -81,7 +81,8 @@ struct Machine<'m> {
     rng: Rng,
 }
 
-/// Runs everything, on a device that does nothing for requests of type `deaf_to`; how many of each Linux has sent.
+/// Runs everything, on a device that does nothing for requests of type `deaf_to`; returns the number of each that
+/// Linux has sent.
 fn check(deaf_to: Option<usize>, seed: u64) -> Result<[u64; KINDS.len()], Wrong> {
     let linux = linux().map_err(|failure| Wrong(failure.to_string()))?;
     let cpu = linux.on_cpu(0);

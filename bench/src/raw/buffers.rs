@@ -29,7 +29,7 @@ pub(crate) fn promised(pa: PhysAddr, bytes: u64) -> DmaMemory {
 /// Memory in pieces, to be mapped.
 pub(crate) struct Scattered(pub(crate) Box<[PhysRange]>);
 
-// SAFETY: there is no device, so nothing reaches the memory; the pieces stay what they are.
+// SAFETY: there is no device, so nothing reaches the memory; the pieces stay the same.
 unsafe impl Buffer for Scattered {
     #[inline]
     fn pieces(&self) -> Pieces<'_> {

@@ -40,7 +40,7 @@ impl Instruction {
 
     #[cfg(target_arch = "x86_64")]
     fn find() -> Self {
-        // SAFETY: every x86-64 processor has `cpuid`, and leaf 0 says whether there is a leaf 7.
+        // SAFETY: every x86-64 processor has `cpuid`, and leaf 0 tells if there is a leaf 7.
         #[allow(unused_unsafe, reason = "safe in newer versions of Rust")]
         let features = unsafe {
             match std::arch::x86_64::__cpuid(0).eax >= 7 {
@@ -162,7 +162,7 @@ impl TableMem<AtomicU64> for WrittenBack {
         let (first, last) = (bytes.start().get(), bytes.last().get());
         let lines = last / LINE as u64 - first / LINE as u64 + 1;
         self.lines.store(self.lines() + lines, Ordering::Relaxed);
-        // SAFETY: page tables alone have this memory, and clean what lies in their pages, whose
+        // SAFETY: page tables alone have this memory, and clean lines of their pages, whose
         // addresses are those of the process.
         unsafe { write_back(first as usize, (last - first + 1) as usize) };
     }

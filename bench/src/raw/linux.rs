@@ -18,7 +18,8 @@ const CPUS: u32 = 2;
 const NOWHERE: u64 = u64::MAX;
 
 pub(super) type At = *mut c_void;
-/// Of a virtio-iommu's driver: what the device reads and what it writes; how many bytes it has written.
+/// Handler of a virtio-iommu driver's request: takes the bytes that the device reads and those that it
+/// writes; returns the number of bytes that it has written.
 type Request = extern "C" fn(At, *const u8, u32, *mut u8, u32) -> u32;
 
 macro_rules! entries {
@@ -410,7 +411,7 @@ pub(crate) struct SharedDomain {
     at: NonNull<c_void>,
 }
 
-// SAFETY: Linux locks what CPUs share, and every call names the CPU that makes it.
+// SAFETY: Linux locks the parts that CPUs share, and every call names the CPU that makes it.
 unsafe impl Send for SharedDomain {}
 // SAFETY: as above.
 unsafe impl Sync for SharedDomain {}
@@ -460,7 +461,7 @@ pub(crate) struct Space {
     at: NonNull<c_void>,
 }
 
-// SAFETY: Linux locks what CPUs share, and every call names the CPU that makes it.
+// SAFETY: Linux locks the parts that CPUs share, and every call names the CPU that makes it.
 unsafe impl Send for Space {}
 // SAFETY: as above.
 unsafe impl Sync for Space {}
@@ -473,7 +474,7 @@ impl Space {
         unsafe { (cpu.entries().take)(self.at.as_ptr(), pages, last) }
     }
 
-    /// Gives back what was taken.
+    /// Gives back a range that was taken.
     #[inline]
     pub(crate) fn give(&self, cpu: &OnCpu, first: u64, pages: u64) {
         // SAFETY: see above.

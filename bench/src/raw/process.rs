@@ -20,7 +20,7 @@ pub(crate) struct Process(Arc<HostTables>);
 pub(crate) fn tables(pages: u32) -> Tables {
     let memory: HostTables = HostTables::new(PageSize::SIZE_4K, pages);
     if let Ok(first) = memory.alloc(PageSize::SIZE_4K) {
-        // All pages are parts of what was allocated for them at once.
+        // All pages are parts of one allocation.
         let words = memory.table(first, PageSize::SIZE_4K);
         words.as_ptr().expose_provenance();
         memory.free(first, PageSize::SIZE_4K);

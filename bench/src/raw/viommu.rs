@@ -16,13 +16,14 @@ const BOTH: u32 = 0;
 const READ: c_int = 1;
 const WRITE: c_int = 2;
 
-/// Carries out a request, the first slice, and fills the answer, the second: how many bytes of it.
+/// Carries out a request, the first slice, and fills the answer, the second; returns the number of
+/// bytes that it filled.
 pub(crate) type Carry<'d> = dyn Fn(&[u8], &mut [u8]) -> usize + 'd;
 
 /// Thin, as C passes it on.
 struct Context<'d>(&'d Carry<'d>);
 
-/// Of the driver's: what the device reads and what it writes.
+/// The driver's request: the bytes that the device reads and those that it writes.
 extern "C" fn carry_out(context: At, out: *const u8, outs: u32, into: *mut u8, ins: u32) -> u32 {
     // SAFETY: `context` came from `OnCpu::viommu`, and the unit keeps it; both buffers are the driver's request,
     // alive and used by no other code until this returns.
@@ -84,7 +85,7 @@ impl Unit<'_> {
         &self.cpu.linux.viommu
     }
 
-    /// The device writes an event; what the driver says of it.
+    /// The device writes an event; returns the driver's message about it.
     pub(crate) fn event(&self, event: &[u8]) -> Option<String> {
         // SAFETY: see above; messages are copied before the next one.
         unsafe {

@@ -214,7 +214,7 @@ fn by_threads() -> Vec<Scenario> {
         what: "map and unmap of single pages by two threads, commands built, ranges 64 MiB apart",
         threads: 2,
         unit: "ns of a thread's processor time per pair",
-        // 1.9 times what one does.
+        // 1.9 times the work of one.
         targets: &[Target::Limit(2.0 / 1.9)],
         limit: "the same by one thread",
         make: || Ok(Box::new(threads(2, 32 * BLOCK)?)),

@@ -81,7 +81,7 @@ impl Disk for NvmeInMachine<'_> {
     }
 
     fn read(&self, first: u64, into: &mut [u8]) {
-        // What cannot be read stays as it is, which the scenario sees.
+        // Blocks that cannot be read stay as they are, and the scenario sees that.
         let disk = self.machine.disks().first();
         let _ = disk.map(|disk| disk.read(first * BLOCK, into));
     }

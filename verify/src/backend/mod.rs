@@ -1,10 +1,9 @@
 //! Machines to run the conformance scenarios on.
 //!
 //! [`BackendName`] names them. [`smmuv2`], [`smmuv3`], [`tegra`], [`vtd`], [`amd`], [`riscv`],
-//! [`virtio`]: those drivers.
-//! [`nested`]: the SMMUv3 driver with guests. [`seam`]: what can be put between a driver and its
-//! hardware.
-//! [`qemu`]: QEMU's memory and devices; [`model`]: those of the model behind registers.
+//! [`virtio`]: those drivers. [`nested`]: the SMMUv3 driver with guests. [`seam`]: layers between a
+//! driver and its hardware. [`qemu`]: QEMU's memory and devices; [`model`]: those of the model
+//! behind registers.
 
 pub mod amd;
 pub mod asks;

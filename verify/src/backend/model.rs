@@ -19,7 +19,7 @@ use crate::conformance::{Asker, Has, Host, MARK, Raised, Way, Wrote};
 pub(super) const MEMORY: (PhysAddr, u32) = (PhysAddr::new(0x8000_0000), 1 << 12);
 /// Virtual nanoseconds between two looks of a waiting driver.
 pub(super) const LOOK_NS: u64 = 100;
-/// Longest wait of a driver on the model, in virtual time: what comes at all comes at once.
+/// Longest wait of a driver on the model, in virtual time: responses that come at all come at once.
 pub(super) const LIMIT: Nanos = Nanos::from_millis(5);
 
 /// Memory and devices around a unit of the model.
@@ -58,7 +58,7 @@ impl<B: Behind> ModelHost<B> {
         }
     }
 
-    /// Has the unit refuse a command, and sends it: what the driver is told.
+    /// Has the unit refuse a command, and sends it; returns the driver's result.
     ///
     /// # Errors
     /// The driver's, which has to be one.
@@ -159,7 +159,7 @@ impl<B: Behind> ModelHost<B> {
         }
     }
 
-    /// A transfer's end, with what arrived in memory.
+    /// Result of a transfer, after its data has arrived in memory.
     fn arrive(&self, transfer: Transfer) -> Wrote {
         match transfer {
             Transfer::Done(pieces) => pieces

@@ -29,7 +29,7 @@ fn fail(what: &str, error: impl core::fmt::Display) -> Outcome {
     Outcome::Fail(format!("{what}: {error}"))
 }
 
-/// Ends a scenario as skipped unless QEMU has what came with 10.0.
+/// Ends a scenario as skipped unless QEMU is 10.0 or later.
 ///
 /// # Errors
 /// [`Outcome::Skip`].

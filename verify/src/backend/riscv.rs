@@ -213,7 +213,7 @@ fn seen(counts: &Counts) -> BTreeMap<String, u64> {
     ])
 }
 
-/// Commands by what both sides count.
+/// Number of commands by kind, as both sides count them.
 fn submitted<R, M, C>(unit: &RiscvIommu<R, M, C>) -> BTreeMap<String, u64>
 where
     R: Mmio,

@@ -94,7 +94,7 @@ pub struct Sabotage {
     pub bend: fn(usize, u64) -> (usize, u64),
     /// Tells if cache lines are written back.
     pub cleans: Cleans,
-    /// A register that is never read: the driver is told what it wrote there last.
+    /// A register that is never read: the driver reads the value that it wrote there last.
     pub unread: Option<usize>,
 }
 
@@ -224,7 +224,7 @@ impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
         }
     }
 
-    /// Edits what lies between the old and the new tail. Returns the status writes of waits that
+    /// Edits the commands between the old and the new tail. Returns the status writes of waits that
     /// are none any more, which the driver must not miss.
     fn edit(&self, tail: u64) -> Vec<(PhysAddr, u64)> {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);

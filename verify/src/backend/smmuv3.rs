@@ -210,7 +210,7 @@ pub fn nested_on_model(seam: Seam) -> Result<NestedModelRig, Outcome> {
     })
 }
 
-/// The oldest of what a unit has to say, of requests first.
+/// The oldest event of a unit; page requests come first.
 fn asked<R, M, C>(unit: &Smmu<R, M, C>) -> Result<Option<Asked>, IommuError>
 where
     R: Mmio,

@@ -58,7 +58,7 @@ impl Report {
     }
 }
 
-/// One format's share of the work, and what came of it.
+/// One format's share of the work, and its results.
 type Done = (TortureReport, ConcurrentReport);
 
 /// Does `operations` random operations from `seed`, shared out evenly over `formats`, several

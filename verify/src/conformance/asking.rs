@@ -38,7 +38,7 @@ pub struct Faulting<U> {
     pub disable: Option<Leave<U>>,
     /// Blocks the stream of a device that is gone, without asking it for anything.
     pub gone: Leave<U>,
-    /// Reads the oldest of what there is to read.
+    /// Reads the oldest event.
     pub next: fn(&U) -> Result<Option<Asked>, IommuError>,
     /// Carries a response.
     pub respond: fn(&U, ReplyTo, Response) -> Result<(), IommuError>,
@@ -65,7 +65,7 @@ pub trait Asker {
     /// Results of writes that had to wait, since the last call.
     fn settled(&self) -> Vec<Wrote>;
 
-    /// Has a device send a page request, whatever is in it.
+    /// Has a device send a page request with any contents.
     fn ask(&self, raw: RawPageRequest);
 
     /// Responses that arrived at devices, those of the unit itself too, since the last call.

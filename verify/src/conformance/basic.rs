@@ -73,7 +73,7 @@ impl<M: Machine> Attached<M> {
         )))
     }
 
-    /// A write must not arrive at `pa`, and the unit must say who was refused what and why.
+    /// A write must not arrive at `pa`, and the unit must record the device, the access and the reason.
     pub(super) fn must_fault(
         &self,
         machine: &M,

@@ -56,14 +56,14 @@ pub trait Disk {
     /// Starts it, with pages for its queues and one for a list of addresses, all mapped.
     ///
     /// # Errors
-    /// What went wrong.
+    /// Description of the failure.
     fn start(&self, pages: [Shared; 5]) -> Result<(), String>;
 
     /// Transfers `blocks` blocks from block `first`. The data begins `offset` bytes into the first
-    /// of `pages`. Whether all of it arrived only a comparison tells.
+    /// of `pages`. Only a comparison tells if all of it arrived.
     ///
     /// # Errors
-    /// What the disk said.
+    /// The disk's error.
     fn transfer(
         &self,
         way: Transfer,

@@ -109,7 +109,7 @@ pub(super) fn refused_command_recovers<M: Machine>(machine: &M) -> Verdict {
     Ok(())
 }
 
-/// Maps, unmaps and accesses at random, against a map of what should be reachable.
+/// Maps, unmaps and accesses at random, against a map of the addresses that should be reachable.
 pub(super) fn random_operations<M: Machine>(machine: &M) -> Verdict {
     let on = Attached::new(machine)?;
     let mut rng = Rng::with_seed(SEED);

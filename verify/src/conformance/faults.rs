@@ -201,7 +201,7 @@ fn misbehaves<M: Machine>(machine: &M) -> Verdict {
     let other = |raw| RawPageRequest { stream, ..raw };
     ask(other(scene.raw(5, Place::More, 1)));
     ask(other(scene.raw(5, Place::Last, 1)));
-    // What cannot be.
+    // Requests that cannot be.
     let wants = Permissions::empty();
     ask(RawPageRequest {
         wants,
@@ -221,7 +221,7 @@ fn attach<M: Machine>(
     machine.unit.attach(stream, &scene.on.domain)
 }
 
-/// A response that comes after its device was reset does not end what the device asks then.
+/// A response that comes after its device was reset does not end requests that the device makes then.
 fn resets<M: Machine>(machine: &M) -> Verdict {
     let scene = Scene::new(machine, Way::Requests)?;
     scene.must_ask(0, 3)?;

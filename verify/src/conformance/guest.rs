@@ -1,9 +1,9 @@
 //! A guest's own tables over a second stage that brings its memory in on demand.
 //!
 //! The guest maps its device's addresses in tables in its own memory, by plain stores. Of that memory, tables
-//! included, the second stage maps the pages that a device has asked for and that were not taken back. What
-//! the second stage maps for each fault tells whose it was: that of a table that could not be fetched, of the
-//! page that the tables lead to, or the guest's own.
+//! included, the second stage maps the pages that a device has asked for and that were not taken back. The
+//! pages that the second stage maps for each fault show its cause: a table that could not be fetched, the
+//! page that the tables lead to, or the guest's own tables.
 
 use crate::promise::promised;
 use std::collections::BTreeMap;
@@ -218,8 +218,8 @@ impl<'m, M: Machine> Behind<'m, M> {
         mapped.ok_or_else(|| fail("the guest has no memory"))
     }
 
-    /// The device's write to `page` is served once: what of the guest's memory that mapped, and how often
-    /// the guest has been asked by now.
+    /// The device's write to `page` is served once. Returns the addresses in the guest's memory that this
+    /// mapped, and the number of times that the guest has been asked by now.
     fn served(&self, page: u64) -> Result<(Vec<u64>, u64), Outcome> {
         self.scene.must_ask(page, page as u16 & 0x1ff)?;
         self.scene.turn()?;

@@ -1,4 +1,4 @@
-//! Interrupts: who may raise which, and what a unit lets through.
+//! Interrupts: devices raise those that they were given, and no others.
 
 use portolan::addr::{RequesterId, StreamId};
 use portolan::iommu::{

@@ -3,7 +3,8 @@
 //!
 //! A scenario that could pass without the unit doing anything first shows that the unit does
 //! something: a stale entry has to be there before an invalidation is said to have removed it.
-//! Where a machine lacks what a scenario needs, the scenario is skipped, with the reason.
+//! Where a machine lacks an ability that a scenario needs, the scenario is skipped, with the
+//! reason.
 
 mod asking;
 mod basic;
@@ -56,13 +57,13 @@ pub struct Abilities {
     pub records: Has,
     /// Records name the kind of access and tell missing from forbidden.
     pub reasons: Has,
-    /// Records of a blocked device name what it asked for.
+    /// Records of a blocked device have the details of its access.
     pub details_of_blocked: Has,
     /// Streams can be passed through.
     pub pass_through: Has,
     /// Blocks can be mapped.
     pub blocks: Has,
-    /// The smallest block, which is what a leaf table spans.
+    /// The smallest block, which a leaf table spans.
     pub block: PageSize,
     /// Devices can read.
     pub reads: Has,
@@ -106,7 +107,7 @@ pub const LOW_BASE: Iova = Iova::new(0x4000_0000);
 pub enum Outcome {
     /// As it has to.
     Pass,
-    /// Not as it has to: what was expected and what came.
+    /// Not as it has to: the expected result and the actual one.
     Fail(String),
     /// It does not apply, and why.
     Skip(String),

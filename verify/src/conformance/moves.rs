@@ -143,7 +143,7 @@ pub(super) fn kept_translations_end<M: Machine>(machine: &M) -> Verdict {
     on.must_reach(machine, M::BASE, *pa)?;
     keeping.unmap_alone(0)?;
     on.must_fault(machine, M::BASE, *pa, &[FaultReason::NotMapped])?;
-    // Once more, after the device has forgotten what it had.
+    // Once more, after the device has forgotten its translations.
     must("blocking", machine.unit.block(keeping.device))?;
     keeping.asker.reset(keeping.device);
     keeping.enable()?;
@@ -176,7 +176,7 @@ pub(super) fn gone_devices_are_refused<M: Machine>(machine: &M) -> Verdict {
         .must_reach(machine, M::BASE, keeping.places[1].1)
 }
 
-/// Tries `go` while the unit refuses the `nth` command: whether it was refused.
+/// Tries `go` while the unit refuses the `nth` command; returns if it was refused.
 fn refused<M: Machine>(
     machine: &M,
     nth: u64,

@@ -34,8 +34,8 @@ pub trait Host {
         None
     }
 
-    /// Has a device raise an interrupt by `message`: what arrives, if anything. Called only where there
-    /// is remapping.
+    /// Has a device raise an interrupt by `message`; returns the interrupt that arrives, if any. Called
+    /// only where there is remapping.
     fn raise(&self, device: StreamId, message: MsiMessage) -> Option<Raised> {
         let _ = (device, message);
         None
@@ -64,7 +64,7 @@ pub trait Host {
     fn poke(&self, pa: PhysAddr, value: u32);
 
     /// Has the unit refuse the command with that number from now on, counted from 1, or none of
-    /// those to come. Whether the machine can; where there is a queue alone.
+    /// those to come. Returns if the machine can; only machines with a queue do.
     fn refuse(&self, nth: Option<u64>) -> Has {
         let _ = nth;
         Has::No("no command can be refused at will")
@@ -94,7 +94,7 @@ pub struct Pasids<U, D> {
     pub block: fn(&U, StreamId, Pasid) -> Result<(), AttachError>,
 }
 
-/// A driver, a host, and what only the two together know.
+/// A driver, a host, and the facts that only the two together know.
 pub struct Rig<U, D, H> {
     /// The driver.
     pub unit: U,
@@ -126,7 +126,7 @@ pub struct Rig<U, D, H> {
 }
 
 impl<U, D, H> Rig<U, D, H> {
-    /// One whose driver does what every driver does, and no more, on hardware with every ability.
+    /// A rig whose driver has no optional functions, on hardware with every ability.
     pub fn new(unit: U, host: H, domain: MakeDomain<U, D>, submitted: Submitted<U>) -> Self {
         Self {
             unit,

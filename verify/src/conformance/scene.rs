@@ -89,7 +89,8 @@ impl<D: Domain> Handler for OnDemand<D> {
     }
 }
 
-/// The first device on a domain; what it asks for without a PASID goes to another one, if it names one.
+/// The first device on a domain, by requests with `pasid`; if there is one, requests without it go to
+/// another domain.
 fn attached<M: Machine>(machine: &M, pasid: Option<Pasid>) -> Result<Attached<M>, Outcome> {
     let Some(pasid) = pasid else {
         return Attached::new(machine);
@@ -176,7 +177,7 @@ impl<'m, M: Machine> Scene<'m, M> {
         Ok(handler)
     }
 
-    /// Has `handler` decide about what the device asks for.
+    /// Registers `handler` for the device's faults.
     fn serve_by(&self, handler: Arc<dyn Handler>) -> Verdict {
         let reach = IovaRange::from_len(M::BASE, 1 << 24).ok_or_else(|| fail("no range"))?;
         let (device, pasid) = (self.on.device, self.pasid);

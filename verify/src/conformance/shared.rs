@@ -1,8 +1,8 @@
 //! Shared virtual addressing: one set of tables, walked by a CPU and, for a PASID, by a device.
 //!
-//! The CPU is software: it walks the process's tables and keeps what it found until it is told. What its
-//! fault brings in the device reaches without asking, and the other way around. Memory that the process gives
-//! back is used again once the notifier has returned, and not by the device.
+//! The CPU is software: it walks the process's tables and keeps translations until it is told. The device
+//! reaches pages that the CPU's faults bring in without asking, and the other way around. Memory that the
+//! process gives back is used again once the notifier has returned, and not by the device.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -70,7 +70,7 @@ fn shares<M: Machine>(machine: &M, way: Way) -> Verdict {
         process: &process,
         tlb: RefCell::default(),
     };
-    // Who touches a page first brings it in for both.
+    // The first side that touches a page brings it in for both.
     cpu.write(0, 1)?;
     expect("a write of the device", scene.reach(0, 1), Wrote::There)?;
     expect("what the CPU reads", cpu.read(0), Some(MARK))?;

@@ -59,7 +59,7 @@ impl<F: Format> Ground<'_, F> {
         lists
     }
 
-    /// Maps a list and compares the leaves with what a naive greedy rule makes of it.
+    /// Maps a list and compares the leaves with those of a naive greedy rule.
     fn list(&mut self, at: u64, list: &[Segment]) {
         let mapped = self.subject.map_sg(Iova::new(at), list, BOTH);
         mapped.unwrap_or_else(|error| panic!("{list:x?} at {at:#x}: {error}"));

@@ -1,4 +1,4 @@
-//! One leaf: where it leads, and what a device may do.
+//! One leaf: the address that it leads to, and the access that a device has.
 
 use portolan::addr::Iova;
 use portolan::table::format::Format;
@@ -41,7 +41,7 @@ impl<F: Format> Ground<'_, F> {
         assert!(past.map(|iova| self.subject.table.translate(Iova::new(iova))) == [None; 2]);
     }
 
-    /// The cursor shows just what lies in the range that it is asked for.
+    /// The cursor shows just the part that lies in its range.
     fn clipped(&self, one: MappedRun) {
         let half = one.range.len_minus_one().div_ceil(2);
         let high = range(one.range.start().get() + half, half);

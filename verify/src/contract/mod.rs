@@ -25,7 +25,7 @@ use crate::format::{FormatName, Visitor};
 pub enum Check {
     /// One leaf of each size translates from its first byte to its last, and nothing beside it.
     Translate,
-    /// Each access alone and together: what a device may do, or a typed error.
+    /// Each access alone and together: the device's access, or a typed error.
     Access,
     /// Lists: neighbours merge, and the largest pages that fit are used.
     LargestPages,

@@ -106,7 +106,7 @@ impl Disk for NvmeDisk {
     }
 
     fn read(&self, first: u64, into: &mut [u8]) {
-        // What cannot be read stays as it is, which the scenario sees.
+        // Blocks that cannot be read stay as they are, and the scenario sees that.
         let _ = self.with(|running| running.aside(Transfer::Read, first, into));
     }
 

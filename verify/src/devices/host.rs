@@ -77,7 +77,7 @@ impl ProcessHost {
         }
     }
 
-    /// Has an edu read its table, and tries whether it writes where scenarios map.
+    /// Has an edu read its table, and tries if it writes at the addresses that scenarios map.
     fn load(
         &self,
         opened: &Opened,

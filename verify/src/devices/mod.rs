@@ -1,8 +1,8 @@
 //! Devices that the kernel hands to this process, as a machine for the scenarios.
 //!
-//! One or two of QEMU's `edu` write memory when they are told to; a disk of QEMU's NVMe is what random transfers go
-//! to. The unit is the kernel's: what a scenario maps and unmaps are system calls. [`left_out`] leaves one of them out,
-//! which scenarios have to notice. Not supported: other devices, reads by a device.
+//! One or two of QEMU's `edu` write memory when they are told to; random transfers go to a disk of QEMU's NVMe. The
+//! unit is the kernel's: a scenario's maps and unmaps are system calls. [`left_out`] leaves one of them out, which
+//! scenarios have to notice. Not supported: other devices, reads by a device.
 
 pub mod left_out;
 
@@ -54,7 +54,7 @@ pub enum DevicesError {
         /// Device id.
         device: u16,
     },
-    /// An edu does not do what it is told to.
+    /// An edu does not work.
     #[error("{function} is an edu that does not write where it is told to: {why}")]
     Edu {
         /// The function.
@@ -91,7 +91,7 @@ impl Devices {
     /// Takes them from the drivers that they have.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn bind(&self) -> Result<(), VfioError> {
         self.functions.iter().copied().try_for_each(vfio::bind)
     }

@@ -1,4 +1,4 @@
-//! One CPU's part: what it holds, and what it does at random.
+//! One CPU's part: the buffers that it holds, and its random work.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -213,7 +213,7 @@ impl Rig<'_> {
                 Tally::add(&self.tally.exposed);
                 let window = self.cpus.now().get().saturating_sub(since_ns);
                 self.tally.longest.fetch_max(window, Ordering::Relaxed);
-                // Three operations: the unmap, what its CPU was at when the queue was due, and the flush.
+                // Three operations: the unmap, the CPU's operation when the queue was due, and the flush.
                 let operation = self.tally.operation_ns.load(Ordering::Relaxed);
                 let three = 3 * (operation + BETWEEN_NS as u64);
                 let bound = BOUNDS.age.get() + TIMER_NS + three;

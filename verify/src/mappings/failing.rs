@@ -1,6 +1,6 @@
 //! Hardware that fails in the middle: it refuses, answers late or not at all, dies and comes back.
 //!
-//! What it did before it failed stays done, and what it did not do stays cached: the steps of a
+//! The work before a failure stays done, and translations after it stay cached: the steps of a
 //! failed submission are carried out up to a random one.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Memory, who has it, and what devices may reach.
+//! Memory, the owners of its blocks, and the accesses that devices may make.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,7 +26,7 @@ struct Ledger {
     /// Blocks that are not in use; the block that was freed first is taken first.
     free: std::collections::VecDeque<u64>,
     owners: Vec<Owner>,
-    /// The page that was mapped last at each device page, and whether it still is.
+    /// The page that was mapped last at each device page, and if it still is.
     mapped: BTreeMap<u64, (u64, Mapped)>,
 }
 

@@ -301,7 +301,7 @@ pub mod intel {
         drop_where(commands, by_address);
     }
 
-    /// No invalidation of what devices keep.
+    /// No invalidation of translations that devices keep.
     pub fn without_devices(commands: &mut [Words]) {
         drop_where(commands, |words| is(words, DEVICE_TLB));
     }
@@ -399,7 +399,7 @@ pub mod intel {
     }
 
     /// Invalidations of pages through registers are lost; the driver finds the register idle, and
-    /// what it did before still premapped.
+    /// its earlier work still premapped.
     pub fn without_register_pages(offset: usize, value: u32) -> Arrives {
         match (offset, value >> 28 & 3) {
             (IOTLB_HIGH, 3) => Arrives::No,

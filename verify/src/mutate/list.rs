@@ -57,7 +57,7 @@ macro_rules! mutants {
 pub(super) use mutants;
 
 mutants! {
-    /// Each thing that is left out, and who has to notice.
+    /// Each part that is left out, and the scenarios that have to notice.
     MUTANTS:
     ModelSmmuv3 => {
         "the sync", commands(smmuv3::without::<SYNC>)

@@ -7,7 +7,7 @@ use super::list::{commands, mutants};
 use crate::backend::BackendName;
 
 mutants! {
-    /// Each thing that is left out, and who has to notice.
+    /// Each part that is left out, and the scenarios that have to notice.
     AMD_MUTANTS:
     ModelAmd => {
         "COMPLETION_WAIT", commands(amd::without_wait)

@@ -8,7 +8,7 @@ use super::list::{commands, mutants};
 use crate::backend::BackendName;
 
 mutants! {
-    /// Each thing that is left out, and who has to notice.
+    /// Each part that is left out, and the scenarios that have to notice.
     RISCV_MUTANTS:
     ModelRiscv => {
         "IOFENCE.C", commands(riscv::without_wait)
@@ -235,7 +235,7 @@ mod riscv {
         bend(commands, response, |words| words[1] ^= 1 << 32);
     }
 
-    /// Success for what was refused, and the other way around.
+    /// Success for refused requests, and the other way around.
     pub fn wrong_code(commands: &mut [Words]) {
         bend(commands, response, |words| words[1] ^= 1 << 44);
     }

@@ -14,7 +14,7 @@ const fn bend(bend: fn(usize, u64) -> (usize, u64)) -> Sabotage {
 }
 
 mutants! {
-    /// Each thing that is left out, and who has to notice.
+    /// Each part that is left out, and the scenarios that have to notice.
     SMMUV2_MUTANTS:
     ModelSmmuv2 => {
         "the sync", write(smmuv2::without_sync)

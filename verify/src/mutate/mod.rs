@@ -1,8 +1,8 @@
 //! Drivers that leave something out, and the scenarios that notice.
 //!
-//! A [`Mutant`] is an unchanged driver behind a seam that drops or bends what it does: a command as
-//! it is submitted, a register as it is written or read, a cache line as it is cleaned. It has to
-//! fail the scenarios that it names.
+//! A [`Mutant`] is an unchanged driver behind a seam that drops or bends its work: a command as it
+//! is submitted, a register as it is written or read, a cache line as it is cleaned. It has to fail
+//! the scenarios that it names.
 
 mod edits;
 mod list;
@@ -24,7 +24,7 @@ use crate::conformance::{COUNTS, Outcome};
 /// One thing left out.
 #[derive(Clone, Copy, Debug)]
 pub struct Mutant {
-    /// Its name: what the driver leaves out.
+    /// Its name: the part that the driver leaves out.
     pub without: &'static str,
     /// The back-end that the scenarios run on.
     pub ground: BackendName,

@@ -13,7 +13,7 @@ const UNREAD: Sabotage = Sabotage {
 };
 
 mutants! {
-    /// Each thing that Tegra's driver leaves out, and who has to notice.
+    /// Each part that Tegra's driver leaves out, and the scenarios that have to notice.
     TEGRA_MUTANTS:
     ModelTegra210 => {
         // Reading the fault record completes flushes as well.

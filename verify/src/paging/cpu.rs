@@ -95,7 +95,7 @@ impl<Q: TagPool + Send + Sync + 'static> Rig<'_, Q> {
         }
     }
 
-    /// The device accesses a page; whether that went through.
+    /// The device accesses a page; returns if that went through.
     fn access(&self, stream: StreamId, page: u64) -> bool {
         add(&self.tally.accesses, 1);
         let iova = Iova::new(BASE + page * PAGE);
@@ -161,7 +161,7 @@ impl<Q: TagPool + Send + Sync + 'static> Rig<'_, Q> {
         }
     }
 
-    /// Takes memory back that is out of the owner's tables; whether it has come back.
+    /// Takes memory back that is out of the owner's tables; returns if it has come back.
     fn invalidate(&self, not_back: NotBack) -> bool {
         let range = addresses(not_back.first, not_back.count);
         match self.container.invalidate(range) {
@@ -177,14 +177,14 @@ impl<Q: TagPool + Send + Sync + 'static> Rig<'_, Q> {
         false
     }
 
-    /// The owner tries again what it took back in vain.
+    /// The owner tries again to take back the pages that it took back in vain.
     fn try_again(&self) {
         if let Some(not_back) = self.waiting.next() {
             add(&self.tally.back, u64::from(self.invalidate(not_back)));
         }
     }
 
-    /// Reads and clears the dirty state of pages, as an owner would who looks for written pages.
+    /// Reads and clears the dirty state of pages, as an owner does that looks for written pages.
     fn read_and_clear_dirty(&self, first: u64, count: u64) {
         add(&self.tally.cleared, 1);
         match self

@@ -25,7 +25,7 @@ pub(super) enum Manner {
     WrongPasid,
     /// It sends more groups than it may.
     Flood,
-    /// It is reset, and forgets what it asked for: responses come after that.
+    /// It is reset, and forgets its requests: responses come after that.
     Reset,
 }
 
@@ -112,7 +112,7 @@ impl Owed {
     }
 }
 
-/// One less; whether there was one.
+/// Subtracts one; returns if there was one.
 fn take_one(map: &mut BTreeMap<Name, u64>, name: Name) -> bool {
     let Some(count) = map.get_mut(&name) else {
         return false;
@@ -152,7 +152,7 @@ impl Devices {
         self.take((stream, ReplyName::Group(group)));
     }
 
-    /// The device no longer knows what it asked for.
+    /// The device no longer knows its requests.
     pub(super) fn forget(&self, stream: StreamId) {
         let mut owed = self.owed();
         let Owed { waiting, forgotten } = &mut *owed;

@@ -1,4 +1,4 @@
-//! Hardware that fails now and then, and what owners do not have back because of that.
+//! Hardware that fails now and then, and pages that owners do not have back because of that.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -101,7 +101,7 @@ impl<H: Hardware> Hardware for Failing<H> {
     }
 }
 
-/// Pages that were taken back in vain: the first, how many, and their memory.
+/// Pages that were taken back in vain: the first, their number, and their memory.
 #[derive(Debug)]
 pub(super) struct NotBack {
     pub(super) first: u64,

@@ -39,7 +39,7 @@ impl<Q: TagPool + Send + Sync + 'static> Rig<'_, Q> {
         }
     }
 
-    /// Does what its manner is.
+    /// Misbehaves in its manner.
     pub(super) fn misbehave(&self, stream: StreamId, rng: &mut Rng) {
         let Some(group) = self.devices.free(stream) else {
             return;

@@ -6,8 +6,8 @@
 //! one removes and adds the whole region now and then. Some memory cannot be populated, and
 //! handlers fail at times. In five rounds of six every second device breaks the rules now and then,
 //! each round in its own way. In every second round the hardware fails, each in its own way, and
-//! memory for tables is scarce: what owners do not have back they try to take back again, a region
-//! that cannot be removed stays closed until it can, and at the end the hardware works and
+//! memory for tables is scarce: owners try again to take back pages that they do not have back, a
+//! region that cannot be removed stays closed until it can, and at the end the hardware works and
 //! everything comes back. Wrong is: a page that leads to memory of another page, or to memory that
 //! was given back; a page that is mapped after it was taken back; memory or a table page that does
 //! not come back in the end; a group with no response, or two.

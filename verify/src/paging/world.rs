@@ -97,7 +97,7 @@ impl World {
         Taken(taken)
     }
 
-    /// Frees what was taken out: no device reaches it.
+    /// Frees frames that were taken out: no device reaches them.
     pub(super) fn free(&self, taken: Taken) {
         let mut ledger = self.ledger();
         for frame in taken.0 {
@@ -164,7 +164,7 @@ impl Pager for World {
             }
             ledger.rng.f64() * 1500.0
         };
-        // Others run here, with what was found in this one's hands.
+        // Others run here, with the found frames in this one's hands.
         self.cpus.sleep_until(self.cpus.now().get() as f64 + pause);
         Ok(())
     }

@@ -87,7 +87,7 @@ impl<F: Format> Round<'_, F> {
         }
     }
 
-    /// After a sync: tries what the device remembers and a few addresses of what was unmapped.
+    /// After a sync: tries the translations that the device remembers and a few addresses that were unmapped.
     pub(super) fn retry(&mut self, ranges: &[IovaRange]) -> Checked {
         let (oracle, owed) = (&self.oracle, &self.owed);
         let allowed = |place: &Reached| {

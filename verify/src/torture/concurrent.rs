@@ -2,7 +2,7 @@
 //!
 //! Each thread owns every n-th page of a few slots, so that all of them take entries in and out of
 //! the same tables: tables are emptied by one while another maps into them, taken back, reclaimed.
-//! Which interleavings happen is up to the machine; what each thread does follows from the seed.
+//! The interleavings are up to the machine; each thread's operations follow from the seed.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The random machine of a round: what its IOMMU can do and how the plan is to be made.
+//! The random machine of a round: the abilities of its IOMMU and the options of the plan.
 
 use fastrand::Rng;
 use portolan::addr::PageSize;

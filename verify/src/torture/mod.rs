@@ -1,10 +1,10 @@
 //! Torture: random operations on a table, against the oracle and an adversarial IOMMU.
 //!
-//! A run is made of rounds; each has a random machine (capabilities, quirks, how blocks are split),
-//! one table, one device that does DMA on live mappings and tries old addresses after each sync. No
-//! access may reach what was unmapped and synced, every mapping whose debt is paid has to translate
-//! right through all caches, and the whole table is audited every few steps. Equal seeds give equal
-//! runs.
+//! A run is made of rounds; each has a random machine (capabilities, quirks, rule for splitting
+//! blocks), one table, one device that does DMA on live mappings and tries old addresses after each
+//! sync. No access may reach a page that was unmapped and synced, every mapping whose debt is paid
+//! has to translate right through all caches, and the whole table is audited every few steps. Equal
+//! seeds give equal runs.
 
 mod access;
 mod concurrent;
@@ -79,7 +79,7 @@ pub struct TortureReport {
 }
 
 /// Does `operations` random operations on tables of `format`, and stops at the first violation.
-/// `progress` is told now and then how many operations are done.
+/// `progress` is called now and then with the number of operations that are done.
 pub fn torture(
     format: FormatName,
     seed: u64,

@@ -12,7 +12,7 @@ use super::sabotage::Side;
 const UNPAID: usize = 4;
 /// Open unmap debts at most.
 const DEBTS: usize = 8;
-/// Memory addresses used: below this and below what the format can point at.
+/// Memory addresses used: below this and below the format's output addresses.
 const MEMORY_LG2: u32 = 42;
 /// Pieces mapped from which on unmapping is preferred.
 const CROWDED: usize = 48;
@@ -295,7 +295,7 @@ impl<F: Format> Round<'_, F> {
         Ok(())
     }
 
-    /// Splits `block`; whether there was memory for it.
+    /// Splits `block`; returns if there was memory for it.
     fn split_block(&mut self, block: IovaRange) -> Checked<bool> {
         let mut gather = Gather::new();
         let pages = self.table.pages();

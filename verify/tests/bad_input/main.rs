@@ -68,7 +68,7 @@ fn refused_at_any_command<D: Driver>(codes: [u32; 3]) {
             let used_up = bench.unit.consumed() < n;
             bench.is_sound();
             if let Err(error) = closed {
-                // What the unit may still use is kept.
+                // Memory that the unit may still use is kept.
                 let typed = matches!(error, IommuError::Refused { .. });
                 assert!(typed && bench.memory.live() > 0, "command {n}: {error}");
                 continue;

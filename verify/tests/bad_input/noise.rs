@@ -96,8 +96,7 @@ impl Clock for Looks {
     }
 }
 
-/// Nothing but an error that says what was wrong, or a unit that can be asked for anything and
-/// answers in time.
+/// Nothing but an error that describes the nonsense, or a unit that takes every call and answers in time.
 pub fn nonsense_in_registers<D: Driver>() {
     let (mut enabled, mut refused) = (0, 0);
     let mut count = |result: Result<(), IommuError>| match result {
@@ -135,7 +134,7 @@ fn noise<D: Driver>(seed: u64) -> Result<(), IommuError> {
         Ok(driver) => driver,
         Err(error) => {
             let early = matches!(error, IommuError::Nonsense { .. } | IommuError::Unsupported);
-            // Refused for what it says: nothing was set up for it. Later nonsense keeps it.
+            // Refused for its registers: nothing was set up for it. Later nonsense keeps it.
             assert!(!early || changing || memory.live() == 0, "{error}");
             return Err(error);
         }

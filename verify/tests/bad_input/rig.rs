@@ -32,7 +32,7 @@ const READ: AccessKind = AccessKind::Read;
 pub trait Iommu: Mmio + Tick + 'static {
     fn inject(&self, faults: RegisterFaults);
     fn accesses(&self) -> u64;
-    /// Commands taken so far, refused ones too; of a unit without a queue, what was written.
+    /// Commands taken so far, refused ones too; of a unit without a queue, writes.
     fn consumed(&self) -> u64;
     fn clock(&self) -> &Arc<VirtualClock>;
     fn now_ns(&self) -> u64 {
@@ -383,7 +383,7 @@ impl<'a> Run<'a> {
         self.tried.borrow_mut().push(stream);
         self.step(|| {
             let result = unit.attach(stream, domain).map_err(unit_error);
-            // Who was blocked stays blocked.
+            // A stream that was blocked stays blocked.
             assert!(known || result.is_ok() || !(self.reaches)(stream));
             result
         });
@@ -467,7 +467,7 @@ impl<D: Driver> Bench<D> {
         run.errors.into_inner()
     }
 
-    /// Does everything, trying again without faults whatever fails; what failed.
+    /// Does everything, trying again without faults after each failure; returns the failures.
     pub fn everything(&self, driver: &Made<D>) -> Vec<IommuError> {
         self.run(driver, Help::Comes, None)
     }
@@ -482,7 +482,7 @@ impl<D: Driver> Bench<D> {
         self.run(driver, Help::Comes, Some((n, faults)))
     }
 
-    /// Does everything, and goes on whatever fails; what failed.
+    /// Does everything, and goes on after each failure; returns the failures.
     pub fn everything_without_help(&self, driver: &Made<D>) -> Vec<IommuError> {
         self.run(driver, Help::Never, None)
     }

@@ -178,7 +178,7 @@ fn waiting_for_real_time_devices_takes_longer_and_is_allowed_to() {
         config.implementation = Implementation::Qualcomm(wait);
         config
     };
-    // Who does not know of it gives up on taking the unit over.
+    // A driver that does not know of it gives up on taking the unit over.
     let (_, refused) = enabled(setup.clone(), patient(WaitForSafe::Off));
     assert!(matches!(refused, Err(IommuError::TimedOut { .. })));
     let (bench, driver) = enabled(setup, patient(WaitForSafe::On { longest }));
@@ -370,7 +370,7 @@ fn each_stalled_access_gets_one_answer() {
     assert_eq!(bench.unit.take_resumed(), []);
     drop(driver.next_stall().unwrap().unwrap());
     assert!(matches!(&bench.unit.take_resumed()[..], [Err(_)]));
-    // A domain that goes ends what waits in it.
+    // A domain that goes ends the stalls that wait in it.
     stalls();
     let late = driver.next_stall().unwrap().unwrap();
     driver.block(stream).unwrap();

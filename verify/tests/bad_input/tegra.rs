@@ -130,7 +130,7 @@ fn enable<R: Regs, C: Time>(
     TegraSmmu::enable(regs, memory, clock, config)
 }
 
-/// Gone, it translates nothing, and the driver finds out from what it reads, without any wait.
+/// Gone, it translates nothing, and the driver finds out from the values that it reads, without any wait.
 #[test]
 fn gone_from_any_access() {
     let mut told = 0;
@@ -228,7 +228,7 @@ fn a_page_of_a_table_is_used_again() {
             .map_err(IommuError::from)
             .expect("paid");
         assert_eq!(reach(77), None);
-        // The next table is in the same page, whose other entries must not be what they were.
+        // The next table is in the same page, whose other entries must not be the old ones.
         map(new, 4096);
         assert_eq!((reach(0), reach(1), reach(77)), (Some(new), None, None));
         bench.is_sound();

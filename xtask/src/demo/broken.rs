@@ -19,7 +19,7 @@ pub struct Broken {
     said: &'static [&'static str],
 }
 
-/// The exit code of a kernel that says what has failed.
+/// The exit code of a kernel that reports a failure.
 const BAD: i32 = 35;
 
 /// The driver's message about a request whose answer the disk has written elsewhere.

@@ -57,7 +57,7 @@ impl Disk {
         sectors(2 * self.copies)
     }
 
-    /// Compares the disk, byte by byte, with what has to be on it.
+    /// Compares the disk, byte by byte, with the contents that it must have.
     pub(super) fn check(&self, found: &[u8]) -> Result<(), String> {
         let mut wanted = self.before();
         let (originals, copies) = wanted.split_at_mut(self.copies * SECTOR);

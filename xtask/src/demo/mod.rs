@@ -1,7 +1,8 @@
-//! `cargo xtask demo`: kernels of our own on QEMU, and what they did, seen from outside.
+//! `cargo xtask demo`: kernels of our own on QEMU, and their results, seen from outside.
 //!
-//! The kernel (`demo`) says on its console how many commands of each kind it gave its IOMMUs; QEMU's
-//! trace has to say the same. It copies sectors of its disks; their images have to hold them.
+//! The kernel (`demo`) says on its console the number of commands of each kind that it gave its
+//! IOMMUs; QEMU's trace has to say the same. It copies sectors of its disks; their images have to
+//! hold them.
 
 mod broken;
 mod counts;
@@ -36,7 +37,7 @@ pub enum Ended {
     Skipped(String),
 }
 
-/// Runs those named, or all; whether none failed.
+/// Runs those named, or all; returns if none failed.
 pub fn run(root: &Path, names: &[&str]) -> Result<bool, String> {
     let good = guests::all().map(|guest| (guest.name, guest, None));
     let broken = BROKEN.iter().map(|of| (of.name, of.of, Some(of)));
@@ -58,7 +59,7 @@ pub fn run(root: &Path, names: &[&str]) -> Result<bool, String> {
     })))
 }
 
-/// Runs each, and says how it ended; whether none failed.
+/// Runs each, and prints the result; returns if none failed.
 pub fn each(all: impl Iterator<Item = (&'static str, impl FnOnce() -> Ended)>) -> bool {
     let mut good = true;
     for (name, run) in all {
@@ -84,7 +85,7 @@ struct Ran {
     served: Option<vhost::Daemon>,
 }
 
-/// Builds and runs one, whole or broken, and looks at what it did.
+/// Builds and runs one, whole or broken, and checks its results.
 pub fn one(root: &Path, guest: &Guest, broken: Option<&Broken>) -> Ended {
     let ready = emulator(root, (guest.program, guest.variable), guest.release, LIMIT);
     let ready = ready.and_then(|qemu| Ok((qemu, compiler(root, guest)?)));
@@ -151,7 +152,7 @@ fn compiler(root: &Path, guest: &Guest) -> Result<Command, String> {
     Ok(cargo)
 }
 
-/// A `cargo` that builds for bare metal, where the folder of the kernel says how.
+/// A `cargo` that builds for bare metal, by the settings in the folder of the kernel.
 pub fn cargo(root: &Path, target: &str, command: &str) -> Command {
     let mut cargo = Command::new("cargo");
     cargo.args([command, "--quiet", "--locked", "--target", target]);

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Writes to `file` the tree that QEMU makes for the machine of `command`, with something in place of what it says.
+/// Writes to `file` the tree that QEMU makes for the machine of `command`, with one place of it replaced.
 pub(super) fn write(
     command: &Command,
     file: &Path,

@@ -1,8 +1,8 @@
-//! A guest's disk in a process of its own: the example `vhost-user-blk` of `portolan-vmm`, and what it counted.
+//! A guest's disk in a process of its own: the example `vhost-user-blk` of `portolan-vmm`, and its counts.
 //!
-//! The daemon keeps every translation until it is invalidated. It counts its misses and invalidations, QEMU
-//! traces the messages about them, and the kernel says how many invalidations it gave for the disk: the three have
-//! to agree.
+//! The daemon keeps every translation until it is invalidated. It counts its misses and invalidations, QEMU traces
+//! the messages about them, and the kernel says the number of invalidations that it gave for the disk: the three
+//! have to agree.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -129,7 +129,7 @@ impl Counts {
         })
     }
 
-    /// Compares them with QEMU's trace, and says both and what the kernel, `guest`, counted.
+    /// Compares them with QEMU's trace, and prints both and the count of the kernel, `guest`.
     pub fn check(&self, trace: &str, guest: &str) -> Result<(), String> {
         let lines = |event: &str, with: &str| {
             let lines = trace.lines().filter(|line| line.contains(event));

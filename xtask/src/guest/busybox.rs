@@ -1,4 +1,4 @@
-//! Debian's busybox: what a user of a machine has and a guest of ours has not, such as `dd`.
+//! Debian's busybox: programs that a user of a machine has and a guest of ours has not, such as `dd`.
 
 use std::path::Path;
 

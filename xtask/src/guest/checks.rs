@@ -1,4 +1,5 @@
-//! The machines on which the conformance scenarios run over the kernel's interfaces, and what has to come of it.
+//! The machines on which the conformance scenarios run over the kernel's interfaces, and the checks of their
+//! results.
 
 use super::Ran;
 use super::kernel::Kernel;
@@ -95,8 +96,8 @@ const NEEDED: [&str; 10] = [
     "random-disk-transfers",
 ];
 
-/// By each of `interfaces` no scenario failed and those that have to did run, and what was left out was noticed each
-/// time.
+/// By each of `interfaces` no scenario failed and those that have to did run, and each part that was left out was
+/// noticed.
 fn scenarios(ran: &Ran, interfaces: &[&str]) -> Result<(), String> {
     let lines = || ran.console.lines().map(str::trim_end);
     for interface in interfaces {

@@ -17,7 +17,7 @@ const STEADY: f64 = 0.02;
 /// Most that predictions may be off, and the fewest invalidations of a lazy kernel that are judged: no timer is late.
 const WITHIN: f64 = 0.15;
 const ENOUGH: f64 = 50.0;
-/// Packets of which the guest says the time together, and how often it does.
+/// Packets of which the guest says the time together, and the number of times that it does.
 const EACH: f64 = 1000.0;
 const THOUSANDS: usize = 24;
 
@@ -67,7 +67,7 @@ fn check(ran: &Ran) -> Result<(), String> {
     ran.portolan(&[
         "calibrate",
         "latencies.gz",
-        // What a strict kernel does not do is measured of the lazy one.
+        // Work that a strict kernel does not do is measured of the lazy one.
         "queued.gz",
         recording,
         "--force",

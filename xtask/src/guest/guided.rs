@@ -1,7 +1,7 @@
 //! Recordings of a guest's kernel before and after the change that `portolan replay` advised.
 //!
 //! The strict kernel invalidates for each unmap, the lazy one whole domains, each for many. The recording made before
-//! predicts how many; both recordings say how many there were, and QEMU traces each.
+//! predicts their number; both recordings have the number that there were, and QEMU traces each.
 
 use super::Ran;
 use super::recording::{self, Invalidation};
@@ -10,7 +10,7 @@ use super::recording::{self, Invalidation};
 /// load took under the lazy kernel: nearly all flushes are of a timer, and an emulated one is late at times.
 const WITHIN: f64 = 2.0;
 
-/// Counts both, and holds them against what was predicted.
+/// Counts both, and compares them with the prediction.
 pub(super) fn check(ran: &Ran) -> Result<(), String> {
     let of = |name| recording::invalidations(ran, name);
     let (before, after) = (of("before.gz")?, of("after.gz")?);

@@ -90,7 +90,7 @@ fn newest(place: &Path, package: &str) -> Result<Found, String> {
     unpacked(place).ok_or_else(|| format!("{package} has no kernel, or no modules"))
 }
 
-/// Tells whether a package is part of a kernel: its image, its modules, lists of both, and names that stand for them.
+/// Tells if a package is part of a kernel: its image, its modules, lists of both, and names that stand for them.
 fn is_part(name: &str) -> bool {
     let kinds = ["image", "binary", "modules", "base"];
     let kind = name

@@ -23,7 +23,7 @@ pub struct Machine {
     pub ports: &'static [&'static str],
     /// Arguments for the kernel's command line.
     pub kernel_arguments: &'static str,
-    /// Modules to be loaded; what they need comes with them.
+    /// Modules to be loaded; modules that they need come with them.
     pub modules: &'static [&'static str],
     /// Programs in the guest's `/bin`.
     pub programs: &'static [Program],
@@ -35,7 +35,7 @@ pub struct Machine {
     pub runs: &'static [&'static str],
     /// QEMU's events to be traced.
     pub traced: &'static [&'static str],
-    /// Looks at what happened, once all programs have ended well.
+    /// Checks the results, once all programs have ended well.
     pub check: fn(&Ran) -> Result<(), String>,
 }
 
@@ -197,8 +197,8 @@ pub const IOMMUFD: Machine = Machine {
 pub const RECORD: Machine = Machine {
     name: "record",
     step: "Linux guest: portolan record",
-    // An older one may run what the kernel has just replaced, when it switches its tracing on or off, and the guest
-    // ends with a breakpoint in its scheduler.
+    // An older one may run code that the kernel has just replaced, when it switches its tracing on or off, and the
+    // guest ends with a breakpoint in its scheduler.
     release: Release::Ten,
     disks: &[("flash", 4)],
     devices: &[
@@ -270,7 +270,7 @@ pub const DISKS_OWN: Machine = Machine {
     ..DISKS
 };
 
-/// Each request of either disk ends with an invalidation of its pages; what else the machine does adds some.
+/// Each request of either disk ends with an invalidation of its pages; other work of the machine adds some.
 fn strict_reads(ran: &Ran) -> Result<(), String> {
     let (mut said, mut requests) = (ran.console.lines(), 0);
     for bytes in [4096, 65536] {
@@ -299,7 +299,7 @@ fn strict_reads(ran: &Ran) -> Result<(), String> {
 
 /// QEMU's event for the start of its NVMe controller: each manner of mapping starts it.
 const STARTS: &str = "pci_nvme_mmio_start_success";
-/// In what the driver says beside its rows: once another was killed, and of what the kernel can.
+/// Parts of the driver's lines beside its rows: once another was killed, and of the kernel's abilities.
 const BESIDE: [&str; 5] = [
     ": given back when ",
     "pinned pages: ",
@@ -317,7 +317,7 @@ const SHARED: &str = "iommufd: one domain for two: 4 pages from disk to disk by 
 const REQUESTS: u64 = 1024;
 const ROUNDS: u64 = 8;
 
-/// A row of what the driver says: interface and manner, microseconds, maps, unmaps.
+/// A row of the driver's output: interface and manner, microseconds, maps, unmaps.
 struct Row {
     name: String,
     time: f64,
@@ -339,8 +339,8 @@ impl Row {
 }
 
 /// Checks the costs of each manner of mapping: by the driver's count of system calls, and by QEMU's trace of the
-/// kernel's invalidations. `interfaces` are those by which all manners were tried, in that order; `words` are what
-/// the driver has to have said beside.
+/// kernel's invalidations. `interfaces` are those by which all manners were tried, in that order; `words` are the
+/// starts of lines that the driver has to have printed beside.
 fn driven_from_user_space(ran: &Ran, interfaces: &[&str], words: &[&str]) -> Result<(), String> {
     let read = format!("{REQUESTS} pages read by the kernel's driver from /dev/nvme0n1 are those");
     let mut words = words.iter().copied().chain([read.as_str()]);

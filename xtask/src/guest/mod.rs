@@ -1,8 +1,8 @@
-//! `cargo xtask guest`: Linux on QEMU with programs of this workspace, and what they did, seen from outside.
+//! `cargo xtask guest`: Linux on QEMU with programs of this workspace, and their results, seen from outside.
 //!
 //! The kernel is Debian's or one of our own; everything else is an initramfs of static programs, of which
-//! `portolan-guest` is the first. The guest says on its console how its programs ended; one that does not say
-//! within its limit has failed.
+//! `portolan-guest` is the first. The guest reports on its console the end of its programs; one that does not
+//! report within its limit has failed.
 
 mod busybox;
 mod checks;
@@ -31,7 +31,7 @@ use machines::{Program, Target};
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// Bytes of a command line that the kernel takes, with their end.
 const COMMAND_LINE: usize = 2048;
-/// Boots of a guest whose emulator does not run what the kernel's text says.
+/// Boots of a guest whose emulator does not run the code that the kernel's text has.
 const BOOTS: usize = 3;
 /// A kernel patches its text (static keys, ftrace) by a breakpoint first; QEMU's CPUs, each a thread, may run the
 /// breakpoint of an older translation when the kernel is done with it. No processor does.
@@ -133,7 +133,7 @@ impl Ran {
     }
 }
 
-/// Runs those named, or all that are always run; whether none failed.
+/// Runs those named, or all that are always run; returns if none failed.
 pub fn run(root: &Path, names: &[&str]) -> Result<bool, String> {
     let all = || ALL.iter().chain(LONG).map(|machine| machine.name);
     if let Some(name) = names
@@ -154,7 +154,7 @@ pub fn run(root: &Path, names: &[&str]) -> Result<bool, String> {
     ))
 }
 
-/// Runs one and looks at what it did.
+/// Runs one and checks its results.
 pub fn one(root: &Path, machine: &Machine) -> Ended {
     let debian = match Debian::provide(root, machine) {
         Ok(debian) => debian,
@@ -226,7 +226,7 @@ fn initramfs(root: &Path, machine: &Machine, debian: &Debian) -> Result<Vec<u8>,
         let (name, body) = program(root, wanted)?;
         archive.file(&format!("bin/{name}"), &body)?;
     }
-    // Busybox is what it is called.
+    // Busybox runs as the program whose name it has.
     for (name, busybox) in machine.applets.iter().zip(debian.busybox.iter().cycle()) {
         archive.file(&format!("bin/{name}"), busybox)?;
     }

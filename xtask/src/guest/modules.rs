@@ -1,6 +1,7 @@
 //! A kernel's modules, with those that they need first.
 //!
-//! Debian's packages come without `modules.dep`: each module says in itself what it depends on (`modinfo(8)`).
+//! Debian's packages come without `modules.dep`: each module names in itself those that it depends on
+//! (`modinfo(8)`).
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -45,7 +46,7 @@ impl Modules {
         })
     }
 
-    /// The modules `wanted` and what they need, each after what it needs.
+    /// The modules `wanted` and those that they need, each after those that it needs.
     pub fn with_needed(&self, wanted: &[&str]) -> Result<Vec<(String, Vec<u8>)>, String> {
         let mut found = Vec::new();
         for name in wanted {

@@ -63,7 +63,8 @@ pub(super) fn check(ran: &Ran) -> Result<(), String> {
             "the counts of events differ, or {bad} lines are bad"
         ));
     }
-    // A page for each request: 4 MiB by 4 KiB. What was mapped before the recording began counts as well.
+    // A page for each request: 4 MiB by 4 KiB. Buffers that were mapped before the recording began count
+    // as well.
     let ends = unmaps + of("orphan_unmaps")? + of("coherent_frees")?;
     if unmaps < 1024 || ends != recorded as u64 {
         return Err(format!(

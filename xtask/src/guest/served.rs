@@ -15,13 +15,13 @@ const BYTES: usize = 4096;
 /// Number of requests that both policies have to make.
 const REQUESTS: u64 = (MEBIBYTES << 20) as u64 / BYTES as u64;
 
-/// Invalidations of the disk's translations: what the kernel calls them, and QEMU's event for each.
+/// Invalidations of the disk's translations: the kernel's name of them, and QEMU's event for each.
 pub(super) struct Kind {
     ours: &'static str,
     event: &'static str,
 }
 
-/// Without a TLB of its own the disk asks the unit, and what the unit forgets is passed on to it.
+/// Without a TLB of its own the disk asks the unit, and the unit's invalidations are passed on to it.
 pub(super) const PAGES: Kind = Kind {
     ours: "iotlb_inv (pages)",
     event: "vtd_inv_desc_iotlb_pages",
@@ -104,7 +104,7 @@ pub const LAZY_ATS: Machine = Machine {
     ..STRICT_ATS
 };
 
-/// A strict kernel invalidates what each request used, piece by piece.
+/// A strict kernel invalidates the buffer of each request, piece by piece.
 pub(super) fn strict(ran: &Ran, kind: &Kind) -> Result<(), String> {
     match copied(ran, kind, 1)? >= REQUESTS {
         true => Ok(()),
@@ -121,8 +121,8 @@ pub(super) fn lazy(ran: &Ran, kind: &Kind) -> Result<(), String> {
     }
 }
 
-/// Looks at the disk, and compares the counts; how often the kernel invalidated, of which the process that serves
-/// the disk got so many `messages` each.
+/// Looks at the disk, and compares the counts. Returns the number of the kernel's invalidations; the process that
+/// serves the disk got so many `messages` for each.
 fn copied(ran: &Ran, kind: &Kind, messages: u64) -> Result<u64, String> {
     let half = (MEBIBYTES << 20) / 2;
     let line = format!("copied {half} bytes by {REQUESTS} requests");

@@ -1,4 +1,5 @@
-//! Debian's own programs for the guests: what people record with beside `portolan record`, with their libraries.
+//! Debian's own programs for the guests: recorders that people use beside `portolan record`, with their
+//! libraries.
 //!
 //! They are downloaded once and unpacked below `target`; nothing of the machine is changed.
 
@@ -15,7 +16,7 @@ const LOADER: &str = "lib64/ld-linux-x86-64.so.2";
 /// Folders in which the loader looks for libraries by itself.
 const LIBRARIES: &str = "lib/x86_64-linux-gnu";
 
-/// Files of a guest: their places there, and what they hold.
+/// Files of a guest: their places there, and their contents.
 pub struct Tools(Vec<(String, Vec<u8>)>);
 
 impl Tools {

@@ -1,5 +1,5 @@
-//! `cargo xtask mistakes`: whether the library's own tests notice the mistakes that are listed in
-//! `mistakes.toml`.
+//! `cargo xtask mistakes`: checks that the library's own tests notice the mistakes that are listed
+//! in `mistakes.toml`.
 //!
 //! Each replaces a text that is in its file once. It is made as a mutant is, in the work tree below
 //! `target`, and meets the package's unit tests and then all of its tests.
@@ -42,7 +42,7 @@ impl Mistake {
     /// The text of its file with the mistake in it.
     ///
     /// # Errors
-    /// How often the text is there, if not once.
+    /// The number of times that the text is there, if not once.
     pub fn in_text(&self, text: &str) -> Result<String, usize> {
         match text.matches(&self.from).count() {
             1 => Ok(text.replacen(&self.from, &self.to, 1)),
@@ -152,7 +152,7 @@ fn examine(root: &Path, part: options::Share) -> anyhow::Result<bool> {
     Ok(good)
 }
 
-/// Outcome of each, beside what the list says.
+/// Outcome of each, beside the entry of the list.
 fn told(all: &[(Mistake, Verdict)]) -> (String, bool) {
     let mut text = String::new();
     let (mut noticed, mut good) = (0, true);

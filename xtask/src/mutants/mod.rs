@@ -1,9 +1,9 @@
-//! `cargo xtask mutants`: how many small changes of the library and its drivers some test notices.
+//! `cargo xtask mutants`: counts the small changes of the library and its drivers that some test notices.
 //!
 //! cargo-mutants names the changes; they are made one at a time, in a work tree below `target`. A
-//! seeded sample takes as many from each room of the library and each driver. What the unit tests of a
-//! change's own package let through meets wider ones; what changes nothing that matters is named with
-//! a reason in `equivalent-mutants.toml`.
+//! seeded sample takes as many from each room of the library and each driver. Mutants that the unit
+//! tests of their own package let through meet wider ones; mutants that change nothing that matters
+//! are named with a reason in `equivalent-mutants.toml`.
 
 mod equivalents;
 pub mod mistakes;
@@ -29,7 +29,7 @@ pub use options::{MISTAKES, USAGE};
 
 /// The packages whose mutants are made.
 const PACKAGES: [&str; 2] = ["portolan", "portolan-hw"];
-/// The packages whose tests meet what the own unit tests let through.
+/// The packages whose tests meet the mutants that the own unit tests let through.
 const WIDER: [&str; 5] = [
     "portolan",
     "portolan-hw",

@@ -42,7 +42,7 @@ struct Place {
 }
 
 impl Mutant {
-    /// The mutant with what its line says in `source`, the text of its file.
+    /// The mutant, with the text of its line in `source`, the text of its file.
     pub fn of(listed: Listed, source: &str) -> Self {
         // "crates/x/src/y.rs:12:34: replace a with b in c"
         let change = listed.name.split_once(": ");
@@ -82,7 +82,7 @@ impl Listed {
 }
 
 /// `many` of `all`, or all if there are no more: from each room as many as from every other, as long
-/// as it has so many. The same mutants and seed give the same choice, in whatever order they come.
+/// as it has so many. The same mutants and seed give the same choice, in any order of the mutants.
 pub fn choose(all: &[Mutant], many: usize, seed: u64) -> Vec<Mutant> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut rooms: BTreeMap<String, Vec<&Mutant>> = BTreeMap::new();

@@ -1,6 +1,6 @@
 //! Tests that mutants meet: building, running, telling a failure from a hang.
 //!
-//! What becomes of each mutant is written down at once, by commit: a run that was interrupted goes on
+//! The fate of each mutant is written down at once, by commit: a run that was interrupted goes on
 //! where it was when it is started again.
 
 use std::collections::HashMap;

@@ -2,7 +2,7 @@
 //!
 //! cargo-mutants lists them, each with a patch. They are made in a work tree below `target` that has
 //! the last commit, never in the files at hand. That tree and its builds stay, so that the next run
-//! compiles only what changed.
+//! compiles only changed files.
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -82,7 +82,7 @@ impl Tree {
         // `cargo xtask` runs under another cargo and says so to its children.
         command.env_remove("CARGO").env_remove("RUSTC");
         command.env("CARGO_TARGET_DIR", self.home.join("build"));
-        // A mutant may leave a variable unused; that is not what fails.
+        // A mutant may leave a variable unused; it must not fail because of that.
         command.env("RUSTFLAGS", "--cap-lints warn");
         // A build for one mutant compiles little and is run once.
         command.env("CARGO_INCREMENTAL", "1");

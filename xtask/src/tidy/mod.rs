@@ -1,4 +1,4 @@
-//! Structure and style, checked: what a reader of this workspace may rely on.
+//! Structure and style, checked: rules that a reader of this workspace may rely on.
 //!
 //! Exceptions are written down with a reason in `tidy.toml`; one that is no longer needed fails.
 
@@ -18,7 +18,7 @@ use serde::Deserialize;
 
 use crate::mutants::mistakes;
 
-/// A finding: where and what.
+/// A finding: its place and a description.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
     path: String,
@@ -41,7 +41,7 @@ struct Exception {
     reason: String,
 }
 
-/// Checks everything; whether nothing was found.
+/// Checks everything; returns if nothing was found.
 pub fn run(root: &Path) -> bool {
     match check(root) {
         Ok(findings) => {

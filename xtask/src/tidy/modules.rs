@@ -35,7 +35,7 @@ pub(super) fn check(sources: &[(String, String)], architecture: &str) -> Vec<Fin
         let (root, _) = path.split_once("/src/")?;
         Some(format!("{root}/src/"))
     });
-    // A kernel's interrupts come in by the architecture's code, which uses what serves them.
+    // A kernel's interrupts come in by the architecture's code, which uses the functions that serve them.
     let roots = roots.filter(|root| root != "demo/src/");
     for root in roots.collect::<BTreeSet<String>>() {
         let mut all = circles(&files(&root, sources));

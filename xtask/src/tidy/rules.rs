@@ -144,7 +144,7 @@ fn names_vendor(code: &str) -> Option<&'static str> {
         .find(|vendor| words().any(|word| word == *vendor))
 }
 
-/// A line without its comment and without what stands in quotes.
+/// A line without its comment and without the text in quotes.
 pub(super) fn code_of(line: &str) -> String {
     let mut code = String::new();
     let mut rest = line.chars().peekable();

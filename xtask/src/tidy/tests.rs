@@ -1,4 +1,4 @@
-//! Each rule catches what it is for, and leaves the rest alone.
+//! Each rule catches the lines that it is for, and leaves the rest alone.
 
 use super::*;
 

@@ -17,7 +17,7 @@ pub struct Kinds {
 pub struct Event {
     /// Its name, or the command that it names last.
     pub name: &'static str,
-    /// Bits of the first number in it, and what they are, where one event is for all commands.
+    /// Bits of the first number in it, as a mask and their value, where one event is for all commands.
     pub word: Option<(u64, u64)>,
 }
 

@@ -26,7 +26,7 @@ pub(super) const REMAPPED: &[&str] = &[
     "an interrupt given back: refused",
 ];
 
-/// And where the unit records what it refuses of them.
+/// Messages where the unit also records the interrupts that it refuses.
 pub(super) const RECORDED_REMAPPED: &[&str] = &[
     "interrupt: arrived",
     "another device's interrupt: refused, Interrupt",

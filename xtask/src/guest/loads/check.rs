@@ -1,4 +1,4 @@
-//! Compares what was recorded, what the kernel counted and what QEMU got, load by load.
+//! Compares the recording, the kernel's counts and QEMU's, load by load.
 //!
 //! Of the kernel's counts a mapping by the two-step API (Linux 6.17 and later) shows in `iommu:unmap` alone; `dma`
 //! events are one a mapping and one an unmapping.
@@ -110,7 +110,7 @@ pub fn check(ran: &Ran, unit: Unit, policy: Policy) -> Result<(), String> {
     }
 }
 
-/// A load, by all who counted it.
+/// A load, with the counts of all three.
 struct Load<'a> {
     run: &'a Run,
     unit: Unit,
@@ -223,7 +223,7 @@ impl Load<'_> {
         let submitted = self.run.submitted();
         let sent = submitted.pages + submitted.domains;
         let (predicted, sent, right) = match self.policy {
-            // What was mapped before the recording is not replayed.
+            // Buffers that were mapped before the recording are not replayed.
             Policy::Strict => {
                 let known = self.replayed.ends - self.replayed.orphans;
                 (strict, known, strict == known)

@@ -1,5 +1,5 @@
-//! Loads in guests with the kernels and the programs that people have: what was recorded, what the kernel counted and
-//! what QEMU was told have to be the same.
+//! Loads in guests with the kernels and the programs that people have: the recording, the kernel's counts and the
+//! commands that QEMU got have to agree.
 //!
 //! Two kernels (Debian's stable release's and the newest of its backports), four policies (strict, lazy, passthrough,
 //! no IOMMU), six loads (`make-load`), three recorders (`portolan record`, `trace-cmd`, `perf`). Each machine is one

@@ -1,8 +1,8 @@
 //! Declarations of a file, read line by line: public functions, types, modules, and those of them
 //! whose documentation has a line on the context of calling.
 //!
-//! It reads what rustfmt has formatted. It does not know block comments and strings of several
-//! lines; where braces do not balance because of one, [`Declared::balance`] tells.
+//! It reads source that rustfmt has formatted. It does not know block comments and strings of
+//! several lines; where braces do not balance because of one, [`Declared::balance`] tells.
 
 use super::MARK;
 use crate::tidy::rules::code_of;
@@ -175,7 +175,7 @@ impl Scanner {
         (self.said, self.test) = (false, false);
     }
 
-    /// Notes the item whose head has been read, and says what its block is.
+    /// Notes the item whose head has been read; returns the kind of its block.
     fn item(&mut self) -> Kind {
         let test = self.test || self.blocks.last().is_some_and(|block| block.test);
         let head = self.head.clone();
@@ -267,7 +267,7 @@ fn implemented(head: &str) -> Option<String> {
     Some(first_name(name).to_owned())
 }
 
-/// A text without what stands in angle brackets.
+/// A text without the parts in angle brackets.
 fn without_generics(text: &str) -> String {
     let (mut depth, mut kept, mut last) = (0usize, String::new(), ' ');
     for c in text.chars() {

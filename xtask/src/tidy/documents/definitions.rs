@@ -31,7 +31,7 @@ pub(super) struct Definitions<'a> {
     defined: BTreeSet<&'a str>,
     functions: BTreeMap<&'a str, BTreeSet<&'a str>>,
     items: BTreeMap<&'a str, BTreeSet<&'a str>>,
-    /// Traits of a type, and what an alias stands for.
+    /// Traits of a type, and the types that an alias stands for.
     behind: BTreeMap<&'a str, BTreeSet<&'a str>>,
     /// Types that a macro writes: their items are words of the file.
     written: BTreeMap<&'a str, BTreeSet<&'a str>>,
@@ -47,7 +47,7 @@ impl<'a> Definitions<'a> {
         found
     }
 
-    /// Tells whether code has the word: as a type, a variant, or anything else.
+    /// Tells if code has the word: as a type, a variant, or anything else.
     pub(super) fn is_word(&self, name: &str) -> bool {
         self.words.contains(name)
     }
@@ -70,7 +70,7 @@ impl<'a> Definitions<'a> {
             .is_some_and(|all| all.contains(name))
     }
 
-    /// Tells whether a type, its traits or what it is an alias of has an item.
+    /// Tells if a type, its traits or the type that it is an alias of has an item.
     pub(super) fn has_item(&self, of: &str, item: &str) -> bool {
         let mut names = BTreeSet::from([of]);
         for _ in 0..MOST_STEPS {
@@ -215,7 +215,7 @@ impl<'r, 'a> Reader<'r, 'a> {
         self.found.words.extend(words);
     }
 
-    /// Tells whether the token begins an item, and is not a type's part.
+    /// Tells if the token begins an item, and is not a type's part.
     fn begins_item(&self, at: usize) -> bool {
         let before = at.checked_sub(1).map(|before| self.tokens[before]);
         before.is_none_or(|before| ["}", ";", "]", "{", "unsafe", ">"].contains(&before))

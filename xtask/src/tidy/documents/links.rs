@@ -39,7 +39,7 @@ pub(in crate::tidy) fn check(root: &Path, path: &str, text: &str) -> Vec<Finding
     found
 }
 
-/// Tells whether GitHub gives a heading of `text` the name `wanted`.
+/// Tells if GitHub gives a heading of `text` the name `wanted`.
 pub(super) fn has_heading(text: &str, wanted: &str) -> bool {
     let mut seen = BTreeMap::new();
     let text = prose(text);

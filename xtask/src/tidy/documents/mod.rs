@@ -82,7 +82,7 @@ pub(super) fn check(repository: &Repository) -> Vec<Finding> {
     found
 }
 
-/// Tells whether the names in a document are today's.
+/// Tells if the names in a document have to exist today.
 fn is_checked(path: &str) -> bool {
     let parts: Vec<&str> = path.split('/').collect();
     match parts[..] {
@@ -92,7 +92,7 @@ fn is_checked(path: &str) -> bool {
     }
 }
 
-/// Says by how much a README is longer than it may be.
+/// Says the number of lines or words by which a README is longer than it may be.
 fn too_long(path: &str, text: &str) -> Option<String> {
     let (lines, words) = (text.lines().count(), text.split_whitespace().count());
     let (most_lines, most_words) = match path {

@@ -71,14 +71,14 @@ impl<'a> Known<'a> {
         self.paths.iter().any(fits) || self.is_foreign(name)
     }
 
-    /// Notes that a document has a name of others, and tells whether it is one.
+    /// Notes that a document has a name of others, and tells if it is one.
     fn is_foreign(&self, name: &str) -> bool {
         let listed = FOREIGN.iter().find(|listed| **listed == name);
         self.used.borrow_mut().extend(listed);
         listed.is_some() || FOLDERS.iter().any(|folder| name.starts_with(folder))
     }
 
-    /// A test's file and name, either with `*` for any words; `*::` stands before what macros write.
+    /// A test's file and name, either with `*` for any words; `*::` stands before names that macros write.
     fn stale_test(&self, file: &str, test: &str) -> Option<String> {
         if !self.paths.iter().any(|path| fits(file, path)) {
             return Some(format!("{file}: no such file"));
@@ -177,7 +177,7 @@ impl<'a> Known<'a> {
     }
 }
 
-/// Tells whether `name` is `pattern`, in which `*` stands for anything.
+/// Tells if `name` is `pattern`, in which `*` stands for anything.
 fn fits(pattern: &str, name: &str) -> bool {
     let Some((before, after)) = pattern.split_once('*') else {
         return pattern == name;
@@ -189,7 +189,7 @@ fn fits(pattern: &str, name: &str) -> bool {
     ends.any(|end| fits(after, end))
 }
 
-/// Tells whether a name is written as types are.
+/// Tells if a name is written as types are.
 fn is_type(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_uppercase()) && name.contains(|c: char| c.is_lowercase())
 }

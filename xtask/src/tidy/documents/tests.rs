@@ -1,4 +1,4 @@
-//! Each check fails on what it is for, and on nothing else.
+//! Each check fails on the mistakes that it is for, and on nothing else.
 
 use std::path::Path;
 
