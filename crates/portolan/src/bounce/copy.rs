@@ -202,6 +202,7 @@ impl Copied {
     ///
     /// # Errors
     /// See [`TakeError`].
+    #[inline]
     pub fn new(
         pool: &(impl BouncePool + ?Sized),
         original: Original,

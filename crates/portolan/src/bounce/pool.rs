@@ -340,8 +340,10 @@ impl<P: Cpus, A: Area> Pool<P, A> {
     fn take_in(&self, area: usize, want: Want) -> Option<u32> {
         let local = self.areas[area].0.take(want)?;
         // Another crate's area may be wrong: then nothing beside the area is lent.
-        let fits = local <= self.area_slots - want.count && local & (want.stride - 1) == want.phase;
-        fits.then_some(area as u32 * self.area_slots + local)
+        if local > self.area_slots - want.count || local & (want.stride - 1) != want.phase {
+            return None;
+        }
+        Some(area as u32 * self.area_slots + local)
     }
 
     /// Tells if `slots` are of this pool.

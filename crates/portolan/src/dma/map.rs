@@ -69,23 +69,18 @@ impl From<MapError> for NotPlaced {
     }
 }
 
-/// A map's own terms.
+/// A map's own terms; two bytes, so that calls take them in registers.
 #[derive(Clone, Copy)]
 struct Terms {
     waiting: Waiting,
-    /// The address of the page in which the buffer begins; any, if there is none.
-    page: Option<Iova>,
     /// Nothing of the buffer is copied: what would have to be is refused.
     in_place: bool,
 }
 
 impl Terms {
     const fn of(waiting: Waiting) -> Self {
-        Self {
-            waiting,
-            page: None,
-            in_place: false,
-        }
+        let in_place = false;
+        Self { waiting, in_place }
     }
 }
 
@@ -103,7 +98,7 @@ impl<P: Cpus + Clone> Device<P> {
         buffer: B,
         direction: D,
     ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
-        self.map_by(buffer, direction, Terms::of(Waiting::Allowed))
+        self.map_by(buffer, direction, Terms::of(Waiting::Allowed), None)
     }
 
     /// As [`Device::map`], and copies nothing: for memory that the CPU or another device reads while it
@@ -135,7 +130,7 @@ impl<P: Cpus + Clone> Device<P> {
             in_place: true,
             ..Terms::of(Waiting::Allowed)
         };
-        self.map_by(buffer, direction, terms)
+        self.map_by(buffer, direction, terms, None)
     }
 
     /// As [`Device::map`], with the page in which `buffer` begins at the address `page`: where a guest,
@@ -166,11 +161,8 @@ impl<P: Cpus + Clone> Device<P> {
         direction: D,
         page: Iova,
     ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
-        let terms = Terms {
-            page: Some(page),
-            ..Terms::of(Waiting::Allowed)
-        };
-        self.map_by(buffer, direction, terms)
+        let terms = Terms::of(Waiting::Allowed);
+        self.map_by(buffer, direction, terms, Some(page))
     }
 
     /// As [`Device::map`], and never waits or touches the heap: for handlers that refill their
@@ -189,21 +181,23 @@ impl<P: Cpus + Clone> Device<P> {
         buffer: B,
         direction: D,
     ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
-        self.map_by(buffer, direction, Terms::of(Waiting::Refused))
+        self.map_by(buffer, direction, Terms::of(Waiting::Refused), None)
     }
 
+    /// Maps `buffer`, with the page in which it begins at the address `page` if there is one.
     #[inline]
     fn map_by<B: Buffer, D: DataDirection>(
         &self,
         buffer: B,
         direction: D,
         terms: Terms,
+        page: Option<Iova>,
     ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
         // Whatever panics from here on, a buffer that is mapped is not dropped.
         let buffer = ManuallyDrop::new(buffer);
         let settings = || self.settings.clone();
         let NotPlaced { error, held } =
-            match self.find_place(&*buffer, direction.direction(), terms) {
+            match self.find_place(&*buffer, direction.direction(), terms, page) {
                 Ok((place, copies)) => {
                     let mapping = Mapping::new(settings(), place, copies, buffer, direction);
                     mapping.trace_map();
@@ -226,13 +220,16 @@ impl<P: Cpus + Clone> Device<P> {
         buffer: &B,
         direction: Direction,
         terms: Terms,
+        page: Option<Iova>,
     ) -> Result<(Place, Option<Record>), NotPlaced> {
         if direction.device_writes() && !buffer.device_may_write() {
             return Err(MapError::ReadOnly.into());
         }
         match (self.translation, self.space()) {
-            (Translation::Space(_), Some(space)) => self.place_in(space, buffer, direction, terms),
-            (Translation::Identity(_), _) => match terms.page {
+            (Translation::Space(_), Some(space)) => {
+                self.place_in(space, buffer, direction, terms, page)
+            }
+            (Translation::Identity(_), _) => match page {
                 None => self.place_as_is(buffer, direction, terms),
                 Some(page) => {
                     let range = IovaRange::page(page, PageSize::of_lg2(0));
@@ -250,15 +247,12 @@ impl<P: Cpus + Clone> Device<P> {
         buffer: &B,
         direction: Direction,
         terms: Terms,
+        page: Option<Iova>,
     ) -> Result<(Place, Option<Record>), NotPlaced> {
         if let Some(error) = space.failure() {
             return Err(MapError::Broken(error).into());
         }
-        let Terms {
-            waiting,
-            page,
-            in_place,
-        } = terms;
+        let Terms { waiting, in_place } = terms;
         let access = direction.access_to(buffer.memory_kind());
         if let (Some(pool), None, false) = (&self.settings.premapped, page, in_place) {
             if let Some(copies) = self.premapped_copies(buffer, pool, waiting) {

@@ -291,7 +291,7 @@ impl Gather {
     /// Tells if table pages wait for this debt to be paid.
     #[inline]
     pub fn holds_tables(&self) -> bool {
-        self.tables.pages != 0 || !self.unlinked.is_empty()
+        (self.tables.pages != 0) | !self.unlinked.is_empty()
     }
 
     /// Number of table pages that wait for this debt to be paid.

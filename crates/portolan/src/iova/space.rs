@@ -207,10 +207,12 @@ impl<P: Cpus> IovaSpace<P> {
         self.step(1);
         let cpu = self.home();
         let low = request.below(self.ceiling.get());
-        let block = self.classes.of_request(&low)?;
-        match block.and_then(|block| self.take_front(cpu, block)) {
+        let Some(block) = self.classes.of_request(&low)? else {
+            return self.alloc_searching(cpu, request);
+        };
+        match self.take_front(cpu, block) {
             Some(start) => Ok(self.classes.exact(start, request)),
-            None => self.alloc_behind(cpu, *request),
+            None => self.alloc_behind(cpu, *request, block),
         }
     }
 
@@ -231,24 +233,50 @@ impl<P: Cpus> IovaSpace<P> {
         None
     }
 
-    /// Takes from the magazines, or from the depot and the ranges behind them.
+    /// Takes from the magazines, or from what is behind them. `block` is below the ceiling.
     #[inline(never)]
-    fn alloc_behind(&self, cpu: &Home<P>, request: Request) -> Result<IovaRange, IovaError> {
-        let range = self.upwards(&request, |low, is_last| {
+    fn alloc_behind(
+        &self,
+        cpu: &Home<P>,
+        request: Request,
+        block: Block,
+    ) -> Result<IovaRange, IovaError> {
+        match self.take_behind(cpu, block) {
+            Some(start) => self.noted(self.classes.exact(start, &request), Heap::Use),
+            None => self.alloc_searching(cpu, &request),
+        }
+    }
+
+    /// Takes from a CPU's magazines.
+    #[inline]
+    fn take_behind(&self, cpu: &Home<P>, block: Block) -> Option<u64> {
+        cpu.magazines
+            .with(|cache| cache.of(block.kind).take(block.highest))
+    }
+
+    /// Finds addresses where the magazines have none, or `request` is of no class.
+    #[inline(never)]
+    fn alloc_searching(&self, cpu: &Home<P>, request: &Request) -> Result<IovaRange, IovaError> {
+        let found = self.upwards(request, |low, is_last| {
             let block = self.classes.of_request(low)?;
             let start = block.and_then(|block| {
-                let take = |cache: &mut CpuCache| cache.of(block.kind).take(block.highest);
-                let taken = cpu.magazines.with(take);
+                let taken = self.take_behind(cpu, block);
                 taken.or_else(|| self.refilled(cpu, low, block))
             });
             match start {
                 Some(start) => Ok(self.classes.exact(start, low)),
                 None => self.alloc_slowly(cpu, low, is_last),
             }
-        })?;
+        });
+        self.noted(found?, Heap::Use)
+    }
+
+    /// Enters a range that goes out, where those are recorded.
+    #[inline]
+    fn noted(&self, range: IovaRange, heap: Heap) -> Result<IovaRange, IovaError> {
         match &self.ledger {
             None => Ok(range),
-            Some(ledger) => self.enter(ledger, range, Heap::Use),
+            Some(ledger) => self.enter(ledger, range, heap),
         }
     }
 
@@ -314,11 +342,8 @@ impl<P: Cpus> IovaSpace<P> {
     /// all the same.
     pub fn try_alloc(&self, request: &Request) -> Result<IovaRange, IovaError> {
         let cpu = self.home();
-        let range = self.upwards(request, |low, _| self.alloc_sparing(cpu, low))?;
-        match &self.ledger {
-            None => Ok(range),
-            Some(ledger) => self.enter(ledger, range, Heap::Spare),
-        }
+        let found = self.upwards(request, |low, _| self.alloc_sparing(cpu, low));
+        self.noted(found?, Heap::Spare)
     }
 
     /// Takes one range back, as it was given out. For addresses that devices used: only once the

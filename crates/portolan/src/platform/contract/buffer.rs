@@ -232,15 +232,23 @@ pub(crate) fn hidden_from<B: Buffer>(reach: HostVisibility, buffer: &B) -> Optio
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unowned {
     memory: PhysRange,
-    kind: MemoryKind,
-    sharing: Sharing,
-    visibility: HostVisibility,
+    /// It is as long as the memory. A map moves the value some ten times, so it is small.
     view: Option<View>,
+    contents: Contents,
+    visibility: HostVisibility,
 }
 
-/// The CPU's view of shared memory.
+/// What the value names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Contents {
+    Exclusive,
+    Shared,
+    Registers,
+}
+
+/// Where the CPU's view of shared memory begins.
 #[derive(Debug, PartialEq, Eq)]
-struct View(NonNull<[u8]>);
+struct View(NonNull<u8>);
 
 // SAFETY: `Unowned::shared` has the promise that all CPUs may reach it.
 unsafe impl Send for View {}
@@ -268,10 +276,9 @@ impl Unowned {
     pub const unsafe fn new(memory: PhysRange) -> Self {
         Self {
             memory,
-            kind: MemoryKind::Cached,
-            sharing: Sharing::Exclusive,
-            visibility: HostVisibility::Private,
             view: None,
+            contents: Contents::Exclusive,
+            visibility: HostVisibility::Private,
         }
     }
 
@@ -301,13 +308,12 @@ impl Unowned {
     pub const unsafe fn shared(memory: PhysRange, view: Option<NonNull<[u8]>>) -> Self {
         Self {
             memory,
-            kind: MemoryKind::Cached,
-            sharing: Sharing::Shared,
-            visibility: HostVisibility::Private,
             view: match view {
-                Some(view) => Some(View(view)),
+                Some(view) => Some(View(view.cast())),
                 None => None,
             },
+            contents: Contents::Shared,
+            visibility: HostVisibility::Private,
         }
     }
 
@@ -335,10 +341,9 @@ impl Unowned {
     pub const unsafe fn registers(window: PhysRange) -> Self {
         Self {
             memory: window,
-            kind: MemoryKind::Registers,
-            sharing: Sharing::Shared,
-            visibility: HostVisibility::Shared,
             view: None,
+            contents: Contents::Registers,
+            visibility: HostVisibility::Shared,
         }
     }
 
@@ -399,11 +404,17 @@ unsafe impl Buffer for Unowned {
     }
 
     fn memory_kind(&self) -> MemoryKind {
-        self.kind
+        match self.contents {
+            Contents::Exclusive | Contents::Shared => MemoryKind::Cached,
+            Contents::Registers => MemoryKind::Registers,
+        }
     }
 
     fn sharing(&self) -> Sharing {
-        self.sharing
+        match self.contents {
+            Contents::Exclusive => Sharing::Exclusive,
+            Contents::Shared | Contents::Registers => Sharing::Shared,
+        }
     }
 
     fn host_visibility(&self) -> HostVisibility {
@@ -411,7 +422,9 @@ unsafe impl Buffer for Unowned {
     }
 
     fn view(&self) -> Option<NonNull<[u8]>> {
-        self.view.as_ref().map(|view| view.0)
+        let bytes = usize::try_from(self.memory.len_minus_one().checked_add(1)?).ok()?;
+        let View(first) = self.view.as_ref()?;
+        Some(NonNull::slice_from_raw_parts(*first, bytes))
     }
 
     fn device_may_write(&self) -> bool {
