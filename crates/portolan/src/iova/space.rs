@@ -208,7 +208,7 @@ impl<P: Cpus> IovaSpace<P> {
         let cpu = self.home();
         let low = request.below(self.ceiling.get());
         let Some(block) = self.classes.of_request(&low)? else {
-            return self.alloc_searching(cpu, request);
+            return self.alloc_searching(cpu, *request);
         };
         match self.take_front(cpu, block) {
             Some(start) => Ok(self.classes.exact(start, request)),
@@ -243,7 +243,7 @@ impl<P: Cpus> IovaSpace<P> {
     ) -> Result<IovaRange, IovaError> {
         match self.take_behind(cpu, block) {
             Some(start) => self.noted(self.classes.exact(start, &request), Heap::Use),
-            None => self.alloc_searching(cpu, &request),
+            None => self.alloc_searching(cpu, request),
         }
     }
 
@@ -256,8 +256,8 @@ impl<P: Cpus> IovaSpace<P> {
 
     /// Finds addresses where the magazines have none, or `request` is of no class.
     #[inline(never)]
-    fn alloc_searching(&self, cpu: &Home<P>, request: &Request) -> Result<IovaRange, IovaError> {
-        let found = self.upwards(request, |low, is_last| {
+    fn alloc_searching(&self, cpu: &Home<P>, request: Request) -> Result<IovaRange, IovaError> {
+        let found = self.upwards(&request, |low, is_last| {
             let block = self.classes.of_request(low)?;
             let start = block.and_then(|block| {
                 let taken = self.take_behind(cpu, block);
