@@ -30,8 +30,7 @@ pub enum CopyWhen {
     Always,
 }
 
-/// Costs of copying, and of the mapping in place that it saves: from a machine's profile, or as
-/// measured.
+/// Costs of copying, and of the mapping in place that it saves: from a machine's profile, or as measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyPrices {
     /// Slots for one copy taken and given back.

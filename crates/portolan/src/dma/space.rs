@@ -36,9 +36,8 @@ use crate::table::Access;
 pub struct SpaceOptions {
     /// The addresses to give out; those that the domain cannot translate are left out.
     pub window: IovaRange,
-    /// Time at which unmaps are invalidated. Lazy is not accepted where a hypervisor follows
-    /// mappings, nor where a device is said not to be trusted: the space is strict then, and says
-    /// why ([`DmaSpace::lazy_refused`]).
+    /// Time at which unmaps are invalidated. Lazy is not accepted where a hypervisor follows mappings, nor
+    /// where a device is said not to be trusted: the space says why it is strict ([`DmaSpace::lazy_refused`]).
     pub policy: Policy,
     /// Shadowing of the hypervisor beside that which the domain reports ([`Domain::shadowing`]): no
     /// register tells that tables are write-protected.
