@@ -19,8 +19,8 @@ use support::loom_cpus::{LoomCpus, explore, on_cpu};
 const PAGE: u64 = 4096;
 const PAGES: u64 = 4;
 
-/// Addresses, and what their owners write there: the model checker fails a test in which two write
-/// without one being done before the other.
+/// Addresses, and the writes of their owners there: the model checker fails a test in which two
+/// write without one being done before the other.
 struct Rig<P: Cpus> {
     space: IovaSpace<P>,
     written: [UnsafeCell<()>; PAGES as usize],
@@ -116,7 +116,7 @@ fn two_give<P: Cpus + Copy>(cpus: P) {
     });
 }
 
-/// One gives what the other takes.
+/// One gives the addresses that the other takes.
 fn one_gives_and_one_takes<P: Cpus + Copy>(cpus: P) {
     explore(2, move || {
         let rig = Rig::new(cpus, 1);

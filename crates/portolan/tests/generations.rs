@@ -1,8 +1,8 @@
 //! Every interleaving of CPUs that defer buffers into one queue and reclaim them.
 //!
-//! The table and the plan are the real ones. The hardware notes what it has been told to forget; a
-//! buffer that comes back before its addresses are among that fails the test, and so does an
-//! address that is given out again.
+//! The table and the plan are the real ones. The hardware notes the addresses that it has been told
+//! to forget; a buffer that comes back before its addresses are among that fails the test, and so
+//! does an address that is given out again.
 #![allow(missing_docs)]
 
 mod support;
@@ -33,8 +33,9 @@ struct State {
     fail: u32,
 }
 
-/// Beside the state a word for each page, which says as the state does how often it was forgotten, and
-/// which nothing orders: a CPU that does not come after that invalidation may read an older number.
+/// Beside the state a word for each page, which has as the state does the number of times that it
+/// was forgotten, and which nothing orders: a CPU that does not come after that invalidation may
+/// read an older number.
 #[derive(Clone)]
 struct Hardware(std::sync::Arc<Mutex<State>>, std::sync::Arc<[Noted; 16]>);
 

@@ -1,5 +1,5 @@
-//! No heap memory is taken or freed while a lock is held by what serves faults; nor at all by what
-//! the handler of a unit's interrupt calls.
+//! No heap memory is taken or freed while a lock is held by functions that serve faults; nor at all
+//! by functions that the handler of a unit's interrupt calls.
 #![allow(missing_docs)]
 
 #[path = "support/promised.rs"]

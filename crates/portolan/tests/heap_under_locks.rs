@@ -1,5 +1,5 @@
 //! No heap memory is taken or freed while a lock of the platform is held, since interrupts are out
-//! then; nor at all by what handlers of interrupts may call.
+//! then; nor at all by functions that handlers of interrupts may call.
 #![allow(missing_docs)]
 
 #[path = "support/watched_heap.rs"]

@@ -10,7 +10,7 @@ use portolan::iova::{AddressOrder, Checks, IovaError, IovaOptions, IovaSpace, Re
 use portolan::platform::{Clock, Nanos, SpinCpus};
 
 thread_local! {
-    /// Allocations of this thread that still succeed, and how many fail after those.
+    /// Allocations of this thread that still succeed, and the number of failures after those.
     static PLAN: Cell<(u64, u64)> = const { Cell::new((u64::MAX, 0)) };
     static COUNT: Cell<u64> = const { Cell::new(0) };
 }
@@ -72,7 +72,7 @@ const PAGES: u64 = 4096;
 const MOST: usize = 700;
 
 /// Takes and gives many, with `failures` failures after `before` allocations of memory, and returns
-/// how many allocations of memory there were.
+/// the number of allocations of memory.
 fn run(before: u64, failures: u64, checks: Checks) -> u64 {
     let context = (before, failures, checks);
     let mut held: Vec<IovaRange> = Vec::with_capacity(MOST);

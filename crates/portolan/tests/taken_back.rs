@@ -82,7 +82,7 @@ impl TagPool for Queue {
     }
 }
 
-/// Memory: how often each page has moved. Its frame is one of the page's own.
+/// Memory: the number of times that each page has moved. Its frame is one of the page's own.
 #[derive(Default)]
 struct Owner(Mutex<BTreeMap<u64, u64>>);
 
@@ -168,7 +168,8 @@ impl Machine {
         self.access_at(0)
     }
 
-    /// The device accesses a page, by what it remembers if it does; the frame that it reaches.
+    /// The device accesses a page, by its cached translation if it has one; returns the frame that
+    /// it reaches.
     fn access_at(&self, page: u64) -> Option<u64> {
         let mut cached = self.device.cached.lock().unwrap();
         if let Entry::Vacant(missing) = cached.entry(page) {
@@ -202,7 +203,7 @@ impl Machine {
     }
 
     /// The owner moves a page to another frame, and frees the old one once the page was taken back;
-    /// how often that failed before.
+    /// returns the number of failures before.
     fn migrate_at(&self, number: u64) -> u64 {
         let old = {
             let mut moved = self.owner.0.lock().unwrap();
@@ -323,7 +324,7 @@ fn a_sync_that_fails_beside_another_gives_nobody_memory_back() {
     }
 }
 
-/// One owner retries what failed while another CPU recovers, and a device faults.
+/// One owner tries a failed sync again while another CPU recovers, and a device faults.
 #[test]
 fn recovering_beside_an_owner_that_tries_again_gives_back_what_is_quiet() {
     explore(2, || {

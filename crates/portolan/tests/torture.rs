@@ -1,7 +1,7 @@
-//! Torture: spaces with ragged windows over hardware that fails and remembers what it was not told to
-//! forget; threads that look without end; streams of every trust that come and go; devices that never stop
-//! asking for pages. Memory stays bounded, nothing is lost, and no address is given out while the hardware
-//! remembers an old translation of it.
+//! Torture: spaces with ragged windows over hardware that fails and remembers all translations that
+//! it was not told to forget; threads that look without end; streams of every trust that come and
+//! go; devices that never stop asking for pages. Memory stays bounded, nothing is lost, and no
+//! address is given out while the hardware remembers an old translation of it.
 //!
 //! `PORTOLAN_TORTURE=N` makes it N operations (a million), `PORTOLAN_SEED` repeats a run.
 #![allow(missing_docs)]
@@ -36,7 +36,7 @@ const PAGE: u64 = 0x1000;
 const ROUND: u64 = 20_000;
 /// Mappings that are held at once, at most.
 const HELD: usize = 300;
-/// Table pages of a space: what so many mappings in a window may need, and what waits.
+/// Table pages of a space: for the mappings in a window, and for ranges that wait.
 const TABLES: u32 = 2000;
 const CPUS: usize = 3;
 /// Devices that ask, and the numbers that they give their groups.
@@ -173,7 +173,7 @@ fn unowned(memory: PhysRange) -> Unowned {
     unsafe { Unowned::new(memory) }
 }
 
-/// One space, and what a careful owner knows of it.
+/// One space, and the state that a careful owner knows of it.
 struct World<'r> {
     random: &'r mut Random,
     hardware: Hardware,
@@ -378,7 +378,7 @@ impl Handler for Content {
     }
 }
 
-/// Devices that never stop asking, whether or not anybody knows them.
+/// Devices that never stop asking, registered or not.
 struct Askers {
     desk: Dispatcher<Cpus, Answers>,
     answers: Answers,

@@ -22,9 +22,9 @@ pub(super) const MAX_LG2_PAGES: u8 = 39;
 /// Presence of INVALIDATE_IOMMU_ALL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidateAll {
-    /// No: everything is invalidated entry by entry and domain by domain.
+    /// The unit lacks it: everything is invalidated entry by entry and domain by domain.
     Absent,
-    /// Yes.
+    /// The unit has it.
     Present,
 }
 

@@ -18,10 +18,10 @@ use portolan::iommu::IommuError;
 use portolan::platform::Mmio;
 use portolan::table::format::SplitRule;
 
-/// Choice that faulting accesses have: to wait for software, or to end.
+/// Treatments of faulting accesses that the unit offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StallModel {
-    /// They may, or end.
+    /// They wait for software, or end.
     Either,
     /// They end.
     Terminate,

@@ -30,7 +30,7 @@ pub(super) const BLOCKED: u32 = 0;
 /// Exponents of the pages that one write drops at most: a section.
 const SECTION_LG2_PAGES: u8 = (tlb_flush::SECTION_LG2 - 12) as u8;
 
-/// Power of the hardware, without which it may not use the unit's memory.
+/// State of the hardware: while it is on, it may use the memory that the unit gave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Power {

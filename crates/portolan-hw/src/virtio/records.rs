@@ -16,9 +16,9 @@ const PIECE: usize = 32;
 /// State of a mapping that the domain's owner wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// That it is mapped.
+    /// Mapped.
     Mapped,
-    /// That it is not. The addresses are in use until the device has forgotten it.
+    /// Unmapped. The addresses are in use until the device has forgotten it.
     Unmapped,
 }
 
@@ -32,7 +32,7 @@ pub(super) enum Known {
     Present { epoch: u64 },
     /// The device may have it, in this epoch: its answer made no sense.
     Unsure { epoch: u64 },
-    /// Someone waits for a request about it.
+    /// A caller waits for a request about it.
     Busy,
     /// A request about it was given up and may still be carried out.
     Unanswered,

@@ -84,7 +84,7 @@ impl Extent {
     }
 }
 
-/// End for which a wait waits.
+/// Work that is complete when a wait is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     /// Everything that was submitted before.

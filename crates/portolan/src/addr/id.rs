@@ -1,6 +1,7 @@
 //! Identifiers that hardware and drivers pass around, each a type of its own.
 //!
-//! Widths are those of the widest architecture; a driver checks against what it discovered.
+//! Widths are those of the widest architecture; a driver checks against the values that it
+//! discovered.
 //!
 //! *Context.* Interrupt: everything here is a value.
 

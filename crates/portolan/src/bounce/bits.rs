@@ -85,7 +85,7 @@ impl Want {
     }
 }
 
-/// The longest run of set bits in `words`, and how many are set.
+/// The longest run of set bits in `words`, and the number of set bits.
 pub(super) fn survey(words: impl Iterator<Item = u64>) -> (u32, u32) {
     let (mut longest, mut total, mut run) = (0, 0, 0u32);
     for word in words {

@@ -31,7 +31,7 @@ pub enum PoolError {
         /// Range of the registers.
         memory: PhysRange,
     },
-    /// Memory for the pool's own records.
+    /// No memory for the pool's own records.
     #[error("no memory for the pool's own records")]
     Memory,
 }

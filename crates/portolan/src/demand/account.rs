@@ -36,7 +36,7 @@ pub enum Limited {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{wanted} bytes more would be {what:?}: {used} of {limit} are already")]
 pub struct LimitReached {
-    /// Of what.
+    /// Quantity whose limit it is.
     pub what: Limited,
     /// Bytes wanted.
     pub wanted: u64,
@@ -46,7 +46,7 @@ pub struct LimitReached {
     pub limit: u64,
 }
 
-/// One quantity in bytes. It orders nothing: what it counts is guarded elsewhere.
+/// One quantity in bytes. It orders nothing: the memory that it counts is guarded elsewhere.
 #[derive(Debug)]
 pub(super) struct Quantity {
     what: Limited,

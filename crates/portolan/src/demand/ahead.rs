@@ -13,7 +13,8 @@ use crate::iommu::Domain;
 use crate::platform::{Cpus, Lock};
 
 impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
-    /// Maps `part`, the granule at `iova`, and what the window says; the granules that it mapped.
+    /// Maps `part`, the granule at `iova`, and further granules as the window says; returns the
+    /// granules that it mapped.
     pub(super) fn fill_window(
         &self,
         region: &Region<O, P>,
@@ -36,7 +37,7 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
         }
     }
 
-    /// Maps the granule `must` and what `ahead` says, as far as that goes.
+    /// Maps the granule `must` and the part `ahead` around it, as far as that goes.
     fn fill_ahead(
         &self,
         region: &Region<O, P>,

@@ -77,7 +77,7 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
 enum Stage {
     /// Being written, without the slot's lock: a CPU that takes memory back there waits.
     Writing,
-    /// Written; what it owes is being paid.
+    /// Written; its debt is being paid.
     Paying,
 }
 

@@ -29,7 +29,7 @@ impl Generation {
 pub(super) enum Cause {
     /// The hardware did not complete.
     Iommu(IommuError),
-    /// Another CPU pays what has to be paid before, and did not finish in time.
+    /// Another CPU pays a debt that comes before, and did not finish in time.
     Turn { waited: Nanos },
 }
 

@@ -10,7 +10,7 @@ use crate::iommu::{Domain, PagedDomain, TagPool};
 use crate::platform::{Cpus, Lock, TableMem};
 use crate::table::{Access, DirtyError, Format};
 
-/// A domain whose tables know what was written.
+/// A domain whose tables know the pages that were written.
 ///
 /// *Context.* Task.
 pub trait DirtyDomain: Domain {

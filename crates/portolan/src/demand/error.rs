@@ -60,7 +60,8 @@ pub enum FaultError {
         /// Number of times that the memory was taken back meanwhile.
         times: u32,
     },
-    /// Another CPU took memory back around it, or paid what the fault needs, for too long.
+    /// Another CPU took memory back around it, or paid a debt that the fault needs paid, for too
+    /// long.
     #[error("another CPU was at work around {iova} for too long")]
     Busy {
         /// The address that faulted.
@@ -98,7 +99,7 @@ pub enum InvalidateError {
         /// The reason that the domain gave.
         error: DomainUnmapError,
     },
-    /// Another CPU takes memory back there, or maps, or pays what has to be paid before, and did not
+    /// Another CPU takes memory back there, or maps, or pays a debt that comes before, and did not
     /// finish in time. Nothing is wrong with the hardware.
     #[error("another CPU was at work in {range} for {waited} ns", waited = waited.get())]
     Busy {

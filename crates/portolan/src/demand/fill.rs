@@ -28,7 +28,7 @@ pub struct Request {
 /// State in which a fault found its granule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Already {
-    /// It was not.
+    /// It was not mapped.
     No,
     /// Another fault had mapped it.
     Yes,
@@ -52,12 +52,13 @@ enum Look {
 }
 
 impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
-    /// Makes what a device wants accessible. When this returns, the device may try again.
+    /// Makes the granule that a device wants accessible. When this returns, the device may try
+    /// again.
     ///
     /// *Context.* Task: the owner populates.
     ///
     /// # Errors
-    /// See [`FaultError`]: the device is not to get what it wants.
+    /// See [`FaultError`]: the device is not to get the access.
     pub fn fault(&self, request: &Request) -> Result<Mapped, FaultError> {
         count(&self.counters.faults, 1);
         let served = self.serve(request);
@@ -99,8 +100,8 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
         Ok(Mapped { already, granules })
     }
 
-    /// Sees to it that what others mapped in a slot is paid for, or fails: they pay for it now, or the
-    /// hardware did not complete it.
+    /// Makes sure that others' maps in a slot are paid for, or fails: they pay for them now, or the
+    /// hardware did not complete.
     fn paid(&self, region: &Region<O, P>, slot: usize, iova: Iova) -> Result<(), FaultError> {
         let look = || {
             region.with(slot, |slot| {

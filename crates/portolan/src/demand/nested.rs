@@ -1,9 +1,10 @@
-//! A guest's first stage over our second stage: whose fault is it?
+//! A guest's first stage over our second stage: each fault belongs to one of them.
 //!
 //! The guest owns the first stage and maps its processes' addresses to its own memory; the second
-//! stage, an [`Ioas`], maps the guest's memory to ours. A page request does not say which
-//! stage refused, so the guest's tables are walked: what they lack is the guest's to mend, and is
-//! forwarded with its PASID; where they lead, and where they lie themselves, is mapped here.
+//! stage, an [`Ioas`], maps the guest's memory to ours. A page request does not name the stage that
+//! refused, so the guest's tables are walked: the guest mends its own gaps, for which the request
+//! is forwarded with its PASID; the addresses to which the tables lead, and those of the tables
+//! themselves, are mapped here.
 
 use alloc::sync::Arc;
 
@@ -19,9 +20,9 @@ use crate::table::Access;
 /// Address to which the guest's first stage leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FirstStage {
-    /// To this address of the guest's memory.
+    /// This address of the guest's memory.
     Leads(Iova),
-    /// Nowhere, or not for this access.
+    /// None, or none for this access.
     Refuses,
 }
 
@@ -66,7 +67,7 @@ impl<D: Domain, O: Pager, P: Cpus, G: Guest> Nested<D, O, P, G> {
         &self.second
     }
 
-    /// Maps what the second stage lacks for `request`.
+    /// Maps the parts that the second stage lacks for `request`.
     fn serve(&self, request: &PageRequest) -> Served {
         let wanted = Request::from(request);
         let mut refused = None;

@@ -22,9 +22,9 @@ enum Ended {
 }
 
 impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
-    /// Unmaps all that is mapped in `range`, and returns when no device reaches it any more: the
-    /// number of granules that were mapped. What populated memory a fault has in hands is not
-    /// mapped any more. A block that the range cuts goes whole, and comes back on demand.
+    /// Unmaps all mappings in `range`, and returns when no device reaches it any more: the number
+    /// of granules that were mapped. Populated memory that a fault has in hands is not mapped any
+    /// more. A block that the range cuts goes whole, and comes back on demand.
     ///
     /// It waits for others that take memory back there, no longer than the container's timeout,
     /// and for the hardware, whose driver has a deadline.
@@ -54,7 +54,7 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
         Ok(taken)
     }
 
-    /// Calls `f` for each region that `range` touches, with what they share.
+    /// Calls `f` for each region that `range` touches, with the addresses that they share.
     pub(super) fn each_region<E>(
         &self,
         range: IovaRange,
@@ -100,9 +100,9 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
         }
     }
 
-    /// Becomes the only one who takes memory back in the slots of `range`, and makes what faults have
-    /// in hands out of date. In order of address, so that no two wait for each other; who is
-    /// waited for waits for the hardware at most, or for slots above.
+    /// Becomes the only caller that takes memory back in the slots of `range`, and makes memory
+    /// that faults have in hands out of date. In order of address, so that no two wait for each
+    /// other; a caller for which others wait waits for the hardware at most, or for slots above.
     fn enter(&self, region: &Region<O, P>, range: IovaRange) -> Result<(), InvalidateError> {
         let mut timeout = self.options.timeout;
         for part in region.parts(range) {
@@ -246,9 +246,8 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
         count
     }
 
-    /// `found`, which is mapped, and what shares a block with its ends, in the slots of `range`, all
-    /// of which are the caller's. Blocks above a slot are pinned ones, and the range of those is the
-    /// region.
+    /// `found`, which is mapped, and the blocks at its ends, in the slots of `range`, all of which
+    /// are the caller's. Blocks above a slot are pinned ones, and the range of those is the region.
     fn whole(&self, region: &Region<O, P>, range: IovaRange, found: IovaRange) -> IovaRange {
         let block = |iova: Iova| {
             let leaf = self.domain.translate(iova)?;

@@ -82,7 +82,7 @@ impl Frames {
         &self.pieces
     }
 
-    /// The pieces, if they are whole granules: a domain would map what lies around them.
+    /// The pieces, if they are whole granules: a domain would map the memory around them.
     pub(super) fn whole(&self, granule: PageSize) -> Result<&[DmaMemory], TableMapError> {
         let inside = granule.bytes() - 1;
         let after = |piece: &PhysRange| piece.last().get().wrapping_add(1);
@@ -101,7 +101,7 @@ impl Frames {
         self.bytes
     }
 
-    /// Forgets what lies beyond the first `bytes`.
+    /// Forgets the pieces beyond the first `bytes`.
     pub(super) fn truncate(&mut self, bytes: u64) {
         while let Some(last) = self.pieces.pop() {
             let before = self.bytes - (last.len_minus_one() + 1);

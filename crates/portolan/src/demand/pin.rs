@@ -32,8 +32,8 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
         settled.map_err(|unpaid| RecoverError::from(unpaid.cause).into())
     }
 
-    /// Takes back what was mapped of a region that is not added because of `error`, and lets go of
-    /// what was pinned. If that fails the region stays, and can be removed.
+    /// Takes back the mappings of a region that is not added because of `error`, and unpins its
+    /// memory. If that fails the region stays, and can be removed.
     pub(super) fn unwind(&self, region: &Arc<Region<O, P>>, error: RegionError) -> RegionError {
         match self.take_back(region, region.range) {
             Ok(_) => {
@@ -48,7 +48,7 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
         }
     }
 
-    /// Pins and maps `range`, piece by piece, and notes how much of it is pinned.
+    /// Pins and maps `range`, piece by piece, and notes the part of it that is pinned.
     fn pin_range(
         &self,
         region: &Region<O, P>,

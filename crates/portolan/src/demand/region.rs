@@ -18,7 +18,7 @@ use crate::table::Access;
 pub enum Residency<'a> {
     /// All of it is pinned and mapped at once, until the region is removed.
     Pinned,
-    /// Nothing is: it is mapped when a device asks for it, and taken back at any time.
+    /// None of it is pinned: it is mapped when a device asks for it, and taken back at any time.
     OnDemand,
     /// These parts are pinned, the rest comes on demand.
     Selective(&'a [IovaRange]),
@@ -163,7 +163,7 @@ impl<O, P: Cpus> Region<O, P> {
         ((iova.get() >> self.granule.lg2()) & u64::from(GRANULES - 1)) as u32
     }
 
-    /// The part of the first slot that `range` touches, and what of the range is left.
+    /// The part of the first slot that `range` touches, and the rest of the range.
     pub(super) fn first_part(&self, range: IovaRange) -> Option<(Part, Option<IovaRange>)> {
         let inside = range.intersection(self.range)?;
         let around = IovaRange::page(inside.start(), PageSize::of_lg2(self.slot_lg2()));

@@ -1,4 +1,4 @@
-//! The container: a domain, its regions, and what it owes.
+//! The container: a domain, its regions, and its debts.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -138,8 +138,9 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
         self.debts.settle(cpus, timeout, &*self.domain, owed, needs)
     }
 
-    /// Pays what the hardware did not complete before. What could not be taken back then is quiet
-    /// afterwards; it opens once it is taken back again, which does not fail for that any more.
+    /// Pays the debts that the hardware did not complete before. Ranges that could not be taken
+    /// back then are quiet afterwards; each opens once it is taken back again, which does not fail
+    /// for that reason any more.
     ///
     /// *Context.* Atomic.
     ///
@@ -188,14 +189,14 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
         Ok(pinned)
     }
 
-    /// Adds a region, and pins and maps what of it is to be pinned. Faults in it are served once
-    /// this has returned.
+    /// Adds a region, and pins and maps the parts of it that are to be pinned. Faults in it are
+    /// served once this has returned.
     ///
     /// *Context.* Task.
     ///
     /// # Errors
-    /// See [`RegionError`]; there is no such region then, unless devices may still reach what was
-    /// pinned for it.
+    /// See [`RegionError`]; there is no such region then, unless devices may still reach memory
+    /// that was pinned for it.
     pub fn add_region(&self, options: &RegionOptions<'_>, owner: O) -> Result<(), RegionError> {
         let pinned = self.check(options)?;
         let access = options.access;
@@ -252,7 +253,8 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
         }
     }
 
-    /// Takes a region off the list; whether it was on it. Who took it off is who unpins.
+    /// Takes a region off the list; returns `true` if it was on it. The caller that took it off
+    /// unpins.
     pub(super) fn forget(&self, region: &Arc<Region<O, P>>) -> bool {
         self.regions.with(|regions| {
             let before = regions.len();
@@ -262,7 +264,7 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
     }
 
     /// Removes the region that begins at `start`: when this returns, no device reaches its memory,
-    /// and what was pinned of it is not any more. It takes no memory.
+    /// and none of it is pinned any more. It takes no memory.
     ///
     /// *Context.* Task.
     ///
@@ -296,7 +298,7 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
 }
 
 impl<D: Domain, O: Pager, P: Cpus> Drop for Ioas<D, O, P> {
-    /// Removes all regions. What cannot be made quiet stays pinned.
+    /// Removes all regions. Memory that cannot be made quiet stays pinned.
     ///
     /// *Context.* Task.
     fn drop(&mut self) {

@@ -9,8 +9,9 @@ use crate::addr::{Iova, PageSize};
 
 /// Trust in a device, which decides if it may reach more than its buffers.
 ///
-/// What isolates is the address space: all of its devices reach what is mapped there. So a space has the
-/// trust of the least trusted of them, from the start ([`SpaceOptions::trust`](super::SpaceOptions::trust)).
+/// The address space isolates: all of its devices reach all of its mappings. So a space has the
+/// trust of the least trusted of them, from the start
+/// ([`SpaceOptions::trust`](super::SpaceOptions::trust)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Trust {
     /// Bytes in the same pages as a buffer may be reachable.
@@ -33,7 +34,7 @@ impl Trust {
 /// Coherency of a device's accesses with the CPUs' caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Coherency {
-    /// It does.
+    /// The device snoops them.
     Coherent,
     /// Lines have to be written back before it reads, and dropped before the CPU reads. So a line in
     /// which it writes must hold nothing else: a buffer that does not begin and end with one is
@@ -72,9 +73,10 @@ pub struct Constraints {
     pub coherency: Coherency,
     /// Trust in the device.
     pub trust: Trust,
-    /// [`HostVisibility::Shared`] for a device of a confidential guest that reaches what its host
-    /// reaches, and nothing private: every one that the guest has not let in (TDISP). Its buffers are
-    /// copied through a pool in shared memory, but for those that are shared themselves.
+    /// [`HostVisibility::Shared`] for a device of a confidential guest that reaches only memory
+    /// that its host reaches, and nothing private: every one that the guest has not let in (TDISP).
+    /// Its buffers are copied through a pool in shared memory, but for those that are shared
+    /// themselves.
     pub reach: HostVisibility,
 }
 

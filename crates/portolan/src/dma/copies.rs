@@ -42,8 +42,8 @@ pub struct CopyPrices {
 }
 
 impl CopyWhen {
-    /// Copies while that costs less than mapping in place, if what a device writes is copied both
-    /// ways; never, where it does not pay for a single byte.
+    /// Copies while that costs less than mapping in place, if bytes that a device writes are copied
+    /// both ways; never, where it does not pay for a single byte.
     ///
     /// This is the price of a pool that the device reaches at all times
     /// ([`Device::with_premapped_pool`](super::Device::with_premapped_pool)). Copies that are mapped
@@ -95,8 +95,8 @@ pub(super) enum Through {
 pub(super) enum Cut {
     /// Not at all.
     InPlace,
-    /// From where a piece does not begin, or end, with a unit that it must not share, the part of it in
-    /// that page is copied: what stays in place follows at the next address.
+    /// From where a piece does not begin, or end, with a unit that it must not share, the part of
+    /// it in that page is copied: the part that stays in place follows at the next address.
     Edges { unit: PageSize, page: PageSize },
     /// Pieces that end above the limit, or share a unit, are copied whole.
     Above { limit: u64, unit: PageSize },

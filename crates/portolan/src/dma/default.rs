@@ -11,18 +11,18 @@ use crate::iommu::{Shadowing, Stage, TrapCost};
 /// Presence of a device TLB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DeviceTlbPresence {
-    /// It asks the IOMMU each time.
+    /// The device asks the IOMMU each time.
     Absent,
-    /// It does, and has to be told of every unmap as well.
+    /// The device keeps translations, and has to be told of every unmap as well.
     Present,
 }
 
 /// Ownership of a driver's buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Buffers {
-    /// It hands them over and gets them back when they are quiet.
+    /// The driver hands them over and gets them back when they are quiet.
     Owned,
-    /// It keeps them, and may reuse one as soon as an unmap has returned.
+    /// The driver keeps them, and may reuse one as soon as an unmap has returned.
     Kept,
 }
 

@@ -150,8 +150,8 @@ impl<P: Cpus + Clone, B: Buffer> Deferred<P, B> {
     }
 
     /// A future that is ready once no device can reach the buffer; then [`Deferred::try_reclaim`]
-    /// gives it back. It lets other tasks run once, so that what they defer can join, and then
-    /// invalidates all of it, unless another CPU does. Dropping it early loses nothing.
+    /// gives it back. It lets other tasks run once, so that buffers that they defer can join, and
+    /// then invalidates all of them, unless another CPU does. Dropping it early loses nothing.
     ///
     /// *Context.* Interrupt; its `poll` is atomic, and never waits for another CPU.
     pub fn quiet(&mut self) -> Quiet<'_, P, B> {

@@ -39,7 +39,7 @@ pub enum OldMappings {
     Keep,
 }
 
-/// One stream of a unit, or its requests with one PASID, and what it may reach.
+/// One stream of a unit, or its requests with one PASID, and the memory that it may reach.
 ///
 /// ```no_run
 /// # use portolan::addr::StreamId;
@@ -57,8 +57,8 @@ pub enum OldMappings {
 /// made for the stream beside another is refused in the same space, and in another blocked when the
 /// other one is dropped.
 ///
-/// *Drop.* Task. It blocks the stream. If the hardware does not complete that, the unit keeps what
-/// the stream was attached to.
+/// *Drop.* Task. It blocks the stream. If the hardware does not complete that, the unit keeps the
+/// domain to which the stream was attached.
 pub struct Device<P: Cpus + Clone> {
     /// None once the stream is another device's.
     pub(super) unit: Option<Arc<dyn Iommu>>,
@@ -186,8 +186,8 @@ impl<P: Cpus + Clone> Device<P> {
         }
     }
 
-    /// Moves the device to `space`, of the same unit, without a time in which it is blocked: what it
-    /// is doing in the space that it leaves ends. Its pool does not stay mapped there.
+    /// Moves the device to `space`, of the same unit, without a time in which it is blocked: its
+    /// accesses in the space that it leaves end. Its pool does not stay mapped there.
     ///
     /// ```no_run
     /// # use portolan::dma::{Device, DeviceError, DmaSpace, Failed, OldMappings};
@@ -247,7 +247,7 @@ impl<P: Cpus + Clone> Device<P> {
     }
 
     /// Passes `stream` through, as `all` gives leave to: it reaches all memory at its physical
-    /// address, and mappings only check what the device can reach.
+    /// address, and mappings only check that the device can reach the buffer.
     ///
     /// *Context.* Task.
     ///
@@ -341,7 +341,7 @@ impl<P: Cpus + Clone> Device<P> {
         self
     }
 
-    /// The same, with copies of what must not, or cannot, be reached in place.
+    /// The same, with copies of bytes that must not, or cannot, be reached in place.
     ///
     /// *Context.* Task.
     #[must_use]
@@ -415,8 +415,7 @@ impl<P: Cpus + Clone> Device<P> {
         self.settings.space.as_ref()
     }
 
-    /// Blocks the stream, and says whether that worked: when it returns `Ok`, no access of the device
-    /// arrives any more.
+    /// Blocks the stream: when it returns `Ok`, no access of the device arrives any more.
     ///
     /// *Context.* Task.
     ///

@@ -30,8 +30,8 @@ pub enum MapError {
         /// The piece.
         piece: PhysRange,
     },
-    /// A piece lies above what an untranslated device can reach, and the device has no pool for
-    /// copies, or the map refuses them.
+    /// A piece lies above the last address that an untranslated device can reach, and the device
+    /// has no pool for copies, or the map refuses them.
     #[error("{piece} is above the device's limit {limit}, and it is not copied")]
     AboveLimit {
         /// The piece.
@@ -162,7 +162,7 @@ pub enum PremapError {
     /// It has no pool.
     #[error("the device has no pool for copies")]
     NoPool,
-    /// The device would reach what others left in the pool.
+    /// The device would reach bytes that others left in the pool.
     #[error("the device is not trusted: it may reach no slots but those of its mappings")]
     Untrusted,
     /// Its buffers want more than a page's alignment, which slots do not have.
@@ -195,7 +195,7 @@ pub enum UnmapError {
     /// The tables: the mapping is as it was.
     #[error(transparent)]
     Unmap(#[from] DomainUnmapError),
-    /// The hardware did not complete, now or before: what was unmapped is kept out of use.
+    /// The hardware did not complete, now or before: the unmapped range is kept out of use.
     #[error(transparent)]
     Iommu(IommuError),
     /// Another caller pays for it, or has had the unit's queue, for so long. It is kept, and may be
@@ -281,8 +281,8 @@ pub enum DeviceError {
     /// The device is not trusted: it would reach memory that is its driver's again, or all of it.
     #[error("the device is not trusted: it must not be passed through, nor be in a lazy space")]
     Untrusted,
-    /// The device is trusted less than those of the address space, or less than what firmware's devices
-    /// use there: it would reach what was mapped for others.
+    /// The device is trusted less than those of the address space, or firmware's devices use memory
+    /// there that it must not reach: it would reach mappings of others.
     #[error(
         "the device is trusted less than those of the address space, and would reach what is theirs"
     )]

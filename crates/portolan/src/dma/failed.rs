@@ -1,4 +1,4 @@
-//! Failures that give back what was handed in.
+//! Failures that give back the value that was handed in.
 //!
 //! *Context.* Interrupt: a value.
 
@@ -34,7 +34,7 @@ pub struct Failed<T, E> {
 }
 
 impl<T, E> Failed<T, E> {
-    /// Hands what was handed in to `keep`, and returns the error: for `map_err` before a `?`.
+    /// Hands the value to `keep`, and returns the error: for `map_err` before a `?`.
     pub fn keep(self, keep: impl FnOnce(T)) -> E {
         keep(self.value);
         self.error

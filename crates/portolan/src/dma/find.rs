@@ -11,7 +11,7 @@ use crate::table::Translation;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IovaUse {
-    /// It is mapped. Whose it is [`Mapping::offset_of`](super::Mapping::offset_of) says.
+    /// It is mapped. [`Mapping::offset_of`](super::Mapping::offset_of) tells if it is a given mapping's.
     Mapped(Translation),
     /// It was unmapped, and its invalidation is still to come: the device used it too late.
     Deferred {

@@ -1,6 +1,6 @@
 //! Queues of unmapped ranges that are not quiet yet: one for each CPU.
 //!
-//! An entry joins the queue of the CPU that unmaps, in the queue's open *generation*: what it owes,
+//! An entry joins the queue of the CPU that unmaps, in the queue's open *generation*: its debt,
 //! which always has room, and its addresses, as far as there is room. A flush closes the
 //! generation, pays for all of it at once without holding a lock, gives its addresses back and only
 //! then says that the generation is quiet. One flush of a queue is under way at a time. It may be
@@ -80,7 +80,7 @@ pub(super) enum Joined {
     Kept(Ticket),
     /// Nothing was unmapped: the queue has no room for the addresses.
     NoRoom,
-    /// They are unmapped, the queue has no room for them, and the caller was handed what they owe.
+    /// They are unmapped, the queue has no room for them, and the caller was handed their debt.
     Unpaid,
 }
 
@@ -374,7 +374,7 @@ impl<P: Cpus> FlushQueue<P> {
     /// takes the addresses that have become free.
     ///
     /// # Errors
-    /// What became of the hardware; nothing has become free then.
+    /// The failure of the hardware; nothing has become free then.
     pub(super) fn try_settle(
         &self,
         domain: &dyn Domain,
@@ -401,7 +401,7 @@ impl<P: Cpus> FlushQueue<P> {
     /// its own; `give_back` takes the addresses that have become free.
     ///
     /// # Errors
-    /// What became of the hardware, or [`UnmapError::Busy`] if another's flush took too long;
+    /// The failure of the hardware, or [`UnmapError::Busy`] if another's flush took too long;
     /// nothing is lost then.
     pub(super) fn settle(
         &self,

@@ -25,7 +25,7 @@ pub enum Policy {
     /// Unmaps join their CPU's queue; one that has to return the buffer flushes that queue, and
     /// so pays for all that was deferred there before.
     Deferred,
-    /// Unmaps join their CPU's queue and return at once: devices may reach what was unmapped until
+    /// Unmaps join their CPU's queue and return at once: devices may reach unmapped buffers until
     /// the queue is flushed, within its bounds. Addresses are not reused before. For devices that
     /// are trusted: others are refused.
     Lazy,

@@ -1,4 +1,4 @@
-//! The way back: unmapping, paying, and giving up what cannot be paid.
+//! The way back: unmapping, paying, and giving up ranges that cannot be paid for.
 
 use super::Policy;
 use super::error::UnmapError;
@@ -38,12 +38,13 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             })
     }
 
-    /// Pays for what has reached a bound in any CPU's queue, and fills the reserve from which
-    /// handlers map. A worker calls this at least as often as the bound on age wants it, and
-    /// when [`DmaSpace::is_flush_due`] says so. Of a space that is broken, it blocks the streams; where
-    /// the unit does not answer in time, one of them for each call.
+    /// Pays for all entries that have reached a bound in any CPU's queue, and fills the reserve
+    /// from which handlers map. A worker calls this at least as often as the bound on age wants it,
+    /// and when [`DmaSpace::is_flush_due`] says so. Of a space that is broken, it blocks the
+    /// streams; where the unit does not answer in time, one of them for each call.
     ///
-    /// *Context.* Task. What must not be put off, where no task runs, [`DmaSpace::flush`] pays.
+    /// *Context.* Task. Where no task runs, [`DmaSpace::flush`] pays for entries that must not be
+    /// put off.
     ///
     /// # Errors
     /// Of the first queue that was not made quiet; the others have been tried.
@@ -55,8 +56,8 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         self.flush_queues(Which::Due)
     }
 
-    /// Pays for everything that waits, and waits for what others are paying for. It fills the reserve
-    /// as [`DmaSpace::tick`] does.
+    /// Pays for everything that waits, and waits for entries for which others are paying. It fills
+    /// the reserve as [`DmaSpace::tick`] does.
     ///
     /// *Context.* Atomic; memory is taken for the reserve.
     ///
@@ -107,7 +108,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         first
     }
 
-    /// Unmaps, and makes quiet what has to be.
+    /// Unmaps, and makes quiet as much as `until` asks for.
     #[inline]
     pub(super) fn unmap(&self, range: IovaRange, until: Until) -> Result<(), (UnmapError, Left)> {
         let lazy = match (self.policy, until) {
@@ -191,7 +192,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         Wait { ticket, range }
     }
 
-    /// Keeps addresses for good that could not be unmapped, and what they owe.
+    /// Keeps addresses for good that could not be unmapped, and their debt.
     pub(super) fn hold_mapped(&self, owed: Gather) -> Wait {
         self.owe(owed);
         self.lost.count_addresses(1);
@@ -201,7 +202,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         }
     }
 
-    /// Adds `owed` to what the next flush of the calling CPU's queue pays for.
+    /// Adds `owed` to the debt that the next flush of the calling CPU's queue pays.
     pub(super) fn owe(&self, owed: Gather) -> Ticket {
         self.pending.owe(&self.cpus, &*self.domain, owed)
     }
@@ -302,7 +303,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         }
     }
 
-    /// The same of addresses that a caller chose, with what they owe.
+    /// The same of addresses that a caller chose, with their debt.
     pub(super) fn keep_chosen(&self, range: IovaRange, owed: Gather) {
         let ticket = self.owe(owed);
         let chosen = Chosen::Caller;
@@ -320,7 +321,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         }
     }
 
-    /// Gives back what was held and is quiet by now.
+    /// Gives back held ranges that are quiet by now.
     fn release_held(&self) {
         let next = || {
             self.regions.with(|known| {

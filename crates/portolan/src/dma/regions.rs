@@ -1,5 +1,5 @@
-//! Streams that join and leave a space, what becomes of them when it breaks, and addresses that they
-//! must not be given: interrupt windows, and what firmware's devices use.
+//! Streams that join and leave a space, their end when it breaks, and addresses that they must not
+//! be given: interrupt windows, and the memory of firmware's devices.
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -53,8 +53,8 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             .with(|streams| streams.members.retain(|(its, _)| *its != member));
     }
 
-    /// Marks the space as broken. Its streams are blocked by who may wait for that
-    /// ([`DmaSpace::tick`]): what fails here may be a handler's.
+    /// Marks the space as broken. Its streams are blocked by a caller that may wait for that
+    /// ([`DmaSpace::tick`]): the call that fails here may be a handler's.
     #[cold]
     pub(super) fn fail(&self, error: IommuError) {
         self.why.with(|why| *why = Some(error));
@@ -81,7 +81,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     }
 
     /// Sets `range` aside, so that no mapping gets it: for addresses with a meaning of their own.
-    /// What a unit reserves for a stream is set aside when the stream is attached.
+    /// Addresses that a unit reserves for a stream are set aside when the stream is attached.
     ///
     /// *Context.* Task.
     ///
@@ -145,8 +145,8 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         IovaRange::new(Iova::new(start), Iova::new(last)).unwrap_or(range)
     }
 
-    /// Sets aside what the unit reserves for `stream`, and maps what firmware's devices use one to
-    /// one.
+    /// Sets aside the addresses that the unit reserves for `stream`, and maps the memory of
+    /// firmware's devices one to one.
     pub(super) fn keep_off_reserved(&self, stream: StreamId) -> Result<(), DeviceError> {
         let (mut regions, mut memory) = (Vec::new(), Ok(()));
         self.bound.unit().reserved(stream, &mut |region| {

@@ -127,7 +127,8 @@ impl<P: Cpus + Clone> Settings<P> {
         copies.map(|_| &*copying.pool)
     }
 
-    /// Brings what the device wrote, from offset `at` to offset `last`, to where the CPU sees it.
+    /// Brings the bytes that the device wrote, from offset `at` to offset `last`, to the memory
+    /// where the CPU sees them.
     #[inline]
     pub fn take_in<B: Buffer>(&self, buffer: &B, copies: Option<&Copies>, at: u64, last: u64) {
         if self.cache.is_some() || copies.is_some() {
@@ -151,8 +152,8 @@ impl<P: Cpus + Clone> Settings<P> {
         }
     }
 
-    /// Brings what the CPU wrote, from offset `at` to offset `last`, to its copy. Lines of that stay in
-    /// caches until [`Settings::clean`].
+    /// Brings the bytes that the CPU wrote, from offset `at` to offset `last`, to their copy. Lines
+    /// of that stay in caches until [`Settings::clean`].
     pub fn copy_in<B: Buffer>(&self, buffer: &B, copies: Option<&Copies>, at: u64, last: u64) {
         let Some(pool) = self.pool(copies) else {
             return;

@@ -12,7 +12,7 @@ use crate::iova::{FreeError, IovaError, Request};
 use crate::platform::Cpus;
 use crate::table;
 
-/// An error that may be one of what waits in the queues.
+/// An error that may be a shortage of things that wait in the queues.
 pub(super) trait Shortage {
     /// Tells if a flush may end it.
     fn may_end(&self) -> bool;
@@ -51,7 +51,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         may_end
     }
 
-    /// Does `act`, and once more after a flush if it lacks what that may bring back.
+    /// Does `act`, and once more after a flush if it lacks something that the flush may bring back.
     ///
     /// *Context.* Atomic.
     pub(super) fn or_flushed<T, E: Shortage>(

@@ -489,7 +489,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         Ok(range)
     }
 
-    /// Pays what a map of `range` owes; if that fails, takes the mapping away again.
+    /// Pays the debt of a map of `range`; if that fails, takes the mapping away again.
     fn after_map(
         &self,
         range: IovaRange,

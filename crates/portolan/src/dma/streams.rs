@@ -1,4 +1,5 @@
-//! The streams, and PASIDs of them, that reach memory through a space, and what was set aside for them.
+//! The streams, and PASIDs of them, that reach memory through a space, and addresses that were set
+//! aside for them.
 
 use alloc::vec::Vec;
 
@@ -95,7 +96,7 @@ impl Streams {
         self.members.iter().any(|(_, its)| *its == one)
     }
 
-    /// Adds a stream; if there is no room, in `spare`, which is larger than what there was.
+    /// Adds a stream; if there is no room, in `spare`, which is larger than the list so far.
     pub fn join(
         &mut self,
         one: Requester,

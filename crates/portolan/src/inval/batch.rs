@@ -21,14 +21,14 @@ pub struct Merging {
     /// With more page and range commands than this of one context, one range that covers them all,
     /// if the hardware has one.
     pub above: usize,
-    /// The longest range that may come of that, in granules: what lies between the commands loses
-    /// its cached translations for nothing.
+    /// The longest range that may come of that, in granules: addresses between the commands lose
+    /// their cached translations for nothing.
     pub granules: u64,
     /// With more commands than this of one context, one for the context.
     pub context_above: usize,
 }
 
-/// Range commands of hardware, and what they count in.
+/// Range commands of hardware, and the granules in which they count.
 ///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,8 +105,8 @@ pub(super) struct Debt {
 pub(super) enum Parsed {
     /// All of it: commands and the sync that ends them.
     Whole(Own),
-    /// Too many commands, or not the form of one batch: what was taken out, to be put back in
-    /// front.
+    /// Too many commands, or not the form of one batch: the steps that were taken out, to be put
+    /// back in front.
     Other(Own, ArrayVec<Step, 2>),
 }
 
@@ -242,7 +242,8 @@ impl Batch {
             .retain(|there| target(*there) != Some(context));
     }
 
-    /// Drops what `command` covers, and adds it. There is room: it was seen to, or made.
+    /// Drops the commands that `command` covers, and adds it. There is room: it was seen to, or
+    /// made.
     fn replace(&mut self, command: Command) {
         self.commands.retain(|there| match command {
             Command::Global => matches!(there, Command::Configuration { .. }),

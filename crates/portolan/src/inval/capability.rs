@@ -8,7 +8,7 @@ use crate::addr::PageSize;
 /// Form of the command that invalidates a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RangeForm {
-    /// Not at all: by page, or by context.
+    /// None: by page, or by context.
     Absent,
     /// A power of two of granules, aligned to its size, up to `2^max_lg2_pages`.
     PowerOfTwo {
@@ -27,7 +27,7 @@ pub enum RangeForm {
 /// Form of the command that invalidates a single page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PageForm {
-    /// By context or globally only.
+    /// None: by context or globally only.
     Absent,
     /// One command a granule, or a larger page, which drops all translations of its first address.
     Granule,
@@ -48,7 +48,7 @@ pub enum LeafOnly {
 /// Coherency of the walker with CPU caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Walker {
-    /// It sees what CPUs wrote.
+    /// It sees stores of CPUs.
     Coherent,
     /// It reads memory: lines have to be cleaned.
     NonCoherent,
@@ -66,7 +66,7 @@ pub enum Caching {
 /// Presence of a buffer in the IOMMU that holds writes to tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WriteBuffer {
-    /// No.
+    /// There is none.
     Absent,
     /// It must be flushed before a new mapping is used.
     MustFlush,
@@ -128,7 +128,7 @@ pub enum WalkFlush {
 /// Preferred form of command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Preference {
-    /// Whichever takes the fewest commands.
+    /// The form that takes the fewest commands.
     Fewest,
     /// One command a granule.
     ByPage,

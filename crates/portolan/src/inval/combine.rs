@@ -82,7 +82,8 @@ pub struct Combiner<P: Cpus> {
     options: CombineOptions,
 }
 
-/// A queue in front of `Q` that combines what CPUs submit at the same time: [`Combiner`] says how.
+/// A queue in front of `Q` that combines commands that CPUs submit at the same time, by its
+/// [`Combiner`].
 ///
 /// *Context.* Atomic, as the [`Combiner`]; [`Combined::new`] is for tasks.
 pub struct Combined<P: Cpus, Q> {
@@ -91,7 +92,7 @@ pub struct Combined<P: Cpus, Q> {
     combiner: Combiner<P>,
 }
 
-/// A caller at work: where it submits, and what it asks for the time.
+/// A caller at work: its queue, and its clock.
 struct Caller<'a, P: Cpus, Q: ?Sized> {
     cpus: &'a P,
     queue: &'a Q,

@@ -56,7 +56,7 @@ impl Run {
 /// One invalidation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Command {
-    /// Forget what translates the page of `size` at `iova`.
+    /// Forget the translations of the page of `size` at `iova`.
     Page {
         /// Tag of the translations.
         context: InvalTag,
@@ -67,7 +67,7 @@ pub enum Command {
         /// Levels that it reaches.
         depth: Depth,
     },
-    /// Forget what translates any address of a run.
+    /// Forget the translations of all addresses of a run.
     Range {
         /// Tag of the translations.
         context: InvalTag,

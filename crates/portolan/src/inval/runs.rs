@@ -102,7 +102,8 @@ impl Pages {
         Some((page, self.size))
     }
 
-    /// Takes out what the next range command of `form` names; nothing where it has none so long.
+    /// Takes out the pages that the next range command of `form` names; nothing where it has none
+    /// so long.
     #[inline]
     pub(super) fn take_run(&mut self, form: RangeForm) -> Option<Run> {
         if self.left == 0 {

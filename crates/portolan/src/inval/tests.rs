@@ -1,4 +1,5 @@
-//! The plan: one test for each input, and random debts against what they must and may cover.
+//! The plan: one test for each input, and random debts against the addresses that they must and may
+//! cover.
 
 extern crate std;
 

@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 pub struct SpaceClaim(AtomicBool);
 
 impl SpaceClaim {
-    /// Takes it; says whether it was free.
+    /// Takes it; returns `true` if it was free.
     pub(crate) fn take(&self) -> bool {
         // What the space before has done comes first.
         !self.0.swap(true, Ordering::Acquire)

@@ -47,7 +47,7 @@ pub enum IommuError {
     /// It was disabled, or stopped because of an error of its own.
     #[error("the unit has stopped")]
     Stopped,
-    /// It says of itself what cannot be.
+    /// A register has an impossible value.
     #[error("register {offset:#x} holds {value:#x}, which makes no sense")]
     Nonsense {
         /// Offset of the register.
@@ -55,7 +55,7 @@ pub enum IommuError {
         /// Value of the register.
         value: u64,
     },
-    /// It lacks what was asked for.
+    /// It lacks a feature that was asked for.
     #[error("the unit does not have what was asked for")]
     Unsupported,
     /// No memory for queues and tables.
@@ -89,7 +89,7 @@ pub enum AttachError {
     /// The unit cannot attach single PASIDs of a stream.
     #[error("the unit attaches whole streams only")]
     NoPasids,
-    /// The domain belongs to another unit, or needs what this one lacks.
+    /// The domain belongs to another unit, or needs a feature that this one lacks.
     #[error("the domain does not fit the unit")]
     Mismatch,
     /// The hardware failed.

@@ -1,11 +1,13 @@
-//! Interrupts that a unit lets through: which device may raise which, and at which CPU.
+//! Interrupts that a unit lets through, by the device that may raise them and the CPU that takes
+//! them.
 //!
-//! On x86 a device raises an interrupt by a write of 4 bytes to the window at 0xfee0_0000, and what
-//! it writes chooses the CPU and the vector. A unit that remaps interrupts lets the device name an
-//! entry of a table instead: the entry says what arrives, and who may name it.
+//! On x86 a device raises an interrupt by a write of 4 bytes to the window at 0xfee0_0000, and the
+//! value and address choose the CPU and the vector. A unit that remaps interrupts lets the device
+//! name an entry of a table instead: the entry has the interrupt that arrives, and the requesters
+//! that may name it.
 //!
-//! Not here: how messages and redirection entries are composed, which is each unit's own; blocks of
-//! messages of one MSI capability (MSI-X and single messages are served); posted interrupts.
+//! Not here: the composition of messages and redirection entries, which is each unit's own; blocks
+//! of messages of one MSI capability (MSI-X and single messages are served); posted interrupts.
 
 use thiserror::Error;
 
@@ -222,7 +224,7 @@ impl Interrupt {
         (self.table, self.index, self.serial)
     }
 
-    /// For drivers: what arrives from now on.
+    /// For drivers: sets the interrupt that arrives from now on.
     ///
     /// *Context.* Interrupt.
     pub fn retargeted(&mut self, target: InterruptTarget) {

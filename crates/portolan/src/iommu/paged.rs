@@ -152,15 +152,16 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> PagedDomain<F, M, Q> {
 }
 
 impl<F: Format, Q: TagPool> PagedDomain<F, ForeignTables, Q> {
-    /// Has the unit, and devices that keep translations, forget what they hold of `range` and of tables
-    /// below it, as the kernel's own CPUs do: after entries were taken out or grant less, and before what
-    /// they led to is used again. Where absence is cached, after entries were put in as well. `range` holds
-    /// each block whole that has changed, and is rounded outwards to whole pages.
+    /// Makes the unit, and devices that keep translations, forget all translations of `range` and
+    /// tables below it, as the kernel's own CPUs do: after entries were taken out or grant less,
+    /// and before the memory to which they led is used again. Where absence is cached, after
+    /// entries were put in as well. `range` holds each block whole that has changed, and is rounded
+    /// outwards to whole pages.
     ///
     /// *Context.* Atomic: waits for the hardware.
     ///
     /// # Errors
-    /// If the hardware did not complete: then devices may go on using what was there.
+    /// If the hardware did not complete: then devices may go on using the old translations.
     pub fn invalidate(&self, range: IovaRange) -> Result<(), SyncError<IommuError>> {
         let inside = F::GRANULE.bytes() - 1;
         let (start, last) = (range.start().get() & !inside, range.last().get() | inside);

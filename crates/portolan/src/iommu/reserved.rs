@@ -155,8 +155,9 @@ impl Held {
 }
 
 /// The regions of one stream as a table with `granule` can map them: those that are not mapped as
-/// they are, and behind them those that are mapped one to one, in whole pages, in the order of their
-/// addresses, none overlapping another. Where several overlap, what any of them allows is allowed.
+/// they are, and behind them those that are mapped one to one, in whole pages, in the order of
+/// their addresses, none overlapping another. Where several overlap, every access that one of them
+/// allows is allowed.
 ///
 /// *Context.* Task: takes memory.
 ///

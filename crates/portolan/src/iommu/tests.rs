@@ -120,7 +120,7 @@ fn a_block_whose_split_timed_out_can_be_unmapped_whole() {
     assert_eq!(again, whole);
 }
 
-/// Tables alone take any address; a domain takes what was promised.
+/// Tables alone take any address; a domain takes promised memory.
 #[test]
 fn what_was_mapped_in_a_table_is_not_mapped_in_its_domain() {
     let slab = Arc::new(SlabTables::new(PhysAddr::new(1 << 31), PAGE, 64));

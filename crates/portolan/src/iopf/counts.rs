@@ -18,7 +18,7 @@ causes! {
     UnknownDevice,
     /// Nothing is registered for the device's address space.
     UnknownPasid,
-    /// The address is outside of what was registered.
+    /// The address is outside of the registered range.
     Outside,
     /// A request makes no sense by itself.
     Impossible,

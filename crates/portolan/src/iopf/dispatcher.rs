@@ -88,8 +88,8 @@ impl<P: Cpus, R: Responder> Dispatcher<P, R> {
         &self.responder
     }
 
-    /// Says whether `stream` wants its address space back in responses. To be said before it is
-    /// let ask.
+    /// Sets if `stream` wants its address space back in responses. To be called before it is let
+    /// ask.
     ///
     /// *Context.* Task.
     ///
@@ -105,7 +105,8 @@ impl<P: Cpus, R: Responder> Dispatcher<P, R> {
         })
     }
 
-    /// Does what may lack memory under the lock, after that was made without it.
+    /// Calls `act` under the lock, and again with the memory that it lacked, which is made without
+    /// the lock.
     fn with_memory<T>(
         &self,
         stream: StreamId,
@@ -122,8 +123,8 @@ impl<P: Cpus, R: Responder> Dispatcher<P, R> {
         }
     }
 
-    /// From now on `handler` decides about what `stream` asks for within `reach` with `pasid`, or
-    /// without one.
+    /// Makes `handler` decide from now on about requests of `stream` within `reach` with `pasid`,
+    /// or without one.
     ///
     /// *Context.* Task.
     ///
@@ -241,7 +242,7 @@ impl<P: Cpus, R: Responder> Dispatcher<P, R> {
         ended
     }
 
-    /// Sends what was counted as answered.
+    /// Sends a response that was counted as answered.
     fn send(&self, to: ReplyTo, response: Response) -> Result<(), R::Error> {
         self.responder
             .respond(to, response)
@@ -283,9 +284,9 @@ impl<P: Cpus, R: Responder> Dispatcher<P, R> {
         queued.map(Outcome::taken)
     }
 
-    /// The unit lost requests. It has answered those that were the last of their groups, so that
-    /// groups without their last request are forgotten: what comes of them later is a group by
-    /// itself. Stalled accesses are never lost.
+    /// Notes that the unit lost requests. It has answered those that were the last of their groups,
+    /// so that groups without their last request are forgotten: later requests of them are a group
+    /// by themselves. Stalled accesses are never lost.
     ///
     /// *Context.* Interrupt.
     pub fn lost(&self) {

@@ -37,7 +37,7 @@ impl<'a> Group<'a> {
         self.to.stream
     }
 
-    /// In which of its address spaces; the response may be told without.
+    /// Address space of the requests; the response may be told without.
     pub fn pasid(&self) -> Option<Pasid> {
         self.requests
             .first()

@@ -14,7 +14,7 @@ use crate::platform::Nanos;
 pub(super) struct Busy;
 
 impl State {
-    /// Has what `stream` sends from now on answered without a record.
+    /// Makes requests of `stream` from now on answered without a record.
     pub fn begin_leaving(&mut self, stream: StreamId) {
         if let Some(device) = self.devices.get_mut(&stream) {
             device.stay = Stay::Leaving;
@@ -104,7 +104,7 @@ impl State {
         open.take_while(move |(key, _)| key.0 == stream)
     }
 
-    /// Forgets what may be incomplete because the unit lost requests.
+    /// Forgets groups that may be incomplete because the unit lost requests.
     pub fn lose(&mut self) {
         self.counts.overflows += 1;
         let mut at = 0;

@@ -1,14 +1,16 @@
-//! I/O page faults: what devices ask for, who decides, and one response for each group.
+//! I/O page faults: requests of devices, handlers that decide, and one response for each group.
 //!
-//! * [`RawPageRequest`] is what a driver read; [`PageRequest`] is one that makes sense by itself.
+//! * [`RawPageRequest`] is a request as a driver read it; [`PageRequest`] is one that makes sense
+//!   by itself.
 //! * [`Handler`] decides about a [`Group`], [`Responder`] carries the [`Response`].
-//! * [`Dispatcher`] stands between: it collects groups, bounds what devices use up ([`Bounds`]),
-//!   gives each group to who has registered for it, and sees to it that each gets one response.
+//! * [`Dispatcher`] stands between: it collects groups, bounds the memory that devices use up
+//!   ([`Bounds`]), gives each group to the handler that is registered for it, and makes sure that
+//!   each gets one response.
 //!
 //! *Context.* Interrupt: everything here but [`Dispatcher`], [`Handler`] and [`Responder`] is a
 //! value; those say it themselves.
 //!
-//! Not here: encodings (the drivers'), and what handlers do.
+//! Not here: encodings (the drivers'), and the work of handlers.
 
 mod bounds;
 mod counts;

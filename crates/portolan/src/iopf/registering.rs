@@ -63,7 +63,7 @@ impl State {
         self.devices.get_mut(&stream).ok_or(Missing::Device)
     }
 
-    /// Says whether `stream` wants its address space back.
+    /// Sets if `stream` wants its address space back.
     pub(super) fn set_reply_pasid(
         &mut self,
         stream: StreamId,

@@ -50,7 +50,7 @@ bitflags::bitflags! {
         const READ = 1;
         /// To write.
         const WRITE = 1 << 1;
-        /// To execute what it reads.
+        /// To execute code that it reads.
         const EXECUTE = 1 << 2;
         /// To do so as the privileged.
         const PRIVILEGED = 1 << 3;
@@ -72,7 +72,7 @@ pub enum Place {
     Last,
 }
 
-/// By which way a request came, and what names it in the response.
+/// Way by which a request came, and its name in the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RequestKind {
     /// The device asked, and goes on with other things.
@@ -113,7 +113,7 @@ pub enum BadRequest {
         /// Permissions that it wants.
         wants: Permissions,
     },
-    /// It executes what it does not read, or has rights of an address space that it does not name.
+    /// It executes without reading, or has rights of an address space that it does not name.
     #[error("a request for {wants:?}, which cannot be")]
     Impossible {
         /// Permissions that it wants.
@@ -160,8 +160,8 @@ impl RawPageRequest {
         }
     }
 
-    /// The request, if it makes sense by itself. Whether anybody may reach that address is for
-    /// others to say.
+    /// The request, if it makes sense by itself. Others decide if the device may reach that
+    /// address.
     ///
     /// # Errors
     /// The first thing that makes none.
@@ -254,7 +254,7 @@ pub struct ReplyTo {
     pub stream: StreamId,
     /// With which address space, if it wants that back.
     pub pasid: Option<Pasid>,
-    /// For which of its groups or stalls.
+    /// Group or stall that it answers.
     pub name: ReplyName,
 }
 

@@ -274,7 +274,8 @@ impl State {
         self.pool.push(requests);
     }
 
-    /// Gives the oldest complete group to a handler, or a response to who no longer has one.
+    /// Gives the oldest complete group to its handler, or a response to a group that no longer has
+    /// one.
     pub fn next_ready(&mut self, bounds: &Bounds) -> Option<Result<Work, Owed>> {
         let key = self.ready.pop_front()?;
         let open = self.open.get_mut(&key)?;

@@ -1,4 +1,4 @@
-//! Size classes: what a per-CPU cache may hold, and where it belongs.
+//! Size classes: blocks that a per-CPU cache may hold, and their places.
 //!
 //! A class is a power of two of granules, and its blocks are aligned to their size. A range that
 //! was rounded up to a block begins where the block does; one that was not begins elsewhere, or is

@@ -59,8 +59,8 @@ impl<P: Cpus> IovaSpace<P> {
         })
     }
 
-    /// As [`IovaSpace::alloc`], of the addresses `range` with what such an allocation there is rounded
-    /// up to. [`IovaSpace::free`] takes them back.
+    /// As [`IovaSpace::alloc`], of the addresses `range` and those to which such an allocation
+    /// there is rounded up. [`IovaSpace::free`] takes them back.
     ///
     /// *Context.* Task.
     ///
@@ -105,7 +105,7 @@ impl<P: Cpus> IovaSpace<P> {
         }
     }
 
-    /// Gives what every CPU has in its cache back to the ranges.
+    /// Gives all blocks in every CPU's cache back to the ranges.
     ///
     /// *Context.* Task: goes through all caches.
     pub fn trim_all(&self) {

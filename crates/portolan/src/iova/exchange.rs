@@ -224,13 +224,13 @@ impl<P: Cpus> IovaSpace<P> {
         let _ = self.ranges(|ranges| ranges.try_free(block));
     }
 
-    /// A range that is given out, with what it was rounded up to.
+    /// A range that is given out, rounded up as it was then.
     pub(super) fn block_of(&self, range: IovaRange) -> Result<IovaRange, FreeError> {
         let block = |kind| self.classes.block_at(kind, range.start().get());
         Ok(self.classes.of_range(range)?.map_or(range, block))
     }
 
-    /// Gives a range back to the ranges, with what it was rounded up to.
+    /// Gives a range back to the ranges, rounded up as it was.
     pub(super) fn take_back(&self, range: IovaRange) -> Result<(), FreeError> {
         let whole = self.block_of(range)?;
         self.ranges_with_room(Heap::Spare, FreeError::Memory, |ranges| {

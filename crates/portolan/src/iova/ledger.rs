@@ -1,4 +1,4 @@
-//! The ranges that are out, each as it was given out: what exact checks compare with.
+//! The ranges that are out, each as it was given out: exact checks compare with them.
 
 use super::FreeError;
 use super::tree::{Gap, GapTree, Lack, Room};
@@ -14,7 +14,7 @@ impl Ledger {
     /// Enters a range that goes out.
     ///
     /// # Errors
-    /// What there is no room for; it is not entered.
+    /// The missing room; the range is not entered.
     pub fn enter(&mut self, range: IovaRange) -> Result<(), Lack> {
         self.0.lack(self.0.len() + 1).map_or(Ok(()), Err)?;
         self.0.insert(Gap {

@@ -7,7 +7,7 @@
 //! magazine therefore stays away from the depot.
 //!
 //! *Context.* Interrupt: a few words are moved, and magazines that are left over go back to the
-//! caller, who frees them outside of locks. `try_new` is for atomic code: it takes heap memory.
+//! caller, which frees them outside of locks. `try_new` is for atomic code: it takes heap memory.
 
 use super::class::{KINDS, Kind};
 use alloc::vec::Vec;
@@ -152,7 +152,7 @@ impl Magazines {
         room && self.loaded.put(start)
     }
 
-    /// Brings in a magazine with blocks; what comes out goes to the depot.
+    /// Brings in a magazine with blocks; returns one that goes to the depot.
     pub fn load(&mut self, magazine: Magazine) -> Magazine {
         let place = if self.loaded.len() == 0 {
             &mut self.loaded
@@ -164,7 +164,8 @@ impl Magazines {
         mem::replace(place, magazine)
     }
 
-    /// Puts a block back with the help of an empty magazine; what comes out goes to the depot.
+    /// Puts a block back with the help of an empty magazine; returns the magazine that goes to the
+    /// depot.
     pub fn put_into(&mut self, empty: Magazine, start: u64) -> (Magazine, Put) {
         match self.put(start) {
             Put::Full => {
@@ -196,7 +197,7 @@ impl Magazines {
 pub(super) struct Depot {
     /// With blocks; room for all that may come is reserved at the start.
     full: Vec<Magazine>,
-    /// Without; those who bring blocks back take them from here, and allocate none.
+    /// Magazines without blocks; releases take them from here, and allocate none.
     empty: Vec<Magazine>,
     /// Empty ones that stay when the depot is trimmed.
     spare: usize,

@@ -237,8 +237,8 @@ impl RangeAllocator {
         gap.is_some_and(|gap| gap.first <= first && gap.last >= last)
     }
 
-    /// Takes `range` out of what can be given out: a reserved region. Parts that are out already
-    /// stay so.
+    /// Takes `range` out of the addresses that can be given out: a reserved region. Parts that are
+    /// out already stay so.
     ///
     /// # Errors
     /// [`FreeError::Memory`]; nothing is set aside.

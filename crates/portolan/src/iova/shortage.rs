@@ -8,9 +8,9 @@ use crate::platform::{Cpus, SharedWord};
 /// Permission to take room that records lack from the heap.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Heap {
-    /// It is: not in handlers of interrupts.
+    /// Room is taken: not in handlers of interrupts.
     Use,
-    /// It is not: an operation that lacks room fails.
+    /// No room is taken: a call that lacks it fails.
     Spare,
 }
 
@@ -28,7 +28,7 @@ impl<P: Cpus> Shortage<P> {
         Self(P::Word::new(RECORDS))
     }
 
-    /// Only who finds something new writes.
+    /// Adds `bits`; writes only if one of them is new.
     pub fn add(&self, bits: u64) {
         if self.0.load(Ordering::Relaxed) & bits != bits {
             self.0.fetch_or(bits, Ordering::Relaxed);

@@ -15,7 +15,8 @@ pub trait DataCache: Send + Sync {
     /// Drops lines, so that the next read comes from memory.
     fn invalidate(&self, memory: PhysRange);
 
-    /// The longest line of any cache between a CPU and memory. A device that does not snoop and what
-    /// CPUs write must not share one: whichever is written back last would overwrite the other.
+    /// The longest line of any cache between a CPU and memory. A device that does not snoop and
+    /// CPUs must not write in the same one: the line that is written back last would overwrite the
+    /// other.
     fn line(&self) -> PageSize;
 }

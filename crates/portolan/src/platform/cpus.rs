@@ -22,7 +22,7 @@ pub trait SharedWord: Send + Sync + 'static {
     /// Writes it.
     fn store(&self, value: u64, order: Ordering);
 
-    /// Replaces it, and returns what it held.
+    /// Replaces its value, and returns the old one.
     fn swap(&self, value: u64, order: Ordering) -> u64;
 
     /// Replaces `old` by `new` in one step; may fail for no reason.
@@ -37,10 +37,10 @@ pub trait SharedWord: Send + Sync + 'static {
         failure: Ordering,
     ) -> Result<u64, u64>;
 
-    /// Adds, wrapping around, and returns what it held.
+    /// Adds, wrapping around, and returns the old value.
     fn fetch_add(&self, value: u64, order: Ordering) -> u64;
 
-    /// Sets the bits of `mask`, and returns what it held.
+    /// Sets the bits of `mask`, and returns the old value.
     fn fetch_or(&self, mask: u64, order: Ordering) -> u64;
 }
 

@@ -76,12 +76,12 @@ impl<T: Send> Lock<T> for spin::Mutex<T> {
 
 /// The interrupts of the calling CPU.
 ///
-/// *Implementer's duties.* Between `disable` and the `restore` of what it returned, no interrupt
-/// handler runs on the CPU, and the caller stays on that CPU. Pairs nest.
+/// *Implementer's duties.* Between `disable` and the `restore` of its value, no interrupt handler
+/// runs on the CPU, and the caller stays on that CPU. Pairs nest.
 ///
 /// *Context.* Interrupt, all methods.
 pub trait Interrupts: Send + Sync + 'static {
-    /// Keeps interrupts out; returns whether they were, in the form that `restore` wants.
+    /// Keeps interrupts out; returns their state before, in the form that `restore` wants.
     fn disable() -> usize;
 
     /// Makes it as it was before the `disable` that returned `before`.

@@ -61,7 +61,7 @@ mod tests {
     use std::sync::Mutex;
     extern crate std;
 
-    /// A bus of 32 bits, which remembers what was written.
+    /// A bus of 32 bits, which remembers the words that were written.
     struct Narrow(Mutex<Vec<(usize, u32)>>);
 
     impl Mmio for Narrow {

@@ -109,8 +109,8 @@ pub trait TableMem<W: Word>: Send + Sync {
     fn clean_barrier(&self);
 
     /// Drops the cache lines that hold `bytes`, so that the next read comes from memory: before a
-    /// CPU reads what a unit that does not snoop wrote to a queue. Nothing has to be done where such
-    /// memory is not cached, or where every unit snoops.
+    /// CPU reads records that a unit that does not snoop wrote to a queue. Nothing has to be done
+    /// where such memory is not cached, or where every unit snoops.
     fn invalidate(&self, bytes: PhysRange);
 }
 

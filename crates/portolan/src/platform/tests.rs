@@ -1,4 +1,4 @@
-//! Pointers to a platform's parts pass every call on, and what the parts do where nothing is said.
+//! Pointers to a platform's parts pass every call on, and parts have their defaults.
 
 use alloc::format;
 use alloc::string::String;
@@ -15,7 +15,7 @@ use crate::addr::{CpuId, PageSize, PhysAddr, PhysRange};
 const PAGE: PageSize = PageSize::SIZE_4K;
 const AT: PhysAddr = PhysAddr::new(0x5000);
 
-/// Notes what it is asked for.
+/// Notes its calls.
 #[derive(Default)]
 struct Noting {
     log: Mutex<String>,

@@ -1,4 +1,4 @@
-//! Reports of what the library does, as Linux's ftrace prints the same.
+//! Reports of the library's operations, as Linux's ftrace prints the same.
 //!
 //! Events and fields are those of Linux 6.12 (include/trace/events/dma.h and iommu.h), so that tools
 //! for its traces read them: `portolan replay` does. A flush has no event there.

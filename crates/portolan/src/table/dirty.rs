@@ -9,8 +9,8 @@ use crate::platform::{TableMem, Word};
 impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// Hands every leaf in `range` that was written through to `visit`, and marks it clean; a leaf
     /// that `range` cuts is handed over whole, since its mark stands for all of it. Until the debt
-    /// added to `gather` is paid, a write through a cached translation may go unmarked. What other
-    /// CPUs map and unmap meanwhile is seen or not; `visit` is called between walks.
+    /// added to `gather` is paid, a write through a cached translation may go unmarked. Maps and
+    /// unmaps of other CPUs meanwhile are seen or not; `visit` is called between walks.
     ///
     /// *Context.* Task: it looks at every leaf.
     ///
@@ -40,7 +40,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         Ok(())
     }
 
-    /// Marks one leaf clean; whether it was dirty.
+    /// Marks one leaf clean; returns `true` if it was dirty.
     fn clean_leaf(&self, range: IovaRange, size: PageSize, gather: &mut Gather) -> bool {
         let _walking = self.begin_walk();
         let Ok((_, level)) = self.entry_at(range.start()) else {

@@ -38,13 +38,13 @@ pub enum TableMapError {
         /// Its length.
         bytes: u64,
     },
-    /// The addresses reach past what the table can translate.
+    /// The addresses reach past those that the table can translate.
     #[error("the range from {iova} reaches past the table's input addresses")]
     IovaOutOfRange {
         /// First address.
         iova: Iova,
     },
-    /// Memory past what the format can point at.
+    /// Memory past the addresses that the format has room for.
     #[error("memory at {pa} of {bytes} bytes is past the format's output addresses")]
     MemoryOutOfRange {
         /// First address.
@@ -79,7 +79,7 @@ pub enum TableUnmapError {
         /// The range.
         range: IovaRange,
     },
-    /// The range reaches past what the table can translate.
+    /// The range reaches past the addresses that the table can translate.
     #[error("{range} is past the table's input addresses")]
     OutOfRange {
         /// The range.
@@ -140,7 +140,7 @@ pub enum DirtyError {
     /// The format has none, or it is off.
     #[error("the table format keeps no dirty state")]
     NotTracked,
-    /// The range reaches past what the table can translate.
+    /// The range reaches past the addresses that the table can translate.
     #[error("{range} is past the table's input addresses")]
     OutOfRange {
         /// The range.

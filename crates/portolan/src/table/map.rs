@@ -1,4 +1,4 @@
-//! Mapping: check and reserve everything first, then write what cannot fail.
+//! Mapping: check and reserve everything first, then make the writes that cannot fail.
 
 use super::chain::Reserve;
 use super::enter::Enter;

@@ -13,7 +13,7 @@
 //!
 //! *Looking.* A caller that merely looks ([`PageTable::translate`], [`PageTable::mappings`],
 //! [`PageTable::read_and_clear_dirty`]) need own nothing: pages that are reclaimed while a walk is
-//! under way are given back when that has ended, however many begin meanwhile.
+//! under way are given back when that has ended, even if others begin meanwhile.
 //!
 //! *Failure.* Everything that can fail is done before the first visible write: pages are reserved,
 //! counts are taken, and entries are checked, then entries are written.
@@ -255,8 +255,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         IovaRange::page(Iova::new(0), size)
     }
 
-    /// By how much the root's index is wider than that of other tables; a constant, so that formats whose
-    /// root is a table like others pay nothing for it.
+    /// Bits by which the root's index is wider than that of other tables; a constant, so that
+    /// formats whose root is a table like others pay nothing for it.
     const ROOT_MORE_LG2: u32 = F::ROOT.lg2() - F::GRANULE.lg2();
 
     #[inline]

@@ -59,7 +59,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         })
     }
 
-    /// The leaves in `range`, in order of address. What other CPUs change meanwhile is seen or not.
+    /// The leaves in `range`, in order of address. Changes that other CPUs make meanwhile are seen
+    /// or not.
     ///
     /// *Context.* Interrupt: each step is one walk.
     pub fn mappings(&self, range: IovaRange) -> Mappings<'_, F, M> {

@@ -22,9 +22,9 @@ pub struct NotReclaimed {
 }
 
 impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
-    /// Frees the table pages of a debt that has been paid, or leaves that to walks of others who
-    /// merely look, if some are under way. An emptied leaf table that a map took back meanwhile stays, and
-    /// one stays, empty, where many pages wait for walks already.
+    /// Frees the table pages of a debt that has been paid, or leaves that to walks of callers that
+    /// merely look, if some are under way. An emptied leaf table that a map took back meanwhile
+    /// stays, and one stays, empty, where many pages wait for walks already.
     ///
     /// *Context.* Interrupt, if the table memory's `free` may be called there.
     ///
@@ -100,8 +100,9 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         }
     }
 
-    /// Detaches the empty tables that lie in `range` whole, which the caller must own. For what
-    /// small unmaps leave behind: upper tables, and leaf tables of formats without live counts.
+    /// Detaches the empty tables that lie in `range` whole, which the caller must own. For tables
+    /// that small unmaps leave behind: upper tables, and leaf tables of formats without live
+    /// counts.
     ///
     /// Returns the number of tables detached; they come back through `gather`.
     ///

@@ -1,5 +1,5 @@
-//! Mapping where the leaf table exists: one page, or pages of one table. Nothing is set aside, since one
-//! entry decides whether it can be done.
+//! Mapping where the leaf table exists: one page, or pages of one table. Nothing is set aside,
+//! since the state of one entry decides.
 
 use super::enter::Enter;
 use super::format::Format;
@@ -67,7 +67,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         Ok(true)
     }
 
-    /// The common case: pages within one leaf table that exists. Returns whether it was that case.
+    /// The common case: pages within one leaf table that exists. Returns `true` in that case.
     #[inline]
     pub(super) fn map_in_slot<I: Iterator<Item: Piece>>(
         &self,

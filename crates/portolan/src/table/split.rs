@@ -160,7 +160,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     }
 
     /// Ends a split whose debt has been paid: the block is smaller pages now, with the same
-    /// translations as before. What that owes after a map is added to `gather`.
+    /// translations as before. Its debt, that of a map, is added to `gather`.
     ///
     /// *Context.* Interrupt.
     ///

@@ -1,4 +1,4 @@
-//! Paying what a table owes: lines written back, the plan handed over, and the proof.
+//! Paying the debt of a table: lines written back, the plan handed over, and the proof.
 //!
 //! *Context.* Atomic: the queue waits for the hardware.
 
@@ -11,8 +11,8 @@ use crate::inval::{
 use crate::platform::TableMem;
 
 impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
-    /// Pays what `owed` holds: writes cache lines back where the walker of `caps` does not snoop, and has
-    /// `queue` carry out the plan, unless that has no steps. `owed` is empty afterwards.
+    /// Pays the debt `owed`: writes cache lines back where the walker of `caps` does not snoop, and
+    /// makes `queue` carry out the plan, unless that has no steps. `owed` is empty afterwards.
     ///
     /// *Caller's duties.* `context` is the tag under which the hardware keeps this table's translations,
     /// in every entry that points at it: a sync of another tag proves nothing.

@@ -1,4 +1,4 @@
-//! Unmapping: check everything first, then clear what cannot fail. Takes no memory.
+//! Unmapping: check everything first, then make the clears that cannot fail. Takes no memory.
 
 use core::sync::atomic::Ordering;
 
@@ -100,8 +100,9 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         Ok(())
     }
 
-    /// Unmaps `range` if that is all of what leaf tables behind one table translate, and all of it is
-    /// mapped: the tables are neither walked to one by one nor looked into. Returns whether it was so.
+    /// Unmaps `range` if that is exactly the range of whole leaf tables behind one table, and all
+    /// of it is mapped: the tables are neither walked to one by one nor looked into. Returns `true`
+    /// in that case.
     fn unmap_tables(&self, range: IovaRange, gather: &mut Gather) -> bool {
         let (start, last) = (range.start().get(), range.last().get());
         let inside = Self::span(1).bytes() - 1;
@@ -202,7 +203,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     }
 
     /// The part `range` of the leaf table behind `entry`, in the table `parent`; `None` if `raw`,
-    /// what the entry says, is no table.
+    /// the entry's value, is no table.
     #[inline]
     fn leaf_slot<'t>(
         &'t self,
@@ -262,8 +263,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         self.leave_table(slot.found, slot.range.start(), count as u32, gather)
     }
 
-    /// Counts `count` entries of the leaf table for `iova` that were taken out; whether it left with
-    /// them.
+    /// Counts `count` entries of the leaf table for `iova` that were taken out; returns the depth
+    /// of their debt, all levels if the table left with them.
     #[inline(always)]
     fn leave_table(
         &self,
@@ -313,7 +314,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         self.pages.load(Ordering::Relaxed) <= self.keep_empty.load(Ordering::Relaxed)
     }
 
-    /// Clears the leaf or the part of a leaf table at `iova`; what that covered, with which leaves.
+    /// Clears the leaf or the part of a leaf table at `iova`; returns the range that it covered,
+    /// the size of its leaves, and the depth of its debt.
     fn clear_at(
         &self,
         iova: Iova,

@@ -4,11 +4,11 @@
 //! not: a leaf table that it has just found may be unlinked, invalidated and reclaimed while it reads
 //! there. So walks are counted, and a page that would be given back while there is one is *parked*.
 //!
-//! There are two counters, and each walk is counted in one of them, the *open* one as it finds it. A
-//! parked page is given back once each of the two was seen to be zero, at whatever times: all walks
-//! that could find it have ended by then. When the one that is not open is zero, the two change roles:
-//! so it is no matter whether there always is a walk, as long as each of them ends (sleepable RCU's
-//! grace periods, without a thread that waits). A walk that begins after a page was parked cannot find
+//! There are two counters, and each walk is counted in one of them, the *open* one as it finds it.
+//! A parked page is given back once each of the two was seen to be zero, at any times: all walks
+//! that could find it have ended by then. When the one that is not open is zero, the two change
+//! roles: so there may always be a walk, as long as each of them ends (sleepable RCU's grace
+//! periods, without a thread that waits). A walk that begins after a page was parked cannot find
 //! it, since it was unlinked before; two fences, one on each side, see to that.
 //!
 //! Pages that have nowhere to wait but here are parked without a bound. Emptied leaf tables are not

@@ -1,4 +1,4 @@
-//! Memory, all of it, and what a table leads to are promised by safe code.
+//! Memory, all of it, and memory behind a table are promised by safe code.
 
 use portolan::addr::PhysRange;
 use portolan::platform::{AllMemory, DmaMemory, PromisedMappings};

@@ -1,4 +1,4 @@
-//! A platform's memory by physical address, made in safe code or got from what keeps it.
+//! A platform's memory by physical address, made in safe code or got from its keeper.
 
 use portolan::addr::{PageSize, PhysAddr};
 use portolan::platform::{Platform, RawMemory, TableMem};

@@ -1,4 +1,4 @@
-//! Words whose operations are broken in one way each: what a test of interleavings has to notice.
+//! Words whose operations are broken in one way each, which a test of interleavings has to notice.
 
 #![allow(dead_code)] // Each test binary uses its part.
 

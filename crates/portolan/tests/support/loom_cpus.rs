@@ -201,7 +201,7 @@ impl<T: Send> Lock<T> for LoomLock<T> {
     }
 }
 
-/// CPUs that wait for what locks guard: each use of a lock counts as a change.
+/// CPUs that wait for changes under locks: each use of a lock counts as a change.
 #[derive(Clone, Copy, Debug)]
 pub struct TellingCpus(pub LoomCpus);
 

@@ -1,4 +1,4 @@
-//! A heap that knows whether a lock of the platform is held when it is used.
+//! A heap that notes its uses while a lock of the platform is held.
 #![allow(dead_code)] // Each test binary uses its part.
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -134,7 +134,7 @@ impl Cpus for Machine {
     fn flush_wanted(&self) {}
 }
 
-/// Drops what handlers left behind.
+/// Drops values that handlers left behind; returns their number.
 pub fn drop_left() -> usize {
     let mut left = LEFT.with(|list| list.borrow_mut().take());
     std::iter::from_fn(|| left.pop()).count()
@@ -155,7 +155,7 @@ pub fn aside<T>(hardware: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Fails if the heap was used under a lock since the last call; how often it was used at all.
+/// Fails if the heap was used under a lock since the last call; returns the number of all uses.
 pub fn uses(context: &str) -> u32 {
     assert_eq!(UNDER_LOCK.take(), 0, "{context}: heap under a lock");
     USES.take()

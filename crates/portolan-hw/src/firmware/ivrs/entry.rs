@@ -182,11 +182,11 @@ pub struct Special {
 /// Identifier that tells a device of the ACPI name space from others with its hardware identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Uid<'a> {
-    /// Not at all.
+    /// No identifier.
     None,
-    /// By a number.
+    /// A number.
     Integer(u64),
-    /// By characters.
+    /// Characters.
     Text(&'a [u8]),
 }
 

@@ -9,7 +9,7 @@ use portolan::addr::StreamId;
 /// Access of software to the enable bits of a swgroup's clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Enables {
-    /// It does.
+    /// Software sets them.
     Writable,
     /// They are read-only: the client asks for translation by itself, access by access.
     ReadOnly,

@@ -46,7 +46,7 @@ pub struct AliasOverride {
 pub enum Isolation {
     /// It keeps functions behind it, and beside it, apart: its maker says so.
     Isolated,
-    /// It does not.
+    /// It does not keep them apart.
     Not,
 }
 

@@ -2,12 +2,13 @@
 //!
 //! A requester's faults are sorted into a few streams. A fault one granule after the last one of a
 //! stream, or twice the same step away, gives it a direction; from then on each fault where the
-//! stream was expected says that all granules mapped ahead were used, and the window grows. A stream
-//! that is not continued is forgotten in time, and what was mapped ahead for it counts as wasted.
-//! What may be wasted bounds the windows: a part of what was used, and an allowance.
+//! stream was expected says that all granules mapped ahead were used, and the window grows. A
+//! stream that is not continued is forgotten in time, and the granules that were mapped ahead for
+//! it count as wasted. The allowed waste bounds the windows: a part of the used granules, and an
+//! allowance.
 //!
-//! Nothing here knows what devices really used: there are no access marks in most tables. What a
-//! stream passed by counts as used.
+//! Nothing here knows the granules that devices really used: there are no access marks in most
+//! tables. Granules that a stream passed by count as used.
 
 use alloc::vec::Vec;
 
@@ -23,7 +24,7 @@ const STREAMS: usize = 8;
 const LONGEST_STEP: u64 = 512;
 /// Granules mapped ahead one by one, where the step is not 1: each is a map of its own.
 const MOST_APART: u32 = 64;
-/// By how much a window grows each time that it was used.
+/// Factor by which a window grows each time that it was used.
 const GROWTH: u32 = 8;
 /// Of so many granules used, one may be mapped for nothing.
 const WASTED: u64 = 10;
@@ -82,7 +83,7 @@ pub struct Streams {
     options: Adaptive,
     /// At most [`REQUESTERS`].
     histories: Vec<History>,
-    /// Counts faults, to know what was touched longest ago.
+    /// Counts faults, to find the history touched longest ago.
     time: u64,
 }
 

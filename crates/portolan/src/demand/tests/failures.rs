@@ -78,7 +78,8 @@ fn devices_are_told() {
     rig.audit(16);
 }
 
-/// A map's own debt is not paid: who asks again is not told that all is there until it is.
+/// A map's own debt is not paid: a device that asks again is not told that all is there until it
+/// is.
 #[test]
 fn a_fault_on_what_was_mapped_and_not_paid_for_pays_or_fails() {
     let rig = Rig::caching(IoasOptions::default(), 64, Caching::NotPresentToo);
@@ -152,7 +153,7 @@ fn a_dirty_read_pays_for_the_one_before() {
     assert_eq!(rig.hardware.syncs.load(Ordering::Relaxed), syncs);
 }
 
-/// While one dirty read succeeds another one fails: who comes later does not take its marks for good
+/// While one dirty read succeeds another one fails: a later one does not take its marks for good
 /// while they are being paid.
 #[test]
 fn marks_that_another_dirty_read_left_unpaid_are_waited_for() {

@@ -131,7 +131,8 @@ fn a_write_needs_no_write_access_to_the_tables_that_lead_there() {
     assert_eq!(ask(&nested, 1, &[8]), Response::Success);
 }
 
-/// A guest that says that it has mended its tables, and has not; how often it said so.
+/// A guest that says that it has mended its tables, and has not; the number of times that it said
+/// so.
 #[derive(Default)]
 struct Promises(AtomicU64);
 

@@ -149,7 +149,8 @@ fn memory_that_devices_may_reach_stays_pinned() {
     rig.region(9);
 }
 
-/// Some parts are pinned when the next cannot be, and the hardware fails: what was pinned is known.
+/// Some parts are pinned when the next cannot be, and the hardware fails: the pinned parts are
+/// known.
 #[test]
 fn what_was_pinned_before_an_error_is_let_go_of_when_the_hardware_is_back() {
     let rig = Rig::caching(

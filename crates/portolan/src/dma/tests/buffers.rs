@@ -34,7 +34,7 @@ pub(super) fn doorbell(at: u64) -> Doorbell {
     unsafe { Doorbell::new(PhysAddr::new(at)) }
 }
 
-/// A buffer that says how many of its kind are alive.
+/// A buffer that counts the living ones of its kind.
 #[derive(Debug)]
 pub(super) struct Pages {
     pieces: Vec<PhysRange>,

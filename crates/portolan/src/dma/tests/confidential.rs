@@ -1,4 +1,5 @@
-//! A confidential guest, whose devices reach what its host reaches: memory that is shared.
+//! A confidential guest, whose devices reach only memory that its host reaches: memory that is
+//! shared.
 
 use crate::platform::promised::all_memory;
 use alloc::sync::Arc;

@@ -19,7 +19,7 @@ use crate::platform::Clock as _;
 
 type Mapped = Mapping<Cpus, Pages, ToDevice>;
 
-/// A space with a device, and what its buffers count.
+/// A space with a device, and the count of its living buffers.
 struct Scene {
     rig: Rig,
     device: Device<Cpus>,

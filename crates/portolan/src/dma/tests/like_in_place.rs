@@ -1,5 +1,5 @@
-//! Copies mean what the buffer in place means: each byte that a device reaches stands for one of the
-//! buffer, and what either side wrote is not lost.
+//! Copies mean the same as the buffer in place: each byte that a device reaches stands for one of
+//! the buffer, and bytes that either side wrote are not lost.
 
 extern crate std;
 
@@ -177,8 +177,8 @@ fn iova_of(segments: &[DmaSegment], mut offset: u64) -> u64 {
     panic!("the segments end before the buffer");
 }
 
-/// Each byte of each segment leads to the byte of the buffer that it stands for, and the low bits of a
-/// piece's address are what the device wants them to be.
+/// Each byte of each segment leads to the byte of the buffer that it stands for, and the low bits
+/// of a piece's address are as the device wants them.
 #[test]
 fn segments_lead_where_they_say() {
     // A device is in a space of devices that are trusted as it is.

@@ -1,4 +1,4 @@
-//! A pool that stays mapped: what it saves, what it never does, and when it goes.
+//! A pool that stays mapped: its savings, its limits, and its end.
 
 use super::buffers::unowned;
 use super::copies::{Copier, POOL, POOL_BYTES, span};

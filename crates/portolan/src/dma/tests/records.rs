@@ -1,4 +1,4 @@
-//! Records of copies, and what a copy holds before the device has written.
+//! Records of copies, and the bytes of a copy before the device has written.
 
 use super::copies::Copier;
 use crate::dma::{CopyWhen, Direction, MapError, ToDevice, Trust};

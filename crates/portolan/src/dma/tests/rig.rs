@@ -61,7 +61,7 @@ pub(super) struct Hardware {
 pub(super) struct Lines(Mutex<Option<Vec<String>>>);
 
 impl Lines {
-    /// Begins, and forgets what there was.
+    /// Begins, and forgets earlier lines.
     pub fn begin(&self) {
         *self.0.lock() = Some(Vec::new());
     }

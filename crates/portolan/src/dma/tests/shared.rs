@@ -68,7 +68,7 @@ fn a_thread_writes_to_a_shared_buffer_while_it_is_read_by_copies() {
     mapping.unmap().ok().unwrap();
 }
 
-/// Notes how each copy is to be made.
+/// Notes the sharing of each copy.
 #[derive(Default)]
 struct Notes(Mutex<Vec<Sharing>>);
 

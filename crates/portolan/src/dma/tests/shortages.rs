@@ -1,5 +1,5 @@
-//! Addresses and table pages that are there once what waits has been paid for, and windows with ragged
-//! ends.
+//! Addresses and table pages that are there once waiting ranges have been paid for, and windows
+//! with ragged ends.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

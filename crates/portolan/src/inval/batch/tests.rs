@@ -1,4 +1,4 @@
-//! Batches: what covers what, and what many commands become.
+//! Batches: commands that cover each other, and the merging of many commands.
 
 use super::*;
 use crate::addr::{Iova, PageSize};

@@ -121,7 +121,7 @@ impl Machine {
         }
     }
 
-    /// CPU `cpu` submits, and CPU `other` meanwhile; how long that one waited.
+    /// CPU `cpu` submits, and CPU `other` meanwhile; returns the time that that one waited.
     fn interrupt(&self, cpu: u32, other: u32) -> Nanos {
         let (inner, current) = (self.combined.clone(), self.cpu.clone());
         *self.hardware.strikes.lock() = Some(Box::new(move || {

@@ -7,7 +7,7 @@ use crate::inval::{OneCommand, Step};
 
 const CONTEXT: InvalTag = InvalTag::new(7);
 
-/// Calls `look` for abilities and quirks of each kind; how many there were.
+/// Calls `look` for abilities and quirks of each kind; returns their number.
 fn every_unit(mut look: impl FnMut(&Capabilities, &Quirks)) -> usize {
     let pages = [PageForm::Absent, PageForm::Granule, PageForm::Whole];
     let long = RangeForm::PowerOfTwo { max_lg2_pages: 18 };

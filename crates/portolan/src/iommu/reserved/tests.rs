@@ -69,7 +69,7 @@ fn regions_are_widened_to_pages_before_they_are_put_together() {
     assert_eq!(disjoint(&over, PAGE).unwrap(), [direct(0x1000, 0x2fff, R)]);
 }
 
-/// Neither wins: what cannot both be is not believed in either.
+/// Neither wins: of two that contradict each other none is believed.
 #[test]
 fn regions_that_contradict_each_other_are_refused() {
     let closed = [ReservedKind::Interrupts, ReservedKind::Unusable];

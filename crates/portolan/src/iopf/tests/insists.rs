@@ -62,7 +62,8 @@ fn desk(place: Place, bounds: Bounds) -> Arc<Dispatcher<Alone, Insists>> {
     desk
 }
 
-/// Asks for an end that the device does not want; how many groups were answered until it came.
+/// Asks for an end that the device does not want; returns the number of groups that were answered
+/// until it came.
 fn answered(desk: &Dispatcher<Alone, Insists>, end: impl FnOnce()) -> u64 {
     end();
     desk.responder().answered.load(Ordering::Relaxed)

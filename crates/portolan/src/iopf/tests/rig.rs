@@ -113,7 +113,7 @@ pub(super) type Desk = Dispatcher<Alone, Sent>;
 
 type Act = dyn Fn(&Desk, &Group<'_>) -> Response + Send + Sync;
 
-/// A handler that does what the test says, to the dispatcher as well.
+/// A handler that runs code of the test, on the dispatcher as well.
 pub(super) struct Says {
     desk: Mutex<alloc::sync::Weak<Desk>>,
     act: Box<Act>,
@@ -129,7 +129,7 @@ impl Handler for Says {
     }
 }
 
-/// A dispatcher, its time and what it sent.
+/// A dispatcher, its time and its responses.
 pub(super) struct Rig {
     pub desk: Arc<Desk>,
     pub sent: Sent,

@@ -39,7 +39,7 @@ impl<P: Platform> RawMemory<P> {
     /// with addresses and sizes of pages that [`TableMem::alloc`] of one of them has returned and
     /// that were not freed. So it goes only to [`PageTable`](crate::table::PageTable) and the
     /// drivers of `portolan-hw`, which do so and lend it to no other code. Copies need no promise:
-    /// a [`Transfer`] names nothing but what lives.
+    /// a [`Transfer`] names only memory that lives.
     pub const unsafe fn new(platform: P) -> Self {
         let last = ANYWHERE;
         Self { platform, last }

@@ -1,9 +1,9 @@
 //! AMD-Vi host page tables (version 1, `AmdV1`).
 //!
-//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10: section 2.2.3 (I/O
-//! page tables for host translations). AMD's level 1 is level 0 here. Each entry names in its
-//! next-level field the level of what it points at, so that a table's entry depends on where it
-//! is.
+//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10: section 2.2.3
+//! (I/O page tables for host translations). AMD's level 1 is level 0 here. Each entry names in its
+//! next-level field the level of the table or page it points at, so that a table's entry depends on
+//! its own level.
 //!
 //! 4 KiB granule with 2 MiB, 1 GiB and 512 GiB pages. Not supported: sizes in between (next level
 //! 7), skipped levels, accessed and dirty bits, execute permission (refused), version 2 tables (the
@@ -30,7 +30,7 @@ const OTHER_SIZE: u64 = 7 << NEXT_SHIFT;
 /// Accesses snoop, even if the device says that they do not.
 const FORCE_COHERENT: u64 = 1 << 60;
 const READ: u64 = 1 << 61;
-/// Bits 58:52 of a leaf, and 60:52 of what points at a table.
+/// Bits 58:52 of a leaf, and 60:52 of an entry that points at a table.
 const LEAF_RESERVED: u64 = 0x7f << 52;
 const TABLE_RESERVED: u64 = 0x1ff << 52;
 const WRITE: u64 = 1 << 62;

@@ -1,8 +1,8 @@
 //! Table formats: data and a few inlined functions each; the walker is elsewhere and knows none.
 //!
-//! A format names its levels from the leaf up: level 0 holds the smallest pages. Beside what the
-//! hardware reads, an entry that points at a leaf table counts in ignored bits how many of that
-//! table's entries are in use, and an entry that the hardware takes for empty may remember a table
+//! A format names its levels from the leaf up: level 0 holds the smallest pages. Beside the bits
+//! that the hardware reads, an entry that points at a leaf table counts in ignored bits that
+//! table's entries in use, and an entry that the hardware takes for empty may remember a table
 //! page: *unlinked* (emptied, not yet quiet) or *broken* (a block that is being split).
 //!
 //! *Context.* Interrupt: functions of values.
@@ -181,10 +181,10 @@ pub enum SplitRule {
 /// Marking by the hardware of leaves that were written through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum DirtyTracking {
-    /// It does not.
+    /// The hardware marks none.
     #[default]
     Off,
-    /// It does.
+    /// The hardware marks them.
     Hardware,
 }
 

@@ -31,7 +31,7 @@ const DIRTY: u64 = 1 << 7;
 /// The page's number, bits 53:10.
 const NUMBER_SHIFT: u32 = 10;
 const NUMBER: u64 = ((1 << 44) - 1) << NUMBER_SHIFT;
-/// Of a leaf, bits 60:54; of what points at a table, U, G, A, D and all above the number.
+/// Of a leaf, bits 60:54; of an entry that points at a table, U, G, A, D and all above the number.
 const LEAF_RESERVED: u64 = 0x7f << 54;
 const TABLE_RESERVED: u64 = 0x3ff << 54 | 0xf << 4;
 /// The mark of Svnapot: one of sixteen leaves, in the low four bits of whose number is this pattern.
@@ -42,8 +42,8 @@ const NAPOT_PATTERN: u64 = 8 << NUMBER_SHIFT;
 /// The memory type of Svpbmt, bits 62:61: I/O.
 const IO: u64 = 2 << 61;
 
-/// Software's marks in entries that are not valid, all other bits of which are its own: which of the two
-/// kinds of table the number is of, and a tag in two parts around it.
+/// Software's marks in entries that are not valid, all other bits of which are its own: the kind of
+/// table that the number is of, and a tag in two parts around it.
 const VACATED: u64 = 1 << 1;
 const BROKEN: u64 = 1 << 2;
 const TAG_LOW: u32 = 3;
@@ -53,7 +53,7 @@ const TAG_HIGH: u32 = 54;
 /// Presence of memory types in leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum RiscvMemoryTypes {
-    /// They do not: the platform's attributes of the address hold.
+    /// Leaves have none: the platform's attributes of the address hold.
     #[default]
     Absent,
     /// Svpbmt: memory of a device ([`Access::DEVICE`]) is I/O.
@@ -70,7 +70,7 @@ pub enum RiscvContiguity {
     Svnapot,
 }
 
-/// First-stage tables: Sv39, Sv48, Sv57. What can be written can be read.
+/// First-stage tables: Sv39, Sv48, Sv57. Memory that can be written can be read.
 pub type RiscvFirstStage = Riscv<12>;
 /// Second-stage tables: Sv39x4, Sv48x4, Sv57x4, whose root has 2,048 entries.
 pub type RiscvSecondStage = Riscv<14>;

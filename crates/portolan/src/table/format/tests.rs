@@ -127,7 +127,7 @@ fn remembered<F: Format>() {
     }
 }
 
-/// And how many live entries a table's entry can count.
+/// Checks the number of live entries that a table's entry can count.
 fn counts<F: Format>() {
     let pa = PhysAddr::new(0x2_3456_7000);
     for live in (0..=F::INDEX_LG2)
@@ -221,7 +221,7 @@ fn never_dirty(format: impl Format) {
     }
 }
 
-/// `marked` is what hardware makes of the leaf when it writes through it.
+/// `marked` is the leaf as hardware leaves it when it writes through it.
 fn dirty<F: Format>(format: F, marked: impl Fn(u64) -> u64) {
     assert_eq!(format.dirty_tracking(), DirtyTracking::Hardware);
     let clean = F::leaf(format.template(RW, 0).unwrap(), PhysAddr::new(0x7000));

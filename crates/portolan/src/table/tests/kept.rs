@@ -44,7 +44,7 @@ fn page(slot: u64) -> IovaRange {
     IovaRange::page(Iova::new(slot * BLOCK), PageSize::SIZE_4K)
 }
 
-/// Maps and unmaps one page of each of `slots`, and pays; returns how deep that went.
+/// Maps and unmaps one page of each of `slots`, and pays; returns the depth of the debt.
 fn pass(table: &Table, slots: u64) -> Depth {
     let mut owed = Gather::new();
     for slot in 0..slots {
@@ -73,7 +73,7 @@ fn pass(table: &Table, slots: u64) -> Depth {
     }
 }
 
-/// Pays `owed` and takes back what that makes quiet.
+/// Pays `owed` and takes back the tables that are quiet then.
 fn pay(table: &Table, owed: &mut Gather) {
     pay_for(table, owed);
 }

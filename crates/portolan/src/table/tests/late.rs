@@ -13,7 +13,8 @@ use crate::table::{Access, PageTable};
 const PAGE: u64 = 0x1000;
 const BLOCK: u64 = 0x20_0000;
 
-/// Remembers which lines were cleaned on the spot, and what one entry said when they were in memory.
+/// Remembers the lines that were cleaned on the spot, and the value of one entry when they were in
+/// memory.
 struct Cleaned {
     slab: SlabTables<AtomicU64>,
     lines: Mutex<Vec<PhysRange>>,

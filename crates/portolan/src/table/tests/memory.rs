@@ -1,4 +1,4 @@
-//! Table memory: what of it was written is owed, and all of it comes back.
+//! Table memory: every write to it is owed, and all of it comes back.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

@@ -15,7 +15,7 @@ use crate::table::{Access, PageTable};
 /// Bytes of a leaf table's reach.
 const BLOCK: u64 = 0x20_0000;
 
-/// Table memory and a queue that write down what reaches them, in order.
+/// Table memory and a queue that write down their calls, in order.
 struct Noting {
     slab: SlabTables<AtomicU64>,
     log: Mutex<Vec<String>>,

@@ -26,7 +26,7 @@ impl Rig {
         Self { space, held, aside }
     }
 
-    /// The range with what it was rounded up to.
+    /// The range, rounded up as it was.
     fn whole(&self, range: IovaRange) -> IovaRange {
         let classes = &self.space.classes;
         let kind = classes.of_range(range).unwrap();

@@ -56,7 +56,7 @@ fn table<F: Format>(format: F, pages: u32) -> Table<F> {
     PageTable::new(format, memory).unwrap()
 }
 
-/// A mapping: where it begins, where it leads and how long it is.
+/// A mapping: its address, its memory and its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mapped {
     at: u64,

@@ -35,7 +35,7 @@ struct Game<F: Format> {
     pages: BTreeMap<u64, (u64, Access)>,
     owed: Gather,
     random: Random,
-    /// The first page of the window, and how many it has.
+    /// The first page of the window, and the number of its pages.
     first: u64,
     count: u64,
 }
