@@ -72,7 +72,7 @@ impl Cpus {
         self.count
     }
 
-    /// Has each CPU do one of `tasks`, all at the same time, and waits for what they return.
+    /// Has each CPU do one of `tasks`, all at the same time, and waits for their results.
     pub fn run<T: Send + 'static>(&self, tasks: Vec<Task<T>>) -> Outcome<Vec<T>> {
         let (machine, count) = (self.machine, tasks.len());
         if count > self.count {
@@ -100,7 +100,7 @@ impl Cpus {
     }
 }
 
-/// Tasks that begin together, and what they return.
+/// Tasks that begin together, and their results.
 struct Meeting<T> {
     there: AtomicUsize,
     results: Vec<SpinLock<Option<Outcome<T>>>>,
@@ -132,7 +132,7 @@ extern "C" fn kernel_other() -> ! {
     }
 }
 
-/// Has the CPU that calls do what it has to.
+/// Has the CPU that calls do its next task.
 fn do_next(number: usize) {
     let task = NEXT_TASK.get(number).and_then(|next| next.lock().take());
     task.into_iter().for_each(|task| task());

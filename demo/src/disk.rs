@@ -1,7 +1,7 @@
 //! A virtio disk behind the IOMMU, by the driver of `virtio-drivers`.
 //!
-//! Under each policy sectors are read, inverted, written elsewhere and read back. Who looks at the disk
-//! from outside knows what has to be where.
+//! Under each policy sectors are read, inverted, written elsewhere and read back. A check of the disk
+//! from outside knows the contents that each sector must have.
 
 use alloc::sync::Arc;
 use alloc::vec;
@@ -27,7 +27,7 @@ pub const IDENTITY: (u16, u16) = (0x1af4, 0x1042);
 const SECTORS: usize = 64;
 /// The sector to which sector 0 is copied.
 const COPIES: usize = 128;
-/// Memory for copies of what shares a page with others.
+/// Memory for copies of buffers that share a page with others.
 const POOL: usize = 256 * 1024;
 
 /// The disk's slot in `portolan-virtio`.
@@ -49,7 +49,7 @@ pub fn show(machine: Machine, iommus: &Iommus<Machine>, function: &Function) -> 
     copy_sectors(machine, iommus, function, &options, &copying, SECTORS)
 }
 
-/// Lets a disk that has a TLB use it, if its unit can tell it what to forget.
+/// Lets a disk that has a TLB use it, if its unit can invalidate it.
 fn keep_translations(iommus: &Iommus<Machine>, function: &Function) -> Outcome<()> {
     let (unit, stream) = iommus.unit_of(function.at())?;
     let Some(tlb) = function.device_tlb() else {
@@ -120,7 +120,7 @@ fn copy_sectors(
     say!("  {}", decision.reason);
     Commands::of(iommus).since(&before).print_for(requests);
 
-    // The driver gives back what it shared; then the device is blocked.
+    // The driver gives back the memory that it shared; then the device is blocked.
     drop(disk);
     function.stop();
     Hal::release()?;

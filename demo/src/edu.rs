@@ -49,7 +49,7 @@ impl Edu {
 
     /// Copies `bytes` bytes from the device to memory at `at`.
     ///
-    /// The device says that it is done whether or not its accesses were refused.
+    /// The device says that it is done also if its accesses were refused.
     pub fn write(&self, at: Iova, bytes: u64) -> Outcome<()> {
         self.registers.write64(SOURCE, BUFFER);
         self.registers.write64(DESTINATION, at.get());

@@ -1,7 +1,7 @@
 //! An NVMe disk behind the IOMMU, with many requests under way on each CPU, under each policy.
 //!
 //! Each CPU reads its part of the disk, inverts it, writes it elsewhere and reads it back, in requests of
-//! one to ten pages. Who looks at the disk from outside knows what has to be where.
+//! one to ten pages. A check of the disk from outside knows the contents that each sector must have.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;

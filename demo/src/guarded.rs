@@ -64,7 +64,7 @@ pub fn show(machine: Machine, iommus: &Iommus<Machine>, function: &Function) -> 
     must_be_refused("taken back", mapped, &mut page)
 }
 
-/// Reads what the unit has recorded so far.
+/// Reads the unit's records so far.
 pub fn forget_faults(unit: &Arc<dyn IommuDomains>) -> Outcome<()> {
     while unit.next_fault()?.is_some() {}
     Ok(())

@@ -52,7 +52,7 @@ pub fn serve(number: u32) {
         CAME[came].fetch_add(1, Ordering::Relaxed);
         return;
     }
-    // SAFETY: it is null, or what `show` leaks.
+    // SAFETY: it is null, or a value that `show` leaks.
     if let Some(faults) = unsafe { FAULTS.load(Ordering::Acquire).as_ref() } {
         while let Ok(Some(event)) = faults.unit.next_fault() {
             *faults.last.lock() = Some(event);
@@ -117,7 +117,7 @@ impl Scene<'_> {
         Ok((interrupt, message))
     }
 
-    /// The device writes `message`: how often its own and the other interrupt come.
+    /// The device writes `message`; returns the number of times that its own and the other interrupt come.
     fn raise(&self, message: MsiMessage) -> Outcome<[u32; 2]> {
         let before = came();
         let set = self.device.set_message(message);
@@ -127,7 +127,7 @@ impl Scene<'_> {
             self.interrupts.take();
             (came() != before).then_some(())
         };
-        // What does not come is waited for as well.
+        // An interrupt that does not come is waited for as well.
         let _ = poll(&self.machine, A_WHILE, any);
         let after = came();
         Ok([after[0] - before[0], after[1] - before[1]])
@@ -158,7 +158,7 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// Has the IOMMU interrupt where it records a fault; whether it can.
+    /// Has the IOMMU interrupt where it records a fault; returns if it can.
     fn signal_faults(&self) -> Outcome<bool> {
         // There is one unit.
         match self.iommus.fault_interrupt(0)? {
@@ -182,7 +182,7 @@ impl Scene<'_> {
         Ok(true)
     }
 
-    /// A refused access raises the unit's own interrupt, whose handler reads what was recorded.
+    /// A refused access raises the unit's own interrupt, whose handler reads the record.
     fn faults(&self) -> Outcome<()> {
         let (unit, last) = (self.unit.clone(), Guarded::new(None));
         let faults: &Faults = Box::leak(Box::new(Faults { unit, last }));

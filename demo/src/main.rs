@@ -1,9 +1,10 @@
 //! A kernel that finds its IOMMUs and moves a disk's data behind them, on QEMU.
 //!
 //! `cargo xtask demo` builds it, runs it, and looks at the disk from outside. Read on in this order: here
-//! is what it does, [`guarded`] shows what devices reach and when, [`interrupts`] what they raise, [`disk`]
-//! and [`flash`] move data under each policy, [`cpus`] has the other CPUs, [`arch`] is what differs between
-//! architectures. The platform itself, with the driver of NVMe disks, is `portolan-bare`.
+//! are its steps, [`guarded`] shows the memory that devices reach and when, [`interrupts`] the interrupts
+//! that they raise, [`disk`] and [`flash`] move data under each policy, [`cpus`] has the other CPUs,
+//! [`arch`] the code that differs between architectures. The platform itself, with the driver of NVMe
+//! disks, is `portolan-bare`.
 #![no_std]
 #![no_main]
 #![no_builtins]
@@ -94,8 +95,8 @@ fn run(left: *const c_void) -> Outcome<End> {
     }
 }
 
-/// Finds the IOMMUs and enables them: from there on each device reaches nothing, and nothing interrupts
-/// but what the kernel has set up.
+/// Finds the IOMMUs and enables them: from there on each device reaches only memory, and raises only
+/// interrupts, that the kernel has set up.
 fn enable(machine: Machine) -> Result<Iommus<Machine>, EnableError> {
     let topology = machine.topology()?;
     let mut options = Options::default();

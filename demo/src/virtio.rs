@@ -70,7 +70,7 @@ pub fn transport<H: Hal>(machine: Machine, at: PciFunction) -> Option<PciTranspo
 /// The virtio-iommu's slot in `portolan-virtio`: there is one such device.
 type OfViommu = SlotHal<1>;
 
-/// Starts the virtio-iommu at `place`, whatever it was doing.
+/// Starts the virtio-iommu at `place` anew.
 pub fn queues(
     machine: Machine,
     place: Viommu,

@@ -1,4 +1,4 @@
-//! The first process of a Linux guest: it runs programs, says how they ended, and switches the machine off.
+//! The first process of a Linux guest: it runs programs, reports the end of each, and switches the machine off.
 //!
 //! `guest.run="..."` on the kernel's command line has programs with their arguments, ` ; ` between two of them; each is
 //! looked for in `/bin`. They run one after the other until one fails. Before that the usual file
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Prepares the machine and runs the programs; how many there were.
+/// Prepares the machine and runs the programs; returns their number.
 fn run() -> Result<usize> {
     for (kind, at) in MOUNTS {
         let mounted = mount(kind, at, kind, MountFlags::empty(), None);
@@ -56,7 +56,7 @@ fn run() -> Result<usize> {
     rustix::stdio::dup2_stdin(&console)?;
     rustix::stdio::dup2_stdout(&console)?;
     rustix::stdio::dup2_stderr(&console)?;
-    // What stands behind `--` comes as arguments, but not another `--`.
+    // Words behind `--` come as arguments, but not another `--`.
     let told = fs::read_to_string("/proc/cmdline")?;
     load_modules(Path::new("/modules"), &told)?;
     link_ports()?;

@@ -91,7 +91,7 @@ fn root_table(firmware: &impl Firmware, root: PhysAddr) -> Result<PhysAddr, Acpi
 }
 
 /// All tables that the root pointer at `root` leads to. Entries that lead to no memory are left out;
-/// whether the others are whole, who parses them finds out.
+/// the others may be damaged, which their parsers find out.
 ///
 /// # Errors
 /// See [`AcpiError`].

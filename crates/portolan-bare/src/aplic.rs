@@ -13,8 +13,8 @@ use portolan_hw::firmware::fdt::DeviceTree;
 use crate::imsic::Place;
 use crate::tree;
 
-/// The domain; for each source how it is triggered; a source that is enabled; for each source where its
-/// message goes.
+/// The domain; for each source its trigger; a source that is enabled; for each source the destination
+/// of its message.
 const DOMAIN: usize = 0x0000;
 const SOURCES: usize = 0x0000;
 const ENABLE: usize = 0x1edc;

@@ -1,7 +1,7 @@
 //! ACPI's tables from QEMU's firmware configuration device, for kernels that start without firmware.
 //!
 //! QEMU: `docs/specs/fw_cfg` (the interface by registers, the directory), and the commands of its file
-//! `etc/table-loader`, of which only the checksums matter to who reads tables where they are. Not
+//! `etc/table-loader`, of which only the checksums matter to a reader of tables in place. Not
 //! supported: tables that are found by other tables' pointers, and DMA.
 //!
 //! *Context.* Task: takes heap memory.
@@ -212,7 +212,7 @@ mod tests {
                 [second + 9, second, good[1].len() as u32],
             ),
             command(ADD_CHECKSUM, b"etc/acpi/rsdp", [0, 0, 8]),
-            // What lies outside is left alone.
+            // Bytes outside are left alone.
             command(ADD_CHECKSUM, TABLES, [0, 8, u32::MAX]),
             command(ADD_CHECKSUM, TABLES, [u32::MAX, 0, 8]),
         ];

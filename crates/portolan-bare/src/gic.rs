@@ -9,13 +9,13 @@
 use portolan::addr::{PhysAddr, PhysRange};
 use portolan::platform::Mmio;
 
-/// The distributor: switched on, and for each line whether it is enabled, which CPUs take it, and how
-/// it is triggered.
+/// The distributor: switched on, and for each line its enable bit, the CPUs that take it, and its trigger.
 const CONTROL: usize = 0x000;
 const ENABLE: usize = 0x100;
 const TARGETS: usize = 0x800;
 const TRIGGERS: usize = 0xc00;
-/// The CPU's part: switched on, below which priority, what came, and that it was served.
+/// The CPU's part: switched on, the priority below which lines are delivered, the line that came,
+/// and the end of its service.
 const PRIORITIES: usize = 0x004;
 const ACKNOWLEDGE: usize = 0x00c;
 const END: usize = 0x010;

@@ -12,8 +12,8 @@ use portolan_hw::firmware::fdt::{DeviceTree, Node};
 
 use crate::tree;
 
-/// Registers of a file: whether it delivers, from which identity on it does not, and for each
-/// identity whether it is enabled.
+/// Registers of a file: delivery, the first identity that is not delivered, and for each identity
+/// its enable bit.
 const DELIVERY: u16 = 0x70;
 const THRESHOLD: u16 = 0x72;
 const ENABLED: u16 = 0xc0;

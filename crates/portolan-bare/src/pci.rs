@@ -50,7 +50,7 @@ const MOST_CAPABILITIES: usize = 48;
 const EXTENDED: usize = 0x100;
 const MOST_EXTENDED: usize = 480;
 const ACS: u32 = 0x0d;
-/// The capability of address translation services; in its word the depth of its queue, and whether it is on.
+/// The capability of address translation services; in its word the depth of its queue, and the enable bit.
 const ATS: u32 = 0x0f;
 const ATS_DEPTH: u32 = 0x1f;
 const ATS_ON: u32 = 1 << 31;
@@ -255,8 +255,8 @@ pub fn functions(machine: &Machine) -> Vec<Function> {
     found
 }
 
-/// Stops what firmware left running, before an IOMMU changes what its addresses mean. Bridges and IOMMUs
-/// go on.
+/// Stops devices that firmware left running, before an IOMMU changes the meaning of their addresses.
+/// Bridges and IOMMUs go on.
 pub fn stop_all<R: Mmio>(functions: &[Function<R>]) {
     let devices = functions.iter().filter(|of| !of.is_bridge());
     devices.filter(|of| !of.is_iommu()).for_each(Function::stop);

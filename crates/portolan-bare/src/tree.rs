@@ -78,8 +78,8 @@ pub fn pci_memory(tree: DeviceTree<'_>) -> Option<PhysRange> {
     fdt::range(entry, 12)
 }
 
-/// The memory from `start` on, less what other nodes say of it, and less `taken`: so neither memory that is
-/// reserved nor the tree itself is in it.
+/// The memory from `start` on, less the parts that other nodes reserve, and less `taken`: so neither memory
+/// that is reserved nor the tree itself is in it.
 pub fn memory_from(tree: DeviceTree<'_>, start: PhysAddr, taken: PhysRange) -> Option<PhysRange> {
     let memory = tree.memory()?;
     let mut free = PhysRange::new(memory.start().max(start), memory.last())?;

@@ -1,8 +1,9 @@
-//! `refused FUNCTION BESIDE WITHOUT`: what the kernel refuses, and what the library says to do about it.
+//! `refused FUNCTION BESIDE WITHOUT`: requests that the kernel refuses, and the remedies that the
+//! library names.
 //!
-//! For a guest, as root: FUNCTION has no driver, BESIDE shares its group with a function that a driver of the kernel's
-//! has, WITHOUT is behind no IOMMU. Each error has to be the one that it is, and say what to do; what was to be had
-//! can be had afterwards, and no memory is left locked.
+//! For a guest, as root: FUNCTION has no driver, BESIDE shares its group with a function that a driver of the
+//! kernel's has, WITHOUT is behind no IOMMU. Each error has to be the right one, and name the remedy; the refused
+//! object can be had afterwards, and no memory is left locked.
 #![allow(missing_docs)]
 
 use std::fmt::Display;
@@ -122,7 +123,7 @@ fn refused(function: PciFunction, beside: PciFunction, without: PciFunction) -> 
     few_entries(function)
 }
 
-/// As another user, to whom the group's node does not belong.
+/// As another user, who does not own the group's node.
 fn no_permission(function: PciFunction) -> Result<()> {
     let (group, step) = (group(function)?, Step::Group);
     let error = not_opened(function)?;

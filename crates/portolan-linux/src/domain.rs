@@ -178,7 +178,7 @@ impl UserDomain {
         Arc::ptr_eq(&self.reach, reach)
     }
 
-    // Nothing panics while one of the locks is held, so what a poisoned one guards is whole.
+    // Nothing panics while one of the locks is held, so the state under a poisoned one is whole.
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -2,10 +2,10 @@
 //!
 //! Populating a page is to write to it, so that the system has to provide it. Memory is taken back
 //! by [`GuestMemory::reclaim`], which tells the notifier, waits until it is quiet, and then gives
-//! the pages to the system. What other threads give back, unmap or move is seen by
-//! [`GuestMemory::follow`]. Nothing is pinned: what the system itself swaps or moves behind this
-//! process is not seen, since that takes a kernel's own notifier; `pin` counts, so that pins are
-//! balanced, and keeps `reclaim` away.
+//! the pages to the system. [`GuestMemory::follow`] sees pages that other threads give back, unmap
+//! or move. Nothing is pinned: pages that the system itself swaps or moves behind this process are
+//! not seen, since that takes a kernel's own notifier; `pin` counts, so that pins are balanced, and
+//! keeps `reclaim` away.
 
 mod follow;
 
@@ -50,7 +50,7 @@ pub enum ReclaimError {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Ranges that are being taken back, by first page: what populates there waits.
+    /// Ranges that are being taken back, by first page: a populating thread waits there.
     leaving: BTreeMap<u64, u64>,
     /// Pins of each page.
     pinned: BTreeMap<u64, u32>,
@@ -168,7 +168,7 @@ impl GuestMemory {
             if self.state().gone.contains(&page) {
                 return None;
             }
-            // A write whatever the byte is; adding nothing may become a mere read.
+            // A write of any byte; adding nothing may become a mere read.
             let _ = byte.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
             let mut state = self.state();
             if !state.removed.contains(&page) {
@@ -176,7 +176,7 @@ impl GuestMemory {
                 return Some(());
             }
             drop(state);
-            // Who gives it back has been told to go on.
+            // The thread that gives it back has been told to go on.
             std::thread::yield_now();
         }
         None
@@ -200,7 +200,7 @@ impl GuestMemory {
 }
 
 /// A range that is being taken back, by its first page. When this is dropped, by unwinding as well,
-/// what populates there goes on.
+/// threads that populate there go on.
 struct Leaving<'g> {
     of: &'g GuestMemory,
     first: u64,
@@ -238,7 +238,7 @@ impl Pager for GuestMemory {
                 *state.pinned.entry(page).or_default() += 1;
             }
         }
-        // Not under the lock: who makes missing pages takes it.
+        // Not under the lock: the thread that makes missing pages takes it.
         let touched = self.touch(range, frames);
         let done = match touched {
             Ok(()) => frames.bytes() / PAGE,

@@ -6,7 +6,7 @@
 //! * [`guest`]: such memory as a guest's: populated by real page faults, taken back at any time, also by
 //!   threads that know nothing of devices (userfaultfd).
 //!
-//! Unsafe code is confined to `memory` and `sys`, where each block names who guarantees what.
+//! Unsafe code is confined to `memory` and `sys`, where each block names its guarantees.
 
 #![warn(missing_docs)]
 #![deny(unsafe_code)]

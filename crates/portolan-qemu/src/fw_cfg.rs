@@ -104,7 +104,7 @@ pub fn directory(machine: &Machine) -> Result<Vec<Entry>, FwCfgError> {
 /// The contents of the file `name`.
 ///
 /// # Errors
-/// [`FwCfgError::Absent`] if there is none; otherwise what went wrong.
+/// [`FwCfgError::Absent`] if there is none; otherwise the error of reading.
 pub fn read(machine: &Machine, name: &str) -> Result<Vec<u8>, FwCfgError> {
     let found = directory(machine)?
         .into_iter()

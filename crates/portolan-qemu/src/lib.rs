@@ -3,10 +3,10 @@
 //! A [`machine::Builder`] starts a QEMU whose own CPU never runs. Registers are read and written
 //! through QEMU's qtest protocol ([`mmio::Registers`], an implementation of
 //! [`portolan::platform::Mmio`]); guest RAM is shared memory ([`ram::GuestRam`]), out of which
-//! [`guest_tables::GuestTables`] hands pages for tables, queues and buffers; devices
-//! ([`edu`], [`nvme`], [`virtio_blk`]) do DMA through the IOMMU; and [`trace::Trace`] tells what
-//! QEMU itself counted. Nothing gets a name in the file system, and QEMU ends with the
-//! [`machine::Machine`], or with this process if that is killed.
+//! [`guest_tables::GuestTables`] hands pages for tables, queues and buffers; devices ([`edu`],
+//! [`nvme`], [`virtio_blk`]) do DMA through the IOMMU; and [`trace::Trace`] has QEMU's own counts.
+//! Nothing gets a name in the file system, and QEMU ends with the [`machine::Machine`], or with
+//! this process if that is killed.
 //!
 //! ```
 //! use portolan::addr::{Iova, PageSize};
@@ -54,7 +54,7 @@
 //! name. 7.2 is enough but for VT-d's first level, SMMUv3's stage 2 and the RISC-V IOMMU, which need
 //! 10.0; [`machine::version`] tells.
 //!
-//! # What a scenario can rely on
+//! # Properties that a scenario can rely on
 //!
 //! * A register write is carried out before it returns. VT-d, SMMUv3 and the RISC-V IOMMU work off a whole queue in
 //!   the write of its tail; their waits and syncs are done then. A missing sync is therefore seen
@@ -67,7 +67,7 @@
 //!
 //! # Modules
 //!
-//! * [`machine`], [`config`]: what to start; [`qtest`]: the protocol, with batches.
+//! * [`machine`], [`config`]: machines to start; [`qtest`]: the protocol, with batches.
 //! * [`mmio`], [`ram`], [`guest_tables`], [`dma`]: registers, memory, and addresses for devices.
 //! * [`pci`]: enumeration, BARs, capabilities; [`virtio_pci`], [`virtqueue`]: the transport, for a
 //!   virtio-iommu driver too.

@@ -30,7 +30,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 const END_LIMIT: Duration = Duration::from_secs(2);
 /// More devices than slots of the root bus is an error.
 const MAX_DEVICES: usize = 24;
-/// Bytes of what QEMU wrote to its standard error that are kept for messages.
+/// Bytes of QEMU's standard error that are kept for messages.
 const MAX_MESSAGE: u64 = 4096;
 
 /// A release of QEMU.
@@ -70,7 +70,7 @@ pub enum StartError {
         /// The environment variable that can name another one.
         variable: &'static str,
     },
-    /// The program is too old for what was asked for.
+    /// The program is too old for the machine.
     #[error("QEMU {}.{} is too old: {}.{} is needed", found.major, found.minor, wanted.major, wanted.minor)]
     TooOld {
         /// Version that is installed.
@@ -444,7 +444,7 @@ impl Machine {
         &self.disks
     }
 
-    /// QEMU's own account of what it did.
+    /// QEMU's own account of its work.
     pub fn trace(&self) -> &Trace {
         &self.trace
     }
@@ -454,12 +454,12 @@ impl Machine {
         self.process.id()
     }
 
-    /// The end of what QEMU wrote to its standard error.
+    /// The end of QEMU's standard error.
     pub fn messages(&self) -> String {
         tail(&self.messages).unwrap_or_default()
     }
 
-    /// Kills QEMU and waits for its end; whatever follows finds it gone.
+    /// Kills QEMU and waits for its end; later calls find it gone.
     pub fn kill(&self) {
         self.process.kill();
     }

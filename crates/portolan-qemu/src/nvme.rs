@@ -30,7 +30,7 @@ use crate::ram::{GuestRam, OutsideRam};
 
 /// Vendor and device.
 pub const ID: (u16, u16) = (0x1b36, 0x0010);
-/// Entries of each queue: what a page of submissions holds.
+/// Entries of each queue: as many submissions as a page holds.
 pub const ENTRIES: u16 = 64;
 /// Bytes of a block of QEMU's namespace.
 pub const BLOCK: u64 = 512;

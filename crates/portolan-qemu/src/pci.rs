@@ -14,9 +14,9 @@ use crate::qtest::{Batch, Qtest, QtestError};
 
 /// Buses that are numbered at most.
 const MAX_BUSES: u8 = 32;
-/// Capabilities of a function at most: what fits 256 bytes.
+/// Capabilities of a function at most: as many as fit 256 bytes.
 const MAX_CAPABILITIES: usize = 48;
-/// Extended ones: what fits 4096 bytes.
+/// Extended ones: as many as fit 4096 bytes.
 const MAX_EXTENDED: usize = 480;
 /// Granularity of a bridge's memory window.
 const BRIDGE_WINDOW: u64 = 1 << 20;
@@ -393,8 +393,8 @@ impl Scan {
         self.ecam + (u64::from(id.get()) << 12)
     }
 
-    /// Numbers the bus behind a bridge and opens the window to it. What a number says of the buses
-    /// further behind is known only at the end; until then all are let through.
+    /// Numbers the bus behind a bridge and opens the window to it. The number of the last bus
+    /// behind it is known only at the end; until then all are let through.
     fn bridge(&mut self, bridge: &Function) -> Result<(), PciError> {
         let bus = self.buses;
         if bus >= MAX_BUSES {

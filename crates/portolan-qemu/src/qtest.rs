@@ -211,9 +211,9 @@ struct Link {
 
 /// A connection to a QEMU; clones share it, and one exchange runs at a time.
 ///
-/// Addresses are guest-physical. QEMU handles a command completely before it answers, so what a
-/// register write does at once is done when the call returns. Values are in the CPU's byte order
-/// of the guest, little-endian on both machines.
+/// Addresses are guest-physical. QEMU handles a command completely before it answers, so the
+/// immediate effects of a register write are there when the call returns. Values are in the CPU's
+/// byte order of the guest, little-endian on both machines.
 #[derive(Clone, Debug)]
 pub struct Qtest {
     link: Arc<Mutex<Link>>,
@@ -294,7 +294,7 @@ impl Qtest {
         link.answer(None, deadline).map(drop)
     }
 
-    /// Sends all commands of `batch`, some dozens at a time, and returns what the reads read.
+    /// Sends all commands of `batch`, some dozens at a time, and returns the values of the reads.
     ///
     /// # Errors
     /// The first failure; the commands after it were carried out if QEMU is still there.

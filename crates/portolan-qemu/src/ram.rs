@@ -61,7 +61,7 @@ impl GuestRam {
     /// The file has to be sealed against shrinking: an access past its end would be a signal.
     ///
     /// # Errors
-    /// What mmap says; `InvalidInput` if the file is shorter than `bytes`.
+    /// The error of mmap; `InvalidInput` if the file is shorter than `bytes`.
     pub(crate) fn map(file: &File, base: PhysAddr, bytes: u64) -> io::Result<Self> {
         let length = usize::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
         if file.metadata()?.len() < bytes || base.checked_add(bytes).is_none() {

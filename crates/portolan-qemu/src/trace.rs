@@ -28,7 +28,7 @@ impl Trace {
         Self { file }
     }
 
-    /// The place after what was written so far.
+    /// The place after all lines so far.
     ///
     /// # Errors
     /// The system's.

@@ -88,7 +88,7 @@ pub enum VirtioError {
     },
 }
 
-/// A queue that the device knows, and how to notify it.
+/// A queue that the device knows, and the means to notify it.
 #[derive(Debug)]
 pub struct LiveQueue {
     /// Its rings.
@@ -196,7 +196,7 @@ impl VirtioPci {
         half(0) | half(1) << 32
     }
 
-    /// Accepts `needed` and, as far as it is offered, `optional`; returns what was accepted.
+    /// Accepts `needed` and, as far as it is offered, `optional`; returns the accepted features.
     ///
     /// # Errors
     /// [`VirtioError::Features`] if something needed is not offered, or the device refuses.

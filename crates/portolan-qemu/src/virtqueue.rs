@@ -50,7 +50,7 @@ pub enum QueueError {
         /// Number of descriptors that the request needs.
         wanted: usize,
     },
-    /// The device returned what it was not given.
+    /// The device returned a descriptor that it was not given.
     #[error("the device returned descriptor {head}, which it does not have")]
     Stray {
         /// Number that the device returned.

@@ -1,4 +1,4 @@
-//! NVMe and virtio-blk read and write real blocks; what they move is compared on both sides.
+//! NVMe and virtio-blk read and write real blocks; the data is compared on both sides.
 
 mod support;
 
@@ -80,7 +80,7 @@ fn nvme_identifies_itself_and_moves_blocks() {
         nvme.transfer(Direction::ToDevice, 40, 8, two).unwrap();
         assert_eq!(disk_bytes(&machine, 40 * nvme::BLOCK, 4096), text);
 
-        // Three pages by a list, with what was put on the disk from outside.
+        // Three pages by a list, with data that was put on the disk from outside.
         let text = pattern(3 * 4096, 2);
         machine.disks()[0].write(0, &text).unwrap();
         let third = page(&machine);

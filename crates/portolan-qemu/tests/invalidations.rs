@@ -33,7 +33,7 @@ enum Ranges {
     Hidden,
 }
 
-/// A row: what the plan is told.
+/// A row: the options of the plan.
 struct Policy {
     name: &'static str,
     ranges: Ranges,
@@ -91,7 +91,7 @@ impl Policy {
     }
 }
 
-/// QEMU's count of what a sync of an unmap of `bytes` submitted: all commands, and the waits.
+/// QEMU's count of the commands that a sync of an unmap of `bytes` submitted: all of them, and the waits.
 fn unmap<D: Domain>(
     machine: &Machine,
     domain: &D,

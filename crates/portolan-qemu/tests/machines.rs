@@ -306,7 +306,7 @@ fn first_level_has_its_own_descriptors() {
     assert_eq!(counts.vtd_descriptors(), 1, "{counts:?}");
 }
 
-/// Reads the fault record of VT-d: address, source, and whether there is one.
+/// Reads the fault record of VT-d: address, source, and if there is one.
 fn vtd_fault(machine: &Machine) -> (u64, u64, bool) {
     let registers = machine.iommu_registers().unwrap();
     let (address, rest) = (registers.read64(0x220), registers.read64(0x228));

@@ -207,7 +207,7 @@ fn the_queue_wraps_and_every_command_is_counted() {
     });
 }
 
-/// No device of QEMU's on these machines keeps translations: this is what the unit makes of the commands.
+/// No device of QEMU's on these machines keeps translations: this checks the unit's treatment of the commands.
 #[test]
 fn devices_are_told_and_the_unit_takes_it() {
     for iommu in [Iommu::Riscv, Iommu::RiscvPci] {
@@ -229,7 +229,7 @@ fn devices_are_told_and_the_unit_takes_it() {
         // Each unmap told the device, and each move.
         let told = unit.counts().of(K::DeviceTlb);
         assert!(told >= 4, "{told}");
-        // What may have come while the stream was moved.
+        // Events that may have come while the stream was moved.
         let lost = Ok(Some(PageRequestEvent::Lost));
         assert_eq!(unit.next_page_request(), lost);
         assert_eq!(unit.next_page_request(), Ok(None));

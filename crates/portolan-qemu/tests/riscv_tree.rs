@@ -33,7 +33,7 @@ fn tree(name: &str, machine: &str, more: &[&str]) -> Option<Vec<u8>> {
     }
 }
 
-/// Units and what they serve, by a survey that knows of no PCI functions.
+/// Units and the devices that they serve, by a survey that knows of no PCI functions.
 fn text(tree: &[u8]) -> Vec<String> {
     let topology = Topology::from_device_tree(tree).expect("a tree with a unit");
     let survey: Survey = topology.survey(PciOverrides::KNOWN, |_, _| None);

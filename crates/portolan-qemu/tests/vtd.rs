@@ -44,7 +44,7 @@ impl Ground {
         Some(Self { unit, bench })
     }
 
-    /// The device's access is refused, and the record says who, where and why.
+    /// The device's access is refused, and the record has the device, the address and the reason.
     fn faults(&self, iova: Iova, n: u64, reason: FaultReason) {
         while self.unit.next_fault().unwrap().is_some() {}
         assert!(!self.reaches(iova, n), "{iova:?} is reached");

@@ -1,8 +1,8 @@
 //! The operations of the crate `dma-api` on a device of ours.
 //!
-//! Written for `dma-api` 0.10. What it has no words for: that a buffer is not taken back, since the unit
-//! did not complete (the space breaks then, which blocks the device), and memory that a device reaches
-//! by several stretches of addresses (refused).
+//! Written for `dma-api` 0.10. Its interface cannot express these: that a buffer is not taken back,
+//! since the unit did not complete (the space breaks then, which blocks the device), and memory that a
+//! device reaches by several stretches of addresses (refused).
 //!
 //! *Context.* Task: it takes heap memory, and unmapping waits for hardware.
 #![allow(unsafe_code)]
@@ -79,7 +79,7 @@ impl<P: Platform> DmaApi<P> {
         DmaDeviceInfo::new(DmaDomainId::Translated(self.domain), coherency, theirs)
     }
 
-    /// Memory that never has to be synced, whatever the device is.
+    /// Memory that never has to be synced, for any device.
     fn alloc(&self, layout: Layout) -> Option<DmaAllocHandle> {
         let pages = layout.size().div_ceil(GRANULE.bytes() as usize);
         let (at, seen) = self.shares.alloc(pages)?;
@@ -152,7 +152,7 @@ impl<P: Platform> DmaOp for DmaApi<P> {
     }
 
     unsafe fn unmap_streaming(&self, handle: DmaMapHandle) {
-        // What the unit does not invalidate breaks the space, which blocks the device.
+        // A debt that the unit does not complete breaks the space, which blocks the device.
         let _ = self.shares.unshare(handle.dma_addr().as_u64());
     }
 

@@ -92,8 +92,8 @@ const NOWHERE: u64 = 0;
 
 /// The `Hal` of the device in slot `N`.
 ///
-/// What cannot be shared, for want of addresses or memory, is given an address at which the device
-/// reaches nothing: the request fails, and [`SlotHal::refused`] counts it.
+/// A buffer that cannot be shared, for want of addresses or memory, is given an address at which
+/// the device reaches nothing: the request fails, and [`SlotHal::refused`] counts it.
 pub struct SlotHal<const N: usize>;
 
 impl<const N: usize> SlotHal<N> {

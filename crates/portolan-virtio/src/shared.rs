@@ -23,7 +23,7 @@ pub(crate) trait Sharing: Send + Sync {
     /// Shares a buffer: its address for the device.
     fn share(&self, buffer: Lent, direction: Direction) -> Option<u64>;
 
-    /// Takes it back; whether no device reaches it any more.
+    /// Takes it back; `None` if a device may still reach it.
     fn unshare(&self, at: u64) -> Option<()>;
 
     /// Amount of memory that is shared now: memory for good, and buffers.
@@ -55,8 +55,7 @@ impl Lent {
     }
 }
 
-/// The parts of `bytes` bytes from `start` that lie in one page each: where they begin, and how long
-/// they are.
+/// The parts of `bytes` bytes from `start` that lie in one page each: their addresses and lengths.
 fn parts(start: usize, bytes: usize) -> impl Iterator<Item = (usize, u64)> {
     let page = PAGE as usize;
     let mut at = start;
@@ -153,7 +152,7 @@ impl<P: Platform> Sharing for Shares<P> {
 
     fn unshare(&self, at: u64) -> Option<()> {
         let mapping = self.buffers.lock().remove(&at)?;
-        // What the unit does not invalidate breaks the space, which blocks the device.
+        // A debt that the unit does not complete breaks the space, which blocks the device.
         mapping.unmap().is_ok().then_some(())
     }
 

@@ -60,8 +60,8 @@ struct FaultQueue<H: Hal> {
     records: [Option<Box<Record>>; ENTRIES],
 }
 
-/// A virtio-iommu device that runs: what [`Viommu`](portolan_hw::virtio::Viommu) needs of it. Its own
-/// accesses are not translated: `H` is a slot that was bound by
+/// A virtio-iommu device that runs: the transport for [`Viommu`](portolan_hw::virtio::Viommu). Its
+/// own accesses are not translated: `H` is a slot that was bound by
 /// [`SlotHal::bind_untranslated`](crate::SlotHal::bind_untranslated).
 ///
 /// Requests go one by one: a caller waits for those of others, each no longer than a second.
@@ -147,7 +147,7 @@ impl<H: Hal> RequestQueue<H> {
         Ok(token)
     }
 
-    /// Takes in what the device has returned, until that is the request of `token`.
+    /// Takes in requests that the device has returned, until that is the request of `token`.
     fn returned(&mut self, token: Option<u16>) -> Option<Result<Sent, IommuError>> {
         loop {
             let used = self.queue.peek_used()?;
@@ -180,7 +180,7 @@ impl<H: Hal> FaultQueue<H> {
         Ok(())
     }
 
-    /// The oldest record, and how many of its bytes were written.
+    /// The oldest record, and the number of its bytes that were written.
     fn take(&mut self) -> Result<Option<([u8; FAULT_BYTES], usize)>, IommuError> {
         let Some(token) = self.queue.peek_used() else {
             return Ok(None);

@@ -30,7 +30,7 @@ impl EndpointId {
 /// Source of an endpoint's translations.
 pub(crate) trait Source: std::fmt::Debug + Send + Sync {
     /// Takes translations of `range` from `at` on into the endpoint's IOTLB; without one that allows `access`
-    /// at `at` itself, a fault is recorded. Whether there was one.
+    /// at `at` itself, a fault is recorded. Returns if there was one.
     fn fill(&self, endpoint: &Endpoint, at: Iova, range: IovaRange, access: Permissions) -> bool;
 }
 
@@ -39,8 +39,8 @@ const MOST_LOOKS: usize = 128;
 /// Pieces of a look-up that are taken in at once.
 const MOST_PIECES: usize = 64;
 
-/// An endpoint's translations: looked up without a lock as long as they are in its IOTLB, and else in what the guest
-/// has said.
+/// An endpoint's translations: looked up without a lock as long as they are in its IOTLB, and else in the guest's
+/// mappings.
 ///
 /// Clones share it: one of them goes below [`IommuMemory`](vm_memory::iommu::IommuMemory).
 ///
@@ -69,10 +69,11 @@ impl Endpoint {
         self.0.id
     }
 
-    /// Takes in what `find` says of `range` from `at` on, as far as it goes; the error of `at` itself.
+    /// Takes in the translations of `range` from `at` on that `find` returns, as far as they go;
+    /// returns the error of `at` itself.
     ///
-    /// Hold a lock across it that is taken before what `find` found is taken away with [`Endpoint::forget`]:
-    /// nothing is put in after its invalidation then.
+    /// Hold a lock across it that is also taken before translations that `find` returned are taken away with
+    /// [`Endpoint::forget`]: nothing is put in after its invalidation then.
     pub(crate) fn fill<E>(
         &self,
         at: Iova,

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// Records that wait for the guest at most; what comes then is counted and lost.
+/// Records that wait for the guest at most; later ones are counted and lost.
 const MOST: usize = 256;
 
 /// Records, the oldest first.

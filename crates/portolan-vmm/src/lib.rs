@@ -1,13 +1,13 @@
 //! A device of a virtual machine, in a process of its own or in the monitor, behind the guest's IOMMU.
 //!
 //! * [`VhostIotlb`]: the translations that a vhost-user front-end (QEMU) sends, as `vm_memory`'s `Iommu`. The
-//!   device reaches what the guest has mapped for it, and nothing else of the guest's memory.
+//!   device reaches memory that the guest has mapped for it, and nothing else of the guest's.
 //! * [`Message`]: the messages by which a front-end speaks of translations.
 //! * [`backend`]: a vhost-user back-end around it: the connection, the rings, their threads. The example
 //!   `vhost-user-blk` is a disk on it.
 //! * [`viommu`]: a virtio-iommu as a device, for monitors that offer one.
 //! * [`emulated`]: page tables in the guest's memory, for monitors that emulate VT-d, AMD-Vi, SMMUv3 or a RISC-V IOMMU.
-//! * [`Endpoint`]: what a device behind either sees, as `vm_memory`'s `Iommu`.
+//! * [`Endpoint`]: the guest's memory as a device behind either sees it, as `vm_memory`'s `Iommu`.
 //!
 //! Written for `vm-memory` 0.18 and `virtio-queue` 0.18, and for the vhost-user protocol as QEMU documents it
 //! (`vhost-user.rst`, sections "IOMMU support" and "Front-end message types").

@@ -73,7 +73,7 @@ impl Message {
     pub const BYTES: usize = 32;
 
     /// Reads the payload of a front-end's message. An invalidation that goes past the top of the address
-    /// space, or is of 0 bytes, which is what 2^64 come to in 64 bits, is one of everything from its start on.
+    /// space, or is of 0 bytes, as 2^64 become in 64 bits, is one of everything from its start on.
     ///
     /// # Errors
     /// See [`MessageError`].

@@ -1,4 +1,4 @@
-//! The guest's memory as a front-end describes it, and what its addresses of it are in the guest's.
+//! The guest's memory as a front-end describes it, and the guest's addresses for those of the front-end.
 //!
 //! The vhost-user protocol, section "Memory region description".
 

@@ -1,5 +1,6 @@
-//! `count-commands`: what the kernel has told its VT-d units so far, by the kernel's own trace, of which
-//! `trace_event=intel_iommu:qi_submit` on its command line has it keep a record.
+//! `count-commands`: counts the commands that the kernel has given its VT-d units so far, by the
+//! kernel's own trace, of which `trace_event=intel_iommu:qi_submit` on its command line has it keep a
+//! record.
 //!
 //! Prints a line for each kind of command, with its number. A record that lost anything is an error.
 #![forbid(unsafe_code)]

@@ -1,5 +1,5 @@
-//! `follow-guide DISK`: does what `docs/guide.md` has a user do. It records while DISK is read, makes the change that
-//! `portolan replay` puts first, records the same again, and undoes the change.
+//! `follow-guide DISK`: takes the steps that `docs/guide.md` has a user take. It records while DISK is read, makes
+//! the change that `portolan replay` puts first, records the same again, and undoes the change.
 //!
 //! The recordings are left as `/dev/virtio-ports/before.gz` and `after.gz`. It runs as root in a guest, and expects to
 //! be told to make one group of devices lazy.
@@ -11,7 +11,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// Advice up to the group's file, beside the label, which says whether it is worth it.
+/// Advice up to the group's file, beside the label, which says if it is worth it.
 const ADVICE: &str = ": echo DMA-FQ > ";
 /// Output of the advice then.
 const DONE: &str = "Nothing to change: Linux is lazy already ";
@@ -28,7 +28,7 @@ fn output(command: &str) -> Result<String> {
     Ok(said)
 }
 
-/// Records while the disk is read by 4 KiB; what a replay of that says.
+/// Records while the disk is read by 4 KiB; returns the text of a replay of that.
 fn measure(disk: &str, name: &str) -> Result<String> {
     output(&format!(
         "portolan record -o {name} -- read-blocks {disk} 4096"

@@ -1,7 +1,7 @@
 //! `make-load NAME`: one of the loads that are recorded, and 100 ms of rest, in which timers of a lazy kernel run out.
 //!
 //! Disks are `nvme0n1` and, for the load of several, two more; requests pass the page cache by. The network's other
-//! side sends back what it gets ([`ECHO`]).
+//! side sends back the bytes that it gets ([`ECHO`]).
 #![forbid(unsafe_code)]
 
 use std::fs::{File, OpenOptions};

@@ -1,9 +1,9 @@
-//! `record-loads LOAD:RECORDER…`: makes each load (`make-load`) while it is recorded by a program that people use, and
-//! says what the kernel counted of it meanwhile.
+//! `record-loads LOAD:RECORDER…`: makes each load (`make-load`) while it is recorded by a program that people use,
+//! and prints the kernel's counts of it meanwhile.
 //!
-//! The kernel counts by histograms of its own events (Linux, Documentation/trace/histogram.rst), in an instance of its
-//! tracing beside the recorder's: no buffer is between an event and its count. What the disks say of their requests
-//! is beside that. Before and after each load the port `mark` is opened, which QEMU traces.
+//! The kernel counts by histograms of its own events (Linux, Documentation/trace/histogram.rst), in an instance of
+//! its tracing beside the recorder's: no buffer is between an event and its count. The disks' counts of their
+//! requests are beside that. Before and after each load the port `mark` is opened, which QEMU traces.
 //!
 //! A line for each is `run: ` and JSON. The recordings leave by the port `recordings`, as tar has it.
 #![forbid(unsafe_code)]
@@ -109,7 +109,7 @@ fn record(load: &str, recorder: &str, file: &Path) -> Result<()> {
     ended(command.args(["make-load", load]))
 }
 
-/// Has the recorder print what it recorded, as its users do.
+/// Has the recorder print its recording, as its users do.
 fn print_text(recorder: &str, file: &Path) -> Result<()> {
     let (verb, recorded, text) = match recorder {
         "trace-cmd" => ("report", "dat", "report"),
@@ -155,7 +155,7 @@ fn disks() -> Result<Count> {
     let mut count = Count::default();
     for disk in fs::read_dir("/sys/block")? {
         let disk = disk?.path();
-        // A path to a disk that has several counts what the disk counts.
+        // A path to a disk that has several counts the same requests as the disk.
         if fs::read_to_string(disk.join("hidden")).is_ok_and(|hidden| hidden.trim() == "1") {
             continue;
         }

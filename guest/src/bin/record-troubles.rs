@@ -105,7 +105,7 @@ fn until_recording(count: usize) -> Result<()> {
     }
 }
 
-/// Tells whether the instance called `name` records: its events are switched on while it is off, and then it is on.
+/// Tells if the instance called `name` records: its events are switched on while it is off, and then it is on.
 fn records(name: &str) -> bool {
     let place = Path::new(TRACING).join("instances").join(name);
     let read = |file: &str| fs::read_to_string(place.join(file)).unwrap_or_default();
@@ -222,7 +222,7 @@ fn signals(whole: &str) -> Result<()> {
     Ok(())
 }
 
-/// Others who trace, and those who hold on to an instance.
+/// Other programs that trace, and those that hold on to an instance.
 fn others(whole: &str) -> Result<()> {
     let before = tracing()?;
     let first = recorder("-o /tmp/1.gz").spawn()?;

@@ -1,10 +1,10 @@
-//! `send-packets THOUSANDS [TYPE]`: sends packets over the first interface, and says how long each thousand takes by
-//! the guest's clock. The interface's IOMMU group gets the type first, if there is one (`DMA-FQ` is lazy).
+//! `send-packets THOUSANDS [TYPE]`: sends packets over the first interface, and prints the time that each thousand
+//! takes by the guest's clock. The interface's IOMMU group gets the type first, if there is one (`DMA-FQ` is lazy).
 //!
-//! A packet is mapped when it is sent, and unmapped when a later one finds that it has left: the CPU waits for nothing.
-//! Packets go in bursts that the card's queue has room for, and each burst leaves before the next, so that a thousand
-//! packets are a thousand maps and as many unmaps. The CPU hardly rests, so that what the kernel's timers do is in the
-//! time as well.
+//! A packet is mapped when it is sent, and unmapped when a later one finds that it has left: the CPU waits for
+//! nothing. Packets go in bursts that the card's queue has room for, and each burst leaves before the next, so that a
+//! thousand packets are a thousand maps and as many unmaps. The CPU hardly rests, so that the work of the kernel's
+//! timers is in the time as well.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use rustix::time::{ClockId, clock_gettime};
 
-/// The host, as QEMU's user network has it; it throws away what it gets.
+/// The host, as QEMU's user network has it; it throws away the packets that it gets.
 const HOST: ([u8; 4], u16) = ([10, 0, 2, 2], 9);
 const PACKET: [u8; 64] = [1; 64];
 /// Bursts of which the time is said together, and packets of each: the queue holds 256.
@@ -53,7 +53,7 @@ fn main() -> Result<()> {
             });
         }
         let (took, sent) = (busy() - begun, sent()? - before);
-        // The card counts what was taken back, which for the last ones is done with the next.
+        // The card counts packets that were taken back, which for the last ones is done with the next.
         let missing = sent.abs_diff(u64::from(BURSTS * BURST));
         ensure!(missing <= u64::from(BURST), "{sent} packets were sent");
         println!(

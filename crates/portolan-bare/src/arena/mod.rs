@@ -2,7 +2,7 @@
 //!
 //! A block of `2^order` units has a bit in its order's map while it is free; two free halves of one
 //! block are never both there. The records are words that the caller brings, and the region's bytes
-//! are never touched, so that this is safe code whatever the region is.
+//! are never touched, so that this is safe code for any region.
 //!
 //! *Context.* Interrupt: finding a block looks at a few words of each order, however large the region is.
 
@@ -152,8 +152,9 @@ impl<'w> Arena<'w> {
         Some(PhysAddr::new(self.base + (block << order << UNIT_LG2)))
     }
 
-    /// Takes back what [`Arena::alloc`] returned for `layout`, once: a block that comes back twice can be
-    /// handed out twice. What lies outside of the region, or where no such block begins, is left alone.
+    /// Takes back a block that [`Arena::alloc`] returned for `layout`, once: a block that comes back
+    /// twice can be handed out twice. An address outside of the region, or at which no such block begins,
+    /// is left alone.
     pub fn free(&mut self, at: PhysAddr, layout: Layout) {
         let Some(mut order) = order_of(layout).filter(|order| *order < self.orders) else {
             return;
@@ -212,7 +213,7 @@ impl<'w> Arena<'w> {
         }
     }
 
-    /// Takes `block` if it is free; whether it was.
+    /// Takes `block` if it is free; returns if it was.
     fn clear(&mut self, order: usize, block: u64) -> bool {
         let map = self.maps.get(order).copied().unwrap_or_default();
         let mut at = block as usize;

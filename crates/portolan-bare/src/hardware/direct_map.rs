@@ -26,8 +26,8 @@ impl DirectMap {
         Self { offset, last }
     }
 
-    /// The registers at `window`, for who needs some before there is a [`Machine`](super::Machine);
-    /// `None` if a part of it is not mapped.
+    /// The registers at `window`, for kernels that need some before there is a
+    /// [`Machine`](super::Machine); `None` if a part of it is not mapped.
     ///
     /// # Safety
     /// The window is a device's, and no memory of the program is in it.
@@ -63,7 +63,7 @@ impl DirectMap {
         NonNull::new(core::ptr::with_exposed_provenance_mut(at))
     }
 
-    /// The physical address of what the CPU sees at `at`; `None` if it is not in the map.
+    /// The physical address of the byte that the CPU sees at `at`; `None` if it is not in the map.
     pub(super) fn phys(self, at: NonNull<u8>) -> Option<PhysAddr> {
         let above = at.as_ptr().expose_provenance().checked_sub(self.offset)?;
         let at = PhysAddr::new(above as u64);

@@ -36,7 +36,7 @@ pub enum StartError {
     /// The bytes at the device tree's address are no device tree.
     #[error("it is no device tree")]
     NoTree,
-    /// Nothing says how fast the CPU's counter counts.
+    /// The frequency of the CPU's counter is not known.
     #[error("the frequency of the CPU's counter is not known")]
     NoClock,
 }

@@ -1,6 +1,6 @@
 //! The machine itself: memory by address, registers, the CPU's own instructions.
 //!
-//! The only module of the crate in which `unsafe` is allowed. What it relies on is promised to
+//! The only module of the crate in which `unsafe` is allowed. It relies on the promises to
 //! [`DirectMap::new`], [`Heap::init`] and [`Machine::from_acpi`].
 #![allow(unsafe_code)]
 

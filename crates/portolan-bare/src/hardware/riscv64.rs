@@ -72,8 +72,8 @@ pub(super) fn barrier() {
     unsafe { asm!("fence iorw, iorw", options(nostack, preserves_flags)) }
 }
 
-/// An access of a register: what comes before a write is visible to the device first, and what comes
-/// behind a read happens later.
+/// An access of a register: accesses before a write are visible to the device first, and accesses
+/// behind a read happen later.
 macro_rules! access {
     ($read:ident, $write:ident, $value:ty, $letter:literal) => {
         /// # Safety

@@ -1,7 +1,7 @@
 //! A driver of NVMe controllers: polled, with a queue for each CPU.
 //!
 //! [`Nvme::start`] resets the controller and looks at its namespace, `Queue` reads and writes, `ring`
-//! is what both stand on. All memory that the controller reaches is a `Mapping` or a `Coherent` of its
+//! has the rings for both. All memory that the controller reaches is a `Mapping` or a `Coherent` of its
 //! device. Nothing that it says is believed: a command that it makes up is an error, and so is one that
 //! it does not complete in time.
 //!
@@ -47,7 +47,7 @@ pub enum NvmeError {
     /// The function has no registers in memory.
     #[error("the NVMe controller has no registers")]
     NoRegisters,
-    /// The controller cannot do what this driver needs.
+    /// The controller lacks an ability that this driver needs.
     #[error("a controller of capabilities {capabilities:#x} is not supported")]
     Unsupported {
         /// Its capabilities register.
@@ -232,7 +232,7 @@ impl Nvme {
         Ok(memory)
     }
 
-    /// Asks for so many I/O queues; how many of them there may be.
+    /// Asks for so many I/O queues; returns the number that there may be.
     fn grant(&mut self, queues: u32) -> Result<u16, NvmeError> {
         let wanted = (queues - 1).min(0xfffe);
         let granted = self.admin.execute(&Command {

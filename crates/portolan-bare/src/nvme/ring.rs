@@ -12,7 +12,7 @@ use super::NvmeError;
 use super::spec::{COMMAND, COMPLETION, Command, Completion, reg::CSTS};
 use crate::{Machine, Registers};
 
-/// Entries of each ring: what a page holds of commands.
+/// Entries of each ring: the number of commands in a page.
 pub const ENTRIES: u16 = 64;
 /// Commands that can be under way: a full ring would look like an empty one.
 pub const ROOM: usize = SLOTS - 1;
@@ -82,7 +82,7 @@ impl Ring {
     fn pop(&mut self) -> Option<Completed> {
         let mut entry = self.completions.words().iter().skip(self.head * COMPLETION);
         let (first, second) = (entry.next()?, entry.next()?);
-        // What the command wrote is read after the phase.
+        // The command's data is read after the phase.
         let second = u64::from_le(second.load(Ordering::Acquire));
         if Completion::phase(second) != self.phase {
             return None;

@@ -8,7 +8,7 @@
 
 use portolan::addr::Iova;
 
-/// Bytes of a page: what one entry of a command stands for.
+/// Bytes of a page: the memory that one entry of a command stands for.
 pub const PAGE: u64 = 4096;
 /// Eight-byte words of a command.
 pub const COMMAND: usize = 8;
@@ -50,7 +50,7 @@ pub const CREATE_COMPLETION_QUEUE: u8 = 0x05;
 pub const IDENTIFY: u8 = 0x06;
 /// A feature is set.
 pub const SET_FEATURES: u8 = 0x09;
-/// The feature that says how many queues there are.
+/// The feature with the number of queues.
 pub const NUMBER_OF_QUEUES: u32 = 0x07;
 /// A queue is in one piece of memory.
 pub const CONTIGUOUS: u32 = 1;
@@ -102,8 +102,8 @@ impl Command {
         }
     }
 
-    /// Creates queue `number` of completions; `interrupt` is what command word 11 says beside that it is in one
-    /// piece.
+    /// Creates queue `number` of completions; `interrupt` has the bits of command word 11 beside the one that
+    /// it is in one piece.
     pub const fn create_completions(number: u16, entries: u16, at: Iova, interrupt: u32) -> Self {
         let word = interrupt | CONTIGUOUS;
         Self::create(CREATE_COMPLETION_QUEUE, number, entries, at, word)
@@ -161,7 +161,7 @@ impl Completion {
         second >> 48 & 1
     }
 
-    /// Decodes an entry, without the bits that tell the driver how to handle an error.
+    /// Decodes an entry, without the bits that guide the driver after an error.
     pub const fn decode([first, second]: [u64; COMPLETION]) -> Self {
         Self {
             id: (second >> 32) as u16,

@@ -35,7 +35,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Has two disks in one domain: what the first reads, the second writes from the same address.
+/// Has two disks in one domain: the second writes the data that the first reads, from the same address.
 fn together(opened: &Opened) -> Result<String> {
     let [first, second] = &opened.devices[..] else {
         anyhow::bail!("there are not two functions");

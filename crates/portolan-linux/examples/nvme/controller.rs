@@ -3,7 +3,8 @@
 //!
 //! NVM Express 1.4: registers (section 3.1), queues (4.1), PRPs (4.3), Identify (5.15), Create I/O queues
 //! (5.3, 5.4), Read and Write (6.9, 6.15). One namespace, requests of one page. No lists of PRPs, no SGLs.
-//! What the controller says is checked: a completion of no request in flight is an error, and each wait ends.
+//! The controller's answers are checked: a completion of no request in flight is an error, and each wait
+//! ends.
 
 use std::time::{Duration, Instant};
 
@@ -109,7 +110,7 @@ impl Queue {
 
 impl Controller {
     /// Resets the controller and gives it queues; the one for I/O has room for `depth` requests in flight.
-    /// `interrupts` says whether completions raise them.
+    /// `interrupts` tells if completions raise them.
     pub fn start(
         bar: Bar,
         device: &Device<Process>,
@@ -275,7 +276,7 @@ impl Controller {
         self.io.put(number, &command)
     }
 
-    /// Tells the controller of what was put.
+    /// Tells the controller of the new commands.
     pub fn ring(&self) {
         self.bar.write32(self.io.doorbells[0], self.io.tail.into());
     }

@@ -66,13 +66,14 @@ struct Arguments {
     /// Write first, and compare the data that is read: the data of the disk is lost.
     #[arg(long, value_name = "SEED")]
     write: Option<u64>,
-    /// Give the disk back to the kernel, and compare what its driver reads with what was written.
+    /// Give the disk back to the kernel, and compare the data that its driver reads with the data
+    /// that was written.
     #[arg(long, value_name = "SEED", conflicts_with_all = ["bind", "write"])]
     compare: Option<u64>,
     /// Read without end in a process of its own, kill that, and look for memory that it left pinned.
     #[arg(long, conflicts_with_all = ["write", "compare"])]
     kill: bool,
-    /// Say what the kernel does beside mapping: dirty tracking and page requests.
+    /// Print the kernel's services beside mapping: dirty tracking and page requests.
     #[arg(long, conflicts_with_all = ["write", "compare", "kill"])]
     can: bool,
     /// Have the kernel take it out while it runs, give it back, and find it again.
@@ -84,7 +85,7 @@ struct Arguments {
     /// Read without end.
     #[arg(long, conflicts_with_all = ["write", "compare", "kill"])]
     endless: bool,
-    /// By which of the kernel's interfaces; by what it has if none is named.
+    /// The kernel's interface; all that it has if none is named.
     #[arg(long, value_enum)]
     interface: Vec<Over>,
     /// Manner of mapping pages; all manners if none is named.

@@ -1,4 +1,4 @@
-//! Requests, many of them in flight, and what they cost.
+//! Requests, many of them in flight, and their costs.
 
 use std::time::{Duration, Instant};
 
@@ -120,7 +120,7 @@ pub fn run(opened: &Opened, manner: Manner, arguments: &Arguments) -> Result<(Id
 }
 
 impl Run<'_> {
-    /// Makes all requests of one way; how long that took, without making and comparing data.
+    /// Makes all requests of one way; returns the time that took, without making and comparing data.
     fn all(&mut self, way: Transfer, requests: u64) -> Result<Duration> {
         let begin = Instant::now();
         self.aside = Duration::ZERO;
@@ -187,7 +187,7 @@ impl Run<'_> {
         Ok(taken)
     }
 
-    /// Compares what was read with what was written.
+    /// Compares the data that was read with the data that was written.
     fn check_back(&mut self, way: Transfer, back: &mut Vec<Back>) -> Result<()> {
         let begin = Instant::now();
         for (page, at) in back.drain(..) {

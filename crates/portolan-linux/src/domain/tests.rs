@@ -409,7 +409,7 @@ fn read_dirty(domain: &UserDomain, range: IovaRange) -> Result<Vec<IovaRange>, D
 #[test]
 fn what_devices_wrote_is_read_by_whole_mappings_and_once() {
     let (kernel, domain) = tracked();
-    // Neighbours, a hole, what devices only read, and a mapping of many words of a bitmap.
+    // Neighbours, a hole, pages that devices only read, and a mapping of many words of a bitmap.
     map(&domain, 1, 50, 2).unwrap();
     map(&domain, 3, 90, 1).unwrap();
     map(&domain, 6, 70, 1).unwrap();

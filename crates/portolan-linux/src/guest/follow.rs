@@ -14,14 +14,14 @@ use super::{GuestMemory, PAGE, ReclaimError};
 use crate::memory::{MadeBy, Told, UserFaults};
 
 impl GuestMemory {
-    /// Waits no longer than `milliseconds` for what the system tells of the memory, and acts on it: makes
-    /// pages that are missing, and has `notify` ([`Ioas::invalidate`](portolan::demand::Ioas)) see to it
-    /// that no device reaches those that go. To be called again and again by one thread that does nothing
-    /// else: others wait for it when they touch the memory or give pages back.
+    /// Waits no longer than `milliseconds` for events of the memory, and acts on them: makes pages that
+    /// are missing, and has `notify` ([`Ioas::invalidate`](portolan::demand::Ioas)) see to it that no
+    /// device reaches those that go. To be called again and again by one thread that does nothing else:
+    /// others wait for it when they touch the memory or give pages back.
     ///
     /// # Errors
-    /// What the system says, or the notifier: then devices may still reach old pages of the range that is
-    /// told in the error, until it has been invalidated with success.
+    /// The error of the system, or of the notifier: then devices may still reach old pages of the range
+    /// that is told in the error, until it has been invalidated with success.
     pub fn follow(
         &self,
         faults: &UserFaults,
@@ -29,7 +29,7 @@ impl GuestMemory {
         notify: impl FnOnce(IovaRange) -> Result<u64, InvalidateError>,
     ) -> Result<Option<Told>, ReclaimError> {
         let left = self.make_waiting(faults)?;
-        // Who keeps them from being made goes on soon.
+        // The thread that keeps them from being made goes on soon.
         let limit = if left == 0 {
             milliseconds
         } else {
@@ -56,7 +56,7 @@ impl GuestMemory {
                 let handed = |range: &IovaRange| state.handed.remove(&Self::numbers(*range).0);
                 let stale = missing.filter(handed);
                 drop(state);
-                // What devices have there is not what the thread that waits will see.
+                // Devices have another page there than the waiting thread will see.
                 stale.map_or(Ok(0), notify)?;
             }
             Told::Removed { range } | Told::Gone { range } => {
@@ -77,7 +77,7 @@ impl GuestMemory {
         Ok(())
     }
 
-    /// Makes the pages that threads wait for, as far as that can be now; how many are left.
+    /// Makes the pages that threads wait for, as far as that can be now; returns the number that are left.
     fn make_waiting(&self, faults: &UserFaults) -> Result<usize, ReclaimError> {
         let pages = std::mem::take(&mut self.state().waiting);
         let mut left = Vec::new();

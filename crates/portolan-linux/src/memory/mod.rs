@@ -1,10 +1,10 @@
 //! Memory of this process that devices reach: one mapping, by physical address or by host address.
 //!
-//! A [`HostMemory`] is what pools and buffers of a user-space driver lie in. Its bytes may change
-//! at any time, because devices, other processes and other threads write them, so no reference to
-//! plain bytes of it exists: words are atomics, and copies are made as a device would make them
-//! (`transfer`). Every address is checked against the bounds; what lies outside is an error, or
-//! for [`PhysMemory`], which has none to return, nothing happens.
+//! A [`HostMemory`] holds pools and buffers of a user-space driver. Its bytes may change at any
+//! time, because devices, other processes and other threads write them, so no reference to plain
+//! bytes of it exists: words are atomics, and copies are made as a device would make them
+//! (`transfer`). Every address is checked against the bounds; an access outside is an error, or for
+//! [`PhysMemory`], which has none to return, nothing happens.
 //!
 //! [`Pages`] are a buffer with one owner, and [`Process`] is the platform that devices' drivers run on.
 //!
@@ -58,7 +58,7 @@ pub enum Backing {
 /// The physical address of a [`HostMemory`]'s first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Base {
-    /// Its address in this process: what iommufd and VFIO are given as the address of the user.
+    /// Its address in this process, which iommufd and VFIO are given as the address of the user.
     Host,
     /// An address of the embedder's choice, a multiple of 4 KiB.
     At(PhysAddr),
@@ -101,7 +101,7 @@ impl HostMemory {
     ///
     /// # Errors
     /// `InvalidInput` if `bytes` is 0 or no multiple of 4 KiB, or the base is not, or the memory
-    /// would not end below 2^64; otherwise what the system says.
+    /// would not end below 2^64; otherwise the system's error.
     #[allow(unsafe_code)]
     pub fn new(bytes: u64, backing: Backing, base: Base) -> io::Result<Self> {
         let page = PageSize::SIZE_4K.bytes();
@@ -194,7 +194,7 @@ impl HostMemory {
         let step = PageSize::SIZE_4K.bytes();
         let mut at = self.mapping.base;
         while let Ok(word) = self.one::<AtomicU64>(at) {
-            // A write whatever the word is; adding nothing may become a mere read.
+            // A write of any word; adding nothing may become a mere read.
             let _ = word.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
             match at.checked_add(step) {
                 Some(next) => at = next,
@@ -204,11 +204,11 @@ impl HostMemory {
     }
 
     /// Gives whole pages back to the system: they read as zero, and the next access takes new ones.
-    /// A file's pages are gone for all who have it. Whether a device still reaches the old pages is
-    /// the caller's concern.
+    /// A file's pages are gone for all processes that have it. The caller sees to it that no device
+    /// reaches the old pages.
     ///
     /// # Errors
-    /// `InvalidInput` if the bytes are not whole pages inside; otherwise what the system says.
+    /// `InvalidInput` if the bytes are not whole pages inside; otherwise the system's error.
     #[allow(unsafe_code)]
     pub fn discard(&self, range: PhysRange) -> io::Result<()> {
         let page = PageSize::SIZE_4K;
@@ -223,8 +223,8 @@ impl HostMemory {
             Some(_) => Advice::LinuxRemove,
             None => Advice::LinuxDontNeed,
         };
-        // SAFETY: the pages are of this mapping, as `locate` has checked, and stay mapped; that their
-        // bytes change at any time is what all users of this memory expect.
+        // SAFETY: the pages are of this mapping, as `locate` has checked, and stay mapped; all users
+        // of this memory expect that their bytes change at any time.
         unsafe { madvise(start.as_ptr().cast(), count, advice) }?;
         Ok(())
     }
@@ -375,7 +375,7 @@ impl PhysMemory for HostMemory {
     }
 }
 
-/// Maps other pages in the place of `range`, for tests of who hears of it.
+/// Maps other pages in the place of `range`, for tests of the threads that hear of it.
 #[cfg(test)]
 #[allow(unsafe_code)]
 pub(crate) fn replace(memory: &HostMemory, range: PhysRange) -> io::Result<()> {

@@ -33,8 +33,8 @@ pub enum DevicePoolError {
 const SLOTS: usize = 64;
 
 /// `device`, whose buffers are copied through a pool of its own of at least `bytes` bytes, which stays
-/// mapped: a map and an unmap of a buffer are then no system calls. For trusted devices; what finds no room
-/// in the pool is mapped in place. The memory stays with the process for good.
+/// mapped: a map and an unmap of a buffer are then no system calls. For trusted devices; a buffer that
+/// finds no room in the pool is mapped in place. The memory stays with the process for good.
 ///
 /// *Context.* Task.
 ///

@@ -1,7 +1,7 @@
 //! A process as the machine that the library runs on, and memory of it that is handed to devices.
 //!
-//! A physical address is an address of the process: what VFIO and iommufd map. Memory is whole pages of its
-//! own, aligned to huge pages where it is as large as one. A map pins it, so it need not be locked.
+//! A physical address is an address of the process, as VFIO and iommufd map it. Memory is whole pages of
+//! its own, aligned to huge pages where it is as large as one. A map pins it, so it need not be locked.
 
 #![allow(unsafe_code)]
 

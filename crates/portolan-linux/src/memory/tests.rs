@@ -1,4 +1,4 @@
-//! Bounds, widths, sharing, and what the library needs of it.
+//! Bounds, widths, sharing, and the library's requirements.
 
 use super::*;
 use portolan::bounce::{BouncePool as _, Need, Pool, PoolMemory, PoolOptions};

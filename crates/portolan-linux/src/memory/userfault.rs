@@ -218,7 +218,7 @@ impl UserFaults {
         PhysRange::from_len(first, part.len_minus_one() + 1)
     }
 
-    /// Makes the page at `page` zero if it is missing, and lets those go on who wait for it.
+    /// Makes the page at `page` zero if it is missing, and lets threads that wait for it go on.
     ///
     /// # Errors
     /// The error of the system; `WouldBlock` while a thread waits to give pages back: read on, and repeat it.
@@ -245,7 +245,7 @@ fn open() -> Result<OwnedFd, Errno> {
     let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
     let own = flags | UserfaultfdFlags::from_bits_retain(USER_MODE_ONLY);
     // SAFETY: no memory is registered with it. Memory that is registered later is a `HostMemory`'s, whose
-    // bytes change at any time for all who have it.
+    // bytes change at any time for all code that has it.
     unsafe { userfaultfd(flags).or_else(|_| userfaultfd(own)) }
 }
 

@@ -52,8 +52,8 @@ pub(crate) fn new_ioas(fd: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(value.out_ioas_id)
 }
 
-/// IOMMU_IOAS_IOVA_RANGES: what may be mapped, as pairs of a first and a last address, and what they are
-/// multiples of.
+/// IOMMU_IOAS_IOVA_RANGES: the addresses that may be mapped, as pairs of a first and a last one, and the
+/// size that they are multiples of.
 pub(crate) fn ranges(fd: BorrowedFd<'_>, ioas: u32) -> io::Result<(Vec<(u64, u64)>, u64)> {
     let mut room = 16;
     loop {
@@ -81,8 +81,8 @@ pub(crate) fn ranges(fd: BorrowedFd<'_>, ioas: u32) -> io::Result<(Vec<(u64, u64
     }
 }
 
-/// IOMMU_IOAS_MAP at an address of the caller's choice; `flags` say what devices may do. That they may
-/// reach the memory is what buffers promise.
+/// IOMMU_IOAS_MAP at an address of the caller's choice; `flags` give the access of devices. Buffers
+/// promise that they may reach the memory.
 pub(crate) fn map(
     fd: BorrowedFd<'_>,
     ioas: u32,

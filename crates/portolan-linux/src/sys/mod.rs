@@ -1,6 +1,6 @@
 //! The system calls of VFIO: structures that the kernel reads and writes.
 //!
-//! linux/vfio.h. A call is named by a constant of this module, which says what its argument is, so
+//! linux/vfio.h. A call is named by a constant of this module, which has the type of its argument, so
 //! that no other module can pair a number with the wrong structure. Those of iommufd are functions, since
 //! more of them have memory behind their structures.
 
@@ -24,7 +24,7 @@ const LONGEST: usize = 1 << 16;
 
 /// The kernel's IOMMU, as this crate asks for it.
 pub(crate) fn kernel() -> TrustedBase {
-    // SAFETY: the kernel maps and unmaps what it is asked to before a call returns, and its answer is checked.
+    // SAFETY: the kernel maps and unmaps the given range before a call returns, and its answer is checked.
     unsafe { TrustedBase::new() }
 }
 
@@ -42,8 +42,8 @@ pub(crate) struct With<T>(u8, std::marker::PhantomData<fn(T)>);
 
 impl<T> With<T> {
     /// # Safety
-    /// The call with this number reads and writes a `T` and nothing else of this process, but what
-    /// the structure's caller has promised to the device.
+    /// The call with this number reads and writes a `T` and nothing else of this process, but
+    /// memory that the structure's caller has promised to the device.
     const unsafe fn new(number: u8) -> Self {
         Self(number, std::marker::PhantomData)
     }
@@ -59,8 +59,8 @@ pub(crate) const DEVICE_GET_IRQ_INFO: Asking = Asking(109);
 pub(crate) const IOMMU_GET_INFO: Asking = Asking(112);
 // SAFETY: VFIO_GROUP_GET_STATUS fills a `vfio_group_status`.
 pub(crate) const GROUP_GET_STATUS: With<sys::vfio_group_status> = unsafe { With::new(103) };
-// SAFETY: VFIO_IOMMU_MAP_DMA reads a `vfio_iommu_type1_dma_map`; that devices may reach the memory which
-// it names is what buffers promise.
+// SAFETY: VFIO_IOMMU_MAP_DMA reads a `vfio_iommu_type1_dma_map`; buffers promise that devices may reach
+// the memory which it names.
 pub(crate) const MAP_DMA: With<sys::vfio_iommu_type1_dma_map> = unsafe { With::new(113) };
 // SAFETY: VFIO_IOMMU_UNMAP_DMA reads and writes this structure, which has no data behind it where no
 // flag asks for any; its users set none.
@@ -118,8 +118,8 @@ unsafe impl Ioctl for Raw {
 }
 
 /// # Safety
-/// What the kernel reads and writes behind `argument` in the call with this number is memory that may
-/// be read and written.
+/// The memory that the kernel reads and writes behind `argument` in the call with this number may be
+/// read and written.
 unsafe fn call(fd: BorrowedFd<'_>, number: u8, argument: *mut c_void) -> io::Result<c_int> {
     let opcode = opcode::none(sys::VFIO_TYPE, number);
     // SAFETY: the caller's promise.
@@ -165,7 +165,7 @@ pub(crate) fn ask(
         for (at, word) in words.iter().enumerate() {
             put(at + 1, *word);
         }
-        // SAFETY: the first word says how many bytes there are, and the kernel keeps to that.
+        // SAFETY: the first word has the number of bytes, and the kernel keeps to that.
         unsafe { call(fd, number, answer.as_mut_ptr().cast()) }?;
         let answer: Vec<u8> = answer.into_iter().flat_map(u64::to_ne_bytes).collect();
         let wanted = answer.first_chunk().copied().map_or(0, u32::from_ne_bytes) as usize;
@@ -275,7 +275,7 @@ pub(crate) fn signal_by(
         .into_iter()
         .chain(fds)
         .collect();
-    // SAFETY: the first word says how many bytes there are, and the kernel reads no more.
+    // SAFETY: the first word has the number of bytes, and the kernel reads no more.
     unsafe { call(device, 110, words.as_mut_ptr().cast()) }?;
     Ok(())
 }

@@ -51,7 +51,7 @@ impl Window {
     /// Writes a register.
     pub(crate) fn write<T: Register>(&self, offset: usize, value: T) -> Option<()> {
         let at = self.at::<T>(offset)?;
-        // What was written to memory before is there when the device looks.
+        // Earlier writes to memory are there when the device looks.
         fence(Ordering::SeqCst);
         // SAFETY: inside the mapping and aligned.
         unsafe { at.write_volatile(value) };

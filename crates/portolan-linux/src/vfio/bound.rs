@@ -89,8 +89,8 @@ impl Bound {
         said
     }
 
-    /// Moves the device into the address space of `domain`, which is made if there is none yet; what it was in
-    /// before it leaves in the same moment.
+    /// Moves the device into the address space of `domain`, which is made if there is none yet; it leaves its
+    /// former one in the same moment.
     pub(super) fn attach(&self, domain: &UserDomain) -> Result<(), AttachError> {
         let device = self.device.upgrade().ok_or(IommuError::Gone)?;
         let tables = domain.placed()?.tables(self.id)?;

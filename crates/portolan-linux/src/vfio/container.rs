@@ -131,7 +131,7 @@ impl Container {
 }
 
 impl Container {
-    /// Tracks what devices write from now on, or no more.
+    /// Tracks the pages that devices write from now on, or no more.
     pub(super) fn track(&self, dirty: DirtyTracking) -> Result<(), IommuError> {
         let flags = match dirty {
             DirtyTracking::Hardware => sys::VFIO_IOMMU_DIRTY_PAGES_FLAG_START,

@@ -119,7 +119,7 @@ impl VfioDevice {
     /// The registers of BAR `number`, 0 to 5.
     ///
     /// # Errors
-    /// [`VfioError::NoRegion`] if it has none; otherwise what the kernel says.
+    /// [`VfioError::NoRegion`] if it has none; otherwise the kernel's error.
     pub fn bar(&self, number: u8) -> Result<Bar, VfioError> {
         let index = u32::from(number);
         if index > sys::VFIO_PCI_BAR5_REGION_INDEX {
@@ -166,7 +166,7 @@ impl VfioDevice {
     /// Reads two bytes of configuration space.
     ///
     /// # Errors
-    /// [`VfioError::OutOfBounds`]; otherwise what the kernel says.
+    /// [`VfioError::OutOfBounds`]; otherwise the kernel's error.
     pub fn config_read16(&self, offset: u64) -> Result<u16, VfioError> {
         let mut bytes = [0; 2];
         self.config_read(offset, &mut bytes)?;
@@ -229,7 +229,7 @@ impl VfioDevice {
     /// Has the device signal its first `count` interrupts. One kind is on at a time.
     ///
     /// # Errors
-    /// [`VfioError::NoInterrupts`] if it has fewer; otherwise what the kernel says.
+    /// [`VfioError::NoInterrupts`] if it has fewer; otherwise the kernel's error.
     pub fn interrupts(&self, kind: InterruptKind, wanted: u32) -> Result<Interrupts, VfioError> {
         self.signalled(kind.index(), wanted)
     }
@@ -245,17 +245,17 @@ impl VfioDevice {
     /// Has the kernel say when it wants the device back.
     ///
     /// # Errors
-    /// [`VfioError::NoInterrupts`] if it never says so; otherwise what it says.
+    /// [`VfioError::NoInterrupts`] if it never says so; otherwise its error.
     pub fn removal(&self) -> Result<Removal, VfioError> {
         let asked = self.signalled(sys::VFIO_PCI_REQ_IRQ_INDEX, 1)?;
         Ok(Removal { asked })
     }
 
-    /// Resets the function. What it was doing ends; its registers are as after power-on, bus mastering and
+    /// Resets the function. Its work ends; its registers are as after power-on, bus mastering and
     /// interrupts as they were.
     ///
     /// # Errors
-    /// [`VfioError::NoReset`] if the function cannot be reset by itself; otherwise what the kernel says.
+    /// [`VfioError::NoReset`] if the function cannot be reset by itself; otherwise the kernel's error.
     pub fn reset(&self) -> Result<(), VfioError> {
         if self.flags & sys::VFIO_DEVICE_FLAGS_RESET == 0 {
             return Err(VfioError::NoReset);

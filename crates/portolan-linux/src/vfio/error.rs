@@ -28,7 +28,7 @@ pub enum Step {
     Type1,
     /// Opening the device.
     Device,
-    /// Asking what it is, and what it has.
+    /// Asking for its kind, and its parts.
     Info,
     /// Its configuration space.
     Config,

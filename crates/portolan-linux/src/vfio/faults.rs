@@ -4,7 +4,7 @@
 //! The kernel collects the requests of a group and hands over the whole of it; a response names the group by the
 //! kernel's own number (cookie), and is success or refusal: "stop asking" cannot be said.
 //!
-//! Not supported: the hint how much a device is going to ask for.
+//! Not supported: the hint about the number of pages that a device is going to ask for.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,7 +33,7 @@ const RECORDS: usize = 512;
 const MOST_RECORDS: usize = 1 << 18;
 
 /// Page requests of a unit's functions whose domains name this queue
-/// ([`DomainOptions::faults`](super::DomainOptions)): what a driver's queue is to an
+/// ([`DomainOptions::faults`](super::DomainOptions)): it takes the place of a driver's queue for an
 /// [`iopf::Dispatcher`](portolan::iopf::Dispatcher), whose [`Responder`] it is.
 ///
 /// *Context.* Task, all methods: they make system calls.
@@ -130,11 +130,11 @@ impl FaultQueue {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands what devices have asked for since to `each`, in whole groups; how many requests. It does not wait.
-    /// What comes of no function of the unit's is refused, and not handed on.
+    /// Hands the requests that devices have made since to `each`, in whole groups; returns their number. It
+    /// does not wait. Requests of no function of the unit's are refused, and not handed on.
     ///
     /// # Errors
-    /// What the kernel says, or that it makes no sense.
+    /// The kernel's error, or that its answer makes no sense.
     pub fn take(&self, mut each: impl FnMut(RawPageRequest)) -> Result<usize, VfioError> {
         let bytes = whole_groups(|bytes| read(&self.file, bytes));
         let bytes = bytes.map_err(|error| VfioError::of(Step::Faults)(error.into()))?;
@@ -161,7 +161,7 @@ impl FaultQueue {
         Ok(taken)
     }
 
-    /// Waits until there are requests, and not longer than `limit`; whether there are.
+    /// Waits until there are requests, and not longer than `limit`; returns if there are.
     ///
     /// # Errors
     /// [`VfioError::System`].
@@ -210,12 +210,12 @@ impl Responder for FaultQueue {
         let cookies = self.waiting().remove(&(to.stream, group));
         let answer = |cookie| self.answer(cookie, response);
         let answers = cookies.into_iter().flatten().map(answer);
-        // All of them, whatever became of the first.
+        // All of them, also if the first has failed.
         answers.fold(Ok(()), Result::and)
     }
 }
 
-/// The kernel refuses what waits once its file is closed.
+/// The kernel refuses requests that wait once its file is closed.
 impl Drop for FaultQueue {
     fn drop(&mut self) {
         if let Some(iommufd) = &self.iommufd {

@@ -78,7 +78,7 @@ impl Interrupts {
         }
     }
 
-    /// Waits until `vector` is raised, and not longer than `limit`: how often it was.
+    /// Waits until `vector` is raised, and not longer than `limit`; returns the number of times that it was.
     ///
     /// # Errors
     /// [`VfioError::System`].

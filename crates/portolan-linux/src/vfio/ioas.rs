@@ -24,7 +24,7 @@ use crate::chain::{InfoError, ranges};
 use crate::domain::Reach;
 use crate::sys::iommufd as call;
 
-/// Of `IOMMU_IOAS_MAP`: what devices may do.
+/// Of `IOMMU_IOAS_MAP`: access of devices.
 const WRITEABLE: u32 = 1 << 1;
 const READABLE: u32 = 1 << 2;
 
@@ -38,8 +38,8 @@ const DIRTY_TRACKING_ENABLE: u32 = 1;
 #[non_exhaustive]
 pub struct DomainOptions {
     /// Tracking of the pages that devices write, for [`DirtyDomain`](portolan::demand::DirtyDomain). Attaching a
-    /// device whose IOMMU cannot is an error ([`IommuError::Unsupported`]). Type 1 always can: to it, whatever
-    /// devices may write is written.
+    /// device whose IOMMU cannot is an error ([`IommuError::Unsupported`]). Type 1 always can: to it, all pages
+    /// that devices may write are written.
     pub dirty: DirtyTracking,
     /// Queue of requests for pages that are not mapped; without it they are faults. Attaching is an error where
     /// the kernel takes no page requests for tables of its own (Linux 6.12).
@@ -53,11 +53,11 @@ pub(super) struct Ioas {
     id: u32,
     options: DomainOptions,
     /// Its page tables by device, where the kernel does not make them by itself. They stay when a device
-    /// leaves, for what it has written.
+    /// leaves, for the marks of its writes.
     tables: Mutex<BTreeMap<u32, u32>>,
 }
 
-/// Makes address spaces that do what the options say.
+/// Makes address spaces with options.
 #[derive(Debug)]
 pub(super) struct NewIoas {
     pub(super) iommufd: Arc<Iommufd>,
@@ -104,7 +104,7 @@ impl Ioas {
         Ok(reach(&pairs, alignment)?)
     }
 
-    /// Page tables that do what the options say.
+    /// Page tables with the options.
     fn new_tables(&self, device: u32) -> Result<u32, IommuError> {
         let fd = self.iommufd.descriptor();
         let dirty = match self.options.dirty {
@@ -168,7 +168,7 @@ impl Calls for Ioas {
             self.iommufd.descriptor(),
             (range.start().get(), bytes(range)?),
         );
-        // What any of the devices wrote.
+        // Marks of any of the devices.
         for id in self.by_device().values() {
             let read = call::dirty(fd, *id, what, page.bytes(), bitmap);
             read.map_err(|error| refused(&error))?;

@@ -1,7 +1,7 @@
 //! An open file of /dev/iommu.
 //!
-//! linux/iommufd.h, Documentation/userspace-api/iommufd.rst, as of Linux 6.12. What the kernel makes for it are
-//! objects with numbers; all are gone once the file and those of its devices are closed.
+//! linux/iommufd.h, Documentation/userspace-api/iommufd.rst, as of Linux 6.12. The kernel's objects for it have
+//! numbers; all are gone once the file and those of its devices are closed.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;

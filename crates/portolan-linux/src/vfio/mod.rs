@@ -2,7 +2,7 @@
 //!
 //! linux/vfio.h, linux/iommufd.h, Documentation/driver-api/vfio.rst. [`open`] opens a PCI function by its own
 //! node and binds it to iommufd; where the kernel has none, it finds the function's group and joins it to a
-//! container of type 1 (version 2). What comes back is a [`UserUnit`], to which its domains are attached, and a
+//! container of type 1 (version 2). It returns a [`UserUnit`], to which its domains are attached, and a
 //! [`VfioDevice`]: registers, configuration space, interrupts, reset.
 //!
 //! Not supported: two functions of one group in one unit, devices that are not PCI functions, groups

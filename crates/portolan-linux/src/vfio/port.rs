@@ -1,4 +1,4 @@
-//! A function's way to an address space: its group's container, or what it is bound to.
+//! A function's way to an address space: its group's container, or its binding to iommufd.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -59,13 +59,13 @@ pub(super) fn is_viable(group: u32) -> bool {
 }
 
 /// Takes `function` from the driver that it has and binds it to `vfio-pci`, as [`OpenError::NotBound`] says to
-/// do by hand. It needs the rights of root. A disk that is in use is taken away as well: who calls this
-/// knows that it is not.
+/// do by hand. It needs the rights of root. A disk that is in use is taken away as well: the caller has to
+/// know that it is not.
 ///
 /// *Context.* Task.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn bind(function: PciFunction) -> Result<(), VfioError> {
     rebind(function, "vfio-pci\n")
 }
@@ -75,7 +75,7 @@ pub fn bind(function: PciFunction) -> Result<(), VfioError> {
 /// *Context.* Task.
 ///
 /// # Errors
-/// What the kernel says. It waits until every process has closed the function.
+/// The kernel's error. It waits until every process has closed the function.
 pub fn unbind(function: PciFunction) -> Result<(), VfioError> {
     rebind(function, "\n")
 }

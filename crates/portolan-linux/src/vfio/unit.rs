@@ -36,7 +36,7 @@ impl std::fmt::Display for Interface {
     }
 }
 
-/// The functions of a call of [`open`]: what a unit is to a kernel.
+/// The functions of a call of [`open`]: as a unit is for a kernel.
 ///
 /// With iommufd, a domain may have several functions. With type 1 each function is in an address space of its
 /// own: a domain is in the container of the one function that is attached to it, and a second function is
@@ -86,7 +86,7 @@ pub struct Opened {
 /// *Context.* Task.
 ///
 /// # Errors
-/// See [`OpenError`], which says what to do. Nothing is left open.
+/// See [`OpenError`], which names the remedy. Nothing is left open.
 pub fn open(functions: &[PciFunction]) -> Result<Opened, OpenError> {
     match Iommufd::is_offered(functions) {
         true => open_by(Interface::Iommufd, functions),
@@ -99,7 +99,7 @@ pub fn open(functions: &[PciFunction]) -> Result<Opened, OpenError> {
 /// *Context.* Task.
 ///
 /// # Errors
-/// See [`OpenError`], which says what to do. Nothing is left open.
+/// See [`OpenError`], which names the remedy. Nothing is left open.
 pub fn open_by(interface: Interface, functions: &[PciFunction]) -> Result<Opened, OpenError> {
     let counters = Arc::new(Counters::default());
     let iommufd = match interface {
@@ -149,7 +149,7 @@ impl UserUnit {
         self.new_with(DomainOptions::default())
     }
 
-    /// An empty domain that does what `options` say.
+    /// An empty domain with `options`.
     ///
     /// # Errors
     /// [`IommuError::Unsupported`] if page requests are to go to a queue that is not of this unit.
@@ -174,8 +174,8 @@ impl UserUnit {
     /// A queue for page requests of its functions.
     ///
     /// # Errors
-    /// [`IommuError::Unsupported`] over type 1, or if iommufd has none (before Linux 6.11); otherwise what the
-    /// kernel says.
+    /// [`IommuError::Unsupported`] over type 1, or if iommufd has none (before Linux 6.11); otherwise the
+    /// kernel's error.
     pub fn fault_queue(&self) -> Result<Arc<FaultQueue>, IommuError> {
         let iommufd = self.iommufd.clone().ok_or(IommuError::Unsupported)?;
         let numbers = self

@@ -1,4 +1,4 @@
-//! Starting a machine, or saying why not; and what a driver's tests do with one.
+//! Starting a machine, or printing the reason why not; and common parts of drivers' tests.
 
 // Each of the tests uses a part of it.
 #![allow(dead_code)]
@@ -64,7 +64,7 @@ impl Bench {
         PhysAddr::new(self.buffer.get() + n * PAGE)
     }
 
-    /// Writes through the device; whether the write came to page `n` of the buffer.
+    /// Writes through the device; returns if the write came to page `n` of the buffer.
     pub fn reaches(&self, iova: Iova, n: u64) -> bool {
         let ram = self.machine.ram();
         ram.write32(self.page(n), 0xdead).unwrap();
@@ -73,7 +73,7 @@ impl Bench {
     }
 }
 
-/// A driver, and what it is tried with.
+/// A driver, and the machine that it is tried on.
 pub struct Ground<U> {
     pub unit: U,
     pub bench: Bench,
@@ -118,7 +118,7 @@ impl<U> Ground<U> {
         assert!(write(0) && write(2) && !write(3) && write(4) && write(511));
     }
 
-    /// The machine goes away: each call says so at once, and so does who takes the unit over `again`.
+    /// The machine goes away: each call says so at once, and so does a driver that takes the unit over `again`.
     pub fn goes_away<D: Domain, E>(
         self,
         domain: Arc<D>,

@@ -1,4 +1,4 @@
-//! `DmaApi`, by what drivers of `dma-api` use.
+//! `DmaApi`, by functions that drivers of `dma-api` use.
 
 use dma_api::{DeviceDma, DmaDirection, DmaError};
 use portolan::dma::Trust;
@@ -42,7 +42,7 @@ fn an_untrusted_device_reaches_a_buffer_and_not_what_lies_beside_it() {
         assert_eq!((bench.read(at), bench.read(at + 23)), (Some(1), Some(1)));
         assert_eq!(bench.finds_secrets(at), finds, "{trust:?}");
 
-        // Each side sees what the other wrote once it is told so.
+        // Each side sees the other's writes once it is told so.
         bench.write(at + 5, 6).unwrap();
         map.complete_for_cpu(4..8);
         assert_eq!(map.to_vec_cpu()[..8], [1, 1, 1, 1, 1, 6, 1, 1]);

@@ -11,7 +11,7 @@ use virtio_drivers::{BufferDirection, Hal};
 use super::machine::DEVICE;
 use super::{Bench, PAGE, SECRET, bytes, part};
 
-/// A header on a stack, and what lies around it.
+/// A header on a stack, and the bytes around it.
 const HEADER: usize = 0x108;
 const BYTES: usize = 16;
 
@@ -27,7 +27,7 @@ fn header_of<const N: usize>(trust: Trust) -> bool {
         assert_eq!(bench.read(at + byte), Some(1));
     }
     let found = bench.finds_secrets(at);
-    // What the device writes beside it is lost, or it shares the page.
+    // The device's writes beside it are lost, or go to the page that it shares.
     assert_eq!(bench.write(at + 3, 0xee), Some(()));
     let _ = bench.write(at + BYTES as u64, 0xbb);
     // SAFETY: it was shared so.
@@ -111,7 +111,7 @@ fn what_cannot_be_shared_is_counted_and_reached_nowhere() {
     let bench = Bench::new();
     let device = Arc::new(bench.plain(Trust::Untrusted));
     SlotHal::<4>::bind(device, bench.pages.clone()).unwrap();
-    // Nothing is known of the stack; and there is no pool for what would have to be copied.
+    // Nothing is known of the stack; and there is no pool for buffers that would have to be copied.
     let mut unknown = [0u8; 16];
     let header = part(bench.page(), HEADER, BYTES);
     for buffer in [NonNull::from(&mut unknown[..]), header] {
@@ -123,8 +123,7 @@ fn what_cannot_be_shared_is_counted_and_reached_nowhere() {
     }
     let (at, _) = SlotHal::<4>::dma_alloc(usize::MAX, BufferDirection::Both);
     assert_eq!((at, SlotHal::<4>::refused()), (0, 3));
-    // What was never shared is not taken back.
-    // SAFETY: nothing is there.
+    // A buffer that was never shared is not taken back. SAFETY: nothing is there.
     unsafe { SlotHal::<4>::unshare(0x10_0000, header, BufferDirection::Both) };
     assert_eq!(SlotHal::<4>::refused(), 4);
     assert_eq!(SlotHal::<4>::release(), Ok(()));

@@ -27,7 +27,7 @@ impl Transport for Device {
     }
 
     fn max_queue_size(&mut self, _queue: u16) -> u32 {
-        // The only way to what was accepted from outside.
+        // The only way to the accepted features from outside.
         (self.accepted >> 32) as u32
     }
 

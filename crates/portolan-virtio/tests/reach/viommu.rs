@@ -106,7 +106,7 @@ enum Manner {
     Answers,
     /// Nothing, for now.
     Silent,
-    /// It returns what it was never given.
+    /// It returns a request that it was never given.
     Lies,
 }
 
@@ -298,7 +298,7 @@ fn requests_are_answered_one_after_the_other() {
         assert_eq!(answer, [!round, !2, !3, !4, !5]);
     }
     assert!(queues.all_returned());
-    // What this driver does not know is not accepted, and what it must have is.
+    // Features that this driver does not know are not accepted, and those that it must have are.
     let accepted = state.lock().unwrap().accepted;
     assert_eq!((accepted >> 32, accepted >> 16 & 0xffff), (0b11, 0));
     assert_eq!(queues.features(), accepted);

@@ -96,8 +96,8 @@ impl Disk {
         Ok(written + 1)
     }
 
-    /// Moves data between the disk, from sector `start` on, and `parts`: the outcome, and how many bytes the
-    /// guest got.
+    /// Moves data between the disk, from sector `start` on, and `parts`; returns the outcome, and the number
+    /// of bytes that the guest got.
     fn transfer(
         &self,
         memory: &DeviceMemory,

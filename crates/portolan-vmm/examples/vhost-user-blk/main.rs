@@ -1,4 +1,5 @@
-//! A disk for a virtual machine, from a process that reaches what the guest has mapped for it and nothing else.
+//! A disk for a virtual machine, from a process that reaches memory that the guest has mapped for it and
+//! nothing else.
 //!
 //! ```text
 //! cargo run -p portolan-vmm --example vhost-user-blk -- --socket disk.sock --disk disk.img
@@ -8,7 +9,8 @@
 //!     -device vhost-user-blk-pci,chardev=disk,iommu_platform=on,disable-legacy=on ...
 //! ```
 //!
-//! One connection after the other is served; what each did is printed when it ends. `--once` ends after the first.
+//! One connection after the other is served; the counts of each are printed when it ends. `--once` ends after the
+//! first.
 
 mod disk;
 

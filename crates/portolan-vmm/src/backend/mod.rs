@@ -1,7 +1,7 @@
 //! A vhost-user back-end behind its guest's IOMMU: one connection to a front-end, a thread for each ring.
 //!
-//! `vhost-user-backend` 0.24 cannot be one (`docs/vmm.md` says what it lacks), so here is a message loop for what
-//! such a device needs. `wire` has messages, `session` answers them, `ring` serves rings.
+//! `vhost-user-backend` 0.24 cannot be one (`docs/vmm.md` names the parts that it lacks), so here is a message
+//! loop for the needs of such a device. `wire` has messages, `session` answers them, `ring` serves rings.
 
 mod ring;
 mod session;
@@ -22,8 +22,8 @@ pub trait Device: Send + Sync + 'static {
     /// Number of rings that it has, 1 to 64.
     fn queues(&self) -> u16;
 
-    /// Carries out a request: how many bytes of the guest's memory were written. May be called by several
-    /// threads, one for each ring. What it reads of the guest's memory may have changed when it is read
-    /// again.
+    /// Carries out a request; returns the number of bytes of the guest's memory that were written. May be
+    /// called by several threads, one for each ring. Memory of the guest that it reads may have changed
+    /// when it is read again.
     fn request(&self, memory: &DeviceMemory, request: &Request) -> u32;
 }

@@ -65,7 +65,7 @@ pub(super) enum RingError {
     Thread,
 }
 
-/// A thread and what ends it.
+/// A thread and the means to end it.
 #[derive(Debug)]
 struct Worker {
     stop: File,
@@ -202,7 +202,7 @@ impl Drop for Ring {
     }
 }
 
-/// A front-end may send any file; one that is slow must not hold up who stops the ring.
+/// A front-end may send any file; one that is slow must not hold up the thread that stops the ring.
 fn never_wait(file: &File) {
     if let Ok(flags) = fcntl_getfl(file) {
         let _ = fcntl_setfl(file, flags | OFlags::NONBLOCK);
@@ -247,7 +247,7 @@ fn is_ready(file: &File) -> bool {
     polled.is_ok_and(|ready| ready != 0)
 }
 
-/// Carries out the next request; whether there was one.
+/// Carries out the next request; returns if there was one.
 fn one_request<D: Device>(
     shared: &Shared<D>,
     queue: &mut Queue,

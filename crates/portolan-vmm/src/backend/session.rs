@@ -1,4 +1,4 @@
-//! A connection: what a front-end asks, answered.
+//! A connection: requests of a front-end, answered.
 //!
 //! The vhost-user protocol, section "Front-end message types", as far as a device behind an IOMMU needs it. Not
 //! supported: memory by slots, in-flight descriptors, migration, and devices without an IOMMU.
@@ -38,7 +38,7 @@ const IOTLB: u32 = 22;
 const MOST_PENDING: usize = 16;
 /// In a message about a ring's files: there is none.
 const NO_FILE: u64 = 1 << 8;
-/// Bytes of a region in a table of memory, and of what comes before the regions.
+/// Bytes of a region in a table of memory, and of the header before the regions.
 const REGION: usize = 32;
 const REGIONS: usize = 8;
 
@@ -106,7 +106,7 @@ pub struct Served {
     pub iotlb: Counts,
 }
 
-/// A device and how it is served.
+/// A device and the options by which it is served.
 #[derive(Debug)]
 pub struct Backend<D> {
     device: Arc<D>,
@@ -122,8 +122,8 @@ impl<D: Device> Backend<D> {
         }
     }
 
-    /// Serves one front-end until it closes the connection or sends what makes no sense; what was done, in
-    /// either case.
+    /// Serves one front-end until it closes the connection or sends a message that makes no sense. Returns
+    /// the counts of the connection, in either case.
     pub fn serve(&self, stream: &UnixStream) -> (Served, Result<(), ServeError>) {
         let iotlb = VhostIotlb::new(self.options.iotlb);
         let memory = IommuMemory::new(GuestMemoryMmap::default(), iotlb, true, ());
@@ -201,8 +201,8 @@ impl<D: Device> Session<D> {
         Ok(())
     }
 
-    /// Stops a ring: the index of its next request. What the front-end says of translations meanwhile is
-    /// carried out, since the ring may wait for it; all else waits.
+    /// Stops a ring; returns the index of its next request. Messages of the front-end about translations
+    /// are carried out meanwhile, since the ring may wait for them; all else waits.
     fn stop(&mut self, at: u32, stream: &UnixStream) -> Result<u16, Refusal> {
         if let Some(ended) = self.ring(at)?.ask_to_stop() {
             while self.pending.len() < MOST_PENDING {

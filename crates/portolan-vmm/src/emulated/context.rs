@@ -83,11 +83,11 @@ impl Context {
         Self(Kind::PassThrough)
     }
 
-    /// Addresses are translated by the tables at `root`, which is an address of the guest. `tag` is what the guest's
-    /// invalidations name them by: a domain id, an ASID or a VMID.
+    /// Addresses are translated by the tables at `root`, which is an address of the guest. The guest's invalidations
+    /// name them by `tag`: a domain id, an ASID or a VMID.
     ///
     /// # Errors
-    /// See [`ContextError`]. Whether there is memory at `root` is seen when it is walked.
+    /// See [`ContextError`]. A walk finds out if there is memory at `root`.
     pub fn tables<F: Format<Word = AtomicU64>>(
         format: F,
         root: PhysAddr,

@@ -1,12 +1,12 @@
 //! Devices behind an emulated IOMMU, whose page tables are in the guest's memory: for monitors that offer VT-d,
 //! AMD-Vi, SMMUv3 or a RISC-V IOMMU to their guests.
 //!
-//! The monitor emulates the unit: its registers, its queue of commands, and the table that says where each device's
-//! page tables are (VT-d's context entries, SMMUv3's stream table). It tells [`EmulatedUnit`] what they come to, as a
-//! [`Context`], and passes the guest's invalidations on. [`Endpoint`](crate::Endpoint) is what a device then sees, as
+//! The monitor emulates the unit: its registers, its queue of commands, and the table with the addresses of each
+//! device's page tables (VT-d's context entries, SMMUv3's stream table). It gives [`EmulatedUnit`] the result, as a
+//! [`Context`], and passes the guest's invalidations on. A device then uses an [`Endpoint`](crate::Endpoint), as
 //! `vm_memory`'s `Iommu`: a walk over the guest's tables, and the translations that it found.
 //!
-//! `walk` reads tables, `context` is what an endpoint is attached to, `unit` has the endpoints.
+//! `walk` reads tables, `context` has the context of an endpoint, `unit` has the endpoints.
 //!
 //! Not supported: nested translation (a first stage whose tables are behind a second one), accessed and dirty bits
 //! that the unit would have to set, access by privileged requests, instruction fetches, and 32-bit tables.

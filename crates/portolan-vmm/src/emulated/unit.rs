@@ -1,4 +1,4 @@
-//! The endpoints of an emulated unit, what each is attached to, and what the guest invalidates.
+//! The endpoints of an emulated unit, the context of each, and the guest's invalidations.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -75,7 +75,7 @@ pub struct Fault {
     pub kind: FaultKind,
 }
 
-/// An endpoint and what it is attached to: where its translations come from.
+/// An endpoint and the source of its translations: its context.
 struct Place<M> {
     endpoint: Endpoint,
     walker: Arc<Walker<M>>,
@@ -84,7 +84,7 @@ struct Place<M> {
 /// Walker for an endpoint.
 struct Walker<M> {
     memory: M,
-    /// Held for a walk and until what it found is in the IOTLB.
+    /// Held for a walk and until its translations are in the IOTLB.
     context: Mutex<Context>,
     faults: Arc<Mutex<Faults<Fault>>>,
 }
@@ -150,8 +150,8 @@ where
         attached
     }
 
-    /// Lets a device meet `context`, and nothing of what it met before: to be called when the guest invalidates what
-    /// the unit knows of the device, or gives it another table of them.
+    /// Has a device's accesses go through `context`, and no longer through the one before: to be called when the
+    /// guest invalidates the unit's entry of the device, or gives it another table of them.
     ///
     /// # Errors
     /// See [`AttachError`].
@@ -172,7 +172,7 @@ where
     pub fn invalidate(&self, scope: Scope, range: Option<IovaRange>) -> Result<(), StillHeld> {
         let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
         let selected = places.values().filter(|place| {
-            // A walk that has begun is waited for here: what it finds is taken away below.
+            // A walk that has begun is waited for here: its translations are taken away below.
             let tag = place.walker.context().tag();
             scope == Scope::All || tag.map(Scope::Tag) == Some(scope)
         });

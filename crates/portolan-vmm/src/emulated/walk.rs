@@ -1,7 +1,7 @@
 //! One walk over tables that a guest has written, and may change meanwhile.
 //!
-//! What hardware does, for a walker that trusts nothing: each entry is read once, out of the guest's memory or not at
-//! all, and a walk reads as many as the format has levels. The formats are `portolan::table::format`'s.
+//! A walk as hardware does it, by a walker that trusts nothing: each entry is read once, out of the guest's memory or
+//! not at all, and a walk reads as many as the format has levels. The formats are `portolan::table::format`'s.
 
 use std::sync::atomic::AtomicU64;
 

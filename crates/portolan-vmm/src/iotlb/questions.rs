@@ -89,7 +89,7 @@ impl State {
     }
 }
 
-/// The channel, and who waits.
+/// The channel, and the threads that wait.
 #[derive(Debug, Default)]
 pub(super) struct Questions {
     state: Mutex<State>,
@@ -198,7 +198,7 @@ impl Questions {
         }
     }
 
-    /// The next question of channel `generation` has its reply; whether there was one.
+    /// Gives the next question of channel `generation` its reply; returns if there was one.
     fn answer(&self, generation: u64, reply: Result<(), AskError>) -> bool {
         let mut state = self.state();
         let current = state.generation == generation;
@@ -210,7 +210,7 @@ impl Questions {
         }
         channel.answered += 1;
         let number = (generation, channel.answered);
-        // Who asked may have given up.
+        // The thread that asked may have given up.
         if let Some(waiting) = state.waiting.get_mut(&number) {
             waiting.reply = Some(reply);
         }
@@ -219,7 +219,7 @@ impl Questions {
         true
     }
 
-    /// Channel `generation` has ended, or says what makes no sense.
+    /// Channel `generation` has ended, or sends a reply that makes no sense.
     fn end(&self, generation: u64) {
         let mut state = self.state();
         if state.generation == generation {
@@ -230,7 +230,7 @@ impl Questions {
     }
 }
 
-/// Sends a question: its number, and whether a reply comes.
+/// Sends a question; returns its number, and if a reply comes.
 fn send_question(
     state: &mut State,
     at: Iova,
@@ -270,7 +270,7 @@ fn send_question(
     Ok(((generation, channel.asked), channel.replies))
 }
 
-/// The next reply; `None` if the channel has ended, or what comes is no reply.
+/// The next reply; `None` if the channel has ended, or sends something else.
 fn read_reply(stream: &mut UnixStream) -> Option<Result<(), AskError>> {
     let mut reply = [0; REPLY_BYTES];
     stream.read_exact(&mut reply).ok()?;

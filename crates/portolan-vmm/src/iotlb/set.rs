@@ -28,7 +28,7 @@ impl Translation {
     };
 }
 
-/// Translations of some regions, the oldest first, and what look-ups take them from.
+/// Translations of some regions, the oldest first, and the map that look-ups take them from.
 #[derive(Debug, Default)]
 pub(super) struct Set {
     entries: Vec<Translation>,

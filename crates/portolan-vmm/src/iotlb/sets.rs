@@ -6,8 +6,8 @@
 //!
 //! A set is never changed. A writer, under the lock of writers, puts a new one in its place; readers take the
 //! present one, without a lock, and so hold it. The one that was replaced is kept in a list until its last
-//! reader has gone: that is what an invalidation waits for. It waits for readers of neighbours in the set as
-//! well, since it is not known which of its translations a reader uses.
+//! reader has gone: an invalidation waits for that. It waits for readers of neighbours in the set as well,
+//! since it is not known which of its translations a reader uses.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -26,7 +26,7 @@ use super::set::{Set, Translation, put};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replacement {
     /// A set has room for 16 translations, and forgets its oldest for a new one: changes take as long
-    /// whatever the capacity.
+    /// for any capacity.
     InSets,
     /// Nothing is forgotten before the capacity is reached. For tests of guests and their IOMMUs, which are to
     /// see the translations that they did not invalidate.
@@ -54,7 +54,7 @@ struct Level {
     /// Exponent of the number of sets.
     lg2: u32,
     sets: Box<[ArcSwap<Set>]>,
-    /// Translations in it. Who reads an old number misses, or looks in vain.
+    /// Translations in it. A reader of an old number misses, or looks in vain.
     used: AtomicUsize,
 }
 
@@ -196,7 +196,7 @@ impl Sets {
             if entry.iova.last() >= range.last() {
                 let guard = IotlbGuard::several(copies, sets);
                 let found = Iotlb::lookup(guard, start, length, access);
-                // Nothing else was put there than what was found.
+                // The copies have only translations that were found.
                 return found.map_err(|_| Missing::At(range.start()));
             }
             at = Iova::new(entry.iova.last().get() + 1);
@@ -213,7 +213,8 @@ impl Sets {
         })
     }
 
-    /// Takes in `new`, in place of everything that it overlaps: how many others went for want of room.
+    /// Takes in `new`, in place of everything that it overlaps; returns the number of others that went
+    /// for want of room.
     pub(crate) fn insert(&self, new: Translation) -> u64 {
         let mut writer = self.writer();
         self.remove(&mut writer, new.iova);

@@ -65,7 +65,7 @@ pub enum ApplyError {
     StillHeld(#[from] StillHeld),
 }
 
-/// A vhost-user device's translations: what the front-end sends, asked for where it is missing.
+/// A vhost-user device's translations: the front-end sends them, and is asked for missing ones.
 ///
 /// Look-ups that hit take no lock. A look-up that misses asks the front-end over the backend's channel and
 /// waits, with a bound, without holding a translation meanwhile. An invalidation returns once every guard

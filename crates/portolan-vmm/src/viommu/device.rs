@@ -1,4 +1,4 @@
-//! The device: its configuration, its endpoints, and what becomes of a request.
+//! The device: its configuration, its endpoints, and its treatment of requests.
 //!
 //! Virtual I/O Device (VIRTIO) 1.2, section 5.13. Not supported: mappings of device memory (`VIRTIO_IOMMU_F_MMIO`).
 
@@ -30,7 +30,7 @@ pub struct ViommuOptions {
     pub input: IovaRange,
     /// The last number of a domain.
     pub last_domain: u32,
-    /// Mappings of all domains at most: the guest decides how many there are.
+    /// Mappings of all domains at most: without a limit, the guest would decide their number.
     pub mappings: usize,
     /// Translations that an endpoint's IOTLB keeps at most.
     pub capacity: NonZeroUsize,
@@ -146,8 +146,8 @@ impl VirtioIommu {
         bytes
     }
 
-    /// The guest writes one byte of the configuration. All but the one that says whether endpoints without a domain
-    /// pass through are read-only, and that takes 0 and 1.
+    /// The guest writes one byte of the configuration. All are read-only but the one for endpoints without a
+    /// domain, which takes 0 and 1: with 1 they pass through.
     pub fn write_config(&self, offset: usize, value: u8) {
         if offset != config::BYPASS || value > 1 {
             return;
@@ -165,7 +165,8 @@ impl VirtioIommu {
     }
 
     /// Carries out `request`, the part of a chain that the device reads, and fills `answer`, the part that it
-    /// writes: how many bytes were written. What a request takes away is not reached any more when it is answered.
+    /// writes; returns the number of bytes that were written. Mappings that a request takes away are not reached
+    /// any more when it is answered.
     pub fn request(&self, request: &[u8], answer: &mut [u8]) -> usize {
         let written = answer.len();
         let Some(tail) = written.checked_sub(TAIL_BYTES) else {

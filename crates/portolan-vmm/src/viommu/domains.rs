@@ -78,7 +78,7 @@ impl Mappings {
         Ok(())
     }
 
-    /// The mapping of `at`: its addresses, where they lead, and what may be done.
+    /// The mapping of `at`: its addresses, the address that they lead to, and the access.
     pub(super) fn find(&self, at: Iova) -> Option<Translation> {
         let (start, mapping) = self.below(at.get())?;
         let access = match (

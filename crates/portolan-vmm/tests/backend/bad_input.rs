@@ -113,7 +113,7 @@ fn endless_nonsense_is_read_and_refused() {
                 _ => Vec::new(),
             };
             sent += 1;
-            // Some messages take what the connection needs for replies.
+            // Some messages take the features away that the connection needs for replies.
             if request == 16 || frontend.outcome(request, &payload, &files).is_none() {
                 break;
             }

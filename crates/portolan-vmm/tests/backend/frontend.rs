@@ -97,7 +97,7 @@ impl Frontend {
 
     /// Answers questions in a thread of its own, as the guest's IOMMU says.
     fn answer(&self, mut channel: UnixStream) {
-        // Without its lock: who waits for a ring to stop has it, and the ring may wait for this.
+        // Without its lock: a thread that waits for a ring to stop has it, and the ring may wait for this.
         let stream = self.stream.lock().unwrap().try_clone().unwrap();
         let (asked, grant) = (self.asked.clone(), self.grant);
         std::thread::spawn(move || {
@@ -140,7 +140,7 @@ impl Frontend {
         assert_eq!(self.outcome(request, payload, files), Some(0), "{request}");
     }
 
-    /// Sends a message, and what becomes of it: 0 is good; `None` if the connection has ended.
+    /// Sends a message; returns its outcome: 0 is good; `None` if the connection has ended.
     pub fn outcome(&self, request: u32, payload: &[u8], files: &[BorrowedFd]) -> Option<u64> {
         let stream = self.stream.lock().unwrap();
         write(&stream, request, payload, files, 1 << 3).ok()?;

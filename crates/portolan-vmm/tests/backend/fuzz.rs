@@ -19,7 +19,7 @@ const SET_MEM_TABLE: u8 = 5;
 /// Bytes that fit in a socket that is not read yet.
 const MOST_BYTES: usize = 32 << 10;
 
-/// Sends all messages; how many replies came, each of which has to be one.
+/// Sends all messages; returns the number of replies, each of which has to be one.
 fn converse(messages: &corpus::Input) -> usize {
     let (ours, theirs) = UnixStream::pair().unwrap();
     // Another file than the guest's memory, where the back-end is told to write to it.

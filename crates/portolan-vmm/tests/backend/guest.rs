@@ -1,7 +1,7 @@
 //! A guest: its memory, and rings that it has there.
 //!
-//! Virtio 1.2, section 2.7. What the guest has mapped for the device begins at [`IOVA`]; behind it is
-//! memory that the device must not reach.
+//! Virtio 1.2, section 2.7. Memory that the guest has mapped for the device begins at [`IOVA`];
+//! behind it is memory that the device must not reach.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,7 +14,7 @@ pub const RINGS: usize = 2;
 pub const SIZE: u16 = 8;
 /// Pages of a ring: descriptors, available, used, from, to.
 const PAGES: u64 = 5;
-/// The guest's memory, and how much of it from its start is mapped for the device.
+/// Bytes of the guest's memory, and those from its start that are mapped for the device.
 pub const BYTES: u64 = 64 * PAGE;
 pub const GRANTED: u64 = RINGS as u64 * PAGES * PAGE;
 /// Address at which the device has it.
@@ -86,7 +86,7 @@ impl Guest {
         self.memory.write_all_at(&descriptor, offset).unwrap();
     }
 
-    /// Writes what fits into the pages of `ring`.
+    /// Writes as many bytes as fit into the pages of `ring`.
     pub fn write(&self, ring: usize, offset: u16, bytes: &[u8]) {
         let room = (PAGES * PAGE).saturating_sub(offset.into()) as usize;
         let bytes = &bytes[..bytes.len().min(room)];

@@ -17,7 +17,7 @@ use vm_memory::Bytes;
 use frontend::{Frontend, Grant};
 use guest::{Guest, RINGS};
 
-/// Writes what it reads, inverted.
+/// Writes the bytes that it reads, inverted.
 struct Inverter {
     config: [u8; 8],
     done: AtomicU64,
@@ -87,7 +87,7 @@ fn two_rings_are_served_by_two_threads_through_what_is_granted() {
     for ring in 0..RINGS {
         assert_eq!(frontend.stop(ring), 50);
     }
-    // What was granted is taken back, and asked for anew.
+    // Mappings that were granted are taken back, and asked for anew.
     let before = frontend.questions();
     assert!(before > 0);
     assert_eq!(frontend.invalidate_all(), 0);

@@ -46,8 +46,8 @@ const NUMBERS: [&str; 14] = [
     "0xffffffffffffffff",
 ];
 
-/// Has `run` meet each input of `folder`, then so many changed ones; how many times what it returns was so for the
-/// first, and for the others.
+/// Has `run` meet each input of `folder`, then so many changed ones. Returns the number of times that `run`
+/// returned true, for the first and for the others.
 pub fn each(folder: &str, changed: u32, mut run: impl FnMut(&Input, &mut Rng) -> bool) -> [u32; 2] {
     let number = |name| std::env::var(name).ok().and_then(|n| n.parse::<u64>().ok());
     let times = number("PORTOLAN_FUZZ").unwrap_or(1);

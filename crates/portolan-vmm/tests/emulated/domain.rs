@@ -1,4 +1,4 @@
-//! This project's own domains write the guest's tables, as its drivers do in a guest, and what they owe becomes the
+//! This project's own domains write the guest's tables, as its drivers do in a guest, and their debts become the
 //! unit's invalidations. The device then reads through the walk.
 
 use crate::promised::promised;
@@ -139,7 +139,7 @@ impl<F: Format<Word = AtomicU64>> Game<F> {
         self.domain.sync(&mut owed).unwrap();
     }
 
-    /// The device reaches what the domain maps, and the bytes there.
+    /// The device reaches the pages that the domain maps, and the bytes there.
     fn compare(&mut self) {
         let (start, _) = self.pages();
         let at = start + self.rng.u64(..F::GRANULE.bytes() - 8);

@@ -1,4 +1,4 @@
-//! Tables that no sane guest writes: every access is refused or stays in what they grant.
+//! Tables that no sane guest writes: every access is refused or stays in the memory that they grant.
 
 use portolan::addr::{InvalTag, PhysAddr};
 use portolan::table::format::{DirtyTracking, VtdSecondStage};
@@ -85,7 +85,7 @@ fn a_page_out_of_memory_grants_nothing() {
     let (guest, _unit, endpoint) = machine(0x1000);
     guest.write_obj(0x2003_u64, GuestAddress(0x1000)).unwrap();
     guest.write_obj(0x3003_u64, GuestAddress(0x2000)).unwrap();
-    // The last page of memory, what follows it, and a large page that begins in memory.
+    // The last page of memory, the page behind it, and a large page that begins in memory.
     guest.write_obj(0xf003_u64, GuestAddress(0x3000)).unwrap();
     guest.write_obj(0x1_0003_u64, GuestAddress(0x3008)).unwrap();
     guest.write_obj(0x83_u64, GuestAddress(0x2008)).unwrap();

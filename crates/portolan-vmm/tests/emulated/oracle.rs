@@ -262,7 +262,7 @@ fn an_entry_that_is_not_invalidated_is_kept() {
     );
     unit.invalidate(Scope::Tag(TAG), page(0)).unwrap();
     assert_eq!(read(0), Some(vec![(0x6000, 4)]));
-    // What it is attached to next has nothing of it.
+    // The next context has nothing of it.
     unit.attach(ENDPOINT, Context::pass_through()).unwrap();
     assert_eq!(read(0x7000), Some(vec![(0x7000, 4)]));
     unit.attach(ENDPOINT, Context::blocked()).unwrap();

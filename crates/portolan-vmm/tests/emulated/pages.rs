@@ -60,7 +60,7 @@ impl TableMem<AtomicU64> for GuestPages {
     fn free(&self, table: PhysAddr, size: PageSize) {
         let mut blocks = self.blocks.lock().unwrap();
         assert_eq!(blocks.live.remove(&table.get()), Some(size.bytes()));
-        // What still walks there finds leaves that lead out of memory.
+        // A walk that still goes there finds leaves that lead out of memory.
         let poison = vec![0xff; size.bytes() as usize];
         self.guest
             .write_slice(&poison, GuestAddress(table.get()))

@@ -57,7 +57,7 @@ fn guest() -> VhostIotlb {
     iotlb
 }
 
-/// Whatever is found is the guest's memory.
+/// All that is found is the guest's memory.
 fn inside(found: &[(u64, usize)]) {
     for &(base, length) in found {
         let last = base.checked_add(length as u64 - 1).unwrap();

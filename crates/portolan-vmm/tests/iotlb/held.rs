@@ -1,4 +1,4 @@
-//! An invalidation and the look-ups that hold what it takes away.
+//! An invalidation and the look-ups that hold translations that it takes away.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -39,8 +39,8 @@ fn an_invalidation_is_not_done_while_its_range_is_held() {
 
 #[test]
 fn what_a_guard_holds_counts_whatever_came_in_its_place() {
-    // Neighbours that are taken in put another set in the place of the one that is held, and so does what
-    // makes room.
+    // Neighbours that are taken in put another set in the place of the one that is held, and so does
+    // making room.
     let iotlb = impatient(4);
     map(&iotlb, 0, 10, Permissions::Read);
     let held = iotlb.translate(GuestAddress(0), 8, Permissions::Read);

@@ -1,4 +1,4 @@
-//! Misses, and what a front-end does about them.
+//! Misses, and a front-end's answers to them.
 
 use std::io::Write;
 use std::net::Shutdown;
@@ -132,7 +132,7 @@ fn a_front_end_that_goes_away_leaves_nobody_waiting() {
         frontend.take(4);
         frontend.0.shutdown(Shutdown::Both).unwrap();
     });
-    // Its other socket ends, as who reads that one says.
+    // Its other socket ends, as its reader says.
     let other = large();
     let mut frontend = Frontend::of(&other);
     all_fail(&other, || {

@@ -1,4 +1,5 @@
-//! Requests of `tests/corpus/viommu`, a record each, and changed ones, beside a naive list of what was granted.
+//! Requests of `tests/corpus/viommu`, a record each, and changed ones, beside a naive list of the mappings that
+//! were granted.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

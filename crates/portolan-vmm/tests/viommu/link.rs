@@ -1,5 +1,5 @@
-//! The transport between the driver and the device. What goes wrong with a request, a configuration or a fault is
-//! put in here; the device carries out what reaches it.
+//! The transport between the driver and the device. Failures of a request, a configuration or a fault are put in
+//! here; the device carries out requests that reach it.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender};
@@ -72,7 +72,7 @@ pub struct State {
     pub properties: Option<Vec<u8>>,
     /// Failures of the next requests; one each.
     pub failures: VecDeque<Option<Failure>>,
-    /// Records that come before the device's, and how many bytes of each were written.
+    /// Records that come before the device's, and the number of bytes of each that were written.
     pub faults: VecDeque<([u8; FAULT_BYTES], usize)>,
     pub seen: Vec<Vec<u8>>,
     /// Number of requests that were sent together, each time.
@@ -151,7 +151,7 @@ impl Link {
         all.all(|of| !self.attached(StreamId::new(of.id().get())))
     }
 
-    /// The device returns what was given up; it carries some of it out before.
+    /// The device returns requests that were given up; it carries some of them out before.
     pub fn return_all(&self) {
         let held = std::mem::take(&mut self.state().held);
         for (failure, request) in held {

@@ -1,4 +1,4 @@
-//! AArch64 on QEMU's `virt` machine: what the device tree says, and the way to the host by semihosting.
+//! AArch64 on QEMU's `virt` machine: the device tree, and the way to the host by semihosting.
 //!
 //! Arm semihosting, version 3 (SYS_WRITEC, SYS_EXIT_EXTENDED).
 //! QEMU: `docs/system/arm/virt`.
@@ -95,7 +95,7 @@ impl Loader {
 
 /// Asks the host for something.
 fn ask(operation: u32, about: *const c_void) {
-    // SAFETY: the two operations below read what they are told of.
+    // SAFETY: the two operations below read the memory that they are told of.
     unsafe {
         asm!("hlt #0xf000", inout("x0") u64::from(operation) => _, in("x1") about, options(nostack))
     };

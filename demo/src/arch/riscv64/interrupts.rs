@@ -25,7 +25,7 @@ static CONTROLLER: AtomicPtr<Imsic<OwnFile>> = AtomicPtr::new(core::ptr::null_mu
 /// Entry from `boot.s` with an interrupt.
 #[unsafe(no_mangle)]
 extern "C" fn kernel_interrupt() {
-    // SAFETY: it is null, or what `new` leaks.
+    // SAFETY: it is null, or a value that `new` leaks.
     if let Some(controller) = unsafe { CONTROLLER.load(Ordering::Acquire).as_ref() } {
         controller.take(crate::interrupts::serve);
     }
@@ -75,7 +75,7 @@ impl Interrupts {
 
     /// Takes the interrupts that are there: nowhere else are they on.
     pub fn take(&self) {
-        // SAFETY: the handler changes what any function may.
+        // SAFETY: the handler changes only registers that any function may.
         unsafe { asm!("csrsi sstatus, 2", "csrci sstatus, 2", clobber_abi("C")) };
     }
 }

@@ -1,4 +1,4 @@
-//! RISC-V on QEMU's `virt` machine: what the device tree says, and firmware's services.
+//! RISC-V on QEMU's `virt` machine: the device tree, and firmware's services.
 //!
 //! QEMU: `docs/system/riscv/virt`, and the device that ends it (`hw/misc/sifive_test`).
 
@@ -24,8 +24,8 @@ pub use sbi::put;
 
 global_asm!(include_str!("boot.s"));
 
-/// The highest physical address at which QEMU's `virt` has anything, the end of PCI's window for 64 bits: whatever
-/// lies below is seen where it is. A hart that looks further takes an exception.
+/// The highest physical address at which QEMU's `virt` has anything, the end of PCI's window for 64 bits:
+/// everything below is seen at its own address. A hart that looks further takes an exception.
 pub const LAST_MAPPED: PhysAddr = PhysAddr::new(0x7_ffff_ffff);
 
 unsafe extern "C" {
@@ -94,7 +94,7 @@ pub fn exit(end: End) -> ! {
     // SAFETY: the device tree says that the registers are there.
     let finisher = PhysRange::from_len(at, 4).map(|window| unsafe { HEAP.map().registers(window) });
     match finisher.flatten() {
-        // What comes behind it would replace the code.
+        // A shut-down behind it would replace the code.
         Some(finisher) => finisher.write32(0, (end as u32) << 16 | FINISHED),
         None => sbi::shut_down(),
     }

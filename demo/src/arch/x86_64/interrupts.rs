@@ -17,8 +17,8 @@ use crate::interrupts::{DEVICE, FAULT, OTHER};
 /// Those that have a handler.
 const VECTORS: [u8; 3] = [DEVICE, OTHER, FAULT];
 
-// What runs in a handler is Rust's, and may use all that a function may: those who take interrupts
-// expect that. The CPU leaves the stack 8 bytes off what a function finds.
+// Handlers run Rust code, which may use all that a function may: tasks that take interrupts expect
+// that. The CPU leaves the stack 8 bytes off the place that a function expects.
 global_asm!(
     ".global interrupt_handlers",
     ".balign 16",
@@ -96,7 +96,7 @@ impl Interrupts {
 
     /// Takes an interrupt that is there: nowhere else are they on.
     pub fn take(&self) {
-        // SAFETY: handlers are set up. They change what any function may.
+        // SAFETY: handlers are set up. They change only registers that any function may.
         unsafe { asm!("sti", "nop", "cli", clobber_abi("C")) };
         // If none was there, this changes nothing.
         self.0.end();

@@ -1,4 +1,4 @@
-//! x86-64: what the loader says, the serial port, and the way out of QEMU.
+//! x86-64: the loader's structures, the serial port, and the way out of QEMU.
 //!
 //! Intel 64 and IA-32 architectures software developer's manual, volume 2 (IN, OUT). National
 //! Semiconductor PC16550D (serial port).

@@ -16,7 +16,7 @@ const DATA_SELFTEST: u32 = 0xdead;
 /// Its pages.
 pub(crate) const PAGE: u64 = 2048;
 
-/// `iommu_test_cmd`; what `words` are depends on the operation.
+/// `iommu_test_cmd`; the meaning of `words` depends on the operation.
 #[repr(C)]
 struct Test {
     size: u32,
@@ -28,7 +28,7 @@ struct Test {
 }
 
 /// # Safety
-/// What the operation takes for addresses has to be memory that the kernel may read.
+/// Words that the operation takes for addresses have to lead to memory that the kernel may read.
 unsafe fn test(fd: BorrowedFd<'_>, op: u32, id: u32, words: [u64; 6]) -> io::Result<[u64; 6]> {
     let mut value = Test {
         size: size::<Test>(),
@@ -64,7 +64,7 @@ pub(crate) fn replace(fd: BorrowedFd<'_>, device: u32, tables: u32) -> io::Resul
     .map(drop)
 }
 
-/// Has the device mark one of its pages; whether it was mapped.
+/// Has the device mark one of its pages; returns if it was mapped.
 pub(crate) fn write(fd: BorrowedFd<'_>, tables: u32, iova: u64) -> io::Result<bool> {
     let bits = [1u64];
     let words = [0, iova, PAGE, PAGE, bits.as_ptr() as u64, 0];

@@ -161,7 +161,7 @@ fn what_makes_no_sense_is_refused_and_not_handed_on() {
     assert!(queue.respond(to(3), Response::Success).is_err());
 }
 
-/// A kernel that maps whatever it is told.
+/// A kernel that maps everything.
 #[derive(Debug, Default)]
 struct Maps(Mutex<BTreeMap<u64, u64>>);
 

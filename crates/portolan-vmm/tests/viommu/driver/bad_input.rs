@@ -20,7 +20,7 @@ fn unit_error(error: AttachError) -> IommuError {
     }
 }
 
-/// Everything that can be asked for, whatever fails; what failed.
+/// Calls everything, also after a failure; returns the failures.
 fn everything(driver: &Driver<'_>) -> Vec<IommuError> {
     let mut errors = Vec::new();
     let mut note = |result: Result<(), IommuError>| errors.extend(result.err());
@@ -141,7 +141,7 @@ fn any_one_request_may_be_lost_or_refused() {
             failures.push(Some(failure));
             link.state().failures = failures.into();
             everything(&driver);
-            // Blocked at the end, once more if that was what failed.
+            // Blocked at the end, once more if that call was the one that failed.
             let _ = driver.block(A);
             let _ = driver.block(B);
             for stream in [A, B] {

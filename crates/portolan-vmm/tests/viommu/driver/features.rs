@@ -96,7 +96,7 @@ fn any_page_size_is_allowed_of_a_device_that_is_there() {
     assert!(format!("{domain:?}").starts_with("VirtioDomain {"));
 }
 
-/// A transport that does not know what became of requests.
+/// A transport that does not know the state of requests.
 struct Plain<'a>(&'a Link);
 
 impl portolan_hw::virtio::Transport for Plain<'_> {

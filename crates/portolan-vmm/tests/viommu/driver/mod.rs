@@ -54,7 +54,7 @@ fn map(domain: &Space, iova: u64, pa: u64, bytes: u64) -> Result<IovaRange, Doma
     map_for(domain, iova, pa, bytes, RW)
 }
 
-/// Maps and pays for it; what cannot be paid for is taken back.
+/// Maps and pays for it; a map that cannot be paid for is taken back.
 fn map_for(
     domain: &Space,
     iova: u64,
@@ -71,7 +71,7 @@ fn map_for(
     })
 }
 
-/// Unmaps and pays for it; the debt, and whether the device failed.
+/// Unmaps and pays for it; returns the debt, and if the device failed.
 fn try_unmap(domain: &Space, range: IovaRange) -> (Gather, Result<(), IommuError>) {
     let mut owed = Gather::new();
     let asked = domain.unmap_part(range, &mut owed);
@@ -455,7 +455,7 @@ fn faults_say_who_where_and_why() {
     assert_eq!(unit.next_fault(), Ok(None));
 }
 
-/// Random operations with random failures; the device reaches what the driver says it does.
+/// Random operations with random failures; the device reaches the mappings that the driver reports.
 #[test]
 fn random_operations() {
     const PAGES: u64 = 24;

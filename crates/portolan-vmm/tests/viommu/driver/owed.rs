@@ -77,10 +77,10 @@ fn maps_and_unmaps_send_nothing_and_a_sync_sends_them_together() {
     assert_eq!(unit.counts().unmap, 0);
     assert_eq!(link.reach(8, 0, READ), Some(0));
     domain.sync(&mut owed).unwrap();
-    // What lies side by side is one request.
+    // Neighbours are one request.
     assert_eq!(unit.counts().unmap, 1);
     assert_eq!(link.reach(8, 0, READ), None);
-    // What was taken back before it was sent is never sent.
+    // A map that was taken back before it was sent is never sent.
     domain
         .map(
             Iova::new(0),
