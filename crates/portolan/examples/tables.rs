@@ -1,7 +1,7 @@
 //! Page tables and their invalidation alone: for a hypervisor that has a queue and a platform of its own.
 //!
-//! `cargo run -p portolan --example tables` maps 32 MiB, unmaps a part, and prints what that owes hardware
-//! of two kinds.
+//! `cargo run -p portolan --example tables` maps 32 MiB, unmaps a part, and prints the invalidations that
+//! this owes hardware of two kinds.
 #![allow(missing_docs)]
 
 use std::error::Error;
@@ -26,7 +26,7 @@ const SMMU: Capabilities = Capabilities {
     ..Capabilities::new(PageSize::SIZE_4K)
 };
 
-/// Says what it would write to the hardware, which is done at once.
+/// Prints the commands that it would write to the hardware, and completes at once.
 struct Printing;
 
 impl InvalidationQueue for Printing {

@@ -5,15 +5,15 @@
 //! traits in [`platform`].
 //!
 //! * [`addr`]: addresses, inclusive ranges, page sizes and identifiers as types of their own.
-//! * [`platform`]: what an embedder implements.
+//! * [`platform`]: the traits that an embedder implements.
 //! * [`table`]: page tables: one walker, one small file per format.
 //! * [`iova`]: addresses for mappings.
 //! * [`bounce`]: memory that devices can reach, lent out by the slot.
-//! * [`dma`]: what a device driver calls: mappings that own their buffers.
-//! * [`inval`]: what an operation owes the hardware, and the commands that pay it.
+//! * [`dma`]: the calls of a device driver: mappings that own their buffers.
+//! * [`inval`]: the invalidations that an operation owes the hardware, and the commands that pay them.
 //! * [`iopf`]: page requests of devices, their handlers and the responses.
-//! * [`demand`]: devices that fault on memory that nobody pinned.
-//! * [`iommu`]: what every IOMMU driver offers: domains, attachments, faults.
+//! * [`demand`]: devices that fault on memory that is not pinned.
+//! * [`iommu`]: the parts that every IOMMU driver offers: domains, attachments, faults.
 //!
 //! A device driver hands its buffers over, and has them back once no device can reach them. Its types
 //! name the [`platform::Platform`] that the embedder implements, and the buffer:

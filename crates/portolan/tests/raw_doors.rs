@@ -1,5 +1,5 @@
-//! Safe code that tries to get at memory which is not its own, or to upset the library by what it says of
-//! itself: through pools, areas, numbers of CPUs and the ends of 64 bits. What does not even compile is in
+//! Safe code that tries to get at memory which is not its own, or to upset the library by false values:
+//! through pools, areas, numbers of CPUs and the ends of 64 bits. Code that does not even compile is in
 //! `compile_fail`.
 #![allow(missing_docs)]
 

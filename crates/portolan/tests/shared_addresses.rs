@@ -86,7 +86,7 @@ fn no_address_is_out_twice() {
         }
         drop(senders);
     });
-    // What was sent to a thread that had ended.
+    // Ranges that were sent to a thread that had ended.
     let left: Vec<_> = (0..PAGES)
         .filter(|&page| out.0[page].load(Ordering::Relaxed))
         .collect();

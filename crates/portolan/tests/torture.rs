@@ -249,7 +249,7 @@ impl<'r> World<'r> {
 
     fn map(&mut self) {
         let pages = self.random.of(&[1, 1, 1, 1, 2, 3, 8, 30, 600]);
-        // Whole pages: nothing else is in place for who is not trusted.
+        // Whole pages: nothing else is in place for a device that is not trusted.
         let first = 1 + self.random.below(1 << 20);
         let memory = PhysRange::from_len(PhysAddr::new(first * PAGE), pages * PAGE).unwrap();
         let mut constraints = Constraints::trusted();

@@ -1,7 +1,7 @@
 //! Buffers that are copied through a pool.
 //!
-//! What a device reaches is the copy; the buffer itself never is reachable, so it is its owner's
-//! again as soon as the device is done, and only the slots have to wait for quiet.
+//! A device reaches the copy; the buffer itself never is reachable, so it is its owner's again as
+//! soon as the device is done, and only the slots have to wait for quiet.
 //!
 //! *Context.* Interrupt, all functions: a copy is bounded by the length of its buffer.
 
@@ -30,8 +30,7 @@ pub(crate) mod sealed {
     pub trait Sealed {}
 }
 
-/// A bounce pool together with the memory that it lends, as devices use it: [`PoolMemory`], whatever its
-/// types.
+/// A bounce pool together with the memory that it lends, as devices use it: [`PoolMemory`], with any types.
 ///
 /// Buffers are copied where slots lead, so only this crate implements it. Other ways to find slots are
 /// an [`Area`], other memory is a [`PhysMemory`].
@@ -62,7 +61,7 @@ pub trait BouncePool: sealed::Sealed + Send + Sync {
 
 /// A [`Pool`] and the memory that it is in.
 ///
-/// *Context.* Interrupt, all methods; dropping it is what dropping the pool is.
+/// *Context.* Interrupt, all methods; dropping it drops the pool.
 pub struct PoolMemory<P: Cpus, M: PhysMemory, A: Area = LockFree<<P as Cpus>::Word>> {
     pool: Pool<P, A>,
     memory: M,
@@ -97,7 +96,7 @@ impl<P: Cpus, M: PhysMemory, A: Area> PoolMemory<P, M, A> {
         self.pool
     }
 
-    /// Copies what `buffer` holds to `slots`, from the first byte of both.
+    /// Copies the bytes of `buffer` to `slots`, from the first byte of both.
     ///
     /// # Errors
     /// See [`CopyError`]; nothing is copied.
@@ -109,7 +108,7 @@ impl<P: Cpus, M: PhysMemory, A: Area> PoolMemory<P, M, A> {
         Ok(())
     }
 
-    /// Copies what `slots` hold to `buffer`, from the first byte of both.
+    /// Copies the bytes of `slots` to `buffer`, from the first byte of both.
     ///
     /// # Errors
     /// See [`CopyError`]; nothing is copied.
@@ -197,8 +196,8 @@ impl fmt::Debug for Copied {
 }
 
 impl Copied {
-    /// Takes slots for `original` and fills them with its bytes: what a device does not overwrite is as
-    /// it would be in place, and nothing that an earlier user left there is seen.
+    /// Takes slots for `original` and fills them with its bytes: bytes that a device does not overwrite
+    /// are as they would be in place, and nothing that an earlier user left there is seen.
     ///
     /// # Errors
     /// See [`TakeError`].

@@ -353,7 +353,7 @@ impl<P: Cpus, A: Area> Pool<P, A> {
         slots.pool == self.memory.start() && self.memory.covers(slots.data)
     }
 
-    /// Looks in the other areas, each once, and notes how much is in use.
+    /// Looks in the other areas, each once, and notes the number of slots in use.
     #[cold]
     fn steal(&self, home: usize, want: Want) -> Option<u32> {
         self.in_use();

@@ -59,7 +59,7 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
             return Err(error.into());
         }
         filling.written();
-        // What a map owes is mostly nothing; then what others owe is left to them.
+        // A map mostly owes nothing; then the debts of others are left to them.
         let settled = match self.domain.is_due(&owed) {
             true => self.settle(owed, None),
             false => Ok(()),
@@ -109,7 +109,7 @@ impl<'r, O, P: Cpus> Filling<'r, O, P> {
         })
     }
 
-    /// They are mapped; what that owes is still to be paid.
+    /// They are mapped; their debt is still to be paid.
     fn written(&mut self) {
         self.stage = Stage::Paying;
         self.region.with(self.part.slot, |slot| {

@@ -94,7 +94,7 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
             let already = Already::No;
             return Ok(Mapped { already, granules });
         }
-        // Another fault mapped it: what that owes may be open.
+        // Another fault mapped it: its debt may be open.
         self.paid(&region, part.slot, iova)?;
         let already = Already::Yes;
         Ok(Mapped { already, granules })

@@ -129,7 +129,7 @@ pub(super) const fn accepted(
         Shadowing::None => known,
         told => told,
     };
-    // The domain has left out what does not hold for its stage.
+    // The domain has left out the forms that do not hold for its stage.
     match (policy, lazy_forbidden(shadowing, Stage::Second)) {
         (Policy::Lazy, Some(reason)) => (Policy::Strict, Some(reason)),
         (policy, _) => (policy, None),

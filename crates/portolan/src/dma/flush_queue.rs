@@ -506,7 +506,7 @@ impl<P: Cpus> Queue<P> {
         let mut ranges = taken.ranges;
         match domain.sync(&mut taken.debt) {
             Ok(()) => {
-                // First the addresses: who finds the generation quiet finds them free.
+                // First the addresses: a CPU that finds the generation quiet finds them free.
                 give_back(&ranges);
                 self.quiet.store(taken.generation, Release);
                 ranges.clear();

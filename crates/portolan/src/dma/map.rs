@@ -73,7 +73,7 @@ impl From<MapError> for NotPlaced {
 #[derive(Clone, Copy)]
 struct Terms {
     waiting: Waiting,
-    /// Nothing of the buffer is copied: what would have to be is refused.
+    /// Nothing of the buffer is copied: a buffer that would have to be is refused.
     in_place: bool,
 }
 
@@ -193,7 +193,7 @@ impl<P: Cpus + Clone> Device<P> {
         terms: Terms,
         page: Option<Iova>,
     ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
-        // Whatever panics from here on, a buffer that is mapped is not dropped.
+        // A panic from here on does not drop a buffer that is mapped.
         let buffer = ManuallyDrop::new(buffer);
         let settings = || self.settings.clone();
         let NotPlaced { error, held } =

@@ -149,7 +149,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
         self.parts.as_ref().expect(PRESENT)
     }
 
-    /// Its parts, without what dropping it would do.
+    /// Its parts, without the effects of dropping it.
     #[inline]
     fn into_parts(mut self) -> Parts<P, B, D> {
         let parts = self.parts.take().expect(PRESENT);
@@ -204,8 +204,8 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
         self.parts().copies.is_some()
     }
 
-    /// Copies bytes of the buffer, from offset `at`, as the CPU sees them. What the device wrote is
-    /// there after [`Mapping::sync_for_cpu`].
+    /// Copies bytes of the buffer, from offset `at`, as the CPU sees them. Bytes that the device
+    /// wrote are there after [`Mapping::sync_for_cpu`].
     ///
     /// *Context.* Interrupt.
     ///
@@ -263,12 +263,12 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
         Ok(())
     }
 
-    /// Makes all that the CPU wrote visible to the device. What the device wrote itself stays, whether
-    /// the CPU has taken it in or not.
+    /// Makes all bytes that the CPU wrote visible to the device. Bytes that the device wrote itself
+    /// stay, also if the CPU has not taken them in.
     ///
     /// Where a buffer is written in another way than by [`Mapping::write`], being
     /// [shared](super::Sharing::Shared) or without a view, its driver takes the bytes in first if the device
-    /// writes as well: all of the range then is what the CPU has.
+    /// writes as well: all of the range then has the CPU's bytes.
     ///
     /// *Context.* Interrupt.
     pub fn sync_for_device(&self) {
@@ -328,7 +328,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
             // Nothing of it is unmapped: the device is trusted to be done with the slots.
             _ => None,
         };
-        // The device is done; what it writes from now on changes its copy at most.
+        // The device is done; its later writes change its copy at most.
         parts.end();
         let Parts {
             settings,
@@ -433,7 +433,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Parts<P, B, D> {
         }
     }
 
-    /// Brings what the device wrote to the buffer, which is unmapped.
+    /// Brings the bytes that the device wrote to the buffer, which is unmapped.
     #[inline]
     fn end(&self) {
         self.take_in(0, u64::MAX);
@@ -456,7 +456,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Parts<P, B, D> {
         self.copies.as_deref()
     }
 
-    /// Brings what the device wrote to the buffer.
+    /// Brings the bytes that the device wrote to the buffer.
     #[inline]
     fn take_in(&self, at: u64, last: u64) {
         if self.direction.direction().device_writes() {
@@ -465,8 +465,8 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Parts<P, B, D> {
         }
     }
 
-    /// Brings what the CPU wrote to the device. Bytes of a copy that the device wrote must not be lost:
-    /// where it writes, only bytes that are known to be the CPU's are copied.
+    /// Brings the bytes that the CPU wrote to the device. Bytes of a copy that the device wrote must
+    /// not be lost: where it writes, only bytes that are known to be the CPU's are copied.
     fn hand_on(&self, at: u64, last: u64) {
         let ours = match self.direction.direction() {
             Direction::ToDevice => true,

@@ -245,7 +245,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
                     range: Some(range),
                 }
             }
-            // Not for a caller who keeps the addresses.
+            // Not for a caller that keeps the addresses.
             Joined::NoRoom => return Err(UnmapError::StillMapped),
             Joined::Unpaid => self.hold(range, unpaid.unwrap_or_default()),
         })

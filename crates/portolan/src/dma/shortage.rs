@@ -78,7 +78,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     pub(super) fn allocate_sparing(&self, request: &Request) -> Result<IovaRange, MapError> {
         let found = self.iova.try_alloc(request);
         if self.iova.is_short() {
-            // Who calls `tick` fills the reserve as well.
+            // The worker that calls `tick` fills the reserve as well.
             self.cpus.flush_wanted();
         }
         found.map_err(|error| match error {

@@ -37,7 +37,7 @@ impl<P: Cpus> MembersTrust<P> {
     /// The trust, if it is known.
     #[inline]
     pub fn get(&self) -> Option<Trust> {
-        // It orders nothing: it says itself what it says.
+        // It orders nothing: the value stands for itself.
         of(self.0.load(Ordering::Relaxed))
     }
 

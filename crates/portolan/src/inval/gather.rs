@@ -305,8 +305,8 @@ impl Gather {
         !self.lines.is_empty() || self.cleaned_early == Cleaned::Some
     }
 
-    /// Owes what a map of `range` leaves to be done for `table`: for domains that are not page tables,
-    /// whose own records say what. The range may grow.
+    /// Owes the invalidations of a map of `range` for `table`: for domains that are not page tables,
+    /// whose own records have the details. The range may grow.
     ///
     /// # Errors
     /// If it is of another table.
@@ -321,7 +321,7 @@ impl Gather {
         Ok(())
     }
 
-    /// Owes what an unmap of `range` leaves to be done; as [`Gather::owe_map`].
+    /// Owes the invalidations of an unmap of `range`; as [`Gather::owe_map`].
     ///
     /// # Errors
     /// If it is of another table.

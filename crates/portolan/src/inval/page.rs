@@ -29,7 +29,7 @@ impl OneCommand {
         let mut owed = Gather::new();
         let first = IovaRange::page(Iova::new(0), granule);
         owed.add_unmapped(first, granule, Depth::LeafOnly);
-        // What was mapped differs from debt to debt.
+        // Mapped spans differ from debt to debt.
         let alike = caps.caching == Caching::PresentOnly;
         let alike = alike && caps.granule <= granule;
         let page = one(context, caps, quirks, &owed).filter(|_| alike);

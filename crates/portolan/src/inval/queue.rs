@@ -6,8 +6,8 @@ use super::plan::one;
 use super::{Capabilities, Command, Gather, Quirks, Step, WrongTable, plan};
 use crate::addr::InvalTag;
 
-/// Table pages of a debt that have left the tree: what walk caches hold of them goes before
-/// they are used again.
+/// Table pages of a debt that have left the tree: entries of walk caches for them go before they
+/// are used again.
 ///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,8 @@ impl TablesLeft {
 ///
 /// *Implementer's duties.* The steps are carried out in order, and the call returns `Ok` only once
 /// the last [`Step::Sync`] among them has completed. It returns within a deadline of the
-/// implementer's, whatever the hardware does. A queue in front of another one hands `tables` on.
+/// implementer's, also if the hardware does not respond. A queue in front of another one hands
+/// `tables` on.
 ///
 /// *Context.* Atomic: waits for the hardware.
 pub trait InvalidationQueue {
@@ -142,7 +143,7 @@ mod tests {
     use alloc::sync::Arc;
     use core::iter::empty;
 
-    /// Fails, and says what was asked for.
+    /// Fails, with the kind of the call as its error.
     struct Fails;
 
     impl InvalidationQueue for Fails {

@@ -48,7 +48,7 @@ pub(super) fn covering(form: RangeForm, granule: PageSize, range: IovaRange) -> 
             let scale =
                 (0..=max_scale.min(51)).find(|&scale| pages.div_ceil(1 << scale) <= most)?;
             let num = pages.div_ceil(1 << scale);
-            // What it covers beyond the range has to be addresses.
+            // Pages that it covers beyond the range have to be addresses.
             let end = first.checked_add(num << scale)?;
             (end.leading_zeros() >= granule.lg2()).then_some(())?;
             Some(Run::NumScale {

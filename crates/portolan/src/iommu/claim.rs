@@ -20,7 +20,7 @@ pub struct SpaceClaim(AtomicBool);
 impl SpaceClaim {
     /// Takes it; returns `true` if it was free.
     pub(crate) fn take(&self) -> bool {
-        // What the space before has done comes first.
+        // Accesses of the space before come first.
         !self.0.swap(true, Ordering::Acquire)
     }
 

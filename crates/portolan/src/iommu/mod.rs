@@ -1,4 +1,4 @@
-//! Parts that every IOMMU driver offers, whatever its registers: domains, attachments and faults.
+//! Parts that every IOMMU driver offers, for all registers: domains, attachments and faults.
 //!
 //! * [`Domain`]: one I/O address space. [`PagedDomain`] is the one that most hardware has: page
 //!   tables of this library, an identifier and the unit's invalidation queue.
@@ -53,7 +53,7 @@ pub trait Domain: Send + Sync {
     /// The addresses that can be mapped.
     fn input_range(&self) -> IovaRange;
 
-    /// The smallest page: what ranges are aligned to.
+    /// The smallest page, to which ranges are aligned.
     fn granule(&self) -> PageSize;
 
     /// The least access that can be granted and includes `access`; `None` if there is none.
@@ -78,8 +78,8 @@ pub trait Domain: Send + Sync {
     /// If one of them is of another domain; both are as they were.
     fn absorb(&self, into: &mut Gather, from: &mut Gather) -> Result<(), WrongTable>;
 
-    /// Maps `memory`, whole granules, at `iova`. What has to happen before a device uses the mapping
-    /// is added to `owed`.
+    /// Maps `memory`, whole granules, at `iova`. The work that has to happen before a device uses
+    /// the mapping is added to `owed`.
     ///
     /// # Errors
     /// See [`DomainError`]; nothing is mapped.
@@ -92,8 +92,8 @@ pub trait Domain: Send + Sync {
     ) -> Result<IovaRange, DomainError>;
 
     /// Unmaps all of `range`. Devices may go on using the old translations until `owed` is paid.
-    /// Takes no memory and cuts no block: what was mapped in one call and is unmapped whole never
-    /// needs a split.
+    /// Takes no memory and cuts no block: a range that was mapped in one call and is unmapped whole
+    /// never needs a split.
     ///
     /// # Errors
     /// See [`DomainUnmapError`]; nothing is unmapped.
@@ -107,7 +107,7 @@ pub trait Domain: Send + Sync {
     ///
     /// # Errors
     /// See [`DomainSplitError`]. If the hardware did not complete, the block is between the two states,
-    /// and can be split again or unmapped whole; what it owes was added to `owed`.
+    /// and can be split again or unmapped whole; its debt was added to `owed`.
     fn split(&self, at: Iova, owed: &mut Gather) -> Result<(), DomainSplitError> {
         let _ = owed;
         Err(DomainSplitError::Split(SplitError::NoBlock { iova: at }))
@@ -137,8 +137,8 @@ pub trait Domain: Send + Sync {
         }
     }
 
-    /// Pays a debt of this domain and takes back what it held; `owed` is empty afterwards. When
-    /// this returns `Ok`, no device reaches anything through what was unmapped.
+    /// Pays a debt of this domain and takes back the memory that it held; `owed` is empty
+    /// afterwards. When this returns `Ok`, no device reaches anything through unmapped addresses.
     ///
     /// *Context.* Atomic: waits for the hardware.
     ///
@@ -174,12 +174,12 @@ pub trait Domain: Send + Sync {
 /// *Context.* Task, where a method does not say otherwise: moving a stream waits for hardware and
 /// takes memory.
 pub trait Iommu: Send + Sync {
-    /// Blocks `stream`: its accesses fault. Returns once none is under way through what it was
-    /// attached to before, which may then be dropped.
+    /// Blocks `stream`: its accesses fault. Returns once none is under way through the domain that
+    /// it was attached to before, which may then be dropped.
     ///
     /// # Errors
     /// If the stream is not the unit's, or the hardware did not complete. The stream is then
-    /// blocked as far as the hardware looks, and keeps what it was attached to alive.
+    /// blocked as far as the hardware looks, and keeps the domain that it was attached to alive.
     fn block(&self, stream: StreamId) -> Result<(), AttachError>;
 
     /// Passes `stream` through untranslated, as `all` gives leave to. Guarantees as [`Iommu::block`].
@@ -199,7 +199,7 @@ pub trait Iommu: Send + Sync {
 
     /// Addresses that `stream` must not be given as IOVAs, or has to reach untranslated: interrupt
     /// windows, message doorbells, regions that firmware's devices use. Hands each to `each`; a unit
-    /// that stands before another one hands on what that has.
+    /// that stands before another one hands on the regions of that.
     ///
     /// *Context.* Task.
     fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion));
@@ -228,8 +228,8 @@ pub trait Attach<D: Domain>: Iommu {
 
     /// As [`Attach::attach`], for the requests of `stream` with `pasid`; its others stay where they
     /// are. Page requests that the device sent while something else was attached are in the unit's
-    /// queue by now: who reads that has to read it empty before they can be told from those of the
-    /// new domain.
+    /// queue by now: its reader has to read it empty before they can be told from those of the new
+    /// domain.
     ///
     /// *Context.* Task.
     ///
@@ -330,7 +330,7 @@ pub struct Conditions {
     pub exits: TrapCost,
 }
 
-/// A unit, whatever its driver: what a machine's units have in common for who opens devices.
+/// A unit of any driver: common parts of a machine's units, for code that opens devices.
 pub trait IommuDomains: Iommu {
     /// An empty domain of the kind that suits the unit best.
     ///
@@ -360,10 +360,11 @@ pub trait IommuDomains: Iommu {
     }
 
     /// Has the unit raise an interrupt whenever there is something for [`Iommu::next_fault`], or no
-    /// longer with `None`. Who serves it reads until there is nothing left, and so does who has switched
-    /// it on: what came before may raise none. The unit's own message is not remapped. Where it is that
-    /// of an MSI capability (AMD-Vi), the caller has written `target` there before. Units that have
-    /// lines for it (SMMUv3) raise them from the start; errors of theirs are dealt with by the same call.
+    /// longer with `None`. The handler that serves it reads until there is nothing left, and so does the
+    /// code that has switched it on: earlier faults may raise none. The unit's own message is not
+    /// remapped. Where it is that of an MSI capability (AMD-Vi), the caller has written `target` there
+    /// before. Units that have lines for it (SMMUv3) raise them from the start; errors of theirs are
+    /// dealt with by the same call.
     ///
     /// *Context.* Atomic.
     ///

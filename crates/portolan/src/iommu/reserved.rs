@@ -225,7 +225,7 @@ fn contradiction(regions: &[ReservedRegion], granule: PageSize) -> NotDisjoint {
     let mut torn = pairs.filter(|(first, second)| first.contradicts(second, granule));
     match torn.next() {
         Some((first, second)) => NotDisjoint::Contradiction { first, second },
-        // Never: an address at which not all have what they want has two that differ.
+        // Never: an address at which not all have the access that they want has two that differ.
         None => NotDisjoint::Memory,
     }
 }

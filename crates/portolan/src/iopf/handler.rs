@@ -106,7 +106,7 @@ pub trait Responder {
     /// Sends `response` to `to`.
     ///
     /// # Errors
-    /// If it is not known whether the device has got it. The caller does not try again: by then the
+    /// If it is not known that the device has got it. The caller does not try again: by then the
     /// number may name another group.
     fn respond(&self, to: ReplyTo, response: Response) -> Result<(), Self::Error>;
 }

@@ -227,7 +227,7 @@ impl Depot {
         let (mut full, mut empty) = (Vec::new(), Vec::new());
         full.try_reserve_exact(limit.checked_add(cpus)?).ok()?;
         // Beside the full ones when they have been emptied, two of each CPU's, and those that CPUs
-        // made at once because they found none: who brings one in a handler may not have to free it.
+        // made at once because they found none: a handler that brings one must not have to free it.
         let most = cpus.checked_mul(4)?.checked_add(limit)?;
         empty.try_reserve_exact(most).ok()?;
         Some(Self {

@@ -10,11 +10,10 @@
 //! *Order.* Addresses below 4 GiB are given out first, and higher ones once those are used up
 //! ([`AddressOrder`]).
 //!
-//! *Steps.* An allocation takes at most one exchange and one refill from the ranges, O(log n) each,
-//! or, when nothing is left, one pass over the caches; each time that the highest address given out doubles, which
-//! is at most 32 times, one exchange and one refill more. A release takes at most one exchange, or
-//! one insertion into the ranges. Neither depends on how many addresses are out but through that
-//! logarithm.
+//! *Steps.* An allocation takes at most one exchange and one refill from the ranges, O(log n) each, or, when
+//! nothing is left, one pass over the caches; each time that the highest address given out doubles, which is at
+//! most 32 times, one exchange and one refill more. A release takes at most one exchange, or one insertion into
+//! the ranges. Neither depends on the number of addresses that are out but through that logarithm.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -125,9 +124,9 @@ impl<P: Cpus> Home<P> {
 /// CPU.
 ///
 /// *Context.* Interrupt: [`try_alloc`](Self::try_alloc), [`free`](Self::free),
-/// [`free_all`](Self::free_all) and what tells numbers. Atomic: [`alloc`](Self::alloc) and
-/// [`replenish`](Self::replenish), which wait for nothing and may take heap memory. Task: all else,
-/// and dropping it.
+/// [`free_all`](Self::free_all) and the methods that return numbers. Atomic: [`alloc`](Self::alloc)
+/// and [`replenish`](Self::replenish), which wait for nothing and may take heap memory. Task: all
+/// else, and dropping it.
 pub struct IovaSpace<P: Cpus> {
     cpus: P,
     pub(super) classes: Classes,
@@ -195,8 +194,8 @@ impl<P: Cpus> IovaSpace<P> {
         Ok(made)
     }
 
-    /// A range for `request`. Its length is that asked for, rounded up to granules; what it was
-    /// rounded up to beyond that stays with it.
+    /// A range for `request`. Its length is that of the request, rounded up to granules; pages that
+    /// it was rounded up to beyond that stay with it.
     ///
     /// *Context.* Atomic: may take heap memory.
     ///
@@ -332,8 +331,8 @@ impl<P: Cpus> IovaSpace<P> {
         }
     }
 
-    /// As [`IovaSpace::alloc`], with no heap memory: from what the calling CPU and the depot have
-    /// in their caches, or the ranges as long as there are records in reserve ([`IovaOptions::reserve`]).
+    /// As [`IovaSpace::alloc`], with no heap memory: from the caches of the calling CPU and the depot, or
+    /// the ranges as long as there are records in reserve ([`IovaOptions::reserve`]).
     ///
     /// *Context.* Interrupt.
     ///
@@ -384,8 +383,8 @@ impl<P: Cpus> IovaSpace<P> {
         }
     }
 
-    /// Takes back what was given out, and returns how many of them could not be. They lie in the
-    /// calling CPU's cache then, as far as there is room.
+    /// Takes back ranges that were given out, and returns the number of those that could not be
+    /// taken. They lie in the calling CPU's cache then, as far as there is room.
     ///
     /// *Context.* Interrupt; as long as the list.
     pub fn free_all(&self, given: &[IovaRange]) -> u64 {

@@ -70,7 +70,7 @@ pub fn poll<T>(
         }
         let waited = clock.now().since(begin);
         if waited >= limit {
-            // A CPU that was held up between the two may have missed what came in time.
+            // A CPU that was held up between the two may have missed a value that came in time.
             return look().ok_or(waited);
         }
         clock.relax();

@@ -97,8 +97,8 @@ impl<W: Word> TableMem<W> for SlabTables<W> {
         if size > self.page {
             return Err(OutOfTableMemory { size });
         }
-        // With what the last owner of the page left behind it. The exchange takes what was seen here or
-        // nothing, since each change has a tag of its own.
+        // Acquire: the last owner's writes to the page are seen. The exchange takes the value that was
+        // seen here or nothing, since each change has a tag of its own.
         let mut head = self.free.load(Ordering::Acquire);
         let index = loop {
             let index = head as u32;
@@ -149,7 +149,7 @@ impl<W: Word> TableMem<W> for SlabTables<W> {
         self.words_at(table, size)
     }
 
-    // Who has a walker that does not snoop puts its own memory in front (`TableMem::clean`).
+    // An owner of a walker that does not snoop puts its own memory in front (`TableMem::clean`).
     fn clean(&self, _: PhysRange) {}
 
     fn clean_barrier(&self) {}

@@ -3,9 +3,9 @@
 //! Callers on different CPUs may work at once, without a lock, on ranges that do not overlap; an
 //! IOVA may be mapped again once the debt of its unmap has been synced and reclaimed.
 //!
-//! *How tables come and go.* A missing table is installed by one compare-exchange. The entry that
-//! points at a leaf table counts, in bits the hardware ignores, the table's live entries and those
-//! about to become live, so the CPU that takes the last one out can unlink the table in the same
+//! *Life of a table.* A missing table is installed by one compare-exchange. The entry that points
+//! at a leaf table counts, in bits the hardware ignores, the table's live entries and those about
+//! to become live, so the CPU that takes the last one out can unlink the table in the same
 //! exchange. The unlinked table stays remembered in its parent's entry (*unlinked*): until quiet
 //! the hardware's walk caches may still lead to it, so a map that needs a table there takes that
 //! very one back. Only [`PageTable::reclaim`] forgets it. Tables above leave when an unmap covers

@@ -113,7 +113,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             return;
         };
         let walks = &self.walks.0.0;
-        // Before the list: what ends a walk looks here whether there is one.
+        // Before the list: the end of a walk looks here if there is one.
         walks.waiting.fetch_add(chain.pages, Ordering::Relaxed);
         let mut head = walks.parked.load(Ordering::Relaxed);
         loop {
@@ -211,7 +211,7 @@ impl<F: Format, M: TableMem<F::Word>> Drop for Walking<'_, F, M> {
         if walks.walking[self.counter].fetch_sub(1, Ordering::Release) != 1 {
             return;
         }
-        // Who parks afterwards sees that this walk is over.
+        // A CPU that parks afterwards sees that this walk is over.
         fence(Ordering::SeqCst);
         if walks.waiting.load(Ordering::Relaxed) != 0 {
             self.table.give_back_parked();

@@ -152,7 +152,7 @@ impl History {
             self.begin(granule, time);
             return Ahead::ONE;
         };
-        // What was mapped ahead was passed by.
+        // The stream has passed the granules that were mapped ahead.
         let confirmed = self.streams.get(at).map_or(0, |s| u64::from(s.window) - 1);
         self.used = self.used.saturating_add(confirmed);
         let Some(stream) = self.streams.get_mut(at) else {

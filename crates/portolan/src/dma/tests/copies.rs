@@ -348,7 +348,7 @@ fn a_pool_that_refuses_at_any_request_leaves_nothing_taken() {
             }
         }
         assert_eq!(copier.used(), 0, "request {nth}");
-        // What was refused left the buffer as it was.
+        // Refused copies left the buffer as it was.
         assert_eq!(copier.bytes.at(0x1000, 0x9000), [0xee; 0x9000]);
     }
 }

@@ -228,7 +228,7 @@ fn a_generation_is_quiet_after_its_addresses_are_back() {
     let mut give_back = |ranges: &[_]| {
         given += ranges.len();
         assert!(!space.pending.is_quiet(ticket));
-        // Who finds no addresses meanwhile waits for this.
+        // A caller that finds no addresses meanwhile waits for this.
         let in_flight = space.pending.waiting(&space.cpus, 0, Which::All);
         assert_eq!(in_flight, Some(ticket));
         space.give_back_all(ranges);

@@ -114,7 +114,7 @@ fn a_buffer_begins_in_the_page_that_was_chosen_and_its_addresses_come_back() {
             three.unmap().ok().unwrap();
             let odd = map(0x30_1000, 0x2800).unwrap();
             odd.unmap().ok().unwrap();
-            // What waits for its invalidation is waited for.
+            // A mapping waits for addresses that wait for their invalidation.
             let deferred = one.defer().ok().unwrap();
             let again = map(0x20_0000, 0x10).unwrap();
             assert!(deferred.try_reclaim().is_ok());
@@ -150,7 +150,7 @@ fn a_buffer_comes_back_that_cannot_lie_where_it_was_to() {
     let outside = |start, last| MapError::Outside {
         range: range(start, last),
     };
-    // Below the window, above what the device reaches, within a page, and within 64 KiB.
+    // Below the window, above the device's reach, within a page, and within 64 KiB.
     assert_eq!(refused(&device, 0xf_0000), outside(0xf_0000, 0xf_1fff));
     assert_eq!(refused(&device, 0xff_f000), outside(0xff_f000, 0xff_ffff));
     assert_eq!(

@@ -401,7 +401,7 @@ impl Driver {
         }
         heal();
         for deferred in self.deferred.drain(..) {
-            // What could not be unmapped is kept for good.
+            // A buffer that could not be unmapped is kept for good.
             self.leaked += usize::from(deferred.reclaim().is_err());
         }
         for reservation in self.reservations.drain(..) {

@@ -196,7 +196,7 @@ fn a_device_comes_back_to_the_mappings_that_it_left() {
     let away = away.ok().unwrap();
     assert!(rig.space.domain.translate(mapping.iova()).is_some());
     assert!(other.space.domain.translate(mapping.iova()).is_none());
-    // What it left does not keep it from leaving where it is.
+    // Its old mappings do not keep it from leaving its new place.
     let back = away.move_to(rig.space.clone(), OldMappings::Refuse);
     let back = back.ok().unwrap();
     let (more, deferred) = (Pages::new(&alive, &[(0x9000, 0x1000)]), mapping.defer());

@@ -119,7 +119,7 @@ impl<P: Cpus> Group<P> {
         });
     }
 
-    /// Tells everybody that `number` has ended.
+    /// Tells all waiting CPUs that `number` has ended.
     pub(super) fn finish<E>(&self, number: u64, outcome: &Result<(), E>) {
         if outcome.is_err() {
             self.failed.store(number, Ordering::Release);

@@ -129,7 +129,7 @@ fn what_was_cleaned_early_stays_owed_in_the_gather_that_absorbs_it() {
         from.cleaned_early = early;
         into.absorb_spans(table, &mut from).unwrap();
         assert_eq!((into.cleaned_early(), from.is_empty()), (early, true));
-        // And what was owed there is not forgotten.
+        // And the debt of that is not forgotten.
         into.absorb_spans(table, &mut from).unwrap();
         assert_eq!(into.cleaned_early(), early);
     }
@@ -158,7 +158,7 @@ fn a_run_that_no_longer_has_a_place_of_its_own_grows_where_it_was_merged() {
     for number in [100, 200, 300, 400] {
         add(&mut gather, number);
     }
-    // Nearest to the first of the four; what follows is its neighbour.
+    // Nearest to the first of the four; the next one is its neighbour.
     for number in [103, 104, 105] {
         add(&mut gather, number);
         let last = gather.unmapped().last().unwrap();

@@ -21,7 +21,7 @@ fn a_group_without_end_is_answered_in_time() {
     assert_eq!(rig.desk.expire(), Ok(None));
     assert_eq!(rig.sent.take(), [(to(2), Response::Invalid)]);
     assert_eq!(rig.desk.counts().refused(Cause::Late), 2);
-    // What comes afterwards is a group by itself.
+    // A later request is a group by itself.
     assert_eq!(rig.accept(last(1)), Taken::Ready);
     assert_eq!((rig.serve_all(), rig.sent.take().len()), (1, 1));
 }

@@ -266,7 +266,7 @@ fn an_aligned_block_is_found_where_nothing_longer_is_free() {
         let found = ranges.alloc(aligned(pages, 14)).unwrap();
         assert_eq!(found.start(), Iova::new(0x4000));
     }
-    // What lies above is aligned and too short.
+    // The gap above is aligned and too short.
     let mut ranges = space(0, 64 << 12);
     ranges.alloc(want(64 << 12)).unwrap();
     for (first, pages) in [(8, 8), (32, 2)] {

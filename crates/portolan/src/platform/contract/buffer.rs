@@ -36,7 +36,7 @@ impl Pieces<'_> {
     }
 }
 
-/// Kind of memory behind the addresses of a buffer: it decides how devices and CPUs reach it.
+/// Kind of memory behind the addresses of a buffer. Devices and CPUs reach each kind in another way.
 ///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -74,7 +74,7 @@ pub enum HostVisibility {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Sharing {
     /// A driver's own memory. Nothing but the device and the library's copies reaches it: no reference, no
-    /// other CPU, no process and no guest. When the buffer is back, it is its owner's again, who may
+    /// other CPU, no process and no guest. When the buffer is back, it is its owner's again, which may
     /// take references to its bytes. Only where [`Buffer::device_may_write`] says no, others may read it
     /// meanwhile, by references as well.
     #[default]
@@ -238,7 +238,7 @@ pub struct Unowned {
     visibility: HostVisibility,
 }
 
-/// What the value names.
+/// The memory that the value names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Contents {
     Exclusive,
@@ -317,8 +317,8 @@ impl Unowned {
         }
     }
 
-    /// Names the registers at `window`: another device's, for transfers from device to device. Whether
-    /// the machine brings such transfers there is the caller's to know.
+    /// Names the registers at `window`: another device's, for transfers from device to device. The
+    /// caller has to know if the machine brings such transfers there.
     ///
     /// ```no_run
     /// # use portolan::addr::{PhysAddr, PhysRange};
@@ -378,7 +378,7 @@ pub struct Doorbell(PhysAddr);
 
 impl Doorbell {
     /// Names the register at `at`: on Arm GITS_TRANSLATER of an interrupt translation service, the
-    /// frame of a GICv2m, or what the interrupt controller's driver says.
+    /// frame of a GICv2m, or the register that the interrupt controller's driver names.
     ///
     /// *Context.* Interrupt.
     ///

@@ -3,7 +3,7 @@
 //!
 //! * [`Platform`]: the machine, as an embedder describes it.
 //! * [`RawMemory`]: a platform's memory, by physical address.
-//! * [`TrustedBase`]: parts of a machine that do what their traits say.
+//! * [`TrustedBase`]: parts of a machine that keep the contracts of their traits.
 //! * [`ForeignTables`]: page tables that a kernel built itself.
 //! * [`Buffer`], [`Unowned`]: memory that is handed over to a device, or shared with it ([`Sharing`]);
 //!   [`Doorbell`]: a register that is.

@@ -112,7 +112,7 @@ pub unsafe trait Platform: Clone + Send + Sync + 'static {
 
     /// Memory as from [`alloc`](Self::alloc) of which no byte lies above `last`, for a unit that reaches no
     /// higher; none if there is none. The default is for machines whose memory lies below 4 GiB, or whose
-    /// `alloc` gives low memory: what lies higher goes back.
+    /// `alloc` gives low memory: a higher block goes back.
     fn alloc_below(&self, layout: Layout, last: PhysAddr) -> Option<PhysAddr> {
         let at = self.alloc(layout)?;
         let bytes = layout.size() as u64;
@@ -130,9 +130,8 @@ pub unsafe trait Platform: Clone + Send + Sync + 'static {
         None
     }
 
-    /// Memory as from [`alloc`](Self::alloc) that a confidential guest has shared with its host, for what
-    /// is shared with a device that reaches no other; none if there is none. Freeing it makes it
-    /// private again.
+    /// Memory as from [`alloc`](Self::alloc) that a confidential guest has shared with its host, to share
+    /// with a device that reaches no other; none if there is none. Freeing it makes it private again.
     fn alloc_shared(&self, _layout: Layout) -> Option<PhysAddr> {
         None
     }
@@ -164,9 +163,9 @@ pub unsafe trait Platform: Clone + Send + Sync + 'static {
     /// data as well are written back before.
     fn invalidate(&self, lines: PhysRange);
 
-    /// The longest line of any cache between a CPU and memory: what CPUs write and what a device that
-    /// does not snoop writes must not share one. The default, 128 bytes, is that of the processors on
-    /// which devices do not snoop; one with longer lines has to say so.
+    /// The longest line of any cache between a CPU and memory: bytes that CPUs write and bytes that a
+    /// device without snooping writes must not share one. The default, 128 bytes, is that of the
+    /// processors on which devices do not snoop; one with longer lines has to say so.
     fn cache_line(&self) -> PageSize {
         PageSize::of_lg2(7)
     }
@@ -174,9 +173,9 @@ pub unsafe trait Platform: Clone + Send + Sync + 'static {
     /// The registers at `window`; none if they cannot be mapped.
     fn registers(&self, window: PhysRange) -> Option<Self::Registers>;
 
-    /// Four bytes of a PCI function's configuration space, at `offset`, a multiple of 4: to find what
-    /// lies behind a bridge, and the capabilities of an IOMMU that is a function. None if there is no
-    /// such function.
+    /// Four bytes of a PCI function's configuration space, at `offset`, a multiple of 4: to find the
+    /// buses behind a bridge, and the capabilities of an IOMMU that is a function. None if there is
+    /// no such function.
     fn pci_config(&self, _function: PciFunction, _offset: u16) -> Option<u32> {
         None
     }

@@ -1,9 +1,9 @@
-//! Memory that devices are given without a buffer: what domains map, and what a device reaches that is
-//! not translated.
+//! Memory that devices are given without a buffer: memory that domains map, and memory that a device
+//! reaches untranslated.
 
 use crate::addr::PhysRange;
 
-/// Physical memory that devices may reach: what a domain maps.
+/// Physical memory that devices may reach, for a domain to map.
 ///
 /// Drivers need none: [`Device::map`](crate::dma::Device::map) and its kind take a
 /// [`Buffer`](crate::dma::Buffer), whose promise is more than this one.
@@ -100,10 +100,9 @@ pub struct AllMemory(());
 impl AllMemory {
     /// All physical memory.
     ///
-    /// # Safety
-    /// It and its copies are used for streams alone whose devices read and write only memory that is
-    /// theirs though no hardware stops them: what was mapped for them by a
-    /// [`Device`](crate::dma::Device), or what could be promised by [`DmaMemory::new`]. As long as such
+    /// # Safety It and its copies are used for streams alone whose devices read and write only memory
+    /// that is theirs though no hardware stops them: memory that was mapped for them by a
+    /// [`Device`](crate::dma::Device), or that could be promised by [`DmaMemory::new`]. As long as such
     /// a stream is passed through, that holds for its device, its firmware and its driver.
     pub const unsafe fn new() -> Self {
         Self(())

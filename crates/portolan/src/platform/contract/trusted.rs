@@ -31,8 +31,8 @@ impl TrustedBase {
     /// A promise for the values that are handed over with it.
     ///
     /// # Safety
-    /// The values that it, or a copy of it, is handed over with do what the traits that they implement say, and
-    /// so do those that they are made of:
+    /// The values that it, or a copy of it, is handed over with keep the contracts of the traits that they
+    /// implement, and so do those that they are made of:
     ///
     /// * [`Iommu`](crate::iommu::Iommu) and [`Attach`](crate::iommu::Attach): a stream leads to the domain that
     ///   it is attached to, or nowhere;

@@ -292,7 +292,7 @@ pub trait Format: Copy + Send + Sync + core::fmt::Debug + 'static {
     }
 }
 
-/// Exponent of what one entry of `level` spans.
+/// Exponent of the size that one entry of `level` spans.
 #[inline]
 pub const fn span_lg2<F: Format>(level: u32) -> u32 {
     F::GRANULE.lg2() + level * F::INDEX_LG2

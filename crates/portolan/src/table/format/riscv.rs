@@ -228,7 +228,7 @@ impl<const ROOT: u32> Format for Riscv<ROOT> {
     }
 
     fn access(&self, raw: u64, _level: u32) -> Access {
-        // What hardware would have to mark, and does not, it refuses.
+        // Hardware that does not keep marks refuses an entry that it would have to mark.
         let marked = |bits| self.dirty == DirtyTracking::Hardware || raw & bits == bits;
         let user = raw & USER != 0 && marked(ACCESSED);
         let mut access = Access::empty();

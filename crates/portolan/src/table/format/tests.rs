@@ -193,7 +193,7 @@ fn words_are_those_of_the_specifications() {
     let section = PhysAddr::new(0x3_ffc0_0000);
     assert_eq!(Tegra::leaf(0xe000_0000, section), 0xe03f_fc00);
     assert_eq!(Tegra::classify(0xe03f_fc00, 1), Entry::Leaf(section));
-    // The two-level tables have no marks of software, and what points at no table is a leaf.
+    // The two-level tables have no marks of software, and an entry that points at no table is a leaf.
     let page = Entry::Leaf(PhysAddr::new(0x8000_1000));
     for raw in [0x8008_0001, 0x4008_0001, 0xe008_0001] {
         assert_eq!(

@@ -110,7 +110,7 @@ fn pieces_that_touch_in_memory_become_one_block() {
     const PAGE: u64 = 0x1000;
     let memory = memory();
     let base = 0x1000_0000;
-    // Pages from the block's beginning, and what follows them elsewhere.
+    // Pages from the block's beginning, and the pages behind them elsewhere.
     for pieces in [[512, 1, 1], [1, 100, 411], [256, 255, 1], [1, 1, 511]] {
         let table = table(&memory);
         let mut next = base;

@@ -88,7 +88,7 @@ impl Rig {
             limit: Iova::new(limit),
         };
         let mut found = match random.below(4) {
-            // It may not find what a task finds.
+            // It may not find ranges that a task finds.
             0 => self.space.try_alloc(&request),
             _ => self.space.alloc(&request),
         };

@@ -143,7 +143,7 @@ const AROUND: [i64; 5] = [
 fn each_edge<F: Format + Debug + Copy>(format: F) {
     let end = 1u128 << format.input_lg2();
     let largest = format.page_sizes().iter().last().unwrap().bytes();
-    // What memory is aligned to beyond what the addresses are.
+    // Alignment of memory beyond that of the addresses.
     let memory = [0, PAGE, MEGABYTES, GIGABYTE];
     for (edge, size) in [
         (GIGABYTE, MEGABYTES),
