@@ -1,8 +1,8 @@
 //! Firmware's word of a unit, which counts for more than the unit's identification registers.
 //!
-//! Registers of an SMMU are set when a chip is made; whether a walk is coherent is decided by the
-//! interconnect around it. Firmware knows the board: IORT's flags of an SMMU node (Arm DEN0049,
-//! revision E.f, sections 3.1.1.2 and 3.1.1.4), or a device tree's `dma-coherent`.
+//! Registers of an SMMU are set when a chip is made; the interconnect around it decides if a walk
+//! is coherent. Firmware knows the board: IORT's flags of an SMMU node (Arm DEN0049, revision E.f,
+//! sections 3.1.1.2 and 3.1.1.4), or a device tree's `dma-coherent`.
 //!
 //! *Context.* Interrupt: everything here is a value.
 

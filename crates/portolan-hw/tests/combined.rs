@@ -140,7 +140,7 @@ fn start<R: Tick + 'static>(registers: &Arc<R>, clock: &Arc<VirtualClock>) -> (S
     (Slow(registers.clone(), cpus), machine)
 }
 
-/// The driver of `$Registers`: what enables it, and how a device reads.
+/// The driver of `$Registers`: its set-up, and a device's read.
 macro_rules! bench {
     ($Registers:ident, $setup:expr, $memory:expr, $stream:expr, $enable:expr, $dma:expr) => {{
         let memory = Arc::new($memory);

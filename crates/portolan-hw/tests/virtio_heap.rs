@@ -1,5 +1,5 @@
-//! No heap memory is taken or freed under a lock of the virtio-iommu driver, and none at all by what
-//! takes mappings back.
+//! No heap memory is taken or freed under a lock of the virtio-iommu driver, and none at all by
+//! functions that take mappings back.
 #![allow(missing_docs)]
 
 #[path = "../../portolan/tests/support/promised.rs"]

@@ -1,7 +1,7 @@
 //! Moving streams: blocked, passed through, or attached to a domain.
 //!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 2.2.2
-//! and 2.4 (what to invalidate after which change).
+//! and 2.4 (invalidations after each change).
 
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicU64;

@@ -9,7 +9,7 @@ use super::counts::CommandKind as Kind;
 use super::features::MAX_LG2_PAGES;
 use super::spec::command::{OPCODE, Words, device_entry, opcode, pages, wait};
 
-/// A command and what it is counted as.
+/// A command and the kind by which it is counted.
 pub(super) type Counted = (Kind, Words);
 
 /// Stores `data` at `address`, which is aligned to 8, once everything in front is complete.
@@ -79,7 +79,7 @@ fn pages_of(domain: u16) -> u64 {
     OPCODE.at(opcode::PAGES) | pages::DOMAIN.at(domain.into())
 }
 
-/// The domain that tags what `context` translates.
+/// The domain that tags the translations of `context`.
 pub(super) fn domain_of(context: InvalTag) -> u16 {
     context.get() as u16
 }

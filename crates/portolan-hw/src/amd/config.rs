@@ -56,8 +56,8 @@ pub struct Config {
     pub output_lg2: u32,
     /// Quirks that the invalidation plans respect, beyond the hardware's own word.
     pub quirks: Quirks,
-    /// Has CPUs that invalidate at the same time submit together; each submits its own where it is `None`.
-    /// See [`Combiner`](portolan::inval::Combiner) for how long a caller waits then.
+    /// Makes CPUs that invalidate at the same time submit together; each submits its own where it
+    /// is `None`. See [`Combiner`](portolan::inval::Combiner) for a caller's wait then.
     pub combining: Option<CombineOptions>,
     /// Order and tunnelling of the unit's own traffic, by the flags of firmware's IVHD block.
     /// `None` leaves the control register's value.
@@ -67,7 +67,7 @@ pub struct Config {
     /// pass.
     pub streams: Vec<StreamSettings>,
     /// Memory that streams have to reach at its own addresses, from the moment at which the unit is
-    /// turned on: what firmware itself does DMA to (IVMD blocks).
+    /// turned on: memory to which firmware itself does DMA (IVMD blocks).
     pub reserved: Reservations,
     /// Interrupt remapping by the driver; `None` leaves interrupts to an embedder with tables of
     /// its own. [`Unsupported`](portolan::iommu::IommuError::Unsupported) for identifiers of 32
@@ -94,11 +94,11 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Takes over what `table` says of `unit`, which is one of its units, and of the streams of its
-    /// segment. Memory of a device with an alias is the alias' as well, whose entry counts.
+    /// Takes over the settings by `table` of `unit`, which is one of its units, and of the streams
+    /// of its segment. Memory of a device with an alias is the alias' as well, whose entry counts.
     ///
     /// # Errors
-    /// The first thing that is wrong with the table. All the rest is taken over nevertheless.
+    /// The first error of the table. All the rest is taken over nevertheless.
     pub fn honour(&mut self, table: &Ivrs<'_>, unit: &Ivhd<'_>) -> Result<(), Ignored> {
         self.flags = Some(unit.flags);
         let found = table.reserved(unit.segment, Streams::ALL);

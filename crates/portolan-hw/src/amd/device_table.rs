@@ -1,8 +1,8 @@
 //! The device table: one entry for each stream; and the interrupt tables that entries name.
 //!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.2.2.
-//! Streams that were never named have entries that block. What an entry says of interrupts and of
-//! system management messages (SysMgt) stays as it is while the stream is moved.
+//! Streams that were never named have entries that block. The fields of an entry for interrupts and
+//! for system management messages (SysMgt) stay as they are while the stream is moved.
 
 use alloc::collections::BTreeMap;
 use core::sync::atomic::AtomicU64;
@@ -27,9 +27,9 @@ use crate::interrupt::{ApicMode, Remapping, Slots};
 /// Word 0 of an entry that blocks: translation counts, and neither reads nor writes are let through.
 pub(super) const BLOCKED: u64 = V | TV;
 
-/// An entry without V lets everything through (2.2.2.1). Hardware reads an entry whole, between any two
-/// writes of 64 bits, and keeps what it read (2.2.2.2): so one that lets anything through is made to
-/// block first.
+/// An entry without V lets everything through (2.2.2.1). Hardware reads an entry whole, between any
+/// two writes of 64 bits, and keeps its copy (2.2.2.2): so one that lets anything through is made
+/// to block first.
 pub(crate) const ENTRY: Kind = Kind {
     deciding: V | TV | IR | IW,
     closed: BLOCKED,
@@ -65,7 +65,8 @@ pub(super) struct Forget<'a> {
 }
 
 impl DeviceTable {
-    /// A table of `2^lg2_streams` entries (7 to 16) that all block, and let pass what `settings` say.
+    /// A table of `2^lg2_streams` entries (7 to 16) that all block, with interrupts and messages
+    /// let through by `settings`.
     pub(super) fn new<M: TableMem<AtomicU64>>(
         mem: &M,
         lg2_streams: u32,
@@ -101,7 +102,7 @@ impl DeviceTable {
         u16::try_from(stream.get()).ok().filter(has)
     }
 
-    /// Sets what the entry of `stream` says of memory, before the unit is told of the table.
+    /// Sets the fields for memory in the entry of `stream`, before the unit is told of the table.
     pub(super) fn prepare<M: TableMem<AtomicU64>>(&self, mem: &M, stream: u16, memory: Memory) {
         let at = self.at(stream);
         at.fill((mem, Walker::Coherent), &merged(at.read(mem), memory));
@@ -112,8 +113,8 @@ impl DeviceTable {
         u32::from(stream) >= self.streams() || ENTRY.is_closed(self.at(stream).read(mem)[0])
     }
 
-    /// Changes bits of what the entry of `stream` says of interrupts: keeps `keep` and sets `set`, by
-    /// one write.
+    /// Changes bits for interrupts in the entry of `stream`: keeps `keep` and sets `set`, by one
+    /// write.
     pub(super) fn set_interrupts<M: TableMem<AtomicU64>>(
         &self,
         mem: &M,
@@ -157,9 +158,10 @@ impl DeviceTable {
         }
     }
 
-    /// Changes what the entry of `stream`, which has one, says of memory to `new`, step by step.
+    /// Changes the fields for memory in the entry of `stream`, which has one, to `new`, step by
+    /// step.
     ///
-    /// On an error the entry blocks, and hardware may still use what it kept of it.
+    /// On an error the entry blocks, and hardware may still use its copy of it.
     pub(super) fn change<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
         &self,
         shared: &Shared<R, M, C>,

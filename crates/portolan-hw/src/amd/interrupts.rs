@@ -3,7 +3,7 @@
 //!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 2.2.5
 //! (interrupt tables), 2.2.2.1 (fields of an entry) and 2.4.5 (INVALIDATE_INTERRUPT_TABLE). The
-//! tables and their entries are whose who calls; the unit's entries name them, and its only command
+//! tables and their entries are the caller's; the unit's entries name them, and its only command
 //! buffer is the driver's.
 
 use core::sync::atomic::AtomicU64;
@@ -95,8 +95,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
         Ok(self.shared.run(&mut commands.into_iter())?)
     }
 
-    /// Has the unit forget what it keeps of the interrupt table of `stream`, and waits: what was
-    /// changed in it before counts from now on.
+    /// Makes the unit forget its copy of the interrupt table of `stream`, and waits: changes made
+    /// in it before count from now on.
     ///
     /// *Context.* Atomic.
     ///

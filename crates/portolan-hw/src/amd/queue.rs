@@ -1,4 +1,4 @@
-//! The command buffer: what AMD-Vi says of the ring ([`crate::chassis::ring`]).
+//! The command buffer: AMD-Vi's interface to the ring ([`crate::chassis::ring`]).
 //!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 2.4 and
 //! 2.5.6 to 2.5.7. The sync is a COMPLETION_WAIT that stores its number. A unit that meets a bad

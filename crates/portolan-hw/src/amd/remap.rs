@@ -60,7 +60,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
         stream.ok_or(InterruptError::Source(source))
     }
 
-    /// Has the unit forget what it keeps of a stream's table.
+    /// Makes the unit forget its copy of a stream's table.
     fn forget_interrupts(&self, stream: u16) -> Result<(), IommuError> {
         failed(self.invalidate_interrupts(StreamId::new(stream.into())))
     }

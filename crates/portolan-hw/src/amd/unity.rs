@@ -1,8 +1,8 @@
 //! Streams that firmware wants to reach memory from the first moment on (IVMD blocks).
 //!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 5.2.2.8.
-//! What overlaps is mapped once, with what any of the ranges allows; streams with the same ranges
-//! share their tables.
+//! Overlapping ranges are mapped once, with every access that one of them allows; streams with the
+//! same ranges share their tables.
 
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
@@ -111,7 +111,7 @@ fn map<M: TableMem<AtomicU64>>(
     }
 }
 
-/// The streams that some of `maps` name, by which of them do.
+/// The streams that some of `maps` name, by the indices of those.
 fn shares(maps: &[Reserved]) -> Vec<Shares> {
     let most = u32::from(u16::MAX);
     let bounds = |map: &Reserved| {

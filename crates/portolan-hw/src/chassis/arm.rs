@@ -46,7 +46,7 @@ impl Has {
     }
 }
 
-/// Granules by what a unit says of those of 4, 16 and 64 KiB; `None` if it has none.
+/// Granules by a unit's flags for those of 4, 16 and 64 KiB; `None` if it has none.
 pub(crate) fn granules(of: [Has; 3]) -> Option<PageSizes> {
     let there = of
         .into_iter()

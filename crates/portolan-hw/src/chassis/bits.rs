@@ -28,7 +28,7 @@ macro_rules! bits {
                 (word & self.mask()) >> self.lsb
             }
 
-            /// `value` in their place; what does not fit is cut off.
+            /// `value` in their place; bits that do not fit are cut off.
             pub const fn at(self, value: $word) -> $word {
                 (value << self.lsb) & self.mask()
             }
@@ -49,7 +49,7 @@ bits! {
 /// Bits 51:12 of a word: an address in place.
 pub const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
-/// Declares constants, a line each: `NAME: type = value => "what it is";`. Descriptions that do not fit
+/// Declares constants, a line each: `NAME: type = value => "description";`. Descriptions that do not fit
 /// stand above, as comments.
 macro_rules! constants {
     ($($(#[$doc:meta])* $name:ident: $of:ty = $value:expr $(=> $text:literal)?;)*) => {$(
@@ -59,7 +59,7 @@ macro_rules! constants {
 }
 pub(crate) use constants;
 
-/// Declares constant fields likewise: `NAME: arguments of the type's new => "what it is";`.
+/// Declares constant fields likewise: `NAME: arguments of the type's new => "description";`.
 macro_rules! fields {
     ($of:ty; $($(#[$doc:meta])* $name:ident: $($value:literal),+ $(=> $text:literal)?;)*) => {$(
         $(#[$doc])* $(#[doc = $text])?

@@ -136,8 +136,8 @@ impl<K: Ord + Copy, T, S> Streams<K, T, S> {
         self.streams.entry(key).or_insert(Stream::BLOCKED);
     }
 
-    /// Has `forget` make the hardware forget what a failure has left of `key`, which is returned then,
-    /// to be let go of without the turn.
+    /// Calls `forget` to make the hardware forget the remains of a failure of `key`, which are
+    /// returned then, to be let go of without the turn.
     pub(crate) fn settle(
         &mut self,
         key: K,
@@ -173,8 +173,8 @@ impl<K: Ord + Copy, T, S> Streams<K, T, S> {
         Ok(left.collect())
     }
 
-    /// Notes that `key` was moved to `new`, or that this failed; returns what it was attached to, to
-    /// be let go of without the turn.
+    /// Notes that `key` was moved to `new`, or that this failed; returns the attachments to be let
+    /// go of without the turn.
     pub(crate) fn note<E>(
         &mut self,
         key: K,
@@ -219,8 +219,8 @@ impl<K: Ord + Copy, T, S> Streams<K, T, S> {
             .for_each(|(_, stream)| stream.unsettle(None));
     }
 
-    /// The hardware reaches nothing of `range` any more: takes out all that was unsettled, with what
-    /// was attached.
+    /// Notes that the hardware reaches nothing of `range` any more: takes out all that was
+    /// unsettled, with the attachments.
     pub(crate) fn settled(
         &mut self,
         range: impl core::ops::RangeBounds<K>,

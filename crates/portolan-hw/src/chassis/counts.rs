@@ -1,7 +1,7 @@
-//! Counters of what a driver writes, by kind.
+//! Counters of a driver's writes, by kind.
 
 /// Declares the kinds, the counters of a driver, and their values as its user sees them:
-/// `Kinds, Counts { Kind = "name" => "what it is"; }`.
+/// `Kinds, Counts { Kind = "name" => "description"; }`.
 macro_rules! counters {
     ($(#[$of_kinds:meta])* $kinds:ident, $(#[$of_counts:meta])* $counts:ident {
         $($(#[$doc:meta])* $kind:ident = $name:expr $(=> $text:literal)?;)*

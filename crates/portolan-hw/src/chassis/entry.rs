@@ -1,11 +1,11 @@
-//! Entries of several words in memory that hardware reads at any time: how one becomes another, as
-//! data, and the carrying out.
+//! Entries of several words in memory that hardware reads at any time: a change of one to another,
+//! as data, and the carrying out.
 //!
-//! Hardware reads an entry word by word, keeps what it read until it is told to forget it, and may
+//! Hardware reads an entry word by word, keeps the words until it is told to forget them, and may
 //! read between any two writes. A plan is a list of writes of one word and of points at which the
-//! writes before become visible and hardware forgets what it read. Between two such points it may
-//! have any mix of old and new values of the words written there; the plan is made so that every
-//! such mix means the old entry, the new one, or a closed one, through which nothing is reached.
+//! writes before become visible and hardware forgets its copy. Between two such points it may have
+//! any mix of old and new values of the words written there; the plan is made so that every such
+//! mix means the old entry, the new one, or a closed one, through which nothing is reached.
 //!
 //! *Context.* Interrupt: plans are values. [`At::change`]: that of the function that it is given.
 
@@ -34,7 +34,8 @@ pub(crate) enum Live {
 /// A kind of entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
-    /// Bits of word 0 that say whether the entry is closed. Of a closed entry hardware reads no others.
+    /// Bits of word 0 that decide if the entry is closed. Of a closed entry hardware reads no
+    /// others.
     pub(crate) deciding: u64,
     /// Word 0 of a closed entry.
     pub(crate) closed: u64,
@@ -46,7 +47,8 @@ pub(crate) struct Kind {
 /// State of the entry after a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum After {
-    /// The entry was open and is closed: what hardware kept of it, and reached through it, is stale.
+    /// The entry was open and is closed: hardware's copy of it, and translations through it, are
+    /// stale.
     Closed,
     /// Words changed that hardware does not read as the entry is.
     Unread,
@@ -59,7 +61,7 @@ pub(crate) enum After {
 pub(crate) enum Step {
     /// Write a word of the entry.
     Write { word: usize, value: u64 },
-    /// Make what was written visible, and have hardware forget what it kept.
+    /// Make the writes visible, and make hardware forget its copy.
     Sync(After),
 }
 
@@ -191,7 +193,7 @@ impl At {
         self.publish(mem, walker);
     }
 
-    /// Makes what was written visible to `walker` before anything that follows.
+    /// Makes the writes visible to `walker` before anything that follows.
     pub(crate) fn publish<M: TableMem<AtomicU64>>(self, mem: &M, walker: Walker) {
         fence(Ordering::Release);
         if walker == Walker::NonCoherent {
@@ -204,8 +206,8 @@ impl At {
         }
     }
 
-    /// Changes the entry to `new` step by step. `forget` waits until hardware has forgotten what it
-    /// kept at that point.
+    /// Changes the entry to `new` step by step. `forget` waits until hardware has forgotten its
+    /// copy at that point.
     ///
     /// # Errors
     /// That of `forget`. Hardware may then still use the old entry, and memory holds the old one, a

@@ -1,4 +1,4 @@
-//! Handles to what a unit and its domains share.
+//! Handles to the state that a unit and its domains share.
 
 /// Declares a handle to `$shared`, which is a queue: `Handle<R, M, C> of Shared, AtomicU64`.
 /// Submissions through it go by its `submitters`.
@@ -7,7 +7,8 @@ macro_rules! handle {
         /// A handle to the unit's invalidations, which its domains hold.
         ///
         /// *Context.* Atomic: its methods wait for the hardware. Interrupt to clone it, which
-        /// allocates nothing; task to drop the last, which frees what the unit and its domains share.
+        /// allocates nothing; task to drop the last, which frees the shared state of the unit and
+        /// its domains.
         pub struct $name<R, M $(: $bound)?, C: Cpus>(
             pub(super) alloc::sync::Arc<$shared<R, M, C>>,
         );

@@ -26,7 +26,8 @@ impl<K: Ord + Copy, V> Sorted<K, V> {
         self.0.get_mut(at).map(|(_, value)| value)
     }
 
-    /// Puts `value` in place of what it returns. There has to be room, see [`with_room`].
+    /// Puts `value` in, and returns the value that it replaces. There has to be room, see
+    /// [`with_room`].
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
         match self.place(key) {
             Ok(at) => Some(core::mem::replace(&mut self.0.get_mut(at)?.1, value)),
@@ -57,8 +58,8 @@ impl<K: Ord + Copy, V> Sorted<K, V> {
     }
 }
 
-/// Does `work` under the lock, once the list that `list` names has room for one more. What `work`
-/// returns is dropped after the lock: what it takes out belongs there. *Context.* Task.
+/// Does `work` under the lock, once the list that `list` names has room for one more. The result of
+/// `work` is dropped after the lock: it holds the values that `work` takes out. *Context.* Task.
 pub(crate) fn with_room<C: Cpus, S: Send, T, X>(
     guarded: &Guarded<C, S>,
     list: impl Fn(&mut S) -> &mut Vec<T>,

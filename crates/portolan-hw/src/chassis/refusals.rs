@@ -38,8 +38,8 @@ enum Refusal {
         position: u64,
         code: u32,
     },
-    /// A device did not answer: `None` if the unit does not say which. It concerns those who asked
-    /// that device before position `before`, and whose sync is behind position `after`.
+    /// A device did not answer: `None` if the unit does not name it. It concerns producers that
+    /// asked that device before position `before`, and whose sync is behind position `after`.
     Device {
         stream: Option<u16>,
         after: u64,

@@ -65,8 +65,8 @@ pub(crate) struct Sync {
 pub(crate) enum Outcome {
     /// They are complete.
     Done,
-    /// A device that this producer has not asked did not answer, and its silence took syncs with it:
-    /// what came since the last wait has to be submitted again.
+    /// A device that this producer has not asked did not answer, and its silence aborted syncs:
+    /// commands since the last wait have to be submitted again.
     Again,
 }
 
@@ -105,7 +105,7 @@ pub(crate) struct Ring<C: Cpus> {
     /// Most commands between two syncs.
     most_unsynced: u64,
     state: Guarded<C, State>,
-    /// Position that the unit is known to have reached, for those who do not hold the lock.
+    /// Position that the unit is known to have reached, for readers that do not hold the lock.
     done: AtomicU64,
     /// Refusals so far, likewise.
     news: AtomicU64,
@@ -169,8 +169,8 @@ impl<C: Cpus> Ring<C> {
         }
     }
 
-    /// Writes `commands` and a sync, and waits until they are complete. `asked` says whether a
-    /// device was asked by them; any, if it is `None`. *Context.* Atomic.
+    /// Writes `commands` and a sync, and waits until they are complete. `asked` tells if a device
+    /// was asked by them; any, if it is `None`. *Context.* Atomic.
     pub(crate) fn run<U: Unit<Cpus = C>>(
         &self,
         unit: &U,
@@ -248,8 +248,8 @@ impl<C: Cpus> Ring<C> {
         }
     }
 
-    /// Writes one command if there is room for it at once; whether there was. Only for commands
-    /// that need no sync.
+    /// Writes one command if there is room for it at once, and tells if there was. Only for
+    /// commands that need no sync.
     pub(crate) fn post<U: Unit<Cpus = C>>(
         &self,
         unit: &U,

@@ -50,7 +50,7 @@ impl<C: Cpus, K: Ord + Copy + Send, V: Ord + Copy + Send> Sets<C, K, V> {
 
     /// Tells if there are no members. A CPU that has taken an entry out of a table asks, a CPU that
     /// adds a member lets a device read tables afterwards: with a fence on each side, one of them
-    /// sees what the other wrote.
+    /// sees the other's write.
     fn is_empty(&self) -> bool {
         fence(Ordering::SeqCst);
         self.count.load(Ordering::Relaxed) == 0

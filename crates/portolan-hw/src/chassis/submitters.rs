@@ -1,7 +1,7 @@
 //! Submitters of a unit's invalidations: each CPU for itself, or one for all that meet, as the unit's options say.
 //!
-//! *Context.* Atomic, but for what makes one (task): [`Submitters::pay`] waits for the hardware, and
-//! within a limit for other CPUs.
+//! *Context.* Atomic, but for functions that make one (task): [`Submitters::pay`] waits for the
+//! hardware, and within a limit for other CPUs.
 
 use portolan::inval::{CombineOptions, Combiner, InvalidationQueue, Ranges, Step, TablesLeft};
 use portolan::platform::Cpus;

@@ -71,7 +71,7 @@ pub(crate) trait Unit {
     /// Replaces a refused command; may write to `spare`.
     fn harmless(spare: Option<PhysAddr>) -> Self::Command;
 
-    /// Makes sure that the unit reads what was stored at `at`.
+    /// Makes sure that the unit reads the stores at `at`.
     fn clean(&self, _at: PhysAddr, _bytes: u64) {}
     /// Orders the stores before everything that comes after.
     fn barrier(&self) {}

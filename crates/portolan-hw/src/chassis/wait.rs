@@ -1,4 +1,4 @@
-//! Waiting for hardware: for a bit of it, or for a turn behind what it does for others.
+//! Waiting for hardware: for a bit of it, or for a turn behind its work for others.
 
 use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Clock, Nanos, poll};
@@ -20,9 +20,9 @@ pub(crate) fn wait_for<T>(
 /// Limits that a wait may last although the unit makes progress: others were always faster then.
 const MOST_LIMITS: u64 = 256;
 
-/// Looks until `look` finds something. The limit counts only while `progress`, a number that says
-/// how far the unit is, stays the same: a slow unit is not a broken one, and neither is one whose
-/// lock another CPU holds for long. `progress` may take that lock; `look` should not wait for it.
+/// Looks until `look` finds something. The limit counts only while `progress`, a number for the
+/// unit's position, stays the same: a slow unit is not a broken one, and neither is one whose lock
+/// another CPU holds for long. `progress` may take that lock; `look` should not wait for it.
 /// *Context.* Atomic.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! DMAR: Intel's remapping units, reserved memory and what reports where.
+//! DMAR: Intel's remapping units, reserved memory, and the devices under each.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, chapter 8. All structure
 //! types up to SIDP (8.1 to 8.9). Not supported: hot-plug additions through ACPI methods (8.10).

@@ -1,8 +1,8 @@
 //! Device trees: their nodes and properties, and memory.
 //!
-//! Devicetree specification 0.4, chapters 2 (properties) and 5 (flattened trees). References between
-//! nodes and buses with addresses of their own are for who reads a tree ([`crate::topology`]). Not
-//! supported: interrupts.
+//! Devicetree specification 0.4, chapters 2 (properties) and 5 (flattened trees). References
+//! between nodes and buses with addresses of their own are for readers of a tree
+//! ([`crate::topology`]). Not supported: interrupts.
 //!
 //! *Context.* Interrupt: a lookup walks the tree.
 
@@ -134,7 +134,7 @@ impl<'t> DeviceTree<'t> {
         below.map(|(_, node)| node)
     }
 
-    /// The first node below the root that says that it is compatible with `what`.
+    /// The first node below the root whose property `compatible` names `what`.
     pub fn compatible(self, what: &str) -> Option<Node<'t>> {
         self.nodes().find(|node| node.is(what))
     }

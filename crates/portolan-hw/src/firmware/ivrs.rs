@@ -1,11 +1,12 @@
-//! IVRS: AMD's IOMMUs, what each serves and how, and memory that devices go on using.
+//! IVRS: AMD's IOMMUs, the devices of each with their settings, and memory that devices go on
+//! using.
 //!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 5.2. Hardware
 //! blocks (IVHD) of types 10h, 11h and 40h, memory blocks (IVMD) of types 20h to 22h.
 //!
 //! Firmware lists a unit once for each type that it knows, for older and newer software;
-//! [`Ivrs::units`] gives each once, by its most complete block. [`Ivrs::device`] finds what firmware
-//! says of one device, [`Ivrs::reserved`] the memory that it has to go on reaching.
+//! [`Ivrs::units`] gives each once, by its most complete block. [`Ivrs::device`] finds firmware's
+//! settings of one device, [`Ivrs::reserved`] the memory that it has to go on reaching.
 //!
 //! *Context.* Interrupt, all functions: nothing waits or allocates; a lookup walks the table.
 

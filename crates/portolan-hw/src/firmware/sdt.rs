@@ -38,7 +38,7 @@ pub struct Sdt<'a> {
 }
 
 impl<'a> Sdt<'a> {
-    /// The table at the start of `data`; what follows it is left alone.
+    /// The table at the start of `data`; bytes behind it are left alone.
     ///
     /// # Errors
     /// [`TableError::Truncated`], [`TableError::Length`], [`TableError::Checksum`].

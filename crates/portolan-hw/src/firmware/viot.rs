@@ -1,4 +1,4 @@
-//! VIOT: virtio-iommu devices and what they serve.
+//! VIOT: virtio-iommu devices and the devices that they serve.
 //!
 //! ACPI specification 6.5, section 5.2.34. All node types.
 //!

@@ -37,7 +37,7 @@ impl<'a> Walk<'a> {
         self.unknown
     }
 
-    /// The next record that is known: `cut` gives the first one of some bytes, `parse` what it says;
+    /// The next record that is known: `cut` gives the first one of some bytes, `parse` its meaning;
     /// `None` if its type is unknown.
     pub(super) fn next<T>(
         &mut self,

@@ -133,7 +133,7 @@ pub(crate) fn delivery_mode(delivery: Delivery) -> u64 {
     }
 }
 
-/// Refuses what identifiers of `apic` do not reach.
+/// Refuses destinations that identifiers of `apic` do not reach.
 pub(crate) fn checked(destination: Destination, apic: ApicMode) -> Result<(), InterruptError> {
     match apic {
         ApicMode::XApic if destination.get() > 0xff => {

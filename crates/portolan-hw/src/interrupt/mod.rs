@@ -1,4 +1,4 @@
-//! Interrupt remapping: how it is set up, and what both kinds of unit have in common.
+//! Interrupt remapping: its settings, and the common parts of both kinds of unit.
 //!
 //! [`compose`] has the words that devices and I/O APICs are given, as functions of nothing but their
 //! arguments. Each unit's own module has its table: a table of a unit behind VT-d, of a stream behind

@@ -15,7 +15,7 @@ enum Slot {
         serial: u64,
         source: InterruptSource,
     },
-    /// Closed in memory; the hardware may still use what it kept of it.
+    /// Closed in memory; the hardware may still use its copy of it.
     Unsettled,
 }
 
@@ -64,8 +64,8 @@ impl Slots {
         slots.any(|slot| matches!(slot, Slot::InUse { .. }))
     }
 
-    /// Ends the use of all entries that are in use for `stream`, or for anybody: `close` closes each in
-    /// memory. Whether there was one.
+    /// Ends the use of all entries that are in use for `stream`, or for any source: `close` closes
+    /// each in memory. Tells if there was one.
     pub(crate) fn unsettle_all(
         &mut self,
         stream: Option<StreamId>,

@@ -1,7 +1,7 @@
 //! Moving streams: blocked, passed through, or attached to a domain.
 //!
 //! RISC-V IOMMU Architecture Specification, version 1.0, sections "Changing device directory table
-//! entry" (what to invalidate after which change) and "Caching invalid entries" (what need not be).
+//! entry" (invalidations after each change) and "Caching invalid entries" (entries that need none).
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -105,7 +105,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
         Ok(*words)
     }
 
-    /// Moves an address space. What this lets go of is to be dropped without the turn.
+    /// Moves an address space. The result is to be dropped without the turn.
     pub(super) fn move_to(
         &self,
         streams: &mut Streams,
@@ -170,8 +170,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
         Ok(gone?)
     }
 
-    /// Changes a context step by step. On an error it does not count any more, and hardware may still use
-    /// what it kept of it.
+    /// Changes a context step by step. On an error it does not count any more, and hardware may
+    /// still use its copy of it.
     pub(super) fn change(&self, at: At, words: &Words, old: &[Counted]) -> Result<(), IommuError> {
         let mem = &self.shared.control.mem;
         let changed = at.change(
@@ -199,7 +199,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
         (write && stopped && window.contains(record.iova?)).then_some(())
     }
 
-    /// A page fault does not say whether something is mapped: the domain's tables do, as they are now.
+    /// Returns `Some` if the address of a page fault is mapped, by the domain's tables as they are
+    /// now: the record does not tell.
     fn is_mapped(&self, record: &FaultRecord) -> Option<()> {
         let pasid = record.pasid.map_or(0, Pasid::get);
         let (key, iova) = ((record.stream.get(), pasid), record.iova?);

@@ -15,7 +15,7 @@ use super::spec::command::{
 use super::streams::Tag;
 use crate::chassis::Words;
 
-/// A command and what it is counted as.
+/// A command and the kind by which it is counted.
 pub(super) type Counted = (Kind, Words);
 
 /// Behind everything in front of it, and behind devices' reads and writes through the translations
@@ -53,7 +53,7 @@ pub(super) fn process(stream: u32, pasid: u32) -> Counted {
     (Kind::Process, [word | named, 0])
 }
 
-/// Forget the device contexts of all devices, and what leads to them.
+/// Forget the device contexts of all devices, and the directory entries that lead to them.
 pub(super) fn devices() -> Counted {
     let word = OPCODE.at(opcode::DIRECTORY) | FUNCTION.at(directory::DEVICES);
     (Kind::Devices, [word, 0])
@@ -111,7 +111,7 @@ fn some(has: Has, tag: Tag, start: u64, lg2_pages: u32, depth: Depth) -> Counted
     (kind, [tagged(tag) | of::AV.at(1) | above, address])
 }
 
-/// Forget the smallest page at `address`, and what leads an interrupt there: leaves of `tag`.
+/// Forget the smallest page at `address`, and an interrupt's entry there: leaves of `tag`.
 pub(super) fn page(has: Has, tag: Tag, address: u64) -> Counted {
     some(has, tag, address, 0, Depth::LeafOnly)
 }
@@ -153,7 +153,7 @@ pub(super) fn forget(to: Target, range: Option<IovaRange>) -> Counted {
     (Kind::DeviceTlb, [to.word(device::INVALIDATE), page])
 }
 
-/// Tells a device what became of a group of its page requests.
+/// Tells a device the response to a group of its page requests.
 pub(super) fn respond(to: Target, group: u16, response: Response) -> Counted {
     let code = match response {
         Response::Success => device::SUCCESS,

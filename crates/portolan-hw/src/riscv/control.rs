@@ -36,7 +36,7 @@ impl<R: Mmio, M, C: Cpus> Control<R, M, C> {
         self.regs.write32(offset, value as u32);
     }
 
-    /// Writes a register of 64 bits that keeps only what the unit can do.
+    /// Writes a register of 64 bits that keeps only values that the unit supports.
     pub(super) fn install(&self, offset: usize, value: u64) -> Result<(), IommuError> {
         self.write(offset, value);
         match self.regs.read64(offset) {
@@ -77,7 +77,7 @@ impl<R: Mmio, M, C: Cpus> Control<R, M, C> {
         wait_for(&self.clock, self.limit, Awaited::Control, look)
     }
 
-    /// Writes the directory's register once no change is under way, and returns what it says after.
+    /// Writes the directory's register once no change is under way, and returns its value after.
     pub(super) fn set_directory(&self, value: u64) -> Result<u64, IommuError> {
         self.directory()?;
         self.write(reg::DIRECTORY, value);

@@ -19,8 +19,8 @@ use super::spec::page_of;
 use crate::chassis::Block;
 use crate::chassis::entry::{self, At, Kind, Live};
 
-/// The unit may read a context word by word, whenever it likes, and keeps what counts until it is told
-/// to forget it (section "Updating in-memory data structure entries").
+/// The unit may read a context word by word, whenever it likes, and keeps valid ones until it is
+/// told to forget them (section "Updating in-memory data structure entries").
 pub(crate) const CONTEXT: Kind = Kind {
     deciding: V,
     closed: 0,
@@ -61,13 +61,14 @@ impl Shape {
         levels.map(move |levels| Self { levels, words, lg2 })
     }
 
-    /// The device's number without what `level` and those below resolve; contexts are level 0.
+    /// The device's number without the bits that `level` and those below resolve; contexts are
+    /// level 0.
     fn above(self, stream: u32, level: u32) -> u32 {
         stream >> (Self::leaf_lg2(self.words) + INDEX_LG2 * level)
     }
 }
 
-/// The tree. Who has it changes it alone.
+/// The tree. A caller that has it changes it alone.
 #[derive(Debug)]
 pub(super) struct Directory {
     shape: Shape,

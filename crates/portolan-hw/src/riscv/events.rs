@@ -1,4 +1,4 @@
-//! Hardware counters: what the unit counts of its work.
+//! Hardware counters: events of the unit's work.
 //!
 //! RISC-V IOMMU Architecture Specification, version 1.0, sections "Performance-monitoring event counters",
 //! "Performance-monitoring event selectors" and "Performance-monitoring counter overflow status". Not here:
@@ -95,7 +95,7 @@ pub enum CounterError {
     /// It is another unit's.
     #[error("the counter is not in use here")]
     NotInUse,
-    /// The unit is gone, or says what makes no sense.
+    /// The unit is gone, or a register makes no sense.
     #[error(transparent)]
     Iommu(#[from] IommuError),
 }
@@ -193,7 +193,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
         Err(IommuError::Nonsense { offset, value }.into())
     }
 
-    /// Stops a counter: how often it happened.
+    /// Stops a counter: returns the number of events.
     ///
     /// *Context.* Interrupt.
     ///

@@ -1,4 +1,4 @@
-//! The fault queue: what the unit says of accesses that it refused.
+//! The fault queue: records of accesses that the unit refused.
 //!
 //! RISC-V IOMMU Architecture Specification, version 1.0, sections "Fault/Event-Queue" and "Fault queue
 //! CSR".

@@ -1,15 +1,16 @@
 //! Interrupts of devices: an MSI page table for each stream that may have any.
 //!
-//! RISC-V IOMMU Architecture Specification, version 1.0, sections "MSI page table pointer", "MSI address
-//! mask and pattern", "Process to translate addresses of MSIs" and "Changing MSI page table entry".
-//! A device writes the interrupt's number to a page of the unit's window. Each stream has a part of
-//! the window of its own and a table for it, so that the table verifies who sends, and entries of
-//! several streams in one domain, by whose tag units keep them, are told apart. Each interrupt has an
-//! entry of its own, so that it can go to another hart while the device's message stays the same.
+//! RISC-V IOMMU Architecture Specification, version 1.0, sections "MSI page table pointer", "MSI
+//! address mask and pattern", "Process to translate addresses of MSIs" and "Changing MSI page table
+//! entry". A device writes the interrupt's number to a page of the unit's window. Each stream has a
+//! part of the window of its own and a table for it, so that the table verifies the sender, and
+//! tells apart entries of several streams in one domain, by whose tag units keep them. Each
+//! interrupt has an entry of its own, so that it can go to another hart while the device's message
+//! stays the same.
 //!
-//! The number is the device's own word: a unit checks into which file it writes, and not what. So a
-//! device may raise any interrupt in the files that entries of its own lead to. Not supported:
-//! memory-resident interrupt files (for guests whose harts do not run), files of guests.
+//! The number is the device's own word: a unit checks the file into which it writes, and not the
+//! value. So a device may raise any interrupt in the files that entries of its own lead to. Not
+//! supported: memory-resident interrupt files (for guests whose harts do not run), files of guests.
 
 use alloc::collections::BTreeMap;
 use core::sync::atomic::AtomicU64;
@@ -33,8 +34,8 @@ use crate::interrupt::Slots;
 
 /// Entries of a page of a table, as an exponent: a stream has no more.
 const MOST_LG2: u32 = 12 - LG2_BYTES;
-/// Bytes of the root of second-stage tables, as an exponent, and how many levels those have in which
-/// nothing is.
+/// Bytes of the root of second-stage tables, as an exponent, and the number of levels of those in
+/// which nothing is mapped.
 const EMPTY_LG2: u32 = 14;
 /// Widest addresses of the window: of the smallest second stage.
 const WIDEST_LG2: u32 = 32;
@@ -225,7 +226,7 @@ impl Table {
         }
     }
 
-    /// Closes all entries that are in use; whether there was one.
+    /// Closes all entries that are in use; returns `Some` if there was one.
     pub(super) fn close<M: TableMem<AtomicU64>>(&mut self, mem: &M) -> Option<()> {
         let block = self.block;
         let close = |index: u16| {

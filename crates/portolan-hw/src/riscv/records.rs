@@ -17,7 +17,7 @@ use super::spec::reg::{self, LENGTH, pending, queue};
 use super::spec::{fault, page_of, request};
 use crate::chassis::Block;
 
-/// The registers of a queue, and how long it and its records can be.
+/// The registers of a queue, and the greatest lengths of it and its records.
 #[derive(Debug)]
 pub(super) struct Registers {
     base: usize,

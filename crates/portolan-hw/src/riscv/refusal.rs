@@ -5,9 +5,10 @@ use super::spec::reg::queue;
 
 /// The command is malformed, or the unit does not have it.
 pub const ILLEGAL: u32 = queue::ILLEGAL;
-/// The command could not be read, or what it stores could not be written.
+/// The command could not be read, or its value could not be stored.
 pub const MEMORY: u32 = queue::MEMORY_FAULT;
 /// A device did not answer.
 pub const TIME_OUT: u32 = queue::TIME_OUT;
-/// Others' commands were refused so often that what they may have undone was not done in time.
+/// Others' commands were refused so often that work which they may have undone was not done in
+/// time.
 pub const INTERRUPTED: u32 = 0;

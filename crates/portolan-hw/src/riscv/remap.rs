@@ -50,8 +50,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
         entry(config, target, self.features().output_lg2)
     }
 
-    /// Has a stream that is blocked reach its table, and nothing else. What this lets go of is to be
-    /// dropped without the turn.
+    /// Lets a stream that is blocked reach its table, and nothing else. The result is to be dropped
+    /// without the turn.
     fn open_table(
         &self,
         streams: &mut Streams,

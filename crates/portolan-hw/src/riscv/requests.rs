@@ -51,8 +51,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
     /// *Context.* Interrupt.
     ///
     /// # Errors
-    /// [`IommuError::Unsupported`] without a queue ([`Config::requests_lg2`](super::Config::requests_lg2)); if
-    /// the unit is gone or says what makes no sense.
+    /// [`IommuError::Unsupported`] without a queue
+    /// ([`Config::requests_lg2`](super::Config::requests_lg2)); if the unit is gone or a register
+    /// makes no sense.
     pub fn next_page_request(&self) -> Result<Option<PageRequestEvent>, IommuError> {
         let shared = &self.shared;
         let requests = shared.requests.as_ref().ok_or(IommuError::Unsupported)?;
@@ -70,9 +71,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Responder for RiscvIommu<R, M, C> {
     type Error = IommuError;
 
-    /// *Context.* Atomic. Sends a command and waits until the unit has taken it; [`IommuError::Unsupported`]
-    /// without a queue of page requests, for a stall, which this architecture has not, and for what no device
-    /// of the unit's can have sent.
+    /// *Context.* Atomic. Sends a command and waits until the unit has taken it;
+    /// [`IommuError::Unsupported`] without a queue of page requests, for a stall, which this
+    /// architecture has not, and for a request that no device of the unit's can have sent.
     fn respond(&self, to: ReplyTo, response: Response) -> Result<(), IommuError> {
         let ReplyName::Group(group) = to.name else {
             return Err(IommuError::Unsupported);

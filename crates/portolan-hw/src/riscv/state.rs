@@ -26,7 +26,7 @@ pub(super) struct Tables {
     pub(super) remotes: Remotes,
 }
 
-/// A stream, and which of its address spaces: 0 is that of its requests without a PASID.
+/// A stream, and one of its address spaces: 0 is that of its requests without a PASID.
 pub(super) type Key = (u32, u32);
 
 /// Place of the context of an address space, and its words.
@@ -53,8 +53,8 @@ impl Tables {
         }
     }
 
-    /// The place of the context of an address space that the stream has, which is to say what `words`
-    /// say of a whole stream.
+    /// The place of the context of an address space that the stream has, and its words: those that
+    /// mean for it the same as `words` for a whole stream.
     pub(super) fn place<M: TableMem<AtomicU64>>(
         &mut self,
         mem: &M,

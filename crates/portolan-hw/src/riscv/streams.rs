@@ -42,7 +42,7 @@ impl Tag {
     }
 }
 
-/// An attachment, by what tags it: nothing where accesses pass through.
+/// An attachment, by its tag: nothing where accesses pass through.
 pub(super) type Attachment = book::Attachment<Option<Tag>>;
 
 /// The context of a stream that is nowhere.
@@ -71,8 +71,8 @@ pub(super) fn translated(tag: Tag, root: PhysAddr, levels: u32) -> Words {
     words
 }
 
-/// A process context that says what the context `words` of a whole stream does; `None` of a second stage,
-/// which is that of all of a stream's address spaces or of none.
+/// A process context that means the same as the context `words` of a whole stream; `None` of a
+/// second stage, which is that of all of a stream's address spaces or of none.
 pub(super) fn process(words: &Words) -> Option<Words> {
     let mut process = NOWHERE;
     process[0] = words[CONTROL] & V | words[ATTRIBUTES];

@@ -2,8 +2,8 @@
 //!
 //! *Context.* Task: moves wait for the hardware and for the move of another CPU.
 //!
-//! One write of a stream-to-context register moves all streams of its group at once. What the unit
-//! remembers of the place that they left is then invalidated and awaited.
+//! One write of a stream-to-context register moves all streams of its group at once. The unit's
+//! copies of the place that they left are then invalidated, and the invalidation is awaited.
 
 use super::domain::{FirstStage, SecondStage};
 use super::features::Selection;
@@ -81,7 +81,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
         (&machine.clock, machine.limit)
     }
 
-    /// Has what was cached by way of an attachment forgotten.
+    /// Makes the unit forget translations that were cached by way of an attachment.
     fn forget(&self, attached: Option<To>) -> Result<(), IommuError> {
         match attached {
             None => Ok(()),
@@ -158,7 +158,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
         all.go(slot, new, settle, change)
     }
 
-    /// Writes the registers of a group, and has what it leaves forgotten.
+    /// Writes the registers of a group, and makes the unit forget the attachment that it leaves.
     fn write(
         &self,
         groups: &mut Groups,

@@ -184,7 +184,7 @@ struct Registers {
     tcr2: u32,
     ttbr0: u64,
     mair: [u32; 2],
-    /// Beside what every bank has.
+    /// Bits beside those that every bank has.
     sctlr: u32,
 }
 

@@ -1,8 +1,8 @@
 //! Faults as they are recorded, and accesses that stall.
 //!
 //! IHI 0062, fault handling: one global record, and one for each context bank; a record stays until
-//! it is cleared, and tells whether there were more. A bank may stall the access instead of ending
-//! it; it then waits for an answer.
+//! it is cleared, and tells if there were more. A bank may stall the access instead of ending it;
+//! it then waits for an answer.
 //!
 //! *Context.* Interrupt, all functions: one place at a time is looked at under a lock, a few
 //! registers each, and nothing is allocated.
@@ -28,7 +28,7 @@ pub enum OnFault {
     Stall,
 }
 
-/// A record, and whether there were more.
+/// A record, and a flag that is set if there were more.
 struct Found {
     record: FaultRecord,
     more: bool,

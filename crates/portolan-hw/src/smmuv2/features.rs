@@ -132,7 +132,7 @@ impl Features {
     }
 
     /// The same with firmware's word on coherency, which counts for more than `CTTW`: the unit does
-    /// not know how it is wired.
+    /// not know its own wiring.
     #[must_use]
     pub fn with_coherency(self, firmware: CoherencyOverride) -> Self {
         let coherent = Has::coherent(firmware.apply(self.coherent.walker()));

@@ -113,7 +113,7 @@ impl<R: Mmio, M, C: Cpus> Machine<R, M, C> {
         })
     }
 
-    /// Clears what a bank recorded, and ends what it stalled.
+    /// Clears the record of a bank, and ends its stalled accesses.
     pub fn clear_fault(&self, bank: Bank) -> Result<(), IommuError> {
         let status = self.read(self.bank(bank, bank::FSR))?;
         if status != 0 {

@@ -1,8 +1,8 @@
 //! Arm SMMU architecture v2 (IHI 0062, issue D.c): the non-secure programming interface of units of
 //! the MMU-500 class, and Qualcomm's implementation of it.
 //!
-//! * [`SmmuV2::enable`] takes a unit over; [`Features`] is what it says of itself, and
-//!   [`Implementation`] what its maker does differently.
+//! * [`SmmuV2::enable`] takes a unit over; [`Features`] has its features, and [`Implementation`]
+//!   the differences of its maker.
 //! * [`SmmuV2::first_stage`] and [`SmmuV2::second_stage`] make domains, each with a context bank of
 //!   its own; streams are moved through the traits of `portolan::iommu`.
 //! * [`SmmuV2::group`] lets streams share a match register; [`SmmuV2::next_stall`] answers accesses

@@ -146,8 +146,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
         self.banks.give_back(bank);
     }
 
-    /// Waits until the invalidations of a bank are complete, and all accesses that used what they
-    /// invalidated.
+    /// Waits until the invalidations of a bank are complete, and all accesses that used the
+    /// invalidated translations.
     pub fn sync(&self, bank: Bank) -> Result<(), IommuError> {
         let machine = &self.machine;
         let gate = self.gates.get(usize::from(bank.0));

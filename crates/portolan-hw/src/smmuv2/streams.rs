@@ -160,7 +160,7 @@ impl Mapping {
         }
     }
 
-    /// Says what becomes of a register's accesses.
+    /// Points a register's accesses at a domain, through, or nowhere.
     pub fn point<R: Mmio, M, C: Cpus>(
         &self,
         machine: &Machine<R, M, C>,

@@ -75,8 +75,8 @@ impl<C: Cpus> Gate<C> {
     /// `active` reach the hardware, and do not wait.
     ///
     /// # Errors
-    /// What `active` says, or [`IommuError::TimedOut`] if the hardware takes longer than `limit` for
-    /// one synchronisation.
+    /// The error of `active`, or [`IommuError::TimedOut`] if the hardware takes longer than `limit`
+    /// for one synchronisation.
     pub fn pass(
         &self,
         clock: &impl Clock,

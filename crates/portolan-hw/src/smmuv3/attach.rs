@@ -1,5 +1,5 @@
-//! The unit behind the traits of the core, and what only this architecture has: substreams and
-//! first stages of a guest's over second stages of ours.
+//! The unit behind the traits of the core, and operations that only this architecture has:
+//! substreams and first stages of a guest's over second stages of ours.
 //!
 //! IHI 0070, sections 3.4 (stages), 3.9 (substreams) and 5.2 (entries).
 //!
@@ -226,9 +226,9 @@ where
         })
     }
 
-    /// Has a guest's own first stage translate the stream's accesses to addresses that `domain`
-    /// translates on. The guest's descriptors and tables are reached through `domain` as well. What
-    /// the guest invalidates has to be passed on by [`Smmu::guest_commands`].
+    /// Makes a guest's own first stage translate the stream's accesses to addresses that `domain`
+    /// translates on. The guest's descriptors and tables are reached through `domain` as well. The
+    /// guest's invalidations have to be passed on by [`Smmu::guest_commands`].
     ///
     /// *Context.* Task.
     ///

@@ -1,4 +1,4 @@
-//! Commands as words, and how many of each kind were written.
+//! Commands as words, and numbers of written commands by kind.
 //!
 //! IHI 0070, section 4. Range invalidations carry multiplier, exponent and granule; single ones
 //! carry a level hint where the level follows from the page's size (4.4.1.1).
@@ -124,7 +124,7 @@ pub(super) fn invalidate_tag(tag: Tag) -> Words {
     }
 }
 
-/// Everything of the first stages under a second stage: also what was combined with it.
+/// Everything of the first stages under a second stage: combined translations, too.
 pub(super) fn invalidate_first_stages(vmid: u16) -> Words {
     let mut words = start(op::TLBI_NH_ALL);
     layout::TLBI_VMID.set(&mut words, vmid.into());

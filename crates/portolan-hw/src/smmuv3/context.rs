@@ -1,4 +1,4 @@
-//! Identifiers: what tags translations, as the core names it and as the unit does.
+//! Identifiers: tags of translations, as the core names them and as the unit does.
 //!
 //! *Context.* Interrupt: everything here is a value.
 

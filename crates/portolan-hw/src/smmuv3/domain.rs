@@ -105,11 +105,11 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Smmu<R, M, C> {
         self.domain(tables, &self.shared.asids, tag, options)
     }
 
-    /// A first-stage domain over the tables of a process, which its kernel built and keeps: for a PASID of
-    /// a device that shares them (SVA). `options` say how wide their addresses are. Leaves have their
-    /// access flag set, and name memory attributes by the indices of [`Armv8Stage1::MAIR`]. It has an ASID
-    /// of its own: the unit does not listen to the CPUs' invalidations (DVM), which the kernel forwards
-    /// ([`PagedDomain::invalidate`]).
+    /// A first-stage domain over the tables of a process, which its kernel built and keeps: for a
+    /// PASID of a device that shares them (SVA). `options` have the width of their addresses.
+    /// Leaves have their access flag set, and name memory attributes by the indices of
+    /// [`Armv8Stage1::MAIR`]. It has an ASID of its own: the unit does not listen to the CPUs'
+    /// invalidations (DVM), which the kernel forwards ([`PagedDomain::invalidate`]).
     ///
     /// # Errors
     /// As [`Smmu::first_stage`], but for memory.

@@ -1,8 +1,8 @@
-//! Errors of implementations that a driver has to go around, by the identification register.
+//! Errors of implementations that a driver has to work around, by the identification register.
 //!
-//! IHI 0070, section 6.3.17 (IIDR). The numbers are those of Arm's errata notices. What the driver
-//! never uses needs no entry: wake-up events (1076982 of MMU-600) and broadcast invalidation by
-//! processors (2812531 of MMU-700), which it leaves off on all units.
+//! IHI 0070, section 6.3.17 (IIDR). The numbers are those of Arm's errata notices. Features that
+//! the driver never uses need no entry: wake-up events (1076982 of MMU-600) and broadcast
+//! invalidation by processors (2812531 of MMU-700), which it leaves off on all units.
 //!
 //! *Context.* Interrupt: everything here is a value.
 

@@ -99,7 +99,7 @@ pub enum StallOrFault {
     },
 }
 
-/// A stalled access as a request: what it wants, if its kind of event says so.
+/// A stalled access as a request, with its kind of access if the event has it.
 fn stalled(words: &event::Event, fault: &FaultRecord) -> RawPageRequest {
     let mut wants = match fault.access {
         Some(FaultAccess::Write) => Permissions::WRITE,
@@ -190,10 +190,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     }
 
     /// Looks for global errors, deals with them and acknowledges them, for the handler of their
-    /// interrupt; [`portolan::iommu::Iommu::next_fault`] does so as well, once there is no event left. A
-    /// stopped command queue is put to work again; who waits for the refused command is told. After
-    /// [`GlobalErrors::SERVICE_FAILURE`] every operation fails. Lost events are left for
-    /// [`portolan::iommu::Iommu::next_fault`] to report. *Context.* Interrupt.
+    /// interrupt; [`portolan::iommu::Iommu::next_fault`] does so as well, once there is no event
+    /// left. A stopped command queue is put to work again; the caller that waits for the refused
+    /// command is told. After [`GlobalErrors::SERVICE_FAILURE`] every operation fails. Lost events
+    /// are left for [`portolan::iommu::Iommu::next_fault`] to report. *Context.* Interrupt.
     ///
     /// # Errors
     /// If the unit is gone.

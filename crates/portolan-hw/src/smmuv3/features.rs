@@ -188,7 +188,7 @@ impl Features {
         })
     }
 
-    /// Refuses what makes no sense and what this driver cannot drive.
+    /// Refuses registers that make no sense and units that this driver cannot drive.
     fn supported(idr0: u64, idr1: u64) -> Result<(), IommuError> {
         use reg::{idr0 as r0, idr1 as r1};
         let ttf = r0::TTF.of(idr0);

@@ -99,7 +99,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Machine<R, M, C> {
             .map_or(0, |word| word.load(Ordering::Acquire))
     }
 
-    /// Table memory, and how the unit reads it.
+    /// Table memory, and the way in which the unit reads it.
     pub fn tables(&self) -> (&M, Walker) {
         (&self.mem, self.coherent.walker())
     }
@@ -109,7 +109,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Machine<R, M, C> {
         at.read(&self.mem)
     }
 
-    /// Writes word 0 of an entry, visible to the unit before what follows.
+    /// Writes word 0 of an entry, visible to the unit before later writes.
     pub fn decide(&self, at: At, value: u64) {
         let (mem, walker) = self.tables();
         at.write(mem, 0, value);

@@ -75,7 +75,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         })
     }
 
-    /// Writes an entry, and has the device forget what it got through the one before.
+    /// Writes an entry, and makes the device forget translations that it got through the one
+    /// before.
     ///
     /// A device that gets no translations from now on is asked before the entry says so, as it is
     /// when ATS is disabled (3.9.2), and once more after that, since it may have asked for others.
@@ -236,7 +237,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         })
     }
 
-    /// Before a stream reaches a domain: whom the domain has to tell from now on.
+    /// Before a stream reaches a domain: adds it to the devices that the domain has to tell from
+    /// now on.
     pub(super) fn enlist(
         &self,
         id: StreamId,
@@ -264,8 +266,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         }
     }
 
-    /// Before a move: has the unit and the device forget what failed moves have left, and lets it
-    /// go. In memory the stream is blocked; what memory says is no measure of what the unit has.
+    /// Before a move: makes the unit and the device forget the remains of failed moves, and lets
+    /// them go. In memory the stream is blocked; the entry in memory is no measure of the unit's
+    /// copy.
     pub(super) fn settle(&self, id: StreamId, stream: &mut Stream) -> Result<(), IommuError> {
         let ats = stream.ats;
         let settled = stream.attachments.settle_all(|| {

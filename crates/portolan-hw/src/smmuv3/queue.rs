@@ -1,4 +1,4 @@
-//! The command queue: what SMMUv3 says of the ring ([`crate::chassis::ring`]).
+//! The command queue: SMMUv3's interface to the ring ([`crate::chassis::ring`]).
 //!
 //! IHI 0070, sections 3.5 (queues), 4.8 (CMD_SYNC) and 7.1 (command queue errors). A sync is seen
 //! by the consumer index, or by the message that it writes to memory. The lock of `Machine`'s error
@@ -74,7 +74,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
         self.state.store(RUNNING, Ordering::Release);
     }
 
-    /// Looks how far the unit is, and puts it back to work if it stopped at a command.
+    /// Reads the progress of the unit, and puts it back to work if it stopped at a command.
     pub fn service(&self) -> Result<(), IommuError> {
         self.ring.service(self)
     }
@@ -112,8 +112,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
         self.ring.run(self, commands, &|_| devices.get()).map(drop)
     }
 
-    /// Writes one command if there is room for it at once, and waits for nothing; whether there
-    /// was. Only for commands that need no sync (4.6: answers to stalls and page requests).
+    /// Writes one command if there is room for it at once, and tells if there was; it waits for
+    /// nothing. Only for commands that need no sync (4.6: answers to stalls and page requests).
     pub fn post(&self, words: &Words) -> Result<Has, IommuError> {
         if self.state.load(Ordering::Acquire) == OFF {
             return Ok(Has::Yes);

@@ -68,8 +68,8 @@ impl Records {
         machine.registers.write32(self.consumed, 0);
     }
 
-    /// Takes the oldest record out, if `accept` can do at once what has to be done with it. It runs
-    /// under the queue's lock and may take the command queue's, never the other way round.
+    /// Takes the oldest record out, if `accept` can do its work for it at once. It runs under the
+    /// queue's lock and may take the command queue's, never the other way round.
     pub fn next<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
         &mut self,
         machine: &Machine<R, M, C>,

@@ -110,7 +110,7 @@ impl<C: Cpus> Streams<C> {
         })
     }
 
-    /// Gives back what the streams hold. The unit must be disabled.
+    /// Gives back the memory of the streams. The unit must be disabled.
     pub fn release<R: Mmio, M: TableMem<AtomicU64>>(&self, machine: &Machine<R, M, C>) {
         let all = core::mem::take(self.0.lock().list());
         for (_, stream) in all {

@@ -1,4 +1,4 @@
-//! Substreams: how one of a stream's descriptors changes, and the entry that points at them.
+//! Substreams: changes of one of a stream's descriptors, and of the entry that points at them.
 //!
 //! IHI 0070, sections 3.21 (configuration and invalidation order), 5.2 and 5.4.
 
@@ -43,7 +43,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         })
     }
 
-    /// Writes a descriptor, and has the device forget what it got through the one before.
+    /// Writes a descriptor, and makes the device forget translations that it got through the one
+    /// before.
     fn move_pasid(
         &self,
         id: StreamId,

@@ -25,18 +25,18 @@ use crate::firmware::reservations::Reservations;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
-    /// Which it is.
+    /// Chip of the unit.
     pub chip: Chip,
-    /// How long to wait for the hardware, each time.
+    /// Longest wait for the hardware, each time.
     pub limit: Nanos,
     /// With more lines of the page-table cache to flush than this, all of them at once.
     pub lines_at_most: u64,
-    /// What the plans are to know beyond the hardware's own word.
+    /// Quirks that the plans respect, beyond the hardware's own word.
     pub quirks: Quirks,
-    /// Has CPUs that invalidate at the same time submit together; each submits its own where it is `None`.
-    /// See [`Combiner`](portolan::inval::Combiner) for how long a caller waits then.
+    /// Makes CPUs that invalidate at the same time submit together; each submits its own where it
+    /// is `None`. See [`Combiner`](portolan::inval::Combiner) for a caller's wait then.
     pub combining: Option<CombineOptions>,
-    /// What firmware reserves for swgroups: a display's framebuffer (a device tree's
+    /// Memory that firmware reserves for swgroups: a display's framebuffer (a device tree's
     /// `memory-region` with `iommu-addresses`).
     pub reserved: Reservations,
 }

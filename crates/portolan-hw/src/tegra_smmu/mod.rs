@@ -2,11 +2,12 @@
 //!
 //! Tegra X1 Technical Reference Manual, chapters 17.5 (SMMU) and 18 (memory controller).
 //!
-//! * [`TegraSmmu::enable`] takes a unit over; [`Chip`] says which it is, since nothing in it does.
+//! * [`TegraSmmu::enable`] takes a unit over; [`Chip`] names the chip, since nothing in the unit
+//!   does.
 //! * [`TegraSmmu::domain`] makes domains, one address space (ASID) each. A stream is a swgroup.
 //! * Tables are walked without snooping and through a page-table cache (PTC) that keeps lines as
-//!   they were read, empty entries included, so that a map owes a flush as well as an unmap. What
-//!   one operation owes is flushed once, when its debt is paid.
+//!   they were read, empty entries included, so that a map owes a flush as well as an unmap. The
+//!   flushes of one operation are made once, when its debt is paid.
 //! * [`spec`] holds layouts only.
 //!
 //! *Context.* Handlers of interrupts call `next_fault`. A debt is paid in any context that may wait

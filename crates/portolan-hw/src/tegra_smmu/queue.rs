@@ -112,7 +112,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Flush<'_, R, M, C> {
     }
 }
 
-/// The smallest of what the TLB can forget that holds `2^lg2` bytes, aligned to their size.
+/// The smallest piece that the TLB can forget that holds `2^lg2` bytes, aligned to their size.
 fn place(start: Iova, lg2: u32) -> (u32, WriteKind) {
     let at = |span_lg2: u32| {
         let start = start.get() as u32 >> span_lg2 << span_lg2;

@@ -124,7 +124,8 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
         Ok(())
     }
 
-    /// Checks that the bits of `mask` of a register are `wanted`: that it took what was written.
+    /// Checks that the bits of `mask` of a register are `wanted`: that it took the value that was
+    /// written.
     pub(super) fn must_hold(
         &self,
         offset: usize,
@@ -203,9 +204,9 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
     }
 }
 
-/// Capabilities of the hardware for the plans of domains. A range is a group of four pages or a
-/// section of 1,024, whichever holds it. The manual does not say how the buffer keeps a section, so
-/// one is forgotten as a whole.
+/// Capabilities of the hardware for the plans of domains. A range is a group of four pages, or a
+/// section of 1,024 if that does not hold it. The manual does not describe the buffer's copy of a
+/// section, so one is forgotten as a whole.
 pub(super) const fn capabilities() -> Capabilities {
     Capabilities {
         granule: Tegra::GRANULE,

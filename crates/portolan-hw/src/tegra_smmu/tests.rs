@@ -1,4 +1,4 @@
-//! The driver over registers that remember what was written, with values worked out by hand.
+//! The driver over registers that remember their writes, with values worked out by hand.
 
 mod edges;
 mod failing;
@@ -27,7 +27,7 @@ const RW: Access = Access::READ.union(Access::WRITE);
 const HIGH: PhysAddr = PhysAddr::new(0x2_8000_0000);
 const LOW: PhysAddr = PhysAddr::new(0x8000_0000);
 
-/// Registers that hold what was written, flushes apart, and a list of all writes.
+/// Registers that hold their written values, flushes apart, and a list of all writes.
 struct Regs {
     values: Mutex<Vec<u32>>,
     log: Mutex<Vec<(usize, u32)>>,

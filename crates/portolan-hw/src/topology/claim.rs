@@ -49,9 +49,9 @@ pub enum Claim {
         /// The identifier that they carry.
         alias: RequesterId,
     },
-    /// An interrupt controller, by its number, and what its messages carry.
+    /// An interrupt controller, by its number, and the requester identifier of its messages.
     IoApic(u8, Option<RequesterId>),
-    /// A timer, by its number, and what its messages carry.
+    /// A timer, by its number, and the requester identifier of its messages.
     Timer(u8, Option<RequesterId>),
     /// A device of the ACPI name space, by a number of the table's.
     Named(u64),

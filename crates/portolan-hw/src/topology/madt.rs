@@ -32,7 +32,7 @@ impl IoApics {
         found
     }
 
-    /// Adds one; whether it was not there.
+    /// Adds one; returns `true` if it was not there.
     pub(super) fn insert(&mut self, id: u8) -> bool {
         let (half, bit) = (usize::from(id >> 7), 1 << (id & 0x7f));
         let Some(half) = self.0.get_mut(half) else {

@@ -73,7 +73,7 @@ pub enum Remark {
         .0.physical, .0.count, .0.most, .0.offset, .0.stride
     )]
     OddVirtualFunctions(VirtualFunctions),
-    /// A function has a requester identifier that its unit does not serve: what it sends by that is
+    /// A function has a requester identifier that its unit does not serve: its accesses by that are
     /// stopped.
     #[error("accesses of {function} may carry {alias}, which its unit does not serve")]
     Elsewhere {

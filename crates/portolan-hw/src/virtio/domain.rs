@@ -110,7 +110,7 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
         }
     }
 
-    /// Sends what was mapped while the device did not know the domain.
+    /// Sends mappings that were made while the device did not know the domain.
     pub(super) fn replay(&self) -> Result<(), IommuError> {
         self.settle(self.device.input, Which::Maps)
     }

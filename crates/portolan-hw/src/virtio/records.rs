@@ -91,7 +91,7 @@ pub(super) struct Stock {
 }
 
 impl Stock {
-    /// Gets what the last insertion lacked.
+    /// Gets the memory that the last insertion lacked.
     pub(super) fn fill(&mut self) -> Result<(), TryReserveError> {
         self.piece = Vec::new();
         self.piece.try_reserve_exact(PIECE)?;

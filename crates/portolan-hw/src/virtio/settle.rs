@@ -121,7 +121,7 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
         claims
     }
 
-    /// Sends the requests; whether there is more to do for their records.
+    /// Sends the requests; tells if there is more to do for their records.
     fn carry_out(&self, claims: &[Claim]) -> Result<bool, IommuError> {
         if claims.is_empty() {
             return Ok(false);
@@ -141,7 +141,7 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
         result
     }
 
-    /// Notes what became of a request; whether there is more to do for its records.
+    /// Notes the outcome of a request; tells if there is more to do for its records.
     fn note(&self, claim: &Claim, sent: Result<(), IommuError>) -> Result<bool, IommuError> {
         if sent == Err(NO_SUCH) {
             self.await_end(claim.epoch);
@@ -298,8 +298,8 @@ impl Inner {
         }
     }
 
-    /// Notes what the device knows of the first records of `range`: whether it has to be told more of
-    /// them, and the range of the others.
+    /// Notes the device's knowledge of the first records of `range`: tells if it has to be told
+    /// more of them, and returns the range of the others.
     fn learn(&mut self, range: IovaRange, known: Known) -> (bool, Option<IovaRange>) {
         let (mut more, mut rest) = (false, Some(range));
         for _ in 0..LOOKS {

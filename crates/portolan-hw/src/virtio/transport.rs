@@ -48,8 +48,8 @@ pub trait Transport {
     /// [`IommuError::Gone`].
     fn set_config8(&self, offset: usize, value: u8) -> Result<u8, IommuError>;
 
-    /// Sends `request` over queue 0, waits, and fills `answer` with what the device wrote. What it
-    /// did not write is left as it was.
+    /// Sends `request` over queue 0, waits, and fills `answer` with the bytes that the device
+    /// wrote. Other bytes are left as they were.
     ///
     /// # Errors
     /// [`IommuError::TimedOut`] with [`Completion`](portolan::iommu::Awaited::Completion): the device
@@ -71,8 +71,8 @@ pub trait Transport {
         false
     }
 
-    /// The next record of queue 1 and how many of its bytes the device wrote. The buffer goes back
-    /// to the device.
+    /// The next record of queue 1 and the number of its bytes that the device wrote. The buffer
+    /// goes back to the device.
     ///
     /// # Errors
     /// [`IommuError::Gone`].

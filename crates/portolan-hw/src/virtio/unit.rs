@@ -85,7 +85,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
     ///
     /// # Errors
     /// [`IommuError::Unsupported`] if it cannot map, [`IommuError::Nonsense`] if its configuration
-    /// makes no sense, or what the transport says.
+    /// makes no sense, or the transport's own error.
     pub fn start(transport: T, clock: C, config: Config) -> Result<Self, IommuError> {
         let device = Device::start(transport, clock, config)?;
         let bypass = if device.features & spec::F_BYPASS_CONFIG != 0 {
@@ -149,7 +149,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
         (&self.device.clock, self.device.limits.turn_timeout)
     }
 
-    /// Moves `stream` by `go`; what it lets go of is dropped without the turn.
+    /// Calls `go` with the streams, in a turn; the caller drops the result without the turn.
     fn with<X>(&self, go: impl FnOnce(&mut Streams<T, C>) -> X) -> Result<X, IommuError> {
         self.book.with(self.turn(), go)
     }
@@ -211,7 +211,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
         Ok(left)
     }
 
-    /// Detaches `stream` from what it is or may be attached to.
+    /// Detaches `stream` from the domain to which it is or may be attached.
     fn block(
         &self,
         stream: StreamId,
@@ -230,8 +230,8 @@ impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
         Ok(left)
     }
 
-    /// Says more exactly why, by what the driver knows now: which endpoints have no domain, and
-    /// whether a mapping is missing or forbids the access.
+    /// Makes the reason more exact, by the driver's present knowledge: endpoints without a domain,
+    /// and mappings that are missing or forbid the access.
     fn refine(&self, record: &mut FaultRecord) {
         const UNKNOWN: FaultReason = FaultReason::Other {
             code: spec::R_UNKNOWN as u32,
@@ -304,7 +304,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Iommu for Viommu<T, C> {
     }
 }
 
-/// *Context.* Task, as what moves streams by [`Iommu`].
+/// *Context.* Task, as the methods that move streams by [`Iommu`].
 impl<T: Transport + Send + Sync, C: Cpus> Attach<VirtioDomain<T, C>> for Viommu<T, C> {
     /// Between the move and the last of the mappings that were made before the domain had an
     /// endpoint, accesses to those still to come fault.

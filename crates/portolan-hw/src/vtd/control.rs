@@ -19,7 +19,7 @@ pub(super) enum Switch {
     Off,
 }
 
-/// A control bit that was written, and what the status shows of it once the unit has followed.
+/// A control bit that was written, and its value in the status once the unit has followed.
 #[derive(Clone, Copy, Debug)]
 struct UnderWay {
     bit: u32,
@@ -69,7 +69,7 @@ impl<R: Mmio, C: Cpus> Control<R, C> {
 
     /// Gives the command that `value` makes of the control bits that are on, unless it is `None`,
     /// and waits until the status shows it. Callers that come while the unit follows another
-    /// command wait for the unit, not for who gave that: they may have interrupted it.
+    /// command wait for the unit, not for the caller that gave that: they may have interrupted it.
     fn command(
         &self,
         shown: UnderWay,

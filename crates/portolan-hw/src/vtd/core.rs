@@ -103,8 +103,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Core<R, M, C> {
         &self.control.clock
     }
 
-    /// Changes what `context` tags. Memory is taken and given back outside the lock, so another
-    /// change may come in between, and this one is made again.
+    /// Changes the data under `context`. Memory is taken and given back outside the lock, so
+    /// another change may come in between, and this one is made again.
     pub(super) fn tag(&self, context: InvalTag, change: impl Fn(&mut Tag)) {
         loop {
             let old = self.tag_of(context);
@@ -131,7 +131,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Core<R, M, C> {
         self.tags.lock().get(context.get()).cloned()
     }
 
-    /// The first context from `first` that tags something, and what.
+    /// The first context from `first` with data, and its data.
     pub(super) fn next_tag(&self, first: u32) -> Option<(InvalTag, Arc<Tag>)> {
         let tags = self.tags.lock();
         let (id, tag) = tags.behind(|id| id < first).next()?;
@@ -294,7 +294,7 @@ impl<'a, R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Sending<'a, R, M, C> {
         }
     }
 
-    /// Waits for everything that was sent. `asked` says whether a device was asked; any, if it is
+    /// Waits for everything that was sent. `asked` tells if a device was asked; any, if it is
     /// `None`.
     pub(super) fn wait(
         &mut self,

@@ -16,7 +16,7 @@ use super::request::{Contexts, Iotlb};
 use super::spec::{Bits, descriptor, reg, reg::ccmd, reg::command, reg::iotlb};
 use crate::chassis::{Present, wait_while_it_works};
 
-/// Refusals that are kept for who has yet to ask for them.
+/// Refusals that are kept for callers that have yet to ask for them.
 const MAX_REFUSALS: usize = 16;
 
 /// A command that was given, counted since the start.
@@ -29,7 +29,7 @@ struct Running {
     offset: usize,
     /// Field of the register that falls when the command is done.
     busy: Bits,
-    /// Field with what was done; 0: refused.
+    /// Field with the granularity of the command that was done; 0: refused.
     done: Bits,
 }
 

@@ -111,11 +111,11 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Vtd<R, M, C> {
         self.first_over(table.limited(features.width, features.first_sizes()))
     }
 
-    /// A first-stage domain over the tables of a process, which its kernel built and keeps: what CR3 of
-    /// its CPUs points at, with so many levels, for a PASID of a device that shares them (SVA). It has a
-    /// domain identifier of its own, and the kernel forwards its invalidations
-    /// ([`PagedDomain::invalidate`]). A stream with ranges that firmware reserves is refused: they cannot
-    /// be mapped in such tables.
+    /// A first-stage domain over the tables of a process, which its kernel built and keeps: those
+    /// at which CR3 of its CPUs points, with so many levels, for a PASID of a device that shares
+    /// them (SVA). It has a domain identifier of its own, and the kernel forwards its invalidations
+    /// ([`PagedDomain::invalidate`]). A stream with ranges that firmware reserves is refused: they
+    /// cannot be mapped in such tables.
     ///
     /// # Errors
     /// As [`Vtd::first_stage`], but for memory.

@@ -250,9 +250,9 @@ impl Features {
         }
     }
 
-    /// `known` with what the unit says for itself when it is used in `mode`: in scalable mode the first
-    /// stage is used where there is one. Caching mode is what virtual units have, and there an
-    /// invalidation is an exit.
+    /// `known` with the unit's own facts when it is used in `mode`: in scalable mode the first
+    /// stage is used where there is one. Virtual units have caching mode, and there an invalidation
+    /// is an exit.
     pub fn facts(&self, mode: Mode, known: PolicyInputs) -> PolicyInputs {
         let first = mode == Mode::Scalable && self.has.contains(Has::FIRST);
         let (shadowing, exits) = match self.shadowing() {

@@ -42,7 +42,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         Ok(self.revoke_interrupts(Some(stream))?)
     }
 
-    /// Blocks a stream as [`Vtd::device_gone`] does; returns what it was attached to.
+    /// Blocks a stream as [`Vtd::device_gone`] does; returns its attachments.
     fn leave_behind(
         &self,
         streams: &mut Streams,

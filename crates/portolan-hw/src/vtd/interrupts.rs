@@ -27,8 +27,8 @@ use crate::chassis::entry::{After, At, Kind, Live, WORDS, Words};
 use crate::interrupt::compose::{checked, delivery_mode, vtd_message};
 use crate::interrupt::{ApicMode, Slots, compose};
 
-/// An entry. What verifies the source is in word 1, which the hardware may read apart from word 0: an
-/// open entry changes by one store or not at all.
+/// An entry. The verification of the source is in word 1, which the hardware may read apart from
+/// word 0: an open entry changes by one store or not at all.
 const ENTRY: Kind = Kind {
     deciding: P,
     closed: 0,
@@ -92,8 +92,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Core<R, M, C> {
         )
     }
 
-    /// Closes an entry in memory. What verifies the source stays, as the hardware may have read the
-    /// other word before.
+    /// Closes an entry in memory. The verification of the source stays, as the hardware may have
+    /// read the other word before.
     fn close_interrupt(&self, at: At) {
         at.write(&self.mem, 0, 0);
         at.publish(&self.mem, self.walker());

@@ -22,14 +22,14 @@ use crate::chassis::entry::Words;
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// As [`Vtd::enable`], but the streams in `keep` go on through the tables that the system
-    /// before left in memory, until they are moved: their context entries are copied, and what
-    /// these point at stays in use. For a kernel that starts after a crash, and has to write its
+    /// before left in memory, until they are moved: their context entries are copied, and the
+    /// tables of these stay in use. For a kernel that starts after a crash, and has to write its
     /// memory to a disk that is still at work. Returns the streams that were kept: all others are
     /// blocked, also those whose old entry is not present, is no entry, or has a domain identifier
     /// that is needed otherwise.
     ///
     /// `read` returns eight aligned bytes of memory, which is not this library's, or `None` if
-    /// there is none. What the old tables take up, and all that they map, has to be left alone as
+    /// there is none. The memory of the old tables, and all that they map, has to be left alone as
     /// long as a stream is kept. Requests with PASID are not kept, nor are page requests.
     ///
     /// # Errors

@@ -2,8 +2,8 @@
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, section 6.5. Device
 //! TLBs are told once the unit's own invalidation is complete (6.5.3). Nothing here takes memory:
-//! what a plan owes to devices, and what may have to be sent again, are lists of fixed length, and
-//! what does not fit makes the invalidation wider.
+//! debts of a plan to devices, and requests that may have to be sent again, are lists of fixed
+//! length, and an item that does not fit makes the invalidation wider.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -71,7 +71,7 @@ impl Owed {
     }
 }
 
-/// Calls `each` with everything owed and what it is owed to.
+/// Calls `each` with every debt and the tag with its devices.
 fn each_owed<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
     core: &Core<R, M, C>,
     owed: &Owed,

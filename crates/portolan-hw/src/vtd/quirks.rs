@@ -1,4 +1,4 @@
-//! Chipsets whose units do not do what they say.
+//! Chipsets whose units have errors.
 //!
 //! *Context.* Interrupt: everything here is a value.
 //!

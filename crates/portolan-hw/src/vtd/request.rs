@@ -15,7 +15,7 @@ use super::spec::descriptor::{
     pasid_cache, pasid_device_tlb, pasid_iotlb, response,
 };
 
-/// A descriptor and what it is counted as.
+/// A descriptor and the kind by which it is counted.
 pub(super) type Counted = (Kind, Words);
 
 /// Levels that changed: if only leaves did, walk caches may be kept.
@@ -69,7 +69,7 @@ pub(super) enum Extent {
 }
 
 impl Extent {
-    /// The same part, for who has no use for the hint.
+    /// The same part, for callers that have no use for the hint.
     pub(super) fn without_hint(self) -> Self {
         match self {
             Self::All => Self::All,

@@ -37,8 +37,8 @@ pub enum Mode {
     Scalable,
 }
 
-/// Root, context and PASID entries. Hardware may read one between any two writes of 64 bits and keep
-/// what it read (6.2), so one that is present is made absent first.
+/// Root, context and PASID entries. Hardware may read one between any two writes of 64 bits and
+/// keep its copy (6.2), so one that is present is made absent first.
 pub(crate) const ENTRY: Kind = Kind {
     deciding: P,
     closed: 0,
@@ -217,7 +217,7 @@ fn hang<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
 
 /// Changes an entry to `new`, step by step.
 ///
-/// On an error hardware may still use what it kept of the old entry.
+/// On an error hardware may still use its copy of the old entry.
 pub(super) fn change<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
     core: &Core<R, M, C>,
     at: At,
@@ -241,7 +241,8 @@ pub(super) fn change<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
 
 /// Words of an entry of an interrupt table.
 const INTERRUPT_WORDS: usize = 2;
-/// Exponents of the numbers of entries that an interrupt table may have: a page, and what indices reach.
+/// Exponents of the numbers of entries that an interrupt table may have: from a page to the reach
+/// of indices.
 const LEAST_LG2: u32 = 8;
 const MOST_LG2: u32 = 16;
 

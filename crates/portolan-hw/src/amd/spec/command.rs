@@ -8,7 +8,7 @@ pub type Words = [u64; 2];
 /// Bytes of a command, as an exponent.
 pub const LG2_BYTES: u32 = 4;
 
-/// Word 0 of all: what it is.
+/// Word 0 of all: the kind of command.
 pub const OPCODE: Bits = Bits::new(60, 4);
 
 /// Values of [`OPCODE`].
@@ -45,7 +45,7 @@ pub mod pages {
     use super::Bits;
     crate::chassis::constants! {
         DOMAIN: Bits = Bits::new(32, 16) => "Word 0: domain.";
-        /// Word 1: more than 4 KiB; the lowest zero address bit from 12 tells how much.
+        /// Word 1: more than 4 KiB; the lowest zero address bit from 12 tells the size.
         SIZE: u64 = 1;
         DIRECTORIES: u64 = 1 << 1 => "Word 1: entries of upper levels, too.";
         ADDRESS: u64 = !0xfff => "Word 1: bits 63:12 of the address.";

@@ -14,7 +14,7 @@ crate::chassis::constants! {
     IR: u64 = 1 << 61 => "Word 0: reads are let through.";
     IW: u64 = 1 << 62 => "Word 0: writes are let through.";
     DOMAIN: Bits = Bits::new(0, 16) => "Word 1: domain.";
-    /// Word 1: SysMgt, what becomes of messages in the system management address range.
+    /// Word 1: SysMgt, treatment of messages in the system management address range.
     SYSTEM_MANAGEMENT: Bits = Bits::new(40, 2);
 
     /// Word 2: IV, the interrupt table counts. Without it, interrupts pass unmapped.
@@ -26,7 +26,7 @@ crate::chassis::constants! {
     INIT_PASS: u64 = 1 << 56 => "Word 2: InitPass, INIT interrupts pass.";
     EXTERNAL_PASS: u64 = 1 << 57 => "Word 2: EIntPass, external interrupts pass.";
     NMI_PASS: u64 = 1 << 58 => "Word 2: NMIPass, non-maskable interrupts pass.";
-    /// Word 2: IntCtl, what becomes of fixed and arbitrated interrupts.
+    /// Word 2: IntCtl, treatment of fixed and arbitrated interrupts.
     INTERRUPT_CONTROL: Bits = Bits::new(60, 2);
     /// Value of [`INTERRUPT_CONTROL`]: they are remapped by the interrupt table.
     REMAPPED: u64 = 2;

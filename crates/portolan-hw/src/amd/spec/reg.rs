@@ -32,7 +32,7 @@ pub mod control {
         COHERENT: u64 = 1 << 10 => "Reads of the device table snoop.";
         COMMANDS: u64 = 1 << 12 => "Commands are fetched.";
         TUNNEL: u64 = 1 << 1 => "HtTunEn: HyperTransport traffic is tunnelled.";
-        /// InvTimeOut: how long a device's TLB may take to answer an invalidation.
+        /// InvTimeOut: longest time that a device's TLB may take to answer an invalidation.
         DEVICE_TLB_LIMIT: u64 = 7 << 5;
         PASS_POSTED: u64 = 1 << 8 => "PassPW: posted writes of the unit's own may pass others.";
         RESPONSES_PASS: u64 = 1 << 9 => "ResPassPW: responses to the unit may pass posted writes.";

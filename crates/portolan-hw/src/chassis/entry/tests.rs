@@ -61,7 +61,7 @@ fn riscv_meaning(entry: &Words) -> Meaning {
     (entry[0] & 1 != 0).then_some(*entry)
 }
 
-/// A kind, and what an entry of it means.
+/// A kind, and the meaning of its entries.
 type Of = (Kind, fn(&Words) -> Meaning);
 
 const KINDS: [Of; 5] = [

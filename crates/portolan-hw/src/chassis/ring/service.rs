@@ -10,7 +10,7 @@ pub(super) struct Progress {
 }
 
 impl<C: Cpus> Ring<C> {
-    /// Reads how far the unit is, and returns the register.
+    /// Reads the progress of the unit, and returns the register.
     pub(super) fn advance<U: Unit>(&self, unit: &U, state: &mut State) -> Result<u64, IommuError> {
         let value = unit.head()?;
         let index = U::index(value, self.shape);
@@ -24,7 +24,7 @@ impl<C: Cpus> Ring<C> {
         Ok(value)
     }
 
-    /// Looks how far the unit is, and sets it going again if it has stopped.
+    /// Reads the progress of the unit, and sets it going again if it has stopped.
     pub(crate) fn service<U: Unit<Cpus = C>>(&self, unit: &U) -> Result<(), IommuError> {
         self.service_locked(unit, self.state.lock()).map(drop)
     }

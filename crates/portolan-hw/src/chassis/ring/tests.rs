@@ -27,7 +27,7 @@ struct Script {
     stop: Option<(u64, Stop)>,
     /// The stop is over by the time a caller has found its reason.
     cured: bool,
-    /// Looks at the head, and questions whether it has stopped.
+    /// Numbers of reads of the head, and of the stop.
     looks: (u32, u32),
     resumed: u32,
     cleaned: Vec<(u64, u64)>,

@@ -99,7 +99,7 @@ impl<C: Cpus> Ring<C> {
         }
     }
 
-    /// Waits until `enough` of what the unit has done.
+    /// Waits until the unit's progress is `enough`.
     fn wait_until<U: Unit<Cpus = C>>(
         &self,
         unit: &U,

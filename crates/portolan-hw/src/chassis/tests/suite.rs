@@ -98,7 +98,7 @@ pub(crate) fn machine_at<D: Design>(base: u64, setup: D::Setup) -> Machine<D> {
     Machine::new(setup, memory)
 }
 
-/// Maps pages; what that owes.
+/// Maps pages; returns the debt.
 pub(crate) fn map(domain: &impl Domain, pages: u64) -> Gather {
     let mut owed = Gather::new();
     let (pa, access) = (PhysAddr::new(0x1000), Access::READ | Access::WRITE);
@@ -108,7 +108,7 @@ pub(crate) fn map(domain: &impl Domain, pages: u64) -> Gather {
     owed
 }
 
-/// Unmaps pages; what that owes.
+/// Unmaps pages; returns the debt.
 pub(crate) fn unmap(domain: &impl Domain, pages: u64) -> Gather {
     let mut owed = Gather::new();
     let range = IovaRange::from_len(BASE, pages * PAGE).unwrap();
@@ -137,7 +137,7 @@ pub(crate) fn failure(domain: &impl Domain, owed: &mut Gather) -> IommuError {
     IommuError::from(domain.sync(owed).unwrap_err())
 }
 
-/// The suite, of which a driver's tests name what it keeps to.
+/// The suite, of which a driver's tests name the parts that it passes.
 macro_rules! suite {
     ($driven:ty: $($test:ident)*) => {
         mod every_driver {
@@ -334,7 +334,8 @@ fn map_a_page<D: Driven>(unit: &D::Unit) -> Result<(), IommuError> {
     mapped.map(drop).map_err(|_| IommuError::Unsupported)
 }
 
-/// Has each allocation fail in turn, until all is done with none; how many can.
+/// Makes each allocation fail in turn, until all is done without a failure; returns the number that
+/// can.
 pub(crate) fn allocations_that_may_fail<D: Driven>(config: impl Fn() -> D::Config) -> u64 {
     for n in 1..100 {
         let driven = D::ordinary();

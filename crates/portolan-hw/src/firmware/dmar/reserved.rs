@@ -2,7 +2,7 @@
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, section 8.4.
 //!
-//! *Context.* Interrupt, if what the caller passes in to find buses may be called there.
+//! *Context.* Interrupt, if the caller's function that finds buses may be called there.
 
 use portolan::iommu::ReservedKind;
 use portolan::table::Access;

@@ -42,8 +42,8 @@ impl IdCount {
         }
     }
 
-    /// The number less one. A count of none is taken for one, which is what every reading of the
-    /// field gives a single device.
+    /// The number less one. A count of none is taken for one, as every reading of the field gives
+    /// that for a single device.
     const fn less_one(self, field: u32) -> u32 {
         match self {
             Self::LessOne => field,

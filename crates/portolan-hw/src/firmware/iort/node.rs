@@ -147,7 +147,7 @@ impl SmmuV3 {
 }
 
 /// A flag of firmware that is clear denies coherency: where the flag is right it is needed, and
-/// where it was forgotten the unit still sees what was cleaned for it.
+/// where it was forgotten the unit still sees memory that was cleaned for it.
 const fn coherency(flag: u32) -> CoherencyOverride {
     match flag {
         0 => CoherencyOverride::NotCoherent,

@@ -1,5 +1,5 @@
-//! Device entries of a hardware block: which devices the unit serves, and what it lets through for
-//! them.
+//! Device entries of a hardware block: devices that the unit serves, and the accesses and messages
+//! that it lets through for them.
 //!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 5.2:
 //! entries of 4 and 8 bytes, and the entry of variable length for devices of the ACPI name space.

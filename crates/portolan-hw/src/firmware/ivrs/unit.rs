@@ -1,4 +1,4 @@
-//! Hardware blocks (IVHD): a unit, how it is to be set up, and what firmware says of its devices.
+//! Hardware blocks (IVHD): a unit, its settings, and firmware's settings of its devices.
 //!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 5.2.
 //!

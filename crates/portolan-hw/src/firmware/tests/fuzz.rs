@@ -48,7 +48,7 @@ fn inside(error: TableError, bytes: usize) {
     );
 }
 
-/// Reads everything that there is; returns how many things that were.
+/// Reads everything that there is; returns the number of things read.
 fn read_all(bytes: &[u8]) -> usize {
     let mut read = 0;
     let mut see = |error| inside(error, bytes.len());
@@ -154,8 +154,8 @@ fn read_ivrs(ivrs: &Ivrs<'_>, mut see: impl FnMut(TableError)) -> usize {
     read
 }
 
-/// Takes over what a table reserves, and returns how much that is: regions of one stream are in
-/// order and apart, and lie in what addresses of so many bits reach.
+/// Takes over the memory that a table reserves, and returns the number of its regions: those of one
+/// stream are in order and apart, and lie in addresses of so many bits.
 fn take_over(
     found: impl Iterator<Item = Result<Reserved, TableError>>,
     address_lg2: Option<u32>,

@@ -7,9 +7,9 @@ use crate::chassis::fields;
 pub const LG2_BYTES: u32 = 4;
 
 fields! { Bits;
-    /// Word 0 of all: what it is.
+    /// Word 0 of all: the group of commands.
     OPCODE: 0, 7;
-    /// Word 0 of all: which of those.
+    /// Word 0 of all: the command in its group.
     FUNCTION: 7, 3;
 }
 
@@ -43,13 +43,13 @@ pub mod device {
         RID: 40, 16;
         /// Word 0: which segment.
         DSEG: 56, 8;
-        /// INVAL, word 1: more than a page; the lowest zero of its number tells how many.
+        /// INVAL, word 1: more than a page; the lowest zero of its number tells the size.
         SIZE: 11, 1;
         /// INVAL, word 1: the page's number.
         PAGE: 12, 52;
         /// PRGR, word 1: which group.
         GROUP: 32, 9;
-        /// PRGR, word 1: what the device is told.
+        /// PRGR, word 1: the response to the device.
         CODE: 44, 4;
     }
 
@@ -72,7 +72,7 @@ pub mod translations {
     fields! { Bits;
         /// Word 0: word 1 names an address.
         AV: 10, 1;
-        /// Word 0: which of the first stage's tags.
+        /// Word 0: the first stage's tag.
         PSCID: 12, 20;
         /// Word 0: the first stage's tag counts.
         PSCV: 32, 1;
@@ -81,10 +81,10 @@ pub mod translations {
         GV: 33, 1;
         /// Word 0: entries above the leaves as well, where the unit has that (`capabilities.NL`).
         NL: 34, 1;
-        /// Word 0: which of the second stage's tags.
+        /// Word 0: the second stage's tag.
         GSCID: 44, 16;
         /// Word 1: the address is that of a range, where the unit has that (`capabilities.S`): the
-        /// lowest zero of the page's number tells how long it is.
+        /// lowest zero of the page's number tells its size.
         S: 9, 1;
         /// Word 1: the page's number.
         PAGE: 10, 52;

@@ -14,8 +14,8 @@ crate::chassis::constants! {
     REQUESTS: u64 = 1 << 2;
     /// Word 0 of a device context: the first stage is a process directory's (`PDTV`).
     DIRECTORY: u64 = 1 << 5;
-    /// Word 0 of a device context: the unit marks what it reads and writes through, in leaves of second stages (`GADE`)
-    /// and of first stages (`SADE`).
+    /// Word 0 of a device context: the unit marks pages that it reads and writes through, in leaves
+    /// of second stages (`GADE`) and of first stages (`SADE`).
     MARKS: u64 = 3 << 7;
     /// Word 0 of a device context with a process directory: requests without a PASID are those of address
     /// space 0 (`DPE`).
@@ -46,9 +46,9 @@ fields! { Bits;
     ROOT: 0, 44;
     /// [`SECOND`] and [`FIRST`]: which tables. 0: addresses pass that stage as they are.
     MODE: 60, 4;
-    /// [`SECOND`]: what the stage's translations are tagged by.
+    /// [`SECOND`]: tag of the stage's translations.
     GSCID: 44, 16;
-    /// [`ATTRIBUTES`]: what the first stage's translations are tagged by.
+    /// [`ATTRIBUTES`]: tag of the first stage's translations.
     PSCID: 12, 20;
 }
 

@@ -7,7 +7,8 @@ use crate::chassis::fields;
 pub const WORDS: usize = 4;
 /// Bytes of a record, as an exponent.
 pub const LG2_BYTES: u32 = 5;
-/// Word of a record: the address for the device, or what else belongs to the cause (`iotval`).
+/// Word of a record: the address for the device, or another value that belongs to the cause
+/// (`iotval`).
 pub const ADDRESS: usize = 2;
 
 fields! { Bits;
@@ -19,7 +20,7 @@ fields! { Bits;
     PV: 32, 1;
     /// Word 0: which kind of access.
     TTYP: 34, 6;
-    /// Word 0: who.
+    /// Word 0: the stream.
     DID: 40, 24;
 }
 
@@ -46,7 +47,8 @@ pub mod cause {
         NO_PROCESS: u64 = 266 => "There is no valid process context.";
         /// The process context, or an entry that leads to it, is malformed.
         BAD_PROCESS: u64 = 267;
-        /// From here to [`CORRUPT_LAST`]: what the unit read was corrupt, or its message could not be sent.
+        /// From here to [`CORRUPT_LAST`]: the unit read corrupt data, or its message could not be
+        /// sent.
         CORRUPT_FIRST: u64 = 268;
         CORRUPT_LAST: u64 = 274 => "The last of those.";
     }

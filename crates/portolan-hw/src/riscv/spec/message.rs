@@ -12,7 +12,7 @@ crate::chassis::constants! {
 }
 
 fields! { Bits;
-    /// Word 0: what becomes of a message. Its page number is in [`PPN`](super::PPN).
+    /// Word 0: treatment of a message. Its page number is in [`PPN`](super::PPN).
     MODE: 1, 2;
 }
 

@@ -2,11 +2,10 @@
 //!
 //! RISC-V IOMMU Architecture Specification, version 1.0, with its extensions for ranges and for
 //! entries above the leaves. Registers in [`reg`] (chapter "Memory-mapped register interface"),
-//! device contexts and what leads to them in [`context`] (chapter "Data structures"), commands in
-//! [`command`], fault records in [`fault`] and page requests in [`request`] (chapter "In-memory
-//! queue interface"), MSI page tables in [`message`].
-//! Not here: page tables, process contexts, performance counters, the translation-request
-//! interface, QoS identifiers.
+//! device contexts and the directories above them in [`context`] (chapter "Data structures"),
+//! commands in [`command`], fault records in [`fault`] and page requests in [`request`] (chapter
+//! "In-memory queue interface"), MSI page tables in [`message`]. Not here: page tables, process
+//! contexts, performance counters, the translation-request interface, QoS identifiers.
 //!
 //! *Context.* Interrupt: everything here is a value.
 

@@ -15,7 +15,7 @@ fields! { Bits;
     PRIV: 33, 1;
     /// Word 0: to execute.
     EXEC: 34, 1;
-    /// Word 0: who.
+    /// Word 0: the stream.
     DID: 40, 24;
     /// Word 1: to read.
     READ: 0, 1;

@@ -5,7 +5,7 @@ use crate::promise::tests::all_memory;
 use portolan::iopf::RawPageRequest;
 use portolan_model::smmuv3::SmmuSignals;
 
-/// A unit, and what its driver does when one of the lines is raised.
+/// A unit, and its driver with `interrupts` set up.
 fn listening(interrupts: Want) -> (SmmuMachine, Driver) {
     let wanted = Config {
         interrupts,

@@ -1,9 +1,9 @@
 //! Layouts of the SMMU's registers in the memory controller of Tegra30 to Tegra210, and nothing
 //! else.
 //!
-//! Tegra X1 Technical Reference Manual, chapters 17.5 (SMMU) and 18 (memory controller), and what
-//! public headers name: [`reg`] the registers, [`swgroup`] which of them each swgroup has, by chip.
-//! *Context.* Interrupt: everything here is a value.
+//! Tegra X1 Technical Reference Manual, chapters 17.5 (SMMU) and 18 (memory controller), and public
+//! headers: [`reg`] has the registers, [`swgroup`] those of each swgroup, by chip. *Context.*
+//! Interrupt: everything here is a value.
 //!
 //! Not here: arbitration, latency allowance, memory timing, resets of clients.
 

@@ -1,4 +1,4 @@
-//! Swgroups: what has an address space of its own, by chip.
+//! Swgroups: groups of clients that have an address space of their own, by chip.
 //!
 //! Numbers are those of the device-tree bindings. A swgroup has one register that names its address
 //! space, and an enable bit for each of its clients, by which a client is translated at all.

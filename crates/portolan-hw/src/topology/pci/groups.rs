@@ -4,8 +4,8 @@
 //! A group grows for five reasons ([`Why`]). Functions behind a bridge that does not isolate are in
 //! the bridge's group; so are functions of one device that do not; so are functions that may carry
 //! the same requester identifier, or have the same stream by firmware's table; and those that a
-//! bridge claims whose bus numbers make no sense. It is how Linux forms its groups
-//! (`pci_device_group`), with the same services of ACS wanted, but that order does not matter here.
+//! bridge claims whose bus numbers make no sense. Linux forms its groups in the same way
+//! (`pci_device_group`), with the same services of ACS wanted, but in any order of the functions.
 //!
 //! *Context.* Task.
 

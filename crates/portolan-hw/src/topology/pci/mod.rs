@@ -130,7 +130,7 @@ impl PciTree {
     }
 
     /// Bridges of which some bus is behind another bridge that is not behind them, and the other
-    /// way round: it is not known which of the two leads there.
+    /// way round: the bridge that leads there is not known.
     fn crossing(&self) -> Vec<usize> {
         let mut found = Vec::new();
         for &at in &self.bridges {

@@ -1,4 +1,4 @@
-//! Trees of functions that are made up, and fakes for who needs one.
+//! Trees of functions that are made up, and fakes for other tests.
 
 extern crate std;
 

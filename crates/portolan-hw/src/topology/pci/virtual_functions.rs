@@ -18,7 +18,8 @@ use super::node::{PciKind, PciNode};
 use super::{Buses, PciTree};
 use crate::topology::ConfigSpace;
 
-/// Offsets in the capability: control and status; how many there can be; how many there are; where; what.
+/// Offsets in the capability: control and status; most virtual functions; number of them; first
+/// offset and stride; device identifier.
 const CONTROL: u16 = 0x8;
 const MOST: u16 = 0xc;
 const COUNT: u16 = 0x10;

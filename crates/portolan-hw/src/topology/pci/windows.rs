@@ -3,9 +3,10 @@
 //! PCI-to-PCI Bridge Architecture Specification, revision 1.2, sections 3.2.5.6 to 3.2.5.10 (memory base and limit,
 //! prefetchable memory base and limit, and their upper halves).
 //!
-//! What a device sends to such an address may go to another device behind a bridge on the way, and never to
-//! the unit. So no mapping may have one. Linux keeps the windows of the host off; those of its bridges are
-//! what can be read. Not read: the windows of functions on the first bus, which no bridge leads to.
+//! An access of a device to such an address may go to another device behind a bridge on the way,
+//! and never to the unit. So no mapping may have one. Linux keeps the windows of the host off; only
+//! those of its bridges can be read. Not read: the windows of functions on the first bus, which no
+//! bridge leads to.
 
 use portolan::addr::{Iova, IovaRange, PciFunction, PciSegment};
 
@@ -21,7 +22,7 @@ const WINDOW: u16 = 0x20;
 const PREFETCHABLE: u16 = 0x24;
 const UPPER_BASE: u16 = 0x28;
 const UPPER_LIMIT: u16 = 0x2c;
-/// Bits of a window's word: of a base, of a limit, and whether there are upper halves.
+/// Bits of a window's word: of a base, of a limit, and of the presence of upper halves.
 const BASE: u32 = 0xfff0;
 const LIMIT: u32 = 0xfff0_0000;
 const WIDE: u32 = 1;
@@ -29,7 +30,7 @@ const WIDE: u32 = 1;
 const INSIDE: u64 = 0xf_ffff;
 
 impl PciTree {
-    /// What bridges of `segment` pass downwards.
+    /// Ranges that bridges of `segment` pass downwards.
     pub(in crate::topology) fn windows<'t>(
         &'t self,
         segment: PciSegment,

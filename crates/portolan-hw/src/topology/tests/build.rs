@@ -139,7 +139,7 @@ pub(super) fn text(survey: &Survey) -> String {
     out
 }
 
-/// Compares line by line, so that what differs is seen.
+/// Compares line by line, so that differences are seen.
 pub(in crate::topology) fn is(survey: &Survey, expected: &str) {
     let found = text(survey);
     let lines = |text: &str| -> Vec<String> {

@@ -1,4 +1,4 @@
-//! Interrupts are remapped where the table says what those of each I/O APIC carry.
+//! Interrupts are remapped where the table has the requester identifier of each I/O APIC.
 
 use alloc::vec::Vec;
 

@@ -84,7 +84,7 @@ fn surface_laptop_studio() {
 /// ASRock X99 Extreme4, Xeon of the fifth generation; the owner left the reserved memory out:
 /// <https://github.com/seijit/OpenCore-EFI-for-ASRock-X99-Extreme4-Broadwell-EP>,
 /// `EFI/OC/ACPI/DMAR-ASROCKX99EX4.dsl`. Audio has a unit of its own; ports that pass requests for
-/// translations on, and the memory near a unit, say nothing of whom a unit serves.
+/// translations on, and the memory near a unit, say nothing of the devices of a unit.
 #[test]
 fn asrock_x99() {
     let ports = [bridge(0, 1, 0), bridge(0, 3, 0)];
@@ -205,8 +205,9 @@ fn half_of_a_server() {
 }
 
 /// ASUS ROG Zephyrus G15 (GA503RM), AMD of the sixth Ryzen generation:
-/// <https://github.com/mshcherbyna99/asus-ga503rm-acpi-dump-decompiled>, `ivrs.dsl`. The unit is listed
-/// three times; what has no place of its own (0xff00 to 0xffff) accesses memory as 00:14.5.
+/// <https://github.com/mshcherbyna99/asus-ga503rm-acpi-dump-decompiled>, `ivrs.dsl`. The unit is
+/// listed three times; devices without a place of their own (0xff00 to 0xffff) access memory as
+/// 00:14.5.
 #[test]
 fn asus_ga503rm() {
     let all = [3, 3, 0, 0, 4, 0xfe, 0xff, 0];

@@ -50,7 +50,7 @@ fn table() -> Vec<u8> {
     dmar(38, 0, &[first, second, drhd(1, 0xfed9_2000, &[])])
 }
 
-/// The number of the unit that serves a function, once `now` is what configuration space says.
+/// The number of the unit that serves a function, once `now` is configuration space.
 fn unit(before: &Fake, now: &Fake, of: PciFunction) -> Result<Option<usize>, TopologyError> {
     let table = table();
     let topology = Topology::from_acpi([&table[..]]).unwrap();

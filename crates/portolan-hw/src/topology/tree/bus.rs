@@ -1,4 +1,4 @@
-//! Addresses on a device tree's buses, and what processors reach them by.
+//! Addresses on a device tree's buses, and processors' addresses for them.
 //!
 //! Devicetree specification 0.4, sections 2.3.5 (`#address-cells`), 2.3.6 (`reg`) and 2.3.8 (`ranges`);
 //! bus binding of PCI (IEEE 1275) for the ranges of a PCI host.
@@ -9,7 +9,7 @@ use portolan::addr::PhysAddr;
 
 use crate::firmware::fdt::Node;
 
-/// Cells of an address on a PCI bus: what space it is in, and two cells of address.
+/// Cells of an address on a PCI bus: one for its space, and two of address.
 const PCI_CELLS: usize = 3;
 /// Cells of a length on a PCI bus.
 const PCI_SIZE: usize = 2;
@@ -37,8 +37,8 @@ pub(super) fn number(cells: &[u32]) -> Option<u64> {
     }
 }
 
-/// A node that others lie below, with what each of those asks of it: looked up once, since it may have
-/// many properties and many children.
+/// A node that others lie below, with the properties that each of those needs: looked up once,
+/// since it may have many properties and many children.
 #[derive(Clone, Copy)]
 pub(super) struct Bus<'t> {
     pub node: Node<'t>,

@@ -142,7 +142,8 @@ fn what_devices_do_not_check_is_refused_before_they_hear_of_it() {
     let iova = Iova::new(0xffff_f000);
     let outside = TableMapError::IovaOutOfRange { iova };
     assert_eq!(refused(0xffff_f000, 0x1000, 0x2000, both), outside);
-    // Nobody fetches instructions through it, and the device has not said that it maps registers.
+    // No device fetches instructions through it, and the device has not said that it maps
+    // registers.
     for access in [
         Access::DEVICE,
         both | Access::EXECUTE,
@@ -230,7 +231,7 @@ fn a_domain_gives_its_number_back() {
     }
 }
 
-/// A request that was given up may be carried out on whatever has the number then.
+/// A request that was given up may be carried out on any domain that has the number then.
 #[test]
 fn a_number_is_not_given_out_while_a_request_of_it_is_on_its_way() {
     use portolan::iommu::Iommu as _;

@@ -1,4 +1,4 @@
-//! The device of these tests. It carries nothing out: the requests are what tests look at.
+//! The device of these tests. It carries nothing out: tests look at the requests.
 
 extern crate std;
 
@@ -39,15 +39,15 @@ pub struct State {
     pub features: u64,
     /// The configuration by offsets.
     pub config: Vec<(usize, u64)>,
-    /// What the next requests come to, one each; those behind are carried out.
+    /// Answers to the next requests, one each; those behind are carried out.
     pub answers: VecDeque<Answer>,
     pub seen: Vec<Request>,
-    /// How many requests came together, each time.
+    /// Number of requests that came together, each time.
     pub batches: Vec<usize>,
-    /// Whether all that was given up was returned.
+    /// Set if all requests that were given up were returned.
     pub returned: bool,
     pub faults: VecDeque<([u8; FAULT_BYTES], usize)>,
-    /// What an endpoint's properties are said to be.
+    /// Bytes of an endpoint's properties.
     pub properties: Vec<u8>,
 }
 
@@ -232,7 +232,7 @@ pub fn range(start: u64, bytes: u64) -> IovaRange {
     IovaRange::from_len(Iova::new(start), bytes).unwrap()
 }
 
-/// Maps `bytes` at `iova` to memory 16 MiB above it; what that owes.
+/// Maps `bytes` at `iova` to memory 16 MiB above it; returns the debt.
 pub fn map(domain: &Space, iova: u64, bytes: u64) -> Gather {
     let mut owed = Gather::new();
     try_map(domain, iova, iova + MEMORY, bytes, &mut owed).unwrap();
@@ -277,7 +277,7 @@ pub fn mapped(device: &Scripted, domain: &Space, iova: u64, bytes: u64) {
     device.take();
 }
 
-/// The request for what [`map`] maps.
+/// The request for the mapping of [`map`].
 pub fn told(iova: u64, bytes: u64) -> Request {
     Request::Map {
         domain: DOMAIN,
@@ -288,7 +288,7 @@ pub fn told(iova: u64, bytes: u64) -> Request {
     }
 }
 
-/// The request for what [`unmap`] unmaps.
+/// The request for the unmap of [`unmap`].
 pub fn untold(iova: u64, bytes: u64) -> Request {
     Request::Unmap {
         domain: DOMAIN,

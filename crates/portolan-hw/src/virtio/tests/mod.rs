@@ -1,4 +1,4 @@
-//! The driver on a device that answers as it is told to, and remembers what it was asked.
+//! The driver on a device that answers as it is told to, and remembers its requests.
 
 mod domain;
 mod kit;

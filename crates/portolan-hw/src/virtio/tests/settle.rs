@@ -128,7 +128,7 @@ fn what_the_device_refuses_is_still_owed() {
     }
 }
 
-/// One error of a batch is told, and what else was in it is done.
+/// One error of a batch is told, and the other requests in it are done.
 #[test]
 fn a_refusal_harms_no_other_request_of_its_batch() {
     let device = Scripted::new();

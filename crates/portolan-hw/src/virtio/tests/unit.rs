@@ -1,4 +1,4 @@
-//! Endpoints that move, what the device says of itself, and its faults.
+//! Endpoints that move, the device's features and properties, and its faults.
 
 use alloc::vec;
 
@@ -82,7 +82,7 @@ fn an_endpoint_moves_once_and_leaves_what_it_was_in() {
     assert_eq!(device.take(), []);
     let elsewhere = Scripted::new().start().unwrap();
     assert_eq!(elsewhere.attach(FIRST, &domain), Err(AttachError::Mismatch));
-    // What is attached when the unit goes is detached.
+    // An endpoint that is attached when the unit goes is detached.
     unit.attach(FIRST, &domain).unwrap();
     device.take();
     drop(unit);

@@ -75,7 +75,7 @@ pub mod device_tlb {
         DEPTH: Bits = Bits::new(16, 5);
         SID: Bits = Bits::new(32, 16) => "Word 0: source.";
         PFSID_HIGH: Bits = Bits::new(52, 12) => "Word 0: physical function, high twelve bits.";
-        /// Word 1: more than a page; the lowest zero address bit from 12 tells how many.
+        /// Word 1: more than a page; the lowest zero address bit from 12 tells the size.
         SIZE: u64 = 1;
     }
 }

@@ -35,7 +35,8 @@ pub mod interrupt {
 
     /// Values of [`SVT`].
     pub mod verify {
-        /// The requester identifier is the source's, but for what [`SQ`](super::SQ) leaves out.
+        /// The requester identifier is the source's, but for the bits that [`SQ`](super::SQ) leaves
+        /// out.
         pub const REQUESTER: u64 = 1;
         /// Its bus is one of those from the first to the last.
         pub const BUSES: u64 = 2;

@@ -244,7 +244,7 @@ fn ivrs_says_what_a_device_may_do() {
     assert_eq!(ivrs.special(SpecialKind::IoApic, 9), Ok(None));
 }
 
-/// Each bit of an entry and of a unit by its place, not by what the parser calls it.
+/// Each bit of an entry and of a unit by its place, not by the parser's name for it.
 #[test]
 fn ivrs_bits_one_by_one() {
     let of = |data: u8| {
