@@ -123,7 +123,7 @@ fn refused(function: PciFunction, beside: PciFunction, without: PciFunction) -> 
     few_entries(function)
 }
 
-/// As another user, who does not own the group's node.
+/// As a user that does not own the group's node.
 fn no_permission(function: PciFunction) -> Result<()> {
     let (group, step) = (group(function)?, Step::Group);
     let error = not_opened(function)?;

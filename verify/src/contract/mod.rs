@@ -29,7 +29,7 @@ pub enum Check {
     Access,
     /// Lists: neighbours merge, and the largest pages that fit are used.
     LargestPages,
-    /// Lists: consecutive device addresses, whatever the pieces and across tables.
+    /// Lists: consecutive device addresses, for all lengths of pieces and across tables.
     Contiguous,
     /// Unmaps of a whole block and of a part of it.
     Cut,

@@ -232,7 +232,7 @@ impl<P: Cpus> IovaSpace<P> {
         None
     }
 
-    /// Takes from the magazines, or from what is behind them. `block` is below the ceiling.
+    /// Takes from the magazines, or from the depot and the ranges behind them. `block` is below the ceiling.
     #[inline(never)]
     fn alloc_behind(
         &self,

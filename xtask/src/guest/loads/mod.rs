@@ -14,8 +14,8 @@ use crate::demo::Release;
 use check::{Policy, check};
 use run::Unit;
 
-/// An emulated VT-d unit; disks without contents; a network whose other side sends back what it gets; ports, which
-/// do without the IOMMU.
+/// An emulated VT-d unit; disks without contents; a network whose other side sends back the bytes that it gets;
+/// ports, which do without the IOMMU.
 macro_rules! devices {
     ($($more:literal),*) => {
         &[

@@ -246,7 +246,7 @@ enum Contents {
     Registers,
 }
 
-/// Where the CPU's view of shared memory begins.
+/// First byte of the CPU's view of shared memory.
 #[derive(Debug, PartialEq, Eq)]
 struct View(NonNull<u8>);
 
