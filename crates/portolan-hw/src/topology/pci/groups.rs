@@ -5,7 +5,8 @@
 //! the bridge's group; so are functions of one device that do not; so are functions that may carry
 //! the same requester identifier, or have the same stream by firmware's table; and those that a
 //! bridge claims whose bus numbers make no sense. Linux forms its groups in the same way
-//! (`pci_device_group`), with the same services of ACS wanted, but in any order of the functions.
+//! (`pci_device_group`) and wants the same services of ACS; unlike there, the order of the functions
+//! does not matter.
 //!
 //! *Context.* Task.
 
