@@ -105,18 +105,6 @@ where
     counted!();
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
-    /// The stage of a domain that the unit chooses.
-    fn new_stage(&self) -> Stage {
-        let features = self.features();
-        let first = features.has_first(VtdFirstLevels::Four);
-        match (self.config.mode, first) {
-            (Mode::Scalable, true) => Stage::First,
-            _ => Stage::Second,
-        }
-    }
-}
-
 impl<R, M, C> IommuDomains for Smmu<R, M, C>
 where
     R: Mmio + 'static,

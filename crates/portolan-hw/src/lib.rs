@@ -23,6 +23,7 @@
 extern crate alloc;
 
 pub mod amd;
+mod at_work;
 mod chassis;
 pub mod firmware;
 pub mod ids;

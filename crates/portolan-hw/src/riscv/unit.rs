@@ -8,7 +8,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU64};
 
 use portolan::inval::{Capabilities, Ranges};
-use portolan::iommu::{IommuError, PagedDomain};
+use portolan::iommu::{Attach as _, IommuError, PagedDomain};
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::PageTable;
 use portolan::table::format::{
@@ -136,8 +136,9 @@ where
     M: TableMem<AtomicU64> + Clone + Send + Sync + 'static,
     C: Cpus,
 {
-    /// Takes the unit over: all streams are blocked. If that fails once the unit was stopped, it lets
-    /// nothing through.
+    /// Takes the unit over: streams reach the memory that [`Config::reserved`] names for them, and all others
+    /// are blocked. Until it has its queues and its directory, it lets nothing through: those streams are
+    /// blocked as well meanwhile. If it fails once the unit was stopped, that stays so.
     ///
     /// *Context.* Task.
     ///
@@ -203,11 +204,34 @@ where
             processes: BTreeMap::new(),
             remotes: Remotes::default(),
         });
-        Ok(Self {
+        let unit = Self {
             shared,
             book: Book::new(streams),
             config,
-        })
+        };
+        unit.keep_at_work()?;
+        Ok(unit)
+    }
+
+    /// Attaches the streams that firmware has at work, to domains of the kind that others get.
+    fn keep_at_work(&self) -> Result<(), IommuError> {
+        let reserved = &self.config.reserved;
+        let first = self.best_first();
+        match (
+            first.filter(|_| self.interrupts_config().is_none()),
+            self.best_second(),
+        ) {
+            (Some(levels), _) => {
+                let new = || self.first_stage(levels);
+                reserved.keep_at_work(new, |stream, domain| self.attach(stream, domain))
+            }
+            (None, Some(levels)) => {
+                let new = || self.second_stage(levels);
+                reserved.keep_at_work(new, |stream, domain| self.attach(stream, domain))
+            }
+            // The unit walks no tables.
+            (None, None) => Ok(()),
+        }
     }
 }
 

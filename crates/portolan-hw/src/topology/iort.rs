@@ -13,15 +13,13 @@ use super::{
     streams_lg2, window,
 };
 use crate::firmware::iort::{Body, Interrupts, Iort, Node, Single, SmmuV3};
-use crate::firmware::reservations::{Reservations, Streams};
+use crate::firmware::reservations::Streams;
 use crate::smmuv3::{Config, Features, RegisterPages, Smmu, Want};
 
 /// Bytes of a unit's registers: two pages of 64 KiB.
 const WINDOW: u64 = 0x2_0000;
 /// Bytes of those of a unit whose second page is in the first.
 const ONE_PAGE: u64 = 0x1_0000;
-/// Streams of one of firmware's devices, at most.
-const MOST_STREAMS: u32 = 16;
 /// The model of Cavium ThunderX2.
 const THUNDERX2: u32 = 2;
 
@@ -35,26 +33,6 @@ fn units<'t>(
         },
         Err(error) => Some(Err(error.into())),
     })
-}
-
-/// Streams whose devices firmware has at work, by the memory that it reserves for them: they pass
-/// through until they are opened, as Linux has it. A claim to more than a few streams is none of a
-/// device, and is left aside.
-pub(super) fn at_work(reserved: &Reservations) -> Result<Vec<StreamId>, EnableError> {
-    let mut at_work = Vec::new();
-    for item in reserved.iter() {
-        let (first, last) = (item.streams.first().get(), item.streams.last().get());
-        if last - first >= MOST_STREAMS {
-            continue;
-        }
-        for stream in (first..=last).map(StreamId::new) {
-            if !at_work.contains(&stream) {
-                at_work.try_reserve(1).map_err(|_| EnableError::Memory)?;
-                at_work.push(stream);
-            }
-        }
-    }
-    Ok(at_work)
 }
 
 /// Where a unit has its registers, and how many bytes they are.
@@ -99,7 +77,8 @@ pub(super) fn enable<P: Platform>(
         if options.reserved == FirmwareMemory::Reached {
             // What makes no sense is left out, and counted there.
             let _ = config.reserved.read(table.reserved(&node, Streams::ALL));
-            config.at_work = at_work(&config.reserved)?;
+            // They pass through until they are opened, as Linux has it.
+            config.at_work = config.reserved.at_work().map_err(|_| EnableError::Memory)?;
         }
         let window = window(unit.base, bytes)?;
         enable_at(platform, window, |registers, memory, clock| {

@@ -233,9 +233,8 @@ impl Topology {
     }
 
     /// Takes all units over and enables them: every stream is blocked until its device is opened.
-    /// Devices that firmware has at work, by the memory that it reserves for them, go on behind AMD-Vi
-    /// with that memory, and behind an SMMU with all of it; behind VT-d and a RISC-V IOMMU they are blocked
-    /// as well, and reach that memory once they are opened.
+    /// Devices that firmware has at work, by the memory that it reserves for them, go on with that memory until
+    /// then; behind an SMMU with all of memory, as its tables do not name all that such devices use.
     ///
     /// A unit that does not come up takes no other with it: [`Iommus::units`] says why, and each device behind
     /// it is refused by name. It is as it was found, or as far as it came: it may let accesses through, so

@@ -27,7 +27,7 @@ use super::claim::Claim;
 use super::remark::Remark;
 use super::survey::{Place, Survey, UnitKind};
 use super::{
-    EnableError, FirmwareMemory, Options, Outcome, TopologyError, enable_all, enable_at, iort,
+    EnableError, FirmwareMemory, Options, Outcome, TopologyError, enable_all, enable_at,
     streams_lg2, window,
 };
 use crate::firmware::fdt::{DeviceTree, Node};
@@ -315,7 +315,7 @@ pub(super) fn enable<P: Platform>(
                 };
                 // What makes no sense is left out, and counted there.
                 let _ = config.reserved.read(its);
-                config.at_work = iort::at_work(&config.reserved)?;
+                config.at_work = config.reserved.at_work().map_err(|_| EnableError::Memory)?;
                 if let Some(last) = described.last_stream(unit.phandle) {
                     config.stream_lg2 = streams_lg2(last);
                 }

@@ -261,6 +261,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
             let (domain, stream) = (0, key.0);
             let context = Contexts::Device { domain, stream };
             stages[0].insert(0, Request::Contexts(context));
+            if self.config.mode == Mode::Scalable {
+                let pasid = key.1;
+                stages[0].push(Request::PasidCache { domain, pasid });
+            }
         }
         stages
     }

@@ -8,9 +8,9 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use portolan::addr::StreamId;
 use portolan::inval::{Ranges, Walker};
-use portolan::iommu::{DeviceTlb, IommuError};
+use portolan::iommu::{Attach as _, DeviceTlb, IommuError, Stage};
 use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
-use portolan::table::format::VtdLevels;
+use portolan::table::format::{VtdFirstLevels, VtdLevels};
 
 use super::config::{Config, INTERRUPTS, Invalidation};
 use super::control::{Control, Switch};
@@ -149,10 +149,11 @@ impl<C: Cpus> Parts<C> {
 /// it tags what is not present (6.1).
 pub(super) const PASS: u16 = 1;
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
-    /// Takes the unit over: every stream is blocked. Translation that firmware or an earlier system
-    /// left on stays on, until the unit uses the new tables instead of the old; see [`Takeover`](super::Takeover)
-    /// and [`Vtd::take_over`]. The old queue goes off, and so do protected memory regions.
+impl<R: Mmio + 'static, M: TableMem<AtomicU64> + Clone + 'static, C: Cpus> Vtd<R, M, C> {
+    /// Takes the unit over: streams reach the memory that [`Config::reserved`] names for them, and all others
+    /// are blocked. Translation that firmware or an earlier system left on stays on, until the unit uses the
+    /// new tables instead of the old; see [`Takeover`](super::Takeover) and [`Vtd::take_over`]. The old queue
+    /// goes off, and so do protected memory regions. Streams that reach memory so are never blocked meanwhile.
     ///
     /// A unit that does not translate ([`Features::translates`]) has no streams to block: it remaps
     /// interrupts, and devices behind it reach all memory.
@@ -161,10 +162,40 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// See [`IommuError`]. Memory that the hardware may have been told of is then not freed.
     pub fn enable(regs: R, mem: M, clock: C, config: Config) -> Result<Self, IommuError> {
         let unit = Self::prepare(regs, mem, clock, config)?;
-        unit.translate()?;
+        if unit.features().translates() {
+            unit.keep_at_work()?;
+            unit.translate()?;
+        }
         Ok(unit)
     }
 
+    /// The stage of a domain that the unit chooses.
+    pub(crate) fn new_stage(&self) -> Stage {
+        let features = self.features();
+        let first = features.has_first(VtdFirstLevels::Four);
+        match (self.config.mode, first) {
+            (Mode::Scalable, true) => Stage::First,
+            _ => Stage::Second,
+        }
+    }
+
+    /// Attaches the streams that firmware has at work, to domains of the kind that others get.
+    fn keep_at_work(&self) -> Result<(), IommuError> {
+        let reserved = &self.config.reserved;
+        match self.new_stage() {
+            Stage::First => {
+                let new = || self.first_stage(VtdFirstLevels::Four);
+                reserved.keep_at_work(new, |stream, domain| self.attach(stream, domain))
+            }
+            Stage::Second => {
+                let new = || self.second_stage();
+                reserved.keep_at_work(new, |stream, domain| self.attach(stream, domain))
+            }
+        }
+    }
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// As [`Vtd::enable`], but does not change to the new tables yet: until [`Vtd::translate`],
     /// devices reach what they did before, which is all memory if translation was off. Streams
     /// attached in between are never blocked, which those with reserved memory

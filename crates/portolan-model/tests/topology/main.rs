@@ -31,7 +31,7 @@ use portolan_model::vtd::{VtdIdentification, VtdRegisters};
 
 use machine::{
     DEVICE, DISPLAY, FRAMES, IORT, Kernel, Machine, OTHER, OTHER_REGISTERS, REGISTERS, SECOND, amd,
-    dmar, dmar_with_scopes, ivrs, smmu, table, vtd,
+    dmar, dmar_with_memory, dmar_with_scopes, ivrs, smmu, table, vtd,
 };
 
 /// A page of a network card.
@@ -193,24 +193,59 @@ fn a_domain_has_the_smallest_granule_that_its_smmu_has() {
     }
 }
 
-#[test]
-fn a_display_goes_on_while_its_smmu_is_enabled_and_once_it_is_opened() {
-    let machine = smmu(SmmuIdentification::default());
-    let iommus = opened(machine.kernel(), &IORT.bytes());
-    let reach = |at: u64| {
-        let stream = DISPLAY.requester.stream();
-        let found = machine
-            .unit
-            .dma(stream, None, Iova::new(at), AccessKind::Read, 8)
-            .ok()?;
-        found.first().map(|piece| piece.pa.get())
-    };
+/// A display that firmware has at work goes on from when its unit is enabled, before a driver opens it and then.
+fn a_display_goes_on(iommus: &Iommus<Kernel>, reach: impl Fn(u64) -> Option<u64>) {
     assert_eq!(reach(FRAMES), Some(FRAMES));
     let display = iommus.trusted_device(DISPLAY).expect("a device");
     assert_eq!(reach(FRAMES), Some(FRAMES));
     assert_eq!(reach(FRAMES + 0x1000), None);
     drop(display);
     assert_eq!(reach(FRAMES), None);
+}
+
+#[test]
+fn a_display_goes_on_while_its_smmu_is_enabled_and_once_it_is_opened() {
+    let machine = smmu(SmmuIdentification::default());
+    let iommus = opened(machine.kernel(), &IORT.bytes());
+    let stream = DISPLAY.requester.stream();
+    a_display_goes_on(&iommus, |at| {
+        let unit = &machine.unit;
+        let found = unit.dma(stream, None, Iova::new(at), AccessKind::Read, 8);
+        found.ok()?.first().map(|piece| piece.pa.get())
+    });
+    assert_eq!(machine.unit.violations(), []);
+}
+
+#[test]
+fn a_display_goes_on_while_vtd_is_enabled_and_once_it_is_opened() {
+    let legacy = VtdIdentification::default();
+    for chip in [legacy, VtdIdentification::scalable().caching_mode()] {
+        let machine = vtd(chip);
+        let iommus = opened(machine.kernel(), &dmar_with_memory());
+        let reach = |function: PciFunction, at| {
+            let (stream, at) = (function.requester.stream(), Iova::new(at));
+            let found = machine.unit.dma(stream, None, at, AccessKind::Read, 8);
+            found.ok()?.first().map(|piece| piece.pa.get())
+        };
+        // With that memory, and nothing else; and no other device.
+        assert_eq!(reach(DISPLAY, FRAMES + 0x1000), None);
+        assert_eq!(reach(OTHER, FRAMES), None);
+        a_display_goes_on(&iommus, |at| reach(DISPLAY, at));
+        assert_eq!(machine.unit.violations(), []);
+    }
+}
+
+#[test]
+fn a_display_goes_on_while_amd_vi_is_enabled_and_once_it_is_opened() {
+    let machine = amd();
+    let iommus = opened(machine.kernel(), &ivrs(SECOND));
+    let stream = DISPLAY.requester.stream();
+    a_display_goes_on(&iommus, |at| {
+        let found = machine
+            .other
+            .dma(stream, Iova::new(at), AccessKind::Read, 8);
+        found.ok()?.first().map(|piece| piece.pa.get())
+    });
     assert_eq!(machine.unit.violations(), []);
 }
 

@@ -1,0 +1,200 @@
+//! Devices that firmware has at work, by the memory that it reserves for them: displays, keyboards. They go
+//! on with that memory, and nothing else, from the moment their unit is enabled until a driver opens them.
+//!
+//! *Context.* Task: domains are made and streams are moved.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
+use portolan::inval::Gather;
+use portolan::iommu::{AttachError, Domain, DomainError, IommuError, ReservedRegion};
+use portolan::platform::OutOfTableMemory;
+use portolan::table::{Access, TableMapError};
+
+use crate::firmware::reservations::Reservations;
+use crate::promise::of_firmware;
+
+/// Leaves and gaps of one reserved range that are looked at before it is given up: those of
+/// a range that makes sense are far fewer.
+const MAX_PIECES: u32 = 1 << 16;
+/// Streams of one device, at most: a claim to more is none of a device.
+const MOST_STREAMS: u32 = 16;
+
+impl Reservations {
+    /// Streams whose devices firmware has at work. A claim to more than a few streams is left aside.
+    pub(crate) fn at_work(&self) -> Result<Vec<StreamId>, OutOfTableMemory> {
+        let none = OutOfTableMemory {
+            size: PageSize::SIZE_4K,
+        };
+        let mut at_work = Vec::new();
+        let direct = self.iter().filter(|one| one.region.kind.direct().is_some());
+        for item in direct {
+            let (first, last) = (item.streams.first().get(), item.streams.last().get());
+            if last - first >= MOST_STREAMS {
+                continue;
+            }
+            for stream in (first..=last).map(StreamId::new) {
+                if !at_work.contains(&stream) {
+                    at_work.try_reserve(1).map_err(|_| none)?;
+                    at_work.push(stream);
+                }
+            }
+        }
+        Ok(at_work)
+    }
+
+    /// What of it `stream` reaches at its own addresses.
+    fn direct(&self, stream: StreamId) -> Vec<ReservedRegion> {
+        let mut found = Vec::new();
+        self.of(stream, &mut |region| {
+            if region.kind.direct().is_some() {
+                found.push(region);
+            }
+        });
+        found
+    }
+
+    /// Attaches each stream that firmware has at work to a domain that leads to its memory alone. Those with the
+    /// same memory share one that `new` makes. What the unit cannot map is left aside: the stream stays
+    /// blocked, and whoever opens the device is told why.
+    ///
+    /// # Errors
+    /// Of the unit, and without memory or domains.
+    pub(crate) fn keep_at_work<D: Domain>(
+        &self,
+        new: impl Fn() -> Result<D, IommuError>,
+        attach: impl Fn(StreamId, &Arc<D>) -> Result<(), AttachError>,
+    ) -> Result<(), IommuError> {
+        let mut made: Vec<(Vec<ReservedRegion>, Arc<D>)> = Vec::new();
+        for stream in self.at_work()? {
+            let regions = self.direct(stream);
+            let known = made.iter().find(|(of, _)| *of == regions);
+            let domain = match known {
+                Some((_, domain)) => domain.clone(),
+                None => {
+                    let domain = match new() {
+                        Ok(domain) => Arc::new(domain),
+                        // The unit has none, and says so to whoever opens a device.
+                        Err(IommuError::Unsupported) => return Ok(()),
+                        Err(error) => return Err(error),
+                    };
+                    made.push((regions.clone(), domain.clone()));
+                    domain
+                }
+            };
+            let held = hold_all(&regions, &*domain);
+            match held.and_then(|()| attach(stream, &domain)) {
+                Err(AttachError::Iommu(error)) => return Err(error),
+                Ok(()) | Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Maps what `stream` reaches at its own addresses into `domain`, unless it is there already.
+    pub(crate) fn map_into(
+        &self,
+        stream: StreamId,
+        domain: &impl Domain,
+    ) -> Result<(), AttachError> {
+        hold_all(&self.direct(stream), domain)
+    }
+}
+
+/// Maps `regions` at their own addresses into `domain`, unless they are there already.
+fn hold_all(regions: &[ReservedRegion], domain: &impl Domain) -> Result<(), AttachError> {
+    for region in regions {
+        let Some(access) = region.kind.direct() else {
+            continue;
+        };
+        let granted = domain.grants(access).ok_or(AttachError::Mismatch)?;
+        if !domain.input_range().covers(region.range) {
+            return Err(AttachError::Mismatch);
+        }
+        hold(domain, region.range, granted)?;
+    }
+    Ok(())
+}
+
+/// Maps what is missing of `range` at its own addresses.
+fn hold(domain: &impl Domain, range: IovaRange, access: Access) -> Result<(), AttachError> {
+    let mut next = Some(range.start());
+    for _ in 0..MAX_PIECES {
+        let Some(start) = next.filter(|start| *start <= range.last()) else {
+            return Ok(());
+        };
+        next = match domain.translate(start) {
+            Some(found) => {
+                let same = found.pa == PhysAddr::new(start.get());
+                if !same || !found.access.contains(access) {
+                    return Err(AttachError::Mismatch);
+                }
+                let last = start.get() | (found.size.bytes() - 1);
+                last.checked_add(1).map(Iova::new)
+            }
+            None => match map_same(domain, start, range.last(), access) {
+                Ok(()) => None,
+                Err(DomainError::Map(TableMapError::AlreadyMapped { iova })) if iova > start => {
+                    match map_same(domain, start, Iova::new(iova.get() - 1), access) {
+                        Err(DomainError::Iommu(error)) => return Err(error.into()),
+                        // Somebody else attaches another stream: look again what is there.
+                        Ok(()) | Err(DomainError::Map(TableMapError::AlreadyMapped { .. })) => {
+                            Some(start)
+                        }
+                        Err(_) => return Err(AttachError::Mismatch),
+                    }
+                }
+                Err(DomainError::Map(TableMapError::AlreadyMapped { .. })) => Some(start),
+                Err(DomainError::Iommu(error)) => return Err(error.into()),
+                Err(_) => return Err(AttachError::Mismatch),
+            },
+        };
+    }
+    Err(AttachError::Mismatch)
+}
+
+fn map_same(
+    domain: &impl Domain,
+    start: Iova,
+    last: Iova,
+    access: Access,
+) -> Result<(), DomainError> {
+    let past = TableMapError::IovaOutOfRange { iova: start };
+    let memory = IovaRange::new(start, last).and_then(of_firmware);
+    let mut owed = Gather::new();
+    domain.map(start, memory.ok_or(past)?, access, &mut owed)?;
+    domain.sync(&mut owed).map_err(IommuError::from)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::firmware::reservations::{Reserved, Streams};
+    use portolan::iommu::ReservedKind;
+
+    #[test]
+    fn a_device_whose_addresses_are_only_kept_free_is_not_at_work() {
+        let both = Access::READ_WRITE;
+        let kinds = [
+            ReservedKind::Unusable,
+            ReservedKind::Direct(both),
+            ReservedKind::DirectUntilDriven(both),
+        ];
+        let mut reserved = Reservations::default();
+        for (number, kind) in (1..).zip(kinds) {
+            let start = Iova::new(u64::from(number) << 20);
+            let range = IovaRange::new(start, Iova::new(start.get() + 0xfff)).unwrap();
+            let region = ReservedRegion { range, kind };
+            let one = Reserved::one(StreamId::new(number), region);
+            reserved.add(one).unwrap();
+        }
+        // A claim to more streams than a device has.
+        let [first, last] = [0x100, 0x110].map(StreamId::new);
+        let region = reserved.iter().nth(1).unwrap().region;
+        let streams = Streams::new(first, last).unwrap();
+        reserved.add(Reserved { streams, region }).unwrap();
+        assert_eq!(reserved.at_work().unwrap(), [2, 3].map(StreamId::new));
+    }
+}
