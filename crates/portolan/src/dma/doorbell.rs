@@ -15,8 +15,8 @@ use crate::platform::{Cpus, Lock};
 use crate::table::Access;
 
 impl<P: Cpus + Clone> Device<P> {
-    /// Address to which the device has to write to ring `doorbell`: it goes into the address of its
-    /// messages instead of the physical one.
+    /// Maps `doorbell`, and returns the address to which the device has to write to ring it: it
+    /// goes into the address of its messages instead of the physical one.
     ///
     /// For a translated device, the page around the doorbell is mapped for writes as a device's
     /// registers; where the table format has no way to withhold reads, for reads too. All devices

@@ -12,7 +12,8 @@ use crate::addr::{InvalTag, Iova, IovaRange, PageSize};
 pub(crate) struct OneCommand {
     /// For the page at 0; none where a page takes more than one command, or depends on more.
     page: Option<Command>,
-    /// The context that tables which left the tree drop, where they do, at any span.
+    /// The context that is dropped when tables have left the tree, where that is the way, with any
+    /// span of theirs.
     tables: Option<InvalTag>,
     /// Bytes of a page, less one.
     inside: u64,

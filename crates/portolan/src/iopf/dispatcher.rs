@@ -88,8 +88,7 @@ impl<P: Cpus, R: Responder> Dispatcher<P, R> {
         &self.responder
     }
 
-    /// Sets if `stream` wants its address space back in responses. To be called before it is let
-    /// ask.
+    /// Sets the address space in responses to `stream`. To be called before the device is let ask.
     ///
     /// *Context.* Task.
     ///

@@ -63,7 +63,7 @@ impl State {
         self.devices.get_mut(&stream).ok_or(Missing::Device)
     }
 
-    /// Sets if `stream` wants its address space back.
+    /// Sets the address space in responses to `stream`.
     pub(super) fn set_reply_pasid(
         &mut self,
         stream: StreamId,

@@ -101,7 +101,8 @@ impl Streams {
         }
     }
 
-    /// Granules to map for a fault of `who` on granule number `granule`, which was not mapped.
+    /// Notes a fault of `who` on granule number `granule`, which was not mapped, and returns the
+    /// granules to map.
     ///
     /// *Context.* Interrupt.
     pub fn fault(&mut self, who: Requester, granule: u64) -> Ahead {
