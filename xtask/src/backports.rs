@@ -18,8 +18,13 @@ pub struct Source {
 impl Source {
     /// The mirror's backports for `codename`, as a deb822 stanza.
     pub fn backports(&self, codename: &str) -> String {
+        self.suite(&format!("{codename}-backports"))
+    }
+
+    /// The mirror's `suite`, as a deb822 stanza.
+    pub fn suite(&self, suite: &str) -> String {
         let uri = &self.uri;
-        let mut text = format!("Types: deb\nURIs: {uri}\nSuites: {codename}-backports\n");
+        let mut text = format!("Types: deb\nURIs: {uri}\nSuites: {suite}\n");
         text += "Components: main\n";
         if let Some(key) = &self.signed_by {
             text += &format!("Signed-By: {key}\n");

@@ -35,6 +35,9 @@ pub struct Facts {
     pub cpu_model: Option<String>,
     /// The CPUs say that a hypervisor runs below them.
     pub under_hypervisor: bool,
+    /// Per cent of the time since the kernel was started in which its CPUs ran, as it accounts for them: a CPU that a
+    /// hypervisor does not run has no ticks, or the kernel is told that its time was stolen.
+    pub cpus_ran_pct: Option<u32>,
     /// IOMMUs, as `/sys/class/iommu` has them.
     pub iommus: Vec<IommuFacts>,
     /// Groups by the kind of their domain (`DMA` strict, `DMA-FQ` lazy, `identity`), and the number of each.
@@ -142,6 +145,10 @@ impl Facts {
             cpus: text(&at("sys/devices/system/cpu/online")).map_or(0, |list| count(&list)),
             cpu_model: field("model name").or_else(arm),
             under_hypervisor: flags.split(' ').any(|flag| flag == "hypervisor"),
+            cpus_ran_pct: cpus_ran_pct(
+                &text(&at("proc/stat")).unwrap_or_default(),
+                &text(&at("proc/uptime")).unwrap_or_default(),
+            ),
             iommus: entries(&at("sys/class/iommu"))
                 .iter()
                 .map(|path| iommu(path))
@@ -250,6 +257,27 @@ fn count(list: &str) -> u32 {
     ranges.fold(0, u32::saturating_add)
 }
 
+/// Part of the time since the start that `/proc/stat` accounts for (proc_stat(5)).
+fn cpus_ran_pct(stat: &str, uptime: &str) -> Option<u32> {
+    let seconds: f64 = uptime.split_whitespace().next()?.parse().ok()?;
+    let (mut ran, mut cpus) = (0u64, 0u32);
+    for line in stat.lines() {
+        let Some(line) = line.strip_prefix("cpu") else {
+            continue;
+        };
+        if !line.starts_with(|c: char| c.is_ascii_digit()) {
+            continue;
+        }
+        // Up to softirq. What follows is stolen, or in the others already.
+        let times = line.split_whitespace().skip(1).take(7);
+        ran = times.flat_map(str::parse).fold(ran, u64::saturating_add);
+        cpus += 1;
+    }
+    let ticks = rustix::param::clock_ticks_per_second() as f64;
+    let all = seconds * ticks * f64::from(cpus);
+    (all > 0.0).then(|| (100.0 * ran as f64 / all).min(100.0) as u32)
+}
+
 fn iommu(path: &Path) -> IommuFacts {
     let name = name(path);
     let driver = target(&path.join("device/driver")).unwrap_or_default();
@@ -343,6 +371,7 @@ mod tests {
             "model name\t: A CPU\nflags\t\t: fpu hypervisor\n",
         );
         write("sys/devices/system/cpu/online", "0-3,8\n");
+        write("proc/uptime", "100.00 99.00\n");
         write("sys/class/iommu/dmar0/intel-iommu/cap", "d2008c22260206\n");
         write("sys/class/iommu/dmar0/devices/0000:00:03.0/x", "");
         write("sys/kernel/iommu_groups/1/type", "DMA\n");
@@ -373,11 +402,29 @@ mod tests {
         assert_eq!(facts.devices[0].id.as_deref(), Some("1b36:0010"));
         assert_eq!(facts.devices[0].group_kind.as_deref(), Some("DMA"));
         assert_eq!(facts.huge_pages.as_deref(), Some("madvise"));
+        assert_eq!(facts.cpus_ran_pct, None);
         let line = facts.line().unwrap();
         let back = Facts::parse(line.trim_end().as_bytes()).unwrap().unwrap();
         assert_eq!(back, facts);
         assert!(Facts::parse(b"# portolan-facts: {").unwrap().is_err());
         assert!(Facts::parse(b"# tracer: nop").is_none());
+    }
+
+    #[test]
+    fn time_that_the_kernel_accounts_for_is_that_in_which_cpus_ran() {
+        let hz = rustix::param::clock_ticks_per_second();
+        let (idle, most) = (60 * hz, 30 * hz);
+        // Ten seconds of the second CPU are stolen, and of the first nothing is known.
+        let stat = format!(
+            "cpu  1 1 1 1 1 1 1 1 1 1\ncpu0 0 0 {most} {idle} 0 0 0 0 0 0\n\
+             cpu1 {most} 0 0 {idle} 0 0 0 {} {most} 0\nctxt 5\n",
+            10 * hz
+        );
+        assert_eq!(cpus_ran_pct(&stat, "100.00 120.00"), Some(90));
+        assert_eq!(cpus_ran_pct(&stat, "80.00 120.00"), Some(100));
+        assert_eq!(cpus_ran_pct(&stat, "0.00 0.00"), None);
+        assert_eq!(cpus_ran_pct("", "100.00 120.00"), None);
+        assert_eq!(cpus_ran_pct(&stat, ""), None);
     }
 
     #[test]

@@ -28,13 +28,14 @@ const SENT: usize = 1 << 20;
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["pages"] => read("nvme0n1", PAGE, 2048, PAGE)?,
+        ["pages"] => read("nvme0n1", PAGE, 12_288, PAGE)?,
+        ["bursts"] => bursts()?,
         ["lists"] => read("nvme0n1", 32 * PAGE, 256, PAGE)?,
         ["huge"] => read("nvme0n1", 32 * PAGE, 256, HUGE_PAGE)?,
         ["mixed"] => mixed()?,
         ["disks"] => disks()?,
         ["network"] => network()?,
-        _ => anyhow::bail!("usage: make-load pages|lists|huge|mixed|disks|network"),
+        _ => anyhow::bail!("usage: make-load pages|bursts|lists|huge|mixed|disks|network"),
     }
     thread::sleep(REST);
     Ok(())
@@ -74,6 +75,20 @@ fn open(disk: &str) -> Result<File> {
     options.custom_flags(OFlags::DIRECT.bits() as i32);
     let file = options.open(&path);
     file.with_context(|| format!("{} cannot be opened", path.display()))
+}
+
+/// 2,048 reads of a page, eight at a time with pauses of 2 to 9 ms: a lazy kernel's timer is due now while the CPU
+/// works, now while it rests.
+fn bursts() -> Result<()> {
+    let (file, mut buffer) = (open("nvme0n1")?, Buffer::of(PAGE, PAGE));
+    for burst in 0..256 {
+        for request in 0..8 {
+            let at = (8 * burst + request) * PAGE as u64;
+            file.read_exact_at(buffer.bytes(), at)?;
+        }
+        thread::sleep(Duration::from_millis(2 + 7 * burst % 8));
+    }
+    Ok(())
 }
 
 /// `count` reads of `size` bytes, one after the other, into one buffer.

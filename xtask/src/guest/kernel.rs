@@ -14,6 +14,9 @@ pub enum Kernel {
     /// Debian's for its stable release, of the flavour for virtual machines: VFIO with type 1, VT-d, NVMe, virtio and
     /// tracing, but neither iommufd nor AMD-Vi.
     Stock,
+    /// Debian's for bookworm (6.1), of the same flavour: no `dma` events, and its function graph tracer is in no
+    /// instance.
+    Older,
     /// The newest of Debian's backports, of the same flavour.
     Newest,
     /// The newest of Debian's backports with the drivers of all PCs, AMD-Vi among them.
@@ -31,10 +34,15 @@ pub struct Found {
 }
 
 /// The packages that stand for the newest kernel that has the `dma` events (6.12), the first that there is.
-const STOCK: [&str; 2] = ["linux-image-6.12-cloud-amd64", "linux-image-cloud-amd64"];
+const STOCK: [&str; 2] = ["linux-image-6.12-cloud-amd64", CLOUD];
 const SOURCE: &str = "linux-source-6.12";
 /// The release of Debian whose backports have the newest kernel.
-const NEWEST: &str = "trixie";
+const NEWEST: &str = "trixie-backports";
+/// The one that came with Linux 6.1.
+const OLDER: &str = "bookworm";
+/// Packages that stand for a suite's kernel: for virtual machines, and for all PCs.
+const CLOUD: &str = "linux-image-cloud-amd64";
+const FULL: &str = "linux-image-amd64";
 /// The variable that names another kernel of our own, for example a cached one.
 const VARIABLE: &str = "PORTOLAN_GUEST_KERNEL";
 
@@ -45,8 +53,9 @@ const VARIABLE: &str = "PORTOLAN_GUEST_KERNEL";
 pub fn provide(root: &Path, kernel: Kernel) -> Result<Found, String> {
     match kernel {
         Kernel::Stock => stock(&root.join("target/guest-stock")),
-        Kernel::Newest => newest(&root.join("target/guest-newest"), "linux-image-cloud-amd64"),
-        Kernel::NewestFull => newest(&root.join("target/guest-newest-full"), "linux-image-amd64"),
+        Kernel::Older => of_suite(&root.join("target/guest-older"), OLDER, CLOUD),
+        Kernel::Newest => of_suite(&root.join("target/guest-newest"), NEWEST, CLOUD),
+        Kernel::NewestFull => of_suite(&root.join("target/guest-newest-full"), NEWEST, FULL),
         Kernel::Own => own(root),
     }
 }
@@ -66,8 +75,8 @@ fn stock(place: &Path) -> Result<Found, String> {
     unpacked(place).ok_or_else(|| format!("{package} has no kernel, or no modules"))
 }
 
-/// The kernel that `package` stands for in the backports; of its dependencies the parts of the kernel alone.
-fn newest(place: &Path, package: &str) -> Result<Found, String> {
+/// The kernel that `package` of `suite` stands for; of its dependencies the parts of the kernel alone.
+fn of_suite(place: &Path, suite: &str, package: &str) -> Result<Found, String> {
     if let Some(found) = unpacked(place) {
         return Ok(found);
     }
@@ -76,7 +85,7 @@ fn newest(place: &Path, package: &str) -> Result<Found, String> {
     let source = backports::find(Path::new("/etc/apt"), &codename);
     let source = source.ok_or("no configured mirror carries this release of Debian")?;
     let apt = tools().and_then(|()| {
-        Apt::of_one(place, &source.backports(NEWEST)).map_err(|error| error.to_string())
+        Apt::of_one(place, &source.suite(suite)).map_err(|error| error.to_string())
     })?;
     apt.run("apt-get", &["update", "-qq"])?;
     let parts = apt.closure(&[package])?;

@@ -58,7 +58,7 @@ pub enum Target {
     Tests(&'static str),
 }
 
-const READ_BLOCKS: Program = program("read-blocks");
+pub(super) const READ_BLOCKS: Program = program("read-blocks");
 pub(super) const PORTOLAN: Program = Program {
     package: "portolan-lab",
     target: Target::Binary("portolan"),

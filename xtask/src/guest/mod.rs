@@ -15,6 +15,7 @@ mod latencies;
 mod loads;
 mod machines;
 mod modules;
+mod recorder;
 mod recording;
 mod served;
 mod tools;
@@ -92,6 +93,8 @@ pub const LONG: &[Machine] = &[
     loads::STABLE_LAZY_ALL,
     loads::STABLE_PASSTHROUGH_ALL,
     loads::STABLE_NONE_ALL,
+    recorder::CALIBRATE_OLDER,
+    recorder::RATES,
 ];
 
 /// Files and output of a machine.

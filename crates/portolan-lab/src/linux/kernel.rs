@@ -19,10 +19,13 @@ impl Release {
     pub(crate) const UNLINK_QUEUES: Self = Self(7, 2);
 }
 
+/// Per cent of a machine's time in which CPUs ran that always do: its start, before all of them are up, takes the rest.
+const ALWAYS_PCT: u32 = 95;
+
 /// Times at which the traced CPUs run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CpuTime {
-    /// Always: they are real ones.
+    /// Always: they are real ones, or the kernel says so.
     Always,
     /// They are virtual, or may be: one that the trace does not show at work may have been held up.
     AsTraced,
@@ -73,6 +76,7 @@ impl Kernel {
                 .or_else(|| reader.cpus()),
             cpu_time: match facts {
                 Some(facts) if !facts.under_hypervisor => CpuTime::Always,
+                Some(facts) if facts.cpus_ran_pct >= Some(ALWAYS_PCT) => CpuTime::Always,
                 _ => CpuTime::AsTraced,
             },
             ..Self::default()

@@ -9,7 +9,8 @@ use super::queues::{Added, Bounds, Queues};
 use super::timer::Timers;
 use super::times::{LinuxPrices, Work};
 use super::{Asked, Unit};
-use crate::trace::{Api, At, DeviceId, Running};
+use crate::facts::Facts;
+use crate::trace::{self, Api, At, DeviceId, Running};
 
 const MS: u64 = 1_000_000;
 const DISK: DeviceId = DeviceId(0);
@@ -85,6 +86,29 @@ fn a_virtual_cpu_that_is_not_seen_at_work_is_waited_for() {
     machine.start(at(0, 0, 12));
     assert_eq!(machine.see(at(40, 1, 13)), 0);
     assert_eq!(machine.see(at(41, 0, 12)), 1);
+}
+
+#[test]
+fn cpus_that_ran_all_the_time_by_their_facts_are_not_waited_for() {
+    let text = "fio-1 [000] 1.0: map: IOMMU: iova=0x1000 paddr=0x2000 size=4096\n";
+    let reader = trace::from_bytes(text).unwrap();
+    let of = |under_hypervisor, cpus_ran_pct| {
+        let facts = Facts {
+            under_hypervisor,
+            cpus_ran_pct,
+            ..Facts::default()
+        };
+        Kernel::of(&reader, Some(&facts)).cpu_time
+    };
+    assert_eq!(Kernel::of(&reader, None).cpu_time, CpuTime::AsTraced);
+    assert_eq!(of(false, None), CpuTime::Always);
+    assert_eq!(of(true, None), CpuTime::AsTraced);
+    assert_eq!(of(true, Some(80)), CpuTime::AsTraced);
+    assert_eq!(of(true, Some(99)), CpuTime::Always);
+    // The timer of a task that rests between its requests.
+    let mut machine = Machine::new(1, of(true, Some(99)));
+    machine.start(at(0, 0, 12));
+    assert_eq!(machine.see(at(40, 1, 13)), 1);
 }
 
 #[test]

@@ -15,8 +15,9 @@
 //! there are such CPUs one is on time here, and the others are a tick late.
 //!
 //! A CPU is known to be idle if the task that its last operation interrupted was the idle one, or has been seen on
-//! another CPU since. A virtual CPU that is not being run has no ticks: a busy one is waited for until the trace
-//! shows it at work.
+//! another CPU since. A virtual CPU that is not being run has no ticks: a busy one is waited for until the trace shows
+//! it at work. Where the kernel says that its CPUs ran all the time, one that shows nothing has ticks: it rests, or its
+//! task does other things.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};

@@ -96,6 +96,8 @@ pub struct TraceReport {
     pub left_mapped: u64,
     /// Events with an earlier time than the one before.
     pub out_of_order: u64,
+    /// Unmaps with a time before that of their map, which another CPU made: clocks of CPUs differ.
+    pub early_unmaps: u64,
     /// The unit of its times; `ticks` have none that is known.
     pub clock: Clock,
     /// Times a day and more after the one before, or a second and more before it.

@@ -277,6 +277,7 @@ fn trace_report(summary: &Summary, rejected: Rejected) -> TraceReport {
         bounced_by_device: summary.bounced_by_device.clone(),
         left_mapped: summary.left_mapped,
         out_of_order: summary.out_of_order,
+        early_unmaps: summary.early_unmaps,
         clock: summary.clock,
         clock_jumps: summary.clock_jumps,
         truncated_lists: summary.truncated_lists,

@@ -8,6 +8,11 @@ use crate::trace::{Clock, Recorder, Summary};
 /// So many mappings that stay are no ring of buffers at the beginning of a load.
 const MANY: u64 = 1000;
 
+/// Nanoseconds as milliseconds.
+fn ms(ns: u64) -> String {
+    format!("{:.3} ms", ns as f64 / 1e6)
+}
+
 /// The first lines of `total`.
 fn lines(first: &[u64], total: u64) -> String {
     let numbers: Vec<_> = first.iter().map(u64::to_string).collect();
@@ -45,9 +50,16 @@ pub(super) fn warnings(summary: &Summary, trace: &TraceReport) -> Vec<String> {
     said.extend(odd_times(summary));
     if summary.out_of_order > 0 {
         said.push(format!(
-            "events that are earlier than one before them, taken in the order of the lines: {} ({})",
+            "events that are earlier than one before them, taken in the order of the lines: {} ({}){}",
             summary.out_of_order,
             lines(&summary.out_of_order_lines, summary.out_of_order),
+            match summary.skew_ns {
+                0 => String::new(),
+                skew => format!(
+                    "; CPUs whose own times go forward are behind others by up to {}",
+                    ms(skew)
+                ),
+            },
         ));
     }
     if summary.lost_events > 0 {
@@ -125,6 +137,17 @@ fn odd_times(summary: &Summary) -> Vec<String> {
             "times jump by a day ahead or by a second back: {} ({}); what depends on time does not hold",
             summary.clock_jumps,
             lines(&summary.clock_jump_lines, summary.clock_jumps),
+        ));
+    }
+    // What is lost may be maps.
+    if summary.early_unmaps > 0 && summary.lost_events == 0 {
+        said.push(format!(
+            "unmaps that come before their map, which another CPU made, by up to {}, not replayed: {} ({}); the clocks \
+             of CPUs differ, and what depends on the order of events does not hold; record with a clock that all \
+             CPUs share (trace-cmd -C mono, perf record -k mono)",
+            ms(summary.early_ns),
+            summary.early_unmaps,
+            lines(&summary.early_unmap_lines, summary.early_unmaps),
         ));
     }
     let several = summary.recordings.max(summary.machines.len() as u64);

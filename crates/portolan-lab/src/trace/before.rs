@@ -33,6 +33,13 @@ impl OrphanUnmap {
     };
 }
 
+impl OrphanUnmap {
+    /// Tells whether the trace had mapped something there before.
+    pub(super) fn is_at_known_address(&self) -> bool {
+        !self.at_new_address
+    }
+}
+
 /// Pages that the trace has mapped, and unmaps elsewhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct MappedPages {

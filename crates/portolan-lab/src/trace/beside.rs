@@ -48,6 +48,15 @@ struct StrayUnmap {
     orphan: OrphanUnmap,
 }
 
+/// An unmap that a `dma:*` event says, and that finds no map.
+#[derive(Clone, Copy)]
+pub(super) struct SaidUnmap {
+    /// Events that say it.
+    pub(super) events: u64,
+    /// False if the trace had mapped nothing there when it left its table.
+    pub(super) is_at_known_address: bool,
+}
+
 /// The last events of each CPU.
 #[derive(Default)]
 pub(super) struct Beside {
@@ -178,31 +187,32 @@ impl Beside {
         self.of(cpu).ended.take_if(within).is_some()
     }
 
-    /// Number of events that tell an unmap for which a `dma:*` event for `dma` on `cpu` found no map; none if the
-    /// event only names an operation that has ended.
-    pub(super) fn saying(&mut self, cpu: u16, dma: u64) -> Option<u64> {
+    /// The unmap for which a `dma:*` event for `dma` on `cpu` found no map; none if the event only names an operation
+    /// that has ended.
+    pub(super) fn saying(&mut self, cpu: u16, dma: u64) -> Option<SaidUnmap> {
         if self.takes_ended(cpu, dma) {
             return None;
         }
         // A task may be moved to another CPU between both events.
-        match self.forget_stray(cpu, dma) || self.forget_any_stray(dma) {
-            true => Some(2),
-            false => Some(1),
+        let mut stray = self.take_last(|stray| stray.cpu == cpu && stray.has(dma));
+        if stray.is_none() {
+            stray = self.take_last(|stray| stray.has(dma));
         }
+        Some(SaidUnmap {
+            events: 1 + u64::from(stray.is_some()),
+            is_at_known_address: stray.is_none_or(|stray| stray.orphan.is_at_known_address()),
+        })
     }
 
     /// Takes the last unmap of `dma` on `cpu` that found no map out of those that wait, if there is one.
     pub(super) fn forget_stray(&mut self, cpu: u16, dma: u64) -> bool {
-        self.forget_last(|stray| stray.cpu == cpu && stray.has(dma))
+        let taken = self.take_last(|stray| stray.cpu == cpu && stray.has(dma));
+        taken.is_some()
     }
 
-    fn forget_any_stray(&mut self, dma: u64) -> bool {
-        self.forget_last(|stray| stray.has(dma))
-    }
-
-    fn forget_last(&mut self, is_it: impl Fn(&StrayUnmap) -> bool) -> bool {
+    fn take_last(&mut self, is_it: impl Fn(&StrayUnmap) -> bool) -> Option<StrayUnmap> {
         let index = self.strays.iter().rposition(is_it);
-        index.map(|index| self.strays.remove(index)).is_some()
+        index.map(|index| self.strays.remove(index))
     }
 
     /// Ends the trace: events that still wait have found nothing.

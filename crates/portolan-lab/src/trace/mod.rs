@@ -23,6 +23,7 @@ mod op;
 mod outbox;
 mod pair;
 mod pieces;
+mod skew;
 mod source;
 mod summary;
 #[cfg(test)]

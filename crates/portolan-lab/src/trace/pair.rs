@@ -25,6 +25,7 @@ use super::mappings::{InTable, LiveMapping, LiveMappings, MappingKey, Named, Tab
 use super::op::{Api, Class, DeviceId, Direction, MapId, Op, OpKind, Origin, PAGE, Piece};
 use super::outbox::{Outbox, Outgoing};
 use super::pieces::guess_pieces;
+use super::skew::EarlyUnmaps;
 use super::summary::Summary;
 use super::unclaimed::{TablePiece, TakenPiece, Unclaimed};
 
@@ -87,6 +88,7 @@ pub(super) struct Pairing {
     out_of_table: BTreeMap<(u64, u64), OutOfTable>,
     beside: Beside,
     bounced: HashMap<u16, u64>,
+    early: EarlyUnmaps,
     devices: Devices,
     outbox: Outbox,
     taken: Vec<TakenPiece>,
@@ -311,6 +313,16 @@ impl Pairing {
         text: &[u8],
         summary: &mut Summary,
     ) {
+        if named.0 == Named::Page
+            && let Some(early) = self.early.note_map(named.1, origin)
+        {
+            summary.note_early(early);
+            summary
+                .understood
+                .miss(1 + self.taken.len() as u64, wanted.bytes);
+            self.taken.clear();
+            return;
+        }
         let start = self.taken.first().map(|first| first.iova);
         let Some(id) = self.new_id(wanted.bytes, 1, summary) else {
             self.taken.clear();
@@ -383,8 +395,11 @@ impl Pairing {
             self.pages.take(key);
             self.leave_table(origin, &mapping, Named::Page);
             self.push_unmap(origin, of, mapping.id, text);
-        } else if let Some(events) = self.beside.saying(cpu, ended.dma) {
-            let orphan = summary.mapped.orphan(events, ended.range());
+        } else if let Some(said) = self.beside.saying(cpu, ended.dma) {
+            if said.is_at_known_address && oldest.is_none() {
+                self.early.note_orphan(key, origin);
+            }
+            let orphan = summary.mapped.orphan(said.events, ended.range());
             summary.note_orphan(origin.line, orphan);
         }
     }

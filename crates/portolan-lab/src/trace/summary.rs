@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::before::{MappedPages, OrphanUnmap};
 use super::event::{Event, TableEvent, is_of_dma};
 use super::line::{Clock, Stamped};
+use super::skew::{CpuTimes, EarlyUnmap};
 use super::source::RawLine;
 use super::understood::Understood;
 
@@ -179,6 +180,14 @@ pub struct Summary {
     pub out_of_order: u64,
     /// Lines of the first of them.
     pub out_of_order_lines: Vec<u64>,
+    /// The most by which a CPU whose own times go forward is behind another, in nanoseconds.
+    pub skew_ns: u64,
+    /// Unmaps with a time before that of their map, which another CPU made.
+    pub early_unmaps: u64,
+    /// Lines of the first of them.
+    pub early_unmap_lines: Vec<u64>,
+    /// The most by which one of them is early, in nanoseconds.
+    pub early_ns: u64,
     /// The coarsest unit of its time stamps.
     pub clock: Clock,
     /// Time stamps a day and more after the one before, or a second and more before it.
@@ -232,6 +241,8 @@ pub struct Summary {
     names: Vec<NamedEvents>,
     #[serde(skip)]
     previous_ns: Option<u64>,
+    #[serde(skip)]
+    cpu_times: CpuTimes,
 }
 
 /// Events of one name.
@@ -289,6 +300,12 @@ impl Summary {
         *sum = sum.saturating_add(bytes);
     }
 
+    pub(super) fn note_early(&mut self, unmap: EarlyUnmap) {
+        self.early_unmaps += 1;
+        self.early_ns = self.early_ns.max(unmap.early_ns);
+        keep(&mut self.early_unmap_lines, unmap.line);
+    }
+
     pub(super) fn note_lost(&mut self, line: u64, events: u64) {
         self.lost_events = self.lost_events.saturating_add(events);
         if events > 0 && self.lost_lines.len() < KEPT {
@@ -333,8 +350,12 @@ impl Summary {
 
     fn note_time(&mut self, line: u64, stamped: &Stamped<'_>) {
         let now = stamped.time_ns;
+        let goes_forward = self.cpu_times.note(stamped.cpu, now);
         if now < self.last_ns {
             self.out_of_order += 1;
+            if goes_forward {
+                self.skew_ns = self.skew_ns.max(self.last_ns - now);
+            }
             keep(&mut self.out_of_order_lines, line);
         }
         self.clock = self.clock.max(stamped.clock);

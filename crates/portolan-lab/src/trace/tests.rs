@@ -11,6 +11,7 @@ mod forms;
 mod mutated;
 mod operations;
 mod reuse;
+mod skew;
 
 fn data(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
