@@ -1,5 +1,5 @@
-//! Interrupts, as firmware's table has them: whether the machine offers remapping, under which numbers
-//! interrupt controllers and timers send, and how units raise their own.
+//! Interrupts, as firmware's table has them: remapping that the machine offers, numbers under which
+//! interrupt controllers and timers send, and units' own interrupts.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 8.1 (flags) and
 //! 8.3.1 (scopes of I/O APICs and timers). AMD I/O Virtualization Technology (48882), revision 3.10,
@@ -34,7 +34,7 @@ pub enum Controller {
     Timer(u8),
 }
 
-/// Who sends a controller's interrupts, and through which unit.
+/// Sender of a controller's interrupts, and the unit through which they go.
 ///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy)]
@@ -45,7 +45,7 @@ pub struct Sender<'a> {
     pub source: InterruptSource,
 }
 
-/// How a unit raises the interrupt that says that there is something for
+/// Way in which a unit raises the interrupt that says that there is something for
 /// [`next_fault`](portolan::iommu::Iommu::next_fault).
 ///
 /// *Context.* Interrupt: a value.
@@ -73,9 +73,10 @@ const REMAPS: u8 = 1;
 const NO_X2APIC: u8 = 1 << 1;
 
 impl Topology {
-    /// Whether firmware offers remapping of interrupts, and for which identifiers at most: where it
-    /// asks for x2APIC to be left alone, a kernel does so. `None` if it does not, or does not say what
-    /// the interrupts of each I/O APIC of the MADT carry. IVRS has to name one at least, and none twice.
+    /// Remapping of interrupts that firmware offers, with the greatest identifiers: where it asks
+    /// for x2APIC to be left alone, a kernel does so. `None` if it offers none, or does not give
+    /// the requester identifier of each I/O APIC of the MADT. IVRS has to name one at least, and
+    /// none twice.
     ///
     /// *Context.* Interrupt.
     pub fn interrupt_remapping(&self) -> Option<ApicMode> {
@@ -100,8 +101,8 @@ impl Topology {
         }
     }
 
-    /// Whether the units know all I/O APICs of the machine, as far as those are known: interrupts of another
-    /// one would be lost, the timer's first.
+    /// Tells if the units know all I/O APICs of the machine, as far as those are known: interrupts
+    /// of another one would be lost, the timer's first.
     fn are_named(&self, named: &IoApics) -> bool {
         self.io_apics.is_none_or(|all| named.has_all(&all))
     }
@@ -185,7 +186,8 @@ fn by_ivrs(table: &[u8], of: Controller) -> Result<Option<(usize, RequesterId)>,
 }
 
 impl<P: Platform> Iommus<P> {
-    /// How the unit with the index `unit` in [`Iommus::units`] raises interrupts of its own.
+    /// Way in which the unit with the index `unit` in [`Iommus::units`] raises interrupts of its
+    /// own.
     ///
     /// *Context.* Task.
     ///

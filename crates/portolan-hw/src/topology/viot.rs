@@ -24,7 +24,7 @@ fn units<'t>(
     })
 }
 
-/// How many units `table` has, damaged ones included.
+/// Number of units in `table`, damaged ones included.
 pub(super) fn count(table: &[u8]) -> Result<usize, TopologyError> {
     Ok(units(&Viot::parse(table)?).count())
 }
@@ -80,7 +80,7 @@ pub(super) fn find(
     Ok(None)
 }
 
-/// What `table` says of units and of the functions that they serve.
+/// Surveys the units of `table`, and the functions that they serve.
 pub(super) fn survey(table: &[u8], into: &mut Survey) -> Result<(), TopologyError> {
     let table = Viot::parse(table)?;
     let mut offsets = Vec::new();
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(of(&bytes, 2, 0x123), first(0x1023));
         assert_eq!(of(&bytes, 3, 0x1ff), first(0x1_10ff));
         assert_eq!(of(&bytes, 0, 0x123), Ok(None));
-        // The range names the second unit, or what is none.
+        // The range names the second unit, or a node that is none.
         for (named, found) in [(64, Some((1, StreamId::new(0x1023)))), (84, None)] {
             let mut body = bytes[36..].to_vec();
             body[84 - 36 + 16] = named;

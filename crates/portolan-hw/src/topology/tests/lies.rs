@@ -1,4 +1,5 @@
-//! Tables that lie, and trees that do: the survey ends, and says what it does not believe.
+//! Tables that lie, and trees that do: the survey ends, and remarks on the entries that it does not
+//! believe.
 
 extern crate std;
 
@@ -42,7 +43,7 @@ fn what_is_not_there_is_named_and_changes_nothing() {
     ];
     assert_eq!(remarks(&found), expected);
     assert!(found.remarks().iter().all(|remark| !remark.is_wrong()));
-    // Without a tree nobody knows what is there.
+    // Without a tree it is not known what is there.
     assert_eq!(
         remarks(&survey(&table, &Fake::default())),
         Vec::<String>::new()
