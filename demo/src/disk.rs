@@ -10,6 +10,7 @@ use core::mem;
 use portolan::bounce::{PoolMemory, PoolOptions};
 use portolan::dma::{Buffers, CopyWhen, Copying, PolicyPreference, Trust, Unowned};
 use portolan::iommu::IommuError;
+use portolan::platform::AllMemory;
 use portolan_bare::Machine;
 use portolan_bare::pci::Function;
 use portolan_hw::topology::{DeviceOptions, Iommus};
@@ -60,7 +61,9 @@ fn keep_translations(iommus: &Iommus<Machine>, function: &Function) -> Outcome<(
         say!("the disk has a TLB that its unit is not told of");
         return Ok(());
     }
-    match unit.use_device_tlb(stream, tlb) {
+    // SAFETY: QEMU's disk keeps to what its unit translated for it.
+    let all = unsafe { AllMemory::new() };
+    match unit.use_device_tlb(stream, tlb, all) {
         Ok(()) => function.start_device_tlb(),
         Err(IommuError::Unsupported) => return Ok(()),
         Err(error) => return Err(error.into()),

@@ -30,6 +30,7 @@ use core::ffi::c_void;
 
 use portolan_bare::pci::{self, Function};
 use portolan_bare::{DirectMap, Heap, Machine};
+use portolan_hw::TrustedDescription;
 use portolan_hw::interrupt::Remapping;
 use portolan_hw::topology::{EnableError, Iommus, Options};
 
@@ -102,7 +103,9 @@ fn enable(machine: Machine) -> Result<Iommus<Machine>, EnableError> {
     let mut options = Options::default();
     options.interrupts = topology.interrupt_remapping().map(|_| Remapping::default());
     // Only a virtio-iommu needs queues that are started for it.
-    let iommus = topology.enable_with(machine, options, |place| virtio::queues(machine, place))?;
+    // SAFETY: the tables are this machine's, by the word of its loader.
+    let described = unsafe { TrustedDescription::new() };
+    let iommus = topology.enable_with(machine, options, described, |place| virtio::queues(machine, place))?;
     // Others could go on with the devices of the units that work: here it is all or none.
     match iommus.units().iter().find_map(|unit| unit.as_ref().err()) {
         Some(error) => Err(*error),

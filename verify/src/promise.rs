@@ -58,3 +58,10 @@ pub(crate) fn simulated() -> TrustedBase {
     // SAFETY: its devices reach no memory of the process.
     unsafe { TrustedBase::new() }
 }
+
+/// A simulated machine is as it is described.
+#[cfg(feature = "units")]
+pub(crate) fn described() -> portolan_hw::TrustedDescription {
+    // SAFETY: as above; it is made as it is described.
+    unsafe { portolan_hw::TrustedDescription::new() }
+}

@@ -72,7 +72,7 @@ unsafe impl Platform for Process {
         unsafe { NonNull::new_unchecked(with_exposed_provenance_mut(at.get() as usize)) }
     }
 
-    fn registers(&self, _window: PhysRange) -> Option<NoRegisters> {
+    unsafe fn registers(&self, _window: PhysRange) -> Option<NoRegisters> {
         None
     }
 

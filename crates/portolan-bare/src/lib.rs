@@ -12,6 +12,7 @@
 //! ```no_run
 //! use portolan::addr::{PciFunction, PhysAddr, PhysRange};
 //! use portolan_bare::{DirectMap, Heap, Machine};
+//! use portolan_hw::TrustedDescription;
 //! use portolan_hw::topology::{Options, Topology};
 //!
 //! // SAFETY: the page tables of this kernel map the lowest 4 GiB one to one.
@@ -24,7 +25,9 @@
 //!         Machine::from_acpi(&HEAP, root)?
 //!     };
 //!     let topology = Topology::from_acpi(machine.tables())?;
-//!     let iommus = topology.enable(machine, Options::default())?;
+//!     // SAFETY: these are the tables of the machine.
+//!     let described = unsafe { TrustedDescription::new() };
+//!     let iommus = topology.enable(machine, Options::default(), described)?;
 //!     let _disk = iommus.trusted_device(PciFunction::of(0, 3, 0))?;
 //!     Ok(())
 //! }

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 
 use portolan::addr::{PciFunction, PhysAddr, PhysRange};
 use portolan::iommu::{DeviceTlb, MsiMessage};
-use portolan::platform::{Mmio, Platform as _};
+use portolan::platform::Mmio;
 
 use crate::{Machine, Registers};
 
@@ -229,9 +229,14 @@ impl<R: Mmio> Function<R> {
 }
 
 impl Function {
-    /// The first `bytes` bytes of its first window of registers.
+    /// The first `bytes` bytes of its first window of registers; `None` for an IOMMU, whose registers its driver
+    /// has.
     pub fn window(&self, machine: &Machine, bytes: u64) -> Option<Registers> {
-        machine.registers(PhysRange::from_len(self.first_bar()?, bytes)?)
+        let window = PhysRange::from_len(self.first_bar()?, bytes)?;
+        match self.is_iommu() {
+            true => None,
+            false => machine.window_of_function(window),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use portolan::iommu::{
     BoundDomain, Conditions, DeviceTlb, InterruptTarget, IommuDomains, IommuError,
     RecoverableFaults, RemapInterrupts, Shadowing, Stage, TrapCost,
 };
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::{AllMemory, Cpus, Mmio, TableMem};
 use portolan::table::format::VtdFirstLevels;
 
 use crate::amd::{self, AmdVi};
@@ -98,8 +98,13 @@ where
         self.signal(target)
     }
 
-    fn use_device_tlb(&self, stream: StreamId, tlb: DeviceTlb) -> Result<(), IommuError> {
-        Vtd::use_device_tlb(self, stream, tlb)
+    fn use_device_tlb(
+        &self,
+        stream: StreamId,
+        tlb: DeviceTlb,
+        all: AllMemory,
+    ) -> Result<(), IommuError> {
+        Vtd::use_device_tlb(self, stream, tlb, all)
     }
 
     counted!();
@@ -249,8 +254,13 @@ where
         }
     }
 
-    fn use_device_tlb(&self, stream: StreamId, tlb: DeviceTlb) -> Result<(), IommuError> {
-        RiscvIommu::use_device_tlb(self, stream, tlb)
+    fn use_device_tlb(
+        &self,
+        stream: StreamId,
+        tlb: DeviceTlb,
+        all: AllMemory,
+    ) -> Result<(), IommuError> {
+        RiscvIommu::use_device_tlb(self, stream, tlb, all)
     }
 
     counted!();

@@ -39,6 +39,8 @@ pub mod topology;
 pub mod virtio;
 pub mod vtd;
 
+pub use promise::TrustedDescription;
+
 /// The blocks of documents that show how the crate is used.
 #[cfg(doctest)]
 mod documents {

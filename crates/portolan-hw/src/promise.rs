@@ -1,5 +1,5 @@
-//! What the compiler cannot check: a platform's memory for drivers, memory that firmware's devices reach at
-//! its own addresses, and that drivers do what their traits say.
+//! What the compiler cannot check: a platform's memory and registers for drivers, that a machine is as it is
+//! described, and that drivers do what their traits say.
 //!
 //! The only module of the crate in which `unsafe` is allowed.
 //!
@@ -9,8 +9,65 @@
 use portolan::addr::{InvalTag, IovaRange, PhysAddr, PhysRange};
 use portolan::inval::{Capabilities, Quirks};
 use portolan::iommu::{PagedDomain, TagPool};
-use portolan::platform::{DmaMemory, Platform, PromisedMappings, RawMemory, TableMem, TrustedBase};
+use portolan::platform::{
+    AllMemory, DmaMemory, Platform, PromisedMappings, RawMemory, TableMem, TrustedBase,
+};
 use portolan::table::{Format, PageTable};
+
+/// A promise that a machine is as it is described: by firmware's tables, or by an embedder.
+///
+/// Tables say where registers of units are, which memory firmware's devices go on using, and where messages
+/// of devices become interrupts. Whoever reads another machine's tables, or made them up, has units driven where
+/// there is memory, and devices reach what nobody lent them. So what acts on a description takes this value;
+/// reading one ([`Topology::survey`](crate::topology::Topology::survey)) takes none.
+///
+/// ```no_run
+/// # use portolan::platform::Platform;
+/// # use portolan_hw::TrustedDescription;
+/// # use portolan_hw::topology::{EnableError, Iommus, Options, Topology};
+/// fn start<K: Platform>(kernel: K, tables: &[&[u8]]) -> Result<Iommus<K>, EnableError> {
+///     // SAFETY: the boot loader handed over where firmware has put its tables.
+///     let described = unsafe { TrustedDescription::new() };
+///     let topology = Topology::from_acpi(tables.iter().copied())?;
+///     topology.enable(kernel, Options::default(), described)
+/// }
+/// ```
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrustedDescription(());
+
+impl TrustedDescription {
+    /// A promise for what is handed over with it.
+    ///
+    /// # Safety
+    /// Of the machine of the [`Platform`] or of the registers with which it, or a copy of it, is handed over:
+    ///
+    /// * where the description has a unit's registers, that unit's are, and nothing else drives it;
+    /// * regions that devices use at their own addresses
+    ///   ([`ReservedKind::direct`](portolan::iommu::ReservedKind::direct)) are as [`DmaMemory::new`] asks, for the
+    ///   devices of their streams. Until these are opened, [`AllMemory::new`]'s promise is kept for them;
+    /// * interrupt files and other registers for messages hold no memory, and devices may write there.
+    pub const unsafe fn new() -> Self {
+        Self(())
+    }
+}
+
+/// The registers of a unit, for its driver.
+pub(crate) fn registers_of_unit<P: Platform>(
+    platform: &P,
+    window: PhysRange,
+    _description: TrustedDescription,
+) -> Option<P::Registers> {
+    // SAFETY: by the promise they are an IOMMU's, which only drivers of this crate get, with the platform's memory.
+    unsafe { platform.registers(window) }
+}
+
+/// Leave for devices to pass through that firmware has at work.
+pub(crate) fn of_devices_at_work(_description: TrustedDescription) -> AllMemory {
+    // SAFETY: it is part of that promise.
+    unsafe { AllMemory::new() }
+}
 
 /// Memory for a driver's queues and tables.
 pub(crate) fn for_driver<P: Platform>(platform: &P) -> RawMemory<P> {
@@ -19,10 +76,12 @@ pub(crate) fn for_driver<P: Platform>(platform: &P) -> RawMemory<P> {
     unsafe { RawMemory::new(platform.clone()) }
 }
 
-/// The memory of a region that devices reach at its own addresses.
+/// The memory of a region that devices reach at its own addresses. Regions that are mapped come from
+/// [`Reservations`](crate::firmware::reservations::Reservations), of which a driver takes none without
+/// [`TrustedDescription`].
 pub(crate) fn of_firmware(region: IovaRange) -> Option<DmaMemory> {
     let [first, last] = [region.start(), region.last()].map(|at| PhysAddr::new(at.get()));
-    // SAFETY: firmware keeps it for these devices: who configures the unit says so.
+    // SAFETY: that is part of that promise.
     PhysRange::new(first, last).map(|memory| unsafe { DmaMemory::new(memory) })
 }
 

@@ -7,7 +7,7 @@ mod promised;
 #[path = "../../portolan/tests/support/watched_heap.rs"]
 mod watched_heap;
 
-use promised::promised;
+use promised::{all_memory, promised};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -105,7 +105,7 @@ fn streams_move_and_debts_are_paid_with_no_heap_under_locks() {
     }
     uses("blocking");
     drop(domain);
-    unit.release().unwrap();
+    unit.release(all_memory()).unwrap();
     uses("releasing");
     assert_eq!(hardware.0.violations(), []);
 }

@@ -7,7 +7,7 @@ mod promised;
 #[path = "../../portolan/tests/support/watched_heap.rs"]
 mod watched_heap;
 
-use promised::promised;
+use promised::{all_memory, promised};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -171,7 +171,7 @@ fn a_unit_uses_no_heap_under_its_locks_nor_to_pay_a_debt() {
                 let (depth, physical) = (1, stream.get() as u16);
                 if queued {
                     let device = DeviceTlb { depth, physical };
-                    unit.use_device_tlb(stream, device).unwrap();
+                    unit.use_device_tlb(stream, device, all_memory()).unwrap();
                 }
                 unit.attach(stream, &domain).unwrap();
             }

@@ -77,7 +77,7 @@ unsafe impl Platform for Machine {
         NonNull::new(at.get() as *mut u8).unwrap()
     }
 
-    fn registers(&self, _window: PhysRange) -> Option<NoRegisters> {
+    unsafe fn registers(&self, _window: PhysRange) -> Option<NoRegisters> {
         None
     }
 

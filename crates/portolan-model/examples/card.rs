@@ -169,7 +169,8 @@ impl Wire {
 fn main() -> Result<(), Box<dyn Error>> {
     let machine: Machine<VtdRegisters> = machine::vtd(VtdIdentification::default());
     let dmar = machine::dmar(REGISTERS);
-    let iommus = Topology::from_acpi([&dmar[..]])?.enable(machine.kernel(), Options::default())?;
+    let topology = Topology::from_acpi([&dmar[..]])?;
+    let iommus = topology.enable(machine.kernel(), Options::default(), machine::described())?;
     let device = iommus.trusted_device(DEVICE)?;
     let space = device.space().ok_or("the card is not translated")?.clone();
     println!("{DEVICE}: {:?}", space.policy());

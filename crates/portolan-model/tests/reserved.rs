@@ -16,6 +16,7 @@ use portolan::iommu::{
 };
 use portolan::platform::{AllMemory, Cpus, TrustedBase};
 use portolan::table::Access;
+use portolan_hw::TrustedDescription;
 use portolan_hw::firmware::dmar::Dmar;
 use portolan_hw::firmware::iort::Iort;
 use portolan_hw::firmware::reservations::{Ignored, Reservations, Reserved, Streams};
@@ -58,6 +59,7 @@ fn table(signature: [u8; 4], body: &[u8]) -> Vec<u8> {
 
 /// Reservations of a DMAR: an RMRR for each claim.
 fn of_dmar(mut reserved: Reservations) -> Reservations {
+    reserved.believe(described());
     let mut body = vec![47, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     for (start, last) in CLAIMS {
         body.extend([1, 0, 32, 0, 0, 0, 0, 0]);
@@ -74,6 +76,7 @@ fn of_dmar(mut reserved: Reservations) -> Reservations {
 
 /// Reservations of an IORT: an RMR for each claim, for streams of the SMMU at 48.
 fn of_iort(mut reserved: Reservations) -> Reservations {
+    reserved.believe(described());
     let words =
         |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };
     let mut body = words(&[5, 48, 0]);
@@ -188,6 +191,12 @@ fn keeps_off<U, D, P>(
             .map_err(|kept| kept.error)
             .expect("unmapped");
     }
+}
+
+/// A simulated machine is as it is described.
+fn described() -> TrustedDescription {
+    // SAFETY: its devices reach no memory of the process.
+    unsafe { TrustedDescription::new() }
 }
 
 /// Parts of a simulated machine.

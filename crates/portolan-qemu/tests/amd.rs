@@ -260,7 +260,7 @@ fn dropping_blocks_and_releasing_opens() {
     drop(domain);
     assert_eq!(machine.tables().live(), live);
     let unit = enable(&machine, capability, Config::default()).unwrap();
-    unit.release().unwrap();
+    unit.release(all_memory()).unwrap();
     assert_eq!(machine.tables().live(), live);
     edu.dma_write32(Iova::new(buffer.get()), 3).unwrap();
     assert_eq!(machine.ram().read32(buffer), Ok(3));

@@ -221,7 +221,7 @@ fn devices_are_told_and_the_unit_takes_it() {
             depth: 1,
             physical: stream.get() as u16,
         };
-        unit.use_device_tlb(stream, tlb).unwrap();
+        unit.use_device_tlb(stream, tlb, all_memory()).unwrap();
         let first = Arc::new(unit.first_stage(RiscvLevels::Four).unwrap());
         let second = Arc::new(unit.second_stage(RiscvLevels::Three).unwrap());
         maps_and_unmaps(&ground, &first);
@@ -293,7 +293,7 @@ fn a_unit_left_on_is_taken_over() {
         let registers = ground.registers.clone();
         let next = enable(&ground.machine, registers, Config::default()).unwrap();
         assert!(!ground.reaches(BASE, 0));
-        next.release().unwrap();
+        next.release(all_memory()).unwrap();
         assert!(ground.reaches(Iova::new(ground.page(1).get()), 1));
         let support::Ground { unit, bench } = ground.ground;
         std::mem::forget((unit, domain));

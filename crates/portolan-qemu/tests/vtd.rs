@@ -305,7 +305,7 @@ fn dropping_blocks_and_releasing_opens() {
     assert_eq!(machine.tables().live(), live + 1);
     let before = machine.tables().live();
     let unit = enable(&machine, Config::default()).unwrap();
-    unit.release().unwrap();
+    unit.release(all_memory()).unwrap();
     assert_eq!(machine.tables().live(), before);
     edu.dma_write32(Iova::new(buffer.get()), 3).unwrap();
     assert_eq!(machine.ram().read32(buffer), Ok(3));

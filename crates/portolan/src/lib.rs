@@ -48,7 +48,7 @@
 //! #         unsafe { std::alloc::dealloc(self.virt(at).as_ptr(), layout) }
 //! #     }
 //! #     unsafe fn virt(&self, at: PhysAddr) -> NonNull<u8> { NonNull::new(at.get() as *mut u8).unwrap() }
-//! #     fn registers(&self, _: PhysRange) -> Option<NoRegisters> { None }
+//! #     unsafe fn registers(&self, _: PhysRange) -> Option<NoRegisters> { None }
 //! #     fn clean(&self, _: PhysRange) {}
 //! #     fn clean_barrier(&self) {}
 //! #     fn invalidate(&self, _: PhysRange) {}

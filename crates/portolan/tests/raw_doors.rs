@@ -55,7 +55,7 @@ mod kernel {
             NonNull::new(at.get() as *mut u8).expect("memory is not at 0")
         }
 
-        fn registers(&self, _: PhysRange) -> Option<NoRegisters> {
+        unsafe fn registers(&self, _: PhysRange) -> Option<NoRegisters> {
             None
         }
 

@@ -1,5 +1,6 @@
 //! The RISC-V IOMMU's driver on the model's registers and on QEMU's.
 
+use crate::promise::{all_memory, described};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -111,7 +112,7 @@ where
     }
     if kind == Kind::Interrupts {
         let files = InterruptFiles::new(INTERRUPT_FILES, 2);
-        config.interrupts = Some(Messages::new(files));
+        config.interrupts = Some(Messages::new(files, described()));
     }
     let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, Visibility::AtOnce));
     let registers = Arc::new(RiscvRegisters::new(setup, memory.clone()));
@@ -132,7 +133,7 @@ where
             enable: |unit, stream, _| {
                 let physical = stream.get() as u16;
                 let tlb = DeviceTlb { depth: 1, physical };
-                Ok(unit.use_device_tlb(stream, tlb)?)
+                Ok(unit.use_device_tlb(stream, tlb, all_memory())?)
             },
             disable: None,
             gone: |unit, stream| unit.device_gone(stream),

@@ -1,5 +1,6 @@
 //! The SMMUv3 driver on the model's registers and on QEMU's.
 
+use crate::promise::all_memory;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -121,7 +122,7 @@ fn model<D>(
         faulting: (kind == Kind::Plain).then_some(Faulting {
             ways: &[Way::Requests, Way::Stalls],
             enable: |unit, stream, way| match way {
-                Way::Requests => unit.enable_ats(stream),
+                Way::Requests => unit.enable_ats(stream, all_memory()),
                 Way::Stalls => unit.enable_stalls(stream),
             },
             disable: Some(|unit, stream| unit.disable_ats(stream)),
@@ -184,7 +185,7 @@ pub fn nested_on_model(seam: Seam) -> Result<NestedModelRig, Outcome> {
         faulting: Some(Faulting {
             ways: &[Way::Requests, Way::Stalls],
             enable: |unit, stream, way| match way {
-                Way::Requests => unit.smmu.enable_ats(stream),
+                Way::Requests => unit.smmu.enable_ats(stream, all_memory()),
                 Way::Stalls => {
                     unit.stall();
                     unit.smmu.enable_stalls(stream)

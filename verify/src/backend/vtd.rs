@@ -1,5 +1,6 @@
 //! The VT-d driver on the model's registers and on QEMU's.
 
+use crate::promise::all_memory;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -100,7 +101,7 @@ where
         enable: |unit, stream, _| {
             let physical = stream.get() as u16;
             let tlb = DeviceTlb { depth: 1, physical };
-            Ok(unit.use_device_tlb(stream, tlb)?)
+            Ok(unit.use_device_tlb(stream, tlb, all_memory())?)
         },
         disable: None,
         gone: |unit, stream| unit.device_gone(stream),

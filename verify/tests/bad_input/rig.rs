@@ -165,7 +165,7 @@ macro_rules! vtd {
             fn close<R: Regs, C: Time>(
                 driver: Self::Driver<R, C>,
             ) -> Result<(), IommuError> {
-                driver.release()
+                driver.release(all_memory())
             }
         }
     )*};
@@ -256,7 +256,7 @@ impl Driver for Amd {
     }
 
     fn close<R: Regs, C: Time>(driver: Self::Driver<R, C>) -> Result<(), IommuError> {
-        driver.release()
+        driver.release(all_memory())
     }
 }
 
@@ -535,6 +535,6 @@ impl Driver for Riscv {
     }
 
     fn close<R: Regs, C: Time>(driver: Self::Driver<R, C>) -> Result<(), IommuError> {
-        driver.release()
+        driver.release(all_memory())
     }
 }

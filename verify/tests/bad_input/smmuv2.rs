@@ -2,6 +2,7 @@
 //!
 //! It has no command that could be refused and no control register that is acknowledged.
 
+use crate::promised::all_memory;
 use crate::promised::promised;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -301,6 +302,7 @@ fn inherited_streams_pass_until_they_are_moved() {
         let implementation = Implementation::Qualcomm(WaitForSafe::Off);
         let mut config = Config::default();
         config.implementation = implementation;
+        config.inherited = Inherited::PassThrough(all_memory());
         let (bench, driver) = enabled(setup.clone(), config.clone());
         let driver = driver.unwrap();
         let direct = Iova::new(0x8000_0000);
@@ -321,7 +323,7 @@ fn inherited_streams_pass_until_they_are_moved() {
         bench.is_sound();
         if firmware == Firmware::Absent {
             let mut blocked = config;
-            blocked.inherited = Some(Inherited::Blocked);
+            blocked.inherited = Inherited::Blocked;
             let (bench, driver) = enabled(setup, blocked);
             assert!(driver.is_ok() && !bench.unit.reaches(StreamId::new(0x880), direct));
         }

@@ -216,8 +216,17 @@ impl Machine {
     /// The configuration space of a PCI function; `None` if there is no such function.
     pub fn pci(&self, function: PciFunction) -> Option<Registers> {
         let window = self.state.rest.ecam.registers(function)?;
-        let registers = self.registers(window)?;
+        // SAFETY: it is the function's configuration space, which leads to no memory: what its device reaches, its
+        // unit says, or who started it before there was one.
+        let registers = unsafe { self.registers(window)? };
         (registers.read32(0) != u32::MAX).then_some(registers)
+    }
+
+    /// The registers that a base address register of a function leads to, which is no IOMMU.
+    pub(crate) fn window_of_function(&self, window: PhysRange) -> Option<Registers> {
+        // SAFETY: a function's window is where firmware or the kernel has put it, beside memory; what its device
+        // reaches, its unit says.
+        unsafe { self.registers(window) }
     }
 
     /// The physical address of the byte that the CPU sees at `at`; `None` if it is outside of the
@@ -341,7 +350,7 @@ unsafe impl Platform for Machine {
         cpu::barrier();
     }
 
-    fn registers(&self, window: PhysRange) -> Option<Registers> {
+    unsafe fn registers(&self, window: PhysRange) -> Option<Registers> {
         let bytes = usize::try_from(window.len_minus_one())
             .ok()?
             .checked_add(1)?;

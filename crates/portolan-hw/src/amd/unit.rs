@@ -9,7 +9,7 @@ use core::sync::atomic::AtomicU64;
 use portolan::addr::InvalTag;
 use portolan::inval::{Capabilities, Quirks, Ranges};
 use portolan::iommu::{IommuError, PagedDomain};
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::{AllMemory, Cpus, Mmio, TableMem};
 use portolan::table::Format as _;
 use portolan::table::PageTable;
 use portolan::table::format::{AmdLevels, AmdV1};
@@ -198,13 +198,13 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
     }
 
     /// Turns the unit off and frees its own tables: from now on devices reach all memory,
-    /// untranslated. For handing the machine over.
+    /// untranslated, as `_all` gives leave to. For handing the machine over.
     ///
     /// *Context.* Task.
     ///
     /// # Errors
     /// If the hardware does not follow. What it may use then stays allocated.
-    pub fn release(self) -> Result<(), IommuError> {
+    pub fn release(self, _all: AllMemory) -> Result<(), IommuError> {
         let unit = &self.shared.control;
         self.revoke_interrupts(None)?;
         let left = self.book.with(self.turn(), |streams| {

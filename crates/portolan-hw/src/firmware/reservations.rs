@@ -9,8 +9,9 @@
 //! [`Iommu::reserved`](portolan::iommu::Iommu::reserved): then the DMA layer keeps off it, and maps what
 //! devices go on using before it attaches them.
 //!
-//! What firmware says is not trusted. How much memory it may claim is the embedder's decision: the
-//! tables cannot tell, only the machine's own memory map can ([`Reservations::retain`]).
+//! What firmware says is not trusted: a driver leaves out what devices are to reach, unless
+//! [`TrustedDescription`] comes with it ([`Reservations::believe`]). How much memory firmware may claim is the
+//! embedder's decision: the tables cannot tell, only the machine's own memory map can ([`Reservations::retain`]).
 //!
 //! *Context.* Interrupt for values; the methods of [`Reservations`] take memory: task.
 
@@ -22,6 +23,7 @@ use portolan::iommu::{ReservedRegion, disjoint};
 use thiserror::Error;
 
 use crate::firmware::TableError;
+use crate::promise::TrustedDescription;
 
 /// The page with which regions of firmware's are compared: no table has a smaller one.
 const PAGE: PageSize = PageSize::SIZE_4K;
@@ -208,6 +210,7 @@ pub struct Reservations {
     limits: Limits,
     offered: usize,
     left_out: LeftOut,
+    believed: Option<TrustedDescription>,
 }
 
 impl Reservations {
@@ -221,7 +224,14 @@ impl Reservations {
                 count: 0,
                 first: None,
             },
+            believed: None,
         }
+    }
+
+    /// Has drivers let devices reach what they use at its own addresses, as the list has it, and what is added
+    /// later. Without that they leave it out ([`Ignored::NotBelieved`]).
+    pub const fn believe(&mut self, description: TrustedDescription) {
+        self.believed = Some(description);
     }
 
     /// Adds `reserved`, unless it makes no sense beside what is there.
@@ -281,8 +291,12 @@ impl Reservations {
         }
     }
 
-    /// Ignores what is to be mapped beyond physical addresses of `address_lg2` bits.
+    /// Ignores what is to be mapped and not believed, or beyond physical addresses of `address_lg2` bits: what
+    /// a driver does first.
     pub(crate) fn within(&mut self, address_lg2: u32) {
+        if self.believed.is_none() {
+            self.retain(|reserved| reserved.region.kind.direct().is_none());
+        }
         let beyond = 1u64.checked_shl(address_lg2).unwrap_or(u64::MAX);
         self.drop_some(|&reserved| {
             let last = reserved.region.range.last().get();

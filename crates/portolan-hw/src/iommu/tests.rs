@@ -1,6 +1,7 @@
 //! What whoever opens devices gets of each unit, on units of `portolan-model`: the kind of its domains, and
 //! what it says of itself.
 
+use crate::promise::tests::all_memory;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -218,14 +219,17 @@ fn a_device_with_a_tlb_is_refused_by_a_unit_that_cannot_tell_it_anything() {
     };
     let (stream, unsupported) = (StreamId::new(8), Err(IommuError::Unsupported));
     let without = vtd(VtdIdentification::default(), Mode::Legacy);
-    let refused = IommuDomains::use_device_tlb(&*without, stream, tlb);
+    let refused = IommuDomains::use_device_tlb(&*without, stream, tlb, all_memory());
     assert_eq!(refused, unsupported);
     let mut able = VtdIdentification::default();
     able.ecap |= 1 << 2;
     let unit = vtd(able, Mode::Legacy);
-    assert_eq!(IommuDomains::use_device_tlb(&*unit, stream, tlb), Ok(()));
+    assert_eq!(
+        IommuDomains::use_device_tlb(&*unit, stream, tlb, all_memory()),
+        Ok(())
+    );
     let without = riscv(RiscvIdentification::default(), riscv::Config::default());
-    let refused = IommuDomains::use_device_tlb(&*without, stream, tlb);
+    let refused = IommuDomains::use_device_tlb(&*without, stream, tlb, all_memory());
     assert_eq!(refused, unsupported);
 }
 

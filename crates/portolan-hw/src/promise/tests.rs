@@ -3,4 +3,21 @@
 #[path = "../../../portolan/tests/support/promised.rs"]
 mod promised;
 
+use portolan::addr::PhysAddr;
+use portolan::dma::Doorbell;
+
+use super::TrustedDescription;
+
 pub(crate) use promised::{all_memory, promised};
+
+/// A machine of a model is as it is described.
+pub(crate) fn described() -> TrustedDescription {
+    // SAFETY: no memory of the test is behind its addresses.
+    unsafe { TrustedDescription::new() }
+}
+
+/// A register for messages of a model.
+pub(crate) fn doorbell(at: PhysAddr) -> Doorbell {
+    // SAFETY: as above.
+    unsafe { Doorbell::new(at) }
+}

@@ -2,13 +2,15 @@
 //!
 //! *Context.* Interrupt: everything here is a value.
 
-use portolan::addr::{Iova, PhysAddr};
+use portolan::addr::Iova;
+use portolan::dma::Doorbell;
 use portolan::inval::{CombineOptions, Quirks};
 use portolan::platform::Nanos;
 use portolan::table::format::{DirtyTracking, RiscvContiguity};
 
 use super::files::InterruptFiles;
 use crate::firmware::reservations::Reservations;
+use crate::promise::TrustedDescription;
 
 /// How a unit is to be driven.
 ///
@@ -69,10 +71,13 @@ pub struct Config {
 ///
 /// ```
 /// use portolan::addr::{Iova, PhysAddr};
+/// use portolan_hw::TrustedDescription;
 /// use portolan_hw::riscv::{Config, InterruptFiles, Messages};
 /// let files = InterruptFiles::new(PhysAddr::new(0x2800_0000), 4);
 /// let mut config = Config::default();
-/// config.interrupts = Some(Messages::new(files));
+/// // SAFETY: the device tree has the files there.
+/// let described = unsafe { TrustedDescription::new() };
+/// config.interrupts = Some(Messages::new(files, described));
 /// // Devices write their messages there; a stream has 2^lg2_entries pages of it.
 /// assert_eq!(config.interrupts.map(|of| of.window), Some(Iova::new(0xe000_0000)));
 /// ```
@@ -89,12 +94,13 @@ pub struct Messages {
     /// streams as there is room for can have interrupts.
     pub lg2_entries: u32,
     /// What messages are written to in the end.
-    pub files: InterruptFiles,
+    pub(super) files: InterruptFiles,
 }
 
 impl Messages {
-    /// To `files`, by 256 MiB from 0xe000_0000 on, with 64 entries for each of 1,024 streams.
-    pub const fn new(files: InterruptFiles) -> Self {
+    /// To `files`, by 256 MiB from 0xe000_0000 on, with 64 entries for each of 1,024 streams. That they are no
+    /// memory is what `_description` says.
+    pub const fn new(files: InterruptFiles, _description: TrustedDescription) -> Self {
         Self {
             window: Iova::new(0xe000_0000),
             window_lg2: 28,
@@ -135,7 +141,7 @@ pub enum Signal {
     /// By a message.
     Message {
         /// Where it is written: a multiple of 4, of at most 56 bits.
-        address: PhysAddr,
+        address: Doorbell,
         /// What is written there.
         data: u32,
     },

@@ -13,7 +13,7 @@ use arrayvec::ArrayVec;
 use portolan::addr::{Pasid, StreamId};
 use portolan::inval::Walker;
 use portolan::iommu::{AttachError, DeviceTlb, IommuError};
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::{AllMemory, Cpus, Mmio, TableMem};
 
 use super::attach::forget;
 use super::directory::Directory;
@@ -84,7 +84,12 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
     /// # Errors
     /// [`IommuError::Unsupported`] if the unit has no part for them, or none for the stream, or if the stream
     /// has PASIDs; [`IommuError::Memory`].
-    pub fn use_device_tlb(&self, stream: StreamId, _: DeviceTlb) -> Result<(), IommuError> {
+    pub fn use_device_tlb(
+        &self,
+        stream: StreamId,
+        _: DeviceTlb,
+        _all: AllMemory,
+    ) -> Result<(), IommuError> {
         let stream = Directory::has(self.streams_lg2(), stream);
         let stream = stream.filter(|_| self.features().has.contains(Has::ATS));
         let stream = stream.ok_or(IommuError::Unsupported)?;

@@ -149,6 +149,7 @@ impl Features {
             Signal::None => true,
             Signal::Wired => self.has.contains(Has::WIRES),
             Signal::Message { address, .. } => {
+                let address = address.at();
                 let fits = reg::MESSAGE_ADDRESS.at(address.get()) == address.get();
                 self.has.contains(Has::MESSAGES) && fits && address.get() & ALIGNED == 0
             }

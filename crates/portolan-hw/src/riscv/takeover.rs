@@ -127,7 +127,7 @@ fn set_signal<R: Mmio, M, C: Cpus>(
         regs.write32(reg::VECTORS, 0);
     }
     if let Signal::Message { address, data } = signal {
-        unit.install(reg::MESSAGES, address.get())?;
+        unit.install(reg::MESSAGES, address.at().get())?;
         regs.write32(reg::MESSAGES + 8, data);
         regs.write32(reg::MESSAGES + 12, 0);
     }

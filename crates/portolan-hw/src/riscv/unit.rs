@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64};
 
 use portolan::inval::{Capabilities, Ranges};
 use portolan::iommu::{Attach as _, IommuError, PagedDomain};
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::{AllMemory, Cpus, Mmio, TableMem};
 use portolan::table::PageTable;
 use portolan::table::format::{
     DirtyTracking, Riscv, RiscvFirstStage, RiscvLevels, RiscvMemoryTypes, RiscvSecondStage,
@@ -304,14 +304,14 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
         self.config.streams_lg2
     }
 
-    /// Turns the unit off and frees its own tables: from now on devices reach all memory,
+    /// Turns the unit off and frees its own tables: from now on devices reach all memory, as `_all` gives leave to,
     /// untranslated. For handing the machine over.
     ///
     /// *Context.* Task.
     ///
     /// # Errors
     /// If the hardware does not follow. What it may use then stays allocated.
-    pub fn release(self) -> Result<(), IommuError> {
+    pub fn release(self, _all: AllMemory) -> Result<(), IommuError> {
         let unit = &self.shared.control;
         let left = self.book.with(self.turn(), |streams| {
             // Contexts that name the domains are gone before the domains are.

@@ -5,15 +5,15 @@
 use super::implementation::{Implementation, Inherited};
 use crate::firmware::reservations::Reservations;
 use crate::overrides::CoherencyOverride;
-use portolan::platform::Nanos;
+use portolan::platform::{AllMemory, Nanos};
 
 /// What becomes of accesses after the unit was disabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenDisabled {
     /// They fault.
     Abort,
-    /// They pass through.
-    Bypass,
+    /// They pass through, as that gives leave to.
+    Bypass(AllMemory),
 }
 
 /// How a unit is to be run.
@@ -41,8 +41,9 @@ pub struct Config {
     pub implementation: Implementation,
     /// Whether tables are read through the processors' caches, as firmware has it.
     pub coherency: CoherencyOverride,
-    /// What becomes of streams that somebody set up before; as the implementation has it if `None`.
-    pub inherited: Option<Inherited>,
+    /// What becomes of streams that somebody set up before. Blocked by default, also those that Qualcomm's
+    /// firmware hands over in use.
+    pub inherited: Inherited,
     /// After [`SmmuV2::disable`](super::SmmuV2::disable).
     pub when_disabled: WhenDisabled,
     /// What firmware reserves for streams: memory that their devices use (RMR nodes:
@@ -56,7 +57,7 @@ impl Default for Config {
             limit: Nanos::from_millis(1_000),
             implementation: Implementation::Arm,
             coherency: CoherencyOverride::AsRegistersSay,
-            inherited: None,
+            inherited: Inherited::Blocked,
             when_disabled: WhenDisabled::Abort,
             reserved: Reservations::default(),
         }

@@ -12,13 +12,13 @@
 //!
 //! [`Implementation::Qualcomm`], on top of an MMU-500, has three peculiarities, as publicly known
 //! from Linux's driver: its firmware watches writes to stream-to-context registers, it hands
-//! streams over that are in use, and an invalidation may wait until real-time devices agree
+//! streams over that are in use ([`Inherited::PassThrough`] keeps them going), and an invalidation may wait until real-time devices agree
 //! (wait-for-safe).
 //!
 //! *Context.* Interrupt: everything here is a value.
 
 use portolan::inval::{Quirks, WalkFlush};
-use portolan::platform::Nanos;
+use portolan::platform::{AllMemory, Nanos};
 
 /// Whose unit it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +57,8 @@ pub enum WaitForSafe {
 pub enum Inherited {
     /// They are blocked.
     Blocked,
-    /// They pass through until they are moved: a display goes on showing its picture.
-    PassThrough,
+    /// They pass through until they are moved, as that gives leave to: a display goes on showing its picture.
+    PassThrough(AllMemory),
 }
 
 /// Whether an MMU-500 walks ahead of accesses.
@@ -102,14 +102,6 @@ impl Implementation {
                 context_above: FEW,
                 ..quirks
             },
-        }
-    }
-
-    /// What becomes of inherited streams unless the embedder says otherwise.
-    pub fn inherited(self) -> Inherited {
-        match self {
-            Self::Arm | Self::Mmu500 | Self::ThunderX { .. } => Inherited::Blocked,
-            Self::Qualcomm(_) => Inherited::PassThrough,
         }
     }
 

@@ -45,8 +45,7 @@ pub(super) fn take_over<R: Mmio, M, C: Cpus>(
         mask_bits: 0x7fff,
         bypass_bank,
     };
-    let inherited = config.inherited.unwrap_or(implementation.inherited());
-    let groups = take_streams(machine, &mapping, inherited)?;
+    let groups = take_streams(machine, &mapping, config.inherited)?;
     pass_through(machine, &mapping, &groups)?;
     measure(machine, &mut mapping, &groups)?;
     let banks = || (0..machine.features.banks).map(|n| Bank(n as u8));
@@ -126,7 +125,7 @@ fn take_streams<R: Mmio, M, C: Cpus>(
             id: smr::ID.of(found) as u16,
             mask: smr::MASK.of(found) as u16,
         };
-        let wanted = smr::VALID.of(found) == 1 && inherited == Inherited::PassThrough;
+        let wanted = smr::VALID.of(found) == 1 && inherited != Inherited::Blocked;
         // A stream that matches twice is nobody's.
         if wanted && groups.conflict(streams).is_none() {
             let kept = Kept::Always;

@@ -147,7 +147,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
             AttachError::Iommu(error) => error,
             _ => IommuError::Unsupported,
         })?;
-        if self.config.when_disabled == WhenDisabled::Bypass {
+        if let WhenDisabled::Bypass(_) = self.config.when_disabled {
             let machine = &self.shared.machine;
             machine.configure(global::CR0, RUNNING | cr0::CLIENTPD);
             machine.read(global::CR0)?;

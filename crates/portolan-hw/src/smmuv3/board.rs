@@ -24,8 +24,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     /// does not have is nobody's, whatever firmware says of it.
     pub(super) fn start(&self) -> Result<(), IommuError> {
         let machine = &*self.shared.machine;
-        for &stream in &self.config.at_work {
-            let place = match self.table.place(machine, stream) {
+        for of in &self.config.at_work {
+            let place = match self.table.place(machine, of.stream) {
                 Ok(place) => place,
                 Err(AttachError::Iommu(error)) => return Err(error),
                 Err(_) => continue,

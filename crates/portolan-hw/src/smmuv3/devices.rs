@@ -16,7 +16,7 @@ use crate::chassis::arm::Has;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::StreamId;
 use portolan::iommu::{AttachError, IommuError};
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::{AllMemory, Cpus, Mmio, TableMem};
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     /// Gives a stream room for `2^lg2` substreams. The stream must not be attached.
@@ -41,7 +41,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         })
     }
 
-    /// Lets a device use translations of its own (ATS). To be called before ATS is enabled at the
+    /// Lets a device use translations of its own (ATS): no unit checks where accesses go that the device has
+    /// translated, to which `_all` gives leave. To be called before ATS is enabled at the
     /// device (3.9.2); the stream must be blocked. A stream that is passed through afterwards needs
     /// [`Smmu::enable_pasids`] before: its device's translation requests are refused otherwise.
     ///
@@ -50,7 +51,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     /// # Errors
     /// [`IommuError::Unsupported`] if the unit cannot, [`AttachError::Mismatch`] if the stream is not
     /// blocked, or stalls: no entry can have both (5.2).
-    pub fn enable_ats(&self, id: StreamId) -> Result<(), AttachError> {
+    pub fn enable_ats(&self, id: StreamId, _all: AllMemory) -> Result<(), AttachError> {
         if self.shared.features.ats == Has::No {
             return Err(IommuError::Unsupported.into());
         }

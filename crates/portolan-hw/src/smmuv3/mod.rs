@@ -55,4 +55,4 @@ pub use shared::SmmuQueue;
 pub use stream_table::Blocking;
 #[cfg(test)]
 pub(crate) use stream_table::STREAM;
-pub use unit::{Config, RegisterPages, Smmu, Want, WhenDisabled};
+pub use unit::{AtWork, Config, RegisterPages, Smmu, Want, WhenDisabled};

@@ -230,7 +230,7 @@ fn substreams_have_their_own_descriptors() {
 #[test]
 fn devices_with_translations_are_told_after_the_unit() {
     let (unit, driver) = setup();
-    driver.enable_ats(STREAM).unwrap();
+    driver.enable_ats(STREAM, all_memory()).unwrap();
     let domain = first(&driver);
     driver.attach(STREAM, &domain).unwrap();
     let entry = unit.entry(STREAM.get()).unwrap();
@@ -310,7 +310,7 @@ fn every_context_of_one_batch_has_its_devices_told() {
     let domains = [(); 12].map(|()| first(&driver));
     for (stream, domain) in (0u32..).zip(&domains) {
         let stream = StreamId::new(stream);
-        driver.enable_ats(stream).unwrap();
+        driver.enable_ats(stream, all_memory()).unwrap();
         driver.attach(stream, domain).unwrap();
     }
     unit.take_log();
@@ -345,7 +345,7 @@ fn combined_entries_go_after_a_sync_has_completed_the_second_stage_s() {
         lg2: 0,
         without: WithoutSubstream::First,
     };
-    driver.enable_ats(STREAM).unwrap();
+    driver.enable_ats(STREAM, all_memory()).unwrap();
     driver.attach_nested(STREAM, &domain, &guest).unwrap();
     unit.take_log();
     domain.sync(&mut debt(&*domain, 0x7000)).unwrap();
@@ -420,7 +420,7 @@ fn whichever_command_is_refused_the_next_move_works() {
     for number in 0..12 {
         let (unit, driver) = setup();
         let (one, two) = (first(&driver), second(&driver));
-        driver.enable_ats(STREAM).unwrap();
+        driver.enable_ats(STREAM, all_memory()).unwrap();
         driver.attach(STREAM, &one).unwrap();
         unit.refuse_after(number);
         let moved = driver.attach(STREAM, &two);

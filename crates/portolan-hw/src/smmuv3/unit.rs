@@ -22,7 +22,7 @@ use core::sync::atomic::AtomicU64;
 use portolan::addr::StreamId;
 use portolan::inval::CombineOptions;
 use portolan::iommu::{Awaited, IommuError};
-use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem};
+use portolan::platform::{AllMemory, Cpus, Guarded, Mmio, Nanos, TableMem};
 
 /// Whether something is wanted.
 ///
@@ -42,8 +42,19 @@ pub enum Want {
 pub enum WhenDisabled {
     /// They are aborted.
     Abort,
-    /// They pass through.
-    Bypass,
+    /// They pass through, as that gives leave to.
+    Bypass(AllMemory),
+}
+
+/// A stream whose device firmware has at work.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtWork {
+    /// The stream.
+    pub stream: StreamId,
+    /// Leave for it to pass through until it is moved.
+    pub all: AllMemory,
 }
 
 /// Where the indices of the event and page-request queues are, which the architecture has in a
@@ -76,7 +87,7 @@ impl RegisterPages {
 /// ```no_run
 /// # use core::sync::atomic::AtomicU64;
 /// # use portolan::iommu::IommuError;
-/// # use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
+/// # use portolan::platform::{AllMemory, Cpus, Mmio, Nanos, TableMem};
 /// # use portolan_hw::smmuv3::{Config, Smmu, Want};
 /// /// A unit that is waited for no longer than a tenth of a second.
 /// fn open<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
@@ -126,7 +137,7 @@ pub struct Config {
     /// Streams whose devices firmware has at work, such as a display's controller: they pass through
     /// untranslated, to all of memory, from the moment the unit is enabled until they are moved. All
     /// others are blocked at first.
-    pub at_work: Vec<StreamId>,
+    pub at_work: Vec<AtWork>,
 }
 
 impl Default for Config {
@@ -157,7 +168,7 @@ const STREAM_LG2: u32 = 25;
 impl Config {
     /// Exponent of the number of streams, those at work included.
     fn streams(&self) -> u32 {
-        let at_work = self.at_work.iter().map(|stream| stream_lg2(*stream));
+        let at_work = self.at_work.iter().map(|of| stream_lg2(of.stream));
         let needed = at_work.filter(|lg2| *lg2 <= STREAM_LG2).max();
         self.stream_lg2.max(needed.unwrap_or(0))
     }
@@ -375,7 +386,7 @@ where
         let rest = settled()? & !reg::gbpa::ABORT;
         let value = match when {
             WhenDisabled::Abort => rest | reg::gbpa::ABORT,
-            WhenDisabled::Bypass => rest,
+            WhenDisabled::Bypass(_) => rest,
         };
         let value = value | reg::gbpa::UPDATE;
         machine.registers.write32(reg::GBPA, value);
@@ -426,7 +437,7 @@ where
         machine.control(reg::CR0, reg::CR0ACK, 0)?;
         machine.control(reg::IRQ_CTRL, reg::IRQ_CTRLACK, 0)?;
         match self.config.when_disabled {
-            WhenDisabled::Bypass => self.set_bypass(WhenDisabled::Bypass),
+            when @ WhenDisabled::Bypass(_) => self.set_bypass(when),
             WhenDisabled::Abort => Ok(()),
         }
     }

@@ -8,7 +8,7 @@ use core::sync::atomic::AtomicU32;
 use portolan::addr::InvalTag;
 use portolan::inval::{Capabilities, Quirks};
 use portolan::iommu::{Awaited, IommuError, PagedDomain};
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::{AllMemory, Cpus, Mmio, TableMem};
 use portolan::table::PageTable;
 use portolan::table::format::{Format, Tegra};
 
@@ -174,14 +174,14 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
         self.shared.counters.read()
     }
 
-    /// Turns the unit off: from now on devices reach all memory, untranslated. For handing the
-    /// machine over.
+    /// Turns the unit off: from now on devices reach all memory, untranslated, as `_all` gives leave to.
+    /// For handing the machine over.
     ///
     /// *Context.* Task.
     ///
     /// # Errors
     /// If the hardware does not follow. What it may use then stays allocated.
-    pub fn release(self) -> Result<(), IommuError> {
+    pub fn release(self, _all: AllMemory) -> Result<(), IommuError> {
         let shared = &*self.shared;
         self.block_all()?;
         self.switch(0)?;

@@ -9,7 +9,7 @@ use super::claim::Claim;
 use super::madt::IoApics;
 use super::survey::{Place, Survey, UnitKind};
 use super::{
-    ConfigSpace, EnableError, FirmwareMemory, Options, Outcome, TopologyError, enable_all,
+    ConfigSpace, EnableError, Enabling, FirmwareMemory, Outcome, TopologyError, enable_all,
     enable_at, window,
 };
 use crate::firmware::dmar::{Dmar, Drhd, Scope, ScopeKind, Serves, Structure};
@@ -87,29 +87,28 @@ pub(super) fn count(table: &[u8]) -> Result<usize, TopologyError> {
 /// Takes over and enables all units of `table`.
 pub(super) fn enable<P: Platform>(
     table: &[u8],
-    platform: &P,
-    options: Options,
-    survey: &Survey,
+    by: &Enabling<'_, P>,
 ) -> Result<Vec<Outcome>, EnableError> {
     let table = Dmar::parse(table)?;
-    let read: ConfigSpace<'_> = &|of, at| platform.pci_config(of, at);
-    enable_all(units(&table), survey, |unit| {
+    let read: ConfigSpace<'_> = &|of, at| by.platform.pci_config(of, at);
+    enable_all(units(&table), by.survey, |unit| {
         let mut config = Config {
             output_lg2: table.address_lg2(),
             chip: quirks(read, unit.segment),
-            interrupts: options.interrupts,
-            combining: options.combining,
+            interrupts: by.options.interrupts,
+            combining: by.options.combining,
             ..Config::default()
         };
-        if options.reserved == FirmwareMemory::Reached {
+        if by.options.reserved == FirmwareMemory::Reached {
             let bus = |bridge| behind(read, unit.segment, bridge).map(|(first, _)| first);
             let found = table.reserved(unit.segment, Streams::ALL, bus);
+            config.reserved.believe(by.description);
             // What makes no sense is left out, and counted there.
             let _ = config.reserved.read(found);
         }
         let bytes = unit.registers.len_minus_one() + 1;
         let window = window(unit.registers.start(), bytes)?;
-        enable_at(platform, window, |registers, memory, clock| {
+        enable_at(by, window, |registers, memory, clock| {
             // First-stage tables are the hardware's own under a hypervisor, too.
             let first = Has::SCALABLE | Has::FIRST | Has::CACHING_MODE;
             config.mode = match Features::read(&registers)?.has.contains(first) {

@@ -90,9 +90,12 @@ impl DeviceOptions {
 /// # use portolan::addr::PciFunction;
 /// # use portolan::dma::{Buffer, Direction};
 /// # use portolan::platform::Platform;
+/// # use portolan_hw::TrustedDescription;
 /// # use portolan_hw::topology::{Options, Topology};
 /// # fn of<K: Platform, B: Buffer>(kernel: K, tables: &[&[u8]], packet: B) -> Result<(), Box<dyn std::error::Error>> {
-/// let iommus = Topology::from_acpi(tables.iter().copied())?.enable(kernel, Options::default())?;
+/// // SAFETY: these are this machine's tables.
+/// let described = unsafe { TrustedDescription::new() };
+/// let iommus = Topology::from_acpi(tables.iter().copied())?.enable(kernel, Options::default(), described)?;
 /// let device = iommus.trusted_device(PciFunction::of(0, 3, 0))?;
 /// let mapping = device.map(packet, Direction::FromDevice).map_err(|failed| failed.error)?;
 /// let packet = mapping.unmap().map_err(|failed| failed.error)?;

@@ -9,12 +9,13 @@ use super::claim::Claim;
 use super::remark::Remark;
 use super::survey::{Place, Survey, UnitKind};
 use super::{
-    EnableError, FirmwareMemory, Options, Outcome, TopologyError, enable_all, enable_at,
+    EnableError, Enabling, FirmwareMemory, Outcome, TopologyError, enable_all, enable_at,
     streams_lg2, window,
 };
 use crate::firmware::iort::{Body, Interrupts, Iort, Node, Single, SmmuV3};
-use crate::firmware::reservations::Streams;
-use crate::smmuv3::{Config, Features, RegisterPages, Smmu, Want};
+use crate::firmware::reservations::{Reservations, Streams};
+use crate::promise::{self, TrustedDescription};
+use crate::smmuv3::{AtWork, Config, Features, RegisterPages, Smmu, Want};
 
 /// Bytes of a unit's registers: two pages of 64 KiB.
 const WINDOW: u64 = 0x2_0000;
@@ -33,6 +34,17 @@ fn units<'t>(
         },
         Err(error) => Some(Err(error.into())),
     })
+}
+
+/// Streams whose devices firmware has at work, with leave for them to pass through until they are opened.
+pub(super) fn at_work(
+    reserved: &Reservations,
+    description: TrustedDescription,
+) -> Result<Vec<AtWork>, EnableError> {
+    let all = promise::of_devices_at_work(description);
+    let streams = reserved.at_work().map_err(|_| EnableError::Memory)?;
+    let streams = streams.into_iter();
+    Ok(streams.map(|stream| AtWork { stream, all }).collect())
 }
 
 /// Where a unit has its registers, and how many bytes they are.
@@ -58,30 +70,29 @@ pub(super) fn count(table: &[u8]) -> Result<usize, TopologyError> {
 /// Takes over and enables all units of `table`.
 pub(super) fn enable<P: Platform>(
     table: &[u8],
-    platform: &P,
-    options: Options,
-    survey: &Survey,
+    by: &Enabling<'_, P>,
 ) -> Result<Vec<Outcome>, EnableError> {
     let table = Iort::parse(table)?;
-    enable_all(units(&table), survey, |(node, unit)| {
+    enable_all(units(&table), by.survey, |(node, unit)| {
         let (pages, bytes) = registers(&unit);
         let mut config = Config {
             coherency: unit.coherency(),
             pages,
             // Nobody hears of a line to which nobody listens.
             interrupts: Want::IfThere,
-            combining: options.combining,
+            combining: by.options.combining,
             stream_lg2: last_stream(&table, &node).map_or(0, streams_lg2),
             ..Config::default()
         };
-        if options.reserved == FirmwareMemory::Reached {
+        if by.options.reserved == FirmwareMemory::Reached {
+            config.reserved.believe(by.description);
             // What makes no sense is left out, and counted there.
             let _ = config.reserved.read(table.reserved(&node, Streams::ALL));
             // They pass through until they are opened, as Linux has it.
-            config.at_work = config.reserved.at_work().map_err(|_| EnableError::Memory)?;
+            config.at_work = at_work(&config.reserved, by.description)?;
         }
         let window = window(unit.base, bytes)?;
-        enable_at(platform, window, |registers, memory, clock| {
+        enable_at(by, window, |registers, memory, clock| {
             let lg2 = Features::read(&registers)?.output_lg2;
             Smmu::enable(registers, memory.below(lg2), clock, config)
         })

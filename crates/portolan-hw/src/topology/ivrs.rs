@@ -9,7 +9,7 @@ use super::claim::Claim;
 use super::madt::IoApics;
 use super::survey::{Place, Survey, UnitKind};
 use super::{
-    EnableError, FirmwareMemory, Options, Outcome, TopologyError, enable_all, enable_at, window,
+    EnableError, Enabling, FirmwareMemory, Outcome, TopologyError, enable_all, enable_at, window,
 };
 use crate::amd::{self, AmdVi, Capability, Config, NotAnIommu};
 use crate::firmware::ivrs::{Entry, EntryKind, Ivhd, Ivrs, SpecialKind, Uid};
@@ -65,28 +65,27 @@ pub(super) fn count(table: &[u8]) -> Result<usize, TopologyError> {
 /// Takes over and enables all units of `table`.
 pub(super) fn enable<P: Platform>(
     table: &[u8],
-    platform: &P,
-    options: Options,
-    survey: &Survey,
+    by: &Enabling<'_, P>,
 ) -> Result<Vec<Outcome>, EnableError> {
     let table = Ivrs::parse(table)?;
     let units = table.units().map(|unit| unit.map_err(TopologyError::from));
-    enable_all(units, survey, |unit| {
+    enable_all(units, by.survey, |unit| {
         let window = window(unit.base, WINDOW)?;
-        let mut capability = capability(platform, &unit)?;
+        let mut capability = capability(by.platform, &unit)?;
         capability.physical_lg2 = narrower(capability.physical_lg2, table.physical_lg2());
         capability.virtual_lg2 = narrower(capability.virtual_lg2, table.virtual_lg2());
         let mut config = Config {
-            interrupts: options.interrupts,
-            combining: options.combining,
+            interrupts: by.options.interrupts,
+            combining: by.options.combining,
             ..Config::default()
         };
+        config.reserved.believe(by.description);
         // What makes no sense is left out, and counted there.
         let _ = config.honour(&table, &unit);
-        if options.reserved == FirmwareMemory::Refused {
+        if by.options.reserved == FirmwareMemory::Refused {
             config.reserved = Reservations::default();
         }
-        enable_at(platform, window, |registers, memory, clock| {
+        enable_at(by, window, |registers, memory, clock| {
             let memory = match capability.physical_lg2 {
                 Some(lg2) => memory.below(lg2),
                 None => memory,

@@ -50,7 +50,7 @@ use crate::firmware::TableError;
 use crate::firmware::sdt::Sdt;
 use crate::firmware::viot::Viommu;
 use crate::interrupt::Remapping;
-use crate::promise;
+use crate::promise::{self, TrustedDescription};
 use crate::virtio::Transport;
 use madt::IoApics;
 use pci::{PciOverrides, PciTree};
@@ -241,6 +241,8 @@ impl Topology {
     /// its devices have to stay stopped. Of two units that are said to have the same registers neither is
     /// enabled: one would be enabled over the other.
     ///
+    /// `description` is the promise that the table is this machine's.
+    ///
     /// # Errors
     /// If firmware does not offer what `options` ask for, or no unit comes up: with the reason of the first.
     /// A virtio-iommu needs [`Topology::enable_with`].
@@ -248,16 +250,23 @@ impl Topology {
         self,
         platform: P,
         options: Options,
+        description: TrustedDescription,
     ) -> Result<Iommus<P>, EnableError> {
         self.offers(options)?;
         let survey = self.survey(options.pci, |of, at| platform.pci_config(of, at));
+        let by = &Enabling {
+            platform: &platform,
+            options,
+            description,
+            survey: &survey,
+        };
         let units = match self.kind {
-            Kind::Dmar => dmar::enable(&self.table, &platform, options, &survey)?,
-            Kind::Iort => iort::enable(&self.table, &platform, options, &survey)?,
-            Kind::Ivrs => ivrs::enable(&self.table, &platform, options, &survey)?,
+            Kind::Dmar => dmar::enable(&self.table, by)?,
+            Kind::Iort => iort::enable(&self.table, by)?,
+            Kind::Ivrs => ivrs::enable(&self.table, by)?,
             Kind::Viot => viot::without_transport(&self.table, &survey)?,
-            Kind::Rimt => rimt::enable(&self.table, &platform, options, &survey)?,
-            Kind::Tree => tree::enable(&self.table, &platform, options, &survey)?,
+            Kind::Rimt => rimt::enable(&self.table, by)?,
+            Kind::Tree => tree::enable(&self.table, by)?,
         };
         Iommus::new(self, survey, platform, units)
     }
@@ -268,14 +277,15 @@ impl Topology {
     /// ```no_run
     /// # use portolan::platform::Platform;
     /// # use portolan::iommu::IommuError;
+    /// # use portolan_hw::TrustedDescription;
     /// # use portolan_hw::firmware::viot::Viommu;
     /// # use portolan_hw::topology::{EnableError, Iommus, Options, Topology};
     /// # use portolan_hw::virtio::Transport;
     /// # fn of<K: Platform, Q: Transport + Send + Sync + 'static>(
-    /// #     kernel: K, tables: &[&[u8]], start: fn(Viommu) -> Result<Q, IommuError>,
+    /// #     kernel: K, tables: &[&[u8]], start: fn(Viommu) -> Result<Q, IommuError>, described: TrustedDescription,
     /// # ) -> Result<Iommus<K>, EnableError> {
     /// let topology = Topology::from_acpi(tables.iter().copied())?;
-    /// topology.enable_with(kernel, Options::default(), start)
+    /// topology.enable_with(kernel, Options::default(), described, start)
     /// # }
     /// ```
     ///
@@ -285,10 +295,11 @@ impl Topology {
         self,
         platform: P,
         options: Options,
+        description: TrustedDescription,
         transport: impl Fn(Viommu) -> Result<T, IommuError>,
     ) -> Result<Iommus<P>, EnableError> {
         if self.kind != Kind::Viot {
-            return self.enable(platform, options);
+            return self.enable(platform, options, description);
         }
         self.offers(options)?;
         let survey = self.survey(options.pci, |of, at| platform.pci_config(of, at));
@@ -338,6 +349,14 @@ fn streams_lg2(last: u32) -> u32 {
     u32::BITS - last.leading_zeros()
 }
 
+/// What units are enabled with.
+struct Enabling<'p, P> {
+    platform: &'p P,
+    options: Options,
+    description: TrustedDescription,
+    survey: &'p Survey,
+}
+
 /// A unit that is enabled.
 type Enabled = Arc<dyn IommuDomains>;
 
@@ -364,11 +383,12 @@ fn enable_all<U>(
 
 /// The unit whose registers are at `window`, enabled by `enable` of its driver.
 fn enable_at<P: Platform, U: IommuDomains + 'static>(
-    platform: &P,
+    by: &Enabling<'_, P>,
     window: PhysRange,
     enable: impl FnOnce(P::Registers, RawMemory<P>, P) -> Result<U, IommuError>,
 ) -> Outcome {
-    let registers = platform.registers(window);
+    let platform = by.platform;
+    let registers = promise::registers_of_unit(platform, window, by.description);
     let registers = registers.ok_or(EnableError::NoRegisters { window })?;
     let unit = enable(registers, promise::for_driver(platform), platform.clone());
     let unit = unit.map_err(|error| EnableError::Iommu { window, error })?;

@@ -11,7 +11,7 @@ use portolan::platform::Platform;
 use super::claim::Claim;
 use super::riscv::{self, WINDOW};
 use super::survey::{Place as Where, Survey, UnitKind};
-use super::{EnableError, Options, Outcome, TopologyError, enable_all, streams_lg2, window};
+use super::{EnableError, Enabling, Outcome, TopologyError, enable_all, streams_lg2, window};
 use crate::firmware::rimt::{Body, Mapping, Place, Rimt, Unit, Wire};
 use crate::riscv::{Config, Signal};
 
@@ -73,16 +73,14 @@ fn window_of(platform: &impl Platform, unit: &Unit) -> Result<PhysRange, EnableE
 /// Takes over and enables all units of `table`.
 pub(super) fn enable<P: Platform>(
     table: &[u8],
-    platform: &P,
-    options: Options,
-    survey: &Survey,
+    by: &Enabling<'_, P>,
 ) -> Result<Vec<Outcome>, EnableError> {
     let table = Rimt::parse(table)?;
-    enable_all(units(&table), survey, |(offset, unit)| {
-        let window = window_of(platform, &unit)?;
+    enable_all(units(&table), by.survey, |(offset, unit)| {
+        let window = window_of(by.platform, &unit)?;
         let mut config = config(&table, offset, &unit);
-        config.combining = options.combining;
-        riscv::enable(platform, window, config)
+        config.combining = by.options.combining;
+        riscv::enable(by, window, config)
     })
 }
 

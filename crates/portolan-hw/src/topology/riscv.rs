@@ -6,7 +6,7 @@
 use portolan::addr::{PciFunction, PhysRange};
 use portolan::platform::{Platform, RawMemory};
 
-use super::{EnableError, Outcome, enable_at};
+use super::{EnableError, Enabling, Outcome, enable_at};
 use crate::riscv::{Config, Features, RiscvIommu, Signal};
 
 /// Bytes of a unit's registers.
@@ -36,8 +36,12 @@ pub(super) fn base(platform: &impl Platform, at: PciFunction) -> Result<u64, Ena
 
 /// Takes over and enables the unit with registers at `window`. Where it has no wires, whatever the table
 /// says, it tells nobody of faults.
-pub(super) fn enable<P: Platform>(platform: &P, window: PhysRange, mut config: Config) -> Outcome {
-    enable_at(platform, window, |registers, memory, clock| {
+pub(super) fn enable<P: Platform>(
+    by: &Enabling<'_, P>,
+    window: PhysRange,
+    mut config: Config,
+) -> Outcome {
+    enable_at(by, window, |registers, memory, clock| {
         if !RiscvIommu::<_, RawMemory<P>, P>::can_signal(&registers, config.signal)? {
             config.signal = Signal::None;
         }

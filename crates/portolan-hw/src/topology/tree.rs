@@ -27,7 +27,7 @@ use super::claim::Claim;
 use super::remark::Remark;
 use super::survey::{Place, Survey, UnitKind};
 use super::{
-    EnableError, FirmwareMemory, Options, Outcome, TopologyError, enable_all, enable_at,
+    EnableError, Enabling, FirmwareMemory, Outcome, TopologyError, enable_all, enable_at,
     streams_lg2, window,
 };
 use crate::firmware::fdt::{DeviceTree, Node};
@@ -291,18 +291,16 @@ pub(super) fn count(tree: &[u8]) -> Result<usize, TopologyError> {
 /// Takes over and enables all units of the tree.
 pub(super) fn enable<P: Platform>(
     tree: &[u8],
-    platform: &P,
-    options: Options,
-    survey: &Survey,
+    by: &Enabling<'_, P>,
 ) -> Result<Vec<Outcome>, EnableError> {
     let described = read(tree)?;
-    let reserved = match options.reserved {
+    let reserved = match by.options.reserved {
         FirmwareMemory::Reached => described.reserved(),
         FirmwareMemory::Refused => Vec::new(),
     };
     let units = described.units.iter().enumerate().map(Ok);
-    enable_all(units, survey, |(number, unit)| {
-        let window = unit.window(platform)?;
+    enable_all(units, by.survey, |(number, unit)| {
+        let window = unit.window(by.platform)?;
         let its = reserved.iter().filter(|(of, _)| *of == number);
         let its = its.map(|(_, reserved)| *reserved);
         match &unit.driver {
@@ -310,25 +308,27 @@ pub(super) fn enable<P: Platform>(
                 let mut config = Config {
                     coherency,
                     pages,
-                    combining: options.combining,
+                    combining: by.options.combining,
                     ..Config::default()
                 };
+                config.reserved.believe(by.description);
                 // What makes no sense is left out, and counted there.
                 let _ = config.reserved.read(its);
-                config.at_work = config.reserved.at_work().map_err(|_| EnableError::Memory)?;
+                config.at_work = iort::at_work(&config.reserved, by.description)?;
                 if let Some(last) = described.last_stream(unit.phandle) {
                     config.stream_lg2 = streams_lg2(last);
                 }
-                enable_at(platform, window, |registers, memory, clock| {
+                enable_at(by, window, |registers, memory, clock| {
                     let lg2 = Features::read(&registers)?.output_lg2;
                     Smmu::enable(registers, memory.below(lg2), clock, config)
                 })
             }
             Driver::Riscv => {
-                let mut config = riscv::config(&described, unit, options);
-                config.combining = options.combining;
+                let mut config = riscv::config(&described, unit, by);
+                config.combining = by.options.combining;
+                config.reserved.believe(by.description);
                 let _ = config.reserved.read(its);
-                super::riscv::enable(platform, window, config)
+                super::riscv::enable(by, window, config)
             }
         }
     })

@@ -5,7 +5,7 @@
 use portolan::addr::{Iova, IovaRange, PageSize};
 use portolan::inval::{CombineOptions, Quirks};
 use portolan::iommu::{ReservedKind, ReservedRegion};
-use portolan::platform::Nanos;
+use portolan::platform::{AllMemory, Nanos};
 
 use super::quirks::Quirks as ChipQuirks;
 use super::structures::Mode;
@@ -89,7 +89,7 @@ pub enum Takeover {
     Translated,
     /// All memory, at its own addresses, for a moment: DMA that is under way with the old addresses
     /// lands anywhere. For machines on which no device is at work, and for changing modes.
-    Bypass,
+    Bypass(AllMemory),
 }
 
 impl Default for Config {

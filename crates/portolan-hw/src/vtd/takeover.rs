@@ -74,7 +74,7 @@ fn mode_bits(mode: Mode) -> u64 {
 pub(super) fn inherited(regs: &impl Mmio, config: &Config) -> Result<Inherited, IommuError> {
     let (status, root) = (regs.present32(reg::GSTS)?, regs.present64(reg::RTADDR)?);
     let stays = config.chip.contains(Quirks::KEEP_TRANSLATION);
-    let bypass = config.takeover == Takeover::Bypass && !stays;
+    let bypass = config.takeover != Takeover::Translated && !stays;
     if status & command::TE == 0 || bypass {
         return Ok(Inherited::Nothing);
     }

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use portolan::addr::StreamId;
 use portolan::inval::{Ranges, Walker};
 use portolan::iommu::{Attach as _, DeviceTlb, IommuError, Stage};
-use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
+use portolan::platform::{AllMemory, Cpus, Guarded, Mmio, TableMem};
 use portolan::table::format::{VtdFirstLevels, VtdLevels};
 
 use super::config::{Config, INTERRUPTS, Invalidation};
@@ -354,11 +354,17 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         self.core.control.counters.read()
     }
 
-    /// Says that `stream` has a TLB of its own, to be used from its next attachment on.
+    /// Says that `stream` has a TLB of its own, to be used from its next attachment on: nothing checks what its
+    /// device has translated, to which `_all` gives leave.
     ///
     /// # Errors
     /// [`IommuError::Unsupported`] if the unit has no part for them.
-    pub fn use_device_tlb(&self, stream: StreamId, device: DeviceTlb) -> Result<(), IommuError> {
+    pub fn use_device_tlb(
+        &self,
+        stream: StreamId,
+        device: DeviceTlb,
+        _all: AllMemory,
+    ) -> Result<(), IommuError> {
         let stream = u16::try_from(stream.get()).map_err(|_| IommuError::Unsupported)?;
         let queued = matches!(self.core.way, Way::Ring(_));
         if !queued || !self.features().has.contains(Has::DEVICE_TLB) {
@@ -381,11 +387,12 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     }
 
     /// Turns translation, the remapping of interrupts and the queue off and frees the unit's own
-    /// tables: from now on devices reach all memory, and raise any interrupt. For handing the machine over.
+    /// tables: from now on devices reach all memory, as `_all` gives leave to, and raise any interrupt. For handing
+    /// the machine over.
     ///
     /// # Errors
     /// If the hardware does not follow. What it may use then stays allocated.
-    pub fn release(self) -> Result<(), IommuError> {
+    pub fn release(self, _all: AllMemory) -> Result<(), IommuError> {
         let control = &self.core.control;
         let kept_on = self.config.chip.contains(Quirks::KEEP_TRANSLATION);
         if kept_on {

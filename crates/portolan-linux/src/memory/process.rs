@@ -98,7 +98,7 @@ unsafe impl Platform for Process {
     }
 
     /// None: a process finds registers by device.
-    fn registers(&self, _: PhysRange) -> Option<Bar> {
+    unsafe fn registers(&self, _: PhysRange) -> Option<Bar> {
         None
     }
 

@@ -7,6 +7,7 @@ use std::ptr::NonNull;
 use portolan::addr::{PageSize, PciFunction, PhysAddr, PhysRange};
 use portolan::dma::{Buffer, Pieces};
 use portolan::platform::{Nanos, Platform};
+use portolan_hw::TrustedDescription;
 use portolan_model::vtd::VtdIdentification;
 
 #[allow(dead_code)]
@@ -19,10 +20,11 @@ pub(crate) type Registers = machine::Window;
 #[derive(Clone)]
 pub(crate) struct Kernel(machine::Kernel);
 
-/// The kernel, and firmware's DMAR table.
-pub(crate) fn boot() -> (Kernel, Vec<u8>) {
+/// The kernel, firmware's DMAR table, and the word that it is this machine's.
+pub(crate) fn boot() -> (Kernel, Vec<u8>, TrustedDescription) {
     let machine = machine::vtd(VtdIdentification::default());
-    (Kernel(machine.kernel()), machine::dmar(machine::REGISTERS))
+    let dmar = machine::dmar(machine::REGISTERS);
+    (Kernel(machine.kernel()), dmar, machine::described())
 }
 
 impl Kernel {
@@ -46,7 +48,8 @@ impl Kernel {
     }
 
     pub(crate) fn device(&self, window: PhysRange) -> Option<Registers> {
-        self.0.registers(window)
+        // SAFETY: the caller is `Platform::registers`, whose caller answers for the device.
+        unsafe { self.0.registers(window) }
     }
 }
 

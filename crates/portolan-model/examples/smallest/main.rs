@@ -25,7 +25,7 @@ unsafe impl Platform for Kernel {
     unsafe fn virt(&self, at: PhysAddr) -> NonNull<u8> {
         self.mapped(at)
     }
-    fn registers(&self, window: PhysRange) -> Option<kernel::Registers> {
+    unsafe fn registers(&self, window: PhysRange) -> Option<kernel::Registers> {
         self.device(window)
     }
     // The card snoops the caches, no timer is to be woken, and a task drops the rest.
@@ -39,11 +39,11 @@ unsafe impl Platform for Kernel {
 }
 
 fn main() -> Result<(), Box<dyn core::error::Error>> {
-    let (kernel, tables) = kernel::boot();
-    let iommus = Topology::from_acpi([&tables[..]])?.enable(kernel, Options::default())?;
+    let (kernel, tables, described) = kernel::boot();
+    let units = Topology::from_acpi([&tables[..]])?;
+    let iommus = units.enable(kernel, Options::default(), described)?;
     let card = iommus.trusted_device(CARD)?;
     let rx = card.map(Packet, Direction::FromDevice)?;
     // ... the card writes to rx.iova(), and interrupts ...
-    let _packet = rx.unmap()?;
-    Ok(())
+    Ok(rx.unmap().map(drop)?)
 }

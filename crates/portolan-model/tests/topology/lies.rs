@@ -7,7 +7,8 @@ use portolan_model::smmuv3::SmmuIdentification;
 use portolan_model::vtd::VtdIdentification;
 
 use super::machine::{
-    IORT, OTHER_REGISTERS, REGISTERS, SECOND, dmar, dmar_of, drhd, ivrs, smmu, table, vtd,
+    IORT, OTHER_REGISTERS, REGISTERS, SECOND, described, dmar, dmar_of, drhd, ivrs, smmu, table,
+    vtd,
 };
 
 #[test]
@@ -45,11 +46,13 @@ fn two_units_in_one_place_are_not_enabled() {
     for second in [REGISTERS, REGISTERS + 0xfff] {
         let two = [drhd(REGISTERS, Some(&[])), drhd(second & !0xfff, None)];
         let topology = Topology::from_acpi([&dmar_of(48, &two)[..]]).expect("a table");
-        let failed = topology.enable(machine.kernel(), Options::default()).err();
+        let failed = topology
+            .enable(machine.kernel(), Options::default(), described())
+            .err();
         assert_eq!(failed, shared);
         let three = [&two[..], &[drhd(OTHER_REGISTERS, Some(&[]))]].concat();
         let topology = Topology::from_acpi([&dmar_of(48, &three)[..]]).expect("a table");
-        let iommus = topology.enable(machine.kernel(), Options::default());
+        let iommus = topology.enable(machine.kernel(), Options::default(), described());
         let iommus = iommus.expect("the third unit");
         let failed = |unit: usize| iommus.units()[unit].as_ref().err().copied();
         assert_eq!([0, 1, 2].map(failed), [shared, shared, None]);
@@ -64,7 +67,9 @@ fn units_at_absurd_addresses_are_not_looked_at() {
         let Ok(topology) = Topology::from_acpi([&dmar(at)[..]]) else {
             continue;
         };
-        let failed = topology.enable(machine.kernel(), Options::default()).err();
+        let failed = topology
+            .enable(machine.kernel(), Options::default(), described())
+            .err();
         let Some(EnableError::NoRegisters { window }) = failed else {
             panic!("{at:#x}: {failed:?}");
         };
@@ -80,6 +85,7 @@ fn units_at_absurd_addresses_are_not_looked_at() {
     let failed = topology.enable(
         smmu(SmmuIdentification::default()).kernel(),
         Options::default(),
+        described(),
     );
     assert!(matches!(
         failed.err(),

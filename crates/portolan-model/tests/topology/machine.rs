@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicU64;
 
 use portolan::addr::{PageSize, PciFunction, PhysAddr, PhysRange};
 use portolan::platform::{Mmio, Nanos, Platform, SpinLock, TableMem};
+use portolan_hw::TrustedDescription;
 use portolan_model::amd::{AmdIdentification, AmdRegisters, AmdSetup};
 use portolan_model::clock::{Tick, VirtualClock};
 use portolan_model::memory::{ModelMemory, Visibility};
@@ -143,7 +144,7 @@ unsafe impl Platform for Kernel {
         self.config.iter().find(at).map(|(_, _, word)| *word)
     }
 
-    fn registers(&self, window: PhysRange) -> Option<Window> {
+    unsafe fn registers(&self, window: PhysRange) -> Option<Window> {
         let bytes = usize::try_from(window.len_minus_one() + 1).ok()?;
         let [unit, other] = &self.units;
         let unit = match window.start().get() {
@@ -163,6 +164,12 @@ unsafe impl Platform for Kernel {
     fn drop_later(&self, left: portolan::platform::LeftBehind) {
         drop(left);
     }
+}
+
+/// A machine of models is as the test's tables describe it.
+pub(crate) fn described() -> TrustedDescription {
+    // SAFETY: its devices reach no memory of the process.
+    unsafe { TrustedDescription::new() }
 }
 
 pub(crate) fn memory() -> Arc<ModelMemory> {

@@ -31,7 +31,7 @@ use portolan_model::vtd::{VtdIdentification, VtdRegisters};
 
 use machine::{
     DEVICE, DISPLAY, FRAMES, IORT, Kernel, Machine, OTHER, OTHER_REGISTERS, REGISTERS, SECOND, amd,
-    dmar, dmar_with_memory, dmar_with_scopes, ivrs, smmu, table, vtd,
+    described, dmar, dmar_with_memory, dmar_with_scopes, ivrs, smmu, table, vtd,
 };
 
 /// A page of a network card.
@@ -80,7 +80,7 @@ fn opened(kernel: Kernel, of_units: &[u8]) -> Iommus<Kernel> {
     let apic = table(*b"APIC", &[]);
     let topology = Topology::from_acpi([&apic[..], of_units]).expect("a table of units");
     topology
-        .enable(kernel, Options::default())
+        .enable(kernel, Options::default(), described())
         .expect("units that work")
 }
 
@@ -318,7 +318,9 @@ fn what_cannot_be_served_is_refused_with_its_reason() {
     let machine = vtd(VtdIdentification::default());
     let elsewhere = dmar(0xfed8_0000);
     let topology = Topology::from_acpi([&elsewhere[..]]).expect("a table");
-    let refused = topology.enable(machine.kernel(), Options::default()).err();
+    let refused = topology
+        .enable(machine.kernel(), Options::default(), described())
+        .err();
     assert!(matches!(refused, Some(EnableError::NoRegisters { .. })));
     let iommus = opened(machine.kernel(), &dmar(REGISTERS));
     let far = PciFunction {

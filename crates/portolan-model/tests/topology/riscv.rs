@@ -12,7 +12,7 @@ use portolan_hw::topology::{EnableError, Options, Topology};
 use portolan_model::decode::AccessKind;
 use portolan_model::riscv::RiscvSetup;
 
-use super::machine::{DEVICE, Machine, PciWords, REGISTERS, riscv, table};
+use super::machine::{DEVICE, Machine, PciWords, REGISTERS, described, riscv, table};
 use super::{driver, unit_at};
 
 /// A flattened tree as it is put together.
@@ -189,7 +189,7 @@ fn a_disk_behind_a_unit_of_acpi_does_dma() {
         };
         let bytes = rimt(place);
         let topology = Topology::from_acpi([&bytes[..]]).expect("a table with a unit");
-        let iommus = topology.enable(machine.kernel(), Options::default());
+        let iommus = topology.enable(machine.kernel(), Options::default(), described());
         let iommus = iommus.expect("enabled");
         let (_, stream) = iommus.unit_of(DEVICE).expect("a unit");
         assert_eq!(stream, StreamId::new(0x118));
@@ -205,7 +205,11 @@ fn a_disk_behind_a_unit_of_acpi_does_dma() {
     }
     let bytes = rimt(Place::Function);
     let topology = Topology::from_acpi([&bytes[..]]).expect("a table with a unit");
-    let refused = topology.enable(riscv(&RiscvSetup::default()).kernel(), Options::default());
+    let refused = topology.enable(
+        riscv(&RiscvSetup::default()).kernel(),
+        Options::default(),
+        described(),
+    );
     let wanted = EnableError::NoWindow { function: UNIT };
     assert_eq!(refused.err(), Some(wanted));
 }
@@ -216,7 +220,7 @@ fn does_dma(tree: &[u8], config: PciWords) {
         ..riscv(&RiscvSetup::default())
     };
     let topology = Topology::from_device_tree(tree).expect("a tree with a unit");
-    let iommus = topology.enable(machine.kernel(), Options::default());
+    let iommus = topology.enable(machine.kernel(), Options::default(), described());
     let iommus = iommus.expect("enabled");
     let (unit, stream) = iommus.unit_of(DEVICE).expect("a unit");
     assert!(Arc::ptr_eq(unit, unit_at(&iommus, 0)));
@@ -277,7 +281,9 @@ fn a_function_without_a_window_that_processors_reach_is_refused() {
             ..riscv(&RiscvSetup::default())
         };
         let topology = Topology::from_device_tree(&function()).expect("a tree with a unit");
-        let refused = topology.enable(machine.kernel(), Options::default()).err();
+        let refused = topology
+            .enable(machine.kernel(), Options::default(), described())
+            .err();
         let wanted = EnableError::NoWindow { function: UNIT };
         assert_eq!(refused, Some(wanted), "{config:x?}");
     }
@@ -292,7 +298,7 @@ fn a_unit_tells_of_faults_by_wire_if_the_tree_names_one_and_the_unit_has_it() {
         setup.identification.capabilities |= interrupts << 28;
         let machine = riscv(&setup);
         let topology = Topology::from_device_tree(&platform_device()).expect("a tree");
-        let iommus = topology.enable(machine.kernel(), Options::default());
+        let iommus = topology.enable(machine.kernel(), Options::default(), described());
         let _iommus = iommus.expect("enabled");
         let stream = StreamId::new(0x118);
         let at = Iova::new(0);
@@ -317,7 +323,7 @@ fn messages_of_a_device_go_to_the_files_that_the_tree_names() {
     setup.identification = setup.identification.extended();
     let machine = riscv(&setup);
     let topology = Topology::from_device_tree(&platform_device()).expect("a tree");
-    let iommus = topology.enable(machine.kernel(), remapping());
+    let iommus = topology.enable(machine.kernel(), remapping(), described());
     let iommus = iommus.expect("enabled");
     let device = iommus.trusted_device(DEVICE).expect("a device");
     let (unit, stream) = iommus.unit_of(DEVICE).expect("a unit");
@@ -348,7 +354,9 @@ fn messages_of_a_device_go_to_the_files_that_the_tree_names() {
 fn messages_go_through_tables_only_where_unit_and_tree_have_what_it_takes() {
     let error = |tree: &[u8], setup: &RiscvSetup| {
         let topology = Topology::from_device_tree(tree).expect("a tree");
-        topology.enable(riscv(setup).kernel(), remapping()).err()
+        topology
+            .enable(riscv(setup).kernel(), remapping(), described())
+            .err()
     };
     // Contexts in base format have no such tables.
     let plain = error(&platform_device(), &RiscvSetup::default());

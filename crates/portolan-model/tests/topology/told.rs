@@ -15,7 +15,7 @@ use portolan_model::vtd::VtdIdentification;
 
 use super::machine::{
     DEVICE, DISPLAY, FRAMES, IORT, Iort, Machine, OTHER, PciWords, REGISTERS, SECOND, Unit, amd,
-    dmar, dmar_of, dmar_with_memory, ivrs, smmu, vtd,
+    described, dmar, dmar_of, dmar_with_memory, ivrs, smmu, vtd,
 };
 use super::{Packet, opened, packet, unit_at};
 
@@ -46,7 +46,7 @@ fn memory_that_firmware_reserves_is_reached_unless_it_is_to_be_refused() {
         let mut options = Options::default();
         options.reserved = FirmwareMemory::Refused;
         let iommus = topology
-            .enable(machine().kernel(), options)
+            .enable(machine().kernel(), options, described())
             .expect("enabled");
         assert_eq!(direct(&iommus), []);
     }
@@ -237,7 +237,7 @@ fn a_unit_of_amd_whose_function_has_no_capability_block_is_refused() {
     let absent = PciFunction::of(0, 9, 0);
     let table = ivrs(absent);
     let topology = Topology::from_acpi([&table[..]]).expect("a table");
-    let iommus = topology.enable(amd().kernel(), Options::default());
+    let iommus = topology.enable(amd().kernel(), Options::default(), described());
     let iommus = iommus.expect("the first unit");
     assert!(iommus.units()[0].is_ok());
     let Some(&EnableError::NoCapability { function, error }) = iommus.units()[1].as_ref().err()

@@ -13,7 +13,7 @@ use portolan_model::smmuv3::{SmmuIdentification, SmmuRegisters};
 use portolan_model::vtd::{VtdIdentification, VtdRegisters};
 
 use super::machine::{
-    DEVICE, DISPLAY, Kernel, Machine, OTHER, OTHER_REGISTERS, PciWords, REGISTERS,
+    DEVICE, DISPLAY, Kernel, Machine, OTHER, OTHER_REGISTERS, PciWords, REGISTERS, described,
     dmar_with_scopes, iort_of_two, smmu, vtd,
 };
 use super::{driver, opened, packet};
@@ -166,7 +166,7 @@ fn enabled_without<R: Model>(
     let table = R::table(units);
     let topology = Topology::from_acpi([&table[..]]).expect("a table");
     let begun = machine.clock.now_ns();
-    let iommus = topology.enable(machine.kernel(), Options::default());
+    let iommus = topology.enable(machine.kernel(), Options::default(), described());
     let iommus = iommus.expect("the other unit");
     let took = machine.clock.now_ns() - begun;
     assert!(took <= LONGEST.get(), "after {took} ns");
@@ -258,7 +258,9 @@ fn a_machine_of_which_no_unit_comes_up_is_refused_with_the_first_reason() {
     }
     let table = VtdRegisters::table(BOTH);
     let topology = Topology::from_acpi([&table[..]]).expect("a table");
-    let failed = topology.enable(machine.kernel(), Options::default()).err();
+    let failed = topology
+        .enable(machine.kernel(), Options::default(), described())
+        .err();
     let Some(EnableError::Iommu { window, error }) = failed else {
         panic!("{failed:?}");
     };

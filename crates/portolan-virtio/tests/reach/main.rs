@@ -27,7 +27,7 @@ use portolan_model::decode::AccessKind;
 use portolan_model::vtd::{VtdIdentification, VtdRegisters};
 use portolan_virtio::Addresses;
 
-use machine::{DEVICE, Kernel, REGISTERS, dmar, vtd};
+use machine::{DEVICE, Kernel, REGISTERS, described, dmar, vtd};
 
 const PAGE: usize = 4096;
 /// Value of the bytes beside a buffer, which the device must not read.
@@ -68,7 +68,9 @@ impl Bench {
         let table = dmar(REGISTERS);
         let topology = Topology::from_acpi([&table[..]]).unwrap();
         let kernel = machine.kernel();
-        let iommus = topology.enable(kernel.clone(), Options::default()).unwrap();
+        let iommus = topology
+            .enable(kernel.clone(), Options::default(), described())
+            .unwrap();
         let pages = Arc::default();
         Self {
             unit: machine.unit,

@@ -56,7 +56,7 @@ unsafe impl Platform for Process {
         seen(at.get())
     }
 
-    fn registers(&self, _window: PhysRange) -> Option<NoRegisters> {
+    unsafe fn registers(&self, _window: PhysRange) -> Option<NoRegisters> {
         None
     }
 

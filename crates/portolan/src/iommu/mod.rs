@@ -376,12 +376,18 @@ pub trait IommuDomains: Iommu {
 
     /// Says that `stream` has a TLB of its own, to be used from its next attachment on: each invalidation
     /// is sent to it as well. ATS has to be on at the device by then, and to stay on while it is attached.
+    /// No unit checks where accesses go that the device has translated: so `all` gives leave.
     ///
     /// *Context.* Task.
     ///
     /// # Errors
     /// [`IommuError::Unsupported`] if the unit or its driver has no part for them.
-    fn use_device_tlb(&self, _stream: StreamId, _tlb: DeviceTlb) -> Result<(), IommuError> {
+    fn use_device_tlb(
+        &self,
+        _stream: StreamId,
+        _tlb: DeviceTlb,
+        _all: AllMemory,
+    ) -> Result<(), IommuError> {
         Err(IommuError::Unsupported)
     }
 

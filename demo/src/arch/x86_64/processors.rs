@@ -64,7 +64,9 @@ pub fn number() -> CpuId {
 /// The local APIC, which each processor finds at the same place.
 pub fn apic(machine: &Machine) -> Outcome<LocalApic<Registers>> {
     let at = machine.tables().find_map(madt::local_apic);
-    let registers = at.and_then(|at| machine.registers(LocalApic::<Registers>::window(at)?));
+    // SAFETY: the MADT has the APIC there, which does no DMA.
+    let registers =
+        at.and_then(|at| unsafe { machine.registers(LocalApic::<Registers>::window(at)?) });
     let apic = registers.and_then(LocalApic::new);
     Ok(apic.ok_or("there is no APIC with registers in memory")?)
 }

@@ -1,5 +1,6 @@
 //! What firmware wants of a unit: flags, and memory that stays reachable; and units that were on.
 
+use crate::promise::tests::{all_memory, described};
 use alloc::vec::Vec;
 
 use portolan::addr::{Iova, IovaRange};
@@ -35,6 +36,7 @@ fn unity(streams: Devices, start: u64, last: u64) -> Reserved {
 fn with(maps: &[Reserved]) -> Config {
     let mut config = config();
     for map in maps {
+        config.reserved.believe(described());
         config.reserved.add(*map).unwrap();
     }
     config
@@ -112,7 +114,7 @@ fn streams_of_unity_maps_reach_their_memory_from_the_start() {
         .count();
     assert!(tagged >= 1);
     assert!(machine.live() < live);
-    unit.release().unwrap();
+    unit.release(all_memory()).unwrap();
     assert_eq!(machine.live(), 0);
 }
 
@@ -192,7 +194,7 @@ fn memory_of_rings_that_run_on_after_a_release_is_kept() {
         let live = machine.live();
         machine.lie(reg::STATUS, ring, ring);
         let awaited = Awaited::Control;
-        let released = unit.release();
+        let released = unit.release(all_memory());
         let timed_out =
             matches!(released, Err(IommuError::TimedOut { awaited: of, .. }) if of == awaited);
         assert!(timed_out, "{released:?}");
@@ -236,6 +238,7 @@ fn what_the_table_says_of_a_unit_is_taken_over() {
     let table = Ivrs::parse(&table).unwrap();
     let unit = table.units().next().unwrap().unwrap();
     let mut config = config();
+    config.reserved.believe(described());
     assert!(config.honour(&table, &unit).is_err());
     let machine = new_machine();
     let _unit = machine.enable(config).unwrap();

@@ -1,5 +1,6 @@
 //! The machine of these tests: its unit is one of `portolan-model`.
 
+use crate::promise::tests::all_memory;
 use alloc::vec::Vec;
 
 use portolan::addr::{Iova, StreamId};
@@ -70,7 +71,7 @@ impl Driven for Machine {
     }
 
     fn release(unit: Iommu) -> Result<(), IommuError> {
-        unit.release()
+        unit.release(all_memory())
     }
 
     fn tables(unit: &Iommu) -> Result<Self::Tables, IommuError> {

@@ -163,7 +163,7 @@ fn domains_give_their_identifiers_back_and_their_tables() {
         domain.sync(&mut map(&domain, 3)).unwrap();
     }
     assert_eq!(machine.live(), live);
-    unit.release().unwrap();
+    unit.release(all_memory()).unwrap();
     assert_eq!(machine.live(), 0);
     assert_eq!(machine.reg(reg::CONTROL), 0);
 }

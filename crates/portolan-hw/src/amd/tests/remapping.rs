@@ -1,5 +1,6 @@
 //! Remapping of interrupts.
 
+use crate::promise::tests::all_memory;
 use alloc::vec::Vec;
 
 use portolan::addr::{Iova, RequesterId, StreamId};
@@ -153,7 +154,7 @@ fn an_entry_that_the_unit_did_not_forget_stays_out_of_use_until_it_has() {
 fn a_release_gives_the_tables_back() {
     let (machine, unit) = unit();
     let _first = unit.allocate(source(STREAM), target(0x52, 5)).unwrap();
-    unit.release().unwrap();
+    unit.release(all_memory()).unwrap();
     assert_eq!(machine.live(), 0);
     let wide = Config {
         interrupts: Some(Remapping {

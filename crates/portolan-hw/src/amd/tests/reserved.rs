@@ -1,6 +1,7 @@
 //! From an IVRS table to a device: what it reserves is mapped one to one before the stream is
 //! attached, and is never handed out.
 
+use crate::promise::tests::described;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use portolan::platform::AllMemory;
@@ -98,6 +99,7 @@ fn what_ivrs_reserves_is_mapped_before_a_device_is_attached_and_never_handed_out
     let table = Ivrs::parse(&bytes).unwrap();
     let unit = table.units().next().unwrap().unwrap();
     let mut config = config();
+    config.reserved.believe(described());
     let said = config.honour(&table, &unit);
     assert!(matches!(said, Err(Ignored::Table(_))), "{said:?}");
     let machine = new_machine();

@@ -286,3 +286,27 @@ fn a_reservation_is_told_with_its_streams() {
     assert!(told.contains("0x70000000"), "{told}");
     assert!(told.ends_with(" of streams 0x20..=0x2f"), "{told}");
 }
+
+/// What devices are to reach is a driver's to map only with the word of the embedder; what keeps addresses
+/// free needs none.
+#[test]
+fn a_driver_takes_no_region_for_devices_without_a_promise() {
+    let range = IovaRange::page(Iova::new(0x9000_0000), PageSize::SIZE_4K);
+    let kind = ReservedKind::Direct(Access::READ);
+    let used = Reserved::everywhere(ReservedRegion { range, kind });
+    let range = IovaRange::page(Iova::new(0x8000_0000), PageSize::SIZE_4K);
+    let kind = ReservedKind::Unusable;
+    let closed = Reserved::everywhere(ReservedRegion { range, kind });
+    let mut found = Reservations::default();
+    found.read([Ok(used), Ok(closed)]).unwrap();
+    let mut believed = found.clone();
+    found.within(52);
+    assert_eq!(found.iter().collect::<Vec<_>>(), [&closed]);
+    let left_out = found.left_out();
+    let reserved = used;
+    assert_eq!(left_out.first, Some(Ignored::NotBelieved { reserved }));
+    assert_eq!(left_out.count, 1);
+    believed.believe(crate::promise::tests::described());
+    believed.within(52);
+    assert_eq!(believed.iter().collect::<Vec<_>>(), [&used, &closed]);
+}

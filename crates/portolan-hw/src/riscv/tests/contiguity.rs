@@ -1,5 +1,6 @@
 //! Leaves of 64 KiB (Svnapot), on a unit that keeps each of their sixteen parts by itself.
 
+use crate::promise::tests::all_memory;
 use crate::promise::tests::promised;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -100,6 +101,6 @@ fn there_are_none_unless_somebody_says_so() -> Result<(), IommuError> {
     let sizes = domain.table().format().page_sizes();
     assert!(!sizes.contains(PageSize::SIZE_64K));
     drop(domain);
-    unit.release()?;
+    unit.release(all_memory())?;
     Ok(())
 }

@@ -47,7 +47,7 @@ fn asking() -> Config {
 fn attached(machine: &Machine) -> (Iommu, Arc<Tables>) {
     let unit = machine.enable(asking()).unwrap();
     let domain = Arc::new(unit.first_stage(RiscvLevels::Four).unwrap());
-    unit.use_device_tlb(STREAM, TLB).unwrap();
+    unit.use_device_tlb(STREAM, TLB, all_memory()).unwrap();
     unit.attach(STREAM, &domain).unwrap();
     machine.commands();
     (unit, domain)
@@ -91,15 +91,18 @@ fn a_unit_without_them_refuses() {
     assert_eq!(refused, Some(IommuError::Unsupported));
     let unit = machine.enable(config()).unwrap();
     let unsupported = Err(IommuError::Unsupported);
-    assert_eq!(unit.use_device_tlb(STREAM, TLB), unsupported);
+    assert_eq!(unit.use_device_tlb(STREAM, TLB, all_memory()), unsupported);
     assert_eq!(unit.next_page_request(), Err(IommuError::Unsupported));
     let machine = self::machine();
     let unit = machine.enable(config()).unwrap();
-    assert_eq!(unit.use_device_tlb(StreamId::new(64), TLB), unsupported);
+    assert_eq!(
+        unit.use_device_tlb(StreamId::new(64), TLB, all_memory()),
+        unsupported
+    );
     unit.enable_pasids(STREAM, 1).unwrap();
-    assert_eq!(unit.use_device_tlb(STREAM, TLB), unsupported);
+    assert_eq!(unit.use_device_tlb(STREAM, TLB, all_memory()), unsupported);
     // Without the queue a device may keep translations, and may not ask.
-    unit.use_device_tlb(OTHER, TLB).unwrap();
+    unit.use_device_tlb(OTHER, TLB, all_memory()).unwrap();
     let domain = Arc::new(unit.first_stage(RiscvLevels::Four).unwrap());
     unit.attach(OTHER, &domain).unwrap();
     assert_eq!(machine.context(0x29)[0], 0b011);
@@ -140,7 +143,7 @@ fn devices_forget_after_the_unit_and_before_the_unmap_is_complete() {
 fn what_a_device_got_ends_with_each_move() {
     let machine = machine();
     let unit = machine.enable(asking()).unwrap();
-    unit.use_device_tlb(STREAM, TLB).unwrap();
+    unit.use_device_tlb(STREAM, TLB, all_memory()).unwrap();
     let first = Arc::new(unit.first_stage(RiscvLevels::Four).unwrap());
     let second = Arc::new(unit.second_stage(RiscvLevels::Three).unwrap());
     first.sync(&mut map(&*first, 1)).unwrap();
@@ -178,7 +181,7 @@ fn what_a_device_got_ends_with_each_move() {
 fn each_address_space_is_forgotten_by_itself() {
     let machine = machine();
     let unit = machine.enable(asking()).unwrap();
-    unit.use_device_tlb(STREAM, TLB).unwrap();
+    unit.use_device_tlb(STREAM, TLB, all_memory()).unwrap();
     unit.enable_pasids(STREAM, 4).unwrap();
     let [zero, one] = [0, 1].map(|_| Arc::new(unit.first_stage(RiscvLevels::Four).unwrap()));
     unit.attach(STREAM, &zero).unwrap();
@@ -209,7 +212,7 @@ fn a_device_that_never_answers_can_be_left_behind_and_come_back() {
         let machine = machine();
         let unit = machine.enable(asking()).unwrap();
         let domain = Arc::new(unit.first_stage(RiscvLevels::Four).unwrap());
-        unit.use_device_tlb(STREAM, TLB).unwrap();
+        unit.use_device_tlb(STREAM, TLB, all_memory()).unwrap();
         if lg2 > 0 {
             unit.enable_pasids(STREAM, lg2).unwrap();
         }
@@ -237,7 +240,7 @@ fn a_device_that_never_answers_can_be_left_behind_and_come_back() {
         machine.wrong(RegisterFaults::NONE);
         silence(&machine, 0);
         machine.commands();
-        unit.use_device_tlb(STREAM, TLB).unwrap();
+        unit.use_device_tlb(STREAM, TLB, all_memory()).unwrap();
         unit.attach(STREAM, &domain).unwrap();
         assert_eq!(asked(&machine), [ALL]);
         assert_eq!(kept(&machine, BASE.get()), None);
@@ -391,7 +394,7 @@ fn page_requests_interrupt_as_faults_do() {
     for (signal, wanted) in [(Signal::None, 0), (Signal::Wired, 1)] {
         let machine = machine();
         let unit = machine.enable(Config { signal, ..asking() }).unwrap();
-        unit.use_device_tlb(STREAM, TLB).unwrap();
+        unit.use_device_tlb(STREAM, TLB, all_memory()).unwrap();
         let domain = Arc::new(unit.first_stage(RiscvLevels::Four).unwrap());
         unit.attach(STREAM, &domain).unwrap();
         for n in 1..4 {
@@ -410,7 +413,7 @@ fn a_unit_that_is_released_gives_its_queues_back() {
     let machine = machine();
     let (unit, domain) = attached(&machine);
     drop(domain);
-    unit.release().unwrap();
+    unit.release(all_memory()).unwrap();
     assert_eq!(machine.live(), 0);
     assert_eq!(machine.reg32(reg::REQUEST_CONTROL) & queue::ON, 0);
 }

@@ -1,5 +1,6 @@
 //! The fault queue: order, overflow, what it tells, and how it interrupts.
 
+use crate::promise::tests::doorbell;
 use crate::promise::tests::promised;
 use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
 use portolan::inval::Gather;
@@ -86,7 +87,7 @@ fn signalling(machine: &Machine, signal: Signal) -> Iommu {
 #[test]
 fn faults_interrupt_as_they_are_told_to() {
     let message = Signal::Message {
-        address: PhysAddr::new(0x13_f008),
+        address: doorbell(PhysAddr::new(0x13_f008)),
         data: 0x55,
     };
     for (signal, wanted) in [(Signal::None, 0), (Signal::Wired, 1), (message, 1)] {

@@ -1,6 +1,6 @@
 //! Interrupts of devices through MSI page tables.
 
-use crate::promise::tests::all_memory;
+use crate::promise::tests::{all_memory, described};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -39,7 +39,7 @@ fn target(vector: u8, hart: u32) -> InterruptTarget {
 fn messages() -> Messages {
     Messages {
         lg2_entries: 1,
-        ..Messages::new(InterruptFiles::new(PhysAddr::new(FILES), 4))
+        ..Messages::new(InterruptFiles::new(PhysAddr::new(FILES), 4), described())
     }
 }
 
@@ -403,6 +403,6 @@ fn a_unit_that_is_released_gives_its_tables_back() {
     let unit = unit(&machine);
     let (own, _) = allocate(&unit, STREAM, 0x52, 3);
     unit.free(own).unwrap();
-    unit.release().unwrap();
+    unit.release(all_memory()).unwrap();
     assert_eq!(machine.live(), 0);
 }

@@ -168,7 +168,7 @@ fn domains_give_their_identifiers_back_and_their_tables() {
         second.sync(&mut map(&second, 3)).unwrap();
     }
     assert_eq!(machine.live(), live);
-    unit.release().unwrap();
+    unit.release(all_memory()).unwrap();
     assert_eq!(machine.live(), 0);
     assert_eq!(machine.reg(16) & 0xf, 1);
 }

@@ -1,6 +1,6 @@
 //! Address spaces of a stream.
 
-use crate::promise::tests::all_memory;
+use crate::promise::tests::{all_memory, described};
 use alloc::sync::Arc;
 
 use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
@@ -101,7 +101,7 @@ fn directories_and_contexts_by_hand() {
         assert_eq!(machine.commands(), [[0x2802_0000_0003, 0]]);
         assert_eq!(machine.context(STREAM.get().into())[0], 0);
         drop(one);
-        unit.release().unwrap();
+        unit.release(all_memory()).unwrap();
         assert_eq!(machine.live(), 0);
     }
     machine.expect_obedience();
@@ -252,10 +252,8 @@ fn a_stream_has_interrupts_or_pasids() {
     use portolan::iommu::{Destination, InterruptError, InterruptSource, InterruptTarget, Vector};
     let machine = with(RiscvIdentification::default().extended().pasids());
     let mut config = config();
-    config.interrupts = Some(Messages::new(InterruptFiles::new(
-        PhysAddr::new(0x2800_0000),
-        1,
-    )));
+    let files = InterruptFiles::new(PhysAddr::new(0x2800_0000), 1);
+    config.interrupts = Some(Messages::new(files, described()));
     let unit = machine.enable(config).unwrap();
     let source = InterruptSource::Requester(RequesterId::new(STREAM.get() as u16));
     let target = InterruptTarget::new(Vector::new(40).unwrap(), Destination::Physical(0));

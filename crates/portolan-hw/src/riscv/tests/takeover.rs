@@ -1,5 +1,6 @@
 //! Taking a unit over, whatever it was left as.
 
+use crate::promise::tests::{all_memory, doorbell};
 use alloc::vec::Vec;
 
 use portolan::addr::PhysAddr;
@@ -66,7 +67,7 @@ fn a_unit_that_is_on_already_is_taken_over() {
         let (unit, _domain) = machine.attached();
         assert_eq!(machine.reg(reg::DIRECTORY) & 0xf, 2);
         machine.expect_obedience();
-        unit.release().unwrap();
+        unit.release(all_memory()).unwrap();
         machine.expect_obedience();
     }
 }
@@ -126,7 +127,7 @@ fn what_a_unit_cannot_be_or_do_is_refused() {
     let signal = |signal| Config { signal, ..config() };
     let message = |address| {
         signal(Signal::Message {
-            address: PhysAddr::new(address),
+            address: doorbell(PhysAddr::new(address)),
             data: 7,
         })
     };

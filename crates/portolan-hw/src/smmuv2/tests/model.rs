@@ -242,7 +242,7 @@ fn a_unit_that_indexes_has_a_register_for_each_stream_and_no_groups() {
 fn a_unit_that_is_disabled_lets_nothing_or_everything_pass_and_moves_no_stream() {
     for (when_disabled, after) in [
         (WhenDisabled::Abort, None),
-        (WhenDisabled::Bypass, Some(0x5000)),
+        (WhenDisabled::Bypass(all_memory()), Some(0x5000)),
     ] {
         let config = || Config {
             when_disabled,
@@ -333,6 +333,7 @@ fn qualcomm(wait: WaitForSafe) -> Config {
     Config {
         implementation: Implementation::Qualcomm(wait),
         limit: Nanos::new(100_000),
+        inherited: Inherited::PassThrough(all_memory()),
         ..Config::default()
     }
 }
@@ -366,19 +367,22 @@ fn a_display_passes_through_firmware_that_bends_writes_until_it_is_moved() {
 #[test]
 fn a_display_is_blocked_if_the_embedder_wants_it_so() {
     let config = Config {
-        inherited: Some(Inherited::Blocked),
+        inherited: Inherited::Blocked,
         ..qualcomm(WaitForSafe::Off)
     };
     let (machine, unit) = start(SmmuV2Setup::qualcomm(0), config);
     let unit = unit.unwrap();
     assert_eq!(machine.reach(0x880, 0x5000), None);
     drop(unit);
-    // Elsewhere a display is blocked unless the embedder wants it to pass.
+    // A display is blocked unless the embedder wants it to pass.
     let inherited = || SmmuV2Setup {
         inherited: alloc::vec![(0x880, 0x2)],
         ..SmmuV2Setup::default()
     };
-    for (wanted, passes) in [(None, false), (Some(Inherited::PassThrough), true)] {
+    for (wanted, passes) in [
+        (Inherited::Blocked, false),
+        (Inherited::PassThrough(all_memory()), true),
+    ] {
         let config = Config {
             inherited: wanted,
             ..Config::default()

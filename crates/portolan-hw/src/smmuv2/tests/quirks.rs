@@ -5,7 +5,7 @@ use portolan::inval::{Gather, Quirks, WalkFlush, Walker};
 use portolan::iommu::{Attach as _, Domain, Iommu as _, IommuError};
 use portolan_model::smmuv2::{SmmuV2Identification, SmmuV2Setup};
 
-use super::super::{Config, DomainOptions, Has, Implementation, Inherited, Prefetch, WaitForSafe};
+use super::super::{Config, DomainOptions, Has, Implementation, Prefetch, WaitForSafe};
 use super::kit::{FEW, Kit, Machine, bank, few, machine, map};
 use crate::overrides::CoherencyOverride;
 
@@ -179,14 +179,10 @@ fn only_qualcomm_s_units_have_walks_flushed_by_context_and_few_pages_named() {
     let longest = portolan::platform::Nanos::from_millis(1);
     let plain = Quirks::default();
     for other in [Implementation::Arm, Implementation::Mmu500] {
-        assert_eq!(
-            (other.quirks(), other.inherited()),
-            (plain, Inherited::Blocked)
-        );
+        assert_eq!(other.quirks(), plain);
     }
     let found = [WaitForSafe::Off, WaitForSafe::On { longest }].map(|wait| {
         let implementation = Implementation::Qualcomm(wait);
-        assert_eq!(implementation.inherited(), Inherited::PassThrough);
         let quirks = implementation.quirks();
         assert_eq!(quirks.walk_flush, WalkFlush::ByContext);
         quirks.context_above

@@ -66,7 +66,7 @@ fn firmware_is_tried_on_a_register_that_matches_nothing() {
     // The last register's stream would pass for a moment.
     let config = || Config {
         implementation: Implementation::Qualcomm(WaitForSafe::Off),
-        inherited: Some(Inherited::Blocked),
+        inherited: Inherited::Blocked,
         ..Config::default()
     };
     take_over(config, |_| {});

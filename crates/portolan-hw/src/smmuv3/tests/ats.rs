@@ -9,7 +9,7 @@ const ASK: [u64; 2] = [op::ATC_INV, op::SYNC];
 
 fn with_ats() -> (SmmuMachine, Driver) {
     let (unit, driver) = setup();
-    driver.enable_ats(STREAM).unwrap();
+    driver.enable_ats(STREAM, all_memory()).unwrap();
     (unit, driver)
 }
 
@@ -154,7 +154,7 @@ fn a_removed_device_settles_and_leaks_no_domain() {
     let alive = weak.map(|weak| weak.upgrade().is_some());
     assert_eq!(alive, [false, true, false], "the other stream has its own");
     // Another device in its place begins anew.
-    driver.enable_ats(STREAM).unwrap();
+    driver.enable_ats(STREAM, all_memory()).unwrap();
     unit.wrong(RegisterFaults::NONE);
     driver.attach(STREAM, &first(&driver)).unwrap();
     drop(driver);
@@ -182,7 +182,10 @@ fn a_stream_cannot_stall_and_have_translations_of_its_own() {
     assert_eq!(driver.enable_stalls(STREAM), Err(AttachError::Mismatch));
     let other = StreamId::new(9);
     driver.enable_stalls(other).unwrap();
-    assert_eq!(driver.enable_ats(other), Err(AttachError::Mismatch));
+    assert_eq!(
+        driver.enable_ats(other, all_memory()),
+        Err(AttachError::Mismatch)
+    );
 }
 
 #[test]
@@ -206,5 +209,8 @@ fn a_passed_through_device_has_its_translation_requests_answered_or_is_refused()
     assert!(unit.take_codes().contains(&op::ATC_INV));
     let passing = StreamId::new(5);
     driver.pass_through(passing, all_memory()).unwrap();
-    assert_eq!(driver.enable_ats(passing), Err(AttachError::Mismatch));
+    assert_eq!(
+        driver.enable_ats(passing, all_memory()),
+        Err(AttachError::Mismatch)
+    );
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::firmware::reservations::{Reservations, Reserved};
 use crate::overrides::CoherencyOverride;
-use crate::promise::tests::{all_memory, promised};
+use crate::promise::tests::{all_memory, described, promised};
 use crate::smmuv3::spec::ste;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{PageSize, PhysRange};
@@ -61,7 +61,7 @@ fn accesses_are_aborted_before_and_after() {
     driver.disable().unwrap();
     assert_eq!(enables(&unit), (1 << 20, 0));
     let bypass = Config {
-        when_disabled: WhenDisabled::Bypass,
+        when_disabled: WhenDisabled::Bypass(all_memory()),
         ..config()
     };
     let (unit, driver) = changed(bypass, |_| ());
@@ -263,6 +263,12 @@ fn a_guest_s_reserved_bits_do_not_reach_the_unit() {
     assert_eq!(log[2], [op::CFGI_CD | stream | 0xfffff << 12, 1]);
 }
 
+fn at_work(streams: &[StreamId]) -> alloc::vec::Vec<AtWork> {
+    let all = all_memory();
+    let of = |&stream| AtWork { stream, all };
+    streams.iter().map(of).collect()
+}
+
 #[test]
 fn devices_that_firmware_has_at_work_go_on_from_the_start() {
     let memory_at = |start, last| IovaRange::new(Iova::new(start), Iova::new(last)).unwrap();
@@ -277,11 +283,12 @@ fn devices_that_firmware_has_at_work_go_on_from_the_start() {
     let config = || Config {
         reserved: {
             let mut reserved = Reservations::default();
+            reserved.believe(described());
             reserved.add(Reserved::everywhere(doorbell)).unwrap();
             reserved.add(Reserved::one(STREAM, direct)).unwrap();
             reserved
         },
-        at_work: alloc::vec![STREAM],
+        at_work: at_work(&[STREAM]),
         ..config()
     };
     let unit = machine(FULL);
@@ -309,7 +316,7 @@ fn devices_that_firmware_has_at_work_go_on_from_the_start() {
     drop(driver);
     // A stream that no unit has: the others go on.
     let outside = Config {
-        at_work: alloc::vec![STREAM, StreamId::new(u32::MAX)],
+        at_work: at_work(&[STREAM, StreamId::new(u32::MAX)]),
         ..config()
     };
     let driver = unit.enable(outside).unwrap();
@@ -323,7 +330,7 @@ fn devices_that_firmware_has_at_work_go_on_from_the_start() {
 fn devices_at_work_behind_a_unit_that_is_off_are_not_aborted_meanwhile() {
     let unit = machine(FULL);
     let config = Config {
-        at_work: alloc::vec![STREAM],
+        at_work: at_work(&[STREAM]),
         ..config()
     };
     let _driver = unit.enable(config).unwrap();
@@ -346,7 +353,7 @@ fn streams_at_work_make_the_table_wide_enough() {
     let stream = StreamId::new(0x7_0018);
     let config = Config {
         stream_lg2: 16,
-        at_work: alloc::vec![stream],
+        at_work: at_work(&[stream]),
         ..config()
     };
     let _driver = unit.enable(config).unwrap();

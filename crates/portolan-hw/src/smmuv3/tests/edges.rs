@@ -156,11 +156,11 @@ fn a_stream_has_as_many_substreams_as_the_unit_at_most_and_keeps_their_number() 
 fn translations_of_its_own_are_for_a_blocked_device_however_it_is_blocked() {
     let (_unit, driver) = setup();
     driver.silence(STREAM).unwrap();
-    assert_eq!(driver.enable_ats(STREAM), Ok(()));
+    assert_eq!(driver.enable_ats(STREAM, all_memory()), Ok(()));
     driver.pass_through(OTHER, all_memory()).unwrap();
-    assert_eq!(driver.enable_ats(OTHER), Err(MISMATCH));
+    assert_eq!(driver.enable_ats(OTHER, all_memory()), Err(MISMATCH));
     driver.block(OTHER).unwrap();
-    assert_eq!(driver.enable_ats(OTHER), Ok(()));
+    assert_eq!(driver.enable_ats(OTHER, all_memory()), Ok(()));
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn a_device_that_is_gone_takes_no_other_s_translations_with_it() {
     let (unit, driver) = setup();
     let domain = first(&driver);
     for stream in [STREAM, OTHER] {
-        driver.enable_ats(stream).unwrap();
+        driver.enable_ats(stream, all_memory()).unwrap();
         driver.attach(stream, &domain).unwrap();
     }
     driver.device_gone(STREAM).unwrap();

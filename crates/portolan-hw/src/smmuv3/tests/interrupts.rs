@@ -9,7 +9,7 @@ use portolan_model::interrupts::{Masking, Scenario, sweep};
 fn work(unit: &SmmuMachine, driver: &Driver, domain: &Arc<First>) {
     let other = first(driver);
     let (plain, ats) = (StreamId::new(3), StreamId::new(0x303));
-    driver.enable_ats(ats).unwrap();
+    driver.enable_ats(ats, all_memory()).unwrap();
     driver.enable_pasids(ats, 12).unwrap();
     for target in [domain, &other] {
         driver.attach(plain, target).unwrap();

@@ -1,5 +1,6 @@
 //! Each chip's own words, the first flush that is one too many, and what is left when things end.
 
+use crate::promise::tests::described;
 use crate::promise::tests::promised;
 use portolan::addr::PhysRange;
 use portolan::inval::InvalidationQueue;
@@ -47,6 +48,7 @@ fn what_firmware_reserves_for_a_swgroup_is_told() {
     let frames = ReservedRegion { range, kind };
     let mut config = Config::of(Chip::Tegra210);
     let reserved = Reserved::one(stream(23), frames);
+    config.reserved.believe(described());
     config.reserved.add(reserved).unwrap();
     let tables: Tables = Arc::new(SlabTables::new(HIGH, PageSize::SIZE_4K, 8));
     let smmu = TegraSmmu::enable(Regs::new(), tables, Arc::new(Ticks::default()), config);
@@ -199,7 +201,7 @@ fn a_unit_that_was_let_go_of_is_off_and_left_alone() {
     let smmu: Smmu =
         TegraSmmu::enable(regs.clone(), tables.clone(), Arc::default(), config).unwrap();
     let domain = smmu.domain().unwrap();
-    smmu.release().unwrap();
+    smmu.release(all_memory()).unwrap();
     assert_eq!(regs.get(0x10), 0);
     regs.take();
     // It is somebody else's now.

@@ -82,7 +82,7 @@ fn a_unit_that_does_not_follow_is_not_let_go_of() {
     smmu.attach(stream(23), &domain).unwrap();
     regs.take();
     regs.loses.store(0x280, Ordering::Relaxed);
-    let kept = smmu.release();
+    let kept = smmu.release(all_memory());
     assert!(matches!(
         kept,
         Err(IommuError::Nonsense { offset: 0x280, .. })
@@ -93,7 +93,7 @@ fn a_unit_that_does_not_follow_is_not_let_go_of() {
     let other = Arc::new(smmu.domain().unwrap());
     smmu.attach(stream(23), &other).unwrap();
     regs.gone.store(1, Ordering::Relaxed);
-    assert_eq!(smmu.release(), Err(IommuError::Gone));
+    assert_eq!(smmu.release(all_memory()), Err(IommuError::Gone));
     assert!(Arc::strong_count(&other) > 1);
 }
 

@@ -6,7 +6,7 @@ use portolan::addr::{PciFunction, PhysAddr, PhysRange};
 use portolan::platform::Platform;
 
 use super::bus::Window;
-use super::{Described, EnableError, Options, Unit, wires};
+use super::{Described, EnableError, Enabling, Unit, wires};
 use crate::interrupt::Remapping;
 use crate::riscv::{Config, Messages, Signal};
 use crate::topology::{riscv, streams_lg2};
@@ -25,7 +25,11 @@ pub(super) fn window(
 }
 
 /// How the tree wants a unit to be driven.
-pub(super) fn config(described: &Described<'_>, unit: &Unit<'_>, options: Options) -> Config {
+pub(super) fn config<P>(
+    described: &Described<'_>,
+    unit: &Unit<'_>,
+    by: &Enabling<'_, P>,
+) -> Config {
     let mut config = Config::default();
     if let Some(last) = described.last_stream(unit.phandle) {
         config.streams_lg2 = streams_lg2(last);
@@ -34,10 +38,10 @@ pub(super) fn config(described: &Described<'_>, unit: &Unit<'_>, options: Option
         config.signal = Signal::Wired;
     }
     let messages = |wanted: Remapping| {
-        let mut messages = Messages::new(described.files(unit)?);
+        let mut messages = Messages::new(described.files(unit)?, by.description);
         messages.lg2_entries = wanted.lg2_entries;
         Some(messages)
     };
-    config.interrupts = options.interrupts.and_then(messages);
+    config.interrupts = by.options.interrupts.and_then(messages);
     config
 }

@@ -1,5 +1,6 @@
 //! Devices with TLBs of their own: what they are told, and devices that do not answer.
 
+use crate::promise::tests::all_memory;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -51,7 +52,8 @@ fn few_pages_are_forgotten_by_devices_one_by_one_and_many_at_once() {
     for (pages, exact) in [(1, true), (3, true), (64, true), (65, false), (200, false)] {
         let machine = new_machine(CAP, WITH_TLBS);
         let unit = machine.enable(legacy()).unwrap();
-        unit.use_device_tlb(STREAM, device(STREAM)).unwrap();
+        unit.use_device_tlb(STREAM, device(STREAM), all_memory())
+            .unwrap();
         let domain = Arc::new(by_page(&unit));
         unit.attach(STREAM, &domain).unwrap();
         domain.sync(&mut map(&*domain, pages)).unwrap();
@@ -78,7 +80,8 @@ fn what_several_devices_have_to_forget_is_limited_in_sum() {
         let unit = machine.enable(legacy()).unwrap();
         let domain = Arc::new(by_page(&unit));
         for stream in streams {
-            unit.use_device_tlb(stream, device(stream)).unwrap();
+            unit.use_device_tlb(stream, device(stream), all_memory())
+                .unwrap();
             unit.attach(stream, &domain).unwrap();
         }
         domain.sync(&mut map(&*domain, pages)).unwrap();
@@ -107,7 +110,8 @@ fn a_device_that_never_answers_can_be_left_behind_and_come_back() {
         let unit = machine.enable(config(mode)).unwrap();
         let domain = Arc::new(unit.second_stage().unwrap());
         for stream in [STREAM, other] {
-            unit.use_device_tlb(stream, device(stream)).unwrap();
+            unit.use_device_tlb(stream, device(stream), all_memory())
+                .unwrap();
             unit.attach(stream, &domain).unwrap();
         }
         domain.sync(&mut map(&*domain, 4)).unwrap();
@@ -130,7 +134,8 @@ fn a_device_that_never_answers_can_be_left_behind_and_come_back() {
         assert_eq!(Arc::strong_count(&domain), 1);
         machine.wrong(RegisterFaults::NONE);
         machine.take();
-        unit.use_device_tlb(STREAM, device(STREAM)).unwrap();
+        unit.use_device_tlb(STREAM, device(STREAM), all_memory())
+            .unwrap();
         unit.attach(STREAM, &domain).unwrap();
         let asked = |words: &Words| is(words, kind::DEVICE_TLB);
         assert!(machine.commands().first().is_some_and(asked));
@@ -142,7 +147,8 @@ fn a_device_that_is_gone_while_the_unit_is_stuck_keeps_its_domain() {
     let machine = new_machine(CAP, WITH_TLBS);
     let unit = machine.enable(legacy()).unwrap();
     let domain = Arc::new(unit.second_stage().unwrap());
-    unit.use_device_tlb(STREAM, device(STREAM)).unwrap();
+    unit.use_device_tlb(STREAM, device(STREAM), all_memory())
+        .unwrap();
     unit.attach(STREAM, &domain).unwrap();
     machine.wrong(RegisterFaults::STUCK);
     unit.device_gone(STREAM).unwrap_err();
@@ -175,7 +181,8 @@ fn page_requests_on_their_way_are_drained_when_a_pasid_is_left() {
         let machine = new_machine(FIRST, ecap);
         let unit = machine.enable(config(Mode::Scalable)).unwrap();
         unit.read_page_requests(0).unwrap();
-        unit.use_device_tlb(STREAM, device(STREAM)).unwrap();
+        unit.use_device_tlb(STREAM, device(STREAM), all_memory())
+            .unwrap();
         let domain = Arc::new(unit.first_stage(VtdFirstLevels::Four).unwrap());
         unit.attach_pasid(STREAM, PASID, &domain).unwrap();
         assert!(waits(&machine).iter().all(|drains| *drains == 0));
@@ -190,7 +197,8 @@ fn a_drain_is_not_complete_while_requests_were_lost() {
     let machine = new_machine(FIRST, SCALABLE | DRAINS);
     let unit = machine.enable(config(Mode::Scalable)).unwrap();
     unit.read_page_requests(0).unwrap();
-    unit.use_device_tlb(STREAM, device(STREAM)).unwrap();
+    unit.use_device_tlb(STREAM, device(STREAM), all_memory())
+        .unwrap();
     let domain = Arc::new(unit.first_stage(VtdFirstLevels::Four).unwrap());
     unit.attach_pasid(STREAM, PASID, &domain).unwrap();
     machine.unit().raise(0, prs::PRO);

@@ -59,7 +59,7 @@ fn golden_legacy_entries() {
     assert_eq!(words(&machine, context(&machine), 2), second);
     unit.pass_through(STREAM, all_memory()).unwrap();
     assert_eq!(words(&machine, context(&machine), 2), [0x9, 0x102]);
-    unit.use_device_tlb(STREAM, DEVICE).unwrap();
+    unit.use_device_tlb(STREAM, DEVICE, all_memory()).unwrap();
     unit.attach(STREAM, &domain).unwrap();
     assert_eq!(words(&machine, context(&machine), 2), [root | 5, 0x202]);
     unit.block(STREAM).unwrap();
@@ -159,7 +159,7 @@ fn between_two_domains_an_entry_is_old_or_absent_or_new_and_absent_when_forgotte
 fn stages_of_an_invalidation_are_apart_in_scalable_mode() {
     let machine = new_machine(FIRST, SCALABLE);
     let unit = machine.enable(config(Mode::Scalable)).unwrap();
-    unit.use_device_tlb(STREAM, DEVICE).unwrap();
+    unit.use_device_tlb(STREAM, DEVICE, all_memory()).unwrap();
     let domain = Arc::new(unit.first_stage(VtdFirstLevels::Four).unwrap());
     unit.attach_pasid(STREAM, PASID, &domain).unwrap();
     machine.take();
@@ -189,7 +189,7 @@ fn a_device_tlb_is_told_after_the_unit_and_whenever_its_stream_moves() {
     ] {
         let machine = new_machine(FIRST, ecap);
         let unit = machine.enable(config(mode)).unwrap();
-        unit.use_device_tlb(STREAM, DEVICE).unwrap();
+        unit.use_device_tlb(STREAM, DEVICE, all_memory()).unwrap();
         let domain = Arc::new(unit.second_stage().unwrap());
         unit.attach(STREAM, &domain).unwrap();
         domain.sync(&mut map(&*domain, 1)).unwrap();
@@ -219,7 +219,7 @@ fn a_device_tlb_is_told_after_the_unit_and_whenever_its_stream_moves() {
 fn a_device_tlb_is_not_used_while_a_domain_does_not_know_of_it() {
     let machine = new_machine(FIRST, SCALABLE);
     let (unit, domain) = attached(&machine, config(Mode::Scalable));
-    unit.use_device_tlb(STREAM, DEVICE).unwrap();
+    unit.use_device_tlb(STREAM, DEVICE, all_memory()).unwrap();
     let first = Arc::new(unit.first_stage(VtdFirstLevels::Four).unwrap());
     let enabled = || machine.word(scalable(&machine, 0).0) & 4;
     unit.attach_pasid(STREAM, PASID, &first).unwrap();
@@ -275,7 +275,10 @@ fn what_the_mode_does_not_have_is_refused_before_anything_is_written() {
     let unit: Iommu = machine.enable(legacy()).unwrap();
     let unsupported = Some(IommuError::Unsupported);
     assert_eq!(unit.first_stage(VtdFirstLevels::Four).err(), unsupported);
-    assert_eq!(unit.use_device_tlb(STREAM, DEVICE).err(), unsupported);
+    assert_eq!(
+        unit.use_device_tlb(STREAM, DEVICE, all_memory()).err(),
+        unsupported
+    );
     assert_eq!(unit.read_page_requests(0).err(), unsupported);
     let domain = Arc::new(unit.second_stage().unwrap());
     machine.take();

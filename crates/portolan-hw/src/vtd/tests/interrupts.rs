@@ -1,5 +1,6 @@
 //! Interrupt handlers that use the unit whose user they interrupted, at each of its steps.
 
+use crate::promise::tests::all_memory;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
@@ -32,7 +33,7 @@ fn rig(cap: u64, ecap: u64) -> Rig {
     if ecap & 4 != 0 {
         let physical = STREAM.get() as u16;
         let device = DeviceTlb { depth: 4, physical };
-        unit.use_device_tlb(STREAM, device).unwrap();
+        unit.use_device_tlb(STREAM, device, all_memory()).unwrap();
     }
     unit.attach(STREAM, &domain).unwrap();
     unit.attach(OTHER, &handlers).unwrap();

@@ -1,5 +1,6 @@
 //! The machine of these tests: its unit is one of `portolan-model`.
 
+use crate::promise::tests::all_memory;
 use alloc::vec::Vec;
 
 use portolan::addr::{Iova, StreamId};
@@ -61,7 +62,7 @@ impl Driven for VtdMachine {
     }
 
     fn release(unit: Iommu) -> Result<(), IommuError> {
-        unit.release()
+        unit.release(all_memory())
     }
 
     fn tables(unit: &Iommu) -> Result<Second, IommuError> {

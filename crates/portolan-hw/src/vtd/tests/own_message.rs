@@ -1,5 +1,6 @@
 //! The unit's own messages: for faults, and for page requests.
 
+use crate::promise::tests::all_memory;
 use alloc::vec::Vec;
 
 use portolan::addr::{Iova, Pasid};
@@ -99,7 +100,7 @@ fn asking() -> (VtdMachine, Iommu) {
     unit.read_page_requests(0).unwrap();
     let (depth, physical) = (4, STREAM.get() as u16);
     let tlb = DeviceTlb { depth, physical };
-    unit.use_device_tlb(STREAM, tlb).unwrap();
+    unit.use_device_tlb(STREAM, tlb, all_memory()).unwrap();
     let domain = Arc::new(unit.first_stage(VtdFirstLevels::Four).unwrap());
     unit.attach_pasid(STREAM, PASID, &domain).unwrap();
     (machine, unit)

@@ -1,5 +1,6 @@
 //! The queue: wrap, errors at any point, and a unit that never drains.
 
+use crate::promise::tests::all_memory;
 use alloc::sync::Arc;
 use alloc::vec;
 
@@ -71,7 +72,7 @@ fn a_device_that_times_out_is_told_and_others_go_on() {
         depth: 4,
         physical: STREAM.get() as u16,
     };
-    unit.use_device_tlb(STREAM, device).unwrap();
+    unit.use_device_tlb(STREAM, device, all_memory()).unwrap();
     let domain = Arc::new(unit.second_stage().unwrap());
     unit.attach(STREAM, &domain).unwrap();
     domain.sync(&mut map(&*domain, 1)).unwrap();

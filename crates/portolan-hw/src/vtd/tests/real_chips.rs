@@ -90,6 +90,6 @@ fn a_unit_without_address_widths_remaps_interrupts_and_translates_nothing() {
     let unsupported = AttachError::from(IommuError::Unsupported);
     assert_eq!(unit.block(STREAM), Err(unsupported));
     assert_eq!(unit.pass_through(STREAM, all_memory()), Ok(()));
-    unit.release().unwrap();
+    unit.release(all_memory()).unwrap();
     assert_eq!(machine.reg32(reg::GSTS) & command::IRE, 0);
 }

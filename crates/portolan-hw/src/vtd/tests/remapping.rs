@@ -1,5 +1,6 @@
 //! Remapping of interrupts.
 
+use crate::promise::tests::all_memory;
 use alloc::vec::Vec;
 
 use portolan::addr::{RequesterId, StreamId};
@@ -300,7 +301,7 @@ fn remapping_that_was_on_goes_off_before_its_queue() {
     core::mem::forget(before);
     let unit = machine.enable(remapping(ApicMode::XApic, 8)).unwrap();
     let live = machine.live();
-    unit.release().unwrap();
+    unit.release(all_memory()).unwrap();
     assert!(machine.live() < live);
     let off = machine.take();
     let commands = off.iter().filter_map(|event| match event {

@@ -1,5 +1,6 @@
 //! Memory that devices go on reaching at its own addresses.
 
+use crate::promise::tests::described;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -26,6 +27,7 @@ pub(super) fn config(ranges: &[(u64, u64)]) -> Config {
         most_bytes,
         ..Limits::default()
     });
+    reserved.believe(described());
     for &(start, last) in ranges {
         reserved.add(one(start, last)).unwrap();
     }

@@ -93,7 +93,7 @@ fn modes_change_only_where_devices_may_reach_everything_meanwhile() {
     assert!(machine.take().is_empty());
     assert_eq!(machine.live(), 0);
     let bypass = Config {
-        takeover: Takeover::Bypass,
+        takeover: Takeover::Bypass(all_memory()),
         ..config(Mode::Scalable)
     };
     machine.enable(bypass.clone()).unwrap();
@@ -194,7 +194,7 @@ fn a_kept_stream_in_scalable_mode_keeps_requests_without_a_pasid() {
     // What its device's TLB holds is the old system's: it forgets that before it is used.
     let physical = STREAM.get() as u16;
     let device = DeviceTlb { depth: 4, physical };
-    unit.use_device_tlb(STREAM, device).unwrap();
+    unit.use_device_tlb(STREAM, device, all_memory()).unwrap();
     let domain = Arc::new(unit.second_stage().unwrap());
     machine.take();
     unit.attach(STREAM, &domain).unwrap();

@@ -1,5 +1,6 @@
 //! Memory: none is lost whichever allocation fails, and none that the unit may use is freed.
 
+use crate::promise::tests::all_memory;
 use alloc::sync::Arc;
 
 use portolan::addr::{Pasid, StreamId};
@@ -61,7 +62,7 @@ fn whichever_allocation_fails_nothing_is_lost_and_nothing_half_done() {
             if failed {
                 everything(&unit, mode).unwrap();
             }
-            unit.release().unwrap();
+            unit.release(all_memory()).unwrap();
             assert_eq!(machine.live(), 0, "{mode:?}, allocation {n}");
             machine.expect_obedience();
             if !failed {
@@ -140,7 +141,7 @@ fn after_a_release_domains_that_are_held_go_without_the_unit() {
     let machine = new_machine(CAP, ECAP);
     let (unit, domain) = attached(&machine, legacy());
     domain.sync(&mut map(&*domain, 1)).unwrap();
-    unit.release().unwrap();
+    unit.release(all_memory()).unwrap();
     let on = machine.reg32(reg::GSTS) & (command::TE | command::QIE);
     assert_eq!(on, 0);
     machine.take();
@@ -159,7 +160,7 @@ fn a_context_entry_that_may_be_stale_is_forgotten_before_it_is_used_again() {
     let (unit, domain) = attached(&machine, config(Mode::Scalable));
     let physical = STREAM.get() as u16;
     let device = DeviceTlb { depth: 4, physical };
-    unit.use_device_tlb(STREAM, device).unwrap();
+    unit.use_device_tlb(STREAM, device, all_memory()).unwrap();
     // Its flags change, and the unit does not say that it has forgotten the old ones.
     machine.wrong(RegisterFaults::STUCK);
     unit.attach(STREAM, &domain).unwrap_err();

@@ -99,7 +99,7 @@ unsafe impl Platform for Machine {
         found.next().expect("memory that was handed out")
     }
 
-    fn registers(&self, _window: PhysRange) -> Option<NoRegisters> {
+    unsafe fn registers(&self, _window: PhysRange) -> Option<NoRegisters> {
         None
     }
 

@@ -56,7 +56,7 @@ use crate::platform::{Clock, Cpus, LeftBehind, Lock, Mmio, Nanos, SharedWord, Tr
 ///         NonNull::new(at.get() as *mut u8).expect("memory is not at 0")
 ///     }
 ///
-///     fn registers(&self, _window: PhysRange) -> Option<NoRegisters> { None }
+///     unsafe fn registers(&self, _window: PhysRange) -> Option<NoRegisters> { None }
 ///
 ///     // Its devices snoop, no unmap is lazy, and no handler calls the library.
 ///     fn clean(&self, _lines: PhysRange) {}
@@ -171,7 +171,13 @@ pub unsafe trait Platform: Clone + Send + Sync + 'static {
     }
 
     /// The registers at `window`; none if they cannot be mapped.
-    fn registers(&self, window: PhysRange) -> Option<Self::Registers>;
+    ///
+    /// # Safety
+    /// They are registers of a device, and what is done by them is the caller's to answer for: no memory of
+    /// the program is there, and the device comes to reach none but what
+    /// [`DmaMemory::new`](super::DmaMemory::new) asks of memory. Those of an IOMMU are handed to its driver,
+    /// with memory and CPUs that do what their traits say, and to nothing else.
+    unsafe fn registers(&self, window: PhysRange) -> Option<Self::Registers>;
 
     /// Four bytes of a PCI function's configuration space, at `offset`, a multiple of 4: to find the
     /// buses behind a bridge, and the capabilities of an IOMMU that is a function. None if there is

@@ -78,7 +78,10 @@ impl DmaMemory {
     }
 }
 
-/// Leave to pass devices through: they reach all memory, untranslated.
+/// Leave for devices to reach all memory: untranslated, or by translations that they keep themselves.
+///
+/// What takes it: passing a stream through, a unit that is turned off or has accesses pass while it is off,
+/// streams that pass from the start, and device TLBs (ATS), whose accesses no unit checks.
 ///
 /// ```no_run
 /// # use portolan::addr::StreamId;
@@ -100,10 +103,12 @@ pub struct AllMemory(());
 impl AllMemory {
     /// All physical memory.
     ///
-    /// # Safety It and its copies are used for streams alone whose devices read and write only memory
-    /// that is theirs though no hardware stops them: memory that was mapped for them by a
+    /// # Safety
+    /// It and its copies are used for streams alone whose devices read and write only memory that is
+    /// theirs though no hardware stops them: memory that was mapped for them by a
     /// [`Device`](crate::dma::Device), or that could be promised by [`DmaMemory::new`]. As long as such
-    /// a stream is passed through, that holds for its device, its firmware and its driver.
+    /// a stream is passed through, or may use a TLB of its own, that holds for its device, its firmware
+    /// and its driver. Where a unit is off, these are all devices before it.
     pub const unsafe fn new() -> Self {
         Self(())
     }
