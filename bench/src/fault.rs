@@ -6,6 +6,7 @@
 //! taken off, as the published figures are of handlers without it. The domain's hardware costs
 //! nothing.
 
+use crate::raw::no_device;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::hint::black_box;
@@ -15,7 +16,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use portolan::addr::{CpuId, InvalTag, Iova, IovaRange, PageSize, StreamId};
-use portolan::demand::{Frames, Ioas, IoasOptions, Pager, PopulateError, RegionOptions, Residency};
+use portolan::demand::{
+    Frames, Ioas, IoasOptions, Pager, PopulateError, RegionOptions, Residency, Unreached,
+};
 use portolan::inval::{Capabilities, InvalidationQueue, Quirks, Step, TablesLeft};
 use portolan::iommu::{IommuError, PagedDomain, TagPool};
 use portolan::iopf::{
@@ -135,8 +138,8 @@ impl Pager for Timed {
         self.guest.pin(range, access, frames)
     }
 
-    fn unpin(&self, range: IovaRange) {
-        self.guest.unpin(range);
+    fn unpin(&self, pinned: &Unreached) {
+        self.guest.unpin(pinned);
     }
 }
 
@@ -195,7 +198,12 @@ impl Bench {
         let current: fn() -> CpuId = || CpuId::new(0);
         let cpus = Arc::new(SpinCpus::new(1, Wall(Instant::now()), current));
         let options = IoasOptions::default();
-        let container = Arc::new(Ioas::new(Arc::new(domain()?), cpus.clone(), options));
+        let container = Arc::new(Ioas::new(
+            Arc::new(domain()?),
+            cpus.clone(),
+            options,
+            no_device(),
+        ));
         let region = RegionOptions {
             range,
             access: Access::READ | Access::WRITE,

@@ -116,7 +116,7 @@ impl Owned<portolan::dma::Unowned> {
             when: CopyWhen::UpTo(PAGE),
         };
         let device = device(&cpus, How::STRICT)?.with_copies(copying);
-        let device = device.with_premapped_pool(unowned(range));
+        let device = device.with_premapped_pool();
         let device = device.map_err(|_| Failure::Addresses)?;
         // A few in turn, as a driver's own are.
         let page = |i: u64| {

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
-use portolan::demand::{Frames, InvalidateError, Pager, PopulateError};
+use portolan::demand::{Frames, InvalidateError, Pager, PopulateError, Unreached};
 use portolan::table::Access;
 use thiserror::Error;
 
@@ -110,6 +110,18 @@ impl GuestMemory {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts each page of `range` as pinned once less.
+    fn let_go(&self, range: IovaRange) {
+        let (first, last) = Self::numbers(range);
+        let mut state = self.state();
+        state.pinned.retain(|page, count| {
+            if (first..=last).contains(page) {
+                *count = count.saturating_sub(1);
+            }
+            *count != 0
+        });
     }
 
     fn numbers(range: IovaRange) -> (u64, u64) {
@@ -245,20 +257,13 @@ impl Pager for GuestMemory {
             Err(_) => 0,
         };
         if let Some(rest) = IovaRange::new(Iova::new((first + done) * PAGE), range.last()) {
-            self.unpin(rest);
+            self.let_go(rest);
         }
         touched
     }
 
-    fn unpin(&self, range: IovaRange) {
-        let (first, last) = Self::numbers(range);
-        let mut state = self.state();
-        state.pinned.retain(|page, count| {
-            if (first..=last).contains(page) {
-                *count = count.saturating_sub(1);
-            }
-            *count != 0
-        });
+    fn unpin(&self, pinned: &Unreached) {
+        self.let_go(pinned.range());
     }
 }
 

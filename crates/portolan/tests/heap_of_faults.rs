@@ -7,7 +7,7 @@ mod promised;
 #[path = "support/watched_heap.rs"]
 mod watched_heap;
 
-use promised::promised;
+use promised::{promised, simulated};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId};
 use portolan::demand::premap::{Adaptive, Requester};
 use portolan::demand::{
-    Frames, Ioas, IoasOptions, Pager, PopulateError, RegionOptions, Request, Residency, Window,
+    Frames, Ioas, IoasOptions, Pager, PopulateError, RegionOptions, Request, Residency, Unreached,
+    Window,
 };
 use portolan::inval::{
     Caching, Capabilities, InvalidationQueue, Quirks, RangeForm, Step, TablesLeft,
@@ -206,7 +207,7 @@ impl Pager for Owner {
         Ok(())
     }
 
-    fn unpin(&self, _: IovaRange) {
+    fn unpin(&self, _: &Unreached) {
         assert_eq!(held(), 0, "the owner under a lock");
     }
 }
@@ -236,7 +237,7 @@ fn container(window: Window, queue: Arc<Queue>) -> Container {
         window,
         ..IoasOptions::default()
     };
-    Ioas::new(domain, Machine, options)
+    Ioas::new(domain, Machine, options, simulated())
 }
 
 fn pages(first: u64, count: u64) -> IovaRange {

@@ -5,7 +5,7 @@
 mod promised;
 mod support;
 
-use promised::promised;
+use promised::{promised, simulated};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Mutex;
@@ -16,7 +16,7 @@ use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use portolan::demand::premap::Requester;
 use portolan::demand::{
     FaultError, Frames, InvalidateError, Ioas, IoasOptions, Pager, PopulateError, RegionOptions,
-    Request, Residency,
+    Request, Residency, Unreached,
 };
 use portolan::inval::{Capabilities, Command, InvalidationQueue, Quirks, Step, TablesLeft};
 use portolan::iommu::{Awaited, Domain as _, IommuError, PagedDomain, TagPool};
@@ -109,7 +109,7 @@ impl Pager for Owner {
         unreachable!()
     }
 
-    fn unpin(&self, _: IovaRange) {
+    fn unpin(&self, _: &Unreached) {
         unreachable!()
     }
 }
@@ -147,7 +147,12 @@ impl Machine {
         let domain = PagedDomain::new(table, context, caps, quirks, queue);
         let domain = std::sync::Arc::new(domain);
         let options = IoasOptions::default();
-        let container = Ioas::new(domain.clone(), TellingCpus(LoomCpus::new(3)), options);
+        let container = Ioas::new(
+            domain.clone(),
+            TellingCpus(LoomCpus::new(3)),
+            options,
+            simulated(),
+        );
         let owner = std::sync::Arc::new(Owner::default());
         let region = RegionOptions {
             range: page(0).hull(page(pages - 1)),

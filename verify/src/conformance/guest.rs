@@ -5,7 +5,7 @@
 //! pages that the second stage maps for each fault show its cause: a table that could not be fetched, the
 //! page that the tables lead to, or the guest's own tables.
 
-use crate::promise::promised;
+use crate::promise::{promised, simulated};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use portolan::addr::{CpuId, Iova, IovaRange, PageSize, PhysAddr};
 use portolan::demand::{
     FirstStage, Frames as Pieces, Guest, Ioas, IoasOptions, Nested, Pager, PopulateError,
-    RegionOptions, Residency,
+    RegionOptions, Residency, Unreached,
 };
 use portolan::iopf::{Group, PageRequest, Response};
 use portolan::platform::TableMem;
@@ -102,7 +102,7 @@ impl Pager for Host {
         self.populate(range, access, out)
     }
 
-    fn unpin(&self, _: IovaRange) {}
+    fn unpin(&self, _: &Unreached) {}
 }
 
 /// The guest.
@@ -194,7 +194,12 @@ impl<'m, M: Machine> Behind<'m, M> {
         top.ok_or_else(|| fail("no root"))?;
         let cpu: fn() -> CpuId = || CpuId::new(0);
         let cpus = Cpus::new(1, Still::default(), cpu);
-        let second = Ioas::new(scene.on.domain.clone(), cpus, IoasOptions::default());
+        let second = Ioas::new(
+            scene.on.domain.clone(),
+            cpus,
+            IoasOptions::default(),
+            simulated(),
+        );
         let region = RegionOptions {
             range,
             access: RW,

@@ -18,6 +18,7 @@ mod failing;
 mod manner;
 mod world;
 
+use crate::promise::simulated;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -215,7 +216,12 @@ fn one_round<H: Hardware + 'static>(
         window: window(round),
         ..IoasOptions::default()
     };
-    let container = Arc::new(Ioas::new(domain.clone(), cpus.clone(), options));
+    let container = Arc::new(Ioas::new(
+        domain.clone(),
+        cpus.clone(),
+        options,
+        simulated(),
+    ));
     let devices = Devices {
         owed: Arc::default(),
         tally: tally.clone(),

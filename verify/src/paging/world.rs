@@ -4,7 +4,7 @@ use crate::promise::promised;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use portolan::addr::{Iova, IovaRange, PhysAddr};
-use portolan::demand::{Frames, Pager, PopulateError};
+use portolan::demand::{Frames, Pager, PopulateError, Unreached};
 use portolan::platform::Clock as _;
 use portolan::table::Access;
 use portolan_model::cpus::VirtualCpus;
@@ -178,5 +178,5 @@ impl Pager for World {
         self.populate(range, access, frames)
     }
 
-    fn unpin(&self, _range: IovaRange) {}
+    fn unpin(&self, _pinned: &Unreached) {}
 }

@@ -91,7 +91,7 @@ fn rig(backing: Backing, hold: Residency<'_>) -> (Arc<GuestMemory>, Arc<Domain>,
         window: Window::Page,
         ..IoasOptions::default()
     };
-    let container = Ioas::new(domain.clone(), cpus, options);
+    let container = Ioas::new(domain.clone(), cpus, options, crate::sys::kernel());
     let region = RegionOptions {
         range: guest.range().unwrap(),
         access: Access::READ | Access::WRITE,

@@ -59,11 +59,11 @@ pub fn with_device_pool(
     // The owner of the pool or the mapping may have it for as long as it likes.
     let _ = ManuallyDrop::new(pages);
     // SAFETY: the memory is never freed, and the pool and the device alone reach it, by copies.
-    let [slots, mapped] = [(); 2].map(|()| unsafe { Unowned::shared(memory, None) });
+    let slots = unsafe { Unowned::shared(memory, None) };
     let pool = PoolMemory::of(Process, slots, options).map_err(|refused| refused.error)?;
     let copying = Copying {
         pool: Arc::new(pool),
         when: CopyWhen::Always,
     };
-    Ok(device.with_copies(copying).with_premapped_pool(mapped)?)
+    Ok(device.with_copies(copying).with_premapped_pool()?)
 }

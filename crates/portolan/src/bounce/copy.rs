@@ -57,6 +57,9 @@ pub trait BouncePool: sealed::Sealed + Send + Sync {
 
     /// Use of the pool's slots.
     fn in_use(&self) -> PoolUse;
+
+    /// The memory that all slots are in, as it was promised to the pool.
+    fn memory(&self) -> &Unowned;
 }
 
 /// A [`Pool`] and the memory that it is in.
@@ -166,6 +169,10 @@ impl<P: Cpus, M: PhysMemory, A: Area> BouncePool for PoolMemory<P, M, A> {
 
     fn in_use(&self) -> PoolUse {
         self.pool.in_use()
+    }
+
+    fn memory(&self) -> &Unowned {
+        self.pool.promise()
     }
 }
 

@@ -243,6 +243,11 @@ impl<P: Cpus, A: Area> Pool<P, A> {
         if taken { Err(self) } else { Ok(self.promise) }
     }
 
+    /// The memory, as it was promised.
+    pub(crate) const fn promise(&self) -> &Unowned {
+        &self.promise
+    }
+
     /// The memory.
     ///
     /// *Context.* Interrupt.

@@ -50,7 +50,7 @@ pub use error::{
 };
 pub use fill::{Already, Mapped, Request};
 pub use nested::{FirstStage, Guest, Nested};
-pub use owner::{Frames, FramesFull, PIECES, Pager, PopulateError};
+pub use owner::{Frames, FramesFull, PIECES, Pager, PopulateError, Unreached};
 pub use premap::Window;
 pub use region::{RegionOptions, Residency};
 pub use space::{Ioas, IoasOptions};

@@ -117,6 +117,22 @@ impl Frames {
     }
 }
 
+/// Addresses of pinned memory that no device reaches any more. The library alone makes one: so nothing else
+/// has a pager let go of what is mapped.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Unreached(IovaRange);
+
+impl Unreached {
+    pub(super) const fn new(range: IovaRange) -> Self {
+        Self(range)
+    }
+
+    /// The addresses.
+    pub const fn range(&self) -> IovaRange {
+        self.0
+    }
+}
+
 /// Memory that devices use and that has another owner: a guest's, or a process's.
 ///
 /// *Implementer's duties.* Ranges are whole granules of the domain and lie in one region; `frames`
@@ -131,7 +147,7 @@ impl Frames {
 ///
 /// ```
 /// use portolan::addr::{IovaRange, PhysAddr, PhysRange};
-/// use portolan::demand::{Frames, Pager, PopulateError};
+/// use portolan::demand::{Frames, Pager, PopulateError, Unreached};
 /// use portolan::platform::DmaMemory;
 /// use portolan::table::Access;
 ///
@@ -154,7 +170,7 @@ impl Frames {
 ///     fn pin(&self, range: IovaRange, access: Access, frames: &mut Frames) -> Result<(), PopulateError> {
 ///         self.populate(range, access, frames)
 ///     }
-///     fn unpin(&self, _: IovaRange) {}
+///     fn unpin(&self, _: &Unreached) {}
 /// }
 /// ```
 ///
@@ -183,8 +199,8 @@ pub trait Pager: Send + Sync {
         frames: &mut Frames,
     ) -> Result<(), PopulateError>;
 
-    /// Lets go of `range`, which was pinned and which no device reaches any more.
-    fn unpin(&self, range: IovaRange);
+    /// Lets go of what was pinned, once.
+    fn unpin(&self, pinned: &Unreached);
 }
 
 macro_rules! forward {
@@ -208,8 +224,8 @@ macro_rules! forward {
                 (**self).pin(range, access, frames)
             }
 
-            fn unpin(&self, range: IovaRange) {
-                (**self).unpin(range);
+            fn unpin(&self, pinned: &Unreached) {
+                (**self).unpin(pinned);
             }
         }
     )*};

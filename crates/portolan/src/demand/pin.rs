@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
 use super::error::{RecoverError, RegionError};
-use super::owner::{Frames, Pager};
+use super::owner::{Frames, Pager, Unreached};
 use super::region::{Part, Region};
 use super::space::Ioas;
 use crate::addr::{Iova, IovaRange};
@@ -81,7 +81,7 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
         let piece = IovaRange::from_len(iova, bytes).filter(|piece| rest.covers(*piece));
         let Some(piece) = piece.filter(|_| bytes % granule == 0) else {
             if let Some(piece) = piece {
-                region.owner.unpin(piece);
+                region.owner.unpin(&Unreached::new(piece));
             }
             return Err(RegionError::Short { iova, bytes });
         };
@@ -97,7 +97,7 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
             })
         });
         if let Err(error) = mapped {
-            region.owner.unpin(piece);
+            region.owner.unpin(&Unreached::new(piece));
             return Err(error);
         }
         for Part { slot, run } in region.parts(piece) {
@@ -126,7 +126,7 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
 
     /// Lets go of `part`.
     fn unpin(&self, region: &Region<O, P>, part: IovaRange) {
-        region.owner.unpin(part);
+        region.owner.unpin(&Unreached::new(part));
         self.pinned.give(part.len_minus_one() + 1);
     }
 }

@@ -13,7 +13,7 @@ use super::region::{Phase, Region, RegionOptions, Residency};
 use crate::addr::{Iova, IovaRange};
 use crate::inval::Gather;
 use crate::iommu::Domain;
-use crate::platform::{Cpus, Lock, Nanos};
+use crate::platform::{Cpus, Lock, Nanos, TrustedBase};
 
 /// Options of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,14 +47,14 @@ impl Default for IoasOptions {
 /// # use portolan::addr::IovaRange;
 /// # use portolan::demand::{Ioas, IoasOptions, Pager, RegionError, RegionOptions, Residency};
 /// # use portolan::iommu::Domain;
-/// # use portolan::platform::Platform;
+/// # use portolan::platform::{Platform, TrustedBase};
 /// # use portolan::table::Access;
 /// # use std::sync::Arc;
 /// /// A guest's memory, of which a device reaches a part from the time on at which it asks for it.
 /// fn guest<D: Domain, O: Pager, P: Platform>(
-///     domain: Arc<D>, memory: O, range: IovaRange, platform: P,
+///     domain: Arc<D>, memory: O, range: IovaRange, platform: P, base: TrustedBase,
 /// ) -> Result<Ioas<D, O, P>, RegionError> {
-///     let space = Ioas::new(domain, platform, IoasOptions::default());
+///     let space = Ioas::new(domain, platform, IoasOptions::default(), base);
 ///     let (access, hold) = (Access::READ | Access::WRITE, Residency::OnDemand);
 ///     space.add_region(&RegionOptions { range, access, hold }, memory)?;
 ///     Ok(space)
@@ -84,10 +84,11 @@ pub struct Ioas<D: Domain, O: Pager, P: Cpus> {
 }
 
 impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
-    /// A container without regions.
+    /// A container without regions. `_base` is the promise for domain and CPUs: pagers hand over memory by theirs,
+    /// and take it back once the domain's sync says so.
     ///
     /// *Context.* Task.
-    pub fn new(domain: Arc<D>, cpus: P, options: IoasOptions) -> Self {
+    pub fn new(domain: Arc<D>, cpus: P, options: IoasOptions, _base: TrustedBase) -> Self {
         Self {
             domain,
             cpus,

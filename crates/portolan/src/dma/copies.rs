@@ -348,11 +348,6 @@ impl Copies {
         }
     }
 
-    /// Memory of the copies.
-    pub(super) fn places(&self) -> impl Iterator<Item = PhysRange> {
-        self.few.iter().chain(&self.more).map(Copied::copy_range)
-    }
-
     /// Gives the slots back; no device reaches them any more.
     fn give_back(&mut self, pool: &dyn BouncePool) {
         for copied in self.few.drain(..).chain(self.more.drain(..)) {

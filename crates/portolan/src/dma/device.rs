@@ -15,7 +15,7 @@ use super::space::DmaSpace;
 use super::streams::{Member, Requester};
 use crate::addr::{Pasid, StreamId};
 use crate::iommu::Iommu;
-use crate::platform::contract::{AllMemory, Unowned};
+use crate::platform::contract::{AllMemory, TrustedBase};
 use crate::platform::{Cpus, DataCache};
 
 /// Translation of a device's addresses.
@@ -328,11 +328,12 @@ impl<P: Cpus + Clone> Device<P> {
     }
 
     /// The same, for a machine where devices that do not snoop need `cache` to be maintained. One that
-    /// snoops never touches it.
+    /// snoops never touches it. `_base` is the promise for it: what it leaves in a cache overwrites what a device
+    /// wrote, or a neighbour's bytes.
     ///
     /// *Context.* Task.
     #[must_use]
-    pub fn with_cache(mut self, cache: Arc<dyn DataCache>) -> Self {
+    pub fn with_cache(mut self, cache: Arc<dyn DataCache>, _base: TrustedBase) -> Self {
         let cache = match self.settings.constraints.coherency {
             Coherency::Coherent => None,
             Coherency::NotCoherent => Some(cache),
@@ -341,13 +342,16 @@ impl<P: Cpus + Clone> Device<P> {
         self
     }
 
-    /// The same, with copies of bytes that must not, or cannot, be reached in place.
+    /// The same, with copies of bytes that must not, or cannot, be reached in place. An earlier pool does not stay
+    /// mapped.
     ///
     /// *Context.* Task.
     #[must_use]
     pub fn with_copies(mut self, copying: Copying) -> Self {
         let settings = self.settings_mut();
         settings.copying = Some(copying);
+        // That of another pool is not this one's.
+        settings.premapped = None;
         settings.spares.fill();
         self
     }
@@ -355,20 +359,19 @@ impl<P: Cpus + Clone> Device<P> {
     /// The same, with the memory of its pool mapped as long as the device, or a mapping of it, is
     /// there: buffers that are copied whole ([`CopyWhen::UpTo`](super::CopyWhen::UpTo),
     /// [`CopyWhen::Always`](super::CopyWhen::Always)) then owe no invalidation. For a pool of its own
-    /// and a device that is trusted; it reaches all of `memory`. Buffers for which there is no room
+    /// and a device that is trusted; it reaches all of the pool's memory. Buffers for which there is no room
     /// are mapped in place, where that is enough.
     ///
     /// *Context.* Task.
     ///
     /// # Errors
     /// See [`PremapError`].
-    pub fn with_premapped_pool(mut self, memory: Unowned) -> Result<Self, PremapError> {
+    pub fn with_premapped_pool(mut self) -> Result<Self, PremapError> {
         let Some(space) = self.settings.space.clone() else {
             return Err(PremapError::NotTranslated);
         };
-        if self.settings.copying.is_none() {
-            return Err(PremapError::NoPool);
-        }
+        let copying = self.settings.copying.as_ref();
+        let memory = copying.ok_or(PremapError::NoPool)?.pool.memory();
         let premapped = Premapped::new(space, memory, &self.settings.constraints)?;
         let settings = self.settings_mut();
         settings.premapped = Some(premapped);

@@ -13,7 +13,6 @@ use super::error::MapError;
 use super::failed::Failed;
 use super::list::List;
 use super::mapping::{Mapping, Place};
-use super::premapped::Premapped;
 use super::space::DmaSpace;
 use super::waiting::{Wait, Waiting};
 use crate::addr::{Iova, IovaRange, PageSize};
@@ -254,8 +253,8 @@ impl<P: Cpus + Clone> Device<P> {
         }
         let Terms { waiting, in_place } = terms;
         let access = direction.access_to(buffer.memory_kind());
-        if let (Some(pool), None, false) = (&self.settings.premapped, page, in_place) {
-            if let Some(copies) = self.premapped_copies(buffer, pool, waiting) {
+        if let (Some(_), None, false) = (&self.settings.premapped, page, in_place) {
+            if let Some(copies) = self.premapped_copies(buffer, waiting) {
                 return Ok((Place::Premapped, Some(copies)));
             }
         }
@@ -329,12 +328,7 @@ impl<P: Cpus + Clone> Device<P> {
     }
 
     /// Copies of all of `buffer` in the pool that stays mapped, if they are wanted and fit.
-    fn premapped_copies<B: Buffer>(
-        &self,
-        buffer: &B,
-        premapped: &Premapped<P>,
-        waiting: Waiting,
-    ) -> Option<Record> {
+    fn premapped_copies<B: Buffer>(&self, buffer: &B, waiting: Waiting) -> Option<Record> {
         let settings = &*self.settings;
         let copying = settings.copying.as_ref()?;
         let bytes = bytes_of(buffer);
@@ -361,12 +355,7 @@ impl<P: Cpus + Clone> Device<P> {
             &wanted,
             waiting,
         );
-        let copies = made.ok()??;
-        if premapped.holds(&copies) {
-            return Some(copies);
-        }
-        settings.give_back(Some(copies));
-        None
+        made.ok()?
     }
 
     #[inline]

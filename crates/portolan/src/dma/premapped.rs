@@ -10,7 +10,6 @@
 
 use alloc::sync::Arc;
 
-use super::copies::Copies;
 use super::error::{MapError, PremapError};
 use super::segments::Placing;
 use super::space::DmaSpace;
@@ -32,16 +31,16 @@ pub(super) struct Premapped<P: Cpus + Clone> {
 }
 
 impl<P: Cpus + Clone> Premapped<P> {
-    /// Maps `memory` for reading and writing.
+    /// Maps the memory of a pool for reading and writing.
     pub fn new(
         space: Arc<DmaSpace<P>>,
-        pool: Unowned,
+        pool: &Unowned,
         constraints: &Constraints,
     ) -> Result<Arc<Self>, PremapError> {
         if constraints.trust == Trust::Untrusted {
             return Err(PremapError::Untrusted);
         }
-        if let Some(piece) = hidden_from(constraints.reach, &pool) {
+        if let Some(piece) = hidden_from(constraints.reach, pool) {
             return Err(MapError::Private { piece }.into());
         }
         let (granule, memory) = (space.granule(), pool.memory());
@@ -65,11 +64,6 @@ impl<P: Cpus + Clone> Premapped<P> {
     /// Placing of copies for the device.
     pub fn placing(&self) -> Placing {
         Placing::Moved(self.first.get().wrapping_sub(self.memory.start().get()))
-    }
-
-    /// Tells if all of `copies` are in the pool's memory: one that has grown has others too.
-    pub fn holds(&self, copies: &Copies) -> bool {
-        copies.places().all(|copy| self.memory.covers(copy))
     }
 }
 

@@ -6,8 +6,8 @@ use crate::addr::{PageSize, PhysRange};
 
 /// Maintenance of data caches by physical address.
 ///
-/// *Implementer's duties.* When a call returns, it has taken effect for all CPUs. Lines at the ends
-/// of a range that hold other data as well are written back before they are dropped.
+/// *Implementer's duties.* When a call returns, it has taken effect for all CPUs. Lines that a CPU has changed
+/// are written back before they are dropped.
 pub trait DataCache: Send + Sync {
     /// Writes lines back to memory.
     fn clean(&self, memory: PhysRange);

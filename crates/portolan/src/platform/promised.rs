@@ -1,7 +1,7 @@
 //! Promises of tests, whose machines have no memory behind their addresses.
 #![allow(unsafe_code)]
 
-use super::{AllMemory, DmaMemory};
+use super::{AllMemory, DmaMemory, TrustedBase};
 use crate::addr::{PhysAddr, PhysRange};
 
 /// Memory of no machine.
@@ -15,4 +15,10 @@ pub(crate) fn promised(pa: PhysAddr, bytes: u64) -> DmaMemory {
 pub(crate) fn all_memory() -> AllMemory {
     // SAFETY: as above.
     unsafe { AllMemory::new() }
+}
+
+/// Parts of no machine.
+pub(crate) fn simulated() -> TrustedBase {
+    // SAFETY: as above.
+    unsafe { TrustedBase::new() }
 }

@@ -1,8 +1,12 @@
-//! A pager hands over memory that has not been promised.
+//! A pager hands over memory that has not been promised, lets go of what is mapped, or hands to a domain for
+//! which there is no promise.
 
 use portolan::addr::{IovaRange, PhysRange};
-use portolan::demand::{Frames, Pager, PopulateError};
+use portolan::demand::{Ioas, IoasOptions, Frames, Pager, PopulateError, Unreached};
+use portolan::iommu::Domain;
+use portolan::platform::Cpus;
 use portolan::table::Access;
+use std::sync::Arc;
 
 struct Anywhere(PhysRange);
 
@@ -16,7 +20,15 @@ impl Pager for Anywhere {
         self.populate(at, access, frames)
     }
 
-    fn unpin(&self, _: IovaRange) {}
+    fn unpin(&self, _: &Unreached) {}
+}
+
+fn let_go(pager: &Anywhere, at: IovaRange) {
+    pager.unpin(at);
+}
+
+fn container<D: Domain, P: Cpus>(domain: Arc<D>, cpus: P, pager: Anywhere) -> Ioas<D, Anywhere, P> {
+    Ioas::new(domain, cpus, IoasOptions::default())
 }
 
 fn main() {}

@@ -1,6 +1,7 @@
 //! A pool of another crate's, which could lend slots shorter than asked for; and copies without slots.
 
 use portolan::bounce::{BouncePool, Copied, GiveError, Need, PoolUse, Slots, TakeError};
+use portolan::dma::Unowned;
 use portolan::platform::{Clearing, Transfer};
 
 struct Liar;
@@ -20,6 +21,10 @@ impl BouncePool for Liar {
 
     fn in_use(&self) -> PoolUse {
         panic!("a count of slots")
+    }
+
+    fn memory(&self) -> &Unowned {
+        panic!("memory")
     }
 }
 

@@ -2,7 +2,7 @@
 #![allow(dead_code, unsafe_code)]
 
 use portolan::addr::{PhysAddr, PhysRange};
-use portolan::platform::{AllMemory, DmaMemory};
+use portolan::platform::{AllMemory, DmaMemory, TrustedBase};
 
 /// Memory of a machine that the test made.
 pub fn promised(pa: PhysAddr, bytes: u64) -> DmaMemory {
@@ -15,4 +15,10 @@ pub fn promised(pa: PhysAddr, bytes: u64) -> DmaMemory {
 pub fn all_memory() -> AllMemory {
     // SAFETY: as above.
     unsafe { AllMemory::new() }
+}
+
+/// Parts of such a machine.
+pub fn simulated() -> TrustedBase {
+    // SAFETY: as above.
+    unsafe { TrustedBase::new() }
 }

@@ -5,14 +5,15 @@
 //! unit writes an event for an access that waits; the driver reads it, the container maps, and CMD_RESUME has the
 //! access tried again (IHI 0070, sections 3.12.2 and 4.7).
 
-use crate::buffers::promised;
+use crate::buffers::{promised, simulated};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 use portolan::addr::{Iova, IovaRange, Pasid, PhysAddr, StreamId};
 use portolan::demand::{
-    Frames, Ioas, IoasOptions, Pager, PopulateError, RegionOptions, Residency, Usage, Window,
+    Frames, Ioas, IoasOptions, Pager, PopulateError, RegionOptions, Residency, Unreached, Usage,
+    Window,
 };
 use portolan::iommu::{Attach as _, Domain};
 use portolan::iopf::{Bounds, Dispatcher, Flow, Handler};
@@ -104,7 +105,7 @@ impl Pager for Contiguous {
         self.populate(range, access, frames)
     }
 
-    fn unpin(&self, _range: IovaRange) {}
+    fn unpin(&self, _pinned: &Unreached) {}
 }
 
 /// A container that serves faults, and its counts.
@@ -120,7 +121,7 @@ fn container<D: Domain + 'static>(
         window,
         ..IoasOptions::default()
     };
-    let container = Arc::new(Ioas::new(domain, clock, options));
+    let container = Arc::new(Ioas::new(domain, clock, options, simulated()));
     let region = RegionOptions {
         range,
         access: Access::READ | Access::WRITE,

@@ -201,7 +201,12 @@ fn memory_of_the_process_is_mapped_when_a_device_asks_for_it() {
         window: Window::Page,
         ..IoasOptions::default()
     };
-    let ioas = Arc::new(Ioas::new(domain.clone(), Process, options));
+    let ioas = Arc::new(Ioas::new(
+        domain.clone(),
+        Process,
+        options,
+        crate::sys::kernel(),
+    ));
     let region = RegionOptions {
         range: guest.range().unwrap(),
         access: Access::READ | Access::WRITE,

@@ -1,6 +1,6 @@
 //! Tables that another CPU takes out of the tree and gives back during a walk.
 
-use crate::platform::promised::promised;
+use crate::platform::promised::{promised, simulated};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -98,7 +98,7 @@ impl Machine {
         let (one, two) = (domain(1), domain(2));
         let current: fn() -> CpuId = || CpuId::new(0);
         let cpus = Arc::new(SpinCpus::new(1, Hand(hardware.clone()), current));
-        let container = Ioas::new(one.clone(), cpus, IoasOptions::default());
+        let container = Ioas::new(one.clone(), cpus, IoasOptions::default(), simulated());
         let options = RegionOptions {
             range: pages_at(0, 512),
             access: BOTH,

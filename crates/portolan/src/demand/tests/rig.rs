@@ -1,6 +1,6 @@
 //! A container, its owner, its queue and its clock.
 
-use crate::platform::promised::promised;
+use crate::platform::promised::{promised, simulated};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -11,6 +11,7 @@ use crate::addr::{CpuId, InvalTag, Iova, IovaRange, PageSize, PhysAddr, StreamId
 use crate::demand::premap::Requester;
 use crate::demand::{
     Frames, Ioas, IoasOptions, Mapped, Pager, PopulateError, RegionOptions, Request, Residency,
+    Unreached,
 };
 use crate::inval::{Caching, Capabilities, InvalidationQueue, Quirks, RangeForm, Step, TablesLeft};
 use crate::iommu::{Awaited, Domain as _, IommuError, PagedDomain, TagPool};
@@ -162,7 +163,8 @@ impl Pager for Memory {
         Ok(())
     }
 
-    fn unpin(&self, range: IovaRange) {
+    fn unpin(&self, range: &Unreached) {
+        let range = range.range();
         let mut pinned = self.pinned.lock();
         for number in range.start().get() / PAGE..=range.last().get() / PAGE {
             let count = pinned.get_mut(&number).expect("a pinned page");
@@ -208,7 +210,7 @@ impl Rig {
         let domain = Arc::new(PagedDomain::new(table, context, caps, quirks, queue));
         let current: fn() -> CpuId = || CpuId::new(0);
         let cpus = Arc::new(SpinCpus::new(1, Hand(hardware.clone()), current));
-        let container = Ioas::new(domain.clone(), cpus, options);
+        let container = Ioas::new(domain.clone(), cpus, options, simulated());
         Self {
             hardware,
             memory: Arc::new(Memory::default()),

@@ -54,9 +54,7 @@ fn private_buffers_are_bounced_whole_through_shared_memory() {
     let shared = || copying(&copier, HostVisibility::Shared);
     let premapped = || {
         let device = translated(&copier, 3).with_copies(shared());
-        device
-            .with_premapped_pool(unowned(memory()).host_visible())
-            .unwrap()
+        device.with_premapped_pool().unwrap()
     };
     for device in [
         translated(&copier, 1).with_copies(shared()),
@@ -137,8 +135,8 @@ fn nothing_private_is_mapped_in_place_by_another_way() {
     let refused = frame.link(unowned(piece), ToDevice).err();
     assert_eq!(refused, Some(LinkError::Private { piece }));
     let device = translated(&copier, 1);
-    let device = device.with_copies(copying(&copier, HostVisibility::Shared));
-    let refused = device.with_premapped_pool(unowned(memory())).err();
+    let device = device.with_copies(copying(&copier, HostVisibility::Private));
+    let refused = device.with_premapped_pool().err();
     let piece = memory();
     let error = MapError::Private { piece };
     assert_eq!(refused, Some(PremapError::Map(error)));

@@ -1,6 +1,7 @@
 //! A device's access to a buffer that is copied, and the bytes that come back.
 
-use crate::platform::promised::all_memory;
+use crate::platform::contract::Unowned;
+use crate::platform::promised::{all_memory, simulated};
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -307,6 +308,10 @@ impl<B: BouncePool> BouncePool for Refusing<B> {
     fn in_use(&self) -> PoolUse {
         self.below.in_use()
     }
+
+    fn memory(&self) -> &Unowned {
+        self.below.memory()
+    }
 }
 
 #[test]
@@ -374,6 +379,10 @@ impl<B: BouncePool> BouncePool for Arc<B> {
 
     fn in_use(&self) -> PoolUse {
         (**self).in_use()
+    }
+
+    fn memory(&self) -> &Unowned {
+        (**self).memory()
     }
 }
 
@@ -494,7 +503,7 @@ fn what_the_cpu_wrote_beside_a_part_that_is_synced_stays() {
     };
     let space = copier.rig.space.clone();
     let device = Device::translated(space, StreamId::new(1), constraints).unwrap();
-    let device = device.with_cache(cache.clone());
+    let device = device.with_cache(cache.clone(), simulated());
     let device = device.with_copies(copier.copying(CopyWhen::Needed));
     // A head and a tail that are copied, and two pages in place.
     let buffer = copier.buffer(&[(0x5800, 0x3000)]);

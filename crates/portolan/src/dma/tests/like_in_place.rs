@@ -15,6 +15,7 @@ use crate::dma::{
     Coherency, Constraints, CopyWhen, DmaSegment, FromDevice, MapError, ToDevice, Trust,
 };
 use crate::platform::DataCache;
+use crate::platform::promised::simulated;
 
 #[test]
 fn what_a_device_wrote_is_not_lost_when_a_copy_is_handed_back_to_it() {
@@ -59,7 +60,7 @@ fn not_coherent() -> Constraints {
 fn a_device_that_does_not_snoop_shares_no_cache_line_with_a_cpu() {
     let copier = Copier::new();
     let device = device_of(&copier.rig, 3, not_coherent());
-    let device = device.with_cache(Arc::new(Lines));
+    let device = device.with_cache(Arc::new(Lines), simulated());
     let device = device.with_copies(copier.copying(CopyWhen::Needed));
     for (piece, copied) in [
         ((0x3020, 0x20), true),
@@ -86,7 +87,7 @@ fn a_device_that_does_not_snoop_shares_no_cache_line_with_a_cpu() {
 fn without_a_pool_a_shared_cache_line_is_refused() {
     let copier = Copier::new();
     let device = device_of(&copier.rig, 3, not_coherent());
-    let device = device.with_cache(Arc::new(Lines));
+    let device = device.with_cache(Arc::new(Lines), simulated());
     let refused = device.map(copier.buffer(&[(0x3020, 0x20)]), FromDevice);
     let error = refused.err().map(|failed| failed.error);
     assert!(

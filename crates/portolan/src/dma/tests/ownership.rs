@@ -1,6 +1,6 @@
 //! Owners of a buffer over time, and buffers that are never freed.
 
-use crate::platform::promised::all_memory;
+use crate::platform::promised::{all_memory, simulated};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::future::Future;
@@ -197,7 +197,7 @@ fn caches_are_maintained_for_a_device_that_does_not_snoop() {
         coherency: Coherency::NotCoherent,
         ..Constraints::trusted()
     };
-    let device = device(&rig, constraints).with_cache(cache.clone());
+    let device = device(&rig, constraints).with_cache(cache.clone(), simulated());
     let alive = alive();
     let kinds = || {
         let noted = core::mem::take(&mut *cache.0.lock());

@@ -4,19 +4,28 @@ use super::buffers::unowned;
 use super::copies::{Copier, POOL, POOL_BYTES, span};
 use super::rig::Cpus;
 use crate::addr::{PageSize, PhysAddr, PhysRange, StreamId};
+use crate::bounce::{Pool, PoolMemory, PoolOptions};
 use crate::dma::{
-    Constraints, CopyWhen, Device, FromDevice, MapError, PremapError, ToDevice, Trust,
+    Constraints, CopyWhen, Copying, Device, FromDevice, PremapError, ToDevice, Trust,
 };
 use crate::platform::promised::all_memory;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-fn memory() -> PhysRange {
-    PhysRange::from_len(PhysAddr::new(POOL), POOL_BYTES).unwrap()
+/// Copies of all buffers, through a pool whose memory begins at `at`.
+fn copying_at(copier: &Copier, at: PhysAddr) -> Copying {
+    let memory = PhysRange::from_len(at, POOL_BYTES).unwrap();
+    let (cpus, options) = (copier.rig.cpus.clone(), PoolOptions::of_areas(1));
+    let pool = Pool::new(cpus, unowned(memory), options).unwrap();
+    Copying {
+        pool: Arc::new(PoolMemory::new(pool, copier.bytes.clone())),
+        when: CopyWhen::Always,
+    }
 }
 
 fn device(copier: &Copier, when: CopyWhen) -> Device<Cpus> {
     let device = copier.device(Trust::Trusted, when);
-    device.with_premapped_pool(unowned(memory())).unwrap()
+    device.with_premapped_pool().unwrap()
 }
 
 #[test]
@@ -103,10 +112,7 @@ fn a_mapping_that_is_dropped_keeps_its_slots() {
 fn who_may_not_reach_all_of_the_pool_gets_none_of_it() {
     let copier = Copier::new();
     let refused = copier.device(Trust::Untrusted, CopyWhen::Always);
-    let refused = refused
-        .with_premapped_pool(unowned(memory()))
-        .err()
-        .unwrap();
+    let refused = refused.with_premapped_pool().err().unwrap();
     assert_eq!(refused, PremapError::Untrusted);
     let copier = Copier::new();
     let (unit, stream) = (copier.rig.hardware.clone(), StreamId::new(1));
@@ -119,17 +125,11 @@ fn who_may_not_reach_all_of_the_pool_gets_none_of_it() {
         all_memory(),
     )
     .unwrap();
-    let refused = identity
-        .with_premapped_pool(unowned(memory()))
-        .err()
-        .unwrap();
+    let refused = identity.with_premapped_pool().err().unwrap();
     assert_eq!(refused, PremapError::NotTranslated);
     let space = copier.rig.space.clone();
     let without = Device::translated(space.clone(), stream, plain).unwrap();
-    let refused = without
-        .with_premapped_pool(unowned(memory()))
-        .err()
-        .unwrap();
+    let refused = without.with_premapped_pool().err().unwrap();
     assert_eq!(refused, PremapError::NoPool);
     let wide = Constraints {
         align: PageSize::of_lg2(16),
@@ -137,47 +137,34 @@ fn who_may_not_reach_all_of_the_pool_gets_none_of_it() {
     };
     let wide = Device::translated(space, StreamId::new(2), wide).unwrap();
     let wide = wide.with_copies(copier.copying(CopyWhen::Always));
-    let refused = wide.with_premapped_pool(unowned(memory())).err().unwrap();
+    let refused = wide.with_premapped_pool().err().unwrap();
     assert!(
         matches!(refused, PremapError::Alignment { .. }),
         "{refused}"
     );
-    let uneven = PhysRange::from_len(PhysAddr::new(POOL), 0x800).unwrap();
     let device = copier.device(Trust::Trusted, CopyWhen::Always);
-    let refused = device.with_premapped_pool(unowned(uneven)).err().unwrap();
+    let uneven = copying_at(&copier, PhysAddr::new(POOL + 0x800));
+    let refused = device
+        .with_copies(uneven)
+        .with_premapped_pool()
+        .err()
+        .unwrap();
     assert!(matches!(refused, PremapError::Uneven { .. }), "{refused}");
 }
 
 #[test]
-fn a_pool_that_is_elsewhere_is_not_taken_for_the_one_that_is_mapped() {
-    let copier = Copier::new();
-    let device = copier.device(Trust::Trusted, CopyWhen::UpTo(0x1000));
-    // As if the pool had grown: none of its slots is in this memory.
-    let other = PhysRange::from_len(PhysAddr::new(0x1000), 0x1000).unwrap();
-    let device = device.with_premapped_pool(unowned(other)).unwrap();
-    let buffer = copier.buffer(&[(0x3010, 0x20)]);
-    let mapping = device.map(buffer, ToDevice).ok().unwrap();
-    assert!(!mapping.is_copied());
-    mapping.unmap().ok().unwrap();
-    assert_eq!(copier.used(), 0);
-}
-
-#[test]
-fn a_broken_space_is_not_got_around() {
+fn a_pool_that_takes_another_s_place_does_not_stay_mapped() {
     let copier = Copier::new();
     let device = device(&copier, CopyWhen::Always);
-    let buffer = copier.buffer(&[(0x3000, 0x2000)]);
-    let plain = copier.device(Trust::Trusted, CopyWhen::Needed);
-    let mapping = plain.map(buffer, ToDevice).ok().unwrap();
-    copier.rig.set_broken(1);
-    assert!(mapping.unmap().is_err());
-    let buffer = copier.buffer(&[(0x3010, 0x20)]);
-    let refused = device.map(buffer, ToDevice).err().unwrap();
-    assert!(
-        matches!(refused.error, MapError::Broken(_)),
-        "{}",
-        refused.error
-    );
-    copier.rig.set_broken(0);
-    copier.rig.space.recover().unwrap();
+    let buffer = || copier.buffer(&[(0x3010, 0x20)]);
+    let mapping = device.map(buffer(), ToDevice).ok().unwrap();
+    let (iova, _) = span(&mapping);
+    mapping.unmap().ok().unwrap();
+    assert!(copier.reach(iova).is_some());
+    let device = device.with_copies(copying_at(&copier, PhysAddr::new(POOL / 2)));
+    assert_eq!(copier.reach(iova), None);
+    let mapping = device.map(buffer(), ToDevice).ok().unwrap();
+    let (iova, _) = span(&mapping);
+    mapping.unmap().ok().unwrap();
+    assert_eq!(copier.reach(iova), None);
 }

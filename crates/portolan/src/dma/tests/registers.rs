@@ -1,6 +1,6 @@
 //! Another device's registers, and addresses that a caller chose.
 
-use crate::platform::promised::all_memory;
+use crate::platform::promised::{all_memory, simulated};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicUsize;
@@ -49,7 +49,7 @@ fn registers_are_neither_copied_nor_kept_coherent() {
     };
     let lines = Arc::new(Lines::default());
     let device = device_of(rig, 1, limits)
-        .with_cache(lines.clone())
+        .with_cache(lines.clone(), simulated())
         .with_copies(copier.copying(CopyWhen::Always));
     let bar = at(0xe000_0000, 0x4000);
     let mut mapping = device.map(registers(bar), Bidirectional).ok().unwrap();

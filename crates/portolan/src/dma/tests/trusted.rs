@@ -1,7 +1,7 @@
 //! Memory that a device that is not trusted must not reach, with any other devices in its space.
 
 use super::buffers::{Pages, unowned};
-use super::copies::{Copier, POOL, POOL_BYTES, span};
+use super::copies::{Copier, span};
 use super::rig::{Rig, Setup, device_of, range};
 use crate::addr::{PhysAddr, PhysRange, StreamId};
 use crate::dma::{
@@ -23,9 +23,8 @@ fn untrusted() -> Constraints {
 #[test]
 fn a_device_that_is_not_trusted_does_not_join_a_space_with_a_pool_that_stays_mapped() {
     let copier = Copier::new();
-    let memory = PhysRange::from_len(PhysAddr::new(POOL), POOL_BYTES).unwrap();
     let trusted = copier.device(Trust::Trusted, CopyWhen::Always);
-    let trusted = trusted.with_premapped_pool(unowned(memory)).unwrap();
+    let trusted = trusted.with_premapped_pool().unwrap();
     let _mapping = trusted.map(copier.buffer(&[(0x3010, 0x20)]), ToDevice);
     let space = copier.rig.space.clone();
     let joined = Device::translated(space, StreamId::new(UNTRUSTED), untrusted());
@@ -40,9 +39,8 @@ fn a_pool_does_not_stay_mapped_where_a_device_is_not_trusted() {
     let copier = Copier::new();
     let space = copier.rig.space.clone();
     let _there = Device::translated(space, StreamId::new(UNTRUSTED), untrusted()).unwrap();
-    let memory = PhysRange::from_len(PhysAddr::new(POOL), POOL_BYTES).unwrap();
     let trusted = copier.device(Trust::Trusted, CopyWhen::Always);
-    let premapped = trusted.with_premapped_pool(unowned(memory));
+    let premapped = trusted.with_premapped_pool();
     assert!(
         premapped.is_err(),
         "a device that is not trusted reaches the pool"

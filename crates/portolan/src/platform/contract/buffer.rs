@@ -268,10 +268,10 @@ impl Unowned {
     /// * for [`DmaSpace::map_range`](crate::dma::DmaSpace::map_range) and
     ///   [`Reservation::link`](crate::dma::Reservation::link): once unmapping has returned `Ok`, under
     ///   [`Policy::Lazy`](crate::dma::Policy::Lazy) once the space has been flushed after that;
-    /// * for [`Device::with_premapped_pool`](crate::dma::Device::with_premapped_pool): once the device and
-    ///   its mappings are gone, and the space has been flushed after that;
     /// * for a [`Pool`](crate::bounce::Pool): once [`Pool::into_memory`](crate::bounce::Pool::into_memory)
-    ///   gave it back, and spaces in which it was mapped have been flushed after that;
+    ///   gave it back, the devices and mappings for which it stayed mapped
+    ///   ([`Device::with_premapped_pool`](crate::dma::Device::with_premapped_pool)) are gone, and spaces in which it
+    ///   was mapped have been flushed after that;
     /// * after any failure: once the space has recovered.
     pub const unsafe fn new(memory: PhysRange) -> Self {
         Self {

@@ -75,6 +75,8 @@ use crate::platform::{Clock, Cpus, LeftBehind, Lock, Mmio, Nanos, SharedWord, Tr
 ///   each other there.
 /// * A [`Lock`](Self::Lock) lets one holder in at a time, and while a CPU holds one, no interrupt
 ///   handler that calls the library runs on it ([`IrqLock`](crate::platform::IrqLock) does that).
+/// * [`clean`](Self::clean), [`clean_barrier`](Self::clean_barrier), [`invalidate`](Self::invalidate) and
+///   [`cache_line`](Self::cache_line) do and say what they are documented to.
 pub unsafe trait Platform: Clone + Send + Sync + 'static {
     /// Words that CPUs share; mostly [`AtomicU64`](core::sync::atomic::AtomicU64).
     type Word: SharedWord;
@@ -159,8 +161,8 @@ pub unsafe trait Platform: Clone + Send + Sync + 'static {
     /// Waits until everything that was cleaned before is in memory.
     fn clean_barrier(&self);
 
-    /// Drops cache lines, so that the next read comes from memory; lines at the ends that hold other
-    /// data as well are written back before.
+    /// Drops cache lines, so that the next read comes from memory. Lines that a CPU has changed are written back
+    /// before, so that nothing is lost whatever the lines are.
     fn invalidate(&self, lines: PhysRange);
 
     /// The longest line of any cache between a CPU and memory: bytes that CPUs write and bytes that a

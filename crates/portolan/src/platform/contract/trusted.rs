@@ -37,13 +37,15 @@ impl TrustedBase {
     /// * [`Iommu`](crate::iommu::Iommu) and [`Attach`](crate::iommu::Attach): a stream leads to the domain that
     ///   it is attached to, or nowhere;
     /// * [`Domain`](crate::iommu::Domain), its [`Format`](crate::table::Format),
-    ///   [`TableMem`](crate::platform::TableMem),
+    ///   [`Word`](crate::platform::Word), [`TableMem`](crate::platform::TableMem),
     ///   [`InvalidationQueue`](crate::inval::InvalidationQueue) and
     ///   [`TagPool`](crate::iommu::TagPool): devices reach mapped memory, and nothing of it once a
     ///   sync has returned `Ok` for its unmap;
     /// * [`Cpus`](crate::platform::Cpus), their [`SharedWord`](crate::platform::SharedWord),
     ///   [`Lock`](crate::platform::Lock) and [`Interrupts`](crate::platform::Interrupts): words change in one
-    ///   step and in the order asked for, and locks let one holder in.
+    ///   step and in the order asked for, and locks let one holder in;
+    /// * [`DataCache`](crate::platform::DataCache): lines are written back and dropped as it says, and no longer than
+    ///   it says.
     ///
     /// Of a simulated machine, whose devices reach no memory of the process, there is nothing to promise.
     pub const unsafe fn new() -> Self {
