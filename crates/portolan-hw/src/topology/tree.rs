@@ -27,7 +27,7 @@ use super::claim::Claim;
 use super::remark::Remark;
 use super::survey::{Place, Survey, UnitKind};
 use super::{
-    EnableError, Enabling, FirmwareMemory, Outcome, TopologyError, enable_all, enable_at,
+    EnableError, Enabling, FirmwareMemory, Outcome, TopologyError, enable_all, enable_at, iort,
     streams_lg2, window,
 };
 use crate::firmware::fdt::{DeviceTree, Node};
