@@ -208,20 +208,15 @@ fn one_round<H: Hardware + 'static>(
         root: table.root(),
         format: TableFormat::vtd_second_stage(4).expect("a format of the model's"),
     };
-    let caps = Setup::able(PageSize::SIZE_4K);
     let queue = server(&cpus, failing(wrap(model.clone()), &failures));
-    let quirks = Quirks::default();
+    let (caps, quirks) = (Setup::able(PageSize::SIZE_4K), Quirks::default());
     let domain = Arc::new(PagedDomain::new(table, context, caps, quirks, queue));
     let options = IoasOptions {
         window: window(round),
         ..IoasOptions::default()
     };
-    let container = Arc::new(Ioas::new(
-        domain.clone(),
-        cpus.clone(),
-        options,
-        simulated(),
-    ));
+    let container = Ioas::new(domain.clone(), cpus.clone(), options, simulated());
+    let container = Arc::new(container);
     let devices = Devices {
         owed: Arc::default(),
         tally: tally.clone(),

@@ -12,8 +12,8 @@
 //!
 //! [`Implementation::Qualcomm`], on top of an MMU-500, has three peculiarities, as publicly known
 //! from Linux's driver: its firmware watches writes to stream-to-context registers, it hands
-//! streams over that are in use ([`Inherited::PassThrough`] keeps them going), and an invalidation may wait until real-time devices agree
-//! (wait-for-safe).
+//! streams over that are in use ([`Inherited::PassThrough`] keeps them going), and an invalidation
+//! may wait until real-time devices agree (wait-for-safe).
 //!
 //! *Context.* Interrupt: everything here is a value.
 
