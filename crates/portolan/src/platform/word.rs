@@ -64,3 +64,12 @@ macro_rules! word {
 
 word!(AtomicU32, u32, 2);
 word!(AtomicU64, u64, 3);
+
+/// The model checker's, for the tests that explore walks.
+#[cfg(portolan_loom)]
+mod explored {
+    use super::Word;
+    use loom::sync::atomic::{AtomicU64, Ordering};
+
+    word!(AtomicU64, u64, 3);
+}
