@@ -10,11 +10,15 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64, Ordering};
 use portolan::addr::{InvalTag, Iova, PageSize};
 use portolan::inval::{
     CombineOptions, Combined, Command, Depth, InvalidationQueue, Ranges, Step, TablesLeft,
 };
-use support::loom_cpus::{LoomCpus, explore, on_cpu};
+use portolan::platform::Cpus;
+use support::loom_cpus::{HastyCpus, LoomCpus, explore, on_cpu};
+
+const PAGES: usize = 10;
 
 /// Hardware that refuses the commands for some pages.
 struct Hardware {
@@ -22,7 +26,10 @@ struct Hardware {
     /// Invalidations not yet awaited, and numbers of completed ones by page.
     state: Mutex<(Vec<u64>, BTreeMap<u64, u64>)>,
     /// A point at which CPUs interleave.
-    turn: loom::sync::atomic::AtomicU64,
+    turn: AtomicU64,
+    /// A word for each page, which says as the state does how often it was invalidated, and which nothing
+    /// orders: a CPU that does not come after that invalidation may read an older number.
+    noted: [AtomicU64; PAGES],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +40,8 @@ impl Hardware {
         Self {
             refused,
             state: Mutex::default(),
-            turn: loom::sync::atomic::AtomicU64::new(0),
+            turn: AtomicU64::new(0),
+            noted: [(); PAGES].map(|()| AtomicU64::new(0)),
         }
     }
 
@@ -58,7 +66,10 @@ impl InvalidationQueue for Hardware {
                     mine.push(page);
                 }
                 Step::Sync => {
-                    self.turn.fetch_add(1, loom::sync::atomic::Ordering::AcqRel);
+                    self.turn.fetch_add(1, Ordering::Relaxed);
+                    for &page in &mine {
+                        self.noted[page as usize].fetch_add(1, Ordering::Relaxed);
+                    }
                     let mut state = self.state.lock().unwrap();
                     for page in mine.drain(..) {
                         *state.1.entry(page).or_default() += 1;
@@ -71,7 +82,7 @@ impl InvalidationQueue for Hardware {
     }
 }
 
-type Queue = Combined<LoomCpus, Hardware>;
+type Queue<C = LoomCpus> = Combined<C, Hardware>;
 
 fn queue(cpus: usize, refused: &'static [u64]) -> Arc<Queue> {
     queue_with(cpus, refused, CombineOptions::default())
@@ -86,7 +97,7 @@ fn queue_with(cpus: usize, refused: &'static [u64], options: CombineOptions) -> 
     ))
 }
 
-fn invalidate(queue: &Queue, page: u64) -> Result<(), Refused> {
+fn invalidate<C: Cpus>(queue: &Queue<C>, page: u64) -> Result<(), Refused> {
     let command = Command::Page {
         context: InvalTag::new(1),
         iova: Iova::new(page << 12),
@@ -99,6 +110,11 @@ fn invalidate(queue: &Queue, page: u64) -> Result<(), Refused> {
         assert!(
             queue.queue().completed(page) > before,
             "page {page} is stale"
+        );
+        let noted = queue.queue().noted[page as usize].load(Ordering::Relaxed);
+        assert!(
+            noted > before,
+            "page {page} is done, and its CPU need not see it"
         );
     }
     outcome
@@ -156,6 +172,30 @@ fn an_error_reaches_its_caller_and_nobody_else() {
         let outcomes: Vec<_> = others.into_iter().map(|cpu| cpu.join().unwrap()).collect();
         assert_eq!(outcomes, [Err(Refused(1)), Ok(())]);
         assert_eq!(invalidate(&queue, 5), Ok(()));
+    });
+}
+
+/// What a caller has added to a batch goes with it, or the caller sends it once more.
+#[test]
+fn a_caller_whose_time_runs_out_goes_alone() {
+    explore(2, || {
+        let queue = Arc::new(Combined::new(
+            HastyCpus(LoomCpus::new(3)),
+            Hardware::new(&[]),
+            Ranges::ABSENT,
+            CombineOptions::default(),
+        ));
+        let others: Vec<_> = (1..3)
+            .map(|cpu| {
+                let queue = Arc::clone(&queue);
+                on_cpu(cpu, move || invalidate(&queue, cpu.into()).unwrap())
+            })
+            .collect();
+        invalidate(&queue, 0).unwrap();
+        for other in others {
+            other.join().unwrap();
+        }
+        invalidate(&queue, 9).unwrap();
     });
 }
 

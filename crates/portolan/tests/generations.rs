@@ -21,10 +21,10 @@ use portolan::inval::{
 use portolan::iommu::{
     Attach, AttachError, BoundDomain, FaultEvent, Iommu, IommuError, PagedDomain, TagPool,
 };
-use portolan::platform::{AllMemory, SlabTables, TrustedBase};
+use portolan::platform::{AllMemory, Cpus, SlabTables, TrustedBase};
 use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
-use support::loom_cpus::{LoomCpus, explore, on_cpu};
+use support::loom_cpus::{HastyCpus, LoomCpus, explore, on_cpu};
 
 #[derive(Default)]
 struct State {
@@ -118,10 +118,14 @@ impl Attach<Domain> for Hardware {
 }
 
 type Domain = PagedDomain<VtdSecondStage, std::sync::Arc<SlabTables<AtomicU64>>, Hardware>;
-type Space = DmaSpace<LoomCpus>;
+type Space<C = LoomCpus> = DmaSpace<C>;
 
 /// One queue for all CPUs, as where they move between CPUs.
 fn space(hardware: &Hardware, bounds: LazyBounds) -> Arc<Space> {
+    space_on(LoomCpus::new(1), hardware, bounds)
+}
+
+fn space_on<C: Cpus + Clone>(cpus: C, hardware: &Hardware, bounds: LazyBounds) -> Arc<Space<C>> {
     let memory = SlabTables::new(PhysAddr::new(0x8000_0000), PageSize::SIZE_4K, 16);
     let format = VtdSecondStage::new(VtdLevels::Three, 39);
     let table = PageTable::new(format, std::sync::Arc::new(memory)).unwrap();
@@ -141,7 +145,7 @@ fn space(hardware: &Hardware, bounds: LazyBounds) -> Arc<Space> {
     let domain = std::sync::Arc::new(domain);
     let unit = std::sync::Arc::new(hardware.clone());
     let bound = BoundDomain::new(unit, domain, simulated());
-    let space = DmaSpace::with_cpus(bound, LoomCpus::new(1), &options, simulated());
+    let space = DmaSpace::with_cpus(bound, cpus, &options, simulated());
     Arc::new(space.unwrap())
 }
 
@@ -230,6 +234,38 @@ fn what_fails_for_one_is_kept_for_all() {
         assert!(!well_one || quiet(at_one));
         assert!(!well_two || quiet(at_two));
         space.recover().unwrap();
+        assert!(quiet(at_one) && quiet(at_two));
+        assert_eq!(space.waiting(), (0, 0));
+    });
+}
+
+/// What a caller does not wait for is owed still: the next flush pays for it.
+#[test]
+fn a_caller_whose_time_runs_out_leaves_its_debt_to_the_next() {
+    explore(2, || {
+        let hardware = Hardware::new();
+        let space = space_on(
+            HastyCpus(LoomCpus::new(1)),
+            &hardware,
+            LazyBounds::default(),
+        );
+        let map = |page: u64| {
+            let memory = PhysRange::from_len(PhysAddr::new(page << 12), 0x1000).unwrap();
+            let mapped = space.map_range(unowned(memory), Access::READ, &Constraints::trusted());
+            mapped.unwrap()
+        };
+        let ((one, at_one), (two, at_two)) = (map(1), map(2));
+        let other = {
+            let space = space.clone();
+            on_cpu(0, move || space.unmap_range(one).is_ok())
+        };
+        let well_two = space.unmap_range(two).is_ok();
+        let quiet = |at: Iova| hardware.noted(at).load(Ordering::Relaxed) != 0;
+        assert!(!well_two || quiet(at_two));
+        let well_one = other.join().unwrap();
+        assert!(well_one || well_two, "the hardware was waited for by none");
+        assert!(!well_one || quiet(at_one));
+        space.flush().unwrap();
         assert!(quiet(at_one) && quiet(at_two));
         assert_eq!(space.waiting(), (0, 0));
     });

@@ -8,7 +8,7 @@ mod tiny_table;
 
 use loom::sync::Arc;
 use portolan::addr::Iova;
-use tiny_table::{PAGE, Table, Tiny, Watched, explore, map, pay, unmap};
+use tiny_table::{Found, PAGE, Table, Tiny, Watched, explore, look, map, pay, unmap};
 
 #[test]
 fn two_cpus_map_and_unmap_in_one_leaf_table() {
@@ -59,5 +59,37 @@ fn a_table_emptied_twice_is_freed_by_the_later_debt_only() {
         assert_eq!(table.pages(), 2, "freed while the later debt was open");
         pay(&table, second);
         assert_eq!(table.pages(), 1);
+    });
+}
+
+/// A CPU that finds a table finds it empty, whatever its page held before.
+#[test]
+fn a_table_in_a_page_that_was_used_before_is_empty_for_all() {
+    explore(3, || {
+        let table = Arc::new(Table::new(Tiny, Watched::new(2)).unwrap());
+        map(&table, 0);
+        pay(&table, unmap(&table, 0));
+        let other = Arc::clone(&table);
+        let cpu = loom::thread::spawn(move || {
+            look(&other, 0, Found::MappedOrNot);
+            look(&other, 1, Found::MappedOrNot);
+        });
+        map(&table, 1);
+        cpu.join().unwrap();
+    });
+}
+
+/// The same of a CPU whose own table came too late.
+#[test]
+fn a_table_that_another_cpu_has_put_there_first_is_empty() {
+    explore(3, || {
+        let table = Arc::new(Table::new(Tiny, Watched::new(3)).unwrap());
+        map(&table, 0);
+        pay(&table, unmap(&table, 0));
+        let other = Arc::clone(&table);
+        let cpu = loom::thread::spawn(move || map(&other, 1));
+        map(&table, 0);
+        cpu.join().unwrap();
+        assert_eq!(table.pages(), 2);
     });
 }

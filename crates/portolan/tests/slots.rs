@@ -5,6 +5,7 @@ mod support;
 
 use std::sync::Mutex;
 
+use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use portolan::addr::{PhysAddr, PhysRange};
 use portolan::bounce::{Need, Pool, PoolOptions};
@@ -21,8 +22,31 @@ fn pool(words: u64) -> Arc<Pool<LoomCpus>> {
     Arc::new(Pool::new(LoomCpus::new(1), memory, options).unwrap())
 }
 
-/// Slots that are held.
-type Held = std::sync::Arc<Mutex<Vec<PhysRange>>>;
+/// Slots that are held, and a cell for each slot of the pool that its holder writes: the model checker fails
+/// a test in which two write without one being done before the other.
+#[derive(Clone)]
+struct Held {
+    out: std::sync::Arc<Mutex<Vec<PhysRange>>>,
+    written: std::sync::Arc<Vec<UnsafeCell<()>>>,
+}
+
+impl Held {
+    fn new(pool: &Pool<LoomCpus>) -> Self {
+        let slots = (pool.memory().len_minus_one() + 1) / SLOT;
+        let written = (0..slots).map(|_| UnsafeCell::new(())).collect();
+        Self {
+            out: std::sync::Arc::default(),
+            written: std::sync::Arc::new(written),
+        }
+    }
+
+    fn write(&self, pool: &Pool<LoomCpus>, data: PhysRange) {
+        let slot = |at: PhysAddr| ((at.get() - pool.memory().start().get()) / SLOT) as usize;
+        for cell in &self.written[slot(data.start())..=slot(data.last())] {
+            cell.with_mut(|_| ());
+        }
+    }
+}
 
 fn take_and_give(pool: &Pool<LoomCpus>, held: &Held, slots: u64) -> bool {
     let Ok(taken) = pool.take(&Need::bytes(slots * SLOT)) else {
@@ -30,19 +54,21 @@ fn take_and_give(pool: &Pool<LoomCpus>, held: &Held, slots: u64) -> bool {
     };
     let data = taken.data();
     {
-        let mut held = held.lock().unwrap();
-        assert!(held.iter().all(|other| !other.overlaps(data)), "{data:?}");
-        held.push(data);
+        let mut out = held.out.lock().unwrap();
+        assert!(out.iter().all(|other| !other.overlaps(data)), "{data:?}");
+        out.push(data);
     }
+    held.write(pool, data);
     loom::thread::yield_now();
-    held.lock().unwrap().retain(|other| *other != data);
+    held.out.lock().unwrap().retain(|other| *other != data);
     pool.give(taken).unwrap();
     true
 }
 
 fn together(words: u64, mine: u64, theirs: u64, fits: bool) {
     explore(3, move || {
-        let (pool, held) = (pool(words), Held::default());
+        let pool = pool(words);
+        let held = Held::new(&pool);
         let other = {
             let (pool, held) = (pool.clone(), held.clone());
             on_cpu(0, move || take_and_give(&pool, &held, theirs))

@@ -7,7 +7,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use super::area::{Area, Want};
 use super::bits::{WORD, ones, survey};
@@ -89,11 +89,11 @@ impl<W: SharedWord> LockFree<W> {
                 if free & mask != mask {
                     let before = (word as u32 * WORD).saturating_sub(first);
                     for (word, mask) in pieces(first, before) {
-                        self.words[word].fetch_or(mask, Release);
+                        self.words[word].fetch_or(mask, Relaxed);
                     }
                     return false;
                 }
-                match bits.compare_exchange_weak(free, free & !mask, AcqRel, Relaxed) {
+                match bits.compare_exchange_weak(free, free & !mask, Acquire, Relaxed) {
                     Ok(_) => break,
                     Err(now) => free = now,
                 }

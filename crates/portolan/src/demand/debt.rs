@@ -117,7 +117,7 @@ impl<P: Cpus> Debts<P> {
             owed,
             closes: None,
         };
-        if needs.is_some() || self.owes.load(Ordering::Acquire) {
+        if needs.is_some() || self.owes.load(Ordering::Relaxed) {
             let look = || self.book.with(|book| payment.join(book, needs));
             if let Err(waited) = poll(cpus, timeout, look) {
                 let cause = Cause::Turn { waited };
@@ -174,7 +174,7 @@ impl<P: Cpus, D: Domain> Payment<'_, P, D> {
                 book.quiet = Some(closed);
                 book.turn = Turn::Free;
                 let owes = book.owed().is_some();
-                self.debts.owes.store(owes, Ordering::Release);
+                self.debts.owes.store(owes, Ordering::Relaxed);
             });
         }
     }
@@ -189,7 +189,7 @@ impl<P: Cpus, D: Domain> Payment<'_, P, D> {
             if self.closes.take().is_some() {
                 book.turn = Turn::Free;
             }
-            debts.owes.store(true, Ordering::Release);
+            debts.owes.store(true, Ordering::Relaxed);
             book.open
         })
     }

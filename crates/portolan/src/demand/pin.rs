@@ -42,7 +42,7 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
                 error
             }
             Err(failed) => {
-                region.complete.store(true, Ordering::Release);
+                region.complete.store(true, Ordering::Relaxed);
                 RegionError::NotQuiet(failed)
             }
         }

@@ -220,7 +220,7 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
                 }
             });
         }
-        region.complete.store(true, Ordering::Release);
+        region.complete.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -274,7 +274,7 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
     pub fn remove_region(&self, start: Iova) -> Result<(), RemoveError> {
         let region = self.region_at(start);
         let region = region.filter(|region| region.range.start() == start);
-        let region = region.filter(|region| region.complete.load(Ordering::Acquire));
+        let region = region.filter(|region| region.complete.load(Ordering::Relaxed));
         let region = region.ok_or(RemoveError::NoRegion { start })?;
         self.close(&region);
         self.take_back(&region, region.range)?;

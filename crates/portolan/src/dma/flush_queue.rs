@@ -12,7 +12,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use super::error::UnmapError;
 use crate::addr::{Iova, IovaRange, PageSize};
@@ -393,7 +393,7 @@ impl<P: Cpus> FlushQueue<P> {
             true => Ok(()),
             false => queue.flush(domain, give_back),
         };
-        queue.busy.store(0, Release);
+        queue.busy.store(0, Relaxed);
         done.map(|()| Tried::Quiet)
     }
 
@@ -478,7 +478,7 @@ impl<P: Cpus> FlushQueue<P> {
 impl<P: Cpus> Queue<P> {
     /// Tells if the caller is to flush. A caller that is not writes nothing.
     fn begin(&self) -> bool {
-        let begun = self.busy.compare_exchange_weak(0, 1, AcqRel, Relaxed);
+        let begun = self.busy.compare_exchange_weak(0, 1, Relaxed, Relaxed);
         begun.is_ok()
     }
 

@@ -73,7 +73,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     ///
     /// *Context.* Interrupt.
     pub fn is_flush_due(&self) -> bool {
-        let broken = self.broken.load(Ordering::Acquire) != 0;
+        let broken = self.broken.load(Ordering::Relaxed) != 0;
         (broken && self.streams.with(|streams| streams.is_blocking()))
             || self.pending.is_due(&self.cpus)
     }
@@ -92,7 +92,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             }
         }
         self.streams.with(Streams::end_blocking);
-        self.broken.store(0, Ordering::Release);
+        self.broken.store(0, Ordering::Relaxed);
         self.release_held();
         Ok(())
     }

@@ -58,7 +58,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     #[cold]
     pub(super) fn fail(&self, error: IommuError) {
         self.why.with(|why| *why = Some(error));
-        if self.broken.swap(1, Ordering::AcqRel) != 0 {
+        if self.broken.swap(1, Ordering::Relaxed) != 0 {
             return;
         }
         self.streams.with(Streams::begin_blocking);

@@ -258,7 +258,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     /// *Context.* Interrupt.
     #[inline]
     pub fn failure(&self) -> Option<IommuError> {
-        match self.broken.load(Ordering::Acquire) {
+        match self.broken.load(Ordering::Relaxed) {
             0 => None,
             _ => self.why.with(|why| *why),
         }

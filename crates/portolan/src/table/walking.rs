@@ -121,10 +121,12 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                 word.store(head);
             }
             let link = F::link(first);
-            let pushed =
-                walks
-                    .parked
-                    .compare_exchange_weak(head, link, Ordering::AcqRel, Ordering::Relaxed);
+            let pushed = walks.parked.compare_exchange_weak(
+                head,
+                link,
+                Ordering::Release,
+                Ordering::Relaxed,
+            );
             match pushed {
                 Ok(_) => break,
                 Err(now) => head = now,
@@ -139,7 +141,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     #[cold]
     pub(super) fn give_back_parked(&self) {
         let walks = &self.walks.0.0;
-        if walks.wanted.fetch_add(1, Ordering::AcqRel) != 0 {
+        if walks.wanted.fetch_add(1, Ordering::Release) != 0 {
             return;
         }
         let mut seen = 1;
@@ -147,7 +149,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             self.advance();
             let done = walks
                 .wanted
-                .compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Acquire);
+                .compare_exchange(seen, 0, Ordering::Relaxed, Ordering::Relaxed);
             match done {
                 Ok(_) => return,
                 Err(now) => seen = now,
@@ -177,7 +179,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                 walks.phase.store(closed & 1, Ordering::Relaxed);
                 continue;
             }
-            let parked = walks.parked.swap(0, Ordering::AcqRel);
+            let parked = walks.parked.swap(0, Ordering::Relaxed);
             if parked == 0 {
                 return;
             }

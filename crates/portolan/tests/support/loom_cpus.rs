@@ -201,6 +201,44 @@ impl<T: Send> Lock<T> for LoomLock<T> {
     }
 }
 
+/// CPUs whose time runs out at the second look at a clock.
+#[derive(Clone, Copy, Debug)]
+pub struct HastyCpus(pub LoomCpus);
+
+loom::thread_local! {
+    static LOOKS: Cell<u64> = Cell::new(0);
+}
+
+impl Clock for HastyCpus {
+    fn now(&self) -> Nanos {
+        let looks = LOOKS.with(|looks| looks.replace(looks.get() + 1));
+        Nanos::from_millis(looks * 1_000_000)
+    }
+
+    fn relax(&self) {
+        loom::thread::yield_now();
+    }
+}
+
+impl Cpus for HastyCpus {
+    type Word = LoomWord;
+    type Lock<T: Send> = LoomLock<T>;
+
+    fn count(&self) -> usize {
+        self.0.count()
+    }
+
+    fn current(&self) -> CpuId {
+        self.0.current()
+    }
+
+    fn flush_wanted(&self) {}
+
+    fn drop_later(&self, left: portolan::platform::LeftBehind) {
+        drop(left);
+    }
+}
+
 /// CPUs that wait for changes under locks: each use of a lock counts as a change.
 #[derive(Clone, Copy, Debug)]
 pub struct TellingCpus(pub LoomCpus);

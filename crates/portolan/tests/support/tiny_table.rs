@@ -138,7 +138,7 @@ impl Format for Tiny {
     }
 }
 
-/// Memory of tables whose pages are never used again once freed, so that every late access is seen.
+/// Memory of tables whose pages are used again only once there are no others, so that late accesses are seen.
 ///
 /// The model checker fails a test in which a page is freed without all that reached it before being
 /// done. It is written over then, so that a walk that still reads there finds an address of no mapping.
@@ -179,9 +179,17 @@ impl Watched {
 impl TableMem<Entry> for Watched {
     fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
         let mut state = self.state.lock().unwrap();
-        let index = state.iter().position(|&state| state == State::Free);
+        let find = |wanted| state.iter().position(|state| *state == wanted);
+        let index = find(State::Free).or_else(|| find(State::Freed));
         let index = index.ok_or(OutOfTableMemory { size })?;
-        state[index] = State::Live;
+        let before = std::mem::replace(&mut state[index], State::Live);
+        drop(state);
+        if before == State::Freed {
+            self.reached[index].0.with_mut(|_| ());
+            for word in &self.pages[index] {
+                Word::store(word, 0);
+            }
+        }
         Ok(PhysAddr::new((index as u64 + 1) * PAGE))
     }
 

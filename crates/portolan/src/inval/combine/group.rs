@@ -122,7 +122,7 @@ impl<P: Cpus> Group<P> {
     /// Tells all waiting CPUs that `number` has ended.
     pub(super) fn finish<E>(&self, number: u64, outcome: &Result<(), E>) {
         if outcome.is_err() {
-            self.failed.store(number, Ordering::Release);
+            self.failed.store(number, Ordering::Relaxed);
         }
         self.done.store(number, Ordering::Release);
     }
@@ -130,7 +130,7 @@ impl<P: Cpus> Group<P> {
     /// Tells if batch `number`, which has ended, is known to have been carried out: a later failure
     /// may hide that it was.
     pub(super) fn carried_out(&self, number: u64) -> bool {
-        self.failed.load(Ordering::Acquire) < number
+        self.failed.load(Ordering::Relaxed) < number
     }
 }
 
