@@ -21,6 +21,8 @@
 #![deny(unsafe_code)]
 
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
 pub mod amd;
 mod at_work;

@@ -172,7 +172,7 @@ impl<C: Cpus> Events<C> {
         if matches!(kind, code::ILLEGAL_COMMAND | code::COMMAND_HARDWARE) {
             // Kept for the caller that repairs the queue, before the log forgets it.
             let note = event::CODE.at(kind) | record[1] & !event::CODE.mask();
-            self.command.store(note, Ordering::Release);
+            self.command.store(note, Ordering::Relaxed);
         }
         for word in self.words(&unit.mem, reader.next) {
             Word::store(word, 0);
@@ -221,7 +221,7 @@ impl<C: Cpus> Events<C> {
             let record = self.read(&unit.mem, self.slot(next + ahead));
             Some(record).filter(is_it).and_then(kind)
         });
-        let read = self.command.swap(0, Ordering::AcqRel);
+        let read = self.command.swap(0, Ordering::Relaxed);
         let read = Some([read, read]).filter(is_it).and_then(kind);
         newest.or(read).unwrap_or(refusal::UNKNOWN)
     }

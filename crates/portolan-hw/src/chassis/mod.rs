@@ -7,6 +7,9 @@
 //! *Context.* Interrupt, but for functions that wait for the unit (atomic) and those that take or
 //! give back memory (task): they say so.
 
+// Tests that explore interleavings have a model checker's in its place.
+use core::sync::atomic;
+
 pub(crate) mod arm;
 mod bits;
 mod block;
@@ -16,6 +19,7 @@ pub(crate) mod entry;
 mod handle;
 mod lists;
 mod page_requests;
+mod published;
 mod refusals;
 mod regs;
 pub(crate) mod ring;
@@ -34,6 +38,7 @@ pub(crate) use counts::counters;
 pub(crate) use handle::handle;
 pub(crate) use lists::{Sorted, with_room};
 pub use page_requests::PageRequestEvent;
+pub(crate) use published::Published;
 pub(crate) use refusals::Ticket;
 pub(crate) use regs::Present;
 pub(crate) use ring::{Ending, Outcome, Ring};

@@ -21,6 +21,8 @@
 //! *Context.* Interrupt, but for functions that wait for the unit (atomic) and those that take or
 //! give back memory (task).
 
+#[cfg(test)]
+mod orders;
 mod service;
 #[cfg(test)]
 mod tests;
@@ -32,7 +34,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use arrayvec::ArrayVec;
 use portolan::addr::PhysAddr;
 use portolan::iommu::IommuError;
-use portolan::platform::{Cpus, Guarded, Held, TableMem, Word};
+use portolan::platform::{Cpus, Guarded, Held, SharedWord, TableMem, Word};
 
 use super::refusals::{NOBODY, Owner, Refusals, SYNC, Ticket};
 use super::{Block, Shape, Stop, Unit};
@@ -96,7 +98,6 @@ impl State {
 }
 
 /// The ring.
-#[derive(Debug)]
 pub(crate) struct Ring<C: Cpus> {
     commands: Block,
     /// Memory to which syncs write their numbers.
@@ -106,11 +107,20 @@ pub(crate) struct Ring<C: Cpus> {
     most_unsynced: u64,
     state: Guarded<C, State>,
     /// Position that the unit is known to have reached, for readers that do not hold the lock.
-    done: AtomicU64,
+    done: C::Word,
     /// Refusals so far, likewise.
     news: AtomicU64,
     /// Producers that want the lock.
     waiting: AtomicUsize,
+}
+
+impl<C: Cpus> core::fmt::Debug for Ring<C> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let shape = &self.shape;
+        f.debug_struct("Ring")
+            .field("shape", shape)
+            .finish_non_exhaustive()
+    }
 }
 
 impl<C: Cpus> Ring<C> {
@@ -142,7 +152,7 @@ impl<C: Cpus> Ring<C> {
             shape,
             most_unsynced,
             state: Guarded::new(state),
-            done: AtomicU64::new(0),
+            done: SharedWord::new(0),
             news: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
         })

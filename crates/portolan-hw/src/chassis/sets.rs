@@ -1,9 +1,9 @@
 //! Sets of devices or units that have to be told of a change, by the tag of the change; most of the
 //! time they are empty. And changes that commands have made, until those devices are told.
 
+use super::atomic::{AtomicUsize, Ordering, fence};
 use super::{Sorted, with_room};
 use arrayvec::ArrayVec;
-use core::sync::atomic::{AtomicUsize, Ordering, fence};
 use portolan::addr::{IovaRange, Pasid, StreamId};
 use portolan::platform::{Cpus, Guarded};
 
@@ -158,37 +158,5 @@ impl<T: Copy + PartialEq> Touched<T> {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (T, Option<IovaRange>)> {
         self.0.iter().copied()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use portolan_model::interrupts::InterruptedCpu;
-
-    #[test]
-    fn members_come_once_each_in_any_number() {
-        for count in [0u32, 1, 15, 16, 17, 100] {
-            let sets = Sets::<InterruptedCpu, u8, u32>::default();
-            for value in (0..count).rev() {
-                for key in [1, 2, 3] {
-                    sets.add(key, value);
-                }
-                sets.add(2, value);
-            }
-            assert!(sets.members(2).eq(0..count), "{count}");
-            assert!(sets.members(4).next().is_none());
-            assert_eq!(sets.all().count() as u32, 3 * count);
-            sets.remove(2, 0);
-            assert!(sets.members(2).eq(0..count), "added twice");
-            sets.remove(2, 0);
-            assert!(sets.members(2).eq(1..count.max(1)));
-            sets.remove_all(|value| value % 2 == 0);
-            assert!(
-                sets.members(3)
-                    .eq((0..count).filter(|value| value % 2 == 1))
-            );
-            assert_eq!(sets.contains(3, 1), count > 1);
-        }
     }
 }

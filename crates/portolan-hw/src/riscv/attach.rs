@@ -165,7 +165,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
         let asks = self.lets_ask(&streams.state, key, at);
         let gone = streams.go(key, new, settle, change);
         if asks.is_some() {
-            self.shared.requests_cut.store(true, Ordering::Release);
+            self.shared.requests_cut.store(true, Ordering::Relaxed);
         }
         Ok(gone?)
     }

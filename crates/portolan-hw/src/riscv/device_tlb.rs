@@ -290,7 +290,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
         messages.map(|table| table.close(mem));
         // What the stream had may be tagged by any domain.
         self.shared.forget_everything()?;
-        self.shared.requests_cut.store(true, Ordering::Release);
+        self.shared.requests_cut.store(true, Ordering::Relaxed);
         let tables = &mut streams.state;
         if let Some(mut directory) = tables.processes.remove(&stream) {
             directory.free(mem);

@@ -113,7 +113,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for Shared<R, M, C> {
             let regs = &self.control.regs;
             regs.write32(reg::COMMAND_CONTROL, queue::ENABLE | stop.seen);
             if stop.seen & queue::TIME_OUT != 0 {
-                self.silences.fetch_add(1, Ordering::Release);
+                self.silences.fetch_add(1, Ordering::Relaxed);
             }
         }
         Ok(())

@@ -61,7 +61,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
             Next::Record(words) => Some(PageRequestEvent::Request(decode(words))),
             Next::Lost => Some(PageRequestEvent::Lost),
             Next::Nothing => {
-                let cut = shared.requests_cut.swap(false, Ordering::AcqRel);
+                let cut = shared.requests_cut.swap(false, Ordering::Relaxed);
                 cut.then_some(PageRequestEvent::Lost)
             }
         })

@@ -93,7 +93,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
     ) -> Result<(), IommuError> {
         let mut silent = None;
         for _ in 0..ATTEMPTS {
-            let before = self.silences.load(Ordering::Acquire);
+            let before = self.silences.load(Ordering::Relaxed);
             let (lg2, mut last) = (self.streams_lg2, None);
             let asking = atcs().flat_map(move |Atc { stream, pasid }| {
                 let again = last.replace(stream) == Some(stream);
@@ -108,7 +108,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
             if self.queue.run(self, asking, &|_| false)? == Outcome::Done {
                 return Ok(());
             }
-            if self.silences.load(Ordering::Acquire) != before && silent.replace(()).is_some() {
+            if self.silences.load(Ordering::Relaxed) != before && silent.replace(()).is_some() {
                 let code = refusal::TIME_OUT;
                 return Err(IommuError::Refused { code });
             }

@@ -123,7 +123,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
     pub(super) fn go(&self, stream: StreamId, new: Option<Attachment>) -> Result<(), AttachError> {
         let left = self.book.with(self.turn(), |all| {
             let to = new.as_ref().map(|new| new.to);
-            if self.stopped.load(Ordering::Acquire) && to.is_some() {
+            if self.stopped.load(Ordering::Relaxed) && to.is_some() {
                 return Err(IommuError::Stopped.into());
             }
             match self.slot(&mut all.state, stream, to)? {

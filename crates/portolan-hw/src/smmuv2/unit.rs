@@ -140,7 +140,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
     /// If the unit does not follow: what it may still use is then kept until another call succeeds,
     /// or for good.
     pub fn disable(&self) -> Result<(), IommuError> {
-        self.stopped.store(true, Ordering::Release);
+        // A stream is moved before its group is blocked, or by who sees this: both take the book.
+        self.stopped.store(true, Ordering::Relaxed);
         let blocked = self.block_all();
         self.shared.forget_everything()?;
         blocked.map_err(|error| match error {
@@ -160,7 +161,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Drop for SmmuV2<R, M, C> {
     fn drop(&mut self) {
         // A failure leaves what it concerns unsettled, which is kept.
-        if !self.stopped.load(Ordering::Acquire) {
+        if !self.stopped.load(Ordering::Relaxed) {
             let _ = self.disable();
         }
     }

@@ -5,11 +5,11 @@ use super::spec::reg;
 use crate::chassis::arm::Has;
 use crate::chassis::entry::{At, Words};
 use crate::chassis::{Block, Present, wait_for};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::AtomicU64;
 use portolan::addr::{PhysAddr, PhysRange};
 use portolan::inval::Walker;
 use portolan::iommu::{Awaited, IommuError};
-use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem};
+use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem, Word};
 
 /// Base of the driver: registers, memory, time.
 ///
@@ -94,9 +94,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Machine<R, M, C> {
     /// A word of a block; zero outside it.
     pub fn load(&self, block: Block, word: usize) -> u64 {
         let words = self.mem.table(block.at, block.size);
-        words
-            .get(word)
-            .map_or(0, |word| word.load(Ordering::Acquire))
+        words.get(word).map_or(0, |word| Word::load(word))
     }
 
     /// Table memory, and the way in which the unit reads it.
@@ -120,7 +118,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Machine<R, M, C> {
     pub fn store(&self, block: Block, word: usize, value: u64) {
         let words = self.mem.table(block.at, block.size);
         if let Some(at) = words.get(word) {
-            at.store(value, Ordering::Release);
+            Word::store(at, value);
             if let Some(address) = block.at.checked_add(word as u64 * 8) {
                 self.clean(address, 8);
             }
@@ -147,7 +145,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Machine<R, M, C> {
 
     /// Makes earlier stores visible to the unit before all later stores and writes.
     pub fn barrier(&self) {
-        core::sync::atomic::fence(Ordering::Release);
+        core::sync::atomic::fence(core::sync::atomic::Ordering::Release);
         if self.coherent == Has::No {
             self.mem.clean_barrier();
         }

@@ -9,17 +9,17 @@ use super::machine::Machine;
 use super::spec::command::{self as layout, Words, error, op};
 use super::spec::reg;
 use crate::chassis::arm::Has;
-use crate::chassis::{Ring, Shape, Stop, Unit};
+use crate::chassis::{Published, Ring, Shape, Stop, Unit};
 use alloc::sync::Arc;
 use core::cell::Cell;
-use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use core::sync::atomic::AtomicU64;
 use portolan::addr::PhysAddr;
 use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
 
-const RUNNING: u8 = 0;
-const OFF: u8 = 1;
-const STOPPED: u8 = 2;
+const RUNNING: u64 = 0;
+const OFF: u64 = 1;
+const STOPPED: u64 = 2;
 
 /// The queue.
 ///
@@ -29,7 +29,7 @@ const STOPPED: u8 = 2;
 pub(super) struct CommandQueue<R, M: TableMem<AtomicU64>, C: Cpus> {
     machine: Arc<Machine<R, M, C>>,
     ring: Ring<C>,
-    state: AtomicU8,
+    state: Published,
     counters: Counters,
 }
 
@@ -50,7 +50,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
         Ok(Self {
             ring: Ring::new(&machine.mem, shape, most_unsynced, messages)?,
             machine,
-            state: AtomicU8::new(RUNNING),
+            state: Published::new(RUNNING),
             counters: Counters::default(),
         })
     }
@@ -71,7 +71,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
 
     /// From now on commands are carried out.
     pub fn set_running(&self) {
-        self.state.store(RUNNING, Ordering::Release);
+        self.state.publish(RUNNING);
     }
 
     /// Reads the progress of the unit, and puts it back to work if it stopped at a command.
@@ -82,17 +82,17 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
     /// From now on nothing has to be invalidated: the unit is disabled, and forgets everything
     /// when it is enabled.
     pub fn set_off(&self) {
-        self.state.store(OFF, Ordering::Release);
+        self.state.publish(OFF);
     }
 
     /// From now on every command fails.
     pub fn set_stopped(&self) {
-        self.state.store(STOPPED, Ordering::Release);
+        self.state.publish(STOPPED);
     }
 
     /// Checks that commands can be written.
     pub fn running(&self) -> Result<(), IommuError> {
-        match self.state.load(Ordering::Acquire) {
+        match self.state.get() {
             RUNNING => Ok(()),
             _ => Err(IommuError::Stopped),
         }
@@ -100,7 +100,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
 
     /// Writes `commands` and a sync, and waits until they are complete.
     pub fn run(&self, commands: impl Iterator<Item = Words>) -> Result<(), IommuError> {
-        if self.state.load(Ordering::Acquire) == OFF {
+        if self.state.get() == OFF {
             return Ok(());
         }
         let devices = Cell::new(false);
@@ -115,7 +115,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
     /// Writes one command if there is room for it at once, and tells if there was; it waits for
     /// nothing. Only for commands that need no sync (4.6: answers to stalls and page requests).
     pub fn post(&self, words: &Words) -> Result<Has, IommuError> {
-        if self.state.load(Ordering::Acquire) == OFF {
+        if self.state.get() == OFF {
             return Ok(Has::Yes);
         }
         match self.ring.post(self, words)? {
@@ -212,7 +212,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for CommandQueue<R, M, C> {
 impl<R, M: TableMem<AtomicU64>, C: Cpus> Drop for CommandQueue<R, M, C> {
     /// Gives the memory back if the unit is known to be disabled. *Context.* Task.
     fn drop(&mut self) {
-        if *self.state.get_mut() == OFF {
+        if self.state.get() == OFF {
             self.ring.free(&self.machine.mem);
         }
     }

@@ -5,7 +5,7 @@
 //! order; a read of the same block returns after them.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use core::sync::atomic::AtomicU32;
 
 use portolan::addr::{InvalTag, PhysAddr};
 use portolan::inval::{
@@ -21,7 +21,7 @@ use super::config::Config;
 use super::counts::{Counters, WriteKind};
 use super::spec::reg::{self, asid, directory, ptc_flush, tlb_flush};
 use super::tables::{Noted, Stale};
-use crate::chassis::{Present, Submitters};
+use crate::chassis::{Present, Published, Submitters};
 use crate::ids::Ids;
 
 /// The address space of streams that are blocked: nothing is mapped in it.
@@ -32,7 +32,7 @@ const SECTION_LG2_PAGES: u8 = (tlb_flush::SECTION_LG2 - 12) as u8;
 
 /// State of the hardware: while it is on, it may use the memory that the unit gave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
+#[repr(u64)]
 pub(super) enum Power {
     On,
     Off,
@@ -58,7 +58,7 @@ pub(super) struct Shared<R, M, C: Cpus> {
     pub(super) noted: Noted<C>,
     /// Held from the choice of an address space to the write of its directory.
     select: Guarded<C, ()>,
-    power: AtomicU8,
+    power: Published,
     pub(super) submitters: Submitters<C>,
 }
 
@@ -89,16 +89,16 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
             lines_at_most: config.lines_at_most,
             noted: Arc::new(Guarded::default()),
             select: Guarded::new(()),
-            power: AtomicU8::new(Power::Off as u8),
+            power: Published::new(Power::Off as u64),
         }
     }
 
     pub(super) fn set_power(&self, power: Power) {
-        self.power.store(power as u8, Ordering::Release);
+        self.power.publish(power as u64);
     }
 
     fn is_off(&self) -> bool {
-        self.power.load(Ordering::Acquire) == Power::Off as u8
+        self.power.get() == Power::Off as u64
     }
 
     pub(super) fn write(&self, kind: WriteKind, offset: usize, value: u32) {

@@ -7,7 +7,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::AtomicU64;
 
 use arrayvec::ArrayVec;
 use portolan::addr::InvalTag;
@@ -22,7 +22,8 @@ use super::refusal;
 use super::request::{Counted, Ending, Extent, InterruptEntries, Iotlb, Request, fence};
 use super::spec::reg::{self, command, prs};
 use crate::chassis::{
-    Ending as Next, Outcome, Present, Ring, Sorted, Submitters, Ticket, wait_for, with_room,
+    Ending as Next, Outcome, Present, Published, Ring, Sorted, Submitters, Ticket, wait_for,
+    with_room,
 };
 use crate::ids::Ids;
 
@@ -93,7 +94,7 @@ pub(super) struct Core<R, M, C: Cpus> {
     pub(super) ids: Ids<C>,
     pub(super) tags: Guarded<C, Sorted<u32, Arc<Tag>>>,
     /// Translation is off for good, and everything was invalidated: nothing is owed any more.
-    pub(super) released: AtomicBool,
+    pub(super) released: Published,
     pub(super) submitters: Submitters<C>,
 }
 
@@ -183,7 +184,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Core<R, M, C> {
     }
 
     fn run_once(&self, stages: &[&[Request]], ending: Ending) -> Result<(), IommuError> {
-        if self.released.load(Ordering::Acquire) {
+        if self.released.get() != 0 {
             return Ok(());
         }
         for attempt in 0..ATTEMPTS {

@@ -2,19 +2,20 @@
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, section 11.4.11.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::AtomicU64;
 
 use portolan::addr::{PageSize, PhysAddr};
 use portolan::platform::{Cpus, Mmio, TableMem};
 
 use super::control::Control;
 use super::spec::reg::{self, queue};
+use crate::chassis::Published;
 
 /// Address and size of the queue: 0 until there is one.
 #[derive(Debug, Default)]
 pub(super) struct PageQueue {
     /// Address and exponent of pages, as the register has them; 0 for none.
-    pub(super) address: AtomicU64,
+    pub(super) address: Published,
 }
 
 impl PageQueue {
@@ -24,7 +25,7 @@ impl PageQueue {
         control: &Control<R, C>,
         mem: &impl TableMem<AtomicU64>,
     ) {
-        let address = self.address.swap(0, Ordering::AcqRel);
+        let address = self.address.withdraw();
         if address != 0 {
             control.regs.write64(reg::PQA, 0);
             let (base, size) = place(address);

@@ -4,7 +4,7 @@
 //! 11.4.11. Private data is handed on as it is. Grouping, handling and the
 //! promise of one answer a group are `portolan::iopf`'s.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::AtomicU64;
 
 use portolan::addr::{Iova, PageSize, Pasid, StreamId};
 use portolan::iommu::IommuError;
@@ -61,12 +61,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         let size = PageSize::of_lg2(12 + lg2_pages);
         let base = self.core.mem.alloc(size)?;
         let address = base.get() | queue::SIZE.at(lg2_pages.into());
-        let (none, relaxed) = (Ordering::AcqRel, Ordering::Acquire);
-        let first = self
-            .requests
-            .address
-            .compare_exchange(0, address, none, relaxed);
-        if first.is_err() {
+        if !self.requests.address.publish_first(address) {
             self.core.mem.free(base, size);
             return Err(IommuError::Unsupported);
         }
@@ -79,7 +74,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
 
     /// Tells if there is a queue.
     pub(super) fn page_requests_are_read(&self) -> bool {
-        self.requests.address.load(Ordering::Acquire) != 0
+        self.requests.address.get() != 0
     }
 
     /// The oldest request. For one caller at a time.
@@ -90,7 +85,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// [`IommuError::Unsupported`] without a queue, [`IommuError::Gone`], or
     /// [`IommuError::Nonsense`] if the tail is outside it.
     pub fn next_page_request(&self) -> Result<Option<PageEvent>, IommuError> {
-        let address = self.requests.address.load(Ordering::Acquire);
+        let address = self.requests.address.get();
         if address == 0 {
             return Err(IommuError::Unsupported);
         }

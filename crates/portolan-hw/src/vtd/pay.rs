@@ -6,7 +6,7 @@
 //! length, and an item that does not fit makes the invalidation wider.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::AtomicU64;
 
 use arrayvec::ArrayVec;
 use portolan::addr::{InvalTag, PageSize};
@@ -339,7 +339,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for Core<R, M, 
 
     /// *Context.* Atomic: waits for the hardware; uses no heap.
     fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
-        if self.released.load(Ordering::Acquire) {
+        if self.released.get() != 0 {
             return Ok(());
         }
         let mut paying = Paying {

@@ -5,8 +5,6 @@
 //! off lets DMA under way through with its addresses as they are, so it stays on: the unit changes
 //! from the old root to the new one.
 
-use core::sync::atomic::{AtomicBool, Ordering};
-
 use portolan::addr::PhysAddr;
 use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Cpus, Mmio};
@@ -16,7 +14,7 @@ use super::control::{Control, Switch};
 use super::quirks::Quirks;
 use super::spec::reg::{self, command, fsts, queue, root_mode};
 use super::structures::Mode;
-use crate::chassis::{Present, wait_for};
+use crate::chassis::{Present, Published, wait_for};
 
 /// What a unit was found doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +29,8 @@ pub(super) enum Inherited {
 pub(super) struct Root {
     address: u64,
     inherited: Inherited,
-    due: AtomicBool,
+    /// 1 once the unit has it.
+    set: Published,
 }
 
 impl Root {
@@ -39,7 +38,7 @@ impl Root {
         Self {
             address: table.get() | mode_bits(mode),
             inherited,
-            due: AtomicBool::new(true),
+            set: Published::default(),
         }
     }
 
@@ -54,11 +53,11 @@ impl Root {
 
     /// Whether the unit still has another.
     pub(super) fn is_due(&self) -> bool {
-        self.due.load(Ordering::Acquire)
+        self.set.get() == 0
     }
 
     pub(super) fn is_set(&self) {
-        self.due.store(false, Ordering::Release);
+        self.set.publish(1);
     }
 }
 

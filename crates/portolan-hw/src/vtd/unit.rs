@@ -4,7 +4,7 @@
 //! to 6.8, 11.4.4. Several units are several instances; nothing is shared between them.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::AtomicU64;
 
 use portolan::addr::StreamId;
 use portolan::inval::{Ranges, Walker};
@@ -28,7 +28,7 @@ use super::streams::{Key, Streams, To};
 use super::structures::{Mode, Remap, Structures};
 use super::takeover::{Inherited, Root, inherited, quiet};
 use crate::chassis::book::{Book, Hold};
-use crate::chassis::{Sorted, Submitters, with_room};
+use crate::chassis::{Published, Sorted, Submitters, with_room};
 use crate::ids::Ids;
 
 /// A first stage on top of a second: whom it hangs on.
@@ -251,7 +251,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
             way,
             ids: Ids::new(u32::from(PASS) + 1, last),
             tags: Guarded::default(),
-            released: AtomicBool::new(false),
+            released: Published::default(),
             submitters,
         };
         let unit = Self {
@@ -415,7 +415,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         if let Some(remap) = &self.remap {
             remap.free(&self.core.mem);
         }
-        self.core.released.store(true, Ordering::Release);
+        self.core.released.publish(1);
         self.requests.free(control, &self.core.mem);
         let free = |streams: &mut Streams| streams.state.free(&self.core.mem);
         self.book.with(self.turn(), free)?;

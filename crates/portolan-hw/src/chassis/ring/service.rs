@@ -20,7 +20,8 @@ impl<C: Cpus> Ring<C> {
             return Err(IommuError::Nonsense { offset, value });
         }
         state.head += ahead;
-        self.done.fetch_max(state.head, Ordering::Release);
+        // After what became of the commands in front (`news`); who holds the lock alone writes.
+        self.done.store(state.head, Ordering::Release);
         Ok(value)
     }
 
@@ -81,7 +82,7 @@ impl<C: Cpus> Ring<C> {
             let owner = owner.map_or(NOBODY, |of| core::mem::replace(of, NOBODY));
             state.refusals.refuse(owner, head, code);
         }
-        self.news.store(state.refusals.news, Ordering::Release);
+        self.news.store(state.refusals.news, Ordering::Relaxed);
         let (head, tail) = (self.index::<U>(head), self.index::<U>(state.tail));
         unit.resume(stop, self.shape, head, tail)
     }

@@ -79,7 +79,7 @@ impl<C: Cpus> Ring<C> {
         sync: Sync,
         asked: &dyn Fn(Option<u16>) -> bool,
     ) -> Result<Outcome, IommuError> {
-        if self.news.load(Ordering::Acquire) == ticket.news {
+        if self.news.load(Ordering::Relaxed) == ticket.news {
             return Ok(Outcome::Done);
         }
         let concern = self.state.lock().refusals.concern(ticket, sync);

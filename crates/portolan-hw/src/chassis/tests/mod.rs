@@ -1,3 +1,4 @@
 //! Common code of the drivers' tests.
 
+mod sets;
 pub(crate) mod suite;
