@@ -344,7 +344,10 @@ fn no_std_gate(root: &Path) -> Outcome {
 /// the model checker's own for that.
 fn orders(root: &Path) -> Outcome {
     let mut command = Command::new("cargo");
-    command.args(["test", "--quiet", "-p", "portolan", "--test", "walks"]);
+    let tests = ["--test", "walks", "--test", "interleavings"];
+    command
+        .args(["test", "--quiet", "-p", "portolan"])
+        .args(tests);
     command.env("RUSTFLAGS", "--cfg portolan_loom");
     command.env("CARGO_TARGET_DIR", root.join("target/orders"));
     outcome(command.current_dir(root))

@@ -5,23 +5,24 @@
 //! does an address that is given out again.
 #![allow(missing_docs)]
 
+#[path = "support/attached.rs"]
+mod attached;
 mod support;
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
+use attached::{Attached, simulated, unowned};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64 as Noted, Ordering};
-use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
-use portolan::dma::{Constraints, DmaSpace, LazyBounds, Policy, SpaceOptions, Unowned};
+use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange};
+use portolan::dma::{Constraints, DmaSpace, LazyBounds, Policy, SpaceOptions};
 use portolan::inval::{
     Capabilities, Command, InvalidationQueue, Preference, Quirks, Step, TablesLeft, WalkFlush,
 };
-use portolan::iommu::{
-    Attach, AttachError, BoundDomain, FaultEvent, Iommu, IommuError, PagedDomain, TagPool,
-};
-use portolan::platform::{AllMemory, Cpus, SlabTables, TrustedBase};
+use portolan::iommu::{BoundDomain, IommuError, PagedDomain, TagPool};
+use portolan::platform::{Cpus, SlabTables};
 use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
 use support::loom_cpus::{HastyCpus, LoomCpus, explore, on_cpu};
@@ -90,34 +91,6 @@ impl TagPool for Hardware {
     }
 }
 
-/// No stream is ever moved.
-impl Iommu for Hardware {
-    fn block(&self, _stream: StreamId) -> Result<(), AttachError> {
-        Ok(())
-    }
-
-    fn pass_through(&self, _stream: StreamId, _all: AllMemory) -> Result<(), AttachError> {
-        Ok(())
-    }
-
-    fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
-        Ok(None)
-    }
-
-    fn reserved(&self, _: StreamId, _: &mut dyn FnMut(portolan::iommu::ReservedRegion)) {}
-}
-
-impl Attach<Domain> for Hardware {
-    fn attach(
-        &self,
-        _stream: StreamId,
-        _domain: &std::sync::Arc<Domain>,
-    ) -> Result<(), AttachError> {
-        Ok(())
-    }
-}
-
-type Domain = PagedDomain<VtdSecondStage, std::sync::Arc<SlabTables<AtomicU64>>, Hardware>;
 type Space<C = LoomCpus> = DmaSpace<C>;
 
 /// One queue for all CPUs, as where they move between CPUs.
@@ -143,21 +116,10 @@ fn space_on<C: Cpus + Clone>(cpus: C, hardware: &Hardware, bounds: LazyBounds) -
     options.policy = Policy::Deferred;
     options.bounds = bounds;
     let domain = std::sync::Arc::new(domain);
-    let unit = std::sync::Arc::new(hardware.clone());
+    let unit = std::sync::Arc::new(Attached);
     let bound = BoundDomain::new(unit, domain, simulated());
     let space = DmaSpace::with_cpus(bound, cpus, &options, simulated());
     Arc::new(space.unwrap())
-}
-
-/// Parts of a simulated machine.
-fn simulated() -> TrustedBase {
-    // SAFETY: its devices reach no memory of the process.
-    unsafe { TrustedBase::new() }
-}
-
-fn unowned(memory: PhysRange) -> Unowned {
-    // SAFETY: the addresses are names: no memory of the test is behind them.
-    unsafe { Unowned::new(memory) }
 }
 
 fn map_and_unmap(space: &Space, hardware: &Hardware, page: u64) {

@@ -2,12 +2,15 @@
 //! from a reserve, which tasks fill.
 #![allow(missing_docs)]
 
+#[path = "support/attached.rs"]
+mod attached;
 #[path = "support/watched_heap.rs"]
 mod watched_heap;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use attached::{Attached, simulated, unowned};
 use portolan::addr::{InvalTag, PageSize, PhysAddr, PhysRange, StreamId};
 use portolan::bounce::{Pool, PoolMemory, PoolOptions};
 use portolan::dma::{
@@ -15,11 +18,9 @@ use portolan::dma::{
     Policy, SpaceOptions, Unowned,
 };
 use portolan::inval::{Capabilities, InvalidationQueue, Quirks, RangeForm, Step, TablesLeft};
-use portolan::iommu::{
-    Attach, AttachError, BoundDomain, Domain, FaultEvent, Iommu, IommuError, PagedDomain, TagPool,
-};
+use portolan::iommu::{BoundDomain, IommuError, PagedDomain, TagPool};
 use portolan::iova::{Checks, IovaOptions};
-use portolan::platform::{AllMemory, Clearing, PhysMemory, SlabTables, Transfer, TrustedBase};
+use portolan::platform::{Clearing, PhysMemory, SlabTables, Transfer};
 use portolan::table::PageTable;
 use portolan::table::format::{VtdLevels, VtdSecondStage};
 use watched_heap::{Machine, drop_left, uses};
@@ -39,30 +40,6 @@ impl InvalidationQueue for Quick {
 
 impl TagPool for Quick {
     fn release(&self, _context: InvalTag) -> Result<(), IommuError> {
-        Ok(())
-    }
-}
-
-struct Hardware;
-
-impl Iommu for Hardware {
-    fn block(&self, _stream: StreamId) -> Result<(), AttachError> {
-        Ok(())
-    }
-
-    fn pass_through(&self, _stream: StreamId, _all: AllMemory) -> Result<(), AttachError> {
-        Ok(())
-    }
-
-    fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
-        Ok(None)
-    }
-
-    fn reserved(&self, _: StreamId, _: &mut dyn FnMut(portolan::iommu::ReservedRegion)) {}
-}
-
-impl<D: Domain> Attach<D> for Hardware {
-    fn attach(&self, _stream: StreamId, _domain: &Arc<D>) -> Result<(), AttachError> {
         Ok(())
     }
 }
@@ -87,16 +64,10 @@ fn device(policy: Policy, iova: IovaOptions) -> Device<Cpus> {
     };
     options.iova = iova;
     let cpus = Arc::new(Machine);
-    let bound = BoundDomain::new(Arc::new(Hardware), Arc::new(domain), simulated());
+    let bound = BoundDomain::new(Arc::new(Attached), Arc::new(domain), simulated());
     let space = DmaSpace::with_cpus(bound, cpus, &options, simulated()).unwrap();
     let stream = StreamId::new(1);
     Device::translated(Arc::new(space), stream, Constraints::trusted()).unwrap()
-}
-
-/// Parts of a simulated machine.
-fn simulated() -> TrustedBase {
-    // SAFETY: its devices reach no memory of the process.
-    unsafe { TrustedBase::new() }
 }
 
 /// `pages` pages of memory without an owner.
@@ -110,9 +81,7 @@ fn slots() -> Unowned {
 }
 
 fn memory(start: u64, bytes: u64) -> Unowned {
-    let memory = PhysRange::from_len(PhysAddr::new(start), bytes).unwrap();
-    // SAFETY: the addresses are names: no memory of the test is behind them.
-    unsafe { Unowned::new(memory) }
+    unowned(PhysRange::from_len(PhysAddr::new(start), bytes).unwrap())
 }
 
 /// Maps as a handler, of so many pages.

@@ -1,25 +1,25 @@
 //! Every interleaving of CPUs that take and give slots of one word and across words.
 #![allow(missing_docs)]
 
+#[path = "support/attached.rs"]
+mod attached;
 mod support;
 
 use std::sync::Mutex;
 
+use attached::unowned;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use portolan::addr::{PhysAddr, PhysRange};
 use portolan::bounce::{Need, Pool, PoolOptions};
-use portolan::dma::Unowned;
 use support::loom_cpus::{LoomCpus, explore, on_cpu};
 
 const SLOT: u64 = 2048;
 
 fn pool(words: u64) -> Arc<Pool<LoomCpus>> {
     let memory = PhysRange::from_len(PhysAddr::new(1 << 30), words * 64 * SLOT).unwrap();
-    // SAFETY: the addresses are names: no memory of the test is behind them.
-    let memory = unsafe { Unowned::new(memory) };
     let options = PoolOptions::of_areas(1);
-    Arc::new(Pool::new(LoomCpus::new(1), memory, options).unwrap())
+    Arc::new(Pool::new(LoomCpus::new(1), unowned(memory), options).unwrap())
 }
 
 /// Slots that are held, and a cell for each slot of the pool that its holder writes: the model checker fails

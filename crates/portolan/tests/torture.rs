@@ -6,11 +6,15 @@
 //! `PORTOLAN_TORTURE=N` makes it N operations (a million), `PORTOLAN_SEED` repeats a run.
 #![allow(missing_docs)]
 
+#[path = "support/attached.rs"]
+mod attached;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use attached::{Attached, simulated, unowned};
 use portolan::addr::{
     CpuId, InvalTag, Iova, IovaRange, PageSize, Pasid, PhysAddr, PhysRange, StreamId,
 };
@@ -19,15 +23,12 @@ use portolan::dma::{
     Unowned,
 };
 use portolan::inval::{Capabilities, Command, InvalidationQueue, Quirks, Step, TablesLeft};
-use portolan::iommu::{
-    Attach, AttachError, Awaited, BoundDomain, Domain, FaultEvent, Iommu, IommuError, PagedDomain,
-    ReservedRegion, TagPool,
-};
+use portolan::iommu::{Awaited, BoundDomain, Domain, IommuError, PagedDomain, TagPool};
 use portolan::iopf::{
     self, Dispatcher, Group, GroupId, Handler, Permissions, Place, RawPageRequest, ReplyTo,
     RequestKind, Responder, Response, StallTag, Taken,
 };
-use portolan::platform::{AllMemory, Clock, Nanos, SlabTables, SpinCpus, TrustedBase};
+use portolan::platform::{Clock, Nanos, SlabTables, SpinCpus};
 use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
 
@@ -138,40 +139,7 @@ impl TagPool for Hardware {
     }
 }
 
-impl Iommu for Hardware {
-    fn block(&self, _stream: StreamId) -> Result<(), AttachError> {
-        Ok(())
-    }
-
-    fn pass_through(&self, _stream: StreamId, _all: AllMemory) -> Result<(), AttachError> {
-        Ok(())
-    }
-
-    fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
-        Ok(None)
-    }
-
-    fn reserved(&self, _: StreamId, _: &mut dyn FnMut(ReservedRegion)) {}
-}
-
 type Tables = PagedDomain<VtdSecondStage, Arc<SlabTables<AtomicU64>>, Hardware>;
-
-impl Attach<Tables> for Hardware {
-    fn attach(&self, _stream: StreamId, _domain: &Arc<Tables>) -> Result<(), AttachError> {
-        Ok(())
-    }
-}
-
-/// Parts of a simulated machine.
-fn simulated() -> TrustedBase {
-    // SAFETY: its devices reach no memory of the process.
-    unsafe { TrustedBase::new() }
-}
-
-fn unowned(memory: PhysRange) -> Unowned {
-    // SAFETY: the addresses are names: no memory of the test is behind them.
-    unsafe { Unowned::new(memory) }
-}
 
 /// One space, and the state that a careful owner knows of it.
 struct World<'r> {
@@ -229,7 +197,7 @@ impl<'r> World<'r> {
             entries: random.of(&[1, 4, 64]),
             ..LazyBounds::default()
         };
-        let bound = BoundDomain::new(Arc::new(hardware.clone()), domain.clone(), simulated());
+        let bound = BoundDomain::new(Arc::new(Attached), domain.clone(), simulated());
         let space = DmaSpace::with_cpus(bound, cpus.clone(), &options, simulated()).unwrap();
         Self {
             random,

@@ -109,7 +109,7 @@ pub(crate) struct Ring<C: Cpus> {
     /// Position that the unit is known to have reached, for readers that do not hold the lock.
     done: C::Word,
     /// Refusals so far, likewise.
-    news: AtomicU64,
+    news: C::Word,
     /// Producers that want the lock.
     waiting: AtomicUsize,
 }
@@ -153,7 +153,7 @@ impl<C: Cpus> Ring<C> {
             most_unsynced,
             state: Guarded::new(state),
             done: SharedWord::new(0),
-            news: AtomicU64::new(0),
+            news: SharedWord::new(0),
             waiting: AtomicUsize::new(0),
         })
     }

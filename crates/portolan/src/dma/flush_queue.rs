@@ -382,7 +382,7 @@ impl<P: Cpus> FlushQueue<P> {
         give_back: &mut impl FnMut(&[IovaRange]),
     ) -> Result<Tried, IommuError> {
         let queue = &self.queues[ticket.queue].0;
-        let is_quiet = || queue.quiet.load(Acquire) >= ticket.generation;
+        let is_quiet = || self.is_quiet(ticket);
         if is_quiet() {
             return Ok(Tried::Quiet);
         }

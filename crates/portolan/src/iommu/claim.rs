@@ -2,7 +2,7 @@
 //!
 //! *Context.* Interrupt: everything here is a value.
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use crate::platform::atomic::{AtomicBool, Ordering};
 
 /// Place for the one space whose addresses a domain has: two would give out the same ones, and take
 /// each other's mappings for their own.

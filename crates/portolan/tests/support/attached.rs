@@ -1,0 +1,44 @@
+//! A unit that attaches every stream at once, and promises for machines of which no device reaches memory.
+#![allow(dead_code)] // Each test binary uses its part.
+
+use std::sync::Arc;
+
+use portolan::addr::{PhysRange, StreamId};
+use portolan::dma::Unowned;
+use portolan::iommu::{Attach, AttachError, Domain, FaultEvent, Iommu, IommuError, ReservedRegion};
+use portolan::platform::{AllMemory, TrustedBase};
+
+pub struct Attached;
+
+impl Iommu for Attached {
+    fn block(&self, _stream: StreamId) -> Result<(), AttachError> {
+        Ok(())
+    }
+
+    fn pass_through(&self, _stream: StreamId, _all: AllMemory) -> Result<(), AttachError> {
+        Ok(())
+    }
+
+    fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
+        Ok(None)
+    }
+
+    fn reserved(&self, _: StreamId, _: &mut dyn FnMut(ReservedRegion)) {}
+}
+
+impl<D: Domain> Attach<D> for Attached {
+    fn attach(&self, _stream: StreamId, _domain: &Arc<D>) -> Result<(), AttachError> {
+        Ok(())
+    }
+}
+
+/// Parts of a simulated machine.
+pub fn simulated() -> TrustedBase {
+    // SAFETY: its devices reach no memory of the process.
+    unsafe { TrustedBase::new() }
+}
+
+pub fn unowned(memory: PhysRange) -> Unowned {
+    // SAFETY: the addresses are names: no memory of the test is behind them.
+    unsafe { Unowned::new(memory) }
+}
