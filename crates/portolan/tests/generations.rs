@@ -11,7 +11,6 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::sync::atomic::AtomicU64;
 
 use attached::{Attached, simulated, unowned};
 use loom::sync::Arc;

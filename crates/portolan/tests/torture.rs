@@ -20,7 +20,6 @@ use portolan::addr::{
 };
 use portolan::dma::{
     Constraints, Device, DmaRange, DmaSpace, LazyBounds, MapError, Policy, SpaceOptions, Trust,
-    Unowned,
 };
 use portolan::inval::{Capabilities, Command, InvalidationQueue, Quirks, Step, TablesLeft};
 use portolan::iommu::{Awaited, BoundDomain, Domain, IommuError, PagedDomain, TagPool};
