@@ -47,7 +47,7 @@ pub(super) fn enable<P: Platform, T: Transport + Send + Sync + 'static>(
     })
 }
 
-/// That no unit of `table` has a transport.
+/// Returns an error for each unit of `table`: none has a transport.
 pub(super) fn without_transport(
     table: &[u8],
     survey: &Survey,
