@@ -8,7 +8,7 @@ use portolan::addr::PhysRange;
 
 use super::EnableError;
 use super::remark::Remark;
-use super::survey::{Place, Survey};
+use super::survey::{Place, Survey, UnitKind};
 
 impl Survey {
     /// Remarks on what is wrong with units and bridges.
@@ -34,6 +34,22 @@ impl Survey {
         let odd = self.tree().odd().iter();
         remarks.extend(odd.map(|&bridge| Remark::OddBridge { bridge }));
         remarks.into_iter().for_each(|remark| self.remark(remark));
+    }
+
+    /// The reason for which a unit cannot be enabled that the tables tell already.
+    pub fn refused(&self, unit: usize) -> Option<EnableError> {
+        let error = |remark: &Remark| match *remark {
+            Remark::Table(error) => Some(error),
+            _ => None,
+        };
+        let of = self.units().get(unit)?;
+        let refused = match (of.place, of.kind) {
+            (Place::Nowhere(at), _) => super::window(at, 0).err(),
+            (Place::Damaged, _) => self.remarks().iter().find_map(error).map(Into::into),
+            (Place::Registers(window), UnitKind::Smmu) => Some(EnableError::OtherDriver { window }),
+            _ => None,
+        };
+        refused.or_else(|| self.in_place_of(unit))
     }
 
     /// That another unit is said to have registers of the unit with that number.

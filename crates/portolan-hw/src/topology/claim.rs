@@ -7,6 +7,53 @@ use core::fmt;
 use portolan::addr::{PciFunction, PciSegment, PhysAddr, RequesterId, StreamId};
 
 use super::pci::PciTree;
+use crate::firmware::ivrs::Uid;
+
+/// Unique identifier of a device of the ACPI name space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClaimUid {
+    /// It has none.
+    None,
+    /// A number.
+    Number(u64),
+    /// Characters, as many as fit, filled up with zeros.
+    Text([u8; UID]),
+}
+
+/// Characters of an identifier that are kept.
+const UID: usize = 24;
+
+impl ClaimUid {
+    pub(super) fn of(uid: Uid<'_>) -> Self {
+        match uid {
+            Uid::None => Self::None,
+            Uid::Integer(number) => Self::Number(number),
+            Uid::Text(text) => Self::Text(name(text)),
+        }
+    }
+}
+
+impl fmt::Display for ClaimUid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => Ok(()),
+            Self::Number(number) => write!(f, " {number}"),
+            Self::Text(text) => {
+                f.write_str(" ")?;
+                characters(f, text)
+            }
+        }
+    }
+}
+
+/// Writes what is before the first zero.
+fn characters(f: &mut fmt::Formatter<'_>, text: &[u8]) -> fmt::Result {
+    let mut text = text.iter().take_while(|byte| **byte != 0);
+    text.try_for_each(|byte| match byte {
+        b' '..=b'~' => write!(f, "{}", char::from(*byte)),
+        _ => write!(f, "{}", byte.escape_ascii()),
+    })
+}
 
 /// Something that a unit serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +106,8 @@ pub enum Claim {
     Acpi {
         /// Hardware identifier (`_HID`), filled up with zeros.
         hid: [u8; 8],
-        /// Unique number (`_UID`), 0 if it has none.
-        number: u64,
+        /// Unique identifier (`_UID`).
+        uid: ClaimUid,
         /// Its stream.
         stream: StreamId,
     },
@@ -73,10 +120,10 @@ pub enum Claim {
     },
 }
 
-/// A hardware identifier, cut off behind eight characters.
-pub(super) fn name(hid: &[u8]) -> [u8; 8] {
-    let mut name = [0; 8];
-    name.iter_mut().zip(hid).for_each(|(to, from)| *to = *from);
+/// An identifier, cut off where there is no more room.
+pub(super) fn name<const N: usize>(text: &[u8]) -> [u8; N] {
+    let mut name = [0; N];
+    name.iter_mut().zip(text).for_each(|(to, from)| *to = *from);
     name
 }
 
@@ -188,16 +235,10 @@ impl fmt::Display for Claim {
             }
             Self::Timer(number, requester) => write!(f, "timer {number}{}", From(requester)),
             Self::Named(number) => write!(f, "device {number} of the ACPI name space"),
-            Self::Acpi {
-                hid,
-                number,
-                stream,
-            } => {
+            Self::Acpi { hid, uid, stream } => {
                 f.write_str("ACPI device ")?;
-                let name = hid.iter().take_while(|byte| **byte != 0);
-                name.clone()
-                    .try_for_each(|byte| write!(f, "{}", byte.escape_ascii()))?;
-                write!(f, " {number}, stream {:#x}", stream.get())
+                characters(f, &hid)?;
+                write!(f, "{uid}, stream {:#x}", stream.get())
             }
             Self::Device { base, stream } => {
                 write!(f, "the device at {base}, stream {:#x}", stream.get())

@@ -7,6 +7,7 @@ use portolan::platform::Platform;
 
 use super::claim::Claim;
 use super::madt::IoApics;
+use super::remark::Remark;
 use super::survey::{Place, Survey, UnitKind};
 use super::{
     ConfigSpace, EnableError, Enabling, FirmwareMemory, Outcome, TopologyError, enable_all,
@@ -224,6 +225,22 @@ pub(super) fn survey(
         into.hold(number, [vtd::INTERRUPTS]);
         if !segments.contains(&unit.segment) {
             segments.push(unit.segment);
+        }
+    }
+    for structure in parsed.structures().flatten() {
+        let Structure::Reserved(block) = structure else {
+            continue;
+        };
+        let bus = |bridge| behind(read, block.segment, bridge).map(|(first, _)| first);
+        for scope in block.scopes.flatten() {
+            if scope.requester(bus).is_none() {
+                into.remark(Remark::ReservedElsewhere {
+                    start: block.range.start(),
+                    segment: block.segment,
+                    bus: scope.start_bus,
+                    steps: scope.path().len(),
+                });
+            }
         }
     }
     for segment in segments {

@@ -1,4 +1,5 @@
-//! SMMUs of version 3 by the IORT table.
+//! SMMUs by the IORT table. Those of version 3 are enabled; those of version 1 and 2 are refused by name, as are
+//! their devices: their driver enables them.
 
 use alloc::vec::Vec;
 
@@ -6,16 +7,15 @@ use portolan::addr::{Iova, IovaRange, PciFunction, RequesterId, StreamId};
 use portolan::platform::Platform;
 
 use super::claim::Claim;
-use super::remark::Remark;
 use super::survey::{Place, Survey, UnitKind};
 use super::{
     EnableError, Enabling, FirmwareMemory, Outcome, TopologyError, enable_all, enable_at,
     streams_lg2, window,
 };
-use crate::firmware::iort::{Body, Interrupts, Iort, Node, Single, SmmuV3};
+use crate::firmware::iort::{Body, Interrupts, Iort, Node, Single, Smmu, SmmuV3};
 use crate::firmware::reservations::{Reservations, Streams};
 use crate::promise::{self, TrustedDescription};
-use crate::smmuv3::{AtWork, Config, Features, RegisterPages, Smmu, Want};
+use crate::smmuv3::{self, AtWork, Config, Features, RegisterPages, Want};
 
 /// Bytes of a unit's registers: two pages of 64 KiB.
 const WINDOW: u64 = 0x2_0000;
@@ -24,12 +24,19 @@ const ONE_PAGE: u64 = 0x1_0000;
 /// The model of Cavium ThunderX2.
 const THUNDERX2: u32 = 2;
 
+/// An SMMU of any version.
+enum AnySmmu {
+    V3(SmmuV3),
+    Older(Smmu),
+}
+
 fn units<'t>(
     table: &Iort<'t>,
-) -> impl Iterator<Item = Result<(Node<'t>, SmmuV3), TopologyError>> + use<'t> {
+) -> impl Iterator<Item = Result<(Node<'t>, AnySmmu), TopologyError>> + use<'t> {
     table.nodes().filter_map(|node| match node {
         Ok(node) => match node.body {
-            Body::SmmuV3(unit) => Some(Ok((node, unit))),
+            Body::SmmuV3(unit) => Some(Ok((node, AnySmmu::V3(unit)))),
+            Body::Smmu(unit) => Some(Ok((node, AnySmmu::Older(unit)))),
             _ => None,
         },
         Err(error) => Some(Err(error.into())),
@@ -74,6 +81,13 @@ pub(super) fn enable<P: Platform>(
 ) -> Result<Vec<Outcome>, EnableError> {
     let table = Iort::parse(table)?;
     enable_all(units(&table), by.survey, |(node, unit)| {
+        let unit = match unit {
+            AnySmmu::V3(unit) => unit,
+            AnySmmu::Older(unit) => {
+                let window = unit.registers;
+                return Err(EnableError::OtherDriver { window });
+            }
+        };
         let (pages, bytes) = registers(&unit);
         let mut config = Config {
             coherency: unit.coherency(),
@@ -94,7 +108,7 @@ pub(super) fn enable<P: Platform>(
         let window = window(unit.base, bytes)?;
         enable_at(by, window, |registers, memory, clock| {
             let lg2 = Features::read(&registers)?.output_lg2;
-            Smmu::enable(registers, memory.below(lg2), clock, config)
+            smmuv3::Smmu::enable(registers, memory.below(lg2), clock, config)
         })
     })
 }
@@ -103,7 +117,10 @@ pub(super) fn enable<P: Platform>(
 pub(super) fn lines(table: &[u8], unit: usize) -> Result<Option<Interrupts>, TopologyError> {
     let table = Iort::parse(table)?;
     let unit = units(&table).nth(unit).transpose()?;
-    Ok(unit.map(|(_, unit)| unit.interrupts))
+    Ok(match unit {
+        Some((_, AnySmmu::V3(unit))) => Some(unit.interrupts),
+        Some((_, AnySmmu::Older(_))) | None => None,
+    })
 }
 
 /// The number of the unit of `function`, and its stream there.
@@ -133,13 +150,19 @@ pub(super) fn reach(
 ) -> Result<Option<IovaRange>, TopologyError> {
     let table = Iort::parse(table)?;
     let found = table.resolve(function.segment, function.requester)?;
-    let lg2 = found.and_then(|found| found.address_lg2).unwrap_or(64);
+    Ok(below(
+        found.and_then(|found| found.address_lg2).unwrap_or(64),
+    ))
+}
+
+/// Addresses of so many bits.
+fn below(lg2: u8) -> Option<IovaRange> {
     let last = match lg2 {
-        0 => return Ok(None),
+        0 => return None,
         1..64 => (1 << lg2) - 1,
         _ => u64::MAX,
     };
-    Ok(IovaRange::new(Iova::new(0), Iova::new(last)))
+    IovaRange::new(Iova::new(0), Iova::new(last))
 }
 
 /// What `table` says of units and of memory that streams go on using. What of a root complex or of a
@@ -152,8 +175,11 @@ pub(super) fn survey(table: &[u8], into: &mut Survey) -> Result<(), TopologyErro
             offsets.push(usize::MAX);
             continue;
         };
-        let place = Place::of(unit.base, registers(&unit).1);
-        let number = into.unit(UnitKind::SmmuV3, place, None);
+        let (kind, place) = match unit {
+            AnySmmu::V3(unit) => (UnitKind::SmmuV3, Place::of(unit.base, registers(&unit).1)),
+            AnySmmu::Older(unit) => (UnitKind::Smmu, Place::Registers(unit.registers)),
+        };
+        let number = into.unit(kind, place, None);
         offsets.push(node.offset);
         into.reserve(number, table.reserved(&node, Streams::ALL));
     }
@@ -162,10 +188,6 @@ pub(super) fn survey(table: &[u8], into: &mut Survey) -> Result<(), TopologyErro
         let segment = match node.body {
             Body::RootComplex(complex) => Some(complex.segment),
             Body::NamedComponent(_) => None,
-            Body::Smmu(unit) => {
-                into.remark(Remark::NotDriven(unit.registers.start()));
-                continue;
-            }
             _ => continue,
         };
         for mapping in node.mappings {
@@ -191,6 +213,9 @@ pub(super) fn survey(table: &[u8], into: &mut Survey) -> Result<(), TopologyErro
                 _ => Claim::Named(components),
             };
             into.claim(unit, claim);
+            if let Some(lg2) = found.address_lg2.filter(|lg2| *lg2 < 64) {
+                into.limit(unit, claim, below(lg2));
+            }
         }
         components += u64::from(segment.is_none());
     }

@@ -5,14 +5,14 @@ use alloc::vec::Vec;
 use portolan::addr::{PciFunction, StreamId};
 use portolan::platform::Platform;
 
-use super::claim::Claim;
+use super::claim::{Claim, ClaimUid};
 use super::madt::IoApics;
 use super::survey::{Place, Survey, UnitKind};
 use super::{
     EnableError, Enabling, FirmwareMemory, Outcome, TopologyError, enable_all, enable_at, window,
 };
 use crate::amd::{self, AmdVi, Capability, Config, NotAnIommu};
-use crate::firmware::ivrs::{Entry, EntryKind, Ivhd, Ivrs, SpecialKind, Uid};
+use crate::firmware::ivrs::{Entry, EntryKind, Ivhd, Ivrs, SpecialKind};
 use crate::firmware::reservations::{Reservations, Streams};
 
 /// Bytes of a unit's registers without its performance counters.
@@ -149,17 +149,11 @@ fn claim(unit: &Ivhd<'_>, entry: &Entry<'_>) -> Claim {
             SpecialKind::IoApic => Claim::IoApic(special.handle, Some(special.source)),
             SpecialKind::Timer => Claim::Timer(special.handle, Some(special.source)),
         },
-        EntryKind::Acpi(device) => {
-            let number = match device.uid {
-                Uid::Integer(number) => number,
-                _ => 0,
-            };
-            Claim::Acpi {
-                hid: super::claim::name(device.hid),
-                number,
-                stream: first.stream(),
-            }
-        }
+        EntryKind::Acpi(device) => Claim::Acpi {
+            hid: super::claim::name(device.hid),
+            uid: ClaimUid::of(device.uid),
+            stream: first.stream(),
+        },
     }
 }
 

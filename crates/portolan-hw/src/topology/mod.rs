@@ -30,12 +30,12 @@ mod tests;
 mod tree;
 mod viot;
 
-pub use claim::Claim;
+pub use claim::{Claim, ClaimUid};
 pub use error::{EnableError, OpenError, SenderError, TopologyError};
 pub use interrupts::{Controller, FaultInterrupt, Sender};
 pub use iommus::{DeviceOptions, Iommus};
 pub use remark::Remark;
-pub use survey::{Place, Served, Survey, SurveyedUnit, UnitKind};
+pub use survey::{Place, ReachedBy, Served, Survey, SurveyedUnit, UnitKind};
 pub use tree::Wire;
 
 use alloc::sync::Arc;
@@ -328,6 +328,25 @@ impl Topology {
             Kind::Rimt => rimt::find(&self.table, function),
             Kind::Tree => tree::find(&self.table, function),
         }
+    }
+
+    /// The addresses by which a function reaches its unit once that is enabled, as far as firmware and
+    /// configuration space tell. `survey` is of this topology.
+    ///
+    /// # Errors
+    /// The reason for which [`Iommus::device_with`] would refuse the function.
+    pub fn addresses(&self, survey: &Survey, served: &Served) -> Result<IovaRange, OpenError> {
+        let function = served.function;
+        let unit = served.unit.ok_or(OpenError::NotServed { function })?;
+        if let Some(error) = survey.refused(unit) {
+            return Err(OpenError::NotEnabled {
+                function,
+                unit,
+                error,
+            });
+        }
+        let reach = self.reach(function)?;
+        reach.ok_or(OpenError::NoAddress { function })
     }
 
     /// The addresses of `function` that arrive at its unit: buses and bridges on the way pass fewer on

@@ -5,7 +5,7 @@
 
 use core::fmt;
 
-use portolan::addr::{PciFunction, PhysAddr};
+use portolan::addr::{PciFunction, PciSegment, PhysAddr};
 use thiserror::Error;
 
 use super::TopologyError;
@@ -85,6 +85,29 @@ pub enum Remark {
     /// A unit of a kind that is not enabled by a [`Topology`](super::Topology): its driver is.
     #[error("the SMMU of version 1 or 2 at {0} is not enabled with the others; its driver does it")]
     NotDriven(PhysAddr),
+    /// No address of a claim's devices arrives at their unit: they are refused.
+    #[error("no address of {claim} arrives at unit {unit}")]
+    NoAddress {
+        /// The unit.
+        unit: usize,
+        /// The claim.
+        claim: Claim,
+    },
+    /// Memory is reserved for a device behind a bridge, and the bridge is not there or not known.
+    #[error(
+        "memory from {start} on is reserved for a device {steps} steps from bus {:04x}:{bus:02x}, which is not known",
+        segment.get()
+    )]
+    ReservedElsewhere {
+        /// Where the memory begins.
+        start: PhysAddr,
+        /// The segment.
+        segment: PciSegment,
+        /// The bus on which the path begins.
+        bus: u8,
+        /// How many steps it has.
+        steps: usize,
+    },
     /// The functions of some segments are not looked at.
     #[error("more than {most} segments: the others' functions are not looked at")]
     TooManySegments {
@@ -110,7 +133,10 @@ impl Remark {
     pub const fn is_wrong(&self) -> bool {
         !matches!(
             self,
-            Self::NotDriven(_) | Self::NotThere { .. } | Self::TooManySegments { .. }
+            Self::NotDriven(_)
+                | Self::NotThere { .. }
+                | Self::ReservedElsewhere { .. }
+                | Self::TooManySegments { .. }
         )
     }
 }

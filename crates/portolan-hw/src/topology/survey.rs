@@ -10,7 +10,9 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use portolan::addr::{PciFunction, PciSegment, PhysAddr, PhysRange, RequesterId, StreamId};
+use portolan::addr::{
+    IovaRange, PciFunction, PciSegment, PhysAddr, PhysRange, RequesterId, StreamId,
+};
 use portolan::iommu::ReservedRegion;
 
 use super::claim::Claim;
@@ -33,6 +35,8 @@ pub enum UnitKind {
     Vtd,
     /// AMD-Vi.
     AmdVi,
+    /// Arm SMMU, version 1 or 2: another driver enables it.
+    Smmu,
     /// Arm SMMU, version 3.
     SmmuV3,
     /// RISC-V IOMMU.
@@ -47,6 +51,7 @@ impl UnitKind {
         match self {
             Self::Vtd => "VT-d",
             Self::AmdVi => "AMD-Vi",
+            Self::Smmu => "SMMUv1 or v2",
             Self::SmmuV3 => "SMMUv3",
             Self::Riscv => "RISC-V IOMMU",
             Self::Virtio => "virtio-iommu",
@@ -103,8 +108,28 @@ pub struct SurveyedUnit {
     pub segment: Option<PciSegment>,
     /// What firmware says that it serves.
     pub claims: Vec<Claim>,
+    /// Claims of which not all addresses arrive at the unit.
+    pub limits: Vec<ReachedBy>,
     /// What is reserved for its streams.
     pub reserved: Reservations,
+}
+
+/// A claim and the addresses of its devices that arrive at the unit: what is between passes no others on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReachedBy {
+    /// The claim.
+    pub claim: Claim,
+    /// The addresses; `None` if there are none: the devices are refused.
+    pub addresses: Option<IovaRange>,
+}
+
+impl fmt::Display for ReachedBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.addresses {
+            Some(range) => write!(f, "{}: addresses {range}", self.claim),
+            None => write!(f, "{}: no address", self.claim),
+        }
+    }
 }
 
 /// One function of the tree and its streams.
@@ -192,6 +217,7 @@ impl Survey {
             place,
             segment,
             claims: Vec::new(),
+            limits: Vec::new(),
             reserved: Reservations::default(),
         });
         self.units.len() - 1
@@ -209,6 +235,18 @@ impl Survey {
         self.claims += 1;
         if let Some(unit) = self.units.get_mut(unit) {
             unit.claims.push(claim);
+        }
+    }
+
+    /// Adds that only `addresses` of a claim arrive at a unit.
+    pub(super) fn limit(&mut self, unit: usize, claim: Claim, addresses: Option<IovaRange>) {
+        let one = ReachedBy { claim, addresses };
+        if addresses.is_none() {
+            self.remark(Remark::NoAddress { unit, claim });
+        }
+        let unit = self.units.get_mut(unit);
+        if let Some(unit) = unit.filter(|unit| unit.limits.last() != Some(&one)) {
+            unit.limits.push(one);
         }
     }
 

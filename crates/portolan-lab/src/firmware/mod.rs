@@ -60,6 +60,10 @@ pub struct UnitReport {
     pub place: String,
     /// Devices that it serves, by the table.
     pub serves: Vec<String>,
+    /// The reason for which it cannot be enabled with the others; null if the tables know of none.
+    pub refused: Option<String>,
+    /// Devices of which not all addresses arrive at it, and which do.
+    pub limits: Vec<String>,
     /// Addresses that its streams cannot have for mappings, or that are mapped before all others.
     pub reserved: Vec<ReservedReport>,
 }
@@ -96,6 +100,10 @@ pub struct FunctionReport {
     pub streams: Vec<u32>,
     /// The first function of its group.
     pub group: String,
+    /// The reason for which it cannot be opened; null if none is known.
+    pub refused: Option<String>,
+    /// The last address by which it reaches its unit; null if it cannot be opened.
+    pub last_address: Option<u64>,
 }
 
 /// A group of several functions.
@@ -133,20 +141,27 @@ impl Report {
             })
             .collect();
         remarks.extend(lacking(config).map(|text| RemarkReport { wrong: false, text }));
-        let mut functions = functions(&survey);
+        let mut functions = functions(&topology, &survey);
         functions.extend(virtual_functions(&topology, &survey, config, &mut remarks));
         Ok(Self {
             table: TableReport::of(table)?,
-            units: survey.units().iter().enumerate().map(unit).collect(),
+            units: (0..)
+                .zip(survey.units())
+                .map(|of| unit(&survey, of))
+                .collect(),
             groups: groups(&survey, &functions),
             functions,
             remarks,
         })
     }
 
-    /// Tells if no remark is of a fault.
+    /// Tells if no remark is of a fault, and nothing is refused. That no unit serves a bridge, or a unit's own
+    /// function, is as it should be.
     pub fn holds(&self) -> bool {
+        let served = |one: &FunctionReport| one.refused.is_none() || is_of_the_board(one);
         self.remarks.iter().all(|remark| !remark.wrong)
+            && self.units.iter().all(|unit| unit.refused.is_none())
+            && self.functions.iter().all(served)
     }
 }
 
@@ -210,12 +225,20 @@ impl TableReport {
     }
 }
 
-fn unit((number, unit): (usize, &SurveyedUnit)) -> UnitReport {
+/// Tells if a function without a unit is a bridge, or an IOMMU itself.
+fn is_of_the_board(function: &FunctionReport) -> bool {
+    let class = &function.class;
+    function.unit.is_none() && (class.starts_with("06") || class == "0806")
+}
+
+fn unit(survey: &Survey, (number, unit): (usize, &SurveyedUnit)) -> UnitReport {
     UnitReport {
         unit: number,
         kind: unit.kind.name(),
         place: unit.place.to_string(),
         serves: unit.claims.iter().map(ToString::to_string).collect(),
+        refused: survey.refused(number).map(|error| error.to_string()),
+        limits: unit.limits.iter().map(ToString::to_string).collect(),
         reserved: unit
             .reserved
             .iter()
@@ -230,7 +253,7 @@ fn unit((number, unit): (usize, &SurveyedUnit)) -> UnitReport {
     }
 }
 
-fn functions(survey: &Survey) -> Vec<FunctionReport> {
+fn functions(topology: &Topology, survey: &Survey) -> Vec<FunctionReport> {
     let report = |node: &PciNode| {
         let served = survey.served().iter().find(|one| one.function == node.at);
         let nobody = || Served {
@@ -240,20 +263,21 @@ fn functions(survey: &Survey) -> Vec<FunctionReport> {
         };
         let served = served.cloned().unwrap_or_else(nobody);
         let kind = node.kind.name().to_owned();
-        function(survey, node, node.id.device, kind, &served)
+        function((topology, survey), node, node.id.device, kind, &served)
     };
     survey.tree().nodes().iter().map(report).collect()
 }
 
 /// A function of the vendor and the class of `node`.
 fn function(
-    survey: &Survey,
+    (topology, survey): (&Topology, &Survey),
     node: &PciNode,
     device: u16,
     kind: String,
     served: &Served,
 ) -> FunctionReport {
     let group = survey.groups().first(survey.tree(), served.function);
+    let addresses = topology.addresses(survey, served);
     FunctionReport {
         function: served.function.to_string(),
         id: format!("{:04x}:{device:04x}", node.id.vendor),
@@ -262,6 +286,8 @@ fn function(
         unit: served.unit,
         streams: served.streams.iter().map(|stream| stream.get()).collect(),
         group: group.to_string(),
+        refused: addresses.err().map(|error| error.to_string()),
+        last_address: addresses.ok().map(|range| range.last().get()),
     }
 }
 
@@ -285,8 +311,8 @@ fn virtual_functions(
             Ok((virtuals, served)) => {
                 let kind = format!("virtual function of {}", virtuals.physical);
                 let node = survey.tree().node(virtuals.physical);
-                let report =
-                    node.map(|node| function(survey, node, virtuals.device, kind, &served));
+                let report = node
+                    .map(|node| function((topology, survey), node, virtuals.device, kind, &served));
                 found.extend(report);
             }
             Err(error) => remark(true, error.to_string()),

@@ -91,12 +91,18 @@ fn answer(report: &Report) -> String {
 
 fn unit(unit: &UnitReport, columns: usize, out: &mut String) {
     let _ = writeln!(out, "Unit {}: {}, {}", unit.unit, unit.kind, unit.place);
+    if let Some(refused) = &unit.refused {
+        let _ = writeln!(out, "  is refused, with its devices: {refused}");
+    }
     for claim in unit.serves.iter().take(MOST_SHOWN) {
         let _ = writeln!(out, "  serves {claim}");
     }
     let more = unit.serves.len().saturating_sub(MOST_SHOWN);
     if more > 0 {
         let _ = writeln!(out, "  and {more} more (all are in the output of --json)");
+    }
+    for limit in unit.limits.iter().take(MOST_SHOWN) {
+        let _ = writeln!(out, "  reached by {limit}");
     }
     if !unit.reserved.is_empty() {
         let row = |one: &ReservedReport| {
@@ -157,6 +163,21 @@ fn functions(functions: &[FunctionReport], columns: usize, out: &mut String) {
     out.push('\n');
     if functions.iter().any(|one| one.unit.is_none()) {
         out.push_str("No unit serves functions with `none`: they reach all memory.\n\n");
+    }
+    let refused = functions.iter().filter(|one| one.unit.is_some());
+    for one in refused {
+        if let Some(refused) = &one.refused {
+            let _ = writeln!(out, "{} is refused: {refused}", one.function);
+        }
+    }
+    let limited = |one: &&FunctionReport| one.last_address.is_some_and(|last| last != u64::MAX);
+    for one in functions.iter().filter(limited) {
+        let last = one.last_address.unwrap_or_default();
+        let _ = writeln!(
+            out,
+            "{} reaches its unit by addresses up to {last:#x}",
+            one.function
+        );
     }
 }
 

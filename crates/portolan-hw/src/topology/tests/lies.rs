@@ -51,6 +51,19 @@ fn what_is_not_there_is_named_and_changes_nothing() {
 }
 
 #[test]
+fn memory_of_a_device_behind_an_unknown_bridge_is_remarked_on() {
+    let path = [1, 10, 0, 0, 0, 0, 3, 0, 4, 0].to_vec();
+    let memory = rmrr(0xdf61_e000, 0xdf61_ffff, &[path]);
+    let table = dmar(38, 0, &[drhd(1, 0xfed9_0000, &[]), memory]);
+    let expected = "memory from 0xdf61e000 on is reserved for a device 2 steps from bus 0000:00, which is not known";
+    assert_eq!(remarks(&survey(&table, &Fake::default())), [expected]);
+    let bridge = Fake::default().with(at(0, 3, 0), Is::RootPort, Some((1, 1)), Has::Nothing);
+    let found = survey(&table, &bridge);
+    assert_eq!(remarks(&found), Vec::<String>::new());
+    assert_eq!(found.units()[0].reserved.iter().count(), 2);
+}
+
+#[test]
 fn a_function_that_an_undamaged_unit_names_is_served() {
     let short = std::vec![0, 0, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let named = drhd(0, 0xfed9_0000, &[endpoint(0, 3, 0)]);

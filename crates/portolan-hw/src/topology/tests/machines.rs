@@ -265,10 +265,10 @@ fn asus_ga503rm() {
            serves timer 0, whose messages carry 00:14.0
            serves I/O APIC 33, whose messages carry 00:14.0
            serves I/O APIC 34, whose messages carry 00:00.1
-           serves ACPI device AMDI0020 0, stream 0xa5
-           serves ACPI device AMDI0020 0, stream 0xa5
-           serves ACPI device AMDI0020 0, stream 0xa5
-           serves ACPI device AMDI0020 0, stream 0xa5
+           serves ACPI device AMDI0020 \\_SB.FUR0, stream 0xa5
+           serves ACPI device AMDI0020 \\_SB.FUR1, stream 0xa5
+           serves ACPI device AMDI0020 \\_SB.FUR2, stream 0xa5
+           serves ACPI device AMDI0020 \\_SB.FUR3, stream 0xa5
            reserves 0xfee00000..=0xfeefffff (Interrupts) of streams 0x0..=0xffffffff
            reserves 0xfd00000000..=0xffffffffff (Unusable) of streams 0x0..=0xffffffff
          0000:00:02.0: unit 0, streams 0x10
