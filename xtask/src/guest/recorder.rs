@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::Ran;
 use super::kernel::Kernel;
-use super::machines::{CALIBRATE, Machine, PORTOLAN, Program, READ_BLOCKS, RECORD, program};
+use super::machines::{CALIBRATE, Machine, PORTOLAN, READ_BLOCKS, RECORD, program};
 
 /// Events a second at which nothing may be lost.
 const SURE: u64 = 100_000;
@@ -37,16 +37,9 @@ pub const RATES: Machine = Machine {
     devices: &["-icount", "shift=0"],
     disks: &[],
     ports: &[],
-    programs: &[
-        // What it does takes the guest's time.
-        Program {
-            opt_level: "1",
-            ..PORTOLAN
-        },
-        program("record-rates"),
-    ],
+    programs: &[PORTOLAN, program("record-rates")],
     applets: &[],
-    runs: &["record-rates 100000 300000 1000000"],
+    runs: &["record-rates 100000 300000"],
     traced: &[],
     check: rates,
     ..RECORD
