@@ -89,6 +89,17 @@ fn a_virtual_cpu_that_is_not_seen_at_work_is_waited_for() {
 }
 
 #[test]
+fn a_virtual_cpu_is_waited_for_no_longer_than_hosts_hold_one_up() {
+    let mut machine = Machine::new(2, CpuTime::AsTraced);
+    machine.start(at(0, 0, 12));
+    // 25 ticks in which the other CPU works; what both of them rest is no evidence.
+    machine.see(at(16, 1, 13));
+    let ticks = (0..25).map(|tick| 5000 + 4 * tick);
+    let ran: Vec<u64> = ticks.map(|ms| machine.see(at(ms, 1, 13))).collect();
+    assert_eq!((ran[23], ran[24]), (0, 1));
+}
+
+#[test]
 fn cpus_that_ran_all_the_time_by_their_facts_are_not_waited_for() {
     let text = "fio-1 [000] 1.0: map: IOMMU: iova=0x1000 paddr=0x2000 size=4096\n";
     let reader = trace::from_bytes(text).unwrap();

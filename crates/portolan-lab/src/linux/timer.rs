@@ -16,8 +16,8 @@
 //!
 //! A CPU is known to be idle if the task that its last operation interrupted was the idle one, or has been seen on
 //! another CPU since. A virtual CPU that is not being run has no ticks: a busy one is waited for until the trace shows
-//! it at work. Where the kernel says that its CPUs ran all the time, one that shows nothing has ticks: it rests, or its
-//! task does other things.
+//! it at work, or has shown others at work for 100 ms, in which it would have been run. Where the kernel says that its
+//! CPUs ran all the time, one that shows nothing has ticks: it rests, or its task does other things.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -48,12 +48,23 @@ impl Started {
     }
 }
 
+/// Longest time for which a host holds a virtual CPU up while it runs others of the machine: the period of `cpu.max`,
+/// if nothing else is asked for (Linux, Documentation/admin-guide/cgroup-v2.rst).
+const HELD_UP_NS: u64 = 100_000_000;
+
+/// A timer that is due and waits for its CPU.
+struct Waiting {
+    started: Started,
+    /// Ticks in which the machine had worked by then.
+    since: u64,
+}
+
 #[derive(Default)]
 struct Cpu {
     /// The task that it runs, as far as is known; `None` if it is idle.
     task: Option<u32>,
     /// Timers that are due and wait for this CPU.
-    waiting: Vec<Started>,
+    waiting: Vec<Waiting>,
 }
 
 /// The timers of all domains.
@@ -65,6 +76,9 @@ pub(super) struct Timers {
     /// CPU of each task, of those that run somewhere.
     tasks: HashMap<u32, u16>,
     started: BinaryHeap<Reverse<Started>>,
+    /// The tick of the last operation, and ticks that had one.
+    last_tick: Option<u64>,
+    worked: u64,
     /// Timers that busy CPUs started since one was on time.
     turns: u64,
 }
@@ -77,6 +91,8 @@ impl Timers {
             idle: 0,
             tasks: HashMap::new(),
             started: BinaryHeap::new(),
+            last_tick: None,
+            worked: 0,
             turns: 0,
         }
     }
@@ -89,6 +105,10 @@ impl Timers {
     pub(super) fn see(&mut self, at: At, mut run: impl FnMut(DeviceId)) {
         self.place(at);
         let tick = self.tick(at.now_ns);
+        if self.last_tick.replace(tick) != Some(tick) {
+            self.worked += 1;
+            self.give_up(&mut run);
+        }
         while let Some(Reverse(first)) = self.started.peek().copied() {
             if first.due > tick {
                 break;
@@ -97,16 +117,22 @@ impl Timers {
             let cpu = self.cpus.get_mut(&first.cpu);
             match cpu.filter(|cpu| cpu.task.is_some()) {
                 None => run(first.domain),
-                Some(cpu) if self.kernel.cpu_time == CpuTime::AsTraced => cpu.waiting.push(first),
+                Some(cpu) if self.kernel.cpu_time == CpuTime::AsTraced => {
+                    let since = self.worked;
+                    cpu.waiting.push(Waiting {
+                        started: first,
+                        since,
+                    });
+                }
                 Some(_) if first.late == 0 => run(first.domain),
                 Some(_) => self.started.push(Reverse(first.later())),
             }
         }
         if let Some(cpu) = self.cpus.get_mut(&at.cpu) {
             cpu.waiting.retain(|one| {
-                let ran = one.later().due <= tick;
+                let ran = one.started.later().due <= tick;
                 if ran {
-                    run(one.domain);
+                    run(one.started.domain);
                 }
                 !ran
             });
@@ -146,12 +172,26 @@ impl Timers {
         }
     }
 
+    /// Runs the timers of CPUs that have shown nothing for so long that they can not be held up.
+    fn give_up(&mut self, run: &mut impl FnMut(DeviceId)) {
+        let most = HELD_UP_NS / self.kernel.tick_ns.max(1);
+        for cpu in self.cpus.values_mut() {
+            cpu.waiting.retain(|one| {
+                let waits = self.worked - one.since < most;
+                if !waits {
+                    run(one.started.domain);
+                }
+                waits
+            });
+        }
+    }
+
     /// An idle CPU's timers wait for it no longer.
     fn rest(&mut self, cpu: u16) {
         self.idle += 1;
         let waiting = self.cpus.get_mut(&cpu).map(|cpu| &mut cpu.waiting);
         let waiting = waiting.into_iter().flat_map(|waiting| waiting.drain(..));
-        self.started.extend(waiting.map(Reverse));
+        self.started.extend(waiting.map(|one| Reverse(one.started)));
     }
 
     /// Starts the timer of `domain`, which is not running.
@@ -179,7 +219,7 @@ impl Timers {
     /// Lets all of them run, the first first: those that would have run after the trace.
     pub(super) fn end(&mut self, mut run: impl FnMut(DeviceId, u64)) {
         let waiting = self.cpus.values_mut().flat_map(|cpu| cpu.waiting.drain(..));
-        self.started.extend(waiting.map(Reverse));
+        self.started.extend(waiting.map(|one| Reverse(one.started)));
         while let Some(Reverse(one)) = self.started.pop() {
             let tick = one.later().due;
             run(one.domain, tick.saturating_mul(self.kernel.tick_ns.max(1)));

@@ -314,7 +314,8 @@ impl Pairing {
         summary: &mut Summary,
     ) {
         if named.0 == Named::Page
-            && let Some(early) = self.early.note_map(named.1, origin)
+            && !self.taken.is_empty()
+            && let Some(early) = self.early.note_map(wanted.device, wanted.dma, origin)
         {
             summary.note_early(early);
             summary
@@ -397,7 +398,7 @@ impl Pairing {
             self.push_unmap(origin, of, mapping.id, text);
         } else if let Some(said) = self.beside.saying(cpu, ended.dma) {
             if said.is_at_known_address && oldest.is_none() {
-                self.early.note_orphan(key, origin);
+                self.early.note_orphan(ended.device, ended.dma, origin);
             }
             let orphan = summary.mapped.orphan(said.events, ended.range());
             summary.note_orphan(origin.line, orphan);

@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasherDefault;
 
 use super::mappings::MappingKey;
-use super::op::{Mix, Origin};
+use super::op::{DeviceId, Mix, Origin, PAGE};
 
 /// Addresses that are remembered; unmaps of others are not looked at.
 const MOST_ADDRESSES: usize = 1 << 16;
@@ -44,27 +44,36 @@ pub(super) struct EarlyUnmap {
 /// Unmaps that found no map, until their addresses are mapped.
 #[derive(Default)]
 pub(super) struct EarlyUnmaps {
+    /// By page, which buffers may begin in the middle of.
     mapped: HashSet<MappingKey, BuildHasherDefault<Mix>>,
     unmapped: HashMap<MappingKey, Origin, BuildHasherDefault<Mix>>,
 }
 
 impl EarlyUnmaps {
-    /// Notes an unmap of `key` that finds no map.
-    pub(super) fn note_orphan(&mut self, key: MappingKey, origin: Origin) {
-        if self.mapped.contains(&key) && self.unmapped.len() < MOST_ADDRESSES {
+    /// Notes an unmap of `dma` that finds no map.
+    pub(super) fn note_orphan(&mut self, device: DeviceId, dma: u64, origin: Origin) {
+        let page = MappingKey::of_address(device, dma - dma % PAGE);
+        if self.mapped.contains(&page) && self.unmapped.len() < MOST_ADDRESSES {
+            let key = MappingKey::of_address(device, dma);
             self.unmapped.insert(key, origin);
         }
     }
 
-    /// Notes a map of `key`: the unmap that it should have had after it, if one came before it.
-    pub(super) fn note_map(&mut self, key: MappingKey, origin: Origin) -> Option<EarlyUnmap> {
+    /// Notes a map of `dma` in a table: the unmap that it should have had after it, if one came before it.
+    pub(super) fn note_map(
+        &mut self,
+        device: DeviceId,
+        dma: u64,
+        origin: Origin,
+    ) -> Option<EarlyUnmap> {
         if self.mapped.len() < MOST_ADDRESSES {
-            self.mapped.insert(key);
+            let page = MappingKey::of_address(device, dma - dma % PAGE);
+            self.mapped.insert(page);
         }
         if self.unmapped.is_empty() {
             return None;
         }
-        let unmap = self.unmapped.remove(&key)?;
+        let unmap = self.unmapped.remove(&MappingKey::of_address(device, dma))?;
         (unmap.cpu != origin.cpu).then_some(EarlyUnmap {
             line: unmap.line,
             early_ns: origin.time_ns.saturating_sub(unmap.time_ns),

@@ -23,7 +23,8 @@ fn requests(behind_ns: u64) -> Vec<(u64, String)> {
         ));
     };
     for request in 0..REQUESTS {
-        let dma = "0000:00:03.0 dir=TO_DEVICE dma_addr=ff001000 size=4096";
+        // Buffers begin anywhere in their page.
+        let dma = format!("0000:00:03.0 dir=TO_DEVICE dma_addr=ff001{request:03x} size=64");
         say(MAPPER, "map: IOMMU: iova=0xff001000 paddr=0x2000 size=4096");
         say(
             MAPPER,
