@@ -76,14 +76,16 @@
 //! # impl TagPool for Queue {
 //! #     fn release(&self, _: InvalTag) -> Result<(), IommuError> { Ok(()) }
 //! # }
-//! # struct Packet(Box<[u8; 4096]>);
+//! # struct Packet(Box<[core::cell::Cell<u8>; 4096]>);
 //! # unsafe impl Buffer for Packet {
 //! #     fn pieces(&self) -> Pieces<'_> {
 //! #         let at = PhysAddr::new(self.0.as_ptr().addr() as u64);
 //! #         Pieces::One(PhysRange::from_len(at, 4096).unwrap())
 //! #     }
 //! #     fn device_may_write(&self) -> bool { true }
-//! #     fn view(&self) -> Option<NonNull<[u8]>> { Some(NonNull::from(&self.0[..])) }
+//! #     fn view(&self) -> Option<NonNull<[u8]>> {
+//! #         Some(NonNull::slice_from_raw_parts(NonNull::from(&self.0[..]).cast(), 4096))
+//! #     }
 //! # }
 //! # fn open() -> Device<Kernel> {
 //! #     let format = VtdSecondStage::new(VtdLevels::Four, 52);
@@ -120,7 +122,7 @@
 //!     Ok(packet.reclaim().map_err(|failed| failed.keep(|packet| kept.deferred.push(packet)))?)
 //! }
 //! # let device = open();
-//! # assert!(receive(&device, Packet(Box::new([0; 4096])), &mut Kept::default()).is_ok());
+//! # assert!(receive(&device, Packet(Box::new([const { core::cell::Cell::new(0) }; 4096])), &mut Kept::default()).is_ok());
 //! ```
 //!
 //! `portolan-hw` has the drivers that make such a device: its `topology` leads there from firmware's

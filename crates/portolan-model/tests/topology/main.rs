@@ -3,6 +3,7 @@
 
 mod anywhere;
 mod chips;
+mod embedder;
 mod grouped;
 mod lies;
 mod limits;

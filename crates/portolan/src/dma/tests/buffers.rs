@@ -3,6 +3,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::cell::Cell;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -94,16 +95,19 @@ pub(super) struct Bytes<T> {
     pub at: PhysRange,
 }
 
-impl<const N: usize> Bytes<alloc::boxed::Box<[u8; N]>> {
+/// Bytes that are written through shared references: plain ones of a box may not be.
+type Boxed<const N: usize> = alloc::boxed::Box<[Cell<u8>; N]>;
+
+impl<const N: usize> Bytes<Boxed<N>> {
     pub fn boxed(at: u64, bytes: [u8; N]) -> Self {
         let at = PhysRange::from_len(PhysAddr::new(at), N as u64).unwrap();
-        let bytes = alloc::boxed::Box::new(bytes);
+        let bytes = alloc::boxed::Box::new(bytes.map(Cell::new));
         Self { bytes, at }
     }
 }
 
 // SAFETY: nothing but the device of a test, which has no memory, is at the physical address.
-unsafe impl<const N: usize> Buffer for Bytes<alloc::boxed::Box<[u8; N]>> {
+unsafe impl<const N: usize> Buffer for Bytes<Boxed<N>> {
     fn pieces(&self) -> Pieces<'_> {
         Pieces::One(self.at)
     }
@@ -113,7 +117,8 @@ unsafe impl<const N: usize> Buffer for Bytes<alloc::boxed::Box<[u8; N]>> {
     }
 
     fn view(&self) -> Option<NonNull<[u8]>> {
-        Some(NonNull::from(&self.bytes[..]))
+        let first = NonNull::from(&self.bytes[..]).cast();
+        Some(NonNull::slice_from_raw_parts(first, N))
     }
 }
 

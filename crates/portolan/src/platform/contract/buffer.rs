@@ -159,7 +159,8 @@ impl Iterator for PiecesIter<'_> {
 /// * It is as the [`Sharing`] says that [`sharing`](Self::sharing) returns, always the same. No method of a
 ///   copy or of a part of an exclusive value leads to it; a shared value lends none of its bytes.
 /// * The memory that [`view`](Self::view) returns is that of the pieces, byte by byte, and
-///   valid for reads; for writes as well where the device may write, or it is shared.
+///   valid for reads; for writes as well where the device may write, or it is shared. A pointer made of `&self`
+///   and plain bytes is not: keep a raw one, or bytes in cells.
 ///
 /// When the value is dropped, the memory is its owner's again. The library drops or returns a value
 /// only once no device can reach its memory.

@@ -1,0 +1,7 @@
+//! What a virtio-iommu says to its driver.
+#![no_main]
+
+#[path = "../bodies/devices.rs"]
+mod devices;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| devices::virtio(bytes));
