@@ -375,6 +375,7 @@ fn a_display_is_blocked_if_the_embedder_wants_it_so() {
     assert_eq!(machine.reach(0x880, 0x5000), None);
     drop(unit);
     // A display is blocked unless the embedder wants it to pass.
+    assert_eq!(Config::default().inherited, Inherited::Blocked);
     let inherited = || SmmuV2Setup {
         inherited: alloc::vec![(0x880, 0x2)],
         ..SmmuV2Setup::default()
