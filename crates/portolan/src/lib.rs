@@ -122,7 +122,8 @@
 //!     Ok(packet.reclaim().map_err(|failed| failed.keep(|packet| kept.deferred.push(packet)))?)
 //! }
 //! # let device = open();
-//! # assert!(receive(&device, Packet(Box::new([const { core::cell::Cell::new(0) }; 4096])), &mut Kept::default()).is_ok());
+//! # let packet = Packet(Box::new([const { core::cell::Cell::new(0) }; 4096]));
+//! # assert!(receive(&device, packet, &mut Kept::default()).is_ok());
 //! ```
 //!
 //! `portolan-hw` has the drivers that make such a device: its `topology` leads there from firmware's
