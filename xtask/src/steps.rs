@@ -88,6 +88,10 @@ pub fn steps(root: &Path, extent: Extent) -> Vec<Step<'_>> {
             ]),
         },
         Step {
+            name: "drivers on a hostile machine",
+            run: Box::new(|| hostile(root)),
+        },
+        Step {
             name: "tests of machines on QEMU 10",
             run: Box::new(|| newer_qemu(root)),
         },
@@ -174,6 +178,22 @@ fn programs(root: &Path, extent: Extent) -> Vec<Step<'_>> {
         });
     }
     steps
+}
+
+/// All tests of drivers, and all scenarios, on register models that are not obliging.
+fn hostile(root: &Path) -> Outcome {
+    let mut command = Command::new("cargo");
+    command.args([
+        "test",
+        "--quiet",
+        "-p",
+        "portolan-hw",
+        "-p",
+        "portolan-verify",
+    ]);
+    command.args(["--lib", "--test", "conformance"]);
+    command.env("PORTOLAN_MACHINE", "hostile");
+    outcome(command.current_dir(root))
 }
 
 /// Ten times the work of the tests.

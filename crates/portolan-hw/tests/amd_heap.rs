@@ -17,7 +17,8 @@ use portolan::iommu::{Attach, Domain, Iommu};
 use portolan::platform::{Mmio, OutOfTableMemory, TableMem};
 use portolan::table::Access;
 use portolan_hw::amd::{AmdVi, Capability, Config};
-use portolan_model::amd::{AmdIdentification, AmdRegisters, AmdSetup};
+use portolan_model::amd::{AmdRegisters, AmdSetup};
+use portolan_model::chips::RAVEN_RIDGE;
 use portolan_model::memory::{ModelMemory, Visibility};
 use watched_heap::{Machine, aside, held, uses};
 
@@ -70,7 +71,7 @@ impl Mmio for Hardware {
 #[test]
 fn streams_move_and_debts_are_paid_with_no_heap_under_locks() {
     let memory = ModelMemory::new(PhysAddr::new(0x10_0000), 64, Visibility::AtOnce);
-    let identification = AmdIdentification::default().caching_absence();
+    let identification = RAVEN_RIDGE.identification.caching_absence();
     let setup = AmdSetup {
         identification,
         ..AmdSetup::default()

@@ -18,6 +18,7 @@ use portolan::table::Access;
 use portolan_hw::tegra_smmu::{Chip, TegraSmmu};
 use portolan_hw::{amd, riscv, smmuv2, smmuv3, tegra_smmu, vtd};
 use portolan_model::amd::{AmdRegisters, AmdSetup};
+use portolan_model::chips::{LS1088A, RAVEN_RIDGE, SKYLAKE_SP};
 use portolan_model::clock::{Tick, VirtualClock};
 use portolan_model::cpus::{
     LockKind, Schedule, SharingPrices, VirtualCpus, VirtualLock, VirtualWord,
@@ -25,9 +26,9 @@ use portolan_model::cpus::{
 use portolan_model::decode::AccessKind;
 use portolan_model::inject::RegisterFaults;
 use portolan_model::memory::{ModelMemory, Visibility};
-use portolan_model::riscv::{RiscvRegisters, RiscvSetup};
+use portolan_model::riscv::{RiscvIdentification, RiscvRegisters, RiscvSetup};
 use portolan_model::smmuv2::{SmmuV2Registers, SmmuV2Setup};
-use portolan_model::smmuv3::{SmmuRegisters, SmmuSetup};
+use portolan_model::smmuv3::{SmmuIdentification, SmmuRegisters, SmmuSetup};
 use portolan_model::tegra_smmu::{TegraChip, TegraRegisters, TegraSetup};
 use portolan_model::vtd::{VtdRegisters, VtdSetup};
 
@@ -186,7 +187,7 @@ macro_rules! enable {
 fn smmuv2_bench() -> Bench {
     bench!(
         SmmuV2Registers,
-        SmmuV2Setup::default(),
+        SmmuV2Setup::of(LS1088A.identification),
         memory(),
         STREAM,
         |registers, memory, machine| {
@@ -199,7 +200,7 @@ fn smmuv2_bench() -> Bench {
 
 /// The drivers that have the option, by name.
 fn all(combining: Option<CombineOptions>) -> Vec<(&'static str, Bench)> {
-    let setup = AmdSetup::default();
+    let setup = AmdSetup::of(RAVEN_RIDGE.identification);
     let capability = amd::Capability::parse(setup.identification.capability).unwrap();
     let client = TegraChip::Tegra124.clients()[0].stream;
     vec![
@@ -207,7 +208,7 @@ fn all(combining: Option<CombineOptions>) -> Vec<(&'static str, Bench)> {
             "smmuv3",
             bench!(
                 SmmuRegisters,
-                SmmuSetup::default(),
+                SmmuSetup::of(SmmuIdentification::able()),
                 memory(),
                 STREAM,
                 enable!(smmuv3::Smmu<_, _, _>, smmuv3::Config::default(), combining),
@@ -218,7 +219,7 @@ fn all(combining: Option<CombineOptions>) -> Vec<(&'static str, Bench)> {
             "vtd",
             bench!(
                 VtdRegisters,
-                VtdSetup::default(),
+                VtdSetup::of(SKYLAKE_SP.identification),
                 memory(),
                 STREAM,
                 enable!(vtd::Vtd<_, _, _>, vtd::Config::default(), combining),
@@ -240,7 +241,7 @@ fn all(combining: Option<CombineOptions>) -> Vec<(&'static str, Bench)> {
             "riscv",
             bench!(
                 RiscvRegisters,
-                RiscvSetup::default(),
+                RiscvSetup::of(RiscvIdentification::able()),
                 memory(),
                 STREAM,
                 enable!(riscv::RiscvIommu<_, _, _>, riscv::Config::default(), combining),

@@ -12,6 +12,7 @@ use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use portolan::iommu::{self, Attach as _};
 use portolan::platform::Nanos;
 use portolan_hw::smmuv2::{Config, DomainOptions, FirstStage, Implementation, SmmuV2, WaitForSafe};
+use portolan_model::chips::LS1088A;
 use portolan_model::clock::{PollingClock, Tick};
 use portolan_model::decode::{AccessKind, TableFormat};
 use portolan_model::iommu::Temper;
@@ -110,6 +111,8 @@ impl SmmuV2Board {
         let setup = SmmuV2Setup {
             temper: Temper::Realistic(machine.caches()),
             safe_ns,
+            // 48 bits, and walks that snoop.
+            identification: LS1088A.identification.coherent(),
             ..SmmuV2Setup::qualcomm(machine.price(Event::Sync)? as u64)
         };
         let base = PhysAddr::new(1 << 28);

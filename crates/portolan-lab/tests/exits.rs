@@ -17,6 +17,7 @@ use portolan::table::format::{VtdFirstLevels, VtdLevels};
 use portolan_hw::vtd::{Config, Mode, Vtd};
 use portolan_lab::advice::Advice;
 use portolan_lab::reproduce::TABLE_WRITES;
+use portolan_model::chips::SKYLAKE_SP;
 use portolan_model::counters::doorbells;
 use portolan_model::memory::{ModelMemory, Visibility};
 use portolan_model::profile::Profile;
@@ -131,7 +132,7 @@ fn is_told(writes: u64, doorbells: u64, commands: u64) -> bool {
 
 #[test]
 fn a_strict_unmap_is_one_exit_and_so_says_every_command() {
-    let guest = Guest::new(VtdIdentification::scalable(), Mode::Scalable);
+    let guest = Guest::new(SKYLAKE_SP.identification.scalable(), Mode::Scalable);
     let domain = guest.unit.first_stage(VtdFirstLevels::Four).unwrap();
     map(&domain, 0, &mut Gather::new());
     let times = 10 * QUEUE;
@@ -159,7 +160,7 @@ fn a_strict_unmap_is_one_exit_and_so_says_every_command() {
 
 #[test]
 fn with_caching_mode_a_map_of_second_stage_tables_is_an_exit_too() {
-    let guest = Guest::new(VtdIdentification::default().caching_mode(), Mode::Legacy);
+    let guest = Guest::new(SKYLAKE_SP.identification.caching_mode(), Mode::Legacy);
     let domain = guest.unit.second_stage().unwrap();
     map(&domain, 0, &mut Gather::new());
     let [_, writes] = guest.exits(|| strict(&domain, 100));
@@ -168,7 +169,7 @@ fn with_caching_mode_a_map_of_second_stage_tables_is_an_exit_too() {
 
 #[test]
 fn a_debt_of_many_commands_is_told_as_often_as_the_model_counts() {
-    let guest = Guest::new(VtdIdentification::default(), Mode::Legacy);
+    let guest = Guest::new(SKYLAKE_SP.identification, Mode::Legacy);
     let quirks = Quirks {
         preference: Preference::ByPage,
         context_above: u64::MAX,
@@ -199,7 +200,7 @@ fn a_debt_of_many_commands_is_told_as_often_as_the_model_counts() {
 /// Words that a hypervisor sees change that write-protects tables in place of having caching mode.
 #[test]
 fn words_of_tables_that_a_page_changes() {
-    let guest = Guest::new(VtdIdentification::default(), Mode::Legacy);
+    let guest = Guest::new(SKYLAKE_SP.identification, Mode::Legacy);
     let domain = guest.unit.second_stage().unwrap();
     map(&domain, 0, &mut Gather::new());
     let words = || -> Vec<u64> {

@@ -16,9 +16,10 @@ use portolan::dma::{
 };
 use portolan::platform::{Platform, TableMem};
 use portolan_hw::topology::{Options, Topology};
+use portolan_model::chips::SKYLAKE_SP;
 use portolan_model::decode::AccessKind;
 use portolan_model::memory::ModelMemory;
-use portolan_model::vtd::{VtdIdentification, VtdRegisters};
+use portolan_model::vtd::VtdRegisters;
 
 #[allow(dead_code)]
 #[path = "../tests/topology/machine.rs"]
@@ -167,7 +168,7 @@ impl Wire {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let machine: Machine<VtdRegisters> = machine::vtd(VtdIdentification::default());
+    let machine: Machine<VtdRegisters> = machine::vtd(SKYLAKE_SP.identification);
     let dmar = machine::dmar(REGISTERS);
     let topology = Topology::from_acpi([&dmar[..]])?;
     let iommus = topology.enable(machine.kernel(), Options::default(), machine::described())?;

@@ -15,7 +15,7 @@ use crate::clock::Tick;
 use crate::inject::{Drain, RegisterFaults};
 use crate::interrupts::{InterruptedCpu, InterruptedLock, InterruptedWord, Stepping, locks_held};
 use crate::memory::ModelMemory;
-pub use crate::unit::Design;
+pub use crate::unit::{Design, Manner};
 use crate::unit::{Unit, Words};
 
 /// Virtual nanoseconds between two looks at the clock.
@@ -34,6 +34,17 @@ pub enum Event {
     Barrier,
 }
 
+/// Way in which a register is kept from the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Withheld {
+    /// It is locked: writes are ignored, as firmware or a secure processor has them.
+    Locked,
+    /// It reads as ones and ignores writes, as in a part without power.
+    Ones,
+    /// It aborts, as in a part without power behind another bus: the driver may not touch it at all.
+    Aborts,
+}
+
 /// A rule that refuses commands, each with a code of the unit's.
 use crate::unit::Oversee as Rule;
 
@@ -43,6 +54,10 @@ struct Script {
     rules: Vec<Rule>,
     /// Bits of a register that read as others: its offset, the bits, and the values that they read as.
     lie: Option<(usize, u64, u64)>,
+    /// Registers that are kept from the driver, by their offsets.
+    withheld: Vec<(usize, Withheld)>,
+    /// Accesses to those that abort.
+    aborted: u64,
     /// Allocations until one fails; none do at zero.
     fail_in: u64,
     log: Vec<Event>,
@@ -160,6 +175,25 @@ impl<D: Design> Machine<D> {
         self.script().lie = Some((offset, bits, value));
     }
 
+    /// Keeps the eight bytes at `offset` from the driver from now on.
+    pub fn withhold(&self, offset: usize, how: Withheld) {
+        self.script().withheld.push((offset & !7, how));
+    }
+
+    /// Accesses so far to registers that abort.
+    pub fn aborted(&self) -> u64 {
+        self.script().aborted
+    }
+
+    /// Whether a register is kept from the driver.
+    fn withheld(&self, offset: usize) -> Option<Withheld> {
+        let script = &mut *self.script();
+        let kept = script.withheld.iter().find(|(at, _)| *at == offset & !7);
+        let how = kept.map(|(_, how)| *how);
+        script.aborted += u64::from(how == Some(Withheld::Aborts));
+        how
+    }
+
     /// The `n`-th allocation of table memory from now on fails; none does at 0.
     pub fn fail_in(&self, n: u64) {
         self.script().fail_in = n;
@@ -249,23 +283,39 @@ where
     Unit<D>: Mmio,
 {
     fn read32(&self, offset: usize) -> u32 {
+        if matches!(
+            self.withheld(offset),
+            Some(Withheld::Ones | Withheld::Aborts)
+        ) {
+            return u32::MAX;
+        }
         let value = Stepping(&*self.0.unit).read32(offset);
         self.told(offset, value.into()) as u32
     }
 
     fn write32(&self, offset: usize, value: u32) {
         self.note(Event::Write(offset, value.into()));
-        Stepping(&*self.0.unit).write32(offset, value);
+        if self.withheld(offset).is_none() {
+            Stepping(&*self.0.unit).write32(offset, value);
+        }
     }
 
     fn read64(&self, offset: usize) -> u64 {
+        if matches!(
+            self.withheld(offset),
+            Some(Withheld::Ones | Withheld::Aborts)
+        ) {
+            return u64::MAX;
+        }
         let value = Stepping(&*self.0.unit).read64(offset);
         self.told(offset, value)
     }
 
     fn write64(&self, offset: usize, value: u64) {
         self.note(Event::Write(offset, value));
-        Stepping(&*self.0.unit).write64(offset, value);
+        if self.withheld(offset).is_none() {
+            Stepping(&*self.0.unit).write64(offset, value);
+        }
     }
 }
 

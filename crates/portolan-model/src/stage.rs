@@ -166,6 +166,13 @@ impl Stage {
         }
     }
 
+    /// Empties its caches.
+    pub(crate) fn clear(&mut self, temper: &Temper) {
+        let walk_steps = self.walk_steps;
+        *self = Self::new(temper);
+        self.walk_steps = walk_steps;
+    }
+
     /// Entries in all its caches.
     pub(crate) fn len(&self) -> usize {
         self.leaves.len() + self.pointers.iter().map(Cache::len).sum::<usize>()

@@ -8,7 +8,8 @@ use portolan::addr::StreamId;
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan_hw::amd::{AmdDomain, AmdVi, Capability, CommandKind as K, Config};
 use portolan_hw::interrupt::Remapping;
-use portolan_model::amd::{AmdIdentification, AmdRegisters, AmdSetup};
+use portolan_model::amd::{AmdRegisters, AmdSetup};
+use portolan_model::chips::RAVEN_RIDGE;
 use portolan_model::clock::PollingClock;
 use portolan_model::memory::{ModelMemory, Visibility};
 use portolan_qemu::config::{Architecture, Iommu};
@@ -59,7 +60,7 @@ const NAMES: Has = Has::No("each message names an entry of the device's table");
 /// # Errors
 /// If the driver does not take it over.
 pub fn on_model(kind: Kind, seam: Seam) -> Result<OnModel, Outcome> {
-    let plain = AmdIdentification::default();
+    let plain = RAVEN_RIDGE.identification;
     let identification = match kind {
         Kind::Plain => plain,
         Kind::CachesAbsence => plain.caching_absence(),

@@ -95,7 +95,7 @@ where
     D: Domain + Send + Sync + 'static,
     ModelUnit: Attach<D>,
 {
-    let plain = RiscvIdentification::default().pasids().ats();
+    let plain = RiscvIdentification::able().pasids().ats();
     let identification = match kind {
         Kind::Plain => plain,
         Kind::Extended | Kind::Interrupts => plain.extended(),

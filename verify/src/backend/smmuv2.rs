@@ -9,9 +9,10 @@ use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan_hw::smmuv2::{
     Config, DomainOptions, FirstStage, Implementation, SecondStage, SmmuV2, WaitForSafe,
 };
+use portolan_model::chips::LS1088A;
 use portolan_model::clock::PollingClock;
 use portolan_model::memory::{ModelMemory, Visibility};
-use portolan_model::smmuv2::{SmmuV2Identification, SmmuV2Registers, SmmuV2Setup};
+use portolan_model::smmuv2::{SmmuV2Registers, SmmuV2Setup};
 use portolan_model::tables::Lag;
 
 use super::bent::Bent;
@@ -60,23 +61,19 @@ where
 
 /// A new model with a unit of `kind`, for domains that `domain` makes.
 fn model<D>(kind: Kind, seam: Seam, domain: MakeDomain<Iommu, D>) -> Result<ModelRig<D>, Outcome> {
-    let plain = SmmuV2Setup::default();
+    let plain = SmmuV2Setup::of(LS1088A.identification.coherent());
     let (setup, visibility, implementation) = match kind {
         Kind::Plain => (plain, Visibility::AtOnce, Implementation::Arm),
-        Kind::NotCoherent => {
-            let identification = SmmuV2Identification::default().not_coherent();
-            let setup = SmmuV2Setup {
-                identification,
-                ..plain
-            };
-            (
-                setup,
-                Visibility::Late(Lag::CacheLines),
-                Implementation::Arm,
-            )
-        }
+        Kind::NotCoherent => (
+            SmmuV2Setup::of(LS1088A.identification),
+            Visibility::Late(Lag::CacheLines),
+            Implementation::Arm,
+        ),
         Kind::Qualcomm => (
-            SmmuV2Setup::qualcomm(SLOW_NS),
+            SmmuV2Setup {
+                identification: plain.identification,
+                ..SmmuV2Setup::qualcomm(SLOW_NS)
+            },
             Visibility::AtOnce,
             Implementation::Qualcomm(WaitForSafe::Off),
         ),

@@ -93,7 +93,7 @@ fn model<D>(
     domain: MakeDomain<ModelUnit, D>,
     pasids: Option<Pasids<ModelUnit, D>>,
 ) -> Result<ModelRig<D>, Outcome> {
-    let plain = SmmuIdentification::default();
+    let plain = SmmuIdentification::able();
     let (identification, visibility) = match kind {
         Kind::Plain => (plain.stalls().page_requests(), Visibility::AtOnce),
         Kind::NotCoherent => (plain.not_coherent(), Visibility::Late(Lag::CacheLines)),

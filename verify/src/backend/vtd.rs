@@ -15,10 +15,11 @@ use portolan_hw::vtd::{
     CommandKind as K, Config, DeviceTlb, FirstDomain, Invalidation, Mode, PageEvent, SecondDomain,
     Vtd,
 };
+use portolan_model::chips::SKYLAKE_SP;
 use portolan_model::clock::PollingClock;
 use portolan_model::memory::{ModelMemory, Visibility};
 use portolan_model::tables::Lag;
-use portolan_model::vtd::{VtdIdentification, VtdRegisters, VtdSetup};
+use portolan_model::vtd::{VtdRegisters, VtdSetup};
 use portolan_qemu::config::{Architecture, Iommu, Vtd as QemuVtd, VtdFeature, VtdWidth};
 use portolan_qemu::guest_tables::GuestTables;
 use portolan_qemu::machine::Builder;
@@ -142,7 +143,7 @@ where
     D: Domain,
     ModelUnit: Attach<D>,
 {
-    let plain = VtdIdentification::default();
+    let plain = SKYLAKE_SP.identification;
     let (identification, visibility) = match kind {
         Kind::Plain => (plain, Visibility::AtOnce),
         Kind::CachingMode => (plain.caching_mode(), Visibility::AtOnce),
@@ -150,7 +151,7 @@ where
         Kind::NotCoherent => (plain.not_coherent(), Visibility::Late(Lag::CacheLines)),
         Kind::Registers => (plain.without_queue(), Visibility::AtOnce),
         Kind::Scalable => {
-            let scalable = VtdIdentification::scalable().page_requests();
+            let scalable = SKYLAKE_SP.identification.scalable().page_requests();
             (scalable, Visibility::AtOnce)
         }
     };

@@ -1,6 +1,7 @@
 //! Drivers on the model, and a run of everything that they can be asked for.
 
 use crate::promised::{all_memory, promised};
+use portolan_model::chips::{RAVEN_RIDGE, SKYLAKE_SP};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -17,10 +18,10 @@ use portolan_model::clock::{PollingClock, Tick, VirtualClock};
 use portolan_model::decode::AccessKind;
 use portolan_model::inject::{DmaFault, Piece, RegisterFaults, Violation};
 use portolan_model::memory::{ModelMemory, Visibility};
-use portolan_model::riscv::{RiscvRegisters, RiscvSetup};
-use portolan_model::smmuv3::{SmmuRegisters, SmmuSetup};
+use portolan_model::riscv::{RiscvIdentification, RiscvRegisters, RiscvSetup};
+use portolan_model::smmuv3::{SmmuIdentification, SmmuRegisters, SmmuSetup};
 use portolan_model::tegra_smmu::TegraRegisters;
-use portolan_model::vtd::{VtdIdentification, VtdRegisters, VtdSetup};
+use portolan_model::vtd::{VtdRegisters, VtdSetup};
 
 const LIMIT: Nanos = Nanos::from_millis(1);
 const LOOK_NS: u64 = 1_000;
@@ -172,9 +173,9 @@ macro_rules! vtd {
 }
 
 vtd! {
-    Legacy: "VT-d, legacy", VtdIdentification::default().caching_mode().write_buffer(), Legacy, Best;
-    Scalable: "VT-d, scalable", VtdIdentification::scalable(), Scalable, Best;
-    Registers: "VT-d, registers", VtdIdentification::default().without_queue(), Legacy, Registers;
+    Legacy: "VT-d, legacy", SKYLAKE_SP.identification.caching_mode().write_buffer(), Legacy, Best;
+    Scalable: "VT-d, scalable", SKYLAKE_SP.identification.scalable(), Scalable, Best;
+    Registers: "VT-d, registers", SKYLAKE_SP.identification.without_queue(), Legacy, Registers;
 }
 
 pub struct SmmuV3;
@@ -188,7 +189,7 @@ impl Driver for SmmuV3 {
     type Domain<R: Regs, C: Time> = smmuv3::FirstStage<12, R, Arc<ModelMemory>, C>;
 
     fn unit(memory: Arc<ModelMemory>) -> SmmuRegisters {
-        SmmuRegisters::new(SmmuSetup::default(), memory)
+        SmmuRegisters::new(SmmuSetup::of(SmmuIdentification::able()), memory)
     }
 
     fn enable<R: Regs, C: Time>(
@@ -216,7 +217,7 @@ pub struct Amd;
 
 impl Amd {
     fn identification() -> AmdIdentification {
-        AmdIdentification::default().caching_absence()
+        RAVEN_RIDGE.identification.caching_absence()
     }
 }
 
@@ -515,7 +516,7 @@ impl Driver for Riscv {
     type Domain<R: Regs, C: Time> = riscv::FirstDomain<R, Arc<ModelMemory>, C>;
 
     fn unit(memory: Arc<ModelMemory>) -> RiscvRegisters {
-        RiscvRegisters::new(RiscvSetup::default(), memory)
+        RiscvRegisters::new(RiscvSetup::of(RiscvIdentification::able()), memory)
     }
 
     fn enable<R: Regs, C: Time>(

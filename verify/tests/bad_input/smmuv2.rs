@@ -18,11 +18,12 @@ use portolan_hw::smmuv2::{
     Config, DomainOptions, FirstStage, GroupError, Implementation, Inherited, OnFault, SmmuV2,
     WaitForSafe, WriteKind,
 };
+use portolan_model::chips::LS1088A;
 use portolan_model::clock::VirtualClock;
 use portolan_model::decode::AccessKind;
 use portolan_model::inject::{Drain, RegisterFaults, Violation};
 use portolan_model::memory::{ModelMemory, Visibility};
-use portolan_model::smmuv2::{Firmware, SmmuV2Identification, SmmuV2Registers, SmmuV2Setup};
+use portolan_model::smmuv2::{Firmware, SmmuV2Registers, SmmuV2Setup};
 
 use crate::rig::{Bench, Driver, Iommu as _, ModelClock, Regs, Time, units};
 
@@ -78,9 +79,22 @@ macro_rules! drivers {
 }
 
 drivers! {
-    Arm: "SMMUv2", few(SmmuV2Setup::default()), Implementation::Arm;
-    Qualcomm: "SMMUv2, Qualcomm", few(SmmuV2Setup::qualcomm(0)),
+    Arm: "SMMUv2", few(able()), Implementation::Arm;
+    Qualcomm: "SMMUv2, Qualcomm", few(qualcomm()),
         Implementation::Qualcomm(WaitForSafe::Off);
+}
+
+/// Both stages, and 48 bits.
+fn able() -> SmmuV2Setup {
+    SmmuV2Setup::of(LS1088A.identification.coherent())
+}
+
+/// The same, watched by Qualcomm's firmware.
+fn qualcomm() -> SmmuV2Setup {
+    SmmuV2Setup {
+        identification: able().identification,
+        ..SmmuV2Setup::qualcomm(0)
+    }
 }
 
 /// With few registers, so that every one of their accesses can be the last.
@@ -137,7 +151,7 @@ fn mapped(driver: &Made, options: &DomainOptions) -> Arc<Made12> {
 
 #[test]
 fn a_sync_that_never_ends_is_told_in_time() {
-    let (bench, driver) = enabled(SmmuV2Setup::default(), Config::default());
+    let (bench, driver) = enabled(able(), Config::default());
     let driver = driver.unwrap();
     let domain = mapped(&driver, &DomainOptions::default());
     driver.attach(StreamId::new(1), &domain).unwrap();
@@ -171,7 +185,7 @@ fn waiting_for_real_time_devices_takes_longer_and_is_allowed_to() {
     let safe_ns = 3 * LIMIT.get();
     let setup = SmmuV2Setup {
         safe_ns,
-        ..SmmuV2Setup::qualcomm(0)
+        ..qualcomm()
     };
     let longest = Nanos::new(safe_ns);
     let patient = |wait| {
@@ -204,7 +218,7 @@ fn waiting_for_real_time_devices_takes_longer_and_is_allowed_to() {
 
 #[test]
 fn a_storm_of_faults_keeps_nobody_back() {
-    let (bench, driver) = enabled(SmmuV2Setup::default(), Config::default());
+    let (bench, driver) = enabled(able(), Config::default());
     let driver = driver.unwrap();
     let [loud, quiet, good] = [1, 2, 3].map(StreamId::new);
     let domains = [(); 3].map(|()| mapped(&driver, &DomainOptions::default()));
@@ -236,7 +250,7 @@ fn a_storm_of_faults_keeps_nobody_back() {
 
 #[test]
 fn streams_that_would_match_twice_are_refused() {
-    let (bench, driver) = enabled(SmmuV2Setup::default(), Config::default());
+    let (bench, driver) = enabled(able(), Config::default());
     let driver = driver.unwrap();
     driver.group(StreamId::new(0x20), 0x1f).unwrap();
     for (id, mask) in [(0x20, 0x1f), (0x3f, 0), (0x30, 0x40), (0, 0x7fff)] {
@@ -266,7 +280,7 @@ fn streams_that_would_match_twice_are_refused() {
 
 #[test]
 fn match_registers_and_banks_run_out() {
-    let (bench, driver) = enabled(few(SmmuV2Setup::default()), Config::default());
+    let (bench, driver) = enabled(few(able()), Config::default());
     let driver = driver.unwrap();
     let domain = mapped(&driver, &DomainOptions::default());
     for id in 0..8 {
@@ -297,7 +311,7 @@ fn inherited_streams_pass_until_they_are_moved() {
         let setup = SmmuV2Setup {
             firmware,
             inherited: inherited.clone(),
-            ..SmmuV2Setup::qualcomm(0)
+            ..qualcomm()
         };
         let implementation = Implementation::Qualcomm(WaitForSafe::Off);
         let mut config = Config::default();
@@ -332,7 +346,7 @@ fn inherited_streams_pass_until_they_are_moved() {
 
 #[test]
 fn each_stalled_access_gets_one_answer() {
-    let (bench, driver) = enabled(SmmuV2Setup::default(), Config::default());
+    let (bench, driver) = enabled(able(), Config::default());
     let driver = driver.unwrap();
     let stream = StreamId::new(1);
     let mut options = DomainOptions::default();
@@ -387,8 +401,8 @@ fn each_stalled_access_gets_one_answer() {
 #[test]
 fn streams_by_index() {
     let setup = SmmuV2Setup {
-        identification: SmmuV2Identification::default().indexed(5),
-        ..SmmuV2Setup::default()
+        identification: able().identification.indexed(5),
+        ..able()
     };
     let (bench, driver) = enabled(setup, Config::default());
     let driver = driver.unwrap();

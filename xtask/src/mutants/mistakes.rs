@@ -1,5 +1,5 @@
-//! `cargo xtask mistakes`: checks that the library's own tests notice the mistakes that are listed
-//! in `mistakes.toml`.
+//! `cargo xtask mistakes`: checks that the tests of one package, the library's own if none is named,
+//! notice the mistakes that are listed in `mistakes.toml`.
 //!
 //! Each replaces a text that is in its file once. It is made as a mutant is, in the work tree below
 //! `target`, and meets the package's unit tests and then all of its tests.
@@ -17,7 +17,7 @@ use super::tool::Tree;
 
 /// Their file, from the root of the workspace.
 pub const FILE: &str = "xtask/mistakes.toml";
-/// The package whose tests have to notice.
+/// The package whose tests have to notice, if a mistake names no other.
 const PACKAGE: &str = "portolan";
 
 #[derive(Debug, Default, Deserialize)]
@@ -34,6 +34,8 @@ pub struct Mistake {
     file: String,
     from: String,
     to: String,
+    /// The package whose tests have to notice, if it is not the library.
+    package: Option<String>,
     /// Reason why no test of the package can see it.
     unnoticed: Option<String>,
 }
@@ -59,7 +61,7 @@ impl Mistake {
         })?;
         Ok(Mutant {
             name: self.symptom.clone(),
-            package: PACKAGE.to_owned(),
+            package: self.package.as_deref().unwrap_or(PACKAGE).to_owned(),
             file: self.file.clone(),
             change: self.symptom.clone(),
             line: self.from.lines().next().unwrap_or_default().to_owned(),
@@ -186,6 +188,7 @@ mod tests {
             file: "a.rs".to_owned(),
             from: from.to_owned(),
             to: "none".to_owned(),
+            package: None,
             unnoticed: unnoticed.map(str::to_owned),
         }
     }
@@ -212,6 +215,7 @@ mod tests {
         std::fs::write(folder.join("a.rs"), "one\nonce\n").unwrap();
         let mutant = mistake("one", "once", None).mutant(&folder).unwrap();
         std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(mutant.package, PACKAGE);
         let patch = "--- a/a.rs\n+++ b/a.rs\n@@ -1,2 +1,2 @@\n-one\n-once\n+one\n+none\n";
         assert_eq!(mutant.patch(), patch);
     }

@@ -17,6 +17,7 @@ use super::device_table::DeviceTable;
 use super::queue::address;
 use super::shared::Shared;
 use super::spec::reg::{self, control, status};
+use crate::chassis::Present as _;
 use crate::firmware::ivrs::UnitFlags;
 
 /// Control bits of the parts that read and write memory of the previous owner, besides the device
@@ -68,6 +69,7 @@ pub(super) fn start<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
     let old = status::EVENT_OVERFLOW | status::EVENT_INTERRUPT | status::WAIT_INTERRUPT;
     regs.write64(reg::STATUS, old);
     regs.write64(reg::DEVICE_TABLE, table.address());
+    regs.holds(reg::DEVICE_TABLE, table.address())?;
     let on = control::ENABLE | control::COMMANDS | control::EVENT_LOG | control::COHERENT;
     // Guest tables stay on as long as an entry that is still cached may need them: with them off,
     // it would let everything through. A table in segments would be ours in part only.
@@ -75,7 +77,9 @@ pub(super) fn start<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
     let run = status::COMMANDS_RUN | status::EVENT_RUNS;
     unit.await_status(run, run)?;
     shared.forget_everything()?;
-    // Memory that firmware excluded from translation: none from now on.
+    // Memory that firmware excluded from translation: none from now on. The half with the enable goes first: a
+    // write of both may change the upper half of the base before that, and exclude more.
+    regs.write32(reg::EXCLUSION_BASE, 0);
     regs.write64(reg::EXCLUSION_BASE, 0);
     regs.write64(reg::EXCLUSION_LIMIT, 0);
     let kept = control::DEVICE_TLB_LIMIT | on;

@@ -1,7 +1,10 @@
-//! Registers of a unit that may be gone.
+//! Registers of a unit that may be gone, or of which some are locked.
 
 use portolan::iommu::IommuError;
 use portolan::platform::Mmio;
+
+/// Where an address is in a register that holds one.
+const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
 /// Registers that never read as all ones while the unit is there.
 ///
@@ -19,6 +22,18 @@ pub(crate) trait Present: Mmio {
         match self.read64(offset) {
             u64::MAX => Err(IommuError::Gone),
             value => Ok(value),
+        }
+    }
+
+    /// Sees that a register holds the address in `value`, which was written to it: firmware locks some, and a
+    /// part without power keeps nothing.
+    ///
+    /// # Errors
+    /// [`IommuError::Nonsense`] with what it holds instead.
+    fn holds(&self, offset: usize, value: u64) -> Result<(), IommuError> {
+        match self.present64(offset)? {
+            held if (held ^ value) & ADDRESS == 0 => Ok(()),
+            value => Err(IommuError::Nonsense { offset, value }),
         }
     }
 }

@@ -11,6 +11,7 @@ use portolan::iommu::{
     TrapCost,
 };
 use portolan_model::amd::{AmdIdentification, AmdMachine, AmdSetup};
+use portolan_model::chips::SKYLAKE_SP;
 use portolan_model::machine::{Design, Machine};
 use portolan_model::memory::{ModelMemory, Visibility};
 use portolan_model::riscv::{RiscvIdentification, RiscvMachine, RiscvSetup};
@@ -110,7 +111,10 @@ const fn cached(stage: Stage) -> Conditions {
 /// Hypervisors do not shadow first-stage tables: a guest that got the second stage would pay for each map.
 #[test]
 fn a_unit_in_scalable_mode_gets_first_stage_tables() {
-    let (legacy, scalable) = (VtdIdentification::default(), VtdIdentification::scalable());
+    let (legacy, scalable) = (
+        SKYLAKE_SP.identification,
+        SKYLAKE_SP.identification.scalable(),
+    );
     for (identification, mode, stage) in [
         (legacy, Mode::Legacy, Stage::Second),
         (scalable, Mode::Legacy, Stage::Second),
@@ -133,19 +137,22 @@ fn a_unit_in_scalable_mode_gets_first_stage_tables() {
 
 #[test]
 fn recoverable_faults_are_offered_where_the_unit_takes_page_requests() {
-    let (mut requests, scalable) = (VtdIdentification::scalable(), VtdIdentification::scalable());
+    let (mut requests, scalable) = (
+        SKYLAKE_SP.identification.scalable(),
+        SKYLAKE_SP.identification.scalable(),
+    );
     requests.ecap |= 1 << 2 | 1 << 29;
     let (absent, present) = (RecoverableFaults::Absent, RecoverableFaults::Present);
     let of_vtd = |identification, mode| vtd(identification, mode).recoverable_faults();
     assert_eq!(of_vtd(requests, Mode::Scalable), present);
     assert_eq!(of_vtd(requests, Mode::Legacy), absent);
     assert_eq!(of_vtd(scalable, Mode::Scalable), absent);
-    let plain = SmmuIdentification::default();
+    let plain = SmmuIdentification::able();
     let of_smmu = |identification| smmu(identification).recoverable_faults();
     assert_eq!(of_smmu(plain), absent);
     assert_eq!(of_smmu(plain.stalls()), present);
     assert_eq!(of_smmu(plain.page_requests()), present);
-    let ats = RiscvIdentification::default().ats();
+    let ats = RiscvIdentification::able().ats();
     for (requests_lg2, wanted) in [(None, absent), (Some(5), present)] {
         let config = riscv::Config {
             requests_lg2,
@@ -162,7 +169,7 @@ fn recoverable_faults_are_offered_where_the_unit_takes_page_requests() {
 /// As Linux has it: the smallest granule that the unit can do, in the first stage if there is one.
 #[test]
 fn a_unit_gets_tables_of_the_smallest_pages_that_it_can_walk() {
-    let all = SmmuIdentification::default();
+    let all = SmmuIdentification::able();
     let granules = [(1 << 4, 12), (1 << 5, 14), (1 << 6, 16)];
     for stage in [Stage::First, Stage::Second] {
         for (first, (_, lg2)) in granules.iter().enumerate() {
@@ -193,7 +200,7 @@ fn a_unit_that_caches_absence_is_said_to_be_a_virtual_one() {
 #[test]
 fn a_unit_without_a_first_stage_gets_second_stage_tables() {
     let config = riscv::Config::default;
-    let both = RiscvIdentification::default();
+    let both = RiscvIdentification::able();
     for (identification, stage) in [
         (both, Stage::First),
         (both.second_stage_only(), Stage::Second),
@@ -221,14 +228,12 @@ fn a_device_with_a_tlb_is_refused_by_a_unit_that_cannot_tell_it_anything() {
     let without = vtd(VtdIdentification::default(), Mode::Legacy);
     let refused = IommuDomains::use_device_tlb(&*without, stream, tlb, all_memory());
     assert_eq!(refused, unsupported);
-    let mut able = VtdIdentification::default();
-    able.ecap |= 1 << 2;
-    let unit = vtd(able, Mode::Legacy);
+    let unit = vtd(SKYLAKE_SP.identification, Mode::Legacy);
     assert_eq!(
         IommuDomains::use_device_tlb(&*unit, stream, tlb, all_memory()),
         Ok(())
     );
-    let without = riscv(RiscvIdentification::default(), riscv::Config::default());
+    let without = riscv(RiscvIdentification::able(), riscv::Config::default());
     let refused = IommuDomains::use_device_tlb(&*without, stream, tlb, all_memory());
     assert_eq!(refused, unsupported);
 }
@@ -242,9 +247,9 @@ fn commands_are_counted_under_the_names_of_their_specifications() {
     assert_eq!(smmu_v2.conditions(), plain(Stage::First));
     let units: [Arc<dyn IommuDomains>; 5] = [
         vtd(VtdIdentification::default(), Mode::Legacy),
-        smmu(SmmuIdentification::default()),
+        smmu(SmmuIdentification::able()),
         amd(AmdIdentification::default()),
-        riscv(RiscvIdentification::default(), riscv::Config::default()),
+        riscv(RiscvIdentification::able(), riscv::Config::default()),
         Arc::new(smmu_v2),
     ];
     for unit in units {

@@ -8,6 +8,8 @@ mod quirks;
 mod stalls;
 mod taking_over;
 
+crate::chassis::tests::hostile::on_a_hostile_machine! { crate::smmuv2::tests::kit::Machine }
+
 use super::*;
 use portolan::addr::PageSize;
 use portolan::iommu::IommuError;

@@ -7,7 +7,7 @@ use super::machine::Machine;
 use super::spec::{Field, reg, ste};
 use crate::chassis::arm::Has;
 use crate::chassis::entry::{At, Kind, Live};
-use crate::chassis::{Block, Sorted, with_room};
+use crate::chassis::{Block, Present as _, Sorted, with_room};
 use core::sync::atomic::AtomicU64;
 use portolan::addr::StreamId;
 use portolan::iommu::{AttachError, IommuError};
@@ -127,17 +127,28 @@ impl<C: Cpus> StreamTable<C> {
     }
 
     /// Gives the unit the table; it must be disabled.
-    pub fn install<R: Mmio, M: TableMem<AtomicU64>>(&self, machine: &Machine<R, M, C>) {
+    ///
+    /// # Errors
+    /// [`IommuError::Nonsense`] if the unit does not hold it.
+    pub fn install<R: Mmio, M: TableMem<AtomicU64>>(
+        &self,
+        machine: &Machine<R, M, C>,
+    ) -> Result<(), IommuError> {
         let mut config = reg::STRTAB_LOG2SIZE.at(self.lg2.into());
         if self.second.is_some() {
             config |= reg::STRTAB_FMT.at(1) | reg::STRTAB_SPLIT.at(SPLIT.into());
         }
         let base = reg::BASE_ALLOCATE.at(1) | self.base.at.get();
         machine.barrier();
-        machine.registers.write64(reg::STRTAB_BASE, base);
-        machine
-            .registers
-            .write32(reg::STRTAB_BASE_CFG, config as u32);
+        let registers = &machine.registers;
+        registers.write64(reg::STRTAB_BASE, base);
+        registers.write32(reg::STRTAB_BASE_CFG, config as u32);
+        registers.holds(reg::STRTAB_BASE, base)?;
+        let offset = reg::STRTAB_BASE_CFG;
+        match u64::from(registers.present32(offset)?) {
+            held if held == config => Ok(()),
+            value => Err(IommuError::Nonsense { offset, value }),
+        }
     }
 
     /// Place of the entry of `stream`. Its table is made if it is not there; until the stream's

@@ -36,6 +36,8 @@ type Second = SecondStage<12, SmmuMachine, SmmuMachine, SmmuMachine>;
 const STREAM: StreamId = StreamId::new(0x1234);
 const OPTIONS: fn() -> DomainOptions = DomainOptions::default;
 
+crate::chassis::tests::hostile::on_a_hostile_machine! { portolan_model::smmuv3::SmmuMachine }
+
 fn config() -> Config {
     Config {
         limit: Nanos::from_millis(10),

@@ -321,7 +321,7 @@ where
         machine.registers.write32(reg::CR1, attributes);
         let control2 = reg::cr2::RECINVSID | reg::cr2::PTM;
         machine.registers.write32(reg::CR2, control2);
-        self.table.install(machine);
+        self.table.install(machine)?;
         self.shared.queue.install();
         self.events.lock().install(machine, reg::EVENTQ_BASE);
         if let Some(requests) = &self.requests {

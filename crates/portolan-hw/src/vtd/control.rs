@@ -118,13 +118,15 @@ impl<R: Mmio, C: Cpus> Control<R, C> {
     /// Has the unit take over the interrupt table at `address`, with its size and mode.
     pub(super) fn set_interrupt_table(&self, address: u64) -> Result<(), IommuError> {
         self.regs.write64(reg::IRTA, address);
-        self.once(command::SIRTP, command::SIRTP, Awaited::Control)
+        self.once(command::SIRTP, command::SIRTP, Awaited::Control)?;
+        self.regs.holds(reg::IRTA, address)
     }
 
     /// Has the unit take over the root table at `address`, with its mode.
     pub(super) fn set_root(&self, address: u64) -> Result<(), IommuError> {
         self.regs.write64(reg::RTADDR, address);
-        self.once(command::SRTP, command::SRTP, Awaited::Control)
+        self.once(command::SRTP, command::SRTP, Awaited::Control)?;
+        self.regs.holds(reg::RTADDR, address)
     }
 
     /// Drains the write buffer, if there is one.

@@ -93,6 +93,17 @@ impl AmdRegisters {
         }
     }
 
+    fn write_half(&self, state: &mut State, offset: usize, value: u32) {
+        let whole = offset & !7;
+        // The other half of what is cleared by writing it is not written.
+        let mut word = match whole {
+            STATUS => 0,
+            _ => self.read(state, offset),
+        };
+        set_half(&mut word, offset, value);
+        self.write(state, whole, word);
+    }
+
     fn write(&self, state: &mut State, offset: usize, value: u64) {
         let registers = &mut state.own.registers;
         let runs = registers.status;
@@ -154,17 +165,9 @@ impl Mmio for AmdRegisters {
 
     fn write32(&self, offset: usize, value: u32) {
         let mut state = self.lock();
-        if self.arrive(&mut state, offset, 4).is_none() {
-            return;
+        if self.arrive(&mut state, offset, 4).is_some() {
+            self.write_half(&mut state, offset, value);
         }
-        let whole = offset & !7;
-        // The other half of a register with bits that are cleared by writing them is not written.
-        let mut word = match whole {
-            STATUS => 0,
-            _ => self.read(&mut state, offset),
-        };
-        set_half(&mut word, offset, value);
-        self.write(&mut state, whole, word);
     }
 
     fn read64(&self, offset: usize) -> u64 {
@@ -178,7 +181,12 @@ impl Mmio for AmdRegisters {
     fn write64(&self, offset: usize, value: u64) {
         let mut state = self.lock();
         if self.arrive(&mut state, offset, 8).is_some() {
-            self.write(&mut state, offset, value);
+            self.in_halves(
+                &mut state,
+                offset,
+                |state| self.write(state, offset, value),
+                |state, at| self.write_half(state, at, half(value, at)),
+            );
         }
     }
 }

@@ -24,31 +24,12 @@ const PREFETCH: u64 = 1;
 const PAGE_REQUESTS: u64 = 1 << 1;
 const INVALIDATE_ALL: u64 = 1 << 6;
 
-impl Default for AmdIdentification {
-    /// 40-bit physical and 48-bit virtual addresses, five levels, device TLBs, INVALIDATE_IOMMU_ALL.
-    fn default() -> Self {
-        Self {
-            capability: [0x1b03_400f, 1, 0, 0, 0x0018_2800],
-            features: INVALIDATE_ALL | 1 << 10,
-        }
-    }
-}
-
 impl AmdIdentification {
     /// With `NpCache`: absence is cached.
     #[must_use]
     pub fn caching_absence(mut self) -> Self {
         self.capability[0] |= NOT_PRESENT;
         self
-    }
-
-    /// Without extended features and without anything else that may be absent.
-    #[must_use]
-    pub fn bare() -> Self {
-        Self {
-            capability: [0x0003_000f, 1, 0, 0, 0x0018_2800],
-            features: 0,
-        }
     }
 
     pub(super) fn caches_absence(&self) -> bool {

@@ -8,8 +8,10 @@ use portolan::addr::{PageSize, PhysAddr};
 use portolan::platform::{Mmio, TableMem};
 
 use super::*;
+use crate::chips;
 use crate::clock::Tick;
 use crate::inject::{Drain, Pace, RegisterFaults, Violation};
+use crate::machine::{Manner, Withheld};
 use crate::memory::{ModelMemory, Visibility};
 
 const K4: PageSize = PageSize::SIZE_4K;
@@ -219,7 +221,7 @@ fn a_large_page_goes_only_with_a_range_of_its_size() {
         ([3 << 60 | 8 << 32, 0x7fff_ffff_ffff_f003], false),
         ([8 << 60, 0], true),
     ] {
-        let bench = Bench::new(AmdIdentification::default());
+        let bench = Bench::new(chips::RAVEN_RIDGE.identification);
         bench.set(L2 + 3 * 8, 0x8000_0000 | BOTH);
         assert_eq!(bench.read(0x61_2000), Ok(0x8001_2000));
         bench.set(L2 + 3 * 8, 0);
@@ -279,8 +281,15 @@ fn commands_have_no_order_but_around_a_wait_that_flushes() {
 
 #[test]
 fn a_bad_command_stops_the_unit_until_fetching_is_turned_on_again() {
-    let bare = AmdIdentification::bare();
-    let with = AmdIdentification::default();
+    let bare = AmdIdentification {
+        capability: [0x0003_000f, 1, 0, 0, 0x0018_2800],
+        features: 0,
+    };
+    // INVALIDATE_IOMMU_ALL, and nothing of page requests.
+    let with = AmdIdentification {
+        features: 1 << 6,
+        ..chips::RAVEN_RIDGE.identification
+    };
     for (id, command) in [
         (with, [0, 0]),
         (with, [9 << 60, 0]),
@@ -400,4 +409,58 @@ fn a_device_keeps_what_it_may_ask_for_until_it_is_told() {
     assert_eq!(ask(), Some(PA + 4));
     bench.queue(&[[4 << 60 | DEVICE, IOVA & !0xfff | 1], WAIT]);
     assert_eq!(ask(), None);
+}
+
+/// The exclusion range.
+const EXCLUSION: usize = 0x20;
+const LIMIT: usize = 0x28;
+
+fn new_machine() -> AmdMachine {
+    let base = PhysAddr::new(0x10_0000);
+    let memory = ModelMemory::new(base, 16, Visibility::AtOnce);
+    AmdMachine::new(AmdSetup::default(), memory)
+}
+
+/// Whether an address is reached that neither content of the exclusion range lets pass.
+fn is_seen_in_halves(manner: Manner) -> bool {
+    (0..2).any(|reads| {
+        let bench = Bench::new(AmdIdentification::default());
+        bench.entry(L3 | 3 << 9 | 3 << 61 | 3, DOMAIN);
+        bench.queue(&[ENTRY, WAIT]);
+        let unit = &bench.amd;
+        unit.behave(manner);
+        unit.write64(LIMIT, 1 << 32);
+        unit.write64(EXCLUSION, 1 << 32 | 0b11);
+        let (device, below) = (StreamId::new(DEVICE as u32), Iova::new(0x8000_0000));
+        unit.observe(device, None, below, AccessKind::Read);
+        assert_eq!(unit.observed(), [[None]]);
+        let _: u64 = (0..reads).map(|_| unit.read64(LIMIT)).sum();
+        unit.write64(EXCLUSION, 0);
+        let reached = Some(PhysAddr::new(below.get()));
+        unit.observed().concat().contains(&reached)
+    })
+}
+
+#[test]
+fn a_wide_register_is_seen_in_halves_on_a_hostile_machine() {
+    assert!(is_seen_in_halves(Manner::Hostile));
+    assert!(!is_seen_in_halves(Manner::Obliging));
+}
+
+#[test]
+fn a_register_is_kept_from_the_driver() {
+    for (how, read, aborted) in [
+        (Withheld::Locked, 0, 0),
+        (Withheld::Ones, u64::MAX, 0),
+        (Withheld::Aborts, u64::MAX, 2),
+    ] {
+        let machine = new_machine();
+        machine.withhold(LIMIT, how);
+        machine.write64(LIMIT, 0x1000);
+        assert_eq!(machine.read64(LIMIT), read, "{how:?}");
+        assert_eq!(machine.reg(LIMIT), 0);
+        assert_eq!(machine.aborted(), aborted);
+        machine.write64(EXCLUSION, 0x1000);
+        assert_eq!(machine.read64(EXCLUSION), 0x1000);
+    }
 }

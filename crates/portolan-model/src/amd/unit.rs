@@ -62,6 +62,12 @@ impl Design for AmdVi {
         own.entries.len() + own.interrupt_words.len() + own.interrupts.len()
     }
 
+    fn evict(own: &mut Own) {
+        own.entries.clear();
+        own.interrupt_words.clear();
+        own.interrupts.clear();
+    }
+
     fn go_on(unit: &AmdRegisters, state: &mut State) {
         unit.fetch_all(state);
     }

@@ -1,13 +1,16 @@
 //! AMD-Vi: the extended feature register, raw, as Linux logs it (`AMD-Vi: Extended features (0x…)`).
 //!
-//! No log prints the capability block's words: they are those of the model's default, whose header says that
-//! there is such a register, with 48 bits of physical and of virtual address.
+//! No log prints the capability block's words: their header says whether there is such a register, and the
+//! addresses, physical and virtual, have 48 bits.
 
 use super::RealChip;
 use crate::amd::AmdIdentification;
 
 /// Header, base, range and miscellaneous: 48 bits (PASize, VASize).
 const CAPABILITY: [u32; 5] = [0x1b03_400f, 1, 0, 0, 48 << 8 | 48 << 15];
+
+/// The same without extended features, which Linux then does not log; IVRS says that devices may have TLBs.
+const WITHOUT_FEATURES: [u32; 5] = [0x010b_400f, 1, 0, 0, CAPABILITY[4]];
 
 const fn chip(
     name: &'static str,
@@ -24,13 +27,45 @@ const fn chip(
     }
 }
 
+/// The narrowest: no extended features, so that tables have four levels, and everything is invalidated entry by
+/// entry and domain by domain.
+pub const AMD_990FX: RealChip<AmdIdentification> = RealChip {
+    name: "990FX",
+    source: "https://ubuntuforums.org, Easy solution to get IOMMU working on mobos with broken BIOSes",
+    identification: AmdIdentification {
+        capability: WITHOUT_FEATURES,
+        features: 0,
+    },
+};
+
+/// Tables of up to six levels, INVALIDATE_IOMMU_ALL, prefetching, page requests.
+pub const RAVEN_RIDGE: RealChip<AmdIdentification> = chip(
+    "Raven Ridge",
+    "https://docs.kernel.org/arch/x86/iommu.html",
+    0x004f_77ef_2229_4ada,
+);
+
+impl Default for AmdIdentification {
+    /// That of the narrowest real chip, [`AMD_990FX`].
+    fn default() -> Self {
+        AMD_990FX.identification
+    }
+}
+
 /// Units of AMD's chips, the oldest first.
 pub const AMD: &[RealChip<AmdIdentification>] = &[
+    AMD_990FX,
     chip(
-        "Raven Ridge",
-        "https://docs.kernel.org/arch/x86/iommu.html",
-        0x004f_77ef_2229_4ada,
+        "Bristol Ridge",
+        "https://ubuntuforums.org, Easy solution to get IOMMU working on mobos with broken BIOSes",
+        0x0000_37ef_2229_4ada,
     ),
+    chip(
+        "Summit Ridge",
+        "https://www.haiku-os.org, Haiku PCI Driver Development Under QEMU on Linux",
+        0x000f_77ef_2229_4ada,
+    ),
+    RAVEN_RIDGE,
     chip(
         "Matisse",
         "https://github.com/hamadmarri/TT-CPU-Scheduler/issues/23",
@@ -45,6 +80,11 @@ pub const AMD: &[RealChip<AmdIdentification>] = &[
         "Lucienne",
         "https://github.com/codepayne/pop-os-linux/issues/5",
         0x206d_73ef_2225_4ade,
+    ),
+    chip(
+        "a processor for socket AM5",
+        "https://github.com/frankcrawford/it87/issues/60",
+        0x2465_77ef_a225_4afa,
     ),
     chip(
         "EPYC 7R13 of m6a.metal",

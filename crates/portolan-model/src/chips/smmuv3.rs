@@ -1,6 +1,7 @@
 //! SMMUv3: no log prints IDR0 to IDR5 raw. The words are put together from what Linux prints: its features
 //! (`ias 48-bit, oas 48-bit (features 0x…)`), whose bits stand for fields of IDR0, IDR3 and IDR5, and the
-//! sizes of the queues. Fields that it does not print are open: each is tried with nothing and with all.
+//! sizes of the queues. Fields that it does not print are open: each is tried with nothing and with all. Streams
+//! have 16 bits where nothing else is known, and always more than devices need here.
 
 use super::RealChip;
 use crate::smmuv3::SmmuIdentification;
@@ -77,15 +78,45 @@ const fn words(printed: Printed) -> SmmuIdentification {
     }
 }
 
+/// The narrowest: 44 bits, streams of 16 bits; contexts in one level; no messages, ATS, stalls nor page requests.
+pub const THUNDER_X2: RealChip<SmmuIdentification> = RealChip {
+    name: "Cavium ThunderX2",
+    source: "https://lore.kernel.org/lkml/6326D2D1-8641-48D1-BDD5-4F4B8BADB286@lca.pw/",
+    identification: words(Printed {
+        features: 0x170d,
+        output: 44,
+        queues: [19, 19, 0],
+        sid: 16,
+    }),
+};
+
+impl Default for SmmuIdentification {
+    /// That of the narrowest real chip, [`THUNDER_X2`].
+    fn default() -> Self {
+        THUNDER_X2.identification
+    }
+}
+
 /// SMMUs of version 3.
 pub const SMMU_V3: &[RealChip<SmmuIdentification>] = &[
+    THUNDER_X2,
     RealChip {
-        name: "Cavium ThunderX2",
-        source: "https://lore.kernel.org/lkml/6326D2D1-8641-48D1-BDD5-4F4B8BADB286@lca.pw/",
+        name: "HiSilicon HIP08",
+        source: "https://lore.kernel.org/linux-pci/8ac8e372-15a0-2f95-089c-c189b619ea62@huawei.com/",
         identification: words(Printed {
-            features: 0x170d,
-            output: 44,
-            queues: [19, 19, 0],
+            features: 0xfef,
+            output: 48,
+            queues: [16, 15, 0],
+            sid: 16,
+        }),
+    },
+    RealChip {
+        name: "Rockchip RK3588",
+        source: "https://lore.kernel.org/all/20240502140231.477049-2-cassel@kernel.org/",
+        identification: words(Printed {
+            features: 0x001c_1eaf,
+            output: 48,
+            queues: [16, 15, 0],
             sid: 16,
         }),
     },

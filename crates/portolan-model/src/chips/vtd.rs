@@ -17,12 +17,60 @@ const fn chip(
     }
 }
 
+/// The narrowest: 36 bits of address, tables of three levels with pages of 4 KiB alone, 256 domains, one fault
+/// record; invalidation through registers, of all or of a domain; a write buffer, and no snooping.
+pub const ARRANDALE_GRAPHICS: RealChip<VtdIdentification> = chip(
+    "Arrandale, graphics",
+    "https://github.com/lxylxy123456/uberxmhf, bug_092/README.md",
+    (0x10, 0x00c0_0000_2023_0272, 0x1000),
+);
+
+/// 48 bits, tables of four levels, all sizes of pages, a queue, interrupt remapping.
+pub const SKYLAKE_SP: RealChip<VtdIdentification> = chip(
+    "Skylake-SP",
+    "https://github.com/utcs-scea/LAKE/issues/10",
+    (0x10, 0x08d2_078c_106f_0466, 0x00f0_20df),
+);
+
+impl Default for VtdIdentification {
+    /// That of the narrowest real chip, [`ARRANDALE_GRAPHICS`].
+    fn default() -> Self {
+        ARRANDALE_GRAPHICS.identification
+    }
+}
+
 /// Units of Intel's chips, the oldest first.
 pub const VTD: &[RealChip<VtdIdentification>] = &[
+    ARRANDALE_GRAPHICS,
+    chip(
+        "Arrandale, sound",
+        "https://github.com/lxylxy123456/uberxmhf, bug_092/README.md",
+        (0x10, 0x00c9_0080_20e3_0272, 0x1000),
+    ),
+    chip(
+        "Arrandale",
+        "https://github.com/lxylxy123456/uberxmhf, bug_092/README.md",
+        (0x10, 0x00c9_0080_2063_0272, 0x1000),
+    ),
     chip(
         "Ibex Peak",
         "https://lore.kernel.org/linux-btrfs/99ddd844-3371-d496-701d-bc6ea9fb0779@lbl.gov/",
         (0x10, 0x00c9_0780_106f_0462, 0x00f0_20e2),
+    ),
+    chip(
+        "Westmere-EP",
+        "https://catzy007.github.io, 2021-02-03, My Journey Using Yamaha YMF724 PCI Sound Card",
+        (0x10, 0x00c9_0780_106f_0462, 0x00f0_20fe),
+    ),
+    chip(
+        "Sandy Bridge-EP",
+        "https://lore.kernel.org/lkml/CAKAwkKvOmBFJwE7pQTAZd8b582sOdcnthe=FOEufxYhzQ00jWQ@mail.gmail.com/",
+        (0x10, 0x00d2_078c_106f_0466, 0x00f0_20de),
+    ),
+    chip(
+        "Sandy Bridge-EN",
+        "https://github.com/philip-bee-h/vault_backup, dell-poweredge-t320-gpu.md",
+        (0x10, 0x00d2_078c_106f_0462, 0x00f0_20fe),
     ),
     chip(
         "Ivy Bridge, graphics",
@@ -50,6 +98,11 @@ pub const VTD: &[RealChip<VtdIdentification>] = &[
         (0x10, 0x08d2_078c_106f_0466, 0x00f0_20de),
     ),
     chip(
+        "Skylake, graphics",
+        "https://bugs.launchpad.net/ubuntu/+source/linux/+bug/1547934",
+        (0x10, 0x01c0_000c_4066_0462, 0x007e_3ff0_501e),
+    ),
+    chip(
         "Kaby Lake, graphics",
         "https://github.com/jasonmontleon/pixelbook-fedora/issues/5",
         (0x10, 0x01c0_000c_4066_0462, 0x019e_2ff0_505e),
@@ -69,11 +122,7 @@ pub const VTD: &[RealChip<VtdIdentification>] = &[
         "https://github.com/bb-qq/aqc111/issues/57",
         (0x10, 0x01c0_000c_4066_0462, 0x009e_2ff0_505e),
     ),
-    chip(
-        "Skylake-SP",
-        "https://github.com/utcs-scea/LAKE/issues/10",
-        (0x10, 0x08d2_078c_106f_0466, 0x00f0_20df),
-    ),
+    SKYLAKE_SP,
     chip(
         "Rocket Lake, graphics",
         "https://lore.kernel.org/netdev/87y1guv5p7.fsf@mkjws.danelec-net.lan/",

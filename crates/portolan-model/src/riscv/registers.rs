@@ -363,7 +363,9 @@ impl Mmio for RiscvRegisters {
             state.violations.push(Violation::BadAccess { offset });
             return;
         }
+        // The high half first, if it is two accesses ("Memory-mapped register interface").
         self.write(&mut state, offset + 4, (value >> 32) as u32);
+        self.disturb(&mut state);
         self.write(&mut state, offset, value as u32);
     }
 }

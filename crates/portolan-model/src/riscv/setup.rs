@@ -33,10 +33,11 @@ const BOTH: u64 = 2 << 28;
 const NON_LEAF: u64 = 1 << 42;
 const RANGES: u64 = 1 << 43;
 
-impl Default for RiscvIdentification {
-    /// Tables of all depths, contexts in base format, interrupts of either kind; addresses are invalidated
-    /// one by one, and leaves alone.
-    fn default() -> Self {
+impl RiscvIdentification {
+    /// More than any unit has of which the registers were published: tables of all depths, contexts in base
+    /// format, interrupts of either kind; addresses are invalidated one by one, and leaves alone.
+    #[must_use]
+    pub fn able() -> Self {
         Self {
             capabilities: PLAIN | TABLES | BOTH,
             levels: 0b1110,
@@ -44,9 +45,7 @@ impl Default for RiscvIdentification {
             counters: 0,
         }
     }
-}
 
-impl RiscvIdentification {
     /// With contexts in extended format, memory types, and invalidation of ranges and of entries above the
     /// leaves.
     #[must_use]

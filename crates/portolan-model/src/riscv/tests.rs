@@ -82,7 +82,7 @@ impl Bench {
     }
 
     pub(super) fn plain(context: [u64; 4]) -> Self {
-        Self::new(RiscvIdentification::default(), context)
+        Self::new(RiscvIdentification::able(), context)
     }
 
     fn word(&self, at: u64) -> &std::sync::atomic::AtomicU64 {
@@ -187,8 +187,8 @@ fn what_is_kept_goes_with_the_command_for_it_behind_a_fence() {
 #[test]
 fn an_address_names_what_is_above_the_leaf_with_the_extension() {
     let identification = RiscvIdentification {
-        capabilities: RiscvIdentification::default().capabilities | 3 << 42,
-        ..RiscvIdentification::default()
+        capabilities: RiscvIdentification::able().capabilities | 3 << 42,
+        ..RiscvIdentification::able()
     };
     let bench = Bench::new(identification, FIRST);
     assert_eq!(bench.read(IOVA), Ok(PA));

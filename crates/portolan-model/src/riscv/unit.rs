@@ -72,6 +72,14 @@ impl Design for Riscv {
         own.contexts.len() + own.pages.len() + processes + own.messages.len()
     }
 
+    fn evict(own: &mut Own) {
+        own.contexts.clear();
+        own.pages.clear();
+        own.processes.clear();
+        own.process_pages.clear();
+        own.messages.clear();
+    }
+
     fn go_on(unit: &RiscvRegisters, state: &mut State) {
         unit.fetch_all(state);
     }

@@ -35,7 +35,7 @@ use crate::inject::{DmaFault, Piece};
 use crate::machine::Machine;
 use crate::unit::Unit;
 use maintenance::Safe;
-use unit::SmmuV2;
+pub use unit::SmmuV2;
 
 /// An SMMUv2 over the memory of a machine, after reset and after a boot loader's changes to it.
 ///

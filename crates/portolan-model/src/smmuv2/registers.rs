@@ -39,6 +39,15 @@ fn name(place: Place) -> &'static str {
     }
 }
 
+/// Commands whose value means nothing, which hypervisors trap. Qualcomm's get a store of the zero register
+/// wrong (`QCOM_DUMMY_VAL` in Linux): here it is lost.
+fn is_trapped(place: Place) -> bool {
+    matches!(
+        place,
+        Place::Space0(0x68 | 0x6c | 0x70) | Place::Bank(_, 0x618 | 0x7f0)
+    )
+}
+
 impl SmmuV2Registers {
     fn place(&self, state: &State, offset: usize) -> Option<Place> {
         let id = &self.setup.identification;
@@ -112,6 +121,9 @@ impl SmmuV2Registers {
     }
 
     fn write(&self, state: &mut State, offset: usize, place: Place, value: u32) {
+        if value == 0 && self.setup.firmware == Firmware::Qualcomm && is_trapped(place) {
+            return;
+        }
         match place {
             Place::Space0(at) => self.write_space0(state, at, value),
             Place::Space1(at) => self.write_space1(state, offset, at, value),
@@ -301,13 +313,14 @@ impl Mmio for SmmuV2Registers {
             return;
         };
         Self::count(&mut state, place);
-        // In one access: the half that acts comes last.
+        // The half that acts comes last.
         let upper = match place {
             Place::Space0(at) => Place::Space0(at + 4),
             Place::Space1(at) => Place::Space1(at + 4),
             Place::Bank(bank, at) => Place::Bank(bank, at + 4),
         };
         self.write(&mut state, offset + 4, upper, (value >> 32) as u32);
+        self.disturb(&mut state);
         self.write(&mut state, offset, place, value as u32);
         self.go_on(&mut state);
     }

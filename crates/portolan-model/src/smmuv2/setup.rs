@@ -15,30 +15,11 @@ pub struct SmmuV2Identification {
     pub stream_bits: u16,
 }
 
-impl Default for SmmuV2Identification {
-    /// Both stages, 48 match registers, coherent walks, 64 pages of 4 KiB for each half, 32 context
-    /// banks of which 4 are of stage 2 only, all granules, 48 bits.
-    fn default() -> Self {
-        let (stages, matching, coherent, index) = (0b11 << 29, 1 << 27, 1 << 14, 15 << 9);
-        let (pages, second, banks) = (5 << 28, 4 << 16, 32);
-        let (granules, bits48) = (0b111 << 12, 0x555);
-        Self {
-            idr: [
-                stages | matching | coherent | index | 48,
-                pages | second | banks,
-                granules | bits48,
-            ],
-            revision: 0x21,
-            stream_bits: 0x7fff,
-        }
-    }
-}
-
 impl SmmuV2Identification {
-    /// Without coherent walks: drivers have to clean the lines that they write.
+    /// With coherent walks: drivers need not clean the lines that they write.
     #[must_use]
-    pub fn not_coherent(mut self) -> Self {
-        self.idr[0] &= !(1 << 14);
+    pub fn coherent(mut self) -> Self {
+        self.idr[0] |= 1 << 14;
         self
     }
 
@@ -90,7 +71,8 @@ pub enum Firmware {
     /// None.
     #[default]
     Absent,
-    /// Some of Qualcomm's: stream-to-context registers ignore a fault and take a bypass for one.
+    /// Some of Qualcomm's: stream-to-context registers ignore a fault and take a bypass for one, and commands
+    /// that are written as zero are lost.
     Qualcomm,
 }
 

@@ -42,12 +42,31 @@ fn bench(setup: SmmuV2Setup) -> Bench {
     unit.write32(BANK, 1 | 1 << 8);
     unit.write32(0xc00, 5);
     unit.write32(0x800, 1 << 31 | 0x20);
-    unit.write32(0x68, 0);
-    unit.write32(0x70, 0);
+    unit.write32(0x68, 1);
+    unit.write32(0x70, 1);
     unit.tick();
     unit.write32(0, 1 << 10);
     let leaf = PhysAddr::new(leaf);
     Bench { unit, leaf }
+}
+
+/// Both stages, 48 match registers, 64 pages of 4 KiB in each half, 32 context banks, 4 of which are of stage 2
+/// alone; all granules, 48 bits.
+const HAND: SmmuV2Identification = SmmuV2Identification {
+    idr: [
+        0b11 << 29 | 1 << 27 | 1 << 14 | 15 << 9 | 48,
+        5 << 28 | 4 << 16 | 32,
+        0b111 << 12 | 0x555,
+    ],
+    revision: 0x21,
+    stream_bits: 0x7fff,
+};
+
+fn able() -> SmmuV2Setup {
+    SmmuV2Setup {
+        identification: HAND,
+        ..SmmuV2Setup::default()
+    }
 }
 
 impl Bench {
@@ -65,7 +84,7 @@ impl Bench {
 
 #[test]
 fn translates_and_faults_by_hand() {
-    let bench = bench(SmmuV2Setup::default());
+    let bench = bench(able());
     assert_eq!(bench.read(Iova::new(0x7abc)), Ok(TARGET + 0xabc));
     assert_eq!(bench.read(Iova::new(0x9000)), Err(2));
     assert_eq!(bench.unit.read32(BANK + 0x58), 2);
@@ -90,7 +109,7 @@ fn translates_and_faults_by_hand() {
 
 #[test]
 fn keeps_what_it_knows_until_the_sync() {
-    let bench = bench(SmmuV2Setup::default());
+    let bench = bench(able());
     assert_eq!(bench.read(PAGE), Ok(TARGET));
     bench.unmap();
     assert_eq!(bench.read(PAGE), Ok(TARGET));
@@ -115,12 +134,12 @@ fn keeps_what_it_knows_until_the_sync() {
 
 #[test]
 fn syncs_take_their_time() {
-    let bench = bench(SmmuV2Setup::default());
+    let bench = bench(able());
     let unit = SmmuV2Registers::new(
         SmmuV2Setup {
             sync_ns: 100,
             safe_ns: 900,
-            ..SmmuV2Setup::default()
+            ..able()
         },
         bench.unit.memory().clone(),
     );
@@ -138,7 +157,7 @@ fn syncs_take_their_time() {
 
 #[test]
 fn stalled_accesses_wait_for_an_answer() {
-    let bench = bench(SmmuV2Setup::default());
+    let bench = bench(able());
     bench.unmap();
     bench.unit.write32(BANK, 1 | 1 << 7 | 1 << 8);
     assert_eq!(bench.read(PAGE), Err(SmmuV2Registers::STALLED));
@@ -160,7 +179,10 @@ fn stalled_accesses_wait_for_an_answer() {
 
 #[test]
 fn firmware_bends_what_it_watches() {
-    let bench = bench(SmmuV2Setup::qualcomm(0));
+    let bench = bench(SmmuV2Setup {
+        identification: HAND,
+        ..SmmuV2Setup::qualcomm(0)
+    });
     let s2cr = |value| {
         bench.unit.write32(0xc10, value);
         bench.unit.read32(0xc10) >> 16 & 3
@@ -170,7 +192,7 @@ fn firmware_bends_what_it_watches() {
 
 #[test]
 fn streams_that_match_twice() {
-    let bench = bench(SmmuV2Setup::default());
+    let bench = bench(able());
     bench.unit.write32(0x804, 1 << 31 | 0x1f << 16 | 0x20);
     assert_eq!(bench.unit.violations().len(), 1);
     assert_eq!(bench.read(PAGE), Err(4));
@@ -178,7 +200,7 @@ fn streams_that_match_twice() {
 
 #[test]
 fn an_invalidation_of_any_asid_leaves_other_pages() {
-    let bench = bench(SmmuV2Setup::default());
+    let bench = bench(able());
     assert_eq!(bench.read(PAGE), Ok(TARGET));
     bench.unmap();
     for (value, gone) in [(8, false), (7, true)] {
@@ -199,7 +221,7 @@ fn leaves_come_back_by_pointers_that_go_later() {
         (vec![all, leaf], true),
         (vec![leaf], false),
     ] {
-        let bench = bench(SmmuV2Setup::default());
+        let bench = bench(able());
         assert_eq!(bench.read(PAGE), Ok(TARGET));
         let middle = PhysAddr::new((bench.leaf.get() & !0xfff) - 0x1000);
         bench.unit.memory().write_u64(middle, 0).unwrap();
@@ -209,5 +231,26 @@ fn leaves_come_back_by_pointers_that_go_later() {
         bench.unit.write32(BANK + 0x7f0, 0);
         bench.unit.tick();
         assert_eq!(bench.read(PAGE).is_err(), gone);
+    }
+}
+
+/// A store of zero to a command that firmware traps, and one of anything else.
+#[test]
+fn some_firmware_loses_commands_that_are_written_as_zero() {
+    for (setup, value, reached) in [
+        (SmmuV2Setup::qualcomm(0), 0, Ok(TARGET)),
+        (SmmuV2Setup::qualcomm(0), 1, Err(2)),
+        (SmmuV2Setup::default(), 0, Err(2)),
+    ] {
+        let bench = bench(SmmuV2Setup {
+            identification: HAND,
+            ..setup
+        });
+        assert_eq!(bench.read(PAGE), Ok(TARGET));
+        bench.unmap();
+        bench.unit.write32(0x68, value);
+        bench.unit.write32(0x70, u32::MAX);
+        bench.unit.tick();
+        assert_eq!(bench.read(PAGE), reached);
     }
 }

@@ -100,6 +100,11 @@ impl Design for SmmuV2 {
         own.micro.values().map(Cache::len).sum::<usize>() + own.matched.len()
     }
 
+    fn evict(own: &mut Own) {
+        own.matched.clear();
+        own.micro.clear();
+    }
+
     fn go_on(unit: &SmmuV2Registers, state: &mut State) {
         unit.end_syncs(state);
     }

@@ -40,7 +40,7 @@ use crate::decode::AccessKind;
 use crate::inject::{DmaFault, Piece};
 use crate::machine::Machine;
 use crate::unit::Unit;
-use unit::SmmuV3;
+pub use unit::SmmuV3;
 
 /// An SMMUv3 over the memory of a machine.
 pub type SmmuRegisters = Unit<SmmuV3>;

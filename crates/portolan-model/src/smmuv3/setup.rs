@@ -17,11 +17,12 @@ pub struct SmmuIdentification {
     pub aidr: u32,
 }
 
-impl Default for SmmuIdentification {
-    /// Both stages, AArch64 tables of all three granules, coherent, 16-bit ASIDs and VMIDs,
-    /// messages of syncs, two-level tables, 32-bit streams, 20-bit substreams, queues of 2^8
-    /// commands and 2^7 events, range invalidation, 48-bit addresses.
-    fn default() -> Self {
+impl SmmuIdentification {
+    /// More than any chip has of which the registers were published: both stages, AArch64 tables of all three
+    /// granules, coherent, 16-bit ASIDs and VMIDs, messages of syncs, two-level tables, 32-bit streams, 20-bit
+    /// substreams, queues of 2^8 commands and 2^7 events, range invalidation, 48-bit addresses.
+    #[must_use]
+    pub fn able() -> Self {
         let (both_stages, aarch64, coherent) = (0b11, 0b10 << 2, 1 << 4);
         let (asid16, msi, vmid16, cd2l) = (1 << 12, 1 << 13, 1 << 18, 1 << 19);
         let (little_endian, terminates, two_level) = (0b10 << 21, 0b01 << 24, 1 << 27);
@@ -51,9 +52,7 @@ impl Default for SmmuIdentification {
             aidr: 2,
         }
     }
-}
 
-impl SmmuIdentification {
     /// Without `IDR0.COHACC`: drivers have to clean the lines that they write.
     #[must_use]
     pub fn not_coherent(mut self) -> Self {

@@ -30,6 +30,14 @@ pub(super) const PA: u64 = 0x9_0000_3000;
 /// Page, access flag, shareable, unprivileged, not global.
 pub(super) const PAGE: u64 = 3 | 1 << 6 | 3 << 8 | 1 << 10 | 1 << 11;
 
+/// With more than the narrowest has.
+fn able() -> SmmuSetup {
+    SmmuSetup {
+        identification: SmmuIdentification::able(),
+        ..SmmuSetup::default()
+    }
+}
+
 pub(super) struct Bench {
     pub(super) smmu: SmmuRegisters,
     tail: std::cell::Cell<u32>,
@@ -115,7 +123,7 @@ impl Bench {
 
 #[test]
 fn a_page_is_reached_and_its_absence_recorded() {
-    let bench = Bench::on(SmmuSetup::default());
+    let bench = Bench::on(able());
     assert_eq!(bench.read(VA + 0x123), Ok(PA + 0x123));
     assert_eq!(bench.read(VA + 0x1000), Err(0x10));
     assert_eq!(bench.get(EVENTQ), 0x10 | u64::from(SID) << 32);
@@ -137,7 +145,7 @@ fn a_page_is_reached_and_its_absence_recorded() {
 
 #[test]
 fn a_translation_stays_until_its_invalidation_is_awaited() {
-    let bench = Bench::on(SmmuSetup::default());
+    let bench = Bench::on(able());
     assert_eq!(bench.read(VA), Ok(PA));
     bench.set(L3 + 3 * 8, 0);
     let va = |asid: u64| 0x12 | asid << 48;
@@ -162,7 +170,7 @@ fn a_translation_stays_until_its_invalidation_is_awaited() {
 
 #[test]
 fn ranges_and_levels_are_taken_at_their_word() {
-    let bench = Bench::on(SmmuSetup::default());
+    let bench = Bench::on(able());
     for page in 0..16 {
         bench.set(L3 + page * 8, PA | PAGE);
         assert_eq!(bench.read(0x40_0000 + page * 0x1000), Ok(PA));
@@ -201,7 +209,7 @@ fn ranges_and_levels_are_taken_at_their_word() {
 
 /// A block of 2 MiB at 6 MiB, which has been read.
 fn with_block() -> Bench {
-    let bench = Bench::on(SmmuSetup::default());
+    let bench = Bench::on(able());
     bench.set(L2 + 3 * 8, 0x8000_0000 | PAGE & !2);
     assert_eq!(bench.read(0x61_2000), Ok(0x8001_2000));
     bench.set(L2 + 3 * 8, 0);
@@ -221,7 +229,7 @@ fn a_block_goes_by_any_of_its_addresses() {
 #[test]
 fn pages_in_place_of_a_cached_block_are_noted_at_the_sync() {
     for (entry, noted) in [(L3 | 3, 1), (0, 0)] {
-        let bench = Bench::on(SmmuSetup::default());
+        let bench = Bench::on(able());
         bench.set(L2 + 3 * 8, 0x8000_0000 | PAGE & !2);
         assert_eq!(bench.read(0x60_3000), Ok(0x8000_3000));
         // The device goes on while the block's invalidation is awaited.
@@ -256,7 +264,7 @@ fn hints_that_are_not_the_block_s_leave_it() {
 #[test]
 fn pointers_at_tables_go_by_their_granule() {
     for (granule, gone) in [(2 << 10, false), (1 << 10, true)] {
-        let bench = Bench::on(SmmuSetup::default());
+        let bench = Bench::on(able());
         assert_eq!(bench.read(VA), Ok(PA));
         bench.set(L2 + 2 * 8, 0);
         bench.set(L3 + 4 * 8, PA | PAGE);
@@ -283,7 +291,7 @@ fn without_a_sync_between_them_both_stages_come_back_combined() {
         (vec![second, sync, both, sync], false),
         (vec![[0x28 | 9 << 32, 0], sync], false),
     ] {
-        let bench = Bench::on(SmmuSetup::default());
+        let bench = Bench::on(able());
         let ste = STRTAB + u64::from(SID) * 64;
         bench.set(
             ste + 16,
@@ -315,7 +323,7 @@ fn translations_come_back_by_a_stale_stream_table_entry() {
         (vec![space, entry, sync], true),
         (vec![entry, sync, space, sync], false),
     ] {
-        let bench = Bench::on(SmmuSetup::default());
+        let bench = Bench::on(able());
         assert_eq!(bench.read(VA), Ok(PA));
         // Away, with the translations invalidated, and back when the page is another's.
         bench.entry(1);
@@ -330,7 +338,7 @@ fn translations_come_back_by_a_stale_stream_table_entry() {
 
 #[test]
 fn global_entries_outlive_their_address_space() {
-    let bench = Bench::on(SmmuSetup::default());
+    let bench = Bench::on(able());
     bench.set(L3 + 3 * 8, PA | PAGE & !(1 << 11));
     assert_eq!(bench.read(VA), Ok(PA));
     bench.set(L3 + 3 * 8, 0);
@@ -342,7 +350,7 @@ fn global_entries_outlive_their_address_space() {
 
 #[test]
 fn configuration_stays_until_told() {
-    let bench = Bench::on(SmmuSetup::default());
+    let bench = Bench::on(able());
     assert_eq!(bench.read(VA), Ok(PA));
     bench.entry(1 | 4 << 1);
     assert_eq!(bench.read(VA), Ok(PA));
@@ -370,7 +378,7 @@ fn configuration_stays_until_told() {
 
 #[test]
 fn two_levels_and_substreams() {
-    let bench = Bench::new(SmmuSetup::default());
+    let bench = Bench::new(able());
     let smmu = &bench.smmu;
     smmu.write32(0x88, 10 | 6 << 6 | 1 << 16);
     smmu.write64(0x80, SPARE);
@@ -400,7 +408,7 @@ fn two_levels_and_substreams() {
 
 #[test]
 fn the_second_stage_alone_and_under_the_first() {
-    let bench = Bench::on(SmmuSetup::default());
+    let bench = Bench::on(able());
     let ste = STRTAB + u64::from(SID) * 64;
     // VMID 9, 40 bits from level 1, 4 KiB, 48 bits out, AArch64, records.
     bench.set(
@@ -436,7 +444,7 @@ fn the_second_stage_alone_and_under_the_first() {
 fn a_slow_queue_a_stuck_one_and_none() {
     let setup = SmmuSetup {
         pace: Pace::After(500),
-        ..SmmuSetup::default()
+        ..able()
     };
     let bench = Bench::new(setup);
     assert_eq!(bench.smmu.read32(0x9c), 0);
@@ -468,7 +476,7 @@ fn too_many_commands_without_a_sync_lock_a_queue_up() {
     for (most, consumed) in [(None, 7), (Some(3), 7), (Some(2), 6)] {
         let bench = Bench::new(SmmuSetup {
             most_unsynced: most,
-            ..SmmuSetup::default()
+            ..able()
         });
         bench.commands(&[prefetch, prefetch, prefetch, sync]);
         assert_eq!(bench.smmu.consumed(), consumed, "{most:?}");
@@ -478,7 +486,7 @@ fn too_many_commands_without_a_sync_lock_a_queue_up() {
 #[test]
 fn what_must_not_be_done_is_noted() {
     let memory = ModelMemory::new(PhysAddr::new(STRTAB), 4, Visibility::AtOnce);
-    let smmu = SmmuRegisters::new(SmmuSetup::default(), Arc::new(memory));
+    let smmu = SmmuRegisters::new(able(), Arc::new(memory));
     smmu.write32(0x20, 0b1001);
     smmu.write32(0x90, 3);
     smmu.write32(0x98, 9);

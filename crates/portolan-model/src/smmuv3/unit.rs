@@ -75,6 +75,12 @@ impl Design for SmmuV3 {
         own.entries.len() + own.spans.len() + own.descriptors.len()
     }
 
+    fn evict(own: &mut Own) {
+        own.entries.clear();
+        own.spans.clear();
+        own.descriptors.clear();
+    }
+
     fn go_on(unit: &SmmuRegisters, state: &mut State) {
         unit.fetch_all(state);
     }

@@ -25,6 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use portolan::addr::{Iova, StreamId};
 
+use crate::adversary::Visits;
 use crate::cache::Cache;
 use crate::clock::{Tick, VirtualClock};
 use crate::decode::AccessKind;
@@ -32,6 +33,7 @@ use crate::inject::{DmaFault, Piece, RegisterFaults, Violation, pieces};
 use crate::iommu::Temper;
 use crate::memory::ModelMemory;
 use crate::profile::CacheGeometry;
+use crate::unit::Manner;
 use registers::{Flush, Registers};
 use translate::{Group, Line};
 
@@ -40,6 +42,7 @@ use translate::{Group, Line};
 pub struct TegraRegisters {
     memory: Arc<ModelMemory<AtomicU32>>,
     setup: TegraSetup,
+    manner: Manner,
     state: Mutex<State>,
 }
 
@@ -57,6 +60,8 @@ struct State {
     ptc: Cache<Line>,
     counts: TegraCounts,
     violations: Vec<Violation>,
+    /// Where devices got to.
+    visits: Visits,
     /// Flushes of all of the TLB and of all of the PTC since reset.
     cleaned: [Cleaned; 2],
 }
@@ -87,12 +92,14 @@ impl TegraRegisters {
             ptc: cache(ptc),
             counts: TegraCounts::default(),
             violations: Vec::new(),
+            visits: Visits::default(),
             cleaned: [Cleaned::NotYet; 2],
         };
         let state = Mutex::new(state);
         Self {
             memory,
             setup,
+            manner: Manner::of_this_run(),
             state,
         }
     }

@@ -95,6 +95,7 @@ impl Registers {
 impl TegraRegisters {
     /// Counts an access; `None` if the device is gone or the access is no access.
     fn arrive(&self, state: &mut State, offset: usize) -> Option<()> {
+        self.disturb(state);
         state.accesses += 1;
         if state.is_gone() {
             return None;

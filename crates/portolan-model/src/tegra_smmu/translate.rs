@@ -4,9 +4,12 @@ use portolan::addr::{InvalTag, Iova, PageSize, PhysAddr, StreamId};
 
 use super::registers::ENABLES;
 use super::{State, TegraRegisters};
+use crate::adversary::{Visit, Way};
+use crate::asking::Request;
 use crate::cache::Key;
 use crate::decode::{AccessKind, Decoded, Permissions, TableFormat, WalkMemory};
 use crate::inject::DmaFault;
+use crate::unit::Manner;
 
 /// Span of a line of the TLB: four pages of a table, or a section.
 const GROUP: PageSize = PageSize::of_lg2(14);
@@ -86,29 +89,13 @@ impl TegraRegisters {
             access,
             code,
         };
-        // Without its memory controller no device reaches memory.
-        if state.is_gone() {
-            return Err(fault(0));
-        }
-        let mut all = self.setup.chip.clients().into_iter();
-        let behind = all.find(|one| one.stream == stream).ok_or(fault(0))?;
-        let [reads, writes] = behind.clients;
-        let client = match access {
-            AccessKind::Read => reads,
-            AccessKind::Write => writes,
-        };
-        let client = client.ok_or(fault(0))?;
-        let n = usize::from(client) / 32 % ENABLES.len();
-        let translated = state.registers.enables[n] >> (client % 32) & 1 == 1;
-        let asid = state.registers.asids.get(&behind.register);
-        let asid = asid.copied().filter(|asid| asid >> 31 == 1);
-        let found = match asid.filter(|_| translated && state.registers.config & 1 == 1) {
-            Some(asid) => self.translate(state, asid & 0x7f, iova, access),
-            None => self.direct(iova),
-        };
+        let (client, found) = self.way(state, stream, iova, access).ok_or(fault(0))?;
         match found {
             Ok(pa) => {
                 state.counts.accesses += 1;
+                let of = Request::new(stream, None, iova, access);
+                let way = Way::Untranslated;
+                state.visits.note(Visit { of, way });
                 Ok(pa)
             }
             Err(refusal) => {
@@ -117,6 +104,49 @@ impl TegraRegisters {
                 Err(fault(refusal.code()))
             }
         }
+    }
+
+    /// On a hostile machine devices go on where they have been. Nothing is counted or recorded.
+    pub(super) fn disturb(&self, state: &mut State) {
+        if self.manner == Manner::Obliging {
+            return;
+        }
+        let counts = state.counts.clone();
+        for Visit { of, .. } in state.visits.all() {
+            let _ = self.way(state, of.stream, of.iova, of.access);
+        }
+        state.counts = counts;
+    }
+
+    /// Which client of the memory controller's a device is, and where its access goes; nothing if it is none.
+    fn way(
+        &self,
+        state: &mut State,
+        stream: StreamId,
+        iova: Iova,
+        access: AccessKind,
+    ) -> Option<(u8, Result<PhysAddr, Refusal>)> {
+        // Without its memory controller no device reaches memory.
+        if state.is_gone() {
+            return None;
+        }
+        let mut all = self.setup.chip.clients().into_iter();
+        let behind = all.find(|one| one.stream == stream)?;
+        let [reads, writes] = behind.clients;
+        let client = match access {
+            AccessKind::Read => reads,
+            AccessKind::Write => writes,
+        };
+        let client = client?;
+        let n = usize::from(client) / 32 % ENABLES.len();
+        let translated = state.registers.enables[n] >> (client % 32) & 1 == 1;
+        let asid = state.registers.asids.get(&behind.register);
+        let asid = asid.copied().filter(|asid| asid >> 31 == 1);
+        let found = match asid.filter(|_| translated && state.registers.config & 1 == 1) {
+            Some(asid) => self.translate(state, asid & 0x7f, iova, access),
+            None => self.direct(iova),
+        };
+        Some((client, found))
     }
 
     /// Untranslated.

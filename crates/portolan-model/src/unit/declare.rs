@@ -18,6 +18,16 @@ macro_rules! setup {
             pub clock: std::sync::Arc<$crate::clock::VirtualClock>,
         }
 
+        impl $name {
+            /// By default, of this identification.
+            pub fn of(identification: $identification) -> Self {
+                Self {
+                    identification,
+                    ..Self::default()
+                }
+            }
+        }
+
         impl Default for $name {
             #[doc = $default]
             fn default() -> Self {

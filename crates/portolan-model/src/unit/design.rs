@@ -38,6 +38,9 @@ pub trait Design: Debug + Sized {
     /// Entries in its other caches.
     fn others(own: &Self::Own) -> usize;
 
+    /// Empties those caches.
+    fn evict(own: &mut Self::Own);
+
     /// Carries out the operations that are due.
     fn go_on(unit: &Unit<Self>, state: &mut State<Self>);
 

@@ -6,9 +6,11 @@
 
 mod declare;
 mod design;
+mod hostile;
 
 pub(crate) use declare::{counts, setup};
 pub use design::{Conditions, Design, Sums, Told};
+pub use hostile::Manner;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -57,6 +59,8 @@ pub struct State<D: Design> {
     /// Accesses that went through.
     went_through: u64,
     overseer: Overseer,
+    manner: Manner,
+    observed: hostile::Observed,
 }
 
 /// The words of a command, lowest first; zero behind its end.
@@ -93,6 +97,14 @@ impl<D: Design> State<D> {
         stages.map(|stage| stage.len()).sum::<usize>() + self.remote.len()
     }
 
+    /// Counts as they were: nothing that devices only try is counted.
+    fn restore(&mut self, counts: D::Counts, steps: &[u64]) {
+        self.counts = counts;
+        for (stage, steps) in D::stages(&mut self.own).into_iter().zip(steps) {
+            stage.walk_steps = *steps;
+        }
+    }
+
     fn steps(&mut self) -> Vec<u64> {
         let stages = D::stages(&mut self.own).into_iter();
         stages.map(|stage| stage.walk_steps).collect()
@@ -118,6 +130,8 @@ impl<D: Design> Unit<D> {
             visits: Visits::default(),
             went_through: 0,
             overseer: Overseer::default(),
+            manner: Manner::of_this_run(),
+            observed: hostile::Observed::default(),
         };
         let state = Mutex::new(state);
         Self {
@@ -265,6 +279,7 @@ impl<D: Design> Unit<D> {
 
     /// Counts an access to a register; `None` if the unit is gone or the access is no access.
     pub(crate) fn arrive(&self, state: &mut State<D>, offset: usize, bytes: usize) -> Option<()> {
+        self.disturb(state);
         state.touched += 1;
         if state.is_gone() {
             return None;
@@ -295,6 +310,7 @@ impl<D: Design> Unit<D> {
 
     /// Counts a command; the code that it is to be refused with, if it is.
     pub(crate) fn consume(&self, state: &mut State<D>, words: &Words) -> Option<u32> {
+        self.disturb(state);
         state.consumed += 1;
         if let Drain::OneEach(ns) = state.faults.drain {
             self.wait_for(state, Pace::After(ns));
@@ -368,10 +384,7 @@ impl<D: Design> Unit<D> {
                 }
             }
         }
-        state.counts = counts;
-        for (stage, steps) in D::stages(&mut state.own).into_iter().zip(steps) {
-            stage.walk_steps = steps;
-        }
+        state.restore(counts, &steps);
     }
 }
 

@@ -219,7 +219,7 @@ impl VtdRegisters {
     }
 
     fn read(&self, state: &mut State, offset: usize) -> u32 {
-        let registers = &state.own.registers;
+        let registers = &mut state.own.registers;
         let iotlb = self.setup.identification.invalidate_at();
         if let Some((index, word)) = self.record_at(offset) {
             return registers
@@ -232,7 +232,13 @@ impl VtdRegisters {
             0x08 | 0x0c => half(registers.cap, offset),
             0x10 | 0x14 => half(registers.ecap, offset),
             0x18 => 0,
-            0x1c => registers.gsts,
+            0x1c => {
+                // What was held up is done once the unit follows again.
+                if state.faults.control == Drain::Runs {
+                    registers.gsts &= !WBF;
+                }
+                registers.gsts
+            }
             0x20 | 0x24 => half(registers.rtaddr, offset),
             0x28 | 0x2c => half(registers.ccmd, offset),
             0x34 => registers.fsts(),

@@ -26,35 +26,16 @@ const COHERENT: u64 = 1;
 /// `ECAP.QI`.
 const QI: u64 = 1 << 1;
 
-impl Default for VtdIdentification {
-    /// Legacy mode: 16-bit domains, 3 and 4 levels, 48 bits, large pages, by-page invalidation of up
-    /// to 2^18 pages, four fault records, coherent, queued invalidation, pass-through.
-    fn default() -> Self {
-        let (domains, levels, width) = (6, 0b0110 << 8, 47 << 16);
-        let (records_at, large, psi) = (0x22 << 24, 0b11 << 34, 1 << 39);
-        let (records, mask) = (3 << 40, 18 << 48);
-        let pass_through = 1 << 6;
-        let invalidate_at = 0x2c << 8;
-        Self {
-            version: 0x10,
-            cap: domains | levels | width | records_at | large | psi | records | mask,
-            ecap: COHERENT | QI | pass_through | invalidate_at,
-        }
-    }
-}
-
 impl VtdIdentification {
-    /// The default with scalable mode: both stages, nesting, 20-bit PASIDs, coherent walks, 1 GiB
-    /// first-stage pages.
+    /// With scalable mode: both stages, nesting, 20-bit PASIDs, coherent walks, 1 GiB first-stage pages.
     #[must_use]
-    pub fn scalable() -> Self {
-        let base = Self::default();
+    pub fn scalable(self) -> Self {
         let (nest, pss, pasid) = (1 << 26, 19 << 35, 1 << 40);
         let (smts, second, first, coherent) = (1 << 43, 1 << 46, 1 << 47, 1 << 48);
         Self {
-            cap: base.cap | 1 << 56,
-            ecap: base.ecap | nest | pss | pasid | smts | second | first | coherent,
-            ..base
+            cap: self.cap | 1 << 56,
+            ecap: self.ecap | nest | pss | pasid | smts | second | first | coherent,
+            ..self
         }
     }
 

@@ -10,6 +10,7 @@ use portolan::platform::{Mmio, TableMem};
 use super::*;
 use crate::clock::Tick;
 use crate::inject::{Drain, Pace, RegisterFaults, Violation};
+use crate::machine::Manner;
 use crate::memory::{ModelMemory, Visibility};
 use crate::tables::Lag;
 
@@ -31,6 +32,14 @@ pub(super) const SOURCE: u32 = 0x111;
 pub(super) const DOMAIN: u64 = 7;
 pub(super) const IOVA: u64 = 0x40_3000;
 const PA: u64 = 0x1_2345_6000;
+
+/// Tables of three and four levels, 48 bits, large pages, invalidation of up to 2^18 pages, four fault records; a
+/// queue, and snooping.
+pub(super) const HAND: VtdIdentification = VtdIdentification {
+    version: 0x10,
+    cap: 6 | 0b0110 << 8 | 47 << 16 | 0x22 << 24 | 0b11 << 34 | 1 << 39 | 3 << 40 | 18 << 48,
+    ecap: 0b11 | 1 << 6 | 0x2c << 8,
+};
 
 pub(super) struct Bench {
     pub(super) vtd: VtdRegisters,
@@ -132,7 +141,7 @@ pub(super) const WAIT: [u64; 2] = [5, 0];
 
 #[test]
 fn a_page_is_reached_and_its_absence_recorded() {
-    let bench = Bench::legacy(VtdIdentification::default());
+    let bench = Bench::legacy(HAND);
     let vtd = &bench.vtd;
     assert_eq!(bench.read(IOVA + 0x123), Ok(PA + 0x123));
     assert_eq!(bench.read(IOVA + 0x1000), Err(6));
@@ -163,7 +172,7 @@ fn a_page_is_reached_and_its_absence_recorded() {
 
 #[test]
 fn a_translation_stays_until_its_invalidation_is_awaited() {
-    let bench = Bench::legacy(VtdIdentification::default());
+    let bench = Bench::legacy(HAND);
     let page = |domain: u64, low: u64| [0x32 | domain << 16, IOVA & !0x1fff | 1 | low];
     assert_eq!(bench.read(IOVA), Ok(PA));
     bench.set(S1 + 3 * 8, 0);
@@ -199,7 +208,7 @@ fn a_large_page_goes_only_with_a_mask_of_its_size() {
         ([0x22 | DOMAIN << 16, 0], true),
         ([0x12, 0], true),
     ] {
-        let bench = Bench::legacy(VtdIdentification::default());
+        let bench = Bench::legacy(HAND);
         bench.set(S2 + 3 * 8, 0x8000_0000 | 0x83);
         assert_eq!(bench.read(0x61_2000), Ok(0x8001_2000));
         bench.set(S2 + 3 * 8, 0);
@@ -207,7 +216,7 @@ fn a_large_page_goes_only_with_a_mask_of_its_size() {
         assert_eq!(bench.read(0x61_2000).is_err(), gone, "{command:x?}");
     }
     // Through the registers as well.
-    let bench = Bench::legacy(VtdIdentification::default());
+    let bench = Bench::legacy(HAND);
     bench.set(S2 + 3 * 8, 0x8000_0000 | 0x83);
     assert_eq!(bench.read(0x61_2000), Ok(0x8001_2000));
     bench.set(S2 + 3 * 8, 0);
@@ -249,7 +258,7 @@ fn context_entries_go_before_what_follows_them_and_not_before_what_stands_ahead(
         (vec![device, fence, domain, WAIT], false),
         (vec![device, no_fence, domain, WAIT], false),
     ] {
-        let bench = Bench::legacy(VtdIdentification::default());
+        let bench = Bench::legacy(HAND);
         assert_eq!(bench.read(IOVA), Ok(PA));
         bench.context(0, 0);
         bench.queue(&commands);
@@ -290,8 +299,8 @@ fn what_is_behind_a_wait_without_a_fence_may_come_first() {
 fn contexts_stay_until_told_and_absence_only_in_caching_mode() {
     for caching in [false, true] {
         let identification = match caching {
-            true => VtdIdentification::default().caching_mode(),
-            false => VtdIdentification::default(),
+            true => HAND.caching_mode(),
+            false => HAND,
         };
         let bench = Bench::legacy(identification);
         let device = |domain: u64| [0x31 | domain << 16 | u64::from(SOURCE) << 32, 0];
@@ -318,7 +327,7 @@ fn contexts_stay_until_told_and_absence_only_in_caching_mode() {
 
 #[test]
 fn what_is_malformed_is_refused() {
-    let bench = Bench::new(VtdIdentification::default(), Visibility::AtOnce, 0);
+    let bench = Bench::new(HAND, Visibility::AtOnce, 0);
     bench.on();
     let with = |low, high| {
         bench.context(low, high);
@@ -343,11 +352,7 @@ fn what_is_malformed_is_refused() {
 
 #[test]
 fn registers_invalidate_without_a_queue() {
-    let bench = Bench::new(
-        VtdIdentification::default().without_queue(),
-        Visibility::AtOnce,
-        0,
-    );
+    let bench = Bench::new(HAND.without_queue(), Visibility::AtOnce, 0);
     let vtd = &bench.vtd;
     bench.context(S3 | 1, 1 | DOMAIN << 8);
     vtd.write64(0x28, 1 << 63 | 1 << 61);
@@ -372,7 +377,7 @@ fn registers_invalidate_without_a_queue() {
 #[test]
 fn writes_are_late_where_the_unit_does_not_snoop() {
     let late = Visibility::Late(Lag::CacheLines);
-    let bench = Bench::new(VtdIdentification::default().not_coherent(), late, 0);
+    let bench = Bench::new(HAND.not_coherent(), late, 0);
     bench.context(S3 | 1, 1 | DOMAIN << 8);
     bench.on();
     assert_eq!(bench.read(IOVA), Err(2));
@@ -381,7 +386,7 @@ fn writes_are_late_where_the_unit_does_not_snoop() {
     assert_eq!(bench.read(IOVA), Ok(PA));
 
     let late = Visibility::Late(Lag::WriteBuffer);
-    let bench = Bench::new(VtdIdentification::default().write_buffer(), late, 0);
+    let bench = Bench::new(HAND.write_buffer(), late, 0);
     bench.context(S3 | 1, 1 | DOMAIN << 8);
     bench.on();
     assert_eq!(bench.read(IOVA), Err(2));
@@ -392,7 +397,7 @@ fn writes_are_late_where_the_unit_does_not_snoop() {
 }
 
 fn scalable() -> Bench {
-    scalable_of(VtdIdentification::scalable(), 0)
+    scalable_of(HAND.scalable(), 0)
 }
 
 /// With more bits in the context entry.
@@ -458,7 +463,7 @@ fn scalable_mode_has_both_stages() {
 
 #[test]
 fn queue_errors_stop_the_queue_until_cleared() {
-    let bench = Bench::legacy(VtdIdentification::default());
+    let bench = Bench::legacy(HAND);
     let vtd = &bench.vtd;
     let bad = bench.tail.get();
     bench.queue(&[[0x0f, 0], WAIT]);
@@ -520,7 +525,7 @@ fn a_slow_unit_a_stuck_one_and_none() {
 #[test]
 fn nothing_that_is_written_is_fatal() {
     for mode in [0, 1] {
-        let bench = Bench::new(VtdIdentification::scalable(), Visibility::AtOnce, mode);
+        let bench = Bench::new(HAND.scalable(), Visibility::AtOnce, mode);
         let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
         for _ in 0..20_000 {
             seed ^= seed << 13;
@@ -533,4 +538,27 @@ fn nothing_that_is_written_is_fatal() {
             bench.set(ROOT + (seed >> 40 & 0xffff & !7), seed);
         }
     }
+}
+
+#[test]
+fn on_a_hostile_machine_devices_go_on_at_every_access() {
+    for (manner, goes_on) in [(Manner::Obliging, false), (Manner::Hostile, true)] {
+        let bench = Bench::legacy(HAND);
+        bench.vtd.behave(manner);
+        assert_eq!(bench.read(IOVA), Ok(PA));
+        bench.queue(&[[0x12, 0], WAIT]);
+        let _ = bench.vtd.read32(0x1c);
+        assert_eq!(bench.vtd.cached_translations() > 0, goes_on);
+    }
+}
+
+#[test]
+fn a_device_that_is_observed_meets_what_is_cached_and_empty_caches() {
+    let bench = Bench::legacy(HAND);
+    let (stream, at) = (StreamId::new(SOURCE), Iova::new(IOVA));
+    bench.vtd.observe(stream, None, at, AccessKind::Read);
+    let [old, new] = [PA, PA + 0x1000].map(|pa| Some(PhysAddr::new(pa)));
+    assert_eq!(bench.vtd.observed(), [[old]]);
+    bench.set(S1 + 3 * 8, (PA + 0x1000) | 3);
+    assert_eq!(bench.vtd.observed(), [[old, new]]);
 }

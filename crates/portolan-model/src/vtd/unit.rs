@@ -90,6 +90,12 @@ impl Design for Vtd {
         own.contexts.len() + own.pasids.len() + own.interrupts.len()
     }
 
+    fn evict(own: &mut Own) {
+        own.contexts.clear();
+        own.pasids.clear();
+        own.interrupts.clear();
+    }
+
     fn go_on(unit: &VtdRegisters, state: &mut State) {
         unit.fetch_all(state);
     }

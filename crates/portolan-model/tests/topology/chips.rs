@@ -1,12 +1,17 @@
 //! The same driver on every chip whose registers were published: open, map, DMA, unmap, close.
 
 use portolan::addr::StreamId;
+use portolan_hw::topology::{Options, Topology};
 use portolan_model::chips;
 use portolan_model::decode::AccessKind;
 use portolan_model::inject::Piece;
+use portolan_model::riscv::RiscvSetup;
 use portolan_model::smmuv3::SmmuIdentification;
 
-use super::machine::{DEVICE, IORT, OTHER, REGISTERS, SECOND, amd_of, dmar, ivrs, smmu, vtd};
+use super::machine::{
+    DEVICE, IORT, OTHER, REGISTERS, SECOND, amd_of, dmar, ivrs, riscv, smmu, vtd,
+};
+use super::riscv::platform_device;
 use super::{driver, opened};
 
 /// Memory that the first piece of an access reached.
@@ -51,26 +56,15 @@ fn a_disk_does_dma_behind_every_real_chip_of_amd() {
     }
 }
 
-/// An identification with open fields filled: nothing, each alone, all.
-fn filled(identification: SmmuIdentification) -> Vec<SmmuIdentification> {
-    let open = chips::SMMU_V3_OPEN;
-    let with = |fields: &[(usize, u32)]| {
-        let mut filled = identification;
-        fields
-            .iter()
-            .for_each(|(register, field)| filled.idr[*register] |= field);
-        filled
-    };
-    let each = open.iter().map(|one| with(std::slice::from_ref(one)));
-    each.chain([with(&[]), with(&open)]).collect()
-}
-
 #[test]
 fn a_disk_does_dma_behind_every_real_smmu_of_version_3_whatever_is_not_known_of_it() {
     for chip in chips::SMMU_V3 {
         println!("{}, {}", chip.name, chip.source);
-        for identification in filled(chip.identification) {
-            let machine = smmu(identification);
+        for idr in chips::filled(chip.identification.idr, &chips::SMMU_V3_OPEN) {
+            let machine = smmu(SmmuIdentification {
+                idr,
+                ..chip.identification
+            });
             let iommus = opened(machine.kernel(), &IORT.bytes());
             let device = iommus.trusted_device(DEVICE).expect(chip.name);
             let unit = &machine.unit;
@@ -78,8 +72,49 @@ fn a_disk_does_dma_behind_every_real_smmu_of_version_3_whatever_is_not_known_of_
                 first(unit.dma(stream(), None, at, AccessKind::Write, 8))
             });
             drop((device, iommus));
-            let idr = identification.idr;
             assert_eq!(unit.violations(), [], "{}, {idr:x?}", chip.name);
         }
     }
+}
+
+#[test]
+fn a_disk_does_dma_behind_every_published_unit_of_riscv() {
+    for chip in chips::RISCV {
+        println!("{}, {}", chip.name, chip.source);
+        let machine = riscv(&RiscvSetup {
+            identification: chip.identification,
+            ..RiscvSetup::default()
+        });
+        let tree = platform_device();
+        let topology = Topology::from_device_tree(&tree).expect(chip.name);
+        let iommus = topology.enable(machine.kernel(), Options::default());
+        let iommus = iommus.expect(chip.name);
+        let (_, stream) = iommus.unit_of(DEVICE).expect(chip.name);
+        let device = iommus.trusted_device(DEVICE).expect(chip.name);
+        let unit = &machine.unit;
+        driver(&device, |at| {
+            first(unit.dma(stream, None, at, AccessKind::Write, 8))
+        });
+        drop((device, iommus));
+        assert_eq!(unit.violations(), [], "{}", chip.name);
+    }
+}
+
+/// All that were published, each once.
+#[test]
+fn no_two_real_chips_are_the_same() {
+    fn names<I: PartialEq + std::fmt::Debug>(list: &[chips::RealChip<I>]) -> usize {
+        for (at, chip) in list.iter().enumerate() {
+            let same = |other: &&chips::RealChip<I>| {
+                other.name == chip.name || other.identification == chip.identification
+            };
+            let twin = list[..at].iter().find(same);
+            assert!(twin.is_none(), "{twin:?} and {}", chip.name);
+            assert!(!chip.source.is_empty());
+        }
+        list.len()
+    }
+    let arm = names(chips::SMMU_V2) + names(chips::SMMU_V3);
+    let all = names(chips::VTD) + names(chips::AMD) + arm + names(chips::RISCV);
+    assert!(all >= 40, "{all}");
 }

@@ -26,6 +26,7 @@ use portolan_hw::topology::pci::PciOverrides;
 use portolan_hw::topology::{
     DeviceOptions, EnableError, Iommus, OpenError, Options, Remark, Topology, TopologyError,
 };
+use portolan_model::chips::SKYLAKE_SP;
 use portolan_model::decode::AccessKind;
 use portolan_model::smmuv3::SmmuIdentification;
 use portolan_model::vtd::{VtdIdentification, VtdRegisters};
@@ -266,7 +267,7 @@ fn a_virtual_unit_with_first_stage_tables_may_be_lazy_and_one_without_may_not() 
     };
     let legacy = lazy(vtd(VtdIdentification::default().caching_mode()));
     assert_eq!(legacy, (Stage::Second, TrapCost::Expensive, Policy::Strict));
-    let found = lazy(vtd(VtdIdentification::scalable().caching_mode()));
+    let found = lazy(vtd(SKYLAKE_SP.identification.scalable().caching_mode()));
     assert_eq!(found, (Stage::First, TrapCost::Expensive, Policy::Lazy));
     // Who makes a space without asking for a policy is not lazy there either.
     let space = |machine: Machine<VtdRegisters>| {
@@ -280,7 +281,7 @@ fn a_virtual_unit_with_first_stage_tables_may_be_lazy_and_one_without_may_not() 
     let caching = VtdIdentification::default().caching_mode();
     assert_eq!(space(vtd(caching)), (Policy::Strict, true));
     assert_eq!(
-        space(vtd(VtdIdentification::scalable().caching_mode())),
+        space(vtd(SKYLAKE_SP.identification.scalable().caching_mode())),
         (Policy::Lazy, false)
     );
     // What no register says, the embedder does.
@@ -297,7 +298,7 @@ fn a_virtual_unit_with_first_stage_tables_may_be_lazy_and_one_without_may_not() 
         decision.reason
     );
     // On the machine itself the second stage is as good, and the tables have larger pages.
-    let own = lazy(vtd(VtdIdentification::scalable()));
+    let own = lazy(vtd(SKYLAKE_SP.identification.scalable()));
     assert_eq!(own, (Stage::Second, TrapCost::None, Policy::Lazy));
 }
 

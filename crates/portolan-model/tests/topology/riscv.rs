@@ -119,7 +119,7 @@ fn tree(map: &[u32], outside: impl FnOnce(&mut Tree), inside: impl FnOnce(&mut T
     tree.bytes()
 }
 
-fn platform_device() -> Vec<u8> {
+pub(crate) fn platform_device() -> Vec<u8> {
     let unit = |tree: &mut Tree| {
         tree.cells("reg", &[0, REGISTERS as u32, 0, 0x1000]);
         tree.set("compatible", b"riscv,iommu\0");

@@ -8,6 +8,7 @@ use portolan::iommu::{IommuDomains, RecoverableFaults, ReservedKind, Stage};
 use portolan::platform::{Mmio, Platform};
 use portolan_hw::topology::{EnableError, FirmwareMemory, Iommus, Options, Topology};
 use portolan_hw::vtd::{Config, Mode, Vtd};
+use portolan_model::chips::SKYLAKE_SP;
 use portolan_model::clock::PollingClock;
 use portolan_model::decode::AccessKind;
 use portolan_model::smmuv3::SmmuIdentification;
@@ -58,7 +59,7 @@ fn memory_that_firmware_reserves_is_reached_unless_it_is_to_be_refused() {
 #[test]
 fn vtd_is_in_scalable_mode_if_first_stage_tables_of_a_hypervisor_s_guest_are_all_there() {
     let root = |cap: u64, ecap: u64| {
-        let all = VtdIdentification::scalable().caching_mode();
+        let all = SKYLAKE_SP.identification.scalable().caching_mode();
         let lacking = VtdIdentification {
             cap: all.cap & !cap,
             ecap: all.ecap & !ecap,
@@ -80,7 +81,7 @@ fn vtd_is_in_scalable_mode_if_first_stage_tables_of_a_hypervisor_s_guest_are_all
 
 #[test]
 fn a_unit_in_scalable_mode_without_a_first_stage_has_second_stage_domains() {
-    let all = VtdIdentification::scalable();
+    let all = SKYLAKE_SP.identification.scalable();
     let stage = |ecap| {
         let machine = vtd(VtdIdentification { ecap, ..all });
         let clock = PollingClock::new(machine.unit.clock().clone(), 100, machine.unit.clone());
@@ -103,7 +104,7 @@ fn a_vtd_unit_without_page_requests_says_so() {
         unit_at(&iommus, 0).recoverable_faults()
     };
     // In scalable mode, as it is under a hypervisor.
-    let all = VtdIdentification::scalable().caching_mode();
+    let all = SKYLAKE_SP.identification.scalable().caching_mode();
     let faults = |ecap| faults_of(VtdIdentification { ecap, ..all });
     // Device TLBs go with them.
     let ecap = all.ecap | 1 << 2;
@@ -162,7 +163,7 @@ fn a_chipset_that_is_known_for_its_write_buffer_has_it_flushed() {
     let flushes = |config| {
         let machine = Machine {
             config,
-            ..vtd(VtdIdentification::default())
+            ..vtd(SKYLAKE_SP.identification)
         };
         let iommus = opened(machine.kernel(), &dmar(REGISTERS));
         let device = iommus.trusted_device(DEVICE).expect("a device");

@@ -23,8 +23,9 @@ use portolan::bounce::{PoolMemory, PoolOptions};
 use portolan::dma::{CopyWhen, Copying, Device, Trust, Unowned};
 use portolan::platform::Platform;
 use portolan_hw::topology::{DeviceOptions, Iommus, Options, Topology};
+use portolan_model::chips::SKYLAKE_SP;
 use portolan_model::decode::AccessKind;
-use portolan_model::vtd::{VtdIdentification, VtdRegisters};
+use portolan_model::vtd::VtdRegisters;
 use portolan_virtio::Addresses;
 
 use machine::{DEVICE, Kernel, REGISTERS, described, dmar, vtd};
@@ -64,7 +65,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let machine = vtd(VtdIdentification::default());
+        let machine = vtd(SKYLAKE_SP.identification);
         let table = dmar(REGISTERS);
         let topology = Topology::from_acpi([&table[..]]).unwrap();
         let kernel = machine.kernel();

@@ -132,7 +132,7 @@ fn interrupt_messages_hypertransport_and_unity_maps_are_reserved() {
     let left_out = unit.reservations().left_out();
     let why = Ignored::Beyond {
         reserved: beyond,
-        address_lg2: 40,
+        address_lg2: 48,
     };
     assert_eq!((left_out.count, left_out.first), (2, Some(why)));
     let mut reserved = Vec::new();

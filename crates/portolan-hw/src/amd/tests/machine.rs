@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use portolan::addr::{Iova, StreamId};
 use portolan::iommu::IommuError;
 use portolan_model::amd::{AmdIdentification, AmdMachine as Machine, AmdSetup, AmdVi as Kind};
+use portolan_model::chips::RAVEN_RIDGE;
 use portolan_model::decode::AccessKind;
 use portolan_model::inject::{DmaFault, Piece};
 use portolan_model::machine::Event;
@@ -28,7 +29,7 @@ pub fn capability(id: &AmdIdentification) -> Capability {
 
 /// With a unit that can do everything, and caches absence.
 pub fn new_machine() -> Machine {
-    with(AmdIdentification::default().caching_absence())
+    with(RAVEN_RIDGE.identification.caching_absence())
 }
 
 pub fn with(identification: AmdIdentification) -> Machine {
@@ -38,13 +39,21 @@ pub fn with(identification: AmdIdentification) -> Machine {
     })
 }
 
+/// A unit that is not virtual.
+pub fn real() -> AmdSetup {
+    AmdSetup {
+        identification: RAVEN_RIDGE.identification,
+        ..AmdSetup::default()
+    }
+}
+
 pub fn of(setup: AmdSetup) -> Machine {
     machine_at(0x10_0000, setup)
 }
 
 /// One whose memory begins at `base`.
 pub fn at(base: u64) -> Machine {
-    machine_at(base, AmdSetup::default())
+    machine_at(base, real())
 }
 
 impl Driven for Machine {

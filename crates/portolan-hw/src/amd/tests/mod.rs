@@ -20,6 +20,8 @@ use portolan::iommu::{
 use portolan::platform::{Mmio, Nanos};
 use portolan::table::format::AmdLevels;
 use portolan_model::amd::{AmdIdentification, AmdSetup};
+use portolan_model::chips::RAVEN_RIDGE;
+use portolan_model::decode::AccessKind;
 use portolan_model::inject::{Drain, Pace};
 
 use super::spec::command::opcode;
@@ -30,7 +32,7 @@ use machine::{Amd, new_machine};
 
 use portolan_model::amd::AmdMachine as Machine;
 use portolan_model::inject::RegisterFaults;
-use portolan_model::machine::LOOK_NS;
+use portolan_model::machine::{LOOK_NS, Manner};
 
 const STREAM: StreamId = StreamId::new(0x28);
 
@@ -47,6 +49,8 @@ suite! {
         what_a_failure_left_of_one_stream_is_not_settled_with_another
 }
 
+crate::chassis::tests::hostile::on_a_hostile_machine! { portolan_model::amd::AmdMachine }
+
 type Tables = AmdDomain<Machine, Machine, Machine>;
 
 /// Tables that fit the machine's pages.
@@ -55,6 +59,26 @@ fn config() -> Config {
         limit: Nanos::from_millis(10),
         streams_lg2: 7,
         ..Config::default()
+    }
+}
+
+/// The unit writes the upper half of a register now before the lower one, now behind it.
+#[test]
+fn nothing_more_is_excluded_while_an_exclusion_range_goes() {
+    for reads in 0..2 {
+        let machine = new_machine();
+        machine.unit().behave(Manner::Hostile);
+        machine.write64(reg::CONTROL, control::ENABLE);
+        // A page at 4 GiB, for every device.
+        machine.write64(reg::EXCLUSION_BASE, 1 << 32 | 0b11);
+        machine.write64(reg::EXCLUSION_LIMIT, 1 << 32);
+        let read = |_| machine.reg(reg::STATUS);
+        let _: u64 = (0..reads).map(read).sum();
+        let below = Iova::new(0x8000_0000);
+        let unit = machine.unit();
+        unit.observe(STREAM, None, below, AccessKind::Read);
+        let _driver = machine.enable(config()).unwrap();
+        assert_eq!(unit.observed(), [[None]], "{reads}");
     }
 }
 
@@ -84,7 +108,7 @@ fn taking_over_blocks_every_stream_and_forgets_everything() {
 
 #[test]
 fn without_one_command_for_all_each_entry_and_domain_is_named() {
-    let machine = machine::with(AmdIdentification::bare());
+    let machine = machine::with(AmdIdentification::default());
     let unit = machine.enable(config()).unwrap();
     let commands = machine.commands();
     assert_eq!(commands.len(), 128 + 65536);
@@ -104,7 +128,7 @@ fn a_reserved_number_of_levels_is_nonsense() {
     let offset = reg::FEATURES;
     let identification = AmdIdentification {
         features: value,
-        ..AmdIdentification::default()
+        ..RAVEN_RIDGE.identification
     };
     let answer = machine::with(identification).enable(config());
     assert_eq!(answer.err(), Some(IommuError::Nonsense { offset, value }));
@@ -261,7 +285,7 @@ fn a_record_that_is_written_after_the_tail_moved_is_read_whole() {
     for looks in [0, 1, 3, 40] {
         let machine = machine::of(AmdSetup {
             records: Pace::After(looks * LOOK_NS + 1),
-            ..AmdSetup::default()
+            ..machine::real()
         });
         let (unit, _domain) = machine.attached();
         assert_eq!(machine.write(STREAM, 0x5000), None);

@@ -13,7 +13,8 @@ use portolan::inval::{Command, Gather, InvalidationQueue, Preference, Quirks, St
 use portolan::iommu::{Domain, Iommu as _, IommuError};
 use portolan::table::Access;
 use portolan::table::format::AmdLevels;
-use portolan_model::amd::{AmdIdentification, AmdRegisters, AmdSetup, CommandKind};
+use portolan_model::amd::{AmdRegisters, AmdSetup, CommandKind};
+use portolan_model::chips::RAVEN_RIDGE;
 use portolan_model::clock::PollingClock;
 use portolan_model::interrupts::{Masking, Scenario, Struck, strike, sweep};
 use portolan_model::memory::{ModelMemory, Visibility};
@@ -121,7 +122,7 @@ fn an_event_that_was_read_first_still_tells_why() {
 fn many_producers_share_the_buffer() {
     const PRODUCERS: u64 = 4;
     const ROUNDS: u64 = 200;
-    let identification = AmdIdentification::default().caching_absence();
+    let identification = RAVEN_RIDGE.identification.caching_absence();
     let setup = AmdSetup {
         identification,
         ..AmdSetup::default()

@@ -79,8 +79,8 @@ where
 
 #[test]
 fn leaves_of_64_kib_go_as_one_and_in_parts() {
-    let extended = RiscvIdentification::default().extended();
-    for identification in [RiscvIdentification::default(), extended] {
+    let extended = RiscvIdentification::able().extended();
+    for identification in [RiscvIdentification::able(), extended] {
         let machine = machine::with(identification);
         let unit = machine.enable(with_large_leaves()).unwrap();
         let first = Arc::new(unit.first_stage(RiscvLevels::Four).unwrap());

@@ -33,7 +33,7 @@ const TLB: DeviceTlb = DeviceTlb {
 const ALL: Words = [0x0000_2800_0000_0004, 0x7fff_ffff_ffff_f800];
 
 fn machine() -> Machine {
-    with(RiscvIdentification::default().pasids().ats())
+    with(RiscvIdentification::able().pasids().ats())
 }
 
 fn asking() -> Config {

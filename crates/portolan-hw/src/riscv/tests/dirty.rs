@@ -10,6 +10,7 @@ use portolan::iommu::{Attach, Domain, Iommu as _, IommuError, PagedDomain};
 use portolan::table::format::{DirtyTracking, Format, RiscvLevels};
 use portolan_model::decode::AccessKind;
 use portolan_model::iommu::Temper;
+use portolan_model::machine::Manner;
 use portolan_model::profile::{CacheGeometry, CacheSizes};
 use portolan_model::riscv::{RiscvIdentification, RiscvMachine as Machine, RiscvSetup};
 
@@ -23,7 +24,7 @@ fn with(identification: RiscvIdentification) -> Machine {
         entries: 64,
         ways: 64,
     };
-    machine::of(RiscvSetup {
+    let machine = machine::of(RiscvSetup {
         identification,
         temper: Temper::Realistic(CacheSizes {
             iotlb: all,
@@ -32,7 +33,9 @@ fn with(identification: RiscvIdentification) -> Machine {
             source: String::new(),
         }),
         ..RiscvSetup::default()
-    })
+    });
+    machine.unit().behave(Manner::Obliging);
+    machine
 }
 
 fn tracking() -> Config {
@@ -80,7 +83,7 @@ where
 
 #[test]
 fn pages_that_devices_write_are_told() {
-    let machine = with(RiscvIdentification::default().updates());
+    let machine = with(RiscvIdentification::able().updates());
     let unit = machine.enable(tracking()).unwrap();
     let first = Arc::new(unit.first_stage(RiscvLevels::Four).unwrap());
     unit.attach(STREAM, &first).unwrap();
@@ -96,7 +99,7 @@ fn pages_that_devices_write_are_told() {
 
 #[test]
 fn pages_written_with_a_pasid_are_told() {
-    let machine = with(RiscvIdentification::default().updates().pasids());
+    let machine = with(RiscvIdentification::able().updates().pasids());
     let unit = machine.enable(tracking()).unwrap();
     unit.enable_pasids(STREAM, 8).unwrap();
     let (pasid, domain) = (Pasid::new(5), unit.first_stage(RiscvLevels::Four).unwrap());

@@ -22,7 +22,7 @@ pub type Iommu = RiscvIommu<Machine, Machine, Machine>;
 
 /// With a unit that has contexts in base format, and no extension.
 pub fn new_machine() -> Machine {
-    with(RiscvIdentification::default())
+    with(RiscvIdentification::able())
 }
 
 pub fn with(identification: RiscvIdentification) -> Machine {

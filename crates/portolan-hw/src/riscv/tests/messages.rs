@@ -51,7 +51,7 @@ fn remapping(interrupts: Messages) -> Config {
 }
 
 fn machine() -> Machine {
-    with(RiscvIdentification::default().extended())
+    with(RiscvIdentification::able().extended())
 }
 
 fn unit(machine: &Machine) -> Iommu {
@@ -312,7 +312,7 @@ fn what_cannot_arrive_is_refused() {
     // Files with few interrupts.
     let mut few = messages();
     few.files.identities = 63;
-    let unit = super::machine::with(RiscvIdentification::default().extended())
+    let unit = super::machine::with(RiscvIdentification::able().extended())
         .enable(remapping(few))
         .unwrap();
     let of = |vector| unit.allocate(source(STREAM), target(vector, 0)).map(drop);
@@ -345,7 +345,7 @@ fn units_without_such_tables_and_windows_that_are_none_are_refused() {
         error(&new_machine(), messages()),
         Some(IommuError::Unsupported)
     );
-    let extended = RiscvIdentification::default().extended();
+    let extended = RiscvIdentification::able().extended();
     let first_only = RiscvIdentification {
         capabilities: extended.capabilities & !(7 << 17),
         ..extended

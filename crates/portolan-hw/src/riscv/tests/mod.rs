@@ -40,6 +40,8 @@ suite! {
         what_a_failure_left_of_one_stream_is_not_settled_with_another
 }
 
+crate::chassis::tests::hostile::on_a_hostile_machine! { portolan_model::riscv::RiscvMachine }
+
 type Tables = FirstDomain<Machine, Machine, Machine>;
 type Queue = RiscvQueue<Machine, Machine, Machine>;
 
@@ -90,13 +92,13 @@ fn contexts_by_hand_and_what_is_forgotten() {
 
 #[test]
 fn devices_reach_what_is_mapped_for_them_by_contexts_in_extended_format() {
-    let extended = RiscvIdentification::default().extended();
+    let extended = RiscvIdentification::able().extended();
     reaches_what_is_mapped(&machine::with(extended));
 }
 
 #[test]
 fn second_stages_translate_as_well() {
-    let machine = machine::with(RiscvIdentification::default().second_stage_only());
+    let machine = machine::with(RiscvIdentification::able().second_stage_only());
     let unit = machine.enable(config()).unwrap();
     let none = unit.first_stage(RiscvLevels::Four);
     assert_eq!(none.err(), Some(IommuError::Unsupported));
@@ -114,8 +116,8 @@ fn second_stages_translate_as_well() {
 #[test]
 fn numbers_of_devices_are_as_wide_as_asked_for() {
     for identification in [
-        RiscvIdentification::default(),
-        RiscvIdentification::default().extended(),
+        RiscvIdentification::able(),
+        RiscvIdentification::able().extended(),
     ] {
         for (lg2, last) in [(6, 0x3f), (15, 0x7fff), (16, 0xffff), (24, 0xff_ffff)] {
             let machine = machine::with(identification);

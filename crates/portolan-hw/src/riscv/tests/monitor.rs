@@ -16,7 +16,7 @@ use crate::riscv::spec::reg;
 use crate::riscv::{Config, CounterError, Event, Signal};
 
 fn machine(counters: u8) -> Machine {
-    with(RiscvIdentification::default().counters(counters))
+    with(RiscvIdentification::able().counters(counters))
 }
 
 #[test]

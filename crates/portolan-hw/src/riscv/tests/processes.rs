@@ -23,7 +23,7 @@ const ONE: Pasid = Pasid::new(1);
 const TWO: Pasid = Pasid::new(2);
 
 fn machine() -> Machine {
-    with(RiscvIdentification::default().pasids())
+    with(RiscvIdentification::able().pasids())
 }
 
 fn unit(machine: &Machine, lg2: u32) -> Iommu {
@@ -226,7 +226,7 @@ fn what_does_not_fit_is_refused() {
 #[test]
 fn the_shallowest_directory_that_there_is_and_that_is_wide_enough_is_taken() {
     let mode = |has: u64, lg2| {
-        let mut identification = RiscvIdentification::default();
+        let mut identification = RiscvIdentification::able();
         identification.capabilities |= has << 38;
         let machine = with(identification);
         let unit = machine.enable(config()).unwrap();
@@ -250,7 +250,7 @@ fn a_stream_has_interrupts_or_pasids() {
     use crate::riscv::{InterruptFiles, Messages};
     use portolan::addr::RequesterId;
     use portolan::iommu::{Destination, InterruptError, InterruptSource, InterruptTarget, Vector};
-    let machine = with(RiscvIdentification::default().extended().pasids());
+    let machine = with(RiscvIdentification::able().extended().pasids());
     let mut config = config();
     let files = InterruptFiles::new(PhysAddr::new(0x2800_0000), 1);
     config.interrupts = Some(Messages::new(files, described()));

@@ -30,7 +30,7 @@ use crate::riscv::{Config, RiscvIommu, refusal};
 
 /// With a unit that has ranges: without them many pages go with their context.
 fn extended() -> RiscvMachine {
-    machine::with(RiscvIdentification::default().extended())
+    machine::with(RiscvIdentification::able().extended())
 }
 
 /// Each page is named.
@@ -179,7 +179,10 @@ fn a_device_that_does_not_answer_is_nobodys_fault_here() {
 fn many_producers_share_the_queue() {
     const PRODUCERS: u64 = 4;
     const ROUNDS: u64 = 200;
-    let setup = RiscvSetup::default();
+    let setup = RiscvSetup {
+        identification: RiscvIdentification::able(),
+        ..RiscvSetup::default()
+    };
     let base = PhysAddr::new(0x10_0000);
     let memory = Arc::new(ModelMemory::new(base, 64, Visibility::AtOnce));
     let registers = Arc::new(RiscvRegisters::new(setup, memory.clone()));

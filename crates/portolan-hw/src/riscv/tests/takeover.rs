@@ -78,7 +78,7 @@ fn a_directory_as_deep_as_the_unit_has_one() {
     for (levels, mode) in [(0b1100, 3), (0b1000, 4)] {
         let identification = RiscvIdentification {
             levels,
-            ..RiscvIdentification::default()
+            ..RiscvIdentification::able()
         };
         let machine = machine::with(identification);
         let (unit, _domain) = machine.attached();
@@ -88,7 +88,7 @@ fn a_directory_as_deep_as_the_unit_has_one() {
     }
     let identification = RiscvIdentification {
         levels: 0b0110,
-        ..RiscvIdentification::default()
+        ..RiscvIdentification::able()
     };
     let machine = machine::with(identification);
     let wide = Config {
@@ -102,7 +102,7 @@ fn a_directory_as_deep_as_the_unit_has_one() {
 
 #[test]
 fn what_a_unit_cannot_be_or_do_is_refused() {
-    let plain = RiscvIdentification::default();
+    let plain = RiscvIdentification::able();
     let offset = reg::CAPABILITIES;
     let outcome = |capabilities, config| {
         let identification = RiscvIdentification {

@@ -14,6 +14,7 @@ use portolan_model::memory::{ModelMemory, Visibility};
 use portolan_model::smmuv2::{SmmuV2Identification, SmmuV2Machine, SmmuV2Setup};
 
 use super::super::{Config, DomainOptions, FirstStage, SmmuV2};
+use crate::chassis::tests::hostile::Hosted;
 
 pub type Machine = SmmuV2Machine;
 pub type Unit = SmmuV2<Machine, Machine, Machine>;
@@ -120,6 +121,41 @@ pub fn map(domain: &impl Domain, iova: u64, pa: u64) {
     domain.sync(&mut owed).map_err(IommuError::from).unwrap();
 }
 
-pub fn stream(n: u32) -> StreamId {
+pub const fn stream(n: u32) -> StreamId {
     StreamId::new(n)
+}
+
+impl Hosted for Machine {
+    type Kind = portolan_model::smmuv2::SmmuV2;
+    type Unit = Unit;
+    type Tables = First;
+
+    const STREAMS: [StreamId; 2] = [stream(3), stream(4)];
+
+    fn new() -> Self {
+        few(&[])
+    }
+
+    fn bring_up(&self) -> Result<Unit, IommuError> {
+        Kit::enable(self, Config::default())
+    }
+
+    fn release(unit: Unit) -> Result<(), IommuError> {
+        drop(unit);
+        Ok(())
+    }
+
+    fn tables(unit: &Unit) -> Result<First, IommuError> {
+        unit.first_stage(&DomainOptions::default())
+    }
+
+    fn machine(&self) -> &Machine {
+        self
+    }
+
+    fn read(&self, stream: StreamId, iova: u64) -> Option<u64> {
+        let (iova, read) = (Iova::new(iova), AccessKind::Read);
+        let found = self.unit().dma(stream, iova, read, 4).ok()?;
+        found.first().map(|piece| piece.pa.get())
+    }
 }

@@ -3,6 +3,7 @@
 use portolan::addr::{Iova, IovaRange, PageSize};
 use portolan::inval::{Gather, Quirks, WalkFlush, Walker};
 use portolan::iommu::{Attach as _, Domain, Iommu as _, IommuError};
+use portolan_model::chips;
 use portolan_model::smmuv2::{SmmuV2Identification, SmmuV2Setup};
 
 use super::super::{Config, DomainOptions, Has, Implementation, Prefetch, WaitForSafe};
@@ -225,36 +226,53 @@ fn nothing_is_written_as_zero_to_qualcomms_trapped_commands() {
     assert!(given.iter().all(|(_, value)| *value != 0), "{given:?}");
 }
 
-/// Stages, match registers, banks and pages of real chips.
+/// Stages, match registers, banks and widths of real chips, and what is not known of them either way.
 #[test]
 fn a_disk_does_dma_behind_every_real_smmu_of_version_2() {
-    for chip in portolan_model::chips::SMMU_V2 {
-        let (machine, unit) = super::kit::of(chip.identification);
-        let options = DomainOptions::default();
-        let reach = |domain: &dyn Domain| {
-            let range = domain.input_range();
-            assert_eq!(range.last().get() >> 48, 0, "{}", chip.name);
-            machine.reach(3, 0x6000)
-        };
-        let attached = match unit.features().stage1 {
-            Has::Yes => {
-                let domain = super::kit::first(&unit);
-                unit.attach(super::kit::stream(3), &domain).unwrap();
-                map(&*domain, 0x6000, 0x1000);
-                reach(&*domain)
-            }
-            Has::No => {
-                let domain = unit.second_stage::<12>(&options).unwrap();
-                let domain = alloc::sync::Arc::new(domain);
-                unit.attach(super::kit::stream(3), &domain).unwrap();
-                map(&*domain, 0x6000, 0x1000);
-                reach(&*domain)
-            }
-        };
-        assert_eq!(attached, Some(0x1000), "{}, {}", chip.name, chip.source);
-        unit.block(super::kit::stream(3)).unwrap();
-        assert_eq!(machine.reach(3, 0x6000), None, "{}", chip.name);
-        drop(unit);
-        assert_eq!(machine.unit().violations(), [], "{}", chip.name);
+    for chip in chips::SMMU_V2 {
+        for idr in chips::filled(chip.identification.idr, &chips::SMMU_V2_OPEN) {
+            let identification = SmmuV2Identification {
+                idr,
+                ..chip.identification
+            };
+            does_dma(identification, chip.name);
+        }
     }
+}
+
+fn does_dma(identification: SmmuV2Identification, name: &str) {
+    let (machine, unit) = super::kit::of(identification);
+    let options = DomainOptions::default();
+    // What devices send, and what is between the stages.
+    let codes = [8, 0].map(|low| identification.idr[2] as usize >> low & 0xf);
+    let [device, between] = codes.map(|code| [32, 36, 40, 42, 44, 48][code]);
+    let widest = match unit.features().stage1 {
+        Has::Yes => device,
+        Has::No => between,
+    };
+    let reach = |domain: &dyn Domain| {
+        let range = domain.input_range();
+        assert_eq!(range.last().get() >> widest, 0, "{name}");
+        machine.reach(3, 0x6000)
+    };
+    let attached = match unit.features().stage1 {
+        Has::Yes => {
+            let domain = super::kit::first(&unit);
+            unit.attach(super::kit::stream(3), &domain).unwrap();
+            map(&*domain, 0x6000, 0x1000);
+            reach(&*domain)
+        }
+        Has::No => {
+            let domain = unit.second_stage::<12>(&options).unwrap();
+            let domain = alloc::sync::Arc::new(domain);
+            unit.attach(super::kit::stream(3), &domain).unwrap();
+            map(&*domain, 0x6000, 0x1000);
+            reach(&*domain)
+        }
+    };
+    assert_eq!(attached, Some(0x1000), "{name}, {identification:x?}");
+    unit.block(super::kit::stream(3)).unwrap();
+    assert_eq!(machine.reach(3, 0x6000), None, "{name}");
+    drop(unit);
+    assert_eq!(machine.unit().violations(), [], "{name}");
 }

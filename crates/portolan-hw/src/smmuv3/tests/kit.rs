@@ -3,15 +3,17 @@
 use alloc::vec::Vec;
 use core::array::from_fn;
 
-use portolan::addr::PhysAddr;
+use portolan::addr::{Iova, PhysAddr, StreamId};
 use portolan::iommu::IommuError;
+use portolan_model::decode::AccessKind;
 use portolan_model::inject::Drain;
 use portolan_model::machine::LOOK_NS;
 use portolan_model::memory::{ModelMemory, Visibility};
-use portolan_model::smmuv3::{EventRecord, SmmuIdentification, SmmuMachine, SmmuSetup};
+use portolan_model::smmuv3::{EventRecord, SmmuIdentification, SmmuMachine, SmmuSetup, SmmuV3};
 
+use crate::chassis::tests::hostile::Hosted;
 use crate::smmuv3::spec::{self, cd, command, reg, ste};
-use crate::smmuv3::{Config, Smmu};
+use crate::smmuv3::{Config, DomainOptions, FirstStage, Smmu};
 
 pub(in crate::smmuv3) type Driver = Smmu<SmmuMachine, SmmuMachine, SmmuMachine>;
 
@@ -140,5 +142,40 @@ impl Kit for SmmuMachine {
             index &= 0x3ff;
         }
         Some(from_fn(|word| self.word(at + index * 64 + word as u64 * 8)))
+    }
+}
+
+impl Hosted for SmmuMachine {
+    type Kind = SmmuV3;
+    type Unit = Driver;
+    type Tables = FirstStage<12, SmmuMachine, SmmuMachine, SmmuMachine>;
+
+    const STREAMS: [StreamId; 2] = [StreamId::new(0x1234), StreamId::new(0x1235)];
+
+    fn new() -> Self {
+        machine(FULL)
+    }
+
+    fn bring_up(&self) -> Result<Driver, IommuError> {
+        Kit::enable(self, super::config())
+    }
+
+    fn release(unit: Driver) -> Result<(), IommuError> {
+        drop(unit);
+        Ok(())
+    }
+
+    fn tables(unit: &Driver) -> Result<Self::Tables, IommuError> {
+        unit.first_stage(&DomainOptions::default())
+    }
+
+    fn machine(&self) -> &SmmuMachine {
+        self
+    }
+
+    fn read(&self, stream: StreamId, iova: u64) -> Option<u64> {
+        let (iova, read) = (Iova::new(iova), AccessKind::Read);
+        let found = self.unit().dma(stream, None, iova, read, 4).ok()?;
+        found.first().map(|piece| piece.pa.get())
     }
 }

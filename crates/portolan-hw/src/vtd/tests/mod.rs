@@ -41,6 +41,8 @@ suite! {
         what_a_failure_left_of_one_stream_is_not_settled_with_another
 }
 
+crate::chassis::tests::hostile::on_a_hostile_machine! { portolan_model::vtd::VtdMachine }
+
 type Second = SecondDomain<VtdMachine, VtdMachine, VtdMachine>;
 
 fn config(mode: Mode) -> Config {

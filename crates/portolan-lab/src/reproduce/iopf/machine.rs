@@ -152,7 +152,7 @@ impl Machine {
         memory: u64,
     ) -> Result<Self> {
         let setup = SmmuSetup {
-            identification: SmmuIdentification::default().stalls(),
+            identification: SmmuIdentification::able().stalls(),
             temper: Temper::Realistic(profile.caches()),
             ..SmmuSetup::default()
         };

@@ -21,7 +21,7 @@ fn bench(more: u64) -> Bench {
     let [control, rest @ ..] = FIRST;
     let [second, attributes, first] = rest;
     let context = [control | more, second, attributes, first];
-    let bench = Bench::new(RiscvIdentification::default().ats(), context);
+    let bench = Bench::new(RiscvIdentification::able().ats(), context);
     // 256 requests.
     bench.unit.write64(56, REQUESTS >> 12 << 10 | 7);
     bench.unit.write32(64, 0);
@@ -150,7 +150,7 @@ fn who_may_not_ask_is_told_so() {
     assert_eq!(asked(&bench(4)), [(Some(6), Response::Failure)]);
     let [control, rest @ ..] = FIRST;
     let plain = Bench::new(
-        RiscvIdentification::default(),
+        RiscvIdentification::able(),
         [control | 2, rest[0], rest[1], rest[2]],
     );
     assert_eq!(plain.read(IOVA), Err(259));

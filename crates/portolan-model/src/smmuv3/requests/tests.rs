@@ -19,7 +19,7 @@ fn bench(identification: SmmuIdentification) -> Bench {
 
 /// A unit whose stream stalls at a page that is not there.
 fn stalling() -> Bench {
-    let bench = bench(SmmuIdentification::default().stalls());
+    let bench = bench(SmmuIdentification::able().stalls());
     bench.set(CD, bench.get(CD) | 1 << 44);
     bench.set(L3 + 3 * 8, 0);
     bench
@@ -74,14 +74,14 @@ fn stalls_wait_until_they_are_answered_and_their_events_for_room() {
 #[test]
 fn what_may_not_stall_is_malformed() {
     const BAD_CD: u32 = 0x0a;
-    let bench = bench(SmmuIdentification::default());
+    let bench = bench(SmmuIdentification::able());
     bench.set(CD, bench.get(CD) | 1 << 44);
     assert_eq!(bench.read(VA), Err(BAD_CD));
     let bench = stalling();
     bench.set(STRTAB + u64::from(SID) * 64 + 8, 1 << 27);
     assert_eq!(bench.read(VA), Err(BAD_CD));
     // A unit without stalls does not know the command to resume.
-    let bench = self::bench(SmmuIdentification::default());
+    let bench = self::bench(SmmuIdentification::able());
     bench.commands(&[resume(0, 1)]);
     assert_eq!(bench.smmu.read32(0x60) & 1, 1);
 }
@@ -99,7 +99,7 @@ fn request(group: u16, place: Place) -> RawPageRequest {
 
 #[test]
 fn page_requests_are_recorded_lost_and_answered() {
-    let bench = bench(SmmuIdentification::default().page_requests());
+    let bench = bench(SmmuIdentification::able().page_requests());
     let smmu = &bench.smmu;
     smmu.ask(request(1, Place::Last));
     // Not enabled: the unit answers.
@@ -138,7 +138,7 @@ fn page_requests_are_recorded_lost_and_answered() {
 
 #[test]
 fn kept_translations_stay_until_the_device_is_told() {
-    let bench = bench(SmmuIdentification::default().page_requests());
+    let bench = bench(SmmuIdentification::able().page_requests());
     let reach = || {
         let iova = Iova::new(VA + 4);
         let access = AccessKind::Write;
@@ -165,7 +165,7 @@ fn kept_translations_stay_until_the_device_is_told() {
 fn kept_translations_count_while_the_entry_allows_them_if_the_unit_looks() {
     // CR0.ATSCHK: trusted without it.
     for (check, left) in [(0, Some(PhysAddr::new(PA))), (1 << 4, None)] {
-        let bench = bench(SmmuIdentification::default().page_requests());
+        let bench = bench(SmmuIdentification::able().page_requests());
         bench.smmu.write32(0x20, 0b1101 | check);
         let reach = || {
             let (iova, access) = (Iova::new(VA), AccessKind::Write);

@@ -4,8 +4,7 @@ use portolan::addr::{Iova, Pasid};
 use portolan::iopf::GroupId;
 use portolan::platform::Mmio;
 
-use super::super::VtdIdentification;
-use super::super::tests::{Bench, CONTEXTS, DOMAIN, F, IOVA, SOURCE, WAIT, scalable_of};
+use super::super::tests::{Bench, CONTEXTS, DOMAIN, F, HAND, IOVA, SOURCE, WAIT, scalable_of};
 use super::*;
 use crate::decode::AccessKind;
 
@@ -16,7 +15,7 @@ const DTE: u64 = 1 << 2;
 const PRE: u64 = 1 << 4;
 
 fn bench(more: u64) -> Bench {
-    scalable_of(VtdIdentification::scalable().page_requests(), more)
+    scalable_of(HAND.scalable().page_requests(), more)
 }
 
 fn request(group: u16, place: Place) -> RawPageRequest {
