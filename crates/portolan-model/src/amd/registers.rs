@@ -95,7 +95,7 @@ impl AmdRegisters {
 
     fn write_half(&self, state: &mut State, offset: usize, value: u32) {
         let whole = offset & !7;
-        // The other half of what is cleared by writing it is not written.
+        // The other half of a register with bits that are cleared by writing them is not written.
         let mut word = match whole {
             STATUS => 0,
             _ => self.read(state, offset),

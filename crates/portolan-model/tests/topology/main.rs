@@ -221,7 +221,7 @@ fn a_display_goes_on_while_its_smmu_is_enabled_and_once_it_is_opened() {
 #[test]
 fn a_display_goes_on_while_vtd_is_enabled_and_once_it_is_opened() {
     let legacy = VtdIdentification::default();
-    for chip in [legacy, VtdIdentification::scalable().caching_mode()] {
+    for chip in [legacy, SKYLAKE_SP.identification.scalable().caching_mode()] {
         let machine = vtd(chip);
         let iommus = opened(machine.kernel(), &dmar_with_memory());
         let reach = |function: PciFunction, at| {
