@@ -263,7 +263,7 @@ pub mod intel {
     const IOTLB: u64 = 2;
     const PASID_IOTLB: u64 = 6;
     /// Upper half of IOTLB_REG where the model's ECAP.IRO puts it.
-    const IOTLB_HIGH: usize = 0x2c0 + 12;
+    const IOTLB_HIGH: usize = 0x200 + 12;
     const PASID_CACHE: u64 = 7;
     const DEVICE_TLB: u64 = 3;
     const RESPONSE: u64 = 9;

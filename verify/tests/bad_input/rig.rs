@@ -101,6 +101,8 @@ pub trait Driver {
     const LIMIT: Nanos = LIMIT;
     /// Bytes of registers that identify the unit.
     const IDENTIFICATION: usize;
+    /// Registers that the driver reads back once it has set them: tables' addresses.
+    const BASES: &[usize] = &[];
     /// First address of memory, and the visibility of stores to it.
     const MEMORY: (PhysAddr, Visibility) = (PhysAddr::new(0x8000_0000), Visibility::AtOnce);
     /// Pages of it.
@@ -133,6 +135,7 @@ macro_rules! vtd {
         impl Driver for $name {
             const NAME: &'static str = $text;
             const IDENTIFICATION: usize = 0x18;
+            const BASES: &[usize] = &[0x20, 0xb8];
             type Word = AtomicU64;
             type Iommu = VtdRegisters;
             type Driver<R: Regs, C: Time> =
@@ -183,6 +186,7 @@ pub struct SmmuV3;
 impl Driver for SmmuV3 {
     const NAME: &'static str = "SMMUv3";
     const IDENTIFICATION: usize = 0x20;
+    const BASES: &[usize] = &[0x80, 0x88];
     type Word = AtomicU64;
     type Iommu = SmmuRegisters;
     type Driver<R: Regs, C: Time> = smmuv3::Smmu<R, Arc<ModelMemory>, C>;
@@ -224,6 +228,7 @@ impl Amd {
 impl Driver for Amd {
     const NAME: &'static str = "AMD-Vi";
     const IDENTIFICATION: usize = 0x38;
+    const BASES: &[usize] = &[0];
     type Word = AtomicU64;
     type Iommu = AmdRegisters;
     type Driver<R: Regs, C: Time> = amd::AmdVi<R, Arc<ModelMemory>, C>;
