@@ -9,7 +9,7 @@ use portolan_model::riscv::RiscvSetup;
 use portolan_model::smmuv3::SmmuIdentification;
 
 use super::machine::{
-    DEVICE, IORT, OTHER, REGISTERS, SECOND, amd_of, dmar, ivrs, riscv, smmu, vtd,
+    DEVICE, IORT, OTHER, REGISTERS, SECOND, amd_of, described, dmar, ivrs, riscv, smmu, vtd,
 };
 use super::riscv::platform_device;
 use super::{driver, opened};
@@ -87,7 +87,7 @@ fn a_disk_does_dma_behind_every_published_unit_of_riscv() {
         });
         let tree = platform_device();
         let topology = Topology::from_device_tree(&tree).expect(chip.name);
-        let iommus = topology.enable(machine.kernel(), Options::default());
+        let iommus = topology.enable(machine.kernel(), Options::default(), described());
         let iommus = iommus.expect(chip.name);
         let (_, stream) = iommus.unit_of(DEVICE).expect(chip.name);
         let device = iommus.trusted_device(DEVICE).expect(chip.name);
