@@ -84,9 +84,9 @@ impl Reservations {
                 }
             };
             let held = hold_all(&regions, &*domain);
-            match held.and_then(|()| attach(stream, &domain)) {
-                Err(AttachError::Iommu(error)) => return Err(error),
-                Ok(()) | Err(_) => {}
+            let attached = held.and_then(|()| attach(stream, &domain));
+            if let Err(AttachError::Iommu(error)) = attached {
+                return Err(error);
             }
         }
         Ok(())

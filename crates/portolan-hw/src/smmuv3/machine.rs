@@ -94,7 +94,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Machine<R, M, C> {
     /// A word of a block; zero outside it.
     pub fn load(&self, block: Block, word: usize) -> u64 {
         let words = self.mem.table(block.at, block.size);
-        words.get(word).map_or(0, |word| Word::load(word))
+        words.get(word).map_or(0, Word::load)
     }
 
     /// Table memory, and the way in which the unit reads it.
