@@ -92,7 +92,7 @@ pub(super) fn enable<P: Platform>(
 ) -> Result<Vec<Outcome>, EnableError> {
     let table = Dmar::parse(table)?;
     let read: ConfigSpace<'_> = &|of, at| by.platform.pci_config(of, at);
-    enable_all(units(&table), by.survey, |unit| {
+    enable_all(units(&table), by.survey, |unit, added| {
         let mut config = Config {
             output_lg2: table.address_lg2(),
             chip: quirks(read, unit.segment),
@@ -100,13 +100,14 @@ pub(super) fn enable<P: Platform>(
             combining: by.options.combining,
             ..Config::default()
         };
+        config.reserved.believe(by.description);
         if by.options.reserved == FirmwareMemory::Reached {
             let bus = |bridge| behind(read, unit.segment, bridge).map(|(first, _)| first);
             let found = table.reserved(unit.segment, Streams::ALL, bus);
-            config.reserved.believe(by.description);
             // What makes no sense is left out, and counted there.
             let _ = config.reserved.read(found);
         }
+        let _ = config.reserved.read(added.iter().copied().map(Ok));
         let bytes = unit.registers.len_minus_one() + 1;
         let window = window(unit.registers.start(), bytes)?;
         enable_at(by, window, |registers, memory, clock| {

@@ -80,7 +80,7 @@ pub(super) fn enable<P: Platform>(
     by: &Enabling<'_, P>,
 ) -> Result<Vec<Outcome>, EnableError> {
     let table = Iort::parse(table)?;
-    enable_all(units(&table), by.survey, |(node, unit)| {
+    enable_all(units(&table), by.survey, |(node, unit), added| {
         let unit = match unit {
             AnySmmu::V3(unit) => unit,
             AnySmmu::Older(unit) => {
@@ -98,13 +98,14 @@ pub(super) fn enable<P: Platform>(
             stream_lg2: last_stream(&table, &node).map_or(0, streams_lg2),
             ..Config::default()
         };
+        config.reserved.believe(by.description);
         if by.options.reserved == FirmwareMemory::Reached {
-            config.reserved.believe(by.description);
             // What makes no sense is left out, and counted there.
             let _ = config.reserved.read(table.reserved(&node, Streams::ALL));
             // They pass through until they are opened, as Linux has it.
             config.at_work = at_work(&config.reserved, by.description)?;
         }
+        let _ = config.reserved.read(added.iter().copied().map(Ok));
         let window = window(unit.base, bytes)?;
         enable_at(by, window, |registers, memory, clock| {
             let lg2 = Features::read(&registers)?.output_lg2;

@@ -69,7 +69,7 @@ pub(super) fn enable<P: Platform>(
 ) -> Result<Vec<Outcome>, EnableError> {
     let table = Ivrs::parse(table)?;
     let units = table.units().map(|unit| unit.map_err(TopologyError::from));
-    enable_all(units, by.survey, |unit| {
+    enable_all(units, by.survey, |unit, added| {
         let window = window(unit.base, WINDOW)?;
         let mut capability = capability(by.platform, &unit)?;
         capability.physical_lg2 = narrower(capability.physical_lg2, table.physical_lg2());
@@ -84,7 +84,9 @@ pub(super) fn enable<P: Platform>(
         let _ = config.honour(&table, &unit);
         if by.options.reserved == FirmwareMemory::Refused {
             config.reserved = Reservations::default();
+            config.reserved.believe(by.description);
         }
+        let _ = config.reserved.read(added.iter().copied().map(Ok));
         enable_at(by, window, |registers, memory, clock| {
             let memory = match capability.physical_lg2 {
                 Some(lg2) => memory.below(lg2),

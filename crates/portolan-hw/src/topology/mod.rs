@@ -43,10 +43,11 @@ use alloc::vec::Vec;
 
 use portolan::addr::{Iova, IovaRange, PageSize, PciFunction, PhysAddr, PhysRange, StreamId};
 use portolan::inval::CombineOptions;
-use portolan::iommu::{IommuDomains, IommuError};
+use portolan::iommu::{IommuDomains, IommuError, ReservedRegion};
 use portolan::platform::{Platform, RawMemory};
 
 use crate::firmware::TableError;
+use crate::firmware::reservations::Reserved;
 use crate::firmware::sdt::Sdt;
 use crate::firmware::viot::Viommu;
 use crate::interrupt::Remapping;
@@ -112,6 +113,8 @@ pub struct Topology {
     table: Vec<u8>,
     /// Those that the machine has, if that was said.
     io_apics: Option<IoApics>,
+    added: Vec<(PciFunction, ReservedRegion)>,
+    moved: Vec<(PciFunction, (usize, StreamId))>,
 }
 
 impl Topology {
@@ -156,6 +159,23 @@ impl Topology {
         Self::of(Kind::Tree, tree)
     }
 
+    /// Adds what firmware should have reserved for `function`: memory that it goes on using and that no table
+    /// names (Xen's `rmrr=` and `ivmd=`), or addresses that it must not get. A function that no unit serves is
+    /// remarked on. It holds whatever [`Options::reserved`] says.
+    #[must_use]
+    pub fn reserving(mut self, function: PciFunction, region: ReservedRegion) -> Self {
+        self.added.push((function, region));
+        self
+    }
+
+    /// Corrects what firmware says of `function`: the unit of that number in the table serves it, and knows it by
+    /// `stream`.
+    #[must_use]
+    pub fn behind(mut self, function: PciFunction, unit: usize, stream: StreamId) -> Self {
+        self.moved.push((function, (unit, stream)));
+        self
+    }
+
     /// The topology of one table, of which a copy is made.
     fn of(kind: Kind, table: &[u8]) -> Result<Self, TopologyError> {
         let length = table.len();
@@ -187,6 +207,8 @@ impl Topology {
             kind,
             table: copy,
             io_apics: None,
+            added: Vec::new(),
+            moved: Vec::new(),
         })
     }
 
@@ -229,6 +251,13 @@ impl Topology {
         }
         let find = |tree: &_, function| self.find(tree, &read, function).ok().flatten();
         survey.complete(overrides, &read, find);
+        for &(function, region) in &self.added {
+            let found = self.find(survey.tree(), &read, function).ok().flatten();
+            match found {
+                Some((unit, stream)) => survey.add(unit, Reserved::one(stream, region)),
+                None => survey.remark(Remark::AddedNowhere { function }),
+            }
+        }
         survey
     }
 
@@ -315,6 +344,10 @@ impl Topology {
         read: ConfigSpace<'_>,
         function: PciFunction,
     ) -> Result<Option<(usize, StreamId)>, TopologyError> {
+        let mut moved = self.moved.iter().rev();
+        if let Some((_, to)) = moved.find(|(of, _)| *of == function) {
+            return Ok(Some(*to));
+        }
         match self.kind {
             Kind::Dmar => {
                 let named_by = tree.named_by(function, read);
@@ -382,17 +415,17 @@ type Enabled = Arc<dyn IommuDomains>;
 /// A unit of the table, or why it was not enabled.
 type Outcome = Result<Enabled, EnableError>;
 
-/// All `units` of a table, each enabled by `enable`, unless the survey shows another one in its place.
+/// All `units` of a table, each enabled by `enable`, which is told what the embedder adds to its reservations, unless the survey shows another one in its place.
 fn enable_all<U>(
     units: impl Iterator<Item = Result<U, TopologyError>>,
     survey: &Survey,
-    enable: impl Fn(U) -> Outcome,
+    enable: impl Fn(U, &[Reserved]) -> Outcome,
 ) -> Result<Vec<Outcome>, EnableError> {
     let mut outcomes = Vec::new();
     for (number, unit) in units.enumerate() {
         outcomes.try_reserve(1).map_err(|_| EnableError::Memory)?;
         outcomes.push(match (unit, survey.in_place_of(number)) {
-            (Ok(unit), None) => enable(unit),
+            (Ok(unit), None) => enable(unit, survey.added(number)),
             (Ok(_), Some(shared)) => Err(shared),
             (Err(error), _) => Err(error.into()),
         });

@@ -108,6 +108,12 @@ pub enum Remark {
         /// How many steps it has.
         steps: usize,
     },
+    /// Something was reserved for a function that no unit serves.
+    #[error("something is reserved for {function}, which no unit serves")]
+    AddedNowhere {
+        /// The function.
+        function: PciFunction,
+    },
     /// The functions of some segments are not looked at.
     #[error("more than {most} segments: the others' functions are not looked at")]
     TooManySegments {

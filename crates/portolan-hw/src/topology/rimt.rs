@@ -76,10 +76,12 @@ pub(super) fn enable<P: Platform>(
     by: &Enabling<'_, P>,
 ) -> Result<Vec<Outcome>, EnableError> {
     let table = Rimt::parse(table)?;
-    enable_all(units(&table), by.survey, |(offset, unit)| {
+    enable_all(units(&table), by.survey, |(offset, unit), added| {
         let window = window_of(by.platform, &unit)?;
         let mut config = config(&table, offset, &unit);
         config.combining = by.options.combining;
+        config.reserved.believe(by.description);
+        let _ = config.reserved.read(added.iter().copied().map(Ok));
         riscv::enable(by, window, config)
     })
 }

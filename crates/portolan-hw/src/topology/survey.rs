@@ -112,6 +112,8 @@ pub struct SurveyedUnit {
     pub limits: Vec<ReachedBy>,
     /// What is reserved for its streams.
     pub reserved: Reservations,
+    /// What of it the embedder added.
+    pub(super) added: Vec<Reserved>,
 }
 
 /// A claim and the addresses of its devices that arrive at the unit: what is between passes no others on.
@@ -219,6 +221,7 @@ impl Survey {
             claims: Vec::new(),
             limits: Vec::new(),
             reserved: Reservations::default(),
+            added: Vec::new(),
         });
         self.units.len() - 1
     }
@@ -264,6 +267,19 @@ impl Survey {
             // What is ignored is counted there, and remarked on in the end.
             let _ = unit.reserved.read(found);
         }
+    }
+
+    /// Adds what the embedder reserves for a stream of a unit.
+    pub(super) fn add(&mut self, unit: usize, reserved: Reserved) {
+        self.reserve(unit, [Ok(reserved)]);
+        if let Some(unit) = self.units.get_mut(unit) {
+            unit.added.push(reserved);
+        }
+    }
+
+    /// What the embedder reserves for streams of a unit.
+    pub(super) fn added(&self, unit: usize) -> &[Reserved] {
+        self.units.get(unit).map_or(&[], |unit| &unit.added)
     }
 
     /// Adds what a unit of a kind reserves for all streams.

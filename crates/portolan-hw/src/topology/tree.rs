@@ -299,7 +299,7 @@ pub(super) fn enable<P: Platform>(
         FirmwareMemory::Refused => Vec::new(),
     };
     let units = described.units.iter().enumerate().map(Ok);
-    enable_all(units, by.survey, |(number, unit)| {
+    enable_all(units, by.survey, |(number, unit), added| {
         let window = unit.window(by.platform)?;
         let its = reserved.iter().filter(|(of, _)| *of == number);
         let its = its.map(|(_, reserved)| *reserved);
@@ -314,6 +314,7 @@ pub(super) fn enable<P: Platform>(
                 config.reserved.believe(by.description);
                 // What makes no sense is left out, and counted there.
                 let _ = config.reserved.read(its);
+                let _ = config.reserved.read(added.iter().copied().map(Ok));
                 config.at_work = iort::at_work(&config.reserved, by.description)?;
                 if let Some(last) = described.last_stream(unit.phandle) {
                     config.stream_lg2 = streams_lg2(last);
@@ -328,6 +329,7 @@ pub(super) fn enable<P: Platform>(
                 config.combining = by.options.combining;
                 config.reserved.believe(by.description);
                 let _ = config.reserved.read(its);
+                let _ = config.reserved.read(added.iter().copied().map(Ok));
                 super::riscv::enable(by, window, config)
             }
         }

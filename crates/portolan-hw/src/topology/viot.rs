@@ -37,7 +37,7 @@ pub(super) fn enable<P: Platform, T: Transport + Send + Sync + 'static>(
     survey: &Survey,
 ) -> Result<Vec<Outcome>, EnableError> {
     let table = Viot::parse(table)?;
-    enable_all(units(&table), survey, |(_, place)| {
+    enable_all(units(&table), survey, |(_, place), _| {
         let queues = transport(place);
         let unit =
             queues.and_then(|queues| Viommu::start(queues, platform.clone(), Config::default()));
@@ -53,7 +53,7 @@ pub(super) fn without_transport(
     survey: &Survey,
 ) -> Result<Vec<Outcome>, EnableError> {
     let table = Viot::parse(table)?;
-    enable_all(units(&table), survey, |(_, place)| {
+    enable_all(units(&table), survey, |(_, place), _| {
         let error = IommuError::Unsupported;
         Err(EnableError::Viommu { place, error })
     })

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use portolan::addr::{Iova, PciFunction, PhysAddr, PhysRange, StreamId};
+use portolan::addr::{Iova, IovaRange, PciFunction, PhysAddr, PhysRange, StreamId};
 use portolan::dma::Direction;
-use portolan::iommu::{IommuDomains, RecoverableFaults, ReservedKind, Stage};
+use portolan::iommu::{IommuDomains, RecoverableFaults, ReservedKind, ReservedRegion, Stage};
 use portolan::platform::{Mmio, Platform};
+use portolan::table::Access;
 use portolan_hw::topology::{EnableError, FirmwareMemory, Iommus, Options, Topology};
 use portolan_hw::vtd::{Config, Mode, Vtd};
 use portolan_model::chips::SKYLAKE_SP;
@@ -246,4 +247,63 @@ fn a_unit_of_amd_whose_function_has_no_capability_block_is_refused() {
         panic!("it is enabled");
     };
     assert_eq!((function, error.header), (absent, u32::MAX));
+}
+
+#[test]
+fn memory_that_no_table_names_is_reached_where_the_embedder_adds_it() {
+    let reached = |topology: Topology| {
+        let machine = vtd(VtdIdentification::default());
+        let mut options = Options::default();
+        options.reserved = FirmwareMemory::Refused;
+        let iommus = topology
+            .enable(machine.kernel(), options, described())
+            .expect("enabled");
+        let stream = OTHER.requester.stream();
+        let at = Iova::new(FRAMES);
+        let reaches = || {
+            machine
+                .unit
+                .dma(stream, None, at, AccessKind::Read, 8)
+                .is_ok()
+        };
+        let before = reaches();
+        let device = iommus.trusted_device(OTHER).expect("a device");
+        let open = reaches();
+        drop(device);
+        assert_eq!(machine.unit.violations(), []);
+        (before, open)
+    };
+    let table = dmar(REGISTERS);
+    let topology = || Topology::from_acpi([&table[..]]).expect("a table");
+    assert_eq!(reached(topology()), (false, false));
+    let last = Iova::new(FRAMES + 0xfff);
+    let region = ReservedRegion {
+        range: IovaRange::new(Iova::new(FRAMES), last).expect("a range"),
+        kind: ReservedKind::Direct(Access::READ_WRITE),
+    };
+    assert_eq!(reached(topology().reserving(OTHER, region)), (true, true));
+}
+
+#[test]
+fn a_device_that_the_table_has_behind_the_wrong_unit_is_served_by_the_right_one() {
+    let machine = vtd(VtdIdentification::default());
+    let table = super::machine::dmar_with_scopes([REGISTERS, super::machine::OTHER_REGISTERS]);
+    let topology = Topology::from_acpi([&table[..]]).expect("a table");
+    let stream = DEVICE.requester.stream();
+    // The first unit names it, and the second one is right.
+    let topology = topology.behind(DEVICE, 1, stream);
+    let iommus = topology
+        .enable(machine.kernel(), Options::default(), described())
+        .expect("enabled");
+    let device = iommus.trusted_device(DEVICE).expect("a device");
+    let mapped = device.map(packet(), Direction::FromDevice).expect("mapped");
+    let at = mapped.iova();
+    let reaches = |unit: &portolan_model::vtd::VtdRegisters| {
+        unit.dma(stream, None, at, AccessKind::Write, 8).is_ok()
+    };
+    assert_eq!(
+        [&machine.unit, &machine.other].map(|unit| reaches(unit)),
+        [false, true]
+    );
+    assert!(mapped.unmap().is_ok());
 }

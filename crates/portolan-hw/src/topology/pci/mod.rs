@@ -28,10 +28,10 @@ mod windows;
 
 pub use groups::{Groups, Join, Why};
 pub use node::{Acs, AcsState, Buses, Functions, NotIsolated, PciId, PciKind, PciNode};
-pub use overrides::{AliasOverride, Isolation, IsolationOverride, PciOverrides};
+pub use overrides::{AliasOf, AliasOverride, Isolation, IsolationOverride, PciOverrides};
 pub use virtual_functions::VirtualFunctions;
 
-use overrides::HIDDEN_BRIDGES;
+use overrides::{HIDDEN_BRIDGES, TRANSLATED_BELOW};
 
 use alloc::vec::Vec;
 
@@ -215,7 +215,8 @@ impl PciTree {
         if let Some(node) = self.node(at) {
             self.overrides.aliases_of(node).for_each(&mut add);
         }
-        for bridge in self.above(at.segment, at.requester.bus()) {
+        let above = self.above(at.segment, at.requester.bus());
+        for bridge in above.take_while(|bridge| !TRANSLATED_BELOW.contains(&bridge.id)) {
             match bridge.kind {
                 PciKind::ExpressToPci => behind(bridge).into_iter().for_each(&mut add),
                 PciKind::ConventionalBridge if self.hides_express(bridge) => {
