@@ -415,7 +415,8 @@ type Enabled = Arc<dyn IommuDomains>;
 /// A unit of the table, or why it was not enabled.
 type Outcome = Result<Enabled, EnableError>;
 
-/// All `units` of a table, each enabled by `enable`, which is told what the embedder adds to its reservations, unless the survey shows another one in its place.
+/// All `units` of a table, each enabled by `enable`, which is told what the embedder adds to its reservations.
+/// One in whose place the survey shows another is not.
 fn enable_all<U>(
     units: impl Iterator<Item = Result<U, TopologyError>>,
     survey: &Survey,
