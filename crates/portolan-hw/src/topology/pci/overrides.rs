@@ -129,7 +129,8 @@ impl PciOverrides {
     /// Ricoh's card readers and FireWire controllers and Glenfly's audio, which do it as function 0; boards of
     /// Adaptec's and cards with computers of Intel's, which do it as devices that are not to be seen. All that
     /// Linux 6.18 lists (`drivers/pci/quirks.c`: `quirk_dma_func0_alias`, `quirk_dma_func1_alias`,
-    /// `quirk_fixed_dma_alias`, `quirk_mic_x200_dma_alias`, `quirk_pex_vca_alias`), but what registers of a bridge say (Switchtec's and PLX's).
+    /// `quirk_fixed_dma_alias`, `quirk_mic_x200_dma_alias`, `quirk_pex_vca_alias`), but
+    /// what registers of a bridge say (Switchtec's and PLX's).
     pub const KNOWN: Self = Self {
         aliases: &[
             as_function(1, MARVELL, 0x9120),
