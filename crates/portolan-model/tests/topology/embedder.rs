@@ -15,8 +15,8 @@ use portolan::dma::{
 };
 use portolan::platform::{LeftBehind, Nanos, Platform, SpinLock};
 use portolan_hw::topology::{DeviceOptions, Iommus, Options, Topology};
+use portolan_model::chips::SKYLAKE_SP;
 use portolan_model::decode::AccessKind;
-use portolan_model::vtd::VtdIdentification;
 
 use super::machine::{DEVICE, Kernel, OTHER, REGISTERS, described, dmar, vtd};
 use super::{Packet, opened};
@@ -29,7 +29,7 @@ fn page(number: u64) -> Packet {
 
 #[test]
 fn what_is_forgotten_stays_out_of_use_and_the_rest_goes_on() {
-    let machine = vtd(VtdIdentification::default());
+    let machine = vtd(SKYLAKE_SP.identification);
     let iommus: Iommus<Kernel> = opened(machine.kernel(), &dmar(REGISTERS));
     let card = iommus.trusted_device(DEVICE).expect("a device");
     let space = card.space().expect("it is translated").clone();
@@ -161,7 +161,7 @@ unsafe impl Platform for Insistent {
 
 #[test]
 fn a_callback_that_calls_the_library_waits_for_nothing_that_its_caller_has() {
-    let machine = vtd(VtdIdentification::default());
+    let machine = vtd(SKYLAKE_SP.identification);
     let callbacks = Arc::new(Callbacks::default());
     let platform = Insistent {
         kernel: machine.kernel(),
@@ -199,7 +199,7 @@ const ALL: PageSize = PageSize::of_lg2(63);
 
 #[test]
 fn limits_that_cannot_be_are_refused_or_kept() {
-    let machine = vtd(VtdIdentification::default());
+    let machine = vtd(SKYLAKE_SP.identification);
     let iommus: Iommus<Kernel> = opened(machine.kernel(), &dmar(REGISTERS));
     let odd: [fn(&mut Constraints); 7] = [
         |of| of.dma_mask = Iova::new(0),
