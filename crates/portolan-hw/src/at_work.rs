@@ -44,7 +44,7 @@ impl Reservations {
         Ok(at_work)
     }
 
-    /// What of it `stream` reaches at its own addresses.
+    /// Regions that `stream` reaches at its own addresses.
     fn direct(&self, stream: StreamId) -> Vec<ReservedRegion> {
         let mut found = Vec::new();
         self.of(stream, &mut |region| {
@@ -55,9 +55,9 @@ impl Reservations {
         found
     }
 
-    /// Attaches each stream that firmware has at work to a domain that leads to its memory alone. Those with the
-    /// same memory share one that `new` makes. What the unit cannot map is left aside: the stream stays
-    /// blocked, and whoever opens the device is told why.
+    /// Attaches each stream that firmware has at work to a domain that leads to its memory alone.
+    /// Those with the same memory share one that `new` makes. Regions that the unit cannot map are
+    /// left aside: the stream stays blocked, and the caller that opens the device gets the error.
     ///
     /// # Errors
     /// Of the unit, and without memory or domains.
@@ -75,7 +75,7 @@ impl Reservations {
                 None => {
                     let domain = match new() {
                         Ok(domain) => Arc::new(domain),
-                        // The unit has none, and says so to whoever opens a device.
+                        // The unit has none: the caller that opens a device gets the error.
                         Err(IommuError::Unsupported) => return Ok(()),
                         Err(error) => return Err(error),
                     };
@@ -92,7 +92,8 @@ impl Reservations {
         Ok(())
     }
 
-    /// Maps what `stream` reaches at its own addresses into `domain`, unless it is there already.
+    /// Maps the regions that `stream` reaches at its own addresses into `domain`, unless they are
+    /// there already.
     pub(crate) fn map_into(
         &self,
         stream: StreamId,
@@ -117,7 +118,7 @@ fn hold_all(regions: &[ReservedRegion], domain: &impl Domain) -> Result<(), Atta
     Ok(())
 }
 
-/// Maps what is missing of `range` at its own addresses.
+/// Maps the missing parts of `range` at their own addresses.
 fn hold(domain: &impl Domain, range: IovaRange, access: Access) -> Result<(), AttachError> {
     let mut next = Some(range.start());
     for _ in 0..MAX_PIECES {
@@ -138,7 +139,7 @@ fn hold(domain: &impl Domain, range: IovaRange, access: Access) -> Result<(), At
                 Err(DomainError::Map(TableMapError::AlreadyMapped { iova })) if iova > start => {
                     match map_same(domain, start, Iova::new(iova.get() - 1), access) {
                         Err(DomainError::Iommu(error)) => return Err(error.into()),
-                        // Somebody else attaches another stream: look again what is there.
+                        // Another caller attaches another stream: look again.
                         Ok(()) | Err(DomainError::Map(TableMapError::AlreadyMapped { .. })) => {
                             Some(start)
                         }

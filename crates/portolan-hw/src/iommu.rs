@@ -1,4 +1,5 @@
-//! Each driver as an [`IommuDomains`]: the kind of domain that suits it, and what decides its policy.
+//! Each driver as an [`IommuDomains`]: the kind of domain that suits it, and the conditions for its
+//! policy.
 //!
 //! *Context.* Task to make domains; interrupt to ask for conditions.
 
@@ -22,7 +23,7 @@ use crate::tegra_smmu::TegraSmmu;
 use crate::virtio::{Transport, Viommu};
 use crate::vtd::{Has, Mode, Vtd};
 
-/// Hands on what a driver has counted by kind.
+/// Hands on a driver's counts by kind.
 macro_rules! counted {
     () => {
         fn commands(&self, each: &mut dyn FnMut(&'static str, u64)) {
@@ -34,7 +35,7 @@ macro_rules! counted {
     };
 }
 
-/// Of units whose tables nobody shadows and whose queues are the hardware's.
+/// Of units whose tables no hypervisor shadows and whose queues are the hardware's.
 const fn plain(stage: Stage) -> Conditions {
     Conditions {
         stage,
@@ -43,7 +44,7 @@ const fn plain(stage: Stage) -> Conditions {
     }
 }
 
-/// Of units that a hypervisor plays, and what it plays them by.
+/// Of units that a hypervisor plays, with its way of following tables.
 const fn played(stage: Stage, shadowing: Shadowing) -> Conditions {
     Conditions {
         stage,

@@ -6,12 +6,12 @@
 //!
 //! [`ids`] gives identifiers out and takes them back; [`smmuv2`] and [`smmuv3`] drive the Arm SMMU
 //! architecture v2 and v3, [`tegra_smmu`] the SMMU of Tegra30 to Tegra210, [`vtd`] Intel VT-d,
-//! [`virtio`] virtio-iommu, [`amd`] AMD-Vi and [`riscv`] the RISC-V IOMMU; [`firmware`] reads the tables
-//! that say which units there are (DMAR, IVRS, IORT, VIOT), [`firmware::reservations`] has the addresses
-//! that they reserve for streams, and [`overrides`] what they say that counts for more than a unit's
-//! registers.
+//! [`virtio`] virtio-iommu, [`amd`] AMD-Vi and [`riscv`] the RISC-V IOMMU; [`firmware`] reads the
+//! tables of a machine's units (DMAR, IVRS, IORT, VIOT), [`firmware::reservations`] has the
+//! addresses that they reserve for streams, and [`overrides`] their entries that count for more
+//! than a unit's registers.
 //!
-//! [`interrupt`] has what units that remap interrupts have in common.
+//! [`interrupt`] has the common parts of units that remap interrupts.
 //!
 //! [`topology`] leads from those tables to devices: it enables the units and opens a device by its PCI
 //! function.
@@ -43,7 +43,7 @@ pub mod vtd;
 
 pub use promise::TrustedDescription;
 
-/// The blocks of documents that show how the crate is used.
+/// Code blocks of documents that show the use of the crate.
 #[cfg(doctest)]
 mod documents {
     #[doc = include_str!("../../../README.md")]

@@ -1,5 +1,5 @@
-//! What the compiler cannot check: a platform's memory and registers for drivers, that a machine is as it is
-//! described, and that drivers do what their traits say.
+//! Promises that the compiler cannot check: a platform's memory and registers for drivers, that a
+//! machine is as it is described, and that drivers do what their traits say.
 //!
 //! The only module of the crate in which `unsafe` is allowed.
 //!
@@ -16,10 +16,11 @@ use portolan::table::{Format, PageTable};
 
 /// A promise that a machine is as it is described: by firmware's tables, or by an embedder.
 ///
-/// Tables say where registers of units are, which memory firmware's devices go on using, and where messages
-/// of devices become interrupts. Whoever reads another machine's tables, or made them up, has units driven where
-/// there is memory, and devices reach what nobody lent them. So what acts on a description takes this value;
-/// reading one ([`Topology::survey`](crate::topology::Topology::survey)) takes none.
+/// Tables have the registers of units, the memory that firmware's devices go on using, and the
+/// places where messages of devices become interrupts. A program that reads another machine's
+/// tables, or made them up, drives units where there is memory, and lets devices reach memory that
+/// was not lent to them. So functions that act on a description take this value; reading one
+/// ([`Topology::survey`](crate::topology::Topology::survey)) takes none.
 ///
 /// ```no_run
 /// # use portolan::platform::Platform;
@@ -38,7 +39,7 @@ use portolan::table::{Format, PageTable};
 pub struct TrustedDescription(());
 
 impl TrustedDescription {
-    /// A promise for what is handed over with it.
+    /// A promise for the description that is handed over with it.
     ///
     /// # Safety
     /// Of the machine of the [`Platform`] or of the registers with which it, or a copy of it, is handed over:

@@ -1,5 +1,5 @@
-//! No heap memory is taken or freed under a lock of the AMD-Vi driver, and none at all by what pays
-//! debts and reads the log.
+//! No heap memory is taken or freed under a lock of the AMD-Vi driver, and none at all by functions
+//! that pay debts and read the log.
 #![allow(missing_docs)]
 
 #[path = "../../portolan/tests/support/promised.rs"]

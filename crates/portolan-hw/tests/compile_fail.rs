@@ -1,6 +1,6 @@
-//! What safe code must not be able to do with a unit: let devices reach all memory, drive what is not its
-//! own, or believe tables that nobody promised. Programs that do not compile, each with what the compiler says
-//! of it.
+//! Operations on a unit that safe code must not be able to do: to let devices reach all memory, to
+//! drive registers that are not its own, or to believe tables without a promise. Programs that do
+//! not compile, each with the compiler's message.
 #![allow(missing_docs)]
 
 #[test]

@@ -1,5 +1,5 @@
 //! No heap memory is taken or freed while a lock of a VT-d unit is held; nor at all by paying a
-//! debt, and by what the handlers of interrupts call.
+//! debt, and by functions that the handlers of interrupts call.
 #![allow(missing_docs)]
 
 #[path = "../../portolan/tests/support/promised.rs"]

@@ -41,7 +41,7 @@ pub type AmdDomain<R, M, C> = PagedDomain<AmdV1, M, AmdQueue<R, M, C>>;
 
 /// One IOMMU with AMD-Vi's registers `R`, tables in memory `M`, and clock `C`.
 ///
-/// *Locking.* Streams are moved one at a time; whoever waits for that waits no longer than the
+/// *Locking.* Streams are moved one at a time; a caller waits for its turn no longer than the
 /// limit. When it is dropped, all streams are blocked, and nothing that the hardware may use is
 /// freed: neither its own tables nor, if it does not follow, the domains of its streams.
 #[derive(Debug)]
@@ -84,9 +84,9 @@ impl<C: Cpus> Parts<C> {
 }
 
 impl<R: Mmio + 'static, M: TableMem<AtomicU64> + Clone + 'static, C: Cpus> AmdVi<R, M, C> {
-    /// Takes the unit with `capability` over: streams reach the memory that [`Config::reserved`] names
-    /// for them, and all others are blocked. A unit that was on is never off meanwhile: until the
-    /// new table counts, devices reach what firmware or a previous kernel mapped for them.
+    /// Takes the unit with `capability` over: streams reach the memory that [`Config::reserved`]
+    /// names for them, and all others are blocked. A unit that was on is never off meanwhile: until
+    /// the new table counts, devices reach the mappings of firmware or a previous kernel.
     ///
     /// *Context.* Task.
     ///
@@ -162,21 +162,22 @@ impl<R: Mmio + 'static, M: TableMem<AtomicU64> + Clone + 'static, C: Cpus> AmdVi
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
-    /// What is reserved for streams, and what of [`Config::reserved`] was ignored.
+    /// Addresses reserved for streams, and the reservations of [`Config::reserved`] that were
+    /// ignored.
     ///
     /// *Context.* Interrupt.
     pub fn reservations(&self) -> &Reservations {
         &self.config.reserved
     }
 
-    /// What the unit can do.
+    /// Features of the unit.
     ///
     /// *Context.* Interrupt.
     pub fn features(&self) -> &Features {
         &self.shared.control.features
     }
 
-    /// What the plans of domains know of the hardware.
+    /// Capabilities of the hardware for the plans of domains.
     ///
     /// *Context.* Interrupt.
     pub fn capabilities(&self) -> Capabilities {
@@ -203,7 +204,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
     /// *Context.* Task.
     ///
     /// # Errors
-    /// If the hardware does not follow. What it may use then stays allocated.
+    /// If the hardware does not follow. Memory that it may use then stays allocated.
     pub fn release(self, _all: AllMemory) -> Result<(), IommuError> {
         let unit = &self.shared.control;
         self.revoke_interrupts(None)?;
@@ -218,7 +219,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
                 }
             }
         })?;
-        // While commands are fetched, by which domains that nobody else holds say good-bye.
+        // While commands are fetched: a domain without another holder still submits some when it is
+        // dropped.
         drop(left?);
         self.shared.queue.drain(&*self.shared)?;
         turn_off(unit)?;

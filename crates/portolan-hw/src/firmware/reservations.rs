@@ -2,16 +2,17 @@
 //!
 //! Firmware's tables ([`Dmar::reserved`](crate::firmware::dmar::Dmar::reserved),
 //! [`Ivrs::reserved`](crate::firmware::ivrs::Ivrs::reserved),
-//! [`Iort::reserved`](crate::firmware::iort::Iort::reserved)) yield [`Reserved`]; so may whoever reads
-//! a device tree (`reserved-memory` with `iommu-addresses`, message doorbells). [`Reservations`]
+//! [`Iort::reserved`](crate::firmware::iort::Iort::reserved)) yield [`Reserved`]; so may a reader
+//! of a device tree (`reserved-memory` with `iommu-addresses`, message doorbells). [`Reservations`]
 //! takes those that make sense, and counts the others with the reason. It is a part of the
 //! configuration of each driver here, which reports it by
-//! [`Iommu::reserved`](portolan::iommu::Iommu::reserved): then the DMA layer keeps off it, and maps what
-//! devices go on using before it attaches them.
+//! [`Iommu::reserved`](portolan::iommu::Iommu::reserved): then the DMA layer keeps off them, and
+//! maps the memory that devices go on using before it attaches them.
 //!
-//! What firmware says is not trusted: a driver leaves out what devices are to reach, unless
-//! [`TrustedDescription`] comes with it ([`Reservations::believe`]). How much memory firmware may claim is the
-//! embedder's decision: the tables cannot tell, only the machine's own memory map can ([`Reservations::retain`]).
+//! Firmware is not trusted: a driver leaves out regions that devices are to reach, unless
+//! [`TrustedDescription`] comes with it ([`Reservations::believe`]). The embedder decides on the
+//! amount of memory that firmware may claim: the tables cannot tell, only the machine's own memory
+//! map can ([`Reservations::retain`]).
 //!
 //! *Context.* Interrupt for values; the methods of [`Reservations`] take memory: task.
 
@@ -69,17 +70,17 @@ impl Streams {
         self.last
     }
 
-    /// Whether `stream` is one of them.
+    /// Tells if `stream` is one of them.
     pub const fn contains(self, stream: StreamId) -> bool {
         self.first.get() <= stream.get() && stream.get() <= self.last.get()
     }
 
-    /// Whether all of `other` are among them.
+    /// Tells if all of `other` are among them.
     pub const fn covers(self, other: Self) -> bool {
         self.contains(other.first) && self.contains(other.last)
     }
 
-    /// Whether some stream is in both.
+    /// Tells if some stream is in both.
     pub const fn overlaps(self, other: Self) -> bool {
         self.first.get() <= other.last.get() && other.first.get() <= self.last.get()
     }
@@ -119,7 +120,7 @@ impl fmt::Display for Reserved {
     }
 }
 
-/// Why something that firmware reserves is ignored.
+/// Reason for which a reservation of firmware is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Ignored {
     /// The table makes no sense there.
@@ -128,15 +129,15 @@ pub enum Ignored {
     /// It is larger than a region may be: mapping it would take too much memory, and time.
     #[error("{reserved} is longer than {most_bytes:#x} bytes")]
     TooLarge {
-        /// What it is.
+        /// The reservation.
         reserved: Reserved,
-        /// How long a region may be.
+        /// Greatest length of a region, in bytes.
         most_bytes: u64,
     },
     /// The unit has no physical addresses as high.
     #[error("{reserved} reaches beyond {address_lg2} bits of physical addresses")]
     Beyond {
-        /// What it is.
+        /// The reservation.
         reserved: Reserved,
         /// Width of physical addresses in bits.
         address_lg2: u32,
@@ -144,32 +145,32 @@ pub enum Ignored {
     /// It is to be mapped, and nothing is allowed there.
     #[error("{reserved} allows no access")]
     NoAccess {
-        /// What it is.
+        /// The reservation.
         reserved: Reserved,
     },
     /// Some stream cannot have both.
     #[error("{reserved} contradicts {other}")]
     Contradiction {
-        /// What is ignored.
+        /// The reservation that is ignored.
         reserved: Reserved,
-        /// What it contradicts.
+        /// The reservation that it contradicts.
         other: Reserved,
     },
     /// The embedder does not believe it.
     #[error("{reserved} is not believed")]
     NotBelieved {
-        /// What it is.
+        /// The reservation.
         reserved: Reserved,
     },
     /// There are more than any machine has. The rest is not read.
     #[error("more than {most} reservations")]
     TooMany {
-        /// How many are read.
+        /// Number of reservations that are read.
         most: usize,
     },
 }
 
-/// How much firmware may reserve.
+/// Limits of the memory that firmware may reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of one region that is mapped one to one.
@@ -194,16 +195,16 @@ impl Default for Limits {
     }
 }
 
-/// What was ignored.
+/// Reservations that were ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct LeftOut {
-    /// How many reservations.
+    /// Number of reservations.
     pub count: usize,
     /// The first of them.
     pub first: Option<Ignored>,
 }
 
-/// What is reserved for the streams of a unit.
+/// Addresses reserved for the streams of a unit.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Reservations {
     list: Vec<Reserved>,
@@ -228,13 +229,13 @@ impl Reservations {
         }
     }
 
-    /// Has drivers let devices reach what they use at its own addresses, as the list has it, and what is added
-    /// later. Without that they leave it out ([`Ignored::NotBelieved`]).
+    /// Lets drivers map regions that devices use at their own addresses, those in the list and
+    /// later ones. Without that they leave them out ([`Ignored::NotBelieved`]).
     pub const fn believe(&mut self, description: TrustedDescription) {
         self.believed = Some(description);
     }
 
-    /// Adds `reserved`, unless it makes no sense beside what is there.
+    /// Adds `reserved`, unless it makes no sense beside the others.
     ///
     /// # Errors
     /// See [`Ignored`]. It is counted.
@@ -279,7 +280,8 @@ impl Reservations {
         });
     }
 
-    /// Adds what the hardware itself reserves for all streams. What contradicts it goes.
+    /// Adds addresses that the hardware itself reserves for all streams. Reservations that
+    /// contradict them go.
     pub(crate) fn hold(&mut self, windows: impl Iterator<Item = ReservedRegion>) {
         for region in windows {
             let other = Reserved::everywhere(region);
@@ -291,8 +293,8 @@ impl Reservations {
         }
     }
 
-    /// Ignores what is to be mapped and not believed, or beyond physical addresses of `address_lg2` bits: what
-    /// a driver does first.
+    /// Ignores regions to be mapped that are not believed, or lie beyond physical addresses of
+    /// `address_lg2` bits: a driver's first step.
     pub(crate) fn within(&mut self, address_lg2: u32) {
         if self.believed.is_none() {
             self.retain(|reserved| reserved.region.kind.direct().is_none());
@@ -326,13 +328,13 @@ impl Reservations {
         self.list.iter()
     }
 
-    /// What was ignored so far.
+    /// Reservations that were ignored so far.
     pub fn left_out(&self) -> LeftOut {
         self.left_out
     }
 
-    /// Hands what is reserved for `stream` to `each`, with what is mapped one to one in whole pages
-    /// that do not overlap.
+    /// Hands the regions reserved for `stream` to `each`; those that are mapped one to one are in
+    /// whole pages that do not overlap.
     pub fn of(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
         let its = self.list.iter().filter(|one| one.streams.contains(stream));
         let regions: Vec<ReservedRegion> = its.map(|one| one.region).collect();
@@ -382,7 +384,7 @@ impl Reservations {
     }
 }
 
-/// Whether a reservation is there already.
+/// Presence of a reservation in the list.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Known {
     Yes,

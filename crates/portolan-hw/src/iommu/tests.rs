@@ -1,5 +1,5 @@
-//! What whoever opens devices gets of each unit, on units of `portolan-model`: the kind of its domains, and
-//! what it says of itself.
+//! Domains and conditions that the opener of devices gets of each unit, on units of
+//! `portolan-model`.
 
 use crate::promise::tests::all_memory;
 use alloc::sync::Arc;

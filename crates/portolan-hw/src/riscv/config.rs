@@ -1,4 +1,4 @@
-//! What an embedder chooses.
+//! Settings that an embedder chooses.
 //!
 //! *Context.* Interrupt: everything here is a value.
 
@@ -12,7 +12,7 @@ use super::files::InterruptFiles;
 use crate::firmware::reservations::Reservations;
 use crate::promise::TrustedDescription;
 
-/// How a unit is to be driven.
+/// Settings of a unit.
 ///
 /// ```no_run
 /// # use core::sync::atomic::AtomicU64;
@@ -34,7 +34,8 @@ use crate::promise::TrustedDescription;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
-    /// How long to wait for the hardware, each time: for commands, how long the unit may fetch none.
+    /// Longest wait for the hardware, each time: for commands, the longest time in which the unit
+    /// fetches none.
     pub limit: Nanos,
     /// Commands in the command queue as an exponent, from 8 to 15.
     pub queue_lg2: u32,
@@ -46,28 +47,29 @@ pub struct Config {
     pub requests_lg2: Option<u32>,
     /// Width of the numbers of devices in bits, up to 24. Wider ones are not of this unit.
     pub streams_lg2: u32,
-    /// What the invalidation plans are to know beyond the hardware's own word.
+    /// Quirks that the invalidation plans respect, beyond the hardware's own word.
     pub quirks: Quirks,
-    /// Has CPUs that invalidate at the same time submit together; each submits its own where it is `None`.
-    /// See [`Combiner`](portolan::inval::Combiner) for how long a caller waits then.
+    /// Makes CPUs that invalidate at the same time submit together; each submits its own where it
+    /// is `None`. See [`Combiner`](portolan::inval::Combiner) for a caller's wait then.
     pub combining: Option<CombineOptions>,
-    /// Whether domains' tables say which pages devices have written
-    /// ([`read_and_clear_dirty`](portolan::table::PageTable::read_and_clear_dirty)), where the unit sets accessed and
-    /// dirty bits.
+    /// Dirty state in domains' tables: the pages that devices have written
+    /// ([`read_and_clear_dirty`](portolan::table::PageTable::read_and_clear_dirty)), where the unit
+    /// sets accessed and dirty bits.
     pub dirty: DirtyTracking,
-    /// Whether domains have leaves of 64 KiB (Svnapot). Every unit has to know them and none says so in a register;
-    /// QEMU 10's takes them for addresses that are not there. Off, unless whoever knows the unit says otherwise.
+    /// Leaves of 64 KiB in domains (Svnapot). Every unit has to know them and none says so in a
+    /// register; QEMU 10's takes them for addresses that are not there. Off, unless an embedder
+    /// that knows the unit sets it.
     pub contiguity: RiscvContiguity,
-    /// How the unit tells of faults.
+    /// Way in which the unit tells of faults.
     pub signal: Signal,
-    /// What is reserved for streams: memory that firmware's devices go on using, doorbells.
+    /// Addresses reserved for streams: memory that firmware's devices go on using, doorbells.
     pub reserved: Reservations,
-    /// Where messages of devices go, if they go through MSI page tables. New domains then have second-stage
-    /// tables, beside which alone there are such.
+    /// Settings for messages of devices, if they go through MSI page tables. New domains then have
+    /// second-stage tables, since there are MSI page tables only beside those.
     pub interrupts: Option<Messages>,
 }
 
-/// How a unit lets messages of devices through.
+/// Settings by which a unit lets messages of devices through.
 ///
 /// ```
 /// use portolan::addr::{Iova, PhysAddr};
@@ -93,13 +95,13 @@ pub struct Messages {
     /// Entries for each stream as an exponent, up to 8. Each entry takes a page of the window: as many
     /// streams as there is room for can have interrupts.
     pub lg2_entries: u32,
-    /// What messages are written to in the end.
+    /// Interrupt files to which messages are written in the end.
     pub(super) files: InterruptFiles,
 }
 
 impl Messages {
-    /// To `files`, by 256 MiB from 0xe000_0000 on, with 64 entries for each of 1,024 streams. That they are no
-    /// memory is what `_description` says.
+    /// To `files`, by 256 MiB from 0xe000_0000 on, with 64 entries for each of 1,024 streams.
+    /// `_description` is the promise that they are no memory.
     pub const fn new(files: InterruptFiles, _description: TrustedDescription) -> Self {
         Self {
             window: Iova::new(0xe000_0000),
@@ -129,20 +131,21 @@ impl Default for Config {
     }
 }
 
-/// How a unit tells that there is something for
-/// [`next_fault`](portolan::iommu::Iommu::next_fault). Who is told reads until there is nothing left.
+/// Way in which a unit tells that there is something for
+/// [`next_fault`](portolan::iommu::Iommu::next_fault). The handler reads until there is nothing
+/// left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Signal {
-    /// Not at all.
+    /// It does not.
     #[default]
     None,
     /// By its first wire, which is raised until it is read.
     Wired,
     /// By a message.
     Message {
-        /// Where it is written: a multiple of 4, of at most 56 bits.
+        /// Address to which it is written: a multiple of 4, of at most 56 bits.
         address: Doorbell,
-        /// What is written there.
+        /// Value that is written there.
         data: u32,
     },
 }

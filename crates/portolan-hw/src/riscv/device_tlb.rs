@@ -1,4 +1,5 @@
-//! Devices with translations of their own (ATS): who they are, and how they are made to forget.
+//! Devices with translations of their own (ATS): their list, and the commands that make them
+//! forget.
 //!
 //! RISC-V IOMMU Architecture Specification, version 1.0, sections "Device-context fields" and "Guidelines for
 //! enabling and disabling ATS and/or PRI". The unit lets a device's answer through, as its accesses by
@@ -28,12 +29,12 @@ use crate::chassis::sets::Atc;
 
 /// A root in which nothing is: of either stage, whose larger one has 16 KiB.
 const EMPTY_LG2: u32 = 14;
-/// Tags what is reached through it, which is nothing: no domain's.
+/// Tag of translations through it, of which there are none: no domain's.
 const NOBODY: u32 = 0;
 
 impl Tables {
-    /// How the device names the address space in what it keeps. With PASIDs, requests without one and those
-    /// of PASID 0 are of the same.
+    /// Names of the address space in the device's translations. With PASIDs, requests without one
+    /// and those of PASID 0 are of the same.
     fn names(&self, (stream, pasid): Key) -> ArrayVec<Atc, 2> {
         let named = Some(Pasid::new(pasid));
         let names = match (self.processes.contains_key(&stream), pasid) {
@@ -59,7 +60,8 @@ impl Tables {
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
-    /// What the context of a stream says beside what it leads to, once the stream leads somewhere.
+    /// Bits of the context of a stream beside the tables to which it leads, once the stream leads
+    /// somewhere.
     pub(super) fn lets(&self, tables: &Tables, stream: u32) -> u64 {
         let requests = self.shared.requests.as_ref().map_or(0, |_| REQUESTS);
         let remote = match tables.remotes.has(stream) {
@@ -69,8 +71,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
         remote | self.marks()
     }
 
-    /// Whether the context at `at` lets a device send requests, and stops doing so when it is changed: with
-    /// PASIDs it is the stream's own.
+    /// Returns `Some` if the context at `at` lets a device send requests, and stops doing so when
+    /// it is changed: with PASIDs it is the stream's own.
     pub(super) fn lets_ask(&self, tables: &Tables, (stream, _): Key, at: At) -> Option<()> {
         let open = at.read(&self.shared.control.mem)[CONTROL] & REQUESTS != 0;
         (open && !tables.processes.contains_key(&stream)).then_some(())
@@ -130,7 +132,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
         Ok(())
     }
 
-    /// What `old` leads to need not tell the device any more.
+    /// Notes that the domain of `old` need not tell the device any more.
     pub(super) fn leave(&self, tables: &Tables, key: Key, old: Option<Tag>) {
         for atc in old.into_iter().flat_map(|_| tables.names(key)) {
             old.into_iter()
@@ -138,8 +140,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
         }
     }
 
-    /// Before the context at `at` changes from `old`: has the device forget what it has of it. Afterwards the
-    /// context leads nowhere, and what tags that is returned.
+    /// Before the context at `at` changes from `old`: makes the device forget its translations of
+    /// it. Afterwards the context leads nowhere, and its tag is returned.
     pub(super) fn before_change(
         &self,
         tables: &mut Tables,
@@ -211,8 +213,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
         }
     }
 
-    /// What a failure has left: once the unit has forgotten it, the device does. In memory nothing leads to
-    /// it any more.
+    /// Makes the device forget the remains of a failure, once the unit has forgotten them. In
+    /// memory nothing leads to them any more.
     pub(super) fn settle_remote(
         &self,
         tables: &mut Tables,
@@ -244,11 +246,12 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
         Ok(())
     }
 
-    /// Blocks a stream, all its PASIDs and its interrupts, without asking the device for anything: for one
-    /// that was removed by surprise, or does not answer any more. Once this is done, nothing is under way
-    /// through what it was attached to, and nobody asks the device again. Whatever it still has, the unit
-    /// refuses it. If it comes back, it has to be declared again ([`RiscvIommu::use_device_tlb`]), and is told
-    /// to forget everything before its stream leads anywhere.
+    /// Blocks a stream, all its PASIDs and its interrupts, without asking the device for anything:
+    /// for one that was removed by surprise, or does not answer any more. Once this is done,
+    /// nothing is under way through its domains, and no caller asks the device again. The unit
+    /// refuses accesses by translations that it still has. If it comes back, it has to be declared
+    /// again ([`RiscvIommu::use_device_tlb`]), and is told to forget everything before its stream
+    /// leads anywhere.
     ///
     /// *Context.* Task.
     ///
@@ -264,7 +267,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
         left.map(drop)
     }
 
-    /// Blocks a stream as [`RiscvIommu::device_gone`] does; returns what it was attached to.
+    /// Blocks a stream as [`RiscvIommu::device_gone`] does; returns its attachments.
     fn cut(
         &self,
         streams: &mut Streams,
@@ -272,7 +275,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
     ) -> Result<Vec<(Key, Attachment)>, AttachError> {
         let mem = &self.shared.control.mem;
         let all = (stream, 0)..=(stream, u32::MAX);
-        // From here on nobody waits for the device.
+        // From here on no caller waits for the device.
         streams.state.remotes.forget_stream(stream);
         self.shared
             .atcs

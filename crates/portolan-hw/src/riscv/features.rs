@@ -1,4 +1,4 @@
-//! What a unit can do, from its registers.
+//! Features of a unit, from its registers.
 //!
 //! RISC-V IOMMU Architecture Specification, version 1.0, section "IOMMU capabilities", and the
 //! extensions for ranges and for entries above the leaves.
@@ -21,19 +21,20 @@ use crate::chassis::Present;
 
 /// Largest range of one command, as an exponent of pages: with one more, all addresses are meant.
 pub(super) const MAX_LG2_PAGES: u8 = 51;
-/// With more commands than this, each of a page, the whole context is forgotten instead, where the unit has
-/// no ranges: a quarter of the smallest command queue, so that a flush of many addresses neither fills the
-/// queue nor has others wait for as many commands. What is walked again is bounded by the IOTLB.
+/// With more commands than this, each of a page, the whole context is forgotten instead, where the
+/// unit has no ranges: a quarter of the smallest command queue, so that a flush of many addresses
+/// neither fills the queue nor makes others wait for as many commands. The IOTLB bounds the walks
+/// that are repeated.
 pub(super) const MOST_PAGES: u64 = 64;
 /// Major version of the specification that the driver follows.
 const MAJOR: u64 = 1;
-/// What no bit of a message's address is in: it is a multiple of 4.
+/// Bits that the address of a message never has: it is a multiple of 4.
 const ALIGNED: u64 = 3;
 /// Widths of physical addresses that are believed: with fewer bits there were no 4 GiB.
 const OUTPUT_LG2: core::ops::RangeInclusive<u32> = 32..=56;
 
 bitflags! {
-    /// What a unit has or has not.
+    /// Features that a unit has or has not.
     ///
     /// *Context.* Interrupt: a value.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,10 +101,10 @@ const FLAGS: [(Bits, Has); 17] = [
     (capability::AMO_HWAD, Has::UPDATES),
 ];
 
-/// What a unit can do.
+/// Features of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
-    /// What it has.
+    /// Features that it has.
     pub has: Has,
     /// Version of the specification that it follows: the major one in bits 7:4, the minor one in bits
     /// 3:0.
@@ -143,7 +144,7 @@ impl Features {
         })
     }
 
-    /// Whether the unit can raise interrupts so.
+    /// Tells if the unit can raise interrupts in this way.
     pub(super) fn can_signal(&self, signal: Signal) -> bool {
         match signal {
             Signal::None => true,
@@ -164,7 +165,7 @@ impl Features {
         }
     }
 
-    /// What invalidation plans know of the hardware.
+    /// Capabilities of the hardware for invalidation plans.
     pub fn capabilities(&self) -> Capabilities {
         Capabilities {
             granule: PageSize::SIZE_4K,
@@ -183,7 +184,7 @@ impl Features {
     }
 
     /// `quirks` for this unit: without the extension for entries above the leaves, an address names
-    /// leaves alone, and what was kept of freed tables goes with the whole context; without ranges, so do
+    /// leaves alone, and copies of freed tables go with the whole context; without ranges, so do
     /// more than [`MOST_PAGES`] pages.
     pub(super) fn quirks(&self, mut quirks: Quirks) -> Quirks {
         if !self.has.contains(Has::NON_LEAF) {

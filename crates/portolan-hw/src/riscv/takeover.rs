@@ -1,4 +1,5 @@
-//! From whatever firmware or a previous kernel left to a unit that uses our directory.
+//! Takes a unit over from firmware or a previous kernel, in any state, so that it uses our
+//! directory.
 //!
 //! RISC-V IOMMU Architecture Specification, version 1.0, sections "Guidelines for initialization",
 //! "Device-directory-table pointer" and "Features-control register". A directory can be exchanged, and
@@ -45,8 +46,9 @@ fn set_mode<R: Mmio, M, C: Cpus>(unit: &Control<R, M, C>, mode: u64) -> Result<(
     }
 }
 
-/// From a stopped unit to one that carries commands out and has forgotten everything, and then to one
-/// that uses the empty directory at `root` for numbers of `lg2` bits: how deep it is.
+/// From a stopped unit to one that carries commands out and has forgotten everything, and then to
+/// one that uses the empty directory at `root` for numbers of `lg2` bits: returns the shape of the
+/// directory.
 ///
 /// # Errors
 /// [`IommuError::Unsupported`] if the unit has no queues so long, no directory so deep, or no message with

@@ -51,7 +51,7 @@ pub type SecondDomain<R, M, C> = PagedDomain<RiscvSecondStage, M, RiscvQueue<R, 
 
 /// One IOMMU with the RISC-V IOMMU's registers `R`, tables in memory `M`, and clock `C`.
 ///
-/// *Locking.* Streams are moved one at a time; whoever waits for that waits no longer than the
+/// *Locking.* Streams are moved one at a time; a caller waits for its turn no longer than the
 /// limit. When it is dropped, all streams are blocked, and nothing that the hardware may use is
 /// freed: neither its own tables nor, if it does not follow, the domains of its streams.
 #[derive(Debug)]
@@ -143,9 +143,9 @@ where
     /// *Context.* Task.
     ///
     /// # Errors
-    /// See [`IommuError`]; [`IommuError::Unsupported`] for a unit of another major version, for one that is
-    /// big-endian alone, and where it cannot do what `config` says. Memory that the hardware may have been
-    /// told of is then not freed.
+    /// See [`IommuError`]; [`IommuError::Unsupported`] for a unit of another major version, for one
+    /// that is big-endian alone, and where it lacks a feature that `config` asks for. Memory that
+    /// the hardware may have been told of is then not freed.
     pub fn enable(regs: R, mem: M, clock: C, mut config: Config) -> Result<Self, IommuError> {
         config.streams_lg2 = config.streams_lg2.min(MOST_STREAMS_LG2);
         let features = Features::read(&regs)?;
@@ -236,43 +236,45 @@ where
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
-    /// Whether the unit with these registers, which are left as they are, could tell of faults so.
+    /// Tells if the unit with these registers, which are left as they are, could tell of faults in
+    /// this way.
     ///
     /// *Context.* Interrupt.
     ///
     /// # Errors
-    /// As [`RiscvIommu::enable`], of what the unit says that it has.
+    /// As [`RiscvIommu::enable`], of the unit's feature registers.
     pub fn can_signal(regs: &R, signal: Signal) -> Result<bool, IommuError> {
         Ok(Features::read(regs)?.can_signal(signal))
     }
 
-    /// What is reserved for streams, and what of [`Config::reserved`] was ignored.
+    /// Addresses reserved for streams, and the reservations of [`Config::reserved`] that were
+    /// ignored.
     ///
     /// *Context.* Interrupt.
     pub fn reservations(&self) -> &Reservations {
         &self.config.reserved
     }
 
-    /// What the unit can do.
+    /// Features of the unit.
     ///
     /// *Context.* Interrupt.
     pub fn features(&self) -> &Features {
         &self.shared.control.features
     }
 
-    /// What the plans of domains know of the hardware.
+    /// Capabilities of the hardware for the plans of domains.
     ///
     /// *Context.* Interrupt.
     pub fn capabilities(&self) -> Capabilities {
         self.features().capabilities()
     }
 
-    /// Where messages of devices go.
+    /// Settings for messages of devices.
     pub(crate) fn interrupts_config(&self) -> Option<&config::Messages> {
         self.config.interrupts.as_ref()
     }
 
-    /// What the context of a stream that leads somewhere says of marks.
+    /// Bits for marks in the context of a stream that leads somewhere.
     pub(super) fn marks(&self) -> u64 {
         match self.config.dirty {
             DirtyTracking::Off => 0,
@@ -280,7 +282,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
         }
     }
 
-    /// Whether there is a queue of page requests.
+    /// Returns `Some` if there is a queue of page requests.
     pub(crate) fn reads_requests(&self) -> Option<()> {
         self.shared.requests.as_ref().map(|_| ())
     }
@@ -310,7 +312,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
     /// *Context.* Task.
     ///
     /// # Errors
-    /// If the hardware does not follow. What it may use then stays allocated.
+    /// If the hardware does not follow. Memory that it may use then stays allocated.
     pub fn release(self, _all: AllMemory) -> Result<(), IommuError> {
         let unit = &self.shared.control;
         let left = self.book.with(self.turn(), |streams| {
@@ -325,7 +327,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
                 }
             }
         })?;
-        // While commands are fetched, by which domains that nobody else holds say good-bye.
+        // While commands are fetched: a domain without another holder still submits some when it is
+        // dropped.
         drop(left?);
         self.shared.queue.drain(&*self.shared)?;
         turn_off(unit)?;
@@ -350,7 +353,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
     }
 }
 
-/// The stages' tables by what a unit has, those that cover most of what devices ask for first.
+/// The stages' tables by the unit's features, those first that cover the addresses of most devices.
 const FIRST: [(RiscvLevels, Has); 3] = [
     (RiscvLevels::Four, Has::FIRST_4),
     (RiscvLevels::Three, Has::FIRST_3),
@@ -369,7 +372,7 @@ fn best(of: &[(RiscvLevels, Has)], has: Has) -> Option<RiscvLevels> {
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
-    /// Whether the unit has that many levels.
+    /// Checks that the unit has that many levels.
     fn walks(&self, of: &[(RiscvLevels, Has)], levels: RiscvLevels) -> Result<(), IommuError> {
         let has = self.features().has;
         let walks = |(known, bit): &(_, Has)| *known == levels && has.contains(*bit);

@@ -1,4 +1,4 @@
-//! What the embedder decides about a unit.
+//! Settings of a unit that the embedder chooses.
 //!
 //! *Context.* Interrupt: everything here is a value.
 
@@ -7,7 +7,7 @@ use crate::firmware::reservations::Reservations;
 use crate::overrides::CoherencyOverride;
 use portolan::platform::{AllMemory, Nanos};
 
-/// What becomes of accesses after the unit was disabled.
+/// Treatment of accesses after the unit was disabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenDisabled {
     /// They fault.
@@ -16,7 +16,7 @@ pub enum WhenDisabled {
     Bypass(AllMemory),
 }
 
-/// How a unit is to be run.
+/// Settings of a unit.
 ///
 /// ```no_run
 /// # use core::sync::atomic::AtomicU64;
@@ -37,16 +37,16 @@ pub enum WhenDisabled {
 pub struct Config {
     /// Longest wait for anything that the unit has to do.
     pub limit: Nanos,
-    /// Whose unit it is.
+    /// Implementation of the unit.
     pub implementation: Implementation,
-    /// Whether tables are read through the processors' caches, as firmware has it.
+    /// Firmware's word on reads of tables through the processors' caches.
     pub coherency: CoherencyOverride,
-    /// What becomes of streams that somebody set up before. Blocked by default, also those that Qualcomm's
-    /// firmware hands over in use.
+    /// Treatment of streams that a previous owner set up. Blocked by default, also those that
+    /// Qualcomm's firmware hands over in use.
     pub inherited: Inherited,
     /// After [`SmmuV2::disable`](super::SmmuV2::disable).
     pub when_disabled: WhenDisabled,
-    /// What firmware reserves for streams: memory that their devices use (RMR nodes:
+    /// Memory that firmware reserves for streams: regions that their devices use (RMR nodes:
     /// [`Iort::reserved`](crate::firmware::iort::Iort::reserved)), doorbells of their messages.
     pub reserved: Reservations,
 }

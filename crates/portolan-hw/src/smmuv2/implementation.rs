@@ -1,14 +1,14 @@
-//! What implementations do beyond the architecture, or differently.
+//! Differences of implementations from the architecture, and additions to it.
 //!
-//! No register says which implementation a unit is: firmware does, by the model in IORT's node
+//! No register names the implementation of a unit: firmware does, by the model in IORT's node
 //! ([`Implementation::of_iort_model`]) or by the `compatible` string of a device tree.
 //!
 //! [`Implementation::Mmu500`]: as its Technical Reference Manual (DDI 0517) and Linux's driver have
 //! it, the prefetcher of its context banks has to be off for several errata (826419, 841119 among
 //! them). Its revision is in `SMMU_IDR7`.
 //!
-//! [`Implementation::ThunderX`]: erratum 27704 of Cavium's CN88xx. Its units share what they cache,
-//! so that ASIDs and VMIDs have to differ between all of them.
+//! [`Implementation::ThunderX`]: erratum 27704 of Cavium's CN88xx. Its units share their caches, so
+//! that ASIDs and VMIDs have to differ between all of them.
 //!
 //! [`Implementation::Qualcomm`], on top of an MMU-500, has three peculiarities, as publicly known
 //! from Linux's driver: its firmware watches writes to stream-to-context registers, it hands
@@ -20,7 +20,7 @@
 use portolan::inval::{Quirks, WalkFlush};
 use portolan::platform::{AllMemory, Nanos};
 
-/// Whose unit it is.
+/// Implementation of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Implementation {
     /// As the architecture says.
@@ -36,15 +36,15 @@ pub enum Implementation {
     Qualcomm(WaitForSafe),
 }
 
-/// Whether an invalidation waits until real-time devices (displays, cameras) agree.
+/// Presence of invalidations that wait until real-time devices (displays, cameras) agree.
 ///
 /// Turning it off is a call of the machine's firmware, which is the embedder's to make before the
 /// unit is taken over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitForSafe {
-    /// It does not, or not any more.
+    /// Invalidations do not wait, or not any more.
     Off,
-    /// It does, so much longer at most: added to the deadline of each synchronisation. Plans then
+    /// They wait, so much longer at most: added to the deadline of each synchronisation. Plans then
     /// prefer fewer writes, since other devices are throttled meanwhile.
     On {
         /// Longest wait for the devices.
@@ -52,7 +52,7 @@ pub enum WaitForSafe {
     },
 }
 
-/// What becomes of streams that somebody else set up before.
+/// Treatment of streams that a previous owner set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inherited {
     /// They are blocked.
@@ -61,14 +61,14 @@ pub enum Inherited {
     PassThrough(AllMemory),
 }
 
-/// Whether an MMU-500 walks ahead of accesses.
+/// State of the prefetcher of an MMU-500, which walks ahead of accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prefetch {
     /// It is no MMU-500, as far as the driver was told.
     NotKnown,
-    /// It does not.
+    /// It is off.
     Off,
-    /// It does, and its registers do not follow.
+    /// It is on, and its registers do not follow.
     On,
 }
 
@@ -91,7 +91,7 @@ impl Implementation {
         }
     }
 
-    /// What plans are to know.
+    /// Quirks for invalidation plans.
     pub fn quirks(self) -> Quirks {
         let quirks = Quirks::default();
         match self {
@@ -105,7 +105,7 @@ impl Implementation {
         }
     }
 
-    /// What a synchronisation may take longer.
+    /// Additional time that a synchronisation may take.
     pub(super) fn timeout(self) -> Nanos {
         match self {
             Self::Qualcomm(WaitForSafe::On { longest }) => longest,
@@ -113,7 +113,7 @@ impl Implementation {
         }
     }
 
-    /// Whether firmware may bend writes to stream-to-context registers.
+    /// Tells if firmware may bend writes to stream-to-context registers.
     pub(super) fn watched(self) -> Watched {
         match self {
             Self::Qualcomm(_) => Watched::Perhaps,
@@ -121,12 +121,12 @@ impl Implementation {
         }
     }
 
-    /// Whether the unit has the registers of an MMU-500.
+    /// Tells if the unit has the registers of an MMU-500.
     pub(super) fn is_mmu500(self) -> bool {
         matches!(self, Self::Mmu500 | Self::Qualcomm(_))
     }
 
-    /// What an ASID or VMID has above the number of its bank; 0 is nobody's.
+    /// Bits of an ASID or VMID above the number of its bank; 0 is no bank's.
     pub(super) fn above_bank(self) -> u16 {
         match self {
             Self::ThunderX { banks_before } => banks_before.saturating_add(1),
@@ -135,7 +135,7 @@ impl Implementation {
     }
 }
 
-/// Whether somebody stands between the driver and the registers.
+/// Presence of firmware between the driver and the registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Watched {
     No,

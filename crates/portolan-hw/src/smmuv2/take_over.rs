@@ -1,11 +1,12 @@
-//! What is done before the first stream is moved.
+//! Work before the first stream is moved.
 //!
-//! Somebody may have used the unit before: devices may be at work, with addresses that their owner
-//! chose. None of their accesses may come to mean a physical address. So a unit that translates
-//! goes on doing so, with streams that match nothing refused from the first write on (USFCFG); then
-//! streams are blocked register by register, what the unit remembers of them is dropped, and only
-//! then its context banks are turned off, since a bank that is off passes accesses through. A unit
-//! that did not translate (CLIENTPD) goes on passing everything until all that is done.
+//! Firmware or a kernel may have used the unit before: devices may be at work, with addresses that
+//! their owner chose. None of their accesses may come to mean a physical address. So a unit that
+//! translates goes on doing so, with streams that match nothing refused from the first write on
+//! (USFCFG); then streams are blocked register by register, the unit's copies of their state are
+//! dropped, and only then its context banks are turned off, since a bank that is off passes
+//! accesses through. A unit that did not translate (CLIENTPD) goes on passing everything until all
+//! that is done.
 //!
 //! *Context.* Task.
 
@@ -20,7 +21,7 @@ use super::streams::{Group, Groups, Kept, Mapping, Streams, To};
 use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Mmio};
 
-/// What was found out and set up.
+/// State that was found and set up.
 pub(super) struct Taken {
     pub mapping: Mapping,
     /// Those that pass through.
@@ -74,9 +75,9 @@ pub(super) fn take_over<R: Mmio, M, C: Cpus>(
     })
 }
 
-/// Finds out whether firmware turns pass-through into a fault, as some of Qualcomm's does; the bank
-/// that passes through instead. It is tried on a register that matches nothing; if there is none,
-/// the streams of the last one are blocked.
+/// Finds out if firmware turns pass-through into a fault, as some of Qualcomm's does; returns the
+/// bank that passes through instead. It is tried on a register that matches nothing; if there is
+/// none, the streams of the last one are blocked.
 fn bypass_bank<R: Mmio, M, C: Cpus>(
     machine: &Machine<R, M, C>,
     implementation: Implementation,
@@ -126,7 +127,7 @@ fn take_streams<R: Mmio, M, C: Cpus>(
             mask: smr::MASK.of(found) as u16,
         };
         let wanted = smr::VALID.of(found) == 1 && inherited != Inherited::Blocked;
-        // A stream that matches twice is nobody's.
+        // A stream that matches twice belongs to no group.
         if wanted && groups.conflict(streams).is_none() {
             let kept = Kept::Always;
             groups.0.push(Group {

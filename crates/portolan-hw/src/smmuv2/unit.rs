@@ -21,7 +21,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use portolan::iommu::{AttachError, IommuError};
 use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
 
-/// Where the search for faults goes on.
+/// Position of the search for faults.
 #[derive(Debug, Default)]
 pub(super) struct Search {
     pub(super) next: usize,
@@ -36,8 +36,8 @@ pub(super) struct Search {
 /// allocated for good. The unit itself has no memory.
 ///
 /// *Locking.* No lock is held across a wait, and nothing is allocated under one. Streams are moved
-/// one at a time: a caller waits for another's move, at most [`Config::limit`], and what it gets
-/// then ([`Awaited::Turn`](portolan::iommu::Awaited)) says nothing of the hardware.
+/// one at a time: a caller waits for another's move, at most [`Config::limit`], and its error then
+/// ([`Awaited::Turn`](portolan::iommu::Awaited)) says nothing of the hardware.
 ///
 /// *Context.* Interrupt: [`next_fault`](portolan::iommu::Iommu::next_fault) and
 /// [`next_stall`](SmmuV2::next_stall). Task: taking over, making domains, moving streams,
@@ -54,7 +54,7 @@ pub struct SmmuV2<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
     config: Config,
 }
 
-/// Global faults are recorded, unmatched streams fault, nobody else's invalidations are heard.
+/// Global faults are recorded, unmatched streams fault, invalidations of processors are not heard.
 const RUNNING: u32 =
     cr0::GFRE | cr0::GFIE | cr0::GCFGFRE | cr0::GCFGFIE | cr0::USFCFG | cr0::VMIDPNE | cr0::PTM;
 
@@ -65,9 +65,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
     ///
     /// # Errors
     /// See [`Features::read`]; [`IommuError::Unsupported`] also if
-    /// [`Implementation::ThunderX`](super::Implementation::ThunderX) counts more banks than there are
-    /// identifiers; [`IommuError::TimedOut`] if the unit does not forget what it knew: streams are
-    /// then blocked, unless it had not been translating before.
+    /// [`Implementation::ThunderX`](super::Implementation::ThunderX) counts more banks than there
+    /// are identifiers; [`IommuError::TimedOut`] if the unit does not forget its old state: streams
+    /// are then blocked, unless it had not been translating before.
     pub fn enable(registers: R, mem: M, clock: C, mut config: Config) -> Result<Self, IommuError> {
         let features = Features::read(&registers)?.with_coherency(config.coherency);
         config.reserved.within(features.output_lg2);
@@ -95,15 +95,15 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
         })
     }
 
-    /// What the unit can do.
+    /// Features of the unit.
     ///
     /// *Context.* Interrupt.
     pub fn features(&self) -> &Features {
         &self.shared.machine.features
     }
 
-    /// What became of the prefetcher of an MMU-500. If it is [`Prefetch::On`], secure software did
-    /// not clear SACR.CACHE_LOCK, and errata of the unit are not worked around.
+    /// State of the prefetcher of an MMU-500. If it is [`Prefetch::On`], secure software did not
+    /// clear SACR.CACHE_LOCK, and errata of the unit are not worked around.
     ///
     /// *Context.* Interrupt.
     pub fn prefetch(&self) -> Prefetch {
@@ -117,7 +117,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
         self.shared.machine.counters.read()
     }
 
-    /// What is reserved for streams, and what of [`Config::reserved`] was ignored.
+    /// Addresses reserved for streams, and the reservations of [`Config::reserved`] that were
+    /// ignored.
     ///
     /// *Context.* Interrupt.
     pub fn reservations(&self) -> &Reservations {
@@ -137,8 +138,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
     /// *Context.* Task.
     ///
     /// # Errors
-    /// If the unit does not follow: what it may still use is then kept until another call succeeds,
-    /// or for good.
+    /// If the unit does not follow: memory that it may still use is then kept until another call
+    /// succeeds, or for good.
     pub fn disable(&self) -> Result<(), IommuError> {
         // A stream is moved before its group is blocked, or by who sees this: both take the book.
         self.stopped.store(true, Ordering::Relaxed);

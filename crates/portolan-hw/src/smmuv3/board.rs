@@ -1,5 +1,5 @@
-//! What firmware says of the board around a unit: reserved addresses, and streams whose devices are
-//! at work already.
+//! Firmware's description of the board around a unit: reserved addresses, and streams whose devices
+//! are at work already.
 //!
 //! Arm I/O Remapping Table (DEN0049), revision E.f, sections 3.1.1.7 (reserved memory) and 3.1.1.1
 //! (ITS groups); or a device tree's `reserved-memory` with `iommu-addresses`.
@@ -12,16 +12,16 @@ use portolan::iommu::{AttachError, IommuError};
 use portolan::platform::{Cpus, Mmio, TableMem};
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
-    /// What is reserved for streams, and what of [`Config::reserved`](super::Config::reserved) was
-    /// ignored.
+    /// Addresses reserved for streams, and the reservations of
+    /// [`Config::reserved`](super::Config::reserved) that were ignored.
     ///
     /// *Context.* Interrupt.
     pub fn reservations(&self) -> &Reservations {
         &self.config.reserved
     }
 
-    /// Writes the entries of streams that are at work. The unit must be disabled. A stream that the unit
-    /// does not have is nobody's, whatever firmware says of it.
+    /// Writes the entries of streams that are at work. The unit must be disabled. A stream that the
+    /// unit does not have is passed over, even if firmware names it.
     pub(super) fn start(&self) -> Result<(), IommuError> {
         let machine = &*self.shared.machine;
         for of in &self.config.at_work {

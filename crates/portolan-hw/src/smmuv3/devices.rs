@@ -1,10 +1,10 @@
-//! What devices may do: substreams, translations of their own (ATS), stalls; and devices that are
+//! Rights of devices: substreams, translations of their own (ATS), stalls; and devices that are
 //! gone.
 //!
 //! IHI 0070, sections 3.9 (ATS and PASIDs), 3.12 (faults) and 5.2 (entries).
 //!
-//! *Context.* Task, all functions here: they wait for the unit and for whoever moves the same
-//! stream.
+//! *Context.* Task, all functions here: they wait for the unit and for another caller that moves
+//! the same stream.
 
 use super::attach::blocked;
 use super::command;
@@ -68,10 +68,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     }
 
     /// Ends a device's use of translations of its own; the stream stays where it is. To be called
-    /// after ATS was disabled at the device and its requests under way have ended: what it has left
-    /// is invalidated and waited for, and only then does the entry refuse translated accesses
-    /// (3.9.2). [`Smmu::block`](portolan::iommu::Iommu::block) does not need it, but what a device does
-    /// with old translations meanwhile is then aborted.
+    /// after ATS was disabled at the device and its requests under way have ended: translations
+    /// that it has left are invalidated, and the end of that is waited for; only then does the
+    /// entry refuse translated accesses (3.9.2). [`Smmu::block`](portolan::iommu::Iommu::block)
+    /// does not need it, but accesses of a device by old translations meanwhile are then aborted.
     ///
     /// *Context.* Task.
     ///
@@ -122,9 +122,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         })
     }
 
-    /// Blocks a stream as [`Smmu::block`](portolan::iommu::Iommu::block) does, without a record of what
-    /// is refused, whatever [`Config::blocking`](super::Config::blocking) says: for a device whose
-    /// accesses fill the event queue.
+    /// Blocks a stream as [`Smmu::block`](portolan::iommu::Iommu::block) does, without a record of
+    /// refused accesses, in spite of [`Config::blocking`](super::Config::blocking): for a device
+    /// whose accesses fill the event queue.
     ///
     /// *Context.* Task.
     ///
@@ -135,9 +135,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     }
 
     /// Blocks the stream of a device that was removed, or has died and will be reset before it is
-    /// used again, and lets go whatever the stream and its substreams were attached to, without
-    /// asking the device to forget: no answer is waited for. What earlier moves left behind goes as
-    /// well. The stream is then as if it had never been named, without substreams, ATS and stalls.
+    /// used again, and lets go of the domains to which the stream and its substreams were attached,
+    /// without asking the device to forget: no answer is waited for. The remains of earlier moves
+    /// go as well. The stream is then as if it had never been named, without substreams, ATS and
+    /// stalls.
     ///
     /// Accesses of a device that is there after all are refused, its translated ones too: the unit
     /// checks them against the entry (`CR0.ATSCHK`). Only once ATS is enabled for the stream again
@@ -152,7 +153,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     pub fn device_gone(&self, id: StreamId) -> Result<(), AttachError> {
         self.with_stream(id, |stream, place| {
             self.cut(id, place)?;
-            // From here on nobody waits for the device.
+            // From here on no caller waits for the device.
             self.shared.atcs.remove_all(|atc| atc.stream == id);
             let mut gone = core::mem::take(stream);
             for left in gone.attachments.settled(..) {

@@ -1,6 +1,6 @@
 //! Arm SMMU architecture v3 (IHI 0070): the non-secure programming interface, versions 3.0 to 3.2.
 //!
-//! * [`Smmu::enable`] takes a unit over; [`Features`] is what it says of itself.
+//! * [`Smmu::enable`] takes a unit over; [`Features`] has its features.
 //! * [`Smmu::first_stage`] and [`Smmu::second_stage`] make domains; streams are moved through the
 //!   traits of `portolan::iommu`, substreams and nested streams by methods of [`Smmu`].
 //! * [`spec`] holds layouts only.

@@ -1,4 +1,5 @@
-//! The driver on the unit of `portolan-model`: every kind of entry by hand, moves that fail, who is told what.
+//! The driver on the unit of `portolan-model`: every kind of entry by hand, moves that fail,
+//! commands to units and devices.
 
 mod ats;
 mod chips;
@@ -60,7 +61,7 @@ fn second(driver: &Driver) -> Arc<Second> {
     Arc::new(driver.second_stage::<12>(&OPTIONS()).unwrap())
 }
 
-/// Maps and unmaps a page at `iova`, and gives what that owes.
+/// Maps and unmaps a page at `iova`, and returns the debt.
 fn debt(domain: &impl Domain, iova: u64) -> Gather {
     let access = Access::READ | Access::WRITE;
     let mut owed = Gather::new();

@@ -24,18 +24,18 @@ use portolan::inval::CombineOptions;
 use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{AllMemory, Cpus, Guarded, Mmio, Nanos, TableMem};
 
-/// Whether something is wanted.
+/// Wish for an optional feature.
 ///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
-    /// No.
+    /// It is not wanted.
     No,
     /// If the unit has it.
     IfThere,
 }
 
-/// What becomes of accesses while the unit is disabled.
+/// Treatment of accesses while the unit is disabled.
 ///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub struct AtWork {
     pub all: AllMemory,
 }
 
-/// Where the indices of the event and page-request queues are, which the architecture has in a
+/// Place of the indices of the event and page-request queues, which the architecture has in a
 /// second page of registers.
 ///
 /// *Context.* Interrupt: a value.
@@ -71,7 +71,7 @@ pub enum RegisterPages {
 }
 
 impl RegisterPages {
-    /// Where a register of the second page is.
+    /// Offset of a register of the second page.
     const fn at(self, offset: usize) -> usize {
         match self {
             Self::Two => offset,
@@ -80,7 +80,7 @@ impl RegisterPages {
     }
 }
 
-/// How a unit is to be run.
+/// Settings of a unit.
 ///
 /// *Context.* Interrupt: a value.
 ///
@@ -104,8 +104,8 @@ impl RegisterPages {
 pub struct Config {
     /// Longest wait for anything that the unit has to do.
     pub limit: Nanos,
-    /// Has CPUs that invalidate at the same time submit together; each submits its own where it is `None`.
-    /// See [`Combiner`](portolan::inval::Combiner) for how long a caller waits then.
+    /// Makes CPUs that invalidate at the same time submit together; each submits its own where it
+    /// is `None`. See [`Combiner`](portolan::inval::Combiner) for a caller's wait then.
     pub combining: Option<CombineOptions>,
     /// Exponent of the number of streams, if the unit has as many; more where those of
     /// [`Config::at_work`] need it. Eight bytes are taken for each 256 of them, and 16 KiB for those 256
@@ -117,7 +117,7 @@ pub struct Config {
     pub event_queue_lg2: u32,
     /// Exponent of the number of page requests, if the unit allows as many.
     pub page_request_queue_lg2: u32,
-    /// What blocked streams meet.
+    /// Treatment of accesses of blocked streams.
     pub blocking: Blocking,
     /// Syncs that write messages. Only where the unit writes memory coherently.
     pub messages: Want,
@@ -127,11 +127,11 @@ pub struct Config {
     pub interrupts: Want,
     /// After [`Smmu::disable`].
     pub when_disabled: WhenDisabled,
-    /// What firmware says of the unit's access to tables and queues.
+    /// Firmware's word on the unit's access to tables and queues.
     pub coherency: CoherencyOverride,
-    /// Where the registers of the second page are.
+    /// Place of the registers of the second page.
     pub pages: RegisterPages,
-    /// What firmware reserves for streams: memory that their devices use (RMR nodes:
+    /// Memory that firmware reserves for streams: regions that their devices use (RMR nodes:
     /// [`Iort::reserved`](crate::firmware::iort::Iort::reserved)), doorbells of their messages.
     pub reserved: Reservations,
     /// Streams whose devices firmware has at work, such as a display's controller: they pass through
@@ -197,12 +197,12 @@ pub struct Smmu<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
     power: Guarded<C, Power>,
 }
 
-/// What is known of the unit's enables.
+/// State of the unit's enables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Power {
     On,
     Off,
-    /// Somebody is disabling it.
+    /// A caller is disabling it.
     Changing,
     /// It did not answer when it was to be disabled.
     Unknown,
@@ -214,10 +214,10 @@ where
     M: TableMem<AtomicU64>,
     C: Cpus,
 {
-    /// Takes the unit over and enables it, with all streams blocked but [`Config::at_work`]. Whatever
-    /// the unit was doing ends: it is disabled first, and forgets everything. Accesses that come
-    /// meanwhile are aborted, and none passes by the unit. Where it was disabled before, they go on until
-    /// it is enabled as they did.
+    /// Takes the unit over and enables it, with all streams blocked but [`Config::at_work`].
+    /// Earlier work of the unit ends: it is disabled first, and forgets everything. Accesses that
+    /// come meanwhile are aborted, and none passes by the unit. Where it was disabled before, they
+    /// go on until it is enabled as they did.
     ///
     /// *Context.* Task.
     ///
@@ -374,7 +374,8 @@ where
         }
     }
 
-    /// What happens to accesses while the unit is disabled. Units may ignore it.
+    /// Sets the treatment of accesses while the unit is disabled. Units may ignore it. Units may
+    /// ignore it.
     fn set_bypass(&self, when: WhenDisabled) -> Result<(), IommuError> {
         let machine = &*self.shared.machine;
         let settled = || {
@@ -398,14 +399,14 @@ where
     ///
     /// Devices with translations of their own have to have ATS disabled before
     /// ([`Smmu::disable_ats`]): a disabled unit aborts translated accesses and refuses translation
-    /// requests (3.9.1.2 and 3.9.1.3), whatever [`Config::when_disabled`] says, and what such a
-    /// device keeps would be used once ATS is enabled for its stream again.
+    /// requests (3.9.1.2 and 3.9.1.3), in spite of [`Config::when_disabled`], and translations that
+    /// such a device keeps would be used once ATS is enabled for its stream again.
     ///
     /// *Context.* Atomic.
     ///
     /// # Errors
-    /// If the unit does not follow: what it may still use is then kept until another call succeeds,
-    /// or for good. [`IommuError::Stopped`] while somebody else is at it.
+    /// If the unit does not follow: memory that it may still use is then kept until another call
+    /// succeeds, or for good. [`IommuError::Stopped`] while another caller is at it.
     pub fn disable(&self) -> Result<(), IommuError> {
         {
             let mut power = self.power.lock();
@@ -415,7 +416,7 @@ where
                 Power::On | Power::Unknown => *power = Power::Changing,
             }
         }
-        // Whoever comes from now on is refused.
+        // Later callers are refused.
         self.shared.queue.set_stopped();
         let result = self.switch_off();
         self.power.with(|power| {
@@ -442,7 +443,7 @@ where
         }
     }
 
-    /// What the unit can do. *Context.* Interrupt.
+    /// Features of the unit. *Context.* Interrupt.
     pub fn features(&self) -> &Features {
         &self.shared.features
     }

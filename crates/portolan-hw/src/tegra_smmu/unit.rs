@@ -22,7 +22,7 @@ use crate::chassis::book::{Book, Streams};
 use crate::chassis::{Present, wait_for};
 use crate::firmware::reservations::Reservations;
 
-/// Where a stream is that is not blocked.
+/// Destination of a stream that is not blocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum To {
     /// Memory, untranslated.
@@ -37,7 +37,7 @@ pub(super) type EnableBits = [u32; reg::ENABLES.len()];
 /// One address space of a unit.
 pub type TegraDomain<R, M, C> = PagedDomain<Tegra, TegraTables<M, C>, TegraQueue<R, M, C>>;
 
-/// Whether there is a unit that takes what is written to it, by a register that does nothing by
+/// Checks that there is a unit that keeps written values, by a register that does nothing by
 /// itself.
 fn probe(regs: &impl Mmio, counters: &Counters, chip: Chip) -> Result<(), IommuError> {
     for wanted in [chip.asids() - 1, BLOCKED] {
@@ -55,8 +55,8 @@ fn probe(regs: &impl Mmio, counters: &Counters, chip: Chip) -> Result<(), IommuE
 
 /// One SMMU with registers `R`, tables in memory `M`, and clock `C`.
 ///
-/// *Locking.* Streams are moved one at a time, each by a few register accesses; whoever waits for that
-/// waits no longer than the limit. Nothing is awaited or allocated under a lock.
+/// *Locking.* Streams are moved one at a time, each by a few register accesses; a caller waits for
+/// its turn no longer than the limit. Nothing is awaited or allocated under a lock.
 ///
 /// *Context.* Interrupt: [`next_fault`](portolan::iommu::Iommu::next_fault). Task: taking over,
 /// making domains, moving streams (a domain that they leave may end there), letting go, and
@@ -77,9 +77,9 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
     /// *Context.* Task.
     ///
     /// # Errors
-    /// [`IommuError::Memory`] before anything changes; [`IommuError::Gone`], [`IommuError::Nonsense`]
-    /// with the register that did not take what was written, or [`IommuError::TimedOut`]. Memory
-    /// that the hardware may have been told of is then not freed.
+    /// [`IommuError::Memory`] before anything changes; [`IommuError::Gone`],
+    /// [`IommuError::Nonsense`] with the register that did not take the written value, or
+    /// [`IommuError::TimedOut`]. Memory that the hardware may have been told of is then not freed.
     pub fn enable(regs: R, mem: M, clock: C, config: Config) -> Result<Self, IommuError> {
         let chip = config.chip;
         let mut reserved = config.reserved.clone();
@@ -99,9 +99,9 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
         Ok(unit)
     }
 
-    /// From a unit that is off, or translates for somebody else, to one that blocks everything.
+    /// From a unit that is off, or translates for a previous owner, to one that blocks everything.
     /// Each swgroup is named before its clients are translated, so that no client is translated by
-    /// what is not its own.
+    /// tables that are not its own.
     fn start(&self, enables: EnableBits) -> Result<(), IommuError> {
         const TO_BLOCKED: u32 = asid::ENABLE | BLOCKED;
         let shared = &*self.shared;
@@ -139,21 +139,22 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
         wait_for(&shared.clock, shared.limit, Awaited::Control, look)
     }
 
-    /// Which chip it is in.
+    /// Chip of the unit.
     ///
     /// *Context.* Interrupt.
     pub fn chip(&self) -> Chip {
         self.shared.chip
     }
 
-    /// What is reserved for streams, and what of [`Config::reserved`] was ignored.
+    /// Addresses reserved for streams, and the reservations of [`Config::reserved`] that were
+    /// ignored.
     ///
     /// *Context.* Interrupt.
     pub fn reservations(&self) -> &Reservations {
         &self.reserved
     }
 
-    /// What the plans of domains know of the hardware.
+    /// Capabilities of the hardware for the plans of domains.
     ///
     /// *Context.* Interrupt.
     pub fn capabilities(&self) -> Capabilities {
@@ -180,7 +181,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
     /// *Context.* Task.
     ///
     /// # Errors
-    /// If the hardware does not follow. What it may use then stays allocated.
+    /// If the hardware does not follow. Memory that it may use then stays allocated.
     pub fn release(self, _all: AllMemory) -> Result<(), IommuError> {
         let shared = &*self.shared;
         self.block_all()?;

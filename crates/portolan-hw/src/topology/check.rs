@@ -1,4 +1,4 @@
-//! What is wrong with the units and bridges of a survey.
+//! Remarks on errors in the units and bridges of a survey.
 //!
 //! *Context.* Task: it takes heap memory.
 
@@ -11,7 +11,7 @@ use super::remark::Remark;
 use super::survey::{Place, Survey, UnitKind};
 
 impl Survey {
-    /// Remarks on what is wrong with units and bridges.
+    /// Remarks on errors in units and bridges.
     pub(super) fn check(&mut self) {
         let mut remarks = Vec::new();
         for (number, unit) in self.units().iter().enumerate() {
@@ -52,7 +52,7 @@ impl Survey {
         refused.or_else(|| self.in_place_of(unit))
     }
 
-    /// That another unit is said to have registers of the unit with that number.
+    /// Returns the error if another unit is said to have registers of the unit with that number.
     pub(super) fn in_place_of(&self, unit: usize) -> Option<EnableError> {
         self.remarks().iter().find_map(|remark| match *remark {
             Remark::SameRegisters { one, other } if one == unit || other == unit => {

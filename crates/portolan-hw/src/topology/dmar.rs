@@ -27,7 +27,7 @@ const BRIDGE: u32 = 1;
 /// Offset of a bridge's buses: primary, secondary, subordinate.
 const BUSES: u16 = 0x18;
 
-/// The buses behind a bridge, both ends included; `None` if it is none, or nobody has numbered them.
+/// The buses behind a bridge, both ends included; `None` if it is none, or has not been numbered.
 fn behind(read: ConfigSpace<'_>, segment: PciSegment, bridge: RequesterId) -> Option<(u8, u8)> {
     let requester = bridge;
     let function = PciFunction { segment, requester };
@@ -37,7 +37,7 @@ fn behind(read: ConfigSpace<'_>, segment: PciSegment, bridge: RequesterId) -> Op
     (header == BRIDGE && first != 0).then_some((first, last))
 }
 
-/// What the machine's own PCI devices, which are on bus 0, say of its units; `word` reads their
+/// Quirks of the machine's units, by its own PCI devices, which are on bus 0; `word` reads their
 /// configuration space.
 fn quirks(word: ConfigSpace<'_>, segment: PciSegment) -> Quirks {
     let identity = |requester: u16| {
@@ -80,7 +80,7 @@ pub(super) fn io_apics(table: &Dmar<'_>) -> IoApics {
     found
 }
 
-/// How many units `table` has, damaged ones included.
+/// Number of units in `table`, damaged ones included.
 pub(super) fn count(table: &[u8]) -> Result<usize, TopologyError> {
     Ok(units(&Dmar::parse(table)?).count())
 }
@@ -132,7 +132,7 @@ pub(super) fn find(
 ) -> Result<Option<(usize, StreamId)>, TopologyError> {
     let table = Dmar::parse(table)?;
     let stream = function.requester.stream();
-    // What is damaged may have named the function: then it is not one of the remaining.
+    // A damaged unit may have named the function: then it is not one of the remaining.
     let mut remaining = Ok(None);
     for (number, unit) in units(&table).enumerate() {
         let named = unit.and_then(|unit| {
@@ -155,7 +155,7 @@ pub(super) fn find(
     remaining
 }
 
-/// Whether a scope of `unit` is `function`, or a bridge that it is behind.
+/// Tells if a scope of `unit` is `function`, or a bridge that it is behind.
 fn names(
     unit: &Drhd<'_>,
     read: ConfigSpace<'_>,
@@ -181,7 +181,7 @@ fn names(
     Ok(false)
 }
 
-/// What a scope of `unit` claims.
+/// Claim of a scope of `unit`.
 fn claim(unit: &Drhd<'_>, read: ConfigSpace<'_>, scope: &Scope<'_>) -> Claim {
     let segment = unit.segment;
     let bus = |bridge| behind(read, segment, bridge).map(|(first, _)| first);
@@ -201,7 +201,7 @@ fn claim(unit: &Drhd<'_>, read: ConfigSpace<'_>, scope: &Scope<'_>) -> Claim {
     }
 }
 
-/// What `table` says of units and of memory that functions go on using.
+/// Surveys the units of `table`, and the memory that functions go on using.
 pub(super) fn survey(
     table: &[u8],
     read: ConfigSpace<'_>,

@@ -1,4 +1,4 @@
-//! Why there are no units, or no device.
+//! Errors of finding units and of opening devices.
 
 use portolan::addr::{PciFunction, PhysRange};
 use portolan::dma::{DeviceError, SpaceError};
@@ -11,7 +11,7 @@ use crate::firmware::TableError;
 use crate::firmware::viot::Viommu;
 use crate::interrupt::ApicMode;
 
-/// Why firmware's tables do not say what units there are.
+/// Error of firmware's tables of units.
 ///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -20,7 +20,7 @@ pub enum TopologyError {
     /// No table describes units.
     #[error("there is no DMAR, IORT, IVRS, VIOT or RIMT table")]
     NoTable,
-    /// What should be a device tree is none.
+    /// The bytes that should be a device tree are none.
     #[error("it is no device tree")]
     NoTree,
     /// The table or the device tree has no unit that a topology enables.
@@ -40,7 +40,7 @@ pub enum TopologyError {
     VirtualFunctions(VirtualFunctions),
 }
 
-/// Why a unit was not enabled.
+/// Error of enabling a unit.
 ///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -52,7 +52,7 @@ pub enum EnableError {
     /// The platform does not give the registers.
     #[error("the registers at {window} cannot be mapped")]
     NoRegisters {
-        /// Where they are.
+        /// Range of the registers.
         window: PhysRange,
     },
     /// The PCI function that is the unit has no window of registers, or one that its bus does not reach.
@@ -81,7 +81,7 @@ pub enum EnableError {
     NoCapability {
         /// The function.
         function: PciFunction,
-        /// What is there.
+        /// Error of the capability block that is there.
         error: NotAnIommu,
     },
     /// The unit.
@@ -89,21 +89,22 @@ pub enum EnableError {
     Iommu {
         /// Its registers.
         window: PhysRange,
-        /// What became of it.
+        /// Error of the unit.
         error: IommuError,
     },
     /// A virtio-iommu device.
     #[error("virtio-iommu, {place:?}: {error}")]
     Viommu {
-        /// Where the table says that it is.
+        /// Place of the device in the table.
         place: Viommu,
-        /// What became of it, or of its transport; [`IommuError::Unsupported`] if that is missing.
+        /// Error of the device, or of its transport; [`IommuError::Unsupported`] if that is
+        /// missing.
         error: IommuError,
     },
     /// Firmware does not offer the remapping of interrupts that was asked for.
     #[error("firmware offers {offered:?} for the remapping of interrupts")]
     NoRemapping {
-        /// What it offers.
+        /// Mode that it offers, if any.
         offered: Option<ApicMode>,
     },
     /// No memory to remember the unit.
@@ -117,7 +118,7 @@ impl From<TableError> for EnableError {
     }
 }
 
-/// Why it is not known who sends the interrupts of a controller.
+/// Error of finding the sender of a controller's interrupts.
 ///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -131,12 +132,12 @@ pub enum SenderError {
     NotEnabled {
         /// The unit, by its number in the table.
         unit: usize,
-        /// Why not.
+        /// Reason.
         error: EnableError,
     },
 }
 
-/// Why a device was not opened.
+/// Error of opening a device.
 ///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -152,7 +153,7 @@ pub enum OpenError {
         function: PciFunction,
         /// The unit, by its number in the table.
         unit: usize,
-        /// Why not.
+        /// Reason.
         error: EnableError,
     },
     /// No unit serves the function: it reaches all memory, or none.

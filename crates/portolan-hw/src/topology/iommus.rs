@@ -14,7 +14,7 @@ use portolan::platform::{Nanos, Platform};
 use super::{EnableError, Enabled, OpenError, Outcome, Survey, Topology};
 use crate::chassis::Turn;
 
-/// How long a caller waits until others have opened their devices.
+/// Longest time that a caller waits until others have opened their devices.
 const TURN: Nanos = Nanos::new(10_000_000_000);
 
 /// A group of which a device is open, or was.
@@ -26,17 +26,17 @@ struct OpenGroup<P: Platform> {
     shared: Vec<(StreamId, Weak<Device<P>>)>,
 }
 
-/// How a device is opened.
+/// Options of opening a device.
 ///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceOptions {
-    /// What the device can reach, and how far it is trusted.
+    /// Limits of the device, and the trust in it.
     pub constraints: Constraints,
-    /// What its driver does with buffers.
+    /// Ownership of its driver's buffers.
     pub buffers: Buffers,
-    /// What the administrator prefers.
+    /// Policy that the administrator prefers.
     pub preference: PolicyPreference,
     /// Its address space; the policy in it is replaced by the one that is decided on.
     pub space: SpaceOptions,
@@ -75,7 +75,7 @@ impl DeviceOptions {
         Some(self)
     }
 
-    /// How far the devices of the space are trusted that the device would make.
+    /// Trust in the devices of the space that the device would make.
     fn trust(&self) -> Trust {
         let own = self.constraints.trust;
         self.space.trust.map_or(own, |said| said.least(own))
@@ -130,8 +130,8 @@ impl<P: Platform> Iommus<P> {
         })
     }
 
-    /// What firmware and the PCI functions said when the units were enabled: groups, reserved ranges,
-    /// and what makes no sense.
+    /// Survey of firmware and the PCI functions when the units were enabled: groups, reserved
+    /// ranges, and remarks.
     pub fn survey(&self) -> &Survey {
         &self.survey
     }

@@ -54,7 +54,7 @@ pub(super) fn at_work(
     Ok(streams.map(|stream| AtWork { stream, all }).collect())
 }
 
-/// Where a unit has its registers, and how many bytes they are.
+/// Pages of a unit's registers, and their number of bytes.
 fn registers(unit: &SmmuV3) -> (RegisterPages, u64) {
     match unit.model {
         THUNDERX2 => (RegisterPages::OnlyFirst, ONE_PAGE),
@@ -69,7 +69,7 @@ fn last_stream(table: &Iort<'_>, unit: &Node<'_>) -> Option<u32> {
     to_unit.map(|mapping| mapping.last_output()).max()
 }
 
-/// How many units `table` has, damaged ones included.
+/// Number of units in `table`, damaged ones included.
 pub(super) fn count(table: &[u8]) -> Result<usize, TopologyError> {
     Ok(units(&Iort::parse(table)?).count())
 }
@@ -92,7 +92,7 @@ pub(super) fn enable<P: Platform>(
         let mut config = Config {
             coherency: unit.coherency(),
             pages,
-            // Nobody hears of a line to which nobody listens.
+            // A line without a listener is not heard.
             interrupts: Want::IfThere,
             combining: by.options.combining,
             stream_lg2: last_stream(&table, &node).map_or(0, streams_lg2),
@@ -166,8 +166,8 @@ fn below(lg2: u8) -> Option<IovaRange> {
     IovaRange::new(Iova::new(0), Iova::new(last))
 }
 
-/// What `table` says of units and of memory that streams go on using. What of a root complex or of a
-/// named component reaches a unit is told of the first identifier of each mapping.
+/// Surveys the units of `table`, and the memory that streams go on using. The unit that a root
+/// complex or a named component reaches is told by the first identifier of each mapping.
 pub(super) fn survey(table: &[u8], into: &mut Survey) -> Result<(), TopologyError> {
     let table = Iort::parse(table)?;
     let mut offsets = Vec::new();

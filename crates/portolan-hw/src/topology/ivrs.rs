@@ -36,8 +36,8 @@ fn narrower(one: Option<u32>, other: Option<u32>) -> Option<u32> {
     one.into_iter().chain(other).min()
 }
 
-/// The I/O APICs that the table names; `None` if it gives two the same number, so that it cannot be told which
-/// sends what.
+/// The I/O APICs that the table names; `None` if it gives two the same number, so that their
+/// messages cannot be told apart.
 pub(super) fn io_apics(table: &[u8]) -> Option<IoApics> {
     let mut found = IoApics::default();
     let table = Ivrs::parse(table).ok()?;
@@ -57,7 +57,7 @@ pub(super) fn io_apics(table: &[u8]) -> Option<IoApics> {
     Some(found)
 }
 
-/// How many units `table` has, damaged ones included.
+/// Number of units in `table`, damaged ones included.
 pub(super) fn count(table: &[u8]) -> Result<usize, TopologyError> {
     Ok(Ivrs::parse(table)?.units().count())
 }
@@ -129,7 +129,7 @@ fn own(unit: &Ivhd<'_>) -> PciFunction {
     }
 }
 
-/// What an entry of `unit` claims.
+/// Claim of an entry of `unit`.
 fn claim(unit: &Ivhd<'_>, entry: &Entry<'_>) -> Claim {
     let (first, last) = (entry.devices.first(), entry.devices.last());
     let segment = unit.segment;
@@ -159,7 +159,7 @@ fn claim(unit: &Ivhd<'_>, entry: &Entry<'_>) -> Claim {
     }
 }
 
-/// What `table` says of units and of memory that functions go on using.
+/// Surveys the units of `table`, and the memory that functions go on using.
 pub(super) fn survey(table: &[u8], into: &mut Survey) -> Result<(), TopologyError> {
     let parsed = Ivrs::parse(table)?;
     for unit in parsed.units() {

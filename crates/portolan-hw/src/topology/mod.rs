@@ -1,11 +1,10 @@
-//! From firmware's tables to devices: which units there are, which of them serves a PCI function and
-//! by which stream, and what is reserved for it.
+//! From firmware's tables to devices: the units, the one that serves a PCI function with the
+//! function's stream, and the addresses reserved for it.
 //!
-//! * [`Topology`]: what the tables say: DMAR (VT-d), IORT (SMMUv3), IVRS (AMD-Vi), VIOT (virtio-iommu), RIMT (RISC-V
-//!   IOMMU), or a
-//!   device tree (SMMUv3, RISC-V IOMMU).
+//! * [`Topology`]: the tables: DMAR (VT-d), IORT (SMMUv3), IVRS (AMD-Vi), VIOT (virtio-iommu), RIMT
+//!   (RISC-V IOMMU), or a device tree (SMMUv3, RISC-V IOMMU).
 //! * [`pci`]: the PCI functions, the identifiers that their accesses carry, and groups.
-//! * [`Survey`]: both put together, with what makes no sense.
+//! * [`Survey`]: both put together, with remarks on entries that make no sense.
 //! * [`Iommus`]: the units, enabled; [`Iommus::trusted_device`] opens a device.
 //!
 //! Sources: those of [`crate::firmware`]. Not supported: SMMUv2 (an embedder enables
@@ -56,7 +55,7 @@ use crate::virtio::Transport;
 use madt::IoApics;
 use pci::{PciOverrides, PciTree};
 
-/// How units are enabled.
+/// Options of enabling units.
 ///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -64,23 +63,23 @@ use pci::{PciOverrides, PciTree};
 pub struct Options {
     /// Memory that firmware's own devices use.
     pub reserved: FirmwareMemory,
-    /// Whether units remap interrupts, and how: not more than [`Topology::interrupt_remapping`] says.
-    /// Then nothing interrupts but what [`IommuDomains::interrupts`] was told of.
+    /// Interrupt remapping of the units: not more than [`Topology::interrupt_remapping`] offers.
+    /// Then only interrupts pass of which [`IommuDomains::interrupts`] was told.
     pub interrupts: Option<Remapping>,
-    /// What is known of PCI functions beyond what they say.
+    /// Properties of PCI functions that their configuration space does not tell.
     pub pci: PciOverrides,
     /// Has CPUs that invalidate at the same time submit together, at each unit; each submits its own
     /// where it is `None`. A virtio-iommu has nothing to combine: its requests are those of one caller.
     pub combining: Option<CombineOptions>,
 }
 
-/// What becomes of memory that firmware's tables say a device goes on using.
+/// Treatment of memory that a device goes on using by firmware's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum FirmwareMemory {
     /// The device reaches it, at its own addresses.
     #[default]
     Reached,
-    /// It does not: for a machine whose firmware is not trusted.
+    /// The device does not reach it: for a machine whose firmware is not trusted.
     Refused,
 }
 
@@ -90,10 +89,10 @@ type ConfigSpace<'c> = &'c dyn Fn(PciFunction, u16) -> Option<u32>;
 
 /// Units that a table may have: as many as Linux reads of a DMAR table.
 const MOST_UNITS: usize = 1024;
-/// Bytes that a table may have. What is longer is none; walks of it end in time.
+/// Bytes that a table may have. Longer bytes are no table; walks of it end in time.
 const MOST_BYTES: usize = 1 << 20;
 
-/// Which kind of table there is: a machine has units of one architecture.
+/// Kind of table: a machine has units of one architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Dmar,
@@ -104,7 +103,8 @@ enum Kind {
     Tree,
 }
 
-/// What firmware says of a machine's units. It holds a copy of the table, or of the device tree.
+/// Firmware's description of a machine's units. It holds a copy of the table, or of the device
+/// tree.
 ///
 /// *Context.* Task.
 #[derive(Clone, Debug)]
@@ -119,8 +119,8 @@ pub struct Topology {
 
 impl Topology {
     /// The topology that one of `tables` describes: whole ACPI tables, of which those of other
-    /// signatures are passed over. That of I/O APICs (MADT), if it is among them, says whether interrupts
-    /// can be remapped.
+    /// signatures are passed over. That of I/O APICs (MADT), if it is among them, decides if
+    /// interrupts can be remapped.
     ///
     /// # Errors
     /// If there is none, or the first one found is damaged or has no unit.
@@ -212,9 +212,9 @@ impl Topology {
         })
     }
 
-    /// What the table and the PCI functions say, put together; no unit is touched. `read` gives 32 bits
-    /// of a function's configuration space at an offset, all ones or nothing where there is none. What
-    /// makes no sense is among the remarks.
+    /// Puts the table and the PCI functions together; no unit is touched. `read` gives 32 bits of a
+    /// function's configuration space at an offset, all ones or nothing where there is none.
+    /// Entries that make no sense are among the remarks.
     ///
     /// ```
     /// # use portolan::addr::PciFunction;
@@ -265,16 +265,16 @@ impl Topology {
     /// Devices that firmware has at work, by the memory that it reserves for them, go on with that memory until
     /// then; behind an SMMU with all of memory, as its tables do not name all that such devices use.
     ///
-    /// A unit that does not come up takes no other with it: [`Iommus::units`] says why, and each device behind
-    /// it is refused by name. It is as it was found, or as far as it came: it may let accesses through, so
-    /// its devices have to stay stopped. Of two units that are said to have the same registers neither is
-    /// enabled: one would be enabled over the other.
+    /// A unit that does not come up takes no other with it: [`Iommus::units`] has its error, and
+    /// each device behind it is refused by name. It is as it was found, or as far as it came: it
+    /// may let accesses through, so its devices have to stay stopped. Of two units that are said to
+    /// have the same registers neither is enabled: one would be enabled over the other.
     ///
     /// `description` is the promise that the table is this machine's.
     ///
     /// # Errors
-    /// If firmware does not offer what `options` ask for, or no unit comes up: with the reason of the first.
-    /// A virtio-iommu needs [`Topology::enable_with`].
+    /// If firmware does not offer a feature that `options` ask for, or no unit comes up: with the
+    /// reason of the first. A virtio-iommu needs [`Topology::enable_with`].
     pub fn enable<P: Platform>(
         self,
         platform: P,
@@ -319,7 +319,7 @@ impl Topology {
     /// ```
     ///
     /// # Errors
-    /// As [`Topology::enable`], and what `transport` says.
+    /// As [`Topology::enable`], and the error of `transport`.
     pub fn enable_with<P: Platform, T: Transport + Send + Sync + 'static>(
         self,
         platform: P,
@@ -401,7 +401,7 @@ fn streams_lg2(last: u32) -> u32 {
     u32::BITS - last.leading_zeros()
 }
 
-/// What units are enabled with.
+/// Arguments with which units are enabled.
 struct Enabling<'p, P> {
     platform: &'p P,
     options: Options,

@@ -40,12 +40,12 @@ fn mappings<'t>(table: &Rimt<'t>) -> impl Iterator<Item = Mapping> + use<'t> {
     })
 }
 
-/// How many units `table` has, damaged ones included.
+/// Number of units in `table`, damaged ones included.
 pub(super) fn count(table: &[u8]) -> Result<usize, TopologyError> {
     Ok(units(&Rimt::parse(table)?).count())
 }
 
-/// How a unit, whose node is at `offset`, is to be driven.
+/// Settings of a unit, whose node is at `offset`.
 fn config(table: &Rimt<'_>, offset: usize, unit: &Unit) -> Config {
     let mut config = Config::default();
     let its = mappings(table).filter(|mapping| usize::try_from(mapping.unit) == Ok(offset));
@@ -110,7 +110,7 @@ pub(super) fn find(
     Ok(None)
 }
 
-/// What `table` says of units, and of the functions and devices that they serve.
+/// Surveys the units of `table`, and the functions and devices that they serve.
 pub(super) fn survey(table: &[u8], into: &mut Survey) -> Result<(), TopologyError> {
     let table = Rimt::parse(table)?;
     let mut offsets = Vec::new();

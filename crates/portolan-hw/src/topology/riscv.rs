@@ -13,13 +13,13 @@ use crate::riscv::{Config, Features, RiscvIommu, Signal};
 pub(super) const WINDOW: u64 = 0x1000;
 /// Offset in configuration space of the first window's address.
 const BASE: u16 = 0x10;
-/// Bits of it: ports instead of memory; what kind of memory; not of the address.
+/// Bits of it: ports instead of memory; kind of memory; all that are not of the address.
 const PORTS: u32 = 1;
 const KIND: u32 = 3 << 1;
 const KIND_64: u32 = 2 << 1;
 const FLAGS: u32 = 0xf;
 
-/// Where the registers of a unit that is the PCI function `at` are, on its bus.
+/// Address of the registers of a unit that is the PCI function `at`, on its bus.
 pub(super) fn base(platform: &impl Platform, at: PciFunction) -> Result<u64, EnableError> {
     let none = EnableError::NoWindow { function: at };
     let low = platform.pci_config(at, BASE).ok_or(none)?;
@@ -34,8 +34,8 @@ pub(super) fn base(platform: &impl Platform, at: PciFunction) -> Result<u64, Ena
     }
 }
 
-/// Takes over and enables the unit with registers at `window`. Where it has no wires, whatever the table
-/// says, it tells nobody of faults.
+/// Takes over and enables the unit with registers at `window`. Where it has no wires, even if the
+/// table names some, it does not tell of faults.
 pub(super) fn enable<P: Platform>(
     by: &Enabling<'_, P>,
     window: PhysRange,

@@ -1,9 +1,9 @@
-//! What firmware's table and configuration space say of a machine, put together without touching a
-//! unit: units, the functions that each serves and by which streams, groups, reserved ranges. What makes
-//! no sense is among the remarks (`remark`).
+//! A machine by firmware's table and configuration space, put together without touching a unit:
+//! units, the functions that each serves with their streams, groups, reserved ranges. Entries that
+//! make no sense are among the remarks (`remark`).
 //!
-//! [`Topology::survey`](super::Topology::survey) makes it. [`Iommus`](super::Iommus) opens devices by
-//! it, and whoever wants to show a machine's topology prints it.
+//! [`Topology::survey`](super::Topology::survey) makes it. [`Iommus`](super::Iommus) opens devices
+//! by it, and a program that shows a machine's topology prints it.
 //!
 //! *Context.* Task: it takes heap memory.
 
@@ -59,7 +59,7 @@ impl UnitKind {
     }
 }
 
-/// Where a unit is.
+/// Place of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Place {
@@ -69,7 +69,7 @@ pub enum Place {
     Function(PciFunction),
     /// The registers of its transport begin here.
     Device(PhysAddr),
-    /// Where no registers can be.
+    /// Address at which no registers can be.
     Nowhere(PhysAddr),
     /// The table is damaged where it may describe the unit.
     Damaged,
@@ -102,15 +102,15 @@ impl fmt::Display for Place {
 pub struct SurveyedUnit {
     /// Its register interface.
     pub kind: UnitKind,
-    /// Where it is.
+    /// Place of the unit.
     pub place: Place,
     /// The segment of the functions that it serves, if they are all of one.
     pub segment: Option<PciSegment>,
-    /// What firmware says that it serves.
+    /// Devices that it serves, by firmware.
     pub claims: Vec<Claim>,
     /// Claims of which not all addresses arrive at the unit.
     pub limits: Vec<ReachedBy>,
-    /// What is reserved for its streams.
+    /// Addresses reserved for its streams.
     pub reserved: Reservations,
     /// What of it the embedder added.
     pub(super) added: Vec<Reserved>,
@@ -141,7 +141,8 @@ pub struct Served {
     pub function: PciFunction,
     /// The number of the unit that serves it; `None` if no unit does.
     pub unit: Option<usize>,
-    /// Its streams there: what the unit knows its accesses by, whichever identifier they carry.
+    /// Its streams there: the identifiers of its accesses for the unit, with any requester
+    /// identifier.
     pub streams: Vec<StreamId>,
 }
 
@@ -177,7 +178,7 @@ impl Survey {
         &self.served
     }
 
-    /// What is odd, or worth knowing.
+    /// Entries that are odd, or worth knowing.
     pub fn remarks(&self) -> &[Remark] {
         &self.remarks
     }
@@ -186,15 +187,15 @@ impl Survey {
         self.remarks.push(remark);
     }
 
-    /// What `found` is, or a remark on what is wrong with it.
+    /// Returns the value of `found`, or adds a remark on its error.
     pub(super) fn note<T>(&mut self, found: Result<T, TopologyError>) -> Option<T> {
         found
             .map_err(|error| self.remark(Remark::Table(error)))
             .ok()
     }
 
-    /// The unit that `found` is; or a remark on what is wrong with it, and a unit of which nothing is known in its
-    /// place.
+    /// Returns the unit of `found`; or adds a remark on its error, and a unit of which nothing is
+    /// known in its place.
     pub(super) fn described<T>(
         &mut self,
         kind: UnitKind,
@@ -226,7 +227,7 @@ impl Survey {
         self.units.len() - 1
     }
 
-    /// Whether no more claims are kept.
+    /// Tells if no more claims are kept.
     pub(super) fn is_full(&self) -> bool {
         self.claims >= MOST_CLAIMS
     }
@@ -257,14 +258,14 @@ impl Survey {
         self.remark(Remark::Astray { claim });
     }
 
-    /// Adds what is reserved for streams of a unit.
+    /// Adds addresses reserved for streams of a unit.
     pub(super) fn reserve(
         &mut self,
         unit: usize,
         found: impl IntoIterator<Item = Result<Reserved, TableError>>,
     ) {
         if let Some(unit) = self.units.get_mut(unit) {
-            // What is ignored is counted there, and remarked on in the end.
+            // Ignored ones are counted there, and remarked on in the end.
             let _ = unit.reserved.read(found);
         }
     }
@@ -282,7 +283,7 @@ impl Survey {
         self.units.get(unit).map_or(&[], |unit| &unit.added)
     }
 
-    /// Adds what a unit of a kind reserves for all streams.
+    /// Adds addresses that a unit of a kind reserves for all streams.
     pub(super) fn hold(&mut self, unit: usize, windows: impl IntoIterator<Item = ReservedRegion>) {
         if let Some(unit) = self.units.get_mut(unit) {
             unit.reserved.hold(windows.into_iter());
@@ -398,7 +399,7 @@ impl Survey {
     /// ```
     ///
     /// # Errors
-    /// Of one of which nobody can tell by which unit it is served.
+    /// For a function whose unit cannot be told.
     pub fn virtual_functions<'s>(
         &'s self,
         topology: &'s Topology,
@@ -407,7 +408,7 @@ impl Survey {
         let believed = self.tree.virtual_functions(read);
         let believed = believed.filter(|virtuals| !virtuals.is_odd());
         believed.flat_map(move |virtuals| {
-            // What is in the tree is a function of its own, whatever others say.
+            // A function that is in the tree is one of its own, even if another claims it.
             let places = virtuals.places();
             let places = places.filter(|at| self.tree.node(*at).is_none());
             places.map(move |at| {
@@ -418,7 +419,7 @@ impl Survey {
         })
     }
 
-    /// Whether functions of the tree besides `function` have `stream` of `unit`.
+    /// Tells if functions of the tree besides `function` have `stream` of `unit`.
     pub(super) fn is_shared(&self, function: PciFunction, unit: usize, stream: StreamId) -> bool {
         let mut others = self.served.iter().filter(|one| one.function != function);
         others.any(|one| one.unit == Some(unit) && one.streams.contains(&stream))

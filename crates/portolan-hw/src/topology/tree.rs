@@ -44,7 +44,7 @@ const ENTRY: usize = 4;
 /// Units that other drivers are for.
 const OTHERS: [&str; 4] = ["arm,smmu-v1", "arm,smmu-v2", "arm,mmu-500", "qcom,smmu-500"];
 
-/// Where a unit has its registers.
+/// Place of a unit's registers.
 enum At {
     /// There, so many bytes.
     Registers(PhysAddr, u64),
@@ -52,7 +52,7 @@ enum At {
     Function(PciFunction, Vec<Window>),
 }
 
-/// What drives a unit.
+/// Driver of a unit.
 enum Driver {
     Smmu {
         coherency: CoherencyOverride,
@@ -83,7 +83,8 @@ struct Host<'t> {
     reach: Option<IovaRange>,
 }
 
-/// An entry of `iommu-map`: the first requester, the unit, its stream, and how many there are.
+/// An entry of `iommu-map`: the first requester, the unit, its stream, and the number of
+/// requesters.
 type Entry = [u32; ENTRY];
 
 /// A device that is no PCI function.
@@ -96,7 +97,7 @@ struct Device {
     widths: (usize, usize),
 }
 
-/// What a tree says of units.
+/// Description of units by a tree.
 #[derive(Default)]
 struct Described<'t> {
     units: Vec<Unit<'t>>,
@@ -283,7 +284,7 @@ fn entries(host: &Node<'_>) -> Vec<Entry> {
     entries.filter_map(|entry| entry.try_into().ok()).collect()
 }
 
-/// How many units the tree has.
+/// Number of units in the tree.
 pub(super) fn count(tree: &[u8]) -> Result<usize, TopologyError> {
     Ok(read(tree)?.units.len())
 }
@@ -355,8 +356,8 @@ pub(super) fn reach(
     Ok(host.and_then(|host| host.reach))
 }
 
-/// Whether all units are such as could have messages of devices go through tables, to files that the tree
-/// names. Whether they can, they say themselves.
+/// Tells if all units are such as could have messages of devices go through tables, to files that
+/// the tree names. Their registers decide if they can.
 pub(super) fn remaps(tree: &[u8]) -> Result<bool, TopologyError> {
     let described = read(tree)?;
     let mut units = described.units.iter();
@@ -371,7 +372,7 @@ pub(super) fn wire(tree: &[u8], unit: usize) -> Result<Option<Wire>, TopologyErr
     Ok(unit.and_then(|unit| Wire::first(&unit.node, unit.parent)))
 }
 
-/// What the tree says of units, of PCI hosts and of other devices.
+/// Surveys the units, PCI hosts and other devices of the tree.
 pub(super) fn survey(tree: &[u8], into: &mut Survey) -> Result<(), TopologyError> {
     let described = read(tree)?;
     for unit in &described.units {

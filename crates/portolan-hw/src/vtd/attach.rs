@@ -1,7 +1,7 @@
 //! Moving streams: blocked, passed through, or attached to a domain.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 3.4, 6.5.3
-//! (what to invalidate after which change, in which order) and 9.3 to 9.6.
+//! (invalidations after each change, and their order) and 9.3 to 9.6.
 
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
@@ -107,7 +107,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         left.map(drop)
     }
 
-    /// Moves a stream; returns what it leaves.
+    /// Moves a stream; returns the attachments that it leaves.
     fn move_to(
         &self,
         streams: &mut Streams,
@@ -164,7 +164,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         }
     }
 
-    /// Has a device forget what it may hold of before it was this unit's, or was gone.
+    /// Makes a device forget translations from before it was this unit's, or was gone.
     fn forget_history(&self, to: To, device: Device) -> Result<(), IommuError> {
         match (device.history, to.remote) {
             (History::Unknown, Some(remote)) => self.core.run(&[&[remote.forget(Extent::All)]]),
@@ -172,7 +172,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         }
     }
 
-    /// Once more invalidates what a failure left over at `key`, before anything else happens to it.
+    /// Once more invalidates the remains of a failure at `key`, before anything else happens to it.
     fn settle(&self, streams: &mut Streams, key: Key) -> Result<Left<To>, IommuError> {
         let settled = streams.settle(key, |_, unsettled| {
             unsettled.iter().try_for_each(|left| {

@@ -1,4 +1,4 @@
-//! How a unit is to be driven.
+//! Settings of a unit.
 //!
 //! *Context.* Interrupt: everything here is a value.
 
@@ -12,13 +12,13 @@ use super::structures::Mode;
 use crate::firmware::reservations::Reservations;
 use crate::interrupt::Remapping;
 
-/// Writes of devices to these addresses become interrupt messages, whatever the tables say (3.13).
+/// Writes of devices to these addresses become interrupt messages, with any tables (3.13).
 pub(crate) const INTERRUPTS: ReservedRegion = ReservedRegion {
     range: IovaRange::page(Iova::new(0xfee0_0000), PageSize::of_lg2(20)),
     kind: ReservedKind::Interrupts,
 };
 
-/// How a unit is to be driven.
+/// Settings of a unit.
 ///
 /// ```no_run
 /// # use core::sync::atomic::AtomicU64;
@@ -38,39 +38,41 @@ pub(crate) const INTERRUPTS: ReservedRegion = ReservedRegion {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
-    /// How long to wait for the hardware, each time.
+    /// Longest wait for the hardware, each time.
     pub limit: Nanos,
     /// Pages of the invalidation queue as an exponent, 7 at most.
     pub queue_lg2_pages: u32,
-    /// How devices are found. [`Unsupported`](portolan::iommu::IommuError::Unsupported) if the unit cannot.
+    /// Structures by which devices are found.
+    /// [`Unsupported`](portolan::iommu::IommuError::Unsupported) if the unit cannot.
     pub mode: Mode,
-    /// How invalidations are submitted.
+    /// Way in which invalidations are submitted.
     pub invalidation: Invalidation,
     /// Width of physical addresses in bits.
     pub output_lg2: u32,
-    /// Widest PASID that will be used, in bits; cut off at what the unit has.
+    /// Widest PASID that will be used, in bits; cut off at the unit's own.
     pub pasid_bits: u32,
-    /// What the invalidation plans are to know beyond the hardware's own word.
+    /// Quirks that the invalidation plans respect, beyond the hardware's own word.
     pub quirks: Quirks,
-    /// Has CPUs that invalidate at the same time submit together; each submits its own where it is `None`.
-    /// See [`Combiner`](portolan::inval::Combiner) for how long a caller waits then.
+    /// Makes CPUs that invalidate at the same time submit together; each submits its own where it
+    /// is `None`. See [`Combiner`](portolan::inval::Combiner) for a caller's wait then.
     pub combining: Option<CombineOptions>,
-    /// What is wrong with the unit beyond its own word: the quirks of all PCI devices that are part
-    /// of the machine ([`ChipQuirks::of`]); [`ChipQuirks::KEEP_TRANSLATION`] for the unit of the
-    /// graphics alone.
+    /// Errors of the unit beyond its own word: the quirks of all PCI devices that are part of the
+    /// machine ([`ChipQuirks::of`]); [`ChipQuirks::KEEP_TRANSLATION`] for the unit of the graphics
+    /// alone.
     pub chip: ChipQuirks,
-    /// What devices reach while the unit is taken over from who used it before.
+    /// Memory that devices reach while the unit is taken over from a previous owner.
     pub takeover: Takeover,
-    /// Memory that devices go on reaching at its own addresses, whatever else they reach: what
-    /// firmware lists as reserved (RMRR: [`Dmar::reserved`](crate::firmware::dmar::Dmar::reserved)).
+    /// Memory that devices go on reaching at its own addresses, beside their other mappings:
+    /// regions that firmware lists as reserved (RMRR:
+    /// [`Dmar::reserved`](crate::firmware::dmar::Dmar::reserved)).
     pub reserved: Reservations,
-    /// Whether the driver remaps interrupts, and how; `None` leaves all of that as it is found, for an
-    /// embedder with a table of its own.
-    /// [`Unsupported`](portolan::iommu::IommuError::Unsupported) if the unit cannot, or without a queue.
+    /// Interrupt remapping by the driver; `None` leaves all of that as it is found, for an embedder
+    /// with a table of its own. [`Unsupported`](portolan::iommu::IommuError::Unsupported) if the
+    /// unit cannot, or without a queue.
     pub interrupts: Option<Remapping>,
 }
 
-/// How invalidations are submitted.
+/// Way in which invalidations are submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invalidation {
     /// Through the queue if there is one, else through registers.
@@ -79,12 +81,12 @@ pub enum Invalidation {
     Registers,
 }
 
-/// What devices reach while a unit whose translation is on is taken over.
+/// Memory that devices reach while a unit whose translation is on is taken over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takeover {
-    /// What they reached before, and from the moment on at which the unit changes to the new tables
-    /// what these say: translation stays on. The tables have to be of the same mode as those of
-    /// before, as a unit changes modes only while translation is off (11.4.5): with another one,
+    /// The old mappings, and from the moment on at which the unit changes to the new tables those
+    /// of these: translation stays on. The tables have to be of the same mode as those of before,
+    /// as a unit changes modes only while translation is off (11.4.5): with another one,
     /// [`Unsupported`](portolan::iommu::IommuError::Unsupported).
     Translated,
     /// All memory, at its own addresses, for a moment: DMA that is under way with the old addresses

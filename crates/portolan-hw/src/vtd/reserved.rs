@@ -1,4 +1,4 @@
-//! Addresses that devices reach whatever they are attached to, and those that reach no memory.
+//! Addresses that devices reach with any attachment, and those that reach no memory.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 8.4 (memory
 //! that firmware lists for a device) and 3.13 (interrupt messages).
@@ -17,20 +17,21 @@ use crate::firmware::reservations::Reservations;
 const GRAPHICS: StreamId = StreamId::new(0x10);
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
-    /// Whether `stream` may not be attached, as it does not work translated.
+    /// Tells if `stream` may not be attached, as it does not work translated.
     pub(super) fn is_untranslated(&self, stream: StreamId) -> bool {
         stream == GRAPHICS && self.config.chip.contains(Quirks::GRAPHICS_UNTRANSLATED)
     }
 
-    /// What is reserved for streams, and what of [`Config::reserved`](super::Config::reserved) was
-    /// ignored.
+    /// Addresses reserved for streams, and the reservations of
+    /// [`Config::reserved`](super::Config::reserved) that were ignored.
     ///
     /// *Context.* Interrupt.
     pub fn reservations(&self) -> &Reservations {
         &self.config.reserved
     }
 
-    /// Maps what `stream` reaches at its own addresses into `domain`, unless it is there already.
+    /// Maps the memory that `stream` reaches at its own addresses into `domain`, unless it is there
+    /// already.
     pub(super) fn hold_reserved(
         &self,
         stream: StreamId,

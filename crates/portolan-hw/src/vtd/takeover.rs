@@ -16,7 +16,7 @@ use super::spec::reg::{self, command, fsts, queue, root_mode};
 use super::structures::Mode;
 use crate::chassis::{Present, Published, wait_for};
 
-/// What a unit was found doing.
+/// State in which a unit was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Inherited {
     Nothing,
@@ -42,7 +42,7 @@ impl Root {
         }
     }
 
-    /// What the address register has to hold.
+    /// Value of the address register.
     pub(super) fn address(&self) -> u64 {
         self.address
     }
@@ -51,7 +51,7 @@ impl Root {
         self.inherited
     }
 
-    /// Whether the unit still has another.
+    /// Tells if the unit still has another.
     pub(super) fn is_due(&self) -> bool {
         self.set.get() == 0
     }
@@ -68,8 +68,8 @@ fn mode_bits(mode: Mode) -> u64 {
     }
 }
 
-/// What the unit is found doing; [`IommuError::Unsupported`] if that cannot be changed to what
-/// `config` wants without a moment in which devices reach everything.
+/// State in which the unit is found; [`IommuError::Unsupported`] if that cannot be changed to the
+/// one of `config` without a moment in which devices reach everything.
 pub(super) fn inherited(regs: &impl Mmio, config: &Config) -> Result<Inherited, IommuError> {
     let (status, root) = (regs.present32(reg::GSTS)?, regs.present64(reg::RTADDR)?);
     let stays = config.chip.contains(Quirks::KEEP_TRANSLATION);
@@ -83,9 +83,9 @@ pub(super) fn inherited(regs: &impl Mmio, config: &Config) -> Result<Inherited, 
     }
 }
 
-/// Stops whatever was left running: translation, unless it is inherited, then the queue, once that is
-/// empty. The remapping of interrupts as well if the driver is to do it: otherwise it is the
-/// embedder's.
+/// Stops all parts that were left running: translation, unless it is inherited, then the queue,
+/// once that is empty. The remapping of interrupts as well if the driver is to do it: otherwise it
+/// is the embedder's.
 pub(super) fn quiet<R: Mmio, C: Cpus>(
     control: &Control<R, C>,
     inherited: Inherited,
@@ -94,7 +94,7 @@ pub(super) fn quiet<R: Mmio, C: Cpus>(
     if inherited == Inherited::Nothing {
         control.switch(command::TE, Switch::Off)?;
     }
-    // The old table is in memory that nobody keeps.
+    // The old table is in memory that has no owner any more.
     if remaps.is_some() {
         control.switch(command::IRE, Switch::Off)?;
     }

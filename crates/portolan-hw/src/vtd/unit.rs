@@ -31,7 +31,7 @@ use crate::chassis::book::{Book, Hold};
 use crate::chassis::{Published, Sorted, Submitters, with_room};
 use crate::ids::Ids;
 
-/// A first stage on top of a second: whom it hangs on.
+/// A first stage on top of a second: its parent.
 #[derive(Clone, Debug)]
 pub(super) struct Parent {
     pub(super) root: u64,
@@ -40,11 +40,11 @@ pub(super) struct Parent {
     pub(super) _domain: Hold,
 }
 
-/// What a device's TLB may hold that this unit has never given it.
+/// Translations in a device's TLB that this unit has never given it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum History {
     Nothing,
-    /// What somebody gave it before, or what it was not told to forget while it was gone.
+    /// Translations of a previous owner, or those that it was not told to forget while it was gone.
     Unknown,
 }
 
@@ -55,20 +55,20 @@ pub(super) struct Device {
     pub(super) history: History,
 }
 
-/// What the unit remembers of devices and domains.
+/// Devices and domains that the unit remembers.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     /// Device TLBs that may be used.
     pub(super) devices: Sorted<u16, Device>,
     /// Devices that were gone once.
     pub(super) gone: Sorted<u16, ()>,
-    /// What nested first stages hang on, by domain identifier.
+    /// Parents of nested first stages, by domain identifier.
     pub(super) parents: Sorted<u16, Parent>,
 }
 
 /// One IOMMU with VT-d's registers `R`, tables in memory `M`, and the CPUs `C`.
 ///
-/// *Locking.* Streams are moved one at a time; whoever waits for that waits no longer than the
+/// *Locking.* Streams are moved one at a time; a caller waits for its turn no longer than the
 /// limit. When it is dropped, all streams are blocked, and nothing that the hardware may use is
 /// freed: neither its own tables nor, if it does not follow, the domains of its streams.
 ///
@@ -145,8 +145,8 @@ impl<C: Cpus> Parts<C> {
     }
 }
 
-/// Domain identifier of streams that pass through. Identifier 0 is left alone: with caching mode
-/// it tags what is not present (6.1).
+/// Domain identifier of streams that pass through. Identifier 0 is left alone: with caching mode it
+/// tags entries that are not present (6.1).
 pub(super) const PASS: u16 = 1;
 
 impl<R: Mmio + 'static, M: TableMem<AtomicU64> + Clone + 'static, C: Cpus> Vtd<R, M, C> {
@@ -197,7 +197,7 @@ impl<R: Mmio + 'static, M: TableMem<AtomicU64> + Clone + 'static, C: Cpus> Vtd<R
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// As [`Vtd::enable`], but does not change to the new tables yet: until [`Vtd::translate`],
-    /// devices reach what they did before, which is all memory if translation was off. Streams
+    /// devices reach the same memory as before, which is all of it if translation was off. Streams
     /// attached in between are never blocked, which those with reserved memory
     /// ([`Config::reserved`]) may not survive.
     ///
@@ -300,12 +300,12 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         Ok(())
     }
 
-    /// Has the unit use the new tables, turns translation on, and then protected memory regions
+    /// Makes the unit use the new tables, turns translation on, and then protected memory regions
     /// off. Does nothing if all that is done, or the unit does not translate
     /// ([`Features::translates`]).
     ///
     /// With translation on already, DMA under way meets the old tables or the new ones, and nothing
-    /// in between (11.4.4: the root may be set while translation is on; what was cached is
+    /// in between (11.4.4: the root may be set while translation is on; cached entries are
     /// invalidated next).
     ///
     /// # Errors
@@ -333,7 +333,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
             .run(&[&contexts, pasids, &[Request::Iotlb(Iotlb::All)]])
     }
 
-    /// What the unit can do.
+    /// Features of the unit.
     ///
     /// *Context.* Interrupt.
     pub fn features(&self) -> &Features {
@@ -354,8 +354,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         self.core.control.counters.read()
     }
 
-    /// Says that `stream` has a TLB of its own, to be used from its next attachment on: nothing checks what its
-    /// device has translated, to which `_all` gives leave.
+    /// Declares that `stream` has a TLB of its own, to be used from its next attachment on: nothing
+    /// checks addresses that its device has translated, to which `_all` gives leave.
     ///
     /// # Errors
     /// [`IommuError::Unsupported`] if the unit has no part for them.
@@ -391,7 +391,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// the machine over.
     ///
     /// # Errors
-    /// If the hardware does not follow. What it may use then stays allocated.
+    /// If the hardware does not follow. Memory that it may use then stays allocated.
     pub fn release(self, _all: AllMemory) -> Result<(), IommuError> {
         let control = &self.core.control;
         let kept_on = self.config.chip.contains(Quirks::KEEP_TRANSLATION);
@@ -403,7 +403,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         self.forget_everything()?;
         let left = self.book.with(self.turn(), |streams| streams.settled(..))?;
         let parents = core::mem::take(&mut self.known.lock().parents);
-        // While the queue is on, by which domains that nobody else holds say good-bye.
+        // While the queue is on: a domain without another holder still invalidates when it is
+        // dropped.
         drop((left, parents));
         if let Way::Ring(ring) = &self.core.way {
             ring.drain(&*self.core)?;

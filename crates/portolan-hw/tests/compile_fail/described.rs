@@ -1,4 +1,4 @@
-//! A machine that somebody made up: its units are enabled, its regions are mapped, its messages are sent.
+//! A machine that is made up: its units are enabled, its regions are mapped, its messages are sent.
 
 use portolan::addr::PhysAddr;
 use portolan::platform::Platform;

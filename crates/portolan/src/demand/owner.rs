@@ -117,8 +117,8 @@ impl Frames {
     }
 }
 
-/// Addresses of pinned memory that no device reaches any more. The library alone makes one: so nothing else
-/// has a pager let go of what is mapped.
+/// Addresses of pinned memory that no device reaches any more. The library alone makes one: so no
+/// other code makes a pager let go of mapped memory.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unreached(IovaRange);
 
@@ -199,7 +199,7 @@ pub trait Pager: Send + Sync {
         frames: &mut Frames,
     ) -> Result<(), PopulateError>;
 
-    /// Lets go of what was pinned, once.
+    /// Unpins memory that was pinned, once.
     fn unpin(&self, pinned: &Unreached);
 }
 

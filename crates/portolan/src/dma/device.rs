@@ -327,9 +327,9 @@ impl<P: Cpus + Clone> Device<P> {
         Arc::make_mut(&mut self.settings)
     }
 
-    /// The same, for a machine where devices that do not snoop need `cache` to be maintained. One that
-    /// snoops never touches it. `_base` is the promise for it: what it leaves in a cache overwrites what a device
-    /// wrote, or a neighbour's bytes.
+    /// The same, for a machine where devices that do not snoop need `cache` to be maintained. One
+    /// that snoops never touches it. `_base` is the promise for it: lines that it leaves in a cache
+    /// overwrite bytes that a device wrote, or a neighbour's.
     ///
     /// *Context.* Task.
     #[must_use]

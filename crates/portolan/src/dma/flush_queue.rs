@@ -476,7 +476,8 @@ impl<P: Cpus> FlushQueue<P> {
 }
 
 impl<P: Cpus> Queue<P> {
-    /// Tells if the caller is to flush. A caller that is not writes nothing.
+    /// Begins a flush, unless one is under way, and tells if it did. A caller that does not begin
+    /// writes nothing.
     fn begin(&self) -> bool {
         let begun = self.busy.compare_exchange_weak(0, 1, Relaxed, Relaxed);
         begun.is_ok()

@@ -317,7 +317,7 @@ impl Shadowing {
     }
 }
 
-/// Conditions of a unit that decide how its unmaps are best invalidated.
+/// Conditions of a unit that decide on the best way to invalidate its unmaps.
 ///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -340,7 +340,7 @@ pub trait IommuDomains: Iommu {
     /// If there is no memory or no identifier for it, or no kind that the unit can do.
     fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError>;
 
-    /// Conditions that decide how its unmaps are best invalidated.
+    /// Conditions that decide on the best way to invalidate its unmaps.
     ///
     /// *Context.* Interrupt.
     fn conditions(&self) -> Conditions;

@@ -1,5 +1,5 @@
-//! A pager hands over memory that has not been promised, lets go of what is mapped, or hands to a domain for
-//! which there is no promise.
+//! A pager hands over memory that has not been promised, lets go of mapped memory, or hands to a
+//! domain for which there is no promise.
 
 use portolan::addr::{IovaRange, PhysRange};
 use portolan::demand::{Ioas, IoasOptions, Frames, Pager, PopulateError, Unreached};

@@ -1,4 +1,4 @@
-//! What firmware wants of a unit: flags, and memory that stays reachable; and units that were on.
+//! Firmware's settings of a unit: flags, and memory that stays reachable; and units that were on.
 
 use crate::promise::tests::{all_memory, described};
 use alloc::vec::Vec;

@@ -109,9 +109,9 @@ impl Driven for Machine {
     }
 }
 
-/// What tests of this driver alone do with a machine.
+/// Operations of this driver's tests alone on a machine.
 pub trait Amd {
-    /// How often a unit that was on was turned off since the last look at commands.
+    /// Number of times that a unit that was on was turned off since the last look at commands.
     fn turned_off(&self) -> usize;
     /// The device table entry of `stream`.
     fn entry(&self, stream: u64) -> [u64; 4];

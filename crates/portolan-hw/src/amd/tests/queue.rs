@@ -197,7 +197,8 @@ fn why_a_command_was_refused_is_found_behind_older_events() {
     }
 }
 
-/// While one waits, a handler submits what the unit refuses, more often than is remembered.
+/// While one waits, a handler submits commands that the unit refuses, more often than is
+/// remembered.
 #[test]
 fn more_refusals_than_are_remembered_count_for_all_who_wait() {
     let machine = new_machine();

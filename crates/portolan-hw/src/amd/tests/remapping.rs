@@ -46,7 +46,7 @@ fn unit() -> (AmdMachine, Iommu) {
     (machine, unit)
 }
 
-/// What arrives if `from` writes what it was told to: CPU and vector.
+/// CPU and vector of the interrupt that arrives if `from` writes the message that it was told to.
 fn send(machine: &AmdMachine, from: StreamId, message: MsiMessage) -> Option<(u8, u8)> {
     let arrived = machine.unit().message(from, message.address, message.data);
     arrived.map(|of| (of.destination, of.vector))
@@ -170,7 +170,7 @@ fn a_release_gives_the_tables_back() {
     );
 }
 
-/// One interrupt for all that comes until the handler reads; what comes then raises another.
+/// One interrupt for all events until the handler reads; later ones raise another.
 #[test]
 fn events_interrupt_who_has_asked_for_it() {
     let (machine, unit) = unit();

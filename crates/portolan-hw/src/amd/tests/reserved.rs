@@ -1,5 +1,5 @@
-//! From an IVRS table to a device: what it reserves is mapped one to one before the stream is
-//! attached, and is never handed out.
+//! From an IVRS table to a device: the memory that it reserves is mapped one to one before the
+//! stream is attached, and is never handed out.
 
 use crate::promise::tests::described;
 use alloc::sync::Arc;
@@ -24,12 +24,13 @@ use crate::promise;
 /// Addresses that are given out, among them those of interrupt messages.
 const WINDOW: u64 = 0xfedf_0000;
 const PAGES: u64 = 0x120;
-/// What the device uses, in pages of the window.
+/// Pages of the window that the device uses.
 const DIRECT: [u64; 5] = [1, 2, 3, 4, 0x110];
 /// A device whose accesses carry [`STREAM`].
 const BEHIND: u16 = 0x20;
 
-/// One unit, with an alias of `BEHIND`, and memory for that device, for the alias, and for nobody.
+/// One unit, with an alias of `BEHIND`, and memory for that device, for the alias, and for no
+/// device.
 fn ivrs_bytes() -> Vec<u8> {
     let mut body = Vec::from([0, 48, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     let mut unit = Vec::from([0x10, 0, 0, 0, 2, 0, 0x40, 0]);
@@ -61,7 +62,7 @@ fn direct() -> impl Iterator<Item = Iova> {
         .map(|page| Iova::new(WINDOW + page * PAGE))
 }
 
-/// A unit that sees what is mapped when a stream is attached.
+/// A unit that notes the mappings when a stream is attached.
 struct Watched(Iommu);
 
 impl portolan::iommu::Iommu for Watched {

@@ -1,4 +1,4 @@
-//! What is taken over of tables, and what is ignored and why.
+//! Reservations that are taken over from tables, and those that are ignored, with the reason.
 
 extern crate std;
 
@@ -17,7 +17,7 @@ use crate::firmware::tests::golden::table;
 use portolan::addr::{PciSegment, RequesterId};
 
 const RW: Access = Access::READ.union(Access::WRITE);
-/// The function 0:14.0, and what its stream is called.
+/// The function 0:14.0, by its stream.
 const DEVICE: StreamId = RequesterId::of(0, 0x14, 0).stream();
 
 /// A claim of memory from its first byte to its last.
@@ -78,7 +78,7 @@ fn iort_with(first: u32, more: u32, claims: &[Claim]) -> Vec<u8> {
     table(iort::SIGNATURE, &body)
 }
 
-/// What is taken over of each table with the same claims, and what it says first.
+/// The reservations that are taken over of each table with the same claims, and the first error.
 fn of_all(claims: &[Claim]) -> [(Reservations, Result<(), Ignored>); 3] {
     let mut all = [const { Reservations::new(Limits::USUAL) }; 3];
     let [intel, amd, arm] = &mut all;
@@ -127,7 +127,7 @@ fn overlapping_claims_of_each_table_become_one() {
     }
 }
 
-/// Backwards, absent beyond the machine's addresses, and huge; what is sound beside them counts.
+/// Backwards, absent beyond the machine's addresses, and huge; sound claims beside them count.
 #[test]
 fn claims_that_make_no_sense_are_counted_and_the_rest_is_taken_over() {
     let sound = (0x7000_0000, 0x7000_0fff);
@@ -258,7 +258,7 @@ fn as_many_are_read_as_are_allowed_and_those_that_repeat_others_count() {
     let most = 3;
     assert_eq!(reserved.add(one(3)), Err(Ignored::TooMany { most }));
     assert_eq!(reserved.iter().count(), 2);
-    // What is ignored counts as well, and nothing is read behind one too many.
+    // Ignored ones count as well, and nothing is read behind one too many.
     let mut reserved = Reservations::new(limits);
     let nonsense = TableError::Nonsense {
         offset: 48,
@@ -287,8 +287,8 @@ fn a_reservation_is_told_with_its_streams() {
     assert!(told.ends_with(" of streams 0x20..=0x2f"), "{told}");
 }
 
-/// What devices are to reach is a driver's to map only with the word of the embedder; what keeps addresses
-/// free needs none.
+/// A driver maps regions that devices are to reach only with the word of the embedder; regions that
+/// keep addresses free need none.
 #[test]
 fn a_driver_takes_no_region_for_devices_without_a_promise() {
     let range = IovaRange::page(Iova::new(0x9000_0000), PageSize::SIZE_4K);

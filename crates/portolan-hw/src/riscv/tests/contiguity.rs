@@ -18,7 +18,7 @@ use crate::chassis::tests::suite::{BASE, Driven, PAGE};
 
 /// Pages of a leaf.
 const PAGES: u64 = 16;
-/// Where they lead.
+/// Physical address to which they lead.
 const THERE: u64 = 0x12_0000;
 
 fn with_large_leaves() -> Config {

@@ -1,5 +1,5 @@
-//! Devices with translations of their own: what they are told and when, devices that do not answer, and page
-//! requests.
+//! Devices with translations of their own: the time and order of their commands, devices that do
+//! not answer, and page requests.
 
 use crate::promise::tests::all_memory;
 use alloc::sync::Arc;
@@ -129,7 +129,7 @@ fn devices_forget_after_the_unit_and_before_the_unmap_is_complete() {
     let four = [0x0000_2800_0000_0004, here | 0x1800];
     assert_eq!(asked(&machine), [four]);
     assert_eq!(kept(&machine, here + PAGE), None);
-    // Nobody is asked for a domain that it has left.
+    // The device is not asked for a domain that it has left.
     unit.block(STREAM).unwrap();
     machine.commands();
     domain.sync(&mut map(&*domain, 1)).unwrap();
@@ -138,7 +138,7 @@ fn devices_forget_after_the_unit_and_before_the_unmap_is_complete() {
     machine.expect_obedience();
 }
 
-/// Whatever the stages: the context leads nowhere when the device is asked, and lets it answer.
+/// With any stages: the context leads nowhere when the device is asked, and lets it answer.
 #[test]
 fn what_a_device_got_ends_with_each_move() {
     let machine = machine();
@@ -232,7 +232,7 @@ fn a_device_that_never_answers_can_be_left_behind_and_come_back() {
         assert_eq!(Arc::strong_count(&domain), 3);
         unit.device_gone(STREAM).unwrap();
         assert_eq!(kept(&machine, BASE.get()), None);
-        // Nobody asks it any more.
+        // No caller asks it any more.
         domain.sync(&mut owed).unwrap();
         unit.block(STREAM).unwrap();
         unit.block(OTHER).unwrap();
@@ -247,7 +247,7 @@ fn a_device_that_never_answers_can_be_left_behind_and_come_back() {
     }
 }
 
-/// One time-out may have been somebody else's, and a move that failed is repeated.
+/// One time-out may have been another device's, and a move that failed is repeated.
 #[test]
 fn a_device_that_was_silent_once_is_asked_again() {
     let machine = machine();
@@ -388,7 +388,7 @@ fn indices_and_states_that_cannot_be_are_errors() {
     assert_eq!(unit.next_page_request(), Err(IommuError::Gone));
 }
 
-/// One interrupt for all that comes until somebody reads.
+/// One interrupt for all requests until the handler reads.
 #[test]
 fn page_requests_interrupt_as_faults_do() {
     for (signal, wanted) in [(Signal::None, 0), (Signal::Wired, 1)] {

@@ -1,4 +1,4 @@
-//! The fault queue: order, overflow, what it tells, and how it interrupts.
+//! The fault queue: order, overflow, its records, and its interrupts.
 
 use crate::promise::tests::doorbell;
 use crate::promise::tests::promised;
@@ -83,7 +83,7 @@ fn signalling(machine: &Machine, signal: Signal) -> Iommu {
     machine.enable(Config { signal, ..config() }).unwrap()
 }
 
-/// One interrupt for all that comes until somebody reads, and none that nobody asked for.
+/// One interrupt for all faults until the handler reads, and none that was not asked for.
 #[test]
 fn faults_interrupt_as_they_are_told_to() {
     let message = Signal::Message {

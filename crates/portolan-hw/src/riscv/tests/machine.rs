@@ -95,7 +95,7 @@ impl Driven for Machine {
     }
 }
 
-/// What tests of this driver alone do with a machine.
+/// Operations of this driver's tests alone on a machine.
 pub trait Riscv {
     /// The first four words of the context of `stream`, which the directory's root holds.
     fn context(&self, stream: u64) -> [u64; 4];

@@ -66,7 +66,7 @@ fn allocate(unit: &Iommu, stream: StreamId, vector: u8, hart: u32) -> (Interrupt
     (interrupt, message)
 }
 
-/// What arrives if `from` writes a message: the hart, and the interrupt's number.
+/// Hart and number of the interrupt that arrives if `from` writes a message.
 fn send(machine: &Machine, from: StreamId, message: MsiMessage) -> Option<(u64, u32)> {
     let at = machine.write(from, message.address)?;
     assert_eq!(at % 4096, 0);
@@ -187,7 +187,7 @@ fn what_is_freed_moved_or_blocked_counts_at_once() {
     assert_eq!(unit.message(&second), Err(InterruptError::NotInUse));
     assert_eq!(unit.free(second), Err(InterruptError::NotInUse));
     assert_eq!(reasons(&unit), [(STREAM, ABSENT); 2]);
-    // Whoever has the entry next is told from who had it.
+    // The next owner of the entry is told from the previous one.
     let (third, again) = allocate(&unit, STREAM, 0x61, 0);
     assert_eq!(again.address, message.address);
     assert_eq!(send(&machine, STREAM, message), Some((0, 0x52)));

@@ -39,7 +39,7 @@ fn what_the_unit_does_is_counted() {
         machine.read(STREAM, BASE.get()).unwrap();
     }
     machine.read(other, BASE.get() + PAGE).unwrap();
-    // Two streams of one domain share what is cached, and each page was walked to once.
+    // Two streams of one domain share cached translations, and each page was walked to once.
     assert_eq!(read(), [4, 3, 2, 1]);
     assert_eq!(unit.stop_counter(ours), Ok(3));
     machine.read(STREAM, BASE.get()).unwrap();

@@ -37,7 +37,7 @@ fn domain(unit: &Iommu) -> Arc<Tables> {
     Arc::new(unit.first_stage(RiscvLevels::Four).unwrap())
 }
 
-/// Where a read of `pasid` goes; without a number, that of a request without a PASID.
+/// Physical address of a read of `pasid`; without a number, that of a request without a PASID.
 fn read(machine: &Machine, pasid: Option<Pasid>) -> Option<u64> {
     let found = reach(machine, pasid, BASE).ok()?;
     Some(found)
@@ -124,7 +124,7 @@ fn each_address_space_reaches_its_own_domain_and_requests_without_one_another() 
     assert_eq!(reason(&unit), Some((Some(TWO), FaultReason::Blocked)));
     main.sync(&mut map(&*main, 1)).unwrap();
     assert_eq!(read(&machine, None), Some(0x1000));
-    // A read-only page would say so; what is missing in one is not looked for in the other.
+    // A read-only page would say so; a page that is missing in one is not looked for in the other.
     let next = Iova::new(BASE.get() + PAGE);
     assert!(reach(&machine, None, next).is_err());
     assert_eq!(reason(&unit), Some((None, FaultReason::NotMapped)));

@@ -116,8 +116,9 @@ fn a_refused_command_is_told_to_its_submitter_and_the_others_go_on() {
     }
 }
 
-/// A unit that stops at one's command may drop what another has written before it: the other does more
-/// than that again, without hearing of it. A handler strikes at every step of whoever pays.
+/// A unit that stops at one's command may drop what another has written before it: the other does
+/// more than that again, without hearing of it. A handler strikes at every step of the caller that
+/// pays.
 #[test]
 fn commands_that_a_refused_one_took_with_it_are_done_again() {
     const PAGES: u64 = 100;
@@ -132,7 +133,8 @@ fn commands_that_a_refused_one_took_with_it_are_done_again() {
             assert!(machine.read(STREAM, here(n)).is_some());
         }
         let mut owed = unmap(&*domain, PAGES);
-        // The handler's command is of a tag that nobody else names, and drops nothing of the body's.
+        // The handler's command is of a tag that no other command names, and drops nothing of the
+        // body's.
         let (another, mut times) = (unit.first_stage(RiscvLevels::Four).unwrap(), 1u32);
         let context = another.context();
         machine.wrong(RegisterFaults::NONE);
@@ -199,7 +201,7 @@ fn many_producers_share_the_queue() {
             });
         }
     });
-    // Whatever form they had, each was carried out.
+    // Each was carried out, in any form.
     let counts = unit.counts();
     let submitted = counts.of(Kind::Pages) + counts.of(Kind::Context) + counts.of(Kind::All);
     assert!(submitted >= PRODUCERS * ROUNDS);

@@ -1,4 +1,4 @@
-//! Taking a unit over, whatever it was left as.
+//! Taking a unit over in any state.
 
 use crate::promise::tests::{all_memory, doorbell};
 use alloc::vec::Vec;

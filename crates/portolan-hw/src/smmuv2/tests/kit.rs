@@ -62,7 +62,7 @@ pub trait Kit {
     fn enable(&self, config: Config) -> Result<Unit, IommuError>;
     /// Has a register hold a value that it can hold.
     fn set(&self, offset: usize, value: u32);
-    /// The registers that the driver wrote since the last time, with what.
+    /// The registers that the driver wrote since the last time, with the values.
     fn take_writes(&self) -> impl Iterator<Item = (usize, u64)>;
     /// Returns the physical address that a device reaches at `iova`.
     fn reach(&self, n: u32, iova: u64) -> Option<u64>;

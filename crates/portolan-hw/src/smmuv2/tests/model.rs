@@ -1,5 +1,5 @@
-//! Streams, domains and what a unit keeps, on the register model of `portolan-model`, whose caches
-//! forget nothing that they are not told to forget.
+//! Streams, domains and cached translations of a unit, on the register model of `portolan-model`,
+//! whose caches forget nothing that they are not told to forget.
 
 use crate::promise::tests::{all_memory, promised};
 use alloc::sync::Arc;
@@ -36,7 +36,7 @@ fn unmap(domain: &impl Domain, iova: u64, bytes: u64) {
     domain.sync(&mut owed).map_err(IommuError::from).unwrap();
 }
 
-/// What is unmapped is forgotten, page by page, table by table and as a whole.
+/// Unmapped pages are forgotten, page by page, table by table and as a whole.
 fn forgets<D: Domain>(machine: &Machine, unit: &Unit, domain: Arc<D>)
 where
     Unit: Attach<D> + Attach<First>,
@@ -75,7 +75,7 @@ where
     assert!(machine.reach(0x20, 0x5000).is_some());
     unit.block(device).unwrap();
     assert_eq!(machine.reach(0x20, 0x5000), None);
-    // Whoever gets its number finds nothing of it.
+    // The next owner of its number finds nothing of it.
     drop(domain);
     let next = first(unit);
     unit.attach(device, &next).unwrap();
@@ -298,7 +298,7 @@ fn each_bank_s_fault_is_told_with_its_stream_also_the_last_one_s() {
         unit.attach(stream(n), domain).unwrap();
         assert_eq!(machine.reach(n, 0x5000 + u64::from(n)), None);
     }
-    // And a stream that nobody has.
+    // And a stream without an owner.
     assert_eq!(machine.reach(9, 0x9000), None);
     let mut found = Vec::new();
     while let Some(event) = unit.next_fault().unwrap() {
@@ -359,7 +359,7 @@ fn a_display_passes_through_firmware_that_bends_writes_until_it_is_moved() {
     assert_eq!([0x880, 0x882].map(at), [None; 2]);
     unit.pass_through(stream(7), all_memory()).unwrap();
     assert_eq!([7, 8].map(at), [Some(0x5000), None]);
-    // One bank passes accesses through, and is nobody's.
+    // One bank passes accesses through, and belongs to no domain.
     let all: Vec<_> =
         core::iter::from_fn(|| unit.first_stage::<12>(&DomainOptions::default()).ok()).collect();
     let banks = SmmuV2Identification::default().idr[1] & 0xff;

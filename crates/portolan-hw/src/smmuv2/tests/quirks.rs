@@ -1,4 +1,4 @@
-//! What implementations and boards differ in.
+//! Differences between implementations and boards.
 
 use portolan::addr::{Iova, IovaRange, PageSize};
 use portolan::inval::{Gather, Quirks, WalkFlush, Walker};
@@ -10,7 +10,7 @@ use super::super::{Config, DomainOptions, Has, Implementation, Prefetch, WaitFor
 use super::kit::{FEW, Kit, Machine, bank, few, machine, map};
 use crate::overrides::CoherencyOverride;
 
-/// ACR of an MMU-500 after reset: locked, with a bit that is nobody's business here.
+/// ACR of an MMU-500 after reset: locked, with a bit that does not matter here.
 const ACR: u32 = 1 << 26 | 1 << 4;
 
 /// An MMU-500 of revision `rn`p1 that walks ahead in each bank.

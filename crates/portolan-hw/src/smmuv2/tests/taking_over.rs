@@ -1,4 +1,4 @@
-//! A unit that somebody else used: no access of a device comes to mean a physical address.
+//! A unit with a previous owner: no access of a device comes to mean a physical address.
 
 use portolan::iommu::Attach;
 use portolan_model::interrupts::{Masking, Scenario, sweep};
@@ -27,7 +27,7 @@ fn none_passes(machine: &Machine) {
     }
 }
 
-/// Devices try at each step of what enables the unit: those that the unit knows from before, and
+/// Devices try at each step of enabling the unit: those that the unit knows from before, and
 /// others.
 fn take_over(config: impl Fn() -> Config, after: fn(&Machine)) {
     for known in [true, false] {

@@ -1,4 +1,5 @@
-//! Devices with translations of their own: in what order they are asked, and those that never answer.
+//! Devices with translations of their own: the order in which they are asked, and those that never
+//! answer.
 
 use super::*;
 use crate::promise::tests::all_memory;
@@ -145,7 +146,7 @@ fn a_removed_device_settles_and_leaks_no_domain() {
     assert_eq!(failed, SyncError::Queue(IommuError::Refused { code }));
     driver.device_gone(STREAM).unwrap();
     assert_eq!(ste::V.get(&unit.entry(STREAM.get()).unwrap()), 0);
-    // Nobody waits for it any more, and nothing of it is kept.
+    // No caller waits for it any more, and nothing of it is kept.
     unit.take_log();
     two.sync(&mut owed).unwrap();
     assert!(!unit.take_codes().contains(&op::ATC_INV));

@@ -1,4 +1,4 @@
-//! What real chips, their boards and kernels before leave behind.
+//! State that real chips, their boards and earlier kernels leave behind.
 
 use super::*;
 use crate::firmware::reservations::{Reservations, Reserved};
@@ -300,7 +300,7 @@ fn devices_that_firmware_has_at_work_go_on_from_the_start() {
             .map(|entry: [u64; 8]| entry[..2].to_vec())
     };
     assert_eq!(entry(STREAM.get()), Some([9, 1 << 44].to_vec()));
-    // Nobody has named it.
+    // It has not been named.
     assert_eq!(entry(7), None);
     let reserved = |stream| {
         let mut found = Vec::new();
@@ -325,7 +325,8 @@ fn devices_that_firmware_has_at_work_go_on_from_the_start() {
     assert_eq!(unit.live(), 0);
 }
 
-/// Where firmware leaves the unit off, a display goes from passing by it to passing through it.
+/// A display goes from passing by the unit to passing through it where firmware leaves the unit
+/// off.
 #[test]
 fn devices_at_work_behind_a_unit_that_is_off_are_not_aborted_meanwhile() {
     let unit = machine(FULL);
@@ -366,7 +367,7 @@ fn streams_at_work_make_the_table_wide_enough() {
 /// Table memory that a CPU's cache lies before.
 struct Cached {
     memory: SmmuMachine,
-    /// What the cache was made to drop.
+    /// Ranges that the cache was made to drop.
     dropped: Mutex<Vec<PhysRange>>,
 }
 

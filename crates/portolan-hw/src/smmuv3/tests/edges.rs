@@ -1,4 +1,5 @@
-//! What units lack, what is refused before anything is written, and words that are rare.
+//! Features that units lack, requests that are refused before anything is written, and words that
+//! are rare.
 
 use super::chips::changed;
 use super::*;
@@ -32,7 +33,8 @@ fn a_guest_s_table_is_aligned_to_64_bytes_and_below_52_bits() {
     driver.attach_nested(STREAM, &domain, &guest(last)).unwrap();
     let entry = unit.entry(STREAM.get()).unwrap();
     assert_eq!(ste::S1CONTEXTPTR.get(&entry) << 6, last);
-    // The guest's accesses do not stall where the unit lets software choose, and nobody chose it.
+    // The guest's accesses do not stall where the unit lets software choose, and software has not
+    // chosen it.
     assert_eq!((ste::S1STALLD.get(&entry), ste::S2S.get(&entry)), (1, 0));
     driver.block(STREAM).unwrap();
     driver.enable_stalls(STREAM).unwrap();
@@ -84,7 +86,7 @@ fn a_unit_with_a_hypervisor_s_translations_is_rid_of_them_as_well() {
     assert!(codes.contains(&0x20) && codes.contains(&0x30), "{codes:x?}");
     let (unit, _driver) = setup();
     assert!(!unit.take_codes().contains(&0x20));
-    // Invalid stream numbers are recorded, and nobody else's invalidations heard.
+    // Invalid stream numbers are recorded, and invalidations of processors are not heard.
     assert_eq!(unit.reg32(0x2c), 0b110);
 }
 

@@ -1,4 +1,4 @@
-//! Each chip's own words, the first flush that is one too many, and what is left when things end.
+//! Each chip's own words, the first flush that is one too many, and the state when things end.
 
 use crate::promise::tests::described;
 use crate::promise::tests::promised;
@@ -204,7 +204,7 @@ fn a_unit_that_was_let_go_of_is_off_and_left_alone() {
     smmu.release(all_memory()).unwrap();
     assert_eq!(regs.get(0x10), 0);
     regs.take();
-    // It is somebody else's now.
+    // It is another owner's now.
     drop(domain);
     assert_eq!((regs.take(), tables.live()), (alloc::vec![], 0));
 }

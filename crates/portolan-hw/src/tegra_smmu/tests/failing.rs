@@ -1,4 +1,4 @@
-//! Units that were somebody else's, that lose writes, or are gone; debts that go through other hands.
+//! Units with a previous owner, that lose writes, or are gone; debts that go through other hands.
 
 use crate::promise::tests::{all_memory, promised};
 use portolan::addr::InvalTag;
@@ -9,7 +9,7 @@ use super::*;
 #[test]
 fn a_unit_that_translates_is_taken_over_without_being_turned_off() {
     let regs = Regs::new();
-    // The camera is in address space 3 of somebody else.
+    // The camera is in address space 3 of the previous owner.
     regs.set(0x10, 1);
     regs.set(0x280, 0x8000_0003);
     regs.set(0x234, 1 << 18);
@@ -26,8 +26,8 @@ fn a_unit_that_translates_is_taken_over_without_being_turned_off() {
             .into_iter()
             .all(|(_, value)| value >> 18 & 1 == 1)
     );
-    // There is an empty directory before the camera comes to it, and what is cached of the address
-    // space is flushed after.
+    // There is an empty directory before the camera comes to it, and cached lines of the address
+    // space are flushed after.
     let directory = at((0x20, 0xe028_0000)).unwrap();
     let moved = at((0x280, 0x8000_0000)).unwrap();
     let flushed = at((0x30, 0)).unwrap();

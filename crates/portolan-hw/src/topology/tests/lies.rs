@@ -43,7 +43,7 @@ fn what_is_not_there_is_named_and_changes_nothing() {
     ];
     assert_eq!(remarks(&found), expected);
     assert!(found.remarks().iter().all(|remark| !remark.is_wrong()));
-    // Without a tree it is not known what is there.
+    // Without a tree the functions that are there are not known.
     assert_eq!(
         remarks(&survey(&table, &Fake::default())),
         Vec::<String>::new()

@@ -24,7 +24,7 @@ pub(super) fn window(
     super::window(PhysAddr::new(base.ok_or(none)?), riscv::WINDOW)
 }
 
-/// How the tree wants a unit to be driven.
+/// Settings of a unit by the tree.
 pub(super) fn config<P>(
     described: &Described<'_>,
     unit: &Unit<'_>,

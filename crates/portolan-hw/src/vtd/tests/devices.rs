@@ -1,4 +1,4 @@
-//! Devices with TLBs of their own: what they are told, and devices that do not answer.
+//! Devices with TLBs of their own: their invalidations, and devices that do not answer.
 
 use crate::promise::tests::all_memory;
 use alloc::sync::Arc;
@@ -71,7 +71,7 @@ fn few_pages_are_forgotten_by_devices_one_by_one_and_many_at_once() {
     }
 }
 
-/// So many pages of each of two devices: what counts is what is sent to both.
+/// So many pages of each of two devices: the commands to both count.
 #[test]
 fn what_several_devices_have_to_forget_is_limited_in_sum() {
     let streams = VtdMachine::STREAMS;
@@ -127,7 +127,7 @@ fn a_device_that_never_answers_can_be_left_behind_and_come_back() {
         unit.block(STREAM).unwrap_err();
         domain.sync(&mut owed).unwrap_err();
         unit.device_gone(STREAM).unwrap();
-        // Nobody asks it any more.
+        // No caller asks it any more.
         domain.sync(&mut owed).unwrap();
         unit.block(STREAM).unwrap();
         unit.block(other).unwrap();

@@ -1,4 +1,4 @@
-//! Root, context and PASID entries: their words, the states in between, and what is forgotten.
+//! Root, context and PASID entries: their words, the states in between, and the invalidations.
 
 use crate::promise::tests::all_memory;
 use alloc::sync::Arc;

@@ -36,7 +36,7 @@ pub fn of_version(version: u32, cap: u64, ecap: u64) -> VtdMachine {
     machine_at(0x10_0000_0000, setup)
 }
 
-/// Why the queue stops at a descriptor: one that is malformed.
+/// Code of a stop of the queue at a malformed descriptor.
 pub const REFUSED: u32 = fsts::IQE | 3 << 8;
 
 impl Driven for VtdMachine {
@@ -93,7 +93,7 @@ impl Driven for VtdMachine {
     }
 }
 
-/// What tests of this driver alone do with a machine.
+/// Operations of this driver's tests alone on a machine.
 pub trait Kit {
     /// One device never completes an invalidation, and the unit says which it is.
     fn silent(&self, stream: u16);

@@ -95,7 +95,7 @@ fn a_completion_error_is_cleared_and_harms_nobody() {
     let mut owed = unmap(&*domain, 1);
     let error = failure(&*domain, &mut owed);
     assert!(matches!(error, IommuError::Refused { .. }));
-    // Overflow of faults is nobody's business here.
+    // Overflow of faults does not matter here.
     assert_eq!(machine.reg32(reg::FSTS), fsts::PFO);
 }
 
@@ -115,7 +115,7 @@ fn registers_serve_without_a_queue_and_not_beside_one() {
         log.iter()
             .any(|event| matches!(event, Event::Write(0xf0, a) if a >> 12 == 0x40000))
     );
-    // Somebody turned the queue on.
+    // Another owner turned the queue on.
     machine.command(&[1 << 26]);
     domain.sync(&mut map(&*domain, 1)).unwrap();
     let mut owed = unmap(&*domain, 1);

@@ -13,8 +13,8 @@ use crate::promise::tests::{all_memory, promised};
 use crate::vtd::Config;
 use crate::vtd::spec::reg::{self, command};
 
-/// No address is handed out that the unit does not take, whatever its tables have room for: MGAW has 39 bits
-/// where SAGAW has four levels alone, on client chips from Haswell on.
+/// No address is handed out that the unit does not take, even if its tables have room for it: MGAW
+/// has 39 bits where SAGAW has four levels alone, on client chips from Haswell on.
 #[test]
 fn every_real_chip_has_a_domain_as_wide_as_mgaw() {
     for chip in chips::VTD {

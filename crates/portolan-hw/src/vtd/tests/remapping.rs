@@ -45,7 +45,7 @@ fn unit(cap: u64) -> (VtdMachine, Iommu) {
     (machine, unit)
 }
 
-/// What arrives if `from` writes what it was told to: CPU and vector.
+/// CPU and vector of the interrupt that arrives if `from` writes the message that it was told to.
 fn send(machine: &VtdMachine, from: StreamId, message: MsiMessage) -> Result<(u32, u8), u8> {
     let arrived = machine
         .unit()
@@ -182,7 +182,7 @@ fn interrupts_of_a_stream_that_is_blocked_or_gone_are_taken_back() {
             unit.retarget(&mut mine, target(0x53, 1)),
             ended.map(|_: MsiMessage| ())
         );
-        // The same entry for somebody else does not bring the handle back.
+        // The same entry for another source does not bring the handle back.
         let next = unit.allocate(other, target(0x71, 3)).unwrap();
         assert_eq!((next.index(), unit.message(&mine)), (0, ended));
         assert_eq!(unit.free(mine), ended.map(|_| ()));
@@ -217,7 +217,7 @@ fn an_entry_that_the_unit_did_not_forget_stays_out_of_use_until_it_has() {
     machine.refuse_kind(4, 1, REFUSED);
     assert!(matches!(unit.free(first), Err(InterruptError::Iommu(_))));
     assert_eq!(unit.unsettled_interrupts(), Ok(1));
-    // The unit still lets it through, which is why nobody else gets it.
+    // The unit still lets it through, which is why no other source gets it.
     assert!(send(&machine, STREAM, message).is_ok());
     let rest: Vec<_> = (1..256)
         .map(|_| unit.allocate(SOURCE, target(0x60, 1)).unwrap())
@@ -240,7 +240,7 @@ fn a_new_entry_that_fails_is_closed() {
     assert_eq!(unit.unsettled_interrupts(), Ok(1));
 }
 
-/// Between any two writes, and whatever words the unit reads of them, nobody else is let in.
+/// Between any two writes, with any words that the unit reads of them, no other source is let in.
 #[test]
 fn no_step_leaves_an_open_entry_without_its_source() {
     let (machine, unit) = unit(CAP);
@@ -270,7 +270,7 @@ fn no_step_leaves_an_open_entry_without_its_source() {
 #[test]
 fn remapping_begins_with_an_empty_table_that_blocks_everything() {
     let machine = new_machine(CAP, ECAP);
-    // Somebody before had all of it on, with compatibility format.
+    // The previous owner had all of it on, with compatibility format.
     machine.write64(reg::IQA, 0x7000_0000);
     machine.write64(reg::IRTA, 0x7001_0007);
     machine.command(&[command::QIE, command::SIRTP]);

@@ -18,7 +18,7 @@ use crate::vtd::{Config, DeviceTlb, Mode, PciIdentity, Quirks, Takeover, Vtd};
 use portolan_model::machine::Event;
 use portolan_model::vtd::VtdMachine;
 
-/// Where the tables of the system before are: not in memory of this one.
+/// Address of the tables of the system before: not in memory of this one.
 const OLD_ROOT: u64 = 0x7000_0000;
 const OTHER: StreamId = StreamId::new(0x0110);
 
@@ -28,7 +28,7 @@ fn translating(machine: &VtdMachine, root: u64) {
     machine.command(&[command::SRTP, command::TE]);
 }
 
-/// Whether translation was off after some command.
+/// Tells if translation was off after some command.
 fn was_off(log: &[Event]) -> bool {
     let off = |event: &Event| match event {
         Event::Write(reg::GCMD, value) => *value as u32 & command::TE == 0,

@@ -150,7 +150,7 @@ fn after_a_release_domains_that_are_held_go_without_the_unit() {
     let tails = machine.take().into_iter();
     let wrote = |event| matches!(event, portolan_model::machine::Event::Write(..));
     assert_eq!(tails.filter(|event| wrote(*event)).count(), 0);
-    // The queue's two pages, which somebody might have been writing to.
+    // The queue's two pages, to which another caller might have been writing.
     assert_eq!(machine.live(), 2);
 }
 

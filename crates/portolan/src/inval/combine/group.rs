@@ -55,8 +55,8 @@ impl<P: Cpus> Group<P> {
         }
     }
 
-    /// Tells if the caller may submit beside the batches, where `most` may; it has to call
-    /// [`Group::step_back`] when it is done.
+    /// Lets the caller submit beside the batches, if fewer than `most` do, and tells if it may; it
+    /// has to call [`Group::step_back`] when it is done.
     pub(super) fn step_beside(&self, most: usize) -> bool {
         let most = most as u64;
         if most == 0 || self.beside.load(Ordering::Relaxed) >= most {

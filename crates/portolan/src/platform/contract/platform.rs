@@ -161,8 +161,8 @@ pub unsafe trait Platform: Clone + Send + Sync + 'static {
     /// Waits until everything that was cleaned before is in memory.
     fn clean_barrier(&self);
 
-    /// Drops cache lines, so that the next read comes from memory. Lines that a CPU has changed are written back
-    /// before, so that nothing is lost whatever the lines are.
+    /// Drops cache lines, so that the next read comes from memory. Lines that a CPU has changed are
+    /// written back before, so that nothing is lost.
     fn invalidate(&self, lines: PhysRange);
 
     /// The longest line of any cache between a CPU and memory: bytes that CPUs write and bytes that a
@@ -175,10 +175,10 @@ pub unsafe trait Platform: Clone + Send + Sync + 'static {
     /// The registers at `window`; none if they cannot be mapped.
     ///
     /// # Safety
-    /// They are registers of a device, and what is done by them is the caller's to answer for: no memory of
-    /// the program is there, and the device comes to reach none but what
-    /// [`DmaMemory::new`](super::DmaMemory::new) asks of memory. Those of an IOMMU are handed to its driver,
-    /// with memory and CPUs that do what their traits say, and to nothing else.
+    /// They are registers of a device, and the caller answers for every access to them: no memory
+    /// of the program is there, and the device comes to reach none but what
+    /// [`DmaMemory::new`](super::DmaMemory::new) asks of memory. Those of an IOMMU are handed to
+    /// its driver, with memory and CPUs that do what their traits say, and to nothing else.
     unsafe fn registers(&self, window: PhysRange) -> Option<Self::Registers>;
 
     /// Four bytes of a PCI function's configuration space, at `offset`, a multiple of 4: to find the

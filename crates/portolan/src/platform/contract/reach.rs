@@ -80,8 +80,9 @@ impl DmaMemory {
 
 /// Leave for devices to reach all memory: untranslated, or by translations that they keep themselves.
 ///
-/// What takes it: passing a stream through, a unit that is turned off or has accesses pass while it is off,
-/// streams that pass from the start, and device TLBs (ATS), whose accesses no unit checks.
+/// It is needed for passing a stream through, a unit that is turned off or lets accesses pass while
+/// it is off, streams that pass from the start, and device TLBs (ATS), whose accesses no unit
+/// checks.
 ///
 /// ```no_run
 /// # use portolan::addr::StreamId;
