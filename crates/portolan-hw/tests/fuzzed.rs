@@ -1,4 +1,4 @@
-//! The corpus of the fuzzer of what a virtio-iommu says, replayed.
+//! The corpus of the fuzzer of a virtio-iommu's answers, replayed.
 #![allow(missing_docs)]
 
 use std::path::Path;

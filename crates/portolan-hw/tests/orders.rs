@@ -1,5 +1,5 @@
-//! Every interleaving, and every order that C11 allows, of CPUs that share what the drivers are built of: the
-//! crate's sources, over atomics that a model checker follows.
+//! Every interleaving, and every order that C11 allows, of CPUs that share the parts of which the
+//! drivers are built: the crate's sources, over atomics that a model checker follows.
 #![allow(missing_docs)]
 
 extern crate alloc;
@@ -27,8 +27,8 @@ use loom_cpus::{LoomCpus, explore};
 use published::Published;
 use sets::Sets;
 
-/// One CPU takes an entry out of a table and asks who has to be told; another adds a device with a TLB, and lets
-/// it read the table.
+/// One CPU takes an entry out of a table and asks for the devices that have to be told; another
+/// adds a device with a TLB, and lets it read the table.
 #[test]
 fn a_device_that_read_an_entry_is_told_that_it_left() {
     explore(3, || {
@@ -46,8 +46,8 @@ fn a_device_that_read_an_entry_is_told_that_it_left() {
     });
 }
 
-/// A value, and what its publisher wrote before: the model checker fails a test in which another reads that
-/// without it being done before.
+/// A value, and an earlier write of its publisher: the model checker fails a test in which another
+/// reads that without it being done before.
 struct Written {
     published: Published,
     before: UnsafeCell<u64>,

@@ -18,7 +18,7 @@ mod claim;
 
 use claim::SpaceClaim;
 
-/// A claim, and what its holder does with the domain.
+/// A claim, and its holder's use of the domain.
 #[derive(Default)]
 struct Domain {
     claim: SpaceClaim,

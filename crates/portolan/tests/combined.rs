@@ -27,8 +27,9 @@ struct Hardware {
     state: Mutex<(Vec<u64>, BTreeMap<u64, u64>)>,
     /// A point at which CPUs interleave.
     turn: AtomicU64,
-    /// A word for each page, which says as the state does how often it was invalidated, and which nothing
-    /// orders: a CPU that does not come after that invalidation may read an older number.
+    /// A word for each page, which has as the state does the number of times that it was
+    /// invalidated, and which nothing orders: a CPU that does not come after that invalidation may
+    /// read an older number.
     noted: [AtomicU64; PAGES],
 }
 
@@ -175,7 +176,7 @@ fn an_error_reaches_its_caller_and_nobody_else() {
     });
 }
 
-/// What a caller has added to a batch goes with it, or the caller sends it once more.
+/// Commands that a caller has added to a batch go with it, or the caller sends them once more.
 #[test]
 fn a_caller_whose_time_runs_out_goes_alone() {
     explore(2, || {

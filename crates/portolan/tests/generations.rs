@@ -200,7 +200,7 @@ fn what_fails_for_one_is_kept_for_all() {
     });
 }
 
-/// What a caller does not wait for is owed still: the next flush pays for it.
+/// A debt for which a caller does not wait stays: the next flush pays for it.
 #[test]
 fn a_caller_whose_time_runs_out_leaves_its_debt_to_the_next() {
     explore(2, || {

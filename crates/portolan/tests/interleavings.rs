@@ -62,7 +62,7 @@ fn a_table_emptied_twice_is_freed_by_the_later_debt_only() {
     });
 }
 
-/// A CPU that finds a table finds it empty, whatever its page held before.
+/// A CPU that finds a table finds it empty, with any former contents of its page.
 #[test]
 fn a_table_in_a_page_that_was_used_before_is_empty_for_all() {
     explore(3, || {

@@ -1,11 +1,11 @@
-//! Values that one CPU publishes once what they stand for is done, and others act on: the state of a unit, the
-//! place of its queue.
+//! Values that one CPU publishes once the work for which they stand is done, and by which others
+//! act: the state of a unit, the place of its queue.
 //!
 //! *Context.* Interrupt.
 
 use super::atomic::{AtomicU64, Ordering};
 
-/// Published value. A CPU that gets it sees what was written before it was published.
+/// Published value. A CPU that gets it sees writes that came before its publication.
 #[derive(Debug, Default)]
 pub(crate) struct Published(AtomicU64);
 

@@ -3,7 +3,7 @@
 use portolan::iommu::IommuError;
 use portolan::platform::Mmio;
 
-/// Where an address is in a register that holds one.
+/// Bits of the address in a register that holds one.
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
 /// Registers that never read as all ones while the unit is there.
@@ -29,7 +29,7 @@ pub(crate) trait Present: Mmio {
     /// part without power keeps nothing.
     ///
     /// # Errors
-    /// [`IommuError::Nonsense`] with what it holds instead.
+    /// [`IommuError::Nonsense`] with its value instead.
     fn holds(&self, offset: usize, value: u64) -> Result<(), IommuError> {
         match self.present64(offset)? {
             held if (held ^ value) & ADDRESS == 0 => Ok(()),

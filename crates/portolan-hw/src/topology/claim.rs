@@ -46,7 +46,7 @@ impl fmt::Display for ClaimUid {
     }
 }
 
-/// Writes what is before the first zero.
+/// Writes the characters before the first zero.
 fn characters(f: &mut fmt::Formatter<'_>, text: &[u8]) -> fmt::Result {
     let mut text = text.iter().take_while(|byte| **byte != 0);
     text.try_for_each(|byte| match byte {

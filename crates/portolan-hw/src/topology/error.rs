@@ -69,11 +69,11 @@ pub enum EnableError {
         /// The other.
         other: usize,
     },
-    /// An SMMU of version 1 or 2. Its driver enables it, and nothing else than the driver's own name for an
-    /// implementation says how.
+    /// An SMMU of version 1 or 2. Its driver enables it, by the driver's own name for an
+    /// implementation alone.
     #[error("the SMMU at {start} is of version 1 or 2: its driver enables it", start = window.start())]
     OtherDriver {
-        /// Where its registers begin.
+        /// Range of its registers.
         window: PhysRange,
     },
     /// The unit's own PCI function has no capability block where the table says.

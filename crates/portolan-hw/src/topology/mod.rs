@@ -159,17 +159,17 @@ impl Topology {
         Self::of(Kind::Tree, tree)
     }
 
-    /// Adds what firmware should have reserved for `function`: memory that it goes on using and that no table
-    /// names (Xen's `rmrr=` and `ivmd=`), or addresses that it must not get. A function that no unit serves is
-    /// remarked on. It holds whatever [`Options::reserved`] says.
+    /// Adds a region that firmware should have reserved for `function`: memory that it goes on
+    /// using and that no table names (Xen's `rmrr=` and `ivmd=`), or addresses that it must not
+    /// get. A function that no unit serves is remarked on. It holds with any [`Options::reserved`].
     #[must_use]
     pub fn reserving(mut self, function: PciFunction, region: ReservedRegion) -> Self {
         self.added.push((function, region));
         self
     }
 
-    /// Corrects what firmware says of `function`: the unit of that number in the table serves it, and knows it by
-    /// `stream`.
+    /// Corrects firmware's entry of `function`: the unit of that number in the table serves it, and
+    /// knows it by `stream`.
     #[must_use]
     pub fn behind(mut self, function: PciFunction, unit: usize, stream: StreamId) -> Self {
         self.moved.push((function, (unit, stream)));
@@ -415,8 +415,8 @@ type Enabled = Arc<dyn IommuDomains>;
 /// A unit of the table, or why it was not enabled.
 type Outcome = Result<Enabled, EnableError>;
 
-/// All `units` of a table, each enabled by `enable`, which is told what the embedder adds to its reservations.
-/// One in whose place the survey shows another is not.
+/// All `units` of a table, each enabled by `enable`, which is told of the embedder's additions to
+/// its reservations. A unit in whose place the survey shows another is not enabled.
 fn enable_all<U>(
     units: impl Iterator<Item = Result<U, TopologyError>>,
     survey: &Survey,

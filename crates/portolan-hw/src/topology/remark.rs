@@ -99,13 +99,13 @@ pub enum Remark {
         segment.get()
     )]
     ReservedElsewhere {
-        /// Where the memory begins.
+        /// Address of the memory.
         start: PhysAddr,
         /// The segment.
         segment: PciSegment,
         /// The bus on which the path begins.
         bus: u8,
-        /// How many steps it has.
+        /// Number of its steps.
         steps: usize,
     },
     /// Something was reserved for a function that no unit serves.

@@ -112,11 +112,12 @@ pub struct SurveyedUnit {
     pub limits: Vec<ReachedBy>,
     /// Addresses reserved for its streams.
     pub reserved: Reservations,
-    /// What of it the embedder added.
+    /// Reservations of it that the embedder added.
     pub(super) added: Vec<Reserved>,
 }
 
-/// A claim and the addresses of its devices that arrive at the unit: what is between passes no others on.
+/// A claim and the addresses of its devices that arrive at the unit: parts in between pass no
+/// others on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReachedBy {
     /// The claim.
@@ -270,7 +271,7 @@ impl Survey {
         }
     }
 
-    /// Adds what the embedder reserves for a stream of a unit.
+    /// Adds a reservation of the embedder for a stream of a unit.
     pub(super) fn add(&mut self, unit: usize, reserved: Reserved) {
         self.reserve(unit, [Ok(reserved)]);
         if let Some(unit) = self.units.get_mut(unit) {
@@ -278,7 +279,7 @@ impl Survey {
         }
     }
 
-    /// What the embedder reserves for streams of a unit.
+    /// Reservations of the embedder for streams of a unit.
     pub(super) fn added(&self, unit: usize) -> &[Reserved] {
         self.units.get(unit).map_or(&[], |unit| &unit.added)
     }

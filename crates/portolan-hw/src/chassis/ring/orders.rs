@@ -24,11 +24,11 @@ struct Script {
     tail: u64,
     /// Commands written so far.
     written: u64,
-    /// Where the bad one is, until the unit has been set going again.
+    /// Position of the bad command, until the unit has been set going again.
     stop: Option<u64>,
 }
 
-/// A unit that carries out all that it meets when somebody looks at it.
+/// A unit that carries out all commands that it meets whenever a CPU looks at it.
 struct Prompt<C> {
     mem: SlabTables<AtomicU64>,
     cpus: C,

@@ -1,5 +1,5 @@
-//! What every driver keeps to on a machine that is not obliging: a device has DMA under way at every access to
-//! a register, registers are locked, read as ones or abort.
+//! Tests that every driver passes on a machine that is not obliging: a device has DMA under way at
+//! every access to a register, registers are locked, read as ones or abort.
 
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -15,10 +15,10 @@ use super::suite::{BASE, Driven, map, unmap};
 
 const HERE: u64 = BASE.get() + 0x123;
 const MAPPED: Option<PhysAddr> = Some(PhysAddr::new(0x1123));
-/// Where a device gets to that passes.
+/// Address that a device reaches that passes.
 const PASSED: Option<PhysAddr> = Some(PhysAddr::new(HERE));
 
-/// A machine whose unit a driver drives, whatever its commands are.
+/// A machine whose unit a driver drives, with any kind of commands.
 pub(crate) trait Hosted: Sized {
     type Kind: Design;
     type Unit: Attach<Self::Tables>;
@@ -32,7 +32,7 @@ pub(crate) trait Hosted: Sized {
     fn release(unit: Self::Unit) -> Result<(), IommuError>;
     fn tables(unit: &Self::Unit) -> Result<Self::Tables, IommuError>;
     fn machine(&self) -> &Machine<Self::Kind>;
-    /// Where the device of a stream reads at `iova`.
+    /// Address that the device of a stream reads at `iova`.
     fn read(&self, stream: StreamId, iova: u64) -> Option<u64>;
 
     /// A unit with one stream attached to one domain.
@@ -76,7 +76,7 @@ impl<D: Driven> Hosted for D {
     }
 }
 
-/// What every driver keeps to.
+/// Tests that every driver passes.
 macro_rules! on_a_hostile_machine {
     ($hosted:ty: $($test:ident)*) => {
         mod on_a_hostile_machine {
@@ -109,7 +109,8 @@ fn observe<H: Hosted>(hosted: &H) {
     unit.observed();
 }
 
-/// A device that has DMA under way reaches what it did before, then nothing; and never anything else.
+/// A device that has DMA under way reaches the same memory as before, then nothing; and never
+/// anything else.
 pub(crate) fn at_every_write_of_enable_a_device_reaches_what_it_did_or_nothing<H: Hosted>() {
     let hosted = H::new();
     observe(&hosted);
@@ -123,7 +124,8 @@ pub(crate) fn at_every_write_of_enable_a_device_reaches_what_it_did_or_nothing<H
     drop(unit);
 }
 
-/// From the mapping to nothing, or to what a unit that is off lets pass: with no step back.
+/// From the mapping to nothing, or to the memory that a unit that is off lets pass: with no step
+/// back.
 pub(crate) fn at_every_write_of_release_a_device_reaches_what_it_did_or_nothing<H: Hosted>() {
     let hosted = H::new();
     let (unit, domain) = hosted.attached();
@@ -142,7 +144,8 @@ pub(crate) fn at_every_write_of_release_a_device_reaches_what_it_did_or_nothing<
     assert!(other.contains(&&seen[1][..]), "{:?}", seen[1]);
 }
 
-/// A device that moves between domains reaches what either maps, or nothing; another is not disturbed.
+/// A device that moves between domains reaches the mappings of either, or nothing; another is not
+/// disturbed.
 pub(crate) fn at_every_step_of_a_move_a_device_reaches_what_either_maps_or_nothing<H: Hosted>() {
     let hosted = H::new();
     let (unit, domain) = hosted.attached();
@@ -178,7 +181,8 @@ fn written<H: Hosted>() -> BTreeSet<usize> {
         .collect()
 }
 
-/// A unit that was enabled all the same serves as it should, or says so: what went wrong without a word.
+/// Returns the error of a unit that was enabled all the same and went wrong without a word; `None`
+/// if it serves as it should, or fails openly.
 fn serves<H: Hosted>(hosted: &H, unit: &H::Unit) -> Option<&'static str> {
     let [stream, other] = H::STREAMS;
     let domain = Arc::new(H::tables(unit).ok()?);
@@ -196,7 +200,7 @@ fn serves<H: Hosted>(hosted: &H, unit: &H::Unit) -> Option<&'static str> {
         .map(|_| "the device reaches what is unmapped")
 }
 
-/// Each register in turn: that is an error, or devices reach what is mapped for them and nothing else.
+/// Each register in turn: that is an error, or devices reach their mappings and nothing else.
 pub(crate) fn a_register_that_is_kept_from_the_driver_is_an_error_or_does_no_harm<H: Hosted>() {
     let mut harm = Vec::new();
     for offset in written::<H>() {

@@ -226,7 +226,8 @@ fn nothing_is_written_as_zero_to_qualcomms_trapped_commands() {
     assert!(given.iter().all(|(_, value)| *value != 0), "{given:?}");
 }
 
-/// Stages, match registers, banks and widths of real chips, and what is not known of them either way.
+/// Stages, match registers, banks and widths of real chips, and unknown properties of them either
+/// way.
 #[test]
 fn a_disk_does_dma_behind_every_real_smmu_of_version_2() {
     for chip in chips::SMMU_V2 {
@@ -243,7 +244,7 @@ fn a_disk_does_dma_behind_every_real_smmu_of_version_2() {
 fn does_dma(identification: SmmuV2Identification, name: &str) {
     let (machine, unit) = super::kit::of(identification);
     let options = DomainOptions::default();
-    // What devices send, and what is between the stages.
+    // Widths of devices' addresses, and of those between the stages.
     let codes = [8, 0].map(|low| identification.idr[2] as usize >> low & 0xf);
     let [device, between] = codes.map(|code| [32, 36, 40, 42, 44, 48][code]);
     let widest = match unit.features().stage1 {

@@ -53,7 +53,7 @@ pub enum AliasOf {
     },
     /// Those of so many functions of each device.
     Each {
-        /// How many functions, from 0 on.
+        /// Number of functions, from 0 on.
         functions: u8,
     },
 }
@@ -125,12 +125,13 @@ const fn as_each(functions: u8, vendor: u16, device: u16) -> AliasOverride {
 }
 
 impl PciOverrides {
-    /// Disk controllers of Marvell's, HighPoint's, JMicron's and Lite-On's that do DMA as function 1, and
-    /// Ricoh's card readers and FireWire controllers and Glenfly's audio, which do it as function 0; boards of
-    /// Adaptec's and cards with computers of Intel's, which do it as devices that are not to be seen. All that
-    /// Linux 6.18 lists (`drivers/pci/quirks.c`: `quirk_dma_func0_alias`, `quirk_dma_func1_alias`,
-    /// `quirk_fixed_dma_alias`, `quirk_mic_x200_dma_alias`, `quirk_pex_vca_alias`), but
-    /// what registers of a bridge say (Switchtec's and PLX's).
+    /// Disk controllers of Marvell's, HighPoint's, JMicron's and Lite-On's that do DMA as function
+    /// 1, and Ricoh's card readers and FireWire controllers and Glenfly's audio, which do it as
+    /// function 0; boards of Adaptec's and cards with computers of Intel's, which do it as devices
+    /// that are not to be seen. All that Linux 6.18 lists (`drivers/pci/quirks.c`:
+    /// `quirk_dma_func0_alias`, `quirk_dma_func1_alias`, `quirk_fixed_dma_alias`,
+    /// `quirk_mic_x200_dma_alias`, `quirk_pex_vca_alias`), but those that registers of a bridge
+    /// tell (Switchtec's and PLX's).
     pub const KNOWN: Self = Self {
         aliases: &[
             as_function(1, MARVELL, 0x9120),

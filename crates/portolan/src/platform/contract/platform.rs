@@ -176,9 +176,9 @@ pub unsafe trait Platform: Clone + Send + Sync + 'static {
     ///
     /// # Safety
     /// They are registers of a device, and the caller answers for every access to them: no memory
-    /// of the program is there, and the device comes to reach none but what
-    /// [`DmaMemory::new`](super::DmaMemory::new) asks of memory. Those of an IOMMU are handed to
-    /// its driver, with memory and CPUs that do what their traits say, and to nothing else.
+    /// of the program is there, and the device comes to reach only memory that is as
+    /// [`DmaMemory::new`](super::DmaMemory::new) asks. Those of an IOMMU are handed to its driver,
+    /// with memory and CPUs that do what their traits say, and to nothing else.
     unsafe fn registers(&self, window: PhysRange) -> Option<Self::Registers>;
 
     /// Four bytes of a PCI function's configuration space, at `offset`, a multiple of 4: to find the
