@@ -2,8 +2,9 @@
 //! else.
 //!
 //! Tegra X1 Technical Reference Manual, chapters 17.5 (SMMU) and 18 (memory controller), and public
-//! headers: [`reg`] has the registers, [`swgroup`] those of each swgroup, by chip. *Context.*
-//! Interrupt: everything here is a value.
+//! headers: [`reg`] has the registers, [`swgroup`] those of each swgroup, by chip.
+//!
+//! *Context.* Interrupt: everything here is a value.
 //!
 //! Not here: arbitration, latency allowance, memory timing, resets of clients.
 
