@@ -31,6 +31,10 @@ struct Held {
 }
 
 impl Held {
+    #[expect(
+        clippy::arc_with_non_send_sync,
+        reason = "loom's threads run one at a time, and its cells say if two reach one of them"
+    )]
     fn new(pool: &Pool<LoomCpus>) -> Self {
         let slots = (pool.memory().len_minus_one() + 1) / SLOT;
         let written = (0..slots).map(|_| UnsafeCell::new(())).collect();

@@ -310,7 +310,8 @@ fn ivrs_is_decoded_as_iasl_or_a_dump_by_hand_has_it() {
             }
         }
         let mut found = places(&survey);
-        (found.sort_unstable(), units.sort_unstable());
+        found.sort_unstable();
+        units.sort_unstable();
         assert_eq!(found, units, "{}", table.name);
         let memory = all.iter().filter(|block| matches!(block.0, 0x20..=0x22));
         for (_, start, bytes) in memory {
@@ -341,7 +342,7 @@ fn iort_is_decoded_as_iasl_has_it() {
             .units()
             .iter()
             .filter(|unit| unit.kind == UnitKind::SmmuV3);
-        let complexes: Vec<u64> = v3.flat_map(|unit| streams(unit)).collect();
+        let complexes: Vec<u64> = v3.flat_map(streams).collect();
         let outputs = said.values("Output Base");
         assert!(
             complexes.iter().all(|one| outputs.contains(one)),

@@ -219,6 +219,8 @@ pub fn firmware_report(name: &str) -> firmware::Report {
         kind: "VT-d",
         place: "registers at 0xfed90000..=0xfed90fff".to_owned(),
         serves: vec![name.to_owned()],
+        refused: Some(format!("its registers are those of {name}")),
+        limits: vec![format!("{name}: addresses up to 0xfffffffff")],
         reserved: vec![firmware::ReservedReport {
             first_stream: 0x128,
             last_stream: 0x12f,
@@ -235,6 +237,8 @@ pub fn firmware_report(name: &str) -> firmware::Report {
         unit,
         streams: vec![0x128, 0xf0],
         group: group.to_owned(),
+        refused: unit.is_none().then(|| format!("no unit serves {name}")),
+        last_address: unit.map(|_| 0x7f_ffff_ffff),
     };
     firmware::Report {
         table: firmware::TableReport {

@@ -124,7 +124,7 @@ impl<D: Design> Unit<D> {
             whole(state);
             return;
         }
-        let first = offset + 4 * usize::from(state.touched % 2 == 0);
+        let first = offset + 4 * usize::from(state.touched.is_multiple_of(2));
         for at in [first, first ^ 4] {
             half(state, at);
             self.disturb(state);
