@@ -23,7 +23,7 @@ use portolan_qemu::machine::{Builder, Machine};
 use portolan_qemu::mmio::{HostClock, Registers};
 use portolan_qemu::trace::{Counts, VtdDescriptor as D, VtdInvalidation as I};
 
-use support::{Bench, PAGE, at, map, rw, start};
+use support::{Bench, PAGE, at, described, map, rw, start};
 
 type Unit_ = Driver<Registers, GuestTables, HostClock>;
 
@@ -245,6 +245,7 @@ fn reserved_memory_stays_reachable() {
     let region = ReservedRegion { range, kind };
     let mut config = Config::default();
     config.reserved.add(Reserved::one(stream, region)).unwrap();
+    config.reserved.believe(described());
     let unit = enable(&machine, config).unwrap();
     let domain = Arc::new(unit.second_stage().unwrap());
     unit.attach(stream, &domain).unwrap();

@@ -28,7 +28,7 @@ pub enum StallModel {
 }
 
 /// State that the hardware updates in table entries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TableUpdate {
     /// Nothing.
     None,
@@ -115,11 +115,16 @@ impl Features {
         })
     }
 
-    /// The same unit, on a board of which firmware says `coherency`.
+    /// The same unit on a board whose firmware says `coherency`, and lets it update no more than `update` in entries.
     #[must_use]
-    pub fn on_board(self, coherency: CoherencyOverride) -> Self {
+    pub fn on_board(self, coherency: CoherencyOverride, update: Option<TableUpdate>) -> Self {
         let coherent = Has::coherent(coherency.apply(self.coherent.walker()));
-        Self { coherent, ..self }
+        let update = update.map_or(self.update, |told| told.min(self.update));
+        Self {
+            coherent,
+            update,
+            ..self
+        }
     }
 
     /// Checks the values of IDR0, IDR1, IDR3 and IDR5, of an implementation without errata.
@@ -255,6 +260,23 @@ mod tests {
         let mut idr = GOOD;
         idr[register] = idr[register] & !clear | set;
         Features::decode(idr[0], idr[1], idr[2], idr[3])
+    }
+
+    #[test]
+    fn an_interconnect_without_atomics_updates_no_entries_whatever_the_unit_says() {
+        // HTTU of IDR0: access flag and dirty state.
+        let unit = with(0, 3 << 6, 2 << 6).unwrap();
+        let told = |update| {
+            unit.on_board(CoherencyOverride::AsRegistersSay, update)
+                .update
+        };
+        assert_eq!(told(None), TableUpdate::Dirty);
+        for update in [TableUpdate::None, TableUpdate::Access, TableUpdate::Dirty] {
+            assert_eq!(told(Some(update)), update);
+        }
+        let less = with(0, 3 << 6, 1 << 6).unwrap();
+        let more = less.on_board(CoherencyOverride::AsRegistersSay, Some(TableUpdate::Dirty));
+        assert_eq!(more.update, TableUpdate::Access);
     }
 
     #[test]

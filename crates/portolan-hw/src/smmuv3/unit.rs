@@ -5,7 +5,7 @@
 
 use super::command::{self, CommandCounts};
 use super::errata::{Errata, SYNC_OFTEN_LIMIT};
-use super::features::Features;
+use super::features::{Features, TableUpdate};
 use super::machine::Machine;
 use super::queue::CommandQueue;
 use super::records::Records;
@@ -129,6 +129,9 @@ pub struct Config {
     pub when_disabled: WhenDisabled,
     /// Firmware's word on the unit's access to tables and queues.
     pub coherency: CoherencyOverride,
+    /// State in table entries that the board lets the unit update at most, by firmware (IORT's HTTU override): an
+    /// interconnect may lack the atomic accesses for it. `None` if firmware says nothing.
+    pub update: Option<TableUpdate>,
     /// Place of the registers of the second page.
     pub pages: RegisterPages,
     /// Memory that firmware reserves for streams: regions that their devices use (RMR nodes:
@@ -155,6 +158,7 @@ impl Default for Config {
             interrupts: Want::No,
             when_disabled: WhenDisabled::Abort,
             coherency: CoherencyOverride::AsRegistersSay,
+            update: None,
             pages: RegisterPages::Two,
             reserved: Reservations::default(),
             at_work: Vec::new(),
@@ -225,7 +229,7 @@ where
     /// See [`Features::read`]; [`IommuError::Memory`] before anything is changed;
     /// [`IommuError::TimedOut`] if it does not follow, and then it is left disabled if it can be.
     pub fn enable(registers: R, mem: M, clock: C, mut config: Config) -> Result<Self, IommuError> {
-        let features = Features::read(&registers)?.on_board(config.coherency);
+        let features = Features::read(&registers)?.on_board(config.coherency, config.update);
         config.reserved.within(features.output_lg2);
         let machine = Machine::new(registers, mem, clock, config.limit, features.coherent);
         let unit = Self::prepare(Arc::new(machine), features, config)?;

@@ -76,6 +76,12 @@ pub enum EnableError {
         /// Range of its registers.
         window: PhysRange,
     },
+    /// Firmware says that the unit does not translate by host tables (HATDis), and no others are made.
+    #[error("the unit at {start} translates by guests' tables alone (HATDis)", start = window.start())]
+    NoHostTables {
+        /// Where its registers begin.
+        window: PhysRange,
+    },
     /// The unit's own PCI function has no capability block where the table says.
     #[error("{function}: {error}")]
     NoCapability {

@@ -15,7 +15,7 @@ use super::{
 use crate::firmware::iort::{Body, Interrupts, Iort, Node, Single, Smmu, SmmuV3};
 use crate::firmware::reservations::{Reservations, Streams};
 use crate::promise::{self, TrustedDescription};
-use crate::smmuv3::{self, AtWork, Config, Features, RegisterPages, Want};
+use crate::smmuv3::{self, AtWork, Config, Features, RegisterPages, TableUpdate, Want};
 
 /// Bytes of a unit's registers: two pages of 64 KiB.
 const WINDOW: u64 = 0x2_0000;
@@ -52,6 +52,15 @@ pub(super) fn at_work(
     let streams = reserved.at_work().map_err(|_| EnableError::Memory)?;
     let streams = streams.into_iter();
     Ok(streams.map(|stream| AtWork { stream, all }).collect())
+}
+
+/// State that a unit may update in table entries, by the flags of its node (HTTU override).
+fn update(flags: u32) -> TableUpdate {
+    match flags >> 1 & 3 {
+        1 => TableUpdate::Access,
+        2 => TableUpdate::Dirty,
+        _ => TableUpdate::None,
+    }
 }
 
 /// Pages of a unit's registers, and their number of bytes.
@@ -91,6 +100,7 @@ pub(super) fn enable<P: Platform>(
         let (pages, bytes) = registers(&unit);
         let mut config = Config {
             coherency: unit.coherency(),
+            update: Some(update(unit.flags)),
             pages,
             // A line without a listener is not heard.
             interrupts: Want::IfThere,

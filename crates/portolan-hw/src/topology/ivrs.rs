@@ -12,9 +12,11 @@ use super::{
     EnableError, Enabling, FirmwareMemory, Outcome, TopologyError, enable_all, enable_at, window,
 };
 use crate::amd::{self, AmdVi, Capability, Config, NotAnIommu};
-use crate::firmware::ivrs::{Entry, EntryKind, Ivhd, Ivrs, SpecialKind};
+use crate::firmware::ivrs::{Entry, EntryKind, Ivhd, Ivrs, Level, SpecialKind};
 use crate::firmware::reservations::{Reservations, Streams};
 
+/// Bit of the attributes of blocks from type 11h on: host tables are not walked (HATDis; 48882, section 5.2.2.1).
+const NO_HOST_TABLES: u32 = 1;
 /// Bytes of a unit's registers without its performance counters.
 const WINDOW: u64 = 0x4000;
 
@@ -71,6 +73,9 @@ pub(super) fn enable<P: Platform>(
     let units = table.units().map(|unit| unit.map_err(TopologyError::from));
     enable_all(units, by.survey, |unit, added| {
         let window = window(unit.base, WINDOW)?;
+        if unit.level > Level::Basic && unit.attributes & NO_HOST_TABLES != 0 {
+            return Err(EnableError::NoHostTables { window });
+        }
         let mut capability = capability(by.platform, &unit)?;
         capability.physical_lg2 = narrower(capability.physical_lg2, table.physical_lg2());
         capability.virtual_lg2 = narrower(capability.virtual_lg2, table.virtual_lg2());

@@ -17,7 +17,7 @@ use portolan_model::vtd::VtdIdentification;
 
 use super::machine::{
     DEVICE, DISPLAY, FRAMES, IORT, Iort, Machine, OTHER, PciWords, REGISTERS, SECOND, Unit, amd,
-    described, dmar, dmar_of, dmar_with_memory, ivrs, smmu, vtd,
+    described, dmar, dmar_of, dmar_with_memory, ivrs, smmu, table, vtd,
 };
 use super::{Packet, opened, packet, unit_at};
 
@@ -306,4 +306,23 @@ fn a_device_that_the_table_has_behind_the_wrong_unit_is_served_by_the_right_one(
         [false, true]
     );
     assert!(mapped.unmap().is_ok());
+}
+
+#[test]
+fn a_unit_of_amd_without_host_tables_is_refused_by_name() {
+    let refused = |attributes: u8| {
+        // A block of type 11h, whose attributes are at 20, with its one entry for all.
+        let mut block = vec![0x11, 0, 44, 0, 2, 0, 0x40, 0];
+        block.extend(REGISTERS.to_le_bytes());
+        block.extend([0, 0, 0, 0, attributes, 0, 0, 0]);
+        block.extend([0; 16]);
+        block.extend([1, 0, 0, 0]);
+        let table = table(*b"IVRS", &[vec![0; 12], block].concat());
+        let topology = Topology::from_acpi([&table[..]]).expect("a table");
+        let enabled = topology.enable(amd().kernel(), Options::default(), described());
+        enabled.err()
+    };
+    let window = PhysRange::from_len(PhysAddr::new(REGISTERS), 0x4000).expect("a range");
+    assert_eq!(refused(1), Some(EnableError::NoHostTables { window }));
+    assert_eq!(refused(0), None);
 }

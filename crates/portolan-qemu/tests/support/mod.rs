@@ -15,6 +15,7 @@ use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use portolan::inval::Gather;
 use portolan::iommu::{Attach, AttachError, Domain, IommuError};
 use portolan::table::Access;
+use portolan_hw::TrustedDescription;
 use portolan_qemu::edu::Edu;
 use portolan_qemu::machine::{Builder, Machine};
 use portolan_qemu::pci::Pci;
@@ -167,4 +168,10 @@ pub fn rw() -> Access {
 /// `bytes` behind `iova`.
 pub fn at(iova: Iova, bytes: u64) -> Iova {
     Iova::new(iova.get() + bytes)
+}
+
+/// What a test says of QEMU's machine is so.
+pub fn described() -> TrustedDescription {
+    // SAFETY: its devices reach the guest's memory, in which nothing of this process is.
+    unsafe { TrustedDescription::new() }
 }

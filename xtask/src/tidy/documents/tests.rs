@@ -99,7 +99,7 @@ fn links_lead_to_files_and_headings() {
     let found = |text: &str| links(&root, "docs/page.md", text).len();
     for good in [
         "[a](../README.md)",
-        "[b](../CONTRIBUTING.md#what-a-change-looks-like)",
+        "[b](../CONTRIBUTING.md#rules-for-a-change)",
         "[c](https://a.b/c#d)",
         "```text\n[d](nothing.md)\n```",
     ] {
@@ -107,7 +107,7 @@ fn links_lead_to_files_and_headings() {
     }
     for bad in [
         "[a](nothing.md)",
-        "[b](../CONTRIBUTING.md#what-no-change-looks-like)",
+        "[b](../CONTRIBUTING.md#rules-for-no-change)",
         "[c](../Cargo.toml#workspace)",
         "[d](#nowhere)",
     ] {

@@ -395,6 +395,45 @@ fn capabilities_that_go_round_and_absent_functions_end() {
     assert_eq!(PciNode::read(at(0, 0, 0), |_| None), None);
 }
 
+#[test]
+fn devices_that_are_known_by_others_have_their_identifiers() {
+    let requesters = |id: u32, device: u8, function: u8| {
+        let (first, own) = (at(2, device, 0), at(2, device, function));
+        let mut fake = Fake::default().with(at(0, 1, 0), Is::RootPort, Some((2, 2)), Has::On);
+        if own != first {
+            let there = fake.with(first, Is::Endpoint, None, Has::Nothing);
+            fake = there.several();
+        }
+        let fake = fake.with(own, Is::Endpoint, None, Has::Nothing).word(0, id);
+        fake.tree(PciOverrides::KNOWN).requesters(own)
+    };
+    let of = |device, function| RequesterId::of(2, device, function);
+    // Glenfly's audio; an Adaptec 3405; Xeon Phi.
+    assert_eq!(requesters(0x3d40_6766, 0, 1), [of(0, 1), of(0, 0)]);
+    assert_eq!(requesters(0x0285_9005, 14, 0), [of(14, 0), of(1, 0)]);
+    let phi = [of(0, 0), of(0x10, 0), of(0x11, 0), of(0x12, 3)];
+    assert_eq!(requesters(0x2260_8086, 0, 0), phi);
+    // Five functions in each slot, its own among them.
+    let all = requesters(0x295a_8086, 0, 0);
+    assert_eq!(all.len(), 5 * 32);
+    assert!(all.contains(&of(31, 4)) && !all.contains(&of(31, 5)));
+}
+
+#[test]
+fn identifiers_do_not_change_above_the_bridge_at_which_vulcan_translates() {
+    let requesters = |id: u32| {
+        let fake = Fake::default()
+            .with(at(0, 1, 0), Is::ToPci, Some((1, 2)), Has::Nothing)
+            .word(0, id)
+            .with(at(1, 0, 0), Is::Endpoint, None, Has::Nothing);
+        fake.tree(PciOverrides::KNOWN).requesters(at(1, 0, 0)).len()
+    };
+    assert_eq!(
+        [0x9000_14e4, 0x9084_14e4, 0x9085_14e4].map(requesters),
+        [1, 1, 1]
+    );
+}
+
 /// ASMedia's 1080 and others bridge from Express to PCI without saying so.
 #[test]
 fn a_bridge_that_hides_that_it_comes_from_express_is_known_by_the_bus_behind_it() {
