@@ -4,9 +4,7 @@
 #![allow(unsafe_code)]
 
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
-#[cfg(feature = "units")]
-use portolan::platform::TrustedBase;
-use portolan::platform::{AllMemory, DmaMemory, ForeignTables};
+use portolan::platform::{AllMemory, DmaMemory, ForeignTables, TrustedBase};
 
 /// Memory of a simulated machine, which is its owner's until that is dropped.
 #[cfg(feature = "units")]
@@ -52,10 +50,10 @@ pub(crate) fn all_memory() -> AllMemory {
     unsafe { AllMemory::new() }
 }
 
-/// Parts of a simulated machine.
-#[cfg(feature = "units")]
+/// Parts of a simulated machine, or of this one behind VFIO.
 pub(crate) fn simulated() -> TrustedBase {
-    // SAFETY: its devices reach no memory of the process.
+    // SAFETY: simulated devices reach no memory of the process; behind VFIO the kernel has the tables, and caches
+    // are coherent.
     unsafe { TrustedBase::new() }
 }
 

@@ -26,7 +26,7 @@ pub(crate) const INTERRUPTS: ReservedRegion = ReservedRegion {
 /// # use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
 /// # use portolan_hw::vtd::{Config, Mode, Vtd};
 /// /// A unit with PASIDs, that is waited for no longer than a tenth of a second.
-/// fn open<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
+/// fn open<R: Mmio + 'static, M: TableMem<AtomicU64> + Clone + 'static, C: Cpus>(
 ///     registers: R, memory: M, cpus: C,
 /// ) -> Result<Vtd<R, M, C>, IommuError> {
 ///     let mut config = Config::default();
