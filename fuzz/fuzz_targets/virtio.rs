@@ -1,4 +1,4 @@
-//! What a virtio-iommu says to its driver.
+//! Answers of a virtio-iommu to its driver.
 #![no_main]
 
 #[path = "../bodies/devices.rs"]

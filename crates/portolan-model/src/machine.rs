@@ -185,7 +185,7 @@ impl<D: Design> Machine<D> {
         self.script().aborted
     }
 
-    /// Whether a register is kept from the driver.
+    /// Returns the manner in which a register is kept from the driver.
     fn withheld(&self, offset: usize) -> Option<Withheld> {
         let script = &mut *self.script();
         let kept = script.withheld.iter().find(|(at, _)| *at == offset & !7);

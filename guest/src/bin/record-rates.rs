@@ -22,17 +22,17 @@ const SENT: &str = "/tmp/sent";
 const SECONDS: u32 = 1;
 const BURST: Duration = Duration::from_millis(1);
 
-/// What came of one rate.
+/// Result of one rate.
 #[derive(Serialize)]
 struct Rate {
     asked: u32,
-    /// What was sent, a second.
+    /// Events that were sent, a second.
     sent: u64,
     recorded: u64,
     lost: u64,
 }
 
-/// What the recorder says.
+/// Counts of the recorder.
 #[derive(Deserialize)]
 struct Report {
     events: u64,

@@ -57,7 +57,7 @@ fn older(ran: &Ran) -> Result<(), String> {
     Ok(())
 }
 
-/// What the guest says of one rate.
+/// The guest's line on one rate.
 #[derive(Deserialize)]
 struct Rate {
     asked: u64,

@@ -79,7 +79,7 @@ pub enum EnableError {
     /// Firmware says that the unit does not translate by host tables (HATDis), and no others are made.
     #[error("the unit at {start} translates by guests' tables alone (HATDis)", start = window.start())]
     NoHostTables {
-        /// Where its registers begin.
+        /// Its registers.
         window: PhysRange,
     },
     /// The unit's own PCI function has no capability block where the table says.

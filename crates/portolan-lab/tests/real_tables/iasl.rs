@@ -9,7 +9,7 @@ use super::Table;
 /// The program is there.
 pub struct Iasl;
 
-/// What it says of one table: its fields in order, and all of it.
+/// Its output for one table: the fields in order, and the whole text.
 pub struct Said {
     fields: Vec<(String, u64)>,
     text: String,

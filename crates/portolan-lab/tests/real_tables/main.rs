@@ -80,7 +80,7 @@ fn named(unit: &SurveyedUnit) -> Vec<PciFunction> {
     unit.claims.iter().filter_map(function).collect()
 }
 
-/// How many devices and units there are, and how many of them are refused.
+/// Numbers of devices and units, and of those that are refused.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Counts {
     units: usize,
@@ -375,7 +375,7 @@ fn streams(unit: &SurveyedUnit) -> impl Iterator<Item = u64> {
     })
 }
 
-/// What a survey comes to, to compare.
+/// A survey as text, to compare.
 fn shown(survey: &Survey) -> String {
     let unit = |unit: &SurveyedUnit| {
         let claims: Vec<String> = unit.claims.iter().map(ToString::to_string).collect();

@@ -421,7 +421,7 @@ fn new_machine() -> AmdMachine {
     AmdMachine::new(AmdSetup::default(), memory)
 }
 
-/// Whether an address is reached that neither content of the exclusion range lets pass.
+/// Tells if an address is reached that neither content of the exclusion range lets pass.
 fn is_seen_in_halves(manner: Manner) -> bool {
     (0..2).any(|reads| {
         let bench = Bench::new(AmdIdentification::default());

@@ -19,9 +19,9 @@ pub use vtd::{ARRANDALE_GRAPHICS, SKYLAKE_SP, VTD};
 /// The identification registers of a chip.
 #[derive(Clone, Copy, Debug)]
 pub struct RealChip<I> {
-    /// What it is in, and which of its units.
+    /// Chip or machine, and unit of it.
     pub name: &'static str,
-    /// Where its values were published.
+    /// Address at which its values were published.
     pub source: &'static str,
     /// The registers.
     pub identification: I,

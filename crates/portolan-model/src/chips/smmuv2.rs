@@ -21,7 +21,7 @@ const COHERENT: u32 = 1 << 14;
 const TWO_GRANULES: u32 = 1 << 14 | 1 << 12;
 const ALL_GRANULES: u32 = 0b111 << 12;
 
-/// What is printed of a unit.
+/// Features of a unit as Linux and Xen print them.
 struct Printed {
     /// Stages and coherency.
     able: u32,
@@ -77,7 +77,7 @@ const fn chip(
     }
 }
 
-/// Where MSM8998's units were published.
+/// Address at which MSM8998's units were published.
 const MSM8998: &str =
     "https://lore.kernel.org/lkml/dfd80103-391a-4777-8944-296ba31a11dd@freebox.fr/";
 

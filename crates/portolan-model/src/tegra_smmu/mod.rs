@@ -60,7 +60,7 @@ struct State {
     ptc: Cache<Line>,
     counts: TegraCounts,
     violations: Vec<Violation>,
-    /// Where devices got to.
+    /// Addresses that devices reached.
     visits: Visits,
     /// Flushes of all of the TLB and of all of the PTC since reset.
     cleaned: [Cleaned; 2],

@@ -118,7 +118,7 @@ impl TegraRegisters {
         state.counts = counts;
     }
 
-    /// Which client of the memory controller's a device is, and where its access goes; nothing if it is none.
+    /// Client of the memory controller that a device is, and the way of its access; nothing if it is none.
     fn way(
         &self,
         state: &mut State,

@@ -60,7 +60,7 @@ impl<D: Design> Unit<D> {
         observed.outcomes.push(Vec::new());
     }
 
-    /// Where each device that tries again and again got to since the last call, in the order of
+    /// Addresses that each device which keeps trying reached since the last call, in the order of
     /// [`Unit::observe`]; an outcome that is the one before it is left out.
     pub fn observed(&self) -> Vec<Vec<Option<PhysAddr>>> {
         let mut state = self.lock();

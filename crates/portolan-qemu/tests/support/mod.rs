@@ -170,7 +170,7 @@ pub fn at(iova: Iova, bytes: u64) -> Iova {
     Iova::new(iova.get() + bytes)
 }
 
-/// What a test says of QEMU's machine is so.
+/// Promises that QEMU's machine is as a test describes it.
 pub fn described() -> TrustedDescription {
     // SAFETY: its devices reach the guest's memory, in which nothing of this process is.
     unsafe { TrustedDescription::new() }

@@ -30,11 +30,9 @@ const UNMAPS: [&str; 3] = [
 ];
 const ALLOCATIONS: [&str; 2] = ["dma/dma_alloc", "dma/dma_alloc_sgt"];
 const FREES: [&str; 2] = ["dma/dma_free", "dma/dma_free_sgt"];
-/// Most that the prediction of a lazy kernel's invalidations may be off where each load is recorded by each recorder,
-/// and in a gate, in which one run decides: no trace says which of two busy CPUs counts ticks, an eighth by itself.
+/// Most that the prediction of a lazy kernel's invalidations may be off, and the fewest that are judged. No trace says
+/// which of two busy CPUs counts ticks: an eighth by itself.
 const WITHIN: f64 = 0.15;
-const WITHIN_ONCE: f64 = 0.25;
-/// Fewest invalidations that are judged.
 const ENOUGH: u64 = 50;
 /// The files that a recorder leaves, of which each is replayed.
 const FILES: [(&str, &[&str]); 3] = [
@@ -89,12 +87,6 @@ pub fn check(ran: &Ran, unit: Unit, policy: Policy) -> Result<(), String> {
         let (told, traced) = (runs.len(), received.len());
         return Err(format!("{told} loads, {traced} in QEMU's trace"));
     }
-    let again = |run: &Run| runs.iter().filter(|one| one.load == run.load).count() > 1;
-    let within = if runs.iter().any(again) {
-        WITHIN
-    } else {
-        WITHIN_ONCE
-    };
     let mut wrong = Vec::new();
     for (run, received) in runs.iter().zip(received) {
         let files = FILES.iter().find(|(recorder, _)| *recorder == run.recorder);
@@ -104,7 +96,6 @@ pub fn check(ran: &Ran, unit: Unit, policy: Policy) -> Result<(), String> {
                 run,
                 unit,
                 policy,
-                within,
                 says_release: !["report", "script"].contains(end),
                 counted: Mappings::counted(run, policy),
                 received,
@@ -125,8 +116,6 @@ struct Load<'a> {
     run: &'a Run,
     unit: Unit,
     policy: Policy,
-    /// Most that the prediction of a lazy kernel may be off.
-    within: f64,
     /// Set if the file names the kernel's release: from 7.3 on Linux waits for unmaps of the two-step API at once.
     says_release: bool,
     /// By the kernel.
@@ -255,7 +244,7 @@ impl Load<'_> {
                 }
                 let off = (lazy as f64 / sent as f64 - 1.0).abs();
                 let is_judged = sent >= ENOUGH && self.says_enough();
-                (lazy, sent, !is_judged || off <= self.within)
+                (lazy, sent, !is_judged || off <= WITHIN)
             }
             Policy::Passthrough | Policy::None => (0, sent, sent == 0),
         };
