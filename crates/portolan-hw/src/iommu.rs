@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use portolan::addr::{PageSize, StreamId};
 use portolan::iommu::{
-    BoundDomain, Conditions, DeviceTlb, InterruptTarget, IommuDomains, IommuError,
+    AttachError, BoundDomain, Conditions, DeviceTlb, InterruptTarget, IommuDomains, IommuError,
     RecoverableFaults, RemapInterrupts, Shadowing, Stage, TrapCost,
 };
 use portolan::platform::{AllMemory, Cpus, Mmio, TableMem};
@@ -152,6 +152,19 @@ where
             (StallModel::Terminate, smmuv3::Has::No) => RecoverableFaults::Absent,
             _ => RecoverableFaults::Present,
         }
+    }
+
+    /// The stream has to be blocked, and must not stall.
+    fn use_device_tlb(
+        &self,
+        stream: StreamId,
+        _: DeviceTlb,
+        all: AllMemory,
+    ) -> Result<(), IommuError> {
+        self.enable_ats(stream, all).map_err(|error| match error {
+            AttachError::Iommu(error) => error,
+            _ => IommuError::Unsupported,
+        })
     }
 
     counted!();

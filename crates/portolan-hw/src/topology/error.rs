@@ -174,6 +174,18 @@ pub enum OpenError {
         /// The function.
         function: PciFunction,
     },
+    /// The device is below a port that leads out of the machine, so it reaches its buffers and
+    /// nothing else: no pass-through, no translations of its own.
+    #[error("{function} is not trusted: it may have been plugged in, below {port}")]
+    Untrusted {
+        /// The function.
+        function: PciFunction,
+        /// The external-facing port above it, or above another function of its group.
+        port: PciFunction,
+    },
+    /// The unit refused to let the device use translations of its own.
+    #[error("no translations of the device's own: {0}")]
+    DeviceTlb(IommuError),
     /// The unit has no domain for it.
     #[error("no domain for the device: {0}")]
     Domain(IommuError),

@@ -5,13 +5,14 @@ use alloc::vec::Vec;
 
 use portolan::addr::{IovaRange, PciFunction, StreamId};
 use portolan::dma::{
-    Buffers, Constraints, Decision, Device, DeviceError, DeviceTlbPresence, DmaSpace, PolicyInputs,
-    PolicyPreference, Shadowing, SpaceError, SpaceOptions, Trust, default_policy,
+    Buffers, Constraints, Copying, Decision, Device, DeviceError, DeviceTlbPresence, DmaSpace,
+    PolicyInputs, PolicyPreference, Shadowing, SpaceError, SpaceOptions, Trust, default_policy,
 };
 use portolan::iommu::IommuDomains;
 use portolan::platform::{Nanos, Platform};
 
-use super::{EnableError, Enabled, OpenError, Outcome, Survey, Topology};
+use super::pci::PciTree;
+use super::{EnableError, Enabled, OpenError, Outcome, Served, Survey, Topology};
 use crate::chassis::Turn;
 
 /// Longest time that a caller waits until others have opened their devices.
@@ -66,6 +67,12 @@ impl DeviceOptions {
         Self::of(Constraints::untrusted())
     }
 
+    /// The same with no more trust than `most`, in the device and in its space.
+    pub(super) fn trusted_at_most(mut self, most: Trust) -> Self {
+        self.constraints.trust = self.constraints.trust.least(most);
+        self
+    }
+
     /// The same for a device of whose addresses those of `reach` arrive at its unit; `None` if that leaves
     /// none.
     fn within(mut self, reach: IovaRange) -> Option<Self> {
@@ -105,9 +112,10 @@ impl DeviceOptions {
 pub struct Iommus<P: Platform> {
     pub(super) topology: Topology,
     survey: Survey,
-    platform: P,
+    pub(super) platform: P,
     units: Vec<Outcome>,
     groups: Turn<P, Vec<OpenGroup<P>>>,
+    pub(super) copying: Option<Copying>,
 }
 
 impl<P: Platform> Iommus<P> {
@@ -127,6 +135,7 @@ impl<P: Platform> Iommus<P> {
             platform,
             units,
             groups: Turn::new(Vec::new()),
+            copying: None,
         })
     }
 
@@ -168,7 +177,11 @@ impl<P: Platform> Iommus<P> {
     }
 
     /// The unit of that number, which serves `function`.
-    fn enabled(&self, function: PciFunction, unit: usize) -> Result<&Enabled, OpenError> {
+    pub(super) fn enabled(
+        &self,
+        function: PciFunction,
+        unit: usize,
+    ) -> Result<&Enabled, OpenError> {
         let outcome = self.units.get(unit);
         let outcome = outcome.ok_or(OpenError::NotServed { function })?;
         outcome.as_ref().map_err(|&error| OpenError::NotEnabled {
@@ -215,7 +228,10 @@ impl<P: Platform> Iommus<P> {
         self.device_with(function, &DeviceOptions::trusted())
     }
 
-    /// As [`Iommus::trusted_device`], with `options`.
+    /// As [`Iommus::trusted_device`], with `options`. A device below a port that leads out of the
+    /// machine ([`Topology::external_ports`]) is not trusted whatever they say, and so is each of
+    /// its group: its space is not lazy, and what shares a page with its buffers is copied, or the
+    /// buffers are refused ([`Iommus::copying_for_untrusted`]).
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -227,6 +243,7 @@ impl<P: Platform> Iommus<P> {
         let none = OpenError::NotServed { function };
         let (unit, _) = self.find(function)?.ok_or(none)?;
         self.enabled(function, unit)?;
+        let options = options.trusted_at_most(self.survey.trust(function));
         let reach = self.topology.reach(function)?;
         let within = reach.and_then(|reach| options.within(reach));
         let options = &within.ok_or(OpenError::NoAddress { function })?;
@@ -285,9 +302,7 @@ impl<P: Platform> Iommus<P> {
         options: &DeviceOptions,
     ) -> Result<Device<P>, OpenError> {
         let limits = options.constraints;
-        let (served, _) = self
-            .survey
-            .serving(function, |_, of| self.find(of).ok().flatten());
+        let served = self.streams(function);
         let none = OpenError::NotServed { function };
         let (&own, others) = served.streams.split_first().ok_or(none)?;
         let unit = served.unit.ok_or(none)?;
@@ -299,7 +314,19 @@ impl<P: Platform> Iommus<P> {
             .iter()
             .map(|other| group.shared(space, *other, limits));
         let others: Vec<_> = others.collect::<Result<_, _>>()?;
-        Ok(device.with_streams(others)?)
+        let device = device.with_streams(others)?;
+        let copying = self.copying.as_ref();
+        let copying = copying.filter(|_| device.constraints().trust == Trust::Untrusted);
+        Ok(match copying {
+            Some(copying) => device.with_copies(copying.clone()),
+            None => device,
+        })
+    }
+
+    /// The streams of `function` at its unit.
+    pub(super) fn streams(&self, function: PciFunction) -> Served {
+        let find = |_: &PciTree, of| self.find(of).ok().flatten();
+        self.survey.serving(function, find).0
     }
 }
 

@@ -14,6 +14,7 @@ mod check;
 mod claim;
 mod dmar;
 mod error;
+mod external;
 mod interrupts;
 mod iommus;
 mod iort;
@@ -52,6 +53,7 @@ use crate::firmware::viot::Viommu;
 use crate::interrupt::Remapping;
 use crate::promise::{self, TrustedDescription};
 use crate::virtio::Transport;
+use external::External;
 use madt::IoApics;
 use pci::{PciOverrides, PciTree};
 
@@ -115,6 +117,7 @@ pub struct Topology {
     io_apics: Option<IoApics>,
     added: Vec<(PciFunction, ReservedRegion)>,
     moved: Vec<(PciFunction, (usize, StreamId))>,
+    external: External,
 }
 
 impl Topology {
@@ -209,6 +212,7 @@ impl Topology {
             io_apics: None,
             added: Vec::new(),
             moved: Vec::new(),
+            external: External::default(),
         })
     }
 
@@ -258,6 +262,7 @@ impl Topology {
                 None => survey.remark(Remark::AddedNowhere { function }),
             }
         }
+        self.look_outside(&mut survey);
         survey
     }
 

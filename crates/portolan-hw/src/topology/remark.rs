@@ -114,6 +114,22 @@ pub enum Remark {
         /// The function.
         function: PciFunction,
     },
+    /// Something that is no port, or is not there, was said to lead out of the machine.
+    #[error("{port} is said to lead out of the machine, and is no port")]
+    NoPort {
+        /// The function.
+        port: PciFunction,
+    },
+    /// Firmware asks for protection from devices that are plugged in from outside, and nothing says which ports
+    /// lead there.
+    #[error(
+        "firmware asks for protection from devices that are plugged in; which ports lead out of the machine \
+         is not said, so the {ports} with hot-plug slots count as such"
+    )]
+    PortsByHotPlug {
+        /// Number of such ports.
+        ports: usize,
+    },
     /// The functions of some segments are not looked at.
     #[error("more than {most} segments: the others' functions are not looked at")]
     TooManySegments {
@@ -141,6 +157,7 @@ impl Remark {
             self,
             Self::NotDriven(_)
                 | Self::NotThere { .. }
+                | Self::PortsByHotPlug { .. }
                 | Self::ReservedElsewhere { .. }
                 | Self::TooManySegments { .. }
         )

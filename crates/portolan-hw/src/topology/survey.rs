@@ -13,10 +13,11 @@ use core::fmt;
 use portolan::addr::{
     IovaRange, PciFunction, PciSegment, PhysAddr, PhysRange, RequesterId, StreamId,
 };
+use portolan::dma::Trust;
 use portolan::iommu::ReservedRegion;
 
 use super::claim::Claim;
-use super::pci::{Groups, PciOverrides, PciTree, VirtualFunctions};
+use super::pci::{ExternalPorts, Groups, PciNode, PciOverrides, PciTree, VirtualFunctions};
 use super::remark::Remark;
 use super::{ConfigSpace, Topology, TopologyError};
 use crate::firmware::TableError;
@@ -154,6 +155,7 @@ pub struct Survey {
     tree: PciTree,
     groups: Groups,
     served: Vec<Served>,
+    external: ExternalPorts,
     remarks: Vec<Remark>,
     claims: usize,
 }
@@ -177,6 +179,28 @@ impl Survey {
     /// By which unit and streams each function of the tree is served, in the tree's order.
     pub fn served(&self) -> &[Served] {
         &self.served
+    }
+
+    /// The ports that lead out of the machine
+    /// ([`Topology::external_ports`](super::Topology::external_ports)), in order.
+    pub fn external_ports(&self) -> &[PciFunction] {
+        self.external.ports()
+    }
+
+    /// The external-facing port that `function` is below, or another function of its group is. A
+    /// function that is not in the tree is looked for by its bus.
+    pub fn external_port_above(&self, function: PciFunction) -> Option<PciFunction> {
+        self.external
+            .above_group(&self.tree, &self.groups, function)
+    }
+
+    /// The most trust in `function` that its place gives reason for: none below an external-facing
+    /// port.
+    pub fn trust(&self, function: PciFunction) -> Trust {
+        match self.external_port_above(function) {
+            Some(_) => Trust::Untrusted,
+            None => Trust::Trusted,
+        }
     }
 
     /// Entries that are odd, or worth knowing.
@@ -333,6 +357,17 @@ impl Survey {
         }
         self.groups.same_streams(&self.tree, seen);
         self.check();
+    }
+
+    /// Notes the external-facing ports, and which functions are trusted below them.
+    pub(super) fn note_external(&mut self, ports: Vec<PciFunction>, trusted: Vec<PciFunction>) {
+        self.external = ExternalPorts::of(&self.tree, &self.groups, ports, trusted);
+        let is_port = |port: &&PciFunction| self.tree.node(**port).is_some_and(PciNode::is_bridge);
+        let ports = self.external.ports().iter().filter(|port| !is_port(port));
+        let remarks = ports.map(|&port| Remark::NoPort { port });
+        if !self.tree.nodes().is_empty() {
+            self.remarks.extend(remarks);
+        }
     }
 
     /// By which unit and streams `function` is served, and remarks on identifiers that are not.

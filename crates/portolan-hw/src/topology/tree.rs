@@ -1,9 +1,9 @@
 //! SMMUs of version 3 and RISC-V IOMMUs by a device tree.
 //!
 //! Devicetree bindings `arm,smmu-v3`, `riscv,iommu` and `riscv,pci-iommu` (units), `pci-iommu` (`iommu-map`,
-//! `iommu-map-mask` and `linux,pci-domain` of a PCI host; its `dma-ranges` are read in `dma`), `iommu` (`iommus` of
-//! other devices, which the survey names), `reserved-memory` (`iommu-addresses`) and `riscv,imsics` (`msi-parent` of a
-//! unit). Units and devices may be on buses of their own, whose `ranges` are followed. Not supported: `msi-map`,
+//! `iommu-map-mask` and `linux,pci-domain` of a PCI host; its `dma-ranges` are read in `dma`), `pci`
+//! (`external-facing` of its ports), `iommu` (`iommus` of other devices, which the survey names), `reserved-memory`
+//! (`iommu-addresses`) and `riscv,imsics` (`msi-parent` of a unit). Units and devices may be on buses of their own, whose `ranges` are followed. Not supported: `msi-map`,
 //! `#iommu-cells` other than 1, other units.
 
 mod bus;
@@ -107,6 +107,8 @@ struct Described<'t> {
     devices: Vec<Device>,
     /// PCI functions that other nodes may refer to, by the number by which they do.
     functions: Vec<(u32, PciFunction)>,
+    /// PCI functions that lead out of the machine, or that such are below.
+    external: Vec<PciFunction>,
     carveouts: Vec<Carveout<'t>>,
     imsics: Vec<Imsic>,
     others: Vec<PhysAddr>,
@@ -145,6 +147,9 @@ fn smmu(node: &Node<'_>) -> Driver {
 
 impl<'t> Described<'t> {
     fn add(&mut self, node: Node<'t>, buses: &[Bus<'t>]) {
+        if node.property("external-facing").is_some() {
+            self.external.extend(self.first_bus(&node, buses));
+        }
         let at = registers(&node, 0, buses);
         let registers = at.map(|(base, bytes)| At::Registers(base, bytes));
         if node.is("arm,smmu-v3") {
@@ -211,6 +216,16 @@ impl<'t> Described<'t> {
                 widths,
             });
         }
+    }
+
+    /// The PCI function on the first bus of the last host that `node` is, or is below. A port behind
+    /// another one is on a bus whose number the tree does not say; so all below that one counts.
+    fn first_bus(&self, node: &Node<'_>, buses: &[Bus<'_>]) -> Option<PciFunction> {
+        let host = self.hosts.last()?.node.offset();
+        let depth = buses.iter().position(|bus| bus.node.offset() == host)? + 1;
+        let (above, below) = buses.split_at_checked(depth)?;
+        let first = below.first().map_or(node, |bus| &bus.node);
+        self.function(first, above)
     }
 
     /// The PCI function that `node` is, on the first bus of the host that it is below.
@@ -370,6 +385,11 @@ pub(super) fn wire(tree: &[u8], unit: usize) -> Result<Option<Wire>, TopologyErr
     let unit = described.units.get(unit);
     let unit = unit.filter(|unit| matches!(unit.driver, Driver::Riscv));
     Ok(unit.and_then(|unit| Wire::first(&unit.node, unit.parent)))
+}
+
+/// The functions of PCI hosts' first buses that lead out of the machine.
+pub(super) fn external_ports(tree: &[u8]) -> Result<Vec<PciFunction>, TopologyError> {
+    Ok(read(tree)?.external)
 }
 
 /// Surveys the units, PCI hosts and other devices of the tree.

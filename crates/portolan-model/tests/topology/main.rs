@@ -11,6 +11,7 @@ mod machine;
 mod riscv;
 mod told;
 mod two;
+mod untrusted;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

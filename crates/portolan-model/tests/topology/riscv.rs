@@ -17,13 +17,13 @@ use super::{driver, unit_at};
 
 /// A flattened tree as it is put together.
 #[derive(Default)]
-struct Tree {
+pub(crate) struct Tree {
     body: Vec<u8>,
     names: Vec<u8>,
 }
 
 impl Tree {
-    fn words(&mut self, words: &[u32]) {
+    pub(crate) fn words(&mut self, words: &[u32]) {
         let bytes = words.iter().flat_map(|word| word.to_be_bytes());
         self.body.extend(bytes);
     }
@@ -33,7 +33,7 @@ impl Tree {
         self.body.resize(self.body.len().next_multiple_of(4), 0);
     }
 
-    fn node(&mut self, inside: impl FnOnce(&mut Self)) {
+    pub(crate) fn node(&mut self, inside: impl FnOnce(&mut Self)) {
         self.named("node", inside);
     }
 
@@ -44,7 +44,7 @@ impl Tree {
         self.words(&[2]);
     }
 
-    fn set(&mut self, name: &str, value: &[u8]) {
+    pub(crate) fn set(&mut self, name: &str, value: &[u8]) {
         let at = self.names.len() as u32;
         self.names.extend(name.as_bytes());
         self.names.push(0);
@@ -52,12 +52,12 @@ impl Tree {
         self.padded(value);
     }
 
-    fn cells(&mut self, name: &str, cells: &[u32]) {
+    pub(crate) fn cells(&mut self, name: &str, cells: &[u32]) {
         let value: Vec<u8> = cells.iter().flat_map(|cell| cell.to_be_bytes()).collect();
         self.set(name, &value);
     }
 
-    fn bytes(mut self) -> Vec<u8> {
+    pub(crate) fn bytes(mut self) -> Vec<u8> {
         self.words(&[9]);
         let strings = 40 + self.body.len() as u32;
         let whole = strings + self.names.len() as u32;

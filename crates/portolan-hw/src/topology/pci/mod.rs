@@ -18,6 +18,7 @@
 //!
 //! *Context.* Task: the tree and its groups take heap memory, and configuration space is read.
 
+mod external;
 mod groups;
 mod node;
 mod overrides;
@@ -26,6 +27,7 @@ pub(crate) mod tests;
 mod virtual_functions;
 mod windows;
 
+pub(super) use external::ExternalPorts;
 pub use groups::{Groups, Join, Why};
 pub use node::{Acs, AcsState, Buses, Functions, NotIsolated, PciId, PciKind, PciNode};
 pub use overrides::{AliasOf, AliasOverride, Isolation, IsolationOverride, PciOverrides};

@@ -1,8 +1,8 @@
 //! One PCI function, as its configuration space describes it.
 //!
 //! PCI Express Base Specification 6.0, sections 7.5.1 (header), 7.5.1.3 (bus numbers), 7.5.3.2 (kind of
-//! function), 7.7.11 (access control services) and 9.3.3 (virtual functions). Not supported: hidden and
-//! dual-mode capabilities.
+//! function, slot), 7.5.3.9 (slot capabilities), 7.7.11 (access control services) and 9.3.3 (virtual functions). Not
+//! supported: hidden and dual-mode capabilities.
 //!
 //! *Context.* Interrupt, if configuration space may be read there: nothing here waits or allocates.
 
@@ -25,6 +25,11 @@ const MOST_CAPABILITIES: u32 = 48;
 /// Extended capabilities that 4 KiB have room for.
 const MOST_EXTENDED: u32 = 480;
 const EXPRESS: u32 = 0x10;
+/// Bit of the word of that capability that says that the port has a slot.
+const HAS_SLOT: u32 = 1 << 24;
+/// Offset of the slot's capabilities from there, and the bit that says that devices come and go.
+const SLOT: u16 = 0x14;
+const HOT_PLUG: u32 = 1 << 6;
 const ACCESS_CONTROL: u32 = 0x0d;
 const VIRTUAL_FUNCTIONS: u32 = 0x10;
 /// Bytes of configuration space.
@@ -191,6 +196,8 @@ pub struct PciNode {
     pub functions: Functions,
     /// The buses behind it, of a bridge that firmware or a kernel has numbered.
     pub behind: Option<Buses>,
+    /// Set for a port with a slot in which devices may be changed while the machine runs.
+    pub hot_plug: bool,
     /// Its ACS.
     pub acs: Option<AcsState>,
     /// Offset of the capability by which it has virtual functions (SR-IOV).
@@ -202,7 +209,8 @@ impl PciNode {
     pub fn read(at: PciFunction, read: impl Fn(u16) -> Option<u32>) -> Option<Self> {
         let identity = read(IDENTITY).filter(|word| *word as u16 != u16::MAX)?;
         let header = read(HEADER).unwrap_or(0) >> 16;
-        let express = express(&read);
+        let capability = express(&read);
+        let express = capability.map(|(_, word)| word >> 20 & 0xf);
         let bridge = header & 0x7f == 1;
         Some(Self {
             at,
@@ -217,6 +225,7 @@ impl PciNode {
                 false => Functions::One,
             },
             behind: bridge.then(|| buses(&read)).flatten(),
+            hot_plug: capability.is_some_and(|found| hot_plug(found, &read)),
             acs: express.and_then(|_| access_control(&read)),
             virtual_functions: express.and_then(|_| extended(&read, VIRTUAL_FUNCTIONS, 0x40)),
         })
@@ -264,8 +273,8 @@ impl PciNode {
     }
 }
 
-/// Kind of PCI Express function (field Device/Port Type), if the function is one.
-fn express(read: &impl Fn(u16) -> Option<u32>) -> Option<u32> {
+/// Offset of the capability of PCI Express and its first word, if the function has it.
+fn express(read: &impl Fn(u16) -> Option<u32>) -> Option<(u16, u32)> {
     if read(4)? & HAS_CAPABILITIES == 0 {
         return None;
     }
@@ -276,11 +285,21 @@ fn express(read: &impl Fn(u16) -> Option<u32>) -> Option<u32> {
         }
         let word = read(at)?;
         if word & 0xff == EXPRESS {
-            return Some(word >> 20 & 0xf);
+            return Some((at, word));
         }
         at = (word >> 8) as u16 & 0xfc;
     }
     None
+}
+
+/// Tells if devices may be plugged in below a function with this capability of PCI Express.
+fn hot_plug((at, word): (u16, u32), read: &impl Fn(u16) -> Option<u32>) -> bool {
+    let port = matches!(
+        kind(Some(word >> 20 & 0xf), true),
+        PciKind::RootPort | PciKind::DownstreamPort
+    );
+    let slot = || read(at + SLOT).is_some_and(|slot| slot != u32::MAX && slot & HOT_PLUG != 0);
+    port && word & HAS_SLOT != 0 && slot()
 }
 
 fn kind(express: Option<u32>, bridge: bool) -> PciKind {
