@@ -170,6 +170,57 @@ fn card(place: &str, [count, most, offset, stride]: [u32; 4]) -> String {
     function(place, &words)
 }
 
+/// A root port with hot-plug that leads to bus 1, a disk there and one on bus 0.
+fn thunderbolt() -> String {
+    let express = |kind: u32| [(0x4, 1 << 20), (0x34, 0x40), (0x40, kind << 20 | 0x10)];
+    let mut port = vec![(0x0, 0x1234_8086), (0xc, 1 << 16), (0x18, 0x1_0100)];
+    port.extend(express(4 | 1 << 4));
+    port.extend([(0x54, 1 << 6), (0x100, 0xd), (0x104, 0x1d_001d)]);
+    let disk: Vec<_> = [(0x0, 0x1235_8086)].into_iter().chain(express(0)).collect();
+    let functions = [("00:07.0", &port), ("00:08.0", &disk), ("01:00.0", &disk)];
+    functions
+        .map(|(place, words)| function(place, words))
+        .concat()
+}
+
+#[test]
+fn devices_below_ports_that_lead_out_of_the_machine_are_said_not_to_be_trusted() {
+    let mut asking = dmar(0xfed9_0000);
+    (asking[37], asking[9]) = (4, asking[9].wrapping_sub(4));
+    let silent = scratch("silent.bin", dmar(0xfed9_0000));
+    let asking = scratch("asking.bin", asking);
+    let lspci = scratch("thunderbolt.txt", thunderbolt());
+    let [silent, asking, lspci] = [&silent, &asking, &lspci].map(|path| path.to_str().unwrap());
+    let below =
+        "  0000:01:00.0 is not trusted: strict, no pass-through, no translations of its own";
+    let by_hot_plug = "so the 1 with hot-plug slots count as such";
+    let said = |args: &[&str]| {
+        let (out, _) = ends_with(&[args, &["--pci", lspci, "--wide"][..]].concat(), 0);
+        assert!(!out.contains("0000:00:08.0 is not trusted"), "{out}");
+        (out.contains(below), out.contains(by_hot_plug))
+    };
+    assert_eq!(said(&[silent]), (false, false));
+    assert_eq!(said(&[asking]), (true, true));
+    assert_eq!(said(&[silent, "--external", "00:07.0"]), (true, false));
+    let elsewhere = [asking, "--external", "0:9.0", "--pci", lspci];
+    let (out, _) = ends_with(&elsewhere, 1);
+    assert!(
+        out.contains("is no port") && !out.contains("not trusted"),
+        "{out}"
+    );
+    ends_with(&[silent, "--external", "port"], 2);
+    let (out, _) = ends_with(&[asking, "--pci", lspci, "--json"], 0);
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(report["wants_dma_protection"], true);
+    assert_eq!(
+        report["external_ports"],
+        serde_json::json!(["0000:00:07.0"])
+    );
+    let functions = report["functions"].as_array().unwrap();
+    let below: Vec<_> = functions.iter().map(|one| &one["below"]).collect();
+    assert_eq!(below, [&Value::Null, &Value::Null, &"0000:00:07.0".into()]);
+}
+
 #[test]
 fn virtual_functions_are_listed_behind_the_unit_of_their_physical_function() {
     let table = scratch("virtual.bin", dmar(0xfed9_0000));

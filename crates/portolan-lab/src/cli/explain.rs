@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
+use portolan::addr::PciFunction;
 use portolan_cli::{Outcome, Output};
 use portolan_model::profile::Profile;
 
@@ -27,6 +28,10 @@ pub(super) struct ExplainArgs {
     /// The machine's PCI functions: output of `lspci -xxxx` as root, or /sys/bus/pci/devices.
     #[arg(long, value_name = "FILE", requires = "firmware")]
     pci: Option<PathBuf>,
+    /// A port that leads out of the machine (`ExternalFacingPort` in ACPI's name space), such as 0000:00:1d.0; may be
+    /// repeated. If absent and firmware asks for protection, ports with hot-plug count as such.
+    #[arg(long, value_name = "PORT", requires = "firmware", value_parser = firmware::port)]
+    external: Vec<PciFunction>,
     #[command(flatten)]
     output: Output,
 }
@@ -34,7 +39,8 @@ pub(super) struct ExplainArgs {
 fn explain_firmware(args: &ExplainArgs) -> Result<Outcome> {
     let tables = firmware::read(&args.firmware)?;
     let config = args.pci.as_deref().map(firmware::Config::read);
-    let report = firmware::Report::new(&tables, &config.transpose()?.unwrap_or_default())?;
+    let config = config.transpose()?.unwrap_or_default();
+    let report = firmware::Report::new(&tables, &config, &args.external)?;
     args.output.show(&report, firmware::text)?;
     Ok(Outcome::of(report.holds()))
 }

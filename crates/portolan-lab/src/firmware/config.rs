@@ -84,6 +84,14 @@ impl Config {
     }
 }
 
+/// The function of an argument.
+///
+/// # Errors
+/// If it names none.
+pub fn port(text: &str) -> Result<PciFunction> {
+    function(text).with_context(|| format!("{text} names no PCI function such as 0000:00:1d.0"))
+}
+
 /// `0000:00:1c.0`, or without the segment.
 fn function(text: &str) -> Option<PciFunction> {
     let (bus_device, function) = text.split_once('.')?;

@@ -7,7 +7,7 @@ mod config;
 mod files;
 mod text;
 
-pub use config::Config;
+pub use config::{Config, port};
 pub use files::{Table, read};
 pub use text::text;
 
@@ -30,6 +30,10 @@ pub struct Report {
     pub units: Vec<UnitReport>,
     /// The functions, if they are known; virtual ones behind the others.
     pub functions: Vec<FunctionReport>,
+    /// Firmware asks for protection from devices that are plugged in.
+    pub wants_dma_protection: bool,
+    /// Ports that lead out of the machine: functions below them are not trusted.
+    pub external_ports: Vec<String>,
     /// Groups of several functions.
     pub groups: Vec<GroupReport>,
     /// Remarks: faults of the tables, and facts worth knowing.
@@ -100,6 +104,8 @@ pub struct FunctionReport {
     pub streams: Vec<u32>,
     /// The first function of its group.
     pub group: String,
+    /// The external-facing port that it, or another function of its group, is below: it is not trusted then.
+    pub below: Option<String>,
     /// The reason for which it cannot be opened; null if none is known.
     pub refused: Option<String>,
     /// The last address by which it reaches its unit; null if it cannot be opened.
@@ -125,12 +131,16 @@ pub struct RemarkReport {
 }
 
 impl Report {
-    /// The report on `tables` and `config`.
+    /// The report on `tables` and `config`; `external` are the ports that lead out of the machine, if
+    /// some are known.
     ///
     /// # Errors
     /// If no table describes units, several do, or it is damaged.
-    pub fn new(tables: &[Table], config: &Config) -> Result<Self> {
-        let (table, topology) = described(tables)?;
+    pub fn new(tables: &[Table], config: &Config, external: &[PciFunction]) -> Result<Self> {
+        let (table, mut topology) = described(tables)?;
+        if !external.is_empty() {
+            topology = topology.external_ports(external.iter().copied());
+        }
         let survey = topology.survey(PciOverrides::KNOWN, |of, at| config.word(of, at));
         let mut remarks: Vec<RemarkReport> = survey
             .remarks()
@@ -148,6 +158,12 @@ impl Report {
             units: (0..)
                 .zip(survey.units())
                 .map(|of| unit(&survey, of))
+                .collect(),
+            wants_dma_protection: topology.wants_dma_protection(),
+            external_ports: survey
+                .external_ports()
+                .iter()
+                .map(ToString::to_string)
                 .collect(),
             groups: groups(&survey, &functions),
             functions,
@@ -286,6 +302,9 @@ fn function(
         unit: served.unit,
         streams: served.streams.iter().map(|stream| stream.get()).collect(),
         group: group.to_string(),
+        below: survey
+            .external_port_above(served.function)
+            .map(|port| port.to_string()),
         refused: addresses.err().map(|error| error.to_string()),
         last_address: addresses.ok().map(|range| range.last().get()),
     }

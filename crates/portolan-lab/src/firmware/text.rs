@@ -57,6 +57,7 @@ pub fn text(report: &Report, columns: usize) -> String {
         .iter()
         .for_each(|one| unit(one, columns, &mut out));
     functions(&report.functions, columns, &mut out);
+    outside(report, &mut out);
     groups(report, &mut out);
     for remark in &report.remarks {
         let word = match remark.wrong {
@@ -178,6 +179,23 @@ fn functions(functions: &[FunctionReport], columns: usize, out: &mut String) {
             "{} reaches its unit by addresses up to {last:#x}",
             one.function
         );
+    }
+}
+
+/// Functions that are not trusted because of their place.
+fn outside(report: &Report, out: &mut String) {
+    for port in &report.external_ports {
+        let _ = writeln!(out, "{port} leads out of the machine:");
+        let below = |one: &&FunctionReport| one.below.as_ref() == Some(port);
+        for one in report.functions.iter().filter(below) {
+            let _ = writeln!(
+                out,
+                "  {} is not trusted: strict, no pass-through, no translations of its own, and copies of what \
+                 shares a page",
+                one.function
+            );
+        }
+        out.push('\n');
     }
 }
 

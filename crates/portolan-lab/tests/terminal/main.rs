@@ -237,6 +237,7 @@ pub fn firmware_report(name: &str) -> firmware::Report {
         unit,
         streams: vec![0x128, 0xf0],
         group: group.to_owned(),
+        below: unit.map(|_| name.to_owned()),
         refused: unit.is_none().then(|| format!("no unit serves {name}")),
         last_address: unit.map(|_| 0x7f_ffff_ffff),
     };
@@ -251,6 +252,8 @@ pub fn firmware_report(name: &str) -> firmware::Report {
         },
         units: vec![unit],
         functions: vec![function(Some(0), "0000:00:1e.0"), function(None, name)],
+        wants_dma_protection: true,
+        external_ports: vec![name.to_owned()],
         groups: vec![firmware::GroupReport {
             functions: vec![name.to_owned(), "0000:01:04.0".to_owned()],
             reasons: vec![format!(
