@@ -54,11 +54,11 @@ impl Shape {
         }
     }
 
-    /// The shapes for numbers of `lg2` bits, the shallowest first.
-    pub(super) fn all(words: usize, lg2: u32) -> impl Iterator<Item = Self> {
-        let deep = move |levels: &u32| Self::leaf_lg2(words) + INDEX_LG2 * (levels - 1) >= lg2;
-        let levels = (1..=MOST_LEVELS).filter(deep);
-        levels.map(move |levels| Self { levels, words, lg2 })
+    /// The shallowest for numbers of `lg2` bits; `None` if there is none.
+    pub(super) fn shallowest(words: usize, lg2: u32) -> Option<Self> {
+        let deep = |levels: &u32| Self::leaf_lg2(words) + INDEX_LG2 * (levels - 1) >= lg2;
+        let levels = (1..=MOST_LEVELS).find(deep)?;
+        Some(Self { levels, words, lg2 })
     }
 
     /// The device's number without the bits that `level` and those below resolve; contexts are
@@ -125,6 +125,37 @@ impl Directory {
         Ok(page.entry(index * shape.words, shape.words))
     }
 
+    /// Number of levels.
+    pub(super) fn levels(&self) -> u32 {
+        self.shape.levels
+    }
+
+    /// Page at which the unit begins.
+    pub(super) fn root(&self) -> Block {
+        self.root
+    }
+
+    /// Adds a level above the root, for a unit that has no directory with so few. The unit must not
+    /// be using it.
+    ///
+    /// # Errors
+    /// [`IommuError::Unsupported`] if it has all levels; [`IommuError::Memory`].
+    pub(super) fn deepen<M: TableMem<AtomicU64>>(&mut self, mem: &M) -> Result<(), IommuError> {
+        let below = self.shape.levels - 1;
+        if self.shape.levels == MOST_LEVELS {
+            return Err(IommuError::Unsupported);
+        }
+        let root = Block::new(mem, 12)?;
+        let at = root.entry(0, 1);
+        at.publish(mem, Walker::Coherent);
+        at.write(mem, 0, V | page_of(self.root.at.get()));
+        // All numbers so far have zeros where the new level looks.
+        self.pages.insert((below, 0), self.root);
+        self.root = root;
+        self.shape.levels += 1;
+        Ok(())
+    }
+
     /// Has no context count any more, so that streams are blocked as soon as the unit looks. Where the
     /// root holds contexts, their other words stay: the unit reads words in any order.
     pub(super) fn clear<M: TableMem<AtomicU64>>(&self, mem: &M) {
@@ -149,23 +180,43 @@ impl Directory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::vec::Vec;
     use portolan::addr::{PageSize, PhysAddr};
     use portolan::platform::SlabTables;
 
     /// Levels that are deep enough, by the width of numbers.
     #[test]
     fn shapes_by_hand() {
-        let levels =
-            |words, lg2| -> Vec<u32> { Shape::all(words, lg2).map(|of| of.levels).collect() };
+        let levels = |words, lg2| Shape::shallowest(words, lg2).map(|of| of.levels);
         for (words, widths) in [(4, [7, 16, 24]), (8, [6, 15, 24])] {
-            assert_eq!(levels(words, 0), [1, 2, 3]);
-            assert_eq!(levels(words, widths[0]), [1, 2, 3]);
-            assert_eq!(levels(words, widths[0] + 1), [2, 3]);
-            assert_eq!(levels(words, widths[1]), [2, 3]);
-            assert_eq!(levels(words, widths[1] + 1), [3]);
-            assert_eq!(levels(words, widths[2]), [3]);
+            assert_eq!(levels(words, 0), Some(1));
+            assert_eq!(levels(words, widths[0]), Some(1));
+            assert_eq!(levels(words, widths[0] + 1), Some(2));
+            assert_eq!(levels(words, widths[1]), Some(2));
+            assert_eq!(levels(words, widths[1] + 1), Some(3));
+            assert_eq!(levels(words, widths[2]), Some(3));
+            assert_eq!(levels(words, 26), None);
         }
+    }
+
+    #[test]
+    fn contexts_stay_where_they_are_while_a_directory_becomes_deeper() {
+        let mem = SlabTables::new(PhysAddr::new(0x10_0000), PageSize::SIZE_4K, 8);
+        let shape = Shape::shallowest(4, 7).unwrap();
+        let mut directory = Directory::new(Block::new(&mem, 12).unwrap(), shape);
+        let place = directory.place(&mem, 0x6f).unwrap();
+        for levels in [2, 3] {
+            directory.deepen(&mem).unwrap();
+            assert_eq!(directory.levels(), levels);
+            let mut page = directory.root();
+            for _ in 1..levels {
+                let table = TableMem::<AtomicU64>::table(&mem, page.at, page.size);
+                page.at = PhysAddr::new(Word::load(&table[0]) >> 10 << 12);
+            }
+            assert_eq!(page.at, place.table);
+            assert_eq!(directory.place(&mem, 0x6f), Ok(place));
+        }
+        assert_eq!(directory.deepen(&mem), Err(IommuError::Unsupported));
+        directory.free(&mem);
     }
 
     /// Checks the place of a context by the entries that lead to it.

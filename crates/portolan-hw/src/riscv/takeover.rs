@@ -2,10 +2,12 @@
 //! directory.
 //!
 //! RISC-V IOMMU Architecture Specification, version 1.0, sections "Guidelines for initialization",
-//! "Device-directory-table pointer" and "Features-control register". A directory can be exchanged, and
-//! features changed, only while the unit lets nothing through: devices of a previous owner are blocked from
-//! there on, as our empty directory blocks them afterwards. Nothing passes untranslated meanwhile, unless
-//! it did before.
+//! "Device-directory-table pointer" (6.5) and "Features-control register" (6.4).
+//!
+//! Devices that firmware has at work go on throughout where the unit lets all accesses through (Bare) and has the
+//! features that are wanted: it does so until it uses a directory that leads to their memory. From another directory
+//! there is no way but through Off (6.5), and features change in Off alone (6.4): in these cases the unit lets nothing
+//! through meanwhile. Nothing passes untranslated, unless it did before.
 
 use core::sync::atomic::AtomicU64;
 
@@ -14,7 +16,7 @@ use portolan::platform::{Cpus, Mmio, TableMem};
 
 use super::config::Signal;
 use super::control::{Control, Turned};
-use super::directory::Shape;
+use super::directory::Directory;
 use super::features::Has;
 use super::monitor;
 use super::queue;
@@ -22,16 +24,30 @@ use super::shared::Shared;
 use super::spec::PPN;
 use super::spec::page_of;
 use super::spec::reg::{self, directory, feature, pending};
-use crate::chassis::Block;
 
-/// Stops the queues, and lets no access through.
-pub(super) fn stop<R: Mmio, M, C: Cpus>(unit: &Control<R, M, C>) -> Result<(), IommuError> {
+/// Stops the queues, and lets no access through: unless there are devices `at_work` that need not be stopped.
+pub(super) fn stop<R: Mmio, M, C: Cpus>(
+    unit: &Control<R, M, C>,
+    signal: Signal,
+    at_work: bool,
+) -> Result<(), IommuError> {
     let requests = unit.features.has.contains(Has::ATS);
     let requests = requests.then_some(reg::REQUEST_CONTROL);
     let queues = [reg::COMMAND_CONTROL, reg::FAULT_CONTROL];
     for control in queues.into_iter().chain(requests) {
         unit.turn_queue(control, Turned::Off)?;
     }
+    let (of_us, wanted) = features(signal);
+    let as_wanted = unit.read(reg::FEATURES)? & of_us == wanted;
+    let bare = directory::MODE.of(unit.directory()?) == directory::BARE;
+    match at_work && bare && as_wanted {
+        true => Ok(()),
+        false => close(unit),
+    }
+}
+
+/// Lets no access through.
+pub(super) fn close<R: Mmio, M, C: Cpus>(unit: &Control<R, M, C>) -> Result<(), IommuError> {
     set_mode(unit, directory::OFF)
 }
 
@@ -46,19 +62,14 @@ fn set_mode<R: Mmio, M, C: Cpus>(unit: &Control<R, M, C>, mode: u64) -> Result<(
     }
 }
 
-/// From a stopped unit to one that carries commands out and has forgotten everything, and then to
-/// one that uses the empty directory at `root` for numbers of `lg2` bits: returns the shape of the
-/// directory.
+/// From a stopped unit to one that carries commands out and has forgotten everything.
 ///
 /// # Errors
-/// [`IommuError::Unsupported`] if the unit has no queues so long, no directory so deep, or no message with
-/// such an address.
+/// [`IommuError::Unsupported`] if the unit has no queues so long, or no message with such an address.
 pub(super) fn start<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
     shared: &Shared<R, M, C>,
-    root: Block,
-    lg2: u32,
     signal: Signal,
-) -> Result<Shape, IommuError> {
+) -> Result<(), IommuError> {
     let Shared {
         control: unit,
         queue,
@@ -82,29 +93,48 @@ pub(super) fn start<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
     for records in records.into_iter().flatten() {
         records.turn_on(unit)?;
     }
-    shared.forget_everything()?;
-    for shape in Shape::all(unit.features.context_words(), lg2) {
-        let mode = directory::ONE_LEVEL + u64::from(shape.levels) - 1;
-        let value = directory::MODE.at(mode) | page_of(root.at.get());
-        let got = unit.set_directory(value)?;
-        if got == value {
-            return Ok(shape);
-        }
-        set_mode(unit, directory::OFF)?;
-    }
-    Err(IommuError::Unsupported)
+    shared.forget_everything()
 }
 
-/// Little-endian structures, wide guests, and interrupts as they are wanted.
+/// From there to a unit that uses `directory`, which gets as many levels as the unit wants.
+///
+/// # Errors
+/// [`IommuError::Unsupported`] if the unit has no directory so deep.
+pub(super) fn use_directory<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
+    unit: &Control<R, M, C>,
+    directory: &mut Directory,
+) -> Result<(), IommuError> {
+    let before = directory::MODE.of(unit.directory()?);
+    loop {
+        let mode = directory::ONE_LEVEL + u64::from(directory.levels()) - 1;
+        let value = directory::MODE.at(mode) | page_of(directory.root().at.get());
+        let got = unit.set_directory(value)?;
+        if got == value {
+            return Ok(());
+        }
+        // A unit may take yet another mode, from which there is no way but through this.
+        if directory::MODE.of(got) != before {
+            close(unit)?;
+        }
+        directory.deepen(&unit.mem)?;
+    }
+}
+
+/// Bits of the features that are the driver's, and those of them that are set: little-endian structures, wide guests,
+/// and interrupts as they are wanted.
+fn features(signal: Signal) -> (u32, u32) {
+    match signal {
+        Signal::None => (feature::BIG_ENDIAN | feature::GUEST_32, 0),
+        Signal::Wired => (OF_ALL, feature::WIRED),
+        Signal::Message { .. } => (OF_ALL, 0),
+    }
+}
+
 fn set_features<R: Mmio, M, C: Cpus>(
     unit: &Control<R, M, C>,
     signal: Signal,
 ) -> Result<(), IommuError> {
-    let (of_us, wanted) = match signal {
-        Signal::None => (feature::BIG_ENDIAN | feature::GUEST_32, 0),
-        Signal::Wired => (OF_ALL, feature::WIRED),
-        Signal::Message { .. } => (OF_ALL, 0),
-    };
+    let (of_us, wanted) = features(signal);
     let before = unit.read(reg::FEATURES)?;
     if before & of_us == wanted {
         return Ok(());

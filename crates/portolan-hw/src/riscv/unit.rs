@@ -18,7 +18,7 @@ use portolan::table::format::{
 use super::config::{self, Config, Signal};
 use super::control::Control;
 use super::counts::Counts;
-use super::directory::Directory;
+use super::directory::{Directory, Shape};
 use super::features::{Features, Has};
 use super::messages::{self, Messages};
 use super::monitor::Monitor;
@@ -30,7 +30,7 @@ use super::spec::context::MARKS;
 use super::spec::reg;
 use super::state::{Key, Streams, Tables};
 use super::streams::Tag;
-use super::takeover::{start, stop, turn_off};
+use super::takeover::{close, start, stop, turn_off, use_directory};
 use crate::chassis::book::Book;
 use crate::chassis::sets::Sets;
 use crate::chassis::{Block, Ring, Submitters};
@@ -137,8 +137,9 @@ where
     C: Cpus,
 {
     /// Takes the unit over: streams reach the memory that [`Config::reserved`] names for them, and all others
-    /// are blocked. Until it has its queues and its directory, it lets nothing through: those streams are
-    /// blocked as well meanwhile. If it fails once the unit was stopped, that stays so.
+    /// are blocked. The former go on meanwhile where the unit lets all accesses through and has the features that
+    /// are wanted; where it had another directory, or features have to change, it has to let nothing through
+    /// until it has its own (6.4, 6.5). If it fails once the unit was stopped, that stays so.
     ///
     /// *Context.* Task.
     ///
@@ -170,9 +171,12 @@ where
             features,
             counters: Default::default(),
         };
+        let shape = Shape::shallowest(features.context_words(), config.streams_lg2);
+        let shape = shape.ok_or(IommuError::Unsupported)?;
+        let at_work = !config.reserved.at_work()?.is_empty();
         let mem = &control.mem;
         let mut parts = Parts::new(mem, &config, &features)?;
-        stop(&control).inspect_err(|_| parts.free(mem))?;
+        stop(&control, config.signal, at_work).inspect_err(|_| parts.free(mem))?;
         let Parts {
             queue,
             faults,
@@ -197,7 +201,7 @@ where
             seconds: Ids::new(1, NO_DOMAIN - 1),
             submitters,
         });
-        let shape = start(&shared, root, config.streams_lg2, config.signal)?;
+        start(&shared, config.signal)?;
         let streams = Streams::new(Tables {
             directory: Directory::new(root, shape),
             messages,
@@ -209,8 +213,20 @@ where
             book: Book::new(streams),
             config,
         };
-        unit.keep_at_work()?;
+        let control = &unit.shared.control;
+        unit.use_tables().inspect_err(|_| {
+            let _ = close(control);
+        })?;
         Ok(unit)
+    }
+
+    /// Has the unit use its directory, in which the streams that firmware has at work are.
+    fn use_tables(&self) -> Result<(), IommuError> {
+        self.keep_at_work()?;
+        let control = &self.shared.control;
+        self.book.with(self.turn(), |streams| {
+            use_directory(control, &mut streams.state.directory)
+        })?
     }
 
     /// Attaches the streams that firmware has at work, to domains of the kind that others get.

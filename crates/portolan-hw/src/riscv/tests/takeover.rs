@@ -1,11 +1,13 @@
 //! Taking a unit over in any state.
 
-use crate::promise::tests::{all_memory, doorbell};
+use crate::promise::tests::{all_memory, described, doorbell};
 use alloc::vec::Vec;
 
-use portolan::addr::PhysAddr;
-use portolan::iommu::{Iommu as _, IommuError};
+use portolan::addr::{Iova, IovaRange, PhysAddr};
+use portolan::iommu::{Iommu as _, IommuError, ReservedKind, ReservedRegion};
 use portolan::platform::Mmio;
+use portolan::table::Access;
+use portolan_model::decode::AccessKind;
 use portolan_model::inject::{Drain, RegisterFaults};
 use portolan_model::machine::Event;
 use portolan_model::riscv::{RiscvIdentification, RiscvMachine as Machine};
@@ -13,6 +15,7 @@ use portolan_model::riscv::{RiscvIdentification, RiscvMachine as Machine};
 use super::machine::{self, new_machine};
 use super::{STREAM, config};
 use crate::chassis::tests::suite::Driven;
+use crate::firmware::reservations::Reserved;
 use crate::riscv::spec::reg::{self, queue};
 use crate::riscv::{Config, Signal};
 
@@ -52,6 +55,60 @@ fn everything_is_forgotten_before_the_directory_is_used() {
     assert_eq!(machine.read(STREAM, 0x5000), None);
     machine.expect_obedience();
     drop(unit);
+}
+
+/// Memory that a display goes on reading.
+const FRAMES: u64 = 0x7000_0000;
+
+/// Memory that the display, and another device, reach at every access to a register while a unit is enabled that was in
+/// the mode `before`.
+fn seen_meanwhile(machine: &Machine, before: u64, signal: Signal) -> [Vec<Option<u64>>; 2] {
+    machine.write64(reg::DIRECTORY, before);
+    machine.take();
+    let range = IovaRange::new(Iova::new(FRAMES), Iova::new(FRAMES + 0xfff)).unwrap();
+    let kind = ReservedKind::Direct(Access::READ_WRITE);
+    let region = ReservedRegion { range, kind };
+    let mut config = Config { signal, ..config() };
+    config.reserved.believe(described());
+    config.reserved.add(Reserved::one(STREAM, region)).unwrap();
+    let [_, other] = Machine::STREAMS;
+    for stream in [STREAM, other] {
+        let at = Iova::new(FRAMES);
+        let unit = machine.unit();
+        unit.observe(stream, None, at, AccessKind::Read);
+    }
+    machine.unit().observed();
+    let unit = machine.enable(config).unwrap();
+    let seen = machine.unit().observed();
+    machine.expect_obedience();
+    drop(unit);
+    let [display, other] = &seen[..] else {
+        panic!("{seen:?}");
+    };
+    [display, other].map(|seen| seen.iter().map(|at| at.map(PhysAddr::get)).collect())
+}
+
+#[test]
+fn a_display_goes_on_at_every_access_while_a_unit_is_enabled_that_lets_all_through() {
+    const GOES_ON: Option<u64> = Some(FRAMES);
+    let able = RiscvIdentification::able();
+    // Directories of one level, and of three alone.
+    for levels in [able.levels, 0b1000] {
+        let machine = machine::with(RiscvIdentification { levels, ..able });
+        let [display, other] = seen_meanwhile(&machine, 1, Signal::None);
+        assert_eq!(other, [GOES_ON, None]);
+        assert_eq!(display, [GOES_ON]);
+    }
+    // Features change in Off alone (6.4): interrupts by wires here.
+    let [display, other] = seen_meanwhile(&new_machine(), 1, Signal::Wired);
+    assert_eq!(other, [GOES_ON, None]);
+    assert_eq!(display, [GOES_ON, None, GOES_ON]);
+    // What let nothing through goes on doing so.
+    let [display, other] = seen_meanwhile(&new_machine(), 0, Signal::None);
+    assert_eq!(
+        (display, other),
+        ([None, GOES_ON].to_vec(), [None].to_vec())
+    );
 }
 
 #[test]
