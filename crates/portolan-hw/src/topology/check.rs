@@ -6,9 +6,9 @@ use alloc::vec::Vec;
 
 use portolan::addr::PhysRange;
 
-use super::EnableError;
 use super::remark::Remark;
 use super::survey::{Place, Survey, UnitKind};
+use super::{EnableError, TopologyError};
 
 impl Survey {
     /// Remarks on errors in units and bridges.
@@ -38,18 +38,22 @@ impl Survey {
 
     /// The reason for which a unit cannot be enabled that the tables tell already.
     pub fn refused(&self, unit: usize) -> Option<EnableError> {
-        let error = |remark: &Remark| match *remark {
-            Remark::Table(error) => Some(error),
-            _ => None,
-        };
         let of = self.units().get(unit)?;
         let refused = match (of.place, of.kind) {
             (Place::Nowhere(at), _) => super::window(at, 0).err(),
-            (Place::Damaged, _) => self.remarks().iter().find_map(error).map(Into::into),
+            (Place::Damaged, _) => self.damage().map(Into::into),
             (Place::Registers(window), UnitKind::Smmu) => Some(EnableError::OtherDriver { window }),
             _ => None,
         };
         refused.or_else(|| self.in_place_of(unit))
+    }
+
+    /// The first error of the table, if there is one.
+    pub(super) fn damage(&self) -> Option<TopologyError> {
+        self.remarks().iter().find_map(|remark| match *remark {
+            Remark::Table(error) => Some(error),
+            _ => None,
+        })
     }
 
     /// Returns the error if another unit is said to have registers of the unit with that number.

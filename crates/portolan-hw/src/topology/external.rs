@@ -82,9 +82,11 @@ impl Topology {
             Some(ports) => ports.clone(),
             None if self.wants_dma_protection() => {
                 let nodes = survey.tree().nodes().iter();
-                let ports: Vec<_> = nodes.filter(|node| node.hot_plug).collect();
-                let ports: Vec<_> = ports.into_iter().map(|node| node.at).collect();
-                survey.remark(Remark::PortsByHotPlug { ports: ports.len() });
+                let ports = nodes.filter(|node| node.hot_plug).map(|node| node.at);
+                let ports: Vec<_> = ports.collect();
+                if !ports.is_empty() {
+                    survey.remark(Remark::PortsByHotPlug { ports: ports.len() });
+                }
                 ports
             }
             None => Vec::new(),

@@ -3,23 +3,22 @@
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 8.1 (flags) and
 //! 8.3.1 (scopes of I/O APICs and timers). AMD I/O Virtualization Technology (48882), revision 3.10,
-//! section 5.2.2 (special devices). Not supported: scopes that
-//! lead through bridges; lines of SMMUs in device trees.
+//! section 5.2.2 (special devices). Not supported: lines of SMMUs in device trees.
 
 use alloc::sync::Arc;
 
-use portolan::addr::{PciFunction, RequesterId};
+use portolan::addr::PciFunction;
 use portolan::iommu::{InterruptSource, IommuDomains};
 use portolan::platform::Platform;
 
+use super::claim::Claim;
 use super::madt::IoApics;
 use super::{
-    EnableError, Iommus, Kind, Options, SenderError, Topology, TopologyError, Wire, dmar, iort,
-    ivrs, rimt as own, tree,
+    EnableError, Iommus, Kind, Options, SenderError, Survey, Topology, TopologyError, Wire, dmar,
+    iort, ivrs, rimt as own, tree,
 };
-use crate::firmware::dmar::{Dmar, ScopeKind, Structure};
+use crate::firmware::dmar::Dmar;
 use crate::firmware::iort::Interrupts;
-use crate::firmware::ivrs::{EntryKind, Ivrs, SpecialKind};
 use crate::firmware::rimt;
 use crate::interrupt::ApicMode;
 
@@ -132,57 +131,30 @@ impl Topology {
         };
         Ok(found.unwrap_or(FaultInterrupt::Absent))
     }
-
-    /// The number of the unit that a controller's interrupts go through, and under which number they
-    /// come.
-    fn controller(&self, of: Controller) -> Result<Option<(usize, RequesterId)>, TopologyError> {
-        match self.kind {
-            Kind::Dmar => by_dmar(&self.table, of),
-            Kind::Ivrs => by_ivrs(&self.table, of),
-            Kind::Iort | Kind::Viot | Kind::Rimt | Kind::Tree => Ok(None),
-        }
-    }
 }
 
-fn by_dmar(table: &[u8], of: Controller) -> Result<Option<(usize, RequesterId)>, TopologyError> {
-    let wanted = match of {
-        Controller::IoApic(id) => (ScopeKind::IoApic, id),
-        Controller::Timer(number) => (ScopeKind::Timer, number),
-    };
-    let units = Dmar::parse(table)?.structures();
-    let units = units.filter_map(|structure| match structure {
-        Ok(Structure::Drhd(unit)) => Some(Ok(unit)),
-        Ok(_) => None,
-        Err(error) => Some(Err(error)),
-    });
-    for (number, unit) in units.enumerate() {
-        for scope in unit?.scopes {
-            let scope = scope?;
-            if (scope.kind, scope.enumeration) == wanted {
-                let found = scope.requester(|_| None);
-                return Ok(found.map(|requester| (number, requester)));
+impl Survey {
+    /// The number of the unit that a controller's interrupts go through, and the source that they
+    /// come from there; `None` if the table does not name it, or names it by a path whose bridges have
+    /// no buses. It can be asked before units are enabled: to decide on [`Options::interrupts`].
+    ///
+    /// *Context.* Interrupt.
+    pub fn interrupts_of(&self, controller: Controller) -> Option<(usize, InterruptSource)> {
+        let found = self.units().iter().enumerate().find_map(|(number, unit)| {
+            let claim = unit.claims.iter().find(|claim| match (controller, claim) {
+                (Controller::IoApic(wanted), Claim::IoApic(id, _)) => wanted == *id,
+                (Controller::Timer(wanted), Claim::Timer(id, _)) => wanted == *id,
+                _ => false,
+            });
+            claim.map(|claim| (number, *claim))
+        });
+        match found? {
+            (number, Claim::IoApic(_, place) | Claim::Timer(_, place)) => {
+                Some((number, InterruptSource::Requester(place?)))
             }
+            _ => None,
         }
     }
-    Ok(None)
-}
-
-fn by_ivrs(table: &[u8], of: Controller) -> Result<Option<(usize, RequesterId)>, TopologyError> {
-    let wanted = match of {
-        Controller::IoApic(id) => (SpecialKind::IoApic, id),
-        Controller::Timer(number) => (SpecialKind::Timer, number),
-    };
-    for (number, unit) in Ivrs::parse(table)?.units().enumerate() {
-        for entry in unit?.entries() {
-            match entry?.kind {
-                EntryKind::Special(special) if (special.kind, special.handle) == wanted => {
-                    return Ok(Some((number, special.source)));
-                }
-                _ => {}
-            }
-        }
-    }
-    Ok(None)
 }
 
 impl<P: Platform> Iommus<P> {
@@ -197,18 +169,19 @@ impl<P: Platform> Iommus<P> {
         self.topology.fault_interrupt(unit)
     }
 
-    /// The unit that a controller's interrupts go through, and the source that they come from there;
-    /// `None` if the table does not name it.
+    /// The unit that a controller's interrupts go through, and the source that they come from there:
+    /// by the survey of when the units were enabled ([`Survey::interrupts_of`]).
     ///
     /// *Context.* Task.
     ///
     /// # Errors
     /// If the table is damaged, or the unit was not enabled.
     pub fn interrupts_of(&self, controller: Controller) -> Result<Option<Sender<'_>>, SenderError> {
-        let Some((number, requester)) = self.topology.controller(controller)? else {
-            return Ok(None);
+        let Some((number, source)) = self.survey().interrupts_of(controller) else {
+            // Where the table is damaged it may have named the controller.
+            let damage = self.survey().damage();
+            return damage.map_or(Ok(None), |error| Err(error.into()));
         };
-        let source = InterruptSource::Requester(requester);
         match self.units().get(number) {
             Some(Ok(unit)) => Ok(Some(Sender { unit, source })),
             Some(&Err(error)) => Err(SenderError::NotEnabled {
@@ -224,7 +197,15 @@ impl<P: Platform> Iommus<P> {
 mod tests {
     use super::*;
     use crate::interrupt::Remapping;
+    use crate::topology::pci::PciOverrides;
     use alloc::vec::Vec;
+    use portolan::addr::RequesterId;
+
+    /// A source at the first unit.
+    fn source(bus: u8, device: u8, function: u8) -> Option<(usize, InterruptSource)> {
+        let requester = RequesterId::of(bus, device, function);
+        Some((0, InterruptSource::Requester(requester)))
+    }
 
     /// A DMAR of one unit for the segment's other devices, with scopes: kind, number, bus, device.
     fn dmar(flags: u8, scopes: &[[u8; 4]]) -> Vec<u8> {
@@ -279,13 +260,12 @@ mod tests {
     fn controllers_and_timers_have_sources_of_their_own() {
         let table = dmar(1, &[[3, 2, 0xff, 0x1f], [4, 0, 0, 0x1e], [1, 2, 0, 3]]);
         let topology = Topology::from_acpi([&table[..]]).unwrap();
-        let of = |controller| topology.controller(controller);
-        let apic = RequesterId::of(0xff, 0x1f, 0);
-        assert_eq!(of(Controller::IoApic(2)), Ok(Some((0, apic))));
-        let timer = RequesterId::of(0, 0x1e, 0);
-        assert_eq!(of(Controller::Timer(0)), Ok(Some((0, timer))));
-        assert_eq!(of(Controller::Timer(2)), Ok(None));
-        assert_eq!(of(Controller::IoApic(0)), Ok(None));
+        let survey = topology.survey(PciOverrides::KNOWN, |_, _| None);
+        let of = |controller| survey.interrupts_of(controller);
+        assert_eq!(of(Controller::IoApic(2)), source(0xff, 0x1f, 0));
+        assert_eq!(of(Controller::Timer(0)), source(0, 0x1e, 0));
+        assert_eq!(of(Controller::Timer(2)), None);
+        assert_eq!(of(Controller::IoApic(0)), None);
         assert_eq!(topology.fault_interrupt(0), Ok(FaultInterrupt::Message));
     }
 
@@ -303,11 +283,11 @@ mod tests {
         table[9] = 0u8.wrapping_sub(sum);
         let topology = Topology::from_acpi([&table[..]]).unwrap();
         assert_eq!(topology.interrupt_remapping(), Some(ApicMode::XApic));
-        let of = |controller| topology.controller(controller);
-        let at = |device, function| Ok(Some((0, RequesterId::of(0, device, function))));
-        assert_eq!(of(Controller::IoApic(5)), at(0x14, 0));
-        assert_eq!(of(Controller::Timer(0)), at(0x14, 1));
-        assert_eq!(of(Controller::Timer(5)), Ok(None));
+        let survey = topology.survey(PciOverrides::KNOWN, |_, _| None);
+        let of = |controller| survey.interrupts_of(controller);
+        assert_eq!(of(Controller::IoApic(5)), source(0, 0x14, 0));
+        assert_eq!(of(Controller::Timer(0)), source(0, 0x14, 1));
+        assert_eq!(of(Controller::Timer(5)), None);
         let own = FaultInterrupt::Function(PciFunction::of(0, 2, 0));
         assert_eq!(topology.fault_interrupt(0), Ok(own));
         assert_eq!(topology.fault_interrupt(1), Ok(FaultInterrupt::Absent));

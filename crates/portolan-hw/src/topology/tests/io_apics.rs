@@ -2,10 +2,15 @@
 
 use alloc::vec::Vec;
 
-use super::build::{dmar, drhd, ivhd, ivrs, scope, words};
+use portolan::addr::RequesterId;
+use portolan::iommu::InterruptSource;
+
+use super::build::{at, dmar, drhd, ivhd, ivrs, scope, words};
 use crate::firmware::tests::golden::table;
 use crate::interrupt::ApicMode;
-use crate::topology::Topology;
+use crate::topology::pci::PciOverrides;
+use crate::topology::pci::tests::{Fake, Has, Is};
+use crate::topology::{Controller, Topology};
 
 /// A MADT with I/O APICs of these numbers, behind a local one.
 fn madt(ids: &[u8]) -> Vec<u8> {
@@ -55,4 +60,20 @@ fn intel_s_units_remap_where_each_io_apic_is_named() {
     let mut cut = madt(&[2, 8]);
     cut.truncate(cut.len() - 1);
     assert_eq!(offered(&[dmar, cut]), x2_apic);
+}
+
+/// Its messages carry its place on the bus behind the bridge (VT-d 8.3.1).
+#[test]
+fn an_io_apic_behind_a_bridge_has_a_source_before_units_are_enabled() {
+    let behind = [3, 10, 0, 0, 2, 0, 0x1c, 0, 5, 0].to_vec();
+    let dmar = dmar(38, 1, &[drhd(1, 0xfed9_0000, &[behind])]);
+    let topology = Topology::from_acpi([&dmar[..]]).unwrap();
+    let bridge = Fake::default().with(at(0, 0x1c, 0), Is::RootPort, Some((4, 4)), Has::On);
+    let survey = topology.survey(PciOverrides::KNOWN, |of, offset| bridge.read(of, offset));
+    let source = InterruptSource::Requester(RequesterId::of(4, 5, 0));
+    let apic = Controller::IoApic(2);
+    assert_eq!(survey.interrupts_of(apic), Some((0, source)));
+    // A bridge that has no buses yet.
+    let survey = topology.survey(PciOverrides::KNOWN, |_, _| None);
+    assert_eq!(survey.interrupts_of(apic), None);
 }
