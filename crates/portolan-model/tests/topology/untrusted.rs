@@ -110,7 +110,7 @@ impl Disks<'_> {
         assert!(inside.is_some(), "{function} does not reach its buffer");
         let first = Iova::new(mapped.iova().get() & !0xfff);
         let beside = (self.reads)(stream, first) == Some(page.start().get());
-        mapped.unmap().ok().expect("the unit completes");
+        mapped.unmap().expect("the unit completes");
         Ok(beside)
     }
 
@@ -118,9 +118,9 @@ impl Disks<'_> {
         let device = self.iommus.trusted_device(function).expect("a device");
         let page = Packet(self.page());
         let mapped = device.map(page, Direction::FromDevice);
-        let mapped = mapped.ok().expect("mapped");
+        let mapped = mapped.expect("mapped");
         let found = (self.asks)(self.stream(function), mapped.iova());
-        mapped.unmap().ok().expect("the unit completes");
+        mapped.unmap().expect("the unit completes");
         found
     }
 
