@@ -130,6 +130,16 @@ impl<C: Cpus> Parts<C> {
     }
 }
 
+/// The directory with which a unit of these features does what `config` asks for; `None` if it cannot.
+fn served(config: &Config, features: &Features) -> Option<Shape> {
+    let asks = config.requests_lg2.is_some();
+    let tracks = config.dirty == DirtyTracking::Hardware;
+    let absent =
+        asks && !features.has.contains(Has::ATS) || tracks && !features.has.contains(Has::UPDATES);
+    let shape = Shape::shallowest(features.context_words(), config.streams_lg2);
+    shape.filter(|_| !absent && features.can_signal(config.signal))
+}
+
 impl<R, M, C> RiscvIommu<R, M, C>
 where
     R: Mmio + Send + Sync + 'static,
@@ -150,13 +160,7 @@ where
     pub fn enable(regs: R, mem: M, clock: C, mut config: Config) -> Result<Self, IommuError> {
         config.streams_lg2 = config.streams_lg2.min(MOST_STREAMS_LG2);
         let features = Features::read(&regs)?;
-        let asks = config.requests_lg2.is_some();
-        let tracks = config.dirty == DirtyTracking::Hardware;
-        let absent = asks && !features.has.contains(Has::ATS)
-            || tracks && !features.has.contains(Has::UPDATES);
-        if absent || !features.can_signal(config.signal) {
-            return Err(IommuError::Unsupported);
-        }
+        let shape = served(&config, &features).ok_or(IommuError::Unsupported)?;
         config.reserved.within(features.output_lg2);
         if let Some(interrupts) = &config.interrupts {
             config
@@ -171,8 +175,6 @@ where
             features,
             counters: Default::default(),
         };
-        let shape = Shape::shallowest(features.context_words(), config.streams_lg2);
-        let shape = shape.ok_or(IommuError::Unsupported)?;
         let at_work = !config.reserved.at_work()?.is_empty();
         let mem = &control.mem;
         let mut parts = Parts::new(mem, &config, &features)?;

@@ -132,8 +132,8 @@ impl<P: Platform> Iommus<P> {
     }
 
     /// Says that `function` has a TLB of its own, to be used from when it is next opened on
-    /// ([`IommuDomains::use_device_tlb`](portolan::iommu::IommuDomains::use_device_tlb)), for all its streams. No unit checks where accesses go
-    /// that it has translated: so `all` gives leave.
+    /// ([`IommuDomains::use_device_tlb`](portolan::iommu::IommuDomains::use_device_tlb)), for all
+    /// its streams. No unit checks where accesses go that it has translated: so `all` gives leave.
     ///
     /// # Errors
     /// [`OpenError::Untrusted`] below a port that leads out of the machine; [`OpenError::DeviceTlb`] with
