@@ -3,8 +3,8 @@
 //! Devicetree bindings `arm,smmu-v3`, `riscv,iommu` and `riscv,pci-iommu` (units), `pci-iommu` (`iommu-map`,
 //! `iommu-map-mask` and `linux,pci-domain` of a PCI host; its `dma-ranges` are read in `dma`), `pci`
 //! (`external-facing` of its ports), `iommu` (`iommus` of other devices, which the survey names), `reserved-memory`
-//! (`iommu-addresses`) and `riscv,imsics` (`msi-parent` of a unit). Units and devices may be on buses of their own, whose
-//! `ranges` are followed. Not supported: `msi-map`, `#iommu-cells` other than 1, other units.
+//! (`iommu-addresses`) and `riscv,imsics` (`msi-parent` of a unit). Units and devices may be on buses of their own,
+//! whose `ranges` are followed. Not supported: `msi-map`, `#iommu-cells` other than 1, other units.
 
 mod bus;
 mod carveouts;
