@@ -68,8 +68,13 @@ macro_rules! range {
             /// which are all of them in bytes.
             #[inline]
             pub const fn pages(self, size: PageSize) -> u64 {
-                let more = (self.last.get() >> size.lg2()) - (self.start.get() >> size.lg2());
-                more.saturating_add(1)
+                self.pages_minus_one(size).saturating_add(1)
+            }
+
+            /// Number of those pages less one, which fits for every range.
+            #[inline]
+            pub const fn pages_minus_one(self, size: PageSize) -> u64 {
+                (self.last.get() >> size.lg2()) - (self.start.get() >> size.lg2())
             }
 
             /// Tells if `addr` lies in the range.

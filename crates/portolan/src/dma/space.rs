@@ -526,14 +526,15 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         if let Some(error) = self.failure() {
             return Err(MapError::Broken(error));
         }
-        let mut pages = 0u64;
+        // Each piece has one page more: added once for all, it costs nothing a piece.
+        let mut pages = pieces.len() as u64;
         let inside = self.granule.bytes() - 1;
         for &piece in pieces {
             let uneven = (piece.start().get() | piece.last().get().wrapping_add(1)) & inside != 0;
             if uneven && constraints.trust == Trust::Untrusted {
                 return Err(MapError::SubPage { piece });
             }
-            pages = pages.saturating_add(piece.pages(self.granule));
+            pages = pages.saturating_add(piece.pages_minus_one(self.granule));
         }
         match pages.checked_mul(self.granule.bytes()) {
             Some(0) => Err(MapError::Empty),
