@@ -141,6 +141,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     #[cold]
     pub(super) fn give_back_parked(&self) {
         let walks = &self.walks.0.0;
+        // After what the caller parked: the CPU that finds this request finds the page.
         if walks.wanted.fetch_add(1, Ordering::Release) != 0 {
             return;
         }

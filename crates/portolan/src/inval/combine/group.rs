@@ -13,7 +13,7 @@ pub(super) struct Group<P: Cpus> {
     pub(super) open: P::Lock<Open>,
     /// Number of the last batch that has been submitted and has ended, well or not.
     pub(super) done: P::Word,
-    /// Number of the last one that failed; stored before `done`.
+    /// Number of the last one that failed; stored before `done`, in a turn of the lock of `open`.
     pub(super) failed: P::Word,
     /// Callers that submit beside the batches.
     pub(super) beside: P::Word,
@@ -78,7 +78,8 @@ impl<P: Cpus> Group<P> {
     /// Takes the next batch, if nothing is in it or under way.
     pub(super) fn enter(&self) -> Place {
         self.open.with(|open| {
-            let idle = self.done.load(Ordering::Acquire) + 1 == open.number;
+            // The caller that stored it has had its turn of this lock, if the batch failed.
+            let idle = self.done.load(Ordering::Relaxed) + 1 == open.number;
             if !idle || open.callers != 0 {
                 return Place::Busy;
             }
@@ -122,7 +123,10 @@ impl<P: Cpus> Group<P> {
     /// Tells all waiting CPUs that `number` has ended.
     pub(super) fn finish<E>(&self, number: u64, outcome: &Result<(), E>) {
         if outcome.is_err() {
-            self.failed.store(number, Ordering::Relaxed);
+            // A caller that finds the batch ended takes the lock before it submits the next one: its
+            // failure is stored after this one.
+            self.open
+                .with(|_| self.failed.store(number, Ordering::Relaxed));
         }
         self.done.store(number, Ordering::Release);
     }
