@@ -520,13 +520,12 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         Err(NotPlaced { error, held })
     }
 
-    /// The bytes of the pages that `pieces` need.
+    /// The bytes of the pages that `pieces` need: one page for each, added once, and those behind it.
     #[inline]
     fn measure(&self, pieces: &[PhysRange], constraints: &Constraints) -> Result<u64, MapError> {
         if let Some(error) = self.failure() {
             return Err(MapError::Broken(error));
         }
-        // Each piece has one page more: added once for all, it costs nothing a piece.
         let mut pages = pieces.len() as u64;
         let inside = self.granule.bytes() - 1;
         for &piece in pieces {
