@@ -28,6 +28,7 @@ use alloc::boxed::Box;
 use core::error::Error;
 use core::ffi::c_void;
 
+use portolan::platform::Platform as _;
 use portolan_bare::pci::{self, Function};
 use portolan_bare::{DirectMap, Heap, Machine};
 use portolan_hw::TrustedDescription;
@@ -101,7 +102,8 @@ fn run(left: *const c_void) -> Outcome<End> {
 fn enable(machine: Machine) -> Result<Iommus<Machine>, EnableError> {
     let topology = machine.topology()?;
     let mut options = Options::default();
-    options.interrupts = topology.interrupt_remapping().map(|_| Remapping::default());
+    let remapped = topology.interrupt_remapping(|of, at| machine.pci_config(of, at));
+    options.interrupts = remapped.map(|_| Remapping::default());
     // Only a virtio-iommu needs queues that are started for it.
     // SAFETY: the tables are this machine's, by the word of its loader.
     let described = unsafe { TrustedDescription::new() };

@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 use portolan::addr::{PciFunction, PhysAddr, PhysRange};
 use portolan::iommu::{DeviceTlb, MsiMessage};
 use portolan::platform::Mmio;
+use portolan_hw::topology::pci::PciOverrides;
 
 use crate::{Machine, Registers};
 
@@ -52,7 +53,6 @@ const MOST_EXTENDED: usize = 480;
 const ACS: u32 = 0x0d;
 /// The capability of address translation services; in its word the depth of its queue, and the enable bit.
 const ATS: u32 = 0x0f;
-const ATS_DEPTH: u32 = 0x1f;
 const ATS_ON: u32 = 1 << 31;
 const ISOLATION: u32 = 0x1d;
 
@@ -168,14 +168,10 @@ impl<R: Mmio> Function<R> {
         }
     }
 
-    /// The TLB that the function has of its own, if it has one.
+    /// The TLB that the function has of its own, if it has one that can be used. It is no virtual function.
     pub fn device_tlb(&self) -> Option<DeviceTlb> {
-        let at = self.extended(ATS)?;
-        let depth = (self.space.read32(at + 4) & ATS_DEPTH) as u8;
-        Some(DeviceTlb {
-            depth: if depth == 0 { 32 } else { depth },
-            physical: self.at.requester.get(),
-        })
+        let read = |offset: u16| Some(self.space.read32(offset.into()));
+        PciOverrides::KNOWN.device_tlb(self.at, read)
     }
 
     /// Lets the function ask for translations and keep them, in pages of 4 KiB and more. Its unit has to be
@@ -398,6 +394,7 @@ mod tests {
             let tlb = DeviceTlb {
                 depth: found,
                 physical,
+                twice: false,
             };
             assert_eq!(function.device_tlb(), Some(tlb));
             function.start_device_tlb();

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use portolan::inval::Gather;
 use portolan::iommu::{AttachError, Domain, DomainError, IommuError, ReservedRegion};
-use portolan::platform::OutOfTableMemory;
+use portolan::platform::{AllMemory, OutOfTableMemory};
 use portolan::table::{Access, TableMapError};
 
 use crate::firmware::reservations::Reservations;
@@ -20,6 +20,17 @@ use crate::promise::of_firmware;
 const MAX_PIECES: u32 = 1 << 16;
 /// Streams of one device, at most: a claim to more is none of a device.
 const MOST_STREAMS: u32 = 16;
+
+/// A stream whose device firmware has at work.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtWork {
+    /// The stream.
+    pub stream: StreamId,
+    /// Leave for it to pass through until it is moved.
+    pub all: AllMemory,
+}
 
 impl Reservations {
     /// Streams whose devices firmware has at work. A claim to more than a few streams is left aside.

@@ -17,7 +17,7 @@ use portolan::table::format::VtdFirstLevels;
 use crate::amd::{self, AmdVi};
 use crate::promise;
 use crate::riscv::RiscvIommu;
-use crate::smmuv2::SmmuV2;
+use crate::smmuv2::{self, SmmuV2};
 use crate::smmuv3::{self, Smmu, StallModel};
 use crate::tegra_smmu::TegraSmmu;
 use crate::virtio::{Transport, Viommu};
@@ -170,33 +170,53 @@ where
     counted!();
 }
 
-/// Units with one kind of domain.
-macro_rules! one_kind {
-    ($($unit:ident over $word:ident: $stage:ident by $domain:expr;)*) => {$(
-        impl<R, M, C> IommuDomains for $unit<R, M, C>
-        where
-            R: Mmio + 'static,
-            M: TableMem<$word> + Clone + 'static,
-            C: Cpus,
-        {
-            fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
-                let make: fn(&Self) -> _ = $domain;
-                let domain = Arc::new(make(&self)?);
+impl<R, M, C> IommuDomains for SmmuV2<R, M, C>
+where
+    R: Mmio + 'static,
+    M: TableMem<AtomicU64> + Clone + 'static,
+    C: Cpus,
+{
+    /// First-stage tables; second-stage tables where there is no first stage.
+    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
+        let options = smmuv2::DomainOptions::default();
+        match self.conditions().stage {
+            Stage::First => {
+                let domain = Arc::new(self.first_stage::<12>(&options)?);
                 Ok(BoundDomain::new(self, domain, promise::drivers()))
             }
-
-            fn conditions(&self) -> Conditions {
-                plain(Stage::$stage)
+            Stage::Second => {
+                let domain = Arc::new(self.second_stage::<12>(&options)?);
+                Ok(BoundDomain::new(self, domain, promise::drivers()))
             }
-
-            counted!();
         }
-    )*};
+    }
+
+    fn conditions(&self) -> Conditions {
+        plain(match self.features().stage1 {
+            smmuv2::Has::Yes => Stage::First,
+            smmuv2::Has::No => Stage::Second,
+        })
+    }
+
+    counted!();
 }
 
-one_kind! {
-    SmmuV2 over AtomicU64: First by |unit| unit.first_stage::<12>(&Default::default());
-    TegraSmmu over AtomicU32: Second by Self::domain;
+impl<R, M, C> IommuDomains for TegraSmmu<R, M, C>
+where
+    R: Mmio + 'static,
+    M: TableMem<AtomicU32> + Clone + 'static,
+    C: Cpus,
+{
+    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
+        let domain = Arc::new(self.domain()?);
+        Ok(BoundDomain::new(self, domain, promise::drivers()))
+    }
+
+    fn conditions(&self) -> Conditions {
+        plain(Stage::Second)
+    }
+
+    counted!();
 }
 
 impl<R, M, C> IommuDomains for AmdVi<R, M, C>

@@ -170,7 +170,11 @@ fn a_unit_uses_no_heap_under_its_locks_nor_to_pay_a_debt() {
                 let stream = StreamId::new(stream * 8 + function);
                 let (depth, physical) = (1, stream.get() as u16);
                 if queued {
-                    let device = DeviceTlb { depth, physical };
+                    let device = DeviceTlb {
+                        depth,
+                        physical,
+                        twice: false,
+                    };
                     unit.use_device_tlb(stream, device, all_memory()).unwrap();
                 }
                 unit.attach(stream, &domain).unwrap();

@@ -220,6 +220,7 @@ fn devices_are_told_and_the_unit_takes_it() {
         let tlb = DeviceTlb {
             depth: 1,
             physical: stream.get() as u16,
+            twice: false,
         };
         unit.use_device_tlb(stream, tlb, all_memory()).unwrap();
         let first = Arc::new(unit.first_stage(RiscvLevels::Four).unwrap());

@@ -132,7 +132,11 @@ where
             ways: &[Way::Requests],
             enable: |unit, stream, _| {
                 let physical = stream.get() as u16;
-                let tlb = DeviceTlb { depth: 1, physical };
+                let tlb = DeviceTlb {
+                    depth: 1,
+                    physical,
+                    twice: false,
+                };
                 Ok(unit.use_device_tlb(stream, tlb, all_memory())?)
             },
             disable: None,

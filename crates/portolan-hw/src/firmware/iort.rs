@@ -21,7 +21,7 @@ pub use reserved::ReservedRegions;
 
 use super::TableError;
 use super::bytes::Bytes;
-use super::sdt::Sdt;
+use super::sdt::{Maker, Sdt};
 use super::walk::{End, Walk};
 
 /// Signature of the table.
@@ -39,9 +39,15 @@ pub struct Iort<'a> {
     count: u32,
     first: usize,
     id_count: IdCount,
+    maker: Maker,
 }
 
 impl<'a> Iort<'a> {
+    /// Maker of the table.
+    pub fn maker(&self) -> Maker {
+        self.maker
+    }
+
     /// The table at the start of `data`.
     ///
     /// # Errors
@@ -57,6 +63,7 @@ impl<'a> Iort<'a> {
                 count: bytes.u32(36)?,
                 first: offset,
                 id_count: IdCount::of(sdt.maker()),
+                maker: sdt.maker(),
             }),
             _ => Err(TableError::Nonsense {
                 offset: 40,

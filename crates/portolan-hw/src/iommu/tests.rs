@@ -223,6 +223,7 @@ fn a_device_with_a_tlb_is_refused_by_a_unit_that_cannot_tell_it_anything() {
     let tlb = portolan::iommu::DeviceTlb {
         depth: 4,
         physical: 8,
+        twice: false,
     };
     let (stream, unsupported) = (StreamId::new(8), Err(IommuError::Unsupported));
     let without = vtd(VtdIdentification::default(), Mode::Legacy);

@@ -29,12 +29,14 @@ use crate::chassis::book::Left;
 use crate::chassis::entry::{After, At, Words};
 
 /// Commands that make hardware forget `context` when its user leaves the domain of `tag`: the
-/// context, and then the translations, so that nothing is kept again by a stale context.
-pub(super) fn forget(context: Counted, tag: Option<Tag>) -> ArrayVec<Counted, 3> {
+/// context, and then the translations, so that nothing is kept again by a stale context. A unit
+/// may keep translations of both stages by other tags than those of the second alone.
+pub(super) fn forget(context: Counted, tag: Option<Tag>) -> ArrayVec<Counted, 4> {
     let mut commands = ArrayVec::new();
     commands.push(context);
     if let Some(tag) = tag {
         commands.push(command::fence());
+        commands.extend(command::through_both(tag));
         commands.push(command::context(tag));
     }
     commands

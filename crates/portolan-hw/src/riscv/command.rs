@@ -86,6 +86,15 @@ pub(super) fn context(tag: Tag) -> Counted {
     (kind, [tagged(tag), 0])
 }
 
+/// Forget all translations through a first stage whose tables are behind the second stage of `tag`:
+/// none if that is a first stage itself.
+pub(super) fn through_both(tag: Tag) -> Option<Counted> {
+    let Tag::Second(id) = tag else { return None };
+    let word = OPCODE.at(opcode::TRANSLATIONS) | FUNCTION.at(of::VMA);
+    let word = word | of::GV.at(1) | of::GSCID.at(id.into());
+    Some((Kind::Context, [word, 0]))
+}
+
 /// Forget `2^lg2_pages` pages of `tag` around `start`: all of the tag where the unit has no command for
 /// that.
 fn some(has: Has, tag: Tag, start: u64, lg2_pages: u32, depth: Depth) -> Counted {

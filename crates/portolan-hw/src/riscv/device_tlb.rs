@@ -84,16 +84,17 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
     /// *Context.* Task.
     ///
     /// # Errors
-    /// [`IommuError::Unsupported`] if the unit has no part for them, or none for the stream, or if the stream
-    /// has PASIDs; [`IommuError::Memory`].
+    /// [`IommuError::Unsupported`] if the unit has no part for them, or none for the stream, if the stream
+    /// has PASIDs, or if the device has to be asked twice, as those that have to are parts of Intel's
+    /// processors; [`IommuError::Memory`].
     pub fn use_device_tlb(
         &self,
         stream: StreamId,
-        _: DeviceTlb,
+        tlb: DeviceTlb,
         _all: AllMemory,
     ) -> Result<(), IommuError> {
         let stream = Directory::has(self.streams_lg2(), stream);
-        let stream = stream.filter(|_| self.features().has.contains(Has::ATS));
+        let stream = stream.filter(|_| self.features().has.contains(Has::ATS) && !tlb.twice);
         let stream = stream.ok_or(IommuError::Unsupported)?;
         let mem = &self.shared.control.mem;
         self.book.with(self.turn(), |streams| {

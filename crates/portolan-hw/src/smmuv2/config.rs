@@ -3,8 +3,10 @@
 //! *Context.* Interrupt: everything here is a value.
 
 use super::implementation::{Implementation, Inherited};
+use crate::at_work::AtWork;
 use crate::firmware::reservations::Reservations;
 use crate::overrides::CoherencyOverride;
+use alloc::vec::Vec;
 use portolan::platform::{AllMemory, Nanos};
 
 /// Treatment of accesses after the unit was disabled.
@@ -44,6 +46,9 @@ pub struct Config {
     /// Treatment of streams that a previous owner set up. Blocked by default, also those that
     /// Qualcomm's firmware hands over in use.
     pub inherited: Inherited,
+    /// Streams that pass through until they are moved, whatever a previous owner did with them: devices
+    /// that firmware has at work. One for which there is no register is blocked.
+    pub at_work: Vec<AtWork>,
     /// After [`SmmuV2::disable`](super::SmmuV2::disable).
     pub when_disabled: WhenDisabled,
     /// Memory that firmware reserves for streams: regions that their devices use (RMR nodes:
@@ -58,6 +63,7 @@ impl Default for Config {
             implementation: Implementation::Arm,
             coherency: CoherencyOverride::AsRegistersSay,
             inherited: Inherited::Blocked,
+            at_work: Vec::new(),
             when_disabled: WhenDisabled::Abort,
             reserved: Reservations::default(),
         }

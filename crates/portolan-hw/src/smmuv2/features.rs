@@ -131,6 +131,19 @@ impl Features {
         })
     }
 
+    /// Checks that the registers up to those of the last context bank are within `bytes`.
+    ///
+    /// # Errors
+    /// [`IommuError::Nonsense`] with the pages of each half in ID1.
+    pub(crate) const fn fits(&self, bytes: u64) -> Result<(), IommuError> {
+        let needed = (self.pages as u64 + self.banks as u64) << self.page_lg2;
+        if needed <= bytes {
+            return Ok(());
+        }
+        let (offset, value) = (global::ID1, self.pages as u64);
+        Err(IommuError::Nonsense { offset, value })
+    }
+
     /// The same with firmware's word on coherency, which counts for more than `CTTW`: the unit does
     /// not know its own wiring.
     #[must_use]

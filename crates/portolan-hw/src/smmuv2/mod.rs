@@ -35,6 +35,7 @@ mod take_over;
 mod tests;
 mod unit;
 
+pub use crate::at_work::AtWork;
 pub use crate::chassis::arm::Has;
 pub use config::{Config, WhenDisabled};
 pub use counts::{WriteCounts, WriteKind};

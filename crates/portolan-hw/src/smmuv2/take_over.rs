@@ -18,6 +18,7 @@ use super::machine::{Bank, Machine};
 use super::spec::bank::{self, actlr};
 use super::spec::global::{self, acr, cr0, id7, s2cr, smr};
 use super::streams::{Group, Groups, Kept, Mapping, Streams, To};
+use crate::at_work::AtWork;
 use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Mmio};
 
@@ -46,9 +47,10 @@ pub(super) fn take_over<R: Mmio, M, C: Cpus>(
         mask_bits: 0x7fff,
         bypass_bank,
     };
-    let groups = take_streams(machine, &mapping, config.inherited)?;
+    let mut groups = take_streams(machine, &mapping, config)?;
     pass_through(machine, &mapping, &groups)?;
     measure(machine, &mut mapping, &groups)?;
+    keep_at_work(machine, &mapping, &mut groups, &config.at_work)?;
     let banks = || (0..machine.features.banks).map(|n| Bank(n as u8));
     for bank in banks() {
         // A stalled access may keep a synchronisation from its end.
@@ -114,8 +116,12 @@ fn bypass_bank<R: Mmio, M, C: Cpus>(
 fn take_streams<R: Mmio, M, C: Cpus>(
     machine: &Machine<R, M, C>,
     mapping: &Mapping,
-    inherited: Inherited,
+    config: &Config,
 ) -> Result<Groups, IommuError> {
+    let is_at_work = |id: u16| {
+        let mut at_work = config.at_work.iter();
+        at_work.any(|of| of.stream.get() == u32::from(id))
+    };
     let mut groups = Groups::default();
     for slot in 0..machine.features.streams as usize {
         let found = match mapping.selection {
@@ -126,7 +132,11 @@ fn take_streams<R: Mmio, M, C: Cpus>(
             id: smr::ID.of(found) as u16,
             mask: smr::MASK.of(found) as u16,
         };
-        let wanted = smr::VALID.of(found) == 1 && inherited != Inherited::Blocked;
+        let kept = match config.inherited {
+            Inherited::PassThrough(_) => true,
+            Inherited::Blocked => streams.mask == 0 && is_at_work(streams.id),
+        };
+        let wanted = smr::VALID.of(found) == 1 && kept;
         // A stream that matches twice belongs to no group.
         if wanted && groups.conflict(streams).is_none() {
             let kept = Kept::Always;
@@ -157,6 +167,37 @@ fn pass_through<R: Mmio, M, C: Cpus>(
     }
     let mut groups = groups.0.iter();
     groups.try_for_each(|group| mapping.point(machine, group.slot, Some(To::Through)))
+}
+
+/// Has those streams pass through that devices at work have and that do not yet.
+fn keep_at_work<R: Mmio, M, C: Cpus>(
+    machine: &Machine<R, M, C>,
+    mapping: &Mapping,
+    groups: &mut Groups,
+    at_work: &[AtWork],
+) -> Result<(), IommuError> {
+    let registers = machine.features.streams;
+    for of in at_work {
+        let Some(id) = mapping.number(of.stream, registers) else {
+            continue;
+        };
+        let streams = Streams::one(id);
+        if groups.conflict(streams).is_some() {
+            continue;
+        }
+        let Some(slot) = mapping.slot(groups, streams, registers) else {
+            continue;
+        };
+        mapping.point(machine, slot, Some(To::Through))?;
+        mapping.match_streams(machine, slot, Some(streams))?;
+        let kept = Kept::WhileUsed;
+        groups.0.push(Group {
+            streams,
+            slot,
+            kept,
+        });
+    }
+    Ok(())
 }
 
 /// Finds out which bits of a stream's number are matched, and can be masked.

@@ -40,6 +40,7 @@ mod substreams;
 mod tests;
 mod unit;
 
+pub use crate::at_work::AtWork;
 pub use crate::chassis::arm::Has;
 pub use attach::{GuestContexts, GuestFormat, WithoutSubstream};
 pub use command::{CommandCounts, CommandKind};
@@ -55,4 +56,4 @@ pub use shared::SmmuQueue;
 pub use stream_table::Blocking;
 #[cfg(test)]
 pub(crate) use stream_table::STREAM;
-pub use unit::{AtWork, Config, RegisterPages, Smmu, Want, WhenDisabled};
+pub use unit::{Config, RegisterPages, Smmu, Want, WhenDisabled};

@@ -13,6 +13,7 @@ use super::shared::{Shared, SmmuQueue};
 use super::spec::{event, reg};
 use super::stream::Streams;
 use super::stream_table::{Blocking, StreamTable};
+use crate::at_work::AtWork;
 use crate::chassis::arm::Has;
 use crate::firmware::reservations::Reservations;
 use crate::overrides::CoherencyOverride;
@@ -44,17 +45,6 @@ pub enum WhenDisabled {
     Abort,
     /// They pass through, as that gives leave to.
     Bypass(AllMemory),
-}
-
-/// A stream whose device firmware has at work.
-///
-/// *Context.* Interrupt: a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AtWork {
-    /// The stream.
-    pub stream: StreamId,
-    /// Leave for it to pass through until it is moved.
-    pub all: AllMemory,
 }
 
 /// Place of the indices of the event and page-request queues, which the architecture has in a

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use portolan::addr::PhysRange;
 
 use super::remark::Remark;
-use super::survey::{Place, Survey, UnitKind};
+use super::survey::{Place, Survey};
 use super::{EnableError, TopologyError};
 
 impl Survey {
@@ -39,11 +39,10 @@ impl Survey {
     /// The reason for which a unit cannot be enabled that the tables tell already.
     pub fn refused(&self, unit: usize) -> Option<EnableError> {
         let of = self.units().get(unit)?;
-        let refused = match (of.place, of.kind) {
-            (Place::Nowhere(at), _) => super::window(at, 0).err(),
-            (Place::Damaged, _) => self.damage().map(Into::into),
-            (Place::Registers(window), UnitKind::Smmu) => Some(EnableError::OtherDriver { window }),
-            _ => None,
+        let refused = match of.place {
+            Place::Nowhere(at) => super::window(at, 0).err(),
+            Place::Damaged => self.damage().map(Into::into),
+            _ => of.refused,
         };
         refused.or_else(|| self.in_place_of(unit))
     }

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use portolan::addr::{PciFunction, PciSegment, RequesterId, StreamId};
+use portolan::addr::{PciFunction, PciSegment, PhysAddr, RequesterId, StreamId};
 use portolan::platform::Platform;
 
 use super::claim::Claim;
@@ -26,6 +26,11 @@ const HEADER: u16 = 0xc;
 const BRIDGE: u32 = 1;
 /// Offset of a bridge's buses: primary, secondary, subordinate.
 const BUSES: u16 = 0x18;
+
+/// Identity of Sandy Bridge's DMA engine, of the processor's base of units' registers, and of the engine's there.
+const SANDY_BRIDGE_DMA: u32 = 0x402f << 16 | INTEL as u32;
+const UNITS_BASE: u16 = 0xb0;
+const OWN_UNIT: u64 = 0xa000;
 
 /// The buses behind a bridge, both ends included; `None` if it is none, or has not been numbered.
 fn behind(read: ConfigSpace<'_>, segment: PciSegment, bridge: RequesterId) -> Option<(u8, u8)> {
@@ -147,12 +152,39 @@ pub(super) fn find(
             }
         });
         match named {
-            Ok(true) => return Ok(Some((number, stream))),
+            Ok(true) => {
+                remaining = Ok(Some((number, stream)));
+                break;
+            }
             Ok(false) => {}
             Err(error) => remaining = remaining.and(Err(error)),
         }
     }
-    remaining
+    match own_unit(read, function) {
+        Some(registers) => Ok(remaining?
+            .and(at(&table, registers))
+            .map(|unit| (unit, stream))),
+        None => remaining,
+    }
+}
+
+/// Sandy Bridge's DMA engine (QuickData) has a unit of its own, whatever the table says: that at an offset
+/// from the base that the processor's own function has (Linux's `quirk_ioat_snb_local_iommu`).
+fn own_unit(read: ConfigSpace<'_>, function: PciFunction) -> Option<PhysAddr> {
+    read(function, IDENTITY).filter(|identity| *identity == SANDY_BRIDGE_DMA)?;
+    let processor = PciFunction {
+        requester: RequesterId::of(function.requester.bus(), 0, 0),
+        ..function
+    };
+    let base = read(processor, UNITS_BASE)? & !0xffff;
+    Some(PhysAddr::new(u64::from(base) + OWN_UNIT))
+}
+
+/// The number of the unit whose registers begin at `registers`.
+fn at(table: &Dmar<'_>, registers: PhysAddr) -> Option<usize> {
+    let starts =
+        |unit: Result<Drhd<'_>, _>| unit.is_ok_and(|unit| unit.registers.start() == registers);
+    units(table).position(starts)
 }
 
 /// Tells if a scope of `unit` is `function`, or a bridge that it is behind.

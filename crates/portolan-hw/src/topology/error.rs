@@ -69,12 +69,13 @@ pub enum EnableError {
         /// The other.
         other: usize,
     },
-    /// An SMMU of version 1 or 2. Its driver enables it, by the driver's own name for an
-    /// implementation alone.
-    #[error("the SMMU at {start} is of version 1 or 2: its driver enables it", start = window.start())]
-    OtherDriver {
+    /// An SMMU of version 1 or 2 of a model that is not known.
+    #[error("the SMMU at {start} is of the unknown model {model}", start = window.start())]
+    UnknownModel {
         /// Range of its registers.
         window: PhysRange,
+        /// The model, as IORT has it.
+        model: u32,
     },
     /// Firmware says that the unit does not translate by host tables (HATDis), and no others are made.
     #[error("the unit at {start} translates by guests' tables alone (HATDis)", start = window.start())]

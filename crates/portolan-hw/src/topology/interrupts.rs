@@ -21,6 +21,7 @@ use crate::firmware::dmar::Dmar;
 use crate::firmware::iort::Interrupts;
 use crate::firmware::rimt;
 use crate::interrupt::ApicMode;
+use crate::vtd::INTEL;
 
 /// A sender of interrupts that is no PCI device, by firmware's number of it.
 ///
@@ -63,7 +64,8 @@ pub enum FaultInterrupt {
     Wire(Wire),
     /// By this wire, which is on from the start: a RISC-V IOMMU of ACPI.
     Global(rimt::Wire),
-    /// By none that the table names.
+    /// By none that the table names, or by lines of an SMMU of version 2, which are not read: it is
+    /// asked for faults.
     Absent,
 }
 
@@ -71,20 +73,50 @@ pub enum FaultInterrupt {
 const REMAPS: u8 = 1;
 const NO_X2APIC: u8 = 1 << 1;
 
+/// Host bridges of Intel's 5500, X58 and 5520. Interrupts that are on their way while an entry is
+/// forgotten are lost, up to [`LAST_LOSING`] and in one more revision of X58 (Linux's
+/// `intel_remapping_check`).
+const LOSING: [u16; 3] = [0x3403, X58, 0x3406];
+const X58: u16 = 0x3405;
+const LAST_LOSING: u8 = 0x13;
+const LOSING_X58: u8 = 0x22;
+/// Class of host bridges.
+const HOST_BRIDGE: u32 = 0x0600;
+
+/// Tells if a host bridge on bus 0 is of a chipset that loses interrupts that are remapped.
+fn loses_interrupts(read: impl Fn(PciFunction, u16) -> Option<u32>) -> bool {
+    let mut bus = (0..=u8::MAX).map(|at| PciFunction::of(0, at >> 3, at & 7));
+    bus.any(|at| {
+        let identity = read(at, 0).unwrap_or(u32::MAX);
+        let (vendor, device) = (identity as u16, (identity >> 16) as u16);
+        if vendor != INTEL || !LOSING.contains(&device) {
+            return false;
+        }
+        let class = read(at, 8).unwrap_or(0);
+        let revision = class as u8;
+        let loses = revision <= LAST_LOSING || (device, revision) == (X58, LOSING_X58);
+        loses && class >> 16 == HOST_BRIDGE
+    })
+}
+
 impl Topology {
     /// Remapping of interrupts that firmware offers, with the greatest identifiers: where it asks
     /// for x2APIC to be left alone, a kernel does so. `None` if it offers none, or does not give
     /// the requester identifier of each I/O APIC of the MADT. IVRS has to name one at least, and
-    /// none twice.
+    /// none twice. `read` gives 32 bits of a function's configuration space: chipsets that lose
+    /// remapped interrupts (early revisions of X58, 5500 and 5520) offer nothing.
     ///
-    /// *Context.* Interrupt.
-    pub fn interrupt_remapping(&self) -> Option<ApicMode> {
+    /// *Context.* Interrupt, if configuration space may be read there.
+    pub fn interrupt_remapping(
+        &self,
+        read: impl Fn(PciFunction, u16) -> Option<u32>,
+    ) -> Option<ApicMode> {
         match self.kind {
             Kind::Dmar => {
                 let table = Dmar::parse(&self.table).ok()?;
                 let flags = table.flags();
-                let named = self.are_named(&dmar::io_apics(&table));
-                (flags & REMAPS != 0 && named).then_some(match flags & NO_X2APIC {
+                let works = self.are_named(&dmar::io_apics(&table)) && !loses_interrupts(read);
+                (flags & REMAPS != 0 && works).then_some(match flags & NO_X2APIC {
                     0 => ApicMode::X2Apic,
                     _ => ApicMode::XApic,
                 })
@@ -107,8 +139,12 @@ impl Topology {
     }
 
     /// Refuses options that firmware does not offer.
-    pub(super) fn offers(&self, options: Options) -> Result<(), EnableError> {
-        let offered = self.interrupt_remapping();
+    pub(super) fn offers(
+        &self,
+        options: Options,
+        read: impl Fn(PciFunction, u16) -> Option<u32>,
+    ) -> Result<(), EnableError> {
+        let offered = self.interrupt_remapping(read);
         let served = match (options.interrupts.map(|wanted| wanted.apic), offered) {
             (None, _) | (Some(ApicMode::XApic), Some(_)) => true,
             (Some(ApicMode::X2Apic), offered) => offered == Some(ApicMode::X2Apic),
@@ -207,6 +243,10 @@ mod tests {
         Some((0, InterruptSource::Requester(requester)))
     }
 
+    fn nothing(_: PciFunction, _: u16) -> Option<u32> {
+        None
+    }
+
     /// A DMAR of one unit for the segment's other devices, with scopes: kind, number, bus, device.
     fn dmar(flags: u8, scopes: &[[u8; 4]]) -> Vec<u8> {
         let unit = 16 + scopes.len() * 8;
@@ -237,7 +277,7 @@ mod tests {
         ] {
             let table = dmar(flags, &[]);
             let topology = Topology::from_acpi([&table[..]]).unwrap();
-            assert_eq!(topology.interrupt_remapping(), offered);
+            assert_eq!(topology.interrupt_remapping(nothing), offered);
             let served = |apic: Option<ApicMode>| {
                 let interrupts = apic.map(|apic| Remapping {
                     apic,
@@ -247,7 +287,7 @@ mod tests {
                     interrupts,
                     ..Options::default()
                 };
-                topology.offers(options).is_ok()
+                topology.offers(options, nothing).is_ok()
             };
             assert!(served(None));
             assert_eq!(served(Some(ApicMode::XApic)), offered.is_some());
@@ -282,7 +322,7 @@ mod tests {
         let sum = table.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
         table[9] = 0u8.wrapping_sub(sum);
         let topology = Topology::from_acpi([&table[..]]).unwrap();
-        assert_eq!(topology.interrupt_remapping(), Some(ApicMode::XApic));
+        assert_eq!(topology.interrupt_remapping(nothing), Some(ApicMode::XApic));
         let survey = topology.survey(PciOverrides::KNOWN, |_, _| None);
         let of = |controller| survey.interrupts_of(controller);
         assert_eq!(of(Controller::IoApic(5)), source(0, 0x14, 0));

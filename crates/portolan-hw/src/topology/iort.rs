@@ -1,5 +1,6 @@
-//! SMMUs by the IORT table. Those of version 3 are enabled; those of version 1 and 2 are refused by name, as are
-//! their devices: their driver enables them.
+//! SMMUs by the IORT table: those of version 3, and of version 2 those that its driver drives.
+
+use core::cell::Cell;
 
 use alloc::vec::Vec;
 
@@ -15,6 +16,7 @@ use super::{
 use crate::firmware::iort::{Body, Interrupts, Iort, Node, Single, Smmu, SmmuV3};
 use crate::firmware::reservations::{Reservations, Streams};
 use crate::promise::{self, TrustedDescription};
+use crate::smmuv2::{self, Implementation, Inherited};
 use crate::smmuv3::{self, AtWork, Config, Features, RegisterPages, TableUpdate, Want};
 
 /// Bytes of a unit's registers: two pages of 64 KiB.
@@ -71,6 +73,16 @@ fn registers(unit: &SmmuV3) -> (RegisterPages, u64) {
     }
 }
 
+/// The reason for which an SMMU of version 1 or 2 is not enabled that its node tells already.
+fn refused(table: &Iort<'_>, unit: &Smmu) -> Option<EnableError> {
+    let (model, window) = (unit.model, unit.registers);
+    let known = Implementation::of_iort(table.maker(), model, 0);
+    match known {
+        Some(_) => None,
+        None => Some(EnableError::UnknownModel { window, model }),
+    }
+}
+
 /// The last stream that anything has at `unit`.
 fn last_stream(table: &Iort<'_>, unit: &Node<'_>) -> Option<u32> {
     let mappings = table.nodes().flatten().flat_map(|node| node.mappings);
@@ -89,38 +101,84 @@ pub(super) fn enable<P: Platform>(
     by: &Enabling<'_, P>,
 ) -> Result<Vec<Outcome>, EnableError> {
     let table = Iort::parse(table)?;
+    // Context banks of the units of version 2 so far.
+    let banks = Cell::new(0);
     enable_all(units(&table), by.survey, |(node, unit), added| {
-        let unit = match unit {
-            AnySmmu::V3(unit) => unit,
-            AnySmmu::Older(unit) => {
-                let window = unit.registers;
-                return Err(EnableError::OtherDriver { window });
-            }
-        };
-        let (pages, bytes) = registers(&unit);
-        let mut config = Config {
-            coherency: unit.coherency(),
-            update: Some(update(unit.flags)),
-            pages,
-            // A line without a listener is not heard.
-            interrupts: Want::IfThere,
-            combining: by.options.combining,
-            stream_lg2: last_stream(&table, &node).map_or(0, streams_lg2),
-            ..Config::default()
-        };
-        config.reserved.believe(by.description);
+        let mut reserved = Reservations::default();
+        reserved.believe(by.description);
+        let mut working = Vec::new();
         if by.options.reserved == FirmwareMemory::Reached {
             // What makes no sense is left out, and counted there.
-            let _ = config.reserved.read(table.reserved(&node, Streams::ALL));
+            let _ = reserved.read(table.reserved(&node, Streams::ALL));
             // They pass through until they are opened, as Linux has it.
-            config.at_work = at_work(&config.reserved, by.description)?;
+            working = at_work(&reserved, by.description)?;
         }
-        let _ = config.reserved.read(added.iter().copied().map(Ok));
-        let window = window(unit.base, bytes)?;
-        enable_at(by, window, |registers, memory, clock| {
-            let lg2 = Features::read(&registers)?.output_lg2;
-            smmuv3::Smmu::enable(registers, memory.below(lg2), clock, config)
-        })
+        let _ = reserved.read(added.iter().copied().map(Ok));
+        match unit {
+            AnySmmu::V3(unit) => {
+                let mut config = Config {
+                    stream_lg2: last_stream(&table, &node).map_or(0, streams_lg2),
+                    ..v3(&unit)
+                };
+                (config.reserved, config.at_work) = (reserved, working);
+                enable_v3(by, &unit, config)
+            }
+            AnySmmu::Older(unit) => {
+                let mut config = smmuv2::Config::default();
+                (config.reserved, config.at_work) = (reserved, working);
+                enable_older(by, (&table, &unit), config, &banks)
+            }
+        }
+    })
+}
+
+/// Configuration of an SMMU of version 3 by its node.
+fn v3(unit: &SmmuV3) -> Config {
+    Config {
+        coherency: unit.coherency(),
+        update: Some(update(unit.flags)),
+        pages: registers(unit).0,
+        // A line without a listener is not heard.
+        interrupts: Want::IfThere,
+        ..Config::default()
+    }
+}
+
+fn enable_v3<P: Platform>(by: &Enabling<'_, P>, unit: &SmmuV3, mut config: Config) -> Outcome {
+    config.combining = by.options.combining;
+    let window = window(unit.base, registers(unit).1)?;
+    enable_at(by, window, |registers, memory, clock| {
+        let lg2 = Features::read(&registers)?.output_lg2;
+        smmuv3::Smmu::enable(registers, memory.below(lg2), clock, config)
+    })
+}
+
+/// Enables an SMMU of version 2. Those of version 1 are refused by their registers. `banks` counts
+/// context banks of the units that were enabled.
+fn enable_older<P: Platform>(
+    by: &Enabling<'_, P>,
+    (table, unit): (&Iort<'_>, &Smmu),
+    mut config: smmuv2::Config,
+    banks: &Cell<u16>,
+) -> Outcome {
+    refused(table, unit).map_or(Ok(()), Err)?;
+    let known = Implementation::of_iort(table.maker(), unit.model, banks.get());
+    config.implementation = known.unwrap_or(config.implementation);
+    config.coherency = unit.coherency();
+    let qualcomm = matches!(config.implementation, Implementation::Qualcomm(_));
+    if qualcomm && by.options.reserved == FirmwareMemory::Reached {
+        // A display: firmware's tables do not name what it uses.
+        config.inherited = Inherited::PassThrough(promise::of_devices_at_work(by.description));
+    }
+    let bytes = unit.registers.len_minus_one().saturating_add(1);
+    let window = window(unit.registers.start(), bytes)?;
+    enable_at(by, window, |registers, memory, clock| {
+        let features = smmuv2::Features::read(&registers)?;
+        features.fits(bytes)?;
+        let memory = memory.below(features.output_lg2);
+        let unit = smmuv2::SmmuV2::enable(registers, memory, clock, config)?;
+        banks.set(banks.get().saturating_add(features.banks as u16));
+        Ok(unit)
     })
 }
 
@@ -188,9 +246,15 @@ pub(super) fn survey(table: &[u8], into: &mut Survey) -> Result<(), TopologyErro
         };
         let (kind, place) = match unit {
             AnySmmu::V3(unit) => (UnitKind::SmmuV3, Place::of(unit.base, registers(&unit).1)),
-            AnySmmu::Older(unit) => (UnitKind::Smmu, Place::Registers(unit.registers)),
+            AnySmmu::Older(unit) => {
+                let bytes = unit.registers.len_minus_one().saturating_add(1);
+                (UnitKind::Smmu, Place::of(unit.registers.start(), bytes))
+            }
         };
         let number = into.unit(kind, place, None);
+        if let AnySmmu::Older(unit) = unit {
+            into.refuse(number, refused(&table, &unit));
+        }
         offsets.push(node.offset);
         into.reserve(number, table.reserved(&node, Streams::ALL));
     }

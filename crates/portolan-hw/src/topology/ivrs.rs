@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use portolan::addr::{PciFunction, StreamId};
+use portolan::addr::{PciFunction, PhysRange, StreamId};
 use portolan::platform::Platform;
 
 use super::claim::{Claim, ClaimUid};
@@ -31,6 +31,12 @@ fn capability(platform: &impl Platform, unit: &Ivhd<'_>) -> Result<Capability, E
     let words = [0, 1, 2, 3, 4].map(|number| word(number).unwrap_or(u32::MAX));
     let no = |error: NotAnIommu| EnableError::NoCapability { function, error };
     Capability::parse(words).map_err(no)
+}
+
+/// The reason for which a unit is not enabled that its block tells already.
+fn refused(unit: &Ivhd<'_>, window: PhysRange) -> Option<EnableError> {
+    let no_tables = unit.level > Level::Basic && unit.attributes & NO_HOST_TABLES != 0;
+    no_tables.then_some(EnableError::NoHostTables { window })
 }
 
 /// The narrower of two widths that may both be unknown.
@@ -73,9 +79,7 @@ pub(super) fn enable<P: Platform>(
     let units = table.units().map(|unit| unit.map_err(TopologyError::from));
     enable_all(units, by.survey, |unit, added| {
         let window = window(unit.base, WINDOW)?;
-        if unit.level > Level::Basic && unit.attributes & NO_HOST_TABLES != 0 {
-            return Err(EnableError::NoHostTables { window });
-        }
+        refused(&unit, window).map_or(Ok(()), Err)?;
         let mut capability = capability(by.platform, &unit)?;
         capability.physical_lg2 = narrower(capability.physical_lg2, table.physical_lg2());
         capability.virtual_lg2 = narrower(capability.virtual_lg2, table.virtual_lg2());
@@ -173,6 +177,9 @@ pub(super) fn survey(table: &[u8], into: &mut Survey) -> Result<(), TopologyErro
         };
         let place = Place::of(unit.base, WINDOW);
         let number = into.unit(UnitKind::AmdVi, place, Some(unit.segment));
+        if let Place::Registers(window) = place {
+            into.refuse(number, refused(&unit, window));
+        }
         for entry in unit.entries() {
             if let Some(entry) = into.note(entry.map_err(Into::into)) {
                 into.claim(number, claim(&unit, &entry));

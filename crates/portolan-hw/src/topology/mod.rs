@@ -1,14 +1,14 @@
 //! From firmware's tables to devices: the units, the one that serves a PCI function with the
 //! function's stream, and the addresses reserved for it.
 //!
-//! * [`Topology`]: the tables: DMAR (VT-d), IORT (SMMUv3), IVRS (AMD-Vi), VIOT (virtio-iommu), RIMT
+//! * [`Topology`]: the tables: DMAR (VT-d), IORT (SMMUv2 and SMMUv3), IVRS (AMD-Vi), VIOT (virtio-iommu), RIMT
 //!   (RISC-V IOMMU), or a device tree (SMMUv3, RISC-V IOMMU).
 //! * [`pci`]: the PCI functions, the identifiers that their accesses carry, and groups.
 //! * [`Survey`]: both put together, with remarks on entries that make no sense.
 //! * [`Iommus`]: the units, enabled; [`Iommus::trusted_device`] opens a device.
 //!
-//! Sources: those of [`crate::firmware`]. Not supported: SMMUv2 (an embedder enables
-//! it by its driver, which is an [`IommuDomains`]), and devices that are not PCI functions.
+//! Sources: those of [`crate::firmware`]. Not supported: SMMUv2 by a device
+//! tree (an embedder enables it by its driver, which is an [`IommuDomains`]), and devices that are not PCI functions.
 
 mod check;
 mod claim;
@@ -275,7 +275,8 @@ impl Topology {
     /// may let accesses through, so its devices have to stay stopped. Of two units that are said to
     /// have the same registers neither is enabled: one would be enabled over the other.
     ///
-    /// `description` is the promise that the table is this machine's.
+    /// `description` is the promise that the table is this machine's. Registers of SMMUs of version 2
+    /// have to be written eight bytes at once where the driver writes so many (`Mmio::write64`).
     ///
     /// # Errors
     /// If firmware does not offer a feature that `options` ask for, or no unit comes up: with the
@@ -286,7 +287,7 @@ impl Topology {
         options: Options,
         description: TrustedDescription,
     ) -> Result<Iommus<P>, EnableError> {
-        self.offers(options)?;
+        self.offers(options, |of, at| platform.pci_config(of, at))?;
         let survey = self.survey(options.pci, |of, at| platform.pci_config(of, at));
         let by = &Enabling {
             platform: &platform,
@@ -335,7 +336,7 @@ impl Topology {
         if self.kind != Kind::Viot {
             return self.enable(platform, options, description);
         }
-        self.offers(options)?;
+        self.offers(options, |of, at| platform.pci_config(of, at))?;
         let survey = self.survey(options.pci, |of, at| platform.pci_config(of, at));
         let units = viot::enable(&self.table, &platform, transport, &survey)?;
         Iommus::new(self, survey, platform, units)

@@ -19,7 +19,7 @@ use portolan::iommu::ReservedRegion;
 use super::claim::Claim;
 use super::pci::{ExternalPorts, Groups, PciNode, PciOverrides, PciTree, VirtualFunctions};
 use super::remark::Remark;
-use super::{ConfigSpace, Topology, TopologyError};
+use super::{ConfigSpace, EnableError, Topology, TopologyError};
 use crate::firmware::TableError;
 use crate::firmware::reservations::{Reservations, Reserved};
 
@@ -36,7 +36,7 @@ pub enum UnitKind {
     Vtd,
     /// AMD-Vi.
     AmdVi,
-    /// Arm SMMU, version 1 or 2: another driver enables it.
+    /// Arm SMMU, version 1 or 2; those of version 1 are refused.
     Smmu,
     /// Arm SMMU, version 3.
     SmmuV3,
@@ -115,6 +115,8 @@ pub struct SurveyedUnit {
     pub reserved: Reservations,
     /// Reservations of it that the embedder added.
     pub(super) added: Vec<Reserved>,
+    /// The reason for which it is not enabled, where the table tells it.
+    pub(super) refused: Option<EnableError>,
 }
 
 /// A claim and the addresses of its devices that arrive at the unit: parts in between pass no
@@ -248,8 +250,16 @@ impl Survey {
             limits: Vec::new(),
             reserved: Reservations::default(),
             added: Vec::new(),
+            refused: None,
         });
         self.units.len() - 1
+    }
+
+    /// Notes the reason for which a unit will not be enabled, if there is one.
+    pub(super) fn refuse(&mut self, unit: usize, reason: Option<EnableError>) {
+        if let Some(unit) = self.units.get_mut(unit) {
+            unit.refused = reason;
+        }
     }
 
     /// Tells if no more claims are kept.

@@ -6,6 +6,7 @@
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
 
+use arrayvec::ArrayVec;
 use portolan::addr::{InvalTag, Pasid, StreamId};
 use portolan::iommu::{
     AttachError, DeviceTlb, FaultEvent, FaultReason, Iommu, IommuError, ReservedRegion,
@@ -167,7 +168,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// Makes a device forget translations from before it was this unit's, or was gone.
     fn forget_history(&self, to: To, device: Device) -> Result<(), IommuError> {
         match (device.history, to.remote) {
-            (History::Unknown, Some(remote)) => self.core.run(&[&[remote.forget(Extent::All)]]),
+            (History::Unknown, Some(remote)) => {
+                let requests: ArrayVec<_, 2> = remote.forget(Extent::All).collect();
+                self.core.run(&[&requests])
+            }
             _ => Ok(()),
         }
     }
@@ -248,7 +252,11 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         }
         stages[1].push(Request::Iotlb(Iotlb::Domain { domain }));
         let remote = old.remote.or(device);
-        stages[2].extend(remote.map(|remote| remote.forget(Extent::All)));
+        stages[2].extend(
+            remote
+                .into_iter()
+                .flat_map(|remote| remote.forget(Extent::All)),
+        );
         stages
     }
 

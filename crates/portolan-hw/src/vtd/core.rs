@@ -320,13 +320,16 @@ impl<'a, R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Sending<'a, R, M, C> {
 crate::chassis::handle!(VtdQueue<R, M, C> of Core, AtomicU64);
 
 impl Remote {
-    pub(super) fn forget(&self, extent: Extent) -> Request {
-        Request::DeviceTlb {
+    /// Requests that make the device forget `extent`.
+    pub(super) fn forget(&self, extent: Extent) -> impl Iterator<Item = Request> + use<> {
+        let request = Request::DeviceTlb {
             stream: self.stream,
             device: self.device,
             pasid: self.pasid,
             extent,
-        }
+        };
+        let times = if self.device.twice { 2 } else { 1 };
+        core::iter::repeat_n(request, times)
     }
 }
 
@@ -366,7 +369,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> TagPool for VtdQueue<R, M, C> {
             extent: Extent::All,
         });
         let translations: Vec<_> = pasids.chain([all]).collect();
-        let remote: Vec<_> = tag.remotes.iter().map(|r| r.forget(Extent::All)).collect();
+        let remotes = tag.remotes.iter();
+        let remote: Vec<_> = remotes.flat_map(|r| r.forget(Extent::All)).collect();
         self.0.run(&[&translations, &remote])?;
         let gone = self.0.tags.lock().remove(context.get());
         drop(gone);

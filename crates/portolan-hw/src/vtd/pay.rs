@@ -197,8 +197,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Paying<'_, R, M, C> {
         self.sending.fence(Ending::Plain)?;
         let sending = &mut self.sending;
         each_owed(core, &self.owed, |tag, extent| {
-            let mut all = tag.remotes.iter();
-            all.try_for_each(|remote| sending.send(remote.forget(extent)))
+            let mut all = tag.remotes.iter().flat_map(|remote| remote.forget(extent));
+            all.try_for_each(|request| sending.send(request))
         })
     }
 

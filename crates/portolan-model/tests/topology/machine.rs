@@ -12,6 +12,7 @@ use portolan_model::amd::{AmdIdentification, AmdRegisters, AmdSetup};
 use portolan_model::clock::{Tick, VirtualClock};
 use portolan_model::memory::{ModelMemory, Visibility};
 use portolan_model::riscv::{RiscvRegisters, RiscvSetup};
+use portolan_model::smmuv2::{SmmuV2Registers, SmmuV2Setup};
 use portolan_model::smmuv3::{SmmuIdentification, SmmuRegisters, SmmuSetup};
 use portolan_model::vtd::{VtdIdentification, VtdRegisters, VtdSetup};
 
@@ -94,6 +95,11 @@ impl Mmio for Window {
 
     fn write32(&self, offset: usize, value: u32) {
         self.unit.write32(self.at(offset), value);
+    }
+
+    // Commands of SMMUv2 are one write.
+    fn write64(&self, offset: usize, value: u64) {
+        self.unit.write64(self.at(offset), value);
     }
 }
 
@@ -200,6 +206,16 @@ pub(crate) fn vtd(identification: VtdIdentification) -> Machine<VtdRegisters> {
             ..VtdSetup::default()
         };
         VtdRegisters::new(setup, memory)
+    })
+}
+
+pub(crate) fn old_smmu(setup: &SmmuV2Setup) -> Machine<SmmuV2Registers> {
+    machine(&[], |clock, memory| {
+        let setup = SmmuV2Setup {
+            clock,
+            ..setup.clone()
+        };
+        SmmuV2Registers::new(setup, memory)
     })
 }
 
@@ -322,6 +338,41 @@ fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
+/// An SMMU of version 2 in `bytes` from `base` on: 76 bytes and two global interrupts, no mappings.
+fn old_smmu_node(base: u64, bytes: u64, model: u32) -> Vec<u8> {
+    let mut node = vec![3, 92, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    node.extend([base, bytes].map(u64::to_le_bytes).concat());
+    // Coherent; interrupts from 76 on.
+    node.extend(words(&[model, 2, 76, 0, 92, 0, 92]));
+    node.extend([0; 92 - 16 - 44]);
+    node
+}
+
+/// IORT of a maker, with one SMMU of version 2 behind the root complex of segment 0, and memory of the display.
+pub(crate) fn iort_of_old_smmu(maker: [u8; 14], bytes: u64, model: u32) -> Vec<u8> {
+    let mut body = words(&[3, 48, 0]);
+    body.extend(old_smmu_node(REGISTERS, bytes, model));
+    body.extend(root_complex(&[[0, 0xffff, 48]]));
+    body.extend(display_memory(1));
+    let mut table = table(*b"IORT", &body);
+    table[10..24].copy_from_slice(&maker);
+    table[9] = 0;
+    let sum = table.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
+    table[9] = sum.wrapping_neg();
+    table
+}
+
+/// Memory that a display and more streams behind it go on using, by the node at 48.
+fn display_memory(streams: u32) -> Vec<u8> {
+    let mut node = vec![6, 68, 0, 3, 0, 0, 0, 0];
+    node.extend(words(&[1, 48, 5 << 2, 1, 28]));
+    node.extend(FRAMES.to_le_bytes());
+    node.extend(0x1000u64.to_le_bytes());
+    let display = DISPLAY.requester.get().into();
+    node.extend(words(&[0, 0, streams - 1, display, 48, 0]));
+    node
+}
+
 /// An SMMU of version 3: 68 bytes, no mappings.
 fn smmu_node(base: u64, flags: u32, model: u32) -> Vec<u8> {
     let mut node = vec![4, 68, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -350,13 +401,7 @@ impl Iort {
         let mut body = words(&[3, 48, 0]);
         body.extend(smmu_node(REGISTERS, self.flags, self.model));
         body.extend(root_complex(&[[0, 0xffff, 48]]));
-        // Memory that a display goes on using.
-        body.extend([6, 68, 0, 3, 0, 0, 0, 0]);
-        body.extend(words(&[1, 48, 5 << 2, 1, 28]));
-        body.extend(FRAMES.to_le_bytes());
-        body.extend(0x1000u64.to_le_bytes());
-        let display = DISPLAY.requester.get().into();
-        body.extend(words(&[0, 0, self.streams - 1, display, 48, 0]));
+        body.extend(display_memory(self.streams));
         table(*b"IORT", &body)
     }
 }

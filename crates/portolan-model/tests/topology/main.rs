@@ -8,6 +8,7 @@ mod grouped;
 mod lies;
 mod limits;
 mod machine;
+mod old_smmu;
 mod riscv;
 mod told;
 mod two;

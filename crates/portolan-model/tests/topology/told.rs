@@ -7,6 +7,7 @@ use portolan::dma::Direction;
 use portolan::iommu::{IommuDomains, RecoverableFaults, ReservedKind, ReservedRegion, Stage};
 use portolan::platform::{Mmio, Platform};
 use portolan::table::Access;
+use portolan_hw::topology::pci::PciOverrides;
 use portolan_hw::topology::{EnableError, FirmwareMemory, Iommus, Options, Topology};
 use portolan_hw::vtd::{Config, Mode, Vtd};
 use portolan_model::chips::SKYLAKE_SP;
@@ -309,7 +310,7 @@ fn a_device_that_the_table_has_behind_the_wrong_unit_is_served_by_the_right_one(
 }
 
 #[test]
-fn a_unit_of_amd_without_host_tables_is_refused_by_name() {
+fn a_unit_of_amd_without_host_tables_is_refused_by_name_and_before_it_is_touched() {
     let refused = |attributes: u8| {
         // A block of type 11h, whose attributes are at 20, with its one entry for all.
         let mut block = vec![0x11, 0, 44, 0, 2, 0, 0x40, 0];
@@ -319,7 +320,9 @@ fn a_unit_of_amd_without_host_tables_is_refused_by_name() {
         block.extend([1, 0, 0, 0]);
         let table = table(*b"IVRS", &[vec![0; 12], block].concat());
         let topology = Topology::from_acpi([&table[..]]).expect("a table");
+        let survey = topology.survey(PciOverrides::KNOWN, |_, _| None);
         let enabled = topology.enable(amd().kernel(), Options::default(), described());
+        assert_eq!(survey.refused(0), enabled.as_ref().err().copied());
         enabled.err()
     };
     let window = PhysRange::from_len(PhysAddr::new(REGISTERS), 0x4000).expect("a range");

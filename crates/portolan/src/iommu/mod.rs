@@ -254,6 +254,8 @@ pub struct DeviceTlb {
     pub depth: u8,
     /// Requester id of its physical function: its own, unless it is a virtual function.
     pub physical: u16,
+    /// It forgets for certain only what it is asked to forget twice.
+    pub twice: bool,
 }
 
 /// Stage of the tables that translate a device's addresses.

@@ -28,6 +28,7 @@ const OTHER: StreamId = StreamId::new(0x29);
 const TLB: DeviceTlb = DeviceTlb {
     depth: 1,
     physical: 0,
+    twice: false,
 };
 /// ATS.INVAL of all of [`STREAM`].
 const ALL: Words = [0x0000_2800_0000_0004, 0x7fff_ffff_ffff_f800];

@@ -8,6 +8,7 @@ use portolan_model::smmuv2::{SmmuV2Identification, SmmuV2Setup};
 
 use super::super::{Config, DomainOptions, Has, Implementation, Prefetch, WaitForSafe};
 use super::kit::{FEW, Kit, Machine, bank, few, machine, map};
+use crate::firmware::sdt::Maker;
 use crate::overrides::CoherencyOverride;
 
 /// ACR of an MMU-500 after reset: locked, with a bit that does not matter here.
@@ -102,7 +103,7 @@ fn firmware_s_word_on_coherency_counts_for_more_than_the_register() {
 #[test]
 fn units_that_share_their_caches_share_no_number() {
     let of = |banks_before| {
-        let implementation = Implementation::of_iort_model(5, banks_before).unwrap();
+        let implementation = Implementation::of_iort(NOT_KNOWN, 5, banks_before).unwrap();
         let config = Config {
             implementation,
             ..plain()
@@ -162,17 +163,42 @@ fn numbers_end_where_their_fields_do() {
     assert!(matches!(with(u16::MAX - 4), Err(IommuError::Unsupported)));
 }
 
+/// A maker whose units are as their model says.
+const NOT_KNOWN: Maker = Maker {
+    oem: *b"ARMLTD",
+    table: *b"ARM-JUNO",
+    revision: 0,
+};
+
 #[test]
 fn a_model_of_firmware_s_table_is_an_implementation() {
     use Implementation::{Arm, Mmu500, ThunderX};
     let thunderx = ThunderX { banks_before: 9 };
+    let of = |model| Implementation::of_iort(NOT_KNOWN, model, 9);
     // Version 1 and 2, Corelink MMU-400, MMU-500, MMU-401, ThunderX.
     let models = [Arm, Arm, Arm, Mmu500, Arm, thunderx].map(Some);
-    let found: [_; 6] =
-        core::array::from_fn(|model| Implementation::of_iort_model(model as u32, 9));
+    let found: [_; 6] = core::array::from_fn(|model| of(model as u32));
     assert_eq!(found, models);
-    assert_eq!(Implementation::of_iort_model(6, 9), None);
-    assert_eq!(Implementation::of_iort_model(u32::MAX, 9), None);
+    assert_eq!([6, u32::MAX].map(of), [None; 2]);
+}
+
+/// Linux knows them so on the chip of 2019, and laptops with later ones have the same makers.
+#[test]
+fn an_mmu_500_of_a_maker_of_laptops_with_qualcomm_s_chips_is_qualcomm_s() {
+    let of = |oem: &[u8; 6], table: &[u8; 8], model| {
+        let maker = Maker {
+            oem: *oem,
+            table: *table,
+            revision: 0x8180,
+        };
+        Implementation::of_iort(maker, model, 0)
+    };
+    let qualcomm = Some(Implementation::Qualcomm(WaitForSafe::Off));
+    assert_eq!(of(b"LENOVO", b"CB-01   ", 3), qualcomm);
+    assert_eq!(of(b"QCOM  ", b"QCOMEDK2", 3), qualcomm);
+    // That of the graphics of the chip of 2018.
+    assert_eq!(of(b"QCOM  ", b"QCOMEDK2", 1), Some(Implementation::Arm));
+    assert_eq!(of(b"LENOVO", b"QCOMEDK2", 3), Some(Implementation::Mmu500));
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! * [`PciTree`]: all of them; [`PciTree::requesters`] has a function's identifiers.
 //! * [`Groups`]: functions that have to share an address space, and why.
 //! * [`PciOverrides`]: properties of functions that their configuration space does not tell.
+//! * [`PciTree::device_tlb`]: the TLB that a function has of its own.
 //! * [`VirtualFunctions`]: those that a physical function says it has.
 //!
 //! PCI Express Base Specification 6.0, section 6.12 (ACS); PCI Express to PCI/PCI-X Bridge
@@ -18,8 +19,10 @@
 //!
 //! *Context.* Task: the tree and its groups take heap memory, and configuration space is read.
 
+mod device_tlb;
 mod external;
 mod groups;
+mod known;
 mod node;
 mod overrides;
 #[cfg(test)]
@@ -27,13 +30,14 @@ pub(crate) mod tests;
 mod virtual_functions;
 mod windows;
 
+pub use device_tlb::{DeviceTlbFlaw, DeviceTlbOverride};
 pub(super) use external::ExternalPorts;
 pub use groups::{Groups, Join, Why};
 pub use node::{Acs, AcsState, Buses, Functions, NotIsolated, PciId, PciKind, PciNode};
 pub use overrides::{AliasOf, AliasOverride, Isolation, IsolationOverride, PciOverrides};
 pub use virtual_functions::VirtualFunctions;
 
-use overrides::{HIDDEN_BRIDGES, TRANSLATED_BELOW};
+use known::{HIDDEN_BRIDGES, TRANSLATED_BELOW};
 
 use alloc::vec::Vec;
 

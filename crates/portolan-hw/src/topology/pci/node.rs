@@ -11,8 +11,10 @@ use core::fmt;
 use bitflags::bitflags;
 use portolan::addr::PciFunction;
 
-const IDENTITY: u16 = 0x00;
-const CLASS: u16 = 0x08;
+pub(super) const IDENTITY: u16 = 0x00;
+/// Of the revision, in the lowest byte, and the class.
+pub(super) const REVISION: u16 = 0x08;
+const CLASS: u16 = REVISION;
 const HEADER: u16 = 0x0c;
 const BUSES: u16 = 0x18;
 const CAPABILITIES: u16 = 0x34;
@@ -335,7 +337,7 @@ fn access_control(read: &impl Fn(u16) -> Option<u32>) -> Option<AcsState> {
 }
 
 /// Offset of an extended capability of so many bytes, all of which are within configuration space.
-fn extended(read: &impl Fn(u16) -> Option<u32>, wanted: u32, bytes: u16) -> Option<u16> {
+pub(super) fn extended(read: &impl Fn(u16) -> Option<u32>, wanted: u32, bytes: u16) -> Option<u16> {
     let mut at = EXTENDED;
     for _ in 0..MOST_EXTENDED {
         let head = read(at).filter(|head| *head != 0 && *head != u32::MAX)?;

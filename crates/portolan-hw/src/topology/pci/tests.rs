@@ -419,6 +419,66 @@ fn devices_that_are_known_by_others_have_their_identifiers() {
     assert!(all.contains(&of(31, 4)) && !all.contains(&of(31, 5)));
 }
 
+/// Requests that come through Switchtec's and PLX's bridges between hosts carry identifiers of the bus that no
+/// function has. Switchtec's memory controllers have the same number.
+#[test]
+fn what_comes_through_a_bridge_between_hosts_is_known_by_any_identifier_of_its_bus() {
+    let requesters = |id: u32, class: u32| {
+        let fake = Fake::default()
+            .with(at(0, 1, 0), Is::RootPort, Some((2, 2)), Has::On)
+            .with(at(2, 0, 1), Is::Endpoint, None, Has::Nothing)
+            .word(0, id)
+            .word(8, class << 16)
+            .with(at(2, 0, 0), Is::Endpoint, None, Has::Nothing)
+            .several();
+        fake.tree(PciOverrides::KNOWN).requesters(at(2, 0, 1)).len()
+    };
+    for id in [
+        0x87b0_10b5,
+        0x87b1_10b5,
+        0x8531_11f8,
+        0x5528_11f8,
+        0x1006_1055,
+    ] {
+        assert_eq!(requesters(id, 0x0680), 256, "{id:x}");
+    }
+    assert_eq!(requesters(0x8531_11f8, 0x0580), 1);
+    assert_eq!(requesters(0x87b2_10b5, 0x0680), 1);
+}
+
+/// The TLB of a function of that identity, revision and board, with an ATS capability.
+fn tlb(id: u32, revision: u32, board: u32) -> Option<portolan::iommu::DeviceTlb> {
+    let fake = Fake::default()
+        .with(at(0, 2, 0), Is::Endpoint, None, Has::Nothing)
+        .word(0, id)
+        .word(8, revision)
+        .word(0x2c, board)
+        .word(0x100, 0x1401_0001)
+        .word(0x140, 0x1_000f)
+        .word(0x144, 0x20);
+    let tree = fake.tree(PciOverrides::KNOWN);
+    tree.device_tlb(at(0, 2, 0), &|of, offset| fake.read(of, offset))
+}
+
+/// Graphics hung and packets were lost where these used ATS.
+#[test]
+fn a_tlb_that_is_known_to_be_broken_is_not_used() {
+    let good = tlb(0x1234_8086, 0, 0).unwrap();
+    assert_eq!((good.depth, good.physical, good.twice), (32, 0x10, false));
+    for broken in [0x98e4_1002, 0x6900_1002, 0x731f_1002, 0x7340_1002] {
+        assert_eq!(tlb(broken, 0xc5, 0), None, "{broken:x}");
+    }
+    assert_eq!(tlb(0x145c_8086, 0x1f, 0), None);
+    assert!(tlb(0x145c_8086, 0x20, 0).is_some());
+    // Raven's graphics on Emerson's boards alone.
+    assert_eq!(tlb(0x15d8_1002, 0xcf, 0xcc10_ea50), None);
+    assert!(tlb(0x15d8_1002, 0xcf, 0xcc11_ea50).is_some());
+    assert!(tlb(0x15d8_1002, 0xce, 0xcc10_ea50).is_some());
+    for id in 0x4940..=0x4943 {
+        assert!(tlb(id << 16 | 0x8086, 0x30, 0).unwrap().twice, "{id:x}");
+    }
+}
+
 #[test]
 fn identifiers_do_not_change_above_the_bridge_at_which_vulcan_translates() {
     let requesters = |id: u32| {

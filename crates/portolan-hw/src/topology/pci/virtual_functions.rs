@@ -86,6 +86,11 @@ impl VirtualFunctions {
         })
     }
 
+    /// Tells if `at` is one of them.
+    pub(super) fn is_one(&self, at: PciFunction) -> bool {
+        self.physical.segment == at.segment && self.has(at.requester)
+    }
+
     /// Tells if one of them has the identifier `requester`.
     fn has(&self, requester: RequesterId) -> bool {
         let own = u32::from(self.physical.requester.get()) + u32::from(self.offset);
@@ -115,7 +120,7 @@ impl PciTree {
         if self.node(at).is_none() {
             for virtuals in self.virtual_functions(read) {
                 let of = virtuals.physical;
-                if of.segment != at.segment || !virtuals.has(at.requester) {
+                if !virtuals.is_one(at) {
                     continue;
                 }
                 let bridge = |of: PciFunction| {

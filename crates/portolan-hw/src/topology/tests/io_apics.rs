@@ -24,7 +24,7 @@ fn madt(ids: &[u8]) -> Vec<u8> {
 
 fn offered(tables: &[Vec<u8>]) -> Option<ApicMode> {
     let topology = Topology::from_acpi(tables.iter().map(Vec::as_slice)).unwrap();
-    topology.interrupt_remapping()
+    topology.interrupt_remapping(|_, _| None)
 }
 
 /// An IVRS with a timer and I/O APICs of these numbers.
@@ -46,6 +46,31 @@ fn amd_s_units_remap_where_each_io_apic_is_named_once() {
     assert_eq!(offered(&[madt(&[5]), of_amd(&[5, 6])]), x_apic);
     assert_eq!(offered(&[of_amd(&[5, 200]), madt(&[200, 5])]), x_apic);
     assert_eq!(offered(&[madt(&[5, 6]), of_amd(&[5])]), None);
+}
+
+/// Boards with X58, 5500 or 5520 lost interrupts of disks and networks (SUSE's KB 7014344). Linux leaves
+/// remapping off there.
+#[test]
+fn a_chipset_that_loses_remapped_interrupts_is_not_offered_to_remap_them() {
+    let table = dmar(38, 1, &[drhd(1, 0xfed9_0000, &[])]);
+    let topology = Topology::from_acpi([&table[..]]).unwrap();
+    let offered = |device: u32, revision: u32, class: u32| {
+        topology.interrupt_remapping(|of, at| match (of == super::build::at(0, 0, 0), at) {
+            (true, 0) => Some(device << 16 | 0x8086),
+            (true, 8) => Some(class << 16 | revision),
+            _ => None,
+        })
+    };
+    let host_bridge = 0x0600;
+    for device in [0x3403, 0x3405, 0x3406] {
+        assert_eq!(offered(device, 0x12, host_bridge), None, "{device:x}");
+        assert_eq!(offered(device, 0x13, host_bridge), None, "{device:x}");
+        assert!(offered(device, 0x14, host_bridge).is_some(), "{device:x}");
+        assert!(offered(device, 0x13, 0x0604).is_some(), "{device:x}");
+    }
+    assert_eq!(offered(0x3405, 0x22, host_bridge), None);
+    assert!(offered(0x3406, 0x22, host_bridge).is_some());
+    assert!(offered(0x3404, 0x13, host_bridge).is_some());
 }
 
 #[test]

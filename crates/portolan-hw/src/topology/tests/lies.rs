@@ -201,3 +201,29 @@ fn surveys_of_mutated_tables_end() {
     }
     assert!(PciTree::default().nodes().is_empty());
 }
+
+/// Firmware of some boards has Sandy Bridge's DMA engine under another unit than its own.
+#[test]
+fn a_dma_engine_of_sandy_bridge_is_behind_its_own_unit_whatever_the_table_says() {
+    let engine = at(0, 4, 0);
+    let fake = |identity: u32| {
+        Fake::default()
+            .with(at(0, 0, 0), Is::Endpoint, None, Has::Nothing)
+            .word(0xb0, 0xfbff_0001)
+            .with(engine, Is::Endpoint, None, Has::Nothing)
+            .word(0, identity)
+    };
+    let unit_of = |identity: u32, own: u64| {
+        let units = [drhd(0, own, &[]), drhd(1, 0xfed9_0000, &[])];
+        let survey = survey(&dmar(38, 0, &units), &fake(identity));
+        let served = survey
+            .served()
+            .iter()
+            .find(|served| served.function == engine);
+        served.unwrap().unit
+    };
+    assert_eq!(unit_of(0x402f_8086, 0xfbff_a000), Some(0));
+    assert_eq!(unit_of(0x402e_8086, 0xfbff_a000), Some(1));
+    // Its own is not in the table.
+    assert_eq!(unit_of(0x402f_8086, 0xfbff_b000), None);
+}

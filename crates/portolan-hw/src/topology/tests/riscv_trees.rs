@@ -94,9 +94,12 @@ fn qemus_virt_has_one_unit_for_all_of_pci() {
     assert_eq!(topology.fault_interrupt(0), Ok(FaultInterrupt::Wire(wire)));
     assert_eq!(topology.fault_interrupt(1), Ok(FaultInterrupt::Absent));
     // There is an IMSIC; the board below has none.
-    assert_eq!(topology.interrupt_remapping(), Some(ApicMode::X2Apic));
+    assert_eq!(
+        topology.interrupt_remapping(|_, _| None),
+        Some(ApicMode::X2Apic)
+    );
     let board = Topology::from_device_tree(&board().bytes()).unwrap();
-    assert_eq!(board.interrupt_remapping(), None);
+    assert_eq!(board.interrupt_remapping(|_, _| None), None);
 }
 
 /// Memory of the board's, and errors beside it.
@@ -244,7 +247,7 @@ fn damaged_trees_end() {
             for unit in 0..3 {
                 let _ = (
                     topology.fault_interrupt(unit),
-                    topology.interrupt_remapping(),
+                    topology.interrupt_remapping(|_, _| None),
                 );
             }
             surveyed += 1;

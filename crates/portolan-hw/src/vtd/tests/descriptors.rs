@@ -24,6 +24,7 @@ fn without_throttling_the_field_of_the_physical_function_is_zero() {
     let device = DeviceTlb {
         depth: 4,
         physical: 0xffff,
+        twice: false,
     };
     let (stream, extent) = (0x0124, Extent::All);
     let of = |pasid| {
@@ -102,6 +103,7 @@ fn golden_words_of_pasids_and_devices() {
     let device = DeviceTlb {
         depth: 32,
         physical: 0x0123,
+        twice: false,
     };
     let (stream, all) = (0x0124, Extent::All);
     let of = |pasid, extent| {

@@ -29,7 +29,11 @@ const PASID: Pasid = Pasid::new(0x47);
 
 fn device(stream: StreamId) -> DeviceTlb {
     let physical = stream.get() as u16;
-    DeviceTlb { depth: 4, physical }
+    DeviceTlb {
+        depth: 4,
+        physical,
+        twice: false,
+    }
 }
 
 fn is(words: &Words, of: u64) -> bool {
@@ -68,6 +72,34 @@ fn few_pages_are_forgotten_by_devices_one_by_one_and_many_at_once() {
         } else {
             assert_eq!(told, [0x7fff_ffff_ffff_f001], "{pages}");
         }
+    }
+}
+
+/// Intel's QuickAssist kept what it was asked to forget once (Linux e65a6897be5e): at an unmap, and when its
+/// stream moves.
+#[test]
+fn a_device_that_keeps_translations_after_one_request_is_asked_twice() {
+    for (twice, times) in [(false, 1), (true, 2)] {
+        let machine = new_machine(CAP, WITH_TLBS);
+        let unit = machine.enable(legacy()).unwrap();
+        let tlb = DeviceTlb {
+            twice,
+            ..device(STREAM)
+        };
+        unit.use_device_tlb(STREAM, tlb, all_memory()).unwrap();
+        let domain = Arc::new(by_page(&unit));
+        unit.attach(STREAM, &domain).unwrap();
+        domain.sync(&mut map(&*domain, 1)).unwrap();
+        let told = || {
+            let sent = machine.commands();
+            let told = sent.iter().filter(|words| is(words, kind::DEVICE_TLB));
+            told.map(|words| words[1]).collect::<Vec<_>>()
+        };
+        told();
+        domain.sync(&mut unmap(&*domain, 1)).unwrap();
+        assert_eq!(told(), alloc::vec![BASE.get(); times]);
+        unit.block(STREAM).unwrap();
+        assert_eq!(told(), alloc::vec![0x7fff_ffff_ffff_f001; times]);
     }
 }
 

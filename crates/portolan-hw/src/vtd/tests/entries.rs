@@ -27,6 +27,7 @@ const PASID: Pasid = Pasid::new(0x47);
 const DEVICE: DeviceTlb = DeviceTlb {
     depth: 4,
     physical: STREAM.get() as u16,
+    twice: false,
 };
 
 /// Address of the legacy context entry of bus 1, device 1.

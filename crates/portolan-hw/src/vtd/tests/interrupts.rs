@@ -32,7 +32,11 @@ fn rig(cap: u64, ecap: u64) -> Rig {
     let handlers = Arc::new(unit.second_stage().unwrap());
     if ecap & 4 != 0 {
         let physical = STREAM.get() as u16;
-        let device = DeviceTlb { depth: 4, physical };
+        let device = DeviceTlb {
+            depth: 4,
+            physical,
+            twice: false,
+        };
         unit.use_device_tlb(STREAM, device, all_memory()).unwrap();
     }
     unit.attach(STREAM, &domain).unwrap();

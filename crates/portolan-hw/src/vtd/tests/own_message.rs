@@ -99,7 +99,11 @@ fn asking() -> (VtdMachine, Iommu) {
     let unit = machine.enable(config(Mode::Scalable)).unwrap();
     unit.read_page_requests(0).unwrap();
     let (depth, physical) = (4, STREAM.get() as u16);
-    let tlb = DeviceTlb { depth, physical };
+    let tlb = DeviceTlb {
+        depth,
+        physical,
+        twice: false,
+    };
     unit.use_device_tlb(STREAM, tlb, all_memory()).unwrap();
     let domain = Arc::new(unit.first_stage(VtdFirstLevels::Four).unwrap());
     unit.attach_pasid(STREAM, PASID, &domain).unwrap();

@@ -71,6 +71,7 @@ fn a_device_that_times_out_is_told_and_others_go_on() {
     let device = DeviceTlb {
         depth: 4,
         physical: STREAM.get() as u16,
+        twice: false,
     };
     unit.use_device_tlb(STREAM, device, all_memory()).unwrap();
     let domain = Arc::new(unit.second_stage().unwrap());

@@ -193,7 +193,11 @@ fn a_kept_stream_in_scalable_mode_keeps_requests_without_a_pasid() {
     assert_eq!(words, [directory | 0x405, 0x45]);
     // What its device's TLB holds is the old system's: it forgets that before it is used.
     let physical = STREAM.get() as u16;
-    let device = DeviceTlb { depth: 4, physical };
+    let device = DeviceTlb {
+        depth: 4,
+        physical,
+        twice: false,
+    };
     unit.use_device_tlb(STREAM, device, all_memory()).unwrap();
     let domain = Arc::new(unit.second_stage().unwrap());
     machine.take();
