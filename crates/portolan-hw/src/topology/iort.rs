@@ -73,14 +73,15 @@ fn registers(unit: &SmmuV3) -> (RegisterPages, u64) {
     }
 }
 
-/// The reason for which an SMMU of version 1 or 2 is not enabled that its node tells already.
-fn refused(table: &Iort<'_>, unit: &Smmu) -> Option<EnableError> {
+/// Implementation of an SMMU of version 1 or 2, before which units with so many context banks were enabled.
+fn implementation(
+    table: &Iort<'_>,
+    unit: &Smmu,
+    banks_before: u16,
+) -> Result<Implementation, EnableError> {
     let (model, window) = (unit.model, unit.registers);
-    let known = Implementation::of_iort(table.maker(), model, 0);
-    match known {
-        Some(_) => None,
-        None => Some(EnableError::UnknownModel { window, model }),
-    }
+    let known = Implementation::of_iort(table.maker(), model, banks_before);
+    known.ok_or(EnableError::UnknownModel { window, model })
 }
 
 /// The last stream that anything has at `unit`.
@@ -116,36 +117,35 @@ pub(super) fn enable<P: Platform>(
         let _ = reserved.read(added.iter().copied().map(Ok));
         match unit {
             AnySmmu::V3(unit) => {
-                let mut config = Config {
+                let config = Config {
+                    coherency: unit.coherency(),
+                    update: Some(update(unit.flags)),
+                    pages: registers(&unit).0,
+                    // A line without a listener is not heard.
+                    interrupts: Want::IfThere,
+                    combining: by.options.combining,
                     stream_lg2: last_stream(&table, &node).map_or(0, streams_lg2),
-                    ..v3(&unit)
+                    reserved,
+                    at_work: working,
+                    ..Config::default()
                 };
-                (config.reserved, config.at_work) = (reserved, working);
                 enable_v3(by, &unit, config)
             }
             AnySmmu::Older(unit) => {
-                let mut config = smmuv2::Config::default();
-                (config.reserved, config.at_work) = (reserved, working);
-                enable_older(by, (&table, &unit), config, &banks)
+                let config = smmuv2::Config {
+                    implementation: implementation(&table, &unit, banks.get())?,
+                    coherency: unit.coherency(),
+                    reserved,
+                    at_work: working,
+                    ..smmuv2::Config::default()
+                };
+                enable_older(by, &unit, config, &banks)
             }
         }
     })
 }
 
-/// Configuration of an SMMU of version 3 by its node.
-fn v3(unit: &SmmuV3) -> Config {
-    Config {
-        coherency: unit.coherency(),
-        update: Some(update(unit.flags)),
-        pages: registers(unit).0,
-        // A line without a listener is not heard.
-        interrupts: Want::IfThere,
-        ..Config::default()
-    }
-}
-
-fn enable_v3<P: Platform>(by: &Enabling<'_, P>, unit: &SmmuV3, mut config: Config) -> Outcome {
-    config.combining = by.options.combining;
+fn enable_v3<P: Platform>(by: &Enabling<'_, P>, unit: &SmmuV3, config: Config) -> Outcome {
     let window = window(unit.base, registers(unit).1)?;
     enable_at(by, window, |registers, memory, clock| {
         let lg2 = Features::read(&registers)?.output_lg2;
@@ -157,14 +157,10 @@ fn enable_v3<P: Platform>(by: &Enabling<'_, P>, unit: &SmmuV3, mut config: Confi
 /// context banks of the units that were enabled.
 fn enable_older<P: Platform>(
     by: &Enabling<'_, P>,
-    (table, unit): (&Iort<'_>, &Smmu),
+    unit: &Smmu,
     mut config: smmuv2::Config,
     banks: &Cell<u16>,
 ) -> Outcome {
-    refused(table, unit).map_or(Ok(()), Err)?;
-    let known = Implementation::of_iort(table.maker(), unit.model, banks.get());
-    config.implementation = known.unwrap_or(config.implementation);
-    config.coherency = unit.coherency();
     let qualcomm = matches!(config.implementation, Implementation::Qualcomm(_));
     if qualcomm && by.options.reserved == FirmwareMemory::Reached {
         // A display: firmware's tables do not name what it uses.
@@ -253,7 +249,7 @@ pub(super) fn survey(table: &[u8], into: &mut Survey) -> Result<(), TopologyErro
         };
         let number = into.unit(kind, place, None);
         if let AnySmmu::Older(unit) = unit {
-            into.refuse(number, refused(&table, &unit));
+            into.refuse(number, implementation(&table, &unit, 0).err());
         }
         offsets.push(node.offset);
         into.reserve(number, table.reserved(&node, Streams::ALL));
