@@ -71,11 +71,9 @@ impl PciOverrides {
         let revision = read(REVISION)? as u8;
         let board = identity(read(BOARD)?);
         let mut known = self.tlbs.iter().filter(|known| {
-            let boards = known.boards;
-            known.of == id
-                && known.revisions[0] <= revision
-                && revision <= known.revisions[1]
-                && (boards.is_empty() || boards.contains(&board))
+            let ([first, last], boards) = (known.revisions, known.boards);
+            let of_board = boards.is_empty() || boards.contains(&board);
+            known.of == id && (first..=last).contains(&revision) && of_board
         });
         let flaw = known.next().map(|known| known.flaw);
         let depth = (read(capability + 4)? & DEPTH) as u8;

@@ -136,7 +136,7 @@ const fn between_hosts(vendor: u16, device: u16) -> AliasOverride {
 }
 
 /// All functions that do DMA as others.
-pub(super) static KNOWN_ALIASES: [AliasOverride; ALIASES] = {
+pub(super) const KNOWN_ALIASES: &[AliasOverride] = &{
     let mut all = [AS_OTHERS[0]; ALIASES];
     let mut at = 0;
     while at < ALIASES {
@@ -184,7 +184,7 @@ const fn quick_assist(device: u16) -> DeviceTlbOverride {
 const RAVEN: [PciId; 3] = [id(0xea50, 0xce19), id(0xea50, 0xcc10), id(0xea50, 0xcc08)];
 
 /// Functions whose TLBs are flawed. Graphics of AMD's need their driver first (`quirk_amd_harvest_no_ats`).
-pub(super) static KNOWN_TLBS: [DeviceTlbOverride; 28] = [
+pub(super) const KNOWN_TLBS: &[DeviceTlbOverride] = &[
     // Stoney, Iceland.
     unusable(AMD_ATI, 0x98e4),
     unusable(AMD_ATI, 0x6900),

@@ -87,8 +87,8 @@ impl PciOverrides {
     /// Functions that are known: disk controllers and others that do DMA as another function, bridges
     /// between hosts, devices whose TLB is flawed. All that Linux 6.18 lists.
     pub const KNOWN: Self = Self {
-        aliases: &KNOWN_ALIASES,
-        tlbs: &KNOWN_TLBS,
+        aliases: KNOWN_ALIASES,
+        tlbs: KNOWN_TLBS,
         isolation: &[],
     };
 
