@@ -58,6 +58,7 @@ const CONFIG: PciWords = &[
 const TLB: DeviceTlb = DeviceTlb {
     depth: 8,
     physical: 0,
+    twice: false,
 };
 
 fn refused(function: PciFunction) -> OpenError {
