@@ -28,7 +28,7 @@ fn read(table: &[u8]) {
     assert!(processors.is_none_or(|all| all.count() <= table.len()));
     let _ = (madt::local_apic(table), madt::gic(table));
     let topology = Topology::from_acpi([table, &units()]).expect("a table of units");
-    let _ = topology.interrupt_remapping();
+    let _ = topology.interrupt_remapping(|_, _| None);
 }
 
 /// A DMAR of one unit, which has the I/O APIC with identifier 0.
