@@ -100,8 +100,8 @@ const OF_QUALCOMM: [(&[u8; 6], &[u8; 8]); 13] = [
 impl Implementation {
     /// The implementation of a unit of an IORT, by the field "Model" of its node (DEN0049, section
     /// 3.1.1.2) and by the table's `maker`: Qualcomm's MMU-500 has the number of Arm's. `None` for a
-    /// number that is not defined there. `banks_before` is the number of context banks of all units that were taken over
-    /// before. Wait-for-safe is taken for off.
+    /// number that is not defined there. `banks_before` is the number of context banks of all units that
+    /// were taken over before. Wait-for-safe is taken for off.
     pub fn of_iort(maker: Maker, model: u32, banks_before: u16) -> Option<Self> {
         match model {
             // Generic units, MMU-400 and MMU-401. Those of version 1 are refused by their registers.

@@ -1,5 +1,5 @@
-//! PCI functions that are known for what their configuration space does not tell, from the machines that they failed on:
-//! all that Linux 6.18 lists in `drivers/pci/quirks.c` and `drivers/iommu/intel/iommu.c`, as facts.
+//! PCI functions that are known for what their configuration space does not tell, from the machines that
+//! they failed on: all that Linux 6.18 lists in `drivers/pci/quirks.c` and `drivers/iommu/intel/iommu.c`, as facts.
 //!
 //! Of Switchtec's bridges between hosts a table in their registers has the identifiers that the other side's requests
 //! carry. It is not read: they get those of their whole bus, as PLX's do.
@@ -8,7 +8,7 @@
 
 use super::device_tlb::{DeviceTlbFlaw, DeviceTlbOverride};
 use super::node::PciId;
-use super::overrides::{AliasOf, AliasOverride};
+use super::overrides::{AliasOf, AliasOverride, PciOverrides};
 
 const AMD_ATI: u16 = 0x1002;
 const HIGHPOINT: u16 = 0x1103;
@@ -22,6 +22,16 @@ const LITE_ON: u16 = 0x1c28;
 const GLENFLY: u16 = 0x6766;
 const INTEL: u16 = 0x8086;
 const ADAPTEC: u16 = 0x9005;
+
+impl PciOverrides {
+    /// Functions that are known: disk controllers and others that do DMA as another function, bridges
+    /// between hosts, devices whose TLB is flawed. All that Linux 6.18 lists.
+    pub const KNOWN: Self = Self {
+        aliases: KNOWN_ALIASES,
+        tlbs: KNOWN_TLBS,
+        isolation: &[],
+    };
+}
 
 const fn id(vendor: u16, device: u16) -> PciId {
     PciId { vendor, device }
@@ -136,7 +146,7 @@ const fn between_hosts(vendor: u16, device: u16) -> AliasOverride {
 }
 
 /// All functions that do DMA as others.
-pub(super) const KNOWN_ALIASES: &[AliasOverride] = &{
+const KNOWN_ALIASES: &[AliasOverride] = &{
     let mut all = [AS_OTHERS[0]; ALIASES];
     let mut at = 0;
     while at < ALIASES {
@@ -184,7 +194,7 @@ const fn quick_assist(device: u16) -> DeviceTlbOverride {
 const RAVEN: [PciId; 3] = [id(0xea50, 0xce19), id(0xea50, 0xcc10), id(0xea50, 0xcc08)];
 
 /// Functions whose TLBs are flawed. Graphics of AMD's need their driver first (`quirk_amd_harvest_no_ats`).
-pub(super) const KNOWN_TLBS: &[DeviceTlbOverride] = &[
+const KNOWN_TLBS: &[DeviceTlbOverride] = &[
     // Stoney, Iceland.
     unusable(AMD_ATI, 0x98e4),
     unusable(AMD_ATI, 0x6900),

@@ -9,7 +9,6 @@
 use portolan::addr::{PciFunction, RequesterId};
 
 use super::device_tlb::DeviceTlbOverride;
-use super::known::{KNOWN_ALIASES, KNOWN_TLBS};
 use super::node::{PciId, PciNode};
 
 /// Further identifiers that accesses of a function carry, on its own bus.
@@ -84,14 +83,6 @@ pub struct PciOverrides {
 }
 
 impl PciOverrides {
-    /// Functions that are known: disk controllers and others that do DMA as another function, bridges
-    /// between hosts, devices whose TLB is flawed. All that Linux 6.18 lists.
-    pub const KNOWN: Self = Self {
-        aliases: KNOWN_ALIASES,
-        tlbs: KNOWN_TLBS,
-        isolation: &[],
-    };
-
     /// The further identifiers of `node`.
     pub(super) fn aliases_of(self, node: &PciNode) -> impl Iterator<Item = RequesterId> {
         let (id, class, own) = (node.id, node.class, node.at.requester);
