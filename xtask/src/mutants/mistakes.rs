@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use serde::Deserialize;
 
-use super::options;
+use super::options::{self, Selection};
 use super::sample::Mutant;
 use super::stage::{Reach, Stage, Verdict};
 use super::tool::Tree;
@@ -115,14 +115,14 @@ pub fn stale(list: &[Mistake], read: impl Fn(&str) -> Option<String>) -> Vec<Str
 /// Runs the command: 0 if all are noticed but those that say why they are not, 1 if others are not or one of
 /// those is, 2 if nothing could be found out.
 pub fn run(root: &Path, arguments: &[&str]) -> ExitCode {
-    let part = match options::mistakes(arguments) {
-        Ok(part) => part,
+    let selection = match options::mistakes(arguments) {
+        Ok(selection) => selection,
         Err(why) => {
             eprintln!("{why}\n\nusage: cargo xtask {}", options::MISTAKES);
             return ExitCode::from(2);
         }
     };
-    match examine(root, part) {
+    match examine(root, selection) {
         Ok(good) => ExitCode::from(u8::from(!good)),
         Err(error) => {
             eprintln!("mistakes: {error:#}");
@@ -131,11 +131,16 @@ pub fn run(root: &Path, arguments: &[&str]) -> ExitCode {
     }
 }
 
-fn examine(root: &Path, part: options::Share) -> anyhow::Result<bool> {
+fn examine(root: &Path, selection: Selection) -> anyhow::Result<bool> {
     let tree = Tree::of_last_commit(root)?;
     let path = tree.path();
     let text = std::fs::read_to_string(path.join(FILE)).context(FILE)?;
-    let list = part.of(parse(&text)?);
+    let list = selected(parse(&text)?, &selection);
+    anyhow::ensure!(
+        !list.is_empty(),
+        "{FILE}: no mistake has {:?} in it",
+        selection.only
+    );
     let mutants: anyhow::Result<Vec<Mutant>> = list.iter().map(|one| one.mutant(&path)).collect();
     let mutants = mutants?;
     let mut stage = Stage::new(&tree);
@@ -152,6 +157,16 @@ fn examine(root: &Path, part: options::Share) -> anyhow::Result<bool> {
     let (text, good) = told(&all);
     print!("{text}");
     Ok(good)
+}
+
+/// Those of `list` that are to be made.
+fn selected(mut list: Vec<Mistake>, selection: &Selection) -> Vec<Mistake> {
+    list.retain(|one| {
+        let package = one.package.as_deref().unwrap_or(PACKAGE);
+        let mut texts = [one.symptom.as_str(), &one.file, package].into_iter();
+        texts.any(|text| text.contains(&selection.only))
+    });
+    selection.part.of(list)
 }
 
 /// Outcome of each, beside the entry of the list.
@@ -206,6 +221,34 @@ mod tests {
         assert_eq!(found.len(), 3, "{found:?}");
         assert_eq!(stale(&list[..1], read), Vec::<String>::new());
         assert_eq!(stale(&list[..1], |_| None).len(), 1);
+    }
+
+    #[test]
+    fn those_alone_are_made_that_are_asked_for() {
+        let list = || {
+            let of_drivers = Mistake {
+                package: Some("portolan-hw".to_owned()),
+                ..mistake("locked", "", None)
+            };
+            vec![
+                mistake("one", "", None),
+                of_drivers,
+                mistake("two", "", None),
+            ]
+        };
+        let made = |words: &[&str]| -> Vec<String> {
+            let selection = options::mistakes(words).unwrap();
+            let made = selected(list(), &selection).into_iter();
+            made.map(|one| one.symptom).collect()
+        };
+        assert_eq!(made(&[]), ["one", "locked", "two"]);
+        assert_eq!(made(&["--only", "portolan-hw"]), ["locked"]);
+        assert_eq!(made(&["--only", "lock"]), ["locked"]);
+        assert_eq!(made(&["--only", "o", "--part", "2/2"]), ["locked"]);
+        assert_eq!(made(&["--only", "nothing"]), [""; 0]);
+        for words in [&["--only"][..], &["--part"], &["--all"], &["--part", "3/2"]] {
+            assert!(options::mistakes(words).is_err(), "{words:?}");
+        }
     }
 
     #[test]

@@ -10,10 +10,20 @@ mutants [--sample N] [--seed S] [--part K/N] [--least PERCENT] [--json] [--list]
 
 /// The command that makes mistakes, and its options.
 pub const MISTAKES: &str = "\
-mistakes [--part K/N]
-                  makes the mistakes of xtask/mistakes.toml one at a time, or the K-th of N parts of
-                  them, and runs `cargo test -p portolan`; fails if one is not noticed
+mistakes [--only TEXT] [--part K/N]
+                  makes the mistakes of xtask/mistakes.toml one at a time, or those alone whose
+                  symptom, file or package has TEXT in it, or the K-th of N parts of them, and runs
+                  the tests of the package that has to notice; fails if one is not noticed
 ";
+
+/// Selection of mistakes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Selection {
+    /// Text in the symptom, file or package of those that are made.
+    pub only: String,
+    /// Part of these.
+    pub part: Share,
+}
 
 /// One of several parts of a list: every so-manieth of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,13 +55,24 @@ impl Share {
     }
 }
 
-/// The part of the mistakes to be made.
-pub fn mistakes(words: &[&str]) -> Result<Share, String> {
-    match words {
-        [] => Ok(Share::WHOLE),
-        ["--part", word] => Share::parse("--part", Some(word)),
-        other => Err(format!("unknown options: {}", other.join(" "))),
+/// The mistakes to be made.
+pub fn mistakes(words: &[&str]) -> Result<Selection, String> {
+    let mut selection = Selection {
+        only: String::new(),
+        part: Share::WHOLE,
+    };
+    let mut words = words.iter();
+    while let Some(&word) = words.next() {
+        match word {
+            "--only" => {
+                let text = words.next().ok_or("--only wants a text")?;
+                selection.only = (*text).to_owned();
+            }
+            "--part" => selection.part = Share::parse(word, words.next())?,
+            other => return Err(format!("unknown option: {other}")),
+        }
     }
+    Ok(selection)
 }
 
 /// Options of a run.
