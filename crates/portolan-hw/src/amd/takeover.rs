@@ -1,7 +1,7 @@
 //! Takes a unit over from firmware or a previous kernel, in any state, so that it uses our tables.
 //!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 3.4.1
-//! to 3.4.5. A unit that translates goes on doing so: it is never turned off, since accesses would
+//! to 3.4.5, and 2.12.2.1. A unit that translates goes on doing so: it is never turned off, since accesses would
 //! pass untranslated. Only the rings are stopped and exchanged; then the device table is, and all
 //! cached copies of the old one are forgotten. Until then devices reach the previous owner's
 //! mappings, and afterwards those of our table.
@@ -58,6 +58,10 @@ pub(super) fn start<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
     let regs = &unit.regs;
     regs.write64(reg::COMMAND_BASE, address(queue));
     regs.write64(reg::EVENT_BASE, events.address());
+    // While SNP is on they keep the addresses of the kernel that turned it on, as does the range in which completions
+    // may be stored (2.12.2.1): no wait would end.
+    regs.holds(reg::COMMAND_BASE, address(queue))?;
+    regs.holds(reg::EVENT_BASE, events.address())?;
     for pointer in [
         reg::COMMAND_HEAD,
         reg::COMMAND_TAIL,
@@ -82,6 +86,13 @@ pub(super) fn start<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
     regs.write32(reg::EXCLUSION_BASE, 0);
     regs.write64(reg::EXCLUSION_BASE, 0);
     regs.write64(reg::EXCLUSION_LIMIT, 0);
+    match unit.read(reg::EXCLUSION_BASE)? {
+        0 => {}
+        value => {
+            let offset = reg::EXCLUSION_BASE;
+            return Err(IommuError::Nonsense { offset, value });
+        }
+    }
     let kept = control::DEVICE_TLB_LIMIT | on;
     match flags {
         Some(flags) => unit.switch(kept, config::traffic(flags)),

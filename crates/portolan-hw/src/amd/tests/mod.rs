@@ -32,7 +32,7 @@ use machine::{Amd, new_machine};
 
 use portolan_model::amd::AmdMachine as Machine;
 use portolan_model::inject::RegisterFaults;
-use portolan_model::machine::{LOOK_NS, Manner};
+use portolan_model::machine::{LOOK_NS, Manner, Withheld};
 
 const STREAM: StreamId = StreamId::new(0x28);
 
@@ -80,6 +80,43 @@ fn nothing_more_is_excluded_while_an_exclusion_range_goes() {
         let _driver = machine.enable(config()).unwrap();
         assert_eq!(unit.observed(), [[None]], "{reads}");
     }
+}
+
+/// As a kernel left it that crashed with SNP on: the registers keep its buffers.
+#[test]
+fn a_unit_that_snp_has_locked_is_refused_at_once() {
+    let machine = new_machine();
+    let buffer = 8 << 56 | 0x1000;
+    machine.write64(reg::COMMAND_BASE, buffer);
+    let on = control::ENABLE | control::COMMANDS | control::EVENT_LOG;
+    machine.write64(reg::CONTROL, on);
+    for register in [
+        reg::DEVICE_TABLE,
+        reg::COMMAND_BASE,
+        reg::EVENT_BASE,
+        reg::EXCLUSION_BASE,
+        reg::EXCLUSION_LIMIT,
+    ] {
+        machine.withhold(register, Withheld::Locked);
+    }
+    let clock = machine.unit().clock().clone();
+    let before = clock.now_ns();
+    let (offset, value) = (reg::COMMAND_BASE, buffer);
+    let error = machine.enable(config()).err();
+    assert_eq!(error, Some(IommuError::Nonsense { offset, value }));
+    assert!(clock.now_ns() - before < config().limit.get());
+    // The former kernel's table goes on.
+    assert_eq!(machine.turned_off(), 0);
+}
+
+#[test]
+fn an_exclusion_range_that_stays_is_an_error() {
+    let machine = new_machine();
+    let (offset, value) = (reg::EXCLUSION_BASE, 0x1003);
+    machine.write64(offset, value);
+    machine.withhold(offset, Withheld::Locked);
+    let error = machine.enable(config()).err();
+    assert_eq!(error, Some(IommuError::Nonsense { offset, value }));
 }
 
 #[test]
