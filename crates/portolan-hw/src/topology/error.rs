@@ -55,6 +55,13 @@ pub enum EnableError {
         /// Range of the registers.
         window: PhysRange,
     },
+    /// Firmware says that the unit's power or clocks have to be switched on, and the platform has not done it
+    /// ([`Platform::power_on`](portolan::platform::Platform::power_on)). No register was touched.
+    #[error("the unit at {start} has no power: the platform has not switched it on", start = window.start())]
+    NoPower {
+        /// Range of the registers.
+        window: PhysRange,
+    },
     /// The PCI function that is the unit has no window of registers, or one that its bus does not reach.
     #[error("{function} has no registers where processors reach them")]
     NoWindow {

@@ -2,7 +2,8 @@
 //!
 //! Devicetree bindings `arm,smmu-v3`, `riscv,iommu` and `riscv,pci-iommu` (units), `pci-iommu` (`iommu-map`,
 //! `iommu-map-mask` and `linux,pci-domain` of a PCI host; its `dma-ranges` are read in `dma`), `pci`
-//! (`external-facing` of its ports), `iommu` (`iommus` of other devices, which the survey names), `reserved-memory`
+//! (`external-facing` of its ports), `iommu` (`iommus` of other devices, which the survey names), `power-domains` and
+//! `clocks` of units (in `power`), `reserved-memory`
 //! (`iommu-addresses`) and `riscv,imsics` (`msi-parent` of a unit). Units and devices may be on buses of their own,
 //! whose `ranges` are followed. Not supported: `msi-map`, `#iommu-cells` other than 1, other units.
 
@@ -10,6 +11,7 @@ mod bus;
 mod carveouts;
 mod dma;
 mod imsic;
+mod power;
 mod riscv;
 mod wires;
 
@@ -36,6 +38,7 @@ use crate::smmuv3::{Config, Features, RegisterPages, Smmu};
 use bus::{Bus, Window, okay, registers};
 use carveouts::Carveout;
 use imsic::Imsic;
+use power::ClockSource;
 
 /// Buses between a device and the root, at most.
 const MOST_BUSES: usize = 16;
@@ -111,6 +114,8 @@ struct Described<'t> {
     external: Vec<PciFunction>,
     carveouts: Vec<Carveout<'t>>,
     imsics: Vec<Imsic>,
+    /// Sources of clocks, by the number by which nodes refer to them.
+    clocks: BTreeMap<u32, ClockSource>,
     others: Vec<PhysAddr>,
 }
 
@@ -149,6 +154,9 @@ impl<'t> Described<'t> {
     fn add(&mut self, node: Node<'t>, buses: &[Bus<'t>]) {
         if node.property("external-facing").is_some() {
             self.external.extend(self.first_bus(&node, buses));
+        }
+        if let Some((phandle, source)) = ClockSource::of(&node) {
+            self.clocks.entry(phandle).or_insert(source);
         }
         let at = registers(&node, 0, buses);
         let registers = at.map(|(base, bytes)| At::Registers(base, bytes));
@@ -317,6 +325,9 @@ pub(super) fn enable<P: Platform>(
     let units = described.units.iter().enumerate().map(Ok);
     enable_all(units, by.survey, |(number, unit), added| {
         let window = unit.window(by.platform)?;
+        if described.needs_power(&unit.node) && !by.platform.power_on(window) {
+            return Err(EnableError::NoPower { window });
+        }
         let its = reserved.iter().filter(|(of, _)| *of == number);
         let its = its.map(|(_, reserved)| *reserved);
         match &unit.driver {

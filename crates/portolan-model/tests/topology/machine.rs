@@ -42,6 +42,8 @@ pub(crate) struct Machine<R> {
     pub(crate) clock: Arc<VirtualClock>,
     pub(crate) memory: Arc<ModelMemory>,
     pub(crate) config: PciWords,
+    /// Its platform switches units on.
+    pub(crate) switches_power: bool,
 }
 
 impl<R: Unit> Machine<R> {
@@ -52,6 +54,7 @@ impl<R: Unit> Machine<R> {
             clock: self.clock.clone(),
             memory: self.memory.clone(),
             config: self.config,
+            switches_power: self.switches_power,
         }
     }
 }
@@ -68,6 +71,7 @@ pub(crate) struct Kernel {
     clock: Arc<VirtualClock>,
     memory: Arc<ModelMemory>,
     config: PciWords,
+    switches_power: bool,
 }
 
 /// The registers that a driver asked for, and no others.
@@ -145,6 +149,10 @@ unsafe impl Platform for Kernel {
         self.memory.clean(lines);
     }
 
+    fn power_on(&self, _registers: PhysRange) -> bool {
+        self.switches_power
+    }
+
     fn pci_config(&self, function: PciFunction, offset: u16) -> Option<u32> {
         let at = |(of, at, _): &&(PciFunction, u16, u32)| (*of, *at) == (function, offset);
         self.config.iter().find(at).map(|(_, _, word)| *word)
@@ -195,6 +203,7 @@ fn machine<R>(
         clock,
         memory,
         config,
+        switches_power: false,
     }
 }
 

@@ -120,12 +120,28 @@ fn tree(map: &[u32], outside: impl FnOnce(&mut Tree), inside: impl FnOnce(&mut T
 }
 
 pub(crate) fn platform_device() -> Vec<u8> {
+    platform_device_with(|_| {})
+}
+
+/// A platform device with more properties, and clocks: one that runs always has the number 8, another 9 and cells of
+/// its own.
+fn platform_device_with(more: impl FnOnce(&mut Tree)) -> Vec<u8> {
+    let clock = |tree: &mut Tree, kind: &[u8], numbers: [u32; 2]| {
+        tree.node(|tree| {
+            tree.set("compatible", kind);
+            tree.cells("phandle", &numbers[..1]);
+            tree.cells("#clock-cells", &numbers[1..]);
+        });
+    };
     let unit = |tree: &mut Tree| {
+        more(tree);
         tree.cells("reg", &[0, REGISTERS as u32, 0, 0x1000]);
         tree.set("compatible", b"riscv,iommu\0");
         tree.cells("interrupts", &[9]);
         tree.cells("phandle", &[7]);
         tree.cells("msi-parent", &[4]);
+        clock(tree, b"fixed-clock\0", [8, 0]);
+        clock(tree, b"vendor,clocks\0", [9, 1]);
     };
     tree(&[0, 7, 0x100, 0x1_0000], unit, |_| {})
 }
@@ -251,6 +267,37 @@ fn does_dma(tree: &[u8], config: PciWords) {
     });
     drop(device);
     assert_eq!(machine.unit.violations(), []);
+}
+
+/// Without power an access to a register ends the program.
+#[test]
+fn a_unit_without_power_is_refused_and_no_register_is_touched() {
+    let domain = platform_device_with(|tree| tree.cells("power-domains", &[9, 3]));
+    let clocks = platform_device_with(|tree| tree.cells("clocks", &[8, 9, 3]));
+    let unknown = platform_device_with(|tree| tree.cells("clocks", &[77]));
+    for tree in [domain, clocks, unknown] {
+        let machine = riscv(&RiscvSetup::default());
+        let topology = Topology::from_device_tree(&tree).expect("a tree with a unit");
+        let refused = topology.enable(machine.kernel(), Options::default(), described());
+        let error = refused.err();
+        let no_power = matches!(error, Some(EnableError::NoPower { window })
+            if window.start().get() == REGISTERS);
+        assert!(no_power, "{error:?}");
+        assert_eq!(machine.unit.accesses(), 0);
+        let machine = Machine {
+            switches_power: true,
+            ..riscv(&RiscvSetup::default())
+        };
+        let topology = Topology::from_device_tree(&tree).expect("a tree with a unit");
+        let enabled = topology.enable(machine.kernel(), Options::default(), described());
+        assert!(enabled.is_ok());
+    }
+}
+
+#[test]
+fn a_unit_whose_clock_runs_always_needs_no_power() {
+    let tree = platform_device_with(|tree| tree.cells("clocks", &[8, 8]));
+    does_dma(&tree, &[]);
 }
 
 #[test]

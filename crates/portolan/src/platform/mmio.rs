@@ -7,8 +7,8 @@
 /// *Implementer's duties.* Each access is one access of its width at `offset` bytes from the start
 /// of the window, little-endian on the bus, in program order with the others through the same
 /// instance. A write is made after all earlier writes to memory are visible to the device, and a
-/// read before all later reads of memory. An access outside the window, or to a device that is
-/// gone, reads all ones and writes nothing; it does not panic or wait.
+/// read before all later reads of memory. An access outside the window, to a device that is gone or
+/// has no power, or that the bus aborts, reads all ones and writes nothing; it does not panic or wait.
 pub trait Mmio: Send + Sync {
     /// Reads four bytes.
     fn read32(&self, offset: usize) -> u32;

@@ -13,8 +13,8 @@ use crate::platform::{Clock, Cpus, LeftBehind, Lock, Mmio, Nanos, SharedWord, Tr
 /// [`DataCache`](crate::platform::DataCache) by itself, and
 /// [`RawMemory`](super::RawMemory) makes memory for page tables and pools of it.
 ///
-/// *Context.* Interrupt, all methods; where handlers call the library, [`alloc`](Self::alloc) has to
-/// come from a reserve, and may find none.
+/// *Context.* Interrupt, all methods but [`power_on`](Self::power_on); where handlers call the
+/// library, [`alloc`](Self::alloc) has to come from a reserve, and may find none.
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -180,6 +180,15 @@ pub unsafe trait Platform: Clone + Send + Sync + 'static {
     /// [`DmaMemory::new`](super::DmaMemory::new) asks. Those of an IOMMU are handed to its driver,
     /// with memory and CPUs that do what their traits say, and to nothing else.
     unsafe fn registers(&self, window: PhysRange) -> Option<Self::Registers>;
+
+    /// Switches the power and the clocks of the IOMMU with the registers at `window` on, for as long as the
+    /// platform lives, and tells if they are on. Called before the first access to its registers, and only where
+    /// firmware says that it needs them (a device tree's `power-domains` or `clocks`): a register without power
+    /// may end the program. The default, for platforms that switch nothing, tells that they are off: such a unit
+    /// is refused. *Context.* Task.
+    fn power_on(&self, _window: PhysRange) -> bool {
+        false
+    }
 
     /// Four bytes of a PCI function's configuration space, at `offset`, a multiple of 4: to find the
     /// buses behind a bridge, and the capabilities of an IOMMU that is a function. None if there is
