@@ -37,6 +37,8 @@ pub struct RegisterFaults {
     pub refuse: Option<(u64, u32)>,
     /// The register access from which on all reads are ones and all writes are lost.
     pub gone_from: Option<u64>,
+    /// The register access from which on a unit that was gone is back: its power was off, and it is as after reset.
+    pub back_at: Option<u64>,
     /// Effect of control registers: with [`Drain::Never`] no acknowledgement comes.
     pub control: Drain,
 }
@@ -47,6 +49,7 @@ impl RegisterFaults {
         drain: Drain::Runs,
         refuse: None,
         gone_from: None,
+        back_at: None,
         control: Drain::Runs,
     };
     /// Queues stand still.

@@ -5,7 +5,6 @@
 //! step of [`crate::interrupts`]; a CPU that holds a lock neither waits nor gets or gives table memory.
 
 use std::fmt::{self, Debug};
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use portolan::addr::{CpuId, PageSize, PhysAddr, PhysRange};
@@ -41,6 +40,8 @@ pub enum Withheld {
     Locked,
     /// It reads as ones and ignores writes, as in a part without power.
     Ones,
+    /// It misses writes of zero, as where firmware that traps it takes them for something else.
+    MissesZero,
     /// It aborts, as in a part without power behind another bus: the driver may not touch it at all.
     Aborts,
 }
@@ -68,7 +69,7 @@ struct Script {
 
 struct Board<D: Design> {
     unit: Arc<Unit<D>>,
-    memory: Arc<ModelMemory>,
+    memory: Arc<ModelMemory<D::Word>>,
     script: Arc<Mutex<Script>>,
 }
 
@@ -87,17 +88,18 @@ impl<D: Design> Debug for Machine<D> {
     }
 }
 
-fn word(memory: &ModelMemory, at: u64) -> Option<&AtomicU64> {
+fn word<W: Word>(memory: &ModelMemory<W>, at: u64) -> Option<&W> {
     let page = PhysAddr::new(at & !0xfff);
     let table = memory.table(page, PageSize::SIZE_4K);
-    table.get((at & 0xfff) as usize / 8)
+    table.get((at & 0xfff) as usize >> W::LG2_BYTES)
 }
 
 impl Script {
-    fn note(&mut self, memory: &ModelMemory, event: Event) {
+    fn note<W: Word>(&mut self, memory: &ModelMemory<W>, event: Event) {
         self.log.push(event);
         if let Some((at, words)) = self.watched {
-            let words = (0..words).map(|n| word(memory, at + 8 * n).map_or(0, Word::load));
+            let words =
+                (0..words).map(|n| word(memory, at + (n << W::LG2_BYTES)).map_or(0, Word::load));
             self.seen.push((event, words.collect()));
         }
     }
@@ -109,8 +111,11 @@ fn locked(script: &Mutex<Script>) -> MutexGuard<'_, Script> {
 
 impl<D: Design> Machine<D> {
     /// A machine with the unit after reset.
-    pub fn new(setup: D::Setup, memory: ModelMemory) -> Self {
-        let memory = Arc::new(memory);
+    pub fn new(setup: D::Setup, memory: ModelMemory<D::Word>) -> Self {
+        Self::over(setup, Arc::new(memory))
+    }
+
+    fn over(setup: D::Setup, memory: Arc<ModelMemory<D::Word>>) -> Self {
         let unit = Arc::new(Unit::new(setup, memory.clone()));
         let script = Arc::new(Mutex::new(Script::default()));
         let (told, seen_by) = (script.clone(), memory.clone());
@@ -131,13 +136,19 @@ impl<D: Design> Machine<D> {
         }))
     }
 
+    /// A machine with the same memory and another unit like this one, after reset.
+    pub fn beside(&self) -> Self {
+        let Board { unit, memory, .. } = &*self.0;
+        Self::over(unit.setup.clone(), memory.clone())
+    }
+
     /// The unit.
     pub fn unit(&self) -> &Arc<Unit<D>> {
         &self.0.unit
     }
 
     /// The memory.
-    pub fn memory(&self) -> &ModelMemory {
+    pub fn memory(&self) -> &ModelMemory<D::Word> {
         &self.0.memory
     }
 
@@ -192,6 +203,15 @@ impl<D: Design> Machine<D> {
         let how = kept.map(|(_, how)| *how);
         script.aborted += u64::from(how == Some(Withheld::Aborts));
         how
+    }
+
+    /// Tells if a register takes `value`.
+    fn takes(&self, offset: usize, value: u64) -> bool {
+        match self.withheld(offset) {
+            Some(Withheld::MissesZero) => value != 0,
+            Some(Withheld::Locked | Withheld::Ones | Withheld::Aborts) => false,
+            None => true,
+        }
     }
 
     /// The `n`-th allocation of table memory from now on fails; none does at 0.
@@ -295,7 +315,7 @@ where
 
     fn write32(&self, offset: usize, value: u32) {
         self.note(Event::Write(offset, value.into()));
-        if self.withheld(offset).is_none() {
+        if self.takes(offset, value.into()) {
             Stepping(&*self.0.unit).write32(offset, value);
         }
     }
@@ -313,13 +333,13 @@ where
 
     fn write64(&self, offset: usize, value: u64) {
         self.note(Event::Write(offset, value));
-        if self.withheld(offset).is_none() {
+        if self.takes(offset, value) {
             Stepping(&*self.0.unit).write64(offset, value);
         }
     }
 }
 
-impl<D: Design> TableMem<AtomicU64> for Machine<D> {
+impl<D: Design> TableMem<D::Word> for Machine<D> {
     fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
         assert_eq!(locks_held(), 0, "table memory under a lock");
         let left = &mut self.script().fail_in;
@@ -336,7 +356,7 @@ impl<D: Design> TableMem<AtomicU64> for Machine<D> {
         TableMem::free(&*self.0.memory, table, size);
     }
 
-    fn table(&self, table: PhysAddr, size: PageSize) -> &[AtomicU64] {
+    fn table(&self, table: PhysAddr, size: PageSize) -> &[D::Word] {
         TableMem::table(&*self.0.memory, table, size)
     }
 

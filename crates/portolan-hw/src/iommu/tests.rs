@@ -27,7 +27,7 @@ use crate::vtd::{self, Mode, Vtd};
 
 fn machine<D: Design>(setup: D::Setup) -> Machine<D> {
     let base = PhysAddr::new(0x10_0000);
-    Machine::new(setup, ModelMemory::new(base, 1024, Visibility::AtOnce))
+    Machine::new(setup, ModelMemory::of_words(base, 1024, Visibility::AtOnce))
 }
 
 type VtdUnit = Vtd<VtdMachine, VtdMachine, VtdMachine>;

@@ -181,7 +181,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
             mapping.match_streams(machine, slot, None)?;
             groups.0.retain(|group| group.slot != slot);
         }
-        Ok(())
+        machine.is_on()
     }
 
     /// An attachment to a domain of this unit.

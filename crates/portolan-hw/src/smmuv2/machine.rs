@@ -4,6 +4,7 @@
 use super::config::Config;
 use super::counts::{Counters, WriteKind};
 use super::features::Features;
+use super::spec::global::cr0;
 use super::spec::{bank, global};
 use crate::chassis::{Present, wait_for};
 use portolan::iommu::{Awaited, IommuError};
@@ -111,6 +112,14 @@ impl<R: Mmio, M, C: Cpus> Machine<R, M, C> {
             let active = self.read(global::TLBGSTATUS)? & global::GSACTIVE != 0;
             Ok((!active).then_some(()))
         })
+    }
+
+    /// Sees that accesses do not bypass the unit, as they do behind one that lost its power and is back.
+    pub fn is_on(&self) -> Result<(), IommuError> {
+        match self.read(global::CR0)? & cr0::CLIENTPD {
+            0 => Ok(()),
+            _ => Err(IommuError::Stopped),
+        }
     }
 
     /// Clears the record of a bank, and ends its stalled accesses.

@@ -118,7 +118,8 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
             self.write(WriteKind::SwgroupAsid, group.register, value);
         }
         // Read, it has taken effect; so has everything before it.
-        self.must_hold(group.register, asid::BOTH, value)
+        self.must_hold(group.register, asid::BOTH, value)?;
+        self.must_be_on()
     }
 }
 

@@ -19,7 +19,7 @@ use portolan::table::format::Tegra;
 use super::chip::Chip;
 use super::config::Config;
 use super::counts::{Counters, WriteKind};
-use super::spec::reg::{self, asid, directory, ptc_flush, tlb_flush};
+use super::spec::reg::{self, asid, config, directory, ptc_flush, tlb_flush};
 use super::tables::{Noted, Stale};
 use crate::chassis::{Present, Published, Submitters};
 use crate::ids::Ids;
@@ -140,14 +140,24 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
         Ok(())
     }
 
-    /// Gives the address space `id` the directory at `root`.
-    pub(super) fn set_directory(&self, id: u32, root: PhysAddr) {
+    /// Sees that the unit is on: one that lost its power and is back lets every access pass.
+    pub(super) fn must_be_on(&self) -> Result<(), IommuError> {
+        match self.read(reg::SMMU_CONFIG)? & config::ENABLE {
+            0 => Err(IommuError::Stopped),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives the address space `id` the directory at `root`, and checks that the register took it.
+    pub(super) fn set_directory(&self, id: u32, root: PhysAddr) -> Result<(), IommuError> {
         const ALL: u32 = directory::READABLE | directory::WRITABLE | directory::NON_SECURE;
         let frame = (root.get() >> directory::ADDRESS_LG2) as u32;
         let chosen = self.select.lock();
         self.write(WriteKind::SelectAsid, reg::PTB_ASID, id & asid::VALUE);
         self.write(WriteKind::Directory, reg::PTB_DATA, frame | ALL);
+        let taken = self.must_hold(reg::PTB_DATA, u32::MAX, frame | ALL);
         drop(chosen);
+        taken
     }
 
     /// Flushes the whole page-table cache.
@@ -231,7 +241,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TagPool for TegraQueue<R, M, C> {
         }
         let id = context.get();
         // Nothing that is cached again from here on leads into the tables.
-        shared.set_directory(id, shared.nothing);
+        shared.set_directory(id, shared.nothing)?;
         shared.forget_tables();
         shared.forget_asid(id);
         shared.read_back()?;

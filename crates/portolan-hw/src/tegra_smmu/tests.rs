@@ -2,6 +2,7 @@
 
 mod edges;
 mod failing;
+mod model;
 
 use crate::promise::tests::{all_memory, promised};
 use alloc::sync::Arc;

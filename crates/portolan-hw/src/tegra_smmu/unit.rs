@@ -109,7 +109,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
         shared.set_power(Power::On);
         shared.write(WriteKind::Config, reg::PTC_CONFIG, chip.ptc_config());
         shared.write(WriteKind::Config, reg::TLB_CONFIG, chip.tlb_config());
-        shared.set_directory(BLOCKED, shared.nothing);
+        shared.set_directory(BLOCKED, shared.nothing)?;
         for group in chip.swgroups() {
             shared.write(WriteKind::SwgroupAsid, group.register, TO_BLOCKED);
         }
@@ -220,7 +220,7 @@ impl<R: Mmio, M: TableMem<AtomicU32> + Clone, C: Cpus> TegraSmmu<R, M, C> {
         let (caps, queue) = (shared::capabilities(), self.queue());
         // Dropped, it takes its directory back from the hardware.
         let domain = PagedDomain::new(table, context, caps, quirks, queue);
-        shared.set_directory(id, root);
+        shared.set_directory(id, root)?;
         shared.read_back()?;
         Ok(domain)
     }

@@ -1,5 +1,7 @@
 //! Own state of an AMD-Vi unit.
 
+use std::sync::atomic::AtomicU64;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use portolan::addr::{PhysAddr, StreamId};
@@ -34,6 +36,7 @@ pub struct Own {
 }
 
 impl Design for AmdVi {
+    type Word = AtomicU64;
     type Setup = AmdSetup;
     type Own = Own;
     type Counts = AmdCounts;

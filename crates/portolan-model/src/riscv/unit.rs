@@ -1,5 +1,7 @@
 //! Own state of a RISC-V IOMMU.
 
+use std::sync::atomic::AtomicU64;
+
 use std::collections::BTreeMap;
 
 use portolan::addr::{PhysAddr, StreamId};
@@ -40,6 +42,7 @@ pub struct Own {
 }
 
 impl Design for Riscv {
+    type Word = AtomicU64;
     type Setup = RiscvSetup;
     type Own = Own;
     type Counts = RiscvCounts;

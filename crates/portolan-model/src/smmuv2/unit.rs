@@ -1,5 +1,7 @@
 //! Own state of an SMMUv2.
 
+use std::sync::atomic::AtomicU64;
+
 use std::collections::BTreeMap;
 
 use portolan::addr::PhysAddr;
@@ -53,6 +55,7 @@ pub struct Own {
 }
 
 impl Design for SmmuV2 {
+    type Word = AtomicU64;
     type Setup = SmmuV2Setup;
     type Own = Own;
     type Counts = SmmuV2Counts;

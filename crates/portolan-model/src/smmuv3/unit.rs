@@ -1,5 +1,7 @@
 //! Own state of an SMMUv3.
 
+use std::sync::atomic::AtomicU64;
+
 use std::collections::BTreeMap;
 
 use portolan::addr::{PhysAddr, StreamId};
@@ -42,6 +44,7 @@ pub struct Own {
 }
 
 impl Design for SmmuV3 {
+    type Word = AtomicU64;
     type Setup = SmmuSetup;
     type Own = Own;
     type Counts = SmmuCounts;

@@ -12,132 +12,38 @@
 //! Not modelled: sections of 4 MiB beyond being decoded, security, interrupts, the GPU's choice by
 //! an address bit, arbitration, bandwidth; more clients than a few for each chip.
 
+mod caches;
 mod registers;
 mod setup;
 #[cfg(test)]
 mod tests;
 mod translate;
+mod unit;
 
 pub use setup::{RegisterUse, TegraChip, TegraClient, TegraCounts, TegraSetup};
-
-use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+pub use unit::TegraSmmu;
 
 use portolan::addr::{Iova, StreamId};
 
-use crate::adversary::Visits;
-use crate::cache::Cache;
-use crate::clock::{Tick, VirtualClock};
+use crate::asking::Request;
 use crate::decode::AccessKind;
-use crate::inject::{DmaFault, Piece, RegisterFaults, Violation, pieces};
-use crate::iommu::Temper;
-use crate::memory::ModelMemory;
-use crate::profile::CacheGeometry;
-use crate::unit::Manner;
-use registers::{Flush, Registers};
-use translate::{Group, Line};
+use crate::inject::{DmaFault, Piece};
+use crate::machine::Machine;
+use crate::unit::Unit;
 
-/// A Tegra SMMU over the memory of a machine.
-#[derive(Debug)]
-pub struct TegraRegisters {
-    memory: Arc<ModelMemory<AtomicU32>>,
-    setup: TegraSetup,
-    manner: Manner,
-    state: Mutex<State>,
-}
+/// A Tegra SMMU over the memory of a machine. It has no queue, so that nothing can stand still in one or be refused.
+pub type TegraRegisters = Unit<TegraSmmu>;
 
-#[derive(Debug)]
-struct State {
-    registers: Registers,
-    faults: RegisterFaults,
-    accesses: u64,
-    /// Flushes that take effect when a register is read, each with the number of the line that was cached last when
-    /// it was written: later lines stay.
-    pending: Vec<(Flush, u64)>,
-    /// Number of the line that was cached last.
-    now: u64,
-    tlb: Cache<Group>,
-    ptc: Cache<Line>,
-    counts: TegraCounts,
-    violations: Vec<Violation>,
-    /// Addresses that devices reached.
-    visits: Visits,
-    /// Flushes of all of the TLB and of all of the PTC since reset.
-    cleaned: [Cleaned; 2],
-}
+/// A machine with a Tegra SMMU.
+pub type TegraMachine = Machine<TegraSmmu>;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cleaned {
-    NotYet,
-    Done,
-}
+type State = crate::unit::State<TegraSmmu>;
 
 impl TegraRegisters {
-    /// An SMMU after reset.
-    pub fn new(setup: TegraSetup, memory: Arc<ModelMemory<AtomicU32>>) -> Self {
-        fn cache<V: Copy>(geometry: Option<CacheGeometry>) -> Cache<V> {
-            geometry.map_or_else(Cache::unbounded, Cache::of_size)
-        }
-        let (tlb, ptc) = match &setup.temper {
-            Temper::Adversarial => (None, None),
-            Temper::Realistic(sizes) => (Some(sizes.iotlb), Some(sizes.walk)),
-        };
-        let state = State {
-            registers: Registers::default(),
-            faults: RegisterFaults::default(),
-            accesses: 0,
-            pending: Vec::new(),
-            now: 0,
-            tlb: cache(tlb),
-            ptc: cache(ptc),
-            counts: TegraCounts::default(),
-            violations: Vec::new(),
-            visits: Visits::default(),
-            cleaned: [Cleaned::NotYet; 2],
-        };
-        let state = Mutex::new(state);
-        Self {
-            memory,
-            setup,
-            manner: Manner::of_this_run(),
-            state,
-        }
-    }
-
-    /// The memory that it reads.
-    pub fn memory(&self) -> &Arc<ModelMemory<AtomicU32>> {
-        &self.memory
-    }
-
-    /// The clock on which callers wait for it.
-    pub fn clock(&self) -> &Arc<VirtualClock> {
-        &self.setup.clock
-    }
-
-    /// Sets the faults on demand from now on. It has no queue, so that nothing can stand still in one or be refused.
-    pub fn inject(&self, faults: RegisterFaults) {
-        self.lock().faults = faults;
-    }
-
-    /// Counts of events so far.
-    pub fn counts(&self) -> TegraCounts {
-        self.lock().counts.clone()
-    }
-
-    /// Violations by the driver.
-    pub fn violations(&self) -> Vec<Violation> {
-        self.lock().violations.clone()
-    }
-
-    /// Register accesses so far.
-    pub fn accesses(&self) -> u64 {
-        self.lock().accesses
-    }
-
     /// Lines in the translation buffer and in the page-table cache.
     pub fn cached(&self) -> [usize; 2] {
-        let state = self.lock();
-        [state.tlb.len(), state.ptc.len()]
+        let own = &self.lock().own;
+        [own.tlb.len(), own.ptc.len()]
     }
 
     /// Lets a client access `bytes` bytes at `iova`: where each piece of it goes.
@@ -151,20 +57,6 @@ impl TegraRegisters {
         access: AccessKind,
         bytes: u64,
     ) -> Result<Vec<Piece>, DmaFault> {
-        let mut state = self.lock();
-        let mut done = Vec::new();
-        for (iova, bytes) in pieces(iova, bytes) {
-            let pa = self.access(&mut state, stream, iova, access)?;
-            done.push(Piece { iova, pa, bytes });
-        }
-        Ok(done)
+        self.reach(Request::new(stream, None, iova, access), bytes)
     }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Tick for TegraRegisters {
-    fn tick(&self) {}
 }

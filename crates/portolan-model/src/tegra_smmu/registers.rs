@@ -2,17 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use portolan::addr::{InvalTag, Iova, IovaRange, PageSize};
+use portolan::addr::{Iova, IovaRange, PageSize};
 use portolan::platform::Mmio;
 
-use super::{Cleaned, RegisterUse, State, TegraRegisters};
-use crate::cache::{Key, Reach};
+use super::caches::{Cleaned, Flush, forget};
+use super::{RegisterUse, State, TegraRegisters};
 use crate::inject::{Drain, Violation};
 use crate::iommu::Temper;
 
 /// Enables of clients, 32 in each.
 pub(super) const ENABLES: [usize; 5] = [0x228, 0x22c, 0x230, 0x234, 0xb98];
-const WINDOW: usize = 0x1000;
 /// Clients whose enables software cannot change: the GPU's, and the PTC itself.
 const READ_ONLY: [u32; 5] = [1, 0, 0x0300_0000, 0, 0x0300];
 
@@ -53,18 +52,6 @@ impl Default for Registers {
     }
 }
 
-/// Lines that a flush drops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flush {
-    /// Lines of the TLB, of one address space or of all.
-    Tlb {
-        asid: Option<u32>,
-        range: Option<IovaRange>,
-    },
-    /// Lines of the PTC: the one that holds an address, or all.
-    Ptc { line: Option<u64> },
-}
-
 fn is_swgroup(offset: usize) -> bool {
     matches!(offset, 0x238..=0x29c | 0xa94..=0xad4)
 }
@@ -93,24 +80,10 @@ impl Registers {
 }
 
 impl TegraRegisters {
-    /// Counts an access; `None` if the device is gone or the access is no access.
-    fn arrive(&self, state: &mut State, offset: usize) -> Option<()> {
-        self.disturb(state);
-        state.accesses += 1;
-        if state.is_gone() {
-            return None;
-        }
-        if !offset.is_multiple_of(4) || offset >= WINDOW {
-            state.violations.push(Violation::BadAccess { offset });
-            return None;
-        }
-        Some(())
-    }
-
     fn write(&self, state: &mut State, offset: usize, value: u32) {
         let asids = self.setup.chip.asids();
-        let enabled = state.registers.config & 1 != 0;
-        let registers = &mut state.registers;
+        let enabled = state.own.registers.config & 1 != 0;
+        let registers = &mut state.own.registers;
         let used = match offset {
             0x00 => {
                 registers.intstatus &= !value;
@@ -174,11 +147,11 @@ impl TegraRegisters {
         if state.faults.control == Drain::Never {
             return;
         }
-        let turned_on = value & !state.registers.config & 1 != 0;
-        if turned_on && state.cleaned != [Cleaned::Done; 2] {
+        let turned_on = value & !state.own.registers.config & 1 != 0;
+        if turned_on && state.own.cleaned != [Cleaned::Done; 2] {
             state.violations.push(Violation::EnabledUnclean);
         }
-        state.registers.config = value & 1;
+        state.own.registers.config = value & 1;
     }
 
     fn write_tlb_flush(&self, state: &mut State, value: u32) -> Option<RegisterUse> {
@@ -199,7 +172,7 @@ impl TegraRegisters {
         };
         let range = lg2.map(|lg2| IovaRange::page(at, PageSize::of_lg2(lg2)));
         if range.is_none() && asid.is_none() {
-            state.cleaned[0] = Cleaned::Done;
+            state.own.cleaned[0] = Cleaned::Done;
         }
         self.flush(state, Flush::Tlb { asid, range });
         Some(used)
@@ -211,16 +184,15 @@ impl TegraRegisters {
             _ => {
                 let high = match self.setup.chip.memory_lg2() {
                     32 => 0,
-                    _ => u64::from(state.registers.ptc_flush_hi) << 32,
+                    _ => u64::from(state.own.registers.ptc_flush_hi) << 32,
                 };
-                (
-                    Some(high | u64::from(value & !0xf)),
-                    RegisterUse::PtcFlushLine,
-                )
+                let at = Iova::new(high | u64::from(value & !0xf));
+                let line = IovaRange::page(at, self.setup.chip.line());
+                (Some(line), RegisterUse::PtcFlushLine)
             }
         };
         if line.is_none() {
-            state.cleaned[1] = Cleaned::Done;
+            state.own.cleaned[1] = Cleaned::Done;
         }
         self.flush(state, Flush::Ptc { line });
         Some(used)
@@ -228,58 +200,27 @@ impl TegraRegisters {
 
     fn flush(&self, state: &mut State, flush: Flush) {
         match self.setup.temper {
-            Temper::Adversarial => state.pending.push((flush, state.now)),
-            Temper::Realistic(_) => self.forget(state, flush, state.now),
+            Temper::Adversarial => state.own.pending.push((flush, state.own.now)),
+            Temper::Realistic(_) => forget(state, flush, state.own.now),
         }
-    }
-
-    /// Drops the lines that were cached until `then`.
-    fn forget(&self, state: &mut State, flush: Flush, then: u64) {
-        let old = |_, line: &super::Line| line.born <= then;
-        match flush {
-            Flush::Ptc { line: None } => state.ptc.drop_where(Reach::All, old, |_, _| {}),
-            Flush::Ptc { line: Some(at) } => {
-                let range = IovaRange::page(Iova::new(at), self.setup.chip.line());
-                let reach = Reach::Range(InvalTag::default(), range);
-                state.ptc.drop_where(reach, old, |_, _| {});
-            }
-            Flush::Tlb { asid, range } => {
-                let reach = match (asid.map(InvalTag::new), range) {
-                    (Some(asid), Some(range)) => Reach::Range(asid, range),
-                    (Some(asid), None) => Reach::Context(asid),
-                    (None, _) => Reach::All,
-                };
-                let whole = |key: Key| range.is_none_or(|range| range.covers(key.range()));
-                let which = |key, group: &super::Group| group.born <= then && whole(key);
-                state.tlb.drop_where(reach, which, |_, _| {});
-            }
-        }
-    }
-}
-
-impl State {
-    /// Tells if the unit has been removed or has no power.
-    pub(super) fn is_gone(&self) -> bool {
-        let from = self.faults.gone_from;
-        from.is_some_and(|from| self.accesses >= from)
     }
 }
 
 impl Mmio for TegraRegisters {
     fn read32(&self, offset: usize) -> u32 {
         let mut state = self.lock();
-        if self.arrive(&mut state, offset).is_none() {
+        if self.arrive(&mut state, offset, 4).is_none() {
             return u32::MAX;
         }
         // Earlier writes have taken effect when a read returns.
-        for (flush, then) in std::mem::take(&mut state.pending) {
-            self.forget(&mut state, flush, then);
+        for (flush, then) in std::mem::take(&mut state.own.pending) {
+            forget(&mut state, flush, then);
         }
         if offset == 0x1c {
             let used = RegisterUse::ReadBack;
             *state.counts.registers.entry(used).or_default() += 1;
         }
-        state.registers.read(offset).unwrap_or_else(|| {
+        state.own.registers.read(offset).unwrap_or_else(|| {
             state.violations.push(Violation::BadAccess { offset });
             0
         })
@@ -287,7 +228,7 @@ impl Mmio for TegraRegisters {
 
     fn write32(&self, offset: usize, value: u32) {
         let mut state = self.lock();
-        if self.arrive(&mut state, offset).is_some() {
+        if self.arrive(&mut state, offset, 4).is_some() {
             self.write(&mut state, offset, value);
         }
     }

@@ -7,6 +7,7 @@ use portolan::addr::{PageSize, StreamId};
 
 use crate::clock::VirtualClock;
 use crate::iommu::Temper;
+use crate::unit::{Conditions, Sums, Told};
 
 /// Chip that the SMMU is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +133,12 @@ impl TegraSetup {
     }
 }
 
+impl Conditions for TegraSetup {
+    fn conditions(&self) -> (&Temper, &Arc<VirtualClock>) {
+        (&self.temper, &self.clock)
+    }
+}
+
 /// Purpose of an access to a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RegisterUse {
@@ -192,5 +199,14 @@ impl TegraCounts {
     pub fn writes(&self) -> u64 {
         let all: u64 = self.registers.values().sum();
         all - self.of(RegisterUse::ReadBack)
+    }
+}
+
+impl Told for TegraCounts {
+    fn told(&self, sums: Sums) -> Self {
+        Self {
+            accesses: sums.accesses,
+            ..self.clone()
+        }
     }
 }

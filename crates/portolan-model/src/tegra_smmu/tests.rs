@@ -1,13 +1,16 @@
 //! Registers written by hand.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use portolan::addr::{PageSize, PhysAddr};
 use portolan::platform::{Mmio, TableMem};
 
 use super::*;
-use crate::memory::Visibility;
-use crate::profile::CacheSizes;
+use crate::inject::{RegisterFaults, Violation};
+use crate::iommu::Temper;
+use crate::memory::{ModelMemory, Visibility};
+use crate::profile::{CacheGeometry, CacheSizes};
 use crate::tables::Lag;
 
 const K4: PageSize = PageSize::SIZE_4K;

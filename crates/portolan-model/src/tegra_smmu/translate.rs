@@ -1,60 +1,38 @@
 //! From a client's access to memory: enables, address space, TLB, PTC, walk.
 
-use portolan::addr::{InvalTag, Iova, PageSize, PhysAddr, StreamId};
+use portolan::addr::{InvalTag, Iova, PageSize, PhysAddr};
 
+use super::caches::{ENTRIES, Group, Line, Slot};
 use super::registers::ENABLES;
 use super::{State, TegraRegisters};
-use crate::adversary::{Visit, Way};
 use crate::asking::Request;
 use crate::cache::Key;
 use crate::decode::{AccessKind, Decoded, Permissions, TableFormat, WalkMemory};
 use crate::inject::DmaFault;
-use crate::unit::Manner;
 
 /// Span of a line of the TLB: four pages of a table, or a section.
 const GROUP: PageSize = PageSize::of_lg2(14);
 const SECTION: PageSize = PageSize::of_lg2(22);
-/// Entries of the longest line of the PTC.
-const ENTRIES: usize = 16;
 
-/// A quarter of a line of the TLB: where it is, if anywhere.
+/// Reason for which an access is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Slot {
-    Page {
-        pa: PhysAddr,
-        permissions: Permissions,
-    },
-    Absent,
-    /// Its entry could not be read.
-    Unreadable,
+pub enum Refusal {
+    /// The stream is no client's, or without the memory controller no device reaches memory.
+    NoClient,
+    /// That of a client of the memory controller.
+    Of(u8, Cause),
 }
 
-/// A line of the TLB. The manual does not tell the form in which it keeps a section: here it is one line, which only
-/// a flush of the whole section drops.
+/// Cause of the refusal of an access, with its number in the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Group {
-    pub born: u64,
-    size: PageSize,
-    slots: [Slot; 4],
-}
-
-/// A line of the PTC, as memory held it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Line {
-    pub born: u64,
-    entries: [Option<u32>; ENTRIES],
-}
-
-/// Reason for which an access is refused, with its number in the record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Refusal {
+pub enum Cause {
     /// No memory has the address.
     Decode,
     /// The page is absent, or lets other accesses through.
     Page(Permissions),
 }
 
-impl Refusal {
+impl Cause {
     const fn code(self) -> u32 {
         match self {
             Self::Decode => 2,
@@ -74,86 +52,50 @@ impl Refusal {
     }
 }
 
+/// Records a refusal; returns the fault that the device is told.
+pub(super) fn refuse(state: &mut State, refusal: Refusal, of: Request) -> DmaFault {
+    match refusal {
+        Refusal::NoClient => of.refused(0),
+        Refusal::Of(client, cause) => {
+            state.counts.faults += 1;
+            record(state, client, of, cause);
+            of.refused(cause.code())
+        }
+    }
+}
+
 impl TegraRegisters {
-    pub(super) fn access(
-        &self,
-        state: &mut State,
-        stream: StreamId,
-        iova: Iova,
-        access: AccessKind,
-    ) -> Result<PhysAddr, DmaFault> {
-        let fault = |code| DmaFault {
-            stream,
-            pasid: None,
-            iova,
-            access,
-            code,
-        };
-        let (client, found) = self.way(state, stream, iova, access).ok_or(fault(0))?;
-        match found {
-            Ok(pa) => {
-                state.counts.accesses += 1;
-                let of = Request::new(stream, None, iova, access);
-                let way = Way::Untranslated;
-                state.visits.note(Visit { of, way });
-                Ok(pa)
-            }
-            Err(refusal) => {
-                state.counts.faults += 1;
-                record(state, client, iova, access, refusal);
-                Err(fault(refusal.code()))
-            }
-        }
-    }
-
-    /// On a hostile machine devices go on where they have been. Nothing is counted or recorded.
-    pub(super) fn disturb(&self, state: &mut State) {
-        if self.manner == Manner::Obliging {
-            return;
-        }
-        let counts = state.counts.clone();
-        for Visit { of, .. } in state.visits.all() {
-            let _ = self.way(state, of.stream, of.iova, of.access);
-        }
-        state.counts = counts;
-    }
-
-    /// Client of the memory controller that a device is, and the way of its access; nothing if it is none.
-    fn way(
-        &self,
-        state: &mut State,
-        stream: StreamId,
-        iova: Iova,
-        access: AccessKind,
-    ) -> Option<(u8, Result<PhysAddr, Refusal>)> {
-        // Without its memory controller no device reaches memory.
+    /// Address that an access reaches.
+    pub(super) fn way(&self, state: &mut State, of: Request) -> Result<PhysAddr, Refusal> {
         if state.is_gone() {
-            return None;
+            return Err(Refusal::NoClient);
         }
         let mut all = self.setup.chip.clients().into_iter();
-        let behind = all.find(|one| one.stream == stream)?;
+        let behind = all.find(|one| one.stream == of.stream);
+        let behind = behind.ok_or(Refusal::NoClient)?;
         let [reads, writes] = behind.clients;
-        let client = match access {
+        let client = match of.access {
             AccessKind::Read => reads,
             AccessKind::Write => writes,
         };
-        let client = client?;
+        let client = client.ok_or(Refusal::NoClient)?;
+        let registers = &state.own.registers;
         let n = usize::from(client) / 32 % ENABLES.len();
-        let translated = state.registers.enables[n] >> (client % 32) & 1 == 1;
-        let asid = state.registers.asids.get(&behind.register);
+        let translated = registers.enables[n] >> (client % 32) & 1 == 1;
+        let asid = registers.asids.get(&behind.register);
         let asid = asid.copied().filter(|asid| asid >> 31 == 1);
-        let found = match asid.filter(|_| translated && state.registers.config & 1 == 1) {
-            Some(asid) => self.translate(state, asid & 0x7f, iova, access),
-            None => self.direct(iova),
+        let found = match asid.filter(|_| translated && registers.config & 1 == 1) {
+            Some(asid) => self.translate(state, asid & 0x7f, of.iova, of.access),
+            None => self.direct(of.iova),
         };
-        Some((client, found))
+        found.map_err(|cause| Refusal::Of(client, cause))
     }
 
     /// Untranslated.
-    fn direct(&self, iova: Iova) -> Result<PhysAddr, Refusal> {
+    fn direct(&self, iova: Iova) -> Result<PhysAddr, Cause> {
         match iova.get() >> self.setup.chip.memory_lg2() {
             0 => Ok(PhysAddr::new(iova.get())),
-            _ => Err(Refusal::Decode),
+            _ => Err(Cause::Decode),
         }
     }
 
@@ -163,17 +105,20 @@ impl TegraRegisters {
         asid: u32,
         iova: Iova,
         access: AccessKind,
-    ) -> Result<PhysAddr, Refusal> {
+    ) -> Result<PhysAddr, Cause> {
         if iova.get() >> 32 != 0 {
-            return Err(Refusal::Page(Permissions::NONE));
+            return Err(Cause::Page(Permissions::NONE));
         }
         let context = InvalTag::new(asid);
-        let group = match state.tlb.lookup(context, iova) {
+        let group = match state.own.tlb.lookup(context, iova) {
             Some(group) => group,
             None => {
                 state.counts.misses += 1;
                 let group = self.walk(state, asid, iova);
-                state.tlb.insert(Key::new(context, iova, group.size), group);
+                state
+                    .own
+                    .tlb
+                    .insert(Key::new(context, iova, group.size), group);
                 group
             }
         };
@@ -183,15 +128,15 @@ impl TegraRegisters {
             Slot::Page { pa, permissions } if permissions.allow(access) => {
                 Ok(PhysAddr::new(pa.get() | iova.get() & inside))
             }
-            Slot::Page { permissions, .. } => Err(Refusal::Page(permissions)),
-            Slot::Absent => Err(Refusal::Page(Permissions::NONE)),
-            Slot::Unreadable => Err(Refusal::Decode),
+            Slot::Page { permissions, .. } => Err(Cause::Page(permissions)),
+            Slot::Absent => Err(Cause::Page(Permissions::NONE)),
+            Slot::Unreadable => Err(Cause::Decode),
         }
     }
 
     /// Reads the section at `iova`, or the four pages around it.
     fn walk(&self, state: &mut State, asid: u32, iova: Iova) -> Group {
-        let directory = state.registers.directories[asid as usize % 128];
+        let directory = state.own.registers.directories[asid as usize % 128];
         let bit = |bit: u32, allowed| match directory >> bit & 1 {
             1 => allowed,
             _ => Permissions::NONE,
@@ -204,8 +149,8 @@ impl TegraRegisters {
             }
             _ => (GROUP, [Slot::Absent; 4]),
         };
-        state.now += 1;
-        let born = state.now;
+        state.own.now += 1;
+        let born = state.own.now;
         Group { born, size, slots }
     }
 
@@ -260,14 +205,14 @@ impl TegraRegisters {
         let (here, context) = (Iova::new(at.get()), InvalTag::default());
         let start = at.align_down(size);
         let index = ((at.get() - start.get()) / 4) as usize;
-        let caches = state.registers.ptc_config >> 29 & 1 == 1;
-        if let Some(line) = state.ptc.lookup(context, here).filter(|_| caches) {
+        let caches = state.own.registers.ptc_config >> 29 & 1 == 1;
+        if let Some(line) = state.own.ptc.lookup(context, here).filter(|_| caches) {
             return *line.entries.get(index)?;
         }
         state.counts.line_reads += 1;
-        state.now += 1;
+        state.own.now += 1;
         let mut line = Line {
-            born: state.now,
+            born: state.own.now,
             entries: [None; ENTRIES],
         };
         for (n, entry) in (0..size.bytes() / 4).zip(&mut line.entries) {
@@ -275,27 +220,27 @@ impl TegraRegisters {
             *entry = at.and_then(|at| self.memory.read_u32(at));
         }
         if caches {
-            state.ptc.insert(Key::new(context, here, size), line);
+            state.own.ptc.insert(Key::new(context, here, size), line);
         }
         *line.entries.get(index)?
     }
 }
 
 /// Fills the record, if it is empty.
-fn record(state: &mut State, client: u8, iova: Iova, access: AccessKind, refusal: Refusal) {
-    let bit = match refusal {
-        Refusal::Decode => 1 << 6,
-        Refusal::Page(_) => 1 << 10,
+fn record(state: &mut State, client: u8, of: Request, cause: Cause) {
+    let bit = match cause {
+        Cause::Decode => 1 << 6,
+        Cause::Page(_) => 1 << 10,
     };
-    let registers = &mut state.registers;
+    let registers = &mut state.own.registers;
     if registers.intstatus != 0 {
         state.counts.lost_faults += 1;
         return;
     }
     registers.intstatus = bit;
-    let write = u32::from(access == AccessKind::Write) << 16;
-    let high = (iova.get() >> 32 & 3) as u32;
+    let write = u32::from(of.access == AccessKind::Write) << 16;
+    let high = (of.iova.get() >> 32 & 3) as u32;
     registers.err_status =
-        refusal.code() << 28 | refusal.attributes() | high << 20 | write | u32::from(client);
-    registers.err_adr = iova.get() as u32;
+        cause.code() << 28 | cause.attributes() | high << 20 | write | u32::from(client);
+    registers.err_adr = of.iova.get() as u32;
 }

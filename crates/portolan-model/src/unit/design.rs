@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use portolan::addr::{PhysAddr, StreamId};
+use portolan::platform::Word;
 
 use super::{State, Unit};
 use crate::adversary::Rank;
@@ -15,8 +16,10 @@ use crate::stage::Stage;
 
 /// A kind of unit.
 pub trait Design: Debug + Sized {
+    /// Entry of the tables that it reads.
+    type Word: Word + std::fmt::Debug;
     /// Its setup.
-    type Setup: Conditions + Debug + Send + Sync;
+    type Setup: Conditions + Clone + Debug + Send + Sync;
     /// Registers, caches, and all other state of this kind alone.
     type Own: Debug + Send;
     /// Counts of events.

@@ -29,7 +29,7 @@ use crate::memory::ModelMemory;
 /// A unit behind its registers, over the memory of a machine.
 #[derive(Debug)]
 pub struct Unit<D: Design> {
-    pub(crate) memory: Arc<ModelMemory>,
+    pub(crate) memory: Arc<ModelMemory<D::Word>>,
     pub(crate) setup: D::Setup,
     state: Mutex<State<D>>,
 }
@@ -88,8 +88,11 @@ pub(crate) enum Invalidated {
 impl<D: Design> State<D> {
     /// Tells if the unit does not answer any more.
     pub(crate) fn is_gone(&self) -> bool {
-        let gone = self.faults.gone_from;
-        gone.is_some_and(|from| self.touched >= from)
+        let RegisterFaults {
+            gone_from, back_at, ..
+        } = self.faults;
+        let is_back = back_at.is_some_and(|at| self.touched >= at);
+        gone_from.is_some_and(|from| self.touched >= from) && !is_back
     }
 
     fn cached_translations(&mut self) -> usize {
@@ -113,7 +116,7 @@ impl<D: Design> State<D> {
 
 impl<D: Design> Unit<D> {
     /// The unit after reset.
-    pub fn new(setup: D::Setup, memory: Arc<ModelMemory>) -> Self {
+    pub fn new(setup: D::Setup, memory: Arc<ModelMemory<D::Word>>) -> Self {
         let state = State {
             own: D::reset(&setup),
             faults: RegisterFaults::default(),
@@ -142,7 +145,7 @@ impl<D: Design> Unit<D> {
     }
 
     /// The memory that it reads.
-    pub fn memory(&self) -> &Arc<ModelMemory> {
+    pub fn memory(&self) -> &Arc<ModelMemory<D::Word>> {
         &self.memory
     }
 
@@ -282,6 +285,9 @@ impl<D: Design> Unit<D> {
         self.disturb(state);
         state.touched += 1;
         if state.is_gone() {
+            if state.faults.back_at.is_some() {
+                self.lose_power(state);
+            }
             return None;
         }
         if !offset.is_multiple_of(bytes) || offset >= D::WINDOW {
@@ -290,6 +296,15 @@ impl<D: Design> Unit<D> {
         }
         self.go_on(state);
         Some(())
+    }
+
+    /// Everything that it held is lost. Devices keep their translations.
+    fn lose_power(&self, state: &mut State<D>) {
+        state.own = D::reset(&self.setup);
+        state.pending.clear();
+        state.early = 0;
+        state.cleaned = (Invalidated::NotYet, Invalidated::NotYet);
+        state.ready_at = 0;
     }
 
     pub(crate) fn go_on(&self, state: &mut State<D>) {

@@ -1,5 +1,7 @@
 //! Own state of a VT-d unit.
 
+use std::sync::atomic::AtomicU64;
+
 use std::collections::BTreeMap;
 
 use portolan::addr::{InvalTag, PhysAddr, StreamId};
@@ -59,6 +61,7 @@ impl Own {
 }
 
 impl Design for Vtd {
+    type Word = AtomicU64;
     type Setup = VtdSetup;
     type Own = Own;
     type Counts = VtdCounts;

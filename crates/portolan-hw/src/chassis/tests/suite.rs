@@ -94,7 +94,7 @@ pub(crate) trait Driven: Sized {
 
 /// A machine with 64 pages of table memory from `base` on.
 pub(crate) fn machine_at<D: Design>(base: u64, setup: D::Setup) -> Machine<D> {
-    let memory = ModelMemory::new(PhysAddr::new(base), 64, Visibility::AtOnce);
+    let memory = ModelMemory::of_words(PhysAddr::new(base), 64, Visibility::AtOnce);
     Machine::new(setup, memory)
 }
 

@@ -137,12 +137,16 @@ impl Hosted for Machine {
     }
 
     fn bring_up(&self) -> Result<Unit, IommuError> {
-        Kit::enable(self, Config::default())
+        let limit = crate::chassis::tests::power::LIMIT;
+        let config = Config {
+            limit,
+            ..Config::default()
+        };
+        Kit::enable(self, config)
     }
 
     fn release(unit: Unit) -> Result<(), IommuError> {
-        drop(unit);
-        Ok(())
+        unit.disable()
     }
 
     fn tables(unit: &Unit) -> Result<First, IommuError> {

@@ -161,8 +161,7 @@ impl Hosted for SmmuMachine {
     }
 
     fn release(unit: Driver) -> Result<(), IommuError> {
-        drop(unit);
-        Ok(())
+        unit.disable()
     }
 
     fn tables(unit: &Driver) -> Result<Self::Tables, IommuError> {
