@@ -273,3 +273,32 @@ fn what_the_two_step_api_mapped_is_waited_for_since_7_3() {
         assert_eq!(off.abs() > BOUND_PCT, two_step > 0, "{name}: {off}");
     }
 }
+
+/// A trace without facts: CPU 0 unmaps once and then shows nothing, while CPU 1 unmaps once in each of `ticks` ticks.
+fn one_cpu_falls_silent(ticks: u64) -> String {
+    let unmap = |task, cpu, ms: u64| {
+        let at = format!("{task} [{cpu:03}] 1.{ms:03}000:");
+        format!(
+            "{at} map: IOMMU: iova=0x1000 paddr=0x2000 size=4096\n\
+             {at} unmap: IOMMU: iova=0x1000 size=4096 unmapped_size=4096\n"
+        )
+    };
+    // A timer of CPU 0 is due after 16 ms.
+    let others = (0..ticks).map(|tick| unmap("other-13", 1, 16 + 4 * tick));
+    unmap("first-12", 0, 0) + &others.collect::<String>()
+}
+
+/// Hosts hold a virtual CPU up for 100 ms at most (25 ticks), so that one which shows nothing for longer has had its
+/// tick: its timer flushes then, and the next unmap starts another. A tick less says nothing of it.
+#[test]
+fn a_cpu_that_shows_nothing_for_longer_than_hosts_hold_one_up_has_run_its_timer() {
+    let profile = Profile::by_name(replay::DEFAULT_MACHINE).unwrap();
+    let flushes = |ticks| {
+        let rules = Rules::new(&profile, &options("vtd-lazy", None)).unwrap();
+        let mut reader = trace::from_bytes(one_cpu_falls_silent(ticks)).unwrap();
+        let policies = [Policy::StrictRange];
+        let report = replay::run_beside(&mut reader, &profile, &policies, Some(rules)).unwrap();
+        report.linux.unwrap().flushes_timer
+    };
+    assert_eq!((flushes(25), flushes(26)), (1, 2));
+}

@@ -227,6 +227,7 @@ macro_rules! whole {
             pub const $name: Machine = Machine {
                 name: $word,
                 step: $step,
+                limit: "1800",
                 runs: ALL,
                 ..$of
             };
