@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use portolan_lab::linux::{
-    Asked, CachingMode, Kernel, LinuxReport, Options, Release, Rules, StageName,
+    Asked, CachingMode, CpuTime, Kernel, LinuxReport, Options, Release, Rules, StageName,
 };
 use portolan_lab::replay::{self, Policy};
 use portolan_lab::trace;
@@ -301,4 +301,50 @@ fn a_cpu_that_shows_nothing_for_longer_than_hosts_hold_one_up_has_run_its_timer(
         report.linux.unwrap().flushes_timer
     };
     assert_eq!((flushes(25), flushes(26)), (1, 2));
+}
+
+/// A trace of 2 s on two CPUs: CPU 0 unmaps once each millisecond, and CPU 1's timers run on time; those of CPU 0 run
+/// so many ticks after the one for which they are due, if that is given.
+fn busy_with_timers(late: Option<u64>) -> String {
+    let run = |task, cpu, ms: u64, late: u64| {
+        let due = 1000 + ms / 4 - late;
+        format!(
+            "{task} [{cpu:03}] {}.{:03}000: timer_expire_entry: timer=0 function=x now={due} baseclk={due}\n",
+            ms / 1000,
+            ms % 1000
+        )
+    };
+    let mut text = "cpus=2\n".to_owned();
+    for ms in 0..2000 {
+        if let (0, Some(late)) = (ms % 100, late) {
+            text += &run("other-13", 1, ms, 0);
+            text += &run("first-12", 0, ms, late);
+        }
+        let at = format!("first-12 [000] {}.{:03}001:", ms / 1000, ms % 1000);
+        text += &format!(
+            "{at} map: IOMMU: iova=0x1000 paddr=0x2000 size=4096\n\
+             {at} unmap: IOMMU: iova=0x1000 size=4096 unmapped_size=4096\n"
+        );
+    }
+    text
+}
+
+/// A busy CPU's timer flushes each 16 ms where it runs its timers on time, and each 20 ms where it does not. Without a
+/// run in the trace it is on time every other time.
+#[test]
+fn how_late_a_busy_cpus_timers_run_is_read_from_the_trace() {
+    let profile = Profile::by_name(replay::DEFAULT_MACHINE).unwrap();
+    let flushes = |late| {
+        let mut reader = trace::from_bytes(busy_with_timers(late)).unwrap();
+        let kernel = Kernel {
+            cpu_time: CpuTime::Always,
+            ..Kernel::of(&reader, None)
+        };
+        let rules = Rules::new(&profile, &options("vtd-lazy", Some(kernel))).unwrap();
+        let policies = [Policy::StrictRange];
+        let report = replay::run_beside(&mut reader, &profile, &policies, Some(rules)).unwrap();
+        report.linux.unwrap().flushes_timer
+    };
+    // Of the first 100 ms no tick's length is known.
+    assert_eq!([Some(0), Some(1), None].map(flushes), [125, 101, 111]);
 }

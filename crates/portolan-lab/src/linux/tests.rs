@@ -23,6 +23,7 @@ fn at(ms: u64, cpu: u16, task: u32) -> At {
             0 => Running::Idle,
             task => Running::Task(task),
         },
+        timers_late: None,
     }
 }
 
@@ -78,6 +79,20 @@ fn of_busy_cpus_one_counts_ticks_and_the_others_are_late() {
     let (on_time, one_late) = ([1, 1], [0, 1]);
     let wanted = [one_late, one_late, on_time, one_late, one_late, on_time];
     assert_eq!(late, wanted);
+}
+
+#[test]
+fn a_busy_cpu_is_as_late_as_its_timers_were() {
+    for (timers_late, when) in [(false, 16), (true, 20)] {
+        let mut machine = Machine::new(8, CpuTime::Always);
+        let begin = At {
+            timers_late: Some(timers_late),
+            ..at(0, 0, 12)
+        };
+        machine.start(begin);
+        assert_eq!(machine.see(at(when - 1, 1, 13)), 0);
+        assert_eq!(machine.see(at(when, 1, 13)), 1);
+    }
 }
 
 #[test]
@@ -151,6 +166,7 @@ fn any_tick_does_no_harm() {
         now_ns: u64::MAX,
         cpu: u16::MAX,
         running: Running::Task(u32::MAX),
+        timers_late: None,
     };
     timers.see(last, |_| panic!("no timer was started"));
     timers.start(last, DISK);

@@ -11,8 +11,9 @@
 //!   (`tick_do_timer_cpu`); one that goes idle gives that up, and the next whose tick comes takes it. The CPU that
 //!   counts is on time. Any other busy CPU may look first, and then runs the timer one tick later.
 //!
-//! No trace tells the CPU that counts. Each that is not known to be idle is as likely, so that of as many timers as
-//! there are such CPUs one is on time here, and the others are a tick late.
+//! Where a trace has runs of timers (`timer:timer_expire_entry`), a busy CPU is as late as it was when the last one ran
+//! there. Without them nothing tells the CPU that counts. Each that is not known to be idle is as likely, so that of as
+//! many timers as there are such CPUs one is on time here, and the others are a tick late.
 //!
 //! A CPU is known to be idle if the task that its last operation interrupted was the idle one, or has been seen on
 //! another CPU since. A virtual CPU that is not being run has no ticks: a busy one is waited for until the trace shows
@@ -197,9 +198,10 @@ impl Timers {
     /// Starts the timer of `domain`, which is not running.
     pub(super) fn start(&mut self, at: At, domain: DeviceId) {
         let ticks = self.kernel.timeout_ns.div_ceil(self.kernel.tick_ns.max(1));
-        let late = match at.running {
-            Running::Idle => 0,
-            Running::Task(_) => {
+        let late = match (at.running, at.timers_late) {
+            (Running::Idle, _) => 0,
+            (Running::Task(_), Some(is_late)) => u64::from(is_late),
+            (Running::Task(_), None) => {
                 let seen = self.cpus.len() as u64;
                 let cpus = self.kernel.cpus.map_or(seen, u64::from).max(seen);
                 self.turns += 1;

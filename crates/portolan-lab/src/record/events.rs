@@ -1,6 +1,6 @@
 //! The events that a replay reads, and which of them a kernel has.
 //!
-//! Linux, include/trace/events/dma.h (6.12), iommu.h, swiotlb.h and drivers/iommu/intel/trace.h; filters:
+//! Linux, include/trace/events/dma.h (6.12), iommu.h, swiotlb.h, timer.h and drivers/iommu/intel/trace.h; filters:
 //! Documentation/trace/events.rst.
 
 use std::fs;
@@ -11,6 +11,17 @@ use serde::Serialize;
 use super::environment::Environment;
 use super::error::RecordError;
 
+/// Subject of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tells {
+    /// A mapping, without which there is nothing to replay.
+    Map,
+    /// Other work of DMA.
+    Dma,
+    /// A timer of the kernel's.
+    Timer,
+}
+
 /// An event that says something, under the names that releases of Linux gave it.
 pub struct Wanted {
     /// Its subject.
@@ -19,8 +30,8 @@ pub struct Wanted {
     pub system: &'static str,
     /// Its names.
     pub names: &'static [&'static str],
-    /// True if it says that something is mapped, without which there is nothing to replay.
-    pub maps: bool,
+    /// Its kind of subject.
+    pub tells: Tells,
 }
 
 const fn wanted(
@@ -32,13 +43,13 @@ const fn wanted(
         what,
         system,
         names,
-        maps: false,
+        tells: Tells::Dma,
     }
 }
 
 const fn maps(what: &'static str, system: &'static str, names: &'static [&'static str]) -> Wanted {
     Wanted {
-        maps: true,
+        tells: Tells::Map,
         ..wanted(what, system, names)
     }
 }
@@ -73,6 +84,11 @@ pub const WANTED: &[Wanted] = &[
     wanted("pieces unmapped", "iommu", &["unmap"]),
     wanted("bounced buffers", "swiotlb", &["swiotlb_bounced"]),
     wanted("commands of VT-d", "intel_iommu", &["qi_submit"]),
+    // They show which CPUs run the timers of flush queues a tick late.
+    Wanted {
+        tells: Tells::Timer,
+        ..wanted("runs of timers", "timer", &["timer_expire_entry"])
+    },
 ];
 
 /// Events that are recorded, and those that cannot be.
@@ -97,8 +113,7 @@ pub(super) struct Chosen {
     pub(super) filter: Option<String>,
     /// The kernel's description of its fields.
     pub(super) format: String,
-    /// True if it says that something is mapped.
-    pub(super) maps: bool,
+    pub(super) tells: Tells,
 }
 
 impl Events {
@@ -114,7 +129,7 @@ impl Events {
             events.add(wanted, &folder, devices);
         }
         let is_left_out = !events.without_device.is_empty();
-        match events.chosen.iter().any(|event| event.maps) {
+        match events.chosen.iter().any(|event| event.tells == Tells::Map) {
             true => Ok(events),
             false if is_left_out => Err(RecordError::NoDeviceEvents),
             false => Err(RecordError::NoEvents {
@@ -147,7 +162,7 @@ impl Events {
                 path: format!("{system}/{name}"),
                 filter,
                 format,
-                maps: wanted.maps,
+                tells: wanted.tells,
             });
             self.recorded.push(event);
         }

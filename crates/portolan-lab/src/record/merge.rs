@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::error::RecordError;
-use super::events::Events;
+use super::events::{Events, Tells};
 use super::output::Destination;
 use crate::trace::binary::events::EventPrinter;
 use crate::trace::binary::ring::{Damaged, LostBefore, Page, PageLayout};
@@ -53,6 +53,8 @@ pub(super) struct Written {
     pub(super) events: u64,
     /// Of these, those that map something.
     pub(super) maps: u64,
+    /// Of these, runs of the kernel's timers.
+    pub(super) timers: u64,
     /// Bytes of text.
     pub(super) bytes: u64,
 }
@@ -60,7 +62,7 @@ pub(super) struct Written {
 /// Lines that an event's records become.
 struct Kind {
     printer: EventPrinter,
-    maps: bool,
+    tells: Tells,
 }
 
 /// A page whose events wait for their turn.
@@ -117,8 +119,8 @@ impl Merge {
     pub(super) fn new(layout: PageLayout, events: &Events, names: PathBuf) -> Self {
         let kinds = events.chosen.iter().filter_map(|event| {
             let printer = EventPrinter::parse(&event.format, Disclosure::Masked)?;
-            let maps = event.maps;
-            Some((printer.id(), Kind { printer, maps }))
+            let tells = event.tells;
+            Some((printer.id(), Kind { printer, tells }))
         });
         Self {
             layout,
@@ -187,7 +189,8 @@ impl Merge {
             if let Some((time, record)) = pages.front_mut().and_then(WaitingPage::take) {
                 self.written.events += 1;
                 if let Some(kind) = id(record).and_then(|id| self.kinds.get(&id)) {
-                    self.written.maps += u64::from(kind.maps);
+                    self.written.maps += u64::from(kind.tells == Tells::Map);
+                    self.written.timers += u64::from(kind.tells == Tells::Timer);
                     line(&mut self.text, (time, cpu), record, &mut self.names);
                     kind.printer.write_event(record, &mut self.text);
                 }

@@ -38,7 +38,7 @@ use crate::trace::binary::ring::PageLayout;
 use command::{CommandOutput, Signals, Work};
 pub use environment::Refusal;
 pub use error::RecordError;
-pub use events::{Events, WANTED};
+pub use events::{Events, Tells, WANTED};
 pub use instance::CpuCounts;
 use instance::{Instance, remove};
 pub use latency::FUNCTIONS;
@@ -116,6 +116,8 @@ pub struct RecordReport {
     pub events: u64,
     /// Of these, those that map something.
     pub maps: u64,
+    /// Of these, runs of the kernel's timers.
+    pub timers: u64,
     /// Events that the kernel lost.
     pub lost_events: u64,
     /// Bytes of the trace before it was compressed.
@@ -232,6 +234,7 @@ fn record(args: &RecordArgs, tracefs: &Tracefs, root: &Path) -> Result<RecordRep
         kept,
         events: written.events,
         maps: written.maps,
+        timers: written.timers,
         lost_events: CpuCounts::lost_of_all(&per_cpu),
         bytes: written.bytes,
         seconds,

@@ -9,7 +9,7 @@ use std::fs;
 
 use super::tracefs::Tracefs;
 use super::*;
-use machine::{Machine, UNMAP, event, page, two};
+use machine::{Machine, TIMER, UNMAP, event, page, two};
 
 #[test]
 fn a_recording_has_facts_lines_and_an_end_and_the_instance_is_given_back() {
@@ -29,7 +29,8 @@ fn a_recording_has_facts_lines_and_an_end_and_the_instance_is_given_back() {
         (2, 4, 0)
     );
     assert_eq!(report.outcome(), Outcome::Good);
-    assert_eq!(report.kernel_events.without_device, ["iommu:map"]);
+    let nameless = ["iommu:map", "timer:timer_expire_entry"];
+    assert_eq!(report.kernel_events.without_device, nameless);
     assert!(report.kernel_events.absent.contains(&"unmaps of lists"));
     assert_eq!(machine.set("tracing_on").lines().next(), Some("0"));
     assert_eq!(machine.set("buffer_size_kb").trim_end(), "128");
@@ -154,6 +155,26 @@ fn a_recording_in_which_nothing_happened_fails_the_check() {
     assert_eq!((report.events, report.outcome()), (0, Outcome::CheckFailed));
     assert!(text(&report, usize::MAX).contains("Nothing did DMA"));
     assert!(!report.kept && machine.is_as_before());
+}
+
+/// The kernel's timers run on a machine without DMA, too.
+#[test]
+fn runs_of_timers_alone_are_no_dma() {
+    let machine = Machine::new("timers");
+    let run = page(5, &[(1, event(TIMER, 77))], 0);
+    let tracefs = machine.tracefs("", vec![run]);
+    let report = machine.record(&tracefs, &["--", "true"]).unwrap();
+    assert_eq!((report.events, report.timers, report.kept), (1, 1, false));
+    assert!(text(&report, usize::MAX).contains("Nothing did DMA"));
+    machine.remove("tracing/gone");
+    let run = page(2_000_000_000, &[(1, event(TIMER, 77))], 0);
+    let tracefs = machine.tracefs("", vec![two(), run]);
+    machine
+        .record(&tracefs, &["--force", "--", "true"])
+        .unwrap();
+    let line = "timer_expire_entry: timer=hidden function=hidden now=77 baseclk=77\n";
+    let text = machine.recorded();
+    assert!(text.contains(line), "{text}");
 }
 
 #[test]

@@ -97,7 +97,7 @@ fn nothing(report: &RecordReport) -> &'static str {
     let (events, facts) = (&report.kernel_events, &report.facts);
     let kinds = &facts.group_kinds;
     let translates = kinds.keys().any(|kind| kind.starts_with("DMA"));
-    match (report.events, events.has("dma")) {
+    match (report.events - report.timers, events.has("dma")) {
         (_, false) if !translates => {
             "No IOMMU translates here, so without `dma` events nothing of this machine's DMA can be seen: \
              boot a kernel of 6.12 or later, or switch the IOMMU on (intel_iommu=on, amd_iommu=on)."

@@ -81,6 +81,7 @@ impl Feed<'_> {
                 now_ns: self.now_ns,
                 cpu: op.cpu,
                 running: op.running,
+                timers_late: op.timers_late,
             };
             self.observer.note(&op, self.now_ns);
             self.recorded.note(&op, self.now_ns);

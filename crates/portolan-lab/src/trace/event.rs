@@ -8,6 +8,7 @@
 use super::list::List;
 use super::numbers::{decimal, hexadecimal};
 use super::op::{Class, Direction};
+use super::ticks::TimerRun;
 
 /// The kernel prints so many entries of a scatter list at most (`DMA_TRACE_MAX_ENTRIES`).
 pub(super) const MOST_PRINTED: usize = 128;
@@ -56,6 +57,8 @@ pub(crate) enum Event<'l> {
     Bounced { device: &'l [u8], bytes: u64 },
     /// A descriptor queued to a VT-d unit.
     Queued { first: u64, second: u64 },
+    /// A timer of the kernel's that runs.
+    TimerRan(TimerRun),
     /// Something else.
     Other,
 }
@@ -210,7 +213,17 @@ pub(crate) fn parse<'l>(name: &[u8], fields: &'l [u8]) -> Result<Event<'l>, &'st
         b"dma_map_sg_err" | b"dma_alloc_sgt_err" => Ok(Event::Failed),
         b"swiotlb_bounced" => bounced(fields),
         b"qi_submit" => queued(fields),
+        b"timer_expire_entry" => Ok(timer_ran(fields)),
         _ => Ok(Event::Other),
+    }
+}
+
+/// Kernels before 5.2 do not say for which tick a timer was due.
+fn timer_ran(fields: Fields<'_>) -> Event<'_> {
+    let jiffies = |name| fields.get(name).and_then(number);
+    match (jiffies("baseclk"), jiffies("now")) {
+        (Some(due), Some(now)) => Event::TimerRan(TimerRun { due, now }),
+        _ => Event::Other,
     }
 }
 

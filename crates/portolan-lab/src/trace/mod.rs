@@ -28,6 +28,7 @@ mod source;
 mod summary;
 #[cfg(test)]
 mod tests;
+mod ticks;
 mod unclaimed;
 mod understood;
 mod unpack;
@@ -52,6 +53,7 @@ use crate::facts::{self, END, Facts, HEAD};
 use outbox::Outgoing;
 use pair::{Fed, Pairing};
 use source::Meter;
+use ticks::Ticks;
 
 /// Beginning of the line with the kernel's release.
 const RELEASE: &str = "# os release : ";
@@ -62,6 +64,7 @@ pub struct Reader {
     meter: Meter,
     pairing: Pairing,
     summary: Summary,
+    ticks: Ticks,
     /// The operation that was handed out last.
     out: Option<Box<Outgoing>>,
     place: ReadTo,
@@ -119,6 +122,7 @@ impl Reader {
             meter: Meter::default(),
             pairing: Pairing::default(),
             summary: Summary::default(),
+            ticks: Ticks::default(),
             out: None,
             place: ReadTo::Middle,
             latencies,
@@ -237,10 +241,14 @@ impl Reader {
             Line::Event(stamped) => match event::parse(stamped.name, stamped.fields) {
                 Ok(event) => {
                     self.summary.note_event(&line, &stamped, &event);
+                    if let Event::TimerRan(run) = event {
+                        self.ticks.note(&stamped, run);
+                    }
                     let fed = Fed {
                         line: line.number,
                         text: line.bytes,
                         stamped: &stamped,
+                        timers_late: self.ticks.is_late(stamped.cpu),
                     };
                     self.pairing.feed(&fed, event, &mut self.summary);
                 }

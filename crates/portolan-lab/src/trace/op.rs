@@ -81,6 +81,8 @@ pub struct Op<'r> {
     pub cpu: u16,
     /// Task of that CPU.
     pub running: Running,
+    /// As in [`At::timers_late`].
+    pub timers_late: Option<bool>,
     /// Device.
     pub device: DeviceId,
     /// The operation.
@@ -127,6 +129,7 @@ pub(super) struct Origin {
     pub(super) time_ns: u64,
     pub(super) cpu: u16,
     pub(super) running: Running,
+    pub(super) timers_late: Option<bool>,
 }
 
 /// Position in the trace.
@@ -138,6 +141,8 @@ pub struct At {
     pub cpu: u16,
     /// Task of that CPU.
     pub running: Running,
+    /// True if that CPU ran its last timer a tick late, false if on time; `None` if the trace does not tell.
+    pub timers_late: Option<bool>,
 }
 
 /// A fast mixing hash for small keys; not for keys that an attacker picks to collide: those only

@@ -101,6 +101,8 @@ pub(super) struct Fed<'a, 'l> {
     pub(super) line: u64,
     pub(super) text: &'a [u8],
     pub(super) stamped: &'a Stamped<'l>,
+    /// As in [`At::timers_late`](super::At::timers_late).
+    pub(super) timers_late: Option<bool>,
 }
 
 impl Pairing {
@@ -156,6 +158,7 @@ impl Pairing {
             time_ns: stamped.time_ns,
             cpu: stamped.cpu,
             running: stamped.running,
+            timers_late: fed.timers_late,
         };
         match event {
             Event::TableMap {
@@ -184,7 +187,7 @@ impl Pairing {
                 let table = self.beside.take_table(origin.cpu);
                 summary.recorded.note_after(table, first);
             }
-            Event::Failed | Event::Other => {}
+            Event::Failed | Event::TimerRan(_) | Event::Other => {}
             event => {
                 self.beside.settle(origin.cpu, summary);
                 self.dma_event(origin, event, fed.text, summary);
@@ -518,6 +521,7 @@ fn op_of(origin: Origin, device: DeviceId, kind: OpKind<'static>) -> Op<'static>
         time_ns: origin.time_ns,
         cpu: origin.cpu,
         running: origin.running,
+        timers_late: origin.timers_late,
         device,
         kind,
     }

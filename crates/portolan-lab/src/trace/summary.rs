@@ -343,8 +343,12 @@ impl Summary {
             Event::Queued { first, second } => self.recorded.note(raw, *first, *second),
             _ => {}
         }
-        self.note_time(line, stamped);
         self.note_machine(raw.bytes);
+        if matches!(event, Event::TimerRan(_)) {
+            // They come while nothing is mapped, too, and are no part of the load.
+            return;
+        }
+        self.note_time(line, stamped);
         self.cpus = self.cpus.max(stamped.cpu.saturating_add(1));
     }
 

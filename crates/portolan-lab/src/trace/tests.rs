@@ -12,6 +12,7 @@ mod mutated;
 mod operations;
 mod reuse;
 mod skew;
+mod ticks;
 
 fn data(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

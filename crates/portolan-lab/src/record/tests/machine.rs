@@ -31,6 +31,15 @@ const FLAGS: &str = "__print_flags(REC->attrs, \"|\", { (1UL << 1), \"WEAK_ORDER
 pub(super) const MAP: u16 = 440;
 pub(super) const UNMAP: u16 = 439;
 pub(super) const PIECE: u16 = 430;
+pub(super) const TIMER: u16 = 50;
+
+/// The kernel's events, and their numbers.
+const EVENTS: [(&str, u16); 4] = [
+    ("dma/dma_map_page", MAP),
+    ("dma/dma_unmap_page", UNMAP),
+    ("iommu/map", PIECE),
+    ("timer/timer_expire_entry", TIMER),
+];
 
 /// The kernel's description of an event.
 pub(super) fn format(id: u16) -> String {
@@ -55,6 +64,14 @@ pub(super) fn format(id: u16) -> String {
              __get_str(device), {WORDS}, REC->dma_addr, REC->size, {FLAGS}\n",
             fields("unused")
         ),
+        TIMER => format!(
+            "name: timer_expire_entry\nID: {TIMER}\nformat:\n\tfield:void * timer;\toffset:8;\tsize:8;\tsigned:0;\n\
+             \tfield:unsigned long now;\toffset:16;\tsize:8;\tsigned:0;\n\
+             \tfield:void * function;\toffset:24;\tsize:8;\tsigned:0;\n\
+             \tfield:unsigned long baseclk;\toffset:32;\tsize:8;\tsigned:0;\n\n\
+             print fmt: \"timer=%p function=%ps now=%lu baseclk=%lu\", \
+             REC->timer, REC->function, REC->now, REC->baseclk\n"
+        ),
         _ => format!(
             "name: map\nID: {PIECE}\nformat:\n\tfield:u64 iova;\toffset:8;\tsize:8;\tsigned:0;\n\
              \tfield:u64 paddr;\toffset:16;\tsize:8;\tsigned:0;\n\
@@ -65,9 +82,14 @@ pub(super) fn format(id: u16) -> String {
     }
 }
 
-/// A record of an event.
+/// A record of an event; of a timer's, `dma` is the tick.
 pub(super) fn event(id: u16, dma: u64) -> Vec<u8> {
     let mut record = [&id.to_ne_bytes()[..], &[1, 0], &7u32.to_ne_bytes()].concat();
+    if id == TIMER {
+        let longs = [0x1000, dma, 0x2000, dma];
+        record.extend(longs.iter().flat_map(|long| long.to_ne_bytes()));
+        return record;
+    }
     if id == PIECE {
         record.extend(
             [dma, 0x1000, 4096]
@@ -170,11 +192,7 @@ impl Machine {
             seen: Arc::default(),
             tracers: "",
         };
-        for (event, id) in [
-            ("dma/dma_map_page", MAP),
-            ("dma/dma_unmap_page", UNMAP),
-            ("iommu/map", PIECE),
-        ] {
+        for (event, id) in EVENTS {
             machine.write(&format!("tracing/events/{event}/format"), &format(id));
         }
         machine.write("tracing/events/header_page", HEADER_PAGE);
@@ -228,7 +246,7 @@ impl Machine {
                 "events/enable",
             ];
             let mut files = settings.map(str::to_owned).to_vec();
-            for event in ["dma/dma_map_page", "dma/dma_unmap_page", "iommu/map"] {
+            for (event, _) in EVENTS {
                 if events.join(event).exists() {
                     files.push(format!("events/{event}/enable"));
                     files.push(format!("events/{event}/filter"));

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 
-use super::super::events::{Chosen, Events};
+use super::super::events::{Chosen, Events, Tells};
 use super::super::merge::{Merge, put_page, put_round};
 use super::super::output::{Destination, Existing};
 use super::machine::{HEADER_PAGE, MAP, Machine, PIECE, UNMAP, event, format, page};
@@ -135,7 +135,10 @@ fn events_of_several_cpus_come_in_the_order_of_time_and_losses_where_they_were()
         path: String::new(),
         filter: None,
         format: format(id),
-        maps: id == MAP,
+        tells: match id {
+            MAP => Tells::Map,
+            _ => Tells::Dma,
+        },
     });
     let events = Events {
         chosen: chosen.to_vec(),
@@ -195,7 +198,7 @@ fn a_buffer_that_was_not_read_to_its_end_holds_the_others_back() {
             path: String::new(),
             filter: None,
             format: format(MAP),
-            maps: true,
+            tells: Tells::Map,
         }],
         ..Events::default()
     };
