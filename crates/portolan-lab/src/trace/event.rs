@@ -7,8 +7,7 @@
 
 use super::list::List;
 use super::numbers::{decimal, hexadecimal};
-use super::op::{Class, Direction};
-use super::ticks::TimerRun;
+use super::op::{Class, Direction, TimerRun};
 
 /// The kernel prints so many entries of a scatter list at most (`DMA_TRACE_MAX_ENTRIES`).
 pub(super) const MOST_PRINTED: usize = 128;

@@ -122,6 +122,15 @@ pub enum OpKind<'r> {
     },
 }
 
+/// Run of a timer, in jiffies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TimerRun {
+    /// The tick for which it was due.
+    pub(crate) due: u64,
+    /// The tick that was counted last.
+    pub(crate) now: u64,
+}
+
 /// Place and time of an event.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Origin {

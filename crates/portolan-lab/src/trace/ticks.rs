@@ -3,15 +3,15 @@
 //! Linux, include/trace/events/timer.h: `timer_expire_entry` has the tick for which a timer was due (`baseclk`, since
 //! 5.2) and the one that was counted last (`now`), both in jiffies. One CPU counts ticks (kernel/time/tick-sched.c,
 //! `tick_sched_do_timer`). Another, whose tick comes at the same moment, may look for due timers before that
-//! (kernel/time/timer.c, `run_local_timers`); it then runs them in its next tick. The earliest runs of all CPUs show the
-//! time of each tick, and a run is late by its distance from that of its own.
+//! (kernel/time/timer.c, `run_local_timers`); it then runs them in its next tick. The earliest runs of all CPUs show
+//! the time of each tick, and a run is late by its distance from that of its own.
 //!
 //! The length of a tick is one of those that Linux can be built with (kernel/Kconfig.hz). Runs that are later still say
 //! nothing of ticks: those of timers that an idle CPU may put off, and of a CPU that is held up. Not used: runs while a
 //! CPU is idle, which may be another CPU's timers.
 
 use super::line::{Clock, Stamped};
-use super::op::Running;
+use super::op::{Running, TimerRun};
 
 /// Lengths of a tick, in nanoseconds: 1000, 300, 250 and 100 a second.
 const LENGTHS_NS: [u64; 4] = [1_000_000, 3_333_333, 4_000_000, 10_000_000];
@@ -21,15 +21,6 @@ const ENOUGH: u64 = 25;
 const NEAR: f64 = 0.06;
 /// The clock of a trace may go faster than the kernel's by one part of so many.
 const DRIFT: u64 = 10_000;
-
-/// Run of a timer, in jiffies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TimerRun {
-    /// The tick for which it was due.
-    pub(crate) due: u64,
-    /// The tick that was counted last.
-    pub(crate) now: u64,
-}
 
 /// Time at which tick 0 would have been, at most.
 #[derive(Clone, Copy)]
