@@ -195,7 +195,7 @@ mod tests {
             ReservedKind::DirectUntilDriven(both),
         ];
         let mut reserved = Reservations::default();
-        for (number, kind) in (1..).zip(kinds) {
+        for (number, kind) in (0x21..).zip(kinds) {
             let start = Iova::new(u64::from(number) << 20);
             let range = IovaRange::new(start, Iova::new(start.get() + 0xfff)).unwrap();
             let region = ReservedRegion { range, kind };
@@ -207,6 +207,6 @@ mod tests {
         let region = reserved.iter().nth(1).unwrap().region;
         let streams = Streams::new(first, last).unwrap();
         reserved.add(Reserved { streams, region }).unwrap();
-        assert_eq!(reserved.at_work().unwrap(), [2, 3].map(StreamId::new));
+        assert_eq!(reserved.at_work().unwrap(), [0x22, 0x23].map(StreamId::new));
     }
 }

@@ -1,10 +1,12 @@
 //! Memory that devices go on reaching at its own addresses.
 
+use crate::promise::of_firmware;
 use crate::promise::tests::described;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
+use portolan::inval::Gather;
 use portolan::iommu::{Attach, AttachError, Domain as _, Iommu as _, ReservedKind, ReservedRegion};
 use portolan::table::Access;
 
@@ -110,6 +112,41 @@ fn what_is_mapped_otherwise_already_is_refused() {
     domain.sync(&mut super::map(&*domain, 1)).unwrap();
     let refused = unit.attach(STREAM, &domain);
     assert_eq!(refused, Err(AttachError::Mismatch));
+}
+
+#[test]
+fn what_is_mapped_at_its_own_address_already_stays_and_the_rest_is_added() {
+    for pages in [0..1, 3..5, 15..16] {
+        let machine = new_machine(CAP, ECAP);
+        let unit = machine.enable(config(&[(0x10_0000, 0x10_ffff)])).unwrap();
+        let domain = Arc::new(unit.second_stage().unwrap());
+        let (start, past) = (0x10_0000 + pages.start * 4096, 0x10_0000 + pages.end * 4096);
+        let range = IovaRange::new(Iova::new(start), Iova::new(past - 1)).unwrap();
+        let mut owed = Gather::new();
+        let access = Access::READ | Access::WRITE;
+        let memory = of_firmware(range).unwrap();
+        domain
+            .map(range.start(), memory, access, &mut owed)
+            .unwrap();
+        domain.sync(&mut owed).unwrap();
+        unit.attach(STREAM, &domain).unwrap();
+        for at in (0x10_0000..0x11_0000).step_by(4096) {
+            let found = domain.translate(Iova::new(at)).unwrap();
+            assert_eq!(found.pa, PhysAddr::new(at), "{pages:?}");
+        }
+        assert_eq!(domain.translate(Iova::new(0x11_0000)), None);
+    }
+}
+
+#[test]
+fn devices_at_work_reach_their_memory_from_enable_on_and_nothing_else() {
+    let machine = new_machine(CAP, ECAP);
+    let unit = machine.enable(config(&[(0x10_0000, 0x10_ffff)])).unwrap();
+    assert_eq!(machine.read(STREAM, 0x10_f123), Some(0x10_f123));
+    assert_eq!(machine.write(STREAM, 0x10_0000), Some(0x10_0000));
+    assert_eq!(machine.read(STREAM, 0x11_0000), None);
+    assert_eq!(machine.read(StreamId::new(0x0333), 0x10_0000), None);
+    drop(unit);
 }
 
 #[test]
