@@ -252,3 +252,18 @@ fn a_slab_hands_out_each_page_once_and_zeroed() {
     assert!(mem.table(b, size).iter().all(|w| Word::load(w) == 0));
     assert!(mem.table(PhysAddr::new(0), size).is_empty());
 }
+
+#[test]
+fn a_page_lies_below_a_limit_if_its_last_byte_does() {
+    let size = PageSize::SIZE_4K;
+    let mem = SlabTables::<AtomicU64>::new(PhysAddr::new(0x8_0000_0000), size, 1);
+    let page = mem.alloc(size).unwrap();
+    mem.free(page, size);
+    let last = page.get() + 0xfff;
+    assert_eq!(mem.alloc_below(size, PhysAddr::new(last)), Ok(page));
+    mem.free(page, size);
+    let refused = mem.alloc_below(size, PhysAddr::new(last - 1));
+    assert_eq!(refused, Err(OutOfTableMemory { size }));
+    assert_eq!(mem.alloc(size), Ok(page), "given back");
+    mem.free(page, size);
+}

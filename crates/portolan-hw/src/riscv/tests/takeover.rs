@@ -16,7 +16,7 @@ use super::machine::{self, new_machine};
 use super::{STREAM, config};
 use crate::chassis::tests::suite::Driven;
 use crate::firmware::reservations::Reserved;
-use crate::riscv::spec::reg::{self, queue};
+use crate::riscv::spec::reg::{self, feature, queue};
 use crate::riscv::{Config, Signal};
 
 /// The modes that the directory's register was given, in order.
@@ -126,6 +126,17 @@ fn a_unit_that_is_on_already_is_taken_over() {
         machine.expect_obedience();
         unit.release(all_memory()).unwrap();
         machine.expect_obedience();
+    }
+}
+
+#[test]
+fn a_unit_that_stays_big_endian_is_refused() {
+    for signal in [Signal::None, Signal::Wired] {
+        let machine = new_machine();
+        let stays = u64::from(feature::BIG_ENDIAN | feature::GUEST_32);
+        machine.lie(reg::FEATURES, stays, stays);
+        let refused = machine.enable(Config { signal, ..config() });
+        assert_eq!(refused.err(), Some(IommuError::Unsupported), "{signal:?}");
     }
 }
 

@@ -104,9 +104,10 @@ fn reserved_encodings_are_refused() {
         0,
         &[(0x74c3, false), (0x74c1, true), (0x70c3, true)],
     );
-    // Writable and not readable; bits 60:54; Svnapot; a memory type that there is not.
+    // Executable alone; writable and not readable; bits 60:54; Svnapot; a memory type that there is not.
     let leaves = [
         (0xd7, false),
+        (0xd9, false),
         (0xd5, true),
         (0xdd, true),
         (0x0040_0000_0000_00d7, true),
