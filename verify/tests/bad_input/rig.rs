@@ -228,7 +228,7 @@ impl Amd {
 impl Driver for Amd {
     const NAME: &'static str = "AMD-Vi";
     const IDENTIFICATION: usize = 0x38;
-    const BASES: &[usize] = &[0];
+    const BASES: &[usize] = &[0, 0x8, 0x10, 0x20];
     type Word = AtomicU64;
     type Iommu = AmdRegisters;
     type Driver<R: Regs, C: Time> = amd::AmdVi<R, Arc<ModelMemory>, C>;
