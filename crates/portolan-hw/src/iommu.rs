@@ -8,8 +8,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use portolan::addr::{PageSize, StreamId};
 use portolan::iommu::{
-    AttachError, BoundDomain, Conditions, DeviceTlb, InterruptTarget, IommuDomains, IommuError,
-    RecoverableFaults, RemapInterrupts, Shadowing, Stage, TrapCost,
+    AttachError, BoundDomain, Conditions, DeviceTlb, InterruptTarget, Iommu, IommuDomains,
+    IommuError, RecoverableFaults, RemapInterrupts, Shadowing, Stage, TrapCost,
 };
 use portolan::platform::{AllMemory, Cpus, Mmio, TableMem};
 use portolan::table::format::VtdFirstLevels;
@@ -61,6 +61,10 @@ where
 {
     /// First-stage tables in scalable mode: a hypervisor need not shadow them. Second-stage tables
     /// otherwise.
+    fn as_iommu(self: Arc<Self>) -> Arc<dyn Iommu> {
+        self
+    }
+
     fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
         match self.new_stage() {
             Stage::First => {
@@ -119,6 +123,10 @@ where
 {
     /// First-stage tables with the smallest granule, as Linux has it; second-stage tables where there
     /// is no first stage.
+    fn as_iommu(self: Arc<Self>) -> Arc<dyn Iommu> {
+        self
+    }
+
     fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
         let options = smmuv3::DomainOptions::default();
         let has = |granule| self.features().granules.contains(granule);
@@ -177,6 +185,10 @@ where
     C: Cpus,
 {
     /// First-stage tables; second-stage tables where there is no first stage.
+    fn as_iommu(self: Arc<Self>) -> Arc<dyn Iommu> {
+        self
+    }
+
     fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
         let options = smmuv2::DomainOptions::default();
         match self.conditions().stage {
@@ -207,6 +219,10 @@ where
     M: TableMem<AtomicU32> + Clone + 'static,
     C: Cpus,
 {
+    fn as_iommu(self: Arc<Self>) -> Arc<dyn Iommu> {
+        self
+    }
+
     fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
         let domain = Arc::new(self.domain()?);
         Ok(BoundDomain::new(self, domain, promise::drivers()))
@@ -225,6 +241,10 @@ where
     M: TableMem<AtomicU64> + Clone + 'static,
     C: Cpus,
 {
+    fn as_iommu(self: Arc<Self>) -> Arc<dyn Iommu> {
+        self
+    }
+
     fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
         let domain = Arc::new(self.domain()?);
         Ok(BoundDomain::new(self, domain, promise::drivers()))
@@ -260,6 +280,10 @@ where
 {
     /// First-stage tables; second-stage tables where there is no first stage, or where interrupts go
     /// through MSI page tables.
+    fn as_iommu(self: Arc<Self>) -> Arc<dyn Iommu> {
+        self
+    }
+
     fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
         if let Some(levels) = self.best_first().filter(|_| self.interrupts().is_none()) {
             let domain = Arc::new(self.first_stage(levels)?);
@@ -301,6 +325,10 @@ where
 }
 
 impl<T: Transport + Send + Sync + 'static, C: Cpus> IommuDomains for Viommu<T, C> {
+    fn as_iommu(self: Arc<Self>) -> Arc<dyn Iommu> {
+        self
+    }
+
     fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
         let domain = self.domain()?;
         Ok(BoundDomain::new(self, domain, promise::drivers()))

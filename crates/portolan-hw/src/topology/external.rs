@@ -127,7 +127,7 @@ impl<P: Platform> Iommus<P> {
             (Some(unit), &[stream]) if alone(unit, stream) => stream,
             _ => return Err(DeviceError::Shared.into()),
         };
-        let (platform, unit) = (self.platform.clone(), unit.clone());
+        let (platform, unit) = (self.platform.clone(), unit.clone().as_iommu());
         Ok(Device::identity(platform, unit, stream, limits, all)?)
     }
 

@@ -342,6 +342,11 @@ pub trait IommuDomains: Iommu {
     /// If there is no memory or no identifier for it, or no kind that the unit can do.
     fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError>;
 
+    /// The unit without the parts that only this trait has.
+    ///
+    /// *Context.* Interrupt.
+    fn as_iommu(self: Arc<Self>) -> Arc<dyn Iommu>;
+
     /// Conditions that decide on the best way to invalidate its unmaps.
     ///
     /// *Context.* Interrupt.
