@@ -1,6 +1,6 @@
 //! Endpoints that move, the device's features and properties, and its faults.
 
-use alloc::vec;
+use alloc::{format, vec};
 
 use portolan::addr::{Iova, PhysAddr, StreamId};
 use portolan::inval::Gather;
@@ -30,6 +30,13 @@ fn detach(domain: u32) -> Request {
         domain,
         endpoint: ENDPOINT,
     }
+}
+
+#[test]
+fn a_unit_is_shown_with_its_sizes_of_pages() {
+    let (unit, _domain) = Scripted::with(spec::F_PROBE).attached();
+    let shown = format!("{unit:?}");
+    assert!(shown.starts_with("Viommu { page_sizes: "), "{shown}");
 }
 
 #[test]
