@@ -23,9 +23,13 @@ use crate::tegra_smmu::TegraSmmu;
 use crate::virtio::{Transport, Viommu};
 use crate::vtd::{Has, Mode, Vtd};
 
-/// Hands on a driver's counts by kind.
-macro_rules! counted {
+/// Methods that are alike in drivers with registers: the unit without the trait's additions, and its counts by kind.
+macro_rules! common {
     () => {
+        fn as_iommu(self: Arc<Self>) -> Arc<dyn Iommu> {
+            self
+        }
+
         fn commands(&self, each: &mut dyn FnMut(&'static str, u64)) {
             let counts = self.counts();
             counts
@@ -61,10 +65,6 @@ where
 {
     /// First-stage tables in scalable mode: a hypervisor need not shadow them. Second-stage tables
     /// otherwise.
-    fn as_iommu(self: Arc<Self>) -> Arc<dyn Iommu> {
-        self
-    }
-
     fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
         match self.new_stage() {
             Stage::First => {
@@ -112,7 +112,7 @@ where
         Vtd::use_device_tlb(self, stream, tlb, all)
     }
 
-    counted!();
+    common!();
 }
 
 impl<R, M, C> IommuDomains for Smmu<R, M, C>
@@ -123,10 +123,6 @@ where
 {
     /// First-stage tables with the smallest granule, as Linux has it; second-stage tables where there
     /// is no first stage.
-    fn as_iommu(self: Arc<Self>) -> Arc<dyn Iommu> {
-        self
-    }
-
     fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
         let options = smmuv3::DomainOptions::default();
         let has = |granule| self.features().granules.contains(granule);
@@ -175,7 +171,7 @@ where
         })
     }
 
-    counted!();
+    common!();
 }
 
 impl<R, M, C> IommuDomains for SmmuV2<R, M, C>
@@ -185,10 +181,6 @@ where
     C: Cpus,
 {
     /// First-stage tables; second-stage tables where there is no first stage.
-    fn as_iommu(self: Arc<Self>) -> Arc<dyn Iommu> {
-        self
-    }
-
     fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
         let options = smmuv2::DomainOptions::default();
         match self.conditions().stage {
@@ -210,7 +202,7 @@ where
         })
     }
 
-    counted!();
+    common!();
 }
 
 impl<R, M, C> IommuDomains for TegraSmmu<R, M, C>
@@ -219,10 +211,6 @@ where
     M: TableMem<AtomicU32> + Clone + 'static,
     C: Cpus,
 {
-    fn as_iommu(self: Arc<Self>) -> Arc<dyn Iommu> {
-        self
-    }
-
     fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
         let domain = Arc::new(self.domain()?);
         Ok(BoundDomain::new(self, domain, promise::drivers()))
@@ -232,7 +220,7 @@ where
         plain(Stage::Second)
     }
 
-    counted!();
+    common!();
 }
 
 impl<R, M, C> IommuDomains for AmdVi<R, M, C>
@@ -241,10 +229,6 @@ where
     M: TableMem<AtomicU64> + Clone + 'static,
     C: Cpus,
 {
-    fn as_iommu(self: Arc<Self>) -> Arc<dyn Iommu> {
-        self
-    }
-
     fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
         let domain = Arc::new(self.domain()?);
         Ok(BoundDomain::new(self, domain, promise::drivers()))
@@ -269,7 +253,7 @@ where
         })
     }
 
-    counted!();
+    common!();
 }
 
 impl<R, M, C> IommuDomains for RiscvIommu<R, M, C>
@@ -280,10 +264,6 @@ where
 {
     /// First-stage tables; second-stage tables where there is no first stage, or where interrupts go
     /// through MSI page tables.
-    fn as_iommu(self: Arc<Self>) -> Arc<dyn Iommu> {
-        self
-    }
-
     fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
         if let Some(levels) = self.best_first().filter(|_| self.interrupts().is_none()) {
             let domain = Arc::new(self.first_stage(levels)?);
@@ -321,17 +301,17 @@ where
         RiscvIommu::use_device_tlb(self, stream, tlb, all)
     }
 
-    counted!();
+    common!();
 }
 
 impl<T: Transport + Send + Sync + 'static, C: Cpus> IommuDomains for Viommu<T, C> {
-    fn as_iommu(self: Arc<Self>) -> Arc<dyn Iommu> {
-        self
-    }
-
     fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
         let domain = self.domain()?;
         Ok(BoundDomain::new(self, domain, promise::drivers()))
+    }
+
+    fn as_iommu(self: Arc<Self>) -> Arc<dyn Iommu> {
+        self
     }
 
     /// Each map and unmap is a request to the hypervisor.

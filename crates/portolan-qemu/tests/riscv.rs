@@ -78,7 +78,7 @@ impl Ground {
         let pairs = [
             (of(&[K::Wait, K::Fence, K::Replaced]), Q::Fence),
             (of(&[K::Device, K::Devices]), Q::InvalDdt),
-            (of(&[K::Pages, K::Context, K::All]), Q::InvalVma),
+            (of(&[K::Pages, K::Context, K::Both, K::All]), Q::InvalVma),
             (of(&[K::GuestPages, K::Guest, K::Guests]), Q::InvalGvma),
             (of(&[K::Process]), Q::InvalPdt),
             (of(&[K::DeviceTlb]), Q::AtsInval),

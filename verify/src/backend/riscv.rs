@@ -228,7 +228,10 @@ where
     let counts = unit.counts();
     let of = |kind| counts.of(kind);
     by_name([
-        ("INVAL_VMA", of(K::Pages) + of(K::Context) + of(K::All)),
+        (
+            "INVAL_VMA",
+            of(K::Pages) + of(K::Context) + of(K::Both) + of(K::All),
+        ),
         (
             "INVAL_GVMA",
             of(K::GuestPages) + of(K::Guest) + of(K::Guests),

@@ -92,7 +92,7 @@ pub(super) fn through_both(tag: Tag) -> Option<Counted> {
     let Tag::Second(id) = tag else { return None };
     let word = OPCODE.at(opcode::TRANSLATIONS) | FUNCTION.at(of::VMA);
     let word = word | of::GV.at(1) | of::GSCID.at(id.into());
-    Some((Kind::Context, [word, 0]))
+    Some((Kind::Both, [word, 0]))
 }
 
 /// Forget `2^lg2_pages` pages of `tag` around `start`: all of the tag where the unit has no command for

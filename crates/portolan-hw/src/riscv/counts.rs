@@ -14,6 +14,7 @@ crate::chassis::counters! {
         Process = "IODIR.INVAL_PDT" => "IODIR.INVAL_PDT.";
         Pages = "IOTINVAL.VMA" => "IOTINVAL.VMA of addresses.";
         Context = "IOTINVAL.VMA (context)" => "IOTINVAL.VMA of a tag.";
+        Both = "IOTINVAL.VMA (guest)" => "IOTINVAL.VMA of all tags whose second stage has a tag.";
         All = "IOTINVAL.VMA (all)" => "IOTINVAL.VMA of all tags without a second stage.";
         GuestPages = "IOTINVAL.GVMA" => "IOTINVAL.GVMA of addresses.";
         Guest = "IOTINVAL.GVMA (context)" => "IOTINVAL.GVMA of a tag.";

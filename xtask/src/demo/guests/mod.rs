@@ -284,7 +284,9 @@ const RISCV_SYSTEM: Guest = Guest {
         words(&["IODIR.INVAL_DDT"], 1 << 33 | 0x7ff, 1 << 33 | 3),
         words(&["IODIR.INVAL_DDT (all)"], 1 << 33 | 0x7ff, 3),
         words(&["IOTINVAL.VMA"], 0x7ff, 0x401),
-        words(&["IOTINVAL.VMA (context)", "IOTINVAL.VMA (all)"], 0x7ff, 1),
+        words(&["IOTINVAL.VMA (context)"], 1 << 32 | 0x7ff, 1 << 32 | 1),
+        words(&["IOTINVAL.VMA (guest)"], 3 << 32 | 0x7ff, 2 << 32 | 1),
+        words(&["IOTINVAL.VMA (all)"], 3 << 32 | 0x7ff, 1),
         words(&["IOTINVAL.GVMA"], 0x7ff, 0x481),
         words(
             &["IOTINVAL.GVMA (context)"],
