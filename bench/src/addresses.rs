@@ -24,11 +24,7 @@ const LAST: u64 = (1 << 48) - 1;
 type Space = IovaSpace<Threads>;
 
 fn pages(pages: u64) -> Request {
-    Request {
-        bytes: pages * PAGE,
-        align: PageSize::SIZE_4K,
-        limit: Iova::new(u64::MAX),
-    }
+    Request { bytes: pages * PAGE, align: PageSize::SIZE_4K, limit: Iova::new(u64::MAX) }
 }
 
 /// Takes and gives.
@@ -142,9 +138,7 @@ pub(crate) fn of_cpu() -> Result<Source<OfCpu>, Failure> {
 pub(crate) fn of_linux() -> Result<Source<OfLinux>, Failure> {
     let linux = linux::linux()?;
     let space = Arc::new(linux.on_cpu(0).space().ok_or(Failure::HostMemory)?);
-    Ok(Box::new(move |cpu| {
-        OfLinux(Arc::clone(&space), linux.on_cpu(cpu))
-    }))
+    Ok(Box::new(move |cpu| OfLinux(Arc::clone(&space), linux.on_cpu(cpu))))
 }
 
 pub(crate) fn of_tree() -> Result<OfTree, Failure> {
@@ -200,12 +194,7 @@ impl<T: Taker> Large<T> {
         for _ in 0..OUT {
             out.push(taker.take(random.u64(64..=512)).ok_or(Failure::Addresses)?);
         }
-        Ok(Self {
-            taker,
-            out,
-            random,
-            next: (0, 64),
-        })
+        Ok(Self { taker, out, random, next: (0, 64) })
     }
 }
 

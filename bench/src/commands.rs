@@ -78,12 +78,7 @@ fn words(command: Command) -> [u64; 2] {
     let tag = |context: InvalTag| u64::from(context.get()) << 48;
     let leaf = |depth| u64::from(depth == Depth::LeafOnly);
     match command {
-        Command::Page {
-            context,
-            iova,
-            size,
-            depth,
-        } => {
+        Command::Page { context, iova, size, depth } => {
             // The level of the leaf in the architecture's own count, if no table left.
             let level = match depth {
                 Depth::LeafOnly => 3 - u64::from((size.lg2() - 12) / 9),
@@ -92,12 +87,7 @@ fn words(command: Command) -> [u64; 2] {
             let second = leaf(depth) | level << 8 | 1 << 10 | iova.get();
             [VA | tag(context), second]
         }
-        Command::Range {
-            context,
-            run,
-            granule,
-            depth,
-        } => {
+        Command::Range { context, run, granule, depth } => {
             let (start, num, scale) = match run {
                 Run::PowerOfTwo { start, lg2_pages } => (start, 1, lg2_pages),
                 Run::NumScale { start, num, scale } => (start, num, scale),

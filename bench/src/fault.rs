@@ -191,38 +191,22 @@ impl Bench {
         let memory = HostMemory::new(PAGES * PAGE, Backing::File, Base::Host)?;
         let guest = Arc::new(GuestMemory::new(memory, Iova::new(BASE)));
         let range = guest.range().context("an empty guest")?;
-        let owner = Arc::new(Timed {
-            guest: guest.clone(),
-            ns: AtomicU64::new(0),
-        });
+        let owner = Arc::new(Timed { guest: guest.clone(), ns: AtomicU64::new(0) });
         let current: fn() -> CpuId = || CpuId::new(0);
         let cpus = Arc::new(SpinCpus::new(1, Wall(Instant::now()), current));
         let options = IoasOptions::default();
-        let container = Arc::new(Ioas::new(
-            Arc::new(domain()?),
-            cpus.clone(),
-            options,
-            no_device(),
-        ));
+        let container =
+            Arc::new(Ioas::new(Arc::new(domain()?), cpus.clone(), options, no_device()));
         let region = RegionOptions {
             range,
             access: Access::READ | Access::WRITE,
             hold: Residency::OnDemand,
         };
         container.add_region(&region, owner.clone())?;
-        let bounds = Bounds {
-            flow: Flow::UNBOUNDED,
-            ..Bounds::default()
-        };
+        let bounds = Bounds { flow: Flow::UNBOUNDED, ..Bounds::default() };
         let dispatcher = Dispatcher::new(cpus, Answers::default(), bounds)?;
         dispatcher.register(STREAM, None, range, container.clone())?;
-        Ok(Self {
-            guest,
-            owner,
-            container,
-            dispatcher,
-            range,
-        })
+        Ok(Self { guest, owner, container, dispatcher, range })
     }
 
     /// Nanoseconds of one fault, and of populating for it.
@@ -232,9 +216,7 @@ impl Bench {
             pasid: None,
             iova: Iova::new(BASE + page * PAGE),
             wants: Permissions::READ | Permissions::WRITE,
-            kind: RequestKind::Stall {
-                tag: StallTag::new(page as u16),
-            },
+            kind: RequestKind::Stall { tag: StallTag::new(page as u16) },
         };
         let start = Instant::now();
         let Ok(_) = self.dispatcher.accept(black_box(request));
@@ -297,13 +279,7 @@ pub fn measure() -> Result<Report> {
 
 /// The report for people, in lines of `columns`.
 pub fn text(report: &Report, columns: usize) -> String {
-    let header = [
-        ("benchmark", 0),
-        ("median ns", 0),
-        ("p10 ns", 1),
-        ("p90 ns", 2),
-        ("p99 ns", 3),
-    ];
+    let header = [("benchmark", 0), ("median ns", 0), ("p10 ns", 1), ("p90 ns", 2), ("p99 ns", 3)];
     let ns = |ns: f64| format!("{ns:.0}");
     let spread = |name: &str, of: &Spread| {
         let numbers = [of.median, of.p10, of.p90, of.p99].map(ns);

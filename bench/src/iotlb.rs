@@ -188,10 +188,7 @@ fn order(entries: u64, seed: u64) -> Vec<u64> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let page = |_| FIRST + rng.u64(..entries / CHANGED) * CHANGED;
     let first: Vec<u64> = (0..LOOKUPS).map(page).collect();
-    first
-        .iter()
-        .map(|page| page + rng.u64(1..CHANGED))
-        .collect()
+    first.iter().map(|page| page + rng.u64(1..CHANGED)).collect()
 }
 
 /// Nanoseconds of a look-up.
@@ -219,10 +216,7 @@ fn row(who: &'static str, entries: u64, readers: usize, mut samples: Vec<f64>) -
 fn alone(entries: u64, samples: usize) -> Result<Vec<Row>> {
     let maps: [(&str, Box<dyn Map>); 4] = [
         ("portolan-vmm", Box::new(ours(entries)?)),
-        (
-            "vm-memory in an RwLock",
-            Box::new(Locked(RwLock::new(bare(entries)))),
-        ),
+        ("vm-memory in an RwLock", Box::new(Locked(RwLock::new(bare(entries))))),
         ("vm-memory, no lock", Box::new(Bare(bare(entries)))),
         ("rangemap, no lock", Box::new(Ranges(ranges(entries)))),
     ];
@@ -238,8 +232,7 @@ fn alone(entries: u64, samples: usize) -> Result<Vec<Row>> {
         }
     }
     let rows = maps.iter().zip(found);
-    rows.map(|((who, _), found)| row(who, entries, 1, found))
-        .collect()
+    rows.map(|((who, _), found)| row(who, entries, 1, found)).collect()
 }
 
 /// Measures look-ups by two threads while this one changes the pages beside theirs.
@@ -253,9 +246,8 @@ fn beside_changes(who: &'static str, map: &dyn Map, entries: u64, samples: usize
                 scope.spawn(move || {
                     let numbers = 0..samples as u64;
                     let seeds = numbers.map(|number| number * 2 + reader);
-                    let found: Vec<f64> = seeds
-                        .map(|seed| sample(map, &order(entries, seed)))
-                        .collect();
+                    let found: Vec<f64> =
+                        seeds.map(|seed| sample(map, &order(entries, seed))).collect();
                     running.fetch_sub(1, Relaxed);
                     found
                 })
@@ -318,11 +310,7 @@ pub fn text(report: &Report, columns: usize) -> String {
         let numbers = [row.lookup.median, row.lookup.p10, row.lookup.p90].map(ns);
         let changes = row.invalidations_per_s;
         let changes = changes.map_or_else(String::new, |per_s| display::grouped(per_s as u64));
-        let first = [
-            row.who.to_owned(),
-            display::grouped(row.entries),
-            row.readers.to_string(),
-        ];
+        let first = [row.who.to_owned(), display::grouped(row.entries), row.readers.to_string()];
         [first.to_vec(), numbers.to_vec(), vec![changes]].concat()
     });
     let mut out = display::table(&header, &[1, 2, 3, 4, 5, 6], rows.collect(), columns);

@@ -97,10 +97,7 @@ mod tests {
             // Eight entries a line; a line for each of the sixteen tables' own entries, at least, and
             // a page of zeroes is not written back but where its entries are.
             let entries = LIST_PAGES / 8;
-            assert!(
-                (entries..=entries + 2 * 17).contains(&lines),
-                "{lines} lines"
-            );
+            assert!((entries..=entries + 2 * 17).contains(&lines), "{lines} lines");
         }
     }
 }

@@ -44,14 +44,10 @@ impl Buffers {
         let constraints = black_box(Constraints::trusted());
         for i in 0..pairs {
             let memory = PhysRange::page(PhysAddr::new(black_box(i << 12)), PageSize::SIZE_4K);
-            let mapped = self
-                .space
-                .map_range(unowned(memory), access(), &constraints);
+            let mapped = self.space.map_range(unowned(memory), access(), &constraints);
             let (range, iova) = mapped.map_err(|_| Failure::Addresses)?;
             black_box(iova);
-            self.space
-                .unmap_range(range)
-                .map_err(|_| Failure::NotPrepared)?;
+            self.space.unmap_range(range).map_err(|_| Failure::NotPrepared)?;
         }
         Ok(())
     }

@@ -20,9 +20,8 @@ pub fn tables(report: &Report) -> String {
     out.push_str("\n| benchmark | ours: ns | others in the same run: ns |\n|---|---|---|\n");
     for row in &report.benchmarks {
         let others = row.peers.iter().filter(|(name, _)| **name != linux::NAME);
-        let others: Vec<_> = others
-            .map(|(name, spread)| format!("{name} {}", ns(spread.median)))
-            .collect();
+        let others: Vec<_> =
+            others.map(|(name, spread)| format!("{name} {}", ns(spread.median))).collect();
         if !others.is_empty() {
             let (ours, others) = (ns(row.ours.median), others.join(", "));
             let _ = writeln!(out, "| `{}` | {ours} | {others} |", row.name);
@@ -34,11 +33,7 @@ pub fn tables(report: &Report) -> String {
         let all = std::iter::once((&"ours", &row.ours)).chain(&row.peers);
         for (who, spread) in all {
             let [median, mean, p99] = [spread.median, spread.mean, spread.p99].map(ns);
-            let _ = writeln!(
-                out,
-                "| `{}` | {who} | {median} | {mean} | {p99} |",
-                row.name
-            );
+            let _ = writeln!(out, "| `{}` | {who} | {median} | {mean} | {p99} |", row.name);
         }
     }
     for (what, why) in &report.skipped {
@@ -52,10 +47,8 @@ fn linux_of(row: &BenchRow) -> Option<&Spread> {
 }
 
 fn beside_linux(row: &BenchRow) -> String {
-    let (limits, peers): (Vec<&Outcome>, Vec<&Outcome>) = row
-        .targets
-        .iter()
-        .partition(|target| target.against == "limit");
+    let (limits, peers): (Vec<&Outcome>, Vec<&Outcome>) =
+        row.targets.iter().partition(|target| target.against == "limit");
     let by = |outcome: &Outcome| match outcome.of {
         "median" => String::new(),
         of => format!(" by {of}"),
@@ -95,9 +88,7 @@ fn beside_linux(row: &BenchRow) -> String {
 }
 
 fn spread(spread: &Spread) -> String {
-    let Spread {
-        median, p10, p90, ..
-    } = *spread;
+    let Spread { median, p10, p90, .. } = *spread;
     format!("{} ({}–{})", ns(median), ns(p10), ns(p90))
 }
 
@@ -141,24 +132,14 @@ mod tests {
             samples: 1,
             ours: spread(20.0),
             peers: BTreeMap::from([(linux::NAME, spread(1234.5)), ("other", spread(7.0))]),
-            limit: Limit {
-                what: "a loop",
-                median: 10.0,
-                p10: 9.0,
-            },
+            limit: Limit { what: "a loop", median: 10.0, p10: 9.0 },
             ratio: 2.0,
             targets,
         }
     }
 
     fn outcome(against: &'static str, of: &'static str, met: Option<bool>) -> Outcome {
-        Outcome {
-            against,
-            of,
-            wanted: 1.5,
-            measured: met.map(|_| 3.0),
-            met,
-        }
+        Outcome { against, of, wanted: 1.5, measured: met.map(|_| 3.0), met }
     }
 
     #[test]
@@ -189,10 +170,7 @@ mod tests {
             skipped: BTreeMap::new(),
         };
         let text = tables(&report);
-        assert!(
-            text.contains("| `an_operation` | ours | 20.0 | 20.0 | 200 |"),
-            "{text}"
-        );
+        assert!(text.contains("| `an_operation` | ours | 20.0 | 20.0 | 200 |"), "{text}");
         assert!(text.contains("by p99: SKIP"), "{text}");
     }
 }

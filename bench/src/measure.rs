@@ -98,10 +98,7 @@ impl Report {
     /// Report of the benchmarks that were measured, and of those that were not.
     pub fn of(benchmarks: Vec<BenchRow>, skipped: Vec<(&'static str, &'static str)>) -> Self {
         let missing = linux::missing().map(|why| (linux::NAME, why));
-        Self {
-            benchmarks,
-            skipped: missing.into_iter().chain(skipped).collect(),
-        }
+        Self { benchmarks, skipped: missing.into_iter().chain(skipped).collect() }
     }
 }
 
@@ -161,11 +158,7 @@ pub fn run(scenario: &Scenario, extent: Extent) -> Result<BenchRow, Failure> {
         unit: scenario.unit,
         samples: turns * in_turn,
         ours,
-        limit: Limit {
-            what: scenario.limit,
-            median: limit.median,
-            p10: limit.p10,
-        },
+        limit: Limit { what: scenario.limit, median: limit.median, p10: limit.p10 },
         ratio,
         targets: scenario.targets.iter().map(outcome).collect(),
         peers,
@@ -181,11 +174,9 @@ fn outcome(target: Target, ours: &Spread, ratio: f64, linux: Option<&Spread>) ->
         met: measured.map(|measured| measured >= wanted),
     };
     match target {
-        Target::Linux(wanted) => at_least(
-            wanted,
-            "median",
-            linux.map(|theirs| theirs.median / ours.median),
-        ),
+        Target::Linux(wanted) => {
+            at_least(wanted, "median", linux.map(|theirs| theirs.median / ours.median))
+        }
         Target::LinuxMean(wanted) => {
             at_least(wanted, "mean", linux.map(|theirs| theirs.mean / ours.mean))
         }
@@ -214,10 +205,7 @@ mod tests {
                 continue;
             }
             let own = [scenario.make, scenario.make_limit];
-            for make in own
-                .into_iter()
-                .chain(scenario.peers.iter().map(|peer| peer.1))
-            {
+            for make in own.into_iter().chain(scenario.peers.iter().map(|peer| peer.1)) {
                 let mut work = match make() {
                     Err(Failure::NoLinux(why)) => {
                         println!("SKIP {}: {why}", scenario.name);
@@ -243,24 +231,15 @@ mod tests {
 
     #[test]
     fn targets_are_judged_by_their_own_figures() {
-        let spread = |median, p99| Spread {
-            median,
-            p10: median,
-            p90: median,
-            p99,
-            mean: median * 2.0,
-        };
+        let spread =
+            |median, p99| Spread { median, p10: median, p90: median, p99, mean: median * 2.0 };
         let (ours, linux) = (spread(10.0, 100.0), spread(20.0, 150.0));
         let met = |target, linux| outcome(target, &ours, 3.0, linux).met;
         assert_eq!(met(Target::Linux(2.0), Some(&linux)), Some(true));
         assert_eq!(met(Target::Linux(2.1), Some(&linux)), Some(false));
         assert_eq!(met(Target::LinuxMean(2.0), Some(&linux)), Some(true));
         assert_eq!(met(Target::LinuxP99(1.6), Some(&linux)), Some(false));
-        assert_eq!(
-            met(Target::Linux(2.0), None),
-            None,
-            "never a made-up figure"
-        );
+        assert_eq!(met(Target::Linux(2.0), None), None, "never a made-up figure");
         assert_eq!(met(Target::Limit(3.0), None), Some(true));
         assert_eq!(met(Target::Limit(2.9), None), Some(false));
     }

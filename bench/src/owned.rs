@@ -46,28 +46,16 @@ pub(crate) struct How {
 
 impl How {
     /// Strict, one by one.
-    pub(crate) const STRICT: Self = Self {
-        policy: Policy::Strict,
-        walker: Walker::Coherent,
-        back: Return::AtOnce,
-    };
+    pub(crate) const STRICT: Self =
+        Self { policy: Policy::Strict, walker: Walker::Coherent, back: Return::AtOnce };
     /// Lazy, one by one.
-    pub(crate) const LAZY: Self = Self {
-        policy: Policy::Lazy,
-        ..Self::STRICT
-    };
+    pub(crate) const LAZY: Self = Self { policy: Policy::Lazy, ..Self::STRICT };
     /// Strict, deferred and reclaimed by many.
-    pub(crate) const DEFERRED: Self = Self {
-        back: Return::Deferred,
-        ..Self::STRICT
-    };
+    pub(crate) const DEFERRED: Self = Self { back: Return::Deferred, ..Self::STRICT };
 
     /// The same for a walker that does not snoop.
     pub(crate) const fn noncoherent(self) -> Self {
-        Self {
-            walker: Walker::NonCoherent,
-            ..self
-        }
+        Self { walker: Walker::NonCoherent, ..self }
     }
 }
 
@@ -99,11 +87,8 @@ impl Owned<portolan::dma::Unowned> {
     /// Of 4 KiB, copied to a pool that stays mapped.
     pub(crate) fn copied() -> Result<Self, Failure> {
         let cpus = Arc::new(Threads);
-        let memory = HostMemory::new(
-            2 * POOL,
-            Backing::Anonymous,
-            Base::At(PhysAddr::new(1 << 32)),
-        );
+        let memory =
+            HostMemory::new(2 * POOL, Backing::Anonymous, Base::At(PhysAddr::new(1 << 32)));
         let memory = memory.map_err(|_| Failure::HostMemory)?;
         memory.populate();
         let start = memory.range().start();
@@ -111,10 +96,8 @@ impl Owned<portolan::dma::Unowned> {
         let options = PoolOptions::for_cpus(&*cpus);
         let pool = Pool::new(Arc::clone(&cpus), unowned(range), options);
         let pool = pool.map_err(|_| Failure::Addresses)?;
-        let copying = Copying {
-            pool: Arc::new(PoolMemory::new(pool, memory)),
-            when: CopyWhen::UpTo(PAGE),
-        };
+        let copying =
+            Copying { pool: Arc::new(PoolMemory::new(pool, memory)), when: CopyWhen::UpTo(PAGE) };
         let device = device(&cpus, How::STRICT)?.with_copies(copying);
         let device = device.with_premapped_pool();
         let device = device.map_err(|_| Failure::Addresses)?;
@@ -144,13 +127,7 @@ impl Owned<Scattered> {
 
 impl<B: Buffer> Owned<B> {
     fn new(device: Device<Cpu>, free: Vec<B>, back: Return, passes: u64) -> Self {
-        Self {
-            device,
-            free,
-            waiting: Vec::with_capacity(TOGETHER),
-            back,
-            passes,
-        }
+        Self { device, free, waiting: Vec::with_capacity(TOGETHER), back, passes }
     }
 
     #[inline]

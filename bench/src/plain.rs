@@ -36,20 +36,12 @@ impl StoreList {
     pub(crate) fn new(list: Vec<PhysRange>, cache: Cache) -> Self {
         let words = zeroed(list.len());
         let evictor = Evictor::new(cache);
-        Self {
-            list,
-            words,
-            evictor,
-            lines: Lines::Stay,
-        }
+        Self { list, words, evictor, lines: Lines::Stay }
     }
 
     /// All lines are written back in the end.
     pub(crate) fn written_back(list: Vec<PhysRange>) -> Self {
-        Self {
-            lines: Lines::WrittenBack,
-            ..Self::new(list, Cache::Hot)
-        }
+        Self { lines: Lines::WrittenBack, ..Self::new(list, Cache::Hot) }
     }
 }
 
@@ -85,19 +77,13 @@ pub(crate) struct StoreRun {
 
 impl StoreRun {
     pub(crate) fn new(pages: usize) -> Self {
-        Self {
-            words: zeroed(pages),
-            units: pages as u64,
-        }
+        Self { words: zeroed(pages), units: pages as u64 }
     }
 
     /// As many stores as a span has pages.
     pub(crate) fn of_span(span: Span) -> Self {
         let pages = (span.bytes / PAGE) as usize;
-        Self {
-            units: 1,
-            ..Self::new(pages)
-        }
+        Self { units: 1, ..Self::new(pages) }
     }
 }
 
@@ -131,12 +117,7 @@ impl WalkStore {
         for level in 1..levels as usize {
             arena[(level - 1) * ENTRIES].store((level * ENTRIES) as u64, Ordering::Relaxed);
         }
-        Self {
-            arena,
-            levels,
-            places,
-            stride,
-        }
+        Self { arena, levels, places, stride }
     }
 }
 

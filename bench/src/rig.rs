@@ -29,10 +29,7 @@ pub(crate) const SEED: u64 = 0x706f_7274_6f6c_616e;
 
 /// SMMUv3 with range invalidation and a coherent walker.
 pub(crate) const CAPS: Capabilities = Capabilities {
-    range: RangeForm::NumScale {
-        max_num: 32,
-        max_scale: 31,
-    },
+    range: RangeForm::NumScale { max_num: 32, max_scale: 31 },
     ..Capabilities::new(PageSize::SIZE_4K)
 };
 
@@ -44,10 +41,7 @@ pub(crate) const QUIRKS: Quirks = Quirks {
 };
 
 /// By context where a table leaves, as Qualcomm's driver does.
-pub(crate) const BY_CONTEXT: Quirks = Quirks {
-    walk_flush: WalkFlush::ByContext,
-    ..QUIRKS
-};
+pub(crate) const BY_CONTEXT: Quirks = Quirks { walk_flush: WalkFlush::ByContext, ..QUIRKS };
 
 /// Operation that is timed while the same addresses are mapped and unmapped over and over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,8 +130,7 @@ pub(crate) fn scattered() -> Vec<PhysRange> {
 /// The first pages of [`scattered`], as addresses and numbers of bytes.
 pub(crate) fn pieces(count: usize) -> Vec<(u64, u32)> {
     let all = scattered().into_iter().take(count);
-    all.map(|piece| (piece.start().get(), PAGE as u32))
-        .collect()
+    all.map(|piece| (piece.start().get(), PAGE as u32)).collect()
 }
 
 /// A table behind an identifier and a queue, as a driver has it.
@@ -158,12 +151,7 @@ pub(crate) fn unmap_and_pay(domain: &Paged, range: IovaRange) -> Result<(), Fail
 
 #[inline]
 pub(crate) fn planned(owed: &Gather) -> Plan<'_> {
-    plan(
-        black_box(CONTEXT),
-        black_box(&CAPS),
-        black_box(&QUIRKS),
-        owed,
-    )
+    plan(black_box(CONTEXT), black_box(&CAPS), black_box(&QUIRKS), owed)
 }
 
 /// Plans the owed invalidations and counts their commands.

@@ -40,16 +40,11 @@ pub(crate) struct Singles {
 impl Singles {
     /// Every second page of a leaf table is mapped for good.
     pub(crate) fn new(operation: Single) -> Result<Self, Failure> {
-        let this = Self {
-            domain: paged(64, QUIRKS)?,
-            operation,
-            mapped: false,
-        };
+        let this = Self { domain: paged(64, QUIRKS)?, operation, mapped: false };
         for i in 0..SINGLES {
             let mut owed = Gather::new();
             let iova = Iova::new(Self::page(i).get() + PAGE);
-            this.domain
-                .map(iova, promised(MEMORY, PAGE), access(), &mut owed)?;
+            this.domain.map(iova, promised(MEMORY, PAGE), access(), &mut owed)?;
         }
         Ok(this)
     }
@@ -62,9 +57,7 @@ impl Singles {
     fn map(&self, i: u64, owed: &mut Gather) -> Result<IovaRange, Failure> {
         let pa = PhysAddr::new(black_box(MEMORY.get() + i * PAGE));
         let iova = black_box(Self::page(i));
-        Ok(self
-            .domain
-            .map(iova, promised(pa, black_box(PAGE)), access(), owed)?)
+        Ok(self.domain.map(iova, promised(pa, black_box(PAGE)), access(), owed)?)
     }
 
     fn map_all(&self) -> Result<(), Failure> {
@@ -91,10 +84,8 @@ impl Workload for Singles {
     }
 
     fn prepare(&mut self) -> Result<(), Failure> {
-        let wanted = matches!(
-            self.operation,
-            Single::UnmapAlone | Single::UnmapPlanned | Single::Unmap
-        );
+        let wanted =
+            matches!(self.operation, Single::UnmapAlone | Single::UnmapPlanned | Single::Unmap);
         match (self.mapped, wanted) {
             (false, true) => self.map_all()?,
             (true, false) => self.unmap_all()?,
@@ -154,13 +145,7 @@ pub(crate) fn threads(count: u32, apart: u64) -> Result<Together, Failure> {
         let first = BASE.get() + u64::from(cpu) * apart;
         // Pages that stay mapped keep the leaf table in place.
         let mut owed = Gather::new();
-        table.map(
-            Iova::new(first + BLOCK - PAGE),
-            MEMORY,
-            PAGE,
-            access(),
-            &mut owed,
-        )?;
+        table.map(Iova::new(first + BLOCK - PAGE), MEMORY, PAGE, access(), &mut owed)?;
         Ok(Box::new(move |pairs| {
             for i in 0..pairs {
                 let mut owed = Gather::new();

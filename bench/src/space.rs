@@ -27,18 +27,11 @@ pub(crate) fn space(cpus: &Arc<Threads>, policy: Policy, walker: Walker) -> Resu
     let mut options = SpaceOptions::default();
     options.window = window.ok_or(Failure::Addresses)?;
     options.policy = policy;
-    options.bounds = LazyBounds {
-        age: Nanos::new(u64::MAX),
-        ..LazyBounds::default()
-    };
+    options.bounds = LazyBounds { age: Nanos::new(u64::MAX), ..LazyBounds::default() };
     let bound = match walker {
-        Walker::Coherent => bound(PagedDomain::new(
-            table(PAGES)?,
-            CONTEXT,
-            CAPS,
-            QUIRKS,
-            Commands::new(),
-        )),
+        Walker::Coherent => {
+            bound(PagedDomain::new(table(PAGES)?, CONTEXT, CAPS, QUIRKS, Commands::new()))
+        }
         Walker::NonCoherent => bound(written_back(&Arc::new(WrittenBack::new(PAGES)))?),
     };
     DmaSpace::with_cpus(bound, Arc::clone(cpus), &options, no_device())
@@ -52,15 +45,6 @@ fn bound(domain: impl Domain + 'static) -> BoundDomain {
 /// A domain of a walker that does not snoop: a map is complete when its lines are in `memory`.
 pub(crate) fn written_back(memory: &Arc<WrittenBack>) -> Result<impl Domain + 'static, Failure> {
     let table = PageTable::new(format()?, Arc::clone(memory))?;
-    let caps = Capabilities {
-        walker: Walker::NonCoherent,
-        ..CAPS
-    };
-    Ok(PagedDomain::new(
-        table,
-        CONTEXT,
-        caps,
-        QUIRKS,
-        Commands::new(),
-    ))
+    let caps = Capabilities { walker: Walker::NonCoherent, ..CAPS };
+    Ok(PagedDomain::new(table, CONTEXT, caps, QUIRKS, Commands::new()))
 }

@@ -20,12 +20,7 @@ pub(crate) struct OfSpan {
 
 impl OfSpan {
     pub(crate) fn new(span: Span, timed: Timed, quirks: Quirks) -> Result<Self, Failure> {
-        Ok(Self {
-            domain: paged(span.tables() + 64, quirks)?,
-            span,
-            timed,
-            mapped: false,
-        })
+        Ok(Self { domain: paged(span.tables() + 64, quirks)?, span, timed, mapped: false })
     }
 
     fn map(&mut self) -> Result<(), Failure> {
@@ -33,8 +28,7 @@ impl OfSpan {
         for start in self.span.starts() {
             let mut owed = Gather::new();
             let start = Iova::new(start);
-            self.domain
-                .map(start, promised(pa, self.span.bytes), access(), &mut owed)?;
+            self.domain.map(start, promised(pa, self.span.bytes), access(), &mut owed)?;
             black_box(&owed);
         }
         self.mapped = true;

@@ -27,18 +27,14 @@ impl Pieces {
         let pages = scattered().into_iter().zip(0..);
         let at = |i: u64| (BASE.get() + i * PAGE) as usize;
         Self {
-            pieces: pages
-                .map(|(page, i)| (at(i), page.start().get() as usize))
-                .collect(),
+            pieces: pages.map(|(page, i)| (at(i), page.start().get() as usize)).collect(),
             bytes: PAGE as usize,
             units: LIST_PAGES,
         }
     }
 
     fn run(span: Span) -> Self {
-        let starts = span
-            .starts()
-            .map(|start| (start as usize, span.memory() as usize));
+        let starts = span.starts().map(|start| (start as usize, span.memory() as usize));
         Self {
             pieces: starts.collect(),
             bytes: span.bytes as usize,
@@ -49,14 +45,8 @@ impl Pieces {
     /// Every second page of a leaf table.
     fn pages() -> Self {
         let page = |i: u64| (BASE.get() + 2 * i * PAGE, MEMORY.get() + i * PAGE);
-        let pieces = (0..SINGLES)
-            .map(page)
-            .map(|(iova, pa)| (iova as usize, pa as usize));
-        Self {
-            pieces: pieces.collect(),
-            bytes: PAGE as usize,
-            units: SINGLES,
-        }
+        let pieces = (0..SINGLES).map(page).map(|(iova, pa)| (iova as usize, pa as usize));
+        Self { pieces: pieces.collect(), bytes: PAGE as usize, units: SINGLES }
     }
 
     /// A page beside them, so that the leaf table is there before the clock runs.
@@ -86,10 +76,7 @@ impl Paging {
     }
 
     fn of(pieces: Pieces) -> Self {
-        Self {
-            table: None,
-            pieces,
-        }
+        Self { table: None, pieces }
     }
 
     fn map(&mut self, iova: usize, pa: usize, bytes: usize) -> Result<(), Failure> {
@@ -140,11 +127,8 @@ struct Heap;
 impl PagingHandler for Heap {
     fn alloc_frames(count: usize, _align: usize) -> Option<PhysAddr> {
         let new = || Box::leak(Box::new(Frame([0; 512]))) as *mut Frame;
-        let frame = || {
-            FRAMES
-                .with_borrow_mut(Vec::pop)
-                .unwrap_or_else(|| new().expose_provenance())
-        };
+        let frame =
+            || FRAMES.with_borrow_mut(Vec::pop).unwrap_or_else(|| new().expose_provenance());
         (count == 1).then(frame).map(PhysAddr::from)
     }
 
@@ -195,10 +179,7 @@ impl MultiArch {
     }
 
     fn of(pieces: Pieces) -> Self {
-        Self {
-            table: None,
-            pieces,
-        }
+        Self { table: None, pieces }
     }
 
     fn map(&mut self, pieces: &[(usize, usize)], bytes: usize) -> Result<(), Failure> {

@@ -87,31 +87,19 @@ fn lines(row: &BenchRow) -> Vec<Vec<String>> {
         let mut line = vec![name.to_owned(), who];
         line.extend(figures.map(|figure| figure.map(ns).unwrap_or_default()));
         line.push(
-            median
-                .map(|median| format!("{:.2}", median / row.ours.median))
-                .unwrap_or_default(),
+            median.map(|median| format!("{:.2}", median / row.ours.median)).unwrap_or_default(),
         );
         line.push(shown);
         line
     };
     let of = |spread: &Spread| [spread.median, spread.p10, spread.p90, spread.p99].map(Some);
     let shown: Vec<String> = row.targets.iter().map(target).collect();
-    let mut all = vec![line(
-        row.name,
-        "ours".to_owned(),
-        of(&row.ours),
-        shown.join(", "),
-    )];
+    let mut all = vec![line(row.name, "ours".to_owned(), of(&row.ours), shown.join(", "))];
     for (peer, spread) in &row.peers {
         all.push(line("", (*peer).to_owned(), of(spread), String::new()));
     }
     let limit = [Some(row.limit.median), Some(row.limit.p10), None, None];
-    all.push(line(
-        "",
-        format!("limit: {}", row.limit.what),
-        limit,
-        String::new(),
-    ));
+    all.push(line("", format!("limit: {}", row.limit.what), limit, String::new()));
     all
 }
 

@@ -106,14 +106,7 @@ impl Together {
             })
         });
         let threads = threads.collect();
-        Self {
-            each,
-            count,
-            asked,
-            done,
-            used,
-            threads,
-        }
+        Self { each, count, asked, done, used, threads }
     }
 }
 

@@ -26,11 +26,7 @@ impl Commands {
     /// Those of each kind that came since `earlier`.
     pub fn since(&self, earlier: &Self) -> Self {
         let pairs = self.0.iter().zip(&earlier.0);
-        Self(
-            pairs
-                .map(|((kind, now), (_, then))| (*kind, now - then))
-                .collect(),
-        )
+        Self(pairs.map(|((kind, now), (_, then))| (*kind, now - then)).collect())
     }
 
     /// One line for each kind.

@@ -79,10 +79,8 @@ impl Cpus {
             return Err("there are more tasks than CPUs".into());
         }
         let results = (0..count).map(|_| SpinLock::new(None));
-        let meeting: Arc<Meeting<T>> = Arc::new(Meeting {
-            there: AtomicUsize::new(0),
-            results: results.collect(),
-        });
+        let meeting: Arc<Meeting<T>> =
+            Arc::new(Meeting { there: AtomicUsize::new(0), results: results.collect() });
         for (cpu, task) in tasks.into_iter().enumerate() {
             let meeting = meeting.clone();
             let task: Task<()> = Box::new(move || {

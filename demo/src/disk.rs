@@ -80,10 +80,7 @@ fn copying(machine: Machine) -> Outcome<Copying> {
     mem::forget(pages);
     let pool = PoolMemory::of(machine, memory, PoolOptions::for_cpus(&machine));
     let pool = pool.map_err(|refused| refused.error)?;
-    Ok(Copying {
-        pool: Arc::new(pool),
-        when: CopyWhen::Needed,
-    })
+    Ok(Copying { pool: Arc::new(pool), when: CopyWhen::Needed })
 }
 
 /// Opens the disk as `options` say, and copies sectors from `first` on, inverted.

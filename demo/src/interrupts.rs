@@ -45,10 +45,7 @@ static FAULTS: AtomicPtr<Faults> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Serves an interrupt, on the CPU that it came to: one of a device, or else the IOMMU's.
 pub fn serve(number: u32) {
-    if let Some(came) = [DEVICE, OTHER]
-        .iter()
-        .position(|of| u32::from(*of) == number)
-    {
+    if let Some(came) = [DEVICE, OTHER].iter().position(|of| u32::from(*of) == number) {
         CAME[came].fetch_add(1, Ordering::Relaxed);
         return;
     }
@@ -105,10 +102,7 @@ impl Scene<'_> {
 
     /// An interrupt that `function` may raise, and the message by which it does.
     fn allocate(&self, function: &Function, vector: u8) -> Outcome<(Interrupt, MsiMessage)> {
-        let remapping = self
-            .unit
-            .interrupts()
-            .ok_or("interrupts are not remapped")?;
+        let remapping = self.unit.interrupts().ok_or("interrupts are not remapped")?;
         // Under the number by which the unit knows it.
         let (_, stream) = self.iommus.unit_of(function.at())?;
         let source = InterruptSource::Requester(RequesterId::new(stream.get() as u16));

@@ -107,9 +107,8 @@ fn enable(machine: Machine) -> Result<Iommus<Machine>, EnableError> {
     // Only a virtio-iommu needs queues that are started for it.
     // SAFETY: the tables are this machine's, by the word of its loader.
     let described = unsafe { TrustedDescription::new() };
-    let iommus = topology.enable_with(machine, options, described, |place| {
-        virtio::queues(machine, place)
-    })?;
+    let iommus = topology
+        .enable_with(machine, options, described, |place| virtio::queues(machine, place))?;
     // Others could go on with the devices of the units that work: here it is all or none.
     match iommus.units().iter().find_map(|unit| unit.as_ref().err()) {
         Some(error) => Err(*error),

@@ -95,11 +95,8 @@ impl Clock for Ticks {
 /// has to say.
 pub fn virtio(bytes: &[u8]) {
     let cpus = SpinCpus::new(1, Ticks(Mutex::new(0)), (|| CpuId::new(0)) as fn() -> CpuId);
-    let Ok(unit) = Viommu::start(
-        Device::new(bytes),
-        std::sync::Arc::new(cpus),
-        Config::default(),
-    ) else {
+    let Ok(unit) = Viommu::start(Device::new(bytes), std::sync::Arc::new(cpus), Config::default())
+    else {
         return;
     };
     let stream = StreamId::new(8);

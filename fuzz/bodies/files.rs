@@ -35,11 +35,7 @@ pub fn facts(bytes: &[u8]) {
     line.extend_from_slice(bytes);
     for line in [bytes, &line] {
         if let Some(Ok(facts)) = Facts::parse(line) {
-            let _ = (
-                facts.version(),
-                facts.parameter("iommu.strict"),
-                facts.line(),
-            );
+            let _ = (facts.version(), facts.parameter("iommu.strict"), facts.line());
         }
     }
 }

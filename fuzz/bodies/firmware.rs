@@ -79,11 +79,7 @@ pub fn trees(bytes: &[u8]) {
             let _ = (node.reg(), node.cell("reg", 1), node.is("riscv,iommu"));
             node.cells("iommu-map").for_each(drop);
         }
-        let _ = (
-            tree.memory(),
-            tree.compatible("arm,smmu-v3"),
-            tree.referred(1),
-        );
+        let _ = (tree.memory(), tree.compatible("arm,smmu-v3"), tree.referred(1));
     }
     if let Ok(topology) = Topology::from_device_tree(bytes) {
         survey(&topology, bytes);

@@ -60,9 +60,7 @@ fn run() -> Result<usize> {
     let told = fs::read_to_string("/proc/cmdline")?;
     load_modules(Path::new("/modules"), &told)?;
     link_ports()?;
-    let runs = told
-        .split_once("guest.run=\"")
-        .and_then(|(_, rest)| rest.split_once('"'));
+    let runs = told.split_once("guest.run=\"").and_then(|(_, rest)| rest.split_once('"'));
     let (runs, _) = runs.context("the kernel was not told guest.run")?;
     let runs: Vec<&str> = runs.split(" ; ").collect();
     for run in &runs {
@@ -70,9 +68,7 @@ fn run() -> Result<usize> {
         let program = arguments.next().context("a program without a name")?;
         let mut command = Command::new(format!("/bin/{program}"));
         command.args(arguments).env("PATH", "/bin");
-        let status = command
-            .status()
-            .with_context(|| format!("{program} cannot be started"))?;
+        let status = command.status().with_context(|| format!("{program} cannot be started"))?;
         ensure!(status.success(), "{program} ended with {status}");
     }
     Ok(runs.len())

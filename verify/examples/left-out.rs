@@ -16,14 +16,8 @@ fn main() -> Result<()> {
     let mut failed = 0;
     for (left_out, wanted) in LeftOut::NOTICED {
         let all = scenarios::<Box<OnKernel>>();
-        let chosen: Vec<_> = all
-            .iter()
-            .filter(|one| wanted.contains(&one.name))
-            .collect();
-        ensure!(
-            chosen.len() == wanted.len(),
-            "no scenarios called {wanted:?}"
-        );
+        let chosen: Vec<_> = all.iter().filter(|one| wanted.contains(&one.name)).collect();
+        ensure!(chosen.len() == wanted.len(), "no scenarios called {wanted:?}");
         for scenario in chosen {
             let outcome = match devices.machine(left_out) {
                 Ok(machine) => scenario.run(&Box::new(machine)),
@@ -39,9 +33,6 @@ fn main() -> Result<()> {
             }
         }
     }
-    ensure!(
-        failed == 0,
-        "{failed} times something was left out and not noticed"
-    );
+    ensure!(failed == 0, "{failed} times something was left out and not noticed");
     Ok(())
 }

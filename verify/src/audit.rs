@@ -91,10 +91,8 @@ pub fn audit_managed<F: Format, M: TableMem<F::Word>>(
 
     let mut tree = Tree::<F, M>::new(audited.memory, model, managed);
     tree.walk(table.root(), model.levels() - 1, 0, Permissions::ALL);
-    let visible = |piece: Piece| Piece {
-        access: piece.access & (Access::READ | Access::WRITE),
-        ..piece
-    };
+    let visible =
+        |piece: Piece| Piece { access: piece.access & (Access::READ | Access::WRITE), ..piece };
     let wanted = merged(oracle.pieces().map(visible));
     let leaves = std::mem::take(&mut tree.leaves);
     compare("the decoder", &merged(leaves), &wanted, &mut found);
@@ -186,16 +184,14 @@ impl<'t, F: Format, M: TableMem<F::Word>> Tree<'t, F, M> {
             used += 1;
             let iova = base + (i << span.lg2());
             if !self.model.holds(Iova::new(iova)) {
-                self.found
-                    .push(format!("{raw:#x} past the input addresses at {iova:#x}"));
+                self.found.push(format!("{raw:#x} past the input addresses at {iova:#x}"));
                 continue;
             }
             if let Decoded::Part { size, .. } = self.model.decode(raw, level) {
                 let count = 1 << (size.lg2() - span.lg2());
                 let cluster = words.chunks(count).nth(i as usize / count).unwrap_or(&[]);
                 if cluster.iter().any(|word| word.load() != raw) {
-                    self.found
-                        .push(format!("a part of a page alone at {iova:#x}: {raw:#x}"));
+                    self.found.push(format!("a part of a page alone at {iova:#x}: {raw:#x}"));
                 }
             }
             self.entry(raw, level, iova, span, above);
@@ -237,24 +233,18 @@ impl<'t, F: Format, M: TableMem<F::Word>> Tree<'t, F, M> {
             Decoded::Leaf { pa, permissions } => {
                 self.leaf((iova, pa), span, above.and(permissions))
             }
-            Decoded::Part {
-                pa,
-                size,
-                permissions,
-            } => {
+            Decoded::Part { pa, size, permissions } => {
                 // That all of them say the same, `walk` sees.
                 let pa = PhysAddr::new(pa.get() + (iova & (size.bytes() - 1)));
                 self.leaf((iova, pa), span, above.and(permissions));
             }
             Decoded::Nothing => match F::classify(raw, u32::from(level)) {
                 Entry::Unlinked(_) | Entry::Broken(_) if level > 0 => self.marked += 1,
-                _ => self
-                    .found
-                    .push(format!("{raw:#x} is left over at {iova:#x}, level {level}")),
+                _ => self.found.push(format!("{raw:#x} is left over at {iova:#x}, level {level}")),
             },
-            Decoded::Bad => self.found.push(format!(
-                "{raw:#x} at {iova:#x}, level {level}, is reserved or forbidden"
-            )),
+            Decoded::Bad => self
+                .found
+                .push(format!("{raw:#x} at {iova:#x}, level {level}, is reserved or forbidden")),
         }
     }
 }

@@ -25,10 +25,7 @@ pub enum Fired {
 impl<M> FailingTables<M> {
     /// Memory that does not fail until told.
     pub fn new(inner: M) -> Self {
-        Self {
-            inner,
-            countdown: AtomicU64::new(0),
-        }
+        Self { inner, countdown: AtomicU64::new(0) }
     }
 
     /// Makes the `n`-th allocation from now on fail, counted from 1.

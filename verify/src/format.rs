@@ -155,22 +155,9 @@ impl FormatName {
         dirty: DirtyTracking,
         visitor: V,
     ) -> V::Output {
-        let arm = |input_lg2, output_lg2| Armv8Config {
-            input_lg2,
-            output_lg2,
-            split,
-            dirty,
-        };
-        let second = |levels| VtdSecondStage {
-            levels,
-            output_lg2: 52,
-            dirty,
-        };
-        let first = |levels| VtdFirstStage {
-            levels,
-            output_lg2: 46,
-            dirty,
-        };
+        let arm = |input_lg2, output_lg2| Armv8Config { input_lg2, output_lg2, split, dirty };
+        let second = |levels| VtdSecondStage { levels, output_lg2: 52, dirty };
+        let first = |levels| VtdFirstStage { levels, output_lg2: 46, dirty };
         macro_rules! armv8 {
             ($stage:ident, $model:ident, $lg2:literal, $input:literal, $output:literal) => {
                 visitor.visit(
@@ -226,10 +213,7 @@ fn known<T, E: fmt::Debug>(format: Result<T, E>) -> T {
 }
 
 const fn amd(levels: AmdLevels) -> AmdV1 {
-    AmdV1 {
-        levels,
-        output_lg2: 52,
-    }
+    AmdV1 { levels, output_lg2: 52 }
 }
 
 const fn riscv<const ROOT: u32>(
@@ -237,13 +221,7 @@ const fn riscv<const ROOT: u32>(
     contiguity: RiscvContiguity,
     dirty: DirtyTracking,
 ) -> Riscv<ROOT> {
-    Riscv {
-        contiguity,
-        levels,
-        output_lg2: 56,
-        memory_types: RiscvMemoryTypes::Svpbmt,
-        dirty,
-    }
+    Riscv { contiguity, levels, output_lg2: 56, memory_types: RiscvMemoryTypes::Svpbmt, dirty }
 }
 
 impl fmt::Display for FormatName {
@@ -262,11 +240,7 @@ pub struct UnknownFormat(
 impl fmt::Display for UnknownFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = FormatName::ALL.map(FormatName::as_str).join(", ");
-        write!(
-            f,
-            "no table format is called `{}`; there are: {names}",
-            self.0
-        )
+        write!(f, "no table format is called `{}`; there are: {names}", self.0)
     }
 }
 

@@ -37,18 +37,10 @@ impl<R: Mmio, M: QueueMemory + Clone> Running<R, M> {
     /// Starts it with [`Disk::start`](crate::conformance::Disk::start)'s pages.
     pub(crate) fn start(registers: R, memory: M, pages: [Shared; 5]) -> Result<Self, String> {
         let [queues @ .., list] = pages;
-        let [
-            admin_submission,
-            admin_completion,
-            io_submission,
-            io_completion,
-        ] = queues.map(|page| DmaArea::new(page.pa, page.iova));
-        let queues = NvmeQueues {
-            admin_submission,
-            admin_completion,
-            io_submission,
-            io_completion,
-        };
+        let [admin_submission, admin_completion, io_submission, io_completion] =
+            queues.map(|page| DmaArea::new(page.pa, page.iova));
+        let queues =
+            NvmeQueues { admin_submission, admin_completion, io_submission, io_completion };
         let nvme = Nvme::on(registers, memory.clone(), &queues, LIMIT);
         let spare = Shared {
             pa: PhysAddr::new(io_completion.phys.get() + SPARE),
@@ -108,9 +100,7 @@ impl<R: Mmio, M: QueueMemory + Clone> Running<R, M> {
             }
             let blocks = bytes.len() as u64 * 8 / BLOCK;
             let data = Prp::One(self.spare.iova);
-            let moved = self
-                .nvme
-                .transfer(direction(way), first, blocks as u32, data);
+            let moved = self.nvme.transfer(direction(way), first, blocks as u32, data);
             moved.map_err(|error| error.to_string())?;
             if way == Transfer::Read {
                 for (word, bytes) in words.iter().zip(bytes) {

@@ -25,11 +25,7 @@ impl Piece {
     /// The piece without the addresses below `iova`.
     fn from(&self, iova: Iova) -> Option<Self> {
         let range = IovaRange::new(iova, self.range.last())?;
-        Some(Self {
-            range,
-            pa: self.address(iova),
-            access: self.access,
-        })
+        Some(Self { range, pa: self.address(iova), access: self.access })
     }
 }
 
@@ -68,8 +64,7 @@ impl Oracle {
     /// Notes that `range`, which is free, leads to `pa`.
     pub fn map(&mut self, range: IovaRange, pa: PhysAddr, access: Access) {
         debug_assert!(self.is_free(range));
-        self.pieces
-            .insert(range.start(), Piece { range, pa, access });
+        self.pieces.insert(range.start(), Piece { range, pa, access });
     }
 
     /// Notes that nothing in `range` is mapped any more.
@@ -78,11 +73,8 @@ impl Oracle {
         if let Some(after) = range.last().checked_add(1) {
             self.cut(after);
         }
-        let inside: Vec<Iova> = self
-            .pieces
-            .range(range.start()..=range.last())
-            .map(|(&start, _)| start)
-            .collect();
+        let inside: Vec<Iova> =
+            self.pieces.range(range.start()..=range.last()).map(|(&start, _)| start).collect();
         for start in inside {
             self.pieces.remove(&start);
         }

@@ -80,14 +80,7 @@ impl<'m, F: Format, M: TableMem<F::Word>> Subject<'m, F, M> {
     /// If there is no memory for the root.
     pub fn new(name: FormatName, format: F, model: TableFormat, memory: &'m M) -> Self {
         let table = PageTable::new(format, memory).expect("memory for the root");
-        Self {
-            name,
-            model,
-            table,
-            memory,
-            oracle: Oracle::new(),
-            owed: Gather::new(),
-        }
+        Self { name, model, table, memory, oracle: Oracle::new(), owed: Gather::new() }
     }
 
     /// Maps a list in both.
@@ -165,9 +158,7 @@ impl<'m, F: Format, M: TableMem<F::Word>> Subject<'m, F, M> {
                         assert_eq!(cut, Err(TableUnmapError::Splitting { block }));
                     }
                     let quiesced = pay(&self.table, split);
-                    let completed = self
-                        .table
-                        .complete_split(pending, &quiesced, &mut self.owed);
+                    let completed = self.table.complete_split(pending, &quiesced, &mut self.owed);
                     completed.expect("a proof of this table");
                     self.table.reclaim(quiesced).expect("a proof of this table");
                     self.audit(Waiting::AtMost(self.owed.table_pages()));
@@ -185,17 +176,12 @@ impl<'m, F: Format, M: TableMem<F::Word>> Subject<'m, F, M> {
     pub fn audit(&self, waiting: Waiting) {
         let on = self.table.format().dirty_tracking() == DirtyTracking::Hardware;
         let bits = self.name.dirty_managed().zip(self.name.dirty_mark());
-        let managed = bits
-            .filter(|_| on)
-            .map(|(managed, (mark, dirty))| DirtyManaged {
-                managed,
-                mark,
-                dirty,
-            });
-        let audited = Audited {
-            table: &self.table,
-            memory: self.memory,
-        };
+        let managed = bits.filter(|_| on).map(|(managed, (mark, dirty))| DirtyManaged {
+            managed,
+            mark,
+            dirty,
+        });
+        let audited = Audited { table: &self.table, memory: self.memory };
         let found = audit_managed(audited, self.model, managed, &self.oracle, waiting);
         assert!(found.is_empty(), "{}: {found:#?}", self.name);
     }

@@ -55,10 +55,7 @@ where
 #[test]
 fn smmuv3_first_stage() {
     let make = || smmuv3::first_on_model(smmuv3::Kind::Plain, Seam::Bare);
-    must_pass(
-        &[REQUESTS, END, STALLS, SHARED, SHARED_STALLS].concat(),
-        make,
-    );
+    must_pass(&[REQUESTS, END, STALLS, SHARED, SHARED_STALLS].concat(), make);
 }
 
 #[test]
@@ -76,14 +73,10 @@ fn smmuv3_nested() {
 
 #[test]
 fn vtd_scalable() {
-    must_pass(REQUESTS, || {
-        vtd::second_on_model(vtd::Kind::Scalable, Seam::Bare)
-    });
+    must_pass(REQUESTS, || vtd::second_on_model(vtd::Kind::Scalable, Seam::Bare));
 }
 
 #[test]
 fn vtd_first_stage() {
-    must_pass(&[REQUESTS, SHARED].concat(), || {
-        vtd::first_on_model(Seam::Bare)
-    });
+    must_pass(&[REQUESTS, SHARED].concat(), || vtd::first_on_model(Seam::Bare));
 }

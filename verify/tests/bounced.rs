@@ -102,10 +102,7 @@ impl Rig {
         let root = table.root();
         let format = TableFormat::vtd_second_stage(4).unwrap();
         let table_root = TableRoot { root, format };
-        let config = StreamConfig::Translate {
-            context: CONTEXT,
-            table: table_root,
-        };
+        let config = StreamConfig::Translate { context: CONTEXT, table: table_root };
         model.attach(STREAM, config);
         let queue = Queue(model.clone());
         let domain = PagedDomain::new(table, CONTEXT, caps, Quirks::default(), queue);
@@ -125,17 +122,9 @@ impl Rig {
         constraints.trust = Trust::Untrusted;
         let space = Arc::new(space.unwrap());
         let device = Device::translated(space, STREAM, constraints);
-        let copying = Copying {
-            pool: pool.clone(),
-            when: CopyWhen::Needed,
-        };
+        let copying = Copying { pool: pool.clone(), when: CopyWhen::Needed };
         let device = device.unwrap().with_copies(copying);
-        Self {
-            world,
-            pool,
-            model,
-            device,
-        }
+        Self { world, pool, model, device }
     }
 
     /// Reads and writes all around `iova`; returns the number of places that it got to. Bytes that
@@ -152,10 +141,7 @@ impl Rig {
             got += 1;
             let pa = reached[0].pa.get();
             let read = self.world.all(pa, 1)[0];
-            assert_ne!(
-                read, SECRET,
-                "{at:#x} reads what is not the device's, at {pa:#x}"
-            );
+            assert_ne!(read, SECRET, "{at:#x} reads what is not the device's, at {pa:#x}");
             let written = tester.write(Iova::new(at), 1).unwrap();
             assert_eq!(written[0].pa.get(), pa);
             let inside = whole.contains(PhysAddr::new(pa));
@@ -191,17 +177,11 @@ fn buffer(start: u64, bytes: u64) -> (PhysRange, PhysRange) {
 
 #[test]
 fn a_device_that_tries_everything_gets_at_its_buffer_alone() {
-    for (start, bytes) in [
-        (0x3123, 0x40),
-        (0x3f00, 0x200),
-        (0x3800, 0x3900),
-        (0x4000, 0x1001),
-    ] {
+    for (start, bytes) in [(0x3123, 0x40), (0x3f00, 0x200), (0x3800, 0x3900), (0x4000, 0x1001)] {
         let rig = Rig::new(Policy::Strict);
         let mut tester = Tester::new(&rig.model, STREAM, 1 << 16);
         let (range, whole) = buffer(start, bytes);
-        rig.world
-            .with(|world| world[start as usize..(start + bytes) as usize].fill(MINE));
+        rig.world.with(|world| world[start as usize..(start + bytes) as usize].fill(MINE));
         let before = rig.world.all(0, POOL);
         let mapping = rig.device.map(unowned(range), Bidirectional).ok().unwrap();
         assert!(mapping.is_copied());

@@ -23,10 +23,7 @@ fn no_device_reaches_what_a_driver_has_back() {
     for way in Way::ALL {
         let report = mappings((way, Health::Sound), seed, CPUS, 40_000, &mut |_| {});
         assert!(report.violations.is_empty(), "{:#?}", report.violations);
-        assert!(
-            report.retries > 10_000 && report.accesses > 10_000,
-            "{report:?}"
-        );
+        assert!(report.retries > 10_000 && report.accesses > 10_000, "{report:?}");
         match way {
             Way::Lazy => assert!(report.reached_exposed > 0, "{report:?}"),
             Way::Deferred => assert!(report.reached_waiting > 0, "{report:?}"),
@@ -67,11 +64,7 @@ impl<H: Hardware> Hardware for Forgetful<H> {
     fn complete(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
         let mut steps = steps.filter(|step| {
             let invalidates = matches!(step, Step::Invalidate(_));
-            !invalidates
-                || !self
-                    .seen
-                    .fetch_add(1, Ordering::Relaxed)
-                    .is_multiple_of(self.every)
+            !invalidates || !self.seen.fetch_add(1, Ordering::Relaxed).is_multiple_of(self.every)
         });
         self.hardware.complete(&mut steps)
     }

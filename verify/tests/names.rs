@@ -20,10 +20,7 @@ fn names_of_backends_read_back() {
     let all: BackendGroup = "model".parse().expect("the model");
     assert_eq!(all.members.len(), BackendName::of_kind("model").len());
     let all: BackendGroup = "qemu".parse().expect("QEMU");
-    assert!(
-        all.members
-            .contains(&Backend::Unit(BackendName::QemuVirtio))
-    );
+    assert!(all.members.contains(&Backend::Unit(BackendName::QemuVirtio)));
 }
 
 #[test]
@@ -67,10 +64,7 @@ fn unmapping_the_middle_keeps_both_sides() {
     oracle.unmap(range(0x2000, 0x2fff));
     assert_eq!(oracle.translate(Iova::new(0x2000)), None);
     let at = |iova| oracle.translate(Iova::new(iova)).unwrap().0.get();
-    assert_eq!(
-        (at(0x1fff), at(0x3000), at(0x4fff)),
-        (0x9fff, 0xb000, 0xcfff)
-    );
+    assert_eq!((at(0x1fff), at(0x3000), at(0x4fff)), (0x9fff, 0xb000, 0xcfff));
     assert!(oracle.is_mapped(range(0x3000, 0x4fff)));
     assert!(!oracle.is_mapped(range(0x1000, 0x4fff)));
     assert!(oracle.is_free(range(0x2000, 0x2fff)) && !oracle.is_free(range(0x2000, 0x3000)));
@@ -83,10 +77,6 @@ fn neighbours_merge_only_if_they_continue() {
         pa: PhysAddr::new(pa),
         access: Access::READ,
     };
-    let all = [
-        piece(0, 0x1000),
-        piece(0x1000, 0x2000),
-        piece(0x2000, 0x5000),
-    ];
+    let all = [piece(0, 0x1000), piece(0x1000, 0x2000), piece(0x2000, 0x5000)];
     assert_eq!(merged(all).len(), 2);
 }

@@ -37,11 +37,7 @@ fn no_device_reaches_what_its_owner_has_back() {
     ] {
         assert!(happened(name) > 0, "{name}: {:#?}", report.events);
     }
-    let responses = [
-        "responses_success",
-        "responses_invalid",
-        "responses_failure",
-    ];
+    let responses = ["responses_success", "responses_invalid", "responses_failure"];
     let answered: u64 = responses.into_iter().map(happened).sum();
     assert_eq!(answered, happened("groups"));
 }
@@ -70,11 +66,9 @@ impl<H: Hardware> Hardware for Forgetful<H> {
 
 #[test]
 fn a_lost_invalidation_is_noticed() {
-    let report = sabotaged(Health::Failing, 5, CPUS, 40_000, &mut |_| {}, |hardware| {
-        Forgetful {
-            hardware,
-            seen: Arc::default(),
-        }
+    let report = sabotaged(Health::Failing, 5, CPUS, 40_000, &mut |_| {}, |hardware| Forgetful {
+        hardware,
+        seen: Arc::default(),
     });
     assert!(!report.violations.is_empty());
 }

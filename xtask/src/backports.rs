@@ -50,12 +50,8 @@ pub fn release(text: &str, key: &str) -> Option<String> {
 /// The first of all configured sources that carries `codename` itself.
 pub fn find(apt: &Path, codename: &str) -> Option<Source> {
     let parts = std::fs::read_dir(apt.join("sources.list.d"));
-    let mut files: Vec<_> = parts
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path())
-        .collect();
+    let mut files: Vec<_> =
+        parts.into_iter().flatten().flatten().map(|entry| entry.path()).collect();
     files.sort();
     files.insert(0, apt.join("sources.list"));
     files.iter().find_map(|file| {
@@ -77,9 +73,8 @@ fn one_line(text: &str) -> Vec<Source> {
             Some(rest) => rest.split_once(']')?,
             None => ("", rest),
         };
-        let signed_by = options
-            .split_whitespace()
-            .find_map(|option| option.strip_prefix("signed-by="));
+        let signed_by =
+            options.split_whitespace().find_map(|option| option.strip_prefix("signed-by="));
         let mut words = rest.split_whitespace().map(str::to_owned);
         Some(Source {
             uri: words.next()?,
@@ -108,11 +103,7 @@ fn stanzas(text: &str) -> Vec<Source> {
         };
         let enabled = field("Enabled").is_none_or(|value| value != "no");
         let binary = words("Types").iter().any(|kind| kind == "deb");
-        if let Some(uri) = words("URIs")
-            .into_iter()
-            .next()
-            .filter(|_| enabled && binary)
-        {
+        if let Some(uri) = words("URIs").into_iter().next().filter(|_| enabled && binary) {
             found.push(Source {
                 uri,
                 suites: words("Suites"),
@@ -175,10 +166,7 @@ mod tests {
         let text = "Reading package lists...\n\
                     Inst qemu-system-x86 [1:7.2] (1:10.0.2~bpo12+1 Debian:backports [amd64]) []\n\
                     Inst libfdt1 (1.6.1-4 Debian:12 [amd64])\nConf libfdt1 (1.6.1-4 Debian)\n";
-        let wanted = [
-            ("qemu-system-x86", "1:10.0.2~bpo12+1"),
-            ("libfdt1", "1.6.1-4"),
-        ];
+        let wanted = [("qemu-system-x86", "1:10.0.2~bpo12+1"), ("libfdt1", "1.6.1-4")];
         let wanted = wanted.map(|(name, version)| (name.to_owned(), version.to_owned()));
         assert_eq!(to_install(text), wanted);
     }

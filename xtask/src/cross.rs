@@ -12,8 +12,6 @@ pub fn add_target(target: &str) -> Result<(), String> {
     install.stdout(Stdio::null()).stderr(Stdio::null());
     match install.status().is_ok_and(|status| status.success()) {
         true => Ok(()),
-        false => Err(format!(
-            "Rust's library for {target} is not here and cannot be installed"
-        )),
+        false => Err(format!("Rust's library for {target} is not here and cannot be installed")),
     }
 }

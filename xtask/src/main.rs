@@ -32,9 +32,7 @@ usage: cargo xtask COMMAND
 ";
 
 fn usage() -> String {
-    USAGE
-        .replace("{mutants}", mutants::USAGE)
-        .replace("{mistakes}", mutants::MISTAKES)
+    USAGE.replace("{mutants}", mutants::USAGE).replace("{mistakes}", mutants::MISTAKES)
 }
 
 fn main() -> ExitCode {
@@ -76,11 +74,7 @@ fn main() -> ExitCode {
         }
         other => return unknown(other),
     };
-    if good {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::from(1)
-    }
+    if good { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }
 
 /// Says that no command is called so.

@@ -14,11 +14,7 @@ pub struct Package {
 
 /// All of them.
 pub const PACKAGES: &[Package] = &[
-    Package {
-        name: "valgrind",
-        program: "valgrind",
-        needed_for: "instruction counts",
-    },
+    Package { name: "valgrind", program: "valgrind", needed_for: "instruction counts" },
     Package {
         name: "qemu-system-x86",
         program: "qemu-system-x86_64",
@@ -30,11 +26,7 @@ pub const PACKAGES: &[Package] = &[
         needed_for: "SMMUv3 on QEMU",
     },
     // Fonts come with it: fontconfig-config depends on some.
-    Package {
-        name: "chromium",
-        program: "chromium",
-        needed_for: "reports in a browser",
-    },
+    Package { name: "chromium", program: "chromium", needed_for: "reports in a browser" },
     Package {
         name: "python3-distributed",
         program: "dask-scheduler",
@@ -63,10 +55,7 @@ pub fn provide() -> Vec<&'static Package> {
     if missing().next().is_some() && may_install() {
         let quiet = |arguments: &[&str]| {
             let mut command = Command::new("apt-get");
-            command
-                .args(arguments)
-                .env("DEBIAN_FRONTEND", "noninteractive")
-                .stdout(Stdio::null());
+            command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive").stdout(Stdio::null());
             command.status().is_ok_and(|status| status.success())
         };
         quiet(&["update", "-qq"]);

@@ -11,17 +11,9 @@ use crate::{backports, packages};
 /// The oldest release that will do.
 const WANTED: u32 = 10;
 const PACKAGES: [&str; 3] = ["qemu-system-x86", "qemu-system-arm", "qemu-system-riscv"];
-const PROGRAMS: [&str; 3] = [
-    "qemu-system-x86_64",
-    "qemu-system-aarch64",
-    "qemu-system-riscv64",
-];
+const PROGRAMS: [&str; 3] = ["qemu-system-x86_64", "qemu-system-aarch64", "qemu-system-riscv64"];
 /// The variables by which tests are told of other programs.
-const VARIABLES: [&str; 3] = [
-    "PORTOLAN_QEMU_X86",
-    "PORTOLAN_QEMU_ARM",
-    "PORTOLAN_QEMU_RISCV",
-];
+const VARIABLES: [&str; 3] = ["PORTOLAN_QEMU_X86", "PORTOLAN_QEMU_ARM", "PORTOLAN_QEMU_RISCV"];
 
 /// A program of each architecture.
 pub struct Newer {
@@ -62,11 +54,7 @@ impl Newer {
 
 /// The first number of a program's version.
 fn major(command: &mut Command) -> Option<u32> {
-    let output = command
-        .arg("--version")
-        .stderr(Stdio::null())
-        .output()
-        .ok()?;
+    let output = command.arg("--version").stderr(Stdio::null()).output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout);
     let number = text.split_once("version ")?.1;
     number.split('.').next()?.parse().ok()
@@ -96,10 +84,7 @@ pub fn tell(root: &Path) -> bool {
 /// # Errors
 /// Why there are none.
 pub fn provide(root: &Path) -> Result<Newer, String> {
-    let system = Newer {
-        programs: PROGRAMS.map(PathBuf::from),
-        libraries: None,
-    };
+    let system = Newer { programs: PROGRAMS.map(PathBuf::from), libraries: None };
     if system.works() {
         return Ok(system);
     }
@@ -116,10 +101,8 @@ fn unpacked(place: &Path) -> Option<Newer> {
     // Firmware of other architectures lies beside these libraries, below their names.
     let libraries = place.join(format!("lib/{}-linux-gnu", std::env::consts::ARCH));
     let libraries = Some(libraries).filter(|libraries| libraries.is_dir());
-    let newer = Newer {
-        programs: PROGRAMS.map(|program| place.join("bin").join(program)),
-        libraries,
-    };
+    let newer =
+        Newer { programs: PROGRAMS.map(|program| place.join("bin").join(program)), libraries };
     newer.works().then_some(newer)
 }
 
@@ -147,10 +130,8 @@ fn fetch(place: &Path) -> Result<(), String> {
     if wanted.is_empty() {
         return Err(format!("{suite} has no newer QEMU"));
     }
-    let named: Vec<String> = wanted
-        .iter()
-        .map(|(name, version)| format!("{name}={version}"))
-        .collect();
+    let named: Vec<String> =
+        wanted.iter().map(|(name, version)| format!("{name}={version}")).collect();
     let mut download = vec!["download", "-qq"];
     download.extend(named.iter().map(String::as_str));
     get.run("apt-get", &download)?;
@@ -171,10 +152,7 @@ impl Apt {
             std::fs::copy(list, apt.place.join("sources.list"))?;
         }
         for entry in std::fs::read_dir("/etc/apt/sources.list.d")?.flatten() {
-            std::fs::copy(
-                entry.path(),
-                apt.place.join("parts").join(entry.file_name()),
-            )?;
+            std::fs::copy(entry.path(), apt.place.join("parts").join(entry.file_name()))?;
         }
         Ok(apt)
     }
@@ -189,13 +167,7 @@ impl Apt {
     fn without_sources(place: &Path) -> std::io::Result<Self> {
         // Files that an earlier attempt left behind would be unpacked as well.
         let _ = std::fs::remove_dir_all(place);
-        for part in [
-            "parts",
-            "lists/partial",
-            "cache/archives/partial",
-            "debs",
-            "root",
-        ] {
+        for part in ["parts", "lists/partial", "cache/archives/partial", "debs", "root"] {
             std::fs::create_dir_all(place.join(part))?;
         }
         let place = place.canonicalize()?;
@@ -255,10 +227,7 @@ impl Apt {
         let debs = std::fs::read_dir(self.place.join("debs")).map_err(|e| e.to_string())?;
         for deb in debs.flatten() {
             let mut command = Command::new("dpkg-deb");
-            command
-                .arg("-x")
-                .arg(deb.path())
-                .arg(self.place.join("root"));
+            command.arg("-x").arg(deb.path()).arg(self.place.join("root"));
             if !command.status().is_ok_and(|status| status.success()) {
                 return Err(format!("cannot unpack {}", deb.path().display()));
             }

@@ -53,10 +53,7 @@ pub struct Step<'s> {
 
 /// Steps that others rely on.
 pub fn first() -> Vec<Step<'static>> {
-    vec![Step {
-        name: "Debian packages",
-        run: Box::new(provide),
-    }]
+    vec![Step { name: "Debian packages", run: Box::new(provide) }]
 }
 
 /// Those that build into `target/debug` and `target/release`.
@@ -65,36 +62,15 @@ pub fn steps(root: &Path, extent: Extent) -> Vec<Step<'_>> {
         Box::new(move || outcome(Command::new("cargo").args(arguments).current_dir(root)))
     };
     let mut steps = vec![
-        Step {
-            name: "format",
-            run: Box::new(move || format(root)),
-        },
-        Step {
-            name: "lints",
-            run: Box::new(|| lints(root)),
-        },
-        Step {
-            name: "documentation",
-            run: Box::new(|| documentation(root)),
-        },
+        Step { name: "format", run: Box::new(move || format(root)) },
+        Step { name: "lints", run: Box::new(|| lints(root)) },
+        Step { name: "documentation", run: Box::new(|| documentation(root)) },
         Step {
             name: "tests",
-            run: cargo(&[
-                "test",
-                "--quiet",
-                "--workspace",
-                "--all-targets",
-                "--no-fail-fast",
-            ]),
+            run: cargo(&["test", "--quiet", "--workspace", "--all-targets", "--no-fail-fast"]),
         },
-        Step {
-            name: "drivers on a hostile machine",
-            run: Box::new(|| hostile(root)),
-        },
-        Step {
-            name: "tests of machines on QEMU 10",
-            run: Box::new(|| newer_qemu(root)),
-        },
+        Step { name: "drivers on a hostile machine", run: Box::new(|| hostile(root)) },
+        Step { name: "tests of machines on QEMU 10", run: Box::new(|| newer_qemu(root)) },
         Step {
             name: "documentation tests",
             run: cargo(&["test", "--quiet", "--workspace", "--doc"]),
@@ -107,14 +83,8 @@ pub fn steps(root: &Path, extent: Extent) -> Vec<Step<'_>> {
 /// Those that build into folders of their own: without std, on the oldest compilers, for kernels.
 pub fn beside(root: &Path, extent: Extent) -> Vec<Step<'_>> {
     let mut steps = vec![
-        Step {
-            name: "library without std",
-            run: Box::new(|| no_std_gate(root)),
-        },
-        Step {
-            name: "orders of the library's own atomics",
-            run: Box::new(|| orders(root)),
-        },
+        Step { name: "library without std", run: Box::new(|| no_std_gate(root)) },
+        Step { name: "orders of the library's own atomics", run: Box::new(|| orders(root)) },
         Step {
             name: "libraries for AArch64",
             run: Box::new(|| bare(root, "aarch64-unknown-none")),
@@ -146,26 +116,11 @@ pub fn beside(root: &Path, extent: Extent) -> Vec<Step<'_>> {
 /// Steps that run programs, once the tests have passed.
 fn programs(root: &Path, extent: Extent) -> Vec<Step<'_>> {
     let mut steps = vec![
-        Step {
-            name: "examples",
-            run: Box::new(|| examples(root)),
-        },
-        Step {
-            name: "torture",
-            run: Box::new(|| torture(root)),
-        },
-        Step {
-            name: "Linux's own code as a peer",
-            run: Box::new(|| peer(root)),
-        },
-        Step {
-            name: "instruction counts",
-            run: Box::new(move || instructions(root, extent)),
-        },
-        Step {
-            name: "tidy",
-            run: Box::new(|| tidy(root)),
-        },
+        Step { name: "examples", run: Box::new(|| examples(root)) },
+        Step { name: "torture", run: Box::new(|| torture(root)) },
+        Step { name: "Linux's own code as a peer", run: Box::new(|| peer(root)) },
+        Step { name: "instruction counts", run: Box::new(move || instructions(root, extent)) },
+        Step { name: "tidy", run: Box::new(|| tidy(root)) },
     ];
     if extent == Extent::Long {
         steps.push(Step {
@@ -183,14 +138,7 @@ fn programs(root: &Path, extent: Extent) -> Vec<Step<'_>> {
 /// All tests of drivers, and all scenarios, on register models that are not obliging.
 fn hostile(root: &Path) -> Outcome {
     let mut command = Command::new("cargo");
-    command.args([
-        "test",
-        "--quiet",
-        "-p",
-        "portolan-hw",
-        "-p",
-        "portolan-verify",
-    ]);
+    command.args(["test", "--quiet", "-p", "portolan-hw", "-p", "portolan-verify"]);
     command.args(["--lib", "--test", "conformance"]);
     command.env("PORTOLAN_MACHINE", "hostile");
     outcome(command.current_dir(root))
@@ -248,14 +196,9 @@ fn provide() -> Outcome {
     if missing.is_empty() {
         return Outcome::Pass;
     }
-    let list: Vec<String> = missing
-        .iter()
-        .map(|p| format!("{} (for {})", p.name, p.needed_for))
-        .collect();
-    Outcome::Skip(format!(
-        "not installed: {}; run apt-get install",
-        list.join(", ")
-    ))
+    let list: Vec<String> =
+        missing.iter().map(|p| format!("{} (for {})", p.name, p.needed_for)).collect();
+    Outcome::Skip(format!("not installed: {}; run apt-get install", list.join(", ")))
 }
 
 fn format(root: &Path) -> Outcome {
@@ -271,15 +214,7 @@ fn format(root: &Path) -> Outcome {
 }
 
 fn lints(root: &Path) -> Outcome {
-    let arguments = [
-        "clippy",
-        "--quiet",
-        "--workspace",
-        "--all-targets",
-        "--",
-        "-D",
-        "warnings",
-    ];
+    let arguments = ["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"];
     match outcome(Command::new("cargo").args(arguments).current_dir(root)) {
         Outcome::Pass => {}
         other => return other,
@@ -325,13 +260,7 @@ fn all<const N: usize>(commands: [Command; N]) -> Outcome {
 
 fn documentation(root: &Path) -> Outcome {
     let mut command = Command::new("cargo");
-    command.args([
-        "doc",
-        "--quiet",
-        "--workspace",
-        "--no-deps",
-        "--document-private-items",
-    ]);
+    command.args(["doc", "--quiet", "--workspace", "--no-deps", "--document-private-items"]);
     outcome(command.current_dir(root).env("RUSTDOCFLAGS", "-D warnings"))
 }
 
@@ -340,10 +269,7 @@ fn documentation(root: &Path) -> Outcome {
 fn no_std_gate(root: &Path) -> Outcome {
     let build = |features: &[&str], errors: Stdio| {
         let mut command = Command::new("cargo");
-        command
-            .args(["build", "--quiet"])
-            .args(features)
-            .stderr(errors);
+        command.args(["build", "--quiet"]).args(features).stderr(errors);
         command.current_dir(root.join("xtask/no_std_gate"));
         outcome(command.env("CARGO_TARGET_DIR", root.join("target/no_std_gate")))
     };
@@ -365,9 +291,7 @@ fn no_std_gate(root: &Path) -> Outcome {
 fn orders(root: &Path) -> Outcome {
     let mut command = Command::new("cargo");
     let tests = ["--test", "walks", "--test", "interleavings"];
-    command
-        .args(["test", "--quiet", "-p", "portolan"])
-        .args(tests);
+    command.args(["test", "--quiet", "-p", "portolan"]).args(tests);
     command.env("RUSTFLAGS", "--cfg portolan_loom");
     command.env("CARGO_TARGET_DIR", root.join("target/orders"));
     outcome(command.current_dir(root))
@@ -389,9 +313,7 @@ fn oldest(root: &Path, extent: Extent, manifest: &str, what: &[&str]) -> Outcome
         return Outcome::Skip("left out by --fast".to_owned());
     }
     let text = std::fs::read_to_string(root.join(manifest)).unwrap_or_default();
-    let line = text
-        .lines()
-        .find(|line| line.trim_start().starts_with("rust-version = "));
+    let line = text.lines().find(|line| line.trim_start().starts_with("rust-version = "));
     let Some(version) = line.and_then(|line| line.split('"').nth(1)) else {
         eprintln!("{manifest} states no rust-version");
         return Outcome::Fail;
@@ -401,21 +323,13 @@ fn oldest(root: &Path, extent: Extent, manifest: &str, what: &[&str]) -> Outcome
     install.args(["toolchain", "install", &toolchain, "--profile", "minimal"]);
     install.stdout(Stdio::null()).stderr(Stdio::null());
     if !install.status().is_ok_and(|status| status.success()) {
-        return Outcome::Skip(format!(
-            "Rust {toolchain} is not here and cannot be installed"
-        ));
+        return Outcome::Skip(format!("Rust {toolchain} is not here and cannot be installed"));
     }
     let mut command = Command::new("cargo");
-    command
-        .arg(format!("+{toolchain}"))
-        .args(["check", "--quiet"])
-        .args(what);
+    command.arg(format!("+{toolchain}")).args(["check", "--quiet"]).args(what);
     let target = root.join("target").join(format!("rust-{version}"));
     // `cargo xtask` itself runs under another toolchain and says so to its children.
-    command
-        .env_remove("RUSTUP_TOOLCHAIN")
-        .env_remove("CARGO")
-        .env_remove("RUSTC");
+    command.env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO").env_remove("RUSTC");
     outcome(command.current_dir(root).env("CARGO_TARGET_DIR", target))
 }
 
@@ -443,13 +357,7 @@ fn torture(root: &Path) -> Outcome {
         command
     };
     let mut tables = torture(&["--layer", "tables", "--operations", "600000"]);
-    let mappings = [
-        "--layer",
-        "mappings",
-        "--operations",
-        "1000000",
-        "--failures",
-    ];
+    let mappings = ["--layer", "mappings", "--operations", "1000000", "--failures"];
     let mut mappings = torture(&mappings);
     std::thread::scope(|scope| {
         let tables = scope.spawn(|| outcome(&mut tables));
@@ -491,22 +399,9 @@ fn instructions(root: &Path, extent: Extent) -> Outcome {
     if !packages::present("valgrind") {
         return Outcome::Skip("valgrind is not installed".to_owned());
     }
-    let arguments = [
-        "run",
-        "--quiet",
-        "--profile",
-        "bench",
-        "-p",
-        "portolan-bench",
-        "--bin",
-        "instructions",
-    ];
-    outcome(
-        Command::new("cargo")
-            .args(arguments)
-            .args(["--", "--check"])
-            .current_dir(root),
-    )
+    let arguments =
+        ["run", "--quiet", "--profile", "bench", "-p", "portolan-bench", "--bin", "instructions"];
+    outcome(Command::new("cargo").args(arguments).args(["--", "--check"]).current_dir(root))
 }
 
 /// Runs `command`; tells if it ends well.

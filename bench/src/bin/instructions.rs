@@ -32,11 +32,7 @@ const CHECKED_AREA: &str =
     "14 are for a check of the slots that an area returns, since others may write areas";
 
 const fn budget(name: &'static str, instructions: f64, reason: &'static str) -> Budget {
-    Budget {
-        name,
-        instructions,
-        reason,
-    }
+    Budget { name, instructions, reason }
 }
 
 const BUDGETS: &[Budget] = &[
@@ -138,9 +134,7 @@ fn main() -> ExitCode {
     };
     let text = match output {
         Output::Table => Ok(tabulate(&rows).trim_end().to_owned()),
-        Output::Json => serde_json::to_string_pretty(&Document {
-            instructions: &rows,
-        }),
+        Output::Json => serde_json::to_string_pretty(&Document { instructions: &rows }),
     };
     match text {
         Ok(text) => println!("{text}"),
@@ -205,20 +199,13 @@ fn tabulate(rows: &[Row]) -> String {
             maybe(row.budget),
         ]
     });
-    display::table(
-        &header,
-        &[2, 3, 4],
-        rows.collect(),
-        display::width_of_output(),
-    )
+    display::table(&header, &[2, 3, 4], rows.collect(), display::width_of_output())
 }
 
 /// As many at a time as there are CPUs: callgrind's counts do not depend on processes beside it.
 fn count_all(name: &str) -> Result<Vec<Row>, String> {
-    let wanted: Vec<Scenario> = all()
-        .into_iter()
-        .filter(|s| countable(s) && s.name.contains(name))
-        .collect();
+    let wanted: Vec<Scenario> =
+        all().into_iter().filter(|s| countable(s) && s.name.contains(name)).collect();
     let (next, cpus) = (AtomicUsize::new(0), std::thread::available_parallelism());
     let worker = || {
         let taken = || wanted.get(next.fetch_add(1, Relaxed));
@@ -226,9 +213,8 @@ fn count_all(name: &str) -> Result<Vec<Row>, String> {
         counted.collect::<Vec<_>>()
     };
     let mut counts: HashMap<_, _> = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..cpus.map_or(1, usize::from))
-            .map(|_| scope.spawn(worker))
-            .collect();
+        let workers: Vec<_> =
+            (0..cpus.map_or(1, usize::from)).map(|_| scope.spawn(worker)).collect();
         let each = workers.into_iter().filter_map(|worker| worker.join().ok());
         each.flatten().collect()
     });

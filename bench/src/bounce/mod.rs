@@ -101,12 +101,7 @@ pub fn cases(threads: usize) -> Vec<Case> {
     let mut cases = Vec::new();
     for (copying, bytes) in kinds {
         for percent in [5, 90] {
-            cases.extend(counts.iter().map(|&threads| Case {
-                copying,
-                bytes,
-                percent,
-                threads,
-            }));
+            cases.extend(counts.iter().map(|&threads| Case { copying, bytes, percent, threads }));
         }
     }
     cases
@@ -225,13 +220,7 @@ pub(crate) struct Copies(Stage);
 impl Copies {
     /// Of `bytes`, with so many in a hundred of all that there are in use.
     pub(crate) fn new(bytes: u64, percent: usize) -> Result<Self, Failure> {
-        Ok(Self(Stage::new(
-            Strategy::LockFree,
-            POOL,
-            1,
-            bytes,
-            percent,
-        )?))
+        Ok(Self(Stage::new(Strategy::LockFree, POOL, 1, bytes, percent)?))
     }
 }
 

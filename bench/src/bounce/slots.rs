@@ -26,10 +26,7 @@ pub(super) struct Stage {
 
 /// A block of a disk: the copy keeps the position in its page.
 fn need(bytes: u64) -> Need {
-    Need {
-        keep: PageSize::SIZE_4K,
-        ..Need::bytes(bytes)
-    }
+    Need { keep: PageSize::SIZE_4K, ..Need::bytes(bytes) }
 }
 
 /// A slot alone: no page is shared, so none has to be kept.
@@ -70,12 +67,7 @@ impl Stage {
             pool.give(slots).map_err(|_| Failure::Addresses)?;
         }
         let pool = PoolMemory::new(pool, memory);
-        Ok(Self {
-            pool,
-            held,
-            buffers,
-            bytes,
-        })
+        Ok(Self { pool, held, buffers, bytes })
     }
 
     /// The work of each thread without the copy.
@@ -88,10 +80,7 @@ impl Stage {
         let one = |thread: usize| {
             let start = self.buffers.checked_add(thread as u64 * self.bytes)?;
             let buffer = PhysRange::from_len(start, self.bytes)?;
-            Some(Copying {
-                stage: self,
-                buffer: unowned(buffer),
-            })
+            Some(Copying { stage: self, buffer: unowned(buffer) })
         };
         let all: Option<Vec<_>> = (0..threads).map(one).collect();
         all.ok_or(Failure::Addresses)
@@ -162,11 +151,7 @@ impl Memcpy {
     pub(crate) fn new(bytes: u64) -> Self {
         let bytes = bytes as usize;
         let page = PageSize::SIZE_4K.bytes() as usize;
-        Self {
-            from: vec![1; bytes + page],
-            to: vec![2; bytes + page],
-            bytes,
-        }
+        Self { from: vec![1; bytes + page], to: vec![2; bytes + page], bytes }
     }
 }
 

@@ -26,9 +26,7 @@ pub(crate) struct Buffers {
 impl Buffers {
     pub(crate) fn new(kind: Kind) -> Result<Self, Failure> {
         let domain = on_cpu(0)?.domain(kind, INPUT_BITS);
-        Ok(Self {
-            domain: domain.ok_or(Failure::HostMemory)?,
-        })
+        Ok(Self { domain: domain.ok_or(Failure::HostMemory)? })
     }
 }
 
@@ -217,11 +215,7 @@ impl Workload for Copies {
         let start = self.memory.as_ptr().addr().wrapping_neg() & (PAGE as usize - 1);
         let buffer = &self.memory[start..start + self.bytes];
         for _ in 0..PAIRS / 8 {
-            let slots = self
-                .filled
-                .cpu
-                .bounce(black_box(buffer))
-                .ok_or(Failure::Linux)?;
+            let slots = self.filled.cpu.bounce(black_box(buffer)).ok_or(Failure::Linux)?;
             self.filled.cpu.give(black_box(slots));
         }
         Ok(())

@@ -47,10 +47,7 @@ const HEADERS: &[(&str, &str)] = &[
     ("include/linux/errno.h", "linux/errno.h"),
     ("include/linux/io-pgtable.h", "linux/io-pgtable.h"),
     ("include/linux/interval_tree.h", "linux/interval_tree.h"),
-    (
-        "include/linux/interval_tree_generic.h",
-        "linux/interval_tree_generic.h",
-    ),
+    ("include/linux/interval_tree_generic.h", "linux/interval_tree_generic.h"),
     ("include/linux/iommu-dma.h", "linux/iommu-dma.h"),
     ("include/linux/iommu-helper.h", "linux/iommu-helper.h"),
     ("include/linux/iommu.h", "linux/iommu.h"),
@@ -64,27 +61,18 @@ const HEADERS: &[(&str, &str)] = &[
     ("include/linux/overflow.h", "linux/overflow.h"),
     ("include/linux/poison.h", "linux/poison.h"),
     ("include/linux/rbtree.h", "linux/rbtree.h"),
-    (
-        "include/linux/rbtree_augmented.h",
-        "linux/rbtree_augmented.h",
-    ),
+    ("include/linux/rbtree_augmented.h", "linux/rbtree_augmented.h"),
     ("include/linux/rbtree_types.h", "linux/rbtree_types.h"),
     ("include/linux/scatterlist.h", "linux/scatterlist.h"),
     ("include/linux/sizes.h", "linux/sizes.h"),
     ("include/linux/swiotlb.h", "linux/swiotlb.h"),
-    (
-        "include/uapi/asm-generic/errno-base.h",
-        "asm-generic/errno-base.h",
-    ),
+    ("include/uapi/asm-generic/errno-base.h", "asm-generic/errno-base.h"),
     ("include/uapi/asm-generic/errno.h", "asm-generic/errno.h"),
     ("include/uapi/asm-generic/errno.h", "asm/errno.h"),
     ("include/uapi/linux/const.h", "uapi/linux/const.h"),
     ("include/uapi/linux/errno.h", "uapi/linux/errno.h"),
     ("include/uapi/linux/virtio_ids.h", "linux/virtio_ids.h"),
-    (
-        "include/uapi/linux/virtio_iommu.h",
-        "uapi/linux/virtio_iommu.h",
-    ),
+    ("include/uapi/linux/virtio_iommu.h", "uapi/linux/virtio_iommu.h"),
     ("include/uapi/linux/limits.h", "uapi/linux/limits.h"),
     ("include/vdso/const.h", "vdso/const.h"),
     ("include/vdso/limits.h", "vdso/limits.h"),
@@ -142,12 +130,7 @@ const FLAGS: &[&str] = &[
 /// Everything that is wanted of Linux's sources.
 pub(super) fn needed() -> impl Iterator<Item = String> {
     let headers = HEADERS.iter().map(|&(place, _)| place);
-    let all: BTreeSet<&str> = SOURCES
-        .iter()
-        .chain(BESIDE)
-        .copied()
-        .chain(headers)
-        .collect();
+    let all: BTreeSet<&str> = SOURCES.iter().chain(BESIDE).copied().chain(headers).collect();
     all.into_iter().map(str::to_owned)
 }
 
@@ -206,23 +189,14 @@ fn build(compiler: &str, work: &Path, sources: &Path, object: &Path) -> Result<(
             }
             command.arg("-include").arg(shim.join("kernel.h"));
         }
-        command
-            .arg("-c")
-            .arg(source)
-            .arg("-o")
-            .arg(work.join(format!("{number}.o")));
+        command.arg("-c").arg(source).arg("-o").arg(work.join(format!("{number}.o")));
         command.spawn().map_err(failed)
     };
     let own_sources = SHIM.iter().filter(|(name, _)| name.ends_with(".c"));
     let all = SOURCES.iter().map(|name| sources.join(name));
-    let all: Vec<PathBuf> = all
-        .chain(own_sources.map(|(name, _)| shim.join(name)))
-        .collect();
-    let children: Result<Vec<Child>, String> = all
-        .iter()
-        .zip(0..)
-        .map(|(source, number)| start(source, number))
-        .collect();
+    let all: Vec<PathBuf> = all.chain(own_sources.map(|(name, _)| shim.join(name))).collect();
+    let children: Result<Vec<Child>, String> =
+        all.iter().zip(0..).map(|(source, number)| start(source, number)).collect();
     for (mut child, source) in children?.into_iter().zip(&all) {
         if !child.wait().map_err(failed)?.success() {
             return Err(format!("{compiler} does not compile {}", source.display()));
@@ -230,9 +204,7 @@ fn build(compiler: &str, work: &Path, sources: &Path, object: &Path) -> Result<(
     }
     let linked = work.join("linked.so");
     let mut command = Command::new(compiler);
-    command
-        .args(["-shared", "-Wl,--gc-sections", "-Wl,-z,defs", "-o"])
-        .arg(&linked);
+    command.args(["-shared", "-Wl,--gc-sections", "-Wl,-z,defs", "-o"]).arg(&linked);
     command.args((0..all.len()).map(|number| work.join(format!("{number}.o"))));
     run(&mut command)?;
     std::fs::rename(&linked, object).map_err(failed)
@@ -269,10 +241,7 @@ fn headers(include: &Path, sources: &Path) -> std::io::Result<()> {
 fn included(text: &str) -> impl Iterator<Item = String> {
     text.lines().filter_map(|line| {
         let rest = line.trim_start().strip_prefix('#')?.trim_start();
-        let rest = rest
-            .strip_prefix("include")?
-            .trim_start()
-            .strip_prefix('<')?;
+        let rest = rest.strip_prefix("include")?.trim_start().strip_prefix('<')?;
         Some(rest.split_once('>')?.0.to_owned())
     })
 }

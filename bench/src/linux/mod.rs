@@ -39,44 +39,29 @@ pub enum Fetch {
 fn place() -> PathBuf {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let target = std::env::var_os("CARGO_TARGET_DIR").map(|target| workspace.join(target));
-    target
-        .unwrap_or_else(|| workspace.join("target"))
-        .join(NAME)
+    target.unwrap_or_else(|| workspace.join("target")).join(NAME)
 }
 
 /// Checks that a program can be started.
 fn need(program: &str, package: &str) -> Result<(), String> {
     let mut command = Command::new(program);
-    command
-        .arg("--version")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
+    command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
     match command.status() {
         Ok(status) if status.success() => Ok(()),
-        _ => Err(format!(
-            "{program} is not here: run `apt-get install {package}`"
-        )),
+        _ => Err(format!("{program} is not here: run `apt-get install {package}`")),
     }
 }
 
 /// Runs a command; returns its standard output.
 fn run(command: &mut Command) -> Result<String, String> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let output = command
-        .output()
-        .map_err(|error| format!("cannot start {program}: {error}"))?;
+    let output = command.output().map_err(|error| format!("cannot start {program}: {error}"))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let errors = String::from_utf8_lossy(&output.stderr);
-    let errors: Vec<&str> = errors
-        .lines()
-        .filter(|line| line.contains("rror"))
-        .collect();
-    Err(format!(
-        "{program} failed: {}",
-        errors.first().unwrap_or(&"it does not say why")
-    ))
+    let errors: Vec<&str> = errors.lines().filter(|line| line.contains("rror")).collect();
+    Err(format!("{program} failed: {}", errors.first().unwrap_or(&"it does not say why")))
 }
 
 /// Reason why there is no such peer.

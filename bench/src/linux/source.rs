@@ -48,9 +48,7 @@ pub(super) fn provide(place: &Path, fetch: Fetch) -> Result<PathBuf, String> {
 pub(super) fn version(place: &Path) -> Option<String> {
     let text = std::fs::read_to_string(place.join("source/Makefile")).ok()?;
     let value = |name: &str| {
-        let line = text
-            .lines()
-            .find(|line| line.split(' ').next() == Some(name))?;
+        let line = text.lines().find(|line| line.split(' ').next() == Some(name))?;
         Some(line.split_once('=')?.1.trim().to_owned())
     };
     let parts = [value("VERSION")?, value("PATCHLEVEL")?, value("SUBLEVEL")?];
@@ -77,11 +75,7 @@ fn download(place: &Path) -> Result<PathBuf, String> {
     let place = place.canonicalize().map_err(|error| error.to_string())?;
     let apt = |lists: &[String], arguments: &[&str]| {
         let mut command = Command::new("apt-get");
-        for option in [
-            "APT::Sandbox::User=",
-            "Acquire::http::Timeout=20",
-            "Acquire::Retries=1",
-        ] {
+        for option in ["APT::Sandbox::User=", "Acquire::http::Timeout=20", "Acquire::Retries=1"] {
             command.args(["-o", option]);
         }
         for option in lists {
@@ -99,17 +93,10 @@ fn download(place: &Path) -> Result<PathBuf, String> {
     })?;
     let all = std::fs::read_dir(&place).map_err(|error| error.to_string())?;
     let package = all.flatten().map(|entry| entry.path());
-    let package = package
-        .filter(|path| path.extension().is_some_and(|end| end == "deb"))
-        .last();
+    let package = package.filter(|path| path.extension().is_some_and(|end| end == "deb")).last();
     let package = package.ok_or("apt-get downloaded no package")?;
-    run(Command::new("dpkg-deb")
-        .arg("-x")
-        .arg(package)
-        .arg(place.join("package")))?;
-    Ok(place
-        .join("package")
-        .join(INSTALLED.trim_start_matches('/')))
+    run(Command::new("dpkg-deb").arg("-x").arg(package).arg(place.join("package")))?;
+    Ok(place.join("package").join(INSTALLED.trim_start_matches('/')))
 }
 
 fn unpack(archive: &Path, sources: &Path) -> Result<(), String> {

@@ -33,16 +33,8 @@ pub(crate) struct MapList {
 impl MapList {
     pub(crate) fn new(kind: Kind, cache: Cache) -> Result<Self, Failure> {
         let domain = domain(kind)?;
-        let list = domain
-            .cpu()
-            .list(&pieces(LIST_PAGES as usize))
-            .ok_or(Failure::HostMemory)?;
-        Ok(Self {
-            list,
-            domain,
-            mapped: false,
-            evictor: Evictor::new(cache),
-        })
+        let list = domain.cpu().list(&pieces(LIST_PAGES as usize)).ok_or(Failure::HostMemory)?;
+        Ok(Self { list, domain, mapped: false, evictor: Evictor::new(cache) })
     }
 }
 
@@ -78,12 +70,7 @@ pub(crate) struct OfSpan {
 
 impl OfSpan {
     pub(crate) fn new(span: Span, timed: Timed, kind: Kind) -> Result<Self, Failure> {
-        Ok(Self {
-            domain: domain(kind)?,
-            span,
-            timed,
-            mapped: false,
-        })
+        Ok(Self { domain: domain(kind)?, span, timed, mapped: false })
     }
 
     fn map(&mut self) -> Result<(), Failure> {
@@ -99,9 +86,7 @@ impl OfSpan {
     fn unmap(&mut self) -> Result<(), Failure> {
         for start in self.span.starts() {
             let unmapped = self.domain.unmap(start, self.span.bytes);
-            (unmapped == self.span.bytes)
-                .then_some(())
-                .ok_or(Failure::Linux)?;
+            (unmapped == self.span.bytes).then_some(()).ok_or(Failure::Linux)?;
         }
         self.mapped = false;
         Ok(())
@@ -155,17 +140,9 @@ impl Singles {
         let domain = domain(Kind::SNOOPS)?;
         for i in 0..SINGLES {
             let iova = BASE.get() + (2 * i + 1) * PAGE;
-            domain
-                .map(iova, MEMORY.get(), PAGE)
-                .then_some(())
-                .ok_or(Failure::Linux)?;
+            domain.map(iova, MEMORY.get(), PAGE).then_some(()).ok_or(Failure::Linux)?;
         }
-        Ok(Self {
-            domain,
-            layer,
-            timed,
-            mapped: false,
-        })
+        Ok(Self { domain, layer, timed, mapped: false })
     }
 
     fn map(&mut self) -> Result<(), Failure> {

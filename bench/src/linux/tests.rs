@@ -57,13 +57,7 @@ fn commands(kind: Kind, shift: u64, bytes: u64) -> Option<(u64, u64)> {
     let ours = crate::rig::paged(64, quirks).ok()?;
     let range = IovaRange::from_len(portolan::addr::Iova::new(iova), bytes)?;
     let mut owed = Gather::new();
-    ours.map(
-        range.start(),
-        promised(PhysAddr::new(pa), bytes),
-        access(),
-        &mut owed,
-    )
-    .ok()?;
+    ours.map(range.start(), promised(PhysAddr::new(pa), bytes), access(), &mut owed).ok()?;
     crate::rig::unmap_and_pay(&ours, range).ok()?;
     Some((theirs, ours.queue().written() as u64))
 }
@@ -81,10 +75,7 @@ fn both_sides_build_the_commands_that_their_designs_want() {
 #[test]
 fn lines_are_written_back_for_hardware_that_does_not_snoop() {
     let linux = linux_or_skip!();
-    let domain = linux
-        .on_cpu(0)
-        .domain(Kind::NON_COHERENT, INPUT_BITS)
-        .unwrap();
+    let domain = linux.on_cpu(0).domain(Kind::NON_COHERENT, INPUT_BITS).unwrap();
     assert!(domain.map(BASE.get(), MEMORY.get(), PAGE));
     assert_eq!(domain.unmap(BASE.get(), PAGE), PAGE);
     assert_eq!(domain.cpu().warnings(), 0);

@@ -118,13 +118,7 @@ fn check(deaf_to: Option<usize>, seed: u64) -> Result<[u64; KINDS.len()], Wrong>
     };
     let unit = cpu.viommu(device.features(), &device.config(), &carry);
     let unit = unit.ok_or(Wrong("Linux's driver refuses the device".to_owned()))?;
-    let mut machine = Machine {
-        device: &device,
-        unit: &unit,
-        guest: &guest,
-        sides: &sides,
-        rng,
-    };
+    let mut machine = Machine { device: &device, unit: &unit, guest: &guest, sides: &sides, rng };
     machine.run()?;
     drop(unit);
     if cpu.warnings() > 0 {
@@ -172,12 +166,7 @@ impl Machine<'_> {
             let Some(iova) = endpoint.map(pa, bytes, may) else {
                 return wrong("Linux does not map a buffer");
             };
-            let buffer = Buffer {
-                iova,
-                pa,
-                bytes,
-                may,
-            };
+            let buffer = Buffer { iova, pa, bytes, may };
             self.reaches(0, buffer)?;
             self.refused(1, "page", iova, Access::Read)?;
             live.push(buffer);
@@ -226,12 +215,7 @@ impl Machine<'_> {
                     if !domain.map(iova, pa, bytes, may) {
                         return wrong("Linux does not map");
                     }
-                    let buffer = Buffer {
-                        iova,
-                        pa,
-                        bytes,
-                        may,
-                    };
+                    let buffer = Buffer { iova, pa, bytes, may };
                     self.reaches(0, buffer)?;
                     slots[slot] = Some(buffer);
                 }
@@ -251,9 +235,7 @@ impl Machine<'_> {
         let read = self.guest.read_slice(&mut ours, GuestAddress(of.pa));
         read.map_err(|error| Wrong(error.to_string()))?;
         let reached = memory.read_slice(&mut theirs, GuestAddress(of.iova));
-        let Buffer {
-            iova, pa, bytes, ..
-        } = of;
+        let Buffer { iova, pa, bytes, .. } = of;
         if reached.is_err() || ours != theirs {
             return wrong(format_args!(
                 "endpoint {id} does not reach {bytes} bytes of {pa:#x} at {iova:#x}"

@@ -130,10 +130,7 @@ pub(crate) struct WrittenBack {
 
 impl WrittenBack {
     pub(crate) fn new(pages: u32) -> Self {
-        Self {
-            tables: tables(pages),
-            lines: AtomicU64::new(0),
-        }
+        Self { tables: tables(pages), lines: AtomicU64::new(0) }
     }
 
     /// Lines written back so far.

@@ -136,13 +136,7 @@ impl Linux {
         if result != 0 {
             return Err(format!("Linux's own self-test fails on the shim: {said}"));
         }
-        Ok(Self {
-            entries,
-            viommu,
-            said,
-            pool: OnceLock::new(),
-            _library: library,
-        })
+        Ok(Self { entries, viommu, said, pool: OnceLock::new(), _library: library })
     }
 
     /// The last words of the self-test.
@@ -166,10 +160,7 @@ impl Linux {
             unsafe { (self.entries.on_cpu)(cpu) };
             held
         });
-        OnCpu {
-            linux: self,
-            _held: held,
-        }
+        OnCpu { linux: self, _held: held }
     }
 }
 
@@ -222,10 +213,7 @@ impl OnCpu {
     pub(crate) fn domain(&self, kind: Kind, input_bits: u32) -> Option<Domain> {
         // SAFETY: see above.
         let at = NonNull::new(unsafe { (self.entries().domain)(kind.0, input_bits) })?;
-        Some(Domain {
-            cpu: self.clone(),
-            at,
-        })
+        Some(Domain { cpu: self.clone(), at })
     }
 
     /// The same for CPUs to share.
@@ -240,35 +228,23 @@ impl OnCpu {
     pub(crate) fn list(&self, pieces: &[(u64, u32)]) -> Option<List> {
         let starts: Vec<u64> = pieces.iter().map(|&(start, _)| start).collect();
         let bytes: Vec<u32> = pieces.iter().map(|&(_, bytes)| bytes).collect();
-        let count = u32::try_from(pieces.len())
-            .ok()
-            .filter(|&count| count > 0)?;
+        let count = u32::try_from(pieces.len()).ok().filter(|&count| count > 0)?;
         // SAFETY: see above; both arrays have `count` elements, which Linux copies.
         let at = unsafe { (self.entries().list)(starts.as_ptr(), bytes.as_ptr(), count) };
-        Some(List {
-            cpu: self.clone(),
-            at: NonNull::new(at)?,
-            count,
-        })
+        Some(List { cpu: self.clone(), at: NonNull::new(at)?, count })
     }
 
     /// A space of addresses; none if there is no memory.
     pub(crate) fn space(&self) -> Option<Space> {
         // SAFETY: see above.
         let at = NonNull::new(unsafe { (self.entries().space)() })?;
-        Some(Space {
-            linux: self.linux,
-            at,
-        })
+        Some(Space { linux: self.linux, at })
     }
 
     /// Sees to it that there is the bounce pool, which is one for all and has `bytes` bytes.
     pub(crate) fn pool(&self, bytes: u64) -> bool {
         // SAFETY: see above.
-        *self
-            .linux
-            .pool
-            .get_or_init(|| unsafe { (self.entries().pool)(bytes) } == 0)
+        *self.linux.pool.get_or_init(|| unsafe { (self.entries().pool)(bytes) } == 0)
     }
 
     /// Takes slots for `bytes` bytes and copies nothing.

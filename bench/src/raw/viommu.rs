@@ -71,12 +71,7 @@ impl OnCpu {
         let at = unsafe {
             (self.linux.viommu.viommu)(features, config.as_ptr(), bytes, carry_out, context)
         };
-        Some(Unit {
-            cpu: self.clone(),
-            at: NonNull::new(at)?,
-            _config: config,
-            _carry: carry,
-        })
+        Some(Unit { cpu: self.clone(), at: NonNull::new(at)?, _config: config, _carry: carry })
     }
 }
 
@@ -148,10 +143,7 @@ impl Endpoint<'_> {
     pub(crate) fn unmanaged(&self) -> Option<Unmanaged<'_>> {
         // SAFETY: see above.
         let at = unsafe { (self.unit.entries().endpoint_domain)(self.at.as_ptr()) };
-        Some(Unmanaged {
-            endpoint: self,
-            at: NonNull::new(at)?,
-        })
+        Some(Unmanaged { endpoint: self, at: NonNull::new(at)? })
     }
 }
 

@@ -98,11 +98,9 @@ fn slots() -> Vec<Scenario> {
         size_bytes: PAGE / 2,
         peers: &[(LINUX, || Ok(Box::new(linux::Slots::new(5)?)))],
         targets: &[Target::Linux(2.0)],
-        ..passes(
-            "slot_5",
-            "a bounce slot taken and given back, 5 % of the others in use",
-            || Ok(Box::new(PoolSlots::new(Strategy::LockFree, 5)?)),
-        )
+        ..passes("slot_5", "a bounce slot taken and given back, 5 % of the others in use", || {
+            Ok(Box::new(PoolSlots::new(Strategy::LockFree, 5)?))
+        })
     };
     let many = Scenario {
         name: "slot_90",

@@ -48,18 +48,14 @@ fn pages() -> Vec<Scenario> {
     };
     let owned = Scenario {
         peers: &[(LINUX, || Ok(Box::new(linux::Buffers::new(Kind::STRICT)?)))],
-        ..passes(
-            "dma_4k_owned",
-            "the same, strict, as a mapping that owns its buffer",
-            || Ok(Box::new(Owned::pages(How::STRICT)?)),
-        )
+        ..passes("dma_4k_owned", "the same, strict, as a mapping that owns its buffer", || {
+            Ok(Box::new(Owned::pages(How::STRICT)?))
+        })
     };
     let deferred = Scenario {
         peers: &[
             (LINUX, || Ok(Box::new(linux::Buffers::new(Kind::LAZY)?))),
-            (LINUX_STRICT, || {
-                Ok(Box::new(linux::Buffers::new(Kind::STRICT)?))
-            }),
+            (LINUX_STRICT, || Ok(Box::new(linux::Buffers::new(Kind::STRICT)?))),
         ],
         targets: &[Target::Linux(1.0)],
         ..passes(
@@ -74,9 +70,7 @@ fn pages() -> Vec<Scenario> {
 /// The same, the lines of tables written back: no targets but Linux's own path.
 fn not_snooped() -> Vec<Scenario> {
     let lazy = Scenario {
-        peers: &[(LINUX, || {
-            Ok(Box::new(linux::Buffers::new(Kind::LAZY_NON_COHERENT)?))
-        })],
+        peers: &[(LINUX, || Ok(Box::new(linux::Buffers::new(Kind::LAZY_NON_COHERENT)?)))],
         targets: &[Target::Linux(1.0)],
         ..passes(
             "dma_4k_lazy_noncoherent",
@@ -85,9 +79,7 @@ fn not_snooped() -> Vec<Scenario> {
         )
     };
     let strict = Scenario {
-        peers: &[(LINUX, || {
-            Ok(Box::new(linux::Buffers::new(Kind::STRICT_NON_COHERENT)?))
-        })],
+        peers: &[(LINUX, || Ok(Box::new(linux::Buffers::new(Kind::STRICT_NON_COHERENT)?)))],
         targets: &[Target::Linux(1.0)],
         ..passes(
             "dma_4k_strict_noncoherent",
@@ -97,12 +89,8 @@ fn not_snooped() -> Vec<Scenario> {
     };
     let deferred = Scenario {
         peers: &[
-            (LINUX, || {
-                Ok(Box::new(linux::Buffers::new(Kind::LAZY_NON_COHERENT)?))
-            }),
-            (LINUX_STRICT, || {
-                Ok(Box::new(linux::Buffers::new(Kind::STRICT_NON_COHERENT)?))
-            }),
+            (LINUX, || Ok(Box::new(linux::Buffers::new(Kind::LAZY_NON_COHERENT)?))),
+            (LINUX_STRICT, || Ok(Box::new(linux::Buffers::new(Kind::STRICT_NON_COHERENT)?))),
         ],
         targets: &[Target::Linux(1.0)],
         ..passes(
@@ -137,13 +125,7 @@ macro_rules! list {
 macro_rules! lists {
     ($pieces:literal: $strict:literal, $lazy:literal, $deferred:literal) => {
         [
-            list!(
-                $strict,
-                $pieces,
-                "strict",
-                How::STRICT,
-                [(LINUX, Kind::STRICT)]
-            ),
+            list!($strict, $pieces, "strict", How::STRICT, [(LINUX, Kind::STRICT)]),
             list!($lazy, $pieces, "lazy", How::LAZY, [(LINUX, Kind::LAZY)]),
             list!(
                 $deferred,
@@ -173,10 +155,7 @@ fn lists() -> Vec<Scenario> {
         16,
         "deferred and reclaimed by 64; the walker does not snoop",
         How::DEFERRED.noncoherent(),
-        [
-            (LINUX, Kind::LAZY_NON_COHERENT),
-            (LINUX_STRICT, Kind::STRICT_NON_COHERENT)
-        ]
+        [(LINUX, Kind::LAZY_NON_COHERENT), (LINUX_STRICT, Kind::STRICT_NON_COHERENT)]
     ));
     all
 }

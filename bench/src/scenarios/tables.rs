@@ -35,9 +35,7 @@ fn lists() -> Vec<Scenario> {
         threads: 1,
         sample: Sample::Pass,
         peers: &[
-            (LINUX, || {
-                Ok(Box::new(linux::MapList::new(Kind::SNOOPS, Cache::Hot)?))
-            }),
+            (LINUX, || Ok(Box::new(linux::MapList::new(Kind::SNOOPS, Cache::Hot)?))),
             (PAGING, || Ok(Box::new(Paging::list()?))),
             (MULTIARCH, || Ok(Box::new(MultiArch::list()?))),
         ],
@@ -50,9 +48,7 @@ fn lists() -> Vec<Scenario> {
         name: "map_sg_cold",
         what: "map_sg of 8192 scattered 4 KiB pages, list and tables not in the caches",
         cache: Cache::Cold,
-        peers: &[(LINUX, || {
-            Ok(Box::new(linux::MapList::new(Kind::SNOOPS, Cache::Cold)?))
-        })],
+        peers: &[(LINUX, || Ok(Box::new(linux::MapList::new(Kind::SNOOPS, Cache::Cold)?)))],
         targets: &[Target::Limit(2.5)],
         make: || Ok(Box::new(MapList::new(Cache::Cold)?)),
         make_limit: || Ok(Box::new(StoreList::new(scattered(), Cache::Cold))),
@@ -61,12 +57,7 @@ fn lists() -> Vec<Scenario> {
     let written = Scenario {
         name: "map_sg_noncoherent",
         what: "map_sg of 8192 scattered 4 KiB pages, cache lines of tables written back",
-        peers: &[(LINUX, || {
-            Ok(Box::new(linux::MapList::new(
-                Kind::NON_COHERENT,
-                Cache::Hot,
-            )?))
-        })],
+        peers: &[(LINUX, || Ok(Box::new(linux::MapList::new(Kind::NON_COHERENT, Cache::Hot)?)))],
         targets: &[Target::Linux(10.0)],
         limit: "stores from the list, lines written back",
         make: || Ok(Box::new(MapList::written_back()?)),
@@ -76,16 +67,8 @@ fn lists() -> Vec<Scenario> {
     vec![hot, cold, written]
 }
 
-const TWO_MIB: Span = Span {
-    count: 1,
-    bytes: BLOCK,
-    shift: 0,
-};
-const MANY_MIB: Span = Span {
-    count: 1,
-    bytes: MIB_32,
-    shift: 0,
-};
+const TWO_MIB: Span = Span { count: 1, bytes: BLOCK, shift: 0 };
+const MANY_MIB: Span = Span { count: 1, bytes: MIB_32, shift: 0 };
 
 fn runs() -> Vec<Scenario> {
     let short = Scenario {
@@ -97,13 +80,7 @@ fn runs() -> Vec<Scenario> {
         threads: 1,
         sample: Sample::Pass,
         peers: &[
-            (LINUX, || {
-                Ok(Box::new(linux::OfSpan::new(
-                    TWO_MIB,
-                    Timed::Map,
-                    Kind::SNOOPS,
-                )?))
-            }),
+            (LINUX, || Ok(Box::new(linux::OfSpan::new(TWO_MIB, Timed::Map, Kind::SNOOPS)?))),
             (PAGING, || Ok(Box::new(Paging::run(TWO_MIB)?))),
             (MULTIARCH, || Ok(Box::new(MultiArch::run(TWO_MIB)?))),
         ],
@@ -116,13 +93,7 @@ fn runs() -> Vec<Scenario> {
         name: "map_32m_as_pages",
         what: "map of contiguous 32 MiB off alignment: 8192 pages, 16 leaf tables allocated",
         size_bytes: MIB_32,
-        peers: &[(LINUX, || {
-            Ok(Box::new(linux::OfSpan::new(
-                MANY_MIB,
-                Timed::Map,
-                Kind::SNOOPS,
-            )?))
-        })],
+        peers: &[(LINUX, || Ok(Box::new(linux::OfSpan::new(MANY_MIB, Timed::Map, Kind::SNOOPS)?)))],
         targets: &[Target::Linux(7.0)],
         make: || Ok(Box::new(OfSpan::new(MANY_MIB, Timed::Map, QUIRKS)?)),
         make_limit: || Ok(Box::new(StoreRun::new((MIB_32 / PAGE) as usize))),
@@ -153,9 +124,7 @@ fn single_pages() -> Vec<Scenario> {
     use linux::Layer;
     let map = Scenario {
         peers: &[
-            (LINUX, || {
-                Ok(Box::new(linux::Singles::new(Layer::Tables, Timed::Map)?))
-            }),
+            (LINUX, || Ok(Box::new(linux::Singles::new(Layer::Tables, Timed::Map)?))),
             ("linux-6.12 iommu_map", || {
                 Ok(Box::new(linux::Singles::new(Layer::Domain, Timed::Map)?))
             }),
@@ -163,22 +132,19 @@ fn single_pages() -> Vec<Scenario> {
             (MULTIARCH, || Ok(Box::new(MultiArch::pages()?))),
         ],
         targets: &[Target::Linux(1.5)],
-        ..walks(
-            "map_page",
-            "map of one page with a new gather, neighbours mapped",
-            || Ok(Box::new(Singles::new(Single::Map)?)),
-        )
+        ..walks("map_page", "map of one page with a new gather, neighbours mapped", || {
+            Ok(Box::new(Singles::new(Single::Map)?))
+        })
     };
     let reused = walks(
         "map_page_reused",
         "map of one page into a gather that is kept, neighbours mapped",
         || Ok(Box::new(Singles::new(Single::MapIntoOne)?)),
     );
-    let alone = walks(
-        "unmap_page_alone",
-        "unmap of one page with a new gather, not planned",
-        || Ok(Box::new(Singles::new(Single::UnmapAlone)?)),
-    );
+    let alone =
+        walks("unmap_page_alone", "unmap of one page with a new gather, not planned", || {
+            Ok(Box::new(Singles::new(Single::UnmapAlone)?))
+        });
     let planned = walks(
         "unmap_page_planned",
         "unmap of one page with a new gather, planned, commands counted",
@@ -186,9 +152,7 @@ fn single_pages() -> Vec<Scenario> {
     );
     let unmap = Scenario {
         peers: &[
-            (LINUX, || {
-                Ok(Box::new(linux::Singles::new(Layer::Tables, Timed::Unmap)?))
-            }),
+            (LINUX, || Ok(Box::new(linux::Singles::new(Layer::Tables, Timed::Unmap)?))),
             ("linux-6.12 iommu_unmap", || {
                 Ok(Box::new(linux::Singles::new(Layer::Domain, Timed::Unmap)?))
             }),
@@ -231,45 +195,23 @@ fn by_threads() -> Vec<Scenario> {
     vec![far, near]
 }
 
-const FULL_TABLES: Span = Span {
-    count: 64,
-    bytes: BLOCK,
-    shift: 0,
-};
-const LONG: Span = Span {
-    count: 4,
-    bytes: MIB_32,
-    shift: 0,
-};
-const SHIFTED: Span = Span {
-    count: 4,
-    bytes: 16 << 20,
-    shift: PAGE,
-};
+const FULL_TABLES: Span = Span { count: 64, bytes: BLOCK, shift: 0 };
+const LONG: Span = Span { count: 4, bytes: MIB_32, shift: 0 };
+const SHIFTED: Span = Span { count: 4, bytes: 16 << 20, shift: PAGE };
 
 fn unmaps() -> Vec<Scenario> {
     let full = Scenario {
         size_bytes: BLOCK,
         peers: &[(LINUX, || {
             let kind = Kind::BY_CONTEXT;
-            Ok(Box::new(linux::OfSpan::new(
-                FULL_TABLES,
-                Timed::Unmap,
-                kind,
-            )?))
+            Ok(Box::new(linux::OfSpan::new(FULL_TABLES, Timed::Unmap, kind)?))
         })],
         targets: &[Target::Linux(2.0)],
         make_limit: || Ok(Box::new(WalkStore::new(2, FULL_TABLES.count as usize, 1))),
         ..walks(
             "unmap_2m",
             "unmap of the 512 pages of a full leaf table by context, commands built, table freed",
-            || {
-                Ok(Box::new(OfSpan::new(
-                    FULL_TABLES,
-                    Timed::Unmap,
-                    BY_CONTEXT,
-                )?))
-            },
+            || Ok(Box::new(OfSpan::new(FULL_TABLES, Timed::Unmap, BY_CONTEXT)?)),
         )
     };
     let long = Scenario {
@@ -277,11 +219,7 @@ fn unmaps() -> Vec<Scenario> {
         what: "unmap of the 8192 pages of 16 full leaf tables by context, commands built, tables freed",
         size_bytes: MIB_32,
         peers: &[(LINUX, || {
-            Ok(Box::new(linux::OfSpan::new(
-                LONG,
-                Timed::Unmap,
-                Kind::BY_CONTEXT,
-            )?))
+            Ok(Box::new(linux::OfSpan::new(LONG, Timed::Unmap, Kind::BY_CONTEXT)?))
         })],
         targets: &[Target::Linux(1.5)],
         make: || Ok(Box::new(OfSpan::new(LONG, Timed::Unmap, BY_CONTEXT)?)),
@@ -293,11 +231,7 @@ fn unmaps() -> Vec<Scenario> {
         what: "unmap of 4096 pages from a page after a 2 MiB boundary on, commands built, tables freed",
         size_bytes: SHIFTED.bytes,
         peers: &[(LINUX, || {
-            Ok(Box::new(linux::OfSpan::new(
-                SHIFTED,
-                Timed::Unmap,
-                Kind::SNOOPS,
-            )?))
+            Ok(Box::new(linux::OfSpan::new(SHIFTED, Timed::Unmap, Kind::SNOOPS)?))
         })],
         targets: &[Target::Linux(4.0)],
         limit: "stores in order",

@@ -204,18 +204,13 @@ pub(crate) mod tests {
         let new = memory(&root(2, XSDT as u64));
         assert_eq!(signatures(&new).unwrap(), [b"APIC", b"MCFG"]);
         assert_eq!(tables(&new, PhysAddr::new(0)).unwrap()[0][36..], [1, 2, 3]);
-        assert_eq!(
-            signatures(&memory(&root(0, XSDT as u64))).unwrap(),
-            [b"MCFG"]
-        );
+        assert_eq!(signatures(&memory(&root(0, XSDT as u64))).unwrap(), [b"MCFG"]);
         assert_eq!(signatures(&memory(&root(2, 0))).unwrap(), [b"MCFG"]);
     }
 
     #[test]
     fn what_is_no_root_is_said_to_be_none() {
-        let none = Err(AcpiError::NoRoot {
-            at: PhysAddr::new(0),
-        });
+        let none = Err(AcpiError::NoRoot { at: PhysAddr::new(0) });
         let mut flipped = root(2, XSDT as u64);
         flipped[16] ^= 1;
         assert_eq!(signatures(&memory(&flipped)), none);
@@ -229,10 +224,7 @@ pub(crate) mod tests {
             assert!(found.is_err(), "{at:#x}: {found:?}");
         }
         let far = PhysAddr::new(0x1000);
-        assert_eq!(
-            tables(&memory(&[]), far),
-            Err(AcpiError::NoMemory { at: far })
-        );
+        assert_eq!(tables(&memory(&[]), far), Err(AcpiError::NoMemory { at: far }));
     }
 
     #[test]

@@ -62,8 +62,7 @@ impl<R: Mmio> Aplic<R> {
         self.registers.write32(SOURCES + at, RISING);
         // A source that the domain does not have stays inactive.
         (self.registers.read32(SOURCES + at) == RISING).then_some(())?;
-        self.registers
-            .write32(TARGETS + at, place.index << HART | identity);
+        self.registers.write32(TARGETS + at, place.index << HART | identity);
         self.registers.write32(ENABLE, source);
         Some(())
     }
@@ -85,9 +84,7 @@ mod tests {
         fn read32(&self, offset: usize) -> u32 {
             let wrote = self.0.lock().unwrap();
             let mut wrote = wrote.iter().rev();
-            wrote
-                .find(|(at, _)| *at == offset)
-                .map_or(0, |(_, value)| value & self.1)
+            wrote.find(|(at, _)| *at == offset).map_or(0, |(_, value)| value & self.1)
         }
 
         fn write32(&self, offset: usize, value: u32) {
@@ -95,12 +92,8 @@ mod tests {
         }
     }
 
-    const PLACE: Place = Place {
-        page: PhysAddr::new(0x2800_1000),
-        index: 1,
-        last: 255,
-        controller: 6,
-    };
+    const PLACE: Place =
+        Place { page: PhysAddr::new(0x2800_1000), index: 1, last: 255, controller: 6 };
 
     /// Words that a person wrote down from the figures of section 4.5.
     #[test]

@@ -138,10 +138,8 @@ mod tests {
 
     #[test]
     fn functions_lie_bus_by_bus_device_by_device() {
-        let table = mcfg(&[
-            window(0xb000_0000, 0, [0, 0x3f]),
-            window(0x40_1000_0000, 7, [0x10, 0xff]),
-        ]);
+        let table =
+            mcfg(&[window(0xb000_0000, 0, [0, 0x3f]), window(0x40_1000_0000, 7, [0x10, 0xff])]);
         let ecam = Ecam::parse(&table).unwrap();
         let at = |function| ecam.registers(function).map(|range| range.start().get());
         assert_eq!(at(PciFunction::of(0, 0, 0)), Some(0xb000_0000));
@@ -154,10 +152,7 @@ mod tests {
         // Bus 16 of a window that begins with it is sixteen buses behind its base.
         assert_eq!(at(far(0x10)), Some(0x40_1101_1000));
         assert_eq!(at(far(0xf)), None);
-        assert_eq!(
-            ecam.buses().collect::<Vec<_>>(),
-            (0..=0x3f).collect::<Vec<_>>()
-        );
+        assert_eq!(ecam.buses().collect::<Vec<_>>(), (0..=0x3f).collect::<Vec<_>>());
     }
 
     #[test]

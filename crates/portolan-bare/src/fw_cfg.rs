@@ -70,9 +70,7 @@ impl<R: Selector> FwCfg<R> {
         self.select(DIRECTORY);
         let count = self.registers.read32(DATA).swap_bytes().min(MOST_ENTRIES);
         let directory = self.read(count as usize * ENTRY);
-        let entry = directory
-            .chunks_exact(ENTRY)
-            .find(|entry| name_of(entry, 8) == name)?;
+        let entry = directory.chunks_exact(ENTRY).find(|entry| name_of(entry, 8) == name)?;
         let size = u32::from_be_bytes(entry.get(..4)?.try_into().ok()?);
         let key = u16::from_be_bytes(entry.get(4..6)?.try_into().ok()?);
         if size > LONGEST {
@@ -88,9 +86,7 @@ impl<R: Selector> FwCfg<R> {
         let loader = self.file(LOADER)?;
         for command in loader.chunks_exact(COMMAND) {
             let number = |at: usize| {
-                let four = command
-                    .get(at..at + 4)
-                    .and_then(|four| four.try_into().ok());
+                let four = command.get(at..at + 4).and_then(|four| four.try_into().ok());
                 four.map_or(0, u32::from_le_bytes)
             };
             if number(0) != ADD_CHECKSUM || name_of(command, NAME) != TABLES {
@@ -184,16 +180,8 @@ mod tests {
     }
 
     fn device(tables: Vec<u8>, loader: Vec<u8>) -> FwCfg<Device> {
-        let files = vec![
-            (&b"bootorder"[..], vec![7; 5]),
-            (TABLES, tables),
-            (LOADER, loader),
-        ];
-        FwCfg::new(Device {
-            files,
-            key: AtomicUsize::new(0),
-            at: AtomicUsize::new(0),
-        })
+        let files = vec![(&b"bootorder"[..], vec![7; 5]), (TABLES, tables), (LOADER, loader)];
+        FwCfg::new(Device { files, key: AtomicUsize::new(0), at: AtomicUsize::new(0) })
     }
 
     #[test]
@@ -206,11 +194,7 @@ mod tests {
         let loader = [
             command(1, TABLES, [0; 3]),
             command(ADD_CHECKSUM, TABLES, [9, 0, second]),
-            command(
-                ADD_CHECKSUM,
-                TABLES,
-                [second + 9, second, good[1].len() as u32],
-            ),
+            command(ADD_CHECKSUM, TABLES, [second + 9, second, good[1].len() as u32]),
             command(ADD_CHECKSUM, b"etc/acpi/rsdp", [0, 0, 8]),
             // Bytes outside are left alone.
             command(ADD_CHECKSUM, TABLES, [0, 8, u32::MAX]),

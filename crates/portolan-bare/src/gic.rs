@@ -112,12 +112,7 @@ mod tests {
         assert_eq!([31, 1020, u32::MAX].map(|line| gic.listen(line)), [None; 3]);
         assert_eq!(gic.listen(106), Some(()));
         let wrote = core::mem::take(&mut *distributor.0.lock().unwrap());
-        let lines = [
-            (0x000, 1),
-            (0xc18, 0xffef_ffff),
-            (0x868, 0xff01_ffff),
-            (0x10c, 1 << 10),
-        ];
+        let lines = [(0x000, 1), (0xc18, 0xffef_ffff), (0x868, 0xff01_ffff), (0x10c, 1 << 10)];
         assert_eq!(wrote, lines);
         assert_eq!(*cpu.0.lock().unwrap(), [(0x4, 0xff), (0, 1)]);
     }

@@ -85,10 +85,7 @@ impl Place {
 
     /// The message that raises `identity` there.
     pub fn message(&self, identity: u32) -> Option<MsiMessage> {
-        self.has(identity).then_some(MsiMessage {
-            address: self.page.get(),
-            data: identity,
-        })
+        self.has(identity).then_some(MsiMessage { address: self.page.get(), data: identity })
     }
 }
 
@@ -143,17 +140,12 @@ mod tests {
         let mut tree = Tree::default();
         for (hart, own) in [(0, 4), (1, 2)] {
             tree = tree.node().text("device_type", "cpu").cells("reg", &[hart]);
-            tree = tree
-                .node()
-                .text("compatible", "riscv,cpu-intc")
-                .cells("phandle", &[own]);
+            tree = tree.node().text("compatible", "riscv,cpu-intc").cells("phandle", &[own]);
             tree = tree.end().end();
         }
         for (base, mode, number) in [(0x2400_0000, 11, 5), (0x2800_0000, 9, 6)] {
             tree = tree.node().text("compatible", "riscv,imsics");
-            tree = tree
-                .cells("reg", &[0, base, 0, bytes])
-                .cells("riscv,num-ids", &[255]);
+            tree = tree.cells("reg", &[0, base, 0, bytes]).cells("riscv,num-ids", &[255]);
             tree = tree.cells("interrupts-extended", &[4, mode, 2, mode]);
             tree = tree.cells("riscv,guest-index-bits", &[guests]);
             tree = tree.cells("phandle", &[number]).end();
@@ -166,12 +158,7 @@ mod tests {
         let of = |bytes: &[u8], hart| Place::of(DeviceTree::parse(bytes).unwrap(), hart);
         let plain = tree(0, 0x2000);
         let found = of(&plain, 1).unwrap();
-        let wanted = Place {
-            page: PhysAddr::new(0x2800_1000),
-            index: 1,
-            last: 255,
-            controller: 6,
-        };
+        let wanted = Place { page: PhysAddr::new(0x2800_1000), index: 1, last: 255, controller: 6 };
         assert_eq!(found, wanted);
         let message = |identity| found.message(identity).map(|of| (of.address, of.data));
         assert_eq!(message(0x42), Some((0x2800_1000, 0x42)));

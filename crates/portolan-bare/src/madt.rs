@@ -112,12 +112,8 @@ mod tests {
     #[test]
     fn a_table_that_lies_ends_where_it_lies() {
         let apic = [0, 8, 0, 3, 1, 0, 0, 0];
-        for (liar, and_then) in [
-            (&[0, 0, 0][..], 0),
-            (&[0, 200, 0], 0),
-            (&[0], 0),
-            (&[0, 3, 0], 1),
-        ] {
+        for (liar, and_then) in [(&[0, 0, 0][..], 0), (&[0, 200, 0], 0), (&[0], 0), (&[0, 3, 0], 1)]
+        {
             let names = found(&table(&[&apic, liar, &apic])).unwrap();
             assert_eq!(names[0], 3, "{liar:?}");
             assert!(names.len() <= 1 + and_then, "{liar:?}: {names:?}");

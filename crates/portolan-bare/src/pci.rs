@@ -313,10 +313,7 @@ mod tests {
         }
     }
 
-    const MESSAGE: MsiMessage = MsiMessage {
-        address: 0x1_fee0_1000,
-        data: 0x40,
-    };
+    const MESSAGE: MsiMessage = MsiMessage { address: 0x1_fee0_1000, data: 0x40 };
 
     #[test]
     fn a_message_goes_where_the_capability_has_room_for_it() {
@@ -356,10 +353,7 @@ mod tests {
     fn windows_are_placed_by_their_sizes_or_not_at_all() {
         let device = [Space::with(&[(0x14, WIDE), (0x1c, PORTS)], bars)];
         let memory = |last| PhysRange::new(PhysAddr::new(0x1000_0000), PhysAddr::new(last));
-        assert_eq!(
-            give_addresses(&device, memory(0x101f_ffff).unwrap()),
-            Some(())
-        );
+        assert_eq!(give_addresses(&device, memory(0x101f_ffff).unwrap()), Some(()));
         let found = [0x10, 0x14, 0x18].map(|at| device[0].space.read32(at));
         assert_eq!(found, [0x1000_0000, 0x1010_0004, 0]);
         assert_eq!(device[0].first_bar(), Some(PhysAddr::new(0x1000_0000)));
@@ -380,22 +374,12 @@ mod tests {
 
     #[test]
     fn a_tlb_of_a_function_is_found_and_switched_on() {
-        let ats = |depth| {
-            [
-                (0x100, 0x1401_0001),
-                (0x140, 0x1_000f),
-                (0x144, 0x20 | depth),
-            ]
-        };
+        let ats = |depth| [(0x100, 0x1401_0001), (0x140, 0x1_000f), (0x144, 0x20 | depth)];
         let mask = |offset| if offset == 0x144 { 0xffff_0000 } else { 0 };
         for (depth, found) in [(0, 32), (5, 5)] {
             let function = Space::with(&ats(depth), mask);
             let physical = function.at().requester.get();
-            let tlb = DeviceTlb {
-                depth: found,
-                physical,
-                twice: false,
-            };
+            let tlb = DeviceTlb { depth: found, physical, twice: false };
             assert_eq!(function.device_tlb(), Some(tlb));
             function.start_device_tlb();
             assert_eq!(function.space.read32(0x144), 1 << 31 | 0x20 | depth);
@@ -409,11 +393,7 @@ mod tests {
     fn bridges_and_iommus_are_not_stopped_and_iommus_are_started() {
         let command = (COMMAND, 0x10_0006);
         let of = |class, header| Space::with(&[command, (CLASS, class), (HEADER, header)], bars);
-        let all = [
-            of(0x0100_0000, 0),
-            of(0x0806_0000, 0),
-            of(0x0604_0000, 1 << 16),
-        ];
+        let all = [of(0x0100_0000, 0), of(0x0806_0000, 0), of(0x0604_0000, 1 << 16)];
         stop_all(&all);
         let left = || all.each_ref().map(|of| of.space.read32(COMMAND) & COMMANDS);
         assert_eq!(left(), [2, 6, 6]);

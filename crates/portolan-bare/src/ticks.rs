@@ -22,11 +22,7 @@ impl Ticks {
     /// Of a counter that counts `hertz` ticks a second.
     pub const fn of_hertz(hertz: NonZeroU64) -> Self {
         let length = ((SECOND as u128) << FRACTION) / hertz.get() as u128;
-        let length = if length > u64::MAX as u128 {
-            u64::MAX
-        } else {
-            length as u64
-        };
+        let length = if length > u64::MAX as u128 { u64::MAX } else { length as u64 };
         Self { length }
     }
 
@@ -58,20 +54,10 @@ mod tests {
 
     #[test]
     fn a_second_of_ticks_is_a_second() {
-        for of in [
-            1,
-            32_768,
-            24_000_000,
-            62_500_000,
-            1_000_000_000,
-            3_800_000_000,
-        ] {
+        for of in [1, 32_768, 24_000_000, 62_500_000, 1_000_000_000, 3_800_000_000] {
             let second = hertz(of).nanos(of).get();
             // Rounded down, by less than a tick in a second.
-            assert!(
-                (999_999_990..=1_000_000_000).contains(&second),
-                "{of} Hz: {second}"
-            );
+            assert!((999_999_990..=1_000_000_000).contains(&second), "{of} Hz: {second}");
         }
         // A year, at 2.5 GHz.
         let year = 365 * 24 * 3600;
@@ -84,10 +70,7 @@ mod tests {
     fn a_frequency_is_measured_beside_a_known_one() {
         // The power-management timer of ACPI.
         let pm = 3_579_545;
-        assert_eq!(
-            measured(2_000_000, pm / 1000, pm).map(NonZeroU64::get),
-            Some(2_000_304_554)
-        );
+        assert_eq!(measured(2_000_000, pm / 1000, pm).map(NonZeroU64::get), Some(2_000_304_554));
         assert_eq!(measured(5, 0, pm), None);
         assert_eq!(measured(0, 7, pm), None);
         assert_eq!(measured(u64::MAX, 1, u32::MAX), None);

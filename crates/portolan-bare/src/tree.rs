@@ -37,9 +37,7 @@ pub(crate) fn processor(node: &Node<'_>) -> Option<u64> {
 
 /// The number in `cells`, of one or two cells.
 fn number(cells: impl Iterator<Item = u32>) -> u64 {
-    cells
-        .take(2)
-        .fold(0, |high, low| high << 32 | u64::from(low))
+    cells.take(2).fold(0, |high, low| high << 32 | u64::from(low))
 }
 
 /// The hardware's number of each CPU that can be used: the number of a hart (RISC-V), or an affinity,

@@ -202,9 +202,5 @@ pub fn bytes(bytes: u64) -> String {
 
 fn scaled(bytes: u64, lg2: u32, unit: &str) -> String {
     let value = bytes as f64 / (1u64 << lg2) as f64;
-    if value.fract() == 0.0 {
-        format!("{value:.0} {unit}")
-    } else {
-        format!("{value:.1} {unit}")
-    }
+    if value.fract() == 0.0 { format!("{value:.0} {unit}") } else { format!("{value:.1} {unit}") }
 }

@@ -27,13 +27,8 @@ const BAD: Style = AnsiColor::Red.on_default().bold();
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 
 /// Words at the beginning of a line, and their styles.
-const VERDICTS: [(&str, Style); 5] = [
-    ("holds", GOOD),
-    ("passed", GOOD),
-    ("FAILS", BAD),
-    ("FAILED", BAD),
-    ("wrong:", BAD),
-];
+const VERDICTS: [(&str, Style); 5] =
+    [("holds", GOOD), ("passed", GOOD), ("FAILS", BAD), ("FAILED", BAD), ("wrong:", BAD)];
 
 impl Paint {
     /// Choice for text that is written to `stream`.

@@ -47,18 +47,10 @@ impl Progress {
     fn by(now: fn() -> Instant, total: u64) -> Self {
         let since = now();
         let line = match io::stderr().is_terminal() {
-            true => Line::Waiting {
-                until: since + QUIET,
-            },
+            true => Line::Waiting { until: since + QUIET },
             false => Line::Off,
         };
-        Self {
-            now,
-            since,
-            total,
-            done: AtomicU64::new(0),
-            line: Mutex::new(line),
-        }
+        Self { now, since, total, done: AtomicU64::new(0), line: Mutex::new(line) }
     }
 
     /// The progress of work whose end is not known.
@@ -160,9 +152,7 @@ fn fitting(text: &str) -> String {
 /// A terminal that takes no more output does not stop the work.
 fn write(text: &str) {
     let mut terminal = io::stderr().lock();
-    let _ = terminal
-        .write_all(text.as_bytes())
-        .and_then(|()| terminal.flush());
+    let _ = terminal.write_all(text.as_bytes()).and_then(|()| terminal.flush());
 }
 
 #[cfg(test)]

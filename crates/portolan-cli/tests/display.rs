@@ -48,12 +48,7 @@ fn what_a_terminal_would_obey_is_written_out() {
 #[test]
 fn a_table_leaves_out_what_does_not_fit_and_says_so() {
     let column = |header, spare| Column { header, spare };
-    let header = [
-        column("name", 0),
-        column("first", 2),
-        column("total", 0),
-        column("last", 1),
-    ];
+    let header = [column("name", 0), column("first", 2), column("total", 0), column("last", 1)];
     let of = |columns| fitting_table(&header, rows(&[&["a", "1", "2", "3"]]), columns);
     assert_eq!(of(21).1, Vec::<&str>::new());
     let (text, left_out) = of(20);
@@ -61,12 +56,7 @@ fn a_table_leaves_out_what_does_not_fit_and_says_so() {
     assert_eq!(text.lines().next(), Some("name total last"));
     assert_eq!(text.lines().nth(2), Some("a        2    3"));
     assert_eq!(of(12).1, ["first", "last"]);
-    let said = table(
-        &[("name", 0), ("a b", 1)],
-        &[1],
-        rows(&[&["x", "1,234,567"]]),
-        8,
-    );
+    let said = table(&[("name", 0), ("a b", 1)], &[1], rows(&[&["x", "1,234,567"]]), 8);
     assert!(said.ends_with("a b.\n`--wide`\nprints\nthem.\n"), "{said}");
 }
 
@@ -74,11 +64,7 @@ fn a_table_leaves_out_what_does_not_fit_and_says_so() {
 fn words_are_wrapped_inside_their_column_and_heads_above_it() {
     let header = [("event", 0), ("ns a piece", 0), ("source", 0)];
     let cells: &[&[&str]] = &[
-        &[
-            "sync",
-            "258.1",
-            "literature: 800 cycles at 3.1 GHz, a secondary source",
-        ],
+        &["sync", "258.1", "literature: 800 cycles at 3.1 GHz, a secondary source"],
         &["map", "53.7", "assumed"],
     ];
     let text = table(&header, &[1], rows(cells), 40);
@@ -95,49 +81,24 @@ fn words_are_wrapped_inside_their_column_and_heads_above_it() {
 
 #[test]
 fn no_table_is_wider_than_it_may_be_and_no_cell_is_cut_without_a_sign() {
-    let header = [
-        ("name", 0),
-        ("total µs", 0),
-        ("why", 3),
-        ("exposed", 1),
-        ("file", 2),
-    ];
+    let header = [("name", 0), ("total µs", 0), ("why", 3), ("exposed", 1), ("file", 2)];
     let long = "a-word-that-is-as-long-as-any-name-of-a-file-that-somebody-chose";
     let cells: &[&[&str]] = &[
-        &[
-            long,
-            "1,234,567",
-            "since it was so and could not be else",
-            "5.9 MiB",
-            long,
-        ],
-        &[
-            "盘盘盘盘盘盘盘盘盘盘盘盘盘盘盘盘盘盘盘盘盘盘盘盘",
-            "1",
-            "",
-            "0 B",
-            "x",
-        ],
+        &[long, "1,234,567", "since it was so and could not be else", "5.9 MiB", long],
+        &["盘盘盘盘盘盘盘盘盘盘盘盘盘盘盘盘盘盘盘盘盘盘盘盘", "1", "", "0 B", "x"],
     ];
     for columns in 1..200 {
         let fitted = fitted(&header, &[1, 3], &rows(cells), columns);
         let all = fitted.text.clone() + "\n" + &fitted.lacks(columns);
         if columns >= 20 {
-            assert!(
-                fitted.text.lines().all(|line| width(line) <= columns),
-                "{columns}\n{all}"
-            );
+            assert!(fitted.text.lines().all(|line| width(line) <= columns), "{columns}\n{all}");
             assert!(fitted.text.contains("1,234,567"), "{columns}\n{all}");
         }
         let whole = fitted.text.contains(long);
         assert_eq!(fitted.is_cut, fitted.text.contains('…'), "{columns}\n{all}");
         assert!(whole || fitted.is_cut, "{columns}\n{all}");
         assert_eq!(fitted.is_cut, all.contains("cut"), "{columns}\n{all}");
-        assert_eq!(
-            fitted.left_out.is_empty(),
-            !all.contains("Left"),
-            "{columns}\n{all}"
-        );
+        assert_eq!(fitted.left_out.is_empty(), !all.contains("Left"), "{columns}\n{all}");
     }
     let wide = fitted(&header, &[1, 3], &rows(cells), usize::MAX);
     assert!(!wide.is_cut && wide.left_out.is_empty() && wide.lacks(80).is_empty());

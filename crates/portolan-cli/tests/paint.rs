@@ -51,15 +51,8 @@ fn colour_is_made_from_words_and_marks() {
     ] {
         assert!(painted.contains(line), "{line}: {painted:?}");
     }
-    for line in [
-        "A sentence with holds in it.",
-        "lazy           9",
-        "* costs least.",
-    ] {
-        assert!(
-            painted.lines().any(|painted| painted == line),
-            "{line}: {painted:?}"
-        );
+    for line in ["A sentence with holds in it.", "lazy           9", "* costs least."] {
+        assert!(painted.lines().any(|painted| painted == line), "{line}: {painted:?}");
     }
     // Without the escape sequences it is the same page.
     let mut bare = String::new();

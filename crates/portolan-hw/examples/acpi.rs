@@ -38,11 +38,7 @@ fn print(bytes: &[u8]) -> Result<(), Box<dyn Error>> {
 fn main() -> Result<(), Box<dyn Error>> {
     let named: Vec<String> = std::env::args().skip(1).collect();
     let here = ["DMAR", "IVRS", "IORT", "VIOT"].map(|name| format!("{HERE}/{name}"));
-    let paths = if named.is_empty() {
-        here.to_vec()
-    } else {
-        named.clone()
-    };
+    let paths = if named.is_empty() { here.to_vec() } else { named.clone() };
     for path in paths {
         match std::fs::read(&path) {
             Ok(bytes) => {

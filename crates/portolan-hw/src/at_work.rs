@@ -35,9 +35,7 @@ pub struct AtWork {
 impl Reservations {
     /// Streams whose devices firmware has at work. A claim to more than a few streams is left aside.
     pub(crate) fn at_work(&self) -> Result<Vec<StreamId>, OutOfTableMemory> {
-        let none = OutOfTableMemory {
-            size: PageSize::SIZE_4K,
-        };
+        let none = OutOfTableMemory { size: PageSize::SIZE_4K };
         let mut at_work = Vec::new();
         let direct = self.iter().filter(|one| one.region.kind.direct().is_some());
         for item in direct {

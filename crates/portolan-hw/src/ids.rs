@@ -21,11 +21,7 @@ impl<C: Cpus> Ids<C> {
     ///
     /// *Context.* Interrupt.
     pub fn new(first: u32, last: u32) -> Self {
-        Self {
-            first,
-            last,
-            used: Guarded::new(Vec::new()),
-        }
+        Self { first, last, used: Guarded::new(Vec::new()) }
     }
 
     /// The smallest free number.

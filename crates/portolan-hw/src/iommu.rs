@@ -32,29 +32,19 @@ macro_rules! common {
 
         fn commands(&self, each: &mut dyn FnMut(&'static str, u64)) {
             let counts = self.counts();
-            counts
-                .iter()
-                .for_each(|(kind, count)| each(kind.name(), count));
+            counts.iter().for_each(|(kind, count)| each(kind.name(), count));
         }
     };
 }
 
 /// Of units whose tables no hypervisor shadows and whose queues are the hardware's.
 const fn plain(stage: Stage) -> Conditions {
-    Conditions {
-        stage,
-        shadowing: Shadowing::None,
-        exits: TrapCost::None,
-    }
+    Conditions { stage, shadowing: Shadowing::None, exits: TrapCost::None }
 }
 
 /// Of units that a hypervisor plays, with its way of following tables.
 const fn played(stage: Stage, shadowing: Shadowing) -> Conditions {
-    Conditions {
-        stage,
-        shadowing,
-        exits: TrapCost::Expensive,
-    }
+    Conditions { stage, shadowing, exits: TrapCost::Expensive }
 }
 
 impl<R, M, C> IommuDomains for Vtd<R, M, C>

@@ -72,10 +72,7 @@ impl Mmio for Hardware {
 fn streams_move_and_debts_are_paid_with_no_heap_under_locks() {
     let memory = ModelMemory::new(PhysAddr::new(0x10_0000), 64, Visibility::AtOnce);
     let identification = RAVEN_RIDGE.identification.caching_absence();
-    let setup = AmdSetup {
-        identification,
-        ..AmdSetup::default()
-    };
+    let setup = AmdSetup { identification, ..AmdSetup::default() };
     let hardware = Hardware(Arc::new(AmdRegisters::new(setup, Arc::new(memory))));
     let capability = Capability::parse(identification.capability).unwrap();
     let mut config = Config::default();
@@ -92,9 +89,7 @@ fn streams_move_and_debts_are_paid_with_no_heap_under_locks() {
     for _ in 0..3 {
         let (mut owed, pa) = (Gather::new(), PhysAddr::new(0x1000));
         let bytes = 40 * PAGE;
-        domain
-            .map(range.start(), promised(pa, bytes), Access::READ, &mut owed)
-            .unwrap();
+        domain.map(range.start(), promised(pa, bytes), Access::READ, &mut owed).unwrap();
         domain.sync(&mut owed).unwrap();
         domain.unmap(range, &mut owed).unwrap();
         domain.sync(&mut owed).unwrap();

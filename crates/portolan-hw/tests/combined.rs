@@ -133,11 +133,7 @@ struct Bench {
 
 fn start<R: Tick + 'static>(registers: &Arc<R>, clock: &Arc<VirtualClock>) -> (Slow<R>, Machine) {
     let cpus = VirtualCpus::new(CPUS, SHARING);
-    let machine = Machine {
-        cpus: cpus.clone(),
-        hardware: registers.clone(),
-        clock: clock.clone(),
-    };
+    let machine = Machine { cpus: cpus.clone(), hardware: registers.clone(), clock: clock.clone() };
     (Slow(registers.clone(), cpus), machine)
 }
 
@@ -302,14 +298,8 @@ fn run(bench: &Bench, seed: u64, stops: Option<u64>) -> Found {
     let each = || (0..CPUS as u32).flat_map(|cpu| (0..UNMAPS).map(move |n| (cpu, n)));
     let mut owed = Gather::new();
     for (cpu, n) in each() {
-        let _ = domain
-            .map(
-                at(cpu, n),
-                promised(BASE, page.bytes()),
-                Access::READ,
-                &mut owed,
-            )
-            .unwrap();
+        let _ =
+            domain.map(at(cpu, n), promised(BASE, page.bytes()), Access::READ, &mut owed).unwrap();
     }
     domain.sync(&mut owed).unwrap();
     assert!(each().all(|(cpu, n)| (bench.dma)(bench.stream, at(cpu, n))));
@@ -389,18 +379,11 @@ fn a_unit_that_stops_fails_everybody_who_submits_to_it() {
         // What was under way on other CPUs may have gone well.
         let failures: u64 = found.failures.values().sum();
         let least = all - before - CPUS as u64;
-        assert!(
-            (least..=all - before).contains(&failures),
-            "{name}: {found:?}"
-        );
+        assert!((least..=all - before).contains(&failures), "{name}: {found:?}");
         assert_eq!(found.failures.len(), CPUS, "{name}: {found:?}");
         // For others, and twice for the unit.
         let each = options.wait_limit.get() + 2 * LIMIT.get();
         let most = UNMAPS * each;
-        assert!(
-            found.took.get() < most,
-            "{name}: {:?} of {most}",
-            found.took
-        );
+        assert!(found.took.get() < most, "{name}: {:?} of {most}", found.took);
     }
 }

@@ -55,10 +55,7 @@ struct Written {
 
 impl Written {
     fn new() -> Arc<Self> {
-        Arc::new(Self {
-            published: Published::new(0),
-            before: UnsafeCell::new(0),
-        })
+        Arc::new(Self { published: Published::new(0), before: UnsafeCell::new(0) })
     }
 
     fn write(&self) {

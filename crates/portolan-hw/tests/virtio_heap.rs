@@ -57,9 +57,7 @@ fn mappings_come_and_go_with_no_heap_under_locks() {
         let mut owed = Gather::new();
         for n in 0..500 {
             let (iova, pa) = (page(n).start(), PhysAddr::new(n << 12));
-            domain
-                .map(iova, promised(pa, 4096), Access::READ, &mut owed)
-                .unwrap();
+            domain.map(iova, promised(pa, 4096), Access::READ, &mut owed).unwrap();
         }
         let used = uses("mapping");
         assert!(used > 0 || round > 0, "records are kept for the next ones");

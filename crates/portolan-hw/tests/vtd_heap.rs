@@ -73,10 +73,7 @@ impl Registers {
         }
         let base = PhysAddr::new(0x10_0000_0000);
         let slab = SlabTables::new(base, PageSize::SIZE_4K, 1024);
-        Self {
-            values: Arc::new(Mutex::new(values)),
-            memory: Memory(Arc::new(slab)),
-        }
+        Self { values: Arc::new(Mutex::new(values)), memory: Memory(Arc::new(slab)) }
     }
 
     fn set(&self, at: usize, value: u32) {
@@ -139,9 +136,7 @@ fn map(domain: &impl Domain) -> Gather {
     let mut owed = Gather::new();
     let access = Access::READ | Access::WRITE;
     let (at, pa) = (Iova::new(BASE), PhysAddr::new(0x1000));
-    domain
-        .map(at, promised(pa, BYTES), access, &mut owed)
-        .unwrap();
+    domain.map(at, promised(pa, BYTES), access, &mut owed).unwrap();
     owed
 }
 
@@ -170,11 +165,7 @@ fn a_unit_uses_no_heap_under_its_locks_nor_to_pay_a_debt() {
                 let stream = StreamId::new(stream * 8 + function);
                 let (depth, physical) = (1, stream.get() as u16);
                 if queued {
-                    let device = DeviceTlb {
-                        depth,
-                        physical,
-                        twice: false,
-                    };
+                    let device = DeviceTlb { depth, physical, twice: false };
                     unit.use_device_tlb(stream, device, all_memory()).unwrap();
                 }
                 unit.attach(stream, &domain).unwrap();
@@ -194,9 +185,7 @@ fn a_unit_uses_no_heap_under_its_locks_nor_to_pay_a_debt() {
             assert!(unit.next_fault().unwrap().is_some());
             if queued {
                 let queue = unit.queue();
-                queue
-                    .invalidate_interrupt_entries(InterruptEntries::All)
-                    .unwrap();
+                queue.invalidate_interrupt_entries(InterruptEntries::All).unwrap();
             }
             assert_eq!(uses("paying"), 0);
         }

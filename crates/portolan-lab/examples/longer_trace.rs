@@ -28,10 +28,7 @@ fn main() -> Result<()> {
     let mut text = String::new();
     open_bytes(Box::new(File::open(&path)?))?.read_to_string(&mut text)?;
     let times = || text.lines().filter_map(timed).map(|(_, at, _)| at);
-    let (first, last) = (
-        times().min().context("no events")?,
-        times().max().unwrap_or(0),
-    );
+    let (first, last) = (times().min().context("no events")?, times().max().unwrap_or(0));
     let (mut out, mut left) = (BufWriter::new(stdout().lock()), events);
     for round in 0u64.. {
         let later = round * (last - first + 1000);
@@ -39,12 +36,7 @@ fn main() -> Result<()> {
             match timed(line) {
                 Some((before, at, after)) if left > 0 => {
                     let at = at + later;
-                    writeln!(
-                        out,
-                        "{before}{}.{:06}{after}",
-                        at / 1_000_000,
-                        at % 1_000_000
-                    )?;
+                    writeln!(out, "{before}{}.{:06}{after}", at / 1_000_000, at % 1_000_000)?;
                     left -= 1;
                 }
                 None if round == 0 => writeln!(out, "{line}")?,

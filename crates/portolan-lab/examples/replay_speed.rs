@@ -32,10 +32,7 @@ fn main() -> Result<()> {
         parse = parse.min(start.elapsed().as_secs_f64());
     }
     let megabytes = text.len() as f64 / 1e6;
-    println!(
-        "parsing: {:.0} MB/s, {operations} operations",
-        megabytes / parse
-    );
+    println!("parsing: {:.0} MB/s, {operations} operations", megabytes / parse);
 
     for policy in Policy::ALL {
         let mut best = f64::INFINITY;

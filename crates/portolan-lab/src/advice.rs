@@ -86,10 +86,7 @@ pub(crate) const fn policy_name(policy: Policy) -> &'static str {
 
 impl From<Decision> for Default {
     fn from(decision: Decision) -> Self {
-        Self {
-            policy: policy_name(decision.policy),
-            reason: decision.reason,
-        }
+        Self { policy: policy_name(decision.policy), reason: decision.reason }
     }
 }
 
@@ -97,13 +94,7 @@ impl Advice {
     /// For the machine of `profile`.
     pub fn of(profile: &Profile) -> Self {
         let kept = facts_of(profile);
-        let decide = |buffers, wish| {
-            default_policy(&PolicyInputs {
-                buffers,
-                wish,
-                ..kept
-            })
-        };
+        let decide = |buffers, wish| default_policy(&PolicyInputs { buffers, wish, ..kept });
         let asked = decide(Buffers::Kept, PolicyPreference::Lazy);
         let unmap = UnmapCost::of(profile);
         Self {
@@ -129,9 +120,7 @@ impl Advice {
             said.push('\n');
         }
         if let Some(missing) = &self.missing {
-            said.push_str(&format!(
-                "What a strict unmap costs is not known: {missing}.\n"
-            ));
+            said.push_str(&format!("What a strict unmap costs is not known: {missing}.\n"));
         }
         said
     }

@@ -27,12 +27,7 @@ impl Invalidations {
     /// Commands that a model has counted.
     pub(crate) fn of(counters: &Counters) -> Self {
         let kinds = counters.invalidations;
-        Self {
-            page: kinds.page,
-            range: kinds.range,
-            context: kinds.context,
-            global: kinds.global,
-        }
+        Self { page: kinds.page, range: kinds.range, context: kinds.context, global: kinds.global }
     }
 
     /// Both, added up.
@@ -85,12 +80,7 @@ impl Counts {
     /// Commands and waits that a model has counted.
     pub(crate) fn of(counters: &Counters) -> Self {
         let kinds = counters.invalidations;
-        Self {
-            page: kinds.page,
-            range: kinds.range,
-            context: kinds.context,
-            sync: counters.syncs,
-        }
+        Self { page: kinds.page, range: kinds.range, context: kinds.context, sync: counters.syncs }
     }
 
     /// Both, added up.

@@ -52,11 +52,7 @@ impl<'t> Row<'t> {
     }
 
     fn wrong(&self, column: usize, wanted: &str) -> String {
-        format!(
-            "line {}: `{}` is not {wanted}",
-            self.line,
-            self.text(column)
-        )
+        format!("line {}: `{}` is not {wanted}", self.line, self.text(column))
     }
 }
 
@@ -80,10 +76,8 @@ pub(crate) fn rows_of(text: &str, columns: usize) -> Result<Vec<Row<'_>>> {
 pub(crate) fn rows(text: &str) -> Result<Vec<Row<'_>>> {
     let lines = (1..).zip(text.lines());
     let lines = lines.filter(|(_, text)| !text.is_empty() && !text.starts_with('#'));
-    let mut rows = lines.map(|(line, text)| Row {
-        line,
-        fields: text.split(',').map(str::trim).collect(),
-    });
+    let mut rows =
+        lines.map(|(line, text)| Row { line, fields: text.split(',').map(str::trim).collect() });
     let Some(header) = rows.next() else {
         bail!("a published table has no header");
     };

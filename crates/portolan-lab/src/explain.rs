@@ -60,13 +60,8 @@ impl CrossOver {
     /// Of `profile`; nothing if a price is missing.
     pub fn of(profile: &Profile) -> Option<Self> {
         let price = |event| profile.price(event).ok();
-        let in_place = [
-            Event::MapCall,
-            Event::PteWrite,
-            Event::UnmapCall,
-            Event::UnmapPage,
-            Event::Sync,
-        ];
+        let in_place =
+            [Event::MapCall, Event::PteWrite, Event::UnmapCall, Event::UnmapPage, Event::Sync];
         let command = price(Event::CmdRange).or_else(|| price(Event::CmdPage))?;
         let mut in_place_ns = command;
         for event in in_place {
@@ -162,33 +157,19 @@ pub(crate) const fn shadowing_name(shadowing: Shadowing) -> &'static str {
     }
 }
 
-const WISHES: [PolicyPreference; 3] = [
-    PolicyPreference::None,
-    PolicyPreference::Strict,
-    PolicyPreference::Lazy,
-];
-const SHADOWINGS: [Shadowing; 4] = [
-    Shadowing::None,
-    Shadowing::CachingMode,
-    Shadowing::WriteProtection,
-    Shadowing::Requests,
-];
+const WISHES: [PolicyPreference; 3] =
+    [PolicyPreference::None, PolicyPreference::Strict, PolicyPreference::Lazy];
+const SHADOWINGS: [Shadowing; 4] =
+    [Shadowing::None, Shadowing::CachingMode, Shadowing::WriteProtection, Shadowing::Requests];
 const BUFFERS: [Buffers; 2] = [Buffers::Kept, Buffers::Owned];
 
 /// The decisions for `profiles`.
 pub fn explain(profiles: &[Profile]) -> Explanation {
     let machines = profiles.iter().map(|profile| {
         let known = facts_of(profile);
-        let cases = BUFFERS
-            .into_iter()
-            .flat_map(|buffers| WISHES.map(|wish| (buffers, wish)));
-        let decisions = cases.map(|(buffers, wish)| {
-            Row::new(&PolicyInputs {
-                buffers,
-                wish,
-                ..known
-            })
-        });
+        let cases = BUFFERS.into_iter().flat_map(|buffers| WISHES.map(|wish| (buffers, wish)));
+        let decisions =
+            cases.map(|(buffers, wish)| Row::new(&PolicyInputs { buffers, wish, ..known }));
         MachineDecisions {
             machine: profile.name().to_owned(),
             decisions: decisions.collect(),
@@ -196,10 +177,7 @@ pub fn explain(profiles: &[Profile]) -> Explanation {
             copying: CrossOver::of(profile),
         }
     });
-    Explanation {
-        machines: machines.collect(),
-        table: Vec::new(),
-    }
+    Explanation { machines: machines.collect(), table: Vec::new() }
 }
 
 /// The decisions for all that can be said.
@@ -268,9 +246,7 @@ mod tests {
             let of = explanation.machines.iter();
             let mut of = of.filter(|known| known.machine == machine);
             let rows = &of.next().unwrap().decisions;
-            let row = rows
-                .iter()
-                .find(|row| (row.buffers, row.wish) == (buffers, wish));
+            let row = rows.iter().find(|row| (row.buffers, row.wish) == (buffers, wish));
             row.unwrap().policy
         };
         assert_eq!(decided("spr-vm", "kept", "none"), "lazy");

@@ -129,13 +129,7 @@ impl Facts {
             let found = lines.find(|(key, _)| key.trim() == name);
             found.map(|(_, value)| value.trim().to_owned())
         };
-        let arm = || {
-            Some(format!(
-                "{} {}",
-                field("CPU implementer")?,
-                field("CPU part")?
-            ))
-        };
+        let arm = || Some(format!("{} {}", field("CPU implementer")?, field("CPU part")?));
         let flags = field("flags").unwrap_or_default();
         let (group_kinds, devices) = groups(root);
         Self {
@@ -149,10 +143,7 @@ impl Facts {
                 &text(&at("proc/stat")).unwrap_or_default(),
                 &text(&at("proc/uptime")).unwrap_or_default(),
             ),
-            iommus: entries(&at("sys/class/iommu"))
-                .iter()
-                .map(|path| iommu(path))
-                .collect(),
+            iommus: entries(&at("sys/class/iommu")).iter().map(|path| iommu(path)).collect(),
             group_kinds,
             devices,
             swiotlb_slots: text(&at("sys/kernel/debug/swiotlb/io_tlb_nslabs"))
@@ -311,12 +302,7 @@ fn iommu(path: &Path) -> IommuFacts {
             registers.insert(register.to_owned(), value);
         }
     }
-    IommuFacts {
-        name,
-        kind,
-        registers,
-        devices: entries(&path.join("devices")).len() as u32,
-    }
+    IommuFacts { name, kind, registers, devices: entries(&path.join("devices")).len() as u32 }
 }
 
 fn groups(root: &Path) -> (BTreeMap<String, u32>, Vec<DeviceFacts>) {
@@ -342,9 +328,7 @@ fn groups(root: &Path) -> (BTreeMap<String, u32>, Vec<DeviceFacts>) {
                 name: name(device),
                 group: number,
                 group_kind: kind.clone(),
-                id: id("vendor")
-                    .zip(id("device"))
-                    .map(|(vendor, id)| format!("{vendor}:{id}")),
+                id: id("vendor").zip(id("device")).map(|(vendor, id)| format!("{vendor}:{id}")),
                 driver: target(&device.join("driver")),
             }
         }));
@@ -366,27 +350,15 @@ mod tests {
         };
         write("proc/sys/kernel/osrelease", "6.12.1\n");
         write("proc/cmdline", "quiet iommu.strict=1\n");
-        write(
-            "proc/cpuinfo",
-            "model name\t: A CPU\nflags\t\t: fpu hypervisor\n",
-        );
+        write("proc/cpuinfo", "model name\t: A CPU\nflags\t\t: fpu hypervisor\n");
         write("sys/devices/system/cpu/online", "0-3,8\n");
         write("proc/uptime", "100.00 99.00\n");
         write("sys/class/iommu/dmar0/intel-iommu/cap", "d2008c22260206\n");
         write("sys/class/iommu/dmar0/devices/0000:00:03.0/x", "");
         write("sys/kernel/iommu_groups/1/type", "DMA\n");
-        write(
-            "sys/kernel/mm/transparent_hugepage/enabled",
-            "always [madvise] never\n",
-        );
-        write(
-            "sys/kernel/iommu_groups/1/devices/0000:00:03.0/vendor",
-            "0x1b36\n",
-        );
-        write(
-            "sys/kernel/iommu_groups/1/devices/0000:00:03.0/device",
-            "0x0010\n",
-        );
+        write("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
+        write("sys/kernel/iommu_groups/1/devices/0000:00:03.0/vendor", "0x1b36\n");
+        write("sys/kernel/iommu_groups/1/devices/0000:00:03.0/device", "0x0010\n");
         let facts = Facts::read(&root);
         fs::remove_dir_all(&root).unwrap();
         assert_eq!((facts.release.as_str(), facts.cpus), ("6.12.1", 5));
@@ -394,9 +366,7 @@ mod tests {
         assert_eq!(facts.parameter("iommu.strict"), Some("1"));
         assert_eq!(facts.parameter("iommu"), None);
         assert!(facts.under_hypervisor && facts.is_strict(&[]) == Some(true));
-        let [unit] = facts.iommus.as_slice() else {
-            panic!("one unit")
-        };
+        let [unit] = facts.iommus.as_slice() else { panic!("one unit") };
         assert_eq!((unit.kind, unit.devices), (IommuKind::Vtd, 1));
         assert_eq!(unit.register("cap"), Some(0xd2_008c_2226_0206));
         assert_eq!(facts.devices[0].id.as_deref(), Some("1b36:0010"));

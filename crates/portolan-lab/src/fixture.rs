@@ -57,13 +57,7 @@ impl WalkMemory for AnyTables {
 /// A machine's CPUs, of which sharing costs nothing.
 pub(crate) fn cpus(count: usize) -> VirtualCpus {
     let relax = LOOK_NS;
-    VirtualCpus::new(
-        count,
-        SharingPrices {
-            relax,
-            ..SharingPrices::default()
-        },
-    )
+    VirtualCpus::new(count, SharingPrices { relax, ..SharingPrices::default() })
 }
 
 /// Table memory that counts the cache lines written back, each of which keeps its CPU busy.
@@ -310,10 +304,7 @@ impl Fixture {
         };
         let table = PageTable::new(format, memory.clone())?;
         let paged = Arc::new(LabDomain::<F>::new(table, CONTEXT, caps, quirks, submit));
-        let unit = Arc::new(Unit {
-            model: model.clone(),
-            format: setup.layout,
-        });
+        let unit = Arc::new(Unit { model: model.clone(), format: setup.layout });
         let bound = BoundDomain::new(unit.clone(), paged.clone(), simulated());
         let space = DmaSpace::with_cpus(bound, cpus.clone(), &setup.options, simulated())?;
         Ok(Self {
@@ -323,10 +314,7 @@ impl Fixture {
             queue,
             domain: paged.clone(),
             unit,
-            tables: Arc::new(Made {
-                domain: paged,
-                memory,
-            }),
+            tables: Arc::new(Made { domain: paged, memory }),
         })
     }
 

@@ -82,9 +82,7 @@ fn active_set(columns: &[Vec<f64>], b: &[f64]) -> Vec<f64> {
         passive.push(enter);
         while let Some(z) = solve(columns, b, &passive) {
             let blocked = passive.iter().zip(&z).filter(|(_, z)| **z <= 0.0);
-            let step = blocked
-                .map(|(c, z)| x[*c] / (x[*c] - z))
-                .min_by(f64::total_cmp);
+            let step = blocked.map(|(c, z)| x[*c] / (x[*c] - z)).min_by(f64::total_cmp);
             let Some(step) = step.filter(|s| s.is_finite()) else {
                 for (c, z) in passive.iter().zip(&z) {
                     x[*c] = z.max(0.0);
@@ -125,9 +123,7 @@ fn solve(columns: &[Vec<f64>], b: &[f64], chosen: &[usize]) -> Option<Vec<f64>> 
         }
         let length = norm(&column);
         let own = length > DEPENDENT;
-        column
-            .iter_mut()
-            .for_each(|x| *x = if own { *x / length } else { 0.0 });
+        column.iter_mut().for_each(|x| *x = if own { *x / length } else { 0.0 });
         shares.push(if own { length } else { 1.0 });
         let along = dot(&column, &rest);
         subtract(&mut rest, along, &column);
@@ -188,10 +184,7 @@ mod tests {
 
     #[test]
     fn undetermined_prices_are_zero() {
-        close(
-            &non_negative(&[vec![1.0, 0.0]], &[3.0], 3),
-            &[3.0, 0.0, 0.0],
-        );
+        close(&non_negative(&[vec![1.0, 0.0]], &[3.0], 3), &[3.0, 0.0, 0.0]);
         close(&non_negative(&[], &[], 1), &[0.0]);
     }
 }

@@ -73,11 +73,7 @@ impl MachineFormat {
                 return Ok(Self::Tegra(Tegra { memory }));
             }
         }
-        let second = [
-            (3, VtdLevels::Three),
-            (4, VtdLevels::Four),
-            (5, VtdLevels::Five),
-        ];
+        let second = [(3, VtdLevels::Three), (4, VtdLevels::Four), (5, VtdLevels::Five)];
         for (count, levels) in second {
             if TableFormat::vtd_second_stage(count) == Ok(format) {
                 return Ok(Self::VtdSecondStage(VtdSecondStage {
@@ -96,17 +92,10 @@ impl MachineFormat {
                 }));
             }
         }
-        let amd = [
-            (3, AmdLevels::Three),
-            (4, AmdLevels::Four),
-            (5, AmdLevels::Five),
-        ];
+        let amd = [(3, AmdLevels::Three), (4, AmdLevels::Four), (5, AmdLevels::Five)];
         for (count, levels) in amd {
             if TableFormat::amd_v1(count) == Ok(format) {
-                return Ok(Self::AmdV1(AmdV1 {
-                    levels,
-                    output_lg2: output.into(),
-                }));
+                return Ok(Self::AmdV1(AmdV1 { levels, output_lg2: output.into() }));
             }
         }
         bail!("no machine here has tables with the layout of {format:?}")
@@ -147,10 +136,7 @@ pub(crate) fn own_quirks(profile: &Profile) -> Result<Quirks> {
     let quirks = profile.quirks();
     // A price of zero for a page names all of them.
     let pages = context.checked_div(ns(one)?).unwrap_or(u64::MAX);
-    Ok(Quirks {
-        context_above: quirks.context_above.min(pages.max(1)),
-        ..quirks
-    })
+    Ok(Quirks { context_above: quirks.context_above.min(pages.max(1)), ..quirks })
 }
 
 /// A profile as `portolan machines --json` prints it.
@@ -173,10 +159,7 @@ pub struct MachineReport<'p> {
 impl<'p> MachineReport<'p> {
     /// The report on `profile`.
     pub fn new(profile: &'p Profile) -> Self {
-        let prices = profile
-            .prices()
-            .iter()
-            .map(|(event, price)| (event.name(), price));
+        let prices = profile.prices().iter().map(|(event, price)| (event.name(), price));
         let sharing = profile.sharing().into_iter().flat_map(|t| t.quotes());
         let submission = profile.submission().into_iter().flat_map(|t| t.quotes());
         Self {
@@ -262,18 +245,9 @@ pub fn text(profiles: &[Profile], columns: usize) -> String {
         let report = MachineReport::new(profile);
         out += &format!("{}: {}\n", report.name, report.title);
         out += &format!("{}\n", report.stands_for);
-        out += &format!(
-            "{} CPUs; {}\n\n",
-            report.cpus,
-            report.capabilities.join("; ")
-        );
+        out += &format!("{} CPUs; {}\n\n", report.cpus, report.capabilities.join("; "));
         let rows = report.prices.iter().map(|(event, price)| {
-            vec![
-                (*event).to_owned(),
-                price_ns(price.ns),
-                price_range(price),
-                price.source.clone(),
-            ]
+            vec![(*event).to_owned(), price_ns(price.ns), price_range(price), price.source.clone()]
         });
         let header = [("event", 0), ("ns", 0), ("range", 0), ("source", 0)];
         out += &display::table(&header, &[1, 2], rows.collect(), columns);

@@ -122,10 +122,7 @@ impl Variant {
             Self::After => (Grouping::PagesTogether, Preference::ByContext),
             Self::Portolan => return Way::whole(own),
         };
-        let quirks = Quirks {
-            preference,
-            ..Quirks::default()
-        };
+        let quirks = Quirks { preference, ..Quirks::default() };
         Way { grouping, quirks }
     }
 
@@ -143,11 +140,7 @@ impl Variant {
             Self::After => WalkFlush::ByContext,
             Self::Portolan => return Way::whole(own),
         };
-        let quirks = Quirks {
-            walk_flush,
-            preference: Preference::ByPage,
-            ..Quirks::default()
-        };
+        let quirks = Quirks { walk_flush, preference: Preference::ByPage, ..Quirks::default() };
         let grouping = match direction {
             Direction::Unmap if bytes >= table => Grouping::EachTable,
             _ => Grouping::PagesTogether,
@@ -240,12 +233,7 @@ pub(crate) fn measure_in(
     if let Some(next) = next.filter(|next| !next.is_aligned(space.table_span())) {
         let granule = space.domain().granule();
         let after = place(memory, range.pages(granule), granule);
-        map(
-            space,
-            IovaRange::page(next, granule),
-            after,
-            Grouping::Whole,
-        )?;
+        map(space, IovaRange::page(next, granule), after, Grouping::Whole)?;
     }
     unmap(space, range, grouping)
 }
@@ -349,10 +337,7 @@ impl<'a> Meter<'a> {
         Self {
             space,
             before: space.carried_out(),
-            events: Events {
-                calls: 1,
-                ..Events::default()
-            },
+            events: Events { calls: 1, ..Events::default() },
         }
     }
 

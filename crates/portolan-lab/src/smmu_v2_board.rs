@@ -103,10 +103,7 @@ impl SmmuV2Board {
         let (input, output) = (format.input_lg2(), format.output_lg2());
         let fits = TableFormat::armv8_stage1(PageSize::SIZE_4K, input, output);
         if fits != Ok(format) || machine.name() != "sm8150" {
-            bail!(
-                "the machine `{}` has no Qualcomm SMMUv2; try --machine sm8150",
-                machine.name()
-            );
+            bail!("the machine `{}` has no Qualcomm SMMUv2; try --machine sm8150", machine.name());
         }
         let setup = SmmuV2Setup {
             temper: Temper::Realistic(machine.caches()),
@@ -130,9 +127,7 @@ impl SmmuV2Board {
         config.limit = LIMIT;
         config.implementation = Implementation::Qualcomm(match safe_ns {
             0 => WaitForSafe::Off,
-            longest => WaitForSafe::On {
-                longest: Nanos::new(longest),
-            },
+            longest => WaitForSafe::On { longest: Nanos::new(longest) },
         });
         let unit = SmmuV2::enable(registers, memory.clone(), Arc::new(clock), config)?;
         let mut options = DomainOptions::default();
@@ -141,12 +136,7 @@ impl SmmuV2Board {
         options.quirks = Some(way.quirks);
         let domain = Arc::new(unit.first_stage(&options)?);
         unit.attach(STREAM, &domain)?;
-        Ok(Self {
-            hardware,
-            memory,
-            domain,
-            _unit: unit,
-        })
+        Ok(Self { hardware, memory, domain, _unit: unit })
     }
 
     /// Has the device access the pages of `range` in turn whenever the driver waits.
@@ -175,11 +165,7 @@ impl Space for SmmuV2Board {
             context: seen.of("TLBIASID"),
             sync: seen.of("TLBSYNC") + seen.of("sTLBGSYNC"),
         };
-        CarriedOut {
-            counts,
-            waited_ns: registers.clock().now_ns(),
-            ..CarriedOut::default()
-        }
+        CarriedOut { counts, waited_ns: registers.clock().now_ns(), ..CarriedOut::default() }
     }
 
     fn touch(&self, iova: Iova) {
@@ -217,11 +203,7 @@ mod tests {
     fn register_writes_of_32_mib() {
         let machine = Profile::by_name("sm8150").unwrap();
         let seen = |walk_flush, grouping| {
-            let quirks = Quirks {
-                walk_flush,
-                preference: Preference::ByPage,
-                ..Quirks::default()
-            };
+            let quirks = Quirks { walk_flush, preference: Preference::ByPage, ..Quirks::default() };
             let way = Way { grouping, quirks };
             let space = SmmuV2Board::new(&machine, 64, way, 0).unwrap();
             measure_in(&space, Direction::Unmap, 32 << 20, grouping).unwrap();

@@ -64,21 +64,14 @@ impl Board {
         let (chip, model, base) = chip(profile)?;
         let late = Visibility::Late(Lag::CacheLines);
         let memory = Arc::new(ModelMemory::narrow(base, tables, late));
-        let setup = TegraSetup {
-            temper: Temper::Realistic(profile.caches()),
-            ..TegraSetup::of(model)
-        };
+        let setup =
+            TegraSetup { temper: Temper::Realistic(profile.caches()), ..TegraSetup::of(model) };
         let registers = Arc::new(TegraRegisters::new(setup, memory.clone()));
         let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
         let mut config = Config::of(chip);
         config.limit = Nanos::from_millis(5);
         let smmu = TegraSmmu::enable(registers.clone(), memory.clone(), Arc::new(clock), config)?;
-        Ok(Self {
-            model: registers,
-            memory,
-            smmu,
-            chip: model,
-        })
+        Ok(Self { model: registers, memory, smmu, chip: model })
     }
 
     /// A domain that the camera is attached to, worked on in the given way.
@@ -88,10 +81,7 @@ impl Board {
     pub(crate) fn camera(&self, way: Way) -> Result<Space<'_>> {
         let domain = Arc::new(self.smmu.domain_with(way.quirks)?);
         self.smmu.attach(self.chip.camera(), &domain)?;
-        Ok(Space {
-            board: self,
-            domain,
-        })
+        Ok(Space { board: self, domain })
     }
 
     /// Takes `space` down as it is: its device is blocked, and the address space given up with all its mappings.
@@ -178,12 +168,7 @@ impl measure::Space for Space<'_> {
 
     fn met(&self) -> Met {
         let counts = self.board.model.counts();
-        Met {
-            faults: counts.faults,
-            misses: counts.misses,
-            reads: counts.line_reads,
-            meanwhile: 0,
-        }
+        Met { faults: counts.faults, misses: counts.misses, reads: counts.line_reads, meanwhile: 0 }
     }
 
     fn is_sound(&self) -> Result<()> {

@@ -65,17 +65,11 @@ fn scale_agrees(profile: &Profile, report: &scale::Report, said: &Advice) {
     // One CPU alone has no fewer operations a second than the price of its unmaps leaves.
     let work = profile.workload().unwrap().work.ns;
     let alone = 1e9 / rate(scale::Policy::Strict, 1);
-    assert!(
-        alone > work.min(unmap.invalidation_ns),
-        "{name}: {alone} {unmap:?}"
-    );
+    assert!(alone > work.min(unmap.invalidation_ns), "{name}: {alone} {unmap:?}");
     // Where lazy is the default, it is because strict does not grow with the CPUs.
     let gain = rate(scale::Policy::Lazy, 16) / rate(scale::Policy::Strict, 16);
     assert!(said.kept.policy != "lazy" || gain > 1.5, "{name}: {gain}");
-    assert!(
-        scale::text(report, usize::MAX).ends_with(&said.text()),
-        "{name}"
-    );
+    assert!(scale::text(report, usize::MAX).ends_with(&said.text()), "{name}");
 }
 
 #[test]
@@ -104,16 +98,11 @@ fn explain_replay_and_scale_never_contradict_each_other() {
         let lazily = settings.filter(|setting| setting.rule.target() == Target::Policy);
         assert_eq!(lazily.count() > 0, lazy, "{name}: {:?}", report.advice);
         let mut findings = report.findings.iter();
-        let advice = findings
-            .find(|line| line.starts_with("This library's lazy saves"))
-            .unwrap();
+        let advice = findings.find(|line| line.starts_with("This library's lazy saves")).unwrap();
         let is_default = said.kept.policy == "lazy";
         assert_eq!(advice.contains("default"), is_default, "{name}: {advice}");
         assert_eq!(advice.contains("refused"), !lazy, "{name}: {advice}");
-        assert!(
-            !(is_default && advice.contains("choose")),
-            "{name}: {advice}"
-        );
+        assert!(!(is_default && advice.contains("choose")), "{name}: {advice}");
         // A page unmapped has the same cost in the replay as in `explain`.
         let strict = &report.policies[1];
         let unmap = said.unmap.as_ref().unwrap();
@@ -127,11 +116,7 @@ fn explain_replay_and_scale_never_contradict_each_other() {
         }
         let by_unmap = strict.exits as f64 / strict.syncs as f64;
         assert_eq!(by_unmap, unmap.exits as f64, "{name}");
-        assert_eq!(
-            text.contains("Exits to the hypervisor, counted"),
-            unmap.exits > 0,
-            "{name}"
-        );
+        assert_eq!(text.contains("Exits to the hypervisor, counted"), unmap.exits > 0, "{name}");
 
         if let Some(report) = scaled(&profile) {
             scaled_machines += 1;
@@ -154,43 +139,23 @@ fn no_reason_says_what_an_invalidation_costs() {
 #[test]
 fn what_is_not_known_of_an_invalidation_is_a_range_in_every_command() {
     let profile = Profile::by_name("spr-vm").unwrap();
-    let [low, high] = Advice::of(&profile)
-        .unmap
-        .unwrap()
-        .invalidation_range_ns
-        .unwrap();
+    let [low, high] = Advice::of(&profile).unmap.unwrap().invalidation_range_ns.unwrap();
     assert!((low - 687.097).abs() < 1e-6 && (high - 7000.0).abs() < 1e-6);
     let report = replayed(&profile);
     for policy in &report.policies {
         let [low, high] = policy.total_range_us.unwrap();
-        assert!(
-            low < policy.time_us.total && policy.time_us.total < high,
-            "{policy:?}"
-        );
+        assert!(low < policy.time_us.total && policy.time_us.total < high, "{policy:?}");
     }
-    let lazy = report
-        .findings
-        .iter()
-        .find(|line| line.starts_with("This library's lazy saves"))
-        .unwrap();
-    assert!(
-        lazy.contains(" to ") && lazy.contains("as far as the price"),
-        "{lazy}"
-    );
+    let lazy =
+        report.findings.iter().find(|line| line.starts_with("This library's lazy saves")).unwrap();
+    assert!(lazy.contains(" to ") && lazy.contains("as far as the price"), "{lazy}");
     // The number of CPUs that receive is said beside it.
     for (name, cpus) in [("spr-vm", "10 to 100 CPUs"), ("vtd-nested", "1 to 20 CPUs")] {
         let text = Advice::of(&Profile::by_name(name).unwrap()).text();
-        assert!(
-            text.contains(cpus) && text.contains("Exits to the hypervisor: 1"),
-            "{text}"
-        );
+        assert!(text.contains(cpus) && text.contains("Exits to the hypervisor: 1"), "{text}");
     }
     let bare = replayed(&Profile::by_name("xeon-vtd").unwrap());
-    assert!(
-        bare.policies
-            .iter()
-            .all(|policy| policy.total_range_us.is_none())
-    );
+    assert!(bare.policies.iter().all(|policy| policy.total_range_us.is_none()));
 }
 
 #[test]
@@ -201,11 +166,7 @@ fn a_price_that_is_missing_is_named_and_no_figure_stands_in_for_it() {
     let profile = Profile::from_toml(&format!("{}{}", &text[..start], &text[end..])).unwrap();
     let said = Advice::of(&profile);
     assert_eq!(said.unmap, None);
-    assert!(
-        said.text().contains("no price for `sync`"),
-        "{}",
-        said.text()
-    );
+    assert!(said.text().contains("no price for `sync`"), "{}", said.text());
     let text: &'static str = pages(1).leak();
     let mut reader = Reader::new(Box::new(text.as_bytes())).unwrap();
     let refused = replay::run(&mut reader, &profile, &[Policy::StrictPage]).unwrap_err();

@@ -43,28 +43,13 @@ fn trace(pairs: u64, every_us: u64, orphans: u64) -> String {
     for n in 0..pairs {
         let (us, at) = (1_000_000 + n * every_us, 0x8000_0000 + n * 0x10_0000);
         let of = format!("0000:00:01.0 dir=FROM_DEVICE dma_addr={at:x} size=4096");
-        line(
-            us,
-            &format!(
-                "dma_map_page: {of} phys_addr={:x} attrs=",
-                0x1000_0000 + n * 8192
-            ),
-        );
-        line(
-            us + 1,
-            "qi_submit: iotlb_inv dmar0: 0x300f2 0xbcd00040 0x0 0x0",
-        );
+        line(us, &format!("dma_map_page: {of} phys_addr={:x} attrs=", 0x1000_0000 + n * 8192));
+        line(us + 1, "qi_submit: iotlb_inv dmar0: 0x300f2 0xbcd00040 0x0 0x0");
         line(us + 1, &format!("dma_unmap_page: {of} attrs="));
     }
     for n in 0..orphans {
-        let of = format!(
-            "0000:00:01.0 dir=FROM_DEVICE dma_addr={:x} size=4096",
-            0x1000 * (n + 1)
-        );
-        line(
-            1_000_000 + pairs * every_us,
-            &format!("dma_unmap_page: {of} attrs="),
-        );
+        let of = format!("0000:00:01.0 dir=FROM_DEVICE dma_addr={:x} size=4096", 0x1000 * (n + 1));
+        line(1_000_000 + pairs * every_us, &format!("dma_unmap_page: {of} attrs="));
     }
     out
 }
@@ -75,52 +60,33 @@ fn half_a_trace_gets_no_answer_and_exit_code_1() {
     let (text, code) = said(&[&half]);
     assert_eq!(code, 1, "{text}");
     for word in ["No answer:", "300 unmaps without a map", "Record instead:"] {
-        assert!(
-            text.starts_with("No answer:") && text.contains(word),
-            "{word}: {text}"
-        );
+        assert!(text.starts_with("No answer:") && text.contains(word), "{word}: {text}");
     }
-    for word in [
-        "What to change",
-        "Nothing to change",
-        "Helps a little",
-        "strict-range",
-    ] {
+    for word in ["What to change", "Nothing to change", "Helps a little", "strict-range"] {
         assert!(!text.contains(word), "{word}: {text}");
     }
     let report = json(&[&half]);
     assert_eq!(report["advice"], serde_json::json!([]));
     assert!(report["cost"].is_null());
-    let pct = report["trace"]["understood"]["events_pct"]
-        .as_f64()
-        .unwrap();
+    let pct = report["trace"]["understood"]["events_pct"].as_f64().unwrap();
     assert!((50.0..95.0).contains(&pct), "{pct}");
     // A few are as good as none, and are said.
     let most = scratch("most.trace", &trace(300, 10, 9));
     let (text, code) = said(&[&most]);
     assert_eq!(code, 0, "{text}");
-    assert!(
-        !text.contains("No answer") && !text.contains("all of it understood"),
-        "{text}"
-    );
+    assert!(!text.contains("No answer") && !text.contains("all of it understood"), "{text}");
     // Of several traces it is left out, and the exit code says so.
     let output = portolan(&["replay", &half, &most]);
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(
-        text.starts_with("1 trace replayed") && text.contains("1 could not be"),
-        "{text}"
-    );
+    assert!(text.starts_with("1 trace replayed") && text.contains("1 could not be"), "{text}");
 }
 
 #[test]
 fn a_gain_that_is_lost_in_noise_is_not_worth_a_change() {
     let (text, code) = said(&[]);
     assert_eq!(code, 0);
-    assert!(
-        text.contains("Not worth a change:") && text.contains("Helps a little:"),
-        "{text}"
-    );
+    assert!(text.contains("Not worth a change:") && text.contains("Helps a little:"), "{text}");
     assert!(!text.contains("What to change:"), "{text}");
     assert_eq!(json(&[])["cost"]["worth_a_change"], false);
     // The same work in less time is.
@@ -129,29 +95,19 @@ fn a_gain_that_is_lost_in_noise_is_not_worth_a_change() {
         let cost = json(&[&path])["cost"].clone();
         assert_eq!(cost["worth_a_change"], worth, "{cost}");
         let (text, _) = said(&[&path]);
-        assert_eq!(
-            text.contains("What to change: echo DMA-FQ"),
-            worth,
-            "{text}"
-        );
+        assert_eq!(text.contains("What to change: echo DMA-FQ"), worth, "{text}");
         // 687 ns of each strict request are its invalidation; a lazy one goes through a queue.
         let ns = |of: &Value| of["ns_per_request"].as_f64().unwrap();
         let saved = ns(&cost) - ns(&cost["then"]);
         assert!((550.0..690.0).contains(&saved), "{cost}");
         let share = cost["cpu_us_per_s"].as_f64().unwrap() / 1e4;
-        assert!(
-            (share - cost["pct_of_load"].as_f64().unwrap()).abs() < 1e-9,
-            "one CPU: {cost}"
-        );
+        assert!((share - cost["pct_of_load"].as_f64().unwrap()).abs() < 1e-9, "one CPU: {cost}");
     }
 }
 
 #[test]
 fn what_devices_wait_is_no_cpu_time() {
-    let profile = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../data/machines/xeon-vtd.toml"
-    );
+    let profile = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/machines/xeon-vtd.toml");
     let profile = std::fs::read_to_string(profile).unwrap();
     let (before, walk) = profile.split_once("[prices.iotlb_miss_step]").unwrap();
     let after = walk.split_once("source").unwrap().1;
@@ -164,11 +120,7 @@ fn what_devices_wait_is_no_cpu_time() {
     let ratio = of(&there, "device_wait_us") / of(&here, "device_wait_us");
     assert!((ratio - 10.0).abs() < 1e-6, "{ratio}");
     let pct = |report: &Value| report["advice"][0]["effect"]["saving"]["pct"].clone();
-    assert_eq!(
-        pct(&there),
-        pct(&here),
-        "what is gained is no matter of walks"
-    );
+    assert_eq!(pct(&there), pct(&here), "what is gained is no matter of walks");
 }
 
 #[test]
@@ -184,9 +136,7 @@ fn one_quantity_has_one_number_on_the_screen_and_in_json() {
     let wide = String::from_utf8(output.stdout).unwrap();
     let row = |name: &str| {
         let mut lines = wide.lines();
-        lines
-            .find(|line| line.starts_with(name))
-            .unwrap_or_else(|| panic!("{name}: {wide}"))
+        lines.find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {wide}"))
     };
     let (before, after) = wide
         .lines()
@@ -194,27 +144,15 @@ fn one_quantity_has_one_number_on_the_screen_and_in_json() {
         .and_then(|gains| gains.split_once(" ("))
         .and_then(|(gains, _)| gains.split_once(" -> "))
         .unwrap();
-    assert!(
-        row("Linux now: strict").contains(before),
-        "{before}: {wide}"
-    );
+    assert!(row("Linux now: strict").contains(before), "{before}: {wide}");
     assert!(row("Linux then: lazy").contains(after), "{after}: {wide}");
     // Memory that stays reachable is Linux's in the sentence and in its row.
     let danger = row("What you give up: ");
-    let reach = danger
-        .split(" for up to ")
-        .nth(1)
-        .unwrap()
-        .split('.')
-        .next()
-        .unwrap();
+    let reach = danger.split(" for up to ").nth(1).unwrap().split('.').next().unwrap();
     assert!(row("Linux then: lazy").contains(reach), "{reach}: {wide}");
     assert_eq!(json(&[])["sent"]["invalidations"]["range"], 3755);
     assert!(row("Linux now: strict").contains("3,755"), "{wide}");
-    assert!(
-        wide.contains("at most a few hundred invalidations instead of 3,755"),
-        "{wide}"
-    );
+    assert!(wide.contains("at most a few hundred invalidations instead of 3,755"), "{wide}");
 }
 
 #[test]
@@ -222,15 +160,9 @@ fn whose_prices_these_are_is_said_on_every_first_screen() {
     let facts = "# portolan-facts: {\"cpus\":2,\"iommus\":[{\"name\":\"dmar0\",\"kind\":\"vtd\",\"devices\":1}]}\n";
     let facts = scratch("facts.trace", &(facts.to_owned() + &trace(300, 10, 0)));
     for (args, words) in [
-        (
-            &[][..],
-            "Priced as xeon-vtd, assumed: the trace says nothing of its machine.",
-        ),
+        (&[][..], "Priced as xeon-vtd, assumed: the trace says nothing of its machine."),
         (&["--machine", "grace"], "Priced as grace, as asked for."),
-        (
-            &[facts.as_str()],
-            "Priced as xeon-vtd, fitted: the nearest machine that is known.",
-        ),
+        (&[facts.as_str()], "Priced as xeon-vtd, fitted: the nearest machine that is known."),
     ] {
         let (text, _) = said(args);
         assert!(text.contains(words), "{args:?}: {text}");
@@ -269,13 +201,7 @@ fn words_are_plain() {
     let net = format!("{TRACES}/vtd-strict.net-rx.trace.xz");
     let one = scratch("one.trace", &trace(1, 10, 0));
     let mut texts = Vec::new();
-    for args in [
-        &["--wide"][..],
-        &[&net],
-        &[&net, "--wide"],
-        &[&one],
-        &[&one, &net],
-    ] {
+    for args in [&["--wide"][..], &[&net], &[&net, "--wide"], &[&one], &[&one, &net]] {
         texts.push(said(args).0);
     }
     let two = portolan(&["compare", &net, &one, "--wide"]);
@@ -300,10 +226,7 @@ fn words_are_plain() {
 
 #[test]
 fn a_lazy_kernel_that_waits_for_each_two_step_request_is_not_said_to_be_strict() {
-    let recording = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/tests/recordings/7.3-lazy-dd128k.gz"
-    );
+    let recording = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/recordings/7.3-lazy-dd128k.gz");
     let (words, code) = said(&[recording]);
     assert_eq!(code, 0);
     assert!(

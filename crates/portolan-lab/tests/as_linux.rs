@@ -31,12 +31,7 @@ fn rows() -> Vec<Row> {
     let mut table = csv::Reader::from_path(path).unwrap();
     let header = table.headers().unwrap().clone();
     let column = |name: &str| header.iter().position(|known| known == name).unwrap();
-    let numbers = [
-        "guest_iotlb_inv",
-        "qemu_iotlb_global",
-        "qemu_iotlb_domain",
-        "qemu_page_masks",
-    ];
+    let numbers = ["guest_iotlb_inv", "qemu_iotlb_global", "qemu_iotlb_domain", "qemu_page_masks"];
     let [guest, global, domain, masks] = numbers.map(column);
     let rows = table.records().map(|row| {
         let row = row.unwrap();
@@ -154,48 +149,18 @@ fn lazy_submits_what_was_recorded_by_each_of_its_mechanisms() {
     println!("{linux:.1?}");
     assert!(linux.iter().all(|off| off.abs() <= BOUND_PCT), "{linux:?}");
     let cpus = Some(4);
-    let like_linux = Kernel {
-        cpus,
-        ..Kernel::default()
-    };
+    let like_linux = Kernel { cpus, ..Kernel::default() };
     assert_eq!(off(Some(like_linux)), linux);
     let others = [
-        (
-            "a timer that never runs",
-            Kernel {
-                timeout_ns: u64::MAX,
-                ..like_linux
-            },
-        ),
-        (
-            "a timer of 20 ms",
-            Kernel {
-                timeout_ns: 20_000_000,
-                ..like_linux
-            },
-        ),
-        (
-            "queues of half the size",
-            Kernel {
-                queue_holds: 127,
-                ..like_linux
-            },
-        ),
-        (
-            "ticks of 10 ms",
-            Kernel {
-                tick_ns: 10_000_000,
-                ..like_linux
-            },
-        ),
+        ("a timer that never runs", Kernel { timeout_ns: u64::MAX, ..like_linux }),
+        ("a timer of 20 ms", Kernel { timeout_ns: 20_000_000, ..like_linux }),
+        ("queues of half the size", Kernel { queue_holds: 127, ..like_linux }),
+        ("ticks of 10 ms", Kernel { tick_ns: 10_000_000, ..like_linux }),
     ];
     for (name, kernel) in others {
         let off = off(Some(kernel));
         println!("{name}: {off:.1?}");
-        assert!(
-            off.iter().any(|off| off.abs() > BOUND_PCT),
-            "{name}: {off:?}"
-        );
+        assert!(off.iter().any(|off| off.abs() > BOUND_PCT), "{name}: {off:?}");
     }
 }
 
@@ -205,12 +170,7 @@ fn lazy_submits_what_was_recorded_by_each_of_its_mechanisms() {
 fn on_amd_each_unmap_is_one_command_and_with_np_cache_each_map_too() {
     let profile = Profile::by_name("epyc-amdvi").unwrap();
     let counted = |asked, caching| {
-        let options = Options {
-            asked,
-            caching,
-            stage: None,
-            kernel: None,
-        };
+        let options = Options { asked, caching, stage: None, kernel: None };
         let rules = Rules::new(&profile, &options).unwrap();
         let path = traces().join("amdvi-strict.read4k-1j.trace.xz");
         let mut reader = trace::open(&path).unwrap();
@@ -222,21 +182,14 @@ fn on_amd_each_unmap_is_one_command_and_with_np_cache_each_map_too() {
     assert_eq!((strict.policy.as_str(), strict.syncs), ("strict", 5000));
     assert_eq!((strict.invalidations.range, strict.after_map), (5000, 0));
     let lazy = counted(Asked::Lazy, None);
-    assert_eq!(
-        (lazy.policy.as_str(), lazy.invalidations.range),
-        ("lazy", 0)
-    );
+    assert_eq!((lazy.policy.as_str(), lazy.invalidations.range), ("lazy", 0));
     assert!(lazy.syncs < 250, "{lazy:?}");
     let played = counted(Asked::Lazy, Some(CachingMode::On));
     assert_eq!((played.policy.as_str(), played.syncs), ("strict", 10_000));
     assert_eq!((played.unit.as_str(), played.after_map), ("AMD-Vi", 5000));
     assert!(played.time_us.unwrap().total > strict.time_us.unwrap().total);
-    let first = Options {
-        asked: Asked::Lazy,
-        caching: None,
-        stage: Some(StageName::First),
-        kernel: None,
-    };
+    let first =
+        Options { asked: Asked::Lazy, caching: None, stage: Some(StageName::First), kernel: None };
     let refused = Rules::new(&profile, &first).unwrap_err();
     assert!(refused.to_string().contains("epyc-amdvi"), "{refused}");
 }
@@ -336,10 +289,7 @@ fn how_late_a_busy_cpus_timers_run_is_read_from_the_trace() {
     let profile = Profile::by_name(replay::DEFAULT_MACHINE).unwrap();
     let flushes = |late| {
         let mut reader = trace::from_bytes(busy_with_timers(late)).unwrap();
-        let kernel = Kernel {
-            cpu_time: CpuTime::Always,
-            ..Kernel::of(&reader, None)
-        };
+        let kernel = Kernel { cpu_time: CpuTime::Always, ..Kernel::of(&reader, None) };
         let rules = Rules::new(&profile, &options("vtd-lazy", Some(kernel))).unwrap();
         let policies = [Policy::StrictRange];
         let report = replay::run_beside(&mut reader, &profile, &policies, Some(rules)).unwrap();

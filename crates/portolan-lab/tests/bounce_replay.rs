@@ -23,10 +23,9 @@ fn replay_with(trace: &str, pool: Swiotlb) -> ReplayReport {
 fn what_linux_bounced_is_copied() {
     // Sizes of the traces' own swiotlb_bounced events, summed; all of it goes from the device, so it
     // is copied both ways.
-    for (trace, copies, bytes) in [
-        ("read4k-4j", 12_500, 51_200_000),
-        ("net-rx", 18_229, 27_047_607),
-    ] {
+    for (trace, copies, bytes) in
+        [("read4k-4j", 12_500, 51_200_000), ("net-rx", 18_229, 27_047_607)]
+    {
         let report = replay(trace);
         assert_eq!(report.trace.bounced_bytes, bytes, "{trace}");
         let [strict, bounce] = report.policies.as_slice() else {
@@ -48,10 +47,7 @@ fn what_linux_bounced_is_copied() {
         );
         // 39 ns and 0.032 ns a byte, as the profile has them.
         let us = (39.0 * copies as f64 + 0.032 * counts.bytes_copied as f64) / 1000.0;
-        assert!(
-            (bounce.time_us.total - us).abs() < 0.01 * us,
-            "{trace}: {bounce:?}"
-        );
+        assert!((bounce.time_us.total - us).abs() < 0.01 * us, "{trace}: {bounce:?}");
     }
 }
 
@@ -71,10 +67,7 @@ fn lists_are_copied_piece_by_piece() {
 fn slots_and_areas_are_those_that_were_asked_for() {
     let bounced = |pool: &str| {
         let report = replay_with("read4k-4j", pool.parse().unwrap());
-        (
-            report.policies[1].rejected_maps,
-            report.policies[1].bounce.unwrap(),
-        )
+        (report.policies[1].rejected_maps, report.policies[1].bounce.unwrap())
     };
     let (rejected, whole) = bounced("32768,4,force");
     assert_eq!((rejected, whole.slots, whole.areas), (0, 32_768, 4));
@@ -134,16 +127,8 @@ fn what_makes_no_pool_is_told() {
         let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/traces");
         let path = PathBuf::from(data).join("swiotlb.net-rx.trace.xz");
         let profile = Profile::by_name("xeon-vtd").unwrap();
-        run_file(
-            Some(&path),
-            &profile,
-            &[Policy::Bounce(text.parse().unwrap())],
-            None,
-        )
+        run_file(Some(&path), &profile, &[Policy::Bounce(text.parse().unwrap())], None)
     };
     let error = format!("{:#}", report("64,2").unwrap_err());
-    assert!(
-        error.contains("2 areas") && error.contains("262144"),
-        "{error}"
-    );
+    assert!(error.contains("2 areas") && error.contains("262144"), "{error}");
 }

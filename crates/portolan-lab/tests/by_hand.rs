@@ -33,11 +33,7 @@ fn run_text(text: &'static str) -> (Profile, ReplayReport) {
 }
 
 fn of(report: &ReplayReport, policy: Policy) -> &PolicyReport {
-    report
-        .policies
-        .iter()
-        .find(|p| p.policy == policy.name())
-        .unwrap()
+    report.policies.iter().find(|p| p.policy == policy.name()).unwrap()
 }
 
 #[test]
@@ -46,10 +42,7 @@ fn trace_is_counted() {
     let trace = &report.trace;
     assert_eq!((trace.events, trace.maps, trace.unmaps), (6, 3, 3));
     assert_eq!(trace.bytes_mapped, 3 * 4096 + 1522 + 32);
-    assert_eq!(
-        (trace.orphan_unmaps, trace.bad_lines, trace.left_mapped),
-        (0, 0, 0)
-    );
+    assert_eq!((trace.orphan_unmaps, trace.bad_lines, trace.left_mapped), (0, 0, 0));
 }
 
 #[test]
@@ -57,13 +50,7 @@ fn commands_by_policy() {
     let (_, report) = run();
     let none = Invalidations::default();
     let page = of(&report, Policy::StrictPage);
-    assert_eq!(
-        page.invalidations,
-        Invalidations {
-            page: 3 + 1 + 2,
-            ..none
-        }
-    );
+    assert_eq!(page.invalidations, Invalidations { page: 3 + 1 + 2, ..none });
     assert_eq!(page.syncs, 3);
     let range = of(&report, Policy::StrictRange);
     assert_eq!(range.invalidations, Invalidations { range: 3, ..none });
@@ -71,28 +58,17 @@ fn commands_by_policy() {
     assert_eq!(range.masks, [(2, 1), (0, 1), (1, 1)].into());
     assert_eq!(range.syncs, 3);
     let context = of(&report, Policy::StrictContext);
-    assert_eq!(
-        (context.invalidations, context.syncs),
-        (Invalidations { context: 3, ..none }, 3)
-    );
+    assert_eq!((context.invalidations, context.syncs), (Invalidations { context: 3, ..none }, 3));
     // One when the timer fires at 1.011, one for the rest at the end.
     let lazy = of(&report, Policy::Lazy);
-    assert_eq!(
-        (lazy.invalidations, lazy.syncs),
-        (Invalidations { context: 2, ..none }, 2)
-    );
+    assert_eq!((lazy.invalidations, lazy.syncs), (Invalidations { context: 2, ..none }, 2));
 }
 
 #[test]
 fn device_and_exposure() {
     let (profile, report) = run();
     for policy in &report.policies {
-        assert_eq!(
-            (policy.operations, policy.mapped_peak),
-            (6, 3),
-            "{}",
-            policy.policy
-        );
+        assert_eq!((policy.operations, policy.mapped_peak), (6, 3), "{}", policy.policy);
         assert_eq!(policy.device.accesses, 6, "{}", policy.policy);
         assert_eq!(policy.device.faults, 0, "{}", policy.policy);
         // Root, two levels below it, one leaf table.
@@ -100,37 +76,21 @@ fn device_and_exposure() {
     }
     let us = |events: &[(u64, Event)]| {
         let price = |event: &Event| profile.price(*event).unwrap();
-        events
-            .iter()
-            .map(|(n, event)| *n as f64 * price(event))
-            .sum::<f64>()
-            / 1000.0
+        events.iter().map(|(n, event)| *n as f64 * price(event)).sum::<f64>() / 1000.0
     };
     let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-3, "{a} is not {b}");
     let page = of(&report, Policy::StrictPage);
     assert_eq!(page.exposed.max_bytes, 3 * 4096);
-    close(
-        page.exposed.max_us,
-        us(&[(3, Event::CmdPage), (1, Event::Sync)]),
-    );
+    close(page.exposed.max_us, us(&[(3, Event::CmdPage), (1, Event::Sync)]));
     close(page.time_us.invalidation, us(&[(6, Event::CmdPage)]));
     close(page.time_us.sync_wait, us(&[(3, Event::Sync)]));
-    close(
-        page.time_us.map,
-        us(&[(3, Event::MapCall), (6, Event::PteWrite)]),
-    );
+    close(page.time_us.map, us(&[(3, Event::MapCall), (6, Event::PteWrite)]));
     let range = of(&report, Policy::StrictRange);
-    close(
-        range.exposed.max_us,
-        us(&[(1, Event::CmdRange), (1, Event::Sync)]),
-    );
+    close(range.exposed.max_us, us(&[(1, Event::CmdRange), (1, Event::Sync)]));
     let lazy = of(&report, Policy::Lazy);
     // The list and the page wait together; the oldest waits the full 10 ms.
     assert_eq!(lazy.exposed.max_bytes, 4 * 4096);
-    close(
-        lazy.exposed.max_us,
-        10_000.0 + us(&[(1, Event::CmdContext), (1, Event::Sync)]),
-    );
+    close(lazy.exposed.max_us, 10_000.0 + us(&[(1, Event::CmdContext), (1, Event::Sync)]));
 }
 
 /// Three CPUs that unmap a page each at the same moment; one has mapped them all.
@@ -206,16 +166,10 @@ fn a_lazy_kernel_of_unknown_release_sends_a_range() {
     let range = &strict["predicted"]["lazy_range"];
     assert!(range["least"].as_u64() < Some(30), "{range}");
     assert!(range["most"].as_u64() >= Some(300), "{range}");
-    assert!(
-        range["reason"].as_str().unwrap().contains("nothing tells"),
-        "{range}"
-    );
+    assert!(range["reason"].as_str().unwrap().contains("nothing tells"), "{range}");
     let lazy = &strict["advice"][0];
     assert_eq!(lazy["value"], "iommu.strict=0");
-    assert!(
-        lazy["assumes"].to_string().contains("older than 7.3"),
-        "{lazy}"
-    );
+    assert!(lazy["assumes"].to_string().contains("older than 7.3"), "{lazy}");
     let least_saved = lazy["effect"]["saving"]["range_pct"][0].as_f64().unwrap();
     assert!(least_saved < 5.0, "{lazy}");
 }
@@ -238,10 +192,7 @@ fn the_invalidations_of_a_lazy_kernel_tell_its_release() {
     assert_eq!(older["predicted"]["lazy_unqueued"], 0);
     for report in [newest, older] {
         let range = &report["predicted"]["lazy_range"];
-        assert!(
-            !range["reason"].as_str().unwrap().contains("perhaps"),
-            "{range}"
-        );
+        assert!(!range["reason"].as_str().unwrap().contains("perhaps"), "{range}");
     }
 }
 
@@ -252,17 +203,12 @@ fn times_without_a_unit_give_no_advice_that_depends_on_time() {
     let ticks = text.replace("000] ..... 1.", "000] ..... 1");
     let [seconds, ticks] = [text, ticks].map(predicted);
     assert_eq!(
-        (
-            seconds["trace"]["clock"].as_str(),
-            ticks["trace"]["clock"].as_str()
-        ),
+        (seconds["trace"]["clock"].as_str(), ticks["trace"]["clock"].as_str()),
         (Some("seconds"), Some("ticks"))
     );
     let policies = |report: &serde_json::Value| {
         let settings = report["advice"].as_array().unwrap().iter();
-        settings
-            .filter(|one| one["value"] == "iommu.strict=0")
-            .count()
+        settings.filter(|one| one["value"] == "iommu.strict=0").count()
     };
     assert_eq!((policies(&seconds), policies(&ticks)), (1, 0));
     assert!(seconds["cost"].is_object() && ticks["cost"].is_null());

@@ -64,9 +64,7 @@ fn lines_with(word: &str) -> u64 {
 }
 
 fn price(machine: &Value, event: &str) -> f64 {
-    machine["machines"][0]["prices"][event]["ns"]
-        .as_f64()
-        .unwrap()
+    machine["machines"][0]["prices"][event]["ns"].as_f64().unwrap()
 }
 
 #[test]
@@ -86,25 +84,15 @@ fn a_recorded_machine_gets_prices_of_its_own_and_every_command_takes_them() {
         let of = functions.iter().find(|one| one["name"] == name).unwrap();
         let (calls, lines) = (of["calls"].as_u64().unwrap(), lines_with(start));
         // The trace that is cut may end within a call.
-        assert!(
-            lines > 100 && (lines - 1..=lines).contains(&calls),
-            "{name}: {calls} {lines}"
-        );
+        assert!(lines > 100 && (lines - 1..=lines).contains(&calls), "{name}: {calls} {lines}");
     }
     let fits = found["fits"].as_array().unwrap();
     let seen: u64 = fits.iter().map(|fit| fit["seen"].as_u64().unwrap()).sum();
     let left = found["left_out"].as_object().unwrap();
     let left: u64 = left.values().map(|count| count.as_u64().unwrap()).sum();
-    let starts = [
-        "  iommu_map",
-        "  iommu_unmap_fast() {",
-        "  qi_submit_sync() {",
-    ];
+    let starts = ["  iommu_map", "  iommu_unmap_fast() {", "  qi_submit_sync() {"];
     let calls: u64 = starts.map(lines_with).into_iter().sum();
-    assert!(
-        seen <= calls && calls <= seen + left,
-        "{seen} {left} {calls}"
-    );
+    assert!(seen <= calls && calls <= seen + left, "{seen} {left} {calls}");
     for fit in fits {
         let off = |key: &str| fit[key].as_f64().unwrap();
         println!(
@@ -132,10 +120,7 @@ fn commands_take(file: &str) {
     assert_eq!(machine["machines"][0]["name"], "guest");
     let source = &machine["machines"][0]["prices"]["unmap_call"]["source"];
     let source = source.as_str().unwrap();
-    assert!(
-        source.starts_with("measured: ") && source.contains("held out"),
-        "{source}"
-    );
+    assert!(source.starts_with("measured: ") && source.contains("held out"), "{source}");
     let said = said(&["machines", file]);
     let words: Vec<&str> = said.split_whitespace().collect();
     assert!(words.join(" ").contains("held out are predicted within"));
@@ -154,10 +139,7 @@ fn commands_take(file: &str) {
 fn a_machine_that_bounces_gets_the_price_of_its_slots() {
     let found = json(&["calibrate", BOUNCED, "--json"]);
     let prices = found["prices"].as_array().unwrap();
-    let events: Vec<&str> = prices
-        .iter()
-        .map(|one| one["event"].as_str().unwrap())
-        .collect();
+    let events: Vec<&str> = prices.iter().map(|one| one["event"].as_str().unwrap()).collect();
     assert_eq!(events, ["copy_call"]);
     let copies = found["fits"].as_array().unwrap().iter();
     let copies = copies.filter(|fit| fit["what"] == "copy");
@@ -165,22 +147,10 @@ fn a_machine_that_bounces_gets_the_price_of_its_slots() {
     // The kernel says how large those are that it copies as it maps.
     assert_eq!(lines[0]["range"], serde_json::json!([4096.0, 4096.0]));
     let untold = found["untold"].as_array().unwrap().iter();
-    let byte = untold
-        .clone()
-        .find(|one| one["event"] == "copy_byte")
-        .unwrap();
+    let byte = untold.clone().find(|one| one["event"] == "copy_byte").unwrap();
     assert!(byte["why"].as_str().unwrap().contains("one size"), "{byte}");
-    let map = untold
-        .clone()
-        .find(|one| one["event"] == "map_call")
-        .unwrap();
-    assert!(
-        map["why"]
-            .as_str()
-            .unwrap()
-            .contains("no call of iommu_map"),
-        "{map}"
-    );
+    let map = untold.clone().find(|one| one["event"] == "map_call").unwrap();
+    assert!(map["why"].as_str().unwrap().contains("no call of iommu_map"), "{map}");
 }
 
 #[test]
@@ -190,11 +160,7 @@ fn calls_of_each_size_are_told_beside_what_is_fitted() {
         (0..11).map(|n| row(n * 2)).collect::<String>()
     };
     let text: String = [1, 2, 8, 64].map(rows).concat();
-    let found = json(&[
-        "calibrate",
-        &scratch_with("sizes.csv", text.as_bytes()),
-        "--json",
-    ]);
+    let found = json(&["calibrate", &scratch_with("sizes.csv", text.as_bytes()), "--json"]);
     let sizes = found["fits"][0]["sizes"].as_array().unwrap();
     let number = |size: &Value, key: &str| size[key].as_f64().unwrap();
     for (size, pages) in sizes.iter().zip([1.0, 2.0, 8.0, 64.0]) {
@@ -207,10 +173,7 @@ fn calls_of_each_size_are_told_beside_what_is_fitted() {
         assert!(off.abs() < 0.01, "{size}");
         // xeon-vtd's prices, with which it began.
         let before = 53.7 + 1.32 * pages;
-        assert!(
-            (number(size, "before_ns") / before - 1.0).abs() < 0.01,
-            "{size}"
-        );
+        assert!((number(size, "before_ns") / before - 1.0).abs() < 0.01, "{size}");
     }
     assert_eq!(sizes.len(), 4);
     for found in [json(&["calibrate", BOUNCED, "--json"]), found] {
@@ -229,9 +192,7 @@ fn the_same_traces_and_seed_give_the_same_profile() {
         let path = file.to_str().unwrap();
         let options = ["--seed", seed, "--force", "-o", path];
         said(&[&["calibrate"], &TRACES[..1], &options].concat());
-        std::fs::read_to_string(file)
-            .unwrap()
-            .replace(name.trim_end_matches(".toml"), "")
+        std::fs::read_to_string(file).unwrap().replace(name.trim_end_matches(".toml"), "")
     };
     assert_eq!(of("once.toml", "7"), of("twice.toml", "7"));
     assert_ne!(of("once.toml", "7"), of("other.toml", "8"));
@@ -243,16 +204,7 @@ fn a_file_serves_wherever_a_machine_is_named_and_names_win() {
     let mine = text.replace("name = \"grace\"", "name = \"mine\"");
     let file = scratch_with("mine.toml", mine.as_bytes());
     let rows = |machine: &str| {
-        let scale = [
-            "scale",
-            "--machine",
-            machine,
-            "--cpus",
-            "2",
-            "--horizon",
-            "1",
-            "--json",
-        ];
+        let scale = ["scale", "--machine", machine, "--cpus", "2", "--horizon", "1", "--json"];
         json(&scale)["rows"].clone()
     };
     assert_eq!(rows(&file), rows("grace"));
@@ -266,9 +218,7 @@ fn a_file_serves_wherever_a_machine_is_named_and_names_win() {
     std::fs::write(folder.join("xeon-vtd"), mine).unwrap();
     let machine = |name: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_portolan"));
-        command
-            .current_dir(&folder)
-            .args(["machines", name, "--json"]);
+        command.current_dir(&folder).args(["machines", name, "--json"]);
         let output = command.output().unwrap();
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         report["machines"][0]["name"].as_str().unwrap().to_owned()
@@ -294,10 +244,7 @@ fn profiles_that_are_none_are_refused_with_what_to_do() {
     let text = include_str!("../../../data/machines/xeon-vtd.toml");
     let odd = text.replacen("ns = 258.065", "ns = nan", 1);
     assert_ne!(odd, text);
-    replay(
-        &scratch_with("odd.toml", odd.as_bytes()),
-        &["`sync`", "not a time"],
-    );
+    replay(&scratch_with("odd.toml", odd.as_bytes()), &["`sync`", "not a time"]);
 }
 
 #[test]
@@ -309,22 +256,13 @@ fn traces_that_are_none_are_refused_and_nothing_is_written() {
         assert!(!out.exists());
     };
     with("nowhere.txt", &["nowhere.txt"]);
-    with(
-        &scratch_with("empty", b""),
-        &["is empty", "docs/calibrate.md"],
-    );
+    with(&scratch_with("empty", b""), &["is empty", "docs/calibrate.md"]);
     with(&scratch_with("noise", &[1, 0, 200, 3, 7, 0]), &["binary"]);
-    with(
-        &scratch_with("other", b" 0)   1.000 us  |  schedule();\n"),
-        &["schedule", "iommu_map"],
-    );
+    with(&scratch_with("other", b" 0)   1.000 us  |  schedule();\n"), &["schedule", "iommu_map"]);
     // A recording has facts and no latencies.
     with(RECORDED, &["no line of it has the latency"]);
     let kept = scratch_with("kept.toml", b"mine");
-    fails_with(
-        &["calibrate", TRACES[0], "-o", &kept],
-        &["is there", "--force"],
-    );
+    fails_with(&["calibrate", TRACES[0], "-o", &kept], &["is there", "--force"]);
     assert_eq!(std::fs::read(&kept).unwrap(), b"mine");
     // Cut where it may be: calls before the cut count, and the end is said.
     let whole = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(TRACES[1])).unwrap();

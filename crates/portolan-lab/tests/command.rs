@@ -6,19 +6,12 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 fn portolan(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_portolan"))
-        .args(args)
-        .output()
-        .unwrap()
+    Command::new(env!("CARGO_BIN_EXE_portolan")).args(args).output().unwrap()
 }
 
 fn json(args: &[&str]) -> Value {
     let output = portolan(args);
-    assert!(
-        output.status.success(),
-        "{args:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
@@ -33,10 +26,7 @@ fn fails_with(args: &[&str], words: &[&str]) {
     let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{args:?}: {message}");
     for word in words {
-        assert!(
-            message.contains(word),
-            "{args:?}: `{word}` is not in: {message}"
-        );
+        assert!(message.contains(word), "{args:?}: `{word}` is not in: {message}");
     }
     assert!(output.stdout.is_empty());
 }
@@ -46,20 +36,12 @@ fn plain_call_replays_the_bundled_trace_the_same_each_time() {
     let first = portolan(&[]);
     assert_eq!(first.status.code(), Some(0));
     let text = String::from_utf8(first.stdout.clone()).unwrap();
-    for word in [
-        "vtd-strict.mixed-sg-4j",
-        "strict-page",
-        "strict-range",
-        "strict-context",
-        "lazy",
-    ] {
+    for word in ["vtd-strict.mixed-sg-4j", "strict-page", "strict-range", "strict-context", "lazy"]
+    {
         assert!(text.contains(word), "{word}: {text}");
     }
     assert_eq!(portolan(&["replay"]).stdout, first.stdout);
-    assert_eq!(
-        portolan(&["replay", "--json"]).stdout,
-        portolan(&["replay", "--json"]).stdout
-    );
+    assert_eq!(portolan(&["replay", "--json"]).stdout, portolan(&["replay", "--json"]).stdout);
 }
 
 #[test]
@@ -102,10 +84,7 @@ fn row(text: &str, policy: &str) -> Vec<String> {
     // Columns are as wide as their dashes.
     let rule = table.next().unwrap();
     let row = table.find(|line| line.starts_with(policy)).unwrap();
-    assert!(
-        row.chars().count() <= rule.len(),
-        "wider than the table: {row}"
-    );
+    assert!(row.chars().count() <= rule.len(), "wider than the table: {row}");
     let mut rest = row.chars();
     let cell = |width: usize| {
         let cell: String = rest.by_ref().take(width + 1).collect();
@@ -130,10 +109,7 @@ fn the_first_command_fits_terminals_and_says_the_same_on_each() {
         assert_eq!(words_above(&text), words_above(&wide), "{columns}");
         for policy in ["strict-page", "strict-range", "lazy", "deferred"] {
             let (here, there) = (row(&text, policy), row(&wide, policy));
-            assert!(
-                here.iter().all(|cell| there.contains(cell)),
-                "{here:?} {there:?}"
-            );
+            assert!(here.iter().all(|cell| there.contains(cell)), "{here:?} {there:?}");
             assert_eq!(here.len() < all, columns != 200, "{columns}: {here:?}");
         }
         // Columns that are left out are named.
@@ -142,25 +118,16 @@ fn the_first_command_fits_terminals_and_says_the_same_on_each() {
         assert!(columns != 80 || text.lines().count() < 32, "{text}");
     }
     // Nothing that the narrow ones have said is missing there.
-    assert!(
-        wide.contains("The line says: ") && wide.contains("lazy saves"),
-        "{wide}"
-    );
+    assert!(wide.contains("The line says: ") && wide.contains("lazy saves"), "{wide}");
     let piped = String::from_utf8(portolan(&[]).stdout).unwrap();
-    assert!(
-        piped.lines().all(|line| line.chars().count() <= 80),
-        "{piped}"
-    );
+    assert!(piped.lines().all(|line| line.chars().count() <= 80), "{piped}");
 }
 
 #[test]
 fn help_says_what_each_column_is() {
     let wide = String::from_utf8(portolan(&["replay", "--wide"]).stdout).unwrap();
     let help = String::from_utf8(portolan(&["replay", "--help"]).stdout).unwrap();
-    let header = wide
-        .lines()
-        .find(|line| line.starts_with("policy "))
-        .unwrap();
+    let header = wide.lines().find(|line| line.starts_with("policy ")).unwrap();
     let names = header.split_whitespace();
     let count = names.clone().count();
     for name in names {
@@ -172,14 +139,7 @@ fn help_says_what_each_column_is() {
 
 #[test]
 fn replay_json_has_the_agreed_keys() {
-    let report = json(&[
-        "replay",
-        "--json",
-        "--policy",
-        "lazy",
-        "--policy",
-        "strict-range",
-    ]);
+    let report = json(&["replay", "--json", "--policy", "lazy", "--policy", "strict-range"]);
     let trace = &report["trace"];
     let setting = &report["advice"][0];
     for key in ["rule", "where_to_set", "value", "reason"] {
@@ -197,23 +157,14 @@ fn replay_json_has_the_agreed_keys() {
         assert_eq!(trace["understood"][key], 100.0, "{key}");
     }
     assert!(report["shape"]["streaming"]["sizes"].is_object());
-    for key in [
-        "events",
-        "maps",
-        "unmaps",
-        "bytes_mapped",
-        "orphan_unmaps",
-        "lost_events",
-        "bad_lines",
-    ] {
+    for key in
+        ["events", "maps", "unmaps", "bytes_mapped", "orphan_unmaps", "lost_events", "bad_lines"]
+    {
         assert!(trace[key].is_u64(), "{key}: {trace}");
     }
     assert_eq!(report["machine"], "xeon-vtd");
     let policies = report["policies"].as_array().unwrap();
-    let names: Vec<_> = policies
-        .iter()
-        .map(|p| p["policy"].as_str().unwrap())
-        .collect();
+    let names: Vec<_> = policies.iter().map(|p| p["policy"].as_str().unwrap()).collect();
     assert_eq!(names, ["lazy", "strict-range"]);
     for policy in policies {
         for kind in ["page", "range", "context", "global"] {
@@ -233,10 +184,7 @@ fn replay_json_has_the_agreed_keys() {
 fn reproduce_json_has_the_agreed_keys_and_keeps_its_bounds() {
     for (name, machine) in [("walk-flush", "sm8150"), ("range-flush", "tegra210")] {
         let report = json(&["reproduce", name, "--json"]);
-        assert_eq!(
-            (&report["name"], &report["machine"]),
-            (&name.into(), &machine.into())
-        );
+        assert_eq!((&report["name"], &report["machine"]), (&name.into(), &machine.into()));
         for row in report["rows"].as_array().unwrap() {
             assert!(row["case"].is_string() && row["variant"].is_string());
             assert!(row["size_bytes"].is_u64() && row["fitted"].is_boolean());
@@ -309,22 +257,12 @@ fn a_camera_is_replayed_on_tegra_and_qualcomm_s() {
     assert!(share(0) > 10.0 && share(1) < 1.0 && share(2) < share(1));
     let text = portolan(&["replay", "--synthetic", "camera", "--machine", "tegra210"]);
     assert_eq!(text.status.code(), Some(0));
-    let phone = json(&[
-        "replay",
-        "--synthetic",
-        "camera",
-        "--machine",
-        "sm8150",
-        "--json",
-    ]);
+    let phone = json(&["replay", "--synthetic", "camera", "--machine", "sm8150", "--json"]);
     assert_eq!(phone["ways"].as_array().unwrap().len(), 6);
     assert!(phone["waits"]["wait_us"][0].as_f64().unwrap() > 2.0);
     let text = portolan(&["replay", "--synthetic", "camera", "--machine", "sm8150"]);
     let text = String::from_utf8(text.stdout).unwrap();
-    assert!(
-        text.contains("No number of calls") && text.contains("Look-ups go on"),
-        "{text}"
-    );
+    assert!(text.contains("No number of calls") && text.contains("Look-ups go on"), "{text}");
     for wrong in [
         &["replay", "some.trace", "--synthetic", "camera"][..],
         &["replay", "--synthetic", "camera", "--policy", "lazy"],
@@ -373,20 +311,14 @@ fn every_machine_replays() {
 
 #[test]
 fn wrong_input_exits_with_2_and_says_what_to_do() {
-    fails_with(
-        &["replay", "--machine", "pdp11"],
-        &["pdp11", "xeon-vtd", "portolan machines"],
-    );
+    fails_with(&["replay", "--machine", "pdp11"], &["pdp11", "xeon-vtd", "portolan machines"]);
     fails_with(&["replay", "--policy", "loose"], &["loose", "strict-range"]);
     fails_with(&["replay", "--swiotlb", "1024"], &["--policy bounce"]);
     let bounce = ["replay", "--policy", "bounce", "--swiotlb"];
     fails_with(&[&bounce[..], &["1024,often"]].concat(), &["often"]);
     fails_with(&[&bounce[..], &["100"]].concat(), &["areas of 64 slots"]);
     fails_with(&["replay", "/nonexistent/trace"], &["/nonexistent/trace"]);
-    fails_with(
-        &["reproduce", "cold-fusion"],
-        &["cold-fusion", "walk-flush"],
-    );
+    fails_with(&["reproduce", "cold-fusion"], &["cold-fusion", "walk-flush"]);
     fails_with(&["frobnicate"], &["frobnicate"]);
     let empty = scratch("empty.trace", b"");
     fails_with(&["replay", empty.to_str().unwrap()], &["empty"]);
@@ -401,14 +333,8 @@ fn commands_that_are_programs_of_their_own_are_named() {
             &["check", "--backend", "qemu:vtd", "--json"][..],
             "cargo run --release -p portolan-verify -- check --backend qemu:vtd --json`",
         ),
-        (
-            &["torture", "--help"],
-            "cargo run --release -p portolan-verify -- torture --help`",
-        ),
-        (
-            &["bench", "map_sg"],
-            "cargo run --profile bench -p portolan-bench -- map_sg`",
-        ),
+        (&["torture", "--help"], "cargo run --release -p portolan-verify -- torture --help`"),
+        (&["bench", "map_sg"], "cargo run --profile bench -p portolan-bench -- map_sg`"),
     ] {
         fails_with(args, &[words]);
     }
@@ -418,14 +344,7 @@ fn commands_that_are_programs_of_their_own_are_named() {
 
 #[test]
 fn linux_is_counted_beside_the_policies_when_asked_for() {
-    let report = json(&[
-        "replay",
-        "--json",
-        "--policy",
-        "strict-range",
-        "--as-linux",
-        "strict",
-    ]);
+    let report = json(&["replay", "--json", "--policy", "strict-range", "--as-linux", "strict"]);
     let (ours, linux) = (&report["policies"][0], &report["linux"]);
     assert_eq!(linux["policy"], "strict");
     assert_eq!(linux["invalidations"], ours["invalidations"]);
@@ -434,15 +353,7 @@ fn linux_is_counted_beside_the_policies_when_asked_for() {
     // Lazy if nothing is said, and strict where tables are shadowed.
     let lazy = json(&["replay", "--json", "--policy", "lazy", "--as-linux"]);
     assert_eq!(lazy["linux"]["policy"], "lazy");
-    let shadowed = [
-        "replay",
-        "--json",
-        "--policy",
-        "lazy",
-        "--as-linux",
-        "--caching-mode",
-        "on",
-    ];
+    let shadowed = ["replay", "--json", "--policy", "lazy", "--as-linux", "--caching-mode", "on"];
     let shadowed = json(&shadowed);
     assert_eq!(shadowed["linux"]["policy"], "strict");
     assert_eq!(shadowed["linux"]["invalidations"]["range"], 7512);
@@ -453,14 +364,8 @@ fn linux_is_counted_beside_the_policies_when_asked_for() {
 
 #[test]
 fn linux_is_refused_where_its_rules_are_not_known() {
-    fails_with(
-        &["replay", "--machine", "grace", "--as-linux"],
-        &["VT-d", "grace"],
-    );
-    fails_with(
-        &["replay", "--as-linux", "loose"],
-        &["loose", "strict", "lazy"],
-    );
+    fails_with(&["replay", "--machine", "grace", "--as-linux"], &["VT-d", "grace"]);
+    fails_with(&["replay", "--as-linux", "loose"], &["loose", "strict", "lazy"]);
     fails_with(&["replay", "--caching-mode", "on"], &["--as-linux"]);
 }
 
@@ -488,27 +393,15 @@ fn explain_says_the_policy_and_why() {
 #[test]
 fn flush_queue_has_the_agreed_keys() {
     let report = json(&["reproduce", "flush-queue", "--json"]);
-    assert_eq!(
-        (&report["name"], &report["machine"]),
-        (&"flush-queue".into(), &"spr-vm".into())
-    );
+    assert_eq!((&report["name"], &report["machine"]), (&"flush-queue".into(), &"spr-vm".into()));
     let rows = report["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 6);
     for row in rows {
         assert_eq!(row["quantity"], "throughput_gbit_s");
-        assert!(
-            row["computed"].is_f64() && row["fitted"].is_boolean(),
-            "{row}"
-        );
+        assert!(row["computed"].is_f64() && row["fitted"].is_boolean(), "{row}");
         assert_eq!(row["published"].is_null(), row["stage"] == "second");
-        assert!(
-            row["counts"]["sync"].is_u64() && row["exits"].is_u64(),
-            "{row}"
-        );
+        assert!(row["counts"]["sync"].is_u64() && row["exits"].is_u64(), "{row}");
     }
     let text = String::from_utf8(portolan(&["reproduce", "flush-queue"]).stdout).unwrap();
-    assert!(
-        text.contains("39.3") && text.contains("caching-mode"),
-        "{text}"
-    );
+    assert!(text.contains("39.3") && text.contains("caching-mode"), "{text}");
 }

@@ -14,13 +14,7 @@ fn all() -> Vec<(&'static str, Vec<Bound>, Vec<Evidence>)> {
     let queue = reproduce::flush_queue().unwrap();
     let pools = reproduce::swiotlb().unwrap();
     let faults = reproduce::iopf().unwrap();
-    for holds in [
-        walk.holds(),
-        range.holds(),
-        queue.holds(),
-        pools.holds(),
-        faults.holds(),
-    ] {
+    for holds in [walk.holds(), range.holds(), queue.holds(), pools.holds(), faults.holds()] {
         assert!(holds);
     }
     macro_rules! of {
@@ -79,15 +73,8 @@ fn what_is_called_predicted_or_counted_could_have_failed() {
     );
 }
 
-const WORDS: [&str; 7] = [
-    "published",
-    "fitted",
-    "implied",
-    "counted",
-    "predicted",
-    "measured",
-    "computed",
-];
+const WORDS: [&str; 7] =
+    ["published", "fitted", "implied", "counted", "predicted", "measured", "computed"];
 
 #[test]
 fn every_reproduced_figure_has_a_word_of_evidence() {
@@ -95,19 +82,12 @@ fn every_reproduced_figure_has_a_word_of_evidence() {
     let page = std::fs::read_to_string(page).unwrap();
     let figures = page.split("## Figures").nth(1).unwrap();
     let figures = figures.split("\n## ").next().unwrap();
-    let rows: Vec<&str> = figures
-        .lines()
-        .filter(|line| line.starts_with('|'))
-        .collect();
+    let rows: Vec<&str> = figures.lines().filter(|line| line.starts_with('|')).collect();
     assert!(rows.len() > 20);
     for row in &rows[2..] {
         let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
         assert_eq!(cells.len(), 4, "{row}");
-        for (column, cell) in cells
-            .iter()
-            .enumerate()
-            .skip(1)
-            .filter(|(_, cell)| !cell.is_empty())
+        for (column, cell) in cells.iter().enumerate().skip(1).filter(|(_, cell)| !cell.is_empty())
         {
             let word = cell.rsplit(": ").next().unwrap();
             assert!(WORDS.contains(&word), "`{cell}` in {row}");

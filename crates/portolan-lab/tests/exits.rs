@@ -67,27 +67,16 @@ struct Guest {
 
 impl Guest {
     fn new(identification: VtdIdentification, mode: Mode) -> Self {
-        let setup = VtdSetup {
-            identification,
-            ..VtdSetup::default()
-        };
+        let setup = VtdSetup { identification, ..VtdSetup::default() };
         let memory = ModelMemory::new(PhysAddr::new(BASE), PAGES, Visibility::AtOnce);
         let machine = VtdMachine::new(setup, memory);
         let (reads, writes) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-        let registers = Trapping {
-            machine: machine.clone(),
-            reads: reads.clone(),
-            writes: writes.clone(),
-        };
+        let registers =
+            Trapping { machine: machine.clone(), reads: reads.clone(), writes: writes.clone() };
         let mut config = Config::default();
         config.mode = mode;
         let unit = Vtd::enable(registers, machine.clone(), machine.clone(), config).unwrap();
-        Self {
-            machine,
-            unit,
-            reads,
-            writes,
-        }
+        Self { machine, unit, reads, writes }
     }
 
     /// Registers read and written by `work`.
@@ -107,9 +96,7 @@ fn page(number: u64) -> IovaRange {
 fn map(domain: &dyn Domain, number: u64, owed: &mut Gather) {
     let access = Access::READ | Access::WRITE;
     let at = page(number).start();
-    domain
-        .map(at, promised(PhysAddr::new(1 << 30), 4096), access, owed)
-        .unwrap();
+    domain.map(at, promised(PhysAddr::new(1 << 30), 4096), access, owed).unwrap();
 }
 
 /// Maps a page and unmaps it, `times` times, and pays each debt at once.
@@ -170,11 +157,8 @@ fn with_caching_mode_a_map_of_second_stage_tables_is_an_exit_too() {
 #[test]
 fn a_debt_of_many_commands_is_told_as_often_as_the_model_counts() {
     let guest = Guest::new(SKYLAKE_SP.identification, Mode::Legacy);
-    let quirks = Quirks {
-        preference: Preference::ByPage,
-        context_above: u64::MAX,
-        ..Quirks::default()
-    };
+    let quirks =
+        Quirks { preference: Preference::ByPage, context_above: u64::MAX, ..Quirks::default() };
     let caps = guest.unit.second_capabilities();
     let domain = guest.unit.second_stage_as(VtdLevels::Four, caps, quirks);
     let domain = domain.unwrap();
@@ -188,10 +172,7 @@ fn a_debt_of_many_commands_is_told_as_often_as_the_model_counts() {
         let range = IovaRange::new(page(0).start(), last).unwrap();
         domain.unmap(range, &mut owed).unwrap();
         let [_, writes] = guest.exits(|| domain.sync(&mut owed).unwrap());
-        assert!(
-            is_told(writes, doorbells(commands), commands),
-            "{commands}: {writes}"
-        );
+        assert!(is_told(writes, doorbells(commands), commands), "{commands}: {writes}");
         domain.unmap(page(commands), &mut owed).unwrap();
         domain.sync(&mut owed).unwrap();
     }

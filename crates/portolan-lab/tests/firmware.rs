@@ -55,11 +55,7 @@ fn dmar(base: u32) -> Vec<u8> {
 fn dump(table: &[u8]) -> String {
     let rows = table.chunks(16).enumerate().map(|(number, row)| {
         let hex: Vec<String> = row.iter().map(|byte| format!("{byte:02X}")).collect();
-        format!(
-            "    {:04X}: {:<48} ................\n",
-            number * 16,
-            hex.join(" ")
-        )
+        format!("    {:04X}: {:<48} ................\n", number * 16, hex.join(" "))
     });
     format!("DMAR @ 0x0000000000000000\n{}\n", rows.collect::<String>())
 }
@@ -121,20 +117,11 @@ fn json_has_the_agreed_keys() {
     assert_eq!(unit["serves"], serde_json::json!(["0000:00:02.0"]));
     let memory = &unit["reserved"][1];
     assert_eq!(memory["start"], 0x7000_0000);
-    assert_eq!(
-        (&memory["first_stream"], &memory["last_stream"]),
-        (&16.into(), &16.into())
-    );
+    assert_eq!((&memory["first_stream"], &memory["last_stream"]), (&16.into(), &16.into()));
     let card = &report["functions"][3];
     assert_eq!(card["streams"], serde_json::json!([0x128, 0xf0]));
-    assert_eq!(
-        (&card["unit"], &card["group"]),
-        (&1.into(), &"0000:00:1e.0".into())
-    );
-    assert_eq!(
-        report["groups"][0]["functions"].as_array().unwrap().len(),
-        3
-    );
+    assert_eq!((&card["unit"], &card["group"]), (&1.into(), &"0000:00:1e.0".into()));
+    assert_eq!(report["groups"][0]["functions"].as_array().unwrap().len(), 3);
     assert_eq!(report["groups"][0]["reasons"].as_array().unwrap().len(), 2);
     assert_eq!(report["remarks"][0]["wrong"], false);
 }
@@ -178,9 +165,7 @@ fn thunderbolt() -> String {
     port.extend([(0x54, 1 << 6), (0x100, 0xd), (0x104, 0x1d_001d)]);
     let disk: Vec<_> = [(0x0, 0x1235_8086)].into_iter().chain(express(0)).collect();
     let functions = [("00:07.0", &port), ("00:08.0", &disk), ("01:00.0", &disk)];
-    functions
-        .map(|(place, words)| function(place, words))
-        .concat()
+    functions.map(|(place, words)| function(place, words)).concat()
 }
 
 #[test]
@@ -204,18 +189,12 @@ fn devices_below_ports_that_lead_out_of_the_machine_are_said_not_to_be_trusted()
     assert_eq!(said(&[silent, "--external", "00:07.0"]), (true, false));
     let elsewhere = [asking, "--external", "0:9.0", "--pci", lspci];
     let (out, _) = ends_with(&elsewhere, 1);
-    assert!(
-        out.contains("is no port") && !out.contains("not trusted"),
-        "{out}"
-    );
+    assert!(out.contains("is no port") && !out.contains("not trusted"), "{out}");
     ends_with(&[silent, "--external", "port"], 2);
     let (out, _) = ends_with(&[asking, "--pci", lspci, "--json"], 0);
     let report: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(report["wants_dma_protection"], true);
-    assert_eq!(
-        report["external_ports"],
-        serde_json::json!(["0000:00:07.0"])
-    );
+    assert_eq!(report["external_ports"], serde_json::json!(["0000:00:07.0"]));
     let functions = report["functions"].as_array().unwrap();
     let below: Vec<_> = functions.iter().map(|one| &one["below"]).collect();
     assert_eq!(below, [&Value::Null, &Value::Null, &"0000:00:07.0".into()]);
@@ -246,17 +225,11 @@ fn virtual_functions_are_listed_behind_the_unit_of_their_physical_function() {
     // Of two cards that claim the same one the owner cannot be told.
     let same = card("00:02.0", [1, 1, 0x28, 1]) + &card("00:06.0", [1, 1, 8, 0]);
     let out = explained("same.txt", same, 1);
-    assert!(
-        out.contains("wrong: virtual functions of 0000:00:06.0 make no sense"),
-        "{out}"
-    );
+    assert!(out.contains("wrong: virtual functions of 0000:00:06.0 make no sense"), "{out}");
     assert!(!out.contains("virtual function of"), "{out}");
     // More than anybody reads.
     let out = explained("many.txt", card("00:02.0", [5000, 5000, 8, 1]), 0);
-    assert!(
-        out.contains("note: more than 4096 virtual functions"),
-        "{out}"
-    );
+    assert!(out.contains("note: more than 4096 virtual functions"), "{out}");
 }
 
 #[test]

@@ -17,12 +17,7 @@ fn counts_throughputs_and_rule() {
     // 64 MiB are counted, a sixteenth of a GiB: whole packets, and flushes of 256 of them.
     let packets = 16 * ((1 << 26) / 1500);
     let flushes = 16 * ((1 << 26) / 1500 / 256);
-    let counts = |range, context| Counts {
-        page: 0,
-        range,
-        context,
-        sync: range + context,
-    };
+    let counts = |range, context| Counts { page: 0, range, context, sync: range + context };
     // One page is a page command or a range of one; both are the same descriptor.
     let by_kind = |row: &Throughput| Counts {
         page: 0,
@@ -51,13 +46,8 @@ fn counts_throughputs_and_rule() {
     assert_eq!(allowed, ["yes", "yes", "yes", "no", "yes", "no"]);
 
     // Without caching mode, by write-protection: no command for a map, and four words written.
-    let [strict, lazy] = &result.rows[4..] else {
-        panic!("{:?}", result.rows)
-    };
-    assert_eq!(
-        (strict.shadowing, lazy.shadowing),
-        ("write-protection", "write-protection")
-    );
+    let [strict, lazy] = &result.rows[4..] else { panic!("{:?}", result.rows) };
+    assert_eq!((strict.shadowing, lazy.shadowing), ("write-protection", "write-protection"));
     assert_eq!(by_kind(strict), counts(packets, 0));
     assert_eq!(strict.exits, (1 + reproduce::TABLE_WRITES) * packets);
     assert_eq!(lazy.exits, reproduce::TABLE_WRITES * packets + flushes);

@@ -118,13 +118,7 @@ fn options_of_commands_that_need_root_are_there() {
             let Some(call) = line.strip_prefix("# portolan ") else {
                 continue;
             };
-            let call = call
-                .split(" #")
-                .next()
-                .unwrap()
-                .split(" -- ")
-                .next()
-                .unwrap();
+            let call = call.split(" #").next().unwrap().split(" -- ").next().unwrap();
             let mut words = call.split_whitespace();
             let help = run(&format!("portolan {} --help", words.next().unwrap()));
             for option in words.filter(|word| word.starts_with('-')) {

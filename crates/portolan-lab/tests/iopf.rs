@@ -20,10 +20,7 @@ fn faults_are_counted_and_speeds_predicted() {
     // And a page of requests, one of completions, four of control; 2500 requests of each pair are 79
     // pages, their completions 10.
     assert_eq!(faults(&result, "vfio", 1, 1), 518.0);
-    assert_eq!(
-        faults(&result, "vfio", 1, 5000),
-        1024.0 + 2.0 * (79.0 + 10.0 + 4.0)
-    );
+    assert_eq!(faults(&result, "vfio", 1, 5000), 1024.0 + 2.0 * (79.0 + 10.0 + 4.0));
     // Five windows a buffer, one for each part of the queues.
     assert_eq!(faults(&result, "vfio", 10, 1), 13.0);
     assert_eq!(faults(&result, "vfio", 10, 1000), 26.0);

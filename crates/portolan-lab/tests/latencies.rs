@@ -66,10 +66,7 @@ fn holds(text: &[u8], machine: &str) -> bool {
 fn a_submission_of_more_commands_than_there_are_is_left_out() {
     let lines = "qi_submit_sync,18446744073709551615,3\n".repeat(50);
     let said = calibrated(lines.as_bytes(), "xeon-vtd").unwrap_err();
-    assert!(
-        said.contains("50 of no time") && said.contains("2^32 units"),
-        "{said}"
-    );
+    assert!(said.contains("50 of no time") && said.contains("2^32 units"), "{said}");
 }
 
 #[test]
@@ -83,22 +80,14 @@ fn a_name_of_half_a_megabyte_is_not_repeated() {
     let name = "f".repeat(1 << 19);
     let lines = format!(" 0)   1.000 us  |  {name}();\n{name},1,1\ng,1,1\n");
     let said = calibrated(lines.as_bytes(), "xeon-vtd").unwrap_err();
-    assert!(
-        said.contains("there are g;") && said.len() < 1000,
-        "{} bytes",
-        said.len()
-    );
+    assert!(said.contains("there are g;") && said.len() < 1000, "{} bytes", said.len());
 }
 
 #[test]
 fn thousands_of_histograms_are_read_in_a_moment() {
     let lines = "@ns[iommu_map, 4096]:\n[512, 1K) 99999999 |@|\n".repeat(2000);
     let found = calibrated(lines.as_bytes(), "xeon-vtd").unwrap();
-    assert!(
-        found.functions[0].calls < 5_000_000,
-        "{:?}",
-        found.functions
-    );
+    assert!(found.functions[0].calls < 5_000_000, "{:?}", found.functions);
 }
 
 #[test]

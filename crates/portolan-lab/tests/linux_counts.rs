@@ -40,16 +40,8 @@ fn strict_by_range_submits_what_linux_did() {
         let report = replay::run(&mut reader, &profile, &[Policy::StrictRange]).unwrap();
         let policy = &report.policies[0];
         assert_eq!(policy.masks, masks, "{workload}");
-        assert_eq!(
-            policy.invalidations.range,
-            masks.values().sum::<u64>(),
-            "{workload}"
-        );
-        assert_eq!(
-            policy.invalidations.total(),
-            policy.invalidations.range,
-            "{workload}"
-        );
+        assert_eq!(policy.invalidations.range, masks.values().sum::<u64>(), "{workload}");
+        assert_eq!(policy.invalidations.total(), policy.invalidations.range, "{workload}");
         assert_eq!(policy.syncs, policy.invalidations.range, "{workload}");
         assert_eq!(policy.device.faults, 0, "{workload}");
         let trace = &report.trace;

@@ -28,13 +28,7 @@ struct Guest {
 }
 
 const fn guest(config: &'static str, cap: u64, wish: PolicyPreference) -> Guest {
-    Guest {
-        config,
-        cap,
-        ecap: ECAP,
-        mode: Mode::Legacy,
-        wish,
-    }
+    Guest { config, cap, ecap: ECAP, mode: Mode::Legacy, wish }
 }
 
 const fn first_stage(config: &'static str, wish: PolicyPreference) -> Guest {
@@ -50,16 +44,8 @@ const fn first_stage(config: &'static str, wish: PolicyPreference) -> Guest {
 const GUESTS: [Guest; 6] = [
     guest("vtd-strict", CAP, PolicyPreference::Strict),
     guest("vtd-lazy", CAP, PolicyPreference::Lazy),
-    guest(
-        "vtd-strict-cm",
-        CAP | CAP_CACHING_MODE,
-        PolicyPreference::Strict,
-    ),
-    guest(
-        "vtd-lazy-cm",
-        CAP | CAP_CACHING_MODE,
-        PolicyPreference::Lazy,
-    ),
+    guest("vtd-strict-cm", CAP | CAP_CACHING_MODE, PolicyPreference::Strict),
+    guest("vtd-lazy-cm", CAP | CAP_CACHING_MODE, PolicyPreference::Lazy),
     first_stage("vtd-fl-strict-cm", PolicyPreference::Strict),
     first_stage("vtd-fl-lazy-cm", PolicyPreference::Lazy),
 ];
@@ -79,15 +65,8 @@ fn recorded(config: &str) -> Policy {
             number(submitted) < number(unmaps)
         })
         .collect();
-    assert!(
-        !lazy.is_empty() && lazy.iter().all(|one| *one == lazy[0]),
-        "{config}"
-    );
-    if lazy[0] {
-        Policy::Lazy
-    } else {
-        Policy::Strict
-    }
+    assert!(!lazy.is_empty() && lazy.iter().all(|one| *one == lazy[0]), "{config}");
+    if lazy[0] { Policy::Lazy } else { Policy::Strict }
 }
 
 /// Of a driver that keeps its buffers, as Linux's do.
@@ -124,9 +103,6 @@ fn the_registers_tell_the_guests_apart() {
     let first = (Stage::First, Shadowing::CachingMode, TrapCost::Expensive);
     assert_eq!(told, [plain, plain, shadowed, shadowed, first, first]);
     // Scalable mode that is not used leaves the second stage.
-    let unused = Guest {
-        mode: Mode::Legacy,
-        ..first_stage("", PolicyPreference::Lazy)
-    };
+    let unused = Guest { mode: Mode::Legacy, ..first_stage("", PolicyPreference::Lazy) };
     assert_eq!(facts(&unused).stage, Stage::Second);
 }

@@ -17,9 +17,7 @@ fn portolan(args: &[&str]) -> Output {
 
 fn lines(output: &Output) -> Vec<Value> {
     let text = String::from_utf8(output.stdout.clone()).unwrap();
-    text.lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 fn source(line: &Value) -> String {
@@ -50,11 +48,7 @@ fn mixed(name: &str) -> PathBuf {
     let path = folder(name);
     std::fs::create_dir(path.join("below")).unwrap();
     std::fs::copy(trace("vtd-strict.boot"), path.join("boot.trace.xz")).unwrap();
-    std::fs::copy(
-        trace("viommu-strict.read4k-1j"),
-        path.join("below/read.trace.xz"),
-    )
-    .unwrap();
+    std::fs::copy(trace("viommu-strict.read4k-1j"), path.join("below/read.trace.xz")).unwrap();
     std::fs::write(path.join("broken.trace"), "no trace at all\n").unwrap();
     std::fs::write(path.join("notes.md"), "no trace either\n").unwrap();
     path
@@ -62,12 +56,7 @@ fn mixed(name: &str) -> PathBuf {
 
 #[test]
 fn a_line_is_what_a_replay_of_the_trace_alone_prints() {
-    let names = [
-        "vtd-strict.boot",
-        "viommu-strict.read4k-1j",
-        "vtd-strict.net-tx",
-    ]
-    .map(trace);
+    let names = ["vtd-strict.boot", "viommu-strict.read4k-1j", "vtd-strict.net-tx"].map(trace);
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let many = portolan(&[&["--ndjson"], &names[..]].concat());
     assert_eq!(many.status.code(), Some(0));
@@ -104,29 +93,18 @@ fn a_bad_trace_is_told_and_costs_the_others_nothing() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let lines = sorted(&output);
     let sources: Vec<_> = lines.iter().map(source).collect();
-    let expected = [
-        at("below/read.trace.xz"),
-        at("boot.trace.xz"),
-        at("broken.trace"),
-        at("missing.trace"),
-    ];
+    let expected =
+        [at("below/read.trace.xz"), at("boot.trace.xz"), at("broken.trace"), at("missing.trace")];
     assert_eq!(sources, expected);
     for (line, good) in lines.iter().zip([true, true, false, false]) {
         assert_eq!(line["policies"].is_array(), good, "{line}");
         assert_eq!(line["error"].is_string(), !good, "{line}");
-        assert_eq!(
-            said.contains(&format!("portolan: {}: ", source(line))),
-            !good,
-            "{said}"
-        );
+        assert_eq!(said.contains(&format!("portolan: {}: ", source(line))), !good, "{said}");
     }
     assert!(said.contains("2 traces could not be replayed"), "{said}");
     // One alone has its line too.
     let alone = portolan(&[&at("missing.trace"), "--ndjson"]);
-    assert_eq!(
-        (alone.status.code(), self::lines(&alone).len()),
-        (Some(2), 1)
-    );
+    assert_eq!((alone.status.code(), self::lines(&alone).len()), (Some(2), 1));
 }
 
 #[test]
@@ -136,44 +114,20 @@ fn tables_and_the_one_object_hold_what_could_be_replayed() {
     let text = portolan(&[folder]);
     assert_eq!(text.status.code(), Some(2));
     let text = String::from_utf8(text.stdout).unwrap();
-    assert!(
-        text.starts_with("2 traces replayed on machine xeon-vtd: 5,014 maps"),
-        "{text}"
-    );
-    assert!(
-        text.contains("1 could not be:") && text.contains("broken.trace."),
-        "{text}"
-    );
+    assert!(text.starts_with("2 traces replayed on machine xeon-vtd: 5,014 maps"), "{text}");
+    assert!(text.contains("1 could not be:") && text.contains("broken.trace."), "{text}");
     for head in ["trace", "machine", "device", "load"] {
-        assert!(
-            text.lines()
-                .any(|line| line.starts_with(&format!("{head} "))),
-            "{head}: {text}"
-        );
+        assert!(text.lines().any(|line| line.starts_with(&format!("{head} "))), "{head}: {text}");
     }
-    assert!(
-        text.lines().skip(4).all(|line| line.chars().count() <= 80),
-        "{text}"
-    );
+    assert!(text.lines().skip(4).all(|line| line.chars().count() <= 80), "{text}");
     let wide = portolan(&[folder, "--wide"]).stdout;
     assert!(!String::from_utf8(wide).unwrap().contains("Left out"));
     let object: Value = serde_json::from_slice(&portolan(&[folder, "--json"]).stdout).unwrap();
-    let traces: Vec<_> = object["traces"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(source)
-        .collect();
+    let traces: Vec<_> = object["traces"].as_array().unwrap().iter().map(source).collect();
     let at = |file: &str| path.join(file).display().to_string();
-    assert_eq!(
-        traces,
-        ["below/read.trace.xz", "boot.trace.xz", "broken.trace"].map(at)
-    );
+    assert_eq!(traces, ["below/read.trace.xz", "boot.trace.xz", "broken.trace"].map(at));
     let sum = &object["aggregate"];
-    assert_eq!(
-        (&sum["all"]["traces"], &sum["all"]["maps"]),
-        (&2.into(), &5014.into())
-    );
+    assert_eq!((&sum["all"]["traces"], &sum["all"]["maps"]), (&2.into(), &5014.into()));
     assert_eq!(sum["failed"].as_array().unwrap().len(), 1);
     for by in ["by_machine", "by_device", "by_load"] {
         assert!(!sum[by].as_array().unwrap().is_empty(), "{by}");
@@ -192,12 +146,7 @@ fn tables_and_the_one_object_hold_what_could_be_replayed() {
 
 #[test]
 fn the_order_of_arguments_changes_no_sum() {
-    let names = [
-        "vtd-strict.boot",
-        "viommu-strict.read4k-1j",
-        "vtd-strict.net-tx",
-    ]
-    .map(trace);
+    let names = ["vtd-strict.boot", "viommu-strict.read4k-1j", "vtd-strict.net-tx"].map(trace);
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let reversed: Vec<&str> = names.iter().rev().copied().collect();
     let sum = |names: &[&str]| -> Value {
@@ -225,26 +174,14 @@ fn an_empty_folder_and_one_that_cannot_be_read_are_told() {
     let empty = path.to_str().unwrap();
     let output = portolan(&[empty, "--ndjson"]);
     assert_eq!(output.status.code(), Some(2));
-    let [line] = &lines(&output)[..] else {
-        panic!("one line")
-    };
+    let [line] = &lines(&output)[..] else { panic!("one line") };
     assert_eq!(source(line), empty);
-    assert!(
-        line["error"]
-            .as_str()
-            .unwrap()
-            .contains("no trace is in the folder"),
-        "{line}"
-    );
+    assert!(line["error"].as_str().unwrap().contains("no trace is in the folder"), "{line}");
     // The tables say the same, and a trace beside it is replayed.
     let boot = trace("vtd-strict.boot");
     let text = portolan(&[empty, &boot]);
     assert_eq!(text.status.code(), Some(2));
-    assert!(
-        String::from_utf8(text.stdout)
-            .unwrap()
-            .starts_with("1 trace replayed")
-    );
+    assert!(String::from_utf8(text.stdout).unwrap().starts_with("1 trace replayed"));
 }
 
 #[test]
@@ -261,16 +198,8 @@ fn a_file_that_cannot_be_read_is_told() {
     let output = portolan(&[locked.to_str().unwrap(), path.to_str().unwrap(), "--ndjson"]);
     assert_eq!(output.status.code(), Some(2));
     let found = lines(&output);
-    let bad = found
-        .iter()
-        .find(|line| source(line) == locked.display().to_string());
-    assert!(
-        bad.unwrap()["error"]
-            .as_str()
-            .unwrap()
-            .contains("cannot read"),
-        "{found:?}"
-    );
+    let bad = found.iter().find(|line| source(line) == locked.display().to_string());
+    assert!(bad.unwrap()["error"].as_str().unwrap().contains("cannot read"), "{found:?}");
     assert!(found.iter().any(|line| line["policies"].is_array()));
 }
 
@@ -278,17 +207,11 @@ fn a_file_that_cannot_be_read_is_told() {
 fn standard_input_is_one_of_many() {
     let boot = trace("vtd-strict.boot");
     let mut command = Command::new(env!("CARGO_BIN_EXE_portolan"));
-    command
-        .arg("replay")
-        .args(FEW)
-        .args(["-", &boot, "-", "--ndjson"]);
+    command.arg("replay").args(FEW).args(["-", &boot, "-", "--ndjson"]);
     command.stdin(std::fs::File::open(trace("viommu-strict.read4k-1j")).unwrap());
     let output = command.output().unwrap();
     let sources: Vec<_> = sorted(&output).iter().map(source).collect();
-    assert_eq!(
-        (output.status.code(), sources),
-        (Some(0), vec![boot, "standard input".to_owned()])
-    );
+    assert_eq!((output.status.code(), sources), (Some(0), vec![boot, "standard input".to_owned()]));
 }
 
 #[test]
@@ -306,12 +229,7 @@ fn a_pipe_that_is_closed_ends_the_work_early_and_is_no_error() {
     assert!(first.len() * 20 > 1 << 16, "{} bytes", first.len());
     drop(out);
     let mut said = String::new();
-    child
-        .stderr
-        .take()
-        .unwrap()
-        .read_to_string(&mut said)
-        .unwrap();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0), "{said}");
     // Those that were begun end all the same.
     match std::thread::available_parallelism().map_or(1, usize::from) {
@@ -328,10 +246,7 @@ fn warnings_name_their_trace() {
     let odd = trace("vtd-strict-ats.net-rx");
     let output = portolan(&[&odd, &trace("vtd-strict.boot"), "--ndjson"]);
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        said.contains(&format!("warning: {odd}: unmaps without a map")),
-        "{said}"
-    );
+    assert!(said.contains(&format!("warning: {odd}: unmaps without a map")), "{said}");
 }
 
 #[test]
@@ -346,16 +261,9 @@ fn each_trace_chooses_its_machine_unless_one_is_named() {
             " a-1 [000] d.... 1.000000: {name}: 0000:00:01.0 dir=TO_DEVICE dma_addr=1000 size=4096 {more}attrs="
         )
     };
-    let events = [
-        event("dma_map_page", "phys_addr=1000 "),
-        event("dma_unmap_page", ""),
-    ]
-    .join("\n");
-    std::fs::write(
-        path.join("arm.trace"),
-        format!("{facts}\n{events}\n# portolan-end: {{}}\n"),
-    )
-    .unwrap();
+    let events = [event("dma_map_page", "phys_addr=1000 "), event("dma_unmap_page", "")].join("\n");
+    std::fs::write(path.join("arm.trace"), format!("{facts}\n{events}\n# portolan-end: {{}}\n"))
+        .unwrap();
     std::fs::write(path.join("other.trace"), events).unwrap();
     let of = |more: &[&str]| {
         let output = portolan(&[&[path.to_str().unwrap(), "--json"], more].concat());
@@ -365,22 +273,13 @@ fn each_trace_chooses_its_machine_unless_one_is_named() {
     let whole = of(&[]);
     let machines = |whole: &Value| -> Vec<String> {
         let groups = whole["aggregate"]["by_machine"].as_array().unwrap();
-        groups
-            .iter()
-            .map(|g| g["name"].as_str().unwrap().to_owned())
-            .collect()
+        groups.iter().map(|g| g["name"].as_str().unwrap().to_owned()).collect()
     };
     assert_eq!(machines(&whole), ["grace", "xeon-vtd"]);
     let devices = whole["aggregate"]["by_device"].as_array().unwrap();
-    let devices: Vec<_> = devices
-        .iter()
-        .map(|group| group["name"].as_str().unwrap())
-        .collect();
+    let devices: Vec<_> = devices.iter().map(|group| group["name"].as_str().unwrap()).collect();
     assert_eq!(devices, ["0000:00:01.0", "nvme 1b36:0010"]);
-    assert_eq!(
-        whole["aggregate"]["by_load"][0]["name"],
-        "up to 4 KiB, to device"
-    );
+    assert_eq!(whole["aggregate"]["by_load"][0]["name"], "up to 4 KiB, to device");
     assert_eq!(machines(&of(&["--machine", "kunpeng920"])), ["kunpeng920"]);
 }
 

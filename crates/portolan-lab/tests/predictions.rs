@@ -49,9 +49,7 @@ fn pairs() -> Vec<(String, String)> {
     let lazy = names.filter_map(|name| Some(name.strip_suffix(".trace.xz")?.to_owned()));
     let pairs = lazy.filter(|name| name.contains("lazy"));
     let pairs = pairs.map(|lazy| (lazy.replace("lazy", "strict"), lazy));
-    let mut pairs: Vec<_> = pairs
-        .filter(|(strict, _)| packed(strict).exists())
-        .collect();
+    let mut pairs: Vec<_> = pairs.filter(|(strict, _)| packed(strict).exists()).collect();
     pairs.sort();
     pairs
 }
@@ -107,10 +105,7 @@ fn row(side: Side, two: &Comparison, counted_full: u64) -> String {
         Now::Lazy => {
             let rules = by.predicted.as_ref().unwrap();
             let range = &rules.lazy_range;
-            assert!(
-                (range.least..=range.most).contains(&one.counted),
-                "{names}: {range:?}"
-            );
+            assert!((range.least..=range.most).contains(&one.counted), "{names}: {range:?}");
             let predicted = rules.lazy_full;
             assert!(predicted.abs_diff(counted_full) <= BOUND_FULL, "{names}");
             ("lazy", format!("{predicted} | {counted_full}"))
@@ -139,10 +134,7 @@ fn each_recording_predicts_what_the_other_of_its_pair_counts() {
         }
         if two.b.situation.now != Now::Lazy {
             // Lazy was asked for and refused: both do the same, and predict that of each other exactly.
-            assert_eq!(
-                (strict.as_str(), two.predictions.len()),
-                ("vtd-strict-cm.read4k-1j", 0)
-            );
+            assert_eq!((strict.as_str(), two.predictions.len()), ("vtd-strict-cm.read4k-1j", 0));
             let predicted = two.a.predicted.as_ref().unwrap().shadowed;
             assert_eq!((predicted, predicted), (texts[0].0, texts[1].0));
             continue;

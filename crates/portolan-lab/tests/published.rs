@@ -13,33 +13,16 @@ fn row<'r>(of: &'r Reproduction, case: &str, variant: &str, bytes: u64) -> &'r R
 }
 
 fn counts(page: u64, context: u64, sync: u64) -> Counts {
-    Counts {
-        page,
-        range: 0,
-        context,
-        sync,
-    }
+    Counts { page, range: 0, context, sync }
 }
 
 #[test]
 fn walk_flush_counts_of_32_mib() {
     let result = reproduce::walk_flush().unwrap();
-    assert_eq!(
-        row(&result, "unmap", "before", 32 * MIB).counts,
-        counts(8192, 0, 16)
-    );
-    assert_eq!(
-        row(&result, "unmap", "after", 32 * MIB).counts,
-        counts(0, 16, 16)
-    );
-    assert_eq!(
-        row(&result, "unmap", "portolan", 32 * MIB).counts,
-        counts(0, 1, 1)
-    );
-    assert_eq!(
-        row(&result, "unmap", "before", MIB).counts,
-        counts(256, 0, 1)
-    );
+    assert_eq!(row(&result, "unmap", "before", 32 * MIB).counts, counts(8192, 0, 16));
+    assert_eq!(row(&result, "unmap", "after", 32 * MIB).counts, counts(0, 16, 16));
+    assert_eq!(row(&result, "unmap", "portolan", 32 * MIB).counts, counts(0, 1, 1));
+    assert_eq!(row(&result, "unmap", "before", MIB).counts, counts(256, 0, 1));
     for row in result.rows.iter().filter(|row| row.case == "map") {
         assert_eq!(row.counts, Counts::default());
     }
@@ -48,10 +31,7 @@ fn walk_flush_counts_of_32_mib() {
 #[test]
 fn walk_flush_meets_what_was_not_fitted() {
     let result = reproduce::walk_flush().unwrap();
-    let predicted = result
-        .rows
-        .iter()
-        .filter(|row| !row.fitted && row.published.is_some());
+    let predicted = result.rows.iter().filter(|row| !row.fitted && row.published.is_some());
     let mut sizes: Vec<u64> = Vec::new();
     for row in predicted {
         assert!(row.error_pct.unwrap().abs() <= 5.0, "{row:?}");
@@ -67,20 +47,11 @@ fn range_flush_counts_and_times() {
     let result = reproduce::range_flush().unwrap();
     for case in ["map", "unmap"] {
         let pages = 17 * MIB / 4096;
-        assert_eq!(
-            row(&result, case, "before", 17 * MIB).counts,
-            counts(pages, 0, pages)
-        );
-        assert_eq!(
-            row(&result, case, "after", 17 * MIB).counts,
-            counts(0, 1, 1)
-        );
+        assert_eq!(row(&result, case, "before", 17 * MIB).counts, counts(pages, 0, pages));
+        assert_eq!(row(&result, case, "after", 17 * MIB).counts, counts(0, 1, 1));
         let ours = row(&result, case, "portolan", 17 * MIB);
         assert_eq!(ours.counts, counts(0, 1, 1));
-        assert!(
-            ours.computed < row(&result, case, "after", 17 * MIB).computed,
-            "{case}"
-        );
+        assert!(ours.computed < row(&result, case, "after", 17 * MIB).computed, "{case}");
     }
     assert_eq!(result.bounds.len(), 4);
     assert!(result.holds());
@@ -89,37 +60,22 @@ fn range_flush_counts_and_times() {
 #[test]
 fn profiles_carry_the_fitted_prices() {
     let fitted = |result: &Reproduction, case: &str, event: &str| {
-        let price = result
-            .prices
-            .iter()
-            .find(|p| p.case == case && p.event.starts_with(event));
+        let price = result.prices.iter().find(|p| p.case == case && p.event.starts_with(event));
         price.unwrap().ns
     };
     let close = |a: f64, b: f64| assert!((a - b).abs() < 0.01, "{a} is not {b}");
     let walk = reproduce::walk_flush().unwrap();
     let phone = Profile::by_name("sm8150").unwrap();
     for event in [Event::MapCall, Event::MapPage] {
-        close(
-            phone.price(event).unwrap(),
-            fitted(&walk, "map", event.name()),
-        );
+        close(phone.price(event).unwrap(), fitted(&walk, "map", event.name()));
     }
     for event in [Event::UnmapCallTables, Event::UnmapPage, Event::CmdPage] {
-        close(
-            phone.price(event).unwrap(),
-            fitted(&walk, "unmap", event.name()),
-        );
+        close(phone.price(event).unwrap(), fitted(&walk, "unmap", event.name()));
     }
     let range = reproduce::range_flush().unwrap();
     let board = Profile::by_name("tegra210").unwrap();
-    close(
-        board.price(Event::CmdPage).unwrap(),
-        fitted(&range, "unmap", "flush after unmap"),
-    );
-    close(
-        board.price(Event::CmdPageAfterMap).unwrap(),
-        fitted(&range, "map", "flush after map"),
-    );
+    close(board.price(Event::CmdPage).unwrap(), fitted(&range, "unmap", "flush after unmap"));
+    close(board.price(Event::CmdPageAfterMap).unwrap(), fitted(&range, "map", "flush after map"));
 }
 
 #[test]
@@ -130,15 +86,9 @@ fn range_flush_is_split_in_two_and_names_what_it_does_not_explain() {
         let (before, after) = (of("before"), of("after"));
         let (flushes, lines) = (of("tlb-batched"), of("lines-batched"));
         // Each page's line is cleaned for itself, or each line of 16 entries once.
-        assert_eq!(
-            (before.lines, after.lines),
-            (1024 + line_of_directory, 64 + line_of_directory)
-        );
+        assert_eq!((before.lines, after.lines), (1024 + line_of_directory, 64 + line_of_directory));
         assert_eq!((flushes.lines, lines.lines), (before.lines, after.lines));
-        assert_eq!(
-            (flushes.counts, lines.counts),
-            (after.counts, before.counts)
-        );
+        assert_eq!((flushes.counts, lines.counts), (after.counts, before.counts));
         // The halves make up the whole, for any time of a line.
         let saved = before.computed - after.computed;
         let halves = [flushes, lines].map(|half| before.computed - half.computed);
@@ -159,11 +109,7 @@ fn range_flush_is_split_in_two_and_names_what_it_does_not_explain() {
     // A section has no table: a line of the directory, and one flush of its 4 MiB.
     for case in ["map", "unmap"] {
         let row = row(&result, case, "sections", 4 * MIB);
-        assert_eq!(
-            (row.lines, row.counts.range, row.counts.sync),
-            (1, 1, 1),
-            "{case}"
-        );
+        assert_eq!((row.lines, row.counts.range, row.counts.sync), (1, 1, 1), "{case}");
         assert_eq!(row.registers.unwrap().ptc_flush_all, 0, "{case}");
     }
     let notes = result.notes.join("\n");

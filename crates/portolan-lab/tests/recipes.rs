@@ -51,9 +51,7 @@ fn deadly(folder: &Path, victim: &str) -> PathBuf {
 /// Lines of JSON, in the order of their traces.
 fn sorted(output: &Output) -> Vec<Value> {
     let text = String::from_utf8(output.stdout.clone()).unwrap();
-    let lines = text
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).expect(line));
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect(line));
     let mut lines: Vec<Value> = lines.collect();
     lines.sort_by_key(|line| line["trace"]["source"].as_str().unwrap().to_owned());
     lines
@@ -92,42 +90,21 @@ fn dask_replays_what_portolan_does_and_a_dead_worker_loses_nothing() {
     };
     let folder = fleet("dask");
     let program = deadly(&folder, "$PPID");
-    let traces = [
-        "bad.trace",
-        "once.trace.xz",
-        "poison.trace.xz",
-        "net.trace.xz",
-        "read.trace.xz",
-    ];
+    let traces = ["bad.trace", "once.trace.xz", "poison.trace.xz", "net.trace.xz", "read.trace.xz"];
     let mut command = Command::new(python);
     command.arg(format!("{ROOT}/docs/recipes/fleet.py"));
     // All traces wait on the workers, and are suspected with the one that kills them.
     command.env("DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION", "inf");
-    command
-        .arg("--portolan")
-        .arg(program)
-        .args(traces.map(|trace| folder.join(trace)));
+    command.arg("--portolan").arg(program).args(traces.map(|trace| folder.join(trace)));
     let output = command.arg("--").args(LAZY).output().unwrap();
     let said = said(&output);
     assert_eq!(output.status.code(), Some(2), "{said}");
     let mut lines = sorted(&output);
-    let poison = lines
-        .iter()
-        .position(is_poison)
-        .expect("a line for the poison");
+    let poison = lines.iter().position(is_poison).expect("a line for the poison");
     let poison = lines.remove(poison);
-    assert!(
-        poison["error"]
-            .as_str()
-            .unwrap()
-            .starts_with("KilledWorker"),
-        "{poison}"
-    );
+    assert!(poison["error"].as_str().unwrap().starts_with("KilledWorker"), "{poison}");
     assert_eq!(lines, expected(&folder), "{said}");
-    assert!(
-        folder.join("died").is_dir(),
-        "no worker died of the trace that was to kill one"
-    );
+    assert!(folder.join("died").is_dir(), "no worker died of the trace that was to kill one");
 }
 
 #[test]
@@ -141,14 +118,8 @@ fn gnu_parallel_replays_what_portolan_does_and_a_dead_job_costs_the_others_nothi
     let folder = fleet("parallel");
     let log = folder.join("jobs.log");
     let mut command = Command::new("sh");
-    command
-        .arg(format!("{ROOT}/docs/recipes/fleet.sh"))
-        .arg(&folder)
-        .args(LAZY);
-    command
-        .env("PORTOLAN", deadly(&folder, "$$"))
-        .env("JOBLOG", &log)
-        .env("HOSTS", "2/:");
+    command.arg(format!("{ROOT}/docs/recipes/fleet.sh")).arg(&folder).args(LAZY);
+    command.env("PORTOLAN", deadly(&folder, "$$")).env("JOBLOG", &log).env("HOSTS", "2/:");
     let output = command.output().unwrap();
     // Two jobs did not end well: the trace that is none, and the poison.
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
@@ -157,8 +128,5 @@ fn gnu_parallel_replays_what_portolan_does_and_a_dead_job_costs_the_others_nothi
     let killed = log.lines().find(|line| line.contains("poison")).unwrap();
     // The job's own signal, or the code by which a shell around it tells that.
     let ended: Vec<_> = killed.split('\t').skip(6).take(2).collect();
-    assert!(
-        ["9", "137"].iter().any(|code| ended.contains(code)),
-        "{log}"
-    );
+    assert!(["9", "137"].iter().any(|code| ended.contains(code)), "{log}");
 }

@@ -249,21 +249,12 @@ fn lines_are_those_of_linux() {
         line.split_once(name).unwrap().1
     };
     let map = of(": dma_map_phys: ");
-    assert!(
-        map.starts_with("stream-10 dir=TO_DEVICE dma_addr="),
-        "{map}"
-    );
-    assert!(
-        map.ends_with("840 size=1522 phys_addr=70840 attrs="),
-        "{map}"
-    );
+    assert!(map.starts_with("stream-10 dir=TO_DEVICE dma_addr="), "{map}");
+    assert!(map.ends_with("840 size=1522 phys_addr=70840 attrs="), "{map}");
     assert!(of(": dma_map_sg: ").ends_with("phys_addrs={0x10000,0x30000,0x50000} attrs="));
     let fault = "IOMMU:portolan stream-10.3 iova=0x00000000dead0000 flags=0x0001";
     assert_eq!(of(": io_page_fault: "), fault);
-    assert!(
-        lines[0].starts_with("portolan-0 [001] ..... 0.0000"),
-        "{text}"
-    );
+    assert!(lines[0].starts_with("portolan-0 [001] ..... 0.0000"), "{text}");
 }
 
 #[test]

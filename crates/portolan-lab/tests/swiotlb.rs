@@ -24,16 +24,9 @@ fn the_table_is_met() {
     // Nothing was fitted on any figure of guest CPU, nor on one throughput.
     let (_, error, fitted) = figure(&result, ("fio", "vanilla", 4, "write", "throughput_mb_s"));
     assert!(!fitted && error.unwrap().abs() < 15.0);
-    for row in result
-        .rows
-        .iter()
-        .filter(|row| row.quantity == "guest_cpu_pct")
-    {
+    for row in result.rows.iter().filter(|row| row.quantity == "guest_cpu_pct") {
         assert!(!row.fitted);
-        assert!(
-            row.error_pct.is_none_or(|error| error.abs() < 15.0),
-            "{row:?}"
-        );
+        assert!(row.error_pct.is_none_or(|error| error.abs() < 15.0), "{row:?}");
     }
 
     // The third patch: slots that were freed last are taken first, so that few pages of the pool are used.
@@ -55,13 +48,7 @@ fn the_table_is_met() {
 
     // Where no device is in the way, the library's pool scales with the CPUs.
     let own = |jobs| {
-        let key = (
-            "no-device-limit",
-            "portolan",
-            jobs,
-            "read",
-            "throughput_mb_s",
-        );
+        let key = ("no-device-limit", "portolan", jobs, "read", "throughput_mb_s");
         figure(&result, key).0
     };
     assert!(own(4) > 3.9 * own(1) && own(64) > 7.8 * own(1));

@@ -20,22 +20,14 @@ fn traces() -> Vec<std::path::PathBuf> {
         let named = TRACES.map(|name| dir.join(format!("{name}.trace.xz")));
         return named.to_vec();
     }
-    let entries = std::fs::read_dir(dir)
-        .unwrap()
-        .map(|entry| entry.unwrap().path());
-    entries
-        .filter(|path| path.extension().is_some_and(|end| end == "xz"))
-        .collect()
+    let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.extension().is_some_and(|end| end == "xz")).collect()
 }
 
 #[test]
 fn the_library_s_own_plan_is_never_dearer_than_the_best_fixed_one_by_more_than_5_pct() {
-    let policies = [
-        Policy::StrictPage,
-        Policy::StrictRange,
-        Policy::StrictContext,
-        Policy::Combined,
-    ];
+    let policies =
+        [Policy::StrictPage, Policy::StrictRange, Policy::StrictContext, Policy::Combined];
     let all = std::env::var_os("PORTOLAN_ALL_TRACES").is_some();
     for profile in Profile::builtin().unwrap() {
         // With ranges one command names each unmap, for any threshold.
@@ -49,11 +41,7 @@ fn the_library_s_own_plan_is_never_dearer_than_the_best_fixed_one_by_more_than_5
             let best = (0..3).map(total).fold(f64::INFINITY, f64::min);
             let name = (profile.name(), path.file_name().unwrap());
             println!("{name:?}: {:.3}", total(3) / best);
-            assert!(
-                total(3) <= best * WITHIN,
-                "{name:?}: {} and {best}",
-                total(3)
-            );
+            assert!(total(3) <= best * WITHIN, "{name:?}: {} and {best}", total(3));
         }
     }
 }

@@ -15,28 +15,15 @@ fn disagrees(report: &PolicyReport) -> Option<String> {
     let most = |of: fn(&replay::Interval) -> u64| intervals.iter().map(of).max().unwrap_or(0);
     let us = intervals.iter().map(|interval| interval.reachable_us);
     let longest = us.fold(0.0, f64::max);
-    let Invalidations {
-        page,
-        range,
-        context,
-        global,
-    } = report.invalidations;
+    let Invalidations { page, range, context, global } = report.invalidations;
     let pairs = [
         ("page", sum(|i| i.invalidations.page), page),
         ("range", sum(|i| i.invalidations.range), range),
         ("context", sum(|i| i.invalidations.context), context),
         ("global", sum(|i| i.invalidations.global), global),
         ("syncs", sum(|i| i.syncs), report.syncs),
-        (
-            "misses",
-            sum(|i| i.iotlb_misses),
-            report.device.iotlb_misses,
-        ),
-        (
-            "bytes",
-            most(|i| i.reachable_bytes),
-            report.exposed.max_bytes,
-        ),
+        ("misses", sum(|i| i.iotlb_misses), report.device.iotlb_misses),
+        ("bytes", most(|i| i.reachable_bytes), report.exposed.max_bytes),
         ("time", longest.to_bits(), report.exposed.max_us.to_bits()),
     ];
     let wrong = pairs.iter().find(|(_, found, told)| found != told);
@@ -45,9 +32,7 @@ fn disagrees(report: &PolicyReport) -> Option<String> {
 
 fn without(report: &PolicyReport, left_out: impl Fn(&replay::Interval) -> bool) -> PolicyReport {
     let mut less = report.clone();
-    less.timeline
-        .intervals
-        .retain(|interval| !left_out(interval));
+    less.timeline.intervals.retain(|interval| !left_out(interval));
     less
 }
 
@@ -98,19 +83,11 @@ fn agree(reader: &mut Reader) -> Vec<PolicyReport> {
         assert!(policy.timeline.intervals.len() <= 256, "{}", policy.policy);
         let width = policy.timeline.interval_ns.to_string();
         let digits = width.trim_end_matches('0');
-        assert!(
-            ["1", "2"].contains(&digits),
-            "people do not count in {width} ns"
-        );
+        assert!(["1", "2"].contains(&digits), "people do not count in {width} ns");
         assert_eq!(from_json(policy), *policy);
-        let coarse = policy
-            .timeline
-            .in_intervals_of(policy.timeline.interval_ns * 8);
+        let coarse = policy.timeline.in_intervals_of(policy.timeline.interval_ns * 8);
         assert!(coarse.intervals.len() <= 32);
-        let coarse = PolicyReport {
-            timeline: coarse,
-            ..policy.clone()
-        };
+        let coarse = PolicyReport { timeline: coarse, ..policy.clone() };
         assert_eq!(disagrees(&coarse), None);
     }
     // Counts of the recorded system add up too.
@@ -134,12 +111,7 @@ fn a_bundled_traces_intervals_add_up_and_not_without_any_of_them() {
         for index in 0..policy.timeline.intervals.len() {
             let mut less = policy.clone();
             let out = less.timeline.intervals.remove(index);
-            assert_eq!(
-                disagrees(&less).is_some(),
-                busy(&out),
-                "{} {index}",
-                policy.policy
-            );
+            assert_eq!(disagrees(&less).is_some(), busy(&out), "{} {index}", policy.policy);
         }
         let most = policy.exposed.max_bytes;
         assert!(disagrees(&without(&policy, |i| i.reachable_bytes == most)).is_some());

@@ -82,13 +82,7 @@ fn refused(function: PciFunction, beside: PciFunction, without: PciFunction) -> 
     let number = group(function)?;
     vfio::unbind(function)?;
     let error = not_opened(function)?;
-    ensure!(
-        error
-            == OpenError::NotBound {
-                function,
-                group: number
-            }
-    );
+    ensure!(error == OpenError::NotBound { function, group: number });
     said(&error, &["driver_override", "drivers_probe"])?;
     vfio::bind(function)?;
     let (node, away) = ("/dev/vfio/vfio", "/dev/vfio/away");
@@ -127,13 +121,7 @@ fn refused(function: PciFunction, beside: PciFunction, without: PciFunction) -> 
 fn no_permission(function: PciFunction) -> Result<()> {
     let (group, step) = (group(function)?, Step::Group);
     let error = not_opened(function)?;
-    ensure!(
-        error
-            == OpenError::NoPermission {
-                group: Some(group),
-                step
-            }
-    );
+    ensure!(error == OpenError::NoPermission { group: Some(group), step });
     said(&error, &["chown"])
 }
 
@@ -141,11 +129,7 @@ fn no_permission(function: PciFunction) -> Result<()> {
 fn device(opened: &Opened) -> Result<Device<Process>> {
     let stream = opened.devices.first().context("no device")?.stream();
     let space = DmaSpace::new(opened.unit.new_domain(), Process, &SpaceOptions::default())?;
-    Ok(Device::translated(
-        Arc::new(space),
-        stream,
-        Constraints::trusted(),
-    )?)
+    Ok(Device::translated(Arc::new(space), stream, Constraints::trusted())?)
 }
 
 /// Checks that the kernel refuses a mapping of `bytes` bytes; returns the reason.
@@ -180,20 +164,12 @@ fn small_limit(function: PciFunction) -> Result<()> {
     let opened = open(function)?;
     let device = device(&opened)?;
     let small = Pages::new(LOCKED as usize / 4).context("no memory")?;
-    let mapped = device
-        .map(small, FromDevice)
-        .map_err(|failed| failed.error)?;
+    let mapped = device.map(small, FromDevice).map_err(|failed| failed.error)?;
     let before = locked()?;
     let refused = not_mapped(&device, LOCKED as usize)?;
-    ensure!(
-        refused == Refusal::LockedMemory { limit: LOCKED },
-        "{refused:?}"
-    );
+    ensure!(refused == Refusal::LockedMemory { limit: LOCKED }, "{refused:?}");
     said(&refused, &["RLIMIT_MEMLOCK", "ulimit -l"])?;
-    ensure!(
-        locked()? == before && before > 0,
-        "what was refused is locked"
-    );
+    ensure!(locked()? == before && before > 0, "what was refused is locked");
     mapped.unmap().map_err(|failed| failed.error)?;
     ensure!(locked()? == 0, "what was unmapped is locked");
     Ok(())
@@ -210,9 +186,7 @@ fn few_entries(function: PciFunction) -> Result<()> {
     let mut mapped = Vec::new();
     for _ in 0..2 {
         let page = Pages::new(4096).context("no memory")?;
-        let page = device
-            .map(page, FromDevice)
-            .map_err(|failed| failed.error)?;
+        let page = device.map(page, FromDevice).map_err(|failed| failed.error)?;
         mapped.push(page);
     }
     let refused = not_mapped(&device, 4096)?;

@@ -53,11 +53,7 @@ pub(crate) struct Counters {
 impl Counters {
     pub(crate) fn get(&self) -> CallCounts {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        CallCounts {
-            map: of(&self.map),
-            unmap: of(&self.unmap),
-            attach: of(&self.attach),
-        }
+        CallCounts { map: of(&self.map), unmap: of(&self.unmap), attach: of(&self.attach) }
     }
 }
 
@@ -83,9 +79,7 @@ pub(crate) fn refused(error: &io::Error) -> IommuError {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NODEV | Errno::IO) => IommuError::Gone,
         Some(Errno::OPNOTSUPP | Errno::NOTTY) => IommuError::Unsupported,
-        Some(errno) => IommuError::Refused {
-            code: errno.raw_os_error().unsigned_abs(),
-        },
+        Some(errno) => IommuError::Refused { code: errno.raw_os_error().unsigned_abs() },
         None => IommuError::Refused { code: 0 },
     }
 }
@@ -139,9 +133,7 @@ impl Refusal {
         };
         let code = i32::try_from(code).ok()?;
         Some(match Errno::from_raw_os_error(code) {
-            Errno::NOMEM => Self::LockedMemory {
-                limit: locked_memory_limit(),
-            },
+            Errno::NOMEM => Self::LockedMemory { limit: locked_memory_limit() },
             Errno::NOSPC => Self::Entries,
             Errno::FAULT => Self::Memory,
             Errno::EXIST | Errno::ADDRINUSE => Self::Taken,

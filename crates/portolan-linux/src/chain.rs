@@ -57,16 +57,14 @@ pub enum InfoError {
 pub(crate) fn word(info: &[u8], offset: usize) -> Result<u32, InfoError> {
     let word = info.get(offset..).and_then(|rest| rest.first_chunk());
     let bytes = info.len();
-    word.map(|word| u32::from_ne_bytes(*word))
-        .ok_or(InfoError::Cut { offset, bytes })
+    word.map(|word| u32::from_ne_bytes(*word)).ok_or(InfoError::Cut { offset, bytes })
 }
 
 /// Eight bytes at `offset`.
 pub(crate) fn long(info: &[u8], offset: usize) -> Result<u64, InfoError> {
     let word = info.get(offset..).and_then(|rest| rest.first_chunk());
     let bytes = info.len();
-    word.map(|word| u64::from_ne_bytes(*word))
-        .ok_or(InfoError::Cut { offset, bytes })
+    word.map(|word| u64::from_ne_bytes(*word)).ok_or(InfoError::Cut { offset, bytes })
 }
 
 /// Bytes of a capability's header.
@@ -95,13 +93,9 @@ fn pairs(body: &[u8]) -> Result<impl Iterator<Item = (u64, u64)>, InfoError> {
     const LIST: usize = 8;
     let count = word(body, 0)? as usize;
     let (offset, bytes) = (count.saturating_mul(16).saturating_add(LIST), body.len());
-    let list = body
-        .get(LIST..offset)
-        .ok_or(InfoError::Cut { offset, bytes })?;
+    let list = body.get(LIST..offset).ok_or(InfoError::Cut { offset, bytes })?;
     let half = |pair: &[u8], at| long(pair, at).unwrap_or(0);
-    Ok(list
-        .chunks_exact(16)
-        .map(move |pair| (half(pair, 0), half(pair, 8))))
+    Ok(list.chunks_exact(16).map(move |pair| (half(pair, 0), half(pair, 8))))
 }
 
 /// The ranges of pairs of a first and a last address: ascending, and at least one.
@@ -133,10 +127,7 @@ pub(crate) fn areas(body: &[u8], bytes: u64) -> Result<Vec<(u64, u64)>, InfoErro
         let whole = offset.is_multiple_of(PAGE) && size.is_multiple_of(PAGE);
         match end {
             Some(end) if end <= bytes && whole => Ok((offset, size)),
-            _ => Err(InfoError::Area {
-                offset,
-                bytes: size,
-            }),
+            _ => Err(InfoError::Area { offset, bytes: size }),
         }
     };
     // Kernels say "nothing" by an area without bytes.
@@ -173,10 +164,7 @@ mod tests {
         let info = chain(&[(2, vec![1, 2, 3]), (3, vec![65535]), (1, list(&X86))]);
         let body = capability(&info, 24, 1).unwrap().unwrap();
         let found: Vec<_> = range_list(body).unwrap();
-        let found: Vec<_> = found
-            .iter()
-            .map(|r| (r.start().get(), r.last().get()))
-            .collect();
+        let found: Vec<_> = found.iter().map(|r| (r.start().get(), r.last().get())).collect();
         assert_eq!(found, X86);
         let avail = capability(&info, 24, 3).unwrap().unwrap();
         assert_eq!(word(avail, 0), Ok(65535));
@@ -196,10 +184,7 @@ mod tests {
             let mut info = info.clone();
             info[28..32].copy_from_slice(&next.to_ne_bytes());
             let (at, next) = (24, next as usize);
-            assert_eq!(
-                capability(&info, 24, 1),
-                Err(InfoError::Backwards { at, next })
-            );
+            assert_eq!(capability(&info, 24, 1), Err(InfoError::Backwards { at, next }));
         }
     }
 
@@ -230,12 +215,7 @@ mod tests {
         let fine = [(0, 0x2000), (0x3000, 0x1000)];
         assert_eq!(areas(&body(&fine), 0x4000), Ok(fine.to_vec()));
         assert_eq!(areas(&body(&[(0, 0)]), 0x4000), Ok(vec![]));
-        for bad in [
-            (0x3000, 0x2000),
-            (8, 0x1000),
-            (0, 0x800),
-            (u64::MAX - 0xfff, 0x1000),
-        ] {
+        for bad in [(0x3000, 0x2000), (8, 0x1000), (0, 0x800), (u64::MAX - 0xfff, 0x1000)] {
             let (offset, bytes) = bad;
             let found = areas(&body(&[bad]), 0x4000);
             assert_eq!(found, Err(InfoError::Area { offset, bytes }));
@@ -248,9 +228,7 @@ mod tests {
         println!("seed {seed}");
         let mut state: u64 = seed;
         let mut random = move || {
-            state = state
-                .wrapping_mul(6364136223846793005)
-                .wrapping_add(1442695040888963407);
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             state >> 33
         };
         let sane = chain(&[(2, vec![1]), (3, vec![9]), (1, list(&X86))]);

@@ -100,11 +100,7 @@ impl Inner {
         let starts: Vec<Iova> = self.within(range).map(|one| one.range.start()).collect();
         for start in starts {
             if let Some(record) = self.records.get_mut(&start) {
-                record.state = if record.state == from {
-                    to
-                } else {
-                    record.state
-                };
+                record.state = if record.state == from { to } else { record.state };
             }
         }
     }
@@ -264,12 +260,7 @@ impl UserDomain {
         let range = range.filter(|range| self.reach.holds(*range));
         let range = range.ok_or(TableMapError::IovaOutOfRange { iova })?;
         PhysRange::from_len(pa, bytes).ok_or(TableMapError::MemoryOutOfRange { pa, bytes })?;
-        Ok(Record {
-            range,
-            memory: pa,
-            access,
-            state: State::Mapping,
-        })
+        Ok(Record { range, memory: pa, access, state: State::Mapping })
     }
 
     /// The records for `segments` from `iova` on, neighbours in memory in one, and the range of all.
@@ -438,9 +429,7 @@ impl Domain for UserDomain {
         owed: &mut Gather,
     ) -> Result<IovaRange, DomainError> {
         let granule = self.granule();
-        let whole = pieces
-            .iter()
-            .map(|piece| Segment::around(piece.range(), granule));
+        let whole = pieces.iter().map(|piece| Segment::around(piece.range(), granule));
         self.map_segments(iova, whole, access, owed)
     }
 
@@ -472,8 +461,7 @@ impl Domain for UserDomain {
         Self::covered(&inner, range)?;
         inner.put(range, State::Mapped, State::Unwanted);
         drop(inner);
-        owed.owe_unmap(self.table, range, self.granule())
-            .map_err(TableUnmapError::from)?;
+        owed.owe_unmap(self.table, range, self.granule()).map_err(TableUnmapError::from)?;
         Ok(())
     }
 
@@ -499,9 +487,7 @@ impl Domain for UserDomain {
     /// The size is the kernel's smallest page: it does not say which it uses.
     fn translate(&self, iova: Iova) -> Option<Translation> {
         let inner = self.inner();
-        let record = inner
-            .within(IovaRange::page(iova, PageSize::of_lg2(0)))
-            .next()?;
+        let record = inner.within(IovaRange::page(iova, PageSize::of_lg2(0))).next()?;
         if record.state != State::Mapped {
             return None;
         }

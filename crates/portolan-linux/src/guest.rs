@@ -82,12 +82,7 @@ pub struct GuestMemory {
 impl GuestMemory {
     /// `memory`, which devices see from `base` on.
     pub fn new(memory: HostMemory, base: Iova) -> Self {
-        Self {
-            memory,
-            base,
-            state: Mutex::default(),
-            settled: Condvar::new(),
-        }
+        Self { memory, base, state: Mutex::default(), settled: Condvar::new() }
     }
 
     /// The memory.

@@ -11,11 +11,7 @@
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
 
-#[cfg(not(all(
-    target_os = "linux",
-    target_endian = "little",
-    target_pointer_width = "64"
-)))]
+#[cfg(not(all(target_os = "linux", target_endian = "little", target_pointer_width = "64")))]
 compile_error!("portolan-linux needs a little-endian 64-bit Linux");
 
 mod calls;

@@ -67,10 +67,7 @@ unsafe impl Buffer for Packet {
 
     fn view(&self) -> Option<NonNull<[u8]>> {
         let words = NonNull::from(TableMem::table(&*self.memory, self.at, PAGE));
-        Some(NonNull::slice_from_raw_parts(
-            words.cast(),
-            PAGE.bytes() as usize,
-        ))
+        Some(NonNull::slice_from_raw_parts(words.cast(), PAGE.bytes() as usize))
     }
 }
 
@@ -86,13 +83,7 @@ struct Card<K: Platform, B: Buffer> {
 impl<K: Platform, B: Buffer> Card<K, B> {
     fn new(device: Device<K>) -> Result<Self, Box<dyn Error>> {
         let ring = device.coherent(8 * RING as u64)?;
-        Ok(Self {
-            device,
-            ring,
-            posted: VecDeque::new(),
-            next: 0,
-            done: Vec::new(),
-        })
+        Ok(Self { device, ring, posted: VecDeque::new(), next: 0, done: Vec::new() })
     }
 
     /// Hands the card a packet to fill.
@@ -108,15 +99,11 @@ impl<K: Platform, B: Buffer> Card<K, B> {
 
     /// The interrupt handler: the oldest packet is full. Returns its first word.
     fn received(&mut self) -> Result<u64, Box<dyn Error>> {
-        let packet = self
-            .posted
-            .pop_front()
-            .ok_or("an interrupt without a packet")?;
+        let packet = self.posted.pop_front().ok_or("an interrupt without a packet")?;
         let mut first = [0; 8];
         packet.read(0, &mut first)?;
         // Unmapped, and invalidated later, with others.
-        self.done
-            .push(packet.defer().map_err(|failed| failed.error)?);
+        self.done.push(packet.defer().map_err(|failed| failed.error)?);
         Ok(u64::from_le_bytes(first))
     }
 
@@ -151,18 +138,13 @@ impl Wire {
 
     /// A packet arrives for descriptor `slot`: where the card wrote it.
     fn packet(&self, slot: usize, number: u64) -> Result<Iova, Box<dyn Error>> {
-        let descriptor = self
-            .ring
-            .checked_add(8 * slot as u64)
-            .ok_or("no descriptor")?;
+        let descriptor = self.ring.checked_add(8 * slot as u64).ok_or("no descriptor")?;
         let mut at = [0; 8];
         let found = self.reach(descriptor, AccessKind::Read)?;
         self.memory.read(found, &mut at).ok_or("no memory")?;
         let at = Iova::new(u64::from_le_bytes(at));
         let found = self.reach(at, AccessKind::Write)?;
-        self.memory
-            .write(found, &number.to_le_bytes())
-            .ok_or("no memory")?;
+        self.memory.write(found, &number.to_le_bytes()).ok_or("no memory")?;
         Ok(at)
     }
 }
@@ -177,11 +159,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("{DEVICE}: {:?}", space.policy());
 
     let mut card = Card::new(device)?;
-    let wire = Wire {
-        unit: machine.unit.clone(),
-        memory: machine.memory.clone(),
-        ring: card.ring.iova(),
-    };
+    let wire =
+        Wire { unit: machine.unit.clone(), memory: machine.memory.clone(), ring: card.ring.iova() };
     for _ in 0..RING {
         card.post(Packet::new(&machine.memory)?)?;
     }

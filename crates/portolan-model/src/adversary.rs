@@ -129,10 +129,7 @@ mod tests {
             ("leaf", Rank::Leaves),
             ("two", Rank::Translations),
         ];
-        let names: Vec<_> = unordered(commands, |of| of.1)
-            .into_iter()
-            .map(|of| of.0)
-            .collect();
+        let names: Vec<_> = unordered(commands, |of| of.1).into_iter().map(|of| of.0).collect();
         assert_eq!(names, ["leaf", "two", "one", "stream"]);
     }
 
@@ -147,10 +144,8 @@ mod tests {
             ("f", 1, Rank::Spaces),
             ("g", 3, Rank::Devices),
         ];
-        let names: Vec<_> = in_classes(commands, |of| of.1, |of| of.2)
-            .into_iter()
-            .map(|of| of.0)
-            .collect();
+        let names: Vec<_> =
+            in_classes(commands, |of| of.1, |of| of.2).into_iter().map(|of| of.0).collect();
         // Commands before all configuration go first; the rest waits for it.
         assert_eq!(names, ["a", "e", "b", "d", "c", "f", "g"]);
     }

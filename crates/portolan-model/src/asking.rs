@@ -66,8 +66,7 @@ impl Asking {
     /// Requests without an answer.
     pub fn open(&self) -> Vec<(StreamId, ReplyName)> {
         let open = self.open.iter();
-        open.map(|(stream, name)| (StreamId::new(*stream), *name))
-            .collect()
+        open.map(|(stream, name)| (StreamId::new(*stream), *name)).collect()
     }
 
     /// Number of responses without a request, or to a request that had got one already.
@@ -92,29 +91,13 @@ impl Request {
         iova: Iova,
         access: AccessKind,
     ) -> Self {
-        Self {
-            stream,
-            pasid,
-            iova,
-            access,
-        }
+        Self { stream, pasid, iova, access }
     }
 
     /// Fault that the device is told when it is refused.
     pub fn refused(self, code: u32) -> DmaFault {
-        let Self {
-            stream,
-            pasid,
-            iova,
-            access,
-        } = self;
-        DmaFault {
-            stream,
-            pasid,
-            iova,
-            access,
-            code,
-        }
+        let Self { stream, pasid, iova, access } = self;
+        DmaFault { stream, pasid, iova, access, code }
     }
 }
 
@@ -159,10 +142,7 @@ impl DeviceTlbs {
     }
 
     pub fn forget(&mut self, what: Forget) {
-        let (first, last) = (
-            what.range.start().get() >> 12,
-            what.range.last().get() >> 12,
-        );
+        let (first, last) = (what.range.start().get() >> 12, what.range.last().get() >> 12);
         self.0.retain(|(stream, pasid, page, _), _| {
             *stream != what.stream || *pasid != what.pasid || *page < first || *page > last
         });
@@ -188,8 +168,5 @@ pub(crate) fn encoded(address: u64, from: u32) -> IovaRange {
         _ => (address >> lg2 << lg2, address | ((1 << lg2) - 1)),
     };
     let range = IovaRange::new(Iova::new(start), Iova::new(last));
-    range.unwrap_or(IovaRange::page(
-        Iova::new(start),
-        portolan::addr::PageSize::SIZE_4K,
-    ))
+    range.unwrap_or(IovaRange::page(Iova::new(start), portolan::addr::PageSize::SIZE_4K))
 }

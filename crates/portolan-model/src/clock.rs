@@ -45,9 +45,7 @@ impl VirtualClock {
     fn advance_ps(&self, by: u64) {
         let step = |now: u64| Some(now.saturating_add(by));
         // The closure never refuses, so the update cannot fail.
-        let _ = self
-            .picoseconds
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, step);
+        let _ = self.picoseconds.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step);
     }
 }
 
@@ -70,11 +68,7 @@ impl<T: Tick> PollingClock<T> {
     /// Moves `clock` by `relax_ns`, which counts at least 1, whenever a waiter relaxes, and then
     /// lets `hardware` go on.
     pub fn new(clock: Arc<VirtualClock>, relax_ns: u64, hardware: T) -> Self {
-        Self {
-            clock,
-            relax_ns: relax_ns.max(1),
-            hardware,
-        }
+        Self { clock, relax_ns: relax_ns.max(1), hardware }
     }
 }
 

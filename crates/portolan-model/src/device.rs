@@ -30,12 +30,7 @@ pub struct Device<'i, M> {
 impl<'i, M: WalkMemory> Device<'i, M> {
     /// A device that remembers the last `capacity` places.
     pub fn new(iommu: &'i Iommu<M>, stream: StreamId, capacity: usize) -> Self {
-        Self {
-            iommu,
-            stream,
-            reached: VecDeque::new(),
-            capacity,
-        }
+        Self { iommu, stream, reached: VecDeque::new(), capacity }
     }
 
     /// Its stream.
@@ -66,11 +61,9 @@ impl<'i, M: WalkMemory> Device<'i, M> {
         access: AccessKind,
     ) -> Result<Vec<Reached>, Fault> {
         let mut pieces = Vec::new();
-        let done = self
-            .iommu
-            .dma(self.stream, iova, bytes, access, |iova, pa, _| {
-                pieces.push(Reached { iova, pa, access });
-            });
+        let done = self.iommu.dma(self.stream, iova, bytes, access, |iova, pa, _| {
+            pieces.push(Reached { iova, pa, access });
+        });
         for piece in &pieces {
             self.remember(*piece);
         }

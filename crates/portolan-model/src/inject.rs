@@ -53,15 +53,9 @@ impl RegisterFaults {
         control: Drain::Runs,
     };
     /// Queues stand still.
-    pub const STUCK: Self = Self {
-        drain: Drain::Never,
-        ..Self::NONE
-    };
+    pub const STUCK: Self = Self { drain: Drain::Never, ..Self::NONE };
     /// The unit answers nothing.
-    pub const GONE: Self = Self {
-        gone_from: Some(0),
-        ..Self::NONE
-    };
+    pub const GONE: Self = Self { gone_from: Some(0), ..Self::NONE };
 }
 
 /// A violation by a driver, harmful or not.

@@ -114,11 +114,7 @@ pub enum Struck {
 /// # Panics
 /// If the handler needs a lock that the body holds, or waits; and if the scenario panics.
 pub fn strike(masking: Masking, at: u64, scenario: Scenario) -> Struck {
-    let Scenario {
-        body,
-        handler,
-        after,
-    } = scenario;
+    let Scenario { body, handler, after } = scenario;
     CPU.with(|cpu| {
         cpu.steps.set(0);
         cpu.held.set(0);

@@ -129,11 +129,7 @@ impl<D: Design> Machine<D> {
             }
             refused
         }));
-        Self(Arc::new(Board {
-            unit,
-            memory,
-            script,
-        }))
+        Self(Arc::new(Board { unit, memory, script }))
     }
 
     /// A machine with the same memory and another unit like this one, after reset.
@@ -303,10 +299,7 @@ where
     Unit<D>: Mmio,
 {
     fn read32(&self, offset: usize) -> u32 {
-        if matches!(
-            self.withheld(offset),
-            Some(Withheld::Ones | Withheld::Aborts)
-        ) {
+        if matches!(self.withheld(offset), Some(Withheld::Ones | Withheld::Aborts)) {
             return u32::MAX;
         }
         let value = Stepping(&*self.0.unit).read32(offset);
@@ -321,10 +314,7 @@ where
     }
 
     fn read64(&self, offset: usize) -> u64 {
-        if matches!(
-            self.withheld(offset),
-            Some(Withheld::Ones | Withheld::Aborts)
-        ) {
+        if matches!(self.withheld(offset), Some(Withheld::Ones | Withheld::Aborts)) {
             return u64::MAX;
         }
         let value = Stepping(&*self.0.unit).read64(offset);

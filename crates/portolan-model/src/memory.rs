@@ -94,10 +94,7 @@ impl<W: Word> ModelMemory<W> {
     /// Number of 4 KiB pages handed out and not yet taken back.
     pub fn live(&self) -> usize {
         let taken = self.pages();
-        taken
-            .iter()
-            .filter(|page| **page == PageState::Taken)
-            .count()
+        taken.iter().filter(|page| **page == PageState::Taken).count()
     }
 
     /// Number of words that hardware has read of pages that were handed out and taken back: after the release of a
@@ -153,11 +150,7 @@ impl<W: Word> ModelMemory<W> {
     /// Writes an aligned four bytes, in one access, seen by all at once.
     #[must_use]
     pub fn write_u32(&self, pa: PhysAddr, value: u32) -> Option<()> {
-        self.change(
-            pa.align_down(PageSize::of_lg2(2)),
-            0xffff_ffff,
-            value.into(),
-        )
+        self.change(pa.align_down(PageSize::of_lg2(2)), 0xffff_ffff, value.into())
     }
 
     /// Writes an aligned eight bytes, in one access where words are as wide, seen by all at once.
@@ -182,10 +175,7 @@ impl<W: Word> ModelMemory<W> {
         let shift = Self::shift(pa);
         let (mask, bits) = (mask << shift, bits << shift);
         self.use_up_to(index + 1);
-        for side in [
-            Some(&self.words),
-            (!self.late.is_empty()).then_some(&self.late),
-        ] {
+        for side in [Some(&self.words), (!self.late.is_empty()).then_some(&self.late)] {
             let Some(words) = side else { continue };
             let word = words.get(index)?;
             let mut old = word.load();
@@ -288,8 +278,7 @@ impl<W: Word> TableMem<W> for ModelMemory<W> {
         let end = first.checked_add((size.bytes() >> W::LG2_BYTES) as usize);
         // The caller may write.
         self.use_up_to(end.unwrap_or(usize::MAX));
-        end.and_then(|end| self.words.get(first..end))
-            .unwrap_or(&[])
+        end.and_then(|end| self.words.get(first..end)).unwrap_or(&[])
     }
 
     fn clean(&self, bytes: PhysRange) {
@@ -368,17 +357,11 @@ mod tests {
         assert_eq!(mem.table(big, PageSize::SIZE_64K).len(), 8192);
         mem.table(big, PageSize::SIZE_64K)[5].store(7, Ordering::Release);
         mem.free(big, PageSize::SIZE_64K);
-        assert_eq!(
-            mem.snooped().read_u64(PhysAddr::new(big.get() + 40)),
-            Some(7)
-        );
+        assert_eq!(mem.snooped().read_u64(PhysAddr::new(big.get() + 40)), Some(7));
         assert_eq!(mem.reads_of_freed_pages(), 1);
         let again = mem.alloc(PageSize::SIZE_64K).unwrap();
         assert_eq!(again, big);
-        assert_eq!(
-            mem.table(big, PageSize::SIZE_4K)[5].load(Ordering::Acquire),
-            0
-        );
+        assert_eq!(mem.table(big, PageSize::SIZE_4K)[5].load(Ordering::Acquire), 0);
         let whole = PageSize::SIZE_1G;
         assert_eq!(mem.alloc(whole), Err(OutOfTableMemory { size: whole }));
         assert!(mem.table(PhysAddr::new(0), PageSize::SIZE_4K).is_empty());
@@ -391,10 +374,7 @@ mod tests {
         let page = mem.alloc(PAGE).unwrap();
         mem.table(page, PAGE)[9].store(3, Ordering::Release);
         let at = PhysAddr::new(page.get() + 72);
-        assert_eq!(
-            (mem.read_u64(at), mem.snooped().read_u64(at)),
-            (Some(0), Some(3))
-        );
+        assert_eq!((mem.read_u64(at), mem.snooped().read_u64(at)), (Some(0), Some(3)));
         TableMem::clean(&mem, PhysRange::from_len(at, 8).unwrap());
         assert_eq!(mem.read_u64(at), Some(3));
         assert_eq!(mem.write_u32(PhysAddr::new(at.get() + 4), 0xabcd), Some(()));
@@ -413,10 +393,7 @@ mod tests {
         assert_eq!(mem.read_u32(word), Some(0));
         let entry = PhysRange::from_len(word, 4).unwrap();
         TableMem::clean(&mem, entry);
-        assert_eq!(
-            (mem.read_u32(word), mem.cleaned_lines()),
-            (Some(0x1234_5678), 1)
-        );
+        assert_eq!((mem.read_u32(word), mem.cleaned_lines()), (Some(0x1234_5678), 1));
         let odd = PhysAddr::new(word.get() + 1);
         assert_eq!(mem.write(odd, &[0xab, 0xcd, 0xef, 0x99]), Some(()));
         let low = PhysAddr::new(page.get() + 64);
@@ -440,10 +417,7 @@ mod tests {
         assert_eq!(mem.write(odd, &[1, 2, 3, 4]), Some(()));
         let mut back = [0; 4];
         assert_eq!(mem.read(odd, &mut back), Some(()));
-        assert_eq!(
-            (back, mem.read_u64(page)),
-            ([1, 2, 3, 4], Some(0x0201_0000_0000_0003))
-        );
+        assert_eq!((back, mem.read_u64(page)), ([1, 2, 3, 4], Some(0x0201_0000_0000_0003)));
         let end = PhysAddr::new(0x4000_3000 + 64 * 4096 - 2);
         assert_eq!(mem.read(end, &mut back), None);
     }

@@ -53,11 +53,7 @@ impl Sizes {
     pub(crate) fn of_granule(granule: PageSize) -> Self {
         let levels = 0..LEVELS as u32;
         let sizes = levels.map(|level| granule.lg2() + level * (granule.lg2() - 3));
-        Self(
-            sizes
-                .filter(|lg2| *lg2 < 64)
-                .fold(0, |all, lg2| all | 1 << lg2),
-        )
+        Self(sizes.filter(|lg2| *lg2 < 64).fold(0, |all, lg2| all | 1 << lg2))
     }
 
     fn hold(self, size: PageSize) -> bool {
@@ -77,16 +73,10 @@ pub struct Drops {
 
 impl Drops {
     /// Leaves and pointers of all sizes.
-    pub(crate) const ALL: Self = Self {
-        leaves: Sizes::ALL,
-        pointers: Sizes::ALL,
-        names: Names::AnyPart,
-    };
+    pub(crate) const ALL: Self =
+        Self { leaves: Sizes::ALL, pointers: Sizes::ALL, names: Names::AnyPart };
     /// Leaves of all sizes.
-    pub(crate) const LEAVES: Self = Self {
-        pointers: Sizes::NONE,
-        ..Self::ALL
-    };
+    pub(crate) const LEAVES: Self = Self { pointers: Sizes::NONE, ..Self::ALL };
 
     /// Tells if `held`, which shares an address with `range` if there is one, is dropped.
     fn drop_leaf(self, held: &Held<Known>, range: Option<IovaRange>) -> bool {
@@ -183,12 +173,7 @@ impl Stage {
     }
 
     pub(crate) fn insert(&mut self, tag: Tag, at: Iova, size: PageSize, what: Known) {
-        let held = Held {
-            what,
-            owner: tag.owner,
-            page: at.align_down(size),
-            size,
-        };
+        let held = Held { what, owner: tag.owner, page: at.align_down(size), size };
         self.leaves.insert(Key::new(tag.context, at, size), held);
     }
 
@@ -221,12 +206,8 @@ impl Stage {
                 Stepped::Found(leaf) => return Ok(Found { leaf, level, entry }),
                 Stepped::Down(next) => {
                     let size = format.span(level);
-                    let held = Held {
-                        what: next,
-                        owner: tag.owner,
-                        page: at.align_down(size),
-                        size,
-                    };
+                    let held =
+                        Held { what: next, owner: tag.owner, page: at.align_down(size), size };
                     let key = Key::new(tag.context, at, size);
                     if let Some(cache) = self.pointers.get_mut(usize::from(next.level)) {
                         cache.insert(key, held);
@@ -275,10 +256,7 @@ impl Stage {
     fn as_promised(&self, drops: Drops) -> Drops {
         match self.manner {
             Manner::AsPromised => drops,
-            Manner::Generous => Drops {
-                names: Names::AnyPart,
-                ..drops
-            },
+            Manner::Generous => Drops { names: Names::AnyPart, ..drops },
         }
     }
 }

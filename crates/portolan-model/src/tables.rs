@@ -89,10 +89,7 @@ impl<W: Word> NonCoherentTables<W> {
     fn cached(&self, pa: PhysAddr) -> Option<u64> {
         let table = pa.align_down(self.page);
         let index = (pa.get() - table.get()) >> W::LG2_BYTES;
-        self.slab
-            .table(table, self.page)
-            .get(index as usize)
-            .map(Word::load)
+        self.slab.table(table, self.page).get(index as usize).map(Word::load)
     }
 
     fn remembered(&self, pa: PhysAddr) -> Option<u64> {

@@ -82,9 +82,7 @@ fn page(at: u64) -> IovaRange {
 fn map(domain: &impl Domain, at: u64) -> IovaRange {
     let mut owed = Gather::new();
     let (iova, pa) = (page(at).start(), PhysAddr::new(0x9000_0000 + at * PAGE));
-    let range = domain
-        .map(iova, promised(pa, PAGE), BOTH, &mut owed)
-        .expect("mapped");
+    let range = domain.map(iova, promised(pa, PAGE), BOTH, &mut owed).expect("mapped");
     domain.sync(&mut owed).expect("synced");
     range
 }
@@ -211,12 +209,8 @@ fn arm2() -> Made<Arm2Made, Arm2Domain> {
     config.limit = LIMIT;
     let cpu = Arc::new(Beside(registers.clone()));
     let unit = Arm2Made::enable(Stepping(registers), memory, cpu, config).expect("enabled");
-    let domain = || {
-        Arc::new(
-            unit.first_stage(&smmuv2::DomainOptions::default())
-                .expect("a domain"),
-        )
-    };
+    let domain =
+        || Arc::new(unit.first_stage(&smmuv2::DomainOptions::default()).expect("a domain"));
     let domains = [domain(), domain()];
     (Arc::new(unit), domains)
 }
@@ -256,20 +250,12 @@ fn device(policy: Policy) -> Device<InterruptedCpu> {
     let memory = SlabTables::new(MEMORY, PageSize::SIZE_4K, 64);
     let table = PageTable::new(format, memory).expect("memory for a root");
     let caps = Setup::able(PageSize::SIZE_4K);
-    let queue = Combined::new(
-        InterruptedCpu,
-        Slow,
-        Ranges::of(&caps),
-        CombineOptions::default(),
-    );
+    let queue = Combined::new(InterruptedCpu, Slow, Ranges::of(&caps), CombineOptions::default());
     let domain = PagedDomain::new(table, InvalTag::new(1), caps, Quirks::default(), queue);
     let mut options = SpaceOptions::default();
     options.policy = policy;
     // Each unmap reaches a bound.
-    options.bounds = LazyBounds {
-        entries: 1,
-        ..LazyBounds::default()
-    };
+    options.bounds = LazyBounds { entries: 1, ..LazyBounds::default() };
     let bound = BoundDomain::new(Arc::new(Attached), Arc::new(domain), simulated());
     let space = DmaSpace::with_cpus(bound, InterruptedCpu, &options, simulated());
     let space = space.expect("a space");
@@ -319,10 +305,7 @@ fn driver(masking: Masking, policy: Policy) -> u64 {
             }),
             after: Box::new(move || {
                 for deferred in back.lock().expect("nobody panicked").drain(..) {
-                    deferred
-                        .reclaim()
-                        .map_err(|kept| kept.error)
-                        .expect("quiet");
+                    deferred.reclaim().map_err(|kept| kept.error).expect("quiet");
                 }
                 let space = device.space().expect("translated");
                 space.flush().expect("flushed");
@@ -355,19 +338,11 @@ fn gone(last: Last) {
             let mapping = device.map(buffer(number), ToDevice);
             mapping.map_err(|refused| refused.error).expect("mapped")
         };
-        let deferred = mapped(1)
-            .defer()
-            .map_err(|kept| kept.error)
-            .expect("deferred");
+        let deferred = mapped(1).defer().map_err(|kept| kept.error).expect("deferred");
         space.flush().expect("flushed");
         let mapping = mapped(2);
         // Its debt is paid when the space goes.
-        drop(
-            mapped(3)
-                .defer()
-                .map_err(|kept| kept.error)
-                .expect("deferred"),
-        );
+        drop(mapped(3).defer().map_err(|kept| kept.error).expect("deferred"));
         let alive = Arc::downgrade(&space);
         drop(space);
         let still = alive.clone();
@@ -410,10 +385,7 @@ fn a_handler_that_is_the_last_to_have_a_buffer_of_a_device_waits_for_nothing() {
         drop(deferred);
     });
     gone(|deferred, mapping| {
-        let second = mapping
-            .defer()
-            .map_err(|kept| kept.error)
-            .expect("deferred");
+        let second = mapping.defer().map_err(|kept| kept.error).expect("deferred");
         drop(second.try_reclaim());
         assert!(deferred.try_reclaim().is_ok());
     });

@@ -32,23 +32,13 @@ fn life<F: Format, M: TableMem<F::Word>, W: WalkMemory>(
 ) {
     let granule = F::GRANULE.bytes();
     let table = PageTable::new(format, memory).unwrap();
-    let root = TableRoot {
-        root: table.root(),
-        format: layout,
-    };
+    let root = TableRoot { root: table.root(), format: layout };
     let iommu = Iommu::new(Setup::adversarial(caps), walker);
-    iommu.attach(
-        STREAM,
-        StreamConfig::Translate {
-            context: CONTEXT,
-            table: root,
-        },
-    );
+    iommu.attach(STREAM, StreamConfig::Translate { context: CONTEXT, table: root });
     let mut device = Device::new(&iommu, STREAM, 64);
     let pay = |mut gather: Gather| {
-        let quiet = table
-            .sync(&iommu, CONTEXT, (&caps, &quirks), &mut gather)
-            .expect("the model refused");
+        let quiet =
+            table.sync(&iommu, CONTEXT, (&caps, &quirks), &mut gather).expect("the model refused");
         table.reclaim(quiet).expect("a proof of this table");
     };
     let leaf_table = granule << F::INDEX_LG2;
@@ -80,9 +70,7 @@ fn reach<F: Format, M: TableMem<F::Word>, W: WalkMemory>(
     let mut gather = Gather::new();
     table.map(at, pa, bytes, both, &mut gather).unwrap();
     let block = PhysAddr::new(MEMORY);
-    table
-        .map(far, block, leaf_table, read, &mut gather)
-        .unwrap();
+    table.map(far, block, leaf_table, read, &mut gather).unwrap();
     pay(gather);
     let last = Iova::new(at.get() + bytes - 8);
     assert_eq!(device.write(at, 8).unwrap()[0].pa, pa);
@@ -120,37 +108,13 @@ fn leave<F: Format, M: TableMem<F::Word>, W: WalkMemory>(
 
 fn capabilities(granule: PageSize) -> Vec<(Capabilities, Quirks)> {
     let able = Setup::able(granule);
-    let by_context = Quirks {
-        walk_flush: WalkFlush::ByContext,
-        ..Quirks::default()
-    };
-    let scaled = RangeForm::NumScale {
-        max_num: 32,
-        max_scale: 31,
-    };
+    let by_context = Quirks { walk_flush: WalkFlush::ByContext, ..Quirks::default() };
+    let scaled = RangeForm::NumScale { max_num: 32, max_scale: 31 };
     let all = [
         (able, Quirks::default()),
-        (
-            Capabilities {
-                range: RangeForm::Absent,
-                ..able
-            },
-            by_context,
-        ),
-        (
-            Capabilities {
-                range: scaled,
-                ..able
-            },
-            Quirks::default(),
-        ),
-        (
-            Capabilities {
-                caching: Caching::NotPresentToo,
-                ..able
-            },
-            Quirks::default(),
-        ),
+        (Capabilities { range: RangeForm::Absent, ..able }, by_context),
+        (Capabilities { range: scaled, ..able }, Quirks::default()),
+        (Capabilities { caching: Caching::NotPresentToo, ..able }, Quirks::default()),
     ];
     all.to_vec()
 }
@@ -158,31 +122,16 @@ fn capabilities(granule: PageSize) -> Vec<(Capabilities, Quirks)> {
 fn lives<F: Format + Copy>(format: F, layout: TableFormat) {
     for (caps, quirks) in capabilities(F::GRANULE) {
         let slab = SlabTables::<F::Word>::new(TABLES, F::GRANULE, 64);
-        life(
-            format,
-            layout,
-            &slab,
-            TableReader::new(&slab, F::GRANULE),
-            caps,
-            quirks,
-        );
+        life(format, layout, &slab, TableReader::new(&slab, F::GRANULE), caps, quirks);
         let tables = NonCoherentTables::<F::Word>::new(TABLES, F::GRANULE, 64, Lag::CacheLines);
-        let caps = Capabilities {
-            walker: Walker::NonCoherent,
-            ..caps
-        };
+        let caps = Capabilities { walker: Walker::NonCoherent, ..caps };
         life(format, layout, &tables, tables.walker(), caps, quirks);
     }
 }
 
 fn arm(input_lg2: u32, output_lg2: u32) -> Armv8Config {
     let split = SplitRule::BreakBeforeMake;
-    Armv8Config {
-        input_lg2,
-        output_lg2,
-        split,
-        dirty: DirtyTracking::Off,
-    }
+    Armv8Config { input_lg2, output_lg2, split, dirty: DirtyTracking::Off }
 }
 
 #[test]
@@ -192,54 +141,24 @@ fn armv8() {
     let (k4, k16, k64) = (PageSize::SIZE_4K, PageSize::SIZE_16K, PageSize::SIZE_64K);
     lives(Armv8Stage1::<12>::new(arm(39, 48)).unwrap(), s1(k4, 39, 48));
     lives(Armv8Stage1::<12>::new(arm(48, 48)).unwrap(), s1(k4, 48, 48));
-    lives(
-        Armv8Stage1::<14>::new(arm(47, 48)).unwrap(),
-        s1(k16, 47, 48),
-    );
-    lives(
-        Armv8Stage1::<16>::new(arm(52, 52)).unwrap(),
-        s1(k64, 52, 52),
-    );
+    lives(Armv8Stage1::<14>::new(arm(47, 48)).unwrap(), s1(k16, 47, 48));
+    lives(Armv8Stage1::<16>::new(arm(52, 52)).unwrap(), s1(k64, 52, 52));
     lives(Armv8Stage2::<12>::new(arm(40, 40)).unwrap(), s2(k4, 40, 40));
-    lives(
-        Armv8Stage2::<14>::new(arm(48, 48)).unwrap(),
-        s2(k16, 48, 48),
-    );
-    lives(
-        Armv8Stage2::<16>::new(arm(42, 52)).unwrap(),
-        s2(k64, 42, 52),
-    );
+    lives(Armv8Stage2::<14>::new(arm(48, 48)).unwrap(), s2(k16, 48, 48));
+    lives(Armv8Stage2::<16>::new(arm(42, 52)).unwrap(), s2(k64, 42, 52));
 }
 
 #[test]
 fn vtd() {
     let dirty = DirtyTracking::Off;
-    let levels = [
-        (3, VtdLevels::Three),
-        (4, VtdLevels::Four),
-        (5, VtdLevels::Five),
-    ];
+    let levels = [(3, VtdLevels::Three), (4, VtdLevels::Four), (5, VtdLevels::Five)];
     for (count, levels) in levels {
         let layout = TableFormat::vtd_second_stage(count).unwrap();
-        lives(
-            VtdSecondStage {
-                levels,
-                output_lg2: 52,
-                dirty,
-            },
-            layout,
-        );
+        lives(VtdSecondStage { levels, output_lg2: 52, dirty }, layout);
     }
     for (count, levels) in [(4, VtdFirstLevels::Four), (5, VtdFirstLevels::Five)] {
         let layout = TableFormat::vtd_first_stage(count).unwrap();
-        lives(
-            VtdFirstStage {
-                levels,
-                output_lg2: 52,
-                dirty,
-            },
-            layout,
-        );
+        lives(VtdFirstStage { levels, output_lg2: 52, dirty }, layout);
     }
 }
 
@@ -256,19 +175,11 @@ fn an_injected_failure_hands_the_debt_back() {
     let format = Armv8Stage1::<12>::new(arm(39, 48)).unwrap();
     let table = PageTable::new(format, &slab).unwrap();
     let caps = Setup::able(PageSize::SIZE_4K);
-    let iommu = Iommu::new(
-        Setup::adversarial(caps),
-        TableReader::new(&slab, PageSize::SIZE_4K),
-    );
-    iommu.inject(portolan_model::iommu::Injection {
-        stall_sync: Some(1),
-        ..Default::default()
-    });
+    let iommu = Iommu::new(Setup::adversarial(caps), TableReader::new(&slab, PageSize::SIZE_4K));
+    iommu.inject(portolan_model::iommu::Injection { stall_sync: Some(1), ..Default::default() });
     let mut gather = Gather::new();
     let at = Iova::new(START);
-    table
-        .map(at, PhysAddr::new(MEMORY), 4096, Access::READ, &mut gather)
-        .unwrap();
+    table.map(at, PhysAddr::new(MEMORY), 4096, Access::READ, &mut gather).unwrap();
     let range = IovaRange::page(at, PageSize::SIZE_4K);
     table.unmap(range, &mut gather).unwrap();
     let facts = (&caps, &Quirks::default());

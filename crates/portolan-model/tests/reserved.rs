@@ -81,9 +81,7 @@ fn of_iort(mut reserved: Reservations) -> Reservations {
         |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };
     let mut body = words(&[5, 48, 0]);
     body.extend([4, 68, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-    body.extend(words(&[
-        0x905_0000, 0, 9, 0, 0, 0, 0, 106, 107, 109, 108, 2, 0,
-    ]));
+    body.extend(words(&[0x905_0000, 0, 9, 0, 0, 0, 0, 106, 107, 109, 108, 2, 0]));
     for (start, last) in CLAIMS {
         body.extend([6, 68, 0, 3, 0, 0, 0, 0]);
         body.extend(words(&[1, 48, 5 << 2, 1, 28]));
@@ -133,9 +131,7 @@ impl<U: Attach<D>, D: Domain> Attach<D> for Watched<U> {
 }
 
 fn direct() -> impl Iterator<Item = Iova> {
-    DIRECT
-        .into_iter()
-        .map(|page| Iova::new(WINDOW + page * PAGE))
+    DIRECT.into_iter().map(|page| Iova::new(WINDOW + page * PAGE))
 }
 
 /// Attaches the device and takes all addresses that there are, of which `closed` pages are none.
@@ -158,10 +154,7 @@ fn keeps_off<U, D, P>(
     let limits = Constraints::trusted();
     let device = Device::translated(Arc::new(space), STREAM, limits).expect("attached");
     let buffer = |number: u64| {
-        let memory = PhysRange::page(
-            PhysAddr::new(0x4000_0000 + number * PAGE),
-            PageSize::SIZE_4K,
-        );
+        let memory = PhysRange::page(PhysAddr::new(0x4000_0000 + number * PAGE), PageSize::SIZE_4K);
         // SAFETY: the model has no such memory: no code reads or writes there.
         unsafe { Unowned::new(memory) }
     };
@@ -177,19 +170,13 @@ fn keeps_off<U, D, P>(
     assert_eq!(held.len() as u64, free);
     for (number, mapping) in (0..).zip(&held) {
         assert!(direct().all(|at| at != mapping.iova()));
-        assert_eq!(
-            dma(mapping.iova()),
-            Some(PhysAddr::new(0x4000_0000 + number * PAGE))
-        );
+        assert_eq!(dma(mapping.iova()), Some(PhysAddr::new(0x4000_0000 + number * PAGE)));
     }
     for at in direct() {
         assert_eq!(dma(at), Some(PhysAddr::new(at.get())));
     }
     for mapping in held {
-        mapping
-            .unmap()
-            .map_err(|kept| kept.error)
-            .expect("unmapped");
+        mapping.unmap().map_err(|kept| kept.error).expect("unmapped");
     }
 }
 
@@ -261,10 +248,7 @@ fn a_message_of_a_translated_device_arrives_where_it_is_mapped_to() {
     let mut config = smmuv3::Config::default();
     config.stream_lg2 = 8;
     let page = IovaRange::page(Iova::new(translater.get()), PageSize::SIZE_64K);
-    let region = ReservedRegion {
-        range: page,
-        kind: ReservedKind::Doorbell,
-    };
+    let region = ReservedRegion { range: page, kind: ReservedKind::Doorbell };
     let everywhere = Reserved::everywhere(region);
     config.reserved.add(everywhere).expect("it makes sense");
     let unit = smmuv3::Smmu::enable(registers.clone(), memory, cpus.clone(), config);

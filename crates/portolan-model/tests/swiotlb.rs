@@ -48,11 +48,7 @@ fn random_buffers_never_overlap_and_all_come_back() {
                 let data = slots.data();
                 assert_eq!(data.len_minus_one() + 1, need.bytes, "{context}");
                 let differ = data.start().get() ^ need.like.get();
-                assert_eq!(
-                    differ & (keep.bytes() - 1),
-                    0,
-                    "{context}: {need:?} {data:?}"
-                );
+                assert_eq!(differ & (keep.bytes() - 1), 0, "{context}: {need:?} {data:?}");
                 assert!(pool.memory().covers(data), "{context}");
                 // The first byte of the pages that only it may use.
                 let around = |range: PhysRange| {
@@ -163,11 +159,7 @@ fn what_is_free_or_of_another_size_is_told() {
         assert_eq!(three.data().start(), at);
         other.give(take(&one, 5000)).expect_err("another slot");
         let single = take(&pool(strategy, 256, 2), 1);
-        let size = GiveError::OtherSize {
-            slot,
-            taken: 3,
-            given: 1,
-        };
+        let size = GiveError::OtherSize { slot, taken: 3, given: 1 };
         assert_eq!(other.give(single), Err(size));
         assert!(other.is_taken(at));
         other.give(three).unwrap();

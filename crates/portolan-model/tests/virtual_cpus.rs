@@ -63,17 +63,8 @@ fn rig<Q: TagPool>(
     let reader = TableReader::new(tables, PageSize::SIZE_4K);
     let model = Arc::new(Iommu::new(Setup::adversarial(caps), reader));
     let context = InvalTag::new(1);
-    let root = TableRoot {
-        root: table.root(),
-        format: TableFormat::vtd_second_stage(4).unwrap(),
-    };
-    model.attach(
-        STREAM,
-        StreamConfig::Translate {
-            context,
-            table: root,
-        },
-    );
+    let root = TableRoot { root: table.root(), format: TableFormat::vtd_second_stage(4).unwrap() };
+    model.attach(STREAM, StreamConfig::Translate { context, table: root });
     let commands = CommandPrices {
         page: 150.0,
         range: 150.0,
@@ -81,31 +72,14 @@ fn rig<Q: TagPool>(
         sync: 400.0,
         ..CommandPrices::default()
     };
-    let submission = SubmissionPrices {
-        descriptor: 5.0,
-        doorbell: 50.0,
-        latency: 100.0,
-        today: way,
-    };
-    let limits = QueueLimits {
-        depth: 64,
-        deadline_ns,
-    };
-    let server = CommandServer::new(
-        cpus.clone(),
-        commands,
-        submission,
-        limits,
-        way,
-        Arc::clone(&model),
-    );
+    let submission =
+        SubmissionPrices { descriptor: 5.0, doorbell: 50.0, latency: 100.0, today: way };
+    let limits = QueueLimits { depth: 64, deadline_ns };
+    let server =
+        CommandServer::new(cpus.clone(), commands, submission, limits, way, Arc::clone(&model));
     let queue = queue(cpus.clone(), server);
     let domain = PagedDomain::new(table, context, caps, Default::default(), queue);
-    Rig {
-        cpus,
-        model,
-        domain,
-    }
+    Rig { cpus, model, domain }
 }
 
 /// Counts of the CPUs.
@@ -128,19 +102,10 @@ fn torment<Q: TagPool>(rig: &Rig<Q>, cpu: u64, seed: u64, rounds: u64, found: &F
         let memory = PhysAddr::new((1 << 40) + start);
         let mut owed = Gather::new();
         let bytes = pages * PAGE;
-        rig.domain
-            .map(
-                range.start(),
-                promised(memory, bytes),
-                Access::READ,
-                &mut owed,
-            )
-            .unwrap();
+        rig.domain.map(range.start(), promised(memory, bytes), Access::READ, &mut owed).unwrap();
         rig.domain.sync(&mut owed).unwrap();
-        let touched: Vec<Iova> = (0..pages)
-            .map(|page| Iova::new(start + page * PAGE))
-            .filter(|_| rng.bool())
-            .collect();
+        let touched: Vec<Iova> =
+            (0..pages).map(|page| Iova::new(start + page * PAGE)).filter(|_| rng.bool()).collect();
         for &iova in &touched {
             assert!(read(iova).is_ok(), "{iova} was mapped");
         }
@@ -164,10 +129,7 @@ fn torment<Q: TagPool>(rig: &Rig<Q>, cpu: u64, seed: u64, rounds: u64, found: &F
 
 fn storm<Q: TagPool + Sync>(rig: &Rig<Q>, seed: u64, rounds: u64) -> (Report, Found) {
     let found = Found::default();
-    let schedule = Schedule {
-        limit_ns: 20_000_000,
-        ..Schedule::of_seed(seed).ragged(40.0)
-    };
+    let schedule = Schedule { limit_ns: 20_000_000, ..Schedule::of_seed(seed).ragged(40.0) };
     let report = rig.cpus.run(&schedule, |cpu| {
         torment(rig, cpu.get().into(), seed, rounds, &found);
     });
@@ -190,11 +152,7 @@ fn combined_callers_return_only_when_they_are_quiet() {
     let tables = tables();
     let mut merged = 0;
     for seed in 0..60 {
-        let ways = [
-            Submission::HeldAcrossWait,
-            Submission::LockedInsertion,
-            Submission::LockFree,
-        ];
+        let ways = [Submission::HeldAcrossWait, Submission::LockedInsertion, Submission::LockFree];
         let mut options = CombineOptions {
             cpus_per_group: [usize::MAX, 4, 1][seed as usize / 3 % 3],
             ..CombineOptions::default()
@@ -219,17 +177,9 @@ fn combined_callers_return_only_when_they_are_quiet() {
 fn a_refused_command_fails_its_caller_alone() {
     let tables = tables();
     for seed in 0..20 {
-        let rig = rig(
-            8,
-            Submission::LockFree,
-            1_000_000,
-            tables,
-            combined(CombineOptions::default()),
-        );
-        rig.model.inject(Injection {
-            fail_command: Some(20 + seed),
-            stall_sync: None,
-        });
+        let rig =
+            rig(8, Submission::LockFree, 1_000_000, tables, combined(CombineOptions::default()));
+        rig.model.inject(Injection { fail_command: Some(20 + seed), stall_sync: None });
         let (_, found) = storm(&rig, seed, 12);
         let stale = found.stale.into_inner().unwrap();
         assert!(stale.is_empty(), "seed {seed}: {stale:?}");
@@ -271,29 +221,20 @@ impl<H: Hardware> Hardware for Early<H> {
 #[test]
 fn a_lost_sync_is_seen() {
     let tables = tables();
-    let rig = rig(
-        4,
-        Submission::LockFree,
-        1_000_000,
-        tables,
-        |cpus, server| {
-            let early = Early(Arc::clone(server.hardware()));
-            let prices = SubmissionPrices {
-                descriptor: 0.0,
-                doorbell: 0.0,
-                latency: 0.0,
-                today: Submission::LockFree,
-            };
-            let limits = QueueLimits {
-                depth: 64,
-                deadline_ns: 1_000_000,
-            };
-            let commands = CommandPrices::default();
-            let way = Submission::LockFree;
-            let server = CommandServer::new(cpus.clone(), commands, prices, limits, way, early);
-            Combined::new(cpus, server, Ranges::ABSENT, CombineOptions::default())
-        },
-    );
+    let rig = rig(4, Submission::LockFree, 1_000_000, tables, |cpus, server| {
+        let early = Early(Arc::clone(server.hardware()));
+        let prices = SubmissionPrices {
+            descriptor: 0.0,
+            doorbell: 0.0,
+            latency: 0.0,
+            today: Submission::LockFree,
+        };
+        let limits = QueueLimits { depth: 64, deadline_ns: 1_000_000 };
+        let commands = CommandPrices::default();
+        let way = Submission::LockFree;
+        let server = CommandServer::new(cpus.clone(), commands, prices, limits, way, early);
+        Combined::new(cpus, server, Ranges::ABSENT, CombineOptions::default())
+    });
     let (_, found) = storm(&rig, 1, 4);
     assert!(!found.stale.into_inner().unwrap().is_empty());
 }
@@ -302,13 +243,7 @@ fn a_lost_sync_is_seen() {
 fn equal_seeds_give_equal_storms() {
     let run = |seed| {
         let way = Submission::LockedInsertion;
-        let rig = rig(
-            9,
-            way,
-            1_000_000,
-            tables(),
-            combined(CombineOptions::default()),
-        );
+        let rig = rig(9, way, 1_000_000, tables(), combined(CombineOptions::default()));
         let (report, _) = storm(&rig, seed, 6);
         (report, rig.domain.queue().queue().taken())
     };
@@ -324,12 +259,7 @@ fn combining_pays_where_a_lock_was_held() {
     };
     let before = storms(|_, server| Arc::new(server));
     let after = storms(|cpus, server| {
-        Arc::new(Combined::new(
-            cpus,
-            server,
-            Ranges::ABSENT,
-            CombineOptions::default(),
-        ))
+        Arc::new(Combined::new(cpus, server, Ranges::ABSENT, CombineOptions::default()))
     });
     assert!(after * 2.0 < before, "{before} {after}");
 }
@@ -338,18 +268,9 @@ fn combining_pays_where_a_lock_was_held() {
 #[test]
 fn a_queue_outside_a_run_works_and_costs_nothing() {
     let tables = tables();
-    let rig = rig(
-        2,
-        Submission::LockFree,
-        1000,
-        tables,
-        combined(CombineOptions::default()),
-    );
+    let rig = rig(2, Submission::LockFree, 1000, tables, combined(CombineOptions::default()));
     let context = InvalTag::new(1);
-    let steps = [
-        Step::Invalidate(portolan::inval::Command::Context { context }),
-        Step::Sync,
-    ];
+    let steps = [Step::Invalidate(portolan::inval::Command::Context { context }), Step::Sync];
     rig.domain.queue().execute(&mut steps.into_iter()).unwrap();
     assert_eq!(rig.model.counters().syncs, 1);
 }

@@ -190,11 +190,7 @@ impl Iommu {
         match self {
             Self::None => &[],
             Self::Vtd(_) => &["vtd_inv_desc*", "vtd_dmar_fault", "vtd_irq_generate"],
-            Self::Smmuv3 => &[
-                "smmuv3_cmdq_opcode",
-                "smmuv3_*range_inval",
-                "smmuv3_record_event",
-            ],
+            Self::Smmuv3 => &["smmuv3_cmdq_opcode", "smmuv3_*range_inval", "smmuv3_record_event"],
             Self::Virtio => &[
                 "virtio_iommu_attach",
                 "virtio_iommu_detach",
@@ -360,10 +356,7 @@ impl Config {
         let backend = format!("memory-backend-file,id=ram,size={mib}M,share=on");
         push("-object", format!("{backend},mem-path=/proc/self/fd/{ram}"));
         push("-chardev", format!("socket,id=qtest,fd={qtest}"));
-        push(
-            "-object",
-            "qtest,id=server,chardev=qtest,log=none".to_owned(),
-        );
+        push("-object", "qtest,id=server,chardev=qtest,log=none".to_owned());
         push("-D", format!("/proc/self/fd/{}", fds.trace));
         if self.architecture == Architecture::Aarch64 {
             push("-cpu", "cortex-a57".to_owned());
@@ -374,11 +367,7 @@ impl Config {
         if let Some(device) = self.iommu.device() {
             push("-device", device);
         }
-        let default = self
-            .iommu
-            .traces()
-            .iter()
-            .map(|pattern| (*pattern).to_owned());
+        let default = self.iommu.traces().iter().map(|pattern| (*pattern).to_owned());
         for pattern in default.chain(self.traces.iter().cloned()) {
             push("-trace", format!("enable={pattern}"));
         }

@@ -33,9 +33,7 @@ impl DmaArea {
     /// The guest-physical address `bytes` bytes further on.
     pub(crate) fn phys_at(self, bytes: u64) -> Result<PhysAddr, OutsideRam> {
         let address = self.phys;
-        self.phys
-            .checked_add(bytes)
-            .ok_or(OutsideRam { address, bytes })
+        self.phys.checked_add(bytes).ok_or(OutsideRam { address, bytes })
     }
 }
 

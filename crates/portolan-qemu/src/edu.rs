@@ -91,11 +91,7 @@ impl Edu {
         let control = function.read16(msi + 2)?;
         function.write16(msi + 2, control & !0x70 | 1)?;
         let function = function.clone();
-        Ok(Self {
-            function,
-            registers,
-            msi,
-        })
+        Ok(Self { function, registers, msi })
     }
 
     /// Its place on the bus.
@@ -108,9 +104,7 @@ impl Edu {
     /// # Errors
     /// [`QtestError`].
     pub fn identification(&self) -> Result<u32, QtestError> {
-        self.function
-            .qtest()
-            .read32(self.registers.base() + IDENTIFICATION)
+        self.function.qtest().read32(self.registers.base() + IDENTIFICATION)
     }
 
     /// Has the device write `value`, zero-extended, as four bytes at `iova`.

@@ -106,9 +106,7 @@ pub fn directory(machine: &Machine) -> Result<Vec<Entry>, FwCfgError> {
 /// # Errors
 /// [`FwCfgError::Absent`] if there is none; otherwise the error of reading.
 pub fn read(machine: &Machine, name: &str) -> Result<Vec<u8>, FwCfgError> {
-    let found = directory(machine)?
-        .into_iter()
-        .find(|entry| entry.name == name);
+    let found = directory(machine)?.into_iter().find(|entry| entry.name == name);
     let entry = found.ok_or(FwCfgError::Absent)?;
     if entry.bytes > MAX_FILE {
         return Err(FwCfgError::TooLarge { value: entry.bytes });
@@ -125,17 +123,10 @@ pub fn acpi_table(tables: &[u8], signature: [u8; 4]) -> Option<Vec<u8>> {
     const CHECKSUM: usize = 9;
     let mut rest = tables;
     while let Some(head) = rest.get(..8) {
-        let bytes = head
-            .get(4..8)
-            .and_then(|b| b.try_into().ok())
-            .map(u32::from_le_bytes);
+        let bytes = head.get(4..8).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes);
         let bytes = bytes.and_then(|b| usize::try_from(b).ok()).unwrap_or(0);
-        let letters = head
-            .get(..4)
-            .is_some_and(|s| s.iter().all(u8::is_ascii_alphanumeric));
-        let table = rest
-            .get(..bytes)
-            .filter(|table| letters && table.len() >= 8);
+        let letters = head.get(..4).is_some_and(|s| s.iter().all(u8::is_ascii_alphanumeric));
+        let table = rest.get(..bytes).filter(|table| letters && table.len() >= 8);
         let Some(table) = table else {
             // Between tables there is padding.
             rest = rest.get(1..).unwrap_or_default();
@@ -244,19 +235,11 @@ mod tests {
             table[4..8].copy_from_slice(&u32::from(bytes).to_le_bytes());
             table
         };
-        let file = [
-            table(b"FACS", 64),
-            vec![0; 13],
-            table(b"DMAR", 48),
-            table(b"XXXX", 8),
-        ];
+        let file = [table(b"FACS", 64), vec![0; 13], table(b"DMAR", 48), table(b"XXXX", 8)];
         let file = file.concat();
         let found = acpi_table(&file, *b"DMAR").unwrap();
         assert_eq!(found.len(), 48);
-        assert_eq!(
-            found.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte)),
-            0
-        );
+        assert_eq!(found.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte)), 0);
         assert_eq!(acpi_table(&file, *b"IORT"), None);
         // Cut off, or too short for a header.
         assert_eq!(acpi_table(&file[..100], *b"DMAR"), None);

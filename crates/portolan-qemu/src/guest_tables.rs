@@ -40,10 +40,7 @@ impl Blocks {
 
     fn take(&mut self, size: PageSize) -> Option<u64> {
         let wanted = size.lg2().max(LG2_MIN);
-        let found = self
-            .free
-            .range(wanted..)
-            .find(|(_, blocks)| !blocks.is_empty());
+        let found = self.free.range(wanted..).find(|(_, blocks)| !blocks.is_empty());
         let (mut lg2, at) = found.and_then(|(lg2, blocks)| Some((*lg2, *blocks.first()?)))?;
         self.free.get_mut(&lg2)?.remove(&at);
         while lg2 > wanted {
@@ -136,11 +133,7 @@ impl GuestTables {
     /// Bytes of the live page of `size` at `table`: all of them, or 0 if it is not live.
     fn extent(&self, table: PhysAddr, size: PageSize) -> usize {
         let live = self.lock().live.get(&table.get()) == Some(&size);
-        if live {
-            usize::try_from(size.bytes()).unwrap_or(0)
-        } else {
-            0
-        }
+        if live { usize::try_from(size.bytes()).unwrap_or(0) } else { 0 }
     }
 }
 

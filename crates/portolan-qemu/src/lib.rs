@@ -78,11 +78,7 @@
 //! and guest code are not supported.
 #![deny(unsafe_code)]
 
-#[cfg(not(all(
-    target_os = "linux",
-    target_endian = "little",
-    target_pointer_width = "64"
-)))]
+#[cfg(not(all(target_os = "linux", target_endian = "little", target_pointer_width = "64")))]
 compile_error!("portolan-qemu needs a 64-bit little-endian Linux host");
 
 pub mod config;

@@ -45,10 +45,7 @@ pub struct Version {
 impl Version {
     /// The first release whose VT-d translates first-level tables, whose SMMUv3 has stage 2, and
     /// which has the RISC-V IOMMU.
-    pub const STAGES: Self = Self {
-        major: 10,
-        minor: 0,
-    };
+    pub const STAGES: Self = Self { major: 10, minor: 0 };
 
     fn parse(text: &str) -> Option<Self> {
         let number = text.split_once("version ")?.1;
@@ -149,10 +146,7 @@ fn spawn_error(architecture: Architecture, error: io::Error) -> StartError {
 pub fn version(architecture: Architecture) -> Result<Version, StartError> {
     let output = text_file("version")?;
     let mut command = Command::new(program(architecture));
-    command
-        .arg("--version")
-        .stdin(Stdio::null())
-        .stderr(Stdio::null());
+    command.arg("--version").stdin(Stdio::null()).stderr(Stdio::null());
     command.stdout(output.try_clone()?);
     let process = Process::start(command, Vec::new()).map_err(|e| spawn_error(architecture, e))?;
     let ended = process.ended(VERSION_LIMIT);
@@ -238,27 +232,16 @@ impl Builder {
     }
 
     fn check(&self) -> Result<(), StartError> {
-        let Config {
-            architecture,
-            iommu,
-            memory_mib: mib,
-            devices,
-            ..
-        } = &self.config;
+        let Config { architecture, iommu, memory_mib: mib, devices, .. } = &self.config;
         if !iommu.fits(*architecture) {
             let (architecture, iommu) = (*architecture, iommu.clone());
-            return Err(StartError::Unfit {
-                architecture,
-                iommu,
-            });
+            return Err(StartError::Unfit { architecture, iommu });
         }
         if !(8..=1024).contains(mib) {
             return Err(StartError::Memory { mib: *mib });
         }
         if devices.len() > MAX_DEVICES {
-            return Err(StartError::Devices {
-                count: devices.len(),
-            });
+            return Err(StartError::Devices { count: devices.len() });
         }
         let newer = match iommu {
             Iommu::Vtd(vtd) => vtd.has(VtdFeature::FirstLevel),
@@ -301,17 +284,11 @@ impl Builder {
             ram: inherit(memory.into()),
             qtest: inherit(theirs.into()),
             trace: inherit(trace.try_clone()?.into()),
-            disks: copies
-                .into_iter()
-                .map(|copy| inherit(copy.into()))
-                .collect(),
+            disks: copies.into_iter().map(|copy| inherit(copy.into())).collect(),
         };
         let mut command = Command::new(program(architecture));
         command.args(self.config.arguments(&fds));
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(messages.try_clone()?);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(messages.try_clone()?);
         // The starter drops its copies of the descriptors, so that QEMU's end closes the socket.
         let process =
             Process::start(command, inherited).map_err(|e| spawn_error(architecture, e))?;
@@ -329,16 +306,7 @@ impl Builder {
         let range = architecture.free_ram().ok_or(io::ErrorKind::InvalidInput);
         let tables = GuestTables::new(ram.clone(), range.map_err(io::Error::from)?);
         let (config, trace) = (self.config.clone(), Trace::new(trace));
-        Ok(Machine {
-            process,
-            qtest,
-            ram,
-            tables,
-            disks,
-            trace,
-            messages,
-            config,
-        })
+        Ok(Machine { process, qtest, ram, tables, disks, trace, messages, config })
     }
 }
 
@@ -484,12 +452,8 @@ mod tests {
         assert!(matches!(unfit, Err(StartError::Unfit { .. })));
         let small = Builder::new(Architecture::X86).memory_mib(0).start();
         assert!(matches!(small, Err(StartError::Memory { mib: 0 })));
-        let many = Builder {
-            ..Builder::new(Architecture::X86)
-        };
-        let many = (0..40)
-            .fold(many, |many, _| many.device(Device::edu()))
-            .start();
+        let many = Builder { ..Builder::new(Architecture::X86) };
+        let many = (0..40).fold(many, |many, _| many.device(Device::edu())).start();
         assert!(matches!(many, Err(StartError::Devices { count: 40 })));
     }
 }

@@ -132,14 +132,7 @@ struct Queue {
 
 impl Queue {
     const fn new(number: u16, submission: DmaArea, completion: DmaArea) -> Self {
-        Self {
-            number,
-            submission,
-            completion,
-            tail: 0,
-            head: 0,
-            phase: 1,
-        }
+        Self { number, submission, completion, tail: 0, head: 0, phase: 1 }
     }
 }
 
@@ -206,21 +199,13 @@ impl<R: Mmio, M: QueueMemory> Nvme<R, M> {
         ];
         for area in areas {
             let words = memory.words(area.phys, PAGE as usize / 8)?;
-            words
-                .iter()
-                .for_each(|word| word.store(0, Ordering::Release));
+            words.iter().for_each(|word| word.store(0, Ordering::Release));
         }
         let queues = [
             Queue::new(0, places.admin_submission, places.admin_completion),
             Queue::new(1, places.io_submission, places.io_completion),
         ];
-        let mut nvme = Self {
-            registers,
-            memory,
-            queues,
-            limit,
-            next: 0,
-        };
+        let mut nvme = Self { registers, memory, queues, limit, next: 0 };
         nvme.reset(places)?;
         nvme.create_io(places)?;
         Ok(nvme)
@@ -231,20 +216,15 @@ impl<R: Mmio, M: QueueMemory> Nvme<R, M> {
         self.wait_ready(0)?;
         let last = u32::from(ENTRIES - 1);
         self.registers.write32(AQA, last << 16 | last);
-        self.registers
-            .write64(ASQ, memory.admin_submission.iova.get());
-        self.registers
-            .write64(ACQ, memory.admin_completion.iova.get());
+        self.registers.write64(ASQ, memory.admin_submission.iova.get());
+        self.registers.write64(ACQ, memory.admin_completion.iova.get());
         self.registers.write32(CC, CC_ENABLED);
         self.wait_ready(CSTS_READY)
     }
 
     fn create_io(&mut self, memory: &NvmeQueues) -> Result<(), NvmeError> {
         let completions = memory.io_completion.iova;
-        self.execute(
-            ADMIN,
-            Command::create_completions(1, ENTRIES, completions, 0),
-        )?;
+        self.execute(ADMIN, Command::create_completions(1, ENTRIES, completions, 0))?;
         let commands = memory.io_submission.iova;
         self.execute(ADMIN, Command::create_commands(1, ENTRIES, commands))
     }
@@ -308,15 +288,8 @@ impl<R: Mmio, M: QueueMemory> Nvme<R, M> {
         let Some(queue) = self.queues.get_mut(index) else {
             return Ok(());
         };
-        let at = queue
-            .submission
-            .phys_at(u64::from(queue.tail) * 8 * COMMAND as u64)?;
-        for (word, value) in self
-            .memory
-            .words(at, COMMAND)?
-            .iter()
-            .zip(command.encode(id))
-        {
+        let at = queue.submission.phys_at(u64::from(queue.tail) * 8 * COMMAND as u64)?;
+        for (word, value) in self.memory.words(at, COMMAND)?.iter().zip(command.encode(id)) {
             word.store(value, Ordering::Release);
         }
         queue.tail = (queue.tail + 1) % ENTRIES;
@@ -325,9 +298,7 @@ impl<R: Mmio, M: QueueMemory> Nvme<R, M> {
         let [doorbell, taken] = doorbells(0, queue.number);
         self.registers.write32(doorbell, queue.tail.into());
 
-        let at = queue
-            .completion
-            .phys_at(u64::from(queue.head) * 8 * COMPLETION as u64)?;
+        let at = queue.completion.phys_at(u64::from(queue.head) * 8 * COMPLETION as u64)?;
         let limit = self.limit;
         let done = poll(limit, || {
             if let [first, second] = self.memory.words(at, COMPLETION)? {
@@ -347,10 +318,7 @@ impl<R: Mmio, M: QueueMemory> Nvme<R, M> {
         let completion = done.ok_or(NvmeError::TimedOut { limit })?;
         self.consume(index, taken);
         if completion.id != id {
-            return Err(NvmeError::Stray {
-                command: completion.id,
-                wanted: id,
-            });
+            return Err(NvmeError::Stray { command: completion.id, wanted: id });
         }
         match completion.status {
             0 => Ok(()),

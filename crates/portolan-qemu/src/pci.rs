@@ -153,10 +153,7 @@ impl Function {
     /// [`PciError::Absent`] if there is no memory BAR of this number.
     pub fn bar(&self, index: usize) -> Result<Registers, PciError> {
         let bar = self.bars.get(index).copied().flatten();
-        let bar = bar.ok_or(PciError::Absent {
-            what: "memory BAR",
-            at: self.id,
-        })?;
+        let bar = bar.ok_or(PciError::Absent { what: "memory BAR", at: self.id })?;
         Ok(Registers::new(self.qtest.clone(), bar.base, bar.bytes))
     }
 
@@ -253,10 +250,7 @@ impl Function {
     /// [`PciError::Absent`].
     pub fn capability(&self, id: u8) -> Result<u16, PciError> {
         let found = self.capabilities()?.into_iter().find(|(of, _)| *of == id);
-        let absent = PciError::Absent {
-            what: "capability",
-            at: self.id,
-        };
+        let absent = PciError::Absent { what: "capability", at: self.id };
         found.map(|(_, at)| at).ok_or(absent)
     }
 
@@ -265,14 +259,8 @@ impl Function {
     /// # Errors
     /// [`PciError::Absent`].
     pub fn extended_capability(&self, id: u16) -> Result<u16, PciError> {
-        let found = self
-            .extended_capabilities()?
-            .into_iter()
-            .find(|(of, _)| *of == id);
-        let absent = PciError::Absent {
-            what: "extended capability",
-            at: self.id,
-        };
+        let found = self.extended_capabilities()?.into_iter().find(|(of, _)| *of == id);
+        let absent = PciError::Absent { what: "extended capability", at: self.id };
         found.map(|(_, at)| at).ok_or(absent)
     }
 
@@ -294,25 +282,14 @@ impl Pci {
             Architecture::X86 => {
                 qtest.submit(Batch::new().out32(0xcf8, 0x8000_0064).out32(0xcfc, 0))?;
                 // PCIEXBAR at its reset address, 256 buses, enabled.
-                qtest.submit(
-                    Batch::new()
-                        .out32(0xcf8, 0x8000_0060)
-                        .out32(0xcfc, 0xb000_0001),
-                )?;
+                qtest.submit(Batch::new().out32(0xcf8, 0x8000_0060).out32(0xcfc, 0xb000_0001))?;
                 (0xb000_0000, 0xe000_0000, 0xfdff_ffff)
             }
             Architecture::Aarch64 => (0x40_1000_0000, 0x1000_0000, 0x3efe_ffff),
             Architecture::Riscv64 => (0x3000_0000, 0x4000_0000, 0x7fff_ffff),
         };
         let functions = Vec::new();
-        let mut scan = Scan {
-            qtest,
-            ecam,
-            next: start,
-            last,
-            buses: 1,
-            functions,
-        };
+        let mut scan = Scan { qtest, ecam, next: start, last, buses: 1, functions };
         scan.bus(0)?;
         let mut functions = scan.functions;
         functions.sort_by_key(Function::id);

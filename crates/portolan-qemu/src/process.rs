@@ -55,17 +55,12 @@ fn spawn(command: Command) -> io::Result<Child> {
     let jobs = JOBS.get_or_init(|| {
         let (jobs, taken) = channel::<Job>();
         // If the thread cannot be had, its end of the channel is gone and `send` fails below.
-        let _ = thread::Builder::new()
-            .name("qemu starter".to_owned())
-            .spawn(move || serve(&taken));
+        let _ = thread::Builder::new().name("qemu starter".to_owned()).spawn(move || serve(&taken));
         Mutex::new(jobs)
     });
     let gone = || io::Error::other("the thread that starts QEMU is gone");
     let (answer, child) = channel();
-    let sent = jobs
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .send((command, answer));
+    let sent = jobs.lock().unwrap_or_else(PoisonError::into_inner).send((command, answer));
     sent.map_err(|_| gone())?;
     child.recv().map_err(|_| gone())?
 }

@@ -90,15 +90,10 @@ impl GuestRam {
     /// Start of `count` values of type `T`, if they lie in RAM and are aligned.
     fn locate<T>(&self, at: PhysAddr, count: usize) -> Result<NonNull<T>, OutsideRam> {
         let size = size_of::<T>();
-        let outside = OutsideRam {
-            address: at,
-            bytes: (count as u64).saturating_mul(size as u64),
-        };
+        let outside = OutsideRam { address: at, bytes: (count as u64).saturating_mul(size as u64) };
         let offset = at.get().checked_sub(self.base().get()).ok_or(outside)?;
         let offset = usize::try_from(offset).map_err(|_| outside)?;
-        let end = count
-            .checked_mul(size)
-            .and_then(|bytes| bytes.checked_add(offset));
+        let end = count.checked_mul(size).and_then(|bytes| bytes.checked_add(offset));
         if end.is_none_or(|end| end > self.mapping.bytes) || offset % size != 0 {
             return Err(outside);
         }
@@ -134,8 +129,7 @@ impl GuestRam {
     /// # Errors
     /// [`OutsideRam`].
     pub fn read64(&self, at: PhysAddr) -> Result<u64, OutsideRam> {
-        self.one::<AtomicU64>(at)
-            .map(|word| word.load(Ordering::Acquire))
+        self.one::<AtomicU64>(at).map(|word| word.load(Ordering::Acquire))
     }
 
     /// Writes eight bytes with release ordering.
@@ -143,8 +137,7 @@ impl GuestRam {
     /// # Errors
     /// [`OutsideRam`].
     pub fn write64(&self, at: PhysAddr, value: u64) -> Result<(), OutsideRam> {
-        self.one::<AtomicU64>(at)
-            .map(|word| word.store(value, Ordering::Release))
+        self.one::<AtomicU64>(at).map(|word| word.store(value, Ordering::Release))
     }
 
     /// Reads four bytes with acquire ordering.
@@ -152,8 +145,7 @@ impl GuestRam {
     /// # Errors
     /// [`OutsideRam`].
     pub fn read32(&self, at: PhysAddr) -> Result<u32, OutsideRam> {
-        self.one::<AtomicU32>(at)
-            .map(|word| word.load(Ordering::Acquire))
+        self.one::<AtomicU32>(at).map(|word| word.load(Ordering::Acquire))
     }
 
     /// Writes four bytes with release ordering.
@@ -161,8 +153,7 @@ impl GuestRam {
     /// # Errors
     /// [`OutsideRam`].
     pub fn write32(&self, at: PhysAddr, value: u32) -> Result<(), OutsideRam> {
-        self.one::<AtomicU32>(at)
-            .map(|word| word.store(value, Ordering::Release))
+        self.one::<AtomicU32>(at).map(|word| word.store(value, Ordering::Release))
     }
 
     /// Reads two bytes, aligned, with acquire ordering.
@@ -170,8 +161,7 @@ impl GuestRam {
     /// # Errors
     /// [`OutsideRam`].
     pub fn read16(&self, at: PhysAddr) -> Result<u16, OutsideRam> {
-        self.one::<AtomicU16>(at)
-            .map(|word| word.load(Ordering::Acquire))
+        self.one::<AtomicU16>(at).map(|word| word.load(Ordering::Acquire))
     }
 
     /// Writes two bytes, aligned, with release ordering.
@@ -179,8 +169,7 @@ impl GuestRam {
     /// # Errors
     /// [`OutsideRam`].
     pub fn write16(&self, at: PhysAddr, value: u16) -> Result<(), OutsideRam> {
-        self.one::<AtomicU16>(at)
-            .map(|word| word.store(value, Ordering::Release))
+        self.one::<AtomicU16>(at).map(|word| word.store(value, Ordering::Release))
     }
 
     fn one<T>(&self, at: PhysAddr) -> Result<&T, OutsideRam> {
@@ -273,10 +262,7 @@ pub(crate) mod tests {
         assert!(ram.read32(at(-4)).is_err());
         assert!(ram.write(at(0xfff), &[0; 2]).is_err());
         assert!(ram.fill(at(0), u64::MAX, 0).is_err());
-        assert!(
-            ram.words64(PhysAddr::new(u64::MAX - 7), usize::MAX)
-                .is_err()
-        );
+        assert!(ram.words64(PhysAddr::new(u64::MAX - 7), usize::MAX).is_err());
         assert!(ram.words32(at(0), usize::MAX).is_err());
         assert!(ram.words32(at(0x1000), 0).is_ok_and(<[_]>::is_empty));
     }

@@ -80,10 +80,7 @@ impl Trace {
             }
             at += count as u64;
             rest.extend_from_slice(piece.get(..count).unwrap_or_default());
-            let complete = rest
-                .iter()
-                .rposition(|b| *b == b'\n')
-                .map_or(0, |last| last + 1);
+            let complete = rest.iter().rposition(|b| *b == b'\n').map_or(0, |last| last + 1);
             let text: Vec<u8> = rest.drain(..complete).collect();
             String::from_utf8_lossy(&text).lines().for_each(&mut line);
         }
@@ -111,9 +108,7 @@ impl Counts {
     /// Events whose key begins with `start`.
     pub fn starting(&self, start: &str) -> u64 {
         let from = self.by_kind.range(start.to_owned()..);
-        from.take_while(|(key, _)| key.starts_with(start))
-            .map(|(_, count)| count)
-            .sum()
+        from.take_while(|(key, _)| key.starts_with(start)).map(|(_, count)| count).sum()
     }
 
     /// VT-d descriptors of a type.
@@ -311,11 +306,8 @@ mod tests {
     fn lines_are_counted_by_kind() {
         let file = crate::process::text_file("trace").unwrap();
         let trace = Trace::new(file.try_clone().unwrap());
-        file.write_all_at(
-            b"vtd_inv_desc invalidate desc type iotlb high 0x0 low 0x12\n",
-            0,
-        )
-        .unwrap();
+        file.write_all_at(b"vtd_inv_desc invalidate desc type iotlb high 0x0 low 0x12\n", 0)
+            .unwrap();
         let mark = trace.mark().unwrap();
         let more = "smmuv3_cmdq_opcode <--- SMMU_CMD_SYNC\n\
             12@3.000004:vtd_inv_desc invalidate desc type wait high 0x0 low 0x5\n\
@@ -332,10 +324,7 @@ mod tests {
         assert_eq!(counts.vtd_invalidation(VtdInvalidation::WaitWrite), 1);
         let counts = trace.counts_since(mark).unwrap();
         assert_eq!(counts.vtd_descriptors(), 1);
-        assert_eq!(
-            (counts.smmu(SmmuCommand::Sync), counts.smmu_commands()),
-            (1, 1)
-        );
+        assert_eq!((counts.smmu(SmmuCommand::Sync), counts.smmu_commands()), (1, 1));
         // An incomplete line is not there yet.
         assert_eq!(counts.virtio(VirtioRequest::Map), 0);
         assert_eq!(trace.lines_since(mark).unwrap().len(), 5);
@@ -344,11 +333,7 @@ mod tests {
     #[test]
     fn long_traces_are_read_in_pieces() {
         let file = crate::process::text_file("trace").unwrap();
-        file.write_all_at(
-            "amdvi_completion_wait completion\n".repeat(5000).as_bytes(),
-            0,
-        )
-        .unwrap();
+        file.write_all_at("amdvi_completion_wait completion\n".repeat(5000).as_bytes(), 0).unwrap();
         let counts = Trace::new(file).counts().unwrap();
         assert_eq!(counts.amd(AmdCommand::CompletionWait), 5000);
     }

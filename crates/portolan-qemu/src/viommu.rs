@@ -99,15 +99,8 @@ impl PciTransport {
             let area = DmaArea::identity(page()?);
             Ok(virtio.queue(index, machine.ram(), area)?)
         };
-        let requests = Requests {
-            queue: queue(0)?,
-            page: page()?,
-        };
-        let mut faults = Faults {
-            queue: queue(1)?,
-            page: page()?,
-            buffers: Vec::new(),
-        };
+        let requests = Requests { queue: queue(0)?, page: page()? };
+        let mut faults = Faults { queue: queue(1)?, page: page()?, buffers: Vec::new() };
         virtio.driver_ok()?;
         for index in 0..u64::from(BUFFERS) {
             faults.offer(index * STRIDE);
@@ -157,13 +150,9 @@ impl Transport for PciTransport {
         let to = buffer(page, 0, request.len(), Direction::ToDevice);
         let from = buffer(page, ANSWER, answer.len(), Direction::FromDevice);
         let at = page.checked_add(ANSWER).ok_or(IommuError::Gone)?;
-        self.ram
-            .write(page, request)
-            .map_err(|_| IommuError::Gone)?;
+        self.ram.write(page, request).map_err(|_| IommuError::Gone)?;
         self.ram.write(at, answer).map_err(|_| IommuError::Gone)?;
-        self.virtio
-            .request(&mut requests.queue, &[to, from])
-            .map_err(failed)?;
+        self.virtio.request(&mut requests.queue, &[to, from]).map_err(failed)?;
         self.ram.read(at, answer).map_err(|_| IommuError::Gone)
     }
 
@@ -171,16 +160,11 @@ impl Transport for PciTransport {
         let mut faults = lock(&self.faults);
         let used = faults.queue.ring.pop().map_err(|_| IommuError::Gone)?;
         let Some(used) = used else { return Ok(None) };
-        let index = faults
-            .buffers
-            .iter()
-            .position(|(head, _)| *head == used.head);
+        let index = faults.buffers.iter().position(|(head, _)| *head == used.head);
         let (_, offset) = faults.buffers.swap_remove(index.ok_or(IommuError::Gone)?);
         let mut bytes = [0; FAULT_BYTES];
         let at = faults.page.checked_add(offset).ok_or(IommuError::Gone)?;
-        self.ram
-            .read(at, &mut bytes)
-            .map_err(|_| IommuError::Gone)?;
+        self.ram.read(at, &mut bytes).map_err(|_| IommuError::Gone)?;
         faults.offer(offset);
         self.virtio.notify(&faults.queue);
         Ok(Some((bytes, used.written as usize)))

@@ -82,12 +82,7 @@ impl VirtioBlk {
         let queue = virtio.queue(0, ram, queue)?;
         virtio.driver_ok()?;
         let ram = ram.clone();
-        Ok(Self {
-            virtio,
-            queue,
-            ram,
-            header,
-        })
+        Ok(Self { virtio, queue, ram, header })
     }
 
     /// Number of sectors.
@@ -121,26 +116,13 @@ impl VirtioBlk {
         let iova = self.header.iova;
         let address = self.header.phys;
         let bytes = HEADER_BYTES.into();
-        let status_iova = iova
-            .checked_add(bytes)
-            .ok_or(OutsideRam { address, bytes })?;
-        let mut segments = vec![Segment {
-            iova,
-            bytes: HEADER_BYTES,
-            direction: Direction::ToDevice,
-        }];
+        let status_iova = iova.checked_add(bytes).ok_or(OutsideRam { address, bytes })?;
+        let mut segments =
+            vec![Segment { iova, bytes: HEADER_BYTES, direction: Direction::ToDevice }];
         let pieces = data.iter();
-        segments.extend(pieces.map(|p| Segment {
-            iova: p.iova,
-            bytes: p.bytes,
-            direction,
-        }));
+        segments.extend(pieces.map(|p| Segment { iova: p.iova, bytes: p.bytes, direction }));
         let (iova, direction) = (status_iova, Direction::FromDevice);
-        segments.push(Segment {
-            iova,
-            bytes: 1,
-            direction,
-        });
+        segments.push(Segment { iova, bytes: 1, direction });
         self.virtio.request(&mut self.queue, &segments)?;
         let mut byte = [0];
         self.ram.read(status, &mut byte)?;

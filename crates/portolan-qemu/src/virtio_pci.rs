@@ -141,10 +141,7 @@ impl VirtioPci {
                 notify_multiplier = function.read32(at + 16)?;
             }
         }
-        let absent = PciError::Absent {
-            what: "virtio capability",
-            at: function.id(),
-        };
+        let absent = PciError::Absent { what: "virtio capability", at: function.id() };
         let virtio = Self {
             function: function.clone(),
             common: common.ok_or(absent)?,
@@ -169,9 +166,7 @@ impl VirtioPci {
     }
 
     fn status(&self) -> Result<u8, QtestError> {
-        self.common
-            .qtest()
-            .read8(self.common.base() + STATUS as u64)
+        self.common.qtest().read8(self.common.base() + STATUS as u64)
     }
 
     /// Resets the device; it forgets features and queues.
@@ -181,9 +176,7 @@ impl VirtioPci {
     pub fn reset(&self) -> Result<(), VirtioError> {
         self.common.write8(STATUS, 0);
         let limit = self.limit;
-        let done = poll(limit, || {
-            Ok::<_, VirtioError>((self.status()? == 0).then_some(()))
-        })?;
+        let done = poll(limit, || Ok::<_, VirtioError>((self.status()? == 0).then_some(())))?;
         done.ok_or(VirtioError::TimedOut { limit })
     }
 
@@ -211,13 +204,9 @@ impl VirtioPci {
             self.common.write32(DRIVER_FEATURE_SELECT, select);
             self.common.write32(DRIVER_FEATURE, half);
         }
-        self.common
-            .write8(STATUS, ACKNOWLEDGE | DRIVER | FEATURES_OK);
+        self.common.write8(STATUS, ACKNOWLEDGE | DRIVER | FEATURES_OK);
         if self.status()? & FEATURES_OK == 0 {
-            return Err(VirtioError::Features {
-                wanted: chosen,
-                offered,
-            });
+            return Err(VirtioError::Features { wanted: chosen, offered });
         }
         Ok(chosen)
     }
@@ -249,11 +238,7 @@ impl VirtioPci {
         let notify = offset.saturating_mul(self.notify_multiplier.into());
         let notify = usize::try_from(notify).unwrap_or(usize::MAX);
         self.common.write16(QUEUE_ENABLE, 1);
-        Ok(LiveQueue {
-            ring,
-            index,
-            notify,
-        })
+        Ok(LiveQueue { ring, index, notify })
     }
 
     /// Tells the device that all is set up.
@@ -261,8 +246,7 @@ impl VirtioPci {
     /// # Errors
     /// [`VirtioError::NeedsReset`].
     pub fn driver_ok(&self) -> Result<(), VirtioError> {
-        self.common
-            .write8(STATUS, ACKNOWLEDGE | DRIVER | FEATURES_OK | DRIVER_OK);
+        self.common.write8(STATUS, ACKNOWLEDGE | DRIVER | FEATURES_OK | DRIVER_OK);
         self.alive()
     }
 

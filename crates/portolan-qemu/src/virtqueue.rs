@@ -135,17 +135,13 @@ impl Virtqueue {
             let second = u64::from(segment.bytes)
                 | u64::from(flags) << 32
                 | u64::from(next.unwrap_or(0)) << 48;
-            self.ram
-                .write64(self.area.phys_at(descriptor)?, segment.iova.get())?;
-            self.ram
-                .write64(self.area.phys_at(descriptor + 8)?, second)?;
+            self.ram.write64(self.area.phys_at(descriptor)?, segment.iova.get())?;
+            self.ram.write64(self.area.phys_at(descriptor + 8)?, second)?;
         }
         let slot = u64::from(self.available % self.entries);
-        self.ram
-            .write16(self.area.phys_at(self.available_at() + 4 + 2 * slot)?, head)?;
+        self.ram.write16(self.area.phys_at(self.available_at() + 4 + 2 * slot)?, head)?;
         self.available = self.available.wrapping_add(1);
-        self.ram
-            .write16(self.area.phys_at(self.available_at() + 2)?, self.available)?;
+        self.ram.write16(self.area.phys_at(self.available_at() + 2)?, self.available)?;
         self.free.truncate(rest);
         if let Some(given) = self.given.get_mut(usize::from(head)) {
             *given = Some(chain);
@@ -167,17 +163,10 @@ impl Virtqueue {
         let head = self.ram.read32(self.area.phys_at(entry)?)?;
         let written = self.ram.read32(self.area.phys_at(entry + 4)?)?;
         self.used = self.used.wrapping_add(1);
-        let given = usize::try_from(head)
-            .ok()
-            .and_then(|at| self.given.get_mut(at));
-        let chain = given
-            .and_then(Option::take)
-            .ok_or(QueueError::Stray { head })?;
+        let given = usize::try_from(head).ok().and_then(|at| self.given.get_mut(at));
+        let chain = given.and_then(Option::take).ok_or(QueueError::Stray { head })?;
         self.free.extend(chain.iter().rev());
-        Ok(Some(Used {
-            head: head as u16,
-            written,
-        }))
+        Ok(Some(Used { head: head as u16, written }))
     }
 }
 
@@ -187,11 +176,7 @@ mod tests {
     use crate::ram::tests::ram;
 
     fn segment(at: u64, direction: Direction) -> Segment {
-        Segment {
-            iova: Iova::new(at),
-            bytes: 16,
-            direction,
-        }
+        Segment { iova: Iova::new(at), bytes: 16, direction }
     }
 
     #[test]
@@ -201,10 +186,7 @@ mod tests {
         let mut queue = Virtqueue::new(&ram, DmaArea::new(ram.base(), iova), 4).unwrap();
         assert_eq!(queue.addresses(), [0x8000_0000, 0x8000_0040, 0x8000_0050]);
         let at = |offset| ram.base().checked_add(offset).unwrap();
-        let pieces = [
-            segment(0x1000, Direction::ToDevice),
-            segment(0x2000, Direction::FromDevice),
-        ];
+        let pieces = [segment(0x1000, Direction::ToDevice), segment(0x2000, Direction::FromDevice)];
         let head = queue.push(&pieces).unwrap();
         let first = at(16 * u64::from(head));
         let second = ram.read64(first.checked_add(8).unwrap()).unwrap();

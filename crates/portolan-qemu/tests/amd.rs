@@ -45,9 +45,7 @@ impl Deref for Ground {
 
 impl Ground {
     fn new(config: Config) -> Option<Self> {
-        let builder = Builder::new(Architecture::X86)
-            .iommu(Iommu::Amd)
-            .device(Device::edu());
+        let builder = Builder::new(Architecture::X86).iommu(Iommu::Amd).device(Device::edu());
         let machine = start(&builder)?;
         let pci = machine.pci().unwrap();
         let capability = capability(&pci);
@@ -202,11 +200,8 @@ fn the_buffer_wraps_and_every_command_is_counted() {
     let Some(ground) = Ground::new(Config::default()) else {
         return;
     };
-    let quirks = Quirks {
-        preference: Preference::ByPage,
-        context_above: u64::MAX,
-        ..Quirks::default()
-    };
+    let quirks =
+        Quirks { preference: Preference::ByPage, context_above: u64::MAX, ..Quirks::default() };
     let caps = ground.unit.capabilities();
     let domain = ground.unit.domain_as(AmdLevels::Four, caps, quirks);
     let domain = Arc::new(domain.unwrap());
@@ -248,11 +243,7 @@ fn dropping_blocks_and_releasing_opens() {
     ground.unit.attach(ground.stream(), &domain).unwrap();
     map(&domain, BASE, ground.page(0), PAGE, rw());
     let Ground { capability, ground } = ground;
-    let Bench {
-        edu,
-        buffer,
-        machine,
-    } = ground.bench;
+    let Bench { edu, buffer, machine } = ground.bench;
     drop(ground.unit);
     machine.ram().write32(buffer, 1).unwrap();
     edu.dma_write32(BASE, 2).unwrap();

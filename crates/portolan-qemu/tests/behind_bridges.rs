@@ -51,9 +51,7 @@ fn identifiers(bridges: &[&str], bus: &str) -> Option<Vec<RequesterId>> {
     let page = machine.tables().alloc(PageSize::SIZE_64K).unwrap();
     let mut owed = Gather::new();
     let access = Access::READ | Access::WRITE;
-    domain
-        .map(AT, promised(page, 0x1000), access, &mut owed)
-        .unwrap();
+    domain.map(AT, promised(page, 0x1000), access, &mut owed).unwrap();
     domain.sync(&mut owed).unwrap();
     let reached = || {
         let page = PhysAddr::new(page.get());
@@ -64,10 +62,7 @@ fn identifiers(bridges: &[&str], bus: &str) -> Option<Vec<RequesterId>> {
 
     let tree = tree(&pci);
     let own = RequesterId::new(edu.function().id().get());
-    let at = PciFunction {
-        segment: PciSegment::new(0),
-        requester: own,
-    };
+    let at = PciFunction { segment: PciSegment::new(0), requester: own };
     let expected = tree.requesters(at);
     assert_eq!(expected[0], own);
     let groups = Groups::of(&tree);
@@ -106,10 +101,8 @@ fn a_conventional_bridge_sends_as_itself() {
 
 #[test]
 fn the_highest_bridge_has_the_last_word() {
-    let bridges = [
-        "pcie-pci-bridge,id=one,addr=04.0",
-        "pci-bridge,id=two,chassis_nr=9,bus=one,addr=03.0",
-    ];
+    let bridges =
+        ["pcie-pci-bridge,id=one,addr=04.0", "pci-bridge,id=two,chassis_nr=9,bus=one,addr=03.0"];
     if let Some(found) = identifiers(&bridges, "two") {
         assert_eq!(found, [RequesterId::of(1, 3, 0), RequesterId::of(1, 0, 0)]);
     }

@@ -85,17 +85,11 @@ fn nvme_identifies_itself_and_moves_blocks() {
         machine.disks()[0].write(0, &text).unwrap();
         let third = page(&machine);
         machine.ram().write64(list, second.get()).unwrap();
-        machine
-            .ram()
-            .write64(list.checked_add(8).unwrap(), third.get())
-            .unwrap();
+        machine.ram().write64(list.checked_add(8).unwrap(), third.get()).unwrap();
         let all = Prp::List(iova(first), iova(list));
         nvme.transfer(Direction::FromDevice, 0, 24, all).unwrap();
         let pages = [first, second, third];
-        let found: Vec<u8> = pages
-            .iter()
-            .flat_map(|p| ram_bytes(&machine, *p, 4096))
-            .collect();
+        let found: Vec<u8> = pages.iter().flat_map(|p| ram_bytes(&machine, *p, 4096)).collect();
         assert_eq!(found, text);
     }
 }
@@ -113,18 +107,11 @@ fn nvme_queues_wrap_and_errors_are_typed() {
     let data = page(&machine);
     for block in 0..u64::from(3 * nvme::ENTRIES) {
         machine.ram().write64(data, block).unwrap();
-        nvme.transfer(Direction::ToDevice, block, 1, Prp::One(iova(data)))
-            .unwrap();
-        assert_eq!(
-            disk_bytes(&machine, block * nvme::BLOCK, 8),
-            block.to_le_bytes()
-        );
+        nvme.transfer(Direction::ToDevice, block, 1, Prp::One(iova(data))).unwrap();
+        assert_eq!(disk_bytes(&machine, block * nvme::BLOCK, 8), block.to_le_bytes());
     }
     let beyond = nvme.transfer(Direction::FromDevice, DISK, 1, Prp::One(iova(data)));
-    assert!(
-        matches!(beyond, Err(NvmeError::Status { status: 0x80 })),
-        "{beyond:?}"
-    );
+    assert!(matches!(beyond, Err(NvmeError::Status { status: 0x80 })), "{beyond:?}");
     let none = nvme.transfer(Direction::FromDevice, 0, 0, Prp::One(iova(data)));
     assert_eq!(none, Err(NvmeError::Length { blocks: 0 }));
 
@@ -135,8 +122,7 @@ fn nvme_queues_wrap_and_errors_are_typed() {
     let fatal = broken.transfer(Direction::FromDevice, 0, 1, Prp::One(iova(data)));
     assert!(matches!(fatal, Err(NvmeError::Fatal { .. })), "{fatal:?}");
     let mut nvme = Nvme::start(function, machine.ram(), &memory, LIMIT).unwrap();
-    nvme.transfer(Direction::FromDevice, 7, 1, Prp::One(iova(data)))
-        .unwrap();
+    nvme.transfer(Direction::FromDevice, 7, 1, Prp::One(iova(data))).unwrap();
     assert_eq!(machine.ram().read64(data), Ok(7));
 
     machine.kill();
@@ -158,10 +144,7 @@ fn virtio_blk_moves_sectors() {
             let mut blk = VirtioBlk::start(function, machine.ram(), area(), area(), LIMIT).unwrap();
             assert_eq!(blk.sectors(), DISK / virtio_blk::SECTOR);
             let (first, second) = (page(&machine), page(&machine));
-            let piece = |at, bytes| Piece {
-                iova: iova(at),
-                bytes,
-            };
+            let piece = |at, bytes| Piece { iova: iova(at), bytes };
             let pieces = [piece(first, 512), piece(second, 1024)];
             for round in 0..200u8 {
                 let text = pattern(1536, round);
@@ -203,20 +186,11 @@ fn virtio_iommu_answers_requests() {
         // ATTACH of a device that is not there: domain 1, endpoint 0xff00; the answer is NOENT.
         let request = page(&machine);
         machine.ram().write64(request, 1 | 1 << 32).unwrap();
-        machine
-            .ram()
-            .write64(request.checked_add(8).unwrap(), 0xff00)
-            .unwrap();
+        machine.ram().write64(request.checked_add(8).unwrap(), 0xff00).unwrap();
         let tail = request.checked_add(64).unwrap();
-        let segment = |at, bytes, direction| Segment {
-            iova: iova(at),
-            bytes,
-            direction,
-        };
-        let segments = [
-            segment(request, 20, Direction::ToDevice),
-            segment(tail, 4, Direction::FromDevice),
-        ];
+        let segment = |at, bytes, direction| Segment { iova: iova(at), bytes, direction };
+        let segments =
+            [segment(request, 20, Direction::ToDevice), segment(tail, 4, Direction::FromDevice)];
         let used = virtio.request(&mut requests, &segments).unwrap();
         assert_eq!(used.written, 4);
         assert_eq!(machine.ram().read32(tail).unwrap() & 0xff, 6);

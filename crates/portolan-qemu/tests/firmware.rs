@@ -30,9 +30,8 @@ fn edu(machine: &Machine) -> RequesterId {
 #[test]
 fn dmar_of_vtd() {
     let vtd = Vtd::new(VtdWidth::Bits48).with(VtdFeature::DeviceIotlb);
-    let builder = Builder::new(Architecture::X86)
-        .iommu(Iommu::Vtd(vtd))
-        .device(Device::edu().behind_port());
+    let builder =
+        Builder::new(Architecture::X86).iommu(Iommu::Vtd(vtd)).device(Device::edu().behind_port());
     let Some(machine) = start(&builder) else {
         return;
     };
@@ -72,9 +71,7 @@ fn dmar_of_vtd() {
 
 #[test]
 fn ivrs_of_amd_vi() {
-    let builder = Builder::new(Architecture::X86)
-        .iommu(Iommu::Amd)
-        .device(Device::edu());
+    let builder = Builder::new(Architecture::X86).iommu(Iommu::Amd).device(Device::edu());
     let Some(machine) = start(&builder) else {
         return;
     };
@@ -97,9 +94,7 @@ fn ivrs_of_amd_vi() {
 
 #[test]
 fn iort_of_smmuv3() {
-    let builder = Builder::new(Architecture::Aarch64)
-        .iommu(Iommu::Smmuv3)
-        .device(Device::edu());
+    let builder = Builder::new(Architecture::Aarch64).iommu(Iommu::Smmuv3).device(Device::edu());
     let Some(machine) = start(&builder) else {
         return;
     };
@@ -109,10 +104,7 @@ fn iort_of_smmuv3() {
     let kinds: Vec<_> = nodes.by_ref().map(|node| node.unwrap().body).collect();
     assert_eq!((kinds.len(), nodes.unknown()), (3, 0));
     let requester = edu(&machine);
-    let found = iort
-        .resolve(PciSegment::new(0), requester)
-        .unwrap()
-        .unwrap();
+    let found = iort.resolve(PciSegment::new(0), requester).unwrap().unwrap();
     let Body::SmmuV3(smmu) = found.unit.body else {
         panic!("{:?}", found.unit);
     };
@@ -136,19 +128,14 @@ fn iort_without_smmu_leads_to_none() {
 #[test]
 fn viot_of_virtio_iommu() {
     for architecture in [Architecture::X86, Architecture::Aarch64] {
-        let builder = Builder::new(architecture)
-            .iommu(Iommu::Virtio)
-            .device(Device::edu());
+        let builder = Builder::new(architecture).iommu(Iommu::Virtio).device(Device::edu());
         let Some(machine) = start(&builder) else {
             continue;
         };
         let bytes = table(&machine, viot::SIGNATURE);
         let viot = Viot::parse(&bytes).unwrap();
         let requester = edu(&machine);
-        let (unit, endpoint) = viot
-            .resolve(PciSegment::new(0), requester)
-            .unwrap()
-            .unwrap();
+        let (unit, endpoint) = viot.resolve(PciSegment::new(0), requester).unwrap().unwrap();
         assert_eq!(endpoint, requester.stream());
         let pci = machine.pci().unwrap();
         let iommu = pci.first(0x1af4, 0x1057).unwrap();

@@ -42,24 +42,14 @@ struct Policy {
 
 fn policies() -> Vec<Policy> {
     let plain = Quirks::default();
-    let preferring = |preference| Quirks {
-        preference,
-        ..plain
-    };
-    let flush = Quirks {
-        walk_flush: WalkFlush::ByContext,
-        ..plain
-    };
+    let preferring = |preference| Quirks { preference, ..plain };
+    let flush = Quirks { walk_flush: WalkFlush::ByContext, ..plain };
     let rows = [
         ("ranges", "fewest commands (default)", plain),
         ("ranges", "by range", preferring(Preference::ByRange)),
         ("ranges", "by page", preferring(Preference::ByPage)),
         ("ranges", "by context", preferring(Preference::ByContext)),
-        (
-            "pages",
-            "by page, nothing else",
-            preferring(Preference::ByPage),
-        ),
+        ("pages", "by page, nothing else", preferring(Preference::ByPage)),
         ("pages", "by page, freed tables by context", flush),
         ("pages", "by context", preferring(Preference::ByContext)),
     ];
@@ -115,9 +105,7 @@ fn unmap<D: Domain>(
 fn map(domain: &impl Domain, iova: u64, pa: PhysAddr) {
     let mut owed = Gather::new();
     let access = Access::READ | Access::WRITE;
-    domain
-        .map(Iova::new(iova), promised(pa, 4096), access, &mut owed)
-        .unwrap();
+    domain.map(Iova::new(iova), promised(pa, 4096), access, &mut owed).unwrap();
     domain.sync(&mut owed).unwrap();
 }
 
@@ -130,10 +118,7 @@ fn row(unit: &str, with: &str, policy: &str, figures: &[String; 2]) -> String {
 /// The rows have to be in the document.
 fn check(rows: &[String]) {
     let missing: Vec<_> = rows.iter().filter(|row| !TABLE.contains(*row)).collect();
-    assert!(
-        missing.is_empty(),
-        "docs/invalidations.md lacks {missing:#?}"
-    );
+    assert!(missing.is_empty(), "docs/invalidations.md lacks {missing:#?}");
 }
 
 #[test]
@@ -205,10 +190,5 @@ fn requests_of_a_virtio_iommu() {
         let count = |counts: &Counts| (counts.virtio(VirtioRequest::Unmap), 0);
         unmap(&machine, &*domain, mib << 20, count)
     });
-    check(&[row(
-        "virtio-iommu",
-        "-",
-        "mappings side by side in one request",
-        &figures,
-    )]);
+    check(&[row("virtio-iommu", "-", "mappings side by side in one request", &figures)]);
 }

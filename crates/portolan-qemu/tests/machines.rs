@@ -76,20 +76,8 @@ fn registers_of_each_iommu_answer() {
     let vtd = |width| Iommu::Vtd(Vtd::new(width).with(VtdFeature::CachingMode));
     // CAP of VT-d: ND, CM and SAGAW; SMMUv3: IDR1; AMD-Vi: extended features.
     let cases = [
-        (
-            Architecture::X86,
-            vtd(VtdWidth::Bits39),
-            0x8,
-            0x1f87,
-            0x0286,
-        ),
-        (
-            Architecture::X86,
-            vtd(VtdWidth::Bits48),
-            0x8,
-            0x1f87,
-            0x0686,
-        ),
+        (Architecture::X86, vtd(VtdWidth::Bits39), 0x8, 0x1f87, 0x0286),
+        (Architecture::X86, vtd(VtdWidth::Bits48), 0x8, 0x1f87, 0x0686),
         (Architecture::Aarch64, Iommu::Smmuv3, 0x0, 0x2, 0x2),
     ];
     for (architecture, iommu, offset, mask, value) in cases {
@@ -98,12 +86,7 @@ fn registers_of_each_iommu_answer() {
             continue;
         };
         let registers = machine.iommu_registers().unwrap();
-        assert_eq!(
-            registers.read32(offset) & mask,
-            value,
-            "{:?}",
-            machine.iommu()
-        );
+        assert_eq!(registers.read32(offset) & mask, value, "{:?}", machine.iommu());
     }
 }
 
@@ -126,10 +109,7 @@ fn trace_counts_descriptors() {
     registers.write32(0x18, 1 << 26);
     let mark = machine.trace().mark().unwrap();
     registers.write64(0x88, 2 << 4);
-    assert_eq!(
-        machine.ram().read32(queue.checked_add(0x800).unwrap()),
-        Ok(7)
-    );
+    assert_eq!(machine.ram().read32(queue.checked_add(0x800).unwrap()), Ok(7));
     let counts = machine.trace().counts_since(mark).unwrap();
     assert_eq!(counts.vtd_descriptors(), 2);
     assert_eq!(counts.vtd(VtdDescriptor::Iotlb), 1);
@@ -157,20 +137,10 @@ fn firmware_files_are_read() {
         let tables = fw_cfg::read(&machine, ACPI_TABLES).unwrap();
         let name = String::from_utf8_lossy(signature);
         let table = fw_cfg::acpi_table(&tables, *signature).unwrap_or_else(|| panic!("no {name}"));
-        assert_eq!(
-            table.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte)),
-            0
-        );
-        println!(
-            "{architecture:?}: {} bytes of tables, {name} {}",
-            tables.len(),
-            table.len()
-        );
+        assert_eq!(table.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte)), 0);
+        println!("{architecture:?}: {} bytes of tables, {name} {}", tables.len(), table.len());
         assert!(fw_cfg::acpi_table(&tables, *b"MCFG").is_some());
-        assert_eq!(
-            fw_cfg::read(&machine, "none"),
-            Err(fw_cfg::FwCfgError::Absent)
-        );
+        assert_eq!(fw_cfg::read(&machine, "none"), Err(fw_cfg::FwCfgError::Absent));
         assert_eq!(machine.tables().live(), 0);
     }
 }
@@ -197,9 +167,7 @@ fn qemu_outlives_the_thread_that_asked_for_it() {
 #[test]
 fn a_killed_qemu_is_an_error() {
     let iommu = Iommu::Vtd(Vtd::new(VtdWidth::Bits48));
-    let builder = Builder::new(Architecture::X86)
-        .iommu(iommu)
-        .device(Device::edu());
+    let builder = Builder::new(Architecture::X86).iommu(iommu).device(Device::edu());
     let Some(machine) = start(&builder) else {
         return;
     };
@@ -226,26 +194,15 @@ fn a_stopped_qemu_is_an_error_within_the_limit() {
     };
     let id = rustix::process::Pid::from_raw(i32::try_from(machine.process_id()).unwrap()).unwrap();
     rustix::process::kill_process(id, rustix::process::Signal::STOP).unwrap();
-    assert_eq!(
-        machine.qtest().read32(0),
-        Err(QtestError::TimedOut { limit })
-    );
-    assert_eq!(
-        machine.qtest().read32(0),
-        Err(QtestError::TimedOut { limit })
-    );
+    assert_eq!(machine.qtest().read32(0), Err(QtestError::TimedOut { limit }));
+    assert_eq!(machine.qtest().read32(0), Err(QtestError::TimedOut { limit }));
 }
 
 #[test]
 fn what_qemu_says_is_in_the_error() {
-    let builder = Builder::new(Architecture::X86)
-        .argument("-device")
-        .argument("no-such-device");
+    let builder = Builder::new(Architecture::X86).argument("-device").argument("no-such-device");
     match builder.start() {
-        Err(StartError::NoAnswer {
-            error: QtestError::Gone,
-            message,
-        }) => {
+        Err(StartError::NoAnswer { error: QtestError::Gone, message }) => {
             assert!(message.contains("no-such-device"), "{message}");
         }
         Err(error) => assert!(error.skip().is_some(), "{error}"),
@@ -282,11 +239,7 @@ fn run_wide(machine: &Machine, descriptors: &[u64]) {
     registers.write64(0x90, queue.get() | 1 << 11);
     registers.write32(0x18, 1 << 26);
     registers.write64(0x88, (descriptors.len() as u64) << 5);
-    assert_eq!(
-        registers.read64(0x80),
-        registers.read64(0x88),
-        "the queue is not empty"
-    );
+    assert_eq!(registers.read64(0x80), registers.read64(0x88), "the queue is not empty");
 }
 
 #[test]
@@ -316,9 +269,7 @@ fn vtd_fault(machine: &Machine) -> (u64, u64, bool) {
 #[test]
 fn translation_blocks_what_is_not_mapped() {
     let iommu = Iommu::Vtd(Vtd::new(VtdWidth::Bits48));
-    let builder = Builder::new(Architecture::X86)
-        .iommu(iommu)
-        .device(Device::edu());
+    let builder = Builder::new(Architecture::X86).iommu(iommu).device(Device::edu());
     let Some(machine) = start(&builder) else {
         return;
     };

@@ -44,9 +44,7 @@ impl Deref for Ground {
 
 impl Ground {
     fn new(iommu: Iommu, config: Config) -> Option<Self> {
-        let builder = Builder::new(Architecture::Riscv64)
-            .iommu(iommu)
-            .device(Device::edu());
+        let builder = Builder::new(Architecture::Riscv64).iommu(iommu).device(Device::edu());
         let machine = start(&builder)?;
         let pci = machine.pci().unwrap();
         let registers = machine.iommu_registers().unwrap_or_else(|| {
@@ -92,12 +90,7 @@ impl Ground {
 }
 
 fn enable(machine: &Machine, registers: Registers, config: Config) -> Result<Driver, IommuError> {
-    RiscvIommu::enable(
-        registers,
-        machine.tables().clone(),
-        HostClock::new(),
-        config,
-    )
+    RiscvIommu::enable(registers, machine.tables().clone(), HostClock::new(), config)
 }
 
 /// The oldest record says that `stream` wrote at `iova`, for `reason`; there is no other.
@@ -217,11 +210,7 @@ fn devices_are_told_and_the_unit_takes_it() {
             return;
         };
         let (unit, stream) = (&ground.unit, ground.stream());
-        let tlb = DeviceTlb {
-            depth: 1,
-            physical: stream.get() as u16,
-            twice: false,
-        };
+        let tlb = DeviceTlb { depth: 1, physical: stream.get() as u16, twice: false };
         unit.use_device_tlb(stream, tlb, all_memory()).unwrap();
         let first = Arc::new(unit.first_stage(RiscvLevels::Four).unwrap());
         let second = Arc::new(unit.second_stage(RiscvLevels::Three).unwrap());
@@ -235,11 +224,7 @@ fn devices_are_told_and_the_unit_takes_it() {
         assert_eq!(unit.next_page_request(), lost);
         assert_eq!(unit.next_page_request(), Ok(None));
         let name = ReplyName::Group(GroupId::new(5));
-        let to = ReplyTo {
-            stream,
-            pasid: None,
-            name,
-        };
+        let to = ReplyTo { stream, pasid: None, name };
         unit.respond(to, Response::Invalid).unwrap();
         assert_eq!(unit.counts().of(K::Response), 1);
         ground.same_counts();

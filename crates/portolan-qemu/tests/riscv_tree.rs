@@ -43,12 +43,7 @@ fn text(tree: &[u8]) -> Vec<String> {
         let claims = unit.claims.iter().map(ToString::to_string);
         lines.extend(claims);
     }
-    lines.extend(
-        survey
-            .remarks()
-            .iter()
-            .map(|remark| format!("remark: {remark}")),
-    );
+    lines.extend(survey.remarks().iter().map(|remark| format!("remark: {remark}")));
     lines
 }
 

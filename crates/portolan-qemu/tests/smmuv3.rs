@@ -40,17 +40,12 @@ struct Bench {
 
 impl Bench {
     fn new() -> Option<Self> {
-        let builder = Builder::new(Architecture::Aarch64)
-            .iommu(Iommu::Smmuv3)
-            .device(Device::edu());
+        let builder =
+            Builder::new(Architecture::Aarch64).iommu(Iommu::Smmuv3).device(Device::edu());
         let machine = start(&builder)?;
         let edu = Edu::find(&machine.pci().unwrap()).unwrap();
         let stream = edu.function().stream();
-        Some(Self {
-            machine,
-            edu,
-            stream,
-        })
+        Some(Self { machine, edu, stream })
     }
 
     fn driver(&self, config: Config) -> Driver {
@@ -113,9 +108,7 @@ fn same_counts(ours: &CommandCounts, theirs: &Counts) {
 fn map<D: Domain>(domain: &Arc<D>, iova: u64, pa: PhysAddr, bytes: u64) -> IovaRange {
     let mut owed = Gather::new();
     let access = Access::READ | Access::WRITE;
-    let range = domain
-        .map(Iova::new(iova), promised(pa, bytes), access, &mut owed)
-        .unwrap();
+    let range = domain.map(Iova::new(iova), promised(pa, bytes), access, &mut owed).unwrap();
     domain.sync(&mut owed).unwrap();
     range
 }
@@ -123,10 +116,7 @@ fn map<D: Domain>(domain: &Arc<D>, iova: u64, pa: PhysAddr, bytes: u64) -> IovaR
 /// Domains with the widest input addresses and this way of invalidating.
 fn preferring(preference: Preference) -> DomainOptions {
     let mut options = DomainOptions::default();
-    options.quirks = Quirks {
-        preference,
-        ..Quirks::default()
-    };
+    options.quirks = Quirks { preference, ..Quirks::default() };
     options
 }
 
@@ -157,11 +147,7 @@ fn one_granule<const G: u32>(bench: &Bench, driver: &Driver, options: &DomainOpt
 fn unmapped_is_blocked_after_the_sync_in_every_granule() {
     let Some(bench) = Bench::new() else { return };
     let before = bench.machine.tables().live();
-    for preference in [
-        Preference::Fewest,
-        Preference::ByPage,
-        Preference::ByContext,
-    ] {
+    for preference in [Preference::Fewest, Preference::ByPage, Preference::ByContext] {
         let driver = bench.driver(Config::default());
         let options = preferring(preference);
         one_granule::<12>(&bench, &driver, &options);
@@ -228,10 +214,7 @@ fn ranges_reach_every_page_with_few_commands() {
 fn a_stream_moves_between_domains_bypass_and_nothing() {
     let Some(bench) = Bench::new() else { return };
     let driver = bench.driver(Config::default());
-    let (one, two) = (
-        bench.buffer(PageSize::SIZE_4K),
-        bench.buffer(PageSize::SIZE_4K),
-    );
+    let (one, two) = (bench.buffer(PageSize::SIZE_4K), bench.buffer(PageSize::SIZE_4K));
     let iova = 0x7000;
     let domain = |buffer| {
         let options = DomainOptions::default();
@@ -276,9 +259,7 @@ fn read_only_memory_is_not_written() {
     let buffer = bench.buffer(PageSize::SIZE_4K);
     let mut owed = Gather::new();
     let iova = Iova::new(0x9000);
-    domain
-        .map(iova, promised(buffer, 0x1000), Access::READ, &mut owed)
-        .unwrap();
+    domain.map(iova, promised(buffer, 0x1000), Access::READ, &mut owed).unwrap();
     domain.sync(&mut owed).unwrap();
     assert!(!bench.reaches(0x9000, buffer));
     let record = bench.fault(&driver);
@@ -346,12 +327,7 @@ fn a_disabled_unit_lets_go_of_everything() {
     let range = IovaRange::from_len(Iova::new(0x10000), 0x10000).unwrap();
     let access = Access::READ;
     domain
-        .map(
-            range.start(),
-            promised(PhysAddr::new(0x10000), 0x10000),
-            access,
-            &mut owed,
-        )
+        .map(range.start(), promised(PhysAddr::new(0x10000), 0x10000), access, &mut owed)
         .unwrap();
     domain.unmap(range, &mut owed).unwrap();
     domain.sync(&mut owed).unwrap();
@@ -488,10 +464,7 @@ fn commands_of_large_unmaps_by_policy() {
     let mut paged = ranged;
     paged.capabilities = Some(capabilities);
     let flush = |mut options: DomainOptions| {
-        options.quirks = Quirks {
-            walk_flush: WalkFlush::ByContext,
-            ..Quirks::default()
-        };
+        options.quirks = Quirks { walk_flush: WalkFlush::ByContext, ..Quirks::default() };
         options
     };
     for mib in [4u64, 32] {

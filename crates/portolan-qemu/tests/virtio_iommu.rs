@@ -40,9 +40,7 @@ impl Rig {
     /// One for each machine that there is.
     fn each(mut run: impl FnMut(&Self)) {
         for architecture in Architecture::ALL {
-            let builder = Builder::new(architecture)
-                .iommu(Iommu::Virtio)
-                .device(Device::edu());
+            let builder = Builder::new(architecture).iommu(Iommu::Virtio).device(Device::edu());
             let Some(machine) = start(&builder) else {
                 continue;
             };
@@ -52,12 +50,7 @@ impl Rig {
             let transport = PciTransport::start(&machine, &pci).unwrap();
             let unit = Viommu::start(transport, HostClock::new(), Config::default()).unwrap();
             let page = machine.tables().alloc(PageSize::SIZE_4K).unwrap();
-            run(&Self {
-                machine,
-                unit,
-                edu,
-                page,
-            });
+            run(&Self { machine, unit, edu, page });
         }
     }
 
@@ -74,9 +67,7 @@ impl Rig {
     fn map(&self, domain: &Space, access: Access) {
         let mut owed = Gather::new();
         let at = Iova::new(AT);
-        domain
-            .map(at, promised(self.page, 4096), access, &mut owed)
-            .unwrap();
+        domain.map(at, promised(self.page, 4096), access, &mut owed).unwrap();
         domain.sync(&mut owed).unwrap();
     }
 
@@ -166,9 +157,7 @@ fn a_part_of_a_mapping_goes() {
         let size = PageSize::of_lg2(15);
         let block = rig.machine.tables().alloc(size).unwrap();
         let at = Iova::new(AT & !0x7fff);
-        domain
-            .map(at, promised(block, size.bytes()), RW, &mut owed)
-            .unwrap();
+        domain.map(at, promised(block, size.bytes()), RW, &mut owed).unwrap();
         let start = at.checked_add(0x3000).unwrap();
         let hole = IovaRange::from_len(start, 0x1000).unwrap();
         domain.unmap_part(hole, &mut owed).unwrap();

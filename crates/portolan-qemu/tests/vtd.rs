@@ -34,9 +34,7 @@ type Ground = support::Ground<Unit_>;
 
 impl Ground {
     fn new(vtd: Vtd, config: Config) -> Option<Self> {
-        let builder = Builder::new(Architecture::X86)
-            .iommu(Iommu::Vtd(vtd))
-            .device(Device::edu());
+        let builder = Builder::new(Architecture::X86).iommu(Iommu::Vtd(vtd)).device(Device::edu());
         let machine = start(&builder)?;
         let pci = machine.pci().unwrap();
         let unit = enable(&machine, config).unwrap();
@@ -95,38 +93,19 @@ fn grounds() -> impl Iterator<Item = Ground> {
         (wide(), registers()),
         (wide().with(VtdFeature::CachingMode), registers()),
         (wide().with(VtdFeature::Scalable), scalable()),
-        (
-            wide()
-                .with(VtdFeature::Scalable)
-                .with(VtdFeature::CachingMode),
-            scalable(),
-        ),
+        (wide().with(VtdFeature::Scalable).with(VtdFeature::CachingMode), scalable()),
     ];
-    cases
-        .into_iter()
-        .filter_map(|(vtd, config)| Ground::new(vtd, config))
+    cases.into_iter().filter_map(|(vtd, config)| Ground::new(vtd, config))
 }
 
 /// Each kind of descriptor was executed as often as it was submitted.
 fn same_counts(ground: &Ground) {
     let (ours, qemu) = (ground.unit.counts(), ground.counts());
     let pairs = [
-        (
-            ours.of(K::ContextGlobal),
-            qemu.vtd_invalidation(I::ContextGlobal),
-        ),
-        (
-            ours.of(K::ContextDevice),
-            qemu.vtd_invalidation(I::ContextDevices),
-        ),
-        (
-            ours.of(K::IotlbGlobal),
-            qemu.vtd_invalidation(I::IotlbGlobal),
-        ),
-        (
-            ours.of(K::IotlbDomain),
-            qemu.vtd_invalidation(I::IotlbDomain),
-        ),
+        (ours.of(K::ContextGlobal), qemu.vtd_invalidation(I::ContextGlobal)),
+        (ours.of(K::ContextDevice), qemu.vtd_invalidation(I::ContextDevices)),
+        (ours.of(K::IotlbGlobal), qemu.vtd_invalidation(I::IotlbGlobal)),
+        (ours.of(K::IotlbDomain), qemu.vtd_invalidation(I::IotlbDomain)),
         (ours.of(K::IotlbPages), qemu.vtd_invalidation(I::IotlbPages)),
         (ours.of(K::Wait) + ours.of(K::Replaced), qemu.vtd(D::Wait)),
         (ours.of(K::DeviceTlb), qemu.vtd(D::DeviceIotlb)),
@@ -205,11 +184,8 @@ fn blocks_are_split_and_large_pages_go() {
 
 #[test]
 fn the_queue_wraps_and_every_command_is_counted() {
-    let quirks = Quirks {
-        preference: Preference::ByPage,
-        context_above: u64::MAX,
-        ..Quirks::default()
-    };
+    let quirks =
+        Quirks { preference: Preference::ByPage, context_above: u64::MAX, ..Quirks::default() };
     let Some(ground) = Ground::new(Vtd::new(VtdWidth::Bits48), Config::default()) else {
         return;
     };
@@ -256,9 +232,7 @@ fn reserved_memory_stays_reachable() {
     let mut owed = Gather::new();
     let other = PhysAddr::new(0x1000);
     let iova = Iova::new(page.get());
-    taken
-        .map(iova, promised(other, PAGE), rw(), &mut owed)
-        .unwrap();
+    taken.map(iova, promised(other, PAGE), rw(), &mut owed).unwrap();
     taken.sync(&mut owed).unwrap();
     assert_eq!(unit.attach(stream, &taken), Err(AttachError::Mismatch));
     edu.dma_write32(iova, 6).unwrap();
@@ -292,11 +266,7 @@ fn dropping_blocks_and_releasing_opens() {
     ground.unit.attach(ground.stream(), &domain).unwrap();
     map(&domain, BASE, ground.page(0), PAGE, rw());
     let Ground { unit, bench } = ground;
-    let Bench {
-        edu,
-        buffer,
-        machine,
-    } = bench;
+    let Bench { edu, buffer, machine } = bench;
     drop(unit);
     machine.ram().write32(buffer, 1).unwrap();
     edu.dma_write32(BASE, 2).unwrap();

@@ -82,10 +82,7 @@ impl Page {
             section.write(out, nth, &mut number)?;
         }
         self.origin.write(out);
-        let _ = write!(
-            out,
-            "</main>\n</div>\n<script>{SCRIPT}</script>\n</body>\n</html>\n"
-        );
+        let _ = write!(out, "</main>\n</div>\n<script>{SCRIPT}</script>\n</body>\n</html>\n");
         Ok(())
     }
 
@@ -116,10 +113,8 @@ impl Page {
 impl Section {
     fn write(&self, out: &mut String, nth: usize, number: &mut usize) -> Result<(), ReportError> {
         let heading = Escaped(&self.heading);
-        let _ = writeln!(
-            out,
-            "<section aria-labelledby=\"s{nth}\"><h2 id=\"s{nth}\">{heading}</h2>"
-        );
+        let _ =
+            writeln!(out, "<section aria-labelledby=\"s{nth}\"><h2 id=\"s{nth}\">{heading}</h2>");
         paragraphs(out, &self.says);
         for figure in &self.figures {
             figure.write(out, *number)?;
@@ -168,10 +163,7 @@ fn tiles(out: &mut String, tiles: &[Tile]) {
     out.push_str("<ul class=\"tiles\" aria-label=\"In short\">");
     for tile in tiles {
         let [name, value, says] = [&tile.name, &tile.value, &tile.says].map(|text| Prose(text));
-        let _ = write!(
-            out,
-            "<li><p>{name}</p><strong>{value}</strong><p>{says}</p></li>"
-        );
+        let _ = write!(out, "<li><p>{name}</p><strong>{value}</strong><p>{says}</p></li>");
     }
     out.push_str("</ul>\n");
 }
@@ -186,10 +178,7 @@ fn plot(out: &mut String, drawn: &Drawn, number: usize) {
         let _ = write!(out, "<ul class=\"key{named}\" aria-hidden=\"true\">");
         for (nth, (name, sample)) in drawn.key.series.iter().enumerate() {
             let (sample, name) = (shown(*sample, nth), Escaped(name));
-            let _ = write!(
-                out,
-                r#"<li><svg viewBox="0 0 28 14">{sample}</svg>{name}</li>"#
-            );
+            let _ = write!(out, r#"<li><svg viewBox="0 0 28 14">{sample}</svg>{name}</li>"#);
         }
         out.push_str("</ul>\n");
     }

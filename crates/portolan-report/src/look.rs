@@ -87,11 +87,7 @@ pub(crate) fn width(text: &str, size: u32) -> u32 {
         '\u{370}'..='\u{52f}' => 80,
         _ => 110,
     };
-    text.chars()
-        .map(wide)
-        .sum::<u32>()
-        .saturating_mul(size)
-        .div_ceil(100)
+    text.chars().map(wide).sum::<u32>().saturating_mul(size).div_ceil(100)
 }
 
 /// `text`, or its beginning and `…`, in at most `room` pixels.
@@ -134,10 +130,7 @@ pub(crate) fn in_two(text: &str, size: u32, room: u32) -> String {
     let even = spaces().min_by_key(wider).filter(|at| wider(at) <= room);
     let even = even.or_else(|| parts().min_by_key(wider).filter(|at| wider(at) <= room));
     let most = || parts().filter(fits).max();
-    match even
-        .or_else(|| spaces().take_while(fits).last())
-        .or_else(most)
-    {
+    match even.or_else(|| spaces().take_while(fits).last()).or_else(most) {
         Some((end, next)) => {
             format!("{}\n{}", &text[..end], fitted(&text[next..], size, room))
         }

@@ -74,14 +74,7 @@ impl Ruler {
             };
         }
         let (scale, unit) = (axis.scale, axis.unit);
-        let mut ruler = Self {
-            low,
-            high,
-            scale,
-            unit,
-            least,
-            foot,
-        };
+        let mut ruler = Self { low, high, scale, unit, least, foot };
         match scale {
             Scale::Linear => ruler.open(show),
             Scale::Log => ruler.open_log(show),
@@ -168,11 +161,7 @@ impl Ruler {
                 foot + (1.0 - foot) * (value - low) / (high - low)
             }
         };
-        if at.is_finite() {
-            at.clamp(0.0, 1.0)
-        } else {
-            0.0
-        }
+        if at.is_finite() { at.clamp(0.0, 1.0) } else { 0.0 }
     }
 
     /// `value` with its unit.
@@ -186,10 +175,7 @@ impl Ruler {
             Scale::Linear => self.even(most),
             Scale::Log => self.powers(most),
         };
-        let foot = self.foot.map(|said| Tick {
-            at: 0.0,
-            text: said.to_owned(),
-        });
+        let foot = self.foot.map(|said| Tick { at: 0.0, text: said.to_owned() });
         foot.into_iter().chain(self.at_values(&values)).collect()
     }
 
@@ -200,15 +186,9 @@ impl Ruler {
             values.iter().map(say).collect()
         };
         let told_apart = |texts: &Vec<String>| texts.windows(2).all(|pair| pair[0] != pair[1]);
-        let texts = (3..=15)
-            .map(said)
-            .find(told_apart)
-            .unwrap_or_else(|| said(15));
+        let texts = (3..=15).map(said).find(told_apart).unwrap_or_else(|| said(15));
         let places = values.iter().map(|value| self.at(*value));
-        places
-            .zip(texts)
-            .map(|(at, text)| Tick { at, text })
-            .collect()
+        places.zip(texts).map(|(at, text)| Tick { at, text }).collect()
     }
 
     /// The distance of ticks: 1, 2 or 5 times a power of ten, bytes by powers of two.
@@ -218,9 +198,7 @@ impl Ruler {
             Unit::Bytes if rough >= 1.0 => rough.log2().ceil().exp2(),
             _ => {
                 let decade = 10f64.powf(rough.log10().floor());
-                let times = [1.0, 2.0, 5.0]
-                    .into_iter()
-                    .find(|times| times * decade >= rough);
+                let times = [1.0, 2.0, 5.0].into_iter().find(|times| times * decade >= rough);
                 times.unwrap_or(10.0) * decade
             }
         };

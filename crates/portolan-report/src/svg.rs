@@ -44,20 +44,14 @@ impl<'o> Svg<'o> {
     }
 
     fn write(&mut self, element: std::fmt::Arguments<'_>) -> Drawn {
-        self.out
-            .write_fmt(element)
-            .map_err(|_| DrawingErrorKind::DrawingError(Never))
+        self.out.write_fmt(element).map_err(|_| DrawingErrorKind::DrawingError(Never))
     }
 
     /// A filled bar of a series; none is too small to be seen.
     pub(crate) fn bar(&mut self, from: BackendCoord, to: BackendCoord, series: usize) -> Drawn {
         let (x, y, width, height) = area(from, to);
         // A gap between parts, where they are large enough.
-        let (y, height) = if height > 3 {
-            (y + 1, height - 1)
-        } else {
-            (y, height.max(1))
-        };
+        let (y, height) = if height > 3 { (y + 1, height - 1) } else { (y, height.max(1)) };
         let width = if width > 6 { width - 1 } else { width.max(1) };
         let class = series % look::KINDS;
         self.write(format_args!(
@@ -97,9 +91,7 @@ impl<'o> Svg<'o> {
     /// Words.
     pub(crate) fn words(&mut self, text: &str, class: &str, (x, y): BackendCoord) -> Drawn {
         let text = Escaped(text);
-        self.write(format_args!(
-            r#"<text class="{class}" x="{x}" y="{y}">{text}</text>"#
-        ))
+        self.write(format_args!(r#"<text class="{class}" x="{x}" y="{y}">{text}</text>"#))
     }
 }
 

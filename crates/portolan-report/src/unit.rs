@@ -33,12 +33,7 @@ const BYTES: Steps = &[
     (power(10), power(10), "KiB"),
     (0.0, 1.0, "B"),
 ];
-const MICROS: Steps = &[
-    (1e6, 1e6, "s"),
-    (1e3, 1e3, "ms"),
-    (1.0, 1.0, "µs"),
-    (0.0, 1e-3, "ns"),
-];
+const MICROS: Steps = &[(1e6, 1e6, "s"), (1e3, 1e3, "ms"), (1.0, 1.0, "µs"), (0.0, 1e-3, "ns")];
 const PERCENT: Steps = &[(0.0, 1.0, "%")];
 
 const fn power(exponent: u32) -> f64 {
@@ -85,15 +80,9 @@ fn plain(value: f64, digits: usize) -> String {
             None => said,
         };
     }
-    let before = if size < 1.0 {
-        0
-    } else {
-        size.log10() as usize + 1
-    };
+    let before = if size < 1.0 { 0 } else { size.log10() as usize + 1 };
     let said = format!("{value:.*}", digits.saturating_sub(before));
-    let (sign, said) = said
-        .strip_prefix('-')
-        .map_or(("", &*said), |said| ("−", said));
+    let (sign, said) = said.strip_prefix('-').map_or(("", &*said), |said| ("−", said));
     let said = trimmed(said);
     let whole = said.find('.').unwrap_or(said.len());
     let mut grouped = sign.to_owned();

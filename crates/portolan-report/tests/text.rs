@@ -20,21 +20,12 @@ fn page(plot: Plot) -> Page {
         rows: vec![vec!["strict".to_owned(), "1,033".to_owned()]],
     };
     let (title, says) = ("Time".to_owned(), "Shorter is better.".to_owned());
-    let figure = Figure {
-        title,
-        says,
-        plot,
-        table,
-    };
+    let figure = Figure { title, says, plot, table };
     let heading = "Costs".to_owned();
     Page {
         title: "Report".to_owned(),
         answer: vec!["Boot with iommu.strict=0.".to_owned()],
-        sections: vec![Section {
-            heading,
-            figures: vec![figure],
-            ..Section::default()
-        }],
+        sections: vec![Section { heading, figures: vec![figure], ..Section::default() }],
         origin: Origin {
             command: "portolan replay 'a b.txt' --report out.html".to_owned(),
             facts: vec![("seed".to_owned(), "7".to_owned())],
@@ -49,12 +40,7 @@ fn html(plot: Plot) -> String {
 
 fn bars(values: &[f64]) -> Plot {
     let axis = Axis::linear("time", Unit::Micros);
-    gallery::bars(
-        axis,
-        Arrangement::StackedRows,
-        &["strict", "lazy"],
-        &[("time", values)],
-    )
+    gallery::bars(axis, Arrangement::StackedRows, &["strict", "lazy"], &[("time", values)])
 }
 
 #[test]
@@ -81,13 +67,9 @@ fn a_page_asks_nothing_of_any_other_place() {
     let html = gallery::page().html().expect("a page");
     assert!(html.contains("default-src 'none'; style-src 'unsafe-inline';\n script-src 'sha256-"));
     let body = &html[html.find("</style>").expect("a style")..];
-    for what in [
-        " src=", "url(", "@import", "<link", "<iframe", "<object", " on",
-    ] {
+    for what in [" src=", "url(", "@import", "<link", "<iframe", "<object", " on"] {
         // Names of traces stand escaped: no quote or bracket of theirs begins an attribute.
-        let inside = body
-            .match_indices(what)
-            .filter(|(at, _)| markup::within_tag(body, *at));
+        let inside = body.match_indices(what).filter(|(at, _)| markup::within_tag(body, *at));
         assert_eq!(inside.count(), 0, "{what} in a tag");
     }
     assert_eq!(html.matches("<script").count(), 1, "one script, ours");
@@ -114,15 +96,8 @@ fn numbers_are_under_the_pointer_with_names_and_units() {
     assert!(html.contains("<title>strict\n1.03\u{a0}ms</title>"));
     assert!(html.contains("<title>lazy\n52\u{a0}µs</title>"));
     let line = |name: &str, points| (name.to_owned(), points);
-    let lines = [
-        line("one", vec![(1.0, 10.0), (2.0, 20.0)]),
-        line("two", vec![(1.0, 30.0)]),
-    ];
-    let lines = lines.map(|(name, points)| Line {
-        name,
-        points,
-        shape: Shape::Steps,
-    });
+    let lines = [line("one", vec![(1.0, 10.0), (2.0, 20.0)]), line("two", vec![(1.0, 30.0)])];
+    let lines = lines.map(|(name, points)| Line { name, points, shape: Shape::Steps });
     let plot = Lines {
         x: Axis::linear("CPUs", Unit::Count),
         y: Axis::linear("memory", Unit::Bytes),
@@ -152,12 +127,7 @@ fn long_names_of_rows_stand_in_two_lines() {
         "Walk flush by context, 32 MiB",
         "transparent_hugepage/enabled=always",
     ];
-    let rows = gallery::bars(
-        axis(),
-        Arrangement::StackedRows,
-        &names,
-        &[("x", &[1.0, 2.0, 3.0])],
-    );
+    let rows = gallery::bars(axis(), Arrangement::StackedRows, &names, &[("x", &[1.0, 2.0, 3.0])]);
     let html = html(rows);
     let parts = [">transparent_hugepage/</text>", ">enabled=always</text>"];
     assert!(parts.iter().all(|part| html.contains(part)));
@@ -172,43 +142,18 @@ fn what_is_left_out_is_said() {
     assert!(html.contains("One value is not a finite number and is left out."));
     let html = self::html(bars(&[f64::NAN, f64::INFINITY]));
     assert!(html.contains("Nothing to plot: none of 2 values is a finite number."));
-    assert!(
-        html.contains("<td class=\"n\">1,033</td>"),
-        "the table stays"
-    );
-    let points = vec![
-        (1.0, 5.0),
-        (2.0, f64::NAN),
-        (f64::INFINITY, 5.0),
-        (3.0, 5.0),
-    ];
+    assert!(html.contains("<td class=\"n\">1,033</td>"), "the table stays");
+    let points = vec![(1.0, 5.0), (2.0, f64::NAN), (f64::INFINITY, 5.0), (3.0, 5.0)];
     let axis = || Axis::linear("time", Unit::Micros);
-    let html = self::html(gallery::lines(
-        axis(),
-        axis(),
-        Shape::Straight,
-        &[("a", points)],
-    ));
+    let html = self::html(gallery::lines(axis(), axis(), Shape::Straight, &[("a", points)]));
     assert!(html.contains("2 values are not finite numbers and are left out."));
     let mark = |value, range| gallery::mark(0, value, range, "");
-    let marks = vec![
-        mark(1.0, Some([0.0, f64::NAN])),
-        mark(f64::NAN, None),
-        mark(2.0, None),
-    ];
+    let marks = vec![mark(1.0, Some([0.0, f64::NAN])), mark(f64::NAN, None), mark(2.0, None)];
     let (name, series) = ("row".to_owned(), vec!["a".to_owned()]);
     let (values, rows) = (axis(), vec![MarkRow { name, marks }]);
-    let html = self::html(Plot::Marks(Marks {
-        values,
-        series,
-        rows,
-    }));
+    let html = self::html(Plot::Marks(Marks { values, series, rows }));
     assert!(html.contains("2 values are not finite numbers and are left out."));
-    assert_eq!(
-        html.matches("<use class=\"m0\"").count(),
-        2 * 2,
-        "two marks, two widths"
-    );
+    assert_eq!(html.matches("<use class=\"m0\"").count(), 2 * 2, "two marks, two widths");
     assert!(!html.contains("class=\"w l"), "no error bar without an end");
     let html = self::html(Plot::Nothing("one policy alone was asked for".to_owned()));
     assert!(html.contains("Nothing to plot: one policy alone was asked for."));
@@ -216,9 +161,8 @@ fn what_is_left_out_is_said() {
 
 #[test]
 fn many_points_become_few() {
-    let points: Vec<(f64, f64)> = (0..200_000u32)
-        .map(|n| (f64::from(n), f64::from(n % 1000)))
-        .collect();
+    let points: Vec<(f64, f64)> =
+        (0..200_000u32).map(|n| (f64::from(n), f64::from(n % 1000))).collect();
     let axis = || Axis::linear("n", Unit::Count);
     let plot = gallery::lines(axis(), axis(), Shape::Straight, &[("saw", points)]);
     let html = html(plot);
@@ -230,16 +174,9 @@ fn many_points_become_few() {
 #[test]
 fn units_are_said_as_people_write_them() {
     let said = |unit: Unit, value: f64| unit.say(value).replace('\u{a0}', " ");
-    let count = [
-        0.0, 7.0, 12_345.0, 123_456.0, 1.5e9, 1e300, 0.25, -12.5, 1e-7,
-    ];
+    let count = [0.0, 7.0, 12_345.0, 123_456.0, 1.5e9, 1e300, 0.25, -12.5, 1e-7];
     let count = count.map(|value| said(Unit::Count, value));
-    assert_eq!(
-        count,
-        [
-            "0", "7", "12,345", "123 k", "1.5 G", "1e300", "0.25", "−12.5", "1e−7"
-        ]
-    );
+    assert_eq!(count, ["0", "7", "12,345", "123 k", "1.5 G", "1e300", "0.25", "−12.5", "1e−7"]);
     let bytes = [512.0, 65536.0, 1.5 * 1_073_741_824.0].map(|value| said(Unit::Bytes, value));
     assert_eq!(bytes, ["512 B", "64 KiB", "1.5 GiB"]);
     let times = [0.25, 52.0, 1033.0, 2.5e6].map(|value| said(Unit::Micros, value));

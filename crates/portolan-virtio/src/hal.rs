@@ -80,12 +80,8 @@ struct Slot {
     refused: AtomicU64,
 }
 
-static ALL: [Slot; SLOTS] = [const {
-    Slot {
-        bound: Mutex::new(None),
-        refused: AtomicU64::new(0),
-    }
-}; SLOTS];
+static ALL: [Slot; SLOTS] =
+    [const { Slot { bound: Mutex::new(None), refused: AtomicU64::new(0) } }; SLOTS];
 
 /// An address at which no device reaches anything: address spaces leave out the lowest.
 const NOWHERE: u64 = 0;
@@ -226,10 +222,7 @@ unsafe impl<const N: usize> Hal for SlotHal<N> {
         if at == NOWHERE {
             return;
         }
-        if Self::bound()
-            .and_then(|bound| bound.sharing.unshare(at))
-            .is_none()
-        {
+        if Self::bound().and_then(|bound| bound.sharing.unshare(at)).is_none() {
             Self::refuse();
         }
     }

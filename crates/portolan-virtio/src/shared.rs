@@ -100,11 +100,7 @@ pub(crate) struct Shares<P: Platform> {
 
 impl<P: Platform> Shares<P> {
     pub(crate) fn new(device: Arc<Device<P>>) -> Self {
-        Self {
-            device,
-            rings: Mutex::default(),
-            buffers: Mutex::default(),
-        }
+        Self { device, rings: Mutex::default(), buffers: Mutex::default() }
     }
 
     /// The device.
@@ -199,10 +195,7 @@ mod tests {
             Some(lent.pieces().into_iter().collect::<Vec<_>>())
         };
         let together = [range(0x1ff8, 8), range(0x2000, 0x1000), range(0x3000, 4)];
-        assert_eq!(
-            lent(&together),
-            range(0x1ff8, 0x100c).map(|all| alloc::vec![all])
-        );
+        assert_eq!(lent(&together), range(0x1ff8, 0x100c).map(|all| alloc::vec![all]));
         let apart = [range(0x1ff8, 8), range(0x9000, 0x1000), range(0x8000, 4)];
         assert_eq!(lent(&apart).map(|pieces| pieces.len()), Some(3));
         assert_eq!(lent(&[range(0x1ff8, 8), None]), None);

@@ -80,8 +80,7 @@ impl<T: Transport> Transport for Translated<T> {
         driver_area: PhysAddr,
         device_area: PhysAddr,
     ) {
-        self.0
-            .queue_set(queue, size, descriptors, driver_area, device_area);
+        self.0.queue_set(queue, size, descriptors, driver_area, device_area);
     }
 
     fn queue_unset(&mut self, queue: u16) {

@@ -127,10 +127,7 @@ impl<H: Hal> RequestQueue<H> {
     /// Hands a request to the device, and returns its token.
     fn send(&mut self, bytes: &[u8], answer: &[u8]) -> Result<u16, IommuError> {
         let unsupported = IommuError::Unsupported;
-        let mut exchange = Box::new(Exchange {
-            request: [0; 1024],
-            answer: [0; 3072],
-        });
+        let mut exchange = Box::new(Exchange { request: [0; 1024], answer: [0; 3072] });
         let request = exchange.request.get_mut(..bytes.len()).ok_or(unsupported)?;
         request.copy_from_slice(bytes);
         let part = exchange.answer.get_mut(..answer.len()).ok_or(unsupported)?;
@@ -138,12 +135,7 @@ impl<H: Hal> RequestQueue<H> {
         // SAFETY: the exchange stays where it is, and no other code reaches it, until the device
         // has returned it: it is kept in `sent`.
         let token = unsafe { self.queue.add(&[request], &mut [part]) }.map_err(gone)?;
-        self.sent.push(Sent {
-            token,
-            exchange,
-            request: bytes.len(),
-            answer: answer.len(),
-        });
+        self.sent.push(Sent { token, exchange, request: bytes.len(), answer: answer.len() });
         Ok(token)
     }
 

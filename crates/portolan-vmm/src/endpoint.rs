@@ -57,11 +57,7 @@ struct Inner {
 
 impl Endpoint {
     pub(crate) fn new(id: EndpointId, source: Weak<dyn Source>, capacity: NonZeroUsize) -> Self {
-        Self(Arc::new(Inner {
-            id,
-            source,
-            sets: Sets::new(capacity, Replacement::InSets),
-        }))
+        Self(Arc::new(Inner { id, source, sets: Sets::new(capacity, Replacement::InSets) }))
     }
 
     /// Its number.

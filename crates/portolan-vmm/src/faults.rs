@@ -14,10 +14,7 @@ pub(crate) struct Faults<T> {
 
 impl<T> Default for Faults<T> {
     fn default() -> Self {
-        Self {
-            waiting: VecDeque::new(),
-            lost: 0,
-        }
+        Self { waiting: VecDeque::new(), lost: 0 }
     }
 }
 

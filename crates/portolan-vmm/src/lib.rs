@@ -18,11 +18,7 @@
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
-#[cfg(not(all(
-    target_os = "linux",
-    target_endian = "little",
-    target_pointer_width = "64"
-)))]
+#[cfg(not(all(target_os = "linux", target_endian = "little", target_pointer_width = "64")))]
 compile_error!("portolan-vmm needs a little-endian 64-bit Linux");
 
 pub mod backend;

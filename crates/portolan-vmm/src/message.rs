@@ -115,11 +115,7 @@ impl Message {
     /// The payload of a front-end's message, as [`Message::read`] takes it: for front-ends and their tests.
     pub fn payload(&self) -> [u8; Self::BYTES] {
         let (iova, target, access, kind) = match *self {
-            Self::Update {
-                iova,
-                target,
-                access,
-            } => (iova, target.get(), bits(access), UPDATE),
+            Self::Update { iova, target, access } => (iova, target.get(), bits(access), UPDATE),
             Self::Invalidate { iova } => (iova, 0, 0, INVALIDATE),
         };
         let mut payload = [0; Self::BYTES];
@@ -166,12 +162,8 @@ mod tests {
             target: FrontendAddr::new(0x7f00_0000_1000),
             access: Permissions::Write,
         };
-        let all = Message::Invalidate {
-            iova: range(0, u64::MAX),
-        };
-        let top = Message::Invalidate {
-            iova: range(u64::MAX - 0xfff, u64::MAX),
-        };
+        let all = Message::Invalidate { iova: range(0, u64::MAX) };
+        let top = Message::Invalidate { iova: range(u64::MAX - 0xfff, u64::MAX) };
         for message in [update, all, top] {
             assert_eq!(Message::read(&message.payload()), Ok(message));
         }
@@ -208,10 +200,7 @@ mod tests {
 
     #[test]
     fn an_invalidation_past_the_top_is_of_all_that_is_left() {
-        let mut payload = Message::Invalidate {
-            iova: range(0x1000, 0x1fff),
-        }
-        .payload();
+        let mut payload = Message::Invalidate { iova: range(0x1000, 0x1fff) }.payload();
         for bytes in [0, u64::MAX] {
             payload[8..16].copy_from_slice(&bytes.to_le_bytes());
             let iova = range(0x1000, u64::MAX);

@@ -113,25 +113,14 @@ mod tests {
     use super::*;
 
     fn region(guest: u64, frontend: u64, bytes: u64) -> MemoryRegion {
-        MemoryRegion {
-            guest: PhysAddr::new(guest),
-            frontend: FrontendAddr::new(frontend),
-            bytes,
-        }
+        MemoryRegion { guest: PhysAddr::new(guest), frontend: FrontendAddr::new(frontend), bytes }
     }
 
     #[test]
     fn only_what_is_inside_of_one_region_has_a_place() {
-        let regions = [
-            region(0, 0x10_0000, 0x2000),
-            region(0x2000, 0x10_2000, 0x1000),
-        ];
+        let regions = [region(0, 0x10_0000, 0x2000), region(0x2000, 0x10_2000, 0x1000)];
         let regions = Regions::new(&regions).unwrap();
-        let place = |at, bytes| {
-            regions
-                .guest(FrontendAddr::new(at), bytes)
-                .map(PhysAddr::get)
-        };
+        let place = |at, bytes| regions.guest(FrontendAddr::new(at), bytes).map(PhysAddr::get);
         assert_eq!(place(0x10_1000, 0x1000), Some(0x1000));
         assert_eq!(place(0x10_2000, 0x1000), Some(0x2000));
         assert_eq!(place(0x10_1000, 0x1001), None, "of two regions");

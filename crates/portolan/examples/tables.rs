@@ -19,10 +19,7 @@ const ASID: InvalTag = InvalTag::new(7);
 
 /// An SMMUv3 that can invalidate ranges.
 const SMMU: Capabilities = Capabilities {
-    range: RangeForm::NumScale {
-        max_num: 32,
-        max_scale: 31,
-    },
+    range: RangeForm::NumScale { max_num: 32, max_scale: 31 },
     ..Capabilities::new(PageSize::SIZE_4K)
 };
 
@@ -53,19 +50,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (at, memory) = (Iova::new(0x4000_0000), PhysAddr::new(0x8000_0000));
     let mapped = table.map(at, memory, 32 << 20, access, &mut owed)?;
     let found = table.translate(mapped.start()).ok_or("nothing is mapped")?;
-    println!(
-        "{mapped:?} -> {} in pages of {} KiB",
-        found.pa,
-        found.size.bytes() >> 10
-    );
+    println!("{mapped:?} -> {} in pages of {} KiB", found.pa, found.size.bytes() >> 10);
     let two = IovaRange::from_len(at, 4 << 20).ok_or("no such range")?;
     table.unmap(two, &mut owed)?;
 
     // The same debt on hardware with range commands, and on hardware with commands of one page.
-    let pages = Capabilities {
-        range: RangeForm::Absent,
-        ..SMMU
-    };
+    let pages = Capabilities { range: RangeForm::Absent, ..SMMU };
     let quirks = Quirks::default();
     for (name, caps) in [("by page", &pages), ("by range", &SMMU)] {
         let counts = plan(ASID, caps, &quirks, &owed).counts();

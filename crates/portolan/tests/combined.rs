@@ -90,12 +90,7 @@ fn queue(cpus: usize, refused: &'static [u64]) -> Arc<Queue> {
 }
 
 fn queue_with(cpus: usize, refused: &'static [u64], options: CombineOptions) -> Arc<Queue> {
-    Arc::new(Combined::new(
-        LoomCpus::new(cpus),
-        Hardware::new(refused),
-        Ranges::ABSENT,
-        options,
-    ))
+    Arc::new(Combined::new(LoomCpus::new(cpus), Hardware::new(refused), Ranges::ABSENT, options))
 }
 
 fn invalidate<C: Cpus>(queue: &Queue<C>, page: u64) -> Result<(), Refused> {
@@ -108,15 +103,9 @@ fn invalidate<C: Cpus>(queue: &Queue<C>, page: u64) -> Result<(), Refused> {
     let before = queue.queue().completed(page);
     let outcome = queue.execute(&mut [Step::Invalidate(command), Step::Sync].into_iter());
     if outcome.is_ok() {
-        assert!(
-            queue.queue().completed(page) > before,
-            "page {page} is stale"
-        );
+        assert!(queue.queue().completed(page) > before, "page {page} is stale");
         let noted = queue.queue().noted[page as usize].load(Ordering::Relaxed);
-        assert!(
-            noted > before,
-            "page {page} is done, and its CPU need not see it"
-        );
+        assert!(noted > before, "page {page} is done, and its CPU need not see it");
     }
     outcome
 }
@@ -203,10 +192,7 @@ fn a_caller_whose_time_runs_out_goes_alone() {
 #[test]
 fn one_beside_the_batches_returns_no_earlier_than_the_others() {
     explore(2, || {
-        let beside = CombineOptions {
-            beside: 1,
-            ..CombineOptions::default()
-        };
+        let beside = CombineOptions { beside: 1, ..CombineOptions::default() };
         let queue = queue_with(3, &[], beside);
         let others: Vec<_> = (1..3)
             .map(|cpu| {

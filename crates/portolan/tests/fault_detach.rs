@@ -55,11 +55,7 @@ type Desk = Dispatcher<LoomCpus, Sent>;
 
 /// Room for the groups of these tests: memory is made anew for each interleaving.
 fn small() -> Bounds {
-    Bounds {
-        groups: 4,
-        requests: 2,
-        ..Bounds::default()
-    }
+    Bounds { groups: 4, requests: 2, ..Bounds::default() }
 }
 
 fn desk() -> (Arc<Desk>, Sent) {

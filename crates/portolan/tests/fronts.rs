@@ -41,11 +41,7 @@ impl<P: Cpus> Rig<P> {
         };
         let space = IovaSpace::new(cpus, all, PageSize::SIZE_4K, options).unwrap();
         let written = [(); PAGES as usize].map(|()| UnsafeCell::new(()));
-        Arc::new(Self {
-            space,
-            written,
-            turn: AtomicU64::new(0),
-        })
+        Arc::new(Self { space, written, turn: AtomicU64::new(0) })
     }
 
     fn write(&self, range: IovaRange) {
@@ -59,11 +55,7 @@ impl<P: Cpus> Rig<P> {
 
     fn take_below(&self, limit: Iova) -> Option<IovaRange> {
         self.turn.fetch_add(1, Ordering::Relaxed);
-        let range = self.space.alloc(&Request {
-            bytes: PAGE,
-            align: PageSize::SIZE_4K,
-            limit,
-        });
+        let range = self.space.alloc(&Request { bytes: PAGE, align: PageSize::SIZE_4K, limit });
         let range = range.ok()?;
         self.write(range);
         Some(range)

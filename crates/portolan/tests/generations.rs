@@ -68,10 +68,7 @@ impl InvalidationQueue for Hardware {
 
 impl Hardware {
     fn new() -> Self {
-        Self(
-            std::sync::Arc::default(),
-            std::sync::Arc::new([(); 16].map(|()| Noted::new(0))),
-        )
+        Self(std::sync::Arc::default(), std::sync::Arc::new([(); 16].map(|()| Noted::new(0))))
     }
 
     fn noted(&self, iova: Iova) -> &Noted {
@@ -124,17 +121,13 @@ fn space_on<C: Cpus + Clone>(cpus: C, hardware: &Hardware, bounds: LazyBounds) -
 fn map_and_unmap(space: &Space, hardware: &Hardware, page: u64) {
     let memory = PhysRange::from_len(PhysAddr::new(page << 12), 0x1000).unwrap();
     let constraints = Constraints::trusted();
-    let (range, iova) = space
-        .map_range(unowned(memory), Access::READ, &constraints)
-        .expect("there is room");
+    let (range, iova) =
+        space.map_range(unowned(memory), Access::READ, &constraints).expect("there is room");
     let before = hardware.forgotten(iova);
     space.unmap_range(range).expect("the hardware completes");
     assert!(hardware.forgotten(iova) > before, "{iova} is not quiet");
     let noted = hardware.noted(iova).load(Ordering::Relaxed);
-    assert!(
-        noted > before,
-        "{iova} is quiet, and its CPU need not see it"
-    );
+    assert!(noted > before, "{iova} is quiet, and its CPU need not see it");
 }
 
 #[test]
@@ -154,10 +147,7 @@ fn nobody_returns_before_its_own_generation_is_quiet() {
 
 #[test]
 fn a_queue_that_is_full_is_flushed_by_one_and_used_by_the_other() {
-    let bounds = LazyBounds {
-        entries: 1,
-        ..LazyBounds::default()
-    };
+    let bounds = LazyBounds { entries: 1, ..LazyBounds::default() };
     explore(2, move || {
         let hardware = Hardware::new();
         let space = space(&hardware, bounds);
@@ -205,11 +195,7 @@ fn what_fails_for_one_is_kept_for_all() {
 fn a_caller_whose_time_runs_out_leaves_its_debt_to_the_next() {
     explore(2, || {
         let hardware = Hardware::new();
-        let space = space_on(
-            HastyCpus(LoomCpus::new(1)),
-            &hardware,
-            LazyBounds::default(),
-        );
+        let space = space_on(HastyCpus(LoomCpus::new(1)), &hardware, LazyBounds::default());
         let map = |page: u64| {
             let memory = PhysRange::from_len(PhysAddr::new(page << 12), 0x1000).unwrap();
             let mapped = space.map_range(unowned(memory), Access::READ, &Constraints::trusted());

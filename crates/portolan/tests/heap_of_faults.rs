@@ -79,8 +79,7 @@ fn a_dispatcher_uses_no_heap_under_its_lock() {
         desk.set_reply_pasid(stream, ReplyPasid::Never).unwrap();
         for pasid in 0..20 {
             let handler: Arc<dyn Handler> = Arc::new(Ready);
-            desk.register(stream, Some(Pasid::new(pasid)), reach, handler)
-                .unwrap();
+            desk.register(stream, Some(Pasid::new(pasid)), reach, handler).unwrap();
         }
     }
     uses("registering");
@@ -104,19 +103,12 @@ fn a_dispatcher_uses_no_heap_under_its_lock() {
             }
         }
         desk.lost();
-        assert_eq!(
-            uses("taking in"),
-            0,
-            "round {round}: an interrupt's handler"
-        );
+        assert_eq!(uses("taking in"), 0, "round {round}: an interrupt's handler");
         while desk.serve().unwrap().is_some() {}
         desk.expire().unwrap();
         uses("serving");
     }
-    assert_eq!(
-        desk.accept(asks(1, 1, Place::More, 0x2000)),
-        Ok(Taken::Partial)
-    );
+    assert_eq!(desk.accept(asks(1, 1, Place::More, 0x2000)), Ok(Taken::Partial));
     desk.unregister(StreamId::new(1), Some(Pasid::new(1)));
     desk.remove_device(StreamId::new(2));
     uses("removing");
@@ -181,10 +173,7 @@ impl Owner {
         assert_eq!(held(), 0, "the owner under a lock");
         let pages = (range.start().get()..=range.last().get()).step_by(4096);
         for page in pages {
-            if frames
-                .push(promised(PhysAddr::new(2 * page), 4096))
-                .is_err()
-            {
+            if frames.push(promised(PhysAddr::new(2 * page), 4096)).is_err() {
                 return;
             }
         }
@@ -215,28 +204,18 @@ impl Pager for Owner {
 type Container = Ioas<PagedDomain<VtdSecondStage, Tables, Arc<Queue>>, Owner, Machine>;
 
 fn container(window: Window, queue: Arc<Queue>) -> Container {
-    let format = VtdSecondStage {
-        levels: VtdLevels::Four,
-        output_lg2: 46,
-        dirty: DirtyTracking::Hardware,
-    };
+    let format =
+        VtdSecondStage { levels: VtdLevels::Four, output_lg2: 46, dirty: DirtyTracking::Hardware };
     let caps = Capabilities {
         range: RangeForm::PowerOfTwo { max_lg2_pages: 18 },
         caching: Caching::NotPresentToo,
         ..Capabilities::new(PageSize::SIZE_4K)
     };
-    let tables = Tables(SlabTables::new(
-        PhysAddr::new(1 << 40),
-        PageSize::SIZE_4K,
-        128,
-    ));
+    let tables = Tables(SlabTables::new(PhysAddr::new(1 << 40), PageSize::SIZE_4K, 128));
     let table = PageTable::new(format, tables).unwrap();
     let (context, quirks) = (InvalTag::new(1), Quirks::default());
     let domain = Arc::new(PagedDomain::new(table, context, caps, quirks, queue));
-    let options = IoasOptions {
-        window,
-        ..IoasOptions::default()
-    };
+    let options = IoasOptions { window, ..IoasOptions::default() };
     Ioas::new(domain, Machine, options, simulated())
 }
 
@@ -247,12 +226,7 @@ fn pages(first: u64, count: u64) -> IovaRange {
 #[test]
 fn a_container_uses_no_heap_and_maps_nothing_under_its_locks() {
     let fixed = NonZeroU32::new(40).map_or(Window::Page, Window::Fixed);
-    for window in [
-        Window::Page,
-        Window::Block,
-        fixed,
-        Window::Adaptive(Adaptive::default()),
-    ] {
+    for window in [Window::Page, Window::Block, fixed, Window::Adaptive(Adaptive::default())] {
         let queue = Arc::new(Queue::default());
         let container = container(window, queue.clone());
         for region in 0..20 {
@@ -272,10 +246,7 @@ fn a_container_uses_no_heap_and_maps_nothing_under_its_locks() {
         for stream in 0..40 {
             for page in (100..900).step_by(7) {
                 let request = Request {
-                    who: Requester {
-                        stream: StreamId::new(stream),
-                        pasid: None,
-                    },
+                    who: Requester { stream: StreamId::new(stream), pasid: None },
                     iova: Iova::new((u64::from(stream % 4) * 1024 + page) * 4096),
                     access: Access::WRITE,
                 };
@@ -283,9 +254,7 @@ fn a_container_uses_no_heap_and_maps_nothing_under_its_locks() {
             }
         }
         uses("faults");
-        container
-            .read_and_clear_dirty(pages(0, 4096), |_| ())
-            .unwrap();
+        container.read_and_clear_dirty(pages(0, 4096), |_| ()).unwrap();
         queue.broken.store(true, Ordering::Relaxed);
         container.invalidate(pages(200, 300)).unwrap_err();
         queue.broken.store(false, Ordering::Relaxed);

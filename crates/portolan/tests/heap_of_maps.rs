@@ -58,10 +58,7 @@ fn device(policy: Policy, iova: IovaOptions) -> Device<Cpus> {
     let domain = PagedDomain::new(table, InvalTag::new(1), caps, Quirks::default(), Quick);
     let mut options = SpaceOptions::default();
     options.policy = policy;
-    options.bounds = LazyBounds {
-        entries: 4096,
-        ..LazyBounds::default()
-    };
+    options.bounds = LazyBounds { entries: 4096, ..LazyBounds::default() };
     options.iova = iova;
     let cpus = Arc::new(Machine);
     let bound = BoundDomain::new(Arc::new(Attached), Arc::new(domain), simulated());
@@ -102,11 +99,7 @@ fn thousands_of_maps_in_handlers_touch_no_heap() {
         (Policy::Deferred, Checks::Exact),
         (Policy::Lazy, Checks::Cheap),
     ] {
-        let iova = IovaOptions {
-            checks,
-            reserve: 64,
-            ..IovaOptions::default()
-        };
+        let iova = IovaOptions { checks, reserve: 64, ..IovaOptions::default() };
         let device = device(policy, iova);
         let space = device.space().unwrap().clone();
         let mut deferred: Vec<Option<Deferred<_, _>>> = Vec::with_capacity(64);
@@ -143,10 +136,7 @@ fn thousands_of_maps_in_handlers_touch_no_heap() {
 /// Without a task that fills it, the reserve ends; with one, it goes on.
 #[test]
 fn a_reserve_that_is_used_up_is_said_and_filled_again() {
-    let iova = IovaOptions {
-        reserve: 16,
-        ..IovaOptions::default()
-    };
+    let iova = IovaOptions { reserve: 16, ..IovaOptions::default() };
     let device = device(Policy::Deferred, iova);
     let space = device.space().unwrap().clone();
     let mut held = Vec::with_capacity(4096);

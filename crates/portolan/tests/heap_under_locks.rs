@@ -44,17 +44,11 @@ fn addresses_come_and_go_with_no_heap_under_a_lock_and_none_on_their_way_back() 
             }
             assert_eq!(space.free_all(&held), 0);
             held.clear();
-            assert_eq!(
-                uses(&context),
-                0,
-                "{context}: a handler gives addresses back"
-            );
+            assert_eq!(uses(&context), 0, "{context}: a handler gives addresses back");
             space.trim();
             uses(&context);
         }
-        space
-            .reserve(IovaRange::from_len(Iova::new(1 << 30), 1 << 20).unwrap())
-            .unwrap();
+        space.reserve(IovaRange::from_len(Iova::new(1 << 30), 1 << 20).unwrap()).unwrap();
         uses("setting aside");
     }
 }

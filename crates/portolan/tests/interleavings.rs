@@ -38,10 +38,7 @@ fn a_map_takes_back_the_table_that_another_cpu_empties() {
         let owed = unmap(&table, 0);
         pay(&table, owed);
         cpu.join().unwrap();
-        assert!(
-            table.translate(Iova::new(PAGE)).is_some(),
-            "a mapping was lost"
-        );
+        assert!(table.translate(Iova::new(PAGE)).is_some(), "a mapping was lost");
         assert!(table.translate(Iova::new(0)).is_none());
         assert_eq!(table.pages(), 2);
     });

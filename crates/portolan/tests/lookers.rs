@@ -58,8 +58,5 @@ fn pages_come_back_while_others_look() {
         done.store(true, Ordering::Relaxed);
     });
     println!("at most {most} table pages for one mapping at a time, {refused} maps refused");
-    assert!(
-        most <= 1000 && refused == 0,
-        "{most} pages, {refused} maps refused"
-    );
+    assert!(most <= 1000 && refused == 0, "{most} pages, {refused} maps refused");
 }

@@ -19,23 +19,14 @@ type Space = IovaSpace<LoomCpus>;
 
 fn space(pages: u64, front: u8) -> Arc<Space> {
     let all = IovaRange::from_len(Iova::new(0), pages * PAGE).unwrap();
-    let options = IovaOptions {
-        front,
-        depot_magazines: 1,
-        refill: 1,
-        rounds: 1,
-        ..IovaOptions::default()
-    };
+    let options =
+        IovaOptions { front, depot_magazines: 1, refill: 1, rounds: 1, ..IovaOptions::default() };
     let space = IovaSpace::new(LoomCpus::new(2), all, PageSize::SIZE_4K, options);
     Arc::new(space.unwrap())
 }
 
 fn one() -> Request {
-    Request {
-        bytes: PAGE,
-        align: PageSize::SIZE_4K,
-        limit: Iova::new(u64::MAX),
-    }
+    Request { bytes: PAGE, align: PageSize::SIZE_4K, limit: Iova::new(u64::MAX) }
 }
 
 fn whole_again(space: &Space, pages: u64) {

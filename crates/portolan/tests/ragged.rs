@@ -42,11 +42,7 @@ fn three_pages_of_a_space_of_three_come_back() {
     let cpus = SpinCpus::new(1, Still, first as fn() -> CpuId);
     let window = IovaRange::from_len(Iova::new(0x10_0000), 0x3000).unwrap();
     let space = IovaSpace::new(cpus, window, PageSize::SIZE_4K, IovaOptions::default()).unwrap();
-    let request = Request {
-        bytes: 0x3000,
-        align: PageSize::SIZE_4K,
-        limit: Iova::new(u64::MAX),
-    };
+    let request = Request { bytes: 0x3000, align: PageSize::SIZE_4K, limit: Iova::new(u64::MAX) };
     for _ in 0..2 {
         let range = space.alloc(&request).expect("all of it is free");
         assert_eq!(space.free(range), Ok(()), "it was given out just now");
@@ -122,11 +118,7 @@ fn whatever_the_space_what_was_given_out_comes_back() {
             if random.next(3) == 0 && !out.is_empty() {
                 let at = random.next(out.len() as u64) as usize;
                 let range = out.swap_remove(at);
-                assert_eq!(
-                    space.free(range),
-                    Ok(()),
-                    "seed {seed}: {range} of {window}"
-                );
+                assert_eq!(space.free(range), Ok(()), "seed {seed}: {range} of {window}");
             } else if let Some(range) = find(&mut random, &space) {
                 assert!(space.window().covers(range), "seed {seed}: {range}");
                 let twice = out.iter().any(|other| other.overlaps(range));
@@ -135,17 +127,9 @@ fn whatever_the_space_what_was_given_out_comes_back() {
             }
         }
         for range in out.drain(..) {
-            assert_eq!(
-                space.free(range),
-                Ok(()),
-                "seed {seed}: {range} of {window}"
-            );
+            assert_eq!(space.free(range), Ok(()), "seed {seed}: {range} of {window}");
         }
         space.trim_all();
-        assert_eq!(
-            space.stats().free,
-            whole,
-            "seed {seed}: {window} {options:?}"
-        );
+        assert_eq!(space.stats().free, whole, "seed {seed}: {window} {options:?}");
     }
 }

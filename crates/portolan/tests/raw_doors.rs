@@ -228,11 +228,7 @@ mod driver {
     }
 
     fn request(bytes: u64) -> Request {
-        Request {
-            bytes,
-            align: PageSize::of_lg2(0),
-            limit: Iova::new(u64::MAX),
-        }
+        Request { bytes, align: PageSize::of_lg2(0), limit: Iova::new(u64::MAX) }
     }
 
     /// CPUs whose number is wrong, and the caller's too.

@@ -41,11 +41,7 @@ fn no_address_is_out_twice() {
     let all = IovaRange::from_len(Iova::new(0), (PAGES as u64) << 12).unwrap();
     // Two CPUs for four threads: threads move, so that a CPU's cache may have two callers.
     let cpus = SpinCpus::new(2, Still, || CpuId::new(CPU.get()));
-    let options = IovaOptions {
-        depot_magazines: 4,
-        rounds: 16,
-        ..IovaOptions::default()
-    };
+    let options = IovaOptions { depot_magazines: 4, rounds: 16, ..IovaOptions::default() };
     let space = IovaSpace::new(cpus, all, PageSize::SIZE_4K, options).unwrap();
     let space = Arc::new(space);
     let out = Out((0..PAGES).map(|_| AtomicBool::new(false)).collect());
@@ -87,9 +83,7 @@ fn no_address_is_out_twice() {
         drop(senders);
     });
     // Ranges that were sent to a thread that had ended.
-    let left: Vec<_> = (0..PAGES)
-        .filter(|&page| out.0[page].load(Ordering::Relaxed))
-        .collect();
+    let left: Vec<_> = (0..PAGES).filter(|&page| out.0[page].load(Ordering::Relaxed)).collect();
     space.trim_all();
     assert_eq!(space.stats().free as usize + left.len(), PAGES);
 }

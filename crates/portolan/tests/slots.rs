@@ -38,10 +38,7 @@ impl Held {
     fn new(pool: &Pool<LoomCpus>) -> Self {
         let slots = (pool.memory().len_minus_one() + 1) / SLOT;
         let written = (0..slots).map(|_| UnsafeCell::new(())).collect();
-        Self {
-            out: std::sync::Arc::default(),
-            written: std::sync::Arc::new(written),
-        }
+        Self { out: std::sync::Arc::default(), written: std::sync::Arc::new(written) }
     }
 
     fn write(&self, pool: &Pool<LoomCpus>, data: PhysRange) {

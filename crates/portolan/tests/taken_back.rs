@@ -52,10 +52,8 @@ impl Device {
 /// Waits for the other CPUs at some point before it invalidates, or fails.
 struct Queue(std::sync::Arc<Device>);
 
-const TIMED_OUT: IommuError = IommuError::TimedOut {
-    awaited: Awaited::Completion,
-    waited: Nanos::new(1),
-};
+const TIMED_OUT: IommuError =
+    IommuError::TimedOut { awaited: Awaited::Completion, waited: Nanos::new(1) };
 
 impl InvalidationQueue for Queue {
     type Error = IommuError;
@@ -147,12 +145,8 @@ impl Machine {
         let domain = PagedDomain::new(table, context, caps, quirks, queue);
         let domain = std::sync::Arc::new(domain);
         let options = IoasOptions::default();
-        let container = Ioas::new(
-            domain.clone(),
-            TellingCpus(LoomCpus::new(3)),
-            options,
-            simulated(),
-        );
+        let container =
+            Ioas::new(domain.clone(), TellingCpus(LoomCpus::new(3)), options, simulated());
         let owner = std::sync::Arc::new(Owner::default());
         let region = RegionOptions {
             range: page(0).hull(page(pages - 1)),
@@ -160,12 +154,7 @@ impl Machine {
             hold: Residency::OnDemand,
         };
         container.add_region(&region, owner.clone()).unwrap();
-        Arc::new(Self {
-            device,
-            owner,
-            domain,
-            container,
-        })
+        Arc::new(Self { device, owner, domain, container })
     }
 
     /// The device accesses its first page.
@@ -192,10 +181,7 @@ impl Machine {
 
     fn fault_at(&self, page: u64) -> Result<(), FaultError> {
         let request = Request {
-            who: Requester {
-                stream: StreamId::new(1),
-                pasid: None,
-            },
+            who: Requester { stream: StreamId::new(1), pasid: None },
             iova: Iova::new(page * PAGE),
             access: Access::READ,
         };

@@ -164,38 +164,25 @@ impl<'r> World<'r> {
             remembered.lossy = random.of(&[0, 1, 5, 30]);
             remembered.state = random.below(u64::MAX);
         }
-        let memory = Arc::new(SlabTables::new(
-            PhysAddr::new(1 << 40),
-            PageSize::SIZE_4K,
-            TABLES,
-        ));
+        let memory = Arc::new(SlabTables::new(PhysAddr::new(1 << 40), PageSize::SIZE_4K, TABLES));
         let format = VtdSecondStage::new(VtdLevels::Four, 46);
         let table = PageTable::new(format, memory.clone()).unwrap();
         let caps = Capabilities::new(PageSize::SIZE_4K);
         let context = InvalTag::new(1);
         let domain = PagedDomain::new(table, context, caps, Quirks::default(), hardware.clone());
-        let (domain, inputs) = (
-            Arc::new(domain),
-            IovaRange::page(Iova::new(0), PageSize::of_lg2(48)),
-        );
+        let (domain, inputs) =
+            (Arc::new(domain), IovaRange::page(Iova::new(0), PageSize::of_lg2(48)));
         let mut options = SpaceOptions::default();
         // Ends that are nothing round, at edges of 32 and 48 bits as often as not.
-        let edge = random.of(&[
-            1 << 20,
-            (1 << 32) - 77 * PAGE,
-            (1 << 39) - PAGE,
-            (1 << 48) - (1 << 24),
-        ]);
+        let edge =
+            random.of(&[1 << 20, (1 << 32) - 77 * PAGE, (1 << 39) - PAGE, (1 << 48) - (1 << 24)]);
         let start = edge + random.below(40) * PAGE + random.below(2) * 0x123;
         let bytes =
             random.of(&[40 * PAGE, 333 * PAGE, 5000 * PAGE, 70_000 * PAGE]) + random.below(PAGE);
         options.window = IovaRange::from_len(Iova::new(start), bytes).unwrap();
         options.policy = random.of(&[Policy::Strict, Policy::Lazy, Policy::Deferred]);
         options.trust = random.of(&[None, Some(Trust::Trusted), Some(Trust::Untrusted)]);
-        options.bounds = LazyBounds {
-            entries: random.of(&[1, 4, 64]),
-            ..LazyBounds::default()
-        };
+        options.bounds = LazyBounds { entries: random.of(&[1, 4, 64]), ..LazyBounds::default() };
         let bound = BoundDomain::new(Arc::new(Attached), domain.clone(), simulated());
         let space = DmaSpace::with_cpus(bound, cpus.clone(), &options, simulated()).unwrap();
         Self {
@@ -224,18 +211,12 @@ impl<'r> World<'r> {
         if self.random.below(4) == 0 {
             constraints.dma_mask = Iova::new(limit);
         }
-        match self
-            .space
-            .map_range(unowned(memory), Access::READ_WRITE, &constraints)
-        {
+        match self.space.map_range(unowned(memory), Access::READ_WRITE, &constraints) {
             Ok((range, at)) => {
                 let addresses = range.addresses();
                 assert!(self.window.covers(addresses) && addresses.last() <= constraints.dma_mask);
                 let old = self.hardware.remembers(addresses);
-                assert_eq!(
-                    old, None,
-                    "{addresses} is given out, and an old page is remembered"
-                );
+                assert_eq!(old, None, "{addresses} is given out, and an old page is remembered");
                 let leads = self.domain.translate(at).map(|found| found.pa);
                 assert_eq!(leads, Some(memory.start()));
                 self.hardware.uses(at.get() / PAGE, first);
@@ -365,12 +346,7 @@ impl Askers {
         };
         let groups = bounds.groups;
         let desk = Dispatcher::new(cpus.clone(), answers.clone(), bounds).unwrap();
-        Self {
-            desk,
-            answers,
-            owed: 0,
-            groups,
-        }
+        Self { desk, answers, owed: 0, groups }
     }
 
     fn ask(&mut self, random: &mut Random) {
@@ -387,9 +363,7 @@ impl Askers {
             _ => {}
         }
         let kind = match random.below(3) {
-            0 => RequestKind::Stall {
-                tag: StallTag::new(random.below(4) as u16),
-            },
+            0 => RequestKind::Stall { tag: StallTag::new(random.below(4) as u16) },
             _ => RequestKind::Pri {
                 group: GroupId::new(random.below(GROUPS) as u16),
                 place: random.of(&[Place::Last, Place::More]),
@@ -451,11 +425,7 @@ fn nothing_is_lost_and_nothing_grows() {
     let seed = number("PORTOLAN_SEED", 36);
     println!("PORTOLAN_SEED={seed} PORTOLAN_TORTURE={operations}");
     let mut random = Random(seed);
-    let cpus: Cpus = Arc::new(SpinCpus::new(
-        CPUS,
-        Time::default(),
-        current as fn() -> CpuId,
-    ));
+    let cpus: Cpus = Arc::new(SpinCpus::new(CPUS, Time::default(), current as fn() -> CpuId));
     let (mut done, mut most_tables, mut refused) = (0, 0, 0);
     while done < operations {
         let mut world = World::new(&mut random, &cpus);
@@ -495,8 +465,5 @@ fn nothing_is_lost_and_nothing_grows() {
         askers.end();
     }
     println!("{done} operations, {refused} maps refused, at most {most_tables} table pages");
-    assert!(
-        most_tables < TABLES as usize / 2,
-        "{most_tables} table pages"
-    );
+    assert!(most_tables < TABLES as usize / 2, "{most_tables} table pages");
 }

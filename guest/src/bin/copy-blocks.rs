@@ -21,9 +21,7 @@ fn main() -> Result<()> {
     let mut options = OpenOptions::new();
     options.read(true).write(true);
     options.custom_flags(OFlags::DIRECT.bits() as i32);
-    let mut file = options
-        .open(path)
-        .with_context(|| format!("{path} cannot be opened"))?;
+    let mut file = options.open(path).with_context(|| format!("{path} cannot be opened"))?;
     let half = file.seek(SeekFrom::End(0))? / 2;
     ensure!(
         bytes > 0 && bytes.is_multiple_of(512) && half.is_multiple_of(bytes as u64),
@@ -33,8 +31,7 @@ fn main() -> Result<()> {
     let start = memory.as_ptr().align_offset(ALIGNMENT);
     let buffer = &mut memory[start..start + bytes];
     for at in (0..half).step_by(bytes) {
-        file.read_exact_at(buffer, at)
-            .with_context(|| format!("{path} cannot be read at {at}"))?;
+        file.read_exact_at(buffer, at).with_context(|| format!("{path} cannot be read at {at}"))?;
         file.write_all_at(buffer, half + at)
             .with_context(|| format!("{path} cannot be written at {}", half + at))?;
     }

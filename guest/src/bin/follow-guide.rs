@@ -30,9 +30,7 @@ fn output(command: &str) -> Result<String> {
 
 /// Records while the disk is read by 4 KiB; returns the text of a replay of that.
 fn measure(disk: &str, name: &str) -> Result<String> {
-    output(&format!(
-        "portolan record -o {name} -- read-blocks {disk} 4096"
-    ))?;
+    output(&format!("portolan record -o {name} -- read-blocks {disk} 4096"))?;
     fs::copy(format!("/tmp/{name}"), format!("/dev/virtio-ports/{name}"))?;
     let replayed = output(&format!("portolan replay {name}"))?;
     print!("{replayed}");
@@ -56,15 +54,11 @@ fn undo(group: &Path) -> Result<()> {
         echo(name, Path::new(&driver))?;
     }
     echo("auto", &group.join("type"))?;
-    names
-        .iter()
-        .try_for_each(|name| echo(name, Path::new("/sys/bus/pci/drivers_probe")))
+    names.iter().try_for_each(|name| echo(name, Path::new("/sys/bus/pci/drivers_probe")))
 }
 
 fn main() -> Result<()> {
-    let disk = std::env::args()
-        .nth(1)
-        .context("usage: follow-guide DISK")?;
+    let disk = std::env::args().nth(1).context("usage: follow-guide DISK")?;
     let advised = measure(&disk, "before.gz")?;
     let file = advised
         .lines()

@@ -53,11 +53,7 @@ impl Buffer {
         let whole = size.next_multiple_of(alignment);
         let memory = vec![0; whole + alignment];
         let start = memory.as_ptr().align_offset(alignment);
-        let mut buffer = Self {
-            memory,
-            start,
-            size,
-        };
+        let mut buffer = Self { memory, start, size };
         // Each page is there before a request, and from its beginning on.
         buffer.bytes().fill(1);
         buffer

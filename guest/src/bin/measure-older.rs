@@ -73,16 +73,7 @@ fn settings() -> Result<BTreeMap<String, String>> {
 
 fn recorder(disk: &str, output: &str) -> Command {
     let mut command = Command::new("portolan");
-    command.args([
-        "record",
-        "--latency",
-        "1",
-        "--seconds",
-        "1",
-        "--force",
-        "-o",
-        output,
-    ]);
+    command.args(["record", "--latency", "1", "--seconds", "1", "--force", "-o", output]);
     command.args(["--", "read-on", disk, "4096"]);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
@@ -122,11 +113,7 @@ fn refuses(disk: &str) -> Result<()> {
     let said = said(&output);
     let wanted = ["set_event", "sched_process_exit"];
     let is_told = wanted.iter().all(|part| said.contains(part));
-    ensure!(
-        output.status.code() == Some(2) && is_told,
-        "{}: {said}",
-        output.status
-    );
+    ensure!(output.status.code() == Some(2) && is_told, "{}: {said}", output.status);
     unchanged(&before)?;
     fs::write(&event, "0")?;
     Ok(())
@@ -134,12 +121,7 @@ fn refuses(disk: &str) -> Result<()> {
 
 fn unchanged(before: &BTreeMap<String, String>) -> Result<()> {
     let now = settings()?;
-    let changed = before
-        .iter()
-        .find(|(name, value)| now.get(*name) != Some(value));
-    ensure!(
-        changed.is_none() && now.len() == before.len(),
-        "{changed:?} has changed: {now:?}"
-    );
+    let changed = before.iter().find(|(name, value)| now.get(*name) != Some(value));
+    ensure!(changed.is_none() && now.len() == before.len(), "{changed:?} has changed: {now:?}");
     Ok(())
 }

@@ -24,20 +24,15 @@ fn main() -> Result<()> {
         "BYTES are whole sectors, 1 GiB at most"
     );
     let mut options = OpenOptions::new();
-    options
-        .read(true)
-        .custom_flags(OFlags::DIRECT.bits() as i32);
-    let file = options
-        .open(path)
-        .with_context(|| format!("{path} cannot be opened"))?;
+    options.read(true).custom_flags(OFlags::DIRECT.bits() as i32);
+    let file = options.open(path).with_context(|| format!("{path} cannot be opened"))?;
     let mut memory = vec![0u8; bytes + ALIGNMENT];
     let start = memory.as_ptr().align_offset(ALIGNMENT);
     let buffer = &mut memory[start..start + bytes];
     let (mut requests, mut at, mut sum) = (0u64, 0u64, 0u64);
     loop {
-        let read = file
-            .read_at(buffer, at)
-            .with_context(|| format!("{path} cannot be read at {at}"))?;
+        let read =
+            file.read_at(buffer, at).with_context(|| format!("{path} cannot be read at {at}"))?;
         if read == 0 {
             break;
         }

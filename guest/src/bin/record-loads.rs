@@ -100,9 +100,7 @@ fn record(load: &str, recorder: &str, file: &Path) -> Result<()> {
             let groups = GROUPS.map(|group| format!("{group}:*"));
             command.args(groups.iter().flat_map(|group| ["-e", group]));
             // Its buffers are 512 KiB a CPU otherwise.
-            command
-                .args(["-a", "-m", "4096", "-o"])
-                .arg(file.with_extension("data"))
+            command.args(["-a", "-m", "4096", "-o"]).arg(file.with_extension("data"))
         }
         _ => bail!("no recorder is called {recorder}"),
     };
@@ -117,10 +115,7 @@ fn print_text(recorder: &str, file: &Path) -> Result<()> {
         _ => return Ok(()),
     };
     let mut command = Command::new(recorder);
-    command
-        .arg(verb)
-        .arg("-i")
-        .arg(file.with_extension(recorded));
+    command.arg(verb).arg("-i").arg(file.with_extension(recorded));
     ended(command.stdout(File::create(file.with_extension(text))?))
 }
 
@@ -178,16 +173,11 @@ impl Counters {
         let mut set = Vec::new();
         for (event, field, added) in COUNTED {
             // Not every kernel has every event.
-            let trigger = Path::new(INSTANCE)
-                .join("events")
-                .join(event)
-                .join("trigger");
+            let trigger = Path::new(INSTANCE).join("events").join(event).join("trigger");
             if !trigger.exists() {
                 continue;
             }
-            let added = added
-                .map(|field| format!(":vals={field}"))
-                .unwrap_or_default();
+            let added = added.map(|field| format!(":vals={field}")).unwrap_or_default();
             let histogram = format!("hist:keys={field}{added}");
             let written = fs::write(&trigger, &histogram);
             written.with_context(|| format!("{event}: {histogram}"))?;
@@ -216,9 +206,7 @@ fn entry(line: &str) -> Option<(u64, Count)> {
     let (key, values) = line.strip_prefix('{')?.split_once('}')?;
     let (field, key) = key.split_once(':')?;
     let key = key.trim().parse().ok()?;
-    let mut words = values
-        .split_whitespace()
-        .filter_map(|word| word.parse().ok());
+    let mut words = values.split_whitespace().filter_map(|word| word.parse().ok());
     let events: u64 = words.next()?;
     let bytes = match field.trim() {
         "size" => events * key,

@@ -108,9 +108,7 @@ fn send(rate: u32) -> Result<()> {
     let tasks: Vec<_> = (0..tasks).map(|_| thread::spawn(task)).collect();
     let mut sent = 0;
     for task in tasks {
-        sent += task
-            .join()
-            .map_err(|_| anyhow::anyhow!("a task panicked"))?;
+        sent += task.join().map_err(|_| anyhow::anyhow!("a task panicked"))?;
     }
     Ok(fs::write(SENT, sent.to_string())?)
 }

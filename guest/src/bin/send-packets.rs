@@ -28,9 +28,7 @@ const GROUP: &str = "/sys/class/net/eth0/device/../iommu_group/type";
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let count = arguments
-        .next()
-        .context("usage: send-packets THOUSANDS [TYPE]")?;
+    let count = arguments.next().context("usage: send-packets THOUSANDS [TYPE]")?;
     let count: u32 = count.parse().context("THOUSANDS is no number")?;
     if let Some(kind) = arguments.next() {
         fs::write(GROUP, &kind).with_context(|| format!("{GROUP}: {kind}"))?;
@@ -56,11 +54,7 @@ fn main() -> Result<()> {
         // The card counts packets that were taken back, which for the last ones is done with the next.
         let missing = sent.abs_diff(u64::from(BURSTS * BURST));
         ensure!(missing <= u64::from(BURST), "{sent} packets were sent");
-        println!(
-            "sent: {sent} packets in {} ns, {}",
-            took.as_nanos(),
-            kind.trim()
-        );
+        println!("sent: {sent} packets in {} ns, {}", took.as_nanos(), kind.trim());
     }
     Ok(())
 }

@@ -65,10 +65,7 @@ pub fn on_model(kind: Kind, seam: Seam) -> Result<OnModel, Outcome> {
         Kind::Plain => plain,
         Kind::CachesAbsence => plain.caching_absence(),
     };
-    let setup = AmdSetup {
-        identification,
-        ..AmdSetup::default()
-    };
+    let setup = AmdSetup { identification, ..AmdSetup::default() };
     let mut config = Config::default();
     config.limit = LIMIT;
     config.interrupts = Some(Remapping::default());
@@ -82,21 +79,13 @@ pub fn on_model(kind: Kind, seam: Seam) -> Result<OnModel, Outcome> {
     let devices = [StreamId::new(0x20), StreamId::new(0x128)];
     let host = ModelHost::new(registers, memory, devices);
     Ok(Rig {
-        abilities: Abilities {
-            refuses_plain: NAMES,
-            ..Abilities::ALL
-        },
+        abilities: Abilities { refuses_plain: NAMES, ..Abilities::ALL },
         interrupts: Some(|unit| unit),
         queue_entries: Some(queue_entries),
         // One place stays empty.
         fault_room: Some(log_entries - 1),
         bad_command: |unit, host| Some(host.refuse_one(&unit.queue())),
-        ..Rig::new(
-            unit.map_err(failed)?,
-            host,
-            |unit| unit.domain().map(Arc::new),
-            submitted,
-        )
+        ..Rig::new(unit.map_err(failed)?, host, |unit| unit.domain().map(Arc::new), submitted)
     })
 }
 
@@ -131,12 +120,7 @@ pub fn on_qemu() -> Result<OnQemu, Outcome> {
         },
         interrupts: Some(|unit| unit),
         queue_entries,
-        ..Rig::new(
-            unit.map_err(failed)?,
-            host,
-            |unit| unit.domain().map(Arc::new),
-            submitted,
-        )
+        ..Rig::new(unit.map_err(failed)?, host, |unit| unit.domain().map(Arc::new), submitted)
     })
 }
 

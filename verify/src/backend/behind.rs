@@ -87,10 +87,7 @@ fn by_kind<K: Debug>(counts: impl IntoIterator<Item = (K, u64)>) -> BTreeMap<Str
 
 /// Has the `nth` command that comes behind `consumed` others be refused with `code`.
 fn refusal(consumed: u64, nth: Option<u64>, code: u32) -> RegisterFaults {
-    RegisterFaults {
-        refuse: nth.map(|nth| (consumed + nth, code)),
-        ..RegisterFaults::default()
-    }
+    RegisterFaults { refuse: nth.map(|nth| (consumed + nth, code)), ..RegisterFaults::default() }
 }
 
 /// Methods that are alike for all units of the model, by methods of the same names.
@@ -165,10 +162,7 @@ impl Behind for VtdRegisters {
 
     fn raise(&self, device: StreamId, message: MsiMessage) -> Option<Raised> {
         let arrived = self.message(device, message.address, message.data).ok()?;
-        Some(Raised {
-            vector: arrived.vector,
-            destination: arrived.destination,
-        })
+        Some(Raised { vector: arrived.vector, destination: arrived.destination })
     }
 
     fn asks(&self) -> Option<&dyn Asks> {
@@ -181,11 +175,9 @@ impl Behind for VtdRegisters {
         let mut all = by_kind(counts.descriptors);
         // The driver counts both kinds as one.
         let with_pasid = all.remove("PASID_DEVICE_TLB").unwrap_or(0);
-        for (name, count) in [
-            ("CONTEXT_CACHE", contexts),
-            ("IOTLB", translations),
-            ("DEVICE_TLB", with_pasid),
-        ] {
+        for (name, count) in
+            [("CONTEXT_CACHE", contexts), ("IOTLB", translations), ("DEVICE_TLB", with_pasid)]
+        {
             *all.entry(name.to_owned()).or_default() += count;
         }
         all
@@ -201,10 +193,7 @@ impl Behind for AmdRegisters {
 
     fn raise(&self, device: StreamId, message: MsiMessage) -> Option<Raised> {
         let arrived = self.message(device, message.address, message.data)?;
-        Some(Raised {
-            vector: arrived.vector,
-            destination: arrived.destination.into(),
-        })
+        Some(Raised { vector: arrived.vector, destination: arrived.destination.into() })
     }
 
     fn commands(&self) -> BTreeMap<String, u64> {
@@ -226,11 +215,7 @@ impl Behind for RiscvRegisters {
     fn raise(&self, device: StreamId, message: MsiMessage) -> Option<Raised> {
         let at = Iova::new(message.address);
         let pieces = self.dma(device, None, at, AccessKind::Write, 4).ok()?;
-        let inside = pieces
-            .first()?
-            .pa
-            .get()
-            .checked_sub(INTERRUPT_FILES.get())?;
+        let inside = pieces.first()?.pa.get().checked_sub(INTERRUPT_FILES.get())?;
         Some(Raised {
             vector: u8::try_from(message.data).ok()?,
             destination: u32::try_from(inside >> 12).ok()?,

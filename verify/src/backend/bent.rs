@@ -14,10 +14,7 @@ pub struct Bent<R> {
 impl<R: Mmio> Bent<R> {
     /// In front of `registers`.
     pub fn new(registers: R, sabotage: Sabotage) -> Self {
-        Self {
-            registers,
-            sabotage,
-        }
+        Self { registers, sabotage }
     }
 }
 

@@ -26,18 +26,12 @@ impl NvmeDisk {
     /// # Errors
     /// If there is none.
     pub fn new(pci: &Pci) -> Result<Self, PciError> {
-        Ok(Self {
-            function: pci.first(ID.0, ID.1)?.clone(),
-            running: Mutex::default(),
-        })
+        Ok(Self { function: pci.first(ID.0, ID.1)?.clone(), running: Mutex::default() })
     }
 
     /// The disk, in the machine that it is in.
     pub fn in_machine<'a>(&'a self, machine: &'a Machine) -> NvmeInMachine<'a> {
-        NvmeInMachine {
-            disk: self,
-            machine,
-        }
+        NvmeInMachine { disk: self, machine }
     }
 }
 

@@ -47,12 +47,7 @@ impl<B: Behind> ModelHost<B> {
     }
 
     fn write(&self, device: StreamId, pasid: Option<Pasid>, iova: Iova, value: u32) {
-        let of = Access {
-            device,
-            pasid,
-            iova,
-            kind: AccessKind::Write,
-        };
+        let of = Access { device, pasid, iova, kind: AccessKind::Write };
         if let Some(pa) = self.reach(of) {
             let _ = self.memory.write_u32(pa, value);
         }
@@ -75,11 +70,7 @@ impl<B: Behind> ModelHost<B> {
 
     /// Two devices behind `unit`.
     pub fn new(unit: Arc<B>, memory: Arc<ModelMemory<B::Word>>, devices: [StreamId; 2]) -> Self {
-        Self {
-            unit,
-            memory,
-            devices,
-        }
+        Self { unit, memory, devices }
     }
 }
 
@@ -117,12 +108,7 @@ impl<B: Behind> Host for ModelHost<B> {
     }
 
     fn device_read(&self, device: StreamId, iova: Iova) -> Option<u32> {
-        let of = Access {
-            device,
-            pasid: None,
-            iova,
-            kind: AccessKind::Read,
-        };
+        let of = Access { device, pasid: None, iova, kind: AccessKind::Read };
         Some(self.peek(self.reach(of)?))
     }
 
@@ -162,9 +148,9 @@ impl<B: Behind> ModelHost<B> {
     /// Result of a transfer, after its data has arrived in memory.
     fn arrive(&self, transfer: Transfer) -> Wrote {
         match transfer {
-            Transfer::Done(pieces) => pieces
-                .first()
-                .map_or(Wrote::Refused, |piece| self.mark(piece.pa)),
+            Transfer::Done(pieces) => {
+                pieces.first().map_or(Wrote::Refused, |piece| self.mark(piece.pa))
+            }
             Transfer::Refused(_) => Wrote::Refused,
             Transfer::Stalled(_) => Wrote::Waits,
         }

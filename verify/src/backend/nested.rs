@@ -76,12 +76,7 @@ where
         let words = [DESCRIPTOR_WORD, TABLE.get(), 0, MAIR];
         write(&*memory, descriptor, words.into_iter());
         write(&*memory, table, (0..512).map(|gib| gib << 30 | BLOCK));
-        Ok(Self {
-            smmu,
-            memory,
-            descriptor,
-            table,
-        })
+        Ok(Self { smmu, memory, descriptor, table })
     }
 
     /// Has faults of the guest's stage wait, from the next attachment on; an entry without stalls refuses
@@ -94,10 +89,7 @@ where
     /// Its guests' first stage.
     pub(super) fn guest(&self) -> GuestStage {
         GuestStage {
-            layout: Layout {
-                levels: 3,
-                ..Layout::ARMV8
-            },
+            layout: Layout { levels: 3, ..Layout::ARMV8 },
             memory: self.memory.clone(),
             root: (self.table, TABLE),
         }

@@ -42,9 +42,7 @@ pub fn needs_stages(architecture: Architecture) -> Result<(), Outcome> {
     if found >= wanted {
         return Ok(());
     }
-    Err(Outcome::Skip(
-        StartError::TooOld { found, wanted }.to_string(),
-    ))
+    Err(Outcome::Skip(StartError::TooOld { found, wanted }.to_string()))
 }
 
 impl QemuHost {
@@ -60,9 +58,7 @@ impl QemuHost {
             Some(why) => Outcome::Skip(why),
             None => fail("starting QEMU", error),
         })?;
-        let pci = machine
-            .pci()
-            .map_err(|error| fail("looking at PCI", error))?;
+        let pci = machine.pci().map_err(|error| fail("looking at PCI", error))?;
         let mut edus = Vec::new();
         for function in pci.find(0x1234, 0x11e8) {
             edus.push(Edu::new(function).map_err(|error| fail("taking over edu", error))?);
@@ -70,13 +66,7 @@ impl QemuHost {
         let devices = <[Edu; 2]>::try_from(edus)
             .map_err(|found| Outcome::Fail(format!("{} edu devices, not 2", found.len())))?;
         let disk = NvmeDisk::new(&pci).map_err(|error| fail("looking for the disk", error))?;
-        Ok(Self {
-            machine,
-            disk,
-            pci,
-            devices,
-            witness,
-        })
+        Ok(Self { machine, disk, pci, devices, witness })
     }
 
     /// Functions on the bus.
@@ -92,10 +82,7 @@ impl QemuHost {
 
 /// Parses QEMU's line of a message that was remapped, for the interrupt that arrives:
 fn remapped(line: &str) -> Option<Raised> {
-    let (_, after) = line
-        .split_once("_ir_remap_msi")?
-        .1
-        .split_once("-> (addr 0x")?;
+    let (_, after) = line.split_once("_ir_remap_msi")?.1.split_once("-> (addr 0x")?;
     let (address, data) = after.split_once(", data 0x")?;
     let number = |text: &str| u64::from_str_radix(text.trim_end_matches(')'), 16).ok();
     Some(Raised {
@@ -110,19 +97,13 @@ impl Host for QemuHost {
     }
 
     fn device_write(&self, device: StreamId, iova: Iova, value: u32) {
-        let edu = self
-            .devices
-            .iter()
-            .find(|edu| edu.function().stream() == device);
+        let edu = self.devices.iter().find(|edu| edu.function().stream() == device);
         // A device that fails writes nothing, which the scenario sees.
         let _ = edu.map(|edu| edu.dma_write32(iova, value as u16));
     }
 
     fn raise(&self, device: StreamId, message: MsiMessage) -> Option<Raised> {
-        let edu = self
-            .devices
-            .iter()
-            .find(|edu| edu.function().stream() == device)?;
+        let edu = self.devices.iter().find(|edu| edu.function().stream() == device)?;
         let trace = self.machine.trace();
         let before = trace.mark().ok()?;
         edu.interrupt(message.address, message.data as u16).ok()?;
@@ -154,10 +135,6 @@ impl Host for QemuHost {
 
     fn witnessed(&self) -> Option<BTreeMap<String, u64>> {
         let witness = self.witness?;
-        self.machine
-            .trace()
-            .counts()
-            .ok()
-            .map(|counts| witness(&counts))
+        self.machine.trace().counts().ok().map(|counts| witness(&counts))
     }
 }

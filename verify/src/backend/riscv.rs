@@ -69,9 +69,7 @@ pub enum Kind {
 /// # Errors
 /// If the driver does not take it over.
 pub fn first_on_model(kind: Kind, seam: Seam) -> Result<OnModel<FirstOnModel>, Outcome> {
-    let made = model(kind, seam, |unit| {
-        unit.first_stage(RiscvLevels::Four).map(Arc::new)
-    });
+    let made = model(kind, seam, |unit| unit.first_stage(RiscvLevels::Four).map(Arc::new));
     let pasids = Some(Pasids {
         enable: |unit: &ModelUnit, stream| unit.enable_pasids(stream, 4),
         attach: |unit, stream, pasid, domain| unit.attach_pasid(stream, pasid, domain),
@@ -85,9 +83,7 @@ pub fn first_on_model(kind: Kind, seam: Seam) -> Result<OnModel<FirstOnModel>, O
 /// # Errors
 /// If the driver does not take it over.
 pub fn second_on_model(kind: Kind, seam: Seam) -> Result<OnModel<SecondOnModel>, Outcome> {
-    model(kind, seam, |unit| {
-        unit.second_stage(RiscvLevels::Three).map(Arc::new)
-    })
+    model(kind, seam, |unit| unit.second_stage(RiscvLevels::Three).map(Arc::new))
 }
 
 fn model<D>(kind: Kind, seam: Seam, domain: MakeDomain<ModelUnit, D>) -> Result<OnModel<D>, Outcome>
@@ -100,10 +96,7 @@ where
         Kind::Plain => plain,
         Kind::Extended | Kind::Interrupts => plain.extended(),
     };
-    let setup = RiscvSetup {
-        identification,
-        ..RiscvSetup::default()
-    };
+    let setup = RiscvSetup { identification, ..RiscvSetup::default() };
     let mut config = Config::default();
     config.limit = LIMIT;
     config.requests_lg2 = Some(8);
@@ -132,11 +125,7 @@ where
             ways: &[Way::Requests],
             enable: |unit, stream, _| {
                 let physical = stream.get() as u16;
-                let tlb = DeviceTlb {
-                    depth: 1,
-                    physical,
-                    twice: false,
-                };
+                let tlb = DeviceTlb { depth: 1, physical, twice: false };
                 Ok(unit.use_device_tlb(stream, tlb, all_memory())?)
             },
             disable: None,
@@ -163,9 +152,7 @@ where
 /// # Errors
 /// [`Outcome::Skip`] without QEMU 10; [`Outcome::Fail`] if the driver does not take the unit over.
 pub fn first_on_qemu(iommu: Iommu) -> Result<OnQemu<FirstOnQemu>, Outcome> {
-    on_qemu(iommu, |unit| {
-        unit.first_stage(RiscvLevels::Four).map(Arc::new)
-    })
+    on_qemu(iommu, |unit| unit.first_stage(RiscvLevels::Four).map(Arc::new))
 }
 
 /// A new QEMU with a unit, second stage.
@@ -173,9 +160,7 @@ pub fn first_on_qemu(iommu: Iommu) -> Result<OnQemu<FirstOnQemu>, Outcome> {
 /// # Errors
 /// As [`first_on_qemu`].
 pub fn second_on_qemu() -> Result<OnQemu<SecondOnQemu>, Outcome> {
-    on_qemu(Iommu::Riscv, |unit| {
-        unit.second_stage(RiscvLevels::Three).map(Arc::new)
-    })
+    on_qemu(Iommu::Riscv, |unit| unit.second_stage(RiscvLevels::Three).map(Arc::new))
 }
 
 fn on_qemu<D>(iommu: Iommu, domain: MakeDomain<QemuUnit, D>) -> Result<OnQemu<D>, Outcome>
@@ -228,14 +213,8 @@ where
     let counts = unit.counts();
     let of = |kind| counts.of(kind);
     by_name([
-        (
-            "INVAL_VMA",
-            of(K::Pages) + of(K::Context) + of(K::Both) + of(K::All),
-        ),
-        (
-            "INVAL_GVMA",
-            of(K::GuestPages) + of(K::Guest) + of(K::Guests),
-        ),
+        ("INVAL_VMA", of(K::Pages) + of(K::Context) + of(K::Both) + of(K::All)),
+        ("INVAL_GVMA", of(K::GuestPages) + of(K::Guest) + of(K::Guests)),
         ("INVAL_DDT", of(K::Device) + of(K::Devices)),
         ("INVAL_PDT", of(K::Process)),
         ("ATS_INVAL", of(K::DeviceTlb)),

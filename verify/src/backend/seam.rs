@@ -125,10 +125,7 @@ impl Sabotage {
 
     /// Commands are edited, and nothing else.
     pub const fn of_commands(commands: fn(&mut [Words])) -> Self {
-        Self {
-            commands,
-            ..Self::NONE
-        }
+        Self { commands, ..Self::NONE }
     }
 }
 
@@ -316,10 +313,7 @@ impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
             _ => 0x90,
         };
         if offset == base {
-            *queue = Queue {
-                base: value,
-                tail: 0,
-            };
+            *queue = Queue { base: value, tail: 0 };
         }
     }
 
@@ -400,11 +394,8 @@ impl<R: Mmio, Q: QueueMemory + Send + Sync> Mmio for Tampered<R, Q> {
             Arrives::Yes => value,
         };
         self.note_half(offset, value);
-        let signals = if self.tail_at() == Some(offset) {
-            self.edit(value.into())
-        } else {
-            Vec::new()
-        };
+        let signals =
+            if self.tail_at() == Some(offset) { self.edit(value.into()) } else { Vec::new() };
         if self.acknowledges(offset, value) {
             self.erred.store(true, Ordering::Relaxed);
         }

@@ -70,10 +70,7 @@ fn model<D>(kind: Kind, seam: Seam, domain: MakeDomain<Iommu, D>) -> Result<Mode
             Implementation::Arm,
         ),
         Kind::Qualcomm => (
-            SmmuV2Setup {
-                identification: plain.identification,
-                ..SmmuV2Setup::qualcomm(SLOW_NS)
-            },
+            SmmuV2Setup { identification: plain.identification, ..SmmuV2Setup::qualcomm(SLOW_NS) },
             Visibility::AtOnce,
             Implementation::Qualcomm(WaitForSafe::Off),
         ),

@@ -81,10 +81,8 @@ where
     by_name(counts.iter().map(|(kind, count)| (kind.name(), count)))
 }
 
-const NESTED: Abilities = Abilities {
-    page_exact: Has::No("what both stages came to goes as a whole"),
-    ..Abilities::ALL
-};
+const NESTED: Abilities =
+    Abilities { page_exact: Has::No("what both stages came to goes as a whole"), ..Abilities::ALL };
 
 /// A new model with a unit of `kind`, for domains that `domain` makes.
 fn model<D>(
@@ -231,9 +229,8 @@ where
 
 /// A new QEMU with a unit, for domains that `domain` makes.
 fn qemu<D>(seam: Seam, domain: MakeDomain<QemuUnit, D>) -> Result<QemuRig<D>, Outcome> {
-    let builder = Builder::new(Architecture::Aarch64)
-        .iommu(Iommu::Smmuv3)
-        .trace("smmuv3_cmdq_opcode");
+    let builder =
+        Builder::new(Architecture::Aarch64).iommu(Iommu::Smmuv3).trace("smmuv3_cmdq_opcode");
     let host = QemuHost::start(builder, Some(seen))?;
     let machine = host.machine();
     let none = || Outcome::Fail("the machine has no unit".to_owned());
@@ -245,10 +242,7 @@ fn qemu<D>(seam: Seam, domain: MakeDomain<QemuUnit, D>) -> Result<QemuRig<D>, Ou
     let fault_room = Some(1 << config.event_queue_lg2);
     let unit = Smmu::enable(registers, tables, HostClock::new(), config);
     Ok(Rig {
-        abilities: Abilities {
-            reads: Has::No("edu writes only"),
-            ..Abilities::ALL
-        },
+        abilities: Abilities { reads: Has::No("edu writes only"), ..Abilities::ALL },
         queue_entries,
         fault_room,
         ..Rig::new(unit.map_err(failed)?, host, domain, submitted)
@@ -284,10 +278,7 @@ pub fn nested_on_qemu(seam: Seam) -> Result<NestedQemuRig, Outcome> {
     let tables = Arc::new(rig.host.machine().tables().clone());
     let unit = Nested::new(rig.unit, tables);
     Ok(Rig {
-        abilities: Abilities {
-            reads: rig.abilities.reads,
-            ..NESTED
-        },
+        abilities: Abilities { reads: rig.abilities.reads, ..NESTED },
         queue_entries: rig.queue_entries,
         fault_room: rig.fault_room,
         ..Rig::new(

@@ -80,11 +80,6 @@ pub fn on_model(chip: Chip, seam: Seam) -> Result<ModelRig, Outcome> {
     let host = ModelHost::new(registers, memory, devices);
     Ok(Rig {
         abilities: ABILITIES,
-        ..Rig::new(
-            unit.map_err(failed)?,
-            host,
-            |unit| unit.domain().map(Arc::new),
-            submitted,
-        )
+        ..Rig::new(unit.map_err(failed)?, host, |unit| unit.domain().map(Arc::new), submitted)
     })
 }

@@ -24,9 +24,7 @@ const NO_CACHE: Has = Has::No("the device has no cache: an unmap takes effect at
 /// # Errors
 /// [`Outcome::Skip`] without QEMU; [`Outcome::Fail`] if the driver does not take the device over.
 pub fn on_qemu() -> Result<OnQemu, Outcome> {
-    let builder = Builder::new(Architecture::X86)
-        .iommu(Iommu::Virtio)
-        .trace("virtio_iommu_*");
+    let builder = Builder::new(Architecture::X86).iommu(Iommu::Virtio).trace("virtio_iommu_*");
     let host = QemuHost::start(builder, Some(seen))?;
     let fail = |what: &str| Outcome::Fail(format!("starting the device: {what}"));
     let transport = PciTransport::start(host.machine(), host.pci());
@@ -41,15 +39,10 @@ pub fn on_qemu() -> Result<OnQemu, Outcome> {
             reads: Has::No("edu writes only"),
             ..Abilities::ALL
         },
-        ..Rig::new(
-            unit.map_err(|error| fail(&error.to_string()))?,
-            host,
-            Opened::domain,
-            |unit| {
-                let counts = unit.counts();
-                named([counts.attach, counts.detach, counts.map, counts.unmap])
-            },
-        )
+        ..Rig::new(unit.map_err(|error| fail(&error.to_string()))?, host, Opened::domain, |unit| {
+            let counts = unit.counts();
+            named([counts.attach, counts.detach, counts.map, counts.unmap])
+        })
     })
 }
 

@@ -101,11 +101,7 @@ where
         ways: &[Way::Requests],
         enable: |unit, stream, _| {
             let physical = stream.get() as u16;
-            let tlb = DeviceTlb {
-                depth: 1,
-                physical,
-                twice: false,
-            };
+            let tlb = DeviceTlb { depth: 1, physical, twice: false };
             Ok(unit.use_device_tlb(stream, tlb, all_memory())?)
         },
         disable: None,
@@ -159,10 +155,7 @@ where
             (scalable, Visibility::AtOnce)
         }
     };
-    let setup = VtdSetup {
-        identification: identification.interrupts(),
-        ..VtdSetup::default()
-    };
+    let setup = VtdSetup { identification: identification.interrupts(), ..VtdSetup::default() };
     let config = config_of(kind);
     let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, visibility));
     let registers = Arc::new(VtdRegisters::new(setup, memory.clone()));
@@ -235,10 +228,7 @@ where
     let of = |kind| counts.of(kind);
     by_name([
         ("CONTEXT_CACHE", of(K::ContextGlobal) + of(K::ContextDevice)),
-        (
-            "IOTLB",
-            of(K::IotlbGlobal) + of(K::IotlbDomain) + of(K::IotlbPages),
-        ),
+        ("IOTLB", of(K::IotlbGlobal) + of(K::IotlbDomain) + of(K::IotlbPages)),
         ("PASID_IOTLB", of(K::PasidIotlb)),
         ("PASID_CACHE", of(K::PasidCache)),
         ("DEVICE_TLB", of(K::DeviceTlb)),
@@ -306,10 +296,7 @@ fn seen(counts: &Counts) -> BTreeMap<String, u64> {
         ("iotlb global", of(VtdInvalidation::IotlbGlobal)),
         ("iotlb domain", of(VtdInvalidation::IotlbDomain)),
         ("iotlb pages", of(VtdInvalidation::IotlbPages)),
-        (
-            "interrupt entries",
-            counts.vtd(VtdDescriptor::InterruptEntry),
-        ),
+        ("interrupt entries", counts.vtd(VtdDescriptor::InterruptEntry)),
         ("wait", of(VtdInvalidation::WaitWrite)),
     ])
 }

@@ -65,12 +65,7 @@ fn scenario(backend: &Backend, line: Line) -> Scenario {
         Outcome::Fail(why) => ("fail", Some(why)),
         Outcome::Skip(why) => ("skip", Some(why)),
     };
-    Scenario {
-        name: line.name,
-        on: backend.to_string(),
-        result,
-        reason,
-    }
+    Scenario { name: line.name, on: backend.to_string(), result, reason }
 }
 
 /// The totals for people; the lines were printed as they came.

@@ -96,10 +96,7 @@ impl BackendGroup {
 
     fn of_kind(kind: &str) -> Self {
         let members = BackendName::of_kind(kind).into_iter();
-        Self {
-            name: kind.to_owned(),
-            members: members.map(Backend::Unit).collect(),
-        }
+        Self { name: kind.to_owned(), members: members.map(Backend::Unit).collect() }
     }
 
     fn unit(name: &str) -> Option<Self> {

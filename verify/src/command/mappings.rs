@@ -42,9 +42,8 @@ pub fn run(seed: u64, cpus: u64, operations: u64, health: Health) -> Report {
         Health::Failing => &[Health::Sound, Health::Failing],
     };
     let ways = Way::ALL.iter();
-    let runs: Vec<(Way, Health)> = ways
-        .flat_map(|way| kinds.iter().map(|kind| (*way, *kind)))
-        .collect();
+    let runs: Vec<(Way, Health)> =
+        ways.flat_map(|way| kinds.iter().map(|kind| (*way, *kind))).collect();
     let bar = Progress::new(operations);
     let each = operations.div_ceil(runs.len() as u64);
     let next = AtomicUsize::new(0);
@@ -72,17 +71,13 @@ pub fn run(seed: u64, cpus: u64, operations: u64, health: Health) -> Report {
         }
     });
     drop(bar);
-    let policies: Vec<MappingReport> = done
-        .into_iter()
-        .filter_map(|slot| slot.into_inner().ok().flatten())
-        .collect();
+    let policies: Vec<MappingReport> =
+        done.into_iter().filter_map(|slot| slot.into_inner().ok().flatten()).collect();
     let sum = |of: fn(&MappingReport) -> u64| policies.iter().map(of).sum();
     Report {
         seed,
         operations: sum(|one| one.operations),
-        violations: (policies.iter().flat_map(|one| &one.violations))
-            .cloned()
-            .collect(),
+        violations: (policies.iter().flat_map(|one| &one.violations)).cloned().collect(),
         events: BTreeMap::from([
             ("accesses", sum(|one| one.accesses)),
             ("retries", sum(|one| one.retries)),

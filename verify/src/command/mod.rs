@@ -75,10 +75,7 @@ fn run_check(args: &CheckArgs) -> Result<Outcome> {
     let members = backends.iter().flat_map(|group| &group.members);
     let devices: Vec<_> = members.filter_map(Backend::devices).collect();
     if args.bind {
-        ensure!(
-            !devices.is_empty(),
-            "--bind is for devices: no backend names any"
-        );
+        ensure!(!devices.is_empty(), "--bind is for devices: no backend names any");
         devices.iter().try_for_each(|devices| devices.bind())?;
     }
     devices.iter().try_for_each(|devices| devices.ready())?;

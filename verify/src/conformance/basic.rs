@@ -36,11 +36,7 @@ impl<M: Machine> Attached<M> {
     /// Maps and pays at once.
     pub(super) fn map(&self, iova: Iova, pa: PhysAddr, bytes: u64, access: Access) -> Verdict {
         let mut owed = Gather::new();
-        must(
-            "mapping",
-            self.domain
-                .map(iova, promised(pa, bytes), access, &mut owed),
-        )?;
+        must("mapping", self.domain.map(iova, promised(pa, bytes), access, &mut owed))?;
         self.sync(owed)
     }
 
@@ -68,9 +64,7 @@ impl<M: Machine> Attached<M> {
             return Ok(());
         }
         let events = drain(machine, EVENTS)?;
-        Err(fail(format!(
-            "a write to {iova} did not arrive at {pa}: {events:?}"
-        )))
+        Err(fail(format!("a write to {iova} did not arrive at {pa}: {events:?}")))
     }
 
     /// A write must not arrive at `pa`, and the unit must record the device, the access and the reason.
@@ -94,9 +88,7 @@ impl<M: Machine> Attached<M> {
             let page = |iova: Iova| iova.get() >> 12;
             let told = abilities.reasons == Has::Yes;
             let details = record.iova.is_none_or(|at| page(at) == page(iova))
-                && record
-                    .access
-                    .is_none_or(|access| access == FaultAccess::Write);
+                && record.access.is_none_or(|access| access == FaultAccess::Write);
             let detailed =
                 record.reason != FaultReason::Blocked || abilities.details_of_blocked == Has::Yes;
             record.stream == self.device
@@ -111,9 +103,7 @@ impl<M: Machine> Attached<M> {
             Ok(())
         } else {
             let (device, wanted) = (self.device, reasons);
-            Err(fail(format!(
-                "no record of {device:?} writing {iova} for {wanted:?}: {events:?}"
-            )))
+            Err(fail(format!("no record of {device:?} writing {iova} for {wanted:?}: {events:?}")))
         }
     }
 }
@@ -145,11 +135,7 @@ pub(super) fn read_only_refuses_writes<M: Machine>(machine: &M) -> Verdict {
     on.map(M::BASE, pa, PAGE, Access::READ)?;
     machine.host.poke(pa, 77);
     if machine.abilities.reads == Has::Yes {
-        expect(
-            "read",
-            machine.host.device_read(on.device, M::BASE),
-            Some(77),
-        )?;
+        expect("read", machine.host.device_read(on.device, M::BASE), Some(77))?;
     }
     on.must_fault(machine, M::BASE, pa, &[FaultReason::Permission])
 }
@@ -160,14 +146,9 @@ pub(super) fn write_only_refuses_reads<M: Machine>(machine: &M) -> Verdict {
     let pa = machine.host.memory(PAGE);
     let none = || Outcome::Skip("the table format has no write-only".to_owned());
     let mut owed = Gather::new();
-    let mapped = on
-        .domain
-        .map(M::BASE, promised(pa, PAGE), Access::WRITE, &mut owed);
+    let mapped = on.domain.map(M::BASE, promised(pa, PAGE), Access::WRITE, &mut owed);
     on.sync(owed)?;
-    let found = on
-        .domain
-        .translate(M::BASE)
-        .map(|translation| translation.access);
+    let found = on.domain.translate(M::BASE).map(|translation| translation.access);
     if mapped.is_err() || found.is_some_and(|access| access.contains(Access::READ)) {
         return Err(none());
     }
@@ -200,17 +181,9 @@ pub(super) fn block_split_keeps_the_rest<M: Machine>(machine: &M) -> Verdict {
     let bytes = block.bytes();
     let pa = machine.host.memory(bytes);
     on.map(M::BASE, pa, bytes, RW)?;
-    let size = on
-        .domain
-        .translate(M::BASE)
-        .map(|translation| translation.size);
+    let size = on.domain.translate(M::BASE).map(|translation| translation.size);
     expect("leaf size", size, Some(block))?;
-    let page = |n: u64| {
-        (
-            Iova::new(M::BASE.get() + n * PAGE),
-            PhysAddr::new(pa.get() + n * PAGE),
-        )
-    };
+    let page = |n: u64| (Iova::new(M::BASE.get() + n * PAGE), PhysAddr::new(pa.get() + n * PAGE));
     let (iova, target) = page(100);
     on.must_reach(machine, iova, target)?;
     let owed = on.unmap(iova, PAGE)?;

@@ -7,11 +7,8 @@ use portolan::iommu::{Attach as _, FaultReason, Iommu as _, IommuError};
 use super::basic::{Attached, PAGE, RW};
 use super::{Host, Machine, Outcome, Verdict, expect, fail, must, needs};
 
-pub(super) const BLOCKED: &[FaultReason] = &[
-    FaultReason::Blocked,
-    FaultReason::NotMapped,
-    FaultReason::Configuration,
-];
+pub(super) const BLOCKED: &[FaultReason] =
+    &[FaultReason::Blocked, FaultReason::NotMapped, FaultReason::Configuration];
 
 pub(super) fn never_attached_is_blocked<M: Machine>(machine: &M) -> Verdict {
     needs(machine.abilities.second)?;
@@ -21,10 +18,7 @@ pub(super) fn never_attached_is_blocked<M: Machine>(machine: &M) -> Verdict {
     on.map(M::BASE, pa, PAGE, RW)?;
     on.must_reach(machine, M::BASE, pa)?;
     let domain = machine.domain();
-    let stranger = Attached {
-        domain: must("making a domain", domain)?,
-        device: second,
-    };
+    let stranger = Attached { domain: must("making a domain", domain)?, device: second };
     stranger.must_fault(machine, M::BASE, pa, BLOCKED)
 }
 
@@ -36,10 +30,7 @@ pub(super) fn attach_block_attach<M: Machine>(machine: &M) -> Verdict {
         on.must_reach(machine, M::BASE, pa)?;
         must("blocking", machine.unit.block(on.device))?;
         on.must_fault(machine, M::BASE, pa, BLOCKED)?;
-        must(
-            "attaching again",
-            machine.unit.attach(on.device, &on.domain),
-        )?;
+        must("attaching again", machine.unit.attach(on.device, &on.domain))?;
     }
     on.must_reach(machine, M::BASE, pa)
 }
@@ -52,10 +43,7 @@ pub(super) fn domain_to_domain<M: Machine>(machine: &M) -> Verdict {
     let there = Attached::new(machine)?;
     there.map(M::BASE, other, PAGE, RW)?;
     there.must_reach(machine, M::BASE, other)?;
-    must(
-        "attaching back",
-        machine.unit.attach(here.device, &here.domain),
-    )?;
+    must("attaching back", machine.unit.attach(here.device, &here.domain))?;
     here.must_reach(machine, M::BASE, pa)
 }
 
@@ -64,23 +52,14 @@ pub(super) fn pass_through_to_paging<M: Machine>(machine: &M) -> Verdict {
     let device = machine.host.devices()[0];
     let pa = machine.host.memory(PAGE);
     let direct = Iova::new(pa.get());
-    must(
-        "passing through",
-        machine.unit.pass_through(device, all_memory()),
-    )?;
-    let on = Attached {
-        domain: must("making a domain", machine.domain())?,
-        device,
-    };
+    must("passing through", machine.unit.pass_through(device, all_memory()))?;
+    let on = Attached { domain: must("making a domain", machine.domain())?, device };
     on.must_reach(machine, direct, pa)?;
     must("attaching", machine.unit.attach(device, &on.domain))?;
     on.must_fault(machine, direct, pa, &[FaultReason::NotMapped])?;
     on.map(M::BASE, pa, PAGE, RW)?;
     on.must_reach(machine, M::BASE, pa)?;
-    must(
-        "passing through again",
-        machine.unit.pass_through(device, all_memory()),
-    )?;
+    must("passing through again", machine.unit.pass_through(device, all_memory()))?;
     if on.reaches(machine, M::BASE, pa) {
         return Err(fail("the domain still translates after it was left"));
     }
@@ -102,18 +81,13 @@ fn reaches_as<M: Machine>(
 
 pub(super) fn pasid_moves<M: Machine>(machine: &M) -> Verdict {
     let Some(pasids) = machine.pasids.as_ref() else {
-        return Err(Outcome::Skip(
-            "requests with a PASID are not here".to_owned(),
-        ));
+        return Err(Outcome::Skip("requests with a PASID are not here".to_owned()));
     };
     let (unit, device, pasid) = (&machine.unit, machine.host.devices()[0], Pasid::new(3));
     must("making room for PASIDs", (pasids.enable)(unit, device))?;
     let domain = |pa| {
         let domain: Result<_, IommuError> = machine.domain();
-        let on = Attached::<M> {
-            domain: must("making a domain", domain)?,
-            device,
-        };
+        let on = Attached::<M> { domain: must("making a domain", domain)?, device };
         on.map(M::BASE, pa, PAGE, RW)?;
         Ok::<_, Outcome>(on)
     };
@@ -124,26 +98,16 @@ pub(super) fn pasid_moves<M: Machine>(machine: &M) -> Verdict {
         let found = reaches_as(machine, &first, pasid, M::BASE, at);
         let others = [here, there, main].into_iter().filter(|other| *other != at);
         let touched = others.filter(|other| machine.host.peek(*other) == machine.host.peek(at));
-        expect(
-            "writes that arrived, and elsewhere",
-            (found, touched.count()),
-            (true, 0),
-        )
+        expect("writes that arrived, and elsewhere", (found, touched.count()), (true, 0))
     };
     // Contents that differ, so that it can be told where a write went.
     for (n, at) in (1u32..).zip([here, there, main]) {
         machine.host.poke(at, n << 12);
     }
     for _ in 0..2 {
-        must(
-            "attaching",
-            (pasids.attach)(unit, device, pasid, &first.domain),
-        )?;
+        must("attaching", (pasids.attach)(unit, device, pasid, &first.domain))?;
         arrives(here)?;
-        must(
-            "attaching",
-            (pasids.attach)(unit, device, pasid, &second.domain),
-        )?;
+        must("attaching", (pasids.attach)(unit, device, pasid, &second.domain))?;
         arrives(there)?;
         without.must_reach(machine, M::BASE, main)?;
     }

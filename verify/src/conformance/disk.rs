@@ -132,10 +132,7 @@ impl<'a, M: Machine> Play<'a, M> {
     fn new(machine: &'a M, disk: &'a dyn Disk) -> Result<Self, Outcome> {
         let on = Attached::with(machine, disk.stream())?;
         let queues = machine.host.memory(8 * PAGE);
-        let mut shared = [Shared {
-            pa: queues,
-            iova: M::BASE,
-        }; 5];
+        let mut shared = [Shared { pa: queues, iova: M::BASE }; 5];
         for (n, one) in (0..).zip(&mut shared) {
             one.pa = PhysAddr::new(queues.get() + n * PAGE);
             one.iova = page(M::BASE, n);
@@ -233,9 +230,7 @@ impl<'a, M: Machine> Play<'a, M> {
     fn poke(&self, pa: PhysAddr, bytes: &[u8]) {
         for (n, word) in (0..).zip(bytes.chunks_exact(4)) {
             let value = word.iter().rev().fold(0, |all, &b| all << 8 | u32::from(b));
-            self.machine
-                .host
-                .poke(PhysAddr::new(pa.get() + 4 * n), value);
+            self.machine.host.poke(PhysAddr::new(pa.get() + 4 * n), value);
         }
     }
 
@@ -257,9 +252,7 @@ impl<'a, M: Machine> Play<'a, M> {
         let (skip, offset) = (from * BLOCK / PAGE, from * BLOCK % PAGE);
         let bytes = blocks * BLOCK;
         let count = (offset + bytes).div_ceil(PAGE);
-        let iovas: Vec<_> = (0..count)
-            .map(|n| self.address(slot, start + skip + n))
-            .collect();
+        let iovas: Vec<_> = (0..count).map(|n| self.address(slot, start + skip + n)).collect();
         let data = self.fill(bytes);
         // Where each piece of the data is in memory.
         let mut pieces = Vec::new();
@@ -279,9 +272,7 @@ impl<'a, M: Machine> Play<'a, M> {
                 }
             }
         }
-        let moved = self
-            .disk
-            .transfer(way, first, blocks as u32, &iovas, offset);
+        let moved = self.disk.transfer(way, first, blocks as u32, &iovas, offset);
         let what = format!("{way:?} of {blocks} blocks at {}", iovas[0]);
         moved.map_err(|error| fail(format!("{what}: {error}")))?;
         let same = match way {
@@ -290,9 +281,9 @@ impl<'a, M: Machine> Play<'a, M> {
                 self.disk.read(first, &mut found);
                 found == data
             }
-            Transfer::Read => pieces
-                .iter()
-                .all(|&(pa, at, length)| self.peek(pa, length) == part(at, length)),
+            Transfer::Read => {
+                pieces.iter().all(|&(pa, at, length)| self.peek(pa, length) == part(at, length))
+            }
         };
         self.moved += bytes;
         if !same {
@@ -334,18 +325,14 @@ impl<'a, M: Machine> Play<'a, M> {
             FaultEvent::Fault(record) => {
                 record.stream == self.disk.stream()
                     && record.reason == FaultReason::NotMapped
-                    && record
-                        .iova
-                        .is_some_and(|at| at.get() / PAGE == iova.get() / PAGE)
+                    && record.iova.is_some_and(|at| at.get() / PAGE == iova.get() / PAGE)
             }
             FaultEvent::Lost => false,
         });
         if told {
             Ok(())
         } else {
-            Err(fail(format!(
-                "no word of the refusal at {iova}: {events:?}"
-            )))
+            Err(fail(format!("no word of the refusal at {iova}: {events:?}")))
         }
     }
 }

@@ -64,9 +64,7 @@ pub(super) fn long_debts_are_paid<M: Machine>(machine: &M) -> Verdict {
 
 pub(super) fn fault_room_overflows<M: Machine>(machine: &M) -> Verdict {
     let Some(room) = machine.fault_room else {
-        return Err(Outcome::Skip(
-            "the unit does not say which faults it lost".to_owned(),
-        ));
+        return Err(Outcome::Skip("the unit does not say which faults it lost".to_owned()));
     };
     let on = Attached::new(machine)?;
     let other = Attached::with(machine, machine.host.devices()[1])?;
@@ -78,10 +76,7 @@ pub(super) fn fault_room_overflows<M: Machine>(machine: &M) -> Verdict {
     }
     let events = drain(machine, EVENTS)?;
     if !events.contains(&FaultEvent::Lost) {
-        return Err(fail(format!(
-            "{} records and no word of those lost",
-            events.len()
-        )));
+        return Err(fail(format!("{} records and no word of those lost", events.len())));
     }
     // Afterwards all is as before.
     on.must_fault(machine, M::BASE, pa, &[FaultReason::NotMapped])?;

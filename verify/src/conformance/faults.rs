@@ -39,13 +39,7 @@ fn refuses<M: Machine>(machine: &M, way: Way) -> Verdict {
     let last = 1 << 12;
     scene.must_ask(last, 1)?;
     let taken = scene.turn()?;
-    let outside = matches!(
-        taken[..],
-        [Taken::Refused {
-            cause: Cause::Outside,
-            ..
-        }]
-    );
+    let outside = matches!(taken[..], [Taken::Refused { cause: Cause::Outside, .. }]);
     if !outside {
         return Err(fail(format!("outside of what is registered: {taken:?}")));
     }
@@ -57,11 +51,7 @@ fn refuses<M: Machine>(machine: &M, way: Way) -> Verdict {
     scene.register(0)?;
     scene.must_ask(2, 2)?;
     scene.turn()?;
-    expect(
-        "told by a handler with nothing",
-        scene.told(),
-        vec![Response::Invalid],
-    )?;
+    expect("told by a handler with nothing", scene.told(), vec![Response::Invalid])?;
     scene.settled()
 }
 
@@ -90,14 +80,8 @@ fn detaches<M: Machine>(machine: &M, way: Way) -> Verdict {
     scene.turn()?;
     scene.desk.remove_device(device);
     let told = scene.told();
-    let success = told
-        .iter()
-        .filter(|told| **told == Response::Success)
-        .count();
-    let refused = told
-        .iter()
-        .filter(|told| **told == Response::Invalid)
-        .count();
+    let success = told.iter().filter(|told| **told == Response::Success).count();
+    let refused = told.iter().filter(|told| **told == Response::Invalid).count();
     let groups = if way == Way::Requests { 15 } else { 14 };
     // A unit that lets a blocked device no longer ask answers the last one itself.
     let failed = told.len() - success - refused;
@@ -146,9 +130,7 @@ fn floods<M: Machine>(machine: &M, way: Way) -> Verdict {
     let scene = Scene::new(machine, way)?;
     for n in 0..1_000u64 {
         match way {
-            Way::Requests => scene
-                .asker
-                .ask(scene.raw((n % 512) as u16, Place::Last, n % 3)),
+            Way::Requests => scene.asker.ask(scene.raw((n % 512) as u16, Place::Last, n % 3)),
             Way::Stalls => {
                 scene.reach(100 + n, 0);
             }
@@ -178,11 +160,7 @@ fn misbehaves<M: Machine>(machine: &M) -> Verdict {
     expect("told too early", scene.told(), Vec::new())?;
     scene.time.0.store(2_000_000_000, Ordering::Relaxed);
     must("waiting no longer", scene.desk.expire())?;
-    expect(
-        "told when it is late",
-        scene.told(),
-        vec![Response::Invalid],
-    )?;
+    expect("told when it is late", scene.told(), vec![Response::Invalid])?;
     // The same again and again.
     for _ in 0..3 {
         ask(scene.raw(2, Place::Last, 1));
@@ -203,10 +181,7 @@ fn misbehaves<M: Machine>(machine: &M) -> Verdict {
     ask(other(scene.raw(5, Place::Last, 1)));
     // Requests that cannot be.
     let wants = Permissions::empty();
-    ask(RawPageRequest {
-        wants,
-        ..scene.raw(6, Place::Last, 1)
-    });
+    ask(RawPageRequest { wants, ..scene.raw(6, Place::Last, 1) });
     scene.turn()?;
     expect("told", scene.told(), vec![Response::Invalid; 4])?;
     scene.settled()

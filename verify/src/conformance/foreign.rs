@@ -90,19 +90,13 @@ impl<'m, M: Machine> Shared<'m, M> {
         let attached = (foreign.attach)(&machine.unit, device, PROCESS, given);
         let notifier = must("attaching a kernel's tables", attached)?;
         scene.hand_over(kernel.clone())?;
-        Ok(Self {
-            scene,
-            kernel,
-            notifier,
-        })
+        Ok(Self { scene, kernel, notifier })
     }
 
     /// The page that the kernel's tables have at `page`.
     fn pa(&self, page: u64) -> Result<PhysAddr, Outcome> {
         let found = self.kernel.tables.leads(at::<M>(page), &mut |_| {});
-        found
-            .map(PhysAddr::new)
-            .ok_or_else(|| fail("the kernel has nothing there"))
+        found.map(PhysAddr::new).ok_or_else(|| fail("the kernel has nothing there"))
     }
 
     /// The device asks for `page`, the kernel stores an entry, and the device goes on.
@@ -126,20 +120,14 @@ impl<'m, M: Machine> Shared<'m, M> {
         self.kernel.bring(at::<M>(5));
         expect("the page that is used again", self.pa(5)?.get(), old)?;
         self.must_be_brought(1)?;
-        expect(
-            "what is in that page",
-            machine.host.peek(PhysAddr::new(old)),
-            0,
-        )
+        expect("what is in that page", machine.host.peek(PhysAddr::new(old)), 0)
     }
 
     /// A table leaves with its page, and becomes memory in which anything may be written.
     fn table_leaves(&self) -> Verdict {
         let (scene, tables) = (&self.scene, &self.kernel.tables);
         let [page, table] = [0, 1].map(|level| tables.take_out(at::<M>(FAR), level));
-        let (page, table) = page
-            .zip(table)
-            .ok_or_else(|| fail("no table to take out"))?;
+        let (page, table) = page.zip(table).ok_or_else(|| fail("no table to take out"))?;
         let span = IovaRange::page(at::<M>(FAR), PageSize::SIZE_2M);
         must("the notifier", (self.notifier)(span))?;
         // An entry as that table would have it, at the place of a neighbour that was never asked for.
@@ -147,11 +135,7 @@ impl<'m, M: Machine> Shared<'m, M> {
         let forged = tables.memory.store(entry, page | tables.layout.page);
         forged.ok_or_else(|| fail("no such word"))?;
         let wrote = scene.reach(FAR + 1, 6);
-        expect(
-            "a write through a table that is gone",
-            wrote != Wrote::There,
-            true,
-        )?;
+        expect("a write through a table that is gone", wrote != Wrote::There, true)?;
         scene.turn()?;
         scene.must_arrive_at(FAR + 1, self.pa(FAR + 1)?)
     }
@@ -186,11 +170,7 @@ fn shares<M: Machine>(machine: &M, way: Way) -> Verdict {
 /// All of them.
 pub(super) fn all<M: Machine>() -> [(&'static str, Run<M>); 2] {
     [
-        ("kernels-tables-by-requests", |machine| {
-            shares(machine, Way::Requests)
-        }),
-        ("kernels-tables-by-stalls", |machine| {
-            shares(machine, Way::Stalls)
-        }),
+        ("kernels-tables-by-requests", |machine| shares(machine, Way::Requests)),
+        ("kernels-tables-by-stalls", |machine| shares(machine, Way::Stalls)),
     ]
 }

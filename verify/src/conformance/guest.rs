@@ -59,11 +59,7 @@ impl Ram {
         let (page, inside) = (at & !(PAGE - 1), at & (PAGE - 1));
         let mut pages = locked(&self.pages);
         let there = pages.get(&page).copied();
-        let mut new = || {
-            self.machine
-                .page()
-                .filter(|_| self.range.contains(Iova::new(at)))
-        };
+        let mut new = || self.machine.page().filter(|_| self.range.contains(Iova::new(at)));
         let place = there.or_else(&mut new)?;
         pages.insert(page, place);
         Some(place + inside)
@@ -93,8 +89,7 @@ impl Pager for Host {
         let none = PopulateError::OutOfMemory { iova };
         locked(&self.0.given).push(iova.get());
         let place = self.0.place(iova.get()).ok_or(none)?;
-        out.push(promised(PhysAddr::new(place), PAGE))
-            .map_err(|_| none)
+        out.push(promised(PhysAddr::new(place), PAGE)).map_err(|_| none)
     }
 
     /// Nothing moves here.
@@ -185,36 +180,19 @@ impl<'m, M: Machine> Behind<'m, M> {
             given: Mutex::default(),
         });
         let tables = Tables::new(stage.layout, ram.clone(), seen.get());
-        let os = Arc::new(Os {
-            tables,
-            asked: AtomicU64::new(0),
-        });
+        let os = Arc::new(Os { tables, asked: AtomicU64::new(0) });
         // The tables begin empty where the device's addresses are.
         let top = os.tables.take_out(M::BASE, stage.layout.levels - 1);
         top.ok_or_else(|| fail("no root"))?;
         let cpu: fn() -> CpuId = || CpuId::new(0);
         let cpus = Cpus::new(1, Still::default(), cpu);
-        let second = Ioas::new(
-            scene.on.domain.clone(),
-            cpus,
-            IoasOptions::default(),
-            simulated(),
-        );
-        let region = RegionOptions {
-            range,
-            access: RW,
-            hold: Residency::OnDemand,
-        };
+        let second = Ioas::new(scene.on.domain.clone(), cpus, IoasOptions::default(), simulated());
+        let region = RegionOptions { range, access: RW, hold: Residency::OnDemand };
         must("a region", second.add_region(&region, Host(ram.clone())))?;
         let second = Arc::new(second);
         let handler = Nested::new(second.clone(), Known(os.clone()));
         scene.hand_over(Arc::new(handler))?;
-        Ok(Self {
-            scene,
-            ram,
-            os,
-            second,
-        })
+        Ok(Self { scene, ram, os, second })
     }
 
     /// The guest maps `page`, at `to` if that is given; the unit is not told.
@@ -247,11 +225,7 @@ fn walks<M: Machine>(machine: &M, way: Way) -> Verdict {
     let on = Behind::new(machine, way)?;
     // The guest has nothing: it is asked, and then its tables are fetched for the first time.
     let first = on.served(7)?;
-    let table = |level| {
-        on.os
-            .table(at::<M>(7), level)
-            .ok_or_else(|| fail("no table"))
-    };
+    let table = |level| on.os.table(at::<M>(7), level).ok_or_else(|| fail("no table"));
     let (upper, lower) = (table(1)?, table(0)?);
     let lone = |page: u64| vec![page];
     let leads = |page| on.os.tables.leads(at::<M>(page), &mut |_| {});
@@ -306,11 +280,7 @@ fn leads_astray<M: Machine>(on: &Behind<'_, M>, way: Way) -> Verdict {
 /// All of them.
 pub(super) fn all<M: Machine>() -> [(&'static str, Run<M>); 2] {
     [
-        ("guests-tables-by-requests", |machine| {
-            walks(machine, Way::Requests)
-        }),
-        ("guests-tables-by-stalls", |machine| {
-            walks(machine, Way::Stalls)
-        }),
+        ("guests-tables-by-requests", |machine| walks(machine, Way::Requests)),
+        ("guests-tables-by-stalls", |machine| walks(machine, Way::Stalls)),
     ]
 }

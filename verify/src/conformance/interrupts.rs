@@ -17,14 +17,8 @@ pub struct Raised {
     pub destination: u32,
 }
 
-const FIRST: Raised = Raised {
-    vector: 0x52,
-    destination: 1,
-};
-const SECOND: Raised = Raised {
-    vector: 0x63,
-    destination: 0,
-};
+const FIRST: Raised = Raised { vector: 0x52, destination: 1 };
+const SECOND: Raised = Raised { vector: 0x63, destination: 0 };
 
 fn target(of: Raised) -> Result<InterruptTarget, Outcome> {
     let vector = Vector::new(of.vector).ok_or_else(|| fail("no such vector"))?;
@@ -38,10 +32,7 @@ fn source(device: StreamId) -> InterruptSource {
 
 fn remapper<M: Machine>(machine: &M) -> Result<&dyn RemapInterrupts, Outcome> {
     let none = || Outcome::Skip("interrupts are not remapped here".to_owned());
-    machine
-        .interrupts
-        .map(|of| of(&machine.unit))
-        .ok_or_else(none)
+    machine.interrupts.map(|of| of(&machine.unit)).ok_or_else(none)
 }
 
 /// An interrupt of `device` that arrives as `of`, with the device's message.
@@ -53,11 +44,7 @@ fn set_up<M: Machine>(
     let unit = remapper(machine)?;
     let interrupt = must("setting up", unit.allocate(source(device), target(of)?))?;
     let message = must("asking for the message", unit.message(&interrupt))?;
-    expect(
-        "what arrives",
-        machine.host.raise(device, message),
-        Some(of),
-    )?;
+    expect("what arrives", machine.host.raise(device, message), Some(of))?;
     Ok((interrupt, message))
 }
 
@@ -86,16 +73,10 @@ fn must_be_refused<M: Machine>(
 pub(super) fn all<M: Machine>() -> [(&'static str, Run<M>); 5] {
     [
         ("remapped-interrupts-arrive", remapped_interrupts_arrive),
-        (
-            "forged-interrupts-are-refused",
-            forged_interrupts_are_refused,
-        ),
+        ("forged-interrupts-are-refused", forged_interrupts_are_refused),
         ("plain-interrupts-are-refused", plain_interrupts_are_refused),
         ("freed-interrupts-are-refused", freed_interrupts_are_refused),
-        (
-            "blocked-devices-interrupt-nobody",
-            blocked_devices_interrupt_nobody,
-        ),
+        ("blocked-devices-interrupt-nobody", blocked_devices_interrupt_nobody),
     ]
 }
 
@@ -112,16 +93,8 @@ fn remapped_interrupts_arrive<M: Machine>(machine: &M) -> Verdict {
         destination: 0,
     };
     must("moving", unit.retarget(&mut interrupt, target(moved)?))?;
-    expect(
-        "the moved one",
-        machine.host.raise(device, message),
-        Some(moved),
-    )?;
-    expect(
-        "the other one",
-        machine.host.raise(device, other),
-        Some(SECOND),
-    )
+    expect("the moved one", machine.host.raise(device, message), Some(moved))?;
+    expect("the other one", machine.host.raise(device, other), Some(SECOND))
 }
 
 fn forged_interrupts_are_refused<M: Machine>(machine: &M) -> Verdict {
@@ -139,20 +112,13 @@ fn forged_interrupts_are_refused<M: Machine>(machine: &M) -> Verdict {
         must_be_refused(machine, first, more, InterruptRefusal::Absent)?;
     }
     expect("its own", machine.host.raise(first, message), Some(FIRST))?;
-    expect(
-        "the other's own",
-        machine.host.raise(second, other),
-        Some(SECOND),
-    )
+    expect("the other's own", machine.host.raise(second, other), Some(SECOND))
 }
 
 fn plain_interrupts_are_refused<M: Machine>(machine: &M) -> Verdict {
     remapper(machine)?;
     needs(machine.abilities.refuses_plain)?;
-    let plain = MsiMessage {
-        address: 0xfee0_1000,
-        data: 0x52,
-    };
+    let plain = MsiMessage { address: 0xfee0_1000, data: 0x52 };
     let device = machine.host.devices()[0];
     must_be_refused(machine, device, plain, InterruptRefusal::NotRemapped)
 }
@@ -168,11 +134,7 @@ fn freed_interrupts_are_refused<M: Machine>(machine: &M) -> Verdict {
     if (again.place().0, again.index()) == (table, index) && message == other {
         must_be_refused(machine, first, message, InterruptRefusal::Source)?;
     }
-    expect(
-        "the other's own",
-        machine.host.raise(second, other),
-        Some(SECOND),
-    )
+    expect("the other's own", machine.host.raise(second, other), Some(SECOND))
 }
 
 fn blocked_devices_interrupt_nobody<M: Machine>(machine: &M) -> Verdict {
@@ -183,9 +145,5 @@ fn blocked_devices_interrupt_nobody<M: Machine>(machine: &M) -> Verdict {
     must("blocking", machine.unit.block(first))?;
     must_be_refused(machine, first, message, InterruptRefusal::Absent)?;
     expect("a handle of before", unit.message(&mine).is_err(), true)?;
-    expect(
-        "the other's own",
-        machine.host.raise(second, other),
-        Some(SECOND),
-    )
+    expect("the other's own", machine.host.raise(second, other), Some(SECOND))
 }

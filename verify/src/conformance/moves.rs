@@ -171,9 +171,7 @@ pub(super) fn gone_devices_are_refused<M: Machine>(machine: &M) -> Verdict {
     keeping.enable()?;
     keeping.attach(1)?;
     keeping.must_reach(1)?;
-    keeping.places[1]
-        .0
-        .must_reach(machine, M::BASE, keeping.places[1].1)
+    keeping.places[1].0.must_reach(machine, M::BASE, keeping.places[1].1)
 }
 
 /// Tries `go` while the unit refuses the `nth` command; returns if it was refused.
@@ -241,13 +239,9 @@ pub(super) fn refused_moves_are_repeated<M: Machine>(machine: &M) -> Verdict {
         here.0.must_reach(machine, M::BASE, here.1)
     };
     let block = || machine.unit.block(device);
-    each_refused(machine, ready, block, || {
-        here.0.must_fault(machine, M::BASE, here.1, BLOCKED)
-    })?;
+    each_refused(machine, ready, block, || here.0.must_fault(machine, M::BASE, here.1, BLOCKED))?;
     let away = || attach(machine, &there.0);
-    each_refused(machine, ready, away, || {
-        there.0.must_reach(machine, M::BASE, there.1)
-    })?;
+    each_refused(machine, ready, away, || there.0.must_reach(machine, M::BASE, there.1))?;
     if machine.abilities.pass_through == Has::Yes {
         let pass = || machine.unit.pass_through(device, all_memory());
         each_refused(machine, ready, pass, || {

@@ -25,8 +25,7 @@ impl fmt::Display for Line {
             Outcome::Fail(why) => write!(f, "FAIL  {name}: {why}")?,
             Outcome::Skip(why) => return write!(f, "SKIP  {name}: {why}"),
         }
-        self.seed
-            .map_or(Ok(()), |seed| write!(f, " (seed {seed:#x})"))
+        self.seed.map_or(Ok(()), |seed| write!(f, " (seed {seed:#x})"))
     }
 }
 
@@ -56,19 +55,11 @@ where
             }
             Err(outcome) => outcome,
         };
-        let line = Line {
-            name: scenario.name,
-            seed: scenario.seed,
-            outcome,
-        };
+        let line = Line { name: scenario.name, seed: scenario.seed, outcome };
         progress(&line);
         lines.push(line);
     }
-    let line = Line {
-        name: COUNTS,
-        seed: None,
-        outcome: counts.outcome(),
-    };
+    let line = Line { name: COUNTS, seed: None, outcome: counts.outcome() };
     progress(&line);
     lines.push(line);
     lines

@@ -119,10 +119,7 @@ pub(super) struct Scene<'m, M: Machine> {
     pub(super) desk: Dispatcher<Cpus, Carrier<'m, M::Iommu>>,
 }
 
-const FLOW: Flow = Flow {
-    burst: 400,
-    each: Nanos::new(1_000),
-};
+const FLOW: Flow = Flow { burst: 400, each: Nanos::new(1_000) };
 
 impl<'m, M: Machine> Scene<'m, M> {
     pub(super) fn new(machine: &'m M, way: Way) -> Result<Self, Outcome> {
@@ -143,16 +140,8 @@ impl<'m, M: Machine> Scene<'m, M> {
         }
         let time = Still::default();
         let cpu: fn() -> CpuId = || CpuId::new(0);
-        let carrier = Carrier {
-            unit,
-            respond: faulting.respond,
-        };
-        let bounds = Bounds {
-            groups: 512,
-            groups_of_device: 512,
-            flow: FLOW,
-            ..Bounds::default()
-        };
+        let carrier = Carrier { unit, respond: faulting.respond };
+        let bounds = Bounds { groups: 512, groups_of_device: 512, flow: FLOW, ..Bounds::default() };
         let cpus = SpinCpus::new(1, time.clone(), cpu);
         let desk = must("room for groups", Dispatcher::new(cpus, carrier, bounds))?;
         let scene = Self {
@@ -217,11 +206,7 @@ impl<'m, M: Machine> Scene<'m, M> {
             Way::Requests => Wrote::Missing,
             Way::Stalls => Wrote::Waits,
         };
-        expect(
-            "a write to what is not there",
-            self.reach(page, group),
-            wanted,
-        )
+        expect("a write to what is not there", self.reach(page, group), wanted)
     }
 
     /// Everything that the unit has is taken in.
@@ -250,11 +235,7 @@ impl<'m, M: Machine> Scene<'m, M> {
     }
 
     pub(super) fn told(&self) -> Vec<Response> {
-        self.asker
-            .told()
-            .into_iter()
-            .map(|(_, response)| response)
-            .collect()
+        self.asker.told().into_iter().map(|(_, response)| response).collect()
     }
 
     /// Checks that no group waits, and that none had two responses.
@@ -267,9 +248,7 @@ impl<'m, M: Machine> Scene<'m, M> {
     pub(super) fn pa(&self, page: u64) -> Result<PhysAddr, Outcome> {
         let iova = Iova::new(M::BASE.get() + page * PAGE);
         let found = self.on.domain.translate(iova);
-        found
-            .map(|found| found.pa)
-            .ok_or_else(|| fail("nothing was mapped"))
+        found.map(|found| found.pa).ok_or_else(|| fail("nothing was mapped"))
     }
 
     /// The write to `page` arrives, at once or because it had waited.

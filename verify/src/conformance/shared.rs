@@ -64,12 +64,7 @@ fn shares<M: Machine>(machine: &M, way: Way) -> Verdict {
     let scene = Scene::of(machine, way, Some(PROCESS))?;
     scene.desk.unregister(scene.on.device, Some(PROCESS));
     let process = scene.register(4)?;
-    let cpu = Cpu {
-        machine,
-        scene: &scene,
-        process: &process,
-        tlb: RefCell::default(),
-    };
+    let cpu = Cpu { machine, scene: &scene, process: &process, tlb: RefCell::default() };
     // The first side that touches a page brings it in for both.
     cpu.write(0, 1)?;
     expect("a write of the device", scene.reach(0, 1), Wrote::There)?;
@@ -82,11 +77,7 @@ fn shares<M: Machine>(machine: &M, way: Way) -> Verdict {
     let old = scene.pa(1)?;
     let owed = scene.on.unmap(Iova::new(M::BASE.get() + PAGE), PAGE)?;
     cpu.forget(1);
-    expect(
-        "what the CPU reads of a page that is gone",
-        cpu.read(1),
-        None,
-    )?;
+    expect("what the CPU reads of a page that is gone", cpu.read(1), None)?;
     if scene.reach(1, 3) != Wrote::There {
         return Err(fail("nothing was cached: the scenario proves nothing"));
     }
@@ -105,9 +96,7 @@ fn shares<M: Machine>(machine: &M, way: Way) -> Verdict {
         let (unit, device) = (&machine.unit, scene.on.device);
         must("blocking", (pasids.block)(unit, device, PROCESS))?;
     }
-    let after = scene
-        .asker
-        .write(way, scene.on.device, Some(PROCESS), M::BASE);
+    let after = scene.asker.write(way, scene.on.device, Some(PROCESS), M::BASE);
     if after == Wrote::There {
         return Err(fail("a device reaches a process that has ended"));
     }

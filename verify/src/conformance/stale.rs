@@ -29,10 +29,7 @@ pub(super) fn other_page_stays_stale<M: Machine>(machine: &M) -> Verdict {
     needs(abilities.page_exact)?;
     let on = Attached::new(machine)?;
     let pa = machine.host.memory(2 * PAGE);
-    let (next, second) = (
-        Iova::new(M::BASE.get() + PAGE),
-        PhysAddr::new(pa.get() + PAGE),
-    );
+    let (next, second) = (Iova::new(M::BASE.get() + PAGE), PhysAddr::new(pa.get() + PAGE));
     on.map(M::BASE, pa, 2 * PAGE, RW)?;
     // Keeps the leaf table in the tree, so that leaf-only invalidations are enough.
     let far = Iova::new(M::BASE.get() + 8 * PAGE);
@@ -56,10 +53,7 @@ pub(super) fn other_domain_stays_stale<M: Machine>(machine: &M) -> Verdict {
     needs(abilities.domain_exact)?;
     needs(abilities.second)?;
     let [first, second] = machine.host.devices();
-    let (here, there) = (
-        Attached::with(machine, first)?,
-        Attached::with(machine, second)?,
-    );
+    let (here, there) = (Attached::with(machine, first)?, Attached::with(machine, second)?);
     let (pa, other) = (machine.host.memory(PAGE), machine.host.memory(PAGE));
     here.map(M::BASE, pa, PAGE, RW)?;
     there.map(M::BASE, other, PAGE, RW)?;
@@ -70,9 +64,7 @@ pub(super) fn other_domain_stays_stale<M: Machine>(machine: &M) -> Verdict {
     there.sync(others)?;
     there.must_fault(machine, M::BASE, other, NOT_MAPPED)?;
     if !here.reaches(machine, M::BASE, pa) {
-        return Err(fail(
-            "the invalidation of one domain dropped another's entries",
-        ));
+        return Err(fail("the invalidation of one domain dropped another's entries"));
     }
     here.sync(owed)?;
     here.must_fault(machine, M::BASE, pa, NOT_MAPPED)
@@ -129,12 +121,7 @@ pub(super) fn debts_of_one_block<M: Machine>(machine: &M) -> Verdict {
     let bytes = machine.abilities.block.bytes();
     let pa = machine.host.memory(bytes);
     on.map(M::BASE, pa, bytes, RW)?;
-    let page = |n: u64| {
-        (
-            Iova::new(M::BASE.get() + n * PAGE),
-            PhysAddr::new(pa.get() + n * PAGE),
-        )
-    };
+    let page = |n: u64| (Iova::new(M::BASE.get() + n * PAGE), PhysAddr::new(pa.get() + n * PAGE));
     let [first, second] = [page(100), page(300)];
     on.must_reach(machine, first.0, first.1)?;
     on.must_reach(machine, second.0, second.1)?;
@@ -185,11 +172,7 @@ pub(super) fn blocks_among_pages<M: Machine>(machine: &M) -> Verdict {
 }
 
 /// Pages whose invalidations do not make one range: in tables of their own, and in one that stays.
-const SCATTERED: [&[u64]; 3] = [
-    &[0, 3, 64, 513, 1 << 15, (1 << 18) + 7],
-    &[0, 300],
-    &[2, 6, 511],
-];
+const SCATTERED: [&[u64]; 3] = [&[0, 3, 64, 513, 1 << 15, (1 << 18) + 7], &[0, 300], &[2, 6, 511]];
 /// A page that keeps the first leaf table in the tree.
 const GUARD: u64 = 7;
 
@@ -231,10 +214,7 @@ pub(super) fn ranges_are_whole<M: Machine>(machine: &M) -> Verdict {
     for (pages, first) in [(2u64, 1u64), (5, 3), (8, 8), (33, 7), (40, 500)] {
         let pa = machine.host.memory((pages * PAGE).next_power_of_two());
         let page = |n: u64| {
-            (
-                Iova::new(M::BASE.get() + (first + n) * PAGE),
-                PhysAddr::new(pa.get() + n * PAGE),
-            )
+            (Iova::new(M::BASE.get() + (first + n) * PAGE), PhysAddr::new(pa.get() + n * PAGE))
         };
         // Keeps the leaf tables in the tree.
         let (before, after) = (page(0).0.get() - PAGE, page(pages).0.get());

@@ -27,17 +27,10 @@ pub struct Layout {
 impl Layout {
     /// Armv8 stage 1, input addresses of 48 bits: a page has been accessed, is write-back (attribute 0),
     /// shareable, and of its address space.
-    pub const ARMV8: Self = Self {
-        table: 3,
-        page: 3 | 1 << 6 | 3 << 8 | 1 << 10 | 1 << 11,
-        levels: 4,
-    };
+    pub const ARMV8: Self =
+        Self { table: 3, page: 3 | 1 << 6 | 3 << 8 | 1 << 10 | 1 << 11, levels: 4 };
     /// VT-d first stage, as in the tables of an x86 CPU: a page has been accessed and written.
-    pub const X86: Self = Self {
-        table: 0x27,
-        page: 0x67,
-        levels: 4,
-    };
+    pub const X86: Self = Self { table: 0x27, page: 0x67, levels: 4 };
 }
 
 /// Memory, by the addresses of the kernel or guest that builds tables in it.
@@ -105,11 +98,7 @@ pub(super) struct Tables<F> {
 
 impl<F: Frames> Tables<F> {
     pub(super) fn new(layout: Layout, memory: F, root: u64) -> Self {
-        Self {
-            layout,
-            memory,
-            root,
-        }
+        Self { layout, memory, root }
     }
 
     /// Walks to the entry of `level` for `iova` and hands the address of each entry on the way, and of that

@@ -54,10 +54,7 @@ impl<F: Format> Ground<'_, F> {
                 let TableUnmapError::NeedsSplit { block } = error else {
                     panic!("{part:x?}: {error}");
                 };
-                assert!(
-                    block.overlaps(part) && !part.covers(block),
-                    "{part:x?} cuts {block:x?}"
-                );
+                assert!(block.overlaps(part) && !part.covers(block), "{part:x?} cuts {block:x?}");
                 self.subject.unmap_with_breaks(part).expect("it is mapped");
             }
             None => self.subject.unmap(part).expect("it is mapped"),
@@ -99,9 +96,7 @@ impl<F: Format> Ground<'_, F> {
             let (at, all) = (size, range(size, 3 * size));
             for hole in [at + size, at + size + granule, at + 2 * size - granule] {
                 self.map(at, 12 * size, 3 * size, BOTH);
-                self.subject
-                    .unmap_with_breaks(range(hole, granule))
-                    .expect("it is mapped");
+                self.subject.unmap_with_breaks(range(hole, granule)).expect("it is mapped");
                 let error = self.refused(|s| s.unmap(all));
                 let iova = Iova::new(hole);
                 assert_eq!(error, TableUnmapError::NotMapped { iova });
@@ -127,9 +122,7 @@ impl<F: Format> Ground<'_, F> {
                 assert_eq!(table.translate(at), None, "translated while broken");
             }
             let inside = Iova::new(4 * size - 1);
-            let over = self
-                .subject
-                .map(4 * size - F::GRANULE.bytes(), 0, F::GRANULE.bytes(), BOTH);
+            let over = self.subject.map(4 * size - F::GRANULE.bytes(), 0, F::GRANULE.bytes(), BOTH);
             assert!(over.is_err(), "mapped over {inside}, which is being split");
             let quiesced = crate::subject::pay(&self.subject.table, gather);
             let mut made = Gather::new();
@@ -140,9 +133,7 @@ impl<F: Format> Ground<'_, F> {
                 assert!(!made.mapped().is_empty(), "a completed split owes nothing");
             }
             table.reclaim(quiesced).expect("a proof of this table");
-            table
-                .absorb(&mut self.subject.owed, &mut made)
-                .expect("debts of this table");
+            table.absorb(&mut self.subject.owed, &mut made).expect("debts of this table");
             self.subject.settle();
             self.subject.clear();
         }

@@ -62,11 +62,7 @@ impl<F: Format> Ground<'_, F> {
                     assert!(owed.iter().any(|span| span.range.covers(page)), "{owed:?}");
                 }
                 self.subject.audit_open();
-                assert_eq!(
-                    self.read_and_clear_dirty(range(at, 6 * size)),
-                    [],
-                    "the second time"
-                );
+                assert_eq!(self.read_and_clear_dirty(range(at, 6 * size)), [], "the second time");
                 self.write(written[0].start(), mark);
                 assert_eq!(self.read_and_clear_dirty(range(at, 6 * size)), written[..1]);
                 self.subject.clear();
@@ -107,14 +103,8 @@ impl<F: Format> Ground<'_, F> {
                     seen.extend([leaf.start().get(), leaf.last().get()]);
                 }
             }
-            assert!(
-                seen.contains(&size),
-                "the first half of a leaf that was written to"
-            );
-            assert!(
-                seen.contains(&(2 * size - 1)),
-                "the last half of a leaf that was written to"
-            );
+            assert!(seen.contains(&size), "the first half of a leaf that was written to");
+            assert!(seen.contains(&(2 * size - 1)), "the last half of a leaf that was written to");
             self.subject.clear();
         }
     }

@@ -70,10 +70,7 @@ impl<'m, F: Format> Ground<'m, F> {
         let levels = self.format().levels();
         let sizes = self.format().page_sizes();
         // Leaves in a row that are one page are a size of their own.
-        let cluster = Leaf {
-            size: PageSize::of_lg2(F::GRANULE.lg2() + F::CLUSTER_LG2),
-            level: 0,
-        };
+        let cluster = Leaf { size: PageSize::of_lg2(F::GRANULE.lg2() + F::CLUSTER_LG2), level: 0 };
         let cluster = (F::CLUSTER_LG2 > 0).then_some(cluster);
         let whole = (0..levels).map(|level| Leaf {
             size: PageSize::of_lg2(F::GRANULE.lg2() + level * F::INDEX_LG2),

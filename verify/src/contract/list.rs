@@ -115,21 +115,12 @@ impl<F: Format> Ground<'_, F> {
         let table = granule << F::INDEX_LG2;
         let top = self.input();
         // Within one leaf table, across two, and up to the last address.
-        for at in [
-            0,
-            granule,
-            table - 3 * granule,
-            top / 2 - granule,
-            top - 16 * granule,
-        ] {
+        for at in [0, granule, table - 3 * granule, top / 2 - granule, top - 16 * granule] {
             let mut list = Vec::new();
             // Lengths 1, 2, 3, 4, 5 and 1 pages: 16 in all; descending in memory.
             for (bytes, slot) in [1, 2, 3, 4, 5, 1].into_iter().zip((10..20).rev()) {
                 let to = slot * 8 * granule;
-                list.push(Segment {
-                    pa: pa(to),
-                    bytes: bytes * granule,
-                });
+                list.push(Segment { pa: pa(to), bytes: bytes * granule });
             }
             self.list(at, &list);
             let mapped = self.subject.map_sg(Iova::new(at), &list, BOTH);
@@ -143,9 +134,7 @@ impl<F: Format> Ground<'_, F> {
                 }
                 iova += segment.bytes;
             }
-            self.subject
-                .unmap(range(at, iova - at))
-                .expect("all is mapped");
+            self.subject.unmap(range(at, iova - at)).expect("all is mapped");
             self.subject.settle();
         }
     }

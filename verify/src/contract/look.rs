@@ -26,12 +26,7 @@ impl<F: Format> Ground<'_, F> {
                 }
                 let all = self.subject.table.input_range();
                 let runs: Vec<MappedRun> = self.subject.table.mappings(all).collect();
-                let one = MappedRun {
-                    range: range(iova, bytes),
-                    pa: pa(to),
-                    size,
-                    access,
-                };
+                let one = MappedRun { range: range(iova, bytes), pa: pa(to), size, access };
                 assert_eq!(runs, [one]);
                 self.clipped(one);
                 self.subject.clear();
@@ -46,11 +41,7 @@ impl<F: Format> Ground<'_, F> {
         let half = one.range.len_minus_one().div_ceil(2);
         let high = range(one.range.start().get() + half, half);
         let runs: Vec<MappedRun> = self.subject.table.mappings(high).collect();
-        let clipped = MappedRun {
-            range: high,
-            pa: pa(one.pa.get() + half),
-            ..one
-        };
+        let clipped = MappedRun { range: high, pa: pa(one.pa.get() + half), ..one };
         assert_eq!(runs, [clipped]);
     }
 

@@ -17,17 +17,8 @@ fn machines<F: Format>() -> Vec<Capabilities> {
     let forms = [
         (PageForm::Absent, RangeForm::Absent),
         (PageForm::Granule, RangeForm::Absent),
-        (
-            PageForm::Granule,
-            RangeForm::PowerOfTwo { max_lg2_pages: 40 },
-        ),
-        (
-            PageForm::Granule,
-            RangeForm::NumScale {
-                max_num: 32,
-                max_scale: 31,
-            },
-        ),
+        (PageForm::Granule, RangeForm::PowerOfTwo { max_lg2_pages: 40 }),
+        (PageForm::Granule, RangeForm::NumScale { max_num: 32, max_scale: 31 }),
     ];
     let mut all = Vec::new();
     for (page, range) in forms {
@@ -98,15 +89,7 @@ impl<F: Format> Ground<'_, F> {
             }
         }
         // An operation that is refused owes nothing at all; see `refused`.
-        assert!(
-            plan(
-                CONTEXT,
-                &machines::<F>()[0],
-                &Quirks::default(),
-                &Gather::new()
-            )
-            .is_empty()
-        );
+        assert!(plan(CONTEXT, &machines::<F>()[0], &Quirks::default(), &Gather::new()).is_empty());
     }
 }
 
@@ -120,21 +103,9 @@ fn check<F: Format>(gather: &Gather, all: IovaRange, after: After) {
         let invalidates = after == After::Unmap || caps.caching == Caching::NotPresentToo;
         let commands = count(|step| matches!(step, Step::Invalidate(_)));
         let counts = plan.counts();
-        assert_eq!(
-            commands,
-            counts.page + counts.range + counts.context,
-            "{steps:?}"
-        );
-        assert_eq!(
-            commands > 0,
-            invalidates,
-            "{after:?} on {caps:?}: {steps:?}"
-        );
-        assert_eq!(
-            counts.syncs,
-            u64::from(invalidates),
-            "{after:?} on {caps:?}"
-        );
+        assert_eq!(commands, counts.page + counts.range + counts.context, "{steps:?}");
+        assert_eq!(commands > 0, invalidates, "{after:?} on {caps:?}: {steps:?}");
+        assert_eq!(counts.syncs, u64::from(invalidates), "{after:?} on {caps:?}");
         assert_eq!(count(|step| matches!(step, Step::Sync)), counts.syncs);
         if invalidates {
             assert_eq!(steps.last(), Some(&Step::Sync), "the sync comes last");
@@ -152,18 +123,12 @@ fn check<F: Format>(gather: &Gather, all: IovaRange, after: After) {
 /// Every leaf of `all` is named by a command of the right context.
 fn covered(steps: &[Step], all: IovaRange) {
     let covers = |step: &Step, iova: Iova| match *step {
-        Step::Invalidate(Command::Page {
-            context,
-            iova: page,
-            size,
-            ..
-        }) => context == CONTEXT && IovaRange::page(page, size).contains(iova),
-        Step::Invalidate(Command::Range {
-            context,
-            run,
-            granule,
-            ..
-        }) => context == CONTEXT && run.range(granule).contains(iova),
+        Step::Invalidate(Command::Page { context, iova: page, size, .. }) => {
+            context == CONTEXT && IovaRange::page(page, size).contains(iova)
+        }
+        Step::Invalidate(Command::Range { context, run, granule, .. }) => {
+            context == CONTEXT && run.range(granule).contains(iova)
+        }
         Step::Invalidate(Command::Context { context }) => context == CONTEXT,
         Step::Invalidate(Command::Global) => true,
         _ => false,
@@ -171,10 +136,7 @@ fn covered(steps: &[Step], all: IovaRange) {
     let bytes = all.len_minus_one() / 8 + 1;
     for eighth in 0..8 {
         let iova = Iova::new(all.start().get() + eighth * bytes);
-        assert!(
-            steps.iter().any(|step| covers(step, iova)),
-            "{iova} is not named: {steps:?}"
-        );
+        assert!(steps.iter().any(|step| covers(step, iova)), "{iova} is not named: {steps:?}");
     }
     assert!(steps.iter().any(|step| covers(step, all.last())));
 }

@@ -38,17 +38,12 @@ impl<F: Format> Ground<'_, F> {
             }
             // Out of step in memory, so that it takes leaves of this size and no larger ones.
             for at in [table, self.input() - table] {
-                self.subject
-                    .map(at, size, table, BOTH)
-                    .expect("all is free");
+                self.subject.map(at, size, table, BOTH).expect("all is free");
                 self.subject.settle();
                 let live = self.memory.inner().live();
                 self.subject.unmap(range(at, table)).expect("all is mapped");
                 self.subject.audit_open();
-                assert!(
-                    self.subject.owed.table_pages() > 0,
-                    "no table waits for quiet"
-                );
+                assert!(self.subject.owed.table_pages() > 0, "no table waits for quiet");
                 let now = self.memory.inner().live();
                 assert_eq!(now, live, "a table page came back before quiet");
                 self.subject.settle();
@@ -82,15 +77,11 @@ impl<F: Format> Ground<'_, F> {
         self.subject.settle();
         self.subject.unmap(range(0, granule)).expect("it is mapped");
         let early = std::mem::take(&mut self.subject.owed);
-        self.subject
-            .audit(crate::audit::Waiting::AtMost(early.table_pages()));
+        self.subject.audit(crate::audit::Waiting::AtMost(early.table_pages()));
         let next = self.subject.map(granule, 9 * granule, granule, BOTH);
         next.expect("its neighbour is free");
         let quiesced = pay(&self.subject.table, early);
-        self.subject
-            .table
-            .reclaim(quiesced)
-            .expect("a proof of this table");
+        self.subject.table.reclaim(quiesced).expect("a proof of this table");
         self.subject.audit_open();
         assert!(self.subject.table.translate(Iova::new(granule)).is_some());
         self.subject.settle();

@@ -25,10 +25,7 @@ impl<F: Format> Ground<'_, F> {
         let error = self.refused(|s| s.map(iova, to, bytes, BOTH));
         assert_eq!(error, wanted, "{bytes:#x} bytes at {iova:#x} to {to:#x}");
         // The same at the end of a list that is good so far.
-        let good = Segment {
-            pa: pa(0),
-            bytes: F::GRANULE.bytes(),
-        };
+        let good = Segment { pa: pa(0), bytes: F::GRANULE.bytes() };
         let bad = Segment { pa: pa(to), bytes };
         if matches!(
             wanted,
@@ -57,15 +54,10 @@ impl<F: Format> Ground<'_, F> {
 
         let (input, output) = (self.input(), self.output());
         let top = !(granule - 1);
-        for (iova, bytes) in [
-            (input, granule),
-            (input - granule, 2 * granule),
-            (top, granule),
-            (top, 2 * granule),
-        ] {
-            let wanted = TableMapError::IovaOutOfRange {
-                iova: Iova::new(iova),
-            };
+        for (iova, bytes) in
+            [(input, granule), (input - granule, 2 * granule), (top, granule), (top, 2 * granule)]
+        {
+            let wanted = TableMapError::IovaOutOfRange { iova: Iova::new(iova) };
             self.refuse_one(iova, at, bytes, wanted);
         }
         for (to, bytes) in [
@@ -81,9 +73,7 @@ impl<F: Format> Ground<'_, F> {
         for leaf in self.leaves() {
             let bytes = leaf.size.bytes();
             let iova = input - bytes + granule;
-            let wanted = TableMapError::IovaOutOfRange {
-                iova: Iova::new(iova),
-            };
+            let wanted = TableMapError::IovaOutOfRange { iova: Iova::new(iova) };
             self.refuse_one(iova, 0, bytes, wanted);
         }
     }
@@ -122,10 +112,7 @@ impl<F: Format> Ground<'_, F> {
         };
         assert!(request.contains(iova), "{iova} is not in {request:x?}");
         let mapped = self.subject.oracle.find(iova);
-        assert!(
-            mapped.is_some(),
-            "{iova} is not mapped, whatever the error says"
-        );
+        assert!(mapped.is_some(), "{iova} is not mapped, whatever the error says");
     }
 
     /// A leaf table with one free page, and a request for two.

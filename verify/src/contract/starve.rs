@@ -36,11 +36,7 @@ impl<'m, F: Format> Ground<'m, F> {
             // Over the border of a table.
             let table = size << F::INDEX_LG2;
             if table < self.input() {
-                let list = [
-                    (20 * size, size),
-                    (30 * size, granule),
-                    (22 * size, granule),
-                ];
+                let list = [(20 * size, size), (30 * size, granule), (22 * size, granule)];
                 let made = self.sweep_map(table - size, &list);
                 assert!(made > 0, "two tables were not asked for");
                 self.subject.clear();
@@ -59,10 +55,8 @@ impl<'m, F: Format> Ground<'m, F> {
     /// Maps a list with every allocation failing in turn; returns the number of allocations.
     #[track_caller]
     fn sweep_map(&mut self, at: u64, list: &[(u64, u64)]) -> u64 {
-        let list: Vec<Segment> = list
-            .iter()
-            .map(|&(to, bytes)| Segment { pa: pa(to), bytes })
-            .collect();
+        let list: Vec<Segment> =
+            list.iter().map(|&(to, bytes)| Segment { pa: pa(to), bytes }).collect();
         self.sweep(
             |s| s.map_sg(Iova::new(at), &list, BOTH),
             |error| matches!(error, TableMapError::Memory(OutOfTableMemory { size }) if *size == F::GRANULE),

@@ -44,10 +44,7 @@ struct Memory(HostMemory);
 impl QueueMemory for Memory {
     fn words(&self, at: PhysAddr, count: usize) -> Result<&[AtomicU64], OutsideRam> {
         let words = self.0.words64(at, count);
-        words.map_err(|outside| OutsideRam {
-            address: outside.address,
-            bytes: outside.bytes,
-        })
+        words.map_err(|outside| OutsideRam { address: outside.address, bytes: outside.bytes })
     }
 }
 

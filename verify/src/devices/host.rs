@@ -102,9 +102,7 @@ impl ProcessHost {
         let found = self.peek(PhysAddr::new(table.get() + TABLE_BYTES));
         if found != value {
             let cut = "QEMU cuts its addresses unless started with `-device edu,dma_mask=0xffffffffffffffff`";
-            return Err(failed(format!(
-                "{found:#x} at {at:#x}, not {value:#x}; {cut}"
-            )));
+            return Err(failed(format!("{found:#x} at {at:#x}, not {value:#x}; {cut}")));
         }
         let unmapped = domain.unmap(range, &mut owed);
         unmapped.map_err(|error| said(&error))?;
@@ -154,13 +152,9 @@ impl Host for ProcessHost {
         let size = size.max(PAGE);
         let place = |taken: u64| (start + taken).next_multiple_of(size) - start;
         let next = |taken| Some(place(taken) + size).filter(|taken| *taken <= BYTES);
-        let taken = self
-            .taken
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        let taken = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
         // Nothing is at 0, which the scenario sees.
-        taken.map_or(PhysAddr::new(0), |taken| {
-            PhysAddr::new(start + place(taken))
-        })
+        taken.map_or(PhysAddr::new(0), |taken| PhysAddr::new(start + place(taken)))
     }
 
     fn peek(&self, pa: PhysAddr) -> u32 {

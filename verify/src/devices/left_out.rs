@@ -32,22 +32,8 @@ pub enum LeftOut {
 impl LeftOut {
     /// Each that scenarios have to notice, and those that do at least.
     pub const NOTICED: [(Self, &[&str]); 4] = [
-        (
-            Self::Unmap,
-            &[
-                "unmapped-access-faults",
-                "stale-until-sync",
-                "ranges-are-whole",
-            ],
-        ),
-        (
-            Self::Sync,
-            &[
-                "unmapped-access-faults",
-                "stale-until-sync",
-                "long-debts-are-paid",
-            ],
-        ),
+        (Self::Unmap, &["unmapped-access-faults", "stale-until-sync", "ranges-are-whole"]),
+        (Self::Sync, &["unmapped-access-faults", "stale-until-sync", "long-debts-are-paid"]),
         (Self::Block, &["attach-block-attach"]),
         (Self::Permission, &["read-only-refuses-writes"]),
     ];
@@ -77,10 +63,7 @@ impl Unit {
     }
 
     pub(super) fn domain(&self) -> Arc<Space> {
-        Arc::new(Space {
-            kernel: self.kernel.domain(),
-            left_out: self.left_out,
-        })
+        Arc::new(Space { kernel: self.kernel.domain(), left_out: self.left_out })
     }
 
     pub(super) fn counts(&self) -> CallCounts {

@@ -81,10 +81,7 @@ impl Devices {
         let mut all = INTERFACES.into_iter();
         let (interface, _) = all.find(|(_, word)| *word == before)?;
         let functions: Result<_, _> = list.split(',').map(str::parse).collect();
-        let devices = functions.map(|functions| Self {
-            interface,
-            functions,
-        });
+        let devices = functions.map(|functions| Self { interface, functions });
         Some(devices.map_err(|_| NoDevices(name.to_owned())))
     }
 
@@ -123,10 +120,7 @@ impl Devices {
         let host = ProcessHost::new(&opened)?;
         Ok(Rig {
             unit: Unit::new(opened.unit, left_out),
-            abilities: Abilities {
-                second: host.second(),
-                ..ABILITIES
-            },
+            abilities: Abilities { second: host.second(), ..ABILITIES },
             domain: |unit| Ok(unit.domain()),
             pasids: None,
             foreign: None,

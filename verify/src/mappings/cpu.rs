@@ -21,11 +21,8 @@ use super::{MappingReport, Way};
 pub(super) const STREAM: StreamId = StreamId::new(1);
 
 /// LazyBounds of each CPU's queue.
-pub(super) const BOUNDS: LazyBounds = LazyBounds {
-    entries: 24,
-    bytes: 512 << 10,
-    age: Nanos::new(40_000),
-};
+pub(super) const BOUNDS: LazyBounds =
+    LazyBounds { entries: 24, bytes: 512 << 10, age: Nanos::new(40_000) };
 
 pub(crate) type Tables = &'static SlabTables<AtomicU64>;
 /// The IOMMU.
@@ -66,10 +63,7 @@ pub(super) struct Tally {
 
 impl Tally {
     pub(super) fn violation(&self, text: String) {
-        let mut all = self
-            .violations
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.violations.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() < TOLD {
             all.push(text);
         }
@@ -187,9 +181,7 @@ impl Rig<'_> {
             Ok(found) if self.world.judge(iova, found.pa) == Reached::Another => {}
             found => {
                 let context = self.context(hands);
-                self.tally.violation(format!(
-                    "{context}: {iova} is mapped and leads to {found:?}"
-                ));
+                self.tally.violation(format!("{context}: {iova} is mapped and leads to {found:?}"));
             }
         }
     }
@@ -231,8 +223,7 @@ impl Rig<'_> {
             }
             wrong @ (Reached::Exposed(_) | Reached::Strange) => {
                 let context = self.context(hands);
-                self.tally
-                    .violation(format!("{context}: {iova} still leads to {pa}: {wrong:?}"));
+                self.tally.violation(format!("{context}: {iova} still leads to {pa}: {wrong:?}"));
             }
         }
     }
@@ -251,9 +242,7 @@ impl Rig<'_> {
             if hands.old.len() == OLD {
                 hands.old.pop_front();
             }
-            hands
-                .old
-                .push_back(Iova::new((iova.get() / PAGE + page) * PAGE));
+            hands.old.push_back(Iova::new((iova.get() / PAGE + page) * PAGE));
         }
     }
 

@@ -67,10 +67,7 @@ impl Ailment {
         Arc::new(Self {
             health: AtomicU8::new(u8::from(health == Health::Failing)),
             failures: AtomicU64::new(0),
-            state: Mutex::new(State {
-                rng: Rng::with_seed(seed),
-                dead: 0,
-            }),
+            state: Mutex::new(State { rng: Rng::with_seed(seed), dead: 0 }),
         })
     }
 
@@ -97,10 +94,8 @@ impl Ailment {
             return Fate::Completes;
         }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let late = IommuError::TimedOut {
-            awaited: Awaited::Completion,
-            waited: Nanos::from_millis(10),
-        };
+        let late =
+            IommuError::TimedOut { awaited: Awaited::Completion, waited: Nanos::from_millis(10) };
         if state.dead > 0 {
             state.dead -= 1;
             return Fate::Fails(0, IommuError::Gone);

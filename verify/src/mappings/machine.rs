@@ -44,16 +44,9 @@ pub(crate) fn server<H: Hardware>(cpus: &VirtualCpus, hardware: H) -> CommandSer
         ..CommandPrices::default()
     };
     let way = Submission::LockFree;
-    let submission = SubmissionPrices {
-        descriptor: 5.0,
-        doorbell: 50.0,
-        latency: 100.0,
-        today: way,
-    };
-    let limits = QueueLimits {
-        depth: 256,
-        deadline_ns: 10_000_000,
-    };
+    let submission =
+        SubmissionPrices { descriptor: 5.0, doorbell: 50.0, latency: 100.0, today: way };
+    let limits = QueueLimits { depth: 256, deadline_ns: 10_000_000 };
     CommandServer::new(cpus.clone(), commands, submission, limits, way, hardware)
 }
 
@@ -63,21 +56,14 @@ pub(crate) fn table_and_model(
     dirty: DirtyTracking,
     context: InvalTag,
 ) -> (PageTable<VtdSecondStage, Tables>, Arc<Model>) {
-    let format = VtdSecondStage {
-        levels: VtdLevels::Four,
-        output_lg2: 46,
-        dirty,
-    };
+    let format = VtdSecondStage { levels: VtdLevels::Four, output_lg2: 46, dirty };
     let table = PageTable::new(format, tables).expect("memory for a root");
     let caps = Setup::able(PageSize::SIZE_4K);
     let reader = TableReader::new(tables, PageSize::SIZE_4K);
     let model = Arc::new(Iommu::new(Setup::adversarial(caps), reader));
     let format = TableFormat::vtd_second_stage(4).expect("a format of the model's");
     let root = table.root();
-    let config = StreamConfig::Translate {
-        context,
-        table: TableRoot { root, format },
-    };
+    let config = StreamConfig::Translate { context, table: TableRoot { root, format } };
     model.attach(STREAM, config);
     (table, model)
 }
@@ -111,13 +97,7 @@ impl Round<'_> {
         let context = InvalTag::new(1);
         let (table, model) = table_and_model(self.tables, DirtyTracking::Off, context);
         let queue = queue(cpus.clone(), server(&cpus, wrap(model.clone())));
-        let domain = Arc::new(PagedDomain::new(
-            table,
-            context,
-            caps,
-            Quirks::default(),
-            queue,
-        ));
+        let domain = Arc::new(PagedDomain::new(table, context, caps, Quirks::default(), queue));
         let window = IovaRange::new(Iova::new(1 << 20), Iova::new((1 << 28) - 1));
         let mut options = SpaceOptions::default();
         options.window = window.expect("a range");

@@ -32,10 +32,7 @@ use machine::Round;
 
 /// Options of CPUs that submit together: ranges in place of pages, and for one way a CPU beside the batches.
 fn combining(way: Way) -> CombineOptions {
-    CombineOptions {
-        beside: usize::from(way == Way::Combined),
-        ..CombineOptions::default()
-    }
+    CombineOptions { beside: usize::from(way == Way::Combined), ..CombineOptions::default() }
 }
 
 /// Operations after which everything is taken down.
@@ -129,9 +126,7 @@ pub fn mappings(
     operations: u64,
     progress: &mut dyn FnMut(u64),
 ) -> MappingReport {
-    sabotaged((way, health), seed, cpus, operations, progress, |model| {
-        model
-    })
+    sabotaged((way, health), seed, cpus, operations, progress, |model| model)
 }
 
 /// The same, with hardware that `wrap` makes of the model: for tests of this test.
@@ -169,19 +164,8 @@ pub fn sabotaged<H: Hardware + 'static>(
         let seed = seed.wrapping_add(round);
         round += 1;
         let ailment = Ailment::new(health, seed);
-        let wrap = |model| Failing {
-            hardware: wrap(model),
-            ailment: ailment.clone(),
-        };
-        let this = Round {
-            way,
-            ailment: &ailment,
-            seed,
-            cpus,
-            each,
-            tally: &tally,
-            tables,
-        };
+        let wrap = |model| Failing { hardware: wrap(model), ailment: ailment.clone() };
+        let this = Round { way, ailment: &ailment, seed, cpus, each, tally: &tally, tables };
         syncs += match way {
             Way::Strict => this.run(&wrap, |_, server| server),
             _ => this.run(&wrap, |cpus, server| {

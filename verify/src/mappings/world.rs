@@ -80,9 +80,7 @@ impl World {
             owners: vec![Owner::Driver; blocks as usize],
             mapped: BTreeMap::new(),
         };
-        Arc::new(Self {
-            ledger: Mutex::new(ledger),
-        })
+        Arc::new(Self { ledger: Mutex::new(ledger) })
     }
 
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
@@ -97,10 +95,7 @@ impl World {
         let start = MEMORY + number * LONGEST * PAGE + offset;
         let range = PhysRange::from_len(PhysAddr::new(start), bytes)?;
         let world = self.clone();
-        Some(Lent {
-            range,
-            owner: Numbered { world, number },
-        })
+        Some(Lent { range, owner: Numbered { world, number } })
     }
 
     /// Notes that `memory` can be reached at `iova`.

@@ -197,10 +197,7 @@ pub mod smmuv3 {
 
     /// Every stall is retried, those of refused accesses too.
     pub fn always_retried(commands: &mut [Words]) {
-        for words in commands
-            .iter_mut()
-            .filter(|words| words[0] & 0xff == RESUME)
-        {
+        for words in commands.iter_mut().filter(|words| words[0] & 0xff == RESUME) {
             words[0] = words[0] & !(3 << 12) | 1 << 12;
         }
     }
@@ -315,16 +312,12 @@ pub mod intel {
 
     /// No invalidation of interrupt entries, but for all of them at once.
     pub fn without_interrupt_entries(commands: &mut [Words]) {
-        drop_where(commands, |words| {
-            is(words, INTERRUPT_ENTRIES) && words[0] & 1 << 4 != 0
-        });
+        drop_where(commands, |words| is(words, INTERRUPT_ENTRIES) && words[0] & 1 << 4 != 0);
     }
 
     /// Interrupt entries beside those that were changed.
     pub fn wrong_interrupt_entries(commands: &mut [Words]) {
-        let them = commands
-            .iter_mut()
-            .filter(|words| is(words, INTERRUPT_ENTRIES));
+        let them = commands.iter_mut().filter(|words| is(words, INTERRUPT_ENTRIES));
         them.for_each(|words| words[0] ^= 1 << 39);
     }
 
@@ -335,30 +328,22 @@ pub mod intel {
 
     /// No invalidation of a domain as a whole.
     pub fn without_domain(commands: &mut [Words]) {
-        drop_where(commands, |words| {
-            is(words, IOTLB) && granularity(words) == 2
-        });
+        drop_where(commands, |words| is(words, IOTLB) && granularity(words) == 2);
     }
 
     /// No invalidation of a first stage as a whole.
     pub fn without_pasid_translations(commands: &mut [Words]) {
-        drop_where(commands, |words| {
-            is(words, PASID_IOTLB) && granularity(words) == 2
-        });
+        drop_where(commands, |words| is(words, PASID_IOTLB) && granularity(words) == 2);
     }
 
     /// No invalidation of contexts, but for all of them at once.
     pub fn without_context(commands: &mut [Words]) {
-        drop_where(commands, |words| {
-            is(words, CONTEXT) && granularity(words) == 3
-        });
+        drop_where(commands, |words| is(words, CONTEXT) && granularity(words) == 3);
     }
 
     /// No invalidation of PASID entries, but for all of them at once.
     pub fn without_pasid_entries(commands: &mut [Words]) {
-        drop_where(commands, |words| {
-            is(words, PASID_CACHE) && granularity(words) != 3
-        });
+        drop_where(commands, |words| is(words, PASID_CACHE) && granularity(words) != 3);
     }
 
     /// Without the first of several invalidations.
@@ -374,16 +359,14 @@ pub mod intel {
     /// Half of the pages of each invalidation of several.
     pub fn short_ranges(commands: &mut [Words]) {
         let them = addressed(commands);
-        them.filter(|words| words[1] & 0x3f != 0)
-            .for_each(|words| words[1] -= 1);
+        them.filter(|words| words[1] & 0x3f != 0).for_each(|words| words[1] -= 1);
     }
 
     /// Masks that are smaller than a block.
     pub fn masks_below_blocks(commands: &mut [Words]) {
         const MASK: u64 = 0x3f;
         let them = addressed(commands);
-        them.filter(|words| words[1] & MASK >= 9)
-            .for_each(|words| words[1] = words[1] & !MASK | 8);
+        them.filter(|words| words[1] & MASK >= 9).for_each(|words| words[1] = words[1] & !MASK | 8);
     }
 
     /// Another domain instead of this one.

@@ -14,30 +14,18 @@ pub(super) const fn commands(edit: fn(&mut [Words])) -> Sabotage {
 }
 
 const fn again(again: fn(&mut [Words])) -> Sabotage {
-    Sabotage {
-        again,
-        ..Sabotage::NONE
-    }
+    Sabotage { again, ..Sabotage::NONE }
 }
 
 pub(super) const fn read(read: fn(usize, u32) -> u32) -> Sabotage {
-    Sabotage {
-        read,
-        ..Sabotage::NONE
-    }
+    Sabotage { read, ..Sabotage::NONE }
 }
 
 pub(super) const fn write(write: fn(usize, u32) -> Arrives) -> Sabotage {
-    Sabotage {
-        write,
-        ..Sabotage::NONE
-    }
+    Sabotage { write, ..Sabotage::NONE }
 }
 
-pub(super) const UNCLEAN: Sabotage = Sabotage {
-    cleans: Cleans::Lost,
-    ..Sabotage::NONE
-};
+pub(super) const UNCLEAN: Sabotage = Sabotage { cleans: Cleans::Lost, ..Sabotage::NONE };
 
 /// Declares a list of mutants by the backends that they run on: the part that is left out, its sabotage,
 /// and the scenarios that have to fail.

@@ -7,10 +7,7 @@ use crate::backend::BackendName;
 use crate::backend::seam::Sabotage;
 
 const fn bend(bend: fn(usize, u64) -> (usize, u64)) -> Sabotage {
-    Sabotage {
-        bend,
-        ..Sabotage::NONE
-    }
+    Sabotage { bend, ..Sabotage::NONE }
 }
 
 mutants! {

@@ -7,10 +7,7 @@ use super::list::{UNCLEAN, mutants, write};
 use crate::backend::BackendName;
 use crate::backend::seam::Sabotage;
 
-const UNREAD: Sabotage = Sabotage {
-    unread: Some(tegra::READ_BACK),
-    ..Sabotage::NONE
-};
+const UNREAD: Sabotage = Sabotage { unread: Some(tegra::READ_BACK), ..Sabotage::NONE };
 
 mutants! {
     /// Each part that Tegra's driver leaves out, and the scenarios that have to notice.

@@ -123,19 +123,9 @@ impl<Q: TagPool + Send + Sync + 'static> Rig<'_, Q> {
         let Some((last, before)) = missing.split_last() else {
             return;
         };
-        let asked = Asked {
-            stream,
-            pasid: None,
-            group,
-            page: *last,
-            place: Place::Last,
-        };
+        let asked = Asked { stream, pasid: None, group, page: *last, place: Place::Last };
         for page in before {
-            self.send(Asked {
-                page: *page,
-                place: Place::More,
-                ..asked
-            });
+            self.send(Asked { page: *page, place: Place::More, ..asked });
         }
         self.send_owed(asked);
     }
@@ -144,11 +134,7 @@ impl<Q: TagPool + Send + Sync + 'static> Rig<'_, Q> {
     fn take_back(&self, first: u64, count: u64) {
         add(&self.tally.invalidations, 1);
         let taken = self.world.take(first, count);
-        let not_back = NotBack {
-            first,
-            count,
-            taken,
-        };
+        let not_back = NotBack { first, count, taken };
         if !self.invalidate(not_back) {
             return add(&self.tally.not_quiet, 1);
         }
@@ -187,10 +173,7 @@ impl<Q: TagPool + Send + Sync + 'static> Rig<'_, Q> {
     /// Reads and clears the dirty state of pages, as an owner does that looks for written pages.
     fn read_and_clear_dirty(&self, first: u64, count: u64) {
         add(&self.tally.cleared, 1);
-        match self
-            .container
-            .read_and_clear_dirty(addresses(first, count), |_| ())
-        {
+        match self.container.read_and_clear_dirty(addresses(first, count), |_| ()) {
             Err(ReadDirtyError::NotPaid(_)) if self.failures.excuses() => {}
             Err(error) => self.error("harvesting", &error),
             Ok(()) => {}
@@ -263,11 +246,7 @@ impl<Q: TagPool + Send + Sync + 'static> Rig<'_, Q> {
                 return;
             }
         }
-        let not_back = NotBack {
-            first: 0,
-            count: PAGES,
-            taken: self.world.take(0, PAGES),
-        };
+        let not_back = NotBack { first: 0, count: PAGES, taken: self.world.take(0, PAGES) };
         self.invalidate(not_back);
         for cpu in 0..self.cpus.count() as u32 {
             for page in 0..PAGES {
@@ -281,11 +260,7 @@ impl<Q: TagPool + Send + Sync + 'static> Rig<'_, Q> {
 
     /// The region goes, and comes back.
     fn replace_region(&self) {
-        let not_back = NotBack {
-            first: 0,
-            count: PAGES,
-            taken: self.world.take(0, PAGES),
-        };
+        let not_back = NotBack { first: 0, count: PAGES, taken: self.world.take(0, PAGES) };
         if let Err(error) = self.container.remove_region(Iova::new(BASE)) {
             // It is closed, and its memory can be taken back; it goes another time.
             add(&self.tally.removed_in_vain, 1);

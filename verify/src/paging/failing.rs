@@ -50,10 +50,8 @@ pub(super) struct Failures {
     healed: AtomicBool,
 }
 
-const TIMED_OUT: IommuError = IommuError::TimedOut {
-    awaited: Awaited::Completion,
-    waited: Nanos::new(10_000_000),
-};
+const TIMED_OUT: IommuError =
+    IommuError::TimedOut { awaited: Awaited::Completion, waited: Nanos::new(10_000_000) };
 
 impl Failures {
     pub(super) fn new(temper: Temper) -> Arc<Self> {

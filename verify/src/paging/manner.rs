@@ -44,27 +44,16 @@ impl<Q: TagPool + Send + Sync + 'static> Rig<'_, Q> {
         let Some(group) = self.devices.free(stream) else {
             return;
         };
-        let asked = Asked {
-            stream,
-            pasid: None,
-            group,
-            page: rng.u64(..PAGES),
-            place: Place::Last,
-        };
+        let asked =
+            Asked { stream, pasid: None, group, page: rng.u64(..PAGES), place: Place::Last };
         match self.manner {
             Manner::Good => {}
-            Manner::NoLast => self.send_owed(Asked {
-                place: Place::More,
-                ..asked
-            }),
+            Manner::NoLast => self.send_owed(Asked { place: Place::More, ..asked }),
             Manner::Twice => {
                 self.send_owed(asked);
                 self.send_owed(asked);
             }
-            Manner::WrongPasid => self.send_owed(Asked {
-                pasid: Some(UNKNOWN),
-                ..asked
-            }),
+            Manner::WrongPasid => self.send_owed(Asked { pasid: Some(UNKNOWN), ..asked }),
             Manner::Flood => {
                 for number in 0..FLOOD {
                     let group = GroupId::new(64 + number);

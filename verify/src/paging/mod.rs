@@ -166,10 +166,7 @@ fn report(
         ("recovered", read(&tally.back)),
         ("regions_not_removed", read(&tally.removed_in_vain)),
     ]);
-    let violations = tally
-        .violations
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
+    let violations = tally.violations.lock().unwrap_or_else(PoisonError::into_inner);
     PagingReport {
         seed,
         cpus,
@@ -211,22 +208,13 @@ fn one_round<H: Hardware + 'static>(
     let queue = server(&cpus, failing(wrap(model.clone()), &failures));
     let (caps, quirks) = (Setup::able(PageSize::SIZE_4K), Quirks::default());
     let domain = Arc::new(PagedDomain::new(table, context, caps, quirks, queue));
-    let options = IoasOptions {
-        window: window(round),
-        ..IoasOptions::default()
-    };
+    let options = IoasOptions { window: window(round), ..IoasOptions::default() };
     let container = Ioas::new(domain.clone(), cpus.clone(), options, simulated());
     let container = Arc::new(container);
-    let devices = Devices {
-        owed: Arc::default(),
-        tally: tally.clone(),
-    };
+    let devices = Devices { owed: Arc::default(), tally: tally.clone() };
     let dispatcher = dispatcher(&cpus, &devices);
     let world = Arc::new(World::new(cpus.clone(), seed));
-    let handler = Arc::new(Flaky {
-        container: container.clone(),
-        groups: AtomicU64::new(0),
-    });
+    let handler = Arc::new(Flaky { container: container.clone(), groups: AtomicU64::new(0) });
     let rig = Rig {
         cpus: &cpus,
         model: &model,
@@ -267,11 +255,7 @@ fn failing<H>(hardware: H, failures: &Arc<Failures>) -> Failing<H> {
 }
 
 fn dispatcher(cpus: &VirtualCpus, devices: &Devices) -> Dispatcher<VirtualCpus, Devices> {
-    let bounds = Bounds {
-        flow: Flow::UNBOUNDED,
-        timeout: PATIENCE,
-        ..Bounds::default()
-    };
+    let bounds = Bounds { flow: Flow::UNBOUNDED, timeout: PATIENCE, ..Bounds::default() };
     Dispatcher::new(cpus.clone(), devices.clone(), bounds).expect("memory for groups")
 }
 
@@ -287,9 +271,7 @@ fn finish(devices: &Devices, dispatcher: &Dispatcher<VirtualCpus, Devices>, tall
     let owed = devices.owed.lock().unwrap_or_else(PoisonError::into_inner);
     let (lost, outstanding) = (owed.left(), dispatcher.outstanding());
     if lost != 0 || outstanding != 0 {
-        tally.violation(format!(
-            "{lost} groups without response, {outstanding} not done"
-        ));
+        tally.violation(format!("{lost} groups without response, {outstanding} not done"));
     }
 }
 

@@ -69,10 +69,7 @@ impl World {
             frames: Vec::new(),
             rng: fastrand::Rng::with_seed(seed),
         };
-        Self {
-            cpus,
-            ledger: Mutex::new(ledger),
-        }
+        Self { cpus, ledger: Mutex::new(ledger) }
     }
 
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
@@ -155,10 +152,7 @@ impl Pager for World {
                     }
                 }
                 let frame = ledger.frame(page);
-                if frames
-                    .push(promised(PhysAddr::new(MEMORY + frame * PAGE), PAGE))
-                    .is_err()
-                {
+                if frames.push(promised(PhysAddr::new(MEMORY + frame * PAGE), PAGE)).is_err() {
                     break;
                 }
             }

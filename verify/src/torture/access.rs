@@ -54,10 +54,8 @@ impl<F: Format> Round<'_, F> {
             return Ok(());
         };
         self.events.accesses += 2;
-        for (kind, right) in [
-            (AccessKind::Read, Access::READ),
-            (AccessKind::Write, Access::WRITE),
-        ] {
+        for (kind, right) in [(AccessKind::Read, Access::READ), (AccessKind::Write, Access::WRITE)]
+        {
             let outcome = match kind {
                 AccessKind::Read => self.device.read(iova, 1),
                 AccessKind::Write => self.device.write(iova, 1),
@@ -81,9 +79,7 @@ impl<F: Format> Round<'_, F> {
         self.events.accesses += 1;
         match self.iommu.translate(self.stream(), iova, AccessKind::Read) {
             Err(_) => Ok(()),
-            Ok(at) => Err(format!(
-                "{iova} leads to {at:x?}, and nothing is mapped there"
-            )),
+            Ok(at) => Err(format!("{iova} leads to {at:x?}, and nothing is mapped there")),
         }
     }
 
@@ -104,9 +100,7 @@ impl<F: Format> Round<'_, F> {
         self.events.retries += self.device.reached().count() as u64;
         let stale = self.device.try_stale(allowed);
         if let Some(place) = stale.first() {
-            return Err(format!(
-                "after a sync the old address still answers: {place:x?}"
-            ));
+            return Err(format!("after a sync the old address still answers: {place:x?}"));
         }
         for range in ranges {
             for _ in 0..TRIED.min(range.pages(F::GRANULE)) {

@@ -47,18 +47,9 @@ pub fn concurrent(
     threads: u64,
     operations: u64,
 ) -> ConcurrentReport {
-    let run = Crowd {
-        seed,
-        threads: threads.max(1),
-        operations,
-    };
+    let run = Crowd { seed, threads: threads.max(1), operations };
     let violations = format.visit(SplitRule::Direct, DirtyTracking::Off, run);
-    ConcurrentReport {
-        format,
-        seed,
-        operations: run.threads * operations,
-        violations,
-    }
+    ConcurrentReport { format, seed, operations: run.threads * operations, violations }
 }
 
 #[derive(Clone, Copy)]
@@ -101,10 +92,7 @@ impl Crowd {
                 .map(|cpu| scope.spawn(move || Cpu::new(self, cpu, table).run()))
                 .collect();
             cpus.into_iter()
-                .map(|cpu| {
-                    cpu.join()
-                        .unwrap_or_else(|_| Err("a thread panicked".to_owned()))
-                })
+                .map(|cpu| cpu.join().unwrap_or_else(|_| Err("a thread panicked".to_owned())))
                 .collect()
         });
         let mut oracle = Oracle::new();
@@ -129,9 +117,7 @@ impl Crowd {
             if let Err(error) = table.unmap(piece.range, &mut gather) {
                 found.push(format!("at the end: {error}"));
             }
-            table
-                .reclaim(pay(table, gather))
-                .expect("a proof of this table");
+            table.reclaim(pay(table, gather)).expect("a proof of this table");
         }
         found.extend(settled(audited, model, &Oracle::new()));
         if table.pages() != 1 {
@@ -151,9 +137,7 @@ fn settled<F: Format, M: TableMem<F::Word>>(
     let mut gather = Gather::new();
     let pruned = table.prune(table.input_range(), &mut gather);
     pruned.expect("a debt of this table");
-    table
-        .reclaim(pay(table, gather))
-        .expect("a proof of this table");
+    table.reclaim(pay(table, gather)).expect("a proof of this table");
     audit(audited, model, oracle, Waiting::Nothing)
 }
 
@@ -218,9 +202,7 @@ impl<'t, F: Format, M: TableMem<F::Word>> Cpu<'t, F, M> {
             .map(at.0, at.1, bytes, Access::READ, &mut gather)
             .map_err(|error| format!("cpu {}: {error}", self.number))?;
         // Nothing is owed that this machine asks for.
-        self.table
-            .reclaim(pay(self.table, gather))
-            .expect("a proof of this table");
+        self.table.reclaim(pay(self.table, gather)).expect("a proof of this table");
         self.mapped.insert(page, pa);
         Ok(())
     }
@@ -234,9 +216,7 @@ impl<'t, F: Format, M: TableMem<F::Word>> Cpu<'t, F, M> {
         self.mapped.remove(&page);
         match self.debts.last_mut() {
             Some((debt, pages)) if self.rng.bool() => {
-                self.table
-                    .absorb(debt, &mut gather)
-                    .expect("debts of this table");
+                self.table.absorb(debt, &mut gather).expect("debts of this table");
                 pages.push(page);
             }
             _ => self.debts.push((gather, vec![page])),
@@ -249,18 +229,13 @@ impl<'t, F: Format, M: TableMem<F::Word>> Cpu<'t, F, M> {
             return;
         }
         let (gather, _) = self.debts.swap_remove(self.rng.usize(..self.debts.len()));
-        self.table
-            .reclaim(pay(self.table, gather))
-            .expect("a proof of this table");
+        self.table.reclaim(pay(self.table, gather)).expect("a proof of this table");
     }
 
     /// All its own pages translate as they should.
     fn check(&self) -> Result<(), String> {
         for (&page, &pa) in &self.mapped {
-            let found = self
-                .table
-                .translate(Iova::new(page))
-                .map(|found| found.pa.get());
+            let found = self.table.translate(Iova::new(page)).map(|found| found.pa.get());
             if found != Some(pa) {
                 return Err(format!(
                     "cpu {}: {page:#x} leads to {found:x?} instead of {pa:#x}",

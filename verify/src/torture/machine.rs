@@ -21,13 +21,8 @@ fn one_of<T: Copy, const N: usize>(rng: &mut Rng, all: [T; N]) -> T {
 pub(super) fn capabilities(rng: &mut Rng, granule: PageSize, sabotage: Sabotage) -> Capabilities {
     let range = match rng.u8(..3) {
         0 => RangeForm::Absent,
-        1 => RangeForm::PowerOfTwo {
-            max_lg2_pages: rng.u8(..=40),
-        },
-        _ => RangeForm::NumScale {
-            max_num: rng.u8(1..=32),
-            max_scale: rng.u8(..=31),
-        },
+        1 => RangeForm::PowerOfTwo { max_lg2_pages: rng.u8(..=40) },
+        _ => RangeForm::NumScale { max_num: rng.u8(1..=32), max_scale: rng.u8(..=31) },
     };
     let pages = [PageForm::Absent, PageForm::Granule, PageForm::Whole];
     let mut caps = Capabilities {
@@ -66,12 +61,7 @@ pub(super) fn quirks(rng: &mut Rng, sabotage: Sabotage) -> Quirks {
         walk_flush: one_of(rng, [WalkFlush::ByAddress, WalkFlush::ByContext]),
         preference: one_of(
             rng,
-            [
-                Preference::Fewest,
-                Preference::ByPage,
-                Preference::ByRange,
-                Preference::ByContext,
-            ],
+            [Preference::Fewest, Preference::ByPage, Preference::ByRange, Preference::ByContext],
         ),
         context_above: one_of(rng, [0, 1, 2, 33, MOST_COMMANDS]),
         repeat: rng.u8(..=2),

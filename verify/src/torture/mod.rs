@@ -112,13 +112,7 @@ pub fn sabotaged(
         } else {
             SplitRule::Direct
         };
-        let run = Run {
-            report: &mut report,
-            rng: &mut rng,
-            until: operations,
-            sabotage,
-            progress,
-        };
+        let run = Run { report: &mut report, rng: &mut rng, until: operations, sabotage, progress };
         format.visit(split, DirtyTracking::Off, run);
     }
     progress(report.operations);
@@ -151,26 +145,15 @@ impl Visitor for Run<'_> {
                 progress(done + n);
             }
         };
-        let plan = round::Plan {
-            name,
-            operations: until,
-            sabotage: self.sabotage,
-        };
-        let outcome = round::run(
-            format,
-            model,
-            plan,
-            self.rng,
-            &mut self.report.events,
-            &mut tick,
-        );
+        let plan = round::Plan { name, operations: until, sabotage: self.sabotage };
+        let outcome = round::run(format, model, plan, self.rng, &mut self.report.events, &mut tick);
         self.report.operations += operations;
         if let Err(what) = outcome {
             let seed = self.report.seed;
             let at = self.report.operations;
-            self.report.violations.push(format!(
-                "{name}, seed {seed}, round {number}, operation {at}: {what}"
-            ));
+            self.report
+                .violations
+                .push(format!("{name}, seed {seed}, round {number}, operation {at}: {what}"));
         }
     }
 }

@@ -34,17 +34,11 @@ impl<F: Format> Round<'_, F> {
             Access::WRITE,
             Access::READ | Access::WRITE | Access::DEVICE,
         ][self.rng.usize(..4)];
-        let fail = if self.rng.u8(..32) == 0 {
-            self.rng.u64(1..=3)
-        } else {
-            0
-        };
+        let fail = if self.rng.u8(..32) == 0 { self.rng.u64(1..=3) } else { 0 };
         let pages = self.table.pages();
         let mut gather = Gather::new();
         self.memory.fail_at(fail);
-        let outcome = self
-            .table
-            .map_sg(range.start(), list.iter().copied(), access, &mut gather);
+        let outcome = self.table.map_sg(range.start(), list.iter().copied(), access, &mut gather);
         self.memory.fail_at(0);
         let free = self.oracle.is_free(range);
         match outcome {
@@ -68,9 +62,7 @@ impl<F: Format> Round<'_, F> {
     fn unchanged(&mut self, pages: usize, gather: &Gather) -> Checked {
         if self.table.pages() != pages || !gather.is_empty() {
             let now = self.table.pages();
-            return Err(format!(
-                "a refused request left {now} pages of {pages}, and {gather:?}"
-            ));
+            return Err(format!("a refused request left {now} pages of {pages}, and {gather:?}"));
         }
         Ok(())
     }
@@ -123,10 +115,7 @@ impl<F: Format> Round<'_, F> {
         let large = self.large();
         let window = self.windows[self.rng.usize(..self.windows.len())];
         let (offset, bytes) = match self.rng.u8(..20) {
-            0 => (
-                self.rng.u64(..4) * slot.bytes(),
-                slot.bytes() * self.rng.u64(1..=2),
-            ),
+            0 => (self.rng.u64(..4) * slot.bytes(), slot.bytes() * self.rng.u64(1..=2)),
             1 => (self.rng.u64(..4) * slot.bytes(), large.bytes()),
             2 => {
                 let pages = self.rng.u64(1..=(slot.bytes() >> granule.lg2()).min(600));
@@ -247,11 +236,7 @@ impl<F: Format> Round<'_, F> {
 
     /// Unmaps a range that is mapped, through splits if need be.
     pub(super) fn unmap_range(&mut self, range: IovaRange) -> Checked {
-        while let Some(at) = self
-            .unpaid
-            .iter()
-            .position(|(_, open)| open.overlaps(range))
-        {
+        while let Some(at) = self.unpaid.iter().position(|(_, open)| open.overlaps(range)) {
             self.pay_map(at)?;
         }
         let pages = self.table.pages();
@@ -281,9 +266,7 @@ impl<F: Format> Round<'_, F> {
         if self.rng.bool() && !self.debts.is_empty() {
             let at = self.rng.usize(..self.debts.len());
             if let Some(debt) = self.debts.get_mut(at) {
-                self.table
-                    .absorb(&mut debt.gather, &mut gather)
-                    .expect("debts of this table");
+                self.table.absorb(&mut debt.gather, &mut gather).expect("debts of this table");
                 debt.ranges.extend(ranges);
             }
         } else {
@@ -341,24 +324,13 @@ impl<F: Format> Round<'_, F> {
         let refused = match self.rng.u8(..5) {
             0 => self
                 .table
-                .map(
-                    inside,
-                    PhysAddr::new(granule / 2),
-                    granule,
-                    Access::READ,
-                    &mut gather,
-                )
+                .map(inside, PhysAddr::new(granule / 2), granule, Access::READ, &mut gather)
                 .is_err(),
-            1 => self
-                .table
-                .map(inside, PhysAddr::new(0), 0, Access::READ, &mut gather)
-                .is_err(),
+            1 => self.table.map(inside, PhysAddr::new(0), 0, Access::READ, &mut gather).is_err(),
             2 => {
                 let last = top.align_down(self.granule());
                 let bytes = granule.saturating_mul(2);
-                self.table
-                    .map(last, PhysAddr::new(0), bytes, Access::READ, &mut gather)
-                    .is_err()
+                self.table.map(last, PhysAddr::new(0), bytes, Access::READ, &mut gather).is_err()
             }
             3 => {
                 let range = IovaRange::from_len(inside, granule / 2);
@@ -375,8 +347,5 @@ impl<F: Format> Round<'_, F> {
 }
 
 fn segment(pa: u64, bytes: u64) -> Segment {
-    Segment {
-        pa: PhysAddr::new(pa),
-        bytes,
-    }
+    Segment { pa: PhysAddr::new(pa), bytes }
 }

@@ -90,19 +90,10 @@ pub(super) fn run<F: Format>(
     let memory = Memory::<F>::new(&format, &caps, pages);
     let outcome = {
         let table = PageTable::new(format, &memory).map_err(|error| error.to_string())?;
-        let setup = Setup {
-            names: machine::names(&caps),
-            ..Setup::adversarial(caps)
-        };
+        let setup = Setup { names: machine::names(&caps), ..Setup::adversarial(caps) };
         let iommu = Iommu::new(setup, &memory);
-        let root = TableRoot {
-            root: table.root(),
-            format: model,
-        };
-        let config = StreamConfig::Translate {
-            context: CONTEXT,
-            table: root,
-        };
+        let root = TableRoot { root: table.root(), format: model };
+        let config = StreamConfig::Translate { context: CONTEXT, table: root };
         iommu.attach(STREAM, config);
         let windows = windows(rng, model);
         let mut round = Round {
@@ -185,11 +176,7 @@ impl<F: Format> Round<'_, F> {
 
     /// Pays for `gather` through the IOMMU.
     pub(super) fn pay(&mut self, mut gather: Gather, side: Side) -> Checked<Quiesced> {
-        let queue = Saboteur {
-            queue: self.iommu,
-            sabotage: self.plan.sabotage,
-            side,
-        };
+        let queue = Saboteur { queue: self.iommu, sabotage: self.plan.sabotage, side };
         self.events.syncs += 1;
         let facts = (&self.caps, &self.quirks);
         self.table
@@ -241,9 +228,7 @@ impl<F: Format> Round<'_, F> {
         let mut other = self.debts.swap_remove(self.rng.usize(..self.debts.len()));
         let at = self.rng.usize(..self.debts.len());
         if let Some(debt) = self.debts.get_mut(at) {
-            self.table
-                .absorb(&mut debt.gather, &mut other.gather)
-                .expect("debts of this table");
+            self.table.absorb(&mut debt.gather, &mut other.gather).expect("debts of this table");
             debt.ranges.extend(other.ranges);
             self.events.absorbed += 1;
         }
@@ -270,15 +255,8 @@ impl<F: Format> Round<'_, F> {
             .map(|debt| debt.gather.table_pages())
             .chain(self.paid.iter().map(|paid| paid.quiesced.table_pages()))
             .sum();
-        let waiting = if waiting == 0 {
-            Waiting::Nothing
-        } else {
-            Waiting::AtMost(waiting)
-        };
-        let audited = Audited {
-            table: self.table,
-            memory: self.memory,
-        };
+        let waiting = if waiting == 0 { Waiting::Nothing } else { Waiting::AtMost(waiting) };
+        let audited = Audited { table: self.table, memory: self.memory };
         let mut found = audit(audited, self.model, &self.oracle, waiting);
         let (live, pages) = (self.memory.live(), self.table.pages());
         if live != pages {
@@ -307,9 +285,7 @@ impl<F: Format> Round<'_, F> {
         self.audit()?;
         let pages = self.table.pages();
         if pages != 1 {
-            return Err(format!(
-                "{pages} table pages stay after everything is unmapped"
-            ));
+            return Err(format!("{pages} table pages stay after everything is unmapped"));
         }
         let counts = self.iommu.counters().invalidations;
         self.events.invalidations += counts.page + counts.range + counts.context;

@@ -51,14 +51,8 @@ impl Sabotage {
     /// Capabilities that the plan is made for, which differ from the hardware's for some sabotages.
     pub(super) fn believed(self, caps: Capabilities) -> Capabilities {
         match self {
-            Self::LargePages => Capabilities {
-                page: PageForm::Granule,
-                ..caps
-            },
-            Self::Clean => Capabilities {
-                walker: Walker::Coherent,
-                ..caps
-            },
+            Self::LargePages => Capabilities { page: PageForm::Granule, ..caps },
+            Self::Clean => Capabilities { walker: Walker::Coherent, ..caps },
             _ => caps,
         }
     }
@@ -105,9 +99,7 @@ impl<Q: InvalidationQueue> InvalidationQueue for Saboteur<'_, Q> {
             }
             Sabotage::LastCommand => {
                 let mut all: Vec<Step> = steps.collect();
-                let last = all
-                    .iter()
-                    .rposition(|step| matches!(step, Step::Invalidate(_)));
+                let last = all.iter().rposition(|step| matches!(step, Step::Invalidate(_)));
                 if let Some(last) = last {
                     all.remove(last);
                 }

@@ -30,17 +30,11 @@ fn nothing() -> RegisterFaults {
 }
 
 fn refuse(n: u64, code: u32) -> RegisterFaults {
-    RegisterFaults {
-        refuse: Some((n, code)),
-        ..nothing()
-    }
+    RegisterFaults { refuse: Some((n, code)), ..nothing() }
 }
 
 fn gone_from(n: u64) -> RegisterFaults {
-    RegisterFaults {
-        gone_from: Some(n),
-        ..nothing()
-    }
+    RegisterFaults { gone_from: Some(n), ..nothing() }
 }
 
 /// The n-th command is refused, for each n: its caller gets the error, and everything can go on.
@@ -130,10 +124,7 @@ fn never_drains<D: Driver>() {
     for n in 0..rig::OPERATIONS {
         let bench = Bench::<D>::new();
         let driver = bench.enable().unwrap();
-        let stuck = RegisterFaults {
-            drain: Drain::Never,
-            ..nothing()
-        };
+        let stuck = RegisterFaults { drain: Drain::Never, ..nothing() };
         let errors = bench.everything_from(&driver, n, stuck);
         for error in &errors {
             let timed_out = matches!(error, IommuError::TimedOut { .. });
@@ -152,11 +143,7 @@ fn never_drains<D: Driver>() {
 fn never_drains_again<D: Driver>() {
     let bench = Bench::<D>::new();
     let driver = bench.enable().unwrap();
-    bench.unit.inject(RegisterFaults {
-        drain: Drain::Never,
-        control: Drain::Never,
-        ..nothing()
-    });
+    bench.unit.inject(RegisterFaults { drain: Drain::Never, control: Drain::Never, ..nothing() });
     assert!(!bench.everything_without_help(&driver).is_empty());
     let (live, before) = (bench.memory.live(), bench.unit.now_ns());
     drop(driver);
@@ -173,10 +160,7 @@ fn never_drains_again<D: Driver>() {
 /// Control registers are not acknowledged.
 fn never_acknowledges<D: Driver>() {
     let bench = Bench::<D>::new();
-    bench.unit.inject(RegisterFaults {
-        control: Drain::Never,
-        ..nothing()
-    });
+    bench.unit.inject(RegisterFaults { control: Drain::Never, ..nothing() });
     let before = bench.unit.now_ns();
     let error = bench.enable().err();
     let control = |awaited| matches!(awaited, Awaited::Control | Awaited::WriteBuffer);

@@ -121,10 +121,7 @@ pub fn nonsense_in_registers<D: Driver>() {
 /// Registers without a unit behind them.
 fn noise<D: Driver>(seed: u64) -> Result<(), IommuError> {
     let changing = seed % 2 == 1;
-    let regs = Noise {
-        seed,
-        changing: changing.then(|| Mutex::new(Rng::with_seed(seed))),
-    };
+    let regs = Noise { seed, changing: changing.then(|| Mutex::new(Rng::with_seed(seed))) };
     let memory = memory::<D>(PAGES);
     let time = Arc::new(AtomicU64::new(0));
     let result = D::enable(regs, memory.clone(), Looks(time.clone()));

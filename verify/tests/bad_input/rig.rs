@@ -235,10 +235,7 @@ impl Driver for Amd {
     type Domain<R: Regs, C: Time> = amd::AmdDomain<R, Arc<ModelMemory>, C>;
 
     fn unit(memory: Arc<ModelMemory>) -> AmdRegisters {
-        let setup = AmdSetup {
-            identification: Self::identification(),
-            ..AmdSetup::default()
-        };
+        let setup = AmdSetup { identification: Self::identification(), ..AmdSetup::default() };
         AmdRegisters::new(setup, memory)
     }
 
@@ -371,9 +368,7 @@ impl<'a> Run<'a> {
     fn map<D: Driver>(&self, domain: &impl Domain) {
         let mut owed = Gather::new();
         let (pa, access) = (PhysAddr::new(0x8010_0000), Access::READ | Access::WRITE);
-        domain
-            .map(BASE, promised(pa, D::MAPPED), access, &mut owed)
-            .unwrap();
+        domain.map(BASE, promised(pa, D::MAPPED), access, &mut owed).unwrap();
         self.sync(domain, owed);
     }
 
@@ -407,10 +402,7 @@ impl<'a> Run<'a> {
         self.unmap::<D>(&*first);
         self.attach(unit, D::STREAMS[1], &first);
         self.step(|| unit.block(D::STREAMS[0]).map_err(unit_error));
-        self.step(|| {
-            unit.pass_through(D::STREAMS[1], all_memory())
-                .map_err(unit_error)
-        });
+        self.step(|| unit.pass_through(D::STREAMS[1], all_memory()).map_err(unit_error));
         self.step(|| unit.block(D::STREAMS[1]).map_err(unit_error));
         self.step(|| unit.next_fault().map(|_| ()));
         if self.help == Help::Comes && self.then.is_some() {

@@ -91,20 +91,14 @@ fn able() -> SmmuV2Setup {
 
 /// The same, watched by Qualcomm's firmware.
 fn qualcomm() -> SmmuV2Setup {
-    SmmuV2Setup {
-        identification: able().identification,
-        ..SmmuV2Setup::qualcomm(0)
-    }
+    SmmuV2Setup { identification: able().identification, ..SmmuV2Setup::qualcomm(0) }
 }
 
 /// With few registers, so that every one of their accesses can be the last.
 fn few(setup: SmmuV2Setup) -> SmmuV2Setup {
     let mut identification = setup.identification.banks(6, 2);
     identification.idr[0] = identification.idr[0] & !0xff | 8;
-    SmmuV2Setup {
-        identification,
-        ..setup
-    }
+    SmmuV2Setup { identification, ..setup }
 }
 
 crate::of! {
@@ -131,12 +125,7 @@ fn enabled(setup: SmmuV2Setup, mut config: Config) -> (Bench<Arm>, Result<Made, 
     let unit = Arc::new(SmmuV2Registers::new(setup, memory.clone()));
     let bench = Bench::<Arm> { unit, memory };
     config.limit = LIMIT;
-    let made = SmmuV2::enable(
-        bench.unit.clone(),
-        bench.memory.clone(),
-        bench.clock(),
-        config,
-    );
+    let made = SmmuV2::enable(bench.unit.clone(), bench.memory.clone(), bench.clock(), config);
     (bench, made)
 }
 
@@ -158,10 +147,7 @@ fn a_sync_that_never_ends_is_told_in_time() {
     let mut owed = Gather::new();
     let range = portolan::addr::IovaRange::from_len(BASE, PAGE).unwrap();
     domain.unmap(range, &mut owed).unwrap();
-    bench.unit.inject(RegisterFaults {
-        drain: Drain::Never,
-        ..RegisterFaults::default()
-    });
+    bench.unit.inject(RegisterFaults { drain: Drain::Never, ..RegisterFaults::default() });
     let before = bench.unit.now_ns();
     let failed = IommuError::from(domain.sync(&mut owed).unwrap_err());
     let waited = bench.unit.now_ns() - before;
@@ -171,10 +157,7 @@ fn a_sync_that_never_ends_is_told_in_time() {
         "{}",
         failed
     );
-    assert!(
-        (LIMIT.get()..2 * LIMIT.get()).contains(&waited),
-        "{waited} ns"
-    );
+    assert!((LIMIT.get()..2 * LIMIT.get()).contains(&waited), "{waited} ns");
     bench.unit.inject(RegisterFaults::default());
     domain.sync(&mut owed).unwrap();
     assert!(!bench.unit.reaches(StreamId::new(1), BASE));
@@ -183,10 +166,7 @@ fn a_sync_that_never_ends_is_told_in_time() {
 #[test]
 fn waiting_for_real_time_devices_takes_longer_and_is_allowed_to() {
     let safe_ns = 3 * LIMIT.get();
-    let setup = SmmuV2Setup {
-        safe_ns,
-        ..qualcomm()
-    };
+    let setup = SmmuV2Setup { safe_ns, ..qualcomm() };
     let longest = Nanos::new(safe_ns);
     let patient = |wait| {
         let mut config = Config::default();
@@ -206,9 +186,7 @@ fn waiting_for_real_time_devices_takes_longer_and_is_allowed_to() {
         let before = bench.unit.now_ns();
         domain.sync(&mut owed).unwrap();
         let pa = PhysAddr::new(0x8010_0000);
-        domain
-            .map(BASE, promised(pa, PAGE), RW, &mut Gather::new())
-            .unwrap();
+        domain.map(BASE, promised(pa, PAGE), RW, &mut Gather::new()).unwrap();
         bench.unit.now_ns() - before
     };
     assert!(time(&domain) >= safe_ns);
@@ -291,9 +269,7 @@ fn match_registers_and_banks_run_out() {
     driver.block(StreamId::new(3)).unwrap();
     driver.attach(StreamId::new(8), &domain).unwrap();
     // Four banks do stage 1, of which one is taken.
-    let others: Vec<_> = (0..3)
-        .map(|_| mapped(&driver, &DomainOptions::default()))
-        .collect();
+    let others: Vec<_> = (0..3).map(|_| mapped(&driver, &DomainOptions::default())).collect();
     let none = driver.first_stage::<12>(&DomainOptions::default()).err();
     assert_eq!(none, Some(IommuError::OutOfContexts));
     let second = driver.second_stage::<12>(&DomainOptions::default());
@@ -308,11 +284,7 @@ fn inherited_streams_pass_until_they_are_moved() {
     // Two of these overlap: the driver may not believe a boot loader.
     let inherited = vec![(0x880, 0x2), (0x882, 0), (0x900, 0)];
     for firmware in [Firmware::Qualcomm, Firmware::Absent] {
-        let setup = SmmuV2Setup {
-            firmware,
-            inherited: inherited.clone(),
-            ..qualcomm()
-        };
+        let setup = SmmuV2Setup { firmware, inherited: inherited.clone(), ..qualcomm() };
         let implementation = Implementation::Qualcomm(WaitForSafe::Off);
         let mut config = Config::default();
         config.implementation = implementation;
@@ -321,11 +293,7 @@ fn inherited_streams_pass_until_they_are_moved() {
         let driver = driver.unwrap();
         let direct = Iova::new(0x8000_0000);
         for (id, passes) in [(0x880, true), (0x882, true), (0x900, true), (0x901, false)] {
-            assert_eq!(
-                bench.unit.reaches(StreamId::new(id), direct),
-                passes,
-                "{id:#x}"
-            );
+            assert_eq!(bench.unit.reaches(StreamId::new(id), direct), passes, "{id:#x}");
         }
         let domain = mapped(&driver, &DomainOptions::default());
         driver.attach(StreamId::new(0x880), &domain).unwrap();
@@ -355,24 +323,16 @@ fn each_stalled_access_gets_one_answer() {
     driver.attach(stream, &domain).unwrap();
     let next = Iova::new(BASE.get() + PAGE);
     let stalls = || {
-        let fault = bench
-            .unit
-            .dma(stream, next, AccessKind::Write, 4)
-            .unwrap_err();
+        let fault = bench.unit.dma(stream, next, AccessKind::Write, 4).unwrap_err();
         assert_eq!(fault.code, SmmuV2Registers::STALLED);
     };
     stalls();
     assert_eq!(driver.next_fault().unwrap(), None);
     let stalled = driver.next_stall().unwrap().unwrap();
-    assert_eq!(
-        (stalled.record.stream, stalled.record.iova),
-        (stream, Some(next))
-    );
+    assert_eq!((stalled.record.stream, stalled.record.iova), (stream, Some(next)));
     assert!(driver.next_stall().unwrap().is_none(), "somebody holds it");
     let pa = PhysAddr::new(0x8011_0000);
-    domain
-        .map(next, promised(pa, PAGE), RW, &mut Gather::new())
-        .unwrap();
+    domain.map(next, promised(pa, PAGE), RW, &mut Gather::new()).unwrap();
     stalled.retry();
     let resumed = bench.unit.take_resumed();
     assert!(matches!(&resumed[..], [Ok(piece)] if piece.pa == pa));
@@ -400,10 +360,7 @@ fn each_stalled_access_gets_one_answer() {
 
 #[test]
 fn streams_by_index() {
-    let setup = SmmuV2Setup {
-        identification: able().identification.indexed(5),
-        ..able()
-    };
+    let setup = SmmuV2Setup { identification: able().identification.indexed(5), ..able() };
     let (bench, driver) = enabled(setup, Config::default());
     let driver = driver.unwrap();
     let domain = mapped(&driver, &DomainOptions::default());

@@ -100,12 +100,7 @@ impl Bench {
 
     /// Has the driver take the unit over.
     fn enable(&self) -> Result<Taken, IommuError> {
-        enable(
-            self.chip,
-            self.unit.clone(),
-            self.memory.clone(),
-            self.clock(),
-        )
+        enable(self.chip, self.unit.clone(), self.memory.clone(), self.clock())
     }
 
     fn clock(&self) -> ModelClock<TegraRegisters> {
@@ -136,10 +131,7 @@ fn gone_from_any_access() {
     let mut told = 0;
     for n in 1.. {
         let bench = rig::Bench::<Tegra>::new();
-        bench.unit.inject(RegisterFaults {
-            gone_from: Some(n),
-            ..RegisterFaults::default()
-        });
+        bench.unit.inject(RegisterFaults { gone_from: Some(n), ..RegisterFaults::default() });
         let errors = match bench.enable() {
             Ok(smmu) => bench.everything_without_help(&smmu),
             Err(error) => vec![error],
@@ -202,13 +194,8 @@ fn a_page_of_a_table_is_used_again() {
         let new = PhysAddr::new(0xa000_0000);
         let map = |pa, bytes| {
             let mut owed = Gather::new();
-            domain
-                .map(BASE, promised(pa, bytes), rw, &mut owed)
-                .expect("mapped");
-            domain
-                .sync(&mut owed)
-                .map_err(IommuError::from)
-                .expect("paid");
+            domain.map(BASE, promised(pa, bytes), rw, &mut owed).expect("mapped");
+            domain.sync(&mut owed).map_err(IommuError::from).expect("paid");
         };
         let reach = |page: u64| {
             let iova = Iova::new(BASE.get() + page * 4096);
@@ -223,10 +210,7 @@ fn a_page_of_a_table_is_used_again() {
         let range = IovaRange::from_len(BASE, 4 << 20).expect("a range");
         domain.unmap(range, &mut owed).expect("unmapped");
         assert_eq!(owed.table_pages(), 1);
-        domain
-            .sync(&mut owed)
-            .map_err(IommuError::from)
-            .expect("paid");
+        domain.sync(&mut owed).map_err(IommuError::from).expect("paid");
         assert_eq!(reach(77), None);
         // The next table is in the same page, whose other entries must not be the old ones.
         map(new, 4096);

@@ -15,7 +15,9 @@ use core::panic::PanicInfo;
 use core::sync::atomic::AtomicU64;
 
 use portolan::addr::{InvalTag, Iova, PageSize, PhysAddr};
-use portolan::inval::{Capabilities, Gather, InvalidationQueue, Quirks, RangeForm, Step, TablesLeft};
+use portolan::inval::{
+    Capabilities, Gather, InvalidationQueue, Quirks, RangeForm, Step, TablesLeft,
+};
 use portolan::platform::SlabTables;
 use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};

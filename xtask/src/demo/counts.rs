@@ -7,15 +7,9 @@ const IN_ALL: &str = "commands in all: ";
 
 /// The kernel's number of commands of `kind`.
 fn ours(console: &str, kind: &str) -> u64 {
-    let lines = console
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix(IN_ALL));
-    let numbers = lines
-        .filter_map(|line| line.split_once(' '))
-        .filter(|(_, of)| *of == kind);
-    numbers
-        .filter_map(|(number, _)| number.parse::<u64>().ok())
-        .sum()
+    let lines = console.lines().filter_map(|line| line.trim().strip_prefix(IN_ALL));
+    let numbers = lines.filter_map(|line| line.split_once(' ')).filter(|(_, of)| *of == kind);
+    numbers.filter_map(|(number, _)| number.parse::<u64>().ok()).sum()
 }
 
 /// Number of times that QEMU traced `event`: by its name, by the command that it names last, or by several
@@ -24,9 +18,7 @@ pub fn traced(trace: &str, Event { name, word }: &Event) -> u64 {
     let named = |line: &&str| {
         let mut words = line.split_ascii_whitespace();
         // Some builds write the process and the time before the name.
-        let first = words
-            .next()
-            .map(|name| name.rsplit(':').next().unwrap_or(name));
+        let first = words.next().map(|name| name.rsplit(':').next().unwrap_or(name));
         let named = first == Some(name) || words.next_back() == Some(name);
         named || name.contains(' ') && line.contains(name)
     };
@@ -74,14 +66,8 @@ mod tests {
     #[test]
     fn numbers_are_compared_kind_by_kind() {
         let kinds = &[
-            Kinds {
-                ours: &["wait", "wait (again)"],
-                event: event("unit_wait"),
-            },
-            Kinds {
-                ours: &["page"],
-                event: event("unit_page"),
-            },
+            Kinds { ours: &["wait", "wait (again)"], event: event("unit_wait") },
+            Kinds { ours: &["page"], event: event("unit_page") },
         ];
         let console =
             "commands in all: 2 wait\r\ncommands: 9 page\ncommands in all: 1 wait (again)\n";

@@ -18,16 +18,8 @@ pub(super) struct Disk {
 /// All of them: of virtio, with 64 sectors under each of two policies, and NVMe's, with half a MiB of each of
 /// two CPUs under each of three.
 pub(super) const DISKS: [Disk; 2] = [
-    Disk {
-        name: "disk",
-        copied: 128,
-        copies: 128,
-    },
-    Disk {
-        name: "flash",
-        copied: 6 << 10,
-        copies: 6 << 10,
-    },
+    Disk { name: "disk", copied: 128, copies: 128 },
+    Disk { name: "flash", copied: 6 << 10, copies: 6 << 10 },
 ];
 
 /// So many sectors, no two of them the same.
@@ -92,21 +84,14 @@ mod tests {
         for disk in DISKS {
             let before = disk.before();
             let sectors: std::collections::BTreeSet<&[u8]> = before.chunks(SECTOR).collect();
-            assert_eq!(
-                sectors.len(),
-                2 * disk.copies,
-                "no two sectors are the same"
-            );
+            assert_eq!(sectors.len(), 2 * disk.copies, "no two sectors are the same");
             let mut good = before.clone();
             for at in 0..disk.copied * SECTOR {
                 good[disk.copies * SECTOR + at] = !before[at];
             }
             assert_eq!(disk.check(&good), Ok(()));
             let first = format!("byte 0 of sector {} of {}", disk.copies, disk.name);
-            assert!(
-                disk.check(&before)
-                    .is_err_and(|why| why.starts_with(&first))
-            );
+            assert!(disk.check(&before).is_err_and(|why| why.starts_with(&first)));
             for at in [0, before.len() - 1, disk.copies * SECTOR + 7] {
                 good[at] ^= 1;
                 assert!(disk.check(&good).is_err(), "{at}");

@@ -42,21 +42,13 @@ pub fn run(root: &Path, names: &[&str]) -> Result<bool, String> {
     let good = guests::all().map(|guest| (guest.name, guest, None));
     let broken = BROKEN.iter().map(|of| (of.name, of.of, Some(of)));
     let all: Vec<_> = good.chain(broken).collect();
-    if let Some(name) = names
-        .iter()
-        .find(|name| !all.iter().any(|known| known.0 == **name))
-    {
+    if let Some(name) = names.iter().find(|name| !all.iter().any(|known| known.0 == **name)) {
         let all: Vec<&str> = all.iter().map(|known| known.0).collect();
-        return Err(format!(
-            "no demo is called {name}; there are {}",
-            all.join(", ")
-        ));
+        return Err(format!("no demo is called {name}; there are {}", all.join(", ")));
     }
     let wanted = all.into_iter();
     let wanted = wanted.filter(|(name, ..)| names.is_empty() || names.contains(name));
-    Ok(each(wanted.map(|(name, guest, broken)| {
-        (name, move || one(root, guest, broken))
-    })))
+    Ok(each(wanted.map(|(name, guest, broken)| (name, move || one(root, guest, broken)))))
 }
 
 /// Runs each, and prints the result; returns if none failed.
@@ -159,9 +151,7 @@ pub fn cargo(root: &Path, target: &str, command: &str) -> Command {
     cargo.current_dir(root.join("demo"));
     cargo.env("CARGO_TARGET_DIR", root.join("target/demo"));
     // They would replace the flags of the kernel's own configuration.
-    cargo
-        .env_remove("RUSTFLAGS")
-        .env_remove("CARGO_ENCODED_RUSTFLAGS");
+    cargo.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
     cargo
 }
 
@@ -191,10 +181,7 @@ fn boot(
         if daemon.is_some() && disk.is_virtio() {
             continue;
         }
-        let drive = format!(
-            "if=none,id={name},format=raw,cache=unsafe,file={}",
-            file.display()
-        );
+        let drive = format!("if=none,id={name},format=raw,cache=unsafe,file={}", file.display());
         command.args(["-drive", &drive]);
     }
     match guest.firmware {
@@ -224,12 +211,7 @@ fn boot(
 
     let console = String::from_utf8_lossy(&output.stdout).into_owned();
     print!("{console}");
-    Ok(Ran {
-        place,
-        status: output.status,
-        console,
-        served,
-    })
+    Ok(Ran { place, status: output.status, console, served })
 }
 
 /// Checks the machine's exit code, console, counts and disks, as seen from outside.

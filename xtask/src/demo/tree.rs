@@ -11,11 +11,7 @@ pub(super) fn write(
 ) -> Result<(), String> {
     let mut dump = Command::new(command.get_program());
     dump.args(command.get_args());
-    dump.envs(
-        command
-            .get_envs()
-            .filter_map(|(name, value)| Some((name, value?))),
-    );
+    dump.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let wanted = format!("dumpdtb={}", file.display());
     dump.args(["-machine", &wanted]).stdin(Stdio::null());
     let output = dump.output().map_err(|error| error.to_string())?;

@@ -69,10 +69,7 @@ impl Daemon {
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut process = command.stderr(complaints).spawn().map_err(error)?;
         let said = process.stdout.take().ok_or("the disk's daemon is mute")?;
-        let mut daemon = Self {
-            process,
-            said: BufReader::new(said),
-        };
+        let mut daemon = Self { process, said: BufReader::new(said) };
         // It says so when there is a socket.
         let mut line = String::new();
         daemon.said.read_line(&mut line).map_err(error)?;
@@ -139,22 +136,13 @@ impl Counts {
         let asked = lines("vhost_iotlb_miss", "step 1");
         // Its own questions are for three parts of each ring, when it starts one.
         let its_own = 3 * lines("vhost_user_write", "req:9 ");
-        let Self {
-            hits,
-            misses,
-            updates,
-            invalidations,
-            failures,
-        } = *self;
+        let Self { hits, misses, updates, invalidations, failures } = *self;
         println!(
             "the disk's daemon: {hits} hits, {misses} misses, {invalidations} invalidations; \
              QEMU: {asked} misses, {messages} updates and invalidations; the kernel: {guest}"
         );
         if messages != updates + invalidations {
-            return Err(format!(
-                "the daemon got {} of QEMU's messages",
-                updates + invalidations
-            ));
+            return Err(format!("the daemon got {} of QEMU's messages", updates + invalidations));
         }
         if asked < misses || asked > misses + its_own {
             return Err(format!("of {misses} misses QEMU saw {asked}"));
@@ -174,9 +162,7 @@ fn commands(console: &str, kind: &str) -> u64 {
         match line.trim_end().strip_prefix("  ") {
             None => disk = line.trim_end().ends_with(" requests") && !line.starts_with("NVMe"),
             Some(told) if disk => {
-                let told = told
-                    .strip_prefix("commands: ")
-                    .and_then(|t| t.split_once(' '));
+                let told = told.strip_prefix("commands: ").and_then(|t| t.split_once(' '));
                 let told =
                     told.filter(|(_, rest)| rest.split_once(',').is_some_and(|r| r.0 == kind));
                 sum += told.map_or(0, |(number, _)| number.parse().unwrap_or(0));

@@ -14,9 +14,7 @@ pub fn provide(root: &Path) -> Result<Vec<u8>, String> {
     let place = root.join("target/guest-busybox");
     let unpacked = || {
         let places = ["root/bin/busybox", "root/usr/bin/busybox"];
-        places
-            .iter()
-            .find_map(|path| std::fs::read(place.join(path)).ok())
+        places.iter().find_map(|path| std::fs::read(place.join(path)).ok())
     };
     if let Some(found) = unpacked() {
         return Ok(found);

@@ -36,10 +36,7 @@ pub const CHECK: Machine = Machine {
         "shift=auto,sleep=off",
     ],
     programs: &[
-        Program {
-            target: Target::Binary("portolan-verify"),
-            ..LEFT_OUT
-        },
+        Program { target: Target::Binary("portolan-verify"), ..LEFT_OUT },
         LEFT_OUT,
         Program {
             package: "portolan-linux",
@@ -109,17 +106,14 @@ fn scenarios(ran: &Ran, interfaces: &[&str]) -> Result<(), String> {
         for name in NEEDED {
             let passed = |line: &str| {
                 let end = line.strip_prefix(interface)?.split_once("PASS  ");
-                end.and_then(|(_, end)| end.split(' ').next())
-                    .map(|end| end == name)
+                end.and_then(|(_, end)| end.split(' ').next()).map(|end| end == name)
             };
             if !lines().any(|line| passed(line) == Some(true)) {
                 return Err(format!("{interface}: {name} did not pass"));
             }
         }
     }
-    let noticed = lines()
-        .filter(|line| line.starts_with("left out: "))
-        .count();
+    let noticed = lines().filter(|line| line.starts_with("left out: ")).count();
     let traced = ran.traced("vtd_inv_desc_iotlb_pages") + ran.traced("vtd_inv_desc_iotlb_domain");
     println!(
         "{noticed} times something was left out and noticed; {traced} invalidations in QEMU's trace"

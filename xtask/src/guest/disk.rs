@@ -13,7 +13,5 @@ pub fn before(mebibytes: usize) -> Vec<u8> {
 pub fn sum(mebibytes: usize) -> u64 {
     let bytes = before(mebibytes);
     let (words, _) = bytes.as_chunks::<8>();
-    words.iter().fold(0, |sum: u64, word| {
-        sum.wrapping_add(u64::from_le_bytes(*word))
-    })
+    words.iter().fold(0, |sum: u64, word| sum.wrapping_add(u64::from_le_bytes(*word)))
 }

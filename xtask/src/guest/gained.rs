@@ -129,9 +129,7 @@ impl Packets {
         };
         match all {
             Some(all) if all.len() == THOUSANDS => Ok(Self(all.to_vec())),
-            _ => Err(format!(
-                "the guest did not say often enough what is sent under {kind}"
-            )),
+            _ => Err(format!("the guest did not say often enough what is sent under {kind}")),
         }
     }
 
@@ -151,10 +149,7 @@ fn mean(times: &[f64]) -> f64 {
 
 /// `sent: 1000 packets in 36393564 ns, DMA`: ns for a packet.
 fn sent(line: &str, kind: &str) -> Option<f64> {
-    let (told, of) = line
-        .trim_end()
-        .strip_prefix("sent: ")?
-        .split_once(" ns, ")?;
+    let (told, of) = line.trim_end().strip_prefix("sent: ")?.split_once(" ns, ")?;
     let (_, time) = told.split_once(" packets in ")?;
     let time: f64 = time.parse().ok()?;
     (of == kind).then_some(time / EACH)

@@ -28,11 +28,8 @@ pub(super) fn check(ran: &Ran) -> Result<(), String> {
         let number = lazy[what].as_f64();
         number.ok_or_else(|| format!("the prediction has no {what}"))
     };
-    let (predicted, paced, counted) = (
-        number("predicted")?,
-        number("at_its_pace")?,
-        number("counted")?,
-    );
+    let (predicted, paced, counted) =
+        (number("predicted")?, number("at_its_pace")?, number("counted")?);
     println!(
         "{} invalidations recorded, {predicted} predicted for DMA-FQ, {paced:.0} for the time that it took then, \
          {counted} recorded then, each of them in QEMU's trace",

@@ -41,8 +41,7 @@ impl Archive {
         let fields = [self.entries, mode, 0, 0, 1, 0, size, 0, 0, 0, 0, name, 0];
         self.bytes.extend_from_slice(b"070701");
         for field in fields {
-            self.bytes
-                .extend_from_slice(format!("{field:08x}").as_bytes());
+            self.bytes.extend_from_slice(format!("{field:08x}").as_bytes());
         }
         self.bytes.extend_from_slice(path.as_bytes());
         self.bytes.push(0);
@@ -80,11 +79,8 @@ mod tests {
             seen.push((path, field(1), &bytes[body..body + size]));
             at = (body + size).next_multiple_of(4);
         }
-        let wanted = [
-            ("bin", 0o040_755, &b""[..]),
-            ("bin/a", 0o100_755, b"12345"),
-            (TRAILER, 0, b""),
-        ];
+        let wanted =
+            [("bin", 0o040_755, &b""[..]), ("bin/a", 0o100_755, b"12345"), (TRAILER, 0, b"")];
         assert_eq!(seen, wanted);
     }
 }

@@ -65,9 +65,7 @@ fn stock(place: &Path) -> Result<Found, String> {
         return Ok(found);
     }
     let apt = apt(place)?;
-    let depends = STOCK
-        .iter()
-        .find_map(|name| apt.run("apt-cache", &["depends", name]).ok());
+    let depends = STOCK.iter().find_map(|name| apt.run("apt-cache", &["depends", name]).ok());
     let package = depends.as_deref().and_then(image);
     let package = package.ok_or("the configured mirrors have no kernel from Linux 6.12 on")?;
     apt.run("apt-get", &["download", "-qq", package])?;
@@ -89,11 +87,7 @@ fn of_suite(place: &Path, suite: &str, package: &str) -> Result<Found, String> {
     })?;
     apt.run("apt-get", &["update", "-qq"])?;
     let parts = apt.closure(&[package])?;
-    let parts: Vec<&str> = parts
-        .iter()
-        .map(String::as_str)
-        .filter(|name| is_part(name))
-        .collect();
+    let parts: Vec<&str> = parts.iter().map(String::as_str).filter(|name| is_part(name)).collect();
     apt.run("apt-get", &[&["download", "-qq"], &parts[..]].concat())?;
     apt.unpack()?;
     unpacked(place).ok_or_else(|| format!("{package} has no kernel, or no modules"))
@@ -102,22 +96,16 @@ fn of_suite(place: &Path, suite: &str, package: &str) -> Result<Found, String> {
 /// Tells if a package is part of a kernel: its image, its modules, lists of both, and names that stand for them.
 fn is_part(name: &str) -> bool {
     let kinds = ["image", "binary", "modules", "base"];
-    let kind = name
-        .strip_prefix("linux-")
-        .and_then(|rest| rest.split_once('-'));
+    let kind = name.strip_prefix("linux-").and_then(|rest| rest.split_once('-'));
     kind.is_some_and(|(kind, _)| kinds.contains(&kind))
 }
 
 /// The image that a package which stands for the newest one depends on, unless it is too old.
 fn image(depends: &str) -> Option<&str> {
-    let mut names = depends
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("Depends: "));
+    let mut names = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
     let (name, release) =
         names.find_map(|name| Some((name, name.strip_prefix("linux-image-")?)))?;
-    let mut numbers = release
-        .split('.')
-        .map_while(|part| part.parse::<u32>().ok());
+    let mut numbers = release.split('.').map_while(|part| part.parse::<u32>().ok());
     let version = (numbers.next()?, numbers.next()?);
     (version >= (6, 12)).then_some(name)
 }
@@ -145,17 +133,13 @@ fn unpacked(place: &Path) -> Option<Found> {
         let entries = std::fs::read_dir(place.join("root").join(folder)).ok()?;
         let mut paths = entries.flatten().map(|entry| entry.path());
         paths.find(|path| {
-            path.file_name()
-                .is_some_and(|name| name.to_string_lossy().starts_with(start))
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(start))
         })
     };
     let modules = first("lib/modules", "").or_else(|| first("usr/lib/modules", ""))?;
     // From Linux 7.3 on Debian has the image beside the modules.
     let beside = Some(modules.join("vmlinuz")).filter(|image| image.is_file());
-    Some(Found {
-        image: first("boot", "vmlinuz-").or(beside)?,
-        modules: Some(modules),
-    })
+    Some(Found { image: first("boot", "vmlinuz-").or(beside)?, modules: Some(modules) })
 }
 
 fn own(root: &Path) -> Result<Found, String> {
@@ -167,10 +151,7 @@ fn own(root: &Path) -> Result<Found, String> {
             "{image} is not there: `cargo xtask guest --build-kernel` builds it (10 minutes), {VARIABLE} names another"
         ));
     }
-    Ok(Found {
-        image,
-        modules: None,
-    })
+    Ok(Found { image, modules: None })
 }
 
 fn built(root: &Path) -> PathBuf {
@@ -261,10 +242,7 @@ mod tests {
 
     #[test]
     fn parts_of_a_kernel_are_told_from_what_installs_it() {
-        for part in [
-            "linux-image-cloud-amd64",
-            "linux-binary-7.3.4+deb13-cloud-amd64",
-        ] {
+        for part in ["linux-image-cloud-amd64", "linux-binary-7.3.4+deb13-cloud-amd64"] {
             assert!(is_part(part), "{part}");
         }
         for other in ["linux-base", "linux-perf", "initramfs-tools", "kmod"] {

@@ -17,9 +17,8 @@ pub(super) fn check(ran: &Ran) -> Result<(), String> {
     let profile = "calibrated.toml";
     let fitted = ["calibrate", "small", "middle", "large", "record.gz"];
     let fitted = ran.portolan(&[&fitted[..], &["--force", "-o", profile]].concat())?;
-    let events: Vec<&str> = list(&fitted["prices"])
-        .filter_map(|price| price["event"].as_str())
-        .collect();
+    let events: Vec<&str> =
+        list(&fitted["prices"]).filter_map(|price| price["event"].as_str()).collect();
     for wanted in ["map_call", "unmap_call", "exit"] {
         if !events.contains(&wanted) {
             return Err(format!("{wanted} is not among the prices: {events:?}"));
@@ -45,16 +44,10 @@ pub(super) fn check(ran: &Ran) -> Result<(), String> {
     let measured = &own["chosen"]["measured"];
     println!("a replay by its recording's own prices: {measured}");
     if measured["calls"].as_u64().unwrap_or(0) == 0 {
-        return Err(format!(
-            "no price of the recording's own: {}",
-            own["chosen"]
-        ));
+        return Err(format!("no price of the recording's own: {}", own["chosen"]));
     }
     let replayed = ran.portolan(&["replay", "record.gz", "--machine", profile])?;
-    match (
-        replayed["machine"].as_str(),
-        replayed["policies"].as_array(),
-    ) {
+    match (replayed["machine"].as_str(), replayed["policies"].as_array()) {
         (Some("calibrated"), Some(policies)) if !policies.is_empty() => Ok(()),
         (machine, _) => Err(format!("the replay took the machine for {machine:?}")),
     }

@@ -98,10 +98,7 @@ pub const DISKS: Machine = Machine {
     programs: &[READ_BLOCKS],
     applets: &[],
     tools: false,
-    runs: &[
-        "read-blocks /dev/nvme0n1 4096",
-        "read-blocks /dev/vda 65536",
-    ],
+    runs: &["read-blocks /dev/nvme0n1 4096", "read-blocks /dev/vda 65536"],
     traced: &["vtd_inv_desc_iotlb_pages"],
     check: strict_reads,
 };
@@ -201,20 +198,12 @@ pub const RECORD: Machine = Machine {
     // guest ends with a breakpoint in its scheduler.
     release: Release::Ten,
     disks: &[("flash", 4)],
-    devices: &[
-        "-device",
-        "intel-iommu,intremap=on",
-        "-device",
-        "nvme,serial=1,drive=flash",
-    ],
+    devices: &["-device", "intel-iommu,intremap=on", "-device", "nvme,serial=1,drive=flash"],
     ports: &["trace.gz"],
     modules: &[],
     programs: &[
         READ_BLOCKS,
-        Program {
-            target: Target::Binary("record-troubles"),
-            ..READ_BLOCKS
-        },
+        Program { target: Target::Binary("record-troubles"), ..READ_BLOCKS },
         PORTOLAN,
     ],
     applets: &["dd"],
@@ -348,11 +337,8 @@ fn driven_from_user_space(ran: &Ran, interfaces: &[&str], words: &[&str]) -> Res
     if let Some(word) = words.find(unsaid) {
         return Err(format!("the guest did not say {word:?}"));
     }
-    let beside: Vec<&str> = ran
-        .console
-        .lines()
-        .filter(|line| BESIDE.iter().any(|part| line.contains(part)))
-        .collect();
+    let beside: Vec<&str> =
+        ran.console.lines().filter(|line| BESIDE.iter().any(|part| line.contains(part))).collect();
     println!("{}", beside.join("\n"));
     let rows: Vec<Row> = ran.console.lines().filter_map(Row::read).collect();
     let pages = ran.traced_after(STARTS, "vtd_inv_desc_iotlb_pages");
@@ -374,9 +360,8 @@ fn driven_from_user_space(ran: &Ran, interfaces: &[&str], words: &[&str]) -> Res
         if let Some(other) = both.iter().find(|row| row.name != name) {
             return Err(format!("{name}: the driver tried {}", other.name));
         }
-        let (maps, unmaps) = both.iter().fold((0, 0), |(maps, unmaps), row| {
-            (maps + row.maps, unmaps + row.unmaps)
-        });
+        let (maps, unmaps) =
+            both.iter().fold((0, 0), |(maps, unmaps), row| (maps + row.maps, unmaps + row.unmaps));
         let each = |count: u64| count as f64 / (2 * REQUESTS * ROUNDS) as f64;
         println!(
             "{name:18} {:8.1} us, {:.3} maps, {:.3} unmaps; invalidated: {:.3} by page, {} whole domains",

@@ -139,22 +139,14 @@ impl Ran {
 /// Runs those named, or all that are always run; returns if none failed.
 pub fn run(root: &Path, names: &[&str]) -> Result<bool, String> {
     let all = || ALL.iter().chain(LONG).map(|machine| machine.name);
-    if let Some(name) = names
-        .iter()
-        .find(|name| !all().any(|known| known == **name))
-    {
+    if let Some(name) = names.iter().find(|name| !all().any(|known| known == **name)) {
         let all: Vec<&str> = all().collect();
-        return Err(format!(
-            "no guest is called {name}; there are {}",
-            all.join(", ")
-        ));
+        return Err(format!("no guest is called {name}; there are {}", all.join(", ")));
     }
     let named = ALL.iter().chain(LONG);
     let named = named.filter(|machine| names.contains(&machine.name));
     let wanted = ALL.iter().filter(|_| names.is_empty()).chain(named);
-    Ok(demo::each(
-        wanted.map(|machine| (machine.name, move || one(root, machine))),
-    ))
+    Ok(demo::each(wanted.map(|machine| (machine.name, move || one(root, machine)))))
 }
 
 /// Runs one and checks its results.
@@ -199,11 +191,7 @@ impl Debian {
         let kernel = kernel::provide(root, machine.kernel)?;
         let busybox = (!machine.applets.is_empty()).then(|| busybox::provide(root));
         let tools = machine.tools.then(|| tools::provide(root));
-        Ok(Self {
-            kernel,
-            busybox: busybox.transpose()?,
-            tools: tools.transpose()?,
-        })
+        Ok(Self { kernel, busybox: busybox.transpose()?, tools: tools.transpose()? })
     }
 }
 
@@ -253,22 +241,11 @@ fn program(root: &Path, program: &Program) -> Result<(&'static str, Vec<u8>), St
         Target::Tests(name) => (name, ["test", "--lib", "--no-run"]),
     };
     let mut cargo = Command::new("cargo");
-    cargo
-        .args(goal)
-        .args(["--quiet", "--locked", "--target", TARGET]);
-    cargo.args([
-        "-p",
-        program.package,
-        "--message-format",
-        "json-render-diagnostics",
-    ]);
+    cargo.args(goal).args(["--quiet", "--locked", "--target", TARGET]);
+    cargo.args(["-p", program.package, "--message-format", "json-render-diagnostics"]);
     cargo.args(program.options);
-    cargo
-        .current_dir(root)
-        .env("CARGO_TARGET_DIR", root.join("target/guest"));
-    cargo
-        .env("RUSTFLAGS", "-Ctarget-feature=+crt-static")
-        .env_remove("CARGO_ENCODED_RUSTFLAGS");
+    cargo.current_dir(root).env("CARGO_TARGET_DIR", root.join("target/guest"));
+    cargo.env("RUSTFLAGS", "-Ctarget-feature=+crt-static").env_remove("CARGO_ENCODED_RUSTFLAGS");
     // The guest's memory is small.
     cargo.env("CARGO_PROFILE_DEV_OPT_LEVEL", program.opt_level);
     if program.opt_level == "3" {
@@ -285,9 +262,7 @@ fn program(root: &Path, program: &Program) -> Result<(&'static str, Vec<u8>), St
         let message: serde_json::Value = serde_json::from_slice(message).ok()?;
         Some(message.get("executable")?.as_str()?.to_owned())
     });
-    let file = files
-        .next_back()
-        .ok_or_else(|| format!("{name} is no program"))?;
+    let file = files.next_back().ok_or_else(|| format!("{name} is no program"))?;
     let body = std::fs::read(&file).map_err(|error| format!("{file}: {error}"))?;
     Ok((name, body))
 }
@@ -318,10 +293,7 @@ fn boot(
     let file = |name: &str| place.join(name);
     std::fs::write(file("initramfs"), initramfs).map_err(error)?;
     qemu.args(PC).arg("stdio").args(machine.devices);
-    qemu.arg("-kernel")
-        .arg(&kernel.image)
-        .arg("-initrd")
-        .arg(file("initramfs"));
+    qemu.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(file("initramfs"));
     qemu.args(["-append", &command_line(machine)?]);
     attach_files(machine, &place, &mut qemu)?;
     qemu.args(machine.traced.iter().flat_map(|events| ["-trace", events]));
@@ -331,11 +303,7 @@ fn boot(
     let served = served.map(|daemon| vhost::Daemon::start(&daemon, &[], &place, &mut qemu));
     let served = served.transpose()?;
     let complaints = std::fs::File::create(file("qemu.txt")).map_err(error)?;
-    let output = qemu
-        .stdin(Stdio::null())
-        .stderr(complaints)
-        .output()
-        .map_err(error)?;
+    let output = qemu.stdin(Stdio::null()).stderr(complaints).output().map_err(error)?;
     let console = String::from_utf8_lossy(&output.stdout).into_owned();
     std::fs::write(file("console.txt"), &console).map_err(error)?;
     ended(&console, machine.runs.len()).inspect_err(|_| print!("{console}"))?;
@@ -346,13 +314,7 @@ fn boot(
     let served = served.map(vhost::Daemon::end).transpose()?;
     let served = served.as_deref().map(vhost::Counts::of).transpose()?;
     let programs = root.join("target/guest").join(TARGET).join("debug");
-    let ran = Ran {
-        place,
-        console,
-        trace,
-        served,
-        programs,
-    };
+    let ran = Ran { place, console, trace, served, programs };
     (machine.check)(&ran).inspect_err(|_| print!("{}", ran.console))
 }
 
@@ -367,35 +329,21 @@ fn attach_files(machine: &Machine, place: &Path, qemu: &mut Command) -> Result<(
             continue;
         }
         let image = image.display();
-        qemu.args([
-            "-drive",
-            &format!("if=none,id={name},format=raw,cache=unsafe,file={image}"),
-        ]);
+        qemu.args(["-drive", &format!("if=none,id={name},format=raw,cache=unsafe,file={image}")]);
     }
     for (number, name) in machine.ports.iter().enumerate() {
         if number == 0 {
-            qemu.args([
-                "-device",
-                "virtio-serial-pci,disable-legacy=on,iommu_platform=on",
-            ]);
+            qemu.args(["-device", "virtio-serial-pci,disable-legacy=on,iommu_platform=on"]);
         }
-        qemu.args([
-            "-chardev",
-            &format!("file,id={name},path={}", file(name).display()),
-        ]);
-        qemu.args([
-            "-device",
-            &format!("virtserialport,chardev={name},name={name}"),
-        ]);
+        qemu.args(["-chardev", &format!("file,id={name},path={}", file(name).display())]);
+        qemu.args(["-device", &format!("virtserialport,chardev={name},name={name}")]);
     }
     Ok(())
 }
 
 /// Checks that the guest reports that all of its programs ended well.
 fn ended(console: &str, programs: usize) -> Result<(), String> {
-    let mut lines = console
-        .lines()
-        .filter_map(|line| line.strip_prefix("guest: "));
+    let mut lines = console.lines().filter_map(|line| line.strip_prefix("guest: "));
     match lines.next_back() {
         Some(said) if said == format!("{programs} programs ended well") => Ok(()),
         Some(said) => Err(format!("the guest said {said:?}")),
@@ -433,9 +381,8 @@ mod tests {
     #[test]
     fn machines_can_be_told_apart_and_started() {
         for machine in ALL {
-            let same = ALL
-                .iter()
-                .filter(|other| other.name == machine.name || other.step == machine.step);
+            let same =
+                ALL.iter().filter(|other| other.name == machine.name || other.step == machine.step);
             assert_eq!(same.count(), 1, "{}", machine.name);
             let line = command_line(machine).unwrap();
             let last = machine.runs[machine.runs.len() - 1];

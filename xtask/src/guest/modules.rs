@@ -40,10 +40,7 @@ impl Modules {
                 }
             }
         }
-        Ok(Self {
-            files,
-            built_in: built_in.collect(),
-        })
+        Ok(Self { files, built_in: built_in.collect() })
     }
 
     /// The modules `wanted` and those that they need, each after those that it needs.

@@ -18,12 +18,7 @@ pub const CALIBRATE_OLDER: Machine = Machine {
     kernel: Kernel::Older,
     ports: &["record.gz"],
     modules: &["nvme", "virtio_pci", "virtio_console"],
-    programs: &[
-        READ_BLOCKS,
-        PORTOLAN,
-        program("read-on"),
-        program("measure-older"),
-    ],
+    programs: &[READ_BLOCKS, PORTOLAN, program("read-on"), program("measure-older")],
     runs: &["measure-older /dev/nvme0n1"],
     check: older,
     ..CALIBRATE
@@ -82,9 +77,6 @@ fn rates(ran: &Ran) -> Result<(), String> {
     let is_sent = sure.sent as f64 >= SENT * SURE as f64;
     match is_sent && sure.lost == 0 {
         true => Ok(()),
-        false => Err(format!(
-            "{} events a second were sent, {} lost",
-            sure.sent, sure.lost
-        )),
+        false => Err(format!("{} events a second were sent, {} lost", sure.sent, sure.lost)),
     }
 }

@@ -18,11 +18,7 @@ pub(super) enum Invalidation {
     /// Of this domain.
     Domain(u64),
     /// Of `2^mask` pages of `domain`, from `address` on.
-    Pages {
-        domain: u64,
-        address: u64,
-        mask: u64,
-    },
+    Pages { domain: u64, address: u64, mask: u64 },
 }
 
 impl Invalidation {
@@ -36,16 +32,10 @@ impl Invalidation {
 pub(super) fn check(ran: &Ran) -> Result<(), String> {
     let recorded = invalidations(ran, "trace.gz")?;
     let recorded = recorded.iter().filter(|one| one.is_of_pages()).count();
-    let (ending, replayed) = (
-        ending(&text(ran, "trace.gz")?)?,
-        ran.portolan(&["replay", "trace.gz"])?,
-    );
+    let (ending, replayed) =
+        (ending(&text(ran, "trace.gz")?)?, ran.portolan(&["replay", "trace.gz"])?);
     let cpus = ending["per_cpu"].as_array().map_or(&[][..], Vec::as_slice);
-    let sum = |what: &str| {
-        cpus.iter()
-            .filter_map(|cpu| cpu[what].as_u64())
-            .sum::<u64>()
-    };
+    let sum = |what: &str| cpus.iter().filter_map(|cpu| cpu[what].as_u64()).sum::<u64>();
     let (kernel, lost) = (sum("read"), sum("overrun") + sum("dropped"));
     let of = |what: &str| {
         let number = replayed["trace"][what].as_u64();
@@ -59,22 +49,15 @@ pub(super) fn check(ran: &Ran) -> Result<(), String> {
          {maps} maps, {unmaps} unmaps; {recorded} invalidations, each of them in QEMU's trace"
     );
     if (events, events, 0, 0) != (kernel, seen, lost, bad) {
-        return Err(format!(
-            "the counts of events differ, or {bad} lines are bad"
-        ));
+        return Err(format!("the counts of events differ, or {bad} lines are bad"));
     }
     // A page for each request: 4 MiB by 4 KiB. Buffers that were mapped before the recording began count
     // as well.
     let ends = unmaps + of("orphan_unmaps")? + of("coherent_frees")?;
     if unmaps < 1024 || ends != recorded as u64 {
-        return Err(format!(
-            "a strict kernel invalidates once for each of {ends} unmaps"
-        ));
+        return Err(format!("a strict kernel invalidates once for each of {ends} unmaps"));
     }
-    let chosen = (
-        replayed["machine"].as_str(),
-        replayed["chosen"]["sureness"].as_str(),
-    );
+    let chosen = (replayed["machine"].as_str(), replayed["chosen"]["sureness"].as_str());
     match (chosen, replayed["chosen"]["recorded_under"].as_str()) {
         ((Some("spr-vm"), Some("fitted")), Some("strict")) => Ok(()),
         other => Err(format!("the replay took the machine for {other:?}")),
@@ -121,11 +104,7 @@ fn submitted(line: &str) -> Option<Invalidation> {
     match first >> 4 & 3 {
         1 => Some(Invalidation::Global),
         2 => Some(Invalidation::Domain(domain)),
-        3 => Some(Invalidation::Pages {
-            domain,
-            address: second & !0xfff,
-            mask: second & 0x3f,
-        }),
+        3 => Some(Invalidation::Pages { domain, address: second & !0xfff, mask: second & 0x3f }),
         _ => None,
     }
 }
@@ -183,11 +162,7 @@ mod tests {
     fn invalidations_are_read_and_found_in_a_row() {
         let recorded =
             "  a-1 [000] d.... 1.5: qi_submit: iotlb_inv dmar0: 0x300f2 0xffffd041 0x0 0x0";
-        let pages = Invalidation::Pages {
-            domain: 3,
-            address: 0xffff_d000,
-            mask: 1,
-        };
+        let pages = Invalidation::Pages { domain: 3, address: 0xffff_d000, mask: 1 };
         let granularity = |word| submitted(&recorded.replace("0x300f2", word));
         assert_eq!(granularity("0x300f2"), Some(pages));
         assert_eq!(granularity("0x300e2"), Some(Invalidation::Domain(3)));

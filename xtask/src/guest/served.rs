@@ -22,18 +22,11 @@ pub(super) struct Kind {
 }
 
 /// Without a TLB of its own the disk asks the unit, and the unit's invalidations are passed on to it.
-pub(super) const PAGES: Kind = Kind {
-    ours: "iotlb_inv (pages)",
-    event: "vtd_inv_desc_iotlb_pages",
-};
-pub(super) const DOMAIN: Kind = Kind {
-    ours: "iotlb_inv (domain)",
-    event: "vtd_inv_desc_iotlb_domain",
-};
-pub(super) const DEVICE_TLB: Kind = Kind {
-    ours: "dev_tlb_inv",
-    event: "desc type device high",
-};
+pub(super) const PAGES: Kind =
+    Kind { ours: "iotlb_inv (pages)", event: "vtd_inv_desc_iotlb_pages" };
+pub(super) const DOMAIN: Kind =
+    Kind { ours: "iotlb_inv (domain)", event: "vtd_inv_desc_iotlb_domain" };
+pub(super) const DEVICE_TLB: Kind = Kind { ours: "dev_tlb_inv", event: "desc type device high" };
 
 /// The machine's memory is shared with the process that serves the disk, the device `$disk`.
 macro_rules! served_disk {
@@ -149,8 +142,7 @@ fn counted(console: &str, kind: &str) -> u64 {
     let lines = console.lines();
     let told = lines.filter_map(|line| line.strip_prefix("commands: ")?.trim_end().split_once(' '));
     let told = told.filter(|(_, of)| *of == kind);
-    told.filter_map(|(number, _)| number.parse::<u64>().ok())
-        .sum()
+    told.filter_map(|(number, _)| number.parse::<u64>().ok()).sum()
 }
 
 #[cfg(test)]

@@ -117,10 +117,8 @@ mod tests {
         let listed = "\tlinux-vdso.so.1 (0x00007ffc)\n\
                       \tlibc.so.6 => /t/root/lib/x86_64-linux-gnu/libc.so.6 (0x00007f)\n\
                       \t/lib64/ld-linux-x86-64.so.2 => /t/root/lib64/ld-linux-x86-64.so.2 (0x7f)\n";
-        let wanted = [
-            "/t/root/lib/x86_64-linux-gnu/libc.so.6",
-            "/t/root/lib64/ld-linux-x86-64.so.2",
-        ];
+        let wanted =
+            ["/t/root/lib/x86_64-linux-gnu/libc.so.6", "/t/root/lib64/ld-linux-x86-64.so.2"];
         assert_eq!(needed(listed, "/t/root").unwrap(), wanted);
         let host = listed.replace("/t/root/lib/", "/lib/");
         assert!(needed(&host, "/t/root").unwrap_err().contains("libc.so.6"));

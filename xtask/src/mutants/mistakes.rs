@@ -97,15 +97,9 @@ pub fn stale(list: &[Mistake], read: impl Fn(&str) -> Option<String>) -> Vec<Str
         let (symptom, file) = (&one.symptom, &one.file);
         let text = read(file).unwrap_or_default();
         if let Err(count) = one.in_text(&text) {
-            found.push(format!(
-                "{symptom}: its text is in {file} {count} times, not once"
-            ));
+            found.push(format!("{symptom}: its text is in {file} {count} times, not once"));
         }
-        if list
-            .iter()
-            .skip(at + 1)
-            .any(|other| other.symptom == *symptom)
-        {
+        if list.iter().skip(at + 1).any(|other| other.symptom == *symptom) {
             found.push(format!("{symptom}: there are two of this name"));
         }
     }
@@ -136,11 +130,7 @@ fn examine(root: &Path, selection: Selection) -> anyhow::Result<bool> {
     let path = tree.path();
     let text = std::fs::read_to_string(path.join(FILE)).context(FILE)?;
     let list = selected(parse(&text)?, &selection);
-    anyhow::ensure!(
-        !list.is_empty(),
-        "{FILE}: no mistake has {:?} in it",
-        selection.only
-    );
+    anyhow::ensure!(!list.is_empty(), "{FILE}: no mistake has {:?} in it", selection.only);
     let mutants: anyhow::Result<Vec<Mutant>> = list.iter().map(|one| one.mutant(&path)).collect();
     let mutants = mutants?;
     let mut stage = Stage::new(&tree);
@@ -226,15 +216,9 @@ mod tests {
     #[test]
     fn those_alone_are_made_that_are_asked_for() {
         let list = || {
-            let of_drivers = Mistake {
-                package: Some("portolan-hw".to_owned()),
-                ..mistake("locked", "", None)
-            };
-            vec![
-                mistake("one", "", None),
-                of_drivers,
-                mistake("two", "", None),
-            ]
+            let of_drivers =
+                Mistake { package: Some("portolan-hw".to_owned()), ..mistake("locked", "", None) };
+            vec![mistake("one", "", None), of_drivers, mistake("two", "", None)]
         };
         let made = |words: &[&str]| -> Vec<String> {
             let selection = options::mistakes(words).unwrap();

@@ -30,13 +30,8 @@ pub use options::{MISTAKES, USAGE};
 /// The packages whose mutants are made.
 const PACKAGES: [&str; 2] = ["portolan", "portolan-hw"];
 /// The packages whose tests meet the mutants that the own unit tests let through.
-const WIDER: [&str; 5] = [
-    "portolan",
-    "portolan-hw",
-    "portolan-model",
-    "portolan-vmm",
-    "portolan-verify",
-];
+const WIDER: [&str; 5] =
+    ["portolan", "portolan-hw", "portolan-model", "portolan-vmm", "portolan-verify"];
 
 /// Runs the command: 0 if enough mutants are caught or the tool cannot be had, 1 if too few are or an
 /// equivalent is named that is none, 2 if nothing could be found out.
@@ -94,9 +89,8 @@ fn examine(root: &Path, tree: &Tree, options: &Options) -> anyhow::Result<Report
         stale,
         results: Vec::new(),
     };
-    let (known, chosen): (Vec<_>, Vec<_>) = chosen
-        .into_iter()
-        .partition(|mutant| equivalents.reason(mutant).is_some());
+    let (known, chosen): (Vec<_>, Vec<_>) =
+        chosen.into_iter().partition(|mutant| equivalents.reason(mutant).is_some());
     let equal = |mutant: &Mutant| {
         let reason = equivalents.reason(mutant).unwrap_or_default().to_owned();
         (mutant.clone(), Fate::Equivalent(reason))

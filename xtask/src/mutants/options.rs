@@ -42,9 +42,7 @@ impl Share {
         let parts = parts.and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
         match parts {
             Some((number, of)) if 1 <= number && number <= of => Ok(Self { number, of }),
-            _ => Err(format!(
-                "{option}: {word:?} is no part: 2/5 is the second of five"
-            )),
+            _ => Err(format!("{option}: {word:?} is no part: 2/5 is the second of five")),
         }
     }
 
@@ -57,10 +55,7 @@ impl Share {
 
 /// The mistakes to be made.
 pub fn mistakes(words: &[&str]) -> Result<Selection, String> {
-    let mut selection = Selection {
-        only: String::new(),
-        part: Share::WHOLE,
-    };
+    let mut selection = Selection { only: String::new(), part: Share::WHOLE };
     let mut words = words.iter();
     while let Some(&word) = words.next() {
         match word {

@@ -160,10 +160,8 @@ impl Report {
             package: &mutant.package,
             line: &mutant.line,
         });
-        let equivalents = self.equivalents().map(|(mutant, reason)| Named {
-            name: &mutant.name,
-            reason,
-        });
+        let equivalents =
+            self.equivalents().map(|(mutant, reason)| Named { name: &mutant.name, reason });
         let json = Json {
             commit: &self.commit,
             seed: self.seed,
@@ -175,10 +173,7 @@ impl Report {
             rooms: self.rooms(),
             survivors: survivors.collect(),
             equivalents: equivalents.collect(),
-            untested: self
-                .with(&Fate::Untested)
-                .map(|m| m.name.as_str())
-                .collect(),
+            untested: self.with(&Fate::Untested).map(|m| m.name.as_str()).collect(),
             stale_equivalents: &self.stale,
         };
         Ok(serde_json::to_string_pretty(&json)?)
@@ -186,14 +181,7 @@ impl Report {
 }
 
 fn row(f: &mut fmt::Formatter<'_>, name: &str, counts: &Counts) -> fmt::Result {
-    let Counts {
-        sampled,
-        own,
-        wider,
-        unviable,
-        equivalent,
-        survived,
-    } = counts;
+    let Counts { sampled, own, wider, unviable, equivalent, survived } = counts;
     writeln!(
         f,
         "{name:<26} {sampled:>7} {own:>5} {wider:>6} {unviable:>9} {equivalent:>11} {survived:>9}"
@@ -206,11 +194,7 @@ impl fmt::Display for Report {
         let (commit, seed) = (self.commit.get(..12).unwrap_or(&self.commit), self.seed);
         let (sampled, of) = (total.sampled, self.of);
         writeln!(f, "{sampled} of {of} mutants of {commit}, --seed {seed}\n")?;
-        writeln!(
-            f,
-            "{:<26} sampled   own  wider  unviable  equivalent  survived",
-            "room"
-        )?;
+        writeln!(f, "{:<26} sampled   own  wider  unviable  equivalent  survived", "room")?;
         for (room, counts) in &self.rooms() {
             row(f, room, counts)?;
         }

@@ -105,10 +105,7 @@ impl<'t> Stage<'t> {
                 }
             };
             let (seconds, number, of) = (start.elapsed().as_secs(), at + 1, mutants.len());
-            eprintln!(
-                "{reach:?} {number}/{of}  {verdict:?}  {seconds} s  {}",
-                mutant.name
-            );
+            eprintln!("{reach:?} {number}/{of}  {verdict:?}  {seconds} s  {}", mutant.name);
             verdicts.push(verdict);
         }
         Ok(verdicts)
@@ -184,20 +181,12 @@ impl<'t> Stage<'t> {
 
 /// Verdicts in a record. A line that was not written whole says nothing.
 pub fn known(record: &str) -> HashMap<(String, Reach), Verdict> {
-    let lines = record
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Line>(line).ok());
-    lines
-        .map(|line| ((line.name, line.reach), line.verdict))
-        .collect()
+    let lines = record.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
+    lines.map(|line| ((line.name, line.reach), line.verdict)).collect()
 }
 
 fn write_down(path: &Path, mutant: &Mutant, reach: Reach, verdict: Verdict) -> anyhow::Result<()> {
-    let line = Line {
-        name: mutant.name.clone(),
-        reach,
-        verdict,
-    };
+    let line = Line { name: mutant.name.clone(), reach, verdict };
     let text = serde_json::to_string(&line)? + "\n";
     let mut options = std::fs::OpenOptions::new();
     let mut file = options.create(true).append(true).open(path)?;

@@ -24,9 +24,7 @@ fn mutant(package: &str, file: &str, place: usize) -> Mutant {
 
 fn many() -> Vec<Mutant> {
     let rooms = [("portolan", "dma/space.rs", 40), ("portolan", "ids.rs", 3)];
-    let rooms = rooms
-        .into_iter()
-        .chain([("portolan-hw", "vtd/ring.rs", 90)]);
+    let rooms = rooms.into_iter().chain([("portolan-hw", "vtd/ring.rs", 90)]);
     rooms
         .flat_map(|(package, file, number)| (0..number).map(move |at| mutant(package, file, at)))
         .collect()
@@ -44,11 +42,7 @@ fn rooms(chosen: &[Mutant]) -> BTreeMap<String, usize> {
 fn each_room_has_its_share() {
     let all = many();
     let chosen = choose(&all, 23, 7);
-    let expected = [
-        ("portolan/dma", 10),
-        ("portolan/ids", 3),
-        ("portolan-hw/vtd", 10),
-    ];
+    let expected = [("portolan/dma", 10), ("portolan/ids", 3), ("portolan-hw/vtd", 10)];
     let expected = expected.map(|(room, number)| (room.to_owned(), number));
     assert_eq!(rooms(&chosen), BTreeMap::from(expected));
     assert_eq!(choose(&all, 1000, 7).len(), all.len());
@@ -76,10 +70,7 @@ fn a_mutant_knows_its_line_and_its_change_without_the_place() {
     let listed: Listed = serde_json::from_str(listed).unwrap();
     let mutant = Mutant::of(listed, "fn f() -> X {\n    X::new()\n}\n");
     assert_eq!(mutant.change, "replace f -> X with Y: Z");
-    assert_eq!(
-        (mutant.line.as_str(), mutant.room().as_str()),
-        ("X::new()", "portolan/a")
-    );
+    assert_eq!((mutant.line.as_str(), mutant.room().as_str()), ("X::new()", "portolan/a"));
     let file = "crates/portolan/src/a.rs";
     let patch = format!("--- a/{file}\n+++ b/{file}\n@@ -1 +1 @@\n-a\n+b\n");
     assert_eq!(mutant.patch(), patch);
@@ -100,10 +91,7 @@ fn an_equivalent_has_a_reason_and_is_one_of_todays_mutants() {
     let reasons = all.iter().filter_map(|mutant| equivalents.reason(mutant));
     assert_eq!(reasons.collect::<Vec<_>>(), ["2 is never added"]);
     let stale = equivalents.stale(&all);
-    assert!(
-        matches!(&stale[..], [one] if one.contains("a + 9")),
-        "{stale:?}"
-    );
+    assert!(matches!(&stale[..], [one] if one.contains("a + 9")), "{stale:?}");
     assert!(Equivalents::parse(&entry("a + 2", " ")).is_err());
     assert!(Equivalents::parse("[[mutant]]\nfile = \"x\"").is_err());
 }
@@ -159,19 +147,11 @@ fn percentages_leave_out_what_cannot_be_caught() {
     };
     let total = report.total();
     assert_eq!((total.sampled, total.own, total.wider), (6, 2, 1));
-    assert_eq!(
-        (total.unviable, total.equivalent, total.survived),
-        (1, 1, 1)
-    );
+    assert_eq!((total.unviable, total.equivalent, total.survived), (1, 1, 1));
     assert_eq!(total.percent(), 75.0);
     assert!(report.good());
     let text = report.to_string();
-    for said in [
-        "6 of 133 mutants of 0123456789ab, --seed 5",
-        "3 of 4",
-        "(75.0 %)",
-        ": why",
-    ] {
+    for said in ["6 of 133 mutants of 0123456789ab, --seed 5", "3 of 4", "(75.0 %)", ": why"] {
         assert!(text.contains(said), "{said:?} is not in\n{text}");
     }
     let json: serde_json::Value = serde_json::from_str(&report.json().unwrap()).unwrap();

@@ -42,17 +42,11 @@ impl Tree {
         let tree = Self { home, commit };
         let (path, commit) = (tree.path(), tree.commit());
         if path.join(".git").exists() {
-            git(
-                &path,
-                &["checkout", "--quiet", "--force", "--detach", commit],
-            )?;
+            git(&path, &["checkout", "--quiet", "--force", "--detach", commit])?;
         } else {
             let path = path.to_str().context("the path of the tree is not text")?;
             git(root, &["worktree", "prune"])?;
-            git(
-                root,
-                &["worktree", "add", "--quiet", "--detach", path, commit],
-            )?;
+            git(root, &["worktree", "add", "--quiet", "--detach", path, commit])?;
         }
         if !git(root, &["status", "--porcelain", "--untracked-files=no"])?.is_empty() {
             eprintln!("mutants: changes that are not committed are left out");
@@ -121,10 +115,7 @@ impl Tree {
         let made = Made(self);
         let mut command = Command::new("git");
         command.args(["apply", "--whitespace=nowarn", "-"]);
-        let mut child = command
-            .current_dir(self.path())
-            .stdin(Stdio::piped())
-            .spawn()?;
+        let mut child = command.current_dir(self.path()).stdin(Stdio::piped()).spawn()?;
         let mut input = child.stdin.take().context("git reads nothing")?;
         input.write_all(mutant.patch().as_bytes())?;
         drop(input);
@@ -166,15 +157,8 @@ fn install() -> bool {
 
 /// Runs git; returns its output.
 fn git(root: &Path, arguments: &[&str]) -> anyhow::Result<String> {
-    let output = Command::new("git")
-        .args(arguments)
-        .current_dir(root)
-        .output()?;
+    let output = Command::new("git").args(arguments).current_dir(root).output()?;
     let why = String::from_utf8_lossy(&output.stderr);
-    anyhow::ensure!(
-        output.status.success(),
-        "git {}: {why}",
-        arguments.join(" ")
-    );
+    anyhow::ensure!(output.status.success(), "git {}: {why}", arguments.join(" "));
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }

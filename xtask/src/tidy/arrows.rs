@@ -13,10 +13,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("portolan-bare", &["portolan", "portolan-hw"]),
     ("portolan-virtio", &["portolan", "portolan-hw"]),
     ("portolan-model", &["portolan", "portolan-hw"]),
-    (
-        "portolan-qemu",
-        &["portolan", "portolan-hw", "portolan-bare"],
-    ),
+    ("portolan-qemu", &["portolan", "portolan-hw", "portolan-bare"]),
     ("portolan-linux", &["portolan", "portolan-hw"]),
     ("portolan-vmm", &["portolan", "portolan-hw"]),
     ("portolan-cli", &[]),
@@ -24,13 +21,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     // Nothing that only the other programs run: it would be compiled before the first replay.
     (
         "portolan-lab",
-        &[
-            "portolan",
-            "portolan-hw",
-            "portolan-model",
-            "portolan-cli",
-            "portolan-report",
-        ],
+        &["portolan", "portolan-hw", "portolan-model", "portolan-cli", "portolan-report"],
     ),
     ("portolan-verify", BACKENDS),
     ("portolan-bench", BACKENDS),
@@ -52,9 +43,7 @@ const BACKENDS: &[&str] = &[
 /// Cargo's metadata of the workspace's packages.
 pub(super) fn metadata(root: &Path) -> anyhow::Result<serde_json::Value> {
     let mut command = Command::new("cargo");
-    command
-        .args(["metadata", "--no-deps", "--format-version", "1"])
-        .current_dir(root);
+    command.args(["metadata", "--no-deps", "--format-version", "1"]).current_dir(root);
     let output = command.output()?;
     anyhow::ensure!(output.status.success(), "cargo metadata failed");
     Ok(serde_json::from_slice(&output.stdout)?)
@@ -64,13 +53,9 @@ pub(super) fn metadata(root: &Path) -> anyhow::Result<serde_json::Value> {
 pub(super) fn external(metadata: &serde_json::Value) -> BTreeSet<String> {
     let list = |of: &serde_json::Value, key: &str| of[key].as_array().cloned().unwrap_or_default();
     let packages = list(metadata, "packages");
-    let dependencies = packages
-        .iter()
-        .flat_map(|package| list(package, "dependencies"));
+    let dependencies = packages.iter().flat_map(|package| list(package, "dependencies"));
     let others = dependencies.filter(|dependency| dependency["path"].is_null());
-    others
-        .filter_map(|dependency| Some(dependency["name"].as_str()?.to_owned()))
-        .collect()
+    others.filter_map(|dependency| Some(dependency["name"].as_str()?.to_owned())).collect()
 }
 
 pub(super) fn check(root: &Path, metadata: &serde_json::Value) -> anyhow::Result<Vec<Finding>> {
@@ -105,31 +90,18 @@ pub(super) fn c_libraries(tree: &str) -> Vec<Finding> {
 
 /// Dependencies for use, not those for tests.
 pub(super) fn findings(metadata: &serde_json::Value) -> Vec<Finding> {
-    let packages = metadata["packages"]
-        .as_array()
-        .map_or(&[][..], Vec::as_slice);
+    let packages = metadata["packages"].as_array().map_or(&[][..], Vec::as_slice);
     let ours: Vec<&str> = packages.iter().filter_map(|p| p["name"].as_str()).collect();
     let mut found = Vec::new();
     for package in packages {
         let name = package["name"].as_str().unwrap_or("");
-        let allowed = ALLOWED
-            .iter()
-            .find(|(of, _)| *of == name)
-            .map(|(_, allowed)| *allowed);
-        let finding = |what| Finding {
-            path: name.to_owned(),
-            rule: "arrows",
-            what,
-        };
+        let allowed = ALLOWED.iter().find(|(of, _)| *of == name).map(|(_, allowed)| *allowed);
+        let finding = |what| Finding { path: name.to_owned(), rule: "arrows", what };
         let Some(allowed) = allowed else {
-            found.push(finding(
-                "is not in the table of allowed dependencies".to_owned(),
-            ));
+            found.push(finding("is not in the table of allowed dependencies".to_owned()));
             continue;
         };
-        let dependencies = package["dependencies"]
-            .as_array()
-            .map_or(&[][..], Vec::as_slice);
+        let dependencies = package["dependencies"].as_array().map_or(&[][..], Vec::as_slice);
         for dependency in dependencies.iter().filter(|d| d["kind"].is_null()) {
             let on = dependency["name"].as_str().unwrap_or("");
             if ours.contains(&on) && !allowed.contains(&on) {

@@ -38,11 +38,7 @@ struct File<'a> {
 
 impl File<'_> {
     fn finding(&self, what: String) -> Finding {
-        Finding {
-            path: self.path.to_owned(),
-            rule: "context",
-            what,
-        }
+        Finding { path: self.path.to_owned(), rule: "context", what }
     }
 }
 
@@ -72,11 +68,7 @@ pub(super) fn check(files: &[(String, String)]) -> Vec<Finding> {
 fn read<'a>(source: &str, (path, text): &'a (String, String)) -> Option<(Vec<&'a str>, File<'a>)> {
     let module = module(path.strip_prefix(source)?)?;
     let declared = scan::scan(text);
-    let file = File {
-        path,
-        text,
-        declared,
-    };
+    let file = File { path, text, declared };
     Some((module, file))
 }
 
@@ -166,8 +158,6 @@ fn nameless(file: &File) -> Vec<Finding> {
 /// Text of a line, if it is documentation.
 fn documentation(line: &str) -> Option<&str> {
     let line = line.trim_start();
-    let says = line
-        .strip_prefix("///")
-        .or_else(|| line.strip_prefix("//!"))?;
+    let says = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"))?;
     Some(says.trim())
 }

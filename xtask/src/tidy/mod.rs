@@ -58,10 +58,7 @@ pub fn run(root: &Path) -> bool {
 }
 
 fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
-    let listed = Command::new("git")
-        .args(["ls-files", "-z"])
-        .current_dir(root)
-        .output()?;
+    let listed = Command::new("git").args(["ls-files", "-z"]).current_dir(root).output()?;
     anyhow::ensure!(listed.status.success(), "git does not list the files");
     let listed = String::from_utf8(listed.stdout)?;
     let metadata = arrows::metadata(root)?;
@@ -78,10 +75,7 @@ fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
         if path.ends_with(".md") {
             found.extend(documents::links(root, path, &text));
         }
-        if [".rs", ".md", ".toml"]
-            .iter()
-            .any(|end| path.ends_with(end))
-        {
+        if [".rs", ".md", ".toml"].iter().any(|end| path.ends_with(end)) {
             found.extend(rules::workplace(path, &text));
         }
         if path.ends_with(".rs") {

@@ -121,10 +121,7 @@ pub(super) fn files(source: &str, sources: &[(String, String)]) -> Uses {
                     part => at.push(part),
                 }
                 let name = at.join("/");
-                found = inside
-                    .get_key_value(&*name)
-                    .map(|(name, _)| *name)
-                    .or(found);
+                found = inside.get_key_value(&*name).map(|(name, _)| *name).or(found);
             }
             found
         });

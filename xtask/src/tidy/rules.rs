@@ -30,61 +30,34 @@ const FORBID: &[&str] = &[
 const EMPTY_NAMES: &[&str] = &["util", "utils", "common", "misc", "helpers", "base"];
 
 /// Words for unfinished work, apart so that this file does not hold them.
-const MARKS: &[&str] = &[
-    concat!("todo", "!("),
-    concat!("unimplemented", "!("),
-    concat!("FIX", "ME"),
-];
+const MARKS: &[&str] =
+    &[concat!("todo", "!("), concat!("unimplemented", "!("), concat!("FIX", "ME")];
 
 /// Vendors, which the library names in table formats only.
-const VENDORS: &[&str] = &[
-    "smmu", "intel", "amd", "qualcomm", "qcom", "tegra", "nvidia", "vtd",
-];
+const VENDORS: &[&str] = &["smmu", "intel", "amd", "qualcomm", "qcom", "tegra", "nvidia", "vtd"];
 
 /// Checks one Rust file.
 pub(super) fn rust(path: &str, text: &str) -> Vec<Finding> {
     let mut found = Vec::new();
-    let mut say = |rule, what: String| {
-        found.push(Finding {
-            path: path.to_owned(),
-            rule,
-            what,
-        })
-    };
+    let mut say = |rule, what: String| found.push(Finding { path: path.to_owned(), rule, what });
     let lines: Vec<&str> = text.lines().collect();
     if lines.len() > MAX_FILE {
-        say(
-            "file-length",
-            format!("{} lines, more than {MAX_FILE}", lines.len()),
-        );
+        say("file-length", format!("{} lines, more than {MAX_FILE}", lines.len()));
     }
-    if !lines
-        .iter()
-        .find(|line| !line.trim().is_empty())
-        .is_some_and(|l| l.starts_with("//!"))
-    {
+    if !lines.iter().find(|line| !line.trim().is_empty()).is_some_and(|l| l.starts_with("//!")) {
         say("header", "begins without a //! header".to_owned());
     }
-    let stem = Path::new(path)
-        .file_stem()
-        .and_then(|stem| stem.to_str())
-        .unwrap_or("");
+    let stem = Path::new(path).file_stem().and_then(|stem| stem.to_str()).unwrap_or("");
     if EMPTY_NAMES.contains(&stem) {
         say("name", format!("a module called {stem} says nothing"));
     }
     let forbids = ["forbid", "deny"].map(|how| format!("#![{how}(unsafe_code)]"));
     if FORBID.contains(&path) && !forbids.iter().any(|line| text.contains(line)) {
-        say(
-            "forbid-unsafe",
-            "neither forbids nor denies unsafe code".to_owned(),
-        );
+        say("forbid-unsafe", "neither forbids nor denies unsafe code".to_owned());
     }
     for (number, line) in (1usize..).zip(&lines) {
         if line.chars().count() > MAX_COLUMN {
-            say(
-                "column",
-                format!("line {number} is longer than {MAX_COLUMN}"),
-            );
+            say("column", format!("line {number} is longer than {MAX_COLUMN}"));
         }
         if MARKS.iter().any(|mark| line.contains(mark)) {
             say("mark", format!("line {number} is unfinished"));
@@ -105,13 +78,7 @@ pub(super) fn rust(path: &str, text: &str) -> Vec<Finding> {
 
 fn long_blocks(path: &str, lines: &[&str]) -> Vec<Finding> {
     let mut found = Vec::new();
-    let mut say = |rule, what: String| {
-        found.push(Finding {
-            path: path.to_owned(),
-            rule,
-            what,
-        })
-    };
+    let mut say = |rule, what: String| found.push(Finding { path: path.to_owned(), rule, what });
     for (start, length) in blocks(lines, |code| code.contains("fn ") && !code.ends_with(';')) {
         if length > MAX_FUNCTION {
             let what = format!("line {start}: {length} lines, more than {MAX_FUNCTION}");
@@ -120,28 +87,20 @@ fn long_blocks(path: &str, lines: &[&str]) -> Vec<Finding> {
     }
     for (start, length) in blocks(lines, |code| code.trim_start().starts_with("mod tests {")) {
         if length > MAX_TESTS {
-            say(
-                "tests-length",
-                format!("line {start}: {length} lines of tests in the file"),
-            );
+            say("tests-length", format!("line {start}: {length} lines of tests in the file"));
         }
     }
     found
 }
 
 fn opens_unsafe(code: &str) -> bool {
-    ["unsafe {", "unsafe impl"]
-        .iter()
-        .any(|opening| code.contains(opening))
+    ["unsafe {", "unsafe impl"].iter().any(|opening| code.contains(opening))
 }
 
 fn names_vendor(code: &str) -> Option<&'static str> {
     let lower = code.to_ascii_lowercase();
     let words = || lower.split(|c: char| !c.is_ascii_alphanumeric());
-    VENDORS
-        .iter()
-        .copied()
-        .find(|vendor| words().any(|word| word == *vendor))
+    VENDORS.iter().copied().find(|vendor| words().any(|word| word == *vendor))
 }
 
 /// A line without its comment and without the text in quotes.
@@ -193,10 +152,6 @@ fn blocks(lines: &[&str], opens: impl Fn(&str) -> bool) -> Vec<(usize, usize)> {
 pub(super) fn workplace(path: &str, text: &str) -> Vec<Finding> {
     let paths = [concat!("/wo", "rk/"), concat!("../sha", "red")];
     let named = paths.iter().filter(|p| text.contains(**p));
-    let finding = |what| Finding {
-        path: path.to_owned(),
-        rule: "workplace",
-        what,
-    };
+    let finding = |what| Finding { path: path.to_owned(), rule: "workplace", what };
     named.map(|p| finding(format!("names {p}"))).collect()
 }

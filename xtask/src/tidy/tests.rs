@@ -3,10 +3,7 @@
 use super::*;
 
 fn rules(path: &str, text: &str) -> Vec<&'static str> {
-    rules::rust(path, text)
-        .into_iter()
-        .map(|finding| finding.rule)
-        .collect()
+    rules::rust(path, text).into_iter().map(|finding| finding.rule).collect()
 }
 
 const GOOD: &str = "//! Header.\n\nfn f() {\n    let c = '{';\n}\n";
@@ -28,26 +25,10 @@ fn each_rule_catches_its_case() {
         ("verify/src/lib.rs", GOOD.to_owned(), "forbid-unsafe"),
         ("crates/x/src/walk.rs", function, "function-length"),
         ("crates/x/src/walk.rs", tests, "tests-length"),
-        (
-            "crates/x/src/walk.rs",
-            format!("//! {}\n", "x".repeat(130)),
-            "column",
-        ),
-        (
-            "crates/x/src/walk.rs",
-            format!("{GOOD}// {}ME\n", "FIX"),
-            "mark",
-        ),
-        (
-            "crates/x/src/walk.rs",
-            format!("{GOOD}fn g() {{ {} {{ h() }} }}\n", "unsafe"),
-            "safety",
-        ),
-        (
-            "crates/portolan/src/walk.rs",
-            format!("{GOOD}fn intel() {{}}\n"),
-            "vendor",
-        ),
+        ("crates/x/src/walk.rs", format!("//! {}\n", "x".repeat(130)), "column"),
+        ("crates/x/src/walk.rs", format!("{GOOD}// {}ME\n", "FIX"), "mark"),
+        ("crates/x/src/walk.rs", format!("{GOOD}fn g() {{ {} {{ h() }} }}\n", "unsafe"), "safety"),
+        ("crates/portolan/src/walk.rs", format!("{GOOD}fn intel() {{}}\n"), "vendor"),
     ];
     for (path, text, rule) in cases {
         assert_eq!(rules(path, &text), [rule], "{path}");
@@ -65,10 +46,7 @@ fn links_and_paths() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     assert!(documents::links(here, "x.md", "[a](Cargo.toml) [c](https://d.e)").is_empty());
     assert_eq!(documents::links(here, "x.md", "[a](nothing.md)").len(), 1);
-    assert_eq!(
-        rules::workplace("x.md", concat!("see /wo", "rk/x")).len(),
-        1
-    );
+    assert_eq!(rules::workplace("x.md", concat!("see /wo", "rk/x")).len(), 1);
 }
 
 #[test]
@@ -85,17 +63,8 @@ fn contributing_says_what_the_rules_are() {
     ] {
         assert!(text.contains(&said), "{said}");
     }
-    let code = layout
-        .split("max_width = ")
-        .nth(1)
-        .unwrap()
-        .lines()
-        .next()
-        .unwrap();
-    assert!(
-        text.contains(&format!("code within {code} columns")),
-        "{code}"
-    );
+    let code = layout.split("max_width = ").nth(1).unwrap().lines().next().unwrap();
+    assert!(text.contains(&format!("code within {code} columns")), "{code}");
 }
 
 /// `docs/status.md` shortens the commands: `demo NAME`, `guest NAME`, backends of `check`.
@@ -110,17 +79,14 @@ fn the_status_names_machines_and_backends_that_there_are() {
         let first = words.next().unwrap_or("");
         let known = |name: &&str| match first {
             "demo" => crate::demo::all().any(|guest| guest.name == *name),
-            _ => crate::guest::ALL
-                .iter()
-                .any(|machine| machine.name == *name),
+            _ => crate::guest::ALL.iter().any(|machine| machine.name == *name),
         };
         if first == "demo" || first == "guest" {
             assert_eq!(words.find(|name| !known(name)), None, "{span}");
             seen += 1;
         }
-        for backend in span
-            .split_whitespace()
-            .filter(|word| word.contains("model:") || word.contains("qemu:"))
+        for backend in
+            span.split_whitespace().filter(|word| word.contains("model:") || word.contains("qemu:"))
         {
             assert!(backends.contains(&format!("\"{backend}\"")), "{backend}");
             seen += 1;
@@ -156,13 +122,7 @@ fn a_c_library_of_the_first_command_is_found_once() {
 
 #[test]
 fn exceptions_need_a_reason_and_a_use() {
-    let found = || {
-        vec![Finding {
-            path: "a.rs".to_owned(),
-            rule: "header",
-            what: String::new(),
-        }]
-    };
+    let found = || vec![Finding { path: "a.rs".to_owned(), rule: "header", what: String::new() }];
     let with = |path: &str, reason: &str| Exceptions {
         exception: vec![Exception {
             path: path.to_owned(),
@@ -172,19 +132,13 @@ fn exceptions_need_a_reason_and_a_use() {
     };
     assert!(except(found(), &with("a.rs", "made by a tool")).is_empty());
     assert_eq!(except(found(), &with("a.rs", " ")).len(), 2);
-    assert_eq!(
-        except(found(), &with("b.rs", "r"))[1].rule,
-        "stale-exception"
-    );
+    assert_eq!(except(found(), &with("b.rs", "r"))[1].rule, "stale-exception");
 }
 
 fn module_sources() -> Vec<(String, String)> {
     [
         ("a.rs", "// crate::c\nuse crate::b::X;\n"),
-        (
-            "b/mod.rs",
-            "use crate::{c::Y, d};\n#[cfg(test)]\nmod tests { use crate::a; }",
-        ),
+        ("b/mod.rs", "use crate::{c::Y, d};\n#[cfg(test)]\nmod tests { use crate::a; }"),
         ("b/deep.rs", "fn f() -> crate::b::Z {}"),
         ("b/tests/one.rs", "use crate::a;"),
         ("c.rs", ""),
@@ -201,10 +155,7 @@ fn the_map_of_modules_shows_what_each_uses_behind_it() {
     assert!(map.starts_with(wanted), "{map}");
     let rules = |shown: &str| {
         let found = modules::check(&module_sources(), shown);
-        found
-            .into_iter()
-            .map(|finding| finding.rule)
-            .collect::<Vec<_>>()
+        found.into_iter().map(|finding| finding.rule).collect::<Vec<_>>()
     };
     assert!(rules(&format!("# Here\n\n{map}")).is_empty());
     assert_eq!(rules(""), ["map"]);
@@ -215,10 +166,7 @@ fn modules_that_use_each_other_are_found() {
     let mut sources = module_sources();
     let uses = modules::uses("crates/portolan/src/", &sources);
     assert!(modules::circles(&uses).is_empty());
-    sources.push((
-        "crates/portolan/src/c.rs".to_owned(),
-        "use crate::b;".to_owned(),
-    ));
+    sources.push(("crates/portolan/src/c.rs".to_owned(), "use crate::b;".to_owned()));
     let uses = modules::uses("crates/portolan/src/", &sources);
     assert_eq!(modules::circles(&uses), [["b", "c", "d"]]);
 }

@@ -74,11 +74,7 @@ impl Shape {
         let block = 1u64 << (UNIT_LG2 as usize + orders - 1);
         let base = memory.start().get() & !(block - 1);
         let units = (memory.last().get() - base).saturating_add(1) >> UNIT_LG2;
-        Self {
-            orders,
-            base,
-            units,
-        }
+        Self { orders, base, units }
     }
 
     /// The map of `order`, whose words begin at `first`.
@@ -107,13 +103,7 @@ impl<'w> Arena<'w> {
             first += map.all_words();
         }
         records.get_mut(..first)?.fill(0);
-        let mut arena = Self {
-            records,
-            maps,
-            orders: shape.orders,
-            base: shape.base,
-            memory,
-        };
+        let mut arena = Self { records, maps, orders: shape.orders, base: shape.base, memory };
         arena.free_all(shape);
         Some(arena)
     }
@@ -197,10 +187,7 @@ impl<'w> Arena<'w> {
         let map = self.maps.get(order).copied().unwrap_or_default();
         let mut at = block as usize;
         for (first, words) in map.levels() {
-            let Some(word) = self
-                .records
-                .get_mut(first + at / 64)
-                .filter(|_| at / 64 < words)
+            let Some(word) = self.records.get_mut(first + at / 64).filter(|_| at / 64 < words)
             else {
                 return;
             };
@@ -219,10 +206,7 @@ impl<'w> Arena<'w> {
         let mut at = block as usize;
         let mut was_free = false;
         for (first, words) in map.levels() {
-            let Some(word) = self
-                .records
-                .get_mut(first + at / 64)
-                .filter(|_| at / 64 < words)
+            let Some(word) = self.records.get_mut(first + at / 64).filter(|_| at / 64 < words)
             else {
                 return was_free;
             };

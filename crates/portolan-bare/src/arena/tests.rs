@@ -35,10 +35,7 @@ fn blocks_are_aligned_inside_the_region_apart_and_all_come_back() {
                 let got = range(at.get(), wanted.size() as u64);
                 assert_eq!(at.get() % align as u64, 0, "seed {seed}");
                 assert!(memory.covers(got), "seed {seed}: {got}");
-                assert!(
-                    live.iter().all(|(other, _)| !other.overlaps(got)),
-                    "seed {seed}"
-                );
+                assert!(live.iter().all(|(other, _)| !other.overlaps(got)), "seed {seed}");
                 live.push((got, wanted));
             } else {
                 let (gone, its) = live.swap_remove(random.usize(..live.len()));

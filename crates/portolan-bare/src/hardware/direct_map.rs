@@ -32,9 +32,7 @@ impl DirectMap {
     /// # Safety
     /// The window is a device's, and no memory of the program is in it.
     pub unsafe fn registers(self, window: PhysRange) -> Option<Registers> {
-        let bytes = usize::try_from(window.len_minus_one())
-            .ok()?
-            .checked_add(1)?;
+        let bytes = usize::try_from(window.len_minus_one()).ok()?.checked_add(1)?;
         let first = self.virt(window)?;
         // SAFETY: it is mapped for good, and the caller's promise.
         Some(unsafe { Registers::new(first, bytes) })
@@ -91,10 +89,6 @@ mod tests {
         assert_eq!(map.phys(at(0x11_0000)), None);
         // SAFETY: as above.
         let flat = unsafe { DirectMap::new(0, PhysAddr::new(0xffff)) };
-        assert_eq!(
-            flat.virt(range(0, 1)),
-            None,
-            "nobody can point at address 0"
-        );
+        assert_eq!(flat.virt(range(0, 1)), None, "nobody can point at address 0");
     }
 }

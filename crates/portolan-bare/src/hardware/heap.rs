@@ -82,9 +82,7 @@ impl Heap {
 
     /// Bytes that are free.
     pub fn free_bytes(&self) -> u64 {
-        self.arena
-            .get()
-            .map_or(0, |arena| arena.lock().free_bytes())
+        self.arena.get().map_or(0, |arena| arena.lock().free_bytes())
     }
 
     /// The direct map by which it sees physical memory.

@@ -173,10 +173,7 @@ impl Machine {
     #[must_use]
     pub fn with_cpus(self, count: usize, current: fn() -> CpuId) -> Self {
         let cpus = Cpus::new(count, current);
-        Self::of(State {
-            cpus,
-            ..*self.state
-        })
+        Self::of(State { cpus, ..*self.state })
     }
 
     /// Firmware's ACPI tables; there are none where there is a device tree.
@@ -271,9 +268,7 @@ impl Firmware for Mapped {
         if range.overlaps(self.memory) {
             return None;
         }
-        let bytes = usize::try_from(range.len_minus_one())
-            .ok()?
-            .checked_add(1)?;
+        let bytes = usize::try_from(range.len_minus_one()).ok()?.checked_add(1)?;
         let first = self.heap.map().virt(range)?;
         // SAFETY: it is mapped, and `from_acpi` has the caller's promise that no code writes there.
         Some(unsafe { core::slice::from_raw_parts(first.as_ptr(), bytes) })
@@ -287,9 +282,7 @@ fn each_line(machine: &Machine, lines: PhysRange, each: unsafe fn(*const u8)) {
         return;
     };
     let start = lines.start().align_down(line);
-    let first = first
-        .as_ptr()
-        .wrapping_sub((lines.start().get() - start.get()) as usize);
+    let first = first.as_ptr().wrapping_sub((lines.start().get() - start.get()) as usize);
     for number in 0..lines.pages(line) as usize {
         // SAFETY: the line holds a byte that is mapped, and CPUs have instructions for lines of this size.
         unsafe { each(first.wrapping_add(number << line.lg2())) }
@@ -351,9 +344,7 @@ unsafe impl Platform for Machine {
     }
 
     unsafe fn registers(&self, window: PhysRange) -> Option<Registers> {
-        let bytes = usize::try_from(window.len_minus_one())
-            .ok()?
-            .checked_add(1)?;
+        let bytes = usize::try_from(window.len_minus_one()).ok()?.checked_add(1)?;
         let first = self.mmio(window)?;
         // SAFETY: it is mapped for good, and `from_acpi` has the caller's promise that it is no memory
         // of the program.

@@ -30,11 +30,7 @@ impl Machine {
         let memory = PhysRange::from_len(at, layout.size() as u64)?;
         let first = self.heap().map().virt(memory)?;
         let bytes = NonNull::slice_from_raw_parts(first, layout.size());
-        Some(Pages {
-            machine: *self,
-            memory,
-            bytes,
-        })
+        Some(Pages { machine: *self, memory, bytes })
     }
 }
 

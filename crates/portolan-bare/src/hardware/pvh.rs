@@ -77,11 +77,7 @@ impl Pvh {
         }
         // SAFETY: as above.
         let regions = unsafe { core::slice::from_raw_parts(first.as_ptr(), count) };
-        Some(Self {
-            root: PhysAddr::new(info.root),
-            regions,
-            taken: [taken, table],
-        })
+        Some(Self { root: PhysAddr::new(info.root), regions, taken: [taken, table] })
     }
 
     /// Address of ACPI's root pointer.
@@ -114,12 +110,7 @@ mod tests {
     use alloc::boxed::Box;
 
     const fn region(start: u64, bytes: u64, kind: u32) -> Region {
-        Region {
-            start,
-            bytes,
-            kind,
-            reserved: 0,
-        }
+        Region { start, bytes, kind, reserved: 0 }
     }
 
     /// A direct map of all memory as it is, and the structures in it.

@@ -42,8 +42,7 @@ impl Registers {
     /// Reads two bytes.
     pub fn read16(&self, offset: usize) -> u16 {
         // SAFETY: it is an aligned register of the window, which is mapped.
-        self.at(offset)
-            .map_or(u16::MAX, |at| unsafe { cpu::read16(at) })
+        self.at(offset).map_or(u16::MAX, |at| unsafe { cpu::read16(at) })
     }
 
     /// Writes two bytes.
@@ -64,8 +63,7 @@ impl Selector for Registers {
 impl Mmio for Registers {
     fn read32(&self, offset: usize) -> u32 {
         // SAFETY: it is an aligned register of the window, which is mapped.
-        self.at(offset)
-            .map_or(u32::MAX, |at| unsafe { cpu::read32(at) })
+        self.at(offset).map_or(u32::MAX, |at| unsafe { cpu::read32(at) })
     }
 
     fn write32(&self, offset: usize, value: u32) {
@@ -77,8 +75,7 @@ impl Mmio for Registers {
 
     fn read64(&self, offset: usize) -> u64 {
         // SAFETY: it is an aligned register of the window, which is mapped.
-        self.at(offset)
-            .map_or(u64::MAX, |at| unsafe { cpu::read64(at) })
+        self.at(offset).map_or(u64::MAX, |at| unsafe { cpu::read64(at) })
     }
 
     fn write64(&self, offset: usize, value: u64) {
@@ -102,11 +99,7 @@ mod tests {
         assert_eq!((window.read32(4), window.read16(2)), (0x0807_0605, 0x0403));
         assert_eq!(window.read64(8), 0x1817_1615_1413_1211);
         assert_eq!(
-            (
-                window.read32(14),
-                window.read32(16),
-                window.read32(usize::MAX)
-            ),
+            (window.read32(14), window.read32(16), window.read32(usize::MAX)),
             (u32::MAX, u32::MAX, u32::MAX)
         );
         assert_eq!(

@@ -212,15 +212,12 @@ impl Nvme {
         let format = 128 + 4 * usize::from(format & 0xf | (format >> 5 & 3) << 4);
         match [0, 1, 2].map(|at| byte(&namespace, format + at)) {
             // No metadata, and blocks of which a page has some.
-            [0, 0, bytes_lg2 @ 9..=12] => Ok(Blocks {
-                count: count.sum(),
-                bytes_lg2: bytes_lg2.into(),
-                most_bytes,
-            }),
-            [low, high, bytes_lg2] => Err(NvmeError::Format {
-                metadata: u16::from_le_bytes([low, high]),
-                bytes_lg2,
-            }),
+            [0, 0, bytes_lg2 @ 9..=12] => {
+                Ok(Blocks { count: count.sum(), bytes_lg2: bytes_lg2.into(), most_bytes })
+            }
+            [low, high, bytes_lg2] => {
+                Err(NvmeError::Format { metadata: u16::from_le_bytes([low, high]), bytes_lg2 })
+            }
         }
     }
 

@@ -162,18 +162,9 @@ mod tests {
         let three = of(&[(0x1000, 0x1000), (0x5000, 0x2000)]).unwrap();
         assert_eq!(three, ([0x1000, 0x9000], [0x5000, 0x6000]));
         for (wrong, why) in [
-            (
-                &[(0x1000, 0x4000)][..],
-                "the data is too long for one command",
-            ),
-            (
-                &[(0x1000, 0x800), (0x5000, 0x800)],
-                "the data has a gap inside of a page",
-            ),
-            (
-                &[(0x1000, 0x1000), (0x5200, 0x800)],
-                "the data has a gap inside of a page",
-            ),
+            (&[(0x1000, 0x4000)][..], "the data is too long for one command"),
+            (&[(0x1000, 0x800), (0x5000, 0x800)], "the data has a gap inside of a page"),
+            (&[(0x1000, 0x1000), (0x5200, 0x800)], "the data has a gap inside of a page"),
         ] {
             assert_eq!(std::format!("{}", of(wrong).unwrap_err()), why);
         }

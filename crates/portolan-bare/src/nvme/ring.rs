@@ -104,9 +104,8 @@ impl Ring {
     /// Waits for the next completion.
     pub fn wait(&mut self) -> Result<Completed, NvmeError> {
         let machine = self.machine;
-        poll(&machine, LIMIT, || self.pop()).map_err(|_| NvmeError::TimedOut {
-            status: self.registers.read32(CSTS),
-        })
+        poll(&machine, LIMIT, || self.pop())
+            .map_err(|_| NvmeError::TimedOut { status: self.registers.read32(CSTS) })
     }
 
     /// Carries out one command while no other is under way, and returns its result.

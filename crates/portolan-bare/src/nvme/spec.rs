@@ -117,12 +117,7 @@ impl Command {
 
     const fn create(opcode: u8, number: u16, entries: u16, at: Iova, word: u32) -> Self {
         let shape = (entries.saturating_sub(1) as u32) << 16 | number as u32;
-        Self {
-            opcode,
-            namespace: 0,
-            data: [at.get(), 0],
-            words: [shape, word, 0],
-        }
+        Self { opcode, namespace: 0, data: [at.get(), 0], words: [shape, word, 0] }
     }
 
     /// Reads or writes `blocks` blocks, 1 to 65,536, from block `first` on.

@@ -26,10 +26,7 @@ pub fn fitting_table(
     rows: Vec<Vec<String>>,
     columns: usize,
 ) -> (String, Vec<&'static str>) {
-    let heads: Vec<_> = header
-        .iter()
-        .map(|head| (head.header, head.spare))
-        .collect();
+    let heads: Vec<_> = header.iter().map(|head| (head.header, head.spare)).collect();
     let numbers: Vec<usize> = (1..header.len()).collect();
     let table = fitted(&heads, &numbers, &rows, columns);
     let left_out = header.iter().map(|head| head.header);
@@ -91,10 +88,7 @@ pub fn fitted(
 ) -> Fitted {
     let cells = |row: &Vec<String>| row.iter().map(|cell| plain(cell).into_owned()).collect();
     let source = Source {
-        header: header
-            .iter()
-            .map(|(name, _)| plain(name).into_owned())
-            .collect(),
+        header: header.iter().map(|(name, _)| plain(name).into_owned()).collect(),
         numbers,
         rows: rows.iter().map(cells).collect(),
     };
@@ -146,18 +140,13 @@ impl Source<'_> {
     fn widths(&self, kept: &[usize], columns: usize, least: usize) -> Option<Vec<usize>> {
         let widest = |column| self.cells(column).map(width).max().unwrap_or(0);
         let header = |column: usize| self.header.get(column).map_or("", String::as_str);
-        let whole = kept
-            .iter()
-            .map(|&at| widest(at).max(width(header(at))))
-            .collect::<Vec<_>>();
+        let whole = kept.iter().map(|&at| widest(at).max(width(header(at)))).collect::<Vec<_>>();
         if fits(&whole, columns) {
             return Some(whole);
         }
         // Headers break at spaces; so do words.
-        let mut widths: Vec<usize> = kept
-            .iter()
-            .map(|&at| widest(at).max(longest_word(header(at))))
-            .collect();
+        let mut widths: Vec<usize> =
+            kept.iter().map(|&at| widest(at).max(longest_word(header(at)))).collect();
         let floors: Vec<usize> = kept
             .iter()
             .zip(&widths)
@@ -177,9 +166,7 @@ impl Source<'_> {
             .collect();
         while !fits(&widths, columns) {
             let slack = |&at: &usize| widths[at] > floors[at];
-            let index = (0..widths.len())
-                .filter(slack)
-                .max_by_key(|&at| widths[at])?;
+            let index = (0..widths.len()).filter(slack).max_by_key(|&at| widths[at])?;
             widths[index] -= 1;
         }
         self.spread(kept, &mut widths, columns);
@@ -213,18 +200,14 @@ impl Source<'_> {
     fn print(&self, kept: &[usize], widths: &[usize]) -> Fitted {
         let mut is_cut = false;
         let mut lines = Vec::new();
-        let header: Vec<&str> = kept
-            .iter()
-            .map(|&at| self.header.get(at).map_or("", String::as_str))
-            .collect();
+        let header: Vec<&str> =
+            kept.iter().map(|&at| self.header.get(at).map_or("", String::as_str)).collect();
         lines.extend(self.row(kept, &header, widths, Stands::AtTheFoot, &mut is_cut));
         let rule: Vec<String> = widths.iter().map(|&width| "-".repeat(width)).collect();
         lines.push(rule.join(" "));
         for row in &self.rows {
-            let cells: Vec<&str> = kept
-                .iter()
-                .map(|&at| row.get(at).map_or("", String::as_str))
-                .collect();
+            let cells: Vec<&str> =
+                kept.iter().map(|&at| row.get(at).map_or("", String::as_str)).collect();
             lines.extend(self.row(kept, &cells, widths, Stands::AtTheTop, &mut is_cut));
         }
         let left_out = (0..self.header.len()).filter(|at| !kept.contains(at));
@@ -247,9 +230,7 @@ impl Source<'_> {
         let mut columns: Vec<Vec<String>> = Vec::with_capacity(cells.len());
         for (cell, &width) in cells.iter().zip(widths) {
             let broken = wrapped(cell, width);
-            let lines = broken
-                .lines()
-                .map(|line| cut(line.trim_end(), width).into_owned());
+            let lines = broken.lines().map(|line| cut(line.trim_end(), width).into_owned());
             let lines: Vec<String> = lines.collect();
             *is_cut |= lines.concat().matches(CUT).count() > cell.matches(CUT).count();
             columns.push(lines);

@@ -9,14 +9,8 @@ use super::*;
 fn steps_are_told_with_their_share_their_rate_and_the_time_left() {
     let work = Progress::new(2000);
     let pace = Pace(Duration::from_secs(3));
-    assert_eq!(
-        work.text(1500, pace),
-        "1,500 of 2,000, 75 %, 500/s, 1 s left"
-    );
-    assert_eq!(
-        work.text(6, pace),
-        "6 of 2,000, 0 %, 2.0/s, 16 min 37 s left"
-    );
+    assert_eq!(work.text(1500, pace), "1,500 of 2,000, 75 %, 500/s, 1 s left");
+    assert_eq!(work.text(6, pace), "6 of 2,000, 0 %, 2.0/s, 16 min 37 s left");
     assert_eq!(Progress::unbounded().text(1500, pace), "1,500, 500/s");
     work.set(500);
     work.add(5);

@@ -26,11 +26,7 @@ const NOWHERE: Memory = [BLOCKED, 0];
 /// Commands that make hardware forget `stream`, which leaves the domain `id`: the entry, and then
 /// the translations, so that nothing is cached again from a stale entry.
 fn forget(stream: u16, id: u16) -> [Counted; 3] {
-    [
-        command::device_entry(stream),
-        command::fence(),
-        command::domain(id),
-    ]
+    [command::device_entry(stream), command::fence(), command::domain(id)]
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
@@ -54,10 +50,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
 
     /// Makes the entries of `streams` block, and everything forgotten.
     pub(super) fn block_table(&self, streams: impl Iterator<Item = u16>) -> Result<(), IommuError> {
-        let nothing = Forget {
-            old: &[],
-            blocked: &[],
-        };
+        let nothing = Forget { old: &[], blocked: &[] };
         for stream in streams {
             self.table.change(&self.shared, stream, NOWHERE, &nothing)?;
         }
@@ -82,10 +75,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
                 (Some(new), true) => forget(stream, new.to).into(),
                 _ => core::iter::once(command::device_entry(stream)).collect(),
             };
-            let forget = Forget {
-                old: old.as_ref().map_or(&[], |all| all.as_slice()),
-                blocked: &arrive,
-            };
+            let forget =
+                Forget { old: old.as_ref().map_or(&[], |all| all.as_slice()), blocked: &arrive };
             self.table.change(&self.shared, stream, memory, &forget)
         };
         let go = |streams: &mut Streams| streams.go(stream, new, settle, change);
@@ -120,15 +111,11 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for AmdVi<R, M, C> {
     }
 
     fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
-        let Shared {
-            control, events, ..
-        } = &*self.shared;
+        let Shared { control, events, .. } = &*self.shared;
         let mut event = events.next(control)?;
         if let Some(FaultEvent::Fault(record)) = &mut event {
-            let is_fault = matches!(
-                record.reason,
-                FaultReason::Permission | FaultReason::NotMapped
-            );
+            let is_fault =
+                matches!(record.reason, FaultReason::Permission | FaultReason::NotMapped);
             let stream = record.stream.get() as u16;
             // An entry that blocks has no tables in which anything could be missing.
             if is_fault && self.table.blocks(&control.mem, stream) {

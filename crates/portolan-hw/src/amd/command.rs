@@ -32,10 +32,7 @@ pub(super) fn fence() -> Counted {
 /// Forget the device table entry of `stream`.
 pub(super) fn device_entry(stream: u16) -> Counted {
     let device = device_entry::DEVICE.at(stream.into());
-    (
-        Kind::DeviceEntry,
-        [OPCODE.at(opcode::DEVICE_ENTRY) | device, 0],
-    )
+    (Kind::DeviceEntry, [OPCODE.at(opcode::DEVICE_ENTRY) | device, 0])
 }
 
 /// Makes hardware forget its copy of the interrupt table of `stream`.
@@ -94,23 +91,10 @@ fn aligned(run: Run, granule: PageSize) -> (u64, u32) {
 /// The command for an invalidation of translations; `None` for one of configuration.
 pub(super) fn invalidate(command: Command) -> Option<Counted> {
     Some(match command {
-        Command::Page {
-            context,
-            iova,
-            size,
-            depth,
-        } => some(
-            domain_of(context),
-            iova.get(),
-            size.lg2().saturating_sub(12),
-            depth,
-        ),
-        Command::Range {
-            context,
-            run,
-            granule,
-            depth,
-        } => {
+        Command::Page { context, iova, size, depth } => {
+            some(domain_of(context), iova.get(), size.lg2().saturating_sub(12), depth)
+        }
+        Command::Range { context, run, granule, depth } => {
             let (start, lg2) = aligned(run, granule);
             some(domain_of(context), start, lg2, depth)
         }
@@ -131,10 +115,7 @@ mod tests {
         assert_eq!(fence().1, [0x1000_0000_0000_0004, 0]);
         assert_eq!(device_entry(0x0108).1, [0x2000_0000_0000_0108, 0]);
         assert_eq!(interrupt_table(0x0108).1, [0x5000_0000_0000_0108, 0]);
-        assert_eq!(
-            domain(0x42).1,
-            [0x3000_0042_0000_0000, 0x7fff_ffff_ffff_f003]
-        );
+        assert_eq!(domain(0x42).1, [0x3000_0042_0000_0000, 0x7fff_ffff_ffff_f003]);
         assert_eq!(all().1, [0x8000_0000_0000_0000, 0]);
     }
 
@@ -153,10 +134,7 @@ mod tests {
         assert_eq!(words(page(Depth::AllLevels)), [head, 0x4000_5002]);
         let range = |start, lg2_pages| Command::Range {
             context,
-            run: Run::PowerOfTwo {
-                start: Iova::new(start),
-                lg2_pages,
-            },
+            run: Run::PowerOfTwo { start: Iova::new(start), lg2_pages },
             granule: PageSize::SIZE_4K,
             depth: Depth::AllLevels,
         };

@@ -127,8 +127,7 @@ impl Config {
             // APIC only.
             if settings != Settings::default() {
                 let both = [Some(entry.devices), source].into_iter().flatten();
-                self.streams
-                    .extend(both.map(|streams| StreamSettings { streams, settings }));
+                self.streams.extend(both.map(|streams| StreamSettings { streams, settings }));
             }
         }
         result
@@ -140,10 +139,7 @@ pub(super) fn traffic(flags: UnitFlags) -> u64 {
     let bits = [
         (UnitFlags::HT_TUNNEL, control::TUNNEL),
         (UnitFlags::PASS_POSTED_WRITES, control::PASS_POSTED),
-        (
-            UnitFlags::RESPONSES_PASS_POSTED_WRITES,
-            control::RESPONSES_PASS,
-        ),
+        (UnitFlags::RESPONSES_PASS_POSTED_WRITES, control::RESPONSES_PASS),
         (UnitFlags::ISOCHRONOUS, control::ISOCHRONOUS),
     ];
     let set = bits.into_iter().filter(|(flag, _)| flags.contains(*flag));

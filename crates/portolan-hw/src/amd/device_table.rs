@@ -150,12 +150,7 @@ impl DeviceTable {
 
     /// The entry of `stream`, which has one.
     fn at(&self, stream: u16) -> At {
-        At {
-            table: self.base,
-            size: self.size,
-            first: usize::from(stream) * WORDS,
-            words: WORDS,
-        }
+        At { table: self.base, size: self.size, first: usize::from(stream) * WORDS, words: WORDS }
     }
 
     /// Changes the fields for memory in the entry of `stream`, which has one, to `new`, step by

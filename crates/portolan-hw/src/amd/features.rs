@@ -96,9 +96,7 @@ impl Features {
         Capabilities {
             granule: PageSize::SIZE_4K,
             page: PageForm::Granule,
-            range: RangeForm::PowerOfTwo {
-                max_lg2_pages: MAX_LG2_PAGES,
-            },
+            range: RangeForm::PowerOfTwo { max_lg2_pages: MAX_LG2_PAGES },
             leaf_only: LeafOnly::Present,
             walker: Walker::Coherent,
             caching: match absence {

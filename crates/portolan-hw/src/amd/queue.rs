@@ -63,9 +63,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for Shared<R, M, C> {
     }
 
     fn sync(at: Option<PhysAddr>, number: u32) -> Counted {
-        let words = at.map_or_else(command::nothing, |at| {
-            command::store(at.get(), number.into())
-        });
+        let words = at.map_or_else(command::nothing, |at| command::store(at.get(), number.into()));
         (Kind::Wait, words)
     }
 
@@ -98,11 +96,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for Shared<R, M, C> {
         if control.read(reg::CONTROL)? & control::ENABLE == 0 {
             return Err(IommuError::Stopped);
         }
-        Ok(Some(Stop {
-            seen: 0,
-            refused: Some(refusal::UNKNOWN),
-            silent: None,
-        }))
+        Ok(Some(Stop { seen: 0, refused: Some(refusal::UNKNOWN), silent: None }))
     }
 
     fn why(&self, _: u32, at: PhysAddr) -> u32 {

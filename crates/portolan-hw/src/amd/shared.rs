@@ -117,10 +117,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for Shared<R, M
 
     fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
         loop {
-            let mut round = Round {
-                steps: &mut *steps,
-                ended: Ended::NotYet,
-            };
+            let mut round = Round { steps: &mut *steps, ended: Ended::NotYet };
             self.run(&mut round)?;
             match round.ended {
                 Ended::Everything => self.forget_everything()?,

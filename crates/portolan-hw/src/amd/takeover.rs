@@ -49,12 +49,7 @@ pub(super) fn start<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
     table: &DeviceTable,
     flags: Option<UnitFlags>,
 ) -> Result<(), IommuError> {
-    let Shared {
-        control: unit,
-        queue,
-        events,
-        ..
-    } = shared;
+    let Shared { control: unit, queue, events, .. } = shared;
     let regs = &unit.regs;
     regs.write64(reg::COMMAND_BASE, address(queue));
     regs.write64(reg::EVENT_BASE, events.address());
@@ -62,12 +57,7 @@ pub(super) fn start<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
     // may be stored (2.12.2.1): no wait would end.
     regs.holds(reg::COMMAND_BASE, address(queue))?;
     regs.holds(reg::EVENT_BASE, events.address())?;
-    for pointer in [
-        reg::COMMAND_HEAD,
-        reg::COMMAND_TAIL,
-        reg::EVENT_HEAD,
-        reg::EVENT_TAIL,
-    ] {
+    for pointer in [reg::COMMAND_HEAD, reg::COMMAND_TAIL, reg::EVENT_HEAD, reg::EVENT_TAIL] {
         regs.write64(pointer, 0);
     }
     let old = status::EVENT_OVERFLOW | status::EVENT_INTERRUPT | status::WAIT_INTERRUPT;

@@ -69,11 +69,7 @@ impl<C: Cpus> Parts<C> {
             queue.free(mem);
             events.free(mem);
         })?;
-        Ok(Self {
-            queue,
-            events,
-            table,
-        })
+        Ok(Self { queue, events, table })
     }
 
     fn free<M: TableMem<AtomicU64>>(&self, mem: &M) {
@@ -100,9 +96,7 @@ impl<R: Mmio + 'static, M: TableMem<AtomicU64> + Clone + 'static, C: Cpus> AmdVi
         mut config: Config,
     ) -> Result<Self, IommuError> {
         let features = Features::read(&regs, capability)?;
-        config
-            .reserved
-            .within(unity::address_lg2(&features, &config));
+        config.reserved.within(unity::address_lg2(&features, &config));
         config.reserved.hold(windows());
         let control = Control::new(regs, mem, clock, config.limit, features);
         let mem = &control.mem;
@@ -115,21 +109,11 @@ impl<R: Mmio + 'static, M: TableMem<AtomicU64> + Clone + 'static, C: Cpus> AmdVi
         let prepared = unity::prepare(mem, &features, &ids, &parts.table, &config)
             .and_then(|prepared| stop_rings(&control).map(|()| prepared))
             .inspect_err(|_| parts.free(mem))?;
-        let Parts {
-            queue,
-            events,
-            table,
-        } = parts;
+        let Parts { queue, events, table } = parts;
         let ranges = Ranges::of(&features.capabilities());
         let submitters = Submitters::new(&control.clock, ranges, config.combining);
-        let shared = Arc::new(Shared {
-            control,
-            queue,
-            events,
-            ids,
-            streams: table.streams(),
-            submitters,
-        });
+        let shared =
+            Arc::new(Shared { control, queue, events, ids, streams: table.streams(), submitters });
         if let Err(error) = start(&shared, &table, config.flags) {
             for mut of in prepared {
                 of.table.keep();
@@ -151,13 +135,7 @@ impl<R: Mmio + 'static, M: TableMem<AtomicU64> + Clone + 'static, C: Cpus> AmdVi
                 }
             }
         }
-        Ok(Self {
-            shared,
-            config,
-            table,
-            book: Book::new(known),
-            remap,
-        })
+        Ok(Self { shared, config, table, book: Book::new(known), remap })
     }
 }
 

@@ -45,10 +45,8 @@ pub(super) fn prepare<M: TableMem<AtomicU64> + Clone, C: Cpus>(
     let format = format(features, config);
     let mut prepared = Vec::new();
     let maps = config.reserved.iter();
-    let maps: Vec<Reserved> = maps
-        .filter(|one| one.region.kind.direct().is_some())
-        .copied()
-        .collect();
+    let maps: Vec<Reserved> =
+        maps.filter(|one| one.region.kind.direct().is_some()).copied().collect();
     for (shared, streams) in shares(&maps) {
         let its = shared.iter().filter_map(|at| maps.get(*at));
         let regions: Vec<ReservedRegion> = its.map(|one| one.region).collect();
@@ -64,11 +62,7 @@ pub(super) fn prepare<M: TableMem<AtomicU64> + Clone, C: Cpus>(
                 entries.prepare(mem, stream, entry_of(&TableView::new(&table), context));
             }
         }
-        prepared.push(Prepared {
-            context,
-            table,
-            streams,
-        });
+        prepared.push(Prepared { context, table, streams });
     }
     Ok(prepared)
 }
@@ -130,11 +124,8 @@ fn shares(maps: &[Reserved]) -> Vec<Shares> {
             let (from, to) = bounds(map);
             map.streams.first().get() <= most && from <= first && after - 1 <= to
         };
-        let of: Vec<usize> = (0..)
-            .zip(maps)
-            .filter(|(_, map)| names(map))
-            .map(|(n, _)| n)
-            .collect();
+        let of: Vec<usize> =
+            (0..).zip(maps).filter(|(_, map)| names(map)).map(|(n, _)| n).collect();
         let [first, last] = [first, after - 1].map(|id| RequesterId::new(id as u16));
         let Some(range) = Devices::new(first, last).filter(|_| !of.is_empty()) else {
             continue;
@@ -167,10 +158,7 @@ mod tests {
 
     #[test]
     fn streams_with_the_same_memory_share_tables() {
-        let all = [
-            unity(Streams::ALL, 0, 0xfff),
-            unity(devices(8, 9).streams(), 0x1000, 0x1fff),
-        ];
+        let all = [unity(Streams::ALL, 0, 0xfff), unity(devices(8, 9).streams(), 0x1000, 0x1fff)];
         let everybody = [devices(0, 7), devices(10, u16::MAX)];
         let wanted = [
             (Vec::from([0]), Vec::from(everybody)),

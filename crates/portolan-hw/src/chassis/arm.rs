@@ -48,13 +48,8 @@ impl Has {
 
 /// Granules by a unit's flags for those of 4, 16 and 64 KiB; `None` if it has none.
 pub(crate) fn granules(of: [Has; 3]) -> Option<PageSizes> {
-    let there = of
-        .into_iter()
-        .zip([12, 14, 16])
-        .filter(|(has, _)| has.yes());
-    let all = there.fold(PageSizes::default(), |set, (_, lg2)| {
-        set.with(PageSize::of_lg2(lg2))
-    });
+    let there = of.into_iter().zip([12, 14, 16]).filter(|(has, _)| has.yes());
+    let all = there.fold(PageSizes::default(), |set, (_, lg2)| set.with(PageSize::of_lg2(lg2)));
     all.smallest().map(|_| all)
 }
 

@@ -38,12 +38,7 @@ impl Block {
     /// The entry of `words` words from word `first` on.
     pub(crate) fn entry(self, first: usize, words: usize) -> At {
         let (table, size) = (self.at, self.size);
-        At {
-            table,
-            size,
-            first,
-            words,
-        }
+        At { table, size, first, words }
     }
 
     pub(crate) fn words<M: TableMem<AtomicU64>>(self, mem: &M) -> &[AtomicU64] {

@@ -62,10 +62,7 @@ struct Stream<T> {
 }
 
 impl<T> Stream<T> {
-    const BLOCKED: Self = Self {
-        attachment: None,
-        unsettled: None,
-    };
+    const BLOCKED: Self = Self { attachment: None, unsettled: None };
 
     fn is_blocked(&self) -> bool {
         self.attachment.is_none() && self.unsettled.is_none()
@@ -99,13 +96,7 @@ impl<K: Ord + Copy, T, S> Streams<K, T, S> {
     /// `key` has been attached from the start.
     pub(crate) fn begin(&mut self, key: K, attachment: Attachment<T>) {
         let attachment = Some(attachment);
-        self.streams.insert(
-            key,
-            Stream {
-                attachment,
-                ..Stream::BLOCKED
-            },
-        );
+        self.streams.insert(key, Stream { attachment, ..Stream::BLOCKED });
     }
 
     pub(crate) fn attachment(&self, key: K) -> Option<&Attachment<T>> {
@@ -157,11 +148,7 @@ impl<K: Ord + Copy, T, S> Streams<K, T, S> {
         &mut self,
         forget: impl FnOnce() -> Result<(), IommuError>,
     ) -> Result<Vec<(K, Attachment<T>)>, IommuError> {
-        if self
-            .streams
-            .values()
-            .all(|stream| stream.unsettled.is_none())
-        {
+        if self.streams.values().all(|stream| stream.unsettled.is_none()) {
             return Ok(Vec::new());
         }
         forget()?;

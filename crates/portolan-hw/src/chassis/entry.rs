@@ -163,9 +163,7 @@ pub(crate) struct At {
 impl At {
     fn entry<M: TableMem<AtomicU64>>(self, mem: &M) -> &[AtomicU64] {
         let table = mem.table(self.table, self.size);
-        table
-            .get(self.first..self.first + self.words)
-            .unwrap_or(&[])
+        table.get(self.first..self.first + self.words).unwrap_or(&[])
     }
 
     /// Returns the words of the entry.

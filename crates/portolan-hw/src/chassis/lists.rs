@@ -102,11 +102,7 @@ mod tests {
         let mut keys: Vec<u32> = (0..50).map(|key| key ^ 0x15).collect();
         keys.sort_unstable();
         let behind = keys.split_off(20);
-        assert!(
-            list.behind(|key| key < behind[0])
-                .map(|(key, _)| key)
-                .eq(&behind)
-        );
+        assert!(list.behind(|key| key < behind[0]).map(|(key, _)| key).eq(&behind));
         assert_eq!((list.remove(7), list.get(7)), (Some(7 ^ 0x15), None));
     }
 }

@@ -33,18 +33,10 @@ pub(crate) struct Ticket {
 #[derive(Clone, Copy, Debug)]
 enum Refusal {
     /// The unit refused a command.
-    Command {
-        owner: Owner,
-        position: u64,
-        code: u32,
-    },
+    Command { owner: Owner, position: u64, code: u32 },
     /// A device did not answer: `None` if the unit does not name it. It concerns producers that
     /// asked that device before position `before`, and whose sync is behind position `after`.
-    Device {
-        stream: Option<u16>,
-        after: u64,
-        before: u64,
-    },
+    Device { stream: Option<u16>, after: u64, before: u64 },
 }
 
 /// The last refusals.
@@ -79,11 +71,7 @@ impl Refusals {
         if owner == NOBODY || owner != SYNC && self.kept.iter().any(told) {
             return;
         }
-        self.add(Refusal::Command {
-            owner,
-            position,
-            code,
-        });
+        self.add(Refusal::Command { owner, position, code });
     }
 
     /// A device did not answer; the arguments are those of [`Refusal::Device`].
@@ -92,11 +80,7 @@ impl Refusals {
             !matches!(kept, Refusal::Device { stream: of, after: from, .. }
                 if (*of, *from) == (stream, after))
         });
-        self.add(Refusal::Device {
-            stream,
-            after,
-            before,
-        });
+        self.add(Refusal::Device { stream, after, before });
     }
 
     fn add(&mut self, refusal: Refusal) {
@@ -117,21 +101,13 @@ impl Refusals {
         let mut silent = Silent::new();
         for kept in &self.kept {
             match *kept {
-                Refusal::Command {
-                    owner,
-                    position,
-                    code,
-                } => {
+                Refusal::Command { owner, position, code } => {
                     let shared = owner == SYNC && position + 1 == sync.position;
                     if shared || owner == ticket.owner {
                         return Err(Why::Code(code));
                     }
                 }
-                Refusal::Device {
-                    stream,
-                    after,
-                    before,
-                } => {
+                Refusal::Device { stream, after, before } => {
                     if ticket.first < before && sync.position > after {
                         silent.push(stream);
                     }
@@ -153,25 +129,15 @@ mod tests {
     use super::*;
 
     fn ticket(owner: Owner, first: u64) -> Ticket {
-        Ticket {
-            owner,
-            first,
-            end: first + 1,
-            news: 0,
-        }
+        Ticket { owner, first, end: first + 1, news: 0 }
     }
 
     /// Returns the outcome for a producer whose command is at `first` and whose sync is right
     /// behind.
     fn hears(refusals: &Refusals, owner: Owner, first: u64) -> Result<usize, Why> {
         let position = first + 2;
-        let sync = Sync {
-            position,
-            number: 0,
-        };
-        refusals
-            .concern(&ticket(owner, first), sync)
-            .map(|silent| silent.len())
+        let sync = Sync { position, number: 0 };
+        refusals.concern(&ticket(owner, first), sync).map(|silent| silent.len())
     }
 
     #[test]

@@ -117,9 +117,7 @@ pub(crate) struct Ring<C: Cpus> {
 impl<C: Cpus> core::fmt::Debug for Ring<C> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let shape = &self.shape;
-        f.debug_struct("Ring")
-            .field("shape", shape)
-            .finish_non_exhaustive()
+        f.debug_struct("Ring").field("shape", shape).finish_non_exhaustive()
     }
 }
 
@@ -140,10 +138,7 @@ impl<C: Cpus> Ring<C> {
             head: 0,
             owners: alloc::vec![NOBODY; 1 << shape.lg2_slots],
             last_owner: NOBODY,
-            sync: Sync {
-                position: 0,
-                number: 0,
-            },
+            sync: Sync { position: 0, number: 0 },
             refusals: Refusals::default(),
         };
         Ok(Self {
@@ -373,10 +368,7 @@ impl<C: Cpus> Ring<C> {
         let number = state.sync.number.wrapping_add(1);
         let command = U::sync(self.word(number % NUMBERS), number);
         self.put(unit, state, &command, SYNC);
-        state.sync = Sync {
-            position: state.tail,
-            number,
-        };
+        state.sync = Sync { position: state.tail, number };
         state.sync
     }
 

@@ -30,10 +30,7 @@ pub(crate) struct Sets<C: Cpus, K: Send, V: Send> {
 
 impl<C: Cpus, K: Send, V: Send> Default for Sets<C, K, V> {
     fn default() -> Self {
-        Self {
-            count: AtomicUsize::new(0),
-            members: Guarded::default(),
-        }
+        Self { count: AtomicUsize::new(0), members: Guarded::default() }
     }
 }
 
@@ -80,20 +77,12 @@ impl<C: Cpus, K: Ord + Copy + Send, V: Ord + Copy + Send> Sets<C, K, V> {
     /// The members of the set of `key`, each once. Members that are added or removed meanwhile may
     /// be among them or not.
     pub(crate) fn members(&self, key: K) -> Members<'_, C, K, V> {
-        Members {
-            key: Some(key),
-            ..self.all()
-        }
+        Members { key: Some(key), ..self.all() }
     }
 
     /// The members of all sets, each once for each set that it is in; otherwise as [`Sets::members`].
     pub(crate) fn all(&self) -> Members<'_, C, K, V> {
-        Members {
-            sets: self,
-            key: None,
-            chunk: ArrayVec::new().into_iter(),
-            last: None,
-        }
+        Members { sets: self, key: None, chunk: ArrayVec::new().into_iter(), last: None }
     }
 }
 

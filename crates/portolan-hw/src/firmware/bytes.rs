@@ -39,42 +39,27 @@ impl<'a> Bytes<'a> {
 
     /// `len` bytes from `start`.
     pub(super) fn part(self, start: usize, len: usize) -> Result<Self, TableError> {
-        let data = start
-            .checked_add(len)
-            .and_then(|end| self.data.get(start..end));
+        let data = start.checked_add(len).and_then(|end| self.data.get(start..end));
         let at = self.at.saturating_add(start);
-        data.map(|data| Self { data, at })
-            .ok_or(TableError::Truncated {
-                offset: at,
-                needed: len,
-            })
+        data.map(|data| Self { data, at }).ok_or(TableError::Truncated { offset: at, needed: len })
     }
 
     /// Everything from `start`; empty if that is past the end.
     pub(super) fn from(self, start: usize) -> Self {
-        Self {
-            data: self.data.get(start..).unwrap_or(&[]),
-            at: self.at.saturating_add(start),
-        }
+        Self { data: self.data.get(start..).unwrap_or(&[]), at: self.at.saturating_add(start) }
     }
 
     /// The first structure of `len` bytes, if its fixed part of `fixed` bytes is in it.
     pub(super) fn structure(self, len: usize, fixed: usize) -> Result<Self, TableError> {
         if len < fixed {
-            return Err(TableError::Length {
-                offset: self.at,
-                length: len,
-            });
+            return Err(TableError::Length { offset: self.at, length: len });
         }
         self.part(0, len)
     }
 
     pub(super) fn array<const N: usize>(self, at: usize) -> Result<[u8; N], TableError> {
         let part = self.part(at, N)?;
-        part.data.try_into().map_err(|_| TableError::Truncated {
-            offset: part.at,
-            needed: N,
-        })
+        part.data.try_into().map_err(|_| TableError::Truncated { offset: part.at, needed: N })
     }
 
     pub(super) fn u8(self, at: usize) -> Result<u8, TableError> {

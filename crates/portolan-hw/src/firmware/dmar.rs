@@ -219,11 +219,7 @@ fn parse(bytes: Bytes<'_>) -> Result<Option<Structure<'_>>, TableError> {
             scopes,
         }),
         2 => Structure::RootPorts(RootPorts {
-            ports: if flags & 1 != 0 {
-                Ports::All
-            } else {
-                Ports::Named
-            },
+            ports: if flags & 1 != 0 { Ports::All } else { Ports::Named },
             segment,
             scopes,
         }),
@@ -231,20 +227,9 @@ fn parse(bytes: Bytes<'_>) -> Result<Option<Structure<'_>>, TableError> {
             unit: PhysAddr::new(bytes.u64(8)?),
             proximity: bytes.u32(16)?,
         }),
-        4 => Structure::NamedDevice(NamedDevice {
-            number: bytes.u8(7)?,
-            name: bytes.name(8),
-        }),
-        5 => Structure::TranslationCaches(Devices {
-            flags,
-            segment,
-            scopes,
-        }),
-        _ => Structure::Properties(Devices {
-            flags: 0,
-            segment,
-            scopes,
-        }),
+        4 => Structure::NamedDevice(NamedDevice { number: bytes.u8(7)?, name: bytes.name(8) }),
+        5 => Structure::TranslationCaches(Devices { flags, segment, scopes }),
+        _ => Structure::Properties(Devices { flags: 0, segment, scopes }),
     }))
 }
 
@@ -254,11 +239,7 @@ fn unit<'a>(bytes: Bytes<'a>, scopes: Scopes<'a>) -> Result<Drhd<'a>, TableError
     let pages = 1u64 << (bytes.u8(5)? & 0xf);
     let last = base.saturating_add((pages << 12) - 1);
     Ok(Drhd {
-        serves: if bytes.u8(4)? & 1 != 0 {
-            Serves::Remaining
-        } else {
-            Serves::Named
-        },
+        serves: if bytes.u8(4)? & 1 != 0 { Serves::Remaining } else { Serves::Named },
         segment: PciSegment::new(bytes.u16(6)?),
         registers: range(bytes, base, last)?,
         scopes,
@@ -267,8 +248,6 @@ fn unit<'a>(bytes: Bytes<'a>, scopes: Scopes<'a>) -> Result<Drhd<'a>, TableError
 
 /// The range at offset 8 of a structure.
 fn range(bytes: Bytes<'_>, start: u64, last: u64) -> Result<PhysRange, TableError> {
-    PhysRange::new(PhysAddr::new(start), PhysAddr::new(last)).ok_or(TableError::Nonsense {
-        offset: bytes.offset().saturating_add(8),
-        value: start,
-    })
+    PhysRange::new(PhysAddr::new(start), PhysAddr::new(last))
+        .ok_or(TableError::Nonsense { offset: bytes.offset().saturating_add(8), value: start })
 }

@@ -151,9 +151,7 @@ impl<'t> DeviceTree<'t> {
             let kind = node.property("device_type").unwrap_or_default();
             is_text(kind, b"memory")
         });
-        memory
-            .filter_map(|node| node.reg())
-            .max_by_key(|range| range.len_minus_one())
+        memory.filter_map(|node| node.reg()).max_by_key(|range| range.len_minus_one())
     }
 }
 

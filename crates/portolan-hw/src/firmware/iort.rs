@@ -65,10 +65,7 @@ impl<'a> Iort<'a> {
                 id_count: IdCount::of(sdt.maker()),
                 maker: sdt.maker(),
             }),
-            _ => Err(TableError::Nonsense {
-                offset: 40,
-                value: first.into(),
-            }),
+            _ => Err(TableError::Nonsense { offset: 40, value: first.into() }),
         }
     }
 
@@ -90,10 +87,7 @@ impl<'a> Iort<'a> {
     /// # Errors
     /// [`TableError::Reference`] if there is none, or the node's own error.
     pub fn node_at(&self, from: usize, target: u32) -> Result<Node<'a>, TableError> {
-        let none = TableError::Reference {
-            offset: from,
-            target,
-        };
+        let none = TableError::Reference { offset: from, target };
         let at = usize::try_from(target).map_err(|_| none)?;
         if at < self.first || at >= self.bytes.len() {
             return Err(none);

@@ -81,10 +81,7 @@ impl<'a> Ivrs<'a> {
         sdt.summed()?;
         let bytes = sdt.bytes();
         bytes.part(0, BLOCKS)?;
-        Ok(Self {
-            bytes,
-            info: bytes.u32(36)?,
-        })
+        Ok(Self { bytes, info: bytes.u32(36)? })
     }
 
     /// Properties of the whole machine.
@@ -105,18 +102,12 @@ impl<'a> Ivrs<'a> {
     /// The blocks, in order.
     pub fn blocks(&self) -> Blocks<'a> {
         let most = MOST_BLOCKS;
-        Blocks {
-            walk: Walk::new(self.bytes.from(BLOCKS), End::Bytes { most }),
-            info: self.info(),
-        }
+        Blocks { walk: Walk::new(self.bytes.from(BLOCKS), End::Bytes { most }), info: self.info() }
     }
 
     /// The units, each once: by the block of the highest type that lists it, and the first of those.
     pub fn units(&self) -> Units<'a> {
-        Units {
-            table: *self,
-            blocks: self.blocks(),
-        }
+        Units { table: *self, blocks: self.blocks() }
     }
 
     /// The unit that serves a device, and firmware's settings for the device. `None` if no unit

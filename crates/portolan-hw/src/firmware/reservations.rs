@@ -38,26 +38,16 @@ pub struct Streams {
 
 impl Streams {
     /// All of a unit.
-    pub const ALL: Self = Self {
-        first: StreamId::new(0),
-        last: StreamId::new(u32::MAX),
-    };
+    pub const ALL: Self = Self { first: StreamId::new(0), last: StreamId::new(u32::MAX) };
 
     /// From `first` to `last`; `None` if `last` is below `first`.
     pub const fn new(first: StreamId, last: StreamId) -> Option<Self> {
-        if last.get() < first.get() {
-            None
-        } else {
-            Some(Self { first, last })
-        }
+        if last.get() < first.get() { None } else { Some(Self { first, last }) }
     }
 
     /// One.
     pub const fn one(stream: StreamId) -> Self {
-        Self {
-            first: stream,
-            last: stream,
-        }
+        Self { first: stream, last: stream }
     }
 
     /// The first.
@@ -182,10 +172,7 @@ pub struct Limits {
 impl Limits {
     /// 16 GiB, and 4096 reservations: servers' tables name each of their slots for each of ten
     /// regions.
-    pub const USUAL: Self = Self {
-        most_bytes: 16 << 30,
-        most: 4096,
-    };
+    pub const USUAL: Self = Self { most_bytes: 16 << 30, most: 4096 };
 }
 
 impl Default for Limits {
@@ -221,10 +208,7 @@ impl Reservations {
             list: Vec::new(),
             limits,
             offered: 0,
-            left_out: LeftOut {
-                count: 0,
-                first: None,
-            },
+            left_out: LeftOut { count: 0, first: None },
             believed: None,
         }
     }
@@ -260,10 +244,9 @@ impl Reservations {
         for item in found {
             let added = match item {
                 Ok(reserved) => self.add(reserved),
-                Err(error) => self
-                    .offer()
-                    .and(Err(error.into()))
-                    .map_err(|why| self.leave_out(why)),
+                Err(error) => {
+                    self.offer().and(Err(error.into())).map_err(|why| self.leave_out(why))
+                }
             };
             first = first.and(added);
             if matches!(added, Err(Ignored::TooMany { .. })) {
@@ -303,10 +286,7 @@ impl Reservations {
         self.drop_some(|&reserved| {
             let last = reserved.region.range.last().get();
             let gone = reserved.region.kind.direct().is_some() && last >= beyond;
-            gone.then_some(Ignored::Beyond {
-                reserved,
-                address_lg2,
-            })
+            gone.then_some(Ignored::Beyond { reserved, address_lg2 })
         });
     }
 
@@ -347,10 +327,7 @@ impl Reservations {
         if let Some(access) = reserved.region.kind.direct() {
             let most_bytes = self.limits.most_bytes;
             if reserved.region.range.len_minus_one() >= most_bytes {
-                return Err(Ignored::TooLarge {
-                    reserved,
-                    most_bytes,
-                });
+                return Err(Ignored::TooLarge { reserved, most_bytes });
             }
             if access.is_empty() {
                 return Err(Ignored::NoAccess { reserved });

@@ -30,10 +30,9 @@ pub(super) fn within(
 ) -> Result<PhysRange, TableError> {
     let beyond = address_lg2.and_then(|lg2| 1u64.checked_shl(lg2));
     match beyond {
-        Some(beyond) if memory.last() >= PhysAddr::new(beyond) => Err(TableError::Nonsense {
-            offset,
-            value: memory.last().get(),
-        }),
+        Some(beyond) if memory.last() >= PhysAddr::new(beyond) => {
+            Err(TableError::Nonsense { offset, value: memory.last().get() })
+        }
         _ => Ok(memory),
     }
 }

@@ -129,21 +129,14 @@ impl<'a> Rimt<'a> {
         let first = bytes.u32(40)?;
         let (offset, value) = (40, first.into());
         match usize::try_from(first) {
-            Ok(first) if first >= FIXED => Ok(Self {
-                bytes,
-                count: bytes.u32(36)?,
-                first,
-            }),
+            Ok(first) if first >= FIXED => Ok(Self { bytes, count: bytes.u32(36)?, first }),
             _ => Err(TableError::Nonsense { offset, value }),
         }
     }
 
     /// The nodes, in order.
     pub fn nodes(&self) -> Nodes<'a> {
-        Nodes(Walk::new(
-            self.bytes.from(self.first),
-            End::Count(self.count),
-        ))
+        Nodes(Walk::new(self.bytes.from(self.first), End::Count(self.count)))
     }
 
     /// The unit that serves a PCI function, as the offset of its node, and the function's stream there.

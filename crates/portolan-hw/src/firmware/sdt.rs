@@ -122,10 +122,7 @@ impl<'a> Sdt<'a> {
             b"RSDT" => 4,
             b"XSDT" => 8,
             _ => {
-                return Err(TableError::Signature {
-                    found: self.signature,
-                    wanted: *b"XSDT",
-                });
+                return Err(TableError::Signature { found: self.signature, wanted: *b"XSDT" });
             }
         };
         let entries = self.bytes.from(HEADER_BYTES).as_slice().chunks_exact(width);
@@ -147,11 +144,7 @@ pub struct Tables<'a> {
 impl<'a> Tables<'a> {
     /// The tables in `data`.
     pub fn new(data: &'a [u8]) -> Self {
-        Self {
-            rest: data,
-            at: 0,
-            damaged: 0,
-        }
+        Self { rest: data, at: 0, damaged: 0 }
     }
 
     /// Number of tables that were passed over because their bytes do not add up to zero.
@@ -197,14 +190,12 @@ impl<'a> Iterator for Tables<'a> {
 /// The error with its offset counted from `by` bytes earlier.
 fn moved(error: TableError, by: usize) -> TableError {
     match error {
-        TableError::Truncated { offset, needed } => TableError::Truncated {
-            offset: offset.saturating_add(by),
-            needed,
-        },
-        TableError::Length { offset, length } => TableError::Length {
-            offset: offset.saturating_add(by),
-            length,
-        },
+        TableError::Truncated { offset, needed } => {
+            TableError::Truncated { offset: offset.saturating_add(by), needed }
+        }
+        TableError::Length { offset, length } => {
+            TableError::Length { offset: offset.saturating_add(by), length }
+        }
         other => other,
     }
 }

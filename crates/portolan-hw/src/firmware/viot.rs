@@ -109,16 +109,9 @@ impl<'a> Viot<'a> {
         bytes.part(0, FIXED)?;
         let first = bytes.u16(38)?;
         if usize::from(first) < FIXED {
-            return Err(TableError::Nonsense {
-                offset: 38,
-                value: first.into(),
-            });
+            return Err(TableError::Nonsense { offset: 38, value: first.into() });
         }
-        Ok(Self {
-            bytes,
-            count: bytes.u16(36)?,
-            first: first.into(),
-        })
+        Ok(Self { bytes, count: bytes.u16(36)?, first: first.into() })
     }
 
     /// The nodes with their offsets, in order.
@@ -132,10 +125,7 @@ impl<'a> Viot<'a> {
     /// # Errors
     /// [`TableError::Reference`] if there is none, or the node's own error.
     pub fn unit(&self, offset: u16) -> Result<Viommu, TableError> {
-        let none = TableError::Reference {
-            offset: usize::from(offset),
-            target: offset.into(),
-        };
+        let none = TableError::Reference { offset: usize::from(offset), target: offset.into() };
         if usize::from(offset) < self.first {
             return Err(none);
         }
@@ -220,8 +210,6 @@ fn parse(node: Bytes<'_>) -> Result<Option<Node>, TableError> {
             segment: PciSegment::new(node.u16(4)?),
             requester: RequesterId::new(node.u16(6)?),
         }),
-        _ => Node::Viommu(Viommu::Mmio {
-            base: PhysAddr::new(node.u64(8)?),
-        }),
+        _ => Node::Viommu(Viommu::Mmio { base: PhysAddr::new(node.u64(8)?) }),
     }))
 }

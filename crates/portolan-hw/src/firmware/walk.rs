@@ -24,12 +24,7 @@ pub(super) struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     pub(super) fn new(rest: Bytes<'a>, end: End) -> Self {
-        Self {
-            rest,
-            end,
-            taken: 0,
-            unknown: 0,
-        }
+        Self { rest, end, taken: 0, unknown: 0 }
     }
 
     /// Number of records of unknown type that were passed over so far.

@@ -28,10 +28,7 @@ const WINDOW: u64 = 0xfee0_0000;
 pub fn vtd_message(index: u16) -> MsiMessage {
     const REMAPPABLE: u64 = 1 << 4;
     let (low, high) = (u64::from(index & 0x7fff), u64::from(index >> 15));
-    MsiMessage {
-        address: WINDOW | low << 5 | REMAPPABLE | high << 2,
-        data: 0,
-    }
+    MsiMessage { address: WINDOW | low << 5 | REMAPPABLE | high << 2, data: 0 }
 }
 
 /// A redirection entry that names entry `index` of a VT-d unit's table. Its vector and its trigger
@@ -74,10 +71,7 @@ pub const AMD_MOST_LG2: u32 = 9;
 /// ```
 pub fn amd_message(index: u16) -> Option<MsiMessage> {
     let reached = index >> AMD_MOST_LG2 == 0;
-    reached.then_some(MsiMessage {
-        address: WINDOW,
-        data: index.into(),
-    })
+    reached.then_some(MsiMessage { address: WINDOW, data: index.into() })
 }
 
 /// A redirection entry that names entry `index` of the I/O APIC's table behind AMD-Vi; `None` for an
@@ -119,10 +113,7 @@ pub fn plain_message(
         Trigger::Level => 3 << 14,
     };
     let data = u64::from(target.vector.get()) | mode | level;
-    Ok(MsiMessage {
-        address,
-        data: data as u32,
-    })
+    Ok(MsiMessage { address, data: data as u32 })
 }
 
 /// The number of a delivery mode.
@@ -158,13 +149,7 @@ mod tests {
         let address = |index| vtd_message(index).address;
         assert_eq!(
             [0, 1, 0x7fff, 0x8000, 0xffff].map(address),
-            [
-                0xfee0_0010,
-                0xfee0_0030,
-                0xfeef_fff0,
-                0xfee0_0014,
-                0xfeef_fff4
-            ]
+            [0xfee0_0010, 0xfee0_0030, 0xfeef_fff0, 0xfee0_0014, 0xfeef_fff4]
         );
         assert_eq!(vtd_message(0xffff).data, 0);
         let mut level = target(0x41, Destination::Physical(3));

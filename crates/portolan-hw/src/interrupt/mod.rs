@@ -47,9 +47,6 @@ pub struct Remapping {
 impl Default for Remapping {
     /// 4,096 entries, for controllers with identifiers of 8 bits.
     fn default() -> Self {
-        Self {
-            apic: ApicMode::XApic,
-            lg2_entries: 12,
-        }
+        Self { apic: ApicMode::XApic, lg2_entries: 12 }
     }
 }

@@ -32,14 +32,9 @@ impl Slots {
         let mut slots = Vec::new();
         let count = 1 << lg2.min(16);
         let size = PageSize::of_lg2(lg2.min(16) + 5);
-        slots
-            .try_reserve_exact(count)
-            .map_err(|_| OutOfTableMemory { size })?;
+        slots.try_reserve_exact(count).map_err(|_| OutOfTableMemory { size })?;
         slots.resize(count, Slot::Free);
-        Ok(Self {
-            slots,
-            last_serial: 0,
-        })
+        Ok(Self { slots, last_serial: 0 })
     }
 
     /// A free entry, now in use: its index, and the number of the use.

@@ -33,24 +33,15 @@ fn machine<D: Design>(setup: D::Setup) -> Machine<D> {
 type VtdUnit = Vtd<VtdMachine, VtdMachine, VtdMachine>;
 
 fn vtd(identification: VtdIdentification, mode: Mode) -> Arc<VtdUnit> {
-    let machine: VtdMachine = machine(VtdSetup {
-        identification,
-        ..VtdSetup::default()
-    });
-    let config = vtd::Config {
-        mode,
-        ..vtd::Config::default()
-    };
+    let machine: VtdMachine = machine(VtdSetup { identification, ..VtdSetup::default() });
+    let config = vtd::Config { mode, ..vtd::Config::default() };
     Arc::new(Vtd::enable(machine.clone(), machine.clone(), machine, config).unwrap())
 }
 
 type SmmuUnit = Smmu<SmmuMachine, SmmuMachine, SmmuMachine>;
 
 fn smmu(identification: SmmuIdentification) -> Arc<SmmuUnit> {
-    let machine: SmmuMachine = machine(SmmuSetup {
-        identification,
-        ..SmmuSetup::default()
-    });
+    let machine: SmmuMachine = machine(SmmuSetup { identification, ..SmmuSetup::default() });
     let config = smmuv3::Config::default();
     Arc::new(Smmu::enable(machine.clone(), machine.clone(), machine, config).unwrap())
 }
@@ -58,15 +49,9 @@ fn smmu(identification: SmmuIdentification) -> Arc<SmmuUnit> {
 type AmdUnit = AmdVi<AmdMachine, AmdMachine, AmdMachine>;
 
 fn amd(identification: AmdIdentification) -> Arc<AmdUnit> {
-    let machine: AmdMachine = machine(AmdSetup {
-        identification,
-        ..AmdSetup::default()
-    });
+    let machine: AmdMachine = machine(AmdSetup { identification, ..AmdSetup::default() });
     let capability = Capability::parse(identification.capability).unwrap();
-    let config = amd::Config {
-        streams_lg2: 7,
-        ..amd::Config::default()
-    };
+    let config = amd::Config { streams_lg2: 7, ..amd::Config::default() };
     let (regs, mem) = (machine.clone(), machine.clone());
     Arc::new(AmdVi::enable(regs, mem, machine, capability, config).unwrap())
 }
@@ -74,10 +59,7 @@ fn amd(identification: AmdIdentification) -> Arc<AmdUnit> {
 type RiscvUnit = RiscvIommu<RiscvMachine, RiscvMachine, RiscvMachine>;
 
 fn riscv(identification: RiscvIdentification, config: riscv::Config) -> Arc<RiscvUnit> {
-    let machine: RiscvMachine = machine(RiscvSetup {
-        identification,
-        ..RiscvSetup::default()
-    });
+    let machine: RiscvMachine = machine(RiscvSetup { identification, ..RiscvSetup::default() });
     Arc::new(RiscvIommu::enable(machine.clone(), machine.clone(), machine, config).unwrap())
 }
 
@@ -93,28 +75,17 @@ fn granule(unit: &Arc<SmmuUnit>) -> PageSize {
 }
 
 const fn plain(stage: Stage) -> Conditions {
-    Conditions {
-        stage,
-        shadowing: Shadowing::None,
-        exits: TrapCost::None,
-    }
+    Conditions { stage, shadowing: Shadowing::None, exits: TrapCost::None }
 }
 
 const fn cached(stage: Stage) -> Conditions {
-    Conditions {
-        stage,
-        shadowing: Shadowing::CachingMode,
-        exits: TrapCost::Expensive,
-    }
+    Conditions { stage, shadowing: Shadowing::CachingMode, exits: TrapCost::Expensive }
 }
 
 /// Hypervisors do not shadow first-stage tables: a guest that got the second stage would pay for each map.
 #[test]
 fn a_unit_in_scalable_mode_gets_first_stage_tables() {
-    let (legacy, scalable) = (
-        SKYLAKE_SP.identification,
-        SKYLAKE_SP.identification.scalable(),
-    );
+    let (legacy, scalable) = (SKYLAKE_SP.identification, SKYLAKE_SP.identification.scalable());
     for (identification, mode, stage) in [
         (legacy, Mode::Legacy, Stage::Second),
         (scalable, Mode::Legacy, Stage::Second),
@@ -137,10 +108,8 @@ fn a_unit_in_scalable_mode_gets_first_stage_tables() {
 
 #[test]
 fn recoverable_faults_are_offered_where_the_unit_takes_page_requests() {
-    let (mut requests, scalable) = (
-        SKYLAKE_SP.identification.scalable(),
-        SKYLAKE_SP.identification.scalable(),
-    );
+    let (mut requests, scalable) =
+        (SKYLAKE_SP.identification.scalable(), SKYLAKE_SP.identification.scalable());
     requests.ecap |= 1 << 2 | 1 << 29;
     let (absent, present) = (RecoverableFaults::Absent, RecoverableFaults::Present);
     let of_vtd = |identification, mode| vtd(identification, mode).recoverable_faults();
@@ -154,16 +123,10 @@ fn recoverable_faults_are_offered_where_the_unit_takes_page_requests() {
     assert_eq!(of_smmu(plain.page_requests()), present);
     let ats = RiscvIdentification::able().ats();
     for (requests_lg2, wanted) in [(None, absent), (Some(5), present)] {
-        let config = riscv::Config {
-            requests_lg2,
-            ..riscv::Config::default()
-        };
+        let config = riscv::Config { requests_lg2, ..riscv::Config::default() };
         assert_eq!(riscv(ats, config).recoverable_faults(), wanted);
     }
-    assert_eq!(
-        amd(AmdIdentification::default()).recoverable_faults(),
-        absent
-    );
+    assert_eq!(amd(AmdIdentification::default()).recoverable_faults(), absent);
 }
 
 /// As Linux has it: the smallest granule that the unit can do, in the first stage if there is one.
@@ -201,10 +164,8 @@ fn a_unit_that_caches_absence_is_said_to_be_a_virtual_one() {
 fn a_unit_without_a_first_stage_gets_second_stage_tables() {
     let config = riscv::Config::default;
     let both = RiscvIdentification::able();
-    for (identification, stage) in [
-        (both, Stage::First),
-        (both.second_stage_only(), Stage::Second),
-    ] {
+    for (identification, stage) in [(both, Stage::First), (both.second_stage_only(), Stage::Second)]
+    {
         let unit = riscv(identification, config());
         assert_eq!(unit.conditions(), plain(stage));
         assert!(unit.interrupts().is_none());
@@ -220,20 +181,13 @@ fn a_unit_without_a_first_stage_gets_second_stage_tables() {
 
 #[test]
 fn a_device_with_a_tlb_is_refused_by_a_unit_that_cannot_tell_it_anything() {
-    let tlb = portolan::iommu::DeviceTlb {
-        depth: 4,
-        physical: 8,
-        twice: false,
-    };
+    let tlb = portolan::iommu::DeviceTlb { depth: 4, physical: 8, twice: false };
     let (stream, unsupported) = (StreamId::new(8), Err(IommuError::Unsupported));
     let without = vtd(VtdIdentification::default(), Mode::Legacy);
     let refused = IommuDomains::use_device_tlb(&*without, stream, tlb, all_memory());
     assert_eq!(refused, unsupported);
     let unit = vtd(SKYLAKE_SP.identification, Mode::Legacy);
-    assert_eq!(
-        IommuDomains::use_device_tlb(&*unit, stream, tlb, all_memory()),
-        Ok(())
-    );
+    assert_eq!(IommuDomains::use_device_tlb(&*unit, stream, tlb, all_memory()), Ok(()));
     let without = riscv(RiscvIdentification::able(), riscv::Config::default());
     let refused = IommuDomains::use_device_tlb(&*without, stream, tlb, all_memory());
     assert_eq!(refused, unsupported);

@@ -176,16 +176,11 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
     /// still use its copy of it.
     pub(super) fn change(&self, at: At, words: &Words, old: &[Counted]) -> Result<(), IommuError> {
         let mem = &self.shared.control.mem;
-        let changed = at.change(
-            (mem, Walker::Coherent),
-            &CONTEXT,
-            words,
-            |after| match after {
-                After::Closed => self.shared.run(old.iter().copied()),
-                // A context that does not count is not kept.
-                After::Unread | After::Changed => Ok(()),
-            },
-        );
+        let changed = at.change((mem, Walker::Coherent), &CONTEXT, words, |after| match after {
+            After::Closed => self.shared.run(old.iter().copied()),
+            // A context that does not count is not kept.
+            After::Unread | After::Changed => Ok(()),
+        });
         changed.inspect_err(|_| {
             at.write(mem, 0, 0);
             at.publish(mem, Walker::Coherent);
@@ -257,9 +252,7 @@ const WITHOUT: Pasid = Pasid::new(0);
 
 /// A PASID that requests can name.
 fn named(pasid: Pasid) -> Result<Pasid, AttachError> {
-    Some(pasid)
-        .filter(|pasid| *pasid != WITHOUT)
-        .ok_or(AttachError::Mismatch)
+    Some(pasid).filter(|pasid| *pasid != WITHOUT).ok_or(AttachError::Mismatch)
 }
 
 impl<R, M, C: Cpus> RiscvIommu<R, M, C>
@@ -279,12 +272,7 @@ where
         let tag = Tag::of(domain.context());
         let table = domain.table();
         let words = translated(tag, table.root(), table.format().levels.count());
-        self.go(
-            stream,
-            pasid,
-            words,
-            Some(Attachment::new(Some(tag), domain)),
-        )
+        self.go(stream, pasid, words, Some(Attachment::new(Some(tag), domain)))
     }
 }
 

@@ -62,10 +62,7 @@ pub(super) fn devices() -> Counted {
 /// Forget all translations of all contexts: first stages without a second, and second stages.
 pub(super) fn translations() -> [Counted; 2] {
     let word = |function| OPCODE.at(opcode::TRANSLATIONS) | FUNCTION.at(function);
-    [
-        (Kind::All, [word(of::VMA), 0]),
-        (Kind::Guests, [word(of::GVMA), 0]),
-    ]
+    [(Kind::All, [word(of::VMA), 0]), (Kind::Guests, [word(of::GVMA), 0])]
 }
 
 /// Word 0 of a command that forgets translations of `tag`.
@@ -180,21 +177,11 @@ pub(super) fn respond(to: Target, group: u16, response: Response) -> Counted {
 pub(super) fn invalidate(features: &Features, command: Command) -> Option<Counted> {
     let has = features.has;
     Some(match command {
-        Command::Page {
-            context,
-            iova,
-            size,
-            depth,
-        } => {
+        Command::Page { context, iova, size, depth } => {
             let lg2 = size.lg2().saturating_sub(12);
             some(has, Tag::of(context), iova.get(), lg2, depth)
         }
-        Command::Range {
-            context,
-            run,
-            granule,
-            depth,
-        } => {
+        Command::Range { context, run, granule, depth } => {
             let range = run.range(granule);
             let differ = (range.start().get() ^ range.last().get()) >> PageSize::SIZE_4K.lg2();
             let lg2 = 64 - differ.leading_zeros();
@@ -212,11 +199,7 @@ mod tests {
     use portolan::inval::Run;
 
     fn unit(has: Has) -> Features {
-        Features {
-            has,
-            version: 0x10,
-            output_lg2: 56,
-        }
+        Features { has, version: 0x10, output_lg2: 56 }
     }
 
     #[test]
@@ -271,10 +254,7 @@ mod tests {
         assert_eq!(words(page(12, Depth::AllLevels)), [deep, 0x1000_1400]);
         let range = |start, lg2_pages| Command::Range {
             context,
-            run: Run::PowerOfTwo {
-                start: Iova::new(start),
-                lg2_pages,
-            },
+            run: Run::PowerOfTwo { start: Iova::new(start), lg2_pages },
             granule: PageSize::SIZE_4K,
             depth: Depth::LeafOnly,
         };
@@ -312,13 +292,8 @@ mod tests {
     fn every_exponent_covers_what_it_says() {
         for lg2_pages in 1..=u32::from(MAX_LG2_PAGES) {
             let start = 0x5a5a_5000u64 << 20;
-            let (_, [_, word]) = some(
-                Has::RANGES,
-                Tag::First(1),
-                start,
-                lg2_pages,
-                Depth::LeafOnly,
-            );
+            let (_, [_, word]) =
+                some(Has::RANGES, Tag::First(1), start, lg2_pages, Depth::LeafOnly);
             let zero = (10..62).find(|bit| word >> bit & 1 == 0).unwrap();
             assert_eq!(zero + 1, 10 + lg2_pages);
             assert_eq!(word >> (zero + 1), start >> 12 >> lg2_pages);

@@ -103,12 +103,7 @@ impl Messages {
     /// To `files`, by 256 MiB from 0xe000_0000 on, with 64 entries for each of 1,024 streams.
     /// `_description` is the promise that they are no memory.
     pub const fn new(files: InterruptFiles, _description: TrustedDescription) -> Self {
-        Self {
-            window: Iova::new(0xe000_0000),
-            window_lg2: 28,
-            lg2_entries: 6,
-            files,
-        }
+        Self { window: Iova::new(0xe000_0000), window_lg2: 28, lg2_entries: 6, files }
     }
 }
 

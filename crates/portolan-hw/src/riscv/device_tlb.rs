@@ -44,17 +44,8 @@ impl Tables {
         };
         let stream = StreamId::new(stream);
         match names {
-            [None, _] => [Atc {
-                stream,
-                pasid: None,
-            }]
-            .into_iter()
-            .collect(),
-            names => names
-                .into_iter()
-                .flatten()
-                .map(|pasid| Atc { stream, pasid })
-                .collect(),
+            [None, _] => [Atc { stream, pasid: None }].into_iter().collect(),
+            names => names.into_iter().flatten().map(|pasid| Atc { stream, pasid }).collect(),
         }
     }
 }
@@ -136,8 +127,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
     /// Notes that the domain of `old` need not tell the device any more.
     pub(super) fn leave(&self, tables: &Tables, key: Key, old: Option<Tag>) {
         for atc in old.into_iter().flat_map(|_| tables.names(key)) {
-            old.into_iter()
-                .for_each(|tag| self.shared.atcs.remove(tag, atc));
+            old.into_iter().for_each(|tag| self.shared.atcs.remove(tag, atc));
         }
     }
 
@@ -179,9 +169,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
                 let root = ROOT.at(root >> 12);
                 at.write(mem, word, now[word] & !ROOT.mask() | root);
                 at.publish(mem, Walker::Coherent);
-                self.shared
-                    .run(forget(context, old).into_iter())
-                    .map(|()| tag)
+                self.shared.run(forget(context, old).into_iter()).map(|()| tag)
             }
             _ => {
                 let changed = self.change(at, &words, &forget(context, old));
@@ -209,8 +197,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
         }
         tables.remotes.clean.remove(&key);
         for atc in tables.names(key) {
-            to.into_iter()
-                .for_each(|tag| self.shared.atcs.add(tag, atc));
+            to.into_iter().for_each(|tag| self.shared.atcs.add(tag, atc));
         }
     }
 
@@ -261,9 +248,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
     pub fn device_gone(&self, stream: StreamId) -> Result<(), AttachError> {
         let no_such = AttachError::NoSuchStream { stream };
         let stream = Directory::has(self.streams_lg2(), stream).ok_or(no_such)?;
-        let left = self
-            .book
-            .with(self.turn(), |streams| self.cut(streams, stream))?;
+        let left = self.book.with(self.turn(), |streams| self.cut(streams, stream))?;
         // Domains wait for the hardware when they are dropped: without the turn.
         left.map(drop)
     }
@@ -278,9 +263,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
         let all = (stream, 0)..=(stream, u32::MAX);
         // From here on no caller waits for the device.
         streams.state.remotes.forget_stream(stream);
-        self.shared
-            .atcs
-            .remove_all(|atc| atc.stream.get() == stream);
+        self.shared.atcs.remove_all(|atc| atc.stream.get() == stream);
         let has_processes = streams.state.processes.contains_key(&stream);
         if !has_processes && streams.not_blocked(all.clone()).next().is_none() {
             return Ok(Vec::new());

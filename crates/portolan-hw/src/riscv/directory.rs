@@ -21,12 +21,8 @@ use crate::chassis::entry::{self, At, Kind, Live};
 
 /// The unit may read a context word by word, whenever it likes, and keeps valid ones until it is
 /// told to forget them (section "Updating in-memory data structure entries").
-pub(crate) const CONTEXT: Kind = Kind {
-    deciding: V,
-    closed: 0,
-    reads: |_| [u64::MAX; entry::WORDS],
-    live: Live::Closed,
-};
+pub(crate) const CONTEXT: Kind =
+    Kind { deciding: V, closed: 0, reads: |_| [u64::MAX; entry::WORDS], live: Live::Closed };
 
 /// Bits of a device's number that one page above the leaves resolves.
 const INDEX_LG2: u32 = 9;
@@ -226,11 +222,7 @@ mod tests {
         // In base format DDI is 0xab, 0x19b and 0x6f; in extended format 0x157, 0x137 and 0x2f.
         for (words, parts) in [(4, [0xab, 0x19b, 0x6f]), (8, [0x157, 0x137, 0x2f])] {
             let mem = SlabTables::new(PhysAddr::new(0x10_0000), PageSize::SIZE_4K, 8);
-            let shape = Shape {
-                levels: 3,
-                words,
-                lg2: 24,
-            };
+            let shape = Shape { levels: 3, words, lg2: 24 };
             let root = Block::new(&mem, 12).unwrap();
             let mut directory = Directory::new(root, shape);
             let place = directory.place(&mem, stream).unwrap();

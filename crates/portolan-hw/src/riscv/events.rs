@@ -207,9 +207,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
             *used = None;
         }
         regs.write32(reg::COUNTER_INHIBIT, inhibits(&used));
-        self.shared
-            .control
-            .write(reg::EVENTS + 8 * counter.index, 0);
+        self.shared.control.write(reg::EVENTS + 8 * counter.index, 0);
         last
     }
 

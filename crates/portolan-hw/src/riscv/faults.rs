@@ -51,10 +51,7 @@ fn decode(record: [u64; WORDS]) -> FaultRecord {
 /// Reason of a fault, by its cause. Every page fault is [`FaultReason::NotMapped`], until the
 /// tables are read.
 fn reason(code: u64) -> FaultReason {
-    let refused = |refusal| FaultReason::Interrupt {
-        index: None,
-        refusal,
-    };
+    let refused = |refusal| FaultReason::Interrupt { index: None, refusal };
     let [unreadable, absent, malformed] = cause::MESSAGE;
     match code {
         code if cause::PAGE.contains(&code) => FaultReason::NotMapped,
@@ -116,10 +113,7 @@ mod tests {
         assert_eq!(of(259), FaultReason::Configuration);
         assert_eq!(of(267), FaultReason::Configuration);
         let refusal = InterruptRefusal::Absent;
-        let message = FaultReason::Interrupt {
-            index: None,
-            refusal,
-        };
+        let message = FaultReason::Interrupt { index: None, refusal };
         assert_eq!(of(262), message);
         for other in [0, 4, 6, 275, 2048] {
             let code = other as u32;

@@ -171,9 +171,7 @@ impl Features {
             granule: PageSize::SIZE_4K,
             page: PageForm::Granule,
             range: match self.has.contains(Has::RANGES) {
-                true => RangeForm::PowerOfTwo {
-                    max_lg2_pages: MAX_LG2_PAGES,
-                },
+                true => RangeForm::PowerOfTwo { max_lg2_pages: MAX_LG2_PAGES },
                 false => RangeForm::Absent,
             },
             leaf_only: LeafOnly::Present,

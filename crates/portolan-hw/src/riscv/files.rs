@@ -43,14 +43,7 @@ pub struct InterruptFiles {
 impl InterruptFiles {
     /// Of `harts` harts in one group, one page after another from `base` on, each with 255 interrupts.
     pub const fn new(base: PhysAddr, harts: u32) -> Self {
-        Self {
-            base,
-            harts,
-            identities: 255,
-            guests_lg2: 0,
-            harts_lg2: u32::BITS,
-            group_shift: 0,
-        }
+        Self { base, harts, identities: 255, guests_lg2: 0, harts_lg2: u32::BITS, group_shift: 0 }
     }
 
     /// The page of the hart at that place; `None` if there is none, or if it has no address.
@@ -90,29 +83,12 @@ mod tests {
     #[test]
     fn what_has_no_address_has_no_page() {
         let base = PhysAddr::new(0x2800_0000);
-        let all = InterruptFiles {
-            harts: u32::MAX,
-            ..InterruptFiles::new(base, 1)
-        };
+        let all = InterruptFiles { harts: u32::MAX, ..InterruptFiles::new(base, 1) };
         let wrong = [
-            InterruptFiles {
-                guests_lg2: 60,
-                ..all
-            },
-            InterruptFiles {
-                guests_lg2: u32::MAX,
-                ..all
-            },
-            InterruptFiles {
-                harts_lg2: 1,
-                group_shift: 63,
-                ..all
-            },
-            InterruptFiles {
-                harts_lg2: 0,
-                group_shift: u32::MAX,
-                ..all
-            },
+            InterruptFiles { guests_lg2: 60, ..all },
+            InterruptFiles { guests_lg2: u32::MAX, ..all },
+            InterruptFiles { harts_lg2: 1, group_shift: 63, ..all },
+            InterruptFiles { harts_lg2: 0, group_shift: u32::MAX, ..all },
             InterruptFiles::new(PhysAddr::new(u64::MAX - 0xfff), 9),
         ];
         for files in wrong {

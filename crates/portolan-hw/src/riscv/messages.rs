@@ -77,10 +77,7 @@ pub(super) fn window(config: &Config) -> ReservedRegion {
     let first = config.window;
     let last = Iova::new(first.get() | ((1 << config.window_lg2.min(63)) - 1));
     let page = |at| IovaRange::page(at, PageSize::SIZE_4K);
-    ReservedRegion {
-        range: page(first).hull(page(last)),
-        kind: ReservedKind::Interrupts,
-    }
+    ReservedRegion { range: page(first).hull(page(last)), kind: ReservedKind::Interrupts }
 }
 
 /// An entry that leads to the file of the target's hart.
@@ -117,10 +114,7 @@ impl Messages {
     ) -> Result<Self, IommuError> {
         let lg2_entries = checked(&config).ok_or(IommuError::Unsupported)?;
         Ok(Self {
-            config: Config {
-                lg2_entries,
-                ..config
-            },
+            config: Config { lg2_entries, ..config },
             tables: BTreeMap::new(),
             empty: Block::new(mem, EMPTY_LG2)?,
             levels,
@@ -239,9 +233,6 @@ impl Table {
 
     /// Message that the device writes.
     pub(super) fn message(&self, index: u16, target: &InterruptTarget) -> MsiMessage {
-        MsiMessage {
-            address: self.address(index),
-            data: target.vector.get().into(),
-        }
+        MsiMessage { address: self.address(index), data: target.vector.get().into() }
     }
 }

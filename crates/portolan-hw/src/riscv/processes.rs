@@ -22,11 +22,8 @@ use crate::chassis::Block;
 
 /// Modes of a process directory, the shallowest first: which unit has it, its value, and the width of
 /// the numbers of address spaces.
-const MODES: [(Has, u64, u32); 3] = [
-    (Has::PASIDS_8, 1, 8),
-    (Has::PASIDS_17, 2, 17),
-    (Has::PASIDS_20, 3, 20),
-];
+const MODES: [(Has, u64, u32); 3] =
+    [(Has::PASIDS_8, 1, 8), (Has::PASIDS_17, 2, 17), (Has::PASIDS_20, 3, 20)];
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
     /// Gives a stream room for PASIDs of `lg2` bits at least, 0 of which are its requests without one.
@@ -45,22 +42,14 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
         let mut modes = (1..).zip(MODES);
         let mode = modes.find(|(_, (bit, _, width))| has.contains(*bit) && lg2 <= *width);
         let (levels, (_, mode, lg2)) = mode.ok_or(IommuError::Unsupported)?;
-        let shape = Shape {
-            levels,
-            words: PROCESS_WORDS,
-            lg2,
-        };
+        let shape = Shape { levels, words: PROCESS_WORDS, lg2 };
         let mem = &self.shared.control.mem;
         self.book.with(self.turn(), |streams| {
             if let Some(known) = streams.state.processes.get(&stream) {
                 let enough = known.lg2() >= lg2;
                 return enough.then_some(()).ok_or(AttachError::Mismatch);
             }
-            if streams
-                .not_blocked((stream, 0)..=(stream, u32::MAX))
-                .next()
-                .is_some()
-            {
+            if streams.not_blocked((stream, 0)..=(stream, u32::MAX)).next().is_some() {
                 return Err(AttachError::Mismatch);
             }
             let at = streams.state.directory.place(mem, stream)?;
@@ -91,11 +80,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
             if !streams.state.processes.contains_key(&stream) {
                 return Ok(());
             }
-            if streams
-                .not_blocked((stream, 0)..=(stream, u32::MAX))
-                .next()
-                .is_some()
-            {
+            if streams.not_blocked((stream, 0)..=(stream, u32::MAX)).next().is_some() {
                 return Err(AttachError::Mismatch);
             }
             let at = streams.state.directory.place(mem, stream)?;

@@ -87,13 +87,7 @@ impl<C: Cpus> Records<C> {
         let most = &registers.lg2_slots;
         let lg2_slots = lg2_slots.clamp(*most.start(), *most.end());
         let block = Block::new(mem, lg2_slots + registers.lg2_bytes)?;
-        Ok(Self {
-            registers,
-            block,
-            lg2_slots,
-            more,
-            next: Guarded::new(0),
-        })
+        Ok(Self { registers, block, lg2_slots, more, next: Guarded::new(0) })
     }
 
     /// Tells the unit of it; the queue has to be off.
@@ -176,10 +170,7 @@ impl<C: Cpus> Records<C> {
         // An empty queue does not overflow, and one that cannot be written is beyond repair: a
         // caller that reads until there is nothing left has to come to an end.
         match after & queue::BUSY == 0 && after & errors != 0 {
-            true => Err(IommuError::Nonsense {
-                offset,
-                value: after.into(),
-            }),
+            true => Err(IommuError::Nonsense { offset, value: after.into() }),
             false => Ok(Next::Lost),
         }
     }

@@ -67,9 +67,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
             None => {}
         }
         let messages = streams.state.messages.as_ref();
-        let (tag, words) = messages
-            .map(Messages::without_domain)
-            .ok_or(IommuError::Unsupported)?;
+        let (tag, words) = messages.map(Messages::without_domain).ok_or(IommuError::Unsupported)?;
         let new = Attachment::without_domain(Some(tag));
         let moved = self.move_to(streams, (stream, 0), &words, Some(new));
         moved.map_err(|error| match error {
@@ -200,9 +198,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RemapInterrupts for RiscvIommu<R,
 
     fn message(&self, interrupt: &Interrupt) -> Result<MsiMessage, InterruptError> {
         let target = interrupt.target();
-        self.with_used(interrupt, |(table, _), index| {
-            Ok(table.message(index, &target))
-        })
+        self.with_used(interrupt, |(table, _), index| Ok(table.message(index, &target)))
     }
 
     /// There are no I/O APICs: [`InterruptError::Target`].

@@ -98,12 +98,7 @@ mod tests {
     #[test]
     fn requests_by_hand() {
         // Device 0x123456 in address space 0xabcde, to execute and privileged, reads; the last of group 0x155.
-        let words = [
-            0x1234_5607_abcd_e000,
-            0x4000_0000 | 0x155 << 3 | 0b101,
-            0,
-            0,
-        ];
+        let words = [0x1234_5607_abcd_e000, 0x4000_0000 | 0x155 << 3 | 0b101, 0, 0];
         let wants = Permissions::READ | Permissions::EXECUTE | Permissions::PRIVILEGED;
         let (group, place) = (GroupId::new(0x155), Place::Last);
         let wanted = RawPageRequest {

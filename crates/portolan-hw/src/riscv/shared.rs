@@ -130,9 +130,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
 
 /// Contexts first, and then translations, so that nothing is kept again by a stale context.
 fn everything() -> impl Iterator<Item = Counted> {
-    [command::devices(), command::fence()]
-        .into_iter()
-        .chain(command::translations())
+    [command::devices(), command::fence()].into_iter().chain(command::translations())
 }
 
 crate::chassis::handle!(RiscvQueue<R, M, C> of Shared, AtomicU64);
@@ -164,18 +162,8 @@ struct Round<'a, R, M, C: Cpus> {
 /// Tag and range of the translations that a command is about; all of them if `None`.
 fn concerned(command: Command) -> Option<(Tag, Option<IovaRange>)> {
     let (context, range) = match command {
-        Command::Page {
-            context,
-            iova,
-            size,
-            ..
-        } => (context, Some(IovaRange::page(iova, size))),
-        Command::Range {
-            context,
-            run,
-            granule,
-            ..
-        } => (context, Some(run.range(granule))),
+        Command::Page { context, iova, size, .. } => (context, Some(IovaRange::page(iova, size))),
+        Command::Range { context, run, granule, .. } => (context, Some(run.range(granule))),
         Command::Context { context } => (context, None),
         Command::Global | Command::Configuration { .. } => return None,
     };

@@ -70,13 +70,7 @@ pub(super) fn start<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
     shared: &Shared<R, M, C>,
     signal: Signal,
 ) -> Result<(), IommuError> {
-    let Shared {
-        control: unit,
-        queue,
-        faults,
-        requests,
-        ..
-    } = shared;
+    let Shared { control: unit, queue, faults, requests, .. } = shared;
     set_features(unit, signal)?;
     set_signal(unit, signal)?;
     unit.install(reg::COMMAND_BASE, queue::base(queue))?;

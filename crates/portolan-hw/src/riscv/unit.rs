@@ -89,9 +89,7 @@ impl<C: Cpus> Parts<C> {
         let queue: Ring<C> = queue::ring(mem, config.queue_lg2)?;
         let faults = Records::new(mem, FAULTS, config.faults_lg2, more);
         let faults = faults.inspect_err(|_| queue.free(mem))?;
-        let requests = config
-            .requests_lg2
-            .map(|lg2| Records::new(mem, REQUESTS, lg2, more));
+        let requests = config.requests_lg2.map(|lg2| Records::new(mem, REQUESTS, lg2, more));
         let requests = requests.transpose().inspect_err(|_| {
             queue.free(mem);
             faults.free(mem);
@@ -110,13 +108,7 @@ impl<C: Cpus> Parts<C> {
             free();
             root.free(mem);
         })?;
-        Ok(Self {
-            queue,
-            faults,
-            requests,
-            root,
-            messages,
-        })
+        Ok(Self { queue, faults, requests, root, messages })
     }
 
     fn free<M: TableMem<AtomicU64>>(&mut self, mem: &M) {
@@ -163,9 +155,7 @@ where
         let shape = served(&config, &features).ok_or(IommuError::Unsupported)?;
         config.reserved.within(features.output_lg2);
         if let Some(interrupts) = &config.interrupts {
-            config
-                .reserved
-                .hold([messages::window(interrupts)].into_iter());
+            config.reserved.hold([messages::window(interrupts)].into_iter());
         }
         let control = Control {
             regs,
@@ -179,13 +169,7 @@ where
         let mem = &control.mem;
         let mut parts = Parts::new(mem, &config, &features)?;
         stop(&control, config.signal, at_work).inspect_err(|_| parts.free(mem))?;
-        let Parts {
-            queue,
-            faults,
-            requests,
-            root,
-            messages,
-        } = parts;
+        let Parts { queue, faults, requests, root, messages } = parts;
 
         let ranges = Ranges::of(&features.capabilities());
         let submitters = Submitters::new(&control.clock, ranges, config.combining);
@@ -210,11 +194,7 @@ where
             processes: BTreeMap::new(),
             remotes: Remotes::default(),
         });
-        let unit = Self {
-            shared,
-            book: Book::new(streams),
-            config,
-        };
+        let unit = Self { shared, book: Book::new(streams), config };
         let control = &unit.shared.control;
         unit.use_tables().inspect_err(|_| {
             let _ = close(control);
@@ -226,19 +206,15 @@ where
     fn use_tables(&self) -> Result<(), IommuError> {
         self.keep_at_work()?;
         let control = &self.shared.control;
-        self.book.with(self.turn(), |streams| {
-            use_directory(control, &mut streams.state.directory)
-        })?
+        self.book
+            .with(self.turn(), |streams| use_directory(control, &mut streams.state.directory))?
     }
 
     /// Attaches the streams that firmware has at work, to domains of the kind that others get.
     fn keep_at_work(&self) -> Result<(), IommuError> {
         let reserved = &self.config.reserved;
         let first = self.best_first();
-        match (
-            first.filter(|_| self.interrupts_config().is_none()),
-            self.best_second(),
-        ) {
+        match (first.filter(|_| self.interrupts_config().is_none()), self.best_second()) {
             (Some(levels), _) => {
                 let new = || self.first_stage(levels);
                 reserved.keep_at_work(new, |stream, domain| self.attach(stream, domain))
@@ -353,8 +329,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
         for records in [Some(&self.shared.faults), self.shared.requests.as_ref()] {
             records.map_or(Ok(()), |records| records.turn_off(unit))?;
         }
-        self.book
-            .with(self.turn(), |streams| streams.state.free(&unit.mem))?;
+        self.book.with(self.turn(), |streams| streams.state.free(&unit.mem))?;
         let shared = Arc::clone(&self.shared);
         drop(self);
         // Domains that are still held keep the queue: they will find it off.
@@ -362,10 +337,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
             shared.queue.free(&shared.control.mem);
             let mem = &shared.control.mem;
             shared.faults.free(mem);
-            shared
-                .requests
-                .iter()
-                .for_each(|requests| requests.free(mem));
+            shared.requests.iter().for_each(|requests| requests.free(mem));
         }
         Ok(())
     }
@@ -385,8 +357,7 @@ const SECOND: [(RiscvLevels, Has); 3] = [
 
 fn best(of: &[(RiscvLevels, Has)], has: Has) -> Option<RiscvLevels> {
     let mut all = of.iter();
-    all.find(|(_, bit)| has.contains(*bit))
-        .map(|(levels, _)| *levels)
+    all.find(|(_, bit)| has.contains(*bit)).map(|(levels, _)| *levels)
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {

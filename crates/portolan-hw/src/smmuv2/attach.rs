@@ -31,8 +31,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
     /// # Errors
     /// See [`GroupError`]; nothing has changed then.
     pub fn group(&self, id: StreamId, mask: u16) -> Result<(), GroupError> {
-        self.book
-            .with(self.turn(), |all| self.declare(&mut all.state, id, mask))?
+        self.book.with(self.turn(), |all| self.declare(&mut all.state, id, mask))?
     }
 
     fn declare(&self, groups: &mut Groups, id: StreamId, mask: u16) -> Result<(), GroupError> {
@@ -55,11 +54,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
             return Err(error.into());
         }
         let kept = Kept::Always;
-        groups.0.push(Group {
-            streams,
-            slot,
-            kept,
-        });
+        groups.0.push(Group { streams, slot, kept });
         Ok(())
     }
 
@@ -111,11 +106,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
         let (streams, kept) = (Streams::one(number), Kept::WhileUsed);
         let slot = self.mapping.slot(groups, streams, registers);
         let slot = slot.ok_or(IommuError::OutOfContexts)?;
-        groups.0.push(Group {
-            streams,
-            slot,
-            kept,
-        });
+        groups.0.push(Group { streams, slot, kept });
         Ok(Some(slot))
     }
 

@@ -148,13 +148,7 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> SmmuV2<R, M, C> {
         let quirks = options.quirks.unwrap_or(quirks);
         let queue = SmmuV2Queue(shared.clone());
         let context = tag.context();
-        Ok(PagedDomain::new(
-            table,
-            context,
-            capabilities,
-            quirks,
-            queue,
-        ))
+        Ok(PagedDomain::new(table, context, capabilities, quirks, queue))
     }
 }
 
@@ -221,10 +215,7 @@ impl Registers {
         let found = machine.read(at(bank::SCTLR))?;
         match (found ^ value) & (sctlr::M | sctlr::CFCFG) {
             0 => Ok(()),
-            _ => Err(IommuError::Nonsense {
-                offset: at(bank::SCTLR),
-                value: found.into(),
-            }),
+            _ => Err(IommuError::Nonsense { offset: at(bank::SCTLR), value: found.into() }),
         }
     }
 }

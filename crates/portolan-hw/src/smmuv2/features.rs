@@ -75,15 +75,9 @@ impl Features {
     /// # Errors
     /// As [`Features::read`].
     pub fn decode(id0: u32, id1: u32, id2: u32) -> Result<Self, IommuError> {
-        let nonsense = |offset, value: u32| IommuError::Nonsense {
-            offset,
-            value: value.into(),
-        };
-        let [bad0, bad1, bad2] = [
-            nonsense(global::ID0, id0),
-            nonsense(global::ID1, id1),
-            nonsense(global::ID2, id2),
-        ];
+        let nonsense = |offset, value: u32| IommuError::Nonsense { offset, value: value.into() };
+        let [bad0, bad1, bad2] =
+            [nonsense(global::ID0, id0), nonsense(global::ID1, id1), nonsense(global::ID2, id2)];
         let has = |field: Bits32| Has::of(field.of(id0).into());
         let (stage1, stage2) = (has(id0::S1TS), has(id0::S2TS));
         if (stage1, stage2) == (Has::No, Has::No) {
@@ -92,10 +86,7 @@ impl Features {
         let (selection, streams) = match id0::SMS.of(id0) {
             0 => (Selection::Indexing, 1 << id0::NUMSIDB.of(id0)),
             // The field counts further than there are registers, and chips of Qualcomm's do.
-            _ => (
-                Selection::Matching,
-                id0::NUMSMRG.of(id0).min(global::MOST_STREAMS),
-            ),
+            _ => (Selection::Matching, id0::NUMSMRG.of(id0).min(global::MOST_STREAMS)),
         };
         if streams == 0 || streams > global::MOST_STREAMS {
             return Err(bad0);

@@ -121,11 +121,9 @@ impl Implementation {
         match self {
             Self::Arm | Self::Mmu500 | Self::ThunderX { .. } => quirks,
             // Wait-for-safe makes each of them dearer, and few all the more worth it.
-            Self::Qualcomm(_) => Quirks {
-                walk_flush: WalkFlush::ByContext,
-                context_above: FEW,
-                ..quirks
-            },
+            Self::Qualcomm(_) => {
+                Quirks { walk_flush: WalkFlush::ByContext, context_above: FEW, ..quirks }
+            }
         }
     }
 

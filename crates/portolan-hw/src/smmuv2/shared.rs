@@ -152,10 +152,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
         let machine = &self.machine;
         let gate = self.gates.get(usize::from(bank.0));
         let gate = gate.ok_or(IommuError::Unsupported)?;
-        let (begin, status) = (
-            machine.bank(bank, bank::TLBSYNC),
-            machine.bank(bank, bank::TLBSTATUS),
-        );
+        let (begin, status) =
+            (machine.bank(bank, bank::TLBSYNC), machine.bank(bank, bank::TLBSTATUS));
         gate.pass(
             &machine.clock,
             machine.sync_limit,
@@ -263,12 +261,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
         let shared = self;
         let known = |context| Tag::of(context).ok_or(IommuError::Unsupported);
         match command {
-            Command::Page {
-                context,
-                iova,
-                depth,
-                ..
-            } => {
+            Command::Page { context, iova, depth, .. } => {
                 let tag = known(context)?;
                 shared.forget_page(tag, iova, depth);
                 pending.add(tag.bank);
@@ -333,10 +326,7 @@ mod tests {
     #[test]
     fn tags_there_and_back() {
         for stage in [Stage::One, Stage::Two] {
-            let tag = Tag {
-                bank: Bank(127),
-                stage,
-            };
+            let tag = Tag { bank: Bank(127), stage };
             assert_eq!(Tag::of(tag.context()), Some(tag));
         }
         assert_eq!(Tag::of(InvalTag::new(1 << 17)), None);

@@ -26,10 +26,7 @@ pub(super) struct Stalling {
 impl Stalling {
     /// Room for `banks` banks, which never grows: handlers of interrupts wait for its lock.
     pub fn new(banks: usize) -> Self {
-        Self {
-            banks: Vec::with_capacity(banks),
-            serial: 0,
-        }
+        Self { banks: Vec::with_capacity(banks), serial: 0 }
     }
 
     pub fn add(&mut self, bank: Bank) {

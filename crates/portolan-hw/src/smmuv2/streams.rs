@@ -227,10 +227,8 @@ mod tests {
     fn overlap_against_every_stream() {
         let mut random = fastrand::Rng::with_seed(0x0512);
         for _ in 0..2_000 {
-            let mut of = || Streams {
-                id: random.u16(..64),
-                mask: random.u16(..64) & random.u16(..64),
-            };
+            let mut of =
+                || Streams { id: random.u16(..64), mask: random.u16(..64) & random.u16(..64) };
             let (one, two) = (of(), of());
             let has = |g: Streams, id: u16| id & !g.mask == g.id & !g.mask;
             let naive = (0..64).any(|id| has(one, id) && has(two, id));
@@ -246,10 +244,7 @@ mod tests {
             mask_bits: 0x7fff,
             bypass_bank: None,
         };
-        let watched = Mapping {
-            bypass_bank: Some(Bank(7)),
-            ..plain
-        };
+        let watched = Mapping { bypass_bank: Some(Bank(7)), ..plain };
         assert_eq!(plain.words(None), (0x2_0000, 0x2_0000));
         assert_eq!(plain.words(Some(To::Through)), (0x1_0000, 0x1_0000));
         assert_eq!(watched.words(None), (0x1_0000, 0x2_0000));

@@ -85,10 +85,7 @@ impl<C: Cpus> Gate<C> {
         active: impl Fn() -> Result<bool, IommuError>,
     ) -> Result<(), IommuError> {
         let wanted = self.0.lock().begun + 1;
-        let mut seen = Seen {
-            number: 0,
-            since: None,
-        };
+        let mut seen = Seen { number: 0, since: None };
         loop {
             // Taken before the look: the synchronisation under way then was so at this time.
             let now = clock.now();
@@ -205,11 +202,7 @@ mod tests {
 
     impl Iommu {
         fn taking(looks: u64) -> alloc::sync::Arc<Self> {
-            alloc::sync::Arc::new(Self {
-                left: AtomicU64::new(0),
-                looks,
-                begun: AtomicU64::new(0),
-            })
+            alloc::sync::Arc::new(Self { left: AtomicU64::new(0), looks, begun: AtomicU64::new(0) })
         }
 
         fn begin(&self) {

@@ -70,11 +70,7 @@ pub(super) fn take_over<R: Mmio, M, C: Cpus>(
         let (offset, value) = (global::CR0, found.into());
         return Err(IommuError::Nonsense { offset, value });
     }
-    Ok(Taken {
-        mapping,
-        groups,
-        prefetch,
-    })
+    Ok(Taken { mapping, groups, prefetch })
 }
 
 /// Finds out if firmware turns pass-through into a fault, as some of Qualcomm's does; returns the
@@ -128,10 +124,7 @@ fn take_streams<R: Mmio, M, C: Cpus>(
             Selection::Matching => machine.read(global::smr(slot))?,
             Selection::Indexing => 0,
         };
-        let streams = Streams {
-            id: smr::ID.of(found) as u16,
-            mask: smr::MASK.of(found) as u16,
-        };
+        let streams = Streams { id: smr::ID.of(found) as u16, mask: smr::MASK.of(found) as u16 };
         let kept = match config.inherited {
             Inherited::PassThrough(_) => true,
             Inherited::Blocked => streams.mask == 0 && is_at_work(streams.id),
@@ -140,11 +133,7 @@ fn take_streams<R: Mmio, M, C: Cpus>(
         // A stream that matches twice belongs to no group.
         if wanted && groups.conflict(streams).is_none() {
             let kept = Kept::Always;
-            groups.0.push(Group {
-                streams,
-                slot,
-                kept,
-            });
+            groups.0.push(Group { streams, slot, kept });
             continue;
         }
         mapping.point(machine, slot, None)?;
@@ -191,11 +180,7 @@ fn keep_at_work<R: Mmio, M, C: Cpus>(
         mapping.point(machine, slot, Some(To::Through))?;
         mapping.match_streams(machine, slot, Some(streams))?;
         let kept = Kept::WhileUsed;
-        groups.0.push(Group {
-            streams,
-            slot,
-            kept,
-        });
+        groups.0.push(Group { streams, slot, kept });
     }
     Ok(())
 }

@@ -29,11 +29,7 @@ use portolan::table::format::{Armv8Stage1, Format};
 
 /// Nowhere.
 pub(super) fn blocked(blocking: Blocking) -> Target {
-    Target {
-        entry: blocking.entry(),
-        descriptor: None,
-        attachment: None,
-    }
+    Target { entry: blocking.entry(), descriptor: None, attachment: None }
 }
 
 /// To memory, untranslated.
@@ -42,11 +38,7 @@ pub(super) fn passed_through() -> Target {
     ste::V.set(&mut entry, 1);
     ste::CONFIG.set(&mut entry, ste::config::BYPASS);
     ste::SHCFG.set(&mut entry, ste::SHARE_INCOMING);
-    Target {
-        entry,
-        descriptor: None,
-        attachment: None,
-    }
+    Target { entry, descriptor: None, attachment: None }
 }
 
 /// *Context.* Task for functions that move streams: they may allocate, wait for the unit and for
@@ -119,11 +111,7 @@ where
         pasid: Pasid,
         domain: &Arc<First<G, T, R, M, C>>,
     ) -> Result<(), AttachError> {
-        let Target {
-            descriptor,
-            attachment,
-            ..
-        } = self.first(domain)?;
+        let Target { descriptor, attachment, .. } = self.first(domain)?;
         self.switch_pasid(stream, pasid, &descriptor.unwrap_or_default(), attachment)
     }
 }
@@ -219,11 +207,7 @@ where
         let (format, root) = (table.format(), table.root());
         domain::describe_second_stage(&mut entry, &self.shared.features, format, root, vmid);
         let to = To { tag, nested: false };
-        Ok(Target {
-            entry,
-            descriptor: None,
-            attachment: Some(Attachment::new(to, domain)),
-        })
+        Ok(Target { entry, descriptor: None, attachment: Some(Attachment::new(to, domain)) })
     }
 
     /// Makes a guest's own first stage translate the stream's accesses to addresses that `domain`
@@ -290,19 +274,13 @@ where
     /// other command, with nothing done.
     pub fn guest_commands(&self, stream: StreamId, commands: &[Words]) -> Result<(), AttachError> {
         self.with_stream(stream, |state, _| {
-            let Some(To {
-                tag: Tag::Vmid(vmid),
-                nested: true,
-            }) = state.main()
-            else {
+            let Some(To { tag: Tag::Vmid(vmid), nested: true }) = state.main() else {
                 return Err(AttachError::Mismatch);
             };
             let vmid = vmid.get();
             let range = self.shared.features.range;
-            let checked: Option<Vec<Words>> = commands
-                .iter()
-                .map(|words| guest_command(words, stream, vmid, range))
-                .collect();
+            let checked: Option<Vec<Words>> =
+                commands.iter().map(|words| guest_command(words, stream, vmid, range)).collect();
             let checked = checked.ok_or(IommuError::Unsupported)?;
             Ok(self.shared.queue.run(checked.into_iter())?)
         })
@@ -313,19 +291,10 @@ where
 fn guest_command(words: &Words, stream: StreamId, vmid: u16, range: Has) -> Option<Words> {
     const CONFIG: &[Field] = &[layout::SSID, layout::CFGI_LEAF];
     const TAGGED: &[Field] = &[layout::TLBI_ASID, layout::TLBI_LEAF, layout::TLBI_ADDRESS];
-    const RANGE: &[Field] = &[
-        layout::TLBI_NUM,
-        layout::TLBI_SCALE,
-        layout::TLBI_TTL,
-        layout::TLBI_TG,
-    ];
-    const DEVICE: &[Field] = &[
-        layout::SSV,
-        layout::SSID,
-        layout::ATC_GLOBAL,
-        layout::ATC_SIZE,
-        layout::ATC_ADDRESS,
-    ];
+    const RANGE: &[Field] =
+        &[layout::TLBI_NUM, layout::TLBI_SCALE, layout::TLBI_TTL, layout::TLBI_TG];
+    const DEVICE: &[Field] =
+        &[layout::SSV, layout::SSID, layout::ATC_GLOBAL, layout::ATC_SIZE, layout::ATC_ADDRESS];
     let code = layout::OP.get(words);
     let (fields, more, identifier, value): (_, &[Field], _, u64) = match code {
         op::CFGI_CD => (CONFIG, &[], layout::SID, stream.get().into()),
@@ -336,11 +305,7 @@ fn guest_command(words: &Words, stream: StreamId, vmid: u16, range: Has) -> Opti
         op::TLBI_NH_VA | op::TLBI_NH_VAA => {
             let more = if range == Has::Yes { RANGE } else { &[] };
             // With any ASID: its field is reserved (4.4.1.2).
-            let fields = if code == op::TLBI_NH_VA {
-                TAGGED
-            } else {
-                &TAGGED[1..]
-            };
+            let fields = if code == op::TLBI_NH_VA { TAGGED } else { &TAGGED[1..] };
             (fields, more, layout::TLBI_VMID, vmid.into())
         }
         _ => return None,

@@ -278,11 +278,7 @@ mod tests {
         let hinted = page(PageSize::SIZE_1G, Depth::LeafOnly, Has::Yes);
         assert_eq!(hinted[1], 0x1234_5000 | 1 << 10 | 1 << 8 | 1);
         assert_eq!(page(PageSize::SIZE_1G, Depth::LeafOnly, Has::No), leaf);
-        let run = |num, scale| Run::NumScale {
-            start: at,
-            num,
-            scale,
-        };
+        let run = |num, scale| Run::NumScale { start: at, num, scale };
         let range = invalidate_run(VMID, run(32, 5), small, Depth::AllLevels);
         assert_eq!(range, [0x0000_0012_0051_f02a, 0x1234_5400]);
         let one = invalidate_run(ASID, run(1, 0), small, Depth::LeafOnly);
@@ -297,10 +293,7 @@ mod tests {
         assert_eq!(sync_message(0x8000_0010, 7), [0x7_0fc0_1046, 0x8000_0010]);
         assert_eq!(resume(STREAM, 9, Resume::Abort), [0x1020_3040_0000_2044, 9]);
         assert_eq!(resume(STREAM, 9, Resume::Retry), [0x1020_3040_0000_1044, 9]);
-        assert_eq!(
-            page_response(STREAM, None, 5, 2),
-            [0x1020_3040_0000_0041, 0x2005]
-        );
+        assert_eq!(page_response(STREAM, None, 5, 2), [0x1020_3040_0000_0041, 0x2005]);
     }
 
     #[test]

@@ -83,8 +83,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
             if stream.ats == Has::No {
                 return Ok(());
             }
-            self.shared
-                .run([command::invalidate_device(id, None, None)])?;
+            self.shared.run([command::invalidate_device(id, None, None)])?;
             let old = self.shared.machine.read_entry(place);
             let mut entry = old;
             ste::EATS.set(&mut entry, ste::eats::ABORT);

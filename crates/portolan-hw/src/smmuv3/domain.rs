@@ -168,13 +168,7 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Smmu<R, M, C> {
         let capabilities = options.capabilities.unwrap_or_else(own);
         let (context, quirks) = (tag(id as u16).context(), options.quirks);
         let queue = self.queue();
-        Ok(PagedDomain::new(
-            table,
-            context,
-            capabilities,
-            quirks,
-            queue,
-        ))
+        Ok(PagedDomain::new(table, context, capabilities, quirks, queue))
     }
 }
 

@@ -91,12 +91,7 @@ mod tests {
         ] {
             assert_eq!(Implementation::of(value).errata(), errata, "{value:#x}");
         }
-        let parts = Implementation {
-            implementer: 0x43b,
-            product: 0x487,
-            variant: 1,
-            revision: 2,
-        };
+        let parts = Implementation { implementer: 0x43b, product: 0x487, variant: 1, revision: 2 };
         assert_eq!(Implementation::of(0x4871_243b), parts);
     }
 }

@@ -128,11 +128,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
                 return Ok(());
             }
             let stalled = stalled(words, &decode(words));
-            match self
-                .shared
-                .queue
-                .post(&answer(stalled.reply_to(), Response::Invalid))?
-            {
+            match self.shared.queue.post(&answer(stalled.reply_to(), Response::Invalid))? {
                 Has::Yes => Ok(()),
                 Has::No => Err(IommuError::TimedOut {
                     awaited: Awaited::QueueRoom,

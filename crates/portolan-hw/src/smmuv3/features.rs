@@ -109,10 +109,7 @@ impl Features {
         let read = |offset| registers.present32(offset).map(u64::from);
         let idr = [reg::IDR0, reg::IDR1, reg::IDR3, reg::IDR5].map(read);
         let errata = Implementation::of(registers.read32(reg::IIDR)).errata();
-        Ok(Self {
-            errata,
-            ..Self::decode(idr[0]?, idr[1]?, idr[2]?, idr[3]?)?
-        })
+        Ok(Self { errata, ..Self::decode(idr[0]?, idr[1]?, idr[2]?, idr[3]?)? })
     }
 
     /// The same unit on a board whose firmware says `coherency`, and lets it update no more than `update` in entries.
@@ -120,11 +117,7 @@ impl Features {
     pub fn on_board(self, coherency: CoherencyOverride, update: Option<TableUpdate>) -> Self {
         let coherent = Has::coherent(coherency.apply(self.coherent.walker()));
         let update = update.map_or(self.update, |told| told.min(self.update));
-        Self {
-            coherent,
-            update,
-            ..self
-        }
+        Self { coherent, update, ..self }
     }
 
     /// Checks the values of IDR0, IDR1, IDR3 and IDR5, of an implementation without errata.
@@ -136,10 +129,7 @@ impl Features {
         Self::supported(idr0, idr1)?;
         let nonsense = |offset, value| Err(IommuError::Nonsense { offset, value });
         let width = |lg2: u64, most| u32::try_from(lg2).ok().filter(|_| lg2 <= most);
-        let idr1_bad = IommuError::Nonsense {
-            offset: reg::IDR1,
-            value: idr1,
-        };
+        let idr1_bad = IommuError::Nonsense { offset: reg::IDR1, value: idr1 };
         let queue =
             |field: super::spec::Field| width(field.of(idr1), MAX_QUEUE_LG2).ok_or(idr1_bad);
         let output_lg2 = SIZES[r5::OAS.of(idr5) as usize % SIZES.len()];
@@ -202,10 +192,7 @@ impl Features {
         let no_stage = r0::S1P.of(idr0) == 0 && r0::S2P.of(idr0) == 0;
         // Reserved encodings.
         if no_stage || ttf == 0 || endian == 1 || stall == 3 || r0::ST_LEVEL.of(idr0) > 1 {
-            return Err(IommuError::Nonsense {
-                offset: reg::IDR0,
-                value: idr0,
-            });
+            return Err(IommuError::Nonsense { offset: reg::IDR0, value: idr0 });
         }
         let preset = r1::QUEUES_PRESET.of(idr1) | r1::TABLES_PRESET.of(idr1);
         if ttf == 1 || endian == 3 || stall == 2 || preset != 0 {
@@ -227,10 +214,7 @@ impl Features {
             range: match self.range {
                 // The fields hold the multiplier less one in five bits; the exponent's field has
                 // six, of which five are enough for any range that is not better dropped whole.
-                Has::Yes => RangeForm::NumScale {
-                    max_num: 32,
-                    max_scale: 31,
-                },
+                Has::Yes => RangeForm::NumScale { max_num: 32, max_scale: 31 },
                 Has::No => RangeForm::Absent,
             },
             leaf_only: LeafOnly::Present,
@@ -242,10 +226,7 @@ impl Features {
 
     /// Its range commands, for any granule of the tables.
     pub(super) fn ranges(&self) -> Ranges {
-        Ranges {
-            form: self.capabilities(PageSize::SIZE_4K).range,
-            granules: Granules::Armv8,
-        }
+        Ranges { form: self.capabilities(PageSize::SIZE_4K).range, granules: Granules::Armv8 }
     }
 }
 
@@ -266,10 +247,7 @@ mod tests {
     fn an_interconnect_without_atomics_updates_no_entries_whatever_the_unit_says() {
         // HTTU of IDR0: access flag and dirty state.
         let unit = with(0, 3 << 6, 2 << 6).unwrap();
-        let told = |update| {
-            unit.on_board(CoherencyOverride::AsRegistersSay, update)
-                .update
-        };
+        let told = |update| unit.on_board(CoherencyOverride::AsRegistersSay, update).update;
         assert_eq!(told(None), TableUpdate::Dirty);
         for update in [TableUpdate::None, TableUpdate::Access, TableUpdate::Dirty] {
             assert_eq!(told(Some(update)), update);
@@ -285,20 +263,11 @@ mod tests {
         assert_eq!((features.stage1, features.stage2), (Has::Yes, Has::No));
         assert_eq!((features.asid_lg2, features.vmid_lg2), (16, 8));
         assert_eq!((features.stream_lg2, features.pasid_lg2), (16, 0));
-        assert_eq!(
-            (features.command_queue_lg2, features.event_queue_lg2),
-            (19, 19)
-        );
+        assert_eq!((features.command_queue_lg2, features.event_queue_lg2), (19, 19));
         assert_eq!((features.output_lg2, features.input_lg2), (44, 48));
         assert_eq!(features.granules.bits(), 1 << 12 | 1 << 14 | 1 << 16);
-        assert_eq!(
-            (features.range, features.split),
-            (Has::Yes, SplitRule::Direct)
-        );
-        assert_eq!(
-            (features.coherent, features.msi, features.ats),
-            (Has::Yes, Has::No, Has::No)
-        );
+        assert_eq!((features.range, features.split), (Has::Yes, SplitRule::Direct));
+        assert_eq!((features.coherent, features.msi, features.ats), (Has::Yes, Has::No, Has::No));
         assert_eq!(features.two_level_streams, Has::Yes);
         assert_eq!(features.output_code(44), 4);
         assert_eq!(features.output_code(45), 4);
@@ -341,11 +310,7 @@ mod tests {
 
     #[test]
     fn refuses_what_cannot_be_driven() {
-        let cases = [
-            (0, 3 << 2, 1 << 2),
-            (0, 3 << 21, 3 << 21),
-            (0, 3 << 24, 2 << 24),
-        ];
+        let cases = [(0, 3 << 2, 1 << 2), (0, 3 << 21, 3 << 21), (0, 3 << 24, 2 << 24)];
         for (register, clear, set) in cases.into_iter().chain([(1, 0, 1 << 29), (1, 0, 1 << 30)]) {
             assert_eq!(with(register, clear, set), Err(IommuError::Unsupported));
         }
@@ -358,10 +323,7 @@ mod tests {
         for _ in 0..20_000 {
             let idr = [(); 4].map(|()| u64::from(random.u32(..)));
             if let Ok(features) = Features::decode(idr[0], idr[1], idr[2], idr[3]) {
-                assert!(
-                    features.command_queue_lg2 <= 19 && features.stream_lg2 <= 32,
-                    "{seed}"
-                );
+                assert!(features.command_queue_lg2 <= 19 && features.stream_lg2 <= 32, "{seed}");
             }
         }
     }

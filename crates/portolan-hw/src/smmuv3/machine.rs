@@ -32,14 +32,7 @@ pub(super) struct Machine<R, M, C: Cpus> {
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Machine<R, M, C> {
     pub fn new(registers: R, mem: M, clock: C, limit: Nanos, coherent: Has) -> Self {
         let seen = Guarded::new(registers.read32(reg::GERRORN));
-        Self {
-            registers,
-            mem,
-            clock,
-            limit,
-            coherent,
-            seen,
-        }
+        Self { registers, mem, clock, limit, coherent, seen }
     }
 
     /// A register that never reads as all ones.
@@ -59,9 +52,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Machine<R, M, C> {
     /// Writes `value` and waits until `ack` says that it has taken effect.
     pub fn control(&self, offset: usize, ack: usize, value: u32) -> Result<(), IommuError> {
         self.registers.write32(offset, value);
-        self.wait(Awaited::Control, || {
-            Ok((self.read(ack)? == value).then_some(()))
-        })
+        self.wait(Awaited::Control, || Ok((self.read(ack)? == value).then_some(())))
     }
 
     /// Global errors that were not acknowledged yet.

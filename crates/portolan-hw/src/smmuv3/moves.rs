@@ -45,19 +45,13 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         let machine = &*self.shared.machine;
         let place = self.table.place(machine, id)?;
         let turn = (&machine.clock, machine.limit);
-        self.streams
-            .of(id)
-            .with(turn, |stream| work(stream, place))?
+        self.streams.of(id).with(turn, |stream| work(stream, place))?
     }
 
     /// Moves a stream.
     pub(super) fn switch(&self, id: StreamId, target: Target) -> Result<(), AttachError> {
         self.with_stream(id, |stream, place| {
-            let Target {
-                mut entry,
-                descriptor,
-                attachment,
-            } = target;
+            let Target { mut entry, descriptor, attachment } = target;
             let second = ste::CONFIG.get(&entry) & 0b10 != 0;
             if second && stream.has_substreams() {
                 return Err(AttachError::Mismatch);
@@ -88,10 +82,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         entry: &ste::Ste,
         descriptor: Option<&cd::Cd>,
     ) -> Result<(), IommuError> {
-        let forget = || {
-            self.shared
-                .run([command::invalidate_device(id, None, None)])
-        };
+        let forget = || self.shared.run([command::invalidate_device(id, None, None)]);
         let ask = stream.ats == Has::Yes && stream.filled == Has::Yes;
         let ends = ste::EATS.get(entry) == 0;
         let before = if ask && ends { forget() } else { Ok(()) };
@@ -112,11 +103,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     ) -> Result<(), IommuError> {
         if needed && stream.contexts.is_none() {
             let features = &self.shared.features;
-            let table = ContextTable::new(
-                &self.shared.machine,
-                stream.pasid_lg2,
-                features.two_level_cd,
-            )?;
+            let table =
+                ContextTable::new(&self.shared.machine, stream.pasid_lg2, features.two_level_cd)?;
             stream.contexts = Some(table);
         }
         if let Some(contexts) = stream.contexts.as_mut().filter(|c| c.lg2() != 0) {
@@ -208,8 +196,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     pub(super) fn cut(&self, id: StreamId, place: At) -> Result<(), IommuError> {
         let blocked = self.config.blocking.entry()[0];
         self.shared.machine.decide(place, blocked);
-        self.shared
-            .run([command::config_stream(id), command::config_contexts(id)])
+        self.shared.run([command::config_stream(id), command::config_contexts(id)])
     }
 
     pub(super) fn write_context(
@@ -232,9 +219,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         forget: &[Words],
     ) -> Result<(), IommuError> {
         let (machine, queue) = (&self.shared.machine, &self.shared.queue);
-        place.change(machine.tables(), kind, new, |_| {
-            queue.run(forget.iter().copied())
-        })
+        place.change(machine.tables(), kind, new, |_| queue.run(forget.iter().copied()))
     }
 
     /// Before a stream reaches a domain: adds it to the devices that the domain has to tell from
@@ -327,11 +312,7 @@ pub(super) fn first_stage_entry(entry: &mut ste::Ste, coherent: Has) {
     let (cacheable, shareable) = super::domain::walk_attributes(coherent);
     ste::V.set(entry, 1);
     let second = ste::CONFIG.get(entry) & 0b10;
-    let second = if ste::CONFIG.get(entry) & ste::config::BYPASS == 0 {
-        0
-    } else {
-        second
-    };
+    let second = if ste::CONFIG.get(entry) & ste::config::BYPASS == 0 { 0 } else { second };
     ste::CONFIG.set(entry, ste::config::STAGE1 | second);
     ste::S1CIR.set(entry, cacheable);
     ste::S1COR.set(entry, cacheable);

@@ -28,10 +28,7 @@ fn decode(words: &[u64; 4]) -> RawPageRequest {
         (layout::EXECUTE, Permissions::EXECUTE),
         (layout::PRIVILEGED, Permissions::PRIVILEGED),
     ];
-    let set = wants
-        .into_iter()
-        .filter(|(field, _)| field.get(words) != 0)
-        .map(|(_, flag)| flag);
+    let set = wants.into_iter().filter(|(field, _)| field.get(words) != 0).map(|(_, flag)| flag);
     let pasid = Pasid::new(layout::SSID.get(words) as u32);
     let group = GroupId::new(layout::GROUP.get(words) as u16);
     let place = match layout::LAST.get(words) {

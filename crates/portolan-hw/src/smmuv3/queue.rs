@@ -42,10 +42,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
         most_unsynced: u64,
         messages: Has,
     ) -> Result<Self, IommuError> {
-        let shape = Shape {
-            lg2_slots: lg2,
-            lg2_bytes: layout::LG2_BYTES,
-        };
+        let shape = Shape { lg2_slots: lg2, lg2_bytes: layout::LG2_BYTES };
         let messages = messages.yes().then_some(());
         Ok(Self {
             ring: Ring::new(&machine.mem, shape, most_unsynced, messages)?,

@@ -45,14 +45,7 @@ impl Records {
         consumed: usize,
     ) -> Result<Self, IommuError> {
         let block = machine.alloc(lg2 + record_lg2)?;
-        Ok(Self {
-            block,
-            lg2,
-            record_lg2,
-            produced,
-            consumed,
-            at: 0,
-        })
+        Ok(Self { block, lg2, record_lg2, produced, consumed, at: 0 })
     }
 
     /// Gives the unit the queue by register `base`; the queue must be disabled.

@@ -136,22 +136,12 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Round<'_, R, M, C> {
     fn command(&mut self, command: Command) -> Option<Words> {
         let ranged = self.shared.features.range;
         Some(match command {
-            Command::Page {
-                context,
-                iova,
-                size,
-                depth,
-            } => {
+            Command::Page { context, iova, size, depth } => {
                 let tag = Tag::of(context)?;
                 self.touched.touch(tag, Some(IovaRange::page(iova, size)));
                 command::invalidate_page(tag, iova, size, depth, ranged)
             }
-            Command::Range {
-                context,
-                run,
-                granule,
-                depth,
-            } => {
+            Command::Range { context, run, granule, depth } => {
                 // A granule that has no code, or a unit without ranges.
                 let known = [12, 14, 16].contains(&granule.lg2()) && ranged == Has::Yes;
                 let tag = Tag::of(context).filter(|_| known)?;

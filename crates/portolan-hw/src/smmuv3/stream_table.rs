@@ -41,12 +41,8 @@ impl Blocking {
 
 /// The unit reads an entry of 64 bytes word by word, whenever it likes, and keeps it until told to
 /// forget it (3.21.3 and 4.3).
-pub(crate) const STREAM: Kind = Kind {
-    deciding: ste::V.mask(),
-    closed: 0,
-    reads: read_of_stream,
-    live: Live::OneWord,
-};
+pub(crate) const STREAM: Kind =
+    Kind { deciding: ste::V.mask(), closed: 0, reads: read_of_stream, live: Live::OneWord };
 
 fn read_of_stream(entry: &ste::Ste) -> ste::Ste {
     let mut bits = [0; ste::WORDS];
@@ -103,12 +99,7 @@ impl<C: Cpus> StreamTable<C> {
         } else {
             machine.alloc(lg2 + ste::LG2_BYTES)?
         };
-        let table = Self {
-            lg2,
-            base,
-            blocking,
-            second: two_level.then(Second::default),
-        };
+        let table = Self { lg2, base, blocking, second: two_level.then(Second::default) };
         if !two_level {
             table.block_all(machine, base);
         }

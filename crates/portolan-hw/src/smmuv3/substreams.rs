@@ -60,9 +60,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         }
         stream.filled = Has::Yes;
         match stream.attachments.attachment(Some(pasid)) {
-            Some(_) => self
-                .shared
-                .run([command::invalidate_device(id, Some(pasid), None)]),
+            Some(_) => self.shared.run([command::invalidate_device(id, Some(pasid), None)]),
             None => Ok(()),
         }
     }

@@ -40,11 +40,7 @@ const OPTIONS: fn() -> DomainOptions = DomainOptions::default;
 crate::chassis::tests::hostile::on_a_hostile_machine! { portolan_model::smmuv3::SmmuMachine }
 
 fn config() -> Config {
-    Config {
-        limit: Nanos::from_millis(10),
-        page_requests: Want::IfThere,
-        ..Config::default()
-    }
+    Config { limit: Nanos::from_millis(10), page_requests: Want::IfThere, ..Config::default() }
 }
 
 fn setup() -> (SmmuMachine, Driver) {
@@ -66,12 +62,7 @@ fn debt(domain: &impl Domain, iova: u64) -> Gather {
     let access = Access::READ | Access::WRITE;
     let mut owed = Gather::new();
     let range = domain
-        .map(
-            Iova::new(iova),
-            promised(PhysAddr::new(0x5000), 0x1000),
-            access,
-            &mut owed,
-        )
+        .map(Iova::new(iova), promised(PhysAddr::new(0x5000), 0x1000), access, &mut owed)
         .unwrap();
     domain.unmap(range, &mut owed).unwrap();
     owed
@@ -86,16 +77,10 @@ fn enabled_in_order_and_disabled_without_loss() {
     assert_eq!(unit.reg32(reg::CR1), 0xd75);
     assert_eq!(unit.reg32(reg::STRTAB_BASE_CFG), 1 << 16 | 8 << 6 | 16);
     assert_eq!(unit.reg32(reg::GBPA), reg::gbpa::ABORT);
-    assert_eq!(
-        unit.entry(STREAM.get()),
-        None,
-        "no table before it is needed"
-    );
+    assert_eq!(unit.entry(STREAM.get()), None, "no table before it is needed");
     driver.attach(STREAM, &first(&driver)).unwrap();
     driver.enable_pasids(StreamId::new(1), 12).unwrap();
-    driver
-        .attach_pasid(StreamId::new(1), Pasid::new(0xfff), &first(&driver))
-        .unwrap();
+    driver.attach_pasid(StreamId::new(1), Pasid::new(0xfff), &first(&driver)).unwrap();
     drop(driver);
     assert_eq!(unit.live(), 0);
     assert_eq!(unit.reg32(reg::CR0), 0);
@@ -120,10 +105,7 @@ fn nothing_is_kept_if_memory_runs_out() {
 fn a_unit_that_is_deaf_or_gone_is_an_error() {
     let unit = machine(FULL);
     unit.write32(reg::CR0, reg::cr0::SMMUEN);
-    unit.wrong(RegisterFaults {
-        control: Drain::Never,
-        ..RegisterFaults::NONE
-    });
+    unit.wrong(RegisterFaults { control: Drain::Never, ..RegisterFaults::NONE });
     let made = unit.enable(config());
     assert!(matches!(made, Err(IommuError::TimedOut { .. })));
     unit.wrong(RegisterFaults::GONE);
@@ -214,10 +196,7 @@ fn substreams_have_their_own_descriptors() {
         assert_eq!(root(0), Some(main.table().root().get()));
         assert_eq!(unit.entry(STREAM.get()).unwrap()[1] & 3, 2);
         driver.pass_through(STREAM, all_memory()).unwrap();
-        assert_eq!(
-            (root(0), unit.entry(STREAM.get()).unwrap()[1] & 3),
-            (None, 1)
-        );
+        assert_eq!((root(0), unit.entry(STREAM.get()).unwrap()[1] & 3), (None, 1));
         assert_eq!(root(pasid.get()), Some(domain.table().root().get()));
         unit.take_log();
         driver.block_pasid(STREAM, pasid).unwrap();
@@ -285,26 +264,14 @@ fn a_guest_s_first_stage_over_ours() {
     driver.guest_commands(STREAM, &commands).unwrap();
     let own = [op::TLBI_NH_ASID | 1 << 32 | 7 << 48, 0];
     assert_eq!(unit.take_log(), [own, [op::SYNC, 0]]);
-    for code in [
-        op::CFGI_STE,
-        op::TLBI_NSNH_ALL,
-        op::TLBI_S2_IPA,
-        op::SYNC,
-        0xff,
-    ] {
+    for code in [op::CFGI_STE, op::TLBI_NSNH_ALL, op::TLBI_S2_IPA, op::SYNC, 0xff] {
         let refused = driver.guest_commands(STREAM, &[[op::TLBI_NH_ALL, 0], [code, 0]]);
         assert_eq!(refused, Err(IommuError::Unsupported.into()));
     }
     assert!(unit.take_log().is_empty());
     driver.block(STREAM).unwrap();
     domain.sync(&mut debt(&*domain, 0x7000)).unwrap();
-    assert_eq!(
-        unit.take_codes()
-            .iter()
-            .filter(|c| **c == op::TLBI_NH_ALL)
-            .count(),
-        0
-    );
+    assert_eq!(unit.take_codes().iter().filter(|c| **c == op::TLBI_NH_ALL).count(), 0);
 }
 
 #[test]
@@ -373,10 +340,7 @@ fn a_move_that_fails_blocks_and_keeps_both_domains() {
     driver.attach(STREAM, &one).unwrap();
     unit.drain(Drain::Never);
     let failed = driver.attach(STREAM, &two).unwrap_err();
-    assert!(matches!(
-        failed,
-        AttachError::Iommu(IommuError::TimedOut { .. })
-    ));
+    assert!(matches!(failed, AttachError::Iommu(IommuError::TimedOut { .. })));
     assert_eq!(unit.entry(STREAM.get()).unwrap()[0], 0);
     let (weak_one, weak_two) = (Arc::downgrade(&one), Arc::downgrade(&two));
     drop((one, two));
@@ -502,14 +466,7 @@ fn ranges_of_a_unit_that_has_none_are_refused() {
     let access = Access::READ;
     let range = IovaRange::from_len(Iova::new(0x1000), 0x5000).unwrap();
     let mut owed = Gather::new();
-    domain
-        .map(
-            range.start(),
-            promised(PhysAddr::new(0), 0x5000),
-            access,
-            &mut owed,
-        )
-        .unwrap();
+    domain.map(range.start(), promised(PhysAddr::new(0), 0x5000), access, &mut owed).unwrap();
     domain.unmap(range, &mut owed).unwrap();
     unit.take_log();
     domain.sync(&mut owed).unwrap();

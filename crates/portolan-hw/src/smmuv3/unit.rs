@@ -248,12 +248,7 @@ where
         let queue = CommandQueue::new(machine.clone(), lg2.max(1), most, messages)?;
         // Until the unit is told of it, the queue is off: dropped, it gives its memory back.
         queue.set_off();
-        let shared = Arc::new(Shared::new(
-            machine.clone(),
-            queue,
-            features,
-            config.combining,
-        ));
+        let shared = Arc::new(Shared::new(machine.clone(), queue, features, config.combining));
         let lg2 = config.streams().min(features.stream_lg2);
         let table = StreamTable::new(&machine, &features, lg2, config.blocking)?;
         let lg2 = config.event_queue_lg2.min(features.event_queue_lg2);
@@ -267,9 +262,7 @@ where
         let events = events.inspect_err(|_| table.release(&machine))?;
         let requests = match (config.page_requests, features.pri) {
             (Want::IfThere, Has::Yes) => {
-                let lg2 = config
-                    .page_request_queue_lg2
-                    .min(features.page_request_queue_lg2);
+                let lg2 = config.page_request_queue_lg2.min(features.page_request_queue_lg2);
                 let bytes = event::PAGE_REQUEST_LG2_BYTES;
                 let (prod, cons) = (reg::PRIQ_PROD, reg::PRIQ_CONS);
                 let (prod, cons) = (config.pages.at(prod), config.pages.at(cons));

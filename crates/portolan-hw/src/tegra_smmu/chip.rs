@@ -24,12 +24,7 @@ pub enum Chip {
 
 impl Chip {
     /// Every one.
-    pub const ALL: [Self; 4] = [
-        Self::Tegra30,
-        Self::Tegra114,
-        Self::Tegra124,
-        Self::Tegra210,
-    ];
+    pub const ALL: [Self; 4] = [Self::Tegra30, Self::Tegra114, Self::Tegra124, Self::Tegra210];
 
     /// Number of address spaces.
     pub const fn asids(self) -> u32 {

@@ -67,22 +67,12 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Flush<'_, R, M, C> {
     fn invalidate(&mut self, command: Command) {
         let chip = self.shared.chip;
         let (value, kind) = match command {
-            Command::Page {
-                context,
-                iova,
-                size,
-                depth,
-            } => {
+            Command::Page { context, iova, size, depth } => {
                 self.forget_tables(depth);
                 let (place, kind) = place(iova, size.lg2());
                 (chip.flush_asid(context.get()) | place, kind)
             }
-            Command::Range {
-                context,
-                run,
-                granule,
-                depth,
-            } => {
+            Command::Range { context, run, granule, depth } => {
                 self.forget_tables(depth);
                 let (start, lg2) = match run {
                     Run::PowerOfTwo { start, lg2_pages } => {
@@ -139,12 +129,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> InvalidationQueue for Shared<R, M
         steps: &mut dyn Iterator<Item = Step>,
         tables: TablesLeft,
     ) -> Result<(), IommuError> {
-        let mut flush = Flush {
-            shared: self,
-            tables,
-            ptc: Ptc::Nothing,
-            last: None,
-        };
+        let mut flush = Flush { shared: self, tables, ptc: Ptc::Nothing, last: None };
         let carry_out = || {
             for step in steps {
                 flush.step(step)?;

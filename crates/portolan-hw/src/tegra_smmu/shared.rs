@@ -116,10 +116,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
         self.counters.add(WriteKind::ReadBack);
         let value = self.read(reg::PTB_ASID)?;
         if value >= self.chip.asids() {
-            return Err(IommuError::Nonsense {
-                offset: reg::PTB_ASID,
-                value: value.into(),
-            });
+            return Err(IommuError::Nonsense { offset: reg::PTB_ASID, value: value.into() });
         }
         Ok(())
     }
@@ -177,9 +174,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
         let Some(runs) = noted.runs() else {
             return self.forget_tables_with(noted);
         };
-        let lines = runs
-            .iter()
-            .fold(0u64, |sum, run| sum.saturating_add(run.pages(size)));
+        let lines = runs.iter().fold(0u64, |sum, run| sum.saturating_add(run.pages(size)));
         if lines > self.lines_at_most {
             return self.forget_tables_with(noted);
         }
@@ -221,9 +216,7 @@ pub(super) const fn capabilities() -> Capabilities {
     Capabilities {
         granule: Tegra::GRANULE,
         page: PageForm::Whole,
-        range: RangeForm::PowerOfTwo {
-            max_lg2_pages: SECTION_LG2_PAGES,
-        },
+        range: RangeForm::PowerOfTwo { max_lg2_pages: SECTION_LG2_PAGES },
         leaf_only: LeafOnly::Present,
         walker: Walker::NonCoherent,
         caching: Caching::NotPresentToo,

@@ -67,11 +67,7 @@ pub struct TegraTables<M, C: Cpus> {
 
 impl<M, C: Cpus> TegraTables<M, C> {
     pub(super) fn new(mem: M, noted: Noted<C>, memory_lg2: u32) -> Self {
-        Self {
-            mem,
-            noted,
-            memory_lg2,
-        }
+        Self { mem, noted, memory_lg2 }
     }
 }
 

@@ -105,10 +105,7 @@ fn tables_of_swgroups_are_consistent() {
     for chip in Chip::ALL {
         let groups = chip.swgroups();
         for (n, group) in groups.iter().enumerate() {
-            assert!(
-                group.register < reg::WINDOW_BYTES && group.register % 4 == 0,
-                "{group:?}"
-            );
+            assert!(group.register < reg::WINDOW_BYTES && group.register % 4 == 0, "{group:?}");
             assert!(!group.clients.is_empty(), "{group:?}");
             for other in &groups[n + 1..] {
                 assert_ne!(group.register, other.register, "{group:?} {other:?}");
@@ -164,13 +161,8 @@ fn one_page_is_flushed_by_line_and_group() {
     sync(&domain, owed);
     // Entry 0x345 of the third page, entry 0x48 of the second, lines of 64 bytes; address space 1,
     // the 16 KiB at 0x1234_4000.
-    let map = [
-        (0x9b8, 2),
-        (0x34, 0x8000_1101),
-        (0x9b8, 2),
-        (0x34, 0x8000_2d01),
-        (0x30, 0x8101_2347),
-    ];
+    let map =
+        [(0x9b8, 2), (0x34, 0x8000_1101), (0x9b8, 2), (0x34, 0x8000_2d01), (0x30, 0x8101_2347)];
     assert_eq!(regs.take(), map);
     // The directory's entry is not flushed again.
     let mut owed = Gather::new();
@@ -186,8 +178,7 @@ fn what_is_read_back_does_not_count_as_written() {
     let (regs, smmu) = unit(Chip::Tegra210, HIGH);
     let before = smmu.counts();
     smmu.block(stream(23)).unwrap();
-    smmu.attach(stream(23), &Arc::new(smmu.domain().unwrap()))
-        .unwrap();
+    smmu.attach(stream(23), &Arc::new(smmu.domain().unwrap())).unwrap();
     let these = smmu.counts().since(&before);
     assert!(these.of(WriteKind::ReadBack) > 0);
     assert_eq!(these.writes(), regs.take().len() as u64);
@@ -199,9 +190,7 @@ fn a_whole_table_is_one_section_and_the_whole_page_table_cache() {
     let domain = smmu.domain().unwrap();
     let (iova, pa) = (Iova::new(0x4040_0000), PhysAddr::new(0x9000_1000));
     let mut owed = Gather::new();
-    domain
-        .map(iova, promised(pa, 4 << 20), RW, &mut owed)
-        .unwrap();
+    domain.map(iova, promised(pa, 4 << 20), RW, &mut owed).unwrap();
     sync(&domain, owed);
     regs.take();
     let mut owed = Gather::new();
@@ -211,10 +200,7 @@ fn a_whole_table_is_one_section_and_the_whole_page_table_cache() {
     // Of four address spaces the number is in bits 30 and 29.
     assert_eq!(regs.take(), [(0x34, 0), (0x30, 0xa004_0402)]);
     // By context it is the address space.
-    let quirks = Quirks {
-        preference: Preference::ByContext,
-        ..Quirks::default()
-    };
+    let quirks = Quirks { preference: Preference::ByContext, ..Quirks::default() };
     let other = smmu.domain_with(quirks).unwrap();
     let mut owed = Gather::new();
     other.map(iova, promised(pa, 4096), RW, &mut owed).unwrap();
@@ -231,17 +217,12 @@ fn lines_without_room_in_a_debt_are_flushed_all_the_same() {
     let page = |n: u64| Iova::new(0x1000_0000 + n * 0x1_0000);
     for n in 0..6 {
         let pa = PhysAddr::new(0x9000_0000 + n * 4096);
-        domain
-            .map(page(n), promised(pa, 4096), RW, &mut owed)
-            .unwrap();
+        domain.map(page(n), promised(pa, 4096), RW, &mut owed).unwrap();
     }
     sync(&domain, owed);
     let lines = |log: &[(usize, u32)]| -> Vec<u32> {
-        let mut all: Vec<u32> = log
-            .iter()
-            .filter(|(at, _)| *at == reg::PTC_FLUSH)
-            .map(|(_, value)| *value)
-            .collect();
+        let mut all: Vec<u32> =
+            log.iter().filter(|(at, _)| *at == reg::PTC_FLUSH).map(|(_, value)| *value).collect();
         all.sort_unstable();
         all.dedup();
         all
@@ -265,11 +246,7 @@ fn streams_move_by_one_write() {
     smmu.attach(camera, &first).unwrap();
     smmu.attach(camera, &second).unwrap();
     smmu.block(camera).unwrap();
-    let moves = [
-        (0x280, 0x8000_0001),
-        (0x280, 0x8000_0002),
-        (0x280, 0x8000_0000),
-    ];
+    let moves = [(0x280, 0x8000_0001), (0x280, 0x8000_0002), (0x280, 0x8000_0000)];
     assert_eq!(regs.take(), moves);
     let enables = regs.get(0x234);
     smmu.pass_through(camera, all_memory()).unwrap();
@@ -295,12 +272,7 @@ fn an_address_space_is_used_again_once_it_is_quiet() {
     regs.take();
     drop(all);
     // Space 1: the empty directory, both caches.
-    let end = [
-        (0x1c, 1),
-        (0x20, 0xe008_0000),
-        (0x34, 0),
-        (0x30, 0xa000_0000),
-    ];
+    let end = [(0x1c, 1), (0x20, 0xe008_0000), (0x34, 0), (0x30, 0xa000_0000)];
     assert_eq!(regs.take()[..4], end);
     assert!(smmu.domain().is_ok());
 }

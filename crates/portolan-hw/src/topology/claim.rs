@@ -191,42 +191,22 @@ impl fmt::Display for Claim {
         match *self {
             Self::Remaining(segment) => {
                 let segment = segment.get();
-                write!(
-                    f,
-                    "all functions of segment {segment:04x} that no other unit names"
-                )
+                write!(f, "all functions of segment {segment:04x} that no other unit names")
             }
             Self::Function(at) => write!(f, "{at}"),
             Self::Behind(at) => write!(f, "{at} and what is behind it"),
-            Self::NoSuchPath {
-                segment,
-                bus,
-                steps,
-            } => {
+            Self::NoSuchPath { segment, bus, steps } => {
                 let segment = segment.get();
-                write!(
-                    f,
-                    "a path of {steps} steps from bus {segment:04x}:{bus:02x}"
-                )
+                write!(f, "a path of {steps} steps from bus {segment:04x}:{bus:02x}")
             }
-            Self::Range {
-                segments: (segment, end),
-                first,
-                last,
-                stream,
-            } => {
+            Self::Range { segments: (segment, end), first, last, stream } => {
                 write!(f, "{}", Span(segment, first, last))?;
                 if segment != end {
                     write!(f, ", and so in each segment up to {:04x}", end.get())?;
                 }
                 write!(f, ", streams from {:#x} on", stream.get())
             }
-            Self::Alias {
-                segment,
-                first,
-                last,
-                alias,
-            } => {
+            Self::Alias { segment, first, last, alias } => {
                 let span = Span(segment, first, last);
                 write!(f, "{span}, which carry {}", Short(alias))
             }

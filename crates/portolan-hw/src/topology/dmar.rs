@@ -54,11 +54,7 @@ fn quirks(word: ConfigSpace<'_>, segment: PciSegment) -> Quirks {
             return None;
         }
         let base_class = (word(function, CLASS)? >> 24) as u8;
-        Some(PciIdentity {
-            vendor,
-            device,
-            base_class,
-        })
+        Some(PciIdentity { vendor, device, base_class })
     };
     let all = (0..=0xff).filter_map(identity).map(Quirks::of);
     all.fold(Quirks::empty(), Quirks::union)
@@ -75,10 +71,7 @@ fn units<'t>(table: &Dmar<'t>) -> impl Iterator<Item = Result<Drhd<'t>, Topology
 /// The I/O APICs that the table names.
 pub(super) fn io_apics(table: &Dmar<'_>) -> IoApics {
     let mut found = IoApics::default();
-    let scopes = units(table)
-        .flatten()
-        .flat_map(|unit| unit.scopes)
-        .flatten();
+    let scopes = units(table).flatten().flat_map(|unit| unit.scopes).flatten();
     for scope in scopes.filter(|scope| scope.kind == ScopeKind::IoApic) {
         found.insert(scope.enumeration);
     }
@@ -161,9 +154,7 @@ pub(super) fn find(
         }
     }
     match own_unit(read, function) {
-        Some(registers) => Ok(remaining?
-            .and(at(&table, registers))
-            .map(|unit| (unit, stream))),
+        Some(registers) => Ok(remaining?.and(at(&table, registers)).map(|unit| (unit, stream))),
         None => remaining,
     }
 }
@@ -172,10 +163,8 @@ pub(super) fn find(
 /// from the base that the processor's own function has (Linux's `quirk_ioat_snb_local_iommu`).
 fn own_unit(read: ConfigSpace<'_>, function: PciFunction) -> Option<PhysAddr> {
     read(function, IDENTITY).filter(|identity| *identity == SANDY_BRIDGE_DMA)?;
-    let processor = PciFunction {
-        requester: RequesterId::of(function.requester.bus(), 0, 0),
-        ..function
-    };
+    let processor =
+        PciFunction { requester: RequesterId::of(function.requester.bus(), 0, 0), ..function };
     let base = read(processor, UNITS_BASE)? & !0xffff;
     Some(PhysAddr::new(u64::from(base) + OWN_UNIT))
 }
@@ -225,11 +214,7 @@ fn claim(unit: &Drhd<'_>, read: ConfigSpace<'_>, scope: &Scope<'_>) -> Claim {
         (ScopeKind::Named, _) => Claim::Named(scope.enumeration.into()),
         (ScopeKind::Endpoint, Some(at)) => Claim::Function(at),
         (ScopeKind::Bridge, Some(at)) => Claim::Behind(at),
-        (_, None) => Claim::NoSuchPath {
-            segment,
-            bus: scope.start_bus,
-            steps: scope.path().len(),
-        },
+        (_, None) => Claim::NoSuchPath { segment, bus: scope.start_bus, steps: scope.path().len() },
     }
 }
 
@@ -301,10 +286,7 @@ mod tests {
     #[test]
     fn a_display_controller_of_bus_0_keeps_translation_on_and_nothing_else_of_its_number_does() {
         let of = |segment, requester, identity, class| {
-            let at = PciFunction {
-                segment: PciSegment::new(segment),
-                requester,
-            };
+            let at = PciFunction { segment: PciSegment::new(segment), requester };
             let word = |function, offset| match offset {
                 0x0 if function == at => Some(identity),
                 0x8 if function == at => Some(class),

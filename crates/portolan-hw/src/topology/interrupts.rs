@@ -220,10 +220,7 @@ impl<P: Platform> Iommus<P> {
         };
         match self.units().get(number) {
             Some(Ok(unit)) => Ok(Some(Sender { unit, source })),
-            Some(&Err(error)) => Err(SenderError::NotEnabled {
-                unit: number,
-                error,
-            }),
+            Some(&Err(error)) => Err(SenderError::NotEnabled { unit: number, error }),
             None => Ok(None),
         }
     }
@@ -269,24 +266,15 @@ mod tests {
 
     #[test]
     fn what_firmware_offers_is_an_upper_bound() {
-        for (flags, offered) in [
-            (0, None),
-            (2, None),
-            (1, Some(ApicMode::X2Apic)),
-            (3, Some(ApicMode::XApic)),
-        ] {
+        for (flags, offered) in
+            [(0, None), (2, None), (1, Some(ApicMode::X2Apic)), (3, Some(ApicMode::XApic))]
+        {
             let table = dmar(flags, &[]);
             let topology = Topology::from_acpi([&table[..]]).unwrap();
             assert_eq!(topology.interrupt_remapping(nothing), offered);
             let served = |apic: Option<ApicMode>| {
-                let interrupts = apic.map(|apic| Remapping {
-                    apic,
-                    ..Remapping::default()
-                });
-                let options = Options {
-                    interrupts,
-                    ..Options::default()
-                };
+                let interrupts = apic.map(|apic| Remapping { apic, ..Remapping::default() });
+                let options = Options { interrupts, ..Options::default() };
                 topology.offers(options, nothing).is_ok()
             };
             assert!(served(None));

@@ -129,14 +129,7 @@ impl<P: Platform> Iommus<P> {
         if let (Some(&Err(first)), true) = (units.first(), units.iter().all(Result::is_err)) {
             return Err(first);
         }
-        Ok(Self {
-            topology,
-            survey,
-            platform,
-            units,
-            groups: Turn::new(Vec::new()),
-            copying: None,
-        })
+        Ok(Self { topology, survey, platform, units, groups: Turn::new(Vec::new()), copying: None })
     }
 
     /// Survey of firmware and the PCI functions when the units were enabled: groups, reserved
@@ -184,11 +177,7 @@ impl<P: Platform> Iommus<P> {
     ) -> Result<&Enabled, OpenError> {
         let outcome = self.units.get(unit);
         let outcome = outcome.ok_or(OpenError::NotServed { function })?;
-        outcome.as_ref().map_err(|&error| OpenError::NotEnabled {
-            function,
-            unit,
-            error,
-        })
+        outcome.as_ref().map_err(|&error| OpenError::NotEnabled { function, unit, error })
     }
 
     fn find(&self, function: PciFunction) -> Result<Option<(usize, StreamId)>, OpenError> {
@@ -250,9 +239,7 @@ impl<P: Platform> Iommus<P> {
         let opened = self.groups.with((&self.platform, TURN), |groups| {
             let (at, space) = self.group(groups, unit, function, options)?;
             // It was found or added there.
-            let group = groups
-                .get_mut(at)
-                .ok_or(OpenError::NotServed { function })?;
+            let group = groups.get_mut(at).ok_or(OpenError::NotServed { function })?;
             self.open(group, &space, function, options)
         });
         opened.map_err(OpenError::Turn)?
@@ -285,11 +272,7 @@ impl<P: Platform> Iommus<P> {
             // Nothing of the space is in use yet.
             space.reserve(window).map_err(|_| SpaceError::Memory)?;
         }
-        groups.push(OpenGroup {
-            key,
-            space: Arc::downgrade(&space),
-            shared: Vec::new(),
-        });
+        groups.push(OpenGroup { key, space: Arc::downgrade(&space), shared: Vec::new() });
         Ok((groups.len() - 1, space))
     }
 
@@ -310,9 +293,7 @@ impl<P: Platform> Iommus<P> {
             true => Device::beside(group.shared(space, own, limits)?, limits)?,
             false => Device::translated(space.clone(), own, limits)?,
         };
-        let others = others
-            .iter()
-            .map(|other| group.shared(space, *other, limits));
+        let others = others.iter().map(|other| group.shared(space, *other, limits));
         let others: Vec<_> = others.collect::<Result<_, _>>()?;
         let device = device.with_streams(others)?;
         let copying = self.copying.as_ref();

@@ -215,9 +215,7 @@ pub(super) fn reach(
 ) -> Result<Option<IovaRange>, TopologyError> {
     let table = Iort::parse(table)?;
     let found = table.resolve(function.segment, function.requester)?;
-    Ok(below(
-        found.and_then(|found| found.address_lg2).unwrap_or(64),
-    ))
+    Ok(below(found.and_then(|found| found.address_lg2).unwrap_or(64)))
 }
 
 /// Addresses of so many bits.

@@ -49,11 +49,7 @@ fn narrower(one: Option<u32>, other: Option<u32>) -> Option<u32> {
 pub(super) fn io_apics(table: &[u8]) -> Option<IoApics> {
     let mut found = IoApics::default();
     let table = Ivrs::parse(table).ok()?;
-    let entries = table
-        .units()
-        .flatten()
-        .flat_map(|unit| unit.entries())
-        .flatten();
+    let entries = table.units().flatten().flat_map(|unit| unit.entries()).flatten();
     for entry in entries {
         let EntryKind::Special(special) = entry.kind else {
             continue;
@@ -132,10 +128,7 @@ pub(super) fn function(table: &[u8], unit: usize) -> Result<Option<PciFunction>,
 }
 
 fn own(unit: &Ivhd<'_>) -> PciFunction {
-    PciFunction {
-        segment: unit.segment,
-        requester: unit.requester,
-    }
+    PciFunction { segment: unit.segment, requester: unit.requester }
 }
 
 /// Claim of an entry of `unit`.
@@ -144,18 +137,10 @@ fn claim(unit: &Ivhd<'_>, entry: &Entry<'_>) -> Claim {
     let segment = unit.segment;
     match entry.kind {
         EntryKind::All => Claim::Remaining(segment),
-        EntryKind::Named => Claim::Range {
-            segments: (segment, segment),
-            first,
-            last,
-            stream: first.stream(),
-        },
-        EntryKind::Alias(alias) => Claim::Alias {
-            segment,
-            first,
-            last,
-            alias,
-        },
+        EntryKind::Named => {
+            Claim::Range { segments: (segment, segment), first, last, stream: first.stream() }
+        }
+        EntryKind::Alias(alias) => Claim::Alias { segment, first, last, alias },
         EntryKind::Special(special) => match special.kind {
             SpecialKind::IoApic => Claim::IoApic(special.handle, Some(special.source)),
             SpecialKind::Timer => Claim::Timer(special.handle, Some(special.source)),

@@ -203,8 +203,7 @@ impl Topology {
             }
         }
         let mut copy = Vec::new();
-        copy.try_reserve_exact(length)
-            .map_err(|_| TopologyError::Memory)?;
+        copy.try_reserve_exact(length).map_err(|_| TopologyError::Memory)?;
         copy.extend_from_slice(table);
         Ok(Self {
             kind,
@@ -289,12 +288,7 @@ impl Topology {
     ) -> Result<Iommus<P>, EnableError> {
         self.offers(options, |of, at| platform.pci_config(of, at))?;
         let survey = self.survey(options.pci, |of, at| platform.pci_config(of, at));
-        let by = &Enabling {
-            platform: &platform,
-            options,
-            description,
-            survey: &survey,
-        };
+        let by = &Enabling { platform: &platform, options, description, survey: &survey };
         let units = match self.kind {
             Kind::Dmar => dmar::enable(&self.table, by)?,
             Kind::Iort => iort::enable(&self.table, by)?,
@@ -378,11 +372,7 @@ impl Topology {
         let function = served.function;
         let unit = served.unit.ok_or(OpenError::NotServed { function })?;
         if let Some(error) = survey.refused(unit) {
-            return Err(OpenError::NotEnabled {
-                function,
-                unit,
-                error,
-            });
+            return Err(OpenError::NotEnabled { function, unit, error });
         }
         let reach = self.reach(function)?;
         reach.ok_or(OpenError::NoAddress { function })

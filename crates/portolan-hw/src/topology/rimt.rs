@@ -168,19 +168,16 @@ mod tests {
     use portolan::addr::PciSegment;
 
     fn function(requester: RequesterId) -> PciFunction {
-        PciFunction {
-            segment: PciSegment::new(2),
-            requester,
-        }
+        PciFunction { segment: PciSegment::new(2), requester }
     }
 
     #[test]
     fn units_root_complexes_and_devices_of_a_table() {
         let disk = function(RequesterId::of(0, 1, 0));
         let card = function(RequesterId::of(1, 0, 0));
-        let fake = [disk, card].into_iter().fold(Fake::default(), |fake, at| {
-            fake.with(at, Is::Endpoint, None, Has::Nothing)
-        });
+        let fake = [disk, card]
+            .into_iter()
+            .fold(Fake::default(), |fake, at| fake.with(at, Is::Endpoint, None, Has::Nothing));
         let mut bytes = rimt_bytes();
         is(
             &surveyed(&bytes, &fake),

@@ -192,8 +192,7 @@ impl Survey {
     /// The external-facing port that `function` is below, or another function of its group is. A
     /// function that is not in the tree is looked for by its bus.
     pub fn external_port_above(&self, function: PciFunction) -> Option<PciFunction> {
-        self.external
-            .above_group(&self.tree, &self.groups, function)
+        self.external.above_group(&self.tree, &self.groups, function)
     }
 
     /// The most trust in `function` that its place gives reason for: none below an external-facing
@@ -216,9 +215,7 @@ impl Survey {
 
     /// Returns the value of `found`, or adds a remark on its error.
     pub(super) fn note<T>(&mut self, found: Result<T, TopologyError>) -> Option<T> {
-        found
-            .map_err(|error| self.remark(Remark::Table(error)))
-            .ok()
+        found.map_err(|error| self.remark(Remark::Table(error))).ok()
     }
 
     /// Returns the unit of `found`; or adds a remark on its error, and a unit of which nothing is
@@ -358,12 +355,7 @@ impl Survey {
         let mut seen = Vec::new();
         for (number, served) in self.served.iter().enumerate() {
             let Some(unit) = served.unit else { continue };
-            seen.extend(
-                served
-                    .streams
-                    .iter()
-                    .map(|stream| ((unit, *stream), number)),
-            );
+            seen.extend(served.streams.iter().map(|stream| ((unit, *stream), number)));
         }
         self.groups.same_streams(&self.tree, seen);
         self.check();
@@ -403,11 +395,7 @@ impl Survey {
         find: impl Fn(&PciTree, PciFunction) -> Option<(usize, StreamId)>,
     ) -> (Served, Vec<RequesterId>) {
         let own = find(&self.tree, function);
-        let mut served = Served {
-            function,
-            unit: own.map(|(unit, _)| unit),
-            streams: Vec::new(),
-        };
+        let mut served = Served { function, unit: own.map(|(unit, _)| unit), streams: Vec::new() };
         let mut elsewhere = Vec::new();
         if own.is_none() {
             return (served, elsewhere);

@@ -57,10 +57,7 @@ enum At {
 
 /// Driver of a unit.
 enum Driver {
-    Smmu {
-        coherency: CoherencyOverride,
-        pages: RegisterPages,
-    },
+    Smmu { coherency: CoherencyOverride, pages: RegisterPages },
     Riscv,
 }
 
@@ -200,13 +197,7 @@ impl<'t> Described<'t> {
         let Some(at) = at else { return };
         let phandle = node.cell("phandle", 0).unwrap_or(0);
         self.by_phandle.entry(phandle).or_insert(self.units.len());
-        self.units.push(Unit {
-            node,
-            phandle,
-            at,
-            driver,
-            parent: wires::parent(&node, buses),
-        });
+        self.units.push(Unit { node, phandle, at, driver, parent: wires::parent(&node, buses) });
     }
 
     fn add_device(&mut self, node: &Node<'_>, buses: &[Bus<'_>], base: PhysAddr) {
@@ -217,12 +208,7 @@ impl<'t> Described<'t> {
             return;
         };
         if !streams.is_empty() {
-            self.devices.push(Device {
-                phandle: node.cell("phandle", 0),
-                base,
-                streams,
-                widths,
-            });
+            self.devices.push(Device { phandle: node.cell("phandle", 0), base, streams, widths });
         }
     }
 
@@ -241,10 +227,7 @@ impl<'t> Described<'t> {
         let host = self.hosts.last()?;
         (buses.last()?.node.offset() == host.node.offset()).then_some(())?;
         let requester = u16::try_from(node.cell("reg", 0)? >> 8 & 0xffff).ok()?;
-        Some(PciFunction {
-            segment: host.segment,
-            requester: RequesterId::new(requester),
-        })
+        Some(PciFunction { segment: host.segment, requester: RequesterId::new(requester) })
     }
 
     fn unit(&self, phandle: u32) -> Option<usize> {
@@ -258,9 +241,7 @@ impl<'t> Described<'t> {
         let requester = u32::from(function.requester.get()) & host.mask;
         let mut entries = host.entries.iter();
         entries.find_map(|&[first, unit, stream, count]| {
-            let above = requester
-                .checked_sub(first)
-                .filter(|above| *above < count)?;
+            let above = requester.checked_sub(first).filter(|above| *above < count)?;
             let stream = stream.checked_add(above)?;
             Some((self.unit(unit)?, StreamId::new(stream)))
         })
@@ -411,9 +392,7 @@ pub(super) fn survey(tree: &[u8], into: &mut Survey) -> Result<(), TopologyError
     }
     for host in &described.hosts {
         for &[first, unit, stream, count] in &host.entries {
-            let last = count
-                .checked_sub(1)
-                .and_then(|more| first.checked_add(more));
+            let last = count.checked_sub(1).and_then(|more| first.checked_add(more));
             let ends = (u16::try_from(first), last.map(u16::try_from));
             let (Ok(first), Some(Ok(last))) = ends else {
                 continue;

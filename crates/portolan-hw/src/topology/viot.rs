@@ -90,10 +90,9 @@ pub(super) fn survey(table: &[u8], into: &mut Survey) -> Result<(), TopologyErro
             continue;
         };
         let (place, segment) = match place {
-            Place::Pci { segment, requester } => (
-                Where::Function(PciFunction { segment, requester }),
-                Some(segment),
-            ),
+            Place::Pci { segment, requester } => {
+                (Where::Function(PciFunction { segment, requester }), Some(segment))
+            }
             Place::Mmio { base } => (Where::Device(base), None),
         };
         into.unit(UnitKind::Virtio, place, segment);
@@ -111,13 +110,9 @@ pub(super) fn survey(table: &[u8], into: &mut Survey) -> Result<(), TopologyErro
                     stream: range.endpoint,
                 },
             ),
-            Node::MmioEndpoint(device) => (
-                device.unit,
-                Claim::Device {
-                    base: device.base,
-                    stream: device.endpoint,
-                },
-            ),
+            Node::MmioEndpoint(device) => {
+                (device.unit, Claim::Device { base: device.base, stream: device.endpoint })
+            }
             Node::Viommu(_) => continue,
         };
         match unit(at) {
@@ -137,10 +132,8 @@ mod tests {
     #[test]
     fn a_function_is_served_by_the_unit_that_its_range_names() {
         let of = |table: &[u8], segment, id| {
-            let function = PciFunction {
-                segment: PciSegment::new(segment),
-                requester: RequesterId::new(id),
-            };
+            let function =
+                PciFunction { segment: PciSegment::new(segment), requester: RequesterId::new(id) };
             find(table, function)
         };
         let bytes = viot_bytes();
@@ -159,10 +152,7 @@ mod tests {
 
     #[test]
     fn a_unit_without_a_transport_is_named() {
-        let place = Place::Pci {
-            segment: PciSegment::new(0),
-            requester: RequesterId::of(0, 1, 0),
-        };
+        let place = Place::Pci { segment: PciSegment::new(0), requester: RequesterId::of(0, 1, 0) };
         let error = IommuError::Unsupported;
         let failed = without_transport(&viot_bytes(), &Survey::default());
         let wanted = EnableError::Viommu { place, error };

@@ -13,18 +13,15 @@ pub(super) fn status(answer: &[u8]) -> Result<(), IommuError> {
     let at = answer.len().checked_sub(spec::TAIL_BYTES);
     match at.and_then(|at| answer.get(at)) {
         Some(&spec::S_OK) => Ok(()),
-        Some(&UNWRITTEN) | None => Err(IommuError::Nonsense {
-            offset: at.unwrap_or(0),
-            value: UNWRITTEN.into(),
-        }),
+        Some(&UNWRITTEN) | None => {
+            Err(IommuError::Nonsense { offset: at.unwrap_or(0), value: UNWRITTEN.into() })
+        }
         Some(&code) => Err(IommuError::Refused { code: code.into() }),
     }
 }
 
 /// The error of a request for which there is no endpoint or no domain.
-pub(super) const NO_SUCH: IommuError = IommuError::Refused {
-    code: spec::S_NOENT as u32,
-};
+pub(super) const NO_SUCH: IommuError = IommuError::Refused { code: spec::S_NOENT as u32 };
 
 /// The record in the first `written` bytes. A missing mapping and a forbidden access have the same
 /// reason here: [`FaultReason::NotMapped`].
@@ -33,10 +30,7 @@ pub(super) fn fault(
     written: usize,
 ) -> Result<FaultRecord, IommuError> {
     if written < spec::FAULT_BYTES {
-        return Err(IommuError::Nonsense {
-            offset: 0,
-            value: written as u64,
-        });
+        return Err(IommuError::Nonsense { offset: 0, value: written as u64 });
     }
     let [reason, _, _, _, flags @ ..] = *bytes;
     let [f0, f1, f2, f3, e0, e1, e2, e3, _, _, _, _, address @ ..] = flags;

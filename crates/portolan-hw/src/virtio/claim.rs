@@ -31,18 +31,10 @@ impl Claim {
     pub(super) fn request(&self, domain: u32) -> Request {
         let (start, last) = (self.range.start().get(), self.range.last().get());
         match self.act {
-            Act::Unmap => Request::Unmap {
-                domain,
-                start,
-                last,
-            },
-            Act::Map { pa, access } => Request::Map {
-                domain,
-                start,
-                last,
-                phys: pa.get(),
-                flags: flags(access),
-            },
+            Act::Unmap => Request::Unmap { domain, start, last },
+            Act::Map { pa, access } => {
+                Request::Map { domain, start, last, phys: pa.get(), flags: flags(access) }
+            }
         }
     }
 }

@@ -49,9 +49,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self {
-            turn_timeout: Nanos::from_millis(1000),
-        }
+        Self { turn_timeout: Nanos::from_millis(1000) }
     }
 }
 
@@ -160,13 +158,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Device<T, C> {
     pub(super) fn counts(&self) -> Counts {
         let [attach, detach, map, unmap, probe] =
             [0, 1, 2, 3, 4].map(|at| self.counts.get(at).map_or(0, |c| c.load(Ordering::Relaxed)));
-        Counts {
-            attach,
-            detach,
-            map,
-            unmap,
-            probe,
-        }
+        Counts { attach, detach, map, unmap, probe }
     }
 
     /// Sends a request without properties and waits for it.
@@ -180,19 +172,12 @@ impl<T: Transport + Send + Sync, C: Cpus> Device<T, C> {
 
     /// Sends requests without properties together, and waits for all.
     pub(super) fn send_all(&self, requests: &[Request]) -> Outcomes {
-        let encoded: ArrayVec<Encoded, BATCH> = requests
-            .iter()
-            .take(BATCH)
-            .map(|one| one.encode())
-            .collect();
+        let encoded: ArrayVec<Encoded, BATCH> =
+            requests.iter().take(BATCH).map(|one| one.encode()).collect();
         let mut answers = [[UNWRITTEN; spec::TAIL_BYTES]; BATCH];
         let mut batch: ArrayVec<Exchange<'_>, BATCH> = ArrayVec::new();
         for (request, answer) in encoded.iter().zip(&mut answers) {
-            batch.push(Exchange {
-                request: request.as_slice(),
-                answer,
-                outcome: Ok(()),
-            });
+            batch.push(Exchange { request: request.as_slice(), answer, outcome: Ok(()) });
         }
         requests.iter().for_each(|one| self.count(*one));
         self.transport.request_all(&mut batch);

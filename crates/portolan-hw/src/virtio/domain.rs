@@ -66,9 +66,7 @@ pub struct VirtioDomain<T: Transport + Send + Sync, C: Cpus> {
 
 impl<T: Transport + Send + Sync, C: Cpus> fmt::Debug for VirtioDomain<T, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("VirtioDomain")
-            .field("id", &self.id)
-            .finish_non_exhaustive()
+        f.debug_struct("VirtioDomain").field("id", &self.id).finish_non_exhaustive()
     }
 }
 
@@ -143,13 +141,7 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
         let range = range.filter(|range| self.device.input.covers(*range));
         let range = range.ok_or(TableMapError::IovaOutOfRange { iova })?;
         PhysRange::from_len(pa, bytes).ok_or(TableMapError::MemoryOutOfRange { pa, bytes })?;
-        Ok(Mapping {
-            range,
-            pa,
-            access,
-            wanted: Wanted::Mapped,
-            known: Known::Absent,
-        })
+        Ok(Mapping { range, pa, access, wanted: Wanted::Mapped, known: Known::Absent })
     }
 
     /// Hands `each` the mappings for `segments` from `iova` on; the range of all.
@@ -290,15 +282,8 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
             let mut inner = self.inner.lock();
             // Another caller may have unmapped it meanwhile.
             let start = block.range.start();
-            let wanted = inner
-                .map
-                .get_mut(start)
-                .map_or(block.wanted, |now| now.wanted);
-            let whole = Mapping {
-                known,
-                wanted,
-                ..block
-            };
+            let wanted = inner.map.get_mut(start).map_or(block.wanted, |now| now.wanted);
+            let whole = Mapping { known, wanted, ..block };
             let (Some(lower), Some(upper)) = (whole.below(cut), whole.from(cut)) else {
                 return Ok(());
             };
@@ -375,16 +360,14 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
         let granule = self.granule();
         match mapped {
             Ok(range) => {
-                owed.owe_map(self.table, range, granule)
-                    .map_err(TableMapError::from)?;
+                owed.owe_map(self.table, range, granule).map_err(TableMapError::from)?;
                 Ok(range)
             }
             Err(error) => {
                 if let Some(range) = recorded {
                     self.withdraw(range);
                     // Another CPU may have sent a part of it meanwhile.
-                    owed.owe_unmap(self.table, range, granule)
-                        .map_err(TableMapError::from)?;
+                    owed.owe_unmap(self.table, range, granule).map_err(TableMapError::from)?;
                 }
                 Err(error.into())
             }
@@ -457,8 +440,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Domain for VirtioDomain<T, C> {
         }
         self.covered(range)?;
         self.withdraw(range);
-        owed.owe_unmap(self.table, range, granule)
-            .map_err(TableUnmapError::from)?;
+        owed.owe_unmap(self.table, range, granule).map_err(TableUnmapError::from)?;
         Ok(())
     }
 
@@ -476,22 +458,19 @@ impl<T: Transport + Send + Sync, C: Cpus> Domain for VirtioDomain<T, C> {
         };
         let (block, epoch) = self.claim_block(at, cut)?;
         // From here on the device may have to be told of it again.
-        owed.owe_map(self.table, block.range, granule)
-            .map_err(SplitError::from)?;
+        owed.owe_map(self.table, block.range, granule).map_err(SplitError::from)?;
         if block.known != Known::Absent {
             self.forget(block.range, epoch).map_err(SyncError::Queue)?;
         }
         self.cut(block, cut).map_err(SplitError::from)?;
-        self.settle(block.range, Which::All)
-            .map_err(SyncError::Queue)?;
+        self.settle(block.range, Which::All).map_err(SyncError::Queue)?;
         Ok(())
     }
 
     fn sync(&self, owed: &mut Gather) -> Result<(), SyncError<IommuError>> {
         owed.check(self.table)?;
         for span in owed.unmapped().iter().chain(owed.mapped()) {
-            self.settle(span.range, Which::All)
-                .map_err(SyncError::Queue)?;
+            self.settle(span.range, Which::All).map_err(SyncError::Queue)?;
         }
         owed.paid(self.table)?;
         Ok(())

@@ -22,10 +22,7 @@ pub(super) fn reserved(properties: &[u8]) -> Result<Vec<ReservedRegion>, IommuEr
         }
         let at = properties.len().saturating_sub(rest.len());
         let length = usize::from(u16::from_le_bytes([*l0, *l1]));
-        let wrong = IommuError::Nonsense {
-            offset: at,
-            value: length as u64,
-        };
+        let wrong = IommuError::Nonsense { offset: at, value: length as u64 };
         let value = after.get(..length).ok_or(wrong)?;
         rest = after.get(length..).unwrap_or(&[]);
         if kind == spec::P_RESV_MEM {

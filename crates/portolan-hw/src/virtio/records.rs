@@ -119,9 +119,10 @@ impl Records {
     fn place(&self, iova: Iova) -> (usize, usize) {
         let behind = |piece: &Piece| piece.first().is_some_and(|m| m.range.start() <= iova);
         let piece = self.pieces.partition_point(behind).saturating_sub(1);
-        let at = self.pieces.get(piece).map_or(0, |piece| {
-            piece.partition_point(|mapping| mapping.range.start() < iova)
-        });
+        let at = self
+            .pieces
+            .get(piece)
+            .map_or(0, |piece| piece.partition_point(|mapping| mapping.range.start() < iova));
         (piece, at)
     }
 
@@ -138,8 +139,7 @@ impl Records {
 
     /// The mapping that holds `iova`.
     pub(super) fn at(&self, iova: Iova) -> Option<&Mapping> {
-        self.next(iova)
-            .filter(|mapping| mapping.range.contains(iova))
+        self.next(iova).filter(|mapping| mapping.range.contains(iova))
     }
 
     /// The first address of `range` that is in use.
@@ -214,10 +214,7 @@ impl Records {
         let Some(list) = self.pieces.get_mut(piece) else {
             return;
         };
-        if list
-            .get(at)
-            .is_some_and(|found| found.range.start() == start)
-        {
+        if list.get(at).is_some_and(|found| found.range.start() == start) {
             list.remove(at);
         }
         if list.is_empty() {
@@ -270,30 +267,18 @@ mod tests {
     #[test]
     fn parts_keep_their_memory() {
         let all = mapping(0x1000, 0x4fff);
-        assert_eq!(
-            all.below(Iova::new(0x2000)).unwrap().range,
-            range(0x1000, 0x1fff)
-        );
+        assert_eq!(all.below(Iova::new(0x2000)).unwrap().range, range(0x1000, 0x1fff));
         let above = all.from(Iova::new(0x3000)).unwrap();
-        assert_eq!(
-            (above.range, above.pa),
-            (range(0x3000, 0x4fff), PhysAddr::new(0xa000))
-        );
+        assert_eq!((above.range, above.pa), (range(0x3000, 0x4fff), PhysAddr::new(0xa000)));
         assert_eq!(mapping(0, u64::MAX).below(Iova::new(0)), None);
     }
 
     #[test]
     fn what_the_device_had_in_another_epoch_it_has_no_more() {
         let present = Known::Present { epoch: 3 };
-        assert_eq!(
-            (present.in_epoch(3), present.in_epoch(4)),
-            (present, Known::Absent)
-        );
+        assert_eq!((present.in_epoch(3), present.in_epoch(4)), (present, Known::Absent));
         let unsure = Known::Unsure { epoch: 3 };
-        assert_eq!(
-            (unsure.in_epoch(3), unsure.in_epoch(4)),
-            (unsure, Known::Absent)
-        );
+        assert_eq!((unsure.in_epoch(3), unsure.in_epoch(4)), (unsure, Known::Absent));
         for known in [Known::Busy, Known::Unanswered] {
             assert_eq!(known.in_epoch(9), known);
         }
@@ -317,19 +302,11 @@ mod tests {
                 records.remove(Iova::new(page));
                 oracle.remove(&page);
             }
-            assert!(
-                records
-                    .pieces
-                    .iter()
-                    .all(|piece| (1..=PIECE).contains(&piece.len()))
-            );
+            assert!(records.pieces.iter().all(|piece| (1..=PIECE).contains(&piece.len())));
             let all = records.pieces.len() + records.spare.len();
             assert!(records.spare.capacity() >= all && records.pieces.capacity() >= all);
             let from = random.u64(..1000 << 12);
-            let wanted = oracle
-                .range(from & !0xfff..)
-                .next()
-                .map(|(start, ())| *start);
+            let wanted = oracle.range(from & !0xfff..).next().map(|(start, ())| *start);
             let next = records.next(Iova::new(from));
             assert_eq!(next.map(|m| m.range.start().get()), wanted, "round {round}");
         }

@@ -50,12 +50,7 @@ struct Pass {
 
 impl Pass {
     fn new(range: IovaRange) -> Self {
-        Self {
-            next: Some(range.start()),
-            busy: false,
-            again: false,
-            unanswered: false,
-        }
+        Self { next: Some(range.start()), busy: false, again: false, unanswered: false }
     }
 }
 
@@ -192,12 +187,7 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
     /// Has the device forget one mapping, whose record is busy; if it does, the record is absent and
     /// still busy.
     pub(super) fn forget(&self, range: IovaRange, epoch: u64) -> Result<(), IommuError> {
-        let claim = Claim {
-            act: Act::Unmap,
-            range,
-            epoch,
-            open: false,
-        };
+        let claim = Claim { act: Act::Unmap, range, epoch, open: false };
         match self.device.send(claim.request(self.id)) {
             Ok(()) => Ok(()),
             sent => self.note(&claim, sent).and_then(|_| {
@@ -256,12 +246,7 @@ impl Inner {
         returned: Returned,
     ) -> Option<Claim> {
         let (epoch, range) = (self.epoch, mapping.range);
-        let claim = |act, open| Claim {
-            act,
-            range,
-            epoch,
-            open,
-        };
+        let claim = |act, open| Claim { act, range, epoch, open };
         // Requests that were given up since may be under way.
         let returned = returned == Returned::All(self.given_up);
         let known = match mapping.known.in_epoch(epoch) {

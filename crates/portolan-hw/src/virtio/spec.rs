@@ -133,8 +133,7 @@ impl Encoded {
     }
 
     fn with64(self, at: usize, value: u64) -> Self {
-        self.with32(at, value as u32)
-            .with32(at + 4, (value >> 32) as u32)
+        self.with32(at, value as u32).with32(at + 4, (value >> 32) as u32)
     }
 }
 
@@ -142,37 +141,21 @@ impl Request {
     /// The bytes.
     pub fn encode(self) -> Encoded {
         match self {
-            Self::Attach {
-                domain,
-                endpoint,
-                flags,
-            } => Encoded::new(1, 20)
-                .with32(4, domain)
-                .with32(8, endpoint)
-                .with32(12, flags),
+            Self::Attach { domain, endpoint, flags } => {
+                Encoded::new(1, 20).with32(4, domain).with32(8, endpoint).with32(12, flags)
+            }
             Self::Detach { domain, endpoint } => {
                 Encoded::new(2, 20).with32(4, domain).with32(8, endpoint)
             }
-            Self::Map {
-                domain,
-                start,
-                last,
-                phys,
-                flags,
-            } => Encoded::new(3, 36)
+            Self::Map { domain, start, last, phys, flags } => Encoded::new(3, 36)
                 .with32(4, domain)
                 .with64(8, start)
                 .with64(16, last)
                 .with64(24, phys)
                 .with32(32, flags),
-            Self::Unmap {
-                domain,
-                start,
-                last,
-            } => Encoded::new(4, 28)
-                .with32(4, domain)
-                .with64(8, start)
-                .with64(16, last),
+            Self::Unmap { domain, start, last } => {
+                Encoded::new(4, 28).with32(4, domain).with64(8, start).with64(16, last)
+            }
             Self::Probe { endpoint } => Encoded::new(5, MAX_REQUEST_BYTES).with32(4, endpoint),
         }
     }

@@ -88,16 +88,9 @@ impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
     /// makes no sense, or the transport's own error.
     pub fn start(transport: T, clock: C, config: Config) -> Result<Self, IommuError> {
         let device = Device::start(transport, clock, config)?;
-        let bypass = if device.features & spec::F_BYPASS_CONFIG != 0 {
-            device.domains.take()
-        } else {
-            None
-        };
-        Ok(Self {
-            device: Arc::new(device),
-            bypass,
-            book: Book::new(Streams::new(())),
-        })
+        let bypass =
+            if device.features & spec::F_BYPASS_CONFIG != 0 { device.domains.take() } else { None };
+        Ok(Self { device: Arc::new(device), bypass, book: Book::new(Streams::new(())) })
     }
 
     /// An empty address space.
@@ -176,10 +169,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
     }
 
     fn detach(&self, stream: StreamId, from: &Attachment<T, C>) -> Result<(), IommuError> {
-        self.device.send(Request::Detach {
-            domain: from.to.id(),
-            endpoint: stream.get(),
-        })
+        self.device.send(Request::Detach { domain: from.to.id(), endpoint: stream.get() })
     }
 
     /// Moves `stream` to `new`.
@@ -233,9 +223,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
     /// Makes the reason more exact, by the driver's present knowledge: endpoints without a domain,
     /// and mappings that are missing or forbid the access.
     fn refine(&self, record: &mut FaultRecord) {
-        const UNKNOWN: FaultReason = FaultReason::Other {
-            code: spec::R_UNKNOWN as u32,
-        };
+        const UNKNOWN: FaultReason = FaultReason::Other { code: spec::R_UNKNOWN as u32 };
         // While another caller moves streams, the record is less exact: this function does not
         // wait.
         let seen = self.book.try_with(|streams| {

@@ -30,18 +30,8 @@ use crate::chassis::entry::At;
 pub(super) enum Target {
     Blocked,
     Pass,
-    Second {
-        context: InvalTag,
-        root: u64,
-        levels: VtdLevels,
-        domain: Hold,
-    },
-    First {
-        context: InvalTag,
-        root: u64,
-        levels: VtdFirstLevels,
-        domain: Hold,
-    },
+    Second { context: InvalTag, root: u64, levels: VtdLevels, domain: Hold },
+    First { context: InvalTag, root: u64, levels: VtdFirstLevels, domain: Hold },
 }
 
 /// PASID of requests without one.
@@ -49,11 +39,7 @@ pub(super) const RID_PASID: u32 = 0;
 
 /// The device TLB of a stream, as far as it concerns one PASID.
 fn remote((stream, pasid): (u16, u32), device: DeviceTlb) -> Remote {
-    Remote {
-        stream,
-        pasid: (pasid != RID_PASID).then_some(pasid),
-        device,
-    }
+    Remote { stream, pasid: (pasid != RID_PASID).then_some(pasid), device }
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
@@ -182,8 +168,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
             unsettled.iter().try_for_each(|left| {
                 let stages = self.forget(key, Some(left.to));
                 let ending = self.ending(Some(left.to));
-                self.core
-                    .run_to(&stages.each_ref().map(Vec::as_slice), ending)
+                self.core.run_to(&stages.each_ref().map(Vec::as_slice), ending)
             })
         })?;
         for left in &settled {
@@ -243,20 +228,12 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
                 }
                 stages[0].push(Request::PasidCache { domain, pasid });
                 let extent = Extent::All;
-                stages[1].push(Request::PasidIotlb {
-                    domain,
-                    pasid,
-                    extent,
-                });
+                stages[1].push(Request::PasidIotlb { domain, pasid, extent });
             }
         }
         stages[1].push(Request::Iotlb(Iotlb::Domain { domain }));
         let remote = old.remote.or(device);
-        stages[2].extend(
-            remote
-                .into_iter()
-                .flat_map(|remote| remote.forget(Extent::All)),
-        );
+        stages[2].extend(remote.into_iter().flat_map(|remote| remote.forget(Extent::All)));
         stages
     }
 
@@ -324,19 +301,12 @@ impl Target {
         let (context, domain) = match self {
             Self::Blocked => return None,
             Self::Pass => (None, None),
-            Self::Second {
-                context, domain, ..
+            Self::Second { context, domain, .. } | Self::First { context, domain, .. } => {
+                (Some(*context), Some(domain.clone()))
             }
-            | Self::First {
-                context, domain, ..
-            } => (Some(*context), Some(domain.clone())),
         };
         let id = context.map_or(PASS, |context| split_id(context).0);
-        let to = To {
-            id,
-            context,
-            remote,
-        };
+        let to = To { id, context, remote };
         Some(Attachment { to, domain })
     }
 }

@@ -201,9 +201,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Core<R, M, C> {
 }
 
 /// Devices that time out one after another leave no time for anything else.
-pub(super) const INTERRUPTED: IommuError = IommuError::Refused {
-    code: refusal::DEVICE_TLB,
-};
+pub(super) const INTERRUPTED: IommuError = IommuError::Refused { code: refusal::DEVICE_TLB };
 
 /// Commands handed over at a time.
 const BATCH: usize = 16;
@@ -217,11 +215,7 @@ pub(super) struct Sending<'a, R, M, C: Cpus> {
 
 impl<'a, R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Sending<'a, R, M, C> {
     pub(super) fn new(core: &'a Core<R, M, C>) -> Self {
-        Self {
-            core,
-            ticket: None,
-            batch: ArrayVec::new(),
-        }
+        Self { core, ticket: None, batch: ArrayVec::new() }
     }
 
     /// Everything from here on is a new attempt.
@@ -344,12 +338,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> VtdQueue<R, M, C> {
     /// [`IommuError::Unsupported`] without interrupt remapping, or without the queue, beside which
     /// there is no other way; else if the unit did not complete.
     pub fn invalidate_interrupt_entries(&self, which: InterruptEntries) -> Result<(), IommuError> {
-        let remaps = self
-            .0
-            .control
-            .features
-            .has
-            .contains(Has::INTERRUPT_REMAPPING);
+        let remaps = self.0.control.features.has.contains(Has::INTERRUPT_REMAPPING);
         match &self.0.way {
             Way::Ring(_) if remaps => self.0.run(&[&[Request::InterruptEntries(which)]]),
             Way::Ring(_) | Way::Direct(_) => Err(IommuError::Unsupported),

@@ -69,9 +69,7 @@ impl State {
         let at = self.refused.iter().position(|of| *of == number);
         at.map(|at| self.refused.swap_remove(at));
         match at.is_some() || number <= self.unsure {
-            true => Err(IommuError::Refused {
-                code: refusal::REGISTERS,
-            }),
+            true => Err(IommuError::Refused { code: refusal::REGISTERS }),
             false => Ok(()),
         }
     }
@@ -86,9 +84,7 @@ pub(super) struct Direct<C: Cpus> {
 
 impl<C: Cpus> Default for Direct<C> {
     fn default() -> Self {
-        Self {
-            state: Guarded::default(),
-        }
+        Self { state: Guarded::default() }
     }
 }
 
@@ -101,20 +97,12 @@ impl<C: Cpus> Direct<C> {
     ) -> Result<(), IommuError> {
         let (kind, asked, fields) = match what {
             Contexts::All => (Kind::ContextGlobal, 1, 0),
-            Contexts::Device { domain, stream } => (
-                Kind::ContextDevice,
-                3,
-                ccmd::DID.at(domain.into()) | ccmd::SID.at(stream.into()),
-            ),
+            Contexts::Device { domain, stream } => {
+                (Kind::ContextDevice, 3, ccmd::DID.at(domain.into()) | ccmd::SID.at(stream.into()))
+            }
         };
         let value = ccmd::ICC.mask() | ccmd::CIRG.at(asked) | fields;
-        self.run(
-            control,
-            kind,
-            None,
-            (reg::CCMD, value),
-            (ccmd::ICC, ccmd::CAIG),
-        )
+        self.run(control, kind, None, (reg::CCMD, value), (ccmd::ICC, ccmd::CAIG))
     }
 
     /// Invalidates part of the IOTLB.
@@ -126,12 +114,7 @@ impl<C: Cpus> Direct<C> {
         let (kind, asked, domain, address) = match what {
             Iotlb::All => (Kind::IotlbGlobal, 1, 0, None),
             Iotlb::Domain { domain } => (Kind::IotlbDomain, 2, domain, None),
-            Iotlb::Pages {
-                domain,
-                start,
-                lg2_pages,
-                hint,
-            } => {
+            Iotlb::Pages { domain, start, lg2_pages, hint } => {
                 let fields = descriptor::AM.at(lg2_pages.into()) | descriptor::IH.at(hint.bit());
                 (Kind::IotlbPages, 3, domain, Some(start | fields))
             }
@@ -145,13 +128,7 @@ impl<C: Cpus> Direct<C> {
             | drain(Has::DRAIN_WRITES, iotlb::DW);
         let base = control.features.iotlb;
         let address = address.map(|address| (base, address));
-        self.run(
-            control,
-            kind,
-            address,
-            (base + 8, value),
-            (iotlb::IVT, iotlb::IAIG),
-        )
+        self.run(control, kind, address, (base + 8, value), (iotlb::IVT, iotlb::IAIG))
     }
 
     /// Writes an address, if any, then a command, and waits for it to be done.
@@ -182,12 +159,7 @@ impl<C: Cpus> Direct<C> {
             control.counters.add(kind);
             regs.write64(offset, value);
             state.last += 1;
-            state.running = Some(Running {
-                number: state.last,
-                offset,
-                busy,
-                done,
-            });
+            state.running = Some(Running { number: state.last, offset, busy, done });
             Ok(Some(state.last))
         };
         let give = || give().transpose();

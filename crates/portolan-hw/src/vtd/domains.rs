@@ -133,11 +133,7 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Vtd<R, M, C> {
         if !scalable || !self.features().has_first(levels) {
             return Err(IommuError::Unsupported);
         }
-        Ok(VtdFirstStage {
-            levels,
-            output_lg2: self.config.output_lg2,
-            dirty: DirtyTracking::Off,
-        })
+        Ok(VtdFirstStage { levels, output_lg2: self.config.output_lg2, dirty: DirtyTracking::Off })
     }
 
     /// A domain over `table`.

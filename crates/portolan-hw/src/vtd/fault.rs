@@ -24,9 +24,7 @@ pub(super) struct Reader<C: Cpus> {
 
 impl<C: Cpus> Default for Reader<C> {
     fn default() -> Self {
-        Self {
-            next: Guarded::default(),
-        }
+        Self { next: Guarded::default() }
     }
 }
 
@@ -38,9 +36,7 @@ impl<C: Cpus> Reader<C> {
                 break;
             }
         }
-        control
-            .regs
-            .write32(reg::FSTS, fsts::IQE | fsts::ICE | fsts::ITE);
+        control.regs.write32(reg::FSTS, fsts::IQE | fsts::ICE | fsts::ITE);
         Ok(())
     }
 

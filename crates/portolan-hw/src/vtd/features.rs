@@ -183,9 +183,7 @@ impl Features {
     /// The smallest second-stage depth that covers all addresses, or the largest that there is.
     pub fn best_second_levels(&self) -> Option<VtdLevels> {
         let covers = |levels: &VtdLevels| 30 + 9 * width_code(*levels) as u32 >= self.width;
-        self.second_levels()
-            .find(covers)
-            .or(self.second_levels().last())
+        self.second_levels().find(covers).or(self.second_levels().last())
     }
 
     /// Tells if the unit translates at all. One that does not may remap interrupts all the same,
@@ -274,11 +272,7 @@ impl Features {
     fn capabilities(&self, walker: Walker, caching: Caching) -> Capabilities {
         let max_lg2_pages = self.max_mask;
         let (page, range, leaf_only) = match self.has.contains(Has::PAGE_SELECTIVE) {
-            true => (
-                PageForm::Whole,
-                RangeForm::PowerOfTwo { max_lg2_pages },
-                LeafOnly::Present,
-            ),
+            true => (PageForm::Whole, RangeForm::PowerOfTwo { max_lg2_pages }, LeafOnly::Present),
             false => (PageForm::Absent, RangeForm::Absent, LeafOnly::Absent),
         };
         Capabilities {
@@ -345,18 +339,9 @@ mod tests {
         let f = Features::check(CAP, ECAP).unwrap();
         assert_eq!((f.domain_bits, f.width, f.max_mask), (16, 48, 18));
         assert_eq!((f.faults, f.fault_count, f.iotlb), (0x220, 1, 0xf0));
-        assert!(
-            f.has
-                .contains(Has::QUEUE | Has::PASS_THROUGH | Has::PAGE_SELECTIVE)
-        );
-        assert!(
-            f.has
-                .contains(Has::SECOND_2M | Has::SECOND_1G | Has::DRAIN_READS)
-        );
-        assert!(
-            !f.has
-                .intersects(Has::SCALABLE | Has::SNOOPS | Has::CACHING_MODE)
-        );
+        assert!(f.has.contains(Has::QUEUE | Has::PASS_THROUGH | Has::PAGE_SELECTIVE));
+        assert!(f.has.contains(Has::SECOND_2M | Has::SECOND_1G | Has::DRAIN_READS));
+        assert!(!f.has.intersects(Has::SCALABLE | Has::SNOOPS | Has::CACHING_MODE));
         assert!(f.second_levels().eq([VtdLevels::Three, VtdLevels::Four]));
         assert_eq!(f.best_second_levels(), Some(VtdLevels::Four));
         let narrow = Features::check(0x00d2_008c_2226_0206, ECAP).unwrap();
@@ -368,12 +353,7 @@ mod tests {
     #[test]
     fn each_nonsense_names_its_register() {
         let of = |cap_word, ecap_word| Features::check(cap_word, ecap_word).unwrap_err();
-        let cap_cases = [
-            CAP | 7,
-            CAP & !(0x3f << 16),
-            CAP | 0x3f << 16,
-            CAP & !(0x3ff << 24),
-        ];
+        let cap_cases = [CAP | 7, CAP & !(0x3f << 16), CAP | 0x3f << 16, CAP & !(0x3ff << 24)];
         for value in cap_cases {
             assert_eq!(of(value, ECAP), nonsense(reg::CAP, value));
         }
@@ -400,10 +380,8 @@ mod tests {
     #[test]
     fn caching_mode_concerns_second_stage_only() {
         let f = Features::check(CAP | 1 << 7, SCALABLE).unwrap();
-        let (second, first) = (
-            f.second_capabilities(Walker::Coherent),
-            f.first_capabilities(Walker::Coherent),
-        );
+        let (second, first) =
+            (f.second_capabilities(Walker::Coherent), f.first_capabilities(Walker::Coherent));
         assert_eq!(second.caching, Caching::NotPresentToo);
         assert_eq!(first.caching, Caching::PresentOnly);
     }
@@ -412,9 +390,6 @@ mod tests {
     fn without_page_selection_everything_is_by_domain() {
         let f = Features::check(CAP & !(1 << 39), ECAP).unwrap();
         let caps = f.second_capabilities(Walker::Coherent);
-        assert_eq!(
-            (caps.page, caps.range),
-            (PageForm::Absent, RangeForm::Absent)
-        );
+        assert_eq!((caps.page, caps.range), (PageForm::Absent, RangeForm::Absent));
     }
 }

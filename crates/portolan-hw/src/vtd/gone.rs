@@ -31,11 +31,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// As [`Iommu::block`](portolan::iommu::Iommu::block); to be tried again.
     pub fn device_gone(&self, stream: StreamId) -> Result<(), AttachError> {
         let sid = u16::try_from(stream.get()).map_err(|_| AttachError::NoSuchStream { stream })?;
-        with_room(
-            &self.known,
-            |known| known.gone.list(),
-            |known| known.gone.insert(sid, ()),
-        );
+        with_room(&self.known, |known| known.gone.list(), |known| known.gone.insert(sid, ()));
         let leave = |streams: &mut Streams| self.leave_behind(streams, sid);
         let left = self.book.with(self.turn(), leave)?;
         left.map(drop)?;

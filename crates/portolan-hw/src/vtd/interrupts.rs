@@ -29,12 +29,8 @@ use crate::interrupt::{ApicMode, Slots, compose};
 
 /// An entry. The verification of the source is in word 1, which the hardware may read apart from
 /// word 0: an open entry changes by one store or not at all.
-const ENTRY: Kind = Kind {
-    deciding: P,
-    closed: 0,
-    reads: |_| [u64::MAX; WORDS],
-    live: Live::OneWord,
-};
+const ENTRY: Kind =
+    Kind { deciding: P, closed: 0, reads: |_| [u64::MAX; WORDS], live: Live::OneWord };
 
 /// The words of an entry.
 fn entry(
@@ -80,16 +76,11 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Core<R, M, C> {
     fn set_interrupt(&self, at: At, index: u16, new: &Words) -> Result<(), IommuError> {
         let open = at.read(&self.mem)[0] & P != 0;
         let cached = open || self.control.features.has.contains(Has::CACHING_MODE);
-        at.change(
-            (&self.mem, self.walker()),
-            &ENTRY,
-            new,
-            |after| match after {
-                After::Closed => self.forget_interrupts(one(index)),
-                After::Changed if cached => self.forget_interrupts(one(index)),
-                After::Changed | After::Unread => self.control.flush_write_buffer(),
-            },
-        )
+        at.change((&self.mem, self.walker()), &ENTRY, new, |after| match after {
+            After::Closed => self.forget_interrupts(one(index)),
+            After::Changed if cached => self.forget_interrupts(one(index)),
+            After::Changed | After::Unread => self.control.flush_write_buffer(),
+        })
     }
 
     /// Closes an entry in memory. The verification of the source stays, as the hardware may have
@@ -126,11 +117,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         let control = &self.core.control;
         control.flush_write_buffer()?;
         control.set_interrupt_table(remap.address())?;
-        if !control
-            .features
-            .has
-            .contains(Has::INTERRUPT_ROOT_INVALIDATES)
-        {
+        if !control.features.has.contains(Has::INTERRUPT_ROOT_INVALIDATES) {
             self.core.forget_interrupts(InterruptEntries::All)?;
         }
         control.switch(command::CFI, Switch::Off)?;

@@ -70,11 +70,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         if again || !(old.domain == PASS || self.reserve(streams, old.domain)) {
             return Ok(None);
         }
-        let to = To {
-            id: old.domain,
-            context: None,
-            remote: None,
-        };
+        let to = To { id: old.domain, context: None, remote: None };
         let at = streams.state.context(&self.core, stream)?;
         change(&self.core, at, &old.words, Forget::NOTHING)?;
         streams.begin((stream, 0), Attachment::without_domain(to));
@@ -105,13 +101,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
             // No tables hang on it, so that any domain will do.
             Mode::Legacy if context::TT.of(words[0]) == context::translation::PASS => {
                 words[1] = words[1] & !context::DID.mask() | context::DID.at(PASS.into());
-                return Some((
-                    stream,
-                    OldEntry {
-                        words,
-                        domain: PASS,
-                    },
-                ));
+                return Some((stream, OldEntry { words, domain: PASS }));
             }
             Mode::Legacy => context::DID.of(words[1]) as u16,
             Mode::Scalable => {

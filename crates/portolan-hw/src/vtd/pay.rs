@@ -39,8 +39,7 @@ impl Owed {
         let extent = extent.without_hint();
         let known = |all: &[(InvalTag, Extent)]| {
             let covers = |of: &Extent| *of == Extent::All || *of == extent;
-            all.iter()
-                .any(|(of, there)| *of == context && covers(there))
+            all.iter().any(|(of, there)| *of == context && covers(there))
         };
         if known(&self.extents) {
             return;
@@ -165,10 +164,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Paying<'_, R, M, C> {
     fn sync(&mut self) -> Result<(), IommuError> {
         for _ in 0..ATTEMPTS {
             self.tell_devices()?;
-            let devices = Devices {
-                core: self.sending.core,
-                owed: &self.owed,
-            };
+            let devices = Devices { core: self.sending.core, owed: &self.owed };
             let asked = |stream: Option<u16>| {
                 devices.count(|of| stream.is_none_or(|stream| of == stream)) != 0
             };
@@ -227,18 +223,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Paying<'_, R, M, C> {
             Depth::AllLevels => Hint::AllLevels,
         };
         let (context, start, lg2, hint) = match command {
-            Command::Page {
-                context,
-                iova,
-                size,
-                depth,
-            } => (context, iova.get(), size.lg2() - 12, hint(depth)),
-            Command::Range {
-                context,
-                run,
-                granule,
-                depth,
-            } => {
+            Command::Page { context, iova, size, depth } => {
+                (context, iova.get(), size.lg2() - 12, hint(depth))
+            }
+            Command::Range { context, run, granule, depth } => {
                 let (start, lg2) = aligned(run, granule);
                 (context, start, lg2, hint(depth))
             }
@@ -256,11 +244,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Paying<'_, R, M, C> {
         if !selective || lg2 > u32::from(features.max_mask) {
             return self.extent(context, Extent::All);
         }
-        let extent = Extent::Pages {
-            start: start >> (12 + lg2) << (12 + lg2),
-            lg2_pages: lg2 as u8,
-            hint,
-        };
+        let extent =
+            Extent::Pages { start: start >> (12 + lg2) << (12 + lg2), lg2_pages: lg2 as u8, hint };
         self.extent(context, extent)
     }
 
@@ -294,11 +279,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Paying<'_, R, M, C> {
         let mut before = None;
         for &pasid in &tag.pasids {
             if before.replace(pasid) != Some(pasid) {
-                self.send(Request::PasidIotlb {
-                    domain,
-                    pasid,
-                    extent,
-                })?;
+                self.send(Request::PasidIotlb { domain, pasid, extent })?;
             }
         }
         Ok(())
@@ -321,16 +302,7 @@ fn aligned(run: Run, granule: PageSize) -> (u64, u32) {
 fn iotlb(domain: u16, extent: Extent) -> Iotlb {
     match extent {
         Extent::All => Iotlb::Domain { domain },
-        Extent::Pages {
-            start,
-            lg2_pages,
-            hint,
-        } => Iotlb::Pages {
-            domain,
-            start,
-            lg2_pages,
-            hint,
-        },
+        Extent::Pages { start, lg2_pages, hint } => Iotlb::Pages { domain, start, lg2_pages, hint },
     }
 }
 
@@ -342,11 +314,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for Core<R, M, 
         if self.released.get() != 0 {
             return Ok(());
         }
-        let mut paying = Paying {
-            sending: Sending::new(self),
-            sent: Sent::default(),
-            owed: Owed::default(),
-        };
+        let mut paying =
+            Paying { sending: Sending::new(self), sent: Sent::default(), owed: Owed::default() };
         for step in steps {
             paying.step(step)?;
         }

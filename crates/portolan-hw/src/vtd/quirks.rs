@@ -81,11 +81,7 @@ mod tests {
 
     fn of(device: u16, base_class: u8) -> Quirks {
         let vendor = INTEL;
-        Quirks::of(PciIdentity {
-            vendor,
-            device,
-            base_class,
-        })
+        Quirks::of(PciIdentity { vendor, device, base_class })
     }
 
     #[test]
@@ -101,11 +97,7 @@ mod tests {
         assert_eq!(of(0x0062, 6), graphics);
         assert_eq!(of(0x9a49, 3), Quirks::KEEP_TRANSLATION);
         assert_eq!(of(0x9a49, 2), Quirks::empty());
-        let other = PciIdentity {
-            vendor: 0x1022,
-            device: 0x2a40,
-            base_class: 3,
-        };
+        let other = PciIdentity { vendor: 0x1022, device: 0x2a40, base_class: 3 };
         assert_eq!(Quirks::of(other), Quirks::empty());
     }
 }

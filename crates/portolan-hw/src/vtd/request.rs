@@ -61,11 +61,7 @@ pub(super) enum Iotlb {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
     All,
-    Pages {
-        start: u64,
-        lg2_pages: u8,
-        hint: Hint,
-    },
+    Pages { start: u64, lg2_pages: u8, hint: Hint },
 }
 
 impl Extent {
@@ -73,13 +69,9 @@ impl Extent {
     pub(super) fn without_hint(self) -> Self {
         match self {
             Self::All => Self::All,
-            Self::Pages {
-                start, lg2_pages, ..
-            } => Self::Pages {
-                start,
-                lg2_pages,
-                hint: Hint::AllLevels,
-            },
+            Self::Pages { start, lg2_pages, .. } => {
+                Self::Pages { start, lg2_pages, hint: Hint::AllLevels }
+            }
         }
     }
 }
@@ -168,20 +160,12 @@ impl Request {
         match self {
             Self::Contexts(what) => contexts(what),
             Self::Iotlb(what) => iotlb_words(what, features),
-            Self::PasidIotlb {
-                domain,
-                pasid,
-                extent,
-            } => {
+            Self::PasidIotlb { domain, pasid, extent } => {
                 let low = TYPE.at(kind::PASID_IOTLB) | DID.at(domain.into());
                 let low = low | PASID.at(pasid.into());
                 match extent {
                     Extent::All => [low | GRANULARITY.at(pasid_iotlb::ALL), 0],
-                    Extent::Pages {
-                        start,
-                        lg2_pages,
-                        hint,
-                    } => {
+                    Extent::Pages { start, lg2_pages, hint } => {
                         let fields = AM.at(lg2_pages.into()) | IH.at(hint.bit());
                         [low | GRANULARITY.at(pasid_iotlb::PAGES), start | fields]
                     }
@@ -195,24 +179,16 @@ impl Request {
                 let low = TYPE.at(kind::PASID_CACHE) | GRANULARITY.at(pasid_cache::PASID);
                 [low | DID.at(domain.into()) | PASID.at(pasid.into()), 0]
             }
-            Self::DeviceTlb {
-                stream,
-                device,
-                pasid,
-                extent,
-            } => {
+            Self::DeviceTlb { stream, device, pasid, extent } => {
                 // Without throttling, the field of the physical function is reserved.
                 let throttled = features.has.contains(Has::DEVICE_TLB_THROTTLE);
                 let physical = if throttled { device.physical } else { 0 };
                 let device = DeviceTlb { physical, ..device };
                 device_words(stream, device, pasid, extent)
             }
-            Self::Response {
-                stream,
-                pasid,
-                group,
-                response,
-            } => response_words(stream, pasid, group, response),
+            Self::Response { stream, pasid, group, response } => {
+                response_words(stream, pasid, group, response)
+            }
             Self::InterruptEntries(which) => interrupt_words(which, features),
         }
     }
@@ -237,17 +213,9 @@ fn iotlb_words(what: Iotlb, features: &Features) -> Words {
     match what {
         Iotlb::All => [low | GRANULARITY.at(1), 0],
         Iotlb::Domain { domain } => [low | GRANULARITY.at(2) | DID.at(domain.into()), 0],
-        Iotlb::Pages {
-            domain,
-            start,
-            lg2_pages,
-            hint,
-        } => {
+        Iotlb::Pages { domain, start, lg2_pages, hint } => {
             let fields = AM.at(lg2_pages.into()) | IH.at(hint.bit());
-            [
-                low | GRANULARITY.at(3) | DID.at(domain.into()),
-                start | fields,
-            ]
+            [low | GRANULARITY.at(3) | DID.at(domain.into()), start | fields]
         }
     }
 }
@@ -259,9 +227,7 @@ fn device_address(extent: Extent, size: u64) -> u64 {
     match extent {
         // Everything: all bits from 12 up but the top one.
         Extent::All => (u64::MAX >> 1) & !0xfff | size,
-        Extent::Pages {
-            start, lg2_pages, ..
-        } => match lg2_pages {
+        Extent::Pages { start, lg2_pages, .. } => match lg2_pages {
             0 => start,
             51.. => device_address(Extent::All, size),
             lg2 => {
@@ -274,10 +240,7 @@ fn device_address(extent: Extent, size: u64) -> u64 {
 
 fn device_words(stream: u16, device: DeviceTlb, pasid: Option<u32>, extent: Extent) -> Words {
     let depth = u64::from(device.depth % 32);
-    let (low, high) = (
-        u64::from(device.physical & 0xf),
-        u64::from(device.physical >> 4),
-    );
+    let (low, high) = (u64::from(device.physical & 0xf), u64::from(device.physical >> 4));
     match pasid {
         None => {
             use device_tlb as f;
@@ -303,9 +266,7 @@ fn response_words(stream: u16, pasid: Option<u32>, group: u16, response: Respons
     };
     let word = TYPE.at(kind::RESPONSE) | response::RID.at(stream.into());
     let word = word | response::CODE.at(code);
-    let pasid = pasid.map_or(0, |pasid| {
-        response::PASID_PRESENT.mask() | PASID.at(pasid.into())
-    });
+    let pasid = pasid.map_or(0, |pasid| response::PASID_PRESENT.mask() | PASID.at(pasid.into()));
     let high = response::LAST.mask() | response::GROUP.at(group.into());
     [word | pasid, high]
 }

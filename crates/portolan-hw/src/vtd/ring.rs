@@ -41,10 +41,7 @@ pub(super) fn ring<M: TableMem<AtomicU64>, C: Cpus>(
         Width::Bits256 => WIDE,
     };
     let lg2_slots = 12 + lg2_pages.min(7) - lg2_bytes;
-    let shape = Shape {
-        lg2_slots,
-        lg2_bytes,
-    };
+    let shape = Shape { lg2_slots, lg2_bytes };
     Ring::new(mem, shape, u64::MAX, Some(()))
 }
 
@@ -106,9 +103,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for Core<R, M, C> {
     }
 
     fn set_tail(&self, index: u64, shape: Shape) {
-        self.control
-            .regs
-            .write64(reg::IQT, index << shape.lg2_bytes);
+        self.control.regs.write64(reg::IQT, index << shape.lg2_bytes);
     }
 
     fn stopped(&self, _: u64) -> Result<Option<Stop>, IommuError> {

@@ -39,12 +39,8 @@ pub enum Mode {
 
 /// Root, context and PASID entries. Hardware may read one between any two writes of 64 bits and
 /// keep its copy (6.2), so one that is present is made absent first.
-pub(crate) const ENTRY: Kind = Kind {
-    deciding: P,
-    closed: 0,
-    reads: |_| [u64::MAX; WORDS],
-    live: Live::Closed,
-};
+pub(crate) const ENTRY: Kind =
+    Kind { deciding: P, closed: 0, reads: |_| [u64::MAX; WORDS], live: Live::Closed };
 
 /// The entry of no words but zeros.
 pub(super) const ABSENT: Words = [0; WORDS];
@@ -60,11 +56,7 @@ pub(super) struct Forget<'a> {
 
 impl Forget<'_> {
     /// Nothing: the caller invalidates itself.
-    pub(super) const NOTHING: Self = Self {
-        old: &[],
-        ending: Ending::Plain,
-        absence: &[],
-    };
+    pub(super) const NOTHING: Self = Self { old: &[], ending: Ending::Plain, absence: &[] };
 }
 
 /// The tables of a unit. All methods are for one caller at a time.
@@ -141,12 +133,7 @@ impl Structures {
             }
         };
         hang(core, (self.root, PAGE), word, table)?;
-        Ok(At {
-            table,
-            size: PAGE,
-            first: index * words,
-            words,
-        })
+        Ok(At { table, size: PAGE, first: index * words, words })
     }
 
     /// The PASID directory of `stream`.
@@ -180,19 +167,9 @@ impl Structures {
                 table
             }
         };
-        hang(
-            core,
-            (directory, self.directory_size),
-            index as usize,
-            table,
-        )?;
+        hang(core, (directory, self.directory_size), index as usize, table)?;
         let slot = pasid as usize & ((1 << entry::PASID_TABLE_LG2) - 1);
-        Ok(At {
-            table,
-            size: PAGE,
-            first: slot * entry::PASID_WORDS,
-            words: entry::PASID_WORDS,
-        })
+        Ok(At { table, size: PAGE, first: slot * entry::PASID_WORDS, words: entry::PASID_WORDS })
     }
 }
 
@@ -204,12 +181,7 @@ fn hang<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
     word: usize,
     table: PhysAddr,
 ) -> Result<(), IommuError> {
-    let at = At {
-        table: upper,
-        size,
-        first: word,
-        words: 1,
-    };
+    let at = At { table: upper, size, first: word, words: 1 };
     let mut new = ABSENT;
     new[0] = table.get() & ADDRESS | P;
     change(core, at, &new, Forget::NOTHING)
@@ -287,8 +259,7 @@ impl<C: Cpus> Remap<C> {
     }
 
     pub(super) fn at(&self, index: u16) -> At {
-        self.table
-            .entry(usize::from(index) * INTERRUPT_WORDS, INTERRUPT_WORDS)
+        self.table.entry(usize::from(index) * INTERRUPT_WORDS, INTERRUPT_WORDS)
     }
 
     /// The index of `interrupt`, if it is in use.

@@ -35,11 +35,7 @@ pub(super) struct Root {
 
 impl Root {
     pub(super) fn new(table: PhysAddr, mode: Mode, inherited: Inherited) -> Self {
-        Self {
-            address: table.get() | mode_bits(mode),
-            inherited,
-            set: Published::default(),
-        }
+        Self { address: table.get() | mode_bits(mode), inherited, set: Published::default() }
     }
 
     /// Value of the address register.

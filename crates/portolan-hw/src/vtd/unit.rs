@@ -221,11 +221,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         }
         let inherited = inherited(&regs, &config)?;
         let bits = config.pasid_bits.min(features.pasid_bits);
-        let width = if scalable {
-            Width::Bits256
-        } else {
-            Width::Bits128
-        };
+        let width = if scalable { Width::Bits256 } else { Width::Bits128 };
         let control = Control::new(regs, clock, config.limit, features);
         let ranges = Ranges::of(&features.second_capabilities(Walker::Coherent));
         let submitters = Submitters::new(&control.clock, ranges, config.combining);
@@ -238,11 +234,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
             parts.free(&mem);
             return Err(error);
         }
-        let Parts {
-            structures,
-            way,
-            remap,
-        } = parts;
+        let Parts { structures, way, remap } = parts;
         let root = Root::new(structures.root, config.mode, inherited);
         let last = (1u32 << features.domain_bits) - 1;
         let core = Core {
@@ -329,8 +321,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
             Mode::Scalable => &[Request::PasidCacheAll],
         };
         let contexts = [Request::Contexts(Contexts::All)];
-        self.core
-            .run(&[&contexts, pasids, &[Request::Iotlb(Iotlb::All)]])
+        self.core.run(&[&contexts, pasids, &[Request::Iotlb(Iotlb::All)]])
     }
 
     /// Features of the unit.

@@ -46,11 +46,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         use context::translation as t;
         let (kind, root, width) = match target {
             Target::Second { root, levels, .. } => {
-                let kind = if device {
-                    t::DEVICE_TLB
-                } else {
-                    t::UNTRANSLATED
-                };
+                let kind = if device { t::DEVICE_TLB } else { t::UNTRANSLATED };
                 (kind, *root, width_code(*levels))
             }
             Target::Pass => match self.widest() {

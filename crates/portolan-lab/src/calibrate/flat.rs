@@ -84,10 +84,7 @@ pub(super) fn parse(line: &[u8]) -> Option<Result<Row, &'static str>> {
 /// Parses the lines of `funclatency` beside its buckets.
 fn bcc(text: &str) -> Option<Result<Row, &'static str>> {
     let name = |text: &str| {
-        let plain = text
-            .trim()
-            .trim_start_matches("b'")
-            .trim_matches(['\'', '"']);
+        let plain = text.trim().trim_start_matches("b'").trim_matches(['\'', '"']);
         match plain.is_empty() || plain.len() > LONGEST_NAME {
             true => Err(TOO_LONG),
             false => Ok(Row::Function(Traced::One(plain.to_owned()))),
@@ -127,11 +124,9 @@ fn bcc_bucket(text: &str) -> Option<Result<Row, &'static str>> {
     let (count, _) = rest.split_once('|')?;
     let number = |text: &str| decimal(text.trim().as_bytes());
     let row = match (number(low), number(high), number(count)) {
-        (Some(low), Some(high), Some(count)) if high < u64::MAX => Ok(Row::Bucket {
-            low,
-            high: high + 1,
-            count,
-        }),
+        (Some(low), Some(high), Some(count)) if high < u64::MAX => {
+            Ok(Row::Bucket { low, high: high + 1, count })
+        }
         _ => Err("a bucket without bounds or calls"),
     };
     Some(row)
@@ -230,12 +225,7 @@ struct Histogram {
 
 impl Rows {
     pub(super) fn new(pages: Pages) -> Self {
-        Self {
-            pages,
-            histogram: None,
-            traced: Traced::Unsaid,
-            read: 0,
-        }
+        Self { pages, histogram: None, traced: Traced::Unsaid, read: 0 }
     }
 
     /// Takes a row.
@@ -248,11 +238,7 @@ impl Rows {
             }
             // The middle of a power of two; of a single number, that number.
             let (low, high) = (low as f64, high as f64);
-            let middle = if low > 0.0 {
-                (low * high).sqrt()
-            } else {
-                high / 2.0
-            };
+            let middle = if low > 0.0 { (low * high).sqrt() } else { high / 2.0 };
             let ns = middle * histogram.scale as f64;
             histogram.buckets.push((ns, count));
             return Ok(());
@@ -262,11 +248,7 @@ impl Rows {
             Row::Call { key, ns } => self.add(&key, ns as f64, Resolution::Exact, samples),
             Row::Histogram { key, scale } => {
                 let buckets = Vec::new();
-                self.histogram = Some(Histogram {
-                    key,
-                    scale,
-                    buckets,
-                });
+                self.histogram = Some(Histogram { key, scale, buckets });
             }
             Row::Function(traced) => self.traced = traced,
             Row::Buckets { scale } => {
@@ -277,11 +259,8 @@ impl Rows {
                     }
                     Traced::Unsaid => return Err("a histogram without its function"),
                 };
-                self.histogram = Some(Histogram {
-                    key: Key::of(function, "")?,
-                    scale,
-                    buckets: Vec::new(),
-                });
+                self.histogram =
+                    Some(Histogram { key: Key::of(function, "")?, scale, buckets: Vec::new() });
             }
             Row::Bucket { .. } | Row::Nothing => {}
         }

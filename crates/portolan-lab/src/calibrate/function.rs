@@ -129,11 +129,7 @@ pub(super) fn known(name: &[u8]) -> Option<Known> {
         "swiotlb_bounce" => (Copy, Alone, "size"),
         _ => return None,
     };
-    Some(Known {
-        family,
-        inside,
-        argument,
-    })
+    Some(Known { family, inside, argument })
 }
 
 #[cfg(test)]

@@ -16,14 +16,8 @@ use super::robust::{FEWEST, median, rounded};
 use super::samples::{Care, Overhead, Part, Probe, Samples};
 
 /// Functions that do more than nothing, by the beginnings of their names.
-const WRAPPERS: [&str; 6] = [
-    "dma_",
-    "iommu_dma_",
-    "iommu_map",
-    "iommu_unmap",
-    "swiotlb_",
-    "__iommu_dma_",
-];
+const WRAPPERS: [&str; 6] =
+    ["dma_", "iommu_dma_", "iommu_map", "iommu_unmap", "swiotlb_", "__iommu_dma_"];
 
 /// Time of tracing, for each call.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -67,10 +61,7 @@ impl Tracing {
     /// Overhead of tracing that is taken off with `care`.
     pub(super) fn overhead(&self, care: Care) -> Overhead {
         let around_ns = self.around_ns.filter(|_| care.takes(Part::Around));
-        Overhead {
-            inside_ns: self.ns,
-            around_ns: around_ns.unwrap_or(self.ns),
-        }
+        Overhead { inside_ns: self.ns, around_ns: around_ns.unwrap_or(self.ns) }
     }
 }
 

@@ -94,10 +94,7 @@ impl Judged {
             _ => String::new(),
         };
         let predicted = self.predicted_off_pct.map_or(String::new(), |off| {
-            format!(
-                "; {} held out are predicted within {off} % (median)",
-                grouped(self.held_out)
-            )
+            format!("; {} held out are predicted within {off} % (median)", grouped(self.held_out))
         });
         format!(
             "measured: {} calls that {} ({units}), {} left out as outliers, median residual {} ns\

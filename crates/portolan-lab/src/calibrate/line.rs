@@ -13,11 +13,7 @@ pub(super) enum Token<'l> {
     /// A function begins; so many columns in.
     Enter { depth: usize, call: Call<'l> },
     /// One begins and ends.
-    Leaf {
-        depth: usize,
-        ns: u64,
-        call: Call<'l>,
-    },
+    Leaf { depth: usize, ns: u64, call: Call<'l> },
     /// One ends.
     Exit { depth: usize, ns: u64 },
     /// An event within.
@@ -62,10 +58,7 @@ pub(super) fn parse(line: &[u8]) -> Parsed<'_> {
         Stamped::Event(stamped) => {
             let token = match stamped.name {
                 b"funcgraph_entry" | b"funcgraph_exit" => columns(stamped.fields)?,
-                name => Token::Event {
-                    name,
-                    fields: stamped.fields,
-                },
+                name => Token::Event { name, fields: stamped.fields },
             };
             Ok((Some(stamped.cpu), token))
         }
@@ -178,10 +171,7 @@ fn function(body: &[u8], ns: Option<u64>) -> Result<Token<'_>, &'static str> {
         return Err(TOO_LONG);
     }
     let close = memchr::memrchr(b')', text).filter(|close| *close > open);
-    let call = Call {
-        name,
-        arguments: close.map_or(b"", |close| &text[open + 1..close]),
-    };
+    let call = Call { name, arguments: close.map_or(b"", |close| &text[open + 1..close]) };
     let code = match memchr::memmem::rfind(text, b"/*") {
         Some(comment) if comment > open => text[..comment].trim_ascii_end(),
         _ => text,

@@ -212,10 +212,7 @@ impl Gathered {
     }
 
     fn gather(&mut self, name: &str, lines: &mut Lines, kept: Kept) -> Source {
-        let mut source = Source {
-            name: name.to_owned(),
-            ..Source::default()
-        };
+        let mut source = Source { name: name.to_owned(), ..Source::default() };
         let (mut stacks, mut rows) = (Stacks::new(self.pages, self.care), Rows::new(self.pages));
         while let Some(line) = lines.next_line() {
             let marked = line.bytes.strip_prefix(LATENCY.as_bytes());
@@ -225,13 +222,7 @@ impl Gathered {
             source.lines += 1;
             let found = match line.too_long {
                 true => Err("longer than 1 MiB"),
-                false => take(
-                    bytes,
-                    &mut stacks,
-                    &mut rows,
-                    &mut self.samples,
-                    &mut source,
-                ),
+                false => take(bytes, &mut stacks, &mut rows, &mut self.samples, &mut source),
             };
             if let Err(why) = found {
                 source.bad += 1;
@@ -310,16 +301,12 @@ impl Gathered {
         match seen.as_slice() {
             [] => {
                 let bad = self.sources.iter().flat_map(|source| &source.bad_lines);
-                let first = bad
-                    .map(|line| format!(" ({line})"))
-                    .next()
-                    .unwrap_or_default();
+                let first = bad.map(|line| format!(" ({line})")).next().unwrap_or_default();
                 bail!("the traces have no call from its beginning to its end{first}; {HOW_TO}")
             }
-            _ if left != LeftOut::default() => bail!(
-                "none of the calls can be fitted on ({}); {HOW_TO}",
-                text::left_out(&left)
-            ),
+            _ if left != LeftOut::default() => {
+                bail!("none of the calls can be fitted on ({}); {HOW_TO}", text::left_out(&left))
+            }
             seen => bail!(
                 "none of the functions in the traces has a price; there are {}; wanted is one of {wanted}; {HOW_TO}",
                 seen[..seen.len().min(8)].join(", ")
@@ -331,9 +318,7 @@ impl Gathered {
 /// The functions that are recorded for prices first of all.
 #[cfg(test)]
 pub(crate) fn wanted_functions() -> impl Iterator<Item = &'static str> {
-    Family::ALL
-        .into_iter()
-        .flat_map(|family| family.functions().split(", "))
+    Family::ALL.into_iter().flat_map(|family| family.functions().split(", "))
 }
 
 /// Lines of a trace that are read.

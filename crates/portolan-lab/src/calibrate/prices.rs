@@ -62,20 +62,12 @@ pub(super) struct Told<'b> {
 impl<'b> Told<'b> {
     /// The prices of `base` that `fits` tell.
     pub(super) fn of(base: &'b Profile, fits: &BTreeMap<(Family, Kind), Judged>) -> Self {
-        let mut told = Self {
-            base,
-            prices: Vec::new(),
-            untold: BTreeMap::new(),
-        };
+        let mut told = Self { base, prices: Vec::new(), untold: BTreeMap::new() };
         let fit = |family, kind| fits.get(&(family, kind));
         told.table(fit(Family::Map, Kind::Pages), Family::Map);
         told.table(fit(Family::Unmap, Kind::Pages), Family::Unmap);
         told.linux(fit(Family::Map, Kind::Pages), Family::Map, Event::LinuxMap);
-        told.linux(
-            fit(Family::Unmap, Kind::Pages),
-            Family::Unmap,
-            Event::LinuxUnmap,
-        );
+        told.linux(fit(Family::Unmap, Kind::Pages), Family::Unmap, Event::LinuxUnmap);
         // An unmap that gave its addresses back at once is told from one that queued by the call that does so.
         if with_line(fit(Family::GiveAddresses, Kind::Pages)).is_some() {
             let queued = fit(Family::Queue, Kind::Pages);
@@ -151,11 +143,7 @@ impl<'b> Told<'b> {
             high_ns: Some(rounded(found.high_ns.max(found.ns))),
             source,
         };
-        self.prices.push(NewPrice {
-            event,
-            before_ns,
-            price,
-        });
+        self.prices.push(NewPrice { event, before_ns, price });
     }
 
     /// Sets the price of `rest` from calls whose other parts are `known`: a number of each event.
@@ -181,11 +169,7 @@ impl<'b> Told<'b> {
         let scaled = events.map(|event| (event, self.now(event) * factor));
         for (event, ns) in scaled.collect::<Vec<_>>() {
             let (low_ns, high_ns) = (0.0, sum.high_ns.max(ns));
-            let found = Estimate {
-                ns,
-                low_ns,
-                high_ns,
-            };
+            let found = Estimate { ns, low_ns, high_ns };
             self.set(event, found, source.clone());
         }
     }
@@ -299,11 +283,7 @@ impl<'b> Told<'b> {
             let why = "its submissions take no longer than the wait in them";
             return self.leave(event, why);
         }
-        let found = Estimate {
-            ns: whole,
-            high_ns: line.call.high_ns.max(whole),
-            ..line.call
-        };
+        let found = Estimate { ns: whole, high_ns: line.call.high_ns.max(whole), ..line.call };
         let part = |ns: f64| ((ns - waits) / line.units.max(1.0)).max(0.0);
         let source = format!("{}, less the wait of the others", judged.source());
         self.set(event, found.map(part), source);

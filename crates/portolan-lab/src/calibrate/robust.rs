@@ -46,20 +46,12 @@ pub struct Estimate {
 impl Estimate {
     /// A price as it was told.
     pub(super) fn of(price: &Price) -> Self {
-        Self {
-            ns: price.ns,
-            low_ns: price.low(),
-            high_ns: price.high(),
-        }
+        Self { ns: price.ns, low_ns: price.low(), high_ns: price.high() }
     }
 
     /// The same change of all three.
     pub(super) fn map(self, change: impl Fn(f64) -> f64) -> Self {
-        Self {
-            ns: change(self.ns),
-            low_ns: change(self.low_ns),
-            high_ns: change(self.high_ns),
-        }
+        Self { ns: change(self.ns), low_ns: change(self.low_ns), high_ns: change(self.high_ns) }
     }
 }
 
@@ -121,9 +113,8 @@ impl Line {
         let is_told = told >= FEWEST || told * 2 > samples.len();
         let points = samples.iter();
         let points = points.filter(|sample| !is_told || sample.units.is_some());
-        let points: Vec<_> = points
-            .map(|sample| (sample.units.unwrap_or(1.0), own_ns(sample, overhead)))
-            .collect();
+        let points: Vec<_> =
+            points.map(|sample| (sample.units.unwrap_or(1.0), own_ns(sample, overhead))).collect();
         if points.len() < FEWEST {
             return None;
         }
@@ -139,9 +130,7 @@ impl Line {
         let mut found = Self::of(&near, line);
         found.outliers = (points.len() - near.len()) as u64;
         let [call, each] = resampled(&near, apart, seed);
-        let coarse = samples
-            .iter()
-            .any(|sample| sample.resolution == Resolution::Bucket);
+        let coarse = samples.iter().any(|sample| sample.resolution == Resolution::Bucket);
         let estimate = |ns: f64, [low, high]: [f64; 2]| {
             // A bucket's calls are anywhere in it.
             let wide = if coarse { 2f64.sqrt() } else { 1.0 };
@@ -175,11 +164,7 @@ impl Line {
         let left: f64 = left.map(|left| left.powi(2)).sum();
         let all: f64 = ys.iter().map(|y| (y - average).powi(2)).sum();
         Self {
-            call: Estimate {
-                ns: average,
-                low_ns: average,
-                high_ns: average,
-            },
+            call: Estimate { ns: average, low_ns: average, high_ns: average },
             each: Slope::Unsaid,
             units: rounded(units),
             range: [
@@ -220,9 +205,8 @@ enum Apart {
 fn can_be_told(points: &Points) -> Apart {
     let groups = groups(points, mean).into_iter();
     let enough = groups.filter(|group| group.1 >= FEWEST_OF_A_SIZE as f64);
-    let (least, most) = enough.fold((f64::MAX, 0.0f64), |(least, most), (size, ..)| {
-        (least.min(size), most.max(size))
-    });
+    let (least, most) = enough
+        .fold((f64::MAX, 0.0f64), |(least, most), (size, ..)| (least.min(size), most.max(size)));
     match most >= 2.0 * least {
         true => Apart::Yes,
         false => Apart::No,

@@ -76,10 +76,7 @@ pub(super) struct Hooks {
 
 impl Hooks {
     /// Of a traced call without others in it.
-    pub(super) const OWN: Self = Self {
-        inside: 1,
-        around: 0,
-    };
+    pub(super) const OWN: Self = Self { inside: 1, around: 0 };
 
     /// Adds the parts of a call within, whose own time stays in this one's.
     pub(super) fn take_in(&mut self, inner: Self) {
@@ -122,10 +119,7 @@ pub(super) struct Reservoir<T> {
 
 impl<T> Default for Reservoir<T> {
     fn default() -> Self {
-        Self {
-            kept: Vec::new(),
-            seen: 0,
-        }
+        Self { kept: Vec::new(), seen: 0 }
     }
 }
 

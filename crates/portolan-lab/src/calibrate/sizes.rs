@@ -58,10 +58,7 @@ pub(super) fn sizes(
         }
     };
     let size = |group: &Vec<&Sample>| {
-        let mut ns: Vec<f64> = group
-            .iter()
-            .map(|sample| own_ns(sample, overhead))
-            .collect();
+        let mut ns: Vec<f64> = group.iter().map(|sample| own_ns(sample, overhead)).collect();
         ns.sort_by(f64::total_cmp);
         let tenths = |tenths: usize| {
             let at = ns.len().saturating_sub(1) * tenths / 10;

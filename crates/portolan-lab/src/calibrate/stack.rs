@@ -196,9 +196,7 @@ impl Cpu {
 
     fn event(&mut self, name: &[u8], fields: &[u8], mapped: &mut Mapped) {
         match parse_event(name, fields) {
-            Ok(Event::TableMap {
-                iova, pa, bytes, ..
-            }) => {
+            Ok(Event::TableMap { iova, pa, bytes, .. }) => {
                 let leaves = mapped.map(iova, pa, bytes);
                 if let Some(frame) = self.within(Family::Map) {
                     frame.tell(leaves);

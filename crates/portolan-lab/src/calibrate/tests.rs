@@ -75,21 +75,12 @@ fn known_prices_come_back_from_noise_interrupts_and_lost_lines() {
     assert!(found.sources[0].lost > 0, "{:?}", found.sources);
     let lines = found.fits.iter().filter_map(|fit| fit.line.as_ref());
     let outliers: Vec<u64> = lines.map(|line| line.outliers).collect();
-    assert!(
-        outliers.len() == 3 && outliers.iter().all(|outliers| *outliers > 20),
-        "{outliers:?}"
-    );
+    assert!(outliers.len() == 3 && outliers.iter().all(|outliers| *outliers > 20), "{outliers:?}");
     let tracing = found.tracing.unwrap();
     assert_eq!(tracing.function, "iommu_get_dma_domain");
-    assert!(
-        (tracing.ns / made::HOOK_NS - 1.0).abs() < 0.1,
-        "{tracing:?}"
-    );
+    assert!((tracing.ns / made::HOOK_NS - 1.0).abs() < 0.1, "{tracing:?}");
     let around_ns = tracing.around_ns.unwrap();
-    assert!(
-        (around_ns / made::AROUND_NS - 1.0).abs() < 0.1,
-        "{tracing:?}"
-    );
+    assert!((around_ns / made::AROUND_NS - 1.0).abs() < 0.1, "{tracing:?}");
     // And the profile is one.
     let profile = Profile::from_toml(&found.profile).unwrap();
     let map = found.prices.iter().find(|new| new.event == Event::MapCall);
@@ -115,10 +106,7 @@ fn calls_that_were_held_out_are_predicted() {
     // Submissions of which the driver's call is lost are too few.
     for fit in found.fits.iter().filter(|fit| fit.line.is_some()) {
         let (off, before) = (fit.predicted_off_pct.unwrap(), fit.before_off_pct);
-        println!(
-            "{}: {off} %, before {before:?} %, {}",
-            fit.what, fit.held_out
-        );
+        println!("{}: {off} %, before {before:?} %, {}", fit.what, fit.held_out);
         let share = fit.held_out as f64 / fit.seen as f64;
         assert!((0.15..0.25).contains(&share), "{share}");
         assert!(off < 8.0, "{}: {off} %", fit.what);
@@ -157,23 +145,15 @@ fn a_page_of_any_size_is_one_leaf() {
         let text = made.text(form);
         let found = calibrated(&text, None);
         let errors = errors(&made, &found);
-        assert!(
-            errors.iter().all(|(_, error)| *error < CLOSE),
-            "{form:?}: {errors:?}"
-        );
+        assert!(errors.iter().all(|(_, error)| *error < CLOSE), "{form:?}: {errors:?}");
         // Whole tables are left out, and little else of that size: lines are lost.
         let (other, tables) = (found.left_out.other, made.tables);
-        assert!(
-            tables / 2 < other && other < tables * 3 / 2,
-            "{other} {tables}"
-        );
+        assert!(tables / 2 < other && other < tables * 3 / 2, "{other} {tables}");
         // The same by tables that have pages of 4 KiB alone.
         let wrong = attempt(text.as_bytes(), None, pages("tegra210")).unwrap();
         let off = |found: &Calibration| {
             let table = found.fits.iter().filter(|fit| fit.units == "pages");
-            table
-                .map(|fit| fit.predicted_off_pct.unwrap())
-                .collect::<Vec<_>>()
+            table.map(|fit| fit.predicted_off_pct.unwrap()).collect::<Vec<_>>()
         };
         let (right, wrong_off) = (off(&found), off(&wrong));
         println!("{form:?}: held out off by {right:?} %, by pages of 4 KiB {wrong_off:?} %");
@@ -210,20 +190,11 @@ fn of_two_mappings_at_one_address_neither_unmap_is_counted() {
     // Askew until the next boundary of both; never on one.
     let giant = 1 << 30;
     assert_eq!(
-        mapped.map(
-            giant - large - 0x1000,
-            3 * giant - large - 0x1000,
-            giant + large + 0x2000
-        ),
+        mapped.map(giant - large - 0x1000, 3 * giant - large - 0x1000, giant + large + 0x2000),
         Some(4)
     );
     assert_eq!(mapped.map(0x1000, 0x2000, large), Some(512));
-    for (iova, pa, bytes) in [
-        (0, 0, 0),
-        (0, 1, 0x1000),
-        (0, 0, 1),
-        (u64::MAX - 0xfff, 0, 0x1000),
-    ] {
+    for (iova, pa, bytes) in [(0, 0, 0), (0, 1, 0x1000), (0, 0, 1), (u64::MAX - 0xfff, 0, 0x1000)] {
         assert_eq!(mapped.map(iova, pa, bytes), None);
     }
 }
@@ -274,15 +245,10 @@ Detaching...
 #[test]
 fn histograms_of_bcc_are_read() {
     let found = calibrated(BCC, None);
-    let [function] = found.functions.as_slice() else {
-        panic!("{:?}", found.functions)
-    };
+    let [function] = found.functions.as_slice() else { panic!("{:?}", found.functions) };
     assert_eq!(function.name, "iommu_unmap_fast");
     // The middle of the bucket that has nearly all.
-    assert!(
-        (5700.0..5900.0).contains(&function.median_ns),
-        "{function:?}"
-    );
+    assert!((5700.0..5900.0).contains(&function.median_ns), "{function:?}");
     assert_eq!((found.sources[0].bad, found.sources[0].latencies), (0, 4));
     let several = BCC.replace("1 functions for", "7 functions for");
     let two = BCC.replace("     nsecs", "\nFunction = b'iommu_map' [12]\n     usecs");
@@ -311,26 +277,15 @@ fn what_a_trace_does_not_tell_stays_and_says_why() {
         let one = found.untold.iter().find(|untold| untold.event == event);
         one.map_or(String::new(), |untold| untold.why.clone())
     };
-    let map = found
-        .prices
-        .iter()
-        .find(|new| new.event == Event::MapCall)
-        .unwrap();
+    let map = found.prices.iter().find(|new| new.event == Event::MapCall).unwrap();
     // One page of xeon-vtd's is 1.318 ns; the rest of 2,030 ns is the call's.
     assert!((map.price.ns - 2028.7).abs() < 2.0, "{:?}", map.price);
     assert!(untold(&found, Event::PteWrite).contains("one size"));
     assert!(untold(&found, Event::UnmapCall).contains("no call of iommu_unmap"));
     assert!(untold(&found, Event::CopyByte).contains("swiotlb_bounce"));
-    assert!(
-        found
-            .warnings
-            .iter()
-            .any(|said| said.contains("iommu_get_dma_domain"))
-    );
+    assert!(found.warnings.iter().any(|said| said.contains("iommu_get_dma_domain")));
     // Cheaper than xeon-vtd's parts: all are scaled.
-    let cheap = alike
-        .replace("iommu_map,4096,", "iommu_map,4096,0000")
-        .replace(",6", ",");
+    let cheap = alike.replace("iommu_map,4096,", "iommu_map,4096,0000").replace(",6", ",");
     let found = calibrated(&cheap.replace(",600", ",6"), None);
     assert!(found.prices.iter().all(|new| new.price.ns >= 0.0));
     // Without events and arguments, the number of pages is unknown.
@@ -354,10 +309,7 @@ fn bad_input_is_refused_with_what_to_do() {
         (b"hello\nworld\n".to_vec(), "has the latency"),
         (absurd("0.000").into_bytes(), "no time"),
         (absurd("1000000000000000.000").into_bytes(), "no time"),
-        (
-            absurd("99999999999999999999999.0").into_bytes(),
-            "has the latency",
-        ),
+        (absurd("99999999999999999999999.0").into_bytes(), "has the latency"),
         (absurd("-5.000").into_bytes(), "has the latency"),
         (b"iommu_map,-4096,12\nf,1,1".to_vec(), "a price"),
         (b" 0)   1.000 us  |  schedule();\n".to_vec(), "schedule"),

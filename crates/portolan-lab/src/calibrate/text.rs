@@ -87,10 +87,7 @@ pub(super) fn left_out(left: &LeftOut) -> String {
     let reasons = [
         (left.interrupted, "with an interrupt in them"),
         (left.incomplete, "of which lines are missing"),
-        (
-            left.absurd,
-            "of no time, of more than a second, or for more than 2^32 units",
-        ),
+        (left.absurd, "of no time, of more than a second, or for more than 2^32 units"),
         (left.lists, "of lists of several pieces"),
         (
             left.other,
@@ -99,17 +96,13 @@ pub(super) fn left_out(left: &LeftOut) -> String {
         (left.mixed, "with other calls in them that nothing tells"),
     ];
     let said = reasons.iter().filter(|(count, _)| *count > 0);
-    let said: Vec<String> = said
-        .map(|(count, why)| format!("{} {why}", grouped(*count)))
-        .collect();
+    let said: Vec<String> = said.map(|(count, why)| format!("{} {why}", grouped(*count))).collect();
     said.join(", ")
 }
 
 fn prices(report: &Calibration, columns: usize) -> String {
     let rows = report.prices.iter().map(|new| {
-        let before = new
-            .before_ns
-            .map_or("-".to_owned(), |ns| format!("{ns:.1}"));
+        let before = new.before_ns.map_or("-".to_owned(), |ns| format!("{ns:.1}"));
         let word = new.price.source.split(':').next().unwrap_or("");
         vec![
             new.event.to_string(),
@@ -119,13 +112,8 @@ fn prices(report: &Calibration, columns: usize) -> String {
             word.to_owned(),
         ]
     });
-    let header = [
-        ("price", 0),
-        ("before, ns", 0),
-        ("now, ns", 0),
-        ("95 % of resamples", 1),
-        ("by", 2),
-    ];
+    let header =
+        [("price", 0), ("before, ns", 0), ("now, ns", 0), ("95 % of resamples", 1), ("by", 2)];
     format!("{}\n", table(&header, &[1, 2, 3], rows.collect(), columns))
 }
 
@@ -196,13 +184,8 @@ fn functions(report: &Calibration, columns: usize) -> String {
             function.priced_as.unwrap_or("-").to_owned(),
         ]
     });
-    let header = [
-        ("function", 0),
-        ("calls", 0),
-        ("median, ns", 0),
-        ("all, ms", 1),
-        ("fitted as", 0),
-    ];
+    let header =
+        [("function", 0), ("calls", 0), ("median, ns", 0), ("all, ms", 1), ("fitted as", 0)];
     format!("{}\n", table(&header, &[1, 2, 3], rows.collect(), columns))
 }
 
@@ -237,10 +220,7 @@ pub(super) fn warnings(report: &Calibration) -> Vec<String> {
                 judged.what
             ));
         }
-        if judged
-            .predicted_off_pct
-            .is_some_and(|off| off > FAR_OFF_PCT)
-        {
+        if judged.predicted_off_pct.is_some_and(|off| off > FAR_OFF_PCT) {
             said.push(format!(
                 "calls that {} vary so much that the fit says little of one of them",
                 judged.what

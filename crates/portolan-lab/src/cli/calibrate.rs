@@ -65,10 +65,7 @@ pub(super) fn run(args: &CalibrateArgs) -> Result<Outcome> {
         && path.exists()
         && !args.force
     {
-        bail!(
-            "{} is there; choose another, or say --force",
-            path.display()
-        );
+        bail!("{} is there; choose another, or say --force", path.display());
     }
     let from = args.from.as_deref();
     let traces = args.traces.iter().map(PathBuf::as_path);
@@ -90,10 +87,8 @@ pub(super) fn run(args: &CalibrateArgs) -> Result<Outcome> {
     }
     args.output.show(&report, calibrate::text)?;
     if let Some(destination) = destination {
-        let seed = format!(
-            "{}, which chooses the calls that are held out, and the resamples",
-            args.seed
-        );
+        let seed =
+            format!("{}, which chooses the calls that are held out, and the resamples", args.seed);
         let facts = vec![fact("begun with", of_profile(&base).1), fact("seed", seed)];
         destination.write(&report::calibrate(&report, origin(facts)))?;
     }
@@ -105,10 +100,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
     let failed = || format!("the profile cannot be written to {}", path.display());
     let is_special = fs::metadata(path).is_ok_and(|found| !found.is_file());
     if is_special {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .open(path)
-            .with_context(failed)?;
+        let mut file = OpenOptions::new().write(true).open(path).with_context(failed)?;
         return file.write_all(text.as_bytes()).with_context(failed);
     }
     let mut partial = path.as_os_str().to_owned();

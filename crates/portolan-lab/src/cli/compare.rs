@@ -61,10 +61,7 @@ fn halves<'a>(args: &'a CompareArgs, machines: &'a [Profile]) -> Result<[Half<'a
     if paths == [Some(Path::new("-")); 2] {
         bail!("standard input can be read once alone; write it to a file first");
     }
-    let [a, b] = [0, 1].map(|index: usize| Half {
-        path: paths[index],
-        machine: machines[index],
-    });
+    let [a, b] = [0, 1].map(|index: usize| Half { path: paths[index], machine: machines[index] });
     Ok([a, b])
 }
 

@@ -51,10 +51,7 @@ pub(super) fn run(args: &ExplainArgs) -> Result<Outcome> {
     }
     let profiles = match args.machines.as_slice() {
         [] => Profile::builtin()?,
-        names => names
-            .iter()
-            .map(|name| profile(name))
-            .collect::<Result<_>>()?,
+        names => names.iter().map(|name| profile(name)).collect::<Result<_>>()?,
     };
     let mut explanation = explain::explain(&profiles);
     if args.all {

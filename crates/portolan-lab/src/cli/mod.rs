@@ -127,18 +127,14 @@ fn record_trace(args: &record::RecordArgs) -> Result<Outcome> {
 fn list_machines(args: &MachinesArgs) -> Result<Outcome> {
     let profiles = match args.names.as_slice() {
         [] => Profile::builtin()?,
-        names => names
-            .iter()
-            .map(|name| profile(name))
-            .collect::<Result<_>>()?,
+        names => names.iter().map(|name| profile(name)).collect::<Result<_>>()?,
     };
     let reports: Vec<_> = profiles.iter().map(machines::MachineReport::new).collect();
     let document = json!({ "machines": reports });
-    args.output
-        .show(&document, |_, columns| match args.names.as_slice() {
-            [] => machines::list(&profiles, columns),
-            _ => machines::text(&profiles, columns),
-        })?;
+    args.output.show(&document, |_, columns| match args.names.as_slice() {
+        [] => machines::list(&profiles, columns),
+        _ => machines::text(&profiles, columns),
+    })?;
     Ok(Outcome::Good)
 }
 
@@ -157,9 +153,7 @@ mod tests {
         let cli = Cli::try_parse_from(["portolan"]).unwrap();
         assert!(cli.command.is_none());
         let cli = Cli::try_parse_from(["portolan", "replay", "--policy", "lazy"]).unwrap();
-        let Some(Command::Replay(args)) = cli.command else {
-            panic!("not a replay")
-        };
+        let Some(Command::Replay(args)) = cli.command else { panic!("not a replay") };
         assert_eq!(args.policies, [crate::replay::Policy::Lazy]);
         assert_eq!(args.machine, None);
     }

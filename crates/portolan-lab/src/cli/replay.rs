@@ -58,11 +58,7 @@ pub(super) struct ReplayArgs {
 }
 
 fn columns_in_words() -> String {
-    let all = [
-        replay::COLUMNS_IN_WORDS,
-        fleet::COLUMNS_IN_WORDS,
-        synthetic::COLUMNS_IN_WORDS,
-    ];
+    let all = [replay::COLUMNS_IN_WORDS, fleet::COLUMNS_IN_WORDS, synthetic::COLUMNS_IN_WORDS];
     all.join("\n\n")
 }
 

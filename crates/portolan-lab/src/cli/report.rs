@@ -55,10 +55,7 @@ impl ReportArgs {
         if own.is_some() && others.iter().any(|other| place(other) == own) {
             bail!("`{name}` is another file of this command; the report needs one of its own");
         }
-        let to = Destination {
-            path: path.clone(),
-            target,
-        };
+        let to = Destination { path: path.clone(), target };
         let partial = to.partial();
         File::create_new(&partial).with_context(|| to.cannot())?;
         fs::remove_file(&partial)?;
@@ -131,10 +128,7 @@ pub(super) fn origin(facts: Vec<(String, String)>) -> Origin {
         env!("CARGO_PKG_RUST_VERSION"),
     );
     facts.push(("portolan".to_owned(), version));
-    Origin {
-        command: words.join(" "),
-        facts,
-    }
+    Origin { command: words.join(" "), facts }
 }
 
 /// `word` as a shell takes it for one word.

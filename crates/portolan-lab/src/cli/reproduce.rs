@@ -48,12 +48,7 @@ fn reproduce_one(result: Published, columns: usize, page: &mut Results) -> Resul
             let result = reproduce::$run()?;
             page.$add(&result);
             let holds = result.holds();
-            (
-                $name,
-                serde_json::to_value(&result)?,
-                reproduce::$text(&result, columns),
-                holds,
-            )
+            ($name, serde_json::to_value(&result)?, reproduce::$text(&result, columns), holds)
         }};
     }
     Ok(match result {
@@ -90,9 +85,7 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<Outcome> {
 /// Reproduces each result; returns `true` if all of them hold.
 fn reproduce_all(output: Output, page: &mut Results) -> Result<bool> {
     let results = Published::value_variants();
-    let results = results
-        .iter()
-        .filter(|result| !matches!(result, Published::All));
+    let results = results.iter().filter(|result| !matches!(result, Published::All));
     let progress = Progress::new(results.clone().count() as u64);
     let (mut document, mut texts) = (serde_json::Map::new(), Vec::new());
     let mut failed = Vec::new();

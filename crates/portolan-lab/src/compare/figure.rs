@@ -158,15 +158,7 @@ const fn summed(
     unit: Unit,
     of: fn(&PolicyReport) -> f64,
 ) -> Kind {
-    Kind {
-        name,
-        head,
-        spare,
-        unit,
-        is_summed: true,
-        less_is: Less::Better,
-        of,
-    }
+    Kind { name, head, spare, unit, is_summed: true, less_is: Less::Better, of }
 }
 
 const fn peak(
@@ -176,10 +168,7 @@ const fn peak(
     unit: Unit,
     of: fn(&PolicyReport) -> f64,
 ) -> Kind {
-    Kind {
-        is_summed: false,
-        ..summed(name, head, spare, unit, of)
-    }
+    Kind { is_summed: false, ..summed(name, head, spare, unit, of) }
 }
 
 use Unit::{Bytes, Count, Micros};
@@ -187,42 +176,24 @@ use Unit::{Bytes, Count, Micros};
 /// Figures that are compared, in the order of the columns, which are those of a replay.
 pub(super) const KINDS: [Kind; 16] = [
     summed(TOTAL, "CPU time", 0, Micros, |p| p.time_us.cpu),
-    summed("invalidations", "commands", 1, Count, |p| {
-        p.invalidations.total() as f64
-    }),
+    summed("invalidations", "commands", 1, Count, |p| p.invalidations.total() as f64),
     summed("syncs", "syncs", 1, Count, |p| p.syncs as f64),
     summed("exits", "exits", 9, Count, |p| p.exits as f64),
-    peak("exposed.max_bytes", "exposed", 2, Bytes, |p| {
-        p.exposed.max_bytes as f64
-    }),
+    peak("exposed.max_bytes", "exposed", 2, Bytes, |p| p.exposed.max_bytes as f64),
     peak("exposed.max_us", "for", 2, Micros, |p| p.exposed.max_us),
-    peak("exposed.reusable_bytes", "reusable", 10, Bytes, |p| {
-        p.exposed.reusable_bytes as f64
-    }),
-    summed("device.iotlb_misses", "misses", 4, Count, |p| {
-        p.device.iotlb_misses as f64
-    }),
-    summed("time_us.device_stall", "stall", 3, Micros, |p| {
-        p.time_us.device_stall
-    }),
-    summed("time_us.sync_wait", "sync", 5, Micros, |p| {
-        p.time_us.sync_wait
-    }),
+    peak("exposed.reusable_bytes", "reusable", 10, Bytes, |p| p.exposed.reusable_bytes as f64),
+    summed("device.iotlb_misses", "misses", 4, Count, |p| p.device.iotlb_misses as f64),
+    summed("time_us.device_stall", "stall", 3, Micros, |p| p.time_us.device_stall),
+    summed("time_us.sync_wait", "sync", 5, Micros, |p| p.time_us.sync_wait),
     summed("time_us.exits", "exit", 8, Micros, |p| p.time_us.exits),
-    summed("time_us.invalidation", "invalidate", 6, Micros, |p| {
-        p.time_us.invalidation
-    }),
+    summed("time_us.invalidation", "invalidate", 6, Micros, |p| p.time_us.invalidation),
     summed("time_us.map", "map", 7, Micros, |p| p.time_us.map),
     summed("time_us.unmap", "unmap", 7, Micros, |p| p.time_us.unmap),
     Kind {
         less_is: Less::Neither,
-        ..summed("operations", "operations", 12, Count, |p| {
-            p.operations as f64
-        })
+        ..summed("operations", "operations", 12, Count, |p| p.operations as f64)
     },
-    peak("table_pages_peak", "tables", 11, Count, |p| {
-        p.table_pages_peak as f64
-    }),
+    peak("table_pages_peak", "tables", 11, Count, |p| p.table_pages_peak as f64),
 ];
 
 /// The figure that the others are parts of.

@@ -96,10 +96,7 @@ fn recorded(two: &Comparison) -> Option<String> {
         ))
     };
     let [a, b] = two.sides().map(of);
-    Some(format!(
-        "Mapping costs the recorded kernels: {}; {}.",
-        a?, b?
-    ))
+    Some(format!("Mapping costs the recorded kernels: {}; {}.", a?, b?))
 }
 
 /// The strict policy that costs least in a replay.
@@ -114,10 +111,7 @@ fn strict(two: &Comparison, measure: Measure) -> Option<String> {
         |report, policy: &PolicyReport| Some(policy.time_us.cpu / measure.part(report, policy)?);
     let (a, b) = (costs(&two.a, in_a)?, costs(&two.b, in_b)?);
     let under = match in_a.policy == in_b.policy {
-        true => format!(
-            "Under {}, the strict policy that costs least in both,",
-            in_a.policy
-        ),
+        true => format!("Under {}, the strict policy that costs least in both,", in_a.policy),
         false => format!(
             "Each under the strict policy that costs least there (A {}, B {}),",
             in_a.policy, in_b.policy
@@ -126,9 +120,7 @@ fn strict(two: &Comparison, measure: Measure) -> Option<String> {
     let of = of_what(measure);
     if a != b && (a / b - 1.0).abs() < 0.01 {
         let (a, b) = (duration(a), duration(b));
-        return Some(format!(
-            "{under} they cost the same to within 1 %: A {a}, B {b}{of}."
-        ));
+        return Some(format!("{under} they cost the same to within 1 %: A {a}, B {b}{of}."));
     }
     let (better, worse, less, more) = match a.partial_cmp(&b)? {
         std::cmp::Ordering::Equal => return Some(format!("{under} they cost the same.")),
@@ -144,10 +136,7 @@ fn strict(two: &Comparison, measure: Measure) -> Option<String> {
         duration(more),
     );
     if in_a.policy == in_b.policy {
-        let pair = two
-            .policies
-            .iter()
-            .find(|pair| pair.policy == in_a.policy)?;
+        let pair = two.policies.iter().find(|pair| pair.policy == in_a.policy)?;
         said.extend(cause(pair, measure, better));
     }
     Some(said)
@@ -159,9 +148,8 @@ fn cause(pair: &PolicyPair, measure: Measure, better: Side) -> Option<String> {
         Side::A => one.difference.unwrap_or(0.0),
         Side::B => -one.difference.unwrap_or(0.0),
     };
-    let causes = CAUSES
-        .iter()
-        .filter_map(|(name, words)| Some((pair.figure(name, measure)?, *words)));
+    let causes =
+        CAUSES.iter().filter_map(|(name, words)| Some((pair.figure(name, measure)?, *words)));
     let (largest, words) =
         causes.max_by(|(one, _), (other, _)| gain(one).total_cmp(&gain(other)))?;
     let (less, more) = match better {
@@ -223,12 +211,7 @@ fn exposed(two: &Comparison) -> Option<String> {
     let of = |(side, report): (Side, &ReplayReport)| {
         let lazy = report.policies.iter().find(|one| one.policy == "lazy")?;
         let (most, longest) = (lazy.exposed.max_bytes, lazy.exposed.max_us);
-        Some(format!(
-            "{} {} for {}",
-            name(side),
-            bytes(most),
-            duration(longest)
-        ))
+        Some(format!("{} {} for {}", name(side), bytes(most), duration(longest)))
     };
     let [a, b] = two.sides().map(of);
     Some(format!(
@@ -276,15 +259,10 @@ fn cautions(two: &Comparison) -> Vec<String> {
             (trace.rejected_maps, "maps that no policy could replay"),
         ];
         let missing = missing.iter().filter(|(count, _)| *count > 0);
-        let missing: Vec<_> = missing
-            .map(|(count, what)| format!("{} {what}", grouped(*count)))
-            .collect();
+        let missing: Vec<_> =
+            missing.map(|(count, what)| format!("{} {what}", grouped(*count))).collect();
         if !missing.is_empty() {
-            said.push(format!(
-                "{} is not whole: {}.",
-                name(side),
-                missing.join(", ")
-            ));
+            said.push(format!("{} is not whole: {}.", name(side), missing.join(", ")));
         }
         let faults: u64 = of.policies.iter().map(|policy| policy.device.faults).sum();
         if faults > 0 {

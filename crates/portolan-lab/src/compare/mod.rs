@@ -51,10 +51,7 @@ pub struct PolicyPair {
 impl Comparison {
     /// `a` and `b` side by side.
     pub fn new(a: ReplayReport, b: ReplayReport) -> Self {
-        let predicted = [
-            Prediction::new(Side::B, &b, &a),
-            Prediction::new(Side::A, &a, &b),
-        ];
+        let predicted = [Prediction::new(Side::B, &b, &a), Prediction::new(Side::A, &a, &b)];
         let mut new = Self {
             findings: Vec::new(),
             measure: measure(&a, &b),
@@ -83,15 +80,11 @@ impl Comparison {
             difference(kind.name, by, value(of_a, a), value(of_b, b), kind.less_is)
         };
         let figures = KINDS.iter().flat_map(|kind| {
-            let measures = Measure::ALL
-                .iter()
-                .filter(|by| kind.is_summed || **by == Measure::Total);
+            let measures =
+                Measure::ALL.iter().filter(|by| kind.is_summed || **by == Measure::Total);
             measures.map(move |by| of(kind, *by))
         });
-        PolicyPair {
-            policy: a.policy.clone(),
-            figures: figures.collect(),
-        }
+        PolicyPair { policy: a.policy.clone(), figures: figures.collect() }
     }
 }
 

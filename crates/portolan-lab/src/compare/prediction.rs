@@ -60,11 +60,8 @@ fn at_its_pace(of: &ReplayReport, by: &ReplayReport) -> Option<f64> {
     let rules = by.predicted.as_ref()?;
     let times = |whole: f64, own: f64, other: f64| (own > 0.0).then(|| whole * other / own);
     if of.situation.now == Now::Lazy {
-        let by_timer = times(
-            rules.lazy_timer() as f64,
-            rules.busy_us,
-            of.predicted.as_ref()?.busy_us,
-        )?;
+        let by_timer =
+            times(rules.lazy_timer() as f64, rules.busy_us, of.predicted.as_ref()?.busy_us)?;
         return Some(by_timer + (rules.lazy - rules.lazy_timer()) as f64);
     }
     let predicted = rules.under(of.situation.now)? as f64;

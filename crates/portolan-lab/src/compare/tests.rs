@@ -77,18 +77,10 @@ fn equal_replays_are_equal_in_every_figure() {
     let two = Comparison::new(replayed(5, 4096, "grace"), replayed(5, 4096, "grace"));
     assert_eq!(two.measure, Some(Measure::Total));
     for one in all(&two) {
-        assert_eq!(
-            (one.difference.unwrap_or(0.0), one.better),
-            (0.0, None),
-            "{one:?}"
-        );
+        assert_eq!((one.difference.unwrap_or(0.0), one.better), (0.0, None), "{one:?}");
         assert_eq!(one.ratio.unwrap_or(1.0), 1.0);
     }
-    assert!(
-        two.findings[1].contains("the same under each policy"),
-        "{:?}",
-        two.findings
-    );
+    assert!(two.findings[1].contains("the same under each policy"), "{:?}", two.findings);
 }
 
 #[test]
@@ -96,11 +88,7 @@ fn other_amounts_are_compared_by_operation_and_other_loads_by_mib() {
     let of = |maps, bytes| replayed(maps, bytes, "xeon-vtd");
     let two = Comparison::new(of(10, 4096), of(30, 4096));
     assert_eq!(two.measure, Some(Measure::Operation));
-    let range = two
-        .policies
-        .iter()
-        .find(|pair| pair.policy == "strict-range")
-        .unwrap();
+    let range = two.policies.iter().find(|pair| pair.policy == "strict-range").unwrap();
     let total = range.figure("time_us.cpu", Measure::Total).unwrap();
     assert!(total.ratio.unwrap() > 2.5);
     let each = range.figure("invalidations", Measure::Operation).unwrap();
@@ -134,12 +122,6 @@ fn another_trace_on_another_machine_is_said_to_be_both() {
     other.trace.orphan_unmaps = 2;
     let two = Comparison::new(replayed(3, 4096, "xeon-vtd"), other);
     let said = two.findings.join("\n");
-    assert!(
-        said.contains("Both the trace and the machine are others"),
-        "{said}"
-    );
-    assert!(
-        said.contains("B is not whole: 2 unmaps without a map"),
-        "{said}"
-    );
+    assert!(said.contains("Both the trace and the machine are others"), "{said}");
+    assert!(said.contains("B is not whole: 2 unmaps without a map"), "{said}");
 }

@@ -37,10 +37,8 @@ pub fn text(two: &Comparison, columns: usize) -> String {
     out.push_str(&wrapped(LEGEND, columns));
     out.push('\n');
     if !left_out.is_empty() {
-        let more = format!(
-            "Left out for want of room: {}. `--wide` prints them.\n",
-            left_out.join(", ")
-        );
+        let more =
+            format!("Left out for want of room: {}. `--wide` prints them.\n", left_out.join(", "));
         out.push_str(&wrapped(&more, columns));
     }
     out
@@ -60,13 +58,7 @@ const fn of_what(measure: Measure) -> &'static str {
 
 /// Table of the traces' contents.
 fn work(two: &Comparison, columns: usize) -> String {
-    let header = [
-        ("the trace", 0),
-        ("A", 0),
-        ("B", 0),
-        ("B - A", 2),
-        ("B / A", 1),
-    ];
+    let header = [("the trace", 0), ("A", 0), ("B", 0), ("B - A", 2), ("B / A", 1)];
     let rows = two.work.iter().map(|one| {
         let (name, unit) = match one.figure {
             "bytes_mapped" => ("bytes mapped", Unit::Bytes),
@@ -87,18 +79,13 @@ fn work(two: &Comparison, columns: usize) -> String {
 fn policies(two: &Comparison, measure: Measure, columns: usize) -> (String, Vec<&'static str>) {
     // Columns in which all figures are 0 say nothing.
     let has_any = |kind: &&Kind| {
-        let mut figures = two
-            .policies
-            .iter()
-            .filter_map(|pair| pair.of(kind, measure));
+        let mut figures = two.policies.iter().filter_map(|pair| pair.of(kind, measure));
         figures.any(|one| [one.a, one.b].iter().flatten().any(|value| *value != 0.0))
     };
     let kinds: Vec<&Kind> = KINDS.iter().filter(has_any).collect();
     let header = kinds.iter().map(|kind| (kind.head, kind.spare));
     let header = std::iter::once(("policy", 0)).chain(header);
-    let header: Vec<_> = header
-        .map(|(header, spare)| Column { header, spare })
-        .collect();
+    let header: Vec<_> = header.map(|(header, spare)| Column { header, spare }).collect();
     let mut rows = Vec::new();
     for pair in &two.policies {
         let of_total = pair.figure(TOTAL, measure);

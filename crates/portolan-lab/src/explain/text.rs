@@ -78,11 +78,10 @@ fn of_machine(machine: &MachineDecisions, columns: usize, out: &mut String) {
         "{}: {} by default, {} for drivers that hand their buffers over.\n\n",
         machine.machine, defaults.kept.policy, defaults.owned.policy,
     );
-    let rows = machine.decisions.iter().map(|row| {
-        [row.buffers, row.wish, row.policy, row.reason]
-            .map(str::to_owned)
-            .to_vec()
-    });
+    let rows = machine
+        .decisions
+        .iter()
+        .map(|row| [row.buffers, row.wish, row.policy, row.reason].map(str::to_owned).to_vec());
     let header = ["buffers", "asked for", "policy", "because"].map(|name| (name, 0));
     *out += &table(&header, &[], rows.collect(), columns);
     *out += &format!(

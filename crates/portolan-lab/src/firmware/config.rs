@@ -42,8 +42,7 @@ impl Config {
             let entry = entry?;
             let at = entry.file_name().to_str().and_then(function);
             if let Some(at) = at {
-                all.0
-                    .insert(at, files::bytes(&entry.path().join("config"))?);
+                all.0.insert(at, files::bytes(&entry.path().join("config"))?);
             }
         }
         Ok(all)
@@ -102,16 +101,11 @@ fn function(text: &str) -> Option<PciFunction> {
     };
     let device = number(parts.next()?, 31)?;
     let bus = number(parts.next()?, 255)?;
-    let segment = parts
-        .next()
-        .map_or(Some(0), |text| number(text, u16::MAX))?;
+    let segment = parts.next().map_or(Some(0), |text| number(text, u16::MAX))?;
     let function = number(function, 7)?;
     let requester = RequesterId::of(bus as u8, device as u8, function as u8);
     let segment = PciSegment::new(segment);
-    parts
-        .next()
-        .is_none()
-        .then_some(PciFunction { segment, requester })
+    parts.next().is_none().then_some(PciFunction { segment, requester })
 }
 
 #[cfg(test)]
@@ -131,10 +125,8 @@ mod tests {
         assert_eq!(config.word(display, 0), Some(0x9a49_8086));
         assert_eq!(config.word(display, 0x10), Some(4));
         assert_eq!(config.word(display, 0x14), None);
-        let far = PciFunction {
-            segment: PciSegment::new(1),
-            requester: RequesterId::of(0xff, 0x1f, 7),
-        };
+        let far =
+            PciFunction { segment: PciSegment::new(1), requester: RequesterId::of(0xff, 0x1f, 7) };
         assert_eq!(config.word(far, 0), Some(0x1234_8086));
         assert_eq!((config.word(far, 0x20), config.word(far, 2)), (None, None));
         assert_eq!((config.functions(), config.short()), (2, 2));
@@ -142,15 +134,7 @@ mod tests {
 
     #[test]
     fn names_that_are_no_functions() {
-        for name in [
-            "0:20.0",
-            "00:02",
-            "00:02.8",
-            "100:00.0",
-            "g:0.0",
-            "1:0:0:0.0",
-            ".",
-        ] {
+        for name in ["0:20.0", "00:02", "00:02.8", "100:00.0", "g:0.0", "1:0:0:0.0", "."] {
             assert_eq!(function(name), None, "{name}");
         }
         assert_eq!(function("0:2.0"), Some(PciFunction::of(0, 2, 0)));

@@ -76,10 +76,7 @@ fn add(path: &Path, found: &mut Vec<Table>) -> Result<()> {
         found.push(Table { source, bytes });
     }
     if found.len() == before {
-        bail!(
-            "{}: no ACPI table is in it, nor a device tree",
-            path.display()
-        );
+        bail!("{}: no ACPI table is in it, nor a device tree", path.display());
     }
     Ok(())
 }
@@ -133,13 +130,9 @@ pub(super) fn row(line: &str) -> Option<(usize, Vec<u8>)> {
     let offset = usize::from_str_radix(offset, 16).ok()?;
     // Behind two spaces are the same bytes as characters.
     let bytes = rest.trim_start().split("  ").next()?;
-    let bytes = bytes
-        .split(' ')
-        .take_while(|byte| byte.len() == 2 && hexadecimal(byte));
-    let bytes: Vec<u8> = bytes
-        .take(16)
-        .filter_map(|byte| u8::from_str_radix(byte, 16).ok())
-        .collect();
+    let bytes = bytes.split(' ').take_while(|byte| byte.len() == 2 && hexadecimal(byte));
+    let bytes: Vec<u8> =
+        bytes.take(16).filter_map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
     (!bytes.is_empty()).then_some((offset, bytes))
 }
 
@@ -150,19 +143,12 @@ mod tests {
     #[test]
     fn rows_of_dumps_are_read_and_other_lines_are_not() {
         let row = |line| row(line);
-        assert_eq!(
-            row("    0010: 4d 53 46 20  // MSF "),
-            Some((16, vec![0x4d, 0x53, 0x46, 0x20]))
-        );
+        assert_eq!(row("    0010: 4d 53 46 20  // MSF "), Some((16, vec![0x4d, 0x53, 0x46, 0x20])));
         assert_eq!(row("0010: 41 42  41 42"), Some((16, vec![0x41, 0x42])));
         assert_eq!(row("ff0: 00"), Some((0xff0, vec![0])));
-        for line in [
-            "DMAR @ 0x0000000000000000",
-            "[024h 0036   1] Flags : 05",
-            "00: zz",
-            ": 00",
-            "",
-        ] {
+        for line in
+            ["DMAR @ 0x0000000000000000", "[024h 0036   1] Flags : 05", "00: zz", ": 00", ""]
+        {
             assert_eq!(row(line), None, "{line}");
         }
     }
@@ -173,12 +159,7 @@ mod tests {
         let mut text = String::from("TEST @ 0x0\n");
         for (number, row) in table.chunks(16).enumerate() {
             let hex: Vec<String> = row.iter().map(|byte| format!("{byte:02X}")).collect();
-            text += &format!(
-                "  {:04X}: {}  {}\n",
-                number * 16,
-                hex.join(" "),
-                "41 42 ....."
-            );
+            text += &format!("  {:04X}: {}  {}\n", number * 16, hex.join(" "), "41 42 .....");
         }
         assert_eq!(dumps(&text), std::slice::from_ref(&table));
         assert_eq!(dumps(&text.repeat(2)), [table.clone(), table]);

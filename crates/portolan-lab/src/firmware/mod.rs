@@ -145,26 +145,16 @@ impl Report {
         let mut remarks: Vec<RemarkReport> = survey
             .remarks()
             .iter()
-            .map(|remark| RemarkReport {
-                wrong: remark.is_wrong(),
-                text: remark.to_string(),
-            })
+            .map(|remark| RemarkReport { wrong: remark.is_wrong(), text: remark.to_string() })
             .collect();
         remarks.extend(lacking(config).map(|text| RemarkReport { wrong: false, text }));
         let mut functions = functions(&topology, &survey);
         functions.extend(virtual_functions(&topology, &survey, config, &mut remarks));
         Ok(Self {
             table: TableReport::of(table)?,
-            units: (0..)
-                .zip(survey.units())
-                .map(|of| unit(&survey, of))
-                .collect(),
+            units: (0..).zip(survey.units()).map(|of| unit(&survey, of)).collect(),
             wants_dma_protection: topology.wants_dma_protection(),
-            external_ports: survey
-                .external_ports()
-                .iter()
-                .map(ToString::to_string)
-                .collect(),
+            external_ports: survey.external_ports().iter().map(ToString::to_string).collect(),
             groups: groups(&survey, &functions),
             functions,
             remarks,
@@ -272,11 +262,7 @@ fn unit(survey: &Survey, (number, unit): (usize, &SurveyedUnit)) -> UnitReport {
 fn functions(topology: &Topology, survey: &Survey) -> Vec<FunctionReport> {
     let report = |node: &PciNode| {
         let served = survey.served().iter().find(|one| one.function == node.at);
-        let nobody = || Served {
-            function: node.at,
-            unit: None,
-            streams: Vec::new(),
-        };
+        let nobody = || Served { function: node.at, unit: None, streams: Vec::new() };
         let served = served.cloned().unwrap_or_else(nobody);
         let kind = node.kind.name().to_owned();
         function((topology, survey), node, node.id.device, kind, &served)
@@ -302,9 +288,7 @@ fn function(
         unit: served.unit,
         streams: served.streams.iter().map(|stream| stream.get()).collect(),
         group: group.to_string(),
-        below: survey
-            .external_port_above(served.function)
-            .map(|port| port.to_string()),
+        below: survey.external_port_above(served.function).map(|port| port.to_string()),
         refused: addresses.err().map(|error| error.to_string()),
         last_address: addresses.ok().map(|range| range.last().get()),
     }
@@ -348,9 +332,7 @@ fn virtual_functions(
 fn groups(survey: &Survey, functions: &[FunctionReport]) -> Vec<GroupReport> {
     let (tree, groups) = (survey.tree(), survey.groups());
     let nodes = tree.nodes().iter();
-    let firsts = nodes
-        .map(|node| node.at)
-        .filter(|at| groups.first(tree, *at) == *at);
+    let firsts = nodes.map(|node| node.at).filter(|at| groups.first(tree, *at) == *at);
     let report = |first: PciFunction| GroupReport {
         functions: {
             let its = |one: &&FunctionReport| one.group == first.to_string();
@@ -364,8 +346,5 @@ fn groups(survey: &Survey, functions: &[FunctionReport]) -> Vec<GroupReport> {
             .map(ToString::to_string)
             .collect(),
     };
-    firsts
-        .map(report)
-        .filter(|group| group.functions.len() > 1)
-        .collect()
+    firsts.map(report).filter(|group| group.functions.len() > 1).collect()
 }

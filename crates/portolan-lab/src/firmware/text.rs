@@ -52,10 +52,7 @@ pub fn text(report: &Report, columns: usize) -> String {
         from.source,
     );
     out += &answer(report);
-    report
-        .units
-        .iter()
-        .for_each(|one| unit(one, columns, &mut out));
+    report.units.iter().for_each(|one| unit(one, columns, &mut out));
     functions(&report.functions, columns, &mut out);
     outside(report, &mut out);
     groups(report, &mut out);
@@ -71,11 +68,7 @@ pub fn text(report: &Report, columns: usize) -> String {
 
 /// Devices that the IOMMUs serve, and those that they do not.
 fn answer(report: &Report) -> String {
-    let free = report
-        .functions
-        .iter()
-        .filter(|one| one.unit.is_none())
-        .count();
+    let free = report.functions.iter().filter(|one| one.unit.is_none()).count();
     let wrong = report.remarks.iter().filter(|remark| remark.wrong).count();
     let mut said = match (report.functions.len(), free) {
         (0, _) => "Which devices there are is not known: --pci names them.".to_owned(),
@@ -115,12 +108,7 @@ fn unit(unit: &UnitReport, columns: usize, out: &mut String) {
             ]
         };
         let rows = unit.reserved.iter().map(row).collect();
-        let header = [
-            ("streams", 0),
-            ("from", 0),
-            ("to", 0),
-            ("reserved addresses", 0),
-        ];
+        let header = [("streams", 0), ("from", 0), ("to", 0), ("reserved addresses", 0)];
         out.push('\n');
         *out += &table(&header, &[1, 2], rows, columns);
     }
@@ -132,11 +120,8 @@ fn functions(functions: &[FunctionReport], columns: usize, out: &mut String) {
         return;
     }
     let row = |one: &FunctionReport| {
-        let streams: Vec<String> = one
-            .streams
-            .iter()
-            .map(|stream| format!("{stream:#x}"))
-            .collect();
+        let streams: Vec<String> =
+            one.streams.iter().map(|stream| format!("{stream:#x}")).collect();
         vec![
             one.function.clone(),
             one.id.clone(),
@@ -174,11 +159,7 @@ fn functions(functions: &[FunctionReport], columns: usize, out: &mut String) {
     let limited = |one: &&FunctionReport| one.last_address.is_some_and(|last| last != u64::MAX);
     for one in functions.iter().filter(limited) {
         let last = one.last_address.unwrap_or_default();
-        let _ = writeln!(
-            out,
-            "{} reaches its unit by addresses up to {last:#x}",
-            one.function
-        );
+        let _ = writeln!(out, "{} reaches its unit by addresses up to {last:#x}", one.function);
     }
 }
 
@@ -214,14 +195,7 @@ fn groups(report: &Report, out: &mut String) {
         }
         out.push('\n');
     }
-    let grouped: usize = report
-        .groups
-        .iter()
-        .map(|group| group.functions.len())
-        .sum();
+    let grouped: usize = report.groups.iter().map(|group| group.functions.len()).sum();
     let alone = report.functions.len() - grouped;
-    let _ = writeln!(
-        out,
-        "Functions that are in no group with others: {alone}.\n"
-    );
+    let _ = writeln!(out, "Functions that are in no group with others: {alone}.\n");
 }

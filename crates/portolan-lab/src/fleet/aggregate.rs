@@ -58,11 +58,7 @@ impl Spread {
     fn of(entries: &[&Entry]) -> Option<Self> {
         let told = entries.iter().filter_map(|entry| {
             let cost = entry.cost.as_ref()?;
-            Some((
-                cost.now.pct_of_load,
-                cost.worth_a_change,
-                &entry.trace.source,
-            ))
+            Some((cost.now.pct_of_load, cost.worth_a_change, &entry.trace.source))
         });
         let mut told: Vec<_> = told.filter(|(pct, ..)| pct.is_finite()).collect();
         told.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.2.cmp(b.2)));
@@ -96,13 +92,11 @@ fn settings(entries: &[&Entry]) -> Vec<SettingCount> {
     let mut counts: BTreeMap<&Advised, u64> = BTreeMap::new();
     for entry in entries {
         let once: BTreeSet<&Advised> = entry.advice.iter().collect();
-        once.into_iter()
-            .for_each(|one| *counts.entry(one).or_default() += 1);
+        once.into_iter().for_each(|one| *counts.entry(one).or_default() += 1);
     }
-    let counts = counts.into_iter().map(|(setting, traces)| SettingCount {
-        setting: setting.clone(),
-        traces,
-    });
+    let counts = counts
+        .into_iter()
+        .map(|(setting, traces)| SettingCount { setting: setting.clone(), traces });
     let mut counts: Vec<_> = counts.collect();
     counts.sort_by_key(|one| std::cmp::Reverse(one.traces));
     counts
@@ -242,8 +236,7 @@ pub(crate) fn least_strict<'p, T>(
     let strict = policies.iter().filter(|p| of(p).0.starts_with("strict"));
     strict.min_by(|a, b| {
         let (a, b) = (of(a), of(b));
-        a.1.total_cmp(&b.1)
-            .then((a.0 != "strict-range", a.0).cmp(&(b.0 != "strict-range", b.0)))
+        a.1.total_cmp(&b.1).then((a.0 != "strict-range", a.0).cmp(&(b.0 != "strict-range", b.0)))
     })
 }
 
@@ -268,12 +261,8 @@ impl Group {
             }
         }
         // Traces of several runs may have been replayed under other policies, in another order.
-        policies.sort_by_key(|sum| {
-            (
-                crate::replay::Policy::place_of(&sum.policy),
-                sum.policy.clone(),
-            )
-        });
+        policies
+            .sort_by_key(|sum| (crate::replay::Policy::place_of(&sum.policy), sum.policy.clone()));
         let traces = entries.len() as u64;
         let by_all = |sum: &&PolicySum| sum.traces == traces;
         let in_all: Vec<PolicySum> = policies.iter().filter(by_all).cloned().collect();

@@ -92,12 +92,7 @@ pub struct Advised {
 impl Failed {
     /// `source` could not be replayed because of `error`.
     pub fn new(source: &str, error: String) -> Self {
-        Self {
-            trace: Source {
-                source: source.to_owned(),
-            },
-            error,
-        }
+        Self { trace: Source { source: source.to_owned() }, error }
     }
 }
 
@@ -153,11 +148,7 @@ impl Line {
             maps: share.maps.count,
             bytes_mapped: share.maps.bytes,
         });
-        Self {
-            load,
-            by_device: by_device.collect(),
-            report,
-        }
+        Self { load, by_device: by_device.collect(), report }
     }
 
     /// Number of accesses to mapped memory that were refused, each a defect.
@@ -181,10 +172,7 @@ impl Line {
 
 impl Advised {
     fn of(setting: &Setting) -> Self {
-        Self {
-            where_to_set: setting.where_to_set.clone(),
-            value: setting.value.clone(),
-        }
+        Self { where_to_set: setting.where_to_set.clone(), value: setting.value.clone() }
     }
 }
 

@@ -102,14 +102,7 @@ mod tests {
         ] {
             assert!(is_named_like_a_trace(Path::new(name)), "{name}");
         }
-        for name in [
-            "README.md",
-            "events.csv",
-            ".hidden.trace",
-            "game.dat",
-            "gz",
-            "a.txt.bz2",
-        ] {
+        for name in ["README.md", "events.csv", ".hidden.trace", "game.dat", "gz", "a.txt.bz2"] {
             assert!(!is_named_like_a_trace(Path::new(name)), "{name}");
         }
     }
@@ -126,12 +119,7 @@ mod tests {
         let trace = |file: &str| Job::Trace(Some(root.join(file)));
         let alone = root.join("z.trace");
         let missing = PathBuf::from("/nowhere/x.trace");
-        let named = [
-            alone,
-            root.clone(),
-            missing.clone(),
-            root.join("b/../z.trace"),
-        ];
+        let named = [alone, root.clone(), missing.clone(), root.join("b/../z.trace")];
         let found = jobs(&named);
         let empty = jobs(&[root.join("b/c/../../b")]);
         fs::remove_file(root.join("b/c/m.txt")).unwrap();

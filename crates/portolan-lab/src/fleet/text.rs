@@ -90,10 +90,8 @@ pub fn text(entries: &[Entry], sum: &Aggregate, columns: usize) -> String {
                 true
             }
         });
-        let more = format!(
-            "\nLeft out for want of room: {}. `--wide` prints them.\n",
-            names.join(", ")
-        );
+        let more =
+            format!("\nLeft out for want of room: {}. `--wide` prints them.\n", names.join(", "));
         out.push_str(&wrapped(&more, columns));
     }
     out
@@ -105,16 +103,11 @@ fn traces_table(entries: &[Entry], columns: usize) -> (String, Vec<&'static str>
     let mut order: Vec<_> = entries.iter().zip(&names).collect();
     let pct = |entry: &Entry| {
         let cost = entry.cost.as_ref().map(|cost| cost.now.pct_of_load);
-        (
-            entry.saves_pct_of_load().unwrap_or(f64::NEG_INFINITY),
-            cost.unwrap_or(f64::NEG_INFINITY),
-        )
+        (entry.saves_pct_of_load().unwrap_or(f64::NEG_INFINITY), cost.unwrap_or(f64::NEG_INFINITY))
     };
     order.sort_by(|(a, _), (b, _)| {
         let ((saves_a, costs_a), (saves_b, costs_b)) = (pct(a), pct(b));
-        saves_b
-            .total_cmp(&saves_a)
-            .then(costs_b.total_cmp(&costs_a))
+        saves_b.total_cmp(&saves_a).then(costs_b.total_cmp(&costs_a))
     });
     let shown = match columns {
         usize::MAX => order.len(),
@@ -126,10 +119,7 @@ fn traces_table(entries: &[Entry], columns: usize) -> (String, Vec<&'static str>
     let (table, left_out) = fitting_table(&header, rows.collect(), columns);
     let more = match order.len() - shown {
         0 => String::new(),
-        more => format!(
-            "{} more: `--wide` prints all traces.\n",
-            grouped(more as u64)
-        ),
+        more => format!("{} more: `--wide` prints all traces.\n", grouped(more as u64)),
     };
     (format!("{table}\n{more}"), left_out)
 }
@@ -155,9 +145,7 @@ fn trace_row(entry: &Entry, name: String) -> Vec<String> {
 /// A table of `groups`.
 fn table(head: &'static str, groups: &[Group], columns: usize) -> (String, Vec<&'static str>) {
     let header = [(head, 0)].into_iter().chain(COLUMNS);
-    let header: Vec<_> = header
-        .map(|(header, spare)| Column { header, spare })
-        .collect();
+    let header: Vec<_> = header.map(|(header, spare)| Column { header, spare }).collect();
     let rows = groups.iter().map(|group| row(group, columns / FIRST_PART));
     fitting_table(&header, rows.collect(), columns)
 }
@@ -216,9 +204,7 @@ pub(crate) fn short_names(entries: &[Entry]) -> Vec<String> {
     let ends_so =
         |name: &str, end| name[after_folder(name)..].len() > str::len(end) && name.ends_with(end);
     let mut ends = file.match_indices('.').map(|(at, _)| &file[at..]);
-    let end = ends
-        .find(|end| names().all(|name| ends_so(name, end)))
-        .unwrap_or("");
+    let end = ends.find(|end| names().all(|name| ends_so(name, end))).unwrap_or("");
     let short = names().map(|name| &name[folders.len()..name.len() - end.len()]);
     short.map(str::to_owned).collect()
 }
@@ -267,12 +253,7 @@ pub(super) fn findings(sum: &Aggregate) -> Vec<String> {
         let each = sum.by_machine.iter().filter_map(|group| {
             let least = group.least()?;
             let cost = least.us_per_operation?;
-            Some(format!(
-                "{} {} ({})",
-                group.name,
-                duration(cost),
-                least.policy
-            ))
+            Some(format!("{} {} ({})", group.name, duration(cost), least.policy))
         });
         let each: Vec<_> = each.collect();
         said.push(format!(
@@ -311,12 +292,7 @@ fn worth(sum: &Aggregate) -> Option<String> {
 fn advised(sum: &Aggregate) -> Option<String> {
     let each = sum.settings.iter().map(|one| {
         let setting = &one.setting;
-        format!(
-            "{} in {} ({})",
-            setting.value,
-            setting.where_to_set,
-            traces(one.traces)
-        )
+        format!("{} in {} ({})", setting.value, setting.where_to_set, traces(one.traces))
     });
     let each: Vec<_> = each.collect();
     (!each.is_empty()).then(|| {
@@ -329,11 +305,7 @@ fn advised(sum: &Aggregate) -> Option<String> {
 
 fn head(sum: &Aggregate) -> String {
     let all = &sum.all;
-    let machines: Vec<_> = sum
-        .by_machine
-        .iter()
-        .map(|group| group.name.as_str())
-        .collect();
+    let machines: Vec<_> = sum.by_machine.iter().map(|group| group.name.as_str()).collect();
     let on = match machines.as_slice() {
         [] => String::new(),
         [one] => format!(" on machine {one}"),

@@ -59,12 +59,8 @@ impl LinuxArgs {
         let Some(asked) = self.as_linux else {
             return Ok(None);
         };
-        let options = Options {
-            asked,
-            caching: self.caching_mode,
-            stage: self.stage,
-            kernel: None,
-        };
+        let options =
+            Options { asked, caching: self.caching_mode, stage: self.stage, kernel: None };
         Rules::new(profile, &options).map(Some)
     }
 }

@@ -174,9 +174,7 @@ impl Counter {
         self.see(at);
         match op.kind {
             OpKind::Unmap { id, .. } => self.unmap(at, op.device, id.0),
-            OpKind::Map {
-                id, api, pieces, ..
-            } => {
+            OpKind::Map { id, api, pieces, .. } => {
                 if let Some(bytes) = padded {
                     let pages = bytes.div_ceil(self.page);
                     self.work.map(pages, pieces.len() as u64);
@@ -261,12 +259,8 @@ impl Counter {
         report.invalidation_us =
             us(done.range, self.prices.range) + us(done.context, self.prices.context);
         report.sync_wait_us = us(report.syncs, self.prices.sync + self.prices.exit);
-        let work = Work {
-            ranges: done.range,
-            contexts: done.context,
-            syncs: report.syncs,
-            ..self.work
-        };
+        let work =
+            Work { ranges: done.range, contexts: done.context, syncs: report.syncs, ..self.work };
         report.time_us = self.linux_prices.map(|prices| prices.times(&work));
         // Domains are exposed at the same time, at worst.
         for (device, domain) in self.domains {
@@ -278,10 +272,7 @@ impl Counter {
             report.exposed.max_bytes += bytes;
             report.exposed.max_us = report.exposed.max_us.max(us(1, ns as f64));
             let name = devices.get(device.0 as usize).cloned().unwrap_or_default();
-            report.domains.push(DomainReport {
-                device: name,
-                ..domain.report
-            });
+            report.domains.push(DomainReport { device: name, ..domain.report });
         }
         report
     }

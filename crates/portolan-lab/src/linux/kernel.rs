@@ -70,10 +70,7 @@ impl Kernel {
                 .and_then(Facts::version)
                 .or_else(|| reader.release())
                 .map(|(major, minor)| Release(major, minor)),
-            cpus: facts
-                .map(|facts| facts.cpus)
-                .filter(|cpus| *cpus > 0)
-                .or_else(|| reader.cpus()),
+            cpus: facts.map(|facts| facts.cpus).filter(|cpus| *cpus > 0).or_else(|| reader.cpus()),
             cpu_time: match facts {
                 Some(facts) if !facts.under_hypervisor => CpuTime::Always,
                 Some(facts) if facts.cpus_ran_pct >= Some(ALWAYS_PCT) => CpuTime::Always,
@@ -96,9 +93,7 @@ impl Kernel {
             Api::DmaMap => true,
             Api::Untold if pieces <= 1 => true,
             Api::TwoStep => self.release.unwrap_or(Release::NEWEST) < Release::UNLINK_WAITS,
-            Api::Untold => self
-                .release
-                .is_none_or(|release| release < Release::UNLINK_WAITS),
+            Api::Untold => self.release.is_none_or(|release| release < Release::UNLINK_WAITS),
         }
     }
 }

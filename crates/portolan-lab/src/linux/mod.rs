@@ -65,17 +65,9 @@ pub struct Options {
 pub fn stage_of(profile: &Profile) -> Option<Stage> {
     let format = profile.format();
     let is = |made: Result<TableFormat, _>| made.as_ref().ok() == Some(&format);
-    if [3, 4, 5]
-        .map(TableFormat::vtd_second_stage)
-        .map(is)
-        .contains(&true)
-    {
+    if [3, 4, 5].map(TableFormat::vtd_second_stage).map(is).contains(&true) {
         Some(Stage::Second)
-    } else if [4, 5]
-        .map(TableFormat::vtd_first_stage)
-        .map(is)
-        .contains(&true)
-    {
+    } else if [4, 5].map(TableFormat::vtd_first_stage).map(is).contains(&true) {
         Some(Stage::First)
     } else {
         None
@@ -114,30 +106,22 @@ impl Rules {
                 max_mask: max_lg2_pages,
             },
             (None, _) if is_amd(profile) && options.stage.is_none() => Unit::Amd { caching },
-            (None, _) if is_amd(profile) => bail!(
-                "--stage is VT-d's: machine {} walks AMD's tables",
-                profile.name()
-            ),
+            (None, _) if is_amd(profile) => {
+                bail!("--stage is VT-d's: machine {} walks AMD's tables", profile.name())
+            }
             _ => bail!(
                 "Linux's rules are known for VT-d with page-selective invalidation and for AMD-Vi, which machine {} \
                  is not",
                 profile.name()
             ),
         };
-        Ok(Self {
-            asked: options.asked,
-            unit,
-            kernel: options.kernel,
-        })
+        Ok(Self { asked: options.asked, unit, kernel: options.kernel })
     }
 
     /// The rules for the kernel of a trace, where they do not name one.
     #[must_use]
     pub fn of_trace(self, kernel: Kernel) -> Self {
-        Self {
-            kernel: Some(self.kernel.unwrap_or(kernel)),
-            ..self
-        }
+        Self { kernel: Some(self.kernel.unwrap_or(kernel)), ..self }
     }
 
     /// Strict or lazy, and why.

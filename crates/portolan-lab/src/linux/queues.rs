@@ -141,9 +141,7 @@ impl Queues {
             return Bounds::default();
         }
         let rings = self.rings.cpus.values();
-        let full: u64 = rings
-            .map(|ring| ring.added / self.kernel.queue_holds.max(1))
-            .sum();
+        let full: u64 = rings.map(|ring| ring.added / self.kernel.queue_holds.max(1)).sum();
         let added: u64 = self.rings.cpus.values().map(|ring| ring.added).sum();
         let periods = self.busy_ns / self.kernel.timeout_ns.max(1);
         Bounds {

@@ -35,15 +35,8 @@ struct Machine {
 
 impl Machine {
     fn new(cpus: u32, cpu_time: CpuTime) -> Self {
-        let kernel = Kernel {
-            cpus: Some(cpus),
-            cpu_time,
-            ..Kernel::default()
-        };
-        Self {
-            timers: Timers::new(kernel),
-            ran: 0,
-        }
+        let kernel = Kernel { cpus: Some(cpus), cpu_time, ..Kernel::default() };
+        Self { timers: Timers::new(kernel), ran: 0 }
     }
 
     fn see(&mut self, at: At) -> u64 {
@@ -85,10 +78,7 @@ fn of_busy_cpus_one_counts_ticks_and_the_others_are_late() {
 fn a_busy_cpu_is_as_late_as_its_timers_were() {
     for (timers_late, when) in [(false, 16), (true, 20)] {
         let mut machine = Machine::new(8, CpuTime::Always);
-        let begin = At {
-            timers_late: Some(timers_late),
-            ..at(0, 0, 12)
-        };
+        let begin = At { timers_late: Some(timers_late), ..at(0, 0, 12) };
         machine.start(begin);
         assert_eq!(machine.see(at(when - 1, 1, 13)), 0);
         assert_eq!(machine.see(at(when, 1, 13)), 1);
@@ -119,11 +109,7 @@ fn cpus_that_ran_all_the_time_by_their_facts_are_not_waited_for() {
     let text = "fio-1 [000] 1.0: map: IOMMU: iova=0x1000 paddr=0x2000 size=4096\n";
     let reader = trace::from_bytes(text).unwrap();
     let of = |under_hypervisor, cpus_ran_pct| {
-        let facts = Facts {
-            under_hypervisor,
-            cpus_ran_pct,
-            ..Facts::default()
-        };
+        let facts = Facts { under_hypervisor, cpus_ran_pct, ..Facts::default() };
         Kernel::of(&reader, Some(&facts)).cpu_time
     };
     assert_eq!(Kernel::of(&reader, None).cpu_time, CpuTime::AsTraced);
@@ -156,18 +142,10 @@ fn an_idle_cpus_timers_run_on_any() {
 
 #[test]
 fn any_tick_does_no_harm() {
-    let kernel = Kernel {
-        tick_ns: 0,
-        timeout_ns: u64::MAX,
-        ..Kernel::default()
-    };
+    let kernel = Kernel { tick_ns: 0, timeout_ns: u64::MAX, ..Kernel::default() };
     let mut timers = Timers::new(kernel);
-    let last = At {
-        now_ns: u64::MAX,
-        cpu: u16::MAX,
-        running: Running::Task(u32::MAX),
-        timers_late: None,
-    };
+    let last =
+        At { now_ns: u64::MAX, cpu: u16::MAX, running: Running::Task(u32::MAX), timers_late: None };
     timers.see(last, |_| panic!("no timer was started"));
     timers.start(last, DISK);
     let mut ran = 0;
@@ -221,16 +199,8 @@ fn bounds_are_full_queues_and_periods_of_the_timer() {
 #[test]
 fn two_step_unmaps_are_queued_until_7_3() {
     let queued = |release| {
-        let kernel = Kernel {
-            release,
-            ..Kernel::default()
-        };
-        let pieces = [
-            (Api::DmaMap, 2),
-            (Api::TwoStep, 2),
-            (Api::Untold, 2),
-            (Api::Untold, 1),
-        ];
+        let kernel = Kernel { release, ..Kernel::default() };
+        let pieces = [(Api::DmaMap, 2), (Api::TwoStep, 2), (Api::Untold, 2), (Api::Untold, 1)];
         pieces.map(|(api, pieces)| kernel.queues(api, pieces))
     };
     assert_eq!(queued(Some(Release(6, 16))), [true, true, true, true]);
@@ -248,11 +218,7 @@ fn commands(unit: Unit, pages: u64) -> Vec<Option<u8>> {
 
 #[test]
 fn each_unit_has_its_commands() {
-    let vtd = Unit::Vtd {
-        caching: Caching::PresentOnly,
-        stage: Stage::Second,
-        max_mask: 6,
-    };
+    let vtd = Unit::Vtd { caching: Caching::PresentOnly, stage: Stage::Second, max_mask: 6 };
     assert_eq!(commands(vtd, 0), [Some(0)]);
     assert_eq!(commands(vtd, 64), [Some(6)]);
     assert_eq!(commands(vtd, 65), [None]);
@@ -263,10 +229,7 @@ fn each_unit_has_its_commands() {
     assert_eq!(commands(amd(real), 1 << 41), [None]);
     assert_eq!(commands(amd(played), 0b1011), [Some(0), Some(1), Some(3)]);
     let policies = [real, played].map(|caching| amd(caching).decision(Asked::Lazy).policy);
-    assert_eq!(
-        policies,
-        [portolan::dma::Policy::Lazy, portolan::dma::Policy::Strict]
-    );
+    assert_eq!(policies, [portolan::dma::Policy::Lazy, portolan::dma::Policy::Strict]);
     assert!(amd(played).is_shadowed() && !amd(real).is_shadowed());
 }
 
@@ -275,13 +238,7 @@ fn what_linux_takes_is_its_work_at_the_prices_of_its_own_code() {
     let profile = Profile::by_name("xeon-vtd").unwrap();
     let prices = LinuxPrices::of(&profile).unwrap();
     let ns = |event| profile.price(event).unwrap();
-    let mut work = Work {
-        unmaps: 2,
-        queued: 2,
-        contexts: 1,
-        syncs: 1,
-        ..Work::default()
-    };
+    let mut work = Work { unmaps: 2, queued: 2, contexts: 1, syncs: 1, ..Work::default() };
     work.map(1, 1);
     work.map(33, 3);
     let times = prices.times(&work);
@@ -289,10 +246,7 @@ fn what_linux_takes_is_its_work_at_the_prices_of_its_own_code() {
     let map = us(2.0 * ns(Event::LinuxMap) + 2.0 * ns(Event::LinuxPiece));
     let addresses = us(ns(Event::IovaCached) + ns(Event::IovaTree));
     let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
-    assert!(
-        near(times.map, map) && near(times.addresses, addresses),
-        "{times:?}"
-    );
+    assert!(near(times.map, map) && near(times.addresses, addresses), "{times:?}");
     let others = times.unmap + times.queues + times.commands + times.waits;
     assert!(near(times.total, map + addresses + others), "{times:?}");
     assert!(near(times.unmap, us(2.0 * ns(Event::LinuxUnmap))));

@@ -41,11 +41,7 @@ struct Started {
 impl Started {
     /// As a busy CPU runs it.
     fn later(self) -> Self {
-        Self {
-            due: self.due.saturating_add(self.late),
-            late: 0,
-            ..self
-        }
+        Self { due: self.due.saturating_add(self.late), late: 0, ..self }
     }
 }
 
@@ -120,10 +116,7 @@ impl Timers {
                 None => run(first.domain),
                 Some(cpu) if self.kernel.cpu_time == CpuTime::AsTraced => {
                     let since = self.worked;
-                    cpu.waiting.push(Waiting {
-                        started: first,
-                        since,
-                    });
+                    cpu.waiting.push(Waiting { started: first, since });
                 }
                 Some(_) if first.late == 0 => run(first.domain),
                 Some(_) => self.started.push(Reverse(first.later())),

@@ -61,10 +61,7 @@ impl Unit {
     /// Its name, and the stage of the tables.
     pub(super) fn names(&self) -> [&'static str; 2] {
         match self {
-            Self::Vtd {
-                stage: Stage::First,
-                ..
-            } => ["VT-d", "first"],
+            Self::Vtd { stage: Stage::First, .. } => ["VT-d", "first"],
             Self::Vtd { .. } => ["VT-d", "second"],
             Self::Amd { .. } => ["AMD-Vi", "second"],
         }
@@ -100,12 +97,10 @@ impl Unit {
         let whole = pages.next_power_of_two().trailing_zeros() as u8;
         match *self {
             Self::Vtd { max_mask, .. } => submit(Some(whole).filter(|mask| *mask <= max_mask)),
-            Self::Amd {
-                caching: Caching::PresentOnly,
-            } => submit(Some(whole).filter(|mask| *mask <= AMD_MAX_MASK)),
-            Self::Amd {
-                caching: Caching::NotPresentToo,
-            } => (0..u64::BITS)
+            Self::Amd { caching: Caching::PresentOnly } => {
+                submit(Some(whole).filter(|mask| *mask <= AMD_MAX_MASK))
+            }
+            Self::Amd { caching: Caching::NotPresentToo } => (0..u64::BITS)
                 .filter(|bit| pages >> bit & 1 == 1)
                 .for_each(|bit| submit(Some(bit as u8).filter(|mask| *mask <= AMD_MAX_MASK))),
         }

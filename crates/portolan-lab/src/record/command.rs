@@ -55,26 +55,23 @@ pub(super) struct Work {
 impl Work {
     /// Starts `command`, if there is one.
     pub(super) fn start(command: &[String], output: CommandOutput) -> Result<Self, RecordError> {
-        let child = match command {
-            [] => None,
-            [program, arguments @ ..] => {
-                let mut command = Command::new(program);
-                command.args(arguments);
-                if output == CommandOutput::ToErrors {
-                    command.stdout(Stdio::from(std::io::stderr()));
+        let child =
+            match command {
+                [] => None,
+                [program, arguments @ ..] => {
+                    let mut command = Command::new(program);
+                    command.args(arguments);
+                    if output == CommandOutput::ToErrors {
+                        command.stdout(Stdio::from(std::io::stderr()));
+                    }
+                    let started = command.spawn();
+                    Some(started.map_err(|error| RecordError::Command {
+                        program: program.clone(),
+                        error,
+                    })?)
                 }
-                let started = command.spawn();
-                Some(started.map_err(|error| RecordError::Command {
-                    program: program.clone(),
-                    error,
-                })?)
-            }
-        };
-        Ok(Self {
-            child,
-            until: None,
-            status: None,
-        })
+            };
+        Ok(Self { child, until: None, status: None })
     }
 
     /// Has it be over `seconds` from now at the latest, if that is said.
@@ -100,9 +97,7 @@ impl Work {
     pub(super) fn end(mut self) -> Result<Option<ExitStatus>, RecordError> {
         let asked = self.status.is_none();
         self.stop()?;
-        Ok(self
-            .status
-            .filter(|status| !(asked && status.signal().is_some())))
+        Ok(self.status.filter(|status| !(asked && status.signal().is_some())))
     }
 
     fn stop(&mut self) -> Result<(), RecordError> {

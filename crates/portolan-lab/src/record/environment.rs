@@ -112,9 +112,7 @@ impl Environment {
         if !users.is_empty() && users != ALL_USERS {
             return Some("a user namespace".to_owned());
         }
-        let is_root = self
-            .status("Uid:")
-            .is_some_and(|ids| ids.get(1).is_some_and(|id| id == "0"));
+        let is_root = self.status("Uid:").is_some_and(|ids| ids.get(1).is_some_and(|id| id == "0"));
         let capabilities = self.status("CapEff:")?;
         let capabilities = u64::from_str_radix(capabilities.first()?, 16).ok()?;
         let lacks = is_root && capabilities & CAP_SYS_ADMIN == 0;

@@ -39,56 +39,29 @@ const fn wanted(
     system: &'static str,
     names: &'static [&'static str],
 ) -> Wanted {
-    Wanted {
-        what,
-        system,
-        names,
-        tells: Tells::Dma,
-    }
+    Wanted { what, system, names, tells: Tells::Dma }
 }
 
 const fn maps(what: &'static str, system: &'static str, names: &'static [&'static str]) -> Wanted {
-    Wanted {
-        tells: Tells::Map,
-        ..wanted(what, system, names)
-    }
+    Wanted { tells: Tells::Map, ..wanted(what, system, names) }
 }
 
 /// The events that a replay reads.
 pub const WANTED: &[Wanted] = &[
-    maps(
-        "maps",
-        "dma",
-        &["dma_map_page", "dma_map_phys", "dma_map_resource"],
-    ),
-    wanted(
-        "unmaps",
-        "dma",
-        &["dma_unmap_page", "dma_unmap_phys", "dma_unmap_resource"],
-    ),
+    maps("maps", "dma", &["dma_map_page", "dma_map_phys", "dma_map_resource"]),
+    wanted("unmaps", "dma", &["dma_unmap_page", "dma_unmap_phys", "dma_unmap_resource"]),
     maps("maps of lists", "dma", &["dma_map_sg"]),
     wanted("maps of lists that failed", "dma", &["dma_map_sg_err"]),
     wanted("unmaps of lists", "dma", &["dma_unmap_sg"]),
-    maps(
-        "coherent memory",
-        "dma",
-        &["dma_alloc", "dma_alloc_pages", "dma_alloc_sgt"],
-    ),
+    maps("coherent memory", "dma", &["dma_alloc", "dma_alloc_pages", "dma_alloc_sgt"]),
     wanted("coherent memory that failed", "dma", &["dma_alloc_sgt_err"]),
-    wanted(
-        "coherent memory given back",
-        "dma",
-        &["dma_free", "dma_free_pages", "dma_free_sgt"],
-    ),
+    wanted("coherent memory given back", "dma", &["dma_free", "dma_free_pages", "dma_free_sgt"]),
     maps("pieces mapped in tables", "iommu", &["map"]),
     wanted("pieces unmapped", "iommu", &["unmap"]),
     wanted("bounced buffers", "swiotlb", &["swiotlb_bounced"]),
     wanted("commands of VT-d", "intel_iommu", &["qi_submit"]),
     // They show which CPUs run the timers of flush queues a tick late.
-    Wanted {
-        tells: Tells::Timer,
-        ..wanted("runs of timers", "timer", &["timer_expire_entry"])
-    },
+    Wanted { tells: Tells::Timer, ..wanted("runs of timers", "timer", &["timer_expire_entry"]) },
 ];
 
 /// Events that are recorded, and those that cannot be.
@@ -142,10 +115,7 @@ impl Events {
 
     fn add(&mut self, wanted: &Wanted, folder: &Path, devices: &[String]) {
         let Wanted { system, .. } = wanted;
-        let there = wanted
-            .names
-            .iter()
-            .filter(|name| folder.join(name).is_dir());
+        let there = wanted.names.iter().filter(|name| folder.join(name).is_dir());
         let there: Vec<_> = there.collect();
         if there.is_empty() {
             self.absent.push(wanted.what);
@@ -179,13 +149,9 @@ impl Events {
 fn filter(format: &str, devices: &[String]) -> Option<String> {
     let field = ["device", "dev_name"].into_iter().find(|field| {
         let named = format!(" {field};");
-        format
-            .lines()
-            .any(|line| line.contains("field:") && line.contains(&named))
+        format.lines().any(|line| line.contains("field:") && line.contains(&named))
     })?;
-    let terms: Vec<String> = devices
-        .iter()
-        .map(|device| format!("{field} == \"{device}\""))
-        .collect();
+    let terms: Vec<String> =
+        devices.iter().map(|device| format!("{field} == \"{device}\"")).collect();
     (!terms.is_empty()).then(|| terms.join(" || "))
 }

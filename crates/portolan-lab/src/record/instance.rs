@@ -41,8 +41,7 @@ fn remove_dead(tracefs: &Tracefs, instances: &Path) -> usize {
         let opened = File::open(entry.path());
         opened.is_ok_and(|folder| flock(&folder, FlockOperation::NonBlockingLockExclusive).is_ok())
     });
-    dead.filter(|entry| remove(&entry.path(), tracefs.folders.remove).is_ok())
-        .count()
+    dead.filter(|entry| remove(&entry.path(), tracefs.folders.remove).is_ok()).count()
 }
 
 /// Switches an instance off and removes it.
@@ -59,12 +58,10 @@ pub(super) fn remove(path: &Path, remove: fn(&Path) -> io::Result<()>) -> io::Re
 
 /// CPUs that have buffers in the tracing at `place`.
 fn cpus(place: &Path) -> io::Result<Vec<u32>> {
-    let numbers = fs::read_dir(place.join("per_cpu"))?
-        .flatten()
-        .filter_map(|entry| {
-            let name = entry.file_name();
-            name.to_str()?.strip_prefix("cpu")?.parse().ok()
-        });
+    let numbers = fs::read_dir(place.join("per_cpu"))?.flatten().filter_map(|entry| {
+        let name = entry.file_name();
+        name.to_str()?.strip_prefix("cpu")?.parse().ok()
+    });
     let mut cpus: Vec<u32> = numbers.collect();
     cpus.sort_unstable();
     Ok(cpus)
@@ -139,11 +136,7 @@ impl<'t> Instance<'t> {
 
     /// Instance whose folder is at `path`, not yet locked.
     fn new(tracefs: &'t Tracefs, path: PathBuf) -> Self {
-        Self {
-            tracefs,
-            path,
-            owner: None,
-        }
+        Self { tracefs, path, owner: None }
     }
 
     /// Locks the folder, so that nothing takes it for a killed recorder's.
@@ -209,9 +202,7 @@ impl<'t> Instance<'t> {
         let file = format!("per_cpu/cpu{cpu}/trace_pipe_raw");
         let failed = self.failed(&file, "read");
         let mut options = OpenOptions::new();
-        options
-            .read(true)
-            .custom_flags(OFlags::NONBLOCK.bits() as i32);
+        options.read(true).custom_flags(OFlags::NONBLOCK.bits() as i32);
         let mut pipe = match options.open(self.path.join(&file)) {
             // A CPU that went away.
             Err(error) if error.kind() == io::ErrorKind::NotFound && self.path.exists() => {

@@ -66,12 +66,8 @@ const CALLED_ONCE: &str = "__task_pid_nr_ns";
 /// Times that it is called with either filter.
 const PROBES: usize = 500;
 /// Events that tell the number of pages and commands of a call, where its arguments do not.
-const SIZES: [&str; 4] = [
-    "iommu/map",
-    "iommu/unmap",
-    "intel_iommu/qi_submit",
-    "swiotlb/swiotlb_bounced",
-];
+const SIZES: [&str; 4] =
+    ["iommu/map", "iommu/unmap", "intel_iommu/qi_submit", "swiotlb/swiotlb_bounced"];
 /// Files of the main instance, and the beginning of each line of them while it is not in use.
 const UNUSED: [(&str, &str); 9] = [
     ("current_tracer", "nop"),
@@ -116,11 +112,7 @@ impl<'t> Measuring<'t> {
         if !has_tracer(&tracefs.root) {
             return Err(RecordError::NoTracer);
         }
-        let at = |place: &Path| Self {
-            tracefs,
-            place: place.to_owned(),
-            changed: changed.clone(),
-        };
+        let at = |place: &Path| Self { tracefs, place: place.to_owned(), changed: changed.clone() };
         let own = at(instance.path());
         if has_tracer(&own.place) {
             let buffer_kb = BUFFER_KB.min(BUFFERS_KB / cpus.max(1)).max(64);
@@ -133,10 +125,7 @@ impl<'t> Measuring<'t> {
         }
         drop(own);
         if let Some(what) = in_use(&tracefs.root) {
-            return Err(RecordError::TracingInUse {
-                what,
-                restore: HOW_TO_RESTORE,
-            });
+            return Err(RecordError::TracingInUse { what, restore: HOW_TO_RESTORE });
         }
         let main = at(&tracefs.root);
         main.switch_on()?;
@@ -165,10 +154,7 @@ impl<'t> Measuring<'t> {
             return Err(RecordError::NoFunctions);
         }
         // Marked interrupts; sizes from arguments, or else from events, whose time is the call's then.
-        let option = |name: &str| {
-            self.changed
-                .set(&self.place.join("options").join(name), "1")
-        };
+        let option = |name: &str| self.changed.set(&self.place.join("options").join(name), "1");
         let _ = option("funcgraph-irqs");
         if option("funcgraph-args").is_err() {
             for event in SIZES {
@@ -192,10 +178,9 @@ impl<'t> Measuring<'t> {
         }
         match self.changed.restore() {
             failed if failed.is_empty() => Ok(section),
-            failed => Err(RecordError::NotRestored {
-                failed: failed.join("; "),
-                restore: HOW_TO_RESTORE,
-            }),
+            failed => {
+                Err(RecordError::NotRestored { failed: failed.join("; "), restore: HOW_TO_RESTORE })
+            }
         }
     }
 

@@ -79,12 +79,7 @@ impl WaitingPage {
     /// Page in `bytes`, all of whose events are as they should be.
     fn of(bytes: Vec<u8>, layout: PageLayout) -> Result<Self, Damaged> {
         let (mut page, lost) = Page::of(bytes, layout)?;
-        Ok(Self {
-            last_ns: page.last_time_ns()?,
-            next: page.next()?,
-            page,
-            lost,
-        })
+        Ok(Self { last_ns: page.last_time_ns()?, next: page.next()?, page, lost })
     }
 
     /// The time of its next event.

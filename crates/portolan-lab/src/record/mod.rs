@@ -95,8 +95,7 @@ impl RecordArgs {
     /// KiB of a CPU's buffer on a machine with `cpus`.
     fn buffer_kb(&self, cpus: u32) -> u32 {
         let most = BUFFERS_KB / cpus.max(1);
-        self.buffer_kb
-            .unwrap_or_else(|| BUFFER_KB.min(most).max(64))
+        self.buffer_kb.unwrap_or_else(|| BUFFER_KB.min(most).max(64))
     }
 
     /// Tells if the trace goes to standard output.
@@ -171,15 +170,9 @@ pub fn run(args: &RecordArgs) -> Result<RecordReport, RecordError> {
 
 /// Tells if a bus has a device of this name.
 fn is_device(root: &Path, name: &str) -> bool {
-    let buses = std::fs::read_dir(root.join("sys/bus"))
-        .into_iter()
-        .flatten()
-        .flatten();
+    let buses = std::fs::read_dir(root.join("sys/bus")).into_iter().flatten().flatten();
     let plain = !name.contains(['/', '"', '\n']);
-    plain
-        && buses
-            .into_iter()
-            .any(|bus| bus.path().join("devices").join(name).exists())
+    plain && buses.into_iter().any(|bus| bus.path().join("devices").join(name).exists())
 }
 
 fn record(args: &RecordArgs, tracefs: &Tracefs, root: &Path) -> Result<RecordReport, RecordError> {
@@ -220,14 +213,7 @@ fn record(args: &RecordArgs, tracefs: &Tracefs, root: &Path) -> Result<RecordRep
     drop(restore);
 
     let kept = recorded.finish(output)?;
-    let Recorded {
-        written,
-        per_cpu,
-        status,
-        seconds,
-        latencies,
-        latencies_overwritten,
-    } = recorded;
+    let Recorded { written, per_cpu, status, seconds, latencies, latencies_overwritten } = recorded;
     let well = kept && status.is_none_or(|status| status.success());
     Ok(RecordReport {
         output: args.output.display().to_string(),
@@ -240,10 +226,7 @@ fn record(args: &RecordArgs, tracefs: &Tracefs, root: &Path) -> Result<RecordRep
         seconds,
         latencies,
         latencies_overwritten,
-        per_cpu: per_cpu
-            .into_iter()
-            .filter(|counts| counts.read + counts.lost() > 0)
-            .collect(),
+        per_cpu: per_cpu.into_iter().filter(|counts| counts.read + counts.lost() > 0).collect(),
         kernel_events: events,
         command: status.map(|status| status.to_string()),
         removed_instances,
@@ -283,10 +266,7 @@ impl Recorded {
         if !self.is_kept() {
             return Ok(false);
         }
-        let ending = Ending {
-            events: self.written.events,
-            per_cpu: self.per_cpu.clone(),
-        };
+        let ending = Ending { events: self.written.events, per_cpu: self.per_cpu.clone() };
         let line = serde_json::to_string(&ending).map_err(std::io::Error::from)?;
         output.write(format!("{END}{line}\n").as_bytes())?;
         output.finish()?;
@@ -325,11 +305,7 @@ impl Task<'_> {
         }
         work.end_after(args.seconds);
         let recorded = self.record(instance, work, &spool, output)?;
-        Ok(Recorded {
-            latencies,
-            latencies_overwritten,
-            ..recorded
-        })
+        Ok(Recorded { latencies, latencies_overwritten, ..recorded })
     }
 
     /// Records until `work` is over, while another thread writes to `output`.

@@ -30,10 +30,7 @@ pub(super) struct Destination {
 impl Destination {
     /// Opens it.
     pub(super) fn open(path: &Path, existing: Existing) -> Result<Self, RecordError> {
-        let failed = |error| RecordError::Output {
-            path: path.to_owned(),
-            error,
-        };
+        let failed = |error| RecordError::Output { path: path.to_owned(), error };
         let mut partial = None;
         let sink: Box<dyn Write + Send> = match fs::metadata(path) {
             _ if path == Path::new("-") => Box::new(io::stdout()),
@@ -61,27 +58,18 @@ impl Destination {
     }
 
     fn failed(&self, error: io::Error) -> RecordError {
-        RecordError::Output {
-            path: self.path.clone(),
-            error,
-        }
+        RecordError::Output { path: self.path.clone(), error }
     }
 
     /// Appends `bytes`.
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), RecordError> {
-        let written = self
-            .packer
-            .as_mut()
-            .map_or(Ok(()), |packer| packer.write_all(bytes));
+        let written = self.packer.as_mut().map_or(Ok(()), |packer| packer.write_all(bytes));
         written.map_err(|error| self.failed(error))
     }
 
     /// Ends the file and gives it its name.
     pub(super) fn finish(mut self) -> Result<(), RecordError> {
-        let ended = self
-            .packer
-            .take()
-            .map_or(Ok(()), |packer| packer.finish()?.flush());
+        let ended = self.packer.take().map_or(Ok(()), |packer| packer.finish()?.flush());
         ended.map_err(|error| self.failed(error))?;
         if let Some(partial) = &self.partial {
             fs::rename(partial, &self.path).map_err(|error| self.failed(error))?;

@@ -39,10 +39,7 @@ impl Changed {
     /// Has a file be set to `value` in the end.
     pub(super) fn remember(&self, path: &Path, value: &str) {
         let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
-        before.push(Before {
-            path: path.to_owned(),
-            value: value.to_owned(),
-        });
+        before.push(Before { path: path.to_owned(), value: value.to_owned() });
     }
 
     /// Puts back everything; the files that could not be, each with the reason.

@@ -47,18 +47,11 @@ impl Spool {
         let options = options.read(true).write(true).create(true).truncate(true);
         let opened = options.open(&path);
         let nameless = opened.and_then(|file| fs::remove_file(&path).map(|()| file));
-        let file = nameless.map_err(|error| RecordError::Spool {
-            path: output.to_owned(),
-            error,
-        })?;
+        let file =
+            nameless.map_err(|error| RecordError::Spool { path: output.to_owned(), error })?;
         Ok(Self {
             output: output.to_owned(),
-            state: Mutex::new(State {
-                file,
-                written: 0,
-                taken: 0,
-                ended: false,
-            }),
+            state: Mutex::new(State { file, written: 0, taken: 0, ended: false }),
             more: Condvar::new(),
         })
     }
@@ -71,10 +64,7 @@ impl Spool {
     pub(super) fn put(&self, bytes: &[u8]) -> Result<(), RecordError> {
         let mut state = self.lock();
         let put = state.file.write_all_at(bytes, state.written);
-        put.map_err(|error| RecordError::Spool {
-            path: self.output.clone(),
-            error,
-        })?;
+        put.map_err(|error| RecordError::Spool { path: self.output.clone(), error })?;
         state.written += bytes.len() as u64;
         self.more.notify_one();
         Ok(())

@@ -15,19 +15,9 @@ use machine::{Machine, TIMER, UNMAP, event, page, two};
 fn a_recording_has_facts_lines_and_an_end_and_the_instance_is_given_back() {
     let machine = Machine::new("whole");
     let tracefs = machine.tracefs("", vec![two()]);
-    let words = [
-        "--device",
-        "0000:00:03.0",
-        "--buffer-kb",
-        "128",
-        "--",
-        "true",
-    ];
+    let words = ["--device", "0000:00:03.0", "--buffer-kb", "128", "--", "true"];
     let report = machine.record(&tracefs, &words).unwrap();
-    assert_eq!(
-        (report.events, report.lost_events, machine.instances()),
-        (2, 4, 0)
-    );
+    assert_eq!((report.events, report.lost_events, machine.instances()), (2, 4, 0));
     assert_eq!(report.outcome(), Outcome::Good);
     let nameless = ["iommu:map", "timer:timer_expire_entry"];
     assert_eq!(report.kernel_events.without_device, nameless);
@@ -37,34 +27,20 @@ fn a_recording_has_facts_lines_and_an_end_and_the_instance_is_given_back() {
     assert_eq!(machine.set("events/dma/dma_map_page/enable"), "1");
     let filter = machine.set("events/dma/dma_map_page/filter");
     assert_eq!(filter, "device == \"0000:00:03.0\"");
-    assert!(
-        machine.set("events/iommu/map/enable").starts_with("read"),
-        "not touched"
-    );
+    assert!(machine.set("events/iommu/map/enable").starts_with("read"), "not touched");
 
     let text = machine.recorded();
     let lines = "              dd-7       [000] d... 1.000001000: dma_map_page: 0000:00:03.0 dir=FROM_DEVICE \
         dma_addr=ffff000 size=4096 phys_addr=1000 attrs=SKIP_CPU_SYNC\n              \
         dd-7       [000] d... 1.000002000: dma_unmap_page: 0000:00:03.0 dir=FROM_DEVICE dma_addr=ffff000 size=4096 \
         attrs=SKIP_CPU_SYNC\n";
-    assert!(
-        text.starts_with(crate::facts::HEAD) && text.contains(lines),
-        "{text}"
-    );
+    assert!(text.starts_with(crate::facts::HEAD) && text.contains(lines), "{text}");
     let file = machine.root.join("out.gz");
     let mut reader = crate::trace::open(&file).unwrap();
     assert_eq!(reader.facts().unwrap().unwrap(), report.facts);
     while reader.next_op().is_some() {}
     let summary = reader.summary();
-    assert_eq!(
-        (
-            summary.events,
-            summary.maps,
-            summary.unmaps,
-            summary.bad_lines
-        ),
-        (2, 1, 1, 0)
-    );
+    assert_eq!((summary.events, summary.maps, summary.unmaps, summary.bad_lines), (2, 1, 1, 0));
     assert_eq!(summary.recorder, crate::trace::Recorder::Ended);
 }
 
@@ -79,24 +55,15 @@ fn what_is_wrong_with_the_request_is_said_before_anything_is_made() {
     machine.write("out.gz", "mine");
     let there = machine.record(&tracefs, &["--", "true"]);
     assert!(matches!(there, Err(RecordError::Exists(_))));
-    assert_eq!(
-        fs::read_to_string(machine.root.join("out.gz")).unwrap(),
-        "mine"
-    );
-    machine
-        .record(&tracefs, &["--force", "--", "true"])
-        .unwrap();
+    assert_eq!(fs::read_to_string(machine.root.join("out.gz")).unwrap(), "mine");
+    machine.record(&tracefs, &["--force", "--", "true"]).unwrap();
     fs::remove_dir_all(machine.root.join("tracing/events/dma")).unwrap();
     let filtered = machine.record(&tracefs, &["--device", "0000:00:03.0", "--force"]);
     assert!(matches!(filtered, Err(RecordError::NoDeviceEvents)));
     fs::remove_dir_all(machine.root.join("tracing/events/iommu")).unwrap();
     let none = machine.record(&tracefs, &["--force"]);
     assert!(matches!(none, Err(RecordError::NoEvents { .. })));
-    assert_eq!(
-        machine.seen.lock().unwrap().made.len(),
-        1,
-        "only where all was right"
-    );
+    assert_eq!(machine.seen.lock().unwrap().made.len(), 1, "only where all was right");
     let lost = Tracefs::find(&machine.root, Some(&machine.root));
     assert!(matches!(lost, Err(RecordError::NoTracefs(_))));
 }
@@ -140,11 +107,7 @@ fn a_command_that_fails_is_told_and_its_trace_kept() {
         let fits = |line: &str| line.len() <= columns || !line.contains(' ');
         assert!(text.lines().all(fits), "{text}");
     }
-    assert!(
-        text(&report, usize::MAX).contains("exit status: 1"),
-        "{}",
-        text(&report, usize::MAX)
-    );
+    assert!(text(&report, usize::MAX).contains("exit status: 1"), "{}", text(&report, usize::MAX));
 }
 
 #[test]
@@ -169,9 +132,7 @@ fn runs_of_timers_alone_are_no_dma() {
     machine.remove("tracing/gone");
     let run = page(2_000_000_000, &[(1, event(TIMER, 77))], 0);
     let tracefs = machine.tracefs("", vec![two(), run]);
-    machine
-        .record(&tracefs, &["--force", "--", "true"])
-        .unwrap();
+    machine.record(&tracefs, &["--force", "--", "true"]).unwrap();
     let line = "timer_expire_entry: timer=hidden function=hidden now=77 baseclk=77\n";
     let text = machine.recorded();
     assert!(text.contains(line), "{text}");
@@ -186,10 +147,7 @@ fn a_recording_without_maps_is_refused_and_says_what_to_do() {
     assert_eq!((report.events, report.maps, report.kept), (1, 0, false));
     assert_eq!(report.outcome(), Outcome::CheckFailed);
     let text = text(&report, usize::MAX);
-    assert!(
-        text.contains("is not written") && text.contains("before the load begins"),
-        "{text}"
-    );
+    assert!(text.contains("is not written") && text.contains("before the load begins"), "{text}");
     assert!(machine.is_as_before());
 }
 
@@ -208,14 +166,8 @@ fn an_instance_that_goes_while_it_records_is_told() {
     let tracefs = machine.tracefs("", vec![two()]);
     let instance = machine.root.join("tracing/instances/portolan-1");
     let gone = machine.root.join("tracing/gone");
-    let script = format!(
-        "mv {} {}; exec sleep 3600",
-        instance.display(),
-        gone.display()
-    );
-    let error = machine
-        .record(&tracefs, &["--", "sh", "-c", &script])
-        .unwrap_err();
+    let script = format!("mv {} {}; exec sleep 3600", instance.display(), gone.display());
+    let error = machine.record(&tracefs, &["--", "sh", "-c", &script]).unwrap_err();
     assert!(matches!(error, RecordError::Removed(_)), "{error}");
     assert!(error.to_string().contains("removed while it recorded"));
     assert!(machine.is_as_before());
@@ -242,9 +194,7 @@ fn a_signal_ends_a_recording_and_the_command_with_it() {
     let tracefs = machine.tracefs("", vec![two()]);
     // The command sends it; it would run on for an hour.
     let script = "kill -TERM $PPID; exec sleep 3600";
-    let report = machine
-        .record(&tracefs, &["--", "sh", "-c", script])
-        .unwrap();
+    let report = machine.record(&tracefs, &["--", "sh", "-c", script]).unwrap();
     assert_eq!((report.events, report.command), (2, None));
     assert_eq!(machine.instances(), 0);
 }

@@ -85,10 +85,7 @@ fn unsaid(events: &Events) -> String {
         }
     }
     out += &said(events.absent.join(", "), "Not said by this kernel: ");
-    out += &said(
-        events.without_device.join(", "),
-        "Not recorded, since they name no device: ",
-    );
+    out += &said(events.without_device.join(", "), "Not recorded, since they name no device: ");
     out
 }
 
@@ -120,17 +117,11 @@ pub(crate) fn machine(facts: &Facts) -> String {
         [one] => format!("IOMMU {}", one.name),
         [one, ..] => format!("{} IOMMUs like {}", facts.iommus.len(), one.name),
     };
-    let kinds = facts
-        .group_kinds
-        .iter()
-        .map(|(kind, count)| format!("{count} {kind}"));
+    let kinds = facts.group_kinds.iter().map(|(kind, count)| format!("{count} {kind}"));
     let kinds: Vec<String> = kinds.collect();
     let groups = match kinds.is_empty() {
         true => String::new(),
         false => format!("; groups: {}", kinds.join(", ")),
     };
-    format!(
-        "Linux {}, {} CPUs, {units}{groups}.\n",
-        facts.release, facts.cpus
-    )
+    format!("Linux {}, {} CPUs, {units}{groups}.\n", facts.release, facts.cpus)
 }

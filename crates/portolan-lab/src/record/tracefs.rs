@@ -25,10 +25,7 @@ pub(super) struct Folders {
 
 impl Default for Folders {
     fn default() -> Self {
-        Self {
-            make: Box::new(|path| fs::create_dir(path)),
-            remove: |path| fs::remove_dir(path),
-        }
+        Self { make: Box::new(|path| fs::create_dir(path)), remove: |path| fs::remove_dir(path) }
     }
 }
 
@@ -58,27 +55,17 @@ impl Tracefs {
             match fs::read_dir(root.join("instances")) {
                 Ok(_) => {
                     let folders = Folders::default();
-                    return Ok(Self {
-                        root,
-                        folders,
-                        environment,
-                    });
+                    return Ok(Self { root, folders, environment });
                 }
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                    return Err(RecordError::Denied {
-                        path: root,
-                        why: environment.refusal(),
-                    });
+                    return Err(RecordError::Denied { path: root, why: environment.refusal() });
                 }
                 Err(_) => {}
             }
         }
         // Without a mount a user without the right to mount is told so; with one, the reason for its being empty.
         Err(match mounted.into_iter().next() {
-            Some(path) => RecordError::Empty {
-                path,
-                why: environment.refusal(),
-            },
+            Some(path) => RecordError::Empty { path, why: environment.refusal() },
             None => RecordError::NoTracefs(environment.refusal()),
         })
     }
@@ -100,14 +87,12 @@ impl Tracefs {
     pub(super) fn failed(&self, path: &Path, doing: &'static str, error: io::Error) -> RecordError {
         let path = path.to_owned();
         match error.kind() {
-            io::ErrorKind::PermissionDenied => RecordError::Denied {
-                path,
-                why: self.environment.refusal(),
-            },
-            io::ErrorKind::ReadOnlyFilesystem => RecordError::ReadOnly {
-                path,
-                container: self.environment.container(),
-            },
+            io::ErrorKind::PermissionDenied => {
+                RecordError::Denied { path, why: self.environment.refusal() }
+            }
+            io::ErrorKind::ReadOnlyFilesystem => {
+                RecordError::ReadOnly { path, container: self.environment.container() }
+            }
             _ => RecordError::Tracing { path, doing, error },
         }
     }

@@ -40,11 +40,7 @@ pub(crate) fn answer(report: &ReplayReport) -> String {
 fn costs(cost: &MappingCost) -> String {
     let now = &cost.now;
     let ends = match now.low < now.high {
-        true => format!(
-            "; as prices vary {} to {} µs",
-            micros(now.low),
-            micros(now.high)
-        ),
+        true => format!("; as prices vary {} to {} µs", micros(now.low), micros(now.high)),
         false => String::new(),
     };
     let mut said = match cost.assumes.as_slice() {
@@ -153,28 +149,14 @@ fn gains(setting: &Setting, cost: Option<&MappingCost>) -> String {
             true => micros(cost.now.ns_per_request * us / cost.now.cpu_us),
             false => "0".to_owned(),
         };
-        format!(
-            ", {} -> {} ns a request",
-            ns(saving.before_us),
-            ns(saving.after_us)
-        )
+        format!(", {} -> {} ns a request", ns(saving.before_us), ns(saving.after_us))
     });
-    format!(
-        "{}{}; {}",
-        from_to(saving),
-        request.unwrap_or_default(),
-        effect.says
-    )
+    format!("{}{}; {}", from_to(saving), request.unwrap_or_default(), effect.says)
 }
 
 /// CPU time before and after, and the share that is saved.
 fn from_to(saving: &Saving) -> String {
-    format!(
-        "{} -> {} ({})",
-        duration(saving.before_us),
-        duration(saving.after_us),
-        share(saving)
-    )
+    format!("{} -> {} ({})", duration(saving.before_us), duration(saving.after_us), share(saving))
 }
 
 /// The part that is saved, or that it costs more.
@@ -193,12 +175,8 @@ fn share(saving: &Saving) -> String {
 
 fn why(setting: &Setting) -> String {
     let evidence = &setting.evidence;
-    let mut said = format!(
-        "line {} is {}. {}",
-        grouped(evidence.line),
-        evidence.shows,
-        setting.reason
-    );
+    let mut said =
+        format!("line {} is {}. {}", grouped(evidence.line), evidence.shows, setting.reason);
     for assumed in &setting.assumes {
         said.push_str(&format!(" Assumed: {assumed}."));
     }
@@ -243,21 +221,12 @@ const RECORD: &str = "`portolan record -- COMMAND`, as root, while the load runs
 
 fn missing(trace: &TraceReport) -> Vec<Missing> {
     let of = |count: u64, says: &dyn Fn() -> String, instead| {
-        (count > 0).then(|| Missing {
-            count,
-            says: says(),
-            instead,
-        })
+        (count > 0).then(|| Missing { count, says: says(), instead })
     };
     let all = [
         of(
             trace.bad_lines,
-            &|| {
-                format!(
-                    "{} that could not be used",
-                    counted(trace.bad_lines, "line")
-                )
-            },
+            &|| format!("{} that could not be used", counted(trace.bad_lines, "line")),
             "`portolan record -- COMMAND`, as root, or a copy of /sys/kernel/tracing/trace: some tools do not print \
              all of an event.",
         ),

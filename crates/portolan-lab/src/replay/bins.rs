@@ -26,11 +26,7 @@ pub(super) struct Bins<T> {
 
 impl<T: Copy + Default + PartialEq> Bins<T> {
     pub(super) fn new(then: fn(T, T) -> T) -> Self {
-        Self {
-            width_ns: SHORTEST_NS,
-            all: vec![T::default(); BINS],
-            then,
-        }
+        Self { width_ns: SHORTEST_NS, all: vec![T::default(); BINS], then }
     }
 
     /// The interval of `at_ns`, by its number. Intervals become longer until there is one.

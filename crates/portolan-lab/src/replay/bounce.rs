@@ -70,9 +70,7 @@ impl FromStr for Swiotlb {
                 return Ok(None);
             };
             let number: Result<NonZeroU32, _> = word.parse();
-            number
-                .map(Some)
-                .map_err(|_| wrong(format!("`{word}` is no number of {what}")))
+            number.map(Some).map_err(|_| wrong(format!("`{word}` is no number of {what}")))
         };
         let (slots, areas) = (number("slots")?, number("areas")?);
         let force = match (words.next(), slots) {
@@ -89,15 +87,9 @@ impl FromStr for Swiotlb {
         }
         let slots = slots.unwrap_or(Self::default().slots);
         if slots.get() > MOST_SLOTS {
-            return Err(format!(
-                "{slots} slots do not fit below 4 GiB: {MOST_SLOTS} at most"
-            ));
+            return Err(format!("{slots} slots do not fit below 4 GiB: {MOST_SLOTS} at most"));
         }
-        Ok(Self {
-            slots,
-            areas,
-            force,
-        })
+        Ok(Self { slots, areas, force })
     }
 }
 
@@ -195,15 +187,8 @@ impl CountedPool {
             Ok(CountedArea { area, counts })
         };
         let slots = Pool::with_areas(cpus.clone(), of_pool(pool), options, area)?;
-        let memory = CountedMemory {
-            counts: counts.clone(),
-            pool,
-        };
-        Ok(Self {
-            pool: Arc::new(PoolMemory::new(slots, memory)),
-            counts,
-            force: wanted.force,
-        })
+        let memory = CountedMemory { counts: counts.clone(), pool };
+        Ok(Self { pool: Arc::new(PoolMemory::new(slots, memory)), counts, force: wanted.force })
     }
 
     /// Copies of everything, or of memory that has to be copied, for a device.

@@ -68,10 +68,7 @@ pub(super) struct Chunk {
 impl Chunk {
     /// For `cpus` virtual CPUs, which those of the trace are spread over.
     pub(super) fn new(cpus: usize) -> Self {
-        Self {
-            by_cpu: vec![Vec::new(); cpus],
-            ..Self::default()
-        }
+        Self { by_cpu: vec![Vec::new(); cpus], ..Self::default() }
     }
 
     /// Adds an operation at `at`; the bytes of its pages if it is a map that can be carried out.
@@ -80,15 +77,7 @@ impl Chunk {
         self.end_ns = (at.now_ns - begin_ns).min(SPAN_NS);
         let (id, kind) = match op.kind {
             OpKind::Unmap { id, .. } => (id, Kind::Unmap),
-            OpKind::Map {
-                id,
-                bytes,
-                offset,
-                pieces,
-                class,
-                direction,
-                ..
-            } => {
+            OpKind::Map { id, bytes, offset, pieces, class, direction, .. } => {
                 let first = self.pieces.len();
                 let padded = pad(pieces, offset.into(), bytes, granule, &mut self.pieces);
                 if padded.is_none() {
@@ -128,10 +117,7 @@ impl Chunk {
 
     /// For the operations after those of this one.
     pub(super) fn successor(&self) -> Self {
-        Self {
-            begin_ns: self.begin_ns,
-            ..Self::new(self.by_cpu.len())
-        }
+        Self { begin_ns: self.begin_ns, ..Self::new(self.by_cpu.len()) }
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -203,13 +189,8 @@ mod tests {
     use super::*;
 
     fn padded(pieces: &[(u64, u64)], offset: u64, bytes: u64) -> Option<(u64, usize)> {
-        let pieces: Vec<_> = pieces
-            .iter()
-            .map(|&(pa, bytes)| Piece {
-                pa: PhysAddr::new(pa),
-                bytes,
-            })
-            .collect();
+        let pieces: Vec<_> =
+            pieces.iter().map(|&(pa, bytes)| Piece { pa: PhysAddr::new(pa), bytes }).collect();
         let mut list = Vec::new();
         let sum = pad(&pieces, offset, bytes, PageSize::SIZE_4K, &mut list)?;
         Some((sum, list.len()))
@@ -219,10 +200,7 @@ mod tests {
     fn pieces_are_counted_in_pages() {
         assert_eq!(padded(&[(0x1840, 1522)], 0x840, 1522), Some((4096, 1)));
         assert_eq!(padded(&[(0x1fff, 2)], 0xfff, 2), Some((8192, 1)));
-        assert_eq!(
-            padded(&[(0x1000, 4096), (0x9000, 100)], 0, 4196),
-            Some((8192, 2))
-        );
+        assert_eq!(padded(&[(0x1000, 4096), (0x9000, 100)], 0, 4196), Some((8192, 2)));
         // Whole pages told by table events, for an operation of fewer bytes.
         assert_eq!(padded(&[(0x1000, 4096)], 0x10, 20), Some((4096, 1)));
     }

@@ -180,9 +180,6 @@ fn so_far(operations: u64, reader: &Reader, pace: Pace) -> String {
             display::bytes(size),
             pace.left(read, size)
         ),
-        None => format!(
-            "{done} operations, {} read, {rate}",
-            display::bytes(reader.bytes_read())
-        ),
+        None => format!("{done} operations, {} read, {rate}", display::bytes(reader.bytes_read())),
     }
 }

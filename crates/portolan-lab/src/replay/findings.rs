@@ -14,10 +14,8 @@ pub(super) fn linux_finding(trace: &TraceReport, linux: &LinuxReport) -> String 
         linux.policy,
         match linux.unit.as_str() {
             "AMD-Vi" => format!("on AMD-Vi with NpCache {}", linux.caching_mode),
-            _ => format!(
-                "with {}-stage tables and caching mode {}",
-                linux.stage, linux.caching_mode
-            ),
+            _ =>
+                format!("with {}-stage tables and caching mode {}", linux.stage, linux.caching_mode),
         },
         grouped(linux.invalidations.total()),
         grouped(linux.after_map),
@@ -54,9 +52,7 @@ pub(crate) fn sent_finding(report: &ReplayReport) -> Option<String> {
     let said = match kinds.collect::<Vec<_>>().as_slice() {
         [] => "no invalidations".to_owned(),
         [(count, kind), others @ ..] => {
-            let others = others
-                .iter()
-                .map(|(count, kind)| format!(", {count} {kind}"));
+            let others = others.iter().map(|(count, kind)| format!(", {count} {kind}"));
             format!("{count} invalidations {kind}{}", others.collect::<String>())
         }
     };
@@ -69,10 +65,7 @@ pub(crate) fn sent_finding(report: &ReplayReport) -> Option<String> {
         0 => String::new(),
         some => format!(", without {} unmaps that have no map", grouped(some)),
     };
-    Some(format!(
-        "{said}; predicted: {}{without}.",
-        grouped(predicted)
-    ))
+    Some(format!("{said}; predicted: {}{without}.", grouped(predicted)))
 }
 
 /// Findings from the numbers: the trace, the costs of invalidation, and the change to make.
@@ -89,10 +82,7 @@ pub(super) fn findings(
         said.push("The trace maps nothing; record it while the device is at work.".to_owned());
         return said;
     }
-    let mut strict: Vec<_> = policies
-        .iter()
-        .filter(|p| p.policy.starts_with("strict"))
-        .collect();
+    let mut strict: Vec<_> = policies.iter().filter(|p| p.policy.starts_with("strict")).collect();
     // Of equals the one by range is named: it costs less as soon as mappings grow.
     strict.sort_by_key(|p| p.policy != "strict-range");
     strict.sort_by(|a, b| a.time_us.cpu.total_cmp(&b.time_us.cpu));
@@ -138,10 +128,7 @@ fn strict_finding(
     match worst {
         Some(worst) => {
             let times = worst.time_us.cpu / best.time_us.cpu.max(f64::MIN_POSITIVE);
-            said.push_str(&format!(
-                "; {} costs {times:.2} times as much.",
-                worst.policy
-            ));
+            said.push_str(&format!("; {} costs {times:.2} times as much.", worst.policy));
         }
         None => said.push('.'),
     }
@@ -175,11 +162,7 @@ fn exits_finding(trace: &TraceReport, policies: &[PolicyReport]) -> Option<Strin
     let unmaps = (trace.unmaps + trace.coherent_frees).max(1) as f64;
     let of = |policy: &PolicyReport| {
         let exits = grouped(policy.exits);
-        format!(
-            "{} {exits} ({:.2} an unmap)",
-            policy.policy,
-            policy.exits as f64 / unmaps
-        )
+        format!("{} {exits} ({:.2} an unmap)", policy.policy, policy.exits as f64 / unmaps)
     };
     let each: Vec<_> = policies.iter().filter(|p| p.exits > 0).map(of).collect();
     (!each.is_empty()).then(|| format!("Exits to the hypervisor, counted: {}.", each.join(", ")))
@@ -249,11 +232,9 @@ fn bounce_finding(bounce: &PolicyReport, best: Option<&PolicyReport>) -> Option<
         duration(bounce.time_us.cpu),
     );
     match best {
-        Some(best) => said.push_str(&format!(
-            ", where {} costs {}.",
-            best.policy,
-            duration(best.time_us.cpu)
-        )),
+        Some(best) => {
+            said.push_str(&format!(", where {} costs {}.", best.policy, duration(best.time_us.cpu)))
+        }
         None => said.push('.'),
     }
     if bounce.rejected_maps > 0 {

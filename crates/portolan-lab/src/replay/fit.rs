@@ -121,9 +121,9 @@ pub(crate) fn of_recording(reader: &Reader) -> Result<(Profile, Option<Choice>, 
             let (profile, choice, warning) = with_own_prices(profile, choice, reader.latencies());
             return Ok((profile, Some(choice), warning));
         }
-        Some(Err(why)) => Some(format!(
-            "what the recording says of its machine cannot be read: {why}"
-        )),
+        Some(Err(why)) => {
+            Some(format!("what the recording says of its machine cannot be read: {why}"))
+        }
         None => None,
     };
     let choice = Choice {
@@ -155,28 +155,18 @@ fn with_own_prices(
         }
     };
     let by_calls = |new: &&NewPrice| new.price.source.starts_with("measured:");
-    let prices: Vec<_> = report
-        .prices
-        .iter()
-        .filter(by_calls)
-        .map(|new| new.event)
-        .collect();
+    let prices: Vec<_> = report.prices.iter().filter(by_calls).map(|new| new.event).collect();
     let fits = report.fits.iter().filter(|fit| fit.line.is_some());
     let calls = fits.map(|fit| fit.seen).sum();
     choice.guessed.retain(|guess| !guess.starts_with(PRICES));
-    choice
-        .guessed
-        .push(format!("other {PRICES} {}", profile.title()));
+    choice.guessed.push(format!("other {PRICES} {}", profile.title()));
     let names: Vec<_> = prices.iter().map(|event| event.name()).collect();
     choice.matched.push(format!(
         "prices measured on this machine, {} calls: {}",
         grouped(calls),
         names.join(", ")
     ));
-    choice.measured = Some(Measured {
-        calls,
-        prices: names,
-    });
+    choice.measured = Some(Measured { calls, prices: names });
     let cpus = profile.cpus();
     (measured.with_cpus(cpus), choice, None)
 }
@@ -203,24 +193,15 @@ fn kind(facts: &Facts, unit: Option<&IommuFacts>) -> Kind {
             &["what an exit costs"],
         ),
         IommuKind::Vtd => of(DEFAULT_MACHINE, Sureness::Fitted, named("VT-d", unit), &[]),
-        IommuKind::SmmuV3 if model == GRACE => of(
-            "grace",
-            Sureness::Sure,
-            named("SMMUv3 of a Neoverse V2", unit),
-            &[],
-        ),
-        IommuKind::SmmuV3 if model.starts_with(HISILICON) => of(
-            "kunpeng920",
-            Sureness::Sure,
-            named("SMMUv3 of HiSilicon", unit),
-            &[],
-        ),
-        IommuKind::SmmuV3 => of(
-            "grace",
-            Sureness::Fitted,
-            named("SMMUv3", unit),
-            &["invalidation by range"],
-        ),
+        IommuKind::SmmuV3 if model == GRACE => {
+            of("grace", Sureness::Sure, named("SMMUv3 of a Neoverse V2", unit), &[])
+        }
+        IommuKind::SmmuV3 if model.starts_with(HISILICON) => {
+            of("kunpeng920", Sureness::Sure, named("SMMUv3 of HiSilicon", unit), &[])
+        }
+        IommuKind::SmmuV3 => {
+            of("grace", Sureness::Fitted, named("SMMUv3", unit), &["invalidation by range"])
+        }
         IommuKind::SmmuV2 => of("sm8150", Sureness::Fitted, named("SMMUv2", unit), &[]),
         IommuKind::TegraSmmu => of("tegra210", Sureness::Sure, named("Tegra's SMMU", unit), &[]),
         IommuKind::AmdVi => of(
@@ -296,9 +277,9 @@ pub fn sentences(choice: &Choice, machine: &str) -> String {
         Sureness::Fitted => "is the nearest that is known, fitted",
         Sureness::Guessed => "is a guess",
     };
-    let under = choice.recorded_under.map_or(String::new(), |policy| {
-        format!(" Linux was {policy} while it was recorded.")
-    });
+    let under = choice
+        .recorded_under
+        .map_or(String::new(), |policy| format!(" Linux was {policy} while it was recorded."));
     format!(
         "Chosen by what the recording says of its machine: {machine} {how}. Known: {}. Guessed: {}.{under} --machine \
          names another.\n\n",
@@ -325,29 +306,15 @@ mod tests {
 
     #[test]
     fn the_unit_with_most_devices_decides_and_its_registers_count() {
-        let idle = IommuFacts {
-            kind: IommuKind::AmdVi,
-            ..IommuFacts::default()
-        };
-        let facts = Facts {
-            cpus: 6,
-            iommus: vec![idle, vtd(CAP_CM, ECAP_C)],
-            ..Facts::default()
-        };
+        let idle = IommuFacts { kind: IommuKind::AmdVi, ..IommuFacts::default() };
+        let facts = Facts { cpus: 6, iommus: vec![idle, vtd(CAP_CM, ECAP_C)], ..Facts::default() };
         let (profile, choice) = fit(&facts).unwrap();
         assert_eq!((profile.name(), profile.cpus()), (DEFAULT_MACHINE, 6));
-        assert!(
-            choice
-                .matched
-                .contains(&"second-stage tables alone".to_owned())
-        );
+        assert!(choice.matched.contains(&"second-stage tables alone".to_owned()));
         let other = "no caching mode (that unit: caching mode)".to_owned();
         assert!(choice.guessed.contains(&other));
         assert_eq!(choice.sureness, Sureness::Fitted);
-        let virtual_one = Facts {
-            under_hypervisor: true,
-            ..facts
-        };
+        let virtual_one = Facts { under_hypervisor: true, ..facts };
         assert_eq!(fit(&virtual_one).unwrap().0.name(), "spr-vm");
     }
 
@@ -357,16 +324,10 @@ mod tests {
         assert_eq!(choice.sureness, Sureness::Guessed);
         assert_eq!(profile, Profile::by_name(DEFAULT_MACHINE).unwrap());
         let text = sentences(&choice, profile.name());
-        assert!(
-            text.contains("is a guess") && text.contains("no IOMMU"),
-            "{text}"
-        );
+        assert!(text.contains("is a guess") && text.contains("no IOMMU"), "{text}");
         let of = |kind| {
             let unit = IommuFacts { kind, ..vtd(0, 0) };
-            let facts = Facts {
-                iommus: vec![unit],
-                ..Facts::default()
-            };
+            let facts = Facts { iommus: vec![unit], ..Facts::default() };
             fit(&facts).unwrap()
         };
         let virtio = of(IommuKind::VirtioIommu).1;
@@ -378,10 +339,7 @@ mod tests {
 
     #[test]
     fn a_machine_that_is_known_is_sure() {
-        let unit = IommuFacts {
-            kind: IommuKind::SmmuV3,
-            ..IommuFacts::default()
-        };
+        let unit = IommuFacts { kind: IommuKind::SmmuV3, ..IommuFacts::default() };
         let facts = Facts {
             cpu_model: Some(GRACE.to_owned()),
             iommus: vec![unit],

@@ -164,10 +164,7 @@ impl Lane {
     }
 
     fn run_until(&self, chunk: &Chunk, end_ns: f64) -> Result<()> {
-        let schedule = Schedule {
-            limit_ns: u64::MAX,
-            ..Schedule::of_seed(SEED)
-        };
+        let schedule = Schedule { limit_ns: u64::MAX, ..Schedule::of_seed(SEED) };
         self.fixture.cpus.run(&schedule, |cpu| {
             if let Err(error) = self.operate(cpu.get() as usize, chunk, end_ns) {
                 self.state().failure.get_or_insert(error);
@@ -313,10 +310,9 @@ impl Lane {
     fn reject(&self, op: &Op, error: MapError) -> Result<()> {
         let rejected = match error {
             MapError::Iova(IovaError::Full { .. }) | MapError::TooLong | MapError::Copy(_) => true,
-            MapError::Domain(DomainError::Map(error)) => !matches!(
-                error,
-                TableError::AlreadyMapped { .. } | TableError::Memory(_)
-            ),
+            MapError::Domain(DomainError::Map(error)) => {
+                !matches!(error, TableError::AlreadyMapped { .. } | TableError::Memory(_))
+            }
             _ => false,
         };
         if !rejected {

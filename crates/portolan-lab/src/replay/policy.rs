@@ -44,9 +44,7 @@ impl Policy {
 
     /// Every policy that can be asked for.
     pub fn every() -> impl Iterator<Item = Self> {
-        Self::ALL
-            .into_iter()
-            .chain([Self::Bounce(Swiotlb::default())])
+        Self::ALL.into_iter().chain([Self::Bounce(Swiotlb::default())])
     }
 
     /// The name on the command line and in reports.
@@ -119,12 +117,7 @@ impl Policy {
             }
             (Self::Combined | Self::Deferred | Self::Bounce(_), ..) => return own,
         };
-        Quirks {
-            walk_flush,
-            preference,
-            context_above,
-            ..own
-        }
+        Quirks { walk_flush, preference, context_above, ..own }
     }
 }
 
@@ -155,9 +148,6 @@ mod tests {
             assert_eq!(policy.name().parse(), Ok(policy));
         }
         let error = "loose".parse::<Policy>().unwrap_err();
-        assert!(
-            error.contains("`loose`") && error.contains("strict-range"),
-            "{error}"
-        );
+        assert!(error.contains("`loose`") && error.contains("strict-range"), "{error}");
     }
 }

@@ -47,10 +47,7 @@ impl RecordedTimeline {
                 *numbers = chunks.map(|some| some.iter().sum()).collect();
             };
             merge(&mut coarse.invalidations);
-            coarse
-                .devices
-                .iter_mut()
-                .for_each(|device| merge(&mut device.requests));
+            coarse.devices.iter_mut().for_each(|device| merge(&mut device.requests));
             coarse.interval_ns = coarse.interval_ns.saturating_mul(parts);
         }
         coarse
@@ -71,20 +68,13 @@ fn plus(one: Bin, other: Bin) -> Bin {
 
 impl RecordedOverTime {
     pub(super) fn new() -> Self {
-        Self {
-            bins: Bins::new(plus),
-            begin_ns: None,
-            last_ns: 0,
-            seen: 0,
-        }
+        Self { bins: Bins::new(plus), begin_ns: None, last_ns: 0, seen: 0 }
     }
 
     /// Adds the commands that the kernel has queued since the last operation, at that one's time.
     pub(super) fn queued(&mut self, queued: &Queued) {
         let pages: u64 = queued.page_masks.values().sum();
-        let all = pages
-            .saturating_add(queued.domain)
-            .saturating_add(queued.global);
+        let all = pages.saturating_add(queued.domain).saturating_add(queued.global);
         let new = all.saturating_sub(std::mem::replace(&mut self.seen, all));
         if new > 0 {
             self.bins.at(self.last_ns)[0] += new;

@@ -269,11 +269,7 @@ impl TimeByCause {
     /// The same with its sums made.
     pub(crate) fn summed(self) -> Self {
         let cpu = self.map + self.unmap + self.waits();
-        Self {
-            cpu,
-            total: cpu + self.device_stall,
-            ..self
-        }
+        Self { cpu, total: cpu + self.device_stall, ..self }
     }
 }
 

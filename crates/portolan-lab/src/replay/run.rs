@@ -126,13 +126,7 @@ pub fn run_beside(
     policies: &[Policy],
     linux: Option<Rules>,
 ) -> Result<ReplayReport> {
-    run_lanes(
-        reader,
-        profile,
-        policies,
-        linux,
-        Some(&Progress::unbounded()),
-    )
+    run_lanes(reader, profile, policies, linux, Some(&Progress::unbounded()))
 }
 
 fn run_lanes(
@@ -153,16 +147,7 @@ fn run_lanes(
             true
         }
     });
-    with_format(
-        profile.format(),
-        Task {
-            reader,
-            profile,
-            policies: &policies,
-            linux,
-            progress,
-        },
-    )
+    with_format(profile.format(), Task { reader, profile, policies: &policies, linux, progress })
 }
 
 struct Task<'a> {
@@ -177,32 +162,16 @@ impl WithFormat for Task<'_> {
     type Output = ReplayReport;
 
     fn run<F: Format>(self, format: F) -> Result<ReplayReport> {
-        let Self {
-            reader,
-            profile,
-            policies,
-            linux,
-            progress,
-        } = self;
+        let Self { reader, profile, policies, linux, progress } = self;
         let facts = reader.facts().and_then(Result::ok);
         let kernel = Kernel::of(reader, facts.as_ref());
         let asked = linux.map(|rules| Counter::new(rules.of_trace(kernel), profile));
-        let linux = Beside {
-            asked: asked.transpose()?,
-            all: LinuxCounters::new(profile, kernel),
-        };
+        let linux = Beside { asked: asked.transpose()?, all: LinuxCounters::new(profile, kernel) };
         let cpus = profile.cpus().clamp(1, MAX_CPUS as u32) as usize;
-        let lanes = policies
-            .iter()
-            .map(|policy| Lane::new(*policy, profile, format, cpus));
+        let lanes = policies.iter().map(|policy| Lane::new(*policy, profile, format, cpus));
         let mut lanes = lanes.collect::<Result<Vec<_>>>()?;
         let driven = drive(reader, F::GRANULE, cpus, &mut lanes, linux, progress)?;
-        let Driven {
-            rejected,
-            shape,
-            recorded,
-            linux: Beside { asked, all },
-        } = driven;
+        let Driven { rejected, shape, recorded, linux: Beside { asked, all } } = driven;
         let reports = lanes
             .iter_mut()
             .map(|lane| lane.finish().map(|report| ranged(report, profile)))

@@ -65,9 +65,7 @@ pub struct Predicted {
 impl Predicted {
     /// Of those of lazy, flushes by the timer: they go with time, the others with unmaps.
     pub(crate) fn lazy_timer(&self) -> u64 {
-        self.lazy
-            .saturating_sub(self.lazy_full)
-            .saturating_sub(self.lazy_unqueued)
+        self.lazy.saturating_sub(self.lazy_full).saturating_sub(self.lazy_unqueued)
     }
 
     /// Those of a kernel that does as in `now`; `None` where nothing is translated.

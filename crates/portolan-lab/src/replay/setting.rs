@@ -185,23 +185,14 @@ pub struct Besides {
 impl Evidence {
     /// The line that `excerpt` has, the first of `count`.
     pub(super) fn of(excerpt: &Excerpt, shows: String, count: u64) -> Self {
-        Self {
-            line: excerpt.line,
-            text: excerpt.text.clone(),
-            shows,
-            count,
-        }
+        Self { line: excerpt.line, text: excerpt.text.clone(), shows, count }
     }
 }
 
 impl Besides {
     /// A fact.
     pub(super) fn fact(name: impl Into<String>, says: impl Into<String>) -> Self {
-        Self {
-            kind: "fact",
-            name: name.into(),
-            says: says.into(),
-        }
+        Self { kind: "fact", name: name.into(), says: says.into() }
     }
 }
 
@@ -219,21 +210,12 @@ impl Saving {
         let [low, high] = range_pct;
         let range_pct = [low.min(high).min(pct), low.max(high).max(pct)];
         let [least, most] = range_pct.map(|pct| before_us * (1.0 - pct / 100.0));
-        Some(Self {
-            before_us,
-            after_us,
-            after_range_us: [most, least],
-            pct,
-            range_pct,
-        })
+        Some(Self { before_us, after_us, after_range_us: [most, least], pct, range_pct })
     }
 
     /// The same, which ends between those of `after_range_us`.
     pub(super) fn to(self, after_range_us: [f64; 2]) -> Self {
-        Self {
-            after_range_us,
-            ..self
-        }
+        Self { after_range_us, ..self }
     }
 }
 

@@ -40,10 +40,7 @@ impl WorkPrices {
     pub(super) fn of(policy: Policy, profile: &Profile) -> Result<Self> {
         Ok(Self {
             map_call: profile.price(Event::MapCall)?,
-            unmap_call: [
-                profile.price(Event::UnmapCall)?,
-                profile.price(Event::UnmapCallTables)?,
-            ],
+            unmap_call: [profile.price(Event::UnmapCall)?, profile.price(Event::UnmapCallTables)?],
             entry: profile.price(Event::PteWrite)?,
             table_free: profile.price(Event::TableFree)?,
             commands: CommandPrices::of(profile)?,
@@ -102,10 +99,7 @@ impl Tally {
             return (map, outward as f64 * copy.byte);
         }
         let [call, with_tables] = prices.unmap_call;
-        let map = sum(&[
-            (self.maps, prices.map_call),
-            (self.entries_mapped, prices.entry),
-        ]);
+        let map = sum(&[(self.maps, prices.map_call), (self.entries_mapped, prices.entry)]);
         let unmap = sum(&[
             (self.unmaps - self.table_unmaps, call),
             (self.table_unmaps, with_tables),

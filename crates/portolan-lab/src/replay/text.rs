@@ -72,12 +72,7 @@ pub fn text(report: &ReplayReport, columns: usize) -> String {
         usize::MAX => {
             let found = report.findings.iter().cloned();
             let found: Vec<_> = found.chain(sent_finding(report)).collect();
-            format!(
-                "{}{}\n{}",
-                more(report),
-                found.join("\n"),
-                report.defaults.text()
-            )
+            format!("{}{}\n{}", more(report), found.join("\n"), report.defaults.text())
         }
         _ => asked_for(report),
     };
@@ -102,27 +97,16 @@ fn table(report: &ReplayReport, columns: usize) -> String {
     let (table, left_out) = fitting_table(&header, rows, columns);
     let below = match left_out.as_slice() {
         [] => String::new(),
-        some => format!(
-            "Left out for want of room: {}. `--wide` prints them.\n",
-            some.join(", ")
-        ),
+        some => format!("Left out for want of room: {}. `--wide` prints them.\n", some.join(", ")),
     };
-    format!(
-        "{}\n{table}\n{}",
-        wrapped(&format!("{above}\n"), columns),
-        wrapped(&below, columns)
-    )
+    format!("{}\n{table}\n{}", wrapped(&format!("{above}\n"), columns), wrapped(&below, columns))
 }
 
 /// Line above the table: the trace, its extent, and the part of it that was understood.
 fn head(report: &ReplayReport) -> String {
     let trace = &report.trace;
     let over = report.cost.as_ref().map_or(String::new(), |cost| {
-        format!(
-            " in {} on {}",
-            duration(cost.span_us),
-            counted(cost.cpus.into(), "CPU")
-        )
+        format!(" in {} on {}", duration(cost.span_us), counted(cost.cpus.into(), "CPU"))
     });
     let told = trace.understood;
     let share = match told.events_pct >= 100.0 && told.bytes_pct >= 100.0 {
@@ -230,10 +214,7 @@ fn row(p: &PolicyReport) -> Vec<String> {
 
 /// Row of a kernel that was asked for, by Linux's rules, under the columns of the policies.
 fn linux_row(linux: &LinuxReport) -> Vec<String> {
-    let operations = linux
-        .domains
-        .iter()
-        .map(|domain| domain.maps + domain.unmaps);
+    let operations = linux.domains.iter().map(|domain| domain.maps + domain.unmaps);
     let untold = || "-".to_owned();
     let [most, longest] = reachable(Some(&linux.exposed).filter(|_| linux.policy == "lazy"));
     let invalidations = &linux.invalidations;

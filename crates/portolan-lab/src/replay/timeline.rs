@@ -33,10 +33,7 @@ impl Level {
 
     /// This one, and then `next`.
     fn then(self, next: Self) -> Self {
-        Self {
-            most: self.most.max(next.most),
-            last: next.last.or(self.last),
-        }
+        Self { most: self.most.max(next.most), last: next.last.or(self.last) }
     }
 }
 
@@ -184,10 +181,7 @@ struct InUse {
 
 impl InUse {
     fn new() -> Self {
-        Self {
-            ends: vec![0; REGIONS].into(),
-            outer: None,
-        }
+        Self { ends: vec![0; REGIONS].into(), outer: None }
     }
 
     fn add(&mut self, Ends(ends): Ends) {
@@ -212,14 +206,11 @@ impl InUse {
         let within = &self.ends[low..=high];
         let first = within.iter().position(|&ends| ends > 0);
         let last = within.iter().rposition(|&ends| ends > 0);
-        self.outer = first
-            .zip(last)
-            .map(|(first, last)| [low + first, low + last]);
+        self.outer = first.zip(last).map(|(first, last)| [low + first, low + last]);
     }
 
     fn span(&self) -> u64 {
-        self.outer
-            .map_or(0, |[low, high]| ((high - low + 1) as u64) << REGION_LG2)
+        self.outer.map_or(0, |[low, high]| ((high - low + 1) as u64) << REGION_LG2)
     }
 }
 
@@ -329,10 +320,7 @@ impl Recorder {
         let mut held = Bin::default();
         let intervals = self.bins.used().iter().map(|bin| {
             // The level before is the level at the beginning.
-            let before = |level: Level| Level {
-                most: level.last.unwrap_or(0),
-                ..level
-            };
+            let before = |level: Level| Level { most: level.last.unwrap_or(0), ..level };
             held = Bin {
                 reachable: before(held.reachable).then(bin.reachable),
                 mapped: before(held.mapped).then(bin.mapped),
@@ -349,9 +337,6 @@ impl Recorder {
                 span_bytes: held.span.most,
             }
         });
-        Timeline {
-            intervals: intervals.collect(),
-            interval_ns: self.bins.width_ns(),
-        }
+        Timeline { intervals: intervals.collect(), interval_ns: self.bins.width_ns() }
     }
 }

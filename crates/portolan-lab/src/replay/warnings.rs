@@ -27,17 +27,11 @@ fn lines(first: &[u64], total: u64) -> String {
 pub(super) fn warnings(summary: &Summary, trace: &TraceReport) -> Vec<String> {
     let mut said = Vec::new();
     for bad in &summary.first_bad {
-        said.push(format!(
-            "line {}: {}: `{}`",
-            bad.line, bad.reason, bad.excerpt
-        ));
+        said.push(format!("line {}: {}: `{}`", bad.line, bad.reason, bad.excerpt));
     }
     let kept = summary.first_bad.len() as u64;
     if summary.bad_lines > kept {
-        said.push(format!(
-            "{} more lines could not be used",
-            summary.bad_lines - kept
-        ));
+        said.push(format!("{} more lines could not be used", summary.bad_lines - kept));
     }
     if summary.orphan_unmaps > 0 {
         said.push(format!(
@@ -75,9 +69,7 @@ pub(super) fn warnings(summary: &Summary, trace: &TraceReport) -> Vec<String> {
         ));
     }
     if let Some(line) = summary.cut_after_line {
-        said.push(format!(
-            "the trace breaks off after line {line}; what came before was replayed"
-        ));
+        said.push(format!("the trace breaks off after line {line}; what came before was replayed"));
     }
     if summary.recorder == Recorder::Begun {
         said.push(
@@ -113,10 +105,7 @@ fn unsure(summary: &Summary) -> impl Iterator<Item = String> {
             summary.truncated_lists,
             "scatter lists that are longer than the kernel prints (128 pieces)",
         ),
-        (
-            summary.maps_beyond,
-            "maps beyond a million at once, not replayed",
-        ),
+        (summary.maps_beyond, "maps beyond a million at once, not replayed"),
     ];
     let says = says.into_iter().filter(|(count, _)| *count > 0);
     says.map(|(count, what)| format!("{what}: {}", grouped(count)))

@@ -5,20 +5,11 @@ use portolan_report::{Axis, Figure, Mark, MarkRow, Marks, Plot, Unit};
 use super::{figure, table};
 use crate::reproduce::Bound;
 
-const SERIES: [&str; 4] = [
-    "the bound",
-    "worst figure",
-    "worst without the mechanism",
-    "worst of the trivial predictor",
-];
+const SERIES: [&str; 4] =
+    ["the bound", "worst figure", "worst without the mechanism", "worst of the trivial predictor"];
 
 fn marks(bound: &Bound) -> Vec<Mark> {
-    let values = [
-        bound.limit_pct,
-        bound.worst_pct,
-        bound.mechanism_off_pct,
-        bound.trivial_pct,
-    ];
+    let values = [bound.limit_pct, bound.worst_pct, bound.mechanism_off_pct, bound.trivial_pct];
     let marks = values.into_iter().enumerate().map(|(series, value)| Mark {
         series,
         value,
@@ -33,10 +24,7 @@ fn marks(bound: &Bound) -> Vec<Mark> {
 
 /// `bounds` of one reproduction.
 pub(super) fn of(bounds: &[Bound]) -> Figure {
-    let row = |bound: &Bound| MarkRow {
-        name: bound.what.clone(),
-        marks: marks(bound),
-    };
+    let row = |bound: &Bound| MarkRow { name: bound.what.clone(), marks: marks(bound) };
     let plot = Plot::Marks(Marks {
         values: Axis::log("off what was published", Unit::Percent),
         series: SERIES.map(str::to_owned).to_vec(),

@@ -62,12 +62,7 @@ fn percent(pct: Option<f64>) -> String {
 
 /// A mark at so many nanoseconds.
 fn mark(series: usize, ns: f64) -> Mark {
-    Mark {
-        series,
-        value: ns / 1000.0,
-        range: None,
-        word: String::new(),
-    }
+    Mark { series, value: ns / 1000.0, range: None, word: String::new() }
 }
 
 fn before(report: &Calibration) -> String {
@@ -99,12 +94,7 @@ fn comes_to(report: &Calibration) -> Vec<String> {
         }
         None => "No profile is written: `-o FILE.toml` writes it, for `--machine`.".to_owned(),
     });
-    said.extend(
-        report
-            .warnings
-            .iter()
-            .map(|warning| format!("Careful: {warning}.")),
-    );
+    said.extend(report.warnings.iter().map(|warning| format!("Careful: {warning}.")));
     said
 }
 
@@ -112,10 +102,7 @@ fn comes_to(report: &Calibration) -> Vec<String> {
 fn read(report: &Calibration) -> Vec<String> {
     let lines = sources(report);
     let lines = lines.lines().map(str::trim);
-    lines
-        .filter(|line| !line.is_empty())
-        .map(str::to_owned)
-        .collect()
+    lines.filter(|line| !line.is_empty()).map(str::to_owned).collect()
 }
 
 /// Prices that are other ones now.
@@ -131,10 +118,7 @@ fn told(report: &Calibration) -> Figure {
             ..mark(0, new.price.ns)
         };
         let before = new.before_ns.map(|ns| mark(1, ns));
-        MarkRow {
-            name: new.event.to_string(),
-            marks: std::iter::once(now).chain(before).collect(),
-        }
+        MarkRow { name: new.event.to_string(), marks: std::iter::once(now).chain(before).collect() }
     };
     let plot = Plot::Marks(Marks {
         values: Axis::log("price", Unit::Micros),
@@ -151,23 +135,13 @@ fn told(report: &Calibration) -> Figure {
             new.price.source.clone(),
         ]
     });
-    let head = [
-        "price",
-        "before",
-        "now",
-        "95 % of resamples",
-        "is of",
-        "known from",
-    ];
+    let head = ["price", "before", "now", "95 % of resamples", "is of", "known from"];
     figure(
         "Prices that the traces tell",
         "What each event takes; bars hold 95 of 100 resamples of the calls. Measured prices are fitted on calls, \
          assumed ones follow a measured one. The table says what each is of, and how it was fitted. The scale is \
          logarithmic.",
-        report
-            .prices
-            .is_empty()
-            .then_some("no price is told by the traces"),
+        report.prices.is_empty().then_some("no price is told by the traces"),
         plot,
         table(head, rows),
     )
@@ -185,23 +159,12 @@ fn untold(report: &Calibration) -> Figure {
         rows: report.untold.iter().map(row).collect(),
     });
     let rows = report.untold.iter().map(|price| {
-        [
-            price.event.to_string(),
-            maybe(price.ns),
-            price.why.clone(),
-            price.event.what().to_owned(),
-        ]
+        [price.event.to_string(), maybe(price.ns), price.why.clone(), price.event.what().to_owned()]
     });
     figure(
         "Prices that the traces do not tell",
-        &format!(
-            "They stay those of {}; the table says why each is not told.",
-            report.from
-        ),
-        report
-            .untold
-            .is_empty()
-            .then_some("the traces tell every price that the profile has"),
+        &format!("They stay those of {}; the table says why each is not told.", report.from),
+        report.untold.is_empty().then_some("the traces tell every price that the profile has"),
         plot,
         table(["price", "stays", "why it is not told", "is of"], rows),
     )
@@ -212,17 +175,9 @@ fn fits(report: &Calibration) -> Figure {
     let row = |fit: &Judged| {
         let off = [fit.predicted_off_pct, fit.before_off_pct];
         let marks = off.into_iter().enumerate().filter_map(|(series, pct)| {
-            Some(Mark {
-                series,
-                value: pct?,
-                range: None,
-                word: String::new(),
-            })
+            Some(Mark { series, value: pct?, range: None, word: String::new() })
         });
-        MarkRow {
-            name: fit.what.clone(),
-            marks: marks.collect(),
-        }
+        MarkRow { name: fit.what.clone(), marks: marks.collect() }
     };
     let rows: Vec<MarkRow> = report.fits.iter().map(row).collect();
     let none = rows.iter().all(|row| row.marks.is_empty());
@@ -300,10 +255,7 @@ fn latencies(report: &Calibration, fit: &Judged) -> Figure {
         let before = size.before_ns.map(|ns| mark(2, ns));
         MarkRow {
             name: name(size),
-            marks: [Some(measured), fitted, before]
-                .into_iter()
-                .flatten()
-                .collect(),
+            marks: [Some(measured), fitted, before].into_iter().flatten().collect(),
         }
     };
     let plot = Plot::Marks(Marks {
@@ -359,18 +311,11 @@ fn functions(all: &[FunctionReport]) -> Figure {
             .collect(),
     };
     let plot = Plot::Bars(Bars {
-        categories: listed
-            .iter()
-            .map(|function| function.name.clone())
-            .collect(),
+        categories: listed.iter().map(|function| function.name.clone()).collect(),
         values: Axis::linear("time of all calls", Unit::Micros),
         series: vec![
-            series("prices are fitted on it", |function| {
-                function.priced_as.is_some()
-            }),
-            series("no price follows from it", |function| {
-                function.priced_as.is_none()
-            }),
+            series("prices are fitted on it", |function| function.priced_as.is_some()),
+            series("no price follows from it", |function| function.priced_as.is_none()),
         ],
         arrangement: Arrangement::StackedRows,
     });
@@ -395,9 +340,6 @@ fn functions(all: &[FunctionReport]) -> Figure {
         ),
         listed.is_empty().then_some("no function was traced"),
         plot,
-        table(
-            ["function", "calls", "median call", "all calls", "fitted as"],
-            rows,
-        ),
+        table(["function", "calls", "median call", "all calls", "fitted as"], rows),
     )
 }

@@ -45,21 +45,13 @@ fn micros(us: f64) -> String {
 fn sides(report: &Report) -> impl Iterator<Item = (String, &Side)> {
     report.ways.iter().flat_map(|way| {
         let name = name(way);
-        [
-            (format!("{name}: map"), &way.map),
-            (format!("{name}: unmap"), &way.unmap),
-        ]
+        [(format!("{name}: map"), &way.map), (format!("{name}: unmap"), &way.unmap)]
     })
 }
 
 /// A mark of each series, without more words than its value.
 fn each<const N: usize>(values: [f64; N]) -> Vec<Mark> {
-    let mark = |(series, value)| Mark {
-        series,
-        value,
-        range: None,
-        word: String::new(),
-    };
+    let mark = |(series, value)| Mark { series, value, range: None, word: String::new() };
     values.into_iter().enumerate().map(mark).collect()
 }
 
@@ -102,11 +94,7 @@ fn times(report: &Report) -> Figure {
         "Time for a buffer",
         "Computed CPU time for mapping a buffer and for unmapping it, on average; the scale is logarithmic.",
         None,
-        marks(
-            Axis::log("time for a buffer", Unit::Micros),
-            &["map", "unmap"],
-            rows,
-        ),
+        marks(Axis::log("time for a buffer", Unit::Micros), &["map", "unmap"], rows),
         table(["way", "map", "unmap", "both"], cells),
     )
 }
@@ -150,11 +138,7 @@ fn frames(report: &Report) -> Figure {
              the table has the part of all time too.",
             micros(report.frame_us)
         ),
-        report
-            .ways
-            .iter()
-            .all(nothing)
-            .then_some("by the machine's prices nothing takes any time"),
+        report.ways.iter().all(nothing).then_some("by the machine's prices nothing takes any time"),
         plot,
         table(head, cells),
     )
@@ -194,11 +178,7 @@ fn commands(report: &Report) -> Figure {
 fn written(report: &Report) -> Section {
     let known = || sides(report).filter_map(|(name, side)| Some((name, side.registers?)));
     let rows = known().map(|(name, of)| (name, each([of.writes as f64, of.read_backs as f64])));
-    let plot = marks(
-        Axis::log("accesses for a buffer", Unit::Count),
-        &["writes", "reads"],
-        rows,
-    );
+    let plot = marks(Axis::log("accesses for a buffer", Unit::Count), &["writes", "reads"], rows);
     let mut written = table(["way"], known().map(|(name, _)| [name]));
     let heads = RegisterWrites::HEADS.map(|(head, _)| head.to_owned());
     written.head.extend(heads);
@@ -226,10 +206,7 @@ fn written(report: &Report) -> Section {
 
 /// Counts of the camera's accesses on Qualcomm's.
 fn met(report: &Report) -> Section {
-    let rows = report
-        .ways
-        .iter()
-        .map(|way| (name(way), each([way.stall_us, way.kept_out_us])));
+    let rows = report.ways.iter().map(|way| (name(way), each([way.stall_us, way.kept_out_us])));
     let plot = marks(
         Axis::log("wait of the camera for a buffer", Unit::Micros),
         &["walks", "if kept out meanwhile"],
@@ -282,13 +259,7 @@ fn told(waits: &Waits) -> Section {
     ];
     let rows = calls.map(|(name, _, us, _)| (name.to_owned(), each([us, waits.told_us])));
     let cells = calls.map(|(name, count, us, longer)| {
-        [
-            name.to_owned(),
-            grouped(count),
-            micros(us),
-            micros(waits.told_us),
-            micros(longer),
-        ]
+        [name.to_owned(), grouped(count), micros(us), micros(waits.told_us), micros(longer)]
     });
     let plot = marks(
         Axis::log("time for unmapping", Unit::Micros),

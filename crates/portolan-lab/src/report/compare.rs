@@ -47,14 +47,8 @@ fn pairs(two: &Comparison, wanted: impl Fn(&str) -> bool) -> Vec<PolicyReport> {
     let names = two.policies.iter().map(|pair| pair.policy.as_str());
     let names = names.filter(|name| wanted(name));
     let of = |report: &ReplayReport, name: &str, side: &str| {
-        let found = report
-            .policies
-            .iter()
-            .find(|policy| policy.policy == name)?;
-        Some(PolicyReport {
-            policy: format!("{name}, {side}"),
-            ..found.clone()
-        })
+        let found = report.policies.iter().find(|policy| policy.policy == name)?;
+        Some(PolicyReport { policy: format!("{name}, {side}"), ..found.clone() })
     };
     let both = names.flat_map(|name| [of(&two.a, name, "A"), of(&two.b, name, "B")]);
     both.flatten().collect()
@@ -68,18 +62,10 @@ fn costs(two: &Comparison) -> Figure {
     let pairs = pairs.filter_map(|pair| Some((pair, pair.figure("time_us.cpu", measure)?)));
     let rows = pairs.clone().map(|(pair, cost)| {
         let mark = |series, value: Option<f64>| {
-            value.map(|value| Mark {
-                series,
-                value,
-                range: None,
-                word: String::new(),
-            })
+            value.map(|value| Mark { series, value, range: None, word: String::new() })
         };
         let marks = [mark(0, cost.a), mark(1, cost.b)];
-        MarkRow {
-            name: pair.policy.clone(),
-            marks: marks.into_iter().flatten().collect(),
-        }
+        MarkRow { name: pair.policy.clone(), marks: marks.into_iter().flatten().collect() }
     });
     let plot = Plot::Marks(Marks {
         values: Axis::log(&format!("cost ({unit})"), Unit::Count),

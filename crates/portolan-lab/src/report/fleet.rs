@@ -79,38 +79,26 @@ fn reports(group: &Group) -> Vec<PolicyReport> {
 /// Costs of an operation in each group: under the strict policy that costs least, deferred and lazy.
 fn costs(title: &str, what: &str, groups: &[Group]) -> Figure {
     let of = |group: &Group| {
-        let sums = [
-            group.least(),
-            group.policy("deferred"),
-            group.policy("lazy"),
-        ];
+        let sums = [group.least(), group.policy("deferred"), group.policy("lazy")];
         sums.map(|sum| sum.and_then(|sum| sum.us_per_operation))
     };
     let row = |group: &Group| {
-        let marks = of(group)
-            .into_iter()
-            .enumerate()
-            .filter_map(|(series, value)| {
-                Some(Mark {
-                    series,
-                    value: value?,
-                    range: None,
-                    word: match series {
-                        0 => group.least_strict.clone().unwrap_or_default(),
-                        _ => String::new(),
-                    },
-                })
-            });
-        MarkRow {
-            name: group.name.clone(),
-            marks: marks.collect(),
-        }
+        let marks = of(group).into_iter().enumerate().filter_map(|(series, value)| {
+            Some(Mark {
+                series,
+                value: value?,
+                range: None,
+                word: match series {
+                    0 => group.least_strict.clone().unwrap_or_default(),
+                    _ => String::new(),
+                },
+            })
+        });
+        MarkRow { name: group.name.clone(), marks: marks.collect() }
     };
     let plotted = groups.iter().map(row).filter(|row| !row.marks.is_empty());
     let rows: Vec<_> = plotted.take(MOST_PLOTTED).collect();
-    let reason = rows
-        .is_empty()
-        .then_some("no trace has an operation with a cost");
+    let reason = rows.is_empty().then_some("no trace has an operation with a cost");
     let mut says = "What a map or unmap costs in all: CPU work, commands, waits and stalls of the device, under the \
          strict policy that costs least there (its name stands beside the mark), under deferred, and under lazy."
         .to_owned();
@@ -170,14 +158,9 @@ fn numbers(what: &str, groups: &[Group]) -> Table {
 fn each(entries: &[Entry]) -> Section {
     let names = short_names(entries);
     let groups = entries.iter().zip(&names).take(MOST_LISTED);
-    let groups: Vec<_> = groups
-        .map(|(entry, name)| Group::of(name, &[entry]))
-        .collect();
+    let groups: Vec<_> = groups.map(|(entry, name)| Group::of(name, &[entry])).collect();
     let mut figure = costs("Each trace", "trace", &groups);
-    figure
-        .table
-        .head
-        .extend(["machine", "load"].map(str::to_owned));
+    figure.table.head.extend(["machine", "load"].map(str::to_owned));
     for (row, entry) in figure.table.rows.iter_mut().zip(entries) {
         row.extend([entry.machine.clone(), entry.load.clone()]);
     }
@@ -189,10 +172,5 @@ fn each(entries: &[Entry]) -> Section {
             grouped(entries.len() as u64)
         ));
     }
-    Section {
-        heading: "Each trace".to_owned(),
-        says,
-        figures: vec![figure],
-        ..Section::default()
-    }
+    Section { heading: "Each trace".to_owned(), says, figures: vec![figure], ..Section::default() }
 }

@@ -43,10 +43,7 @@ impl Source<'_> {
         match self {
             Self::Policy(timeline, of) => {
                 let coarse = timeline.in_intervals_of(least_ns);
-                (
-                    coarse.interval_ns,
-                    coarse.intervals.iter().map(of).collect(),
-                )
+                (coarse.interval_ns, coarse.intervals.iter().map(of).collect())
             }
             Self::Sent(timeline) => {
                 let coarse = timeline.in_intervals_of(least_ns);
@@ -85,11 +82,9 @@ impl Numbers {
 
     fn axis(self) -> Axis {
         match self {
-            Self::Rate(what, scale) => Axis {
-                name: format!("{what} in a second"),
-                scale,
-                unit: Unit::Count,
-            },
+            Self::Rate(what, scale) => {
+                Axis { name: format!("{what} in a second"), scale, unit: Unit::Count }
+            }
             Self::Most(what, unit) => Axis::log(what, unit),
             Self::Bytes(what) => Axis::linear(what, Unit::Bytes),
         }
@@ -161,9 +156,7 @@ pub(super) fn invalidations(
 /// `of` each policy.
 fn each(policies: &[PolicyReport], of: Of) -> Vec<Wanted<'_>> {
     let lines = policies.iter();
-    lines
-        .map(|policy| (policy.policy.clone(), Source::Policy(&policy.timeline, of)))
-        .collect()
+    lines.map(|policy| (policy.policy.clone(), Source::Policy(&policy.timeline, of))).collect()
 }
 
 pub(super) fn reachable_bytes(policies: &[PolicyReport]) -> Figure {
@@ -239,16 +232,11 @@ fn over_time(
     let longest = wanted.iter().map(|(_, source)| source.interval_ns()).max();
     let mut interval_ns = longest.unwrap_or(1);
     // More than so many steps of several lines are no picture.
-    while wanted.len() > 1
-        && wanted
-            .iter()
-            .any(|(_, one)| one.numbers(interval_ns).1.len() > STEPS)
+    while wanted.len() > 1 && wanted.iter().any(|(_, one)| one.numbers(interval_ns).1.len() > STEPS)
     {
         interval_ns = interval_ns.saturating_mul(2);
     }
-    let widths = wanted
-        .iter()
-        .map(|(_, source)| source.numbers(interval_ns).0);
+    let widths = wanted.iter().map(|(_, source)| source.numbers(interval_ns).0);
     let interval_ns = widths.max().unwrap_or(interval_ns);
     let interval = Unit::Micros.say(interval_ns as f64 / 1000.0);
     let lines = lines(&wanted, numbers, interval_ns);
@@ -287,11 +275,7 @@ fn lines(wanted: &[Wanted<'_>], numbers: Numbers, interval_ns: u64) -> Vec<Line>
         }
         match lines.iter_mut().find(|line| covers(&line.points, &points)) {
             Some(line) => line.name.push_str(&format!(", {name}")),
-            None => lines.push(Line {
-                name: name.clone(),
-                points,
-                shape: Shape::Steps,
-            }),
+            None => lines.push(Line { name: name.clone(), points, shape: Shape::Steps }),
         }
     }
     if let ([only], [_, _, _, ..]) = (lines.as_mut_slice(), wanted) {
@@ -332,9 +316,7 @@ fn rows(numbers: Numbers, wanted: &[Wanted<'_>], mut interval_ns: u64) -> Table 
         let from = Unit::Micros.say(index as f64 * interval_ns as f64 / 1000.0);
         let cells = all.iter().map(|(width, values)| {
             let value = values.get(index);
-            value.map_or("-".to_owned(), |value| {
-                numbers.unit().say(numbers.shown(*value, *width))
-            })
+            value.map_or("-".to_owned(), |value| numbers.unit().say(numbers.shown(*value, *width)))
         });
         [from].into_iter().chain(cells).collect()
     };

@@ -44,11 +44,7 @@ pub(super) fn section(report: &ReplayReport) -> Section {
     Section {
         heading: "Side by side".to_owned(),
         says,
-        figures: vec![
-            time_by_cause(&rows),
-            reachable(&rows),
-            counted(report, &rows),
-        ],
+        figures: vec![time_by_cause(&rows), reachable(&rows), counted(report, &rows)],
         notes,
     }
 }
@@ -72,20 +68,13 @@ fn linux(report: &ReplayReport) -> Vec<PolicyReport> {
         ..PolicyReport::default()
     };
     let sent = |policy: Now, count: u64| match policy {
-        Now::Lazy => Invalidations {
-            context: count,
-            ..Invalidations::default()
-        },
-        _ => Invalidations {
-            range: count,
-            ..Invalidations::default()
-        },
+        Now::Lazy => Invalidations { context: count, ..Invalidations::default() },
+        _ => Invalidations { range: count, ..Invalidations::default() },
     };
     let now = PolicyReport {
-        invalidations: report.sent.map_or_else(
-            || sent(cost.policy, cost.invalidations),
-            |sent| sent.invalidations,
-        ),
+        invalidations: report
+            .sent
+            .map_or_else(|| sent(cost.policy, cost.invalidations), |sent| sent.invalidations),
         syncs: cost.invalidations,
         exposed: cost.exposed.unwrap_or_default(),
         ..row("now", cost.policy, &cost.causes, cost.device_wait_us)
@@ -104,9 +93,7 @@ fn linux(report: &ReplayReport) -> Vec<PolicyReport> {
 
 /// Those that are plotted.
 fn plotted(policies: &[PolicyReport]) -> Vec<&PolicyReport> {
-    let others = policies
-        .iter()
-        .filter(|one| !one.policy.starts_with(BY_PAGE));
+    let others = policies.iter().filter(|one| !one.policy.starts_with(BY_PAGE));
     let others: Vec<_> = others.collect();
     match others.is_empty() {
         true => policies.iter().collect(),
@@ -147,9 +134,8 @@ pub(super) fn time_by_cause(policies: &[PolicyReport]) -> Figure {
     let rows = policies.iter().map(|policy| {
         let time = &policy.time_us;
         let range = policy.cpu_range_us();
-        let range = range.map_or("-".to_owned(), |[low, high]| {
-            format!("{} to {}", micros(low), micros(high))
-        });
+        let range = range
+            .map_or("-".to_owned(), |[low, high]| format!("{} to {}", micros(low), micros(high)));
         let mut row = vec![policy.policy.clone(), micros(time.cpu), range];
         row.extend(CAUSES.iter().map(|(_, of)| micros(of(time))));
         row.push(micros(time.device_stall));
@@ -158,10 +144,7 @@ pub(super) fn time_by_cause(policies: &[PolicyReport]) -> Figure {
     let mut head = vec!["policy", "CPU time", "as prices vary"];
     head.extend(CAUSES.iter().map(|(name, _)| *name));
     head.push("devices wait");
-    let table = Table {
-        head: head.into_iter().map(str::to_owned).collect(),
-        rows: rows.collect(),
-    };
+    let table = Table { head: head.into_iter().map(str::to_owned).collect(), rows: rows.collect() };
     let reason = causes.is_empty().then_some("no policy took any time");
     figure(
         "Where the time goes",
@@ -201,12 +184,7 @@ pub(super) fn reachable(policies: &[PolicyReport]) -> Figure {
             Unit::Bytes.say(exposed.reusable_bytes as f64),
         ]
     });
-    let head = [
-        "policy",
-        "longest time reachable",
-        "most bytes at once",
-        "of these in use again",
-    ];
+    let head = ["policy", "longest time reachable", "most bytes at once", "of these in use again"];
     let nothing = policies.iter().all(|policy| policy.exposed.max_us <= 0.0);
     figure(
         "What stays reachable after unmap",
@@ -263,9 +241,7 @@ fn counted(report: &ReplayReport, rows: &[PolicyReport]) -> Figure {
     let kinds: [Named<PolicyReport, u64>; 3] = [
         ("by page", |policy| policy.invalidations.page),
         ("by range", |policy| policy.invalidations.range),
-        ("by context", |policy| {
-            policy.invalidations.context + policy.invalidations.global
-        }),
+        ("by context", |policy| policy.invalidations.context + policy.invalidations.global),
     ];
     let shown = plotted(rows);
     let series = kinds.iter().map(|(name, of)| Series {

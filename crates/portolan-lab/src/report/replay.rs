@@ -40,21 +40,15 @@ fn name(source: &str) -> &str {
     let file = Path::new(source).file_name().and_then(|file| file.to_str());
     let mut name = file.unwrap_or(source);
     for end in [".xz", ".gz", ".zst", ".trace", ".txt", ".dat"] {
-        name = name
-            .strip_suffix(end)
-            .filter(|rest| !rest.is_empty())
-            .unwrap_or(name);
+        name = name.strip_suffix(end).filter(|rest| !rest.is_empty()).unwrap_or(name);
     }
     name.strip_prefix("bundled trace ").unwrap_or(name)
 }
 
 /// Tiles of the cost, now and then, and of its certainty.
 fn tiles(report: &ReplayReport) -> Vec<Tile> {
-    let tile = |name: &str, value: String, says: String| Tile {
-        name: name.to_owned(),
-        value,
-        says,
-    };
+    let tile =
+        |name: &str, value: String, says: String| Tile { name: name.to_owned(), value, says };
     let told = report.trace.understood;
     let share = format!(
         "{} of the trace's events and {} of its bytes were understood",
@@ -88,10 +82,7 @@ fn tiles(report: &ReplayReport) -> Vec<Tile> {
         tile(
             "How sure",
             sure,
-            format!(
-                "{} {share}.",
-                priced_as(report.chosen.as_ref(), &report.machine)
-            ),
+            format!("{} {share}.", priced_as(report.chosen.as_ref(), &report.machine)),
         ),
     ]
 }
@@ -100,11 +91,7 @@ fn tiles(report: &ReplayReport) -> Vec<Tile> {
 fn range(cost: &MappingCost) -> String {
     let now = &cost.now;
     match now.low < now.high {
-        true => format!(
-            "; {} to {} µs as prices vary",
-            micros(now.low),
-            micros(now.high)
-        ),
+        true => format!("; {} to {} µs as prices vary", micros(now.low), micros(now.high)),
         false => String::new(),
     }
 }
@@ -125,16 +112,9 @@ fn then(cost: &MappingCost) -> Tile {
                 }
             },
         ),
-        None => (
-            format!("{now} ns"),
-            "a request; nothing to change.".to_owned(),
-        ),
+        None => (format!("{now} ns"), "a request; nothing to change.".to_owned()),
     };
-    Tile {
-        name: "Now and then".to_owned(),
-        value,
-        says,
-    }
+    Tile { name: "Now and then".to_owned(), value, says }
 }
 
 /// Warnings to the reader on the trace.
@@ -150,9 +130,5 @@ fn warnings(report: &ReplayReport) -> Section {
         some => says.extend(some.iter().map(|warning| format!("Warning: {warning}."))),
     }
     says.retain(|one| !one.is_empty());
-    Section {
-        heading: "The trace".to_owned(),
-        says,
-        ..Section::default()
-    }
+    Section { heading: "The trace".to_owned(), says, ..Section::default() }
 }

@@ -194,9 +194,7 @@ fn plots(entries: &[Entry]) -> Vec<Figure> {
     let mut groups: Vec<Vec<&Entry>> = Vec::new();
     for entry in entries {
         let same = |group: &&mut Vec<&Entry>| {
-            group
-                .first()
-                .is_some_and(|first| first.plot.title == entry.plot.title)
+            group.first().is_some_and(|first| first.plot.title == entry.plot.title)
         };
         match groups.iter_mut().find(same) {
             Some(group) => group.push(entry),
@@ -222,10 +220,7 @@ fn plot(group: &[&Entry]) -> Option<Figure> {
     for entry in group {
         let known = rows.iter().position(|row| row.name == entry.row);
         let at = known.unwrap_or_else(|| {
-            rows.push(MarkRow {
-                name: entry.row.clone(),
-                marks: Vec::new(),
-            });
+            rows.push(MarkRow { name: entry.row.clone(), marks: Vec::new() });
             rows.len() - 1
         });
         let row = &mut rows[at];
@@ -245,11 +240,7 @@ fn plot(group: &[&Entry]) -> Option<Figure> {
         });
     }
     let unit = first.plot.axis.unit;
-    let plot = Plot::Marks(Marks {
-        values: first.plot.axis.clone(),
-        series,
-        rows,
-    });
+    let plot = Plot::Marks(Marks { values: first.plot.axis.clone(), series, rows });
     Some(Figure {
         title: first.plot.title.clone(),
         says: first.plot.says.to_owned(),
@@ -274,9 +265,7 @@ fn entry_table(group: &[&Entry], unit: Unit, error: &str) -> Table {
                 None => "-".to_owned(),
             },
             unit.say(entry.computed) + &ranged(entry.computed_range),
-            entry
-                .error_pct
-                .map_or("-".to_owned(), |error| format!("{error:+.1}")),
+            entry.error_pct.map_or("-".to_owned(), |error| format!("{error:+.1}")),
             entry.evidence.word().to_owned(),
         ]
     });

@@ -124,11 +124,7 @@ fn lines(report: &Report, of: impl Fn(&Row) -> f64) -> Vec<Line> {
 }
 
 fn cpus() -> Axis {
-    Axis {
-        name: "CPUs".to_owned(),
-        scale: Scale::Log,
-        unit: Unit::Count,
-    }
+    Axis { name: "CPUs".to_owned(), scale: Scale::Log, unit: Unit::Count }
 }
 
 fn throughput(report: &Report) -> Figure {
@@ -141,20 +137,12 @@ fn throughput(report: &Report) -> Figure {
     let mut all = lines(report, of);
     for policy in report.rows.iter().filter(plain).map(|row| row.policy) {
         let name = format!("{}, measured", policy.name());
-        let of_policy = report
-            .rows
-            .iter()
-            .filter(plain)
-            .filter(|row| row.policy == policy);
+        let of_policy = report.rows.iter().filter(plain).filter(|row| row.policy == policy);
         let points = of_policy.filter_map(|row| Some((row.cpus as f64, row.published?)));
         let points: Vec<_> = points.collect();
         if !points.is_empty() && all.iter().all(|line| line.name != name) {
             let shape = Shape::Dots;
-            all.push(Line {
-                name,
-                points,
-                shape,
-            });
+            all.push(Line { name, points, shape });
         }
     }
     let rows = report.rows.iter().map(|row| {
@@ -174,14 +162,8 @@ fn throughput(report: &Report) -> Figure {
             },
         ]
     });
-    let head = [
-        "policy",
-        "CPUs",
-        "operations/s",
-        "Gbit/s",
-        "measured",
-        "prices on the measured figure",
-    ];
+    let head =
+        ["policy", "CPUs", "operations/s", "Gbit/s", "measured", "prices on the measured figure"];
     Figure {
         title: "Throughput".to_owned(),
         says: "Lines are computed, dots were measured by others and published. Passthrough does not translate: nothing \
@@ -202,17 +184,12 @@ fn throughput(report: &Report) -> Figure {
 fn per_operation(report: &Report, title: &str, says: &str, of: fn(&Row) -> f64) -> Figure {
     let mut all = lines(report, of);
     all.retain(|line| line.points.iter().any(|(_, y)| *y > 0.0));
-    let rows = report
-        .rows
-        .iter()
-        .map(|row| [name(row), row.cpus.to_string(), format!("{:.3}", of(row))]);
+    let rows =
+        report.rows.iter().map(|row| [name(row), row.cpus.to_string(), format!("{:.3}", of(row))]);
     let table = super::table(["policy", "CPUs", "by operation"], rows);
     let none = format!("no policy has {} on this machine", title.to_lowercase());
     let reason = all.is_empty().then_some(none.as_str());
-    let plot = Plot::Lines(Lines {
-        x: cpus(),
-        y: Axis::linear("by operation", Unit::Count),
-        lines: all,
-    });
+    let plot =
+        Plot::Lines(Lines { x: cpus(), y: Axis::linear("by operation", Unit::Count), lines: all });
     super::figure(&format!("{title} by operation"), says, reason, plot, table)
 }

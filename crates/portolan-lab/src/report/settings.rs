@@ -24,10 +24,8 @@ pub(super) fn in_code(text: &str, advice: &[Setting]) -> Vec<String> {
     let typed = advice.iter().map(Setting::command);
     let typed = typed.filter(|command| command.starts_with("echo "));
     let read = advice.iter().map(|setting| setting.evidence.text.clone());
-    let all: Vec<String> = typed
-        .chain(read)
-        .filter(|code| !code.is_empty() && !code.contains('`'))
-        .collect();
+    let all: Vec<String> =
+        typed.chain(read).filter(|code| !code.is_empty() && !code.contains('`')).collect();
     let line = |line: &str| {
         let found = all.iter().filter(|code| line.contains(*code));
         match found.max_by_key(|code| code.len()) {
@@ -57,19 +55,10 @@ fn gains(advice: &[Setting]) -> Figure {
             range: Some(saving.range_pct),
             word: String::new(),
         });
-        MarkRow {
-            name: name(setting),
-            marks: marks.collect(),
-        }
+        MarkRow { name: name(setting), marks: marks.collect() }
     };
-    let told: Vec<_> = advice
-        .iter()
-        .map(mark)
-        .filter(|row| !row.marks.is_empty())
-        .collect();
-    let reason = told
-        .is_empty()
-        .then_some("no price tells what a setting saves");
+    let told: Vec<_> = advice.iter().map(mark).filter(|row| !row.marks.is_empty()).collect();
+    let reason = told.is_empty().then_some("no price tells what a setting saves");
     let plot = Plot::Marks(Marks {
         values: Axis::linear("of the CPU time that mapping costs", Unit::Percent),
         series: vec!["saved".to_owned()],

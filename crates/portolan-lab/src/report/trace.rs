@@ -65,19 +65,10 @@ fn histogram(
     of: fn(&ClassShape) -> &Histogram,
     name: impl Fn(u8) -> String,
 ) -> Figure {
-    let classes = [
-        ("streaming", &shape.streaming),
-        ("coherent", &shape.coherent),
-    ];
+    let classes = [("streaming", &shape.streaming), ("coherent", &shape.coherent)];
     let classes = classes.map(|(class, counts)| (class, of(counts)));
-    let first = classes
-        .iter()
-        .filter_map(|(_, counts)| counts.keys().next())
-        .min();
-    let last = classes
-        .iter()
-        .filter_map(|(_, counts)| counts.keys().next_back())
-        .max();
+    let first = classes.iter().filter_map(|(_, counts)| counts.keys().next()).min();
+    let last = classes.iter().filter_map(|(_, counts)| counts.keys().next_back()).max();
     let keys: Vec<u8> = match (first, last) {
         (Some(first), Some(last)) => (*first..=*last).collect(),
         _ => Vec::new(),
@@ -106,10 +97,7 @@ fn histogram(
     let mut head = vec!["from".to_owned()];
     head.extend(used.clone().map(|(class, _)| format!("{class} mappings")));
     head.extend(used.clone().map(|(class, _)| format!("{class} bytes")));
-    let table = Table {
-        head,
-        rows: rows.collect(),
-    };
+    let table = Table { head, rows: rows.collect() };
     figure(title, says, keys.is_empty().then_some(none), plot, table)
 }
 
@@ -118,10 +106,7 @@ pub(super) fn devices_and_cpus(shape: &Shape) -> Section {
     let cpus: Vec<Share> = shape
         .cpus
         .iter()
-        .map(|share| Share {
-            name: format!("CPU {}", share.name),
-            ..share.clone()
-        })
+        .map(|share| Share { name: format!("CPU {}", share.name), ..share.clone() })
         .collect();
     Section {
         heading: "Devices and CPUs".to_owned(),
@@ -159,10 +144,7 @@ fn shares(title: &str, what: &str, all: &[Share], others: &Share) -> Figure {
     let plot = Plot::Bars(Bars {
         categories: shown.iter().map(|share| share.name.clone()).collect(),
         values: Axis::linear("operations", Unit::Count),
-        series: vec![
-            of("maps", |share| share.maps.count),
-            of("unmaps", |share| share.unmaps),
-        ],
+        series: vec![of("maps", |share| share.maps.count), of("unmaps", |share| share.unmaps)],
         arrangement: Arrangement::StackedRows,
     });
     let rows = shown.iter().map(|share| {

@@ -173,10 +173,7 @@ pub(super) fn by_size(points: &[(f64, f64)], missed: impl Fn(&dyn Fn(f64) -> f64
     // In proportion to all of them, each as far off as the others, as prices are fitted.
     let ratios = || points.iter().map(|(at, y)| at / y);
     let each = ratios().sum::<f64>()
-        / ratios()
-            .map(|ratio| ratio * ratio)
-            .sum::<f64>()
-            .max(f64::MIN_POSITIVE);
+        / ratios().map(|ratio| ratio * ratio).sum::<f64>().max(f64::MIN_POSITIVE);
     straight.min(nearest).min(missed(&|x| each * x))
 }
 

@@ -50,11 +50,8 @@ const FITTED_ON: &str = "both published rows";
 /// entry and the count in the entry above, each time.
 pub const TABLE_WRITES: u64 = 4;
 /// Sizes of one unmap, in bytes, for which the price of an invalidation is told.
-const SIZES: [(&str, u64); 3] = [
-    ("a packet of 1500 bytes", PACKET),
-    ("a page", 4096),
-    ("a packet of 9000 bytes", 9000),
-];
+const SIZES: [(&str, u64); 3] =
+    [("a packet of 1500 bytes", PACKET), ("a page", 4096), ("a packet of 9000 bytes", 9000)];
 
 #[derive(Clone, Copy)]
 struct Case {
@@ -65,11 +62,7 @@ struct Case {
 
 impl Case {
     const fn new(stage: Stage, shadowing: Shadowing, policy: Policy) -> Self {
-        Self {
-            stage,
-            shadowing,
-            policy,
-        }
+        Self { stage, shadowing, policy }
     }
 
     /// Words that are exits when they are written, by packet.
@@ -133,10 +126,7 @@ fn receive<F: Format>(
             layout,
             caps,
             // A map's debt is one command; a flush is one for the context, as Linux's are.
-            quirks: Quirks {
-                context_above: 1,
-                ..profile.quirks()
-            },
+            quirks: Quirks { context_above: 1, ..profile.quirks() },
             cpus: 1,
             submitting: Submitting::Alone,
             options,
@@ -187,39 +177,16 @@ fn count(profile: &Profile, case: Case) -> Result<Counted> {
         Shadowing::CachingMode => Caching::NotPresentToo,
         _ => Caching::PresentOnly,
     };
-    let caps = Capabilities {
-        caching,
-        ..profile.capabilities()
-    };
+    let caps = Capabilities { caching, ..profile.capabilities() };
     let (dirty, output_lg2) = (DirtyTracking::Off, 46);
     match case.stage {
         Stage::First => {
-            let format = VtdFirstStage {
-                levels: VtdFirstLevels::Four,
-                output_lg2,
-                dirty,
-            };
-            receive(
-                profile,
-                format,
-                TableFormat::vtd_first_stage(4)?,
-                caps,
-                case.policy,
-            )
+            let format = VtdFirstStage { levels: VtdFirstLevels::Four, output_lg2, dirty };
+            receive(profile, format, TableFormat::vtd_first_stage(4)?, caps, case.policy)
         }
         Stage::Second => {
-            let format = VtdSecondStage {
-                levels: VtdLevels::Four,
-                output_lg2,
-                dirty,
-            };
-            receive(
-                profile,
-                format,
-                TableFormat::vtd_second_stage(4)?,
-                caps,
-                case.policy,
-            )
+            let format = VtdSecondStage { levels: VtdLevels::Four, output_lg2, dirty };
+            receive(profile, format, TableFormat::vtd_second_stage(4)?, caps, case.policy)
         }
     }
 }
@@ -274,10 +241,7 @@ fn decisions() -> Vec<Decision> {
 pub fn flush_queue() -> Result<FlushQueue> {
     let profile = Profile::by_name(MACHINE)?;
     let published = published::flush_queue(published::FLUSH_QUEUE)?;
-    let counted = CASES
-        .iter()
-        .map(|case| count(&profile, *case))
-        .collect::<Result<Vec<_>>>()?;
+    let counted = CASES.iter().map(|case| count(&profile, *case)).collect::<Result<Vec<_>>>()?;
     let submitted: Vec<f64> = counted.iter().map(Counted::submissions_a_packet).collect();
     let &[strict, lazy, ..] = submitted.as_slice() else {
         bail!("no counts");
@@ -292,12 +256,7 @@ pub fn flush_queue() -> Result<FlushQueue> {
         let computed = (PACKET * 8) as f64 / (work + submitted[i] * invalidation + written);
         rows.push(row(*case, counted, computed, published.get(i).copied()));
     }
-    let price = |event, ns| FittedPrice {
-        case: "receive",
-        event,
-        ns,
-        fitted_on: FITTED_ON,
-    };
+    let price = |event, ns| FittedPrice { case: "receive", event, ns, fitted_on: FITTED_ON };
     let implied = SIZES.map(|(unmap, size_bytes)| Implied {
         unmap,
         size_bytes,
@@ -320,10 +279,7 @@ pub fn flush_queue() -> Result<FlushQueue> {
             price("invalidation, its sync and its exit included", invalidation),
         ],
         implied: implied.to_vec(),
-        receivers: Receivers {
-            waits_ns,
-            cpus: waits_ns.map(|ns| ns / invalidation),
-        },
+        receivers: Receivers { waits_ns, cpus: waits_ns.map(|ns| ns / invalidation) },
         literature_ns,
         literature: "one strict invalidation, about 2130 cycles at 3.1 GHz (rIOMMU, ASPLOS 2015)"
             .to_owned(),

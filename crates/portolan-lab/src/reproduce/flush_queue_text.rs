@@ -29,9 +29,7 @@ fn answer(result: &FlushQueue) -> String {
         let mut rows = result.rows.iter();
         let row = rows.find(|row| (row.stage, row.variant) == ("first", variant));
         row.map_or(("-".to_owned(), "-".to_owned()), |row| {
-            let published = row
-                .published
-                .map_or("-".to_owned(), |gbit| gbit.to_string());
+            let published = row.published.map_or("-".to_owned(), |gbit| gbit.to_string());
             (published, format!("{:.1}", row.computed))
         })
     };
@@ -54,8 +52,7 @@ fn figures(result: &FlushQueue, columns: usize) -> String {
             row.stage.to_owned(),
             row.shadowing.to_owned(),
             row.variant.to_owned(),
-            row.published
-                .map_or("-".to_owned(), |gbit| gbit.to_string()),
+            row.published.map_or("-".to_owned(), |gbit| gbit.to_string()),
             format!("{:.1}", row.computed),
             kind,
             grouped(row.counts.page + row.counts.range),

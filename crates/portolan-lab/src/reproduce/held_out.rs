@@ -93,10 +93,7 @@ pub fn held_out() -> Result<HeldOut> {
             evidence: Evidence::Predicted,
         })
     });
-    Ok(HeldOut {
-        name: "held-out".to_owned(),
-        rows: rows.collect::<Result<_>>()?,
-    })
+    Ok(HeldOut { name: "held-out".to_owned(), rows: rows.collect::<Result<_>>()? })
 }
 
 /// Distance of `value` from the nearest end, in per cent; nothing between the ends.
@@ -120,18 +117,12 @@ fn mapped_us(profile: &Profile, events: &Events, flush: Option<Event>) -> Result
 fn batch() -> Result<[f64; 2]> {
     let profile = Profile::by_name("sm8150")?;
     let measured = |grouping| {
-        let quirks = Quirks {
-            preference: Preference::ByPage,
-            ..Quirks::default()
-        };
+        let quirks = Quirks { preference: Preference::ByPage, ..Quirks::default() };
         let events =
             smmu_v2_board::measure(&profile, Direction::Map, 32 << 20, Way { grouping, quirks })?;
         mapped_us(&profile, &events, None)
     };
-    Ok([
-        measured(Grouping::PagesTogether)?,
-        measured(Grouping::Whole)?,
-    ])
+    Ok([measured(Grouping::PagesTogether)?, measured(Grouping::Whole)?])
 }
 
 /// Microseconds of mapping 20 MiB with a flush for each page, and with one.

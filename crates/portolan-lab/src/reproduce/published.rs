@@ -266,10 +266,7 @@ mod tests {
     fn malformed_rows_are_errors() {
         let text = "a,b,c,d\nmap,4M,1,2\nremap,4M,1,2\n";
         let error = range_flush(text).unwrap_err().to_string();
-        assert!(
-            error.contains("line 3") && error.contains("remap"),
-            "{error}"
-        );
+        assert!(error.contains("line 3") && error.contains("remap"), "{error}");
         assert!(range_flush("a,b,c,d\nmap,4M,0,2\n").is_err());
         assert!(walk_flush("a,b,c,d,e\n1,2,3,4,x\n").is_err());
     }

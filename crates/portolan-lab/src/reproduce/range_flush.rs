@@ -62,9 +62,7 @@ fn sample(variant: Variant, sample: &RangeFlushSample) -> Option<f64> {
 fn paid(events: &Events) -> Vec<f64> {
     let counts = events.counts;
     let flushes = counts.page + counts.range + counts.context;
-    [events.calls, events.single_pages, flushes]
-        .map(|n| n as f64)
-        .to_vec()
+    [events.calls, events.single_pages, flushes].map(|n| n as f64).to_vec()
 }
 
 fn median(sorted: &[f64]) -> Option<f64> {
@@ -101,10 +99,7 @@ pub fn reproduce(
 ) -> Result<Reproduction> {
     let table = published::range_flush(published::RANGE_FLUSH)?;
     let own = own_quirks(profile)?;
-    let in_one_piece = Way {
-        grouping: Grouping::OnePiece,
-        quirks: own,
-    };
+    let in_one_piece = Way { grouping: Grouping::OnePiece, quirks: own };
     let mut rows = Vec::new();
     let (mut prices, mut halves) = (Vec::new(), Vec::new());
     for direction in [Direction::Map, Direction::Unmap] {
@@ -116,20 +111,12 @@ pub fn reproduce(
                 let mut samples: Vec<f64> = at_size.filter_map(|s| sample(variant, s)).collect();
                 samples.sort_by(f64::total_cmp);
                 let events = measure(direction, bytes, variant.range_flush(own))?;
-                runs.push(Run {
-                    size,
-                    bytes,
-                    usage,
-                    variant,
-                    samples,
-                    events,
-                });
+                runs.push(Run { size, bytes, usage, variant, samples, events });
             }
         }
         let fitted = runs.iter().filter(|run| run.usage == Use::Fit);
-        let (counts, medians): (Vec<_>, Vec<_>) = fitted
-            .filter_map(|run| Some((paid(&run.events), median(&run.samples)?)))
-            .unzip();
+        let (counts, medians): (Vec<_>, Vec<_>) =
+            fitted.filter_map(|run| Some((paid(&run.events), median(&run.samples)?))).unzip();
         let us = non_negative(&counts, &medians, 3);
         prices.extend(prices_of(direction, &us));
         for run in &runs {
@@ -168,21 +155,14 @@ pub fn reproduce(
 fn prices_of(direction: Direction, us: &[f64]) -> impl Iterator<Item = FittedPrice> {
     let events = match direction {
         Direction::Map => ["map_call", "map_page", "flush after map, its sync included"],
-        Direction::Unmap => [
-            "unmap_call",
-            "unmap_page",
-            "flush after unmap, its sync included",
-        ],
+        Direction::Unmap => ["unmap_call", "unmap_page", "flush after unmap, its sync included"],
     };
-    events
-        .into_iter()
-        .zip(us)
-        .map(move |(event, us)| FittedPrice {
-            case: direction.name(),
-            event,
-            ns: us * 1000.0,
-            fitted_on: FITTED_ON,
-        })
+    events.into_iter().zip(us).map(move |(event, us)| FittedPrice {
+        case: direction.name(),
+        event,
+        ns: us * 1000.0,
+        fitted_on: FITTED_ON,
+    })
 }
 
 /// The row of memory in one piece, mapped or unmapped whole.
@@ -193,14 +173,7 @@ fn sections(
     us: &[f64],
     profile: &Profile,
 ) -> Result<Row> {
-    let run = Run {
-        size,
-        bytes,
-        usage,
-        variant: Variant::Portolan,
-        samples: Vec::new(),
-        events,
-    };
+    let run = Run { size, bytes, usage, variant: Variant::Portolan, samples: Vec::new(), events };
     let row = row(direction, &run, us, profile)?;
     let variant = "sections";
     Ok(Row { variant, ..row })
@@ -342,19 +315,15 @@ fn bounds(rows: &[Row]) -> Result<Vec<Bound>> {
                 missed_pct([first, worst(values)], samples)
             };
             let fitted = rows.iter().filter(of(variant)).filter(|row| row.fitted);
-            let points: Vec<_> = fitted
-                .filter_map(|row| Some((row.size_bytes as f64, row.published?)))
-                .collect();
+            let points: Vec<_> =
+                fitted.filter_map(|row| Some((row.size_bytes as f64, row.published?))).collect();
             let sizes = || left(variant).map(|row| row.size_bytes as f64);
             let trivial = by_size(&points, |guess| missed(&mut sizes().map(guess)));
             bounds.push(Bound::new(Parts {
                 what: times_of(case, variant),
                 limit_pct: 100.0 * SLACK,
                 worst_pct: missed(&mut left(variant).map(|row| row.computed)),
-                mechanism: (
-                    mechanism,
-                    missed(&mut left(without).map(|row| row.computed)),
-                ),
+                mechanism: (mechanism, missed(&mut left(without).map(|row| row.computed))),
                 trivial: ("line through fitted medians, or the largest", trivial),
                 would_be: Evidence::Predicted,
             }));

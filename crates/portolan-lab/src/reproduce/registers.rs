@@ -37,12 +37,7 @@ pub(super) fn tear_down(machine: &Profile, bytes: u64, way: Way) -> Result<Event
     let tables = u32::try_from(range(bytes)?.pages(TABLE)).context("size")? + 16;
     let board = Board::new(machine, tables)?;
     let space = board.camera(way)?;
-    map(
-        &space,
-        range(bytes)?,
-        PhysAddr::new(1 << 31),
-        Grouping::Whole,
-    )?;
+    map(&space, range(bytes)?, PhysAddr::new(1 << 31), Grouping::Whole)?;
     board.tear_down(space)
 }
 
@@ -52,11 +47,8 @@ pub(super) fn text(rows: &[Row], columns: usize) -> String {
         .iter()
         .filter_map(|row| Some((row, row.registers?)))
         .map(|(row, of)| {
-            let mut line = vec![
-                row.case.to_owned(),
-                display::bytes(row.size_bytes),
-                row.variant.to_owned(),
-            ];
+            let mut line =
+                vec![row.case.to_owned(), display::bytes(row.size_bytes), row.variant.to_owned()];
             line.push(display::grouped(row.lines));
             line.extend(of.columns());
             line
@@ -66,12 +58,7 @@ pub(super) fn text(rows: &[Row], columns: usize) -> String {
         return String::new();
     }
     let header = [
-        &[
-            ("case", 0),
-            ("size", 0),
-            ("variant", 0),
-            ("lines cleaned", 7),
-        ][..],
+        &[("case", 0), ("size", 0), ("variant", 0), ("lines cleaned", 7)][..],
         &RegisterWrites::HEADS,
     ]
     .concat();

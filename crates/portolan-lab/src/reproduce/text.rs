@@ -10,21 +10,16 @@ fn cells(row: &Row) -> Vec<String> {
     let size = display::bytes(row.size_bytes);
     let published = match row.published_range {
         Some([low, high]) => format!("{low:.0} to {high:.0}"),
-        None => row
-            .published
-            .map_or("-".to_owned(), |us| format!("{us:.3}")),
+        None => row.published.map_or("-".to_owned(), |us| format!("{us:.3}")),
     };
     let end = |us: Option<f64>| us.map_or(String::new(), |us| format!("{us:.1}"));
     vec![
         row.case.to_owned(),
-        row.size
-            .as_ref()
-            .map_or(size.clone(), |name| format!("{name} ({size})")),
+        row.size.as_ref().map_or(size.clone(), |name| format!("{name} ({size})")),
         row.variant.to_owned(),
         published,
         format!("{:.3}", row.computed),
-        row.error_pct
-            .map_or(String::new(), |error| format!("{error:+.1}")),
+        row.error_pct.map_or(String::new(), |error| format!("{error:+.1}")),
         row.evidence.word().to_owned(),
         end(row.computed_range.map(|range| range.low)),
         end(row.computed_range.map(|range| range.high)),
@@ -142,10 +137,7 @@ pub fn text(result: &Reproduction, columns: usize) -> String {
     let numbers = [3, 4, 5, 7, 8, 9, 10, 11, 12];
     out += &display::table(&header, &numbers, rows, columns);
     out += EVIDENCE_IN_WORDS;
-    let overs = result
-        .rows
-        .iter()
-        .filter_map(|row| Some(row.computed_range?.over));
+    let overs = result.rows.iter().filter_map(|row| Some(row.computed_range?.over));
     let mut overs: Vec<_> = overs.collect();
     overs.sort_unstable();
     overs.dedup();

@@ -29,13 +29,8 @@ const COUNTED: (u64, [u64; 2]) = (32 << 20, [8192, 16]);
 
 const FITTED_ON: &str = "sizes up to 12 MiB, before and after";
 const MAP_PRICES: [Event; 2] = [Event::MapCall, Event::MapPage];
-const UNMAP_PRICES: [Event; 5] = [
-    Event::UnmapCall,
-    Event::UnmapPage,
-    Event::CmdPage,
-    Event::TableFree,
-    Event::UnmapCallTables,
-];
+const UNMAP_PRICES: [Event; 5] =
+    [Event::UnmapCall, Event::UnmapPage, Event::CmdPage, Event::TableFree, Event::UnmapCallTables];
 
 /// The names under which the fitted prices are printed.
 fn price_name(event: Event) -> &'static str {
@@ -251,17 +246,12 @@ fn bounds(rows: &[Row], table_span: u64) -> Vec<Bound> {
         ("unmap", "after", "walk flush by context", "before"),
     ] {
         let of = |variant| move |row: &&Row| row.case == case && row.variant == variant;
-        let here = || {
-            rows.iter()
-                .filter(of(variant))
-                .filter(|row| row.published.is_some())
-        };
+        let here = || rows.iter().filter(of(variant)).filter(|row| row.published.is_some());
         // Smaller unmaps take no tables, and are on another line.
         let at_least = if case == "unmap" { table_span } else { 0 };
         let fitted = here().filter(|row| row.fitted && row.size_bytes >= at_least);
-        let points: Vec<_> = fitted
-            .filter_map(|row| Some((row.size_bytes as f64, row.published?)))
-            .collect();
+        let points: Vec<_> =
+            fitted.filter_map(|row| Some((row.size_bytes as f64, row.published?))).collect();
         let left = || here().filter(|row| !row.fitted);
         let off = left().filter_map(|row| {
             let same = |other: &&Row| other.size_bytes == row.size_bytes;

@@ -80,16 +80,9 @@ impl Fit {
         let sum: f64 = ratios.iter().sum();
         let squares: f64 = ratios.iter().map(|ratio| ratio * ratio).sum();
         let bytes = sum / squares;
-        (bytes.is_finite())
-            .then_some(())
-            .context("nothing was computed")?;
+        (bytes.is_finite()).then_some(()).context("nothing was computed")?;
         let errors = ratios.iter().map(|ratio| (ratio * bytes - 1.0).powi(2));
         let error = (errors.sum::<f64>() / ratios.len() as f64).sqrt();
-        Ok(Self {
-            work_ns,
-            bytes,
-            cores,
-            error,
-        })
+        Ok(Self { work_ns, bytes, cores, error })
     }
 }

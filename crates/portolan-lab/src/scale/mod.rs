@@ -182,11 +182,7 @@ fn tasks(profile: &Profile, options: &Options, published: &published::Published)
             counts.sort_unstable();
             counts.dedup();
         }
-        let task = |cpus, exit_ns| Task {
-            policy,
-            cpus,
-            exit_ns,
-        };
+        let task = |cpus, exit_ns| Task { policy, cpus, exit_ns };
         tasks.extend(counts.iter().map(|&cpus| task(cpus, None)));
         if policy == Policy::Strict {
             let slow = published.slow_submissions(profile);
@@ -200,9 +196,7 @@ fn row(task: &Task, outcome: &Outcome, load: &Load, published: &published::Publi
     let found = published.find(task.policy, task.cpus);
     Row {
         policy: task.policy,
-        with: task
-            .exit_ns
-            .map(|ns| format!("an exit of {:.1} us", ns / 1000.0)),
+        with: task.exit_ns.map(|ns| format!("an exit of {:.1} us", ns / 1000.0)),
         cpus: task.cpus,
         operations_per_s: outcome.operations_per_s,
         gbit_s: outcome.operations_per_s * load.bytes * 8.0 / 1e9,

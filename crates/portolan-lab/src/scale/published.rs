@@ -77,9 +77,7 @@ impl Published {
             return Vec::new();
         }
         let predicted = self.figures.iter().filter(|figure| !figure.fitted);
-        predicted
-            .map(|figure| (figure.cpus, slowest - other))
-            .collect()
+        predicted.map(|figure| (figure.cpus, slowest - other)).collect()
     }
 }
 
@@ -98,10 +96,7 @@ fn grace(text: &str) -> Result<Published> {
             submit_us: None,
         })
     };
-    let figures = csv::rows(text)?
-        .into_iter()
-        .map(figure)
-        .collect::<Result<_>>()?;
+    let figures = csv::rows(text)?.into_iter().map(figure).collect::<Result<_>>()?;
     Ok(Published { figures })
 }
 
@@ -118,10 +113,7 @@ fn nested(text: &str) -> Result<Published> {
             submit_us: known.then(|| row.number(2)).transpose()?,
         })
     };
-    let figures = csv::rows(text)?
-        .into_iter()
-        .map(figure)
-        .collect::<Result<_>>()?;
+    let figures = csv::rows(text)?.into_iter().map(figure).collect::<Result<_>>()?;
     Ok(Published { figures })
 }
 
@@ -144,12 +136,7 @@ mod tests {
 
     #[test]
     fn malformed_figures_are_errors() {
-        for line in [
-            "stirct,144,1",
-            "strict,many,1",
-            "strict,144,-1",
-            "strict,144,nan",
-        ] {
+        for line in ["stirct,144,1", "strict,many,1", "strict,144,-1", "strict,144,nan"] {
             let text = format!("policy,cpus,operations_per_s\n{line}\n");
             assert!(grace(&text).is_err(), "{line}");
         }

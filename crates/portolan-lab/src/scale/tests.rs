@@ -5,12 +5,7 @@ use portolan_model::profile::Profile;
 use super::*;
 
 fn options(policies: &[Policy], cpus: &[usize], horizon_ms: u64) -> Options {
-    Options {
-        policies: policies.to_vec(),
-        cpus: cpus.to_vec(),
-        seed: 1,
-        horizon_ms,
-    }
+    Options { policies: policies.to_vec(), cpus: cpus.to_vec(), seed: 1, horizon_ms }
 }
 
 fn rates(report: &Report, policy: Policy) -> Vec<f64> {
@@ -33,14 +28,8 @@ fn combined_rises_where_strict_is_at_its_end() {
     assert!(fit.error < 0.1, "{fit:?}");
     let workload = profile.workload().unwrap();
     // The profile's values are those of a longer run.
-    assert!(
-        (fit.bytes / workload.bytes as f64 - 1.0).abs() < 0.1,
-        "{fit:?}"
-    );
-    assert!(
-        (fit.work_ns / workload.work.ns - 1.0).abs() < 0.1,
-        "{fit:?}"
-    );
+    assert!((fit.bytes / workload.bytes as f64 - 1.0).abs() < 0.1, "{fit:?}");
+    assert!((fit.work_ns / workload.work.ns - 1.0).abs() < 0.1, "{fit:?}");
 }
 
 #[test]
@@ -56,10 +45,7 @@ fn the_strict_row_of_grace_meets_what_it_was_fitted_on() {
         assert!(error.abs() < 0.03, "{row:?}");
     }
     let combined = rates(&report, Policy::Combined)[0];
-    assert!(
-        combined > 3.0 * rates(&report, Policy::Strict)[0],
-        "{combined}"
-    );
+    assert!(combined > 3.0 * rates(&report, Policy::Strict)[0], "{combined}");
 }
 
 #[test]
@@ -70,10 +56,7 @@ fn equal_seeds_give_equal_rows() {
     let (one, other) = (once(), once());
     for (a, b) in one.rows.iter().zip(&other.rows) {
         assert_eq!(a.operations_per_s.to_bits(), b.operations_per_s.to_bits());
-        assert_eq!(
-            a.syncs_per_operation.to_bits(),
-            b.syncs_per_operation.to_bits()
-        );
+        assert_eq!(a.syncs_per_operation.to_bits(), b.syncs_per_operation.to_bits());
     }
 }
 

@@ -68,18 +68,12 @@ pub fn text(report: &Report, columns: usize) -> String {
 
 /// Tells if no device reaches memory that was unmapped and is in use again.
 fn is_closed(row: &Row) -> bool {
-    matches!(
-        row.policy,
-        Policy::Strict | Policy::Combined | Policy::Deferred
-    ) && row.with.is_none()
+    matches!(row.policy, Policy::Strict | Policy::Combined | Policy::Deferred) && row.with.is_none()
 }
 
 /// Tells if `row` does most of the closed ones on as many CPUs, if there are others.
 fn is_best(row: &Row, rows: &[Row]) -> bool {
-    let beside = || {
-        rows.iter()
-            .filter(|other| is_closed(other) && other.cpus == row.cpus)
-    };
+    let beside = || rows.iter().filter(|other| is_closed(other) && other.cpus == row.cpus);
     let most = beside().max_by(|a, b| a.operations_per_s.total_cmp(&b.operations_per_s));
     is_closed(row) && beside().count() > 1 && most.is_some_and(|most| most.policy == row.policy)
 }

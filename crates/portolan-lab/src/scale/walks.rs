@@ -36,11 +36,7 @@ pub struct Since(usize);
 impl Walks {
     /// Log for tables of so many levels, each of whose steps takes `step_ns` nanoseconds.
     pub fn new(levels: u32, step_ns: f64) -> Self {
-        Self {
-            levels,
-            step_ns,
-            done: Mutex::default(),
-        }
+        Self { levels, step_ns, done: Mutex::default() }
     }
 
     fn done(&self) -> MutexGuard<'_, Vec<Dropped>> {
@@ -70,15 +66,12 @@ impl Walks {
 impl Hardware for Walks {
     fn complete(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
         let dropped = steps.filter_map(|step| match step {
-            Step::Invalidate(Command::Page {
-                iova, size, depth, ..
-            }) => Some((Some(IovaRange::page(iova, size)), depth)),
-            Step::Invalidate(Command::Range {
-                run,
-                granule,
-                depth,
-                ..
-            }) => Some((Some(run.range(granule)), depth)),
+            Step::Invalidate(Command::Page { iova, size, depth, .. }) => {
+                Some((Some(IovaRange::page(iova, size)), depth))
+            }
+            Step::Invalidate(Command::Range { run, granule, depth, .. }) => {
+                Some((Some(run.range(granule)), depth))
+            }
             Step::Invalidate(Command::Context { .. } | Command::Global) => {
                 Some((None, Depth::AllLevels))
             }

@@ -186,13 +186,7 @@ struct Sum {
 
 impl Sum {
     fn new(prices: Prices) -> Self {
-        Self {
-            prices,
-            us: 0.0,
-            worst_us: 0.0,
-            commands: Counts::default(),
-            registers: None,
-        }
+        Self { prices, us: 0.0, worst_us: 0.0, commands: Counts::default(), registers: None }
     }
 
     fn add(&mut self, events: &Events) {
@@ -234,9 +228,7 @@ pub fn run(profile: &Profile) -> Result<Report> {
         ),
     };
     let mut ways = Vec::new();
-    let longest = waits
-        .as_ref()
-        .map(|waits| (waits.wait_us[1] * 1000.0) as u64);
+    let longest = waits.as_ref().map(|waits| (waits.wait_us[1] * 1000.0) as u64);
     for safe_ns in std::iter::once(0).chain(longest) {
         for variant in Variant::ALL {
             ways.push(run_way(profile, unit, variant, safe_ns, buffers)?);
@@ -413,9 +405,6 @@ mod tests {
     fn other_machines_are_refused() {
         let error = run(&Profile::by_name("xeon-vtd").unwrap()).unwrap_err();
         let error = error.to_string();
-        assert!(
-            error.contains("tegra210") && error.contains("sm8150"),
-            "{error}"
-        );
+        assert!(error.contains("tegra210") && error.contains("sm8150"), "{error}");
     }
 }

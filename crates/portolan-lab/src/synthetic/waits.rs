@@ -49,11 +49,8 @@ pub(super) fn waits(profile: &Profile) -> Result<Waits> {
         (Event::Sync, tables),
         (Event::CmdPage, pages),
     ])?;
-    let each_page = sum(&[
-        (Event::UnmapCall, pages),
-        (Event::UnmapPage, pages),
-        (Event::CmdPage, pages),
-    ])?;
+    let each_page =
+        sum(&[(Event::UnmapCall, pages), (Event::UnmapPage, pages), (Event::CmdPage, pages)])?;
     ensure!(
         one_call.max(each_page) < told_us,
         "some number of calls takes {told_us} us by the prices of `{}`",
@@ -64,10 +61,7 @@ pub(super) fn waits(profile: &Profile) -> Result<Waits> {
         told_us,
         waits: [tables, pages],
         computed_us: [one_call, each_page],
-        wait_us: [
-            (told_us - each_page) / pages as f64,
-            (told_us - one_call) / tables as f64,
-        ],
+        wait_us: [(told_us - each_page) / pages as f64, (told_us - one_call) / tables as f64],
     })
 }
 
@@ -81,15 +75,9 @@ mod tests {
         assert_eq!(waits.waits, [48, 24_415]);
         let [one, each] = waits.computed_us;
         // 2.21 + 48 x 3.05 + 24,415 x 0.121; 24,415 x (1.30 + 0.37 + 0.12).
-        assert!(
-            (one - 3_099.0).abs() < 5.0 && (each - 43_765.0).abs() < 20.0,
-            "{waits:?}"
-        );
+        assert!((one - 3_099.0).abs() < 5.0 && (each - 43_765.0).abs() < 20.0, "{waits:?}");
         let [short, long] = waits.wait_us;
-        assert!(
-            (short - 2.303).abs() < 0.01 && (long - 2_018.8).abs() < 1.0,
-            "{waits:?}"
-        );
+        assert!((short - 2.303).abs() < 0.01 && (long - 2_018.8).abs() < 1.0, "{waits:?}");
         // Any number of calls between them takes the told time with its own wait, and no other.
         for (computed, count, wait) in [(one, 48.0, long), (each, 24_415.0, short)] {
             assert!((computed + count * wait - waits.told_us).abs() < 1e-6);

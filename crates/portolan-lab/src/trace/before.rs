@@ -26,11 +26,7 @@ pub(super) struct OrphanUnmap {
 
 impl OrphanUnmap {
     /// That of a list, known by its memory alone.
-    pub(super) const LIST: Self = Self {
-        events: 1,
-        bytes: 0,
-        at_new_address: false,
-    };
+    pub(super) const LIST: Self = Self { events: 1, bytes: 0, at_new_address: false };
 }
 
 impl OrphanUnmap {
@@ -60,11 +56,7 @@ impl MappedPages {
     /// Describes an unmap of an inclusive range, said by `events`, that finds no map.
     pub(super) fn orphan(&self, events: u64, (start, last): (u64, u64)) -> OrphanUnmap {
         let known = self.pages.len() >= MOST_PAGES || self.pages.contains(&(start / PAGE));
-        OrphanUnmap {
-            events,
-            bytes: (last - start).saturating_add(1),
-            at_new_address: !known,
-        }
+        OrphanUnmap { events, bytes: (last - start).saturating_add(1), at_new_address: !known }
     }
 
     /// Counts `orphan`, if it may be of memory that was mapped before.

@@ -34,11 +34,7 @@ struct LastOfCpu {
     ended: Option<(u64, u64)>,
 }
 
-const NOTHING: LastOfCpu = LastOfCpu {
-    table: None,
-    expected: Expected::Nothing,
-    ended: None,
-};
+const NOTHING: LastOfCpu = LastOfCpu { table: None, expected: Expected::Nothing, ended: None };
 
 struct StrayUnmap {
     line: u64,

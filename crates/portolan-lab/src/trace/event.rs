@@ -33,23 +33,13 @@ pub(crate) enum Event<'l> {
         unseen: Unseen,
     },
     /// One range, unmapped or freed.
-    Unmap {
-        device: &'l [u8],
-        class: Class,
-        dma: u64,
-        bytes: u64,
-    },
+    Unmap { device: &'l [u8], class: Class, dma: u64, bytes: u64 },
     /// A scatter list, unmapped: it is known by its memory.
     UnmapSg { device: &'l [u8], pas: List<'l> },
     /// A mapping that failed.
     Failed,
     /// A piece mapped in a table; kernels of some vendors say for which device.
-    TableMap {
-        device: Option<&'l [u8]>,
-        iova: u64,
-        pa: u64,
-        bytes: u64,
-    },
+    TableMap { device: Option<&'l [u8]>, iova: u64, pa: u64, bytes: u64 },
     /// A range taken out of a table.
     TableUnmap { iova: u64, bytes: u64 },
     /// Bytes that went through a bounce buffer.
@@ -171,9 +161,7 @@ impl<'l> Fields<'l> {
         let mut parts = self.get(name).unwrap_or(b"").split(|&b| b == b'/');
         let mut part = || parts.next().and_then(decimal);
         let (shown, full) = (part(), part());
-        shown
-            .zip(full)
-            .map_or(0, |(shown, full)| full.saturating_sub(shown))
+        shown.zip(full).map_or(0, |(shown, full)| full.saturating_sub(shown))
     }
 }
 
@@ -205,9 +193,7 @@ pub(crate) fn parse<'l>(name: &[u8], fields: &'l [u8]) -> Result<Event<'l>, &'st
         b"dma_map_sg" => map_sg(fields),
         b"dma_unmap_sg" => Ok(Event::UnmapSg {
             device: fields.device()?,
-            pas: fields
-                .list("phys_addrs", 8)
-                .or_else(|_| fields.list("addrs", 8))?,
+            pas: fields.list("phys_addrs", 8).or_else(|_| fields.list("addrs", 8))?,
         }),
         b"dma_map_sg_err" | b"dma_alloc_sgt_err" => Ok(Event::Failed),
         b"swiotlb_bounced" => bounced(fields),
@@ -229,10 +215,9 @@ fn timer_ran(fields: Fields<'_>) -> Event<'_> {
 fn ends_in_space(start: u64, bytes: u64) -> Result<(), &'static str> {
     match bytes.checked_sub(1) {
         None => Err("a size of zero"),
-        Some(less) => start
-            .checked_add(less)
-            .map(|_| ())
-            .ok_or("the range reaches past the top of the space"),
+        Some(less) => {
+            start.checked_add(less).map(|_| ()).ok_or("the range reaches past the top of the space")
+        }
     }
 }
 
@@ -254,25 +239,13 @@ fn one(fields: Fields<'_>, class: Class) -> Result<Event<'_>, &'static str> {
         (Class::Coherent, None) => Direction::Both,
         _ => fields.direction()?,
     };
-    Ok(Event::Map {
-        device: fields.device()?,
-        class,
-        direction,
-        dma,
-        bytes,
-        pa,
-    })
+    Ok(Event::Map { device: fields.device()?, class, direction, dma, bytes, pa })
 }
 
 fn unmap(fields: Fields<'_>, class: Class) -> Result<Event<'_>, &'static str> {
     let (dma, bytes) = (fields.address("dma_addr")?, fields.size()?);
     ends_in_space(dma, bytes)?;
-    Ok(Event::Unmap {
-        device: fields.device()?,
-        class,
-        dma,
-        bytes,
-    })
+    Ok(Event::Unmap { device: fields.device()?, class, dma, bytes })
 }
 
 fn map_sg(fields: Fields<'_>) -> Result<Event<'_>, &'static str> {
@@ -281,9 +254,7 @@ fn map_sg(fields: Fields<'_>) -> Result<Event<'_>, &'static str> {
     let sizes = sizes.or_else(|_| fields.list("lengths", 4))?;
     let mut sum = 0u64;
     for bytes in sizes.iter() {
-        sum = sum
-            .checked_add(bytes)
-            .ok_or("the sizes add up to more than a space holds")?;
+        sum = sum.checked_add(bytes).ok_or("the sizes add up to more than a space holds")?;
     }
     let first = dma.iter().next().ok_or("an empty scatter list")?;
     ends_in_space(first, sum)?;
@@ -295,14 +266,10 @@ fn map_sg(fields: Fields<'_>) -> Result<Event<'_>, &'static str> {
         full.saturating_sub(list.iter().count() as u64)
     };
     let unseen = match fields.form {
-        Form::Printed => Unseen {
-            pieces: fields.unseen("nents"),
-            ranges: fields.unseen("ents"),
-        },
-        Form::Values => Unseen {
-            pieces: beyond("full_nents", pas),
-            ranges: beyond("full_ents", dma),
-        },
+        Form::Printed => Unseen { pieces: fields.unseen("nents"), ranges: fields.unseen("ents") },
+        Form::Values => {
+            Unseen { pieces: beyond("full_nents", pas), ranges: beyond("full_ents", dma) }
+        }
     };
     Ok(Event::MapSg {
         device: fields.device()?,
@@ -319,12 +286,7 @@ fn table_map(fields: Fields<'_>) -> Result<Event<'_>, &'static str> {
     let bytes = fields.size()?;
     ends_in_space(iova, bytes)?;
     ends_in_space(pa, bytes)?;
-    Ok(Event::TableMap {
-        device: fields.get("dev").filter(|name| is_name(name)),
-        iova,
-        pa,
-        bytes,
-    })
+    Ok(Event::TableMap { device: fields.get("dev").filter(|name| is_name(name)), iova, pa, bytes })
 }
 
 fn table_unmap(fields: Fields<'_>) -> Result<Event<'_>, &'static str> {
@@ -352,25 +314,12 @@ fn bounced(fields: Fields<'_>) -> Result<Event<'_>, &'static str> {
 /// `iotlb_inv dmar0: 0x300f2 0xffffd040 0x0 0x0`.
 fn queued(fields: Fields<'_>) -> Result<Event<'_>, &'static str> {
     if fields.form == Form::Values {
-        return Ok(Event::Queued {
-            first: fields.address("qw0")?,
-            second: fields.address("qw1")?,
-        });
+        return Ok(Event::Queued { first: fields.address("qw0")?, second: fields.address("qw1")? });
     }
     let colon = memchr::memchr(b':', fields.text).ok_or("no unit")?;
-    let mut words = fields.text[colon + 1..]
-        .split(|&b| b == b' ')
-        .filter(|w| !w.is_empty());
-    let mut word = || {
-        words
-            .next()
-            .and_then(hexadecimal)
-            .ok_or("a descriptor is no number")
-    };
-    Ok(Event::Queued {
-        first: word()?,
-        second: word()?,
-    })
+    let mut words = fields.text[colon + 1..].split(|&b| b == b' ').filter(|w| !w.is_empty());
+    let mut word = || words.next().and_then(hexadecimal).ok_or("a descriptor is no number");
+    Ok(Event::Queued { first: word()?, second: word()? })
 }
 
 /// Tells if the event called `name` maps, unmaps or bounces memory.

@@ -22,10 +22,7 @@ pub(super) fn split(mut input: Box<dyn Read>) -> io::Result<(Box<dyn Read>, Vec<
         return Ok((Box::new(Cursor::new(before).chain(input)), latencies));
     }
     let mut input = BufReader::new(input);
-    input
-        .by_ref()
-        .take(LONGEST)
-        .read_until(b'\n', &mut before)?;
+    input.by_ref().take(LONGEST).read_until(b'\n', &mut before)?;
     let mut line = Vec::new();
     loop {
         line.clear();

@@ -58,9 +58,7 @@ pub(crate) fn parse(line: &[u8]) -> Line<'_> {
     match trimmed.first() {
         None => return Line::Blank,
         Some(b'#') => {
-            return Line::Comment {
-                overwritten: overwritten(trimmed),
-            };
+            return Line::Comment { overwritten: overwritten(trimmed) };
         }
         Some(_) => {}
     }
@@ -155,14 +153,7 @@ fn named(tail: &[u8], cpu: u16, (time_ns, clock): (u64, Clock)) -> Option<Stampe
             (name, tail[end + 1..].trim_ascii_start())
         }
     };
-    Some(Stamped {
-        cpu,
-        running: Running::Task(0),
-        time_ns,
-        clock,
-        name,
-        fields,
-    })
+    Some(Stamped { cpu, running: Running::Task(0), time_ns, clock, name, fields })
 }
 
 /// `fio-77 0d.h1. 12us!: name: fields`, or with `1.000001:` as time.
@@ -191,9 +182,7 @@ fn cpu_with_flags(word: &[u8]) -> Option<u16> {
     let flags = &word[digits..];
     let is_flag = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'#');
     let plain = (3..=8).contains(&flags.len()) && flags.iter().all(is_flag);
-    plain
-        .then(|| decimal(&word[..digits]))?
-        .and_then(|cpu| u16::try_from(cpu).ok())
+    plain.then(|| decimal(&word[..digits]))?.and_then(|cpu| u16::try_from(cpu).ok())
 }
 
 /// `12us:`, `12us!:`, `12us` where a colon follows, and the forms of [`time`].
@@ -260,11 +249,7 @@ fn lost(line: &[u8]) -> Option<Option<u64>> {
     let at = find(b"LOST").or_else(|| find(b"DROPPED"))?;
     // The number stands between the words or before both.
     let before = upper[..events].trim_ascii_end();
-    let digits = before
-        .iter()
-        .rev()
-        .take_while(|b| b.is_ascii_digit())
-        .count();
+    let digits = before.iter().rev().take_while(|b| b.is_ascii_digit()).count();
     let number = decimal(&before[before.len() - digits..]);
     Some(number.or_else(|| first_number(&upper[events.max(at)..])))
 }
@@ -272,7 +257,5 @@ fn lost(line: &[u8]) -> Option<Option<u64>> {
 /// The first number in `text`.
 fn first_number(text: &[u8]) -> Option<u64> {
     let numbers = text.split(|b| !b.is_ascii_digit());
-    numbers
-        .filter(|digits| !digits.is_empty())
-        .find_map(decimal)
+    numbers.filter(|digits| !digits.is_empty()).find_map(decimal)
 }

@@ -53,9 +53,7 @@ impl<'l> List<'l> {
             Form::Decimal(text) => words(text).all(|n| decimal(n).is_some()),
             Form::PrintedBytes(text, width) => {
                 let bytes = printed(text);
-                bytes
-                    .clone()
-                    .all(|byte| hexadecimal(byte).is_some_and(|n| n < 256))
+                bytes.clone().all(|byte| hexadecimal(byte).is_some_and(|n| n < 256))
                     && bytes.count().is_multiple_of(width)
             }
         };

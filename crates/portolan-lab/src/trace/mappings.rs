@@ -40,10 +40,7 @@ pub(super) struct MappingKey {
 
 impl MappingKey {
     pub(super) fn of_address(device: DeviceId, dma: u64) -> Self {
-        Self {
-            device: device.0,
-            what: dma,
-        }
+        Self { device: device.0, what: dma }
     }
 
     /// By as many pieces as the kernel prints of a long list when it maps it.
@@ -52,10 +49,7 @@ impl MappingKey {
         for pa in pas.iter().take(MOST_PRINTED) {
             mix.write_u64(pa);
         }
-        Self {
-            device: device.0,
-            what: mix.finish(),
-        }
+        Self { device: device.0, what: mix.finish() }
     }
 }
 
@@ -78,14 +72,8 @@ pub(super) struct LiveMappings(HashMap<MappingKey, Alike, BuildHasherDefault<Mix
 
 impl LiveMappings {
     pub(super) fn add(&mut self, key: MappingKey, mapping: LiveMapping) {
-        let alike = || Alike {
-            first: mapping,
-            more: VecDeque::new(),
-        };
-        self.0
-            .entry(key)
-            .and_modify(|alike| alike.more.push_back(mapping))
-            .or_insert_with(alike);
+        let alike = || Alike { first: mapping, more: VecDeque::new() };
+        self.0.entry(key).and_modify(|alike| alike.more.push_back(mapping)).or_insert_with(alike);
     }
 
     /// The oldest that `key` names.
@@ -185,12 +173,7 @@ impl Tables {
         }
         let ((start, id), mapping) = (*best.0, *best.1);
         self.0.remove(&(start, id));
-        Some(FoundInTable {
-            start,
-            id,
-            mapping,
-            ambiguous: others && mapping.claimed.is_none(),
-        })
+        Some(FoundInTable { start, id, mapping, ambiguous: others && mapping.claimed.is_none() })
     }
 
     /// Takes `start` to `last` out of the mappings there; those of which nothing is left are `ended`. Returns `true`
@@ -220,12 +203,7 @@ impl Tables {
         }
         for (start, id) in gone {
             if let Some(mapping) = self.0.remove(&(start, id)) {
-                ended.push(FoundInTable {
-                    start,
-                    id,
-                    mapping,
-                    ambiguous: false,
-                });
+                ended.push(FoundInTable { start, id, mapping, ambiguous: false });
             }
         }
         found

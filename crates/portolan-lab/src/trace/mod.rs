@@ -261,8 +261,7 @@ impl Reader {
             },
         }
         if line.too_long {
-            self.summary
-                .note_bad(line.number, "the line is longer than 1 MiB", line.bytes);
+            self.summary.note_bad(line.number, "the line is longer than 1 MiB", line.bytes);
         }
         true
     }

@@ -17,11 +17,7 @@ pub(crate) fn decimal(digits: &[u8]) -> Option<u64> {
     }
     digits.iter().try_fold(0u64, |sum, &b| {
         let digit = b.wrapping_sub(b'0');
-        if digit > 9 {
-            None
-        } else {
-            sum.checked_mul(10)?.checked_add(u64::from(digit))
-        }
+        if digit > 9 { None } else { sum.checked_mul(10)?.checked_add(u64::from(digit)) }
     })
 }
 

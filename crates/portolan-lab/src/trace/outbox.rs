@@ -66,12 +66,7 @@ pub(super) struct Outbox {
 impl Outbox {
     fn fresh(&mut self, text: &[u8]) -> Box<Outgoing> {
         let mut fresh = self.spare.pop().unwrap_or_else(|| {
-            Box::new(Outgoing {
-                op: None,
-                pieces: Vec::new(),
-                text: Vec::new(),
-                next: None,
-            })
+            Box::new(Outgoing { op: None, pieces: Vec::new(), text: Vec::new(), next: None })
         });
         let text = text.trim_ascii();
         // One byte more says that there is more.
@@ -97,22 +92,14 @@ impl Outbox {
         outgoing.op = Some(op);
         outgoing.pieces.extend_from_slice(pieces);
         self.pieces += pieces.len();
-        self.slots.push_back(KeptPlace {
-            undecided: 0,
-            waits: None,
-            first: Some(outgoing),
-        });
+        self.slots.push_back(KeptPlace { undecided: 0, waits: None, first: Some(outgoing) });
     }
 
     /// Keeps a place for the operation of an event; returns the place's number.
     pub(super) fn wait(&mut self, waits: Waits, text: &[u8]) -> u64 {
         let number = self.first + self.slots.len() as u64;
         let first = Some(self.fresh(text));
-        self.slots.push_back(KeptPlace {
-            undecided: 1,
-            waits: Some(waits),
-            first,
-        });
+        self.slots.push_back(KeptPlace { undecided: 1, waits: Some(waits), first });
         number
     }
 

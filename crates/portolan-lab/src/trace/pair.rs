@@ -125,19 +125,12 @@ impl Pairing {
 
     fn count(&mut self, op: Op<'_>, summary: &mut Summary) {
         match op.kind {
-            OpKind::Unmap {
-                class: Class::Streaming,
-                ..
-            } => {
+            OpKind::Unmap { class: Class::Streaming, .. } => {
                 summary.unmaps += 1;
                 self.live = self.live.saturating_sub(1);
             }
             OpKind::Unmap { .. } => summary.coherent_frees += 1,
-            OpKind::Map {
-                class: Class::Streaming,
-                bytes,
-                ..
-            } => {
+            OpKind::Map { class: Class::Streaming, bytes, .. } => {
                 summary.maps += 1;
                 summary.bytes_mapped = summary.bytes_mapped.saturating_add(bytes);
                 self.live += 1;
@@ -161,12 +154,7 @@ impl Pairing {
             timers_late: fed.timers_late,
         };
         match event {
-            Event::TableMap {
-                device,
-                iova,
-                pa,
-                bytes,
-            } => {
+            Event::TableMap { device, iova, pa, bytes } => {
                 let piece = TablePiece {
                     bytes,
                     pa,
@@ -196,15 +184,7 @@ impl Pairing {
     }
 
     fn map_sg(&mut self, origin: Origin, event: Event<'_>, text: &[u8], summary: &mut Summary) {
-        let Event::MapSg {
-            device,
-            direction,
-            dma,
-            sizes,
-            pas,
-            unseen,
-        } = event
-        else {
+        let Event::MapSg { device, direction, dma, sizes, pas, unseen } = event else {
             return;
         };
         let wanted = Wanted {
@@ -235,14 +215,7 @@ impl Pairing {
     fn dma_event(&mut self, origin: Origin, event: Event<'_>, text: &[u8], summary: &mut Summary) {
         self.unclaimed_api = Api::TwoStep;
         match event {
-            Event::Map {
-                device,
-                class,
-                direction,
-                dma,
-                bytes,
-                pa,
-            } => {
+            Event::Map { device, class, direction, dma, bytes, pa } => {
                 let wanted = Wanted {
                     device: self.devices.id(device, summary),
                     class,
@@ -260,12 +233,7 @@ impl Pairing {
                 self.map(origin, &wanted, (Named::of(class), key), text, summary);
             }
             Event::MapSg { .. } => self.map_sg(origin, event, text, summary),
-            Event::Unmap {
-                device,
-                class,
-                dma,
-                bytes,
-            } => {
+            Event::Unmap { device, class, dma, bytes } => {
                 let device = self.devices.id(device, summary);
                 let ended = Unmapped { device, dma, bytes };
                 match class {
@@ -321,9 +289,7 @@ impl Pairing {
             && let Some(early) = self.early.note_map(wanted.device, wanted.dma, origin)
         {
             summary.note_early(early);
-            summary
-                .understood
-                .miss(1 + self.taken.len() as u64, wanted.bytes);
+            summary.understood.miss(1 + self.taken.len() as u64, wanted.bytes);
             self.taken.clear();
             return;
         }

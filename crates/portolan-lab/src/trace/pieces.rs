@@ -14,32 +14,19 @@ pub(super) fn guess_pieces(
 ) -> bool {
     let count = pas.iter().count() as u64;
     if count == 0 {
-        pieces.push(Piece {
-            pa: PhysAddr::new(0),
-            bytes,
-        });
+        pieces.push(Piece { pa: PhysAddr::new(0), bytes });
         return true;
     }
     if sizes.iter().count() as u64 == count {
         let both = pas.iter().zip(sizes.iter()).filter(|&(_, bytes)| bytes > 0);
-        pieces.extend(both.map(|(pa, bytes)| Piece {
-            pa: PhysAddr::new(pa),
-            bytes,
-        }));
+        pieces.extend(both.map(|(pa, bytes)| Piece { pa: PhysAddr::new(pa), bytes }));
         return false;
     }
     let mut left = bytes;
     for (pa, i) in pas.iter().zip(1u64..) {
-        let step = if i == count {
-            left
-        } else {
-            left.min(PAGE - pa % PAGE)
-        };
+        let step = if i == count { left } else { left.min(PAGE - pa % PAGE) };
         if step > 0 {
-            pieces.push(Piece {
-                pa: PhysAddr::new(pa),
-                bytes: step,
-            });
+            pieces.push(Piece { pa: PhysAddr::new(pa), bytes: step });
         }
         left -= step;
     }

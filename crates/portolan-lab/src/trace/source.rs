@@ -107,10 +107,7 @@ impl Read for Metered {
 
 /// Opens `path`, or standard input for `-`, unpacking if need be; returns a meter of the bytes read too.
 pub(crate) fn open_file(path: &Path) -> Result<(Box<dyn Read>, Meter), OpenError> {
-    let failed = |error| OpenError::File {
-        path: path.to_owned(),
-        error,
-    };
+    let failed = |error| OpenError::File { path: path.to_owned(), error };
     if path == Path::new("-") {
         return Ok((open_bytes(Box::new(io::stdin()))?, Meter::default()));
     }
@@ -122,19 +119,10 @@ pub(crate) fn open_file(path: &Path) -> Result<(Box<dyn Read>, Meter), OpenError
             false => failed(io::Error::other("it is a directory")),
         });
     }
-    let meter = Meter {
-        size: found.is_file().then_some(found.len()),
-        ..Meter::default()
-    };
-    let mut file = Metered {
-        file,
-        meter: meter.clone(),
-    };
+    let meter = Meter { size: found.is_file().then_some(found.len()), ..Meter::default() };
+    let mut file = Metered { file, meter: meter.clone() };
     let mut head = Vec::new();
-    let looked = file
-        .by_ref()
-        .take(binary::HEAD as u64)
-        .read_to_end(&mut head);
+    let looked = file.by_ref().take(binary::HEAD as u64).read_to_end(&mut head);
     looked.map_err(failed)?;
     let input = match Tool::of(&head) {
         Some(tool) if found.is_file() => tool.open(Box::new(file))?,
@@ -159,10 +147,7 @@ pub(crate) fn is_folder_of_perf(path: &Path) -> bool {
 pub fn open_bytes(input: Box<dyn Read>) -> Result<Box<dyn Read>, OpenError> {
     let mut input = unpack::unpacked(input).map_err(OpenError::Packed)?;
     let mut head = Vec::new();
-    let looked = input
-        .by_ref()
-        .take(binary::HEAD as u64)
-        .read_to_end(&mut head);
+    let looked = input.by_ref().take(binary::HEAD as u64).read_to_end(&mut head);
     // An error at once is for the reader of lines to report.
     let error = looked.err();
     let head_is_of = Tool::of(&head);
@@ -229,10 +214,7 @@ impl Lines {
         if head.iter().all(u8::is_ascii_whitespace) {
             return Err(OpenError::Empty);
         }
-        let odd = head
-            .iter()
-            .filter(|&&b| b < 9 || (13 < b && b < 32) || b == 127)
-            .count();
+        let odd = head.iter().filter(|&&b| b < 9 || (13 < b && b < 32) || b == 127).count();
         if odd * 20 > head.len() {
             return Err(OpenError::Binary);
         }
@@ -275,9 +257,7 @@ impl Lines {
 
     /// Error that ended the stream early.
     pub(crate) fn error(&mut self) -> Option<String> {
-        self.error
-            .take()
-            .map(|error| format!("the stream breaks off: {error}"))
+        self.error.take().map(|error| format!("the stream breaks off: {error}"))
     }
 
     /// The next line; longer ones than the limit come cut.
@@ -303,20 +283,12 @@ impl Lines {
             }
             None => {
                 self.skip_line();
-                return Some(RawLine {
-                    number: self.number,
-                    bytes: b"",
-                    too_long: true,
-                });
+                return Some(RawLine { number: self.number, bytes: b"", too_long: true });
             }
         };
         let bytes = &self.buffer[start..stop];
         let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
-        Some(RawLine {
-            number: self.number,
-            bytes,
-            too_long,
-        })
+        Some(RawLine { number: self.number, bytes, too_long })
     }
 
     /// Drops a line that does not fit the buffer.

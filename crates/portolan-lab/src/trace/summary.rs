@@ -264,17 +264,8 @@ impl Summary {
         self.bad_lines += 1;
         if self.first_bad.len() < KEPT {
             let cut = &bytes[..bytes.len().min(EXCERPT)];
-            let excerpt = cut
-                .escape_ascii()
-                .to_string()
-                .chars()
-                .take(EXCERPT)
-                .collect();
-            self.first_bad.push(BadLine {
-                line,
-                reason: reason.to_owned(),
-                excerpt,
-            });
+            let excerpt = cut.escape_ascii().to_string().chars().take(EXCERPT).collect();
+            self.first_bad.push(BadLine { line, reason: reason.to_owned(), excerpt });
         }
     }
 

@@ -15,9 +15,7 @@ mod skew;
 mod ticks;
 
 fn data(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("../../data/traces")
-        .join(name)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../data/traces").join(name)
 }
 
 fn drain(mut reader: Reader) -> Summary {
@@ -38,10 +36,7 @@ struct Generated<I> {
 
 impl<I: Iterator<Item = String>> Generated<I> {
     fn new(lines: I) -> Self {
-        Self {
-            lines,
-            line: Vec::new(),
-        }
+        Self { lines, line: Vec::new() }
     }
 }
 
@@ -66,9 +61,7 @@ fn rows(name: &str) -> Vec<csv::StringRecord> {
 fn every_trace_holds_what_was_counted_when_it_was_recorded() {
     let mut events: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
     for row in rows("events.csv") {
-        let of = events
-            .entry(format!("{}.{}", &row[0], &row[1]))
-            .or_default();
+        let of = events.entry(format!("{}.{}", &row[0], &row[1])).or_default();
         of.insert(row[2].to_owned(), row[3].parse().unwrap());
     }
     for row in rows("workloads.csv") {
@@ -88,29 +81,13 @@ fn every_trace_holds_what_was_counted_when_it_was_recorded() {
         let coherent = if name.contains("-fl-") { 0 } else { coherent };
         let operations = sum.maps + sum.unmaps + coherent;
         let ats = name == "vtd-strict-ats.net-rx";
-        assert_eq!(
-            row[5],
-            (operations + sum.orphan_unmaps).to_string(),
-            "{name} operations"
-        );
+        assert_eq!(row[5], (operations + sum.orphan_unmaps).to_string(), "{name} operations");
         assert_eq!(row[8], sum.bytes_mapped.to_string(), "{name} bytes");
         assert_eq!(sum.orphan_unmaps > 0, ats, "{name}: {:?}", sum.orphan_lines);
-        assert_eq!(
-            sum.left_mapped > 0,
-            ats || name.ends_with("ats.net-tx"),
-            "{name}"
-        );
-        assert_eq!(
-            (sum.bad_lines, sum.lost_events, sum.inexact_lists),
-            (0, 0, 0),
-            "{name}"
-        );
+        assert_eq!(sum.left_mapped > 0, ats || name.ends_with("ats.net-tx"), "{name}");
+        assert_eq!((sum.bad_lines, sum.lost_events, sum.inexact_lists), (0, 0, 0), "{name}");
         if let Ok(left) = row[7].parse::<i64>() {
-            assert_eq!(
-                left,
-                sum.left_mapped as i64 - sum.orphan_unmaps as i64,
-                "{name}"
-            );
+            assert_eq!(left, sum.left_mapped as i64 - sum.orphan_unmaps as i64, "{name}");
         }
     }
 }
@@ -118,12 +95,7 @@ fn every_trace_holds_what_was_counted_when_it_was_recorded() {
 #[test]
 fn what_the_kernel_queued_is_read_too() {
     let sum = drain(open(&data("vtd-strict.net-tx.trace.xz")).unwrap());
-    let masks: Vec<_> = sum
-        .recorded
-        .page_masks
-        .iter()
-        .map(|(&m, &n)| (m, n))
-        .collect();
+    let masks: Vec<_> = sum.recorded.page_masks.iter().map(|(&m, &n)| (m, n)).collect();
     assert_eq!(masks, [(0, 2620), (1, 1117), (2, 193), (3, 1275)]);
     let lazy = drain(open(&data("vtd-lazy.net-rx.trace.xz")).unwrap());
     assert_eq!(lazy.recorded.domain, 127);
@@ -144,9 +116,7 @@ CPU:2 [LOST 9 EVENTS]
 
 #[test]
 fn one_mapping_in_three_forms() {
-    let report = FTRACE
-        .replace("     1.0", " 1.0")
-        .replace(": map:", ": iommu_map: map:");
+    let report = FTRACE.replace("     1.0", " 1.0").replace(": map:", ": iommu_map: map:");
     let report = report.replace(": iommu_map: map:", ": map:          ");
     let perf = FTRACE
         .replace(" d..1.    ", "")
@@ -158,43 +128,21 @@ fn one_mapping_in_three_forms() {
         .replace(": dma_", ": dma:dma_");
     for (form, text) in [("ftrace", FTRACE), ("report", &report), ("perf", &perf)] {
         let sum = read(text).unwrap();
-        assert_eq!(
-            (sum.maps, sum.unmaps, sum.events, sum.bad_lines),
-            (1, 1, 4, 0),
-            "{form}"
-        );
-        assert_eq!(
-            (sum.bytes_mapped, sum.lost_events, sum.cpus),
-            (5000, 11, 4),
-            "{form}"
-        );
+        assert_eq!((sum.maps, sum.unmaps, sum.events, sum.bad_lines), (1, 1, 4, 0), "{form}");
+        assert_eq!((sum.bytes_mapped, sum.lost_events, sum.cpus), (5000, 11, 4), "{form}");
         assert_eq!((sum.left_mapped, sum.maps_beyond), (0, 0), "{form}");
     }
     let mut reader = Reader::new(Box::new(FTRACE.as_bytes())).unwrap();
     let op = reader.next_op().unwrap();
-    let OpKind::Map {
-        pieces,
-        offset,
-        dma,
-        ..
-    } = op.kind
-    else {
-        panic!("no map")
-    };
+    let OpKind::Map { pieces, offset, dma, .. } = op.kind else { panic!("no map") };
     assert_eq!((offset, dma, op.line, op.cpu), (0x10, 0x1010, 4, 1));
-    assert_eq!(
-        (pieces.len(), pieces[0].bytes, pieces[0].pa.get()),
-        (1, 8192, 0x10_0000)
-    );
+    assert_eq!((pieces.len(), pieces[0].bytes, pieces[0].pa.get()), (1, 8192, 0x10_0000));
 }
 
 #[test]
 fn table_events_alone_are_operations() {
-    let text: String = FTRACE
-        .lines()
-        .filter(|l| !l.contains("dma_"))
-        .map(|l| format!("{l}\n"))
-        .collect();
+    let text: String =
+        FTRACE.lines().filter(|l| !l.contains("dma_")).map(|l| format!("{l}\n")).collect();
     let sum = read(&text).unwrap();
     assert_eq!((sum.maps, sum.unmaps, sum.bytes_mapped), (1, 1, 8192));
 }
@@ -212,10 +160,7 @@ fn an_address_reused_before_its_unmap_is_printed_loses_neither_mapping() {
         + &page("1.2", "dma_unmap_page", "1000", "4096")
         + &page("1.3", "dma_unmap_page", "1000", "4096");
     let sum = read(&text).unwrap();
-    assert_eq!(
-        (sum.maps, sum.unmaps, sum.orphan_unmaps, sum.max_live),
-        (2, 2, 0, 2)
-    );
+    assert_eq!((sum.maps, sum.unmaps, sum.orphan_unmaps, sum.max_live), (2, 2, 0, 2));
 }
 
 #[test]
@@ -230,14 +175,8 @@ fn oddities_are_counted_with_their_lines() {
            dma_addrs={0x7000} sizes={0x1000} phys_addrs={0x1000} attrs= [TRUNCATED]\n"
         + " t-1 [000] ..... 5.0: dma_map_pa";
     let sum = read(&text).unwrap();
-    assert_eq!(
-        (sum.maps, sum.orphan_unmaps, sum.orphan_lines.as_slice()),
-        (2, 1, &[2][..])
-    );
-    assert_eq!(
-        (sum.out_of_order, sum.truncated_lists, sum.left_mapped),
-        (1, 1, 2)
-    );
+    assert_eq!((sum.maps, sum.orphan_unmaps, sum.orphan_lines.as_slice()), (2, 1, &[2][..]));
+    assert_eq!((sum.out_of_order, sum.truncated_lists, sum.left_mapped), (1, 1, 2));
     let bad: Vec<u64> = sum.first_bad.iter().map(|bad| bad.line).collect();
     assert_eq!((sum.bad_lines, bad), (5, vec![3, 4, 5, 6, 8]));
     assert_eq!(sum.lines, sum.events + sum.bad_lines + sum.header_lines);
@@ -251,15 +190,8 @@ fn what_is_no_trace_says_what_to_do() {
     let binary: Vec<u8> = (0..4096u32).map(|i| (i * 7 % 251) as u8).collect();
     let opened = Reader::new(Box::new(std::io::Cursor::new(binary)));
     assert!(matches!(opened, Err(OpenError::Binary)));
-    assert!(matches!(
-        open(&data("no such file")),
-        Err(OpenError::File { .. })
-    ));
-    assert!(
-        read("x")
-            .err()
-            .is_some_and(|e| e.to_string().contains("portolan record"))
-    );
+    assert!(matches!(open(&data("no such file")), Err(OpenError::File { .. })));
+    assert!(read("x").err().is_some_and(|e| e.to_string().contains("portolan record")));
 }
 
 #[test]
@@ -283,11 +215,7 @@ fn how_much_of_a_file_is_done_is_known_and_of_a_pipe_it_is_not() {
     // The beginning was read and is not done.
     assert!(done[0].0 < size / 10, "{:?}", done[0]);
     assert!(done.is_sorted() && done.iter().all(|(_, of)| *of == size));
-    assert!(
-        done[done.len() / 2].0 > size / 10,
-        "{:?}",
-        done[done.len() / 2]
-    );
+    assert!(done[done.len() / 2].0 > size / 10, "{:?}", done[done.len() / 2]);
     assert_eq!(reader.bytes_done(), Some((size, size)));
     let piped = Reader::new(open_bytes(Box::new(std::fs::File::open(&path).unwrap())).unwrap());
     assert_eq!(piped.unwrap().bytes_done(), None);

@@ -48,10 +48,7 @@ impl Ticks {
             return;
         }
         let (first_ns, first) = *self.first.get_or_insert((at.time_ns, run.now));
-        let passed = (
-            at.time_ns.saturating_sub(first_ns),
-            run.now.saturating_sub(first),
-        );
+        let passed = (at.time_ns.saturating_sub(first_ns), run.now.saturating_sub(first));
         self.length_ns = self.length_ns.or_else(|| length(passed.0, passed.1));
         let Some(length) = self.length_ns else {
             return;
@@ -61,10 +58,7 @@ impl Ticks {
             let since = at.time_ns.saturating_sub(zero.at_ns);
             offset.min(zero.ns + i128::from(since / DRIFT))
         });
-        self.zero = Some(Zero {
-            ns: zero,
-            at_ns: at.time_ns,
-        });
+        self.zero = Some(Zero { ns: zero, at_ns: at.time_ns });
         let half = i128::from(length / 2);
         let is_late = match (offset - zero + half) / i128::from(length) {
             0 => false,

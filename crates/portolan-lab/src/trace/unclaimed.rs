@@ -30,10 +30,7 @@ pub(super) struct TakenPiece {
 
 impl TakenPiece {
     pub(super) fn as_memory(&self) -> Piece {
-        Piece {
-            pa: PhysAddr::new(self.piece.pa),
-            bytes: self.piece.bytes,
-        }
+        Piece { pa: PhysAddr::new(self.piece.pa), bytes: self.piece.bytes }
     }
 
     /// Tells if its addresses are the memory's own.
@@ -186,11 +183,7 @@ impl Unclaimed {
                 pa: piece.pa.saturating_add(from - iova),
                 ..piece
             };
-            found.push(TakenPiece {
-                iova: from,
-                place: key.1,
-                piece,
-            });
+            found.push(TakenPiece { iova: from, place: key.1, piece });
             match to.checked_add(1).filter(|next| *next <= last) {
                 Some(next) => at = next,
                 None => return,
@@ -209,11 +202,7 @@ impl Unclaimed {
         found.clear();
         let mut mapped = self.0.range((start, 0)..=(last, u64::MAX));
         let first = mapped.find(|(key, _)| key.1 == place);
-        let mut next = first.map(|(key, piece)| TakenPiece {
-            iova: key.0,
-            place,
-            piece: *piece,
-        });
+        let mut next = first.map(|(key, piece)| TakenPiece { iova: key.0, place, piece: *piece });
         while let Some(one) = next {
             found.push(one);
             let Some(after) = one.last().checked_add(1) else {
@@ -221,11 +210,8 @@ impl Unclaimed {
             };
             let mut here = self.0.range((after, one.place)..=(after, u64::MAX));
             let follows = here.find(|(_, piece)| piece.origin.cpu == one.piece.origin.cpu);
-            next = follows.map(|(key, piece)| TakenPiece {
-                iova: key.0,
-                place: key.1,
-                piece: *piece,
-            });
+            next =
+                follows.map(|(key, piece)| TakenPiece { iova: key.0, place: key.1, piece: *piece });
         }
         self.remove(found);
     }

@@ -52,10 +52,7 @@ impl Understood {
 
     /// Both percentages.
     pub fn pct(&self) -> UnderstoodPct {
-        UnderstoodPct {
-            events_pct: self.events_pct(),
-            bytes_pct: self.bytes_pct(),
-        }
+        UnderstoodPct { events_pct: self.events_pct(), bytes_pct: self.bytes_pct() }
     }
 
     /// Adds an event that was read.

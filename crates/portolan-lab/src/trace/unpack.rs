@@ -110,11 +110,7 @@ struct ZstdFrames<R> {
 
 impl<R: Read> ZstdFrames<R> {
     fn new(input: R) -> Self {
-        Self {
-            input: BufReader::new(input),
-            decoder: FrameDecoder::new(),
-            place: Place::Between,
-        }
+        Self { input: BufReader::new(input), decoder: FrameDecoder::new(), place: Place::Between }
     }
 
     /// Begins the next frame that has contents, if there is any.
@@ -153,17 +149,13 @@ impl<R: Read> Read for ZstdFrames<R> {
             let decoder = &mut self.decoder;
             while decoder.can_collect() == 0 && !decoder.is_finished() {
                 let one = BlockDecodingStrategy::UptoBlocks(1);
-                decoder
-                    .decode_blocks(&mut self.input, one)
-                    .map_err(invalid)?;
+                decoder.decode_blocks(&mut self.input, one).map_err(invalid)?;
             }
             let written = decoder.read(out)?;
             if decoder.is_finished() && decoder.can_collect() == 0 {
                 self.place = Place::Between;
-                let (said, found) = (
-                    decoder.get_checksum_from_data(),
-                    decoder.get_calculated_checksum(),
-                );
+                let (said, found) =
+                    (decoder.get_checksum_from_data(), decoder.get_calculated_checksum());
                 if said.is_some() && said != found {
                     return Err(invalid("the checksum of a zstd frame is wrong"));
                 }

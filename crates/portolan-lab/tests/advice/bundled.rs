@@ -11,9 +11,7 @@ use portolan_lab::trace::open_bytes;
 use super::{check_sense, machine, replayed};
 
 fn file(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../..")
-        .join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
 
 /// The value of `name=` in an event.
@@ -25,9 +23,7 @@ fn field<'l>(line: &'l str, name: &str) -> &'l str {
 fn list(value: &str) -> Vec<u64> {
     let inside = value.trim_matches(['{', '}']);
     let numbers = inside.split(',').map(|n| n.trim_start_matches("0x"));
-    numbers
-        .map(|n| u64::from_str_radix(n, 16).unwrap())
-        .collect()
+    numbers.map(|n| u64::from_str_radix(n, 16).unwrap()).collect()
 }
 
 /// A list of single pages, no two of which lie in a row.
@@ -62,10 +58,7 @@ fn lines_that_show(setting: &Setting, known_by: &KnownBy, lines: &[&str]) -> Vec
         rule => panic!("{rule:?} is not expected of a bundled trace"),
     };
     let numbered = lines.iter().zip(1u64..);
-    numbered
-        .filter(|(line, _)| shows(line))
-        .map(|(_, number)| number)
-        .collect()
+    numbered.filter(|(line, _)| shows(line)).map(|(_, number)| number).collect()
 }
 
 /// Rows of the table in `docs/advice.md` about `trace`.
@@ -102,10 +95,7 @@ fn what_advice_points_at_in_the_bundled_traces_is_there() {
         traces += 1;
         let mut text = String::new();
         let packed = Box::new(std::fs::File::open(&path).unwrap());
-        open_bytes(packed)
-            .unwrap()
-            .read_to_string(&mut text)
-            .unwrap();
+        open_bytes(packed).unwrap().read_to_string(&mut text).unwrap();
         let report = replayed(&text, &xeon);
         let lines: Vec<&str> = text.lines().collect();
         for setting in &report.advice {

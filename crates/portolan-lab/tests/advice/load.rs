@@ -145,11 +145,7 @@ impl Load {
     }
 
     pub fn packets(self) -> Self {
-        Self {
-            bytes: 1522,
-            buffers: 10,
-            ..self
-        }
+        Self { bytes: 1522, buffers: 10, ..self }
     }
 
     pub fn lists(self) -> Self {
@@ -158,12 +154,7 @@ impl Load {
 
     /// So long that walks take most of the time.
     pub fn long_lists(self) -> Self {
-        Self {
-            pieces: 256,
-            bytes: 1 << 20,
-            buffers: 2,
-            ..self
-        }
+        Self { pieces: 256, bytes: 1 << 20, buffers: 2, ..self }
     }
 
     pub fn queues(self, queues: Queues) -> Self {

@@ -25,10 +25,7 @@ fn machine(name: &str) -> Profile {
 
 /// xeon-vtd with devices that are not trusted.
 fn untrusting() -> Profile {
-    let file = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../data/machines/xeon-vtd.toml"
-    );
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/machines/xeon-vtd.toml");
     let text = std::fs::read_to_string(file).unwrap();
     Profile::from_toml(&(text + "\n[surroundings]\ntrust = \"untrusted\"\n")).unwrap()
 }
@@ -51,10 +48,7 @@ fn check_sense(setting: &Setting) {
     if let Some(saving) = setting.effect.saving {
         let [low, high] = saving.range_pct;
         assert!(low <= saving.pct && saving.pct <= high, "{setting:?}");
-        assert!(
-            saving.before_us.is_finite() && saving.after_us >= 0.0,
-            "{setting:?}"
-        );
+        assert!(saving.before_us.is_finite() && saving.after_us >= 0.0, "{setting:?}");
     }
 }
 
@@ -91,29 +85,12 @@ fn lazy_is_advised_for_a_group() {
         ("where Linux is lazy", load.clone().queues(Queues::Lazy)),
         (
             "where facts say that it is",
-            load.clone()
-                .queues(Queues::Nothing)
-                .facts(r#""group_kinds":{"DMA-FQ":2}"#),
+            load.clone().queues(Queues::Nothing).facts(r#""group_kinds":{"DMA-FQ":2}"#),
         ),
-        (
-            "after too few unmaps",
-            Load {
-                count: 255,
-                ..load.clone()
-            },
-        ),
+        ("after too few unmaps", Load { count: 255, ..load.clone() }),
         ("for little", large),
-        (
-            "where tables are shadowed",
-            load.clone().queues(Queues::Shadowed),
-        ),
-        (
-            "where nothing is translated",
-            Load {
-                bounce: Some(""),
-                ..load.clone()
-            },
-        ),
+        ("where tables are shadowed", load.clone().queues(Queues::Shadowed)),
+        ("where nothing is translated", Load { bounce: Some(""), ..load.clone() }),
         (
             "where the group is no longer strict",
             load.clone()
@@ -129,13 +106,7 @@ fn lazy_is_advised_for_a_group() {
         &others,
     );
     let facts = load.clone().facts(GROUP);
-    fires(
-        Rule::LazyGroup,
-        &xeon,
-        facts.clone(),
-        &["> /sys/kernel/iommu_groups/7/type"],
-        &[],
-    );
+    fires(Rule::LazyGroup, &xeon, facts.clone(), &["> /sys/kernel/iommu_groups/7/type"], &[]);
     let setting = &advised(&facts, &xeon)[0];
     assert!(setting.assumes.is_empty(), "{setting:?}");
 }
@@ -152,31 +123,13 @@ fn lazy_is_advised_for_the_kernel_where_no_group_will_do() {
         &["kernel's command line: iommu.strict=0"],
         &[("for one device", load.clone())],
     );
-    let two = Load {
-        devices: &[DISK, "0000:00:02.0"],
-        ..load.clone()
-    };
+    let two = Load { devices: &[DISK, "0000:00:02.0"], ..load.clone() };
     fires(Rule::LazyKernel, &xeon, two, &["iommu.strict=0"], &[]);
-    let soc = Load {
-        devices: &["fb000000.gpu"],
-        ..load.clone()
-    };
-    fires(
-        Rule::LazyKernel,
-        &machine("sm8150"),
-        soc,
-        &["iommu.strict=0"],
-        &[],
-    );
+    let soc = Load { devices: &["fb000000.gpu"], ..load.clone() };
+    fires(Rule::LazyKernel, &machine("sm8150"), soc, &["iommu.strict=0"], &[]);
     // Nothing in the trace tells the kernel's policy: the advice says so.
     let silent = load.queues(Queues::Nothing);
-    fires(
-        Rule::LazyGroup,
-        &xeon,
-        silent.clone(),
-        &["that Linux is strict now"],
-        &[],
-    );
+    fires(Rule::LazyGroup, &xeon, silent.clone(), &["that Linux is strict now"], &[]);
     assert!(advised(&silent, &untrusting()).is_empty());
 }
 
@@ -189,13 +142,7 @@ fn strict_is_advised_where_lazy_saves_little() {
         ("where lazy saves much", Load::new().queues(Queues::Lazy)),
     ];
     let lazy = large.queues(Queues::Lazy);
-    fires(
-        Rule::StrictKernel,
-        &xeon,
-        lazy,
-        &["iommu.strict=1"],
-        &others,
-    );
+    fires(Rule::StrictKernel, &xeon, lazy, &["iommu.strict=1"], &others);
 }
 
 const NO_FIRST_STAGE: &str = concat!(
@@ -211,34 +158,16 @@ fn first_stage_tables_are_advised_under_caching_mode_and_identity_without_them()
     let others = [
         ("where there are none", without.clone()),
         ("without caching mode", Load::new()),
-        (
-            "after too few",
-            Load {
-                count: 100,
-                ..load.clone()
-            },
-        ),
+        ("after too few", Load { count: 100, ..load.clone() }),
     ];
-    let words = [
-        "guest",
-        "intel_iommu=on,sm_on iommu.strict=0",
-        "6.3 or later",
-        "offers scalable mode",
-    ];
+    let words =
+        ["guest", "intel_iommu=on,sm_on iommu.strict=0", "6.3 or later", "offers scalable mode"];
     fires(Rule::FirstStage, &xeon, load.clone(), &words, &others);
     let old = load.clone().facts(r#""release":"6.1.0""#);
-    fires(
-        Rule::FirstStage,
-        &xeon,
-        old,
-        &["on Linux 6.3 or later"],
-        &[],
-    );
+    fires(Rule::FirstStage, &xeon, old, &["on Linux 6.3 or later"], &[]);
     assert!(advised(&load, &machine("grace")).is_empty());
-    let others = [
-        ("without facts", load.clone()),
-        ("where lazy is possible", Load::new().facts(GROUP)),
-    ];
+    let others =
+        [("without facts", load.clone()), ("where lazy is possible", Load::new().facts(GROUP))];
     let words = ["iommu.passthrough=1", "all of memory"];
     fires(Rule::Identity, &xeon, without.clone(), &words, &others);
     assert!(advised(&without, &untrusting()).is_empty());
@@ -250,41 +179,19 @@ fn bouncing_is_avoided_where_it_can_be() {
     let xeon = machine("xeon-vtd");
     let forced = Load::new().bounced(" FORCE");
     let needed = Load::new().bounced("");
-    let secret = forced
-        .clone()
-        .facts(r#""release":"5.19.0","command_line":"quiet swiotlb=65536""#);
+    let secret = forced.clone().facts(r#""release":"5.19.0","command_line":"quiet swiotlb=65536""#);
     let others = [
         ("where memory lies out of reach", needed.clone()),
         ("where something else forces it", secret),
     ];
-    fires(
-        Rule::NoForcedBounce,
-        &xeon,
-        forced.clone(),
-        &["swiotlb=force", "encrypted"],
-        &others,
-    );
-    let told = forced
-        .clone()
-        .facts(r#""command_line":"swiotlb=4096,force""#);
+    fires(Rule::NoForcedBounce, &xeon, forced.clone(), &["swiotlb=force", "encrypted"], &others);
+    let told = forced.clone().facts(r#""command_line":"swiotlb=4096,force""#);
     fires(Rule::NoForcedBounce, &xeon, told.clone(), &[], &[]);
     assert!(advised(&told, &xeon)[0].assumes.is_empty());
-    let many = Load {
-        bytes: 65536,
-        ..needed.clone()
-    };
+    let many = Load { bytes: 65536, ..needed.clone() };
     let on = many.clone().facts(r#""iommus":[{"name":"dmar0"}]"#);
-    let others = [
-        ("where one is on", on),
-        ("where all is forced", forced.clone()),
-    ];
-    fires(
-        Rule::IommuForBounce,
-        &xeon,
-        many.clone(),
-        &["intel_iommu=on"],
-        &others,
-    );
+    let others = [("where one is on", on), ("where all is forced", forced.clone())];
+    fires(Rule::IommuForBounce, &xeon, many.clone(), &["intel_iommu=on"], &others);
     assert!(advised(&many, &machine("grace")).is_empty());
 }
 
@@ -292,42 +199,17 @@ fn bouncing_is_avoided_where_it_can_be() {
 fn bounce_pools_get_areas_and_room() {
     let xeon = machine("xeon-vtd");
     let forced = Load::new().bounced(" FORCE");
-    let secret = forced
-        .clone()
-        .facts(r#""release":"5.19.0","command_line":"quiet swiotlb=65536""#);
-    let new = secret
-        .clone()
-        .facts(r#""release":"6.12.0","command_line":"swiotlb=65536""#);
-    let others = [
-        ("where there are areas", new),
-        ("without facts", forced.clone()),
-    ];
-    fires(
-        Rule::BounceAreas,
-        &xeon,
-        secret,
-        &["Linux 6.0 or later"],
-        &others,
-    );
-    let full = Load {
-        fails: true,
-        ..forced.clone()
-    };
-    let failed_elsewhere = Load {
-        fails: true,
-        ..Load::new()
-    };
+    let secret = forced.clone().facts(r#""release":"5.19.0","command_line":"quiet swiotlb=65536""#);
+    let new = secret.clone().facts(r#""release":"6.12.0","command_line":"swiotlb=65536""#);
+    let others = [("where there are areas", new), ("without facts", forced.clone())];
+    fires(Rule::BounceAreas, &xeon, secret, &["Linux 6.0 or later"], &others);
+    let full = Load { fails: true, ..forced.clone() };
+    let failed_elsewhere = Load { fails: true, ..Load::new() };
     let others = [
         ("where there is room", forced.clone()),
         ("where maps fail without bouncing", failed_elsewhere),
     ];
-    fires(
-        Rule::BouncePool,
-        &xeon,
-        full,
-        &["swiotlb=65536,16"],
-        &others,
-    );
+    fires(Rule::BouncePool, &xeon, full, &["swiotlb=65536,16"], &others);
     // No CPU unmaps two of them at once, of a pool of three slots.
     let small = forced.clone().facts(r#""cpus":3,"swiotlb_slots":3"#);
     fires(Rule::BouncePool, &xeon, small, &["swiotlb=512,4"], &[]);
@@ -339,39 +221,19 @@ fn huge_pages_are_advised_for_lists_of_single_pages() {
     let lists = Load::new().lists();
     let others = [
         ("for whole buffers", Load::new()),
-        (
-            "where they are on",
-            lists.clone().facts(r#""huge_pages":"always""#),
-        ),
-        (
-            "where nothing is translated",
-            lists.clone().bounced(" FORCE"),
-        ),
-        (
-            "for a few",
-            Load {
-                count: 255,
-                ..lists.clone()
-            },
-        ),
+        ("where they are on", lists.clone().facts(r#""huge_pages":"always""#)),
+        ("where nothing is translated", lists.clone().bounced(" FORCE")),
+        ("for a few", Load { count: 255, ..lists.clone() }),
     ];
     let words = ["echo always > /sys/kernel/mm/transparent_hugepage/enabled"];
     fires(Rule::HugePages, &xeon, lists.clone(), &words, &others);
     let given = advised(&lists, &xeon);
-    let found = given
-        .iter()
-        .find(|setting| setting.rule == Rule::HugePages)
-        .unwrap();
+    let found = given.iter().find(|setting| setting.rule == Rule::HugePages).unwrap();
     let saving = found.effect.saving.unwrap();
     // 15 calls fewer for each of 300 lists, at the price of the profile.
-    let price = xeon
-        .price(portolan_model::profile::Event::LinuxPiece)
-        .unwrap();
+    let price = xeon.price(portolan_model::profile::Event::LinuxPiece).unwrap();
     let calls = (saving.before_us - saving.after_us) * 1000.0 / price;
-    assert!(
-        (calls - 15.0 * 300.0).abs() < 1e-6 && saving.range_pct[0] == 0.0,
-        "{saving:?}"
-    );
+    assert!((calls - 15.0 * 300.0).abs() < 1e-6 && saving.range_pct[0] == 0.0, "{saving:?}");
 }
 
 #[test]
@@ -379,86 +241,30 @@ fn buffers_of_packets_that_come_again_should_stay_mapped() {
     let xeon = machine("xeon-vtd");
     let packets = Load::new().packets();
     let others = [
-        (
-            "for what a device reads",
-            Load {
-                direction: "TO_DEVICE",
-                ..packets.clone()
-            },
-        ),
-        (
-            "for blocks of a disk",
-            Load {
-                bytes: 4096,
-                ..packets.clone()
-            },
-        ),
+        ("for what a device reads", Load { direction: "TO_DEVICE", ..packets.clone() }),
+        ("for blocks of a disk", Load { bytes: 4096, ..packets.clone() }),
         (
             "for buffers that come again but rarely",
-            Load {
-                count: 600,
-                buffers: 200,
-                ..packets.clone()
-            },
+            Load { count: 600, buffers: 200, ..packets.clone() },
         ),
-        (
-            "for buffers that are new",
-            Load {
-                buffers: 300,
-                ..packets.clone()
-            },
-        ),
+        ("for buffers that are new", Load { buffers: 300, ..packets.clone() }),
         ("where nothing is mapped", packets.clone().bounced(" FORCE")),
     ];
-    fires(
-        Rule::KeepMapped,
-        &xeon,
-        packets.clone(),
-        &["page_pool"],
-        &others,
-    );
-    fires(
-        Rule::KeepMapped,
-        &xeon,
-        packets.queues(Queues::Lazy),
-        &["page_pool"],
-        &[],
-    );
+    fires(Rule::KeepMapped, &xeon, packets.clone(), &["page_pool"], &others);
+    fires(Rule::KeepMapped, &xeon, packets.queues(Queues::Lazy), &["page_pool"], &[]);
 }
 
 #[test]
 fn addresses_above_4_gib_are_advised_where_below_none_is_left() {
     let xeon = machine("xeon-vtd");
-    let high = Load {
-        count: 600,
-        high_from: 300,
-        ..Load::new()
-    };
+    let high = Load { count: 600, high_from: 300, ..Load::new() };
     let others = [
         ("where all are below", Load::new()),
-        (
-            "where all are above",
-            Load {
-                high_from: 0,
-                ..high.clone()
-            },
-        ),
-        (
-            "where Linux gives up by itself",
-            high.clone().facts(r#""release":"6.12.1""#),
-        ),
-        (
-            "where it is so",
-            high.clone().facts(r#""command_line":"iommu.forcedac=1""#),
-        ),
+        ("where all are above", Load { high_from: 0, ..high.clone() }),
+        ("where Linux gives up by itself", high.clone().facts(r#""release":"6.12.1""#)),
+        ("where it is so", high.clone().facts(r#""command_line":"iommu.forcedac=1""#)),
     ];
-    fires(
-        Rule::ForceDac,
-        &xeon,
-        high.clone(),
-        &["iommu.forcedac=1", "before 6.5"],
-        &others,
-    );
+    fires(Rule::ForceDac, &xeon, high.clone(), &["iommu.forcedac=1", "before 6.5"], &others);
     let old = high.facts(r#""release":"6.1.0""#);
     fires(Rule::ForceDac, &xeon, old, &["or Linux 6.5 or later"], &[]);
 }
@@ -467,13 +273,7 @@ fn addresses_above_4_gib_are_advised_where_below_none_is_left() {
 fn device_tlbs_are_switched_off_where_unmaps_stay_strict() {
     let ats = Load::new().queues(Queues::StrictAts);
     let others = [("without one", Load::new())];
-    fires(
-        Rule::NoAts,
-        &untrusting(),
-        ats.clone(),
-        &["pci=noats"],
-        &others,
-    );
+    fires(Rule::NoAts, &untrusting(), ats.clone(), &["pci=noats"], &others);
     // Lazy leaves few flushes of either.
     let given = advised(&ats, &machine("xeon-vtd"));
     let rules: Vec<_> = given.iter().map(|setting| setting.rule).collect();
@@ -491,18 +291,10 @@ fn traces_that_say_nothing_get_no_advice_and_are_told_so() {
         (one, Now::Strict, "0 unmaps, too few to tell of a load"),
     ] {
         let report = replayed(trace, &xeon);
-        assert_eq!(
-            (report.situation.now, report.advice.len()),
-            (now, 0),
-            "{trace}"
-        );
+        assert_eq!((report.situation.now, report.advice.len()), (now, 0), "{trace}");
         let text = replay::text(&report, 200);
         assert!(
-            text.starts_with(if now == Now::Nothing {
-                "No answer"
-            } else {
-                "Nothing"
-            }),
+            text.starts_with(if now == Now::Nothing { "No answer" } else { "Nothing" }),
             "{text}"
         );
         assert!(text.contains(word) && !text.contains("NaN"), "{text}");

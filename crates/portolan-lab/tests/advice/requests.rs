@@ -33,9 +33,7 @@ impl Lines {
         self.add(&format!(
             "unmap: IOMMU: iova={iova:#018x} - {end:#018x} size={bytes} unmapped_size={bytes}"
         ));
-        self.add(&format!(
-            "qi_submit: iotlb_inv dmar0: 0x300f2 {iova:#x} 0x0 0x0"
-        ));
+        self.add(&format!("qi_submit: iotlb_inv dmar0: 0x300f2 {iova:#x} 0x0 0x0"));
     }
 
     fn page(&mut self, iova: u64) {
@@ -71,16 +69,10 @@ fn a_strict_kernel_is_seen_to_be_strict_whichever_events_its_requests_have() {
     }
     for (trace, operations) in [(lists, 300), (both, 600)] {
         let report = replayed(&trace.text, &machine("xeon-vtd"));
-        assert_eq!(
-            (report.trace.maps, report.trace.unmaps),
-            (operations, operations)
-        );
+        assert_eq!((report.trace.maps, report.trace.unmaps), (operations, operations));
         // One for each unmap: neither a hypervisor that shadows tables, nor lazy.
         assert_eq!(report.situation.now, Now::Strict, "{:?}", report.situation);
-        assert_eq!(
-            report.predicted.map(|predicted| predicted.strict),
-            Some(operations)
-        );
+        assert_eq!(report.predicted.map(|predicted| predicted.strict), Some(operations));
         assert_eq!(report.trace.understood.events_pct, 100.0);
     }
 }

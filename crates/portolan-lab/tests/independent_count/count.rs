@@ -88,9 +88,7 @@ pub fn count(text: &str) -> Result<Counts, CannotCount> {
 /// The name of the event of a line, and the words that follow.
 fn event(line: &str) -> Option<(&str, Vec<&str>)> {
     let words: Vec<&str> = line.split_whitespace().collect();
-    let cpu = words
-        .iter()
-        .position(|word| word.starts_with('[') && word.ends_with(']'))?;
+    let cpu = words.iter().position(|word| word.starts_with('[') && word.ends_with(']'))?;
     // After the CPU: flags, time, name.
     let name = words.get(cpu + 3)?.strip_suffix(':')?;
     Some((name, words.get(cpu + 4..)?.to_vec()))
@@ -130,10 +128,7 @@ fn take(name: &str, fields: &[&str], counts: &mut Counts, mapped: &mut Mapped) -
             counts.maps += 1;
             counts.bytes_mapped += size()?;
             let key = format!("{device} page {:x}", address()?);
-            mapped
-                .entry(key)
-                .or_default()
-                .push_back(pages(memory, size()?));
+            mapped.entry(key).or_default().push_back(pages(memory, size()?));
         }
         "dma_map_sg" => {
             let (sizes, touched) = scatter(fields)?;
@@ -150,10 +145,7 @@ fn take(name: &str, fields: &[&str], counts: &mut Counts, mapped: &mut Mapped) -
         }
         "dma_unmap_page" | "dma_unmap_sg" | "dma_free" => {
             let (key, ended) = match name {
-                "dma_unmap_page" => (
-                    format!("{device} page {:x}", address()?),
-                    &mut counts.unmaps,
-                ),
+                "dma_unmap_page" => (format!("{device} page {:x}", address()?), &mut counts.unmaps),
                 "dma_free" => {
                     let key = format!("{device} coherent {:x}", address()?);
                     (key, &mut counts.coherent_frees)
@@ -193,10 +185,7 @@ fn scatter(fields: &[&str]) -> Option<(u64, u64)> {
         true => memory,
         false => device,
     };
-    let touched = starts
-        .iter()
-        .zip(&sizes)
-        .map(|(&start, &bytes)| pages(start, bytes));
+    let touched = starts.iter().zip(&sizes).map(|(&start, &bytes)| pages(start, bytes));
     Some((sizes.iter().sum(), touched.sum()))
 }
 

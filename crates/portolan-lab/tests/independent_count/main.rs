@@ -62,13 +62,7 @@ type Cost = [u64; 5];
 fn cost(policy: &Value) -> Cost {
     let by = |kind| number(&policy["invalidations"], kind);
     let kinds = [by("page"), by("range"), by("context"), by("global")];
-    [
-        number(policy, "syncs"),
-        kinds[0],
-        kinds[1],
-        kinds[2],
-        kinds[3],
-    ]
+    [number(policy, "syncs"), kinds[0], kinds[1], kinds[2], kinds[3]]
 }
 
 fn compare(path: &Path) {

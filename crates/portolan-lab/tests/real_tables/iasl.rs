@@ -17,11 +17,7 @@ pub struct Said {
 
 /// The program, if it is installed.
 pub fn find() -> Option<Iasl> {
-    let found = Command::new("iasl")
-        .arg("-v")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
+    let found = Command::new("iasl").arg("-v").stdout(Stdio::null()).stderr(Stdio::null()).status();
     if found.is_err() {
         println!("SKIP: iasl (Debian's acpica-tools) is not installed");
     }
@@ -30,9 +26,7 @@ pub fn find() -> Option<Iasl> {
 
 impl Iasl {
     pub fn disassembled(&self, signature: &str, table: &Table) -> Said {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"))
-            .join("iasl")
-            .join(signature);
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("iasl").join(signature);
         fs::create_dir_all(&folder).expect("a folder");
         let file = folder.join(&table.name);
         fs::write(&file, &table.bytes).expect("a file");

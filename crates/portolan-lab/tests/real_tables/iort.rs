@@ -55,10 +55,7 @@ fn node(line: &str) -> Node {
         "smmu" => (3, [eight(1), eight(2), four(3), four(4)].concat()),
         "smmu3" => {
             let lines = [four(5), four(6), four(7), four(8)].concat();
-            (
-                4,
-                [eight(1), four(2), zeros(4), eight(3), four(4), lines].concat(),
-            )
+            (4, [eight(1), four(2), zeros(4), eight(3), four(4), lines].concat())
         }
         other => panic!("{other} is no node"),
     };
@@ -78,13 +75,7 @@ impl Node {
             // Behind the five numbers and the global interrupts.
             let [contexts, counters] = self.interrupts;
             let global = 16 + 24 + 20;
-            let lists = [
-                global,
-                contexts,
-                global + 16,
-                counters,
-                global + 16 + 8 * contexts,
-            ];
+            let lists = [global, contexts, global + 16, counters, global + 16 + 8 * contexts];
             bytes.extend(lists.iter().flat_map(|number| number.to_le_bytes()));
             bytes.resize(bytes.len() + 16 + 8 * (contexts + counters) as usize, 0);
         }
@@ -129,9 +120,7 @@ fn table(maker: [&str; 2], nodes: &[Node]) -> Vec<u8> {
     bytes.extend([1, 0, 0, 0, b'T', b'E', b'S', b'T', 1, 0, 0, 0]);
     let head = [nodes.len() as u32, 48, 0];
     bytes.extend(head.iter().flat_map(|word| word.to_le_bytes()));
-    nodes
-        .iter()
-        .for_each(|node| bytes.extend(node.bytes(&offsets)));
+    nodes.iter().for_each(|node| bytes.extend(node.bytes(&offsets)));
     super::seal(&mut bytes);
     bytes
 }

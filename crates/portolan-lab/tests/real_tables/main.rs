@@ -67,16 +67,10 @@ fn survey(topology: &Topology) -> Survey {
 fn named(unit: &SurveyedUnit) -> Vec<PciFunction> {
     let function = |claim: &Claim| match *claim {
         Claim::Function(at) => Some(at),
-        Claim::Range {
-            segments: (segment, _),
-            first: requester,
-            ..
+        Claim::Range { segments: (segment, _), first: requester, .. }
+        | Claim::Alias { segment, first: requester, .. } => {
+            Some(PciFunction { segment, requester })
         }
-        | Claim::Alias {
-            segment,
-            first: requester,
-            ..
-        } => Some(PciFunction { segment, requester }),
         _ => None,
     };
     unit.claims.iter().filter_map(function).collect()
@@ -109,11 +103,7 @@ fn counts(signature: &str) -> Counts {
             assert_eq!(unit.reserved.left_out().count, 0, "{}", table.name);
             for function in named(unit) {
                 counts.functions += 1;
-                let served = Served {
-                    function,
-                    unit: Some(number),
-                    streams: Vec::new(),
-                };
+                let served = Served { function, unit: Some(number), streams: Vec::new() };
                 match topology.addresses(&survey, &served) {
                     Ok(range) => assert!(range.last().get() > u32::MAX.into(), "{}", table.name),
                     Err(why) => {
@@ -191,9 +181,7 @@ fn explain_says_what_is_refused_and_which_addresses_arrive_and_ends_with_1() {
     assert_eq!(code, Some(0), "{said}");
     assert!(!said.contains("refused"), "{said}");
     assert!(said.contains("AMDI0020 \\_SB.FUR1, stream 0xa5"), "{said}");
-    let ends = tables("dmar")
-        .into_iter()
-        .filter(|table| explained(table).0 == Some(1));
+    let ends = tables("dmar").into_iter().filter(|table| explained(table).0 == Some(1));
     assert_eq!(ends.count(), 1);
 }
 
@@ -246,31 +234,20 @@ fn dmar_is_decoded_as_iasl_has_it() {
                 _ => {}
             }
         }
-        for name in [
-            "Register Base Address",
-            "Base Address",
-            "End Address (limit)",
-        ] {
+        for name in ["Register Base Address", "Base Address", "End Address (limit)"] {
             // Affinity of units has their addresses as well.
             let rhsa = name == "Base Address" && said.has("Hardware Static Affinity");
             let found = said.values(name);
             let expected = expected.remove(name).unwrap_or_default();
             match rhsa {
-                true => assert!(
-                    expected.iter().all(|one| found.contains(one)),
-                    "{}",
-                    table.name
-                ),
+                true => assert!(expected.iter().all(|one| found.contains(one)), "{}", table.name),
                 false => assert_eq!(found, expected, "{}: {name}", table.name),
             }
         }
         let width = u64::from(parsed.address_lg2()) - 1;
         assert_eq!(said.values("Host Address Width"), [width], "{}", table.name);
         let topology = Topology::from_acpi([&table.bytes[..]]).expect(&table.name);
-        assert_eq!(
-            places(&survey(&topology)),
-            said.values("Register Base Address")
-        );
+        assert_eq!(places(&survey(&topology)), said.values("Register Base Address"));
     }
 }
 
@@ -306,25 +283,14 @@ fn ivrs_is_decoded_as_iasl_or_a_dump_by_hand_has_it() {
                 let all = all.filter(move |block| (block.0 < 0x20) == units);
                 all.map(|block| block.1).collect::<Vec<_>>()
             };
-            assert!(
-                said.values("Base Address").starts_with(&of(true)),
-                "{}",
-                table.name
-            );
-            assert!(
-                said.values("Start Address").starts_with(&of(false)),
-                "{}",
-                table.name
-            );
+            assert!(said.values("Base Address").starts_with(&of(true)), "{}", table.name);
+            assert!(said.values("Start Address").starts_with(&of(false)), "{}", table.name);
         }
         let topology = Topology::from_acpi([&table.bytes[..]]).expect(&table.name);
         let survey = survey(&topology);
         // Of the blocks of one unit the highest type counts.
         let mut units: Vec<u64> = Vec::new();
-        for (_, base, _) in all
-            .iter()
-            .filter(|block| matches!(block.0, 0x10 | 0x11 | 0x40))
-        {
+        for (_, base, _) in all.iter().filter(|block| matches!(block.0, 0x10 | 0x11 | 0x40)) {
             if !units.contains(base) {
                 units.push(*base);
             }
@@ -352,38 +318,14 @@ fn iort_is_decoded_as_iasl_has_it() {
         let said = iasl.disassembled("iort", &table);
         let topology = Topology::from_acpi([&table.bytes[..]]).expect(&table.name);
         let survey = survey(&topology);
-        assert_eq!(
-            places(&survey),
-            said.values("Base Address"),
-            "{}",
-            table.name
-        );
-        let v3 = survey
-            .units()
-            .iter()
-            .filter(|unit| unit.kind == UnitKind::SmmuV3);
+        assert_eq!(places(&survey), said.values("Base Address"), "{}", table.name);
+        let v3 = survey.units().iter().filter(|unit| unit.kind == UnitKind::SmmuV3);
         let complexes: Vec<u64> = v3.flat_map(streams).collect();
         let outputs = said.values("Output Base");
-        assert!(
-            complexes.iter().all(|one| outputs.contains(one)),
-            "{}",
-            table.name
-        );
-        let limited = said
-            .values("Memory Size Limit")
-            .iter()
-            .filter(|lg2| **lg2 < 64)
-            .count();
-        let limits = survey
-            .units()
-            .iter()
-            .map(|unit| unit.limits.len())
-            .sum::<usize>();
-        assert!(
-            limits >= limited.min(1),
-            "{}: {limits} of {limited}",
-            table.name
-        );
+        assert!(complexes.iter().all(|one| outputs.contains(one)), "{}", table.name);
+        let limited = said.values("Memory Size Limit").iter().filter(|lg2| **lg2 < 64).count();
+        let limits = survey.units().iter().map(|unit| unit.limits.len()).sum::<usize>();
+        assert!(limits >= limited.min(1), "{}: {limits} of {limited}", table.name);
     }
 }
 

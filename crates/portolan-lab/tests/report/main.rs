@@ -15,10 +15,7 @@ const TRACES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/traces");
 const MOST: usize = 3_000_000;
 
 fn portolan(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_portolan"))
-        .args(args)
-        .output()
-        .unwrap()
+    Command::new(env!("CARGO_BIN_EXE_portolan")).args(args).output().unwrap()
 }
 
 fn scratch(name: &str) -> PathBuf {
@@ -33,19 +30,10 @@ fn report(name: &str, args: &[&str]) -> (PathBuf, String) {
     let output = portolan(&all);
     let said = String::from_utf8_lossy(&output.stderr);
     // 1: there is no answer, and the report says so.
-    assert!(
-        matches!(output.status.code(), Some(0 | 1)),
-        "{args:?}: {said}"
-    );
-    assert!(
-        said.contains(&format!("the report is in {}", path.display())),
-        "{said}"
-    );
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{args:?}: {said}");
+    assert!(said.contains(&format!("the report is in {}", path.display())), "{said}");
     let plain = portolan(args);
-    assert!(
-        output.stdout == plain.stdout,
-        "{args:?} prints something else"
-    );
+    assert!(output.stdout == plain.stdout, "{args:?} prints something else");
     let html = std::fs::read_to_string(&path).unwrap();
     is_whole(name, &html);
     (path, html)
@@ -69,10 +57,7 @@ fn is_whole(name: &str, html: &str) {
     let words = page.split(|c: char| !c.is_alphanumeric());
     for word in words {
         let lower = word.to_ascii_lowercase();
-        assert!(
-            !["nan", "inf", "infinity"].contains(&&*lower),
-            "{name}: {word}"
-        );
+        assert!(!["nan", "inf", "infinity"].contains(&&*lower), "{name}: {word}");
     }
     assert!(html.contains("portolan"), "{name}: no command");
 }
@@ -102,34 +87,22 @@ fn is_fine(browser: Option<&mut Browser>, file: &Path) {
         return;
     };
     let visit = browser.visit(file);
-    assert!(
-        visit.complaints.is_empty(),
-        "{}:\n{}",
-        file.display(),
-        visit.complaints.join("\n")
-    );
+    assert!(visit.complaints.is_empty(), "{}:\n{}", file.display(), visit.complaints.join("\n"));
 }
 
 fn refuses(path: &str, words: &str) {
     let camera = ["replay", "--synthetic", "camera"];
     let latencies = format!("{TRACES}/../latencies/swiotlb.read4k.graph.xz");
-    for args in [
-        &["replay"][..],
-        &camera,
-        &["scale"],
-        &["reproduce", "all"],
-        &["calibrate", &latencies],
-    ] {
+    for args in
+        [&["replay"][..], &camera, &["scale"], &["reproduce", "all"], &["calibrate", &latencies]]
+    {
         let mut args = args.to_vec();
         args.extend(["--report", path]);
         let output = portolan(&args);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
         assert!(said.contains(words), "{args:?}: {said}");
-        assert!(
-            output.stdout.is_empty(),
-            "{args:?}: found out after the work"
-        );
+        assert!(output.stdout.is_empty(), "{args:?}: found out after the work");
     }
 }
 
@@ -139,10 +112,7 @@ fn a_report_that_cannot_be_written_is_refused_before_the_work() {
     refuses(tmp, "is a directory");
     refuses("-", "goes to a file");
     refuses("/dev/null", "no regular file");
-    refuses(
-        &format!("{tmp}/not/there.html"),
-        "no report can be written to",
-    );
+    refuses(&format!("{tmp}/not/there.html"), "no report can be written to");
     let own = trace("own.trace", &[map("1.000000", 0xffff_e000)]);
     let folder = scratch("own-traces");
     std::fs::create_dir_all(&folder).unwrap();
@@ -157,10 +127,7 @@ fn a_report_that_cannot_be_written_is_refused_before_the_work() {
         (&["replay", own][..], own),
         (&["replay", folder], inside),
         (&["replay", own, "--machine", machine], machine),
-        (
-            &["replay", "--synthetic", "camera", "--machine", machine],
-            machine,
-        ),
+        (&["replay", "--synthetic", "camera", "--machine", machine], machine),
         (&["replay", folder, "--machine", machine], machine),
         (&["scale", "--machine", machine], machine),
         (&["calibrate", own], own),
@@ -171,10 +138,7 @@ fn a_report_that_cannot_be_written_is_refused_before_the_work() {
         let output = portolan(&[args, &["--report", path]].concat());
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
-        assert!(
-            said.contains("is another file of this command"),
-            "{args:?}: {said}"
-        );
+        assert!(said.contains("is another file of this command"), "{args:?}: {said}");
         assert_eq!(std::fs::read(path).unwrap(), before);
     }
     // A profile that is to be written is not there yet.

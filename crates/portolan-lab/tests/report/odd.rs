@@ -9,21 +9,9 @@ fn next_to_nothing() -> [(&'static str, Vec<String>, &'static str); 6] {
     let alloc = " a-1 [000] ..... 1.000000: dma_alloc: 0000:00:01.0 dir=BIDIRECTIONAL dma_addr=fff00000 size=4096 \
                  flags=GFP_KERNEL attrs=\n";
     [
-        (
-            "one-event",
-            vec![map("1.000000", 0xffff_e000)],
-            "nothing stayed reachable",
-        ),
-        (
-            "no-map",
-            vec![unmap("1.000000", 0xffff_e000)],
-            "No answer: ",
-        ),
-        (
-            "coherent-alone",
-            vec![alloc.to_owned()],
-            "The trace maps nothing",
-        ),
+        ("one-event", vec![map("1.000000", 0xffff_e000)], "nothing stayed reachable"),
+        ("no-map", vec![unmap("1.000000", 0xffff_e000)], "No answer: "),
+        ("coherent-alone", vec![alloc.to_owned()], "The trace maps nothing"),
         (
             "absurd-times",
             vec![
@@ -60,11 +48,9 @@ fn traces_with_next_to_nothing_are_reported_in_words() {
         let path = trace(&format!("{name}.trace"), events);
         all.push(path.to_str().unwrap().to_owned());
         let path = path.to_str().unwrap();
-        for (kind, more) in [
-            ("all", &[][..]),
-            ("one", &["--policy", "lazy"]),
-            ("bounce", &["--policy", "bounce"]),
-        ] {
+        for (kind, more) in
+            [("all", &[][..]), ("one", &["--policy", "lazy"]), ("bounce", &["--policy", "bounce"])]
+        {
             let mut args = vec!["replay", path];
             args.extend(more);
             let (file, html) = report(&format!("{name}-{kind}.html"), &args);
@@ -76,10 +62,7 @@ fn traces_with_next_to_nothing_are_reported_in_words() {
                 assert!(!html.contains("<b>no event"), "{name}");
                 is_fine(browser.as_mut(), &file);
             } else if html.contains("<figure ") {
-                assert!(
-                    html.contains("there is nothing to compare it with"),
-                    "{name}"
-                );
+                assert!(html.contains("there is nothing to compare it with"), "{name}");
             }
         }
     }
@@ -106,11 +89,7 @@ fn a_report_of_many_devices_and_a_long_time_is_small() {
             )
         };
         let at = n as f64 * n as f64 / 100.0;
-        events.push(line(
-            at,
-            "dma_map_page",
-            &format!(" phys_addr={:x}", n << 12),
-        ));
+        events.push(line(at, "dma_map_page", &format!(" phys_addr={:x}", n << 12)));
         events.push(line(at + n as f64 / 1e4, "dma_unmap_page", ""));
     }
     let path = trace("many-devices.trace", &events);
@@ -123,13 +102,11 @@ fn a_report_of_many_devices_and_a_long_time_is_small() {
 fn priced(machine: &str, ns: &str) -> String {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/machines");
     let text = std::fs::read_to_string(format!("{folder}/{machine}.toml")).unwrap();
-    let lines = text
-        .lines()
-        .filter_map(|line| match line.split_once(" = ") {
-            Some(("ns", _)) => Some(format!("ns = {ns}\n")),
-            Some(("low_ns" | "high_ns", _)) => None,
-            _ => Some(format!("{line}\n")),
-        });
+    let lines = text.lines().filter_map(|line| match line.split_once(" = ") {
+        Some(("ns", _)) => Some(format!("ns = {ns}\n")),
+        Some(("low_ns" | "high_ns", _)) => None,
+        _ => Some(format!("{line}\n")),
+    });
     let path = scratch(&format!("{machine}-{ns}.toml"));
     std::fs::write(&path, lines.collect::<String>()).unwrap();
     path.to_str().unwrap().to_owned()
@@ -151,9 +128,7 @@ fn a_camera_is_reported_whatever_its_machine_charges() {
 
 /// Rows `function,units,ns` of one function, of `calls` each.
 fn rows(function: &str, calls: usize, of: impl IntoIterator<Item = (u64, u64)>) -> String {
-    let rows = of
-        .into_iter()
-        .map(|(units, ns)| format!("{function},{units},{ns}\n"));
+    let rows = of.into_iter().map(|(units, ns)| format!("{function},{units},{ns}\n"));
     rows.map(|row| row.repeat(calls)).collect()
 }
 
@@ -162,58 +137,29 @@ fn latencies_of_next_to_nothing_are_reported_in_words() {
     let mut browser = Browser::start();
     let powers = (1..64u32).map(|lg2| (1u64 << lg2, 1000 + u64::from(lg2)));
     let powers = powers.flat_map(|(bytes, ns)| [(bytes, ns), (bytes + bytes / 2, ns)]);
-    let some = rows(
-        "iommu_map",
-        9,
-        [(4096, 500), (65_536, 2000), (1 << 20, 9000)],
-    );
+    let some = rows("iommu_map", 9, [(4096, 500), (65_536, 2000), (1 << 20, 9000)]);
     let cases = [
-        (
-            "one-call",
-            rows("iommu_map", 1, [(4096, 1000)]),
-            "no price is told",
-        ),
-        (
-            "one-size",
-            rows("qi_submit_sync", 40, [(1, 900)]),
-            "all calls have one size",
-        ),
+        ("one-call", rows("iommu_map", 1, [(4096, 1000)]), "no price is told"),
+        ("one-size", rows("qi_submit_sync", 40, [(1, 900)]), "all calls have one size"),
         ("unsaid", "iommu_map,,1000\n".repeat(40), "pages not told"),
-        (
-            "all-sizes",
-            rows("swiotlb_bounce", 30, powers),
-            "64\u{a0}KiB to 96\u{a0}KiB",
-        ),
+        ("all-sizes", rows("swiotlb_bounce", 30, powers), "64\u{a0}KiB to 96\u{a0}KiB"),
         (
             "absurd-latencies",
             rows(
                 "iommu_unmap_fast",
                 30,
-                [
-                    (4096, 0),
-                    (4096, 1),
-                    (4096, 1_000_000_000),
-                    (0, 7),
-                    (u64::MAX, u64::MAX),
-                ],
+                [(4096, 0), (4096, 1), (4096, 1_000_000_000), (0, 7), (u64::MAX, u64::MAX)],
             ),
             "of no time, of more than a second",
         ),
-        (
-            "odd-names",
-            some + &rows("<b>odd</b>", 3, [(1, 70)]),
-            "&lt;b&gt;odd",
-        ),
+        ("odd-names", some + &rows("<b>odd</b>", 3, [(1, 70)]), "&lt;b&gt;odd"),
     ];
     for (name, text, words) in cases {
         let path = scratch(&format!("{name}.csv"));
         std::fs::write(&path, text).unwrap();
         let args = ["calibrate", path.to_str().unwrap()];
         let (file, html) = report(&format!("{name}.html"), &args);
-        assert!(
-            html.contains(words) && !html.contains("<b>"),
-            "{name}: no `{words}`"
-        );
+        assert!(html.contains(words) && !html.contains("<b>"), "{name}: no `{words}`");
         is_fine(browser.as_mut(), &file);
     }
     for (name, text) in [

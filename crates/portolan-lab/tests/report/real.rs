@@ -35,13 +35,8 @@ const REPRODUCE: &[&str] = &[
     "predicted",
     "Bounds, and what they are worth",
 ];
-const SCALE: &[&str] = &[
-    "Throughput",
-    "strict, measured",
-    "Syncs by operation",
-    "seed",
-    "--horizon</span> 5",
-];
+const SCALE: &[&str] =
+    &["Throughput", "strict, measured", "Syncs by operation", "seed", "--horizon</span> 5"];
 const MANY: &[&str] = &[
     "3 traces",
     "By machine",
@@ -87,11 +82,7 @@ const GUEST: &[&str] = &[
     "Sapphire Rapids guest",
     "which chooses the calls",
 ];
-const BOUNCED: &[&str] = &[
-    "Calls that take slots",
-    "bytes not told",
-    "no call of iommu_map",
-];
+const BOUNCED: &[&str] = &["Calls that take slots", "bytes not told", "no call of iommu_map"];
 
 #[test]
 fn the_real_reports_are_whole_in_a_browser() {
@@ -103,11 +94,7 @@ fn the_real_reports_are_whole_in_a_browser() {
     let graphs = graphs.map(|name| format!("{TRACES}/../latencies/{name}.graph.xz"));
     let camera = ["replay", "--synthetic", "camera", "--machine"];
     let commands: [(&str, &[&str], &[&str]); 10] = [
-        (
-            "guest.html",
-            &["calibrate", &graphs[0], &graphs[1], "--from", "spr-vm"],
-            GUEST,
-        ),
+        ("guest.html", &["calibrate", &graphs[0], &graphs[1], "--from", "spr-vm"], GUEST),
         ("bounced.html", &["calibrate", &graphs[2]], BOUNCED),
         ("tegra.html", &[&camera[..], &["tegra210"]].concat(), TEGRA),
         ("phone.html", &[&camera[..], &["sm8150"]].concat(), QUALCOMM),
@@ -118,14 +105,7 @@ fn the_real_reports_are_whole_in_a_browser() {
         ("two-traces.html", &["compare", &read, &lists], TWO_TRACES),
         (
             "two-machines.html",
-            &[
-                "compare",
-                &read,
-                "--machine",
-                "grace",
-                "--machine",
-                "spr-vm",
-            ],
+            &["compare", &read, "--machine", "grace", "--machine", "spr-vm"],
             &["their totals are compared", "exits", "grace", "spr-vm"],
         ),
     ];
@@ -139,8 +119,5 @@ fn the_real_reports_are_whole_in_a_browser() {
     // But for the name of the file, which is part of the command.
     let again = report("replay-a.html", &["replay"]).1;
     let first = std::fs::read_to_string(scratch("replay.html")).unwrap();
-    assert!(
-        first == again.replace("replay-a.html", "replay.html"),
-        "not the same each time"
-    );
+    assert!(first == again.replace("replay-a.html", "replay.html"), "not the same each time");
 }

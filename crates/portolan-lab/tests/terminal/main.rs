@@ -39,21 +39,11 @@ pub fn fits(name: &str, text: &str, wide: &str, columns: usize) {
     assert!(!text.contains(['—', '–']), "{what}: a dash\n{text}");
     let (here, all) = (figures(text), figures(wide));
     let odd: Vec<_> = here.difference(&all).collect();
-    assert!(
-        odd.is_empty(),
-        "{what}: {odd:?} are not in\n{wide}\nbut in\n{text}"
-    );
-    assert!(
-        here.len() * 4 >= all.len().min(40),
-        "{what}: hardly a figure\n{text}"
-    );
+    assert!(odd.is_empty(), "{what}: {odd:?} are not in\n{wide}\nbut in\n{text}");
+    assert!(here.len() * 4 >= all.len().min(40), "{what}: hardly a figure\n{text}");
     // Columns that are missing are named, in words that may be broken between.
     let said = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert_eq!(
-        text.contains('…'),
-        said.contains("… ends what was cut"),
-        "{what}\n{text}"
-    );
+    assert_eq!(text.contains('…'), said.contains("… ends what was cut"), "{what}\n{text}");
     let rules = |text: &str| -> Vec<usize> {
         let rules = text.lines().filter(|line| line.starts_with("--"));
         rules.map(|rule| rule.split(' ').count()).collect()
@@ -104,19 +94,12 @@ fn profile(name: &str) -> Profile {
 fn replays_fit() {
     let xeon = profile("xeon-vtd");
     let bounce: Policy = "bounce".parse().unwrap();
-    let asked = LinuxArgs {
-        as_linux: Some(Asked::Lazy),
-        ..LinuxArgs::default()
-    };
+    let asked = LinuxArgs { as_linux: Some(Asked::Lazy), ..LinuxArgs::default() };
     let policies = [&Policy::ALL[..], &[bounce]].concat();
     let rules = asked.rules(&xeon).unwrap();
     let report = replay::run_file(None, &xeon, &policies, rules).unwrap();
     everywhere("replay", |columns| replay::text(&report, columns));
-    has_words(
-        "replay",
-        &replay::text(&report, usize::MAX),
-        replay::COLUMNS_IN_WORDS,
-    );
+    has_words("replay", &replay::text(&report, usize::MAX), replay::COLUMNS_IN_WORDS);
 }
 
 #[test]
@@ -131,20 +114,11 @@ fn loads_that_nobody_recorded_fit() {
 
 #[test]
 fn throughput_by_cpus_fits() {
-    let few = scale::Options {
-        policies: Vec::new(),
-        cpus: vec![1, 2, 16],
-        seed: 1,
-        horizon_ms: 1,
-    };
+    let few = scale::Options { policies: Vec::new(), cpus: vec![1, 2, 16], seed: 1, horizon_ms: 1 };
     for machine in ["vtd-nested", "grace"] {
         let report = scale::run(&profile(machine), &few).unwrap();
         everywhere(machine, |columns| scale::text(&report, columns));
-        has_words(
-            machine,
-            &scale::text(&report, usize::MAX),
-            scale::COLUMNS_IN_WORDS,
-        );
+        has_words(machine, &scale::text(&report, usize::MAX), scale::COLUMNS_IN_WORDS);
     }
 }
 
@@ -155,19 +129,13 @@ fn published_results_fit() {
     let range = reproduce::range_flush().unwrap();
     published("range-flush", |columns| reproduce::text(&range, columns));
     let queue = reproduce::flush_queue().unwrap();
-    published("flush-queue", |columns| {
-        reproduce::flush_queue_text(&queue, columns)
-    });
+    published("flush-queue", |columns| reproduce::flush_queue_text(&queue, columns));
     let pools = reproduce::swiotlb().unwrap();
-    published("swiotlb", |columns| {
-        reproduce::swiotlb_text(&pools, columns)
-    });
+    published("swiotlb", |columns| reproduce::swiotlb_text(&pools, columns));
     let faults = reproduce::iopf().unwrap();
     published("iopf", |columns| reproduce::iopf_text(&faults, columns));
     let others = reproduce::held_out().unwrap();
-    published("held-out", |columns| {
-        reproduce::held_out_text(&others, columns)
-    });
+    published("held-out", |columns| reproduce::held_out_text(&others, columns));
 }
 
 fn published(name: &str, text: impl Fn(usize) -> String) {
@@ -179,37 +147,22 @@ fn published(name: &str, text: impl Fn(usize) -> String) {
 fn machines_and_their_policies_fit() {
     let profiles = Profile::builtin().unwrap();
     everywhere("machines", |columns| machines::list(&profiles, columns));
-    everywhere("machines NAME", |columns| {
-        machines::text(&profiles, columns)
-    });
-    for wide in [
-        machines::list(&profiles, usize::MAX),
-        machines::text(&profiles, usize::MAX),
-    ] {
+    everywhere("machines NAME", |columns| machines::text(&profiles, columns));
+    for wide in [machines::list(&profiles, usize::MAX), machines::text(&profiles, usize::MAX)] {
         has_words("machines", &wide, machines::COLUMNS_IN_WORDS);
     }
     let mut explanation = explain::explain(&profiles);
     everywhere("explain", |columns| explain::text(&explanation, columns));
     explanation.table = explain::everything();
-    everywhere("explain --all", |columns| {
-        explain::text(&explanation, columns)
-    });
-    has_words(
-        "explain",
-        &explain::text(&explanation, usize::MAX),
-        explain::COLUMNS_IN_WORDS,
-    );
+    everywhere("explain --all", |columns| explain::text(&explanation, columns));
+    has_words("explain", &explain::text(&explanation, usize::MAX), explain::COLUMNS_IN_WORDS);
 }
 
 #[test]
 fn firmware_s_tables_fit() {
     let report = firmware_report("0000:00:1e.0");
     everywhere("firmware", |columns| firmware::text(&report, columns));
-    has_words(
-        "firmware",
-        &firmware::text(&report, usize::MAX),
-        explain::COLUMNS_IN_WORDS,
-    );
+    has_words("firmware", &firmware::text(&report, usize::MAX), explain::COLUMNS_IN_WORDS);
 }
 
 /// A machine whose maker and functions have odd names.
@@ -246,9 +199,7 @@ pub fn firmware_report(name: &str) -> firmware::Report {
             signature: "DMAR".to_owned(),
             bytes: 112,
             maker: name.to_owned(),
-            source: Path::new("/sys/firmware/acpi/tables/DMAR")
-                .display()
-                .to_string(),
+            source: Path::new("/sys/firmware/acpi/tables/DMAR").display().to_string(),
         },
         units: vec![unit],
         functions: vec![function(Some(0), "0000:00:1e.0"), function(None, name)],
@@ -256,9 +207,7 @@ pub fn firmware_report(name: &str) -> firmware::Report {
         external_ports: vec![name.to_owned()],
         groups: vec![firmware::GroupReport {
             functions: vec![name.to_owned(), "0000:01:04.0".to_owned()],
-            reasons: vec![format!(
-                "{name} is behind 0000:00:1e.0: conventional PCI has no ACS"
-            )],
+            reasons: vec![format!("{name} is behind 0000:00:1e.0: conventional PCI has no ACS")],
         }],
         remarks: vec![firmware::RemarkReport {
             wrong: true,

@@ -43,10 +43,7 @@ fn terminal(columns: usize, arguments: &str, no_color: &str) -> Option<String> {
         return None;
     };
     // 1: there is no answer, which is said.
-    assert!(
-        matches!(output.status.code(), Some(0 | 1)),
-        "{arguments}: {output:?}"
-    );
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{arguments}: {output:?}");
     let shown = String::from_utf8(output.stdout).unwrap();
     Some(shown.replace("\r\n", "\n"))
 }
@@ -60,10 +57,7 @@ fn piped(arguments: &str) -> (String, String) {
         .env_remove("CLICOLOR_FORCE")
         .output()
         .unwrap();
-    assert!(
-        matches!(command.status.code(), Some(0 | 1)),
-        "{arguments}: {command:?}"
-    );
+    assert!(matches!(command.status.code(), Some(0 | 1)), "{arguments}: {command:?}");
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (text(command.stdout), text(command.stderr))
 }
@@ -113,10 +107,7 @@ fn the_built_command_fits_terminals_and_colours_them() {
             let words = |text: &str| -> Vec<String> {
                 let paragraphs = text.split("\n\n");
                 let sentences = paragraphs.take_while(|paragraph| !paragraph.contains("\n--"));
-                sentences
-                    .flat_map(str::split_whitespace)
-                    .map(str::to_owned)
-                    .collect()
+                sentences.flat_map(str::split_whitespace).map(str::to_owned).collect()
             };
             if arguments.starts_with("2>") {
                 assert_eq!(words(&text), words(&wide), "{columns}");
@@ -144,10 +135,7 @@ fn all_published_results_fit_a_terminal_and_progress_is_told_before() {
     };
     // Progress is cleared before the results come. They take longer than the second in which it is silent.
     let (progress, text) = shown.rsplit_once(CLEAR).expect("progress");
-    let lines: Vec<&str> = progress
-        .split(CLEAR)
-        .filter(|line| !line.is_empty())
-        .collect();
+    let lines: Vec<&str> = progress.split(CLEAR).filter(|line| !line.is_empty()).collect();
     for line in &lines {
         let words: Vec<&str> = line.split(", ").collect();
         let [steps, percent, rate, left] = words.as_slice() else {
@@ -160,10 +148,7 @@ fn all_published_results_fit_a_terminal_and_progress_is_told_before() {
     assert!(!lines.is_empty(), "{shown}");
     assert!(text.lines().all(|line| width(line) <= 60), "{text}");
     let (first, rest) = text.split_once("\n\n").unwrap();
-    assert!(
-        first.contains("6 published results") && !rest.contains("FAIL"),
-        "{first}"
-    );
+    assert!(first.contains("6 published results") && !rest.contains("FAIL"), "{first}");
 }
 
 #[test]
@@ -197,14 +182,8 @@ fn a_hostile_trace_reaches_no_terminal() {
         let (out, err) = piped(&arguments);
         assert!(is_harmless(&out), "{arguments}: {out:?}");
         assert!(is_harmless(&err), "{arguments}: {err:?}");
-        assert!(
-            form == "--json" || out.contains("hostile\\u{1b}[2J.trace"),
-            "{out}"
-        );
-        assert!(
-            err.contains("\\x1b]0;title"),
-            "the warning cites the line: {err}"
-        );
+        assert!(form == "--json" || out.contains("hostile\\u{1b}[2J.trace"), "{out}");
+        assert!(err.contains("\\x1b]0;title"), "the warning cites the line: {err}");
         if let Some(shown) = terminal(60, &arguments, "1") {
             assert!(is_harmless(&shown), "{arguments}: {shown:?}");
         }
@@ -213,10 +192,7 @@ fn a_hostile_trace_reaches_no_terminal() {
         }
     }
     let (text, _) = piped(&format!("replay '{path}'"));
-    assert!(
-        text.contains("dmar\\u{1b}[5m\\u{202e}"),
-        "the machine is named: {text}"
-    );
+    assert!(text.contains("dmar\\u{1b}[5m\\u{202e}"), "the machine is named: {text}");
     let (json, _) = piped(&format!("replay --json '{path}'"));
     let report: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(report["trace"]["source"], path);
@@ -224,10 +200,7 @@ fn a_hostile_trace_reaches_no_terminal() {
     let run = format!("'{PROGRAM}' replay '{path}.missing'");
     let refused = Command::new("sh").args(["-c", &run]).output().unwrap();
     let said = String::from_utf8(refused.stderr).unwrap();
-    assert!(
-        is_harmless(&said) && said.contains("hostile\\u{1b}[2J"),
-        "{said:?}"
-    );
+    assert!(is_harmless(&said) && said.contains("hostile\\u{1b}[2J"), "{said:?}");
 }
 
 #[test]

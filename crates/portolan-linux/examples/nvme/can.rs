@@ -51,10 +51,8 @@ fn together(opened: &Opened) -> Result<String> {
     };
     let mut from = Controller::start(first.bar(0)?, &device, 1, None)?;
     let mut to = Controller::start(second.bar(0)?, &other, 1, None)?;
-    let (page, back) = (
-        map(&device, Direction::Bidirectional)?,
-        map(&other, Direction::FromDevice)?,
-    );
+    let (page, back) =
+        (map(&device, Direction::Bidirectional)?, map(&other, Direction::FromDevice)?);
     let at = page.iova();
     for number in 0..EACH as u64 {
         one(&mut from, Transfer::Read, number, at)?;
@@ -66,10 +64,7 @@ fn together(opened: &Opened) -> Result<String> {
     let took = |mapping: Mapping<Process, Pages>| mapping.unmap().map_err(|failed| failed.error);
     let (page, back) = (took(page)?, took(back)?);
     ensure!(*page == *back, "the second disk has not what the first had");
-    ensure!(
-        page.iter().any(|byte| *byte != 0),
-        "the first disk has nothing"
-    );
+    ensure!(page.iter().any(|byte| *byte != 0), "the first disk has nothing");
     Ok(format!("{EACH} pages from disk to disk by one address"))
 }
 
@@ -136,11 +131,7 @@ fn dirty(opened: &Opened) -> Result<String> {
     };
     let bar = opened.devices.first().context("no device")?.bar(0)?;
     let mut controller = Controller::start(bar, &device, EACH as u16, None)?;
-    let many = |way| {
-        (0..EACH)
-            .map(|_| map(&device, way))
-            .collect::<Result<Vec<_>>>()
-    };
+    let many = |way| (0..EACH).map(|_| map(&device, way)).collect::<Result<Vec<_>>>();
     let (written, alone) = (many(Direction::FromDevice)?, many(Direction::FromDevice)?);
     let sent = many(Direction::ToDevice)?;
     marks(&domain)?;
@@ -166,8 +157,6 @@ fn dirty(opened: &Opened) -> Result<String> {
 
 fn marks(domain: &UserDomain) -> Result<Vec<IovaRange>> {
     let (mut marks, mut owed) = (Vec::new(), Gather::new());
-    domain.read_and_clear_dirty(domain.input_range(), &mut owed, &mut |range| {
-        marks.push(range)
-    })?;
+    domain.read_and_clear_dirty(domain.input_range(), &mut owed, &mut |range| marks.push(range))?;
     Ok(marks)
 }

@@ -83,11 +83,7 @@ impl Queue {
     fn put(&mut self, number: u16, command: &Command) -> Result<()> {
         let at = usize::from(self.tail) * COMMAND;
         let entry = self.submissions.words().get(at..at + COMMAND);
-        for (word, value) in entry
-            .context("a queue is cut")?
-            .iter()
-            .zip(command.encode(number))
-        {
+        for (word, value) in entry.context("a queue is cut")?.iter().zip(command.encode(number)) {
             word.store(value, Ordering::Relaxed);
         }
         self.tail = (self.tail + 1) % self.entries;
@@ -120,14 +116,9 @@ impl Controller {
         let cap = bar.read64(CAP);
         ensure!(cap != u64::MAX, "the controller does not answer");
         // A queue of n entries holds n - 1 requests.
-        let entries = depth
-            .checked_add(1)
-            .context("too many requests in flight")?;
+        let entries = depth.checked_add(1).context("too many requests in flight")?;
         let most = (cap & 0xffff) + 1;
-        ensure!(
-            u64::from(entries) <= most,
-            "the controller has queues of {most} entries at most"
-        );
+        ensure!(u64::from(entries) <= most, "the controller has queues of {most} entries at most");
         let mut controller = Self {
             admin: Queue::new(device, cap, 0, ADMIN_ENTRIES)?,
             io: Queue::new(device, cap, 1, entries)?,
@@ -166,14 +157,8 @@ impl Controller {
             if status & CSTS_READY == wanted {
                 return Ok(());
             }
-            ensure!(
-                wanted == 0 || status & CSTS_FATAL == 0,
-                "fatal error (CSTS {status:#x})"
-            );
-            ensure!(
-                begin.elapsed() < LIMIT,
-                "the controller does not become ready"
-            );
+            ensure!(wanted == 0 || status & CSTS_FATAL == 0, "fatal error (CSTS {status:#x})");
+            ensure!(begin.elapsed() < LIMIT, "the controller does not become ready");
             std::thread::yield_now();
         }
     }
@@ -184,11 +169,7 @@ impl Controller {
             let bytes = words.flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
             bytes.skip(from).take(count).collect()
         };
-        let text = |from, count| {
-            String::from_utf8_lossy(&bytes(from, count))
-                .trim()
-                .to_owned()
-        };
+        let text = |from, count| String::from_utf8_lossy(&bytes(from, count)).trim().to_owned();
         self.execute(&Command::identify(Described::Controller, page.iova()))
             .context("Identify Controller")?;
         let (serial, model) = (text(4, 20), text(24, 40));
@@ -197,20 +178,9 @@ impl Controller {
         let blocks = page.words()[0].load(Ordering::Relaxed);
         // FLBAS (byte 26) names one of 16 formats from byte 128 on, of which byte 2 is the block's size.
         let format = bytes(26, 1).first().map_or(0, |flbas| flbas & 0xf);
-        let lg2 = bytes(128 + 4 * usize::from(format) + 2, 1)
-            .first()
-            .copied()
-            .unwrap_or(0);
-        ensure!(
-            (9..=12).contains(&lg2),
-            "blocks of 2^{lg2} bytes are not supported"
-        );
-        self.identity = Identity {
-            serial,
-            model,
-            blocks,
-            block: 1 << lg2,
-        };
+        let lg2 = bytes(128 + 4 * usize::from(format) + 2, 1).first().copied().unwrap_or(0);
+        ensure!((9..=12).contains(&lg2), "blocks of 2^{lg2} bytes are not supported");
+        self.identity = Identity { serial, model, blocks, block: 1 << lg2 };
         Ok(())
     }
 
@@ -224,8 +194,7 @@ impl Controller {
         self.execute(&Command::create_completions(number, entries, at, raises))
             .context("Create I/O CQ")?;
         let at = self.io.submissions.iova();
-        self.execute(&Command::create_commands(number, entries, at))
-            .context("Create I/O SQ")
+        self.execute(&Command::create_commands(number, entries, at)).context("Create I/O SQ")
     }
 
     /// Has the admin queue carry out one command.
@@ -238,11 +207,7 @@ impl Controller {
         loop {
             if let Some(Completion { id, status, .. }) = self.admin.take() {
                 self.bar.write32(taken, self.admin.head.into());
-                ensure!(
-                    id == self.next,
-                    "completion of command {id}, not {}",
-                    self.next
-                );
+                ensure!(id == self.next, "completion of command {id}, not {}", self.next);
                 return good(status);
             }
             self.check(begin)?;
@@ -253,10 +218,7 @@ impl Controller {
     /// An error if the controller has failed, or nothing has come since `begin` for too long.
     pub fn check(&self, begin: Instant) -> Result<()> {
         let status = self.bar.read32(CSTS);
-        ensure!(
-            status & CSTS_FATAL == 0,
-            "fatal error, or gone (CSTS {status:#x})"
-        );
+        ensure!(status & CSTS_FATAL == 0, "fatal error, or gone (CSTS {status:#x})");
         match begin.elapsed() < LIMIT {
             true => Ok(()),
             false => bail!("no completion within {LIMIT:?}"),

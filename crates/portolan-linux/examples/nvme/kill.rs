@@ -37,9 +37,7 @@ impl Drop for Victim {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let ours = ["--kill", "--bind"];
-    let words = words
-        .into_iter()
-        .filter(|word| !ours.contains(&word.as_str()));
+    let words = words.into_iter().filter(|word| !ours.contains(&word.as_str()));
     let before = pinned()?;
     let mut command = Command::new(std::env::current_exe()?);
     let mut victim = Victim(command.args(words).arg("--endless").spawn()?);
@@ -53,10 +51,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         if let Some(status) = victim.0.try_wait()? {
             bail!("the driver ended by itself: {status}");
         }
-        ensure!(
-            begin.elapsed() < Duration::from_secs(60),
-            "the driver pins no pages"
-        );
+        ensure!(begin.elapsed() < Duration::from_secs(60), "the driver pins no pages");
         std::thread::yield_now();
     };
     drop(victim);
@@ -67,10 +62,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     portolan_cli::print(&format!(
         "pinned pages: {before} before, {meanwhile} while the driver read, {after} after it was killed\n"
     ))?;
-    ensure!(
-        after == before,
-        "{} pages stay pinned",
-        after.abs_diff(before)
-    );
+    ensure!(after == before, "{} pages stay pinned", after.abs_diff(before));
     Ok(())
 }

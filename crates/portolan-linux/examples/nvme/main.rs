@@ -148,9 +148,7 @@ fn run(arguments: &Arguments) -> Result<()> {
 }
 
 fn functions(arguments: &Arguments) -> Vec<PciFunction> {
-    std::iter::once(arguments.function)
-        .chain(arguments.with)
-        .collect()
+    std::iter::once(arguments.function).chain(arguments.with).collect()
 }
 
 /// The function, and the one beside it, opened by each interface in turn.
@@ -185,13 +183,7 @@ fn drive(arguments: &Arguments) -> Result<()> {
 }
 
 fn text(report: &Report, columns: usize) -> String {
-    let Report {
-        disk,
-        requests,
-        rounds,
-        depth,
-        ..
-    } = report;
+    let Report { disk, requests, rounds, depth, .. } = report;
     let mut out = format!(
         "{}: {} ({}), {} blocks of {} bytes\n\
          {requests} requests of 4 KiB, {depth} in flight; {rounds} rounds, the least time\n",

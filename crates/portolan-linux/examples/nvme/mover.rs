@@ -40,14 +40,8 @@ impl Manner {
         seed ^ self as u64
     }
 
-    pub const ALL: [Self; 6] = [
-        Self::Naive,
-        Self::Strict,
-        Self::Deferred,
-        Self::Lazy,
-        Self::Window,
-        Self::Pool,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::Naive, Self::Strict, Self::Deferred, Self::Lazy, Self::Window, Self::Pool];
 
     const fn policy(self) -> Policy {
         match self {
@@ -115,14 +109,7 @@ impl Mover {
             Manner::Window => Some(Windows::new(&device, batch)?),
             _ => None,
         };
-        Ok(Self {
-            device,
-            manner,
-            naive,
-            windows,
-            waiting: Vec::with_capacity(batch),
-            batch,
-        })
+        Ok(Self { device, manner, naive, windows, waiting: Vec::with_capacity(batch), batch })
     }
 
     /// System calls that the naive loop has made: maps, unmaps.
@@ -133,12 +120,7 @@ impl Mover {
     /// Maps a page for request `number`, one of those in flight.
     pub fn begin(&mut self, number: u16, page: Pages, way: Transfer) -> Result<(Held, Iova)> {
         if let Some(naive) = &mut self.naive {
-            let piece = page
-                .pieces()
-                .as_slice()
-                .first()
-                .copied()
-                .context("no memory")?;
+            let piece = page.pieces().as_slice().first().copied().context("no memory")?;
             let iova = naive.map(number, piece.start().get())?;
             return Ok((Held::ByHand(page, iova), iova));
         }
@@ -150,15 +132,10 @@ impl Mover {
             let (window, iova) = windows.link(&page, direction)?;
             return Ok((Held::Linked(page, window), iova));
         }
-        let mapping = self
-            .device
-            .map(page, direction)
-            .map_err(|failed| failed.error)?;
+        let mapping = self.device.map(page, direction).map_err(|failed| failed.error)?;
         let iova = mapping.iova();
         let mut segments = mapping.segments();
-        let whole = segments
-            .next()
-            .is_some_and(|one| one.bytes.get() == PAGE as u64);
+        let whole = segments.next().is_some_and(|one| one.bytes.get() == PAGE as u64);
         ensure!(whole && segments.next().is_none(), "a page is one segment");
         drop(segments);
         Ok((Held::Mapped(mapping), iova))
@@ -200,11 +177,7 @@ impl Mover {
         let (deferred, pages): (Vec<_>, Vec<u64>) = self.waiting.drain(..).unzip();
         let mut pages = pages.into_iter();
         // They come back in the order in which they were deferred.
-        reclaim_all(
-            deferred,
-            |buffer| back.extend(pages.next().map(|at| (buffer, at))),
-            drop,
-        )?;
+        reclaim_all(deferred, |buffer| back.extend(pages.next().map(|at| (buffer, at))), drop)?;
         Ok(())
     }
 }

@@ -84,12 +84,8 @@ impl Space {
     fn unmap(&self, iova: u64) -> Result<u64> {
         Ok(match self {
             Self::Container(container) => {
-                let mut unmap = Unmap {
-                    argsz: size_of::<Unmap>() as u32,
-                    flags: 0,
-                    iova,
-                    size: PAGE as u64,
-                };
+                let mut unmap =
+                    Unmap { argsz: size_of::<Unmap>() as u32, flags: 0, iova, size: PAGE as u64 };
                 // SAFETY: the kernel reads and writes this structure, which has no data behind it without
                 // flags.
                 unsafe { ioctl(container, Updater::<UNMAP, _>::new(&mut unmap)) }?;
@@ -125,10 +121,7 @@ impl Naive {
         device: &Device<Process>,
         depth: u16,
     ) -> Result<Self> {
-        let space = device
-            .space()
-            .context("the device is not translated")?
-            .clone();
+        let space = device.space().context("the device is not translated")?.clone();
         let bytes = u64::from(depth) * PAGE as u64;
         Ok(Self {
             space: Space::of(unit, stream)?,

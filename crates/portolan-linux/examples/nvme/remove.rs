@@ -27,10 +27,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let file = place.join("remove");
         // The write ends once the function is given back.
         let kernel = thread::spawn(move || fs::write(file, "1"));
-        ensure!(
-            removal.wait(Duration::from_secs(60))?,
-            "the kernel does not ask for the function"
-        );
+        ensure!(removal.wait(Duration::from_secs(60))?, "the kernel does not ask for the function");
         ensure!(!kernel.is_finished(), "the kernel takes what is not given");
         running.stop()?;
         drop((running, mover, removal, opened));

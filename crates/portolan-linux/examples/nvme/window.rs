@@ -37,12 +37,7 @@ impl Windows {
     /// Of `pages` pages each.
     pub fn new(device: &Device<Process>, pages: usize) -> Result<Self> {
         let space = device.space().context("the device is not translated")?;
-        Ok(Self {
-            space: space.clone(),
-            pages,
-            open: Vec::new(),
-            next: 0,
-        })
+        Ok(Self { space: space.clone(), pages, open: Vec::new(), next: 0 })
     }
 
     fn make(&mut self) -> Result<Window> {

@@ -66,13 +66,8 @@ pub fn run(opened: &Opened, manner: Manner, arguments: &Arguments) -> Result<(Id
     let controller = Controller::start(bar, &mover.device, depth, interrupts.as_ref())?;
     let pages = controller.pages();
     let requests = arguments.requests;
-    ensure!(
-        requests <= pages,
-        "the disk has {pages} pages, fewer than {requests}"
-    );
-    let free = (0..2 * depth)
-        .map(|_| Pages::new(PAGE))
-        .collect::<Option<_>>();
+    ensure!(requests <= pages, "the disk has {pages} pages, fewer than {requests}");
+    let free = (0..2 * depth).map(|_| Pages::new(PAGE)).collect::<Option<_>>();
     let seed = arguments.write.map(|seed| manner.seed(seed));
     let mut run = Run {
         controller,
@@ -173,10 +168,7 @@ impl Run<'_> {
     fn take(&mut self, back: &mut Vec<Back>) -> Result<u64> {
         let mut taken = 0;
         while let Some(number) = self.controller.take()? {
-            let slot = self
-                .flight
-                .get_mut(usize::from(number))
-                .and_then(Option::take);
+            let slot = self.flight.get_mut(usize::from(number)).and_then(Option::take);
             let (held, at) = slot.with_context(|| format!("request {number} is not in flight"))?;
             self.mover.end(held, at, back)?;
             taken += 1;

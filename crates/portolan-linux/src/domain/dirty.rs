@@ -22,10 +22,7 @@ const AT_ONCE: u64 = 1 << 20;
 fn writable(inner: &Inner, range: IovaRange, page: PageSize) -> Option<IovaRange> {
     let mapped =
         |record: &&Record| record.state == State::Mapped && record.access.contains(Access::WRITE);
-    let mut records = inner
-        .within(range)
-        .filter(mapped)
-        .map(|record| record.range);
+    let mut records = inner.within(range).filter(mapped).map(|record| record.range);
     let first = records.next()?;
     let joined = records.try_fold(first, |run, next| {
         let whole = run.hull(next);
@@ -97,9 +94,7 @@ impl DirtyDomain for UserDomain {
             // Type 1 leaves bits set past the end of the last mapping.
             let inside = run.intersection(here);
             let dirty = marked(run.start(), self.granule(), &bitmap);
-            dirty
-                .filter_map(|dirty| dirty.intersection(inside?))
-                .for_each(&mut *visit);
+            dirty.filter_map(|dirty| dirty.intersection(inside?)).for_each(&mut *visit);
             rest = (run.last().checked_add(1)).and_then(|next| IovaRange::new(next, range.last()));
         }
         Ok(())

@@ -39,18 +39,10 @@ impl Calls for Kernel {
     fn map(&self, range: IovaRange, memory: PhysAddr, _: Access) -> Result<(), IommuError> {
         self.calls.lock().unwrap().0 += 1;
         let mut mappings = self.mappings.lock().unwrap();
-        if self
-            .room
-            .lock()
-            .unwrap()
-            .is_some_and(|room| mappings.len() >= room)
-        {
+        if self.room.lock().unwrap().is_some_and(|room| mappings.len() >= room) {
             return Err(IommuError::Refused { code: 12 });
         }
-        assert!(
-            mappings.values().all(|(other, _)| !other.overlaps(range)),
-            "EEXIST"
-        );
+        assert!(mappings.values().all(|(other, _)| !other.overlaps(range)), "EEXIST");
         mappings.insert(range.start().get(), (range, memory));
         Ok(())
     }
@@ -60,10 +52,7 @@ impl Calls for Kernel {
         let mut mappings = self.mappings.lock().unwrap();
         let mut sum = 0;
         mappings.retain(|_, (one, _)| {
-            assert!(
-                !one.overlaps(range) || range.covers(*one),
-                "EINVAL: {one} cut by {range}"
-            );
+            assert!(!one.overlaps(range) || range.covers(*one), "EINVAL: {one} cut by {range}");
             let gone = range.covers(*one);
             sum += if gone { one.len_minus_one() + 1 } else { 0 };
             !gone
@@ -124,12 +113,7 @@ fn pages(first: u64, count: u64) -> IovaRange {
 fn map(domain: &UserDomain, first: u64, memory: u64, count: u64) -> Result<IovaRange, DomainError> {
     let (iova, pa) = (Iova::new(first * PAGE), PhysAddr::new(memory * PAGE));
     let mut owed = Gather::new();
-    let mapped = domain.map(
-        iova,
-        promised(pa, count * PAGE),
-        Access::READ_WRITE,
-        &mut owed,
-    );
+    let mapped = domain.map(iova, promised(pa, count * PAGE), Access::READ_WRITE, &mut owed);
     assert!(!domain.is_due(&owed));
     mapped
 }
@@ -144,18 +128,11 @@ fn one_call_unmaps_all_in_a_row_and_stops_at_what_is_wanted() {
     for page in (0..10).filter(|page| *page != 6) {
         domain.unmap(pages(2 * page, 1), &mut owed).unwrap();
     }
-    assert_eq!(
-        kernel.pages().len(),
-        10,
-        "nothing is unmapped before it is paid for"
-    );
+    assert_eq!(kernel.pages().len(), 10, "nothing is unmapped before it is paid for");
     domain.sync(&mut owed).unwrap();
     assert_eq!(kernel.counts(), (10, 2));
     assert_eq!(kernel.pages(), BTreeMap::from([(12 * PAGE, 106 * PAGE)]));
-    assert_eq!(
-        domain.translate(Iova::new(12 * PAGE + 5)).unwrap().pa.get(),
-        106 * PAGE + 5
-    );
+    assert_eq!(domain.translate(Iova::new(12 * PAGE + 5)).unwrap().pa.get(), 106 * PAGE + 5);
     assert!(owed.is_empty());
 }
 
@@ -168,11 +145,7 @@ fn a_mapping_is_not_cut() {
     for (first, count) in [(4, 1), (5, 2), (7, 1), (7, 2)] {
         let error = domain.unmap(pages(first, count), &mut owed).unwrap_err();
         let block = pages(4, 4);
-        assert_eq!(
-            error,
-            TableUnmapError::NeedsSplit { block }.into(),
-            "{first} {count}"
-        );
+        assert_eq!(error, TableUnmapError::NeedsSplit { block }.into(), "{first} {count}");
         assert!(domain.unmap_part(pages(first, count), &mut owed).is_err());
     }
     for (first, count, missing) in [(3, 5, 3), (4, 6, 9), (9, 1, 9)] {
@@ -190,18 +163,11 @@ fn neighbours_in_memory_are_one_mapping() {
     let (kernel, domain) = domain();
     let piece = |at, bytes| promised(PhysAddr::new(at), bytes);
     // Two that meet at a page's end, and one elsewhere that fills no page.
-    let list = [
-        piece(0x5000, 0x1000),
-        piece(0x6000, 0x2000),
-        piece(0x9010, 0x20),
-    ];
+    let list = [piece(0x5000, 0x1000), piece(0x6000, 0x2000), piece(0x9010, 0x20)];
     let mut owed = Gather::new();
     let at = Iova::new(0x10_0000);
     let range = domain.map_sg(at, &list, Access::WRITE, &mut owed).unwrap();
-    assert_eq!(
-        (range.pages(PageSize::SIZE_4K), kernel.counts()),
-        (4, (2, 0))
-    );
+    assert_eq!((range.pages(PageSize::SIZE_4K), kernel.counts()), (4, (2, 0)));
     assert_eq!(kernel.pages()[&0x10_3000], 0x9000);
 }
 
@@ -211,36 +177,19 @@ fn what_makes_no_sense_is_refused_before_any_call() {
     let mut owed = Gather::new();
     let mut map = |iova: u64, pa: u64, bytes: u64, access| {
         domain
-            .map(
-                Iova::new(iova),
-                promised(PhysAddr::new(pa), bytes),
-                access,
-                &mut owed,
-            )
+            .map(Iova::new(iova), promised(PhysAddr::new(pa), bytes), access, &mut owed)
             .unwrap_err()
     };
     let rw = Access::READ_WRITE;
     let iova = Iova::new;
-    assert_eq!(
-        map(8, 0, PAGE, rw),
-        TableMapError::UnalignedIova { iova: iova(8) }.into()
-    );
+    assert_eq!(map(8, 0, PAGE, rw), TableMapError::UnalignedIova { iova: iova(8) }.into());
     let (pa, bytes) = (PhysAddr::new(8), PAGE);
-    assert_eq!(
-        map(0, 8, PAGE, rw),
-        TableMapError::UnalignedMemory { pa, bytes }.into()
-    );
+    assert_eq!(map(0, 8, PAGE, rw), TableMapError::UnalignedMemory { pa, bytes }.into());
     // Into the window of interrupts, over it, and past the end.
-    for (at, bytes) in [
-        (0xfee0_0000, PAGE),
-        (0xfedf_f000, 2 * PAGE),
-        (0xfedf_f000, 1 << 24),
-        (1 << 32, PAGE),
-    ] {
-        assert_eq!(
-            map(at, 0, bytes, rw),
-            TableMapError::IovaOutOfRange { iova: iova(at) }.into()
-        );
+    for (at, bytes) in
+        [(0xfee0_0000, PAGE), (0xfedf_f000, 2 * PAGE), (0xfedf_f000, 1 << 24), (1 << 32, PAGE)]
+    {
+        assert_eq!(map(at, 0, bytes, rw), TableMapError::IovaOutOfRange { iova: iova(at) }.into());
     }
     for access in [Access::empty(), Access::EXECUTE, rw | Access::DEVICE] {
         assert_eq!(
@@ -250,10 +199,7 @@ fn what_makes_no_sense_is_refused_before_any_call() {
     }
     assert_eq!(kernel.counts(), (0, 0));
     let holes: Vec<_> = reach().holes().collect();
-    assert_eq!(
-        holes,
-        [IovaRange::new(iova(0xfee0_0000), iova(0xfeef_ffff)).unwrap()]
-    );
+    assert_eq!(holes, [IovaRange::new(iova(0xfee0_0000), iova(0xfeef_ffff)).unwrap()]);
 }
 
 #[test]
@@ -268,9 +214,7 @@ fn a_map_that_fails_leaves_nothing() {
     assert_eq!(failed, Err(IommuError::Refused { code: 12 }.into()));
     assert_eq!(kernel.pages().len(), 1);
     *kernel.room.lock().unwrap() = None;
-    domain
-        .map_sg(Iova::new(8 * PAGE), &list, Access::READ, &mut owed)
-        .unwrap();
+    domain.map_sg(Iova::new(8 * PAGE), &list, Access::READ, &mut owed).unwrap();
     assert_eq!(kernel.pages().len(), 4);
 }
 
@@ -286,10 +230,7 @@ fn what_was_unmapped_and_not_paid_for_makes_room() {
     assert_eq!(kernel.pages(), BTreeMap::from([(PAGE, 60 * PAGE)]));
     assert_eq!(
         map(&domain, 1, 70, 1),
-        Err(TableMapError::AlreadyMapped {
-            iova: Iova::new(PAGE)
-        }
-        .into())
+        Err(TableMapError::AlreadyMapped { iova: Iova::new(PAGE) }.into())
     );
 }
 
@@ -321,9 +262,7 @@ fn random_maps_and_unmaps_against_a_map_of_pages() {
     println!("seed {seed}");
     let mut state = seed;
     let mut random = |below: u64| {
-        state = state
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (state >> 33) % below
     };
     let (kernel, domain) = domain();
@@ -335,9 +274,8 @@ fn random_maps_and_unmaps_against_a_map_of_pages() {
         match random(4) {
             0 | 1 => {
                 let (count, memory) = (1 + random(3), 1000 + random(1000));
-                let free = wanted
-                    .iter()
-                    .all(|(at, (n, _))| at + n <= first || first + count <= *at);
+                let free =
+                    wanted.iter().all(|(at, (n, _))| at + n <= first || first + count <= *at);
                 let mapped = map(&domain, first, memory, count);
                 assert_eq!(mapped.is_ok(), free, "{mapped:?}");
                 if free {
@@ -373,15 +311,11 @@ fn threads_on_ranges_of_their_own_never_lose_a_mapping() {
                     // Every fourth page: runs of unwanted ones have holes where others map.
                     let at = 4 * (round % 8) + thread;
                     map(domain, at, 1000 + at, 1).unwrap();
-                    assert_eq!(
-                        kernel.pages().get(&(at * PAGE)),
-                        Some(&((1000 + at) * PAGE))
-                    );
+                    assert_eq!(kernel.pages().get(&(at * PAGE)), Some(&((1000 + at) * PAGE)));
                     let mut owed = Gather::new();
                     domain.unmap(pages(at, 1), &mut owed).unwrap();
                     let mut wide = Gather::new();
-                    wide.owe_unmap(domain.id(), pages(0, 32), PageSize::SIZE_4K)
-                        .unwrap();
+                    wide.owe_unmap(domain.id(), pages(0, 32), PageSize::SIZE_4K).unwrap();
                     domain.absorb(&mut wide, &mut owed).unwrap();
                     domain.sync(&mut wide).unwrap();
                     assert_eq!(kernel.pages().get(&(at * PAGE)), None);
@@ -415,18 +349,10 @@ fn what_devices_wrote_is_read_by_whole_mappings_and_once() {
     map(&domain, 6, 70, 1).unwrap();
     let (iova, pa) = (Iova::new(7 * PAGE), PhysAddr::new(80 * PAGE));
     let mut owed = Gather::new();
-    domain
-        .map(iova, promised(pa, PAGE), Access::READ, &mut owed)
-        .unwrap();
+    domain.map(iova, promised(pa, PAGE), Access::READ, &mut owed).unwrap();
     map(&domain, 100, 200, 200).unwrap();
     let written = [1, 2, 3, 6, 7, 163, 164, 299];
-    let write = || {
-        kernel
-            .written
-            .lock()
-            .unwrap()
-            .extend(written.map(|page| page * PAGE))
-    };
+    let write = || kernel.written.lock().unwrap().extend(written.map(|page| page * PAGE));
     write();
     let all = pages(0, 1000);
     let dirty = [pages(1, 3), pages(6, 1), pages(163, 2), pages(299, 1)];

@@ -30,11 +30,7 @@ impl GuestMemory {
     ) -> Result<Option<Told>, ReclaimError> {
         let left = self.make_waiting(faults)?;
         // The thread that keeps them from being made goes on soon.
-        let limit = if left == 0 {
-            milliseconds
-        } else {
-            milliseconds.min(1)
-        };
+        let limit = if left == 0 { milliseconds } else { milliseconds.min(1) };
         let Some(told) = faults.next(limit)? else {
             return Ok(None);
         };

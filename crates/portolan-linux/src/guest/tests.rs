@@ -66,11 +66,8 @@ fn rig(backing: Backing, hold: Residency<'_>) -> (Arc<GuestMemory>, Arc<Domain>,
     let base = Base::At(PhysAddr::new(1 << 32));
     let memory = HostMemory::new(PAGES * PAGE, backing, base).unwrap();
     let guest = Arc::new(GuestMemory::new(memory, Iova::new(BASE)));
-    let format = VtdSecondStage {
-        levels: VtdLevels::Four,
-        output_lg2: 46,
-        dirty: DirtyTracking::Off,
-    };
+    let format =
+        VtdSecondStage { levels: VtdLevels::Four, output_lg2: 46, dirty: DirtyTracking::Off };
     let caps = Capabilities {
         granule: PageSize::SIZE_4K,
         page: PageForm::Granule,
@@ -87,26 +84,17 @@ fn rig(backing: Backing, hold: Residency<'_>) -> (Arc<GuestMemory>, Arc<Domain>,
     let domain = Arc::new(PagedDomain::new(table, context, caps, quirks, queue));
     let current: fn() -> CpuId = || CpuId::new(0);
     let cpus = SpinCpus::new(1, Looks(AtomicU64::new(0)), current);
-    let options = IoasOptions {
-        window: Window::Page,
-        ..IoasOptions::default()
-    };
+    let options = IoasOptions { window: Window::Page, ..IoasOptions::default() };
     let container = Ioas::new(domain.clone(), cpus, options, crate::sys::kernel());
-    let region = RegionOptions {
-        range: guest.range().unwrap(),
-        access: Access::READ | Access::WRITE,
-        hold,
-    };
+    let region =
+        RegionOptions { range: guest.range().unwrap(), access: Access::READ | Access::WRITE, hold };
     container.add_region(&region, guest.clone()).unwrap();
     (guest, domain, container)
 }
 
 fn fault(container: &Container, page: u64) {
     let request = Request {
-        who: Requester {
-            stream: StreamId::new(1),
-            pasid: None,
-        },
+        who: Requester { stream: StreamId::new(1), pasid: None },
         iova: Iova::new(BASE + page * PAGE),
         access: Access::WRITE,
     };
@@ -141,10 +129,7 @@ fn pages_that_devices_may_still_reach_stay_until_they_are_quiet() {
     let reclaim = || guest.reclaim(pages(0, PAGES), |range| container.invalidate(range));
     for _ in 0..2 {
         let failed = reclaim();
-        assert!(
-            matches!(failed, Err(ReclaimError::Notifier(_))),
-            "{failed:?}"
-        );
+        assert!(matches!(failed, Err(ReclaimError::Notifier(_))), "{failed:?}");
         let mut bytes = [0; 6];
         guest.memory().read(at, &mut bytes).unwrap();
         assert_eq!(&bytes, b"device");
@@ -278,10 +263,7 @@ fn what_any_thread_gives_back_is_taken_from_devices() {
             guest.memory().write(at, b"device").unwrap();
             // A thread that knows nothing of devices.
             let giving = scope.spawn(|| guest.memory().discard(page).unwrap());
-            assert_eq!(
-                follow_one(&guest, &faults, &container),
-                Told::Removed { range: page }
-            );
+            assert_eq!(follow_one(&guest, &faults, &container), Told::Removed { range: page });
             assert!(!mapped());
             giving.join().unwrap();
             let faulting = scope.spawn(|| fault(&container, 3));
@@ -307,14 +289,9 @@ fn a_page_that_is_about_to_go_is_not_handed_over() {
         follow_until(&faulting, &guest, &faults, &container);
         // Told, and the page is still there.
         let told = Told::Removed { range };
-        guest
-            .act(told, |range| container.invalidate(range))
-            .unwrap();
+        guest.act(told, |range| container.invalidate(range)).unwrap();
         let request = Request {
-            who: Requester {
-                stream: StreamId::new(1),
-                pasid: None,
-            },
+            who: Requester { stream: StreamId::new(1), pasid: None },
             iova: Iova::new(BASE + 3 * PAGE),
             access: Access::WRITE,
         };
@@ -341,9 +318,7 @@ fn a_page_that_is_missing_is_no_device_s() {
         let faulting = scope.spawn(|| fault(&container, 3));
         follow_until(&faulting, &guest, &faults, &container);
         let told = Told::Missing { page };
-        guest
-            .act(told, |range| container.invalidate(range))
-            .unwrap();
+        guest.act(told, |range| container.invalidate(range)).unwrap();
         assert!(domain.translate(Iova::new(BASE + 3 * PAGE)).is_none());
         // It is there, so that nothing is made.
         assert_eq!(faults.zero(page).unwrap(), MadeBy::Others);
@@ -358,10 +333,7 @@ fn memory_that_is_replaced_is_no_device_s_any_more() {
     let at = guest.behind(Iova::new(BASE + 3 * PAGE)).unwrap();
     let range = PhysRange::from_len(at, PAGE).unwrap();
     let request = Request {
-        who: Requester {
-            stream: StreamId::new(1),
-            pasid: None,
-        },
+        who: Requester { stream: StreamId::new(1), pasid: None },
         iova: Iova::new(BASE + 3 * PAGE),
         access: Access::WRITE,
     };
@@ -395,17 +367,12 @@ fn threads_fault_while_others_give_back_and_one_follows() {
                 for _ in 0..500 {
                     let first = rng.next().unwrap_or(0) % PAGES;
                     let at = guest.behind(Iova::new(BASE + first * PAGE)).unwrap();
-                    guest
-                        .memory()
-                        .discard(PhysRange::from_len(at, PAGE).unwrap())
-                        .unwrap();
+                    guest.memory().discard(PhysRange::from_len(at, PAGE).unwrap()).unwrap();
                 }
             });
         });
         let told = follow_until(&work, guest, &faults, container);
-        let removed = told
-            .iter()
-            .filter(|told| matches!(told, Told::Removed { .. }));
+        let removed = told.iter().filter(|told| matches!(told, Told::Removed { .. }));
         assert_eq!(removed.count(), 500);
     });
     assert_eq!(container.usage().failed, 0);
@@ -413,12 +380,6 @@ fn threads_fault_while_others_give_back_and_one_follows() {
 
 /// Numbers that look random.
 fn fastrand(seed: u64) -> impl Iterator<Item = u64> {
-    let step = |number: &u64| {
-        Some(
-            number
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(99),
-        )
-    };
+    let step = |number: &u64| Some(number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99));
     std::iter::successors(Some(seed), step).map(|number| number >> 33)
 }

@@ -136,12 +136,7 @@ impl HostMemory {
             Base::At(base) => base,
         };
         let bytes = length;
-        let mapping = Arc::new(Mapping {
-            start,
-            bytes,
-            base,
-            file,
-        });
+        let mapping = Arc::new(Mapping { start, bytes, base, file });
         Ok(Self { mapping })
     }
 
@@ -184,9 +179,7 @@ impl HostMemory {
         let memory = PhysRange::from_len(at, bytes).filter(|one| self.range().covers(*one));
         // SAFETY: the caller has this memory as long as it is mapped, and no reference to plain bytes of
         // it exists.
-        memory
-            .map(|one| unsafe { DmaMemory::new(one) })
-            .ok_or(outside)
+        memory.map(|one| unsafe { DmaMemory::new(one) }).ok_or(outside)
     }
 
     /// Has the system provide all pages now, so that no later access is the first.
@@ -234,18 +227,11 @@ impl HostMemory {
     #[allow(unsafe_code)]
     fn locate<T>(&self, at: PhysAddr, count: usize) -> Result<NonNull<T>, OutsideMemory> {
         let size = size_of::<T>();
-        let outside = OutsideMemory {
-            address: at,
-            bytes: (count as u64).saturating_mul(size as u64),
-        };
-        let offset = at
-            .get()
-            .checked_sub(self.mapping.base.get())
-            .ok_or(outside)?;
+        let outside =
+            OutsideMemory { address: at, bytes: (count as u64).saturating_mul(size as u64) };
+        let offset = at.get().checked_sub(self.mapping.base.get()).ok_or(outside)?;
         let offset = usize::try_from(offset).map_err(|_| outside)?;
-        let end = count
-            .checked_mul(size)
-            .and_then(|bytes| bytes.checked_add(offset));
+        let end = count.checked_mul(size).and_then(|bytes| bytes.checked_add(offset));
         if end.is_none_or(|end| end > self.mapping.bytes) || offset % size != 0 {
             return Err(outside);
         }
@@ -335,10 +321,7 @@ impl HostMemory {
         to: PhysAddr,
         bytes: u64,
     ) -> Result<(), OutsideMemory> {
-        let outside = OutsideMemory {
-            address: from,
-            bytes,
-        };
+        let outside = OutsideMemory { address: from, bytes };
         let count = usize::try_from(bytes).map_err(|_| outside)?;
         let from = self.locate::<u8>(from, count)?;
         let to = self.locate::<u8>(to, count)?;
@@ -382,10 +365,8 @@ pub(crate) fn replace(memory: &HostMemory, range: PhysRange) -> io::Result<()> {
     let bytes = range.len_minus_one() as usize + 1;
     let at = memory.locate::<u8>(range.start(), bytes);
     let at = at.map_err(|_| io::ErrorKind::InvalidInput)?;
-    let (protection, flags) = (
-        ProtFlags::READ | ProtFlags::WRITE,
-        MapFlags::PRIVATE | MapFlags::FIXED,
-    );
+    let (protection, flags) =
+        (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
     // SAFETY: the pages are of this memory, whose bytes change at any time, and are mapped afterwards too.
     unsafe { mmap_anonymous(at.as_ptr().cast(), bytes, protection, flags) }?;
     Ok(())

@@ -45,10 +45,7 @@ pub fn with_device_pool(
     bytes: usize,
 ) -> Result<Device<Process>, DevicePoolError> {
     let slot = PageSize::SIZE_4K;
-    let options = PoolOptions {
-        slot,
-        ..PoolOptions::for_cpus(&Process)
-    };
+    let options = PoolOptions { slot, ..PoolOptions::for_cpus(&Process) };
     let area = SLOTS << slot.lg2();
     let areas = area.checked_mul((options.areas as usize).next_power_of_two());
     let whole = areas.and_then(|areas| bytes.checked_next_multiple_of(areas));
@@ -61,9 +58,6 @@ pub fn with_device_pool(
     // SAFETY: the memory is never freed, and the pool and the device alone reach it, by copies.
     let slots = unsafe { Unowned::shared(memory, None) };
     let pool = PoolMemory::of(Process, slots, options).map_err(|refused| refused.error)?;
-    let copying = Copying {
-        pool: Arc::new(pool),
-        when: CopyWhen::Always,
-    };
+    let copying = Copying { pool: Arc::new(pool), when: CopyWhen::Always };
     Ok(device.with_copies(copying).with_premapped_pool()?)
 }

@@ -189,9 +189,6 @@ unsafe impl Buffer for Pages {
     }
 
     fn view(&self) -> Option<NonNull<[u8]>> {
-        Some(NonNull::slice_from_raw_parts(
-            self.start,
-            self.layout.size(),
-        ))
+        Some(NonNull::slice_from_raw_parts(self.start, self.layout.size()))
     }
 }

@@ -45,11 +45,7 @@ fn nothing_outside_is_reached() {
     assert!(memory.words64(at(0xff9), 1).is_err());
     assert!(memory.words64(at(0x1000), 1).is_err());
     assert!(memory.words32(at(-4), 1).is_err());
-    assert!(
-        memory
-            .words64(PhysAddr::new(u64::MAX - 7), usize::MAX)
-            .is_err()
-    );
+    assert!(memory.words64(PhysAddr::new(u64::MAX - 7), usize::MAX).is_err());
     assert!(memory.words32(at(0x1000), 0).is_ok_and(<[_]>::is_empty));
     assert!(memory.write(at(0xfff), &[0; 2]).is_err());
     assert!(memory.read(at(-1), &mut [0; 2]).is_err());
@@ -68,10 +64,7 @@ fn nothing_outside_is_reached() {
 fn what_cannot_be_is_refused() {
     for bytes in [0, 1, 0xfff, 0x1001, u64::MAX, u64::MAX - 0xfff] {
         for backing in [Backing::Anonymous, Backing::File] {
-            assert!(
-                HostMemory::new(bytes, backing, Base::Host).is_err(),
-                "{bytes:#x}"
-            );
+            assert!(HostMemory::new(bytes, backing, Base::Host).is_err(), "{bytes:#x}");
         }
     }
     for base in [0x10, u64::MAX - 0xfff] {

@@ -134,11 +134,7 @@ impl UserFaults {
     pub fn new(memory: HostMemory) -> Result<Self, UserFaultError> {
         let file = open().map_err(|error| UserFaultError::Refused(error.into()))?;
         let unsupported = |error: Errno| UserFaultError::Unsupported(error.into());
-        let mut handshake = Handshake {
-            api: API,
-            features: WANTED,
-            ioctls: 0,
-        };
+        let mut handshake = Handshake { api: API, features: WANTED, ioctls: 0 };
         update(&file, &mut handshake).map_err(unsupported)?;
         let mut register = Register {
             start: memory.mapping.start.addr().get() as u64,
@@ -163,10 +159,8 @@ impl UserFaults {
     pub fn next(&self, milliseconds: u32) -> io::Result<Option<Told>> {
         let mut ready = [PollFd::new(&self.file, PollFlags::IN)];
         let nanoseconds = i64::from(milliseconds) * 1_000_000;
-        let limit = Timespec {
-            tv_sec: nanoseconds / 1_000_000_000,
-            tv_nsec: nanoseconds % 1_000_000_000,
-        };
+        let limit =
+            Timespec { tv_sec: nanoseconds / 1_000_000_000, tv_nsec: nanoseconds % 1_000_000_000 };
         if poll(&mut ready, Some(&limit))? == 0 {
             return Ok(None);
         }

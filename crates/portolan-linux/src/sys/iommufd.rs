@@ -43,10 +43,8 @@ pub(crate) fn destroy(fd: BorrowedFd<'_>, id: u32) -> io::Result<()> {
 
 /// IOMMU_IOAS_ALLOC: an empty address space.
 pub(crate) fn new_ioas(fd: BorrowedFd<'_>) -> io::Result<u32> {
-    let mut value = sys::iommu_ioas_alloc {
-        size: size::<sys::iommu_ioas_alloc>(),
-        ..Default::default()
-    };
+    let mut value =
+        sys::iommu_ioas_alloc { size: size::<sys::iommu_ioas_alloc>(), ..Default::default() };
     // SAFETY: as above.
     unsafe { command(fd, sys::IOMMUFD_CMD_IOAS_ALLOC, &mut value) }?;
     Ok(value.out_ioas_id)
@@ -180,10 +178,8 @@ pub(crate) fn dirty(
 
 /// IOMMU_FAULT_QUEUE_ALLOC: the queue's number, and the file that it is read by.
 pub(crate) fn new_fault_queue(fd: BorrowedFd<'_>) -> io::Result<(u32, OwnedFd)> {
-    let mut value = sys::iommu_fault_alloc {
-        size: size::<sys::iommu_fault_alloc>(),
-        ..Default::default()
-    };
+    let mut value =
+        sys::iommu_fault_alloc { size: size::<sys::iommu_fault_alloc>(), ..Default::default() };
     // SAFETY: there is nothing behind the structure.
     unsafe { command(fd, sys::IOMMUFD_CMD_FAULT_QUEUE_ALLOC, &mut value) }?;
     // SAFETY: the call has returned a new descriptor, which no other code has.

@@ -78,12 +78,7 @@ pub(crate) struct Unmap {
 
 impl Unmap {
     pub(crate) const fn new(iova: u64, size: u64) -> Self {
-        Self {
-            argsz: size_of::<Self>() as u32,
-            flags: 0,
-            iova,
-            size,
-        }
+        Self { argsz: size_of::<Self>() as u32, flags: 0, iova, size }
     }
 
     /// The bytes that there were, once the call has returned.
@@ -199,23 +194,12 @@ pub(crate) fn track_dirty(container: BorrowedFd<'_>, flags: u32) -> io::Result<(
     let range = sys::vfio_iommu_type1_dirty_bitmap_get {
         iova: 0,
         size: 0,
-        bitmap: sys::vfio_bitmap {
-            pgsize: 0,
-            size: 0,
-            data: std::ptr::null_mut(),
-        },
+        bitmap: sys::vfio_bitmap { pgsize: 0, size: 0, data: std::ptr::null_mut() },
     };
     let get = sys::VFIO_IOMMU_DIRTY_PAGES_FLAG_GET_BITMAP;
     let argsz = size_of::<Dirty>() as u32;
     let flags = flags & !get;
-    dirty_pages(
-        container,
-        &mut Dirty {
-            argsz,
-            flags,
-            range,
-        },
-    )
+    dirty_pages(container, &mut Dirty { argsz, flags, range })
 }
 
 /// VFIO_IOMMU_DIRTY_PAGES: sets a bit of `bitmap` for each page that may have been written, and begins anew.
@@ -271,10 +255,7 @@ pub(crate) fn signal_by(
     let bytes = bytes.ok_or(io::ErrorKind::InvalidInput)?;
     let flags = data | sys::VFIO_IRQ_SET_ACTION_TRIGGER;
     let fds = eventfds.iter().map(|fd| fd.as_raw_fd() as u32);
-    let mut words: Vec<u32> = [bytes, flags, index, 0, count]
-        .into_iter()
-        .chain(fds)
-        .collect();
+    let mut words: Vec<u32> = [bytes, flags, index, 0, count].into_iter().chain(fds).collect();
     // SAFETY: the first word has the number of bytes, and the kernel reads no more.
     unsafe { call(device, 110, words.as_mut_ptr().cast()) }?;
     Ok(())

@@ -54,9 +54,7 @@ impl Mmio for Bar {
             return value;
         }
         let mut bytes = [0; 4];
-        let read = self
-            .in_file(offset)
-            .map(|at| pread(self.device.as_fd(), &mut bytes, at));
+        let read = self.in_file(offset).map(|at| pread(self.device.as_fd(), &mut bytes, at));
         match read {
             Some(Ok(4)) => u32::from_le_bytes(bytes),
             _ => u32::MAX,
@@ -76,15 +74,11 @@ impl Mmio for Bar {
 
     fn read64(&self, offset: usize) -> u64 {
         let mut mapped = self.mapped(offset);
-        mapped
-            .find_map(|(window, at)| window.read(at))
-            .unwrap_or_else(|| {
-                let low = self.read32(offset);
-                let high = offset
-                    .checked_add(4)
-                    .map_or(u32::MAX, |high| self.read32(high));
-                u64::from(high) << 32 | u64::from(low)
-            })
+        mapped.find_map(|(window, at)| window.read(at)).unwrap_or_else(|| {
+            let low = self.read32(offset);
+            let high = offset.checked_add(4).map_or(u32::MAX, |high| self.read32(high));
+            u64::from(high) << 32 | u64::from(low)
+        })
     }
 
     fn write64(&self, offset: usize, value: u64) {
@@ -110,12 +104,7 @@ mod tests {
         ftruncate(&file, 0x4000).unwrap();
         let window = |at| (at, Window::new(file.as_fd(), 0x1000 + at, 0x1000).unwrap());
         let windows = vec![window(0), window(0x2000)];
-        Bar {
-            device: Arc::new(file),
-            offset: 0x1000,
-            bytes: 0x3000,
-            windows,
-        }
+        Bar { device: Arc::new(file), offset: 0x1000, bytes: 0x3000, windows }
     }
 
     #[test]
@@ -134,29 +123,15 @@ mod tests {
         bar.write64(0x1010, 0x1817_1615_1413_1211);
         // From a part that is mapped into one that is not.
         bar.write64(0xffc, 0x2827_2625_2423_2221);
-        assert_eq!(
-            (bar.read32(0x14), bar.read64(0x10)),
-            (0x0807_0605, 0x0807_0605_0403_0201)
-        );
+        assert_eq!((bar.read32(0x14), bar.read64(0x10)), (0x0807_0605, 0x0807_0605_0403_0201));
         assert_eq!(bar.read64(0x1010), 0x1817_1615_1413_1211);
-        assert_eq!(
-            (bar.read64(0xffc), bar.read32(0x1000)),
-            (0x2827_2625_2423_2221, 0x2827_2625)
-        );
+        assert_eq!((bar.read64(0xffc), bar.read32(0x1000)), (0x2827_2625_2423_2221, 0x2827_2625));
     }
 
     #[test]
     fn what_is_outside_is_all_ones_and_stays_as_it_is() {
         let bar = bar();
-        for offset in [
-            2,
-            0x1001,
-            0x2ffd,
-            0x3000,
-            usize::MAX,
-            usize::MAX - 3,
-            usize::MAX - 4,
-        ] {
+        for offset in [2, 0x1001, 0x2ffd, 0x3000, usize::MAX, usize::MAX - 3, usize::MAX - 4] {
             bar.write32(offset, 0);
             assert_eq!(bar.read32(offset), u32::MAX, "{offset:#x}");
         }

@@ -39,10 +39,7 @@ impl Bound {
     ) -> Result<(Self, Arc<OwnedFd>), OpenError> {
         let number = sysfs::group(function)?;
         let group = Some(number);
-        let not_bound = OpenError::NotBound {
-            function,
-            group: number,
-        };
+        let not_bound = OpenError::NotBound { function, group: number };
         let path = match sysfs::node(function) {
             Some(path) => path,
             None if sysfs::is_vfio(function) => return Err(OpenError::NoIommufd),
@@ -65,11 +62,7 @@ impl Bound {
             _ => VfioError::of(Step::Bind)(error).into(),
         })?;
         let device = Arc::new(device);
-        let bound = Self {
-            iommufd: iommufd.clone(),
-            device: Arc::downgrade(&device),
-            id,
-        };
+        let bound = Self { iommufd: iommufd.clone(), device: Arc::downgrade(&device), id };
         Ok((bound, device))
     }
 

@@ -49,10 +49,9 @@ fn open(path: &str, group: u32, step: Step) -> Result<Option<OwnedFd>, OpenError
     };
     match errno(&error) {
         Some(Errno::NOENT | Errno::NODEV | Errno::NXIO) => Ok(None),
-        Some(Errno::ACCESS | Errno::PERM) => Err(OpenError::NoPermission {
-            group: Some(group),
-            step,
-        }),
+        Some(Errno::ACCESS | Errno::PERM) => {
+            Err(OpenError::NoPermission { group: Some(group), step })
+        }
         Some(Errno::BUSY) => Err(OpenError::Busy { group }),
         _ => Err(VfioError::of(step)(error).into()),
     }
@@ -75,10 +74,8 @@ impl Container {
         }
         let node = open(&format!("/dev/vfio/{group}"), group, Step::Group)?;
         let node = node.ok_or(OpenError::NotBound { function, group })?;
-        let mut status = sys::vfio_group_status {
-            argsz: size_of::<sys::vfio_group_status>() as u32,
-            flags: 0,
-        };
+        let mut status =
+            sys::vfio_group_status { argsz: size_of::<sys::vfio_group_status>() as u32, flags: 0 };
         call::with(node.as_fd(), &call::GROUP_GET_STATUS, &mut status)
             .map_err(VfioError::of(Step::Group))?;
         if status.flags & sys::VFIO_GROUP_FLAGS_VIABLE == 0 {
@@ -102,11 +99,7 @@ impl Container {
             Some(Errno::BUSY) => OpenError::Busy { group },
             _ => VfioError::of(Step::Device)(error).into(),
         })?;
-        let opened = Self {
-            fd,
-            _group: node,
-            counters,
-        };
+        let opened = Self { fd, _group: node, counters };
         Ok((opened, Arc::new(device)))
     }
 
@@ -211,10 +204,7 @@ impl Calls for Container {
 
 /// The bytes of a range; it is never all of 64 bits, where memory of a process is to lie in it.
 pub(super) fn bytes(range: IovaRange) -> Result<u64, IommuError> {
-    range
-        .len_minus_one()
-        .checked_add(1)
-        .ok_or(IommuError::Unsupported)
+    range.len_minus_one().checked_add(1).ok_or(IommuError::Unsupported)
 }
 
 #[cfg(test)]
@@ -239,10 +229,7 @@ mod tests {
         assert_eq!(reach(&bytes(&info)).unwrap_err(), InfoError::NoRanges);
         assert_eq!(available(&bytes(&info)), Ok(None));
         info[1] = 2;
-        assert_eq!(
-            reach(&bytes(&info)).unwrap_err(),
-            InfoError::NoPages { sizes: 0 }
-        );
+        assert_eq!(reach(&bytes(&info)).unwrap_err(), InfoError::NoPages { sizes: 0 });
         assert!(reach(&bytes(&info[..3])).is_err() && reach(&[]).is_err());
     }
 }

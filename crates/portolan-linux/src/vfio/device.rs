@@ -68,11 +68,7 @@ fn region(info: &[u8], index: u32) -> Result<Region, VfioError> {
         (true, Some(body)) => areas(body, bytes)?,
         (true, None) => vec![(0, bytes)],
     };
-    Ok(Region {
-        offset,
-        bytes,
-        areas,
-    })
+    Ok(Region { offset, bytes, areas })
 }
 
 impl VfioDevice {
@@ -81,24 +77,14 @@ impl VfioDevice {
         let info = call::ask(fd.as_fd(), call::DEVICE_GET_INFO, DEVICE_INFO, &[]);
         let info = info.map_err(VfioError::of(Step::Info))?;
         let config = Self::region(&fd, sys::VFIO_PCI_CONFIG_REGION_INDEX)?;
-        let device = Self {
-            flags: word(&info, 4)?,
-            fd,
-            function,
-            config,
-        };
+        let device = Self { flags: word(&info, 4)?, fd, function, config };
         let command = device.config_read16(COMMAND)?;
         device.config_write16(COMMAND, command | COMMAND_MEMORY | COMMAND_BUS_MASTER)?;
         Ok(device)
     }
 
     fn region(fd: &OwnedFd, index: u32) -> Result<Region, VfioError> {
-        let info = call::ask(
-            fd.as_fd(),
-            call::DEVICE_GET_REGION_INFO,
-            REGION_INFO,
-            &[0, index],
-        );
+        let info = call::ask(fd.as_fd(), call::DEVICE_GET_REGION_INFO, REGION_INFO, &[0, index]);
         match info {
             Ok(info) => region(&info, index),
             Err(error) if error.raw_os_error() == Some(22) => Err(VfioError::NoRegion { index }),
@@ -125,16 +111,8 @@ impl VfioDevice {
         if index > sys::VFIO_PCI_BAR5_REGION_INDEX {
             return Err(VfioError::NoRegion { index });
         }
-        let Region {
-            offset,
-            bytes,
-            areas,
-        } = Self::region(&self.fd, index)?;
-        let outside = |at| VfioError::OutOfBounds {
-            offset: at,
-            bytes,
-            length: bytes,
-        };
+        let Region { offset, bytes, areas } = Self::region(&self.fd, index)?;
+        let outside = |at| VfioError::OutOfBounds { offset: at, bytes, length: bytes };
         let window = |(at, size): (u64, u64)| {
             let (start, size) = (offset.checked_add(at), usize::try_from(size));
             let (Some(start), Ok(size)) = (start, size) else {
@@ -144,23 +122,14 @@ impl VfioDevice {
             Ok((at, window.map_err(VfioError::of(Step::Registers))?))
         };
         let windows: Result<_, VfioError> = areas.into_iter().map(window).collect();
-        Ok(Bar {
-            device: self.fd.clone(),
-            offset,
-            bytes,
-            windows: windows?,
-        })
+        Ok(Bar { device: self.fd.clone(), offset, bytes, windows: windows? })
     }
 
     /// Offset of `bytes` bytes of configuration space at `offset` in the device's file.
     fn config(&self, offset: u64, bytes: u64) -> Result<u64, VfioError> {
         let (length, at) = (self.config.bytes, self.config.offset.checked_add(offset));
         let inside = offset.checked_add(bytes).is_some_and(|end| end <= length);
-        at.filter(|_| inside).ok_or(VfioError::OutOfBounds {
-            offset,
-            bytes,
-            length,
-        })
+        at.filter(|_| inside).ok_or(VfioError::OutOfBounds { offset, bytes, length })
     }
 
     /// Reads two bytes of configuration space.
@@ -209,12 +178,7 @@ impl VfioDevice {
     }
 
     fn count_of(&self, index: u32) -> Result<u32, VfioError> {
-        let info = call::ask(
-            self.fd.as_fd(),
-            call::DEVICE_GET_IRQ_INFO,
-            IRQ_INFO,
-            &[0, index],
-        );
+        let info = call::ask(self.fd.as_fd(), call::DEVICE_GET_IRQ_INFO, IRQ_INFO, &[0, index]);
         let info = match info {
             Ok(info) => info,
             Err(error) if error.raw_os_error() == Some(22) => return Ok(0),
@@ -272,21 +236,8 @@ mod tests {
 
     fn info(flags: u32, first: u32, bytes: u64, more: &[u32]) -> Vec<u8> {
         let (low, high) = (bytes as u32, (bytes >> 32) as u32);
-        let words = [
-            32 + 4 * more.len() as u32,
-            flags,
-            2,
-            first,
-            low,
-            high,
-            0,
-            2 << 8,
-        ];
-        words
-            .iter()
-            .chain(more)
-            .flat_map(|word| word.to_ne_bytes())
-            .collect()
+        let words = [32 + 4 * more.len() as u32, flags, 2, first, low, high, 0, 2 << 8];
+        words.iter().chain(more).flat_map(|word| word.to_ne_bytes()).collect()
     }
 
     const ALL: u32 = 7;
@@ -295,20 +246,10 @@ mod tests {
     fn a_region_is_mapped_as_far_as_the_kernel_lets_it_be() {
         let whole = region(&info(ALL, 0, 0x4000, &[]), 2).unwrap();
         let offset = 2 << 40;
-        assert_eq!(
-            (whole.offset, whole.bytes, whole.areas),
-            (offset, 0x4000, vec![(0, 0x4000)])
-        );
-        assert!(
-            region(&info(3, 0, 0x4000, &[]), 2)
-                .unwrap()
-                .areas
-                .is_empty()
-        );
+        assert_eq!((whole.offset, whole.bytes, whole.areas), (offset, 0x4000, vec![(0, 0x4000)]));
+        assert!(region(&info(3, 0, 0x4000, &[]), 2).unwrap().areas.is_empty());
         let sparse = [1 | 1 << 16, 0, 2, 0, 0, 0, 0x1000, 0, 0x3000, 0, 0x1000, 0];
-        let areas = region(&info(ALL | 8, 32, 0x4000, &sparse), 2)
-            .unwrap()
-            .areas;
+        let areas = region(&info(ALL | 8, 32, 0x4000, &sparse), 2).unwrap().areas;
         assert_eq!(areas, [(0, 0x1000), (0x3000, 0x1000)]);
     }
 
@@ -319,10 +260,7 @@ mod tests {
         let past = [1 | 1 << 16, 0, 1, 0, 0x3000, 0, 0x2000, 0];
         let (offset, bytes) = (0x3000, 0x2000);
         let area = InfoError::Area { offset, bytes };
-        assert_eq!(
-            region(&info(ALL | 8, 32, 0x4000, &past), 2),
-            Err(area.into())
-        );
+        assert_eq!(region(&info(ALL | 8, 32, 0x4000, &past), 2), Err(area.into()));
         let cut = region(&info(ALL | 8, 0x1000, 0x4000, &[]), 2);
         assert!(matches!(cut, Err(VfioError::Info(InfoError::Cut { .. }))));
         assert!(region(&info(ALL, 0, 0x4000, &[])[..24], 2).is_err());

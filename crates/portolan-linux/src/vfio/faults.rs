@@ -71,16 +71,10 @@ impl Record {
                 iova: Iova::new(iova),
                 // The kernel's bits are those of the requests.
                 wants: Permissions::from_bits_truncate(permissions as u8),
-                kind: RequestKind::Pri {
-                    group: GroupId::new(u16::try_from(group).ok()?),
-                    place,
-                },
+                kind: RequestKind::Pri { group: GroupId::new(u16::try_from(group).ok()?), place },
             })
         };
-        Ok(Self {
-            request: request(),
-            cookie: word(record, 36)?,
-        })
+        Ok(Self { request: request(), cookie: word(record, 36)? })
     }
 }
 
@@ -108,13 +102,7 @@ impl FaultQueue {
         streams: BTreeMap<u32, StreamId>,
     ) -> Result<Self, IommuError> {
         let (id, file) = iommufd.fault_queue()?;
-        Ok(Self {
-            iommufd: Some(iommufd),
-            id,
-            file,
-            streams,
-            waiting: Mutex::default(),
-        })
+        Ok(Self { iommufd: Some(iommufd), id, file, streams, waiting: Mutex::default() })
     }
 
     pub(super) fn id(&self) -> u32 {

@@ -50,11 +50,7 @@ impl Interrupts {
         let events = events.map_err(|error| failed(error.into()))?;
         let fds: Vec<BorrowedFd<'_>> = events.iter().map(|event| event.as_fd()).collect();
         call::signal_by(device.as_fd(), index, &fds).map_err(failed)?;
-        Ok(Self {
-            device,
-            index,
-            events,
-        })
+        Ok(Self { device, index, events })
     }
 
     /// The eventfds, in the order of the vectors: for an event loop of the caller's.

@@ -74,9 +74,7 @@ impl Spaces for NewIoas {
 fn reach(pairs: &[(u64, u64)], alignment: u64) -> Result<Reach, InfoError> {
     let ranges = ranges(pairs.iter().copied())?;
     let none = InfoError::NoPages { sizes: alignment };
-    let power = alignment
-        .is_power_of_two()
-        .then(|| alignment.trailing_zeros());
+    let power = alignment.is_power_of_two().then(|| alignment.trailing_zeros());
     let granule = PageSize::of_lg2(power.ok_or(none)?);
     // Pages of the process are no smaller.
     let granule = granule.max(PageSize::SIZE_4K);
@@ -132,9 +130,7 @@ impl Ioas {
 
 impl Drop for Ioas {
     fn drop(&mut self) {
-        self.by_device()
-            .values()
-            .for_each(|id| self.iommufd.destroy(*id));
+        self.by_device().values().for_each(|id| self.iommufd.destroy(*id));
         self.iommufd.destroy(self.id);
     }
 }
@@ -164,10 +160,7 @@ impl Calls for Ioas {
         page: PageSize,
         bitmap: &mut [u64],
     ) -> Result<(), IommuError> {
-        let (fd, what) = (
-            self.iommufd.descriptor(),
-            (range.start().get(), bytes(range)?),
-        );
+        let (fd, what) = (self.iommufd.descriptor(), (range.start().get(), bytes(range)?));
         // Marks of any of the devices.
         for id in self.by_device().values() {
             let read = call::dirty(fd, *id, what, page.bytes(), bitmap);

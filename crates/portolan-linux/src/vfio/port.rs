@@ -62,11 +62,7 @@ impl Port {
                 (Way::Container(Arc::new(container)), device)
             }
         };
-        let port = Self {
-            stream: stream(function),
-            way,
-            attached: Mutex::default(),
-        };
+        let port = Self { stream: stream(function), way, attached: Mutex::default() };
         Ok((port, device))
     }
 

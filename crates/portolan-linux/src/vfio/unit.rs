@@ -120,12 +120,7 @@ pub fn open_by(interface: Interface, functions: &[PciFunction]) -> Result<Opened
     }
     let some = common.filter(|reach| !reach.ranges.is_empty());
     let reach = Arc::new(some.ok_or(OpenError::NoCommonAddresses)?);
-    let unit = UserUnit {
-        ports,
-        iommufd,
-        reach,
-        counters,
-    };
+    let unit = UserUnit { ports, iommufd, reach, counters };
     let unit = Arc::new(unit);
     Ok(Opened { unit, devices })
 }
@@ -178,10 +173,7 @@ impl UserUnit {
     /// kernel's error.
     pub fn fault_queue(&self) -> Result<Arc<FaultQueue>, IommuError> {
         let iommufd = self.iommufd.clone().ok_or(IommuError::Unsupported)?;
-        let numbers = self
-            .ports
-            .iter()
-            .filter_map(|port| Some((port.number()?, port.stream)));
+        let numbers = self.ports.iter().filter_map(|port| Some((port.number()?, port.stream)));
         Ok(Arc::new(FaultQueue::new(iommufd, numbers.collect())?))
     }
 
@@ -279,11 +271,7 @@ mod tests {
         };
         let one = reach(&[(0, 0xfedf_ffff), (0xfef0_0000, 0xff_ffff_ffff)]);
         let other = reach(&[(0x1000, 0x8fff), (0xfe00_0000, 0xffff_ffff)]);
-        let wanted = [
-            (0x1000, 0x8fff),
-            (0xfe00_0000, 0xfedf_ffff),
-            (0xfef0_0000, 0xffff_ffff),
-        ];
+        let wanted = [(0x1000, 0x8fff), (0xfe00_0000, 0xfedf_ffff), (0xfef0_0000, 0xffff_ffff)];
         assert_eq!(both(&one, &other).ranges, reach(&wanted).ranges);
         assert!(both(&one, &reach(&[(1 << 50, 1 << 51)])).ranges.is_empty());
     }

@@ -59,10 +59,7 @@ pub(crate) struct Packet;
 // SAFETY: the address is a name: no memory of this process is behind it.
 unsafe impl Buffer for Packet {
     fn pieces(&self) -> Pieces<'_> {
-        Pieces::One(PhysRange::page(
-            PhysAddr::new(0x1234_5000),
-            PageSize::SIZE_4K,
-        ))
+        Pieces::One(PhysRange::page(PhysAddr::new(0x1234_5000), PageSize::SIZE_4K))
     }
 
     fn device_may_write(&self) -> bool {

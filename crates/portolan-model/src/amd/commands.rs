@@ -131,10 +131,7 @@ pub(super) fn decode(words: [u64; 2], id: &AmdIdentification) -> Option<(Command
             });
             drop(K::InvalidateIotlbPages, what)
         }
-        5 => drop(
-            K::InvalidateInterruptTable,
-            Invalidate::Interrupts { device },
-        ),
+        5 => drop(K::InvalidateInterruptTable, Invalidate::Interrupts { device }),
         6 if id.prefetches() => Some((K::PrefetchIommuPages, Effect::Nothing)),
         7 if id.has_page_requests() => Some((K::CompletePprRequest, response(low, high)?)),
         8 if id.invalidates_all() => drop(K::InvalidateIommuAll, Invalidate::Everything),

@@ -45,10 +45,7 @@ impl AmdRegisters {
         address: u64,
         data: u32,
     ) -> Option<AmdInterrupt> {
-        let plain = Some(AmdInterrupt {
-            vector: data as u8,
-            destination: (address >> 12) as u8,
-        });
+        let plain = Some(AmdInterrupt { vector: data as u8, destination: (address >> 12) as u8 });
         if !state.own.registers.enabled() {
             return plain;
         }

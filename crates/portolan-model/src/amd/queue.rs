@@ -72,11 +72,7 @@ impl AmdRegisters {
             Effect::Nothing => {}
             Effect::Respond { to, response } => state.asking.tell(to, response),
             Effect::Invalidate(what) => self.take(state, what),
-            Effect::Wait {
-                store,
-                interrupt,
-                flush,
-            } => {
+            Effect::Wait { store, interrupt, flush } => {
                 if flush == Flush::No {
                     let behind = self.behind(state, head);
                     self.overtake(state, behind);
@@ -105,13 +101,7 @@ impl AmdRegisters {
             let words = self.fetch(state, at);
             match words.and_then(|words| decode(words, &self.setup.identification)) {
                 Some((_, Effect::Invalidate(what))) => behind.push(what),
-                Some((
-                    _,
-                    Effect::Wait {
-                        flush: Flush::Yes, ..
-                    },
-                ))
-                | None => break,
+                Some((_, Effect::Wait { flush: Flush::Yes, .. })) | None => break,
                 Some(_) => {}
             }
             at = (at + BYTES) % size;
@@ -137,11 +127,7 @@ pub(super) fn invalidate(state: &mut State, what: Invalidate) {
             state.own.entries.remove(&device);
             state.own.interrupt_words.remove(&device);
         }
-        Invalidate::Pages {
-            domain,
-            range,
-            drops,
-        } => {
+        Invalidate::Pages { domain, range, drops } => {
             let reach = Reach::Range(InvalTag::new(domain.into()), range);
             state.own.pages.invalidate(reach, None, drops);
         }

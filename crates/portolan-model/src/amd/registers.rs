@@ -48,10 +48,7 @@ const STATUS: usize = 0x2020;
 
 impl Registers {
     pub(super) fn reset(id: &AmdIdentification) -> Self {
-        Self {
-            features: id.features,
-            ..Self::default()
-        }
+        Self { features: id.features, ..Self::default() }
     }
 
     pub(super) fn enabled(&self) -> bool {
@@ -140,10 +137,9 @@ fn switch(state: &mut State, value: u64) {
     if state.faults.control == Drain::Never {
         return;
     }
-    for (bit, run) in [
-        (control::COMMANDS, status::COMMANDS_RUN),
-        (control::EVENT_LOG, status::EVENT_RUN),
-    ] {
+    for (bit, run) in
+        [(control::COMMANDS, status::COMMANDS_RUN), (control::EVENT_LOG, status::EVENT_RUN)]
+    {
         let both = bit | control::ENABLE;
         let overflown = bit == control::EVENT_LOG && registers.status & status::EVENT_OVERFLOW != 0;
         if value & both != both {

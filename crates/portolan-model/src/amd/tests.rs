@@ -63,10 +63,7 @@ impl Bench {
     }
 
     fn new(identification: AmdIdentification) -> Self {
-        Self::of(AmdSetup {
-            identification,
-            ..AmdSetup::default()
-        })
+        Self::of(AmdSetup { identification, ..AmdSetup::default() })
     }
 
     fn word(&self, at: u64) -> &std::sync::atomic::AtomicU64 {
@@ -234,11 +231,7 @@ fn a_large_page_goes_only_with_a_range_of_its_size() {
 fn entries_stay_until_told_and_absence_only_where_the_unit_says_so() {
     for caching in [false, true] {
         let plain = AmdIdentification::default();
-        let bench = Bench::new(if caching {
-            plain.caching_absence()
-        } else {
-            plain
-        });
+        let bench = Bench::new(if caching { plain.caching_absence() } else { plain });
         assert_eq!(bench.read(IOVA), Ok(PA));
         bench.entry(3, 0);
         bench.queue(&[[2 << 60 | 0x29, 0], pages(0x7fff_ffff_ffff_f003), WAIT]);
@@ -281,15 +274,9 @@ fn commands_have_no_order_but_around_a_wait_that_flushes() {
 
 #[test]
 fn a_bad_command_stops_the_unit_until_fetching_is_turned_on_again() {
-    let bare = AmdIdentification {
-        capability: [0x0003_000f, 1, 0, 0, 0x0018_2800],
-        features: 0,
-    };
+    let bare = AmdIdentification { capability: [0x0003_000f, 1, 0, 0, 0x0018_2800], features: 0 };
     // INVALIDATE_IOMMU_ALL, and nothing of page requests.
-    let with = AmdIdentification {
-        features: 1 << 6,
-        ..chips::RAVEN_RIDGE.identification
-    };
+    let with = AmdIdentification { features: 1 << 6, ..chips::RAVEN_RIDGE.identification };
     for (id, command) in [
         (with, [0, 0]),
         (with, [9 << 60, 0]),
@@ -352,10 +339,7 @@ fn records_and_commands_may_be_late() {
     bench.queue(&[[1 << 60 | STORE | 1, 5], [1 << 60 | STORE | 1, 6]]);
     later(99);
     assert_eq!(bench.get(STORE), 0);
-    bench.amd.inject(RegisterFaults {
-        drain: Drain::OneEach(10),
-        ..RegisterFaults::default()
-    });
+    bench.amd.inject(RegisterFaults { drain: Drain::OneEach(10), ..RegisterFaults::default() });
     later(1);
     assert_eq!(bench.get(STORE), 5);
     later(10);
@@ -373,23 +357,13 @@ fn what_a_driver_must_not_do_is_noted() {
     assert_eq!(bench.amd.violations(), noted);
     bench.amd.write64(0x2008, 0x1000);
     let tail = 0x1000;
-    assert!(
-        bench
-            .amd
-            .violations()
-            .contains(&Violation::QueueOverrun { tail })
-    );
+    assert!(bench.amd.violations().contains(&Violation::QueueOverrun { tail }));
     assert_eq!(bench.amd.read32(0x1c), 0);
     bench.amd.write32(0x18, 1);
     assert_eq!((bench.amd.read64(0x18), bench.amd.read64(0x2020)), (1, 0));
     bench.amd.read64(0x40);
     let offset = 0x40;
-    assert!(
-        bench
-            .amd
-            .violations()
-            .contains(&Violation::BadAccess { offset })
-    );
+    assert!(bench.amd.violations().contains(&Violation::BadAccess { offset }));
 }
 
 #[test]
@@ -449,11 +423,9 @@ fn a_wide_register_is_seen_in_halves_on_a_hostile_machine() {
 
 #[test]
 fn a_register_is_kept_from_the_driver() {
-    for (how, read, aborted) in [
-        (Withheld::Locked, 0, 0),
-        (Withheld::Ones, u64::MAX, 0),
-        (Withheld::Aborts, u64::MAX, 2),
-    ] {
+    for (how, read, aborted) in
+        [(Withheld::Locked, 0, 0), (Withheld::Ones, u64::MAX, 0), (Withheld::Aborts, u64::MAX, 2)]
+    {
         let machine = new_machine();
         machine.withhold(LIMIT, how);
         machine.write64(LIMIT, 0x1000);

@@ -24,13 +24,9 @@ impl AmdRegisters {
         let (domain, table, permissions, excluded) = match self.entry(state, of.stream)? {
             Entry::Passes => return untranslated,
             Entry::Ends => return refused(0, Why::NotPresent),
-            Entry::Translates {
-                domain,
-                table,
-                permissions,
-                excluded,
-                ..
-            } => (domain, table, permissions, excluded),
+            Entry::Translates { domain, table, permissions, excluded, .. } => {
+                (domain, table, permissions, excluded)
+            }
         };
         if excludes(state.own.registers.exclusion, excluded, of.iova) {
             return untranslated;
@@ -119,10 +115,7 @@ impl AmdRegisters {
             Ok(found) => {
                 let page = found.leaf.size;
                 let permissions = found.leaf.permissions.and(permissions);
-                let leaf = Leaf {
-                    permissions,
-                    ..found.leaf
-                };
+                let leaf = Leaf { permissions, ..found.leaf };
                 (Known::Present { leaf, page }, page)
             }
             Err(Ended::Here(fault) | Ended::Locating(fault)) => match fault {

@@ -24,11 +24,7 @@ pub struct Key {
 impl Key {
     /// The page of `size` that holds `iova`, in `context`.
     pub const fn new(context: InvalTag, iova: Iova, size: PageSize) -> Self {
-        Self {
-            context,
-            lg2: size.lg2() as u8,
-            page: iova.get() >> size.lg2(),
-        }
+        Self { context, lg2: size.lg2() as u8, page: iova.get() >> size.lg2() }
     }
 
     /// Context of the entry.
@@ -91,23 +87,13 @@ pub struct Cache<V> {
 impl<V: Copy> Cache<V> {
     /// A cache that never forgets by itself. Where entries overlap, the oldest answers.
     pub fn unbounded() -> Self {
-        Self {
-            entries: Entries::Unbounded(BTreeMap::new()),
-            sizes: 0,
-            held: 0,
-            stamp: 0,
-        }
+        Self { entries: Entries::Unbounded(BTreeMap::new()), sizes: 0, held: 0, stamp: 0 }
     }
 
     /// A cache of the given size with least-recently-used replacement. Where entries overlap, the
     /// smallest answers. A geometry without a whole set is taken as one entry.
     pub fn of_size(geometry: CacheGeometry) -> Self {
-        Self {
-            entries: Entries::Sized(Sets::new(geometry)),
-            sizes: 0,
-            held: 0,
-            stamp: 0,
-        }
+        Self { entries: Entries::Sized(Sets::new(geometry)), sizes: 0, held: 0, stamp: 0 }
     }
 
     /// Number of entries.
@@ -130,8 +116,7 @@ impl<V: Copy> Cache<V> {
         match &mut self.entries {
             Entries::Unbounded(map) => {
                 let hits = keys.filter_map(|key| map.get(&key));
-                hits.min_by_key(|entry| entry.stamp)
-                    .map(|entry| entry.value)
+                hits.min_by_key(|entry| entry.stamp).map(|entry| entry.value)
             }
             Entries::Sized(sets) => {
                 for key in keys {
@@ -149,11 +134,7 @@ impl<V: Copy> Cache<V> {
     pub fn insert(&mut self, key: Key, value: V) {
         self.stamp += 1;
         self.sizes |= 1 << (key.lg2 & 63);
-        let entry = Entry {
-            key,
-            value,
-            stamp: self.stamp,
-        };
+        let entry = Entry { key, value, stamp: self.stamp };
         match &mut self.entries {
             Entries::Unbounded(map) => {
                 map.insert(key, entry);
@@ -212,9 +193,7 @@ impl<V: Copy> Cache<V> {
 
 /// Number of pages that the range touches, of all the sizes together.
 fn pages_of_all(sizes: Sizes, range: IovaRange) -> u64 {
-    sizes
-        .map(|size| range.pages(size))
-        .fold(0, u64::saturating_add)
+    sizes.map(|size| range.pages(size)).fold(0, u64::saturating_add)
 }
 
 /// The sizes in a set, smallest first.
@@ -240,16 +219,8 @@ fn keys_within<V>(
     let wanted = |entry: &&Entry<V>| which(entry.key, &entry.value);
     let key = |entry: &Entry<V>| entry.key;
     let context_keys = |context| {
-        let first = Key {
-            context,
-            lg2: 0,
-            page: 0,
-        };
-        first..=Key {
-            context,
-            lg2: u8::MAX,
-            page: u64::MAX,
-        }
+        let first = Key { context, lg2: 0, page: 0 };
+        first..=Key { context, lg2: u8::MAX, page: u64::MAX }
     };
     match reach {
         Reach::All => map.values().filter(wanted).map(key).collect(),
@@ -287,13 +258,7 @@ mod tests {
     }
 
     fn both() -> [Cache<u32>; 2] {
-        [
-            Cache::unbounded(),
-            Cache::of_size(CacheGeometry {
-                entries: 8,
-                ways: 4,
-            }),
-        ]
+        [Cache::unbounded(), Cache::of_size(CacheGeometry { entries: 8, ways: 4 })]
     }
 
     fn drop_all(cache: &mut Cache<u32>, reach: Reach) -> Vec<u32> {
@@ -341,10 +306,7 @@ mod tests {
 
     #[test]
     fn replaces_what_was_used_least_recently() {
-        let mut cache = Cache::of_size(CacheGeometry {
-            entries: 2,
-            ways: 2,
-        });
+        let mut cache = Cache::of_size(CacheGeometry { entries: 2, ways: 2 });
         cache.insert(key(A, 0x1000, 12), 1);
         cache.insert(key(A, 0x2000, 12), 2);
         assert_eq!(at(&mut cache, A, 0x1000), Some(1));
@@ -358,10 +320,7 @@ mod tests {
 
     #[test]
     fn pages_compete_only_within_their_set() {
-        let mut cache = Cache::of_size(CacheGeometry {
-            entries: 4,
-            ways: 1,
-        });
+        let mut cache = Cache::of_size(CacheGeometry { entries: 4, ways: 1 });
         for page in 0..4u64 {
             cache.insert(key(A, page << 12, 12), page as u32);
         }

@@ -19,12 +19,7 @@ impl<V: Copy> Sets<V> {
         let sets = (geometry.entries as usize / ways).max(1);
         let slots = vec![None; sets * ways];
         let taken = vec![0; slots.len().div_ceil(64)];
-        Self {
-            ways,
-            sets,
-            slots,
-            taken,
-        }
+        Self { ways, sets, slots, taken }
     }
 
     pub(super) fn number(&self) -> usize {
@@ -44,10 +39,7 @@ impl<V: Copy> Sets<V> {
 
     pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut Entry<V>> {
         let set = self.of(key);
-        self.slots[set]
-            .iter_mut()
-            .flatten()
-            .find(|entry| entry.key == key)
+        self.slots[set].iter_mut().flatten().find(|entry| entry.key == key)
     }
 
     /// Puts `entry` in place of one with its key, or of the one with the oldest stamp in its set if there is no room;
@@ -88,11 +80,7 @@ impl<V: Copy> Sets<V> {
         for word in 0..self.taken.len() {
             let mut bits = self.taken[word];
             while bits != 0 {
-                self.drop_at(
-                    word * 64 + bits.trailing_zeros() as usize,
-                    &which,
-                    &mut dropped,
-                );
+                self.drop_at(word * 64 + bits.trailing_zeros() as usize, &which, &mut dropped);
                 bits &= bits - 1;
             }
         }

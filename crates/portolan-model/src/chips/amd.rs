@@ -20,10 +20,7 @@ const fn chip(
     RealChip {
         name,
         source,
-        identification: AmdIdentification {
-            capability: CAPABILITY,
-            features,
-        },
+        identification: AmdIdentification { capability: CAPABILITY, features },
     }
 }
 
@@ -32,18 +29,12 @@ const fn chip(
 pub const AMD_990FX: RealChip<AmdIdentification> = RealChip {
     name: "990FX",
     source: "https://ubuntuforums.org, Easy solution to get IOMMU working on mobos with broken BIOSes",
-    identification: AmdIdentification {
-        capability: WITHOUT_FEATURES,
-        features: 0,
-    },
+    identification: AmdIdentification { capability: WITHOUT_FEATURES, features: 0 },
 };
 
 /// Tables of up to six levels, INVALIDATE_IOMMU_ALL, prefetching, page requests.
-pub const RAVEN_RIDGE: RealChip<AmdIdentification> = chip(
-    "Raven Ridge",
-    "https://docs.kernel.org/arch/x86/iommu.html",
-    0x004f_77ef_2229_4ada,
-);
+pub const RAVEN_RIDGE: RealChip<AmdIdentification> =
+    chip("Raven Ridge", "https://docs.kernel.org/arch/x86/iommu.html", 0x004f_77ef_2229_4ada);
 
 impl Default for AmdIdentification {
     /// That of the narrowest real chip, [`AMD_990FX`].
@@ -71,16 +62,8 @@ pub const AMD: &[RealChip<AmdIdentification>] = &[
         "https://github.com/hamadmarri/TT-CPU-Scheduler/issues/23",
         0x058f_77ef_2229_4a5a,
     ),
-    chip(
-        "Rome",
-        "https://github.com/AMDESE/AMDSEV/issues/62",
-        0x058f_77ef_2229_4ade,
-    ),
-    chip(
-        "Lucienne",
-        "https://github.com/codepayne/pop-os-linux/issues/5",
-        0x206d_73ef_2225_4ade,
-    ),
+    chip("Rome", "https://github.com/AMDESE/AMDSEV/issues/62", 0x058f_77ef_2229_4ade),
+    chip("Lucienne", "https://github.com/codepayne/pop-os-linux/issues/5", 0x206d_73ef_2225_4ade),
     chip(
         "a processor for socket AM5",
         "https://github.com/frankcrawford/it87/issues/60",
@@ -91,9 +74,5 @@ pub const AMD: &[RealChip<AmdIdentification>] = &[
         "https://github.com/enarx/enarx/issues/2263",
         0x841f_77e0_2209_4ace,
     ),
-    chip(
-        "Genoa",
-        "https://github.com/openvelinux/kernel/pull/50",
-        0xa5bf_732f_a229_5afe,
-    ),
+    chip("Genoa", "https://github.com/openvelinux/kernel/pull/50", 0xa5bf_732f_a229_5afe),
 ];

@@ -70,11 +70,7 @@ const fn chip(
     source: &'static str,
     printed: Printed,
 ) -> RealChip<SmmuV2Identification> {
-    RealChip {
-        name,
-        source,
-        identification: words(printed),
-    }
+    RealChip { name, source, identification: words(printed) }
 }
 
 /// Address at which MSM8998's units were published.

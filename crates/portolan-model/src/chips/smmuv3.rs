@@ -71,23 +71,14 @@ const fn words(printed: Printed) -> SmmuIdentification {
         48 => 5,
         _ => 6,
     };
-    SmmuIdentification {
-        idr,
-        iidr: 0,
-        aidr: 2,
-    }
+    SmmuIdentification { idr, iidr: 0, aidr: 2 }
 }
 
 /// The narrowest: 44 bits, streams of 16 bits; contexts in one level; no messages, ATS, stalls nor page requests.
 pub const THUNDER_X2: RealChip<SmmuIdentification> = RealChip {
     name: "Cavium ThunderX2",
     source: "https://lore.kernel.org/lkml/6326D2D1-8641-48D1-BDD5-4F4B8BADB286@lca.pw/",
-    identification: words(Printed {
-        features: 0x170d,
-        output: 44,
-        queues: [19, 19, 0],
-        sid: 16,
-    }),
+    identification: words(Printed { features: 0x170d, output: 44, queues: [19, 19, 0], sid: 16 }),
 };
 
 impl Default for SmmuIdentification {

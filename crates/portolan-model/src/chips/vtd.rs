@@ -10,11 +10,7 @@ const fn chip(
     (version, cap, ecap): (u32, u64, u64),
 ) -> RealChip<VtdIdentification> {
     let identification = VtdIdentification { version, cap, ecap };
-    RealChip {
-        name,
-        source,
-        identification,
-    }
+    RealChip { name, source, identification }
 }
 
 /// The narrowest: 36 bits of address, tables of three levels with pages of 4 KiB alone, 256 domains, one fault

@@ -81,11 +81,7 @@ impl<T> VirtualLock<T> {
     /// The value, for the holder.
     fn guard(&self, place: Place) -> VirtualGuard<'_, T> {
         let value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
-        VirtualGuard {
-            value: Some(value),
-            lock: self,
-            place,
-        }
+        VirtualGuard { value: Some(value), lock: self, place }
     }
 
     fn release(&self) {
@@ -132,10 +128,7 @@ impl<T: Send> Lock<T> for VirtualLock<T> {
         T: 'a;
 
     fn new(value: T) -> Self {
-        Self {
-            state: Mutex::default(),
-            value: Mutex::new(value),
-        }
+        Self { state: Mutex::default(), value: Mutex::new(value) }
     }
 
     fn lock(&self) -> VirtualGuard<'_, T> {
@@ -167,11 +160,7 @@ impl<T: Send> Lock<T> for VirtualLock<T> {
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
                 Err(TryLockError::WouldBlock) => return None,
             };
-            return Some(VirtualGuard {
-                value: Some(value),
-                lock: self,
-                place,
-            });
+            return Some(VirtualGuard { value: Some(value), lock: self, place });
         }
         if scheduler::with(|core| self.state().attempt(core)) == Some(Attempt::Failed) {
             return None;
@@ -180,8 +169,6 @@ impl<T: Send> Lock<T> for VirtualLock<T> {
     }
 
     fn into_inner(self) -> T {
-        self.value
-            .into_inner()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.value.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -58,11 +58,7 @@ struct Machine {
 impl VirtualCpus {
     /// A machine of `count` CPUs, at least 1 and at most [`MAX_CPUS`].
     pub fn new(count: usize, prices: SharingPrices) -> Self {
-        Self(Arc::new(Machine {
-            count: count.clamp(1, MAX_CPUS),
-            prices,
-            idle: AtomicU64::new(0),
-        }))
+        Self(Arc::new(Machine { count: count.clamp(1, MAX_CPUS), prices, idle: AtomicU64::new(0) }))
     }
 
     /// Prices of sharing.

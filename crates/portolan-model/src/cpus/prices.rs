@@ -93,9 +93,7 @@ impl SharingTable {
     }
 
     pub(crate) fn check(&self) -> Result<(), ProfileError> {
-        self.quotes()
-            .into_iter()
-            .try_for_each(|(key, price)| price.check(key))
+        self.quotes().into_iter().try_for_each(|(key, price)| price.check(key))
     }
 }
 
@@ -120,8 +118,6 @@ impl SubmissionTable {
     }
 
     pub(crate) fn check(&self) -> Result<(), ProfileError> {
-        self.quotes()
-            .into_iter()
-            .try_for_each(|(key, price)| price.check(key))
+        self.quotes().into_iter().try_for_each(|(key, price)| price.check(key))
     }
 }

@@ -29,20 +29,13 @@ pub struct Schedule {
 impl Schedule {
     /// At an even pace, for at most 100 virtual seconds.
     pub fn of_seed(seed: u64) -> Self {
-        Self {
-            seed,
-            pace: Pace::Even,
-            limit_ns: 100_000_000_000,
-        }
+        Self { seed, pace: Pace::Even, limit_ns: 100_000_000_000 }
     }
 
     /// The same with accesses that come late by up to `ns`, for tests of interleavings.
     #[must_use]
     pub fn ragged(self, ns: f64) -> Self {
-        Self {
-            pace: Pace::Ragged(ns),
-            ..self
-        }
+        Self { pace: Pace::Ragged(ns), ..self }
     }
 }
 
@@ -133,10 +126,7 @@ impl VirtualCpus {
         let limit_ns = schedule.limit_ns;
         Err(match core.is_overrun() {
             true => RunError::TooLong { seed, limit_ns },
-            false => RunError::Deadlock {
-                seed,
-                waiting: core.blocked(),
-            },
+            false => RunError::Deadlock { seed, waiting: core.blocked() },
         })
     }
 }
@@ -145,10 +135,7 @@ impl Core {
     fn report(self) -> Report {
         let count = self.count();
         let clock = |cpu| self.clock_of(cpu) as f64 / 1000.0;
-        Report {
-            finished_ns: (0..count).map(clock).collect(),
-            counters: self.counters,
-        }
+        Report { finished_ns: (0..count).map(clock).collect(), counters: self.counters }
     }
 }
 

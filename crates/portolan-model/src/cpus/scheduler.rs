@@ -189,13 +189,8 @@ impl Core {
         pace: Pace,
         limit: u64,
     ) -> Self {
-        let cpu = Cpu {
-            now: 0,
-            state: State::Ready,
-            epoch: 0,
-            disturbed: false,
-            waits_since: None,
-        };
+        let cpu =
+            Cpu { now: 0, state: State::Ready, epoch: 0, disturbed: false, waits_since: None };
         let mut core = Self {
             ticks: Ticks::of(prices),
             counters: SharingCounters::default(),
@@ -292,8 +287,7 @@ impl Core {
         let entry = &mut self.cpus[cpu];
         entry.epoch = entry.epoch.wrapping_add(1);
         entry.state = State::Ready;
-        self.ready
-            .push(Reverse((at, order, cpu as u16, entry.epoch)));
+        self.ready.push(Reverse((at, order, cpu as u16, entry.epoch)));
     }
 
     /// Comes late, if the pace is ragged.

@@ -62,10 +62,9 @@ impl<M: WalkMemory + Send + Sync> Hardware for Iommu<M> {
         self.execute(steps).map_err(|error| match error {
             QueueError::Failed { .. } => IommuError::Refused { code: 0 },
             QueueError::Illegal { .. } => IommuError::Unsupported,
-            QueueError::TimedOut { waited_ns, .. } => IommuError::TimedOut {
-                awaited: Awaited::Completion,
-                waited: Nanos::new(waited_ns),
-            },
+            QueueError::TimedOut { waited_ns, .. } => {
+                IommuError::TimedOut { awaited: Awaited::Completion, waited: Nanos::new(waited_ns) }
+            }
         })
     }
 }
@@ -171,8 +170,7 @@ impl<H: Hardware> CommandServer<H> {
             }
             Submission::LockFree => {
                 let entries = entries as u64;
-                self.head
-                    .fetch_add(entries, std::sync::atomic::Ordering::AcqRel);
+                self.head.fetch_add(entries, std::sync::atomic::Ordering::AcqRel);
                 let done = self.insert(entries as usize, commands);
                 self.wait(done, commands)
             }

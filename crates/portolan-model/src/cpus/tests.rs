@@ -77,10 +77,7 @@ fn a_lock_is_handed_over_in_order() {
     assert_eq!(report.counters.lock_waits, 3);
     // Each holds it for 1000 ns, and gives it up by a write to a line that another CPU asked for (the last one has
     // it): three hand-overs.
-    assert_eq!(
-        report.end_ns(),
-        100.0 + 4.0 * 1000.0 + 3.0 * 50.0 + 100.0 + 3.0
-    );
+    assert_eq!(report.end_ns(), 100.0 + 4.0 * 1000.0 + 3.0 * 50.0 + 100.0 + 3.0);
 }
 
 #[test]
@@ -134,10 +131,7 @@ fn locks_taken_crosswise_are_a_deadlock() {
 #[test]
 fn waiting_for_ever_is_an_error() {
     let machine = cpus(3);
-    let schedule = Schedule {
-        limit_ns: 1_000_000,
-        ..Schedule::of_seed(2)
-    };
+    let schedule = Schedule { limit_ns: 1_000_000, ..Schedule::of_seed(2) };
     let run = machine.run(&schedule, |_| {
         loop {
             machine.relax();
@@ -152,10 +146,7 @@ fn waiting_for_ever_is_an_error() {
         }),
         Ok(Report {
             finished_ns: vec![0.0],
-            counters: SharingCounters {
-                switches: 1,
-                ..SharingCounters::default()
-            },
+            counters: SharingCounters { switches: 1, ..SharingCounters::default() },
         })
     );
 }
@@ -172,10 +163,7 @@ fn a_panic_names_its_cpu_and_seed() {
         })
     }));
     let message = *run.unwrap_err().downcast::<String>().unwrap();
-    assert!(
-        message.starts_with("virtual CPU 2 with seed 0xabc: "),
-        "{message}"
-    );
+    assert!(message.starts_with("virtual CPU 2 with seed 0xabc: "), "{message}");
     assert!(message.contains("on purpose"), "{message}");
     cpus(1).run(&Schedule::of_seed(1), |_| ()).unwrap();
 }
@@ -221,16 +209,8 @@ const COMMANDS: CommandPrices = CommandPrices {
 };
 
 fn server(machine: &VirtualCpus, way: Submission, deadline_ns: u64) -> CommandServer<NoCaches> {
-    let prices = SubmissionPrices {
-        descriptor: 0.0,
-        doorbell: 0.0,
-        latency: 500.0,
-        today: way,
-    };
-    let limits = QueueLimits {
-        depth: 8,
-        deadline_ns,
-    };
+    let prices = SubmissionPrices { descriptor: 0.0, doorbell: 0.0, latency: 500.0, today: way };
+    let limits = QueueLimits { depth: 8, deadline_ns };
     CommandServer::new(machine.clone(), COMMANDS, prices, limits, way, NoCaches)
 }
 
@@ -266,12 +246,10 @@ fn hardware_that_takes_too_long_is_an_error_at_the_deadline() {
     let machine = cpus(4);
     let queue = server(&machine, Submission::LockFree, 2500);
     let failures = Mutex::new(0);
-    let run = machine.run(&Schedule::of_seed(1), |_| {
-        match queue.execute(&mut one().into_iter()) {
-            Ok(()) => {}
-            Err(IommuError::TimedOut { .. }) => *failures.lock().unwrap() += 1,
-            Err(other) => panic!("{other}"),
-        }
+    let run = machine.run(&Schedule::of_seed(1), |_| match queue.execute(&mut one().into_iter()) {
+        Ok(()) => {}
+        Err(IommuError::TimedOut { .. }) => *failures.lock().unwrap() += 1,
+        Err(other) => panic!("{other}"),
     });
     assert!(run.unwrap().end_ns() < 4000.0);
     assert_eq!(*failures.lock().unwrap(), 2);
@@ -281,12 +259,7 @@ fn hardware_that_takes_too_long_is_an_error_at_the_deadline() {
 fn combining_turns_sixteen_waits_into_three() {
     let machine = cpus(16);
     let queue = server(&machine, Submission::HeldAcrossWait, 1_000_000);
-    let combined = Combined::new(
-        machine.clone(),
-        queue,
-        Ranges::ABSENT,
-        CombineOptions::default(),
-    );
+    let combined = Combined::new(machine.clone(), queue, Ranges::ABSENT, CombineOptions::default());
     let run = machine.run(&Schedule::of_seed(1), |_| {
         combined.execute(&mut one().into_iter()).unwrap();
     });

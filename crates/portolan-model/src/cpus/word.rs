@@ -31,10 +31,7 @@ impl VirtualWord {
 
 impl SharedWord for VirtualWord {
     fn new(value: u64) -> Self {
-        Self {
-            value: AtomicU64::new(value),
-            line: Mutex::default(),
-        }
+        Self { value: AtomicU64::new(value), line: Mutex::default() }
     }
 
     fn load(&self, order: Ordering) -> u64 {

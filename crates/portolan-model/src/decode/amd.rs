@@ -23,16 +23,10 @@ pub(super) fn entry(raw: u64, level: u8) -> Decoded {
         if raw >> 52 & 0x7f != 0 || pa & ((1 << span) - 1) != 0 {
             return Decoded::Bad;
         }
-        return Decoded::Leaf {
-            pa: PhysAddr::new(pa),
-            permissions,
-        };
+        return Decoded::Leaf { pa: PhysAddr::new(pa), permissions };
     }
     if next != level || raw >> 52 & 0x1ff != 0 {
         return Decoded::Bad;
     }
-    Decoded::Table {
-        next: PhysAddr::new(pa),
-        permissions,
-    }
+    Decoded::Table { next: PhysAddr::new(pa), permissions }
 }

@@ -11,11 +11,7 @@ use super::{Decoded, Permissions};
 /// Output address in a descriptor of this granule.
 fn address(granule: u32, raw: u64) -> u64 {
     let low = raw & 0x0000_ffff_ffff_ffff & (u64::MAX << granule);
-    if granule == 16 {
-        low | ((raw >> 12) & 0xf) << 48
-    } else {
-        low
-    }
+    if granule == 16 { low | ((raw >> 12) & 0xf) << 48 } else { low }
 }
 
 /// Tells if a level of this granule may hold blocks: 1 GiB and 2 MiB, 32 MiB, 512 MiB.
@@ -43,10 +39,7 @@ fn decode(
     }
     let second_bit = raw & 2 != 0;
     if level > 0 && second_bit {
-        return Decoded::Table {
-            next: PhysAddr::new(pa),
-            permissions: table(raw),
-        };
+        return Decoded::Table { next: PhysAddr::new(pa), permissions: table(raw) };
     }
     if level == 0 && !second_bit || level > 0 && !may_hold_block(granule, level) {
         return Decoded::Bad;
@@ -57,10 +50,7 @@ fn decode(
     if misaligned || !accessed {
         return Decoded::Bad;
     }
-    Decoded::Leaf {
-        pa: PhysAddr::new(pa),
-        permissions: leaf(raw),
-    }
+    Decoded::Leaf { pa: PhysAddr::new(pa), permissions: leaf(raw) }
 }
 
 /// Decodes a stage-1 descriptor.

@@ -158,10 +158,7 @@ impl TableFormat {
     /// # Errors
     /// [`FormatError::Levels`].
     pub fn amd_v1(levels: u8) -> Result<Self, FormatError> {
-        Ok(Self {
-            kind: Kind::AmdV1,
-            ..Self::vtd_second_stage(levels)?
-        })
+        Ok(Self { kind: Kind::AmdV1, ..Self::vtd_second_stage(levels)? })
     }
 
     /// RISC-V's Sv39, Sv48 or Sv57, of 3, 4 or 5 levels. Addresses of the upper, sign-extended half count as

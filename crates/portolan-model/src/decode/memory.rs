@@ -42,11 +42,7 @@ pub struct TableReader<W, M> {
 impl<W: Word, M: TableMem<W>> TableReader<W, M> {
     /// A reader of `memory`, whose pages are of size `page`.
     pub const fn new(memory: M, page: PageSize) -> Self {
-        Self {
-            memory,
-            page,
-            word: PhantomData,
-        }
+        Self { memory, page, word: PhantomData }
     }
 
     /// The word that holds the byte at `pa`.

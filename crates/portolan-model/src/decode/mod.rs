@@ -29,25 +29,13 @@ pub struct Permissions {
 
 impl Permissions {
     /// Reads and writes.
-    pub const ALL: Self = Self {
-        read: true,
-        write: true,
-    };
+    pub const ALL: Self = Self { read: true, write: true };
     /// Neither.
-    pub const NONE: Self = Self {
-        read: false,
-        write: false,
-    };
+    pub const NONE: Self = Self { read: false, write: false };
     /// Reads.
-    pub const READ: Self = Self {
-        read: true,
-        write: false,
-    };
+    pub const READ: Self = Self { read: true, write: false };
     /// Writes.
-    pub const WRITE: Self = Self {
-        read: false,
-        write: true,
-    };
+    pub const WRITE: Self = Self { read: false, write: true };
 
     /// Tells if `access` goes through.
     pub const fn allow(self, access: AccessKind) -> bool {
@@ -60,19 +48,13 @@ impl Permissions {
     /// Accesses that go through both.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
-        Self {
-            read: self.read && other.read,
-            write: self.write && other.write,
-        }
+        Self { read: self.read && other.read, write: self.write && other.write }
     }
 
     /// Accesses that go through either.
     #[must_use]
     pub const fn or(self, other: Self) -> Self {
-        Self {
-            read: self.read || other.read,
-            write: self.write || other.write,
-        }
+        Self { read: self.read || other.read, write: self.write || other.write }
     }
 
     /// These if `condition` holds, or else none.
@@ -241,15 +223,9 @@ pub fn step<M: WalkMemory + ?Sized>(
             size: format.span(level),
             permissions: at.permissions.and(permissions),
         })),
-        Decoded::Part {
-            pa,
-            size,
-            permissions,
-        } => Ok(Stepped::Found(Leaf {
-            pa,
-            size,
-            permissions: at.permissions.and(permissions),
-        })),
+        Decoded::Part { pa, size, permissions } => {
+            Ok(Stepped::Found(Leaf { pa, size, permissions: at.permissions.and(permissions) }))
+        }
         Decoded::Nothing => Err(WalkFault::NoTranslation { level }),
         Decoded::Bad => Err(WalkFault::BadEntry { level, raw }),
     }

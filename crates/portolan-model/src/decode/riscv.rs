@@ -26,10 +26,7 @@ pub(super) fn entry(raw: u64, level: u8) -> Decoded {
         if level == 0 || raw & 0xf0 != 0 || raw >> 54 != 0 {
             return Decoded::Bad;
         }
-        return Decoded::Table {
-            next: PhysAddr::new(pa),
-            permissions: Permissions::ALL,
-        };
+        return Decoded::Table { next: PhysAddr::new(pa), permissions: Permissions::ALL };
     }
     let span = 12 + 9 * u32::from(level);
     let reserved_type = raw >> 61 & 3 == 3;
@@ -54,8 +51,5 @@ pub(super) fn entry(raw: u64, level: u8) -> Decoded {
     if is_part || pa & ((1 << span) - 1) != 0 {
         return Decoded::Bad;
     }
-    Decoded::Leaf {
-        pa: PhysAddr::new(pa),
-        permissions,
-    }
+    Decoded::Leaf { pa: PhysAddr::new(pa), permissions }
 }

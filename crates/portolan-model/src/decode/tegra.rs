@@ -22,10 +22,7 @@ pub(super) fn entry(output_lg2: u8, raw: u64, level: u8) -> Decoded {
         return Decoded::Leaf { pa, permissions };
     }
     if raw & (1 << 28) != 0 {
-        return Decoded::Table {
-            next: pa,
-            permissions,
-        };
+        return Decoded::Table { next: pa, permissions };
     }
     if frame & 0x3ff != 0 {
         return Decoded::Bad;

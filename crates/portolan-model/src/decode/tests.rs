@@ -22,11 +22,7 @@ impl Bytes {
 
     fn get<const N: usize>(&self, pa: PhysAddr) -> Option<[u8; N]> {
         let at = (pa.get() & 0xfff) as usize;
-        self.0
-            .get(&(pa.get() & !0xfff))?
-            .get(at..at + N)?
-            .try_into()
-            .ok()
+        self.0.get(&(pa.get() & !0xfff))?.get(at..at + N)?.try_into().ok()
     }
 }
 
@@ -45,10 +41,7 @@ fn at(
     format: TableFormat,
     iova: u64,
 ) -> Result<(u64, u64, Permissions), WalkFault> {
-    let table = TableRoot {
-        root: PhysAddr::new(0x1000),
-        format,
-    };
+    let table = TableRoot { root: PhysAddr::new(0x1000), format };
     let iova = Iova::new(iova);
     walk(memory, &table, iova).map(|l| (l.address(iova).get(), l.size.bytes(), l.permissions))
 }
@@ -81,23 +74,11 @@ fn armv8_stage1_4k() {
     let leaf_table = (1 << 30) | (3 << 21);
     assert_eq!(go(leaf_table | 0x5123), Ok((0xabc_d123, 0x1000, RW)));
     assert_eq!(go((2 << 30) | 0x1234_5678), Ok((0x9234_5678, 1 << 30, RW)));
-    assert_eq!(
-        go((1 << 30) | (4 << 21) | 7),
-        Ok((0x12_3440_0007, 2 << 20, RO))
-    );
+    assert_eq!(go((1 << 30) | (4 << 21) | 7), Ok((0x12_3440_0007, 2 << 20, RO)));
     assert_eq!(go(leaf_table | 0x6000).unwrap().2, NO);
-    assert!(matches!(
-        go(leaf_table | 0x7000),
-        Err(WalkFault::BadEntry { level: 0, .. })
-    ));
-    assert!(matches!(
-        go(leaf_table | 0x8000),
-        Err(WalkFault::BadEntry { level: 0, .. })
-    ));
-    assert_eq!(
-        go(leaf_table | 0x9000),
-        Err(WalkFault::NoTranslation { level: 0 })
-    );
+    assert!(matches!(go(leaf_table | 0x7000), Err(WalkFault::BadEntry { level: 0, .. })));
+    assert!(matches!(go(leaf_table | 0x8000), Err(WalkFault::BadEntry { level: 0, .. })));
+    assert_eq!(go(leaf_table | 0x9000), Err(WalkFault::NoTranslation { level: 0 }));
     assert_eq!(go(0), Err(WalkFault::NoTranslation { level: 2 }));
     assert_eq!(go(1 << 39), Err(WalkFault::NoTranslation { level: 2 }));
     assert_eq!(go(u64::MAX), Err(WalkFault::NoTranslation { level: 2 }));
@@ -124,34 +105,19 @@ fn armv8_stage2_other_granules() {
     memory.put(0x4008, &[0xbf, 0xc4, 0x00, 0x01, 0, 0, 0, 0]);
     let format = TableFormat::armv8_stage2(PageSize::SIZE_16K, 36, 40).unwrap();
     assert_eq!(format.levels(), 2);
-    assert_eq!(
-        at(&memory, format, 0x12_3456),
-        Ok((0x212_3456, 32 << 20, RO))
-    );
-    assert_eq!(
-        at(&memory, format, (32 << 20) | 0x4001),
-        Ok((0x100_c001, 16 << 10, WO))
-    );
+    assert_eq!(at(&memory, format, 0x12_3456), Ok((0x212_3456, 32 << 20, RO)));
+    assert_eq!(at(&memory, format, (32 << 20) | 0x4001), Ok((0x100_c001, 16 << 10, WO)));
     // 64 KiB, 42 bits, 52-bit output: bits 51:48 of the address are bits 15:12 of the entry.
     let mut memory = Bytes::default();
     memory.put(0x1000, &[0xfd, 0xa4, 0, 0, 0xe0, 0x01, 0, 0]);
     memory.put(0x1008, &[0x03, 0x00, 0x05, 0, 0, 0, 0, 0]);
     memory.put(0x5_0000, &[0xff, 0xb4, 0x07, 0, 0, 0, 0, 0]);
     let format = TableFormat::armv8_stage2(PageSize::SIZE_64K, 42, 52).unwrap();
-    assert_eq!(
-        at(&memory, format, 9),
-        Ok((0xa_01e0_0000_0009, 512 << 20, RW))
-    );
-    assert_eq!(
-        at(&memory, format, 512 << 20),
-        Ok((0xb_0000_0007_0000, 64 << 10, RW))
-    );
+    assert_eq!(at(&memory, format, 9), Ok((0xa_01e0_0000_0009, 512 << 20, RW)));
+    assert_eq!(at(&memory, format, 512 << 20), Ok((0xb_0000_0007_0000, 64 << 10, RW)));
     // The same table with 48-bit output: the address is too large.
     let narrow = TableFormat::armv8_stage2(PageSize::SIZE_64K, 42, 48).unwrap();
-    assert!(matches!(
-        at(&memory, narrow, 9),
-        Err(WalkFault::BadEntry { level: 1, .. })
-    ));
+    assert!(matches!(at(&memory, narrow, 9), Err(WalkFault::BadEntry { level: 1, .. })));
 }
 
 #[test]
@@ -159,24 +125,11 @@ fn armv8_blocks_only_where_they_may_be() {
     let block = |granule, input| {
         let mut memory = Bytes::default();
         memory.put(0x1000, &[0x41, 0x04, 0, 0, 0, 0, 0, 0]);
-        at(
-            &memory,
-            TableFormat::armv8_stage1(granule, input, 48).unwrap(),
-            0,
-        )
+        at(&memory, TableFormat::armv8_stage1(granule, input, 48).unwrap(), 0)
     };
-    assert!(matches!(
-        block(PageSize::SIZE_4K, 48),
-        Err(WalkFault::BadEntry { level: 3, .. })
-    ));
-    assert!(matches!(
-        block(PageSize::SIZE_16K, 47),
-        Err(WalkFault::BadEntry { level: 2, .. })
-    ));
-    assert!(matches!(
-        block(PageSize::SIZE_64K, 48),
-        Err(WalkFault::BadEntry { level: 2, .. })
-    ));
+    assert!(matches!(block(PageSize::SIZE_4K, 48), Err(WalkFault::BadEntry { level: 3, .. })));
+    assert!(matches!(block(PageSize::SIZE_16K, 47), Err(WalkFault::BadEntry { level: 2, .. })));
+    assert!(matches!(block(PageSize::SIZE_64K, 48), Err(WalkFault::BadEntry { level: 2, .. })));
     assert!(block(PageSize::SIZE_64K, 42).is_ok());
 }
 
@@ -202,10 +155,7 @@ fn vtd_second_stage() {
     assert_eq!(go(1 << 30), Ok((0x60_0000, 2 << 20, WO)));
     assert_eq!(go((1 << 30) + (2 << 20) + 5), Ok((0x65_7005, 4096, RW)));
     assert_eq!(go((1 << 30) + (2 << 20) + 0x1000).unwrap().2, NO);
-    assert!(matches!(
-        go((1 << 30) + (4 << 20)),
-        Err(WalkFault::BadEntry { level: 1, .. })
-    ));
+    assert!(matches!(go((1 << 30) + (4 << 20)), Err(WalkFault::BadEntry { level: 1, .. })));
     // Below the entry that only reads.
     assert_eq!(go(1 << 39).unwrap().2, RO);
     assert_eq!(go((1 << 39) + (1 << 30)).unwrap().2, NO);
@@ -213,26 +163,14 @@ fn vtd_second_stage() {
     assert_eq!(go(1 << 48), Err(WalkFault::NoTranslation { level: 3 }));
     // Three levels start one table further down: the same bytes are a 1 GiB page.
     let three = TableFormat::vtd_second_stage(3).unwrap();
-    let low = TableRoot {
-        root: PhysAddr::new(0x2000),
-        format: three,
-    };
-    assert_eq!(
-        walk(&memory, &low, Iova::new(0)).unwrap().size.bytes(),
-        1 << 30
-    );
+    let low = TableRoot { root: PhysAddr::new(0x2000), format: three };
+    assert_eq!(walk(&memory, &low, Iova::new(0)).unwrap().size.bytes(), 1 << 30);
     // Five levels: one table more, and bit 7 is reserved above 1 GiB.
     memory.put(0x9000, &[0x03, 0x10, 0, 0, 0, 0, 0, 0]);
     memory.put(0x9008, &[0x83, 0x10, 0, 0, 0, 0, 0, 0]);
     let five = TableFormat::vtd_second_stage(5).unwrap();
-    let high = TableRoot {
-        root: PhysAddr::new(0x9000),
-        format: five,
-    };
-    assert_eq!(
-        walk(&memory, &high, Iova::new(7)).unwrap().pa.get(),
-        0xc000_0000
-    );
+    let high = TableRoot { root: PhysAddr::new(0x9000), format: five };
+    assert_eq!(walk(&memory, &high, Iova::new(7)).unwrap().pa.get(), 0xc000_0000);
     let bad = walk(&memory, &high, Iova::new(1 << 48));
     assert!(matches!(bad, Err(WalkFault::BadEntry { level: 4, .. })));
 }
@@ -255,10 +193,7 @@ fn vtd_first_stage() {
     let go = |iova| at(&memory, format, iova);
     assert_eq!(go(3), Ok((0x20_0003, 2 << 20, RW)));
     assert_eq!(go(2 << 20), Ok((0x5000, 4096, RW)));
-    assert_eq!(
-        go((2 << 20) + 0x1000),
-        Err(WalkFault::NoTranslation { level: 0 })
-    );
+    assert_eq!(go((2 << 20) + 0x1000), Err(WalkFault::NoTranslation { level: 0 }));
     assert_eq!(go(1 << 39).unwrap().2, RO);
     assert_eq!(go(2 << 39).unwrap().2, NO);
     assert_eq!(go(1 << 47), Err(WalkFault::NoTranslation { level: 3 }));
@@ -282,10 +217,7 @@ fn tegra() {
     assert_eq!(go(0x1abc), Ok((0x3_1234_5abc, 4096, RW)));
     assert_eq!(go(0x2000), Err(WalkFault::NoTranslation { level: 0 }));
     assert_eq!(go((4 << 20) | 0x3f_ffff), Ok((0x7f_ffff, 4 << 20, RO)));
-    assert!(matches!(
-        go(8 << 20),
-        Err(WalkFault::BadEntry { level: 1, .. })
-    ));
+    assert!(matches!(go(8 << 20), Err(WalkFault::BadEntry { level: 1, .. })));
     assert_eq!(go((12 << 20) | 0x1000).unwrap().2, RO);
     assert_eq!(go(16 << 20), Err(WalkFault::NoTranslation { level: 1 }));
     assert_eq!(go(1 << 32), Err(WalkFault::NoTranslation { level: 1 }));
@@ -297,14 +229,8 @@ fn a_table_where_no_memory_is() {
     memory.put(0x1000, &[0x03, 0x80, 0, 0, 0, 0, 0, 0]);
     let format = TableFormat::vtd_second_stage(3).unwrap();
     let entry = PhysAddr::new(0x8018);
-    assert_eq!(
-        at(&memory, format, 3 << 21),
-        Err(WalkFault::Unreadable { entry, level: 1 })
-    );
-    let table = TableRoot {
-        root: PhysAddr::new(!0xfff),
-        format,
-    };
+    assert_eq!(at(&memory, format, 3 << 21), Err(WalkFault::Unreadable { entry, level: 1 }));
+    let table = TableRoot { root: PhysAddr::new(!0xfff), format };
     let past = walk(&memory, &table, Iova::new(0x7f_ffff_ffff));
     assert!(matches!(past, Err(WalkFault::Unreadable { level: 2, .. })));
 }
@@ -321,10 +247,7 @@ fn every_content_is_answered() {
         state ^= state << 17;
         state
     };
-    let mut formats = vec![
-        TableFormat::tegra(32).unwrap(),
-        TableFormat::tegra(34).unwrap(),
-    ];
+    let mut formats = vec![TableFormat::tegra(32).unwrap(), TableFormat::tegra(34).unwrap()];
     for granule in [PageSize::SIZE_4K, PageSize::SIZE_16K, PageSize::SIZE_64K] {
         for (input, output) in [(20, 32), (39, 40), (48, 48)] {
             formats.push(TableFormat::armv8_stage1(granule, input, output).unwrap());
@@ -347,17 +270,10 @@ fn every_content_is_answered() {
     for _ in 0..20_000 {
         let (raw, root, iova) = (next(), next(), next() >> (next() % 64));
         for format in &formats {
-            let table = TableRoot {
-                root: PhysAddr::new(root),
-                format: *format,
-            };
+            let table = TableRoot { root: PhysAddr::new(root), format: *format };
             if let Ok(leaf) = walk(&Same(raw), &table, Iova::new(iova)) {
                 assert!(leaf.pa.is_aligned(leaf.size), "{format:?} {raw:#x}");
-                assert_eq!(
-                    leaf.pa.get() >> format.output_lg2(),
-                    0,
-                    "{format:?} {raw:#x}"
-                );
+                assert_eq!(leaf.pa.get() >> format.output_lg2(), 0, "{format:?} {raw:#x}");
             }
         }
     }
@@ -370,10 +286,7 @@ fn widths_that_do_not_exist() {
     assert_eq!(s1(PageSize::SIZE_4K, 49, 48), Err(FormatError::Input(49)));
     assert_eq!(s1(PageSize::SIZE_4K, 12, 48), Err(FormatError::Input(12)));
     assert_eq!(s1(PageSize::SIZE_64K, 52, 53), Err(FormatError::Output(53)));
-    assert_eq!(
-        TableFormat::vtd_second_stage(2),
-        Err(FormatError::Levels(2))
-    );
+    assert_eq!(TableFormat::vtd_second_stage(2), Err(FormatError::Levels(2)));
     assert_eq!(TableFormat::vtd_first_stage(3), Err(FormatError::Levels(3)));
     assert_eq!(TableFormat::tegra(36), Err(FormatError::Output(36)));
 }
@@ -383,10 +296,7 @@ fn words_of_either_width_read_the_same() {
     let base = PhysAddr::new(0x10_0000);
     let wide = SlabTables::<AtomicU64>::new(base, PageSize::SIZE_4K, 1);
     let narrow = SlabTables::<AtomicU32>::new(base, PageSize::SIZE_4K, 1);
-    let (a, b) = (
-        wide.alloc(PageSize::SIZE_4K).unwrap(),
-        narrow.alloc(PageSize::SIZE_4K).unwrap(),
-    );
+    let (a, b) = (wide.alloc(PageSize::SIZE_4K).unwrap(), narrow.alloc(PageSize::SIZE_4K).unwrap());
     Word::store(&wide.table(a, PageSize::SIZE_4K)[1], 0x1122_3344_5566_7788);
     Word::store(&narrow.table(b, PageSize::SIZE_4K)[2], 0x5566_7788);
     Word::store(&narrow.table(b, PageSize::SIZE_4K)[3], 0x1122_3344);
@@ -397,10 +307,7 @@ fn words_of_either_width_read_the_same() {
         assert_eq!(wide.read_u64(pa), narrow.read_u64(pa), "{offset}");
         assert_eq!(wide.read_u32(pa), narrow.read_u32(pa), "{offset}");
     }
-    assert_eq!(
-        wide.read_u64(PhysAddr::new(0x10_0008)),
-        Some(0x1122_3344_5566_7788)
-    );
+    assert_eq!(wide.read_u64(PhysAddr::new(0x10_0008)), Some(0x1122_3344_5566_7788));
     assert_eq!(wide.read_u32(PhysAddr::new(0x10_000c)), Some(0x1122_3344));
 }
 
@@ -410,20 +317,14 @@ fn amd_v1() {
     assert_eq!((format.levels(), format.input_lg2()), (4, 48));
     let pa = PhysAddr::new(0x12_3456_7000);
     let table = |raw, level| format.decode(raw, level);
-    let next = Decoded::Table {
-        next: pa,
-        permissions: Permissions::ALL,
-    };
+    let next = Decoded::Table { next: pa, permissions: Permissions::ALL };
     assert_eq!(table(0x6000_0012_3456_7601, 3), next);
     // Ignored bits, among them 63.
     assert_eq!(table(0xe000_0012_3456_77df, 3), next);
     // The next level is not the next, and reserved bits.
     assert_eq!(table(0x6000_0012_3456_7601, 2), Decoded::Bad);
     assert_eq!(table(0x7000_0012_3456_7601, 3), Decoded::Bad);
-    let leaf = Decoded::Leaf {
-        pa,
-        permissions: Permissions::READ,
-    };
+    let leaf = Decoded::Leaf { pa, permissions: Permissions::READ };
     assert_eq!(table(0x3800_0012_3456_7001, 0), leaf);
     assert_eq!(table(0x3800_0012_3456_7001, 1), Decoded::Bad);
     assert_eq!(table(0x3010_0012_3456_7001, 0), Decoded::Bad);
@@ -465,16 +366,10 @@ fn riscv() {
     assert_eq!(go(page(2)), Ok((0x12_3456_7000, 4096, NO)));
     assert_eq!(go(page(3)), Ok((0x12_3456_7000, 4096, NO)));
     for bad in 4..9 {
-        assert!(
-            matches!(go(page(bad)), Err(WalkFault::BadEntry { level: 0, .. })),
-            "{bad}"
-        );
+        assert!(matches!(go(page(bad)), Err(WalkFault::BadEntry { level: 0, .. })), "{bad}");
     }
     assert_eq!(go(page(9)), Err(WalkFault::NoTranslation { level: 0 }));
-    assert!(matches!(
-        go(0x180_8040_0000),
-        Err(WalkFault::BadEntry { level: 1, .. })
-    ));
+    assert!(matches!(go(0x180_8040_0000), Err(WalkFault::BadEntry { level: 1, .. })));
     assert_eq!(go(1 << 41), Err(WalkFault::NoTranslation { level: 2 }));
     // A first stage serves the lower half of its 39 bits.
     let format = TableFormat::riscv_first_stage(3).unwrap();

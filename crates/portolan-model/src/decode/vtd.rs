@@ -15,10 +15,7 @@ fn decode(raw: u64, level: u8, permissions: Permissions, ignored: u64) -> Decode
     let pa = raw & ADDRESS;
     let large = raw & PAGE_SIZE != 0;
     if level > 0 && !large {
-        return Decoded::Table {
-            next: PhysAddr::new(pa),
-            permissions,
-        };
+        return Decoded::Table { next: PhysAddr::new(pa), permissions };
     }
     // Bit 7 is PS at the two levels that have pages of their own, PAT or ignored in a leaf, and
     // reserved further up.
@@ -29,10 +26,7 @@ fn decode(raw: u64, level: u8, permissions: Permissions, ignored: u64) -> Decode
     if pa & ((1 << span) - 1) & !ignored != 0 {
         return Decoded::Bad;
     }
-    Decoded::Leaf {
-        pa: PhysAddr::new(pa >> span << span),
-        permissions,
-    }
+    Decoded::Leaf { pa: PhysAddr::new(pa >> span << span), permissions }
 }
 
 /// Decodes a second-stage entry: present if any of read, write and execute is set.
@@ -41,12 +35,7 @@ pub(super) fn second_stage(raw: u64, level: u8) -> Decoded {
         return Decoded::Nothing;
     }
     let readable = Permissions::READ.given(raw & 1 != 0);
-    decode(
-        raw,
-        level,
-        readable.or(Permissions::WRITE.given(raw & 2 != 0)),
-        0,
-    )
+    decode(raw, level, readable.or(Permissions::WRITE.given(raw & 2 != 0)), 0)
 }
 
 /// Decodes a first-stage entry.
@@ -57,10 +46,5 @@ pub(super) fn first_stage(raw: u64, level: u8) -> Decoded {
     let writable = Permissions::WRITE.given(raw & 2 != 0);
     let user = raw & 4 != 0;
     // In a large page bit 12 is PAT.
-    decode(
-        raw,
-        level,
-        Permissions::READ.or(writable).given(user),
-        1 << 12,
-    )
+    decode(raw, level, Permissions::READ.or(writable).given(user), 1 << 12)
 }

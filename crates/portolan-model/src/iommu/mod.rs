@@ -101,11 +101,7 @@ impl<M: WalkMemory> Iommu<M> {
     /// An IOMMU with empty caches and no stream configured.
     pub fn new(setup: Setup, memory: M) -> Self {
         let state = Mutex::new(State::new(&setup.temper));
-        Self {
-            memory,
-            setup,
-            state,
-        }
+        Self { memory, setup, state }
     }
 
     /// Capabilities of the hardware.
@@ -174,12 +170,7 @@ impl<M: WalkMemory> Iommu<M> {
             visit(at, found.pa, piece);
             left -= piece;
             if left > 0 {
-                let past = Fault {
-                    stream,
-                    iova: at,
-                    access,
-                    kind: FaultKind::PastTheTop,
-                };
+                let past = Fault { stream, iova: at, access, kind: FaultKind::PastTheTop };
                 at = at.checked_add(piece).ok_or(past)?;
             }
         }
@@ -207,12 +198,7 @@ impl<M: WalkMemory> Iommu<M> {
             }
             Err(kind) => {
                 state.counters.faults += 1;
-                Err(Fault {
-                    stream,
-                    iova,
-                    access,
-                    kind,
-                })
+                Err(Fault { stream, iova, access, kind })
             }
         }
     }
@@ -266,11 +252,9 @@ impl State {
         }
         let (iotlb, walk, configuration) = match temper {
             Temper::Adversarial => (None, None, None),
-            Temper::Realistic(sizes) => (
-                Some(sizes.iotlb),
-                Some(sizes.walk),
-                Some(sizes.configuration),
-            ),
+            Temper::Realistic(sizes) => {
+                (Some(sizes.iotlb), Some(sizes.walk), Some(sizes.configuration))
+            }
         };
         Self {
             streams: BTreeMap::new(),
@@ -300,11 +284,7 @@ impl State {
 
 /// Key of a stream's configuration in its cache: streams take the place of addresses.
 fn stream_key(stream: StreamId) -> Key {
-    Key::new(
-        InvalTag::default(),
-        stream_address(stream),
-        PageSize::of_lg2(0),
-    )
+    Key::new(InvalTag::default(), stream_address(stream), PageSize::of_lg2(0))
 }
 
 fn stream_address(stream: StreamId) -> Iova {

@@ -76,14 +76,9 @@ impl<M: WalkMemory> Iommu<M> {
         }
         state.queued += 1;
         state.unpublished += 1;
-        self.setup
-            .clock
-            .charge(self.setup.prices.of_command(command, owed), 1);
+        self.setup.clock.charge(self.setup.prices.of_command(command, owed), 1);
         if state.injection.fail_command == Some(state.commands) {
-            return Err(QueueError::Failed {
-                ordinal: state.commands,
-                command,
-            });
+            return Err(QueueError::Failed { ordinal: state.commands, command });
         }
         count(state, command, owed);
         match self.setup.temper {
@@ -98,10 +93,7 @@ impl<M: WalkMemory> Iommu<M> {
         if state.injection.stall_sync == Some(state.syncs) {
             let waited_ns = self.setup.queue.deadline_ns;
             self.setup.clock.advance_ns(waited_ns);
-            return Err(QueueError::TimedOut {
-                ordinal: state.syncs,
-                waited_ns,
-            });
+            return Err(QueueError::TimedOut { ordinal: state.syncs, waited_ns });
         }
         let doorbells = doorbells(std::mem::take(&mut state.unpublished));
         let prices = &self.setup.prices;
@@ -116,9 +108,7 @@ impl<M: WalkMemory> Iommu<M> {
 
     /// Carries out the commands that the sync awaits: in no order, and devices go on before and between the commands.
     fn take_effect(&self, state: &mut State) {
-        let pending = unordered(std::mem::take(&mut state.pending), |command| {
-            self.rank(*command)
-        });
+        let pending = unordered(std::mem::take(&mut state.pending), |command| self.rank(*command));
         let Some(last) = pending.len().checked_sub(1) else {
             return;
         };
@@ -196,21 +186,11 @@ impl<M: WalkMemory> Iommu<M> {
 
     fn invalidate(&self, state: &mut State, command: Command) {
         match command {
-            Command::Page {
-                context,
-                iova,
-                size,
-                depth,
-            } => {
+            Command::Page { context, iova, size, depth } => {
                 let reach = Reach::Range(context, IovaRange::page(iova, size));
                 self.drop_translations(state, reach, depth);
             }
-            Command::Range {
-                context,
-                run,
-                granule,
-                depth,
-            } => {
+            Command::Range { context, run, granule, depth } => {
                 self.drop_translations(state, Reach::Range(context, run.range(granule)), depth);
             }
             Command::Context { context } => {
@@ -218,11 +198,7 @@ impl<M: WalkMemory> Iommu<M> {
             }
             Command::Global => self.drop_translations(state, Reach::All, Depth::AllLevels),
             Command::Configuration { context } => {
-                let State {
-                    configuration,
-                    streams,
-                    ..
-                } = state;
+                let State { configuration, streams, .. } = state;
                 let points = |config: Option<super::StreamConfig>| {
                     config.and_then(super::StreamConfig::context) == Some(context)
                 };
@@ -244,13 +220,7 @@ impl<M: WalkMemory> Iommu<M> {
             (Temper::Adversarial, Names::WholePage, Reach::Range(_, range)) => Some(range),
             _ => None,
         };
-        let State {
-            iotlb,
-            walk,
-            tables,
-            counters,
-            ..
-        } = state;
+        let State { iotlb, walk, tables, counters, .. } = state;
         let concerned = |key: Key, known: &Known| match known {
             Known::Present(_) => whole.is_none_or(|range| range.covers(key.range())),
             Known::Absent { level } => *level == 0 || deep == Depth::AllLevels,

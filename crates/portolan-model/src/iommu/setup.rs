@@ -106,10 +106,7 @@ impl CommandPrices {
             context: profile.price(Event::CmdContext)?,
             global: profile.price(Event::CmdGlobal)?,
             sync: profile.price(Event::Sync)?,
-            exit: given(
-                profile.surroundings().exits == TrapCost::Expensive,
-                Event::Exit,
-            )?,
+            exit: given(profile.surroundings().exits == TrapCost::Expensive, Event::Exit)?,
             clean_line: given(caps.walker == Walker::NonCoherent, Event::CleanLine)?,
             miss_step: profile.price(Event::IotlbMissStep)?,
         })
@@ -157,10 +154,7 @@ impl Setup {
             capabilities,
             temper: Temper::Adversarial,
             names: Names::AnyPart,
-            queue: QueueLimits {
-                depth: 256,
-                deadline_ns: 1_000_000_000,
-            },
+            queue: QueueLimits { depth: 256, deadline_ns: 1_000_000_000 },
             prices: CommandPrices::default(),
             clock: Arc::default(),
         }

@@ -21,10 +21,7 @@ impl<M: WalkMemory> Iommu<M> {
             Some(StreamConfig::Blocked) => return Err(FaultKind::Blocked),
             Some(StreamConfig::Bypass) => {
                 let size = self.setup.capabilities.granule;
-                return Ok(Translated {
-                    pa: PhysAddr::new(iova.get()),
-                    size,
-                });
+                return Ok(Translated { pa: PhysAddr::new(iova.get()), size });
             }
             Some(StreamConfig::Translate { context, table }) => (context, table),
         };
@@ -40,27 +37,22 @@ impl<M: WalkMemory> Iommu<M> {
         };
         match known {
             Known::Absent { level } => Err(FaultKind::NoTranslation { level }),
-            Known::Present(leaf) if leaf.permissions.allow(access) => Ok(Translated {
-                pa: leaf.address(iova),
-                size: leaf.size,
-            }),
+            Known::Present(leaf) if leaf.permissions.allow(access) => {
+                Ok(Translated { pa: leaf.address(iova), size: leaf.size })
+            }
             Known::Present(_) => Err(FaultKind::Permission),
         }
     }
 
     fn configuration(&self, state: &mut State, stream: StreamId) -> Option<StreamConfig> {
-        let cached = state
-            .configuration
-            .lookup(InvalTag::default(), stream_address(stream));
+        let cached = state.configuration.lookup(InvalTag::default(), stream_address(stream));
         if let Some(cached) = cached {
             return cached.config;
         }
         state.counters.config_misses += 1;
         let config = state.streams.get(&stream).copied();
         if config.is_some() || self.setup.capabilities.caching == Caching::NotPresentToo {
-            state
-                .configuration
-                .insert(stream_key(stream), CachedConfig { stream, config });
+            state.configuration.insert(stream_key(stream), CachedConfig { stream, config });
         }
         config
     }
@@ -96,18 +88,14 @@ impl<M: WalkMemory> Iommu<M> {
                 }
                 Ok(Stepped::Found(leaf)) => {
                     let known = Known::Present(leaf);
-                    state
-                        .iotlb
-                        .insert(Key::new(context, iova, leaf.size), known);
+                    state.iotlb.insert(Key::new(context, iova, leaf.size), known);
                     return Ok(known);
                 }
                 Err(WalkFault::NoTranslation { level }) => {
                     let known = Known::Absent { level };
                     let caches = self.setup.capabilities.caching == Caching::NotPresentToo;
                     if caches && format.holds(iova) {
-                        state
-                            .iotlb
-                            .insert(Key::new(context, iova, format.span(level)), known);
+                        state.iotlb.insert(Key::new(context, iova, format.span(level)), known);
                     }
                     return Ok(known);
                 }

@@ -37,10 +37,7 @@ impl QueueLimits {
     pub(super) fn check(self) -> Result<Self, ProfileError> {
         if self.depth == 0 {
             let why = "a queue holds at least one command".to_owned();
-            return Err(ProfileError::Value {
-                key: "queue.depth",
-                why,
-            });
+            return Err(ProfileError::Value { key: "queue.depth", why });
         }
         Ok(self)
     }
@@ -122,25 +119,18 @@ pub(super) enum FormatFile {
 impl FormatFile {
     pub(super) fn check(self) -> Result<TableFormat, ProfileError> {
         let format = match self {
-            Self::Armv8Stage1 {
-                granule,
-                input_lg2,
-                output_lg2,
-            } => TableFormat::armv8_stage1(granule, input_lg2, output_lg2),
-            Self::Armv8Stage2 {
-                granule,
-                input_lg2,
-                output_lg2,
-            } => TableFormat::armv8_stage2(granule, input_lg2, output_lg2),
+            Self::Armv8Stage1 { granule, input_lg2, output_lg2 } => {
+                TableFormat::armv8_stage1(granule, input_lg2, output_lg2)
+            }
+            Self::Armv8Stage2 { granule, input_lg2, output_lg2 } => {
+                TableFormat::armv8_stage2(granule, input_lg2, output_lg2)
+            }
             Self::VtdSecondStage { levels } => TableFormat::vtd_second_stage(levels),
             Self::VtdFirstStage { levels } => TableFormat::vtd_first_stage(levels),
             Self::Tegra { output_lg2 } => TableFormat::tegra(output_lg2),
             Self::AmdV1 { levels } => TableFormat::amd_v1(levels),
         };
-        format.map_err(|error| ProfileError::Value {
-            key: "format",
-            why: error.to_string(),
-        })
+        format.map_err(|error| ProfileError::Value { key: "format", why: error.to_string() })
     }
 }
 
@@ -283,9 +273,7 @@ impl SurroundingsFile {
         Surroundings {
             shadowing: self.shadowing.map_or(Shadowing::None, Into::into),
             exits: self.exits.map_or(TrapCost::None, Into::into),
-            device_tlb: self
-                .device_tlb
-                .map_or(DeviceTlbPresence::Absent, Into::into),
+            device_tlb: self.device_tlb.map_or(DeviceTlbPresence::Absent, Into::into),
             trust: self.trust.map_or(Trust::Trusted, Into::into),
             receiving: self.receiving,
         }

@@ -120,19 +120,14 @@ impl Profile {
         // Through a table: one deserializer to compile for each type, where the parser's own are four.
         let file = table_of(text)?.try_into();
         let file: File = file.map_err(unread)?;
-        let value = |key, why: &str| ProfileError::Value {
-            key,
-            why: why.to_owned(),
-        };
+        let value = |key, why: &str| ProfileError::Value { key, why: why.to_owned() };
         if file.cpus == 0 {
             return Err(value("cpus", "a machine has at least one"));
         }
         file.prices.check()?;
         file.caches.check()?;
         file.sharing.iter().try_for_each(SharingTable::check)?;
-        file.submission
-            .iter()
-            .try_for_each(SubmissionTable::check)?;
+        file.submission.iter().try_for_each(SubmissionTable::check)?;
         file.workload.iter().try_for_each(Workload::check)?;
         let profile = Self {
             name: file.name,
@@ -172,10 +167,7 @@ impl Profile {
     /// # Errors
     /// [`ProfileError`] if an embedded file is wrong, which a test rules out.
     pub fn builtin() -> Result<Vec<Self>, ProfileError> {
-        BUILTIN
-            .iter()
-            .map(|(_, text)| Self::from_toml(text))
-            .collect()
+        BUILTIN.iter().map(|(_, text)| Self::from_toml(text)).collect()
     }
 
     /// The names of the profiles that come with the program.
@@ -190,11 +182,7 @@ impl Profile {
     pub fn by_name(name: &str) -> Result<Self, LookupError> {
         let Some(text) = Self::text_of(name) else {
             let known = Self::names().collect::<Vec<_>>().join(", ");
-            return Err(UnknownMachine {
-                name: name.to_owned(),
-                known,
-            }
-            .into());
+            return Err(UnknownMachine { name: name.to_owned(), known }.into());
         };
         Ok(Self::from_toml(text)?)
     }
@@ -278,10 +266,7 @@ impl Profile {
     /// # Errors
     /// [`MissingPrice`] with the machine and the event.
     pub fn quote(&self, event: Event) -> Result<&Price, MissingPrice> {
-        self.prices.get(event).ok_or_else(|| MissingPrice {
-            machine: self.name.clone(),
-            event,
-        })
+        self.prices.get(event).ok_or_else(|| MissingPrice { machine: self.name.clone(), event })
     }
 
     /// Prices of sharing between CPUs, if the profile has them.

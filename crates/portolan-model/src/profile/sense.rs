@@ -99,10 +99,7 @@ fn unit(profile: &Profile) -> Result<(), ProfileError> {
         Kind::VtdFirstStage | Kind::VtdSecondStage | Kind::AmdV1 => ContextKind::Domain,
     };
     if profile.context != tag {
-        return wrong(
-            "context",
-            "translations of such tables are tagged by another number",
-        );
+        return wrong("context", "translations of such tables are tagged by another number");
     }
     if caps.granule != profile.format.granule() {
         return wrong("capabilities.granule", "the tables have another granule");
@@ -198,11 +195,7 @@ pub(super) fn warnings(profile: &Profile) -> Vec<String> {
         ));
     }
     let dearer = [
-        (
-            Event::PteWrite,
-            Event::MapPage,
-            "an entry in a run costs more than a page mapped alone",
-        ),
+        (Event::PteWrite, Event::MapPage, "an entry in a run costs more than a page mapped alone"),
         (
             Event::CmdPage,
             Event::CmdGlobal,
@@ -213,10 +206,7 @@ pub(super) fn warnings(profile: &Profile) -> Vec<String> {
         if let (Some(a), Some(b)) = (ns(small), ns(large))
             && a > b
         {
-            said.push(format!(
-                "machine {}: {what}: {a} ns and {b} ns",
-                profile.name()
-            ));
+            said.push(format!("machine {}: {what}: {a} ns and {b} ns", profile.name()));
         }
     }
     said

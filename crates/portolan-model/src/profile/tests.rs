@@ -31,14 +31,7 @@ fn the_builtin_ones_are_whole() {
         for event in cpu {
             assert!(profile.price(event).is_ok(), "{name} {event}");
         }
-        let known = [
-            "fitted:",
-            "literature:",
-            "assumed:",
-            "derived:",
-            "published:",
-            "measured:",
-        ];
+        let known = ["fitted:", "literature:", "assumed:", "derived:", "published:", "measured:"];
         for (event, price) in profile.prices().iter() {
             let begins = known.iter().any(|word| price.source.starts_with(word));
             assert!(begins, "{name} {event}: {}", price.source);
@@ -58,10 +51,7 @@ fn says_what_the_hardware_can_do() {
     assert_eq!(tegra.capabilities().walker, Walker::NonCoherent);
     assert_eq!(tegra.format(), TableFormat::tegra(34).unwrap());
     let xeon = Profile::by_name("xeon-vtd").unwrap();
-    assert_eq!(
-        xeon.capabilities().range,
-        RangeForm::PowerOfTwo { max_lg2_pages: 18 }
-    );
+    assert_eq!(xeon.capabilities().range, RangeForm::PowerOfTwo { max_lg2_pages: 18 });
     let strict = xeon.price(Event::CmdRange).unwrap() + xeon.price(Event::Sync).unwrap();
     assert!((strict - 2130.0 / 3.1).abs() < 0.01);
     let grace = Profile::by_name("grace").unwrap();
@@ -92,10 +82,7 @@ fn an_unknown_name_is_answered_with_the_known_ones() {
 fn unknown_keys_are_errors() {
     for (from, to) in [
         ("cpus = 8", "cpus = 8\ncores = 8"),
-        (
-            "granule = \"4K\"\ninput",
-            "granule = \"4K\"\nstages = 1\ninput",
-        ),
+        ("granule = \"4K\"\ninput", "granule = \"4K\"\nstages = 1\ninput"),
         ("[quirks]", "[quirks]\nwalk_flushes = 1"),
         ("depth = 1", "depth = 1\nwidth = 1"),
         ("[prices.sync]", "[prices.synch]"),
@@ -104,10 +91,7 @@ fn unknown_keys_are_errors() {
     ] {
         let text = sm8150().replacen(from, to, 1);
         assert_ne!(text, sm8150(), "{from}");
-        assert!(
-            matches!(Profile::from_toml(&text), Err(ProfileError::Toml(_))),
-            "{to}"
-        );
+        assert!(matches!(Profile::from_toml(&text), Err(ProfileError::Toml(_))), "{to}");
     }
 }
 
@@ -116,16 +100,8 @@ const SENSELESS: &[(&str, &str, &str)] = &[
     ("cpus = 8", "cpus = 0", "cpus"),
     ("cpus = 8", "cpus = 4000000000", "cpus"),
     ("depth = 1", "depth = 4000000000", "queue.depth"),
-    (
-        "entries = 512, ways = 4",
-        "entries = 4000000000, ways = 4",
-        "caches.iotlb",
-    ),
-    (
-        "caching = \"present-only\"",
-        "caching = \"not-present-too\"",
-        "capabilities.caching",
-    ),
+    ("entries = 512, ways = 4", "entries = 4000000000, ways = 4", "caches.iotlb"),
+    ("caching = \"present-only\"", "caching = \"not-present-too\"", "capabilities.caching"),
     ("context = \"asid\"", "context = \"vmid\"", "context"),
     (
         "[capabilities]\ngranule = \"4K\"",
@@ -146,23 +122,11 @@ const SENSELESS: &[(&str, &str, &str)] = &[
     ("ns = 500.0", "ns = 500.0\nhigh_ns = inf", "sync"),
     ("deadline_ns = 1_000_000_000", "deadline_ns = 400", "sync"),
     ("[prices.cmd_page]", "[prices.cmd_range]", "cmd_page"),
-    (
-        "form = \"absent\"",
-        "form = \"power-of-two\", max_lg2_pages = 9",
-        "cmd_range",
-    ),
+    ("form = \"absent\"", "form = \"power-of-two\", max_lg2_pages = 9", "cmd_range"),
     ("page = \"granule\"", "page = \"absent\"", "cmd_page"),
     ("input_lg2 = 39", "input_lg2 = 60", "format"),
-    (
-        "entries = 512, ways = 4",
-        "entries = 512, ways = 0",
-        "caches.iotlb",
-    ),
-    (
-        "entries = 64, ways = 4",
-        "entries = 65, ways = 4",
-        "caches.walk",
-    ),
+    ("entries = 512, ways = 4", "entries = 512, ways = 0", "caches.iotlb"),
+    ("entries = 64, ways = 4", "entries = 65, ways = 4", "caches.walk"),
 ];
 
 #[test]
@@ -174,14 +138,7 @@ fn values_without_sense_are_errors() {
             other => panic!("{to}: {other:?}"),
         }
     }
-    for wrong in [
-        "\"4Q\"",
-        "\"3K\"",
-        "\"\"",
-        "\"K\"",
-        "4096",
-        "\"4294967295G\"",
-    ] {
+    for wrong in ["\"4Q\"", "\"3K\"", "\"\"", "\"K\"", "4096", "\"4294967295G\""] {
         let text = sm8150().replacen("granule = \"4K\"", &format!("granule = {wrong}"), 1);
         assert!(Profile::from_toml(&text).is_err(), "{wrong}");
     }
@@ -199,67 +156,27 @@ const PRESENT_ONLY: &str = "caching = \"present-only\"";
 /// Replacements in the profile of a machine: its name, the old text, the new one, and the key that the error names.
 const CONTRADICTIONS: &[(&str, &str, &str, &str)] = &[
     // Caching mode with no hypervisor, said in each of the places that can.
-    (
-        "xeon-vtd",
-        PRESENT_ONLY,
-        "caching = \"not-present-too\"",
-        "surroundings.shadowing",
-    ),
+    ("xeon-vtd", PRESENT_ONLY, "caching = \"not-present-too\"", "surroundings.shadowing"),
     (
         "xeon-vtd",
         "[quirks]",
         "[quirks]\n[surroundings]\nshadowing = \"caching-mode\"",
         "surroundings.shadowing",
     ),
-    (
-        "spr-vm",
-        "exits = \"expensive\"",
-        "exits = \"none\"",
-        "surroundings.exits",
-    ),
+    ("spr-vm", "exits = \"expensive\"", "exits = \"none\"", "surroundings.exits"),
     // Exits without a price, and a price of an event that does not happen.
-    (
-        "vtd-nested",
-        "exits = \"expensive\"",
-        "exits = \"none\"",
-        "exit",
-    ),
-    (
-        "xeon-vtd",
-        "[quirks]",
-        "[quirks]\n[surroundings]\nexits = \"expensive\"",
-        "exit",
-    ),
-    (
-        "xeon-vtd",
-        "max_lg2_pages = 18",
-        "max_lg2_pages = 64",
-        "capabilities.range",
-    ),
-    (
-        "grace",
-        "max_num = 32",
-        "max_num = 33",
-        "capabilities.range",
-    ),
+    ("vtd-nested", "exits = \"expensive\"", "exits = \"none\"", "exit"),
+    ("xeon-vtd", "[quirks]", "[quirks]\n[surroundings]\nexits = \"expensive\"", "exit"),
+    ("xeon-vtd", "max_lg2_pages = 18", "max_lg2_pages = 64", "capabilities.range"),
+    ("grace", "max_num = 32", "max_num = 33", "capabilities.range"),
     (
         "tegra210",
         "caching = \"not-present-too\"",
         "caching = \"present-only\"",
         "capabilities.caching",
     ),
-    (
-        "spr-vm",
-        "receiving = [10, 16, 100]",
-        "receiving = [10, 9, 100]",
-        "surroundings.receiving",
-    ),
-    (
-        "spr-vm",
-        "receiving = [10, 16, 100]",
-        "receiving = [0, 16, 100]",
-        "surroundings.receiving",
-    ),
+    ("spr-vm", "receiving = [10, 16, 100]", "receiving = [10, 9, 100]", "surroundings.receiving"),
+    ("spr-vm", "receiving = [10, 16, 100]", "receiving = [0, 16, 100]", "surroundings.receiving"),
     (
         "xeon-vtd",
         "[quirks]",
@@ -272,12 +189,7 @@ const CONTRADICTIONS: &[(&str, &str, &str, &str)] = &[
         "[quirks]\n[surroundings]\nshadowing = \"write-protection\"",
         "surroundings.exits",
     ),
-    (
-        "spr-vm",
-        PRESENT_ONLY,
-        "caching = \"not-present-too\"",
-        "capabilities.caching",
-    ),
+    ("spr-vm", PRESENT_ONLY, "caching = \"not-present-too\"", "capabilities.caching"),
 ];
 
 #[test]
@@ -302,43 +214,24 @@ fn what_is_unlikely_is_warned_of_and_no_builtin_profile_is() {
     let cheap = |text: &str, key: &str| {
         let at = text.find(key).unwrap() + key.len() + 1;
         let end = at + text[at..].find("\n\n").unwrap();
-        format!(
-            "{}ns = 35.0\nsource = \"assumed: here\"{}",
-            &text[..at],
-            &text[end..]
-        )
+        format!("{}ns = 35.0\nsource = \"assumed: here\"{}", &text[..at], &text[end..])
     };
     let keys = ["[prices.sync]", "[prices.cmd_range]", "[prices.exit]"];
-    let text = keys
-        .into_iter()
-        .fold(guest.to_owned(), |text, key| cheap(&text, key));
+    let text = keys.into_iter().fold(guest.to_owned(), |text, key| cheap(&text, key));
     let warned = Profile::from_toml(&text).unwrap().warnings();
-    assert!(
-        warned.len() == 1 && warned[0].contains("bare metal"),
-        "{warned:?}"
-    );
+    assert!(warned.len() == 1 && warned[0].contains("bare metal"), "{warned:?}");
     let free = |text: &str, key: &str| cheap(text, key).replacen("ns = 35.0", "ns = 0.0", 1);
     let text = free(&free(sm8150(), "[prices.sync]"), "[prices.cmd_page]");
     let warned = Profile::from_toml(&text).unwrap().warnings();
-    assert!(
-        warned.len() == 1 && warned[0].contains("cost nothing"),
-        "{warned:?}"
-    );
+    assert!(warned.len() == 1 && warned[0].contains("cost nothing"), "{warned:?}");
     let text = sm8150().replacen("ns = 1.484", "ns = 900.0", 1);
     let warned = Profile::from_toml(&text).unwrap().warnings();
-    assert!(
-        warned.len() == 1 && warned[0].contains("in a run"),
-        "{warned:?}"
-    );
+    assert!(warned.len() == 1 && warned[0].contains("in a run"), "{warned:?}");
 }
 
 #[test]
 fn a_price_without_source_is_an_error() {
-    let text = sm8150().replacen(
-        "source = \"assumed: one read of memory\"",
-        "source = \" \"",
-        1,
-    );
+    let text = sm8150().replacen("source = \"assumed: one read of memory\"", "source = \" \"", 1);
     let error = Profile::from_toml(&text).unwrap_err();
     assert!(error.to_string().contains("iotlb_miss_step"), "{error}");
 }
@@ -350,13 +243,7 @@ fn a_missing_price_is_named() {
     let text = format!("{}{}", &sm8150()[..start], &sm8150()[end..]);
     let profile = Profile::from_toml(&text).unwrap();
     let missing = profile.price(Event::Sync).unwrap_err();
-    assert_eq!(
-        missing,
-        MissingPrice {
-            machine: "sm8150".to_owned(),
-            event: Event::Sync
-        }
-    );
+    assert_eq!(missing, MissingPrice { machine: "sm8150".to_owned(), event: Event::Sync });
     assert!(missing.to_string().contains("`sync`"));
     assert_eq!(CommandPrices::of(&profile), Err(missing));
     // A command that the hardware does not have needs no price.

@@ -22,10 +22,7 @@ pub struct Workload {
 
 impl Workload {
     pub(super) fn check(&self) -> Result<(), ProfileError> {
-        let value = |why: &str| ProfileError::Value {
-            key: "workload.bytes",
-            why: why.to_owned(),
-        };
+        let value = |why: &str| ProfileError::Value { key: "workload.bytes", why: why.to_owned() };
         if self.bytes == 0 {
             return Err(value("an operation moves something"));
         }
@@ -33,8 +30,6 @@ impl Workload {
             return Err(value("a number needs its source"));
         }
         self.work.check("workload.work")?;
-        self.device
-            .as_ref()
-            .map_or(Ok(()), |price| price.check("workload.device"))
+        self.device.as_ref().map_or(Ok(()), |price| price.check("workload.device"))
     }
 }

@@ -26,11 +26,7 @@ impl Rewrite<'_> {
     /// [`ProfileError`] if `text` is no profile, or the result is none.
     pub fn apply(&self, text: &str) -> Result<(String, Profile), ProfileError> {
         let mut table = table_of(text)?;
-        let words = [
-            ("name", self.name),
-            ("title", self.title),
-            ("stands_for", self.stands_for),
-        ];
+        let words = [("name", self.name), ("title", self.title), ("stands_for", self.stands_for)];
         for (key, value) in words {
             table.insert(key.to_owned(), value.into());
         }
@@ -47,11 +43,7 @@ impl Rewrite<'_> {
 }
 
 fn of_price(price: &Price) -> toml::Table {
-    let ns = [
-        ("ns", Some(price.ns)),
-        ("low_ns", price.low_ns),
-        ("high_ns", price.high_ns),
-    ];
+    let ns = [("ns", Some(price.ns)), ("low_ns", price.low_ns), ("high_ns", price.high_ns)];
     let ns = ns.into_iter().filter_map(|(key, ns)| Some((key, ns?)));
     let mut table: toml::Table = ns.map(|(key, ns)| (key.to_owned(), ns.into())).collect();
     table.insert("source".to_owned(), price.source.as_str().into());

@@ -129,11 +129,7 @@ pub(super) fn decode(
                 false => IovaRange::page(Iova::new(high & !0xfff), PageSize::SIZE_4K),
             };
             let (stream, pasid) = (stream.get(), pasid.map(Pasid::get));
-            let what = Invalidate::Device(Forget {
-                stream,
-                pasid,
-                range,
-            });
+            let what = Invalidate::Device(Forget { stream, pasid, range });
             (CommandKind::AtsInval, Effect::Invalidate(what))
         }
         (4, _) => {
@@ -145,11 +141,7 @@ pub(super) fn decode(
                 15 => Response::Failure,
                 _ => return None,
             };
-            let to = ReplyTo {
-                stream,
-                pasid,
-                name,
-            };
+            let to = ReplyTo { stream, pasid, name };
             (CommandKind::AtsPrgr, Effect::Respond(to, response))
         }
         _ => {

@@ -109,10 +109,7 @@ fn first_stage(first: u64, attributes: u64, id: &RiscvIdentification) -> Result<
         return Err(Refusal::Malformed);
     };
     let root = PhysAddr::new(field(first, 0, 44) << 12);
-    Ok(Tables {
-        tag: field(attributes, 12, 20) as u32,
-        table: TableRoot { root, format },
-    })
+    Ok(Tables { tag: field(attributes, 12, 20) as u32, table: TableRoot { root, format } })
 }
 
 /// Decodes the words of a process context, as far as they count.
@@ -189,11 +186,7 @@ fn stages(words: Words, id: &RiscvIdentification) -> Result<Context, Refusal> {
     let [_, second, attributes, first, message, mask, pattern, _] = words;
     let messages = match field(message, 60, 4) {
         0 => None,
-        1 => Some(Messages {
-            table: field(message, 0, 44) << 12,
-            mask,
-            pattern,
-        }),
+        1 => Some(Messages { table: field(message, 0, 44) << 12, mask, pattern }),
         _ => return malformed,
     };
     if messages.is_some() && field(second, 60, 4) == 0 {
@@ -229,10 +222,8 @@ fn stages(words: Words, id: &RiscvIdentification) -> Result<Context, Refusal> {
             let (Some(Ok(format)), 0) = (format, root.get() & 0x3fff) else {
                 return malformed;
             };
-            let tables = Tables {
-                tag: field(second, 44, 16) as u32,
-                table: TableRoot { root, format },
-            };
+            let tables =
+                Tables { tag: field(second, 44, 16) as u32, table: TableRoot { root, format } };
             Ok(Context::Second(tables, messages))
         }
         _ => malformed,

@@ -95,20 +95,13 @@ impl RiscvRegisters {
             AccessKind::Read => 2,
             AccessKind::Write => 3,
         };
-        let pasid = of
-            .pasid
-            .map_or(0, |pasid| 1 << 32 | u64::from(pasid.get() & 0xf_ffff) << 12);
+        let pasid = of.pasid.map_or(0, |pasid| 1 << 32 | u64::from(pasid.get() & 0xf_ffff) << 12);
         let device = u64::from(of.stream.get() & 0xff_ffff) << 40;
         let guest = match refusal {
             Refusal::GuestPage => of.iova.get() & !3,
             _ => 0,
         };
-        let words = [
-            device | kind << 34 | pasid | u64::from(cause),
-            0,
-            of.iova.get(),
-            guest,
-        ];
+        let words = [device | kind << 34 | pasid | u64::from(cause), 0, of.iova.get(), guest];
         self.record(state, words);
         of.refused(cause)
     }
@@ -151,16 +144,10 @@ impl RiscvRegisters {
     pub(super) fn pend(&self, state: &mut State, cause: Cause) {
         let registers = &mut state.own.registers;
         let (control, bit, counted) = match cause {
-            Cause::Faults => (
-                registers.fqcsr,
-                pending::FAULTS,
-                &mut state.counts.fault_interrupts,
-            ),
-            Cause::Requests => (
-                registers.pqcsr,
-                pending::REQUESTS,
-                &mut state.counts.request_interrupts,
-            ),
+            Cause::Faults => (registers.fqcsr, pending::FAULTS, &mut state.counts.fault_interrupts),
+            Cause::Requests => {
+                (registers.pqcsr, pending::REQUESTS, &mut state.counts.request_interrupts)
+            }
         };
         let quiet = registers.ipsr & bit == 0;
         if control & queue::INTERRUPT != 0 && quiet {

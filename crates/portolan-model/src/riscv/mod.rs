@@ -80,9 +80,7 @@ impl RiscvRegisters {
         bytes: u64,
     ) -> Result<Vec<Piece>, DmaFault> {
         let mut state = self.lock();
-        state
-            .counts
-            .happened(monitor::event::UNTRANSLATED, stream.get());
+        state.counts.happened(monitor::event::UNTRANSLATED, stream.get());
         drop(state);
         let of = Request::new(stream, pasid, iova, access);
         self.reach(of, bytes)

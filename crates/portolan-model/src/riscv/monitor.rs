@@ -45,10 +45,7 @@ impl RiscvCounts {
 
     /// Number of events that a selector names.
     fn selected(&self, selector: u64) -> u64 {
-        let (event, device) = (
-            (selector & 0x7fff) as u16,
-            (selector >> 36) as u32 & 0xff_ffff,
-        );
+        let (event, device) = ((selector & 0x7fff) as u16, (selector >> 36) as u32 & 0xff_ffff);
         let any = selector >> 61 & 1 == 0;
         let all = self.events.iter();
         all.filter(|((of, by), _)| *of == event && (any || *by == device))
@@ -93,9 +90,8 @@ impl RiscvRegisters {
         let monitor = &state.own.registers.monitor;
         let overflown = (1..).zip(&monitor.counters);
         match offset {
-            88 => overflown.fold(0, |all, (bit, counter)| {
-                all | ((counter.selector >> 63) as u32) << bit
-            }),
+            88 => overflown
+                .fold(0, |all, (bit, counter)| all | ((counter.selector >> 63) as u32) << bit),
             92 => monitor.inhibited,
             96 | 100 => half(self.clock().now_ns() & !OVERFLOW),
             104..352 => half(monitor.counters[(offset - 104) / 8].value),

@@ -90,9 +90,7 @@ impl Registers {
     /// Number of the directory's levels, if the unit uses one.
     pub(super) fn levels(&self) -> Option<u32> {
         let levels = mode::ONE_LEVEL..=mode::THREE_LEVELS;
-        levels
-            .contains(&self.mode())
-            .then(|| self.mode() as u32 - 1)
+        levels.contains(&self.mode()).then(|| self.mode() as u32 - 1)
     }
 
     /// The message for the cause of that bit of `ipsr`, if it is one and is not masked.
@@ -216,10 +214,7 @@ impl RiscvRegisters {
             84 => {
                 registers.ipsr &= !value;
                 let errors = queue::MEMORY_FAULT | queue::OVERFLOW;
-                let causes = [
-                    (registers.fqcsr, Cause::Faults),
-                    (registers.pqcsr, Cause::Requests),
-                ];
+                let causes = [(registers.fqcsr, Cause::Faults), (registers.pqcsr, Cause::Requests)];
                 for (_, cause) in causes.into_iter().filter(|(csr, _)| csr & errors != 0) {
                     self.pend(state, cause);
                 }

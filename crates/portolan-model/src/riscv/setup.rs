@@ -38,12 +38,7 @@ impl RiscvIdentification {
     /// format, interrupts of either kind; addresses are invalidated one by one, and leaves alone.
     #[must_use]
     pub fn able() -> Self {
-        Self {
-            capabilities: PLAIN | TABLES | BOTH,
-            levels: 0b1110,
-            queue_lg2: 15,
-            counters: 0,
-        }
+        Self { capabilities: PLAIN | TABLES | BOTH, levels: 0b1110, queue_lg2: 15, counters: 0 }
     }
 
     /// With contexts in extended format, memory types, and invalidation of ranges and of entries above the

@@ -55,10 +55,7 @@ pub(super) struct Bench {
 impl Bench {
     pub(super) fn new(identification: RiscvIdentification, context: [u64; 4]) -> Self {
         let memory = ModelMemory::new(PhysAddr::new(ROOT), 64, Visibility::AtOnce);
-        let setup = RiscvSetup {
-            identification,
-            ..RiscvSetup::default()
-        };
+        let setup = RiscvSetup { identification, ..RiscvSetup::default() };
         let unit = RiscvRegisters::new(setup, Arc::new(memory));
         let tail = Cell::new(0);
         let bench = Self { unit, tail };
@@ -306,20 +303,14 @@ fn what_must_not_be_written_is_noted() {
     let _ = bench.unit.read64(8);
     let tail = 256;
     let offset = 8;
-    let more = [
-        Violation::QueueOverrun { tail },
-        Violation::BadAccess { offset },
-    ];
+    let more = [Violation::QueueOverrun { tail }, Violation::BadAccess { offset }];
     assert_eq!(bench.unit.violations()[1..], more);
 }
 
 #[test]
 fn a_unit_that_is_told_to_refuse_does() {
     let bench = Bench::plain(FIRST);
-    bench.unit.inject(RegisterFaults {
-        refuse: Some((2, 1 << 8)),
-        ..RegisterFaults::NONE
-    });
+    bench.unit.inject(RegisterFaults { refuse: Some((2, 1 << 8)), ..RegisterFaults::NONE });
     bench.queue(&[VMA, FENCE]);
     assert_eq!(bench.unit.read32(72), 0x1_0101);
     assert_eq!(bench.unit.read32(32), 1);

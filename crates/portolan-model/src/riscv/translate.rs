@@ -297,17 +297,10 @@ impl RiscvRegisters {
     ) -> Result<(Leaf, Refusal), Refusal> {
         let (stage, refused, walked) = match which {
             Which::First => (&mut state.own.first, Refusal::Page, event::FIRST_WALK),
-            Which::Second => (
-                &mut state.own.second,
-                Refusal::GuestPage,
-                event::SECOND_WALK,
-            ),
+            Which::Second => (&mut state.own.second, Refusal::GuestPage, event::SECOND_WALK),
         };
         let context = InvalTag::new(tables.tag);
-        let tag = Tag {
-            context,
-            owner: OWNER,
-        };
+        let tag = Tag { context, owner: OWNER };
         let leaf = match stage.lookup(context, of.iova) {
             Some(Known::Present { leaf, .. }) => {
                 state.counts.hits += 1;

@@ -36,12 +36,7 @@ pub(super) enum Walks {
     /// Nothing.
     Not,
     /// It translates.
-    Table {
-        space: Space,
-        format: TableFormat,
-        root: PhysAddr,
-        level: u8,
-    },
+    Table { space: Space, format: TableFormat, root: PhysAddr, level: u8 },
     /// It has no tables for the address: table walks are disabled.
     Disabled,
     /// Its registers ask for something that the unit cannot do.
@@ -138,11 +133,6 @@ impl BankRegisters {
         };
         let root = PhysAddr::new(self.ttbr[0] & 0x0000_ffff_ffff_fff0);
         let space = self.space();
-        Walks::Table {
-            space,
-            format,
-            root,
-            level,
-        }
+        Walks::Table { space, format, root, level }
     }
 }

@@ -158,11 +158,7 @@ impl SmmuV2Registers {
 /// Drops the entries of an invalidation from every cache.
 pub(super) fn apply(state: &mut State, what: Invalidate) {
     match what {
-        Invalidate::Page {
-            space,
-            range,
-            leaf_only,
-        } => {
+        Invalidate::Page { space, range, leaf_only } => {
             let context = space_context(space);
             let reach = Reach::Range(context, range);
             match space {
@@ -176,11 +172,7 @@ pub(super) fn apply(state: &mut State, what: Invalidate) {
             }
             drop_micro(state, reach, None);
         }
-        Invalidate::AnyAsid {
-            vmid,
-            range,
-            leaf_only,
-        } => {
+        Invalidate::AnyAsid { vmid, range, leaf_only } => {
             let (owner, drops) = (vmid.into(), leaf_only.drops());
             for stage in [&mut state.own.stage1, &mut state.own.globals] {
                 stage.invalidate_range_of_owner(range, owner, drops);
@@ -214,11 +206,7 @@ pub(super) fn apply(state: &mut State, what: Invalidate) {
 fn drop_owner(state: &mut State, vmid: Option<u16>) {
     let owner = vmid.map(u32::from);
     let all = Drops::ALL;
-    for stage in [
-        &mut state.own.stage1,
-        &mut state.own.stage2,
-        &mut state.own.globals,
-    ] {
+    for stage in [&mut state.own.stage1, &mut state.own.stage2, &mut state.own.globals] {
         stage.invalidate(Reach::All, owner, all);
     }
     drop_micro(state, Reach::All, owner);

@@ -42,10 +42,7 @@ fn name(place: Place) -> &'static str {
 /// Commands whose value means nothing, which hypervisors trap. Qualcomm's get a store of the zero register
 /// wrong (`QCOM_DUMMY_VAL` in Linux): here it is lost.
 fn is_trapped(place: Place) -> bool {
-    matches!(
-        place,
-        Place::Space0(0x68 | 0x6c | 0x70) | Place::Bank(_, 0x618 | 0x7f0)
-    )
+    matches!(place, Place::Space0(0x68 | 0x6c | 0x70) | Place::Bank(_, 0x618 | 0x7f0))
 }
 
 impl SmmuV2Registers {
@@ -253,11 +250,7 @@ impl SmmuV2Registers {
             leaf_only,
         };
         let first = Space::One { vmid, asid };
-        let any = |leaf_only| Invalidate::AnyAsid {
-            vmid,
-            range: page(value, 44),
-            leaf_only,
-        };
+        let any = |leaf_only| Invalidate::AnyAsid { vmid, range: page(value, 44), leaf_only };
         let what = match (at, here) {
             (0x600, Space::One { .. }) => by_page(first, 44, LeafOnly::No),
             (0x608, Space::One { .. }) => any(LeafOnly::No),

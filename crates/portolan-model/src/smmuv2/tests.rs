@@ -63,18 +63,13 @@ const HAND: SmmuV2Identification = SmmuV2Identification {
 };
 
 fn able() -> SmmuV2Setup {
-    SmmuV2Setup {
-        identification: HAND,
-        ..SmmuV2Setup::default()
-    }
+    SmmuV2Setup { identification: HAND, ..SmmuV2Setup::default() }
 }
 
 impl Bench {
     fn read(&self, iova: Iova) -> Result<u64, u32> {
         let pieces = self.unit.dma(STREAM, iova, AccessKind::Read, 4);
-        pieces
-            .map(|all| all[0].pa.get())
-            .map_err(|fault| fault.code)
+        pieces.map(|all| all[0].pa.get()).map_err(|fault| fault.code)
     }
 
     fn unmap(&self) {
@@ -95,15 +90,10 @@ fn translates_and_faults_by_hand() {
     assert_eq!(bench.unit.read32(BANK + 0x58), 1 << 31 | 2);
     bench.unit.write32(BANK + 0x58, 1 << 31 | 2);
     assert_eq!(bench.unit.read32(BANK + 0x58), 0);
-    let other = bench
-        .unit
-        .dma(StreamId::new(0x21), PAGE, AccessKind::Write, 4);
+    let other = bench.unit.dma(StreamId::new(0x21), PAGE, AccessKind::Write, 4);
     assert_eq!(other.map_err(|fault| fault.code), Err(2));
     assert_eq!(bench.unit.read32(0x48), 2);
-    assert_eq!(
-        (bench.unit.read32(0x50), bench.unit.read32(0x54)),
-        (2, 0x21)
-    );
+    assert_eq!((bench.unit.read32(0x50), bench.unit.read32(0x54)), (2, 0x21));
     assert_eq!(bench.unit.violations(), []);
 }
 
@@ -118,10 +108,7 @@ fn keeps_what_it_knows_until_the_sync() {
         bench.unit.write64(BANK + 0x620, value);
         assert_eq!(bench.read(PAGE), Ok(TARGET));
     }
-    bench.unit.inject(RegisterFaults {
-        drain: Drain::Never,
-        ..RegisterFaults::default()
-    });
+    bench.unit.inject(RegisterFaults { drain: Drain::Never, ..RegisterFaults::default() });
     bench.unit.write32(BANK + 0x7f0, 0);
     bench.unit.clock().advance_ns(1 << 40);
     assert_eq!(bench.unit.read32(BANK + 0x7f4), 1);
@@ -136,11 +123,7 @@ fn keeps_what_it_knows_until_the_sync() {
 fn syncs_take_their_time() {
     let bench = bench(able());
     let unit = SmmuV2Registers::new(
-        SmmuV2Setup {
-            sync_ns: 100,
-            safe_ns: 900,
-            ..able()
-        },
+        SmmuV2Setup { sync_ns: 100, safe_ns: 900, ..able() },
         bench.unit.memory().clone(),
     );
     let active = |after| {
@@ -167,10 +150,7 @@ fn stalled_accesses_wait_for_an_answer() {
     bench.unit.write32(BANK + 0x08, 0);
     let pa = PhysAddr::new(TARGET);
     let iova = PAGE;
-    assert_eq!(
-        bench.unit.take_resumed(),
-        [Ok(Piece { iova, pa, bytes: 4 })]
-    );
+    assert_eq!(bench.unit.take_resumed(), [Ok(Piece { iova, pa, bytes: 4 })]);
     assert_eq!(bench.unit.read32(BANK + 0x58), 0);
     assert_eq!(bench.unit.counts().stray_responses, 0);
     bench.unit.write32(BANK + 0x08, 0);
@@ -179,10 +159,7 @@ fn stalled_accesses_wait_for_an_answer() {
 
 #[test]
 fn firmware_bends_what_it_watches() {
-    let bench = bench(SmmuV2Setup {
-        identification: HAND,
-        ..SmmuV2Setup::qualcomm(0)
-    });
+    let bench = bench(SmmuV2Setup { identification: HAND, ..SmmuV2Setup::qualcomm(0) });
     let s2cr = |value| {
         bench.unit.write32(0xc10, value);
         bench.unit.read32(0xc10) >> 16 & 3
@@ -216,11 +193,7 @@ fn an_invalidation_of_any_asid_leaves_other_pages() {
 fn leaves_come_back_by_pointers_that_go_later() {
     // Both pages' table has left; the sync covers the leaf and the table in either order.
     let (leaf, all) = ((BANK + 0x620, 6 << 48 | 7), (BANK + 0x600, 6 << 48 | 7));
-    for (writes, gone) in [
-        (vec![leaf, all], true),
-        (vec![all, leaf], true),
-        (vec![leaf], false),
-    ] {
+    for (writes, gone) in [(vec![leaf, all], true), (vec![all, leaf], true), (vec![leaf], false)] {
         let bench = bench(able());
         assert_eq!(bench.read(PAGE), Ok(TARGET));
         let middle = PhysAddr::new((bench.leaf.get() & !0xfff) - 0x1000);
@@ -242,10 +215,7 @@ fn some_firmware_loses_commands_that_are_written_as_zero() {
         (SmmuV2Setup::qualcomm(0), 1, Err(2)),
         (SmmuV2Setup::default(), 0, Err(2)),
     ] {
-        let bench = bench(SmmuV2Setup {
-            identification: HAND,
-            ..setup
-        });
+        let bench = bench(SmmuV2Setup { identification: HAND, ..setup });
         assert_eq!(bench.read(PAGE), Ok(TARGET));
         bench.unmap();
         bench.unit.write32(0x68, value);

@@ -15,10 +15,7 @@ use crate::profile::CacheGeometry;
 use crate::stage::{Ended, Held, Known, Stage, Tag, top_of};
 
 /// A micro TLB of hardware as it is: a few entries, all of one set.
-const MICRO: CacheGeometry = CacheGeometry {
-    entries: 8,
-    ways: 8,
-};
+const MICRO: CacheGeometry = CacheGeometry { entries: 8, ways: 8 };
 
 /// Exponent of the streams that share a micro TLB.
 const STREAMS_OF_MICRO_LG2: u32 = 10;
@@ -47,12 +44,7 @@ struct Tables {
 impl SmmuV2Registers {
     /// Memory address of one device address.
     pub(super) fn translate(&self, state: &mut State, of: Request) -> Result<PhysAddr, Refusal> {
-        let Request {
-            stream,
-            iova,
-            access,
-            ..
-        } = of;
+        let Request { stream, iova, access, .. } = of;
         let untranslated = Ok(PhysAddr::new(iova.get()));
         if state.own.global.cr0 & 1 == 1 {
             return untranslated;
@@ -73,18 +65,9 @@ impl SmmuV2Registers {
             Walks::Not => return untranslated,
             Walks::Disabled => return Err(refused(context::TRANSLATION)),
             Walks::Malformed => return Err(refused(context::FORMAT)),
-            Walks::Table {
-                space,
-                format,
-                root,
-                level,
-            } => Tables {
-                bank,
-                space,
-                format,
-                root,
-                level,
-            },
+            Walks::Table { space, format, root, level } => {
+                Tables { bank, space, format, root, level }
+            }
         };
         let leaf = self.leaf(state, stream.get(), tables, iova)?;
         if !leaf.permissions.allow(access) {
@@ -196,23 +179,11 @@ impl SmmuV2Registers {
         let global = global_context(vmid);
         let first = matches!(tables.space, Space::One { .. });
         let cached = match first {
-            true => state
-                .own
-                .stage1
-                .lookup(context, iova)
-                .map(|hit| (hit, context)),
-            false => state
-                .own
-                .stage2
-                .lookup(context, iova)
-                .map(|hit| (hit, context)),
+            true => state.own.stage1.lookup(context, iova).map(|hit| (hit, context)),
+            false => state.own.stage2.lookup(context, iova).map(|hit| (hit, context)),
         };
         let cached = match cached {
-            None if first => state
-                .own
-                .globals
-                .lookup(global, iova)
-                .map(|hit| (hit, global)),
+            None if first => state.own.globals.lookup(global, iova).map(|hit| (hit, global)),
             other => other,
         };
         if let Some((Known::Present { leaf, .. }, tag)) = cached {
@@ -251,9 +222,7 @@ impl SmmuV2Registers {
         tag: Tag,
         iova: Iova,
     ) -> Result<(Leaf, PhysAddr), Refusal> {
-        let Tables {
-            bank, format, root, ..
-        } = tables;
+        let Tables { bank, format, root, .. } = tables;
         let refused = |code| Refusal::Context { bank, code };
         if !format.holds(iova) {
             return Err(refused(context::TRANSLATION));
@@ -282,10 +251,9 @@ impl SmmuV2Registers {
         let (context, owner) = (space_context(tables.space), 0);
         let mut nothing = Stage::new(temper);
         match self.walk(&mut nothing, tables, Tag { context, owner }, iova) {
-            Ok((leaf, _)) if leaf.size != cached.size => Err(Refusal::Context {
-                bank: tables.bank,
-                code: context::CONFLICT,
-            }),
+            Ok((leaf, _)) if leaf.size != cached.size => {
+                Err(Refusal::Context { bank: tables.bank, code: context::CONFLICT })
+            }
             _ => Ok(cached),
         }
     }

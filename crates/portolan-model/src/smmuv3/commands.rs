@@ -152,11 +152,7 @@ fn devices(words: [u64; 2], id: &SmmuIdentification) -> Option<(CommandKind, Eff
             };
             let range = IovaRange::new(Iova::new(start), Iova::new(last))?;
             let stream = sid;
-            let forget = Forget {
-                stream,
-                pasid,
-                range,
-            };
+            let forget = Forget { stream, pasid, range };
             Some((K::AtcInv, Effect::Invalidate(Invalidate::Device(forget))))
         }
         0x41 if id.has(0, 16) => {
@@ -188,11 +184,7 @@ fn devices(words: [u64; 2], id: &SmmuIdentification) -> Option<(CommandKind, Eff
 }
 
 fn reply_to(sid: u32, pasid: Option<Pasid>, name: ReplyName) -> ReplyTo {
-    ReplyTo {
-        stream: StreamId::new(sid),
-        pasid,
-        name,
-    }
+    ReplyTo { stream: StreamId::new(sid), pasid, name }
 }
 
 /// Signal of a sync's completion. `None` if it is one that does not exist.
@@ -225,10 +217,7 @@ fn span(words: [u64; 2], id: &SmmuIdentification) -> Option<Span> {
     // Without range invalidation the fields do not exist.
     let Some(granule) = granule.filter(|_| id.has(3, 10)) else {
         let range = IovaRange::page(Iova::new(address), PageSize::SIZE_4K);
-        return Some(Span {
-            range,
-            drops: drops(w1, Sizes::ALL, Sizes::ALL),
-        });
+        return Some(Span { range, drops: drops(w1, Sizes::ALL, Sizes::ALL) });
     };
     let level = w1 >> 8 & 3;
     let (number, scale) = (w0 >> 12 & 0x1f, w0 >> 20 & 0x1f);
@@ -255,10 +244,7 @@ fn span(words: [u64; 2], id: &SmmuIdentification) -> Option<Span> {
             }
         }
     };
-    Some(Span {
-        range,
-        drops: drops(w1, leaves, all),
-    })
+    Some(Span { range, drops: drops(w1, leaves, all) })
 }
 
 fn drops(w1: u64, leaves: Sizes, all: Sizes) -> Drops {
@@ -266,9 +252,5 @@ fn drops(w1: u64, leaves: Sizes, all: Sizes) -> Drops {
         0 => all,
         _ => Sizes::NONE,
     };
-    Drops {
-        leaves,
-        pointers,
-        ..Drops::ALL
-    }
+    Drops { leaves, pointers, ..Drops::ALL }
 }

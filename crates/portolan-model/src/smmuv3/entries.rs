@@ -122,11 +122,7 @@ fn granule(encoding: u64, id: &SmmuIdentification) -> Result<PageSize, Illegal> 
         2 => (PageSize::SIZE_16K, 5),
         _ => return Err(Illegal),
     };
-    if id.has(5, bit) {
-        Ok(page)
-    } else {
-        Err(Illegal)
-    }
+    if id.has(5, bit) { Ok(page) } else { Err(Illegal) }
 }
 
 /// Addresses of 52 bits exist with the 64 KiB granule only.
@@ -159,16 +155,8 @@ pub(super) fn stream_entry(
         false => 0,
     };
     Ok(StreamTableEntry::Translate {
-        stage1: if first {
-            Some(stage1(words, id)?)
-        } else {
-            None
-        },
-        stage2: if second {
-            Some(stage2(words, id)?)
-        } else {
-            None
-        },
+        stage1: if first { Some(stage1(words, id)?) } else { None },
+        stage2: if second { Some(stage2(words, id)?) } else { None },
         vmid,
         // Full ATS; the split-stage form is not modelled.
         translations: match field(words[1], 28, 2) {

@@ -48,17 +48,9 @@ pub enum Refusal {
     /// With the address of the structure that could not be read.
     Fetch { code: u8, at: PhysAddr },
     /// In translation.
-    Translation {
-        code: u8,
-        stage: AtStage,
-        class: Class,
-    },
+    Translation { code: u8, stage: AtStage, class: Class },
     /// In translation, and the access waits.
-    Stalled {
-        code: u8,
-        stage: AtStage,
-        class: Class,
-    },
+    Stalled { code: u8, stage: AtStage, class: Class },
     /// In translation, of a context that does not record it.
     Unrecorded { code: u8 },
 }
@@ -79,12 +71,7 @@ impl Refusal {
     }
 
     pub(super) fn record(self, of: Request) -> Option<EventRecord> {
-        let Request {
-            stream,
-            pasid,
-            iova,
-            access,
-        } = of;
+        let Request { stream, pasid, iova, access } = of;
         let substream = pasid.map_or(0, |pasid| 1 << 11 | u64::from(pasid.get()) << 12);
         let first = u64::from(self.code()) | substream | u64::from(stream.get()) << 32;
         let read = match access {
@@ -137,13 +124,7 @@ impl SmmuRegisters {
     }
 
     pub(super) fn append(&self, state: &mut State, record: EventRecord) {
-        let Registers {
-            cr0,
-            eventq_base,
-            eventq_prod,
-            eventq_cons,
-            ..
-        } = &mut state.own.registers;
+        let Registers { cr0, eventq_base, eventq_prod, eventq_cons, .. } = &mut state.own.registers;
         if *cr0 & 1 << 2 == 0 {
             state.counts.lost_events += 1;
             return;

@@ -138,10 +138,7 @@ pub(super) fn invalidate(state: &mut State, what: Invalidate) {
         }
         Invalidate::Vaa { vmid, what } => {
             let owner = vmid.into();
-            state
-                .own
-                .stage1
-                .invalidate_range_of_owner(what.range, owner, what.drops);
+            state.own.stage1.invalidate_range_of_owner(what.range, owner, what.drops);
             let reach = Reach::Range(InvalTag::new(owner), what.range);
             state.own.globals.invalidate(reach, None, what.drops);
         }
@@ -158,11 +155,7 @@ pub(super) fn invalidate(state: &mut State, what: Invalidate) {
         }
         Invalidate::Device(what) => state.remote.forget(what),
         Invalidate::Everything => {
-            for stage in [
-                &mut state.own.stage1,
-                &mut state.own.globals,
-                &mut state.own.stage2,
-            ] {
+            for stage in [&mut state.own.stage1, &mut state.own.globals, &mut state.own.stage2] {
                 stage.invalidate(Reach::All, None, every);
             }
             state.cleaned.1 = Invalidated::Done;
@@ -179,12 +172,6 @@ fn drop_stage1(state: &mut State, vmid: u16) {
 
 /// An entry goes, and the context descriptors that were read through it.
 fn drop_streams(state: &mut State, first: u32, last: u32) {
-    state
-        .own
-        .entries
-        .retain(|sid, _| !(first..=last).contains(sid));
-    state
-        .own
-        .descriptors
-        .retain(|(sid, _), _| !(first..=last).contains(sid));
+    state.own.entries.retain(|sid, _| !(first..=last).contains(sid));
+    state.own.descriptors.retain(|(sid, _), _| !(first..=last).contains(sid));
 }

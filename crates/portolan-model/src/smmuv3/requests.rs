@@ -49,11 +49,7 @@ impl SmmuRegisters {
         let mut state = self.lock();
         self.go_on(&mut state);
         let of = Request::new(stream, pasid, iova, access);
-        let waiting = Waiting {
-            of,
-            bytes,
-            event: None,
-        };
+        let waiting = Waiting { of, bytes, event: None };
         self.attempt(&mut state, waiting)
     }
 

@@ -40,14 +40,7 @@ impl SmmuIdentification {
         let range = 1 << 10;
         let (bits48, granules) = (0b101, 0b111 << 4);
         Self {
-            idr: [
-                idr0,
-                sid | ssid | events | commands,
-                0,
-                range,
-                0,
-                bits48 | granules,
-            ],
+            idr: [idr0, sid | ssid | events | commands, 0, range, 0, bits48 | granules],
             iidr: 0,
             aidr: 2,
         }

@@ -32,10 +32,7 @@ pub(super) const PAGE: u64 = 3 | 1 << 6 | 3 << 8 | 1 << 10 | 1 << 11;
 
 /// With more than the narrowest has.
 fn able() -> SmmuSetup {
-    SmmuSetup {
-        identification: SmmuIdentification::able(),
-        ..SmmuSetup::default()
-    }
+    SmmuSetup { identification: SmmuIdentification::able(), ..SmmuSetup::default() }
 }
 
 pub(super) struct Bench {
@@ -85,10 +82,7 @@ impl Bench {
         self.set(L2 + 2 * 8, L3 | 3);
         self.set(L3 + 3 * 8, PA | PAGE);
         // T0SZ 25, no TTB1, 48 bits, AArch64, records, aborts, private ASID 7.
-        self.set(
-            CD,
-            25 | 1 << 30 | 1 << 31 | 5 << 32 | 1 << 41 | 3 << 45 | 1 << 47 | 7 << 48,
-        );
+        self.set(CD, 25 | 1 << 30 | 1 << 31 | 5 << 32 | 1 << 41 | 3 << 45 | 1 << 47 | 7 << 48);
         self.set(CD + 8, L1);
         self.entry(1 | 5 << 1 | CD);
     }
@@ -177,18 +171,11 @@ fn ranges_and_levels_are_taken_at_their_word() {
         bench.set(L3 + page * 8, 0);
     }
     // Three times two pages from page 4, 4 KiB granule, leaves of the last level.
-    let range = [
-        0x12 | 2 << 12 | 1 << 20 | 7 << 48,
-        0x40_4001 | 1 << 10 | 3 << 8,
-    ];
+    let range = [0x12 | 2 << 12 | 1 << 20 | 7 << 48, 0x40_4001 | 1 << 10 | 3 << 8];
     bench.commands(&[range, [0x46, 0]]);
     for page in 0..16 {
         let gone = (4..10).contains(&page);
-        assert_eq!(
-            bench.read(0x40_0000 + page * 0x1000).is_err(),
-            gone,
-            "{page}"
-        );
+        assert_eq!(bench.read(0x40_0000 + page * 0x1000).is_err(), gone, "{page}");
     }
     // Another level than the leaf's drops nothing; no number, no scale and no level is no command.
     bench.commands(&[[0x12 | 7 << 48, 0x40_0001 | 1 << 10 | 2 << 8], [0x46, 0]]);
@@ -197,10 +184,7 @@ fn ranges_and_levels_are_taken_at_their_word() {
     assert_eq!(bench.smmu.read32(0x60), 1);
     assert_eq!(bench.smmu.read32(0x9c) >> 24, 1);
     // Software replaces the command and acknowledges.
-    bench.set(
-        CMDQ + u64::from((bench.tail.get() - 1) & 7) * 16,
-        0x11 | 7 << 48,
-    );
+    bench.set(CMDQ + u64::from((bench.tail.get() - 1) & 7) * 16, 0x11 | 7 << 48);
     bench.smmu.write32(0x64, 1);
     bench.commands(&[[0x46, 0]]);
     assert_eq!(bench.smmu.read32(0x9c), bench.tail.get());
@@ -268,10 +252,7 @@ fn pointers_at_tables_go_by_their_granule() {
         assert_eq!(bench.read(VA), Ok(PA));
         bench.set(L2 + 2 * 8, 0);
         bench.set(L3 + 4 * 8, PA | PAGE);
-        bench.commands(&[
-            [0x12 | 7 << 48 | 1 << 12, VA & !0x3fff | granule],
-            [0x46, 0],
-        ]);
+        bench.commands(&[[0x12 | 7 << 48 | 1 << 12, VA & !0x3fff | granule], [0x46, 0]]);
         assert_eq!(bench.read(VA + 0x1000).is_err(), gone);
     }
 }
@@ -279,11 +260,7 @@ fn pointers_at_tables_go_by_their_granule() {
 #[test]
 fn without_a_sync_between_them_both_stages_come_back_combined() {
     let block = 1 | 1 << 6 | 1 << 7 | 1 << 10;
-    let (second, both, sync) = (
-        [0x2a | 9 << 32, 0x9_0000_0000],
-        [0x10 | 9 << 32, 0],
-        [0x46, 0],
-    );
+    let (second, both, sync) = ([0x2a | 9 << 32, 0x9_0000_0000], [0x10 | 9 << 32, 0], [0x46, 0]);
     for (commands, reached) in [
         (vec![second, both, sync], true),
         (vec![both, second, sync], true),
@@ -293,10 +270,7 @@ fn without_a_sync_between_them_both_stages_come_back_combined() {
     ] {
         let bench = Bench::on(able());
         let ste = STRTAB + u64::from(SID) * 64;
-        bench.set(
-            ste + 16,
-            9 | 24 << 32 | 1 << 38 | 5 << 48 | 1 << 51 | 1 << 58,
-        );
+        bench.set(ste + 16, 9 | 24 << 32 | 1 << 38 | 5 << 48 | 1 << 51 | 1 << 58);
         bench.set(ste + 24, S2);
         bench.set(S2, block);
         bench.set(S2 + 36 * 8, 0x9_0000_0000 | block);
@@ -313,11 +287,7 @@ fn without_a_sync_between_them_both_stages_come_back_combined() {
 
 #[test]
 fn translations_come_back_by_a_stale_stream_table_entry() {
-    let (entry, space, sync) = (
-        [0x03 | u64::from(SID) << 32, 1],
-        [0x11 | 7 << 48, 0],
-        [0x46, 0],
-    );
+    let (entry, space, sync) = ([0x03 | u64::from(SID) << 32, 1], [0x11 | 7 << 48, 0], [0x46, 0]);
     for (commands, kept) in [
         (vec![entry, space, sync], true),
         (vec![space, entry, sync], true),
@@ -411,10 +381,7 @@ fn the_second_stage_alone_and_under_the_first() {
     let bench = Bench::on(able());
     let ste = STRTAB + u64::from(SID) * 64;
     // VMID 9, 40 bits from level 1, 4 KiB, 48 bits out, AArch64, records.
-    bench.set(
-        ste + 16,
-        9 | 24 << 32 | 1 << 38 | 5 << 48 | 1 << 51 | 1 << 58,
-    );
+    bench.set(ste + 16, 9 | 24 << 32 | 1 << 38 | 5 << 48 | 1 << 51 | 1 << 58);
     bench.set(ste + 24, S2);
     // Blocks of 1 GiB: the first where it is, and one in the second root; both read and write.
     let block = 1 | 1 << 6 | 1 << 7 | 1 << 10;
@@ -442,19 +409,13 @@ fn the_second_stage_alone_and_under_the_first() {
 
 #[test]
 fn a_slow_queue_a_stuck_one_and_none() {
-    let setup = SmmuSetup {
-        pace: Pace::After(500),
-        ..able()
-    };
+    let setup = SmmuSetup { pace: Pace::After(500), ..able() };
     let bench = Bench::new(setup);
     assert_eq!(bench.smmu.read32(0x9c), 0);
     bench.smmu.clock().advance_ns(500);
     bench.smmu.tick();
     assert_eq!(bench.smmu.read32(0x9c), 3);
-    bench.smmu.inject(RegisterFaults {
-        drain: Drain::Never,
-        ..RegisterFaults::default()
-    });
+    bench.smmu.inject(RegisterFaults { drain: Drain::Never, ..RegisterFaults::default() });
     bench.commands(&[[0x46, 0]]);
     bench.smmu.clock().advance_ns(5000);
     assert_eq!(bench.smmu.read32(0x9c), 3);
@@ -474,10 +435,7 @@ fn too_many_commands_without_a_sync_lock_a_queue_up() {
     let (prefetch, sync) = ([1, 0], [0x46, 0]);
     // Three commands have gone before, the last of them a sync.
     for (most, consumed) in [(None, 7), (Some(3), 7), (Some(2), 6)] {
-        let bench = Bench::new(SmmuSetup {
-            most_unsynced: most,
-            ..able()
-        });
+        let bench = Bench::new(SmmuSetup { most_unsynced: most, ..able() });
         bench.commands(&[prefetch, prefetch, prefetch, sync]);
         assert_eq!(bench.smmu.consumed(), consumed, "{most:?}");
     }

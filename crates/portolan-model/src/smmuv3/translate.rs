@@ -14,17 +14,11 @@ use crate::iommu::Temper;
 use crate::stage::{Ended, Known, Tag, top_of};
 
 pub(super) fn stage1_tag(vmid: u16, asid: u16) -> Tag {
-    Tag {
-        context: InvalTag::new(u32::from(vmid) << 16 | u32::from(asid)),
-        owner: vmid.into(),
-    }
+    Tag { context: InvalTag::new(u32::from(vmid) << 16 | u32::from(asid)), owner: vmid.into() }
 }
 
 fn stage2_tag(vmid: u16) -> Tag {
-    Tag {
-        context: InvalTag::new(vmid.into()),
-        owner: vmid.into(),
-    }
+    Tag { context: InvalTag::new(vmid.into()), owner: vmid.into() }
 }
 
 fn configuration(code: u8) -> Refusal {
@@ -42,10 +36,7 @@ fn fault(records: Records, code: u8, stage: AtStage, class: Class) -> Refusal {
 
 /// Tells if an access can wait after an event of this code.
 fn stalls(code: u8) -> bool {
-    matches!(
-        code,
-        events::TRANSLATION | events::ADDRESS_SIZE | events::ACCESS | events::PERMISSION
-    )
+    matches!(code, events::TRANSLATION | events::ADDRESS_SIZE | events::ACCESS | events::PERMISSION)
 }
 
 fn walk_code(walk: WalkFault) -> u8 {
@@ -62,12 +53,7 @@ fn walk_code(walk: WalkFault) -> u8 {
 impl SmmuRegisters {
     /// Memory address of one device address.
     pub(super) fn translate(&self, state: &mut State, of: Request) -> Result<PhysAddr, Refusal> {
-        let Request {
-            stream,
-            pasid,
-            iova,
-            access,
-        } = of;
+        let Request { stream, pasid, iova, access } = of;
         let untranslated = Ok(PhysAddr::new(iova.get()));
         if !state.own.registers.enabled() {
             return match state.own.registers.gbpa >> 20 & 1 {
@@ -79,12 +65,7 @@ impl SmmuRegisters {
         let (stage1, stage2, vmid) = match entry {
             StreamTableEntry::Abort => return Err(Refusal::Silent),
             StreamTableEntry::Bypass => return untranslated,
-            StreamTableEntry::Translate {
-                stage1,
-                stage2,
-                vmid,
-                ..
-            } => (stage1, stage2, vmid),
+            StreamTableEntry::Translate { stage1, stage2, vmid, .. } => (stage1, stage2, vmid),
         };
         let Some((stage1, ssid)) = substream(stage1, pasid)? else {
             return match stage2 {
@@ -109,10 +90,7 @@ impl SmmuRegisters {
         let ats = self.setup.identification.has(0, 10) && state.own.registers.enabled();
         ats && matches!(
             entry,
-            StreamTableEntry::Translate {
-                translations: Translations::Given,
-                ..
-            }
+            StreamTableEntry::Translate { translations: Translations::Given, .. }
         )
     }
 
@@ -266,14 +244,8 @@ impl SmmuRegisters {
         }
         state.counts.misses += 1;
         let top = top_of(stage2.format, stage2.root, stage2.level, ipa);
-        let walk = state.own.stage2.walk(
-            &*self.memory,
-            tag,
-            stage2.format,
-            top,
-            ipa,
-            Ok::<_, WalkFault>,
-        );
+        let walk =
+            state.own.stage2.walk(&*self.memory, tag, stage2.format, top, ipa, Ok::<_, WalkFault>);
         let found = walk.map_err(|ended| {
             let (Ended::Here(walk) | Ended::Locating(walk)) = ended;
             let at = AtStage::Two(ipa.get());

@@ -54,11 +54,7 @@ impl List {
         loop {
             if at < slots && u32::from(self.free_from[at as usize]) >= want.count {
                 self.mark(at, want.count);
-                self.next = if at + want.count < slots {
-                    at + want.count
-                } else {
-                    0
-                };
+                self.next = if at + want.count < slots { at + want.count } else { 0 };
                 return Some(at);
             }
             at += want.stride;
@@ -135,22 +131,14 @@ impl Bits {
         let mut all = Vec::new();
         all.try_reserve_exact(words as usize)?;
         all.resize(words as usize, u64::MAX);
-        Ok(Self {
-            words: all,
-            order,
-            from: 0,
-        })
+        Ok(Self { words: all, order, from: 0 })
     }
 
     pub(super) fn take(&mut self, want: Want) -> Option<u32> {
         let slots = self.words.len() as u32 * WORD;
         let begin = want.align_up(self.from);
         let found = self.search(want, begin, slots).or_else(|| {
-            self.search(
-                want,
-                want.phase,
-                begin.saturating_add(want.count).min(slots),
-            )
+            self.search(want, want.phase, begin.saturating_add(want.count).min(slots))
         })?;
         self.set(found, want.count, |word, mask| word & !mask);
         if self.order == Order::Next {

@@ -29,13 +29,8 @@ pub enum Strategy {
 
 impl Strategy {
     /// All, in the order of the steps.
-    pub const ALL: [Self; 5] = [
-        Self::OneLock,
-        Self::AreaLocks,
-        Self::AreaBitmaps,
-        Self::RecentFirst,
-        Self::LockFree,
-    ];
+    pub const ALL: [Self; 5] =
+        [Self::OneLock, Self::AreaLocks, Self::AreaBitmaps, Self::RecentFirst, Self::LockFree];
 
     /// The name in reports.
     pub const fn name(self) -> &'static str {
@@ -78,9 +73,7 @@ pub fn pool<P: Cpus>(
         _ => options.areas,
     };
     let options = PoolOptions { areas, ..options };
-    Pool::with_areas(cpus, memory, options, |slots| {
-        Ok(AnyArea(strategy.area(slots)?))
-    })
+    Pool::with_areas(cpus, memory, options, |slots| Ok(AnyArea(strategy.area(slots)?)))
 }
 
 /// An area of any strategy.

@@ -41,10 +41,7 @@ pub struct Line {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flush {
     /// Lines of the TLB, of one address space or of all.
-    Tlb {
-        asid: Option<u32>,
-        range: Option<IovaRange>,
-    },
+    Tlb { asid: Option<u32>, range: Option<IovaRange> },
     /// Lines of the PTC: one, or all.
     Ptc { line: Option<IovaRange> },
 }

@@ -34,11 +34,7 @@ pub struct TegraClient {
 }
 
 const fn client(stream: u32, register: usize, clients: [Option<u8>; 2]) -> TegraClient {
-    TegraClient {
-        stream: StreamId::new(stream),
-        register,
-        clients,
-    }
+    TegraClient { stream: StreamId::new(stream), register, clients }
 }
 
 impl TegraChip {
@@ -125,11 +121,7 @@ pub struct TegraSetup {
 impl TegraSetup {
     /// Adversarial.
     pub fn of(chip: TegraChip) -> Self {
-        Self {
-            chip,
-            temper: Temper::Adversarial,
-            clock: Arc::default(),
-        }
+        Self { chip, temper: Temper::Adversarial, clock: Arc::default() }
     }
 }
 
@@ -204,9 +196,6 @@ impl TegraCounts {
 
 impl Told for TegraCounts {
     fn told(&self, sums: Sums) -> Self {
-        Self {
-            accesses: sums.accesses,
-            ..self.clone()
-        }
+        Self { accesses: sums.accesses, ..self.clone() }
     }
 }

@@ -59,8 +59,7 @@ impl Bench {
     fn write(&self, iova: u64) -> Result<u64, u32> {
         let camera = TegraChip::Tegra210.camera();
         let done = self.smmu.dma(camera, Iova::new(iova), AccessKind::Write, 4);
-        done.map(|pieces| pieces[0].pa.get())
-            .map_err(|fault| fault.code)
+        done.map(|pieces| pieces[0].pa.get()).map_err(|fault| fault.code)
     }
 
     fn flush(&self, flushes: &[(usize, u32)]) {
@@ -109,10 +108,7 @@ fn a_page_stays_in_both_caches_until_both_are_flushed() {
     assert_eq!(regs.violations(), []);
     // The record: page, not readable, not writable, a write, client 0x72.
     assert_eq!(regs.read32(0x00), 1 << 10);
-    assert_eq!(
-        (regs.read32(0x08), regs.read32(0x0c)),
-        (0x6001_0072, 0x1234_5000)
-    );
+    assert_eq!((regs.read32(0x08), regs.read32(0x0c)), (0x6001_0072, 0x1234_5000));
     assert_eq!(bench.write(IOVA + 0x1000), Err(6));
     assert_eq!(regs.read32(0x0c), 0x1234_5000);
     assert_eq!(regs.counts().lost_faults, 1);
@@ -207,24 +203,13 @@ fn lines_that_were_not_written_back_are_not_seen() {
 #[test]
 fn older_chips_and_realistic_caches() {
     let sizes = CacheSizes {
-        iotlb: CacheGeometry {
-            entries: 2,
-            ways: 2,
-        },
-        walk: CacheGeometry {
-            entries: 4,
-            ways: 4,
-        },
-        configuration: CacheGeometry {
-            entries: 1,
-            ways: 1,
-        },
+        iotlb: CacheGeometry { entries: 2, ways: 2 },
+        walk: CacheGeometry { entries: 4, ways: 4 },
+        configuration: CacheGeometry { entries: 1, ways: 1 },
         source: String::new(),
     };
-    let setup = TegraSetup {
-        temper: Temper::Realistic(sizes),
-        ..TegraSetup::of(TegraChip::Tegra210)
-    };
+    let setup =
+        TegraSetup { temper: Temper::Realistic(sizes), ..TegraSetup::of(TegraChip::Tegra210) };
     let bench = Bench::new(setup);
     for group in 0..8 {
         bench.set(TABLE, 0x340 + group * 4, 0x9_0000 | ALL);
@@ -242,20 +227,14 @@ fn older_chips_and_realistic_caches() {
     old.write32(0x9b8, 1);
     old.write32(0x10, 1);
     let bad = |offset| Violation::BadAccess { offset };
-    assert_eq!(
-        old.violations(),
-        [bad(0x1c), bad(0x9b8), Violation::EnabledUnclean]
-    );
+    assert_eq!(old.violations(), [bad(0x1c), bad(0x9b8), Violation::EnabledUnclean]);
     assert_eq!(old.counts().of(RegisterUse::TlbFlushAsid), 1);
     // No value written anywhere makes it panic.
     for offset in (0..0x1100).step_by(2) {
         old.write32(offset, 0xdead_beef);
         let _ = old.read32(offset);
     }
-    let gone = RegisterFaults {
-        gone_from: Some(1),
-        ..RegisterFaults::default()
-    };
+    let gone = RegisterFaults { gone_from: Some(1), ..RegisterFaults::default() };
     old.inject(gone);
     assert_eq!(old.read32(0x10), u32::MAX);
 }

@@ -115,10 +115,7 @@ impl TegraRegisters {
             None => {
                 state.counts.misses += 1;
                 let group = self.walk(state, asid, iova);
-                state
-                    .own
-                    .tlb
-                    .insert(Key::new(context, iova, group.size), group);
+                state.own.tlb.insert(Key::new(context, iova, group.size), group);
                 group
             }
         };
@@ -178,10 +175,9 @@ impl TegraRegisters {
                 let slots = pages.map(|page| {
                     let raw = self.read_entry(state, entry(next.get(), page, 0));
                     match raw.map(|raw| format.decode(raw.into(), 0)) {
-                        Some(Decoded::Leaf { pa, permissions }) => Slot::Page {
-                            pa,
-                            permissions: allowed.and(permissions),
-                        },
+                        Some(Decoded::Leaf { pa, permissions }) => {
+                            Slot::Page { pa, permissions: allowed.and(permissions) }
+                        }
                         Some(_) => Slot::Absent,
                         None => Slot::Unreadable,
                     }
@@ -211,10 +207,7 @@ impl TegraRegisters {
         }
         state.counts.line_reads += 1;
         state.own.now += 1;
-        let mut line = Line {
-            born: state.own.now,
-            entries: [None; ENTRIES],
-        };
+        let mut line = Line { born: state.own.now, entries: [None; ENTRIES] };
         for (n, entry) in (0..size.bytes() / 4).zip(&mut line.entries) {
             let at = start.checked_add(n * 4);
             *entry = at.and_then(|at| self.memory.read_u32(at));

@@ -54,9 +54,7 @@ impl<D: Design> Unit<D> {
     /// empty caches, as after an eviction. [`Unit::observed`] says where it got to.
     pub fn observe(&self, stream: StreamId, pasid: Option<Pasid>, iova: Iova, access: AccessKind) {
         let observed = &mut self.lock().observed;
-        observed
-            .places
-            .push(Request::new(stream, pasid, iova, access));
+        observed.places.push(Request::new(stream, pasid, iova, access));
         observed.outcomes.push(Vec::new());
     }
 

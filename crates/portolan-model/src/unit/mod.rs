@@ -88,9 +88,7 @@ pub(crate) enum Invalidated {
 impl<D: Design> State<D> {
     /// Tells if the unit does not answer any more.
     pub(crate) fn is_gone(&self) -> bool {
-        let RegisterFaults {
-            gone_from, back_at, ..
-        } = self.faults;
+        let RegisterFaults { gone_from, back_at, .. } = self.faults;
         let is_back = back_at.is_some_and(|at| self.touched >= at);
         gone_from.is_some_and(|from| self.touched >= from) && !is_back
     }
@@ -137,11 +135,7 @@ impl<D: Design> Unit<D> {
             observed: hostile::Observed::default(),
         };
         let state = Mutex::new(state);
-        Self {
-            memory,
-            setup,
-            state,
-        }
+        Self { memory, setup, state }
     }
 
     /// The memory that it reads.
@@ -331,10 +325,7 @@ impl<D: Design> Unit<D> {
             self.wait_for(state, Pace::After(ns));
         }
         let overseen = state.overseer.0.as_mut().and_then(|see| see(words));
-        let refused = state
-            .faults
-            .refuse
-            .filter(|(nth, _)| *nth == state.consumed);
+        let refused = state.faults.refuse.filter(|(nth, _)| *nth == state.consumed);
         overseen.or(refused.map(|(_, code)| code))
     }
 

@@ -179,12 +179,7 @@ pub(super) fn descriptor(
                 2 => Invalidate::FirstStage { domain, pasid },
                 3 => {
                     let (range, drops) = pages(high, id).ok_or(error::RESERVED)?;
-                    Invalidate::FirstStagePages {
-                        domain,
-                        pasid,
-                        range,
-                        drops,
-                    }
+                    Invalidate::FirstStagePages { domain, pasid, range, drops }
                 }
                 _ => return Err(error::RESERVED),
             };
@@ -220,10 +215,7 @@ fn interrupts(low: u64, high: u64, id: &VtdIdentification) -> Option<Invalidate>
     }
     let others = ((1u32 << mask) - 1) as u16;
     let index = field(low, 32, 16) as u16;
-    Some(Invalidate::Interrupts {
-        first: index & !others,
-        last: index | others,
-    })
+    Some(Invalidate::Interrupts { first: index & !others, last: index | others })
 }
 
 /// Effect of a wait descriptor.
@@ -263,10 +255,7 @@ fn device(low: u64, high: u64, id: &VtdIdentification) -> Result<(DescriptorKind
                 pasid: Some(pasid),
                 range: device_pages(high, 11),
             };
-            Ok((
-                K::PasidDeviceTlb,
-                Effect::Invalidate(Invalidate::Device(forget)),
-            ))
+            Ok((K::PasidDeviceTlb, Effect::Invalidate(Invalidate::Device(forget))))
         }
         9 if id.ecap(29, 1) == 1 => {
             let response = match field(low, 12, 4) {
@@ -299,11 +288,7 @@ fn contexts(granularity: u64, domain: u16, source: u16, mask: u16) -> Option<Inv
     match granularity {
         1 => Some(Invalidate::Contexts),
         2 => Some(Invalidate::ContextsOf { domain }),
-        3 => Some(Invalidate::Context {
-            domain,
-            source,
-            mask,
-        }),
+        3 => Some(Invalidate::Context { domain, source, mask }),
         _ => None,
     }
 }
@@ -321,11 +306,7 @@ fn translations(
         3 if id.cap(39, 1) == 0 => Some(Invalidate::TranslationsOf { domain }),
         3 => {
             let (range, drops) = pages(address, id)?;
-            Some(Invalidate::Pages {
-                domain,
-                range,
-                drops,
-            })
+            Some(Invalidate::Pages { domain, range, drops })
         }
         _ => None,
     }
@@ -334,12 +315,7 @@ fn translations(
 /// Effect of the context command register.
 pub(super) fn context_command(value: u64) -> Option<Invalidate> {
     let mask = function_mask(field(value, 32, 2));
-    contexts(
-        field(value, 61, 2),
-        value as u16,
-        field(value, 16, 16) as u16,
-        mask,
-    )
+    contexts(field(value, 61, 2), value as u16, field(value, 16, 16) as u16, mask)
 }
 
 /// Effect of the two IOTLB registers.
@@ -348,10 +324,5 @@ pub(super) fn iotlb_command(
     address: u64,
     id: &VtdIdentification,
 ) -> Option<Invalidate> {
-    translations(
-        field(value, 60, 2),
-        field(value, 32, 16) as u16,
-        address,
-        id,
-    )
+    translations(field(value, 60, 2), field(value, 32, 16) as u16, address, id)
 }

@@ -44,10 +44,7 @@ pub(super) enum Lets {
 }
 
 impl Remote {
-    pub const NOTHING: Self = Self {
-        translations: Lets::No,
-        requests: Lets::No,
-    };
+    pub const NOTHING: Self = Self { translations: Lets::No, requests: Lets::No };
 }
 
 /// Meaning of a PASID entry.
@@ -168,10 +165,7 @@ pub(super) fn scalable_context(words: [u64; 4]) -> Result<ContextEntry, Refusal>
         default: field(high, 0, 20) as u32,
         refused,
         records: recorded,
-        remote: Remote {
-            translations: lets(field(low, 2, 1)),
-            requests: lets(field(low, 4, 1)),
-        },
+        remote: Remote { translations: lets(field(low, 2, 1)), requests: lets(field(low, 4, 1)) },
     })
 }
 
@@ -207,10 +201,7 @@ pub(super) fn pasid(words: [u64; 8], id: &VtdIdentification) -> Result<PasidEntr
     let through = match field(low, 6, 3) {
         1 if has_first => Through::First(first()?),
         2 if has_second => Through::Second(second()?),
-        3 if id.ecap(26, 1) == 1 => Through::Both {
-            first: first()?,
-            second: second()?,
-        },
+        3 if id.ecap(26, 1) == 1 => Through::Both { first: first()?, second: second()? },
         4 if id.ecap(6, 1) == 1 => Through::Nothing,
         _ => return Err(invalid),
     };
@@ -221,11 +212,7 @@ pub(super) fn pasid(words: [u64; 8], id: &VtdIdentification) -> Result<PasidEntr
     Ok(PasidEntry {
         domain: field(high, 0, 16) as u16,
         through,
-        walk: if snoops {
-            Walk::Snoops
-        } else {
-            Walk::DoesNotSnoop
-        },
+        walk: if snoops { Walk::Snoops } else { Walk::DoesNotSnoop },
         records: recorded,
     })
 }

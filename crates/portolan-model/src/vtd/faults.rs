@@ -109,9 +109,6 @@ impl VtdRegisters {
     pub(super) fn enter(&self, state: &mut State, [low, high]: [u64; 2]) {
         let lost = &mut state.counts.lost_faults;
         let words = [low, high | PENDING];
-        state
-            .own
-            .registers
-            .faulted(|registers| *lost += registers.keep(words));
+        state.own.registers.faulted(|registers| *lost += registers.keep(words));
     }
 }

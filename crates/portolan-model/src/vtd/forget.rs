@@ -23,29 +23,20 @@ pub(super) fn invalidate(state: &mut State, what: Invalidate) {
             state.own.contexts.clear();
             state.cleaned.0 = Invalidated::Done;
         }
-        Invalidate::ContextsOf { domain } => state
-            .own
-            .contexts
-            .retain(|_, cached| cached.domain.is_some_and(|of| of != domain)),
-        Invalidate::Context {
-            domain,
-            source,
-            mask,
-        } => state.own.contexts.retain(|of, cached| {
+        Invalidate::ContextsOf { domain } => {
+            state.own.contexts.retain(|_, cached| cached.domain.is_some_and(|of| of != domain))
+        }
+        Invalidate::Context { domain, source, mask } => state.own.contexts.retain(|of, cached| {
             let other_domain = cached.domain.is_some_and(|of| of != domain);
             (of ^ source) & !mask != 0 || other_domain
         }),
         Invalidate::Pasids => state.own.pasids.clear(),
         Invalidate::PasidsOf { domain } => {
-            state
-                .own
-                .pasids
-                .retain(|_, cached| cached.domain != Some(domain));
+            state.own.pasids.retain(|_, cached| cached.domain != Some(domain));
         }
-        Invalidate::Pasid { domain, pasid } => state
-            .own
-            .pasids
-            .retain(|key, cached| key.1 != pasid || cached.domain != Some(domain)),
+        Invalidate::Pasid { domain, pasid } => {
+            state.own.pasids.retain(|key, cached| key.1 != pasid || cached.domain != Some(domain))
+        }
         Invalidate::Device(what) => state.remote.forget(what),
         Invalidate::Interrupts { first, last } => forget_interrupts(state, first, last),
         Invalidate::Translations => {
@@ -59,11 +50,7 @@ pub(super) fn invalidate(state: &mut State, what: Invalidate) {
             let reach = Reach::Context(InvalTag::new(owner));
             state.own.second.invalidate(reach, None, every);
         }
-        Invalidate::Pages {
-            domain,
-            range,
-            drops,
-        } => {
+        Invalidate::Pages { domain, range, drops } => {
             // Combined translations of both stages stay, as they may.
             let reach = Reach::Range(InvalTag::new(domain.into()), range);
             state.own.second.invalidate(reach, None, drops);
@@ -72,12 +59,7 @@ pub(super) fn invalidate(state: &mut State, what: Invalidate) {
             let reach = Reach::Context(state.own.first_tag(domain, pasid));
             state.own.first.invalidate(reach, None, every);
         }
-        Invalidate::FirstStagePages {
-            domain,
-            pasid,
-            range,
-            drops,
-        } => {
+        Invalidate::FirstStagePages { domain, pasid, range, drops } => {
             let reach = Reach::Range(state.own.first_tag(domain, pasid), range);
             state.own.first.invalidate(reach, None, drops);
         }

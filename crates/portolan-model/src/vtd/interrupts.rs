@@ -128,9 +128,7 @@ impl VtdRegisters {
         let Some(index) = u16::try_from(index).ok().filter(|_| index < size) else {
             return Err((index as u16, recorded(reason::INTERRUPT_BEYOND)));
         };
-        let [low, high] = self
-            .interrupt_entry(state, index)
-            .map_err(|of| (index, of))?;
+        let [low, high] = self.interrupt_entry(state, index).map_err(|of| (index, of))?;
         verified(high, source).map_err(|reason| (index, recorded(reason)))?;
         let destination = match extended {
             true => field(low, 32, 32),
@@ -202,15 +200,9 @@ mod tests {
         );
         let table = table.unwrap().get();
         let id = VtdIdentification::default();
-        let identification = VtdIdentification {
-            cap: id.cap | caching << 7,
-            ecap: id.ecap | 1 << 3 | 1 << 4,
-            ..id
-        };
-        let setup = VtdSetup {
-            identification,
-            ..VtdSetup::default()
-        };
+        let identification =
+            VtdIdentification { cap: id.cap | caching << 7, ecap: id.ecap | 1 << 3 | 1 << 4, ..id };
+        let setup = VtdSetup { identification, ..VtdSetup::default() };
         let unit = VtdRegisters::new(setup, memory);
         unit.write64(0xb8, table | 7);
         unit.write32(0x18, 1 << 24);

@@ -93,11 +93,7 @@ impl VtdRegisters {
             Effect::Respond { to, response } => state.asking.tell(to, response),
             Effect::Invalidate(what) => self.take(state, what),
             Effect::Wait { .. } if state.own.aborted_to.is_some() => return Ok(()),
-            Effect::Wait {
-                status,
-                interrupt,
-                fence,
-            } => {
+            Effect::Wait { status, interrupt, fence } => {
                 if fence == Fence::No {
                     let behind = self.behind(state, head, wide);
                     self.overtake(state, behind);
@@ -127,13 +123,7 @@ impl VtdRegisters {
             let found = words.and_then(|words| descriptor(words, &self.setup.identification));
             match found {
                 Ok((_, Effect::Invalidate(what))) => behind.push(what),
-                Ok((
-                    _,
-                    Effect::Wait {
-                        fence: Fence::Yes, ..
-                    },
-                ))
-                | Err(_) => break,
+                Ok((_, Effect::Wait { fence: Fence::Yes, .. })) | Err(_) => break,
                 Ok(_) => {}
             }
             at = (at + entry) % bytes;

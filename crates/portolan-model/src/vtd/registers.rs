@@ -147,10 +147,7 @@ impl Registers {
 
     /// Drops held-back interrupts whose cause was dealt with.
     fn served(&mut self) {
-        let quiet = [
-            (FAULTS, self.fsts() == 0),
-            (PAGE_REQUESTS, self.page_queue.status & 1 == 0),
-        ];
+        let quiet = [(FAULTS, self.fsts() == 0), (PAGE_REQUESTS, self.page_queue.status & 1 == 0)];
         for (control, _) in quiet.into_iter().filter(|(_, quiet)| *quiet) {
             self.kept[control / 4] &= !HELD_BACK;
         }
@@ -222,10 +219,7 @@ impl VtdRegisters {
         let registers = &mut state.own.registers;
         let iotlb = self.setup.identification.invalidate_at();
         if let Some((index, word)) = self.record_at(offset) {
-            return registers
-                .records
-                .get(index)
-                .map_or(0, |record| half(record[word], offset));
+            return registers.records.get(index).map_or(0, |record| half(record[word], offset));
         }
         match offset {
             0x00 => registers.version,
@@ -342,9 +336,7 @@ impl VtdRegisters {
         if changed.count_ones() + once.count_ones() > 1 {
             let offset = 0x18;
             let value = value.into();
-            state
-                .violations
-                .push(Violation::SeveralAtOnce { offset, value });
+            state.violations.push(Violation::SeveralAtOnce { offset, value });
         }
         if state.faults.control == Drain::Never {
             // One-time operations stay under way.
@@ -385,11 +377,7 @@ impl VtdRegisters {
         }
         // `CAP.ESRTPS`: setting the root invalidates as well.
         if once & SRTP != 0 && self.setup.identification.cap(63, 1) != 0 {
-            let all = [
-                Invalidate::Contexts,
-                Invalidate::Pasids,
-                Invalidate::Translations,
-            ];
+            let all = [Invalidate::Contexts, Invalidate::Pasids, Invalidate::Translations];
             for what in all {
                 invalidate(state, what);
             }

@@ -50,9 +50,7 @@ impl VtdRegisters {
         self.go_on(&mut state);
         state.asking.ask(&raw);
         let flag = |wants, bit: u32| u64::from(raw.wants.contains(wants)) << bit;
-        let named = raw
-            .pasid
-            .map_or(0, |pasid| 1 << 8 | u64::from(pasid.get() & 0xf_ffff) << 32);
+        let named = raw.pasid.map_or(0, |pasid| 1 << 8 | u64::from(pasid.get() & 0xf_ffff) << 32);
         let who = 1
             | u64::from(raw.stream.get() & 0xffff) << 16
             | named

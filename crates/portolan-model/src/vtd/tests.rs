@@ -49,10 +49,7 @@ pub(super) struct Bench {
 
 impl Bench {
     fn new(identification: VtdIdentification, visibility: Visibility, mode: u64) -> Self {
-        let setup = VtdSetup {
-            identification,
-            ..VtdSetup::default()
-        };
+        let setup = VtdSetup { identification, ..VtdSetup::default() };
         Self::of(setup, visibility, mode)
     }
 
@@ -60,11 +57,7 @@ impl Bench {
         let memory = ModelMemory::new(PhysAddr::new(ROOT), 64, visibility);
         let vtd = VtdRegisters::new(setup, Arc::new(memory));
         let entry = if mode == 0 { 16 } else { 32 };
-        let bench = Self {
-            vtd,
-            tail: Cell::new(0),
-            entry: Cell::new(entry),
-        };
+        let bench = Self { vtd, tail: Cell::new(0), entry: Cell::new(entry) };
         bench.set(S3, S2 | 3);
         bench.set(S2 + 2 * 8, S1 | 3);
         bench.set(S1 + 3 * 8, PA | 3);
@@ -112,11 +105,7 @@ impl Bench {
     pub(super) fn queue(&self, descriptors: &[[u64; 2]]) {
         for [low, high] in descriptors {
             let (tail, entry) = (self.tail.get(), self.entry.get());
-            for (i, word) in [*low, *high, 0, 0]
-                .iter()
-                .take(entry as usize / 8)
-                .enumerate()
-            {
+            for (i, word) in [*low, *high, 0, 0].iter().take(entry as usize / 8).enumerate() {
                 self.set(QUEUE + tail + 8 * i as u64, *word);
             }
             self.tail.set((tail + entry) % 0x1000);
@@ -149,10 +138,7 @@ fn a_page_is_reached_and_its_absence_recorded() {
     assert_eq!(bench.read(1 << 39), Err(4));
     assert_eq!(bench.dma(Some(1), IOVA, AccessKind::Read), Err(0x0d));
     let (first, read) = (vtd.read64(0x220), vtd.read64(0x228));
-    assert_eq!(
-        (first, read),
-        (IOVA + 0x1000, 1 << 63 | 1 << 62 | 6 << 32 | 0x111)
-    );
+    assert_eq!((first, read), (IOVA + 0x1000, 1 << 63 | 1 << 62 | 6 << 32 | 0x111));
     assert_eq!(vtd.read64(0x238), 1 << 63 | 5 << 32 | 0x111);
     assert_eq!(vtd.read32(0x34), 0b10);
     // No room for a fifth, until the overflow is cleared and records are free.
@@ -238,10 +224,7 @@ fn a_first_stage_s_large_page_goes_only_with_a_mask_of_its_size() {
         assert!(read().is_ok());
         bench.set(F[1] + 2 * 8, 0);
         let at = IOVA >> (12 + mask) << (12 + mask);
-        bench.queue(&[
-            [0x36 | DOMAIN << 16 | u64::from(pasid) << 32, at | mask],
-            WAIT,
-        ]);
+        bench.queue(&[[0x36 | DOMAIN << 16 | u64::from(pasid) << 32, at | mask], WAIT]);
         assert_eq!(read().is_err(), gone, "{pasid} {mask}");
     }
 }
@@ -280,12 +263,7 @@ fn what_is_behind_a_wait_without_a_fence_may_come_first() {
         bench.set(S1 + 3 * 8, 0);
         // The first stage's invalidation overtakes the second's, and a device comes in between.
         let wait = [5 | fence << 6, 0];
-        bench.queue(&[
-            [0x32 | DOMAIN << 16, IOVA],
-            wait,
-            [0x26 | DOMAIN << 16 | 7 << 32, 0],
-            WAIT,
-        ]);
+        bench.queue(&[[0x32 | DOMAIN << 16, IOVA], wait, [0x26 | DOMAIN << 16 | 7 << 32, 0], WAIT]);
         assert_eq!(read().is_ok(), kept, "{fence}");
         bench.queue(&[[0x26 | DOMAIN << 16 | 7 << 32, 0], WAIT]);
         assert_eq!(read(), Err(0x79));
@@ -442,15 +420,8 @@ fn scalable_mode_has_both_stages() {
     // only the second is.
     bench.set(F[0] + 3 * 8, 0);
     bench.set(S1 + 3 * 8, 0);
-    bench.queue(&[
-        [0x26 | DOMAIN << 16 | 6 << 32, 0],
-        [0x32 | DOMAIN << 16, IOVA],
-        WAIT,
-    ]);
-    assert_eq!(
-        (pasid(5), pasid(6), pasid(7)),
-        (Err(0x79), Err(0x71), Ok(PA))
-    );
+    bench.queue(&[[0x26 | DOMAIN << 16 | 6 << 32, 0], [0x32 | DOMAIN << 16, IOVA], WAIT]);
+    assert_eq!((pasid(5), pasid(6), pasid(7)), (Err(0x79), Err(0x71), Ok(PA)));
     bench.queue(&[[0x36 | DOMAIN << 16 | 7 << 32, IOVA], WAIT]);
     assert_eq!(pasid(7), Err(0x71));
     // PASID entries stay until told.
@@ -490,10 +461,7 @@ fn queue_errors_stop_the_queue_until_cleared() {
 
 #[test]
 fn a_slow_unit_a_stuck_one_and_none() {
-    let setup = VtdSetup {
-        pace: Pace::After(500),
-        ..VtdSetup::default()
-    };
+    let setup = VtdSetup { pace: Pace::After(500), ..VtdSetup::default() };
     let bench = Bench::of(setup, Visibility::AtOnce, 0);
     let vtd = &bench.vtd;
     vtd.write64(0x90, QUEUE);
@@ -504,21 +472,14 @@ fn a_slow_unit_a_stuck_one_and_none() {
     vtd.tick();
     assert_eq!(bench.get(STATUS), 3);
     let stuck = Drain::Never;
-    vtd.inject(RegisterFaults {
-        drain: stuck,
-        control: stuck,
-        ..RegisterFaults::default()
-    });
+    vtd.inject(RegisterFaults { drain: stuck, control: stuck, ..RegisterFaults::default() });
     bench.queue(&[[0x25 | 4 << 32, STATUS]]);
     vtd.write32(0x18, 1 << 31 | 1 << 26);
     vtd.clock().advance_ns(5000);
     vtd.tick();
     assert_eq!((bench.get(STATUS), vtd.read32(0x1c) >> 31), (3, 0));
     let from = vtd.accesses() + 1;
-    vtd.inject(RegisterFaults {
-        gone_from: Some(from),
-        ..RegisterFaults::default()
-    });
+    vtd.inject(RegisterFaults { gone_from: Some(from), ..RegisterFaults::default() });
     assert_eq!((vtd.read32(0x1c), vtd.read64(0x10)), (u32::MAX, u64::MAX));
 }
 

@@ -106,14 +106,7 @@ impl VtdRegisters {
                     mode: Mode::Legacy,
                 })
             }
-            ContextEntry::Scalable {
-                directory,
-                pasid_lg2,
-                default,
-                refused,
-                records,
-                ..
-            } => {
+            ContextEntry::Scalable { directory, pasid_lg2, default, refused, records, .. } => {
                 let pasid = match (pasid, refused) {
                     (None, _) => default,
                     (Some(_), Some(refusal)) => return Err(refusal),
@@ -121,10 +114,7 @@ impl VtdRegisters {
                 };
                 if pasid >> pasid_lg2 != 0 {
                     let reason = reason::SM_PASID_TOO_LARGE;
-                    return Err(Refusal {
-                        reason,
-                        recorded: records,
-                    });
+                    return Err(Refusal { reason, recorded: records });
                 }
                 let entry = self.pasid(state, source, pasid, directory)?;
                 Ok(Path {
@@ -185,19 +175,15 @@ impl VtdRegisters {
                 context(words.ok_or(unreadable(reason::CONTEXT_UNREADABLE))?, id)
             }
             1 if id.ecap(43, 1) == 1 => {
-                let [low, high] = self
-                    .words(entry)
-                    .ok_or(unreadable(reason::SM_ROOT_UNREADABLE))?;
+                let [low, high] =
+                    self.words(entry).ok_or(unreadable(reason::SM_ROOT_UNREADABLE))?;
                 let contexts = scalable_root(if function < 128 { low } else { high })?;
                 let at = PhysAddr::new(contexts.get() + (function & 0x7f) * 32);
                 let words = self.words(at);
                 scalable_context(words.ok_or(unreadable(reason::SM_CONTEXT_UNREADABLE))?)
             }
             // Abort: nothing goes through and nothing is said.
-            3 => Err(Refusal {
-                reason: 0,
-                recorded: Records::Nothing,
-            }),
+            3 => Err(Refusal { reason: 0, recorded: Records::Nothing }),
             _ => Err(Refusal::recorded(reason::SM_ROOT_POINTER)),
         }
     }
@@ -293,14 +279,7 @@ impl VtdRegisters {
         at: Iova,
     ) -> Result<Known, Refusal> {
         let reserved = path.refusal(reason::TABLE_RESERVED, reason::SECOND_RESERVED);
-        let walk = self.walk(
-            &mut state.own.second,
-            path,
-            tag,
-            table,
-            at,
-            Ok::<_, WalkFault>,
-        );
+        let walk = self.walk(&mut state.own.second, path, tag, table, at, Ok::<_, WalkFault>);
         let (known, size) = match walk {
             Ok(found) => {
                 // Bit 0 is for 2 MiB, bit 1 for 1 GiB.

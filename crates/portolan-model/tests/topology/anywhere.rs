@@ -31,12 +31,7 @@ fn a_device_does_not_reach_a_page_that_was_not_handed_to_it() {
     // Unmapping takes away: here there is nothing.
     let range = IovaRange::from_len(at.align_down(bound.domain().granule()), 4096);
     let mut owed = Gather::new();
-    assert!(
-        bound
-            .domain()
-            .unmap(range.expect("a page"), &mut owed)
-            .is_err()
-    );
+    assert!(bound.domain().unmap(range.expect("a page"), &mut owed).is_err());
     let _owners_again = rx.unmap().expect("the unit completes");
     assert!(reached().is_err());
 }

@@ -32,9 +32,7 @@ fn a_disk_does_dma_behind_every_real_chip_of_intel() {
         let iommus = opened(machine.kernel(), &dmar(REGISTERS));
         let device = iommus.trusted_device(DEVICE).expect(chip.name);
         let unit = &machine.unit;
-        driver(&device, |at| {
-            first(unit.dma(stream(), None, at, AccessKind::Write, 8))
-        });
+        driver(&device, |at| first(unit.dma(stream(), None, at, AccessKind::Write, 8)));
         drop((device, iommus));
         assert_eq!(unit.violations(), [], "{}", chip.name);
     }
@@ -48,9 +46,7 @@ fn a_disk_does_dma_behind_every_real_chip_of_amd() {
         let iommus = opened(machine.kernel(), &ivrs(SECOND));
         let device = iommus.trusted_device(OTHER).expect(chip.name);
         let (unit, stream) = (&machine.unit, OTHER.requester.stream());
-        driver(&device, |at| {
-            first(unit.dma(stream, at, AccessKind::Write, 8))
-        });
+        driver(&device, |at| first(unit.dma(stream, at, AccessKind::Write, 8)));
         drop((device, iommus));
         assert_eq!(unit.violations(), [], "{}", chip.name);
     }
@@ -61,16 +57,11 @@ fn a_disk_does_dma_behind_every_real_smmu_of_version_3_whatever_is_not_known_of_
     for chip in chips::SMMU_V3 {
         println!("{}, {}", chip.name, chip.source);
         for idr in chips::filled(chip.identification.idr, &chips::SMMU_V3_OPEN) {
-            let machine = smmu(SmmuIdentification {
-                idr,
-                ..chip.identification
-            });
+            let machine = smmu(SmmuIdentification { idr, ..chip.identification });
             let iommus = opened(machine.kernel(), &IORT.bytes());
             let device = iommus.trusted_device(DEVICE).expect(chip.name);
             let unit = &machine.unit;
-            driver(&device, |at| {
-                first(unit.dma(stream(), None, at, AccessKind::Write, 8))
-            });
+            driver(&device, |at| first(unit.dma(stream(), None, at, AccessKind::Write, 8)));
             drop((device, iommus));
             assert_eq!(unit.violations(), [], "{}, {idr:x?}", chip.name);
         }
@@ -81,10 +72,8 @@ fn a_disk_does_dma_behind_every_real_smmu_of_version_3_whatever_is_not_known_of_
 fn a_disk_does_dma_behind_every_published_unit_of_riscv() {
     for chip in chips::RISCV {
         println!("{}, {}", chip.name, chip.source);
-        let machine = riscv(&RiscvSetup {
-            identification: chip.identification,
-            ..RiscvSetup::default()
-        });
+        let machine =
+            riscv(&RiscvSetup { identification: chip.identification, ..RiscvSetup::default() });
         let tree = platform_device();
         let topology = Topology::from_device_tree(&tree).expect(chip.name);
         let iommus = topology.enable(machine.kernel(), Options::default(), described());
@@ -92,9 +81,7 @@ fn a_disk_does_dma_behind_every_published_unit_of_riscv() {
         let (_, stream) = iommus.unit_of(DEVICE).expect(chip.name);
         let device = iommus.trusted_device(DEVICE).expect(chip.name);
         let unit = &machine.unit;
-        driver(&device, |at| {
-            first(unit.dma(stream, None, at, AccessKind::Write, 8))
-        });
+        driver(&device, |at| first(unit.dma(stream, None, at, AccessKind::Write, 8)));
         drop((device, iommus));
         assert_eq!(unit.violations(), [], "{}", chip.name);
     }

@@ -35,16 +35,10 @@ fn what_is_forgotten_stays_out_of_use_and_the_rest_goes_on() {
     let space = card.space().expect("it is translated").clone();
     let stream = DEVICE.requester.stream();
     let reach = |at| {
-        let found = machine
-            .unit
-            .dma(stream, None, at, AccessKind::Write, 8)
-            .ok()?;
+        let found = machine.unit.dma(stream, None, at, AccessKind::Write, 8).ok()?;
         found.first().map(|piece| piece.pa)
     };
-    let mapped = |number| {
-        card.map(page(number), Direction::FromDevice)
-            .expect("mapped")
-    };
+    let mapped = |number| card.map(page(number), Direction::FromDevice).expect("mapped");
     let mapping = mapped(0);
     let (kept, memory) = (mapping.iova(), page(0).0.start());
     forget(mapping);
@@ -163,27 +157,20 @@ unsafe impl Platform for Insistent {
 fn a_callback_that_calls_the_library_waits_for_nothing_that_its_caller_has() {
     let machine = vtd(SKYLAKE_SP.identification);
     let callbacks = Arc::new(Callbacks::default());
-    let platform = Insistent {
-        kernel: machine.kernel(),
-        callbacks: callbacks.clone(),
-    };
+    let platform = Insistent { kernel: machine.kernel(), callbacks: callbacks.clone() };
     let topology = Topology::from_acpi([&dmar(REGISTERS)[..]]).expect("a table");
     let iommus = topology.enable(platform, Options::default(), described());
     let iommus = iommus.expect("units that work");
     let mut options = DeviceOptions::trusted();
     options.preference = PolicyPreference::Lazy;
-    options.space.bounds = LazyBounds {
-        entries: 4,
-        ..LazyBounds::default()
-    };
+    options.space.bounds = LazyBounds { entries: 4, ..LazyBounds::default() };
     let card = iommus.device_with(DEVICE, &options).expect("a device");
     let space = card.space().expect("it is translated");
     *callbacks.space.lock().expect("nobody panicked") = Arc::downgrade(space);
     let mut deferred = Vec::new();
     for number in 0..64 {
-        let mapping: Mapping<_, Packet> = card
-            .try_map(page(number), Direction::FromDevice)
-            .expect("mapped");
+        let mapping: Mapping<_, Packet> =
+            card.try_map(page(number), Direction::FromDevice).expect("mapped");
         deferred.push(mapping.defer().expect("unmapped"));
     }
     assert!(callbacks.calls.load(Ordering::Relaxed) > 0);
@@ -214,21 +201,11 @@ fn limits_that_cannot_be_are_refused_or_kept() {
         let mut constraints = Constraints::trusted();
         make(&mut constraints);
         let mut options = DeviceOptions::of(constraints);
-        for window in [
-            (0, 0),
-            (0, u64::MAX),
-            (u64::MAX, u64::MAX),
-            (1, 1),
-            (0x1000, 0x1fff),
-        ] {
+        for window in [(0, 0), (0, u64::MAX), (u64::MAX, u64::MAX), (1, 1), (0x1000, 0x1fff)] {
             let window = IovaRange::new(Iova::new(window.0), Iova::new(window.1));
             options.space.window = window.expect("a range");
             options.space.iova.refill = u32::MAX;
-            options.space.bounds = LazyBounds {
-                entries: 0,
-                bytes: 0,
-                age: Nanos::new(0),
-            };
+            options.space.bounds = LazyBounds { entries: 0, bytes: 0, age: Nanos::new(0) };
             let card: Device<Kernel> = match iommus.device_with(DEVICE, &options) {
                 Ok(card) => card,
                 Err(refused) => {

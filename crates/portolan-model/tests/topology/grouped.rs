@@ -36,10 +36,7 @@ fn space<P: Platform>(device: &Device<P>) -> *const () {
 
 #[test]
 fn cards_behind_a_bridge_share_a_space_and_are_known_by_the_bridge_s_identifier() {
-    let machine = Machine {
-        config: TREE,
-        ..vtd(VtdIdentification::default())
-    };
+    let machine = Machine { config: TREE, ..vtd(VtdIdentification::default()) };
     let iommus = opened(machine.kernel(), &dmar(REGISTERS));
     let reach = |stream: StreamId, at: Iova| {
         let found = machine.unit.dma(stream, None, at, AccessKind::Write, 8);
@@ -75,10 +72,7 @@ fn cards_behind_a_bridge_share_a_space_and_are_known_by_the_bridge_s_identifier(
 
 #[test]
 fn a_function_is_open_once_and_does_not_leave_its_group_alone() {
-    let machine = Machine {
-        config: TREE,
-        ..vtd(VtdIdentification::default())
-    };
+    let machine = Machine { config: TREE, ..vtd(VtdIdentification::default()) };
     let iommus = opened(machine.kernel(), &dmar(REGISTERS));
     let card = iommus.trusted_device(CARDS[0]).expect("a device");
     let twice = iommus.trusted_device(CARDS[0]).err();
@@ -93,10 +87,7 @@ fn a_function_is_open_once_and_does_not_leave_its_group_alone() {
 /// The unit cannot tell them apart.
 #[test]
 fn a_card_is_trusted_no_further_than_others_of_its_group() {
-    let machine = Machine {
-        config: TREE,
-        ..vtd(VtdIdentification::default())
-    };
+    let machine = Machine { config: TREE, ..vtd(VtdIdentification::default()) };
     let iommus = opened(machine.kernel(), &dmar(REGISTERS));
     let untrusted = DeviceOptions::untrusted();
     let first = iommus.trusted_device(CARDS[0]).expect("a device");
@@ -142,26 +133,18 @@ fn functions_of_one_stream_share_it() {
         (ALIAS, 0x100, 0xd),
         (ALIAS, 0x104, 0x001d_001d),
     ];
-    let machine = Machine {
-        config: MORE,
-        ..amd()
-    };
+    let machine = Machine { config: MORE, ..amd() };
     let iommus = opened(machine.kernel(), &ivrs(UNIT));
     let survey = iommus.survey();
     assert_eq!(survey.groups().first(survey.tree(), ALIAS), ALIASED);
     let reach = |at: Iova| {
-        let found = machine
-            .unit
-            .dma(ALIAS.requester.stream(), at, AccessKind::Write, 8);
+        let found = machine.unit.dma(ALIAS.requester.stream(), at, AccessKind::Write, 8);
         found.ok()?.first().map(|piece| piece.pa.get())
     };
     let one = iommus.trusted_device(ALIASED).expect("a device");
     let other = iommus.trusted_device(ALIAS).expect("a device");
     assert_eq!(space(&one), space(&other));
-    assert_eq!(
-        (one.stream(), other.stream()),
-        (ALIAS.requester.stream(), other.stream())
-    );
+    assert_eq!((one.stream(), other.stream()), (ALIAS.requester.stream(), other.stream()));
     let rx = one.map(packet(), Direction::FromDevice).expect("mapped");
     let at = rx.iova();
     assert_eq!(reach(at), Some(0x1234_5000));

@@ -46,9 +46,7 @@ fn two_units_in_one_place_are_not_enabled() {
     for second in [REGISTERS, REGISTERS + 0xfff] {
         let two = [drhd(REGISTERS, Some(&[])), drhd(second & !0xfff, None)];
         let topology = Topology::from_acpi([&dmar_of(48, &two)[..]]).expect("a table");
-        let failed = topology
-            .enable(machine.kernel(), Options::default(), described())
-            .err();
+        let failed = topology.enable(machine.kernel(), Options::default(), described()).err();
         assert_eq!(failed, shared);
         let three = [&two[..], &[drhd(OTHER_REGISTERS, Some(&[]))]].concat();
         let topology = Topology::from_acpi([&dmar_of(48, &three)[..]]).expect("a table");
@@ -67,9 +65,7 @@ fn units_at_absurd_addresses_are_not_looked_at() {
         let Ok(topology) = Topology::from_acpi([&dmar(at)[..]]) else {
             continue;
         };
-        let failed = topology
-            .enable(machine.kernel(), Options::default(), described())
-            .err();
+        let failed = topology.enable(machine.kernel(), Options::default(), described()).err();
         let Some(EnableError::NoRegisters { window }) = failed else {
             panic!("{at:#x}: {failed:?}");
         };
@@ -77,9 +73,7 @@ fn units_at_absurd_addresses_are_not_looked_at() {
     }
     let mut iort = IORT.bytes();
     // The SMMU's base is at 16 of the node at 48.
-    iort[9] = iort[9]
-        .wrapping_add(iort[48 + 16 + 2])
-        .wrapping_add(iort[48 + 16 + 3]);
+    iort[9] = iort[9].wrapping_add(iort[48 + 16 + 2]).wrapping_add(iort[48 + 16 + 3]);
     iort[48 + 16..48 + 20].fill(0);
     let topology = Topology::from_acpi([&iort[..]]).expect("a table");
     let failed = topology.enable(
@@ -87,8 +81,5 @@ fn units_at_absurd_addresses_are_not_looked_at() {
         Options::default(),
         described(),
     );
-    assert!(matches!(
-        failed.err(),
-        Some(EnableError::NoRegisters { .. })
-    ));
+    assert!(matches!(failed.err(), Some(EnableError::NoRegisters { .. })));
 }

@@ -80,16 +80,10 @@ fn no_address_is_above_what_iort_says_a_root_complex_passes_on() {
 fn a_device_of_which_no_address_gets_past_its_root_complex_is_refused() {
     let function = DEVICE;
     let none = Some(OpenError::NoAddress { function });
-    let iommus = opened(
-        smmu(SmmuIdentification::default()).kernel(),
-        &iort(LIMIT, 0),
-    );
+    let iommus = opened(smmu(SmmuIdentification::default()).kernel(), &iort(LIMIT, 0));
     assert_eq!(iommus.trusted_device(DEVICE).err(), none);
     // Nor one whose driver wants addresses where none get through.
-    let iommus = opened(
-        smmu(SmmuIdentification::default()).kernel(),
-        &iort(LIMIT, 32),
-    );
+    let iommus = opened(smmu(SmmuIdentification::default()).kernel(), &iort(LIMIT, 32));
     let mut options = DeviceOptions::trusted();
     let high = IovaRange::from_len(Iova::new(1 << 32), 1 << 30);
     options.space.window = high.expect("a range");
@@ -111,10 +105,7 @@ const WINDOW: PciWords = &[
 /// Low addresses are where bridges lead to other devices: a write there goes to one of them.
 #[test]
 fn no_address_is_in_the_window_of_a_bridge() {
-    let machine = Machine {
-        config: WINDOW,
-        ..vtd(VtdIdentification::default())
-    };
+    let machine = Machine { config: WINDOW, ..vtd(VtdIdentification::default()) };
     let iommus = opened(machine.kernel(), &dmar(REGISTERS));
     let device = iommus.trusted_device(DEVICE).expect("a device");
     let rx = device.map(packet(), Direction::FromDevice).expect("mapped");

@@ -138,11 +138,7 @@ unsafe impl Platform for Kernel {
         let page = at.align_down(PageSize::SIZE_4K);
         let words = self.memory.table(page, PageSize::SIZE_4K);
         // SAFETY: the byte is inside the page.
-        unsafe {
-            NonNull::from(words)
-                .cast::<u8>()
-                .add((at.get() & 0xfff) as usize)
-        }
+        unsafe { NonNull::from(words).cast::<u8>().add((at.get() & 0xfff) as usize) }
     }
 
     fn clean(&self, lines: PhysRange) {
@@ -197,44 +193,26 @@ fn machine<R>(
 ) -> Machine<R> {
     let (memory, clock) = (memory(), Arc::new(VirtualClock::new()));
     let [unit, other] = [(); 2].map(|()| Arc::new(unit(clock.clone(), memory.clone())));
-    Machine {
-        unit,
-        other,
-        clock,
-        memory,
-        config,
-        switches_power: false,
-    }
+    Machine { unit, other, clock, memory, config, switches_power: false }
 }
 
 pub(crate) fn vtd(identification: VtdIdentification) -> Machine<VtdRegisters> {
     machine(&[], |clock, memory| {
-        let setup = VtdSetup {
-            identification,
-            clock,
-            ..VtdSetup::default()
-        };
+        let setup = VtdSetup { identification, clock, ..VtdSetup::default() };
         VtdRegisters::new(setup, memory)
     })
 }
 
 pub(crate) fn old_smmu(setup: &SmmuV2Setup) -> Machine<SmmuV2Registers> {
     machine(&[], |clock, memory| {
-        let setup = SmmuV2Setup {
-            clock,
-            ..setup.clone()
-        };
+        let setup = SmmuV2Setup { clock, ..setup.clone() };
         SmmuV2Registers::new(setup, memory)
     })
 }
 
 pub(crate) fn smmu(identification: SmmuIdentification) -> Machine<SmmuRegisters> {
     machine(&[], |clock, memory| {
-        let setup = SmmuSetup {
-            identification,
-            clock,
-            ..SmmuSetup::default()
-        };
+        let setup = SmmuSetup { identification, clock, ..SmmuSetup::default() };
         SmmuRegisters::new(setup, memory)
     })
 }
@@ -262,21 +240,14 @@ pub(crate) fn amd() -> Machine<AmdRegisters> {
 
 pub(crate) fn amd_of(identification: AmdIdentification) -> Machine<AmdRegisters> {
     machine(CAPABILITIES, |clock, memory| {
-        let setup = AmdSetup {
-            identification,
-            clock,
-            ..AmdSetup::default()
-        };
+        let setup = AmdSetup { identification, clock, ..AmdSetup::default() };
         AmdRegisters::new(setup, memory)
     })
 }
 
 pub(crate) fn riscv(setup: &RiscvSetup) -> Machine<RiscvRegisters> {
     machine(&[], |clock, memory| {
-        let setup = RiscvSetup {
-            clock,
-            ..setup.clone()
-        };
+        let setup = RiscvSetup { clock, ..setup.clone() };
         RiscvRegisters::new(setup, memory)
     })
 }
@@ -337,11 +308,7 @@ pub(crate) struct Iort {
 }
 
 /// Coherent.
-pub(crate) const IORT: Iort = Iort {
-    flags: 1,
-    model: 0,
-    streams: 1,
-};
+pub(crate) const IORT: Iort = Iort { flags: 1, model: 0, streams: 1 };
 
 fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()

@@ -64,9 +64,7 @@ fn the_smallest_program_has_fewer_than_fifty_lines() {
 
 /// What a driver does. Its types name the platform and the buffer, and nothing else.
 fn driver<P: Platform>(device: &Device<P>, reaches: impl Fn(Iova) -> Option<u64>) {
-    let rx: Mapping<P, Packet> = device
-        .map(packet(), Direction::FromDevice)
-        .expect("it is mapped");
+    let rx: Mapping<P, Packet> = device.map(packet(), Direction::FromDevice).expect("it is mapped");
     let at = rx.iova();
     assert_eq!(reaches(at), Some(0x1234_5000));
     let packet = rx.unmap().expect("the unit completes");
@@ -83,9 +81,7 @@ fn driver<P: Platform>(device: &Device<P>, reaches: impl Fn(Iova) -> Option<u64>
 fn opened(kernel: Kernel, of_units: &[u8]) -> Iommus<Kernel> {
     let apic = table(*b"APIC", &[]);
     let topology = Topology::from_acpi([&apic[..], of_units]).expect("a table of units");
-    topology
-        .enable(kernel, Options::default(), described())
-        .expect("units that work")
+    topology.enable(kernel, Options::default(), described()).expect("units that work")
 }
 
 /// The unit of that number, which was enabled.
@@ -124,10 +120,7 @@ fn a_function_belongs_to_the_unit_that_names_it_or_a_bridge_before_it() {
         config: &[(BRIDGE, 0xc, 1 << 16), (BRIDGE, 0x18, 0x0004_0200)],
         ..vtd(VtdIdentification::default())
     };
-    let iommus = opened(
-        machine.kernel(),
-        &dmar_with_scopes([REGISTERS, OTHER_REGISTERS]),
-    );
+    let iommus = opened(machine.kernel(), &dmar_with_scopes([REGISTERS, OTHER_REGISTERS]));
     let first = |bus, device, function| {
         let function = PciFunction::of(bus, device, function);
         let (unit, stream) = iommus.unit_of(function).expect("a unit");
@@ -245,9 +238,7 @@ fn a_display_goes_on_while_amd_vi_is_enabled_and_once_it_is_opened() {
     let iommus = opened(machine.kernel(), &ivrs(SECOND));
     let stream = DISPLAY.requester.stream();
     a_display_goes_on(&iommus, |at| {
-        let found = machine
-            .other
-            .dma(stream, Iova::new(at), AccessKind::Read, 8);
+        let found = machine.other.dma(stream, Iova::new(at), AccessKind::Read, 8);
         found.ok()?.first().map(|piece| piece.pa.get())
     });
     assert_eq!(machine.unit.violations(), []);
@@ -294,11 +285,7 @@ fn a_virtual_unit_with_first_stage_tables_may_be_lazy_and_one_without_may_not() 
     options.space.shadowing = Shadowing::WriteProtection;
     let decision = iommus.decide(&**unit_at(&iommus, 0), &options);
     assert_eq!(decision.policy, Policy::Strict);
-    assert!(
-        decision.reason.contains("write-protects"),
-        "{}",
-        decision.reason
-    );
+    assert!(decision.reason.contains("write-protects"), "{}", decision.reason);
     // On the machine itself the second stage is as good, and the tables have larger pages.
     let own = lazy(vtd(SKYLAKE_SP.identification.scalable()));
     assert_eq!(own, (Stage::Second, TrapCost::None, Policy::Lazy));
@@ -322,15 +309,10 @@ fn what_cannot_be_served_is_refused_with_its_reason() {
     let machine = vtd(VtdIdentification::default());
     let elsewhere = dmar(0xfed8_0000);
     let topology = Topology::from_acpi([&elsewhere[..]]).expect("a table");
-    let refused = topology
-        .enable(machine.kernel(), Options::default(), described())
-        .err();
+    let refused = topology.enable(machine.kernel(), Options::default(), described()).err();
     assert!(matches!(refused, Some(EnableError::NoRegisters { .. })));
     let iommus = opened(machine.kernel(), &dmar(REGISTERS));
-    let far = PciFunction {
-        segment: PciSegment::new(1),
-        ..DEVICE
-    };
+    let far = PciFunction { segment: PciSegment::new(1), ..DEVICE };
     let refused = iommus.trusted_device(far).err();
     assert_eq!(refused, Some(OpenError::NotServed { function: far }));
     let untrusted = DeviceOptions::untrusted();

@@ -29,10 +29,8 @@ fn reach(machine: &Machine<SmmuV2Registers>, stream: u32, at: u64) -> Option<u64
 #[test]
 fn a_disk_behind_an_smmu_of_version_2_of_iort_does_dma() {
     for model in [1, MMU_500] {
-        let setup = SmmuV2Setup {
-            identification: LS1088A.identification,
-            ..SmmuV2Setup::default()
-        };
+        let setup =
+            SmmuV2Setup { identification: LS1088A.identification, ..SmmuV2Setup::default() };
         let machine = old_smmu(&setup);
         let iommus = opened(machine.kernel(), &iort_of_old_smmu(OTHER, BYTES, model));
         let device = iommus.trusted_device(DEVICE).expect("a device");
@@ -78,10 +76,7 @@ fn a_unit_with_more_registers_than_the_table_says_is_refused() {
     let topology = Topology::from_acpi([&table[..]]).expect("a table");
     let enabled = topology.enable(machine.kernel(), Options::default(), described());
     match enabled.err() {
-        Some(EnableError::Iommu {
-            window: at,
-            error: IommuError::Nonsense { .. },
-        }) => {
+        Some(EnableError::Iommu { window: at, error: IommuError::Nonsense { .. } }) => {
             assert_eq!(at, window);
         }
         other => panic!("{other:?}"),

@@ -62,10 +62,7 @@ impl Tree {
         let strings = 40 + self.body.len() as u32;
         let whole = strings + self.names.len() as u32;
         let header = [0xd00d_feed, whole, 40, strings, 0, 0, 0, 0, 0, 0];
-        let mut all: Vec<u8> = header
-            .iter()
-            .flat_map(|word: &u32| word.to_be_bytes())
-            .collect();
+        let mut all: Vec<u8> = header.iter().flat_map(|word: &u32| word.to_be_bytes()).collect();
         all.extend(self.body);
         all.extend(self.names);
         all
@@ -87,15 +84,7 @@ fn tree(map: &[u32], outside: impl FnOnce(&mut Tree), inside: impl FnOnce(&mut T
         tree.cells("#size-cells", &[2]);
         tree.node(|tree| {
             tree.cells("iommu-map", map);
-            let window = [
-                0x200_0000,
-                0,
-                0x1000_0000,
-                0,
-                REGISTERS as u32,
-                0,
-                0x100_0000,
-            ];
+            let window = [0x200_0000, 0, 0x1000_0000, 0, REGISTERS as u32, 0, 0x100_0000];
             tree.cells("ranges", &window);
             tree.node(inside);
             tree.node(|tree| {
@@ -199,10 +188,7 @@ fn a_disk_behind_a_unit_of_acpi_does_dma() {
     // ACPI's bases are those that processors reach.
     const BASE: PciWords = &[(UNIT, 0x10, REGISTERS as u32)];
     for (place, config) in [(Place::Registers, &[][..]), (Place::Function, BASE)] {
-        let machine = Machine {
-            config,
-            ..riscv(&RiscvSetup::default())
-        };
+        let machine = Machine { config, ..riscv(&RiscvSetup::default()) };
         let bytes = rimt(place);
         let topology = Topology::from_acpi([&bytes[..]]).expect("a table with a unit");
         let iommus = topology.enable(machine.kernel(), Options::default(), described());
@@ -221,20 +207,14 @@ fn a_disk_behind_a_unit_of_acpi_does_dma() {
     }
     let bytes = rimt(Place::Function);
     let topology = Topology::from_acpi([&bytes[..]]).expect("a table with a unit");
-    let refused = topology.enable(
-        riscv(&RiscvSetup::default()).kernel(),
-        Options::default(),
-        described(),
-    );
+    let refused =
+        topology.enable(riscv(&RiscvSetup::default()).kernel(), Options::default(), described());
     let wanted = EnableError::NoWindow { function: UNIT };
     assert_eq!(refused.err(), Some(wanted));
 }
 
 fn does_dma(tree: &[u8], config: PciWords) {
-    let machine = Machine {
-        config,
-        ..riscv(&RiscvSetup::default())
-    };
+    let machine = Machine { config, ..riscv(&RiscvSetup::default()) };
     let topology = Topology::from_device_tree(tree).expect("a tree with a unit");
     let iommus = topology.enable(machine.kernel(), Options::default(), described());
     let iommus = iommus.expect("enabled");
@@ -250,12 +230,7 @@ fn does_dma(tree: &[u8], config: PciWords) {
     assert_eq!(one.kind, ReservedKind::DirectUntilDriven(both));
     let at = Iova::new(FRAMES[1].into());
     assert_eq!(one.range.start(), at);
-    let reads = || {
-        machine
-            .unit
-            .dma(stream, None, at, AccessKind::Read, 8)
-            .is_ok()
-    };
+    let reads = || machine.unit.dma(stream, None, at, AccessKind::Read, 8).is_ok();
     // Firmware has it at work.
     assert!(reads());
     let device = iommus.trusted_device(DEVICE).expect("a device");
@@ -284,10 +259,7 @@ fn a_unit_without_power_is_refused_and_no_register_is_touched() {
             if window.start().get() == REGISTERS);
         assert!(no_power, "{error:?}");
         assert_eq!(machine.unit.accesses(), 0);
-        let machine = Machine {
-            switches_power: true,
-            ..riscv(&RiscvSetup::default())
-        };
+        let machine = Machine { switches_power: true, ..riscv(&RiscvSetup::default()) };
         let topology = Topology::from_device_tree(&tree).expect("a tree with a unit");
         let enabled = topology.enable(machine.kernel(), Options::default(), described());
         assert!(enabled.is_ok());
@@ -323,14 +295,9 @@ fn a_function_without_a_window_that_processors_reach_is_refused() {
         &[(UNIT, 0x10, 0x1000_0004), (UNIT, 0x14, 1)],
     ];
     for config in WRONG {
-        let machine = Machine {
-            config,
-            ..riscv(&RiscvSetup::default())
-        };
+        let machine = Machine { config, ..riscv(&RiscvSetup::default()) };
         let topology = Topology::from_device_tree(&function()).expect("a tree with a unit");
-        let refused = topology
-            .enable(machine.kernel(), Options::default(), described())
-            .err();
+        let refused = topology.enable(machine.kernel(), Options::default(), described()).err();
         let wanted = EnableError::NoWindow { function: UNIT };
         assert_eq!(refused, Some(wanted), "{config:x?}");
     }
@@ -401,9 +368,7 @@ fn messages_of_a_device_go_to_the_files_that_the_tree_names() {
 fn messages_go_through_tables_only_where_unit_and_tree_have_what_it_takes() {
     let error = |tree: &[u8], setup: &RiscvSetup| {
         let topology = Topology::from_device_tree(tree).expect("a tree");
-        topology
-            .enable(riscv(setup).kernel(), remapping(), described())
-            .err()
+        topology.enable(riscv(setup).kernel(), remapping(), described()).err()
     };
     // Contexts in base format have no such tables.
     let plain = error(&platform_device(), &RiscvSetup::default());

@@ -48,9 +48,7 @@ fn memory_that_firmware_reserves_is_reached_unless_it_is_to_be_refused() {
         let topology = Topology::from_acpi([table]).expect("a table");
         let mut options = Options::default();
         options.reserved = FirmwareMemory::Refused;
-        let iommus = topology
-            .enable(machine().kernel(), options, described())
-            .expect("enabled");
+        let iommus = topology.enable(machine().kernel(), options, described()).expect("enabled");
         assert_eq!(direct(&iommus), []);
     }
     check(|| vtd(VtdIdentification::default()), &dmar_with_memory());
@@ -62,11 +60,7 @@ fn memory_that_firmware_reserves_is_reached_unless_it_is_to_be_refused() {
 fn vtd_is_in_scalable_mode_if_first_stage_tables_of_a_hypervisor_s_guest_are_all_there() {
     let root = |cap: u64, ecap: u64| {
         let all = SKYLAKE_SP.identification.scalable().caching_mode();
-        let lacking = VtdIdentification {
-            cap: all.cap & !cap,
-            ecap: all.ecap & !ecap,
-            ..all
-        };
+        let lacking = VtdIdentification { cap: all.cap & !cap, ecap: all.ecap & !ecap, ..all };
         let machine = vtd(lacking);
         let iommus = opened(machine.kernel(), &dmar(REGISTERS));
         assert!(iommus.trusted_device(DEVICE).is_ok());
@@ -112,10 +106,7 @@ fn a_vtd_unit_without_page_requests_says_so() {
     let ecap = all.ecap | 1 << 2;
     assert_eq!(faults(ecap | 1 << 29), RecoverableFaults::Present);
     assert_eq!(faults(ecap & !(1 << 29)), RecoverableFaults::Absent);
-    assert_eq!(
-        faults(ecap & !(1 << 43) | 1 << 29),
-        RecoverableFaults::Absent
-    );
+    assert_eq!(faults(ecap & !(1 << 43) | 1 << 29), RecoverableFaults::Absent);
 }
 
 #[test]
@@ -150,23 +141,14 @@ fn nothing_beyond_the_machine_s_addresses_is_mapped_by_vtd() {
 fn a_chipset_that_is_known_for_its_write_buffer_has_it_flushed() {
     // 0:0.0 is the host bridge of a 4 Series chipset, or another maker's of the same number, or a
     // card on bus 1 claims to be one.
-    const INTEL: PciWords = &[
-        (PciFunction::of(0, 0, 0), 0, 0x2a40_8086),
-        (PciFunction::of(0, 0, 0), 8, 0x0600_0007),
-    ];
-    const OTHERS: PciWords = &[
-        (PciFunction::of(0, 0, 0), 0, 0x2a40_1022),
-        (PciFunction::of(0, 0, 0), 8, 0x0600_0007),
-    ];
-    const CARD: PciWords = &[
-        (PciFunction::of(1, 0, 0), 0, 0x2a40_8086),
-        (PciFunction::of(1, 0, 0), 8, 0x0600_0007),
-    ];
+    const INTEL: PciWords =
+        &[(PciFunction::of(0, 0, 0), 0, 0x2a40_8086), (PciFunction::of(0, 0, 0), 8, 0x0600_0007)];
+    const OTHERS: PciWords =
+        &[(PciFunction::of(0, 0, 0), 0, 0x2a40_1022), (PciFunction::of(0, 0, 0), 8, 0x0600_0007)];
+    const CARD: PciWords =
+        &[(PciFunction::of(1, 0, 0), 0, 0x2a40_8086), (PciFunction::of(1, 0, 0), 8, 0x0600_0007)];
     let flushes = |config| {
-        let machine = Machine {
-            config,
-            ..vtd(SKYLAKE_SP.identification)
-        };
+        let machine = Machine { config, ..vtd(SKYLAKE_SP.identification) };
         let iommus = opened(machine.kernel(), &dmar(REGISTERS));
         let device = iommus.trusted_device(DEVICE).expect("a device");
         assert!(device.map(packet(), Direction::FromDevice).is_ok());
@@ -212,9 +194,7 @@ fn thunderx2_has_one_page_of_registers() {
     let machine = smmu(SmmuIdentification::default());
     let iommus = opened(machine.kernel(), &Iort { model: 2, ..IORT }.bytes());
     let (unit, stream) = iommus.unit_of(DEVICE).expect("a unit");
-    let refused = machine
-        .unit
-        .dma(stream, None, Iova::new(0), AccessKind::Read, 8);
+    let refused = machine.unit.dma(stream, None, Iova::new(0), AccessKind::Read, 8);
     assert!(refused.is_err());
     assert!(matches!(unit.next_fault(), Ok(Some(_))));
     assert_eq!(machine.unit.violations(), []);
@@ -256,17 +236,10 @@ fn memory_that_no_table_names_is_reached_where_the_embedder_adds_it() {
         let machine = vtd(VtdIdentification::default());
         let mut options = Options::default();
         options.reserved = FirmwareMemory::Refused;
-        let iommus = topology
-            .enable(machine.kernel(), options, described())
-            .expect("enabled");
+        let iommus = topology.enable(machine.kernel(), options, described()).expect("enabled");
         let stream = OTHER.requester.stream();
         let at = Iova::new(FRAMES);
-        let reaches = || {
-            machine
-                .unit
-                .dma(stream, None, at, AccessKind::Read, 8)
-                .is_ok()
-        };
+        let reaches = || machine.unit.dma(stream, None, at, AccessKind::Read, 8).is_ok();
         let before = reaches();
         let device = iommus.trusted_device(OTHER).expect("a device");
         let open = reaches();
@@ -293,19 +266,15 @@ fn a_device_that_the_table_has_behind_the_wrong_unit_is_served_by_the_right_one(
     let stream = DEVICE.requester.stream();
     // The first unit names it, and the second one is right.
     let topology = topology.behind(DEVICE, 1, stream);
-    let iommus = topology
-        .enable(machine.kernel(), Options::default(), described())
-        .expect("enabled");
+    let iommus =
+        topology.enable(machine.kernel(), Options::default(), described()).expect("enabled");
     let device = iommus.trusted_device(DEVICE).expect("a device");
     let mapped = device.map(packet(), Direction::FromDevice).expect("mapped");
     let at = mapped.iova();
     let reaches = |unit: &portolan_model::vtd::VtdRegisters| {
         unit.dma(stream, None, at, AccessKind::Write, 8).is_ok()
     };
-    assert_eq!(
-        [&machine.unit, &machine.other].map(|unit| reaches(unit)),
-        [false, true]
-    );
+    assert_eq!([&machine.unit, &machine.other].map(|unit| reaches(unit)), [false, true]);
     assert!(mapped.unmap().is_ok());
 }
 

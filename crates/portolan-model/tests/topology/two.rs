@@ -43,10 +43,7 @@ const BEHIND: PciFunction = PciFunction::of(2, 0, 0);
 impl Model for VtdRegisters {
     fn machine() -> Machine<Self> {
         const CONFIG: PciWords = &[(BRIDGE, 0xc, 1 << 16), (BRIDGE, 0x18, 0x0004_0200)];
-        Machine {
-            config: CONFIG,
-            ..vtd(VtdIdentification::default())
-        }
+        Machine { config: CONFIG, ..vtd(VtdIdentification::default()) }
     }
 
     fn table(units: [u64; 2]) -> Vec<u8> {
@@ -185,11 +182,7 @@ fn enabled_without<R: Model>(
 fn others_are_served<R: Model>(machine: &Machine<R>, units: [u64; 2], bad: usize) -> EnableError {
     let (iommus, error) = enabled_without(machine, units, bad);
     for &function in R::SERVED[bad] {
-        let refused = OpenError::NotEnabled {
-            function,
-            unit: bad,
-            error,
-        };
+        let refused = OpenError::NotEnabled { function, unit: bad, error };
         assert_eq!(iommus.trusted_device(function).err(), Some(refused));
         let said = refused.to_string();
         assert!(said.contains(&function.to_string()), "{said}");
@@ -209,10 +202,7 @@ fn others_are_served<R: Model>(machine: &Machine<R>, units: [u64; 2], bad: usize
 
 /// One of two units does not come up: its devices are refused, the other's are served.
 fn one_fails<R: Model>() {
-    let never = RegisterFaults {
-        control: Drain::Never,
-        ..RegisterFaults::NONE
-    };
+    let never = RegisterFaults { control: Drain::Never, ..RegisterFaults::NONE };
     for faults in [RegisterFaults::GONE, RegisterFaults::STUCK, never] {
         for bad in [0, 1] {
             let machine = &R::machine();
@@ -223,11 +213,7 @@ fn one_fails<R: Model>() {
             };
             let dead = faults == RegisterFaults::GONE;
             assert_eq!(error == IommuError::Gone, dead, "{faults:?}: {error}");
-            assert_eq!(
-                matches!(error, IommuError::TimedOut { .. }),
-                !dead,
-                "{error}"
-            );
+            assert_eq!(matches!(error, IommuError::TimedOut { .. }), !dead, "{error}");
             // Once the unit answers, all of it is brought up, over what was left.
             both(machine)[bad].go_wrong(RegisterFaults::NONE);
             all_work(machine);
@@ -258,9 +244,7 @@ fn a_machine_of_which_no_unit_comes_up_is_refused_with_the_first_reason() {
     }
     let table = VtdRegisters::table(BOTH);
     let topology = Topology::from_acpi([&table[..]]).expect("a table");
-    let failed = topology
-        .enable(machine.kernel(), Options::default(), described())
-        .err();
+    let failed = topology.enable(machine.kernel(), Options::default(), described()).err();
     let Some(EnableError::Iommu { window, error }) = failed else {
         panic!("{failed:?}");
     };

@@ -55,11 +55,7 @@ const CONFIG: PciWords = &[
     (UNIT, 0x4c, 0),
     (UNIT, 0x50, 0x0018_2800),
 ];
-const TLB: DeviceTlb = DeviceTlb {
-    depth: 8,
-    physical: 0,
-    twice: false,
-};
+const TLB: DeviceTlb = DeviceTlb { depth: 8, physical: 0, twice: false };
 
 fn refused(function: PciFunction) -> OpenError {
     let port = PORT;
@@ -153,10 +149,7 @@ impl Disks<'_> {
         // Without a pool.
         assert_eq!(self.reads_beside(INSIDE), Ok(true));
         let unaligned = self.reads_beside(OUTSIDE);
-        assert!(
-            matches!(unaligned, Err(MapError::SubPage { .. })),
-            "{unaligned:?}"
-        );
+        assert!(matches!(unaligned, Err(MapError::SubPage { .. })), "{unaligned:?}");
         let pages = Layout::from_size_align(0x4_0000, 0x4_0000).expect("pages");
         let memory = self.kernel.alloc(pages).expect("memory");
         let memory = PhysRange::from_len(memory, 0x4_0000).expect("a range");
@@ -183,11 +176,7 @@ impl Disks<'_> {
 fn a_disk_from_outside_behind_vtd_reaches_its_buffers_alone() {
     let machine = Machine {
         config: CONFIG,
-        ..vtd(SKYLAKE_SP
-            .identification
-            .scalable()
-            .caching_mode()
-            .page_requests())
+        ..vtd(SKYLAKE_SP.identification.scalable().caching_mode().page_requests())
     };
     let topology = Topology::from_acpi([&dmar(REGISTERS)[..]]).expect("a table");
     let disks = Disks {
@@ -209,10 +198,7 @@ fn a_disk_from_outside_behind_vtd_reaches_its_buffers_alone() {
 /// Its unit has no part for devices' translations.
 #[test]
 fn a_disk_from_outside_behind_amd_s_unit_reaches_its_buffers_alone() {
-    let machine = Machine {
-        config: CONFIG,
-        ..amd()
-    };
+    let machine = Machine { config: CONFIG, ..amd() };
     let mut body = vec![0; 12];
     body.extend([0x10, 0, 28, 0, 2, 0, 0x40, 0]);
     body.extend(REGISTERS.to_le_bytes());
@@ -263,10 +249,7 @@ fn tree(unit: impl FnOnce(&mut Tree)) -> Vec<u8> {
 fn a_disk_below_an_external_facing_port_of_a_tree_with_an_smmu_reaches_its_buffers_alone() {
     let mut identification = SmmuIdentification::able();
     identification.idr[0] |= 1 << 10;
-    let machine = Machine {
-        config: CONFIG,
-        ..smmu(identification)
-    };
+    let machine = Machine { config: CONFIG, ..smmu(identification) };
     let tree = tree(|tree| {
         tree.set("compatible", b"arm,smmu-v3\0");
         tree.cells("reg", &[0, REGISTERS as u32, 0, 0x2_0000]);
@@ -291,14 +274,9 @@ fn a_disk_below_an_external_facing_port_of_a_tree_with_an_smmu_reaches_its_buffe
 
 #[test]
 fn a_disk_below_an_external_facing_port_of_a_risc_v_board_reaches_its_buffers_alone() {
-    let setup = RiscvSetup {
-        identification: RiscvIdentification::able().ats(),
-        ..RiscvSetup::default()
-    };
-    let machine = Machine {
-        config: CONFIG,
-        ..riscv(&setup)
-    };
+    let setup =
+        RiscvSetup { identification: RiscvIdentification::able().ats(), ..RiscvSetup::default() };
+    let machine = Machine { config: CONFIG, ..riscv(&setup) };
     let tree = tree(|tree| {
         tree.set("compatible", b"riscv,iommu\0");
         tree.cells("reg", &[0, REGISTERS as u32, 0, 0x1000]);
@@ -328,10 +306,7 @@ fn where_firmware_asks_for_protection_ports_with_hot_plug_lead_outside_unless_ot
         (bytes[37], bytes[9]) = (flags, bytes[9].wrapping_sub(flags));
         Topology::from_acpi([&bytes[..]]).expect("a table")
     };
-    let machine = Machine {
-        config: CONFIG,
-        ..vtd(VtdIdentification::default())
-    };
+    let machine = Machine { config: CONFIG, ..vtd(VtdIdentification::default()) };
     let trust = |topology: Topology| enabled(&machine.kernel(), topology).survey().trust(OUTSIDE);
     assert!(wanted(4).wants_dma_protection() && !wanted(3).wants_dma_protection());
     assert_eq!(trust(wanted(4)), Trust::Untrusted);
@@ -345,10 +320,7 @@ fn where_firmware_asks_for_protection_ports_with_hot_plug_lead_outside_unless_ot
 /// A caller may trust a disk less than its place allows, and not more.
 #[test]
 fn trust_is_lowered_and_not_raised() {
-    let machine = Machine {
-        config: CONFIG,
-        ..vtd(VtdIdentification::default())
-    };
+    let machine = Machine { config: CONFIG, ..vtd(VtdIdentification::default()) };
     let topology = Topology::from_acpi([&dmar(REGISTERS)[..]]).expect("a table");
     let iommus = enabled(&machine.kernel(), topology.external_ports([PORT]));
     for (function, options, trust) in [

@@ -48,11 +48,7 @@ impl Bench {
     pub fn of(machine: Machine, pci: &Pci) -> Self {
         let edu = Edu::find(pci).unwrap();
         let buffer = machine.tables().alloc(PageSize::SIZE_64K).unwrap();
-        Self {
-            edu,
-            buffer,
-            machine,
-        }
+        Self { edu, buffer, machine }
     }
 
     /// The `edu`'s.
@@ -147,9 +143,7 @@ impl<U> Ground<U> {
 /// Maps, and waits until that counts.
 pub fn map(domain: &Arc<impl Domain>, iova: Iova, pa: PhysAddr, bytes: u64, access: Access) {
     let mut owed = Gather::new();
-    domain
-        .map(iova, promised(pa, bytes), access, &mut owed)
-        .unwrap();
+    domain.map(iova, promised(pa, bytes), access, &mut owed).unwrap();
     domain.sync(&mut owed).unwrap();
 }
 

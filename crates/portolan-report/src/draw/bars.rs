@@ -51,10 +51,7 @@ impl Category {
         let parts = self.values.iter().filter(|(_, value)| *value != 0.0);
         let parts = parts.map(|(series, value)| (name(*series), say(*value)));
         if bars.series.len() == 1 {
-            return title(
-                &self.name,
-                std::iter::once((String::new(), say(self.total()))),
-            );
+            return title(&self.name, std::iter::once((String::new(), say(self.total()))));
         }
         title(&format!("{}: {}", self.name, say(self.total())), parts)
     }
@@ -72,10 +69,7 @@ pub(super) fn draw(bars: &Bars) -> Result<Drawn, Undrawn> {
         let name = name.clone();
         categories.push(Category { name, values });
     }
-    let mut values = categories
-        .iter()
-        .flat_map(|category| &category.values)
-        .peekable();
+    let mut values = categories.iter().flat_map(|category| &category.values).peekable();
     if values.peek().is_none() {
         return Err(nothing(left_out));
     }
@@ -98,9 +92,7 @@ pub(super) fn draw(bars: &Bars) -> Result<Drawn, Undrawn> {
     }
     let series = bars.series.iter();
     let key = Key {
-        series: series
-            .map(|of| (of.name.clone(), Sample::Filling))
-            .collect(),
+        series: series.map(|of| (of.name.clone(), Sample::Filling)).collect(),
         names: Names::Above,
     };
     Ok(Drawn { svg, key, notes })
@@ -115,9 +107,7 @@ fn rows(bars: &Bars, categories: &[Category], page: Page) -> Sketch {
         Page::Wide => (30, 10.0, 10.0),
         Page::Narrow => (42, 0.0, 16.0),
     };
-    let names = categories
-        .iter()
-        .map(|category| page.name_height(&category.name));
+    let names = categories.iter().map(|category| page.name_height(&category.name));
     let height = names.fold(pitch, i32::max) * categories.len() as i32;
     let middle = |nth: usize| 1.0 - (nth as f64 + 0.5) / count;
     let pixels = |pixels: f64| pixels / f64::from(height);
@@ -126,21 +116,13 @@ fn rows(bars: &Bars, categories: &[Category], page: Page) -> Sketch {
     for (nth, category) in categories.iter().enumerate() {
         let at = middle(nth);
         for (series, from, to) in category.parts() {
-            let corners = [
-                (ruler.at(from), at + pixels(up)),
-                (ruler.at(to), at - pixels(down)),
-            ];
+            let corners = [(ruler.at(from), at + pixels(up)), (ruler.at(to), at - pixels(down))];
             pieces.push(Piece::Bar(corners, series));
         }
         let total = page.fitted(&bars.values.unit.say(category.total()), 120);
         right = right.max(page.text(&total) + 8);
         let end: Place = (ruler.at(category.ends()[1]), at + pixels((up - down) / 2.0));
-        pieces.push(Piece::Words(
-            [end],
-            (6, page.font() as i32 * 7 / 20),
-            Anchor::Start,
-            total,
-        ));
+        pieces.push(Piece::Words([end], (6, page.font() as i32 * 7 / 20), Anchor::Start, total));
         if page == Page::Narrow {
             let name = page.fitted(&category.name, page.width() - 4);
             pieces.push(Piece::Words([(0.0, at)], (2, -5), Anchor::Start, name));
@@ -149,10 +131,7 @@ fn rows(bars: &Bars, categories: &[Category], page: Page) -> Sketch {
             names.push(Tick { at, text });
         }
         let half = 0.5 / count;
-        hits.push(Piece::Hit(
-            [(0.0, at + half), (1.0, at - half)],
-            category.title(bars),
-        ));
+        hits.push(Piece::Hit([(0.0, at + half), (1.0, at - half)], category.title(bars)));
     }
     if ruler.at(0.0) > 0.0 {
         let zero = ruler.at(0.0);
@@ -178,9 +157,8 @@ fn columns(bars: &Bars, categories: &[Category], page: Page) -> Sketch {
         Page::Narrow => (190, 96),
     };
     // Where columns would be thinner than a pixel or two, the highest stands for its neighbours.
-    let groups: Vec<&[Category]> = categories
-        .chunks(categories.len().div_ceil(most).max(1))
-        .collect();
+    let groups: Vec<&[Category]> =
+        categories.chunks(categories.len().div_ceil(most).max(1)).collect();
     let count = groups.len() as f64;
     let ends = categories.iter().flat_map(Category::ends);
     let ruler = Ruler::over(ends, &bars.values, Show::Zero).rounded(5);
@@ -206,9 +184,7 @@ fn columns(bars: &Bars, categories: &[Category], page: Page) -> Sketch {
     }
     pieces.extend(hits);
     let names = groups.iter().filter_map(|group| group.first());
-    let names: Vec<String> = names
-        .map(|category| page.fitted(&category.name, 140))
-        .collect();
+    let names: Vec<String> = names.map(|category| page.fitted(&category.name, 140)).collect();
     Sketch {
         page,
         height,

@@ -51,11 +51,7 @@ pub(super) fn draw(lines: &Lines) -> Result<Drawn, Undrawn> {
         let mut points: Vec<(f64, f64)> = line.points.iter().filter(finite).copied().collect();
         left_out += line.points.len() - points.len();
         points.sort_by(|one, other| one.0.total_cmp(&other.0));
-        kept.push(Kept {
-            name: &line.name,
-            shape: line.shape,
-            points,
-        });
+        kept.push(Kept { name: &line.name, shape: line.shape, points });
     }
     if kept.iter().all(|line| line.points.is_empty()) {
         return Err(nothing(left_out));
@@ -100,10 +96,7 @@ fn sketch(
     };
     let (mut pieces, mut marks, mut ends) = (Vec::new(), Vec::new(), Vec::new());
     for (series, line) in kept.iter().enumerate() {
-        let places = line
-            .points
-            .iter()
-            .map(|point| (x.at(point.0), y.at(point.1)));
+        let places = line.points.iter().map(|point| (x.at(point.0), y.at(point.1)));
         let places: Vec<Place> = places.collect();
         if let Some(last) = places.last() {
             ends.push((series, (1.0 - last.1) * f64::from(height)));
@@ -208,9 +201,7 @@ fn trace(places: Vec<Place>, series: usize, shape: Shape) -> Option<Piece> {
 
 /// The place of a line at `at`, or its next point before that.
 fn along_the_line(places: &[Place], at: f64, shape: Shape) -> Option<Place> {
-    let before = places
-        .partition_point(|place| place.0 <= at)
-        .checked_sub(1)?;
+    let before = places.partition_point(|place| place.0 <= at).checked_sub(1)?;
     let point = *places.get(before)?;
     Some(match shape {
         Shape::Steps => (at, point.1),
@@ -247,12 +238,7 @@ fn label(pieces: &mut Vec<Piece>, kept: &[Kept<'_>], ends: &[(usize, f64)], heig
             pieces.push(Piece::KeyMark([(1.0, 1.0)], (across, down), series));
             across += 10;
         }
-        pieces.push(Piece::Words(
-            [(1.0, 1.0)],
-            (across, down + 5),
-            Anchor::Start,
-            name,
-        ));
+        pieces.push(Piece::Words([(1.0, 1.0)], (across, down + 5), Anchor::Start, name));
     }
     right
 }
@@ -295,9 +281,7 @@ fn hits(kept: &[Kept<'_>], lines: &Lines, x: &Ruler, page: Page) -> Vec<Piece> {
     let part = |value: &f64| (x.at(*value) * most as f64) as usize;
     values.dedup();
     let strips: Vec<&[f64]> = match values.len() > most {
-        true => values
-            .chunk_by(|one, other| part(one) == part(other))
-            .collect(),
+        true => values.chunk_by(|one, other| part(one) == part(other)).collect(),
         false => values.chunks(1).collect(),
     };
     let bounds = |strip: &[f64]| (strip[0], strip[strip.len() - 1]);
@@ -307,12 +291,7 @@ fn hits(kept: &[Kept<'_>], lines: &Lines, x: &Ruler, page: Page) -> Vec<Piece> {
         let beside = |other: Option<&&[f64]>, own: f64, end: f64, side: fn((f64, f64)) -> f64| {
             other.map_or(end, |other| (x.at(own) + x.at(side(bounds(other)))) / 2.0)
         };
-        let left = beside(
-            nth.checked_sub(1).map(|before| &strips[before]),
-            from,
-            0.0,
-            |b| b.1,
-        );
+        let left = beside(nth.checked_sub(1).map(|before| &strips[before]), from, 0.0, |b| b.1);
         let right = beside(strips.get(nth + 1), to, 1.0, |b| b.0);
         let head = match from == to {
             true => x.say(from),

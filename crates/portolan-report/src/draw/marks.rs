@@ -38,16 +38,11 @@ pub(super) fn draw(marks: &Marks) -> Result<Drawn, Undrawn> {
     }
     let mut notes: Vec<String> = not_finite(left_out).into_iter().collect();
     if rows.len() > MOST_ROWS {
-        notes.push(format!(
-            "The first {MOST_ROWS} of {} rows are drawn.",
-            rows.len()
-        ));
+        notes.push(format!("The first {MOST_ROWS} of {} rows are drawn.", rows.len()));
         rows.truncate(MOST_ROWS);
     }
     if more > 0 {
-        notes.push(format!(
-            "The first {MOST_MARKS} marks of each row are drawn, {more} are not."
-        ));
+        notes.push(format!("The first {MOST_MARKS} marks of each row are drawn, {more} are not."));
     }
     let mut svg = Vec::new();
     for page in [Page::Wide, Page::Narrow] {
@@ -144,9 +139,7 @@ fn height_of(row: &MarkRow, page: Page) -> i32 {
 /// Sides of the words of each mark in an area of `room` pixels, and the pixels that stay free on its right for them.
 fn sides(rows: &[MarkRow], ruler: &Ruler, page: Page, room: i32) -> (Vec<Side>, i32) {
     let marks = || rows.iter().flat_map(|row| &row.marks);
-    let mut sides: Vec<Side> = marks()
-        .map(|mark| Side::of(mark, ruler, page, room))
-        .collect();
+    let mut sides: Vec<Side> = marks().map(|mark| Side::of(mark, ruler, page, room)).collect();
     if !sides.contains(&Side::Neither) {
         return (sides, 0);
     }
@@ -229,20 +222,13 @@ fn said(marks: &Marks, row: &MarkRow) -> String {
     let values = row.marks.iter().map(|mark| {
         let mut value = say(mark.value);
         if let Some([low, high]) = mark.range {
-            value.push_str(&format!(
-                " ({} to {})",
-                say(low.min(high)),
-                say(low.max(high))
-            ));
+            value.push_str(&format!(" ({} to {})", say(low.min(high)), say(low.max(high))));
         }
         if !mark.word.is_empty() {
             value.push_str(", ");
             value.push_str(&mark.word);
         }
-        (
-            marks.series.get(mark.series).cloned().unwrap_or_default(),
-            value,
-        )
+        (marks.series.get(mark.series).cloned().unwrap_or_default(), value)
     });
     title(&row.name, values)
 }

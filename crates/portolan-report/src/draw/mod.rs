@@ -170,9 +170,7 @@ fn not_finite(left_out: usize) -> Option<String> {
     match left_out {
         0 => None,
         1 => Some("One value is not a finite number and is left out.".to_owned()),
-        many => Some(format!(
-            "{many} values are not finite numbers and are left out."
-        )),
+        many => Some(format!("{many} values are not finite numbers and are left out.")),
     }
 }
 

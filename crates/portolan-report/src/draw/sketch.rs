@@ -181,11 +181,7 @@ impl Sketch {
     /// The element.
     pub(super) fn draw(self) -> Result<Element, Undrawn> {
         let font = self.page.font() as i32;
-        let top = if self.y_name.is_empty() {
-            6
-        } else {
-            font * 2 + 4
-        };
+        let top = if self.y_name.is_empty() { 6 } else { font * 2 + 4 };
         let bottom = font + 2 * GAP + 1 + if self.x_name.is_empty() { 0 } else { font + 6 };
         let (width, height) = (self.page.width(), top + self.height + bottom);
         let (page, mut content) = (self.page, String::new());
@@ -193,11 +189,7 @@ impl Sketch {
         let drawn = self.on(svg, [top, bottom]);
         drawn.map_err(|error| Undrawn::Library(error.to_string()))?;
         let size = (width, height);
-        Ok(Element {
-            page,
-            size,
-            content,
-        })
+        Ok(Element { page, size, content })
     }
 
     fn on(self, svg: Svg<'_>, [top, bottom]: [i32; 2]) -> Result<(), DrawingAreaErrorKind<Never>> {
@@ -212,10 +204,7 @@ impl Sketch {
         mesh.bold_line_style(svg::GRID).axis_style(svg::AXIS);
         mesh.label_style(font).set_all_tick_mark_size(svg::TICK);
         if !self.x_name.is_empty() {
-            mesh.x_desc(
-                self.page
-                    .fitted(&self.x_name, self.page.width() - left - right),
-            );
+            mesh.x_desc(self.page.fitted(&self.x_name, self.page.width() - left - right));
         }
         match self.grid {
             Grid::Upright => mesh.disable_y_mesh(),

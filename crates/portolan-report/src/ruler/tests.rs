@@ -18,19 +18,13 @@ fn ticks_are_numbers_that_people_count_by() {
     let count = Axis::linear("", Unit::Count);
     let ruler = over(&[3.0, 47.0], &count, Show::Zero);
     assert_eq!(texts(&ruler, 5), ["0", "10", "20", "30", "40"]);
-    assert_eq!(
-        texts(&ruler.rounded(5), 5),
-        ["0", "10", "20", "30", "40", "50"]
-    );
+    assert_eq!(texts(&ruler.rounded(5), 5), ["0", "10", "20", "30", "40", "50"]);
     let bytes = Axis::linear("", Unit::Bytes);
     let ruler = over(&[1_500_000.0], &bytes, Show::Zero);
     assert_eq!(texts(&ruler, 5), ["0", "512 KiB", "1 MiB"]);
     let times = Axis::linear("", Unit::Micros);
     let ruler = over(&[0.0, 0.4], &times, Show::Zero);
-    assert_eq!(
-        texts(&ruler, 4),
-        ["0", "100 ns", "200 ns", "300 ns", "400 ns"]
-    );
+    assert_eq!(texts(&ruler, 4), ["0", "100 ns", "200 ns", "300 ns", "400 ns"]);
 }
 
 #[test]
@@ -43,11 +37,7 @@ fn whole_numbers_have_no_ticks_between_them() {
 
 #[test]
 fn ticks_that_are_close_together_differ_in_their_texts() {
-    let ruler = over(
-        &[1_000_000.5, 1_000_001.0],
-        &Axis::linear("", Unit::Count),
-        Show::Data,
-    );
+    let ruler = over(&[1_000_000.5, 1_000_001.0], &Axis::linear("", Unit::Count), Show::Data);
     let texts = texts(&ruler, 5);
     assert!(texts.windows(2).all(|pair| pair[0] != pair[1]), "{texts:?}");
 }
@@ -66,15 +56,8 @@ fn logarithms_have_decades_and_powers_of_two() {
 
 #[test]
 fn zero_and_less_stand_at_the_lower_end_of_a_logarithm() {
-    let ruler = over(
-        &[-5.0, 0.0, 10.0, 1000.0],
-        &Axis::log("", Unit::Count),
-        Show::NearZero,
-    );
-    assert_eq!(
-        [-5.0, 0.0, 10.0, 1000.0].map(|value| ruler.at(value)),
-        [0.0, 0.0, 0.1, 1.0]
-    );
+    let ruler = over(&[-5.0, 0.0, 10.0, 1000.0], &Axis::log("", Unit::Count), Show::NearZero);
+    assert_eq!([-5.0, 0.0, 10.0, 1000.0].map(|value| ruler.at(value)), [0.0, 0.0, 0.1, 1.0]);
     let bars = over(&[10.0], &Axis::log("", Unit::Count), Show::Zero);
     assert!(bars.at(10.0) > 0.1, "the least bar has a length");
 }

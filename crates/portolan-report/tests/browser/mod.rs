@@ -49,14 +49,10 @@ impl Browser {
 
     /// Opens the file at `path` and looks at it in each view.
     pub fn visit(&mut self, path: &Path) -> Visit {
-        let mut visit = Visit {
-            plots: usize::MAX,
-            complaints: Vec::new(),
-        };
+        let mut visit = Visit { plots: usize::MAX, complaints: Vec::new() };
         for (script, without) in [("with scripts", false), ("without scripts", true)] {
             let disabled = json!({ "value": without });
-            self.pipe
-                .call("Emulation.setScriptExecutionDisabled", disabled);
+            self.pipe.call("Emulation.setScriptExecutionDisabled", disabled);
             self.view(360, "light", "screen");
             self.open(path);
             for (width, theme, media) in [
@@ -79,9 +75,7 @@ impl Browser {
             }
             let events = self.pipe.events();
             let wrong = events.iter().filter_map(|event| wrong(event, path));
-            visit
-                .complaints
-                .extend(wrong.map(|what| format!("{script}: {what}")));
+            visit.complaints.extend(wrong.map(|what| format!("{script}: {what}")));
         }
         visit
     }
@@ -115,8 +109,7 @@ impl Visit {
     fn take(&mut self, view: &str, complaints: &Value) {
         let texts = complaints.as_array().expect("a list of complaints");
         let texts = texts.iter().filter_map(Value::as_str);
-        self.complaints
-            .extend(texts.map(|what| format!("{view}: {what}")));
+        self.complaints.extend(texts.map(|what| format!("{view}: {what}")));
     }
 }
 
@@ -129,10 +122,7 @@ fn wrong(event: &Value, page: &Path) -> Option<String> {
         "Log.entryAdded" => Some(format!("log: {}", parameters["entry"]["text"])),
         "Network.requestWillBeSent" => {
             let url = parameters["request"]["url"].as_str().unwrap_or("");
-            let own = page
-                .file_name()
-                .and_then(|name| name.to_str())
-                .unwrap_or("");
+            let own = page.file_name().and_then(|name| name.to_str()).unwrap_or("");
             let first = parameters["type"] == "Document" && url.ends_with(own);
             (!first).then(|| format!("request: {url}"))
         }

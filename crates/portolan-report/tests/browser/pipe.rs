@@ -41,11 +41,7 @@ impl Pipe {
         let mut command = Command::new("sh");
         command.args(["-c", r#"exec "$@" 3<&0 4>&1 0</dev/null 1>/dev/null"#, "sh"]);
         command.args(["chromium", "--headless", "--no-sandbox", "--disable-gpu"]);
-        command.args([
-            "--remote-debugging-pipe",
-            "--hide-scrollbars",
-            "--no-first-run",
-        ]);
+        command.args(["--remote-debugging-pipe", "--hide-scrollbars", "--no-first-run"]);
         command.args([
             "--disable-background-networking",
             "--disable-extensions",
@@ -69,15 +65,8 @@ impl Pipe {
                 }
             }
         });
-        let mut pipe = Self {
-            child,
-            to,
-            from,
-            events: VecDeque::new(),
-            calls: 0,
-            session: None,
-            profile,
-        };
+        let mut pipe =
+            Self { child, to, from, events: VecDeque::new(), calls: 0, session: None, profile };
         let tab = pipe.call("Target.createTarget", json!({ "url": "about:blank" }));
         let tab = json!({ "targetId": tab["targetId"], "flatten": true });
         let session = pipe.call("Target.attachToTarget", tab);

@@ -27,10 +27,8 @@ pub fn figures() -> Vec<Figure> {
             })
             .collect(),
     };
-    let named: Vec<(&str, Vec<(f64, f64)>)> = names
-        .iter()
-        .map(|name| (*name, vec![(1.0, 1.0), (2.0, 1.0)]))
-        .collect();
+    let named: Vec<(&str, Vec<(f64, f64)>)> =
+        names.iter().map(|name| (*name, vec![(1.0, 1.0), (2.0, 1.0)])).collect();
     let values: &[f64] = &[1.0, 2.0, 3.0, 4.0, 5.0];
     vec![
         figure(
@@ -51,10 +49,7 @@ pub fn figures() -> Vec<Figure> {
                 &[(HOSTILE, values), (&unbroken, values)],
             ),
         ),
-        figure(
-            &unbroken,
-            lines(axis.clone(), axis, Shape::Straight, &named),
-        ),
+        figure(&unbroken, lines(axis.clone(), axis, Shape::Straight, &named)),
         figure("", Plot::Marks(marks)),
         figure("Why not", Plot::Nothing(HOSTILE.to_owned())),
     ]

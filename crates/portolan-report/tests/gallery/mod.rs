@@ -16,26 +16,13 @@ pub const HOSTILE: &str = "</title></svg><script>alert('x')</script>\
 /// The page.
 pub fn page() -> Page {
     let profile = "smmu-v3 (fitted, data/machines/smmu-v3.toml)";
-    let facts = [
-        ("seed", "7"),
-        ("profile", profile),
-        ("version", "0.1.0"),
-        (HOSTILE, HOSTILE),
-    ];
+    let facts = [("seed", "7"), ("profile", profile), ("version", "0.1.0"), (HOSTILE, HOSTILE)];
     Page {
         title: "Gallery: every kind of plot".to_owned(),
         subject: format!("data/traces/{HOSTILE}"),
         tiles: vec![
-            tile(
-                "It costs",
-                "757 µs",
-                "of each CPU-second, 0.30 % of the load's time at most",
-            ),
-            tile(
-                "Now and then",
-                "1,949 → 1,278 ns",
-                "a request, with `iommu.strict=0`",
-            ),
+            tile("It costs", "757 µs", "of each CPU-second, 0.30 % of the load's time at most"),
+            tile("Now and then", "1,949 → 1,278 ns", "a request, with `iommu.strict=0`"),
             tile(HOSTILE, HOSTILE, HOSTILE),
         ],
         answer: texts(&[
@@ -50,9 +37,7 @@ pub fn page() -> Page {
         ],
         origin: Origin {
             command: "portolan replay 'trace of a host.txt' --report report.html".to_owned(),
-            facts: facts
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                .to_vec(),
+            facts: facts.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec(),
         },
     }
 }
@@ -91,12 +76,7 @@ fn figure(title: &str, plot: Plot) -> Figure {
     ]);
     let rows = (1..6).map(row).collect();
     let (title, says, table) = (title.to_owned(), says.to_owned(), Table { head, rows });
-    Figure {
-        title,
-        says,
-        plot,
-        table,
-    }
+    Figure { title, says, plot, table }
 }
 
 fn texts(names: &[&str]) -> Vec<String> {
@@ -115,12 +95,7 @@ pub fn bars(
         values: values.to_vec(),
     };
     let series = series.iter().map(of).collect();
-    Plot::Bars(Bars {
-        categories: texts(categories),
-        values,
-        series,
-        arrangement,
-    })
+    Plot::Bars(Bars { categories: texts(categories), values, series, arrangement })
 }
 
 /// Lines of one shape.
@@ -130,19 +105,10 @@ pub fn lines(x: Axis, y: Axis, shape: Shape, lines: &[(&str, Vec<(f64, f64)>)]) 
         points: points.clone(),
         shape,
     };
-    Plot::Lines(Lines {
-        x,
-        y,
-        lines: lines.iter().map(of).collect(),
-    })
+    Plot::Lines(Lines { x, y, lines: lines.iter().map(of).collect() })
 }
 
 /// A mark of a row.
 pub fn mark(series: usize, value: f64, range: Option<[f64; 2]>, word: &str) -> Mark {
-    Mark {
-        series,
-        value,
-        range,
-        word: word.to_owned(),
-    }
+    Mark { series, value, range, word: word.to_owned() }
 }

@@ -50,10 +50,7 @@ fn exposure() -> Plot {
         };
         (POLICIES[nth], (0..10_000).map(step).collect())
     };
-    let (x, y) = (
-        Axis::linear("time", Unit::Micros),
-        Axis::linear("reachable", Unit::Bytes),
-    );
+    let (x, y) = (Axis::linear("time", Unit::Micros), Axis::linear("reachable", Unit::Bytes));
     lines(x, y, Shape::Steps, &[0, 1, 2].map(wave))
 }
 
@@ -65,10 +62,7 @@ fn throughput() -> Plot {
         ("a lock for each area", curve(900.0, 12.0)),
         ("Portolan", curve(930.0, 60.0)),
     ];
-    let (x, y) = (
-        Axis::log("CPUs", Unit::Count),
-        Axis::linear("throughput (MB/s)", Unit::Count),
-    );
+    let (x, y) = (Axis::log("CPUs", Unit::Count), Axis::linear("throughput (MB/s)", Unit::Count));
     lines(x, y, Shape::Straight, &curves)
 }
 
@@ -91,10 +85,7 @@ fn published() -> Plot {
     Plot::Marks(Marks {
         values: Axis::log("time of an unmap", Unit::Micros),
         series: texts(&["published", "before", "after", "Portolan"]),
-        rows: vec![
-            row("Walk flush by context, 32 MiB", &walk),
-            row("Range flush, 4 MiB", &range),
-        ],
+        rows: vec![row("Walk flush by context, 32 MiB", &walk), row("Range flush, 4 MiB", &range)],
     })
 }
 
@@ -103,14 +94,6 @@ fn latencies() -> Plot {
         let (size, jitter) = (f64::from(1 + n % 977), f64::from(n * 7919 % 1009));
         (4096.0 * size, 3.0 + jitter / 10.0 + size)
     };
-    let (x, y) = (
-        Axis::log("bytes unmapped", Unit::Bytes),
-        Axis::log("latency", Unit::Micros),
-    );
-    lines(
-        x,
-        y,
-        Shape::Dots,
-        &[("strict", (0..10_000).map(dot).collect())],
-    )
+    let (x, y) = (Axis::log("bytes unmapped", Unit::Bytes), Axis::log("latency", Unit::Micros));
+    lines(x, y, Shape::Dots, &[("strict", (0..10_000).map(dot).collect())])
 }

@@ -31,9 +31,7 @@ const VISIONS: [[[f64; 3]; 3]; 4] = [
 /// Values of the style's custom properties, with light on first and dark on second place.
 fn colour(style: &str, name: &str, nth: usize) -> Rgb {
     let found = style.split(&format!("{name}:#")).nth(nth + 1);
-    let hex = found
-        .and_then(|rest| rest.split([';', '}']).next())
-        .expect(name);
+    let hex = found.and_then(|rest| rest.split([';', '}']).next()).expect(name);
     let hex = match hex.len() {
         3 => hex.chars().flat_map(|digit| [digit, digit]).collect(),
         _ => hex.to_owned(),
@@ -41,11 +39,7 @@ fn colour(style: &str, name: &str, nth: usize) -> Rgb {
     let part = |at: usize| {
         let part = u8::from_str_radix(&hex[at..at + 2], 16).expect("two digits");
         let part = f64::from(part) / 255.0;
-        if part <= 0.04045 {
-            part / 12.92
-        } else {
-            ((part + 0.055) / 1.055).powf(2.4)
-        }
+        if part <= 0.04045 { part / 12.92 } else { ((part + 0.055) / 1.055).powf(2.4) }
     };
     [part(0), part(2), part(4)]
 }
@@ -76,10 +70,7 @@ fn oklab(of: Rgb) -> Rgb {
 
 fn distance(one: Rgb, other: Rgb) -> f64 {
     let parts = oklab(one).into_iter().zip(oklab(other));
-    parts
-        .map(|(one, other)| (one - other).powi(2))
-        .sum::<f64>()
-        .sqrt()
+    parts.map(|(one, other)| (one - other).powi(2)).sum::<f64>().sqrt()
 }
 
 #[test]
@@ -98,10 +89,7 @@ fn colours_are_told_apart_in_light_and_dark() {
                 for (vision, matrix) in VISIONS.iter().enumerate() {
                     let seen = |of| product(*matrix, of).map(|part| part.clamp(0.0, 1.0));
                     let apart = distance(seen(*one), seen(*two));
-                    assert!(
-                        apart >= 0.055,
-                        "--c{nth} --c{other} {theme} {vision}: {apart:.3}"
-                    );
+                    assert!(apart >= 0.055, "--c{nth} --c{other} {theme} {vision}: {apart:.3}");
                 }
             }
         }

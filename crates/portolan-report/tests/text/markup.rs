@@ -6,9 +6,7 @@ const VOID: [&str; 1] = ["meta"];
 /// Tells if the place `at` is inside a tag and not in quotes.
 pub fn within_tag(text: &str, at: usize) -> bool {
     let before = &text[..at];
-    let tag = before
-        .rfind('<')
-        .filter(|tag| Some(*tag) > before.rfind('>'));
+    let tag = before.rfind('<').filter(|tag| Some(*tag) > before.rfind('>'));
     tag.is_some_and(|tag| before[tag..].matches('"').count().is_multiple_of(2))
 }
 
@@ -72,20 +70,16 @@ pub fn misdrawn(html: &str) -> Option<String> {
 #[test]
 fn broken_markup_is_found() {
     assert_eq!(malformed("<html><p>a</p></html>"), None);
-    for broken in [
-        "<html><p>a</html>",
-        "<html><p class=\"a>b</p></html>",
-        "<html><b><i></b></i></html>",
-    ] {
+    for broken in
+        ["<html><p>a</html>", "<html><p class=\"a>b</p></html>", "<html><b><i></b></i></html>"]
+    {
         assert!(malformed(broken).is_some(), "{broken}");
     }
     let svg = |inside: &str| format!("<svg class=\"wide\" viewBox=\"0 0 100 50\">{inside}</svg>");
     assert_eq!(misdrawn(&svg("<polyline points=\"0,0 100,50\"/>")), None);
-    for broken in [
-        "<polyline points=\"0,0 100,51\"/>",
-        "<use x=\"NaN\" y=\"0\"/>",
-        "<rect width=\"-1\"/>",
-    ] {
+    for broken in
+        ["<polyline points=\"0,0 100,51\"/>", "<use x=\"NaN\" y=\"0\"/>", "<rect width=\"-1\"/>"]
+    {
         assert!(misdrawn(&svg(broken)).is_some(), "{broken}");
     }
 }

@@ -68,17 +68,10 @@ impl Source {
     }
 
     fn axis(&mut self) -> Axis {
-        let scale = self
-            .0
-            .choice([Scale::Linear, Scale::Log])
-            .unwrap_or_default();
+        let scale = self.0.choice([Scale::Linear, Scale::Log]).unwrap_or_default();
         let units = [Unit::Count, Unit::Bytes, Unit::Micros, Unit::Percent];
         let unit = self.0.choice(units).unwrap_or_default();
-        Axis {
-            name: self.name(),
-            scale,
-            unit,
-        }
+        Axis { name: self.name(), scale, unit }
     }
 
     fn plot(&mut self) -> Plot {
@@ -88,43 +81,25 @@ impl Source {
                 let arrangements = [Arrangement::StackedRows, Arrangement::StackedColumns];
                 let series = |of: &mut Self| {
                     let (name, count) = (of.name(), of.count());
-                    Series {
-                        name,
-                        values: of.numbers(count),
-                    }
+                    Series { name, values: of.numbers(count) }
                 };
                 Plot::Bars(Bars {
                     categories: (0..count).map(|_| self.name()).collect(),
                     values: self.axis(),
                     series: (0..parts).map(|_| series(self)).collect(),
-                    arrangement: self
-                        .0
-                        .choice(arrangements)
-                        .unwrap_or(Arrangement::StackedRows),
+                    arrangement: self.0.choice(arrangements).unwrap_or(Arrangement::StackedRows),
                 })
             }
             1 => {
                 let line = |of: &mut Self| {
                     let (name, count) = (of.name(), of.count());
-                    let points = of
-                        .numbers(count)
-                        .into_iter()
-                        .zip(of.numbers(count))
-                        .collect();
+                    let points = of.numbers(count).into_iter().zip(of.numbers(count)).collect();
                     let shapes = [Shape::Straight, Shape::Steps, Shape::Dots];
-                    Line {
-                        name,
-                        points,
-                        shape: of.0.choice(shapes).unwrap_or(Shape::Dots),
-                    }
+                    Line { name, points, shape: of.0.choice(shapes).unwrap_or(Shape::Dots) }
                 };
                 let count = self.0.usize(..20);
                 let lines = (0..count).map(|_| line(self)).collect();
-                Plot::Lines(Lines {
-                    x: self.axis(),
-                    y: self.axis(),
-                    lines,
-                })
+                Plot::Lines(Lines { x: self.axis(), y: self.axis(), lines })
             }
             _ => {
                 let mark = |of: &mut Self| Mark {
@@ -135,10 +110,7 @@ impl Source {
                 };
                 let row = |of: &mut Self| {
                     let (name, count) = (of.name(), of.0.usize(..30));
-                    MarkRow {
-                        name,
-                        marks: (0..count).map(|_| mark(of)).collect(),
-                    }
+                    MarkRow { name, marks: (0..count).map(|_| mark(of)).collect() }
                 };
                 let (count, names) = (self.count().min(200), self.0.usize(..5));
                 Plot::Marks(Marks {
@@ -161,9 +133,6 @@ fn no_numbers_and_no_names_break_a_page() {
         let html = page(plot).html().expect("a page");
         let wrong = markup::malformed(&html).or_else(|| markup::misdrawn(&html));
         assert_eq!(wrong, None);
-        assert!(
-            !html.contains('\u{202e}') && !html.contains('\0'),
-            "signs that turn"
-        );
+        assert!(!html.contains('\u{202e}') && !html.contains('\0'), "signs that turn");
     }
 }

@@ -21,11 +21,7 @@ pub(super) struct Untranslated<P: Platform> {
 
 impl<P: Platform> Untranslated<P> {
     pub(super) fn new(platform: P) -> Self {
-        Self {
-            platform,
-            rings: Mutex::default(),
-            buffers: AtomicUsize::new(0),
-        }
+        Self { platform, rings: Mutex::default(), buffers: AtomicUsize::new(0) }
     }
 }
 

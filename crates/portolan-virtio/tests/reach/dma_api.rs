@@ -15,9 +15,7 @@ fn of(bench: &Bench, trust: Trust) -> DeviceDma {
 #[test]
 fn a_ring_is_reached_as_long_as_it_lives() {
     let bench = Bench::new();
-    let mut ring = of(&bench, Trust::Untrusted)
-        .coherent_array_zero::<u32>(100)
-        .unwrap();
+    let mut ring = of(&bench, Trust::Untrusted).coherent_array_zero::<u32>(100).unwrap();
     let at = ring.dma_addr().as_u64();
     assert_eq!(bench.read(at + 396), Some(0));
     ring.set_cpu(99, 0x0102_0304);
@@ -63,10 +61,7 @@ fn what_cannot_be_mapped_is_an_error() {
     // Not at the address that is wanted, not in known memory, and far too large.
     let odd = bytes(part(page, 8, 8));
     let odd = dma.map_streaming_slice(odd, 64, DmaDirection::ToDevice);
-    assert!(matches!(
-        odd,
-        Err(DmaError::AlignMismatch { required: 64, .. })
-    ));
+    assert!(matches!(odd, Err(DmaError::AlignMismatch { required: 64, .. })));
     let unknown = dma.map_streaming_slice(&mut [0u8; 8], 1, DmaDirection::ToDevice);
     assert_eq!(unknown.err(), Some(DmaError::NullPointer));
     let large = dma.coherent_array_zero::<u8>(1 << 40);

@@ -69,16 +69,9 @@ impl Bench {
         let table = dmar(REGISTERS);
         let topology = Topology::from_acpi([&table[..]]).unwrap();
         let kernel = machine.kernel();
-        let iommus = topology
-            .enable(kernel.clone(), Options::default(), described())
-            .unwrap();
+        let iommus = topology.enable(kernel.clone(), Options::default(), described()).unwrap();
         let pages = Arc::default();
-        Self {
-            unit: machine.unit,
-            kernel,
-            iommus,
-            pages,
-        }
+        Self { unit: machine.unit, kernel, iommus, pages }
     }
 
     /// The device, without a pool for copies.
@@ -97,10 +90,9 @@ impl Bench {
         // SAFETY: the memory is the pool's, and is never freed.
         let memory = unsafe { Unowned::new(memory) };
         let pool = PoolMemory::of(self.kernel.clone(), memory, options).unwrap();
-        Arc::new(self.plain(trust).with_copies(Copying {
-            pool: Arc::new(pool),
-            when: CopyWhen::Needed,
-        }))
+        Arc::new(
+            self.plain(trust).with_copies(Copying { pool: Arc::new(pool), when: CopyWhen::Needed }),
+        )
     }
 
     /// A page of the driver's, full of secrets.
@@ -117,10 +109,7 @@ impl Bench {
 
     fn at(&self, iova: u64, access: AccessKind) -> Option<NonNull<u8>> {
         let (_, stream) = self.iommus.unit_of(DEVICE).unwrap();
-        let pieces = self
-            .unit
-            .dma(stream, None, Iova::new(iova), access, 1)
-            .ok()?;
+        let pieces = self.unit.dma(stream, None, Iova::new(iova), access, 1).ok()?;
         // SAFETY: the device was led to memory of the machine, which is never freed while it is.
         Some(unsafe { self.kernel.virt(pieces[0].pa) })
     }

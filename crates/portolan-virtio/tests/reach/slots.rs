@@ -69,10 +69,7 @@ fn a_buffer_that_goes_over_pages_has_one_stretch_of_addresses() {
     assert_eq!((bench.read(end - 1), bench.read(end)), (Some(7), Some(8)));
     // The device was not given it for writing.
     assert_eq!(bench.write(end, 0), None);
-    let in_use = ReleaseError::InUse {
-        rings: 0,
-        buffers: 1,
-    };
+    let in_use = ReleaseError::InUse { rings: 0, buffers: 1 };
     assert_eq!(SlotHal::<2>::release(), Err(in_use));
     // SAFETY: it was shared so.
     unsafe { SlotHal::<2>::unshare(at, both, BufferDirection::DriverToDevice) };
@@ -95,10 +92,7 @@ fn a_ring_is_reached_until_it_is_freed_and_keeps_its_slot() {
     assert_eq!(bench.read(at + last), Some(0), "it is zeroed");
     bytes(NonNull::slice_from_raw_parts(seen, 2 * PAGE))[last as usize] = 9;
     assert_eq!(bench.read(at + last), Some(9));
-    let in_use = ReleaseError::InUse {
-        rings: 1,
-        buffers: 0,
-    };
+    let in_use = ReleaseError::InUse { rings: 1, buffers: 0 };
     assert_eq!(SlotHal::<3>::release(), Err(in_use));
     // SAFETY: it was allocated so.
     unsafe { SlotHal::<3>::dma_dealloc(at, seen, 2) };
@@ -134,13 +128,7 @@ fn a_device_whose_addresses_are_memory_s_is_not_bound() {
     let bench = Bench::new();
     let (unit, stream) = bench.iommus.unit_of(DEVICE).unwrap();
     let limits = Constraints::trusted();
-    let device = Device::identity(
-        bench.kernel.clone(),
-        unit.clone(),
-        stream,
-        limits,
-        all_memory(),
-    );
+    let device = Device::identity(bench.kernel.clone(), unit.clone(), stream, limits, all_memory());
     let bound = SlotHal::<5>::bind(Arc::new(device.unwrap()), bench.pages.clone());
     assert_eq!(bound, Err(BindError::NotTranslated));
 }

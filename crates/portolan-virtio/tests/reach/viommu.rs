@@ -238,13 +238,8 @@ impl Transport for Device {
     }
 
     fn queue_set(&mut self, queue: u16, size: u32, descriptors: u64, available: u64, used: u64) {
-        self.0.lock().unwrap().queues[usize::from(queue)] = Rings {
-            descriptors,
-            available,
-            used,
-            size: size as u16,
-            taken: 0,
-        };
+        self.0.lock().unwrap().queues[usize::from(queue)] =
+            Rings { descriptors, available, used, size: size as u16, taken: 0 };
     }
 
     fn queue_unset(&mut self, _queue: u16) {}
@@ -276,10 +271,7 @@ type Queues<const N: usize> = ViommuQueues<Process, SlotHal<N>, Device>;
 /// Starts the queues of a device that `prepare` has made up.
 fn start<const N: usize>(
     prepare: impl FnOnce(&mut State),
-) -> (
-    Arc<Mutex<State>>,
-    std::result::Result<Queues<N>, IommuError>,
-) {
+) -> (Arc<Mutex<State>>, std::result::Result<Queues<N>, IommuError>) {
     let mut state = State::default();
     prepare(&mut state);
     let (process, state) = (Process::default(), Arc::new(Mutex::new(state)));

@@ -62,11 +62,7 @@ impl Disk {
         config[..8].copy_from_slice(&(bytes / SECTOR).to_le_bytes());
         config[20..24].copy_from_slice(&(SECTOR as u32).to_le_bytes());
         config[34..36].copy_from_slice(&QUEUES.to_le_bytes());
-        Ok(Self {
-            file,
-            bytes,
-            config,
-        })
+        Ok(Self { file, bytes, config })
     }
 
     fn carry_out(&self, memory: &DeviceMemory, request: &Request) -> Result<u32, Lost> {
@@ -119,10 +115,7 @@ impl Disk {
                     return (IO_ERROR, moved);
                 };
                 let guest = GuestAddress(part.at.0.wrapping_add(done as u64));
-                if self
-                    .piece(memory, guest, place, &mut buffer[..bytes], to_guest)
-                    .is_none()
-                {
+                if self.piece(memory, guest, place, &mut buffer[..bytes], to_guest).is_none() {
                     return (IO_ERROR, moved);
                 }
                 done += bytes;
@@ -166,9 +159,7 @@ fn words(header: [u8; 16]) -> [u32; 4] {
 /// Writes the name of the disk; returns the status and the number of bytes.
 fn name(memory: &DeviceMemory, mut parts: impl Iterator<Item = Part>) -> (u8, u32) {
     let name = b"portolan\0\0\0\0\0\0\0\0\0\0\0\0";
-    let place = parts
-        .next()
-        .filter(|part| part.writable && part.bytes >= 20);
+    let place = parts.next().filter(|part| part.writable && part.bytes >= 20);
     match place.map(|part| memory.write_slice(name, part.at)) {
         Some(Ok(())) => (OK, 20),
         _ => (IO_ERROR, 0),

@@ -54,12 +54,7 @@ fn arguments() -> Option<Arguments> {
             _ => return None,
         }
     }
-    Some(Arguments {
-        socket: socket?,
-        disk: disk?,
-        once,
-        options,
-    })
+    Some(Arguments { socket: socket?, disk: disk?, once, options })
 }
 
 fn main() -> ExitCode {
@@ -77,10 +72,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
-    let file = File::options()
-        .read(true)
-        .write(true)
-        .open(&arguments.disk)?;
+    let file = File::options().read(true).write(true).open(&arguments.disk)?;
     let backend = Backend::new(Disk::new(file)?, arguments.options);
     match std::fs::remove_file(&arguments.socket) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),

@@ -165,11 +165,7 @@ impl Ring {
         };
         let thread = std::thread::Builder::new().name("ring".to_owned());
         let thread = thread.spawn(serve).map_err(|_| RingError::Thread)?;
-        self.worker = Some(Worker {
-            stop,
-            ended,
-            thread,
-        });
+        self.worker = Some(Worker { stop, ended, thread });
         Ok(())
     }
 

@@ -64,10 +64,7 @@ pub struct BackendOptions {
 
 impl Default for BackendOptions {
     fn default() -> Self {
-        Self {
-            iotlb: IotlbOptions::default(),
-            invalidations: Invalidations::Honoured,
-        }
+        Self { iotlb: IotlbOptions::default(), invalidations: Invalidations::Honoured }
     }
 }
 
@@ -116,10 +113,7 @@ pub struct Backend<D> {
 impl<D: Device> Backend<D> {
     /// A back-end of `device`.
     pub fn new(device: D, options: BackendOptions) -> Self {
-        Self {
-            device: Arc::new(device),
-            options,
-        }
+        Self { device: Arc::new(device), options }
     }
 
     /// Serves one front-end until it closes the connection or sends a message that makes no sense. Returns
@@ -206,10 +200,8 @@ impl<D: Device> Session<D> {
     fn stop(&mut self, at: u32, stream: &UnixStream) -> Result<u16, Refusal> {
         if let Some(ended) = self.ring(at)?.ask_to_stop() {
             while self.pending.len() < MOST_PENDING {
-                let mut events = [
-                    PollFd::new(&ended, PollFlags::IN),
-                    PollFd::new(stream, PollFlags::IN),
-                ];
+                let mut events =
+                    [PollFd::new(&ended, PollFlags::IN), PollFd::new(stream, PollFlags::IN)];
                 match poll(&mut events, None) {
                     Err(rustix::io::Errno::INTR) => continue,
                     Ok(_) if events[0].revents().is_empty() => {}
@@ -237,12 +229,7 @@ impl<D: Device> Session<D> {
     }
 
     fn handle(&mut self, message: Incoming, stream: &UnixStream) -> Result<Outcome, Refusal> {
-        let Incoming {
-            request,
-            payload,
-            mut files,
-            ..
-        } = message;
+        let Incoming { request, payload, mut files, .. } = message;
         let word = |at| word(&payload, at);
         let word32 = |at| word32(&payload, at);
         let number = |value: u64| Ok(Outcome::Reply(value.to_le_bytes().to_vec()));
@@ -359,11 +346,7 @@ impl<D: Device> Session<D> {
                 return Err("a region past the end of its file".into());
             }
             let length = usize::try_from(bytes)?;
-            mapped.push((
-                GuestAddress(guest),
-                length,
-                Some(FileOffset::new(file, offset)),
-            ));
+            mapped.push((GuestAddress(guest), length, Some(FileOffset::new(file, offset))));
         }
         mapped.sort_by_key(|(guest, ..)| *guest);
         // Before anything is mapped: a table that makes no sense.

@@ -60,27 +60,16 @@ pub(super) fn receive(stream: &UnixStream) -> Result<Option<Incoming>, WireError
     let mut reader = stream;
     reader.read_exact(header.get_mut(got..).unwrap_or_default())?;
     let word = |at: usize| {
-        let bytes = header
-            .get(at..at + 4)
-            .and_then(|bytes| bytes.try_into().ok());
+        let bytes = header.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
         u32::from_le_bytes(bytes.unwrap_or_default())
     };
     let (request, flags, bytes) = (word(0), word(4), word(8));
     if flags & VERSION_MASK != VERSION || flags & REPLY != 0 || bytes > MOST_BYTES {
-        return Err(WireError::Header {
-            request,
-            flags,
-            bytes,
-        });
+        return Err(WireError::Header { request, flags, bytes });
     }
     let mut payload = vec![0; bytes as usize];
     reader.read_exact(&mut payload)?;
-    Ok(Some(Incoming {
-        request,
-        need_reply: flags & NEED_REPLY != 0,
-        payload,
-        files,
-    }))
+    Ok(Some(Incoming { request, need_reply: flags & NEED_REPLY != 0, payload, files }))
 }
 
 /// Files come along with a message's first byte.

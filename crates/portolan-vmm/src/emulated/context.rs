@@ -39,10 +39,7 @@ pub struct Context(Kind);
 enum Kind {
     Blocked,
     PassThrough,
-    Tables {
-        tables: Box<dyn Walk>,
-        tag: InvalTag,
-    },
+    Tables { tables: Box<dyn Walk>, tag: InvalTag },
 }
 
 /// Tables of some format.

@@ -106,12 +106,7 @@ where
 {
     /// A unit without endpoints.
     pub fn new(memory: M, options: UnitOptions) -> Self {
-        Self {
-            memory,
-            options,
-            places: RwLock::default(),
-            faults: Arc::default(),
-        }
+        Self { memory, options, places: RwLock::default(), faults: Arc::default() }
     }
 
     /// Adds a device, which is blocked.
@@ -131,10 +126,7 @@ where
         let source: Arc<dyn Source> = walker.clone();
         let capacity = self.options.capacity;
         let endpoint = Endpoint::new(id, Arc::downgrade(&source), capacity);
-        let place = Place {
-            endpoint: endpoint.clone(),
-            walker,
-        };
+        let place = Place { endpoint: endpoint.clone(), walker };
         places.insert(id, place);
         Ok(endpoint)
     }
@@ -179,9 +171,7 @@ where
         let selected: Vec<_> = selected.map(|place| place.endpoint.clone()).collect();
         drop(places);
         let (range, limit) = (range.unwrap_or(EVERYTHING), self.options.invalidation_limit);
-        let forgotten = selected
-            .iter()
-            .map(|endpoint| endpoint.forget(range, limit));
+        let forgotten = selected.iter().map(|endpoint| endpoint.forget(range, limit));
         forgotten.fold(Ok(()), Result::and)
     }
 
@@ -217,12 +207,7 @@ impl<M: GuestAddressSpace + Send + Sync> Source for Walker<M> {
         let filled = endpoint.fill(at, range, |from| context.find(from, access, &read));
         drop(context);
         if let Err(kind) = filled {
-            lock(&self.faults).record(Fault {
-                endpoint: endpoint.id(),
-                iova: at,
-                access,
-                kind,
-            });
+            lock(&self.faults).record(Fault { endpoint: endpoint.id(), iova: at, access, kind });
         }
         filled.is_ok()
     }

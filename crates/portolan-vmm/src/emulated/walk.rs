@@ -119,10 +119,7 @@ pub(super) fn walk<F: Format<Word = AtomicU64>>(
 }
 
 fn permissions(access: Access) -> Permissions {
-    match (
-        access.contains(Access::READ),
-        access.contains(Access::WRITE),
-    ) {
+    match (access.contains(Access::READ), access.contains(Access::WRITE)) {
         (false, false) => Permissions::No,
         (true, false) => Permissions::Read,
         (false, true) => Permissions::Write,

@@ -13,10 +13,8 @@ pub(crate) fn translate<R: Into<String>>(
     length: usize,
     find: impl FnOnce(IovaRange) -> Result<IotlbIterator<IotlbGuard>, R>,
 ) -> Result<IotlbIterator<IotlbGuard>, Error> {
-    let refused = |reason: String| Error::CannotResolve {
-        iova_range: VmIovaRange { base, length },
-        reason,
-    };
+    let refused =
+        |reason: String| Error::CannotResolve { iova_range: VmIovaRange { base, length }, reason };
     if length == 0 {
         return nothing().ok_or_else(|| refused("nothing is asked for".to_owned()));
     }
@@ -29,8 +27,7 @@ pub(crate) fn translate<R: Into<String>>(
 #[cold]
 fn nothing() -> Option<IotlbIterator<IotlbGuard>> {
     let mut any = Iotlb::new();
-    any.set_mapping(GuestAddress(0), GuestAddress(0), 2, Permissions::ReadWrite)
-        .ok()?;
+    any.set_mapping(GuestAddress(0), GuestAddress(0), 2, Permissions::ReadWrite).ok()?;
     let guard = IotlbGuard::several(any, Vec::new());
     Iotlb::lookup(guard, GuestAddress(1), 0, Permissions::No).ok()
 }

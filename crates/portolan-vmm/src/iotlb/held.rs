@@ -28,10 +28,7 @@ impl IotlbGuard {
     }
 
     pub(super) fn several(copies: Iotlb, sets: Vec<Arc<Set>>) -> Self {
-        Self(Inner::Several {
-            copies,
-            _sets: sets,
-        })
+        Self(Inner::Several { copies, _sets: sets })
     }
 }
 

@@ -114,12 +114,7 @@ impl Questions {
         state.close(AskError::Gone);
         state.generation += 1;
         let generation = state.generation;
-        state.channel = Some(Channel {
-            stream,
-            replies,
-            asked: 0,
-            answered: 0,
-        });
+        state.channel = Some(Channel { stream, replies, asked: 0, answered: 0 });
         drop(state);
         self.changed.notify_all();
         let questions = Arc::downgrade(self);
@@ -157,11 +152,7 @@ impl Questions {
     ) -> Result<(), AskError> {
         let mut state = self.state();
         let (number, replies) = send_question(&mut state, at, access)?;
-        let waiting = Waiting {
-            at,
-            reply: None,
-            touched: false,
-        };
+        let waiting = Waiting { at, reply: None, touched: false };
         state.waiting.insert(number, waiting);
         let answer = loop {
             let waiting = state.waiting.get(&number);
@@ -275,9 +266,7 @@ fn read_reply(stream: &mut UnixStream) -> Option<Result<(), AskError>> {
     let mut reply = [0; REPLY_BYTES];
     stream.read_exact(&mut reply).ok()?;
     let word = |at: usize| {
-        let bytes = reply
-            .get(at..at + 4)
-            .and_then(|bytes| bytes.try_into().ok());
+        let bytes = reply.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
         u32::from_le_bytes(bytes.unwrap_or_default())
     };
     let good = word(0) == IOTLB && word(4) & 0x7 == VERSION | REPLY && word(8) == 8;

@@ -21,11 +21,8 @@ pub(crate) struct Translation {
 
 impl Translation {
     /// Every address leads to itself.
-    pub(crate) const SAME: Self = Self {
-        iova: EVERYTHING,
-        target: PhysAddr::new(0),
-        access: Permissions::ReadWrite,
-    };
+    pub(crate) const SAME: Self =
+        Self { iova: EVERYTHING, target: PhysAddr::new(0), access: Permissions::ReadWrite };
 }
 
 /// Translations of some regions, the oldest first, and the map that look-ups take them from.

@@ -62,12 +62,7 @@ impl Level {
     fn new(shift: u32, lg2: u32) -> Self {
         let empty = Arc::new(Set::default());
         let sets = (0..1usize << lg2).map(|_| ArcSwap::new(Arc::clone(&empty)));
-        Self {
-            shift,
-            lg2,
-            sets: sets.collect(),
-            used: AtomicUsize::new(0),
-        }
+        Self { shift, lg2, sets: sets.collect(), used: AtomicUsize::new(0) }
     }
 
     fn region(&self, at: Iova) -> u64 {
@@ -93,11 +88,7 @@ impl Level {
         let first = self.region(range.start());
         let more = self.region(range.last()) - first;
         let all = more >= self.sets.len() as u64;
-        let count = if all {
-            self.sets.len() as u64
-        } else {
-            more + 1
-        };
+        let count = if all { self.sets.len() as u64 } else { more + 1 };
         (0..count).map(move |number| match all {
             true => number as usize,
             false => self.place(first + number),
@@ -335,10 +326,7 @@ impl Missing {
 fn ends(range: IovaRange) -> Result<(GuestAddress, usize), Missing> {
     match range.last().get() {
         u64::MAX => Err(Missing::Top),
-        _ => Ok((
-            GuestAddress(range.start().get()),
-            range.len_minus_one() as usize + 1,
-        )),
+        _ => Ok((GuestAddress(range.start().get()), range.len_minus_one() as usize + 1)),
     }
 }
 

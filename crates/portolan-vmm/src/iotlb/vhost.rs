@@ -179,11 +179,7 @@ impl VhostIotlb {
     pub fn handle(&self, payload: &[u8]) -> Result<(), ApplyError> {
         match Message::read(payload)? {
             Message::Invalidate { iova } => Ok(self.invalidate(iova)?),
-            Message::Update {
-                iova,
-                target,
-                access,
-            } => self.update(iova, target, access),
+            Message::Update { iova, target, access } => self.update(iova, target, access),
         }
     }
 

@@ -84,10 +84,7 @@ pub struct VirtioIommu(Arc<Inner>);
 impl VirtioIommu {
     /// A device without endpoints; those without a domain reach nothing until the guest says otherwise.
     pub fn new(options: ViommuOptions) -> Self {
-        Self(Arc::new(Inner {
-            options,
-            state: Mutex::default(),
-        }))
+        Self(Arc::new(Inner { options, state: Mutex::default() }))
     }
 
     /// Adds a device, which must not map `doorbells`, where its messages go.
@@ -106,11 +103,8 @@ impl VirtioIommu {
         let capacity = self.0.options.capacity;
         let source: Arc<dyn Source> = self.0.clone();
         let endpoint = Endpoint::new(id, Arc::downgrade(&source), capacity);
-        let place = Place {
-            endpoint: endpoint.clone(),
-            domain: None,
-            doorbells: doorbells.to_vec(),
-        };
+        let place =
+            Place { endpoint: endpoint.clone(), domain: None, doorbells: doorbells.to_vec() };
         state.endpoints.insert(id.get(), place);
         Ok(endpoint)
     }
@@ -134,10 +128,7 @@ impl VirtioIommu {
             }
         };
         put(config::PAGE_SIZE_MASK, &pages.bits().to_le_bytes());
-        put(
-            config::INPUT_RANGE_START,
-            &input.start().get().to_le_bytes(),
-        );
+        put(config::INPUT_RANGE_START, &input.start().get().to_le_bytes());
         put(config::INPUT_RANGE_END, &input.last().get().to_le_bytes());
         let last = self.0.options.last_domain;
         put(config::DOMAIN_RANGE_END, &last.to_le_bytes());
@@ -154,10 +145,7 @@ impl VirtioIommu {
         }
         let mut state = self.0.state();
         state.bypass = value;
-        let places = state
-            .endpoints
-            .values()
-            .filter(|place| place.domain.is_none());
+        let places = state.endpoints.values().filter(|place| place.domain.is_none());
         let endpoints: Vec<_> = places.map(|place| place.endpoint.clone()).collect();
         drop(state);
         // There is no answer that could say that a guard is still held.
@@ -198,37 +186,19 @@ impl Inner {
     fn forget(&self, endpoints: &[Endpoint], range: IovaRange) -> Result<(), u8> {
         let limit = self.options.invalidation_limit;
         // Each of them, also after one that failed.
-        let all = endpoints
-            .iter()
-            .map(|endpoint| endpoint.forget(range, limit));
+        let all = endpoints.iter().map(|endpoint| endpoint.forget(range, limit));
         let failed = all.filter(Result::is_err).count();
-        if failed == 0 {
-            Ok(())
-        } else {
-            Err(status::DEVERR)
-        }
+        if failed == 0 { Ok(()) } else { Err(status::DEVERR) }
     }
 
     fn carry_out(&self, request: Request, properties: &mut [u8]) -> Result<(), u8> {
         match request {
-            Request::Attach {
-                domain,
-                endpoint,
-                flags,
-            } => self.attach(domain, endpoint, flags),
+            Request::Attach { domain, endpoint, flags } => self.attach(domain, endpoint, flags),
             Request::Detach { domain, endpoint } => self.detach(domain, endpoint),
-            Request::Map {
-                domain,
-                start,
-                last,
-                phys,
-                flags,
-            } => self.map(domain, (start, last, phys), flags),
-            Request::Unmap {
-                domain,
-                start,
-                last,
-            } => self.unmap(domain, start, last),
+            Request::Map { domain, start, last, phys, flags } => {
+                self.map(domain, (start, last, phys), flags)
+            }
+            Request::Unmap { domain, start, last } => self.unmap(domain, start, last),
             Request::Probe { endpoint } => self.probe(endpoint, properties),
         }
     }
@@ -251,10 +221,10 @@ impl Inner {
             true => Kind::Bypass,
             false => Kind::Mapped(Mappings::default()),
         };
-        let joined = state.domains.entry(domain).or_insert_with(|| Domain {
-            kind,
-            endpoints: BTreeSet::new(),
-        });
+        let joined = state
+            .domains
+            .entry(domain)
+            .or_insert_with(|| Domain { kind, endpoints: BTreeSet::new() });
         joined.endpoints.insert(endpoint);
         if let Some(place) = state.endpoints.get_mut(&endpoint) {
             place.domain = Some(domain);
@@ -275,11 +245,7 @@ impl Inner {
     }
 
     fn map(&self, domain: u32, (start, last, phys): (u64, u64, u64), flags: u32) -> Result<(), u8> {
-        let mask = self
-            .options
-            .pages
-            .smallest()
-            .map_or(0, |page| page.bytes() - 1);
+        let mask = self.options.pages.smallest().map_or(0, |page| page.bytes() - 1);
         let range = IovaRange::new(Iova::new(start), Iova::new(last)).ok_or(status::INVAL)?;
         let aligned = (start | phys | last.wrapping_add(1)) & mask == 0;
         let fits = phys.checked_add(range.len_minus_one()).is_some();
@@ -291,9 +257,7 @@ impl Inner {
         }
         let mut state = self.state();
         let full = state.mappings() >= self.options.mappings;
-        let State {
-            domains, endpoints, ..
-        } = &mut *state;
+        let State { domains, endpoints, .. } = &mut *state;
         let domain = domains.get_mut(&domain).ok_or(status::NOENT)?;
         let mut places = domain.endpoints.iter().filter_map(|at| endpoints.get(at));
         let on_doorbell = |place: &Place| place.doorbells.iter().any(|of| of.overlaps(range));
@@ -308,9 +272,7 @@ impl Inner {
     fn unmap(&self, domain: u32, start: u64, last: u64) -> Result<(), u8> {
         let range = IovaRange::new(Iova::new(start), Iova::new(last)).ok_or(status::INVAL)?;
         let mut state = self.state();
-        let State {
-            domains, endpoints, ..
-        } = &mut *state;
+        let State { domains, endpoints, .. } = &mut *state;
         let domain = domains.get_mut(&domain).ok_or(status::NOENT)?;
         match &mut domain.kind {
             Kind::Bypass => return Err(status::INVAL),
@@ -347,11 +309,9 @@ impl Source for Inner {
     fn fill(&self, endpoint: &Endpoint, at: Iova, range: IovaRange, access: Permissions) -> bool {
         // Under the lock: a mapping that is unmapped afterwards is taken out again.
         let mut state = self.state();
-        let filled = endpoint.fill(at, range, |from| {
-            match state.find(endpoint.id().get(), from) {
-                Ok(found) if !found.access.allow(access) => Err(R_MAPPING),
-                found => found,
-            }
+        let filled = endpoint.fill(at, range, |from| match state.find(endpoint.id().get(), from) {
+            Ok(found) if !found.access.allow(access) => Err(R_MAPPING),
+            found => found,
         });
         if let Err(reason) = filled {
             state.record(reason, endpoint.id(), at, access);

@@ -52,10 +52,7 @@ impl Mappings {
     /// Adds one; its addresses have been looked at.
     pub(super) fn map(&mut self, range: IovaRange, phys: u64, flags: u32) -> Result<(), u8> {
         let (start, last) = (range.start().get(), range.last().get());
-        if self
-            .below(last)
-            .is_some_and(|(_, below)| below.last >= start)
-        {
+        if self.below(last).is_some_and(|(_, below)| below.last >= start) {
             return Err(status::INVAL);
         }
         self.0.insert(start, Mapping { last, phys, flags });
@@ -81,10 +78,7 @@ impl Mappings {
     /// The mapping of `at`: its addresses, the address that they lead to, and the access.
     pub(super) fn find(&self, at: Iova) -> Option<Translation> {
         let (start, mapping) = self.below(at.get())?;
-        let access = match (
-            mapping.flags & MAP_READ != 0,
-            mapping.flags & MAP_WRITE != 0,
-        ) {
+        let access = match (mapping.flags & MAP_READ != 0, mapping.flags & MAP_WRITE != 0) {
             (false, false) => Permissions::No,
             (true, false) => Permissions::Read,
             (false, true) => Permissions::Write,

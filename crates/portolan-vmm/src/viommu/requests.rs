@@ -28,18 +28,11 @@ pub(super) fn read(bytes: &[u8]) -> Result<Request, u8> {
     match bytes.first() {
         Some(1) => {
             zero(16, 20)?;
-            Ok(Request::Attach {
-                domain: word(4)?,
-                endpoint: word(8)?,
-                flags: word(12)?,
-            })
+            Ok(Request::Attach { domain: word(4)?, endpoint: word(8)?, flags: word(12)? })
         }
         Some(2) => {
             zero(12, 20)?;
-            Ok(Request::Detach {
-                domain: word(4)?,
-                endpoint: word(8)?,
-            })
+            Ok(Request::Detach { domain: word(4)?, endpoint: word(8)? })
         }
         Some(3) => Ok(Request::Map {
             domain: word(4)?,
@@ -48,11 +41,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Request, u8> {
             phys: long(24)?,
             flags: word(32)?,
         }),
-        Some(4) => Ok(Request::Unmap {
-            domain: word(4)?,
-            start: long(8)?,
-            last: long(16)?,
-        }),
+        Some(4) => Ok(Request::Unmap { domain: word(4)?, start: long(8)?, last: long(16)? }),
         Some(5) => {
             zero(8, MAX_REQUEST_BYTES)?;
             let endpoint = word(4)?;

@@ -87,10 +87,7 @@ impl State {
         let mut record = [0; FAULT_BYTES];
         let bytes = words.iter().flat_map(|word| word.to_le_bytes());
         let bytes = bytes.chain(at.get().to_le_bytes());
-        record
-            .iter_mut()
-            .zip(bytes)
-            .for_each(|(to, from)| *to = from);
+        record.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
         self.faults.record(record);
     }
 }

@@ -169,11 +169,5 @@ fn change(guest: &Guest, rng: &mut Rng) {
     let bytes = rng.choice([0, 1, 512, 0x1000, 0x1_0000, u32::MAX]).unwrap();
     let flags = rng.u16(..8);
     let ring = rng.usize(..RINGS);
-    guest.describe(
-        ring,
-        rng.u16(..SIZE),
-        (at.unwrap(), bytes),
-        flags,
-        rng.u16(..SIZE),
-    );
+    guest.describe(ring, rng.u16(..SIZE), (at.unwrap(), bytes), flags, rng.u16(..SIZE));
 }

@@ -191,10 +191,8 @@ impl Frontend {
     }
 
     pub fn wait_for_call(&self, ring: usize) {
-        let mut poll = [rustix::event::PollFd::new(
-            &self.calls[ring],
-            rustix::event::PollFlags::IN,
-        )];
+        let mut poll =
+            [rustix::event::PollFd::new(&self.calls[ring], rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut poll, None).unwrap();
         (&self.calls[ring]).read_exact(&mut [0; 8]).unwrap();
     }
@@ -216,11 +214,7 @@ impl Frontend {
 impl Drop for Frontend {
     fn drop(&mut self) {
         // Clones of it are in other threads.
-        let _ = self
-            .stream
-            .lock()
-            .unwrap()
-            .shutdown(std::net::Shutdown::Both);
+        let _ = self.stream.lock().unwrap().shutdown(std::net::Shutdown::Both);
         if let Some(channel) = &self.channel {
             let _ = channel.shutdown(std::net::Shutdown::Both);
         }
@@ -260,12 +254,7 @@ pub fn raw(stream: &UnixStream, bytes: &[u8], files: &[BorrowedFd]) -> rustix::i
     if !files.is_empty() {
         assert!(control.push(SendAncillaryMessage::ScmRights(files)));
     }
-    let sent = sendmsg(
-        stream,
-        &[IoSlice::new(bytes)],
-        &mut control,
-        SendFlags::NOSIGNAL,
-    )?;
+    let sent = sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
     assert_eq!(sent, bytes.len());
     Ok(())
 }

@@ -74,9 +74,8 @@ fn replies(mut said: &[u8]) -> usize {
 
 #[test]
 fn a_front_end_that_says_anything_is_answered_or_left() {
-    let [kept, changed] = corpus::each("vhost-user", 1_500, |messages, _| {
-        converse(messages) * 2 > messages.len()
-    });
+    let [kept, changed] =
+        corpus::each("vhost-user", 1_500, |messages, _| converse(messages) * 2 > messages.len());
     assert!(kept > 3 && changed > 200, "too little of it is read");
 }
 
@@ -98,11 +97,7 @@ fn serve_rings(records: &corpus::Input, rng: &mut Rng) -> bool {
     let (before, after) = records.split_at(rng.usize(..=records.len()));
     for record in before {
         if let [ring, low, high, bytes @ ..] = record.as_slice() {
-            guest.write(
-                usize::from(*ring) % RINGS,
-                u16::from_le_bytes([*low, *high]),
-                bytes,
-            );
+            guest.write(usize::from(*ring) % RINGS, u16::from_le_bytes([*low, *high]), bytes);
         }
     }
     frontend.set_up(&guest);

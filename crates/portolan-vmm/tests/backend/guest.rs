@@ -63,9 +63,7 @@ impl Guest {
 
     pub fn check(&self, ring: usize, round: u8) {
         let mut found = [0; 512];
-        self.memory
-            .read_exact_at(&mut found, place(ring, 4))
-            .unwrap();
+        self.memory.read_exact_at(&mut found, place(ring, 4)).unwrap();
         assert_eq!(found, [!(round.wrapping_mul(7) | 1); 512]);
     }
 

@@ -26,11 +26,7 @@ struct Inverter {
 
 impl Inverter {
     fn new() -> Self {
-        Self {
-            config: *b"inverter",
-            done: AtomicU64::new(0),
-            threads: Mutex::default(),
-        }
+        Self { config: *b"inverter", done: AtomicU64::new(0), threads: Mutex::default() }
     }
 }
 

@@ -91,10 +91,7 @@ fn read(folder: &str) -> Vec<Input> {
     let input = |file: std::path::PathBuf| {
         let bytes = std::fs::read(&file).unwrap();
         match file.extension().is_some_and(|end| end == "lines") {
-            true => bytes
-                .split(|byte| *byte == b'\n')
-                .map(<[u8]>::to_vec)
-                .collect(),
+            true => bytes.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect(),
             false => records(&String::from_utf8(bytes).unwrap()),
         }
     };
@@ -176,9 +173,7 @@ fn change_word(record: &mut [u8], rng: &mut Rng) {
     bytes[..size].copy_from_slice(&record[at..at + size]);
     let word = match rng.bool() {
         true => rng.choice(WORDS).unwrap(),
-        false => u64::from_le_bytes(bytes)
-            .wrapping_add(rng.u64(..5))
-            .wrapping_sub(2),
+        false => u64::from_le_bytes(bytes).wrapping_add(rng.u64(..5)).wrapping_sub(2),
     };
     record[at..at + size].copy_from_slice(&word.to_le_bytes()[..size]);
 }

@@ -42,21 +42,12 @@ impl InvalidationQueue for Queue {
                 continue;
             };
             let (scope, range) = match command {
-                Command::Page {
-                    context,
-                    iova,
-                    size,
-                    ..
-                } => (
-                    Scope::Tag(context),
-                    Some(portolan::addr::IovaRange::page(iova, size)),
-                ),
-                Command::Range {
-                    context,
-                    run,
-                    granule,
-                    ..
-                } => (Scope::Tag(context), Some(run.range(granule))),
+                Command::Page { context, iova, size, .. } => {
+                    (Scope::Tag(context), Some(portolan::addr::IovaRange::page(iova, size)))
+                }
+                Command::Range { context, run, granule, .. } => {
+                    (Scope::Tag(context), Some(run.range(granule)))
+                }
                 Command::Context { context } => (Scope::Tag(context), None),
                 Command::Global | Command::Configuration { .. } => (Scope::All, None),
             };
@@ -132,9 +123,7 @@ impl<F: Format<Word = AtomicU64>> Game<F> {
             let pa = PhysAddr::new(self.rng.u64(..frames - 8) * F::GRANULE.bytes());
             let access = self.rng.choice([Access::READ, Access::READ_WRITE]).unwrap();
             // Where something is mapped it is refused.
-            let _ = self
-                .domain
-                .map(Iova::new(start), promised(pa, bytes), access, &mut owed);
+            let _ = self.domain.map(Iova::new(start), promised(pa, bytes), access, &mut owed);
         }
         self.domain.sync(&mut owed).unwrap();
     }
@@ -144,17 +133,12 @@ impl<F: Format<Word = AtomicU64>> Game<F> {
         let (start, _) = self.pages();
         let at = start + self.rng.u64(..F::GRANULE.bytes() - 8);
         let mapped = self.domain.translate(Iova::new(at));
-        for (access, bit) in [
-            (Permissions::Read, Access::READ),
-            (Permissions::Write, Access::WRITE),
-        ] {
+        for (access, bit) in
+            [(Permissions::Read, Access::READ), (Permissions::Write, Access::WRITE)]
+        {
             let wanted = mapped.filter(|leaf| leaf.access.contains(bit));
             let wanted = wanted.map(|leaf| vec![(leaf.pa.get(), 8)]);
-            assert_eq!(
-                reach(&self.endpoint, at, 8, access),
-                wanted,
-                "{at:#x} {access:?}"
-            );
+            assert_eq!(reach(&self.endpoint, at, 8, access), wanted, "{at:#x} {access:?}");
         }
         let Some(leaf) = mapped else {
             return;
@@ -177,16 +161,11 @@ fn play<F: Format<Word = AtomicU64>>(format: F, form: RangeForm, seed: u64) {
         game.change();
         game.compare();
     }
-    let Game {
-        domain, endpoint, ..
-    } = game;
+    let Game { domain, endpoint, .. } = game;
     // Its pages are poisoned when it goes: nothing of it is kept.
     drop(domain);
     for at in 0..8 {
-        assert_eq!(
-            reach(&endpoint, at * F::GRANULE.bytes(), 8, Permissions::Read),
-            None
-        );
+        assert_eq!(reach(&endpoint, at * F::GRANULE.bytes(), 8, Permissions::Read), None);
     }
 }
 
@@ -194,10 +173,7 @@ fn play<F: Format<Word = AtomicU64>>(format: F, form: RangeForm, seed: u64) {
 fn the_device_follows_domains_of_every_format() {
     let seed = seed();
     let mask = RangeForm::PowerOfTwo { max_lg2_pages: 9 };
-    let run = RangeForm::NumScale {
-        max_num: 32,
-        max_scale: 31,
-    };
+    let run = RangeForm::NumScale { max_num: 32, max_scale: 31 };
     for form in [RangeForm::Absent, mask, run] {
         play(VTD, form, seed);
         play(VTD_FIRST, form, seed);

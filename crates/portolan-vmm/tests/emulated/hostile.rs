@@ -22,9 +22,7 @@ fn machine(root: u64) -> (Guest, Unit, Endpoint) {
 
 fn refused(unit: &Unit, endpoint: &Endpoint, at: u64) -> FaultKind {
     assert!(endpoint.translate(GuestAddress(at), 8, READ).is_err());
-    let Fault {
-        endpoint: id, kind, ..
-    } = unit.next_fault().unwrap();
+    let Fault { endpoint: id, kind, .. } = unit.next_fault().unwrap();
     assert_eq!(id, ENDPOINT);
     kind
 }
@@ -34,26 +32,17 @@ fn a_table_that_points_at_itself_ends_at_the_lowest_level() {
     let (guest, unit, endpoint) = machine(0x1000);
     // Every entry is the table itself, which at the lowest level is a page like any other.
     for index in 0..512 {
-        guest
-            .write_obj(0x1003_u64, GuestAddress(0x1000 + index * 8))
-            .unwrap();
+        guest.write_obj(0x1003_u64, GuestAddress(0x1000 + index * 8)).unwrap();
     }
     for at in [0, 0x1234, 0x7f_ffff_fff0] {
-        let found = endpoint
-            .translate(GuestAddress(at), 8, READ)
-            .unwrap()
-            .next();
+        let found = endpoint.translate(GuestAddress(at), 8, READ).unwrap().next();
         assert_eq!(found.unwrap().base.0, 0x1000 + (at & 0xfff), "{at:#x}");
     }
     // Two tables that point at each other.
     for (at, next) in [(0x2000, 0x3003_u64), (0x3000, 0x2003)] {
         guest.write_obj(next, GuestAddress(at)).unwrap();
     }
-    unit.attach(
-        ENDPOINT,
-        Context::tables(VTD, PhysAddr::new(0x2000), TAG).unwrap(),
-    )
-    .unwrap();
+    unit.attach(ENDPOINT, Context::tables(VTD, PhysAddr::new(0x2000), TAG).unwrap()).unwrap();
     let found = endpoint.translate(GuestAddress(8), 8, READ).unwrap().next();
     assert_eq!(found.unwrap().base.0, 0x3008);
     assert_eq!(unit.next_fault(), None);
@@ -62,19 +51,12 @@ fn a_table_that_points_at_itself_ends_at_the_lowest_level() {
 #[test]
 fn tables_out_of_memory_are_not_read() {
     let (guest, unit, endpoint) = machine(0x1000);
-    let unreadable = |level, entry| FaultKind::Unreadable {
-        level,
-        entry: PhysAddr::new(entry),
-    };
+    let unreadable = |level, entry| FaultKind::Unreadable { level, entry: PhysAddr::new(entry) };
     for next in [0x1_0000, 0x7f_ffff_f000, 0x000f_ffff_ffff_f000] {
         guest.write_obj(next | 3_u64, GuestAddress(0x1000)).unwrap();
         assert_eq!(refused(&unit, &endpoint, 0x3008), unreadable(1, next));
     }
-    unit.attach(
-        ENDPOINT,
-        Context::tables(VTD, PhysAddr::new(0x8_0000), TAG).unwrap(),
-    )
-    .unwrap();
+    unit.attach(ENDPOINT, Context::tables(VTD, PhysAddr::new(0x8_0000), TAG).unwrap()).unwrap();
     assert_eq!(refused(&unit, &endpoint, 0), unreadable(2, 0x8_0000));
     assert_eq!(refused(&unit, &endpoint, 1 << 39), FaultKind::Input);
     assert_eq!(refused(&unit, &endpoint, u64::MAX - 8), FaultKind::Input);
@@ -101,10 +83,7 @@ fn a_page_out_of_memory_grants_nothing() {
 #[test]
 fn what_is_reserved_is_named() {
     let (guest, unit, endpoint) = machine(0x1000);
-    let narrow = VtdSecondStage {
-        output_lg2: 39,
-        ..VTD
-    };
+    let narrow = VtdSecondStage { output_lg2: 39, ..VTD };
     let context = Context::tables(narrow, PhysAddr::new(0x1000), TAG).unwrap();
     unit.attach(ENDPOINT, context).unwrap();
     // An address that is too wide, of a table and of a page; a misaligned large page.
@@ -130,31 +109,19 @@ fn contexts_that_cannot_be_are_refused() {
     let misaligned = |bytes| Err(ContextError::Misaligned { root, bytes });
     let tag = TAG;
     assert_eq!(Context::tables(VTD, root, tag).map(drop), misaligned(4096));
-    assert_eq!(
-        Context::tables(riscv::<14>(), root, tag).map(drop),
-        misaligned(0x4000)
-    );
+    assert_eq!(Context::tables(riscv::<14>(), root, tag).map(drop), misaligned(0x4000));
     // A root of two entries.
     assert!(Context::tables(stage1::<12>(40), PhysAddr::new(0x1810), tag).is_ok());
     let dirty = DirtyTracking::Hardware;
     let tracked = portolan::table::format::VtdFirstStage { dirty, ..VTD_FIRST };
     let none = PhysAddr::new(0);
-    assert_eq!(
-        Context::tables(tracked, none, tag).map(drop),
-        Err(ContextError::Dirty)
-    );
+    assert_eq!(Context::tables(tracked, none, tag).map(drop), Err(ContextError::Dirty));
     let root = PhysAddr::new(1 << 52);
-    assert_eq!(
-        Context::tables(VTD, root, tag).map(drop),
-        Err(ContextError::Root { root })
-    );
+    assert_eq!(Context::tables(VTD, root, tag).map(drop), Err(ContextError::Root { root }));
     let (_, unit, _) = machine(0x1000);
     let nobody = EndpointId::new(99);
     assert!(unit.add(ENDPOINT).is_err());
-    assert_eq!(
-        unit.attach(nobody, Context::blocked()),
-        Err(AttachError::NoEndpoint(nobody))
-    );
+    assert_eq!(unit.attach(nobody, Context::blocked()), Err(AttachError::NoEndpoint(nobody)));
 }
 
 #[test]
@@ -166,8 +133,5 @@ fn faults_that_nobody_reads_are_bounded() {
     assert_eq!(unit.faults_lost(), 1000 - 256);
     assert_eq!(std::iter::from_fn(|| unit.next_fault()).count(), 256);
     drop(unit);
-    assert!(
-        endpoint.translate(GuestAddress(0), 8, READ).is_err(),
-        "it has gone"
-    );
+    assert!(endpoint.translate(GuestAddress(0), 8, READ).is_err(), "it has gone");
 }

@@ -31,20 +31,11 @@ const ENDPOINT: EndpointId = EndpointId::new(0x10);
 type Guest = Arc<GuestMemoryMmap>;
 type Unit = EmulatedUnit<Guest>;
 
-const VTD: VtdSecondStage = VtdSecondStage {
-    levels: VtdLevels::Three,
-    output_lg2: 52,
-    dirty: DirtyTracking::Off,
-};
-const VTD_FIRST: VtdFirstStage = VtdFirstStage {
-    levels: VtdFirstLevels::Four,
-    output_lg2: 52,
-    dirty: DirtyTracking::Off,
-};
-const AMD: AmdV1 = AmdV1 {
-    levels: AmdLevels::Four,
-    output_lg2: 52,
-};
+const VTD: VtdSecondStage =
+    VtdSecondStage { levels: VtdLevels::Three, output_lg2: 52, dirty: DirtyTracking::Off };
+const VTD_FIRST: VtdFirstStage =
+    VtdFirstStage { levels: VtdFirstLevels::Four, output_lg2: 52, dirty: DirtyTracking::Off };
+const AMD: AmdV1 = AmdV1 { levels: AmdLevels::Four, output_lg2: 52 };
 
 const fn riscv<const ROOT: u32>() -> Riscv<ROOT> {
     Riscv {
@@ -99,9 +90,7 @@ fn reach(
     length: usize,
     access: Permissions,
 ) -> Option<Vec<(u64, usize)>> {
-    let found = endpoint
-        .translate(GuestAddress(iova), length, access)
-        .ok()?;
+    let found = endpoint.translate(GuestAddress(iova), length, access).ok()?;
     let mut joined: Vec<(u64, usize)> = Vec::new();
     for piece in found {
         match joined.last_mut() {

@@ -52,14 +52,10 @@ impl<F: Format<Word = AtomicU64>> Game<F> {
         let guest = guest((bytes * (TABLES + 4)) as usize);
         let (unit, endpoint) = unit(&guest, 64, LONG);
         let root = PhysAddr::new(0);
-        unit.attach(ENDPOINT, Context::tables(format, root, TAG).unwrap())
-            .unwrap();
+        unit.attach(ENDPOINT, Context::tables(format, root, TAG).unwrap()).unwrap();
         Self {
             format,
-            naive: TableRoot {
-                root,
-                format: naive,
-            },
+            naive: TableRoot { root, format: naive },
             words: Words(guest),
             unit,
             endpoint,
@@ -156,21 +152,14 @@ impl<F: Format<Word = AtomicU64>> Game<F> {
             }
             (
                 Err(WalkFault::Unreadable { entry, level }),
-                Some(FaultKind::Unreadable {
-                    entry: at,
-                    level: of,
-                }),
+                Some(FaultKind::Unreadable { entry: at, level: of }),
             ) => {
                 assert_eq!((at, of), (entry, level.into()));
                 3
             }
             (
                 Err(WalkFault::BadEntry { level, raw }),
-                Some(FaultKind::Reserved {
-                    level: of,
-                    raw: its,
-                    ..
-                }),
+                Some(FaultKind::Reserved { level: of, raw: its, .. }),
             ) => {
                 assert_eq!((of, its), (level.into(), raw));
                 4
@@ -200,37 +189,17 @@ fn walks_are_those_of_the_naive_walker() {
     play(VTD, TableFormat::vtd_second_stage(3).unwrap(), seed);
     play(VTD_FIRST, TableFormat::vtd_first_stage(4).unwrap(), seed);
     play(AMD, TableFormat::amd_v1(4).unwrap(), seed);
-    play(
-        stage1::<12>(39),
-        TableFormat::armv8_stage1(small, 39, 48).unwrap(),
-        seed,
-    );
-    play(
-        stage1::<14>(36),
-        TableFormat::armv8_stage1(medium, 36, 48).unwrap(),
-        seed,
-    );
-    play(
-        stage1::<16>(42),
-        TableFormat::armv8_stage1(large, 42, 48).unwrap(),
-        seed,
-    );
-    play(
-        stage2::<12>(48),
-        TableFormat::armv8_stage2(small, 48, 48).unwrap(),
-        seed,
-    );
+    play(stage1::<12>(39), TableFormat::armv8_stage1(small, 39, 48).unwrap(), seed);
+    play(stage1::<14>(36), TableFormat::armv8_stage1(medium, 36, 48).unwrap(), seed);
+    play(stage1::<16>(42), TableFormat::armv8_stage1(large, 42, 48).unwrap(), seed);
+    play(stage2::<12>(48), TableFormat::armv8_stage2(small, 48, 48).unwrap(), seed);
 }
 
 #[test]
 fn an_entry_that_is_not_invalidated_is_kept() {
     let guest = guest(0x8000);
     let (unit, endpoint) = unit(&guest, 64, LONG);
-    unit.attach(
-        ENDPOINT,
-        Context::tables(VTD, PhysAddr::new(0x1000), TAG).unwrap(),
-    )
-    .unwrap();
+    unit.attach(ENDPOINT, Context::tables(VTD, PhysAddr::new(0x1000), TAG).unwrap()).unwrap();
     let write = |at: u64, raw: u64| guest.write_obj(raw, GuestAddress(at)).unwrap();
     write(0x1000, 0x2003);
     write(0x2000, 0x3003);
@@ -238,28 +207,18 @@ fn an_entry_that_is_not_invalidated_is_kept() {
     write(0x3008, 0x5003);
     let read = |at| reach(&endpoint, at, 4, Permissions::Read);
     assert_eq!(read(0), Some(vec![(0x4000, 4)]));
-    assert_eq!(
-        reach(&endpoint, 0xffe, 4, Permissions::Read),
-        Some(vec![(0x4ffe, 4)])
-    );
+    assert_eq!(reach(&endpoint, 0xffe, 4, Permissions::Read), Some(vec![(0x4ffe, 4)]));
     // More is allowed: the walk is done again, without an invalidation.
     assert_eq!(reach(&endpoint, 0, 4, Permissions::Write), None);
     write(0x3000, 0x4003);
-    assert_eq!(
-        reach(&endpoint, 0, 4, Permissions::Write),
-        Some(vec![(0x4000, 4)])
-    );
+    assert_eq!(reach(&endpoint, 0, 4, Permissions::Write), Some(vec![(0x4000, 4)]));
     write(0x3000, 0x6003);
     assert_eq!(read(0), Some(vec![(0x4000, 4)]), "kept");
     let page = |at| Some(crate::range(at, at + 0xfff));
     let other = Scope::Tag(InvalTag::new(4));
     unit.invalidate(other, page(0)).unwrap();
     unit.invalidate(Scope::Tag(TAG), page(0x1000)).unwrap();
-    assert_eq!(
-        read(0),
-        Some(vec![(0x4000, 4)]),
-        "another's, and another page"
-    );
+    assert_eq!(read(0), Some(vec![(0x4000, 4)]), "another's, and another page");
     unit.invalidate(Scope::Tag(TAG), page(0)).unwrap();
     assert_eq!(read(0), Some(vec![(0x6000, 4)]));
     // The next context has nothing of it.
@@ -270,13 +229,7 @@ fn an_entry_that_is_not_invalidated_is_kept() {
     let kinds = std::iter::from_fn(|| unit.next_fault());
     let kinds: Vec<_> = kinds.map(|fault| fault.kind).collect();
     let entry = PhysAddr::new(0x3000);
-    assert_eq!(
-        kinds,
-        [
-            FaultKind::Permission { level: 0, entry },
-            FaultKind::Blocked
-        ]
-    );
+    assert_eq!(kinds, [FaultKind::Permission { level: 0, entry }, FaultKind::Blocked]);
     unit.remove(ENDPOINT).unwrap();
     assert_eq!(read(0), None);
     drop((unit, Arc::clone(&guest)));
@@ -285,14 +238,6 @@ fn an_entry_that_is_not_invalidated_is_kept() {
 #[test]
 fn riscv_walks_are_those_of_the_naive_walker() {
     let seed = seed();
-    play(
-        riscv::<12>(),
-        TableFormat::riscv_first_stage(3).unwrap(),
-        seed,
-    );
-    play(
-        riscv::<14>(),
-        TableFormat::riscv_second_stage(3).unwrap(),
-        seed,
-    );
+    play(riscv::<12>(), TableFormat::riscv_first_stage(3).unwrap(), seed);
+    play(riscv::<14>(), TableFormat::riscv_second_stage(3).unwrap(), seed);
 }

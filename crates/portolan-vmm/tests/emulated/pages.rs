@@ -29,14 +29,8 @@ pub(crate) struct GuestPages {
 
 impl GuestPages {
     pub(crate) fn new(guest: &Guest, next: u64) -> Self {
-        let blocks = Blocks {
-            next,
-            ..Blocks::default()
-        };
-        Self {
-            guest: Arc::clone(guest),
-            blocks: Arc::new(Mutex::new(blocks)),
-        }
+        let blocks = Blocks { next, ..Blocks::default() };
+        Self { guest: Arc::clone(guest), blocks: Arc::new(Mutex::new(blocks)) }
     }
 }
 
@@ -62,9 +56,7 @@ impl TableMem<AtomicU64> for GuestPages {
         assert_eq!(blocks.live.remove(&table.get()), Some(size.bytes()));
         // A walk that still goes there finds leaves that lead out of memory.
         let poison = vec![0xff; size.bytes() as usize];
-        self.guest
-            .write_slice(&poison, GuestAddress(table.get()))
-            .unwrap();
+        self.guest.write_slice(&poison, GuestAddress(table.get())).unwrap();
         let kept = blocks.free.entry(size.bytes()).or_default();
         kept.push(table.get());
     }
@@ -74,10 +66,7 @@ impl TableMem<AtomicU64> for GuestPages {
         if self.blocks.lock().unwrap().live.get(&table.get()) != Some(&size.bytes()) {
             return &[];
         }
-        let slice = self
-            .guest
-            .get_slice(GuestAddress(table.get()), bytes)
-            .unwrap();
+        let slice = self.guest.get_slice(GuestAddress(table.get()), bytes).unwrap();
         let words = slice.ptr_guard_mut().as_ptr().cast::<AtomicU64>();
         assert!(words.is_aligned());
         // SAFETY: `get_slice` says that the bytes are in one region of the guest's memory, which stays mapped as long

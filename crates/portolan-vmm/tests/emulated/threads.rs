@@ -45,10 +45,7 @@ fn look_up(endpoint: &Endpoint, done: &[AtomicU64], over: &AtomicBool, mut rng: 
         let version = held.next().unwrap().base.0 / PAGE;
         assert!(version >= before, "page {number}: {version} after {before}");
         let after = done[number as usize].load(SeqCst);
-        assert!(
-            version >= after,
-            "page {number}: {version} is held, {after} is done"
-        );
+        assert!(version >= after, "page {number}: {version} is held, {after} is done");
         drop(held);
         found += 1;
     }
@@ -97,18 +94,10 @@ fn an_invalidation_is_not_done_while_its_range_is_held() {
     assert!(reach(&endpoint, 64 * PAGE, 8, Permissions::Read).is_some());
     let held = endpoint.translate(GuestAddress(0), 8, Permissions::Read);
     let held = held.unwrap();
-    assert_eq!(
-        unit.invalidate(Scope::All, page(64)),
-        Ok(()),
-        "another's range"
-    );
+    assert_eq!(unit.invalidate(Scope::All, page(64)), Ok(()), "another's range");
     assert!(unit.invalidate(Scope::Tag(TAG), page(0)).is_err());
     assert!(unit.attach(ENDPOINT, Context::blocked()).is_err());
-    assert_eq!(
-        reach(&endpoint, 0, 8, Permissions::Read),
-        None,
-        "for others"
-    );
+    assert_eq!(reach(&endpoint, 0, 8, Permissions::Read), None, "for others");
     drop(held);
     assert_eq!(unit.invalidate(Scope::All, None), Ok(()));
 }
@@ -180,10 +169,7 @@ fn a_walk_that_began_before_an_invalidation_leaves_nothing_behind() {
         }
         gate.open.store(true, SeqCst);
         let found = walk.join().unwrap().unwrap();
-        assert!(
-            found == [(0x5000, 8)] || found == [(0x6000, 8)],
-            "{found:x?}"
-        );
+        assert!(found == [(0x5000, 8)] || found == [(0x6000, 8)], "{found:x?}");
     });
     let found = reach(&endpoint, 0, 8, Permissions::Read);
     assert_eq!(found, Some(vec![(0x6000, 8)]), "what was read before");

@@ -36,10 +36,8 @@ const CORPUS: &[(u64, u64, u64, u8, u8)] = &[
 
 const CAPACITY: usize = 128;
 /// The guest has two pieces of memory.
-const REGIONS: [(u64, u64, u64); 2] = [
-    (0x1000, FRONTEND, 0x8000),
-    (0x10_0000, FRONTEND + 0x8000, 0x4_0000),
-];
+const REGIONS: [(u64, u64, u64); 2] =
+    [(0x1000, FRONTEND, 0x8000), (0x10_0000, FRONTEND + 0x8000, 0x4_0000)];
 
 fn payload((iova, size, target, access, kind): (u64, u64, u64, u8, u8)) -> Vec<u8> {
     let words = [iova, size, target].map(u64::to_le_bytes).concat();
@@ -134,20 +132,11 @@ fn memory_of_two_regions_is_not_one_translation() {
 fn another_table_of_memory_takes_all_translations_along() {
     let iotlb = guest();
     let target = FrontendAddr::new(FRONTEND);
-    iotlb
-        .update(range(0, 0xfff), target, Permissions::Read)
-        .unwrap();
+    iotlb.update(range(0, 0xfff), target, Permissions::Read).unwrap();
     assert!(pieces(&iotlb, 0, 1, Permissions::Read).is_some());
-    let damaged = MemoryRegion {
-        guest: PhysAddr::new(0),
-        frontend: target,
-        bytes: 0,
-    };
+    let damaged = MemoryRegion { guest: PhysAddr::new(0), frontend: target, bytes: 0 };
     assert!(iotlb.set_memory(&[damaged]).is_err());
-    assert!(
-        pieces(&iotlb, 0, 1, Permissions::Read).is_some(),
-        "it stays"
-    );
+    assert!(pieces(&iotlb, 0, 1, Permissions::Read).is_some(), "it stays");
     iotlb.set_memory(&[]).unwrap();
     assert_eq!(pieces(&iotlb, 0, 1, Permissions::Read), None);
 }

@@ -60,11 +60,8 @@ fn a_guard_on_several_sets_holds_each_of_them() {
     map(&iotlb, first, 20, Permissions::ReadWrite);
     map(&iotlb, second, 30, Permissions::ReadWrite);
     let both = || {
-        let found = iotlb.translate(
-            GuestAddress(first * PAGE),
-            2 * PAGE as usize,
-            Permissions::Write,
-        );
+        let found =
+            iotlb.translate(GuestAddress(first * PAGE), 2 * PAGE as usize, Permissions::Write);
         found.unwrap()
     };
     let held = both();
@@ -118,10 +115,7 @@ fn look_up(iotlb: &VhostIotlb, valid: &[AtomicU64], done: &AtomicBool, mut rng: 
             assert_ne!(valid.load(SeqCst), 0, "page {number} was invalidated");
         }
         let pieces: Vec<_> = held.collect();
-        assert_eq!(
-            pieces.iter().map(|piece| piece.length).sum::<usize>(),
-            length
-        );
+        assert_eq!(pieces.iter().map(|piece| piece.length).sum::<usize>(), length);
         found += 1;
     }
     found

@@ -65,10 +65,7 @@ fn a_write_where_only_reads_are_allowed_is_a_miss() {
             map(&iotlb, 7, 8, Permissions::ReadWrite);
             frontend.reply(0);
         });
-        assert_eq!(
-            pieces(&iotlb, 7 * PAGE, 1, WRITE),
-            Some(vec![(8 * PAGE, 1)])
-        );
+        assert_eq!(pieces(&iotlb, 7 * PAGE, 1, WRITE), Some(vec![(8 * PAGE, 1)]));
     });
     assert_eq!(iotlb.counts().misses, 1);
 }
@@ -140,11 +137,7 @@ fn a_front_end_that_goes_away_leaves_nobody_waiting() {
         other.disconnect();
     });
     assert_eq!(frontend.question(), None, "the channel is closed");
-    assert_eq!(
-        pieces(&other, 0, 1, READ),
-        None,
-        "nor does anybody wait later"
-    );
+    assert_eq!(pieces(&other, 0, 1, READ), None, "nor does anybody wait later");
 }
 
 #[test]
@@ -155,13 +148,7 @@ fn replies_that_make_no_sense_end_the_channel() {
         words[at] = word;
         [words.map(u32::to_le_bytes).concat(), vec![0; 8]].concat()
     };
-    for reply in [
-        with(0, 2),
-        with(1, 1),
-        with(1, 6),
-        with(2, 0),
-        with(2, u32::MAX),
-    ] {
+    for reply in [with(0, 2), with(1, 1), with(1, 6), with(2, 0), with(2, u32::MAX)] {
         let iotlb = large();
         let mut frontend = Frontend::of(&iotlb);
         all_fail(&iotlb, move || {

@@ -70,11 +70,7 @@ fn some_range(rng: &mut Rng) -> IovaRange {
 }
 
 fn some_access(rng: &mut Rng) -> Permissions {
-    let all = [
-        Permissions::Read,
-        Permissions::Write,
-        Permissions::ReadWrite,
-    ];
+    let all = [Permissions::Read, Permissions::Write, Permissions::ReadWrite];
     rng.choice(all).unwrap()
 }
 

@@ -31,29 +31,15 @@ fn ask(device: &VirtioIommu, request: Request) -> u8 {
 }
 
 fn attach(domain: u32, endpoint: u32, flags: u32) -> Request {
-    Request::Attach {
-        domain,
-        endpoint,
-        flags,
-    }
+    Request::Attach { domain, endpoint, flags }
 }
 
 fn map(start: u64, last: u64, phys: u64, flags: u32) -> Request {
-    Request::Map {
-        domain: 1,
-        start,
-        last,
-        phys,
-        flags,
-    }
+    Request::Map { domain: 1, start, last, phys, flags }
 }
 
 fn unmap(start: u64, last: u64) -> Request {
-    Request::Unmap {
-        domain: 1,
-        start,
-        last,
-    }
+    Request::Unmap { domain: 1, start, last }
 }
 
 #[test]
@@ -146,11 +132,7 @@ fn no_request_does_more_than_answer() {
         let few = |rng: &mut Rng| rng.choice([0, 1, 8, 16, 0x1000, 0x2000]).unwrap();
         let mut request = vec![rng.u8(..7), 0, 0, 0];
         for _ in 0..17 {
-            let word: u32 = if rng.u32(..8) == 0 {
-                rng.u32(..)
-            } else {
-                few(&mut rng)
-            };
+            let word: u32 = if rng.u32(..8) == 0 { rng.u32(..) } else { few(&mut rng) };
             // Reserved words are zero, mostly.
             let word = if rng.bool() { word } else { 0 };
             request.extend(word.to_le_bytes());

@@ -62,21 +62,14 @@ impl Granted {
                 let mappings = &mut self.domains.get_mut(&domain).unwrap().mappings;
                 assert!(mappings.iter().all(|of| of.last < start || last < of.start));
                 assert!(last < doorbell().start().get() || doorbell().last().get() < start);
-                mappings.push(Mapping {
-                    start,
-                    last,
-                    phys,
-                    flags: word(32),
-                });
+                mappings.push(Mapping { start, last, phys, flags: word(32) });
             }
             4 => {
                 let (start, last) = (long(8), long(16));
                 let mappings = &mut self.domains.get_mut(&domain).unwrap().mappings;
                 mappings.retain(|of| {
-                    let (inside, outside) = (
-                        start <= of.start && of.last <= last,
-                        last < of.start || of.last < start,
-                    );
+                    let (inside, outside) =
+                        (start <= of.start && of.last <= last, last < of.start || of.last < start);
                     assert!(inside || outside, "an UNMAP has split a mapping");
                     outside
                 });
@@ -112,14 +105,9 @@ impl Granted {
     /// Edges of some mappings.
     fn edges(&self) -> Vec<u64> {
         let all = self.domains.values().flat_map(|domain| &domain.mappings);
-        let edges = all.take(4).flat_map(|of| {
-            [
-                of.start.wrapping_sub(1),
-                of.start,
-                of.last,
-                of.last.wrapping_add(1),
-            ]
-        });
+        let edges = all
+            .take(4)
+            .flat_map(|of| [of.start.wrapping_sub(1), of.start, of.last, of.last.wrapping_add(1)]);
         edges.collect()
     }
 }
@@ -128,10 +116,7 @@ impl Granted {
 fn send(device: &VirtioIommu, request: &[u8], room: usize) -> bool {
     let mut answer = vec![0xff; room];
     let written = device.request(request, &mut answer);
-    assert!(
-        written == room || written == 0 && room < 4,
-        "{written} of {room}"
-    );
+    assert!(written == room || written == 0 && room < 4, "{written} of {room}");
     // The status; one that there is not would be news.
     room >= 4 && {
         assert!(answer[room - 4] <= 8 && answer[room - 3..] == [0; 3]);

@@ -114,11 +114,7 @@ impl Link {
             config: device.config().into(),
             ..State::default()
         };
-        Self {
-            device,
-            endpoints,
-            state: Mutex::new(state),
-        }
+        Self { device, endpoints, state: Mutex::new(state) }
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
@@ -140,8 +136,7 @@ impl Link {
     pub fn attached(&self, stream: StreamId) -> bool {
         while self.device.next_fault().is_some() {}
         let nowhere = (1 << 48) - 1;
-        self.reach(stream.get(), nowhere, Permissions::Read)
-            .is_some()
+        self.reach(stream.get(), nowhere, Permissions::Read).is_some()
             || self.device.next_fault().unwrap()[0] != R_DOMAIN
     }
 

@@ -51,8 +51,6 @@ fn reach(
     length: usize,
     access: Permissions,
 ) -> Option<Vec<(u64, usize)>> {
-    let found = endpoint
-        .translate(GuestAddress(iova), length, access)
-        .ok()?;
+    let found = endpoint.translate(GuestAddress(iova), length, access).ok()?;
     Some(found.map(|piece| (piece.base.0, piece.length)).collect())
 }

@@ -79,10 +79,7 @@ pub struct PciFunction {
 impl PciFunction {
     /// Function `function` of device `device` on bus `bus` of segment 0.
     pub const fn of(bus: u8, device: u8, function: u8) -> Self {
-        Self {
-            segment: PciSegment::new(0),
-            requester: RequesterId::of(bus, device, function),
-        }
+        Self { segment: PciSegment::new(0), requester: RequesterId::of(bus, device, function) }
     }
 }
 
@@ -91,11 +88,7 @@ impl fmt::Display for PciFunction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (segment, requester) = (self.segment.get(), self.requester);
         let (bus, device) = (requester.bus(), requester.device());
-        write!(
-            f,
-            "{segment:04x}:{bus:02x}:{device:02x}.{}",
-            requester.function()
-        )
+        write!(f, "{segment:04x}:{bus:02x}:{device:02x}.{}", requester.function())
     }
 }
 
@@ -165,13 +158,7 @@ mod tests {
         // Bits beyond those that the identifier has are dropped.
         assert_eq!(RequesterId::of(0xab, 0xf5, 0xfe), requester);
         assert_eq!(PciFunction::of(0xab, 0x15, 6).to_string(), "0000:ab:15.6");
-        let far = PciFunction {
-            segment: PciSegment::new(5),
-            requester,
-        };
-        assert_eq!(
-            (far.segment.get(), far.to_string()),
-            (5, "0005:ab:15.6".into())
-        );
+        let far = PciFunction { segment: PciSegment::new(5), requester };
+        assert_eq!((far.segment.get(), far.to_string()), (5, "0005:ab:15.6".into()));
     }
 }

@@ -21,11 +21,7 @@ impl PageSize {
     /// The size of `2^lg2` bytes; `None` above 2^63.
     #[inline]
     pub const fn from_lg2(lg2: u32) -> Option<Self> {
-        if lg2 < 64 {
-            Some(Self(lg2 as u8))
-        } else {
-            None
-        }
+        if lg2 < 64 { Some(Self(lg2 as u8)) } else { None }
     }
 
     /// The size of `2^lg2` bytes; counts modulo 64, for constants known to be in range.
@@ -91,9 +87,7 @@ impl PageSizes {
 
     /// The sizes, smallest first.
     pub fn iter(self) -> impl Iterator<Item = PageSize> {
-        (0..64)
-            .map(PageSize::of_lg2)
-            .filter(move |&s| self.contains(s))
+        (0..64).map(PageSize::of_lg2).filter(move |&s| self.contains(s))
     }
 }
 

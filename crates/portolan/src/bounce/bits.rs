@@ -48,21 +48,13 @@ impl Want {
         }
         let inside = (word * WORD) & (self.stride - 1);
         let begins = self.phase & !(WORD - 1);
-        if inside == begins {
-            1 << (self.phase & (WORD - 1))
-        } else {
-            0
-        }
+        if inside == begins { 1 << (self.phase & (WORD - 1)) } else { 0 }
     }
 
     /// The lowest slot, from `at` on, where a run may begin.
     pub const fn align_up(self, at: u32) -> u32 {
         let above = at.wrapping_sub(self.phase) & (self.stride - 1);
-        if above == 0 {
-            at
-        } else {
-            at + (self.stride - above)
-        }
+        if above == 0 { at } else { at + (self.stride - above) }
     }
 
     /// The first slot of a run that lies in the 64 slots of the word number `word`, of which the bits
@@ -77,11 +69,7 @@ impl Want {
             length += step;
         }
         let begins = runs & self.starts_in(word);
-        if begins == 0 {
-            None
-        } else {
-            Some(begins.trailing_zeros())
-        }
+        if begins == 0 { None } else { Some(begins.trailing_zeros()) }
     }
 }
 
@@ -142,11 +130,7 @@ mod tests {
                 phase: (random() % u64::from(stride)) as u32,
             };
             let word = (random() % 8) as u32;
-            assert_eq!(
-                want.find(free, word),
-                naive(want, free, word),
-                "{want:?} {free:#x}"
-            );
+            assert_eq!(want.find(free, word), naive(want, free, word), "{want:?} {free:#x}");
             let up = want.align_up(word);
             assert!(up >= word && up % stride == want.phase && up - word < stride);
         }

@@ -106,8 +106,7 @@ impl<P: Cpus, M: PhysMemory, A: Area> PoolMemory<P, M, A> {
     #[inline]
     pub fn copy_in(&self, buffer: &Unowned, slots: &Slots) -> Result<(), CopyError> {
         let (from, to, bytes) = self.both(buffer, slots)?;
-        self.memory
-            .copy(&Transfer::new(from, to, bytes).of(buffer.sharing()));
+        self.memory.copy(&Transfer::new(from, to, bytes).of(buffer.sharing()));
         Ok(())
     }
 
@@ -118,8 +117,7 @@ impl<P: Cpus, M: PhysMemory, A: Area> PoolMemory<P, M, A> {
     #[inline]
     pub fn copy_out(&self, slots: &Slots, buffer: &mut Unowned) -> Result<(), CopyError> {
         let (to, from, bytes) = self.both(buffer, slots)?;
-        self.memory
-            .copy(&Transfer::new(from, to, bytes).of(buffer.sharing()));
+        self.memory.copy(&Transfer::new(from, to, bytes).of(buffer.sharing()));
         Ok(())
     }
 
@@ -217,10 +215,7 @@ impl Copied {
     ) -> Result<Self, TakeError> {
         let slots = pool.take(need)?;
         let Original { memory, sharing } = original;
-        let copied = Self {
-            slots,
-            original: memory,
-        };
+        let copied = Self { slots, original: memory };
         if padding == Padding::Clear {
             copied.clear_padding(pool, need);
         }

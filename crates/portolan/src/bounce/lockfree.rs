@@ -32,10 +32,7 @@ impl<W: SharedWord> LockFree<W> {
         let mut all = Vec::new();
         all.try_reserve_exact(words as usize)?;
         all.extend((0..words).map(|_| W::new(u64::MAX)));
-        Ok(Self {
-            recent: W::new(0),
-            words: all.into_boxed_slice(),
-        })
+        Ok(Self { recent: W::new(0), words: all.into_boxed_slice() })
     }
 
     #[inline]
@@ -164,11 +161,7 @@ impl<W: SharedWord> Area for LockFree<W> {
 /// The words of a run, and its bits in each.
 fn pieces(first: u32, count: u32) -> impl Iterator<Item = (usize, u64)> {
     let end = first + count;
-    let words = if count == 0 {
-        0..0
-    } else {
-        first / WORD..end.div_ceil(WORD)
-    };
+    let words = if count == 0 { 0..0 } else { first / WORD..end.div_ceil(WORD) };
     words.map(move |word| {
         let begin = word * WORD;
         let low = first.saturating_sub(begin);
@@ -184,11 +177,7 @@ mod tests {
 
     /// `count` slots anywhere.
     const fn any(count: u32) -> Want {
-        Want {
-            count,
-            stride: 1,
-            phase: 0,
-        }
+        Want { count, stride: 1, phase: 0 }
     }
 
     fn full(words: u32) -> LockFree<AtomicU64> {
@@ -207,9 +196,7 @@ mod tests {
             area.give(3, 1).unwrap();
             area.give(first, count).unwrap();
             assert_eq!(area.take(any(1)), Some(first));
-            let left: u32 = (1..count)
-                .map(|_| u32::from(area.take(any(1)).is_some()))
-                .sum();
+            let left: u32 = (1..count).map(|_| u32::from(area.take(any(1)).is_some())).sum();
             assert_eq!((left, area.take(any(1))), (count - 1, Some(3)));
             assert_eq!(area.take(any(1)), None);
         }

@@ -27,10 +27,7 @@ pub struct PoolOptions {
 impl PoolOptions {
     /// Slots of 2 KiB, in so many areas.
     pub const fn of_areas(areas: u32) -> Self {
-        Self {
-            slot: PageSize::of_lg2(11),
-            areas,
-        }
+        Self { slot: PageSize::of_lg2(11), areas }
     }
 
     /// The same with an area for each CPU.
@@ -160,12 +157,7 @@ impl<A, W: SharedWord> Records<A, W> {
         let areas = options.areas.clamp(1, 1 << 16).next_power_of_two();
         let bytes = memory.len_minus_one().saturating_add(1);
         let wanted = (u64::from(areas) * u64::from(WORD)).saturating_mul(slot.bytes());
-        let shape = PoolError::Shape {
-            memory,
-            areas,
-            slot,
-            wanted,
-        };
+        let shape = PoolError::Shape { memory, areas, slot, wanted };
         let slots = u32::try_from(bytes >> slot.lg2()).map_err(|_| shape)?;
         let aligned = memory.start().get() % slot.bytes() == 0;
         if bytes % wanted != 0 || !aligned || slots > 1 << 30 {
@@ -182,11 +174,7 @@ impl<A, W: SharedWord> Records<A, W> {
         let reserved = taken.try_reserve_exact(slots as usize);
         reserved.map_err(|_| PoolError::Memory)?;
         taken.extend((0..slots).map(|_| W::new(0)));
-        Ok(Self {
-            area_slots,
-            areas: all.into_boxed_slice(),
-            taken: taken.into_boxed_slice(),
-        })
+        Ok(Self { area_slots, areas: all.into_boxed_slice(), taken: taken.into_boxed_slice() })
     }
 }
 
@@ -289,12 +277,7 @@ impl<P: Cpus, A: Area> Pool<P, A> {
         let at = self.memory.start().get() + (u64::from(first) << self.slot.lg2()) + inside;
         // Not empty, and inside the pool.
         let data = PhysRange::from_len(PhysAddr::new(at), need.bytes).ok_or(TakeError::Empty)?;
-        Ok(Slots {
-            first,
-            count: want.count,
-            data,
-            pool: self.memory.start(),
-        })
+        Ok(Slots { first, count: want.count, data, pool: self.memory.start() })
     }
 
     /// The run for `need`, and the offset of its data in the first slot.
@@ -315,10 +298,7 @@ impl<P: Cpus, A: Area> Pool<P, A> {
         let stride = need.align.max(need.keep).max(self.slot);
         if stride > self.slot && stride > self.most_align() {
             let most = self.most_align();
-            return Err(TakeError::Alignment {
-                align: stride,
-                most,
-            });
+            return Err(TakeError::Alignment { align: stride, most });
         }
         let kept = need.like.get() & (need.keep.bytes() - 1);
         // Address bits to share are below the alignment of the first slot where pages are not shared.
@@ -409,11 +389,7 @@ impl<P: Cpus, A: Area> Pool<P, A> {
             return Err(GiveError::AlreadyFree { slot: first });
         }
         if taken != given {
-            return Err(GiveError::OtherSize {
-                slot: first,
-                taken,
-                given,
-            });
+            return Err(GiveError::OtherSize { slot: first, taken, given });
         }
         word.store(0, Relaxed);
         let (area, local) = (first / self.area_slots, first % self.area_slots);
@@ -448,11 +424,6 @@ impl<P: Cpus, A: Area> Pool<P, A> {
         if high_water != before {
             self.high_water.store(high_water.into(), Relaxed);
         }
-        PoolUse {
-            slots,
-            used,
-            high_water,
-            longest_free,
-        }
+        PoolUse { slots, used, high_water, longest_free }
     }
 }

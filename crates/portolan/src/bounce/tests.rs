@@ -35,11 +35,9 @@ fn pool_of(current: fn() -> CpuId, start: u64, slots: u64, areas: u32) -> Pool<T
 #[test]
 fn a_cpu_takes_from_its_own_area_first() {
     // Of four areas; there are more CPUs than areas.
-    for (current, area) in [
-        ((|| CpuId::new(1)) as fn() -> CpuId, 1),
-        (|| CpuId::new(3), 3),
-        (|| CpuId::new(6), 2),
-    ] {
+    for (current, area) in
+        [((|| CpuId::new(1)) as fn() -> CpuId, 1), (|| CpuId::new(3), 3), (|| CpuId::new(6), 2)]
+    {
         let pool = pool_of(current, START, 1024, 4);
         let data = pool.take(&Need::bytes(2048)).unwrap().data();
         assert_eq!(data.start().get(), START + area * (256 << 11));
@@ -51,14 +49,8 @@ fn buffers_far_above_256_kib_fit_and_fill_an_area() {
     let pool = pool(4096, 1);
     let all = pool.take(&Need::bytes(8 << 20)).unwrap();
     let full = pool.take(&Need::bytes(1)).unwrap_err();
-    let expected = TakeError::Full {
-        wanted: 1,
-        slots: 4096,
-        used: 4096,
-        longest: 0,
-        area: 0,
-        areas: 1,
-    };
+    let expected =
+        TakeError::Full { wanted: 1, slots: 4096, used: 4096, longest: 0, area: 0, areas: 1 };
     assert_eq!(full, expected);
     pool.give(all).unwrap();
     let odd = pool.take(&Need::bytes(3 << 20)).unwrap();
@@ -76,50 +68,29 @@ fn what_cannot_be_met_is_told_with_its_values() {
     assert_eq!(pool.take(&need), Err(TakeError::Empty));
     let most = 128 << 11;
     let bytes = most + 1;
-    let long = TakeError::TooLong {
-        bytes: most + 2048,
-        most,
-    };
+    let long = TakeError::TooLong { bytes: most + 2048, most };
     assert_eq!(pool.take(&Need::bytes(bytes)), Err(long));
-    let long = TakeError::TooLong {
-        bytes: u64::MAX,
-        most,
-    };
+    let long = TakeError::TooLong { bytes: u64::MAX, most };
     assert_eq!(pool.take(&Need::bytes(u64::MAX)), Err(long));
     let align = PageSize::of_lg2(30);
-    let aligned = Need {
-        align,
-        ..Need::bytes(1)
-    };
+    let aligned = Need { align, ..Need::bytes(1) };
     let most = PageSize::of_lg2(18);
-    assert_eq!(
-        pool.take(&aligned),
-        Err(TakeError::Alignment { align, most })
-    );
+    assert_eq!(pool.take(&aligned), Err(TakeError::Alignment { align, most }));
     let limit = PhysAddr::new(START);
     let last = pool.memory().last();
-    let low = Need {
-        limit,
-        ..Need::bytes(1)
-    };
+    let low = Need { limit, ..Need::bytes(1) };
     assert_eq!(pool.take(&low), Err(TakeError::AboveLimit { last, limit }));
 }
 
 #[test]
 fn a_shape_that_cannot_be_is_refused() {
     let cpus = Arc::new(SpinCpus::new(1, Still, (|| CpuId::new(0)) as fn() -> CpuId));
-    let options = PoolOptions {
-        areas: 4,
-        ..PoolOptions::for_cpus(&*cpus)
-    };
+    let options = PoolOptions { areas: 4, ..PoolOptions::for_cpus(&*cpus) };
     for (start, bytes) in [(START, 100), (START + 1, 512 << 11), (START, 300 << 11)] {
         let memory = memory(start, bytes);
         let range = memory.memory();
         let refused = Pool::new(cpus.clone(), memory, options).err().unwrap();
-        assert!(
-            matches!(refused.error, PoolError::Shape { .. }),
-            "{refused}"
-        );
+        assert!(matches!(refused.error, PoolError::Shape { .. }), "{refused}");
         assert_eq!(refused.memory.memory(), range, "it comes back");
     }
 }
@@ -127,9 +98,7 @@ fn a_shape_that_cannot_be_is_refused() {
 #[test]
 fn the_slots_freed_last_are_taken_first() {
     let pool = pool(1024, 1);
-    let held: Vec<_> = (0..512)
-        .map(|_| pool.take(&Need::bytes(2048)).unwrap())
-        .collect();
+    let held: Vec<_> = (0..512).map(|_| pool.take(&Need::bytes(2048)).unwrap()).collect();
     let mut held = held.into_iter();
     let early = held.next().unwrap();
     let at = early.data();
@@ -157,11 +126,7 @@ fn a_cpu_gets_all_slots_of_all_areas_and_each_once() {
             assert_eq!(taken, [number % 3 != 0; 2], "{number}");
         }
         let outside = [START - 1, START + (256 << 11)];
-        assert!(
-            !outside
-                .into_iter()
-                .any(|at| pool.is_taken(PhysAddr::new(at)))
-        );
+        assert!(!outside.into_iter().any(|at| pool.is_taken(PhysAddr::new(at))));
     }
 }
 
@@ -188,11 +153,8 @@ fn a_buffer_takes_every_slot_that_it_touches() {
         (0x810, 0x7f0, 1),
         (0x810, 0x7f1, 2),
     ] {
-        let need = Need {
-            like: PhysAddr::new(like),
-            keep: PageSize::SIZE_4K,
-            ..Need::bytes(bytes)
-        };
+        let need =
+            Need { like: PhysAddr::new(like), keep: PageSize::SIZE_4K, ..Need::bytes(bytes) };
         let taken = pool.take(&need).unwrap();
         assert_eq!(pool.in_use().used, slots, "{like:#x} {bytes:#x}");
         assert_eq!(pool.give(taken), Ok(()), "{like:#x} {bytes:#x}");
@@ -207,10 +169,7 @@ fn as_much_is_aligned_as_areas_and_memory_are() {
         let pool = pool_of(|| CpuId::new(0), START + start, 256, 2);
         let take = |lg2| {
             let align = PageSize::of_lg2(lg2);
-            let need = Need {
-                align,
-                ..Need::bytes(1)
-            };
+            let need = Need { align, ..Need::bytes(1) };
             pool.take(&need).map(|slots| slots.data().start().get())
         };
         assert_eq!(take(most).unwrap() % (1 << most), 0);
@@ -238,24 +197,15 @@ fn a_pool_has_at_most_two_to_the_thirtieth_slots() {
     };
     // Only the areas lack memory.
     assert!(matches!(without_memory(1 << 30), PoolError::Memory));
-    assert!(matches!(
-        without_memory((1 << 30) + 64),
-        PoolError::Shape { .. }
-    ));
+    assert!(matches!(without_memory((1 << 30) + 64), PoolError::Shape { .. }));
 }
 
 #[test]
 fn slots_of_which_an_area_would_be_longer_than_all_addresses_are_refused() {
     let cpus = Arc::new(SpinCpus::new(1, Still, (|| CpuId::new(0)) as fn() -> CpuId));
-    let options = PoolOptions {
-        slot: PageSize::of_lg2(60),
-        ..PoolOptions::of_areas(1)
-    };
+    let options = PoolOptions { slot: PageSize::of_lg2(60), ..PoolOptions::of_areas(1) };
     let refused = Pool::new(cpus, memory(0, 1 << 60), options).err().unwrap();
-    assert!(
-        matches!(refused.error, PoolError::Shape { .. }),
-        "{refused}"
-    );
+    assert!(matches!(refused.error, PoolError::Shape { .. }), "{refused}");
 }
 
 /// Notes the ranges that are copied and cleared.
@@ -296,10 +246,7 @@ fn the_rest_of_a_copy_s_pages_is_cleared_and_nothing_beyond() {
             keep: PageSize::SIZE_4K,
             ..Need::bytes(bytes)
         };
-        let original = Original {
-            memory,
-            sharing: Sharing::Exclusive,
-        };
+        let original = Original { memory, sharing: Sharing::Exclusive };
         let copied = Copied::new(&pool, original, &need, Padding::Clear).unwrap();
         let page = copied.copy_range().start().get() - offset;
         let in_page = |&(start, last): &(u64, u64)| (start - page, last - page);
@@ -323,10 +270,7 @@ fn memory_of_the_same_length_is_copied_to_slots_and_from_them() {
     let copied = [(0x7100, copy, 0x100), (copy, 0x7100, 0x100)];
     assert_eq!(notes.copied.lock()[..], copied);
     let long = memory(0x7100, 0x101);
-    let length = CopyError::Length {
-        memory: long.memory(),
-        data,
-    };
+    let length = CopyError::Length { memory: long.memory(), data };
     assert_eq!(pool.copy_in(&long, &slots), Err(length));
     let other = pool_of(|| CpuId::new(0), 1 << 40, 64, 1);
     let strange = other.take(&Need::bytes(0x100)).unwrap();
@@ -384,14 +328,8 @@ fn an_area_that_is_wrong_lends_nothing_beside_the_pool() {
         let options = PoolOptions::of_areas(1);
         let pool = Pool::with_areas(cpus, memory, options, |_| Ok(Wrong(slot))).unwrap();
         let two = pool.take(&Need::bytes(2 << 11));
-        assert!(
-            matches!(two, Err(TakeError::Full { .. })),
-            "{slot}: {two:?}"
-        );
-        let page = Need {
-            align: PageSize::SIZE_4K,
-            ..Need::bytes(1)
-        };
+        assert!(matches!(two, Err(TakeError::Full { .. })), "{slot}: {two:?}");
+        let page = Need { align: PageSize::SIZE_4K, ..Need::bytes(1) };
         assert!(pool.take(&page).is_err(), "{slot}: it is not aligned");
     }
 }
@@ -411,12 +349,7 @@ fn slots_of_a_longer_pool_are_not_given_to_a_shorter_one() {
 #[test]
 fn an_error_about_all_of_memory_can_be_printed() {
     let all = PhysRange::new(PhysAddr::new(0), PhysAddr::new(u64::MAX)).unwrap();
-    let error = PoolError::Shape {
-        memory: all,
-        areas: 1,
-        slot: PageSize::of_lg2(11),
-        wanted: 1,
-    };
+    let error = PoolError::Shape { memory: all, areas: 1, slot: PageSize::of_lg2(11), wanted: 1 };
     assert!(alloc::format!("{error}").contains("areas"));
 }
 

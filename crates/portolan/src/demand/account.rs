@@ -16,10 +16,7 @@ pub struct Limits {
 impl Default for Limits {
     /// No limits.
     fn default() -> Self {
-        Self {
-            pinned: u64::MAX,
-            mapped: u64::MAX,
-        }
+        Self { pinned: u64::MAX, mapped: u64::MAX }
     }
 }
 
@@ -70,12 +67,7 @@ impl Quantity {
         (self.used)
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
             .map(drop)
-            .map_err(|used| LimitReached {
-                what,
-                wanted,
-                used,
-                limit,
-            })
+            .map_err(|used| LimitReached { what, wanted, used, limit })
     }
 
     /// Adds bytes that are not limited.

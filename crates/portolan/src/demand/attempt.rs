@@ -102,11 +102,7 @@ impl<'r, O, P: Cpus> Filling<'r, O, P> {
             free
         });
         let stage = Stage::Writing;
-        (begun == Some(true)).then(|| Self {
-            region,
-            part,
-            stage,
-        })
+        (begun == Some(true)).then(|| Self { region, part, stage })
     }
 
     /// They are mapped; their debt is still to be paid.

@@ -29,9 +29,7 @@ impl Bits {
     pub(super) const EMPTY: Self = Self([0; WORDS]);
 
     pub(super) fn has(&self, granule: u32) -> bool {
-        self.0
-            .get(granule as usize / 64)
-            .is_some_and(|word| word >> (granule % 64) & 1 != 0)
+        self.0.get(granule as usize / 64).is_some_and(|word| word >> (granule % 64) & 1 != 0)
     }
 
     /// The bits of word `at` that `run` covers.
@@ -116,14 +114,8 @@ mod tests {
             full.set(run(0, 511));
             full.clear(run(first, last));
             assert_eq!(full.run_of(false, run(0, 511)), Some(run(first, last)));
-            assert_eq!(
-                full.clear_around(first, run(0, 511)),
-                Some(run(first, last))
-            );
-            assert_eq!(
-                full.clear_around(last, run(last, 511)),
-                Some(run(last, last))
-            );
+            assert_eq!(full.clear_around(first, run(0, 511)), Some(run(first, last)));
+            assert_eq!(full.clear_around(last, run(last, 511)), Some(run(last, last)));
         }
         assert_eq!(Bits::default().run_of(true, run(0, 511)), None);
         assert!(Run::new(3, 2).is_none() && Run::new(0, GRANULES).is_none());

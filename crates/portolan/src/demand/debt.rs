@@ -111,12 +111,7 @@ impl<P: Cpus> Debts<P> {
         owed: Gather,
         needs: Option<Generation>,
     ) -> Result<(), Unpaid> {
-        let mut payment = Payment {
-            debts: self,
-            domain,
-            owed,
-            closes: None,
-        };
+        let mut payment = Payment { debts: self, domain, owed, closes: None };
         if needs.is_some() || self.owes.load(Ordering::Relaxed) {
             let look = || self.book.with(|book| payment.join(book, needs));
             if let Err(waited) = poll(cpus, timeout, look) {

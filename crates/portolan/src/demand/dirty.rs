@@ -60,8 +60,7 @@ impl<D: DirtyDomain, O: Pager, P: Cpus> Ioas<D, O, P> {
             for part in region.parts(inside) {
                 // The table first: granules that are taken back after that are found lost.
                 if let Some(range) = region.addresses(part) {
-                    self.domain
-                        .read_and_clear_dirty(range, &mut owed, &mut visit)?;
+                    self.domain.read_and_clear_dirty(range, &mut owed, &mut visit)?;
                 }
                 let lost = |slot: &mut super::region::Slot| {
                     let run = slot.lost.run_of(true, part.run)?;

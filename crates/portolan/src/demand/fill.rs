@@ -78,11 +78,7 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
         let region = self.region_at(iova).ok_or(FaultError::NoRegion { iova })?;
         let (wanted, allowed) = (request.access, region.access);
         if !allowed.contains(wanted) {
-            return Err(FaultError::Denied {
-                iova,
-                wanted,
-                allowed,
-            });
+            return Err(FaultError::Denied { iova, wanted, allowed });
         }
         let page = IovaRange::page(iova, self.domain.granule());
         let (part, _) = (region.first_part(page)).ok_or(FaultError::NoRegion { iova })?;
@@ -154,10 +150,7 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
                 Phase::Stuck => Some(Err(FaultError::NotQuiet { iova })),
                 Phase::Closed => Some(Err(FaultError::NoRegion { iova })),
                 Phase::Open => Some(Ok(match slot.mapped.clear_around(must.first, wish.run) {
-                    Some(run) => Look::Free {
-                        sequence: slot.sequence,
-                        run,
-                    },
+                    Some(run) => Look::Free { sequence: slot.sequence, run },
                     None => Look::Nothing,
                 })),
             });

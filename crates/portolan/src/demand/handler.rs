@@ -19,10 +19,7 @@ impl From<&PageRequest> for Request {
         ];
         let wanted = pairs.iter().filter(|(w, _)| request.wants().contains(*w));
         Self {
-            who: Requester {
-                stream: request.stream(),
-                pasid: request.pasid(),
-            },
+            who: Requester { stream: request.stream(), pasid: request.pasid() },
             iova: request.iova(),
             access: wanted.map(|(_, access)| *access).collect(),
         }

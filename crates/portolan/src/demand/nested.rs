@@ -73,11 +73,7 @@ impl<D: Domain, O: Pager, P: Cpus, G: Guest> Nested<D, O, P, G> {
         let mut refused = None;
         let walked = self.guest.walk(request, &mut |iova| {
             let access = Access::READ;
-            let table = Request {
-                iova,
-                access,
-                ..wanted
-            };
+            let table = Request { iova, access, ..wanted };
             if refused.is_none() {
                 refused = self.second.fault(&table).err();
             }

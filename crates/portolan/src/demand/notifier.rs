@@ -141,8 +141,7 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
             let filling = region.with(slot, |slot| slot.filling);
             (filling.unwrap_or(0) == 0).then_some(())
         };
-        self.wait(timeout, written)
-            .inspect_err(|_| self.resume(region, slot))
+        self.wait(timeout, written).inspect_err(|_| self.resume(region, slot))
     }
 
     /// Waits for `look` until `timeout` is used up. The clock is read only if there is something to

@@ -264,9 +264,7 @@ mod tests {
         ] {
             let pa = PhysAddr::new(start);
             let mut frames = Frames::new();
-            frames
-                .push(promised(PhysAddr::new(0x10_0000), 0x2000))
-                .unwrap();
+            frames.push(promised(PhysAddr::new(0x10_0000), 0x2000)).unwrap();
             frames.push(promised(pa, bytes)).unwrap();
             let found = frames.whole(PageSize::SIZE_4K).map(<[_]>::len);
             let uneven = Err(TableMapError::UnalignedMemory { pa, bytes });
@@ -277,11 +275,8 @@ mod tests {
     #[test]
     fn room_for_pieces_is_bounded() {
         let mut frames = Frames::new();
-        let fits = (0..100).take_while(|i| {
-            frames
-                .push(promised(PhysAddr::new(i << 20), 0x1000))
-                .is_ok()
-        });
+        let fits =
+            (0..100).take_while(|i| frames.push(promised(PhysAddr::new(i << 20), 0x1000)).is_ok());
         assert_eq!(fits.count(), PIECES);
         assert_eq!(frames.bytes(), 0x1000 * PIECES as u64);
     }

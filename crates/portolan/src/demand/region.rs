@@ -173,10 +173,7 @@ impl<O, P: Cpus> Region<O, P> {
             run: Run::new(self.granule_of(here.start()), self.granule_of(here.last()))?,
         };
         let rest = here.last().checked_add(1);
-        Some((
-            part,
-            rest.and_then(|from| IovaRange::new(from, inside.last())),
-        ))
+        Some((part, rest.and_then(|from| IovaRange::new(from, inside.last()))))
     }
 
     /// The parts of `range`, in order.

@@ -202,10 +202,7 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
         let pinned = self.check(options)?;
         let access = options.access;
         let granted = (self.domain.grants(access)).ok_or(RegionError::Access { access })?;
-        let granted = RegionOptions {
-            access: granted,
-            ..*options
-        };
+        let granted = RegionOptions { access: granted, ..*options };
         let granule = self.domain.granule();
         let region = Arc::new(Region::<O, P>::new(&granted, owner, pinned, granule)?);
         self.insert(&region)?;

@@ -101,22 +101,14 @@ impl<P: Platform> Device<P> {
 
 impl<P: Platform> Coherent<P> {
     fn new(settings: Arc<Settings<P>>, memory: OwnedMemory<P>, range: Option<IovaRange>) -> Self {
-        let made = Self {
-            settings,
-            memory,
-            range,
-        };
+        let made = Self { settings, memory, range };
         made.trace(TraceKind::Alloc);
         made
     }
 
     #[inline]
     fn trace(&self, kind: TraceKind) {
-        let Settings {
-            platform,
-            requester,
-            ..
-        } = &*self.settings;
+        let Settings { platform, requester, .. } = &*self.settings;
         coherent(platform, kind, *requester, (self.iova(), self.memory()));
     }
 

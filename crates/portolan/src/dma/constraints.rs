@@ -118,10 +118,7 @@ impl Constraints {
             0..=63 => (1 << bits) - 1,
             _ => u64::MAX,
         };
-        Self {
-            dma_mask: Iova::new(mask),
-            ..self
-        }
+        Self { dma_mask: Iova::new(mask), ..self }
     }
 }
 
@@ -131,14 +128,9 @@ mod tests {
 
     #[test]
     fn a_device_with_so_many_bits_reaches_all_that_they_can_say() {
-        for (bits, mask) in [
-            (0, 0),
-            (1, 1),
-            (32, 0xffff_ffff),
-            (63, u64::MAX >> 1),
-            (64, u64::MAX),
-            (65, u64::MAX),
-        ] {
+        for (bits, mask) in
+            [(0, 0), (1, 1), (32, 0xffff_ffff), (63, u64::MAX >> 1), (64, u64::MAX), (65, u64::MAX)]
+        {
             let limits = Constraints::trusted().address_bits(bits);
             assert_eq!(limits.dma_mask, Iova::new(mask), "{bits}");
         }

@@ -147,11 +147,7 @@ impl Cut {
                 let head = start & unit != 0;
                 let tail = last & unit != unit;
                 if last <= head_last {
-                    let how = if head || tail {
-                        How::Copied
-                    } else {
-                        How::InPlace
-                    };
+                    let how = if head || tail { How::Copied } else { How::InPlace };
                     push(start, last, how);
                     return parts;
                 }
@@ -323,10 +319,7 @@ impl Copies {
             Through::Pages(_) => Padding::Clear,
             Through::Nothing | Through::Premapped => Padding::Leave,
         };
-        let original = Original {
-            memory: part,
-            sharing: wanted.sharing,
-        };
+        let original = Original { memory: part, sharing: wanted.sharing };
         let copied = Copied::new(&*copying.pool, original, &need, padding)?;
         self.push(copied);
         Ok(())
@@ -428,22 +421,14 @@ impl Stretch {
             let start = whole.start().get().checked_add(first)?;
             PhysRange::from_len(PhysAddr::new(start), bytes)
         };
-        Some(Self {
-            buffer: cut(self.buffer)?,
-            reached: cut(self.reached)?,
-        })
+        Some(Self { buffer: cut(self.buffer)?, reached: cut(self.reached)? })
     }
 }
 
 impl<'c> Reached<'c> {
     /// The memory that the device reaches of `pieces`, of which these are the copies.
     pub fn new(pieces: Pieces<'c>, copies: Option<&'c Copies>) -> Self {
-        Self {
-            copies,
-            next: 0,
-            pieces: pieces.into_iter(),
-            parts: ArrayVec::new(),
-        }
+        Self { copies, next: 0, pieces: pieces.into_iter(), parts: ArrayVec::new() }
     }
 
     /// The bytes from offset `at` to offset `last` of the buffer, and where the device reaches them.
@@ -465,10 +450,7 @@ impl<'c> Reached<'c> {
 
     #[inline]
     fn next_stretch(&mut self) -> Option<Stretch> {
-        let in_place = |buffer| Stretch {
-            buffer,
-            reached: buffer,
-        };
+        let in_place = |buffer| Stretch { buffer, reached: buffer };
         let Some(copies) = self.copies else {
             return self.pieces.next().map(in_place);
         };
@@ -482,10 +464,7 @@ impl<'c> Reached<'c> {
             How::Copied => {
                 self.next += 1;
                 let copied = copies.at(self.next - 1)?;
-                Some(Stretch {
-                    buffer: part.range,
-                    reached: copied.copy_range(),
-                })
+                Some(Stretch { buffer: part.range, reached: copied.copy_range() })
             }
         }
     }
@@ -515,10 +494,7 @@ pub(super) fn cut(
         (_, Some(page), Trust::Untrusted) => Cut::Edges { unit: page, page },
         (_, Some(_), Trust::Trusted) if line == ONE_BYTE => Cut::InPlace,
         (_, Some(page), Trust::Trusted) => Cut::Edges { unit: line, page },
-        (_, None, _) => Cut::Above {
-            limit: constraints.dma_mask.get(),
-            unit: line,
-        },
+        (_, None, _) => Cut::Above { limit: constraints.dma_mask.get(), unit: line },
     }
 }
 
@@ -546,21 +522,12 @@ mod tests {
     #[test]
     fn copying_pays_until_it_costs_what_it_saves() {
         // 800 ns saved, 40 of them for slots; 25 bytes a nanosecond, each copied twice.
-        let prices = CopyPrices {
-            slots: Nanos::new(40),
-            bytes_per_us: 25_000,
-            in_place: Nanos::new(800),
-        };
+        let prices =
+            CopyPrices { slots: Nanos::new(40), bytes_per_us: 25_000, in_place: Nanos::new(800) };
         assert_eq!(CopyWhen::cheapest(&prices), CopyWhen::UpTo(9500));
-        let dear = CopyPrices {
-            slots: Nanos::new(900),
-            ..prices
-        };
+        let dear = CopyPrices { slots: Nanos::new(900), ..prices };
         assert_eq!(CopyWhen::cheapest(&dear), CopyWhen::Needed);
-        let free = CopyPrices {
-            bytes_per_us: u64::MAX,
-            ..prices
-        };
+        let free = CopyPrices { bytes_per_us: u64::MAX, ..prices };
         assert!(matches!(CopyWhen::cheapest(&free), CopyWhen::UpTo(_)));
     }
 
@@ -569,26 +536,13 @@ mod tests {
         assert_eq!(parts(0x1000, 0x2fff), [(0x1000, 0x2fff, false)]);
         assert_eq!(parts(0x1010, 0x1020), [(0x1010, 0x1020, true)]);
         assert_eq!(parts(0x1000, 0x1020), [(0x1000, 0x1020, true)]);
-        assert_eq!(
-            parts(0x1010, 0x3fff),
-            [(0x1010, 0x1fff, true), (0x2000, 0x3fff, false)]
-        );
-        assert_eq!(
-            parts(0x1000, 0x3ffe),
-            [(0x1000, 0x2fff, false), (0x3000, 0x3ffe, true)]
-        );
+        assert_eq!(parts(0x1010, 0x3fff), [(0x1010, 0x1fff, true), (0x2000, 0x3fff, false)]);
+        assert_eq!(parts(0x1000, 0x3ffe), [(0x1000, 0x2fff, false), (0x3000, 0x3ffe, true)]);
         assert_eq!(
             parts(0x1010, 0x4010),
-            [
-                (0x1010, 0x1fff, true),
-                (0x2000, 0x3fff, false),
-                (0x4000, 0x4010, true)
-            ]
+            [(0x1010, 0x1fff, true), (0x2000, 0x3fff, false), (0x4000, 0x4010, true)]
         );
-        assert_eq!(
-            parts(0x1010, 0x2010),
-            [(0x1010, 0x1fff, true), (0x2000, 0x2010, true)]
-        );
+        assert_eq!(parts(0x1010, 0x2010), [(0x1010, 0x1fff, true), (0x2000, 0x2010, true)]);
         let top = parts(0xffff_ffff_ffff_f000, u64::MAX);
         assert_eq!(top, [(0xffff_ffff_ffff_f000, u64::MAX, false)]);
     }

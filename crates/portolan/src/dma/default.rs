@@ -78,10 +78,9 @@ pub const fn default_policy(facts: &PolicyInputs) -> Decision {
             "The driver hands its buffers over, so they can wait for a common invalidation: \
              there is no window, and no unmap waits on its own.",
         ),
-        (Buffers::Owned | Buffers::Kept, _, PolicyPreference::Strict) => (
-            Policy::Strict,
-            "Strict was asked for: each unmap waits for its own invalidation.",
-        ),
+        (Buffers::Owned | Buffers::Kept, _, PolicyPreference::Strict) => {
+            (Policy::Strict, "Strict was asked for: each unmap waits for its own invalidation.")
+        }
         (Buffers::Kept, Trust::Untrusted, _) => (
             Policy::Strict,
             "The device is not trusted and the driver may reuse a buffer at once: any window \
@@ -184,12 +183,8 @@ mod tests {
         wish: PolicyPreference::Lazy,
     };
 
-    const SHADOWINGS: [Shadowing; 4] = [
-        Shadowing::None,
-        Shadowing::CachingMode,
-        Shadowing::WriteProtection,
-        Shadowing::Requests,
-    ];
+    const SHADOWINGS: [Shadowing; 4] =
+        [Shadowing::None, Shadowing::CachingMode, Shadowing::WriteProtection, Shadowing::Requests];
 
     fn all() -> impl Iterator<Item = PolicyInputs> {
         let bits = 0..(1u32 << 7) * 3;
@@ -203,11 +198,8 @@ mod tests {
                     [usize::from(bit(3))],
                 exits: [TrapCost::None, TrapCost::Expensive][usize::from(bit(4))],
                 buffers: [Buffers::Owned, Buffers::Kept][usize::from(bit(5))],
-                wish: [
-                    PolicyPreference::None,
-                    PolicyPreference::Strict,
-                    PolicyPreference::Lazy,
-                ][(n >> 7) as usize],
+                wish: [PolicyPreference::None, PolicyPreference::Strict, PolicyPreference::Lazy]
+                    [(n >> 7) as usize],
             }
         })
     }
@@ -246,11 +238,7 @@ mod tests {
         assert_eq!(policy(LINUX), Policy::Lazy);
         assert_eq!(policy(PolicyInputs { shadowing, ..LINUX }), Policy::Strict);
         let stage = Stage::First;
-        let first = PolicyInputs {
-            shadowing,
-            stage,
-            ..LINUX
-        };
+        let first = PolicyInputs { shadowing, stage, ..LINUX };
         assert_eq!(policy(first), Policy::Lazy);
         let wish = PolicyPreference::Strict;
         assert_eq!(policy(PolicyInputs { wish, ..first }), Policy::Strict);

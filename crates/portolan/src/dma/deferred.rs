@@ -88,12 +88,7 @@ impl<P: Cpus + Clone, B: Buffer> Deferred<P, B> {
         buffer: ManuallyDrop<B>,
         held: Option<Wait>,
     ) -> Self {
-        let waiting = Some(Waiting {
-            settings,
-            copies,
-            buffer,
-            held,
-        });
+        let waiting = Some(Waiting { settings, copies, buffer, held });
         Self { waiting }
     }
 
@@ -135,11 +130,7 @@ impl<P: Cpus + Clone, B: Buffer> Deferred<P, B> {
     /// With the buffer, which stays deferred.
     #[inline]
     pub fn try_reclaim(self) -> Result<B, Self> {
-        if self.is_quiet() {
-            Ok(self.into_waiting().into_buffer())
-        } else {
-            Err(self)
-        }
+        if self.is_quiet() { Ok(self.into_waiting().into_buffer()) } else { Err(self) }
     }
 
     /// Tells if no device can reach the buffer any more.
@@ -155,10 +146,7 @@ impl<P: Cpus + Clone, B: Buffer> Deferred<P, B> {
     ///
     /// *Context.* Interrupt; its `poll` is atomic, and never waits for another CPU.
     pub fn quiet(&mut self) -> Quiet<'_, P, B> {
-        Quiet {
-            deferred: self,
-            turn: Turn::First,
-        }
+        Quiet { deferred: self, turn: Turn::First }
     }
 }
 

@@ -138,13 +138,8 @@ impl<P: Cpus + Clone> Device<P> {
         let unit = Some(space.bound.unit().clone());
         let translation = Translation::Space(Some(member));
         let settings = Settings::new(space.cpus.clone(), Some(space), requester, constraints);
-        let device = Self {
-            unit,
-            translation,
-            trust,
-            settings: Arc::new(settings),
-            beside: Vec::new(),
-        };
+        let device =
+            Self { unit, translation, trust, settings: Arc::new(settings), beside: Vec::new() };
         match device.space().and_then(|space| space.failure()) {
             None => Ok(device),
             // It broke meanwhile, and may have blocked the stream before it was attached: dropping
@@ -161,9 +156,7 @@ impl<P: Cpus + Clone> Device<P> {
     /// # Errors
     /// As [`Device::translated`]. The stream is where it was, or blocked.
     pub fn attach_again(&self) -> Result<(), DeviceError> {
-        self.beside
-            .iter()
-            .try_for_each(|device| device.attach_again())?;
+        self.beside.iter().try_for_each(|device| device.attach_again())?;
         let (Some(unit), stream) = (&self.unit, self.settings.requester.stream) else {
             return Ok(());
         };
@@ -226,10 +219,7 @@ impl<P: Cpus + Clone> Device<P> {
         };
         let moved = match error {
             None => {
-                let constraints = Constraints {
-                    trust: self.trust,
-                    ..self.settings.constraints
-                };
+                let constraints = Constraints { trust: self.trust, ..self.settings.constraints };
                 Self::open(space, self.settings.requester, constraints)
             }
             Some(error) => Err(error),
@@ -265,13 +255,7 @@ impl<P: Cpus + Clone> Device<P> {
         }
         unit.pass_through(stream, all)?;
         let translation = Translation::Identity(all);
-        Ok(Self::without_space(
-            platform,
-            unit,
-            stream,
-            translation,
-            constraints,
-        ))
+        Ok(Self::without_space(platform, unit, stream, translation, constraints))
     }
 
     /// Blocks `stream`: it reaches nothing, and nothing can be mapped.
@@ -288,13 +272,7 @@ impl<P: Cpus + Clone> Device<P> {
     ) -> Result<Self, DeviceError> {
         unit.block(stream)?;
         let translation = Translation::Blocked;
-        Ok(Self::without_space(
-            platform,
-            unit,
-            stream,
-            translation,
-            constraints,
-        ))
+        Ok(Self::without_space(platform, unit, stream, translation, constraints))
     }
 
     fn without_space(

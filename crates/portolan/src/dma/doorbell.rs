@@ -89,10 +89,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         page: PhysRange,
         constraints: &Constraints,
     ) -> Result<IovaRange, MapError> {
-        let constraints = Constraints {
-            align: self.granule(),
-            ..*constraints
-        };
+        let constraints = Constraints { align: self.granule(), ..*constraints };
         let (mapped, _) =
             self.place_kept(page, Access::WRITE.union(Access::DEVICE), &constraints)?;
         // Without memory to remember it, it is not shared.

@@ -224,10 +224,7 @@ impl UnmapError {
 /// hardware itself is not known to have failed then.
 pub(super) fn waited_for_a_turn(error: IommuError) -> Option<Nanos> {
     match error {
-        IommuError::TimedOut {
-            awaited: Awaited::Turn,
-            waited,
-        } => Some(waited),
+        IommuError::TimedOut { awaited: Awaited::Turn, waited } => Some(waited),
         _ => None,
     }
 }

@@ -87,10 +87,6 @@ mod tests {
         let [shown, printed] = [alloc::format!("{failed}"), alloc::format!("{failed:?}")];
         assert_eq!(shown, "outside");
         assert!(printed.contains("Outer(Empty)"), "{printed}");
-        assert!(
-            failed
-                .source()
-                .is_some_and(|source| source.is::<MapError>())
-        );
+        assert!(failed.source().is_some_and(|source| source.is::<MapError>()));
     }
 }

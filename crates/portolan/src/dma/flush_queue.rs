@@ -39,11 +39,7 @@ pub struct LazyBounds {
 impl Default for LazyBounds {
     /// 256 mappings, 64 MiB, 10 ms.
     fn default() -> Self {
-        Self {
-            entries: 256,
-            bytes: 64 << 20,
-            age: Nanos::from_millis(10),
-        }
+        Self { entries: 256, bytes: 64 << 20, age: Nanos::from_millis(10) }
     }
 }
 
@@ -210,10 +206,7 @@ impl<P: Cpus> FlushQueue<P> {
         turn_timeout: Nanos,
         granule: PageSize,
     ) -> Result<Self, alloc::collections::TryReserveError> {
-        let bounds = LazyBounds {
-            entries: bounds.entries.max(1),
-            ..bounds
-        };
+        let bounds = LazyBounds { entries: bounds.entries.max(1), ..bounds };
         let mut queues = Vec::new();
         let count = count_of(cpus);
         queues.try_reserve_exact(count)?;
@@ -439,10 +432,7 @@ impl<P: Cpus> FlushQueue<P> {
                 return Some(Ticket { queue, generation });
             }
             let before = generation - 1;
-            let ticket = Ticket {
-                queue,
-                generation: before,
-            };
+            let ticket = Ticket { queue, generation: before };
             (which == Which::All && !self.is_quiet(ticket)).then_some(ticket)
         })
     }
@@ -460,9 +450,7 @@ impl<P: Cpus> FlushQueue<P> {
             let mut ranges = open.ranges.iter();
             ranges.find(|range| range.contains(iova)).copied()
         };
-        self.queues
-            .iter()
-            .find_map(|queue| queue.0.open.with(waits))
+        self.queues.iter().find_map(|queue| queue.0.open.with(waits))
     }
 
     /// Mappings and bytes that wait, in flushes under way as well.

@@ -58,11 +58,7 @@ impl Layout {
     /// The same for a mapping that begins at `first`.
     #[inline]
     pub const fn from(self, first: Iova) -> Self {
-        Self {
-            at: first.get(),
-            open: 0,
-            ..self
-        }
+        Self { at: first.get(), open: 0, ..self }
     }
 
     /// Tells if each piece follows the one before it in the next page, with any length.
@@ -136,9 +132,7 @@ impl Layout {
             _ => 0,
         };
         let here = self.cuts(boundary, offset(self.at.wrapping_add(lead)), bytes, open);
-        let next = self
-            .at
-            .wrapping_add(self.at.wrapping_neg() & (boundary.bytes() - 1));
+        let next = self.at.wrapping_add(self.at.wrapping_neg() & (boundary.bytes() - 1));
         let later = next.wrapping_add(behind(next));
         let there = self.cuts(boundary, offset(later), bytes, 0);
         let (lead, cuts) = match there.added < here.added {
@@ -217,18 +211,12 @@ mod tests {
         assert_eq!(segments(&odd, &limits(9, 14, 12)), [(0, 3), (4, 2)]);
         // Longer than the distance of two boundaries.
         let long = [(0x10_0000, 0x1000), (0x20_0800, 0x7000)];
-        assert_eq!(
-            segments(&long, &limits(9, 14, 12)),
-            [(0, 1), (4, 3), (8, 3)]
-        );
+        assert_eq!(segments(&long, &limits(9, 14, 12)), [(0, 1), (4, 3), (8, 3)]);
     }
 
     #[test]
     fn pieces_keep_as_many_bits_as_the_device_uses() {
-        let constraints = Constraints {
-            seg_boundary: None,
-            ..limits(64, 14, 16)
-        };
+        let constraints = Constraints { seg_boundary: None, ..limits(64, 14, 16) };
         let list = pieces(&[(0x1_3000, 0x1000), (0x2_2000, 0x2800), (0xf_0010, 0x10)]);
         let mut layout = Layout::new(Iova::new(0), PageSize::SIZE_4K, &constraints);
         let placed: Vec<_> = list.iter().map(|piece| layout.place(*piece)).collect();
@@ -264,11 +252,7 @@ mod tests {
                         one + at(first + gap, second, open).0
                     });
                     let best = best.min().unwrap();
-                    assert_eq!(
-                        segments(&list, &constraints).len(),
-                        best,
-                        "{max} {first} {second}"
-                    );
+                    assert_eq!(segments(&list, &constraints).len(), best, "{max} {first} {second}");
                 }
             }
         }
@@ -295,10 +279,8 @@ mod tests {
     fn cuts_are_those_of_byte_after_byte() {
         let boundary = PageSize::of_lg2(4);
         for max in 1..=20 {
-            let constraints = Constraints {
-                max_segment: NonZeroU64::new(max).unwrap(),
-                ..limits(1, 14, 12)
-            };
+            let constraints =
+                Constraints { max_segment: NonZeroU64::new(max).unwrap(), ..limits(1, 14, 12) };
             let layout = Layout::new(Iova::new(0), PageSize::SIZE_4K, &constraints);
             for (offset, bytes) in (0..16).flat_map(|at| (1..50).map(move |bytes| (at, bytes))) {
                 for open in 0..=max.min(offset) {

@@ -125,10 +125,7 @@ impl<P: Cpus + Clone> Device<P> {
         buffer: B,
         direction: D,
     ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
-        let terms = Terms {
-            in_place: true,
-            ..Terms::of(Waiting::Allowed)
-        };
+        let terms = Terms { in_place: true, ..Terms::of(Waiting::Allowed) };
         self.map_by(buffer, direction, terms, None)
     }
 
@@ -266,10 +263,7 @@ impl<P: Cpus + Clone> Device<P> {
         let constraints = match copies {
             None => &self.settings.constraints,
             Some(_) => {
-                trusted = Constraints {
-                    trust: Trust::Trusted,
-                    ..self.settings.constraints
-                };
+                trusted = Constraints { trust: Trust::Trusted, ..self.settings.constraints };
                 &trusted
             }
         };
@@ -347,14 +341,7 @@ impl<P: Cpus + Clone> Device<P> {
             sharing: buffer.sharing(),
         };
         let pieces = buffer.pieces();
-        let made = Copies::make(
-            &settings.spares,
-            copying,
-            pieces,
-            Cut::Whole,
-            &wanted,
-            waiting,
-        );
+        let made = Copies::make(&settings.spares, copying, pieces, Cut::Whole, &wanted, waiting);
         made.ok()?
     }
 
@@ -424,11 +411,7 @@ impl<P: Cpus + Clone> Device<P> {
         if cut == Cut::InPlace {
             return Ok(None);
         }
-        let wanted = Wanted {
-            constraints,
-            through,
-            sharing: buffer.sharing(),
-        };
+        let wanted = Wanted { constraints, through, sharing: buffer.sharing() };
         let pieces = buffer.pieces();
         Copies::make(&settings.spares, copying, pieces, cut, &wanted, waiting)
     }

@@ -129,14 +129,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
             Place::Premapped => (Kind::Premapped, nowhere),
             Place::Identity => (Kind::Identity, nowhere),
         };
-        Self::of(Parts {
-            settings,
-            range,
-            kind,
-            copies,
-            buffer,
-            direction,
-        })
+        Self::of(Parts { settings, range, kind, copies, buffer, direction })
     }
 
     const fn of(parts: Parts<P, B, D>) -> Self {
@@ -330,12 +323,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
         };
         // The device is done; its later writes change its copy at most.
         parts.end();
-        let Parts {
-            settings,
-            copies,
-            buffer,
-            ..
-        } = parts;
+        let Parts { settings, copies, buffer, .. } = parts;
         Ok(Deferred::new(settings, copies, buffer, held))
     }
 
@@ -361,12 +349,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
                     Left::Mapped => NotUnmapped::Mapped(Self::of(parts)),
                     Left::Held(wait) => {
                         parts.end();
-                        let Parts {
-                            settings,
-                            copies,
-                            buffer,
-                            ..
-                        } = parts;
+                        let Parts { settings, copies, buffer, .. } = parts;
                         let deferred = Deferred::new(settings, copies, buffer, Some(wait));
                         NotUnmapped::Deferred(deferred)
                     }
@@ -460,8 +443,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Parts<P, B, D> {
     #[inline]
     fn take_in(&self, at: u64, last: u64) {
         if self.direction.direction().device_writes() {
-            self.settings
-                .take_in(&*self.buffer, self.copies(), at, last);
+            self.settings.take_in(&*self.buffer, self.copies(), at, last);
         }
     }
 
@@ -477,8 +459,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Parts<P, B, D> {
             }
         };
         if ours {
-            self.settings
-                .copy_in(&*self.buffer, self.copies(), at, last);
+            self.settings.copy_in(&*self.buffer, self.copies(), at, last);
         }
         self.settings.clean(&*self.buffer, self.copies(), at, last);
     }
@@ -486,8 +467,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Parts<P, B, D> {
     /// Brings bytes that the CPU has just written to the copy that the device writes as well.
     fn write_through(&self, at: u64, last: u64) {
         if self.direction.direction().device_writes() {
-            self.settings
-                .copy_in(&*self.buffer, self.copies(), at, last);
+            self.settings.copy_in(&*self.buffer, self.copies(), at, last);
         }
     }
 }

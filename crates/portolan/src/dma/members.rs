@@ -25,10 +25,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             Some(trust) => trust,
             None => self.members.fix(constraints.trust),
         };
-        Constraints {
-            trust: trust.least(constraints.trust),
-            ..*constraints
-        }
+        Constraints { trust: trust.least(constraints.trust), ..*constraints }
     }
 
     /// The limits of a device that joins. One that is trusted less than the others would reach
@@ -40,10 +37,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         }
         match self.members.fix(constraints.trust) {
             Trust::Trusted if untrusted => Err(DeviceError::LessTrusted),
-            trust => Ok(Constraints {
-                trust,
-                ..constraints
-            }),
+            trust => Ok(Constraints { trust, ..constraints }),
         }
     }
 }

@@ -53,12 +53,7 @@ impl<P: Cpus + Clone> Premapped<P> {
             return Err(PremapError::Uneven { memory });
         }
         let (range, first) = space.place_kept(memory, Access::READ_WRITE, constraints)?;
-        Ok(Arc::new(Self {
-            space,
-            memory,
-            first,
-            range: Some(range),
-        }))
+        Ok(Arc::new(Self { space, memory, first, range: Some(range) }))
     }
 
     /// Placing of copies for the device.

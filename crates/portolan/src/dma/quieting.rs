@@ -28,14 +28,13 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         if let Err(error) = self.check(&range) {
             return Err((error, Some(range)));
         }
-        self.unmap(range.addresses(), Until::Policy)
-            .map_err(|(error, left)| match left {
-                Left::Mapped => (error, Some(range)),
-                Left::Held(wait) => {
-                    self.keep(&wait);
-                    (error, None)
-                }
-            })
+        self.unmap(range.addresses(), Until::Policy).map_err(|(error, left)| match left {
+            Left::Mapped => (error, Some(range)),
+            Left::Held(wait) => {
+                self.keep(&wait);
+                (error, None)
+            }
+        })
     }
 
     /// Pays for all entries that have reached a bound in any CPU's queue, and fills the reserve
@@ -122,8 +121,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         }
         let (keeper, mut unpaid) = (Keeper::Queue, None);
         let joined =
-            self.pending
-                .join(&self.cpus, &*self.domain, range, range, keeper, &mut unpaid);
+            self.pending.join(&self.cpus, &*self.domain, range, range, keeper, &mut unpaid);
         if !matches!(joined, Err(_) | Ok(Joined::NoRoom)) {
             self.trace_unmap(range);
         }
@@ -134,9 +132,9 @@ impl<P: Cpus + Clone> DmaSpace<P> {
                 Ok(Tried::Quiet | Tried::Busy) => Ok(()),
                 Err(error) => Err((error, Left::Held(Wait::on(ticket)))),
             },
-            Ok(Joined::Queued(ticket, _) | Joined::Kept(ticket)) => self
-                .settle_ticket(ticket)
-                .map_err(|error| (error, Left::Held(Wait::on(ticket)))),
+            Ok(Joined::Queued(ticket, _) | Joined::Kept(ticket)) => {
+                self.settle_ticket(ticket).map_err(|error| (error, Left::Held(Wait::on(ticket))))
+            }
             Ok(Joined::NoRoom) => self.take_down(range),
             Ok(Joined::Unpaid) => self.pay(range, &mut unpaid.unwrap_or_default()),
             Err(error) => Err((error.into(), Left::Mapped)),
@@ -196,10 +194,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     pub(super) fn hold_mapped(&self, owed: Gather) -> Wait {
         self.owe(owed);
         self.lost.count_addresses(1);
-        Wait {
-            ticket: None,
-            range: None,
-        }
+        Wait { ticket: None, range: None }
     }
 
     /// Adds `owed` to the debt that the next flush of the calling CPU's queue pays.
@@ -221,14 +216,8 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         range: IovaRange,
     ) -> Result<Wait, UnmapError> {
         let (keeper, mut unpaid) = (Keeper::Caller, None);
-        let joined = self.pending.join(
-            &self.cpus,
-            &*self.domain,
-            mapped,
-            range,
-            keeper,
-            &mut unpaid,
-        )?;
+        let joined =
+            self.pending.join(&self.cpus, &*self.domain, mapped, range, keeper, &mut unpaid)?;
         if !matches!(joined, Joined::NoRoom) {
             self.trace_unmap(mapped);
         }
@@ -240,10 +229,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             }
             Joined::Kept(ticket) => {
                 self.cpus.flush_wanted();
-                Wait {
-                    ticket: Some(ticket),
-                    range: Some(range),
-                }
+                Wait { ticket: Some(ticket), range: Some(range) }
             }
             // Not for a caller that keeps the addresses.
             Joined::NoRoom => return Err(UnmapError::StillMapped),
@@ -278,8 +264,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     /// Tells if `wait` is quiet.
     #[inline]
     pub(super) fn is_quiet(&self, wait: &Wait) -> bool {
-        wait.ticket
-            .is_some_and(|ticket| self.pending.is_quiet(ticket))
+        wait.ticket.is_some_and(|ticket| self.pending.is_quiet(ticket))
     }
 
     /// Gives addresses back that `wait`, which is quiet, kept.
@@ -295,11 +280,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     pub(super) fn keep(&self, wait: &Wait) {
         if let (Some(ticket), Some(range)) = (wait.ticket, wait.range) {
             let chosen = Chosen::Allocator;
-            self.hold_until_quiet(Held {
-                ticket,
-                range,
-                chosen,
-            });
+            self.hold_until_quiet(Held { ticket, range, chosen });
         }
     }
 
@@ -307,11 +288,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     pub(super) fn keep_chosen(&self, range: IovaRange, owed: Gather) {
         let ticket = self.owe(owed);
         let chosen = Chosen::Caller;
-        self.hold_until_quiet(Held {
-            ticket,
-            range,
-            chosen,
-        });
+        self.hold_until_quiet(Held { ticket, range, chosen });
     }
 
     #[cold]
@@ -389,9 +366,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
 
     fn pay_for(&self, ticket: Ticket) -> Result<(), UnmapError> {
         let give_back = |ranges: &[IovaRange]| self.flushed(ranges);
-        let settled = self
-            .pending
-            .settle(&self.cpus, &*self.domain, ticket, give_back);
+        let settled = self.pending.settle(&self.cpus, &*self.domain, ticket, give_back);
         settled.inspect_err(|&error| self.fail_by(error))
     }
 
@@ -400,12 +375,8 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             return Err(UnmapError::Iommu(error));
         }
         let mut give_back = |ranges: &[IovaRange]| self.flushed(ranges);
-        let tried = self
-            .pending
-            .try_settle(&*self.domain, ticket, &mut give_back);
-        tried
-            .map_err(UnmapError::of)
-            .inspect_err(|&error| self.fail_by(error))
+        let tried = self.pending.try_settle(&*self.domain, ticket, &mut give_back);
+        tried.map_err(UnmapError::of).inspect_err(|&error| self.fail_by(error))
     }
 
     /// Marks the space as broken if it is the hardware that failed.

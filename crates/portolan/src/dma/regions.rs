@@ -20,10 +20,7 @@ use crate::table::Access;
 fn missing(range: IovaRange, there: impl Iterator<Item = IovaRange> + Clone) -> Option<IovaRange> {
     let mut start = range.start();
     while let Some(over) = there.clone().find(|over| over.contains(start)) {
-        start = over
-            .last()
-            .checked_add(1)
-            .filter(|at| *at <= range.last())?;
+        start = over.last().checked_add(1).filter(|at| *at <= range.last())?;
     }
     let above = there.filter(|over| over.start() > start);
     let last = above.map(|over| Iova::new(over.start().get() - 1)).min();
@@ -49,8 +46,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
 
     /// Forgets a stream.
     pub(super) fn leave(&self, member: Member) {
-        self.streams
-            .with(|streams| streams.members.retain(|(its, _)| *its != member));
+        self.streams.with(|streams| streams.members.retain(|(its, _)| *its != member));
     }
 
     /// Marks the space as broken. Its streams are blocked by a caller that may wait for that
@@ -91,10 +87,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         let Some(range) = self.granules(range).intersection(self.iova.window()) else {
             return Ok(());
         };
-        let next = || {
-            self.regions
-                .with(|known| missing(range, known.aside.iter().copied()))
-        };
+        let next = || self.regions.with(|known| missing(range, known.aside.iter().copied()));
         while let Some(part) = next() {
             if let Err(error) = self.or_flushed(|| self.iova.reserve_free(part)) {
                 // Unless another caller has set it aside meanwhile.
@@ -103,8 +96,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
                 }
                 continue;
             }
-            self.note(part, |known| &mut known.aside)
-                .map_err(|()| FreeError::Memory)?;
+            self.note(part, |known| &mut known.aside).map_err(|()| FreeError::Memory)?;
         }
         Ok(())
     }
@@ -132,9 +124,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             let Some(length) = length else {
                 return Ok(());
             };
-            spare
-                .try_reserve_exact((length + 1).next_power_of_two())
-                .map_err(|_| ())?;
+            spare.try_reserve_exact((length + 1).next_power_of_two()).map_err(|_| ())?;
         }
     }
 

@@ -98,9 +98,7 @@ impl<P: Cpus + Clone> Reservation<P> {
             return Err(MapError::Broken(error));
         }
         let granule = space.granule().bytes();
-        let bytes = bytes
-            .checked_next_multiple_of(granule)
-            .ok_or(MapError::TooLong)?;
+        let bytes = bytes.checked_next_multiple_of(granule).ok_or(MapError::TooLong)?;
         let range = space.allocate(bytes, constraints, Waiting::Allowed)?;
         Ok(Self::of(space, range, Chosen::Allocator, constraints))
     }

@@ -130,10 +130,7 @@ impl Iterator for DmaSegments<'_> {
         if bytes < left {
             self.run = Some((start.wrapping_add(bytes), left - bytes));
         }
-        NonZeroU64::new(bytes).map(|bytes| DmaSegment {
-            iova: Iova::new(start),
-            bytes,
-        })
+        NonZeroU64::new(bytes).map(|bytes| DmaSegment { iova: Iova::new(start), bytes })
     }
 }
 
@@ -161,35 +158,21 @@ mod tests {
         let pieces = [piece(0x5000, 0x1000), piece(0x9000, 0x2000)];
         let plain = Constraints::trusted();
         assert_eq!(segments(&pieces, &plain), [(0x10_0000, 0x3000)]);
-        let pieces = [
-            piece(0x5ff0, 0x20),
-            piece(0x9000, 0x1800),
-            piece(0x700, 0x10),
-        ];
+        let pieces = [piece(0x5ff0, 0x20), piece(0x9000, 0x1800), piece(0x700, 0x10)];
         let expected = [(0x10_0ff0, 0x20), (0x10_2000, 0x1800), (0x10_4700, 0x10)];
         assert_eq!(segments(&pieces, &plain), expected);
     }
 
     #[test]
     fn runs_are_cut_at_the_device_s_limits() {
-        let mut limits = Constraints {
-            max_segment: NonZeroU64::new(0x3000).unwrap(),
-            ..Constraints::trusted()
-        };
+        let mut limits =
+            Constraints { max_segment: NonZeroU64::new(0x3000).unwrap(), ..Constraints::trusted() };
         let pieces = [piece(0x1_0800, 0x7000)];
-        let expected = [
-            (0x10_0800, 0x3000),
-            (0x10_3800, 0x3000),
-            (0x10_6800, 0x1000),
-        ];
+        let expected = [(0x10_0800, 0x3000), (0x10_3800, 0x3000), (0x10_6800, 0x1000)];
         assert_eq!(segments(&pieces, &limits), expected);
         limits.seg_boundary = Some(PageSize::of_lg2(14));
-        let expected = [
-            (0x10_0800, 0x3000),
-            (0x10_3800, 0x800),
-            (0x10_4000, 0x3000),
-            (0x10_7000, 0x800),
-        ];
+        let expected =
+            [(0x10_0800, 0x3000), (0x10_3800, 0x800), (0x10_4000, 0x3000), (0x10_7000, 0x800)];
         assert_eq!(segments(&pieces, &limits), expected);
     }
 }

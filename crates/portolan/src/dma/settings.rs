@@ -45,10 +45,7 @@ struct Parcel<P: Cpus + Clone> {
 
 impl<P: Cpus + Clone> Parcel<P> {
     fn empty() -> Option<Box<Self>> {
-        Some(Box::new(Self {
-            settings: None,
-            next: None,
-        }))
+        Some(Box::new(Self { settings: None, next: None }))
     }
 }
 

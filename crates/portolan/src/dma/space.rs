@@ -162,10 +162,8 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     ) -> Result<Self, SpaceError> {
         let domain = bound.domain().clone();
         let granule = domain.granule();
-        let window = options
-            .window
-            .intersection(domain.input_range())
-            .ok_or(SpaceError::NoAddresses)?;
+        let window =
+            options.window.intersection(domain.input_range()).ok_or(SpaceError::NoAddresses)?;
         let grants = |access| domain.grants(access).ok_or(SpaceError::NoAccess);
         let (write_only, read_only) = (grants(Access::WRITE)?, grants(Access::READ)?);
         let iova = IovaSpace::new(cpus.clone(), window, granule, options.iova)?;
@@ -307,13 +305,12 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         access: Access,
         constraints: &Constraints,
     ) -> Result<(IovaRange, Iova), MapError> {
-        self.place_one(memory, access, constraints)
-            .map_err(|failed| {
-                if let Some(wait) = failed.held {
-                    self.keep(&wait);
-                }
-                failed.error
-            })
+        self.place_one(memory, access, constraints).map_err(|failed| {
+            if let Some(wait) = failed.held {
+                self.keep(&wait);
+            }
+            failed.error
+        })
     }
 
     /// The same of memory that the library keeps.
@@ -439,10 +436,8 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         }
         let list = List::gather(layout.filled(pieces), count, waiting)?;
         let bytes = self.measure(list.as_slice(), constraints)?;
-        let constraints = Constraints {
-            align: constraints.align.max(layout.alignment(bytes)),
-            ..*constraints
-        };
+        let constraints =
+            Constraints { align: constraints.align.max(layout.alignment(bytes)), ..*constraints };
         self.place_dense(list.as_slice(), access, &constraints, waiting, addresses)
     }
 
@@ -551,11 +546,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         waiting: Waiting,
     ) -> Result<IovaRange, MapError> {
         let align = constraints.align.max(self.granule);
-        let request = Request {
-            bytes,
-            align,
-            limit: constraints.dma_mask,
-        };
+        let request = Request { bytes, align, limit: constraints.dma_mask };
         if waiting == Waiting::Refused {
             return self.allocate_sparing(&request);
         }
@@ -570,11 +561,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     /// Checks that `range` is of this space.
     #[inline]
     pub(super) fn check(&self, range: &DmaRange) -> Result<(), UnmapError> {
-        if range.space == self.id {
-            Ok(())
-        } else {
-            Err(UnmapError::OtherSpace)
-        }
+        if range.space == self.id { Ok(()) } else { Err(UnmapError::OtherSpace) }
     }
 }
 

@@ -61,11 +61,7 @@ pub(super) struct Streams {
 
 impl Streams {
     pub const fn new() -> Self {
-        Self {
-            members: Vec::new(),
-            next: Member(0),
-            to_block: None,
-        }
+        Self { members: Vec::new(), next: Member(0), to_block: None }
     }
 
     /// Has all of them blocked.
@@ -135,12 +131,7 @@ pub(super) struct Regions {
 
 impl Regions {
     pub const fn new() -> Self {
-        Self {
-            aside: Vec::new(),
-            direct: Vec::new(),
-            doorbells: Vec::new(),
-            held: Vec::new(),
-        }
+        Self { aside: Vec::new(), direct: Vec::new(), doorbells: Vec::new(), held: Vec::new() }
     }
 
     /// The range with `iova` that is held.
@@ -151,9 +142,6 @@ impl Regions {
 
     /// Range that was set aside with `iova`.
     pub fn set_aside(&self, iova: Iova) -> Option<IovaRange> {
-        self.aside
-            .iter()
-            .find(|range| range.contains(iova))
-            .copied()
+        self.aside.iter().find(|range| range.contains(iova)).copied()
     }
 }

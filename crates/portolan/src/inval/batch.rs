@@ -70,17 +70,12 @@ impl Granules {
 
 impl Ranges {
     /// Of hardware without them.
-    pub const ABSENT: Self = Self {
-        form: RangeForm::Absent,
-        granules: Granules::One(PageSize::SIZE_4K),
-    };
+    pub const ABSENT: Self =
+        Self { form: RangeForm::Absent, granules: Granules::One(PageSize::SIZE_4K) };
 
     /// Of hardware with `caps`, whose tables all have the granule that they name.
     pub fn of(caps: &Capabilities) -> Self {
-        Self {
-            form: caps.range,
-            granules: Granules::One(caps.granule),
-        }
+        Self { form: caps.range, granules: Granules::One(caps.granule) }
     }
 }
 
@@ -146,10 +141,7 @@ pub(super) struct Batch {
 
 impl Default for Batch {
     fn default() -> Self {
-        Self {
-            commands: ArrayVec::new(),
-            tables: TablesLeft::No,
-        }
+        Self { commands: ArrayVec::new(), tables: TablesLeft::No }
     }
 }
 
@@ -205,12 +197,7 @@ impl Batch {
             return None;
         }
         let run = covering(merger.ranges.form, granule, range)?;
-        Some(Command::Range {
-            context,
-            run,
-            granule,
-            depth,
-        })
+        Some(Command::Range { context, run, granule, depth })
     }
 
     fn covers(&self, command: Command) -> bool {
@@ -238,8 +225,7 @@ impl Batch {
     }
 
     fn drop_parts(&mut self, context: InvalTag) {
-        self.commands
-            .retain(|there| target(*there) != Some(context));
+        self.commands.retain(|there| target(*there) != Some(context));
     }
 
     /// Drops the commands that `command` covers, and adds it. There is room: it was seen to, or
@@ -280,15 +266,8 @@ pub(super) fn sealed(commands: &[Command]) -> impl Iterator<Item = Step> {
 /// The addresses that a command names, and which levels of them.
 fn part(command: Command) -> Option<(IovaRange, Depth)> {
     match command {
-        Command::Page {
-            iova, size, depth, ..
-        } => Some((IovaRange::page(iova, size), depth)),
-        Command::Range {
-            run,
-            granule,
-            depth,
-            ..
-        } => Some((run.range(granule), depth)),
+        Command::Page { iova, size, depth, .. } => Some((IovaRange::page(iova, size), depth)),
+        Command::Range { run, granule, depth, .. } => Some((run.range(granule), depth)),
         Command::Context { .. } | Command::Global | Command::Configuration { .. } => None,
     }
 }

@@ -55,11 +55,7 @@ impl Default for CombineOptions {
         Self {
             cpus_per_group: usize::MAX,
             beside: 0,
-            merging: Merging {
-                above: 2,
-                granules: 1 << 12,
-                context_above: 16,
-            },
+            merging: Merging { above: 2, granules: 1 << 12, context_above: 16 },
             timeout: Nanos::new(100_000),
             wait_limit: Nanos::from_millis(1),
         }
@@ -116,15 +112,8 @@ impl<P: Cpus> Combiner<P> {
     /// *Context.* Task.
     pub fn new(cpus: &P, ranges: Ranges, options: CombineOptions) -> Self {
         let groups = count_of(cpus).div_ceil(options.cpus_per_group.max(1));
-        let merger = Merger {
-            ranges,
-            limits: options.merging,
-        };
-        Self {
-            groups: (0..groups).map(|_| Group::new()).collect(),
-            merger,
-            options,
-        }
+        let merger = Merger { ranges, limits: options.merging };
+        Self { groups: (0..groups).map(|_| Group::new()).collect(), merger, options }
     }
 
     /// Has `queue` carry out `steps`, alone or with those of other callers on `cpus`, as
@@ -139,11 +128,7 @@ impl<P: Cpus> Combiner<P> {
         steps: &mut dyn Iterator<Item = Step>,
         tables: TablesLeft,
     ) -> Result<(), Q::Error> {
-        let caller = Caller {
-            cpus,
-            queue,
-            combiner: self,
-        };
+        let caller = Caller { cpus, queue, combiner: self };
         caller.pay(steps, tables)
     }
 
@@ -160,11 +145,7 @@ impl<P: Cpus, Q: InvalidationQueue> Combined<P, Q> {
     ///
     /// *Context.* Task.
     pub fn new(cpus: P, queue: Q, ranges: Ranges, options: CombineOptions) -> Self {
-        Self {
-            combiner: Combiner::new(&cpus, ranges, options),
-            cpus,
-            queue,
-        }
+        Self { combiner: Combiner::new(&cpus, ranges, options), cpus, queue }
     }
 
     /// The queue under it.

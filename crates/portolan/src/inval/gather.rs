@@ -47,25 +47,15 @@ impl Span {
             range: self.range.hull(other.range),
             leaf: self.leaf.min(other.leaf),
             largest: self.largest.max(other.largest),
-            depth: if leaf_only {
-                Depth::LeafOnly
-            } else {
-                Depth::AllLevels
-            },
+            depth: if leaf_only { Depth::LeafOnly } else { Depth::AllLevels },
         }
     }
 
     /// Bytes between the two spans; 0 if they touch or overlap.
     fn gap(self, other: Self) -> u64 {
-        let (low, high) = if self.range.start() <= other.range.start() {
-            (self, other)
-        } else {
-            (other, self)
-        };
-        high.range
-            .start()
-            .get()
-            .saturating_sub(low.range.last().get().saturating_add(1))
+        let (low, high) =
+            if self.range.start() <= other.range.start() { (self, other) } else { (other, self) };
+        high.range.start().get().saturating_sub(low.range.last().get().saturating_add(1))
     }
 }
 
@@ -365,12 +355,7 @@ impl Gather {
 
     #[inline]
     pub(crate) fn add_mapped(&mut self, range: IovaRange, leaf: PageSize) {
-        self.mapped.add(Span {
-            range,
-            leaf,
-            largest: leaf,
-            depth: Depth::AllLevels,
-        });
+        self.mapped.add(Span { range, leaf, largest: leaf, depth: Depth::AllLevels });
     }
 
     #[inline]
@@ -386,12 +371,7 @@ impl Gather {
         (leaf, largest): (PageSize, PageSize),
         depth: Depth,
     ) {
-        self.unmapped.add(Span {
-            range,
-            leaf,
-            largest,
-            depth,
-        });
+        self.unmapped.add(Span { range, leaf, largest, depth });
     }
 
     /// Adds lines to clean; hands them back if there is no room, to be cleaned at once.

@@ -39,11 +39,7 @@ impl OneCommand {
         owed.add_unmapped(first, granule, Depth::AllLevels);
         let tables = one(context, caps, quirks, &owed).and(by_context.then_some(context));
         let inside = granule.bytes() - 1;
-        Self {
-            page,
-            tables,
-            inside,
-        }
+        Self { page, tables, inside }
     }
 
     /// The command that pays all of `owed`, if that is one page whose table stayed in the tree, or tables.
@@ -64,40 +60,15 @@ impl OneCommand {
 #[inline]
 fn at(command: Command, page: Iova) -> Command {
     match command {
-        Command::Page {
-            context,
-            size,
-            depth,
-            ..
-        } => Command::Page {
-            context,
-            iova: page,
-            size,
-            depth,
-        },
-        Command::Range {
-            context,
-            run,
-            granule,
-            depth,
-        } => {
+        Command::Page { context, size, depth, .. } => {
+            Command::Page { context, iova: page, size, depth }
+        }
+        Command::Range { context, run, granule, depth } => {
             let run = match run {
-                Run::PowerOfTwo { lg2_pages, .. } => Run::PowerOfTwo {
-                    start: page,
-                    lg2_pages,
-                },
-                Run::NumScale { num, scale, .. } => Run::NumScale {
-                    start: page,
-                    num,
-                    scale,
-                },
+                Run::PowerOfTwo { lg2_pages, .. } => Run::PowerOfTwo { start: page, lg2_pages },
+                Run::NumScale { num, scale, .. } => Run::NumScale { start: page, num, scale },
             };
-            Command::Range {
-                context,
-                run,
-                granule,
-                depth,
-            }
+            Command::Range { context, run, granule, depth }
         }
         all => all,
     }

@@ -61,13 +61,7 @@ pub fn plan<'g>(
     quirks: &'g Quirks,
     gather: &'g Gather,
 ) -> Plan<'g> {
-    Plan {
-        context,
-        caps,
-        quirks,
-        form: choose(context, caps, quirks, gather),
-        gather,
-    }
+    Plan { context, caps, quirks, form: choose(context, caps, quirks, gather), gather }
 }
 
 /// Tells if the plan of `gather` has no steps and nothing waits for it: then nothing is lost with
@@ -129,24 +123,14 @@ fn lone(context: InvalTag, caps: &Capabilities, quirks: &Quirks, span: Span) -> 
     let mut left = Pages::of(span.range, caps.granule);
     if let Some(run) = left.take_run(ranges) {
         let granule = caps.granule;
-        return left.is_empty().then_some(Command::Range {
-            context,
-            run,
-            granule,
-            depth,
-        });
+        return left.is_empty().then_some(Command::Range { context, run, granule, depth });
     }
     if !names(pages, span) {
         return None;
     }
     let mut left = Pages::of(span.range, stride(caps, quirks, span));
     let (iova, size) = left.take_page()?;
-    left.is_empty().then_some(Command::Page {
-        context,
-        iova,
-        size,
-        depth,
-    })
+    left.is_empty().then_some(Command::Page { context, iova, size, depth })
 }
 
 /// The form for `spans`, the unmapped and the mapped ones.
@@ -260,10 +244,7 @@ impl Plan<'_> {
     #[inline]
     pub fn counts(&self) -> PlanCounts {
         let repeat = u64::from(self.rounds());
-        let mut counts = PlanCounts {
-            syncs: repeat,
-            ..PlanCounts::default()
-        };
+        let mut counts = PlanCounts { syncs: repeat, ..PlanCounts::default() };
         match self.form {
             Form::One(Command::Page { .. }) => counts.page = repeat,
             Form::One(Command::Range { .. }) => counts.range = repeat,

@@ -51,11 +51,7 @@ pub(super) fn covering(form: RangeForm, granule: PageSize, range: IovaRange) -> 
             // Pages that it covers beyond the range have to be addresses.
             let end = first.checked_add(num << scale)?;
             (end.leading_zeros() >= granule.lg2()).then_some(())?;
-            Some(Run::NumScale {
-                start: address(first),
-                num: num as u8,
-                scale,
-            })
+            Some(Run::NumScale { start: address(first), num: num as u8, scale })
         }
     }
 }
@@ -161,10 +157,7 @@ mod tests {
             (16, 48, &[16, 16, 16]),
             (16, 31, &[16, 15]),
         ] {
-            let range = RangeForm::NumScale {
-                max_num,
-                max_scale: 0,
-            };
+            let range = RangeForm::NumScale { max_num, max_scale: 0 };
             let mut at = 7;
             let mut left = Pages::of(pages(at, count), CAPS.granule);
             let runs = core::iter::from_fn(|| left.take_run(range));
@@ -183,19 +176,10 @@ mod tests {
     #[test]
     fn one_run_that_covers_has_the_smallest_scale_and_ends_among_the_addresses() {
         let covered = |max_scale, range| {
-            let form = RangeForm::NumScale {
-                max_num: 32,
-                max_scale,
-            };
+            let form = RangeForm::NumScale { max_num: 32, max_scale };
             covering(form, CAPS.granule, range)
         };
-        for (count, num, scale) in [
-            (1, 1, 0),
-            (32, 32, 0),
-            (33, 17, 1),
-            (64, 32, 1),
-            (65, 17, 2),
-        ] {
+        for (count, num, scale) in [(1, 1, 0), (32, 32, 0), (33, 17, 1), (64, 32, 1), (65, 17, 2)] {
             let start = Iova::new(0x5000);
             let run = Run::NumScale { start, num, scale };
             assert_eq!(covered(31, pages(5, count)), Some(run), "{count}");

@@ -98,20 +98,10 @@ impl Steps<'_> {
         if let Form::Ranges(_) = self.plan.form {
             let granule = self.plan.caps.granule;
             let run = self.pages.take_run(self.plan.caps.range)?;
-            return Some(Command::Range {
-                context,
-                run,
-                granule,
-                depth,
-            });
+            return Some(Command::Range { context, run, granule, depth });
         }
         let (iova, size) = self.pages.take_page()?;
-        Some(Command::Page {
-            context,
-            iova,
-            size,
-            depth,
-        })
+        Some(Command::Page { context, iova, size, depth })
     }
 }
 

@@ -54,11 +54,7 @@ impl BoundDomain {
         U: Attach<D> + 'static,
         D: Domain + 'static,
     {
-        Self {
-            unit: unit.clone(),
-            domain: domain.clone(),
-            attach: Box::new(Pair { unit, domain }),
-        }
+        Self { unit: unit.clone(), domain: domain.clone(), attach: Box::new(Pair { unit, domain }) }
     }
 
     /// The unit.

@@ -104,12 +104,7 @@ impl InterruptTarget {
     ///
     /// *Context.* Interrupt.
     pub fn new(vector: Vector, destination: Destination) -> Self {
-        Self {
-            vector,
-            destination,
-            delivery: Delivery::Fixed,
-            trigger: Trigger::Edge,
-        }
+        Self { vector, destination, delivery: Delivery::Fixed, trigger: Trigger::Edge }
     }
 }
 
@@ -208,13 +203,7 @@ impl Interrupt {
         source: InterruptSource,
         target: InterruptTarget,
     ) -> Self {
-        Self {
-            table,
-            index,
-            serial,
-            source,
-            target,
-        }
+        Self { table, index, serial, source, target }
     }
 
     /// For drivers: the table that it is of, its index there, and which use of the entry it is.

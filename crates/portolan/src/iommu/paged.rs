@@ -145,9 +145,7 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> PagedDomain<F, M, Q> {
 
     fn take_back(&self, quiesced: Quiesced) -> Result<(), SyncError<IommuError>> {
         // The proof is of this table: it was made for it.
-        self.table
-            .reclaim(quiesced)
-            .map_err(|wrong| wrong.error.into())
+        self.table.reclaim(quiesced).map_err(|wrong| wrong.error.into())
     }
 }
 
@@ -244,10 +242,7 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> Domain for PagedDomain<F, M, Q
         let mut whole = Gather::new();
         let pending = self.table.split(at, &mut whole)?;
         let facts = (&self.caps, &self.quirks);
-        let quiesced = match self
-            .table
-            .sync(&self.queue, self.context, facts, &mut whole)
-        {
+        let quiesced = match self.table.sync(&self.queue, self.context, facts, &mut whole) {
             Ok(quiesced) => quiesced,
             Err(error) => {
                 // Both are of this table.

@@ -61,10 +61,7 @@ impl ReservedRegion {
     pub fn whole_pages(self, granule: PageSize) -> Self {
         let (first, last) = (self.range.start(), self.range.last());
         let first = IovaRange::page(first, granule);
-        Self {
-            range: first.hull(IovaRange::page(last, granule)),
-            ..self
-        }
+        Self { range: first.hull(IovaRange::page(last, granule)), ..self }
     }
 
     /// Tells if pages of `granule` cannot serve both regions: one is to be mapped where the other

@@ -23,10 +23,8 @@ use crate::table::{Access, PageTable, SplitError, Translation};
 
 const BLOCK: PageSize = PageSize::SIZE_2M;
 const PAGE: PageSize = PageSize::SIZE_4K;
-const LATE: IommuError = IommuError::TimedOut {
-    awaited: Awaited::Completion,
-    waited: Nanos::new(1),
-};
+const LATE: IommuError =
+    IommuError::TimedOut { awaited: Awaited::Completion, waited: Nanos::new(1) };
 
 #[derive(Default)]
 struct Queue {
@@ -144,12 +142,8 @@ fn a_range_that_cuts_two_blocks_splits_both() {
     let domain = domain();
     let (at, bytes) = (BLOCK.bytes(), 2 * BLOCK.bytes());
     let mut owed = Gather::new();
-    let mapped = domain.map(
-        Iova::new(at),
-        promised(PhysAddr::new(at), bytes),
-        Access::READ,
-        &mut owed,
-    );
+    let mapped =
+        domain.map(Iova::new(at), promised(PhysAddr::new(at), bytes), Access::READ, &mut owed);
     let whole = mapped.unwrap();
     let inner = IovaRange::from_len(Iova::new(at + 0x5000), bytes - 0xa000).unwrap();
     domain.unmap_part(inner, &mut owed).unwrap();
@@ -167,9 +161,7 @@ fn a_map_is_not_due_where_absence_is_not_cached_and_an_unmap_is() {
     let range = IovaRange::page(Iova::new(0), PAGE);
     let mut owed = Gather::new();
     let (pa, bytes) = (PhysAddr::new(0x1000), PAGE.bytes());
-    domain
-        .map(range.start(), promised(pa, bytes), Access::READ, &mut owed)
-        .unwrap();
+    domain.map(range.start(), promised(pa, bytes), Access::READ, &mut owed).unwrap();
     assert!(!owed.is_empty() && !domain.is_due(&owed));
     assert_eq!(domain.steps(&owed).count(), 0);
     domain.unmap(range, &mut owed).unwrap();
@@ -275,12 +267,7 @@ fn a_tag_goes_back_to_the_queue_however_it_is_reached() {
     let released = || queue.released.load(Ordering::Relaxed);
     queue.clone().release(InvalTag::new(4)).unwrap();
     assert_eq!(released(), 4);
-    let combined = Combined::new(
-        Still,
-        queue.clone(),
-        Ranges::ABSENT,
-        CombineOptions::default(),
-    );
+    let combined = Combined::new(Still, queue.clone(), Ranges::ABSENT, CombineOptions::default());
     combined.release(InvalTag::new(5)).unwrap();
     assert_eq!(released(), 5);
     queue.late.store(true, Ordering::Relaxed);
@@ -294,16 +281,12 @@ fn tables_that_are_to_be_kept_stay_when_they_are_empty() {
     let range = IovaRange::page(Iova::new(0), PAGE);
     let mut owed = Gather::new();
     let (pa, bytes) = (PhysAddr::new(0x1000), PAGE.bytes());
-    domain
-        .map(range.start(), promised(pa, bytes), Access::READ, &mut owed)
-        .unwrap();
+    domain.map(range.start(), promised(pa, bytes), Access::READ, &mut owed).unwrap();
     domain.unmap(range, &mut owed).unwrap();
     domain.sync(&mut owed).unwrap();
     assert_eq!(domain.table().pages(), 3);
     let other = self::domain();
-    other
-        .map(range.start(), promised(pa, bytes), Access::READ, &mut owed)
-        .unwrap();
+    other.map(range.start(), promised(pa, bytes), Access::READ, &mut owed).unwrap();
     other.unmap(range, &mut owed).unwrap();
     assert_eq!(owed.table_pages(), 1);
     other.sync(&mut owed).unwrap();
@@ -352,21 +335,13 @@ fn a_unit_that_says_nothing_of_pasids_refuses_them() {
 #[test]
 fn a_domain_whose_tag_the_unit_still_has_leaves_its_tables_where_they_are() {
     for (late, live) in [(false, 0), (true, 3)] {
-        let memory = alloc::sync::Arc::new(SlabTables::<AtomicU64>::new(
-            PhysAddr::new(1 << 31),
-            PAGE,
-            64,
-        ));
+        let memory =
+            alloc::sync::Arc::new(SlabTables::<AtomicU64>::new(PhysAddr::new(1 << 31), PAGE, 64));
         let table = PageTable::new(format(), memory.clone()).unwrap();
         let (caps, quirks) = (Capabilities::new(PAGE), Quirks::default());
         let domain = PagedDomain::new(table, InvalTag::new(1), caps, quirks, Queue::default());
         let (pa, mut owed) = (PhysAddr::new(0x1000), Gather::new());
-        let mapped = domain.map(
-            Iova::new(0),
-            promised(pa, PAGE.bytes()),
-            Access::READ,
-            &mut owed,
-        );
+        let mapped = domain.map(Iova::new(0), promised(pa, PAGE.bytes()), Access::READ, &mut owed);
         mapped.unwrap();
         domain.queue().late.store(late, Ordering::Relaxed);
         drop(domain);
@@ -380,25 +355,13 @@ fn tables_that_a_kernel_took_out_of_its_own_are_forgotten_by_walk_caches_too() {
     // SAFETY: no unit walks them: the root is a name.
     let tables = unsafe { ForeignTables::at(PhysAddr::new(0x7000)) };
     let table = PageTable::foreign(format(), tables);
-    let caps = Capabilities {
-        page: PageForm::Granule,
-        ..Capabilities::new(PAGE)
-    };
-    let domain = PagedDomain::new(
-        table,
-        InvalTag::new(1),
-        caps,
-        Quirks::default(),
-        Queue::default(),
-    );
+    let caps = Capabilities { page: PageForm::Granule, ..Capabilities::new(PAGE) };
+    let domain =
+        PagedDomain::new(table, InvalTag::new(1), caps, Quirks::default(), Queue::default());
     let page = IovaRange::page(Iova::new(0x5000), PAGE);
     domain.invalidate(page).unwrap();
     let steps = domain.queue().steps.lock();
-    let [
-        Step::Invalidate(Command::Page { iova, depth, .. }),
-        Step::Sync,
-    ] = steps[..]
-    else {
+    let [Step::Invalidate(Command::Page { iova, depth, .. }), Step::Sync] = steps[..] else {
         panic!("{steps:?}");
     };
     assert_eq!((iova, depth), (page.start(), Depth::AllLevels));

@@ -15,10 +15,7 @@ pub struct Flow {
 
 impl Flow {
     /// As many as it likes.
-    pub const UNBOUNDED: Self = Self {
-        burst: 1,
-        each: Nanos::new(0),
-    };
+    pub const UNBOUNDED: Self = Self { burst: 1, each: Nanos::new(0) };
 }
 
 /// Bounds of a [`super::Dispatcher`]. A device is stopped where it floods, refused where it is wrong,
@@ -46,10 +43,7 @@ impl Default for Bounds {
             groups_of_device: 64,
             requests: 64,
             timeout: Nanos::from_millis(1_000),
-            flow: Flow {
-                burst: 4_096,
-                each: Nanos::new(10_000),
-            },
+            flow: Flow { burst: 4_096, each: Nanos::new(10_000) },
         }
     }
 }
@@ -113,20 +107,11 @@ mod tests {
         let flow = Flow { burst: 3, each };
         let mut bucket = Bucket::default();
         let mut at = |now| bucket.take(Nanos::new(now), flow) == Admitted::Yes;
-        assert_eq!(
-            [at(100), at(100), at(100), at(100)],
-            [true, true, true, false]
-        );
-        assert_eq!(
-            [at(109), at(110), at(111), at(119)],
-            [false, true, false, false]
-        );
+        assert_eq!([at(100), at(100), at(100), at(100)], [true, true, true, false]);
+        assert_eq!([at(109), at(110), at(111), at(119)], [false, true, false, false]);
         assert_eq!([at(120), at(125)], [true, false]);
         // Rest fills it up to a burst and no further.
-        assert_eq!(
-            [at(900), at(900), at(900), at(900)],
-            [true, true, true, false]
-        );
+        assert_eq!([at(900), at(900), at(900), at(900)], [true, true, true, false]);
     }
 
     #[test]

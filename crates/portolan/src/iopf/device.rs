@@ -33,11 +33,7 @@ pub(super) struct Refused {
 impl Refused {
     /// Address of the response.
     pub const fn to(&self, stream: StreamId, group: GroupId) -> ReplyTo {
-        ReplyTo {
-            stream,
-            pasid: self.pasid,
-            name: ReplyName::Group(group),
-        }
+        ReplyTo { stream, pasid: self.pasid, name: ReplyName::Group(group) }
     }
 }
 
@@ -93,11 +89,7 @@ impl Device {
             ReplyPasid::AsAsked => pasid,
             ReplyPasid::Never => None,
         };
-        ReplyTo {
-            stream,
-            pasid,
-            name,
-        }
+        ReplyTo { stream, pasid, name }
     }
 
     /// The reach of an address space.

@@ -54,9 +54,7 @@ pub struct Dispatcher<P: Cpus, R: Responder> {
 
 impl<P: Cpus, R: Responder> core::fmt::Debug for Dispatcher<P, R> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Dispatcher")
-            .field("bounds", &self.bounds)
-            .finish_non_exhaustive()
+        f.debug_struct("Dispatcher").field("bounds", &self.bounds).finish_non_exhaustive()
     }
 }
 
@@ -69,16 +67,9 @@ impl<P: Cpus, R: Responder> Dispatcher<P, R> {
     /// # Errors
     /// Without memory for that.
     pub fn new(cpus: P, responder: R, bounds: Bounds) -> Result<Self, NoMemory> {
-        let state = State::new(&bounds).map_err(|_| NoMemory {
-            groups: bounds.groups,
-            requests: bounds.requests,
-        })?;
-        Ok(Self {
-            cpus,
-            responder,
-            bounds,
-            state: Lock::new(state),
-        })
+        let state = State::new(&bounds)
+            .map_err(|_| NoMemory { groups: bounds.groups, requests: bounds.requests })?;
+        Ok(Self { cpus, responder, bounds, state: Lock::new(state) })
     }
 
     /// Responder that carries responses.
@@ -99,9 +90,7 @@ impl<P: Cpus, R: Responder> Dispatcher<P, R> {
         stream: StreamId,
         reply: ReplyPasid,
     ) -> Result<(), RegisterError> {
-        self.with_memory(stream, |state, offer| {
-            state.set_reply_pasid(stream, reply, offer)
-        })
+        self.with_memory(stream, |state, offer| state.set_reply_pasid(stream, reply, offer))
     }
 
     /// Calls `act` under the lock, and again with the memory that it lacked, which is made without
@@ -256,9 +245,7 @@ impl<P: Cpus, R: Responder> Dispatcher<P, R> {
     /// If its group was to be answered at once and the response could not be sent.
     pub fn accept(&self, raw: RawPageRequest) -> Result<Taken, R::Error> {
         let now = self.cpus.now();
-        let outcome = self
-            .state
-            .with(|state| state.take_in(raw, now, &self.bounds));
+        let outcome = self.state.with(|state| state.take_in(raw, now, &self.bounds));
         if let Outcome::Refused(owed) = outcome {
             self.send(owed.to, owed.response)?;
         }
@@ -312,13 +299,7 @@ impl<P: Cpus, R: Responder> Dispatcher<P, R> {
                 self.send(to, response)?;
                 Ok(Some(Served::Answered { to, response }))
             }
-            Some(Ok(Work {
-                key,
-                ticket,
-                to,
-                requests,
-                handler,
-            })) => {
+            Some(Ok(Work { key, ticket, to, requests, handler })) => {
                 let handling = Handling {
                     dispatcher: self,
                     group: (key, ticket),
@@ -396,9 +377,7 @@ impl<P: Cpus, R: Responder> Handling<'_, P, R> {
         self.handled = Handled::Done;
         let (to, dispatcher) = (self.to, self.dispatcher);
         let requests = core::mem::take(&mut self.requests);
-        let ours = dispatcher
-            .state
-            .with(|state| state.finish(self.group, requests));
+        let ours = dispatcher.state.with(|state| state.finish(self.group, requests));
         match ours {
             Claim::Ours => {
                 dispatcher.send(to, response)?;
@@ -417,9 +396,7 @@ impl<P: Cpus, R: Responder> Drop for Handling<'_, P, R> {
         let dispatcher = self.dispatcher;
         let bounds = &dispatcher.bounds;
         let requests = core::mem::take(&mut self.requests);
-        let owed = dispatcher
-            .state
-            .with(|state| state.abandon(self.group, requests, bounds));
+        let owed = dispatcher.state.with(|state| state.abandon(self.group, requests, bounds));
         if let Some(Owed { to, response, .. }) = owed {
             // No caller is left to be told of an error; it is counted.
             let _ = dispatcher.send(to, response);

@@ -76,15 +76,7 @@ impl Outcome {
             Self::Duplicate => Taken::Duplicate,
             Self::Ignored => Taken::Ignored,
             Self::RefusedPart(cause) => Taken::RefusedPart { cause },
-            Self::Refused(Owed {
-                to,
-                response,
-                cause,
-            }) => Taken::Refused {
-                to,
-                response,
-                cause,
-            },
+            Self::Refused(Owed { to, response, cause }) => Taken::Refused { to, response, cause },
         }
     }
 }

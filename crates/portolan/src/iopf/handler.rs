@@ -39,9 +39,7 @@ impl<'a> Group<'a> {
 
     /// Address space of the requests; the response may be told without.
     pub fn pasid(&self) -> Option<Pasid> {
-        self.requests
-            .first()
-            .map_or(self.to.pasid, PageRequest::pasid)
+        self.requests.first().map_or(self.to.pasid, PageRequest::pasid)
     }
 
     /// Address of the response.

@@ -65,18 +65,13 @@ impl State {
         bounds: &Bounds,
     ) -> Option<Owed> {
         loop {
-            let key = self
-                .of_stream(stream)
-                .find(|(_, open)| open.pasid == pasid)
-                .map(|of| of.0)?;
+            let key =
+                self.of_stream(stream).find(|(_, open)| open.pasid == pasid).map(|of| of.0)?;
             let gone = self.forget(key)?;
             match (gone.phase, key.1) {
                 (Phase::Partial { deadline }, ReplyName::Group(group)) => {
-                    let refused = Refused {
-                        cause: Cause::Detached,
-                        pasid: gone.to.pasid,
-                        deadline,
-                    };
+                    let refused =
+                        Refused { cause: Cause::Detached, pasid: gone.to.pasid, deadline };
                     if let Some(device) = self.devices.get_mut(&stream) {
                         // There is room for each number that a group can have.
                         let _ = device.refused.insert(group, refused);
@@ -134,10 +129,7 @@ impl State {
     /// # Errors
     /// If it has some.
     pub fn remove_idle(&mut self, stream: StreamId) -> Result<Option<Device>, Busy> {
-        let refused = self
-            .devices
-            .get(&stream)
-            .map_or(0, |device| device.refused.len());
+        let refused = self.devices.get(&stream).map_or(0, |device| device.refused.len());
         if refused != 0 || self.of_stream(stream).next().is_some() {
             return Err(Busy);
         }

@@ -137,13 +137,7 @@ impl RawPageRequest {
     /// Tells if it only says that a device has stopped to use an address space; that wants no
     /// response.
     pub fn is_stop_marker(&self) -> bool {
-        let last = matches!(
-            self.kind,
-            RequestKind::Pri {
-                place: Place::Last,
-                ..
-            }
-        );
+        let last = matches!(self.kind, RequestKind::Pri { place: Place::Last, .. });
         last && self.pasid.is_some() && !self.wants.intersects(ACCESS)
     }
 
@@ -153,11 +147,7 @@ impl RawPageRequest {
             RequestKind::Pri { group, .. } => ReplyName::Group(group),
             RequestKind::Stall { tag } => ReplyName::Stall(tag),
         };
-        ReplyTo {
-            stream: self.stream,
-            pasid: self.pasid,
-            name,
-        }
+        ReplyTo { stream: self.stream, pasid: self.pasid, name }
     }
 
     /// The request, if it makes sense by itself. Others decide if the device may reach that
@@ -287,10 +277,7 @@ mod tests {
         let raw = pri(wants, Place::More);
         assert_eq!(raw.check(), Err(BadRequest::NoAccess { wants }));
         let pasid = Pasid::new(1 << 20);
-        let raw = RawPageRequest {
-            pasid: Some(pasid),
-            ..pri(Permissions::READ, Place::Last)
-        };
+        let raw = RawPageRequest { pasid: Some(pasid), ..pri(Permissions::READ, Place::Last) };
         assert_eq!(raw.check(), Err(BadRequest::Pasid { pasid }));
         let group = GroupId::new(512);
         let place = Place::Last;
@@ -317,10 +304,7 @@ mod tests {
         assert!(pri(Permissions::empty(), Place::Last).is_stop_marker());
         assert!(!pri(Permissions::empty(), Place::More).is_stop_marker());
         assert!(!pri(Permissions::READ, Place::Last).is_stop_marker());
-        let unnamed = RawPageRequest {
-            pasid: None,
-            ..pri(Permissions::empty(), Place::Last)
-        };
+        let unnamed = RawPageRequest { pasid: None, ..pri(Permissions::empty(), Place::Last) };
         assert!(!unnamed.is_stop_marker());
     }
 }

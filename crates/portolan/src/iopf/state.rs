@@ -181,9 +181,7 @@ impl State {
             ticket: Ticket(self.tickets),
             pasid: request.pasid(),
             to: device.reply_to(key.0, request.pasid(), key.1),
-            phase: Phase::Partial {
-                deadline: Nanos::new(deadline),
-            },
+            phase: Phase::Partial { deadline: Nanos::new(deadline) },
             requests,
         };
         // There is room for as many groups as there was memory for requests of.
@@ -220,11 +218,7 @@ impl State {
                     return Outcome::Ignored;
                 }
                 let deadline = Nanos::new(now.get().saturating_add(bounds.timeout.get()));
-                let refused = Refused {
-                    cause,
-                    pasid: to.pasid,
-                    deadline,
-                };
+                let refused = Refused { cause, pasid: to.pasid, deadline };
                 // There is room for each number that a group can have.
                 let _ = device.refused.insert(group, refused);
                 Outcome::RefusedPart(cause)
@@ -241,21 +235,12 @@ impl State {
     pub(super) fn owe(&mut self, to: ReplyTo, cause: Cause, bounds: &Bounds) -> Owed {
         let response = bounds.response(cause);
         self.counts.count_refusal(cause);
-        Owed {
-            to,
-            response,
-            cause,
-        }
+        Owed { to, response, cause }
     }
 
     /// Takes a group out.
     pub(super) fn forget(&mut self, key: Key) -> Option<Gone> {
-        let Open {
-            to,
-            phase,
-            requests,
-            ..
-        } = self.open.remove(&key)?;
+        let Open { to, phase, requests, .. } = self.open.remove(&key)?;
         if phase != Phase::Running {
             self.give_back(requests);
         }
@@ -288,13 +273,7 @@ impl State {
         open.phase = Phase::Running;
         let requests = core::mem::take(&mut open.requests);
         self.counts.handled += 1;
-        Some(Ok(Work {
-            key,
-            ticket,
-            to,
-            requests,
-            handler,
-        }))
+        Some(Ok(Work { key, ticket, to, requests, handler }))
     }
 
     /// Ends a group that a handler had, with its requests.

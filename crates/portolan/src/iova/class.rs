@@ -157,10 +157,7 @@ impl Classes {
             return Ok(None);
         };
         let aligned = request.align.lg2() <= self.lg2 + order;
-        Ok(aligned.then_some(Block {
-            kind: self.kind(order, limit),
-            highest,
-        }))
+        Ok(aligned.then_some(Block { kind: self.kind(order, limit), highest }))
     }
 
     /// Request to the ranges for `request`: a whole block if it is of a class's size.
@@ -169,11 +166,7 @@ impl Classes {
             return *request;
         };
         let block = PageSize::of_lg2(self.granule.lg2() + order);
-        Request {
-            bytes: block.bytes(),
-            align: request.align.max(block),
-            limit: request.limit,
-        }
+        Request { bytes: block.bytes(), align: request.align.max(block), limit: request.limit }
     }
 
     /// The class of a range that comes back, `None` if it goes to the ranges.
@@ -280,12 +273,7 @@ mod tests {
         let classes = Classes::new(space, PageSize::SIZE_4K);
         let low = (1 << 20) / 64 - 1;
         let high = (1 << 28) / 64 - 1;
-        for (kind, share) in [
-            (0, low),
-            (3, low >> 3),
-            (CLASSES, high),
-            (CLASSES + 9, high >> 9),
-        ] {
+        for (kind, share) in [(0, low), (3, low >> 3), (CLASSES, high), (CLASSES + 9, high >> 9)] {
             assert_eq!(classes.share(Kind(kind)), share, "{kind}");
         }
         let small = IovaRange::from_len(Iova::new(0), 1 << 16).unwrap();

@@ -38,9 +38,7 @@ impl<P: Cpus> IovaSpace<P> {
     /// [`FreeError::Memory`]; nothing is set aside.
     pub fn reserve(&self, range: IovaRange) -> Result<(), FreeError> {
         self.trim_all();
-        self.ranges_with_room(Heap::Use, FreeError::Memory, |ranges| {
-            ranges.try_reserve(range)
-        })
+        self.ranges_with_room(Heap::Use, FreeError::Memory, |ranges| ranges.try_reserve(range))
     }
 
     /// As [`IovaSpace::reserve`], of a range that is free.
@@ -51,11 +49,9 @@ impl<P: Cpus> IovaSpace<P> {
     /// [`FreeError::InUse`] if a part of it is not; nothing is set aside.
     pub fn reserve_free(&self, range: IovaRange) -> Result<(), FreeError> {
         self.trim_all();
-        self.ranges_with_room(Heap::Use, FreeError::Memory, |ranges| {
-            match ranges.is_free(range) {
-                true => ranges.try_reserve(range),
-                false => Err(Refused::Error(FreeError::InUse { range })),
-            }
+        self.ranges_with_room(Heap::Use, FreeError::Memory, |ranges| match ranges.is_free(range) {
+            true => ranges.try_reserve(range),
+            false => Err(Refused::Error(FreeError::InUse { range })),
         })
     }
 
@@ -85,9 +81,7 @@ impl<P: Cpus> IovaSpace<P> {
     /// # Errors
     /// See [`FreeError`]; nothing is changed.
     pub fn release(&self, range: IovaRange) -> Result<(), FreeError> {
-        self.ranges_with_room(Heap::Use, FreeError::Memory, |ranges| {
-            ranges.try_free(range)
-        })
+        self.ranges_with_room(Heap::Use, FreeError::Memory, |ranges| ranges.try_free(range))
     }
 
     /// Gives back to the ranges the magazines that lay in a depot since the last trim: for a timer.

@@ -108,11 +108,8 @@ impl<P: Cpus> IovaSpace<P> {
         let blocks = self.options.refill.min(self.rounds(kind) as u32);
         let blocks = blocks.clamp(1, most.max(1));
         let block = PageSize::of_lg2(self.granule().lg2() + order);
-        let request = Request {
-            bytes: u64::from(blocks) << block.lg2(),
-            align: block,
-            limit: request.limit,
-        };
+        let request =
+            Request { bytes: u64::from(blocks) << block.lg2(), align: block, limit: request.limit };
         if blocks == 1 {
             return None;
         }
@@ -173,9 +170,7 @@ impl<P: Cpus> IovaSpace<P> {
         };
         let start = range.start().get();
         self.step(1);
-        let (out, put) = cpu
-            .magazines
-            .with(|cache| cache.of(kind).put_into(empty, start));
+        let (out, put) = cpu.magazines.with(|cache| cache.of(kind).put_into(empty, start));
         self.keep(kind, out);
         match put {
             Put::Done => Ok(()),
@@ -233,9 +228,7 @@ impl<P: Cpus> IovaSpace<P> {
     /// Gives a range back to the ranges, rounded up as it was.
     pub(super) fn take_back(&self, range: IovaRange) -> Result<(), FreeError> {
         let whole = self.block_of(range)?;
-        self.ranges_with_room(Heap::Spare, FreeError::Memory, |ranges| {
-            ranges.try_free(whole)
-        })
+        self.ranges_with_room(Heap::Spare, FreeError::Memory, |ranges| ranges.try_free(whole))
     }
 
     /// From the ranges, if need be (`empties_caches`) after caches were emptied into them: the caller's, the
@@ -276,10 +269,7 @@ impl<P: Cpus> IovaSpace<P> {
         let memory = IovaError::Memory;
         let whole = self.classes.whole(request);
         let full = |error| match error {
-            IovaError::Full { limit, .. } => IovaError::Full {
-                bytes: request.bytes,
-                limit,
-            },
+            IovaError::Full { limit, .. } => IovaError::Full { bytes: request.bytes, limit },
             other => other,
         };
         let block = self.ranges_with_room(heap, memory, |ranges| ranges.try_alloc(whole, 1));

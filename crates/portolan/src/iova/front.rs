@@ -36,10 +36,7 @@ pub(super) struct Fronts<W>([Front<W>; KINDS]);
 impl<W: SharedWord> Fronts<W> {
     pub fn new() -> Self {
         let word = |_| W::new(NONE);
-        Self(array::from_fn(|_| Front {
-            filled: W::new(0),
-            blocks: array::from_fn(word),
-        }))
+        Self(array::from_fn(|_| Front { filled: W::new(0), blocks: array::from_fn(word) }))
     }
 
     /// A block whose first address is at most `highest`, if the last one is such a block.

@@ -17,10 +17,7 @@ impl Ledger {
     /// The missing room; the range is not entered.
     pub fn enter(&mut self, range: IovaRange) -> Result<(), Lack> {
         self.0.lack(self.0.len() + 1).map_or(Ok(()), Err)?;
-        self.0.insert(Gap {
-            first: range.start().get(),
-            last: range.last().get(),
-        });
+        self.0.insert(Gap { first: range.start().get(), last: range.last().get() });
         Ok(())
     }
 

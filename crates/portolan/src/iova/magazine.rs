@@ -54,9 +54,7 @@ impl Magazine {
     #[inline(never)]
     fn take_near(&mut self, highest: u64) -> Option<u64> {
         let near = self.0.iter().enumerate().rev().take(LOOKS);
-        let found = near
-            .filter(|&(_, &start)| start <= highest)
-            .map(|(at, _)| at);
+        let found = near.filter(|&(_, &start)| start <= highest).map(|(at, _)| at);
         found.max().map(|at| self.0.swap_remove(at))
     }
 
@@ -230,14 +228,7 @@ impl Depot {
         // made at once because they found none: a handler that brings one must not have to free it.
         let most = cpus.checked_mul(4)?.checked_add(limit)?;
         empty.try_reserve_exact(most).ok()?;
-        Some(Self {
-            full,
-            empty,
-            spare: cpus,
-            limit,
-            fewest: 0,
-            exchanges: 0,
-        })
+        Some(Self { full, empty, spare: cpus, limit, fewest: 0, exchanges: 0 })
     }
 
     /// A magazine with blocks.
@@ -304,9 +295,7 @@ impl Depot {
 
     #[cfg(test)]
     pub fn blocks(&self) -> impl Iterator<Item = u64> + '_ {
-        self.full
-            .iter()
-            .flat_map(|magazine| magazine.0.iter().copied())
+        self.full.iter().flat_map(|magazine| magazine.0.iter().copied())
     }
 }
 

@@ -23,10 +23,7 @@ impl Request {
     /// The same, not above `ceiling`.
     #[inline]
     pub(super) fn below(&self, ceiling: Iova) -> Self {
-        Self {
-            limit: self.limit.min(ceiling),
-            ..*self
-        }
+        Self { limit: self.limit.min(ceiling), ..*self }
     }
 }
 
@@ -72,22 +69,14 @@ impl RangeAllocator {
     pub fn new(space: IovaRange, granule: PageSize) -> Result<Self, IovaError> {
         let lg2 = granule.lg2();
         let mask = granule.bytes() - 1;
-        let first = space
-            .start()
-            .get()
-            .checked_add(mask)
-            .ok_or(IovaError::Empty)?
-            >> lg2;
+        let first = space.start().get().checked_add(mask).ok_or(IovaError::Empty)? >> lg2;
         // The first page that does not lie in it whole.
         let end = match space.last().get().checked_add(1) {
             Some(end) => end >> lg2,
             None => (u64::MAX >> lg2) + u64::from(lg2 > 0),
         };
         let last = end.checked_sub(1).filter(|&last| last >= first);
-        let space = Gap {
-            first,
-            last: last.ok_or(IovaError::Empty)?,
-        };
+        let space = Gap { first, last: last.ok_or(IovaError::Empty)? };
         let mut gaps = GapTree::default();
         gaps.prepare(2).map_err(|_| IovaError::Memory)?;
         gaps.insert(space);
@@ -150,8 +139,7 @@ impl RangeAllocator {
     /// Memory that is missing for `ranges` more that come back whole; `None` if none is.
     pub(super) fn lack(&self, ranges: usize) -> Option<Lack> {
         let gaps = self.pieces.max(self.gaps.len());
-        self.gaps
-            .lack(gaps.saturating_add(ranges).saturating_add(1))
+        self.gaps.lack(gaps.saturating_add(ranges).saturating_add(1))
     }
 
     fn room(&self, gaps: usize) -> Result<(), Lack> {
@@ -170,10 +158,7 @@ impl RangeAllocator {
         let lg2 = self.granule.lg2();
         let pages_less_one = (request.bytes - 1) >> lg2;
         let align_lg2 = request.align.lg2().saturating_sub(lg2);
-        let full = IovaError::Full {
-            bytes: request.bytes,
-            limit: request.limit,
-        };
+        let full = IovaError::Full { bytes: request.bytes, limit: request.limit };
         // The first page that the device cannot use whole.
         let below = match request.limit.get().checked_add(1) {
             Some(end) => end >> lg2,
@@ -188,16 +173,10 @@ impl RangeAllocator {
         let last = first + pages_less_one;
         self.gaps.remove(gap.first);
         if gap.first < first {
-            self.gaps.insert(Gap {
-                first: gap.first,
-                last: first - 1,
-            });
+            self.gaps.insert(Gap { first: gap.first, last: first - 1 });
         }
         if last < gap.last {
-            self.gaps.insert(Gap {
-                first: last + 1,
-                last: gap.last,
-            });
+            self.gaps.insert(Gap { first: last + 1, last: gap.last });
         }
         self.free_pages = self.free_pages.saturating_sub(pages_less_one + 1);
         Ok(self.range(first, last).ok_or(full)?)
@@ -223,10 +202,7 @@ impl RangeAllocator {
         let by_order = self.gaps.highest(by_order, below).and_then(place);
         let by_length = slack.and_then(|pages| self.gaps.highest(Fit::Length(pages), below));
         let by_length = by_length.and_then(place);
-        [cut, by_order, by_length]
-            .into_iter()
-            .flatten()
-            .max_by_key(|&(_, first)| first)
+        [cut, by_order, by_length].into_iter().flatten().max_by_key(|&(_, first)| first)
     }
 
     /// Tells if all of `range` can be given out.
@@ -259,16 +235,10 @@ impl RangeAllocator {
             self.gaps.remove(gap.first);
             self.free_pages -= gap.last.min(last) - gap.first.max(first) + 1;
             if gap.first < first {
-                self.gaps.insert(Gap {
-                    first: gap.first,
-                    last: first - 1,
-                });
+                self.gaps.insert(Gap { first: gap.first, last: first - 1 });
             }
             if gap.last > last {
-                self.gaps.insert(Gap {
-                    first: last + 1,
-                    last: gap.last,
-                });
+                self.gaps.insert(Gap { first: last + 1, last: gap.last });
             }
             let Some(next) = gap.first.checked_sub(1) else {
                 break;

@@ -41,8 +41,7 @@ impl<P: Cpus> IovaSpace<P> {
         for kind in Kind::all().filter(|kind| short & bit(*kind) != 0) {
             self.keep_empty(kind, self.made(kind));
         }
-        self.make_records()
-            .inspect_err(|_| self.shortage.0.add(RECORDS))
+        self.make_records().inspect_err(|_| self.shortage.0.add(RECORDS))
     }
 
     /// Makes room for records, outside of the locks.

@@ -90,10 +90,7 @@ pub(super) struct Home<P: Cpus> {
 
 impl<P: Cpus> Home<P> {
     fn new() -> Self {
-        Self {
-            fronts: Fronts::new(),
-            magazines: Lock::new(CpuCache::default()),
-        }
+        Self { fronts: Fronts::new(), magazines: Lock::new(CpuCache::default()) }
     }
 }
 
@@ -249,8 +246,7 @@ impl<P: Cpus> IovaSpace<P> {
     /// Takes from a CPU's magazines.
     #[inline]
     fn take_behind(&self, cpu: &Home<P>, block: Block) -> Option<u64> {
-        cpu.magazines
-            .with(|cache| cache.of(block.kind).take(block.highest))
+        cpu.magazines.with(|cache| cache.of(block.kind).take(block.highest))
     }
 
     /// Finds addresses where the magazines have none, or `request` is of no class.
@@ -465,8 +461,7 @@ impl<P: Cpus> IovaSpace<P> {
     #[inline]
     pub(super) fn step(&self, _steps: usize) {
         #[cfg(test)]
-        self.steps
-            .fetch_add(_steps, core::sync::atomic::Ordering::Relaxed);
+        self.steps.fetch_add(_steps, core::sync::atomic::Ordering::Relaxed);
     }
 
     /// The highest address that a device may be limited to.

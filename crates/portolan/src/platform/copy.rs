@@ -21,12 +21,7 @@ impl Transfer {
     #[inline]
     pub(crate) const fn new(from: PhysAddr, to: PhysAddr, bytes: u64) -> Self {
         let sharing = Sharing::Exclusive;
-        Self {
-            from,
-            to,
-            bytes,
-            sharing,
-        }
+        Self { from, to, bytes, sharing }
     }
 
     /// The same for a buffer whose memory is reached so.

@@ -222,11 +222,7 @@ impl<C: Clock, F: Fn() -> CpuId> SpinCpus<C, F> {
     /// start again.
     pub fn new(count: usize, clock: C, current: F) -> Self {
         let count = count.max(1);
-        Self {
-            count,
-            clock,
-            current,
-        }
+        Self { count, clock, current }
     }
 }
 

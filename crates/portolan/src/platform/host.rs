@@ -19,9 +19,7 @@ pub struct HostTables<W = AtomicU64> {
 impl<W: Word> HostTables<W> {
     /// `pages` pages of `page` bytes.
     pub fn new(page: PageSize, pages: u32) -> Self {
-        Self {
-            slab: SlabTables::at_host_addresses(page, pages),
-        }
+        Self { slab: SlabTables::at_host_addresses(page, pages) }
     }
 
     /// Number of pages handed out and not yet taken back.

@@ -112,11 +112,7 @@ struct Masked<I: Interrupts> {
 impl<I: Interrupts> Masked<I> {
     #[inline]
     fn new() -> Self {
-        Self {
-            before: I::disable(),
-            interrupts: PhantomData,
-            cpu: PhantomData,
-        }
+        Self { before: I::disable(), interrupts: PhantomData, cpu: PhantomData }
     }
 }
 
@@ -134,19 +130,13 @@ impl<T: Send, I: Interrupts> Lock<T> for IrqLock<T, I> {
         T: 'a;
 
     fn new(value: T) -> Self {
-        Self {
-            inner: spin::Mutex::new(value),
-            interrupts: PhantomData,
-        }
+        Self { inner: spin::Mutex::new(value), interrupts: PhantomData }
     }
 
     #[inline]
     fn lock(&self) -> IrqGuard<'_, T, I> {
         let masked = Masked::new();
-        IrqGuard {
-            inner: self.inner.lock(),
-            masked,
-        }
+        IrqGuard { inner: self.inner.lock(), masked }
     }
 
     #[inline]

@@ -106,10 +106,7 @@ impl<W: Word> TableMem<W> for SlabTables<W> {
                 return Err(OutOfTableMemory { size });
             };
             let new = Self::step(head, next.load(Ordering::Relaxed));
-            match self
-                .free
-                .compare_exchange_weak(head, new, Ordering::Relaxed, Ordering::Acquire)
-            {
+            match self.free.compare_exchange_weak(head, new, Ordering::Relaxed, Ordering::Acquire) {
                 Ok(_) => break index,
                 Err(now) => head = now,
             }
@@ -134,10 +131,7 @@ impl<W: Word> TableMem<W> for SlabTables<W> {
         loop {
             next.store(head as u32, Ordering::Relaxed);
             let new = Self::step(head, offset as u32);
-            match self
-                .free
-                .compare_exchange_weak(head, new, Ordering::Release, Ordering::Relaxed)
-            {
+            match self.free.compare_exchange_weak(head, new, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => break,
                 Err(now) => head = now,
             }

@@ -103,10 +103,7 @@ impl Display for TraceLine<'_> {
         let (cpu, at) = (self.cpu.get(), self.at.get());
         let (seconds, rest) = (at / 1_000_000_000, at % 1_000_000_000);
         let event = &self.event;
-        write!(
-            f,
-            "portolan-0 [{cpu:03}] ..... {seconds}.{rest:09}: {event}"
-        )
+        write!(f, "portolan-0 [{cpu:03}] ..... {seconds}.{rest:09}: {event}")
     }
 }
 

@@ -49,14 +49,9 @@ macro_rules! word {
             #[inline]
             #[allow(clippy::unnecessary_cast)]
             fn compare_exchange(&self, old: u64, new: u64) -> Result<u64, u64> {
-                self.compare_exchange(
-                    old as $raw,
-                    new as $raw,
-                    Ordering::AcqRel,
-                    Ordering::Acquire,
-                )
-                .map(|raw| raw as u64)
-                .map_err(|raw| raw as u64)
+                self.compare_exchange(old as $raw, new as $raw, Ordering::AcqRel, Ordering::Acquire)
+                    .map(|raw| raw as u64)
+                    .map_err(|raw| raw as u64)
             }
         }
     };

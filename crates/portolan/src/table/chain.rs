@@ -105,10 +105,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     pub(super) fn give_back(&self, page: PhysAddr) {
         match self.looked() {
             Looked::ByNobody => self.free_page(page),
-            Looked::AtNow => self.park(TableChain {
-                ends: Some((page, page)),
-                pages: 1,
-            }),
+            Looked::AtNow => self.park(TableChain { ends: Some((page, page)), pages: 1 }),
         }
     }
 

@@ -51,12 +51,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         access: Access,
         gather: &mut Gather,
     ) -> Result<IovaRange, TableMapError> {
-        self.map_sg(
-            iova,
-            core::iter::once(Segment { pa, bytes }),
-            access,
-            gather,
-        )
+        self.map_sg(iova, core::iter::once(Segment { pa, bytes }), access, gather)
     }
 
     /// Maps a scatter list at consecutive addresses from `iova`, with the largest pages that
@@ -175,11 +170,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                 }
             }
         }
-        Ok(Request {
-            range,
-            templates,
-            top_leaf,
-        })
+        Ok(Request { range, templates, top_leaf })
     }
 
     /// The first address whose entry among `words` is not empty.
@@ -245,9 +236,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 
     /// The part of the request from `iova` on within one leaf table.
     fn slot(request: &Request, iova: Iova) -> IovaRange {
-        let last = IovaRange::page(iova, Self::span(1))
-            .last()
-            .min(request.range.last());
+        let last = IovaRange::page(iova, Self::span(1)).last().min(request.range.last());
         IovaRange::new(iova, last).unwrap_or(request.range)
     }
 
@@ -311,10 +300,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     ) -> Result<(), TableMapError> {
         match self.walk(iova, level) {
             Walk::At(..) => Ok(()),
-            Walk::Stopped {
-                level: stopped,
-                raw,
-            } => {
+            Walk::Stopped { level: stopped, raw } => {
                 if F::classify(raw, stopped) != Entry::Empty {
                     return Err(TableMapError::AlreadyMapped { iova });
                 }
@@ -351,10 +337,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             Enter::Taken => Err(self.already_mapped(slot)),
             Enter::Entered { table, before } => {
                 let index = self.index(iova, 0);
-                let words = self
-                    .words(table)
-                    .get(index..index + count as usize)
-                    .unwrap_or(&[]);
+                let words = self.words(table).get(index..index + count as usize).unwrap_or(&[]);
                 if before != 0 || !Self::counted() {
                     if let Some(iova) = Self::first_live(words, iova) {
                         self.leave(entry, count);
@@ -396,11 +379,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     ) -> bool {
         let iova = slot.start();
         let shared = iova == request.range.start() || slot.last() == request.range.last();
-        if shared {
-            entered.has(iova)
-        } else {
-            iova < reached
-        }
+        if shared { entered.has(iova) } else { iova < reached }
     }
 
     /// Second pass: writes. Nothing here can fail, since every table that could be missing was
@@ -427,9 +406,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                         self.owe_lines(gather, table, self.index(iova, level), 1);
                     }
                     pieces.skip(Self::span(level).bytes());
-                    at = IovaRange::page(iova, Self::span(level))
-                        .last()
-                        .checked_add(1);
+                    at = IovaRange::page(iova, Self::span(level)).last().checked_add(1);
                 }
             }
             if level == 0 {
@@ -463,14 +440,9 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             return;
         };
         let index = self.index(slot.start(), 0);
-        let words = self
-            .words(table)
-            .get(index..index + count as usize)
-            .unwrap_or(&[]);
+        let words = self.words(table).get(index..index + count as usize).unwrap_or(&[]);
         let template = request.templates[0];
-        pieces.fill(words, F::GRANULE, |word, pa| {
-            word.store(F::leaf(template, pa))
-        });
+        pieces.fill(words, F::GRANULE, |word, pa| word.store(F::leaf(template, pa)));
         self.join_clusters(words, index);
         self.owe_lines(gather, table, index, count as usize);
     }

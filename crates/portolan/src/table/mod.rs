@@ -86,10 +86,7 @@ impl Segment {
     /// The bytes of `memory`; one less than all of 64 bits, which no table maps.
     #[inline]
     pub const fn of(memory: PhysRange) -> Self {
-        Self {
-            pa: memory.start(),
-            bytes: memory.len_minus_one().saturating_add(1),
-        }
+        Self { pa: memory.start(), bytes: memory.len_minus_one().saturating_add(1) }
     }
 
     /// The whole granules around `memory`.
@@ -98,9 +95,7 @@ impl Segment {
         let inside = granule.bytes() - 1;
         let start = memory.start().get() & !inside;
         // Zero if it is all of 64 bits: no table maps that.
-        let bytes = (memory.last().get() | inside)
-            .wrapping_sub(start)
-            .wrapping_add(1);
+        let bytes = (memory.last().get() | inside).wrapping_sub(start).wrapping_add(1);
         let pa = PhysAddr::new(start);
         Self { pa, bytes }
     }

@@ -127,16 +127,10 @@ impl Shape {
             let segment = piece.segment(granule);
             let (pa, len) = (segment.pa.get(), segment.bytes);
             if (pa | len) & (granule.bytes() - 1) != 0 {
-                return Err(TableMapError::UnalignedMemory {
-                    pa: segment.pa,
-                    bytes: len,
-                });
+                return Err(TableMapError::UnalignedMemory { pa: segment.pa, bytes: len });
             }
             if pa >= top || len > top - pa {
-                return Err(TableMapError::MemoryOutOfRange {
-                    pa: segment.pa,
-                    bytes: len,
-                });
+                return Err(TableMapError::MemoryOutOfRange { pa: segment.pa, bytes: len });
             }
             bytes = bytes.checked_add(len).ok_or(too_long)?;
             run = if pa == next { run + len } else { len };
@@ -158,12 +152,7 @@ pub(super) struct Pieces<I> {
 
 impl<I: Iterator<Item: Piece>> Pieces<I> {
     pub(super) fn new(rest: I, granule: PageSize) -> Self {
-        Self {
-            rest,
-            granule,
-            pa: 0,
-            left: 0,
-        }
+        Self { rest, granule, pa: 0, left: 0 }
     }
 
     /// The current place: an address, and the bytes from it on in the same piece (0 at the end).
@@ -255,11 +244,7 @@ pub(super) struct Merged<I> {
 impl<I: Iterator<Item: Piece>> Merged<I> {
     pub(super) fn new(mut rest: I, granule: PageSize) -> Self {
         let next = rest.next().map(|piece| piece.segment(granule));
-        Self {
-            rest,
-            granule,
-            next,
-        }
+        Self { rest, granule, next }
     }
 }
 

@@ -52,11 +52,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             return None;
         };
         let (pa, size) = Self::leads(raw, level, pa, iova);
-        Some(Translation {
-            pa,
-            size,
-            access: self.format.access(raw, level),
-        })
+        Some(Translation { pa, size, access: self.format.access(raw, level) })
     }
 
     /// The leaves in `range`, in order of address. Changes that other CPUs make meanwhile are seen
@@ -89,10 +85,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             return Err(level);
         }
         loop {
-            let word = self
-                .words(table)
-                .get(self.index(iova, level))
-                .ok_or(level)?;
+            let word = self.words(table).get(self.index(iova, level)).ok_or(level)?;
             let raw = word.load();
             match F::classify(raw, level) {
                 Entry::Leaf(_) => return Ok((raw, level)),
@@ -128,12 +121,7 @@ impl<F: Format, M: TableMem<F::Word>> Iterator for Mappings<'_, F, M> {
             let range = IovaRange::new(iova, spanned.last().min(self.last))?;
             let (pa, size) = PageTable::<F, M>::leads(raw, level, pa, iova);
             let access = self.table.format.access(raw, level);
-            return Some(MappedRun {
-                range,
-                pa,
-                size,
-                access,
-            });
+            return Some(MappedRun { range, pa, size, access });
         }
         None
     }

@@ -82,10 +82,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         if F::tag(raw) != vacancy.event & ((1 << TAG_BITS) - 1) {
             return None;
         }
-        let passed = self
-            .vacancies
-            .load(Ordering::Relaxed)
-            .wrapping_sub(vacancy.event);
+        let passed = self.vacancies.load(Ordering::Relaxed).wrapping_sub(vacancy.event);
         if passed > 1 << TAG_BITS {
             self.link_again(entry, parent, vacancy.slot, raw, table);
             return None;

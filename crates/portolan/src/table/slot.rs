@@ -45,12 +45,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         leaf: u64,
         gather: &mut Gather,
     ) -> Result<bool, TableMapError> {
-        let Some(EnteredSlot {
-            entry,
-            table,
-            before,
-        }) = self.enter_slot(range, 1)?
-        else {
+        let Some(EnteredSlot { entry, table, before }) = self.enter_slot(range, 1)? else {
             return Ok(false);
         };
         let iova = range.start();
@@ -77,31 +72,20 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         gather: &mut Gather,
     ) -> Result<bool, TableMapError> {
         let count = range.pages(F::GRANULE) as u32;
-        let Some(EnteredSlot {
-            entry,
-            table,
-            before,
-        }) = self.enter_slot(range, count)?
-        else {
+        let Some(EnteredSlot { entry, table, before }) = self.enter_slot(range, count)? else {
             return Ok(false);
         };
-        let taken = TableMapError::AlreadyMapped {
-            iova: range.start(),
-        };
+        let taken = TableMapError::AlreadyMapped { iova: range.start() };
         let index = self.index(range.start(), 0);
-        let words = self
-            .words(table)
-            .get(index..index + count as usize)
-            .ok_or(taken)?;
+        let words = self.words(table).get(index..index + count as usize).ok_or(taken)?;
         if before != 0 || !Self::counted() {
             if let Some(iova) = Self::first_live(words, range.start()) {
                 self.leave(entry, count);
                 return Err(TableMapError::AlreadyMapped { iova });
             }
         }
-        Pieces::new(pieces, F::GRANULE).fill(words, F::GRANULE, |word, pa| {
-            word.store(F::leaf(template, pa))
-        });
+        Pieces::new(pieces, F::GRANULE)
+            .fill(words, F::GRANULE, |word, pa| word.store(F::leaf(template, pa)));
         self.join_clusters(words, index);
         self.owe_lines(gather, table, index, count as usize);
         gather.add_mapped(range, F::GRANULE);
@@ -119,19 +103,11 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             return Ok(None);
         };
         match self.enter(entry, count) {
-            Enter::Entered { table, before } => Ok(Some(EnteredSlot {
-                entry,
-                table,
-                before,
-            })),
+            Enter::Entered { table, before } => Ok(Some(EnteredSlot { entry, table, before })),
             Enter::NoTable => {
                 let table = self.take_back(entry, parent, range.start(), count);
                 let before = 0;
-                Ok(table.map(|table| EnteredSlot {
-                    entry,
-                    table,
-                    before,
-                }))
+                Ok(table.map(|table| EnteredSlot { entry, table, before }))
             }
             Enter::Taken => Err(self.already_mapped(range)),
         }

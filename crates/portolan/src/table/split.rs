@@ -85,26 +85,14 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         };
         let sizes = (F::GRANULE, Self::span(level));
         gather.add_unmapped_mixed(block, sizes, Depth::LeafOnly);
-        Ok(PendingSplit {
-            of: self.id,
-            block,
-            level,
-            broken,
-        })
+        Ok(PendingSplit { of: self.id, block, level, broken })
     }
 
     /// As [`PageTable::split`], of a cluster.
     fn split_cluster(&self, at: Iova, gather: &mut Gather) -> Result<PendingSplit, SplitError> {
-        let block = self
-            .part_cluster(at)
-            .ok_or(SplitError::NoBlock { iova: at })?;
+        let block = self.part_cluster(at).ok_or(SplitError::NoBlock { iova: at })?;
         gather.add_unmapped(block, F::GRANULE, Depth::LeafOnly);
-        Ok(PendingSplit {
-            of: self.id,
-            block,
-            level: 0,
-            broken: None,
-        })
+        Ok(PendingSplit { of: self.id, block, level: 0, broken: None })
     }
 
     /// Writes a table in place of the block `raw` of `level` in the table `parent`, or makes the
@@ -175,20 +163,12 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let of = (pending.of, self.id);
         let same = match of.0 == of.1 {
             true => quiesced.check(self.id).and_then(|()| gather.claim(self.id)),
-            false => Err(WrongTable {
-                of: of.0,
-                here: of.1,
-            }),
+            false => Err(WrongTable { of: of.0, here: of.1 }),
         };
         if let Err(error) = same {
             return Err(SplitNotCompleted { error, pending });
         }
-        let PendingSplit {
-            block,
-            level,
-            broken,
-            ..
-        } = pending;
+        let PendingSplit { block, level, broken, .. } = pending;
         let Some(table) = broken else {
             return Ok(());
         };

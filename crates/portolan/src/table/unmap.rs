@@ -113,10 +113,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let Walk::At(_, parent) = self.walk(range.start(), 1) else {
             return false;
         };
-        let (at, count) = (
-            self.index(range.start(), 1),
-            range.pages(Self::span(1)) as usize,
-        );
+        let (at, count) = (self.index(range.start(), 1), range.pages(Self::span(1)) as usize);
         let Some(entries) = self.words(parent).get(at..at + count) else {
             return false;
         };
@@ -217,13 +214,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let index = self.index(range.start(), 0);
         let count = (range.len_minus_one() >> F::GRANULE.lg2()) as usize + 1;
         let words = self.words(table).get(index..index + count).unwrap_or(&[]);
-        Some(Slot {
-            found,
-            raw,
-            table,
-            words,
-            range,
-        })
+        Some(Slot { found, raw, table, words, range })
     }
 
     /// Checks that all entries of `slot` are in use.

@@ -148,9 +148,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let mut seen = 1;
         loop {
             self.advance();
-            let done = walks
-                .wanted
-                .compare_exchange(seen, 0, Ordering::Relaxed, Ordering::Relaxed);
+            let done = walks.wanted.compare_exchange(seen, 0, Ordering::Relaxed, Ordering::Relaxed);
             match done {
                 Ok(_) => return,
                 Err(now) => seen = now,

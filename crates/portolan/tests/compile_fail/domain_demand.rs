@@ -2,7 +2,7 @@
 //! domain for which there is no promise.
 
 use portolan::addr::{IovaRange, PhysRange};
-use portolan::demand::{Ioas, IoasOptions, Frames, Pager, PopulateError, Unreached};
+use portolan::demand::{Frames, Ioas, IoasOptions, Pager, PopulateError, Unreached};
 use portolan::iommu::Domain;
 use portolan::platform::Cpus;
 use portolan::table::Access;

@@ -51,8 +51,7 @@ mod word {
         }
 
         fn compare_exchange(&self, old: u64, new: u64) -> Result<u64, u64> {
-            self.0
-                .compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire)
+            self.0.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire)
         }
     }
 }
@@ -110,11 +109,7 @@ impl Format for Tiny {
     }
     fn classify(raw: u64, level: u32) -> Kind {
         let pa = PhysAddr::new(raw & ADDRESS);
-        match (
-            raw & VALID != 0,
-            level > 0 && raw & TABLE != 0,
-            raw & VACATED != 0,
-        ) {
+        match (raw & VALID != 0, level > 0 && raw & TABLE != 0, raw & VACATED != 0) {
             (true, true, _) => Kind::Table(pa),
             (true, false, _) => Kind::Leaf(pa),
             (false, _, true) => Kind::Unlinked(pa),
@@ -229,10 +224,8 @@ impl InvalidationQueue for Prompt {
     }
 }
 
-const CAPS: Capabilities = Capabilities {
-    leaf_only: LeafOnly::Absent,
-    ..Capabilities::new(Tiny::GRANULE)
-};
+const CAPS: Capabilities =
+    Capabilities { leaf_only: LeafOnly::Absent, ..Capabilities::new(Tiny::GRANULE) };
 
 pub type Table = PageTable<Tiny, Watched>;
 
@@ -243,9 +236,7 @@ fn mapped(page: u64) -> PhysAddr {
 pub fn map(table: &Table, page: u64) {
     let mut gather = Gather::new();
     let iova = Iova::new(page * PAGE);
-    table
-        .map(iova, mapped(page), PAGE, Access::READ, &mut gather)
-        .unwrap();
+    table.map(iova, mapped(page), PAGE, Access::READ, &mut gather).unwrap();
     look(table, page, Found::Mapped);
 }
 
@@ -258,9 +249,7 @@ pub fn unmap(table: &Table, page: u64) -> Gather {
 
 pub fn pay(table: &Table, mut gather: Gather) {
     let facts = (&CAPS, &Quirks::default());
-    let quiet = table
-        .sync(&Prompt, Default::default(), facts, &mut gather)
-        .unwrap();
+    let quiet = table.sync(&Prompt, Default::default(), facts, &mut gather).unwrap();
     table.reclaim(quiet).unwrap();
 }
 

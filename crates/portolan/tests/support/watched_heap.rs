@@ -100,9 +100,7 @@ impl<T: Send> Lock<T> for Counted<T> {
     }
 
     fn into_inner(self) -> T {
-        self.0
-            .into_inner()
-            .expect("a lock that nobody panicked under")
+        self.0.into_inner().expect("a lock that nobody panicked under")
     }
 }
 

@@ -56,13 +56,6 @@ impl Interrupts {
     /// Takes the interrupts that are there: nowhere else are they on.
     pub fn take(&self) {
         // SAFETY: the handler changes only registers that any function may.
-        unsafe {
-            asm!(
-                "msr daifclr, #2",
-                "isb",
-                "msr daifset, #2",
-                clobber_abi("C")
-            )
-        };
+        unsafe { asm!("msr daifclr, #2", "isb", "msr daifset, #2", clobber_abi("C")) };
     }
 }

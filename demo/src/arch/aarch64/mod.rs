@@ -63,10 +63,7 @@ impl Loader {
     /// # Safety
     /// As of [`Machine::from_tables`].
     pub unsafe fn machine(&self, heap: &'static Heap) -> Outcome<Machine> {
-        let window = self
-            .tree
-            .compatible("qemu,fw-cfg-mmio")
-            .and_then(|node| node.reg());
+        let window = self.tree.compatible("qemu,fw-cfg-mmio").and_then(|node| node.reg());
         let window = window.ok_or("there is no fw_cfg device")?;
         // SAFETY: the device tree says that registers are there.
         let registers = unsafe { heap.map().registers(window) };
@@ -80,10 +77,7 @@ impl Loader {
     pub fn start_processor(&self, _machine: &Machine, affinity: u64) -> Outcome<()> {
         let node = self.tree.compatible("arm,psci-0.2");
         let method = node.and_then(|node| node.property("method"));
-        processors::start(
-            affinity,
-            method.ok_or("there is no PSCI in the device tree")?,
-        )
+        processors::start(affinity, method.ok_or("there is no PSCI in the device tree")?)
     }
 
     /// Gives the windows of all functions addresses, as there is no firmware that did.

@@ -61,10 +61,7 @@ impl Interrupts {
 
     /// Takes the interrupts of a wire, which is the IOMMU's, as well.
     pub fn listen(&self, line: u32) -> Outcome<()> {
-        let tree = self
-            .machine
-            .device_tree()
-            .ok_or("there is no device tree")?;
+        let tree = self.machine.device_tree().ok_or("there is no device tree")?;
         let place = self.messages.place();
         // SAFETY: the device tree has the APLIC there, which does no DMA.
         let registers =

@@ -288,11 +288,7 @@ const RISCV_SYSTEM: Guest = Guest {
         words(&["IOTINVAL.VMA (guest)"], 3 << 32 | 0x7ff, 2 << 32 | 1),
         words(&["IOTINVAL.VMA (all)"], 3 << 32 | 0x7ff, 1),
         words(&["IOTINVAL.GVMA"], 0x7ff, 0x481),
-        words(
-            &["IOTINVAL.GVMA (context)"],
-            1 << 33 | 0x7ff,
-            1 << 33 | 0x81,
-        ),
+        words(&["IOTINVAL.GVMA (context)"], 1 << 33 | 0x7ff, 1 << 33 | 0x81),
         words(&["IOTINVAL.GVMA (all)"], 1 << 33 | 0x7ff, 0x81),
     ],
 };
@@ -326,11 +322,7 @@ const GUESTS: &[Guest] = &[
         traced: &["amdvi_*inval", "amdvi_completion_wait"],
         kinds: &[
             kinds(
-                &[
-                    "COMPLETION_WAIT",
-                    "COMPLETION_WAIT (fence)",
-                    "COMPLETION_WAIT (replaced)",
-                ],
+                &["COMPLETION_WAIT", "COMPLETION_WAIT (fence)", "COMPLETION_WAIT (replaced)"],
                 "amdvi_completion_wait",
             ),
             kinds(&["INVALIDATE_DEVTAB_ENTRY"], "amdvi_devtab_inval"),

@@ -12,12 +12,8 @@ pub(super) const RECORDED: &[&str] = &[
 ];
 
 /// And where it does not.
-pub(super) const REFUSED: &[&str] = &[
-    NO_PAGE_FAULTS,
-    "not opened: refused",
-    "mapped at ",
-    "taken back: refused",
-];
+pub(super) const REFUSED: &[&str] =
+    &[NO_PAGE_FAULTS, "not opened: refused", "mapped at ", "taken back: refused"];
 
 /// Messages where interrupts are remapped.
 pub(super) const REMAPPED: &[&str] = &[

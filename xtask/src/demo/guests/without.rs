@@ -111,10 +111,7 @@ pub(super) const GUESTS: &[Guest] = &[
         ["x86-none", "demo x86-none"],
         pc!(),
         &[],
-        &[
-            "no DMA: there is no DMAR, IORT, IVRS, VIOT or RIMT table",
-            GOES_ON,
-        ],
+        &["no DMA: there is no DMAR, IORT, IVRS, VIOT or RIMT table", GOES_ON],
     ),
     without_dma(
         ["x86-two", "demo x86-two"],
@@ -162,12 +159,7 @@ pub(super) const GUESTS: &[Guest] = &[
         target: ARM,
         arguments: board!("virt"),
         code: WITHOUT_DMA,
-        said: [
-            &["no DMA: firmware's table has no unit", GOES_ON],
-            &[],
-            &[],
-            &[],
-        ],
+        said: [&["no DMA: firmware's table has no unit", GOES_ON], &[], &[], &[]],
         firmware: Firmware::Own,
         traced: &[],
         kinds: &[],

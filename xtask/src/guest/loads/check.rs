@@ -23,11 +23,7 @@ impl Policy {
 }
 
 const MAPS: [&str; 3] = ["dma/dma_map_page", "dma/dma_map_phys", "dma/dma_map_sg"];
-const UNMAPS: [&str; 3] = [
-    "dma/dma_unmap_page",
-    "dma/dma_unmap_phys",
-    "dma/dma_unmap_sg",
-];
+const UNMAPS: [&str; 3] = ["dma/dma_unmap_page", "dma/dma_unmap_phys", "dma/dma_unmap_sg"];
 const ALLOCATIONS: [&str; 2] = ["dma/dma_alloc", "dma/dma_alloc_sgt"];
 const FREES: [&str; 2] = ["dma/dma_free", "dma/dma_free_sgt"];
 /// Most that the prediction of a lazy kernel's invalidations may be off, and the fewest that are judged. No trace says
@@ -35,11 +31,8 @@ const FREES: [&str; 2] = ["dma/dma_free", "dma/dma_free_sgt"];
 const WITHIN: f64 = 0.15;
 const ENOUGH: u64 = 50;
 /// The files that a recorder leaves, of which each is replayed.
-const FILES: [(&str, &[&str]); 3] = [
-    ("portolan", &["gz"]),
-    ("trace-cmd", &["dat", "report"]),
-    ("perf", &["data", "script"]),
-];
+const FILES: [(&str, &[&str]); 3] =
+    [("portolan", &["gz"]), ("trace-cmd", &["dat", "report"]), ("perf", &["data", "script"])];
 
 /// The kernel's counts of the mappings of a load.
 #[derive(Debug, PartialEq, Eq)]
@@ -127,12 +120,7 @@ struct Load<'a> {
 
 impl Load<'_> {
     fn row(&self) -> String {
-        let Self {
-            counted,
-            received,
-            replayed,
-            ..
-        } = self;
+        let Self { counted, received, replayed, .. } = self;
         let submitted = self.run.submitted();
         format!(
             "{:5} maps of {:>8} bytes, {:5} ends, {:4} invalidations by page, {:3} by domain; kernel {:5}, \
@@ -159,9 +147,7 @@ impl Load<'_> {
         let replayed = &self.replayed;
         if (replayed.bad_lines, replayed.lost) != (0, 0) {
             let (bad, lost) = (replayed.bad_lines, replayed.lost);
-            return Err(format!(
-                "{bad} lines cannot be read, {lost} events are lost"
-            ));
+            return Err(format!("{bad} lines cannot be read, {lost} events are lost"));
         }
         let found = Mappings {
             maps: replayed.maps,
@@ -170,9 +156,7 @@ impl Load<'_> {
         };
         if found != self.counted {
             let counted = &self.counted;
-            return Err(format!(
-                "recorded {found:?}, counted by the kernel {counted:?}"
-            ));
+            return Err(format!("recorded {found:?}, counted by the kernel {counted:?}"));
         }
         self.compare_pieces()?;
         self.compare_invalidations()?;
@@ -184,9 +168,7 @@ impl Load<'_> {
         let pieces = self.run.counted(&["iommu/map"]).events;
         let requests = self.run.disks.events;
         match self.run.load == "huge" && pieces > 2 * requests {
-            true => Err(format!(
-                "{requests} requests of huge pages are {pieces} pieces"
-            )),
+            true => Err(format!("{requests} requests of huge pages are {pieces} pieces")),
             false => Ok(()),
         }
     }
@@ -208,10 +190,7 @@ impl Load<'_> {
             Unit::AmdVi => {
                 let maps = self.counted.maps.events + self.counted.allocations;
                 let pages = maps + self.counted.ends;
-                let all = Invalidations {
-                    pages,
-                    ..Invalidations::default()
-                };
+                let all = Invalidations { pages, ..Invalidations::default() };
                 (received, all)
             }
         };
@@ -221,9 +200,9 @@ impl Load<'_> {
         };
         match recorded && expected == counted {
             true => Ok(()),
-            false => Err(format!(
-                "recorded {sent:?}, by the kernel {counted:?}, received {received:?}"
-            )),
+            false => {
+                Err(format!("recorded {sent:?}, by the kernel {counted:?}, received {received:?}"))
+            }
         }
     }
 

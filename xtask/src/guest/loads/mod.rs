@@ -74,18 +74,15 @@ const PASSTHROUGH: &str = told!("intel_iommu=on iommu=pt");
 const NONE: &str = told!("intel_iommu=off");
 
 /// Each load by one recorder, in three ways, so that each load meets each recorder on each kernel.
-const FIRST: &[&str] = &[
-    "record-loads pages:portolan lists:trace-cmd mixed:perf huge:portolan disks:trace-cmd \
-     network:portolan bursts:portolan",
-];
-const SECOND: &[&str] = &[
-    "record-loads pages:trace-cmd lists:perf mixed:portolan huge:trace-cmd disks:portolan \
-     network:trace-cmd bursts:portolan",
-];
-const THIRD: &[&str] = &[
-    "record-loads pages:portolan lists:portolan mixed:trace-cmd huge:portolan disks:portolan \
-     network:trace-cmd bursts:trace-cmd",
-];
+const FIRST: &[&str] =
+    &["record-loads pages:portolan lists:trace-cmd mixed:perf huge:portolan disks:trace-cmd \
+     network:portolan bursts:portolan"];
+const SECOND: &[&str] =
+    &["record-loads pages:trace-cmd lists:perf mixed:portolan huge:trace-cmd disks:portolan \
+     network:trace-cmd bursts:portolan"];
+const THIRD: &[&str] =
+    &["record-loads pages:portolan lists:portolan mixed:trace-cmd huge:portolan disks:portolan \
+     network:trace-cmd bursts:trace-cmd"];
 /// Each load by each recorder.
 const ALL: &[&str] = &[
     "record-loads pages:portolan pages:trace-cmd pages:perf lists:portolan lists:trace-cmd lists:perf \
@@ -110,10 +107,7 @@ pub const NEWEST_STRICT: Machine = Machine {
     applets: &["ip", "tar"],
     tools: true,
     runs: FIRST,
-    traced: &[
-        "vtd_inv_desc_iotlb_*",
-        "virtio_serial_handle_control_message",
-    ],
+    traced: &["vtd_inv_desc_iotlb_*", "virtio_serial_handle_control_message"],
     check: |ran| check(ran, Unit::VtD, Policy::Strict),
 };
 

@@ -60,9 +60,7 @@ pub struct Replayed {
 impl Run {
     /// All that the guest told of.
     pub fn all(console: &str) -> Result<Vec<Self>, String> {
-        let lines = console
-            .lines()
-            .filter_map(|line| line.strip_prefix("run: "));
+        let lines = console.lines().filter_map(|line| line.strip_prefix("run: "));
         let runs = lines
             .map(|line| serde_json::from_str(line).map_err(|error| format!("{line}: {error}")));
         runs.collect()
@@ -71,22 +69,16 @@ impl Run {
     /// Counts of the kernel's `events`, together.
     pub fn counted(&self, events: &[&str]) -> Count {
         let of = events.iter().filter_map(|event| self.kernel.get(*event));
-        of.flat_map(BTreeMap::values)
-            .fold(Count::default(), |sum, count| Count {
-                events: sum.events + count.events,
-                bytes: sum.bytes + count.bytes,
-            })
+        of.flat_map(BTreeMap::values).fold(Count::default(), |sum, count| Count {
+            events: sum.events + count.events,
+            bytes: sum.bytes + count.bytes,
+        })
     }
 
     /// The invalidations that the kernel submitted.
     pub fn submitted(&self) -> Invalidations {
         let mut sum = Invalidations::default();
-        for (word, count) in self
-            .kernel
-            .get("intel_iommu/qi_submit")
-            .into_iter()
-            .flatten()
-        {
+        for (word, count) in self.kernel.get("intel_iommu/qi_submit").into_iter().flatten() {
             match (word & 0xf, word >> 4 & 3) {
                 (IOTLB, 1) => sum.global += count.events,
                 (IOTLB, 2) => sum.domains += count.events,
@@ -126,11 +118,8 @@ pub fn received(ran: &Ran, unit: Unit) -> Vec<Invalidations> {
     let [pages, domains, global] = unit.events().map(|event| ran.traced_after(MARK, event));
     // Every other part is between two loads; the last begins when the recordings leave.
     let parts = (1..pages.len()).step_by(2).map(|at| at - 1);
-    let part = |at: usize| Invalidations {
-        pages: pages[at],
-        domains: domains[at],
-        global: global[at],
-    };
+    let part =
+        |at: usize| Invalidations { pages: pages[at], domains: domains[at], global: global[at] };
     parts.map(part).collect()
 }
 
@@ -185,11 +174,7 @@ mod tests {
         };
         let both = run.counted(&["iommu/unmap", "dma/dma_free"]);
         assert_eq!((both.events, both.bytes), (4, 20480));
-        let wanted = Invalidations {
-            pages: 3,
-            domains: 2,
-            global: 0,
-        };
+        let wanted = Invalidations { pages: 3, domains: 2, global: 0 };
         assert_eq!(run.submitted(), wanted);
         assert!(Run::all("run: {}\n").is_err());
     }

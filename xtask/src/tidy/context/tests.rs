@@ -81,19 +81,11 @@ fn names_that_are_keywords_as_well() {
 #[test]
 fn what_is_not_public_as_written_need_not_say_it() {
     assert!(passes("//! H\nfn a() {}\n"));
-    assert!(passes(
-        "//! H\npub(crate) fn a() {}\npub(super) const fn b() {}\n"
-    ));
+    assert!(passes("//! H\npub(crate) fn a() {}\npub(super) const fn b() {}\n"));
     assert!(passes("//! H\ntrait T {\n    fn a(&self);\n}\n"));
-    assert!(passes(
-        "//! H\nimpl pub_crate::T for S {\n    fn a(&self) {}\n}\n"
-    ));
-    assert!(passes(
-        "//! H\npub struct S {\n    pub a: fn(u8) -> u8,\n}\n"
-    ));
-    assert!(passes(
-        "//! H\n// pub fn a() {}\nconst A: &str = \"pub fn b() {\";\n"
-    ));
+    assert!(passes("//! H\nimpl pub_crate::T for S {\n    fn a(&self) {}\n}\n"));
+    assert!(passes("//! H\npub struct S {\n    pub a: fn(u8) -> u8,\n}\n"));
+    assert!(passes("//! H\n// pub fn a() {}\nconst A: &str = \"pub fn b() {\";\n"));
 }
 
 #[test]
@@ -103,9 +95,7 @@ fn methods_of_a_public_trait_with_a_body_and_without() {
         let silent = format!("//! H\n{public} T: Send\nwhere\n    Self: Sized,\n{{\n{body}}}\n");
         let both = [(6, "a".to_owned()), (8, "b".to_owned())];
         assert_eq!(reported(&silent), both, "{public}");
-        assert!(passes(&format!(
-            "//! H\n/// {LINE}\n{public} T {{\n{body}}}\n"
-        )));
+        assert!(passes(&format!("//! H\n/// {LINE}\n{public} T {{\n{body}}}\n")));
     }
 }
 
@@ -121,27 +111,16 @@ fn an_impl_block_says_it_for_its_own_functions_alone() {
 #[test]
 fn a_type_says_it_for_all_its_impl_blocks() {
     let blocks = "impl<T> S<T> {\n    pub fn a(&self) {}\n}\nimpl S<u8> {\n    pub fn b() {}\n}\n";
-    for declared in [
-        "struct S<T>(T);",
-        "pub enum S<T> {\n    A(T),\n}",
-        "union S<T> { a: T }",
-    ] {
-        assert!(passes(&format!(
-            "//! H\n/// {LINE}\n#[derive(A)]\n{declared}\n{blocks}"
-        )));
+    for declared in ["struct S<T>(T);", "pub enum S<T> {\n    A(T),\n}", "union S<T> { a: T }"] {
+        assert!(passes(&format!("//! H\n/// {LINE}\n#[derive(A)]\n{declared}\n{blocks}")));
         assert_eq!(reported(&format!("//! H\n{declared}\n{blocks}")).len(), 2);
     }
     // Another type's line does not count, nor does its silence, nor that of one for tests.
     let line = format!("/// {LINE}\n");
     let other = format!("//! H\nstruct S;\n{line}struct Other;\n{blocks}");
     assert_eq!(reported(&other).len(), 2);
-    for other in [
-        "struct Other;",
-        "#[cfg(test)]\nmod tests {\n    struct S;\n}",
-    ] {
-        assert!(passes(&format!(
-            "//! H\n{line}struct S;\n{other}\n{blocks}"
-        )));
+    for other in ["struct Other;", "#[cfg(test)]\nmod tests {\n    struct S;\n}"] {
+        assert!(passes(&format!("//! H\n{line}struct S;\n{other}\n{blocks}")));
     }
 }
 
@@ -180,10 +159,7 @@ fn what_is_said_of_one_item_is_not_said_of_another_nor_of_what_is_in_it() {
     let text = format!("//! H\n/// {LINE}\nmacro_rules! m {{\n    () => {{\n");
     assert_eq!(reported(&format!("{text}pub fn b() {{}}\n}};\n}}\n")), b(5));
     let text = format!("//! H\nmake!(impl S {{\n    /// {LINE}\n    const A: u8 = 1;\n");
-    assert_eq!(
-        reported(&format!("{text}    pub fn b() {{}}\n}});\n")),
-        b(5)
-    );
+    assert_eq!(reported(&format!("{text}    pub fn b() {{}}\n}});\n")), b(5));
     let text = format!("//! H\nstruct S {{\n    /// {LINE}\n    a: u8,\n}}\npub fn b() {{}}\n");
     assert_eq!(reported(&text), b(6));
 }
@@ -194,20 +170,12 @@ fn the_type_is_the_one_that_is_declared_nearest() {
     let silent = "//! H\nstruct S;\n";
     let block = "//! H\nimpl super::S {\n    pub fn a() {}\n}\n";
     let of = |near: &str, far: &str| {
-        let files = [
-            ("near/mod.rs", near),
-            ("near/walk.rs", block),
-            ("far.rs", far),
-        ];
+        let files = [("near/mod.rs", near), ("near/walk.rs", block), ("far.rs", far)];
         found(&files).len()
     };
     assert_eq!((of(&said, silent), of(silent, &said)), (0, 1));
     // That of the module above rather than one of its other modules.
-    let beside = [
-        ("near/mod.rs", &*said),
-        ("near/other.rs", silent),
-        ("near/walk.rs", block),
-    ];
+    let beside = [("near/mod.rs", &*said), ("near/other.rs", silent), ("near/walk.rs", block)];
     assert!(found(&beside).is_empty());
     // Elsewhere, if there is none near; of two as near, both.
     assert_eq!((of("//! H\n", &said), of("//! H\n", "//! H\n")), (0, 1));
@@ -222,54 +190,35 @@ fn a_header_says_it_for_the_file_and_the_modules_below() {
     assert!(passes(&format!("{header}pub fn a() {{}}\n")));
     for above in ["dma/mod.rs", "dma.rs"] {
         let of = |path| found(&[(above, &*header), (path, silent)]).len();
-        assert_eq!(
-            (of("dma/a.rs"), of("dma/a/b.rs"), of("iova/a.rs")),
-            (0, 0, 1)
-        );
+        assert_eq!((of("dma/a.rs"), of("dma/a/b.rs"), of("iova/a.rs")), (0, 0, 1));
     }
     // The front page explains the line for the whole crate, and says it for nothing but itself.
     assert_eq!(found(&[("lib.rs", &header), ("dma.rs", silent)]).len(), 1);
-    assert_eq!(
-        found(&[("dma/b.rs", &header), ("dma/a.rs", silent)]).len(),
-        1
-    );
+    assert_eq!(found(&[("dma/b.rs", &header), ("dma/a.rs", silent)]).len(), 1);
 }
 
 #[test]
 fn a_module_in_the_file_says_it_for_what_is_in_it() {
     let function = "    pub fn a() {}\n}\npub fn b() {}\n";
     let b = |line| vec![(line, "b".to_owned())];
-    assert_eq!(
-        reported(&format!("//! H\n/// {LINE}\nmod m {{\n{function}")),
-        b(6)
-    );
-    assert_eq!(
-        reported(&format!("//! H\nmod m {{\n    //! {LINE}\n{function}")),
-        b(6)
-    );
+    assert_eq!(reported(&format!("//! H\n/// {LINE}\nmod m {{\n{function}")), b(6));
+    assert_eq!(reported(&format!("//! H\nmod m {{\n    //! {LINE}\n{function}")), b(6));
 }
 
 #[test]
 fn tests_need_not_say_it() {
     let function = "pub fn a() {}\n";
     assert!(passes(&format!("//! H\n#[cfg(test)]\n{function}")));
-    assert!(passes(&format!(
-        "//! H\n#[cfg(test)]\nmod tests {{\n    {function}}}\n"
-    )));
+    assert!(passes(&format!("//! H\n#[cfg(test)]\nmod tests {{\n    {function}}}\n")));
     assert!(passes(&format!("//! H\n#![cfg(test)]\n{function}")));
     let within = format!("impl S {{\n{function}}}\n");
-    assert!(passes(&format!(
-        "//! H\n#[cfg(test)]\nmod tests {{\n{within}}}\n"
-    )));
+    assert!(passes(&format!("//! H\n#[cfg(test)]\nmod tests {{\n{within}}}\n")));
     let after = format!("//! H\n#[cfg(test)]\nmod tests;\n{function}");
     assert_eq!(reported(&after), [(4, "a".to_owned())]);
     let silent = format!("//! H\n{function}");
     let declares = "//! H\n#[cfg(test)]\nmod rig;\n";
     let of = |path| found(&[("dma/mod.rs", declares), (path, &silent)]).len();
-    assert_eq!(
-        (of("dma/rig.rs"), of("dma/rig/more.rs"), of("dma/walk.rs")),
-        (0, 0, 1)
-    );
+    assert_eq!((of("dma/rig.rs"), of("dma/rig/more.rs"), of("dma/walk.rs")), (0, 0, 1));
     assert_eq!(of("rig.rs"), 1);
     let of = |path| found(&[("lib.rs", declares), (path, &silent)]).len();
     assert_eq!((of("rig.rs"), of("dma/rig.rs")), (0, 1));
@@ -287,20 +236,10 @@ fn the_line_names_a_context() {
     let header = found(&[("walk.rs", "//! H\n//! *Context.* Any.\n")]);
     assert_eq!(header, [(path.to_owned(), what.to_owned())]);
     let finding = format!("{path}: {what}");
-    for line in [
-        "Interrupt.",
-        "Atomic: waits.",
-        "Made and dropped: task.",
-        "As\n/// tasks do.",
-    ] {
+    for line in ["Interrupt.", "Atomic: waits.", "Made and dropped: task.", "As\n/// tasks do."] {
         assert_eq!(of(line), None, "{line}");
     }
-    for line in [
-        "As [`walk`].",
-        "",
-        "Any.\n///\n/// A task.",
-        "Any.\n/// *Context.* Task.",
-    ] {
+    for line in ["As [`walk`].", "", "Any.\n///\n/// A task.", "Any.\n/// *Context.* Task."] {
         assert_eq!(of(line), Some(finding.clone()), "{line}");
     }
 }
@@ -310,11 +249,7 @@ fn other_crates_and_files_need_not_say_it() {
     let file = |path: &str| vec![(path.to_owned(), "//! H\npub fn a() {}\n".to_owned())];
     let count = |path| check(&file(path)).len();
     assert_eq!(count("crates/portolan-hw/src/vtd/a.rs"), 1);
-    for path in [
-        "crates/portolan/tests/a.rs",
-        "crates/portolan-model/src/a.rs",
-        "xtask/src/a.rs",
-    ] {
+    for path in ["crates/portolan/tests/a.rs", "crates/portolan-model/src/a.rs", "xtask/src/a.rs"] {
         assert_eq!(count(path), 0, "{path}");
     }
 }

@@ -6,18 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Keywords before the name that they define.
-const DEFINING: &[&str] = &[
-    "fn",
-    "const",
-    "static",
-    "type",
-    "mod",
-    "struct",
-    "enum",
-    "trait",
-    "union",
-    "macro_rules",
-];
+const DEFINING: &[&str] =
+    &["fn", "const", "static", "type", "mod", "struct", "enum", "trait", "union", "macro_rules"];
 /// Those whose block has items of the name.
 const WITH_ITEMS: &[&str] = &["struct", "enum", "trait", "union"];
 /// Most aliases and traits that lead from a type to an item.
@@ -65,9 +55,7 @@ impl<'a> Definitions<'a> {
     }
 
     pub(super) fn is_function_of(&self, path: &str, name: &str) -> bool {
-        self.functions
-            .get(path)
-            .is_some_and(|all| all.contains(name))
+        self.functions.get(path).is_some_and(|all| all.contains(name))
     }
 
     /// Tells if a type, its traits or the type that it is an alias of has an item.
@@ -144,14 +132,9 @@ fn character(rest: &[u8]) -> usize {
     if rest.get(1) == Some(&b'\\') {
         return 2 + after(&rest[2..], b"'");
     }
-    let word = rest
-        .iter()
-        .skip(1)
-        .take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_');
-    match (
-        word.count(),
-        rest.iter().skip(2).take(4).position(|byte| *byte == b'\''),
-    ) {
+    let word =
+        rest.iter().skip(1).take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_');
+    match (word.count(), rest.iter().skip(2).take(4).position(|byte| *byte == b'\'')) {
         // One character, of up to four bytes.
         (_, Some(at)) if at == 0 || !rest[1].is_ascii() => at + 3,
         (length, _) => 1 + length,
@@ -173,14 +156,7 @@ struct Reader<'r, 'a> {
 impl<'r, 'a> Reader<'r, 'a> {
     fn new(found: &'r mut Definitions<'a>, path: &'a str, tokens: Vec<&'a str>) -> Self {
         let (blocks, next, rules) = (Vec::new(), None, None);
-        Self {
-            found,
-            path,
-            tokens,
-            blocks,
-            next,
-            rules,
-        }
+        Self { found, path, tokens, blocks, next, rules }
     }
 
     fn read(&mut self) {
@@ -238,18 +214,12 @@ impl<'r, 'a> Reader<'r, 'a> {
         match keyword {
             "fn" => {
                 self.next = None;
-                self.found
-                    .functions
-                    .entry(self.path)
-                    .or_default()
-                    .insert(name);
+                self.found.functions.entry(self.path).or_default().insert(name);
             }
             "mod" => self.next = None,
             "macro_rules" => self.rules = self.rules.or(Some(self.blocks.len())),
             "type" => {
-                let rest = self.tokens[name_at..]
-                    .iter()
-                    .take_while(|token| **token != ";");
+                let rest = self.tokens[name_at..].iter().take_while(|token| **token != ";");
                 let rest = rest.skip_while(|token| **token != "=").copied();
                 self.found.behind.entry(name).or_default().extend(rest);
             }

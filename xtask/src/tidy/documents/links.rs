@@ -11,10 +11,7 @@ pub(in crate::tidy) fn check(root: &Path, path: &str, text: &str) -> Vec<Finding
     let folder = root.join(path);
     let folder = folder.parent().unwrap_or(root);
     let text = prose(text);
-    let targets = text
-        .split("](")
-        .skip(1)
-        .filter_map(|rest| rest.split(')').next());
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     let mut found = Vec::new();
     for target in targets.filter(|target| !target.contains("://") && !target.is_empty()) {
         let (file, heading) = target.split_once('#').unwrap_or((target, ""));
@@ -29,11 +26,7 @@ pub(in crate::tidy) fn check(root: &Path, path: &str, text: &str) -> Vec<Finding
         };
         if !leads {
             let what = format!("{target} leads nowhere");
-            found.push(Finding {
-                path: path.to_owned(),
-                rule: "link",
-                what,
-            });
+            found.push(Finding { path: path.to_owned(), rule: "link", what });
         }
     }
     found
@@ -58,10 +51,6 @@ pub(super) fn has_heading(text: &str, wanted: &str) -> bool {
 
 /// The name that GitHub gives a heading.
 fn anchor(heading: &str) -> String {
-    let kept = heading
-        .chars()
-        .filter(|c| c.is_alphanumeric() || " -_".contains(*c));
-    kept.flat_map(char::to_lowercase)
-        .map(|c| if c == ' ' { '-' } else { c })
-        .collect()
+    let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+    kept.flat_map(char::to_lowercase).map(|c| if c == ' ' { '-' } else { c }).collect()
 }

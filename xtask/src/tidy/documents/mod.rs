@@ -40,22 +40,9 @@ pub(super) fn check(repository: &Repository) -> Vec<Finding> {
     let definitions = Definitions::of(repository.sources);
     let known = names::Known::new(repository.paths, &definitions);
     let mut found = Vec::new();
-    for (path, text) in repository
-        .documents
-        .iter()
-        .filter(|(path, _)| is_checked(path))
-    {
-        let mut say = |rule, what| {
-            found.push(Finding {
-                path: path.clone(),
-                rule,
-                what,
-            })
-        };
-        known
-            .check(path, text)
-            .into_iter()
-            .for_each(|what| say("stale-name", what));
+    for (path, text) in repository.documents.iter().filter(|(path, _)| is_checked(path)) {
+        let mut say = |rule, what| found.push(Finding { path: path.clone(), rule, what });
+        known.check(path, text).into_iter().for_each(|what| say("stale-name", what));
         if let Some(what) = too_long(path, text) {
             say("readme-length", what);
         }
@@ -67,16 +54,9 @@ pub(super) fn check(repository: &Repository) -> Vec<Finding> {
     let reasons = dependencies(repository.dependencies, text_of(DEPENDENCIES));
     let figures = figures(text_of("README.md"), text_of(FIGURES));
     let unused = known.unused_foreign();
-    let lists = [
-        (DEPENDENCIES, "dependency", reasons),
-        ("README.md", "figure", figures),
-    ];
+    let lists = [(DEPENDENCIES, "dependency", reasons), ("README.md", "figure", figures)];
     for (path, rule, whats) in lists.into_iter().chain([(file!(), "stale-name", unused)]) {
-        let finding = |what| Finding {
-            path: path.to_owned(),
-            rule,
-            what,
-        };
+        let finding = |what| Finding { path: path.to_owned(), rule, what };
         found.extend(whats.into_iter().map(finding));
     }
     found
@@ -128,11 +108,7 @@ fn figures(readme: &str, page: &str) -> Vec<String> {
         Some([first(row.get(1))?, first(row.get(2))?])
     };
     let mut found = Vec::new();
-    for row in readme
-        .lines()
-        .filter(|line| line.starts_with('|'))
-        .map(cells)
-    {
+    for row in readme.lines().filter(|line| line.starts_with('|')).map(cells) {
         let [_, name, ours, others] = &row[..] else {
             continue;
         };
@@ -149,11 +125,7 @@ fn prose(text: &str) -> String {
     let line = |line: &str| {
         let fence = line.trim_start().starts_with("```");
         fenced ^= fence;
-        if fence || fenced {
-            "\n".to_owned()
-        } else {
-            format!("{line}\n")
-        }
+        if fence || fenced { "\n".to_owned() } else { format!("{line}\n") }
     };
     text.lines().map(line).collect()
 }

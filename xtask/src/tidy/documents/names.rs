@@ -24,11 +24,7 @@ pub(super) struct Known<'a> {
 
 impl<'a> Known<'a> {
     pub(super) fn new(paths: &'a [String], definitions: &'a Definitions<'a>) -> Self {
-        Self {
-            paths,
-            definitions,
-            used: RefCell::default(),
-        }
+        Self { paths, definitions, used: RefCell::default() }
     }
 
     /// Says which names in a document are nothing's.
@@ -44,9 +40,7 @@ impl<'a> Known<'a> {
     pub(super) fn unused_foreign(&self) -> Vec<String> {
         let used = self.used.borrow();
         let unused = FOREIGN.iter().filter(|name| !used.contains(**name));
-        unused
-            .map(|name| format!("foreign.rs lists {name}, which no document names"))
-            .collect()
+        unused.map(|name| format!("foreign.rs lists {name}, which no document names")).collect()
     }
 
     fn stale(&self, folder: &str, span: &str) -> Option<String> {
@@ -112,15 +106,9 @@ impl<'a> Known<'a> {
             [one] => self.stale_word(one, called),
             [first, ..] if self.is_foreign(first) => None,
             [.., of, item] if is_type(of) => {
-                let (kind, has) = (
-                    self.definitions.is_type(of),
-                    self.definitions.has_item(of, item),
-                );
-                let what = if kind {
-                    format!("no {item}")
-                } else {
-                    "no such type".to_owned()
-                };
+                let (kind, has) =
+                    (self.definitions.is_type(of), self.definitions.has_item(of, item));
+                let what = if kind { format!("no {item}") } else { "no such type".to_owned() };
                 (!kind || !has).then(|| format!("{path}: {what}"))
             }
             _ => {
@@ -149,24 +137,17 @@ impl<'a> Known<'a> {
         };
         let package = after("-p");
         let folder = package.map(|package| {
-            let folders = [
-                format!("crates/{package}/"),
-                package.replace("portolan-", "") + "/",
-            ];
-            folders
-                .into_iter()
-                .find(|folder| self.paths.contains(&format!("{folder}Cargo.toml")))
+            let folders = [format!("crates/{package}/"), package.replace("portolan-", "") + "/"];
+            folders.into_iter().find(|folder| self.paths.contains(&format!("{folder}Cargo.toml")))
         });
         let folder = match folder {
             Some(None) => return Some(format!("{command}: no such package")),
             Some(Some(folder)) => folder,
             None => String::new(),
         };
-        for (option, place) in [
-            ("--test", "tests"),
-            ("--example", "examples"),
-            ("--bin", "src/bin"),
-        ] {
+        for (option, place) in
+            [("--test", "tests"), ("--example", "examples"), ("--bin", "src/bin")]
+        {
             let Some(name) = after(option) else { continue };
             let files = ["", "/main"].map(|main| format!("{folder}{place}/{name}{main}.rs"));
             if !files.iter().any(|file| self.paths.contains(file)) {

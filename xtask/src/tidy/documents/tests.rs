@@ -18,11 +18,7 @@ const CODE: &str = "
 fn stale(text: &str) -> Vec<String> {
     let source = |path: &str, text: &str| (path.to_owned(), text.to_owned());
     let sources = [source("crates/x/tests/heap.rs", CODE)];
-    let paths = [
-        "crates/x/tests/heap.rs",
-        "crates/x/Cargo.toml",
-        "docs/heap.md",
-    ];
+    let paths = ["crates/x/tests/heap.rs", "crates/x/Cargo.toml", "docs/heap.md"];
     let paths = paths.map(str::to_owned);
     let definitions = Definitions::of(&sources);
     names::Known::new(&paths, &definitions).check("docs/page.md", text)
@@ -134,10 +130,7 @@ fn each_dependency_has_a_reason() {
     let there = BTreeSet::from(["anyhow".to_owned()]);
     assert!(dependencies(&there, "| `anyhow` | errors |\n").is_empty());
     assert_eq!(dependencies(&there, "").len(), 1);
-    assert_eq!(
-        dependencies(&there, "| `anyhow` | a |\n| `gone` | b |\n").len(),
-        1
-    );
+    assert_eq!(dependencies(&there, "| `anyhow` | a |\n| `gone` | b |\n").len(), 1);
 }
 
 #[test]
@@ -145,8 +138,5 @@ fn figures_of_the_readme_are_those_that_were_measured() {
     let page = "| `map` | 7.38 (5.91–8.55) | 107 (84–115) | 14 |\n";
     assert!(figures("| a page | `map` | 7.38 | 107 |\n", page).is_empty());
     assert_eq!(figures("| a page | `map` | 7.3 | 107 |\n", page).len(), 1);
-    assert_eq!(
-        figures("| a page | `unmap` | 7.38 | 107 |\n", page).len(),
-        1
-    );
+    assert_eq!(figures("| a page | `unmap` | 7.38 | 107 |\n", page).len(), 1);
 }

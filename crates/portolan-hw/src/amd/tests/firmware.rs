@@ -27,10 +27,7 @@ fn devices(first: u16, last: u16) -> Devices {
 fn unity(streams: Devices, start: u64, last: u64) -> Reserved {
     let range = IovaRange::new(Iova::new(start), Iova::new(last)).unwrap();
     let kind = ReservedKind::Direct(Access::READ | Access::WRITE);
-    Reserved {
-        streams: streams.streams(),
-        region: ReservedRegion { range, kind },
-    }
+    Reserved { streams: streams.streams(), region: ReservedRegion { range, kind } }
 }
 
 fn with(maps: &[Reserved]) -> Config {
@@ -57,11 +54,7 @@ fn flags_of_the_unit_are_as_firmware_says() {
 fn interrupts_pass_from_the_streams_that_firmware_names() {
     let settings = |first, last, passes, system_management| StreamSettings {
         streams: devices(first, last),
-        settings: Settings {
-            passes,
-            system_management,
-            ..Settings::default()
-        },
+        settings: Settings { passes, system_management, ..Settings::default() },
     };
     let all = Passes::all();
     let streams = alloc::vec![
@@ -72,10 +65,7 @@ fn interrupts_pass_from_the_streams_that_firmware_names() {
         settings(128, 300, all, SystemManagement::Translated),
     ];
     let machine = new_machine();
-    let config = Config {
-        streams,
-        ..config()
-    };
+    let config = Config { streams, ..config() };
     let _unit = machine.enable(config).unwrap();
     assert_eq!(machine.entry(7), [3, 0, 0, 0]);
     assert_eq!(machine.entry(8), [3, 0, 0xc700_0000_0000_0000, 0]);
@@ -107,11 +97,7 @@ fn streams_of_unity_maps_reach_their_memory_from_the_start() {
     machine.commands();
     unit.block(STREAM).unwrap();
     assert_eq!(machine.entry(0x28), [3, 0, 0, 0]);
-    let tagged = machine
-        .commands()
-        .iter()
-        .filter(|words| words[0] == 3 << 60 | 2 << 32)
-        .count();
+    let tagged = machine.commands().iter().filter(|words| words[0] == 3 << 60 | 2 << 32).count();
     assert!(tagged >= 1);
     assert!(machine.live() < live);
     unit.release(all_memory()).unwrap();
@@ -130,10 +116,7 @@ fn interrupt_messages_hypertransport_and_unity_maps_are_reserved() {
     ];
     let unit = new_machine().enable(with(&maps)).unwrap();
     let left_out = unit.reservations().left_out();
-    let why = Ignored::Beyond {
-        reserved: beyond,
-        address_lg2: 48,
-    };
+    let why = Ignored::Beyond { reserved: beyond, address_lg2: 48 };
     assert_eq!((left_out.count, left_out.first), (2, Some(why)));
     let mut reserved = Vec::new();
     unit.reserved(STREAM, &mut |region| {
@@ -246,10 +229,7 @@ fn what_the_table_says_of_a_unit_is_taken_over() {
     let entry = |stream| machine.entry(stream);
     // Everybody has the exclusion range; the first domain is that of most streams.
     let [memory, domain, ..] = entry(5);
-    assert_eq!(
-        (memory & !(0xf_ffff_ffff << 12), domain),
-        (3 << 61 | 4 << 9 | 3, 2)
-    );
+    assert_eq!((memory & !(0xf_ffff_ffff << 12), domain), (3 << 61 | 4 << 9 | 3, 2));
     assert_eq!(entry(0x10), [memory, domain | 1 << 40, 1 << 56, 0]);
     assert_eq!(entry(0x20), [memory, domain, 1 << 63, 0]);
     assert_eq!(entry(0x21)[1..], [3, 1 << 63, 0]);

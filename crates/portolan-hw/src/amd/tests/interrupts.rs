@@ -74,10 +74,7 @@ fn what_an_entry_says_of_interrupts_stays_when_the_stream_is_moved() {
             ..Settings::default()
         },
     }];
-    let config = Config {
-        streams,
-        ..config()
-    };
+    let config = Config { streams, ..config() };
     let unit = machine.enable(config).unwrap();
     let domain = Arc::new(unit.domain().unwrap());
     let passes = 5 << 56;

@@ -33,18 +33,12 @@ pub fn new_machine() -> Machine {
 }
 
 pub fn with(identification: AmdIdentification) -> Machine {
-    of(AmdSetup {
-        identification,
-        ..AmdSetup::default()
-    })
+    of(AmdSetup { identification, ..AmdSetup::default() })
 }
 
 /// A unit that is not virtual.
 pub fn real() -> AmdSetup {
-    AmdSetup {
-        identification: RAVEN_RIDGE.identification,
-        ..AmdSetup::default()
-    }
+    AmdSetup { identification: RAVEN_RIDGE.identification, ..AmdSetup::default() }
 }
 
 pub fn of(setup: AmdSetup) -> Machine {

@@ -55,11 +55,7 @@ type Tables = AmdDomain<Machine, Machine, Machine>;
 
 /// Tables that fit the machine's pages.
 fn config() -> Config {
-    Config {
-        limit: Nanos::from_millis(10),
-        streams_lg2: 7,
-        ..Config::default()
-    }
+    Config { limit: Nanos::from_millis(10), streams_lg2: 7, ..Config::default() }
 }
 
 /// The unit writes the upper half of a register now before the lower one, now behind it.
@@ -163,10 +159,7 @@ fn without_one_command_for_all_each_entry_and_domain_is_named() {
 fn a_reserved_number_of_levels_is_nonsense() {
     let value = 3 << 10;
     let offset = reg::FEATURES;
-    let identification = AmdIdentification {
-        features: value,
-        ..RAVEN_RIDGE.identification
-    };
+    let identification = AmdIdentification { features: value, ..RAVEN_RIDGE.identification };
     let answer = machine::with(identification).enable(config());
     assert_eq!(answer.err(), Some(IommuError::Nonsense { offset, value }));
 }
@@ -254,10 +247,7 @@ fn all_streams_are_blocked_at_once_and_their_domains_let_go_of() {
 #[test]
 fn a_unit_whose_rings_do_not_start_is_told_apart_from_one_that_does_not_answer() {
     let machine = new_machine();
-    machine.wrong(RegisterFaults {
-        control: Drain::Never,
-        ..RegisterFaults::NONE
-    });
+    machine.wrong(RegisterFaults { control: Drain::Never, ..RegisterFaults::NONE });
     let error = machine.enable(config()).err();
     let awaited = Awaited::Control;
     let told = matches!(error, Some(IommuError::TimedOut { awaited: of, .. }) if of == awaited);
@@ -320,10 +310,8 @@ fn a_record_that_never_comes_is_lost() {
 fn a_record_that_is_written_after_the_tail_moved_is_read_whole() {
     // Within one call, and after some.
     for looks in [0, 1, 3, 40] {
-        let machine = machine::of(AmdSetup {
-            records: Pace::After(looks * LOOK_NS + 1),
-            ..machine::real()
-        });
+        let machine =
+            machine::of(AmdSetup { records: Pace::After(looks * LOOK_NS + 1), ..machine::real() });
         let (unit, _domain) = machine.attached();
         assert_eq!(machine.write(STREAM, 0x5000), None);
         let event = core::iter::repeat_with(|| unit.next_fault().unwrap())
@@ -372,17 +360,10 @@ fn no_address_is_wider_than_the_capability_block_says() {
     for (bits, width) in [(0, 48), (40, 40), (64, 48)] {
         let mut identification = AmdIdentification::default();
         identification.capability[4] = 40 << 8 | bits << 15;
-        let setup = AmdSetup {
-            identification,
-            ..AmdSetup::default()
-        };
+        let setup = AmdSetup { identification, ..AmdSetup::default() };
         let machine = machine::of(setup);
         let unit = machine.enable(config()).unwrap();
         let domain = unit.domain().unwrap();
-        assert_eq!(
-            domain.input_range().last().get(),
-            (1 << width) - 1,
-            "{bits}"
-        );
+        assert_eq!(domain.input_range().last().get(), (1 << width) - 1, "{bits}");
     }
 }

@@ -34,29 +34,19 @@ use portolan_model::inject::RegisterFaults;
 fn the_buffer_wraps_and_nothing_is_lost() {
     let machine = new_machine();
     let unit = machine.enable(config()).unwrap();
-    let quirks = Quirks {
-        preference: Preference::ByPage,
-        context_above: u64::MAX,
-        ..Quirks::default()
-    };
+    let quirks =
+        Quirks { preference: Preference::ByPage, context_above: u64::MAX, ..Quirks::default() };
     let caps = unit.capabilities();
     let domain = unit.domain_as(AmdLevels::Four, caps, quirks).unwrap();
     for pages in [512, 3, 253, 256, 255, 15, 16, 14] {
         domain.sync(&mut map(&domain, pages)).unwrap();
         machine.commands();
         domain.sync(&mut unmap(&domain, pages)).unwrap();
-        let named: Vec<u64> = machine
-            .commands()
-            .iter()
-            .map(|words| words[1] & !0xfff)
-            .collect();
+        let named: Vec<u64> = machine.commands().iter().map(|words| words[1] & !0xfff).collect();
         let wanted: Vec<u64> = (0..pages).map(|n| BASE.get() + n * PAGE).collect();
         assert_eq!(named, wanted);
     }
-    assert_eq!(
-        machine.reg(reg::COMMAND_HEAD),
-        machine.reg(reg::COMMAND_TAIL)
-    );
+    assert_eq!(machine.reg(reg::COMMAND_HEAD), machine.reg(reg::COMMAND_TAIL));
     assert!(machine.reg(reg::COMMAND_TAIL) < 256 * 16);
 }
 
@@ -123,10 +113,7 @@ fn many_producers_share_the_buffer() {
     const PRODUCERS: u64 = 4;
     const ROUNDS: u64 = 200;
     let identification = RAVEN_RIDGE.identification.caching_absence();
-    let setup = AmdSetup {
-        identification,
-        ..AmdSetup::default()
-    };
+    let setup = AmdSetup { identification, ..AmdSetup::default() };
     let base = PhysAddr::new(0x10_0000);
     let memory = Arc::new(ModelMemory::new(base, 64, Visibility::AtOnce));
     let amd = Arc::new(AmdRegisters::new(setup, memory.clone()));
@@ -146,10 +133,7 @@ fn many_producers_share_the_buffer() {
         }
     });
     // Each map and each unmap is one command, as absence is cached too.
-    assert_eq!(
-        unit.counts().of(Kind::Pages) - before,
-        2 * PRODUCERS * ROUNDS
-    );
+    assert_eq!(unit.counts().of(Kind::Pages) - before, 2 * PRODUCERS * ROUNDS);
     let carried_out = amd.counts().commands;
     let of_domains = unit.counts().of(Kind::Pages) + unit.counts().of(Kind::Domain);
     assert_eq!(carried_out[&CommandKind::InvalidateIommuPages], of_domains);
@@ -241,9 +225,7 @@ fn more_refusals_than_are_remembered_count_for_all_who_wait() {
 fn map_more(domain: &Tables, n: u64) -> Gather {
     let mut owed = Gather::new();
     let (at, pa) = (Iova::new(n << 20), PhysAddr::new(0x1000));
-    domain
-        .map(at, promised(pa, PAGE), Access::READ, &mut owed)
-        .unwrap();
+    domain.map(at, promised(pa, PAGE), Access::READ, &mut owed).unwrap();
     owed
 }
 

@@ -30,13 +30,7 @@ fn target(vector: u8, cpu: u32) -> InterruptTarget {
 }
 
 fn remapping(lg2_entries: u32) -> Config {
-    Config {
-        interrupts: Some(Remapping {
-            lg2_entries,
-            ..Remapping::default()
-        }),
-        ..config()
-    }
+    Config { interrupts: Some(Remapping { lg2_entries, ..Remapping::default() }), ..config() }
 }
 
 fn unit() -> (AmdMachine, Iommu) {
@@ -58,10 +52,7 @@ fn entries_say_what_arrives_and_each_stream_has_its_own() {
     let (machine, unit) = unit();
     // Valid, no entries, and aborted.
     assert_eq!(machine.entry(STREAM.get().into())[2], 1);
-    let plain = MsiMessage {
-        address: 0xfee0_1000,
-        data: 0x52,
-    };
+    let plain = MsiMessage { address: 0xfee0_1000, data: 0x52 };
     assert_eq!(send(&machine, STREAM, plain), None);
     let first = unit.allocate(source(STREAM), target(0x52, 5)).unwrap();
     let word = machine.entry(STREAM.get().into())[2];
@@ -122,10 +113,7 @@ fn what_is_freed_moved_or_blocked_counts_at_once() {
         };
         records.push((record.stream, record.reason, record.iova));
     }
-    let absent = FaultReason::Interrupt {
-        index: None,
-        refusal: InterruptRefusal::Absent,
-    };
+    let absent = FaultReason::Interrupt { index: None, refusal: InterruptRefusal::Absent };
     assert_eq!(records, [(STREAM, absent, None); 2]);
     machine.expect_obedience();
 }
@@ -157,17 +145,11 @@ fn a_release_gives_the_tables_back() {
     unit.release(all_memory()).unwrap();
     assert_eq!(machine.live(), 0);
     let wide = Config {
-        interrupts: Some(Remapping {
-            apic: ApicMode::X2Apic,
-            ..Remapping::default()
-        }),
+        interrupts: Some(Remapping { apic: ApicMode::X2Apic, ..Remapping::default() }),
         ..config()
     };
     let refused = machine.enable(wide).err();
-    assert_eq!(
-        (refused, machine.live()),
-        (Some(IommuError::Unsupported), 0)
-    );
+    assert_eq!((refused, machine.live()), (Some(IommuError::Unsupported), 0));
 }
 
 /// One interrupt for all events until the handler reads; later ones raise another.
@@ -175,9 +157,7 @@ fn a_release_gives_the_tables_back() {
 fn events_interrupt_who_has_asked_for_it() {
     let (machine, unit) = unit();
     let access = || {
-        let refused = machine
-            .unit()
-            .dma(STREAM, Iova::new(0x4000), AccessKind::Write, 4);
+        let refused = machine.unit().dma(STREAM, Iova::new(0x4000), AccessKind::Write, 4);
         assert!(refused.is_err());
         machine.unit().counts().event_interrupts
     };

@@ -57,9 +57,7 @@ fn ivrs_bytes() -> Vec<u8> {
 }
 
 fn direct() -> impl Iterator<Item = Iova> {
-    DIRECT
-        .into_iter()
-        .map(|page| Iova::new(WINDOW + page * PAGE))
+    DIRECT.into_iter().map(|page| Iova::new(WINDOW + page * PAGE))
 }
 
 /// A unit that notes the mappings when a stream is attached.

@@ -22,10 +22,7 @@ fn stream_meaning(entry: &Words) -> Meaning {
         entry[1] & 0xff,
         entry[1] >> 27 & 0x19,
     ];
-    let stage2 = [
-        entry[2] >> 32 & 0x07ff_ffff,
-        entry[3] & 0x000f_ffff_ffff_fff0,
-    ];
+    let stage2 = [entry[2] >> 32 & 0x07ff_ffff, entry[3] & 0x000f_ffff_ffff_fff0];
     let mut means = [0; WORDS];
     means[0] = match config {
         0..4 => 1,
@@ -127,16 +124,7 @@ fn streams() -> [Words; 12] {
         [0b1101, 1 << 44, second(3), 0x9000, 0, 0, 0, 0],
         [0b1101, 1 << 44, second(4), 0x9000, 0, 0, 0, 0],
         [0b1101, 1 << 44, second(4), 0xa000, 0, 0, 0, 0],
-        [
-            0x5000 | 0b1111,
-            shared | stalls,
-            second(4),
-            0xa000,
-            0,
-            0,
-            0,
-            0,
-        ],
+        [0x5000 | 0b1111, shared | stalls, second(4), 0xa000, 0, 0, 0, 0],
     ]
 }
 
@@ -200,18 +188,7 @@ fn hitless_where_it_can_be() {
     };
     // From nothing, to nothing, between pass-through and stage 1, from one descriptor to another, and
     // to another table.
-    let hit = [
-        (0, 4),
-        (4, 0),
-        (3, 4),
-        (4, 3),
-        (4, 5),
-        (2, 8),
-        (8, 2),
-        (8, 9),
-        (3, 8),
-        (9, 10),
-    ];
+    let hit = [(0, 4), (4, 0), (3, 4), (4, 3), (4, 5), (2, 8), (8, 2), (8, 9), (3, 8), (9, 10)];
     for (from, to) in hit {
         assert!(hitless(from, to), "{from} {to}");
     }
@@ -264,12 +241,7 @@ fn an_entry_is_cleaned_from_its_first_byte_to_its_last_for_a_walker_that_does_no
     let mem = Noted(slab, Mutex::default());
     let table = mem.alloc(size).unwrap();
     for (first, words) in [(0, 2), (6, 2), (8, 4), (8, 8)] {
-        let at = At {
-            table,
-            size,
-            first,
-            words,
-        };
+        let at = At { table, size, first, words };
         at.publish(&mem, Walker::Coherent);
         at.publish(&mem, Walker::NonCoherent);
         let start = PhysAddr::new(table.get() + 8 * first as u64);

@@ -89,11 +89,7 @@ impl<C: Cpus> Unit for Prompt<C> {
     }
 
     fn stopped(&self, head: u64) -> Result<Option<Stop>, IommuError> {
-        let stop = Stop {
-            seen: 1,
-            refused: Some(CODE),
-            silent: None,
-        };
+        let stop = Stop { seen: 1, refused: Some(CODE), silent: None };
         Ok((self.script.lock().stop == Some(head)).then_some(stop))
     }
 
@@ -116,10 +112,7 @@ struct Rig<C: Cpus> {
 impl<C: Cpus> Rig<C> {
     fn new(cpus: C) -> Arc<Self> {
         let mem = SlabTables::new(PhysAddr::new(0x1_0000), PageSize::SIZE_4K, 1);
-        let shape = Shape {
-            lg2_slots: 8,
-            lg2_bytes: 4,
-        };
+        let shape = Shape { lg2_slots: 8, lg2_bytes: 4 };
         let ring = Ring::new(&mem, shape, u64::MAX, None).unwrap();
         let script = Mutex::default();
         let unit = Prompt { mem, cpus, script };

@@ -53,10 +53,7 @@ impl<C: Cpus> Ring<C> {
                 self.repair(unit, &mut state, stop, code)?;
             }
         }
-        Ok(Progress {
-            head: state.head,
-            free: self.free_slots::<U>(&state),
-        })
+        Ok(Progress { head: state.head, free: self.free_slots::<U>(&state) })
     }
 
     /// The unit stopped at `state.head`.

@@ -11,11 +11,7 @@ const SYNC_CODE: u64 = 0x51;
 const HARMLESS: u64 = 0x40;
 /// The code of a silent device is its stream above this.
 const SILENT: u32 = 0x700;
-const REFUSED: Stop = Stop {
-    seen: 1,
-    refused: Some(9),
-    silent: None,
-};
+const REFUSED: Stop = Stop { seen: 1, refused: Some(9), silent: None };
 
 #[derive(Debug, Default)]
 struct Script {
@@ -135,10 +131,7 @@ fn ring<const TURN: u32>(lg2_slots: u32, most_unsynced: u64) -> (Fake<TURN>, Rin
         clock: Ticks::default(),
         script: Mutex::default(),
     };
-    let shape = Shape {
-        lg2_slots,
-        lg2_bytes: 4,
-    };
+    let shape = Shape { lg2_slots, lg2_bytes: 4 };
     let numbers = (TURN == 1).then_some(());
     let ring = Ring::new(&unit.mem, shape, most_unsynced, numbers).unwrap();
     (unit, ring)
@@ -168,10 +161,7 @@ fn a_sync_is_complete_once_its_word_has_its_number_or_one_of_a_later_turn() {
     // Nothing yet, a number of a turn before, and two that no sync writes there.
     for word in [0, 0xffff_ff01, 2, 0x102] {
         let late = done(word);
-        assert!(
-            matches!(late, Err(IommuError::TimedOut { .. })),
-            "{word:#x}"
-        );
+        assert!(matches!(late, Err(IommuError::TimedOut { .. })), "{word:#x}");
     }
 }
 
@@ -246,15 +236,9 @@ fn a_full_ring_of_a_unit_that_has_stopped_is_set_going_before_a_command_is_given
     let (ticket, _) = place(&both, &[1, 2, 3, 4], Ending::More).unwrap();
     assert_eq!(both.1.post(&both.0, &5), Ok(true));
     let script = both.0.script.lock();
-    assert_eq!(
-        (script.resumed, &script.written[4..]),
-        (1, &[HARMLESS, 5][..])
-    );
+    assert_eq!((script.resumed, &script.written[4..]), (1, &[HARMLESS, 5][..]));
     drop(script);
-    let sync = Sync {
-        position: 5,
-        number: 1,
-    };
+    let sync = Sync { position: 5, number: 1 };
     let told = both.1.verdict::<Fake<1>>(&ticket, sync, &|_| false);
     assert_eq!(told, Err(IommuError::Refused { code: 9 }));
 }
@@ -285,11 +269,7 @@ fn a_silent_device_is_told_to_whose_command_the_unit_waits_at_and_to_nobody_befo
     let (early, first) = place(&both, &[1, 2], Ending::Sync).unwrap();
     let (asks, second) = place(&both, &[3], Ending::Sync).unwrap();
     both.0.script.lock().pace = 1;
-    let stop = Stop {
-        seen: 0,
-        refused: None,
-        silent: Some(Some(7)),
-    };
+    let stop = Stop { seen: 0, refused: None, silent: Some(Some(7)) };
     both.0.script.lock().stop = Some((3, stop));
     let (unit, ring) = &both;
     let refused = ring.complete(unit, &asks, second.unwrap(), &|of| of == Some(7));

@@ -22,9 +22,8 @@ impl<C: Cpus> Ring<C> {
         let word = block.words(mem).get((sync.number % NUMBERS) as usize);
         // A later sync with the same word stands for this one, too. What no sync writes there is not
         // believed.
-        let later = word.map_or(u32::MAX, |word| {
-            (Word::load(word) as u32).wrapping_sub(sync.number)
-        });
+        let later =
+            word.map_or(u32::MAX, |word| (Word::load(word) as u32).wrapping_sub(sync.number));
         later < 1 << 31 && later % NUMBERS == 0
     }
 
@@ -91,9 +90,7 @@ impl<C: Cpus> Ring<C> {
         })?;
         // Without the lock: who asked what may take another.
         match silent.iter().find(|stream| asked(**stream)) {
-            Some(stream) => Err(IommuError::Refused {
-                code: U::silent(*stream),
-            }),
+            Some(stream) => Err(IommuError::Refused { code: U::silent(*stream) }),
             None if U::ABORTS_SYNCS && !silent.is_empty() => Ok(Outcome::Again),
             None => Ok(Outcome::Done),
         }

@@ -123,10 +123,7 @@ pub(crate) fn at_every_write_of_enable_a_device_reaches_what_it_did_or_nothing<H
     observe(&hosted);
     let unit = hosted.bring_up().unwrap();
     for seen in hosted.machine().unit().observed() {
-        assert!(
-            [&[None][..], &[PASSED, None]].contains(&&seen[..]),
-            "{seen:?}"
-        );
+        assert!([&[None][..], &[PASSED, None]].contains(&&seen[..]), "{seen:?}");
     }
     drop(unit);
 }
@@ -140,12 +137,8 @@ pub(crate) fn at_every_write_of_release_a_device_reaches_what_it_did_or_nothing<
     observe(&hosted);
     H::release(unit).unwrap();
     let seen = hosted.machine().unit().observed();
-    let attached: [&[_]; 4] = [
-        &[MAPPED, None],
-        &[MAPPED, None, PASSED],
-        &[MAPPED, PASSED],
-        &[MAPPED],
-    ];
+    let attached: [&[_]; 4] =
+        [&[MAPPED, None], &[MAPPED, None, PASSED], &[MAPPED, PASSED], &[MAPPED]];
     assert!(attached.contains(&&seen[0][..]), "{:?}", seen[0]);
     let other: [&[_]; 2] = [&[None], &[None, PASSED]];
     assert!(other.contains(&&seen[1][..]), "{:?}", seen[1]);
@@ -166,10 +159,7 @@ pub(crate) fn at_every_step_of_a_move_a_device_reaches_what_either_maps_or_nothi
     let seen = hosted.machine().unit().observed();
     let allowed = |outcome: &Option<PhysAddr>| [MAPPED, None].contains(outcome);
     assert!(seen[0].iter().all(allowed), "{:?}", seen[0]);
-    assert_eq!(
-        (seen[0].first(), seen[0].last()),
-        (Some(&MAPPED), Some(&None))
-    );
+    assert_eq!((seen[0].first(), seen[0].last()), (Some(&MAPPED), Some(&None)));
     assert_eq!(seen[1], [MAPPED], "another device");
     hosted.machine().expect_obedience();
 }
@@ -202,24 +192,14 @@ fn serves<H: Hosted>(hosted: &H, unit: &H::Unit) -> Option<&'static str> {
         return Some("another device reaches memory");
     }
     domain.sync(&mut unmap(&*domain, 1)).ok()?;
-    hosted
-        .read(stream, HERE)
-        .map(|_| "the device reaches what is unmapped")
+    hosted.read(stream, HERE).map(|_| "the device reaches what is unmapped")
 }
 
 /// Each register in turn: that is an error, or devices reach their mappings and nothing else.
 pub(crate) fn a_register_that_is_kept_from_the_driver_is_an_error_or_does_no_harm<H: Hosted>() {
     let mut harm = Vec::new();
-    for offset in written::<H>()
-        .into_iter()
-        .filter(|at| !H::UNSEEN.contains(at))
-    {
-        for how in [
-            Withheld::Locked,
-            Withheld::Ones,
-            Withheld::Aborts,
-            Withheld::MissesZero,
-        ] {
+    for offset in written::<H>().into_iter().filter(|at| !H::UNSEEN.contains(at)) {
+        for how in [Withheld::Locked, Withheld::Ones, Withheld::Aborts, Withheld::MissesZero] {
             let hosted = H::new();
             hosted.machine().withhold(offset, how);
             let Ok(unit) = hosted.bring_up() else {

@@ -62,12 +62,7 @@ impl<H: Hosted> Rig<H> {
         let beside = Beside::of(H::from(hosted.machine().beside()));
         let (unit, domain) = hosted.attached();
         domain.sync(&mut map(&*domain, 1)).unwrap();
-        Self {
-            hosted,
-            unit: Some(unit),
-            domain,
-            beside,
-        }
+        Self { hosted, unit: Some(unit), domain, beside }
     }
 
     fn now(&self) -> u64 {
@@ -107,20 +102,12 @@ impl<H: Hosted> Rig<H> {
 impl<H: Hosted> Beside<H> {
     fn of(hosted: H) -> Self {
         let (unit, domain) = hosted.attached();
-        Self {
-            hosted,
-            unit,
-            domain,
-        }
+        Self { hosted, unit, domain }
     }
 
     /// It serves as before.
     fn goes_on(&self) {
-        let Self {
-            hosted,
-            unit,
-            domain,
-        } = self;
+        let Self { hosted, unit, domain } = self;
         unit.attach(H::STREAMS[1], domain).unwrap();
         domain.sync(&mut map(&**domain, 1)).unwrap();
         for stream in H::STREAMS {
@@ -178,12 +165,7 @@ fn cut_short<H: Hosted>(operation: Operation, access: u64, off: Off) -> Vec<Stri
             wrong.push("nothing is told of it".into());
         }
     }
-    let Rig {
-        hosted,
-        unit,
-        domain,
-        beside,
-    } = rig;
+    let Rig { hosted, unit, domain, beside } = rig;
     drop((unit, domain));
     if outcome.is_err() && matches!(off, Off::Ever) && machine.live() < live {
         wrong.push(format!("of {live} pages {} are kept", machine.live()));
@@ -196,19 +178,13 @@ fn cut_short<H: Hosted>(operation: Operation, access: u64, off: Off) -> Vec<Stri
 /// The power goes at each access of each operation, for ever and for so many accesses.
 pub(crate) fn loses_power_at_each_access<H: Hosted>() {
     let mut wrong = Vec::new();
-    for operation in [
-        Operation::Attach,
-        Operation::Map,
-        Operation::Unmap,
-        Operation::Block,
-        Operation::Release,
-    ] {
+    for operation in
+        [Operation::Attach, Operation::Map, Operation::Unmap, Operation::Block, Operation::Release]
+    {
         for access in 1..=accesses::<H>(operation) {
             for off in [Off::Ever, Off::For(1), Off::For(3), Off::For(20)] {
                 for what in cut_short::<H>(operation, access, off) {
-                    wrong.push(format!(
-                        "{operation:?}, access {access}, off {off:?}: {what}"
-                    ));
+                    wrong.push(format!("{operation:?}, access {access}, off {off:?}: {what}"));
                 }
             }
         }

@@ -21,10 +21,7 @@ fn members_come_once_each_in_any_number() {
         sets.remove(2, 0);
         assert!(sets.members(2).eq(1..count.max(1)));
         sets.remove_all(|value| value % 2 == 0);
-        assert!(
-            sets.members(3)
-                .eq((0..count).filter(|value| value % 2 == 1))
-        );
+        assert!(sets.members(3).eq((0..count).filter(|value| value % 2 == 1)));
         assert_eq!(sets.contains(3, 1), count > 1);
     }
 }

@@ -102,9 +102,7 @@ pub(crate) fn machine_at<D: Design>(base: u64, setup: D::Setup) -> Machine<D> {
 pub(crate) fn map(domain: &impl Domain, pages: u64) -> Gather {
     let mut owed = Gather::new();
     let (pa, access) = (PhysAddr::new(0x1000), Access::READ | Access::WRITE);
-    domain
-        .map(BASE, promised(pa, pages * PAGE), access, &mut owed)
-        .unwrap();
+    domain.map(BASE, promised(pa, pages * PAGE), access, &mut owed).unwrap();
     owed
 }
 
@@ -118,10 +116,7 @@ pub(crate) fn unmap(domain: &impl Domain, pages: u64) -> Gather {
 
 /// One command is fetched at every so many looks at the clock.
 pub(crate) fn slow(looks: u64) -> RegisterFaults {
-    RegisterFaults {
-        drain: Drain::OneEach(looks * LOOK_NS),
-        ..RegisterFaults::NONE
-    }
+    RegisterFaults { drain: Drain::OneEach(looks * LOOK_NS), ..RegisterFaults::NONE }
 }
 
 /// The address of a fault.
@@ -195,10 +190,7 @@ pub(crate) fn a_unit_that_refuses_everything_ends_in_time<D: Driven>() {
         let mut owed = unmap(&*domain, 1);
         driven.refuse_kind(*operation, u32::MAX, *code);
         let error = failure(&*domain, &mut owed);
-        let ended = matches!(
-            error,
-            IommuError::Refused { .. } | IommuError::TimedOut { .. }
-        );
+        let ended = matches!(error, IommuError::Refused { .. } | IommuError::TimedOut { .. });
         assert!(ended, "{error}");
         driven.machine().wrong(RegisterFaults::NONE);
         domain.sync(&mut owed).unwrap();
@@ -254,9 +246,7 @@ pub(crate) fn a_queue_that_never_drains_is_an_error_and_the_stream_stays_blocked
     domain.sync(&mut map(&*domain, 1)).unwrap();
     let mut owed = unmap(&*domain, 1);
     driven.machine().wrong(RegisterFaults::STUCK);
-    let waits: Vec<Awaited> = (0..300)
-        .map(|_| awaited(failure(&*domain, &mut owed)))
-        .collect();
+    let waits: Vec<Awaited> = (0..300).map(|_| awaited(failure(&*domain, &mut owed))).collect();
     assert!(waits.contains(&Awaited::QueueRoom));
 }
 

@@ -54,12 +54,8 @@ impl<F: FnMut(RequesterId) -> Option<u8>> ReservedRegions<'_, F> {
     /// The stream that a scope names, if it is asked for.
     fn named(&mut self, scope: Scope<'_>) -> Option<Streams> {
         let function = scope.requester(&mut self.secondary_bus);
-        let stream = function
-            .filter(|_| scope.kind == ScopeKind::Endpoint)?
-            .stream();
-        self.streams
-            .contains(stream)
-            .then_some(Streams::one(stream))
+        let stream = function.filter(|_| scope.kind == ScopeKind::Endpoint)?.stream();
+        self.streams.contains(stream).then_some(Streams::one(stream))
     }
 }
 
@@ -90,10 +86,9 @@ impl<F: FnMut(RequesterId) -> Option<u8>> Iterator for ReservedRegions<'_, F> {
             if let Some(streams) = self.named(scope) {
                 let kind = ReservedKind::Direct(Access::READ_WRITE);
                 let checked = within(memory, Some(self.address_lg2), at);
-                return Some(checked.map(|memory| Reserved {
-                    streams,
-                    region: region(memory, kind),
-                }));
+                return Some(
+                    checked.map(|memory| Reserved { streams, region: region(memory, kind) }),
+                );
             }
         }
     }

@@ -81,12 +81,7 @@ impl Builder {
 fn whole(body: &[u8], names: &[u8]) -> Vec<u8> {
     let strings = HEADER_BYTES + body.len();
     let mut all = Vec::new();
-    for number in [
-        MAGIC,
-        (strings + names.len()) as u32,
-        HEADER_BYTES as u32,
-        strings as u32,
-    ] {
+    for number in [MAGIC, (strings + names.len()) as u32, HEADER_BYTES as u32, strings as u32] {
         all.extend(number.to_be_bytes());
     }
     all.resize(HEADER_BYTES, 0);
@@ -152,12 +147,7 @@ fn nodes_below_the_root_are_found_by_what_they_are() {
     let names: Vec<&[u8]> = tree.nodes().map(|node| node.name()).collect();
     assert_eq!(names, [&b"memory@40000000"[..], b"bus", b"device@9"]);
     assert!(tree.compatible("a").is_none() && tree.compatible("board").is_none());
-    assert!(
-        tree.compatible("a,device")
-            .unwrap()
-            .property("device_type")
-            .is_none()
-    );
+    assert!(tree.compatible("a,device").unwrap().property("device_type").is_none());
 }
 
 #[test]
@@ -170,10 +160,7 @@ fn a_damaged_tree_ends_every_walk() {
             let Some(tree) = DeviceTree::parse(&bad) else {
                 continue;
             };
-            let _ = (
-                tree.memory(),
-                tree.compatible("a,device").and_then(|node| node.reg()),
-            );
+            let _ = (tree.memory(), tree.compatible("a,device").and_then(|node| node.reg()));
             assert!(tree.nodes().count() <= good.len());
         }
     }

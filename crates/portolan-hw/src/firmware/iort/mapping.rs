@@ -25,21 +25,13 @@ pub enum IdCount {
 const WHOLE_COUNTS: [Maker; 2] = [maker(*b"HIP07   "), maker(*b"HIP08   ")];
 
 const fn maker(table: [u8; 8]) -> Maker {
-    Maker {
-        oem: *b"HISI  ",
-        table,
-        revision: 0,
-    }
+    Maker { oem: *b"HISI  ", table, revision: 0 }
 }
 
 impl IdCount {
     /// Returns the way in which the maker of a table counts.
     pub(super) fn of(maker: Maker) -> Self {
-        if WHOLE_COUNTS.contains(&maker) {
-            Self::Whole
-        } else {
-            Self::LessOne
-        }
+        if WHOLE_COUNTS.contains(&maker) { Self::Whole } else { Self::LessOne }
     }
 
     /// The number less one. A count of none is taken for one, as every reading of the field gives
@@ -130,11 +122,7 @@ impl Iterator for Mappings<'_> {
             count_minus_one: self.id_count.less_one(word(4)?),
             output: word(8)?,
             target: word(12)?,
-            single: if word(16)? & 1 != 0 {
-                Single::Single
-            } else {
-                Single::Range
-            },
+            single: if word(16)? & 1 != 0 { Single::Single } else { Single::Range },
         })
     }
 }

@@ -242,9 +242,7 @@ pub(super) fn parse(bytes: Bytes<'_>, id_count: IdCount) -> Result<Option<Node<'
     };
     bytes.structure(bytes.len(), fixed)?;
     let body = match kind {
-        0 => Body::ItsGroup(ItsGroup {
-            ids: array(bytes, 20, bytes.u32(16)?, 4)?.as_slice(),
-        }),
+        0 => Body::ItsGroup(ItsGroup { ids: array(bytes, 20, bytes.u32(16)?, 4)?.as_slice() }),
         1 => Body::NamedComponent(NamedComponent {
             flags: bytes.u32(16)?,
             memory: bytes.u64(20)?,
@@ -286,12 +284,10 @@ fn root_complex(bytes: Bytes<'_>, revision: u8) -> Result<RootComplex, TableErro
     Ok(RootComplex {
         memory: bytes.u64(16)?,
         ats: bytes.u32(24)?,
-        segment: u16::try_from(segment)
-            .map(PciSegment::new)
-            .map_err(|_| TableError::Nonsense {
-                offset: bytes.offset().saturating_add(28),
-                value: segment.into(),
-            })?,
+        segment: u16::try_from(segment).map(PciSegment::new).map_err(|_| TableError::Nonsense {
+            offset: bytes.offset().saturating_add(28),
+            value: segment.into(),
+        })?,
         address_lg2: match revision {
             0 => None,
             _ => Some(bytes.u8(32)?),
@@ -303,29 +299,16 @@ fn smmu_v3(bytes: Bytes<'_>, revision: u8) -> Result<SmmuV3, TableError> {
     let flags = bytes.u32(24)?;
     let wired = [48, 52, 56].map(|at| bytes.u32(at));
     let [pri, gerror, sync] = wired;
-    let interrupts = Interrupts {
-        event: bytes.u32(44)?,
-        pri: pri?,
-        gerror: gerror?,
-        sync: sync?,
-    };
+    let interrupts = Interrupts { event: bytes.u32(44)?, pri: pri?, gerror: gerror?, sync: sync? };
     let later = revision > 0;
     // Before revision 5 the device mapping counts if an interrupt is missing.
     let all_wired = interrupts.event != 0
         && interrupts.pri != 0
         && interrupts.gerror != 0
         && interrupts.sync != 0;
-    let mapped = if revision >= 5 {
-        flags & 1 << 4 != 0
-    } else {
-        !all_wired
-    };
+    let mapped = if revision >= 5 { flags & 1 << 4 != 0 } else { !all_wired };
     let read = |valid: bool, at| -> Result<Option<u32>, TableError> {
-        if later && valid {
-            bytes.u32(at).map(Some)
-        } else {
-            Ok(None)
-        }
+        if later && valid { bytes.u32(at).map(Some) } else { Ok(None) }
     };
     Ok(SmmuV3 {
         base: PhysAddr::new(bytes.u64(16)?),

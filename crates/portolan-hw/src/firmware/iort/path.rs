@@ -115,8 +115,6 @@ impl<'a> Iort<'a> {
                 _ => {}
             }
         }
-        Err(TableError::Loop {
-            offset: node.offset,
-        })
+        Err(TableError::Loop { offset: node.offset })
     }
 }

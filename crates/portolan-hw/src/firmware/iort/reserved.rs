@@ -28,12 +28,7 @@ impl<'a> Iort<'a> {
     /// Regions may overlap. Items are errors where a node or a descriptor of the table is wrong, or
     /// a mapping runs past the last stream; the walk goes on behind it as [`Nodes`] does.
     pub fn reserved(&self, unit: &Node<'a>, streams: Streams) -> ReservedRegions<'a> {
-        ReservedRegions {
-            nodes: self.nodes(),
-            unit: unit.offset,
-            streams,
-            current: None,
-        }
+        ReservedRegions { nodes: self.nodes(), unit: unit.offset, streams, current: None }
     }
 }
 
@@ -85,10 +80,10 @@ impl<'a> Current<'a> {
             let (first, last) = (StreamId::new(mapping.output), StreamId::new(last));
             Streams::new(first, last)
         });
-        Some(streams.ok_or(TableError::Nonsense {
-            offset: self.offset,
-            value: mapping.output.into(),
-        }))
+        Some(
+            streams
+                .ok_or(TableError::Nonsense { offset: self.offset, value: mapping.output.into() }),
+        )
     }
 
     /// The next region for some of `wanted`.
@@ -97,10 +92,9 @@ impl<'a> Current<'a> {
             if let Some((streams, ranges)) = &mut self.at {
                 if let Some(range) = ranges.next() {
                     let (streams, kind) = (*streams, self.kind);
-                    return Some(range.map(|(_, memory)| Reserved {
-                        streams,
-                        region: region(memory, kind),
-                    }));
+                    return Some(
+                        range.map(|(_, memory)| Reserved { streams, region: region(memory, kind) }),
+                    );
                 }
             }
             match self.next_streams(unit)? {

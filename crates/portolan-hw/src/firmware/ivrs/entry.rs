@@ -39,26 +39,16 @@ pub struct Devices {
 
 impl Devices {
     /// All of a segment.
-    pub const ALL: Self = Self {
-        first: RequesterId::new(0),
-        last: RequesterId::new(u16::MAX),
-    };
+    pub const ALL: Self = Self { first: RequesterId::new(0), last: RequesterId::new(u16::MAX) };
 
     /// From `first` to `last`; `None` if `last` is below `first`.
     pub const fn new(first: RequesterId, last: RequesterId) -> Option<Self> {
-        if last.get() < first.get() {
-            None
-        } else {
-            Some(Self { first, last })
-        }
+        if last.get() < first.get() { None } else { Some(Self { first, last }) }
     }
 
     /// One.
     pub const fn one(device: RequesterId) -> Self {
-        Self {
-            first: device,
-            last: device,
-        }
+        Self { first: device, last: device }
     }
 
     /// The first.
@@ -239,11 +229,7 @@ pub struct Entries<'a> {
 
 impl<'a> Entries<'a> {
     pub(super) fn new(rest: Bytes<'a>, level: Level) -> Self {
-        Self {
-            rest,
-            level,
-            unknown: 0,
-        }
+        Self { rest, level, unknown: 0 }
     }
 
     /// Number of entries of unknown type that were passed over so far. Entries for devices of the
@@ -290,11 +276,7 @@ impl<'a> Entries<'a> {
             kind::RANGE_END => return Err(nonsense(bytes, 1, device.get().into())),
             _ => return Ok(None),
         };
-        Ok(Some(Entry {
-            devices,
-            settings: Settings::of(data, extended),
-            kind,
-        }))
+        Ok(Some(Entry { devices, settings: Settings::of(data, extended), kind }))
     }
 
     /// The devices from `first`, which `start` begins with, to where the entry behind it says.
@@ -332,10 +314,7 @@ impl<'a> Iterator for Entries<'a> {
 }
 
 fn nonsense(bytes: Bytes<'_>, at: usize, value: u64) -> TableError {
-    TableError::Nonsense {
-        offset: bytes.offset().saturating_add(at),
-        value,
-    }
+    TableError::Nonsense { offset: bytes.offset().saturating_add(at), value }
 }
 
 /// Bytes of the entry at the start of `rest`: by the upper two bits of its type, but for the types
@@ -356,11 +335,7 @@ fn special(bytes: Bytes<'_>, source: RequesterId) -> Result<Option<Special>, Tab
         2 => SpecialKind::Timer,
         _ => return Ok(None),
     };
-    Ok(Some(Special {
-        kind,
-        handle: bytes.u8(4)?,
-        source,
-    }))
+    Ok(Some(Special { kind, handle: bytes.u8(4)?, source }))
 }
 
 fn acpi(bytes: Bytes<'_>) -> Result<AcpiDevice<'_>, TableError> {
@@ -375,9 +350,5 @@ fn acpi(bytes: Bytes<'_>) -> Result<AcpiDevice<'_>, TableError> {
         2 => Uid::Text(bytes.name(ACPI_FIXED)),
         _ => return Err(nonsense(bytes, 20, format.into())),
     };
-    Ok(AcpiDevice {
-        hid,
-        cid: bytes.part(12, 8)?.name(0),
-        uid,
-    })
+    Ok(AcpiDevice { hid, cid: bytes.part(12, 8)?.name(0), uid })
 }

@@ -115,12 +115,7 @@ impl<'a> ReservedRegions<'a> {
         streams: Streams,
         physical_lg2: Option<u32>,
     ) -> Self {
-        Self {
-            blocks,
-            segment,
-            streams,
-            physical_lg2,
-        }
+        Self { blocks, segment, streams, physical_lg2 }
     }
 }
 

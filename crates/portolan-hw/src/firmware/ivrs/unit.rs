@@ -135,10 +135,7 @@ pub(super) fn parse(bytes: Bytes<'_>, level: Level, info: Info) -> Result<Ivhd<'
     bytes.structure(bytes.len(), fixed)?;
     let base = bytes.u64(8)?;
     if base == 0 || base % WINDOW != 0 {
-        return Err(TableError::Nonsense {
-            offset: bytes.offset().saturating_add(8),
-            value: base,
-        });
+        return Err(TableError::Nonsense { offset: bytes.offset().saturating_add(8), value: base });
     }
     let mut flags = UnitFlags::from_bits_retain(bytes.u8(1)?);
     if full {

@@ -63,9 +63,7 @@ fn iort_with(first: u32, more: u32, claims: &[Claim]) -> Vec<u8> {
         |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };
     let mut body = words(&[1 + claims.len() as u32, 48, 0]);
     body.extend([4, 68, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-    body.extend(words(&[
-        0x905_0000, 0, 9, 0, 0, 0, 0, 106, 107, 109, 108, 2, 0,
-    ]));
+    body.extend(words(&[0x905_0000, 0, 9, 0, 0, 0, 0, 106, 107, 109, 108, 2, 0]));
     for (start, last) in claims {
         let bytes = last.wrapping_sub(*start).wrapping_add(1);
         body.extend([6, 68, 0, 3, 0, 0, 0, 0]);
@@ -119,10 +117,7 @@ fn overlapping_claims_of_each_table_become_one() {
     ];
     for (found, said) in of_all(&claims) {
         assert_eq!((said, found.left_out()), (Ok(()), LeftOut::default()));
-        let wanted = [
-            direct(0x7000_0000, 0x7000_3fff),
-            direct(0x7100_0000, 0x7100_0fff),
-        ];
+        let wanted = [direct(0x7000_0000, 0x7000_3fff), direct(0x7100_0000, 0x7100_0fff)];
         assert_eq!(of(&found, DEVICE), wanted);
     }
 }
@@ -151,11 +146,7 @@ fn claims_that_make_no_sense_are_counted_and_the_rest_is_taken_over() {
 fn a_claim_longer_than_the_limit_is_too_large() {
     let claims = [(0x1000, (16 << 30) + 0xfff), (0x1000, (16 << 30) + 0x1000)];
     for (found, said) in of_all(&claims) {
-        let Err(Ignored::TooLarge {
-            reserved,
-            most_bytes,
-        }) = said
-        else {
+        let Err(Ignored::TooLarge { reserved, most_bytes }) = said else {
             panic!("{said:?}");
         };
         assert_eq!(most_bytes, 16 << 30);
@@ -218,10 +209,7 @@ fn regions_that_a_stream_cannot_both_have_are_refused_for_that_stream_alone() {
         let elsewhere = Reserved::one(StreamId::new(7), reserved.region);
         assert_eq!(Reservations::default().add(elsewhere), Ok(()));
     }
-    let reserved = Reserved::one(
-        DEVICE,
-        region(0, 0xfff, ReservedKind::Direct(Access::empty())),
-    );
+    let reserved = Reserved::one(DEVICE, region(0, 0xfff, ReservedKind::Direct(Access::empty())));
     assert_eq!(found.add(reserved), Err(Ignored::NoAccess { reserved }));
     assert_eq!(found.left_out().count, 4);
     // Hardware's own windows win.
@@ -247,10 +235,7 @@ fn what_the_embedder_does_not_believe_is_counted() {
 
 #[test]
 fn as_many_are_read_as_are_allowed_and_those_that_repeat_others_count() {
-    let limits = Limits {
-        most: 3,
-        ..Limits::USUAL
-    };
+    let limits = Limits { most: 3, ..Limits::USUAL };
     let one = |page: u64| Reserved::one(DEVICE, direct(page << 12, (page << 12) + 0xfff));
     let mut reserved = Reservations::new(limits);
     let added = [1, 1, 2].map(|page| reserved.add(one(page)));
@@ -260,18 +245,9 @@ fn as_many_are_read_as_are_allowed_and_those_that_repeat_others_count() {
     assert_eq!(reserved.iter().count(), 2);
     // Ignored ones count as well, and nothing is read behind one too many.
     let mut reserved = Reservations::new(limits);
-    let nonsense = TableError::Nonsense {
-        offset: 48,
-        value: 7,
-    };
+    let nonsense = TableError::Nonsense { offset: 48, value: 7 };
     let mut read = 0;
-    let found = [
-        Err(nonsense),
-        Ok(one(1)),
-        Ok(one(2)),
-        Ok(one(3)),
-        Ok(one(4)),
-    ];
+    let found = [Err(nonsense), Ok(one(1)), Ok(one(2)), Ok(one(3)), Ok(one(4))];
     let found = found.into_iter().inspect(|_| read += 1);
     assert_eq!(reserved.read(found), Err(Ignored::Table(nonsense)));
     assert_eq!((read, reserved.iter().count()), (4, 2));

@@ -40,10 +40,7 @@ fn inside(error: TableError, bytes: usize) {
     // A mapping's array or a table's first node may be said to be anywhere.
     assert!(
         offset <= bytes
-            || matches!(
-                error,
-                TableError::Truncated { .. } | TableError::Reference { .. }
-            ),
+            || matches!(error, TableError::Truncated { .. } | TableError::Reference { .. }),
         "{error:?} in {bytes} bytes"
     );
 }
@@ -53,20 +50,12 @@ fn read_all(bytes: &[u8]) -> usize {
     let mut read = 0;
     let mut see = |error| inside(error, bytes.len());
     for found in Tables::new(bytes) {
-        read += found
-            .map_err(&mut see)
-            .map_or(0, |(_, sdt)| sdt.as_slice().len());
+        read += found.map_err(&mut see).map_or(0, |(_, sdt)| sdt.as_slice().len());
     }
     let _ = Sdt::parse(bytes).map_err(&mut see);
-    read += Dmar::parse(bytes)
-        .map_err(&mut see)
-        .map_or(0, |dmar| read_dmar(&dmar, &mut see));
-    read += Iort::parse(bytes)
-        .map_err(&mut see)
-        .map_or(0, |iort| read_iort(&iort, &mut see));
-    read += Ivrs::parse(bytes)
-        .map_err(&mut see)
-        .map_or(0, |ivrs| read_ivrs(&ivrs, &mut see));
+    read += Dmar::parse(bytes).map_err(&mut see).map_or(0, |dmar| read_dmar(&dmar, &mut see));
+    read += Iort::parse(bytes).map_err(&mut see).map_or(0, |iort| read_iort(&iort, &mut see));
+    read += Ivrs::parse(bytes).map_err(&mut see).map_or(0, |ivrs| read_ivrs(&ivrs, &mut see));
     if let Ok(viot) = Viot::parse(bytes).map_err(&mut see) {
         read += viot.nodes().flatten().count();
         let found = viot.resolve(PciSegment::new(2), RequesterId::new(0x123));
@@ -184,9 +173,7 @@ fn take_over(
 fn random_bytes() {
     let mut rng = rng();
     for _ in 0..ROUNDS {
-        let signature = rng
-            .choice([*b"DMAR", *b"IORT", *b"IVRS", *b"VIOT", *b"XSDT"])
-            .unwrap();
+        let signature = rng.choice([*b"DMAR", *b"IORT", *b"IVRS", *b"VIOT", *b"XSDT"]).unwrap();
         // Small numbers make structures that go on for a while.
         let most = rng.choice([3, 40, 255]).unwrap();
         let body: Vec<u8> = (0..rng.usize(..200)).map(|_| rng.u8(..=most)).collect();
@@ -198,13 +185,7 @@ fn random_bytes() {
 #[test]
 fn mutated_tables() {
     let mut rng = rng();
-    let tables = [
-        dmar_bytes(),
-        iort_bytes(),
-        ivrs_bytes(),
-        rimt_bytes(),
-        viot_bytes(),
-    ];
+    let tables = [dmar_bytes(), iort_bytes(), ivrs_bytes(), rimt_bytes(), viot_bytes()];
     let mut survived = 0;
     for _ in 0..ROUNDS {
         let mut bytes = tables[rng.usize(..tables.len())].clone();
@@ -227,13 +208,7 @@ fn mutated_tables() {
 /// Each table cut at each byte: by the slice, and by its own length.
 #[test]
 fn truncated_tables() {
-    for whole in [
-        dmar_bytes(),
-        iort_bytes(),
-        ivrs_bytes(),
-        rimt_bytes(),
-        viot_bytes(),
-    ] {
+    for whole in [dmar_bytes(), iort_bytes(), ivrs_bytes(), rimt_bytes(), viot_bytes()] {
         for end in 0..whole.len() {
             read_all(&whole[..end]);
             assert!(Sdt::parse(&whole[..end]).is_err(), "{end}");

@@ -22,10 +22,7 @@ const PAGES: u64 = 16;
 const THERE: u64 = 0x12_0000;
 
 fn with_large_leaves() -> Config {
-    Config {
-        contiguity: RiscvContiguity::Svnapot,
-        ..config()
-    }
+    Config { contiguity: RiscvContiguity::Svnapot, ..config() }
 }
 
 fn reached(machine: &Machine) -> Vec<Option<u64>> {
@@ -41,9 +38,7 @@ where
     let mut owed = Gather::new();
     let there = PhysAddr::new(THERE);
     let (all, access) = (PAGES * PAGE, Access::READ | Access::WRITE);
-    domain
-        .map(BASE, promised(there, all), access, &mut owed)
-        .unwrap();
+    domain.map(BASE, promised(there, all), access, &mut owed).unwrap();
     domain.sync(&mut owed).unwrap();
     let leaf = domain.table().translate(BASE).unwrap();
     assert_eq!(leaf.size, PageSize::SIZE_64K);

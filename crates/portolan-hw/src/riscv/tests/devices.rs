@@ -25,11 +25,7 @@ use crate::riscv::spec::reg::{self, queue};
 use crate::riscv::{Config, PageRequestEvent, Signal, refusal};
 
 const OTHER: StreamId = StreamId::new(0x29);
-const TLB: DeviceTlb = DeviceTlb {
-    depth: 1,
-    physical: 0,
-    twice: false,
-};
+const TLB: DeviceTlb = DeviceTlb { depth: 1, physical: 0, twice: false };
 /// ATS.INVAL of all of [`STREAM`].
 const ALL: Words = [0x0000_2800_0000_0004, 0x7fff_ffff_ffff_f800];
 
@@ -38,10 +34,7 @@ fn machine() -> Machine {
 }
 
 fn asking() -> Config {
-    Config {
-        requests_lg2: Some(8),
-        ..config()
-    }
+    Config { requests_lg2: Some(8), ..config() }
 }
 
 /// A unit with one stream, whose device keeps translations, attached to one domain, and no commands.
@@ -66,8 +59,7 @@ fn kept(machine: &Machine, iova: u64) -> Option<u64> {
 
 fn asked(machine: &Machine) -> Vec<Words> {
     let all = machine.commands().into_iter();
-    all.filter(|words| OPCODE.of(words[0]) == opcode::DEVICE)
-        .collect()
+    all.filter(|words| OPCODE.of(words[0]) == opcode::DEVICE).collect()
 }
 
 /// ATS.INVAL that never ends: the unit says so at the fence behind it.
@@ -96,10 +88,7 @@ fn a_unit_without_them_refuses() {
     assert_eq!(unit.next_page_request(), Err(IommuError::Unsupported));
     let machine = self::machine();
     let unit = machine.enable(config()).unwrap();
-    assert_eq!(
-        unit.use_device_tlb(StreamId::new(64), TLB, all_memory()),
-        unsupported
-    );
+    assert_eq!(unit.use_device_tlb(StreamId::new(64), TLB, all_memory()), unsupported);
     unit.enable_pasids(STREAM, 1).unwrap();
     assert_eq!(unit.use_device_tlb(STREAM, TLB, all_memory()), unsupported);
     // Without the queue a device may keep translations, and may not ask.
@@ -353,10 +342,7 @@ fn responses_by_hand_and_what_is_none() {
         to(StreamId::new(64), None, 1),
         to(STREAM, wide, 1),
         to(STREAM, None, 512),
-        ReplyTo {
-            name: ReplyName::Stall(StallTag::new(1)),
-            ..to(STREAM, None, 1)
-        },
+        ReplyTo { name: ReplyName::Stall(StallTag::new(1)), ..to(STREAM, None, 1) },
     ];
     for to in none {
         assert_eq!(unit.respond(to, invalid), Err(IommuError::Unsupported));

@@ -20,10 +20,7 @@ use crate::chassis::tests::suite::{BASE, Driven, PAGE, map};
 
 /// A unit whose devices do nothing on their own: an adversarial one's go on writing while they can.
 fn with(identification: RiscvIdentification) -> Machine {
-    let all = CacheGeometry {
-        entries: 64,
-        ways: 64,
-    };
+    let all = CacheGeometry { entries: 64, ways: 64 };
     let machine = machine::of(RiscvSetup {
         identification,
         temper: Temper::Realistic(CacheSizes {
@@ -39,10 +36,7 @@ fn with(identification: RiscvIdentification) -> Machine {
 }
 
 fn tracking() -> Config {
-    Config {
-        dirty: DirtyTracking::Hardware,
-        ..config()
-    }
+    Config { dirty: DirtyTracking::Hardware, ..config() }
 }
 
 /// The pages that were written since the last time.

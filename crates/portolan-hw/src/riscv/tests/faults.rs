@@ -29,9 +29,7 @@ fn faults_tell_why_as_far_as_it_is_known() {
     let (unit, domain) = machine.attached();
     let mut owed = Gather::new();
     let pa = PhysAddr::new(0x1000);
-    domain
-        .map(BASE, promised(pa, PAGE), Access::READ, &mut owed)
-        .unwrap();
+    domain.map(BASE, promised(pa, PAGE), Access::READ, &mut owed).unwrap();
     domain.sync(&mut owed).unwrap();
     let fault = |stream, iova: u64| {
         assert_eq!(machine.write(stream, iova), None);
@@ -49,9 +47,7 @@ fn faults_tell_why_as_far_as_it_is_known() {
     assert_eq!(fault(other, here), FaultReason::Blocked);
     // Wider than the directory.
     assert_eq!(fault(StreamId::new(0x80), here), FaultReason::Blocked);
-    domain
-        .unmap(IovaRange::from_len(BASE, PAGE).unwrap(), &mut owed)
-        .unwrap();
+    domain.unmap(IovaRange::from_len(BASE, PAGE).unwrap(), &mut owed).unwrap();
     domain.sync(&mut owed).unwrap();
     assert_eq!(fault(STREAM, here), FaultReason::NotMapped);
     let second = unit.second_stage(portolan::table::format::RiscvLevels::Three);
@@ -86,10 +82,7 @@ fn signalling(machine: &Machine, signal: Signal) -> Iommu {
 /// One interrupt for all faults until the handler reads, and none that was not asked for.
 #[test]
 fn faults_interrupt_as_they_are_told_to() {
-    let message = Signal::Message {
-        address: doorbell(PhysAddr::new(0x13_f008)),
-        data: 0x55,
-    };
+    let message = Signal::Message { address: doorbell(PhysAddr::new(0x13_f008)), data: 0x55 };
     for (signal, wanted) in [(Signal::None, 0), (Signal::Wired, 1), (message, 1)] {
         let machine = new_machine();
         let unit = signalling(&machine, signal);

@@ -26,10 +26,7 @@ pub fn new_machine() -> Machine {
 }
 
 pub fn with(identification: RiscvIdentification) -> Machine {
-    of(RiscvSetup {
-        identification,
-        ..RiscvSetup::default()
-    })
+    of(RiscvSetup { identification, ..RiscvSetup::default() })
 }
 
 pub fn of(setup: RiscvSetup) -> Machine {

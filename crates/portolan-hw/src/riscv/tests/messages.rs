@@ -44,10 +44,7 @@ fn messages() -> Messages {
 }
 
 fn remapping(interrupts: Messages) -> Config {
-    Config {
-        interrupts: Some(interrupts),
-        ..config()
-    }
+    Config { interrupts: Some(interrupts), ..config() }
 }
 
 fn machine() -> Machine {
@@ -91,10 +88,8 @@ fn reasons(unit: &Iommu) -> Vec<(StreamId, FaultReason)> {
     all
 }
 
-const ABSENT: FaultReason = FaultReason::Interrupt {
-    index: None,
-    refusal: InterruptRefusal::Absent,
-};
+const ABSENT: FaultReason =
+    FaultReason::Interrupt { index: None, refusal: InterruptRefusal::Absent };
 
 /// Words that a person wrote down from the figures of the contexts and of the entries.
 #[test]
@@ -104,14 +99,8 @@ fn tables_and_entries_by_hand() {
     let (first, own) = allocate(&unit, STREAM, 0x52, 3);
     let words = context(&machine, STREAM);
     // Valid; Sv48x4, the last tag; no first stage; flat, two entries, from the window's first page on.
-    assert_eq!(
-        (words[0], words[1] >> 44, words[2], words[3]),
-        (1, 9 << 16 | 0xffff, 0, 0)
-    );
-    assert_eq!(
-        (words[4] >> 60, words[5], words[6], words[7]),
-        (1, 1, 0xe_0000, 0)
-    );
+    assert_eq!((words[0], words[1] >> 44, words[2], words[3]), (1, 9 << 16 | 0xffff, 0, 0));
+    assert_eq!((words[4] >> 60, words[5], words[6], words[7]), (1, 1, 0xe_0000, 0));
     let table = words[4] << 12;
     // Valid, to another page: that of the fourth file.
     assert_eq!(machine.word(table), (FILES + 0x3000) >> 12 << 10 | 7);
@@ -147,10 +136,7 @@ fn only_its_own_messages_arrive_and_nothing_else_is_reached() {
     // Another's; an entry that does not count; where no stream's are; the file itself.
     assert_eq!(send(&machine, STREAM, other), None);
     assert_eq!(send(&machine, OTHER, own), None);
-    let at = |address| MsiMessage {
-        address,
-        data: 0x52,
-    };
+    let at = |address| MsiMessage { address, data: 0x52 };
     assert_eq!(send(&machine, STREAM, at(WINDOW + 0x1000)), None);
     assert_eq!(send(&machine, STREAM, at(WINDOW + 0x80_0000)), None);
     let refused = [STREAM, OTHER, STREAM, STREAM].map(|stream| (stream, ABSENT));
@@ -237,14 +223,8 @@ fn interrupts_go_on_from_domain_to_domain_and_end_with_the_block() {
     assert_eq!(send(&machine, OTHER, message), None);
     // Elsewhere there are no messages, so it stays.
     let first_stage = Arc::new(unit.first_stage(RiscvLevels::Four).unwrap());
-    assert_eq!(
-        unit.attach(STREAM, &first_stage),
-        Err(AttachError::Mismatch)
-    );
-    assert_eq!(
-        unit.pass_through(STREAM, all_memory()),
-        Err(AttachError::Mismatch)
-    );
+    assert_eq!(unit.attach(STREAM, &first_stage), Err(AttachError::Mismatch));
+    assert_eq!(unit.pass_through(STREAM, all_memory()), Err(AttachError::Mismatch));
     assert_eq!(send(&machine, STREAM, message), Some((3, 0x52)));
     unit.block(STREAM).unwrap();
     assert_eq!(send(&machine, STREAM, message), None);
@@ -288,10 +268,7 @@ fn what_cannot_arrive_is_refused() {
     assert_eq!(refused(far), InterruptError::Destination(far.destination));
     let mut wrong = target(0x52, 0);
     wrong.destination = Destination::Logical(1);
-    assert_eq!(
-        refused(wrong),
-        InterruptError::Destination(wrong.destination)
-    );
+    assert_eq!(refused(wrong), InterruptError::Destination(wrong.destination));
     let mut wrong = target(0x52, 0);
     wrong.delivery = Delivery::LowestPriority;
     assert_eq!(refused(wrong), InterruptError::Target);
@@ -322,10 +299,7 @@ fn what_cannot_arrive_is_refused() {
 #[test]
 fn a_window_has_room_for_so_many_streams() {
     let machine = machine();
-    let small = Messages {
-        window_lg2: 13,
-        ..messages()
-    };
+    let small = Messages { window_lg2: 13, ..messages() };
     let unit = machine.enable(remapping(small)).unwrap();
     let (_own, _) = allocate(&unit, STREAM, 0x52, 3);
     let full = unit.allocate(source(OTHER), target(0x52, 3));
@@ -341,24 +315,13 @@ fn a_window_has_room_for_so_many_streams() {
 #[test]
 fn units_without_such_tables_and_windows_that_are_none_are_refused() {
     let error = |machine: &Machine, of| machine.enable(remapping(of)).err();
-    assert_eq!(
-        error(&new_machine(), messages()),
-        Some(IommuError::Unsupported)
-    );
+    assert_eq!(error(&new_machine(), messages()), Some(IommuError::Unsupported));
     let extended = RiscvIdentification::able().extended();
-    let first_only = RiscvIdentification {
-        capabilities: extended.capabilities & !(7 << 17),
-        ..extended
-    };
-    assert_eq!(
-        error(&with(first_only), messages()),
-        Some(IommuError::Unsupported)
-    );
-    let window = |window, window_lg2| Messages {
-        window: Iova::new(window),
-        window_lg2,
-        ..messages()
-    };
+    let first_only =
+        RiscvIdentification { capabilities: extended.capabilities & !(7 << 17), ..extended };
+    assert_eq!(error(&with(first_only), messages()), Some(IommuError::Unsupported));
+    let window =
+        |window, window_lg2| Messages { window: Iova::new(window), window_lg2, ..messages() };
     for wrong in [
         window(0, 20),
         window(WINDOW + 0x1000, 20),
@@ -369,11 +332,7 @@ fn units_without_such_tables_and_windows_that_are_none_are_refused() {
         window(WINDOW, u32::MAX),
     ] {
         let machine = machine();
-        assert_eq!(
-            error(&machine, wrong),
-            Some(IommuError::Unsupported),
-            "{wrong:?}"
-        );
+        assert_eq!(error(&machine, wrong), Some(IommuError::Unsupported), "{wrong:?}");
         assert_eq!(machine.live(), 0);
     }
 }

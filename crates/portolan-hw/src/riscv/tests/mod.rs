@@ -47,11 +47,7 @@ type Queue = RiscvQueue<Machine, Machine, Machine>;
 
 /// A directory of one level.
 fn config() -> Config {
-    Config {
-        limit: Nanos::from_millis(10),
-        streams_lg2: 6,
-        ..Config::default()
-    }
+    Config { limit: Nanos::from_millis(10), streams_lg2: 6, ..Config::default() }
 }
 
 #[test]
@@ -117,16 +113,10 @@ fn second_stages_translate_as_well() {
 
 #[test]
 fn numbers_of_devices_are_as_wide_as_asked_for() {
-    for identification in [
-        RiscvIdentification::able(),
-        RiscvIdentification::able().extended(),
-    ] {
+    for identification in [RiscvIdentification::able(), RiscvIdentification::able().extended()] {
         for (lg2, last) in [(6, 0x3f), (15, 0x7fff), (16, 0xffff), (24, 0xff_ffff)] {
             let machine = machine::with(identification);
-            let wide = Config {
-                streams_lg2: lg2,
-                ..config()
-            };
+            let wide = Config { streams_lg2: lg2, ..config() };
             let unit = machine.enable(wide).unwrap();
             let domain = Arc::new(unit.first_stage(RiscvLevels::Three).unwrap());
             domain.sync(&mut map(&*domain, 1)).unwrap();
@@ -179,10 +169,7 @@ fn domains_give_their_identifiers_back_and_their_tables() {
 
 #[test]
 fn each_allocation_may_fail() {
-    let wide = || Config {
-        streams_lg2: 24,
-        ..config()
-    };
+    let wide = || Config { streams_lg2: 24, ..config() };
     // Queue, what it stores, faults, the directory's root, the tables' root, two pages that lead to the
     // context, and three tables below.
     assert_eq!(allocations_that_may_fail::<Machine>(wide), 10);

@@ -59,14 +59,8 @@ fn reason(unit: &Iommu) -> Option<(Option<Pasid>, FaultReason)> {
 #[test]
 fn directories_and_contexts_by_hand() {
     let machine = machine();
-    for (lg2, mode, levels) in [
-        (1, 1, 1),
-        (8, 1, 1),
-        (9, 2, 2),
-        (17, 2, 2),
-        (18, 3, 3),
-        (20, 3, 3),
-    ] {
+    for (lg2, mode, levels) in [(1, 1, 1), (8, 1, 1), (9, 2, 2), (17, 2, 2), (18, 3, 3), (20, 3, 3)]
+    {
         let unit = unit(&machine, lg2);
         let words = machine.context(STREAM.get().into());
         // Valid, with a process directory, and address space 0 for requests without a PASID.
@@ -84,19 +78,13 @@ fn directories_and_contexts_by_hand() {
         let at = table + u64::from(pasid & 0xff) * 16;
         let root = one.table().root().get() >> 12;
         let tag = u64::from(one.context().get());
-        assert_eq!(
-            [machine.word(at), machine.word(at + 8)],
-            [tag << 12 | 1, 9 << 60 | root]
-        );
+        assert_eq!([machine.word(at), machine.word(at + 8)], [tag << 12 | 1, 9 << 60 | root]);
         machine.commands();
         unit.block_pasid(STREAM, Pasid::new(pasid)).unwrap();
         assert_eq!(machine.word(at), 0);
         // IODIR.INVAL_PDT, and the tag's translations.
         let process = 0x2802_0000_0083 | u64::from(pasid) << 12;
-        assert_eq!(
-            machine.commands(),
-            [[process, 0], [1 | 1 << 32 | tag << 12, 0]]
-        );
+        assert_eq!(machine.commands(), [[process, 0], [1 | 1 << 32 | tag << 12, 0]]);
         unit.disable_pasids(STREAM).unwrap();
         assert_eq!(machine.commands(), [[0x2802_0000_0003, 0]]);
         assert_eq!(machine.context(STREAM.get().into())[0], 0);
@@ -190,10 +178,7 @@ fn what_does_not_fit_is_refused() {
     // No room; no PASID; too wide.
     assert_eq!(unit.attach_pasid(STREAM, ONE, &one), mismatch);
     assert_eq!(unit.block_pasid(STREAM, ONE), mismatch);
-    assert_eq!(
-        unit.enable_pasids(STREAM, 21),
-        Err(IommuError::Unsupported.into())
-    );
+    assert_eq!(unit.enable_pasids(STREAM, 21), Err(IommuError::Unsupported.into()));
     let stream = StreamId::new(64);
     let no_such = Err(AttachError::NoSuchStream { stream });
     assert_eq!(unit.enable_pasids(stream, 1), no_such);
@@ -215,10 +200,7 @@ fn what_does_not_fit_is_refused() {
     unit.attach_pasid(STREAM, ONE, &one).unwrap();
     assert_eq!(unit.disable_pasids(STREAM), mismatch);
     let without = new_machine().enable(config()).unwrap();
-    assert_eq!(
-        without.enable_pasids(STREAM, 1),
-        Err(IommuError::Unsupported.into())
-    );
+    assert_eq!(without.enable_pasids(STREAM, 1), Err(IommuError::Unsupported.into()));
     machine.expect_obedience();
 }
 
@@ -234,14 +216,8 @@ fn the_shallowest_directory_that_there_is_and_that_is_wide_enough_is_taken() {
         Some(machine.context(STREAM.get().into())[3] >> 60)
     };
     assert_eq!([1, 8, 9].map(|lg2| mode(1, lg2)), [Some(1), Some(1), None]);
-    assert_eq!(
-        [1, 17, 18].map(|lg2| mode(2, lg2)),
-        [Some(2), Some(2), None]
-    );
-    assert_eq!(
-        [1, 20, 21].map(|lg2| mode(4, lg2)),
-        [Some(3), Some(3), None]
-    );
+    assert_eq!([1, 17, 18].map(|lg2| mode(2, lg2)), [Some(2), Some(2), None]);
+    assert_eq!([1, 20, 21].map(|lg2| mode(4, lg2)), [Some(3), Some(3), None]);
     assert_eq!(mode(0, 1), None);
 }
 

@@ -35,11 +35,8 @@ fn extended() -> RiscvMachine {
 
 /// Each page is named.
 fn by_page() -> Config {
-    let quirks = Quirks {
-        preference: Preference::ByPage,
-        context_above: u64::MAX,
-        ..Quirks::default()
-    };
+    let quirks =
+        Quirks { preference: Preference::ByPage, context_above: u64::MAX, ..Quirks::default() };
     Config { quirks, ..config() }
 }
 
@@ -91,10 +88,7 @@ fn many_pages_go_with_their_context() {
 
 #[test]
 fn a_refused_command_is_told_to_its_submitter_and_the_others_go_on() {
-    let bits = [
-        (queue::ILLEGAL, refusal::ILLEGAL),
-        (queue::MEMORY_FAULT, refusal::MEMORY),
-    ];
+    let bits = [(queue::ILLEGAL, refusal::ILLEGAL), (queue::MEMORY_FAULT, refusal::MEMORY)];
     for (bits, code) in bits {
         for which in [opcode::TRANSLATIONS, opcode::FENCE] {
             let machine = new_machine();
@@ -181,10 +175,7 @@ fn a_device_that_does_not_answer_is_nobodys_fault_here() {
 fn many_producers_share_the_queue() {
     const PRODUCERS: u64 = 4;
     const ROUNDS: u64 = 200;
-    let setup = RiscvSetup {
-        identification: RiscvIdentification::able(),
-        ..RiscvSetup::default()
-    };
+    let setup = RiscvSetup { identification: RiscvIdentification::able(), ..RiscvSetup::default() };
     let base = PhysAddr::new(0x10_0000);
     let memory = Arc::new(ModelMemory::new(base, 64, Visibility::AtOnce));
     let registers = Arc::new(RiscvRegisters::new(setup, memory.clone()));

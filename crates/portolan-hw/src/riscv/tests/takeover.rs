@@ -105,10 +105,7 @@ fn a_display_goes_on_at_every_access_while_a_unit_is_enabled_that_lets_all_throu
     assert_eq!(display, [GOES_ON, None, GOES_ON]);
     // What let nothing through goes on doing so.
     let [display, other] = seen_meanwhile(&new_machine(), 0, Signal::None);
-    assert_eq!(
-        (display, other),
-        ([None, GOES_ON].to_vec(), [None].to_vec())
-    );
+    assert_eq!((display, other), ([None, GOES_ON].to_vec(), [None].to_vec()));
 }
 
 #[test]
@@ -144,25 +141,16 @@ fn a_unit_that_stays_big_endian_is_refused() {
 fn a_directory_as_deep_as_the_unit_has_one() {
     // Of two and three levels alone; of three alone.
     for (levels, mode) in [(0b1100, 3), (0b1000, 4)] {
-        let identification = RiscvIdentification {
-            levels,
-            ..RiscvIdentification::able()
-        };
+        let identification = RiscvIdentification { levels, ..RiscvIdentification::able() };
         let machine = machine::with(identification);
         let (unit, _domain) = machine.attached();
         assert_eq!(machine.reg(reg::DIRECTORY) & 0xf, mode);
         unit.block(STREAM).unwrap();
         machine.expect_obedience();
     }
-    let identification = RiscvIdentification {
-        levels: 0b0110,
-        ..RiscvIdentification::able()
-    };
+    let identification = RiscvIdentification { levels: 0b0110, ..RiscvIdentification::able() };
     let machine = machine::with(identification);
-    let wide = Config {
-        streams_lg2: 17,
-        ..config()
-    };
+    let wide = Config { streams_lg2: 17, ..config() };
     assert_eq!(machine.enable(wide).err(), Some(IommuError::Unsupported));
     assert_eq!(machine.reg(reg::DIRECTORY) & 0xf, 0);
     machine.expect_obedience();
@@ -173,32 +161,21 @@ fn what_a_unit_cannot_be_or_do_is_refused() {
     let plain = RiscvIdentification::able();
     let offset = reg::CAPABILITIES;
     let outcome = |capabilities, config| {
-        let identification = RiscvIdentification {
-            capabilities,
-            ..plain
-        };
+        let identification = RiscvIdentification { capabilities, ..plain };
         machine::with(identification).enable(config).err()
     };
     let unsupported = Some(IommuError::Unsupported);
     // Another version; interrupts of no kind; physical addresses of 57 and of 11 bits.
     assert_eq!(outcome(plain.capabilities | 0x20, config()), unsupported);
     let without = plain.capabilities & !(0x3f << 32);
-    for value in [
-        plain.capabilities | 3 << 28,
-        without | 57 << 32,
-        without | 11 << 32,
-    ] {
+    for value in [plain.capabilities | 3 << 28, without | 57 << 32, without | 11 << 32] {
         let nonsense = Some(IommuError::Nonsense { offset, value });
         assert_eq!(outcome(value, config()), nonsense);
     }
     // Interrupts that it does not raise, and messages that it cannot send.
     let signal = |signal| Config { signal, ..config() };
-    let message = |address| {
-        signal(Signal::Message {
-            address: doorbell(PhysAddr::new(address)),
-            data: 7,
-        })
-    };
+    let message =
+        |address| signal(Signal::Message { address: doorbell(PhysAddr::new(address)), data: 7 });
     let either = plain.capabilities & !(3 << 28);
     assert_eq!(outcome(either, signal(Signal::Wired)), unsupported);
     assert_eq!(outcome(either | 1 << 28, message(0x2000)), unsupported);
@@ -206,10 +183,7 @@ fn what_a_unit_cannot_be_or_do_is_refused() {
     assert_eq!(outcome(plain.capabilities, message(1 << 56)), unsupported);
     assert_eq!(outcome(plain.capabilities, message(0x2000)), None);
     // A queue that is longer than it takes.
-    let short = RiscvIdentification {
-        queue_lg2: 7,
-        ..plain
-    };
+    let short = RiscvIdentification { queue_lg2: 7, ..plain };
     assert_eq!(machine::with(short).enable(config()).err(), unsupported);
 }
 
@@ -217,15 +191,9 @@ fn what_a_unit_cannot_be_or_do_is_refused() {
 fn a_unit_that_does_not_follow_ends_in_time() {
     let machine = new_machine();
     machine.write64(reg::DIRECTORY, 1);
-    machine.wrong(RegisterFaults {
-        control: Drain::Never,
-        ..RegisterFaults::NONE
-    });
+    machine.wrong(RegisterFaults { control: Drain::Never, ..RegisterFaults::NONE });
     let error = machine.enable(config()).err();
-    assert!(
-        matches!(error, Some(IommuError::TimedOut { .. })),
-        "{error:?}"
-    );
+    assert!(matches!(error, Some(IommuError::TimedOut { .. })), "{error:?}");
     assert_eq!(machine.live(), 0);
     machine.wrong(RegisterFaults::GONE);
     assert_eq!(machine.enable(config()).err(), Some(IommuError::Gone));

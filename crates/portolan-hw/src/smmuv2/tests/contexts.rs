@@ -24,14 +24,7 @@ fn a_first_stage_has_its_attributes_and_its_number() {
     let _domain = unit.first_stage::<12>(&DomainOptions::default()).unwrap();
     // Stage 1 only, write-back and not shareable without a second; 48 bits, write-back and inner
     // shareable walks, none by TTBR1; ASID 1; on, faults recorded and reported, others go on.
-    let wanted = [
-        0x0001_f300,
-        1,
-        0x0080_3510,
-        TABLES as u32,
-        0x0001_0000,
-        0x0000_1167,
-    ];
+    let wanted = [0x0001_f300, 1, 0x0080_3510, TABLES as u32, 0x0001_0000, 0x0000_1167];
     assert_eq!(registers(&machine, 0), wanted);
     // 48 bits out, ASIDs of 16 bits, addresses as wide as those that come in.
     assert_eq!(machine.reg32(bank(0, 0x10)), 0x0003_8015);
@@ -46,10 +39,7 @@ fn a_first_stage_says_its_granule() {
     let _domain = unit.first_stage::<16>(&options).unwrap();
     assert_eq!(granule(&machine), 1);
     // Index 0 is write-back memory, index 1 a device's.
-    assert_eq!(
-        (machine.reg32(bank(0, 0x38)), machine.reg32(bank(0, 0x3c))),
-        (0x04ff, 0)
-    );
+    assert_eq!((machine.reg32(bank(0, 0x38)), machine.reg32(bank(0, 0x3c))), (0x04ff, 0));
     let (machine, unit) = of(FEW);
     let _domain = unit.first_stage::<14>(&options).unwrap();
     assert_eq!(granule(&machine), 2);
@@ -72,10 +62,7 @@ fn a_second_stage_of_40_bits_has_three_levels() {
     // A root of one table of 4 KiB at level 1: 39 bits.
     assert_eq!(domain.input_range().last(), Iova::new((1 << 39) - 1));
     assert_eq!(registers(&machine, 0)[2], 0x8005_3559);
-    let too_wide = DomainOptions {
-        input_lg2: Some(40),
-        ..options
-    };
+    let too_wide = DomainOptions { input_lg2: Some(40), ..options };
     assert!(unit.second_stage::<12>(&too_wide).is_err());
     // Two levels of 11 bits each.
     let (machine, unit) = of_40_bits();

@@ -35,12 +35,7 @@ fn each_status_of_a_bank_has_its_reason() {
     for (status, reason) in reasons {
         for (syndrome, access) in [(0, FaultAccess::Read), (1 << 4, FaultAccess::Write)] {
             let (address, stream) = (0x5000, 0x21);
-            let record = FaultRegisters {
-                status,
-                address,
-                syndrome,
-                stream,
-            };
+            let record = FaultRegisters { status, address, syndrome, stream };
             machine.unit().record(Some(0), record);
             let wanted = FaultRecord {
                 stream: StreamId::new(stream),
@@ -55,12 +50,7 @@ fn each_status_of_a_bank_has_its_reason() {
     }
     // A bank that no domain has is not looked at.
     let (status, address, syndrome, stream) = (1 << 1, 0, 0, 0);
-    let record = FaultRegisters {
-        status,
-        address,
-        syndrome,
-        stream,
-    };
+    let record = FaultRegisters { status, address, syndrome, stream };
     machine.unit().record(Some(3), record);
     assert_eq!(unit.next_fault(), Ok(None));
 }
@@ -81,12 +71,7 @@ fn a_stream_that_matches_nothing_is_told_of() {
     ];
     let record = |status| {
         let (address, syndrome, stream) = (0x7000, 1 << 1, 0x22);
-        let record = FaultRegisters {
-            status,
-            address,
-            syndrome,
-            stream,
-        };
+        let record = FaultRegisters { status, address, syndrome, stream };
         machine.unit().record(None, record);
     };
     for (status, reason) in reasons {

@@ -47,10 +47,7 @@ pub fn machine(setup: SmmuV2Setup) -> Machine {
 
 /// One of [`FEW`] in which registers hold `values`.
 pub fn few(values: &[(usize, u32)]) -> Machine {
-    let machine = machine(SmmuV2Setup {
-        identification: FEW,
-        ..SmmuV2Setup::default()
-    });
+    let machine = machine(SmmuV2Setup { identification: FEW, ..SmmuV2Setup::default() });
     for &(offset, value) in values {
         machine.set(offset, value);
     }
@@ -99,10 +96,7 @@ pub fn start(setup: SmmuV2Setup, config: Config) -> (Machine, Result<Unit, Iommu
 }
 
 pub fn of(identification: SmmuV2Identification) -> (Machine, Unit) {
-    let setup = SmmuV2Setup {
-        identification,
-        ..SmmuV2Setup::default()
-    };
+    let setup = SmmuV2Setup { identification, ..SmmuV2Setup::default() };
     let (machine, unit) = start(setup, Config::default());
     (machine, unit.unwrap())
 }
@@ -115,9 +109,7 @@ pub fn map(domain: &impl Domain, iova: u64, pa: u64) {
     let mut owed = Gather::new();
     let (iova, pa) = (Iova::new(iova), PhysAddr::new(pa));
     let access = Access::READ_WRITE;
-    domain
-        .map(iova, promised(pa, 4096), access, &mut owed)
-        .unwrap();
+    domain.map(iova, promised(pa, 4096), access, &mut owed).unwrap();
     domain.sync(&mut owed).map_err(IommuError::from).unwrap();
 }
 
@@ -138,10 +130,7 @@ impl Hosted for Machine {
 
     fn bring_up(&self) -> Result<Unit, IommuError> {
         let limit = crate::chassis::tests::power::LIMIT;
-        let config = Config {
-            limit,
-            ..Config::default()
-        };
+        let config = Config { limit, ..Config::default() };
         Kit::enable(self, config)
     }
 

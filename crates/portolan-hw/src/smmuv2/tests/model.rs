@@ -59,12 +59,7 @@ where
     for page in 0..512 {
         let at = Iova::new(block + (page << 12));
         domain
-            .map(
-                at,
-                promised(PhysAddr::new(pa.get() + (page << 13)), 4096),
-                RW,
-                &mut owed,
-            )
+            .map(at, promised(PhysAddr::new(pa.get() + (page << 13)), 4096), RW, &mut owed)
             .unwrap();
     }
     domain.sync(&mut owed).map_err(IommuError::from).unwrap();
@@ -141,17 +136,11 @@ fn streams_pass_through_are_attached_and_blocked_each_by_itself() {
     unit.pass_through(stream(1), all_memory()).unwrap();
     unit.attach(stream(2), &domains[0]).unwrap();
     unit.attach(stream(3), &domains[1]).unwrap();
-    assert_eq!(
-        [1, 2, 3, 4].map(at),
-        [Some(0x5000), Some(0x9000_0000), Some(0xa000_0000), None]
-    );
+    assert_eq!([1, 2, 3, 4].map(at), [Some(0x5000), Some(0x9000_0000), Some(0xa000_0000), None]);
     // What passed through is translated from now on, and no entry of before is used.
     unit.attach(stream(1), &domains[1]).unwrap();
     unit.block(stream(2)).unwrap();
-    assert_eq!(
-        [1, 2, 3].map(at),
-        [Some(0xa000_0000), None, Some(0xa000_0000)]
-    );
+    assert_eq!([1, 2, 3].map(at), [Some(0xa000_0000), None, Some(0xa000_0000)]);
     unit.pass_through(stream(2), all_memory()).unwrap();
     unit.block(stream(3)).unwrap();
     unit.block(stream(1)).unwrap();
@@ -184,10 +173,8 @@ fn match_registers_are_used_again_and_run_out() {
 
 #[test]
 fn streams_of_a_group_move_together() {
-    let (machine, unit) = of(SmmuV2Identification {
-        stream_bits: 0x7ff,
-        ..SmmuV2Identification::default()
-    });
+    let (machine, unit) =
+        of(SmmuV2Identification { stream_bits: 0x7ff, ..SmmuV2Identification::default() });
     let domain = first(&unit);
     map(&*domain, 0x5000, 0x9000_0000);
     unit.group(stream(0x40), 0x3).unwrap();
@@ -209,10 +196,7 @@ fn streams_of_a_group_move_together() {
     assert_eq!(unit.group(stream(0x80), 0x800), Err(GroupError::Width));
     assert_eq!(unit.group(stream(0x80), 0x10), Ok(()));
     let stream = stream(0x800);
-    assert_eq!(
-        unit.attach(stream, &domain),
-        Err(AttachError::NoSuchStream { stream })
-    );
+    assert_eq!(unit.attach(stream, &domain), Err(AttachError::NoSuchStream { stream }));
 }
 
 #[test]
@@ -225,10 +209,7 @@ fn a_unit_that_indexes_has_a_register_for_each_stream_and_no_groups() {
     unit.attach(stream(0), &domains[0]).unwrap();
     unit.attach(stream(15), &domains[1]).unwrap();
     let at = |n| machine.reach(n, 0x5000);
-    assert_eq!(
-        [0, 14, 15].map(at),
-        [Some(0x9000_0000), None, Some(0xa000_0000)]
-    );
+    assert_eq!([0, 14, 15].map(at), [Some(0x9000_0000), None, Some(0xa000_0000)]);
     for n in [16, 0x8000, u32::MAX] {
         let stream = stream(n);
         let none = Err(AttachError::NoSuchStream { stream });
@@ -241,14 +222,10 @@ fn a_unit_that_indexes_has_a_register_for_each_stream_and_no_groups() {
 
 #[test]
 fn a_unit_that_is_disabled_lets_nothing_or_everything_pass_and_moves_no_stream() {
-    for (when_disabled, after) in [
-        (WhenDisabled::Abort, None),
-        (WhenDisabled::Bypass(all_memory()), Some(0x5000)),
-    ] {
-        let config = || Config {
-            when_disabled,
-            ..Config::default()
-        };
+    for (when_disabled, after) in
+        [(WhenDisabled::Abort, None), (WhenDisabled::Bypass(all_memory()), Some(0x5000))]
+    {
+        let config = || Config { when_disabled, ..Config::default() };
         let (machine, unit) = start(SmmuV2Setup::default(), config());
         let unit = unit.unwrap();
         let domain = first(&unit);
@@ -281,10 +258,8 @@ fn a_unit_that_goes_away_says_so_when_it_is_disabled() {
     let (machine, unit) = plain();
     let domain = first(&unit);
     unit.attach(stream(1), &domain).unwrap();
-    let faults = portolan_model::inject::RegisterFaults {
-        gone_from: Some(1),
-        ..Default::default()
-    };
+    let faults =
+        portolan_model::inject::RegisterFaults { gone_from: Some(1), ..Default::default() };
     machine.wrong(faults);
     assert_eq!(unit.disable(), Err(IommuError::Gone));
     assert!(Arc::strong_count(&domain) > 1, "it is kept");
@@ -305,11 +280,7 @@ fn each_bank_s_fault_is_told_with_its_stream_also_the_last_one_s() {
         let FaultEvent::Fault(record) = event else {
             panic!("none is lost");
         };
-        found.push((
-            record.stream.get(),
-            record.iova.unwrap().get(),
-            record.reason,
-        ));
+        found.push((record.stream.get(), record.iova.unwrap().get(), record.reason));
     }
     found.sort_by_key(|found| found.0);
     let missing = FaultReason::NotMapped;
@@ -345,10 +316,7 @@ fn a_display_passes_through_firmware_that_bends_writes_until_it_is_moved() {
     let unit = unit.unwrap();
     let at = |n| machine.reach(n, 0x5000);
     // A group of two, by its mask.
-    assert_eq!(
-        [0x880, 0x882, 0x881].map(at),
-        [Some(0x5000), Some(0x5000), None]
-    );
+    assert_eq!([0x880, 0x882, 0x881].map(at), [Some(0x5000), Some(0x5000), None]);
     let domain = first(&unit);
     map(&*domain, 0x5000, 0x9000_0000);
     unit.attach(stream(0x882), &domain).unwrap();
@@ -368,28 +336,19 @@ fn a_display_passes_through_firmware_that_bends_writes_until_it_is_moved() {
 
 #[test]
 fn a_display_is_blocked_if_the_embedder_wants_it_so() {
-    let config = Config {
-        inherited: Inherited::Blocked,
-        ..qualcomm(WaitForSafe::Off)
-    };
+    let config = Config { inherited: Inherited::Blocked, ..qualcomm(WaitForSafe::Off) };
     let (machine, unit) = start(SmmuV2Setup::qualcomm(0), config);
     let unit = unit.unwrap();
     assert_eq!(machine.reach(0x880, 0x5000), None);
     drop(unit);
     // A display is blocked unless the embedder wants it to pass.
     assert_eq!(Config::default().inherited, Inherited::Blocked);
-    let inherited = || SmmuV2Setup {
-        inherited: alloc::vec![(0x880, 0x2)],
-        ..SmmuV2Setup::default()
-    };
-    for (wanted, passes) in [
-        (Inherited::Blocked, false),
-        (Inherited::PassThrough(all_memory()), true),
-    ] {
-        let config = Config {
-            inherited: wanted,
-            ..Config::default()
-        };
+    let inherited =
+        || SmmuV2Setup { inherited: alloc::vec![(0x880, 0x2)], ..SmmuV2Setup::default() };
+    for (wanted, passes) in
+        [(Inherited::Blocked, false), (Inherited::PassThrough(all_memory()), true)]
+    {
+        let config = Config { inherited: wanted, ..Config::default() };
         let (machine, unit) = start(inherited(), config);
         let _unit = unit.unwrap();
         assert_eq!(machine.reach(0x880, 0x5000).is_some(), passes);
@@ -415,10 +374,7 @@ fn a_unit_of_one_bank_whose_firmware_bends_writes_has_none_for_domains() {
 #[test]
 fn a_synchronisation_may_take_as_long_as_real_time_devices_do_and_no_longer() {
     // The devices take a millisecond, ten times the limit.
-    let setup = || SmmuV2Setup {
-        safe_ns: 1_000_000,
-        ..SmmuV2Setup::qualcomm(1_000)
-    };
+    let setup = || SmmuV2Setup { safe_ns: 1_000_000, ..SmmuV2Setup::qualcomm(1_000) };
     let longest = Nanos::from_millis(2);
     let unit = start(setup(), qualcomm(WaitForSafe::On { longest })).1;
     assert!(unit.is_ok());

@@ -16,14 +16,8 @@ const ACR: u32 = 1 << 26 | 1 << 4;
 
 /// An MMU-500 of revision `rn`p1 that walks ahead in each bank.
 fn mmu500(n: u32) -> Machine {
-    let identification = SmmuV2Identification {
-        revision: n << 4 | 1,
-        ..FEW
-    };
-    let machine = machine(SmmuV2Setup {
-        identification,
-        ..SmmuV2Setup::default()
-    });
+    let identification = SmmuV2Identification { revision: n << 4 | 1, ..FEW };
+    let machine = machine(SmmuV2Setup { identification, ..SmmuV2Setup::default() });
     for n in 0..4 {
         machine.set(bank(n, 0x04), 0b11);
     }
@@ -32,17 +26,11 @@ fn mmu500(n: u32) -> Machine {
 }
 
 fn as_mmu500() -> Config {
-    Config {
-        implementation: Implementation::Mmu500,
-        ..plain()
-    }
+    Config { implementation: Implementation::Mmu500, ..plain() }
 }
 
 fn plain() -> Config {
-    Config {
-        limit: portolan::platform::Nanos::from_millis(1),
-        ..Config::default()
-    }
+    Config { limit: portolan::platform::Nanos::from_millis(1), ..Config::default() }
 }
 
 #[test]
@@ -79,18 +67,12 @@ fn auxiliary_registers_of_other_makes_are_left_alone() {
     let machine = mmu500(2);
     let unit = machine.enable(plain());
     assert_eq!(unit.unwrap().prefetch(), Prefetch::NotKnown);
-    assert_eq!(
-        (machine.reg32(0x10), machine.reg32(bank(0, 0x04))),
-        (ACR, 0b11)
-    );
+    assert_eq!((machine.reg32(0x10), machine.reg32(bank(0, 0x04))), (ACR, 0b11));
 }
 
 #[test]
 fn firmware_s_word_on_coherency_counts_for_more_than_the_register() {
-    let config = Config {
-        coherency: CoherencyOverride::NotCoherent,
-        ..plain()
-    };
+    let config = Config { coherency: CoherencyOverride::NotCoherent, ..plain() };
     let machine = few(&[]);
     let unit = machine.enable(config).unwrap();
     assert_eq!(unit.features().coherent, Has::No);
@@ -104,10 +86,7 @@ fn firmware_s_word_on_coherency_counts_for_more_than_the_register() {
 fn units_that_share_their_caches_share_no_number() {
     let of = |banks_before| {
         let implementation = Implementation::of_iort(NOT_KNOWN, 5, banks_before).unwrap();
-        let config = Config {
-            implementation,
-            ..plain()
-        };
+        let config = Config { implementation, ..plain() };
         let machine = few(&[]);
         let unit = machine.enable(config).unwrap();
         (machine, unit)
@@ -140,10 +119,8 @@ fn units_that_share_their_caches_share_no_number() {
 #[test]
 fn numbers_end_where_their_fields_do() {
     let with = |banks_before| {
-        let config = Config {
-            implementation: Implementation::ThunderX { banks_before },
-            ..plain()
-        };
+        let config =
+            Config { implementation: Implementation::ThunderX { banks_before }, ..plain() };
         few(&[]).enable(config)
     };
     // Bank 0 has VMID 255, and there is no 256.
@@ -164,11 +141,7 @@ fn numbers_end_where_their_fields_do() {
 }
 
 /// A maker whose units are as their model says.
-const NOT_KNOWN: Maker = Maker {
-    oem: *b"ARMLTD",
-    table: *b"ARM-JUNO",
-    revision: 0,
-};
+const NOT_KNOWN: Maker = Maker { oem: *b"ARMLTD", table: *b"ARM-JUNO", revision: 0 };
 
 #[test]
 fn a_model_of_firmware_s_table_is_an_implementation() {
@@ -186,11 +159,7 @@ fn a_model_of_firmware_s_table_is_an_implementation() {
 #[test]
 fn an_mmu_500_of_a_maker_of_laptops_with_qualcomm_s_chips_is_qualcomm_s() {
     let of = |oem: &[u8; 6], table: &[u8; 8], model| {
-        let maker = Maker {
-            oem: *oem,
-            table: *table,
-            revision: 0x8180,
-        };
+        let maker = Maker { oem: *oem, table: *table, revision: 0x8180 };
         Implementation::of_iort(maker, model, 0)
     };
     let qualcomm = Some(Implementation::Qualcomm(WaitForSafe::Off));
@@ -232,16 +201,10 @@ fn nothing_is_written_as_zero_to_qualcomms_trapped_commands() {
     // sTLBIALLNSNH, sTLBIALLH, sTLBGSYNC, and TLBSYNC of each bank.
     let commands = |offset: usize| {
         let banks = (0..4).map(|n| bank(n, 0x7f0));
-        [0x68, 0x6c, 0x70]
-            .into_iter()
-            .chain(banks)
-            .any(|one| one == offset)
+        [0x68, 0x6c, 0x70].into_iter().chain(banks).any(|one| one == offset)
     };
     let machine = few(&[]);
-    let config = Config {
-        implementation: Implementation::Qualcomm(WaitForSafe::Off),
-        ..plain()
-    };
+    let config = Config { implementation: Implementation::Qualcomm(WaitForSafe::Off), ..plain() };
     let unit = machine.enable(config).unwrap();
     let domain = unit.first_stage::<12>(&DomainOptions::default()).unwrap();
     map(&domain, 0x6000, 0x1000);
@@ -258,10 +221,7 @@ fn nothing_is_written_as_zero_to_qualcomms_trapped_commands() {
 fn a_disk_does_dma_behind_every_real_smmu_of_version_2() {
     for chip in chips::SMMU_V2 {
         for idr in chips::filled(chip.identification.idr, &chips::SMMU_V2_OPEN) {
-            let identification = SmmuV2Identification {
-                idr,
-                ..chip.identification
-            };
+            let identification = SmmuV2Identification { idr, ..chip.identification };
             does_dma(identification, chip.name);
         }
     }

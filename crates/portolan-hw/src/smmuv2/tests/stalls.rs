@@ -12,18 +12,13 @@ use super::kit::{First, Kit, Machine, Unit, bank, few, first, map, of, stream};
 use portolan::addr::Iova;
 
 fn stalling(unit: &Unit) -> Arc<First> {
-    let options = DomainOptions {
-        on_fault: OnFault::Stall,
-        ..DomainOptions::default()
-    };
+    let options = DomainOptions { on_fault: OnFault::Stall, ..DomainOptions::default() };
     Arc::new(unit.first_stage(&options).unwrap())
 }
 
 /// A device writes where nothing is.
 fn stall(machine: &Machine, n: u32, iova: u64) {
-    let refused = machine
-        .unit()
-        .dma(stream(n), Iova::new(iova), AccessKind::Write, 4);
+    let refused = machine.unit().dma(stream(n), Iova::new(iova), AccessKind::Write, 4);
     let code = refused.err().map(|fault| fault.code);
     assert_eq!(code, Some(SmmuV2Registers::STALLED));
 }
@@ -31,8 +26,7 @@ fn stall(machine: &Machine, n: u32, iova: u64) {
 /// Physical addresses that accesses reached which were answered since the last call.
 fn resumed(machine: &Machine) -> Vec<Option<u64>> {
     let all = machine.unit().take_resumed().into_iter();
-    all.map(|one| one.ok().map(|piece| piece.pa.get()))
-        .collect()
+    all.map(|one| one.ok().map(|piece| piece.pa.get())).collect()
 }
 
 #[test]
@@ -125,10 +119,7 @@ fn an_access_that_stalls_though_nobody_wants_that_is_ended_and_told() {
 const STALLED: u32 = SmmuV2Registers::STALLED | 1 << 1;
 
 fn record(machine: &Machine, bank: usize, status: u32) {
-    let record = FaultRegisters {
-        status,
-        ..FaultRegisters::default()
-    };
+    let record = FaultRegisters { status, ..FaultRegisters::default() };
     machine.unit().record(Some(bank), record);
 }
 
@@ -140,10 +131,7 @@ fn a_bank_that_does_not_take_what_it_is_to_do_about_faults_is_found_out() {
         machine.lie(bank(0, 0), bits, 0);
         let unit = machine.enable(Config::default()).unwrap();
         let found = [OnFault::Terminate, OnFault::Stall].map(|on_fault| {
-            let options = DomainOptions {
-                on_fault,
-                ..DomainOptions::default()
-            };
+            let options = DomainOptions { on_fault, ..DomainOptions::default() };
             let made = unit.first_stage::<12>(&options);
             let at = bank(0, 0);
             matches!(made.err(), Some(IommuError::Nonsense { offset, .. }) if offset == at)
@@ -160,8 +148,6 @@ fn what_a_bank_recorded_and_stalled_before_is_cleared_when_the_unit_is_taken_ove
     assert!(machine.enable(Config::default()).is_ok());
     assert_eq!([1, 2].map(|n| machine.reg32(bank(n, 0x58))), [0, 0]);
     // Terminated where something stalled, and only there.
-    let answers = machine
-        .take_writes()
-        .filter(|(at, _)| (0..4).any(|n| *at == bank(n, 0x8)));
+    let answers = machine.take_writes().filter(|(at, _)| (0..4).any(|n| *at == bank(n, 0x8)));
     assert_eq!(answers.collect::<Vec<_>>(), [(bank(1, 0x8), 1)]);
 }

@@ -92,10 +92,7 @@ fn a_unit_that_works_slowly_through_a_long_queue_is_not_given_up() {
         assert_eq!(run(&queue, (0..20).map(numbered)), Ok(()), "{messages:?}");
         unit.drain(Drain::Never);
         let still = run(&queue, [numbered(1)]);
-        assert!(
-            matches!(still, Err(IommuError::TimedOut { .. })),
-            "{still:?}"
-        );
+        assert!(matches!(still, Err(IommuError::TimedOut { .. })), "{still:?}");
     }
 }
 
@@ -103,9 +100,7 @@ fn a_unit_that_works_slowly_through_a_long_queue_is_not_given_up() {
 fn a_lock_that_another_cpu_holds_for_long_does_not_break_the_unit() {
     let (_unit, queue) = queue(Has::No);
     let ring = &queue.ring;
-    let (ticket, sync) = ring
-        .place(&queue, &mut None, &[numbered(1)], Ending::Sync)
-        .unwrap();
+    let (ticket, sync) = ring.place(&queue, &mut None, &[numbered(1)], Ending::Sync).unwrap();
     let long = queue.machine.limit.get() * 2;
     std::thread::scope(|scope| {
         let complete = || ring.complete(&queue, &ticket, sync.unwrap(), &|_| false);
@@ -218,10 +213,7 @@ fn many_refusals_lose_none() {
     let count = 200;
     unit.refuse_kind((op::TLBI_NH_ASID, error::ILL, count));
     let bad = (0..count).map(|_| [op::TLBI_NH_ASID, 0]);
-    assert_eq!(
-        run(&queue, bad),
-        Err(IommuError::Refused { code: error::ILL })
-    );
+    assert_eq!(run(&queue, bad), Err(IommuError::Refused { code: error::ILL }));
     assert_eq!(run(&queue, [numbered(0)]), Ok(()));
 }
 

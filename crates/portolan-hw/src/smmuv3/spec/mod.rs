@@ -36,11 +36,7 @@ impl Field {
 
     /// The field's value; zero if the words end before it.
     pub const fn get(self, words: &[u64]) -> u64 {
-        if self.word < words.len() {
-            self.bits.of(words[self.word])
-        } else {
-            0
-        }
+        if self.word < words.len() { self.bits.of(words[self.word]) } else { 0 }
     }
 
     /// Sets the field to the low bits of `value`.

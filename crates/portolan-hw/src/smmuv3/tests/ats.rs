@@ -57,10 +57,7 @@ fn translations_that_a_device_did_not_give_up_stay_counted() {
     unit.take_log();
     domain_is_told(&unit, &*domain);
     driver.disable_ats(STREAM).unwrap();
-    assert_eq!(
-        unit.take_codes()[..3],
-        [op::ATC_INV, op::SYNC, op::CFGI_STE]
-    );
+    assert_eq!(unit.take_codes()[..3], [op::ATC_INV, op::SYNC, op::CFGI_STE]);
 }
 
 #[test]
@@ -89,10 +86,7 @@ fn a_device_that_did_not_answer_is_asked_again_before_its_domain_goes() {
     unit.refuse_kind((op::SYNC, error::ATC_INV_SYNC, u32::MAX));
     for _ in 0..3 {
         assert_eq!(driver.block(STREAM), Err(refused()));
-        assert!(
-            weak.upgrade().is_some(),
-            "let go though the device may use it"
-        );
+        assert!(weak.upgrade().is_some(), "let go though the device may use it");
     }
     unit.wrong(RegisterFaults::NONE);
     unit.take_log();
@@ -113,17 +107,11 @@ fn a_unit_that_failed_twice_is_asked_a_third_time() {
     for _ in 0..3 {
         driver.block(STREAM).unwrap_err();
         // One by the stream, and ours.
-        assert_eq!(
-            weak.upgrade().map(|domain| Arc::strong_count(&domain)),
-            Some(2)
-        );
+        assert_eq!(weak.upgrade().map(|domain| Arc::strong_count(&domain)), Some(2));
     }
     unit.take_log();
     driver.block(STREAM).unwrap();
-    assert!(
-        unit.take_codes().contains(&op::CFGI_STE),
-        "taken for forgotten"
-    );
+    assert!(unit.take_codes().contains(&op::CFGI_STE), "taken for forgotten");
     assert!(weak.upgrade().is_none());
 }
 
@@ -183,19 +171,13 @@ fn a_stream_cannot_stall_and_have_translations_of_its_own() {
     assert_eq!(driver.enable_stalls(STREAM), Err(AttachError::Mismatch));
     let other = StreamId::new(9);
     driver.enable_stalls(other).unwrap();
-    assert_eq!(
-        driver.enable_ats(other, all_memory()),
-        Err(AttachError::Mismatch)
-    );
+    assert_eq!(driver.enable_ats(other, all_memory()), Err(AttachError::Mismatch));
 }
 
 #[test]
 fn a_passed_through_device_has_its_translation_requests_answered_or_is_refused() {
     let (unit, driver) = with_ats();
-    assert_eq!(
-        driver.pass_through(STREAM, all_memory()),
-        Err(AttachError::Mismatch)
-    );
+    assert_eq!(driver.pass_through(STREAM, all_memory()), Err(AttachError::Mismatch));
     assert_eq!(unit.entry(STREAM.get()), Some([0; 8]));
     driver.enable_pasids(STREAM, 1).unwrap();
     driver.pass_through(STREAM, all_memory()).unwrap();
@@ -210,8 +192,5 @@ fn a_passed_through_device_has_its_translation_requests_answered_or_is_refused()
     assert!(unit.take_codes().contains(&op::ATC_INV));
     let passing = StreamId::new(5);
     driver.pass_through(passing, all_memory()).unwrap();
-    assert_eq!(
-        driver.enable_ats(passing, all_memory()),
-        Err(AttachError::Mismatch)
-    );
+    assert_eq!(driver.enable_ats(passing, all_memory()), Err(AttachError::Mismatch));
 }

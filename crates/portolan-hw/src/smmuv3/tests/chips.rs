@@ -30,10 +30,7 @@ pub(super) fn changed(
 
 #[test]
 fn addresses_of_interrupt_messages_do_not_survive() {
-    let wired = Config {
-        interrupts: Want::IfThere,
-        ..config()
-    };
+    let wired = Config { interrupts: Want::IfThere, ..config() };
     let mut id = FULL;
     id.idr[0] |= MSI;
     let unit = machine(id);
@@ -60,10 +57,7 @@ fn accesses_are_aborted_before_and_after() {
     assert_eq!(enables(&unit), (1 << 20, 0b1_1111));
     driver.disable().unwrap();
     assert_eq!(enables(&unit), (1 << 20, 0));
-    let bypass = Config {
-        when_disabled: WhenDisabled::Bypass(all_memory()),
-        ..config()
-    };
+    let bypass = Config { when_disabled: WhenDisabled::Bypass(all_memory()), ..config() };
     let (unit, driver) = changed(bypass, |_| ());
     assert_eq!(enables(&unit).0, 1 << 20);
     driver.disable().unwrap();
@@ -82,14 +76,8 @@ fn a_unit_that_needs_syncs_often_gets_them() {
         let domain = first(&driver);
         let mut owed = Gather::new();
         let (start, bytes) = (Iova::new(0x20_1000), 300 << 12);
-        let range = domain
-            .map(
-                start,
-                promised(PhysAddr::new(0), bytes),
-                Access::READ,
-                &mut owed,
-            )
-            .unwrap();
+        let range =
+            domain.map(start, promised(PhysAddr::new(0), bytes), Access::READ, &mut owed).unwrap();
         domain.unmap(range, &mut owed).unwrap();
         unit.take_log();
         domain.sync(&mut owed).unwrap();
@@ -136,12 +124,9 @@ fn nesting_is_refused_where_it_is_broken() {
         lg2: 0,
         without: WithoutSubstream::First,
     };
-    for (identity, works) in [
-        (0x4831_043b, false),
-        (0x4832_043b, true),
-        (0x4871_043b, false),
-        (0x4871_143b, true),
-    ] {
+    for (identity, works) in
+        [(0x4831_043b, false), (0x4832_043b, true), (0x4871_043b, false), (0x4871_143b, true)]
+    {
         let (_unit, driver) = changed(config(), |id| {
             id.iidr = identity;
         });
@@ -159,10 +144,7 @@ fn nesting_is_refused_where_it_is_broken() {
 fn firmware_s_word_on_coherency_counts() {
     use CoherencyOverride::{AsRegistersSay, Coherent, NotCoherent};
     let coherent = |said: u32, coherency| {
-        let board = Config {
-            coherency,
-            ..config()
-        };
+        let board = Config { coherency, ..config() };
         let (unit, driver) = changed(board, |id| {
             id.idr[0] = FULL.idr[0] & !(1 << 4) | said << 4;
         });
@@ -174,23 +156,14 @@ fn firmware_s_word_on_coherency_counts() {
         assert_eq!(ste::S1CIR.get(&entry), u64::from(cached));
         cached
     };
-    assert_eq!(
-        [0, 1].map(|said| coherent(said, AsRegistersSay)),
-        [false, true]
-    );
+    assert_eq!([0, 1].map(|said| coherent(said, AsRegistersSay)), [false, true]);
     assert_eq!([0, 1].map(|said| coherent(said, Coherent)), [true, true]);
-    assert_eq!(
-        [0, 1].map(|said| coherent(said, NotCoherent)),
-        [false, false]
-    );
+    assert_eq!([0, 1].map(|said| coherent(said, NotCoherent)), [false, false]);
 }
 
 #[test]
 fn indices_of_a_unit_without_a_second_page_are_in_the_first() {
-    let board = Config {
-        pages: RegisterPages::OnlyFirst,
-        ..config()
-    };
+    let board = Config { pages: RegisterPages::OnlyFirst, ..config() };
     let unit = kit::of(SmmuSetup {
         identification: FULL,
         pages: Pages::OnlyFirst,
@@ -200,10 +173,7 @@ fn indices_of_a_unit_without_a_second_page_are_in_the_first() {
     assert_eq!(driver.next_fault(), Ok(None));
     assert_eq!(driver.next_page_request(), Ok(None));
     unit.record([0x10, 0, 0, 0]);
-    assert!(matches!(
-        driver.next_fault(),
-        Ok(Some(FaultEvent::Fault(_)))
-    ));
+    assert!(matches!(driver.next_fault(), Ok(Some(FaultEvent::Fault(_)))));
     assert_eq!(unit.reg32(0xac), 1);
     unit.expect_obedience();
 }
@@ -229,11 +199,7 @@ fn substreams_of_a_stream_that_was_passed_through_are_looked_at() {
     driver.attach_pasid(STREAM, Pasid::new(3), &domain).unwrap();
     let entry = unit.entry(STREAM.get()).unwrap();
     assert_eq!((entry[0] & 0xf, entry[0] >> 59), (0b1011, 4));
-    assert_eq!(
-        entry[1] & 3,
-        1,
-        "accesses without a substream pass through still"
-    );
+    assert_eq!(entry[1] & 3, 1, "accesses without a substream pass through still");
     let descriptor = unit.descriptor(&entry, 3).unwrap();
     assert_eq!(descriptor[1], domain.table().root().get());
 }
@@ -276,10 +242,8 @@ fn devices_that_firmware_has_at_work_go_on_from_the_start() {
         range: memory_at(0x9000_0000, 0x907f_ffff),
         kind: ReservedKind::Direct(Access::READ),
     };
-    let doorbell = ReservedRegion {
-        range: memory_at(0x0808_0000, 0x0808_ffff),
-        kind: ReservedKind::Doorbell,
-    };
+    let doorbell =
+        ReservedRegion { range: memory_at(0x0808_0000, 0x0808_ffff), kind: ReservedKind::Doorbell };
     let config = || Config {
         reserved: {
             let mut reserved = Reservations::default();
@@ -295,10 +259,7 @@ fn devices_that_firmware_has_at_work_go_on_from_the_start() {
     let driver = unit.enable(config()).unwrap();
     // The table was complete when the unit was told of it.
     assert_eq!(unit.take_codes().last(), Some(&op::SYNC));
-    let entry = |stream| {
-        unit.entry(stream)
-            .map(|entry: [u64; 8]| entry[..2].to_vec())
-    };
+    let entry = |stream| unit.entry(stream).map(|entry: [u64; 8]| entry[..2].to_vec());
     assert_eq!(entry(STREAM.get()), Some([9, 1 << 44].to_vec()));
     // It has not been named.
     assert_eq!(entry(7), None);
@@ -315,10 +276,7 @@ fn devices_that_firmware_has_at_work_go_on_from_the_start() {
     assert_eq!(entry(STREAM.get()), Some([0, 0].to_vec()));
     drop(driver);
     // A stream that no unit has: the others go on.
-    let outside = Config {
-        at_work: at_work(&[STREAM, StreamId::new(u32::MAX)]),
-        ..config()
-    };
+    let outside = Config { at_work: at_work(&[STREAM, StreamId::new(u32::MAX)]), ..config() };
     let driver = unit.enable(outside).unwrap();
     assert_eq!(entry(STREAM.get()), Some([9, 1 << 44].to_vec()));
     drop(driver);
@@ -330,20 +288,14 @@ fn devices_that_firmware_has_at_work_go_on_from_the_start() {
 #[test]
 fn devices_at_work_behind_a_unit_that_is_off_are_not_aborted_meanwhile() {
     let unit = machine(FULL);
-    let config = Config {
-        at_work: at_work(&[STREAM]),
-        ..config()
-    };
+    let config = Config { at_work: at_work(&[STREAM]), ..config() };
     let _driver = unit.enable(config).unwrap();
     let log = unit.take();
     let position = |of: fn(&Event) -> bool| log.iter().position(of);
     let abort =
         position(|event| matches!(event, Event::Write(reg::GBPA, value) if value >> 20 & 1 == 1));
     let on = position(|event| matches!(event, Event::Write(reg::CR0, value) if value & 1 == 1));
-    assert!(
-        on.is_some() && (abort.is_none() || abort > on),
-        "{abort:?}, {on:?}"
-    );
+    assert!(on.is_some() && (abort.is_none() || abort > on), "{abort:?}, {on:?}");
 }
 
 #[test]
@@ -352,16 +304,9 @@ fn streams_at_work_make_the_table_wide_enough() {
     wide.idr[1] = wide.idr[1] & !0x3f | 24;
     let unit = machine(wide);
     let stream = StreamId::new(0x7_0018);
-    let config = Config {
-        stream_lg2: 16,
-        at_work: at_work(&[stream]),
-        ..config()
-    };
+    let config = Config { stream_lg2: 16, at_work: at_work(&[stream]), ..config() };
     let _driver = unit.enable(config).unwrap();
-    assert_eq!(
-        unit.entry(stream.get()).map(|entry: [u64; 8]| entry[0]),
-        Some(9)
-    );
+    assert_eq!(unit.entry(stream.get()).map(|entry: [u64; 8]| entry[0]), Some(9));
 }
 
 /// Table memory that a CPU's cache lies before.
@@ -398,14 +343,8 @@ fn records_of_a_unit_that_does_not_snoop_are_read_past_the_cache() {
     use CoherencyOverride::{Coherent, NotCoherent};
     for (coherency, lines) in [(Coherent, 0), (NotCoherent, 2)] {
         let unit = machine(FULL);
-        let cached = Arc::new(Cached {
-            memory: unit.clone(),
-            dropped: Mutex::default(),
-        });
-        let board = Config {
-            coherency,
-            ..config()
-        };
+        let cached = Arc::new(Cached { memory: unit.clone(), dropped: Mutex::default() });
+        let board = Config { coherency, ..config() };
         let driver = Smmu::enable(unit.clone(), cached.clone(), unit.clone(), board).unwrap();
         for event in 0..2 {
             unit.record([0x10 | event << 32, 0, 0, 0]);
@@ -431,10 +370,7 @@ fn a_stalled_access_whose_answer_finds_no_room_is_not_lost() {
     let room = Awaited::QueueRoom;
     assert!(matches!(full, IommuError::TimedOut { awaited, .. } if awaited == room));
     unit.drain(SLOWLY);
-    assert!(matches!(
-        driver.next_fault(),
-        Ok(Some(FaultEvent::Fault(_)))
-    ));
+    assert!(matches!(driver.next_fault(), Ok(Some(FaultEvent::Fault(_)))));
     driver.pass_through(StreamId::new(1), all_memory()).unwrap();
     let log = unit.take_log();
     let ended = log.iter().filter(|words| words[1] == 0x77);

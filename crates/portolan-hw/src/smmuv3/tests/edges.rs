@@ -104,10 +104,7 @@ fn the_largest_page_of_a_granule_is_named_with_its_level() {
         })
     };
     let steps = [12, 21, 25, 29, 30].map(page).into_iter();
-    driver
-        .queue()
-        .execute(&mut steps.chain([Step::Sync]))
-        .unwrap();
+    driver.queue().execute(&mut steps.chain([Step::Sync])).unwrap();
     // TG in bits 11:10, TTL in 9:8; the leaf.
     let words = unit.take_log();
     let found: Vec<u64> = words[..5].iter().map(|words| words[1] & 0xfff).collect();
@@ -120,9 +117,7 @@ fn the_last_substream_has_a_descriptor_of_its_own() {
     driver.enable_pasids(STREAM, 12).unwrap();
     for pasid in [1, 0x3ff, 0x400, 0xfff] {
         let domain = first(&driver);
-        driver
-            .attach_pasid(STREAM, Pasid::new(pasid), &domain)
-            .unwrap();
+        driver.attach_pasid(STREAM, Pasid::new(pasid), &domain).unwrap();
         let entry = unit.entry(STREAM.get()).unwrap();
         let descriptor = unit.descriptor(&entry, pasid).unwrap();
         assert_eq!(descriptor[1], domain.table().root().get(), "{pasid:#x}");
@@ -197,23 +192,10 @@ fn what_a_table_needs_of_the_unit_is_refused_where_it_is_missing() {
     // HTTU: none, access flags, dirty state too.
     let updates = [0, 1, 2, 3].map(|httu| with(httu << 6, 0).features().update);
     let dirty = TableUpdate::Dirty;
-    assert_eq!(
-        updates,
-        [TableUpdate::None, TableUpdate::Access, dirty, dirty]
-    );
-    let hardware = DomainOptions {
-        dirty: DirtyTracking::Hardware,
-        ..OPTIONS()
-    };
-    let direct = DomainOptions {
-        split: Some(SplitRule::Direct),
-        ..OPTIONS()
-    };
-    for (httu, bbml, fits) in [
-        (0, 0, [false; 2]),
-        (2, 0, [true, false]),
-        (1, 2, [false, true]),
-    ] {
+    assert_eq!(updates, [TableUpdate::None, TableUpdate::Access, dirty, dirty]);
+    let hardware = DomainOptions { dirty: DirtyTracking::Hardware, ..OPTIONS() };
+    let direct = DomainOptions { split: Some(SplitRule::Direct), ..OPTIONS() };
+    for (httu, bbml, fits) in [(0, 0, [false; 2]), (2, 0, [true, false]), (1, 2, [false, true])] {
         let driver = with(httu << 6, bbml);
         let made = [&hardware, &direct].map(|options| driver.first_stage::<12>(options).is_ok());
         assert_eq!(made, fits);
@@ -252,10 +234,7 @@ fn a_descriptor_and_an_entry_say_their_granule() {
 #[test]
 fn a_table_of_one_level_has_every_stream_blocked_as_is_wanted() {
     for (blocking, entry) in [(Blocking::Silent, 1), (Blocking::Recorded, 0)] {
-        let board = Config {
-            blocking,
-            ..config()
-        };
+        let board = Config { blocking, ..config() };
         let (unit, driver) = changed(board, |id| {
             // No two-level tables; streams of eight bits.
             id.idr[0] = FULL.idr[0] & !(1 << 27);
@@ -279,14 +258,9 @@ fn a_table_of_one_level_has_every_stream_blocked_as_is_wanted() {
 
 #[test]
 fn tables_of_the_second_level_have_every_stream_blocked_as_is_wanted() {
-    let board = Config {
-        blocking: Blocking::Silent,
-        ..config()
-    };
+    let board = Config { blocking: Blocking::Silent, ..config() };
     let (unit, driver) = changed(board, |_| {});
-    driver
-        .attach(StreamId::new(0x180), &first(&driver))
-        .unwrap();
+    driver.attach(StreamId::new(0x180), &first(&driver)).unwrap();
     // 256 streams have one table.
     for stream in (0x100..0x200).filter(|stream| *stream != 0x180) {
         assert_eq!(unit.entry(stream).unwrap()[0], 1);

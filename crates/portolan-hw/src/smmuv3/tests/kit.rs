@@ -39,10 +39,7 @@ pub(in crate::smmuv3) const MSI: u32 = 1 << 13;
 pub(in crate::smmuv3) const SLOWLY: Drain = Drain::OneEach(LOOK_NS);
 
 pub(in crate::smmuv3) fn machine(identification: SmmuIdentification) -> SmmuMachine {
-    of(SmmuSetup {
-        identification,
-        ..SmmuSetup::default()
-    })
+    of(SmmuSetup { identification, ..SmmuSetup::default() })
 }
 
 pub(in crate::smmuv3) fn of(setup: SmmuSetup) -> SmmuMachine {

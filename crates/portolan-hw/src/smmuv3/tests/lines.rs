@@ -7,10 +7,7 @@ use portolan_model::smmuv3::SmmuSignals;
 
 /// A unit, and its driver with `interrupts` set up.
 fn listening(interrupts: Want) -> (SmmuMachine, Driver) {
-    let wanted = Config {
-        interrupts,
-        ..config()
-    };
+    let wanted = Config { interrupts, ..config() };
     changed(wanted, |_| {})
 }
 
@@ -20,20 +17,13 @@ fn ask(unit: &SmmuMachine) {
         pasid: None,
         iova: Iova::new(0x9000),
         wants: Permissions::READ,
-        kind: RequestKind::Pri {
-            group: GroupId::new(1),
-            place: Place::Last,
-        },
+        kind: RequestKind::Pri { group: GroupId::new(1), place: Place::Last },
     });
 }
 
 /// Number of times that each line was raised: events, page requests, errors.
 fn raised(unit: &SmmuMachine) -> [u64; 3] {
-    let SmmuSignals {
-        events,
-        requests,
-        errors,
-    } = unit.unit().signals();
+    let SmmuSignals { events, requests, errors } = unit.unit().signals();
     [events, requests, errors]
 }
 

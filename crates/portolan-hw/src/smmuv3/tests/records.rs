@@ -72,10 +72,7 @@ fn page_requests_come_and_are_answered() {
             pasid,
             iova: Iova::new(iova),
             wants,
-            kind: RequestKind::Pri {
-                group: GroupId::new(group),
-                place,
-            },
+            kind: RequestKind::Pri { group: GroupId::new(group), place },
         });
     };
     let (read, pasid) = (Permissions::READ, Some(Pasid::new(5)));
@@ -105,11 +102,9 @@ fn page_requests_come_and_are_answered() {
         pasid: Some(Pasid::new(5)),
         name: ReplyName::Group(GroupId::new(0x101)),
     };
-    for (response, word) in [
-        (Response::Success, 0x2101),
-        (Response::Invalid, 0x1101),
-        (Response::Failure, 0x101),
-    ] {
+    for (response, word) in
+        [(Response::Success, 0x2101), (Response::Invalid, 0x1101), (Response::Failure, 0x101)]
+    {
         driver.respond(to, response).unwrap();
         assert_eq!(unit.take_log()[0], [0x1234_0000_5841, word]);
     }

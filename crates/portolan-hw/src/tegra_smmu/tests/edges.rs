@@ -67,9 +67,7 @@ fn change(regs: &Regs, smmu: &Smmu, pages: u64, work: &dyn Fn(&dyn Fn())) {
     let map = |page: u64, pages: u64| {
         let mut owed = Gather::new();
         let (iova, pa) = (Iova::new(page << 12), PhysAddr::new(0x9000_0000));
-        domain
-            .map(iova, promised(pa, pages << 12), RW, &mut owed)
-            .unwrap();
+        domain.map(iova, promised(pa, pages << 12), RW, &mut owed).unwrap();
         owed
     };
     sync(&domain, map(0, 1));
@@ -84,20 +82,13 @@ fn a_section_is_an_entry_of_the_directory_and_is_forgotten_whole() {
     let regs = Regs::new();
     let memory = Arc::new(SlabTables::new(HIGH, PageSize::SIZE_4K, 64));
     let config = Config::of(Chip::Tegra210);
-    let smmu = TegraSmmu::enable(
-        regs.clone(),
-        memory.clone(),
-        Arc::<Ticks>::default(),
-        config,
-    );
+    let smmu = TegraSmmu::enable(regs.clone(), memory.clone(), Arc::<Ticks>::default(), config);
     let smmu = smmu.expect("a unit");
     regs.take();
     let domain = smmu.domain().unwrap();
     let (iova, pa) = (Iova::new(0x4040_0000), PhysAddr::new(0x2_9000_0000));
     let mut owed = Gather::new();
-    domain
-        .map(iova, promised(pa, 4 << 20), RW, &mut owed)
-        .unwrap();
+    domain.map(iova, promised(pa, 4 << 20), RW, &mut owed).unwrap();
     regs.take();
     sync(&domain, owed);
     let directory = domain.table().root();
@@ -111,10 +102,7 @@ fn a_section_is_an_entry_of_the_directory_and_is_forgotten_whole() {
     // Split, it is forgotten before a page of it goes: 64 lines of the new table, then all 4 MiB.
     let page = IovaRange::page(Iova::new(0x4040_5000), PageSize::SIZE_4K);
     domain.split(page.start(), &mut Gather::new()).unwrap();
-    assert_eq!(
-        (regs.take(), entry()),
-        (alloc::vec![(0x34, 0), (0x30, 0x8104_0402)], 0xf028_0002)
-    );
+    assert_eq!((regs.take(), entry()), (alloc::vec![(0x34, 0), (0x30, 0x8104_0402)], 0xf028_0002));
     let mut owed = Gather::new();
     domain.unmap(page, &mut owed).unwrap();
     sync(&domain, owed);
@@ -132,11 +120,7 @@ fn lines_are_flushed_one_by_one_up_to_a_number_and_all_at_once_beyond() {
         let first = seen[1].1;
         let lines = (0..16).flat_map(|n| [(0x9b8, 2), (0x34, first + n * 0x40)]);
         assert_eq!(seen[..32], lines.collect::<Vec<_>>());
-        assert_eq!(
-            first & 0xfff,
-            0x401,
-            "the 256th entry, and the bit for an address"
-        );
+        assert_eq!(first & 0xfff, 0x401, "the 256th entry, and the bit for an address");
     });
     change(&regs, &smmu, 257, &|sync| {
         sync();

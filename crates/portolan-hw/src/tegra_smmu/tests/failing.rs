@@ -21,11 +21,7 @@ fn a_unit_that_translates_is_taken_over_without_being_turned_off() {
     let at = |wanted: (usize, u32)| log.iter().position(|&write| write == wanted);
     assert_eq!(at((0x10, 0)), None, "all accesses pass");
     let translated = log.iter().filter(|(offset, _)| *offset == 0x234);
-    assert!(
-        translated
-            .into_iter()
-            .all(|(_, value)| value >> 18 & 1 == 1)
-    );
+    assert!(translated.into_iter().all(|(_, value)| value >> 18 & 1 == 1));
     // There is an empty directory before the camera comes to it, and cached lines of the address
     // space are flushed after.
     let directory = at((0x20, 0xe028_0000)).unwrap();
@@ -47,10 +43,7 @@ fn enables_whose_write_was_lost_are_written_again() {
     assert!(matches!(lost, Err(AttachError::Iommu(error)) if nonsense(error)));
     // The register was noted to hold what it does not, and is written all the same.
     assert_eq!(regs.get(0x234) >> 18 & 1, 1, "the client passes");
-    assert!(
-        Arc::strong_count(&domain) > 1,
-        "as far as anybody knows it is in use"
-    );
+    assert!(Arc::strong_count(&domain) > 1, "as far as anybody knows it is in use");
     smmu.attach(camera, &domain).unwrap();
     assert_eq!(regs.get(0x234) >> 18 & 1, 1, "the client is translated");
     assert_eq!(regs.get(0x280), 0x8000_0001);
@@ -83,10 +76,7 @@ fn a_unit_that_does_not_follow_is_not_let_go_of() {
     regs.take();
     regs.loses.store(0x280, Ordering::Relaxed);
     let kept = smmu.release(all_memory());
-    assert!(matches!(
-        kept,
-        Err(IommuError::Nonsense { offset: 0x280, .. })
-    ));
+    assert!(matches!(kept, Err(IommuError::Nonsense { offset: 0x280, .. })));
     assert!(!regs.take().contains(&(0x10, 0)), "translation is off");
     // Gone from the start.
     let (regs, smmu) = unit(Chip::Tegra210, HIGH);
@@ -103,9 +93,7 @@ fn a_debt_that_was_absorbed_is_paid() {
     let domain = smmu.domain().unwrap();
     let (iova, pa) = (Iova::new(0x1234_5000), PhysAddr::new(0x9000_0000));
     let (mut mapped, mut all) = (Gather::new(), Gather::new());
-    domain
-        .map(iova, promised(pa, 4096), RW, &mut mapped)
-        .unwrap();
+    domain.map(iova, promised(pa, 4096), RW, &mut mapped).unwrap();
     sync(&domain, mapped);
     let mut owed = Gather::new();
     let page = IovaRange::page(iova, PageSize::SIZE_4K);
@@ -128,12 +116,8 @@ fn a_flush_by_page_names_its_address_space_and_its_group() {
             depth: Depth::LeafOnly,
         })
     };
-    let steps = [
-        page(PageSize::SIZE_4K),
-        page(PageSize::of_lg2(22)),
-        page(PageSize::SIZE_1G),
-        Step::Sync,
-    ];
+    let steps =
+        [page(PageSize::SIZE_4K), page(PageSize::of_lg2(22)), page(PageSize::SIZE_1G), Step::Sync];
     smmu.queue().execute(&mut steps.into_iter()).unwrap();
     // 16 KiB and 4 MiB of address space 5, and all of it.
     let flushes = [0x8501_2347, 0x8501_2002, 0x8500_0000];

@@ -48,9 +48,7 @@ impl Hosted for TegraMachine {
     }
 
     fn read(&self, stream: StreamId, iova: u64) -> Option<u64> {
-        let found = self
-            .unit()
-            .dma(stream, Iova::new(iova), AccessKind::Read, 4);
+        let found = self.unit().dma(stream, Iova::new(iova), AccessKind::Read, 4);
         found.ok()?.first().map(|piece| piece.pa.get())
     }
 }

@@ -43,10 +43,7 @@ pub struct DeviceTlbOverride {
 }
 
 fn identity(word: u32) -> PciId {
-    PciId {
-        vendor: word as u16,
-        device: (word >> 16) as u16,
-    }
+    PciId { vendor: word as u16, device: (word >> 16) as u16 }
 }
 
 impl PciOverrides {
@@ -97,10 +94,7 @@ impl PciTree {
         let mut all = self.virtual_functions(read);
         let virtuals = all.find(|virtuals| !virtuals.is_odd() && virtuals.is_one(at))?;
         let physical = self.node(virtuals.physical)?;
-        let id = PciId {
-            vendor: physical.id.vendor,
-            device: virtuals.device,
-        };
+        let id = PciId { vendor: physical.id.vendor, device: virtuals.device };
         self.overrides.tlb_of(id, physical.at, &own)
     }
 }

@@ -37,11 +37,7 @@ impl ExternalPorts {
     ) -> Self {
         ports.sort_unstable();
         ports.dedup();
-        let mut found = Self {
-            ports,
-            trusted,
-            ..Self::default()
-        };
+        let mut found = Self { ports, trusted, ..Self::default() };
         for odd in tree.odd() {
             if found.has(odd.bridge) {
                 let (first, last) = (odd.buses.first, odd.buses.last);

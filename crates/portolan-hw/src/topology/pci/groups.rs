@@ -89,10 +89,7 @@ pub struct Groups {
 impl Groups {
     /// The groups of `tree`.
     pub fn of(tree: &PciTree) -> Self {
-        let mut groups = Self {
-            parent: (0..tree.nodes.len()).collect(),
-            joins: Vec::new(),
-        };
+        let mut groups = Self { parent: (0..tree.nodes.len()).collect(), joins: Vec::new() };
         for &at in &tree.bridges {
             groups.behind(tree, at);
         }
@@ -161,11 +158,7 @@ impl Groups {
         }
         if let (Some(function), Some(with)) = (nodes.get(function), nodes.get(with)) {
             let (function, with) = (function.at, with.at);
-            self.joins.push(Join {
-                function,
-                with,
-                why,
-            });
+            self.joins.push(Join { function, with, why });
         }
     }
 

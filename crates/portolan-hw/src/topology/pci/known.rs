@@ -26,11 +26,7 @@ const ADAPTEC: u16 = 0x9005;
 impl PciOverrides {
     /// Functions that are known: disk controllers and others that do DMA as another function, bridges
     /// between hosts, devices whose TLB is flawed. All that Linux 6.18 lists.
-    pub const KNOWN: Self = Self {
-        aliases: KNOWN_ALIASES,
-        tlbs: KNOWN_TLBS,
-        isolation: &[],
-    };
+    pub const KNOWN: Self = Self { aliases: KNOWN_ALIASES, tlbs: KNOWN_TLBS, isolation: &[] };
 }
 
 const fn id(vendor: u16, device: u16) -> PciId {
@@ -55,11 +51,7 @@ pub(super) const TRANSLATED_BELOW: [PciId; 2] = [id(0x14e4, 0x9000), id(0x14e4, 
 const OTHER_BRIDGE: u16 = 0x0680;
 
 const fn alias(vendor: u16, device: u16, alias: AliasOf) -> AliasOverride {
-    AliasOverride {
-        of: id(vendor, device),
-        class: None,
-        alias,
-    }
+    AliasOverride { of: id(vendor, device), class: None, alias }
 }
 
 const fn as_function(function: u8, vendor: u16, device: u16) -> AliasOverride {
@@ -139,10 +131,7 @@ const SWITCHTEC_OF_MICROCHIP: [u16; 6] = [0x1001, 0x1002, 0x1003, 0x1004, 0x1005
 const ALIASES: usize = AS_OTHERS.len() + SWITCHTEC.len() + SWITCHTEC_OF_MICROCHIP.len();
 
 const fn between_hosts(vendor: u16, device: u16) -> AliasOverride {
-    AliasOverride {
-        class: Some(OTHER_BRIDGE),
-        ..as_each(8, vendor, device)
-    }
+    AliasOverride { class: Some(OTHER_BRIDGE), ..as_each(8, vendor, device) }
 }
 
 /// All functions that do DMA as others.
@@ -175,19 +164,13 @@ const fn unusable(vendor: u16, device: u16) -> DeviceTlbOverride {
 /// Intel's network processor E2000 before its third stepping takes the bytes of an invalidation the wrong
 /// way round (`quirk_intel_e2000_no_ats`).
 const fn e2000(device: u16) -> DeviceTlbOverride {
-    DeviceTlbOverride {
-        revisions: [0, 0x1f],
-        ..unusable(INTEL, device)
-    }
+    DeviceTlbOverride { revisions: [0, 0x1f], ..unusable(INTEL, device) }
 }
 
 /// Intel's QuickAssist of the fourth generation may keep what it is asked to forget for the first time
 /// (`dev_needs_extra_dtlb_flush`).
 const fn quick_assist(device: u16) -> DeviceTlbOverride {
-    DeviceTlbOverride {
-        flaw: DeviceTlbFlaw::AskTwice,
-        ..unusable(INTEL, device)
-    }
+    DeviceTlbOverride { flaw: DeviceTlbFlaw::AskTwice, ..unusable(INTEL, device) }
 }
 
 /// Boards with Raven's graphics of one revision, whose TLB does not answer.
@@ -212,11 +195,7 @@ const KNOWN_TLBS: &[DeviceTlbOverride] = &[
     unusable(AMD_ATI, 0x7341),
     unusable(AMD_ATI, 0x7347),
     unusable(AMD_ATI, 0x734f),
-    DeviceTlbOverride {
-        revisions: [0xcf; 2],
-        boards: &RAVEN,
-        ..unusable(AMD_ATI, 0x15d8)
-    },
+    DeviceTlbOverride { revisions: [0xcf; 2], boards: &RAVEN, ..unusable(AMD_ATI, 0x15d8) },
     e2000(0x1451),
     e2000(0x1452),
     e2000(0x1453),

@@ -70,8 +70,7 @@ pub struct PciTree {
 /// The buses behind a bridge that firmware has numbered downwards.
 fn downwards(node: &PciNode) -> bool {
     let own = node.at.requester.bus();
-    node.behind
-        .is_some_and(|buses| own < buses.first && buses.first <= buses.last)
+    node.behind.is_some_and(|buses| own < buses.first && buses.first <= buses.last)
 }
 
 impl PciTree {
@@ -97,18 +96,11 @@ impl PciTree {
 
     /// The tree of `nodes`, which are in order.
     fn of(nodes: Vec<PciNode>, overrides: PciOverrides) -> Self {
-        let mut tree = Self {
-            nodes,
-            overrides,
-            ..Self::default()
-        };
+        let mut tree = Self { nodes, overrides, ..Self::default() };
         let mut bridges: Vec<usize> = Vec::new();
         for (at, node) in tree.nodes.iter().enumerate() {
             let Some(buses) = node.behind else { continue };
-            let odd = OddBridge {
-                bridge: node.at,
-                buses,
-            };
+            let odd = OddBridge { bridge: node.at, buses };
             match downwards(node) {
                 true => bridges.push(at),
                 false => tree.odd.push(odd),
@@ -177,12 +169,8 @@ impl PciTree {
     /// The functions on buses from `first` to `last`, with the number of the first of them.
     fn on(&self, segment: PciSegment, first: u8, last: u8) -> (usize, &[PciNode]) {
         let bus = |node: &PciNode| (node.at.segment, node.at.requester.bus());
-        let start = self
-            .nodes
-            .partition_point(|node| bus(node) < (segment, first));
-        let end = self
-            .nodes
-            .partition_point(|node| bus(node) <= (segment, last));
+        let start = self.nodes.partition_point(|node| bus(node) < (segment, first));
+        let end = self.nodes.partition_point(|node| bus(node) <= (segment, last));
         (start, self.nodes.get(start..end).unwrap_or(&[]))
     }
 
@@ -203,9 +191,7 @@ impl PciTree {
     fn above(&self, segment: PciSegment, bus: u8) -> impl Iterator<Item = &PciNode> {
         let first = self.leads_to(segment, bus);
         // A bridge that is believed is on a lower bus than those behind it: the way up ends.
-        core::iter::successors(first, move |node| {
-            self.leads_to(segment, node.at.requester.bus())
-        })
+        core::iter::successors(first, move |node| self.leads_to(segment, node.at.requester.bus()))
     }
 
     /// The requester identifiers that accesses of `at` may carry: its own, and those that bridges on
@@ -239,10 +225,7 @@ impl PciTree {
     fn hides_express(&self, bridge: &PciNode) -> bool {
         let above = self.leads_to(bridge.at.segment, bridge.at.requester.bus());
         let express = above.is_some_and(|above| {
-            !matches!(
-                above.kind,
-                PciKind::ConventionalBridge | PciKind::ExpressToPci
-            )
+            !matches!(above.kind, PciKind::ConventionalBridge | PciKind::ExpressToPci)
         });
         express && HIDDEN_BRIDGES.contains(&bridge.id)
     }

@@ -148,8 +148,7 @@ impl fmt::Display for NotIsolated {
             Self::NoAcs => f.write_str("it has no ACS"),
             Self::Off(off) => {
                 f.write_str("its ACS has these switched off:")?;
-                off.iter_names()
-                    .try_for_each(|(name, _)| write!(f, " {name}"))
+                off.iter_names().try_for_each(|(name, _)| write!(f, " {name}"))
             }
         }
     }
@@ -216,10 +215,7 @@ impl PciNode {
         let bridge = header & 0x7f == 1;
         Some(Self {
             at,
-            id: PciId {
-                vendor: identity as u16,
-                device: (identity >> 16) as u16,
-            },
+            id: PciId { vendor: identity as u16, device: (identity >> 16) as u16 },
             class: (read(CLASS).unwrap_or(0) >> 16) as u16,
             kind: kind(express, bridge),
             functions: match header & 0x80 != 0 || at.requester.function() != 0 {
@@ -296,10 +292,8 @@ fn express(read: &impl Fn(u16) -> Option<u32>) -> Option<(u16, u32)> {
 
 /// Tells if devices may be plugged in below a function with this capability of PCI Express.
 fn hot_plug((at, word): (u16, u32), read: &impl Fn(u16) -> Option<u32>) -> bool {
-    let port = matches!(
-        kind(Some(word >> 20 & 0xf), true),
-        PciKind::RootPort | PciKind::DownstreamPort
-    );
+    let port =
+        matches!(kind(Some(word >> 20 & 0xf), true), PciKind::RootPort | PciKind::DownstreamPort);
     let slot = || read(at + SLOT).is_some_and(|slot| slot != u32::MAX && slot & HOT_PLUG != 0);
     port && word & HAS_SLOT != 0 && slot()
 }

@@ -98,9 +98,7 @@ impl PciOverrides {
                 AliasOf::Each { functions } => (0..=31, 0..=functions.saturating_sub(1)),
             };
             devices.flat_map(move |device| {
-                functions
-                    .clone()
-                    .map(move |function| at(device & 31, function & 7))
+                functions.clone().map(move |function| at(device & 31, function & 7))
             })
         })
     }

@@ -115,12 +115,7 @@ fn groups(tree: &PciTree) -> Vec<Vec<String>> {
     let groups = Groups::of(tree);
     let firsts = tree.nodes().iter().map(|node| node.at);
     let firsts = firsts.filter(|at| groups.first(tree, *at) == *at);
-    let members = |at| {
-        groups
-            .members(tree, at)
-            .map(|node| short(node.at))
-            .collect()
-    };
+    let members = |at| groups.members(tree, at).map(|node| short(node.at)).collect();
     firsts.map(members).collect()
 }
 
@@ -143,11 +138,8 @@ fn two_ports() -> Fake {
 
 #[test]
 fn a_port_without_acs_and_functions_without_it_are_not_kept_apart() {
-    let expected = [
-        vec!["00:01.0"],
-        vec!["00:02.0", "02:00.0", "02:00.1"],
-        vec!["01:00.0", "01:00.1"],
-    ];
+    let expected =
+        [vec!["00:01.0"], vec!["00:02.0", "02:00.0", "02:00.1"], vec!["01:00.0", "01:00.1"]];
     assert_eq!(two_ports().groups(), expected);
     // A function that the scan has not found is with the port as well, or alone behind the other.
     let tree = two_ports().tree(PciOverrides::KNOWN);
@@ -155,10 +147,7 @@ fn a_port_without_acs_and_functions_without_it_are_not_kept_apart() {
     assert_eq!(groups.first(&tree, at(2, 5, 0)), at(0, 2, 0));
     assert_eq!(groups.first(&tree, at(1, 5, 0)), at(1, 5, 0));
     let said: Vec<_> = groups.joins().iter().map(ToString::to_string).collect();
-    assert_eq!(
-        said[0],
-        "0000:02:00.0 is behind 0000:00:02.0: it has no ACS"
-    );
+    assert_eq!(said[0], "0000:02:00.0 is behind 0000:00:02.0: it has no ACS");
     assert!(said[2].starts_with("0000:01:00.1 is a function beside 0000:01:00.0"));
 }
 
@@ -196,10 +185,8 @@ fn an_open_port_of_a_switch_takes_what_is_behind_it_and_no_more() {
     // With an open root port all of it is one group.
     let all = switch(Has::On).with(at(0, 2, 0), Is::Conventional, None, Has::Nothing);
     let mut all = all;
-    all.0[0] = Fake::default()
-        .with(at(0, 1, 0), Is::RootPort, Some((1, 4)), Has::Just(0))
-        .0[0]
-        .clone();
+    all.0[0] =
+        Fake::default().with(at(0, 1, 0), Is::RootPort, Some((1, 4)), Has::Just(0)).0[0].clone();
     assert_eq!(all.groups().len(), 2);
 }
 
@@ -247,25 +234,12 @@ fn functions_that_do_dma_as_another_are_in_its_group() {
 #[test]
 fn what_its_maker_says_of_a_port_counts_for_more_than_its_acs() {
     const SAID: &[IsolationOverride] = &[
-        IsolationOverride {
-            of: at(0, 1, 0),
-            isolation: Isolation::Not,
-        },
-        IsolationOverride {
-            of: at(0, 2, 0),
-            isolation: Isolation::Isolated,
-        },
+        IsolationOverride { of: at(0, 1, 0), isolation: Isolation::Not },
+        IsolationOverride { of: at(0, 2, 0), isolation: Isolation::Isolated },
     ];
-    let overrides = PciOverrides {
-        isolation: SAID,
-        ..PciOverrides::KNOWN
-    };
-    let expected = [
-        vec!["00:01.0", "01:00.0", "01:00.1"],
-        vec!["00:02.0"],
-        vec!["02:00.0"],
-        vec!["02:00.1"],
-    ];
+    let overrides = PciOverrides { isolation: SAID, ..PciOverrides::KNOWN };
+    let expected =
+        [vec!["00:01.0", "01:00.0", "01:00.1"], vec!["00:02.0"], vec!["02:00.0"], vec!["02:00.1"]];
     assert_eq!(groups(&two_ports().tree(overrides)), expected);
 }
 
@@ -289,10 +263,7 @@ fn bridges_that_lead_up_round_or_where_others_lead_are_not_believed_and_in_one_g
     // Round in a circle.
     let circle = leads([(1, 3), (2, 3), (1, 3)]);
     assert_eq!(odd(&circle), ["02:00.0"]);
-    assert_eq!(
-        circle.groups(),
-        [vec!["00:01.0"], vec!["01:00.0", "02:00.0", "03:00.0"]]
-    );
+    assert_eq!(circle.groups(), [vec!["00:01.0"], vec!["01:00.0", "02:00.0", "03:00.0"]]);
     // To itself, backwards, and to where another leads.
     assert_eq!(odd(&leads([(1, 3), (2, 3), (2, 3)])), ["02:00.0"]);
     assert_eq!(odd(&leads([(1, 3), (2, 3), (3, 1)])), ["02:00.0"]);
@@ -338,23 +309,14 @@ fn the_way_up_ends_whatever_bridges_say() {
             // All functions above one that does not isolate are in its group.
             let first = groups.first(&tree, node.at);
             assert_eq!(groups.first(&tree, first), first);
-            assert!(
-                groups
-                    .members(&tree, node.at)
-                    .any(|member| member.at == node.at)
-            );
-            let above: Vec<_> = tree
-                .above(node.at.segment, node.at.requester.bus())
-                .collect();
+            assert!(groups.members(&tree, node.at).any(|member| member.at == node.at));
+            let above: Vec<_> = tree.above(node.at.segment, node.at.requester.bus()).collect();
             assert!(above.len() <= 16);
             for bridge in above.iter().filter(|bridge| bridge.isolates().is_err()) {
                 assert_eq!(groups.first(&tree, bridge.at), first);
             }
             for requester in tree.requesters(node.at) {
-                let other = PciFunction {
-                    requester,
-                    ..node.at
-                };
+                let other = PciFunction { requester, ..node.at };
                 assert!(tree.node(other).is_none() || groups.first(&tree, other) == first);
             }
         }
@@ -433,13 +395,7 @@ fn what_comes_through_a_bridge_between_hosts_is_known_by_any_identifier_of_its_b
             .several();
         fake.tree(PciOverrides::KNOWN).requesters(at(2, 0, 1)).len()
     };
-    for id in [
-        0x87b0_10b5,
-        0x87b1_10b5,
-        0x8531_11f8,
-        0x5528_11f8,
-        0x1006_1055,
-    ] {
+    for id in [0x87b0_10b5, 0x87b1_10b5, 0x8531_11f8, 0x5528_11f8, 0x1006_1055] {
         assert_eq!(requesters(id, 0x0680), 256, "{id:x}");
     }
     assert_eq!(requesters(0x8531_11f8, 0x0580), 1);
@@ -488,10 +444,7 @@ fn identifiers_do_not_change_above_the_bridge_at_which_vulcan_translates() {
             .with(at(1, 0, 0), Is::Endpoint, None, Has::Nothing);
         fake.tree(PciOverrides::KNOWN).requesters(at(1, 0, 0)).len()
     };
-    assert_eq!(
-        [0x9000_14e4, 0x9084_14e4, 0x9085_14e4].map(requesters),
-        [1, 1, 1]
-    );
+    assert_eq!([0x9000_14e4, 0x9084_14e4, 0x9085_14e4].map(requesters), [1, 1, 1]);
 }
 
 /// ASMedia's 1080 and others bridge from Express to PCI without saying so.
@@ -507,20 +460,11 @@ fn a_bridge_that_hides_that_it_comes_from_express_is_known_by_the_bus_behind_it(
     };
     let [own, bus, bridge] =
         [(3, 1), (3, 0), (2, 0)].map(|(bus, device)| RequesterId::of(bus, device, 0));
-    for id in [
-        0x1080_1b21,
-        0x8113_10e3,
-        0x8892_1283,
-        0x8893_1283,
-        0x244e_8086,
-    ] {
+    for id in [0x1080_1b21, 0x8113_10e3, 0x8892_1283, 0x8893_1283, 0x244e_8086] {
         assert_eq!(requesters(Is::RootPort, id), [own, bus], "{id:#x}");
     }
     assert_eq!(requesters(Is::RootPort, 0x1081_1b21), [own, bridge]);
     // Behind a conventional bridge it is one itself.
     let above = RequesterId::of(0, 0x1c, 0);
-    assert_eq!(
-        requesters(Is::Conventional, 0x1080_1b21),
-        [own, bridge, above]
-    );
+    assert_eq!(requesters(Is::Conventional, 0x1080_1b21), [own, bridge, above]);
 }

@@ -155,10 +155,7 @@ impl PciTree {
                 && port.behind.is_some_and(first)
         });
         match link && at.requester.device() != 0 {
-            true => PciFunction {
-                segment: at.segment,
-                requester: RequesterId::of(bus, 0, 0),
-            },
+            true => PciFunction { segment: at.segment, requester: RequesterId::of(bus, 0, 0) },
             false => at,
         }
     }

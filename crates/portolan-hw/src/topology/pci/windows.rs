@@ -36,10 +36,7 @@ impl PciTree {
         segment: PciSegment,
         read: ConfigSpace<'t>,
     ) -> impl Iterator<Item = IovaRange> + 't {
-        let nodes = self
-            .nodes
-            .iter()
-            .filter(move |node| node.at.segment == segment);
+        let nodes = self.nodes.iter().filter(move |node| node.at.segment == segment);
         let bridges = nodes.filter(|node| node.behind.is_some());
         let on = bridges.filter(move |node| read(node.at, COMMAND).is_some_and(is_on));
         on.flat_map(move |node| {

@@ -30,12 +30,7 @@ pub(super) fn bridge(bus: u8, device: u8, function: u8) -> Vec<u8> {
 fn structure(kind: u16, fixed: Vec<u8>, scopes: &[Vec<u8>]) -> Vec<u8> {
     let rest = [fixed, scopes.concat()].concat();
     let length = 4 + rest.len() as u16;
-    [
-        kind.to_le_bytes().to_vec(),
-        length.to_le_bytes().to_vec(),
-        rest,
-    ]
-    .concat()
+    [kind.to_le_bytes().to_vec(), length.to_le_bytes().to_vec(), rest].concat()
 }
 
 /// A unit of segment 0; flag 1: it serves all that no other unit names.
@@ -54,11 +49,7 @@ pub(super) fn atsr(scopes: &[Vec<u8>]) -> Vec<u8> {
 }
 
 pub(super) fn rhsa(base: u64, domain: u32) -> Vec<u8> {
-    let fixed = [
-        vec![0; 4],
-        base.to_le_bytes().to_vec(),
-        domain.to_le_bytes().to_vec(),
-    ];
+    let fixed = [vec![0; 4], base.to_le_bytes().to_vec(), domain.to_le_bytes().to_vec()];
     structure(3, fixed.concat(), &[])
 }
 

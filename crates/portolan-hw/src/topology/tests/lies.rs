@@ -32,9 +32,12 @@ fn what_is_not_there_is_named_and_changes_nothing() {
             drhd(1, 0xfed9_1000, &[]),
         ],
     );
-    let fake = Fake::default()
-        .with(at(0, 2, 0), Is::Endpoint, None, Has::Nothing)
-        .with(at(0, 3, 0), Is::Endpoint, None, Has::Nothing);
+    let fake = Fake::default().with(at(0, 2, 0), Is::Endpoint, None, Has::Nothing).with(
+        at(0, 3, 0),
+        Is::Endpoint,
+        None,
+        Has::Nothing,
+    );
     let found = survey(&table, &fake);
     let expected = [
         "unit 0 serves 0000:00:09.0, which is not there",
@@ -44,10 +47,7 @@ fn what_is_not_there_is_named_and_changes_nothing() {
     assert_eq!(remarks(&found), expected);
     assert!(found.remarks().iter().all(|remark| !remark.is_wrong()));
     // Without a tree the functions that are there are not known.
-    assert_eq!(
-        remarks(&survey(&table, &Fake::default())),
-        Vec::<String>::new()
-    );
+    assert_eq!(remarks(&survey(&table, &Fake::default())), Vec::<String>::new());
 }
 
 #[test]
@@ -97,18 +97,10 @@ fn absurd_places_and_places_that_units_share_are_wrong() {
     let said = remarks(&found);
     assert_eq!(said.len(), 5, "{said:?}");
     assert!(found.remarks().iter().all(Remark::is_wrong));
-    assert_eq!(
-        said[0],
-        "unit 0 is said to be at 0x0, where no registers can be"
-    );
-    assert_eq!(
-        said[2],
-        "unit 1 is said to be at 0xfed90008, where no registers can be"
-    );
+    assert_eq!(said[0], "unit 0 is said to be at 0x0, where no registers can be");
+    assert_eq!(said[2], "unit 1 is said to be at 0xfed90008, where no registers can be");
     assert!(said.contains(&"units 2 and 3 are said to have the same registers".to_string()));
-    let ignored = said
-        .iter()
-        .filter(|text| text.contains("1 reserved ranges are ignored"));
+    let ignored = said.iter().filter(|text| text.contains("1 reserved ranges are ignored"));
     assert_eq!(ignored.count(), 2, "{said:?}");
 }
 
@@ -136,14 +128,14 @@ fn a_card_whose_bridge_another_unit_serves_is_remarked_on() {
     let table = dmar(
         38,
         0,
-        &[
-            drhd(0, 0xfed9_0000, &[behind]),
-            drhd(1, 0xfed9_1000, &[scope(3, 1, 0, 0, 0)]),
-        ],
+        &[drhd(0, 0xfed9_0000, &[behind]), drhd(1, 0xfed9_1000, &[scope(3, 1, 0, 0, 0)])],
     );
-    let fake = Fake::default()
-        .with(at(0, 3, 0), Is::ToPci, Some((1, 1)), Has::Nothing)
-        .with(at(1, 4, 0), Is::Conventional, None, Has::Nothing);
+    let fake = Fake::default().with(at(0, 3, 0), Is::ToPci, Some((1, 1)), Has::Nothing).with(
+        at(1, 4, 0),
+        Is::Conventional,
+        None,
+        Has::Nothing,
+    );
     let found = survey(&table, &fake);
     let expected = "accesses of 0000:01:04.0 may carry 0000:01:00.0, which its unit does not serve";
     assert_eq!(remarks(&found), [expected]);
@@ -153,9 +145,12 @@ fn a_card_whose_bridge_another_unit_serves_is_remarked_on() {
 #[test]
 fn bridges_in_circles_are_remarked_on() {
     let table = dmar(38, 0, &[drhd(1, 0xfed9_0000, &[])]);
-    let fake = Fake::default()
-        .with(at(0, 1, 0), Is::RootPort, Some((1, 3)), Has::On)
-        .with(at(1, 0, 0), Is::ToPci, Some((1, 3)), Has::Nothing);
+    let fake = Fake::default().with(at(0, 1, 0), Is::RootPort, Some((1, 3)), Has::On).with(
+        at(1, 0, 0),
+        Is::ToPci,
+        Some((1, 3)),
+        Has::Nothing,
+    );
     let found = survey(&table, &fake);
     let expected = "bridge 0000:01:00.0 claims buses 0x01 to 0x03, which makes no sense";
     assert_eq!(remarks(&found), [expected]);
@@ -165,13 +160,7 @@ fn bridges_in_circles_are_remarked_on() {
 #[test]
 fn surveys_of_mutated_tables_end() {
     let mut rng = Rng::with_seed(portolan_model::fixture::seed());
-    let tables = [
-        dmar_bytes(),
-        iort_bytes(),
-        ivrs_bytes(),
-        rimt_bytes(),
-        viot_bytes(),
-    ];
+    let tables = [dmar_bytes(), iort_bytes(), ivrs_bytes(), rimt_bytes(), viot_bytes()];
     // One bus of bridges and functions; the tree is read for each table.
     let read = |of: PciFunction, offset: u16| {
         let there = of.requester.bus() < 3 && of.requester.device() < 4 && of.segment.get() < 2;
@@ -216,10 +205,7 @@ fn a_dma_engine_of_sandy_bridge_is_behind_its_own_unit_whatever_the_table_says()
     let unit_of = |identity: u32, own: u64| {
         let units = [drhd(0, own, &[]), drhd(1, 0xfed9_0000, &[])];
         let survey = survey(&dmar(38, 0, &units), &fake(identity));
-        let served = survey
-            .served()
-            .iter()
-            .find(|served| served.function == engine);
+        let served = survey.served().iter().find(|served| served.function == engine);
         served.unwrap().unit
     };
     assert_eq!(unit_of(0x402f_8086, 0xfbff_a000), Some(0));

@@ -27,11 +27,7 @@ fn surface_laptop_studio() {
             drhd(0, 0xfed9_0000, &[endpoint(0, 2, 0)]),
             drhd(0, 0xfed8_4000, &[bridge(0, 7, 0)]),
             drhd(0, 0xfed8_5000, &[bridge(0, 7, 1)]),
-            drhd(
-                1,
-                0xfed9_1000,
-                &[scope(3, 2, 0, 0x1e, 7), scope(4, 0, 0, 0x1e, 6)],
-            ),
+            drhd(1, 0xfed9_1000, &[scope(3, 2, 0, 0x1e, 7), scope(4, 0, 0, 0x1e, 6)]),
             rmrr(0x8380_0000, 0x87bf_ffff, &[endpoint(0, 2, 0)]),
         ],
     );
@@ -41,18 +37,8 @@ fn surface_laptop_studio() {
         .several()
         .with(at(0, 7, 1), Is::RootPort, Some((0x2c, 0x56)), Has::On)
         .with(at(0, 0x14, 0), Is::Conventional, None, Has::Nothing)
-        .with(
-            at(0x2c, 0, 0),
-            Is::Upstream,
-            Some((0x2d, 0x56)),
-            Has::Nothing,
-        )
-        .with(
-            at(0x2d, 2, 0),
-            Is::Downstream,
-            Some((0x2e, 0x2e)),
-            Has::Nothing,
-        )
+        .with(at(0x2c, 0, 0), Is::Upstream, Some((0x2d, 0x56)), Has::Nothing)
+        .with(at(0x2d, 2, 0), Is::Downstream, Some((0x2e, 0x2e)), Has::Nothing)
         .with(at(0x2e, 0, 0), Is::Endpoint, None, Has::Nothing);
     is(
         &survey(&table, &fake),
@@ -96,11 +82,7 @@ fn asrock_x99() {
             drhd(
                 1,
                 0xfbff_c000,
-                &[
-                    scope(3, 1, 0xf0, 0x1f, 7),
-                    scope(3, 2, 0, 5, 4),
-                    scope(4, 0, 0xf0, 0xf, 0),
-                ],
+                &[scope(3, 1, 0xf0, 0x1f, 7), scope(3, 2, 0, 5, 4), scope(4, 0, 0xf0, 0xf, 0)],
             ),
             atsr(&ports),
             rhsa(0xfbff_c000, 0),
@@ -149,29 +131,15 @@ fn half_of_a_server() {
         .chain(engines)
         .chain([bridge(0x80, 0, 0)])
         .collect();
-    let ports = |buses: &[u8]| {
-        atsr(
-            &buses
-                .iter()
-                .map(|bus| bridge(*bus, 0, 0))
-                .collect::<Vec<_>>(),
-        )
-    };
+    let ports =
+        |buses: &[u8]| atsr(&buses.iter().map(|bus| bridge(*bus, 0, 0)).collect::<Vec<_>>());
     let table = dmar(
         0x2d,
         1,
         &[
             drhd(0, 0xd37f_c000, &first),
-            drhd(
-                0,
-                0xe0ff_c000,
-                &[scope(3, 0x10, 0x85, 5, 4), bridge(0x85, 0, 0)],
-            ),
-            drhd(
-                0,
-                0xee7f_c000,
-                &[scope(3, 0x11, 0xae, 5, 4), bridge(0xae, 0, 0)],
-            ),
+            drhd(0, 0xe0ff_c000, &[scope(3, 0x10, 0x85, 5, 4), bridge(0x85, 0, 0)]),
+            drhd(0, 0xee7f_c000, &[scope(3, 0x11, 0xae, 5, 4), bridge(0xae, 0, 0)]),
             rmrr(0x7546_0000, 0x7547_0fff, &[endpoint(0, 0x14, 0)]),
             ports(&[0x17, 0x3a, 0x5d]),
             ports(&[0x80, 0x85, 0xae, 0xd7]),
@@ -193,12 +161,7 @@ fn half_of_a_server() {
     let served: Vec<_> = found.served().iter().map(|one| one.unit).collect();
     assert_eq!(served, [None, Some(0), Some(0), Some(1), Some(1)]);
     // Nothing but interrupts: the memory is of a controller that no unit serves.
-    assert!(
-        found
-            .units()
-            .iter()
-            .all(|unit| unit.reserved.iter().count() == 1)
-    );
+    assert!(found.units().iter().all(|unit| unit.reserved.iter().count() == 1));
     let groups = |function| found.groups().first(found.tree(), function);
     assert_eq!(groups(at(0x80, 4, 1)), at(0x80, 4, 0));
     assert_eq!(groups(at(0x87, 0, 0)), at(0x87, 0, 0));
@@ -214,10 +177,7 @@ fn asus_ga503rm() {
     let alias = [0x43, 0, 0xff, 0, 0, 0xa5, 0, 0, 4, 0xff, 0xff, 0];
     let padding = [0; 4];
     let timer = [0x48, 0, 0, 0, 0, 0xa0, 0, 2];
-    let apics = [
-        [0x48, 0, 0, 0xd7, 0x21, 0xa0, 0, 1],
-        [0x48, 0, 0, 0, 0x22, 1, 0, 1],
-    ];
+    let apics = [[0x48, 0, 0, 0xd7, 0x21, 0xa0, 0, 1], [0x48, 0, 0, 0, 0x22, 1, 0, 1]];
     let entries = [&all[..], &alias, &padding, &timer, &apics[0], &apics[1]].concat();
     let named = |number: u8| {
         let mut entry = vec![0xf0, 0xa5, 0, 0x40];
@@ -225,28 +185,13 @@ fn asus_ga503rm() {
         entry.push(number);
         entry
     };
-    let devices: Vec<u8> = [b'0', b'1', b'2', b'3']
-        .into_iter()
-        .flat_map(named)
-        .collect();
+    let devices: Vec<u8> = [b'0', b'1', b'2', b'3'].into_iter().flat_map(named).collect();
     let base = 0xfd40_0000;
     let table = ivrs(
         0x0020_3043,
         &[
-            ivhd(
-                0x10,
-                0xb0,
-                base,
-                0x8004_8f6e,
-                core::slice::from_ref(&entries),
-            ),
-            ivhd(
-                0x11,
-                0xb0,
-                base,
-                0x0004_0200,
-                core::slice::from_ref(&entries),
-            ),
+            ivhd(0x10, 0xb0, base, 0x8004_8f6e, core::slice::from_ref(&entries)),
+            ivhd(0x11, 0xb0, base, 0x0004_0200, core::slice::from_ref(&entries)),
             ivhd(0x40, 0xb0, base, 0x0004_0200, &[entries, devices]),
         ],
     );
@@ -295,9 +240,12 @@ fn qemu_virt() {
     body.extend(words(&[0x100, 0xfeff, 0x100, 48, 0]));
     let table = table(*b"IORT", &body);
     assert_eq!(table.len(), 0xd4);
-    let fake = Fake::default()
-        .with(at(0, 1, 0), Is::Conventional, None, Has::Nothing)
-        .with(at(1, 0, 0), Is::Conventional, None, Has::Nothing);
+    let fake = Fake::default().with(at(0, 1, 0), Is::Conventional, None, Has::Nothing).with(
+        at(1, 0, 0),
+        Is::Conventional,
+        None,
+        Has::Nothing,
+    );
     is(
         &survey(&table, &fake),
         "unit 0: SMMUv3, registers at 0x9050000..=0x906ffff

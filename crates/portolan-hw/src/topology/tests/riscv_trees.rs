@@ -76,9 +76,12 @@ fn surveyed(tree: &[u8], fake: &Fake) -> Survey {
 #[test]
 fn qemus_virt_has_one_unit_for_all_of_pci() {
     let tree = virt().bytes();
-    let fake = Fake::default()
-        .with(at(0, 0, 0), Is::Conventional, None, Has::Nothing)
-        .with(at(0, 1, 0), Is::Endpoint, None, Has::Nothing);
+    let fake = Fake::default().with(at(0, 0, 0), Is::Conventional, None, Has::Nothing).with(
+        at(0, 1, 0),
+        Is::Endpoint,
+        None,
+        Has::Nothing,
+    );
     is(
         &surveyed(&tree, &fake),
         "unit 0: RISC-V IOMMU, registers at 0x3010000..=0x3010fff
@@ -87,17 +90,11 @@ fn qemus_virt_has_one_unit_for_all_of_pci() {
          0000:00:01.0: unit 0, streams 0x8",
     );
     let topology = Topology::from_device_tree(&tree).unwrap();
-    let wire = Wire {
-        controller: 6,
-        specifier: [36, 1, 0],
-    };
+    let wire = Wire { controller: 6, specifier: [36, 1, 0] };
     assert_eq!(topology.fault_interrupt(0), Ok(FaultInterrupt::Wire(wire)));
     assert_eq!(topology.fault_interrupt(1), Ok(FaultInterrupt::Absent));
     // There is an IMSIC; the board below has none.
-    assert_eq!(
-        topology.interrupt_remapping(|_, _| None),
-        Some(ApicMode::X2Apic)
-    );
+    assert_eq!(topology.interrupt_remapping(|_, _| None), Some(ApicMode::X2Apic));
     let board = Topology::from_device_tree(&board().bytes()).unwrap();
     assert_eq!(board.interrupt_remapping(|_, _| None), None);
 }
@@ -111,10 +108,7 @@ fn reserved(tree: Builder) -> Builder {
         .named("splash")
         .cells("reg", &[1, 0x4000_0000, 0, 0x10_0000])
         // The display's bus has one cell for each; the card's is PCI, with three and two.
-        .cells(
-            "iommu-addresses",
-            &[5, 0x10_0000, 0x1000, 8, 0, 1, 0x4000_0000, 0, 0x10_0000],
-        )
+        .cells("iommu-addresses", &[5, 0x10_0000, 0x1000, 8, 0, 1, 0x4000_0000, 0, 0x10_0000])
         .end()
         .named("nothing")
         .cells("iommu-addresses", &[77, 0, 0])
@@ -192,9 +186,12 @@ fn board() -> Builder {
 
 #[test]
 fn functions_and_devices_are_units_and_have_memory() {
-    let fake = Fake::default()
-        .with(at(0, 2, 0), Is::Endpoint, None, Has::Nothing)
-        .with(at(0, 3, 0), Is::Endpoint, None, Has::Nothing);
+    let fake = Fake::default().with(at(0, 2, 0), Is::Endpoint, None, Has::Nothing).with(
+        at(0, 3, 0),
+        Is::Endpoint,
+        None,
+        Has::Nothing,
+    );
     is(
         &surveyed(&board().bytes(), &fake),
         "unit 0: RISC-V IOMMU, PCI function 0000:00:02.0
@@ -216,10 +213,7 @@ fn functions_and_devices_are_units_and_have_memory() {
 #[test]
 fn wires_are_of_the_nearest_controller() {
     let topology = Topology::from_device_tree(&board().bytes()).unwrap();
-    let wire = Wire {
-        controller: 9,
-        specifier: [12, 0, 0],
-    };
+    let wire = Wire { controller: 9, specifier: [12, 0, 0] };
     assert_eq!(topology.fault_interrupt(0), Ok(FaultInterrupt::Absent));
     assert_eq!(topology.fault_interrupt(1), Ok(FaultInterrupt::Wire(wire)));
 }
@@ -245,10 +239,7 @@ fn damaged_trees_end() {
             let found = topology.survey(PciOverrides::KNOWN, read);
             assert!(found.units().len() <= 2);
             for unit in 0..3 {
-                let _ = (
-                    topology.fault_interrupt(unit),
-                    topology.interrupt_remapping(|_, _| None),
-                );
+                let _ = (topology.fault_interrupt(unit), topology.interrupt_remapping(|_, _| None));
             }
             surveyed += 1;
         }

@@ -12,27 +12,17 @@ const LOOKS: usize = 120;
 
 /// Asserts that `tree` is surveyed in time.
 fn is_read_in_time(tree: &[u8]) {
-    assert!(
-        (1 << 15..1 << 20).contains(&tree.len()),
-        "{} bytes",
-        tree.len()
-    );
+    assert!((1 << 15..1 << 20).contains(&tree.len()), "{} bytes", tree.len());
     let bytes = looked(|| {
         let topology = Topology::from_device_tree(tree).expect("a tree with a unit");
         topology.survey(PciOverrides::KNOWN, |_, _| None);
     });
-    assert!(
-        bytes <= LOOKS * tree.len(),
-        "{} looks at each byte",
-        bytes / tree.len()
-    );
+    assert!(bytes <= LOOKS * tree.len(), "{} looks at each byte", bytes / tree.len());
 }
 
 fn with_unit() -> Builder {
     let unit = Builder::default().named("").named("smmu@0");
-    let unit = unit
-        .text("compatible", "arm,smmu-v3")
-        .cells("phandle", &[1]);
+    let unit = unit.text("compatible", "arm,smmu-v3").cells("phandle", &[1]);
     unit.cells("reg", &[0, 0x1000, 0x2_0000]).end()
 }
 
@@ -50,10 +40,7 @@ fn a_bus_of_many_properties_and_many_nodes_is_read_in_time() {
     let mut tree = with_unit().named("bus").shared("x", 4_000);
     tree = tree.cells("#address-cells", &[2]).cells("ranges", &[]);
     for _ in 0..2_000 {
-        tree = tree
-            .named("device")
-            .cells("reg", &[0, 0x4000, 0x1000])
-            .end();
+        tree = tree.named("device").cells("reg", &[0, 0x4000, 0x1000]).end();
     }
     is_read_in_time(&tree.end().end().bytes());
 }

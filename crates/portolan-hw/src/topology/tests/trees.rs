@@ -73,14 +73,8 @@ fn surveyed(tree: &[u8], fake: &Fake) -> Survey {
 
 #[test]
 fn units_hosts_and_devices_of_a_tree() {
-    let far = PciFunction {
-        segment: PciSegment::new(3),
-        requester: RequesterId::of(2, 5, 0),
-    };
-    let near = PciFunction {
-        requester: RequesterId::of(2, 6, 0),
-        ..far
-    };
+    let far = PciFunction { segment: PciSegment::new(3), requester: RequesterId::of(2, 5, 0) };
+    let near = PciFunction { requester: RequesterId::of(2, 6, 0), ..far };
     let fake = Fake::default()
         .with(at(0, 1, 0), Is::Endpoint, None, Has::Nothing)
         .with(at(1, 0, 0), Is::Endpoint, None, Has::Nothing)
@@ -144,23 +138,13 @@ fn with_ranges(of_host: Option<&[u32]>, of_bus: Option<&[u32]>) -> Vec<u8> {
         None => node,
     };
     let root = Builder::default().begin();
-    let root = root
-        .cells("#address-cells", &[2])
-        .cells("#size-cells", &[2]);
+    let root = root.cells("#address-cells", &[2]).cells("#size-cells", &[2]);
     let unit = root.begin().text("compatible", "arm,smmu-v3");
-    let unit = unit
-        .cells("reg", &[0, 0x0905_0000, 0, 0x2_0000])
-        .cells("phandle", &[1])
-        .end();
-    let bus = unit
-        .begin()
-        .cells("#address-cells", &[2])
-        .cells("#size-cells", &[2]);
+    let unit = unit.cells("reg", &[0, 0x0905_0000, 0, 0x2_0000]).cells("phandle", &[1]).end();
+    let bus = unit.begin().cells("#address-cells", &[2]).cells("#size-cells", &[2]);
     let bus = with(bus.cells("ranges", &[]), of_bus);
     let host = bus.begin().text("compatible", "pci-host-ecam-generic");
-    let host = host
-        .cells("#address-cells", &[3])
-        .cells("#size-cells", &[2]);
+    let host = host.cells("#address-cells", &[3]).cells("#size-cells", &[2]);
     let host = host.cells("iommu-map", &[0, 1, 0, 0x1_0000]);
     with(host, of_host).end().end().end().bytes()
 }

@@ -198,13 +198,7 @@ fn a_capability_that_does_not_fit_into_configuration_space_is_none() {
 /// IVRS names requester identifiers: a virtual function is served if a range has its own.
 #[test]
 fn a_virtual_function_behind_amd_vi_is_known_by_its_own_identifier() {
-    let named = ivhd(
-        0x10,
-        0,
-        0xfeb8_0000,
-        0,
-        &[words(&[0x0001_0003, 0x0001_ff04])],
-    );
+    let named = ivhd(0x10, 0, 0xfeb8_0000, 0, &[words(&[0x0001_0003, 0x0001_ff04])]);
     let table = ivrs(0, &[named]);
     let topology = Topology::from_acpi([&table[..]]).unwrap();
     let fake = machine(1, CARDS, INSIDES);

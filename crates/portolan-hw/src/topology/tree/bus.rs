@@ -64,9 +64,7 @@ impl<'t> Bus<'t> {
     fn ranges(&self) -> Vec<u32> {
         let words = self.ranges.unwrap_or_default().chunks_exact(4);
         let words = words.take(MOST_RANGES * MOST_RANGE_CELLS);
-        words
-            .filter_map(|word| Some(u32::from_be_bytes(word.try_into().ok()?)))
-            .collect()
+        words.filter_map(|word| Some(u32::from_be_bytes(word.try_into().ok()?))).collect()
     }
 }
 
@@ -79,11 +77,7 @@ pub(super) fn registers(
 ) -> Option<(PhysAddr, u64)> {
     let (address, size) = buses.last()?.widths?;
     let skipped = number_of.checked_mul(address + size)?;
-    let reg: Vec<u32> = node
-        .cells("reg")
-        .skip(skipped)
-        .take(address + size)
-        .collect();
+    let reg: Vec<u32> = node.cells("reg").skip(skipped).take(address + size).collect();
     let bytes = number(reg.get(address..)?)?;
     let at = number(reg.get(..address)?)?;
     Some((PhysAddr::new(reached(at, buses)?), bytes))

@@ -112,9 +112,7 @@ impl Described<'_> {
                     found.push((0, Err(TableError::Reference { offset, target })));
                     break;
                 };
-                let (own, next) = behind
-                    .split_at_checked(address + size)
-                    .unwrap_or((behind, &[]));
+                let (own, next) = behind.split_at_checked(address + size).unwrap_or((behind, &[]));
                 rest = next;
                 let range = carveout.range(own, *address);
                 found.extend(streams.iter().map(|&(unit, stream)| {

@@ -51,13 +51,8 @@ fn longest(node: &Node<'_>, above: &Node<'_>) -> Option<IovaRange> {
         // Of three cells, those of a PCI address, the first is no part of it.
         let at = number(one.get(address.saturating_sub(2)..address)?);
         let bytes = number(one.get(entry - size..entry)?);
-        let range = at
-            .zip(bytes)
-            .and_then(|(at, bytes)| IovaRange::from_len(Iova::new(at), bytes));
-        found = found
-            .into_iter()
-            .chain(range)
-            .max_by_key(|range| range.len_minus_one());
+        let range = at.zip(bytes).and_then(|(at, bytes)| IovaRange::from_len(Iova::new(at), bytes));
+        found = found.into_iter().chain(range).max_by_key(|range| range.len_minus_one());
     }
     found
 }

@@ -31,10 +31,7 @@ impl Imsic {
         let width = u32::BITS - (harts - 1).leading_zeros();
         files.harts_lg2 = said("riscv,hart-index-bits").unwrap_or(width);
         files.group_shift = said("riscv,group-index-shift").unwrap_or(GROUP_SHIFT);
-        Some(Self {
-            phandle: node.cell("phandle", 0)?,
-            files,
-        })
+        Some(Self { phandle: node.cell("phandle", 0)?, files })
     }
 }
 

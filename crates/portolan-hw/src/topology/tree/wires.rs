@@ -50,12 +50,7 @@ impl Wire {
         let width = usize::try_from(its.cell("#interrupt-cells", 0)?).ok()?;
         (1..=MOST_CELLS).contains(&width).then_some(())?;
         let mut specifier = [0; MOST_CELLS];
-        specifier
-            .get_mut(..width)?
-            .copy_from_slice(cells.get(..width)?);
-        Some(Self {
-            controller,
-            specifier,
-        })
+        specifier.get_mut(..width)?.copy_from_slice(cells.get(..width)?);
+        Some(Self { controller, specifier })
     }
 }

@@ -144,11 +144,7 @@ fn what_devices_do_not_check_is_refused_before_they_hear_of_it() {
     assert_eq!(refused(0xffff_f000, 0x1000, 0x2000, both), outside);
     // No device fetches instructions through it, and the device has not said that it maps
     // registers.
-    for access in [
-        Access::DEVICE,
-        both | Access::EXECUTE,
-        both | Access::DEVICE,
-    ] {
+    for access in [Access::DEVICE, both | Access::EXECUTE, both | Access::DEVICE] {
         let error = refused(0x4000, 0x1000, 0x1000, access);
         assert!(matches!(error, TableMapError::Access(_)), "{error:?}");
     }
@@ -161,9 +157,7 @@ fn registers_of_devices_are_mapped_as_such_where_the_device_can() {
     let (_unit, domain) = device.attached();
     let (memory, mut owed) = (promised(PhysAddr::new(0x9000), 0x1000), Gather::new());
     let access = Access::WRITE | Access::DEVICE;
-    domain
-        .map(Iova::new(0x4000), memory, access, &mut owed)
-        .unwrap();
+    domain.map(Iova::new(0x4000), memory, access, &mut owed).unwrap();
     sync(&domain, &mut owed).unwrap();
     let asked = Request::Map {
         domain: DOMAIN,
@@ -180,11 +174,7 @@ fn pieces_side_by_side_are_one_mapping_and_an_overlap_maps_none_of_them() {
     let device = Scripted::new();
     let (_unit, domain) = device.attached();
     let piece = |pa, bytes| promised(PhysAddr::new(pa), bytes);
-    let pieces = [
-        piece(0x10_0000, 0x1000),
-        piece(0x10_1000, 0x2000),
-        piece(0x20_0000, 0x1000),
-    ];
+    let pieces = [piece(0x10_0000, 0x1000), piece(0x10_1000, 0x2000), piece(0x20_0000, 0x1000)];
     let mut owed = Gather::new();
     let try_at =
         |iova, owed: &mut Gather| domain.map_sg(Iova::new(iova), &pieces, Access::READ, owed);
@@ -203,10 +193,7 @@ fn pieces_side_by_side_are_one_mapping_and_an_overlap_maps_none_of_them() {
         phys,
         flags: spec::MAP_READ,
     };
-    let wanted = [
-        asked(0x3000, 0x3000, 0x10_0000),
-        asked(0x6000, 0x1000, 0x20_0000),
-    ];
+    let wanted = [asked(0x3000, 0x3000, 0x10_0000), asked(0x6000, 0x1000, 0x20_0000)];
     assert_eq!(device.take(), wanted);
     let nothing = domain.map_sg(Iova::new(0x9000), &[], Access::READ, &mut owed);
     let iova = Iova::new(0x9000);

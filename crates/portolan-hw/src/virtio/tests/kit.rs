@@ -106,9 +106,7 @@ impl Scripted {
     }
 
     pub fn start(&self) -> Result<Unit, IommuError> {
-        let limits = Config {
-            turn_timeout: Nanos::from_millis(1),
-        };
+        let limits = Config { turn_timeout: Nanos::from_millis(1) };
         Viommu::start(self.clone(), Ticks::default(), limits)
     }
 
@@ -129,15 +127,8 @@ fn decode(bytes: &[u8]) -> Request {
     let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
     let domain = u32_at(4);
     match (bytes[0], bytes.len()) {
-        (1, 20) => Request::Attach {
-            domain,
-            endpoint: u32_at(8),
-            flags: u32_at(12),
-        },
-        (2, 20) => Request::Detach {
-            domain,
-            endpoint: u32_at(8),
-        },
+        (1, 20) => Request::Attach { domain, endpoint: u32_at(8), flags: u32_at(12) },
+        (2, 20) => Request::Detach { domain, endpoint: u32_at(8) },
         (3, 36) => Request::Map {
             domain,
             start: u64_at(8),
@@ -145,11 +136,7 @@ fn decode(bytes: &[u8]) -> Request {
             phys: u64_at(24),
             flags: u32_at(32),
         },
-        (4, 28) => Request::Unmap {
-            domain,
-            start: u64_at(8),
-            last: u64_at(16),
-        },
+        (4, 28) => Request::Unmap { domain, start: u64_at(8), last: u64_at(16) },
         (5, 72) => Request::Probe { endpoint: domain },
         other => panic!("no request: {other:?}"),
     }
@@ -290,11 +277,7 @@ pub fn told(iova: u64, bytes: u64) -> Request {
 
 /// The request for the unmap of [`unmap`].
 pub fn untold(iova: u64, bytes: u64) -> Request {
-    Request::Unmap {
-        domain: DOMAIN,
-        start: iova,
-        last: iova + bytes - 1,
-    }
+    Request::Unmap { domain: DOMAIN, start: iova, last: iova + bytes - 1 }
 }
 
 /// The physical address that the driver says is at `iova`.

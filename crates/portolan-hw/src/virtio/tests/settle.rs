@@ -48,11 +48,7 @@ fn an_endpoint_gets_what_was_mapped_before_it_came() {
     // And anew after the device has forgotten the domain with its last endpoint.
     for _ in 0..2 {
         unit.attach(FIRST, &domain).unwrap();
-        let attach = Request::Attach {
-            domain: DOMAIN,
-            endpoint: FIRST.get(),
-            flags: 0,
-        };
+        let attach = Request::Attach { domain: DOMAIN, endpoint: FIRST.get(), flags: 0 };
         assert_eq!(device.take(), [attach, told(0x1000, 0x1000)]);
         unit.block(FIRST).unwrap();
         device.take();
@@ -71,10 +67,7 @@ fn a_second_endpoint_pays_no_debt_of_another() {
     let mut owed = unmap(&domain, 0x1000, 0x1000);
     unit.attach(SECOND, &domain).unwrap();
     let attached = device.take();
-    assert!(
-        matches!(attached[..], [Request::Attach { .. }]),
-        "{attached:?}"
-    );
+    assert!(matches!(attached[..], [Request::Attach { .. }]), "{attached:?}");
     // The device has it still, whichever endpoint leaves.
     unit.block(SECOND).unwrap();
     device.take();

@@ -18,18 +18,11 @@ use crate::virtio::spec::{self, FAULT_BYTES, Request, config};
 const ENDPOINT: u32 = FIRST.get();
 
 fn attach(domain: u32, flags: u32) -> Request {
-    Request::Attach {
-        domain,
-        endpoint: ENDPOINT,
-        flags,
-    }
+    Request::Attach { domain, endpoint: ENDPOINT, flags }
 }
 
 fn detach(domain: u32) -> Request {
-    Request::Detach {
-        domain,
-        endpoint: ENDPOINT,
-    }
+    Request::Detach { domain, endpoint: ENDPOINT }
 }
 
 #[test]
@@ -54,23 +47,11 @@ fn requests_are_counted_by_kind() {
     }
     unit.attach(SECOND, &domain).unwrap();
     unit.block(SECOND).unwrap();
-    let counts = Counts {
-        attach: 2,
-        detach: 1,
-        map: 3,
-        unmap: 2,
-        probe: 4,
-    };
+    let counts = Counts { attach: 2, detach: 1, map: 3, unmap: 2, probe: 4 };
     assert_eq!(unit.counts(), counts);
     let mut named = vec![];
     unit.commands(&mut |name, count| named.push((name, count)));
-    let wanted = [
-        ("ATTACH", 2),
-        ("DETACH", 1),
-        ("MAP", 3),
-        ("UNMAP", 2),
-        ("PROBE", 4),
-    ];
+    let wanted = [("ATTACH", 2), ("DETACH", 1), ("MAP", 3), ("UNMAP", 2), ("PROBE", 4)];
     assert_eq!(named, wanted);
 }
 
@@ -192,11 +173,8 @@ fn reserved_addresses_are_those_of_the_properties() {
         let head = [[1, 0], [20, 0], [kind, 0], [0, 0]].concat();
         [head, start.to_le_bytes().into(), last.to_le_bytes().into()].concat()
     };
-    device.state().properties = [
-        property(1, 0xfee0_0000, 0xfeef_ffff),
-        property(0, 0x1000, 0x1fff),
-    ]
-    .concat();
+    device.state().properties =
+        [property(1, 0xfee0_0000, 0xfeef_ffff), property(0, 0x1000, 0x1fff)].concat();
     let mut all = vec![];
     Iommu::reserved(&unit, FIRST, &mut |one| all.push((one.kind, one.range)));
     let wanted = [
@@ -243,9 +221,7 @@ fn faults_say_who_where_and_why() {
     let device = Scripted::new();
     let (unit, domain) = device.attached();
     let (memory, mut owed) = (promised(PhysAddr::new(0x9000), 0x1000), Gather::new());
-    domain
-        .map(Iova::new(0x1000), memory, Access::READ, &mut owed)
-        .unwrap();
+    domain.map(Iova::new(0x1000), memory, Access::READ, &mut owed).unwrap();
     sync(&domain, &mut owed).unwrap();
     let [read, write] = [FaultAccess::Read, FaultAccess::Write].map(Some);
     let (reads, writes, at) = (spec::FAULT_READ, spec::FAULT_WRITE, spec::FAULT_ADDRESS);
@@ -256,10 +232,7 @@ fn faults_say_who_where_and_why() {
     let missing = FaultReason::NotMapped;
     assert_eq!(mapping(reads | at, 0x1008), (read, Some(0x1008), missing));
     assert_eq!(mapping(at, 0x2000), (None, Some(0x2000), missing));
-    assert_eq!(
-        mapping(at, 0x1000),
-        (None, Some(0x1000), FaultReason::Permission)
-    );
+    assert_eq!(mapping(at, 0x1000), (None, Some(0x1000), FaultReason::Permission));
     let domain = |flags| said(&device, &unit, (spec::R_DOMAIN, flags, 9, 0x2000));
     assert_eq!(domain(reads), (read, None, FaultReason::Blocked));
     // Nor, in some cases, why.

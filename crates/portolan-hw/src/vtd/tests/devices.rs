@@ -29,11 +29,7 @@ const PASID: Pasid = Pasid::new(0x47);
 
 fn device(stream: StreamId) -> DeviceTlb {
     let physical = stream.get() as u16;
-    DeviceTlb {
-        depth: 4,
-        physical,
-        twice: false,
-    }
+    DeviceTlb { depth: 4, physical, twice: false }
 }
 
 fn is(words: &Words, of: u64) -> bool {
@@ -42,11 +38,8 @@ fn is(words: &Words, of: u64) -> bool {
 
 /// A domain that invalidates each page by itself, with a device that has a TLB.
 fn by_page(unit: &Iommu) -> super::Second {
-    let quirks = Quirks {
-        preference: Preference::ByPage,
-        context_above: u64::MAX,
-        ..Quirks::default()
-    };
+    let quirks =
+        Quirks { preference: Preference::ByPage, context_above: u64::MAX, ..Quirks::default() };
     let caps = unit.second_capabilities();
     unit.second_stage_as(VtdLevels::Four, caps, quirks).unwrap()
 }
@@ -56,8 +49,7 @@ fn few_pages_are_forgotten_by_devices_one_by_one_and_many_at_once() {
     for (pages, exact) in [(1, true), (3, true), (64, true), (65, false), (200, false)] {
         let machine = new_machine(CAP, WITH_TLBS);
         let unit = machine.enable(legacy()).unwrap();
-        unit.use_device_tlb(STREAM, device(STREAM), all_memory())
-            .unwrap();
+        unit.use_device_tlb(STREAM, device(STREAM), all_memory()).unwrap();
         let domain = Arc::new(by_page(&unit));
         unit.attach(STREAM, &domain).unwrap();
         domain.sync(&mut map(&*domain, pages)).unwrap();
@@ -82,10 +74,7 @@ fn a_device_that_keeps_translations_after_one_request_is_asked_twice() {
     for (twice, times) in [(false, 1), (true, 2)] {
         let machine = new_machine(CAP, WITH_TLBS);
         let unit = machine.enable(legacy()).unwrap();
-        let tlb = DeviceTlb {
-            twice,
-            ..device(STREAM)
-        };
+        let tlb = DeviceTlb { twice, ..device(STREAM) };
         unit.use_device_tlb(STREAM, tlb, all_memory()).unwrap();
         let domain = Arc::new(by_page(&unit));
         unit.attach(STREAM, &domain).unwrap();
@@ -112,8 +101,7 @@ fn what_several_devices_have_to_forget_is_limited_in_sum() {
         let unit = machine.enable(legacy()).unwrap();
         let domain = Arc::new(by_page(&unit));
         for stream in streams {
-            unit.use_device_tlb(stream, device(stream), all_memory())
-                .unwrap();
+            unit.use_device_tlb(stream, device(stream), all_memory()).unwrap();
             unit.attach(stream, &domain).unwrap();
         }
         domain.sync(&mut map(&*domain, pages)).unwrap();
@@ -142,8 +130,7 @@ fn a_device_that_never_answers_can_be_left_behind_and_come_back() {
         let unit = machine.enable(config(mode)).unwrap();
         let domain = Arc::new(unit.second_stage().unwrap());
         for stream in [STREAM, other] {
-            unit.use_device_tlb(stream, device(stream), all_memory())
-                .unwrap();
+            unit.use_device_tlb(stream, device(stream), all_memory()).unwrap();
             unit.attach(stream, &domain).unwrap();
         }
         domain.sync(&mut map(&*domain, 4)).unwrap();
@@ -166,8 +153,7 @@ fn a_device_that_never_answers_can_be_left_behind_and_come_back() {
         assert_eq!(Arc::strong_count(&domain), 1);
         machine.wrong(RegisterFaults::NONE);
         machine.take();
-        unit.use_device_tlb(STREAM, device(STREAM), all_memory())
-            .unwrap();
+        unit.use_device_tlb(STREAM, device(STREAM), all_memory()).unwrap();
         unit.attach(STREAM, &domain).unwrap();
         let asked = |words: &Words| is(words, kind::DEVICE_TLB);
         assert!(machine.commands().first().is_some_and(asked));
@@ -179,8 +165,7 @@ fn a_device_that_is_gone_while_the_unit_is_stuck_keeps_its_domain() {
     let machine = new_machine(CAP, WITH_TLBS);
     let unit = machine.enable(legacy()).unwrap();
     let domain = Arc::new(unit.second_stage().unwrap());
-    unit.use_device_tlb(STREAM, device(STREAM), all_memory())
-        .unwrap();
+    unit.use_device_tlb(STREAM, device(STREAM), all_memory()).unwrap();
     unit.attach(STREAM, &domain).unwrap();
     machine.wrong(RegisterFaults::STUCK);
     unit.device_gone(STREAM).unwrap_err();
@@ -213,8 +198,7 @@ fn page_requests_on_their_way_are_drained_when_a_pasid_is_left() {
         let machine = new_machine(FIRST, ecap);
         let unit = machine.enable(config(Mode::Scalable)).unwrap();
         unit.read_page_requests(0).unwrap();
-        unit.use_device_tlb(STREAM, device(STREAM), all_memory())
-            .unwrap();
+        unit.use_device_tlb(STREAM, device(STREAM), all_memory()).unwrap();
         let domain = Arc::new(unit.first_stage(VtdFirstLevels::Four).unwrap());
         unit.attach_pasid(STREAM, PASID, &domain).unwrap();
         assert!(waits(&machine).iter().all(|drains| *drains == 0));
@@ -229,8 +213,7 @@ fn a_drain_is_not_complete_while_requests_were_lost() {
     let machine = new_machine(FIRST, SCALABLE | DRAINS);
     let unit = machine.enable(config(Mode::Scalable)).unwrap();
     unit.read_page_requests(0).unwrap();
-    unit.use_device_tlb(STREAM, device(STREAM), all_memory())
-        .unwrap();
+    unit.use_device_tlb(STREAM, device(STREAM), all_memory()).unwrap();
     let domain = Arc::new(unit.first_stage(VtdFirstLevels::Four).unwrap());
     unit.attach_pasid(STREAM, PASID, &domain).unwrap();
     machine.unit().raise(0, prs::PRO);
@@ -251,10 +234,7 @@ fn cached_interrupt_entries_are_forgotten_through_the_units_queue() {
     let machine = new_machine(CAP, ECAP);
     let unit = machine.enable(legacy()).unwrap();
     machine.take();
-    let which = InterruptEntries::Some {
-        index: 0x40,
-        lg2_count: 2,
-    };
+    let which = InterruptEntries::Some { index: 0x40, lg2_count: 2 };
     unit.queue().invalidate_interrupt_entries(which).unwrap();
     assert_eq!(machine.commands(), [[0x40_1000_0014, 0]]);
     assert_eq!(unit.counts().of(Kind::InterruptEntries), 1);
@@ -306,13 +286,9 @@ fn an_answer_is_sent_once_though_another_device_times_out_before_it() {
     let asks = (Kind::DeviceTlb, [kind::DEVICE_TLB | 7 << 32, 0]);
     machine.silent(7);
     machine.take();
-    ring.place(&*core, &mut None, &[asks], Ending::More)
-        .unwrap();
-    let to = ReplyTo {
-        stream: STREAM,
-        pasid: Some(PASID),
-        name: ReplyName::Group(GroupId::new(5)),
-    };
+    ring.place(&*core, &mut None, &[asks], Ending::More).unwrap();
+    let to =
+        ReplyTo { stream: STREAM, pasid: Some(PASID), name: ReplyName::Group(GroupId::new(5)) };
     unit.respond(to, Response::Success).unwrap();
     let sent = machine.commands();
     let answers = sent.iter().filter(|words| is(words, kind::RESPONSE));

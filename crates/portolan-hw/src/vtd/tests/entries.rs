@@ -24,11 +24,7 @@ const WALKS_SNOOP: u64 = 1 << 48;
 const DEVICE_TLB: u64 = 1 << 2;
 const PASID: Pasid = Pasid::new(0x47);
 
-const DEVICE: DeviceTlb = DeviceTlb {
-    depth: 4,
-    physical: STREAM.get() as u16,
-    twice: false,
-};
+const DEVICE: DeviceTlb = DeviceTlb { depth: 4, physical: STREAM.get() as u16, twice: false };
 
 /// Address of the legacy context entry of bus 1, device 1.
 fn context(machine: &VtdMachine) -> u64 {
@@ -84,10 +80,9 @@ fn golden_scalable_entries() {
     let none = [0; 5];
     assert_eq!(words(&machine, rid, 3), [root | 0x89, 2, 0]);
     assert_eq!(words(&machine, rid + 24, 5), none);
-    for (levels, width, mode, id) in [
-        (VtdFirstLevels::Four, 2 << 2, 0, 3),
-        (VtdFirstLevels::Five, 3 << 2, 1 << 2, 4),
-    ] {
+    for (levels, width, mode, id) in
+        [(VtdFirstLevels::Four, 2 << 2, 0, 3), (VtdFirstLevels::Five, 3 << 2, 1 << 2, 4)]
+    {
         let first = Arc::new(unit.first_stage(levels).unwrap());
         unit.attach_pasid(STREAM, PASID, &first).unwrap();
         let root = first.table().root().get();
@@ -184,10 +179,7 @@ fn stages_of_an_invalidation_are_apart_in_scalable_mode() {
 
 #[test]
 fn a_device_tlb_is_told_after_the_unit_and_whenever_its_stream_moves() {
-    for (mode, ecap) in [
-        (Mode::Legacy, ECAP | DEVICE_TLB),
-        (Mode::Scalable, SCALABLE),
-    ] {
+    for (mode, ecap) in [(Mode::Legacy, ECAP | DEVICE_TLB), (Mode::Scalable, SCALABLE)] {
         let machine = new_machine(FIRST, ecap);
         let unit = machine.enable(config(mode)).unwrap();
         unit.use_device_tlb(STREAM, DEVICE, all_memory()).unwrap();
@@ -204,15 +196,9 @@ fn a_device_tlb_is_told_after_the_unit_and_whenever_its_stream_moves() {
         assert_eq!(kinds(), wanted);
         // A device that passes through may hold translations of that.
         unit.pass_through(STREAM, all_memory()).unwrap();
-        assert_eq!(
-            kinds()[..].last_chunk(),
-            Some(&[kind::DEVICE_TLB, kind::WAIT])
-        );
+        assert_eq!(kinds()[..].last_chunk(), Some(&[kind::DEVICE_TLB, kind::WAIT]));
         unit.block(STREAM).unwrap();
-        assert_eq!(
-            kinds()[..].last_chunk(),
-            Some(&[kind::DEVICE_TLB, kind::WAIT])
-        );
+        assert_eq!(kinds()[..].last_chunk(), Some(&[kind::DEVICE_TLB, kind::WAIT]));
     }
 }
 
@@ -245,11 +231,7 @@ fn with_caching_mode_absence_is_forgotten_under_domain_zero_too() {
     machine.take();
     unit.attach(STREAM, &domain).unwrap();
     let sent = machine.commands();
-    let wanted = [
-        [0x0108_0000_0031, 0],
-        [0x0108_0002_0031, 0],
-        [0x0002_00e2, 0],
-    ];
+    let wanted = [[0x0108_0000_0031, 0], [0x0108_0002_0031, 0], [0x0002_00e2, 0]];
     assert_eq!(sent, wanted);
 }
 
@@ -276,10 +258,7 @@ fn what_the_mode_does_not_have_is_refused_before_anything_is_written() {
     let unit: Iommu = machine.enable(legacy()).unwrap();
     let unsupported = Some(IommuError::Unsupported);
     assert_eq!(unit.first_stage(VtdFirstLevels::Four).err(), unsupported);
-    assert_eq!(
-        unit.use_device_tlb(STREAM, DEVICE, all_memory()).err(),
-        unsupported
-    );
+    assert_eq!(unit.use_device_tlb(STREAM, DEVICE, all_memory()).err(), unsupported);
     assert_eq!(unit.read_page_requests(0).err(), unsupported);
     let domain = Arc::new(unit.second_stage().unwrap());
     machine.take();
@@ -302,10 +281,7 @@ fn what_the_mode_does_not_have_is_refused_before_anything_is_written() {
 #[test]
 fn registers_are_not_used_where_the_version_has_none() {
     let machine = of_version(0x60, CAP, ECAP & !2);
-    assert_eq!(
-        machine.enable(legacy()).err(),
-        Some(IommuError::Unsupported)
-    );
+    assert_eq!(machine.enable(legacy()).err(), Some(IommuError::Unsupported));
     assert!(machine.take().is_empty());
     let machine = of_version(0x50, CAP, ECAP & !2);
     machine.enable(legacy()).unwrap();

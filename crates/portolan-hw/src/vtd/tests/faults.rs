@@ -163,10 +163,7 @@ fn page_requests_are_read_around_the_end_and_overflow_comes_last() {
     assert_eq!(request.stream, StreamId::new(0x0108));
     assert_eq!(request.pasid, Some(Pasid::new(5)));
     assert_eq!(request.iova, Iova::new(0x7000));
-    assert_eq!(
-        request.wants,
-        Permissions::READ | Permissions::WRITE | Permissions::EXECUTE
-    );
+    assert_eq!(request.wants, Permissions::READ | Permissions::WRITE | Permissions::EXECUTE);
     let (group, place) = (GroupId::new(9), Place::More);
     assert_eq!(request.kind, RequestKind::Pri { group, place });
     assert_eq!(private, [0x11, 0x22]);
@@ -177,11 +174,9 @@ fn page_requests_are_read_around_the_end_and_overflow_comes_last() {
     assert_eq!(machine.reg32(reg::PRS) & prs::PRO, 0);
     assert_eq!(unit.next_page_request(), Ok(None));
     machine.take();
-    for (response, code) in [
-        (Response::Success, 0),
-        (Response::Invalid, 1),
-        (Response::Failure, 15),
-    ] {
+    for (response, code) in
+        [(Response::Success, 0), (Response::Invalid, 1), (Response::Failure, 15)]
+    {
         unit.respond(to, response).unwrap();
         let word = 0x5_0108_0019 | code << 12;
         assert_eq!(machine.commands(), [[word, 0x4c]]);

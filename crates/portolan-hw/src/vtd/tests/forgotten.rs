@@ -178,10 +178,7 @@ fn interrupt_remapping_stays_as_it_was_found() {
     let log = machine.take();
     let commands = global_commands(&log);
     assert!(commands.iter().all(|c| c & command::SIRTP == 0));
-    assert!(
-        !log.iter()
-            .any(|event| matches!(event, Event::Write(INTERRUPT_TABLE, _)))
-    );
+    assert!(!log.iter().any(|event| matches!(event, Event::Write(INTERRUPT_TABLE, _))));
 }
 
 #[test]
@@ -207,11 +204,8 @@ fn a_full_queue_is_not_written_over() {
     let machine = new_machine(CAP, ECAP);
     let (unit, first) = attached(&machine, legacy());
     drop(first);
-    let quirks = Quirks {
-        preference: Preference::ByPage,
-        context_above: u64::MAX,
-        ..Quirks::default()
-    };
+    let quirks =
+        Quirks { preference: Preference::ByPage, context_above: u64::MAX, ..Quirks::default() };
     let caps = unit.second_capabilities();
     let domain = unit.second_stage_as(VtdLevels::Four, caps, quirks).unwrap();
     domain.sync(&mut map(&domain, 400)).unwrap();
@@ -270,9 +264,7 @@ fn a_fault_record_is_given_back_by_a_one() {
 #[test]
 fn each_unit_of_a_machine_is_turned_on_and_none_takes_another_ones_domain() {
     let machines = [(); 3].map(|()| new_machine(CAP, ECAP));
-    let units = machines
-        .each_ref()
-        .map(|machine| machine.enable(legacy()).unwrap());
+    let units = machines.each_ref().map(|machine| machine.enable(legacy()).unwrap());
     for machine in &machines {
         assert_ne!(machine.reg32(reg::GSTS) & command::TE, 0);
         assert_ne!(machine.reg(reg::RTADDR), 0);

@@ -32,11 +32,7 @@ fn rig(cap: u64, ecap: u64) -> Rig {
     let handlers = Arc::new(unit.second_stage().unwrap());
     if ecap & 4 != 0 {
         let physical = STREAM.get() as u16;
-        let device = DeviceTlb {
-            depth: 4,
-            physical,
-            twice: false,
-        };
+        let device = DeviceTlb { depth: 4, physical, twice: false };
         unit.use_device_tlb(STREAM, device, all_memory()).unwrap();
     }
     unit.attach(STREAM, &domain).unwrap();
@@ -44,21 +40,13 @@ fn rig(cap: u64, ecap: u64) -> Rig {
     domain.sync(&mut map(&*domain, 4)).unwrap();
     handlers.sync(&mut map(&*handlers, 4)).unwrap();
     let unit = Arc::new(unit);
-    Rig {
-        machine,
-        unit,
-        domain,
-        handlers,
-    }
+    Rig { machine, unit, domain, handlers }
 }
 
 /// Reads a fault and takes memory back, as a handler of the unit's or a device's interrupt may.
 fn handler(rig: &Rig) -> impl Fn() + 'static {
-    let (machine, unit, domain) = (
-        rig.machine.clone(),
-        Arc::clone(&rig.unit),
-        Arc::clone(&rig.handlers),
-    );
+    let (machine, unit, domain) =
+        (rig.machine.clone(), Arc::clone(&rig.unit), Arc::clone(&rig.handlers));
     move || {
         // A write of the interrupted code's stream that its table may not let through.
         let word = 5 << 32 | u64::from(STREAM.get());
@@ -68,21 +56,16 @@ fn handler(rig: &Rig) -> impl Fn() + 'static {
         domain.sync(&mut unmap(&*domain, 4)).unwrap();
         if unit.features().has.contains(crate::vtd::Has::QUEUE) {
             let queue = unit.queue();
-            queue
-                .invalidate_interrupt_entries(InterruptEntries::All)
-                .unwrap();
+            queue.invalidate_interrupt_entries(InterruptEntries::All).unwrap();
         }
     }
 }
 
 #[test]
 fn a_handler_takes_memory_back_whatever_it_interrupts() {
-    for (cap, ecap) in [
-        (CAP, ECAP),
-        (CAP, ECAP | 4),
-        (CAP | WRITE_BUFFER, ECAP),
-        (CAP | WRITE_BUFFER, ECAP & !2),
-    ] {
+    for (cap, ecap) in
+        [(CAP, ECAP), (CAP, ECAP | 4), (CAP | WRITE_BUFFER, ECAP), (CAP | WRITE_BUFFER, ECAP & !2)]
+    {
         let steps = sweep(Masking::Present, || {
             let rig = rig(cap, ecap);
             let handler = Box::new(handler(&rig));

@@ -46,11 +46,7 @@ crate::chassis::tests::hostile::on_a_hostile_machine! { portolan_model::vtd::Vtd
 type Second = SecondDomain<VtdMachine, VtdMachine, VtdMachine>;
 
 fn config(mode: Mode) -> Config {
-    Config {
-        mode,
-        limit: Nanos::from_millis(10),
-        ..Config::default()
-    }
+    Config { mode, limit: Nanos::from_millis(10), ..Config::default() }
 }
 
 fn legacy() -> Config {

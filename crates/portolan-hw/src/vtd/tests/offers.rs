@@ -34,10 +34,7 @@ fn what_hangs_on_something_that_a_unit_lacks_is_not_there() {
     assert!(full.contains(of_scalable | requests | Has::DEVICE_TLB | Has::QUEUE));
     let lost = |bit: u64| full - has(all & !bit);
     // The queue, scalable mode, device TLBs, first and second stages.
-    assert_eq!(
-        lost(1 << 1),
-        Has::QUEUE | of_scalable | requests | Has::DEVICE_TLB
-    );
+    assert_eq!(lost(1 << 1), Has::QUEUE | of_scalable | requests | Has::DEVICE_TLB);
     assert_eq!(lost(1 << 43), of_scalable | requests);
     assert_eq!(lost(1 << 2), Has::DEVICE_TLB | requests);
     assert_eq!(lost(1 << 47), Has::FIRST | Has::NESTED);
@@ -66,14 +63,7 @@ fn the_smallest_tables_that_cover_all_addresses_are_the_best() {
         Features::check(cap, ECAP).unwrap().best_second_levels()
     };
     // All three depths, of 39, 48 and 57 bits.
-    let of_all = [
-        (30, three),
-        (39, three),
-        (40, four),
-        (48, four),
-        (49, five),
-        (57, five),
-    ];
+    let of_all = [(30, three), (39, three), (40, four), (48, four), (49, five), (57, five)];
     for (width, levels) in of_all {
         assert_eq!(best(0b1110, width), Some(levels), "{width}");
     }
@@ -102,9 +92,7 @@ fn registers_of_faults_and_of_invalidation_lie_apart_behind_the_others() {
     // PASIDs have 20 bits at most.
     let pasids = |field: u64| {
         let ecap = SCALABLE & !(0x1f << 35) | field << 35;
-        Features::check(CAP, ecap)
-            .map(|features| features.pasid_bits)
-            .ok()
+        Features::check(CAP, ecap).map(|features| features.pasid_bits).ok()
     };
     assert_eq!([0, 19, 20].map(pasids), [Some(1), Some(20), None]);
 }
@@ -149,15 +137,10 @@ fn domains_that_a_unit_has_no_tables_for_are_refused() {
         unit.second_stage_as(levels, caps, quirks).err()
     };
     assert_eq!(with(VtdLevels::Four), None);
-    assert_eq!(
-        [VtdLevels::Three, VtdLevels::Five].map(with),
-        [UNSUPPORTED; 2]
-    );
+    assert_eq!([VtdLevels::Three, VtdLevels::Five].map(with), [UNSUPPORTED; 2]);
     // In scalable mode.
     let scalable = |cap: u64, ecap: u64| -> Iommu {
-        new_machine(cap, ecap)
-            .enable(config(Mode::Scalable))
-            .unwrap()
+        new_machine(cap, ecap).enable(config(Mode::Scalable)).unwrap()
     };
     let four = VtdFirstLevels::Four;
     let unit = scalable(CAP | FIRST_1G, SCALABLE);
@@ -184,10 +167,7 @@ fn a_queue_of_page_requests_has_128_pages_at_most_and_is_set_up_once() {
     let (unit, _domain) = attached(&machine, config(Mode::Scalable));
     assert_eq!(unit.read_page_requests(8).err(), UNSUPPORTED);
     // As many pages in a row as this memory does not have.
-    assert!(matches!(
-        unit.read_page_requests(7),
-        Err(IommuError::Memory(_))
-    ));
+    assert!(matches!(unit.read_page_requests(7), Err(IommuError::Memory(_))));
     let live = machine.live();
     unit.read_page_requests(0).unwrap();
     assert_eq!(machine.live(), live + 1);

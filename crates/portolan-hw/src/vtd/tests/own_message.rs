@@ -48,10 +48,7 @@ fn a_message_is_masked_while_it_changes() {
             (control + 12, 0),
             (control, 0),
         ];
-        assert_eq!(
-            machine.take(),
-            wanted.map(|(at, value)| Event::Write(at, value))
-        );
+        assert_eq!(machine.take(), wanted.map(|(at, value)| Event::Write(at, value)));
         signal(None).unwrap();
         assert_eq!(machine.take(), [Event::Write(control, 1 << 31)]);
         let far = signal(Some(target(0x31, 256)));
@@ -99,11 +96,7 @@ fn asking() -> (VtdMachine, Iommu) {
     let unit = machine.enable(config(Mode::Scalable)).unwrap();
     unit.read_page_requests(0).unwrap();
     let (depth, physical) = (4, STREAM.get() as u16);
-    let tlb = DeviceTlb {
-        depth,
-        physical,
-        twice: false,
-    };
+    let tlb = DeviceTlb { depth, physical, twice: false };
     unit.use_device_tlb(STREAM, tlb, all_memory()).unwrap();
     let domain = Arc::new(unit.first_stage(VtdFirstLevels::Four).unwrap());
     unit.attach_pasid(STREAM, PASID, &domain).unwrap();
@@ -119,10 +112,7 @@ fn the_first_page_request_interrupts_who_has_asked_for_it() {
             pasid: Some(PASID),
             iova: Iova::new(0x7000),
             wants: Permissions::READ,
-            kind: RequestKind::Pri {
-                group: GroupId::new(1),
-                place: Place::Last,
-            },
+            kind: RequestKind::Pri { group: GroupId::new(1), place: Place::Last },
         });
         sent(&machine)
     };

@@ -25,11 +25,8 @@ use portolan_model::machine::Event;
 fn the_tail_wraps_to_the_start_and_never_points_behind_the_end() {
     let machine = new_machine(CAP, ECAP);
     let (unit, _) = attached(&machine, legacy());
-    let quirks = Quirks {
-        preference: Preference::ByPage,
-        context_above: u64::MAX,
-        ..Quirks::default()
-    };
+    let quirks =
+        Quirks { preference: Preference::ByPage, context_above: u64::MAX, ..Quirks::default() };
     let caps = unit.second_capabilities();
     let domain = unit.second_stage_as(VtdLevels::Four, caps, quirks).unwrap();
     for pages in [511, 3, 253, 256, 255] {
@@ -68,11 +65,7 @@ fn a_refused_descriptor_is_told_to_its_submitter_and_the_queue_goes_on() {
 fn a_device_that_times_out_is_told_and_others_go_on() {
     let machine = new_machine(CAP, ECAP | 1 << 2);
     let unit = machine.enable(legacy()).unwrap();
-    let device = DeviceTlb {
-        depth: 4,
-        physical: STREAM.get() as u16,
-        twice: false,
-    };
+    let device = DeviceTlb { depth: 4, physical: STREAM.get() as u16, twice: false };
     unit.use_device_tlb(STREAM, device, all_memory()).unwrap();
     let domain = Arc::new(unit.second_stage().unwrap());
     unit.attach(STREAM, &domain).unwrap();
@@ -112,10 +105,7 @@ fn registers_serve_without_a_queue_and_not_beside_one() {
     let id = domain.context().get();
     let command = 1 << 63 | 3 << 60 | 3 << 48 | u64::from(id) << 32;
     assert!(log.contains(&Event::Write(0xf8, command)), "{log:x?}");
-    assert!(
-        log.iter()
-            .any(|event| matches!(event, Event::Write(0xf0, a) if a >> 12 == 0x40000))
-    );
+    assert!(log.iter().any(|event| matches!(event, Event::Write(0xf0, a) if a >> 12 == 0x40000)));
     // Another owner turned the queue on.
     machine.command(&[1 << 26]);
     domain.sync(&mut map(&*domain, 1)).unwrap();
@@ -147,10 +137,7 @@ fn a_command_that_registers_refuse_is_told_to_who_gave_it() {
 fn streams_are_requester_ids() {
     let machine = new_machine(CAP, ECAP);
     let invalidation = Invalidation::Registers;
-    let config = Config {
-        invalidation,
-        ..legacy()
-    };
+    let config = Config { invalidation, ..legacy() };
     let unit = machine.enable(config).unwrap();
     let stream = StreamId::new(0x1_0000);
     let refused = Err(AttachError::NoSuchStream { stream });
@@ -167,8 +154,7 @@ fn a_time_out_repaired_by_somebody_else_is_told_to_who_sent_it() {
     };
     let asks = |ticket: &mut _, stream: u64| {
         let command = (Kind::DeviceTlb, [kind::DEVICE_TLB | stream << 32, 0]);
-        ring.place(&*core, ticket, &[command], Ending::More)
-            .unwrap();
+        ring.place(&*core, ticket, &[command], Ending::More).unwrap();
     };
     let end = |mut ticket, asked: Option<u16>| {
         let asks = |stream: Option<u16>| asked.is_some() && (stream.is_none() || stream == asked);

@@ -19,19 +19,13 @@ use crate::vtd::spec::reg::{self, command};
 fn every_real_chip_has_a_domain_as_wide_as_mgaw() {
     for chip in chips::VTD {
         let identification = chip.identification;
-        let (version, cap, ecap) = (
-            identification.version,
-            identification.cap,
-            identification.ecap,
-        );
+        let (version, cap, ecap) =
+            (identification.version, identification.cap, identification.ecap);
         let unit = of_version(version, cap, ecap).enable(legacy());
         let unit = unit.expect(chip.name);
         let domain = unit.second_stage().expect(chip.name);
         let levels = cap >> 8 & 0x1f;
-        let table = [39, 48, 57]
-            .iter()
-            .zip(1..)
-            .filter(|(_, bit)| levels >> bit & 1 != 0);
+        let table = [39, 48, 57].iter().zip(1..).filter(|(_, bit)| levels >> bit & 1 != 0);
         let table = table.map(|(width, _)| *width).max().unwrap();
         let width = table.min((cap >> 16 & 0x3f) as u32 + 1);
         let last = domain.input_range().last().get();
@@ -79,10 +73,7 @@ fn large_pages_are_made_where_the_unit_has_them() {
 fn a_unit_without_address_widths_remaps_interrupts_and_translates_nothing() {
     let ir = 1 << 3;
     let machine = new_machine(CAP & !(0x1f << 8), ECAP | ir);
-    let config = Config {
-        interrupts: Some(crate::interrupt::Remapping::default()),
-        ..legacy()
-    };
+    let config = Config { interrupts: Some(crate::interrupt::Remapping::default()), ..legacy() };
     let unit = machine.enable(config).unwrap();
     let status = machine.reg32(reg::GSTS);
     assert_eq!(status & (command::TE | command::IRE), command::IRE);

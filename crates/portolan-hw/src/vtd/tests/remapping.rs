@@ -32,10 +32,7 @@ fn target(vector: u8, cpu: u32) -> InterruptTarget {
 }
 
 fn remapping(apic: ApicMode, lg2_entries: u32) -> Config {
-    Config {
-        interrupts: Some(Remapping { apic, lg2_entries }),
-        ..legacy()
-    }
+    Config { interrupts: Some(Remapping { apic, lg2_entries }), ..legacy() }
 }
 
 fn unit(cap: u64) -> (VtdMachine, Iommu) {
@@ -47,9 +44,7 @@ fn unit(cap: u64) -> (VtdMachine, Iommu) {
 
 /// CPU and vector of the interrupt that arrives if `from` writes the message that it was told to.
 fn send(machine: &VtdMachine, from: StreamId, message: MsiMessage) -> Result<(u32, u8), u8> {
-    let arrived = machine
-        .unit()
-        .message(from, message.address, message.data)?;
+    let arrived = machine.unit().message(from, message.address, message.data)?;
     Ok((arrived.destination, arrived.vector))
 }
 
@@ -99,10 +94,7 @@ fn entries_say_what_arrives_and_verify_the_source() {
 fn an_interrupt_arrives_from_its_source_alone_until_it_is_freed() {
     for cap in [CAP, CAP | CACHING, CAP | WRITE_BUFFER] {
         let (machine, unit) = unit(cap);
-        let unused = MsiMessage {
-            address: 0xfee0_0010,
-            data: 0,
-        };
+        let unused = MsiMessage { address: 0xfee0_0010, data: 0 };
         assert_eq!(send(&machine, STREAM, unused), Err(0x22));
         let mut interrupt = unit.allocate(SOURCE, target(0x52, 5)).unwrap();
         let message = unit.message(&interrupt).unwrap();
@@ -131,24 +123,13 @@ fn what_is_refused_is_recorded_as_an_interrupt() {
     let (machine, unit) = unit(CAP);
     let interrupt = unit.allocate(SOURCE, target(0x52, 5)).unwrap();
     let message = unit.message(&interrupt).unwrap();
-    let plain = MsiMessage {
-        address: 0xfee0_1000,
-        data: 0x52,
-    };
-    let beyond = MsiMessage {
-        address: 0xfee0_2030,
-        data: 0,
-    };
+    let plain = MsiMessage { address: 0xfee0_1000, data: 0x52 };
+    let beyond = MsiMessage { address: 0xfee0_2030, data: 0 };
     for (from, sent, index, refusal) in [
         (OTHER, message, Some(0), InterruptRefusal::Source),
         (STREAM, plain, None, InterruptRefusal::NotRemapped),
         (STREAM, beyond, Some(0x101), InterruptRefusal::Absent),
-        (
-            STREAM,
-            MsiMessage { data: 1, ..message },
-            None,
-            InterruptRefusal::Malformed,
-        ),
+        (STREAM, MsiMessage { data: 1, ..message }, None, InterruptRefusal::Malformed),
     ] {
         assert!(send(&machine, from, sent).is_err());
         let Ok(Some(FaultEvent::Fault(record))) = unit.next_fault() else {
@@ -178,10 +159,7 @@ fn interrupts_of_a_stream_that_is_blocked_or_gone_are_taken_back() {
         assert_eq!(send(&machine, OTHER, kept), Ok((2, 0x70)));
         let ended = Err(InterruptError::NotInUse);
         assert_eq!(unit.message(&mine), ended);
-        assert_eq!(
-            unit.retarget(&mut mine, target(0x53, 1)),
-            ended.map(|_: MsiMessage| ())
-        );
+        assert_eq!(unit.retarget(&mut mine, target(0x53, 1)), ended.map(|_: MsiMessage| ()));
         // The same entry for another source does not bring the handle back.
         let next = unit.allocate(other, target(0x71, 3)).unwrap();
         assert_eq!((next.index(), unit.message(&mine)), (0, ended));
@@ -219,9 +197,7 @@ fn an_entry_that_the_unit_did_not_forget_stays_out_of_use_until_it_has() {
     assert_eq!(unit.unsettled_interrupts(), Ok(1));
     // The unit still lets it through, which is why no other source gets it.
     assert!(send(&machine, STREAM, message).is_ok());
-    let rest: Vec<_> = (1..256)
-        .map(|_| unit.allocate(SOURCE, target(0x60, 1)).unwrap())
-        .collect();
+    let rest: Vec<_> = (1..256).map(|_| unit.allocate(SOURCE, target(0x60, 1)).unwrap()).collect();
     assert!(rest.iter().all(|interrupt| interrupt.index() != 0));
     let last = unit.allocate(SOURCE, target(0x61, 1)).unwrap();
     assert_eq!((last.index(), unit.unsettled_interrupts()), (0, Ok(0)));
@@ -259,10 +235,7 @@ fn no_step_leaves_an_open_entry_without_its_source() {
         .rposition(|(event, _)| matches!(event, Event::Command([0x14, 0, 0, 0])))
         .unwrap();
     for (event, words) in &seen[..=forgotten] {
-        assert!(
-            words[0] == 0 || words[1] == 0x4_0108,
-            "{event:x?} {words:x?}"
-        );
+        assert!(words[0] == 0 || words[1] == 0x4_0108, "{event:x?} {words:x?}");
         assert_ne!(words[1], 0x4_0210, "{event:x?}");
     }
 }
@@ -281,10 +254,7 @@ fn remapping_begins_with_an_empty_table_that_blocks_everything() {
     let at = |wanted: Event| log.iter().position(|event| *event == wanted).unwrap();
     let irta = machine.reg(reg::IRTA);
     assert_eq!(irta & !TABLE, 7);
-    let (set, forgot) = (
-        at(Event::Write(reg::IRTA, irta)),
-        at(Event::Command([4, 0, 0, 0])),
-    );
+    let (set, forgot) = (at(Event::Write(reg::IRTA, irta)), at(Event::Command([4, 0, 0, 0])));
     let on = |event: &Event| matches!(event, Event::Write(reg::GCMD, of) if *of as u32 & command::IRE != 0);
     assert!(set < forgot && forgot < log.iter().position(on).unwrap());
     let status = machine.reg32(reg::GSTS) & (command::IRE | command::CFI);
@@ -327,18 +297,12 @@ fn units_that_cannot_remap_say_so() {
     let unsupported = Some(IommuError::Unsupported);
     let plain = || remapping(ApicMode::XApic, 8);
     assert_eq!(refused(ECAP & !8, plain()), unsupported);
-    assert_eq!(
-        refused(ECAP & !(1 << 4), remapping(ApicMode::X2Apic, 8)),
-        unsupported
-    );
+    assert_eq!(refused(ECAP & !(1 << 4), remapping(ApicMode::X2Apic, 8)), unsupported);
     for lg2_entries in [0, 7, 17, u32::MAX] {
         let config = remapping(ApicMode::XApic, lg2_entries);
         assert_eq!(refused(ECAP, config), unsupported);
     }
-    let registers = Config {
-        invalidation: Invalidation::Registers,
-        ..plain()
-    };
+    let registers = Config { invalidation: Invalidation::Registers, ..plain() };
     assert_eq!(refused(ECAP, registers), unsupported);
 }
 
@@ -363,14 +327,8 @@ fn a_unit_that_does_not_answer_ends_in_an_error() {
     let interrupt = unit.allocate(SOURCE, target(0x52, 5)).unwrap();
     machine.wrong(RegisterFaults::STUCK);
     let failed = unit.free(interrupt);
-    assert!(matches!(
-        failed,
-        Err(InterruptError::Iommu(IommuError::TimedOut { .. }))
-    ));
+    assert!(matches!(failed, Err(InterruptError::Iommu(IommuError::TimedOut { .. }))));
     assert!(unit.revoke(STREAM).is_ok(), "nothing is in use");
     machine.wrong(RegisterFaults::GONE);
-    assert!(
-        unit.allocate(SOURCE, target(0x52, 5)).is_ok(),
-        "memory alone"
-    );
+    assert!(unit.allocate(SOURCE, target(0x52, 5)).is_ok(), "memory alone");
 }

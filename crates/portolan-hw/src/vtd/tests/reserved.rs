@@ -25,18 +25,12 @@ fn one(start: u64, last: u64) -> Reserved {
 
 pub(super) fn config(ranges: &[(u64, u64)]) -> Config {
     let most_bytes = u64::MAX;
-    let mut reserved = Reservations::new(Limits {
-        most_bytes,
-        ..Limits::default()
-    });
+    let mut reserved = Reservations::new(Limits { most_bytes, ..Limits::default() });
     reserved.believe(described());
     for &(start, last) in ranges {
         reserved.add(one(start, last)).unwrap();
     }
-    Config {
-        reserved,
-        ..super::legacy()
-    }
+    Config { reserved, ..super::legacy() }
 }
 
 #[test]
@@ -65,10 +59,7 @@ fn ranges_that_overlap_or_repeat_are_held_once() {
 /// Firmware that claims all addresses, or those of interrupt messages.
 #[test]
 fn ranges_that_no_unit_can_map_are_ignored_and_counted() {
-    let beyond = |start, last| Ignored::Beyond {
-        reserved: one(start, last),
-        address_lg2: 52,
-    };
+    let beyond = |start, last| Ignored::Beyond { reserved: one(start, last), address_lg2: 52 };
     let torn = |start, last| Ignored::Contradiction {
         reserved: one(start, last),
         other: Reserved::everywhere(INTERRUPTS),
@@ -125,9 +116,7 @@ fn what_is_mapped_at_its_own_address_already_stays_and_the_rest_is_added() {
         let mut owed = Gather::new();
         let access = Access::READ | Access::WRITE;
         let memory = of_firmware(range).unwrap();
-        domain
-            .map(range.start(), memory, access, &mut owed)
-            .unwrap();
+        domain.map(range.start(), memory, access, &mut owed).unwrap();
         domain.sync(&mut owed).unwrap();
         unit.attach(STREAM, &domain).unwrap();
         for at in (0x10_0000..0x11_0000).step_by(4096) {

@@ -92,10 +92,7 @@ fn modes_change_only_where_devices_may_reach_everything_meanwhile() {
     assert_eq!(refused.err(), Some(IommuError::Unsupported));
     assert!(machine.take().is_empty());
     assert_eq!(machine.live(), 0);
-    let bypass = Config {
-        takeover: Takeover::Bypass(all_memory()),
-        ..config(Mode::Scalable)
-    };
+    let bypass = Config { takeover: Takeover::Bypass(all_memory()), ..config(Mode::Scalable) };
     machine.enable(bypass.clone()).unwrap();
     assert!(was_off(&machine.take()));
     let machine = new_machine(CAP, SCALABLE);
@@ -155,13 +152,8 @@ fn named_streams_go_on_through_the_tables_of_the_system_before() {
     assert_eq!(entry(16), [9, 0x102]);
     assert_eq!([entry(24), entry(32), entry(40)], [[0; 2]; 3]);
     // No domain of ours gets the identifier that tags the old translations.
-    let domains: Vec<_> = (0..3)
-        .map(|_| Arc::new(unit.second_stage().unwrap()))
-        .collect();
-    let ids: Vec<_> = domains
-        .iter()
-        .map(|domain| domain.context().get())
-        .collect();
+    let domains: Vec<_> = (0..3).map(|_| Arc::new(unit.second_stage().unwrap())).collect();
+    let ids: Vec<_> = domains.iter().map(|domain| domain.context().get()).collect();
     assert_eq!(ids, [2, 4, 5]);
     machine.take();
     unit.attach(STREAM, &domains[0]).unwrap();
@@ -193,11 +185,7 @@ fn a_kept_stream_in_scalable_mode_keeps_requests_without_a_pasid() {
     assert_eq!(words, [directory | 0x405, 0x45]);
     // What its device's TLB holds is the old system's: it forgets that before it is used.
     let physical = STREAM.get() as u16;
-    let device = DeviceTlb {
-        depth: 4,
-        physical,
-        twice: false,
-    };
+    let device = DeviceTlb { depth: 4, physical, twice: false };
     unit.use_device_tlb(STREAM, device, all_memory()).unwrap();
     let domain = Arc::new(unit.second_stage().unwrap());
     machine.take();
@@ -212,11 +200,7 @@ fn a_kept_stream_in_scalable_mode_keeps_requests_without_a_pasid() {
 
 #[test]
 fn a_chipset_that_hides_its_write_buffer_is_flushed_all_the_same() {
-    let bridge = PciIdentity {
-        vendor: 0x8086,
-        device: 0x2a40,
-        base_class: 6,
-    };
+    let bridge = PciIdentity { vendor: 0x8086, device: 0x2a40, base_class: 6 };
     let machine = new_machine(CAP, ECAP);
     let chip = Quirks::of(bridge);
     let (unit, domain) = super::attached(&machine, Config { chip, ..legacy() });

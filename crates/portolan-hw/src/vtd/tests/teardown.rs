@@ -159,11 +159,7 @@ fn a_context_entry_that_may_be_stale_is_forgotten_before_it_is_used_again() {
     let machine = new_machine(FIRST, SCALABLE);
     let (unit, domain) = attached(&machine, config(Mode::Scalable));
     let physical = STREAM.get() as u16;
-    let device = DeviceTlb {
-        depth: 4,
-        physical,
-        twice: false,
-    };
+    let device = DeviceTlb { depth: 4, physical, twice: false };
     unit.use_device_tlb(STREAM, device, all_memory()).unwrap();
     // Its flags change, and the unit does not say that it has forgotten the old ones.
     machine.wrong(RegisterFaults::STUCK);

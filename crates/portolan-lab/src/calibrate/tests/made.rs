@@ -87,12 +87,7 @@ impl Made {
         machine.lose();
         let mut lines = machine.lines;
         lines.sort_by(|one, other| one.time.total_cmp(&other.time));
-        Self {
-            prices: PRICES.to_vec(),
-            tables,
-            lines,
-            calls: machine.calls,
-        }
+        Self { prices: PRICES.to_vec(), tables, lines, calls: machine.calls }
     }
 
     pub(super) fn text(&self, form: Form) -> String {
@@ -157,13 +152,7 @@ struct Buffer {
 impl Buffer {
     fn small(random: &mut fastrand::Rng) -> Self {
         let leaves = 1 << random.u32(..7);
-        Self {
-            iova: 0xffff_1000,
-            pa: 0x1000,
-            bytes: leaves << 12,
-            leaves,
-            tables: 0,
-        }
+        Self { iova: 0xffff_1000, pa: 0x1000, bytes: leaves << 12, leaves, tables: 0 }
     }
 
     /// Pages, pages of 2 MiB with some before and behind them, pages of 1 GiB, and memory that lies askew.
@@ -219,12 +208,7 @@ impl Machine {
         let clock = &mut self.clocks[usize::from(self.cpu)];
         *clock += 1.0;
         let (time, cpu, depth) = (*clock, self.cpu, self.depth);
-        self.lines.push(Line {
-            time,
-            cpu,
-            depth,
-            what,
-        });
+        self.lines.push(Line { time, cpu, depth, what });
     }
 
     fn leaf(&mut self, name: &'static str) -> f64 {
@@ -263,9 +247,7 @@ impl Machine {
     }
 
     fn map(&mut self, buffer: Buffer) {
-        let Buffer {
-            iova, pa, bytes, ..
-        } = buffer;
+        let Buffer { iova, pa, bytes, .. } = buffer;
         let own = Self::price(Event::MapCall) + buffer.leaves as f64 * Self::price(Event::PteWrite);
         let seen = self.varied(own);
         if buffer.tables == 0 {
@@ -316,21 +298,15 @@ impl Machine {
                     machine.push(What::Event(text));
                     let arguments =
                         format!("iommu=0xffff888, desc=0xffff, count={commands}, options=0");
-                    machine.call(
-                        "intel_iommu_tlb_sync",
-                        String::new(),
-                        DRIVER_NS,
-                        |machine| {
-                            machine.call("qi_submit_sync", arguments, submit, |machine| {
-                                for _ in 0..commands {
-                                    let text =
-                                        "qi_submit: iotlb_inv dmar0: 0x300f2 0xffffd000 0x0 0x0";
-                                    machine.push(What::Event(text.to_owned()));
-                                }
-                                0.0
-                            })
-                        },
-                    )
+                    machine.call("intel_iommu_tlb_sync", String::new(), DRIVER_NS, |machine| {
+                        machine.call("qi_submit_sync", arguments, submit, |machine| {
+                            for _ in 0..commands {
+                                let text = "qi_submit: iotlb_inv dmar0: 0x300f2 0xffffd000 0x0 0x0";
+                                machine.push(What::Event(text.to_owned()));
+                            }
+                            0.0
+                        })
+                    })
                 })
         });
     }
@@ -339,12 +315,9 @@ impl Machine {
     fn probe(&mut self) {
         for calls in [0, 1] {
             for _ in 0..PROBES {
-                self.call(
-                    "__x64_sys_getppid",
-                    String::new(),
-                    SYSTEM_CALL_NS,
-                    |machine| (0..calls).map(|_| machine.leaf("__task_pid_nr_ns")).sum(),
-                );
+                self.call("__x64_sys_getppid", String::new(), SYSTEM_CALL_NS, |machine| {
+                    (0..calls).map(|_| machine.leaf("__task_pid_nr_ns")).sum()
+                });
             }
         }
     }

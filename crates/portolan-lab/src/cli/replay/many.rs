@@ -18,11 +18,7 @@ use crate::{replay, report};
 pub(super) fn run(args: &ReplayArgs) -> Result<Outcome> {
     let machine = args.machine.as_deref().map(profile).transpose()?;
     let policies = policies(args)?;
-    let how = How {
-        machine: machine.as_ref(),
-        policies: &policies,
-        linux: &args.linux,
-    };
+    let how = How { machine: machine.as_ref(), policies: &policies, linux: &args.linux };
     let mut jobs = fleet::jobs(&args.traces);
     if args.traces.is_empty() && args.results.is_empty() {
         jobs.push(Job::Trace(None));
@@ -45,10 +41,7 @@ pub(super) fn run(args: &ReplayArgs) -> Result<Outcome> {
     };
     if let Some(destination) = destination {
         let machine = how.machine.map_or("each trace's own", Profile::name);
-        let facts = vec![
-            fact("machine profile", machine),
-            fact("seed", replay::SEED.to_string()),
-        ];
+        let facts = vec![fact("machine profile", machine), fact("seed", replay::SEED.to_string())];
         let page = report::fleet(&all.entries, &all.sum, origin(facts));
         destination.write(&page)?;
     }
@@ -74,10 +67,7 @@ impl Ends {
                 failed: 0,
                 not_understood: usize::from(!line.report.trace.understood.is_enough()),
             },
-            Ended::Failed(_) => Self {
-                failed: 1,
-                ..Self::default()
-            },
+            Ended::Failed(_) => Self { failed: 1, ..Self::default() },
         }
     }
 
@@ -144,11 +134,7 @@ impl Gathered {
         // Traces that were not understood tell nothing.
         failed.extend(entries.iter().filter_map(Entry::not_understood));
         entries.retain(|entry| entry.not_understood().is_none());
-        Ok(Self {
-            sum: fleet::add_up(&entries, failed),
-            entries,
-            ends,
-        })
+        Ok(Self { sum: fleet::add_up(&entries, failed), entries, ends })
     }
 }
 
@@ -183,10 +169,7 @@ fn tables(args: &ReplayArgs, jobs: &[Job], how: &How<'_>) -> Result<Gathered> {
 fn one_object(args: &ReplayArgs, jobs: &[Job], how: &How<'_>) -> Result<Gathered> {
     let traces = fleet::run(jobs, how, |ended| Ok(ControlFlow::Continue(ended)))?;
     let all = Gathered::new(args, traces.iter().map(kept))?;
-    portolan_cli::print_json(&Whole {
-        traces: &traces,
-        aggregate: &all.sum,
-    })?;
+    portolan_cli::print_json(&Whole { traces: &traces, aggregate: &all.sum })?;
     Ok(all)
 }
 

@@ -14,10 +14,8 @@ use crate::facts::LATENCY;
 use crate::trace;
 
 /// Output of a kernel in a guest.
-const LATENCIES: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../../data/latencies/vtd-strict.read4k.graph.xz"
-);
+const LATENCIES: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/latencies/vtd-strict.read4k.graph.xz");
 
 /// A machine whose load has the tracer print latencies into `place`; and the command that is that load.
 fn machine(name: &str, tracers: &'static str, place: &str) -> (Machine, [String; 3]) {
@@ -57,11 +55,7 @@ fn latencies_are_measured_in_the_instance_and_a_replay_has_their_prices() {
     let before = settings(&machine);
     let tracefs = machine.tracefs("", vec![two()]);
     let report = machine.record(&tracefs, &words(&[], &command)).unwrap();
-    assert_eq!(
-        settings(&machine),
-        before,
-        "the main tracing is not touched"
-    );
+    assert_eq!(settings(&machine), before, "the main tracing is not touched");
     assert_eq!(machine.set("current_tracer"), "nop");
     assert_eq!(machine.set("options/funcgraph-args"), "0");
     assert!(report.latencies.unwrap() > 5000 && report.kept);
@@ -69,26 +63,17 @@ fn latencies_are_measured_in_the_instance_and_a_replay_has_their_prices() {
     assert!(said.contains("this machine's own"), "{said}");
     // As the machine's buffers count.
     assert_eq!(report.latencies_overwritten, 4);
-    assert!(
-        said.contains("4 older events of the tracer were overwritten"),
-        "{said}"
-    );
+    assert!(said.contains("4 older events of the tracer were overwritten"), "{said}");
 
     let file = machine.root.join("out.gz");
     let reader = trace::open(&file).unwrap();
     let (profile, choice, warning) = crate::replay::of_recording(&reader).unwrap();
     assert_eq!(warning, None);
     let measured = choice.as_ref().unwrap().measured.clone().unwrap();
-    assert!(
-        measured.calls > 1000 && measured.prices.contains(&"map_call"),
-        "{measured:?}"
-    );
+    assert!(measured.calls > 1000 && measured.prices.contains(&"map_call"), "{measured:?}");
     let built_in = Profile::by_name("xeon-vtd").unwrap();
     let price = |profile: &Profile| profile.price(Event::MapCall).unwrap();
-    assert!(
-        price(&profile) > 2.0 * price(&built_in),
-        "an emulated CPU is slow"
-    );
+    assert!(price(&profile) > 2.0 * price(&built_in), "an emulated CPU is slow");
     let said = crate::replay::sentences(&choice.unwrap(), profile.name());
     assert!(said.contains("prices measured on this machine, "), "{said}");
     assert!(said.contains("other prices are those of "), "{said}");
@@ -101,12 +86,7 @@ fn latencies_are_measured_in_the_instance_and_a_replay_has_their_prices() {
         gathered.read_file(path).unwrap();
         let text = Profile::text_of("xeon-vtd").unwrap();
         let report = gathered.calibrate(&built_in, text, "x").unwrap();
-        (
-            report.functions,
-            report.prices,
-            report.sources[0].latencies,
-            report.sources[0].bad,
-        )
+        (report.functions, report.prices, report.sources[0].latencies, report.sources[0].bad)
     };
     let own = calls(&file);
     assert_eq!(own, calls(Path::new(LATENCIES)));
@@ -124,19 +104,10 @@ fn is_read_as_without_latencies(machine: &Machine) {
         let mut reader = trace::Reader::new(input).unwrap();
         while reader.next_op().is_some() {}
         let summary = reader.summary();
-        (
-            summary.events,
-            summary.maps,
-            summary.unmaps,
-            summary.bad_lines,
-            summary.lost_events,
-        )
+        (summary.events, summary.maps, summary.unmaps, summary.bad_lines, summary.lost_events)
     };
     let with = count(Box::new(std::io::Cursor::new(lines.into_bytes())));
-    assert_eq!(
-        with,
-        count(Box::new(std::io::Cursor::new(plain.into_bytes())))
-    );
+    assert_eq!(with, count(Box::new(std::io::Cursor::new(plain.into_bytes()))));
     assert_eq!(with, (2, 1, 1, 0, 0));
 }
 
@@ -153,11 +124,7 @@ fn a_kernel_that_measures_in_the_main_tracing_alone_gets_all_settings_back() {
         let before = settings(&machine);
         let tracefs = machine.tracefs("", vec![two()]);
         let other: Vec<String> = other.iter().map(|word| (*word).to_owned()).collect();
-        let command = if other.is_empty() {
-            command.to_vec()
-        } else {
-            other
-        };
+        let command = if other.is_empty() { command.to_vec() } else { other };
         let recorded = machine.record(&tracefs, &words(&[], &command));
         assert_eq!(settings(&machine), before, "{name}");
         assert_eq!(machine.instances(), 0, "{name}");
@@ -194,14 +161,10 @@ fn a_panic_puts_back_what_was_changed() {
     let (machine, _) = machine("panic", "nop\n", "");
     let before = settings(&machine);
     let changed = Changed::default();
-    for (file, value) in [
-        ("current_tracer", "function_graph"),
-        ("tracing_on", "0"),
-        ("tracing_on", "1"),
-    ] {
-        changed
-            .set(&machine.root.join("tracing").join(file), value)
-            .unwrap();
+    for (file, value) in
+        [("current_tracer", "function_graph"), ("tracing_on", "0"), ("tracing_on", "1")]
+    {
+        changed.set(&machine.root.join("tracing").join(file), value).unwrap();
     }
     let instance = machine.root.join("tracing/instances/portolan-1");
     fs::create_dir(&instance).unwrap();
@@ -214,19 +177,11 @@ fn a_panic_puts_back_what_was_changed() {
 #[test]
 fn a_main_tracing_that_is_in_use_is_left_alone() {
     let cases = [
-        (
-            "current_tracer",
-            "function\n",
-            "current_tracer has \\\"function\\\"",
-        ),
+        ("current_tracer", "function\n", "current_tracer has \\\"function\\\""),
         ("set_event", "sched:sched_switch\n", "sched_switch"),
         ("set_ftrace_filter", "vfs_read\n", "vfs_read"),
         ("set_ftrace_pid", "1234\n", "1234"),
-        (
-            "trace",
-            "# tracer: nop\n  dd-7 [000] d... 1.0: mark: x\n",
-            "dd-7",
-        ),
+        ("trace", "# tracer: nop\n  dd-7 [000] d... 1.0: mark: x\n", "dd-7"),
     ];
     for (file, value, wanted) in cases {
         let (machine, command) = machine(&format!("used-{file}"), "nop\n", "");
@@ -236,10 +191,7 @@ fn a_main_tracing_that_is_in_use_is_left_alone() {
         let error = machine.record(&tracefs, &words(&[], &command)).unwrap_err();
         let said = error.to_string();
         let wanted = wanted.replace('\\', "");
-        assert!(
-            said.contains("is in use") && said.contains(&wanted),
-            "{file}: {said}"
-        );
+        assert!(said.contains("is in use") && said.contains(&wanted), "{file}: {said}");
         assert!(said.contains("echo nop > current_tracer"), "{said}");
         assert_eq!(settings(&machine), before, "{file}");
         assert!(machine.is_as_before(), "{file}");
@@ -251,13 +203,8 @@ fn a_kernel_that_cannot_measure_says_so() {
     let machine = Machine::new("no-tracer");
     machine.write("tracing/available_tracers", "blk nop\n");
     let tracefs = machine.tracefs("", vec![two()]);
-    let error = machine
-        .record(&tracefs, &["--latency", "1", "--", "true"])
-        .unwrap_err();
-    assert!(
-        matches!(error, RecordError::NoTracer) && machine.is_as_before(),
-        "{error}"
-    );
+    let error = machine.record(&tracefs, &["--latency", "1", "--", "true"]).unwrap_err();
+    assert!(matches!(error, RecordError::NoTracer) && machine.is_as_before(), "{error}");
 }
 
 #[test]

@@ -91,20 +91,12 @@ pub(super) fn event(id: u16, dma: u64) -> Vec<u8> {
         return record;
     }
     if id == PIECE {
-        record.extend(
-            [dma, 0x1000, 4096]
-                .iter()
-                .flat_map(|long| long.to_ne_bytes()),
-        );
+        record.extend([dma, 0x1000, 4096].iter().flat_map(|long| long.to_ne_bytes()));
         return record;
     }
     let place = (DEVICE.len() as u32 + 1) << 16 | 56;
     record.extend([place, 0].iter().flat_map(|word| word.to_ne_bytes()));
-    record.extend(
-        [0x1000, dma, 4096]
-            .iter()
-            .flat_map(|long: &u64| long.to_ne_bytes()),
-    );
+    record.extend([0x1000, dma, 4096].iter().flat_map(|long: &u64| long.to_ne_bytes()));
     record.extend([2u32, 0].iter().flat_map(|word| word.to_ne_bytes()));
     record.extend((1u64 << 5).to_ne_bytes());
     record.extend(DEVICE.as_bytes());
@@ -139,10 +131,7 @@ pub(super) fn page(time: u64, records: &[(u32, Vec<u8>)], lost: u64) -> Vec<u8> 
 
 /// A map and its unmap, on one page.
 pub(super) fn two() -> Vec<u8> {
-    let records = [
-        (1000, event(MAP, 0xfff_f000)),
-        (1000, event(UNMAP, 0xfff_f000)),
-    ];
+    let records = [(1000, event(MAP, 0xfff_f000)), (1000, event(UNMAP, 0xfff_f000))];
     page(1_000_000_000, &records, 0)
 }
 
@@ -187,11 +176,7 @@ impl Machine {
         let root =
             std::env::temp_dir().join(format!("portolan-record-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&root);
-        let machine = Self {
-            root,
-            seen: Arc::default(),
-            tracers: "",
-        };
+        let machine = Self { root, seen: Arc::default(), tracers: "" };
         for (event, id) in EVENTS {
             machine.write(&format!("tracing/events/{event}/format"), &format(id));
         }
@@ -200,10 +185,7 @@ impl Machine {
         machine.write("sys/bus/pci/devices/0000:00:03.0/vendor", "0x1b36");
         machine.write("proc/sys/kernel/osrelease", "6.12.0\n");
         machine.write("sys/devices/system/cpu/online", "0-1\n");
-        machine.write(
-            "proc/self/status",
-            "Uid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\n",
-        );
+        machine.write("proc/self/status", "Uid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\n");
         machine.write("proc/self/uid_map", "0 0 4294967295\n");
         fs::create_dir_all(machine.root.join("tracing/instances")).unwrap();
         machine
@@ -227,9 +209,7 @@ impl Machine {
     }
 
     pub(super) fn instances(&self) -> usize {
-        fs::read_dir(self.root.join("tracing/instances"))
-            .unwrap()
-            .count()
+        fs::read_dir(self.root.join("tracing/instances")).unwrap().count()
     }
 
     /// A tracefs whose instances have all files but `without`, and whose CPUs' buffers have `pages`.
@@ -239,12 +219,7 @@ impl Machine {
         let tracers = self.tracers;
         let make = move |path: &Path| {
             fs::create_dir(path)?;
-            let settings = [
-                "tracing_on",
-                "buffer_size_kb",
-                "trace_clock",
-                "events/enable",
-            ];
+            let settings = ["tracing_on", "buffer_size_kb", "trace_clock", "events/enable"];
             let mut files = settings.map(str::to_owned).to_vec();
             for (event, _) in EVENTS {
                 if events.join(event).exists() {
@@ -256,10 +231,7 @@ impl Machine {
             files.extend(cpus.map(|cpu| format!("per_cpu/cpu{cpu}/stats")));
             for file in files.iter().filter(|file| **file != without) {
                 fs::create_dir_all(path.join(file).parent().unwrap())?;
-                fs::write(
-                    path.join(file),
-                    "read events: 2\noverrun: 3\ndropped events: 1\n",
-                )?;
+                fs::write(path.join(file), "read events: 2\noverrun: 3\ndropped events: 1\n")?;
             }
             if !tracers.is_empty() {
                 for (file, value) in TRACER.iter().filter(|(file, _)| *file != "tracing_on") {
@@ -283,10 +255,7 @@ impl Machine {
         let remove = |path: &Path| fs::rename(path, path.parent().unwrap().join("../gone"));
         Tracefs {
             root: self.root.join("tracing"),
-            folders: Folders {
-                make: Box::new(make),
-                remove,
-            },
+            folders: Folders { make: Box::new(make), remove },
             environment: Environment::of(&self.root),
         }
     }

@@ -89,10 +89,7 @@ fn an_event_has_the_kernels_own_text() {
     record[8..12].copy_from_slice(&(-12i32).to_ne_bytes());
     record[20..24].fill(0);
     let text = line(&format, &record);
-    assert!(
-        text.contains("/-12 ") && text.contains("f=none e=-12"),
-        "{text}"
-    );
+    assert!(text.contains("/-12 ") && text.contains("f=none e=-12"), "{text}");
     // A record that is cut says nothing, and does no harm.
     let cut = line(&format, &record[..10]);
     assert!(cut.starts_with("dma_map_sg: n=?/?? a=? f="), "{cut}");
@@ -117,10 +114,7 @@ fn pointers_and_words_of_a_name_stay_out_of_the_file() {
             "x: a_b___] hidden hidden 5\n",
         ),
         // Beyond the printer: the fields by name.
-        (
-            "\"%d\", REC->n =",
-            "x: [FAILED TO PARSE] name=a_b___] at=hidden n=0x5\n",
-        ),
+        ("\"%d\", REC->n =", "x: [FAILED TO PARSE] name=a_b___] at=hidden n=0x5\n"),
     ] {
         assert_eq!(line(&format(print), &record), says);
     }
@@ -140,18 +134,9 @@ fn events_of_several_cpus_come_in_the_order_of_time_and_losses_where_they_were()
             _ => Tells::Dma,
         },
     });
-    let events = Events {
-        chosen: chosen.to_vec(),
-        ..Events::default()
-    };
+    let events = Events { chosen: chosen.to_vec(), ..Events::default() };
     let mut parcels = Vec::new();
-    let one = |time, lost| {
-        page(
-            time,
-            &[(0, event(MAP, time)), (20, event(UNMAP, time))],
-            lost,
-        )
-    };
+    let one = |time, lost| page(time, &[(0, event(MAP, time)), (20, event(UNMAP, time))], lost);
     // The first CPU is ahead; of the second a page comes late, a round after.
     put_page(&mut parcels, 0, &one(100, 0));
     put_round(&mut parcels, &[]);
@@ -161,14 +146,8 @@ fn events_of_several_cpus_come_in_the_order_of_time_and_losses_where_they_were()
     put_page(&mut parcels, 1, &one(210, u64::from(u32::MAX)));
     put_page(&mut parcels, 0, &page(230, &[(0, event(99, 1))], 0));
     put_round(&mut parcels, &[]);
-    let merge = Merge::new(
-        layout(),
-        &events,
-        machine.root.join("tracing/saved_cmdlines"),
-    );
-    let written = merge
-        .run(parcels.as_slice(), &mut output, &AtomicU64::new(0))
-        .unwrap();
+    let merge = Merge::new(layout(), &events, machine.root.join("tracing/saved_cmdlines"));
+    let written = merge.run(parcels.as_slice(), &mut output, &AtomicU64::new(0)).unwrap();
     output.finish().unwrap();
     assert_eq!((written.events, written.maps), (9, 4));
     let text = machine.recorded();
@@ -182,9 +161,7 @@ fn events_of_several_cpus_come_in_the_order_of_time_and_losses_where_they_were()
     let later = "1 [LOST 4294967295 EVENTS]";
     assert_eq!(
         times,
-        [
-            lost, "00100", "00110", "00120", "00130", later, "00200", "00210", "00220", "00230"
-        ]
+        [lost, "00100", "00110", "00120", "00130", later, "00200", "00210", "00220", "00230"]
     );
 }
 
@@ -212,15 +189,10 @@ fn a_buffer_that_was_not_read_to_its_end_holds_the_others_back() {
     put_page(&mut parcels, 1, &at(120));
     put_round(&mut parcels, &[]);
     let merge = Merge::new(layout(), &events, machine.root.join("none"));
-    merge
-        .run(parcels.as_slice(), &mut output, &AtomicU64::new(0))
-        .unwrap();
+    merge.run(parcels.as_slice(), &mut output, &AtomicU64::new(0)).unwrap();
     output.finish().unwrap();
     let text = machine.recorded();
-    let cpus: Vec<_> = text
-        .lines()
-        .filter_map(|line| line.split_once(" ["))
-        .collect();
+    let cpus: Vec<_> = text.lines().filter_map(|line| line.split_once(" [")).collect();
     let cpus: Vec<_> = cpus.iter().map(|(_, after)| &after[..3]).collect();
     assert_eq!(cpus, ["001", "001", "001", "000"]);
 }

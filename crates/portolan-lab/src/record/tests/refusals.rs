@@ -13,10 +13,7 @@ use super::machine::{Machine, PIECE, event, page, two};
 fn find(machine: &Machine, mounted: bool) -> String {
     if mounted {
         fs::create_dir_all(machine.root.join("sys/kernel/tracing")).unwrap();
-        machine.write(
-            "proc/self/mounts",
-            "tracefs /sys/kernel/tracing tracefs rw 0 0\n",
-        );
+        machine.write("proc/self/mounts", "tracefs /sys/kernel/tracing tracefs rw 0 0\n");
     }
     match Tracefs::find(&machine.root, None) {
         Err(error) => error.to_string(),
@@ -27,13 +24,7 @@ fn find(machine: &Machine, mounted: bool) -> String {
 #[test]
 fn what_closes_tracing_is_said_where_it_is_mounted_and_where_it_is_not() {
     let cases: [(&str, &str, &str, &str, &str); 7] = [
-        (
-            "plain",
-            "proc/none",
-            "",
-            "mount -t tracefs",
-            "CONFIG_TRACING",
-        ),
+        ("plain", "proc/none", "", "mount -t tracefs", "CONFIG_TRACING"),
         (
             "locked",
             "sys/kernel/security/lockdown",
@@ -48,42 +39,18 @@ fn what_closes_tracing_is_said_where_it_is_mounted_and_where_it_is_not() {
             "mount -t tracefs",
             "CONFIG_TRACING",
         ),
-        (
-            "docker",
-            ".dockerenv",
-            "",
-            "run this on the host",
-            "run this on the host",
-        ),
+        ("docker", ".dockerenv", "", "run this on the host", "run this on the host"),
         ("podman", "run/.containerenv", "", "(podman)", "(podman)"),
-        (
-            "nspawn",
-            "run/systemd/container",
-            "systemd-nspawn\n",
-            "(systemd-nspawn)",
-            "on the host",
-        ),
-        (
-            "users",
-            "proc/self/uid_map",
-            "0 1000 1\n",
-            "a user namespace",
-            "on the host",
-        ),
+        ("nspawn", "run/systemd/container", "systemd-nspawn\n", "(systemd-nspawn)", "on the host"),
+        ("users", "proc/self/uid_map", "0 1000 1\n", "a user namespace", "on the host"),
     ];
     for (name, file, content, nowhere, empty) in cases {
         let machine = Machine::new(&format!("closed-{name}"));
         machine.write(file, content);
         let said = find(&machine, false);
-        assert!(
-            said.contains("mounted nowhere") && said.contains(nowhere),
-            "{name}: {said}"
-        );
+        assert!(said.contains("mounted nowhere") && said.contains(nowhere), "{name}: {said}");
         let said = find(&machine, true);
-        assert!(
-            said.contains("has no instances") && said.contains(empty),
-            "{name}: {said}"
-        );
+        assert!(said.contains("has no instances") && said.contains(empty), "{name}: {said}");
     }
 }
 
@@ -98,15 +65,9 @@ fn a_refusal_has_its_likeliest_reason() {
     machine.write("sys/fs/selinux/enforce", "0");
     assert_eq!(why(), Refusal::Unknown);
     machine.write("sys/fs/selinux/enforce", "1");
-    machine.write(
-        "proc/self/status",
-        "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t0\n",
-    );
+    machine.write("proc/self/status", "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t0\n");
     assert_eq!(why(), Refusal::NotRoot);
-    machine.write(
-        "proc/self/status",
-        "Uid:\t0\t0\t0\t0\nCapEff:\t00000000a80425fb\n",
-    );
+    machine.write("proc/self/status", "Uid:\t0\t0\t0\t0\nCapEff:\t00000000a80425fb\n");
     let Refusal::Container(kind) = why() else {
         panic!("a root who may do little is in a container")
     };
@@ -114,10 +75,7 @@ fn a_refusal_has_its_likeliest_reason() {
     machine.write("sys/kernel/security/lockdown", "[confidentiality]");
     assert_eq!(why(), Refusal::LockedDown);
     // Nothing is known of a machine without files.
-    assert_eq!(
-        Environment::of(Path::new("/nowhere-at-all")).refusal(),
-        Refusal::NotRoot
-    );
+    assert_eq!(Environment::of(Path::new("/nowhere-at-all")).refusal(), Refusal::NotRoot);
 }
 
 #[test]
@@ -175,10 +133,7 @@ fn a_kernel_without_dma_events_is_recorded_by_its_iommus_and_says_so() {
     let tracefs = machine.tracefs("", vec![Vec::new()]);
     let report = machine.record(&tracefs, &["--", "true"]).unwrap();
     let said = text(&report, usize::MAX);
-    assert!(
-        !report.kept && said.contains("6.12 or later, or switch the IOMMU on"),
-        "{said}"
-    );
+    assert!(!report.kept && said.contains("6.12 or later, or switch the IOMMU on"), "{said}");
 }
 
 #[test]
@@ -193,14 +148,9 @@ fn a_kernel_without_iommu_events_says_so_and_one_with_neither_is_refused() {
     machine.remove("tracing/events/dma");
     machine.write("tracing/events/swiotlb/swiotlb_bounced/format", "");
     machine.write("proc/sys/kernel/osrelease", "6.1.0\n");
-    let said = Events::choose(&tracefs.root, &[], &tracefs.environment)
-        .unwrap_err()
-        .to_string();
+    let said = Events::choose(&tracefs.root, &[], &tracefs.environment).unwrap_err().to_string();
     let wanted = "Linux 6.1.0, has no events of what is mapped";
-    assert!(
-        said.contains(wanted) && said.contains("it has swiotlb:swiotlb_bounced"),
-        "{said}"
-    );
+    assert!(said.contains(wanted) && said.contains("it has swiotlb:swiotlb_bounced"), "{said}");
     machine.remove("tracing/gone");
     let none = machine.record(&tracefs, &["--force", "--", "true"]);
     assert!(matches!(none, Err(RecordError::NoEvents { .. })));

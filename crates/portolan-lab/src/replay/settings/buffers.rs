@@ -13,14 +13,8 @@ use crate::replay::setting::{Besides, Effect, Evidence, Rule, Saving, Setting, p
 use crate::replay::situation::{Now, Situation};
 
 /// The rules of this file.
-pub(super) const RULES: &[Advise] = &[
-    pool,
-    forced_bounce,
-    iommu_for_bounce,
-    areas,
-    huge_pages,
-    keep_mapped,
-];
+pub(super) const RULES: &[Advise] =
+    &[pool, forced_bounce, iommu_for_bounce, areas, huge_pages, keep_mapped];
 
 /// Slots of 2 KiB in Linux's pool unless it is told otherwise: 64 MiB.
 const POOL: u64 = 1 << 15;
@@ -51,10 +45,7 @@ fn pool(input: &Input<'_>, now: &Situation) -> Option<Setting> {
     let cpus = input.facts.map_or(0, |facts| facts.cpus);
     let cpus = if cpus > 0 { cpus } else { input.profile.cpus() };
     let areas = u64::from(cpus).next_power_of_two();
-    let wanted = peak
-        .saturating_mul(2)
-        .max(slots.saturating_mul(2))
-        .max(areas * AREA);
+    let wanted = peak.saturating_mul(2).max(slots.saturating_mul(2)).max(areas * AREA);
     let wanted = wanted.checked_next_power_of_two()?;
     let evidence = match (failed, &input.summary.first_failed) {
         (true, Some(line)) => {
@@ -64,10 +55,7 @@ fn pool(input: &Input<'_>, now: &Situation) -> Option<Setting> {
         }
         _ => {
             let line = input.shape.bounced_slots_peak_at.as_ref()?;
-            let shows = format!(
-                "the map with which {} slots were taken, the most",
-                grouped(peak)
-            );
+            let shows = format!("the map with which {} slots were taken, the most", grouped(peak));
             Evidence::of(line, shows, 1)
         }
     };
@@ -137,14 +125,10 @@ fn areas(input: &Input<'_>, now: &Situation) -> Option<Setting> {
 
 /// Without `swiotlb=force` nothing is copied that the device reaches.
 fn forced_bounce(input: &Input<'_>, now: &Situation) -> Option<Setting> {
-    let evidence = bounce_shown(
-        input,
-        "a bounce that was forced, though the device reaches the memory",
-    )?;
+    let evidence =
+        bounce_shown(input, "a bounce that was forced, though the device reaches the memory")?;
     let forced = evidence.text.ends_with(" FORCE");
-    let parameter = input
-        .facts
-        .map(|facts| facts.parameter("swiotlb").unwrap_or(""));
+    let parameter = input.facts.map(|facts| facts.parameter("swiotlb").unwrap_or(""));
     let told = parameter.map(|value| value.split(',').any(|word| word == "force"));
     if now.now != Now::Bounced || !forced || told == Some(false) {
         return None;
@@ -180,10 +164,7 @@ fn forced_bounce(input: &Input<'_>, now: &Situation) -> Option<Setting> {
 
 /// An IOMMU, behind which a device of 32 bits reaches all memory that is mapped for it.
 fn iommu_for_bounce(input: &Input<'_>, now: &Situation) -> Option<Setting> {
-    let evidence = bounce_shown(
-        input,
-        "a bounce for a device that does not reach the memory",
-    )?;
+    let evidence = bounce_shown(input, "a bounce for a device that does not reach the memory")?;
     let on = input.facts.is_some_and(|facts| !facts.iommus.is_empty());
     let vtd = stage_of(input.profile).is_some();
     if now.now != Now::Bounced || evidence.text.ends_with(" FORCE") || on || !vtd {

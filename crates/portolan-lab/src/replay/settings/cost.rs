@@ -66,16 +66,9 @@ impl Cost {
         Some(Self {
             us,
             range_us: [us; 2],
-            causes: Causes {
-                copies: us,
-                ..Causes::default()
-            },
+            causes: Causes { copies: us, ..Causes::default() },
             stall_us: 0.0,
-            commands: Commands {
-                count: 0,
-                most: 0,
-                are: Known::Counted,
-            },
+            commands: Commands { count: 0, most: 0, are: Known::Counted },
             exposed: Exposed::default(),
             assumed: None,
         })
@@ -112,10 +105,7 @@ impl Cost {
         let most = self.commands.most.max(other.commands.most);
         Self {
             range_us: [low.min(other_low), high.max(other_high)],
-            commands: Commands {
-                most,
-                ..self.commands
-            },
+            commands: Commands { most, ..self.commands },
             ..self
         }
     }

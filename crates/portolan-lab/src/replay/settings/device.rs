@@ -23,9 +23,7 @@ fn force_dac(input: &Input<'_>, now: &Situation) -> Option<Setting> {
     let some_below = above.count < all.count;
     let version = input.facts.and_then(|facts| facts.version());
     let known = version.is_some_and(|version| version >= GIVES_UP)
-        || input
-            .facts
-            .is_some_and(|facts| facts.parameter("iommu.forcedac") == Some("1"));
+        || input.facts.is_some_and(|facts| facts.parameter("iommu.forcedac") == Some("1"));
     if !now.is_translated() || known || above.count < FEWEST || !some_below {
         return None;
     }
@@ -88,10 +86,7 @@ fn no_ats(input: &Input<'_>, now: &Situation) -> Option<Setting> {
     let most = pct(cost.us, after_us - of(sync.high()))?;
     let saving = Saving::of(cost.us, after_us, [pct(cost.us, after_us)?, most])?;
     (saving.pct >= WORTH_PCT).then_some(())?;
-    let shows = format!(
-        "a flush of a device's TLB, the first of {}",
-        grouped(recorded.device)
-    );
+    let shows = format!("a flush of a device's TLB, the first of {}", grouped(recorded.device));
     Some(Setting {
         rule: Rule::NoAts,
         where_to_set: COMMAND_LINE.to_owned(),

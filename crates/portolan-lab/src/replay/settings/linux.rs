@@ -36,23 +36,13 @@ impl LinuxCounters {
     /// For `profile` and the traced `kernel`; `None` if Linux's rules for that machine are not known.
     pub(in crate::replay) fn new(profile: &Profile, kernel: Kernel) -> Option<Self> {
         let counter = |asked, caching, stage, kernel| {
-            let options = Options {
-                asked,
-                caching: Some(caching),
-                stage,
-                kernel: Some(kernel),
-            };
+            let options = Options { asked, caching: Some(caching), stage, kernel: Some(kernel) };
             let rules = Rules::new(profile, &options).ok()?;
             Counter::new(rules, profile).ok()
         };
         let lazy = |release| {
             let release = Some(release);
-            counter(
-                Asked::Lazy,
-                CachingMode::Off,
-                None,
-                Kernel { release, ..kernel },
-            )
+            counter(Asked::Lazy, CachingMode::Off, None, Kernel { release, ..kernel })
         };
         let second = stage_of(profile).map(|_| StageName::Second);
         Some(Self {
@@ -89,12 +79,7 @@ impl LinuxCounters {
                 None => (older, Some(newest)),
             },
         };
-        LinuxCounts {
-            strict,
-            shadowed: report(self.shadowed),
-            lazy,
-            lazy_else,
-        }
+        LinuxCounts { strict, shadowed: report(self.shadowed), lazy, lazy_else }
     }
 }
 

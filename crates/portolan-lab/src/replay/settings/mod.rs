@@ -67,11 +67,7 @@ pub(super) struct Advised {
 pub(super) fn advise(input: &Input<'_>) -> Advised {
     let situation = Situation::of(input);
     if !input.trace.understood.is_enough() {
-        return Advised {
-            situation,
-            cost: None,
-            settings: Vec::new(),
-        };
+        return Advised { situation, cost: None, settings: Vec::new() };
     }
     let mut settings: Vec<Setting> = Vec::new();
     let rules = [policy::RULES, buffers::RULES, device::RULES];
@@ -92,11 +88,7 @@ pub(super) fn advise(input: &Input<'_>) -> Advised {
         settings.retain(|setting| setting.rule != Rule::NoAts);
     }
     settings.sort_by(|a, b| b.effect.sure_pct().total_cmp(&a.effect.sure_pct()));
-    Advised {
-        cost: cost(input, &situation, &settings),
-        situation,
-        settings,
-    }
+    Advised { cost: cost(input, &situation, &settings), situation, settings }
 }
 
 /// Cost of mapping now, and with the first of `settings` that prices tell of.
@@ -122,9 +114,8 @@ fn cost(input: &Input<'_>, now: &Situation, settings: &[Setting]) -> Option<Mapp
         return None;
     }
     let savings = settings.iter().filter_map(|setting| setting.effect.saving);
-    let then = savings
-        .map(|saving| CpuCost::over(saving.after_us, saving.after_range_us, &load))
-        .next();
+    let then =
+        savings.map(|saving| CpuCost::over(saving.after_us, saving.after_range_us, &load)).next();
     let mut whole = MappingCost {
         policy: now.now,
         now: CpuCost::over(cost.us, cost.range_us, &load),
@@ -151,10 +142,7 @@ fn assumed(now: &Situation, cost: &Cost) -> Vec<String> {
         _ => None,
     };
     let price = cost.assumed.map(|event| {
-        format!(
-            "the price of `{}`, most of it, is what the profile assumes",
-            event.name()
-        )
+        format!("the price of `{}`, most of it, is what the profile assumes", event.name())
     });
     policy.into_iter().chain(price).collect()
 }

@@ -100,9 +100,7 @@ fn busy<'a>(input: &'a Input<'_>) -> Option<&'a Share> {
     let shares = &input.shape.devices;
     let all: u64 = shares.iter().map(|share| share.unmaps).sum();
     let all = all + input.shape.other_devices.unmaps;
-    shares
-        .iter()
-        .find(|share| share.unmaps >= all - all / 10 && all > 0)
+    shares.iter().find(|share| share.unmaps >= all - all / 10 && all > 0)
 }
 
 /// Tells if `name` is a function of PCI: `0000:00:1f.2`.
@@ -118,16 +116,13 @@ fn is_pci(name: &str) -> bool {
 fn group_file(input: &Input<'_>, kind: &str) -> Option<String> {
     let device = busy(input)?;
     let known = |facts: &DeviceFacts| facts.name == device.name;
-    let facts = input
-        .facts
-        .and_then(|facts| facts.devices.iter().find(|one| known(one)));
+    let facts = input.facts.and_then(|facts| facts.devices.iter().find(|one| known(one)));
     match facts {
         Some(facts) if facts.group_kind.as_deref().unwrap_or(kind) != kind => None,
         Some(facts) => Some(format!("/sys/kernel/iommu_groups/{}/type", facts.group)),
-        None if is_pci(&device.name) => Some(format!(
-            "/sys/bus/pci/devices/{}/iommu_group/type",
-            device.name
-        )),
+        None if is_pci(&device.name) => {
+            Some(format!("/sys/bus/pci/devices/{}/iommu_group/type", device.name))
+        }
         None => None,
     }
 }

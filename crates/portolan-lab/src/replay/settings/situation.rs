@@ -18,16 +18,10 @@ impl Situation {
         let maps = input.shape.streaming.maps.count;
         let seen = |now, seen| {
             let line = input.shape.excerpt(seen).cloned();
-            Self {
-                now,
-                known_by: line.map_or(KnownBy::Nobody, KnownBy::Line),
-            }
+            Self { now, known_by: line.map_or(KnownBy::Nobody, KnownBy::Line) }
         };
         if maps + input.shape.coherent.maps.count == 0 {
-            return Self {
-                now: Now::Nothing,
-                known_by: KnownBy::Nobody,
-            };
+            return Self { now: Now::Nothing, known_by: KnownBy::Nobody };
         }
         if maps > 0 && input.shape.bounced.count >= maps.div_ceil(2) {
             return seen(Now::Bounced, &input.shape.bounced);
@@ -37,10 +31,7 @@ impl Situation {
         }
         by_invalidations(input)
             .or_else(|| by_facts(input.facts?, &input.summary.devices))
-            .unwrap_or(Self {
-                now: Now::Strict,
-                known_by: KnownBy::Nobody,
-            })
+            .unwrap_or(Self { now: Now::Strict, known_by: KnownBy::Nobody })
     }
 }
 
@@ -49,10 +40,7 @@ fn by_invalidations(input: &Input<'_>) -> Option<Situation> {
     let (summary, recorded) = (input.summary, &input.summary.recorded);
     let pages: u64 = recorded.page_masks.values().sum();
     let unmaps = summary.unmaps + summary.coherent_frees + summary.orphan_unmaps;
-    let of = |now, line: &Excerpt| Situation {
-        now,
-        known_by: KnownBy::Line(line.clone()),
-    };
+    let of = |now, line: &Excerpt| Situation { now, known_by: KnownBy::Line(line.clone()) };
     if let Some(line) = summary.first_by_name.get(FLUSH_AFTER_MAP) {
         return Some(of(Now::Shadowed, line));
     }
@@ -91,10 +79,7 @@ fn by_facts(facts: &Facts, devices: &[String]) -> Option<Situation> {
         (true, Some(true), Some(false)) => Now::Shadowed,
         (true, ..) => Now::Strict,
     };
-    Some(Situation {
-        now,
-        known_by: KnownBy::Fact(format!("groups: {}", kinds.join(", "))),
-    })
+    Some(Situation { now, known_by: KnownBy::Fact(format!("groups: {}", kinds.join(", "))) })
 }
 
 /// Tells if the unit that most devices are behind has all of `bits` in a register.

@@ -114,22 +114,10 @@ impl Observer {
     }
 
     fn map(&mut self, op: &Op<'_>, now_ns: u64) {
-        let OpKind::Map {
-            id,
-            class,
-            bytes,
-            bounced,
-            direction,
-            ..
-        } = op.kind
-        else {
+        let OpKind::Map { id, class, bytes, bounced, direction, .. } = op.kind else {
             return;
         };
-        let mut book = Book {
-            line: op.line,
-            text: op.text,
-            kept: &mut self.kept,
-        };
+        let mut book = Book { line: op.line, text: op.text, kept: &mut self.kept };
         for share in shares(&mut self.shape, &mut self.cpus, op) {
             book.add(&mut share.maps, bytes);
             book.add_if(&mut share.bounced, bounced, || bounced > 0);
@@ -159,13 +147,7 @@ impl Observer {
             }
             Class::Coherent => Known::Unknown,
         };
-        let life = Life {
-            class,
-            since_ns: now_ns,
-            bytes,
-            slots,
-            known,
-        };
+        let life = Life { class, since_ns: now_ns, bytes, slots, known };
         self.live.insert(id.0, life);
     }
 
@@ -178,11 +160,7 @@ impl Observer {
         };
         self.slots = self.slots.saturating_sub(life.slots);
         let lived_ns = now_ns.saturating_sub(life.since_ns);
-        let mut book = Book {
-            line: op.line,
-            text: op.text,
-            kept: &mut self.kept,
-        };
+        let mut book = Book { line: op.line, text: op.text, kept: &mut self.kept };
         let of_class = class_of(&mut self.shape, life.class);
         book.add(&mut of_class.unmaps, life.bytes);
         let sum = &mut of_class.lifetimes_sum_ns;
@@ -213,10 +191,7 @@ fn known(buffers: &mut HashSet<Buffer, BuildHasherDefault<Mix>>, op: &Op<'_>) ->
     let Some(pa) = begin(op) else {
         return Known::Unknown;
     };
-    let buffer = Buffer {
-        device: op.device.0,
-        pa,
-    };
+    let buffer = Buffer { device: op.device.0, pa };
     if buffers.contains(&buffer) {
         return Known::Yes;
     }
@@ -229,15 +204,7 @@ fn known(buffers: &mut HashSet<Buffer, BuildHasherDefault<Mix>>, op: &Op<'_>) ->
 
 /// Counts a streaming map.
 fn streaming(shape: &mut Shape, book: &mut Book<'_>, op: &Op<'_>, known: Known) {
-    let OpKind::Map {
-        direction,
-        bytes,
-        offset,
-        pieces,
-        dma,
-        ..
-    } = op.kind
-    else {
+    let OpKind::Map { direction, bytes, offset, pieces, dma, .. } = op.kind else {
         return;
     };
     book.add(bucket(&mut shape.pieces, pieces.len() as u64), bytes);
@@ -260,9 +227,7 @@ fn streaming(shape: &mut Shape, book: &mut Book<'_>, op: &Op<'_>, known: Known) 
         book.add(&mut shape.scattered, bytes);
         shape.scattered_pieces += pieces.len() as u64;
     }
-    book.add_if(&mut shape.off_page, bytes, || {
-        begin(op).is_some_and(|pa| pa % PAGE > 0)
-    });
+    book.add_if(&mut shape.off_page, bytes, || begin(op).is_some_and(|pa| pa % PAGE > 0));
     book.add_if(&mut shape.short, bytes, || bytes < PAGE);
     book.add_if(&mut shape.above_caches, bytes, || pages > CACHED_PAGES);
     book.add_if(&mut shape.reused, bytes, || known == Known::Yes);
@@ -270,12 +235,8 @@ fn streaming(shape: &mut Shape, book: &mut Book<'_>, op: &Op<'_>, known: Known) 
         (known, direction) == (Known::Yes, Direction::FromDevice) && bytes < PAGE
     });
     shape.reuse_unknown += u64::from(known == Known::Unknown);
-    book.add_if(&mut shape.dma_above_4g, bytes, || {
-        last(dma, bytes) >= FOUR_GIB
-    });
-    book.add_if(&mut shape.memory_above_4g, bytes, || {
-        pieces.iter().any(high)
-    });
+    book.add_if(&mut shape.dma_above_4g, bytes, || last(dma, bytes) >= FOUR_GIB);
+    book.add_if(&mut shape.memory_above_4g, bytes, || pieces.iter().any(high));
     book.add_if(&mut shape.untranslated, bytes, || begin(op) == Some(dma));
 }
 
@@ -304,10 +265,9 @@ fn shares<'a>(
     let device = shape.devices.get_mut(index);
     let device = device.unwrap_or(&mut shape.other_devices);
     let cpu = match cpus.len() < MOST_CPUS || cpus.contains_key(&op.cpu) {
-        true => cpus.entry(op.cpu).or_insert_with(|| Share {
-            name: op.cpu.to_string(),
-            ..Share::default()
-        }),
+        true => cpus
+            .entry(op.cpu)
+            .or_insert_with(|| Share { name: op.cpu.to_string(), ..Share::default() }),
         false => &mut shape.other_cpus,
     };
     [device, cpu]

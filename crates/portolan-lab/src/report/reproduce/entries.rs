@@ -54,10 +54,7 @@ fn of_each(count: u64, name: &str) -> String {
 
 /// Prices over which computed latencies range.
 pub(super) fn ranged_over(rows: &[Row]) -> Option<String> {
-    let mut overs: Vec<_> = rows
-        .iter()
-        .filter_map(|row| Some(row.computed_range?.over))
-        .collect();
+    let mut overs: Vec<_> = rows.iter().filter_map(|row| Some(row.computed_range?.over)).collect();
     overs.sort_unstable();
     overs.dedup();
     (!overs.is_empty()).then(|| format!("Bars around computed marks: {}.", overs.join("; ")))
@@ -135,44 +132,23 @@ pub(super) fn swiotlb(result: &Swiotlb) -> Vec<Entry> {
 fn pool_plot(quantity: &str, case: &str) -> Of {
     let (what, axis) = match quantity {
         "throughput_mb_s" => ("Throughput", Axis::linear("throughput (MB/s)", Unit::Count)),
-        _ => (
-            "Guest CPU",
-            Axis::linear("guest CPU, one CPU is 100 %", Unit::Percent),
-        ),
+        _ => ("Guest CPU", Axis::linear("guest CPU, one CPU is 100 %", Unit::Percent)),
     };
     let (title, says) = match case {
-        "fio" => (
-            format!("{what} of fio"),
-            "By number of jobs, reading and writing.",
-        ),
+        "fio" => (format!("{what} of fio"), "By number of jobs, reading and writing."),
         _ => (
             format!("{what} with a device that takes no time"),
             "The same with a device that takes no time, so that the pool alone limits it. Nothing was \
              published of that.",
         ),
     };
-    Of {
-        title,
-        says,
-        axis,
-        error: "error %",
-    }
+    Of { title, says, axis, error: "error %" }
 }
 
 pub(super) fn iopf(result: &IopfReproduction) -> Vec<Entry> {
     let plots = [
-        (
-            "speed_kb_s",
-            "Speed",
-            Axis::log("speed (KB/s)", Unit::Count),
-            "error %",
-        ),
-        (
-            "faults",
-            "Faults",
-            Axis::log("faults", Unit::Count),
-            "error %",
-        ),
+        ("speed_kb_s", "Speed", Axis::log("speed (KB/s)", Unit::Count), "error %"),
+        ("faults", "Faults", Axis::log("faults", Unit::Count), "error %"),
         (
             "loss_pct",
             "Speed that faults cost",
@@ -227,9 +203,7 @@ pub(super) fn windows(windows: &[WindowRow]) -> Figure {
         values: Axis::linear("pages mapped", Unit::Count),
         series: vec![
             series("accessed", |row| row.pages_used.min(row.pages_mapped)),
-            series("not accessed", |row| {
-                row.pages_mapped.saturating_sub(row.pages_used)
-            }),
+            series("not accessed", |row| row.pages_mapped.saturating_sub(row.pages_used)),
         ],
         arrangement: Arrangement::StackedRows,
     });
@@ -242,13 +216,7 @@ pub(super) fn windows(windows: &[WindowRow]) -> Figure {
             format!("{:.1}", row.wasted_pct),
         ]
     });
-    let head = [
-        "load, window",
-        "faults",
-        "pages mapped",
-        "accessed",
-        "wasted %",
-    ];
+    let head = ["load, window", "faults", "pages mapped", "accessed", "wasted %"];
     super::super::figure(
         "Windows side by side",
         "How many pages a fault should map: more at once are fewer faults, and more pages that nobody \
@@ -282,24 +250,12 @@ pub(super) fn held_out(result: &HeldOut) -> Figure {
     };
     let plot = Plot::Marks(Marks {
         values: Axis::log("parts of what was published", Unit::Count),
-        series: ["published", "computed", "no effect at all"]
-            .map(str::to_owned)
-            .to_vec(),
+        series: ["published", "computed", "no effect at all"].map(str::to_owned).to_vec(),
         rows: result.rows.iter().map(row).collect(),
     });
-    let rows = result
-        .rows
-        .iter()
-        .map(|row| [name(row)].into_iter().chain(row.cells()).collect());
-    let head = [
-        "figure",
-        "prices of",
-        "published",
-        "computed",
-        "error %",
-        "of no effect %",
-        "evidence",
-    ];
+    let rows = result.rows.iter().map(|row| [name(row)].into_iter().chain(row.cells()).collect());
+    let head =
+        ["figure", "prices of", "published", "computed", "error %", "of no effect %", "evidence"];
     Figure {
         title: "Computed beside published".to_owned(),
         says: "The figures have different units, so each is in parts of the middle of what was published: 1 is as \

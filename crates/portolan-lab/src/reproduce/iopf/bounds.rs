@@ -34,17 +34,10 @@ const GUEST_FAULTS: Which = Which {
     window: Some(false),
     from_times: 1,
 };
-const WINDOW_FAULTS: Which = Which {
-    what: "a guest's faults, windows of 512 pages",
-    window: Some(true),
-    ..GUEST_FAULTS
-};
-const PROCESS_FAULTS: Which = Which {
-    what: "a process's faults",
-    kind: IopfKind::Sva,
-    window: None,
-    ..GUEST_FAULTS
-};
+const WINDOW_FAULTS: Which =
+    Which { what: "a guest's faults, windows of 512 pages", window: Some(true), ..GUEST_FAULTS };
+const PROCESS_FAULTS: Which =
+    Which { what: "a process's faults", kind: IopfKind::Sva, window: None, ..GUEST_FAULTS };
 const GUEST_SPEEDS: Which = Which {
     what: "a guest's speeds with faults, from 1000 messages on",
     quantity: "speed_kb_s",
@@ -64,14 +57,8 @@ const PROCESS_SPEEDS: Which = Which {
     ..GUEST_SPEEDS
 };
 
-const ALL: [Which; 6] = [
-    GUEST_FAULTS,
-    WINDOW_FAULTS,
-    PROCESS_FAULTS,
-    GUEST_SPEEDS,
-    GUEST_LOSS,
-    PROCESS_SPEEDS,
-];
+const ALL: [Which; 6] =
+    [GUEST_FAULTS, WINDOW_FAULTS, PROCESS_FAULTS, GUEST_SPEEDS, GUEST_LOSS, PROCESS_SPEEDS];
 
 impl Which {
     fn is_of(&self, row: &IopfRow) -> bool {
@@ -120,10 +107,7 @@ impl Table<'_> {
         let (mechanism, trivial) = match (which.kind, which.window) {
             (IopfKind::Vfio, Some(true)) => (
                 ("windows", off(|row| 4.0 * pages(row))),
-                (
-                    "the buffers' windows alone",
-                    off(|row| 2.0 * pages(row) / 512.0),
-                ),
+                ("the buffers' windows alone", off(|row| 2.0 * pages(row) / 512.0)),
             ),
             (IopfKind::Vfio, _) => (
                 ("the guest's queues", off(|row| 4.0 * pages(row))),
@@ -143,12 +127,7 @@ impl Table<'_> {
     /// Values beside a bound on the loss by faults.
     fn loss(&self, which: &Which) -> Beside {
         let none = self.worst(which, |row| 100.0 - row.kept_pct);
-        (
-            LOSS_BOUND,
-            ("the price of a fault", none),
-            ("no loss", none),
-            Evidence::Predicted,
-        )
+        (LOSS_BOUND, ("the price of a fault", none), ("no loss", none), Evidence::Predicted)
     }
 
     /// Beside a bound on speeds.

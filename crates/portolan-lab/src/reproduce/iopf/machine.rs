@@ -117,16 +117,10 @@ fn container<D: Domain + 'static>(
     window: Window,
     range: IovaRange,
 ) -> Result<Served> {
-    let options = IoasOptions {
-        window,
-        ..IoasOptions::default()
-    };
+    let options = IoasOptions { window, ..IoasOptions::default() };
     let container = Arc::new(Ioas::new(domain, clock, options, simulated()));
-    let region = RegionOptions {
-        range,
-        access: Access::READ | Access::WRITE,
-        hold: Residency::OnDemand,
-    };
+    let region =
+        RegionOptions { range, access: Access::READ | Access::WRITE, hold: Residency::OnDemand };
     container.add_region(&region, Contiguous)?;
     let handler = container.clone();
     Ok((handler, Box::new(move || container.usage())))
@@ -177,27 +171,14 @@ impl Machine {
                 unit.enable_pasids(STREAM, PASIDS_LG2)?;
                 let domain: Arc<Process> = Arc::new(unit.first_stage(&options)?);
                 unit.attach_pasid(STREAM, pasid, &domain)?;
-                (
-                    Some(pasid),
-                    container(domain, clock.clone(), window, range)?,
-                )
+                (Some(pasid), container(domain, clock.clone(), window, range)?)
             }
         };
         let unit = Arc::new(unit);
-        let bounds = Bounds {
-            flow: Flow::UNBOUNDED,
-            ..Bounds::default()
-        };
+        let bounds = Bounds { flow: Flow::UNBOUNDED, ..Bounds::default() };
         let desk = Dispatcher::new(clock, unit.clone(), bounds)?;
         desk.register(STREAM, pasid, range, handler)?;
-        Ok(Self {
-            desk,
-            usage,
-            unit,
-            registers,
-            pasid,
-            used: BTreeSet::new(),
-        })
+        Ok(Self { desk, usage, unit, registers, pasid, used: BTreeSet::new() })
     }
 
     /// Has the device access a page; returns `true` if it had to wait.
@@ -229,9 +210,7 @@ impl Machine {
         self.desk.accept(request)?;
         while self.desk.serve()?.is_some() {}
         let ended = self.registers.finished().pop();
-        ended
-            .map(|(_, went)| went)
-            .context("an access was answered, and goes on waiting")
+        ended.map(|(_, went)| went).context("an access was answered, and goes on waiting")
     }
 
     /// Counts so far.

@@ -117,17 +117,11 @@ fn fit(kind: IopfKind, rows: &[(IopfPublished, Counted)]) -> Prices {
             events
         })
         .collect();
-    let times = with
-        .iter()
-        .map(|(row, _)| ns_at(row, row.with_kb_s) - ns_at(row, row.without_kb_s));
+    let times =
+        with.iter().map(|(row, _)| ns_at(row, row.with_kb_s) - ns_at(row, row.without_kb_s));
     let faults = non_negative(&events, &times.collect::<Vec<_>>(), unknowns);
     let at = |list: &[f64], index: usize| list.get(index).copied().unwrap_or(0.0);
-    Prices {
-        start: at(&base, 0),
-        mib: at(&base, 1),
-        fault: at(&faults, 0),
-        page: at(&faults, 1),
-    }
+    Prices { start: at(&base, 0), mib: at(&base, 1), fault: at(&faults, 0), page: at(&faults, 1) }
 }
 
 fn figures(row: &IopfPublished, counted: Counted, prices: &Prices) -> [IopfRow; 4] {
@@ -154,20 +148,8 @@ fn figures(row: &IopfPublished, counted: Counted, prices: &Prices) -> [IopfRow; 
     let faults = counted.faults as f64;
     let with_fitted = fits_with(row);
     [
-        figure(
-            "without",
-            "speed_kb_s",
-            row.without_kb_s,
-            speed(without),
-            fits_without(row),
-        ),
-        figure(
-            "with",
-            "speed_kb_s",
-            row.with_kb_s,
-            speed(with),
-            with_fitted,
-        ),
+        figure("without", "speed_kb_s", row.without_kb_s, speed(without), fits_without(row)),
+        figure("with", "speed_kb_s", row.with_kb_s, speed(with), with_fitted),
         figure("with", "faults", row.faults, faults, fits_faults(row)),
         {
             let (published, lost) = (100.0 - row.kept_pct, 100.0 * (1.0 - without / with));
@@ -206,17 +188,11 @@ pub fn iopf() -> Result<IopfReproduction> {
     bounds::judge(&mut rows, &bounds);
     let mut checks = windows::checks(&windows);
     checks.push(answered(counted.iter().map(|(_, counted)| counted)));
-    let own = [
-        (Event::FaultCall, vfio.fault),
-        (Event::FaultPage, vfio.page),
-    ];
+    let own = [(Event::FaultCall, vfio.fault), (Event::FaultPage, vfio.page)];
     for (event, fitted) in own {
         let own = profile.price(event)?;
         checks.push(Check {
-            what: format!(
-                "the profile has the price of {}, within a thousandth",
-                event.name()
-            ),
+            what: format!("the profile has the price of {}, within a thousandth", event.name()),
             found: format!("{own:.3} ns and {fitted:.3} ns"),
             holds: (own / fitted - 1.0).abs() <= 1e-3,
         });
@@ -236,10 +212,7 @@ pub fn iopf() -> Result<IopfReproduction> {
 fn answered<'c>(runs: impl Iterator<Item = &'c Counted>) -> Check {
     let mut sums = [0; 3];
     let mut holds = true;
-    for &Counted {
-        faults, stalled, ..
-    } in runs
-    {
+    for &Counted { faults, stalled, .. } in runs {
         let [stalls, resumes] = stalled;
         holds &= faults == stalls && stalls == resumes && faults > 0;
         for (sum, more) in sums.iter_mut().zip([faults, stalls, resumes]) {
@@ -257,29 +230,14 @@ fn answered<'c>(runs: impl Iterator<Item = &'c Counted>) -> Check {
 fn prices(vfio: &Prices, sva: &Prices) -> Vec<FittedPrice> {
     const HUNDRED: &str = "rows of 100 messages";
     const ONE: &str = "the row of one message";
-    let price = |case, event, ns, fitted_on| FittedPrice {
-        case,
-        event,
-        ns,
-        fitted_on,
-    };
+    let price = |case, event, ns, fitted_on| FittedPrice { case, event, ns, fitted_on };
     vec![
         price("vfio", "start of a run", vfio.start, HUNDRED),
         price("vfio", "a MiB in the engine", vfio.mib, HUNDRED),
         price("vfio", "a fault", vfio.fault, HUNDRED),
         price("vfio", "a page that a fault maps", vfio.page, HUNDRED),
-        price(
-            "sva",
-            "start of a run",
-            sva.start,
-            "rows of 1 and 100 messages",
-        ),
-        price(
-            "sva",
-            "a MiB in the engine",
-            sva.mib,
-            "rows of 1 and 100 messages",
-        ),
+        price("sva", "start of a run", sva.start, "rows of 1 and 100 messages"),
+        price("sva", "a MiB in the engine", sva.mib, "rows of 1 and 100 messages"),
         price("sva", "a fault, its page included", sva.fault, ONE),
     ]
 }

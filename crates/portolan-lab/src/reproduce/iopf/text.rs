@@ -57,8 +57,7 @@ fn figures(result: &IopfReproduction, columns: usize) -> String {
             0 => vec![
                 row.kind.to_owned(),
                 bytes(row.msg_len_bytes),
-                row.premap_pages
-                    .map_or("-".to_owned(), |pages| pages.to_string()),
+                row.premap_pages.map_or("-".to_owned(), |pages| pages.to_string()),
                 grouped(row.times),
             ],
             _ => vec![String::new(); 4],
@@ -129,8 +128,7 @@ fn cells_of(row: &IopfRow) -> [String; 4] {
     [
         row.published.map_or("-".to_owned(), number),
         number(row.computed),
-        row.error_pct
-            .map_or(String::new(), |error| format!("{error:+.1}")),
+        row.error_pct.map_or(String::new(), |error| format!("{error:+.1}")),
         row.evidence.word().to_owned(),
     ]
 }

@@ -77,11 +77,7 @@ pub(super) fn compare(profile: &Profile) -> Result<Vec<WindowRow>> {
     for (name, workload) in WORKLOADS {
         for (label, window) in &windows {
             let window = *window;
-            let task = Task {
-                profile,
-                workload,
-                window,
-            };
+            let task = Task { profile, workload, window };
             let counted = task.run()?;
             rows.push(WindowRow {
                 workload: name,

@@ -79,12 +79,8 @@ impl Halves {
             }
         };
         [
-            row("tlb-batched", &self.after, &self.before, &|line| {
-                after + fewer * line
-            }),
-            row("lines-batched", &self.before, &self.after, &|line| {
-                before - fewer * line
-            }),
+            row("tlb-batched", &self.after, &self.before, &|line| after + fewer * line),
+            row("lines-batched", &self.before, &self.after, &|line| before - fewer * line),
         ]
     }
 
@@ -118,8 +114,5 @@ pub(super) fn rows(all: &[Halves], line: f64) -> (Vec<Row>, Vec<String>) {
     let most = most.fold(f64::INFINITY, f64::min);
     let line = line.min(most);
     let rows = all.iter().flat_map(|halves| halves.rows(line, most));
-    (
-        rows.collect(),
-        all.iter().map(|halves| halves.note(line, most)).collect(),
-    )
+    (rows.collect(), all.iter().map(|halves| halves.note(line, most)).collect())
 }

@@ -113,9 +113,7 @@ impl Figures {
 
 /// The bounds on `rows`.
 pub(super) fn bounds(rows: &[Row], fit: &Fit, cpus: usize) -> Result<Vec<Bound>> {
-    ALL.iter()
-        .map(|figures| figures.bound(rows, fit, cpus))
-        .collect()
+    ALL.iter().map(|figures| figures.bound(rows, fit, cpus)).collect()
 }
 
 /// Sets the evidence of each row. One busy job is one busy CPU under any model.

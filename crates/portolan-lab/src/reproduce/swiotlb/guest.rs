@@ -210,10 +210,7 @@ impl Guest<'_> {
         let Some(ns) = self.load.device_ns else {
             return now;
         };
-        let mut free = self
-            .device_free
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.device_free.lock().unwrap_or_else(PoisonError::into_inner);
         *free = free.max(now) + ns;
         *free
     }
@@ -221,8 +218,5 @@ impl Guest<'_> {
 
 /// A block: page-aligned, as NVMe wants the copy to be.
 fn need() -> Need {
-    Need {
-        keep: PageSize::SIZE_4K,
-        ..Need::bytes(BLOCK)
-    }
+    Need { keep: PageSize::SIZE_4K, ..Need::bytes(BLOCK) }
 }

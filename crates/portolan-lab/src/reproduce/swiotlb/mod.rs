@@ -193,10 +193,7 @@ fn find(table: &[SwiotlbRow], which: Which) -> Result<&SwiotlbRow> {
     let same = |row: &&SwiotlbRow| {
         (row.jobs, row.kernel, row.direction) == (which.jobs, which.kernel, which.direction)
     };
-    table
-        .iter()
-        .find(same)
-        .context("a published row is missing")
+    table.iter().find(same).context("a published row is missing")
 }
 
 /// Nanoseconds from one request to the next.
@@ -205,27 +202,15 @@ fn period_ns(row: &SwiotlbRow) -> f64 {
 }
 
 fn fit(table: &[SwiotlbRow], cpus: usize, known: SharingPrices) -> Result<Fit> {
-    let mut fit = Fit {
-        sharing: known,
-        work_ns: [[0.0; 2]; 2],
-        device_ns: [0.0; 2],
-    };
+    let mut fit = Fit { sharing: known, work_ns: [[0.0; 2]; 2], device_ns: [0.0; 2] };
     for direction in Direction4K::ALL {
         let kernel = Kernel::Optimized;
-        let which = Which {
-            jobs: 4,
-            kernel,
-            direction,
-        };
+        let which = Which { jobs: 4, kernel, direction };
         fit.device_ns[direction as usize] = period_ns(find(table, which)?);
     }
     for kernel in Kernel::ALL {
         for direction in Direction4K::ALL {
-            let which = Which {
-                jobs: 1,
-                kernel,
-                direction,
-            };
+            let which = Which { jobs: 1, kernel, direction };
             let wanted = period_ns(find(table, which)?);
             fit.work_ns[kernel as usize][direction as usize] = wanted;
             for _ in 0..STEPS {
@@ -236,11 +221,7 @@ fn fit(table: &[SwiotlbRow], cpus: usize, known: SharingPrices) -> Result<Fit> {
         }
     }
     let kernel = Kernel::Vanilla;
-    let which = Which {
-        jobs: 4,
-        kernel,
-        direction: Direction4K::Read,
-    };
+    let which = Which { jobs: 4, kernel, direction: Direction4K::Read };
     let wanted = period_ns(find(table, which)?);
     for _ in 0..STEPS {
         let found = simulate(&fit.load(cpus, strategy_of(kernel), which))?.period_ns();
@@ -253,11 +234,7 @@ fn fit(table: &[SwiotlbRow], cpus: usize, known: SharingPrices) -> Result<Fit> {
 
 /// The two figures of a published row.
 fn published_rows(row: &SwiotlbRow, fit: &Fit, cpus: usize) -> Result<[Row; 2]> {
-    let which = Which {
-        jobs: row.jobs,
-        kernel: row.kernel,
-        direction: row.direction,
-    };
+    let which = Which { jobs: row.jobs, kernel: row.kernel, direction: row.direction };
     let strategy = strategy_of(row.kernel);
     let outcome = simulate(&fit.load(cpus, strategy, which))?;
     let predicted =
@@ -267,9 +244,7 @@ fn published_rows(row: &SwiotlbRow, fit: &Fit, cpus: usize) -> Result<[Row; 2]> 
     throughput.fitted = !predicted;
     cpu.published = Some(row.guest_cpu_pct);
     for figure in [&mut throughput, &mut cpu] {
-        let error = figure
-            .published
-            .map(|value| error_pct(figure.computed, value));
+        let error = figure.published.map(|value| error_pct(figure.computed, value));
         figure.error_pct = error;
     }
     Ok([throughput, cpu])
@@ -297,10 +272,7 @@ fn figures(
         lock_waits: outcome.lock_waits,
         pool_pages: outcome.pool_pages,
     };
-    [
-        row("throughput_mb_s", outcome.mb_s()),
-        row("guest_cpu_pct", outcome.busy_pct),
-    ]
+    [row("throughput_mb_s", outcome.mb_s()), row("guest_cpu_pct", outcome.busy_pct)]
 }
 
 /// Each of the published steps, with the optimised kernel's work: four jobs, and one.
@@ -313,11 +285,7 @@ fn step_rows(fit: &Fit, cpus: usize) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for jobs in [1, 4] {
         for (variant, strategy) in steps {
-            let which = Which {
-                jobs,
-                kernel: Kernel::Optimized,
-                direction: Direction4K::Read,
-            };
+            let which = Which { jobs, kernel: Kernel::Optimized, direction: Direction4K::Read };
             let outcome = simulate(&fit.load(cpus, strategy, which))?;
             rows.extend(figures("each-patch", variant, strategy, which, &outcome));
         }
@@ -328,10 +296,7 @@ fn step_rows(fit: &Fit, cpus: usize) -> Result<Vec<Row>> {
 /// The library's own pool and the published one, with the work of the optimised kernel in both.
 fn own_rows(fit: &Fit, cpus: usize) -> Result<Vec<Row>> {
     let kernel = Kernel::Optimized;
-    let variants = [
-        ("optimized", strategy_of(kernel)),
-        ("portolan", Strategy::LockFree),
-    ];
+    let variants = [("optimized", strategy_of(kernel)), ("portolan", Strategy::LockFree)];
     let mut rows = Vec::new();
     for case in ["fio", "no-device-limit"] {
         for jobs in JOBS {
@@ -341,11 +306,7 @@ fn own_rows(fit: &Fit, cpus: usize) -> Result<Vec<Row>> {
                     if published && (jobs == 1 || jobs == 4) {
                         continue;
                     }
-                    let which = Which {
-                        jobs,
-                        kernel,
-                        direction,
-                    };
+                    let which = Which { jobs, kernel, direction };
                     let mut load = fit.load(cpus, strategy, which);
                     if case != "fio" {
                         load.device_ns = None;
@@ -402,11 +363,8 @@ fn checks(rows: &[Row], own: &[Row], fit: &Fit, known_handover: f64) -> Vec<Chec
                 && (other.case, other.jobs, other.direction, other.quantity)
                     == (row.case, row.jobs, row.direction, "throughput_mb_s")
         };
-        let theirs = rows
-            .iter()
-            .chain(own)
-            .find(same)
-            .map_or(f64::INFINITY, |other| other.computed);
+        let theirs =
+            rows.iter().chain(own).find(same).map_or(f64::INFINITY, |other| other.computed);
         row.quantity == "throughput_mb_s" && error_pct(row.computed, theirs) < -GRAIN
     });
     let slower = slower.count();

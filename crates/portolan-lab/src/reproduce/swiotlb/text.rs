@@ -19,10 +19,8 @@ pub fn swiotlb_text(result: &Swiotlb, columns: usize) -> String {
         };
         let kind = |row: &super::Row| row.evidence.word();
         let published = |row: &super::Row| row.published.map_or("-".to_owned(), |v| v.to_string());
-        let error = |row: &super::Row| {
-            row.error_pct
-                .map_or(String::new(), |error| format!("{error:+.1}"))
-        };
+        let error =
+            |row: &super::Row| row.error_pct.map_or(String::new(), |error| format!("{error:+.1}"));
         Some(vec![
             throughput.case.to_owned(),
             throughput.jobs.to_string(),
@@ -76,9 +74,7 @@ fn answer(result: &Swiotlb) -> String {
             load && row.variant == variant && quantity(row)
         });
         row.map_or(("-".to_owned(), "-".to_owned()), |row| {
-            let published = row
-                .published
-                .map_or("-".to_owned(), |value| format!("{value:.0}"));
+            let published = row.published.map_or("-".to_owned(), |value| format!("{value:.0}"));
             (published, format!("{:.0}", row.computed))
         })
     };

@@ -114,10 +114,7 @@ impl Events {
             let mut plain = Vec::new();
             push_text(&mut plain, name);
             // A bracket begins the CPU.
-            plain
-                .iter_mut()
-                .filter(|byte| **byte == b'[')
-                .for_each(|byte| *byte = b'(');
+            plain.iter_mut().filter(|byte| **byte == b'[').for_each(|byte| *byte = b'(');
             self.tasks.insert(pid, plain.into());
         }
     }
@@ -135,11 +132,9 @@ impl Events {
         let Some(printer) = known.and_then(Known::printer) else {
             // Writes to memory do not fail.
             let _ = match id {
-                Some(id) => writeln!(
-                    out,
-                    "CPU {}: event {id}, which the file does not describe",
-                    at.cpu
-                ),
+                Some(id) => {
+                    writeln!(out, "CPU {}: event {id}, which the file does not describe", at.cpu)
+                }
                 None => writeln!(out, "CPU {}: an event without a number", at.cpu),
             };
             return;

@@ -174,15 +174,7 @@ pub(super) fn number(bytes: &[u8], signed: bool) -> Option<i128> {
 fn element_size(kind: &str) -> usize {
     let words = || kind.split([' ', '[', ']']).filter(|word| !word.is_empty());
     let has = |sizes: &[&str]| words().any(|word| sizes.contains(&word));
-    if has(&[
-        "u64",
-        "s64",
-        "__u64",
-        "long",
-        "size_t",
-        "dma_addr_t",
-        "phys_addr_t",
-    ]) {
+    if has(&["u64", "s64", "__u64", "long", "size_t", "dma_addr_t", "phys_addr_t"]) {
         8
     } else if has(&["char", "u8", "s8", "__u8", "bool"]) {
         1

@@ -64,11 +64,7 @@ impl Tool {
             Self::TraceCmd => Box::new(TraceDat::open(file)?),
             Self::Perf => Box::new(PerfData::open(file)?),
         };
-        Ok(Box::new(Text {
-            recording,
-            line: Vec::new(),
-            at: 0,
-        }))
+        Ok(Box::new(Text { recording, line: Vec::new(), at: 0 }))
     }
 
     /// Opens the recording that `input` holds, by way of a temporary file.

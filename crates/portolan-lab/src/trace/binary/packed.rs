@@ -71,14 +71,7 @@ pub(super) struct CpuData {
 
 impl CpuData {
     pub(super) fn new(offset: u64, left: u64, packing: Packing) -> Self {
-        Self {
-            offset,
-            left,
-            packing,
-            chunks: None,
-            chunk: Vec::new(),
-            at: 0,
-        }
+        Self { offset, left, packing, chunks: None, chunk: Vec::new(), at: 0 }
     }
 
     /// Bytes of the file that are left.

@@ -93,13 +93,7 @@ pub(super) struct Parser<'t> {
 
 impl<'t> Parser<'t> {
     pub(super) fn new(rest: &'t str, format: &'t Format) -> Self {
-        Self {
-            rest,
-            format,
-            locals: Vec::new(),
-            depth: 0,
-            parts: 0,
-        }
+        Self { rest, format, locals: Vec::new(), depth: 0, parts: 0 }
     }
 
     pub(super) fn at_end(&mut self) -> bool {
@@ -328,22 +322,14 @@ impl<'t> Parser<'t> {
                 if between.len() > LONGEST_BETWEEN {
                     return None;
                 }
-                Expression::Flags {
-                    value,
-                    between: between.into(),
-                    names: self.names()?,
-                }
+                Expression::Flags { value, between: between.into(), names: self.names()? }
             }
             "print_array" => self.list()?,
             "print_dynamic_array" => {
                 let array = Box::new(Expression::Field(self.field()?));
                 self.need(",")?;
                 let each = Box::new(self.expression()?);
-                Expression::List {
-                    array,
-                    count: None,
-                    each,
-                }
+                Expression::List { array, count: None, each }
             }
             _ => {
                 self.arguments()?;

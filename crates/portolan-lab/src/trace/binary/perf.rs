@@ -144,10 +144,7 @@ impl Span {
     const BYTES: u64 = 16;
 
     fn read(fields: &mut Fields<impl Read>) -> Result<Self, RecordingError> {
-        Ok(Self {
-            offset: fields.u64()?,
-            length: fields.u64()?,
-        })
+        Ok(Self { offset: fields.u64()?, length: fields.u64()? })
     }
 }
 
@@ -266,8 +263,7 @@ impl PerfData {
             self.layouts.len() - 1
         });
         let room = MOST_EVENTS.saturating_sub(self.by_id.len());
-        self.by_id
-            .extend(ids.into_iter().take(room).map(|id| (id, index)));
+        self.by_id.extend(ids.into_iter().take(room).map(|id| (id, index)));
         match &self.layouts[..] {
             [_] => Ok(()),
             // Which event a sample is of has to be said where each has it.
@@ -304,11 +300,7 @@ impl PerfData {
     }
 
     fn try_read(&mut self) -> Result<(), RecordingError> {
-        while self
-            .rounds
-            .front()
-            .is_some_and(|at| *at <= self.unpacking.read())
-        {
+        while self.rounds.front().is_some_and(|at| *at <= self.unpacking.read()) {
             self.rounds.pop_front();
             self.end_round();
         }
@@ -349,16 +341,13 @@ impl PerfData {
     }
 
     fn read_body(&mut self, kind: u32, length: u64) -> Result<(), RecordingError> {
-        let rest = length
-            .checked_sub(8)
-            .ok_or(RecordingError::Odd("a record"))?;
+        let rest = length.checked_sub(8).ok_or(RecordingError::Odd("a record"))?;
         let body = self.input.block(rest, rest)?;
         let mut behind = 0;
         match kind {
             record::FINISHED_ROUND => {
                 let position = self.unpacking.position();
-                self.rounds
-                    .extend(position.filter(|_| self.rounds.len() < MOST_ROUNDS));
+                self.rounds.extend(position.filter(|_| self.rounds.len() < MOST_ROUNDS));
             }
             record::ATTR => self.attr(&body)?,
             record::TRACING_DATA => {
@@ -408,9 +397,8 @@ impl PerfData {
     fn attr(&mut self, body: &[u8]) -> Result<(), RecordingError> {
         let (_, length) = SampleLayout::parse(body)?;
         let ids = body.get(length..).unwrap_or(b"").chunks_exact(8);
-        let ids: Vec<u64> = ids
-            .filter_map(|id| Some(u64::from_le_bytes(*id.first_chunk()?)))
-            .collect();
+        let ids: Vec<u64> =
+            ids.filter_map(|id| Some(u64::from_le_bytes(*id.first_chunk()?))).collect();
         self.add_attr(body, ids)
     }
 
@@ -421,10 +409,7 @@ impl PerfData {
             self.wait(self.latest_ns, b"a sample of it cannot be read\n".to_vec());
             return;
         };
-        let at = Moment {
-            cpu: sample.cpu,
-            time_ns: sample.time_ns,
-        };
+        let at = Moment { cpu: sample.cpu, time_ns: sample.time_ns };
         match sample.raw {
             [] => self.events.write_other(at, sample.pid, &mut line),
             raw => self.events.write_line(at, raw, &mut line),
@@ -435,14 +420,8 @@ impl PerfData {
     fn lost(&mut self, count: u64, body: &[u8]) {
         self.lost = self.lost.saturating_add(count);
         let layout = self.layouts.first();
-        let mark = layout
-            .and_then(|layout| layout.mark(body))
-            .unwrap_or_default();
-        let time_ns = if mark.time_ns > 0 {
-            mark.time_ns
-        } else {
-            self.latest_ns
-        };
+        let mark = layout.and_then(|layout| layout.mark(body)).unwrap_or_default();
+        let time_ns = if mark.time_ns > 0 { mark.time_ns } else { self.latest_ns };
         let line = format!("CPU:{} [LOST {count} EVENTS]\n", mark.cpu);
         self.wait(time_ns, line.into_bytes());
     }
@@ -451,20 +430,13 @@ impl PerfData {
         self.latest_ns = self.latest_ns.max(time_ns);
         self.waiting_bytes += line.len();
         self.number += 1;
-        self.waiting.push(Reverse(Waiting {
-            time_ns,
-            number: self.number,
-            line: line.into(),
-        }));
+        self.waiting.push(Reverse(Waiting { time_ns, number: self.number, line: line.into() }));
     }
 
     fn finish(&mut self, ended: Ended) {
         let more = self.lost_samples.saturating_sub(self.lost);
         if more > 0 {
-            self.wait(
-                self.latest_ns,
-                format!("CPU:0 [LOST {more} EVENTS]\n").into_bytes(),
-            );
+            self.wait(self.latest_ns, format!("CPU:0 [LOST {more} EVENTS]\n").into_bytes());
         }
         self.ended = ended;
     }
@@ -522,10 +494,7 @@ fn read_attrs(
     const PART: &str = "the events' settings";
     // Each is followed by where its numbers are.
     let count = head.attrs.length.checked_div(head.attr_size).unwrap_or(0);
-    let own = head
-        .attr_size
-        .checked_sub(16)
-        .ok_or(RecordingError::Odd(PART))?;
+    let own = head.attr_size.checked_sub(16).ok_or(RecordingError::Odd(PART))?;
     if count > MOST_EVENTS as u64 {
         return Err(RecordingError::TooLarge(PART));
     }
@@ -535,9 +504,7 @@ fn read_attrs(
         let attr = fields.block(own, 1 << 16)?;
         spans.push((attr, Span::read(&mut fields)?));
     }
-    let length = spans
-        .iter()
-        .fold(0, |sum: u64, (_, span)| sum.saturating_add(span.length));
+    let length = spans.iter().fold(0, |sum: u64, (_, span)| sum.saturating_add(span.length));
     if length > 8 * MOST_EVENTS as u64 {
         return Err(RecordingError::TooLarge(PART));
     }
@@ -545,9 +512,8 @@ fn read_attrs(
     for (attr, span) in spans {
         let mut fields = Fields::at(file, span.offset, PART)?;
         let bytes = fields.block(span.length, length)?;
-        let numbers = bytes
-            .chunks_exact(8)
-            .filter_map(|id| Some(u64::from_le_bytes(*id.first_chunk()?)));
+        let numbers =
+            bytes.chunks_exact(8).filter_map(|id| Some(u64::from_le_bytes(*id.first_chunk()?)));
         attrs.push((attr, numbers.collect()));
     }
     Ok(attrs)

@@ -105,12 +105,7 @@ impl Recipe {
                 _ => None,
             };
             let what = argument()?;
-            pieces.push(Piece::Converted {
-                how,
-                width,
-                precision,
-                what,
-            });
+            pieces.push(Piece::Converted { how, width, precision, what });
         }
         pieces.push(Piece::Plain(rest.into()));
         parser.at_end().then_some(Self(pieces))
@@ -125,12 +120,7 @@ impl Recipe {
             }
             match piece {
                 Piece::Plain(text) => push_text(out, text.as_bytes()),
-                Piece::Converted {
-                    how,
-                    width,
-                    precision,
-                    what,
-                } => {
+                Piece::Converted { how, width, precision, what } => {
                     let given = |from: &Option<Expression>| {
                         let number = record.number(from.as_ref()?)?;
                         Some(usize::try_from(number).ok()?.min(WIDEST))

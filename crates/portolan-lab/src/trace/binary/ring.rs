@@ -40,10 +40,8 @@ impl PageLayout {
         let Ok(text) = str::from_utf8(text) else {
             return Err(odd);
         };
-        let fields: Vec<_> = text
-            .lines()
-            .filter_map(|line| EventField::parse(line.trim()))
-            .collect();
+        let fields: Vec<_> =
+            text.lines().filter_map(|line| EventField::parse(line.trim())).collect();
         let field = |name: &str| fields.iter().find(|field| &*field.name == name);
         let (Some(length), Some(data)) = (field("commit"), field("data")) else {
             return Err(odd);
@@ -121,10 +119,7 @@ impl LostBefore {
 impl Page {
     /// Page in `bytes`, and the events lost before it.
     pub(crate) fn of(bytes: Vec<u8>, layout: PageLayout) -> Result<(Self, LostBefore), Damaged> {
-        let mut page = Self {
-            bytes,
-            ..Self::default()
-        };
+        let mut page = Self { bytes, ..Self::default() };
         let lost = page.begin(layout)?;
         Ok((page, lost))
     }
@@ -148,11 +143,7 @@ impl Page {
         if end > self.bytes.len() {
             return Err(Damaged);
         }
-        self.cursor = Cursor {
-            at: layout.data_at,
-            end,
-            time_ns,
-        };
+        self.cursor = Cursor { at: layout.data_at, end, time_ns };
         match (said & LOST != 0, said & LOST_COUNTED != 0) {
             (false, _) => Ok(LostBefore::None),
             (true, false) => Ok(LostBefore::Some),

@@ -160,10 +160,7 @@ impl SampleLayout {
         let words = parts.count_ones() as usize;
         let start = body.len().checked_sub(8 * words)?;
         // It is laid out as the beginning of a sample with just these parts, its number last.
-        let front = Self {
-            parts: parts & !part::IDENTIFIER,
-            ..self
-        };
+        let front = Self { parts: parts & !part::IDENTIFIER, ..self };
         if !self.marks_all {
             return None;
         }

@@ -22,11 +22,7 @@ const PAIRS: [(&str, &[u8], &[u8]); 6] = [
     ("packed", PACKED, include_bytes!("fixtures/packed.txt.xz")),
     ("chains", CHAINS, include_bytes!("fixtures/chains.txt.xz")),
     ("pipe", PIPE, include_bytes!("fixtures/pipe.txt.xz")),
-    (
-        "compressed",
-        COMPRESSED,
-        include_bytes!("fixtures/compressed.txt.xz"),
-    ),
+    ("compressed", COMPRESSED, include_bytes!("fixtures/compressed.txt.xz")),
 ];
 
 /// All bytes of a packed file.
@@ -77,10 +73,8 @@ fn each_event_is_the_one_that_the_tool_itself_prints() {
     for (name, recording, printed) in PAIRS {
         let (text, broken) = text_of(recording.to_vec()).unwrap();
         assert_eq!(broken, None, "{name}");
-        let (ours, theirs) = (
-            events(&text),
-            events(&String::from_utf8(unpacked(printed)).unwrap()),
-        );
+        let (ours, theirs) =
+            (events(&text), events(&String::from_utf8(unpacked(printed)).unwrap()));
         assert!(theirs.len() > 70, "{name}: {}", theirs.len());
         assert_eq!(ours.len(), theirs.len(), "{name}");
         for (ours, theirs) in ours.iter().zip(&theirs) {
@@ -98,10 +92,8 @@ fn read(mut reader: Reader) -> Reader {
 #[test]
 fn a_recording_replays_as_its_own_text_does() {
     for (name, recording, printed) in [PAIRS[0], PAIRS[1], PAIRS[3]] {
-        let (ours, theirs) = (
-            read(from_bytes(recording).unwrap()),
-            read(from_bytes(printed).unwrap()),
-        );
+        let (ours, theirs) =
+            (read(from_bytes(recording).unwrap()), read(from_bytes(printed).unwrap()));
         let (ours, theirs) = (ours.summary(), theirs.summary());
         assert!(ours.maps > 10 && ours.bytes_mapped > 0, "{name}: {ours:?}");
         assert_eq!(ours.maps, theirs.maps, "{name}");
@@ -110,17 +102,8 @@ fn a_recording_replays_as_its_own_text_does() {
         assert_eq!(ours.orphan_unmaps, theirs.orphan_unmaps, "{name}");
         assert_eq!(ours.lost_events, theirs.lost_events, "{name}");
         assert_eq!(ours.events_by_name, theirs.events_by_name, "{name}");
-        assert_eq!(
-            (ours.first_ns, ours.last_ns),
-            (theirs.first_ns, theirs.last_ns),
-            "{name}"
-        );
-        assert_eq!(
-            (ours.bad_lines, ours.out_of_order),
-            (0, 0),
-            "{name}: {:?}",
-            ours.first_bad
-        );
+        assert_eq!((ours.first_ns, ours.last_ns), (theirs.first_ns, theirs.last_ns), "{name}");
+        assert_eq!((ours.bad_lines, ours.out_of_order), (0, 0), "{name}: {:?}", ours.first_bad);
         assert_eq!(ours.devices, theirs.devices, "{name}");
         let counts = |recorded: &Recorded| (recorded.page_masks.clone(), recorded.domain);
         assert_eq!(counts(&ours.recorded), counts(&theirs.recorded), "{name}");
@@ -132,10 +115,7 @@ fn a_recording_replays_as_its_own_text_does() {
 fn scatter_lists_of_linux_6_12_are_whole() {
     let reader = read(from_bytes(include_bytes!("fixtures/lists.dat.xz")).unwrap());
     let summary = reader.summary();
-    assert_eq!(
-        (summary.maps, summary.unmaps, summary.orphan_unmaps),
-        (60, 60, 0)
-    );
+    assert_eq!((summary.maps, summary.unmaps, summary.orphan_unmaps), (60, 60, 0));
     assert_eq!(summary.bytes_mapped, 40 * 4096 + 20 * 131_072);
     assert_eq!((summary.inexact_lists, summary.truncated_lists), (0, 0));
     assert_eq!(summary.recorded.page_masks.values().sum::<u64>(), 60);
@@ -145,25 +125,14 @@ fn scatter_lists_of_linux_6_12_are_whole() {
 #[test]
 fn lost_events_are_as_many_as_the_tool_says() {
     let printed = String::from_utf8(unpacked(include_bytes!("fixtures/lost.txt.xz"))).unwrap();
-    let lost = printed
-        .lines()
-        .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
+    let lost = printed.lines().filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
     let lost: u64 = lost.sum();
     let reader = read(from_bytes(LOST).unwrap());
     let summary = reader.summary();
     assert!(lost > 1000);
     // perf counts lost events once more at the end, by event.
-    assert!(
-        summary.lost_events >= lost,
-        "{} {lost}",
-        summary.lost_events
-    );
-    assert_eq!(
-        (summary.events, summary.bad_lines),
-        (4591, 0),
-        "{:?}",
-        summary.first_bad
-    );
+    assert!(summary.lost_events >= lost, "{} {lost}", summary.lost_events);
+    assert_eq!((summary.events, summary.bad_lines), (4591, 0), "{:?}", summary.first_bad);
     let reader = read(from_bytes(SEVEN).unwrap());
     assert_eq!(reader.summary().lost_events, 216);
 }

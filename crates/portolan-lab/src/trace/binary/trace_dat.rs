@@ -29,9 +29,7 @@ const MOST_OPTIONS: u32 = 64;
 /// The option that says the kernel's release.
 const UNAME: u16 = 5;
 /// Clocks that count nanoseconds.
-const CLOCKS: [&str; 8] = [
-    "local", "global", "uptime", "perf", "mono", "mono_raw", "boot", "tai",
-];
+const CLOCKS: [&str; 8] = ["local", "global", "uptime", "perf", "mono", "mono_raw", "boot", "tai"];
 
 /// A recording of trace-cmd.
 pub(super) struct TraceDat {
@@ -101,10 +99,7 @@ impl TraceDat {
             return Err(RecordingError::OtherBuffers(head.others.join(", ")));
         }
         let length = file.seek(SeekFrom::End(0))?;
-        let sum = head
-            .cpus
-            .iter()
-            .fold(0, |sum: u64, (_, data)| sum.saturating_add(data.left()));
+        let sum = head.cpus.iter().fold(0, |sum: u64, (_, data)| sum.saturating_add(data.left()));
         if sum > length {
             return Err(RecordingError::Cut("the events of a CPU"));
         }
@@ -118,9 +113,7 @@ impl TraceDat {
         Ok(Self {
             file,
             events: head.events,
-            layout: head
-                .layout
-                .ok_or(RecordingError::Odd("the layout of a page"))?,
+            layout: head.layout.ok_or(RecordingError::Odd("the layout of a page"))?,
             cpus: cpus.collect(),
             next: BinaryHeap::new(),
             begun: Begun::No,
@@ -146,10 +139,7 @@ impl TraceDat {
                 Err(_) => say_damaged(cpu.id, out),
             }
             let (file, data) = (&mut *self.file, &mut cpu.data);
-            match cpu
-                .page
-                .refill(self.layout, |page| data.fill(file, page, most))
-            {
+            match cpu.page.refill(self.layout, |page| data.fill(file, page, most)) {
                 Ok(Ok(lost)) => cpu.lost = lost,
                 Ok(Err(_)) => say_damaged(cpu.id, out),
                 Err(error) => {
@@ -164,10 +154,8 @@ impl TraceDat {
 }
 
 fn say_damaged(cpu: u32, out: &mut Vec<u8>) {
-    let _ = writeln!(
-        out,
-        "CPU {cpu}: a page of its events is damaged, the rest of it was not read"
-    );
+    let _ =
+        writeln!(out, "CPU {cpu}: a page of its events is damaged, the rest of it was not read");
 }
 
 impl Recording for TraceDat {
@@ -189,12 +177,8 @@ impl Recording for TraceDat {
         };
         let cpu = &mut self.cpus[index];
         std::mem::replace(&mut cpu.lost, LostBefore::None).write_line(cpu.id, out);
-        let at = Moment {
-            cpu: cpu.id,
-            time_ns,
-        };
-        self.events
-            .write_line(at, cpu.page.bytes(cpu.event.clone()), out);
+        let at = Moment { cpu: cpu.id, time_ns };
+        self.events.write_line(at, cpu.page.bytes(cpu.event.clone()), out);
         self.advance(index, out);
         Ok(true)
     }
@@ -231,10 +215,7 @@ pub(super) fn read_layouts(fields: &mut Fields<impl Read>) -> Result<PageLayout,
 }
 
 fn read_six(fields: &mut Fields<impl Read>) -> Result<Head, RecordingError> {
-    let mut head = Head {
-        layout: Some(read_layouts(fields)?),
-        ..Head::default()
-    };
+    let mut head = Head { layout: Some(read_layouts(fields)?), ..Head::default() };
     fields.enter("the events' descriptions");
     head.events.read_own(fields)?;
     head.events.read_systems(fields)?;
@@ -262,8 +243,7 @@ fn read_six(fields: &mut Fields<impl Read>) -> Result<Head, RecordingError> {
     }
     for cpu in 0..cpus {
         let (offset, length) = (fields.u64()?, fields.u64()?);
-        head.cpus
-            .push((cpu, CpuData::new(offset, length, Packing::None)));
+        head.cpus.push((cpu, CpuData::new(offset, length, Packing::None)));
     }
     Ok(head)
 }
@@ -281,8 +261,7 @@ impl Head {
         match id {
             3 => {
                 option.u64()?;
-                self.others
-                    .push(option.string()?.escape_debug().to_string());
+                self.others.push(option.string()?.escape_debug().to_string());
             }
             4 => self.clock = chosen(&option.string()?),
             UNAME => self.release = release_of(&option.string()?),
@@ -351,10 +330,7 @@ fn read_section(
         0 => fields.block(length, MOST_SECTION)?,
         _ => packing.unpack(&mut fields, section.name, MOST_SECTION)?,
     };
-    Ok(Fields::new(
-        BufReader::new(Cursor::new(bytes)),
-        section.name,
-    ))
+    Ok(Fields::new(BufReader::new(Cursor::new(bytes)), section.name))
 }
 
 fn read_seven(
@@ -362,10 +338,7 @@ fn read_seven(
     packing: Packing,
     mut options: u64,
 ) -> Result<Head, RecordingError> {
-    const OPTIONS: Section = Section {
-        id: 0,
-        name: "the options",
-    };
+    const OPTIONS: Section = Section { id: 0, name: "the options" };
     let mut head = Head::default();
     for _ in 0..MOST_OPTIONS {
         let mut fields = read_section(file, options, &OPTIONS, packing)?;

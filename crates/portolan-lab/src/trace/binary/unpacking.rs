@@ -123,9 +123,7 @@ impl Unpacking {
         }
         let mut source = &self.packed[..];
         let one = BlockDecodingStrategy::UptoBlocks(1);
-        self.decoder
-            .decode_blocks(&mut source, one)
-            .map_err(invalid)?;
+        self.decoder.decode_blocks(&mut source, one).map_err(invalid)?;
         let taken = self.packed.len() - source.len();
         self.packed.drain(..taken);
         self.before += self.at as u64;
@@ -160,10 +158,7 @@ impl Unpacking {
         self.decoder.init(&mut source).map_err(invalid)?;
         let taken = self.packed.len() - source.len();
         self.packed.drain(..taken);
-        self.frame = Some(Frame {
-            window,
-            is_full: false,
-        });
+        self.frame = Some(Frame { window, is_full: false });
         Ok(true)
     }
 }

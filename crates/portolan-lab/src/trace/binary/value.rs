@@ -57,12 +57,7 @@ impl<'r> Record<'r> {
         bytes: &'r [u8],
         disclosure: Disclosure,
     ) -> Self {
-        Self {
-            fields,
-            bytes,
-            disclosure,
-            locals: &[],
-        }
+        Self { fields, bytes, disclosure, locals: &[] }
     }
 
     fn field(self, index: usize) -> Option<(&'r EventField, &'r [u8])> {
@@ -93,11 +88,7 @@ impl<'r> Record<'r> {
             }
             Expression::Choice(parts) => {
                 let [condition, yes, no] = &**parts;
-                self.number(if self.number(condition)? != 0 {
-                    yes
-                } else {
-                    no
-                })
+                self.number(if self.number(condition)? != 0 { yes } else { no })
             }
             Expression::Cast { bits, signed, of } => Some(cut(self.number(of)?, *bits, *signed)),
             Expression::Length(index) => Some(self.field(*index)?.1.len() as i128),
@@ -113,17 +104,11 @@ impl<'r> Record<'r> {
     fn block(self, values: &[Expression], last: &Expression) -> Option<i128> {
         let mut locals = Vec::with_capacity(values.len());
         for value in values {
-            let inside = Record {
-                locals: &locals,
-                ..self
-            };
+            let inside = Record { locals: &locals, ..self };
             let found = inside.number(value);
             locals.push(found);
         }
-        let inside = Record {
-            locals: &locals,
-            ..self
-        };
+        let inside = Record { locals: &locals, ..self };
         inside.number(last)
     }
 
@@ -150,11 +135,7 @@ impl<'r> Record<'r> {
             Expression::Cast { of, .. } => self.try_print(of, out)?,
             Expression::Choice(parts) => {
                 let [condition, yes, no] = &**parts;
-                let chosen = if self.number(condition).ok_or(Unprintable)? != 0 {
-                    yes
-                } else {
-                    no
-                };
+                let chosen = if self.number(condition).ok_or(Unprintable)? != 0 { yes } else { no };
                 self.try_print(chosen, out)?;
             }
             Expression::Symbol(value, names) => {
@@ -164,16 +145,9 @@ impl<'r> Record<'r> {
                     None => write_hexadecimal(out, value),
                 }
             }
-            Expression::Flags {
-                value,
-                between,
-                names,
-            } => print_flags(
-                self.number(value).ok_or(Unprintable)? as u64,
-                between,
-                names,
-                out,
-            ),
+            Expression::Flags { value, between, names } => {
+                print_flags(self.number(value).ok_or(Unprintable)? as u64, between, names, out)
+            }
             Expression::List { array, count, each } => {
                 self.print_list(array, count.as_deref(), each, out)?;
             }
@@ -292,11 +266,7 @@ pub(super) fn write_hexadecimal(out: &mut Vec<u8>, value: u64) {
 pub(super) fn push_hexadecimal(out: &mut Vec<u8>, value: u64, width: usize) {
     let digits = (64 - value.leading_zeros()).div_ceil(4) as usize;
     for place in (0..digits.max(width)).rev() {
-        let digit = if place < 16 {
-            value >> (4 * place) & 0xf
-        } else {
-            0
-        };
+        let digit = if place < 16 { value >> (4 * place) & 0xf } else { 0 };
         out.push(b"0123456789abcdef"[digit as usize]);
     }
 }

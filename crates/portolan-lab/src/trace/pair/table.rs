@@ -64,8 +64,7 @@ impl Pairing {
             self.end(origin, one, text);
         }
         let outbox = &mut self.outbox;
-        self.unclaimed
-            .take_within(start, last, taken, |place| outbox.split(place));
+        self.unclaimed.take_within(start, last, taken, |place| outbox.split(place));
         if !taken.is_empty() {
             self.map_and_unmap(origin, taken, text, summary);
         } else if !found {
@@ -75,9 +74,7 @@ impl Pairing {
 
     /// Ends a mapping that is out of its table.
     fn end(&mut self, origin: Origin, found: FoundInTable, text: &[u8]) {
-        let FoundInTable {
-            start, id, mapping, ..
-        } = found;
+        let FoundInTable { start, id, mapping, .. } = found;
         let Some((named, key)) = mapping.claimed else {
             self.beside.note_ended(origin.cpu, (start, mapping.last));
             self.push_unmap(origin, (mapping.device, Class::Streaming), id, text);
@@ -89,11 +86,7 @@ impl Pairing {
             // One of several lists of the same memory has ended: the list that was thought to have ended lives.
             self.lists.begins_at(key, id, start);
             let left = last - start + 1;
-            let mapping = InTable {
-                last,
-                left,
-                ..mapping
-            };
+            let mapping = InTable { last, left, ..mapping };
             self.tables.add(start, id, mapping);
             return;
         }
@@ -103,11 +96,7 @@ impl Pairing {
             return;
         }
         let place = self.outbox.wait(Waits::Unmap(start), text);
-        let out = OutOfTable {
-            place,
-            mapping,
-            origin,
-        };
+        let out = OutOfTable { place, mapping, origin };
         self.out_of_table.insert((start, id), out);
     }
 
@@ -139,9 +128,7 @@ impl Pairing {
     /// Makes the unmap at `place` an operation by itself: its `dma:*` event did not come.
     fn decide_unmap(&mut self, start: u64, place: u64) {
         let mut here = self.out_of_table.range((start, 0)..=(start, u64::MAX));
-        let key = here
-            .find(|(_, out)| out.place == place)
-            .map(|(key, _)| *key);
+        let key = here.find(|(_, out)| out.place == place).map(|(key, _)| *key);
         let out = key.and_then(|key| self.out_of_table.remove(&key).map(|out| (key.1, out)));
         if let Some((id, out)) = out
             && let Some((named, key)) = out.mapping.claimed

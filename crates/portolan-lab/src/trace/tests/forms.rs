@@ -16,10 +16,7 @@ pub(super) fn lists_of_libtraceevent() -> String {
 
 /// An event in each form that is read.
 pub(super) fn of_each_kind() -> String {
-    FORMS
-        .iter()
-        .map(|(_, before, ..)| in_form(before))
-        .collect()
+    FORMS.iter().map(|(_, before, ..)| in_form(before)).collect()
 }
 
 #[test]
@@ -27,20 +24,8 @@ fn lists_as_libtraceevent_prints_them_are_read() {
     let text = lists_of_libtraceevent();
     let mut reader = Reader::new(Box::new(std::io::Cursor::new(text.into_bytes()))).unwrap();
     let op = reader.next_op().unwrap();
-    let OpKind::Map {
-        pieces,
-        dma,
-        bytes,
-        direction,
-        ..
-    } = op.kind
-    else {
-        panic!("no map")
-    };
-    assert_eq!(
-        (dma, bytes, direction),
-        (0xbcd0_0000, 8192, Direction::ToDevice)
-    );
+    let OpKind::Map { pieces, dma, bytes, direction, .. } = op.kind else { panic!("no map") };
+    assert_eq!((dma, bytes, direction), (0xbcd0_0000, 8192, Direction::ToDevice));
     let pas: Vec<_> = pieces.iter().map(|piece| piece.pa.get()).collect();
     assert_eq!(pas, [0x181c_1000, 0x19cf_a000]);
     let sum = drain(reader);
@@ -81,18 +66,11 @@ fn allocations_without_a_direction_are_read() {
 /// A page's map and unmap, with the text before the fields: `{at}` is the time, in microseconds `{us}`.
 fn in_form(before: &str) -> String {
     let line = |n: u64, fields: &str| {
-        let at = before
-            .replace("{at}", &format!("1.{n:06}"))
-            .replace("{us}", &n.to_string());
+        let at = before.replace("{at}", &format!("1.{n:06}")).replace("{us}", &n.to_string());
         format!("{at}{fields}\n")
     };
-    line(
-        10,
-        "dma_map_phys: nic dir=FROM_DEVICE dma_addr=fffff000 size=4096 phys_addr=1000 attrs=",
-    ) + &line(
-        99,
-        "dma_unmap_phys: nic dir=FROM_DEVICE dma_addr=fffff000 size=4096 attrs=",
-    )
+    line(10, "dma_map_phys: nic dir=FROM_DEVICE dma_addr=fffff000 size=4096 phys_addr=1000 attrs=")
+        + &line(99, "dma_unmap_phys: nic dir=FROM_DEVICE dma_addr=fffff000 size=4096 attrs=")
 }
 
 const SECONDS: (u64, Clock) = (1_000_010_000, Clock::Seconds);
@@ -100,71 +78,26 @@ const SECONDS: (u64, Clock) = (1_000_010_000, Clock::Seconds);
 /// Beginnings of lines, with the CPU, the time and the clock that they say.
 const FORMS: [(&str, &str, u16, (u64, Clock)); 17] = [
     ("ftrace", "  fio-1 [003] ..... {at}: ", 3, SECONDS),
-    (
-        "ftrace, trace_pipe, colon in a task",
-        " a:b [7] c-1 [003] d.h1. {at}: ",
-        3,
-        SECONDS,
-    ),
-    (
-        "option record-tgid",
-        "  fio-1  (      1) [003] ..... {at}: ",
-        3,
-        SECONDS,
-    ),
+    ("ftrace, trace_pipe, colon in a task", " a:b [7] c-1 [003] d.h1. {at}: ", 3, SECONDS),
+    ("option record-tgid", "  fio-1  (      1) [003] ..... {at}: ", 3, SECONDS),
     ("option noirq-info", "  fio-1 [003] {at}: ", 3, SECONDS),
     ("flags of 2015", "  fio-1 [003] .... {at}: ", 3, SECONDS),
-    (
-        "flags with migrate-disable",
-        "  fio-1 [003] ....... {at}: ",
-        3,
-        SECONDS,
-    ),
-    (
-        "option latency-format",
-        "  fio-1  3d.h1. {us}us!: ",
-        3,
-        (10_000, Clock::Microseconds),
-    ),
+    ("flags with migrate-disable", "  fio-1 [003] ....... {at}: ", 3, SECONDS),
+    ("option latency-format", "  fio-1  3d.h1. {us}us!: ", 3, (10_000, Clock::Microseconds)),
     (
         "latency-format without a mark",
         "  fio-1  3..... {us}us : ",
         3,
         (10_000, Clock::Microseconds),
     ),
-    (
-        "latency-format with a clock of ticks",
-        "  fio-1  3..... {us}: ",
-        3,
-        (10, Clock::Ticks),
-    ),
+    ("latency-format with a clock of ticks", "  fio-1  3..... {us}: ", 3, (10, Clock::Ticks)),
     ("trace-cmd report", "  fio-1  [003]  {at}: ", 3, SECONDS),
-    (
-        "trace-cmd report -t",
-        "  fio-1  [003]  {at}000: ",
-        3,
-        SECONDS,
-    ),
+    ("trace-cmd report -t", "  fio-1  [003]  {at}000: ", 3, SECONDS),
     ("trace-cmd report -l", "  fio-1  3d.h1.  {at}: ", 3, SECONDS),
-    (
-        "trace-cmd report of several files",
-        "guest:  fio-1  [003]  {at}: ",
-        3,
-        SECONDS,
-    ),
+    ("trace-cmd report of several files", "guest:  fio-1  [003]  {at}: ", 3, SECONDS),
     ("perf script", "fio  1 [003]  {at}: dma:", 3, SECONDS),
-    (
-        "perf script with threads",
-        "fio  1/1 [003]  {at}: dma:",
-        3,
-        SECONDS,
-    ),
-    (
-        "clocks x86-tsc, counter, uptime",
-        "  fio-1 [003] ..... {us}: ",
-        3,
-        (10, Clock::Ticks),
-    ),
+    ("perf script with threads", "fio  1/1 [003]  {at}: dma:", 3, SECONDS),
+    ("clocks x86-tsc, counter, uptime", "  fio-1 [003] ..... {us}: ", 3, (10, Clock::Ticks)),
     ("1,024 CPUs", "  fio-1 [1023] ..... {at}: ", 1023, SECONDS),
 ];
 
@@ -176,11 +109,7 @@ fn each_form_of_a_line_is_read_with_its_cpu_task_and_time() {
         let op = reader.next_op().map(|op| (op.cpu, op.time_ns, op.running));
         assert_eq!(op, Some((cpu, time, Running::Task(1))), "{form}");
         let sum = drain(reader);
-        assert_eq!(
-            (sum.maps, sum.unmaps, sum.bad_lines, sum.clock),
-            (1, 1, 0, clock),
-            "{form}"
-        );
+        assert_eq!((sum.maps, sum.unmaps, sum.bad_lines, sum.clock), (1, 1, 0, clock), "{form}");
     }
     for idle in [
         "<idle>-0 [003] ..s1. {at}: ",
@@ -189,11 +118,7 @@ fn each_form_of_a_line_is_read_with_its_cpu_task_and_time() {
     ] {
         let text = in_form(idle);
         let mut reader = Reader::new(Box::new(std::io::Cursor::new(text.into_bytes()))).unwrap();
-        assert_eq!(
-            reader.next_op().map(|op| op.running),
-            Some(Running::Idle),
-            "{idle}"
-        );
+        assert_eq!(reader.next_op().map(|op| op.running), Some(Running::Idle), "{idle}");
     }
 }
 
@@ -223,22 +148,16 @@ fn fields_by_name_and_value_are_those_that_the_kernel_prints() {
  t-1 [000] 1.5: dma_unmap_phys: device=nic dma_addr=0xfffff000 (1) size=0x1000 (4096) dir=0x2 (2) attrs=0x0 (0)
  t-1 [000] 1.6: swiotlb_bounced: dev_name=nic dev_addr=0x1f000 (126976) size=0x200 (512) force=(0)
 ";
-    for (form, text) in [
-        ("printed", printed),
-        ("trace-cmd report -R", raw),
-        ("option fields", fields),
-    ] {
+    for (form, text) in
+        [("printed", printed), ("trace-cmd report -R", raw), ("option fields", fields)]
+    {
         let sum = read(text).unwrap();
         assert_eq!(
             (sum.maps, sum.unmaps, sum.bytes_mapped, sum.bad_lines),
             (1, 1, 4096, 0),
             "{form}"
         );
-        assert_eq!(
-            (sum.bounced_bytes, sum.recorded.page_masks.len()),
-            (512, 1),
-            "{form}"
-        );
+        assert_eq!((sum.bounced_bytes, sum.recorded.page_masks.len()), (512, 1), "{form}");
         assert_eq!(
             (sum.recorded.pages_after_unmap, sum.devices.as_slice()),
             (1, &["nic".to_owned()][..]),
@@ -267,13 +186,8 @@ fn lists_as_numbers_and_as_bytes_with_commas_are_read() {
             "{text}"
         );
     }
-    let broken = [
-        "ARRAY[00, 10",
-        "ARRAY[00, 10, xx, 00]",
-        "ARRAY[00, 10, 00]",
-        "{0x1000",
-        "{0x1,y}",
-    ];
+    let broken =
+        ["ARRAY[00, 10", "ARRAY[00, 10, xx, 00]", "ARRAY[00, 10, 00]", "{0x1000", "{0x1,y}"];
     for list in broken {
         let text =
             format!(" t-1 [000] 1.1: dma_unmap_sg: [FAILED TO PARSE] device=dev addrs={list}\n");
@@ -290,12 +204,7 @@ fn stacks_and_headers_are_known_lines() {
         + "\tffffffff9e1b2c3d dma_map_page_attrs+0x123 ([kernel.kallsyms])\n"
         + "\t    7f1e2d3c4b5a [unknown] (/usr/bin/fio)\n\n";
     let sum = read(&text).unwrap();
-    assert_eq!(
-        (sum.maps, sum.bad_lines, sum.header_lines),
-        (1, 0, 9),
-        "{:?}",
-        sum.first_bad
-    );
+    assert_eq!((sum.maps, sum.bad_lines, sum.header_lines), (1, 0, 9), "{:?}", sum.first_bad);
 }
 
 #[test]
@@ -329,10 +238,7 @@ fn times_and_machines_that_do_not_fit_together_are_said() {
         format!("  fio-1 [000] ..... {time}: map: IOMMU: iova=0x1000 paddr=0x2000 size=4096\n")
     };
     let jumps = read(&(at("1.0") + &at("200000000.0") + &at("1.5") + &at("1.4"))).unwrap();
-    assert_eq!(
-        (jumps.clock_jumps, jumps.clock_jump_lines.as_slice()),
-        (2, &[2, 3][..])
-    );
+    assert_eq!((jumps.clock_jumps, jumps.clock_jump_lines.as_slice()), (2, &[2, 3][..]));
     assert_eq!(jumps.out_of_order, 2);
     let ticks = read(&(at("430150656786") + &at("930150656786"))).unwrap();
     assert_eq!((ticks.clock, ticks.clock_jumps), (Clock::Ticks, 0));
@@ -346,38 +252,26 @@ fn lines_that_end_with_a_carriage_return_are_read_after_a_feed_alone() {
     let both = read(&text.replace('\n', "\r\n")).unwrap();
     assert_eq!((both.maps, both.unmaps, both.bad_lines), (1, 1, 0));
     let alone = read(&text.replace('\n', "\r")).err();
-    assert!(
-        matches!(alone, Some(OpenError::CarriageReturns)),
-        "{alone:?}"
-    );
+    assert!(matches!(alone, Some(OpenError::CarriageReturns)), "{alone:?}");
 }
 
 #[test]
 fn events_without_context_are_called_so() {
     let refused = read(&in_form("")).err();
-    assert!(
-        matches!(refused, Some(OpenError::WithoutContext)),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, Some(OpenError::WithoutContext)), "{refused:?}");
 }
 
 #[test]
 fn forms_that_are_not_read_are_refused() {
     let rows = [
-        (
-            "verbose",
-            "  fio 77 0 1 00000000 00001234 [000abcde] 1.234ms (+0.001ms): ",
-        ),
+        ("verbose", "  fio 77 0 1 00000000 00001234 [000abcde] 1.234ms (+0.001ms): "),
         ("raw", "77 0 1000010000 "),
         ("hex", "0000004d 00000000 3b9af0da "),
         ("perf script without CPU and time", "fio 77 dma:"),
     ];
     for (form, before) in rows {
         let refused = read(&in_form(before)).err();
-        assert!(
-            matches!(refused, Some(OpenError::NotATrace)),
-            "{form}: {refused:?}"
-        );
+        assert!(matches!(refused, Some(OpenError::NotATrace)), "{form}: {refused:?}");
     }
 }
 

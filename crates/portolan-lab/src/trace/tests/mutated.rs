@@ -8,11 +8,8 @@ fn texts() -> Vec<Vec<u8>> {
     let (mut unpacked, _) = source::open_file(&data("vtd-strict.boot.trace.xz")).unwrap();
     Read::read_to_end(&mut unpacked, &mut boot).unwrap();
     let published = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/traces");
-    let mut paths: Vec<_> = published
-        .read_dir()
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
+    let mut paths: Vec<_> =
+        published.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     let published = paths.into_iter().map(|path| std::fs::read(path).unwrap());
     let forms = [forms::of_each_kind(), forms::lists_of_libtraceevent()];

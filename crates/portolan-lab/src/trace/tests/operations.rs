@@ -72,16 +72,10 @@ fn what_one_unmap_takes_out_is_one_operation() {
 #[test]
 fn mappings_that_have_no_dma_event_are_not_dropped() {
     let sum = read(&(page_at(1, 0xffe0_0000) + &list_of_eight(1000, 0xfff0_0000))).unwrap();
-    assert_eq!(
-        (sum.maps, sum.unmaps, sum.bytes_mapped),
-        (2, 2, 4096 + 32768)
-    );
+    assert_eq!((sum.maps, sum.unmaps, sum.bytes_mapped), (2, 2, 4096 + 32768));
     // The only device whose mappings are in a table is taken for the one.
     assert_eq!((sum.devices.len(), sum.inferred_devices), (1, 1));
-    assert_eq!(
-        (sum.recorded.pages_after_unmap, sum.recorded.pages_after_map),
-        (2, 0)
-    );
+    assert_eq!((sum.recorded.pages_after_unmap, sum.recorded.pages_after_map), (2, 0));
 }
 
 #[test]
@@ -109,9 +103,7 @@ fn a_request_is_where_its_last_piece_is_and_operations_keep_their_order() {
     let mut lines = Vec::new();
     while let Some(op) = reader.next_op() {
         if lines.is_empty() {
-            let OpKind::Map { pieces, dma, .. } = op.kind else {
-                panic!("no map")
-            };
+            let OpKind::Map { pieces, dma, .. } = op.kind else { panic!("no map") };
             assert_eq!((pieces.len(), dma), (2, 0x10_0000));
             assert!(op.text.starts_with(b"fio-1  [000] ..... 1.000002: map"));
         }
@@ -127,10 +119,7 @@ fn pieces_that_an_interrupt_divides_are_one_request() {
         + &piece(600, 0, 0x10_1000, 0x90_0000, 4096)
         + &take_out(700, 0, 0x10_0000, 8192);
     let sum = read(&text).unwrap();
-    assert_eq!(
-        (sum.maps, sum.unmaps, sum.bytes_mapped),
-        (2, 2, 4096 + 8192)
-    );
+    assert_eq!((sum.maps, sum.unmaps, sum.bytes_mapped), (2, 2, 4096 + 8192));
 }
 
 #[test]
@@ -181,10 +170,7 @@ fn two_domains_with_one_address_are_told_apart_by_device_or_counted() {
         |at| take_out(at, 0, 0xffff_f000, 4096),
     );
     let sum = read(&text).unwrap();
-    assert_eq!(
-        (sum.maps, sum.unmaps, sum.orphan_unmaps, sum.left_mapped),
-        (10, 10, 0, 0)
-    );
+    assert_eq!((sum.maps, sum.unmaps, sum.orphan_unmaps, sum.left_mapped), (10, 10, 0, 0));
     assert_eq!(sum.ambiguous_unmaps, 5);
     // With `dma:*` events the devices are told; the second is unmapped first.
     let map = |at, device| {
@@ -214,10 +200,7 @@ fn the_device_of_a_request_is_the_one_that_its_event_names_if_it_does() {
          kworker/0:0-5 [000] ..... 714.634399: unmap: {of} size=4096 unmapped_size=4096\n"
     );
     let sum = read(&text).unwrap();
-    assert_eq!(
-        (sum.devices, sum.maps, sum.unmaps),
-        (vec!["1d84000.ufshc".to_owned()], 1, 1)
-    );
+    assert_eq!((sum.devices, sum.maps, sum.unmaps), (vec!["1d84000.ufshc".to_owned()], 1, 1));
 }
 
 #[test]
@@ -250,10 +233,7 @@ fn a_list_that_is_mapped_twice_ends_where_the_unmap_beside_it_says() {
         + &unmap(21, 0xfe00_0000)
         + &unmap(31, 0xff00_0000);
     let sum = read(&text).unwrap();
-    assert_eq!(
-        (sum.maps, sum.unmaps, sum.orphan_unmaps, sum.left_mapped),
-        (2, 2, 0, 0)
-    );
+    assert_eq!((sum.maps, sum.unmaps, sum.orphan_unmaps, sum.left_mapped), (2, 2, 0, 0));
     assert!(whole(&sum));
 }
 
@@ -262,11 +242,7 @@ fn what_is_not_paired_or_read_lowers_what_is_understood() {
     let good = list_of_eight(1, 0xfff0_0000);
     let orphan = read(&(good.clone() + &take_out(900, 0, 0xfff0_0000, 4096))).unwrap();
     assert_eq!(
-        (
-            orphan.orphan_unmaps,
-            orphan.understood.events,
-            orphan.understood.events_understood
-        ),
+        (orphan.orphan_unmaps, orphan.understood.events, orphan.understood.events_understood),
         (1, 10, 9)
     );
     assert_eq!(
@@ -276,11 +252,7 @@ fn what_is_not_paired_or_read_lowers_what_is_understood() {
     let bad =
         read(&(good.clone() + "  fio-1  [000] ..... 1.5: map: IOMMU: iova=0x1000\n")).unwrap();
     assert_eq!(
-        (
-            bad.bad_lines,
-            bad.understood.events,
-            bad.understood.events_understood
-        ),
+        (bad.bad_lines, bad.understood.events, bad.understood.events_understood),
         (1, 10, 9)
     );
     let lost = read(&(good.clone() + "CPU:0 [LOST 9 EVENTS]\n")).unwrap();
@@ -288,10 +260,7 @@ fn what_is_not_paired_or_read_lowers_what_is_understood() {
     // Events that the ring buffer overwrote come before the trace.
     let overwritten = "# entries-in-buffer/entries-written: 10/5000   #P:1\n".to_owned() + &good;
     let overwritten = read(&overwritten).unwrap();
-    assert_eq!(
-        (overwritten.lost_events, overwritten.understood.events_pct()),
-        (4990, 100.0)
-    );
+    assert_eq!((overwritten.lost_events, overwritten.understood.events_pct()), (4990, 100.0));
 }
 
 #[test]
@@ -326,20 +295,14 @@ fn what_was_mapped_before_the_trace_is_understood_when_it_is_unmapped() {
     };
     let sum = read(&(0..64).map(buffer).collect::<String>()).unwrap();
     assert_eq!((sum.maps, sum.orphan_unmaps), (64, 64));
-    assert_eq!(
-        (sum.understood.events_pct(), sum.understood.bytes_pct()),
-        (100.0, 100.0)
-    );
+    assert_eq!((sum.understood.events_pct(), sum.understood.bytes_pct()), (100.0, 100.0));
     // More than were ever mapped at once are no ring.
     let text: String = (0..9)
         .map(|n| event("dma_unmap_phys", n, 0xff00_0000 + n * 4096))
         .chain((0..8).map(|n| event("dma_map_phys", 20 + n, 0xfe00_0000 + n * 4096)))
         .collect();
     let sum = read(&text).unwrap();
-    assert_eq!(
-        (sum.understood.events, sum.understood.events_understood),
-        (17, 8)
-    );
+    assert_eq!((sum.understood.events, sum.understood.events_understood), (17, 8));
     // Where the trace has mapped and unmapped before, an event is missing.
     let text = [
         event("dma_map_phys", 1, 0xff00_0000),
@@ -347,10 +310,7 @@ fn what_was_mapped_before_the_trace_is_understood_when_it_is_unmapped() {
         event("dma_unmap_phys", 3, 0xff00_0000),
     ];
     let sum = read(&text.concat()).unwrap();
-    assert_eq!(
-        (sum.understood.events, sum.understood.events_understood),
-        (3, 2)
-    );
+    assert_eq!((sum.understood.events, sum.understood.events_understood), (3, 2));
 }
 
 /// A card's buffer from before the trace is unmapped; its address goes to another CPU before that is printed.
@@ -367,10 +327,7 @@ fn an_address_that_is_given_out_before_its_unmap_is_printed_is_unmapped_once() {
         + &take_out(5, 1, 0xff00_0000, 4096)
         + &named(6, 1, "dma_unmap_page");
     let sum = read(&text).unwrap();
-    assert_eq!(
-        (sum.maps, sum.unmaps, sum.orphan_unmaps, sum.left_mapped),
-        (1, 1, 1, 0)
-    );
+    assert_eq!((sum.maps, sum.unmaps, sum.orphan_unmaps, sum.left_mapped), (1, 1, 1, 0));
 }
 
 /// The same, and the other CPU unmaps it again before either is printed; the second time by clocks that differ.
@@ -381,10 +338,7 @@ fn an_address_that_two_cpus_unmap_at_once_is_unmapped_twice() {
     let [ours, theirs] = [0, 1].map(|cpu| take_out(4, cpu, 0xff00_0000, 4096));
     let ends = named(5, 0, "dma_unmap_phys") + &named(6, 1, "dma_unmap_phys");
     let late = named(5, 1, "dma_unmap_phys") + &named(6, 0, "dma_unmap_phys");
-    for text in [
-        ours.clone() + &map + &theirs + &ends,
-        map + &ours + &theirs + &late,
-    ] {
+    for text in [ours.clone() + &map + &theirs + &ends, map + &ours + &theirs + &late] {
         let sum = read(&text).unwrap();
         assert_eq!(
             (sum.maps, sum.unmaps, sum.orphan_unmaps, sum.left_mapped),

@@ -143,11 +143,7 @@ fn addresses_that_are_given_out_again_are_mapped_and_unmapped_as_often_as_they_a
     for (seed, steps) in short.chain((0..40).map(|seed| (seed, 600))) {
         let (text, told) = Kernel::new(seed).run(steps);
         let sum = read(&text).unwrap();
-        let found = Told {
-            maps: sum.maps,
-            unmaps: sum.unmaps,
-            orphans: sum.orphan_unmaps,
-        };
+        let found = Told { maps: sum.maps, unmaps: sum.unmaps, orphans: sum.orphan_unmaps };
         assert_eq!(found, told, "seed {seed}:\n{text}");
         assert_eq!(sum.left_mapped, told.maps - told.unmaps, "seed {seed}");
     }

@@ -55,10 +55,7 @@ fn the_last_run_of_a_cpu_counts_and_none_tells_nothing() {
     // Too few ticks to tell their length.
     assert_eq!(lateness(&run("b-2", 1, 0, 1000)), None);
     // A length that no kernel has.
-    assert_eq!(
-        lateness(&(on_time(2000) + &run("b-2", 1, 90_000, 1044))),
-        None
-    );
+    assert_eq!(lateness(&(on_time(2000) + &run("b-2", 1, 90_000, 1044))), None);
 }
 
 /// They come in pauses, too, so that they are no part of the load's time, nor are their CPUs.
@@ -72,22 +69,12 @@ fn runs_of_timers_are_counted_and_make_a_load_no_longer() {
     while reader.next_op().is_some() {}
     let summary = reader.summary();
     assert_eq!((summary.events, summary.bad_lines, summary.cpus), (7, 0, 1));
-    assert_eq!(
-        (summary.first_ns, summary.last_ns),
-        (Some(7_500_000_000), 7_500_000_000)
-    );
+    assert_eq!((summary.first_ns, summary.last_ns), (Some(7_500_000_000), 7_500_000_000));
 }
 
 #[test]
 fn numbers_of_ticks_that_make_no_sense_do_no_harm() {
-    let numbers = [
-        "0",
-        "1",
-        "18446744073709551615",
-        "99999999999999999999",
-        "-1",
-        "",
-    ];
+    let numbers = ["0", "1", "18446744073709551615", "99999999999999999999", "-1", ""];
     let mut text = String::new();
     for due in numbers {
         for now in numbers {

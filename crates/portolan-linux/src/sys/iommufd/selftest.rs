@@ -30,14 +30,7 @@ struct Test {
 /// # Safety
 /// Words that the operation takes for addresses have to lead to memory that the kernel may read.
 unsafe fn test(fd: BorrowedFd<'_>, op: u32, id: u32, words: [u64; 6]) -> io::Result<[u64; 6]> {
-    let mut value = Test {
-        size: size::<Test>(),
-        op,
-        id,
-        reserved: 0,
-        words,
-        last: 0,
-    };
+    let mut value = Test { size: size::<Test>(), op, id, reserved: 0, words, last: 0 };
     // SAFETY: the caller's promise.
     unsafe { command(fd, TEST, &mut value) }?;
     Ok(value.words)
@@ -53,15 +46,7 @@ pub(crate) fn new_device(fd: BorrowedFd<'_>, ioas: u32) -> io::Result<(u32, u32)
 /// Moves a device under test to other page tables.
 pub(crate) fn replace(fd: BorrowedFd<'_>, device: u32, tables: u32) -> io::Result<()> {
     // SAFETY: as above.
-    unsafe {
-        test(
-            fd,
-            MOCK_DOMAIN_REPLACE,
-            device,
-            [tables.into(), 0, 0, 0, 0, 0],
-        )
-    }
-    .map(drop)
+    unsafe { test(fd, MOCK_DOMAIN_REPLACE, device, [tables.into(), 0, 0, 0, 0, 0]) }.map(drop)
 }
 
 /// Has the device mark one of its pages; returns if it was mapped.

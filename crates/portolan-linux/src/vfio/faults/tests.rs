@@ -62,11 +62,7 @@ fn taken(queue: &FaultQueue) -> Result<Vec<RawPageRequest>, VfioError> {
 fn to(group: u16) -> ReplyTo {
     let name = ReplyName::Group(GroupId::new(group));
     let (stream, pasid) = (STREAM, None);
-    ReplyTo {
-        stream,
-        pasid,
-        name,
-    }
+    ReplyTo { stream, pasid, name }
 }
 
 #[test]
@@ -81,10 +77,7 @@ fn records_are_requests_and_groups_are_answered_by_their_cookie() {
     ];
     kernel.write_all(&two.concat()).unwrap();
     assert_eq!(queue.wait(Duration::ZERO), Ok(true));
-    let pri = |group, place| RequestKind::Pri {
-        group: GroupId::new(group),
-        place,
-    };
+    let pri = |group, place| RequestKind::Pri { group: GroupId::new(group), place };
     let wants = Permissions::READ | Permissions::WRITE;
     let named = RawPageRequest {
         stream: STREAM,
@@ -93,11 +86,7 @@ fn records_are_requests_and_groups_are_answered_by_their_cookie() {
         wants,
         kind: pri(3, Place::More),
     };
-    let second = RawPageRequest {
-        iova: Iova::new(0x2000),
-        kind: pri(3, Place::Last),
-        ..named
-    };
+    let second = RawPageRequest { iova: Iova::new(0x2000), kind: pri(3, Place::Last), ..named };
     let third = RawPageRequest {
         pasid: None,
         iova: Iova::new(0xffff_ffff_f000),
@@ -151,9 +140,7 @@ fn what_makes_no_sense_is_refused_and_not_handed_on() {
     assert_eq!(taken(&queue).unwrap().len(), 1);
     assert_eq!(responses(&mut kernel), [(5, 1), (6, 1)]);
     // Half a record.
-    kernel
-        .write_all(&record(LAST, DEVICE, 3, 0, 8)[..20])
-        .unwrap();
+    kernel.write_all(&record(LAST, DEVICE, 3, 0, 8)[..20]).unwrap();
     let cut = taken(&queue);
     assert!(matches!(cut, Err(VfioError::Info(InfoError::Cut { .. }))));
     drop(kernel);
@@ -187,26 +174,15 @@ impl Calls for Maps {
 fn memory_of_the_process_is_mapped_when_a_device_asks_for_it() {
     const BASE: u64 = 1 << 30;
     let range = IovaRange::new(Iova::new(0), Iova::new(u64::MAX >> 16)).unwrap();
-    let reach = Reach {
-        ranges: vec![range],
-        granule: PageSize::SIZE_4K,
-    };
+    let reach = Reach { ranges: vec![range], granule: PageSize::SIZE_4K };
     let domain = UserDomain::new(Arc::new(reach), DirtyTracking::Off, None);
     let domain = Arc::new(domain);
     let maps = Arc::new(Maps::default());
     domain.enter(maps.clone()).unwrap();
     let memory = HostMemory::new(64 * 4096, Backing::Anonymous, Base::Host).unwrap();
     let guest = Arc::new(GuestMemory::new(memory, Iova::new(BASE)));
-    let options = IoasOptions {
-        window: Window::Page,
-        ..IoasOptions::default()
-    };
-    let ioas = Arc::new(Ioas::new(
-        domain.clone(),
-        Process,
-        options,
-        crate::sys::kernel(),
-    ));
+    let options = IoasOptions { window: Window::Page, ..IoasOptions::default() };
+    let ioas = Arc::new(Ioas::new(domain.clone(), Process, options, crate::sys::kernel()));
     let region = RegionOptions {
         range: guest.range().unwrap(),
         access: Access::READ | Access::WRITE,
@@ -218,9 +194,7 @@ fn memory_of_the_process_is_mapped_when_a_device_asks_for_it() {
     let (queue, mut kernel) = queue();
     let requests = Dispatcher::new(Process, queue.clone(), Bounds::default()).unwrap();
     let reach = domain.input_range();
-    requests
-        .register(STREAM, None, reach, ioas.clone())
-        .unwrap();
+    requests.register(STREAM, None, reach, ioas.clone()).unwrap();
     let two = [
         record(0, DEVICE, 3, BASE + 0x5000, 77),
         record(LAST, DEVICE, 3, BASE + 0x9000, 77),

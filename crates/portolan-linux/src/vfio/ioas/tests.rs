@@ -26,10 +26,7 @@ fn the_window_comes_from_the_kernel() {
     assert_eq!(reach(&x86, 1 << 16).unwrap().granule.bytes(), 1 << 16);
     assert_eq!(reach(&[], 4096).unwrap_err(), InfoError::NoRanges);
     for sizes in [0, 3, 4095] {
-        assert_eq!(
-            reach(&x86, sizes).unwrap_err(),
-            InfoError::NoPages { sizes }
-        );
+        assert_eq!(reach(&x86, sizes).unwrap_err(), InfoError::NoPages { sizes });
     }
     let back = reach(&[(8, 9), (0, 4)], 4096);
     assert!(matches!(back, Err(InfoError::Ranges { .. })));
@@ -55,13 +52,7 @@ fn mock(test: &str) -> Option<Mock> {
     match selftest::new_device(iommufd.descriptor(), home.id) {
         Ok((device, id)) => {
             let reach = Arc::new(home.ranges().unwrap());
-            Some(Mock {
-                iommufd,
-                device,
-                id,
-                reach,
-                _home: home,
-            })
+            Some(Mock { iommufd, device, id, reach, _home: home })
         }
         Err(error) => {
             println!("SKIP {test}: the kernel has no CONFIG_IOMMUFD_TEST ({error})");
@@ -78,10 +69,7 @@ fn kernel_marks_what_was_written() {
     let dirty = DirtyTracking::Hardware;
     let spaces = NewIoas {
         iommufd: mock.iommufd.clone(),
-        options: DomainOptions {
-            dirty,
-            ..DomainOptions::default()
-        },
+        options: DomainOptions { dirty, ..DomainOptions::default() },
     };
     let domain = UserDomain::new(mock.reach.clone(), dirty, Some(Box::new(spaces)));
     let tables = domain.placed().unwrap().tables(mock.id).unwrap();
@@ -92,14 +80,7 @@ fn kernel_marks_what_was_written() {
     let start = domain.input_range().start();
     let pa = PhysAddr::new(memory.as_ptr() as u64);
     let mut owed = Gather::new();
-    let all = domain
-        .map(
-            start,
-            promised(pa, 128 * 4096),
-            Access::READ_WRITE,
-            &mut owed,
-        )
-        .unwrap();
+    let all = domain.map(start, promised(pa, 128 * 4096), Access::READ_WRITE, &mut owed).unwrap();
     let page =
         |number: u64| IovaRange::page(Iova::new(start.get() + number * 4096), PageSize::SIZE_4K);
     let read = || {
@@ -146,10 +127,7 @@ fn kernel_hands_page_requests_over_and_takes_responses() {
         queue.take(|request| asked.push(request)).unwrap();
     }
     let of = |group, iova| {
-        let found = asked
-            .iter()
-            .find(|request| request.iova.get() == iova)
-            .unwrap();
+        let found = asked.iter().find(|request| request.iova.get() == iova).unwrap();
         let request = found.check().unwrap();
         assert_eq!((request.stream(), request.pasid()), (stream, None));
         let name = ReplyName::Group(portolan::iopf::GroupId::new(group));

@@ -35,11 +35,7 @@ struct Tables<M> {
 impl<M: TableMem<AtomicU64>> Tables<M> {
     fn new(memory: M) -> Self {
         let page = || memory.alloc(K4).unwrap();
-        let mut tables = Self {
-            roots: [page(), page()],
-            leaves: [page(), page()],
-            memory,
-        };
+        let mut tables = Self { roots: [page(), page()], leaves: [page(), page()], memory };
         for which in 0..2 {
             let middle = tables.memory.alloc(K4).unwrap();
             tables.set(tables.roots[which], 0, middle.get() | 3);
@@ -57,14 +53,8 @@ impl<M: TableMem<AtomicU64>> Tables<M> {
 
     fn config(&self, which: usize) -> StreamConfig {
         let format = TableFormat::vtd_second_stage(3).unwrap();
-        let table = TableRoot {
-            root: self.roots[which],
-            format,
-        };
-        StreamConfig::Translate {
-            context: [CTX, OTHER][which],
-            table,
-        }
+        let table = TableRoot { root: self.roots[which], format };
+        StreamConfig::Translate { context: [CTX, OTHER][which], table }
     }
 }
 
@@ -73,24 +63,13 @@ fn slab() -> SlabTables<AtomicU64> {
 }
 
 fn roomy() -> Temper {
-    let all = CacheGeometry {
-        entries: 64,
-        ways: 64,
-    };
+    let all = CacheGeometry { entries: 64, ways: 64 };
     let source = String::new();
-    Temper::Realistic(CacheSizes {
-        iotlb: all,
-        walk: all,
-        configuration: all,
-        source,
-    })
+    Temper::Realistic(CacheSizes { iotlb: all, walk: all, configuration: all, source })
 }
 
 fn setup(temper: Temper) -> Setup {
-    Setup {
-        temper,
-        ..Setup::adversarial(Setup::able(K4))
-    }
+    Setup { temper, ..Setup::adversarial(Setup::able(K4)) }
 }
 
 fn tempers() -> [Temper; 2] {
@@ -98,26 +77,13 @@ fn tempers() -> [Temper; 2] {
 }
 
 fn page(iova: u64, depth: Depth) -> Step {
-    let command = Command::Page {
-        context: CTX,
-        iova: Iova::new(iova),
-        size: K4,
-        depth,
-    };
+    let command = Command::Page { context: CTX, iova: Iova::new(iova), size: K4, depth };
     Step::Invalidate(command)
 }
 
 fn range(start: u64, lg2_pages: u8, depth: Depth) -> Step {
-    let run = Run::PowerOfTwo {
-        start: Iova::new(start),
-        lg2_pages,
-    };
-    Step::Invalidate(Command::Range {
-        context: CTX,
-        run,
-        granule: K4,
-        depth,
-    })
+    let run = Run::PowerOfTwo { start: Iova::new(start), lg2_pages };
+    Step::Invalidate(Command::Range { context: CTX, run, granule: K4, depth })
 }
 
 fn run<M: WalkMemory>(iommu: &Iommu<M>, steps: &[Step]) -> Result<(), QueueError> {
@@ -133,28 +99,14 @@ fn pa<M: WalkMemory>(iommu: &Iommu<M>, stream: StreamId, iova: u64) -> Result<u6
 fn warm(temper: Temper, caps: Capabilities, check: impl FnOnce(&Iommu<Reader<'_>>)) {
     let tables = Tables::new(slab());
     let reader = TableReader::new(&tables.memory, K4);
-    let iommu = Iommu::new(
-        Setup {
-            capabilities: caps,
-            ..setup(temper)
-        },
-        reader,
-    );
+    let iommu = Iommu::new(Setup { capabilities: caps, ..setup(temper) }, reader);
     iommu.attach(DEV, tables.config(0));
     iommu.attach(DEV2, tables.config(1));
     for stream in [DEV, DEV2] {
         assert_eq!(pa(&iommu, stream, NEAR), Ok(0x1_0000_3000));
         assert_eq!(pa(&iommu, stream, FAR + 0x1234), Ok(0x8000_1234));
     }
-    assert_eq!(
-        iommu.occupancy(),
-        Occupancy {
-            iotlb: 4,
-            walk: 4,
-            configuration: 2,
-            pending: 0
-        }
-    );
+    assert_eq!(iommu.occupancy(), Occupancy { iotlb: 4, walk: 4, configuration: 2, pending: 0 });
     check(&iommu);
 }
 
@@ -186,12 +138,7 @@ fn each_invalidation_drops_its_own() {
             warm(temper, Setup::able(K4), |iommu| {
                 run(iommu, &[step, Step::Sync]).unwrap();
                 let left = iommu.occupancy();
-                let want = Occupancy {
-                    iotlb,
-                    walk,
-                    configuration: config,
-                    pending: 0,
-                };
+                let want = Occupancy { iotlb, walk, configuration: config, pending: 0 };
                 assert_eq!(left, want, "{name}");
                 // All of it is still mapped, so all drops are collateral.
                 assert_eq!(iommu.counters().collateral, 4 - iotlb as u64, "{name}");
@@ -203,10 +150,7 @@ fn each_invalidation_drops_its_own() {
 
 #[test]
 fn without_leaf_only_every_depth_reaches_walk_caches() {
-    let caps = Capabilities {
-        leaf_only: LeafOnly::Absent,
-        ..Setup::able(K4)
-    };
+    let caps = Capabilities { leaf_only: LeafOnly::Absent, ..Setup::able(K4) };
     warm(Temper::Adversarial, caps, |iommu| {
         run(iommu, &[page(NEAR, Depth::LeafOnly), Step::Sync]).unwrap();
         assert_eq!(iommu.occupancy().walk, 2);
@@ -244,17 +188,8 @@ fn a_forgotten_invalidation_leaves_the_old_page_reachable() {
         };
         assert_eq!(reachable(&tables, &[]), 1);
         assert_eq!(reachable(&tables, &[Step::Sync]), 1);
-        assert_eq!(
-            reachable(
-                &tables,
-                &[page(NEAR + 0x1000, Depth::AllLevels), Step::Sync]
-            ),
-            1
-        );
-        assert_eq!(
-            reachable(&tables, &[page(NEAR, Depth::LeafOnly), Step::Sync]),
-            0
-        );
+        assert_eq!(reachable(&tables, &[page(NEAR + 0x1000, Depth::AllLevels), Step::Sync]), 1);
+        assert_eq!(reachable(&tables, &[page(NEAR, Depth::LeafOnly), Step::Sync]), 0);
         tables.set(leaf, 3, 0);
     }
 }
@@ -264,10 +199,7 @@ fn a_table_that_left_the_tree_is_still_walked_from_the_walk_cache() {
     let mut tables = Tables::new(slab());
     let middle = PhysAddr::new(Word::load(&tables.memory.table(tables.roots[0], K4)[0]) & !0xfff);
     tables.set(tables.leaves[0], 4, 0x2_0000_4000 | 3);
-    let iommu = Iommu::new(
-        setup(Temper::Adversarial),
-        TableReader::new(&tables.memory, K4),
-    );
+    let iommu = Iommu::new(setup(Temper::Adversarial), TableReader::new(&tables.memory, K4));
     iommu.attach(DEV, tables.config(0));
     pa(&iommu, DEV, NEAR).unwrap();
     Word::store(&tables.memory.table(middle, K4)[2], 0);
@@ -275,30 +207,18 @@ fn a_table_that_left_the_tree_is_still_walked_from_the_walk_cache() {
     assert_eq!(pa(&iommu, DEV, NEAR + 0x1000), Ok(0x2_0000_4000));
     assert_eq!(iommu.counters().walk_cache_hits, 1);
     run(&iommu, &[range(0x40_0000, 9, Depth::AllLevels), Step::Sync]).unwrap();
-    assert_eq!(
-        pa(&iommu, DEV, NEAR + 0x1000),
-        Err(FaultKind::NoTranslation { level: 1 })
-    );
+    assert_eq!(pa(&iommu, DEV, NEAR + 0x1000), Err(FaultKind::NoTranslation { level: 1 }));
 }
 
 #[test]
 fn absence_is_cached_only_by_hardware_that_does_so() {
-    for (caching, cached) in [
-        (Caching::PresentOnly, false),
-        (Caching::NotPresentToo, true),
-    ] {
+    for (caching, cached) in [(Caching::PresentOnly, false), (Caching::NotPresentToo, true)] {
         let mut tables = Tables::new(slab());
         let leaf = tables.leaves[0];
         let middle =
             PhysAddr::new(Word::load(&tables.memory.table(tables.roots[0], K4)[0]) & !0xfff);
-        let caps = Capabilities {
-            caching,
-            ..Setup::able(K4)
-        };
-        let with = Setup {
-            capabilities: caps,
-            ..setup(Temper::Adversarial)
-        };
+        let caps = Capabilities { caching, ..Setup::able(K4) };
+        let with = Setup { capabilities: caps, ..setup(Temper::Adversarial) };
         let config = tables.config(0);
         let spare = tables.memory.alloc(K4).unwrap();
         tables.set(spare, 0, 0x3_0000_0000 | 3);
@@ -307,14 +227,8 @@ fn absence_is_cached_only_by_hardware_that_does_so() {
         assert_eq!(blocked, Err(FaultKind::NoContext));
         iommu.attach(DEV, config);
         assert_eq!(pa(&iommu, DEV, NEAR).is_err(), cached);
-        run(
-            &iommu,
-            &[
-                Step::Invalidate(Command::Configuration { context: CTX }),
-                Step::Sync,
-            ],
-        )
-        .unwrap();
+        run(&iommu, &[Step::Invalidate(Command::Configuration { context: CTX }), Step::Sync])
+            .unwrap();
         // A page mapped into a table that is there.
         assert!(pa(&iommu, DEV, NEAR + 0x1000).is_err());
         Word::store(&tables.memory.table(leaf, K4)[4], 0x2_0000_4000 | 3);
@@ -355,25 +269,14 @@ fn configuration_is_cached_until_invalidated() {
 fn permissions_hold_for_cached_entries_too() {
     let mut tables = Tables::new(slab());
     tables.set(tables.leaves[0], 5, 0x5000 | 1);
-    let iommu = Iommu::new(
-        setup(Temper::Adversarial),
-        TableReader::new(&tables.memory, K4),
-    );
+    let iommu = Iommu::new(setup(Temper::Adversarial), TableReader::new(&tables.memory, K4));
     iommu.attach(DEV, tables.config(0));
     let iova = Iova::new(0x40_5000);
     for _ in 0..2 {
         assert!(iommu.translate(DEV, iova, AccessKind::Read).is_ok());
         let fault = iommu.translate(DEV, iova, AccessKind::Write).unwrap_err();
         let kind = FaultKind::Permission;
-        assert_eq!(
-            fault,
-            Fault {
-                stream: DEV,
-                iova,
-                access: AccessKind::Write,
-                kind
-            }
-        );
+        assert_eq!(fault, Fault { stream: DEV, iova, access: AccessKind::Write, kind });
     }
     assert_eq!(iommu.counters().faults, 2);
     assert!(!Permissions::READ.allow(AccessKind::Write));
@@ -381,21 +284,10 @@ fn permissions_hold_for_cached_entries_too() {
 
 #[test]
 fn a_small_iotlb_forgets_and_walks_again() {
-    let one = CacheGeometry {
-        entries: 1,
-        ways: 1,
-    };
-    let all = CacheGeometry {
-        entries: 8,
-        ways: 8,
-    };
+    let one = CacheGeometry { entries: 1, ways: 1 };
+    let all = CacheGeometry { entries: 8, ways: 8 };
     let source = String::new();
-    let sizes = CacheSizes {
-        iotlb: one,
-        walk: all,
-        configuration: all,
-        source,
-    };
+    let sizes = CacheSizes { iotlb: one, walk: all, configuration: all, source };
     warm_with(Temper::Realistic(sizes), |iommu| {
         iommu.take_counters();
         for _ in 0..3 {
@@ -454,10 +346,7 @@ fn a_transfer_is_split_at_pages() {
         assert_eq!(device.reached().count(), 2);
         let fault = device.write(Iova::new(NEAR), 0x2000).unwrap_err();
         assert_eq!(fault.iova, Iova::new(NEAR + 0x1000));
-        assert_eq!(
-            device.reached().last().map(|place| place.pa.get()),
-            Some(0x1_0000_3000)
-        );
+        assert_eq!(device.reached().last().map(|place| place.pa.get()), Some(0x1_0000_3000));
         iommu.attach(StreamId::new(9), StreamConfig::Bypass);
         let mut top = Device::new(iommu, StreamId::new(9), 0);
         let fault = top.read(Iova::new(u64::MAX), 2).unwrap_err();
@@ -476,14 +365,8 @@ fn a_retry_tells_what_is_still_mapped() {
         assert_eq!(stale.len(), 1);
         assert_eq!(stale[0].iova, Iova::new(NEAR));
         iommu.attach(DEV, StreamConfig::Blocked);
-        run(
-            iommu,
-            &[
-                Step::Invalidate(Command::Configuration { context: CTX }),
-                Step::Sync,
-            ],
-        )
-        .unwrap();
+        run(iommu, &[Step::Invalidate(Command::Configuration { context: CTX }), Step::Sync])
+            .unwrap();
         iommu.detach(DEV);
         assert!(device.try_stale(|_| false).is_empty());
         assert_eq!(device.reached().count(), 0);
@@ -494,17 +377,9 @@ fn a_retry_tells_what_is_still_mapped() {
 fn equal_calls_give_equal_runs() {
     let once = || {
         let tables = Tables::new(slab());
-        let small = CacheGeometry {
-            entries: 4,
-            ways: 2,
-        };
+        let small = CacheGeometry { entries: 4, ways: 2 };
         let source = String::new();
-        let sizes = CacheSizes {
-            iotlb: small,
-            walk: small,
-            configuration: small,
-            source,
-        };
+        let sizes = CacheSizes { iotlb: small, walk: small, configuration: small, source };
         let with = setup(Temper::Realistic(sizes));
         let iommu = Iommu::new(with, TableReader::new(&tables.memory, K4));
         iommu.attach(DEV, tables.config(0));
@@ -512,15 +387,9 @@ fn equal_calls_give_equal_runs() {
         let mut x = 1u64;
         let mut seen = Vec::new();
         for _ in 0..5000 {
-            x = x
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let stream = if x >> 63 == 0 { DEV } else { DEV2 };
-            let iova = if x >> 62 & 1 == 0 {
-                NEAR
-            } else {
-                FAR + ((x >> 40) & 0x1f_ffff)
-            };
+            let iova = if x >> 62 & 1 == 0 { NEAR } else { FAR + ((x >> 40) & 0x1f_ffff) };
             seen.push(pa(&iommu, stream, iova));
             if x >> 56 & 7 == 0 {
                 let steps = [page(iova & !0xfff, Depth::AllLevels), Step::Sync];

@@ -10,25 +10,13 @@ fn what_the_hardware_lacks_is_refused() {
         ..Setup::able(K4)
     };
     let scaled = Capabilities {
-        range: RangeForm::NumScale {
-            max_num: 32,
-            max_scale: 3,
-        },
+        range: RangeForm::NumScale { max_num: 32, max_scale: 3 },
         ..Setup::able(K4)
     };
     let by = |num, scale, start| {
-        let run = Run::NumScale {
-            start: Iova::new(start),
-            num,
-            scale,
-        };
+        let run = Run::NumScale { start: Iova::new(start), num, scale };
         let depth = Depth::LeafOnly;
-        Step::Invalidate(Command::Range {
-            context: CTX,
-            run,
-            granule: K4,
-            depth,
-        })
+        Step::Invalidate(Command::Range { context: CTX, run, granule: K4, depth })
     };
     let leaf = Depth::LeafOnly;
     for (caps, step, legal) in [
@@ -59,15 +47,8 @@ fn what_the_hardware_lacks_is_refused() {
 fn a_command_that_fails_changes_nothing() {
     for (temper, again) in tempers().into_iter().zip([true, false]) {
         warm(temper, Setup::able(K4), |iommu| {
-            iommu.inject(Injection {
-                fail_command: Some(2),
-                stall_sync: None,
-            });
-            let steps = [
-                page(NEAR, Depth::LeafOnly),
-                page(FAR, Depth::LeafOnly),
-                Step::Sync,
-            ];
+            iommu.inject(Injection { fail_command: Some(2), stall_sync: None });
+            let steps = [page(NEAR, Depth::LeafOnly), page(FAR, Depth::LeafOnly), Step::Sync];
             let failed = run(iommu, &steps).unwrap_err();
             assert!(matches!(failed, QueueError::Failed { ordinal: 2, .. }));
             assert_eq!(iommu.counters().syncs, 0);
@@ -84,19 +65,10 @@ fn a_command_that_fails_changes_nothing() {
 #[test]
 fn a_sync_that_stalls_ends_at_the_deadline() {
     warm(Temper::Adversarial, Setup::able(K4), |iommu| {
-        iommu.inject(Injection {
-            fail_command: None,
-            stall_sync: Some(1),
-        });
+        iommu.inject(Injection { fail_command: None, stall_sync: Some(1) });
         let steps = [page(NEAR, Depth::LeafOnly), Step::Sync];
         let waited_ns = 1_000_000_000;
-        assert_eq!(
-            run(iommu, &steps),
-            Err(QueueError::TimedOut {
-                ordinal: 1,
-                waited_ns
-            })
-        );
+        assert_eq!(run(iommu, &steps), Err(QueueError::TimedOut { ordinal: 1, waited_ns }));
         assert_eq!(iommu.clock().now_ns(), waited_ns);
         assert_eq!((iommu.occupancy().iotlb, iommu.occupancy().pending), (4, 1));
         // Pending commands complete with a later sync.
@@ -118,16 +90,9 @@ fn time_and_drains_are_accounted() {
         clean_line: 0.0,
         miss_step: 7.0,
     };
-    let queue = QueueLimits {
-        depth: 2,
-        deadline_ns: 1,
-    };
+    let queue = QueueLimits { depth: 2, deadline_ns: 1 };
     let tables = Tables::new(slab());
-    let with = Setup {
-        prices,
-        queue,
-        ..setup(Temper::Adversarial)
-    };
+    let with = Setup { prices, queue, ..setup(Temper::Adversarial) };
     let iommu = Iommu::new(with, TableReader::new(&tables.memory, K4));
     let steps = [
         page(0, Depth::LeafOnly),
@@ -143,13 +108,7 @@ fn time_and_drains_are_accounted() {
     assert_eq!(counters.queue_drains, 2);
     assert_eq!(counters.range_masks.get(&3), Some(&1));
     let kinds = counters.invalidations;
-    let all = [
-        kinds.page,
-        kinds.range,
-        kinds.context,
-        kinds.global,
-        kinds.configuration,
-    ];
+    let all = [kinds.page, kinds.range, kinds.context, kinds.global, kinds.configuration];
     assert_eq!(all, [1; 5]);
     iommu.attach(DEV, tables.config(0));
     pa(&iommu, DEV, NEAR).unwrap();
@@ -157,10 +116,7 @@ fn time_and_drains_are_accounted() {
     assert_eq!(iommu.clock().now_exact_ns(), 54_621.0);
     // The debt of a map alone has a price of its own.
     let after_map = [page(0, Depth::LeafOnly), page(0x1000, Depth::LeafOnly)];
-    iommu
-        .map_side()
-        .execute(&mut after_map.into_iter())
-        .unwrap();
+    iommu.map_side().execute(&mut after_map.into_iter()).unwrap();
     assert_eq!(iommu.clock().now_exact_ns(), 54_621.5);
     let kinds = iommu.counters().invalidations;
     assert_eq!((kinds.page, kinds.page_after_map), (3, 2));
@@ -190,10 +146,7 @@ fn a_large_page_goes_only_if_it_is_named_whole() {
                 _ => left,
             };
             let tables = Tables::new(slab());
-            let with = Setup {
-                names: Names::WholePage,
-                ..setup(temper)
-            };
+            let with = Setup { names: Names::WholePage, ..setup(temper) };
             let iommu = Iommu::new(with, TableReader::new(&tables.memory, K4));
             iommu.attach(DEV, tables.config(0));
             iommu.attach(DEV2, tables.config(1));
@@ -207,10 +160,7 @@ fn a_large_page_goes_only_if_it_is_named_whole() {
     }
     // Two halves are not the whole.
     let tables = Tables::new(slab());
-    let with = Setup {
-        names: Names::WholePage,
-        ..setup(Temper::Adversarial)
-    };
+    let with = Setup { names: Names::WholePage, ..setup(Temper::Adversarial) };
     let iommu = Iommu::new(with, TableReader::new(&tables.memory, K4));
     iommu.attach(DEV, tables.config(0));
     pa(&iommu, DEV, FAR).unwrap();

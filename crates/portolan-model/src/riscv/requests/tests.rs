@@ -48,8 +48,7 @@ fn request(group: u16, place: Place) -> RawPageRequest {
 
 fn told(bench: &Bench) -> Vec<(Option<u32>, Response)> {
     let told = bench.unit.told().into_iter();
-    told.map(|(to, response)| (to.pasid.map(Pasid::get), response))
-        .collect()
+    told.map(|(to, response)| (to.pasid.map(Pasid::get), response)).collect()
 }
 
 #[test]
@@ -149,9 +148,6 @@ fn who_may_not_ask_is_told_so() {
     // Requests without translations, and either without a unit that has them, are malformed.
     assert_eq!(asked(&bench(4)), [(Some(6), Response::Failure)]);
     let [control, rest @ ..] = FIRST;
-    let plain = Bench::new(
-        RiscvIdentification::able(),
-        [control | 2, rest[0], rest[1], rest[2]],
-    );
+    let plain = Bench::new(RiscvIdentification::able(), [control | 2, rest[0], rest[1], rest[2]]);
     assert_eq!(plain.read(IOVA), Err(259));
 }

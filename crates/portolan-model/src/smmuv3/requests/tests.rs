@@ -11,10 +11,7 @@ const STREAM: StreamId = StreamId::new(SID);
 const SYNC: [u64; 2] = [0x46, 0];
 
 fn bench(identification: SmmuIdentification) -> Bench {
-    Bench::on(SmmuSetup {
-        identification,
-        ..SmmuSetup::default()
-    })
+    Bench::on(SmmuSetup { identification, ..SmmuSetup::default() })
 }
 
 /// A unit whose stream stalls at a page that is not there.
@@ -27,9 +24,7 @@ fn stalling() -> Bench {
 
 fn reach(bench: &Bench) -> Transfer {
     let (read, bytes) = (AccessKind::Read, 4);
-    bench
-        .smmu
-        .transfer(STREAM, None, Iova::new(VA), read, bytes)
+    bench.smmu.transfer(STREAM, None, Iova::new(VA), read, bytes)
 }
 
 fn stalled(tag: u16) -> Transfer {
@@ -110,10 +105,7 @@ fn page_requests_are_recorded_lost_and_answered() {
     smmu.ask(request(0x101, Place::Last));
     let who = u64::from(SID) | 0xabcde << 32 | 1 << 63;
     let first = who | 1 << 59 | 1 << 60;
-    assert_eq!(
-        [bench.get(SPARE), bench.get(SPARE + 8)],
-        [first, VA | 0x101]
-    );
+    assert_eq!([bench.get(SPARE), bench.get(SPARE + 8)], [first, VA | 0x101]);
     assert_eq!(bench.get(SPARE + 16), first | 1 << 62);
     for place in [Place::More, Place::Last] {
         smmu.ask(request(2, place));

@@ -82,10 +82,7 @@ fn page_requests_are_recorded_lost_and_answered() {
     bench.queue(&[response(1), response(0), WAIT]);
     let told = vtd.told();
     assert_eq!(told[0].0, request(0x101, Place::Last).reply_to());
-    assert_eq!(
-        (told[0].1, told[1].1),
-        (Response::Invalid, Response::Success)
-    );
+    assert_eq!((told[0].1, told[1].1), (Response::Invalid, Response::Success));
     assert_eq!(vtd.counts().stray_responses, 1);
     assert_eq!(vtd.unanswered().len(), 1, "the fourth");
 }

@@ -61,9 +61,7 @@ fn a_probe_tells_of_doorbells() {
     let link = Link::new();
     let unit = start(&link);
     let mut found = Vec::new();
-    Iommu::reserved(&unit, B, &mut |region| {
-        found.push((region.range, region.kind))
-    });
+    Iommu::reserved(&unit, B, &mut |region| found.push((region.range, region.kind)));
     assert_eq!(found, [(doorbell(), ReservedKind::Interrupts)]);
 }
 
@@ -76,11 +74,7 @@ fn an_unmap_is_not_done_while_the_device_holds_a_translation() {
     map_for(&domain, 0, 0x8000, PAGE, Access::READ).unwrap();
     map_for(&domain, 0x10_0000, 0x9000, PAGE, Access::READ).unwrap();
     let held = endpoint.translate(GuestAddress(0), 8, READ).unwrap();
-    assert_eq!(
-        unmap(&domain, 0x10_0000, 0x10_0fff),
-        Ok(()),
-        "another's range"
-    );
+    assert_eq!(unmap(&domain, 0x10_0000, 0x10_0fff), Ok(()), "another's range");
     assert!(unmap(&domain, 0, PAGE - 1).is_err());
     assert_eq!(reach(endpoint, 0, 8, READ), None, "forgotten for others");
     drop(held);

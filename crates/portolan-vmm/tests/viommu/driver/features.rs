@@ -29,10 +29,7 @@ fn a_device_that_cannot_tell_what_it_reserves_is_not_asked() {
     let link = Link::new();
     let unit = start(&link);
     let stream = StreamId::new(9);
-    assert_eq!(
-        unit.block(stream),
-        Err(AttachError::NoSuchStream { stream })
-    );
+    assert_eq!(unit.block(stream), Err(AttachError::NoSuchStream { stream }));
     assert_eq!(unit.block(A), Ok(()));
 }
 
@@ -132,14 +129,7 @@ fn addresses_of_a_request_that_nobody_can_say_was_returned_are_never_used_again(
     let domain = unit.domain().unwrap();
     unit.attach(A, &domain).unwrap();
     let mut owed = Gather::new();
-    let mut map = || {
-        domain.map(
-            Iova::new(0),
-            promised(PhysAddr::new(0), 4096),
-            RW,
-            &mut owed,
-        )
-    };
+    let mut map = || domain.map(Iova::new(0), promised(PhysAddr::new(0), 4096), RW, &mut owed);
     map().unwrap();
     link.state().failures.push_back(Some(Failure::Lost));
     assert!(domain.sync(&mut owed).is_err());

@@ -13,14 +13,7 @@ fn what_the_device_never_heard_of_is_unmapped_at_once() {
     let domain = unit.domain().unwrap();
     unit.attach(A, &domain).unwrap();
     let mut owed = Gather::new();
-    let mut at = |pa| {
-        domain.map(
-            Iova::new(0),
-            promised(PhysAddr::new(pa), 4096),
-            RW,
-            &mut owed,
-        )
-    };
+    let mut at = |pa| domain.map(Iova::new(0), promised(PhysAddr::new(pa), 4096), RW, &mut owed);
     at(0x5000).unwrap();
     let mut other = Gather::new();
     domain.unmap(range(0, 4095), &mut other).unwrap();
@@ -60,17 +53,13 @@ fn nothing_is_translated_while_nobody_knows_what_the_device_does() {
     let answers = [Some(Failure::Lost), Some(Failure::Unwritten), None];
     for (page, answer) in (0..).step_by(2).zip(answers) {
         let (pa, mut owed) = (PhysAddr::new(page << 12), Gather::new());
-        domain
-            .map(at(page), promised(pa, 4096), RW, &mut owed)
-            .unwrap();
+        domain.map(at(page), promised(pa, 4096), RW, &mut owed).unwrap();
         link.state().failures.push_back(answer);
         assert_eq!(domain.sync(&mut owed).is_ok(), answer.is_none());
     }
     assert_eq!((found(0), found(2), found(4)), (None, None, Some(0x4000)));
     // Unmapped, and not yet paid for.
-    domain
-        .unmap(range(0x4000, 0x4fff), &mut Gather::new())
-        .unwrap();
+    domain.unmap(range(0x4000, 0x4fff), &mut Gather::new()).unwrap();
     assert_eq!(link.reach(8, 0x4000, READ), Some(0x4000));
     assert_eq!(found(4), None);
 }
@@ -110,8 +99,7 @@ fn what_was_lost_is_forgotten_with_the_domain_once_it_is_returned() {
     link.return_all();
     let seen = link.state().seen.len();
     let mut owed = Gather::new();
-    owed.owe_unmap(domain.id(), range(0, 4095), domain.granule())
-        .unwrap();
+    owed.owe_unmap(domain.id(), range(0, 4095), domain.granule()).unwrap();
     domain.sync(&mut owed).unwrap();
     assert_eq!(link.state().seen.len(), seen, "nobody is left to be asked");
     map(&domain, 0, 0x6000, 4096).unwrap();
@@ -127,10 +115,7 @@ fn all_of_memory_is_no_piece_that_another_is_joined_with() {
     let iova = Iova::new(0);
     for pieces in [[all(), page()], [page(), all()]] {
         let mapped = domain.map_sg(iova, &pieces, RW, &mut Gather::new());
-        assert!(
-            matches!(mapped, Err(DomainError::Map(TableMapError::Empty { .. }))),
-            "{mapped:?}"
-        );
+        assert!(matches!(mapped, Err(DomainError::Map(TableMapError::Empty { .. }))), "{mapped:?}");
     }
 }
 
@@ -170,9 +155,7 @@ fn a_sync_waits_for_a_request_of_another_cpu_in_its_range() {
     let (mut owed, mut other) = (Gather::new(), Gather::new());
     let (iova, pa) = (Iova::new(0), PhysAddr::new(0x5000));
     domain.map(iova, promised(pa, 4096), RW, &mut owed).unwrap();
-    other
-        .owe_map(domain.id(), range(0, 4095), domain.granule())
-        .unwrap();
+    other.owe_map(domain.id(), range(0, 4095), domain.granule()).unwrap();
     let (seen, go) = gate(&link, 0);
     let (end, ended) = channel();
     let domain = &domain;

@@ -15,12 +15,7 @@ fn registers_of_devices_are_mapped_only_where_the_device_can() {
         let domain = unit.domain().unwrap();
         unit.attach(A, &domain).unwrap();
         let (pa, mut owed) = (PhysAddr::new(0x9000), Gather::new());
-        let mapped = domain.map(
-            Iova::new(0),
-            promised(pa, 4096),
-            RW | Access::DEVICE,
-            &mut owed,
-        );
+        let mapped = domain.map(Iova::new(0), promised(pa, 4096), RW | Access::DEVICE, &mut owed);
         let refused = matches!(mapped, Err(DomainError::Map(TableMapError::Access(_))));
         assert_eq!(refused, !offered, "{mapped:?}");
         // Bit 2 of a mapping's flags: registers of a device. The device says that it has no such mappings.

@@ -138,14 +138,8 @@ fn mappings_wait_for_an_endpoint_and_outlive_it() {
     map(&domain, 0x5000, 0x5000, 0x1000).unwrap();
     unit.attach(B, &domain).unwrap();
     let reach = |iova| link.reach(16, iova, READ);
-    assert_eq!(
-        (reach(0x1000), reach(0x2000), reach(0x5fff)),
-        (None, Some(0x9000), Some(0x5fff))
-    );
-    assert_eq!(
-        domain.translate(Iova::new(0x2fff)).unwrap().pa.get(),
-        0x9fff
-    );
+    assert_eq!((reach(0x1000), reach(0x2000), reach(0x5fff)), (None, Some(0x9000), Some(0x5fff)));
+    assert_eq!(domain.translate(Iova::new(0x2fff)).unwrap().pa.get(), 0x9fff);
 }
 
 #[test]
@@ -198,9 +192,7 @@ fn unmapping_a_part_makes_the_rest_anew() {
     assert_eq!(link.reach(8, 0x6000, READ), Some(0x32000));
     // Nothing is there to be cut at the edge of a mapping.
     let cut = domain.split(Iova::new(0x2000), &mut owed);
-    let none = SplitError::NoBlock {
-        iova: Iova::new(0x2000),
-    };
+    let none = SplitError::NoBlock { iova: Iova::new(0x2000) };
     assert_eq!(cut, Err(none.into()));
 }
 
@@ -219,10 +211,7 @@ fn the_driver_checks_what_devices_do_not() {
     let (iova, pa) = (Iova::new, PhysAddr::new);
     let none = domain.map_sg(iova(0), &[], RW, &mut Gather::new());
     assert_eq!(none, Err(TableMapError::Empty { iova: iova(0) }.into()));
-    assert_eq!(
-        why(1, 0, 4096),
-        TableMapError::UnalignedIova { iova: iova(1) }
-    );
+    assert_eq!(why(1, 0, 4096), TableMapError::UnalignedIova { iova: iova(1) });
     let unaligned = |at, bytes| TableMapError::UnalignedMemory { pa: pa(at), bytes };
     assert_eq!(why(0, 2, 4096), unaligned(2, 4096));
     assert_eq!(why(0, 0, 4095), unaligned(0, 4095));
@@ -231,20 +220,10 @@ fn the_driver_checks_what_devices_do_not() {
     let mapped = TableMapError::AlreadyMapped { iova: iova(0x5000) };
     assert_eq!(why(0x5000, 0, 0x1000), mapped);
     let top = 0xffff_ffff_f000;
-    assert_eq!(
-        why(top, 0, 0x2000),
-        TableMapError::IovaOutOfRange { iova: iova(top) }
-    );
-    for access in [
-        Access::empty(),
-        Access::EXECUTE | Access::READ,
-        Access::DEVICE,
-    ] {
+    assert_eq!(why(top, 0, 0x2000), TableMapError::IovaOutOfRange { iova: iova(top) });
+    for access in [Access::empty(), Access::EXECUTE | Access::READ, Access::DEVICE] {
         let done = domain.map(iova(0), promised(pa(0), 4096), access, &mut Gather::new());
-        assert!(matches!(
-            done,
-            Err(DomainError::Map(TableMapError::Access(_)))
-        ));
+        assert!(matches!(done, Err(DomainError::Map(TableMapError::Access(_)))));
     }
     let unmap = |start, last| domain.unmap(range(start, last), &mut Gather::new());
     let not = |at| Err(TableUnmapError::NotMapped { iova: iova(at) }.into());
@@ -254,21 +233,12 @@ fn the_driver_checks_what_devices_do_not() {
     let split = TableUnmapError::NeedsSplit { block };
     assert_eq!(unmap(0x5000, 0x5fff), Err(split.into()));
     let failed = unmap(0x4000, 0x4ffe);
-    assert!(matches!(
-        failed,
-        Err(DomainUnmapError::Unmap(TableUnmapError::Unaligned { .. }))
-    ));
+    assert!(matches!(failed, Err(DomainUnmapError::Unmap(TableUnmapError::Unaligned { .. }))));
     assert_eq!(link.state().seen.len(), seen);
     let stranger = StreamId::new(9);
     let none = Err(AttachError::NoSuchStream { stream: stranger });
     assert_eq!(unit.attach(stranger, &domain), none);
-    assert_eq!(
-        (
-            unit.block(stranger),
-            unit.pass_through(stranger, all_memory())
-        ),
-        (none, none)
-    );
+    assert_eq!((unit.block(stranger), unit.pass_through(stranger, all_memory())), (none, none));
     let other = Link::new();
     let other = start(&other);
     assert_eq!(other.attach(A, &domain), Err(AttachError::Mismatch));
@@ -342,10 +312,7 @@ fn refusals_leave_things_as_they_were() {
     }
     link.state().failures.push_back(Some(Failure::Unwritten));
     let error = map(&domain, 0x4000, 0, 4096).unwrap_err();
-    assert!(matches!(
-        error,
-        DomainError::Iommu(IommuError::Nonsense { .. })
-    ));
+    assert!(matches!(error, DomainError::Iommu(IommuError::Nonsense { .. })));
     // The first mapping is refused when the domain comes to life: the endpoint is blocked.
     unit.block(A).unwrap();
     link.state().failures = [None, Some(Failure::Status(3))].into();
@@ -399,10 +366,7 @@ fn reserved_addresses() {
         list[at] = length;
         link.state().properties = Some(list);
         let error = unit.reserved(A).unwrap_err();
-        assert!(matches!(
-            error,
-            AttachError::Iommu(IommuError::Nonsense { .. })
-        ));
+        assert!(matches!(error, AttachError::Iommu(IommuError::Nonsense { .. })));
     }
     let mut rng = fastrand::Rng::with_seed(seed());
     for _ in 0..2000 {
@@ -418,14 +382,7 @@ fn faults_say_who_where_and_why() {
     let domain = unit.domain().unwrap();
     let at = Iova::new(0x1000);
     let mut owed = Gather::new();
-    domain
-        .map(
-            at,
-            promised(PhysAddr::new(0), 4096),
-            Access::READ,
-            &mut owed,
-        )
-        .unwrap();
+    domain.map(at, promised(PhysAddr::new(0), 4096), Access::READ, &mut owed).unwrap();
     unit.attach(A, &domain).unwrap();
     let next = |reason: u8, flags: u32, endpoint: u32, address: u64, written| {
         let mut bytes = [0; 24];
@@ -479,12 +436,7 @@ fn random_operations() {
             false => (B, 1),
         };
         match rng.u8(..8) {
-            0..=2 => drop(map(
-                &domains[which],
-                start << 12,
-                rng.u64(..64) << 12,
-                count << 12,
-            )),
+            0..=2 => drop(map(&domains[which], start << 12, rng.u64(..64) << 12, count << 12)),
             3..=5 => {
                 let range = range(start << 12, ((start + count) << 12) - 1);
                 let (mut owed, _) = try_unmap(&domains[which], range);

@@ -29,8 +29,7 @@ fn what_is_unanswered_keeps_its_addresses_until_the_device_returns_it() {
         assert_eq!(link.state().seen.len(), 2);
         assert_eq!(map(&domain, 0, 0, 4096), Err(mapped.into()));
         let mut owed = Gather::new();
-        owed.owe_unmap(domain.id(), range(0, 4095), domain.granule())
-            .unwrap();
+        owed.owe_unmap(domain.id(), range(0, 4095), domain.granule()).unwrap();
         assert!(timed_out(domain.sync(&mut owed).map_err(IommuError::from)));
         link.return_all();
         domain.sync(&mut owed).unwrap();
@@ -67,10 +66,7 @@ fn maps_and_unmaps_send_nothing_and_a_sync_sends_them_together() {
     assert_eq!(link.state().seen.len(), 1);
     domain.sync(&mut owed).unwrap();
     assert!(owed.is_empty());
-    assert_eq!(
-        (unit.counts().map, link.state().batches.clone()),
-        (20, vec![16, 4])
-    );
+    assert_eq!((unit.counts().map, link.state().batches.clone()), (20, vec![16, 4]));
     let all = range(0, 22 * 4096 - 1);
     assert_eq!(link.reach(8, all.last().get(), READ), Some(0x28fff));
     domain.unmap(all, &mut owed).unwrap();
@@ -81,14 +77,7 @@ fn maps_and_unmaps_send_nothing_and_a_sync_sends_them_together() {
     assert_eq!(unit.counts().unmap, 1);
     assert_eq!(link.reach(8, 0, READ), None);
     // A map that was taken back before it was sent is never sent.
-    domain
-        .map(
-            Iova::new(0),
-            promised(PhysAddr::new(0), 4096),
-            RW,
-            &mut owed,
-        )
-        .unwrap();
+    domain.map(Iova::new(0), promised(PhysAddr::new(0), 4096), RW, &mut owed).unwrap();
     domain.unmap(range(0, 4095), &mut owed).unwrap();
     domain.sync(&mut owed).unwrap();
     assert_eq!((unit.counts().map, unit.counts().unmap), (20, 1));
@@ -105,9 +94,7 @@ fn a_debt_that_has_grown_takes_no_other_mapping_away() {
     }
     let (mut owed, mut other) = (Gather::new(), Gather::new());
     for page in (0..200).step_by(7) {
-        domain
-            .unmap(range(page << 12, page << 12 | 0xfff), &mut other)
-            .unwrap();
+        domain.unmap(range(page << 12, page << 12 | 0xfff), &mut other).unwrap();
         domain.absorb(&mut owed, &mut other).unwrap();
     }
     domain.sync(&mut owed).unwrap();
@@ -188,9 +175,7 @@ fn what_is_given_up_meanwhile_is_not_taken_for_returned() {
     for n in 0..20u64 {
         let (iova, pa) = (Iova::new(n << 13), PhysAddr::new(n << 13));
         let mut alone = Gather::new();
-        domain
-            .map(iova, promised(pa, 4096), RW, &mut alone)
-            .unwrap();
+        domain.map(iova, promised(pa, 4096), RW, &mut alone).unwrap();
     }
     let mut owed = Gather::new();
     let all = range(0, last | 0xfff);
@@ -206,9 +191,7 @@ fn what_is_given_up_meanwhile_is_not_taken_for_returned() {
         assert!(matches!(waited, IommuError::TimedOut { .. }));
     });
     // Else the addresses were free, and the next mapping there were unmapped.
-    let mapped = TableMapError::AlreadyMapped {
-        iova: Iova::new(last),
-    };
+    let mapped = TableMapError::AlreadyMapped { iova: Iova::new(last) };
     assert_eq!(map(&domain, last, 0, 4096), Err(mapped.into()));
     link.return_all();
     domain.sync(&mut owed).unwrap();
@@ -233,14 +216,7 @@ fn what_is_unmapped_while_it_is_being_mapped_is_unmapped_once_it_was() {
     let (seen, go) = gate(&link, 0);
     let mut owed = Gather::new();
     for at in [0, 0x8000] {
-        domain
-            .map(
-                Iova::new(at),
-                promised(PhysAddr::new(at), 4096),
-                RW,
-                &mut owed,
-            )
-            .unwrap();
+        domain.map(Iova::new(at), promised(PhysAddr::new(at), 4096), RW, &mut owed).unwrap();
     }
     std::thread::scope(|scope| {
         let sync = scope.spawn(|| domain.sync(&mut owed).unwrap());

@@ -41,10 +41,7 @@ pub struct Adaptive {
 impl Default for Adaptive {
     /// Windows of up to 4096 granules, and as many for nothing.
     fn default() -> Self {
-        Self {
-            most: 4096,
-            allowance: 4096,
-        }
+        Self { most: 4096, allowance: 4096 }
     }
 }
 
@@ -94,11 +91,7 @@ impl Streams {
     pub fn new(options: Adaptive) -> Self {
         let mut histories = Vec::new();
         let _ = histories.try_reserve_exact(REQUESTERS);
-        Self {
-            options,
-            histories,
-            time: 0,
-        }
+        Self { options, histories, time: 0 }
     }
 
     /// Notes a fault of `who` on granule number `granule`, which was not mapped, and returns the
@@ -137,13 +130,7 @@ impl Streams {
 
 impl History {
     fn new(who: Requester) -> Self {
-        Self {
-            who,
-            streams: ArrayVec::new(),
-            used: 0,
-            wasted: 0,
-            touched: 0,
-        }
+        Self { who, streams: ArrayVec::new(), used: 0, wasted: 0, touched: 0 }
     }
 
     fn fault(&mut self, options: &Adaptive, granule: u64, time: u64) -> Ahead {
@@ -162,10 +149,7 @@ impl History {
         stream.follow(options, granule, headroom);
         stream.touched = time;
         match stream.direction {
-            Direction::Known(step) => Ahead {
-                count: stream.window,
-                step,
-            },
+            Direction::Known(step) => Ahead { count: stream.window, step },
             _ => Ahead::ONE,
         }
     }
@@ -180,9 +164,7 @@ impl History {
     fn begin(&mut self, granule: u64, time: u64) {
         if self.streams.is_full() {
             let oldest = self.streams.iter().enumerate();
-            let oldest = oldest
-                .min_by_key(|(_, s)| s.touched)
-                .map_or(0, |(at, _)| at);
+            let oldest = oldest.min_by_key(|(_, s)| s.touched).map_or(0, |(at, _)| at);
             let ended = self.streams.swap_remove(oldest);
             self.wasted = (self.wasted).saturating_add(u64::from(ended.window) - 1);
         }
@@ -236,10 +218,7 @@ mod tests {
     use super::*;
     use crate::addr::StreamId;
 
-    const WHO: Requester = Requester {
-        stream: StreamId::new(1),
-        pasid: None,
-    };
+    const WHO: Requester = Requester { stream: StreamId::new(1), pasid: None };
 
     #[test]
     fn without_memory_nothing_is_remembered() {
@@ -253,10 +232,7 @@ mod tests {
 
     #[test]
     fn a_share_of_what_was_used_may_be_wasted_and_the_allowance() {
-        let options = Adaptive {
-            allowance: 5,
-            ..Adaptive::default()
-        };
+        let options = Adaptive { allowance: 5, ..Adaptive::default() };
         let mut history = History::new(WHO);
         for (used, wasted, room) in [(0, 0, 5), (99, 0, 14), (1234, 100, 28), (100, 20, 0)] {
             (history.used, history.wasted) = (used, wasted);

@@ -15,10 +15,7 @@ fn every_shortage_of_table_memory_is_an_answer() {
     for window in [Window::Page, Window::Block] {
         let mut served = 0;
         for tables in 1..8 {
-            let options = IoasOptions {
-                window,
-                ..IoasOptions::default()
-            };
+            let options = IoasOptions { window, ..IoasOptions::default() };
             let rig = Rig::new(options, tables);
             rig.memory.gap.store(1, Ordering::Relaxed);
             rig.region(1024);
@@ -42,9 +39,7 @@ fn raw(page: u64, wants: Permissions) -> RawPageRequest {
         pasid: None,
         iova: Iova::new(BASE + page * PAGE),
         wants,
-        kind: RequestKind::Stall {
-            tag: StallTag::new(1),
-        },
+        kind: RequestKind::Stall { tag: StallTag::new(1) },
     }
 }
 
@@ -54,22 +49,13 @@ fn devices_are_told() {
     rig.region(16);
     rig.memory.absent.lock().insert(BASE / PAGE + 5);
     let ask = |pages: &[u64], wants| {
-        let requests: alloc::vec::Vec<_> = pages
-            .iter()
-            .map(|page| raw(*page, wants).check().unwrap())
-            .collect();
-        rig.container
-            .handle(&Group::new(raw(0, wants).reply_to(), &requests))
+        let requests: alloc::vec::Vec<_> =
+            pages.iter().map(|page| raw(*page, wants).check().unwrap()).collect();
+        rig.container.handle(&Group::new(raw(0, wants).reply_to(), &requests))
     };
-    assert_eq!(
-        ask(&[1, 2, 1], Permissions::READ | Permissions::WRITE),
-        Response::Success
-    );
+    assert_eq!(ask(&[1, 2, 1], Permissions::READ | Permissions::WRITE), Response::Success);
     assert_eq!(ask(&[3, 5], Permissions::READ), Response::Invalid);
-    assert_eq!(
-        ask(&[6], Permissions::READ | Permissions::EXECUTE),
-        Response::Invalid
-    );
+    assert_eq!(ask(&[6], Permissions::READ | Permissions::EXECUTE), Response::Invalid);
     assert_eq!(ask(&[16], Permissions::READ), Response::Invalid);
     rig.hardware.broken.store(1, Ordering::Relaxed);
     assert_eq!(ask(&[7], Permissions::READ), Response::Failure);
@@ -132,24 +118,16 @@ fn a_dirty_read_pays_for_the_one_before() {
     super::dirty::write(&rig, 3);
     rig.hardware.broken.store(1, Ordering::Relaxed);
     let mut seen = 0;
-    let failed = rig
-        .container
-        .read_and_clear_dirty(pages_at(0, 16), |_| seen += 1);
+    let failed = rig.container.read_and_clear_dirty(pages_at(0, 16), |_| seen += 1);
     let not_paid = ReadDirtyError::NotPaid(RecoverError::Iommu(TIMED_OUT));
     assert_eq!((failed, seen), (Err(not_paid), 1));
-    let again = rig
-        .container
-        .read_and_clear_dirty(pages_at(0, 16), |_| seen += 1);
+    let again = rig.container.read_and_clear_dirty(pages_at(0, 16), |_| seen += 1);
     assert_eq!((again, seen), (Err(not_paid), 1));
     rig.hardware.broken.store(0, Ordering::Relaxed);
-    let again = rig
-        .container
-        .read_and_clear_dirty(pages_at(0, 16), |_| seen += 1);
+    let again = rig.container.read_and_clear_dirty(pages_at(0, 16), |_| seen += 1);
     assert_eq!((again, seen), (Ok(()), 1));
     let syncs = rig.hardware.syncs.load(Ordering::Relaxed);
-    rig.container
-        .read_and_clear_dirty(pages_at(0, 16), |_| ())
-        .unwrap();
+    rig.container.read_and_clear_dirty(pages_at(0, 16), |_| ()).unwrap();
     assert_eq!(rig.hardware.syncs.load(Ordering::Relaxed), syncs);
 }
 
@@ -177,10 +155,7 @@ fn marks_that_another_dirty_read_left_unpaid_are_waited_for() {
     let other = rig.container.clone();
     *rig.hardware.hook.lock() = Some(Once(Box::new(move || {
         let busy = read(&other, 4);
-        let expected = matches!(
-            busy,
-            Err(ReadDirtyError::NotPaid(RecoverError::Busy { .. }))
-        );
+        let expected = matches!(busy, Err(ReadDirtyError::NotPaid(RecoverError::Busy { .. })));
         assert!(expected, "{busy:?}");
     })));
     assert_eq!(rig.container.recover(), Ok(()));

@@ -14,10 +14,7 @@ use crate::table::Access;
 use core::sync::atomic::Ordering;
 
 fn windowed(window: Window) -> Rig {
-    let options = IoasOptions {
-        window,
-        ..IoasOptions::default()
-    };
+    let options = IoasOptions { window, ..IoasOptions::default() };
     Rig::new(options, 64)
 }
 
@@ -85,17 +82,11 @@ fn what_nobody_asked_for_is_counted() {
 fn a_region_has_the_least_access_that_can_be_granted() {
     let rig = windowed(Window::Page);
     // These tables have no leaf without any.
-    let options = RegionOptions {
-        range: pages_at(0, 8),
-        access: Access::empty(),
-        hold: Residency::OnDemand,
-    };
+    let options =
+        RegionOptions { range: pages_at(0, 8), access: Access::empty(), hold: Residency::OnDemand };
     let memory = rig.memory.clone();
     rig.container.add_region(&options, memory).unwrap();
-    let read = Request {
-        access: Access::READ,
-        ..request(1)
-    };
+    let read = Request { access: Access::READ, ..request(1) };
     assert_eq!(rig.container.fault(&read).unwrap().granules, 1);
     let refused = rig.fault(2);
     assert!(matches!(refused, Err(FaultError::Denied { .. })));
@@ -137,15 +128,9 @@ fn refusals_say_why() {
     rig.region(4);
     let iova = Iova::new(BASE + 4 * PAGE);
     assert_eq!(rig.fault(4), Err(FaultError::NoRegion { iova }));
-    let execute = Request {
-        access: Access::EXECUTE,
-        ..request(1)
-    };
+    let execute = Request { access: Access::EXECUTE, ..request(1) };
     let refused = rig.container.fault(&execute);
-    assert!(
-        matches!(refused, Err(FaultError::Denied { .. })),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, Err(FaultError::Denied { .. })), "{refused:?}");
     assert_eq!(rig.container.usage().failed, 2);
 }
 
@@ -153,10 +138,7 @@ fn refusals_say_why() {
 fn a_limit_shrinks_windows_before_it_refuses() {
     let options = IoasOptions {
         window: fixed(16),
-        limits: Limits {
-            mapped: 18 * PAGE,
-            ..Limits::default()
-        },
+        limits: Limits { mapped: 18 * PAGE, ..Limits::default() },
         ..IoasOptions::default()
     };
     let rig = Rig::new(options, 64);

@@ -57,15 +57,9 @@ fn ask_for(handler: &impl Handler, pasid: u32, pages: &[u64], wants: Permissions
         pasid: Some(Pasid::new(pasid)),
         iova: Iova::new(page * PAGE),
         wants,
-        kind: RequestKind::Pri {
-            group: GroupId::new(9),
-            place: Place::Last,
-        },
+        kind: RequestKind::Pri { group: GroupId::new(9), place: Place::Last },
     };
-    let requests: Vec<_> = pages
-        .iter()
-        .map(|page| raw(page).check().unwrap())
-        .collect();
+    let requests: Vec<_> = pages.iter().map(|page| raw(page).check().unwrap()).collect();
     handler.handle(&Group::new(raw(&0).reply_to(), &requests))
 }
 
@@ -73,10 +67,7 @@ fn ask_for(handler: &impl Handler, pasid: u32, pages: &[u64], wants: Permissions
 fn each_stage_is_mended_by_its_owner() {
     let rig = Rig::new(IoasOptions::default(), 64);
     rig.region(200);
-    let guest = Arc::new(Processes {
-        mends: true,
-        ..Processes::default()
-    });
+    let guest = Arc::new(Processes { mends: true, ..Processes::default() });
     guest.pages.lock().insert((Some(Pasid::new(1)), 7), 30);
     let nested = Nested::new(rig.container.clone(), guest.clone());
     // The first stage leads somewhere: the guest does not hear of it.
@@ -111,14 +102,9 @@ fn refusals_come_from_the_stage_that_refuses() {
 fn a_write_needs_no_write_access_to_the_tables_that_lead_there() {
     let rig = Rig::new(IoasOptions::default(), 64);
     rig.region(100);
-    let tables = RegionOptions {
-        range: pages_at(100, 1),
-        access: Access::READ,
-        hold: Residency::OnDemand,
-    };
-    rig.container
-        .add_region(&tables, rig.memory.clone())
-        .unwrap();
+    let tables =
+        RegionOptions { range: pages_at(100, 1), access: Access::READ, hold: Residency::OnDemand };
+    rig.container.add_region(&tables, rig.memory.clone()).unwrap();
     let guest = Arc::new(Processes::default());
     guest.pages.lock().insert((Some(Pasid::new(1)), 7), 30);
     let nested = Nested::new(rig.container.clone(), guest.clone());

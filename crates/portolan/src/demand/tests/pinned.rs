@@ -12,11 +12,7 @@ use crate::iommu::Domain as _;
 use crate::table::Access;
 
 fn options(range: IovaRange, hold: Residency<'_>) -> RegionOptions<'_> {
-    RegionOptions {
-        range,
-        access: Access::READ | Access::WRITE,
-        hold,
-    }
+    RegionOptions { range, access: Access::READ | Access::WRITE, hold }
 }
 
 fn add(rig: &Rig, options: &RegionOptions<'_>) -> Result<(), RegionError> {
@@ -31,10 +27,7 @@ fn a_pinned_region_is_mapped_at_once() {
     add(&rig, &options(pages_at(3, 700), Residency::Pinned)).unwrap();
     assert_eq!(rig.memory.pinned.lock().len(), 700);
     let usage = rig.container.usage();
-    assert_eq!(
-        (usage.pinned_bytes, usage.mapped_bytes),
-        (700 * PAGE, 700 * PAGE)
-    );
+    assert_eq!((usage.pinned_bytes, usage.mapped_bytes), (700 * PAGE, 700 * PAGE));
     assert_eq!(rig.fault(3).unwrap().already, Already::Yes);
     let pinned = pages_at(700, 3);
     let refused = rig.container.invalidate(pages_at(700, 50));
@@ -50,11 +43,7 @@ fn a_pinned_region_is_mapped_at_once() {
 fn parts_may_be_pinned() {
     let rig = Rig::new(IoasOptions::default(), 64);
     let parts = [pages_at(500, 30), pages_at(0, 2)];
-    add(
-        &rig,
-        &options(pages_at(0, 1024), Residency::Selective(&parts)),
-    )
-    .unwrap();
+    add(&rig, &options(pages_at(0, 1024), Residency::Selective(&parts))).unwrap();
     assert_eq!(rig.memory.pinned.lock().len(), 32);
     rig.fault(499).unwrap();
     rig.fault(530).unwrap();
@@ -69,10 +58,7 @@ fn parts_may_be_pinned() {
 #[test]
 fn what_cannot_be_pinned_leaves_nothing() {
     let limits = |pinned| IoasOptions {
-        limits: Limits {
-            pinned,
-            ..Limits::default()
-        },
+        limits: Limits { pinned, ..Limits::default() },
         ..IoasOptions::default()
     };
     let rig = Rig::new(limits(100 * PAGE), 64);
@@ -83,17 +69,11 @@ fn what_cannot_be_pinned_leaves_nothing() {
         used: 96 * PAGE,
         limit: 100 * PAGE,
     });
-    assert_eq!(
-        add(&rig, &options(pages_at(0, 200), Residency::Pinned)),
-        Err(reached)
-    );
+    assert_eq!(add(&rig, &options(pages_at(0, 200), Residency::Pinned)), Err(reached));
     rig.memory.absent.lock().insert(BASE / PAGE + 70);
     let iova = Iova::new(BASE + 70 * PAGE);
     let absent = RegionError::Populate(PopulateError::Absent { iova });
-    assert_eq!(
-        add(&rig, &options(pages_at(0, 90), Residency::Pinned)),
-        Err(absent)
-    );
+    assert_eq!(add(&rig, &options(pages_at(0, 90), Residency::Pinned)), Err(absent));
     assert!(rig.memory.pinned.lock().is_empty());
     assert_eq!(rig.container.usage().pinned_bytes, 0);
     rig.audit(200);
@@ -124,11 +104,7 @@ fn every_shortage_of_table_memory_leaves_nothing() {
 
 #[test]
 fn memory_that_devices_may_reach_stays_pinned() {
-    let rig = Rig::caching(
-        IoasOptions::default(),
-        64,
-        crate::inval::Caching::NotPresentToo,
-    );
+    let rig = Rig::caching(IoasOptions::default(), 64, crate::inval::Caching::NotPresentToo);
     rig.hardware.broken.store(1, Ordering::Relaxed);
     let added = add(&rig, &options(pages_at(0, 9), Residency::Pinned));
     let not_quiet = InvalidateError::Iommu(TIMED_OUT);
@@ -153,19 +129,12 @@ fn memory_that_devices_may_reach_stays_pinned() {
 /// known.
 #[test]
 fn what_was_pinned_before_an_error_is_let_go_of_when_the_hardware_is_back() {
-    let rig = Rig::caching(
-        IoasOptions::default(),
-        64,
-        crate::inval::Caching::NotPresentToo,
-    );
+    let rig = Rig::caching(IoasOptions::default(), 64, crate::inval::Caching::NotPresentToo);
     rig.memory.gap.store(1, Ordering::Relaxed);
     rig.memory.absent.lock().insert(BASE / PAGE + 140);
     rig.hardware.broken.store(1, Ordering::Relaxed);
     let parts = [pages_at(0, 5), pages_at(100, 60), pages_at(200, 5)];
-    let added = add(
-        &rig,
-        &options(pages_at(0, 1024), Residency::Selective(&parts)),
-    );
+    let added = add(&rig, &options(pages_at(0, 1024), Residency::Selective(&parts)));
     assert!(matches!(added, Err(RegionError::NotQuiet(_))), "{added:?}");
     assert_eq!(rig.memory.pinned.lock().len(), 45);
     rig.hardware.broken.store(0, Ordering::Relaxed);
@@ -187,10 +156,7 @@ fn a_pinned_region_of_large_blocks_is_removed_without_memory_for_tables() {
     assert!(rig.memory.pinned.lock().is_empty());
     assert_eq!(rig.domain.translate(start), None);
     let usage = rig.container.usage();
-    assert_eq!(
-        (usage.pinned_bytes, usage.mapped_bytes, usage.leaving_bytes),
-        (0, 0, 0)
-    );
+    assert_eq!((usage.pinned_bytes, usage.mapped_bytes, usage.leaving_bytes), (0, 0, 0));
 }
 
 #[test]
@@ -201,25 +167,15 @@ fn regions_that_make_no_sense_are_refused() {
     let high = IovaRange::from_len(Iova::new(1 << 60), PAGE).unwrap();
     let outside = [pages_at(15, 2)];
     let cases = [
-        (
-            options(bytes, Residency::OnDemand),
-            RegionError::Unaligned { range: bytes },
-        ),
-        (
-            options(high, Residency::OnDemand),
-            RegionError::OutOfRange { range: high },
-        ),
+        (options(bytes, Residency::OnDemand), RegionError::Unaligned { range: bytes }),
+        (options(high, Residency::OnDemand), RegionError::OutOfRange { range: high }),
         (
             options(pages_at(7, 2), Residency::OnDemand),
-            RegionError::Overlaps {
-                range: pages_at(7, 2),
-            },
+            RegionError::Overlaps { range: pages_at(7, 2) },
         ),
         (
             options(pages_at(8, 8), Residency::Selective(&outside)),
-            RegionError::Overlaps {
-                range: pages_at(15, 2),
-            },
+            RegionError::Overlaps { range: pages_at(15, 2) },
         ),
     ];
     for (options, error) in cases {

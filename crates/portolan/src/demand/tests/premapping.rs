@@ -16,20 +16,15 @@ impl Iterator for Numbers {
     type Item = u64;
 
     fn next(&mut self) -> Option<u64> {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         Some(self.0 >> 33)
     }
 }
 
 /// Faults, and granules mapped that were never accessed.
 fn run(window: Window, pages: u64, accesses: impl Iterator<Item = u64>) -> (u64, u64, u64) {
-    let options = IoasOptions {
-        window,
-        ..IoasOptions::default()
-    };
+    let options = IoasOptions { window, ..IoasOptions::default() };
     let rig = Rig::new(options, 1024);
     rig.region(pages);
     let mut touched = BTreeSet::new();
@@ -59,10 +54,7 @@ fn adaptive_is_no_worse_than_the_best_fixed_window_in_sequence() {
         assert!(faults <= best, "{length}: {faults} faults against {best}");
         assert!(wasted <= 4096, "{wasted}");
         let (downwards, _, _) = run(adaptive, PAGES, (0..length).map(|page| PAGES - 1 - page));
-        assert!(
-            downwards <= best,
-            "{length}: {downwards} faults against {best}"
-        );
+        assert!(downwards <= best, "{length}: {downwards} faults against {best}");
     }
 }
 
@@ -72,15 +64,9 @@ fn random_accesses_waste_little() {
         let accesses = || Numbers(seed).take(4000).map(|number| number % PAGES);
         let (faults, wasted, mapped) =
             run(Window::Adaptive(Adaptive::default()), PAGES, accesses());
-        assert!(
-            wasted * 10 <= mapped,
-            "seed {seed}: {wasted} of {mapped} wasted"
-        );
+        assert!(wasted * 10 <= mapped, "seed {seed}: {wasted} of {mapped} wasted");
         let (_, wasted, mapped) = run(fixed(512), PAGES, accesses());
-        assert!(
-            wasted * 10 > mapped,
-            "seed {seed}: {wasted} of {mapped} wasted"
-        );
+        assert!(wasted * 10 > mapped, "seed {seed}: {wasted} of {mapped} wasted");
         assert!(faults <= 4000);
     }
 }
@@ -89,10 +75,7 @@ fn random_accesses_waste_little() {
 fn strides_and_several_streams_are_followed() {
     let adaptive = Window::Adaptive(Adaptive::default());
     let (faults, wasted, _) = run(adaptive, PAGES, (0..2000).map(|page| page * 16));
-    assert!(
-        faults < 100 && wasted <= 64,
-        "{faults} faults, {wasted} wasted"
-    );
+    assert!(faults < 100 && wasted <= 64, "{faults} faults, {wasted} wasted");
     let both = (0..2000).flat_map(|page| [page, 30_000 + page]);
     let (faults, _, _) = run(adaptive, PAGES, both);
     assert_eq!(faults, 10);
@@ -104,10 +87,7 @@ fn streams_that_end_early_shrink_windows() {
     let pairs = (0..8000).map(|i: u64| (i / 2) * 700 % 1_000_000 + i % 2);
     let options = Adaptive::default();
     let mut streams = Streams::new(options);
-    let who = Requester {
-        stream: StreamId::new(1),
-        pasid: None,
-    };
+    let who = Requester { stream: StreamId::new(1), pasid: None };
     let (mut mapped, mut touched) = (BTreeSet::new(), BTreeSet::new());
     for page in pairs {
         touched.insert(page);
@@ -128,10 +108,7 @@ fn requesters_do_not_disturb_each_other() {
     let mut streams = Streams::new(Adaptive::default());
     for page in 0..2 {
         for number in 0..16 {
-            let who = Requester {
-                stream: StreamId::new(number),
-                pasid: None,
-            };
+            let who = Requester { stream: StreamId::new(number), pasid: None };
             let ahead = streams.fault(who, page);
             assert_eq!(ahead.count, if page == 0 { 1 } else { 8 });
         }
@@ -141,10 +118,8 @@ fn requesters_do_not_disturb_each_other() {
 }
 
 fn downwards(first: u64, last: u64) -> Rig {
-    let options = IoasOptions {
-        window: Window::Adaptive(Adaptive::default()),
-        ..IoasOptions::default()
-    };
+    let options =
+        IoasOptions { window: Window::Adaptive(Adaptive::default()), ..IoasOptions::default() };
     let rig = Rig::new(options, 64);
     rig.region(4096);
     // Memory in which blocks can be mapped.

@@ -87,33 +87,17 @@ impl Machine {
             let table = PageTable::new(format, mem.clone()).unwrap();
             let context = InvalTag::new(context);
             let (caps, quirks) = (caps(Caching::PresentOnly), Quirks::default());
-            Arc::new(PagedDomain::new(
-                table,
-                context,
-                caps,
-                quirks,
-                hardware.clone(),
-            ))
+            Arc::new(PagedDomain::new(table, context, caps, quirks, hardware.clone()))
         };
         let (one, two) = (domain(1), domain(2));
         let current: fn() -> CpuId = || CpuId::new(0);
         let cpus = Arc::new(SpinCpus::new(1, Hand(hardware.clone()), current));
         let container = Ioas::new(one.clone(), cpus, IoasOptions::default(), simulated());
-        let options = RegionOptions {
-            range: pages_at(0, 512),
-            access: BOTH,
-            hold: Residency::OnDemand,
-        };
-        container
-            .add_region(&options, Arc::new(Memory::default()))
-            .unwrap();
+        let options =
+            RegionOptions { range: pages_at(0, 512), access: BOTH, hold: Residency::OnDemand };
+        container.add_region(&options, Arc::new(Memory::default())).unwrap();
         container.fault(&request(5)).unwrap();
-        let machine = Self {
-            mem,
-            one,
-            two,
-            container: Arc::new(container),
-        };
+        let machine = Self { mem, one, two, container: Arc::new(container) };
         machine.map_in_two(512);
         machine
     }
@@ -169,9 +153,7 @@ fn a_dirty_read_takes_no_mark_out_of_a_table_that_was_given_back() {
     for look in 1..LOOKS {
         let machine = Machine::new();
         let word = machine.interrupted(look, |machine| {
-            let cleared = machine
-                .container
-                .read_and_clear_dirty(pages_at(0, 512), |_| ());
+            let cleared = machine.container.read_and_clear_dirty(pages_at(0, 512), |_| ());
             cleared.unwrap();
         });
         if let Some(word) = word {
@@ -179,10 +161,7 @@ fn a_dirty_read_takes_no_mark_out_of_a_table_that_was_given_back() {
             assert_ne!(Word::load(word) & DIRTY, 0, "at look {look}");
         }
         // The dirty read has ended: the page of the table has come back.
-        assert_eq!(
-            machine.one.table().pages(),
-            if word.is_some() { 3 } else { 4 }
-        );
+        assert_eq!(machine.one.table().pages(), if word.is_some() { 3 } else { 4 });
         let live = machine.one.table().pages() + machine.two.table().pages();
         assert_eq!(machine.mem.slab.live(), live);
     }
@@ -225,9 +204,7 @@ fn parked_pages_are_freed_by_the_last_walk_that_may_read_them() {
     };
     // The first of them was parked before the second walk began.
     assert_eq!((inside, table.pages()), (5, 3));
-    let live: Vec<_> = [&machine.one, &machine.two]
-        .iter()
-        .map(|domain| domain.table().pages())
-        .collect();
+    let live: Vec<_> =
+        [&machine.one, &machine.two].iter().map(|domain| domain.table().pages()).collect();
     assert_eq!(machine.mem.slab.live(), live.iter().sum::<usize>());
 }

@@ -40,10 +40,8 @@ impl core::fmt::Debug for Once {
     }
 }
 
-pub(super) const TIMED_OUT: IommuError = IommuError::TimedOut {
-    awaited: Awaited::Completion,
-    waited: Nanos::new(1),
-};
+pub(super) const TIMED_OUT: IommuError =
+    IommuError::TimedOut { awaited: Awaited::Completion, waited: Nanos::new(1) };
 
 impl InvalidationQueue for Hardware {
     type Error = IommuError;
@@ -156,9 +154,7 @@ impl Pager for Memory {
         let count = self.find(range, frames)?;
         let mut pinned = self.pinned.lock();
         for number in 0..count {
-            *pinned
-                .entry(range.start().get() / PAGE + number)
-                .or_default() += 1;
+            *pinned.entry(range.start().get() / PAGE + number).or_default() += 1;
         }
         Ok(())
     }
@@ -270,10 +266,7 @@ pub(super) fn pages_at(first: u64, pages: u64) -> IovaRange {
 
 pub(super) fn request(page: u64) -> Request {
     Request {
-        who: Requester {
-            stream: StreamId::new(3),
-            pasid: None,
-        },
+        who: Requester { stream: StreamId::new(3), pasid: None },
         iova: Iova::new(BASE + page * PAGE + 8),
         access: Access::WRITE,
     }

@@ -10,10 +10,7 @@ use crate::addr::Iova;
 use crate::demand::{FaultError, InvalidateError, IoasOptions, RecoverError, RemoveError, Window};
 
 fn blocks() -> IoasOptions {
-    IoasOptions {
-        window: Window::Block,
-        ..IoasOptions::default()
-    }
+    IoasOptions { window: Window::Block, ..IoasOptions::default() }
 }
 
 #[test]
@@ -200,19 +197,13 @@ fn a_region_that_is_removed_is_gone() {
     rig.fault(0).unwrap();
     rig.hardware.broken.store(1, Ordering::Relaxed);
     let start = Iova::new(BASE);
-    assert!(matches!(
-        rig.container.remove_region(start),
-        Err(RemoveError::NotQuiet(_))
-    ));
+    assert!(matches!(rig.container.remove_region(start), Err(RemoveError::NotQuiet(_))));
     assert!(rig.fault(0).is_err());
     rig.hardware.broken.store(0, Ordering::Relaxed);
     rig.container.remove_region(start).unwrap();
     let iova = Iova::new(BASE + 3 * PAGE);
     assert_eq!(rig.fault(3), Err(FaultError::NoRegion { iova }));
-    assert_eq!(
-        rig.container.remove_region(start),
-        Err(RemoveError::NoRegion { start })
-    );
+    assert_eq!(rig.container.remove_region(start), Err(RemoveError::NoRegion { start }));
     rig.region(8);
     rig.fault(3).unwrap();
 }
@@ -251,10 +242,7 @@ fn memory_is_not_given_back_while_another_cpu_pays_for_it_in_vain() {
     })));
     assert_eq!(container.invalidate(pages_at(600, 1)), failed);
     let said = said.lock().take().unwrap();
-    assert!(
-        matches!(said, Err(InvalidateError::Busy { .. })),
-        "{said:?}"
-    );
+    assert!(matches!(said, Err(InvalidateError::Busy { .. })), "{said:?}");
     assert_eq!(rig.hardware.syncs.load(Ordering::Relaxed), 2);
     let iova = Iova::new(BASE + PAGE);
     assert_eq!(rig.fault(1), Err(FaultError::NotQuiet { iova }));
@@ -314,10 +302,7 @@ fn a_second_owner_is_told_that_others_are_at_it() {
         assert_eq!(busy, Err(FaultError::Busy { iova }));
         let start = Iova::new(BASE);
         let busy = container.remove_region(start);
-        assert!(matches!(
-            busy,
-            Err(RemoveError::NotQuiet(InvalidateError::Busy { .. }))
-        ));
+        assert!(matches!(busy, Err(RemoveError::NotQuiet(InvalidateError::Busy { .. }))));
         // Its slots serve no fault any more, those that are busy as soon as they are not.
         let iova = Iova::new(BASE + 5 * PAGE);
         let closed = container.fault(&request(5));

@@ -12,36 +12,26 @@ use crate::dma::{Constraints, LazyBounds, NotUnmapped, Policy, ToDevice};
 #[test]
 fn a_failure_is_bounded_however_many_streams_there_are() {
     let rig = Rig::policy(Policy::Strict);
-    let devices: Vec<_> = (1..=64)
-        .map(|stream| device_of(&rig, stream, Constraints::trusted()))
-        .collect();
+    let devices: Vec<_> =
+        (1..=64).map(|stream| device_of(&rig, stream, Constraints::trusted())).collect();
     let alive = Arc::default();
     let buffer = Pages::new(&alive, &[(0x4000_0000, 0x1000)]);
     let mapping = devices[0].map(buffer, ToDevice).ok().unwrap();
     // A unit that is dead says so after its deadline, each time it is asked.
-    rig.hardware
-        .block_takes
-        .store(1_000_000_000, Ordering::Relaxed);
+    rig.hardware.block_takes.store(1_000_000_000, Ordering::Relaxed);
     rig.hardware.holds_on.store(true, Ordering::Relaxed);
     rig.set_broken(1);
     let before = rig.hardware.now.load(Ordering::Relaxed);
     assert!(mapping.unmap().is_err());
     let took = rig.hardware.now.load(Ordering::Relaxed) - before;
-    assert!(
-        took <= 4_000_000_000,
-        "an atomic call took {} s",
-        took / 1_000_000_000
-    );
+    assert!(took <= 4_000_000_000, "an atomic call took {} s", took / 1_000_000_000);
 }
 
 #[test]
 fn lazy_bytes_are_bounded_while_a_flush_is_under_way() {
     let rig = Rig::new(&Setup {
         policy: Policy::Lazy,
-        bounds: LazyBounds {
-            bytes: 1 << 20,
-            ..LazyBounds::default()
-        },
+        bounds: LazyBounds { bytes: 1 << 20, ..LazyBounds::default() },
         ..Setup::default()
     });
     let device = device_of(&rig, 1, Constraints::trusted());
@@ -72,9 +62,8 @@ fn lazy_bytes_are_bounded_while_a_flush_is_under_way() {
 #[test]
 fn a_worker_blocks_the_streams_of_a_broken_space_one_time_out_at_a_time() {
     let rig = Rig::policy(Policy::Strict);
-    let devices: Vec<_> = (1..=3)
-        .map(|stream| device_of(&rig, stream, Constraints::trusted()))
-        .collect();
+    let devices: Vec<_> =
+        (1..=3).map(|stream| device_of(&rig, stream, Constraints::trusted())).collect();
     let alive = Arc::default();
     let buffer = Pages::new(&alive, &[(0x4000_0000, 0x1000)]);
     let mapping = devices[0].map(buffer, ToDevice).ok().unwrap();
@@ -87,11 +76,7 @@ fn a_worker_blocks_the_streams_of_a_broken_space_one_time_out_at_a_time() {
     assert_eq!(blocked(), []);
     rig.hardware.holds_on.store(true, Ordering::Relaxed);
     assert!(rig.space.tick().is_ok());
-    assert_eq!(
-        blocked(),
-        [1].map(StreamId::new),
-        "the unit does not answer"
-    );
+    assert_eq!(blocked(), [1].map(StreamId::new), "the unit does not answer");
     rig.hardware.holds_on.store(false, Ordering::Relaxed);
     assert!(rig.space.tick().is_ok());
     assert_eq!(blocked(), [1, 2, 3].map(StreamId::new));
@@ -104,10 +89,7 @@ fn a_worker_blocks_the_streams_of_a_broken_space_one_time_out_at_a_time() {
 fn a_lazy_space_that_is_broken_keeps_what_is_beyond_its_bounds() {
     let rig = Rig::new(&Setup {
         policy: Policy::Lazy,
-        bounds: LazyBounds {
-            entries: 2,
-            ..LazyBounds::default()
-        },
+        bounds: LazyBounds { entries: 2, ..LazyBounds::default() },
         ..Setup::default()
     });
     let device = device_of(&rig, 1, Constraints::trusted());
@@ -129,17 +111,11 @@ fn a_lazy_space_that_is_broken_keeps_what_is_beyond_its_bounds() {
             },
         }
     }
-    assert!(
-        given <= 2,
-        "{given} buffers are their owners', and a device reaches them"
-    );
+    assert!(given <= 2, "{given} buffers are their owners', and a device reaches them");
     rig.set_broken(0);
     rig.space.recover().unwrap();
     for one in deferred {
         one.reclaim().ok().unwrap();
     }
-    assert_eq!(
-        (rig.space.quarantine().addresses, rig.space.waiting()),
-        (0, (0, 0))
-    );
+    assert_eq!((rig.space.quarantine().addresses, rig.space.waiting()), (0, (0, 0)));
 }

@@ -46,10 +46,7 @@ impl Pages {
     pub fn new(alive: &Arc<AtomicUsize>, pieces: &[(u64, u64)]) -> Self {
         alive.fetch_add(1, Ordering::Relaxed);
         let piece = |&(start, bytes)| PhysRange::from_len(PhysAddr::new(start), bytes).unwrap();
-        Self {
-            pieces: pieces.iter().map(piece).collect(),
-            alive: alive.clone(),
-        }
+        Self { pieces: pieces.iter().map(piece).collect(), alive: alive.clone() }
     }
 
     pub fn first(&self) -> PhysAddr {

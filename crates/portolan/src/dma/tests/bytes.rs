@@ -38,11 +38,7 @@ fn bytes_outside_of_the_buffer_are_refused() {
     let mut mapping = device.map(buffer, Bidirectional).ok().unwrap();
     let mut two = [0; 2];
     for at in [15, 16, 17, u64::MAX] {
-        let outside = Err(AccessError::OutOfBounds {
-            at,
-            bytes: 2,
-            length: 16,
-        });
+        let outside = Err(AccessError::OutOfBounds { at, bytes: 2, length: 16 });
         assert_eq!(mapping.read(at, &mut two), outside);
         assert_eq!(mapping.write(at, &two), outside);
         assert_eq!(mapping.sync_part_for_cpu(at, 2), outside);

@@ -23,10 +23,7 @@ fn a_second_space_of_a_domain_is_refused_until_the_first_is_gone() {
     let [nowhere, next, last] = bounds;
     // One that cannot be made leaves the domain to others.
     let top = Iova::new(u64::MAX);
-    let outside = SpaceOptions {
-        window: IovaRange::new(top, top).unwrap(),
-        ..options
-    };
+    let outside = SpaceOptions { window: IovaRange::new(top, top).unwrap(), ..options };
     let refused = make(&cpus, nowhere, &outside).err();
     assert_eq!(refused, Some(SpaceError::NoAddresses));
     let next = make(&cpus, next, &options).unwrap();

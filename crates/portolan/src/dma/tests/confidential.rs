@@ -15,10 +15,8 @@ use crate::dma::{
 };
 use crate::table::Access;
 
-const OUTSIDER: fn() -> Constraints = || Constraints {
-    reach: HostVisibility::Shared,
-    ..Constraints::trusted()
-};
+const OUTSIDER: fn() -> Constraints =
+    || Constraints { reach: HostVisibility::Shared, ..Constraints::trusted() };
 
 fn memory() -> PhysRange {
     PhysRange::from_len(PhysAddr::new(POOL), POOL_BYTES).unwrap()
@@ -32,10 +30,7 @@ fn copying(copier: &Copier, visibility: HostVisibility) -> Copying {
         HostVisibility::Shared => unowned(memory()).host_visible(),
     };
     let pool = Pool::new(cpus, memory, options).unwrap();
-    Copying {
-        pool: Arc::new(PoolMemory::new(pool, copier.bytes.clone())),
-        when: CopyWhen::Needed,
-    }
+    Copying { pool: Arc::new(PoolMemory::new(pool, copier.bytes.clone())), when: CopyWhen::Needed }
 }
 
 fn translated(copier: &Copier, stream: u32) -> Device<Cpus> {
@@ -79,10 +74,7 @@ fn private_buffers_are_bounced_whole_through_shared_memory() {
         assert_eq!(copier.bytes.at(0x3000, 0x1000), [9; 0x1000]);
         // Memory that is shared already is not copied.
         let there = PhysRange::from_len(PhysAddr::new(0x8000), 0x1000).unwrap();
-        let mapping = device
-            .map(unowned(there).host_visible(), ToDevice)
-            .ok()
-            .unwrap();
+        let mapping = device.map(unowned(there).host_visible(), ToDevice).ok().unwrap();
         assert!(!mapping.is_copied());
         mapping.unmap().ok().unwrap();
     }
@@ -105,16 +97,10 @@ fn a_pool_in_private_memory_is_refused_and_so_is_none() {
         assert_eq!(refused(device), error);
     }
     // The host's own devices, and those of a guest that is not confidential, take such a pool.
-    let device = Device::translated(
-        copier.rig.space.clone(),
-        StreamId::new(4),
-        Constraints::trusted(),
-    );
+    let device =
+        Device::translated(copier.rig.space.clone(), StreamId::new(4), Constraints::trusted());
     let private = copying(&copier, HostVisibility::Private);
-    let device = device.unwrap().with_copies(Copying {
-        when: CopyWhen::Always,
-        ..private
-    });
+    let device = device.unwrap().with_copies(Copying { when: CopyWhen::Always, ..private });
     let mapping = device.map(copier.buffer(&[(0x3000, 0x1000)]), ToDevice);
     let mapping = mapping.ok().unwrap();
     assert!(mapping.is_copied());

@@ -83,17 +83,11 @@ impl Copier {
     }
 
     pub(super) fn copying(&self, when: CopyWhen) -> Copying {
-        Copying {
-            pool: self.pool.clone(),
-            when,
-        }
+        Copying { pool: self.pool.clone(), when }
     }
 
     pub(super) fn device(&self, trust: Trust, when: CopyWhen) -> Device<Cpus> {
-        let constraints = Constraints {
-            trust,
-            ..Constraints::trusted()
-        };
+        let constraints = Constraints { trust, ..Constraints::trusted() };
         // Each device is a stream of its own.
         let stream = StreamId::new(self.streams.fetch_add(1, Ordering::Relaxed));
         let space = self.rig.space.clone();
@@ -211,14 +205,9 @@ fn memory_above_an_untranslated_device_s_limit_is_copied_below_it() {
     };
     let unit = copier.rig.hardware.clone();
     let stream = StreamId::new(1);
-    let device = Device::identity(
-        copier.rig.cpus.clone(),
-        unit.clone(),
-        stream,
-        narrow,
-        all_memory(),
-    )
-    .unwrap();
+    let device =
+        Device::identity(copier.rig.cpus.clone(), unit.clone(), stream, narrow, all_memory())
+            .unwrap();
     let device = device.with_copies(copier.copying(CopyWhen::Needed));
     let low = copier.buffer(&[(0xf_f000, 0x1000)]);
     let mapping = device.map(low, ToDevice).ok().unwrap();
@@ -231,10 +220,7 @@ fn memory_above_an_untranslated_device_s_limit_is_copied_below_it() {
     assert!(above, "{}", refused.error);
     drop(device);
     let narrow = narrow.address_bits(21);
-    let narrow = Constraints {
-        dma_mask: Iova::new(POOL + POOL_BYTES - 1),
-        ..narrow
-    };
+    let narrow = Constraints { dma_mask: Iova::new(POOL + POOL_BYTES - 1), ..narrow };
     let device =
         Device::identity(copier.rig.cpus.clone(), unit, stream, narrow, all_memory()).unwrap();
     let device = device.with_copies(copier.copying(CopyWhen::Needed));
@@ -254,10 +240,7 @@ fn a_list_that_does_not_fit_takes_nothing() {
     let device = copier.device(Trust::Untrusted, CopyWhen::Always);
     let pieces: Vec<_> = (0..100).map(|i| (0x1_0000 + (i << 12), 0x1000)).collect();
     let refused = device.map(copier.buffer(&pieces), ToDevice);
-    let full = matches!(
-        refused.err().unwrap().error,
-        MapError::Copy(TakeError::Full { .. })
-    );
+    let full = matches!(refused.err().unwrap().error, MapError::Copy(TakeError::Full { .. }));
     assert!(full);
     assert_eq!(copier.used(), 0);
     let mapping = device.map(copier.buffer(&pieces[..20]), ToDevice);
@@ -281,14 +264,9 @@ impl<B> Sealed for Refusing<B> {}
 impl<B: BouncePool> BouncePool for Refusing<B> {
     fn take(&self, need: &Need) -> Result<Slots, TakeError> {
         match self.left.fetch_sub(1, Ordering::Relaxed) {
-            0 => Err(TakeError::Full {
-                wanted: 1,
-                slots: 1,
-                used: 1,
-                longest: 0,
-                area: 0,
-                areas: 1,
-            }),
+            0 => {
+                Err(TakeError::Full { wanted: 1, slots: 1, used: 1, longest: 0, area: 0, areas: 1 })
+            }
             _ => self.below.take(need),
         }
     }
@@ -318,28 +296,16 @@ impl<B: BouncePool> BouncePool for Refusing<B> {
 fn a_pool_that_refuses_at_any_request_leaves_nothing_taken() {
     let copier = Copier::new();
     // A head and a tail, whole pages, a head and a tail, less than a page: five copies.
-    let pieces = [
-        (0x1800, 0x1000),
-        (0x4000, 0x2000),
-        (0x7010, 0x1200),
-        (0x9000, 0x10),
-    ];
+    let pieces = [(0x1800, 0x1000), (0x4000, 0x2000), (0x7010, 0x1200), (0x9000, 0x10)];
     let copies = 5;
     for nth in 0..=copies {
-        let refusing = Arc::new(Refusing {
-            below: copier.pool.clone(),
-            left: AtomicUsize::new(nth),
-        });
-        let constraints = Constraints {
-            trust: Trust::Untrusted,
-            ..Constraints::trusted()
-        };
+        let refusing =
+            Arc::new(Refusing { below: copier.pool.clone(), left: AtomicUsize::new(nth) });
+        let constraints = Constraints { trust: Trust::Untrusted, ..Constraints::trusted() };
         let space = copier.rig.space.clone();
         let device = Device::translated(space, StreamId::new(1), constraints).unwrap();
-        let device = device.with_copies(Copying {
-            pool: refusing,
-            ..copier.copying(CopyWhen::Needed)
-        });
+        let device =
+            device.with_copies(Copying { pool: refusing, ..copier.copying(CopyWhen::Needed) });
         let mapped = device.map(copier.buffer(&pieces), FromDevice);
         match mapped {
             Ok(mapping) => {
@@ -390,17 +356,12 @@ impl<B: BouncePool> BouncePool for Arc<B> {
 fn a_device_with_a_pool_of_its_own_neither_fills_nor_sees_the_other_s() {
     let copier = Copier::new();
     let own = PhysRange::from_len(PhysAddr::new(0x18_0000), 64 << 11).unwrap();
-    let options = PoolOptions {
-        areas: 1,
-        ..PoolOptions::for_cpus(&copier.rig.cpus)
-    };
+    let options = PoolOptions { areas: 1, ..PoolOptions::for_cpus(&copier.rig.cpus) };
     let pool = Pool::new(copier.rig.cpus.clone(), unowned(own), options).unwrap();
     let pool = Arc::new(PoolMemory::new(pool, copier.bytes.clone()));
     let restricted = copier.device(Trust::Untrusted, CopyWhen::Always);
-    let restricted = restricted.with_copies(Copying {
-        pool: pool.clone(),
-        ..copier.copying(CopyWhen::Always)
-    });
+    let restricted =
+        restricted.with_copies(Copying { pool: pool.clone(), ..copier.copying(CopyWhen::Always) });
     let mut held = Vec::new();
     for page in 0..32 {
         let buffer = copier.buffer(&[(0x1_0000 + (page << 12), 0x1000)]);
@@ -446,10 +407,7 @@ fn a_broken_space_takes_no_slots() {
 
 #[test]
 fn slots_of_a_map_that_failed_in_the_hardware_come_back_when_they_are_quiet() {
-    let copier = Copier::of(&Setup {
-        caching: Caching::NotPresentToo,
-        ..Setup::default()
-    });
+    let copier = Copier::of(&Setup { caching: Caching::NotPresentToo, ..Setup::default() });
     let device = copier.device(Trust::Untrusted, CopyWhen::Needed);
     copier.rig.set_broken(1);
     let refused = device.map(copier.buffer(&[(0x1f00, 0x100)]), ToDevice);
@@ -542,18 +500,11 @@ fn a_part_across_copies_and_pages_is_synced_piece_by_piece() {
 
 #[test]
 fn a_copied_buffer_for_which_there_are_no_addresses_leaves_its_slots() {
-    let copier = Copier::of(&Setup {
-        window: range(0x10_0000, 0x10_3fff),
-        ..Setup::default()
-    });
+    let copier = Copier::of(&Setup { window: range(0x10_0000, 0x10_3fff), ..Setup::default() });
     let device = copier.device(Trust::Trusted, CopyWhen::Always);
     let refused = device.map(copier.buffer(&[(0x1000, 0x8000)]), ToDevice);
     let refused = refused.err().unwrap();
-    assert!(
-        matches!(refused.error, MapError::Iova(_)),
-        "{}",
-        refused.error
-    );
+    assert!(matches!(refused.error, MapError::Iova(_)), "{}", refused.error);
     assert!(refused.value.into_buffer().is_ok());
     assert_eq!(copier.used(), 0);
 }
@@ -584,10 +535,7 @@ fn a_map_that_refuses_copies_is_in_place_or_is_refused() {
     let mapping = untrusted.map(copier.buffer(pieces), ToDevice).ok().unwrap();
     assert!(mapping.is_copied());
     mapping.unmap().unwrap();
-    let failed = untrusted
-        .map_in_place(copier.buffer(pieces), ToDevice)
-        .err()
-        .unwrap();
+    let failed = untrusted.map_in_place(copier.buffer(pieces), ToDevice).err().unwrap();
     let piece = PhysRange::from_len(PhysAddr::new(0x3010), 0x20).unwrap();
     assert_eq!(failed.error, MapError::SubPage { piece });
 }

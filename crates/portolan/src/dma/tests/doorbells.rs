@@ -17,10 +17,7 @@ const RING: u64 = 0x0809_0040;
 #[test]
 fn a_doorbell_is_mapped_once_for_all_devices_of_a_space_and_stays() {
     let rig = Rig::policy(Policy::Strict);
-    let untrusted = Constraints {
-        trust: Trust::Untrusted,
-        ..Constraints::trusted()
-    };
+    let untrusted = Constraints { trust: Trust::Untrusted, ..Constraints::trusted() };
     let devices = [1, 2].map(|stream| device_of(&rig, stream, untrusted));
     let rung = devices[0].map_doorbell(doorbell(RING)).unwrap();
     assert_eq!(rung.get() & 0xfff, RING & 0xfff);
@@ -41,10 +38,7 @@ fn a_doorbell_is_mapped_once_for_all_devices_of_a_space_and_stays() {
 
 #[test]
 fn a_device_gets_a_doorbell_that_it_can_reach() {
-    let rig = Rig::new(&Setup {
-        window: range(0x10_0000, 0xff_ffff_ffff),
-        ..Setup::default()
-    });
+    let rig = Rig::new(&Setup { window: range(0x10_0000, 0xff_ffff_ffff), ..Setup::default() });
     let wide = device_of(&rig, 1, Constraints::trusted());
     let high = wide.map_doorbell(doorbell(RING)).unwrap();
     assert!(high.get() >> 28 != 0);
@@ -57,10 +51,7 @@ fn a_device_gets_a_doorbell_that_it_can_reach() {
 /// The address of a doorbell is no other mapping's.
 #[test]
 fn a_mapping_does_not_get_a_doorbell_s_address() {
-    let rig = Rig::new(&Setup {
-        window: range(0x10_0000, 0x10_3fff),
-        ..Setup::default()
-    });
+    let rig = Rig::new(&Setup { window: range(0x10_0000, 0x10_3fff), ..Setup::default() });
     let device = device_of(&rig, 1, Constraints::trusted());
     let rung = device.map_doorbell(doorbell(RING)).unwrap();
     let alive = Arc::new(AtomicUsize::new(0));
@@ -97,10 +88,7 @@ fn where_messages_pass_untranslated_the_physical_address_serves() {
     let rung = passed.map_doorbell(doorbell(RING));
     assert_eq!(rung, Ok(Iova::new(RING)));
     let above = passed.map_doorbell(ring);
-    assert!(
-        matches!(above, Err(MapError::AboveLimit { .. })),
-        "{above:?}"
-    );
+    assert!(matches!(above, Err(MapError::AboveLimit { .. })), "{above:?}");
     let blocked = Device::blocked(rig.cpus.clone(), unit(), stream, narrow).unwrap();
     assert_eq!(blocked.map_doorbell(ring), Err(MapError::Blocked));
 }
@@ -116,14 +104,9 @@ fn a_doorbell_is_not_mapped_in_a_broken_space() {
 
 #[test]
 fn a_doorbell_needs_a_page_whatever_a_device_s_buffers_are_aligned_to() {
-    let rig = Rig::new(&Setup {
-        window: range(0x10_0000, 0x4f_ffff),
-        ..Setup::default()
-    });
-    let aligned = Constraints {
-        align: crate::addr::PageSize::of_lg2(24),
-        ..Constraints::trusted()
-    };
+    let rig = Rig::new(&Setup { window: range(0x10_0000, 0x4f_ffff), ..Setup::default() });
+    let aligned =
+        Constraints { align: crate::addr::PageSize::of_lg2(24), ..Constraints::trusted() };
     let device = device_of(&rig, 1, aligned);
     let rung = device.map_doorbell(doorbell(RING)).unwrap();
     assert_eq!(rig.space.domain.translate(rung).unwrap().pa.get(), RING);

@@ -54,9 +54,7 @@ fn strict_unmaps_that_fail_keep_their_addresses() {
     let rig = Rig::policy(Policy::Strict);
     let constraints = Constraints::trusted();
     let map = |number| {
-        let mapped = rig
-            .space
-            .map_range(page(number), Access::READ, &constraints);
+        let mapped = rig.space.map_range(page(number), Access::READ, &constraints);
         mapped.unwrap().0
     };
     let (one, two) = (map(1), map(2));
@@ -72,10 +70,7 @@ fn strict_unmaps_that_fail_keep_their_addresses() {
 
 #[test]
 fn a_map_whose_sync_fails_is_taken_away_again() {
-    let rig = Rig::new(&Setup {
-        caching: Caching::NotPresentToo,
-        ..Setup::default()
-    });
+    let rig = Rig::new(&Setup { caching: Caching::NotPresentToo, ..Setup::default() });
     rig.set_broken(1);
     let constraints = Constraints::trusted();
     let mapped = rig.space.map_range(page(1), Access::READ, &constraints);
@@ -96,19 +91,11 @@ fn addresses_that_wait_are_made_quiet_before_a_map_fails_for_want_of_them() {
         ..Setup::default()
     });
     let constraints = Constraints::trusted();
-    let map = |number| {
-        rig.space
-            .map_range(page(number), Access::READ, &constraints)
-    };
+    let map = |number| rig.space.map_range(page(number), Access::READ, &constraints);
     for round in 0..10 {
-        let held: Vec<_> = (0..4)
-            .map(|number| map(round * 4 + number).unwrap())
-            .collect();
+        let held: Vec<_> = (0..4).map(|number| map(round * 4 + number).unwrap()).collect();
         let full = map(99).unwrap_err();
-        assert!(
-            matches!(full, MapError::Iova(IovaError::Full { .. })),
-            "{full}"
-        );
+        assert!(matches!(full, MapError::Iova(IovaError::Full { .. })), "{full}");
         for (range, _) in held {
             rig.space.unmap_range(range).unwrap();
         }
@@ -120,10 +107,7 @@ fn addresses_that_wait_are_made_quiet_before_a_map_fails_for_want_of_them() {
 fn table_memory_that_runs_out_at_any_page_leaves_nothing_behind() {
     let mut enough = 0;
     for table_pages in 1..8 {
-        let rig = Rig::new(&Setup {
-            table_pages,
-            ..Setup::default()
-        });
+        let rig = Rig::new(&Setup { table_pages, ..Setup::default() });
         let constraints = Constraints::trusted();
         let mapped = rig.space.map_range(page(1), Access::READ, &constraints);
         match mapped {
@@ -151,10 +135,7 @@ fn table_memory_that_runs_out_at_any_page_leaves_nothing_behind() {
 
 #[test]
 fn a_buffer_whose_map_fails_in_the_hardware_is_kept_until_it_is_quiet() {
-    let rig = Rig::new(&Setup {
-        caching: Caching::NotPresentToo,
-        ..Setup::default()
-    });
+    let rig = Rig::new(&Setup { caching: Caching::NotPresentToo, ..Setup::default() });
     let device = device_of(&rig, 7, Constraints::trusted());
     let alive = Arc::new(AtomicUsize::new(0));
     rig.set_broken(1);
@@ -174,10 +155,7 @@ fn a_buffer_whose_map_fails_in_the_hardware_is_kept_until_it_is_quiet() {
 
 #[test]
 fn a_map_that_is_not_told_in_time_keeps_the_buffer_and_breaks_nothing() {
-    let rig = Rig::new(&Setup {
-        caching: Caching::NotPresentToo,
-        ..Setup::default()
-    });
+    let rig = Rig::new(&Setup { caching: Caching::NotPresentToo, ..Setup::default() });
     let device = device_of(&rig, 7, Constraints::trusted());
     let alive = Arc::new(AtomicUsize::new(0));
     rig.set_broken(BUSY);
@@ -208,9 +186,7 @@ fn unmaps_in_a_broken_space_do_not_wait_for_the_hardware_again() {
     let rig = Rig::policy(Policy::Strict);
     let constraints = Constraints::trusted();
     let map = |number| {
-        let mapped = rig
-            .space
-            .map_range(page(number), Access::READ, &constraints);
+        let mapped = rig.space.map_range(page(number), Access::READ, &constraints);
         mapped.unwrap().0
     };
     let held: Vec<_> = (0..4).map(map).collect();

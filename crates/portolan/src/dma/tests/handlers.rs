@@ -28,20 +28,9 @@ struct Scene {
 
 impl Scene {
     fn new(policy: Policy, entries: usize) -> Self {
-        let bounds = LazyBounds {
-            entries,
-            ..LazyBounds::default()
-        };
-        let rig = Rig::new(&Setup {
-            policy,
-            bounds,
-            ..Setup::default()
-        });
-        Self {
-            device: device_of(&rig, 7, Constraints::trusted()),
-            rig,
-            alive: Arc::default(),
-        }
+        let bounds = LazyBounds { entries, ..LazyBounds::default() };
+        let rig = Rig::new(&Setup { policy, bounds, ..Setup::default() });
+        Self { device: device_of(&rig, 7, Constraints::trusted()), rig, alive: Arc::default() }
     }
 
     fn map(&self, page: u64) -> Mapped {
@@ -83,9 +72,8 @@ fn an_unmap_on_the_cpu_that_is_flushing_completes() {
 #[test]
 fn deferred_buffers_beyond_the_room_of_a_queue_keep_their_addresses_and_come_back() {
     let scene = Scene::new(Policy::Deferred, 2);
-    let deferred: Vec<Deferred<_, _>> = (0..20)
-        .map(|page| scene.map(page).defer().ok().unwrap())
-        .collect();
+    let deferred: Vec<Deferred<_, _>> =
+        (0..20).map(|page| scene.map(page).defer().ok().unwrap()).collect();
     // Four are in the queue; nothing was paid, and a worker is wanted.
     assert_eq!((scene.rig.syncs(), scene.rig.space.waiting().0), (0, 4));
     assert!(scene.rig.space.is_flush_due());
@@ -206,10 +194,7 @@ fn a_map_that_must_not_wait_does_not() {
     assert_eq!(scene.rig.syncs(), 0);
     mapping.unmap().ok().unwrap();
     // Where the hardware has to be told of each map, the buffer comes back.
-    let rig = Rig::new(&Setup {
-        caching: Caching::NotPresentToo,
-        ..Setup::default()
-    });
+    let rig = Rig::new(&Setup { caching: Caching::NotPresentToo, ..Setup::default() });
     let device = device_of(&rig, 7, Constraints::trusted());
     let buffer = Pages::new(&scene.alive, &[(0x5000, 0x1000)]);
     let refused = device.try_map(buffer, ToDevice).err().unwrap();
@@ -233,9 +218,7 @@ fn a_generation_is_quiet_after_its_addresses_are_back() {
         assert_eq!(in_flight, Some(ticket));
         space.give_back_all(ranges);
     };
-    let settled = space
-        .pending
-        .try_settle(&*space.domain, ticket, &mut give_back);
+    let settled = space.pending.try_settle(&*space.domain, ticket, &mut give_back);
     assert_eq!((settled, given), (Ok(Tried::Quiet), 1));
     assert!(deferred.try_reclaim().is_ok());
 }
@@ -265,9 +248,7 @@ fn a_long_range_that_finds_no_room_is_paid_for_by_its_unmap() {
 #[test]
 fn what_is_being_flushed_still_waits() {
     let scene = Scene::new(Policy::Deferred, 8);
-    let deferred: Vec<_> = (0..3)
-        .map(|page| scene.map(page).defer().ok().unwrap())
-        .collect();
+    let deferred: Vec<_> = (0..3).map(|page| scene.map(page).defer().ok().unwrap()).collect();
     let space = scene.rig.space.clone();
     scene.rig.hardware.during_sync.set(move || {
         assert_eq!(space.waiting().0, 3);

@@ -49,10 +49,7 @@ impl DataCache for Lines {
 }
 
 fn not_coherent() -> Constraints {
-    Constraints {
-        coherency: Coherency::NotCoherent,
-        ..Constraints::trusted()
-    }
+    Constraints { coherency: Coherency::NotCoherent, ..Constraints::trusted() }
 }
 
 /// Two buffers of a driver in one cache line, of which one is a device's.
@@ -90,10 +87,7 @@ fn without_a_pool_a_shared_cache_line_is_refused() {
     let device = device.with_cache(Arc::new(Lines), simulated());
     let refused = device.map(copier.buffer(&[(0x3020, 0x20)]), FromDevice);
     let error = refused.err().map(|failed| failed.error);
-    assert!(
-        matches!(error, Some(MapError::SharedLine { .. })),
-        "{error:?}"
-    );
+    assert!(matches!(error, Some(MapError::SharedLine { .. })), "{error:?}");
     let whole = device.map(copier.buffer(&[(0x3040, 0x40)]), FromDevice);
     whole.ok().unwrap().unmap().ok().unwrap();
 }
@@ -159,9 +153,7 @@ fn within(segments: &[DmaSegment], limits: &Constraints) -> bool {
     segments.iter().all(|segment| {
         let (first, bytes) = (segment.iova.get(), segment.bytes.get());
         let last = first + bytes - 1;
-        let inside = limits
-            .seg_boundary
-            .map_or(0, |boundary| boundary.bytes() - 1);
+        let inside = limits.seg_boundary.map_or(0, |boundary| boundary.bytes() - 1);
         let crosses = inside != 0 && first & !inside != last & !inside;
         bytes <= limits.max_segment.get() && last <= limits.dma_mask.get() && !crosses
     })
@@ -191,10 +183,7 @@ fn segments_lead_where_they_say() {
         if pieces.iter().any(|(at, bytes)| at + bytes >= POOL) {
             continue;
         }
-        for byte in pieces
-            .iter()
-            .flat_map(|&(start, bytes)| start..start + bytes)
-        {
+        for byte in pieces.iter().flat_map(|&(start, bytes)| start..start + bytes) {
             copier.bytes.fill(byte, 1, (byte ^ byte >> 8 ^ seed) as u8);
         }
         let device = device_of(&copier.rig, 1000 + seed as u32, limits);
@@ -204,10 +193,7 @@ fn segments_lead_where_they_say() {
             continue;
         };
         let segments: Vec<_> = mapping.segments().collect();
-        assert!(
-            within(&segments, &limits),
-            "seed {seed}: {limits:?} {segments:?}"
-        );
+        assert!(within(&segments, &limits), "seed {seed}: {limits:?} {segments:?}");
         let mut reached = segments.iter().flat_map(|segment| {
             let first = segment.iova.get();
             first..first + segment.bytes.get()
@@ -226,11 +212,7 @@ fn segments_lead_where_they_say() {
             }
             let keep = limits.min_align_mask.bytes() - 1;
             let iova = iova_of(&segments, offset);
-            assert_eq!(
-                iova & keep,
-                start & keep,
-                "seed {seed}: {limits:?} {pieces:x?}"
-            );
+            assert_eq!(iova & keep, start & keep, "seed {seed}: {limits:?} {pieces:x?}");
             offset += bytes;
         }
         assert_eq!(reached.next(), None, "seed {seed}");

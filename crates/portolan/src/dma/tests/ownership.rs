@@ -124,10 +124,7 @@ fn dropped_mappings_and_deferred_buffers_are_never_freed_and_counted() {
 #[test]
 fn an_untrusted_device_gets_whole_pages_only() {
     let rig = Rig::policy(Policy::Strict);
-    let untrusted = Constraints {
-        trust: Trust::Untrusted,
-        ..Constraints::trusted()
-    };
+    let untrusted = Constraints { trust: Trust::Untrusted, ..Constraints::trusted() };
     let device = device(&rig, untrusted);
     let alive = alive();
     let buffer = Pages::new(&alive, &[(0x1000, 0x1000), (0x2000, 0xfff)]);
@@ -193,10 +190,7 @@ impl DataCache for Noted {
 fn caches_are_maintained_for_a_device_that_does_not_snoop() {
     let rig = Rig::policy(Policy::Strict);
     let cache = Arc::new(Noted::default());
-    let constraints = Constraints {
-        coherency: Coherency::NotCoherent,
-        ..Constraints::trusted()
-    };
+    let constraints = Constraints { coherency: Coherency::NotCoherent, ..Constraints::trusted() };
     let device = device(&rig, constraints).with_cache(cache.clone(), simulated());
     let alive = alive();
     let kinds = || {
@@ -219,10 +213,7 @@ fn caches_are_maintained_for_a_device_that_does_not_snoop() {
 
 #[test]
 fn pieces_are_linked_one_after_the_other_and_synced_once() {
-    let rig = Rig::new(&Setup {
-        caching: Caching::NotPresentToo,
-        ..Setup::default()
-    });
+    let rig = Rig::new(&Setup { caching: Caching::NotPresentToo, ..Setup::default() });
     let constraints = Constraints::trusted();
     let space = rig.space.clone();
     let mut reserved = Reservation::new(space, 0x5000, &constraints).unwrap();
@@ -236,13 +227,7 @@ fn pieces_are_linked_one_after_the_other_and_synced_once() {
     let second = reserved.link(piece(0x9000, 0x1000), FromDevice).unwrap();
     assert_eq!(second.get(), start + 0x3000);
     let full = reserved.link(piece(0x1_0000, 0x2000), ToDevice);
-    assert!(matches!(
-        full,
-        Err(crate::dma::LinkError::NoRoom {
-            wanted: 0x2000,
-            left: 0x1000
-        })
-    ));
+    assert!(matches!(full, Err(crate::dma::LinkError::NoRoom { wanted: 0x2000, left: 0x1000 })));
     assert_eq!(rig.syncs(), 0);
     reserved.sync().unwrap();
     assert_eq!(rig.syncs(), 1);
@@ -255,10 +240,7 @@ fn pieces_are_linked_one_after_the_other_and_synced_once() {
 
 #[test]
 fn what_was_linked_and_never_synced_is_paid_for_when_it_is_unlinked() {
-    let rig = Rig::new(&Setup {
-        caching: Caching::NotPresentToo,
-        ..Setup::default()
-    });
+    let rig = Rig::new(&Setup { caching: Caching::NotPresentToo, ..Setup::default() });
     let constraints = Constraints::trusted();
     let linked = |at| {
         let mut all = Reservation::new(rig.space.clone(), 0x1000, &constraints).unwrap();
@@ -292,10 +274,7 @@ fn coherent_memory_is_freed_when_it_is_quiet() {
     ring.words()[0x5ff].store(7, Ordering::Relaxed);
     let last = Iova::new(ring.iova().get() + 0x2fff);
     let found = rig.space.domain.translate(last).unwrap();
-    assert_eq!(
-        (found.pa, found.access),
-        (ring.memory().last(), Access::READ | Access::WRITE)
-    );
+    assert_eq!((found.pa, found.access), (ring.memory().last(), Access::READ | Access::WRITE));
     assert_eq!(rig.frames(), 1);
     drop(ring);
     assert_eq!((rig.syncs(), rig.frames()), (1, 0));
@@ -315,10 +294,7 @@ fn coherent_memory_that_a_device_may_reach_is_kept_and_counted() {
 #[test]
 fn coherent_memory_of_a_device_that_does_not_snoop_is_not_cached() {
     let rig = Rig::policy(Policy::Strict);
-    let constraints = Constraints {
-        coherency: Coherency::NotCoherent,
-        ..Constraints::trusted()
-    };
+    let constraints = Constraints { coherency: Coherency::NotCoherent, ..Constraints::trusted() };
     // The machine has no such memory.
     let made = device(&rig, constraints).coherent(0x1000);
     assert_eq!(made.err(), Some(MapError::NoMemory { bytes: 0x1000 }));
@@ -330,9 +306,7 @@ fn a_range_of_another_space_is_refused() {
     let other = Rig::policy(Policy::Lazy);
     let memory = PhysRange::from_len(crate::addr::PhysAddr::new(0x4000), 0x1000).unwrap();
     let constraints = Constraints::trusted();
-    let mapped = one
-        .space
-        .map_range(unowned(memory), Access::READ, &constraints);
+    let mapped = one.space.map_range(unowned(memory), Access::READ, &constraints);
     let (range, _) = mapped.unwrap();
     let (error, range) = other.space.unmap_range(range).unwrap_err();
     assert_eq!(error, UnmapError::OtherSpace);
@@ -342,18 +316,11 @@ fn a_range_of_another_space_is_refused() {
 #[test]
 fn coherent_memory_is_aligned_as_far_as_the_device_keeps_bits_of_addresses() {
     let rig = Rig::policy(Policy::Strict);
-    let constraints = Constraints {
-        min_align_mask: PageSize::SIZE_2M,
-        ..Constraints::trusted()
-    };
+    let constraints = Constraints { min_align_mask: PageSize::SIZE_2M, ..Constraints::trusted() };
     let device = device(&rig, constraints);
     let rings = [0, 1, 2].map(|_| device.coherent(0x1000).unwrap());
     for ring in &rings {
-        assert!(
-            ring.iova().is_aligned(PageSize::SIZE_2M),
-            "{:?}",
-            ring.iova()
-        );
+        assert!(ring.iova().is_aligned(PageSize::SIZE_2M), "{:?}", ring.iova());
         // The second block of the machine's memory is not.
         let found = rig.space.domain.translate(ring.iova()).unwrap();
         assert_eq!(found.pa, ring.memory().start());
@@ -366,18 +333,10 @@ fn untranslated_coherent_memory_lies_where_the_device_reaches_all_of_it() {
     let rig = Rig::policy(Policy::Strict);
     let unit: Arc<dyn Iommu> = rig.hardware.clone();
     let made = |last: u64| {
-        let constraints = Constraints {
-            dma_mask: Iova::new(last),
-            ..Constraints::trusted()
-        };
+        let constraints = Constraints { dma_mask: Iova::new(last), ..Constraints::trusted() };
         let stream = StreamId::new(3);
-        let device = Device::identity(
-            rig.cpus.clone(),
-            unit.clone(),
-            stream,
-            constraints,
-            all_memory(),
-        );
+        let device =
+            Device::identity(rig.cpus.clone(), unit.clone(), stream, constraints, all_memory());
         let ring = device.unwrap().coherent(0x1000);
         ring.map(|ring| ring.memory().last().get())
     };

@@ -27,9 +27,7 @@ fn segments_that_a_boundary_would_cut_lie_behind_it() {
     let segments: Vec<_> = mapping.segments().collect();
     let at = segments[0].iova.get();
     assert_eq!(at % 0x4000, 0);
-    let placed = segments
-        .iter()
-        .map(|one| (one.iova.get() - at, one.bytes.get()));
+    let placed = segments.iter().map(|one| (one.iova.get() - at, one.bytes.get()));
     assert_eq!(placed.collect::<Vec<_>>(), [(0, 0x3000), (0x4000, 0x3000)]);
     // Addresses that are left free lead to the buffer, and nowhere once it is unmapped.
     let leads = |at: u64| rig.space.domain.translate(Iova::new(at));
@@ -40,16 +38,8 @@ fn segments_that_a_boundary_would_cut_lie_behind_it() {
     mapping.unmap().ok().unwrap();
     assert!((0..8).all(|page| leads(at + (page << 12)).is_none()));
     // A list too long for the stack is not made where no heap may be touched.
-    let long = || {
-        Pages::new(
-            &alive,
-            &[(0x5000, 0x3000), (0x9000, 0x3000), (0x1_0000, 0x3000)],
-        )
-    };
-    let refused = device
-        .try_map(long(), ToDevice)
-        .err()
-        .map(|failed| failed.error);
+    let long = || Pages::new(&alive, &[(0x5000, 0x3000), (0x9000, 0x3000), (0x1_0000, 0x3000)]);
+    let refused = device.try_map(long(), ToDevice).err().map(|failed| failed.error);
     assert_eq!(refused, Some(MapError::WouldWait));
     let mapping = device.map(long(), ToDevice).ok().unwrap();
     assert_eq!(mapping.segments().count(), 3);
@@ -59,10 +49,7 @@ fn segments_that_a_boundary_would_cut_lie_behind_it() {
 #[test]
 fn buffers_keep_the_low_bits_that_a_device_uses() {
     let rig = Rig::policy(Policy::Strict);
-    let limits = Constraints {
-        min_align_mask: PageSize::SIZE_64K,
-        ..Constraints::trusted()
-    };
+    let limits = Constraints { min_align_mask: PageSize::SIZE_64K, ..Constraints::trusted() };
     let device = device_of(&rig, 1, limits);
     let memory = PhysRange::from_len(PhysAddr::new(0x12_3450), 0x2000).unwrap();
     let mapping = device.map(unowned(memory), ToDevice).ok().unwrap();
@@ -71,18 +58,12 @@ fn buffers_keep_the_low_bits_that_a_device_uses() {
     assert_eq!(rig.space.domain.translate(at).unwrap().pa, memory.start());
     mapping.unmap().ok().unwrap();
     let access = Access::READ;
-    let (range, first) = rig
-        .space
-        .map_range(unowned(memory), access, &limits)
-        .unwrap();
+    let (range, first) = rig.space.map_range(unowned(memory), access, &limits).unwrap();
     assert_eq!(first.get() & 0xffff, 0x3450);
     rig.space.unmap_range(range).unwrap();
     assert_eq!(device.coherent(0x1000).unwrap().iova().get() & 0xffff, 0);
     // More room than there are addresses.
-    let limits = Constraints {
-        min_align_mask: PageSize::of_lg2(63),
-        ..limits
-    };
+    let limits = Constraints { min_align_mask: PageSize::of_lg2(63), ..limits };
     let refused = rig.space.map_range(unowned(memory), access, &limits);
     assert!(matches!(refused, Err(MapError::Iova(_))), "{refused:?}");
 }
@@ -132,50 +113,27 @@ fn a_buffer_begins_in_the_page_that_was_chosen_and_its_addresses_come_back() {
 #[test]
 fn a_buffer_comes_back_that_cannot_lie_where_it_was_to() {
     let rig = Rig::policy(Policy::Strict);
-    let limits = Constraints {
-        align: PageSize::SIZE_64K,
-        ..Constraints::trusted()
-    };
+    let limits = Constraints { align: PageSize::SIZE_64K, ..Constraints::trusted() };
     let device = device_of(&rig, 1, limits.address_bits(24));
     let alive = Arc::new(AtomicUsize::new(0));
     let refused = |device: &Device<_>, page: u64| {
         let buffer = Pages::new(&alive, &[(0x5000, 0x2000)]);
-        let failed = device
-            .map_at(buffer, ToDevice, Iova::new(page))
-            .err()
-            .unwrap();
+        let failed = device.map_at(buffer, ToDevice, Iova::new(page)).err().unwrap();
         assert!(matches!(failed.value, NotMapped::Buffer(_)));
         failed.error
     };
-    let outside = |start, last| MapError::Outside {
-        range: range(start, last),
-    };
+    let outside = |start, last| MapError::Outside { range: range(start, last) };
     // Below the window, above the device's reach, within a page, and within 64 KiB.
     assert_eq!(refused(&device, 0xf_0000), outside(0xf_0000, 0xf_1fff));
     assert_eq!(refused(&device, 0xff_f000), outside(0xff_f000, 0xff_ffff));
-    assert_eq!(
-        refused(&device, 0x100_0000),
-        outside(0x100_0000, 0x100_1fff)
-    );
-    assert!(matches!(
-        refused(&device, 0x20_0001),
-        MapError::Outside { .. }
-    ));
+    assert_eq!(refused(&device, 0x100_0000), outside(0x100_0000, 0x100_1fff));
+    assert!(matches!(refused(&device, 0x20_0001), MapError::Outside { .. }));
     assert_eq!(refused(&device, 0x20_1000), outside(0x20_1000, 0x20_1fff));
-    assert!(matches!(
-        refused(&device, u64::MAX),
-        MapError::Outside { .. }
-    ));
+    assert!(matches!(refused(&device, u64::MAX), MapError::Outside { .. }));
     let unit = rig.hardware.clone();
     let plain = Constraints::trusted();
-    let identity = Device::identity(
-        rig.cpus.clone(),
-        unit,
-        StreamId::new(2),
-        plain,
-        all_memory(),
-    )
-    .unwrap();
+    let identity =
+        Device::identity(rig.cpus.clone(), unit, StreamId::new(2), plain, all_memory()).unwrap();
     assert_eq!(refused(&identity, 0x5000), outside(0x5000, 0x5000));
     assert_eq!(alive.load(Ordering::Relaxed), 0);
     // Nothing was taken.

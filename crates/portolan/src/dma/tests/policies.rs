@@ -11,10 +11,7 @@ use crate::table::Access;
 fn map(rig: &Rig, page: u64, bytes: u64) -> DmaRange {
     let memory = PhysRange::from_len(PhysAddr::new(page << 12), bytes).unwrap();
     let constraints = Constraints::trusted();
-    rig.space
-        .map_range(unowned(memory), Access::READ, &constraints)
-        .unwrap()
-        .0
+    rig.space.map_range(unowned(memory), Access::READ, &constraints).unwrap().0
 }
 
 #[test]
@@ -40,11 +37,7 @@ fn lazy_is_not_accepted_where_a_hypervisor_follows_what_is_mapped() {
         (Shadowing::Requests, Some("request")),
     ];
     for (shadowing, word) in shadowings {
-        let rig = Rig::new(&Setup {
-            policy: Policy::Lazy,
-            shadowing,
-            ..Setup::default()
-        });
+        let rig = Rig::new(&Setup { policy: Policy::Lazy, shadowing, ..Setup::default() });
         let refused = rig.space.lazy_refused();
         assert_eq!(refused.is_some(), word.is_some(), "{shadowing:?}");
         assert!(refused.is_none_or(|reason| reason.contains(word.unwrap_or_default())));
@@ -52,35 +45,21 @@ fn lazy_is_not_accepted_where_a_hypervisor_follows_what_is_mapped() {
         assert_eq!(rig.space.policy() == Policy::Strict, strict);
         let range = map(&rig, 1, 0x1000);
         rig.space.unmap_range(range).unwrap();
-        assert_eq!(
-            (rig.syncs() == 1, rig.space.waiting().0 == 0),
-            (strict, strict)
-        );
+        assert_eq!((rig.syncs() == 1, rig.space.waiting().0 == 0), (strict, strict));
         // No space is refused a policy that it did not ask for.
-        let deferred = Rig::new(&Setup {
-            policy: Policy::Deferred,
-            shadowing,
-            ..Setup::default()
-        });
+        let deferred = Rig::new(&Setup { policy: Policy::Deferred, shadowing, ..Setup::default() });
         assert_eq!(deferred.space.policy(), Policy::Deferred);
         assert_eq!(deferred.space.lazy_refused(), None);
     }
 }
 
 fn lazy(bounds: LazyBounds) -> Rig {
-    Rig::new(&Setup {
-        policy: Policy::Lazy,
-        bounds,
-        ..Setup::default()
-    })
+    Rig::new(&Setup { policy: Policy::Lazy, bounds, ..Setup::default() })
 }
 
 #[test]
 fn lazy_flushes_when_its_entries_are_full() {
-    let rig = lazy(LazyBounds {
-        entries: 8,
-        ..LazyBounds::default()
-    });
+    let rig = lazy(LazyBounds { entries: 8, ..LazyBounds::default() });
     for page in 0..80 {
         let range = map(&rig, page, 0x1000);
         let addresses = range.addresses();
@@ -93,10 +72,7 @@ fn lazy_flushes_when_its_entries_are_full() {
 
 #[test]
 fn lazy_flushes_when_its_bytes_are_full() {
-    let rig = lazy(LazyBounds {
-        bytes: 0x1_0000,
-        ..LazyBounds::default()
-    });
+    let rig = lazy(LazyBounds { bytes: 0x1_0000, ..LazyBounds::default() });
     for page in 0..16 {
         let range = map(&rig, page, 0x4000);
         rig.space.unmap_range(range).unwrap();
@@ -107,10 +83,7 @@ fn lazy_flushes_when_its_bytes_are_full() {
 
 #[test]
 fn lazy_flushes_what_is_old() {
-    let rig = lazy(LazyBounds {
-        age: Nanos::new(1000),
-        ..LazyBounds::default()
-    });
+    let rig = lazy(LazyBounds { age: Nanos::new(1000), ..LazyBounds::default() });
     rig.space.unmap_range(map(&rig, 1, 0x1000)).unwrap();
     rig.pass(999);
     rig.space.tick().unwrap();

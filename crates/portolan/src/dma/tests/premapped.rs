@@ -17,10 +17,7 @@ fn copying_at(copier: &Copier, at: PhysAddr) -> Copying {
     let memory = PhysRange::from_len(at, POOL_BYTES).unwrap();
     let (cpus, options) = (copier.rig.cpus.clone(), PoolOptions::of_areas(1));
     let pool = Pool::new(cpus, unowned(memory), options).unwrap();
-    Copying {
-        pool: Arc::new(PoolMemory::new(pool, copier.bytes.clone())),
-        when: CopyWhen::Always,
-    }
+    Copying { pool: Arc::new(PoolMemory::new(pool, copier.bytes.clone())), when: CopyWhen::Always }
 }
 
 fn device(copier: &Copier, when: CopyWhen) -> Device<Cpus> {
@@ -117,38 +114,23 @@ fn who_may_not_reach_all_of_the_pool_gets_none_of_it() {
     let copier = Copier::new();
     let (unit, stream) = (copier.rig.hardware.clone(), StreamId::new(1));
     let plain = Constraints::trusted();
-    let identity = Device::identity(
-        copier.rig.cpus.clone(),
-        unit.clone(),
-        stream,
-        plain,
-        all_memory(),
-    )
-    .unwrap();
+    let identity =
+        Device::identity(copier.rig.cpus.clone(), unit.clone(), stream, plain, all_memory())
+            .unwrap();
     let refused = identity.with_premapped_pool().err().unwrap();
     assert_eq!(refused, PremapError::NotTranslated);
     let space = copier.rig.space.clone();
     let without = Device::translated(space.clone(), stream, plain).unwrap();
     let refused = without.with_premapped_pool().err().unwrap();
     assert_eq!(refused, PremapError::NoPool);
-    let wide = Constraints {
-        align: PageSize::of_lg2(16),
-        ..plain
-    };
+    let wide = Constraints { align: PageSize::of_lg2(16), ..plain };
     let wide = Device::translated(space, StreamId::new(2), wide).unwrap();
     let wide = wide.with_copies(copier.copying(CopyWhen::Always));
     let refused = wide.with_premapped_pool().err().unwrap();
-    assert!(
-        matches!(refused, PremapError::Alignment { .. }),
-        "{refused}"
-    );
+    assert!(matches!(refused, PremapError::Alignment { .. }), "{refused}");
     let device = copier.device(Trust::Trusted, CopyWhen::Always);
     let uneven = copying_at(&copier, PhysAddr::new(POOL + 0x800));
-    let refused = device
-        .with_copies(uneven)
-        .with_premapped_pool()
-        .err()
-        .unwrap();
+    let refused = device.with_copies(uneven).with_premapped_pool().err().unwrap();
     assert!(matches!(refused, PremapError::Uneven { .. }), "{refused}");
 }
 

@@ -43,10 +43,7 @@ impl DataCache for Lines {
 fn registers_are_neither_copied_nor_kept_coherent() {
     let copier = Copier::new();
     let rig = &copier.rig;
-    let limits = Constraints {
-        coherency: Coherency::NotCoherent,
-        ..Constraints::trusted()
-    };
+    let limits = Constraints { coherency: Coherency::NotCoherent, ..Constraints::trusted() };
     let lines = Arc::new(Lines::default());
     let device = device_of(rig, 1, limits)
         .with_cache(lines.clone(), simulated())
@@ -62,10 +59,7 @@ fn registers_are_neither_copied_nor_kept_coherent() {
     mapping.unmap().ok().unwrap();
     assert_eq!(*lines.0.lock(), []);
     // Its device reaches no other register of a page, and gets no copy of one.
-    let untrusted = Constraints {
-        trust: Trust::Untrusted,
-        ..limits
-    };
+    let untrusted = Constraints { trust: Trust::Untrusted, ..limits };
     let others = rig.beside();
     let device = device_of(&others, 2, untrusted);
     let part = at(0xe000_0010, 8);
@@ -73,14 +67,8 @@ fn registers_are_neither_copied_nor_kept_coherent() {
     assert_eq!(refused.error, MapError::SubPage { piece: part });
     // Where nothing is translated, the physical address serves.
     let unit = rig.hardware.clone();
-    let passed = Device::identity(
-        rig.cpus.clone(),
-        unit,
-        StreamId::new(3),
-        limits,
-        all_memory(),
-    )
-    .unwrap();
+    let passed =
+        Device::identity(rig.cpus.clone(), unit, StreamId::new(3), limits, all_memory()).unwrap();
     let mapping = passed.map(registers(bar), FromDevice).ok().unwrap();
     assert_eq!(mapping.iova().get(), bar.start().get());
     mapping.unmap().ok().unwrap();
@@ -88,10 +76,7 @@ fn registers_are_neither_copied_nor_kept_coherent() {
 
 #[test]
 fn addresses_that_a_caller_chose_are_nobody_else_s() {
-    let rig = Rig::new(&Setup {
-        window: range(0x10_0000, 0x10_7fff),
-        ..Setup::default()
-    });
+    let rig = Rig::new(&Setup { window: range(0x10_0000, 0x10_7fff), ..Setup::default() });
     let plain = Constraints::trusted();
     let chosen = |first, last| Reservation::at(rig.space.clone(), range(first, last), &plain);
     // Three pages, which are no block of the allocator's.
@@ -133,27 +118,15 @@ fn addresses_that_a_caller_chose_are_refused_or_wait_for_what_is_deferred() {
         Reservation::at(rig.space.clone(), range(first, last), limits).map(|_| ())
     };
     let plain = Constraints::trusted();
-    let outside = |first, last| {
-        Err(MapError::Outside {
-            range: range(first, last),
-        })
-    };
-    assert_eq!(
-        chosen(0xf_f000, 0x10_0fff, &plain),
-        outside(0xf_f000, 0x10_0fff)
-    );
+    let outside = |first, last| Err(MapError::Outside { range: range(first, last) });
+    assert_eq!(chosen(0xf_f000, 0x10_0fff, &plain), outside(0xf_f000, 0x10_0fff));
     let narrow = plain.address_bits(24);
-    assert_eq!(
-        chosen(0x100_0000, 0x100_0001, &narrow),
-        outside(0x100_0000, 0x100_0fff)
-    );
+    assert_eq!(chosen(0x100_0000, 0x100_0001, &narrow), outside(0x100_0000, 0x100_0fff));
     let device = device_of(&rig, 1, plain);
     let mapping = device.map(unowned(at(0x5000, 0x1000)), ToDevice);
     let mapping = mapping.ok().unwrap();
     let page = mapping.iova().get();
-    let taken = MapError::Taken {
-        range: range(page, page + 0xfff),
-    };
+    let taken = MapError::Taken { range: range(page, page + 0xfff) };
     assert_eq!(chosen(page, page, &plain), Err(taken));
     let deferred = mapping.defer().ok().unwrap();
     assert_eq!(chosen(page, page, &plain), Ok(()));
@@ -237,10 +210,7 @@ fn what_does_not_fill_its_pages_is_not_linked_for_a_device_that_is_not_trusted()
     ] {
         let memory = at(start, bytes);
         for trust in [Trust::Untrusted, Trust::Trusted] {
-            let limits = Constraints {
-                trust,
-                ..Constraints::trusted()
-            };
+            let limits = Constraints { trust, ..Constraints::trusted() };
             let rig = Rig::policy(Policy::Strict);
             let range = range(0x40_0000, 0x40_3fff);
             let mut held = Reservation::at(rig.space.clone(), range, &limits).unwrap();
@@ -260,10 +230,7 @@ fn addresses_may_be_chosen_up_to_the_last_that_the_device_has() {
     let rig = Rig::policy(Policy::Strict);
     let chosen = range(0x40_0000, 0x40_3fff);
     let at = |mask: u64| {
-        let limits = Constraints {
-            dma_mask: Iova::new(mask),
-            ..Constraints::trusted()
-        };
+        let limits = Constraints { dma_mask: Iova::new(mask), ..Constraints::trusted() };
         let held = Reservation::at(rig.space.clone(), chosen, &limits)?;
         assert!(held.unlink().is_ok());
         Ok(())

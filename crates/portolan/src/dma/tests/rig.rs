@@ -68,11 +68,7 @@ impl Lines {
 
     /// Those since the beginning, or since the last call.
     pub fn take(&self) -> Vec<String> {
-        self.0
-            .lock()
-            .as_mut()
-            .map(core::mem::take)
-            .unwrap_or_default()
+        self.0.lock().as_mut().map(core::mem::take).unwrap_or_default()
     }
 
     pub fn tracer(&self) -> Option<&dyn Tracer> {
@@ -117,10 +113,8 @@ pub(super) struct Queue(pub Arc<Hardware>);
 /// The value of `broken` for a queue that other callers have for too long.
 pub(super) const BUSY: u64 = 2;
 
-pub(super) const TIMED_OUT: IommuError = IommuError::TimedOut {
-    awaited: Awaited::Completion,
-    waited: Nanos::new(1),
-};
+pub(super) const TIMED_OUT: IommuError =
+    IommuError::TimedOut { awaited: Awaited::Completion, waited: Nanos::new(1) };
 
 impl InvalidationQueue for Queue {
     type Error = IommuError;
@@ -133,10 +127,7 @@ impl InvalidationQueue for Queue {
         self.0.during_sync.run();
         match self.0.broken.load(Ordering::Relaxed) {
             0 => Ok(()),
-            BUSY => Err(IommuError::TimedOut {
-                awaited: Awaited::Turn,
-                waited: Nanos::new(7),
-            }),
+            BUSY => Err(IommuError::TimedOut { awaited: Awaited::Turn, waited: Nanos::new(7) }),
             _ => Err(TIMED_OUT),
         }
     }
@@ -253,11 +244,8 @@ impl Rig {
     }
 
     fn on(hardware: Arc<Hardware>, setup: &Setup) -> Self {
-        let memory = SlabTables::new(
-            PhysAddr::new(0x8000_0000),
-            PageSize::SIZE_4K,
-            setup.table_pages,
-        );
+        let memory =
+            SlabTables::new(PhysAddr::new(0x8000_0000), PageSize::SIZE_4K, setup.table_pages);
         let memory = Arc::new(memory);
         let format = VtdSecondStage::new(VtdLevels::Four, 46);
         let table = PageTable::new(format, memory.clone()).unwrap();
@@ -281,13 +269,7 @@ impl Rig {
         let domain = Arc::new(domain);
         let bound = BoundDomain::new(hardware.clone(), domain.clone(), nothing());
         let space = DmaSpace::with_cpus(bound, cpus.clone(), &options, nothing()).unwrap();
-        Self {
-            hardware,
-            memory,
-            cpus,
-            space: Arc::new(space),
-            domain: Arc::downgrade(&domain),
-        }
+        Self { hardware, memory, cpus, space: Arc::new(space), domain: Arc::downgrade(&domain) }
     }
 
     /// The space's domain, for another space.
@@ -297,10 +279,7 @@ impl Rig {
     }
 
     pub fn policy(policy: Policy) -> Self {
-        Self::new(&Setup {
-            policy,
-            ..Setup::default()
-        })
+        Self::new(&Setup { policy, ..Setup::default() })
     }
 
     /// Blocks of the machine's memory that are allocated.

@@ -79,11 +79,7 @@ impl Random {
 
     fn iova(&mut self) -> Iova {
         let inside = FIRST + self.next() % (PAGES << 12);
-        Iova::new(if self.below(8) == 0 {
-            self.number()
-        } else {
-            inside
-        })
+        Iova::new(if self.below(8) == 0 { self.number() } else { inside })
     }
 
     fn size(&mut self) -> PageSize {
@@ -100,16 +96,8 @@ impl Random {
             dma_mask: self.of(&[plain.dma_mask, Iova::new(FIRST + 0xffff), Iova::new(0)]),
             max_segment: NonZeroU64::new(self.of(&[1, 0xfff, 0x3000, u64::MAX])).unwrap(),
             seg_boundary: Some(self.size()).filter(|_| self.below(2) == 0),
-            align: if self.below(4) == 0 {
-                self.size()
-            } else {
-                plain.align
-            },
-            min_align_mask: if self.below(2) == 0 {
-                self.size()
-            } else {
-                plain.align
-            },
+            align: if self.below(4) == 0 { self.size() } else { plain.align },
+            min_align_mask: if self.below(2) == 0 { self.size() } else { plain.align },
             coherency: self.of(&[Coherency::Coherent, Coherency::NotCoherent]),
             trust: self.of(&[Trust::Trusted, Trust::Trusted, Trust::Untrusted]),
             ..plain
@@ -196,9 +184,7 @@ impl Driver {
     }
 
     fn map(&mut self) {
-        let pieces: Vec<_> = (0..self.random.below(5))
-            .map(|_| self.random.memory())
-            .collect();
+        let pieces: Vec<_> = (0..self.random.below(5)).map(|_| self.random.memory()).collect();
         let direction = self.random.direction();
         let (page, way) = (self.random.iova(), self.random.below(3));
         let which = self.random.below(self.devices.len().max(1));
@@ -281,10 +267,7 @@ impl Driver {
     fn reserve(&mut self) {
         let (space, limits) = (self.rig.space.clone(), self.random.constraints());
         let bytes = self.random.number();
-        let made = match (
-            self.random.below(2),
-            IovaRange::from_len(self.random.iova(), bytes),
-        ) {
+        let made = match (self.random.below(2), IovaRange::from_len(self.random.iova(), bytes)) {
             (0, Some(range)) => Reservation::at(space, range, &limits),
             _ => Reservation::new(space, bytes, &limits),
         };
@@ -311,9 +294,7 @@ impl Driver {
 
     fn range(&mut self) {
         let (memory, limits) = (self.unowned(), self.random.constraints());
-        let access = self
-            .random
-            .of(&[Access::READ, Access::WRITE, Access::all()]);
+        let access = self.random.of(&[Access::READ, Access::WRITE, Access::all()]);
         if let Ok((range, _)) = self.rig.space.map_range(memory, access, &limits) {
             self.ranges.push(range);
         }

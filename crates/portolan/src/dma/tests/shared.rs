@@ -46,9 +46,7 @@ fn a_thread_writes_to_a_shared_buffer_while_it_is_read_by_copies() {
             while !done.load(Ordering::Relaxed) {
                 round += 1;
                 let both = round << 32 | round & 0xffff_ffff;
-                words
-                    .iter()
-                    .for_each(|word| word.store(both, Ordering::Relaxed));
+                words.iter().for_each(|word| word.store(both, Ordering::Relaxed));
             }
         });
         let mut got = [0; 8 * WORDS];

@@ -12,19 +12,12 @@ use crate::iommu::{ReservedKind, ReservedRegion};
 
 #[test]
 fn a_map_that_lacks_table_pages_pays_for_those_that_wait() {
-    let rig = Rig::new(&Setup {
-        policy: Policy::Deferred,
-        table_pages: 4,
-        ..Setup::default()
-    });
+    let rig = Rig::new(&Setup { policy: Policy::Deferred, table_pages: 4, ..Setup::default() });
     let device = device_of(&rig, 1, Constraints::trusted());
     let alive = Arc::default();
     // All of a leaf table, in pages that do not make a block.
     let pieces: Vec<_> = (0..512).map(|page| (page << 13, 0x1000)).collect();
-    let first = device
-        .map(Pages::new(&alive, &pieces), ToDevice)
-        .ok()
-        .unwrap();
+    let first = device.map(Pages::new(&alive, &pieces), ToDevice).ok().unwrap();
     let first = first.defer().ok().unwrap();
     let second = device.map(Pages::new(&alive, &pieces), ToDevice);
     let refused = second.err().map(|failed| failed.error);
@@ -34,11 +27,7 @@ fn a_map_that_lacks_table_pages_pays_for_those_that_wait() {
 
 #[test]
 fn memory_is_linked_by_table_pages_that_waited() {
-    let rig = Rig::new(&Setup {
-        policy: Policy::Deferred,
-        table_pages: 4,
-        ..Setup::default()
-    });
+    let rig = Rig::new(&Setup { policy: Policy::Deferred, table_pages: 4, ..Setup::default() });
     let device = device_of(&rig, 1, Constraints::trusted());
     let alive = Arc::default();
     let pieces: Vec<_> = (0..512).map(|page| (page << 13, 0x1000)).collect();
@@ -48,11 +37,7 @@ fn memory_is_linked_by_table_pages_that_waited() {
     let mut frame = Reservation::new(rig.space.clone(), 0x20_0000, &plain).unwrap();
     let piece = PhysRange::page(PhysAddr::new(0x5000), PageSize::SIZE_4K);
     let linked = frame.link(unowned(piece), ToDevice);
-    assert_eq!(
-        linked.err(),
-        None,
-        "there is room once the queue is flushed"
-    );
+    assert_eq!(linked.err(), None, "there is room once the queue is flushed");
     frame.sync().unwrap();
     assert!(first.reclaim().is_ok());
 }
@@ -123,10 +108,10 @@ fn a_device_joins_although_its_reserved_addresses_wait_for_an_invalidation() {
     let mapping = first.map(buffer, ToDevice).ok().unwrap();
     let at = mapping.iova().get();
     mapping.unmap().ok().unwrap();
-    rig.hardware.reserved.lock().push(ReservedRegion {
-        range: range(at, at + 0xfff),
-        kind: ReservedKind::Interrupts,
-    });
+    rig.hardware
+        .reserved
+        .lock()
+        .push(ReservedRegion { range: range(at, at + 0xfff), kind: ReservedKind::Interrupts });
     let open = || {
         let space = rig.space.clone();
         Device::translated(space, StreamId::new(2), Constraints::trusted())
@@ -139,10 +124,7 @@ fn a_device_joins_although_its_reserved_addresses_wait_for_an_invalidation() {
 
 #[test]
 fn addresses_at_a_ragged_end_come_back() {
-    let rig = Rig::new(&Setup {
-        window: range(0x10_0000, 0x10_2fff),
-        ..Setup::default()
-    });
+    let rig = Rig::new(&Setup { window: range(0x10_0000, 0x10_2fff), ..Setup::default() });
     let device = device_of(&rig, 1, Constraints::trusted());
     let alive = Arc::default();
     for round in 0..2 {
@@ -156,10 +138,7 @@ fn addresses_at_a_ragged_end_come_back() {
 
 #[test]
 fn addresses_at_a_ragged_end_can_be_chosen() {
-    let rig = Rig::new(&Setup {
-        window: range(0x10_0000, 0x10_2fff),
-        ..Setup::default()
-    });
+    let rig = Rig::new(&Setup { window: range(0x10_0000, 0x10_2fff), ..Setup::default() });
     let device = device_of(&rig, 1, Constraints::trusted());
     let alive = Arc::default();
     let buffer = Pages::new(&alive, &[(0x4000_0000, 0x3000)]);

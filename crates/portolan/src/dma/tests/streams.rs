@@ -95,10 +95,7 @@ fn a_broken_space_takes_no_devices() {
 
 #[test]
 fn a_device_that_is_not_trusted_is_neither_lazy_nor_passed_through() {
-    let untrusted = Constraints {
-        trust: Trust::Untrusted,
-        ..Constraints::trusted()
-    };
+    let untrusted = Constraints { trust: Trust::Untrusted, ..Constraints::trusted() };
     let rig = Rig::policy(Policy::Lazy);
     let refused = translated(&rig, 1, untrusted).err();
     assert_eq!(refused, Some(DeviceError::Untrusted));
@@ -117,18 +114,12 @@ fn a_device_that_is_not_trusted_is_neither_lazy_nor_passed_through() {
 
 fn reserve(rig: &Rig, start: u64, last: u64, kind: ReservedKind) {
     let range = range(start, last);
-    rig.hardware
-        .reserved
-        .lock()
-        .push(ReservedRegion { range, kind });
+    rig.hardware.reserved.lock().push(ReservedRegion { range, kind });
 }
 
 #[test]
 fn no_mapping_gets_what_the_unit_reserves() {
-    let rig = Rig::new(&Setup {
-        window: range(0x10_0000, 0x10_7fff),
-        ..Setup::default()
-    });
+    let rig = Rig::new(&Setup { window: range(0x10_0000, 0x10_7fff), ..Setup::default() });
     // Pages 2 to 5 of the window, in parts that overlap, and ranges outside of it.
     reserve(&rig, 0x10_2000, 0x10_3fff, ReservedKind::Interrupts);
     reserve(&rig, 0x10_3800, 0x10_57ff, ReservedKind::Unusable);
@@ -229,10 +220,7 @@ fn one_pasid_of_a_stream_is_a_device_of_its_own() {
     };
     let whole = device_of(&rig, 1, plain);
     let [one, two] = [1, 2].map(|pasid| of(pasid).unwrap());
-    assert_eq!(
-        (one.stream(), one.pasid()),
-        (whole.stream(), Some(Pasid::new(1)))
-    );
+    assert_eq!((one.stream(), one.pasid()), (whole.stream(), Some(Pasid::new(1))));
     assert_eq!(of(2).err(), Some(DeviceError::InUse));
     drop(two);
     assert_eq!(*rig.hardware.blocked_pasids.lock(), [Pasid::new(2)]);
@@ -265,15 +253,12 @@ fn a_device_that_says_that_it_is_detached_is_blocked() {
 
 #[test]
 fn what_a_region_of_firmware_s_owes_is_kept_when_its_sync_fails() {
-    let rig = Rig::new(&Setup {
-        caching: Caching::NotPresentToo,
-        ..Setup::default()
-    });
+    let rig = Rig::new(&Setup { caching: Caching::NotPresentToo, ..Setup::default() });
     let firmware = range(0x7000_0000, 0x7000_0fff);
-    rig.hardware.reserved.lock().push(ReservedRegion {
-        range: firmware,
-        kind: ReservedKind::Direct(Access::READ_WRITE),
-    });
+    rig.hardware
+        .reserved
+        .lock()
+        .push(ReservedRegion { range: firmware, kind: ReservedKind::Direct(Access::READ_WRITE) });
     rig.set_broken(1);
     let (space, stream) = (rig.space.clone(), StreamId::new(3));
     assert!(Device::translated(space, stream, Constraints::trusted()).is_err());

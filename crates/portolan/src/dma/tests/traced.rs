@@ -52,10 +52,7 @@ fn a_buffer_of_one_piece_is_told_with_its_address() {
     let fields = format!("stream-1f dir=TO_DEVICE dma_addr={:x} size=768", at.get());
     let mapped = format!("dma_map_phys: {fields} phys_addr=5800 attrs=");
     let page = page_of(at);
-    assert_eq!(
-        told(&rig),
-        sorted([mapped, table_map(page, 0x5000, 0x1000)])
-    );
+    assert_eq!(told(&rig), sorted([mapped, table_map(page, 0x5000, 0x1000)]));
     mapping.unmap().ok().unwrap();
     let unmapped = format!("dma_unmap_phys: {fields} attrs=");
     let expected = sorted([unmapped, table_unmap(page, 0x1000), flush()]);
@@ -76,10 +73,7 @@ fn a_list_is_told_with_all_its_pieces() {
         one.get(),
         two.get()
     );
-    let pages = [
-        table_map(page_of(one), 0x5000, 0x1000),
-        table_map(two, 0x9000, 0x2000),
-    ];
+    let pages = [table_map(page_of(one), 0x5000, 0x1000), table_map(two, 0x9000, 0x2000)];
     let [first, second] = pages;
     assert_eq!(told(&rig), sorted([mapped, first, second]));
     mapping.unmap().ok().unwrap();
@@ -103,10 +97,7 @@ fn coherent_memory_is_told_when_it_comes_and_goes() {
     assert_eq!(told(&rig), expected);
     drop(ring);
     let freed = format!("dma_free: {fields}");
-    assert_eq!(
-        told(&rig),
-        sorted([freed, table_unmap(at, 0x3000), flush()])
-    );
+    assert_eq!(told(&rig), sorted([freed, table_unmap(at, 0x3000), flush()]));
 }
 
 #[test]

@@ -14,10 +14,7 @@ use crate::table::Access;
 const UNTRUSTED: u32 = 7;
 
 fn untrusted() -> Constraints {
-    Constraints {
-        trust: Trust::Untrusted,
-        ..Constraints::trusted()
-    }
+    Constraints { trust: Trust::Untrusted, ..Constraints::trusted() }
 }
 
 #[test]
@@ -28,10 +25,7 @@ fn a_device_that_is_not_trusted_does_not_join_a_space_with_a_pool_that_stays_map
     let _mapping = trusted.map(copier.buffer(&[(0x3010, 0x20)]), ToDevice);
     let space = copier.rig.space.clone();
     let joined = Device::translated(space, StreamId::new(UNTRUSTED), untrusted());
-    assert!(
-        joined.is_err(),
-        "it reaches all slots of somebody else's pool"
-    );
+    assert!(joined.is_err(), "it reaches all slots of somebody else's pool");
 }
 
 #[test]
@@ -41,10 +35,7 @@ fn a_pool_does_not_stay_mapped_where_a_device_is_not_trusted() {
     let _there = Device::translated(space, StreamId::new(UNTRUSTED), untrusted()).unwrap();
     let trusted = copier.device(Trust::Trusted, CopyWhen::Always);
     let premapped = trusted.with_premapped_pool();
-    assert!(
-        premapped.is_err(),
-        "a device that is not trusted reaches the pool"
-    );
+    assert!(premapped.is_err(), "a device that is not trusted reaches the pool");
 }
 
 #[test]
@@ -91,9 +82,7 @@ fn what_does_not_fill_its_pages_is_not_mapped_where_a_device_is_not_trusted() {
 fn memory_that_is_mapped_before_there_is_a_device_is_for_devices_that_are_trusted_as_far() {
     let rig = Rig::policy(Policy::Strict);
     let piece = PhysRange::from_len(PhysAddr::new(0x3010), 0x20).unwrap();
-    let mapped = rig
-        .space
-        .map_range(unowned(piece), Access::READ, &Constraints::trusted());
+    let mapped = rig.space.map_range(unowned(piece), Access::READ, &Constraints::trusted());
     assert!(mapped.is_ok());
     let (space, stream) = (rig.space.clone(), StreamId::new(UNTRUSTED));
     let refused = Device::translated(space, stream, untrusted()).err();

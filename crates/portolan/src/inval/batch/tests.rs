@@ -15,26 +15,16 @@ fn page(context: u32, number: u64) -> Command {
 }
 
 fn debt(commands: &[Command]) -> Debt {
-    Debt {
-        commands: commands.iter().copied().collect(),
-        tables: TablesLeft::No,
-    }
+    Debt { commands: commands.iter().copied().collect(), tables: TablesLeft::No }
 }
 
 fn merger(form: RangeForm, limits: Merging) -> Merger {
     let granules = Granules::One(PageSize::SIZE_4K);
-    Merger {
-        ranges: Ranges { form, granules },
-        limits,
-    }
+    Merger { ranges: Ranges { form, granules }, limits }
 }
 
 fn add(batch: &mut Batch, commands: &[Command], context_above: usize) -> Added {
-    let limits = Merging {
-        above: 0,
-        granules: 1 << 20,
-        context_above,
-    };
+    let limits = Merging { above: 0, granules: 1 << 20, context_above };
     let merging = merger(RangeForm::Absent, limits);
     batch.add(&debt(commands), &merging)
 }
@@ -42,18 +32,8 @@ fn add(batch: &mut Batch, commands: &[Command], context_above: usize) -> Added {
 #[test]
 fn pages_that_are_near_become_one_range() {
     let mut batch = Batch::default();
-    let limits = Merging {
-        above: 2,
-        granules: 100,
-        context_above: 4,
-    };
-    let merging = merger(
-        RangeForm::NumScale {
-            max_num: 32,
-            max_scale: 31,
-        },
-        limits,
-    );
+    let limits = Merging { above: 2, granules: 100, context_above: 4 };
+    let merging = merger(RangeForm::NumScale { max_num: 32, max_scale: 31 }, limits);
     let mut add = |commands: &[Command]| {
         batch.add(&debt(commands), &merging);
         batch.commands.to_vec()
@@ -77,11 +57,7 @@ fn pages_that_are_near_become_one_range() {
 #[test]
 fn a_range_of_one_tag_covers_nothing_of_another() {
     let mut batch = Batch::default();
-    let limits = Merging {
-        above: 1,
-        granules: 1 << 9,
-        context_above: 16,
-    };
+    let limits = Merging { above: 1, granules: 1 << 9, context_above: 16 };
     let merging = merger(RangeForm::PowerOfTwo { max_lg2_pages: 9 }, limits);
     batch.add(&debt(&[page(1, 4), page(1, 5)]), &merging);
     assert_eq!(batch.commands.len(), 1);
@@ -91,11 +67,7 @@ fn a_range_of_one_tag_covers_nothing_of_another() {
 
 #[test]
 fn a_merged_range_reaches_as_deep_as_its_parts() {
-    let limits = Merging {
-        above: 1,
-        granules: 1 << 9,
-        context_above: 16,
-    };
+    let limits = Merging { above: 1, granules: 1 << 9, context_above: 16 };
     let merging = merger(RangeForm::PowerOfTwo { max_lg2_pages: 9 }, limits);
     let deep = Command::Page {
         context: InvalTag::new(1),
@@ -119,10 +91,7 @@ fn one_sync_for_all() {
     add(&mut batch, &[page(1, 1), page(1, 2)], 8);
     add(&mut batch, &[page(2, 1), page(1, 1)], 8);
     let commands = [page(1, 1), page(1, 2), page(2, 1)];
-    assert_eq!(
-        batch.steps().collect::<Vec<_>>(),
-        sealed(&commands).collect::<Vec<_>>()
-    );
+    assert_eq!(batch.steps().collect::<Vec<_>>(), sealed(&commands).collect::<Vec<_>>());
 }
 
 #[test]
@@ -158,11 +127,7 @@ fn a_full_batch_takes_nothing() {
 
 #[test]
 fn a_merged_range_is_as_long_as_it_may_be_and_no_longer() {
-    let limits = Merging {
-        above: 1,
-        granules: 8,
-        context_above: 16,
-    };
+    let limits = Merging { above: 1, granules: 8, context_above: 16 };
     let merging = merger(RangeForm::PowerOfTwo { max_lg2_pages: 9 }, limits);
     for (last, commands) in [(7, 1), (8, 2)] {
         let mut batch = Batch::default();
@@ -177,10 +142,7 @@ fn a_range_covers_pages_inside_it_that_reach_no_deeper() {
     let context = InvalTag::new(1);
     let there = |depth| Command::Range {
         context,
-        run: Run::PowerOfTwo {
-            start: Iova::new(0x4000),
-            lg2_pages: 2,
-        },
+        run: Run::PowerOfTwo { start: Iova::new(0x4000), lg2_pages: 2 },
         granule: PageSize::SIZE_4K,
         depth,
     };
@@ -191,12 +153,9 @@ fn a_range_covers_pages_inside_it_that_reach_no_deeper() {
         depth,
     };
     let (leaf, all) = (Depth::LeafOnly, Depth::AllLevels);
-    for (depth, asked, covers) in [
-        (all, all, true),
-        (all, leaf, true),
-        (leaf, leaf, true),
-        (leaf, all, false),
-    ] {
+    for (depth, asked, covers) in
+        [(all, all, true), (all, leaf, true), (leaf, leaf, true), (leaf, all, false)]
+    {
         let mut batch = Batch::default();
         add(&mut batch, &[there(depth)], 16);
         let inside = [4, 7].map(|number| batch.covers(wanted(number, asked)));
@@ -221,34 +180,17 @@ fn only_commands_with_one_sync_are_taken() {
         let Parsed::Other(own, rest) = parse(first, &mut steps) else {
             panic!("taken whole");
         };
-        let again: Vec<Step> = own
-            .into_iter()
-            .map(Step::Invalidate)
-            .chain(rest)
-            .chain(steps)
-            .collect();
+        let again: Vec<Step> =
+            own.into_iter().map(Step::Invalidate).chain(rest).chain(steps).collect();
         assert_eq!(again, sort);
     }
 }
 
 #[test]
 fn a_range_counts_in_the_granule_of_its_context() {
-    let limits = Merging {
-        above: 1,
-        granules: 1 << 14,
-        context_above: 16,
-    };
-    let form = RangeForm::NumScale {
-        max_num: 32,
-        max_scale: 31,
-    };
-    let merger = Merger {
-        ranges: Ranges {
-            form,
-            granules: Granules::Armv8,
-        },
-        limits,
-    };
+    let limits = Merging { above: 1, granules: 1 << 14, context_above: 16 };
+    let form = RangeForm::NumScale { max_num: 32, max_scale: 31 };
+    let merger = Merger { ranges: Ranges { form, granules: Granules::Armv8 }, limits };
     let of = |lg2: u32, number: u64| Command::Page {
         context: InvalTag::new(1),
         iova: Iova::new(number << lg2),
@@ -257,18 +199,10 @@ fn a_range_counts_in_the_granule_of_its_context() {
     };
     // Pages, and blocks one level up.
     for (granule, block) in [(12, 21), (14, 25), (16, 29)] {
-        for two in [
-            [of(granule, 1), of(granule, 2)],
-            [of(block, 0), of(granule, 9)],
-        ] {
+        for two in [[of(granule, 1), of(granule, 2)], [of(block, 0), of(granule, 9)]] {
             let mut batch = Batch::default();
             batch.add(&debt(&two), &merger);
-            let [
-                Command::Range {
-                    granule: of, run, ..
-                },
-            ] = batch.commands[..]
-            else {
+            let [Command::Range { granule: of, run, .. }] = batch.commands[..] else {
                 panic!("{batch:?}");
             };
             assert_eq!(of, PageSize::of_lg2(granule));
@@ -284,11 +218,7 @@ fn a_range_counts_in_the_granule_of_its_context() {
 
 #[test]
 fn a_batch_holds_tables_if_one_of_its_debts_does() {
-    let limits = Merging {
-        above: 1,
-        granules: 1,
-        context_above: 16,
-    };
+    let limits = Merging { above: 1, granules: 1, context_above: 16 };
     let merger = merger(RangeForm::Absent, limits);
     let mut batch = Batch::default();
     for (tables, all) in [

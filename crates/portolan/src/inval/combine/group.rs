@@ -125,8 +125,7 @@ impl<P: Cpus> Group<P> {
         if outcome.is_err() {
             // A caller that finds the batch ended takes the lock before it submits the next one: its
             // failure is stored after this one.
-            self.open
-                .with(|_| self.failed.store(number, Ordering::Relaxed));
+            self.open.with(|_| self.failed.store(number, Ordering::Relaxed));
         }
         self.done.store(number, Ordering::Release);
     }
@@ -140,10 +139,6 @@ impl<P: Cpus> Group<P> {
 
 impl Open {
     pub(super) fn of(number: u64) -> Self {
-        Self {
-            number,
-            callers: 0,
-            batch: Batch::default(),
-        }
+        Self { number, callers: 0, batch: Batch::default() }
     }
 }

@@ -107,18 +107,9 @@ impl Machine {
         let of = cpu.clone();
         let current = move || CpuId::new(of.load(Ordering::Relaxed));
         let cpus: TestCpus = SpinCpus::new(4, clock.clone(), Box::new(current));
-        let combined = Arc::new(Combined::new(
-            cpus,
-            Queue(hardware.clone()),
-            Ranges::ABSENT,
-            options,
-        ));
-        Self {
-            hardware,
-            clock,
-            cpu,
-            combined,
-        }
+        let combined =
+            Arc::new(Combined::new(cpus, Queue(hardware.clone()), Ranges::ABSENT, options));
+        Self { hardware, clock, cpu, combined }
     }
 
     /// CPU `cpu` submits, and CPU `other` meanwhile; returns the time that that one waited.
@@ -141,10 +132,7 @@ impl Machine {
 
 #[test]
 fn who_may_submit_beside_a_batch_does_not_wait_for_it() {
-    let options = CombineOptions {
-        beside: 1,
-        ..CombineOptions::default()
-    };
+    let options = CombineOptions { beside: 1, ..CombineOptions::default() };
     let machine = Machine::new(options);
     // Again and again.
     for turn in 1..4 {
@@ -170,17 +158,10 @@ fn no_more_callers_are_beside_the_batches_than_may_be() {
 
 #[test]
 fn cpus_of_different_groups_do_not_wait_for_each_other() {
-    let options = CombineOptions {
-        cpus_per_group: 2,
-        ..CombineOptions::default()
-    };
-    for (cpu, other, waits) in [
-        (0, 1, true),
-        (3, 2, true),
-        (0, 2, false),
-        (0, 3, false),
-        (2, 1, false),
-    ] {
+    let options = CombineOptions { cpus_per_group: 2, ..CombineOptions::default() };
+    for (cpu, other, waits) in
+        [(0, 1, true), (3, 2, true), (0, 2, false), (0, 3, false), (2, 1, false)]
+    {
         let waited = Machine::new(options).interrupt(cpu, other);
         assert_eq!(waited > Nanos::new(0), waits, "{cpu} {other}");
     }
@@ -194,10 +175,7 @@ fn a_batch_of_one_caller_that_fails_is_not_submitted_again() {
     // Another CPU's submission ends while this one's commands wait.
     let inner = machine.combined.clone();
     *machine.clock.meanwhile.lock() = Some(Box::new(move || {
-        inner
-            .combiner
-            .group(&inner.cpus)
-            .finish(1, &Ok::<(), IommuError>(()));
+        inner.combiner.group(&inner.cpus).finish(1, &Ok::<(), IommuError>(()));
     }));
     machine.hardware.broken.store(true, Ordering::Relaxed);
     assert_eq!(machine.combined.execute(&mut steps(5)), Err(BROKEN));
@@ -221,10 +199,7 @@ fn a_handler_on_the_cpu_that_is_submitting_submits_alone() {
 fn the_queue_hears_of_tables_that_a_debt_holds() {
     for said in [TablesLeft::No, TablesLeft::Yes, TablesLeft::ByDepth] {
         // Alone; beside a batch; in a batch.
-        let beside = |beside| CombineOptions {
-            beside,
-            ..CombineOptions::default()
-        };
+        let beside = |beside| CombineOptions { beside, ..CombineOptions::default() };
         for options in [beside(0), beside(1)] {
             let machine = Machine::new(options);
             machine.combined.pay(&mut steps(1), said).unwrap();
@@ -244,10 +219,7 @@ fn the_queue_hears_of_tables_that_a_debt_holds() {
 
 #[test]
 fn a_combined_queue_prints_its_groups() {
-    let options = CombineOptions {
-        cpus_per_group: 1,
-        ..CombineOptions::default()
-    };
+    let options = CombineOptions { cpus_per_group: 1, ..CombineOptions::default() };
     let printed = alloc::format!("{:?}", Machine::new(options).combined);
     assert!(printed.contains("groups: 4"), "{printed}");
 }
@@ -259,9 +231,6 @@ fn a_batch_that_was_taken_is_taken_by_nobody_else() {
     let group = Group::<TestCpus>::new();
     assert!(matches!(group.enter(), Place::Submit(1)));
     assert!(group.take(2).is_some());
-    assert!(
-        group.take(2).is_none(),
-        "it would be submitted again, and the next one lost"
-    );
+    assert!(group.take(2).is_none(), "it would be submitted again, and the next one lost");
     assert!(group.take(3).is_some());
 }

@@ -14,15 +14,9 @@ fn a_gather_is_of_the_first_table_that_adds_to_it() {
     gather.claim(one).unwrap();
     gather.claim(one).unwrap();
     assert_eq!(gather.table(), Some(one));
-    let wrong = WrongTable {
-        of: one,
-        here: other,
-    };
+    let wrong = WrongTable { of: one, here: other };
     assert_eq!(gather.claim(other), Err(wrong));
-    assert_eq!(
-        (gather.check(one), gather.check(other)),
-        (Ok(()), Err(wrong))
-    );
+    assert_eq!((gather.check(one), gather.check(other)), (Ok(()), Err(wrong)));
     let quiesced = gather.take_quiesced(one);
     assert_eq!((quiesced.table(), quiesced.check(other)), (one, Err(wrong)));
     gather.claim(other).unwrap();
@@ -83,10 +77,7 @@ fn a_full_gather_covers_all_the_same() {
     }
     for i in 0..100u64 {
         let at = range(i << 20, (i << 20) + 0xfff);
-        assert!(
-            gather.unmapped().iter().any(|span| span.range.covers(at)),
-            "{i}"
-        );
+        assert!(gather.unmapped().iter().any(|span| span.range.covers(at)), "{i}");
     }
 }
 
@@ -105,13 +96,7 @@ fn lines_that_do_not_fit_come_back() {
 #[test]
 fn lines_that_touch_are_one_run_and_others_stay_apart() {
     let line = |start| PhysRange::from_len(PhysAddr::new(start), 64).unwrap();
-    for (next, runs) in [
-        (0x10c0, 1),
-        (0x1041, 1),
-        (0x1040, 1),
-        (0x103f, 2),
-        (0x10c1, 2),
-    ] {
+    for (next, runs) in [(0x10c0, 1), (0x1041, 1), (0x1040, 1), (0x103f, 2), (0x10c1, 2)] {
         let mut gather = Gather::new();
         assert_eq!(gather.add_lines(line(0x1080)), None);
         assert_eq!(gather.add_lines(line(next)), None);

@@ -12,18 +12,11 @@ fn every_unit(mut look: impl FnMut(&Capabilities, &Quirks)) -> usize {
     let pages = [PageForm::Absent, PageForm::Granule, PageForm::Whole];
     let long = RangeForm::PowerOfTwo { max_lg2_pages: 18 };
     let short = RangeForm::PowerOfTwo { max_lg2_pages: 1 };
-    let scales = RangeForm::NumScale {
-        max_num: 32,
-        max_scale: 31,
-    };
+    let scales = RangeForm::NumScale { max_num: 32, max_scale: 31 };
     let ranges = [RangeForm::Absent, long, short, scales];
     let flushes = [WalkFlush::ByAddress, WalkFlush::ByContext];
-    let preferences = [
-        Preference::Fewest,
-        Preference::ByPage,
-        Preference::ByRange,
-        Preference::ByContext,
-    ];
+    let preferences =
+        [Preference::Fewest, Preference::ByPage, Preference::ByRange, Preference::ByContext];
     let mut count = 0;
     for i in 0..pages.len() * ranges.len() * flushes.len() * preferences.len() * 3 {
         let (i, context_above) = (i / 3, [0, 1, 1 << 16][i % 3]);
@@ -31,20 +24,8 @@ fn every_unit(mut look: impl FnMut(&Capabilities, &Quirks)) -> usize {
         let (i, range) = (i / 4, ranges[i % 4]);
         let (i, walk_flush) = (i / 2, flushes[i % 2]);
         let preference = preferences[i];
-        let quirks = Quirks {
-            walk_flush,
-            preference,
-            context_above,
-            ..Quirks::default()
-        };
-        look(
-            &Capabilities {
-                page,
-                range,
-                ..CAPS
-            },
-            &quirks,
-        );
+        let quirks = Quirks { walk_flush, preference, context_above, ..Quirks::default() };
+        look(&Capabilities { page, range, ..CAPS }, &quirks);
         count += 1;
     }
     count
@@ -55,10 +36,7 @@ fn a_lone_page_is_paid_as_its_plan_would() {
     let (mut known, mut tables) = (0, 0);
     let units = every_unit(|caps, quirks| {
         for (granule, least) in [(12, 12), (14, 12), (12, 14)] {
-            let caps = Capabilities {
-                granule: PageSize::of_lg2(least),
-                ..*caps
-            };
+            let caps = Capabilities { granule: PageSize::of_lg2(least), ..*caps };
             let page = PageSize::of_lg2(granule);
             let command = OneCommand::new(CONTEXT, &caps, quirks, page);
             for at in [0, 1, 0x1_2345, (1 << 40) - 1] {
@@ -106,21 +84,9 @@ fn what_comes_before_a_command_is_not_left_out_for_a_lone_page() {
     let caching = Caching::NotPresentToo;
     assert_eq!(of(&Capabilities { caching, ..CAPS }, &quirks), None);
     let write_buffer = WriteBuffer::MustFlush;
-    let buffered = Capabilities {
-        write_buffer,
-        ..CAPS
-    };
+    let buffered = Capabilities { write_buffer, ..CAPS };
     assert_eq!(of(&buffered, &quirks), None);
-    assert_eq!(
-        of(
-            &CAPS,
-            &Quirks {
-                repeat: 2,
-                ..quirks
-            }
-        ),
-        None
-    );
+    assert_eq!(of(&CAPS, &Quirks { repeat: 2, ..quirks }), None);
 }
 
 #[test]
@@ -180,34 +146,20 @@ fn one_command_pays_nothing_that_takes_more_than_that() {
         let caching = [Caching::PresentOnly, Caching::NotPresentToo][usize::from(is(4))];
         let buffer = [WriteBuffer::Absent, WriteBuffer::MustFlush][usize::from(is(5))];
         for repeat in [0, 1, 2] {
-            let quirks = Quirks {
-                repeat,
-                ..Quirks::default()
-            };
-            let caps = Capabilities {
-                walker,
-                caching,
-                write_buffer: buffer,
-                ..CAPS
-            };
+            let quirks = Quirks { repeat, ..Quirks::default() };
+            let caps = Capabilities { walker, caching, write_buffer: buffer, ..CAPS };
             shortcut_is_the_plan(&caps, &quirks, &gather);
             taken += usize::from(one(CONTEXT, &caps, &quirks, &gather).is_some());
             looked += 1;
         }
     }
     assert!(taken > 0 && taken < looked, "{taken} of {looked}");
-    assert_eq!(
-        one(CONTEXT, &CAPS, &Quirks::default(), &Gather::new()),
-        None
-    );
+    assert_eq!(one(CONTEXT, &CAPS, &Quirks::default(), &Gather::new()), None);
 }
 
 #[test]
 fn every_round_names_every_span() {
-    let quirks = Quirks {
-        repeat: 2,
-        ..Quirks::default()
-    };
+    let quirks = Quirks { repeat: 2, ..Quirks::default() };
     let page = |page: u64| IovaRange::page(Iova::new(page << 12), PageSize::SIZE_4K);
     let mut gather = Gather::new();
     for number in [1, 5, 9] {
@@ -225,19 +177,13 @@ fn every_round_names_every_span() {
 
 #[test]
 fn ranges_count_in_granules_whatever_the_leaves() {
-    let caps = Capabilities {
-        range: RangeForm::PowerOfTwo { max_lg2_pages: 9 },
-        ..CAPS
-    };
+    let caps = Capabilities { range: RangeForm::PowerOfTwo { max_lg2_pages: 9 }, ..CAPS };
     let mut gather = Gather::new();
     for block in [2, 6] {
         let block = IovaRange::page(Iova::new(block << 21), PageSize::SIZE_2M);
         gather.add_unmapped(block, PageSize::SIZE_2M, Depth::LeafOnly);
     }
-    let quirks = Quirks {
-        preference: Preference::ByRange,
-        ..Quirks::default()
-    };
+    let quirks = Quirks { preference: Preference::ByRange, ..Quirks::default() };
     let plan = plan(CONTEXT, &caps, &quirks, &gather);
     let named = |step| match step {
         Step::Invalidate(Command::Range { run, granule, .. }) => Some(run.range(granule)),

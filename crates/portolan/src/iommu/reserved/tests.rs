@@ -49,11 +49,7 @@ fn where_regions_overlap_all_that_any_allows_is_allowed() {
         direct(0x3000, 0x5fff, Access::WRITE),
         until(0x4000, 0x6fff, RW),
     ];
-    let wanted = [
-        direct(0x1000, 0x2fff, R),
-        direct(0x3000, 0x5fff, RW),
-        until(0x6000, 0x6fff, RW),
-    ];
+    let wanted = [direct(0x1000, 0x2fff, R), direct(0x3000, 0x5fff, RW), until(0x6000, 0x6fff, RW)];
     assert_eq!(disjoint(&regions, PAGE).unwrap(), wanted);
 }
 
@@ -97,10 +93,7 @@ fn regions_that_contradict_each_other_are_refused() {
 #[test]
 fn registers_that_two_regions_name_are_no_contradiction() {
     let registers = RW | Access::DEVICE;
-    let (one, two) = (
-        direct(0x1000, 0x2fff, registers),
-        direct(0x2000, 0x3fff, registers),
-    );
+    let (one, two) = (direct(0x1000, 0x2fff, registers), direct(0x2000, 0x3fff, registers));
     assert!(!one.contradicts(&two, PAGE));
     assert!(one.contradicts(&direct(0x2000, 0x3fff, RW), PAGE));
     let found = disjoint(&[one, two], PAGE).unwrap();

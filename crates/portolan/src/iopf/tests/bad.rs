@@ -9,9 +9,7 @@ use crate::iopf::{Permissions, Served, Taken};
 
 fn refused(rig: &Rig, raw: RawPageRequest) -> (Response, Cause) {
     match rig.accept(raw) {
-        Taken::Refused {
-            response, cause, ..
-        } => (response, cause),
+        Taken::Refused { response, cause, .. } => (response, cause),
         taken => panic!("{taken:?}"),
     }
 }
@@ -31,10 +29,7 @@ fn strangers_are_refused() {
     let pasid = Some(Pasid::new(2));
     let other = RawPageRequest { pasid, ..last(1) };
     assert_eq!(refused(&rig, other), (INVALID, Cause::UnknownPasid));
-    let unnamed = RawPageRequest {
-        pasid: None,
-        ..last(1)
-    };
+    let unnamed = RawPageRequest { pasid: None, ..last(1) };
     assert_eq!(refused(&rig, unnamed), (INVALID, Cause::UnknownPasid));
     assert_eq!((rig.serve_all(), rig.sent.take().len()), (0, 2));
     let counts = rig.desk.counts();
@@ -48,10 +43,7 @@ fn strangers_are_refused() {
 fn one_bad_request_refuses_its_group_once() {
     let rig = Rig::new(small());
     rig.grant();
-    let outside = RawPageRequest {
-        iova: Iova::new(0x10_0000),
-        ..more(5)
-    };
+    let outside = RawPageRequest { iova: Iova::new(0x10_0000), ..more(5) };
     assert_eq!(rig.accept(more(5)), Taken::Partial);
     let cause = Cause::Outside;
     assert_eq!(rig.accept(outside), Taken::RefusedPart { cause });
@@ -61,10 +53,7 @@ fn one_bad_request_refuses_its_group_once() {
     assert_eq!(rig.sent.take(), [(to(5), INVALID)]);
     // The number is free again.
     assert_eq!(rig.accept(last(5)), Taken::Ready);
-    assert_eq!(
-        (rig.serve_all(), rig.sent.responses()),
-        (1, [Response::Success].into())
-    );
+    assert_eq!((rig.serve_all(), rig.sent.responses()), (1, [Response::Success].into()));
     assert_eq!(rig.desk.outstanding(), 0);
 }
 
@@ -75,20 +64,14 @@ fn what_cannot_be_is_refused() {
     let wants = Permissions::WRITE | Permissions::EXECUTE;
     let raw = RawPageRequest { wants, ..last(1) };
     assert_eq!(refused(&rig, raw), (INVALID, Cause::Impossible));
-    let nothing = RawPageRequest {
-        wants: Permissions::empty(),
-        ..stalls(4)
-    };
+    let nothing = RawPageRequest { wants: Permissions::empty(), ..stalls(4) };
     assert_eq!(refused(&rig, nothing), (INVALID, Cause::Impossible));
     // Numbers wider than there are take up no room.
     for group in 512..=u16::MAX {
         let group = GroupId::new(group);
         let place = Place::More;
         let kind = RequestKind::Pri { group, place };
-        assert_eq!(
-            rig.accept(RawPageRequest { kind, ..more(0) }),
-            Taken::Ignored
-        );
+        assert_eq!(rig.accept(RawPageRequest { kind, ..more(0) }), Taken::Ignored);
     }
     assert_eq!(rig.desk.outstanding(), 0);
     assert_eq!(rig.desk.counts().ignored, 0x1_0000 - 512);
@@ -163,18 +146,12 @@ fn a_response_that_cannot_be_sent_is_told_and_counted() {
     // Others go on.
     rig.grant();
     rig.accept(last(1));
-    assert!(matches!(
-        rig.desk.serve(),
-        Ok(Some(Served::Answered { .. }))
-    ));
+    assert!(matches!(rig.desk.serve(), Ok(Some(Served::Answered { .. }))));
 }
 
 #[test]
 fn a_request_is_for_the_page_around_its_address() {
-    let raw = RawPageRequest {
-        iova: Iova::new(0x12_3456),
-        ..last(1)
-    };
+    let raw = RawPageRequest { iova: Iova::new(0x12_3456), ..last(1) };
     let request = raw.check().unwrap();
     assert_eq!(request.iova(), Iova::new(0x12_3456));
     assert_eq!(request.page(PageSize::SIZE_4K), Iova::new(0x12_3000));

@@ -33,10 +33,7 @@ fn complete_groups_are_not_late() {
     rig.accept(last(1));
     rig.at(u64::MAX);
     assert_eq!(rig.desk.expire(), Ok(None));
-    assert_eq!(
-        (rig.serve_all(), rig.sent.responses()),
-        (1, [Response::Success].into())
-    );
+    assert_eq!((rig.serve_all(), rig.sent.responses()), (1, [Response::Success].into()));
 }
 
 #[test]
@@ -52,11 +49,7 @@ fn a_group_too_large_is_refused_at_its_end_or_in_time() {
     }
     let response = Response::Invalid;
     let to_first = to(1);
-    let expected = Taken::Refused {
-        to: to_first,
-        response,
-        cause,
-    };
+    let expected = Taken::Refused { to: to_first, response, cause };
     assert_eq!(rig.accept(last(1)), expected);
     rig.at(100);
     assert_eq!(rig.desk.expire(), Ok(None));
@@ -79,17 +72,10 @@ fn a_device_does_not_use_up_what_others_need() {
     assert!(matches!(rig.accept(stalls(4)), Taken::Refused { .. }));
     // They are to try again.
     assert_eq!(rig.sent.responses(), [Response::Success; 2]);
-    let from_other = |raw| RawPageRequest {
-        stream: other,
-        pasid: None,
-        ..raw
-    };
+    let from_other = |raw| RawPageRequest { stream: other, pasid: None, ..raw };
     assert_eq!(rig.accept(from_other(last(0))), Taken::Ready);
     // The fifth of all is one too many.
-    assert!(matches!(
-        rig.accept(from_other(last(1))),
-        Taken::Refused { .. }
-    ));
+    assert!(matches!(rig.accept(from_other(last(1))), Taken::Refused { .. }));
     // With room again a refused group stays refused until its end.
     assert_eq!(rig.accept(last(0)), Taken::Ready);
     assert_eq!(rig.serve_all(), 2);
@@ -105,12 +91,8 @@ fn a_device_does_not_use_up_what_others_need() {
 #[test]
 fn a_flood_is_answered_with_failure() {
     let each = Nanos::new(10);
-    let bounds = Bounds {
-        groups_of_device: 64,
-        groups: 64,
-        flow: Flow { burst: 8, each },
-        ..small()
-    };
+    let bounds =
+        Bounds { groups_of_device: 64, groups: 64, flow: Flow { burst: 8, each }, ..small() };
     let rig = Rig::new(bounds);
     rig.grant();
     for group in 0..100 {
@@ -158,10 +140,7 @@ fn what_the_unit_lost_it_has_answered() {
 fn repetitions_and_stop_markers_are_part_of_the_flow() {
     for marker in [false, true] {
         let mut bounds = small();
-        bounds.flow = Flow {
-            burst: 4,
-            each: Nanos::new(10),
-        };
+        bounds.flow = Flow { burst: 4, each: Nanos::new(10) };
         let rig = Rig::new(bounds);
         rig.grant();
         rig.accept(last(1));
@@ -174,9 +153,6 @@ fn repetitions_and_stop_markers_are_part_of_the_flow() {
         }
         let refused = rig.accept(last(2));
         let cause = Cause::Flooded;
-        assert!(
-            matches!(refused, Taken::Refused { cause: its, .. } if its == cause),
-            "{marker}"
-        );
+        assert!(matches!(refused, Taken::Refused { cause: its, .. } if its == cause), "{marker}");
     }
 }

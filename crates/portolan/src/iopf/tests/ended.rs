@@ -19,10 +19,7 @@ fn unregistering_answers_and_waits_for_nobody() {
     rig.register(STREAM, PASID, |desk, _| {
         let ended = desk.unregister(STREAM, PASID);
         // This one, and the one that waits; the third has no end yet.
-        let expected = Ended {
-            answered: 2,
-            unsent: 0,
-        };
+        let expected = Ended { answered: 2, unsent: 0 };
         assert_eq!(ended, expected);
         // Its number is free for the device, and this one's end is not its end.
         Response::Success
@@ -36,11 +33,7 @@ fn unregistering_answers_and_waits_for_nobody() {
     assert_eq!(rig.sent.take(), [(to(1), invalid), (to(2), invalid)]);
     // The end of the third comes to no handler, even if one registers meanwhile.
     rig.grant();
-    let expected = Taken::Refused {
-        to: to(3),
-        response: invalid,
-        cause: Cause::Detached,
-    };
+    let expected = Taken::Refused { to: to(3), response: invalid, cause: Cause::Detached };
     assert_eq!(rig.accept(last(3)), expected);
     assert_eq!(rig.desk.outstanding(), 0);
     assert_eq!(rig.desk.counts().overtaken, 1);
@@ -89,13 +82,8 @@ fn address_spaces_end_one_by_one() {
     assert_eq!(rig.sent.take(), [(to(1), Response::Invalid)]);
     assert_eq!(rig.serve_all(), 1);
     assert_eq!(rig.sent.responses(), [Response::Success]);
-    let again = rig
-        .desk
-        .register(STREAM, second, super::rig::reach(), Arc::new(NoOne));
-    let taken = RegisterError::Taken {
-        stream: STREAM,
-        pasid: second,
-    };
+    let again = rig.desk.register(STREAM, second, super::rig::reach(), Arc::new(NoOne));
+    let taken = RegisterError::Taken { stream: STREAM, pasid: second };
     assert_eq!(again, Err(taken));
 }
 
@@ -122,17 +110,11 @@ fn responses_that_could_not_be_sent_at_the_end_are_counted() {
     rig.register(BROKEN, PASID, |_, _| Response::Success);
     for group in [1, 2] {
         let stream = BROKEN;
-        let raw = RawPageRequest {
-            stream,
-            ..last(group)
-        };
+        let raw = RawPageRequest { stream, ..last(group) };
         rig.accept(raw);
     }
     rig.accept(last(1));
-    let expected = Ended {
-        answered: 3,
-        unsent: 2,
-    };
+    let expected = Ended { answered: 3, unsent: 2 };
     assert_eq!(rig.desk.close(), expected);
     assert_eq!(rig.desk.counts().unsent, 2);
 }
@@ -146,10 +128,7 @@ fn a_device_with_groups_is_not_forgotten() {
     while let Err(missing) = state.register(STREAM, PASID, reach, &handler, &mut offer) {
         offer.make(missing).unwrap();
     }
-    let refused = RawPageRequest {
-        pasid: None,
-        ..more(1)
-    };
+    let refused = RawPageRequest { pasid: None, ..more(1) };
     for raw in [more(1), refused] {
         state.take_in(raw, Nanos::new(0), &small());
         assert!(state.remove_idle(STREAM).is_err());

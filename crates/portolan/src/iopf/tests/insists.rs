@@ -28,10 +28,7 @@ fn request(number: u64, place: Place) -> RawPageRequest {
         pasid: None,
         iova: Iova::new(0x1000),
         wants: Permissions::READ,
-        kind: RequestKind::Pri {
-            group: GroupId::new((number % 512) as u16),
-            place,
-        },
+        kind: RequestKind::Pri { group: GroupId::new((number % 512) as u16), place },
     }
 }
 
@@ -49,11 +46,7 @@ impl Responder for Insists {
 }
 
 fn desk(place: Place, bounds: Bounds) -> Arc<Dispatcher<Alone, Insists>> {
-    let responder = Insists {
-        desk: Mutex::default(),
-        answered: AtomicU64::new(0),
-        place,
-    };
+    let responder = Insists { desk: Mutex::default(), answered: AtomicU64::new(0), place };
     let desk = Dispatcher::new(Alone::default(), responder, bounds).unwrap();
     let desk = Arc::new(desk);
     *desk.responder().desk.lock() = Arc::downgrade(&desk);
@@ -87,10 +80,7 @@ fn a_device_is_removed_although_it_asks_on() {
 
 #[test]
 fn groups_that_are_late_at_once_are_answered_in_time() {
-    let bounds = Bounds {
-        timeout: Nanos::new(0),
-        ..Bounds::default()
-    };
+    let bounds = Bounds { timeout: Nanos::new(0), ..Bounds::default() };
     let desk = desk(Place::More, bounds);
     let late = answered(&desk, || {
         let _ = desk.expire();

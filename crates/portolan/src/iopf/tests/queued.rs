@@ -11,10 +11,7 @@ fn what_is_queued_is_answered_by_who_serves() {
     let rig = Rig::new(small());
     rig.grant();
     assert_eq!(rig.desk.queue(last(1)), Ok(Taken::Ready));
-    let stranger = RawPageRequest {
-        stream: StreamId::new(99),
-        ..last(2)
-    };
+    let stranger = RawPageRequest { stream: StreamId::new(99), ..last(2) };
     let Ok(Taken::Refused { to: name, .. }) = rig.desk.queue(stranger) else {
         panic!("a stranger was let in");
     };
@@ -48,10 +45,7 @@ fn outstanding_are_the_open_the_refused_and_the_unsent() {
 fn a_full_queue_takes_nothing_in() {
     let rig = Rig::new(small());
     for group in 0..4 {
-        assert!(matches!(
-            rig.desk.queue(last(group)),
-            Ok(Taken::Refused { .. })
-        ));
+        assert!(matches!(rig.desk.queue(last(group)), Ok(Taken::Refused { .. })));
     }
     let before = rig.desk.counts();
     let full = Err(QueueFull { waiting: 4 });
@@ -78,10 +72,7 @@ fn a_device_that_goes_gets_what_was_queued_for_it() {
 
 #[test]
 fn a_handler_that_keeps_its_requests_leaves_less_room_and_no_more() {
-    let rig = Rig::new(Bounds {
-        groups: 1,
-        ..small()
-    });
+    let rig = Rig::new(Bounds { groups: 1, ..small() });
     rig.register(STREAM, PASID, |desk, _| {
         // The group is answered without its handler, which still reads the requests.
         desk.unregister(STREAM, PASID);
@@ -105,11 +96,7 @@ fn a_handler_that_keeps_its_requests_leaves_less_room_and_no_more() {
 fn bounds_beyond_memory_are_an_error() {
     let (groups, requests) = (2, usize::MAX / 2);
     let rig = Rig::new(small());
-    let bounds = Bounds {
-        groups,
-        requests,
-        ..small()
-    };
+    let bounds = Bounds { groups, requests, ..small() };
     let made = Dispatcher::new(rig.time.clone(), rig.sent.clone(), bounds);
     assert_eq!(made.err(), Some(NoMemory { groups, requests }));
 }

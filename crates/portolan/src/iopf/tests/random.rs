@@ -142,9 +142,7 @@ impl Game {
         if free {
             for pasid in SPACES {
                 let game = Arc::clone(self);
-                rig.register(StreamId::new(stream), pasid, move |desk, _| {
-                    game.handle(desk)
-                });
+                rig.register(StreamId::new(stream), pasid, move |desk, _| game.handle(desk));
             }
         }
     }
@@ -219,18 +217,12 @@ impl Game {
 
 fn bounds(seed: u64) -> Bounds {
     let each = Nanos::new([0, 3, 20][(seed % 3) as usize]);
-    Bounds {
-        flow: Flow { burst: 6, each },
-        groups: [1, 4, 9][(seed / 3 % 3) as usize],
-        ..small()
-    }
+    Bounds { flow: Flow { burst: 6, each }, groups: [1, 4, 9][(seed / 3 % 3) as usize], ..small() }
 }
 
 #[test]
 fn every_group_gets_one_response() {
-    let seeds = std::env::var("FAULT_SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok());
+    let seeds = std::env::var("FAULT_SEED").ok().and_then(|seed| seed.parse().ok());
     let mut seen = BTreeMap::new();
     for seed in seeds.map_or(1..=60u64, |seed| seed..=seed) {
         std::println!("seed {seed}");

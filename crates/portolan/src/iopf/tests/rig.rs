@@ -102,10 +102,7 @@ impl Sent {
 
     /// The responses since the last call.
     pub fn responses(&self) -> Vec<Response> {
-        self.take()
-            .into_iter()
-            .map(|(_, response)| response)
-            .collect()
+        self.take().into_iter().map(|(_, response)| response).collect()
     }
 }
 
@@ -164,13 +161,8 @@ impl Rig {
         pasid: Option<Pasid>,
         act: impl Fn(&Desk, &Group<'_>) -> Response + Send + Sync + 'static,
     ) {
-        let handler = Says {
-            desk: Mutex::new(Arc::downgrade(&self.desk)),
-            act: Box::new(act),
-        };
-        self.desk
-            .register(stream, pasid, reach(), Arc::new(handler))
-            .unwrap();
+        let handler = Says { desk: Mutex::new(Arc::downgrade(&self.desk)), act: Box::new(act) };
+        self.desk.register(stream, pasid, reach(), Arc::new(handler)).unwrap();
     }
 
     /// Everything that is asked for is there.
@@ -221,9 +213,5 @@ pub(super) fn stalls(tag: u16) -> RawPageRequest {
 }
 
 pub(super) fn to(group: u16) -> ReplyTo {
-    ReplyTo {
-        stream: STREAM,
-        pasid: PASID,
-        name: ReplyName::Group(GroupId::new(group)),
-    }
+    ReplyTo { stream: STREAM, pasid: PASID, name: ReplyName::Group(GroupId::new(group)) }
 }

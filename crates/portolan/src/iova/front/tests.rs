@@ -76,13 +76,7 @@ fn clearing_finds_what_no_hint_tells_of() {
         *place = block;
     }
     assert_eq!(found, [0x1000, 0x2000, 0x3000]);
-    assert_eq!(
-        (
-            fronts.blocks(kind(), FRONT).count(),
-            take(&fronts, kind(), HIGH)
-        ),
-        (0, None)
-    );
+    assert_eq!((fronts.blocks(kind(), FRONT).count(), take(&fronts, kind(), HIGH)), (0, None));
 }
 
 #[test]

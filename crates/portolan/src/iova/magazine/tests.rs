@@ -9,11 +9,7 @@ fn magazine(rounds: usize, blocks: &[u64]) -> Magazine {
 }
 
 fn both(loaded: Magazine, previous: Magazine) -> Magazines {
-    Magazines {
-        loaded,
-        previous,
-        ..Magazines::default()
-    }
+    Magazines { loaded, previous, ..Magazines::default() }
 }
 
 #[test]
@@ -40,12 +36,9 @@ fn the_second_magazine_serves_where_the_first_is_empty_or_full() {
 
 #[test]
 fn a_magazine_comes_in_where_one_is_empty() {
-    for (loaded, previous, out) in [
-        (&[][..], &[][..], 0),
-        (&[], &[9], 0),
-        (&[9], &[], 0),
-        (&[9], &[8], 3),
-    ] {
+    for (loaded, previous, out) in
+        [(&[][..], &[][..], 0), (&[], &[9], 0), (&[9], &[], 0), (&[9], &[8], 3)]
+    {
         let mut cache = both(magazine(2, loaded), magazine(2, previous));
         let there = cache.len();
         let left = cache.load(magazine(4, &[1, 2, 3]));

@@ -13,11 +13,7 @@ fn space(start: u64, bytes: u64) -> RangeAllocator {
 }
 
 fn want(bytes: u64) -> Request {
-    Request {
-        bytes,
-        align: PageSize::SIZE_4K,
-        limit: Iova::new(u64::MAX),
-    }
+    Request { bytes, align: PageSize::SIZE_4K, limit: Iova::new(u64::MAX) }
 }
 
 #[test]
@@ -30,10 +26,7 @@ fn a_request_that_fails_leaves_room_for_one_that_fits() {
     ranges.free(middle).unwrap();
     let full = ranges.alloc(want(13 * MB));
     assert!(matches!(full, Err(IovaError::Full { .. })));
-    assert_eq!(
-        ranges.alloc(want(2 * MB)).map(|range| range.last()),
-        Ok(middle.last())
-    );
+    assert_eq!(ranges.alloc(want(2 * MB)).map(|range| range.last()), Ok(middle.last()));
 }
 
 #[test]
@@ -69,16 +62,10 @@ fn the_whole_of_64_bits() {
 #[test]
 fn devices_with_few_address_bits_are_served_low() {
     let mut ranges = space(0, 1 << 40);
-    let low = Request {
-        limit: Iova::new(u32::MAX.into()),
-        ..want(2 * MB)
-    };
+    let low = Request { limit: Iova::new(u32::MAX.into()), ..want(2 * MB) };
     let found = ranges.alloc(low).unwrap();
     assert_eq!(found.last(), Iova::new(u32::MAX.into()));
-    assert_eq!(
-        ranges.alloc(want(MB)).unwrap().last(),
-        Iova::new((1 << 40) - 1)
-    );
+    assert_eq!(ranges.alloc(want(MB)).unwrap().last(), Iova::new((1 << 40) - 1));
 }
 
 #[test]
@@ -129,9 +116,7 @@ fn random_requests_agree_with_a_set_of_pages() {
             };
             let fits = |first: u64| (first..first + pages).all(|page| free.contains(&page));
             let top = (limit >> 12) + 1;
-            let highest = (0..top.saturating_sub(pages - 1))
-                .rev()
-                .find(|&first| fits(first));
+            let highest = (0..top.saturating_sub(pages - 1)).rev().find(|&first| fits(first));
             match ranges.alloc(request) {
                 Ok(range) => {
                     let first = range.start().get() >> 12;
@@ -145,9 +130,7 @@ fn random_requests_agree_with_a_set_of_pages() {
                 Err(other) => panic!("{other}"),
             }
         }
-        let starts = free
-            .iter()
-            .filter(|&&page| page == 0 || !free.contains(&(page - 1)));
+        let starts = free.iter().filter(|&&page| page == 0 || !free.contains(&(page - 1)));
         assert_eq!(ranges.fragments(), starts.count());
         assert_eq!(ranges.free_pages(), free.len() as u64);
     }
@@ -173,11 +156,7 @@ fn steps_grow_with_the_logarithm() {
         for n in 0..64u64 {
             let limit = Iova::new((pages << 12) / 64 * (n + 1) - 1);
             for (bytes, align) in [(0x2000, 12), (0x1000, 12), (0x1000, 13), (0x3000, 14)] {
-                let request = Request {
-                    bytes,
-                    align: PageSize::of_lg2(align),
-                    limit,
-                };
+                let request = Request { bytes, align: PageSize::of_lg2(align), limit };
                 let found = ranges.alloc(request);
                 note(&ranges);
                 if let Ok(range) = found {
@@ -209,10 +188,7 @@ fn what_cuts_a_free_range_in_two_finds_room_for_both() {
     for count in [1, 127, 128, 129, 256] {
         let mut ranges = threes(count);
         let page = IovaRange::from_len(Iova::new(0x1000), 0x1000).unwrap();
-        let middle = Request {
-            limit: page.last(),
-            ..want(0x1000)
-        };
+        let middle = Request { limit: page.last(), ..want(0x1000) };
         assert_eq!(ranges.alloc(middle), Ok(page));
         assert_eq!(ranges.fragments() as u64, count + 1);
         let mut ranges = threes(count);
@@ -235,11 +211,8 @@ fn all_free_ranges_that_a_reserved_one_touches_are_cut() {
 fn what_went_out_in_pieces_comes_back_without_memory() {
     const PIECES: u64 = 600;
     let page = |at: u64| IovaRange::from_len(Iova::new(at << 12), 0x1000).unwrap();
-    let (mut one_by_one, mut aside, mut at_once) = (
-        space(0, PIECES << 12),
-        space(0, PIECES << 12),
-        space(0, PIECES << 12),
-    );
+    let (mut one_by_one, mut aside, mut at_once) =
+        (space(0, PIECES << 12), space(0, PIECES << 12), space(0, PIECES << 12));
     for at in 0..PIECES {
         one_by_one.alloc(want(1)).unwrap();
         aside.reserve(page(at)).unwrap();
@@ -257,10 +230,7 @@ fn what_went_out_in_pieces_comes_back_without_memory() {
 
 #[test]
 fn an_aligned_block_is_found_where_nothing_longer_is_free() {
-    let aligned = |pages: u64, lg2| Request {
-        align: PageSize::of_lg2(lg2),
-        ..want(pages << 12)
-    };
+    let aligned = |pages: u64, lg2| Request { align: PageSize::of_lg2(lg2), ..want(pages << 12) };
     for pages in [3, 4] {
         let mut ranges = space(0x4000, 4 << 12);
         let found = ranges.alloc(aligned(pages, 14)).unwrap();

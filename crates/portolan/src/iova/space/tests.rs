@@ -47,11 +47,7 @@ fn window(start: u64, last: u64) -> IovaRange {
 }
 
 fn bytes(bytes: u64) -> Request {
-    Request {
-        bytes,
-        align: PageSize::SIZE_4K,
-        limit: Iova::new(u64::MAX),
-    }
+    Request { bytes, align: PageSize::SIZE_4K, limit: Iova::new(u64::MAX) }
 }
 
 const MIB: u64 = 1 << 20;
@@ -80,10 +76,7 @@ fn a_full_gigabyte_takes_other_sizes_where_one_was_freed() {
     for range in [high, low, thirteen, two] {
         space.free(range).unwrap();
     }
-    assert_eq!(
-        space.alloc(&bytes(1 << 30)).unwrap(),
-        window(0, (1 << 30) - 1)
-    );
+    assert_eq!(space.alloc(&bytes(1 << 30)).unwrap(), window(0, (1 << 30) - 1));
 }
 
 struct Random(u64);
@@ -109,16 +102,9 @@ fn check_apart(out: &Out, range: IovaRange, context: &str) {
 
 #[test]
 fn random_requests_never_overlap_and_all_come_back() {
-    for (seed, all) in [
-        (1u64, window(0x1000, (1 << 34) - 1)),
-        (2, window(0, 16 * MIB - 1)),
-    ] {
+    for (seed, all) in [(1u64, window(0x1000, (1 << 34) - 1)), (2, window(0, 16 * MIB - 1))] {
         let cpu = Arc::new(AtomicU64::new(0));
-        let options = IovaOptions {
-            depot_magazines: 2,
-            refill: 8,
-            ..IovaOptions::default()
-        };
+        let options = IovaOptions { depot_magazines: 2, refill: 8, ..IovaOptions::default() };
         let cpus = Chosen(cpu.clone());
         let space = IovaSpace::new(cpus, all, PageSize::SIZE_4K, options).unwrap();
         let total = space.stats().free;
@@ -148,10 +134,7 @@ fn random_requests_never_overlap_and_all_come_back() {
                 };
                 assert_eq!(range.pages(PageSize::SIZE_4K), pages, "{context}");
                 assert!(range.start().is_aligned(request.align), "{context}");
-                assert!(
-                    range.last().get() <= limit && all.covers(range),
-                    "{context}"
-                );
+                assert!(range.last().get() <= limit && all.covers(range), "{context}");
                 check_apart(&out, range, &context);
                 out.insert(range.start().get(), range.last().get());
                 held.push(range);
@@ -188,10 +171,7 @@ fn caches_of_all_cpus_are_given_back_before_a_request_fails() {
         cpu.store(number % 4, Ordering::Relaxed);
         held.push(space.alloc(&bytes(4096)).unwrap());
     }
-    assert!(matches!(
-        space.alloc(&bytes(1)),
-        Err(IovaError::Full { .. })
-    ));
+    assert!(matches!(space.alloc(&bytes(1)), Err(IovaError::Full { .. })));
     for (number, range) in held.into_iter().enumerate() {
         cpu.store(number as u64 % 4, Ordering::Relaxed);
         space.free(range).unwrap();
@@ -210,22 +190,13 @@ fn wide_devices_get_low_addresses_as_long_as_there_are_some_and_then_the_next() 
     // Large requests have not used up the addresses of small ones.
     let page = wide(4096).start().get();
     assert!((4 * GIB..5 * GIB).contains(&page), "{page:#x}");
-    let narrow = Request {
-        limit: Iova::new(u64::from(u32::MAX)),
-        ..bytes(4096)
-    };
+    let narrow = Request { limit: Iova::new(u64::from(u32::MAX)), ..bytes(4096) };
     let (bytes, limit) = (narrow.bytes, narrow.limit);
     let full = IovaError::Full { bytes, limit };
     assert_eq!(space.alloc(&narrow), Err(full));
     assert_eq!(space.try_alloc(&narrow), Err(full));
-    let all = Request {
-        bytes: 1 << 40,
-        ..narrow
-    };
-    let full = |limit| IovaError::Full {
-        bytes: 1 << 40,
-        limit,
-    };
+    let all = Request { bytes: 1 << 40, ..narrow };
+    let full = |limit| IovaError::Full { bytes: 1 << 40, limit };
     assert_eq!(space.alloc(&all), Err(full(all.limit)));
     let limit = Iova::new(u64::MAX);
     let all = Request { limit, ..all };
@@ -244,20 +215,14 @@ fn low_addresses_come_first_in_interrupts_too() {
 }
 
 fn high_first(window: IovaRange) -> OneCpu {
-    let options = IovaOptions {
-        order: AddressOrder::HighFirst,
-        ..IovaOptions::default()
-    };
+    let options = IovaOptions { order: AddressOrder::HighFirst, ..IovaOptions::default() };
     one_cpu_with(window, options)
 }
 
 #[test]
 fn narrow_devices_get_low_addresses_and_wide_ones_leave_them() {
     let space = high_first(window(0, (1 << 40) - 1));
-    let narrow = Request {
-        limit: Iova::new(u64::from(u32::MAX)),
-        ..bytes(4096)
-    };
+    let narrow = Request { limit: Iova::new(u64::from(u32::MAX)), ..bytes(4096) };
     for _ in 0..1000 {
         let high = space.alloc(&bytes(4096)).unwrap();
         assert!(high.start().get() > u64::from(u32::MAX));

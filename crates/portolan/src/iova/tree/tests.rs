@@ -106,11 +106,7 @@ fn room_is_lacking_from_the_first_gap_that_does_not_fit() {
 #[test]
 fn a_longer_list_is_made_where_the_chunks_do_not_fit() {
     for (there, chunks, listed, list) in [(0, 1, 0, 1), (3, 1, 4, 0), (4, 1, 4, 8), (1, 4, 4, 8)] {
-        let lack = Lack {
-            chunks,
-            there,
-            listed,
-        };
+        let lack = Lack { chunks, there, listed };
         let room = lack.allocate().unwrap();
         assert_eq!(room.list.capacity(), list, "{lack:?}");
         assert_eq!(room.chunks.len(), chunks);
@@ -119,11 +115,7 @@ fn a_longer_list_is_made_where_the_chunks_do_not_fit() {
 
 #[test]
 fn what_does_not_fit_comes_back() {
-    let lack = Lack {
-        chunks: 1,
-        there: 0,
-        listed: 0,
-    };
+    let lack = Lack { chunks: 1, there: 0, listed: 0 };
     let mut tree = GapTree::default();
     assert!(tree.adopt(lack.allocate().unwrap()).chunks.is_empty());
     // Another CPU brings the same.

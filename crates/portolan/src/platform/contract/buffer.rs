@@ -199,9 +199,10 @@ pub unsafe trait Buffer: Send + 'static {
 
 /// The bytes of a buffer, all pieces together.
 pub(crate) fn bytes_of<B: Buffer>(buffer: &B) -> u64 {
-    buffer.pieces().into_iter().fold(0u64, |sum, piece| {
-        sum.saturating_add(piece.len_minus_one()).saturating_add(1)
-    })
+    buffer
+        .pieces()
+        .into_iter()
+        .fold(0u64, |sum, piece| sum.saturating_add(piece.len_minus_one()).saturating_add(1))
 }
 
 /// The first piece of `buffer` that a device with such a reach does not get to in place.

@@ -154,10 +154,7 @@ impl<P: Platform> PhysMemory for RawMemory<P> {
     }
 
     fn clear(&self, clearing: &Clearing) {
-        let (mut at, last) = (
-            clearing.memory().start().get(),
-            clearing.memory().last().get(),
-        );
+        let (mut at, last) = (clearing.memory().start().get(), clearing.memory().last().get());
         loop {
             let more = (last - at).min(PART - 1);
             // SAFETY: the library makes a clearing of a pool that lives. A part fits `usize`.
@@ -226,12 +223,7 @@ impl<P: Platform> OwnedMemory<P> {
             Wanted::Uncached => platform.alloc_uncached(layout),
             Wanted::Shared => platform.alloc_shared(layout),
         };
-        at.map(|at| Self {
-            platform,
-            at,
-            layout,
-            when_dropped: WhenDropped::Free,
-        })
+        at.map(|at| Self { platform, at, layout, when_dropped: WhenDropped::Free })
     }
 
     /// Leaves it allocated for good: a device may reach it.

@@ -120,20 +120,14 @@ mod tests {
         // A page directory pointer table of level 3 is pointed at from level 4.
         assert_eq!(AmdV1::table(pa, 7, 3), 0x6000_0012_3456_7601);
         assert_eq!(AmdV1::table(pa, 0, 1), 0x6000_0012_3456_7201);
-        let format = AmdV1 {
-            levels: AmdLevels::Four,
-            output_lg2: 48,
-        };
+        let format = AmdV1 { levels: AmdLevels::Four, output_lg2: 48 };
         let read = format.template(Access::READ, 0).unwrap();
         assert_eq!(AmdV1::leaf(read, pa), 0x3000_0012_3456_7001);
         let both = Access::READ | Access::WRITE | Access::DEVICE;
         let both = format.template(both, 1).unwrap();
         let block = AmdV1::leaf(both, PhysAddr::new(0x4000_0000));
         assert_eq!(block, 0x6000_0000_4000_0001);
-        assert_eq!(
-            AmdV1::classify(block, 1),
-            Entry::Leaf(PhysAddr::new(0x4000_0000))
-        );
+        assert_eq!(AmdV1::classify(block, 1), Entry::Leaf(PhysAddr::new(0x4000_0000)));
         assert_eq!(AmdV1::classify(AmdV1::table(pa, 0, 1), 1), Entry::Table(pa));
         assert_eq!(AmdV1::classify(AmdV1::broken(pa), 1), Entry::Broken(pa));
         let unlinked = AmdV1::unlinked(pa, 0x1_5555);
@@ -141,9 +135,6 @@ mod tests {
         assert_eq!((unlinked & PRESENT, AmdV1::tag(unlinked)), (0, 0x1_5555));
         assert_eq!(AmdV1::demote(block, 1), both);
         assert_eq!(format.input_lg2(), 48);
-        assert_eq!(
-            format.page_sizes().bits(),
-            1 << 12 | 1 << 21 | 1 << 30 | 1 << 39
-        );
+        assert_eq!(format.page_sizes().bits(), 1 << 12 | 1 << 21 | 1 << 30 | 1 << 39);
     }
 }

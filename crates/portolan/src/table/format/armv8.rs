@@ -105,11 +105,7 @@ const fn encode_address<const G: u32>(pa: u64) -> u64 {
 #[inline]
 const fn decode_address<const G: u32>(raw: u64) -> PhysAddr {
     let low = raw & 0x0000_ffff_ffff_ffff & !((1 << G) - 1);
-    PhysAddr::new(if G == 16 {
-        low | ((raw >> 12) & 0xf) << 48
-    } else {
-        low
-    })
+    PhysAddr::new(if G == 16 { low | ((raw >> 12) & 0xf) << 48 } else { low })
 }
 
 #[inline]
@@ -340,11 +336,7 @@ impl<const G: u32> Armv8Stage2<G> {
         if !access.intersects(Access::READ.union(Access::WRITE)) {
             return Err(TableAccessError { access });
         }
-        let memory = if access.contains(Access::DEVICE) {
-            S2_DEVICE
-        } else {
-            S2_NORMAL
-        };
+        let memory = if access.contains(Access::DEVICE) { S2_DEVICE } else { S2_NORMAL };
         let mut raw = memory | SH_INNER;
         if access.contains(Access::READ) {
             raw |= S2_READ;

@@ -212,11 +212,7 @@ impl<const ROOT: u32> Format for Riscv<ROOT> {
         let pa = pa_of(raw);
         if raw & VALID != 0 {
             let leaf = level == 0 || raw & (READ | WRITE | EXECUTE) != 0;
-            return if leaf {
-                Entry::Leaf(leads_to(raw))
-            } else {
-                Entry::Table(pa)
-            };
+            return if leaf { Entry::Leaf(leads_to(raw)) } else { Entry::Table(pa) };
         }
         if raw & VACATED != 0 {
             Entry::Unlinked(pa)
@@ -304,10 +300,7 @@ mod tests {
         let pa = PhysAddr::new(0x12_3456_7000);
         assert_eq!(RiscvFirstStage::table(pa, 7, 1), 0x4_8d15_9c01);
         let word = |access| FORMAT.template(access, 0).unwrap();
-        assert_eq!(
-            RiscvSecondStage::leaf(word(Access::READ), pa),
-            0x4_8d15_9c53
-        );
+        assert_eq!(RiscvSecondStage::leaf(word(Access::READ), pa), 0x4_8d15_9c53);
         assert_eq!(word(Access::READ_WRITE), 0xd7);
         assert_eq!(word(Access::WRITE), 0xd7);
         assert_eq!(word(Access::READ | Access::EXECUTE), 0x5b);
@@ -322,10 +315,7 @@ mod tests {
         assert_eq!(plain.template(device, 2).unwrap(), 0x57);
         let top = PhysAddr::new(0xff_ffff_ffff_f000);
         assert_eq!(RiscvFirstStage::leaf(0x53, top), 0x003f_ffff_ffff_fc53);
-        assert_eq!(
-            RiscvFirstStage::classify(0x003f_ffff_ffff_fc53, 0),
-            Entry::Leaf(top)
-        );
+        assert_eq!(RiscvFirstStage::classify(0x003f_ffff_ffff_fc53, 0), Entry::Leaf(top));
     }
 
     /// By hand, from table "Page table entry encodings when pte.N=1": N 63, and 1000 in PPN 3:0.
@@ -359,10 +349,7 @@ mod tests {
         let broken = RiscvFirstStage::broken(pa);
         assert_eq!(broken & VALID, 0);
         assert_eq!(RiscvFirstStage::classify(broken, 2), Entry::Broken(pa));
-        assert_eq!(
-            RiscvFirstStage::classify(RiscvFirstStage::link(pa), 1),
-            Entry::Empty
-        );
+        assert_eq!(RiscvFirstStage::classify(RiscvFirstStage::link(pa), 1), Entry::Empty);
     }
 
     #[test]

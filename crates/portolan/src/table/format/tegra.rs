@@ -67,9 +67,7 @@ impl Format for Tegra {
     }
 
     fn page_sizes(&self) -> PageSizes {
-        PageSizes::default()
-            .with(PageSize::SIZE_4K)
-            .with(Self::SECTION)
+        PageSizes::default().with(PageSize::SIZE_4K).with(Self::SECTION)
     }
 
     fn split_rule(&self) -> SplitRule {

@@ -13,20 +13,11 @@ const RW: Access = R.union(W);
 const D: Access = Access::DEVICE;
 const X: Access = Access::EXECUTE;
 
-const AMD: AmdV1 = AmdV1 {
-    levels: AmdLevels::Four,
-    output_lg2: 48,
-};
-const SECOND: VtdSecondStage = VtdSecondStage {
-    levels: VtdLevels::Four,
-    output_lg2: 46,
-    dirty: DirtyTracking::Hardware,
-};
-const FIRST: VtdFirstStage = VtdFirstStage {
-    levels: VtdFirstLevels::Four,
-    output_lg2: 46,
-    dirty: DirtyTracking::Hardware,
-};
+const AMD: AmdV1 = AmdV1 { levels: AmdLevels::Four, output_lg2: 48 };
+const SECOND: VtdSecondStage =
+    VtdSecondStage { levels: VtdLevels::Four, output_lg2: 46, dirty: DirtyTracking::Hardware };
+const FIRST: VtdFirstStage =
+    VtdFirstStage { levels: VtdFirstLevels::Four, output_lg2: 46, dirty: DirtyTracking::Hardware };
 const RISCV: RiscvFirstStage = Riscv {
     levels: RiscvLevels::Four,
     output_lg2: 56,
@@ -41,9 +32,7 @@ const RISCV_SECOND: RiscvSecondStage = Riscv {
     contiguity: RiscvContiguity::Svnapot,
     dirty: DirtyTracking::Off,
 };
-const TEGRA: Tegra = Tegra {
-    memory: TegraMemory::Bits34,
-};
+const TEGRA: Tegra = Tegra { memory: TegraMemory::Bits34 };
 
 const CONFIG: Armv8Config = Armv8Config {
     input_lg2: 48,
@@ -75,10 +64,7 @@ fn accesses<F: Format>(format: F, asked: &[(Access, Access)], refused: &[Access]
             }
         }
         for &access in refused {
-            assert_eq!(
-                format.template(access, level),
-                Err(TableAccessError { access })
-            );
+            assert_eq!(format.template(access, level), Err(TableAccessError { access }));
         }
     }
 }
@@ -130,15 +116,9 @@ fn remembered<F: Format>() {
 /// Checks the number of live entries that a table's entry can count.
 fn counts<F: Format>() {
     let pa = PhysAddr::new(0x2_3456_7000);
-    for live in (0..=F::INDEX_LG2)
-        .map(|bit| 1 << bit)
-        .chain([0, (1 << F::INDEX_LG2) - 1])
-    {
+    for live in (0..=F::INDEX_LG2).map(|bit| 1 << bit).chain([0, (1 << F::INDEX_LG2) - 1]) {
         let raw = F::table(pa, live, 1);
-        assert_eq!(
-            (F::live(raw), F::classify(raw, 1)),
-            (live, Entry::Table(pa))
-        );
+        assert_eq!((F::live(raw), F::classify(raw, 1)), (live, Entry::Table(pa)));
     }
 }
 
@@ -175,10 +155,7 @@ fn words_are_those_of_the_specifications() {
     assert_eq!(VtdSecondStage::table(pa, 0x200, 1), 0x2000_0012_3456_7003);
     assert_eq!(VtdSecondStage::table(pa, 0x601, 1), 0x2010_0012_3456_7003);
     // Execute alone makes an entry present.
-    assert_eq!(
-        VtdSecondStage::classify(4, 0),
-        Entry::Leaf(PhysAddr::new(0))
-    );
+    assert_eq!(VtdSecondStage::classify(4, 0), Entry::Leaf(PhysAddr::new(0)));
     assert_eq!(word(FIRST.template(R, 0)), 0x25);
     assert_eq!(word(FIRST.template(RW, 1)), 0xa7);
     assert_eq!(word(FIRST.template(RW | D, 0)), 0x3f);
@@ -196,10 +173,7 @@ fn words_are_those_of_the_specifications() {
     // The two-level tables have no marks of software, and an entry that points at no table is a leaf.
     let page = Entry::Leaf(PhysAddr::new(0x8000_1000));
     for raw in [0x8008_0001, 0x4008_0001, 0xe008_0001] {
-        assert_eq!(
-            (Tegra::classify(raw, 0), Tegra::classify(raw, 1)),
-            (page, page)
-        );
+        assert_eq!((Tegra::classify(raw, 0), Tegra::classify(raw, 1)), (page, page));
     }
     assert_eq!(Tegra::classify(0xf008_0001, 0), page);
     assert_eq!(Tegra::classify(0x2008_0001, 1), Entry::Empty);
@@ -243,15 +217,9 @@ fn written_leaves_are_found_and_made_clean() {
     dirty(SECOND, |raw| raw | 1 << 9);
     dirty(FIRST, |raw| raw | 1 << 6);
     dirty(RISCV, |raw| raw | 1 << 7);
-    let off = VtdSecondStage {
-        dirty: DirtyTracking::Off,
-        ..SECOND
-    };
+    let off = VtdSecondStage { dirty: DirtyTracking::Off, ..SECOND };
     assert!(!off.is_dirty(u64::MAX));
-    let config = Armv8Config {
-        dirty: DirtyTracking::Hardware,
-        ..CONFIG
-    };
+    let config = Armv8Config { dirty: DirtyTracking::Hardware, ..CONFIG };
     // Stage 1 clears AP[2], stage 2 sets S2AP[1].
     let first = Armv8Stage1::<12>::new(config).unwrap();
     dirty(first, |raw| raw & !(1 << 7));

@@ -53,10 +53,7 @@ impl VtdFirstLevels {
 }
 
 const fn sizes() -> PageSizes {
-    PageSizes::from_bits(0)
-        .with(PageSize::SIZE_4K)
-        .with(PageSize::SIZE_2M)
-        .with(PageSize::SIZE_1G)
+    PageSizes::from_bits(0).with(PageSize::SIZE_4K).with(PageSize::SIZE_2M).with(PageSize::SIZE_1G)
 }
 
 #[inline]
@@ -135,11 +132,7 @@ impl VtdSecondStage {
     /// *Context.* Interrupt: a value.
     pub const fn new(levels: VtdLevels, output_lg2: u32) -> Self {
         let dirty = DirtyTracking::Off;
-        Self {
-            levels,
-            output_lg2,
-            dirty,
-        }
+        Self { levels, output_lg2, dirty }
     }
 }
 

@@ -28,8 +28,6 @@ fn a_leaf_table_full_of_clusters_owes_their_size() {
     // Not aligned to 2 MiB: 64 KiB is the largest page.
     let pa = PhysAddr::new(0x1_0001_0000);
     table.map(at, pa, bytes, Access::READ, &mut owed).unwrap();
-    table
-        .unmap(IovaRange::from_len(at, bytes).unwrap(), &mut owed)
-        .unwrap();
+    table.unmap(IovaRange::from_len(at, bytes).unwrap(), &mut owed).unwrap();
     assert_eq!(owed.unmapped()[0].largest, PageSize::SIZE_64K);
 }

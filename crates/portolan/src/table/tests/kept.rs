@@ -51,22 +51,15 @@ fn pass(table: &Table, slots: u64) -> Depth {
         let mut mapped = Gather::new();
         let at = page(slot).start();
         let pa = PhysAddr::new(0x1000);
-        table
-            .map(at, pa, 0x1000, Access::READ, &mut mapped)
-            .unwrap();
+        table.map(at, pa, 0x1000, Access::READ, &mut mapped).unwrap();
         assert!(owes_nothing(&CAPS, &mapped));
         table.unmap(page(slot), &mut owed).unwrap();
         assert!(!owes_nothing(&CAPS, &owed));
     }
-    let deep = owed
-        .unmapped()
-        .iter()
-        .any(|span| span.depth == Depth::AllLevels);
+    let deep = owed.unmapped().iter().any(|span| span.depth == Depth::AllLevels);
     let quirks = Quirks::default();
     let quiesced = table.sync(&Willing, InvalTag::new(1), (&CAPS, &quirks), &mut owed);
-    table
-        .reclaim(quiesced.unwrap())
-        .expect("a proof of this table");
+    table.reclaim(quiesced.unwrap()).expect("a proof of this table");
     match deep {
         true => Depth::AllLevels,
         false => Depth::LeafOnly,
@@ -149,9 +142,7 @@ fn few_tables_stay_and_walk_caches_with_them() {
     table.prune(table.input_range(), &mut owed).unwrap();
     let facts = (&CAPS, &Quirks::default());
     let quiesced = table.sync(&Willing, InvalTag::new(1), facts, &mut owed);
-    table
-        .reclaim(quiesced.unwrap())
-        .expect("a proof of this table");
+    table.reclaim(quiesced.unwrap()).expect("a proof of this table");
     assert_eq!(table.pages(), 1);
     assert_eq!(table.memory().live(), 1);
 }
@@ -163,18 +154,9 @@ fn hardware_that_has_to_be_told_of_a_map_is_owed() {
     let at = page(0).start();
     let pa = PhysAddr::new(0x1000);
     table.map(at, pa, 0x1000, Access::READ, &mut owed).unwrap();
-    let caching = Capabilities {
-        caching: Caching::NotPresentToo,
-        ..CAPS
-    };
-    let late = Capabilities {
-        walker: Walker::NonCoherent,
-        ..CAPS
-    };
-    let buffered = Capabilities {
-        write_buffer: WriteBuffer::MustFlush,
-        ..CAPS
-    };
+    let caching = Capabilities { caching: Caching::NotPresentToo, ..CAPS };
+    let late = Capabilities { walker: Walker::NonCoherent, ..CAPS };
+    let buffered = Capabilities { write_buffer: WriteBuffer::MustFlush, ..CAPS };
     for caps in [caching, late, buffered] {
         assert!(!owes_nothing(&caps, &owed), "{caps:?}");
         assert!(owes_nothing(&caps, &Gather::new()), "{caps:?}");
@@ -187,9 +169,7 @@ fn map_all_but(table: &Table, first: u64, tables: u64, hole: Option<u64>) {
     for number in pages.filter(|number| Some(*number) != hole) {
         let (iova, mut owed) = (Iova::new(number << 12), Gather::new());
         let pa = PhysAddr::new(number << 12);
-        table
-            .map(iova, pa, 0x1000, Access::READ, &mut owed)
-            .unwrap();
+        table.map(iova, pa, 0x1000, Access::READ, &mut owed).unwrap();
     }
 }
 
@@ -228,10 +208,7 @@ fn a_hole_in_one_of_many_tables_leaves_all_of_them_as_they_were() {
         let range = IovaRange::from_len(Iova::new(4 * BLOCK), 3 * BLOCK).unwrap();
         let mut owed = Gather::new();
         let iova = Iova::new(hole << 12);
-        assert_eq!(
-            table.unmap(range, &mut owed),
-            Err(TableUnmapError::NotMapped { iova })
-        );
+        assert_eq!(table.unmap(range, &mut owed), Err(TableUnmapError::NotMapped { iova }));
         assert!(owed.unmapped().is_empty() && !owed.holds_tables());
         for number in (4 * 512..7 * 512).filter(|number| *number != hole) {
             assert!(table.translate(Iova::new(number << 12)).is_some());
@@ -260,9 +237,7 @@ fn a_debt_that_is_as_many_events_old_as_there_are_tags_frees_nothing() {
     let empty = |owed: &mut Gather| {
         let (pa, mut mapped) = (PhysAddr::new(0x1000), Gather::new());
         let at = page(0).start();
-        table
-            .map(at, pa, 0x1000, Access::READ, &mut mapped)
-            .unwrap();
+        table.map(at, pa, 0x1000, Access::READ, &mut mapped).unwrap();
         table.unmap(page(0), owed).unwrap();
     };
     let (mut old, mut new) = (Gather::new(), Gather::new());
@@ -284,25 +259,15 @@ fn a_split_that_is_completed_owes_what_was_cached_of_the_break() {
     let table = table();
     let mut owed = Gather::new();
     let pa = PhysAddr::new(BLOCK);
-    table
-        .map(Iova::new(0), pa, BLOCK, Access::READ, &mut owed)
-        .unwrap();
+    table.map(Iova::new(0), pa, BLOCK, Access::READ, &mut owed).unwrap();
     pay(&table, &mut owed);
     let pending = table.split(Iova::new(0), &mut owed).unwrap();
     let block = pending.block();
     let facts = (&CAPS, &Quirks::default());
-    let paid = table
-        .sync(&Willing, InvalTag::new(1), facts, &mut owed)
-        .unwrap();
+    let paid = table.sync(&Willing, InvalTag::new(1), facts, &mut owed).unwrap();
     let done = table.complete_split(pending, &paid, &mut owed);
     assert!(done.is_ok());
     // Devices that cache absence found none of it while it was broken.
-    assert_eq!(
-        owed.mapped()
-            .iter()
-            .map(|span| span.range)
-            .collect::<Vec<_>>(),
-        [block]
-    );
+    assert_eq!(owed.mapped().iter().map(|span| span.range).collect::<Vec<_>>(), [block]);
     table.reclaim(paid).unwrap();
 }

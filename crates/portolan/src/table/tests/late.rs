@@ -92,10 +92,7 @@ fn a_neighbour_finds_new_tables_before_their_debt_is_paid() {
     let table = new(&memory);
     map(&table, 0, PAGE);
     assert!(memory.has(table.root().get()), "the root's entry is late");
-    assert!(
-        memory.has(middle_entry(&table)),
-        "the middle's entry is late"
-    );
+    assert!(memory.has(middle_entry(&table)), "the middle's entry is late");
 }
 
 #[test]
@@ -106,10 +103,7 @@ fn a_split_block_is_gone_before_its_debt_is_paid() {
     memory.lines.lock().clear();
     let mut owed = Gather::new();
     let _pending = table.split(Iova::new(PAGE), &mut owed).unwrap();
-    assert!(
-        memory.has(middle_entry(&table)),
-        "the old block is still in memory"
-    );
+    assert!(memory.has(middle_entry(&table)), "the old block is still in memory");
 }
 
 #[test]
@@ -128,9 +122,7 @@ fn a_table_that_no_debt_remembers_is_linked_for_the_walker_too() {
     memory.lines.lock().clear();
     let mut all = Gather::new();
     for mut owed in debts {
-        table
-            .absorb(&mut all, &mut owed)
-            .expect("debts of this table");
+        table.absorb(&mut all, &mut owed).expect("debts of this table");
     }
     let last = middle_entry(&table) + 8 * 19;
     assert!(memory.has(last), "linked again, and not for the walker");
@@ -154,8 +146,6 @@ fn a_table_is_in_memory_before_it_takes_the_place_of_a_block() {
     let cleaned = lines.iter().position(|line| line.covers(whole));
     let cleaned = cleaned.expect("the new table was written back");
     let barriers = memory.barriers.lock();
-    let waited = barriers
-        .iter()
-        .any(|&(said, lines)| said == block && lines > cleaned);
+    let waited = barriers.iter().any(|&(said, lines)| said == block && lines > cleaned);
     assert!(waited, "the walker may find the table before its entries");
 }

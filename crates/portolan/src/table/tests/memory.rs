@@ -31,13 +31,7 @@ fn memory() -> Memory {
 
 fn map(table: &Table, at: u64, pa: u64, bytes: u64) -> Gather {
     let mut owed = Gather::new();
-    let mapped = table.map(
-        Iova::new(at),
-        PhysAddr::new(pa),
-        bytes,
-        Access::READ,
-        &mut owed,
-    );
+    let mapped = table.map(Iova::new(at), PhysAddr::new(pa), bytes, Access::READ, &mut owed);
     mapped.unwrap();
     owed
 }
@@ -136,9 +130,7 @@ fn pieces_that_touch_in_memory_become_one_block() {
             assert_eq!(leaf.size, PageSize::SIZE_4K);
         }
         assert_eq!(behind, 0);
-        let last = leaves
-            .last()
-            .map(|leaf| leaf.pa.get() + leaf.size.bytes() - 1);
+        let last = leaves.last().map(|leaf| leaf.pa.get() + leaf.size.bytes() - 1);
         assert!(!whole || last == Some(list[2].last().get()), "{pieces:?}");
     }
 }

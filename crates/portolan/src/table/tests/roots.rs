@@ -57,10 +57,8 @@ impl TableMem<AtomicU64> for &Sized {
 
 #[test]
 fn the_last_address_of_a_wide_root_is_mapped_and_all_pages_come_back() {
-    let memory = Sized {
-        slab: SlabTables::new(PhysAddr::new(1 << 31), ROOT, 16),
-        sizes: Mutex::default(),
-    };
+    let memory =
+        Sized { slab: SlabTables::new(PhysAddr::new(1 << 31), ROOT, 16), sizes: Mutex::default() };
     let table = PageTable::new(FORMAT, &memory).unwrap();
     assert_eq!(memory.sizes.lock().unwrap().get(&table.root()), Some(&ROOT));
     assert_eq!(table.input_range().last(), Iova::new((1 << 41) - 1));
@@ -73,13 +71,7 @@ fn the_last_address_of_a_wide_root_is_mapped_and_all_pages_come_back() {
         mapped.unwrap();
     }
     let last = Iova::new((1 << 41) - (1 << 30));
-    let block = table.map(
-        last,
-        PhysAddr::new(7 << 30),
-        1 << 30,
-        Access::READ,
-        &mut owed,
-    );
+    let block = table.map(last, PhysAddr::new(7 << 30), 1 << 30, Access::READ, &mut owed);
     block.unwrap();
     for quarter in 0..4u64 {
         let at = Iova::new(quarter << 39 | 1 << 30 | 0x5123);
@@ -89,33 +81,16 @@ fn the_last_address_of_a_wide_root_is_mapped_and_all_pages_come_back() {
     let end = table.translate(Iova::new((1 << 41) - 1)).unwrap();
     assert_eq!(end.pa, PhysAddr::new((8 << 30) - 1));
     assert_eq!(table.mappings(table.input_range()).count(), 5);
-    assert!(
-        table
-            .unmap(IovaRange::page(last, PageSize::SIZE_1G), &mut owed)
-            .is_ok()
-    );
-    let paid = table.sync(
-        &Willing,
-        InvalTag::new(1),
-        (&CAPS, &Quirks::default()),
-        &mut owed,
-    );
+    assert!(table.unmap(IovaRange::page(last, PageSize::SIZE_1G), &mut owed).is_ok());
+    let paid = table.sync(&Willing, InvalTag::new(1), (&CAPS, &Quirks::default()), &mut owed);
     table.reclaim(paid.unwrap()).unwrap();
     assert!(
         table
-            .unmap(
-                IovaRange::page(Iova::new(1 << 30 | 0x5000), PageSize::SIZE_4K),
-                &mut owed
-            )
+            .unmap(IovaRange::page(Iova::new(1 << 30 | 0x5000), PageSize::SIZE_4K), &mut owed)
             .is_ok()
     );
     assert_eq!(table.prune(table.input_range(), &mut owed), Ok(2));
-    let paid = table.sync(
-        &Willing,
-        InvalTag::new(1),
-        (&CAPS, &Quirks::default()),
-        &mut owed,
-    );
+    let paid = table.sync(&Willing, InvalTag::new(1), (&CAPS, &Quirks::default()), &mut owed);
     table.reclaim(paid.unwrap()).unwrap();
     assert_eq!(table.pages(), 7);
     drop(table);

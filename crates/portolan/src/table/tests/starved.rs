@@ -23,24 +23,13 @@ fn walks_that_overlap_do_not_keep_pages_for_ever() {
         looking = next;
         let page = IovaRange::page(Iova::new(slot << 21), PageSize::SIZE_4K);
         let mut owed = Gather::new();
-        table
-            .map(
-                page.start(),
-                PhysAddr::new(0x1000),
-                0x1000,
-                Access::READ,
-                &mut owed,
-            )
-            .unwrap();
+        table.map(page.start(), PhysAddr::new(0x1000), 0x1000, Access::READ, &mut owed).unwrap();
         table.unmap(page, &mut owed).unwrap();
         pay_for(&table, &mut owed);
     }
     let pages = table.pages();
     drop(looking);
-    assert!(
-        pages < 64,
-        "{pages} table pages are kept, and nothing is mapped"
-    );
+    assert!(pages < 64, "{pages} table pages are kept, and nothing is mapped");
 }
 
 /// Whichever of the two counters a walk is counted in.
@@ -52,9 +41,7 @@ fn a_walk_that_began_after_others_keeps_pages_as_they_do() {
         let page = IovaRange::page(Iova::new(slot << 21), PageSize::SIZE_4K);
         let mut owed = Gather::new();
         let pa = PhysAddr::new(0x1000);
-        table
-            .map(page.start(), pa, 0x1000, Access::READ, &mut owed)
-            .unwrap();
+        table.map(page.start(), pa, 0x1000, Access::READ, &mut owed).unwrap();
         table.unmap(page, &mut owed).unwrap();
         pay_for(&table, &mut owed);
     };
@@ -64,11 +51,7 @@ fn a_walk_that_began_after_others_keeps_pages_as_they_do() {
     let second = table.begin_walk();
     drop(first);
     unmap(1);
-    assert_eq!(
-        table.pages(),
-        4,
-        "the second walk may read the second leaf table"
-    );
+    assert_eq!(table.pages(), 4, "the second walk may read the second leaf table");
     drop(second);
     assert_eq!(table.pages(), 3);
 }
@@ -83,9 +66,7 @@ fn a_walk_that_is_held_up_keeps_few_pages() {
         let page = IovaRange::page(Iova::new((round % 64) << 21), PageSize::SIZE_4K);
         let mut owed = Gather::new();
         let pa = PhysAddr::new(0x1000);
-        table
-            .map(page.start(), pa, 0x1000, Access::READ, &mut owed)
-            .unwrap();
+        table.map(page.start(), pa, 0x1000, Access::READ, &mut owed).unwrap();
         table.unmap(page, &mut owed).unwrap();
         pay_for(&table, &mut owed);
     }
@@ -137,9 +118,7 @@ fn a_write_of_the_device_does_not_prevent_a_split() {
     let table = PageTable::new(format, memory).unwrap();
     let mut owed = Gather::new();
     let pa = PhysAddr::new(0x4000_0000);
-    table
-        .map(Iova::new(0), pa, 0x20_0000, Access::READ_WRITE, &mut owed)
-        .unwrap();
+    table.map(Iova::new(0), pa, 0x20_0000, Access::READ_WRITE, &mut owed).unwrap();
     let found = (0..16).find_map(|page| {
         let at = PhysAddr::new(base + (page << 12));
         let words = table.memory().table(at, PageSize::SIZE_4K);

@@ -29,9 +29,7 @@ fn map(table: &Table, at: Iova, size: PageSize) -> IovaRange {
 }
 
 fn pay(table: &Table, owed: &mut Gather) -> crate::inval::Quiesced {
-    table
-        .sync(&Willing, TAG, (&CAPS, &Quirks::default()), owed)
-        .unwrap()
+    table.sync(&Willing, TAG, (&CAPS, &Quirks::default()), owed).unwrap()
 }
 
 #[test]
@@ -46,10 +44,7 @@ fn a_debt_of_one_table_is_not_paid_through_another() {
     let pages = owed.table_pages();
     assert_ne!(pages, 0);
 
-    let wrong = WrongTable {
-        of: one.id(),
-        here: other.id(),
-    };
+    let wrong = WrongTable { of: one.id(), here: other.id() };
     let paid = other.sync(&Willing, TAG, (&CAPS, &Quirks::default()), &mut owed);
     assert!(matches!(paid, Err(SyncError::WrongTable(error)) if error == wrong));
     assert_eq!(owed.table_pages(), pages, "the debt is still owed");
@@ -60,16 +55,9 @@ fn a_debt_of_one_table_is_not_paid_through_another() {
     assert_eq!(other.unmap(range, &mut owed), Err(wrong.into()));
     let mapped = other.map(at, PhysAddr::new(0), 0x1000, Access::READ, &mut owed);
     assert_eq!(mapped, Err(TableMapError::WrongTable(wrong)));
-    assert_eq!(
-        other.split(at, &mut owed),
-        Err(SplitError::WrongTable(wrong))
-    );
+    assert_eq!(other.split(at, &mut owed), Err(SplitError::WrongTable(wrong)));
     assert_eq!(other.prune(other.input_range(), &mut owed), Err(wrong));
-    assert_ne!(
-        other.translate(at),
-        None,
-        "nothing of the other table has changed"
-    );
+    assert_ne!(other.translate(at), None, "nothing of the other table has changed");
 
     let quiesced = pay(&one, &mut owed);
     assert!(owed.is_empty());
@@ -89,9 +77,7 @@ fn a_split_is_not_completed_by_a_proof_of_another_table() {
     let mut owed = Gather::new();
     let pending = one.split(at, &mut owed).unwrap();
     let foreign = pay(&other, &mut Gather::new());
-    let refused = one
-        .complete_split(pending, &foreign, &mut owed)
-        .unwrap_err();
+    let refused = one.complete_split(pending, &foreign, &mut owed).unwrap_err();
     assert_eq!(refused.pending.block(), IovaRange::page(at, BLOCK));
     let own = pay(&one, &mut owed);
     let refused = other.complete_split(refused.pending, &own, &mut owed);

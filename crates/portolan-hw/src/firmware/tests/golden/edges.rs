@@ -61,10 +61,8 @@ fn only_what_is_of_unknown_type_is_counted_as_unknown() {
     assert_eq!(of(&[]), (0, 0));
 
     let of = |count, nodes: &[u8]| {
-        let bytes = table(
-            viot::SIGNATURE,
-            &[&[count, 0, 48, 0, 0, 0, 0, 0, 0, 0, 0, 0], nodes].concat(),
-        );
+        let bytes =
+            table(viot::SIGNATURE, &[&[count, 0, 48, 0, 0, 0, 0, 0, 0, 0, 0, 0], nodes].concat());
         let mut walk = Viot::parse(&bytes).unwrap().nodes();
         (walk.by_ref().count(), walk.unknown())
     };
@@ -130,10 +128,7 @@ fn with_scopes(scopes: &[u8], check: impl FnOnce(&[Scope<'_>], u32)) {
 fn a_scope_has_its_kind_and_number() {
     let scopes = [1, 2, 3, 4, 5].map(|kind| [kind, 6, 0, 0, 0x10 + kind, 0]);
     with_scopes(&scopes.concat(), |scopes, unknown| {
-        let found: Vec<_> = scopes
-            .iter()
-            .map(|one| (one.kind, one.enumeration))
-            .collect();
+        let found: Vec<_> = scopes.iter().map(|one| (one.kind, one.enumeration)).collect();
         let expected = [
             (ScopeKind::Endpoint, 0x11),
             (ScopeKind::Bridge, 0x12),
@@ -340,12 +335,7 @@ fn a_single_mapping_of_counters_is_for_their_own_messages() {
 #[test]
 fn registers_of_no_bytes_are_named_by_the_place_of_their_length() {
     let mut body = words(&[1, 48, 0]);
-    body.extend(node(
-        3,
-        0,
-        &[0x906_0000, 0, 0, 0, 3, 2, 60, 0, 0, 0, 0],
-        &[],
-    ));
+    body.extend(node(3, 0, &[0x906_0000, 0, 0, 0, 3, 2, 60, 0, 0, 0, 0], &[]));
     let bytes = table(iort::SIGNATURE, &body);
     let found = Iort::parse(&bytes).unwrap().nodes().next().unwrap();
     let (offset, value) = (48 + 24, 0);
@@ -373,10 +363,7 @@ fn of_two_blocks_that_say_as_much_of_a_unit_the_first_counts() {
         block.extend(entry);
         block
     };
-    let blocks = [
-        unit(0xfeb8_0000, [2, 8, 0, 0]),
-        unit(0xfec0_0000, [2, 9, 0, 0]),
-    ];
+    let blocks = [unit(0xfeb8_0000, [2, 8, 0, 0]), unit(0xfec0_0000, [2, 9, 0, 0])];
     let bytes = table(ivrs::SIGNATURE, &[vec![0; 12], blocks.concat()].concat());
     let ivrs = Ivrs::parse(&bytes).unwrap();
     let units: Vec<_> = ivrs.units().map(|unit| unit.unwrap().base.get()).collect();

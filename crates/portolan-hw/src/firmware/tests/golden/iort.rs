@@ -47,20 +47,11 @@ pub(crate) fn iort_bytes() -> Vec<u8> {
     let second = [0x906_0000, 0, 0x1_0000, 0, 3, 2, 60, 0, 0, 0, 0, 0, 0];
     body.extend(node(3, 0, &second, &[[0, 0xffff, 0, ITS, 0]]));
     let root = [3, 0, 0, 2, 48, 0];
-    let mappings = [
-        [0, 0xff, 0x1000, SMMU, 0],
-        [0x100, 0xff, 0, PARENT, 0],
-        [0x200, 0xff, 0x200, ITS, 0],
-    ];
+    let mappings =
+        [[0, 0xff, 0x1000, SMMU, 0], [0x100, 0xff, 0, PARENT, 0], [0x200, 0xff, 0x200, ITS, 0]];
     body.extend(node(2, 3, &root, &mappings));
     // Flags, memory, 40 bits, "\_SB.X".
-    let named = [
-        0x15,
-        0,
-        0,
-        40 | 0x5c << 8 | 0x5f << 16 | 0x53 << 24,
-        0x582e42,
-    ];
+    let named = [0x15, 0, 0, 40 | 0x5c << 8 | 0x5f << 16 | 0x53 << 24, 0x582e42];
     body.extend(node(1, 4, &named, &[[0, 0, 77, SMMU, 1]]));
     // A root complex that leads to itself.
     body.extend(node(2, 0, &[0, 0, 0, 9], &[[0, 0xffff, 0, LOOPED, 0]]));

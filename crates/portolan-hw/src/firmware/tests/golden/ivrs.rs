@@ -112,10 +112,7 @@ pub(crate) fn ivrs_bytes() -> Vec<u8> {
 }
 
 fn settings(passes: Passes) -> Settings {
-    Settings {
-        passes,
-        ..Settings::default()
-    }
+    Settings { passes, ..Settings::default() }
 }
 
 #[test]
@@ -123,10 +120,7 @@ fn ivrs_by_hand() {
     let bytes = ivrs_bytes();
     let ivrs = Ivrs::parse(&bytes).unwrap();
     assert_eq!(ivrs.info(), Info::FEATURE_IMAGES);
-    assert_eq!(
-        (ivrs.physical_lg2(), ivrs.virtual_lg2()),
-        (Some(48), Some(57))
-    );
+    assert_eq!((ivrs.physical_lg2(), ivrs.virtual_lg2()), (Some(48), Some(57)));
     let mut blocks = ivrs.blocks();
     let all: Vec<_> = blocks.by_ref().map(Result::unwrap).collect();
     assert_eq!((all.len(), blocks.unknown()), (7, 1));
@@ -142,14 +136,8 @@ fn ivrs_by_hand() {
     let [other, unit] = units[..] else {
         panic!("{units:?}");
     };
-    assert_eq!(
-        (other.segment, other.level),
-        (PciSegment::new(1), Level::Basic)
-    );
-    assert_eq!(
-        (unit.segment, unit.level),
-        (PciSegment::new(0), Level::Named)
-    );
+    assert_eq!((other.segment, other.level), (PciSegment::new(1), Level::Basic));
+    assert_eq!((unit.segment, unit.level), (PciSegment::new(0), Level::Named));
     assert_eq!(unit.requester, RequesterId::of(0, 0, 2));
     assert_eq!((unit.capability, unit.message, unit.unit_id), (0x40, 3, 7));
     assert_eq!(unit.base, PhysAddr::new(0xfeb8_0000));
@@ -182,11 +170,7 @@ fn ivrs_entries_by_hand() {
         panic!("{:?}", entries[6]);
     };
     assert_eq!((special.kind, special.handle), (SpecialKind::IoApic, 8));
-    let named = AcpiDevice {
-        hid: b"AMDI0020",
-        cid: b"",
-        uid: Uid::Text(b"\\_SB.FUR0"),
-    };
+    let named = AcpiDevice { hid: b"AMDI0020", cid: b"", uid: Uid::Text(b"\\_SB.FUR0") };
     assert_eq!(entries[8].kind, EntryKind::Acpi(named));
     assert_eq!(entries[8].devices, Devices::one(id(0xa5)));
 }
@@ -197,9 +181,7 @@ fn ivrs_says_what_a_device_may_do() {
     let ivrs = Ivrs::parse(&bytes).unwrap();
     let on = |segment, id| {
         let found = ivrs.device(PciSegment::new(segment), RequesterId::new(id));
-        found
-            .unwrap()
-            .map(|(unit, device)| (unit.base.get(), device))
+        found.unwrap().map(|(unit, device)| (unit.base.get(), device))
     };
     let of = |id| on(0, id).unwrap().1;
     let of_alias = |id: u16| of(id).alias.map(RequesterId::get);
@@ -212,35 +194,23 @@ fn ivrs_says_what_a_device_may_do() {
         ats: Ats::Allowed,
     };
     assert_eq!(of(0x200).settings, managed);
-    assert_eq!(
-        (of_alias(0x300), of_alias(0x3ff)),
-        (Some(0x201), Some(0x201))
-    );
+    assert_eq!((of_alias(0x300), of_alias(0x3ff)), (Some(0x201), Some(0x201)));
     assert_eq!((of_alias(0x2ff), of_alias(0x400)), (None, Some(0x401)));
     // The settings of an alias entry are for both.
     assert_eq!(of(0x400).settings, settings(Passes::EXTERNAL));
     assert_eq!(of(0x401).settings, settings(Passes::EXTERNAL));
     assert_eq!(of_alias(0x401), None);
-    assert_eq!(
-        (of(0x500).settings.ats, of(0x608).settings.ats),
-        (Ats::Disabled, Ats::Allowed)
-    );
+    assert_eq!((of(0x500).settings.ats, of(0x608).settings.ats), (Ats::Disabled, Ats::Allowed));
     let last = of(0x607).settings;
     assert_eq!((last.ats, last.passes), (Ats::Disabled, Passes::LINT0));
     // The timer's entry takes nothing back from the I/O APIC's.
     let through = Passes::all();
     let managed = SystemManagement::Posted;
     let settings = of(0xa0).settings;
-    assert_eq!(
-        (settings.passes, settings.system_management),
-        (through, managed)
-    );
+    assert_eq!((settings.passes, settings.system_management), (through, managed));
     assert_eq!(of(0xa5).settings.passes, Passes::LINT0);
     let (unit, timer) = ivrs.special(SpecialKind::Timer, 0).unwrap().unwrap();
-    assert_eq!(
-        (unit.level, timer.source),
-        (Level::Named, RequesterId::of(0, 0x14, 0))
-    );
+    assert_eq!((unit.level, timer.source), (Level::Named, RequesterId::of(0, 0x14, 0)));
     assert_eq!(ivrs.special(SpecialKind::IoApic, 9), Ok(None));
 }
 
@@ -298,10 +268,7 @@ fn an_alias_of_itself_renames_nothing() {
     let ivrs = Ivrs::parse(&bytes).unwrap();
     let found = ivrs.device(PciSegment::new(0), RequesterId::new(0x10));
     let (_, device) = found.unwrap().unwrap();
-    assert_eq!(
-        (device.alias, device.settings),
-        (None, settings(Passes::EXTERNAL))
-    );
+    assert_eq!((device.alias, device.settings), (None, settings(Passes::EXTERNAL)));
 }
 
 /// A unit that serves everything comes last, wherever it stands.
@@ -352,27 +319,20 @@ fn ivrs_memory_by_hand() {
 #[test]
 fn memory_that_cannot_be_is_refused_and_the_rest_is_read() {
     let good = memory(0x20, 0b0111, [0, 0], 0x7000_0000, 0x1000);
-    let nonsense = |at: usize, value| TableError::Nonsense {
-        offset: 48 + at,
-        value,
-    };
+    let nonsense = |at: usize, value| TableError::Nonsense { offset: 48 + at, value };
     let cases = [
         (memory(0x20, 0b0111, [0, 0], 0x1000, 0), nonsense(24, 0)),
         (memory(0x20, 0b0111, [0, 0], u64::MAX, 2), nonsense(24, 2)),
         (memory(0x20, 0b0110, [0, 0], 0x1000, 1), nonsense(1, 6)),
         (memory(0x20, 0b0001, [0, 0], 0x1000, 1), nonsense(1, 1)),
         (memory(0x22, 0b0111, [5, 4], 0x1000, 1), nonsense(6, 4)),
-        (
-            memory(0x21, 0b0111, [5, 0], 0x1000, 1 << 48),
-            nonsense(16, (1 << 48) + 0xfff),
-        ),
+        (memory(0x21, 0b0111, [5, 0], 0x1000, 1 << 48), nonsense(16, (1 << 48) + 0xfff)),
     ];
     for (block, error) in cases {
         let bytes = ivrs(INFO, &[block, good.clone()]);
         let ivrs = Ivrs::parse(&bytes).unwrap();
-        let found: Vec<_> = ivrs
-            .reserved(PciSegment::new(0), Streams::one(StreamId::new(5)))
-            .collect();
+        let found: Vec<_> =
+            ivrs.reserved(PciSegment::new(0), Streams::one(StreamId::new(5))).collect();
         assert_eq!((found.len(), found[0]), (2, Err(error)));
         assert!(found[1].is_ok());
     }
@@ -390,18 +350,12 @@ fn wrong(kind: u8, entries: &[u8]) -> (Vec<TableError>, usize) {
     let ivrs = Ivrs::parse(&bytes).unwrap();
     let unit = ivrs.units().next().unwrap().unwrap();
     let (good, bad): (Vec<_>, Vec<_>) = unit.entries().partition(Result::is_ok);
-    (
-        bad.into_iter().filter_map(Result::err).collect(),
-        good.len(),
-    )
+    (bad.into_iter().filter_map(Result::err).collect(), good.len())
 }
 
 #[test]
 fn entries_that_make_no_sense_are_refused() {
-    let nonsense = |at: usize, value| TableError::Nonsense {
-        offset: 48 + 24 + at,
-        value,
-    };
+    let nonsense = |at: usize, value| TableError::Nonsense { offset: 48 + 24 + at, value };
     let one = [2, 9, 0, 0];
     // A start without its end, an end without its start, an end below its start.
     let starts = [[3, 5, 0, 0], one].concat();
@@ -443,12 +397,7 @@ fn a_number_tells_devices_of_the_name_space_apart() {
     entry[20..22].copy_from_slice(&[1, 2]);
     entry.extend([0x34, 0x12]);
     let bytes = ivrs(INFO, &[unit(0x40, 0, 0xfeb8_0000, 0, &entry)]);
-    let unit = Ivrs::parse(&bytes)
-        .unwrap()
-        .units()
-        .next()
-        .unwrap()
-        .unwrap();
+    let unit = Ivrs::parse(&bytes).unwrap().units().next().unwrap().unwrap();
     let kind = unit.entries().next().unwrap().unwrap().kind;
     assert!(matches!(kind, EntryKind::Acpi(device) if device.uid == Uid::Integer(0x1234)));
 }

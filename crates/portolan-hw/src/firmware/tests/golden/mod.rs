@@ -88,10 +88,7 @@ fn dmar_by_hand() {
     let Some(Ok(Structure::Drhd(unit))) = structures.next() else {
         panic!("no unit");
     };
-    assert_eq!(
-        (unit.serves, unit.segment),
-        (Serves::Named, PciSegment::new(1))
-    );
+    assert_eq!((unit.serves, unit.segment), (Serves::Named, PciSegment::new(1)));
     assert_eq!(unit.registers.start(), PhysAddr::new(0xfed9_1000));
     assert_eq!(unit.registers.last(), PhysAddr::new(0xfed9_2fff));
     let scopes: Vec<_> = unit.scopes.map(Result::unwrap).collect();
@@ -103,10 +100,7 @@ fn dmar_by_hand() {
     let there = scopes[0].requester(secondary);
     assert_eq!(there, Some(RequesterId::of(9, 2, 3)));
     assert_eq!(scopes[0].requester(|_| None), None);
-    assert_eq!(
-        (scopes[1].kind, scopes[1].enumeration),
-        (ScopeKind::IoApic, 8)
-    );
+    assert_eq!((scopes[1].kind, scopes[1].enumeration), (ScopeKind::IoApic, 8));
     assert_eq!(scopes[1].requester(|_| None), None);
 
     let Some(Ok(Structure::Reserved(reserved))) = structures.next() else {
@@ -159,19 +153,13 @@ fn dmar_reserves_memory_for_a_function() {
     bytes[36] = 29;
     reseal(&mut bytes);
     let (offset, value) = (86 + 8, 0x7c0f_ffff);
-    assert_eq!(
-        of(&bytes, 0, 0xa0),
-        [Err(TableError::Nonsense { offset, value })]
-    );
+    assert_eq!(of(&bytes, 0, 0xa0), [Err(TableError::Nonsense { offset, value })]);
     // A scope that says a length that cannot be.
     let mut bytes = good;
     bytes[86 + 25] = 2;
     reseal(&mut bytes);
     let (offset, length) = (86 + 24, 2);
-    assert_eq!(
-        of(&bytes, 0, 0xa0),
-        [Err(TableError::Length { offset, length })]
-    );
+    assert_eq!(of(&bytes, 0, 0xa0), [Err(TableError::Length { offset, length })]);
 }
 
 #[test]
@@ -217,18 +205,11 @@ fn a_flipped_bit_or_padding_does_not_take_the_table_away() {
     let mut bytes = good.clone();
     bytes[60] ^= 4;
     let sum = Sdt::parse(&bytes).map(drop);
-    assert!(
-        [4, 252]
-            .map(|sum| Err(TableError::Checksum { sum }))
-            .contains(&sum)
-    );
+    assert!([4, 252].map(|sum| Err(TableError::Checksum { sum })).contains(&sum));
     assert!(Dmar::parse(&bytes).is_ok());
     let mut bytes = ivrs::ivrs_bytes();
     bytes[9] ^= 1;
-    assert!(matches!(
-        crate::firmware::ivrs::Ivrs::parse(&bytes),
-        Err(TableError::Checksum { .. })
-    ));
+    assert!(matches!(crate::firmware::ivrs::Ivrs::parse(&bytes), Err(TableError::Checksum { .. })));
     // Zeros behind the last structure are none; anything else is.
     let mut bytes = good.clone();
     bytes.extend([0; 8]);
@@ -265,10 +246,8 @@ fn viot_by_hand() {
     let mut walk = viot.nodes();
     assert_eq!((walk.by_ref().count(), walk.unknown()), (4, 1));
     let of = |segment, id| viot.resolve(PciSegment::new(segment), RequesterId::new(id));
-    let unit = viot::Viommu::Pci {
-        segment: PciSegment::new(0),
-        requester: RequesterId::of(0, 1, 0),
-    };
+    let unit =
+        viot::Viommu::Pci { segment: PciSegment::new(0), requester: RequesterId::of(0, 1, 0) };
     assert_eq!(of(2, 0x123), Ok(Some((unit, StreamId::new(0x1023)))));
     assert_eq!(of(3, 0x1ff), Ok(Some((unit, StreamId::new(0x1_10ff)))));
     assert_eq!((of(2, 0xff), of(4, 0x100)), (Ok(None), Ok(None)));
@@ -292,10 +271,8 @@ fn many_tables_in_a_row() {
     let dmar = all.len();
     all.extend(dmar_bytes());
     let mut tables = Tables::new(&all);
-    let found: Vec<_> = tables
-        .by_ref()
-        .map(|found| found.map(|(at, sdt)| (at, sdt.signature())))
-        .collect();
+    let found: Vec<_> =
+        tables.by_ref().map(|found| found.map(|(at, sdt)| (at, sdt.signature()))).collect();
     assert_eq!(found, [Ok((3, *b"VIOT")), Ok((dmar, *b"DMAR"))]);
     assert_eq!(tables.damaged(), 1);
     all.extend(*b"XSDT\x10\0\0\0");

@@ -50,41 +50,18 @@ fn every_node_is_read() {
     assert_eq!(nodes.unknown(), 1);
     let offsets: Vec<usize> = all.iter().map(|node| node.offset).collect();
     assert_eq!(offsets, [PLATFORM, FUNCTION, COMPLEX, DEVICE]);
-    let wire = Wire {
-        interrupt: 36,
-        trigger: Trigger::Edge,
-        polarity: Polarity::High,
-    };
-    let platform = Unit {
-        place: Place::Registers(PhysAddr::new(0x301_0000)),
-        wire: Some(wire),
-    };
+    let wire = Wire { interrupt: 36, trigger: Trigger::Edge, polarity: Polarity::High };
+    let platform = Unit { place: Place::Registers(PhysAddr::new(0x301_0000)), wire: Some(wire) };
     assert_eq!(all[0].body, Body::Unit(platform));
-    let at = PciFunction {
-        segment: PciSegment::new(2),
-        requester: RequesterId::of(0, 1, 2),
-    };
-    let function = Unit {
-        place: Place::Function(at),
-        wire: None,
-    };
+    let at = PciFunction { segment: PciSegment::new(2), requester: RequesterId::of(0, 1, 2) };
+    let function = Unit { place: Place::Function(at), wire: None };
     assert_eq!(all[1].body, Body::Unit(function));
     let Body::RootComplex { segment, mappings } = all[2].body else {
         panic!("{:?}", all[2]);
     };
     assert_eq!(segment.get(), 2);
-    let first = Mapping {
-        first: 0,
-        count: 10,
-        stream: StreamId::new(0x100),
-        unit: 104,
-    };
-    let second = Mapping {
-        first: 0xb,
-        count: 0xfff5,
-        stream: StreamId::new(0xb),
-        unit: 48,
-    };
+    let first = Mapping { first: 0, count: 10, stream: StreamId::new(0x100), unit: 104 };
+    let second = Mapping { first: 0xb, count: 0xfff5, stream: StreamId::new(0xb), unit: 48 };
     assert_eq!(mappings.collect::<Vec<_>>(), [first, second]);
     let Body::Device { name, mappings } = all[3].body else {
         panic!("{:?}", all[3]);
@@ -117,20 +94,14 @@ fn a_function_has_the_stream_of_the_mapping_that_has_it() {
         let mut wrong = rimt_bytes();
         wrong[COMPLEX + 20 + 12] = target;
         reseal(&mut wrong);
-        let refused = Rimt::parse(&wrong).unwrap().resolve(PciFunction {
-            segment: PciSegment::new(2),
-            requester: RequesterId::new(3),
-        });
+        let refused = Rimt::parse(&wrong)
+            .unwrap()
+            .resolve(PciFunction { segment: PciSegment::new(2), requester: RequesterId::new(3) });
         let (offset, target) = (COMPLEX, target.into());
         assert_eq!(refused, Err(TableError::Reference { offset, target }));
     }
     // A stream past the last.
-    let last = Mapping {
-        first: 0,
-        count: u32::MAX,
-        stream: StreamId::new(u32::MAX),
-        unit: 48,
-    };
+    let last = Mapping { first: 0, count: u32::MAX, stream: StreamId::new(u32::MAX), unit: 48 };
     assert_eq!(last.stream_of(0), Some(StreamId::new(u32::MAX)));
     assert_eq!((last.stream_of(1), last.stream_of(u32::MAX)), (None, None));
 }

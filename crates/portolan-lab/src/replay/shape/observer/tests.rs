@@ -28,11 +28,7 @@ const NETWORK: &str = "\
 #[test]
 fn sizes_lifetimes_devices_and_cpus_are_counted_with_their_lines() {
     let shape = shape(NETWORK);
-    let seen = |count, bytes, line| Seen {
-        count,
-        bytes,
-        first_line: Some(line),
-    };
+    let seen = |count, bytes, line| Seen { count, bytes, first_line: Some(line) };
     assert_eq!(shape.span_ns, 3_004_000);
     assert_eq!(shape.streaming.maps, seen(3, 1522 + 1522 + 8192, 3));
     let sizes: Vec<_> = shape.streaming.sizes.iter().collect();
@@ -47,10 +43,7 @@ fn sizes_lifetimes_devices_and_cpus_are_counted_with_their_lines() {
     assert_eq!(shape.coherent.left_mapped, 1);
     let names: Vec<_> = shape.devices.iter().map(|share| &*share.name).collect();
     assert_eq!(names, ["0000:00:02.0", "0000:00:03.0"]);
-    assert_eq!(
-        (shape.devices[0].maps.count, shape.devices[0].unmaps),
-        (3, 2)
-    );
+    assert_eq!((shape.devices[0].maps.count, shape.devices[0].unmaps), (3, 2));
     let cpus = shape.cpus.iter().map(|share| share.maps.count);
     assert_eq!(cpus.collect::<Vec<_>>(), [2, 2]);
     assert_eq!(shape.directions.from_device.count, 2);
@@ -67,21 +60,14 @@ fn buffers_are_known_again_by_where_they_begin() {
     assert_eq!((shape.off_page.count, shape.short.count), (3, 2));
     assert_eq!(shape.untranslated.first_line, Some(7));
     let line = shape.excerpt(&shape.reused).unwrap();
-    assert!(
-        line.line == 7 && line.text.starts_with("x-1 [001]"),
-        "{line:?}"
-    );
-    assert!(
-        line.text.contains("dir=TO_DEVICE dma_addr=5040"),
-        "{line:?}"
-    );
+    assert!(line.line == 7 && line.text.starts_with("x-1 [001]"), "{line:?}");
+    assert!(line.text.contains("dir=TO_DEVICE dma_addr=5040"), "{line:?}");
 }
 
 #[test]
 fn lists_of_single_pages_large_maps_and_high_addresses_are_seen() {
-    let pages: Vec<String> = (0..33)
-        .map(|n| format!("{:x}", 0x1_0000_0000u64 + n * 0x2000))
-        .collect();
+    let pages: Vec<String> =
+        (0..33).map(|n| format!("{:x}", 0x1_0000_0000u64 + n * 0x2000)).collect();
     let trace = format!(
         " x-1 [000] d. 1.0: dma_map_sg: nvme dir=FROM_DEVICE dma_addrs={{0xfffff000}} sizes={{{:#x}}} \
          phys_addrs={{0x{}}} attrs=\n x-1 [000] d. 1.1: dma_map_page: nvme dir=TO_DEVICE dma_addr=7000 size=131072 \
@@ -91,28 +77,15 @@ fn lists_of_single_pages_large_maps_and_high_addresses_are_seen() {
     );
     let shape = shape(&trace);
     assert_eq!(
-        shape
-            .pieces
-            .iter()
-            .map(|(n, seen)| (*n, seen.count))
-            .collect::<Vec<_>>(),
+        shape.pieces.iter().map(|(n, seen)| (*n, seen.count)).collect::<Vec<_>>(),
         [(0, 1), (5, 1)]
     );
     assert_eq!(shape.piece_sizes[&12].count, 33);
-    assert_eq!(
-        (shape.scattered.count, shape.scattered.first_line),
-        (1, Some(1))
-    );
+    assert_eq!((shape.scattered.count, shape.scattered.first_line), (1, Some(1)));
     assert_eq!(shape.scattered_pieces, 33);
     // 33 pages are more than the caches serve, 32 are not.
-    assert_eq!(
-        (shape.above_caches.count, shape.above_caches.bytes),
-        (1, 33 * 4096)
-    );
-    assert_eq!(
-        (shape.dma_above_4g.count, shape.memory_above_4g.count),
-        (1, 1)
-    );
+    assert_eq!((shape.above_caches.count, shape.above_caches.bytes), (1, 33 * 4096));
+    assert_eq!((shape.dma_above_4g.count, shape.memory_above_4g.count), (1, 1));
 }
 
 #[test]
@@ -129,10 +102,7 @@ fn bounced_bytes_and_the_slots_they_take_at_once() {
     assert_eq!((shape.bounced.count, shape.bounced.bytes), (2, 4196));
     assert_eq!(shape.bounce_copied_bytes, 2 * 4196);
     assert_eq!(shape.bounced_slots_peak, 3);
-    assert_eq!(
-        shape.bounced_slots_peak_at.as_ref().map(|at| at.line),
-        Some(4)
-    );
+    assert_eq!(shape.bounced_slots_peak_at.as_ref().map(|at| at.line), Some(4));
     assert_eq!(shape.devices[0].bounced.count, 2);
     assert_eq!(shape.untranslated.count, 1);
 }

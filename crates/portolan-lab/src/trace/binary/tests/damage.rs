@@ -50,13 +50,9 @@ fn a_folder_of_perf_is_said_to_be_one() {
 
 #[test]
 fn a_cut_recording_is_refused_or_said_to_break_off() {
-    for (name, file) in [
-        ("six", SIX),
-        ("seven", SEVEN),
-        ("packed", PACKED),
-        ("chains", CHAINS),
-        ("lost", LOST),
-    ] {
+    for (name, file) in
+        [("six", SIX), ("seven", SEVEN), ("packed", PACKED), ("chains", CHAINS), ("lost", LOST)]
+    {
         let whole = unpacked(file);
         let (full, _) = text_of(whole.clone()).unwrap();
         for step in 1..24 {

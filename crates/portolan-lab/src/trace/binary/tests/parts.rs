@@ -55,12 +55,7 @@ fn times_of_a_page_add_up_over_each_kind_of_entry() {
     }
     let later = 1031 + (1 << 27) + 5;
     let absolute = (64u64 << 27) + 10;
-    let all = [
-        (1010, "abcd"),
-        (1030, "efghi"),
-        (later, "jklm"),
-        (absolute, "nopq"),
-    ];
+    let all = [(1010, "abcd"), (1030, "efghi"), (later, "jklm"), (absolute, "nopq")];
     let all = all.map(|(time, bytes)| (time, bytes.as_bytes().to_vec()));
     assert_eq!(found, all);
 }
@@ -115,12 +110,7 @@ fn a_page_may_have_a_length_of_four_bytes() {
     let layout = PageLayout::parse(text.as_bytes()).unwrap();
     let length = 8 | 3 << 30;
     let entry = [word(1, 10), *b"abcd"].concat();
-    let bytes = [
-        &1000u64.to_le_bytes()[..],
-        &u32::to_le_bytes(length),
-        &entry,
-        &[5, 0, 0, 0],
-    ];
+    let bytes = [&1000u64.to_le_bytes()[..], &u32::to_le_bytes(length), &entry, &[5, 0, 0, 0]];
     let (mut page, lost) = Page::of(bytes.concat(), layout).unwrap();
     assert_eq!(lost, LostBefore::Counted(5));
     assert_eq!(page.next(), Ok(Some((1010, 16..20))));
@@ -163,15 +153,10 @@ fn line(description: &str, record: &[u8]) -> String {
     input.extend_from_slice(&(description.len() as u64).to_le_bytes());
     input.extend_from_slice(description.as_bytes());
     let mut events = Events::default();
-    events
-        .read_own(&mut Fields::new(&*input, "a test"))
-        .unwrap();
+    events.read_own(&mut Fields::new(&*input, "a test")).unwrap();
     events.name_tasks(b"12 dd [x] 1.0: map: \n");
     let mut line = Vec::new();
-    let at = Moment {
-        cpu: 3,
-        time_ns: 1_000_000_007,
-    };
+    let at = Moment { cpu: 3, time_ns: 1_000_000_007 };
     events.write_line(at, record, &mut line);
     String::from_utf8(line).unwrap()
 }
@@ -217,10 +202,7 @@ fn a_scatter_list_prints_as_the_kernel_prints_it() {
     );
     // A record that is cut has the text of its rest, without its lists.
     let cut = line(&description, &record[..40]);
-    assert!(
-        cut.contains("dma_map_sg: ? dir=TO_DEVICE") && cut.contains("sizes=?"),
-        "{cut}"
-    );
+    assert!(cut.contains("dma_map_sg: ? dir=TO_DEVICE") && cut.contains("sizes=?"), "{cut}");
     assert!(line(&description, &[9, 0]).starts_with("CPU 3: event 9, which"));
 }
 
@@ -242,22 +224,13 @@ fn numbers_print_in_every_width_and_base() {
             "\"%llx %#llx %016llx %x\", REC->b, REC->b, REC->b, REC->b",
             "123456789abcdef0 0x123456789abcdef0 123456789abcdef0 9abcdef0",
         ),
-        (
-            "\"%s|%6s|%.1s|%*d\", REC->comm, REC->comm, REC->comm, 4, REC->a",
-            "a?b|   a?b|a|  -5",
-        ),
+        ("\"%s|%6s|%.1s|%*d\", REC->comm, REC->comm, REC->comm, 4, REC->a", "a?b|   a?b|a|  -5"),
         (
             "\"%llu%%\", (REC->b >> 60) * 2 + 7 % 4 - (unsigned char)(0x1ff)",
             "18446744073709551366%",
         ),
-        (
-            "\"%s %d\", REC->a < 0 && !(REC->b == 1) ? \"low\" : \"high\", MISSING_NAME",
-            "low ?",
-        ),
-        (
-            "\"%s %p\", some_function(REC->a, \"x\"), REC->b",
-            "? 123456789abcdef0",
-        ),
+        ("\"%s %d\", REC->a < 0 && !(REC->b == 1) ? \"low\" : \"high\", MISSING_NAME", "low ?"),
+        ("\"%s %p\", some_function(REC->a, \"x\"), REC->b", "? 123456789abcdef0"),
         // Tables of newer kernels end with a name that is none.
         (
             "\"%s %s\", __print_flags(REC->b >> 4 & 0xf, \"|\", { 1, \"A\" }, { 0, ((void *)0) } ), \
@@ -270,10 +243,7 @@ fn numbers_print_in_every_width_and_base() {
         assert_eq!(text, says, "{recipe}");
     }
     let failed = line(&described("x", fields, "\"%d\", REC->a ="), &record);
-    assert!(
-        failed.contains("x: [FAILED TO PARSE] a=0xfffffffffffffffb b=0x1234"),
-        "{failed}"
-    );
+    assert!(failed.contains("x: [FAILED TO PARSE] a=0xfffffffffffffffb b=0x1234"), "{failed}");
     assert!(failed.contains("comm=a?b"), "{failed}");
 }
 

@@ -45,18 +45,13 @@ impl Rig {
             }
         };
         note(self.aside, 1);
-        self.held
-            .iter()
-            .for_each(|&range| note(self.whole(range), 2));
+        self.held.iter().for_each(|&range| note(self.whole(range), 2));
         let classes = &self.space.classes;
         for kind in Kind::all() {
             let mut blocks: Vec<u64> = self.space.depot(kind, |depot| depot.blocks().collect());
             for cache in &self.space.caches {
                 blocks.extend(cache.0.fronts.blocks(kind, self.space.front));
-                cache
-                    .0
-                    .magazines
-                    .with(|cache| blocks.extend(cache.of(kind).blocks()));
+                cache.0.magazines.with(|cache| blocks.extend(cache.of(kind).blocks()));
             }
             for start in blocks {
                 let here = classes.kind_at(kind, start);
@@ -139,10 +134,7 @@ impl Rig {
         let back: Vec<_> = self.held.drain(first..first + many).collect();
         let failed = match random.below(2) {
             0 => self.space.free_all(&back),
-            _ => back
-                .iter()
-                .map(|&range| u64::from(self.space.free(range).is_err()))
-                .sum(),
+            _ => back.iter().map(|&range| u64::from(self.space.free(range).is_err())).sum(),
         };
         assert_eq!(failed, 0, "{context}");
     }
@@ -150,9 +142,7 @@ impl Rig {
 
 #[test]
 fn every_granule_is_in_one_place() {
-    let seeds = std::env::var("IOVA_SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok());
+    let seeds = std::env::var("IOVA_SEED").ok().and_then(|seed| seed.parse().ok());
     for seed in seeds.map_or(1..=6u64, |seed| seed..=seed) {
         std::println!("seed {seed}");
         let cpu = Arc::new(AtomicU64::new(0));
@@ -193,20 +183,12 @@ fn every_granule_is_in_one_place() {
 
 #[test]
 fn exact_checks_refuse_all_that_is_not_out() {
-    let options = IovaOptions {
-        checks: Checks::Exact,
-        ..IovaOptions::default()
-    };
+    let options = IovaOptions { checks: Checks::Exact, ..IovaOptions::default() };
     let cpu = Arc::new(AtomicU64::new(0));
     let rig = Rig::new(&cpu, options);
-    let ranges: Vec<_> = (0..10)
-        .map(|_| rig.space.alloc(&bytes(0x3000)).unwrap())
-        .collect();
+    let ranges: Vec<_> = (0..10).map(|_| rig.space.alloc(&bytes(0x3000)).unwrap()).collect();
     let part = IovaRange::from_len(ranges[3].start(), 0x1000).unwrap();
-    assert_eq!(
-        rig.space.free(part),
-        Err(FreeError::Foreign { range: part })
-    );
+    assert_eq!(rig.space.free(part), Err(FreeError::Foreign { range: part }));
     for &range in &ranges {
         rig.space.free(range).unwrap();
     }

@@ -15,11 +15,7 @@ fn take(space: &IovaSpace<impl Cpus>, count: usize, length: u64) -> Vec<IovaRang
 
 #[test]
 fn every_granule_is_counted_where_it_is() {
-    let options = IovaOptions {
-        rounds: 4,
-        refill: 4,
-        ..IovaOptions::default()
-    };
+    let options = IovaOptions { rounds: 4, refill: 4, ..IovaOptions::default() };
     for pages in [1u64, 4] {
         let space = one_cpu_with(window(0, 64 * MIB - 1), options);
         let total = free(&space);
@@ -36,13 +32,8 @@ fn every_granule_is_counted_where_it_is() {
 #[test]
 fn the_last_blocks_that_came_back_lie_at_the_front() {
     for front in [0, 3, 7] {
-        let space = one_cpu_with(
-            window(0, 64 * MIB - 1),
-            IovaOptions {
-                front,
-                ..IovaOptions::default()
-            },
-        );
+        let space =
+            one_cpu_with(window(0, 64 * MIB - 1), IovaOptions { front, ..IovaOptions::default() });
         let held = take(&space, 10, 4096);
         let before = space.stats();
         held.iter().for_each(|&range| space.free(range).unwrap());
@@ -100,10 +91,7 @@ fn a_timer_empties_a_depot_that_nobody_needs() {
 fn trimming_all_leaves_nothing_in_caches_low_or_high() {
     let space = one_cpu(window(0, (1 << 40) - 1));
     let total = free(&space);
-    let low = Request {
-        limit: Iova::new(u64::from(u32::MAX)),
-        ..bytes(4096)
-    };
+    let low = Request { limit: Iova::new(u64::from(u32::MAX)), ..bytes(4096) };
     let mut held = take(&space, 10, 4096);
     held.extend((0..10).map(|_| space.alloc(&low).unwrap()));
     assert_eq!(space.free_all(&held), 0);
@@ -153,10 +141,7 @@ fn blocks_too_high_for_a_device_are_not_added_to() {
     let refill = u64::from(IovaOptions::default().refill);
     take(&space, 1, 4096);
     assert_eq!(space.stats().in_magazines, refill - 1);
-    let low = Request {
-        limit: Iova::new(MIB - 1),
-        ..bytes(4096)
-    };
+    let low = Request { limit: Iova::new(MIB - 1), ..bytes(4096) };
     assert!(space.alloc(&low).unwrap().last() <= low.limit);
     assert_eq!(space.stats().in_magazines, refill - 1);
 }
@@ -176,19 +161,14 @@ fn fresh_blocks_across_the_end_of_the_low_zone_are_kept_apart() {
     let end = 1u64 << 32;
     let all = window(end - (1024 << 12), end + (1024 << 12) - 1);
     let space = high_first(all);
-    space
-        .reserve(window(end + (8 << 12), all.last().get()))
-        .unwrap();
+    space.reserve(window(end + (8 << 12), all.last().get())).unwrap();
     // Eight of the sixteen lie above.
     let first = take(&space, 1, 4096)[0];
     assert_eq!(first.start().get(), end - (8 << 12));
     assert_eq!(free(&space), 1024 + 8 - 1);
     for kind in Kind::all() {
         let mut blocks = Vec::new();
-        space.caches[0]
-            .0
-            .magazines
-            .with(|cache| blocks.extend(cache.of(kind).blocks()));
+        space.caches[0].0.magazines.with(|cache| blocks.extend(cache.of(kind).blocks()));
         for start in blocks {
             assert_eq!(space.classes.kind_at(kind, start), kind);
         }

@@ -39,10 +39,7 @@ fn half_of_the_reserve_is_left_when_somebody_is_told() {
 #[test]
 fn who_may_use_the_heap_leaves_nothing_short() {
     for checks in [Checks::Cheap, Checks::Exact] {
-        let space = space(IovaOptions {
-            checks,
-            ..IovaOptions::default()
-        });
+        let space = space(IovaOptions { checks, ..IovaOptions::default() });
         for _ in 0..400 {
             space.alloc(&bytes(LARGE)).unwrap();
         }
@@ -52,14 +49,8 @@ fn who_may_use_the_heap_leaves_nothing_short() {
 
 #[test]
 fn records_of_what_is_out_are_watched_where_addresses_come_from_caches() {
-    let space = space(IovaOptions {
-        checks: Checks::Exact,
-        reserve: 16,
-        ..IovaOptions::default()
-    });
-    let held: Vec<_> = (0..250)
-        .map(|_| space.alloc(&bytes(4096)).unwrap())
-        .collect();
+    let space = space(IovaOptions { checks: Checks::Exact, reserve: 16, ..IovaOptions::default() });
+    let held: Vec<_> = (0..250).map(|_| space.alloc(&bytes(4096)).unwrap()).collect();
     assert_eq!(space.free_all(&held), 0);
     space.replenish().unwrap();
     // There is room for 256.
@@ -71,11 +62,7 @@ fn records_of_what_is_out_are_watched_where_addresses_come_from_caches() {
 
 #[test]
 fn without_a_reserve_a_handler_is_refused_and_that_is_told() {
-    let space = space(IovaOptions {
-        checks: Checks::Exact,
-        reserve: 0,
-        ..IovaOptions::default()
-    });
+    let space = space(IovaOptions { checks: Checks::Exact, reserve: 0, ..IovaOptions::default() });
     let total = space.stats().free;
     assert!(!space.is_short());
     assert_eq!(space.try_alloc(&bytes(4096)), Err(IovaError::Memory));
@@ -85,10 +72,7 @@ fn without_a_reserve_a_handler_is_refused_and_that_is_told() {
 
 #[test]
 fn a_block_without_a_magazine_asks_for_one_of_its_kind() {
-    let space = space(IovaOptions {
-        front: 0,
-        ..IovaOptions::default()
-    });
+    let space = space(IovaOptions { front: 0, ..IovaOptions::default() });
     let request = bytes(8 << 12);
     let range = space.try_alloc(&request).unwrap();
     let kind = space.classes.of_range(range).unwrap().unwrap();

@@ -48,9 +48,7 @@ fn a_call_with_room_left_changes_the_ranges_once() {
                     [u64::MAX, u64::MAX >> 24, u64::MAX >> 18][random.below(3) as usize],
                 ),
             };
-            held.push(most_steps(&space, &mut most, || {
-                space.alloc(&request).unwrap()
-            }));
+            held.push(most_steps(&space, &mut most, || space.alloc(&request).unwrap()));
             pieces = pieces.max(space.stats().fragments);
             // As many as in caches and out, and no more.
             assert!(pieces <= 2 * outstanding + 20 * 127 * 3);
@@ -89,9 +87,7 @@ fn a_call_that_finds_nothing_empties_each_cache_once() {
     let cpu = Arc::new(AtomicU64::new(0));
     let options = IovaOptions::default();
     let space = IovaSpace::new(Chosen(cpu.clone()), all, PageSize::SIZE_4K, options).unwrap();
-    let held: Vec<_> = (0..16384)
-        .map(|_| space.alloc(&bytes(4096)).unwrap())
-        .collect();
+    let held: Vec<_> = (0..16384).map(|_| space.alloc(&bytes(4096)).unwrap()).collect();
     // Every second one comes back, so that no two are neighbours.
     for (at, range) in held.iter().enumerate().step_by(2) {
         cpu.store(at as u64 / 2 % 4, Ordering::Relaxed);
@@ -118,18 +114,12 @@ fn a_call_that_finds_nothing_empties_each_cache_once() {
 fn a_limit_is_met_in_a_few_steps_whatever_is_in_caches() {
     let space = one_cpu(window(0, (1 << 40) - 1));
     for limit in [u64::from(u32::MAX), u64::MAX] {
-        let request = Request {
-            limit: Iova::new(limit),
-            ..bytes(4096)
-        };
+        let request = Request { limit: Iova::new(limit), ..bytes(4096) };
         let held: Vec<_> = (0..4000).map(|_| space.alloc(&request).unwrap()).collect();
         assert_eq!(space.free_all(&held), 0);
     }
     for lg2 in [24, 28, 30, 32, 36, 39] {
-        let request = Request {
-            limit: Iova::new((1 << lg2) - 1),
-            ..bytes(4096)
-        };
+        let request = Request { limit: Iova::new((1 << lg2) - 1), ..bytes(4096) };
         let mut held = Vec::new();
         let mut most = 0;
         for _ in 0..500 {
@@ -146,9 +136,7 @@ fn a_limit_is_met_in_a_few_steps_whatever_is_in_caches() {
 #[test]
 fn a_bulk_takes_the_lock_once_for_many() {
     let space = one_cpu(window(0, (1 << 40) - 1));
-    let held: Vec<_> = (0..200)
-        .map(|_| space.alloc(&bytes(4096)).unwrap())
-        .collect();
+    let held: Vec<_> = (0..200).map(|_| space.alloc(&bytes(4096)).unwrap()).collect();
     let mut most = 0;
     assert_eq!(most_steps(&space, &mut most, || space.free_all(&held)), 0);
     assert!((2..=30).contains(&most), "{most}");

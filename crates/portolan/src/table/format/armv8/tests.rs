@@ -61,11 +61,7 @@ fn descriptors_of_stage_1() {
     let written = 0x0068_0000_0000_0f43;
     assert!(tracked.is_dirty(written));
     assert_eq!(tracked.cleaned(written), 0x0068_0000_0000_0fc3);
-    assert!(
-        tracked
-            .access(0x0068_0000_0000_0fc3, 0)
-            .contains(Access::WRITE)
-    );
+    assert!(tracked.access(0x0068_0000_0000_0fc3, 0).contains(Access::WRITE));
 }
 
 #[test]
@@ -86,11 +82,7 @@ fn descriptors_of_stage_2() {
     let written = 0x0048_0000_0000_07ff;
     assert!(tracked.is_dirty(written));
     assert_eq!(tracked.cleaned(written), 0x0048_0000_0000_077f);
-    assert!(
-        tracked
-            .access(0x0048_0000_0000_077f, 0)
-            .contains(Access::WRITE)
-    );
+    assert!(tracked.access(0x0048_0000_0000_077f, 0).contains(Access::WRITE));
 }
 
 #[test]
@@ -103,18 +95,10 @@ fn addresses_and_counts_have_their_places() {
     assert_eq!(Large::classify(0x1234_5678_a003, 0), Entry::Leaf(high));
     let low = PhysAddr::new(0xffff_ffff_f000);
     assert_eq!(Armv8Stage1::<12>::leaf(0, low), low.get());
-    assert_eq!(
-        Armv8Stage1::<12>::classify(low.get() | 1, 0),
-        Entry::Leaf(low)
-    );
+    assert_eq!(Armv8Stage1::<12>::classify(low.get() | 1, 0), Entry::Leaf(low));
     // Eight bits at 9:2 and the others from 52.
     let none = PhysAddr::new(0);
-    for (live, raw) in [
-        (0, 0),
-        (1, 4),
-        (0xff, 0x3fc),
-        (0x2001, 0x0200_0000_0000_0004),
-    ] {
+    for (live, raw) in [(0, 0), (1, 4), (0xff, 0x3fc), (0x2001, 0x0200_0000_0000_0004)] {
         let table = Large::table(none, live, 1);
         assert_eq!((table, Large::live(table)), (raw | 3, live));
     }

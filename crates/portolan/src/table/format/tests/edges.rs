@@ -22,10 +22,7 @@ const GIGABYTE: u64 = 1 << 30;
 /// 512 GiB.
 const HUGE: u64 = 1 << 39;
 
-const AMD: AmdV1 = AmdV1 {
-    levels: AmdLevels::Four,
-    output_lg2: 52,
-};
+const AMD: AmdV1 = AmdV1 { levels: AmdLevels::Four, output_lg2: 52 };
 const RISCV: RiscvFirstStage = Riscv {
     levels: RiscvLevels::Five,
     output_lg2: 56,
@@ -33,11 +30,8 @@ const RISCV: RiscvFirstStage = Riscv {
     contiguity: RiscvContiguity::Absent,
     dirty: DirtyTracking::Off,
 };
-const VTD: VtdSecondStage = VtdSecondStage {
-    levels: VtdLevels::Four,
-    output_lg2: 46,
-    dirty: DirtyTracking::Off,
-};
+const VTD: VtdSecondStage =
+    VtdSecondStage { levels: VtdLevels::Four, output_lg2: 46, dirty: DirtyTracking::Off };
 
 fn arm() -> Armv8Stage1<12> {
     let config = Armv8Config {
@@ -109,11 +103,7 @@ fn alone<F: Format + Debug>(format: F, mapped: Mapped) {
     assert_eq!(found, mapped.leaves(table.format()), "{name}");
     let before = table.pages();
     table.unmap(mapped.range(), &mut owed).unwrap();
-    let deep = |owed: &Gather| {
-        owed.unmapped()
-            .iter()
-            .any(|span| span.depth == Depth::AllLevels)
-    };
+    let deep = |owed: &Gather| owed.unmapped().iter().any(|span| span.depth == Depth::AllLevels);
     let (gone, was_deep) = (owed.table_pages(), deep(&owed));
     pay_for(&table, &mut owed);
     assert_eq!(table.mappings(table.input_range()).count(), 0, "{name}");
@@ -122,45 +112,26 @@ fn alone<F: Format + Debug>(format: F, mapped: Mapped) {
     let covered = table.prune(mapped.range(), &mut owed).unwrap();
     assert_eq!(covered, 0, "the unmap left tables that it covered: {name}");
     let pruned = table.prune(table.input_range(), &mut owed).unwrap();
-    assert_eq!(
-        deep(&owed),
-        pruned > 0,
-        "pruned tables leave, and walk caches: {name}"
-    );
+    assert_eq!(deep(&owed), pruned > 0, "pruned tables leave, and walk caches: {name}");
     pay_for(&table, &mut owed);
     assert_eq!((table.pages(), table.memory().live()), (1, 1), "{name}");
 }
 
 /// Lengths around a size, and places around an edge.
-const AROUND: [i64; 5] = [
-    -(MEGABYTES as i64),
-    -(PAGE as i64),
-    0,
-    PAGE as i64,
-    MEGABYTES as i64,
-];
+const AROUND: [i64; 5] = [-(MEGABYTES as i64), -(PAGE as i64), 0, PAGE as i64, MEGABYTES as i64];
 
 fn each_edge<F: Format + Debug + Copy>(format: F) {
     let end = 1u128 << format.input_lg2();
     let largest = format.page_sizes().iter().last().unwrap().bytes();
     // Alignment of memory beyond that of the addresses.
     let memory = [0, PAGE, MEGABYTES, GIGABYTE];
-    for (edge, size) in [
-        (GIGABYTE, MEGABYTES),
-        (HUGE, GIGABYTE),
-        (2 * HUGE, HUGE),
-        (HUGE, HUGE),
-    ] {
+    for (edge, size) in [(GIGABYTE, MEGABYTES), (HUGE, GIGABYTE), (2 * HUGE, HUGE), (HUGE, HUGE)] {
         for place in AROUND {
             for longer in AROUND {
                 for off in memory {
                     let at = edge.wrapping_add_signed(place);
                     let bytes = size.wrapping_add_signed(longer);
-                    let mapped = Mapped {
-                        at,
-                        pa: (4 * HUGE) + (at % HUGE) + off,
-                        bytes,
-                    };
+                    let mapped = Mapped { at, pa: (4 * HUGE) + (at % HUGE) + off, bytes };
                     // No more leaves than a test has time for.
                     let step = 1 << (mapped.at | mapped.pa | largest).trailing_zeros();
                     if bytes != 0 && bytes / step <= 1024 {
@@ -171,25 +142,11 @@ fn each_edge<F: Format + Debug + Copy>(format: F) {
         }
     }
     // The last addresses that there are.
-    for bytes in [
-        PAGE,
-        MEGABYTES,
-        MEGABYTES + PAGE,
-        GIGABYTE,
-        GIGABYTE + MEGABYTES,
-        HUGE,
-    ] {
+    for bytes in [PAGE, MEGABYTES, MEGABYTES + PAGE, GIGABYTE, GIGABYTE + MEGABYTES, HUGE] {
         let at = (end - u128::from(bytes)) as u64;
         for off in [0, MEGABYTES] {
             if off == 0 || bytes <= GIGABYTE {
-                alone(
-                    format,
-                    Mapped {
-                        at,
-                        pa: (4 * HUGE) + (at % HUGE) + off,
-                        bytes,
-                    },
-                );
+                alone(format, Mapped { at, pa: (4 * HUGE) + (at % HUGE) + off, bytes });
             }
         }
     }
@@ -222,11 +179,7 @@ fn whole_tables_on_both_sides_of_an_edge_are_unmapped() {
         for tables in 1..4 {
             let bytes = 2 * tables * MEGABYTES;
             let at = edge - tables * MEGABYTES;
-            let mapped = Mapped {
-                at,
-                pa: at + PAGE,
-                bytes,
-            };
+            let mapped = Mapped { at, pa: at + PAGE, bytes };
             alone(VTD, mapped);
             alone(AMD, mapped);
         }
@@ -260,29 +213,16 @@ impl<F: Format> Game<F> {
     /// A range at an edge, of a length around a size.
     fn any(&mut self) -> Mapped {
         let end = 1u128 << self.table.format().input_lg2();
-        let size = self
-            .random
-            .of(&[PAGE, MEGABYTES, MEGABYTES, GIGABYTE, HUGE]);
-        let ends = [
-            GIGABYTE,
-            2 * GIGABYTE,
-            HUGE,
-            HUGE + GIGABYTE,
-            (end - 1) as u64 & !(PAGE - 1),
-        ];
+        let size = self.random.of(&[PAGE, MEGABYTES, MEGABYTES, GIGABYTE, HUGE]);
+        let ends = [GIGABYTE, 2 * GIGABYTE, HUGE, HUGE + GIGABYTE, (end - 1) as u64 & !(PAGE - 1)];
         let edge = self.random.of(&ends);
         let unit = self.random.of(&[PAGE, MEGABYTES, size]);
         let below = self.random.below(4) * unit;
         let at = edge.saturating_sub(below);
         let most = (end - u128::from(at)).min(u128::from(u64::MAX)) as u64 & !(PAGE - 1);
-        let bytes = size
-            .wrapping_add_signed(self.random.of(&AROUND))
-            .min(most)
-            .max(PAGE);
+        let bytes = size.wrapping_add_signed(self.random.of(&AROUND)).min(most).max(PAGE);
         // Memory that allows leaves of the size, or of the one below.
-        let unit = self
-            .random
-            .of(&[size, MEGABYTES.min(size), size.min(GIGABYTE)]);
+        let unit = self.random.of(&[size, MEGABYTES.min(size), size.min(GIGABYTE)]);
         let pa = (4 * HUGE) + at % HUGE + self.random.below(3) * unit;
         Mapped { at, pa, bytes }
     }
@@ -292,10 +232,7 @@ impl<F: Format> Game<F> {
         let mut found: Vec<(u64, u64, u64)> = Vec::new();
         for run in self.table.mappings(self.table.input_range()) {
             let (at, pa, bytes) = leaf(&run);
-            assert!(
-                at % bytes == 0 && pa % bytes == 0,
-                "{at:x} {pa:x} {bytes:x}"
-            );
+            assert!(at % bytes == 0 && pa % bytes == 0, "{at:x} {pa:x} {bytes:x}");
             match found.last_mut() {
                 Some(last) if last.0 + last.2 == at && last.1 + last.2 == pa => last.2 += bytes,
                 _ => found.push((at, pa, bytes)),
@@ -326,17 +263,10 @@ impl<F: Format> Game<F> {
             if new.bytes / step > 2048 {
                 return;
             }
-            let taken = self
-                .mapped
-                .iter()
-                .any(|one| one.range().overlaps(new.range()));
+            let taken = self.mapped.iter().any(|one| one.range().overlaps(new.range()));
             match new.map(&self.table, &mut self.owed) {
                 Ok(range) => {
-                    assert!(
-                        !taken && range == new.range(),
-                        "seed {}: {new:x?}",
-                        self.seed
-                    );
+                    assert!(!taken && range == new.range(), "seed {}: {new:x?}", self.seed);
                     self.mapped.push(new);
                 }
                 Err(TableMapError::AlreadyMapped { .. }) => assert!(taken, "seed {}", self.seed),

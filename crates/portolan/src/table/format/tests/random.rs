@@ -101,9 +101,7 @@ impl<F: Format> Game<F> {
 
     fn pay(&mut self) {
         let facts = (&CAPS, &Quirks::default());
-        let paid = self
-            .table
-            .sync(&Willing, InvalTag::new(1), facts, &mut self.owed);
+        let paid = self.table.sync(&Willing, InvalTag::new(1), facts, &mut self.owed);
         self.table.reclaim(paid.unwrap()).unwrap();
     }
 
@@ -112,10 +110,7 @@ impl<F: Format> Game<F> {
         let slot = 1 << F::INDEX_LG2;
         let (first, count) = match self.random.below(4) {
             0 => (self.random.below(4) * slot, slot),
-            1 => (
-                self.random.below(self.count),
-                1 + self.random.below(2 * slot),
-            ),
+            1 => (self.random.below(self.count), 1 + self.random.below(2 * slot)),
             _ => (self.random.below(self.count), 1 + self.random.below(20)),
         };
         (self.first + first, count.min(self.count - first))
@@ -138,10 +133,7 @@ impl<F: Format> Game<F> {
         while left > 0 {
             let many = (1 + self.random.below(most)).min(left);
             let bytes = many << lg2;
-            segments.push(Segment {
-                pa: PhysAddr::new(next << lg2),
-                bytes,
-            });
+            segments.push(Segment { pa: PhysAddr::new(next << lg2), bytes });
             left -= many;
             // The next piece follows in memory, or does not.
             next = match self.random.below(3) {
@@ -169,8 +161,7 @@ impl<F: Format> Game<F> {
                     PhysRange::from_len(PhysAddr::new(from), cut).unwrap()
                 };
                 let pieces: Vec<_> = memory.iter().map(piece).collect();
-                self.table
-                    .map_around(Self::at(first), &pieces, access, &mut owed)
+                self.table.map_around(Self::at(first), &pieces, access, &mut owed)
             }
         };
         let taken = self.pages.range(first..first + count).next();
@@ -213,8 +204,7 @@ impl<F: Format> Game<F> {
             Ok(()) => {
                 assert_eq!((hole, cut), (None, None));
                 assert!(depths(&owed).iter().any(|span| span.range.covers(range)));
-                self.pages
-                    .retain(|page, _| !(first..first + count).contains(page));
+                self.pages.retain(|page, _| !(first..first + count).contains(page));
             }
             Err(TableUnmapError::NotMapped { iova }) => {
                 assert_eq!(Some(iova), hole.map(Self::at));
@@ -235,12 +225,8 @@ impl<F: Format> Game<F> {
                 assert_eq!(Some(pending.block()), block);
                 assert!(pending.block().len_minus_one() >= F::GRANULE.bytes());
                 let facts = (&CAPS, &Quirks::default());
-                let paid = self
-                    .table
-                    .sync(&Willing, InvalTag::new(1), facts, &mut owed);
-                let done = self
-                    .table
-                    .complete_split(pending, &paid.unwrap(), &mut self.owed);
+                let paid = self.table.sync(&Willing, InvalTag::new(1), facts, &mut owed);
+                let done = self.table.complete_split(pending, &paid.unwrap(), &mut self.owed);
                 assert!(done.is_ok());
                 let after = self.leaf(page).unwrap();
                 assert!(block.is_some_and(|block| block.covers(after) && block != after));
@@ -303,12 +289,7 @@ fn play<F: Format>(format: F) {
 }
 
 fn config(split: SplitRule) -> Armv8Config {
-    Armv8Config {
-        input_lg2: 42,
-        output_lg2: 42,
-        split,
-        dirty: DirtyTracking::Off,
-    }
+    Armv8Config { input_lg2: 42, output_lg2: 42, split, dirty: DirtyTracking::Off }
 }
 
 #[test]
@@ -318,10 +299,7 @@ fn vtd_tables_agree_with_a_list_of_pages() {
 
 #[test]
 fn amd_tables_agree_with_a_list_of_pages() {
-    play(AmdV1 {
-        levels: AmdLevels::Four,
-        output_lg2: 48,
-    });
+    play(AmdV1 { levels: AmdLevels::Four, output_lg2: 48 });
 }
 
 #[test]
@@ -364,11 +342,7 @@ fn what_does_not_fit_the_format_is_refused_and_changes_nothing() {
         let uneven = Err(TableMapError::UnalignedMemory { pa, bytes });
         assert_eq!(map(0, pa.get(), bytes), uneven);
     }
-    for (pa, bytes) in [
-        (output, 0x1000),
-        (output - 0x1000, 0x2000),
-        (0x1000, output),
-    ] {
+    for (pa, bytes) in [(output, 0x1000), (output - 0x1000, 0x2000), (0x1000, output)] {
         let (pa, bytes) = memory(pa, bytes);
         let outside = Err(TableMapError::MemoryOutOfRange { pa, bytes });
         assert_eq!(map(0, pa.get(), bytes), outside);
@@ -379,10 +353,7 @@ fn what_does_not_fit_the_format_is_refused_and_changes_nothing() {
         assert_eq!(map(at, 0x1000, bytes), outside);
     }
     let iova = Iova::new(0x800);
-    assert_eq!(
-        map(0x800, 0x1000, 0x1000),
-        Err(TableMapError::UnalignedIova { iova })
-    );
+    assert_eq!(map(0x800, 0x1000, 0x1000), Err(TableMapError::UnalignedIova { iova }));
     let iova = Iova::new(0x1000);
     assert_eq!(map(0x1000, 0x1000, 0), Err(TableMapError::Empty { iova }));
     assert_eq!(table.pages(), 1);
@@ -394,8 +365,5 @@ fn what_does_not_fit_the_format_is_refused_and_changes_nothing() {
         assert_eq!(table.unmap(range, &mut owed), uneven);
     }
     let range = IovaRange::from_len(Iova::new(input - 0x1000), 0x2000).unwrap();
-    assert_eq!(
-        table.unmap(range, &mut owed),
-        Err(TableUnmapError::OutOfRange { range })
-    );
+    assert_eq!(table.unmap(range, &mut owed), Err(TableUnmapError::OutOfRange { range }));
 }

@@ -9,10 +9,7 @@ const NONE: Access = Access::empty();
 /// `level`, lets through.
 fn lets_through<F: Format>(format: F, level: u32, words: &[(u64, Access)]) {
     for &(raw, wanted) in words {
-        assert!(
-            matches!(F::classify(raw, level), Entry::Table(_)),
-            "{raw:#x}"
-        );
+        assert!(matches!(F::classify(raw, level), Entry::Table(_)), "{raw:#x}");
         let found = format.table_access(raw, level).difference(D);
         assert_eq!(found, wanted, "{raw:#x}");
         assert!(!format.is_reserved(raw, level), "{raw:#x}");
@@ -54,10 +51,7 @@ fn table_entries_take_accesses_away() {
 fn reserved<F: Format>(format: F, level: u32, words: &[(u64, bool)]) {
     for &(raw, wanted) in words {
         let found = F::classify(raw, level);
-        assert!(
-            matches!(found, Entry::Leaf(_) | Entry::Table(_)),
-            "{raw:#x}"
-        );
+        assert!(matches!(found, Entry::Leaf(_) | Entry::Table(_)), "{raw:#x}");
         assert_eq!(format.is_reserved(raw, level), wanted, "{raw:#x} {level}");
     }
 }
@@ -83,27 +77,12 @@ fn reserved_encodings_are_refused() {
         (0x6010_0000_0000_0001, true),
     ];
     reserved(AMD, 2, &amd);
-    let pages = [
-        (0x6000_0000_0000_7001, false),
-        (0x6000_0000_0000_7201, true),
-    ];
+    let pages = [(0x6000_0000_0000_7001, false), (0x6000_0000_0000_7201, true)];
     reserved(AMD, 0, &pages);
     // The lowest level has pages (3), the others blocks (1) and tables (3); the access flag is bit 10.
-    reserved(
-        stage1(),
-        0,
-        &[(0x7443, false), (0x7441, true), (0x7043, true)],
-    );
-    reserved(
-        stage1(),
-        1,
-        &[(0x441, false), (0x41, true), (0x7003, false)],
-    );
-    reserved(
-        stage2(),
-        0,
-        &[(0x74c3, false), (0x74c1, true), (0x70c3, true)],
-    );
+    reserved(stage1(), 0, &[(0x7443, false), (0x7441, true), (0x7043, true)]);
+    reserved(stage1(), 1, &[(0x441, false), (0x41, true), (0x7003, false)]);
+    reserved(stage2(), 0, &[(0x74c3, false), (0x74c1, true), (0x70c3, true)]);
     // Executable alone; writable and not readable; bits 60:54; Svnapot; a memory type that there is not.
     let leaves = [
         (0xd7, false),
@@ -162,8 +141,5 @@ fn a_large_pages_memory_type_is_no_address() {
     let large = 0x4020_0000 | 1 << 12 | 0xa7;
     let pa = PhysAddr::new(0x4020_0000);
     assert_eq!(VtdFirstStage::classify(large, 1), Entry::Leaf(pa));
-    assert_eq!(
-        VtdFirstStage::classify(0x7007, 0),
-        Entry::Leaf(PhysAddr::new(0x7000))
-    );
+    assert_eq!(VtdFirstStage::classify(0x7007, 0), Entry::Leaf(PhysAddr::new(0x7000)));
 }
