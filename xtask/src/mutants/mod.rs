@@ -1,9 +1,9 @@
 //! `cargo xtask mutants`: counts the small changes of the library and its drivers that some test notices.
 //!
 //! cargo-mutants names the changes; they are made one at a time, in a work tree below `target`. A
-//! seeded sample takes as many from each room of the library and each driver. Mutants that the unit
-//! tests of their own package let through meet wider ones; mutants that change nothing that matters
-//! are named with a reason in `equivalent-mutants.toml`.
+//! seeded sample takes as many from each room of the library and each driver. Mutants meet the unit
+//! tests of their own package, then all of its tests, then those of other packages; mutants that
+//! change nothing that matters are named with a reason in `equivalent-mutants.toml`.
 
 mod equivalents;
 pub mod mistakes;
@@ -29,7 +29,7 @@ pub use options::{MISTAKES, USAGE};
 
 /// The packages whose mutants are made.
 const PACKAGES: [&str; 2] = ["portolan", "portolan-hw"];
-/// The packages whose tests meet the mutants that the own unit tests let through.
+/// The packages whose tests meet the mutants that the package's own tests let through.
 const WIDER: [&str; 5] =
     ["portolan", "portolan-hw", "portolan-model", "portolan-vmm", "portolan-verify"];
 
@@ -102,21 +102,25 @@ fn examine(root: &Path, tree: &Tree, options: &Options) -> anyhow::Result<Report
         return Ok(report);
     }
     let mut stage = Stage::new(tree);
-    let own = stage.judge(Reach::Own, &[], &chosen)?;
-    let mut survived = Vec::new();
-    for (mutant, verdict) in chosen.into_iter().zip(own) {
-        match verdict {
-            Verdict::Caught | Verdict::Hung => report.results.push((mutant, Fate::Caught)),
-            Verdict::Unviable => report.results.push((mutant, Fate::Unviable)),
-            Verdict::Survived => survived.push(mutant),
+    let mut left = chosen;
+    for reach in [Reach::Own, Reach::Whole] {
+        let verdicts = stage.judge(reach, &[], &left)?;
+        let mut survived = Vec::new();
+        for (mutant, verdict) in left.into_iter().zip(verdicts) {
+            match verdict {
+                Verdict::Caught | Verdict::Hung => report.results.push((mutant, Fate::Caught)),
+                Verdict::Unviable => report.results.push((mutant, Fate::Unviable)),
+                Verdict::Survived => survived.push(mutant),
+            }
         }
+        left = survived;
     }
-    let wider = stage.judge(Reach::Wider, &WIDER, &survived)?;
+    let wider = stage.judge(Reach::Wider, &WIDER, &left)?;
     let fates = wider.into_iter().map(|verdict| match verdict {
         Verdict::Caught | Verdict::Hung => Fate::CaughtWider,
         Verdict::Unviable => Fate::Unviable,
         Verdict::Survived => Fate::Survived,
     });
-    report.results.extend(survived.into_iter().zip(fates));
+    report.results.extend(left.into_iter().zip(fates));
     Ok(report)
 }

@@ -10,9 +10,9 @@ use super::sample::Mutant;
 /// Fate of a mutant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// A unit test of its own package failed or hung.
+    /// A test of its own package failed or hung.
     Caught,
-    /// A wider test did.
+    /// A test of another package did.
     CaughtWider,
     /// It does not compile.
     Unviable,
@@ -46,9 +46,9 @@ pub struct Report {
 pub struct Counts {
     /// Chosen.
     pub sampled: usize,
-    /// Caught by unit tests of their own package.
+    /// Caught by tests of their own package.
     pub own: usize,
-    /// Caught by wider tests only.
+    /// Caught by tests of other packages only.
     pub wider: usize,
     /// Not to be compiled.
     pub unviable: usize,
@@ -82,9 +82,18 @@ impl Counts {
 
     /// Percentage of those that could be caught that is; all of none.
     pub fn percent(&self) -> f64 {
+        self.percent_of(self.caught())
+    }
+
+    /// Percentage of those that could be caught that a test of their own package catches.
+    fn percent_of_own(&self) -> f64 {
+        self.percent_of(self.own)
+    }
+
+    fn percent_of(&self, caught: usize) -> f64 {
         match self.could_be() {
             0 => 100.0,
-            could_be => self.caught() as f64 * 100.0 / could_be as f64,
+            could_be => caught as f64 * 100.0 / could_be as f64,
         }
     }
 }
@@ -108,6 +117,7 @@ struct Json<'r> {
     seed: u64,
     of: usize,
     percent: f64,
+    percent_of_own: f64,
     least: f64,
     good: bool,
     total: Counts,
@@ -167,6 +177,7 @@ impl Report {
             seed: self.seed,
             of: self.of,
             percent: self.total().percent(),
+            percent_of_own: self.total().percent_of_own(),
             least: self.least,
             good: self.good(),
             total: self.total(),
@@ -219,10 +230,12 @@ impl fmt::Display for Report {
         }
         writeln!(
             f,
-            "\n{} of {} that could be caught are ({:.1} %); {} % have to be",
+            "\n{} of {} that could be caught are ({:.1} %), {:.1} % by their own package's tests; \
+             {} % have to be",
             total.caught(),
             total.could_be(),
             total.percent(),
+            total.percent_of_own(),
             self.least
         )
     }
