@@ -202,7 +202,7 @@ fn provide() -> Outcome {
 }
 
 fn format(root: &Path) -> Outcome {
-    for folder in [".", "demo"] {
+    for folder in [".", "proof/demo", "proof/fuzz"] {
         let mut command = Command::new("cargo");
         command.args(["fmt", "--all", "--check"]);
         match outcome(command.current_dir(root.join(folder))) {

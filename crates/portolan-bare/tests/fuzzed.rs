@@ -1,9 +1,9 @@
 //! The corpus of the fuzzer of MADT, replayed.
 #![allow(missing_docs)]
 
-#[path = "../../../fuzz/bodies/corpus.rs"]
+#[path = "../../../proof/fuzz/bodies/corpus.rs"]
 mod corpus;
-#[path = "../../../fuzz/bodies/interrupts.rs"]
+#[path = "../../../proof/fuzz/bodies/interrupts.rs"]
 mod interrupts;
 
 #[test]

@@ -1,9 +1,9 @@
 //! The corpus of the fuzzer of a virtio-iommu's answers, replayed.
 #![allow(missing_docs)]
 
-#[path = "../../../fuzz/bodies/corpus.rs"]
+#[path = "../../../proof/fuzz/bodies/corpus.rs"]
 mod corpus;
-#[path = "../../../fuzz/bodies/devices.rs"]
+#[path = "../../../proof/fuzz/bodies/devices.rs"]
 mod devices;
 
 #[test]

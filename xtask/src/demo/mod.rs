@@ -148,7 +148,7 @@ fn compiler(root: &Path, guest: &Guest) -> Result<Command, String> {
 pub fn cargo(root: &Path, target: &str, command: &str) -> Command {
     let mut cargo = Command::new("cargo");
     cargo.args([command, "--quiet", "--locked", "--target", target]);
-    cargo.current_dir(root.join("demo"));
+    cargo.current_dir(root.join("proof/demo"));
     cargo.env("CARGO_TARGET_DIR", root.join("target/demo"));
     // They would replace the flags of the kernel's own configuration.
     cargo.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");

@@ -60,7 +60,7 @@ pub enum Target {
 
 pub(super) const READ_BLOCKS: Program = program("read-blocks");
 pub(super) const PORTOLAN: Program = Program {
-    package: "portolan-lab",
+    package: "portolan-tune",
     target: Target::Binary("portolan"),
     opt_level: "0",
     options: &[],

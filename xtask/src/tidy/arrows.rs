@@ -1,6 +1,6 @@
 //! Dependencies run one way.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
@@ -20,7 +20,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("portolan-report", &[]),
     // Nothing that only the other programs run: it would be compiled before the first replay.
     (
-        "portolan-lab",
+        "portolan-tune",
         &["portolan", "portolan-hw", "portolan-model", "portolan-cli", "portolan-report"],
     ),
     ("portolan-verify", BACKENDS),
@@ -49,6 +49,18 @@ pub(super) fn metadata(root: &Path) -> anyhow::Result<serde_json::Value> {
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
+/// The folder of each package, from the root of the workspace.
+pub(super) fn packages(root: &Path, metadata: &serde_json::Value) -> BTreeMap<String, String> {
+    let root = root.canonicalize().unwrap_or_else(|_| root.to_owned());
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let folder = packages.filter_map(|package| {
+        let manifest = Path::new(package["manifest_path"].as_str()?).parent()?;
+        let folder = manifest.strip_prefix(&root).ok()?.to_str()?;
+        Some((package["name"].as_str()?.to_owned(), folder.to_owned()))
+    });
+    folder.collect()
+}
+
 /// The crates of others that packages depend on, for use and for tests.
 pub(super) fn external(metadata: &serde_json::Value) -> BTreeSet<String> {
     let list = |of: &serde_json::Value, key: &str| of[key].as_array().cloned().unwrap_or_default();
@@ -72,7 +84,7 @@ pub(super) fn check(root: &Path, metadata: &serde_json::Value) -> anyhow::Result
 }
 
 /// The crate whose command a newcomer builds first.
-const FIRST: &str = "portolan-lab";
+const FIRST: &str = "portolan-tune";
 
 /// Crates in `tree` that bring a C library: the first command wants no C compiler.
 pub(super) fn c_libraries(tree: &str) -> Vec<Finding> {

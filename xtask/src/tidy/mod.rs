@@ -89,6 +89,7 @@ fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
         paths: &paths,
         sources: &sources,
         documents: &documents,
+        packages: &arrows::packages(root, &metadata),
         dependencies: &arrows::external(&metadata),
     }));
     found.extend(mistakes(root)?);

@@ -13,13 +13,13 @@ use super::Finding;
 const CRATES: &[(&str, &str)] = &[
     ("portolan", "crates/portolan/src/"),
     ("portolan-hw", "crates/portolan-hw/src/"),
-    ("portolan-model", "crates/portolan-model/src/"),
-    ("portolan-qemu", "crates/portolan-qemu/src/"),
+    ("portolan-model", "proof/chips/src/"),
+    ("portolan-qemu", "proof/qemu/src/"),
     ("portolan-vmm", "crates/portolan-vmm/src/"),
-    ("portolan-report", "crates/portolan-report/src/"),
-    ("portolan-lab", "crates/portolan-lab/src/"),
-    ("portolan-verify", "verify/src/"),
-    ("portolan-bench", "bench/src/"),
+    ("portolan-report", "tune/portolan-report/src/"),
+    ("portolan-tune", "tune/portolan/src/"),
+    ("portolan-verify", "proof/conformance/src/"),
+    ("portolan-bench", "proof/bench/src/"),
 ];
 
 /// File that shows the map.
@@ -36,7 +36,7 @@ pub(super) fn check(sources: &[(String, String)], architecture: &str) -> Vec<Fin
         Some(format!("{root}/src/"))
     });
     // A kernel's interrupts come in by the architecture's code, which uses the functions that serve them.
-    let roots = roots.filter(|root| root != "demo/src/");
+    let roots = roots.filter(|root| root != "proof/demo/src/");
     for root in roots.collect::<BTreeSet<String>>() {
         let mut all = circles(&files(&root, sources));
         all.extend(circles(&uses(&root, sources)));

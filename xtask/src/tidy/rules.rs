@@ -20,10 +20,10 @@ pub(super) const LIMITS: [usize; 4] = [MAX_FILE, MAX_FUNCTION, MAX_TESTS, MAX_CO
 /// Crates whose root must forbid unsafe code, or deny it where one module needs it.
 const FORBID: &[&str] = &[
     "crates/portolan/src/lib.rs",
-    "crates/portolan-model/src/lib.rs",
-    "crates/portolan-report/src/lib.rs",
-    "crates/portolan-lab/src/lib.rs",
-    "verify/src/lib.rs",
+    "proof/chips/src/lib.rs",
+    "tune/portolan-report/src/lib.rs",
+    "tune/portolan/src/lib.rs",
+    "proof/conformance/src/lib.rs",
 ];
 
 /// Names that say nothing.

@@ -22,7 +22,7 @@ fn each_rule_catches_its_case() {
         ("crates/x/src/walk.rs", long, "file-length"),
         ("crates/x/src/walk.rs", "fn f() {}\n".to_owned(), "header"),
         ("crates/x/src/utils.rs", GOOD.to_owned(), "name"),
-        ("verify/src/lib.rs", GOOD.to_owned(), "forbid-unsafe"),
+        ("proof/conformance/src/lib.rs", GOOD.to_owned(), "forbid-unsafe"),
         ("crates/x/src/walk.rs", function, "function-length"),
         ("crates/x/src/walk.rs", tests, "tests-length"),
         ("crates/x/src/walk.rs", format!("//! {}\n", "x".repeat(130)), "column"),
@@ -72,7 +72,8 @@ fn contributing_says_what_the_rules_are() {
 fn the_status_names_machines_and_backends_that_there_are() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let text = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
-    let (status, backends) = (text("docs/status.md"), text("verify/src/backend/named.rs"));
+    let (status, backends) =
+        (text("docs/status.md"), text("proof/conformance/src/backend/named.rs"));
     let mut seen = 0;
     for span in status.split('`').skip(1).step_by(2) {
         let mut words = span.split_whitespace();
@@ -105,8 +106,8 @@ fn arrows_run_one_way() {
         .unwrap()
     };
     let found = |name, on, kind| arrows::findings(&metadata(name, on, kind)).len();
-    assert_eq!(found("portolan-lab", "portolan-model", "null"), 0);
-    assert_eq!(found("portolan-lab", "portolan-verify", "null"), 1);
+    assert_eq!(found("portolan-tune", "portolan-model", "null"), 0);
+    assert_eq!(found("portolan-tune", "portolan-verify", "null"), 1);
     assert_eq!(found("portolan", "portolan-model", "null"), 1);
     assert_eq!(found("portolan", "portolan-model", "\"dev\""), 0);
     assert_eq!(found("stranger", "portolan", "null"), 1);
@@ -114,7 +115,7 @@ fn arrows_run_one_way() {
 
 #[test]
 fn a_c_library_of_the_first_command_is_found_once() {
-    let tree = "portolan-lab v0.1.0 (/here)\nzstd v0.13.3\nzstd-sys v2.0.1\nzstd-sys v2.0.1 (*)\n";
+    let tree = "portolan-tune v0.1.0 (/here)\nzstd v0.13.3\nzstd-sys v2.0.1\nzstd-sys v2.0.1 (*)\n";
     let found = arrows::c_libraries(tree);
     assert_eq!(found.len(), 1);
     assert!(found[0].what.contains("zstd-sys"), "{found:?}");

@@ -1,8 +1,8 @@
 //! The corpus of the fuzzer of requests, replayed.
 
-#[path = "../../../../fuzz/bodies/corpus.rs"]
+#[path = "../../../../proof/fuzz/bodies/corpus.rs"]
 mod corpus;
-#[path = "../../../../fuzz/bodies/guests.rs"]
+#[path = "../../../../proof/fuzz/bodies/guests.rs"]
 mod guests;
 
 #[test]

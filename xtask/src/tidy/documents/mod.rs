@@ -11,7 +11,7 @@ mod names;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Finding;
 use definitions::Definitions;
@@ -31,6 +31,8 @@ pub(super) struct Repository<'a> {
     pub(super) paths: &'a [String],
     pub(super) sources: &'a [(String, String)],
     pub(super) documents: &'a [(String, String)],
+    /// The folder of each package of the workspace, by its name.
+    pub(super) packages: &'a BTreeMap<String, String>,
     /// Names of the crates that packages depend on.
     pub(super) dependencies: &'a BTreeSet<String>,
 }
@@ -38,7 +40,7 @@ pub(super) struct Repository<'a> {
 /// Checks each document.
 pub(super) fn check(repository: &Repository) -> Vec<Finding> {
     let definitions = Definitions::of(repository.sources);
-    let known = names::Known::new(repository.paths, &definitions);
+    let known = names::Known::new(repository.paths, repository.packages, &definitions);
     let mut found = Vec::new();
     for (path, text) in repository.documents.iter().filter(|(path, _)| is_checked(path)) {
         let mut say = |rule, what| found.push(Finding { path: path.clone(), rule, what });
@@ -66,7 +68,9 @@ pub(super) fn check(repository: &Repository) -> Vec<Finding> {
 fn is_checked(path: &str) -> bool {
     let parts: Vec<&str> = path.split('/').collect();
     match parts[..] {
-        ["README.md" | "CONTRIBUTING.md"] | ["docs", _] | ["crates", _, "README.md"] => true,
+        ["README.md" | "CONTRIBUTING.md"]
+        | ["docs", _]
+        | ["crates" | "tune" | "proof", _, "README.md"] => true,
         [folder, "README.md"] => folder != "data",
         _ => false,
     }

@@ -3,7 +3,7 @@
 //! Words without a mark of their own (`map`, `unmap_page`) may be of any crate, and are not looked at.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::definitions::Definitions;
 use super::foreign::{FOLDERS, FOREIGN};
@@ -17,14 +17,20 @@ const LONG: usize = 5;
 /// Names that a document may use.
 pub(super) struct Known<'a> {
     paths: &'a [String],
+    /// The folder of each package, by its name.
+    packages: &'a BTreeMap<String, String>,
     definitions: &'a Definitions<'a>,
     /// Names of [`FOREIGN`] that some document has.
     used: RefCell<BTreeSet<&'static str>>,
 }
 
 impl<'a> Known<'a> {
-    pub(super) fn new(paths: &'a [String], definitions: &'a Definitions<'a>) -> Self {
-        Self { paths, definitions, used: RefCell::default() }
+    pub(super) fn new(
+        paths: &'a [String],
+        packages: &'a BTreeMap<String, String>,
+        definitions: &'a Definitions<'a>,
+    ) -> Self {
+        Self { paths, packages, definitions, used: RefCell::default() }
     }
 
     /// Says which names in a document are nothing's.
@@ -136,13 +142,9 @@ impl<'a> Known<'a> {
             words.get(at + 1).copied()
         };
         let package = after("-p");
-        let folder = package.map(|package| {
-            let folders = [format!("crates/{package}/"), package.replace("portolan-", "") + "/"];
-            folders.into_iter().find(|folder| self.paths.contains(&format!("{folder}Cargo.toml")))
-        });
-        let folder = match folder {
+        let folder = match package.map(|package| self.packages.get(package)) {
             Some(None) => return Some(format!("{command}: no such package")),
-            Some(Some(folder)) => folder,
+            Some(Some(folder)) => format!("{folder}/"),
             None => String::new(),
         };
         for (option, place) in

@@ -21,7 +21,8 @@ fn stale(text: &str) -> Vec<String> {
     let paths = ["crates/x/tests/heap.rs", "crates/x/Cargo.toml", "docs/heap.md"];
     let paths = paths.map(str::to_owned);
     let definitions = Definitions::of(&sources);
-    names::Known::new(&paths, &definitions).check("docs/page.md", text)
+    let packages = [("x".to_owned(), "crates/x".to_owned())].into();
+    names::Known::new(&paths, &packages, &definitions).check("docs/page.md", text)
 }
 
 #[test]
@@ -83,7 +84,8 @@ fn stale_names_are_found() {
 #[test]
 fn a_list_of_others_names_has_none_that_is_not_needed() {
     let definitions = Definitions::default();
-    let known = names::Known::new(&[], &definitions);
+    let packages = [].into();
+    let known = names::Known::new(&[], &packages, &definitions);
     let before = known.unused_foreign().len();
     assert!(known.check("docs/page.md", "`LocalCluster`").is_empty());
     assert_eq!(known.unused_foreign().len(), before - 1);

@@ -1,0 +1,340 @@
+//! `instructions [NAME] [--check] [--json]`: instructions per unit of each scenario, under valgrind.
+//!
+//! The program runs itself under callgrind, which collects only inside [`measured`], once with some
+//! passes and once with twice as many: the difference is free of work that is done once. Scenarios
+//! with cold caches are left out, since instruction counts do not depend on caches.
+//!
+//! Exit status: 0; 1 if `--check` found a budget exceeded; 2 for wrong usage; 3 without valgrind.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use portolan_bench::scenarios::Sample;
+use portolan_bench::{Cache, Scenario, Workload, all};
+use portolan_cli::display;
+use serde::Serialize;
+
+/// Passes of the shorter run.
+const PASSES: u32 = 4;
+
+/// The most instructions per unit that `--check` accepts.
+struct Budget {
+    name: &'static str,
+    instructions: f64,
+    reason: &'static str,
+}
+
+const MEASURED: &str = "at most 3 % above the count, so that what grows is seen";
+
+const CHECKED_AREA: &str =
+    "14 are for a check of the slots that an area returns, since others may write areas";
+
+const fn budget(name: &'static str, instructions: f64, reason: &'static str) -> Budget {
+    Budget { name, instructions, reason }
+}
+
+const BUDGETS: &[Budget] = &[
+    budget("map_sg", 37.0, "the project's goal"),
+    budget("map_sg_noncoherent", 38.5, MEASURED),
+    budget("map_2m_as_pages", 8.7, MEASURED),
+    budget("map_32m_as_pages", 7.8, MEASURED),
+    budget("map_page", 222.0, MEASURED),
+    budget("map_page_reused", 426.0, MEASURED),
+    budget("unmap_page", 297.0, MEASURED),
+    budget("unmap_page_planned", 337.0, MEASURED),
+    budget("unmap_page_alone", 172.0, MEASURED),
+    budget("page_cycle", 622.0, MEASURED),
+    budget("unmap_2m", 367.0, MEASURED),
+    budget("unmap_32m", 1325.0, MEASURED),
+    budget("unmap_16m_shifted", 8947.0, MEASURED),
+    budget("iova_page", 178.0, MEASURED),
+    budget("dma_4k_lazy", 1008.0, MEASURED),
+    budget("dma_4k_strict", 892.0, MEASURED),
+    budget("dma_4k_owned", 1057.0, MEASURED),
+    budget("dma_4k_deferred", 1358.0, MEASURED),
+    budget("dma_4k_lazy_noncoherent", 1303.0, MEASURED),
+    budget("dma_4k_strict_noncoherent", 1199.0, MEASURED),
+    budget("dma_4k_deferred_noncoherent", 1624.0, MEASURED),
+    budget("dma_sg_2_strict", 1479.0, MEASURED),
+    budget("dma_sg_2_lazy", 1454.0, MEASURED),
+    budget("dma_sg_2_deferred", 1628.0, MEASURED),
+    budget("dma_sg_16_strict", 2222.0, MEASURED),
+    budget("dma_sg_16_lazy", 2202.0, MEASURED),
+    budget("dma_sg_16_deferred", 2358.0, MEASURED),
+    budget("dma_sg_16_strict_noncoherent", 2540.0, MEASURED),
+    budget("dma_sg_16_deferred_noncoherent", 2632.0, MEASURED),
+    budget("dma_sg_256_strict", 14920.0, MEASURED),
+    budget("dma_sg_256_lazy", 15215.0, MEASURED),
+    budget("dma_sg_256_deferred", 15330.0, MEASURED),
+    // A string instruction counts once a byte.
+    budget("bounce_copy_4k", 4700.0, MEASURED),
+    budget("bounce_copy_64k", 67000.0, MEASURED),
+    budget("dma_4k_copied", 5303.0, MEASURED),
+    budget("slot_5", 275.0, CHECKED_AREA),
+    budget("slot_90", 275.0, CHECKED_AREA),
+];
+
+#[derive(Serialize)]
+struct Row {
+    name: &'static str,
+    unit: String,
+    instructions: f64,
+    plain_loop: f64,
+    budget: Option<f64>,
+    reason: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+struct Document<'r> {
+    instructions: &'r [Row],
+}
+
+/// Task of a run of the program.
+enum Task {
+    Count,
+    Check,
+}
+
+enum Output {
+    Table,
+    Json,
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if let [flag, name, which, passes] = args.as_slice()
+        && flag == "--child"
+    {
+        return child(name, which, passes);
+    }
+    let (mut task, mut output, mut name) = (Task::Count, Output::Table, String::new());
+    for arg in args {
+        match arg.as_str() {
+            "--check" => task = Task::Check,
+            "--json" => output = Output::Json,
+            other if !other.starts_with('-') && name.is_empty() => name = arg,
+            _ => {
+                eprintln!("usage: instructions [NAME] [--check] [--json]");
+                return ExitCode::from(2);
+            }
+        }
+    }
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        eprintln!("SKIP instructions: no valgrind; install the package valgrind");
+        return ExitCode::from(3);
+    }
+    let rows = match count_all(&name) {
+        Ok(rows) => rows,
+        Err(error) => {
+            eprintln!("instructions: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let text = match output {
+        Output::Table => Ok(tabulate(&rows).trim_end().to_owned()),
+        Output::Json => serde_json::to_string_pretty(&Document { instructions: &rows }),
+    };
+    match text {
+        Ok(text) => println!("{text}"),
+        Err(error) => {
+            eprintln!("instructions: {error}");
+            return ExitCode::FAILURE;
+        }
+    }
+    match task {
+        Task::Count => ExitCode::SUCCESS,
+        Task::Check => check(&rows),
+    }
+}
+
+/// A field of a report of the tracing hook's, backwards: so this program has it only if the library's
+/// code for reports is in it.
+const REPORT: [u8; 14] = *b"=ezis_deppamnu";
+
+/// Tells if this program contains the code for reports, which no platform of it wants.
+fn reports() -> std::io::Result<bool> {
+    let report = std::hint::black_box(REPORT);
+    let program = std::fs::read(std::env::current_exe()?)?;
+    let mut places = program.windows(report.len());
+    Ok(places.any(|bytes| bytes.iter().rev().eq(&report)))
+}
+
+fn check(rows: &[Row]) -> ExitCode {
+    let mut status = ExitCode::SUCCESS;
+    match reports() {
+        Ok(false) => {}
+        found => {
+            eprintln!("instructions: a tracing hook that nobody wants is compiled: {found:?}");
+            status = ExitCode::FAILURE;
+        }
+    }
+    for row in rows {
+        let Some(budget) = row.budget else {
+            eprintln!("instructions: {} has no budget", row.name);
+            status = ExitCode::FAILURE;
+            continue;
+        };
+        if row.instructions > budget {
+            let reason = row.reason.unwrap_or_default();
+            let (name, count) = (row.name, row.instructions);
+            eprintln!("instructions: {name}: {count:.1} is over {budget} ({reason})");
+            status = ExitCode::FAILURE;
+        }
+    }
+    status
+}
+
+fn tabulate(rows: &[Row]) -> String {
+    let header =
+        ["benchmark", "unit", "instructions", "plain loop", "budget"].map(|name| (name, 0));
+    let maybe = |x: Option<f64>| x.map_or(String::new(), |x| x.to_string());
+    let rows = rows.iter().map(|row| {
+        vec![
+            row.name.to_owned(),
+            row.unit.clone(),
+            format!("{:.1}", row.instructions),
+            format!("{:.1}", row.plain_loop),
+            maybe(row.budget),
+        ]
+    });
+    display::table(&header, &[2, 3, 4], rows.collect(), display::width_of_output())
+}
+
+/// As many at a time as there are CPUs: callgrind's counts do not depend on processes beside it.
+fn count_all(name: &str) -> Result<Vec<Row>, String> {
+    let wanted: Vec<Scenario> =
+        all().into_iter().filter(|s| countable(s) && s.name.contains(name)).collect();
+    let (next, cpus) = (AtomicUsize::new(0), std::thread::available_parallelism());
+    let worker = || {
+        let taken = || wanted.get(next.fetch_add(1, Relaxed));
+        let counted = std::iter::from_fn(|| taken().map(|one| (one.name, count(one))));
+        counted.collect::<Vec<_>>()
+    };
+    let mut counts: HashMap<_, _> = std::thread::scope(|scope| {
+        let workers: Vec<_> =
+            (0..cpus.map_or(1, usize::from)).map(|_| scope.spawn(worker)).collect();
+        let each = workers.into_iter().filter_map(|worker| worker.join().ok());
+        each.flatten().collect()
+    });
+    let lost = |name| Err(format!("{name}: the thread that counted it is gone"));
+    let of = |one: &Scenario| counts.remove(one.name).unwrap_or_else(|| lost(one.name));
+    wanted.iter().map(of).collect()
+}
+
+/// Tells if a count is meaningful: of one thread, in passes of many calls, with warm caches.
+fn countable(scenario: &Scenario) -> bool {
+    let passes = scenario.cache == Cache::Hot && scenario.sample == Sample::Pass;
+    passes && scenario.threads == 1
+}
+
+fn count(scenario: &Scenario) -> Result<Row, String> {
+    let units = (scenario.make)().map_err(|e| e.to_string())?.units();
+    let budget = BUDGETS.iter().find(|budget| budget.name == scenario.name);
+    Ok(Row {
+        name: scenario.name,
+        unit: scenario.unit.replace("ns", "instructions"),
+        instructions: per_unit(scenario.name, OURS, units)?,
+        plain_loop: per_unit(scenario.name, LIMIT, units)?,
+        budget: budget.map(|budget| budget.instructions),
+        reason: budget.map(|budget| budget.reason),
+    })
+}
+
+/// Instructions per unit of the operation or the plain loop of the scenario `name`.
+fn per_unit(name: &str, which: &str, units: u64) -> Result<f64, String> {
+    let short = collected(name, which, PASSES)?;
+    let long = collected(name, which, 2 * PASSES)?;
+    let difference = long.checked_sub(short);
+    let difference = difference.ok_or("the longer run took fewer instructions")?;
+    Ok(difference as f64 / (f64::from(PASSES) * units as f64))
+}
+
+/// Number of instructions that callgrind counts in `passes` passes.
+fn collected(name: &str, which: &str, passes: u32) -> Result<u64, String> {
+    let program = std::env::current_exe().map_err(|e| e.to_string())?;
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg("--toggle-collect=*instructions*measured*")
+        .arg(program)
+        .args(["--child", name, which, &passes.to_string()])
+        .output()
+        .map_err(|e| e.to_string())?;
+    let report = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        return Err(format!("valgrind failed:\n{report}"));
+    }
+    parse(&report).ok_or(format!("no count from valgrind:\n{report}"))
+}
+
+/// The number in the line `==1234== Collected : 567`.
+fn parse(report: &str) -> Option<u64> {
+    let line = report.lines().find(|line| line.contains("Collected :"))?;
+    line.rsplit(' ').find(|word| !word.is_empty())?.parse().ok()
+}
+
+const OURS: &str = "ours";
+const LIMIT: &str = "limit";
+
+/// Runs one scenario, as the process that callgrind looks at.
+fn child(name: &str, which: &str, passes: &str) -> ExitCode {
+    let scenario = all().into_iter().find(|scenario| scenario.name == name);
+    let (Some(scenario), Ok(passes)) = (scenario, passes.parse::<u32>()) else {
+        return ExitCode::from(2);
+    };
+    let make = match which {
+        OURS => scenario.make,
+        LIMIT => scenario.make_limit,
+        _ => return ExitCode::from(2),
+    };
+    let run = || {
+        let mut work = make()?;
+        for _ in 0..passes {
+            work.prepare()?;
+            measured(&mut *work)?;
+        }
+        Ok::<(), portolan_bench::Failure>(())
+    };
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("instructions: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The only function in which callgrind collects.
+#[inline(never)]
+fn measured(work: &mut dyn Workload) -> Result<(), portolan_bench::Failure> {
+    let result = work.run();
+    // The line after the call keeps it from being the function's last, and so a jump.
+    std::hint::black_box(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_scenario_has_a_budget() {
+        for scenario in all().iter().filter(|s| countable(s)) {
+            assert!(BUDGETS.iter().any(|budget| budget.name == scenario.name));
+        }
+    }
+
+    #[test]
+    fn the_report_is_one_of_the_library() {
+        let library = include_bytes!("../../../../crates/portolan/src/dma/trace.rs");
+        let mut places = library.windows(REPORT.len());
+        assert!(places.any(|bytes| bytes.iter().rev().eq(&REPORT)));
+    }
+
+    #[test]
+    fn finds_the_count() {
+        let report = "==7== Events    : Ir\n==7== Collected : 31415\n==7== \n";
+        assert_eq!(parse(report), Some(31415));
+        assert_eq!(parse("==7== nothing"), None);
+    }
+}
